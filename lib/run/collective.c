@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#include "base/clock.h"
 #include "comm/reduce.h"
 
 /* Up to so much every rank gathers all terms and sums them itself: one move in the place of two. */
@@ -81,7 +80,7 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, int is_f
 
 static int is_enqueued(const struct collective *c)
 {
-    return c->kernels && !tensor_given(&c->device_in) && !tensor_given(&c->device_out);
+    return c->base.device && !tensor_given(&c->device_in) && !tensor_given(&c->device_out);
 }
 
 /* The sum is rounded, where the first term is, and so is what it is added to. */
@@ -101,7 +100,7 @@ static void sum_terms(const struct collective *c, const struct kernels_sum *sum,
     const float *added = spare;
 
     if (is_enqueued(c)) {
-        c->kernels->backend->traffic->sum(c->kernels, c->queue, sum);
+        c->kernels->backend->traffic->sum(c->kernels, c->base.queue, sum);
         return;
     }
     if (sum->adds && sum->dtype == DTYPE_BF16) {
@@ -117,7 +116,7 @@ static void sum_terms(const struct collective *c, const struct kernels_sum *sum,
 static void copy_bytes(const struct collective *c, void *to, const void *from, size_t n_bytes)
 {
     if (is_enqueued(c))
-        c->kernels->device->ops->copy(c->kernels->device, c->queue, to, from, n_bytes);
+        c->base.device->ops->copy(c->base.device, c->base.queue, to, from, n_bytes);
     else
         memcpy(to, from, n_bytes);
 }
@@ -125,7 +124,7 @@ static void copy_bytes(const struct collective *c, void *to, const void *from, s
 static void fill_zero(const struct collective *c, void *to, size_t n_bytes)
 {
     if (is_enqueued(c))
-        c->kernels->device->ops->fill(c->kernels->device, c->queue, to, 0, n_bytes);
+        c->base.device->ops->fill(c->base.device, c->base.queue, to, 0, n_bytes);
     else
         memset(to, 0, n_bytes);
 }
@@ -133,7 +132,7 @@ static void fill_zero(const struct collective *c, void *to, size_t n_bytes)
 static void copy_columns(const struct collective *c, struct kernels_columns columns)
 {
     if (is_enqueued(c)) {
-        c->kernels->backend->traffic->copy_columns(c->kernels, c->queue, &columns);
+        c->kernels->backend->traffic->copy_columns(c->kernels, c->base.queue, &columns);
         return;
     }
     size_t to_bytes = (size_t)columns.to_stride * columns.element_bytes;
@@ -155,9 +154,9 @@ static void sum_parts(const struct collective *c)
 {
     int64_t n = tensor_elements(&c->out);
     int size = comm_group_size(c->group);
-    struct kernels_sum sum = { c->out.dtype, c->out.data, c->scratch, size, n, n, !c->first };
+    struct kernels_sum sum = { c->out.dtype, c->out.data, c->scratch, size, n, n, !c->base.first };
 
-    CHECK(c->first || c->out.dtype == DTYPE_F32 || c->out.dtype == DTYPE_BF16);
+    CHECK(c->base.first || c->out.dtype == DTYPE_F32 || c->out.dtype == DTYPE_BF16);
     sum_terms(c, &sum, (float *)c->scratch + (int64_t)size * n);
 }
 
@@ -351,42 +350,28 @@ size_t collective_extent(const struct tensor *t)
 static void copy_operand(const struct collective *c, const struct tensor *to,
                          const struct tensor *from)
 {
-    struct device *device = c->kernels->device;
+    struct device *device = c->base.device;
     size_t n_bytes = collective_extent(to);
 
     if (n_bytes)
-        device->ops->copy(device, c->queue, to->data, from->data, n_bytes);
+        device->ops->copy(device, c->base.queue, to->data, from->data, n_bytes);
 }
 
 /* What is added to comes along, and what lies between the rows of a part of something wider. */
 static void copy_in(struct collective *c)
 {
     copy_operand(c, &c->in, &c->device_in);
-    if (tensor_given(&c->out) && (!c->first || c->out.stride != c->out.cols))
+    if (tensor_given(&c->out) && (!c->base.first || c->out.stride != c->out.cols))
         copy_operand(c, &c->out, &c->device_out);
-    c->kernels->device->ops->mark(c->kernels->device, c->queue, c->done);
+    c->base.device->ops->mark(c->base.device, c->base.queue, c->base.done);
     c->stage = COLLECTIVE_COPIES_IN;
 }
 
 static void copy_out(struct collective *c)
 {
     copy_operand(c, &c->device_out, &c->out);
-    c->kernels->device->ops->mark(c->kernels->device, c->queue, c->done);
+    c->base.device->ops->mark(c->base.device, c->base.queue, c->base.done);
     c->stage = COLLECTIVE_COPIES_OUT;
-}
-
-static int has_passed(const struct collective *c, struct device_mark *mark)
-{
-    return c->kernels->device->ops->mark_done(c->kernels->device, mark);
-}
-
-/* Whether all have come that this one is after. */
-static int may_begin(const struct collective *c)
-{
-    for (int i = 0; i < c->n_after; i++)
-        if (!worker_done(c->worker, c->after[i]))
-            return 0;
-    return !c->kernels || has_passed(c, c->given);
 }
 
 /* A turn at the moves. */
@@ -407,20 +392,17 @@ static int move(struct collective *c, struct err *err)
     }
 }
 
-int collective_run(void *argument, struct err *err)
+static int turn(struct stream_op *op, struct err *err)
 {
-    struct collective *c = argument;
+    struct collective *c = (struct collective *)op;
 
     if (c->stage == COLLECTIVE_IDLE) {
-        if (!may_begin(c))
-            return COMM_WAITING;
-        c->began_at = clock_seconds();
         c->stage = COLLECTIVE_MOVES;
-        if (c->kernels)
+        if (op->device)
             copy_in(c);
     }
     if (c->stage == COLLECTIVE_COPIES_IN) {
-        if (!has_passed(c, c->done))
+        if (!stream_op_has_passed(op))
             return COMM_MOVING;
         c->stage = COLLECTIVE_MOVES;
     }
@@ -430,13 +412,12 @@ int collective_run(void *argument, struct err *err)
         if (progress != COMM_DONE)
             return progress;
         c->n_moves = 0;
-        if (c->kernels)
+        if (op->device)
             copy_out(c);
     }
-    if (c->stage == COLLECTIVE_COPIES_OUT && !has_passed(c, c->done))
+    if (c->stage == COLLECTIVE_COPIES_OUT && !stream_op_has_passed(op))
         return COMM_MOVING;
     c->stage = COLLECTIVE_IDLE;
-    c->seconds += clock_seconds() - c->began_at;
     return COMM_DONE;
 }
 
@@ -445,12 +426,12 @@ int collective_run(void *argument, struct err *err)
 /* The library's sum, to its place or to scratch and from there, in one add, to what is there. */
 static int enqueue_fast(const struct collective *c, struct err *err)
 {
-    int is_scattered = c->kind == OP_REDUCE_SCATTER, adds = is_scattered && !c->first;
+    int is_scattered = c->kind == OP_REDUCE_SCATTER, adds = is_scattered && !c->base.first;
     int64_t n = tensor_elements(&c->out);
     struct comm_sum sum = { is_scattered, c->out.dtype, c->in.data, adds ? c->scratch : c->out.data,
                             n };
 
-    if (comm_enqueue_sum(c->group, &sum, c->queue, err))
+    if (comm_enqueue_sum(c->group, &sum, c->base.queue, err))
         return -1;
     if (adds)
         sum_terms(c, &(struct kernels_sum){ c->out.dtype, c->out.data, c->scratch, 1, n, n, 1 },
@@ -458,15 +439,30 @@ static int enqueue_fast(const struct collective *c, struct err *err)
     return 0;
 }
 
-int collective_enqueue(const struct collective *c, struct err *err)
+static int enqueue(struct stream_op *op, struct err *err)
 {
+    const struct collective *c = (const struct collective *)op;
     struct comm_call call;
 
     if (c->is_fast)
         return enqueue_fast(c, err);
 
     for (int step = 0; next_move(c, step, &call); step++)
-        if (comm_enqueue(c->group, &call, c->queue, err))
+        if (comm_enqueue(c->group, &call, op->queue, err))
             return -1;
     return 0;
+}
+
+struct collective collective_of(const struct op_shape *shape, struct comm_group *group,
+                                void *scratch)
+{
+    static const struct mover mover = { turn, enqueue };
+
+    return (struct collective){ .base.mover = &mover,
+                                .kind = shape->kind,
+                                .attributes = shape->attributes,
+                                .group = group,
+                                .in = shape->in[0],
+                                .out = shape->out[0],
+                                .scratch = scratch };
 }

@@ -13,40 +13,27 @@
 #define RUN_COLLECTIVE_H
 
 #include "comm/comm.h"
-#include "comm/worker.h"
 #include "kernels/kernels.h"
 #include "ops/ops.h"
-#include "program/order.h"
+#include "run/stream_op.h"
 
 /*
  * One collective op with its operands in memory; must outlive its execution. Operands are dense but
  * those of gather_heads.
  */
 struct collective {
+    struct stream_op base;
     enum op_kind kind;
     struct op_attributes attributes;
     struct comm_group *group;
     struct tensor in, out;
     void *scratch;
-    int first;      /* the output is written, not added to */
-    int is_fast;    /* enqueued, and comm adds (reduce_scatter, all_reduce) */
-    int peer;       /* send, receive: in the group */
-    double seconds; /* from begin to end, all runs */
-    /* What other streams must have done before: tickets of the same worker. */
-    const struct worker *worker;
-    uint64_t after[ORDER_MAX_AFTER];
-    int n_after;
+    int is_fast; /* enqueued, and comm adds (reduce_scatter, all_reduce) */
+    int peer;    /* send, receive: in the group */
     int n_moves; /* begun in this run, the last of them under way */
-    double began_at;
     struct comm_request request;
 
-    /* Where operands lie on a device: whose kernels, which of its queues, and the places in its
-     * queues when this was given (all before on the compute queue) and when it was done. */
-    struct kernels *kernels; /* NULL: in host memory */
-    int queue;
-    struct device_mark *given, *done;
-    struct device_mark *begun; /* enqueued and timed: with done, how long it took; else NULL */
-    int is_untold;             /* and its last run's time is not in seconds yet */
+    struct kernels *kernels; /* of base.device, where that is given */
     /* Staged: in, out and scratch are pinned host memory, and these the operands; else not given.
      */
     struct tensor device_in, device_out;
@@ -58,14 +45,9 @@ struct collective {
     } stage;
 };
 
-/* A worker_fn: a turn at struct collective *argument. */
-int collective_run(void *argument, struct err *err);
-
-/*
- * Give all of it to its queue, which must come after the operands' makers; waits for nobody.
- * Returns 0, or -1 and ERR_PEER.
- */
-int collective_enqueue(const struct collective *c, struct err *err);
+/* In host memory, and without what comes from a worker or a device, which is zero. */
+struct collective collective_of(const struct op_shape *shape, struct comm_group *group,
+                                void *scratch);
 
 /* Bytes from a tensor's first element to behind its last: what staging copies. */
 size_t collective_extent(const struct tensor *t);

@@ -16,7 +16,9 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
     if (op_is_collective(shape->kind))
         return collective_scratch_bytes(shape, scratch->mesh.size[shape->attributes.axis],
                                         scratch->fast);
-    return scratch->kernels ? kernels_scratch_bytes(scratch->kernels, shape) : 0;
+    return scratch->kernels && op_has_kernel(shape->kind)
+               ? kernels_scratch_bytes(scratch->kernels, shape)
+               : 0;
 }
 
 /* Making a group talks to others, so it is done on the comm thread. */
@@ -95,6 +97,19 @@ static int make_groups(struct run *run, struct err *err)
     return 0;
 }
 
+/* What no value has been written to: not cells, nor what the host fills. */
+static void poison_all(struct run *run)
+{
+    static const enum segment segments[] = { SEGMENT_STASH,      SEGMENT_SCRATCH,
+                                             SEGMENT_COMM,       SEGMENT_LIBRARY,
+                                             SEGMENT_HOST_STASH, SEGMENT_HOST_SCRATCH };
+
+    for (size_t i = 0; i < sizeof segments / sizeof *segments; i++)
+        if (run->memory.segment[segments[i]])
+            run->device->ops->fill(run->device, DEVICE_COMPUTE, run->memory.segment[segments[i]],
+                                   0xff, run->program->segment_bytes[segments[i]]);
+}
+
 int run_create(struct run **out, const struct run_options *options, struct err *err)
 {
     struct run *run = calloc(1, sizeof *run);
@@ -110,6 +125,7 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     CHECK(!options->fast || mesh_world_size(&run->program->mesh) == 1 ||
           (run->enqueues && comm_sums(options->comm)));
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
+    CHECK(options->worker || run->enqueues || !order_gives_any(run->program));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (make_groups(run, err) < 0 ||
         run_memory_create(&run->memory, run->device, run->program, err) < 0 ||
@@ -118,10 +134,7 @@ int run_create(struct run **out, const struct run_options *options, struct err *
         return -1;
     }
     if (options->poison)
-        for (int s = SEGMENT_STASH; s <= SEGMENT_LIBRARY; s++)
-            if (run->memory.segment[s])
-                run->device->ops->fill(run->device, DEVICE_COMPUTE, run->memory.segment[s], 0xff,
-                                       run->program->segment_bytes[s]);
+        poison_all(run);
     *out = run;
     return 0;
 }
@@ -151,43 +164,44 @@ void run_beat(struct run *run)
     progress_beat(run->progress);
 }
 
-/* Say for whom we wait: the ranks along the collective's axis, until they have begun it too. */
-static void publish_wait(struct run *run, const struct resolved_op *collective)
+/* Say for whom we wait: of a collective the ranks along its axis, until they have begun it too. */
+static void publish_wait(struct run *run, const struct resolved_op *op)
 {
-    struct progress_meeting meeting = run->meetings[collective->call.op.attributes.axis];
+    struct progress_meeting meeting = { 0 };
 
-    meeting.position = collective->position;
-    progress_wait(run->progress, collective->text, &meeting);
+    if (op_is_collective(op->call.op.kind)) {
+        meeting = run->meetings[op->call.op.attributes.axis];
+        meeting.position = op->position;
+    }
+    progress_wait(run->progress, op->text, &meeting);
 }
 
-static int is_done(const struct run *run, const struct resolved_op *collective)
+static int is_done(const struct run *run, const struct resolved_op *op)
 {
-    return run->enqueues ? traffic_is_done(run, collective)
-                         : worker_done(run->options.worker, collective->ticket);
+    return run->enqueues ? traffic_is_done(run, op) : worker_done(run->options.worker, op->ticket);
 }
 
-/* Wait for a collective that was given, NULL for none, under its own name. */
-static int wait_for(struct run *run, const struct resolved_op *collective, struct err *err)
+/* Wait for an op that was given, NULL for none, under its own name. */
+static int wait_for(struct run *run, const struct resolved_op *op, struct err *err)
 {
-    if (!collective || is_done(run, collective))
+    if (!op || is_done(run, op))
         return 0;
-    publish_wait(run, collective);
+    publish_wait(run, op);
     double begin = clock_seconds();
-    int status = run->enqueues ? traffic_wait(run, collective, err)
-                               : worker_wait(run->options.worker, collective->ticket, err);
+    int status = run->enqueues ? traffic_wait(run, op, err)
+                               : worker_wait(run->options.worker, op->ticket, err);
     run->wait_seconds += clock_seconds() - begin;
-    progress_publish(run->progress, collective->text, 0);
+    progress_publish(run->progress, op->text, 0);
     return status;
 }
 
-/* What is done on the compute queue from now on comes after the collective: awaited here, or there.
- */
-static int come_after(struct run *run, const struct resolved_op *collective, struct err *err)
+/* What is done on the compute queue from now on comes after the op: awaited here, or there. */
+static int come_after(struct run *run, const struct resolved_op *op, struct err *err)
 {
     if (!run->enqueues)
-        return wait_for(run, collective, err);
-    if (collective)
-        traffic_before_compute(run, collective);
+        return wait_for(run, op, err);
+    if (op)
+        traffic_before_compute(run, op);
     return 0;
 }
 
@@ -206,16 +220,16 @@ static int wait_for_users(struct run *run, const struct resolved_op *op, struct 
 /* The users of what it touches come first; those of its own stream do so anyway. */
 static void list_after(struct run *run, struct resolved_op *op)
 {
-    struct collective *c = &op->collective;
+    struct stream_op *s = &op->stream_op;
 
-    c->n_after = 0;
+    s->n_after = 0;
     for (int k = 0; k < op->n_users; k++) {
         const struct resolved_op *user = run->users[op->users[k]];
 
         if (!user || user->stream == op->stream)
             continue;
-        CHECK(c->n_after < ORDER_MAX_AFTER);
-        c->after[c->n_after++] = user->ticket;
+        CHECK(s->n_after < ORDER_MAX_AFTER);
+        s->after[s->n_after++] = user->ticket;
     }
 }
 
@@ -223,21 +237,23 @@ static void list_after(struct run *run, struct resolved_op *op)
  * is told anew. */
 static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
+    struct stream_op *s = &op->stream_op;
+
     if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
     list_after(run, op);
-    op->collective.first = first;
-    if (op->collective.given)
-        run->device->ops->mark(run->device, DEVICE_COMPUTE, op->collective.given);
+    s->first = first;
+    if (s->given)
+        run->device->ops->mark(run->device, DEVICE_COMPUTE, s->given);
     op->position = progress_advance(run->progress);
-    op->ticket = worker_post(run->options.worker, (int)op->stream, collective_run, &op->collective);
+    op->ticket = worker_post(run->options.worker, (int)op->stream, stream_op_run, s);
     return 0;
 }
 
 static int post(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
     if (run->enqueues) {
-        op->collective.first = first;
+        op->stream_op.first = first;
         op->position = progress_advance(run->progress);
         if (traffic_enqueue(run, op, err) < 0)
             return -1;
@@ -451,7 +467,7 @@ double run_op_seconds(const struct run *run, int function, int op)
     for (int i = 0; i < run->functions[function].n; i++) {
         const struct resolved_op *r = &run->functions[function].list[i].ops[op];
 
-        seconds += r->is_async ? r->collective.seconds : r->seconds;
+        seconds += r->is_async ? r->stream_op.seconds : r->seconds;
     }
     return seconds;
 }
@@ -469,6 +485,6 @@ void run_clear_times(struct run *run)
             struct resolved_function *r = &run->functions[f].list[k];
 
             for (int i = 0; i < r->n_ops; i++)
-                r->ops[i].seconds = r->ops[i].collective.seconds = 0;
+                r->ops[i].seconds = r->ops[i].stream_op.seconds = 0;
         }
 }

@@ -1,9 +1,29 @@
 /*
- * memory.c - segments as blocks of the device
+ * memory.c - segments as blocks of the device, or of pinned host memory
  */
 #include "run/memory.h"
 
 #include <string.h>
+
+static int is_pinned(int segment)
+{
+    return segment_space((enum segment)segment) == SPACE_HOST;
+}
+
+static int allocate(struct device *device, int segment, size_t n_bytes, void **block,
+                    struct err *err)
+{
+    return is_pinned(segment) ? device->ops->allocate_pinned(device, n_bytes, block, err)
+                              : device->ops->allocate(device, n_bytes, block, err);
+}
+
+static void release(struct device *device, int segment, void *block)
+{
+    if (is_pinned(segment))
+        device->ops->release_pinned(device, block);
+    else
+        device->ops->release(device, block);
+}
 
 int run_memory_create(struct run_memory *memory, struct device *device,
                       const struct program *program, struct err *err)
@@ -15,7 +35,7 @@ int run_memory_create(struct run_memory *memory, struct device *device,
 
         if (!program->segment_bytes[s])
             continue;
-        if (device->ops->allocate(device, program->segment_bytes[s], &block, err) < 0) {
+        if (allocate(device, s, program->segment_bytes[s], &block, err) < 0) {
             run_memory_release(memory);
             return err_add(err, "segment %s", segment_name((enum segment)s));
         }
@@ -28,6 +48,6 @@ void run_memory_release(struct run_memory *memory)
 {
     for (int s = 0; s < N_SEGMENTS; s++)
         if (memory->segment[s])
-            memory->device->ops->release(memory->device, memory->segment[s]);
+            release(memory->device, s, memory->segment[s]);
     memset(memory, 0, sizeof *memory);
 }

@@ -1,5 +1,5 @@
 /*
- * memory.h - one block of a device's memory a segment, of exactly the planned size
+ * memory.h - one block a segment, of exactly the planned size, of the device's memory or the host's
  */
 #ifndef RUN_MEMORY_H
 #define RUN_MEMORY_H

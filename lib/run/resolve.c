@@ -163,7 +163,7 @@ static void describe_op(const struct program *p, const struct op *op,
                  name ? name : "");
 }
 
-/* Whether comm can move it as it lies: what heads are gathered of is packed first. */
+/* Whether it can be moved as it lies: what heads are gathered of is packed first. */
 static int is_movable(const struct op_shape *shape, const struct tensor *t)
 {
     return shape->kind == OP_GATHER_HEADS || shape->kind == OP_GATHER_HEADS_GRAD || t->rows <= 1 ||
@@ -186,6 +186,33 @@ static unsigned char *comm_scratch(const struct run *run, enum stream stream)
     return segment ? segment + run->resolving->stream_scratch[stream] : NULL;
 }
 
+static void resolve_collective(struct run *run, const struct op *op, struct resolved_op *out)
+{
+    enum mesh_axis axis = op->attributes.axis;
+
+    CHECK(has_room(run, op, &out->call.op));
+    out->collective = collective_of(&out->call.op, run->groups[axis][order_group_of(op->stream)],
+                                    comm_scratch(run, op->stream));
+    if (op->attributes.peer) {
+        int size = run->resolving->mesh.size[axis];
+
+        out->collective.peer = (run->coordinate[axis] + op->attributes.peer + size) % size;
+    }
+}
+
+static void resolve_given(struct run *run, const struct op *op, struct resolved_op *out)
+{
+    const struct tensor *x = &out->call.op.in[0], *y = &out->call.op.out[0];
+
+    CHECK(!op_has_kernel(op->kind));
+    CHECK(is_movable(&out->call.op, x) && is_movable(&out->call.op, y));
+    if (op_is_collective(op->kind))
+        resolve_collective(run, op, out);
+    else
+        out->copy = copy_of(y->data, x->data, collective_extent(x));
+    out->stream_op.worker = run->options.worker;
+}
+
 static void resolve_op(struct run *run, const struct op *op, int micro_batch,
                        struct resolved_op *out)
 {
@@ -206,24 +233,8 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
             out->always |= 1 << k;
     out->layer = op->layer;
     out->stream = op->stream;
-    CHECK(out->is_async == op_is_collective(op->kind));
-    CHECK(!out->is_async ||
-          (is_movable(&shape, &shape.in[0]) && is_movable(&shape, &shape.out[0])));
-    CHECK(!out->is_async || has_room(run, op, &shape));
-    out->collective =
-        (struct collective){ .kind = op->kind,
-                             .attributes = op->attributes,
-                             .group = run->groups[op->attributes.axis][order_group_of(op->stream)],
-                             .in = shape.in[0],
-                             .out = shape.out[0],
-                             .scratch = comm_scratch(run, op->stream),
-                             .worker = run->options.worker };
-    if (op->attributes.peer) {
-        int size = run->resolving->mesh.size[op->attributes.axis];
-
-        out->collective.peer =
-            (run->coordinate[op->attributes.axis] + op->attributes.peer + size) % size;
-    }
+    if (out->is_async)
+        resolve_given(run, op, out);
     describe_op(run->resolving, op, out->text);
 }
 
@@ -253,13 +264,15 @@ static void list_ranges(struct run *run, struct resolved_function *r)
     }
 }
 
-/* The multiprocessors that a collective takes while it is under way. */
+/* The multiprocessors that a given op takes while it is under way; copies are other engines'. */
 static int blocks_of(const struct op *op)
 {
+    if (!op_is_collective(op->kind))
+        return 0;
     return op_info(op->kind)->traits & TRAIT_TRANSFER ? COMM_BLOCKS_PAIR : COMM_BLOCKS_TOGETHER;
 }
 
-/* For each compute op what collectives of its function may take meanwhile, from where they are given
+/* For each compute op what given ops of its function may take meanwhile, from where they are given
  * to where they are known to be done. */
 static void find_beside(const struct run *run, const struct function *f, const int *known_at,
                         struct resolved_op *ops)

@@ -6,6 +6,7 @@
 
 #include "program/order.h"
 #include "run/collective.h"
+#include "run/copy.h"
 #include "run/memory.h"
 #include "run/run.h"
 #include "run/traffic.h"
@@ -17,12 +18,16 @@ struct dead_range {
 };
 
 struct resolved_op {
-    struct kernel_call call;      /* compute stream */
-    struct collective collective; /* other streams */
+    struct kernel_call call; /* of a given op the operands alone */
+    union {
+        struct stream_op stream_op; /* of a given op, and as what it is */
+        struct collective collective;
+        struct copy copy;
+    };
     enum first_mode first;
     int always; /* outputs that start over in every micro-batch, by bits */
     enum stream stream;
-    uint64_t ticket;   /* of a collective: when it was last posted */
+    uint64_t ticket;   /* of a given op: when it was last posted */
     uint64_t position; /* and this rank's position then (launch/progress.h) */
     int is_async;
     const int *users; /* of what it touches: indices in those of the run */
@@ -35,7 +40,7 @@ struct resolved_op {
 };
 
 /*
- * Compute ops one after the other, of which at most the first waits for collectives: where the
+ * Compute ops one after the other, of which at most the first waits for given ones: where the
  * device records work, they are given to it as a whole from the second time on.
  */
 struct op_range {
@@ -83,9 +88,9 @@ struct run {
     struct progress_meeting meetings[N_AXES];     /* the same groups, for who watches */
     int coordinate[N_AXES];                       /* of this rank in the mesh */
     struct order order;                           /* of program, and so of the shorter ones */
-    struct resolved_op **users;                   /* its: the collective given last, or NULL */
-    struct resolved_op *last_given[N_STREAMS];    /* collective; NULL before the first */
-    int enqueues;                                 /* collectives: traffic.h */
+    struct resolved_op **users;                   /* its: the op given last, or NULL */
+    struct resolved_op *last_given[N_STREAMS];    /* NULL before the first */
+    int enqueues;                                 /* what is given: traffic.h */
     void *staging[N_STREAMS];                     /* theirs, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;

@@ -1,5 +1,5 @@
 /*
- * traffic.c - collectives of values in a device's memory
+ * traffic.c - given ops whose values lie in a device's memory
  */
 #include "run/traffic.h"
 
@@ -11,11 +11,14 @@
 
 int traffic_is_enqueued(const struct run *run)
 {
-    return run->options.comm && !device_is_host(run->device) && comm_enqueues(run->options.comm) &&
-           run->options.kernels->backend->traffic;
+    const struct comm *comm = run->options.comm;
+
+    if (device_is_host(run->device))
+        return 0;
+    return !comm || (comm_enqueues(comm) && run->options.kernels->backend->traffic);
 }
 
-/* Call fn for every collective there is, until one fails. */
+/* Call fn for every op there is that is given, until one fails. */
 static int for_each(struct run *run, int (*fn)(struct run *, struct resolved_op *, struct err *),
                     struct err *err)
 {
@@ -39,8 +42,11 @@ static size_t scratch_bytes(const struct resolved_op *op)
     return collective_scratch_bytes(&op->call.op, comm_group_size(op->collective.group), 0);
 }
 
+/* Copies are between the two memories anyway. */
 static size_t staging_bytes(const struct resolved_op *op)
 {
+    if (!op_is_collective(op->call.op.kind))
+        return 0;
     return align_up(collective_extent(&op->call.op.in[0]), ALIGNMENT) +
            align_up(collective_extent(&op->call.op.out[0]), ALIGNMENT) + scratch_bytes(op);
 }
@@ -86,24 +92,31 @@ static void stage(struct run *run, struct resolved_op *op)
     c->scratch = at;
 }
 
+static void give_collective(struct run *run, struct resolved_op *op)
+{
+    op->collective.kernels = run->options.kernels;
+    op->collective.is_fast = run->options.fast && collective_may_be_fast(&op->call.op);
+    if (!run->enqueues)
+        stage(run, op);
+}
+
 static int give(struct run *run, struct resolved_op *op, struct err *err)
 {
-    struct collective *c = &op->collective;
+    struct stream_op *s = &op->stream_op;
     struct device *device = run->device;
 
     CHECK(DEVICE_TRAFFIC + (int)op->stream < DEVICE_N_QUEUES);
-    c->kernels = run->options.kernels;
-    c->queue = DEVICE_TRAFFIC + (int)op->stream;
-    c->is_fast = run->options.fast && collective_may_be_fast(&op->call.op);
-    if (device->ops->open_queue(device, c->queue, err) < 0)
+    s->device = device;
+    s->queue = DEVICE_TRAFFIC + (int)op->stream;
+    if (op_is_collective(op->call.op.kind))
+        give_collective(run, op);
+    if (device->ops->open_queue(device, s->queue, err) < 0)
         return -1;
-    if (!run->enqueues)
-        stage(run, op);
     int is_timed = run->enqueues && run->options.timed;
-    if (device->ops->mark_create(device, 0, &c->given, err) < 0 ||
-        device->ops->mark_create(device, is_timed, &c->done, err) < 0)
+    if (device->ops->mark_create(device, 0, &s->given, err) < 0 ||
+        device->ops->mark_create(device, is_timed, &s->done, err) < 0)
         return -1;
-    return is_timed ? device->ops->mark_create(device, 1, &c->begun, err) : 0;
+    return is_timed ? device->ops->mark_create(device, 1, &s->begun, err) : 0;
 }
 
 int traffic_create(struct run *run, struct err *err)
@@ -112,7 +125,7 @@ int traffic_create(struct run *run, struct err *err)
         return 0;
     if (!run->enqueues && (for_each(run, measure, err) < 0 || allocate(run, err) < 0))
         return -1;
-    if (run->enqueues)
+    if (run->enqueues && run->options.comm)
         run->options.kernels->backend->traffic->load(run->options.kernels, DEVICE_COMPUTE);
     return for_each(run, give, err);
 }
@@ -122,11 +135,11 @@ static int take_back(struct run *run, struct resolved_op *op, struct err *err)
     struct device *device = run->device;
 
     (void)err;
-    if (!op->collective.kernels)
+    if (!op->stream_op.device)
         return 0;
-    device->ops->mark_destroy(device, op->collective.given);
-    device->ops->mark_destroy(device, op->collective.done);
-    device->ops->mark_destroy(device, op->collective.begun);
+    device->ops->mark_destroy(device, op->stream_op.given);
+    device->ops->mark_destroy(device, op->stream_op.done);
+    device->ops->mark_destroy(device, op->stream_op.begun);
     return 0;
 }
 
@@ -147,14 +160,14 @@ void traffic_release(struct run *run)
 /* How long the op's last run took, once it is done: marks hold one. */
 static int tell_time(struct run *run, struct resolved_op *op, struct err *err)
 {
-    struct collective *c = &op->collective;
+    struct stream_op *s = &op->stream_op;
 
-    if (!c->is_untold)
+    if (!s->is_untold)
         return 0;
     if (traffic_wait(run, op, err) < 0)
         return -1;
-    c->seconds += run->device->ops->seconds(run->device, c->begun, c->done);
-    c->is_untold = 0;
+    s->seconds += run->device->ops->seconds(run->device, s->begun, s->done);
+    s->is_untold = 0;
     return 0;
 }
 
@@ -166,35 +179,40 @@ int traffic_tell_times(struct run *run, struct err *err)
 int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
 {
     struct device *device = run->device;
-    struct collective *c = &op->collective;
+    struct stream_op *s = &op->stream_op;
 
     if (tell_time(run, op, err) < 0)
         return -1;
-    device->ops->mark(device, DEVICE_COMPUTE, c->given);
-    device->ops->wait_mark(device, c->queue, c->given);
+    device->ops->mark(device, DEVICE_COMPUTE, s->given);
+    device->ops->wait_mark(device, s->queue, s->given);
     for (int k = 0; k < op->n_users; k++) {
         const struct resolved_op *user = run->users[op->users[k]];
 
         if (user && user->stream != op->stream)
-            device->ops->wait_mark(device, c->queue, user->collective.done);
+            device->ops->wait_mark(device, s->queue, user->stream_op.done);
     }
     if (run->is_timed)
-        device->ops->mark(device, c->queue, c->begun);
-    if (collective_enqueue(c, err) < 0)
+        device->ops->mark(device, s->queue, s->begun);
+    if (s->mover->enqueue(s, err) < 0)
         return -1;
-    device->ops->mark(device, c->queue, c->done);
-    c->is_untold = run->is_timed;
+    device->ops->mark(device, s->queue, s->done);
+    s->is_untold = run->is_timed;
     return 0;
 }
 
 void traffic_before_compute(struct run *run, const struct resolved_op *op)
 {
-    run->device->ops->wait_mark(run->device, DEVICE_COMPUTE, op->collective.done);
+    run->device->ops->wait_mark(run->device, DEVICE_COMPUTE, op->stream_op.done);
 }
 
 int traffic_is_done(const struct run *run, const struct resolved_op *op)
 {
-    return run->device->ops->mark_done(run->device, op->collective.done);
+    return run->device->ops->mark_done(run->device, op->stream_op.done);
+}
+
+static int check_peers(const struct run *run, struct err *err)
+{
+    return run->options.comm ? comm_check(run->options.comm, err) : 0;
 }
 
 int traffic_wait(struct run *run, const struct resolved_op *op, struct err *err)
@@ -203,9 +221,9 @@ int traffic_wait(struct run *run, const struct resolved_op *op, struct err *err)
 
     comm_pause_begin(&pause);
     while (!traffic_is_done(run, op)) {
-        if (comm_check(run->options.comm, err) < 0)
+        if (check_peers(run, err) < 0)
             return -1;
         comm_pause(&pause, COMM_WAITING);
     }
-    return comm_check(run->options.comm, err);
+    return check_peers(run, err);
 }

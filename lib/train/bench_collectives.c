@@ -65,18 +65,18 @@ static void shape_of(const struct bench_collective *b, struct op_shape *shape)
 }
 
 /* As the worker does it, with nothing else to do meanwhile; or given to the queue, and waited for. */
-static int run_to_end(const struct request *r, struct collective *c, struct err *err)
+static int run_to_end(const struct request *r, struct stream_op *op, struct err *err)
 {
     struct device *device = r->engine->device;
     struct comm_pause pause;
     int progress;
 
     if (r->enqueues)
-        return collective_enqueue(c, err) < 0 ? -1 : device->ops->wait(device, c->queue, err);
-    if (c->kernels)
-        device->ops->mark(device, DEVICE_COMPUTE, c->given);
+        return op->mover->enqueue(op, err) < 0 ? -1 : device->ops->wait(device, op->queue, err);
+    if (op->device)
+        device->ops->mark(device, DEVICE_COMPUTE, op->given);
     comm_pause_begin(&pause);
-    while ((progress = collective_run(c, err)) > COMM_DONE)
+    while ((progress = stream_op_run(op, err)) > COMM_DONE)
         comm_pause(&pause, progress);
     return progress;
 }
@@ -87,9 +87,10 @@ static void give(const struct request *r, struct collective *c)
     if (device_is_host(r->engine->device))
         return;
     c->kernels = r->engine->kernels;
-    c->queue = DEVICE_TRAFFIC;
-    c->given = r->given;
-    c->done = r->done;
+    c->base.device = r->engine->device;
+    c->base.queue = DEVICE_TRAFFIC;
+    c->base.given = r->given;
+    c->base.done = r->done;
     if (r->enqueues)
         return;
     c->device_in = c->in;
@@ -104,12 +105,8 @@ static int time_one(struct request *r, struct bench_collective *b, struct comm_g
     struct op_shape shape;
 
     shape_of(b, &shape);
-    struct collective c = { .kind = b->kind,
-                            .group = group,
-                            .in = shape.in[0],
-                            .out = shape.out[0],
-                            .scratch = r->scratch,
-                            .first = 1 };
+    struct collective c = collective_of(&shape, group, r->scratch);
+    c.base.first = 1;
     c.in.data = r->operand[0];
     c.out.data = r->operand[1];
     give(r, &c);
@@ -117,7 +114,7 @@ static int time_one(struct request *r, struct bench_collective *b, struct comm_g
         if (comm_barrier(group, err) < 0)
             return -1;
         double begin = clock_seconds();
-        if (run_to_end(r, &c, err) < 0)
+        if (run_to_end(r, &c.base, err) < 0)
             return -1;
         int64_t ns = (int64_t)((clock_seconds() - begin) * 1e9);
         if (comm_agree(group, COMM_MAX, &ns, err) < 0)

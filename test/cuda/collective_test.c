@@ -124,7 +124,7 @@ static void run_on_worker(struct collective *c)
     int progress;
 
     comm_pause_begin(&pause);
-    while ((progress = collective_run(c, &err)) > COMM_DONE)
+    while ((progress = stream_op_run(&c->base, &err)) > COMM_DONE)
         comm_pause(&pause, progress);
     CHECK(progress == COMM_DONE);
 }
@@ -132,20 +132,20 @@ static void run_on_worker(struct collective *c)
 /* As the executor does it. */
 static void run_on_queue(const struct play *play, struct collective *c)
 {
-    struct device *device = c->kernels->device;
+    struct device *device = c->base.device;
     struct err err;
 
     if (!play->leaves_mark)
-        device->ops->wait_mark(device, c->queue, c->given);
-    CHECK(collective_enqueue(c, &err) == 0);
-    device->ops->mark(device, c->queue, c->done);
-    device->ops->wait_mark(device, DEVICE_COMPUTE, c->done);
+        device->ops->wait_mark(device, c->base.queue, c->base.given);
+    CHECK(c->base.mover->enqueue(&c->base, &err) == 0);
+    device->ops->mark(device, c->base.queue, c->base.done);
+    device->ops->wait_mark(device, DEVICE_COMPUTE, c->base.done);
 }
 
 static void run_once(const struct play *play, struct collective *c)
 {
-    if (c->kernels)
-        c->kernels->device->ops->mark(c->kernels->device, DEVICE_COMPUTE, c->given);
+    if (c->base.device)
+        c->base.device->ops->mark(c->base.device, DEVICE_COMPUTE, c->base.given);
     if (play->way >= ENQUEUED)
         run_on_queue(play, c);
     else
@@ -231,17 +231,14 @@ static void drop_operands(const struct place *p, struct operands *o)
 static struct collective make_collective(const struct play *play, const struct place *p,
                                          const struct operands *o, int rank)
 {
-    struct collective c = { .kind = play->shape.kind,
-                            .attributes = play->shape.attributes,
-                            .group = p->group,
-                            .in = play->shape.in[0],
-                            .out = play->shape.out[0],
-                            .scratch = o->scratch,
-                            .first = !play->adds,
-                            .is_fast = play->way == FAST,
-                            .queue = QUEUE,
-                            .kernels = p->kernels };
+    struct collective c = collective_of(&play->shape, p->group, o->scratch);
     struct err err;
+
+    c.base.first = !play->adds;
+    c.base.device = p->kernels ? p->device : NULL;
+    c.base.queue = QUEUE;
+    c.is_fast = play->way == FAST;
+    c.kernels = p->kernels;
 
     /* Each sends to the next: who comes first in the ring begins with that, the others receive. */
     if (c.kind == OP_SEND)
@@ -256,8 +253,8 @@ static struct collective make_collective(const struct play *play, const struct p
         c.scratch = o->staging[2];
     }
     if (p->kernels) {
-        CHECK(p->device->ops->mark_create(p->device, 0, &c.given, &err) == 0);
-        CHECK(p->device->ops->mark_create(p->device, 0, &c.done, &err) == 0);
+        CHECK(p->device->ops->mark_create(p->device, 0, &c.base.given, &err) == 0);
+        CHECK(p->device->ops->mark_create(p->device, 0, &c.base.done, &err) == 0);
     }
     return c;
 }
@@ -282,9 +279,9 @@ static void *play_rank(void *argument)
     CHECK(p.device->ops->wait(p.device, DEVICE_COMPUTE, &err) == 0);
     memcpy(play->out[play->way][me->rank], o.to, play->out_bytes * N_RUNS);
     check_guard(&p, &o);
-    if (c.given) {
-        p.device->ops->mark_destroy(p.device, c.given);
-        p.device->ops->mark_destroy(p.device, c.done);
+    if (c.base.given) {
+        p.device->ops->mark_destroy(p.device, c.base.given);
+        p.device->ops->mark_destroy(p.device, c.base.done);
     }
     CHECK(comm_barrier(p.group, &err) == 0);
     drop_operands(&p, &o);

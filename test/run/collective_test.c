@@ -98,7 +98,7 @@ static void run_collective(struct collective *c)
     int progress;
 
     comm_pause_begin(&pause);
-    while ((progress = collective_run(c, &err)) > COMM_DONE)
+    while ((progress = stream_op_run(&c->base, &err)) > COMM_DONE)
         comm_pause(&pause, progress);
     CHECK(progress == COMM_DONE);
 }
@@ -120,13 +120,8 @@ static void *play_rank(void *argument)
         ranks[r] = r;
     CHECK(comm_thread_create(&comm, play->hub, me->rank, &err) == 0);
     CHECK(comm_group_create(&group, comm, ranks, play->size, 0, &err) == 0);
-    struct collective c = { .kind = play->shape.kind,
-                            .attributes = play->shape.attributes,
-                            .group = group,
-                            .in = play->shape.in[0],
-                            .out = play->shape.out[0],
-                            .scratch = scratch,
-                            .first = !play->adds };
+    struct collective c = collective_of(&play->shape, group, scratch);
+    c.base.first = !play->adds;
     c.in.data = play->in[me->rank];
     c.out.data = play->out[me->rank];
     /* Twice: it must be as new when it is done. */

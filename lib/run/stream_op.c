@@ -1,0 +1,34 @@
+/*
+ * stream_op.c - on the comm thread: when an op begins, and how long it took
+ */
+#include "run/stream_op.h"
+
+#include "base/clock.h"
+#include "comm/comm.h"
+
+/* Whether all have come that this one is after. */
+static int may_begin(const struct stream_op *op)
+{
+    for (int i = 0; i < op->n_after; i++)
+        if (!worker_done(op->worker, op->after[i]))
+            return 0;
+    return !op->given || op->device->ops->mark_done(op->device, op->given);
+}
+
+int stream_op_run(void *argument, struct err *err)
+{
+    struct stream_op *op = argument;
+
+    if (!op->has_begun) {
+        if (!may_begin(op))
+            return COMM_WAITING;
+        op->began_at = clock_seconds();
+        op->has_begun = 1;
+    }
+    int progress = op->mover->turn(op, err);
+    if (progress != COMM_DONE)
+        return progress;
+    op->has_begun = 0;
+    op->seconds += clock_seconds() - op->began_at;
+    return COMM_DONE;
+}
