@@ -40,6 +40,19 @@ static inline void must_read(struct job *job, const char *text, struct arena *ar
         fail_msg("%s", err.text);
 }
 
+/* A model by its name. */
+static inline void read_model(struct model_spec *spec, const char *name)
+{
+    struct arena arena = { 0 };
+    struct job job;
+    const char *text =
+        arena_printf(&arena, "{model: %s, data: {train: a}, train: {steps: 1}}", name);
+
+    must_read(&job, text, &arena);
+    *spec = job.model;
+    arena_release(&arena);
+}
+
 static inline int has_note(const struct job *job, const char *part)
 {
     for (int i = 0; i < job->n_notes; i++)

@@ -7,18 +7,6 @@
 
 #include "config/embedded.h"
 
-static void read_model(struct model_spec *spec, const char *name)
-{
-    struct arena arena = { 0 };
-    struct job job;
-    const char *text =
-        arena_printf(&arena, "{model: %s, data: {train: a}, train: {steps: 1}}", name);
-
-    must_read(&job, text, &arena);
-    *spec = job.model;
-    arena_release(&arena);
-}
-
 static const struct {
     const char *name;
     int64_t n_parameters;
