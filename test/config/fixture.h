@@ -41,7 +41,7 @@ static inline void must_read(struct job *job, const char *text, struct arena *ar
 }
 
 /* A model by its name. */
-static inline void read_model(struct model_spec *spec, const char *name)
+static inline void read_named_model(struct model_spec *spec, const char *name)
 {
     struct arena arena = { 0 };
     struct job job;

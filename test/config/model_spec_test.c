@@ -61,7 +61,7 @@ static void test_counts(void **state)
     for (int i = 0; i < N_MODELS; i++) {
         struct model_spec spec;
 
-        read_model(&spec, models[i].name);
+        read_named_model(&spec, models[i].name);
         assert_string_equal(spec.name, models[i].name);
         if (model_spec_n_parameters(&spec) != models[i].n_parameters)
             fail_msg("%s has %lld parameters", models[i].name,
@@ -96,11 +96,11 @@ static void test_matmul_parameters(void **state)
     struct model_spec spec;
 
     (void)state;
-    read_model(&spec, "llama-tiny");
+    read_named_model(&spec, "llama-tiny");
     /* q, k, v, o; gate, up, down; the head; by hand. */
     assert_int_equal(model_spec_n_matmul_parameters(&spec),
                      2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 176) + 256 * 64);
-    read_model(&spec, "gpt2");
+    read_named_model(&spec, "gpt2");
     /* All but embeddings, norms and biases, and the tied head. */
     assert_int_equal(model_spec_n_matmul_parameters(&spec), 12 * 12 * 768 * 768 + 50257 * 768);
     assert_true(model_spec_flops_per_token(&spec, 1024) ==
@@ -113,12 +113,12 @@ static void test_experts(void **state)
     struct model_spec spec;
 
     (void)state;
-    read_model(&spec, "mixtral-8x7b");
+    read_named_model(&spec, "mixtral-8x7b");
     assert_int_equal(
         model_spec_n_matmul_parameters(&spec),
         32 * ((int64_t)4096 * (2 * 4096 + 2 * 1024) + 8 * 4096 + 2 * 3 * (int64_t)4096 * 14336) +
             (int64_t)32000 * 4096);
-    read_model(&spec, "mixtral-tiny");
+    read_named_model(&spec, "mixtral-tiny");
     int64_t all = model_spec_n_matmul_parameters(&spec);
     spec.expert_every = 2;
     spec.expert_ffn_size = 10;
@@ -142,11 +142,11 @@ static void test_megatron_flops(void **state)
     struct model_spec spec;
 
     (void)state;
-    read_model(&spec, "gpt3-175b");
+    read_named_model(&spec, "gpt3-175b");
     double step = model_spec_megatron_flops_per_token(&spec, 2048, 1) * 1536 * 2048;
     assert_true(fabs(step / eq3(1536, 2048, 96, 12288, 51200) - 1) < 1e-12);
     assert_true(fabs(step / 4.51e18 - 1) < 0.001);
-    read_model(&spec, "gpt2");
+    read_named_model(&spec, "gpt2");
     double token = model_spec_megatron_flops_per_token(&spec, 512, 1);
     assert_true(fabs(token / eq3(1, 1, 12, 768, 0) - 1) > 0.01);
     assert_true(fabs(token * 512 / eq3(1, 512, 12, 768, 50257) - 1) < 1e-12);
@@ -163,7 +163,7 @@ static void test_additions(void **state)
     double longest = 0;
 
     (void)state;
-    read_model(&plain, "llama-tiny");
+    read_named_model(&plain, "llama-tiny");
     spec = plain;
     spec.qk_norm = 1;
     assert_int_equal(model_spec_n_parameters(&spec) - model_spec_n_parameters(&plain), 2 * 2 * 16);

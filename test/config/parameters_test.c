@@ -25,7 +25,7 @@ static void each_model(void (*check)(const struct model_spec *spec))
             continue;
         snprintf(name, sizeof name, "%s", embedded_files[i].path + strlen(folder));
         *strrchr(name, '.') = '\0';
-        read_model(&spec, name);
+        read_named_model(&spec, name);
         check(&spec);
         n++;
     }
@@ -156,7 +156,7 @@ static void names_in_order(void **state)
     struct model_spec spec;
 
     (void)state;
-    read_model(&spec, "gpt2-tiny");
+    read_named_model(&spec, "gpt2-tiny");
     check_names(&spec, LAYER_BEFORE, "embedding.weight position.weight");
     check_names(&spec, 1,
                 "layers.1.attention_norm.weight layers.1.attention_norm.bias layers.1.qkv.weight "
@@ -164,7 +164,7 @@ static void names_in_order(void **state)
                 "layers.1.ffn_norm.weight layers.1.ffn_norm.bias layers.1.up.weight "
                 "layers.1.up.bias layers.1.down.weight layers.1.down.bias");
     check_names(&spec, spec.n_layers, "final_norm.weight final_norm.bias");
-    read_model(&spec, "qwen3-30b-a3b");
+    read_named_model(&spec, "qwen3-30b-a3b");
     check_names(&spec, LAYER_BEFORE, "embedding.weight");
     check_names(&spec, 0,
                 "layers.0.attention_norm.weight layers.0.qkv.weight layers.0.q_norm.weight "
@@ -185,7 +185,7 @@ static void shapes_by_hand(void **state)
     struct model_spec spec;
 
     (void)state;
-    read_model(&spec, "llama-tiny");
+    read_named_model(&spec, "llama-tiny");
     struct parameter_spec q = must_find(&spec, MODULE_QKV, PART_WEIGHT, 1);
     assert_int_equal(q.rows, 64 + 32 + 32);
     assert_int_equal(q.cols, 64);
@@ -209,14 +209,14 @@ static void pieces_and_divisions(void **state)
     struct model_spec spec;
 
     (void)state;
-    read_model(&spec, "mixtral-tiny");
+    read_named_model(&spec, "mixtral-tiny");
     struct parameter_spec q = must_find(&spec, MODULE_EXPERTS_GATE_UP, PART_WEIGHT, 0);
     assert_int_equal(q.n_repeats, spec.n_experts);
     assert_int_equal(parameters_piece_begin(&q, 2, 1), 5 * spec.expert_ffn_size);
     q = must_find(&spec, MODULE_EXPERTS_DOWN, PART_WEIGHT, 0);
     assert_int_equal(parameters_piece_begin(&q, 3, 0), 3 * spec.hidden_size);
     assert_int_equal(must_find(&spec, MODULE_ROUTER, PART_WEIGHT, 0).divided, SPREAD_SAME);
-    read_model(&spec, "gpt2");
+    read_named_model(&spec, "gpt2");
     assert_int_equal(must_find(&spec, MODULE_QKV, PART_BIAS, 0).divided, SPREAD_ROWS);
     assert_int_equal(must_find(&spec, MODULE_ATTENTION_OUT, PART_BIAS, 0).divided, SPREAD_SAME);
     assert_int_equal(must_find(&spec, MODULE_UP, PART_BIAS, 0).rows, 4 * 768);
@@ -228,11 +228,11 @@ static void heads(void **state)
     struct parameter_spec q;
 
     (void)state;
-    read_model(&spec, "gpt2");
+    read_named_model(&spec, "gpt2");
     assert_true(parameters_find(&spec, parameters_head(&spec), &q));
     assert_string_equal(q.name, "embedding.weight");
     assert_int_equal(q.role, PARAMETER_TABLE);
-    read_model(&spec, "llama-7b");
+    read_named_model(&spec, "llama-7b");
     assert_true(parameters_find(&spec, parameters_head(&spec), &q));
     assert_string_equal(q.name, "head.weight");
     assert_int_equal(q.role, PARAMETER_MATRIX);
