@@ -53,7 +53,7 @@ static void let_go(struct gpu_watch *watch)
 
 /* ---- the thread ---- */
 
-/* The lock is held. What was there before stays where it is as bad. */
+/* The lock is held. Of two of one kind the first stays. */
 static void note_xid(struct gpu_watch *watch, struct seen *seen, int xid)
 {
     if (seen->xid && xid_kind(xid) <= xid_kind(seen->xid))
@@ -238,7 +238,7 @@ void gpu_watch_wait_xid(struct gpu_watch *watch, const char *pci, double seconds
         return;
     pthread_mutex_lock(&watch->lock);
     while (!watch->is_over &&
-           !((seen = find(watch, pci)) && seen->xid && xid_kind(seen->xid) > XID_NOTE) &&
+           !((seen = find(watch, pci)) && seen->xid && xid_is_final(seen->xid)) &&
            pthread_cond_timedwait(&watch->changed, &watch->lock, &until) != ETIMEDOUT)
         ;
     pthread_mutex_unlock(&watch->lock);

@@ -17,7 +17,7 @@ struct gpu_sight {
     struct nvml_gpu gpu;
     struct nvml_state state;
     double age_seconds; /* since it was looked at */
-    int xid;            /* the worst of its Xids so far, the first of those; 0: none */
+    int xid;            /* the one that stands for its Xids so far (enum xid_kind); 0: none */
 };
 
 /* Begin to watch the GPU at a PCI address, or all of this machine (NULL). NULL: no thread. */
@@ -29,7 +29,7 @@ void gpu_watch_close(struct gpu_watch *watch);
 /* The last look at a GPU. Returns 0, or -1: it was not seen (yet). watch NULL: never. */
 int gpu_watch_see(struct gpu_watch *watch, const char *pci, struct gpu_sight *sight);
 
-/* Wait until an Xid of this GPU is known that is more than a note, or for `seconds`. */
+/* Wait until an Xid of this GPU is known that is final (xid_is_final), or for `seconds`. */
 void gpu_watch_wait_xid(struct gpu_watch *watch, const char *pci, double seconds);
 
 #endif

@@ -14,7 +14,7 @@ static const struct xid {
     { 31, XID_PROGRAM, "a kernel accessed an address that is not mapped" },
     { 43, XID_NOTE, "the GPU stopped the work of a program, which had failed before" },
     { 45, XID_NOTE, "the GPU's work was removed after another error or because a program ended" },
-    { 48, XID_BROKEN, "a double-bit ECC error in the GPU's memory" },
+    { 48, XID_ECC, "a double-bit ECC error in the GPU's memory" },
     { 61, XID_BROKEN, "the GPU's microcontroller met a breakpoint or warning" },
     { 62, XID_BROKEN, "the GPU's microcontroller halted" },
     { 63, XID_NOTE, "a row of the GPU's memory is remapped at its next reset" },
@@ -52,11 +52,27 @@ enum xid_kind xid_kind(int xid)
     return found ? found->kind : XID_NOTE;
 }
 
+int xid_is_broken(int xid)
+{
+    enum xid_kind kind = xid_kind(xid);
+
+    return kind == XID_BROKEN || kind == XID_ECC;
+}
+
+int xid_is_final(int xid)
+{
+    enum xid_kind kind = xid_kind(xid);
+
+    return kind != XID_NOTE && kind != XID_ECC;
+}
+
 const char *xid_advice(int xid)
 {
     switch (xid_kind(xid)) {
     case XID_PROGRAM:
         return "a restart meets it again; compute-sanitizer finds the kernel";
+    case XID_ECC:
+        return "no Xid 94 says that it was contained: drain the node, the GPU needs a reset";
     case XID_CONTAINED:
         return "the GPU can be used again: a restart is of use";
     case XID_BROKEN:

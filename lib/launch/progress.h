@@ -35,7 +35,7 @@ struct progress_gpu {
     _Atomic int32_t n_seen; /* looks so far; 0: what follows is not there */
     _Atomic int32_t index, is_lost, utilization_percent, sm_mhz, sm_mhz_max, power_watts;
     _Atomic int32_t temperature_celsius, throttle; /* nvml.h */
-    _Atomic int32_t xid;                           /* the worst so far (xid.h), 0: none */
+    _Atomic int32_t xid;                           /* what stands for all so far (xid.h), 0: none */
     _Atomic int32_t age_seconds;                   /* of what was seen */
     char pci[32], uuid[48];
 };

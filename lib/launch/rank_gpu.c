@@ -72,7 +72,7 @@ static int xid_of(const struct progress_slot *slot)
 
 int rank_gpu_is_broken(const struct progress_slot *slot)
 {
-    return xid_of(slot) && xid_kind(xid_of(slot)) == XID_BROKEN;
+    return xid_of(slot) && xid_is_broken(xid_of(slot));
 }
 
 int rank_gpu_is_reusable(const struct progress_slot *slot)

@@ -167,6 +167,20 @@ static void reasons_have_words(void **state)
     assert_non_null(strstr(xid_advice(79), "drain the node"));
 }
 
+static void an_ecc_error_is_broken_until_it_is_contained(void **state)
+{
+    (void)state;
+    assert_true(xid_is_broken(48));
+    assert_false(xid_is_final(48));
+    assert_non_null(strstr(xid_advice(48), "drain the node"));
+    assert_true(xid_kind(94) > xid_kind(48));
+    assert_false(xid_is_broken(94));
+    assert_true(xid_is_final(94));
+    assert_true(xid_kind(95) > xid_kind(94));
+    assert_true(xid_is_broken(95));
+    assert_true(xid_kind(48) > xid_kind(31));
+}
+
 static void each_cuda_has_its_oldest_driver(void **state)
 {
     (void)state;
@@ -184,6 +198,7 @@ int main(void)
         cmocka_unit_test(a_gpu_of_another_job_is_not_broken),
         cmocka_unit_test(xids_come_as_events),
         cmocka_unit_test(reasons_have_words),
+        cmocka_unit_test(an_ecc_error_is_broken_until_it_is_contained),
         cmocka_unit_test(each_cuda_has_its_oldest_driver),
         cmocka_unit_test(without_a_driver_there_is_none), /* last: it names another library */
     };

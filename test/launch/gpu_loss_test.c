@@ -76,7 +76,8 @@ static int play(const char *scenario)
     }
     if (rank.world_rank != 1 || !strcmp(scenario, "hot"))
         wait_for_ever();
-    break_gpu(!strcmp(scenario, "contained") ? "gpus 2\nxid 1 45\nxid 1 94\n"
+    break_gpu(!strcmp(scenario, "contained") ? "gpus 2\nxid 1 48\nxid 1 45\nxid 1 94\n"
+              : !strcmp(scenario, "ecc")     ? "gpus 2\nxid 1 48\nxid 1 63\n"
                                              : "gpus 2\nxid 1 79\n");
     if (!strcmp(scenario, "stuck"))
         wait_for_ever();
@@ -185,7 +186,7 @@ static void a_rank_that_goes_on_is_left_alone(void **state)
     run_job_check_clean(&result);
 }
 
-/* Xid 45 is a consequence; 94 says that the GPU can be used again. */
+/* Xid 48 is of the same error and 45 a consequence; 94 says that the GPU can be used again. */
 static void a_contained_error_is_worth_a_restart(void **state)
 {
     struct job_result result;
@@ -195,6 +196,18 @@ static void a_contained_error_is_worth_a_restart(void **state)
     run_job_check_says(&result, "Xid 94, an uncorrectable ECC error, contained to one program");
     run_job_check_says(&result, "restarting (1 of 1)");
     assert_string_equal(result.out, "attempt 0 of 2 ranks\nattempt 1 of 2 ranks\n");
+    run_job_check_clean(&result);
+}
+
+static void an_uncontained_ecc_error_is_not(void **state)
+{
+    struct job_result result;
+
+    (void)state;
+    run(&(struct job_plan){ "ecc", 2, .n_restarts = 1 }, &result, ERR_DEVICE);
+    run_job_check_says(&result, "Xid 48, a double-bit ECC error in the GPU's memory (hint: no Xid "
+                                "94 says that it was contained: drain the node");
+    assert_null(strstr(result.err, "restarting"));
     run_job_check_clean(&result);
 }
 
@@ -230,6 +243,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_rank_that_hangs_on_a_lost_gpu_is_ended),
         cmocka_unit_test(a_rank_that_goes_on_is_left_alone),
         cmocka_unit_test(a_contained_error_is_worth_a_restart),
+        cmocka_unit_test(an_uncontained_ecc_error_is_not),
         cmocka_unit_test(a_restart_leaves_the_broken_host_out),
     };
 
