@@ -3,7 +3,6 @@
  */
 #include "tuned.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,20 +30,6 @@ static int is_run_folder(const struct job *job, struct arena *arena)
 {
     return file_exists(arena_printf(arena, "%s/lock", job->output)) ||
            file_exists(arena_printf(arena, "%s/samples/lock", job->output));
-}
-
-/* Make it one, ahead of the first thing that is_run_folder is asked about. */
-static int mark_run_folder(const struct job *job, struct arena *arena, struct err *err)
-{
-    const char *samples = arena_printf(arena, "%s/samples", job->output);
-    int fd;
-
-    if (file_make_folders(samples, err) < 0 ||
-        (fd = file_open_write(arena_printf(arena, "%s/lock", samples), O_WRONLY | O_CREAT, err)) <
-            0)
-        return -1;
-    close(fd);
-    return 0;
 }
 
 static int refuse_output(const struct job *job, const char *there, struct err *err)
@@ -127,31 +112,55 @@ static int is_extended(const char *folder, const char *from, const struct job_te
     return is;
 }
 
-/* In a folder of this process' own, which then becomes the run's: the first is as good as any. */
+/* The tokenizer with the job's tokens, in a folder that is there and empty. */
+static int write_extended(const struct job *job, const char *folder, int *n_added, struct err *err)
+{
+    const struct job_texts *tokens = &job->data.added_tokens;
+
+    if (carried_copy(job->data.tokenizer, folder, CARRIED_MODEL, err) < 0)
+        return -1;
+    if (tokenizer_extend(folder, tokens->values, tokens->n, n_added, err) < 0)
+        return err_add(err, "data.added_tokens");
+    return 0;
+}
+
+/* The lock is held. Readers without it see a whole folder or none. */
 static int extend_tokenizer(const struct job *job, const char *folder, struct arena *arena,
                             struct err *err)
 {
-    const struct job_texts *tokens = &job->data.added_tokens;
     const char *partial = arena_printf(arena, "%s.%ld.partial", folder, (long)getpid());
     struct err ignored;
     int n_added = 0;
 
-    if (file_remove_tree(partial, err) < 0 || mark_run_folder(job, arena, err) < 0 ||
-        file_make_folder(partial, err) < 0)
+    if (file_remove_tree(partial, err) < 0 || file_make_folder(partial, err) < 0)
         return -1;
-    int status = carried_copy(job->data.tokenizer, partial, CARRIED_MODEL, err);
-    if (!status && tokenizer_extend(partial, tokens->values, tokens->n, &n_added, err) < 0)
-        status = err_add(err, "data.added_tokens");
-    if (!status && !is_extended(folder, job->data.tokenizer, tokens)) {
+    int status = write_extended(job, partial, &n_added, err);
+    if (!status)
         status = file_remove_tree(folder, err);
-        if (!status && rename(partial, folder) < 0 &&
-            !is_extended(folder, job->data.tokenizer, tokens))
-            status = err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", partial, folder);
-        if (!status)
-            log_info("%d of %d data.added_tokens are new to the tokenizer, which is in %s now",
-                     n_added, tokens->n, folder);
-    }
-    file_remove_tree(partial, &ignored);
+    if (!status && rename(partial, folder) < 0)
+        status = err_set_errno(err, ERR_FAILED, "cannot rename %s to %s", partial, folder);
+    if (!status)
+        log_info("%d of %d data.added_tokens are new to the tokenizer, which is in %s now", n_added,
+                 job->data.added_tokens.n, folder);
+    else
+        file_remove_tree(partial, &ignored);
+    return status;
+}
+
+/*
+ * By the first process of the job: the others wait and find it there. The lock's file marks the
+ * output folder as a run's (is_run_folder) ahead of anything else in it.
+ */
+static int extend_once(const struct job *job, const char *folder, struct arena *arena,
+                       struct err *err)
+{
+    int fd = prepare_lock(job, arena, err), status = 0;
+
+    if (fd < 0)
+        return -1;
+    if (!is_extended(folder, job->data.tokenizer, &job->data.added_tokens))
+        status = extend_tokenizer(job, folder, arena, err);
+    close(fd);
     return status;
 }
 
@@ -170,7 +179,7 @@ static int add_tokens(struct job *job, struct arena *arena, struct err *err)
                        "data.added_tokens: data.tokenizer is %s, a folder is wanted",
                        job->data.tokenizer);
     if (!is_extended(folder, job->data.tokenizer, &job->data.added_tokens) &&
-        extend_tokenizer(job, folder, arena, err) < 0)
+        extend_once(job, folder, arena, err) < 0)
         return -1;
     job->data.tokenizer = folder;
     return 0;

@@ -87,19 +87,25 @@ static int make_all(const struct preparing *p, struct err *err)
     return make_samples(p, &job->eval.data, 1, "eval", &job->samples.eval, err);
 }
 
-/* The same files by several processes at a time would be neither's. */
-static int make_locked(const struct preparing *p, struct err *err)
+int prepare_lock(const struct job *job, struct arena *arena, struct err *err)
 {
-    char *folder = arena_printf(p->arena, "%s/samples", p->job->output);
+    char *folder = arena_printf(arena, "%s/samples", job->output);
 
     if (file_make_folders(folder, err) < 0)
         return -1;
-    int fd = file_open_write(arena_printf(p->arena, "%s/lock", folder), O_WRONLY | O_CREAT, err);
+    int fd = file_open_write(arena_printf(arena, "%s/lock", folder), O_WRONLY | O_CREAT, err);
+    if (fd >= 0 && flock(fd, LOCK_EX) < 0)
+        log_warn("%s/lock cannot be locked", folder);
+    return fd;
+}
+
+/* The same files by several processes at a time would be neither's. */
+static int make_locked(const struct preparing *p, struct err *err)
+{
+    int fd = prepare_lock(p->job, p->arena, err);
+
     if (fd < 0)
         return -1;
-    /* Where a file system has no locks, the first rank is ahead by enough. */
-    if (flock(fd, LOCK_EX) < 0)
-        log_warn("%s/lock cannot be locked", folder);
     int status = make_all(p, err);
     close(fd);
     return status;

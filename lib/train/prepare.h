@@ -25,6 +25,13 @@ int prepare_data(struct job *job, const struct prepare_hooks *hooks, struct aren
                  struct err *err);
 
 /*
+ * Wait until no other process makes files that all of the job share: OUTPUT/samples/lock, which is
+ * made with its folders. Where a file system has no locks that is said, and the first process is
+ * ahead by enough. Returns a file descriptor, whose closing unlocks, or -1: ERR_FAILED.
+ */
+int prepare_lock(const struct job *job, struct arena *arena, struct err *err);
+
+/*
  * For what compiles a job before its samples are made (plan): of finetune and lora job->samples says
  * where they will be, so that its programs are those of packing or of several lengths. Nothing is read
  * but whether inputs are token files, nothing is written.
