@@ -24,42 +24,40 @@ healthy='0.sm 1980
 
 # ---- the doctor, with no launchers in the PATH: asking them takes seconds ----
 
-play "$healthy" 'driver 570.86.15' 'cuda 12080'
+# It ends with a problem where the driver has GPUs that CUDA cannot open: so it is the emulated program's, which can.
+export LMTRAIN_EMULATE_DEVICES=1
+play "$healthy" 'driver 580.65.06' 'cuda 13000'
 expect 'a GPU is one line' 0 \
-    'ok +gpu +0: NVIDIA H200, 0000:17:00.0, 4.0 GiB of 140 GiB used, 1980 of 1980 MHz, 412 of 700 W, 61 degrees' env PATH=/nowhere "$lmtrain" doctor
+    'ok +gpu +0: NVIDIA H200, 0000:17:00.0, 4.0 GiB of 140 GiB used, 1980 of 1980 MHz, 412 of 700 W, 61 degrees' env PATH=/nowhere "$emulated" doctor
 refuse 'and a healthy one no more' 'gpu clocks|gpu memory|nvlink'
-expect 'the driver has a number' 0 'ok +gpu driver +570.86.15, CUDA 12.8, 1 device' env PATH=/nowhere "$lmtrain" doctor
+expect 'the driver has a number' 0 'ok +gpu driver +580.65.06, CUDA 13.0, 1 device' env PATH=/nowhere "$emulated" doctor
 play "$healthy" 'driver 570.86.15' 'cuda -1'
-expect 'a driver that does not say its CUDA' 0 'note +gpu driver +570.86.15, its version of CUDA is not known, 1 device' env PATH=/nowhere "$lmtrain" doctor
-expect 'a build without CUDA says so' 0 'warning +cuda +this lmtrain was built without CUDA' env PATH=/nowhere "$lmtrain" doctor
+expect 'a driver that does not say its CUDA' 0 'note +gpu driver +570.86.15, its version of CUDA is not known, 1 device' env PATH=/nowhere "$emulated" doctor
 
 play "$healthy" 'gpus 2' '1.sm 210' '1.sm_max 1980' '1.throttle 0x40'
-expect 'a hot GPU' 0 'warning +gpu clocks +1: held down by thermal slowdown by hardware' env PATH=/nowhere "$lmtrain" doctor
+expect 'a hot GPU' 0 'warning +gpu clocks +1: held down by thermal slowdown by hardware' env PATH=/nowhere "$emulated" doctor
 refuse 'and only that one' 'gpu clocks +0:'
-expect 'with what to do' 0 'it is too hot: look at fans' env PATH=/nowhere "$lmtrain" doctor
+expect 'with what to do' 0 'it is too hot: look at fans' env PATH=/nowhere "$emulated" doctor
 play "$healthy" '0.throttle 1'
-expect 'one that idles is well' 0 'gpu +0: NVIDIA' env PATH=/nowhere "$lmtrain" doctor
+expect 'one that idles is well' 0 'gpu +0: NVIDIA' env PATH=/nowhere "$emulated" doctor
 refuse 'no warning of clocks' 'gpu clocks'
 play "$healthy" '0.ecc 2' '0.remap_pending 1'
 sed -i '/^0.ecc 0/d' "$dir/script"
-expect 'ECC errors' 0 'warning +gpu memory +0: 2 uncorrectable ECC errors' env PATH=/nowhere "$lmtrain" doctor
-expect 'a row that waits for its remapping' 0 'warning +gpu memory +0: a bad row of memory is remapped at the next reset' env PATH=/nowhere "$lmtrain" doctor
+expect 'ECC errors' 0 'warning +gpu memory +0: 2 uncorrectable ECC errors' env PATH=/nowhere "$emulated" doctor
+expect 'a row that waits for its remapping' 0 'warning +gpu memory +0: a bad row of memory is remapped at the next reset' env PATH=/nowhere "$emulated" doctor
 play "$healthy" '0.remap_failed 1'
-expect 'a row that cannot be remapped is a problem' 4 'problem +gpu memory +0: a bad row' env PATH=/nowhere "$lmtrain" doctor
+expect 'a row that cannot be remapped is a problem' 4 'problem +gpu memory +0: a bad row' env PATH=/nowhere "$emulated" doctor
 play "$healthy" '0.links_down 2'
-expect 'links that are down' 0 'warning +nvlink +0: 2 of 18 links are down' env PATH=/nowhere "$lmtrain" doctor
+expect 'links that are down' 0 'warning +nvlink +0: 2 of 18 links are down' env PATH=/nowhere "$emulated" doctor
 play "$healthy" '0.links_down 18'
-expect 'a card without a bridge has none up' 0 'note +nvlink +0: none of its 18 links is up' env PATH=/nowhere "$lmtrain" doctor
+expect 'a card without a bridge has none up' 0 'note +nvlink +0: none of its 18 links is up' env PATH=/nowhere "$emulated" doctor
 play "$healthy" '0.link_errors 77'
-expect 'errors of links' 0 'warning +nvlink +0: 77 errors' env PATH=/nowhere "$lmtrain" doctor
+expect 'errors of links' 0 'warning +nvlink +0: 77 errors' env PATH=/nowhere "$emulated" doctor
 play "$healthy" '0.lost 1'
-expect 'a lost GPU is a problem' 4 'problem +gpu +0: 0000:17:00.0: the driver cannot reach it' env PATH=/nowhere "$lmtrain" doctor
+expect 'a lost GPU is a problem' 4 'problem +gpu +0: 0000:17:00.0: the driver cannot reach it' env PATH=/nowhere "$emulated" doctor
 play "$healthy" 'gpus 2' '1.forbidden 1'
-expect 'a GPU of another job is none of ours' 0 'note +gpu +1: not given to this process' env PATH=/nowhere "$lmtrain" doctor
-play 'init 9'
-expect 'no driver, no GPU' 0 'gpu +none: training runs on the CPU' env PATH=/nowhere "$lmtrain" doctor
+expect 'a GPU of another job is none of ours' 0 'note +gpu +1: not given to this process' env PATH=/nowhere "$emulated" doctor
 
-export LMTRAIN_EMULATE_DEVICES=1
 play "$healthy" 'driver 570.86.15' 'cuda 12080'
 expect 'a driver that is too old is a problem' 4 \
     'problem +gpu driver +570.86.15 is for CUDA 12.8 and this lmtrain is built with CUDA 13.0' env PATH=/nowhere "$emulated" doctor
@@ -67,6 +65,16 @@ expect 'with the driver to install' 4 'install driver 580 or newer' env PATH=/no
 play "$healthy"
 expect 'libraries have versions' 0 'ok +cuDNN +[0-9]+\.[0-9]+\.[0-9]+ \(libcudnn.so.9\)' env PATH=/nowhere "$emulated" doctor
 expect 'a missing one is named' 0 'warning +NCCL +libnccl.so.2 is not to be found' env PATH=/nowhere LMTRAIN_EMULATE_WITHOUT=nccl "$emulated" doctor
+
+# The program as it is built, where there may be no driver, as on a login node.
+play 'init 9'
+expect 'no driver, no GPU, whatever was built' 0 'gpu +none: training runs on the CPU' env PATH=/nowhere "$lmtrain" doctor
+play "$healthy"
+if ! grep -q cudaSetDevice "$lmtrain"; then
+    expect 'a build without CUDA says so' 0 'warning +cuda +this lmtrain was built without CUDA' env PATH=/nowhere "$lmtrain" doctor
+elif [ ! -e /dev/nvidia0 ]; then
+    expect 'a GPU that CUDA cannot open is a problem' 4 'problem +cuda +.*(driver|device|libcuda)' env PATH=/nowhere "$lmtrain" doctor
+fi
 
 # ---- a run ----
 
