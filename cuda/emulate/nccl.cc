@@ -7,7 +7,9 @@
  */
 #include "nccl.h"
 
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <condition_variable>
@@ -40,11 +42,21 @@ struct meeting {
 
 typedef std::shared_ptr<meeting> meeting_ref;
 
+struct clique;
+
+/* One ncclCommSplit of all ranks, by their number: what they ask for, and the cliques by color. */
+struct split_round {
+    int n_here;
+    std::vector<int> colors, keys;
+    std::map<int, std::shared_ptr<clique>> made;
+};
+
 /* All ranks of a communicator. */
 struct clique {
     int n_ranks, n_joined;
     std::string error;
     std::vector<bool> is_here;
+    std::vector<std::shared_ptr<split_round>> splits;              /* by number */
     std::vector<meeting_ref> collectives;                          /* by number */
     std::map<std::pair<int, int>, std::vector<meeting_ref>> pairs; /* by from and to, by number */
 };
@@ -54,7 +66,7 @@ struct end {
     std::shared_ptr<clique> all;
     int rank;
     bool aborted;
-    size_t n_collectives;
+    size_t n_collectives, n_splits;
     std::map<int, size_t> n_sends, n_receives; /* by peer */
     std::shared_ptr<bool> last_left;           /* of the calls before */
     cudaStream_t last_stream;
@@ -90,12 +102,37 @@ typedef std::unique_lock<std::mutex> hold;
 
 /* ---- communicators ---- */
 
+static void log_line(const char *format, ...)
+{
+    const char *path = getenv("LMTRAIN_EMULATE_NCCL_LOG");
+    FILE *file = path && *path ? fopen(path, "ae") : NULL;
+    va_list arguments;
+
+    if (!file)
+        return;
+    va_start(arguments, format);
+    vfprintf(file, format, arguments);
+    va_end(arguments);
+    fclose(file);
+}
+
+static ncclComm_t new_end(const std::shared_ptr<clique> &all, int rank)
+{
+    ncclComm_t comm = new emulate_nccl();
+
+    comm->end = std::make_shared<struct end>();
+    comm->end->all = all;
+    comm->end->rank = rank;
+    return comm;
+}
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
     hold held(emulate_lock());
 
     memset(id, 0, sizeof *id);
     snprintf(id->internal, sizeof id->internal, "emulated %llu", (unsigned long long)++n_ids);
+    log_line("id\n");
     return ncclSuccess;
 }
 
@@ -117,10 +154,60 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId 
     all->n_joined++;
     joined->notify_all();
     joined->wait(held, [&] { return all->n_joined == n_ranks; });
-    *comm = new emulate_nccl();
-    (*comm)->end = std::make_shared<struct end>();
-    (*comm)->end->all = all;
-    (*comm)->end->rank = rank;
+    *comm = new_end(all, rank);
+    log_line("init %d of %d\n", rank, n_ranks);
+    return ncclSuccess;
+}
+
+/* The clique of a color, of which *rank is the rank of `of`: by key, of equal ones by rank. */
+static std::shared_ptr<clique> clique_of(split_round *round, int of, int *rank)
+{
+    int color = round->colors[(size_t)of], key = round->keys[(size_t)of], n = 0;
+    std::shared_ptr<clique> &slot = round->made[color];
+
+    *rank = 0;
+    for (int i = 0; i < (int)round->colors.size(); i++) {
+        int other = round->keys[(size_t)i];
+
+        if (round->colors[(size_t)i] != color)
+            continue;
+        n++;
+        *rank += other < key || (other == key && i < of);
+    }
+    if (!slot) {
+        slot = std::make_shared<clique>();
+        slot->n_ranks = n;
+    }
+    return slot;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new_comm,
+                           ncclConfig_t *)
+{
+    hold held(emulate_lock());
+    struct end *e = comm->end.get();
+    clique *all = e->all.get();
+    size_t number = e->n_splits++, n = (size_t)all->n_ranks;
+    int rank;
+
+    *new_comm = NULL;
+    if (color < NCCL_SPLIT_NOCOLOR || (e->last_left && !*e->last_left))
+        return ncclInvalidUsage;
+    if (all->splits.size() <= number)
+        all->splits.push_back(std::make_shared<split_round>());
+    std::shared_ptr<split_round> round = all->splits[number];
+    round->colors.resize(n);
+    round->keys.resize(n);
+    round->colors[(size_t)e->rank] = color;
+    round->keys[(size_t)e->rank] = key;
+    round->n_here++;
+    joined->notify_all();
+    joined->wait(held, [&] { return round->n_here == all->n_ranks; });
+    if (color == NCCL_SPLIT_NOCOLOR)
+        return ncclSuccess;
+    std::shared_ptr<clique> made = clique_of(round.get(), e->rank, &rank);
+    *new_comm = new_end(made, rank);
+    log_line("split %d: %d of %d\n", color, rank, (*new_comm)->end->all->n_ranks);
     return ncclSuccess;
 }
 

@@ -152,10 +152,12 @@ int comm_enqueues(const struct comm *comm)
     return comm->ops->enqueue != NULL;
 }
 
-int comm_connect(struct comm_group *group, unsigned uses, struct err *err)
+int comm_connect(struct comm_group *all, struct comm_group *group, unsigned uses, struct err *err)
 {
-    CHECK(comm_enqueues(group->comm));
-    return group->comm->ops->connect(group, uses, err);
+    CHECK(comm_enqueues(all->comm));
+    CHECK(group || !uses);
+    CHECK(!group || group->comm == all->comm);
+    return all->comm->ops->connect(all, group, uses, err);
 }
 
 int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue, struct err *err)

@@ -128,8 +128,13 @@ int comm_enqueues(const struct comm *comm); /* whether this comm can */
  * comm_enqueue_sum's, and together. */
 enum comm_use { COMM_TOGETHER = 1, COMM_TO_NEXT = 2, COMM_TO_PREVIOUS = 4, COMM_SUMS = 8 };
 
-/* Before the first comm_enqueue over the group, once. Collective over it; 0, or -1 and ERR_PEER. */
-int comm_connect(struct comm_group *group, unsigned uses, struct err *err);
+/*
+ * Before the first comm_enqueue over the group, once. Collective over the group `all`, of whose ranks
+ * the group is some: several groups without a rank in common are connected by one call, with uses of
+ * their own, and ranks that are in none give NULL. `all` itself need not be connected, and may be the
+ * group. Returns 0, or -1 and ERR_PEER.
+ */
+int comm_connect(struct comm_group *all, struct comm_group *group, unsigned uses, struct err *err);
 
 /* queue: of the device (device/device.h). All kinds but COMM_BARRIER. 0, or -1 and ERR_PEER. */
 int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue,

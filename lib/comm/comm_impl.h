@@ -24,7 +24,8 @@ struct comm_ops {
     int (*test)(struct comm_request *request, struct err *err); /* an enum comm_progress, or -1 */
 
     /* Optional, all or none. Groups of one rank are connected and enqueue their copies, too. */
-    int (*connect)(struct comm_group *group, unsigned uses, struct err *err);
+    int (*connect)(struct comm_group *all, struct comm_group *group, unsigned uses,
+                   struct err *err);
     int (*enqueue)(struct comm_group *group, const struct comm_call *call, int queue,
                    struct err *err);
     int (*check)(struct comm *comm, struct err *err);

@@ -21,16 +21,34 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
                : 0;
 }
 
+/* The channel of all ranks of the mesh, behind those of programs (axis by stream), training
+ * (train/agree.c) and serving (serve/replica.c). */
+enum { CHANNEL_MESH = N_AXES * N_STREAMS + 3 };
+
 /* Making a group talks to others, so it is done on the comm thread. */
 struct group_request {
     struct run *run;
     int axis, stream;
-    unsigned uses; /* enum comm_use */
+    unsigned uses; /* enum comm_use; 0: of other ranks only */
+    struct comm_group *mesh;
 };
 
-static int make_group(void *argument, struct err *err)
+/* All ranks of the mesh, which connect their groups together. */
+static int make_mesh_group(void *argument, struct err *err)
 {
     struct group_request *request = argument;
+    struct run *run = request->run;
+    int size = mesh_world_size(&run->program->mesh);
+    int *ranks = arena_array(&run->arena, int, size);
+
+    for (int i = 0; i < size; i++)
+        ranks[i] = run->options.first_rank + i;
+    return comm_group_create(&request->mesh, run->options.comm, ranks, size, CHANNEL_MESH, err);
+}
+
+static int make_axis_group(const struct group_request *request, struct comm_group **group,
+                           struct err *err)
+{
     struct run *run = request->run;
     struct comm *comm = run->options.comm;
     int size = run->program->mesh.size[request->axis], first = run->options.first_rank;
@@ -42,11 +60,18 @@ static int make_group(void *argument, struct err *err)
         ranks[i] += first;
     run->meetings[request->axis] =
         (struct progress_meeting){ .first = ranks[0], .stride = ranks[1] - ranks[0], .size = size };
-    struct comm_group **group = &run->groups[request->axis][request->stream];
-    if (comm_group_create(group, comm, ranks, size, request->axis * N_STREAMS + request->stream,
-                          err) < 0)
+    return comm_group_create(group, comm, ranks, size, request->axis * N_STREAMS + request->stream,
+                             err);
+}
+
+static int make_group(void *argument, struct err *err)
+{
+    struct group_request *request = argument;
+    struct comm_group **group = &request->run->groups[request->axis][request->stream];
+
+    if (request->uses && make_axis_group(request, group, err) < 0)
         return -1;
-    return run->enqueues ? comm_connect(*group, request->uses, err) : 0;
+    return request->mesh ? comm_connect(request->mesh, *group, request->uses, err) : 0;
 }
 
 static unsigned use_of(const struct run *run, const struct op *op)
@@ -61,7 +86,8 @@ static unsigned use_of(const struct run *run, const struct op *op)
     return forward ? COMM_TO_NEXT : COMM_TO_PREVIOUS;
 }
 
-/* uses[axis][stream]: what collectives over the axis on the stream do. The same on all ranks. */
+/* uses[axis][stream]: what collectives over the axis on the stream do. The same on all ranks of a
+ * group, not on all of the mesh: stages have layers of several kinds. */
 static void find_uses(const struct run *run, char uses[N_AXES][N_STREAMS])
 {
     const struct program *p = run->program;
@@ -76,20 +102,26 @@ static void find_uses(const struct run *run, char uses[N_AXES][N_STREAMS])
         }
 }
 
+/* Where groups are connected every rank takes part for each axis and stream, in one order. */
 static int make_groups(struct run *run, struct err *err)
 {
     int rank = run->options.comm ? comm_world_rank(run->options.comm) - run->options.first_rank : 0;
+    struct group_request request = { .run = run };
     char uses[N_AXES][N_STREAMS];
 
     find_uses(run, uses);
+    if (run->enqueues && mesh_world_size(&run->program->mesh) > 1 &&
+        worker_call(run->options.worker, make_mesh_group, &request, err) < 0)
+        return -1;
     for (int axis = 0; axis < N_AXES; axis++) {
         if (run->program->mesh.size[axis] == 1)
             continue;
         run->coordinate[axis] = mesh_coordinate(&run->program->mesh, rank, (enum mesh_axis)axis);
         for (int stream = 0; stream < N_STREAMS; stream++) {
-            struct group_request request = { run, axis, stream, (unsigned)uses[axis][stream] };
-
-            if (uses[axis][stream] &&
+            request.axis = axis;
+            request.stream = stream;
+            request.uses = (unsigned)uses[axis][stream];
+            if ((request.uses || request.mesh) &&
                 worker_call(run->options.worker, make_group, &request, err) < 0)
                 return -1;
         }

@@ -128,20 +128,26 @@ static int time_one(struct request *r, struct bench_collective *b, struct comm_g
     return 0;
 }
 
-/* The first n_ranks ranks measure all entries of them; the others go on to the next meeting. */
-static int time_group(struct request *r, int n_ranks, int channel, struct err *err)
+/* Make the group of the first n_ranks ranks: NULL on the others, which it is connected with, too. */
+static int open_group(struct request *r, struct comm_group *world, int n_ranks, int channel,
+                      struct comm_group **group, struct err *err)
 {
-    int ranks[N_RANKS_MAX];
-    struct comm_group *group = NULL;
+    int ranks[N_RANKS_MAX], is_in = r->engine->rank.world_rank < n_ranks;
 
+    *group = NULL;
     for (int i = 0; i < n_ranks; i++)
         ranks[i] = i;
-    if (r->engine->rank.world_rank >= n_ranks)
-        return 0;
-    if (comm_group_create(&group, r->engine->comm, ranks, n_ranks, channel, err) < 0 ||
-        (r->enqueues && comm_connect(group, COMM_TOGETHER, err) < 0))
+    if (is_in && comm_group_create(group, r->engine->comm, ranks, n_ranks, channel, err) < 0)
         return -1;
-    for (int i = 0; i < r->n; i++) {
+    return r->enqueues ? comm_connect(world, *group, is_in ? COMM_TOGETHER : 0, err) : 0;
+}
+
+/* The group measures all entries of its size; the other ranks go on to the next barrier. */
+static int time_group(struct request *r, struct comm_group *group, struct err *err)
+{
+    int n_ranks = group ? comm_group_size(group) : 0;
+
+    for (int i = 0; i < r->n && group; i++) {
         if (r->list[i].n_ranks != n_ranks)
             continue;
         if (time_one(r, &r->list[i], group, err) < 0)
@@ -155,15 +161,15 @@ static int time_all(void *argument, struct err *err)
 {
     struct request *r = argument;
     int world_size = r->engine->rank.world_size, all[N_RANKS_MAX], channel = FIRST_CHANNEL;
-    struct comm_group *world;
+    struct comm_group *world, *group;
 
     for (int i = 0; i < world_size; i++)
         all[i] = i;
     if (comm_group_create(&world, r->engine->comm, all, world_size, channel++, err) < 0)
         return -1;
     for (int n_ranks = 2; n_ranks < 2 * world_size; n_ranks *= 2) {
-        if (time_group(r, min_int(n_ranks, world_size), channel++, err) < 0 ||
-            comm_barrier(world, err) < 0)
+        if (open_group(r, world, min_int(n_ranks, world_size), channel++, &group, err) < 0 ||
+            time_group(r, group, err) < 0 || comm_barrier(world, err) < 0)
             return -1;
     }
     return 0;

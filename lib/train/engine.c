@@ -89,7 +89,7 @@ static int have_own_gpus(const struct seat *seats, int n, char why[], size_t siz
         if (!seats[i].hardware && n_gpus)
             snprintf(why, size, "rank %d has no GPU", i);
         else if (seats[i].hardware && !seats[i].has_nccl)
-            snprintf(why, size, "rank %d does not find NCCL (libnccl.so.2)", i);
+            snprintf(why, size, "rank %d does not find NCCL 2.18 or later (libnccl.so.2)", i);
         if (!seats[i].hardware || !seats[i].has_nccl)
             return 0;
         for (int k = 0; k < i; k++)

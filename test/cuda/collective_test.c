@@ -102,8 +102,8 @@ static struct place open_place(const struct play *play, int rank)
     CHECK(comm_group_create(&p.group, p.comm, ranks, play->size, 0, &err) == 0);
     unsigned sums = play->way == FAST ? COMM_SUMS : 0;
     if (play->way >= ENQUEUED)
-        CHECK(comm_connect(p.group, COMM_TOGETHER | COMM_TO_NEXT | COMM_TO_PREVIOUS | sums, &err) ==
-              0);
+        CHECK(comm_connect(p.group, p.group, COMM_TOGETHER | COMM_TO_NEXT | COMM_TO_PREVIOUS | sums,
+                           &err) == 0);
     return p;
 }
 

@@ -1,0 +1,333 @@
+/*
+ * connect_test.c - the NCCL communicators of groups: who is in them, in which order, and how many
+ * times ranks find each other for it
+ *
+ * Ranks are threads, each with an emulated GPU of its own, whose host side is threads' or sockets.
+ * Emulated NCCL says what it makes in a file (cuda/emulate/nccl.h).
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "comm/comm.h"
+#include "device/device.h"
+#include "support/temporary.h"
+
+enum { N_RANKS = 6, N_QUEUES = 5, NEIGHBOURS = COMM_TO_NEXT | COMM_TO_PREVIOUS };
+
+/* Groups that are connected together. */
+struct round {
+    int n_groups;
+    struct {
+        unsigned uses;
+        int size, ranks[N_RANKS];
+    } groups[2];
+};
+
+static const struct round rounds[] = {
+    /* odd numbers of ranks, which are in no order of the world's */
+    { 2,
+      { { COMM_TOGETHER | NEIGHBOURS, 3, { 4, 0, 2 } },
+        { COMM_TOGETHER | NEIGHBOURS, 3, { 5, 3, 1 } } } },
+    { 1, { { COMM_TOGETHER | NEIGHBOURS, 6, { 5, 4, 3, 2, 1, 0 } } } },
+    /* ranks in none, and groups with uses of their own */
+    { 2, { { COMM_TOGETHER, 2, { 3, 2 } }, { COMM_TO_NEXT, 3, { 0, 5, 4 } } } },
+    { 1, { { COMM_TO_PREVIOUS, 2, { 1, 4 } } } },
+};
+
+/* ---- ranks; threads may not use cmocka: they CHECK ---- */
+
+static struct {
+    struct comm_hub *hub; /* NULL: sockets */
+    pthread_mutex_t lock;
+    pthread_barrier_t fence;
+    int n_entries;
+    struct {
+        char key[32];
+        int rank;
+        size_t n_bytes;
+        unsigned char value[512];
+    } entries[2 * N_RANKS]; /* what PMIx would have */
+} world;
+
+static __thread int this_rank;
+static __thread struct comm_wireup wireup; /* outlives the comm */
+
+static int put(const char *key, const void *value, size_t n_bytes, struct err *err)
+{
+    (void)err;
+    pthread_mutex_lock(&world.lock);
+    int i = world.n_entries++;
+    CHECK(i < 2 * N_RANKS);
+    CHECK(n_bytes <= sizeof world.entries[i].value);
+    snprintf(world.entries[i].key, sizeof world.entries[i].key, "%s", key);
+    world.entries[i].rank = this_rank;
+    world.entries[i].n_bytes = n_bytes;
+    memcpy(world.entries[i].value, value, n_bytes);
+    pthread_mutex_unlock(&world.lock);
+    return 0;
+}
+
+static int fence(double timeout_seconds, struct err *err)
+{
+    (void)timeout_seconds;
+    (void)err;
+    pthread_barrier_wait(&world.fence);
+    return 0;
+}
+
+static int get(const char *key, int rank, void *value, size_t *n_bytes, double timeout_seconds,
+               struct err *err)
+{
+    (void)timeout_seconds;
+    for (int i = 0; i < world.n_entries; i++)
+        if (world.entries[i].rank == rank && !strcmp(world.entries[i].key, key)) {
+            CHECK(world.entries[i].n_bytes <= *n_bytes);
+            *n_bytes = world.entries[i].n_bytes;
+            memcpy(value, world.entries[i].value, *n_bytes);
+            return 0;
+        }
+    return err_set(err, ERR_PEER, "rank %d has put no %s", rank, key);
+}
+
+/* One rank's place: a comm, all its ranks, a device with memory of N_QUEUES * N_RANKS numbers. */
+struct place {
+    struct comm *comm;
+    struct comm_group *all;
+    struct device *device;
+    int32_t *host, *there;
+};
+
+static struct comm_group *make_group(const struct place *p, const int *ranks, int n, int channel)
+{
+    struct comm_group *group;
+    struct err err;
+
+    CHECK(comm_group_create(&group, p->comm, ranks, n, channel, &err) == 0);
+    return group;
+}
+
+static struct place open_place(int rank)
+{
+    static const int ranks[N_RANKS] = { 0, 1, 2, 3, 4, 5 };
+    size_t n_bytes = N_QUEUES * N_RANKS * sizeof(int32_t);
+    struct place p = { 0 };
+    void *memory[2];
+    struct err err;
+
+    wireup = (struct comm_wireup){ rank, N_RANKS, N_RANKS, put, fence, get };
+    if (world.hub)
+        CHECK(comm_thread_create(&p.comm, world.hub, rank, &err) == 0);
+    else
+        CHECK(comm_tcp_create(&p.comm, &wireup, &err) == 0);
+    CHECK(device_cuda_open(&p.device, 0, &err) == 0);
+    CHECK(comm_nccl_create(&p.comm, p.comm, p.device, &err) == 0);
+    for (int i = 0; i < N_QUEUES; i++)
+        CHECK(p.device->ops->open_queue(p.device, DEVICE_TRAFFIC + i, &err) == 0);
+    CHECK(p.device->ops->allocate_pinned(p.device, n_bytes, &memory[0], &err) == 0);
+    CHECK(p.device->ops->allocate(p.device, n_bytes, &memory[1], &err) == 0);
+    p.host = memory[0];
+    p.there = memory[1];
+    p.all = make_group(&p, ranks, N_RANKS, 99);
+    return p;
+}
+
+static void close_place(struct place *p)
+{
+    struct err err;
+
+    CHECK(comm_check(p->comm, &err) == 0);
+    CHECK(comm_barrier(p->all, &err) == 0);
+    comm_destroy(p->comm);
+    p->device->ops->release(p->device, p->there);
+    p->device->ops->release_pinned(p->device, p->host);
+    device_destroy(p->device);
+}
+
+static void wait_all(const struct place *p)
+{
+    struct err err;
+
+    for (int i = 0; i < N_QUEUES; i++)
+        CHECK(p->device->ops->wait(p->device, DEVICE_TRAFFIC + i, &err) == 0);
+}
+
+static void copy(const struct place *p, void *to, const void *from)
+{
+    size_t n_bytes = N_QUEUES * N_RANKS * sizeof(int32_t);
+    struct err err;
+
+    p->device->ops->copy(p->device, DEVICE_COMPUTE, to, from, n_bytes);
+    CHECK(p->device->ops->wait(p->device, DEVICE_COMPUTE, &err) == 0);
+}
+
+/* Row 0 is gathered into, row 1 is this rank's number, rows 2 and 3 are received. */
+static void enqueue(const struct place *p, struct comm_group *group, enum comm_kind kind, int row,
+                    int step)
+{
+    int n = comm_group_size(group), peer = (comm_group_rank(group) + step + n) % n;
+    int queue = DEVICE_TRAFFIC + (kind == COMM_SEND ? 2 + (step > 0) : 0) + (row == 3);
+    struct comm_call call = { kind, p->there + N_RANKS, p->there + row * N_RANKS, sizeof(int32_t),
+                              peer };
+    struct err err;
+
+    CHECK(comm_enqueue(group, &call, queue, &err) == 0);
+}
+
+/* Every rank hears the others' numbers where the group's order says. */
+static void check_group(const struct place *p, struct comm_group *group, const int *ranks,
+                        unsigned uses)
+{
+    int n = comm_group_size(group), me = comm_group_rank(group);
+
+    memset(p->host, 0xff, N_QUEUES * N_RANKS * sizeof(int32_t));
+    p->host[N_RANKS] = comm_world_rank(p->comm);
+    copy(p, p->there, p->host);
+    if (uses & COMM_TOGETHER)
+        enqueue(p, group, COMM_ALL_GATHER, 0, 0);
+    wait_all(p);
+    if (uses & COMM_TO_NEXT) {
+        enqueue(p, group, COMM_SEND, 1, 1);
+        enqueue(p, group, COMM_RECEIVE, 2, -1);
+    }
+    if (uses & COMM_TO_PREVIOUS) {
+        enqueue(p, group, COMM_SEND, 1, -1);
+        enqueue(p, group, COMM_RECEIVE, 3, 1);
+    }
+    wait_all(p);
+    copy(p, p->host, p->there);
+    for (int i = 0; i < n; i++)
+        CHECK(!(uses & COMM_TOGETHER) || p->host[i] == ranks[i]);
+    CHECK(!(uses & COMM_TO_NEXT) || p->host[2 * N_RANKS] == ranks[(me + n - 1) % n]);
+    CHECK(!(uses & COMM_TO_PREVIOUS) || p->host[3 * N_RANKS] == ranks[(me + 1) % n]);
+}
+
+static void play_round(const struct place *p, const struct round *round, struct comm_group *all,
+                       int channel)
+{
+    struct comm_group *group = NULL;
+    const int *ranks = NULL;
+    unsigned uses = 0;
+    struct err err;
+
+    for (int g = 0; g < round->n_groups; g++)
+        for (int i = 0; i < round->groups[g].size; i++)
+            if (round->groups[g].ranks[i] == comm_world_rank(p->comm)) {
+                ranks = round->groups[g].ranks;
+                uses = round->groups[g].uses;
+                group = make_group(p, ranks, round->groups[g].size, channel);
+            }
+    CHECK(comm_connect(all, group, uses, &err) == 0);
+    if (group)
+        check_group(p, group, ranks, uses);
+}
+
+/* All rounds, and the first once more from another group of all ranks, as a second run has it. */
+static void *play_rank(void *argument)
+{
+    static const int ranks[N_RANKS] = { 0, 1, 2, 3, 4, 5 };
+    int n_rounds = (int)(sizeof rounds / sizeof *rounds);
+
+    this_rank = (int)(intptr_t)argument;
+    struct place p = open_place(this_rank);
+    for (int i = 0; i < n_rounds; i++)
+        play_round(&p, &rounds[i], p.all, i);
+    play_round(&p, &rounds[0], make_group(&p, ranks, N_RANKS, 100), n_rounds);
+    close_place(&p);
+    return NULL;
+}
+
+/* ---- and the tests may ---- */
+
+static char folder[256], log_path[512];
+
+static int count_lines(const char *begin)
+{
+    FILE *file = fopen(log_path, "re");
+    char line[256];
+    int n = 0;
+
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file))
+        n += !strncmp(line, begin, strlen(begin));
+    fclose(file);
+    return n;
+}
+
+static void play(int on_sockets)
+{
+    pthread_t threads[N_RANKS];
+    struct err err;
+
+    unlink(log_path);
+    memset(&world, 0, sizeof world);
+    pthread_mutex_init(&world.lock, NULL);
+    pthread_barrier_init(&world.fence, NULL, N_RANKS);
+    if (!on_sockets)
+        assert_int_equal(comm_hub_create(&world.hub, N_RANKS, &err), 0);
+    for (int r = 0; r < N_RANKS; r++)
+        assert_int_equal(pthread_create(&threads[r], NULL, play_rank, (void *)(intptr_t)r), 0);
+    for (int r = 0; r < N_RANKS; r++)
+        pthread_join(threads[r], NULL);
+    comm_hub_destroy(world.hub);
+    pthread_barrier_destroy(&world.fence);
+    pthread_mutex_destroy(&world.lock);
+    /* Ranks found each other once; all else is split from that. */
+    assert_int_equal(count_lines("id"), 1);
+    assert_int_equal(count_lines("init "), N_RANKS);
+    /* Together 1, and 2 pairs each way, a rank; of two ranks the previous is the next. */
+    assert_int_equal(count_lines("split "), 6 * 5 + 6 * 5 + 2 * 1 + 3 * 2 + 2 * 2 + 6 * 5);
+}
+
+static void over_threads(void **state)
+{
+    static const char *const orders[] = { "lazy", "1", "eager" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        setenv("LMTRAIN_EMULATE_STREAMS", orders[i], 1);
+        play(0);
+    }
+}
+
+static void over_sockets(void **state)
+{
+    (void)state;
+    play(1);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    if (temporary_folder(folder, sizeof folder) < 0)
+        return -1;
+    snprintf(log_path, sizeof log_path, "%s/made", folder);
+    return setenv("LMTRAIN_EMULATE_NCCL_LOG", log_path, 1);
+}
+
+static int drop_folder(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return file_remove_tree(folder, &err);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(over_threads),
+        cmocka_unit_test(over_sockets),
+    };
+
+    return cmocka_run_group_tests(tests, make_folder, drop_folder);
+}
