@@ -11,7 +11,6 @@
 #include "cuda/softmax.cuh"
 
 enum { STAT_MAX, STAT_SUM, STAT_TARGET };
-enum loss_input { LOGITS, STATS, TARGET, SCALE, BEGIN };
 
 /* Which tokens the columns are; begin is read on the device. */
 struct part {
@@ -21,8 +20,8 @@ struct part {
 
 static struct part part_of(const struct op_shape *op, const struct tensor *begin)
 {
-    struct part part = { tensor_given(begin) ? (const int32_t *)begin->data : NULL, op->in[0].cols,
-                         op->attributes.vocab_size };
+    struct part part = { tensor_given(begin) ? (const int32_t *)begin->data : NULL,
+                         op->in[LOGIT_STATS_LOGITS].cols, op->attributes.vocab_size };
 
     return part;
 }
@@ -66,12 +65,13 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS, SOFTMAX_BLOCKS)
 static void logit_stats_run(struct kernels *kernels, const struct kernel_call *call, int)
 {
     const struct op_shape *op = &call->op;
-    const struct tensor *logits = &op->in[0];
+    const struct tensor *logits = &op->in[LOGIT_STATS_LOGITS];
 
-    cuda_launch(kernels, call, cuda_shape_of(logits->rows, SOFTMAX_THREADS),
-                cuda_is_aligned(logits, 16) ? stats_kernel<1> : stats_kernel<0>,
-                cuda_rows<const float>(logits), cuda_rows<const int32_t>(&op->in[1]),
-                cuda_rows<float>(&op->out[0]), part_of(op, &op->in[2]));
+    cuda_launch(
+        kernels, call, cuda_shape_of(logits->rows, SOFTMAX_THREADS),
+        cuda_is_aligned(logits, 16) ? stats_kernel<1> : stats_kernel<0>,
+        cuda_rows<const float>(logits), cuda_rows<const int32_t>(&op->in[LOGIT_STATS_TARGET]),
+        cuda_rows<float>(&op->out[LOGIT_STATS_STATS]), part_of(op, &op->in[LOGIT_STATS_OFFSET]));
 }
 
 /* ---- loss and gradient ---- */
@@ -144,16 +144,17 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS)
 static void cross_entropy_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    const struct tensor *logits = &op->in[LOGITS], *dlogits = &op->out[0];
+    const struct tensor *logits = &op->in[CROSS_ENTROPY_LOGITS],
+                        *dlogits = &op->out[CROSS_ENTROPY_DLOGITS];
     int wide = cuda_is_aligned(logits, 16) && cuda_is_aligned(dlogits, 16);
     struct loss_arguments a = { cuda_rows<const float>(logits),
-                                cuda_rows<const float>(&op->in[STATS]),
-                                cuda_rows<const int32_t>(&op->in[TARGET]),
-                                (const float *)op->in[SCALE].data,
+                                cuda_rows<const float>(&op->in[CROSS_ENTROPY_STATS]),
+                                cuda_rows<const int32_t>(&op->in[CROSS_ENTROPY_TARGET]),
+                                (const float *)op->in[CROSS_ENTROPY_SCALE].data,
                                 (double *)call->scratch,
                                 logits->rows,
-                                op->in[STATS].rows,
-                                part_of(op, &op->in[BEGIN]) };
+                                op->in[CROSS_ENTROPY_STATS].rows,
+                                part_of(op, &op->in[CROSS_ENTROPY_OFFSET]) };
 
     cuda_with_act(tensor_given(dlogits) ? dlogits->dtype : DTYPE_F32, [&](auto zero) {
         typedef decltype(zero) T;
@@ -162,7 +163,8 @@ static void cross_entropy_run(struct kernels *kernels, const struct kernel_call 
                     wide ? loss_kernel<T, 16 / sizeof(T)> : loss_kernel<T, 1>, a,
                     cuda_rows<T>(dlogits));
     });
-    cuda_sum_losses(kernels, call, a.losses, logits->rows, &op->out[1], first >> 1 & 1);
+    cuda_sum_losses(kernels, call, a.losses, logits->rows, &op->out[CROSS_ENTROPY_LOSS],
+                    first >> 1 & 1);
 }
 
 void cuda_register_cross_entropy(struct kernels_backend *table)

@@ -159,13 +159,15 @@ static size_t order_shared(int64_t m, int n_warps)
 
 static int expert_order_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
-    return cuda_want_shared(kernels, call, order_shared(call->op.out[1].cols, 1), err);
+    return cuda_want_shared(kernels, call, order_shared(call->op.out[EXPERT_ORDER_ENDS].cols, 1),
+                            err);
 }
 
 static void expert_order_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *experts = &call->op.in[0], *place = &call->op.out[0];
-    int m = (int)call->op.out[1].cols, n_blocks = gpu_choices_blocks(experts);
+    const struct tensor *experts = &call->op.in[EXPERT_ORDER_EXPERT],
+                        *place = &call->op.out[EXPERT_ORDER_PLACE];
+    int m = (int)call->op.out[EXPERT_ORDER_ENDS].cols, n_blocks = gpu_choices_blocks(experts);
     int *totals = (int *)call->scratch, *counts = totals + m;
     int n_warps = order_shared(m, WARPS) <= CUDA_SHARED_BYTES ? WARPS : 1;
     struct choices c = choices_of(experts, m);
@@ -173,7 +175,7 @@ static void expert_order_run(struct kernels *kernels, const struct kernel_call *
                          counts,
                          totals,
                          (int32_t *)place->data,
-                         (int32_t *)call->op.out[1].data,
+                         (int32_t *)call->op.out[EXPERT_ORDER_ENDS].data,
                          place->stride,
                          n_warps };
     struct cuda_shape columns = { dim3((unsigned)ceil_div(m, 32)), dim3(32, SEGMENTS), 0 };
@@ -279,7 +281,8 @@ template <typename F> static void with_packs(enum dtype dtype, int wide, F f)
 
 static void move_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *place = &call->op.in[0], *in = &call->op.in[1], *out = &call->op.out[0];
+    const struct tensor *place = &call->op.in[DISPATCH_PLACE], *in = &call->op.in[DISPATCH_X],
+                        *out = &call->op.out[DISPATCH_Y];
     int back = call->op.kind == OP_COMBINE;
 
     (void)first;
@@ -375,16 +378,16 @@ __global__ void __launch_bounds__(N_THREADS)
 
 static struct weighted weighted_of(const struct op_shape *op, int64_t f)
 {
-    const struct tensor *place = &op->in[1];
-    struct weighted w = { cuda_rows<float>(&op->in[0]), cuda_rows<int32_t>(place),
-                          tensor_elements(place), f, (int)place->cols };
+    const struct tensor *place = &op->in[EXPERT_SWIGLU_PLACE];
+    struct weighted w = { cuda_rows<float>(&op->in[EXPERT_SWIGLU_WEIGHT]),
+                          cuda_rows<int32_t>(place), tensor_elements(place), f, (int)place->cols };
 
     return w;
 }
 
 static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *gu = &call->op.in[2], *y = &call->op.out[0];
+    const struct tensor *gu = &call->op.in[EXPERT_SWIGLU_GU], *y = &call->op.out[EXPERT_SWIGLU_Y];
     struct weighted p = weighted_of(&call->op, y->cols);
 
     (void)first;
@@ -401,7 +404,9 @@ static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call 
 static void expert_swiglu_grad_run(struct kernels *kernels, const struct kernel_call *call,
                                    int first)
 {
-    const struct tensor *dy = &call->op.in[2], *gu = &call->op.in[3], *dgu = &call->op.out[0];
+    const struct tensor *dy = &call->op.in[EXPERT_SWIGLU_GRAD_DY],
+                        *gu = &call->op.in[EXPERT_SWIGLU_GRAD_GU],
+                        *dgu = &call->op.out[EXPERT_SWIGLU_GRAD_DGU];
     struct weighted p = weighted_of(&call->op, dy->cols);
     int wide = cuda_is_aligned(dy, 16) && cuda_is_aligned(gu, 16) && cuda_is_aligned(dgu, 16);
 
@@ -412,7 +417,7 @@ static void expert_swiglu_grad_run(struct kernels *kernels, const struct kernel_
 
         cuda_launch(kernels, call, cuda_shape_of(ceil_div(p.n_choices, N_THREADS / 32), N_THREADS),
                     expert_swiglu_grad_kernel<T, N>, p, cuda_rows<T>(dy), cuda_rows<T>(gu),
-                    cuda_rows<T>(dgu), cuda_rows<float>(&call->op.out[1]));
+                    cuda_rows<T>(dgu), cuda_rows<float>(&call->op.out[EXPERT_SWIGLU_GRAD_DWEIGHT]));
     });
 }
 

@@ -84,19 +84,19 @@ static void dropout_launch(struct kernels *kernels, const struct kernel_call *ca
     const struct op_attributes *a = &op->attributes;
     dropped<T, N, WIDE> d = {};
 
-    d.x = cuda_rows<T>(&op->in[0]);
-    d.y = cuda_rows<T>(&op->out[0]);
-    d.sample = cuda_rows<int64_t>(&op->in[1]);
-    d.begin = cuda_rows<int32_t>(&op->in[2]).at;
+    d.x = cuda_rows<T>(&op->in[DROPOUT_X]);
+    d.y = cuda_rows<T>(&op->out[DROPOUT_Y]);
+    d.sample = cuda_rows<int64_t>(&op->in[DROPOUT_SAMPLE]);
+    d.begin = cuda_rows<int32_t>(&op->in[DROPOUT_OFFSET]).at;
     d.key = a->seed ^ (uint64_t)RNG_DROPOUT << 56;
     d.place = a->place * 0x9E3779B97F4A7C15u;
-    d.n_cols = op->in[0].cols;
-    d.n_whole_rows = op->in[1].rows * a->seq_len;
+    d.n_cols = op->in[DROPOUT_X].cols;
+    d.n_whole_rows = op->in[DROPOUT_SAMPLE].rows * a->seq_len;
     d.seq_len = (unsigned)a->seq_len;
     d.threshold = (unsigned)ceil((double)(float)a->p * 0x1p24);
     d.by_columns = a->by_columns;
     d.scale = (float)(1.0 / (1.0 - a->p));
-    cuda_elements(kernels, call, d, op->in[0].rows, d.n_cols);
+    cuda_elements(kernels, call, d, op->in[DROPOUT_X].rows, d.n_cols);
 }
 
 static void dropout_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -104,10 +104,10 @@ static void dropout_run(struct kernels *kernels, const struct kernel_call *call,
     const struct op_shape *op = &call->op;
 
     (void)first;
-    cuda_with_act(op->out[0].dtype, [&](auto zero) {
+    cuda_with_act(op->out[DROPOUT_Y].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
-        if (cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->out[0], 16))
+        if (cuda_is_aligned(&op->in[DROPOUT_X], 16) && cuda_is_aligned(&op->out[DROPOUT_Y], 16))
             dropout_launch<T, 16 / sizeof(T), 1>(kernels, call);
         else
             dropout_launch<T, 4, 0>(kernels, call);

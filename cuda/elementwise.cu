@@ -230,19 +230,20 @@ static int is_wide(const struct op_shape *op)
     for (int i = 0; i < 2; i++)
         if (op->in[i].dtype != DTYPE_I32)
             wide = wide && cuda_is_aligned(&op->in[i], 16);
-    return wide && cuda_is_aligned(&op->out[0], 16);
+    return wide && cuda_is_aligned(&op->out[OPS_FIRST], 16);
 }
 
 static void activation_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *in = call->op.in, *out = &call->op.out[0];
-    int64_t rows = out->rows, cols = out->cols, f = in[0].cols;
+    const struct tensor *in = call->op.in, *out = &call->op.out[OPS_FIRST];
+    int64_t rows = out->rows, cols = out->cols, f = in[SWIGLU_GRAD_DY].cols;
     float factor = (float)call->op.attributes.scale;
 
     (void)first;
     cuda_with_act(out->dtype, [&](auto zero) {
         typedef decltype(zero) T;
-        rows_of<T> a = cuda_rows<T>(&in[0]), b = cuda_rows<T>(&in[1]), y = cuda_rows<T>(out);
+        rows_of<T> a = cuda_rows<T>(&in[OPS_FIRST]), b = cuda_rows<T>(&in[SWIGLU_GRAD_GU]),
+                   y = cuda_rows<T>(out);
         auto with = [&](auto pack) {
             enum { N = decltype(pack)::N };
 
@@ -271,9 +272,9 @@ static void activation_run(struct kernels *kernels, const struct kernel_call *ca
 template <typename A, typename B>
 static void add_launch(struct kernels *kernels, const struct kernel_call *call)
 {
-    const struct tensor *in = call->op.in, *y = &call->op.out[0];
-    rows_of<A> a = cuda_rows<A>(&in[0]), out = cuda_rows<A>(y);
-    rows_of<B> b = cuda_rows<B>(&in[1]);
+    const struct tensor *in = call->op.in, *y = &call->op.out[ADD_Y];
+    rows_of<A> a = cuda_rows<A>(&in[ADD_A]), out = cuda_rows<A>(y);
+    rows_of<B> b = cuda_rows<B>(&in[ADD_B]);
     int one_row = call->op.kind == OP_ADD_BIAS;
     enum { N = 16 / (sizeof(A) < sizeof(B) ? sizeof(A) : sizeof(B)) };
 
@@ -286,10 +287,10 @@ static void add_launch(struct kernels *kernels, const struct kernel_call *call)
 static void add_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    cuda_with_act(call->op.in[1].dtype, [&](auto zero) {
+    cuda_with_act(call->op.in[ADD_B].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
-        if (call->op.out[0].dtype == DTYPE_F32)
+        if (call->op.out[ADD_Y].dtype == DTYPE_F32)
             add_launch<float, T>(kernels, call);
         else
             add_launch<T, T>(kernels, call);
@@ -299,7 +300,7 @@ static void add_run(struct kernels *kernels, const struct kernel_call *call, int
 static void add_bias_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    cuda_with_act(call->op.out[0].dtype,
+    cuda_with_act(call->op.out[ADD_BIAS_Y].dtype,
                   [&](auto zero) { add_launch<decltype(zero), float>(kernels, call); });
 }
 
@@ -307,8 +308,8 @@ static void add_bias_run(struct kernels *kernels, const struct kernel_call *call
 template <typename T, int N>
 static void accumulate_launch(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *out = &call->op.out[0];
-    rows_of<T> x = cuda_rows<T>(&call->op.in[0]), y = cuda_rows<T>(out);
+    const struct tensor *out = &call->op.out[ACCUMULATE_Y];
+    rows_of<T> x = cuda_rows<T>(&call->op.in[ACCUMULATE_X]), y = cuda_rows<T>(out);
 
     if (first)
         cuda_elements(kernels, call, moved<T, T, N>{ x, y, {}, 0 }, out->rows, out->cols);
@@ -318,7 +319,7 @@ static void accumulate_launch(struct kernels *kernels, const struct kernel_call 
 
 static void accumulate_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    cuda_with_act(call->op.out[0].dtype, [&](auto zero) {
+    cuda_with_act(call->op.out[ACCUMULATE_Y].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
         if (is_wide(&call->op))
@@ -331,25 +332,25 @@ static void accumulate_run(struct kernels *kernels, const struct kernel_call *ca
 template <typename X, typename Y>
 static void move_launch(struct kernels *kernels, const struct kernel_call *call)
 {
-    const struct tensor *in = call->op.in, *out = &call->op.out[0];
-    rows_of<X> x = cuda_rows<X>(&in[0]);
+    const struct tensor *in = call->op.in, *out = &call->op.out[SELECT_ROWS_Y];
+    rows_of<X> x = cuda_rows<X>(&in[SELECT_ROWS_X]);
     rows_of<Y> y = cuda_rows<Y>(out);
-    rows_of<int32_t> index = cuda_rows<int32_t>(&in[1]);
+    rows_of<int32_t> index = cuda_rows<int32_t>(&in[SELECT_ROWS_INDEX]);
     enum { N = 16 / (sizeof(X) < sizeof(Y) ? sizeof(X) : sizeof(Y)) };
 
     if (is_wide(&call->op))
-        cuda_elements(kernels, call, moved<X, Y, N>{ x, y, index, in[0].rows }, out->rows,
-                      out->cols);
+        cuda_elements(kernels, call, moved<X, Y, N>{ x, y, index, in[SELECT_ROWS_X].rows },
+                      out->rows, out->cols);
     else
-        cuda_elements(kernels, call, moved<X, Y, 1>{ x, y, index, in[0].rows }, out->rows,
-                      out->cols);
+        cuda_elements(kernels, call, moved<X, Y, 1>{ x, y, index, in[SELECT_ROWS_X].rows },
+                      out->rows, out->cols);
 }
 
 static void cast_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    cuda_with_act(call->op.in[0].dtype, [&](auto from) {
-        cuda_with_act(call->op.out[0].dtype,
+    cuda_with_act(call->op.in[CAST_X].dtype, [&](auto from) {
+        cuda_with_act(call->op.out[CAST_Y].dtype,
                       [&](auto to) { move_launch<decltype(from), decltype(to)>(kernels, call); });
     });
 }
@@ -357,13 +358,14 @@ static void cast_run(struct kernels *kernels, const struct kernel_call *call, in
 static void select_rows_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    cuda_with_act(call->op.out[0].dtype,
+    cuda_with_act(call->op.out[SELECT_ROWS_Y].dtype,
                   [&](auto zero) { move_launch<decltype(zero), decltype(zero)>(kernels, call); });
 }
 
 static void bias_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    cuda_column_sums(kernels, call, &call->op.in[0], &call->op.out[0], call->scratch, first & 1);
+    cuda_column_sums(kernels, call, &call->op.in[BIAS_GRAD_DY], &call->op.out[BIAS_GRAD_DB],
+                     call->scratch, first & 1);
 }
 
 static void await_run(struct kernels *, const struct kernel_call *, int)

@@ -67,9 +67,11 @@ template <typename T, typename R, int N>
 static void embed_launch(struct kernels *kernels, const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
-    const struct tensor *x = &op->out[0];
-    embedded<T, R, N> e = { table_rows_of(&op->in[0], &op->in[3], op->in[1].rows),
-                            cuda_rows<T>(&op->in[1]), cuda_rows<R>(&op->in[2]), cuda_rows<R>(x) };
+    const struct tensor *x = &op->out[EMBED_X];
+    embedded<T, R, N> e = {
+        table_rows_of(&op->in[EMBED_INDEX], &op->in[EMBED_OFFSET], op->in[EMBED_TABLE].rows),
+        cuda_rows<T>(&op->in[EMBED_TABLE]), cuda_rows<R>(&op->in[EMBED_BASE]), cuda_rows<R>(x)
+    };
 
     cuda_elements(kernels, call, e, x->rows, x->cols);
 }
@@ -77,19 +79,20 @@ static void embed_launch(struct kernels *kernels, const struct kernel_call *call
 static void embed_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    int wide = cuda_is_aligned(&op->in[1], 16) && cuda_is_aligned(&op->in[2], 16) &&
-               cuda_is_aligned(&op->out[0], 16);
+    int wide = cuda_is_aligned(&op->in[EMBED_TABLE], 16) &&
+               cuda_is_aligned(&op->in[EMBED_BASE], 16) && cuda_is_aligned(&op->out[EMBED_X], 16);
 
     (void)first;
-    cuda_with_act_and_res(op->in[1].dtype, op->out[0].dtype, [&](auto zero, auto res) {
-        typedef decltype(zero) T;
-        typedef decltype(res) R;
+    cuda_with_act_and_res(op->in[EMBED_TABLE].dtype, op->out[EMBED_X].dtype,
+                          [&](auto zero, auto res) {
+                              typedef decltype(zero) T;
+                              typedef decltype(res) R;
 
-        if (wide)
-            embed_launch<T, R, 16 / sizeof(T)>(kernels, call);
-        else
-            embed_launch<T, R, 1>(kernels, call);
-    });
+                              if (wide)
+                                  embed_launch<T, R, 16 / sizeof(T)>(kernels, call);
+                              else
+                                  embed_launch<T, R, 1>(kernels, call);
+                          });
 }
 
 /* ---- gradient ---- */
@@ -225,16 +228,17 @@ static void embed_dw_as(struct kernels *kernels, const struct kernel_call *call,
     const struct op_shape *op = &call->op;
     embed_dw<O, R> e = {};
 
-    e.dx = cuda_rows<R>(&op->in[0]);
-    e.out = cuda_rows<O>(&op->out[0]);
-    e.n_tokens = op->in[0].rows;
-    e.n_rows = op->out[0].rows;
-    e.d = op->in[0].cols;
+    e.dx = cuda_rows<R>(&op->in[EMBED_DW_DX]);
+    e.out = cuda_rows<O>(&op->out[EMBED_DW_DTABLE]);
+    e.n_tokens = op->in[EMBED_DW_DX].rows;
+    e.n_rows = op->out[EMBED_DW_DTABLE].rows;
+    e.d = op->in[EMBED_DW_DX].cols;
     e.first = first & 1;
-    e.sorted =
-        cuda_sort_tokens(kernels, call, table_rows_of(&op->in[1], &op->in[2], op->out[0].rows),
-                         e.n_tokens, call->scratch);
-    if (cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->out[0], 16))
+    e.sorted = cuda_sort_tokens(kernels, call,
+                                table_rows_of(&op->in[EMBED_DW_INDEX], &op->in[EMBED_DW_OFFSET],
+                                              op->out[EMBED_DW_DTABLE].rows),
+                                e.n_tokens, call->scratch);
+    if (cuda_is_aligned(&op->in[EMBED_DW_DX], 16) && cuda_is_aligned(&op->out[EMBED_DW_DTABLE], 16))
         embed_dw_launch<O, R, 4>(kernels, call, e);
     else
         embed_dw_launch<O, R, 1>(kernels, call, e);
@@ -242,9 +246,9 @@ static void embed_dw_as(struct kernels *kernels, const struct kernel_call *call,
 
 static void embed_dw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    int bf16_table = call->op.out[0].dtype == DTYPE_BF16;
+    int bf16_table = call->op.out[EMBED_DW_DTABLE].dtype == DTYPE_BF16;
 
-    if (call->op.in[0].dtype == DTYPE_BF16)
+    if (call->op.in[EMBED_DW_DX].dtype == DTYPE_BF16)
         bf16_table ? embed_dw_as<bf16, bf16>(kernels, call, first)
                    : embed_dw_as<float, bf16>(kernels, call, first);
     else

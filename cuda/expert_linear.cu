@@ -19,7 +19,7 @@ enum {
 };
 
 template <typename T, typename O> struct experts {
-    const T *rows, *other; /* in[0]; w, or x of dw */
+    const T *rows, *other; /* x or dy; w, or x of dw */
     O *out;
     int64_t ld_rows, ld_other, ld_out;
     const int32_t *ends;
@@ -160,27 +160,30 @@ static int wants_wide_tiles(struct kernels *kernels, int64_t n_row_tiles, int64_
 /* Whether all operands can be read 16 bytes at a time. */
 static int is_wide(const struct op_shape *op)
 {
-    return cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->out[0], 16) &&
-           cuda_is_aligned(&op->in[op->kind == OP_EXPERT_LINEAR_DW ? 1 : 2], 16);
+    int is_dw = op->kind == OP_EXPERT_LINEAR_DW;
+    const struct tensor *other = is_dw ? &op->in[EXPERT_LINEAR_DW_X] : &op->in[EXPERT_LINEAR_W];
+
+    return cuda_is_aligned(&op->in[EXPERT_LINEAR_X], 16) &&
+           cuda_is_aligned(&op->out[EXPERT_LINEAR_Y], 16) && cuda_is_aligned(other, 16);
 }
 
 template <typename T> static void run_rows(struct kernels *kernels, const struct kernel_call *call)
 {
-    const struct tensor *in = call->op.in, *y = &call->op.out[0];
+    const struct tensor *in = call->op.in, *y = &call->op.out[EXPERT_LINEAR_Y];
     experts<T, T> p = {};
 
-    p.rows = (const T *)in[0].data;
-    p.other = (const T *)in[2].data;
+    p.rows = (const T *)in[EXPERT_LINEAR_X].data;
+    p.other = (const T *)in[EXPERT_LINEAR_W].data;
     p.out = (T *)y->data;
-    p.ld_rows = in[0].stride;
-    p.ld_other = in[2].stride;
+    p.ld_rows = in[EXPERT_LINEAR_X].stride;
+    p.ld_other = in[EXPERT_LINEAR_W].stride;
     p.ld_out = y->stride;
-    p.ends = (const int32_t *)in[1].data;
-    p.n_experts = (int)in[1].cols;
+    p.ends = (const int32_t *)in[EXPERT_LINEAR_ENDS].data;
+    p.n_experts = (int)in[EXPERT_LINEAR_ENDS].cols;
     p.n_rows = y->rows;
     p.n_cols = y->cols;
-    p.k = (int)in[0].cols;
-    p.other_rows = in[2].rows / p.n_experts;
+    p.k = (int)in[EXPERT_LINEAR_X].cols;
+    p.other_rows = in[EXPERT_LINEAR_W].rows / p.n_experts;
     p.n_slots = (int)(p.n_rows / OWN_ROWS) + p.n_experts;
     if constexpr (sizeof(T) == 2)
         if (is_wide(&call->op) && wants_wide_tiles(kernels, p.n_slots, p.n_cols)) {
@@ -196,18 +199,18 @@ template <typename T> static void run_rows(struct kernels *kernels, const struct
 template <typename T>
 static void run_dw(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *in = call->op.in, *dw = &call->op.out[0];
+    const struct tensor *in = call->op.in, *dw = &call->op.out[EXPERT_LINEAR_DW_DW];
     experts<T, float> p = {};
 
-    p.rows = (const T *)in[0].data;
-    p.other = (const T *)in[1].data;
+    p.rows = (const T *)in[EXPERT_LINEAR_DW_DY].data;
+    p.other = (const T *)in[EXPERT_LINEAR_DW_X].data;
     p.out = (float *)dw->data;
-    p.ld_rows = in[0].stride;
-    p.ld_other = in[1].stride;
+    p.ld_rows = in[EXPERT_LINEAR_DW_DY].stride;
+    p.ld_other = in[EXPERT_LINEAR_DW_X].stride;
     p.ld_out = dw->stride;
-    p.ends = (const int32_t *)in[2].data;
-    p.n_experts = (int)in[2].cols;
-    p.n_rows = in[0].cols;
+    p.ends = (const int32_t *)in[EXPERT_LINEAR_DW_ENDS].data;
+    p.n_experts = (int)in[EXPERT_LINEAR_DW_ENDS].cols;
+    p.n_rows = in[EXPERT_LINEAR_DW_DY].cols;
     p.n_cols = dw->cols;
     p.first = first;
     if constexpr (sizeof(T) == 2)
@@ -224,7 +227,7 @@ static void run_dw(struct kernels *kernels, const struct kernel_call *call, int 
 
 static void expert_linear_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    cuda_with_act(call->op.in[0].dtype, [&](auto zero) {
+    cuda_with_act(call->op.in[EXPERT_LINEAR_X].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
         if (call->op.kind == OP_EXPERT_LINEAR_DW)

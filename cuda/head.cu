@@ -41,12 +41,14 @@ static struct head_shape head_shape(const struct op_shape *op)
 
     h.backward = op->kind == OP_HEAD_CROSS_ENTROPY;
     h.name = op_info(op->kind)->name;
-    h.x = &op->in[0];
-    h.w = &op->in[1];
-    h.target = &op->in[2];
-    h.dx = h.backward ? &op->out[0] : NULL;
-    h.dw = h.backward && tensor_given(&op->out[1]) ? &op->out[1] : NULL;
-    h.loss = &op->out[h.backward ? 2 : 0];
+    h.x = &op->in[HEAD_LOSS_X];
+    h.w = &op->in[HEAD_LOSS_W];
+    h.target = &op->in[HEAD_LOSS_TARGET];
+    h.dx = h.backward ? &op->out[HEAD_CROSS_ENTROPY_DX] : NULL;
+    h.dw = h.backward && tensor_given(&op->out[HEAD_CROSS_ENTROPY_DW])
+               ? &op->out[HEAD_CROSS_ENTROPY_DW]
+               : NULL;
+    h.loss = h.backward ? &op->out[HEAD_CROSS_ENTROPY_LOSS] : &op->out[HEAD_LOSS_LOSS];
     h.n_products = h.dw ? PRODUCT_DW + 1 : h.dx ? PRODUCT_DX + 1 : PRODUCT_LOGITS + 1;
     h.chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, h.x->rows) : h.x->rows;
     h.ld = round_up(h.w->rows, GPU_LOGITS_MULTIPLE);
@@ -203,7 +205,8 @@ static void run_rows(const struct head_run *run, int64_t start, int64_t rows)
     const struct head_shape *h = &run->h;
     rows_of<const int32_t> targets = { (const int32_t *)row_at(h->target, start),
                                        h->target->stride };
-    const float *scale = h->backward ? (const float *)run->call->op.in[3].data : NULL;
+    const float *scale =
+        h->backward ? (const float *)run->call->op.in[HEAD_CROSS_ENTROPY_SCALE].data : NULL;
 
     cuda_with_act(h->x->dtype, [&](auto zero) {
         typedef decltype(zero) T;

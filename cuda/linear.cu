@@ -10,7 +10,7 @@
 /* Of the product behind an op: a and b are its inputs in order, c its output. */
 static struct cuda_gemm_shape product_shape(const struct op_shape *op)
 {
-    const struct tensor *a = &op->in[0], *b = &op->in[1], *c = &op->out[0];
+    const struct tensor *a = &op->in[LINEAR_X], *b = &op->in[LINEAR_W], *c = &op->out[LINEAR_Y];
     int is_dw = op->kind == OP_LINEAR_DW;
     struct cuda_gemm_shape shape = {};
 
@@ -24,7 +24,7 @@ static struct cuda_gemm_shape product_shape(const struct op_shape *op)
     shape.lda = a->stride;
     shape.ldb = b->stride;
     shape.ldc = c->stride;
-    shape.biased = op->kind == OP_LINEAR && tensor_given(&op->in[2]);
+    shape.biased = op->kind == OP_LINEAR && tensor_given(&op->in[LINEAR_B]);
     return shape;
 }
 
@@ -33,13 +33,13 @@ static struct cuda_gemm_operands product_operands(const struct kernel_call *call
     const struct op_shape *op = &call->op;
     struct cuda_gemm_operands operands = {};
 
-    operands.a = op->in[0].data;
-    operands.b = op->in[1].data;
-    operands.c = op->out[0].data;
+    operands.a = op->in[LINEAR_X].data;
+    operands.b = op->in[LINEAR_W].data;
+    operands.c = op->out[LINEAR_Y].data;
     operands.add = add;
     operands.beside = call->beside;
     if (op->kind == OP_LINEAR)
-        operands.bias = (const float *)op->in[2].data;
+        operands.bias = (const float *)op->in[LINEAR_B].data;
     return operands;
 }
 
@@ -69,9 +69,9 @@ static void linear_dw_run(struct kernels *kernels, const struct kernel_call *cal
 
     cuda_gemm_run(kernels, op_info(call->op.kind)->name, (const struct cuda_gemm *)call->state,
                   &operands, call->scratch);
-    if (tensor_given(&call->op.out[1]))
-        cuda_column_sums(kernels, call, &call->op.in[0], &call->op.out[1], call->scratch,
-                         first >> 1 & 1);
+    if (tensor_given(&call->op.out[LINEAR_DW_DB]))
+        cuda_column_sums(kernels, call, &call->op.in[LINEAR_DW_DY], &call->op.out[LINEAR_DW_DB],
+                         call->scratch, first >> 1 & 1);
 }
 
 void cuda_register_linear(struct kernels_backend *table)

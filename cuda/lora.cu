@@ -77,12 +77,13 @@ static void launch(struct kernels *kernels, const struct kernel_call *call, cons
 /* Whether all parts of all operands can be read 16 bytes at a time. */
 static int is_wide(const struct op_shape *op)
 {
-    int wide = cuda_is_aligned(&op->out[0], 16);
+    int wide = cuda_is_aligned(&op->out[LORA_OUT], 16);
 
     for (int i = 0; i < 1 + 2 * OPS_LORA_PARTS; i++)
         wide = wide && cuda_is_aligned(&op->in[i], 16);
     for (int i = 0; i < OPS_LORA_PARTS; i++)
-        wide = wide && (size_t)op->attributes.parts[i] * dtype_bytes(op->out[0].dtype) % 16 == 0;
+        wide = wide &&
+               (size_t)op->attributes.parts[i] * dtype_bytes(op->out[LORA_OUT].dtype) % 16 == 0;
     return wide;
 }
 
@@ -91,13 +92,13 @@ template <typename T> static lora<T> lora_of(const struct op_shape *op)
     lora<T> p = {};
     int64_t col = 0;
 
-    p.y = (const T *)op->in[0].data;
-    p.out = (T *)op->out[0].data;
-    p.ld_y = op->in[0].stride;
-    p.ld_out = op->out[0].stride;
-    p.n_rows = op->in[0].rows;
+    p.y = (const T *)op->in[LORA_Y].data;
+    p.out = (T *)op->out[LORA_OUT].data;
+    p.ld_y = op->in[LORA_Y].stride;
+    p.ld_out = op->out[LORA_OUT].stride;
+    p.n_rows = op->in[LORA_Y].rows;
     for (int i = 0; i < OPS_LORA_PARTS; i++) {
-        const struct tensor *h = &op->in[1 + 2 * i], *b = &op->in[2 + 2 * i];
+        const struct tensor *h = &op->in[LORA_H0 + 2 * i], *b = &op->in[LORA_B0 + 2 * i];
         lora_part<T> *part = &p.parts[i];
 
         part->col = col;
@@ -119,7 +120,7 @@ template <typename T> static lora<T> lora_of(const struct op_shape *op)
 static void lora_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    cuda_with_act(call->op.out[0].dtype, [&](auto zero) {
+    cuda_with_act(call->op.out[LORA_OUT].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         lora<T> p = lora_of<T>(&call->op);
 

@@ -208,7 +208,7 @@ static int is_wide(const struct op_shape *op)
     for (int i = 0; i < 4; i++)
         wide = wide && (op->in[i].cols == 1 || cuda_is_aligned(&op->in[i], 16)) &&
                (op->out[i].cols == 1 || cuda_is_aligned(&op->out[i], 16));
-    return wide && op->in[0].cols > 1;
+    return wide && op->in[RMSNORM_X].cols > 1;
 }
 
 static void norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -218,30 +218,31 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
     int layer = op->kind == OP_LAYERNORM || op->kind == OP_ADD_LAYERNORM;
 
     (void)first;
-    cuda_with_act_and_res(op->out[0].dtype, op->in[0].dtype, [&](auto zero, auto res) {
-        typedef decltype(zero) T;
-        typedef decltype(res) R;
-        norm_rows<T, R> n = {};
+    cuda_with_act_and_res(op->out[RMSNORM_Y].dtype, op->in[RMSNORM_X].dtype,
+                          [&](auto zero, auto res) {
+                              typedef decltype(zero) T;
+                              typedef decltype(res) R;
+                              norm_rows<T, R> n = {};
 
-        n.x = cuda_rows<R>(&op->in[0]);
-        n.w = (const float *)op->in[1 + adds].data;
-        n.b = layer ? cuda_rows<float>(&op->in[2 + adds]).at : NULL;
-        n.y = cuda_rows<T>(&op->out[0]);
-        n.rstd = cuda_rows<float>(&op->out[1 + layer]);
-        if (adds) {
-            n.delta = cuda_rows<T>(&op->in[1]);
-            n.sum = cuda_rows<R>(&op->out[2 + layer]);
-        }
-        if (layer)
-            n.mean = cuda_rows<float>(&op->out[1]);
-        n.n_rows = op->in[0].rows;
-        n.d = op->in[0].cols;
-        n.eps = (float)op->attributes.eps;
-        if (is_wide(op))
-            launch<T, R, 1>(kernels, call, n);
-        else
-            launch<T, R, 0>(kernels, call, n);
-    });
+                              n.x = cuda_rows<R>(&op->in[RMSNORM_X]);
+                              n.w = (const float *)op->in[RMSNORM_W + adds].data;
+                              n.b = layer ? cuda_rows<float>(&op->in[LAYERNORM_B + adds]).at : NULL;
+                              n.y = cuda_rows<T>(&op->out[RMSNORM_Y]);
+                              n.rstd = cuda_rows<float>(&op->out[RMSNORM_RSTD + layer]);
+                              if (adds) {
+                                  n.delta = cuda_rows<T>(&op->in[ADD_RMSNORM_DELTA]);
+                                  n.sum = cuda_rows<R>(&op->out[ADD_RMSNORM_SUM + layer]);
+                              }
+                              if (layer)
+                                  n.mean = cuda_rows<float>(&op->out[LAYERNORM_MEAN]);
+                              n.n_rows = op->in[RMSNORM_X].rows;
+                              n.d = op->in[RMSNORM_X].cols;
+                              n.eps = (float)op->attributes.eps;
+                              if (is_wide(op))
+                                  launch<T, R, 1>(kernels, call, n);
+                              else
+                                  launch<T, R, 0>(kernels, call, n);
+                          });
 }
 
 void cuda_register_norm(struct kernels_backend *table)

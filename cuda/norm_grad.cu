@@ -284,48 +284,54 @@ static void launch(struct kernels *kernels, const struct kernel_call *call,
 
 static int is_wide(const struct op_shape *op, int layer)
 {
-    return cuda_is_aligned(&op->in[0], 16) && cuda_is_aligned(&op->in[1], 16) &&
-           cuda_is_aligned(&op->in[2], 16) && cuda_is_aligned(&op->in[4 + layer], 16) &&
-           cuda_is_aligned(&op->out[0], 16) && cuda_is_aligned(&op->out[2 + layer], 16);
+    return cuda_is_aligned(&op->in[RMSNORM_GRAD_DY], 16) &&
+           cuda_is_aligned(&op->in[RMSNORM_GRAD_X], 16) &&
+           cuda_is_aligned(&op->in[RMSNORM_GRAD_W], 16) &&
+           cuda_is_aligned(&op->in[RMSNORM_GRAD_ADD + layer], 16) &&
+           cuda_is_aligned(&op->out[RMSNORM_GRAD_DX], 16) &&
+           cuda_is_aligned(&op->out[RMSNORM_GRAD_COPY + layer], 16);
 }
 
 static void norm_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
     int layer = op->kind == OP_LAYERNORM_GRAD;
-    int64_t rows_a_block = gpu_norm_block_rows(op->in[0].rows), d = op->in[0].cols;
-    int64_t n_blocks = ceil_div(op->in[0].rows, rows_a_block);
+    int64_t rows_a_block = gpu_norm_block_rows(op->in[RMSNORM_GRAD_DY].rows),
+            d = op->in[RMSNORM_GRAD_DY].cols;
+    int64_t n_blocks = ceil_div(op->in[RMSNORM_GRAD_DY].rows, rows_a_block);
     struct tensor none = {};
-    const struct tensor *out_dw = &op->out[1], *out_db = layer ? &op->out[2] : &none;
+    const struct tensor *out_dw = &op->out[RMSNORM_GRAD_DW],
+                        *out_db = layer ? &op->out[LAYERNORM_GRAD_DB] : &none;
     float *dw = tensor_given(out_dw) ? (float *)call->scratch : NULL, *db = NULL;
 
     if (tensor_given(out_db))
         db = (float *)((char *)call->scratch +
                        (dw ? align_up((size_t)(n_blocks * d) * sizeof(float), 64) : 0));
-    cuda_with_act_and_res(op->in[0].dtype, op->in[1].dtype, [&](auto zero, auto res) {
-        typedef decltype(zero) T;
-        typedef decltype(res) R;
-        norm_grad<T, R> n = {};
+    cuda_with_act_and_res(op->in[RMSNORM_GRAD_DY].dtype, op->in[RMSNORM_GRAD_X].dtype,
+                          [&](auto zero, auto res) {
+                              typedef decltype(zero) T;
+                              typedef decltype(res) R;
+                              norm_grad<T, R> n = {};
 
-        n.dy = cuda_rows<T>(&op->in[0]);
-        n.x = cuda_rows<R>(&op->in[1]);
-        n.w = (const float *)op->in[2].data;
-        if (layer)
-            n.mean = cuda_rows<float>(&op->in[3]);
-        n.rstd = cuda_rows<float>(&op->in[3 + layer]);
-        n.add = cuda_rows<R>(&op->in[4 + layer]);
-        n.dx = cuda_rows<R>(&op->out[0]);
-        n.copy = cuda_rows<T>(&op->out[2 + layer]);
-        n.dw = dw;
-        n.db = db;
-        n.n_rows = op->in[0].rows;
-        n.d = d;
-        n.rows_a_block = rows_a_block;
-        if (is_wide(op, layer))
-            launch<T, R, 1>(kernels, call, n);
-        else
-            launch<T, R, 0>(kernels, call, n);
-    });
+                              n.dy = cuda_rows<T>(&op->in[RMSNORM_GRAD_DY]);
+                              n.x = cuda_rows<R>(&op->in[RMSNORM_GRAD_X]);
+                              n.w = (const float *)op->in[RMSNORM_GRAD_W].data;
+                              if (layer)
+                                  n.mean = cuda_rows<float>(&op->in[LAYERNORM_GRAD_MEAN]);
+                              n.rstd = cuda_rows<float>(&op->in[RMSNORM_GRAD_RSTD + layer]);
+                              n.add = cuda_rows<R>(&op->in[RMSNORM_GRAD_ADD + layer]);
+                              n.dx = cuda_rows<R>(&op->out[RMSNORM_GRAD_DX]);
+                              n.copy = cuda_rows<T>(&op->out[RMSNORM_GRAD_COPY + layer]);
+                              n.dw = dw;
+                              n.db = db;
+                              n.n_rows = op->in[RMSNORM_GRAD_DY].rows;
+                              n.d = d;
+                              n.rows_a_block = rows_a_block;
+                              if (is_wide(op, layer))
+                                  launch<T, R, 1>(kernels, call, n);
+                              else
+                                  launch<T, R, 0>(kernels, call, n);
+                          });
     cuda_column_totals(kernels, call, (const float *)dw, d, n_blocks, out_dw, first >> 1 & 1);
     cuda_column_totals(kernels, call, (const float *)db, d, n_blocks, out_db, first >> 2 & 1);
 }

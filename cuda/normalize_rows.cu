@@ -116,7 +116,7 @@ static void normalize_run(struct kernels *kernels, const struct kernel_call *cal
 {
     const struct op_shape *op = &call->op;
     int grad = op->kind == OP_NORMALIZE_ROWS_GRAD;
-    const struct tensor *w = &op->in[grad];
+    const struct tensor *w = grad ? &op->in[NORMALIZE_ROWS_GRAD_W] : &op->in[NORMALIZE_ROWS_W];
 
     cuda_with_act(w->dtype, [&](auto zero) {
         typedef decltype(zero) T;
@@ -128,15 +128,15 @@ static void normalize_run(struct kernels *kernels, const struct kernel_call *cal
         n.eps = (float)op->attributes.eps;
         n.first = first & 1;
         if (grad) {
-            n.dy = cuda_rows<float>(&op->in[0]);
-            n.norm = cuda_rows<float>(&op->in[2]);
-            n.dw = cuda_rows<float>(&op->out[0]);
+            n.dy = cuda_rows<float>(&op->in[NORMALIZE_ROWS_GRAD_DY]);
+            n.norm = cuda_rows<float>(&op->in[NORMALIZE_ROWS_GRAD_NORM]);
+            n.dw = cuda_rows<float>(&op->out[NORMALIZE_ROWS_GRAD_DW]);
         } else {
-            n.y = cuda_rows<T>(&op->out[0]);
-            n.norm = cuda_rows<float>(&op->out[1]);
+            n.y = cuda_rows<T>(&op->out[NORMALIZE_ROWS_Y]);
+            n.norm = cuda_rows<float>(&op->out[NORMALIZE_ROWS_NORM]);
         }
-        if (cuda_is_aligned(w, 16) && cuda_is_aligned(&op->in[0], 16) &&
-            cuda_is_aligned(&op->out[0], 16))
+        if (cuda_is_aligned(w, 16) && cuda_is_aligned(&op->in[OPS_FIRST], 16) &&
+            cuda_is_aligned(&op->out[OPS_FIRST], 16))
             launch<T, 1>(kernels, call, n);
         else
             launch<T, 0>(kernels, call, n);

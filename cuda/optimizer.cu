@@ -99,7 +99,7 @@ static int is_dense(const struct tensor *t)
 
 static void sumsq_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    const struct tensor *x = &call->op.in[0], *sums = &call->op.out[0];
+    const struct tensor *x = &call->op.in[SUMSQ_X], *sums = &call->op.out[SUMSQ_SUMS];
     struct cuda_shape shape =
         cuda_shape_of(ceil_div(sums->cols * LANES, SUMSQ_THREADS), SUMSQ_THREADS);
 
@@ -173,9 +173,10 @@ static void sum_runs_run(struct kernels *kernels, const struct kernel_call *call
     const struct op_shape *op = &call->op;
 
     (void)first;
-    cuda_launch(kernels, call, cuda_shape_of(op->out[0].cols, CHAIN_THREADS), sum_runs_kernel,
-                (const double *)op->in[0].data, (const int32_t *)op->in[1].data,
-                (const int32_t *)op->in[2].data, (double *)op->out[0].data);
+    cuda_launch(kernels, call, cuda_shape_of(op->out[SUM_RUNS_Y].cols, CHAIN_THREADS),
+                sum_runs_kernel, (const double *)op->in[SUM_RUNS_X].data,
+                (const int32_t *)op->in[SUM_RUNS_ENDS].data,
+                (const int32_t *)op->in[SUM_RUNS_ORDER].data, (double *)op->out[SUM_RUNS_Y].data);
 }
 
 /* scale: NULL, or where the factor is that all gradients have too much. */
@@ -198,20 +199,21 @@ __global__ void gradient_norm_kernel(const double *sums, const int32_t *order, i
 static void gradient_norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    const struct tensor *order = &op->in[1];
+    const struct tensor *order = &op->in[GRADIENT_NORM_ORDER];
 
     (void)first;
     cuda_launch(kernels, call, cuda_shape_of(1, CHAIN_THREADS), gradient_norm_kernel,
-                (const double *)op->in[0].data, (const int32_t *)order->data,
-                tensor_given(order) ? order->cols : op->in[0].cols, cuda_rows<float>(&op->in[2]).at,
-                op->attributes.clip, (double *)op->out[0].data, (float *)op->out[1].data,
-                (int32_t *)op->out[2].data);
+                (const double *)op->in[GRADIENT_NORM_SUMS].data, (const int32_t *)order->data,
+                tensor_given(order) ? order->cols : op->in[GRADIENT_NORM_SUMS].cols,
+                cuda_rows<float>(&op->in[GRADIENT_NORM_SCALE]).at, op->attributes.clip,
+                (double *)op->out[GRADIENT_NORM_NORM].data,
+                (float *)op->out[GRADIENT_NORM_FACTOR].data,
+                (int32_t *)op->out[GRADIENT_NORM_SKIP].data);
 }
 
 /* ---- AdamW -------------------------------------------------------------------------------------
  */
 
-enum adamw_input { GRADIENT, SCALARS, FACTOR, SKIP, MASTER, M, V, DECAY, PLACE, PART };
 enum { ADAMW_THREADS = 256, ADAMW_WIDTH = 4, ADAMW_TURNS = 4 };
 static_assert(ADAMW_THREADS * ADAMW_WIDTH * ADAMW_TURNS == OPS_NORM_BLOCK,
               "a block's decay is one");
@@ -510,21 +512,21 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
 {
     const struct op_shape *op = &call->op;
     const struct op_attributes *at = &op->attributes;
-    struct cuda_shape shape =
-        cuda_shape_of(ceil_div(tensor_elements(&op->in[GRADIENT]), OPS_NORM_BLOCK), ADAMW_THREADS);
-    adamw<G, P, S, W> a = { cuda_rows<G>(&op->in[GRADIENT]),
-                            cuda_rows<P>(&op->in[MASTER]),
-                            cuda_rows<S>(&op->in[M]),
-                            cuda_rows<S>(&op->in[V]),
-                            cuda_rows<W>(&op->out[0]),
-                            (const float *)op->in[SCALARS].data,
-                            (const float *)op->in[FACTOR].data,
-                            (const int32_t *)op->in[SKIP].data,
-                            cuda_rows<int32_t>(&op->in[PART]).at,
-                            cuda_rows<double>(&op->in[DECAY]).at,
-                            cuda_rows<double>(&op->in[PLACE]).at,
-                            op->in[GRADIENT].cols,
-                            tensor_elements(&op->in[GRADIENT]),
+    struct cuda_shape shape = cuda_shape_of(
+        ceil_div(tensor_elements(&op->in[ADAMW_GRADIENT]), OPS_NORM_BLOCK), ADAMW_THREADS);
+    adamw<G, P, S, W> a = { cuda_rows<G>(&op->in[ADAMW_GRADIENT]),
+                            cuda_rows<P>(&op->in[ADAMW_MASTER]),
+                            cuda_rows<S>(&op->in[ADAMW_M]),
+                            cuda_rows<S>(&op->in[ADAMW_V]),
+                            cuda_rows<W>(&op->out[ADAMW_WEIGHT]),
+                            (const float *)op->in[ADAMW_SCALARS].data,
+                            (const float *)op->in[ADAMW_FACTOR].data,
+                            (const int32_t *)op->in[ADAMW_SKIP].data,
+                            cuda_rows<int32_t>(&op->in[ADAMW_PART]).at,
+                            cuda_rows<double>(&op->in[ADAMW_DECAY]).at,
+                            cuda_rows<double>(&op->in[ADAMW_RNG_SITE]).at,
+                            op->in[ADAMW_GRADIENT].cols,
+                            tensor_elements(&op->in[ADAMW_GRADIENT]),
                             (float)(1.0 - at->beta1),
                             (float)(1.0 - at->beta2),
                             (float)at->beta2,
@@ -533,8 +535,8 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
                             rng_key(at->seed, RNG_ROUNDING),
                             at->place };
 
-    if (is_flat(&op->in[GRADIENT]) && is_flat(&op->in[MASTER]) && is_flat(&op->in[M]) &&
-        is_flat(&op->in[V]) && is_flat(&op->out[0]))
+    if (is_flat(&op->in[ADAMW_GRADIENT]) && is_flat(&op->in[ADAMW_MASTER]) &&
+        is_flat(&op->in[ADAMW_M]) && is_flat(&op->in[ADAMW_V]) && is_flat(&op->out[ADAMW_WEIGHT]))
         cuda_launch(kernels, call, shape, adamw_wide_kernel<G, P, S, W>, a);
     else
         cuda_launch(kernels, call, shape, adamw_plain_kernel<G, P, S, W>, a);
@@ -545,24 +547,25 @@ static void adamw_choose(struct kernels *kernels, const struct kernel_call *call
 {
     const struct op_shape *op = &call->op;
 
-    if (op->in[MASTER].dtype == DTYPE_BF16) {
+    if (op->in[ADAMW_MASTER].dtype == DTYPE_BF16) {
         adamw_launch<G, bf16, bf16, float>(kernels, call); /* it is the weight */
         return;
     }
-    cuda_with_act(tensor_given(&op->out[0]) ? op->out[0].dtype : DTYPE_F32, [&](auto zero) {
-        typedef decltype(zero) W;
+    cuda_with_act(tensor_given(&op->out[ADAMW_WEIGHT]) ? op->out[ADAMW_WEIGHT].dtype : DTYPE_F32,
+                  [&](auto zero) {
+                      typedef decltype(zero) W;
 
-        if (op->in[M].dtype == DTYPE_BF16)
-            adamw_launch<G, float, bf16, W>(kernels, call);
-        else
-            adamw_launch<G, float, float, W>(kernels, call);
-    });
+                      if (op->in[ADAMW_M].dtype == DTYPE_BF16)
+                          adamw_launch<G, float, bf16, W>(kernels, call);
+                      else
+                          adamw_launch<G, float, float, W>(kernels, call);
+                  });
 }
 
 static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    if (call->op.in[GRADIENT].dtype == DTYPE_BF16)
+    if (call->op.in[ADAMW_GRADIENT].dtype == DTYPE_BF16)
         adamw_choose<bf16>(kernels, call);
     else
         adamw_choose<float>(kernels, call);

@@ -205,62 +205,65 @@ struct statistics {
 
 static int n_sums(const struct op_shape *op)
 {
-    return (int)ceil_div(op->in[0].rows, TOKENS_A_SUM);
+    return (int)ceil_div(op->in[ROUTER_LOGITS].rows, TOKENS_A_SUM);
 }
 
 static struct statistics statistics_of(const struct op_shape *op, void *scratch)
 {
-    int64_t T = op->in[0].rows, m = op->in[0].cols;
+    int64_t T = op->in[ROUTER_LOGITS].rows, m = op->in[ROUTER_LOGITS].cols;
     size_t sums = (size_t)T * sizeof(struct normalizer);
     size_t counts = sums + (size_t)(n_sums(op) * m) * sizeof(double);
     struct statistics s = { (struct normalizer *)scratch, (double *)((char *)scratch + sums),
                             (int *)((char *)scratch + counts),
-                            counts + (size_t)(gpu_choices_blocks(&op->out[1]) * m) * sizeof(int) };
+                            counts + (size_t)(gpu_choices_blocks(&op->out[ROUTER_EXPERT]) * m) *
+                                         sizeof(int) };
 
     return s;
 }
 
 static int router_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
-    return cuda_want_shared(kernels, call, choices_shared_bytes(call->op.in[0].cols), err);
+    return cuda_want_shared(kernels, call, choices_shared_bytes(call->op.in[ROUTER_LOGITS].cols),
+                            err);
 }
 
 static void add_stats(struct kernels *kernels, const struct kernel_call *call,
                       const struct statistics *made, int first)
 {
     const struct op_shape *op = &call->op;
-    int64_t T = op->in[0].rows, m = op->in[0].cols;
+    int64_t T = op->in[ROUTER_LOGITS].rows, m = op->in[ROUTER_LOGITS].cols;
     struct cuda_shape sums = { dim3((unsigned)n_sums(op), (unsigned)ceil_div(m, 32)),
                                dim3(32, SUM_LANES), 0 };
     struct cuda_shape one = { dim3(1), dim3(32, SEGMENTS), 0 };
     struct stats s = {};
 
-    s.at = (double *)op->out[2].data;
+    s.at = (double *)op->out[ROUTER_STATS].data;
     s.sums = made->sums;
     s.counts = made->counts;
     s.n_sums = n_sums(op);
-    s.n_counts = gpu_choices_blocks(&op->out[1]);
+    s.n_counts = gpu_choices_blocks(&op->out[ROUTER_EXPERT]);
     s.m = (int)m;
     s.n_tokens = (double)T;
-    s.n_choices = (double)tensor_elements(&op->out[1]);
+    s.n_choices = (double)tensor_elements(&op->out[ROUTER_EXPERT]);
     s.first = first;
-    cuda_launch(kernels, call, sums, sums_kernel, cuda_rows<float>(&op->in[0]), made->normalizers,
-                made->sums, T, m);
-    choices_count(kernels, call, choices_of(&op->out[1], m), made->counts);
+    cuda_launch(kernels, call, sums, sums_kernel, cuda_rows<float>(&op->in[ROUTER_LOGITS]),
+                made->normalizers, made->sums, T, m);
+    choices_count(kernels, call, choices_of(&op->out[ROUTER_EXPERT], m), made->counts);
     cuda_launch(kernels, call, one, stats_kernel, s);
 }
 
 static void router_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    int64_t T = op->in[0].rows;
-    int has_stats = tensor_given(&op->out[2]);
+    int64_t T = op->in[ROUTER_LOGITS].rows;
+    int has_stats = tensor_given(&op->out[ROUTER_STATS]);
     struct statistics made = statistics_of(op, call->scratch);
 
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(T, TOKENS_A_BLOCK), TOKENS_A_BLOCK * 32),
-                router_kernel, cuda_rows<float>(&op->in[0]), cuda_rows<float>(&op->out[0]),
-                cuda_rows<int32_t>(&op->out[1]), has_stats ? made.normalizers : NULL, T,
-                op->in[0].cols, op->out[0].cols, op->attributes.normalize);
+                router_kernel, cuda_rows<float>(&op->in[ROUTER_LOGITS]),
+                cuda_rows<float>(&op->out[ROUTER_WEIGHT]),
+                cuda_rows<int32_t>(&op->out[ROUTER_EXPERT]), has_stats ? made.normalizers : NULL, T,
+                op->in[ROUTER_LOGITS].cols, op->out[ROUTER_WEIGHT].cols, op->attributes.normalize);
     if (has_stats)
         add_stats(kernels, call, &made, first);
 }
@@ -347,19 +350,21 @@ static __global__ void __launch_bounds__(TOKENS_A_BLOCK * 32) router_grad_kernel
 /* Whose shares f_e are: the layer's own choices, or those of all layers. */
 static const struct tensor *balanced_choices(const struct op_shape *op)
 {
-    return &op->in[tensor_given(&op->in[5]) ? 5 : 2];
+    return &op->in[tensor_given(&op->in[ROUTER_GRAD_CHOICES]) ? ROUTER_GRAD_CHOICES
+                                                              : ROUTER_GRAD_EXPERT];
 }
 
 static int router_grad_prepare(struct kernels *kernels, struct kernel_call *call, struct err *err)
 {
-    return cuda_want_shared(kernels, call, choices_shared_bytes(call->op.out[0].cols), err);
+    return cuda_want_shared(kernels, call,
+                            choices_shared_bytes(call->op.out[ROUTER_GRAD_DLOGITS].cols), err);
 }
 
 static const float *make_shares(struct kernels *kernels, const struct kernel_call *call)
 {
     const struct op_shape *op = &call->op;
     const struct tensor *choices = balanced_choices(op);
-    int64_t m = op->out[0].cols, T = op->out[0].rows;
+    int64_t m = op->out[ROUTER_GRAD_DLOGITS].cols, T = op->out[ROUTER_GRAD_DLOGITS].rows;
     float *shares = (float *)call->scratch;
     int *counts = (int *)(shares + m);
     double scale =
@@ -367,7 +372,8 @@ static const float *make_shares(struct kernels *kernels, const struct kernel_cal
 
     choices_count(kernels, call, choices_of(choices, m), counts);
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(m, 256), 256), shares_kernel, counts,
-                gpu_choices_blocks(choices), m, scale, (const float *)op->in[4].data, shares);
+                gpu_choices_blocks(choices), m, scale,
+                (const float *)op->in[ROUTER_GRAD_SCALE].data, shares);
     return shares;
 }
 
@@ -377,15 +383,15 @@ static void router_grad_run(struct kernels *kernels, const struct kernel_call *c
     struct gradient p = {};
 
     (void)first;
-    p.dweight = cuda_rows<float>(&op->in[0]);
-    p.weight = cuda_rows<float>(&op->in[1]);
-    p.expert = cuda_rows<int32_t>(&op->in[2]);
-    p.logit = cuda_rows<float>(&op->in[3]);
-    p.out = cuda_rows<float>(&op->out[0]);
+    p.dweight = cuda_rows<float>(&op->in[ROUTER_GRAD_DWEIGHT]);
+    p.weight = cuda_rows<float>(&op->in[ROUTER_GRAD_WEIGHT]);
+    p.expert = cuda_rows<int32_t>(&op->in[ROUTER_GRAD_EXPERT]);
+    p.logit = cuda_rows<float>(&op->in[ROUTER_GRAD_LOGITS]);
+    p.out = cuda_rows<float>(&op->out[ROUTER_GRAD_DLOGITS]);
     p.shares = op->attributes.balance > 0 ? make_shares(kernels, call) : NULL;
-    p.n_tokens = op->out[0].rows;
-    p.m = (int)op->out[0].cols;
-    p.n = (int)op->in[0].cols;
+    p.n_tokens = op->out[ROUTER_GRAD_DLOGITS].rows;
+    p.m = (int)op->out[ROUTER_GRAD_DLOGITS].cols;
+    p.n = (int)op->in[ROUTER_GRAD_DWEIGHT].cols;
     p.normalize = op->attributes.normalize;
     cuda_launch(kernels, call,
                 cuda_shape_of(ceil_div(p.n_tokens, TOKENS_A_BLOCK), TOKENS_A_BLOCK * 32),

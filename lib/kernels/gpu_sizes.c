@@ -46,13 +46,13 @@ static size_t column_sums(int64_t n_rows, int64_t n_cols)
 
 static size_t linear(const struct op_shape *op)
 {
-    const struct tensor *out = &op->out[0];
-    struct gpu_product p = { out->rows, out->cols, op->in[0].dtype, out->dtype,
+    const struct tensor *out = &op->out[LINEAR_Y];
+    struct gpu_product p = { out->rows, out->cols, op->in[LINEAR_X].dtype, out->dtype,
                              op->kind == OP_LINEAR && tensor_given(&op->in[LINEAR_B]) };
     size_t product = gpu_product_scratch_bytes(&p), sums = 0;
 
     if (op->kind == OP_LINEAR_DW && tensor_given(&op->out[LINEAR_DW_DB]))
-        sums = column_sums(op->in[0].rows, op->in[0].cols);
+        sums = column_sums(op->in[LINEAR_DW_DY].rows, op->in[LINEAR_DW_DY].cols);
     return product > sums ? product : sums;
 }
 
@@ -68,7 +68,9 @@ static size_t larger(size_t most, int64_t m, int64_t n, enum dtype in, enum dtyp
 static size_t head(const struct op_shape *op)
 {
     int has_gradients = op->kind == OP_HEAD_CROSS_ENTROPY;
-    const struct tensor *x = &op->in[0], *w = &op->in[1], *dx = &op->out[0], *dw = &op->out[1];
+    const struct tensor *x = &op->in[HEAD_LOSS_X], *w = &op->in[HEAD_LOSS_W],
+                        *dx = &op->out[HEAD_CROSS_ENTROPY_DX],
+                        *dw = &op->out[HEAD_CROSS_ENTROPY_DW];
     int64_t chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, x->rows) : x->rows;
     int64_t ld = round_up(w->rows, GPU_LOGITS_MULTIPLE), parts[] = { chunk, x->rows % chunk };
     size_t most = 0;
@@ -98,7 +100,7 @@ int gpu_cached_chunks(const struct op_shape *op)
     const struct op_attributes *a = &op->attributes;
     int64_t n_packs = ceil_div(a->n_heads / a->n_kv_heads, GPU_PAIRS);
 
-    return op->in[0].rows * a->n_kv_heads * n_packs < GPU_FEW_BLOCKS
+    return op->in[ATTENTION_CACHED_Q].rows * a->n_kv_heads * n_packs < GPU_FEW_BLOCKS
                ? (int)ceil_div(a->cache_len, gpu_cached_chunk(a))
                : 1;
 }
@@ -109,22 +111,24 @@ static size_t cached(const struct op_shape *op)
 
     if (n_chunks == 1)
         return 0;
-    return (size_t)op->in[0].rows * (size_t)op->attributes.n_heads * (size_t)n_chunks *
-           (size_t)(op->attributes.head_dim + 2) * sizeof(float);
+    return (size_t)op->in[ATTENTION_CACHED_Q].rows * (size_t)op->attributes.n_heads *
+           (size_t)n_chunks * (size_t)(op->attributes.head_dim + 2) * sizeof(float);
 }
 
 static size_t norm_grad(const struct op_shape *op)
 {
     int has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[LAYERNORM_GRAD_DB]);
     int n_sums = tensor_given(&op->out[RMSNORM_GRAD_DW]) + has_db;
-    int64_t n_blocks = ceil_div(op->in[0].rows, gpu_norm_block_rows(op->in[0].rows));
+    int64_t n_blocks =
+        ceil_div(op->in[RMSNORM_GRAD_DY].rows, gpu_norm_block_rows(op->in[RMSNORM_GRAD_DY].rows));
 
-    return (size_t)n_sums * align_up((size_t)(n_blocks * op->in[0].cols) * sizeof(float), 64);
+    return (size_t)n_sums *
+           align_up((size_t)(n_blocks * op->in[RMSNORM_GRAD_DY].cols) * sizeof(float), 64);
 }
 
 static size_t head_norm_grad(const struct op_shape *op)
 {
-    int64_t n_rows = op->in[0].rows;
+    int64_t n_rows = op->in[HEAD_NORM_GRAD_DOUT].rows;
     int64_t n_blocks = ceil_div(n_rows, gpu_head_norm_block_rows(n_rows));
 
     return (size_t)(n_blocks * 2 * op->attributes.head_dim) * sizeof(float);
@@ -177,9 +181,9 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
     case OP_HEAD_LOSS:
         return head(op);
     case OP_CROSS_ENTROPY:
-        return (size_t)op->in[0].rows * sizeof(double);
+        return (size_t)op->in[CROSS_ENTROPY_LOGITS].rows * sizeof(double);
     case OP_BIAS_GRAD:
-        return column_sums(op->in[0].rows, op->in[0].cols);
+        return column_sums(op->in[BIAS_GRAD_DY].rows, op->in[BIAS_GRAD_DY].cols);
     case OP_EMBED_DW:
         return sort(op->in[EMBED_DW_DX].rows, op->out[EMBED_DW_DTABLE].rows);
     case OP_RMSNORM_GRAD:

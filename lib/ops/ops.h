@@ -468,6 +468,9 @@ enum gradient_norm_out { GRADIENT_NORM_NORM, GRADIENT_NORM_FACTOR, GRADIENT_NORM
 enum adamw_in { ADAMW_GRADIENT, ADAMW_SCALARS, ADAMW_FACTOR, ADAMW_SKIP, ADAMW_MASTER, ADAMW_M,
     ADAMW_V, ADAMW_DECAY, ADAMW_RNG_SITE, ADAMW_PART };
 enum adamw_out { ADAMW_WEIGHT };
+
+/* The first input, or output, of an op whose kind does not matter. */
+enum ops_operand { OPS_FIRST };
 /* clang-format on */
 
 /*

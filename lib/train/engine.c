@@ -303,17 +303,17 @@ static int product_open(struct engine *engine, enum dtype dtype, const int64_t s
     void *memory;
 
     *product = (struct product){ .call = { .op.kind = OP_LINEAR } };
-    call->op.in[0] = (struct tensor){ NULL, rows, k, k, dtype };
-    call->op.in[1] = (struct tensor){ NULL, n, k, k, dtype };
-    call->op.out[0] = (struct tensor){ NULL, rows, n, n, dtype };
+    call->op.in[LINEAR_X] = (struct tensor){ NULL, rows, k, k, dtype };
+    call->op.in[LINEAR_W] = (struct tensor){ NULL, n, k, k, dtype };
+    call->op.out[LINEAR_Y] = (struct tensor){ NULL, rows, n, n, dtype };
     product->n_bytes = x_bytes + w_bytes + y_bytes +
                        align_up(kernels_scratch_bytes(engine->kernels, &call->op), 256);
     if (engine->device->ops->allocate(engine->device, product->n_bytes, &memory, err) < 0)
         return -1;
     product->memory = memory;
-    call->op.in[0].data = product->memory;
-    call->op.in[1].data = product->memory + x_bytes;
-    call->op.out[0].data = product->memory + x_bytes + w_bytes;
+    call->op.in[LINEAR_X].data = product->memory;
+    call->op.in[LINEAR_W].data = product->memory + x_bytes;
+    call->op.out[LINEAR_Y].data = product->memory + x_bytes + w_bytes;
     call->scratch = product->memory + x_bytes + w_bytes + y_bytes;
     return 0;
 }
@@ -324,7 +324,7 @@ static void product_fill(struct engine *engine, const struct product *product)
     enum { PART = 1 << 16 };
     static const uint32_t magnitude = 0x3f003f00; /* of bf16 in [0.5, 1), of fp32 around it */
     uint32_t part[PART / sizeof(uint32_t)], state = 1;
-    size_t end = (size_t)((unsigned char *)product->call.op.out[0].data - product->memory);
+    size_t end = (size_t)((unsigned char *)product->call.op.out[LINEAR_Y].data - product->memory);
 
     if (device_is_host(engine->device))
         return; /* all the same there */

@@ -31,7 +31,7 @@ static struct part part_of(const struct op_shape *op, const struct tensor *begin
     if (tensor_given(begin))
         part.begin = *(const int32_t *)begin->data;
     CHECK(part.begin >= 0);
-    part.n = min_i64(op->in[0].cols, max_i64(0, part.vocab - part.begin));
+    part.n = min_i64(op->in[LOGIT_STATS_LOGITS].cols, max_i64(0, part.vocab - part.begin));
     return part;
 }
 

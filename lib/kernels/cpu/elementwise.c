@@ -30,9 +30,9 @@ CPU_INLINE float gelu_slope(float x)
 CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                            enum dtype act)
 {
-    int64_t f = op->out[0].cols;
-    const void *gu = cpu_row(&op->in[0], row);
-    void *y = cpu_row(&op->out[0], row);
+    int64_t f = op->out[SWIGLU_Y].cols;
+    const void *gu = cpu_row(&op->in[SWIGLU_GU], row);
+    void *y = cpu_row(&op->out[SWIGLU_Y], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++) {
@@ -45,9 +45,10 @@ CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct 
 CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                                 enum dtype act)
 {
-    int64_t f = op->in[0].cols;
-    const void *dy = cpu_row(&op->in[0], row), *gu = cpu_row(&op->in[1], row);
-    void *dgu = cpu_row(&op->out[0], row);
+    int64_t f = op->in[SWIGLU_GRAD_DY].cols;
+    const void *dy = cpu_row(&op->in[SWIGLU_GRAD_DY], row),
+               *gu = cpu_row(&op->in[SWIGLU_GRAD_GU], row);
+    void *dgu = cpu_row(&op->out[SWIGLU_GRAD_DGU], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++) {
@@ -62,8 +63,8 @@ CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const st
 CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                          enum dtype act)
 {
-    const void *x = cpu_row(&op->in[0], row);
-    void *y = cpu_row(&op->out[0], row);
+    const void *x = cpu_row(&op->in[GELU_X], row);
+    void *y = cpu_row(&op->out[GELU_Y], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
@@ -73,8 +74,8 @@ CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct re
 CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                               enum dtype act)
 {
-    const void *dy = cpu_row(&op->in[0], row), *x = cpu_row(&op->in[1], row);
-    void *dx = cpu_row(&op->out[0], row);
+    const void *dy = cpu_row(&op->in[GELU_GRAD_DY], row), *x = cpu_row(&op->in[GELU_GRAD_X], row);
+    void *dx = cpu_row(&op->out[GELU_GRAD_DX], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
@@ -84,9 +85,9 @@ CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const stru
 CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                         enum dtype act)
 {
-    const float *a = float_row(&op->in[0], row);
-    const void *b = cpu_row(&op->in[1], row);
-    float *y = float_row_mut(&op->out[0], row);
+    const float *a = float_row(&op->in[ADD_A], row);
+    const void *b = cpu_row(&op->in[ADD_B], row);
+    float *y = float_row_mut(&op->out[ADD_Y], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
@@ -97,8 +98,8 @@ CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rec
 CPU_INLINE void add_alike_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                               enum dtype act)
 {
-    const void *a = cpu_row(&op->in[0], row), *b = cpu_row(&op->in[1], row);
-    void *y = cpu_row(&op->out[0], row);
+    const void *a = cpu_row(&op->in[ADD_A], row), *b = cpu_row(&op->in[ADD_B], row);
+    void *y = cpu_row(&op->out[ADD_Y], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
@@ -108,8 +109,8 @@ CPU_INLINE void add_alike_row(const struct op_shape *op, int64_t row, const stru
 CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                           enum dtype act)
 {
-    const void *x = cpu_row(&op->in[0], row);
-    void *y = cpu_row(&op->out[0], row);
+    const void *x = cpu_row(&op->in[SCALE_X], row);
+    void *y = cpu_row(&op->out[SCALE_Y], row);
     float factor = (float)op->attributes.scale;
 
     INDEPENDENT_TURNS
@@ -120,9 +121,9 @@ CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct r
 CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                              enum dtype act)
 {
-    const void *x = cpu_row(&op->in[0], row);
-    const float *b = float_row(&op->in[1], 0);
-    void *y = cpu_row(&op->out[0], row);
+    const void *x = cpu_row(&op->in[ADD_BIAS_X], row);
+    const float *b = float_row(&op->in[ADD_BIAS_B], 0);
+    void *y = cpu_row(&op->out[ADD_BIAS_Y], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
@@ -141,12 +142,12 @@ CPU_INLINE void cast_cols(const void *x, void *y, const struct rectangle *r, enu
 CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                          enum dtype act)
 {
-    const void *x = cpu_row(&op->in[0], row);
-    void *y = cpu_row(&op->out[0], row);
+    const void *x = cpu_row(&op->in[CAST_X], row);
+    void *y = cpu_row(&op->out[CAST_Y], row);
 
-    if (op->in[0].dtype == DTYPE_BF16)
+    if (op->in[CAST_X].dtype == DTYPE_BF16)
         cast_cols(x, y, r, DTYPE_BF16, act);
-    else if (op->in[0].dtype == DTYPE_F16)
+    else if (op->in[CAST_X].dtype == DTYPE_F16)
         cast_cols(x, y, r, DTYPE_F16, act);
     else
         cast_cols(x, y, r, DTYPE_F32, act);
@@ -156,8 +157,8 @@ CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct re
 CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
                                int first, enum dtype act)
 {
-    const void *x = cpu_row(&op->in[0], row);
-    void *y = cpu_row(&op->out[0], row);
+    const void *x = cpu_row(&op->in[ACCUMULATE_X], row);
+    void *y = cpu_row(&op->out[ACCUMULATE_Y], row);
 
     INDEPENDENT_TURNS
     for (int64_t i = r->col; i < r->col_end; i++)
@@ -208,8 +209,8 @@ static void elementwise(struct kernels *kernels, const struct kernel_call *call,
 {
     const struct op_shape *op = &call->op;
     int grad = op->kind == OP_SWIGLU_GRAD;
-    const struct tensor *cut = grad ? &op->in[0] : &op->out[0];
-    const struct tensor *typed = op->kind == OP_ADD ? &op->in[1] : &op->out[0];
+    const struct tensor *cut = grad ? &op->in[SWIGLU_GRAD_DY] : &op->out[OPS_FIRST];
+    const struct tensor *typed = op->kind == OP_ADD ? &op->in[ADD_B] : &op->out[OPS_FIRST];
     struct elementwise e = {
         .op = op, .tiling = tiling_of(cut->rows, cut->cols), .act = typed->dtype, .first = first
     };
@@ -241,7 +242,7 @@ ELEMENTWISE(accumulate)
 
 static void any_add_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    if (call->op.out[0].dtype != DTYPE_F32)
+    if (call->op.out[ADD_Y].dtype != DTYPE_F32)
         add_alike_run(kernels, call, first);
     else
         add_run(kernels, call, first);
@@ -250,15 +251,16 @@ static void any_add_run(struct kernels *kernels, const struct kernel_call *call,
 static void select_rows_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    size_t bytes = (size_t)op->out[0].cols * dtype_bytes(op->out[0].dtype);
+    size_t bytes = (size_t)op->out[SELECT_ROWS_Y].cols * dtype_bytes(op->out[SELECT_ROWS_Y].dtype);
 
     (void)kernels;
     (void)first;
-    for (int64_t row = 0; row < op->out[0].rows; row++) {
-        int32_t index = *(const int32_t *)cpu_row(&op->in[1], row);
+    for (int64_t row = 0; row < op->out[SELECT_ROWS_Y].rows; row++) {
+        int32_t index = *(const int32_t *)cpu_row(&op->in[SELECT_ROWS_INDEX], row);
 
-        CHECK(index >= 0 && index < op->in[0].rows);
-        memcpy(cpu_row(&op->out[0], row), cpu_row(&op->in[0], index), bytes);
+        CHECK(index >= 0 && index < op->in[SELECT_ROWS_X].rows);
+        memcpy(cpu_row(&op->out[SELECT_ROWS_Y], row), cpu_row(&op->in[SELECT_ROWS_X], index),
+               bytes);
     }
 }
 

@@ -15,8 +15,7 @@
 
 /* What an op is made of, whichever it is. */
 struct parts {
-    const struct tensor *rows, *ends, *other,
-        *out; /* in[0], the counts, the other factor, out[0] */
+    const struct tensor *rows, *ends, *other, *out; /* x or dy; ends; w, or x of dw; y, dx or dw */
     int is_dw;
 };
 
@@ -24,10 +23,10 @@ static struct parts parts_of(const struct op_shape *op)
 {
     int is_dw = op->kind == OP_EXPERT_LINEAR_DW;
 
-    return (struct parts){ .rows = &op->in[0],
-                           .ends = &op->in[is_dw ? 2 : 1],
-                           .other = &op->in[is_dw ? 1 : 2],
-                           .out = &op->out[0],
+    return (struct parts){ .rows = &op->in[EXPERT_LINEAR_X],
+                           .ends = &op->in[is_dw ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS],
+                           .other = &op->in[is_dw ? EXPERT_LINEAR_DW_X : EXPERT_LINEAR_W],
+                           .out = &op->out[EXPERT_LINEAR_Y],
                            .is_dw = is_dw };
 }
 
@@ -51,7 +50,7 @@ static struct cpu_gemm_shape product_shape(const struct op_shape *op, int64_t n_
 
 static size_t expert_linear_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    struct cpu_gemm_shape shape = product_shape(op, op->in[0].rows);
+    struct cpu_gemm_shape shape = product_shape(op, op->in[EXPERT_LINEAR_X].rows);
 
     return cpu_gemm_scratch_most(cpu_of(kernels), &shape);
 }

@@ -36,12 +36,14 @@ static struct head_shape head_shape(const struct op_shape *op)
 {
     int backward = op->kind == OP_HEAD_CROSS_ENTROPY;
     struct head_shape h = {
-        .x = &op->in[0],
-        .w = &op->in[1],
-        .target = &op->in[2],
-        .dx = backward ? &op->out[0] : NULL,
-        .dw = backward && tensor_given(&op->out[1]) ? &op->out[1] : NULL,
-        .loss = &op->out[backward ? 2 : 0],
+        .x = &op->in[HEAD_LOSS_X],
+        .w = &op->in[HEAD_LOSS_W],
+        .target = &op->in[HEAD_LOSS_TARGET],
+        .dx = backward ? &op->out[HEAD_CROSS_ENTROPY_DX] : NULL,
+        .dw = backward && tensor_given(&op->out[HEAD_CROSS_ENTROPY_DW])
+                  ? &op->out[HEAD_CROSS_ENTROPY_DW]
+                  : NULL,
+        .loss = &op->out[backward ? HEAD_CROSS_ENTROPY_LOSS : HEAD_LOSS_LOSS],
         .backward = backward,
     };
 
@@ -240,7 +242,7 @@ static void head_run(struct kernels *kernels, const struct kernel_call *call, in
     double *loss = h.loss->data;
     double sum = 0;
 
-    run.scale = h.backward ? *(const float *)call->op.in[3].data : 1.0f;
+    run.scale = h.backward ? *(const float *)call->op.in[HEAD_CROSS_ENTROPY_SCALE].data : 1.0f;
     for (run.start = 0; run.start < h.x->rows; run.start += h.chunk) {
         run.rows = min_i64(h.chunk, h.x->rows - run.start);
         run.nll = nll + run.start;

@@ -16,7 +16,7 @@
 /* Of the product behind an op: a and b are its inputs in order, c its output. */
 static struct cpu_gemm_shape product_shape(const struct op_shape *op)
 {
-    const struct tensor *a = &op->in[0], *b = &op->in[1], *c = &op->out[0];
+    const struct tensor *a = &op->in[LINEAR_X], *b = &op->in[LINEAR_W], *c = &op->out[LINEAR_Y];
     int is_dw = op->kind == OP_LINEAR_DW;
 
     return (struct cpu_gemm_shape){ .m = c->rows,
@@ -43,12 +43,13 @@ static void linear_run(struct kernels *kernels, const struct kernel_call *call, 
 {
     const struct op_shape *op = &call->op;
     struct cpu_gemm_shape shape = product_shape(op);
-    struct cpu_gemm_operands operands = {
-        .a = op->in[0].data, .b = op->in[1].data, .c = op->out[0].data, .first = first
-    };
+    struct cpu_gemm_operands operands = { .a = op->in[LINEAR_X].data,
+                                          .b = op->in[LINEAR_W].data,
+                                          .c = op->out[LINEAR_Y].data,
+                                          .first = first };
 
     if (op->kind == OP_LINEAR)
-        operands.bias = op->in[2].data;
+        operands.bias = op->in[LINEAR_B].data;
     cpu_gemm_run(cpu_of(kernels), &shape, &operands, call->scratch);
 }
 
@@ -107,13 +108,13 @@ static void linear_dw_run(struct kernels *kernels, const struct kernel_call *cal
     const struct op_shape *op = &call->op;
 
     linear_run(kernels, call, first);
-    if (tensor_given(&op->out[1]))
-        sum_columns(kernels, &op->in[0], &op->out[1], first);
+    if (tensor_given(&op->out[LINEAR_DW_DB]))
+        sum_columns(kernels, &op->in[LINEAR_DW_DY], &op->out[LINEAR_DW_DB], first);
 }
 
 static void bias_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    sum_columns(kernels, &call->op.in[0], &call->op.out[0], first);
+    sum_columns(kernels, &call->op.in[BIAS_GRAD_DY], &call->op.out[BIAS_GRAD_DB], first);
 }
 
 void cpu_register_linear(struct kernels_backend *table)

@@ -105,14 +105,14 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
     int adds = op->kind == OP_ADD_RMSNORM || op->kind == OP_ADD_LAYERNORM;
     int layer = op->kind == OP_LAYERNORM || op->kind == OP_ADD_LAYERNORM;
     struct norm n = {
-        .x = &op->in[0],
-        .delta = adds ? &op->in[1] : NULL,
-        .w = &op->in[1 + adds],
-        .b = layer ? if_given(&op->in[2 + adds]) : NULL,
-        .y = &op->out[0],
-        .mean = layer ? &op->out[1] : NULL,
-        .rstd = &op->out[1 + layer],
-        .sum = adds ? &op->out[2 + layer] : NULL,
+        .x = &op->in[RMSNORM_X],
+        .delta = adds ? &op->in[ADD_RMSNORM_DELTA] : NULL,
+        .w = &op->in[RMSNORM_W + adds],
+        .b = layer ? if_given(&op->in[LAYERNORM_B + adds]) : NULL,
+        .y = &op->out[RMSNORM_Y],
+        .mean = layer ? &op->out[LAYERNORM_MEAN] : NULL,
+        .rstd = &op->out[RMSNORM_RSTD + layer],
+        .sum = adds ? &op->out[ADD_RMSNORM_SUM + layer] : NULL,
         .eps = (float)op->attributes.eps,
     };
 
@@ -225,10 +225,11 @@ CPU_TILES(norm_total_tile);
 
 static size_t norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
 {
-    int has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[2]);
+    int has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[LAYERNORM_GRAD_DB]);
 
     (void)kernels;
-    return (size_t)(ceil_div(op->in[0].rows, GRAD_ROWS) * op->in[0].cols * (1 + has_db)) *
+    return (size_t)(ceil_div(op->in[RMSNORM_GRAD_DY].rows, GRAD_ROWS) *
+                    op->in[RMSNORM_GRAD_DY].cols * (1 + has_db)) *
            sizeof(float);
 }
 
@@ -237,18 +238,19 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
     const struct op_shape *op = &call->op;
     int layer = op->kind == OP_LAYERNORM_GRAD;
     enum cpu_isa isa = cpu_of(kernels)->isa;
-    int64_t d = op->in[0].cols, n_blocks = ceil_div(op->in[0].rows, GRAD_ROWS);
+    int64_t d = op->in[RMSNORM_GRAD_DY].cols,
+            n_blocks = ceil_div(op->in[RMSNORM_GRAD_DY].rows, GRAD_ROWS);
     struct norm_grad n = {
-        .dy = &op->in[0],
-        .x = &op->in[1],
-        .w = &op->in[2],
-        .mean = layer ? &op->in[3] : NULL,
-        .rstd = &op->in[3 + layer],
-        .add = if_given(&op->in[4 + layer]),
-        .dx = &op->out[0],
-        .dw = if_given(&op->out[1]),
-        .db = layer ? if_given(&op->out[2]) : NULL,
-        .copy = if_given(&op->out[2 + layer]),
+        .dy = &op->in[RMSNORM_GRAD_DY],
+        .x = &op->in[RMSNORM_GRAD_X],
+        .w = &op->in[RMSNORM_GRAD_W],
+        .mean = layer ? &op->in[LAYERNORM_GRAD_MEAN] : NULL,
+        .rstd = &op->in[RMSNORM_GRAD_RSTD + layer],
+        .add = if_given(&op->in[RMSNORM_GRAD_ADD + layer]),
+        .dx = &op->out[RMSNORM_GRAD_DX],
+        .dw = if_given(&op->out[RMSNORM_GRAD_DW]),
+        .db = layer ? if_given(&op->out[LAYERNORM_GRAD_DB]) : NULL,
+        .copy = if_given(&op->out[RMSNORM_GRAD_COPY + layer]),
         .partial_dw = call->scratch,
         .partial_db = (float *)call->scratch + n_blocks * d,
         .n_blocks = n_blocks,
