@@ -217,7 +217,7 @@ static int transfer(struct compiling *c, int chunk, int step, int forward, int s
     int function = function_named(c, words[forward][sends], chunk);
 
     op.stream = stream_of(c, stage, stage + step, forward, sends, &op.attributes.peer);
-    *(sends ? &op.in[0] : &op.out[0]) = value;
+    *(sends ? &op.in[SEND_X] : &op.out[RECEIVE_Y]) = value;
     program_emit(c->program, function, &op);
     return function;
 }
@@ -421,8 +421,8 @@ static int sum_over(struct program *p, int function, enum mesh_axis axis, int va
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_REDUCE_SCALAR,
                                .attributes.axis = axis,
-                               .in = { value },
-                               .out = { sum },
+                               .in = { [ALL_REDUCE_SCALAR_X] = value },
+                               .out = { [ALL_REDUCE_SCALAR_Y] = sum },
                                .phase = PHASE_U,
                                .stream = stream_of_axis(axis),
                                .layer = -1 });

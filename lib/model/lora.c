@@ -55,7 +55,7 @@ static int dropped(const struct adapting *a, enum lora_module module)
                          .in = { [DROPOUT_X] = x,
                                  [DROPOUT_SAMPLE] = p->ports.samples,
                                  [DROPOUT_OFFSET] = is_part ? begin : 0 },
-                         .out = { y } });
+                         .out = { [DROPOUT_Y] = y } });
     return y;
 }
 
@@ -67,11 +67,13 @@ static int inner(const struct adapting *a, enum lora_module module, struct lora_
     int h = program_value(p, p->values[x].rows, place.rank, a->b->dtype);
     int scaled = program_value(p, p->values[x].rows, place.rank, a->b->dtype);
 
-    emit(a,
-         (struct op){ .kind = OP_LINEAR, .in = { x, weight_of(a, module, LORA_A) }, .out = { h } });
-    emit(a,
-         (struct op){
-             .kind = OP_SCALE, .attributes.scale = place.scale, .in = { h }, .out = { scaled } });
+    emit(a, (struct op){ .kind = OP_LINEAR,
+                         .in = { [LINEAR_X] = x, [LINEAR_W] = weight_of(a, module, LORA_A) },
+                         .out = { [LINEAR_Y] = h } });
+    emit(a, (struct op){ .kind = OP_SCALE,
+                         .attributes.scale = place.scale,
+                         .in = { [SCALE_X] = h },
+                         .out = { [SCALE_Y] = scaled } });
     return scaled;
 }
 

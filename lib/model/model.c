@@ -8,95 +8,13 @@
  * Over tp, `enter` and `leave` stand around what is divided: heads, feed-forward, vocabulary. What
  * the backward does there follows from them (differentiate).
  */
-#include "model/lora_impl.h"
-
 #include <math.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "layout/axes.h"
-
-struct emitter {
-    struct model_builder *b;
-    int function, layer;
-    int64_t rows; /* of a micro-batch */
-    int tp;       /* ranks that divide heads, feed-forward and vocabulary */
-    enum model_end end;
-};
-
-/* A module's weight or bias, of the layer at hand where layers have it; 0 if there is none. */
-static int parameter(const struct emitter *e, enum module_id module, enum module_part part)
-{
-    int at = model_parameter(e->b, parameters_id(e->b->spec, module, part, e->layer));
-
-    return at < 0 ? 0 : e->b->program->parameters[at].weight;
-}
-
-static int weight_of(const struct emitter *e, enum module_id module)
-{
-    return parameter(e, module, PART_WEIGHT);
-}
-
-static int bias_of(const struct emitter *e, enum module_id module)
-{
-    return parameter(e, module, PART_BIAS);
-}
-
-/* With as many rows as v has. */
-static int value(const struct emitter *e, int v, int64_t cols, enum dtype dtype)
-{
-    return program_value(e->b->program, e->b->program->values[v].rows, cols, dtype);
-}
-
-static void emit(const struct emitter *e, struct op op)
-{
-    op.phase = PHASE_F;
-    op.layer = e->layer;
-    program_emit(e->b->program, e->function, &op);
-}
-
-static int64_t cols_of(const struct emitter *e, int v)
-{
-    return e->b->program->values[v].cols;
-}
-
-static enum dtype dtype_of(const struct emitter *e, int v)
-{
-    return e->b->program->values[v].dtype;
-}
-
-/* ---- tensor parallel ---- */
-
-static void emit_tp(const struct emitter *e, enum op_kind kind, int x, int y)
-{
-    emit(e, (struct op){ .kind = kind,
-                         .attributes.axis = axes_tensor(),
-                         .in = { x },
-                         .out = { y },
-                         .stream = STREAM_TP });
-}
-
-/* All rows of x, for what is divided. */
-static int enter(const struct emitter *e, int x)
-{
-    if (e->tp == 1 || !e->b->sequence_parallel)
-        return x;
-    int all = program_value(e->b->program, e->rows, cols_of(e, x), dtype_of(e, x));
-    emit_tp(e, OP_ALL_GATHER, x, all);
-    return all;
-}
-
-/* The sum over ranks of what has been divided: the rank's rows of it, or all. */
-static int leave(const struct emitter *e, int x)
-{
-    int64_t rows = e->b->sequence_parallel ? e->rows / e->tp : e->rows;
-
-    if (e->tp == 1)
-        return x;
-    int sum = program_value(e->b->program, rows, cols_of(e, x), dtype_of(e, x));
-    emit_tp(e, e->b->sequence_parallel ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, x, sum);
-    return sum;
-}
+#include "model/logits_impl.h"
+#include "model/lora_impl.h"
 
 /* What the layer's adapters of this matrix, which has read x and given y, make of y. */
 static int adapted(const struct emitter *e, enum module_id module, int x, int y)
@@ -108,7 +26,9 @@ static int linear(const struct emitter *e, int x, int weight, int bias)
 {
     int y = value(e, x, e->b->program->values[weight].rows, e->b->dtype);
 
-    emit(e, (struct op){ .kind = OP_LINEAR, .in = { x, weight, bias }, .out = { y } });
+    emit(e, (struct op){ .kind = OP_LINEAR,
+                         .in = { [LINEAR_X] = x, [LINEAR_W] = weight, [LINEAR_B] = bias },
+                         .out = { [LINEAR_Y] = y } });
     return y;
 }
 
@@ -123,7 +43,9 @@ static int linear_leaving(const struct emitter *e, enum module_id module, int x)
     if (!bias)
         return sum;
     int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
-    emit(e, (struct op){ .kind = OP_ADD_BIAS, .in = { sum, bias }, .out = { y } });
+    emit(e, (struct op){ .kind = OP_ADD_BIAS,
+                         .in = { [ADD_BIAS_X] = sum, [ADD_BIAS_B] = bias },
+                         .out = { [ADD_BIAS_Y] = y } });
     return y;
 }
 
@@ -137,15 +59,18 @@ static int norm(const struct emitter *e, enum module_id module, int x, enum dtyp
     if (s->norm == NORM_RMS) {
         emit(e, (struct op){ .kind = OP_RMSNORM,
                              .attributes.eps = s->norm_eps,
-                             .in = { x, weight },
-                             .out = { y, rstd } });
+                             .in = { [RMSNORM_X] = x, [RMSNORM_W] = weight },
+                             .out = { [RMSNORM_Y] = y, [RMSNORM_RSTD] = rstd } });
         return y;
     }
     int mean = value(e, x, 1, DTYPE_F32);
-    emit(e, (struct op){ .kind = OP_LAYERNORM,
-                         .attributes.eps = s->norm_eps,
-                         .in = { x, weight, bias_of(e, module) },
-                         .out = { y, mean, rstd } });
+    emit(
+        e,
+        (struct op){
+            .kind = OP_LAYERNORM,
+            .attributes.eps = s->norm_eps,
+            .in = { [LAYERNORM_X] = x, [LAYERNORM_W] = weight, [LAYERNORM_B] = bias_of(e, module) },
+            .out = { [LAYERNORM_Y] = y, [LAYERNORM_MEAN] = mean, [LAYERNORM_RSTD] = rstd } });
     return y;
 }
 
@@ -169,8 +94,10 @@ static int dropout(const struct emitter *e, int x, enum dropout_place place)
                                          .seed = e->b->seed,
                                          .place = dropout_place(e, place),
                                          .seq_len = e->b->seq_len },
-                         .in = { x, e->b->program->ports.samples, e->b->parts.rows },
-                         .out = { y } });
+                         .in = { [DROPOUT_X] = x,
+                                 [DROPOUT_SAMPLE] = e->b->program->ports.samples,
+                                 [DROPOUT_OFFSET] = e->b->parts.rows },
+                         .out = { [DROPOUT_Y] = y } });
     return y;
 }
 
@@ -178,7 +105,8 @@ static int residual_add(const struct emitter *e, int x, int delta)
 {
     int sum = value(e, x, cols_of(e, x), dtype_of(e, x));
 
-    emit(e, (struct op){ .kind = OP_ADD, .in = { x, delta }, .out = { sum } });
+    emit(e, (struct op){
+                .kind = OP_ADD, .in = { [ADD_A] = x, [ADD_B] = delta }, .out = { [ADD_Y] = sum } });
     return sum;
 }
 
@@ -261,7 +189,7 @@ static int attention_over_cache(const struct emitter *e, struct heads heads)
                                  [ATTENTION_CACHED_HEAD_OFFSET] = b->parts.heads,
                                  [ATTENTION_CACHED_SEGMENT] = ports->segment,
                                  [ATTENTION_CACHED_SEGMENTS] = ports->segments },
-                         .out = { out } });
+                         .out = { [ATTENTION_CACHED_OUT] = out } });
     return out;
 }
 
@@ -278,8 +206,8 @@ static int whole_heads(const struct emitter *e, int qkv)
     attributes.group = e->tp / e->b->spec->n_kv_heads;
     emit(e, (struct op){ .kind = OP_GATHER_HEADS,
                          .attributes = attributes,
-                         .in = { qkv },
-                         .out = { whole },
+                         .in = { [GATHER_HEADS_QKV] = qkv },
+                         .out = { [GATHER_HEADS_OUT] = whole },
                          .stream = STREAM_TP });
     return whole;
 }
@@ -347,7 +275,9 @@ static int feed_forward(const struct emitter *e, int x)
     int wide = adapted(e, up, x, linear(e, x, weight_of(e, up), bias_of(e, up)));
     int y = value(e, wide, s->ffn_size / e->tp, e->b->dtype);
 
-    emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU, .in = { wide }, .out = { y } });
+    emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU,
+                         .in = { [OPS_FIRST] = wide },
+                         .out = { [OPS_FIRST] = y } });
     return linear_leaving(e, MODULE_DOWN, y);
 }
 
@@ -403,8 +333,9 @@ static struct routes route(const struct emitter *e, int y)
     const struct model_spec *s = e->b->spec;
     int logits = value(e, y, s->n_experts, DTYPE_F32);
 
-    emit(e, (struct op){
-                .kind = OP_LINEAR, .in = { y, weight_of(e, MODULE_ROUTER) }, .out = { logits } });
+    emit(e, (struct op){ .kind = OP_LINEAR,
+                         .in = { [LINEAR_X] = y, [LINEAR_W] = weight_of(e, MODULE_ROUTER) },
+                         .out = { [LINEAR_Y] = logits } });
     logits = enter(e, logits);
     struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
                         .expert = choices_of_layer(e, logits),
@@ -416,9 +347,13 @@ static struct routes route(const struct emitter *e, int y)
             s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch;
     emit(e, (struct op){ .kind = OP_ROUTER,
                          .attributes = attributes,
-                         .in = { logits },
-                         .out = { r.weight, r.expert, stats_of_layer(e) } });
-    emit(e, (struct op){ .kind = OP_EXPERT_ORDER, .in = { r.expert }, .out = { r.place, r.ends } });
+                         .in = { [ROUTER_LOGITS] = logits },
+                         .out = { [ROUTER_WEIGHT] = r.weight,
+                                  [ROUTER_EXPERT] = r.expert,
+                                  [ROUTER_STATS] = stats_of_layer(e) } });
+    emit(e, (struct op){ .kind = OP_EXPERT_ORDER,
+                         .in = { [EXPERT_ORDER_EXPERT] = r.expert },
+                         .out = { [EXPERT_ORDER_PLACE] = r.place, [EXPERT_ORDER_ENDS] = r.ends } });
     return r;
 }
 
@@ -427,7 +362,11 @@ static int expert_linear(const struct emitter *e, int x, int ends, int weight)
     int64_t n = e->b->program->values[weight].rows / e->b->spec->n_experts;
     int y = value(e, x, n, e->b->dtype);
 
-    emit(e, (struct op){ .kind = OP_EXPERT_LINEAR, .in = { x, ends, weight }, .out = { y } });
+    emit(e, (struct op){ .kind = OP_EXPERT_LINEAR,
+                         .in = { [EXPERT_LINEAR_X] = x,
+                                 [EXPERT_LINEAR_ENDS] = ends,
+                                 [EXPERT_LINEAR_W] = weight },
+                         .out = { [EXPERT_LINEAR_Y] = y } });
     return y;
 }
 
@@ -440,14 +379,21 @@ static int mixture(const struct emitter *e, int y)
     int64_t n_rows = e->rows * s->n_active_experts;
     int x = enter(e, y), rows = program_value(p, n_rows, s->hidden_size, e->b->dtype);
 
-    emit(e, (struct op){ .kind = OP_DISPATCH, .in = { r.place, x }, .out = { rows } });
+    emit(e, (struct op){ .kind = OP_DISPATCH,
+                         .in = { [DISPATCH_PLACE] = r.place, [DISPATCH_X] = x },
+                         .out = { [DISPATCH_Y] = rows } });
     int wide = expert_linear(e, rows, r.ends, weight_of(e, MODULE_EXPERTS_GATE_UP));
     int h = value(e, wide, s->expert_ffn_size / e->tp, e->b->dtype);
-    emit(e,
-         (struct op){ .kind = OP_EXPERT_SWIGLU, .in = { r.weight, r.place, wide }, .out = { h } });
+    emit(e, (struct op){ .kind = OP_EXPERT_SWIGLU,
+                         .in = { [EXPERT_SWIGLU_WEIGHT] = r.weight,
+                                 [EXPERT_SWIGLU_PLACE] = r.place,
+                                 [EXPERT_SWIGLU_GU] = wide },
+                         .out = { [EXPERT_SWIGLU_Y] = h } });
     int out = expert_linear(e, h, r.ends, weight_of(e, MODULE_EXPERTS_DOWN));
     int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
-    emit(e, (struct op){ .kind = OP_COMBINE, .in = { r.place, out }, .out = { sum } });
+    emit(e, (struct op){ .kind = OP_COMBINE,
+                         .in = { [COMBINE_PLACE] = r.place, [COMBINE_Y] = out },
+                         .out = { [COMBINE_X] = sum } });
     return leave(e, sum);
 }
 
@@ -479,7 +425,7 @@ static int embedding(const struct emitter *e)
                          .in = { [EMBED_INDEX] = ports->tokens,
                                  [EMBED_TABLE] = weight_of(e, MODULE_EMBEDDING),
                                  [EMBED_OFFSET] = e->b->parts.vocabulary },
-                         .out = { x } });
+                         .out = { [EMBED_X] = x } });
     x = leave(e, x);
     if (e->b->spec->position == POSITION_LEARNED) {
         int sum = value(e, x, hidden, dtype_of(e, x));
@@ -487,7 +433,7 @@ static int embedding(const struct emitter *e)
                              .in = { [EMBED_INDEX] = positions,
                                      [EMBED_TABLE] = weight_of(e, MODULE_POSITION),
                                      [EMBED_BASE] = x },
-                             .out = { sum } });
+                             .out = { [EMBED_X] = sum } });
         x = sum;
     }
     if (e->b->spec->embedding_norm) {
@@ -498,199 +444,6 @@ static int embedding(const struct emitter *e)
     return e->b->spec->embedding_dropout ? dropout(e, x, PLACE_EMBEDDING) : x;
 }
 
-/* Row lengths of the head below this count as this: torch.nn.functional.normalize's. */
-#define HEAD_ROW_MIN 1e-12
-
-/* What logits are made with: the head's weight, or that with rows of length 1. */
-struct head {
-    int weight, rows, lengths; /* rows is weight, and lengths 0, where nothing is normalised */
-};
-
-static struct head head_of(const struct emitter *e)
-{
-    struct head h = { .weight = weight_of(e, parameters_head(e->b->spec).module) };
-
-    h.rows = h.weight;
-    if (!e->b->spec->normalized_head)
-        return h;
-    h.rows = value(e, h.weight, cols_of(e, h.weight), dtype_of(e, h.weight));
-    h.lengths = value(e, h.weight, 1, DTYPE_F32);
-    emit(e, (struct op){ .kind = OP_NORMALIZE_ROWS,
-                         .attributes.eps = HEAD_ROW_MIN,
-                         .in = { h.weight },
-                         .out = { h.rows, h.lengths } });
-    return h;
-}
-
-/* Where the gradient of the head's rows goes: the parameter's, or what that is made of. */
-static int rows_gradient(const struct emitter *e, const struct head *h, int dw)
-{
-    return h->lengths && dw ? value(e, h->weight, cols_of(e, h->weight), DTYPE_F32) : dw;
-}
-
-static void emit_head_gradient(const struct emitter *e, const struct head *h, int drows, int dw)
-{
-    if (drows != dw)
-        emit(e, (struct op){ .kind = OP_NORMALIZE_ROWS_GRAD,
-                             .attributes.eps = HEAD_ROW_MIN,
-                             .in = { drows, h->weight, h->lengths },
-                             .out = { dw } });
-}
-
-/*
- * Tokens whose logits exist at a time. Each chunk adds to all of the head's gradient, so a chunk
- * must have work enough for that, and for packing the weights: a processor's caches want few logits,
- * but tokens enough; a GPU's memory takes many.
- */
-static int head_chunk(const struct emitter *e)
-{
-    int64_t logits = e->b->head_logits ? e->b->head_logits : MODEL_HEAD_LOGITS;
-    int64_t vocabulary = ceil_div(e->b->spec->vocab_size, e->tp);
-    int64_t most = e->b->head_logits ? e->rows : 1024, chunk = logits / vocabulary / 64 * 64;
-
-    return (int)min_i64(e->rows, max_i64(MODEL_HEAD_TOKENS, min_i64(most, chunk)));
-}
-
-/* ---- the vocabulary in parts ---- */
-
-/* One piece of the rows. */
-struct head_piece {
-    int x, target, weight;
-    int dx, dw; /* 0 where only the loss is wanted; dw where the head is frozen */
-    int loss;
-    enum first_mode first;
-};
-
-/*
- * The logits of a rank's tokens; what all ranks' are to be known by; their gradients, and what
- * follows from these for the rank: a summand of x's gradient, and its rows of the weight's.
- */
-static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
-{
-    struct program *p = e->b->program;
-    struct op_attributes attributes = { .vocab_size = e->b->spec->vocab_size };
-    int logits = value(e, h->x, p->values[h->weight].rows, DTYPE_F32);
-    int stats = value(e, h->x, OPS_N_STATS, DTYPE_F32);
-    int all = program_value(p, e->tp * p->values[h->x].rows, OPS_N_STATS, DTYPE_F32);
-    int dlogits = h->dx ? value(e, h->x, p->values[h->weight].rows, e->b->dtype) : 0;
-
-    emit(e, (struct op){ .kind = OP_LINEAR, .in = { h->x, h->weight }, .out = { logits } });
-    emit(e, (struct op){ .kind = OP_LOGIT_STATS,
-                         .attributes = attributes,
-                         .in = { logits, h->target, e->b->parts.vocabulary },
-                         .out = { stats } });
-    emit_tp(e, OP_ALL_GATHER, stats, all);
-    emit(e,
-         (struct op){ .kind = OP_CROSS_ENTROPY,
-                      .attributes = attributes,
-                      .in = { [CROSS_ENTROPY_LOGITS] = logits,
-                              [CROSS_ENTROPY_STATS] = all,
-                              [CROSS_ENTROPY_TARGET] = h->target,
-                              [CROSS_ENTROPY_SCALE] = p->ports.loss_scale,
-                              [CROSS_ENTROPY_OFFSET] = e->b->parts.vocabulary },
-                      .out = { [CROSS_ENTROPY_DLOGITS] = dlogits, [CROSS_ENTROPY_LOSS] = h->loss },
-                      .first = h->first });
-    if (!h->dx)
-        return;
-    emit(e, (struct op){ .kind = OP_LINEAR_DX, .in = { dlogits, h->weight }, .out = { h->dx } });
-    if (h->dw)
-        emit(e, (struct op){ .kind = OP_LINEAR_DW,
-                             .in = { dlogits, h->x },
-                             .out = { h->dw },
-                             .first = h->first });
-}
-
-/* Piece by piece, so that the logits never exist whole. */
-static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx, int dw, int loss)
-{
-    struct program *p = e->b->program;
-    int64_t cols = cols_of(e, x), chunk = head_chunk(e);
-
-    for (int64_t row = 0; row < e->rows; row += chunk) {
-        int64_t n = min_i64(chunk, e->rows - row);
-
-        emit_head_piece(e, &(struct head_piece){
-                               .x = program_view(p, x, row * cols, n, cols, cols),
-                               .target = program_view(p, p->ports.targets, row, n, 1, 1),
-                               .weight = weight,
-                               .dx = dx ? program_view(p, dx, row * cols, n, cols, cols) : 0,
-                               .dw = dw,
-                               .loss = loss,
-                               .first = row ? FIRST_NEVER : FIRST_MICRO_BATCH,
-                           });
-    }
-}
-
-/* Returns the gradient of x, or, of what x was gathered from. */
-static int train_end(const struct emitter *e, int x)
-{
-    struct program *p = e->b->program;
-    struct head h = head_of(e);
-    int dx = value(e, x, cols_of(e, x), e->b->dtype);
-    int dw = program_add_gradient(p, program_parameter_of(p, h.weight));
-    int drows = rows_gradient(e, &h, dw);
-
-    if (e->tp > 1) {
-        memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
-        p->values[dx].spread[axes_tensor()] = SPREAD_PARTIAL;
-        emit_head_pieces(e, x, h.rows, dx, drows, p->ports.loss);
-        emit_head_gradient(e, &h, drows, dw);
-        /* Summed here, so that the rank's rows are all that the backward finds. */
-        return leave(e, dx);
-    }
-    emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
-                         .attributes.chunk = head_chunk(e),
-                         .in = { x, h.rows, p->ports.targets, p->ports.loss_scale },
-                         .out = { dx, drows, p->ports.loss } });
-    emit_head_gradient(e, &h, drows, dw);
-    return dx;
-}
-
-static void evaluate_end(const struct emitter *e, int x)
-{
-    struct program *p = e->b->program;
-
-    int rows = head_of(e).rows;
-
-    if (e->tp > 1) {
-        emit_head_pieces(e, x, rows, 0, 0, p->ports.eval_loss);
-        return;
-    }
-    emit(e, (struct op){ .kind = OP_HEAD_LOSS,
-                         .attributes.chunk = head_chunk(e),
-                         .in = { x, rows, p->ports.targets },
-                         .out = { p->ports.eval_loss } });
-}
-
-/* Each rank's part of the columns, [n x c], one after the other: [tp n x c]. */
-static void gather_parts(const struct emitter *e, int own, int all)
-{
-    struct program *p = e->b->program;
-    int64_t n = p->values[own].rows * p->values[own].cols;
-
-    emit_tp(e, OP_ALL_GATHER, program_view(p, own, 0, 1, n, n),
-            program_view(p, all, 0, 1, e->tp * n, e->tp * n));
-}
-
-static void logits_end(const struct emitter *e, int x)
-{
-    struct program *p = e->b->program;
-    int64_t n = e->b->n_sequences;
-    int rows = program_value(p, n, cols_of(e, x), e->b->dtype), head = head_of(e).rows;
-    int64_t own = p->values[head].rows; /* of the vocabulary */
-
-    if (!p->ports.logits) {
-        p->ports.last_rows = program_cell(p, ROLE_SCALAR, "last_rows", n, 1, DTYPE_I32);
-        p->ports.logits = program_cell(p, ROLE_SCALAR, "logits", e->tp * n, own, DTYPE_F32);
-    }
-    emit(e,
-         (struct op){ .kind = OP_SELECT_ROWS, .in = { x, p->ports.last_rows }, .out = { rows } });
-    int logits = e->tp > 1 ? program_value(p, n, own, DTYPE_F32) : p->ports.logits;
-    emit(e, (struct op){ .kind = OP_LINEAR, .in = { rows, head }, .out = { logits } });
-    if (e->tp > 1)
-        gather_parts(e, logits, p->ports.logits);
-}
-
 static void stream_end(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
@@ -698,8 +451,8 @@ static void stream_end(const struct emitter *e, int x)
     if (!p->ports.stream)
         p->ports.stream = program_cell(p, ROLE_SCALAR, "stream", e->rows, cols_of(e, x), DTYPE_F32);
     emit(e, (struct op){ .kind = OP_ACCUMULATE,
-                         .in = { x },
-                         .out = { p->ports.stream },
+                         .in = { [ACCUMULATE_X] = x },
+                         .out = { [ACCUMULATE_Y] = p->ports.stream },
                          .first = FIRST_ALWAYS });
 }
 
@@ -717,16 +470,22 @@ void model_score(struct model_builder *builder, int function, int n_rows)
     p->ports.stats =
         program_cell(p, ROLE_SCALAR, "stats", (int64_t)tp * n_rows, OPS_N_STATS, DTYPE_F32);
     emit(&e, (struct op){
-                 .kind = OP_SELECT_ROWS, .in = { p->ports.stream, p->ports.asked }, .out = { x } });
+                 .kind = OP_SELECT_ROWS,
+                 .in = { [SELECT_ROWS_X] = p->ports.stream, [SELECT_ROWS_INDEX] = p->ports.asked },
+                 .out = { [SELECT_ROWS_Y] = x } });
     x = norm(&e, MODULE_FINAL_NORM, x, builder->dtype);
-    int head = head_of(&e).rows;
+    int head = logits_rows(&e);
     int logits = program_value(p, n_rows, p->values[head].rows, DTYPE_F32);
     int stats = tp > 1 ? program_value(p, n_rows, OPS_N_STATS, DTYPE_F32) : p->ports.stats;
-    emit(&e, (struct op){ .kind = OP_LINEAR, .in = { x, head }, .out = { logits } });
+    emit(&e, (struct op){ .kind = OP_LINEAR,
+                          .in = { [LINEAR_X] = x, [LINEAR_W] = head },
+                          .out = { [LINEAR_Y] = logits } });
     emit(&e, (struct op){ .kind = OP_LOGIT_STATS,
                           .attributes.vocab_size = builder->spec->vocab_size,
-                          .in = { logits, p->ports.hoped, builder->parts.vocabulary },
-                          .out = { stats } });
+                          .in = { [LOGIT_STATS_LOGITS] = logits,
+                                  [LOGIT_STATS_TARGET] = p->ports.hoped,
+                                  [LOGIT_STATS_OFFSET] = builder->parts.vocabulary },
+                          .out = { [LOGIT_STATS_STATS] = stats } });
     if (tp > 1)
         emit_tp(&e, OP_ALL_GATHER, stats, p->ports.stats);
 }
@@ -761,11 +520,11 @@ struct model_part model_forward(struct model_builder *builder, int function,
     part.value = x;
     x = enter(&e, x);
     if (end == MODEL_TRAIN)
-        part.gradient = train_end(&e, x);
+        part.gradient = logits_train(&e, x);
     else if (end == MODEL_EVALUATE)
-        evaluate_end(&e, x);
+        logits_evaluate(&e, x);
     else
-        logits_end(&e, x);
+        logits_last(&e, x);
     return part;
 }
 

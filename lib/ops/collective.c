@@ -6,20 +6,20 @@
 /* What a gather joins, or what a reduce_scatter leaves: parts of rows, or of a flat cell. */
 static enum spread parts_of(const struct spread_query *q)
 {
-    return q->op->in[0].cols == q->op->out[0].cols ? SPREAD_ROWS : SPREAD_COLS;
+    return q->op->in[OPS_FIRST].cols == q->op->out[OPS_FIRST].cols ? SPREAD_ROWS : SPREAD_COLS;
 }
 
 /* Over its own axis an op wants and gives this; over others what it moves lies as it did. */
 static int spread_over_axis(const struct spread_query *q, enum spread wanted, enum spread result)
 {
-    spread_give_all(q, q->on_axis ? result : q->in[0]);
+    spread_give_all(q, q->on_axis ? result : q->in[OPS_FIRST]);
     return q->on_axis ? spread_want(q, 0, wanted) : 0;
 }
 
 /* A whole is its parts' rows, one below the other, or, of one row, its columns. */
 static int check_parts(const struct op_shape *op, struct err *err)
 {
-    const struct tensor *in = &op->in[0], *out = &op->out[0];
+    const struct tensor *in = &op->in[OPS_FIRST], *out = &op->out[OPS_FIRST];
     const struct op_info *info = op_info(op->kind);
 
     if (in->cols == out->cols)
@@ -30,7 +30,7 @@ static int check_parts(const struct op_shape *op, struct err *err)
                        (long long)out->cols);
     if (in->rows != 1)
         return err_set(err, ERR_FAILED, "%s: %s has %lld rows, wanted 1 or equal columns",
-                       info->name, info->inputs[0].name, (long long)in->rows);
+                       info->name, info->inputs[OPS_FIRST].name, (long long)in->rows);
     return 0;
 }
 
@@ -87,7 +87,7 @@ static int reduce_scatter_spread(const struct spread_query *q)
 /* Each rank adds its summands of what it gets. */
 static double sums_of_parts_flops(const struct op_shape *op)
 {
-    return (double)(tensor_elements(&op->in[0]) - tensor_elements(&op->out[0]));
+    return (double)(tensor_elements(&op->in[OPS_FIRST]) - tensor_elements(&op->out[OPS_FIRST]));
 }
 
 /* The summands of a sum have its gradient: all of it, also where each rank has its rows alone. */

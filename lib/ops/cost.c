@@ -12,7 +12,7 @@ double op_flops(const struct op_shape *op)
     const struct op_info *info = op_info(op->kind);
 
     return info->flops ? info->flops(op)
-                       : info->flops_per_element * (double)tensor_elements(&op->in[0]);
+                       : info->flops_per_element * (double)tensor_elements(&op->in[OPS_FIRST]);
 }
 
 static double tensor_moved(const struct tensor *t, unsigned flags)

@@ -25,7 +25,7 @@ static int norm_after(const struct program *p, const struct function *f, int i)
         const struct op_fusion *fusion = op_info(kind)->fusion;
 
         if (reads(p, &f->ops[j], sum))
-            return fusion && fusion->norm == kind && f->ops[j].in[0] == sum ? j : -1;
+            return fusion && fusion->norm == kind && f->ops[j].in[OPS_FIRST] == sum ? j : -1;
     }
     return -1;
 }
@@ -37,8 +37,8 @@ static struct op fused(const struct op *add, const struct op *norm)
 
     op.kind = info->fusion->fused;
     memset(op.in, 0, sizeof op.in);
-    op.in[0] = add->in[ADD_A];
-    op.in[1] = add->in[ADD_B];
+    op.in[ADD_A] = add->in[ADD_A];
+    op.in[ADD_B] = add->in[ADD_B];
     for (int k = 1; k < info->n_inputs; k++)
         op.in[k + 1] = norm->in[k];
     op.out[info->n_outputs] = add->out[ADD_Y];
@@ -54,8 +54,8 @@ int fuse(struct program *program, int function)
         int j = f->ops[i].kind == OP_ADD ? norm_after(program, f, i) : -1;
 
         /* The fused op's delta and output are of one dtype. */
-        if (j < 0 ||
-            program->values[f->ops[i].in[ADD_B]].dtype != program->values[f->ops[j].out[0]].dtype)
+        if (j < 0 || program->values[f->ops[i].in[ADD_B]].dtype !=
+                         program->values[f->ops[j].out[OPS_FIRST]].dtype)
             continue;
         f->ops[j] = fused(&f->ops[i], &f->ops[j]);
         memmove(f->ops + i, f->ops + i + 1, sizeof *f->ops * (size_t)(f->n_ops - i - 1));
@@ -86,9 +86,9 @@ static int *copy_for(const struct program *p, const struct function *f, int n,
 {
     for (int i = n - 1; i >= 0; i--) {
         int *copy = cast_output(&f->ops[i]);
-        int dy = f->ops[i].in[0];
+        int dy = f->ops[i].in[OPS_FIRST];
 
-        if (copy && f->ops[i].out[0] == cast->in[CAST_X])
+        if (copy && f->ops[i].out[OPS_FIRST] == cast->in[CAST_X])
             return *copy || p->values[dy].dtype != p->values[cast->out[CAST_Y]].dtype ? NULL : copy;
     }
     return NULL;

@@ -36,8 +36,8 @@ static void emit_gather(struct program *p, int function, const struct bucket *b)
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_GATHER,
                                .attributes.axis = axes_shard(),
-                               .in = { b->own_weights },
-                               .out = { b->weights },
+                               .in = { [ALL_GATHER_SHARD] = b->own_weights },
+                               .out = { [ALL_GATHER_FULL] = b->weights },
                                .phase = PHASE_F,
                                .stream = STREAM_DP_GATHER,
                                .layer = -1 });

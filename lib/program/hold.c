@@ -168,8 +168,8 @@ static struct op gather_op(const struct holding *h, int bucket, int gathered, en
 {
     return (struct op){ .kind = OP_ALL_GATHER,
                         .attributes.axis = axes_shard(),
-                        .in = { h->program->buckets[bucket].own_weights },
-                        .out = { gathered },
+                        .in = { [ALL_GATHER_SHARD] = h->program->buckets[bucket].own_weights },
+                        .out = { [ALL_GATHER_FULL] = gathered },
                         .phase = phase,
                         .stream = STREAM_DP_GATHER,
                         .layer = -1 };

@@ -55,8 +55,9 @@ static int fit(const struct program *p, int in, int out)
 /* Does the op that touches the value last write over it? */
 static int is_overlaid(const struct overlay *o, const struct op *op, int value)
 {
-    return op_info(op->kind)->outputs[0].flags & OPERAND_IN_PLACE && op->in[0] == value &&
-           fit(o->program, value, op->out[0]) && (!o->by[value] || o->by[value] == op->out[0]);
+    return op_info(op->kind)->outputs[OPS_FIRST].flags & OPERAND_IN_PLACE &&
+           op->in[OPS_FIRST] == value && fit(o->program, value, op->out[OPS_FIRST]) &&
+           (!o->by[value] || o->by[value] == op->out[OPS_FIRST]);
 }
 
 static void look_at(struct overlay *o, int function)
@@ -75,7 +76,7 @@ static void look_at(struct overlay *o, int function)
             continue;
         const struct op *last = &f->ops[o->last[id]];
         if (is_overlaid(o, last, id))
-            o->by[id] = last->out[0];
+            o->by[id] = last->out[OPS_FIRST];
         else
             o->is_needed[id] = 1;
     }

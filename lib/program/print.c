@@ -137,11 +137,13 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
     print_list(p, op->in, info->inputs, n_in, out);
     if (op_is_collective(op->kind))
         str_printf(out, "  over %s", axis_name(op->attributes.axis));
-    if (n_out && p->values[op->out[0]].over)
+    if (n_out && p->values[op->out[OPS_FIRST]].over)
         str_add(out, "  in place");
     pad_to(out, start, 76);
     str_add(out, "  ");
-    int shown = !n_out ? op->in[0] : op->out[0] ? op->out[0] : op->out[n_out - 1];
+    int shown = !n_out               ? op->in[OPS_FIRST]
+                : op->out[OPS_FIRST] ? op->out[OPS_FIRST]
+                                     : op->out[n_out - 1];
     print_shape(p, shown, out);
     if (accumulates(p, op) && op->first != FIRST_MICRO_BATCH)
         str_add(out, op->first == FIRST_ALWAYS ? "  from zero" : "  onto what is there");

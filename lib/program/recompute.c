@@ -110,18 +110,18 @@ static struct op without_kept(const struct remake *r, struct op op)
     memset(part.in, 0, sizeof part.in);
     if (is_kept(r, sum)) {
         part.kind = parts->norm;
-        part.in[0] = sum;
+        part.in[OPS_FIRST] = sum;
         for (int k = 1; k < op_info(parts->norm)->n_inputs; k++)
             part.in[k] = op.in[k + 1];
         part.out[at] = 0;
         return part;
     }
-    if (is_kept(r, op.out[0])) {
+    if (is_kept(r, op.out[OPS_FIRST])) {
         memset(part.out, 0, sizeof part.out);
         part.kind = OP_ADD;
         part.attributes.eps = 0;
-        part.in[ADD_A] = op.in[0];
-        part.in[ADD_B] = op.in[1];
+        part.in[ADD_A] = op.in[ADD_A];
+        part.in[ADD_B] = op.in[ADD_B];
         part.out[ADD_Y] = sum;
         return part;
     }

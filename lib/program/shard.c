@@ -429,8 +429,8 @@ static struct op reduce_op(int cell, int shard, enum first_mode first)
 {
     return (struct op){ .kind = OP_REDUCE_SCATTER,
                         .attributes.axis = axes_shard(),
-                        .in = { cell },
-                        .out = { shard },
+                        .in = { [REDUCE_SCATTER_FULL] = cell },
+                        .out = { [REDUCE_SCATTER_SHARD] = shard },
                         .phase = PHASE_W,
                         .stream = stream_of_axis(axes_shard()),
                         .first = first,
@@ -441,8 +441,8 @@ static struct op gather_op(struct program *p, int cell, int shard, enum phase ph
 {
     return (struct op){ .kind = OP_ALL_GATHER,
                         .attributes.axis = axes_shard(),
-                        .in = { shard },
-                        .out = { summed_view(p, cell, axes_shard()) },
+                        .in = { [ALL_GATHER_SHARD] = shard },
+                        .out = { [ALL_GATHER_FULL] = summed_view(p, cell, axes_shard()) },
                         .phase = phase,
                         .stream = STREAM_DP_GATHER,
                         .layer = -1 };
@@ -516,8 +516,8 @@ static void clear(const struct sharding *s, int cell, int64_t begin, int64_t end
         memcpy(p->values[zeros].spread, p->values[gap].spread, sizeof p->values[gap].spread);
         program_insert(p, function, index++,
                        &(struct op){ .kind = OP_ADD,
-                                     .in = { zeros, zeros },
-                                     .out = { gap },
+                                     .in = { [ADD_A] = zeros, [ADD_B] = zeros },
+                                     .out = { [ADD_Y] = gap },
                                      .phase = PHASE_W,
                                      .layer = -1 });
     }
@@ -546,8 +546,8 @@ static struct op all_reduce_op(int x, int y, enum mesh_axis axis, enum phase pha
 {
     return (struct op){ .kind = OP_ALL_REDUCE,
                         .attributes.axis = axis,
-                        .in = { x },
-                        .out = { y },
+                        .in = { [ALL_REDUCE_X] = x },
+                        .out = { [ALL_REDUCE_Y] = y },
                         .phase = phase,
                         .stream = stream_of_axis(axis),
                         .layer = -1 };
@@ -594,8 +594,8 @@ static void reduce_over_replicas(const struct sharding *s, int function, int ind
         later++;
     program_insert(p, function, later,
                    &(struct op){ .kind = OP_ACCUMULATE,
-                                 .in = { sum },
-                                 .out = { shard },
+                                 .in = { [ACCUMULATE_X] = sum },
+                                 .out = { [ACCUMULATE_Y] = shard },
                                  .phase = PHASE_W,
                                  .layer = -1 });
 }
@@ -664,7 +664,7 @@ static void reduce(const struct sharding *s, const struct member *list, int n,
     if (zero)
         return;
     struct op op = gather_op(p, cell, b->shards[r->use], s->early ? PHASE_U : PHASE_W);
-    b->gradients[r->use] = op.out[0];
+    b->gradients[r->use] = op.out[ALL_GATHER_FULL];
     if (s->early)
         program_insert(p, update, 0, &op);
     else

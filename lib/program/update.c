@@ -56,8 +56,8 @@ static void sum_uses(const struct update *u, const struct parameter *parameter)
 {
     for (int use = 1; use < parameter->n_gradients; use++)
         emit(u, (struct op){ .kind = OP_ACCUMULATE,
-                             .in = { parameter->gradients[use] },
-                             .out = { parameter->gradients[0] },
+                             .in = { [ACCUMULATE_X] = parameter->gradients[use] },
+                             .out = { [ACCUMULATE_Y] = parameter->gradients[0] },
                              .first = FIRST_NEVER });
 }
 
@@ -75,14 +75,16 @@ static void add_other_use(const struct update *u, int peer, int own)
     memcpy(p->values[other].spread, v.spread, sizeof v.spread);
     emit(u, (struct op){ .kind = OP_SEND,
                          .attributes = { .axis = axes_stages(), .peer = peer },
-                         .in = { own },
+                         .in = { [SEND_X] = own },
                          .stream = is_first ? STREAM_B_TO_PREVIOUS : STREAM_F_TO_NEXT });
     emit(u, (struct op){ .kind = OP_RECEIVE,
                          .attributes = { .axis = axes_stages(), .peer = peer },
-                         .out = { other },
+                         .out = { [RECEIVE_Y] = other },
                          .stream = is_first ? STREAM_F_FROM_PREVIOUS : STREAM_B_FROM_NEXT });
-    emit(u, (struct op){
-                .kind = OP_ACCUMULATE, .in = { other }, .out = { own }, .first = FIRST_NEVER });
+    emit(u, (struct op){ .kind = OP_ACCUMULATE,
+                         .in = { [ACCUMULATE_X] = other },
+                         .out = { [ACCUMULATE_Y] = own },
+                         .first = FIRST_NEVER });
 }
 
 /* sums: of all parameters, added up in their order or in that of the table. */
@@ -128,8 +130,8 @@ static int gather_sums(const struct update *u, int own, enum mesh_axis axis)
     p->values[own].spread[axis] = SPREAD_COLS;
     emit(u, (struct op){ .kind = OP_ALL_GATHER,
                          .attributes.axis = axis,
-                         .in = { own },
-                         .out = { all },
+                         .in = { [ALL_GATHER_SHARD] = own },
+                         .out = { [ALL_GATHER_FULL] = all },
                          .stream = stream_of_axis(axis) });
     return all;
 }
@@ -227,8 +229,10 @@ static void norm_of_blocks(const struct update *u, const int *order, int n, int 
         ends[k] = (int32_t)end;
     int own = program_value(p, 1, each, DTYPE_F64);
     emit(u, (struct op){ .kind = OP_SUM_RUNS,
-                         .in = { sums, table_cell(p, "norm_ends", ends, each), blocks },
-                         .out = { own } });
+                         .in = { [SUM_RUNS_X] = sums,
+                                 [SUM_RUNS_ENDS] = table_cell(p, "norm_ends", ends, each),
+                                 [SUM_RUNS_ORDER] = blocks },
+                         .out = { [SUM_RUNS_Y] = own } });
     struct axis_list model = model_axes(p);
     int all = own;
     for (int i = 0; i < model.n; i++)
@@ -264,7 +268,9 @@ static void gradient_norm(const struct update *u, const int *order, int n)
         if (q->is_copy)
             continue;
         int own = program_view(p, sums, offset, 1, blocks, blocks);
-        emit(u, (struct op){ .kind = OP_SUMSQ, .in = { q->gradients[0] }, .out = { own } });
+        emit(u, (struct op){ .kind = OP_SUMSQ,
+                             .in = { [SUMSQ_X] = q->gradients[0] },
+                             .out = { [SUMSQ_SUMS] = own } });
         offset += blocks;
     }
     norm_of_blocks(u, order, n, sums, 0);
@@ -415,8 +421,8 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
 {
     for (int use = 1; use < b->n_uses; use++)
         emit(u, (struct op){ .kind = OP_ACCUMULATE,
-                             .in = { b->shards[use] },
-                             .out = { b->shards[0] },
+                             .in = { [ACCUMULATE_X] = b->shards[use] },
+                             .out = { [ACCUMULATE_Y] = b->shards[0] },
                              .first = FIRST_NEVER });
 }
 
@@ -487,8 +493,9 @@ static void shard_norm(const struct update *u, const int *order, int n)
         if (!blocks)
             continue;
         int sums = program_view(p, own, offset, 1, blocks, blocks);
-        emit(u,
-             (struct op){ .kind = OP_SUMSQ, .in = { p->buckets[i].shards[0] }, .out = { sums } });
+        emit(u, (struct op){ .kind = OP_SUMSQ,
+                             .in = { [SUMSQ_X] = p->buckets[i].shards[0] },
+                             .out = { [SUMSQ_SUMS] = sums } });
         offset += blocks;
     }
     int all = gather_sums(u, own, axes_shard());

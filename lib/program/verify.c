@@ -243,7 +243,7 @@ static int check_write(struct walk *w, const struct function *f, const struct op
     if (program_accumulates(p, op, k) && check_accumulation(w, f, op, k) < 0)
         return -1;
     if (op->kind == OP_ALL_GATHER && p->values[id].bucket) {
-        if (p->values[op->in[0]].bucket != p->values[id].bucket)
+        if (p->values[op->in[ALL_GATHER_SHARD]].bucket != p->values[id].bucket)
             return verify_complain(p, f, op, id, "is gathered from another bucket's shards",
                                    w->err);
         w->gathered[base] = p->values[id].bucket;
@@ -267,8 +267,8 @@ static int walk_function(struct walk *w, int function)
             if (op->in[k] && check_read(w, f, op, op->in[k]) < 0)
                 return -1;
         if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE) {
-            w->reduced[program_base(p, op->in[0])]++;
-            forget_started(w, op->in[0]);
+            w->reduced[program_base(p, op->in[OPS_FIRST])]++;
+            forget_started(w, op->in[OPS_FIRST]);
         }
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (op->out[k] && check_write(w, f, op, k) < 0)

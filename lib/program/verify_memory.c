@@ -178,7 +178,7 @@ static int check_output(const struct overlays *o, const struct op *op, int k)
         o->content[value] = CONTENT_OWN;
     if (!under)
         return 0;
-    if (!(op_info(op->kind)->outputs[k].flags & OPERAND_IN_PLACE) || op->in[0] != under ||
+    if (!(op_info(op->kind)->outputs[k].flags & OPERAND_IN_PLACE) || op->in[OPS_FIRST] != under ||
         o->over[under] != value || program_value_bytes(p, under) != program_value_bytes(p, value))
         return complain(o, op, op->out[k], "cannot be written over another value here");
     o->content[under] = CONTENT_OVER;

@@ -52,7 +52,7 @@ static const char *op_text(const struct checking *c, const struct replay_transfe
 {
     const struct program *p = c->replay->list[t->rank].program;
     const struct op *op = t->op;
-    int id = op->in[0] ? op->in[0] : op->out[0];
+    int id = op->in[OPS_FIRST] ? op->in[OPS_FIRST] : op->out[OPS_FIRST];
     char in[96] = "", out[96] = "", layer[24] = "", micro_batch[32] = "";
 
     if (op->layer >= 0)
@@ -62,9 +62,9 @@ static const char *op_text(const struct checking *c, const struct replay_transfe
     snprintf(text, TEXT_BYTES, "%s over %s of %zu bytes (%s) %s%s%s in %s%s%s",
              op_info(op->kind)->name, axis_name(op->attributes.axis), program_value_bytes(p, id),
              dtype_name(p->values[id].dtype),
-             op->in[0] ? verify_value_text(p, op->in[0], in, sizeof in) : "",
-             op->in[0] && op->out[0] ? " -> " : "",
-             op->out[0] ? verify_value_text(p, op->out[0], out, sizeof out) : "",
+             op->in[OPS_FIRST] ? verify_value_text(p, op->in[OPS_FIRST], in, sizeof in) : "",
+             op->in[OPS_FIRST] && op->out[OPS_FIRST] ? " -> " : "",
+             op->out[OPS_FIRST] ? verify_value_text(p, op->out[OPS_FIRST], out, sizeof out) : "",
              p->functions[t->function].name, layer, micro_batch);
     return text;
 }
@@ -125,9 +125,10 @@ static const char *differ(const struct checking *c, const struct replay_transfer
 
     if (t->op->kind != u->op->kind || t->op->attributes.group != u->op->attributes.group)
         return "other kinds of collective at one place";
-    const char *why = operands_differ(p, t->op->in[0], q, u->op->in[0], is_one_program);
+    const char *why =
+        operands_differ(p, t->op->in[OPS_FIRST], q, u->op->in[OPS_FIRST], is_one_program);
     if (!why)
-        why = operands_differ(p, t->op->out[0], q, u->op->out[0], is_one_program);
+        why = operands_differ(p, t->op->out[OPS_FIRST], q, u->op->out[OPS_FIRST], is_one_program);
     if (!why && t->micro_batch != u->micro_batch)
         why = "other micro-batches";
     if (!why && is_one_program &&
@@ -141,7 +142,7 @@ static int check_pair(const struct checking *c, const struct replay_transfer *se
 {
     const struct program *from = c->replay->list[sends->rank].program;
     const struct program *to = c->replay->list[receives->rank].program;
-    int a = sends->op->in[0], b = receives->op->out[0];
+    int a = sends->op->in[SEND_X], b = receives->op->out[RECEIVE_Y];
     const struct replay_given *x = sends->given, *y = receives->given;
 
     if (sends->micro_batch != receives->micro_batch)

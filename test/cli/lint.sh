@@ -35,7 +35,7 @@ bad() {
 }
 
 fresh
-for check in layers cycles sizes banned axes places shell; do
+for check in layers cycles sizes banned axes operands places shell; do
     expect "a good tree: $check" 0 '^[01] passed, 0 failed' "$lint" --root "$tree" $check
 done
 expect 'an unknown check' 2 'no check is named nonsense' "$lint" --root "$tree" nonsense
@@ -70,6 +70,13 @@ printf 'int size(const int *sizes)\n{\n    return sizes[AXIS_CP];\n}\n' >"$tree/
 bad 'an axis by its name in a pass' axes 'lib/program/update.c:3: an axis by its name'
 sed -i 's/AXIS_CP/axes_stages()/' "$tree/lib/program/update.c"
 expect 'and by what it divides' 0 '' "$lint" --root "$tree" axes
+fresh
+printf 'int first(const struct op *op)\n{\n    return op->in[0];\n}\n' >>"$tree/lib/ops/two.c"
+bad 'an operand by its number' operands 'lib/ops/two.c:11: an operand by its number'
+sed -i 's/in\[0\]/in[LINEAR_X]/' "$tree/lib/ops/two.c"
+expect 'and by its name' 0 '' "$lint" --root "$tree" operands
+printf 'struct op op = { .kind = OP_SCALE, .in = { x }, .out = { [SCALE_Y] = y } };\n' >>"$tree/lib/ops/two.c"
+bad 'operands in a list without names' operands 'lib/ops/two.c:13: an operand by its number'
 fresh
 echo '#include <cuda_runtime.h>' >>"$tree/lib/ops/two.c"
 bad 'CUDA in lib' layers 'belong in cuda/'

@@ -1,0 +1,95 @@
+/*
+ * emitter_impl.h - what emits a chunk's forward, and what every part of it is made with
+ *
+ * Values are named by ids of the program. Functions here append ops to the emitter's function, and
+ * return the value that the last one gives.
+ */
+#ifndef MODEL_EMITTER_IMPL_H
+#define MODEL_EMITTER_IMPL_H
+
+#include "layout/axes.h"
+#include "model/model.h"
+
+struct emitter {
+    struct model_builder *b;
+    int function, layer;
+    int64_t rows; /* of a micro-batch */
+    int tp;       /* ranks that divide heads, feed-forward and vocabulary */
+    enum model_end end;
+};
+
+/* A module's weight or bias, of the layer at hand where layers have it; 0 if there is none. */
+static inline int parameter(const struct emitter *e, enum module_id module, enum module_part part)
+{
+    int at = model_parameter(e->b, parameters_id(e->b->spec, module, part, e->layer));
+
+    return at < 0 ? 0 : e->b->program->parameters[at].weight;
+}
+
+static inline int weight_of(const struct emitter *e, enum module_id module)
+{
+    return parameter(e, module, PART_WEIGHT);
+}
+
+static inline int bias_of(const struct emitter *e, enum module_id module)
+{
+    return parameter(e, module, PART_BIAS);
+}
+
+/* With as many rows as v has. */
+static inline int value(const struct emitter *e, int v, int64_t cols, enum dtype dtype)
+{
+    return program_value(e->b->program, e->b->program->values[v].rows, cols, dtype);
+}
+
+static inline void emit(const struct emitter *e, struct op op)
+{
+    op.phase = PHASE_F;
+    op.layer = e->layer;
+    program_emit(e->b->program, e->function, &op);
+}
+
+static inline int64_t cols_of(const struct emitter *e, int v)
+{
+    return e->b->program->values[v].cols;
+}
+
+static inline enum dtype dtype_of(const struct emitter *e, int v)
+{
+    return e->b->program->values[v].dtype;
+}
+
+/* ---- tensor parallel ---- */
+
+static inline void emit_tp(const struct emitter *e, enum op_kind kind, int x, int y)
+{
+    emit(e, (struct op){ .kind = kind,
+                         .attributes.axis = axes_tensor(),
+                         .in = { [OPS_FIRST] = x },
+                         .out = { [OPS_FIRST] = y },
+                         .stream = STREAM_TP });
+}
+
+/* All rows of x, for what is divided. */
+static inline int enter(const struct emitter *e, int x)
+{
+    if (e->tp == 1 || !e->b->sequence_parallel)
+        return x;
+    int all = program_value(e->b->program, e->rows, cols_of(e, x), dtype_of(e, x));
+    emit_tp(e, OP_ALL_GATHER, x, all);
+    return all;
+}
+
+/* The sum over ranks of what has been divided: the rank's rows of it, or all. */
+static inline int leave(const struct emitter *e, int x)
+{
+    int64_t rows = e->b->sequence_parallel ? e->rows / e->tp : e->rows;
+
+    if (e->tp == 1)
+        return x;
+    int sum = program_value(e->b->program, rows, cols_of(e, x), dtype_of(e, x));
+    emit_tp(e, e->b->sequence_parallel ? OP_REDUCE_SCATTER : OP_ALL_REDUCE, x, sum);
+    return sum;
+}
+
+#endif
