@@ -5,12 +5,15 @@
 
 #include "base/err.h"
 
-/* In the order of sums: the axis of shards first, its replicas next. */
+/*
+ * In the order of sums: the axis of shards first, its replicas next. Where several axes have the
+ * same roles, axes_tensor, axes_experts and axes_stages are the first of them.
+ */
 static const struct row {
     enum mesh_axis axis;
     enum axis_role role[2]; /* by enum parameter_kind */
     const char *places;
-} rows[N_AXES] = {
+} rows[] = {
     { AXIS_DP, { SPLITS_TOKENS, SPLITS_TOKENS }, "replicas" },
     { AXIS_REPLICA, { SPLITS_TOKENS, SPLITS_TOKENS }, "groups" },
     { AXIS_CP, { SPLITS_TOKENS, SPLITS_TOKENS }, "parts" },
@@ -18,6 +21,7 @@ static const struct row {
     { AXIS_TP, { SPLITS_MODEL, SPLITS_MODEL }, "shards" },
     { AXIS_PP, { SPLITS_LAYERS, SPLITS_LAYERS }, "stages" },
 };
+_Static_assert(sizeof rows / sizeof *rows == N_AXES, "each axis has a row");
 
 static const struct row *row_of(enum mesh_axis axis)
 {

@@ -39,6 +39,8 @@ struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum para
 /*
  * The one axis over which ZeRO shards; which divides the matrices of every layer (tensor parallel);
  * which divides experts alone; and which divides layers (the pipeline's stages).
+ * Parameters are divided over the second and the third alone (config/parameters.h, model/declare.c):
+ * ranks of a further axis of the model hold all of each, until these ask for that axis, too.
  */
 enum mesh_axis axes_shard(void);
 enum mesh_axis axes_tensor(void);

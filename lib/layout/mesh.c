@@ -7,11 +7,15 @@
 
 static const enum mesh_axis fastest_first[] = { AXIS_TP, AXIS_CP,      AXIS_EP,
                                                 AXIS_DP, AXIS_REPLICA, AXIS_PP };
+_Static_assert(sizeof fastest_first / sizeof *fastest_first == N_AXES,
+               "each axis has its place in the order of world ranks");
 
 struct mesh mesh_data_parallel(int dp_size)
 {
-    struct mesh mesh = { { 1, 1, 1, 1, 1, 1 } };
+    struct mesh mesh;
 
+    for (int axis = 0; axis < N_AXES; axis++)
+        mesh.size[axis] = 1;
     mesh.size[AXIS_DP] = dp_size;
     return mesh;
 }

@@ -3,6 +3,7 @@
  *
  * Each family file gives a table by kind, of its own rows; this is the list of them.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "ops/family_impl.h"
@@ -69,14 +70,34 @@ SAME_PLACE(HEAD_CROSS_ENTROPY_W, HEAD_LOSS_W);
 SAME_PLACE(HEAD_CROSS_ENTROPY_TARGET, HEAD_LOSS_TARGET);
 SAME_PLACE(CROSS_ENTROPY_LOGITS, LOGIT_STATS_LOGITS);
 
-const struct op_info *op_info(enum op_kind kind)
+/* NULL where no table lists the kind. */
+static const struct op_info *row_of(enum op_kind kind)
 {
     CHECK((unsigned)kind < N_OP_KINDS);
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (families[i][kind])
             return families[i][kind];
-    CHECK(!"a kind with a row");
     return NULL;
+}
+
+/* A kind's name is its row's: without one, what is known is where it stands in ops.h. */
+static _Noreturn void refuse_kind_without_row(enum op_kind kind)
+{
+    const struct op_info *before = kind > 0 ? row_of((enum op_kind)(kind - 1)) : NULL;
+    char text[128];
+
+    snprintf(text, sizeof text, "op kind %d (behind %s in ops/ops.h) has a row in a family's table",
+             (int)kind, before ? before->name : "no other");
+    check_failed(text, __FILE__, __LINE__);
+}
+
+const struct op_info *op_info(enum op_kind kind)
+{
+    const struct op_info *row = row_of(kind);
+
+    if (!row)
+        refuse_kind_without_row(kind);
+    return row;
 }
 
 enum op_kind op_find(const char *name)
@@ -106,7 +127,11 @@ const char *space_name(enum space space)
 
 const char *axis_name(enum mesh_axis axis)
 {
-    static const char *const names[N_AXES] = { "dp", "tp", "pp", "cp", "ep", "replica" };
+    static const char *const names[] = {
+        [AXIS_DP] = "dp", [AXIS_TP] = "tp", [AXIS_PP] = "pp",
+        [AXIS_CP] = "cp", [AXIS_EP] = "ep", [AXIS_REPLICA] = "replica",
+    };
 
+    _Static_assert(sizeof names / sizeof *names == N_AXES, "each axis has a name");
     return names[axis];
 }

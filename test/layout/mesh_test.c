@@ -19,6 +19,7 @@ static int rank_at(const struct mesh *mesh, const int *coordinates)
                                                     AXIS_EP, AXIS_CP,      AXIS_TP };
     int rank = 0;
 
+    _Static_assert(sizeof slowest_first / sizeof *slowest_first == N_AXES, "each axis has a place");
     for (int i = 0; i < N_AXES; i++)
         rank = rank * mesh->size[slowest_first[i]] + coordinates[slowest_first[i]];
     return rank;
@@ -50,6 +51,21 @@ static void check_rank(const struct mesh *mesh, int rank)
     }
 }
 
+/* Two ranks on one axis, one on each other. */
+static void every_axis_alone(void **state)
+{
+    (void)state;
+    for (int axis = 0; axis < N_AXES; axis++) {
+        struct mesh mesh = mesh_data_parallel(1);
+
+        mesh.size[axis] = 2;
+        assert_int_equal(mesh_world_size(&mesh), 2);
+        for (int rank = 0; rank < 2; rank++)
+            check_rank(&mesh, rank);
+        assert_int_equal(mesh_coordinate(&mesh, 1, (enum mesh_axis)axis), 1);
+    }
+}
+
 static void every_mesh(void **state)
 {
     struct mesh mesh;
@@ -62,12 +78,11 @@ static void every_mesh(void **state)
                 for (int cp = 1; dp * tp * pp * cp <= WORLD_MAX; cp++) {
                     int replica = dp % 2 ? 1 : 2; /* dp / 2 in each of two groups */
 
-                    mesh = (struct mesh){ .size = { [AXIS_DP] = dp / replica,
-                                                    [AXIS_REPLICA] = replica,
-                                                    [AXIS_TP] = tp,
-                                                    [AXIS_PP] = pp,
-                                                    [AXIS_CP] = cp,
-                                                    [AXIS_EP] = 1 } };
+                    mesh = mesh_data_parallel(dp / replica);
+                    mesh.size[AXIS_REPLICA] = replica;
+                    mesh.size[AXIS_TP] = tp;
+                    mesh.size[AXIS_PP] = pp;
+                    mesh.size[AXIS_CP] = cp;
                     assert_int_equal(mesh_world_size(&mesh), dp * tp * pp * cp);
                     assert_int_equal(mesh_data_size(&mesh), dp);
                     for (int rank = 0; rank < mesh_world_size(&mesh); rank++)
@@ -80,15 +95,11 @@ static void every_mesh(void **state)
 /* Neighbours in the world talk over tp. */
 static void tp_is_fastest(void **state)
 {
-    struct mesh mesh = { .size = { [AXIS_DP] = 3,
-                                   [AXIS_TP] = 2,
-                                   [AXIS_PP] = 2,
-                                   [AXIS_CP] = 1,
-                                   [AXIS_EP] = 1,
-                                   [AXIS_REPLICA] = 1 } };
+    struct mesh mesh = mesh_data_parallel(3);
     int ranks[3];
 
     (void)state;
+    mesh.size[AXIS_TP] = mesh.size[AXIS_PP] = 2;
     mesh_group(&mesh, 9, AXIS_TP, ranks);
     assert_int_equal(ranks[0], 8);
     assert_int_equal(ranks[1], 9);
@@ -114,6 +125,7 @@ static void data_parallel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_axis_alone),
         cmocka_unit_test(every_mesh),
         cmocka_unit_test(tp_is_fastest),
         cmocka_unit_test(data_parallel),
