@@ -12,6 +12,7 @@ SANITIZE ?=
 FUZZ_SECONDS ?= 60
 FUZZ_RUNS ?= 10000000
 TEST_JOBS ?= 2
+TIMES = build/ci
 ifeq ($(origin CC),default)
 CC = gcc
 endif
@@ -181,18 +182,19 @@ test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS) $(NVML_STUB)
 # One process a core, unless this make was told how many.
 PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
+# build/ci/TIER.times has seconds, and seconds of CPU, of each test; test/TIMES is made of them.
 # A test that doesn't build is a failed test, not the end of all others: hence -k, and the runner is
 # given every name that ought to be there.
 test:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) -k test-build || true
-	@scripts/test-runner --jobs $(TEST_JOBS) $(TESTS) $(FUZZERS) $(wildcard test/cli/*.sh)
+	@scripts/test-runner --jobs $(TEST_JOBS) --times $(TIMES)/test.times $(TESTS) $(FUZZERS) $(wildcard test/cli/*.sh)
 
 # The GPU part for one kind of GPU, the folder of `make dist`, and what of it can be tried without one.
 test-cuda:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) CUDA=1 CUDA_ARCH=90a dist $(EMULATED_PROGRAMS)
-	@scripts/test-runner --jobs 1 $(wildcard test/dist/*.sh)
+	@scripts/test-runner --jobs $(TEST_JOBS) --times $(TIMES)/cuda.times $(wildcard test/dist/*.sh)
 
 test-oracle:
 	@scripts/bootstrap
@@ -205,7 +207,7 @@ ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g1'
 asan:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(ASAN) test-build || true
-	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(ASAN_SOURCES:%.c=build/asan/%) \
+	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/asan.times $(ASAN_SOURCES:%.c=build/asan/%) \
 	    $(FUZZ_SOURCES:%.c=build/asan/%)
 
 # Only where threads meet: the pool, communicators and their worker, collectives and the ops that wait for them, the
@@ -217,7 +219,7 @@ TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%) || true
-	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized $(TSAN_SOURCES:%.c=build/tsan/%)
+	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/tsan.times $(TSAN_SOURCES:%.c=build/tsan/%)
 
 FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-fsanitize=fuzzer \
     CFLAGS='-O1 -g1' CC=clang

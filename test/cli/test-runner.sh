@@ -36,4 +36,15 @@ expect 'nothing to run' 0 '^0 passed, 0 failed$' $runner
 expect 'an unknown option' 2 'unknown option --fast' $runner --fast
 expect 'all together, three at a time' 1 '^6 passed, 6 failed, 2 skipped$' $runner --jobs 3 --timeout 1 \
     "$at/good" "$at/bad" "$at/skipped" "$at/crash" "$at/hang" "$at/empty" "$at/shell" "$at/liar"
+
+# Lists of times are written and read as one: seconds, seconds of CPU, name.
+# shellcheck disable=SC2016 # the program's own variable
+program busy 'i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done; echo "ok one"'
+program idle 'sleep 0.7; echo "ok one"'
+expect 'times are written' 0 '^2 passed' $runner --times "$dir/new/times" "$at/busy" "$at/idle"
+expect 'with those of the CPU' 0 '^[0-9.]+ 0\.[1-9] test/unit/busy$|^[0-9.]+ [1-9][0-9]*\.[0-9] test/unit/busy$' cat "$dir/new/times"
+expect 'of which waiting takes none' 0 '^[0-9.]+ 0\.0 test/unit/idle$' cat "$dir/new/times"
+printf '%s\n' '# longest first' '9.0 1.0 test/unit/skipped' '5.5 1.0 test/unit/good' >"$dir/order"
+expect 'the longest come first, the unknown last' 0 '^ *skipped good busy $' sh -c \
+    "'$runner' --jobs 1 --order '$dir/order' '$at/busy' '$at/good' '$at/skipped' | sed -n 's|^  ok *test/unit/\([a-z]*\) .*|\1|p' | tr '\n' ' '"
 finish
