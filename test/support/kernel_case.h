@@ -45,8 +45,9 @@ void case_run(const struct op_shape *op, int n_threads, int first);
 int case_has_bf16(void);
 
 /*
- * Call tests() with each of LMTRAIN_CPU_ISA's values, each in a process of its own; those that the
- * machine lacks stand for its best. Returns the sum of failures.
+ * Call tests() with each of LMTRAIN_CPU_ISA's values that this machine has, each in a process of its
+ * own: another would be its best once more. On a GPU with each of them, for they come with an order
+ * of the emulated GPU's threads. Returns the sum of failures.
  */
 int case_each_isa(int (*tests)(void));
 
