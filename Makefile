@@ -25,7 +25,8 @@ include mk/cuda.mk
 
 # ---- sources -------------------------------------------------------------------------------------
 
-LIB_SOURCES := $(sort $(wildcard lib/*/*.c lib/*/*/*.c))
+LIB_MODULES ?= *
+LIB_SOURCES := $(sort $(wildcard $(foreach module,$(LIB_MODULES),lib/$(module)/*.c lib/$(module)/*/*.c)))
 CMD_SOURCES := $(sort $(wildcard cmd/lmtrain/*.c))
 CUDA_TEST_SOURCES := $(sort $(wildcard test/cuda/*_test.c))
 TEST_SOURCES := $(sort $(filter-out $(CUDA_TEST_SOURCES),$(wildcard test/*/*_test.c)))
@@ -173,11 +174,11 @@ FUZZ_DRIVER = $(if $(findstring fuzzer,$(SANITIZE)),,$(BUILD)/obj/test/fuzz/driv
 $(BUILD)/test/fuzz/%_fuzz: $(BUILD)/obj/test/fuzz/%_fuzz.o $(FUZZ_DRIVER) $(BUILD)/liblmtrain.a
 	$(call say,LD,$@)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_LDFLAGS) $(FUZZ_LDFLAGS) -o $@ $^ $(ALL_LDLIBS)
+	$(Q)$(CC) $(ALL_LDFLAGS) $(FUZZ_LDFLAGS) -o $@ $^ $(FUZZ_PLAIN) $(ALL_LDLIBS)
 
 # The emulated programs are for tests of commands, which sanitized builds have none of.
 EMULATED_PROGRAMS = $(if $(SANITIZE),,$(BUILD)/lmtrain-emulated $(BUILD)/gpu-tests-emulated)
-test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS) $(NVML_STUB)
+test-build: all $(TESTS) $(FUZZERS) $(EMULATED_PROGRAMS) $(NVML_STUB) $(if $(SANITIZE),,$(call objects,$(BENCH_SOURCES)))
 
 # One process a core, unless this make was told how many.
 PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -199,7 +200,7 @@ test-cuda:
 test-oracle:
 	@scripts/bootstrap
 	@$(MAKE) --no-print-directory $(PARALLEL) all $(ORACLES)
-	@scripts/test-oracle
+	@scripts/test-oracle --jobs $(TEST_JOBS)
 
 # law_test alone takes a quarter of an hour there; what it runs, the other laws run under ASan, too.
 ASAN_SOURCES := $(filter-out test/law/law_test.c,$(TEST_SOURCES))
@@ -221,23 +222,35 @@ tsan:
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%) || true
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/tsan.times $(TSAN_SOURCES:%.c=build/tsan/%)
 
+# Modules that read what comes from outside are sanitized and counted; what these call of the others is the plain
+# build's, which is there anyway: kernels and trainers take clang longer than all else, and no target gets there.
+FUZZ_MODULES = base ckpt config convert data eval launch layout template tokenizer
 FUZZ = BUILD=build/fuzz SANITIZE=address,undefined,fuzzer-no-link FUZZ_LDFLAGS=-fsanitize=fuzzer \
-    CFLAGS='-O1 -g1' CC=clang
-fuzz:
+    CFLAGS='-O1 -g1' CC=clang LIB_MODULES='$(FUZZ_MODULES)' FUZZ_PLAIN=build/liblmtrain.a
+fuzz-build:
 	@scripts/bootstrap --lint
+	@$(MAKE) --no-print-directory $(PARALLEL) build/liblmtrain.a
 	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+
+fuzz: fuzz-build
 	@scripts/fuzz --seconds $(FUZZ_SECONDS) --seed 1 --jobs $(TEST_JOBS) $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 soak:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
+	@$(MAKE) --no-print-directory soak-law
 	@$(MAKE) --no-print-directory soak-fuzz
 
+# Whole products of settings, of which `make test` has rows of pairs (test/support/pairs.h).
+PAIRED_TESTS := $(patsubst %.c,$(BUILD)/%,$(sort $(shell grep -l 'pairs_build\|pairs_whole' test/law/*_test.c)))
+soak-law:
+	@scripts/bootstrap --test
+	@$(MAKE) --no-print-directory $(PARALLEL) $(PAIRED_TESTS)
+	@LMTRAIN_TEST_WHOLE=1 scripts/test-runner --jobs $(TEST_JOBS) --timeout 3600 --times $(BUILD)/soak-law.times $(PAIRED_TESTS)
+
 # Hours: bench/results/fuzz.md has what came of it, rows as build/fuzz/table.md has them.
-soak-fuzz:
-	@scripts/bootstrap --lint
-	@$(MAKE) --no-print-directory $(PARALLEL) $(FUZZ) $(FUZZ_SOURCES:%.c=build/fuzz/%)
+soak-fuzz: fuzz-build
 	@scripts/fuzz --runs $(FUZZ_RUNS) --jobs $(TEST_JOBS) --table build/fuzz/table.md $(FUZZ_SOURCES:%.c=build/fuzz/%)
 
 lint:
@@ -296,7 +309,7 @@ clean:
 help:
 	@scripts/help
 
-.PHONY: all objects syntax format test test-build test-cuda test-oracle asan tsan fuzz soak soak-fuzz lint quickstart install uninstall clean help FORCE \
+.PHONY: all objects syntax format test test-build test-cuda test-oracle asan tsan fuzz fuzz-build soak soak-law soak-fuzz lint quickstart install uninstall clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:
