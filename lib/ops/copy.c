@@ -3,7 +3,7 @@
  *
  * A copy is another value: with a lifetime and a place of its own, in the other space. So the first
  * may end as soon as the copy is done, and what reads it again reads one that came back. Where that
- * is, `await` says: an op like others for all that orders and places, and no work.
+ * is, `await` says (elementwise.c).
  */
 #include "ops/family_impl.h"
 
@@ -42,31 +42,7 @@ static const struct op_info to_device = {
     .spread = copy_spread,
 };
 
-/* However x lies. */
-static int await_spread(const struct spread_query *q)
-{
-    (void)q;
-    return 0;
-}
-
-/* No byte moves. */
-static void await_moved(struct op_shape *op)
-{
-    op->in[AWAIT_X] = (struct tensor){ 0 };
-}
-
-static const struct op_info await = {
-    .name = "await",
-    .n_inputs = 1,
-    .inputs = {
-        [AWAIT_X] = { "x", DIM_T, DIM_D, TYPE_ANY, OPERAND_PLAIN },
-    },
-    .spread = await_spread,
-    .moved = await_moved,
-};
-
 const struct op_info *const copy_ops[N_OP_KINDS] = {
     [OP_TO_HOST] = &to_host,
     [OP_TO_DEVICE] = &to_device,
-    [OP_AWAIT] = &await,
 };

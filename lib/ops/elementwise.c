@@ -302,7 +302,31 @@ static const struct op_info accumulate = {
     .flops_per_element = 1,
 };
 
+/* An op like others for all that orders and places, and no work. However x lies. */
+static int await_spread(const struct spread_query *q)
+{
+    (void)q;
+    return 0;
+}
+
+/* No byte moves. */
+static void await_moved(struct op_shape *op)
+{
+    op->in[AWAIT_X] = (struct tensor){ 0 };
+}
+
+static const struct op_info await = {
+    .name = "await",
+    .n_inputs = 1,
+    .inputs = {
+        [AWAIT_X] = { "x", DIM_T, DIM_D, TYPE_ANY, OPERAND_PLAIN },
+    },
+    .spread = await_spread,
+    .moved = await_moved,
+};
+
 const struct op_info *const elementwise_ops[N_OP_KINDS] = {
+    [OP_AWAIT] = &await,
     [OP_SWIGLU] = &swiglu,
     [OP_SWIGLU_GRAD] = &swiglu_grad,
     [OP_GELU] = &gelu,

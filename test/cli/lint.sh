@@ -35,7 +35,7 @@ bad() {
 }
 
 fresh
-for check in layers cycles sizes banned axes operands places shell; do
+for check in layers cycles sizes banned axes operands kinds places shell; do
     expect "a good tree: $check" 0 '^[01] passed, 0 failed' "$lint" --root "$tree" $check
 done
 expect 'an unknown check' 2 'no check is named nonsense' "$lint" --root "$tree" nonsense
@@ -77,6 +77,18 @@ sed -i 's/in\[0\]/in[LINEAR_X]/' "$tree/lib/ops/two.c"
 expect 'and by its name' 0 '' "$lint" --root "$tree" operands
 printf 'struct op op = { .kind = OP_SCALE, .in = { x }, .out = { [SCALE_Y] = y } };\n' >>"$tree/lib/ops/two.c"
 bad 'operands in a list without names' operands 'lib/ops/two.c:13: an operand by its number'
+fresh
+mkdir -p "$tree/lib/kernels/cpu" "$tree/cuda" "$tree/test/kernels"
+printf 'enum op_kind {\n    OP_ONE,\n    OP_SEND,\n    N_OP_KINDS\n};\n' >"$tree/lib/ops/ops.h"
+echo '    [OP_SEND] = &send,' >"$tree/lib/ops/collective.c"
+echo '    table->entries[OP_ONE].run = one_run;' | tee "$tree/lib/kernels/cpu/one.c" >"$tree/cuda/one.cu"
+echo 'check(OP_ONE);' | tee "$tree/test/kernels/one_test.c" >"$tree/test/kernels/reference_ops_test.c"
+expect 'a kind with its kernels and their test' 0 '' "$lint" --root "$tree" kinds
+sed -i 's/OP_ONE/OP_TWO/' "$tree/cuda/one.cu"
+bad 'a kind without a kernel' kinds 'lib/ops/ops.h:2: OP_ONE has no kernel in cuda'
+sed -i 's/OP_TWO/OP_ONE/' "$tree/cuda/one.cu"
+sed -i 's/OP_ONE/OP_TWO/' "$tree/test/kernels/one_test.c"
+bad 'a kind without a test' kinds 'lib/ops/ops.h:2: OP_ONE is in no test of test/kernels'
 fresh
 echo '#include <cuda_runtime.h>' >>"$tree/lib/ops/two.c"
 bad 'CUDA in lib' layers 'belong in cuda/'

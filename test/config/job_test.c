@@ -749,7 +749,9 @@ static void test_recompute_names_every_forward_op(void **state)
         snprintf(setting, sizeof setting, "recompute=[%s]", info->name);
         int is_accepted = read_job_with(&j, SMALL, setting, &arena, &err) == 0;
         if (is_accepted != (info->feature != FEATURE_NO_FORWARD))
-            fail_msg("%s is %s", setting, is_accepted ? "accepted" : "refused");
+            fail_msg("%s is %s (forward_ops in fields.c), but its row in ops/ says FEATURE_%s",
+                     setting, is_accepted ? "accepted" : "refused",
+                     is_accepted ? "NO_FORWARD" : "... of some models");
         arena_release(&arena);
     }
 }

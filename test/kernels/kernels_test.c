@@ -121,6 +121,24 @@ static void test_operands_may_move(void **state)
     case_free_op(&call.op);
 }
 
+/* What is awaited is left as it is. */
+static void test_await_does_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct kernel_call call = { .op.kind = OP_AWAIT };
+    struct tensor *x = &call.op.in[AWAIT_X], before;
+
+    case_make(x, 4, 6, 0, DTYPE_I32);
+    case_fill(x, 1);
+    case_copy(&before, x);
+    assert_int_equal(kernels_prepare(f->kernels, &call, &f->err), 0);
+    kernels_run(f->kernels, &call, KERNELS_FIRST);
+    assert_true(case_equal(x, &before));
+    kernels_release(f->kernels, &call);
+    case_free(&before);
+    case_free_op(&call.op);
+}
+
 static void test_has_every_kind_that_is_computed(void **state)
 {
     struct fixture *f = *state;
@@ -129,7 +147,9 @@ static void test_has_every_kind_that_is_computed(void **state)
         int has_kernel = op_has_kernel((enum op_kind)kind);
 
         if ((f->kernels->backend->entries[kind].run != NULL) != has_kernel)
-            fail_msg("%s", op_info((enum op_kind)kind)->name);
+            fail_msg("%s: the %s backend's table %s", op_info((enum op_kind)kind)->name,
+                     f->kernels->backend->name,
+                     has_kernel ? "has no kernel" : "has a kernel of what run moves");
     }
 }
 
@@ -233,6 +253,7 @@ static int run_all(void)
         cmocka_unit_test_setup_teardown(test_refuses_what_does_not_fit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refuses_kinds_it_lacks, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_operands_may_move, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_await_does_nothing, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_has_every_kind_that_is_computed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_identity, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_identity_says_whether_products_fuse, set_up,

@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/str.h"
 #include "ops/op_info.h"
 #include "support/op_case.h"
 #include "support/reference_ops.h"
@@ -80,6 +81,8 @@ static struct tensor gradient_input(const struct op_shape *forward, const struct
     return (struct tensor){ 0 };
 }
 
+static int is_checked[N_OP_KINDS]; /* gradients' kinds that a test has come to */
+
 static void check_pair(const struct op_case *c, enum op_kind gradient_kind)
 {
     const struct op_info *info = op_info(c->op.kind), *gradient_info = op_info(gradient_kind);
@@ -107,6 +110,7 @@ static void check_pair(const struct op_case *c, enum op_kind gradient_kind)
                 malloc((size_t)tensor_elements(&gradient.out[i]) * sizeof(double));
     }
     reference_run(&gradient, 1);
+    is_checked[gradient_kind] = 1;
     for (int i = 0; i < gradient_info->n_outputs; i++) {
         const char *name = gradient_info->outputs[i].name + 1;
         int input = find(info->inputs, info->n_inputs, name);
@@ -469,16 +473,38 @@ static void test_cross_entropy(void **state)
     }
 }
 
+/* The last: none that a backward may emit was left out. */
+static void test_every_gradient_was_checked(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        const char *name = op_info((enum op_kind)kind)->name;
+        int is_gradient = str_ends_with(name, "_grad") || str_ends_with(name, "_dx") ||
+                          str_ends_with(name, "_dw");
+
+        if (is_gradient && !op_is_collective((enum op_kind)kind) && !is_checked[kind])
+            fail_msg("%s is not held against differences here (check_pair)", name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_embed),         cmocka_unit_test(test_norms),
-        cmocka_unit_test(test_linear),        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_head_norm),     cmocka_unit_test(test_normalize_rows),
-        cmocka_unit_test(test_attention),     cmocka_unit_test(test_elementwise),
-        cmocka_unit_test(test_head),          cmocka_unit_test(test_add_bias),
-        cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_router),
-        cmocka_unit_test(test_balance),       cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_head_norm),
+        cmocka_unit_test(test_normalize_rows),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_elementwise),
+        cmocka_unit_test(test_head),
+        cmocka_unit_test(test_add_bias),
+        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_router),
+        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_every_gradient_was_checked),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/str.h"
+#include "ops/family_impl.h"
 #include "support/op_text.h"
 
 static void accepted(const struct op_shape *op)
@@ -144,6 +145,25 @@ static void test_dtypes_of_the_stream(void **state)
     }
 }
 
+static const struct op_info *const *const families[] = {
+    linear_ops,  attention_ops, norm_ops,       embed_ops,     elementwise_ops,
+    experts_ops, head_ops,      collective_ops, optimizer_ops,
+};
+
+/* A second row would never be read. */
+static void test_each_kind_has_one_row(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        int n_rows = 0;
+
+        for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+            n_rows += families[i][kind] != NULL;
+        if (n_rows != 1)
+            fail_msg("%s has %d rows", op_info((enum op_kind)kind)->name, n_rows);
+    }
+}
+
 static void test_each_kind(void **state)
 {
     (void)state;
@@ -152,7 +172,9 @@ static void test_each_kind(void **state)
         struct op_text good;
 
         op_text_parse(&good, op_texts[kind]);
-        assert_int_equal(good.op.kind, kind);
+        if ((int)good.op.kind != kind)
+            fail_msg("op_texts (support/op_text.c) has %s where ops.h has %s",
+                     op_info(good.op.kind)->name, info->name);
         assert_int_equal(good.n_inputs, info->n_inputs);
         assert_int_equal(good.n_outputs, info->n_outputs);
         accepted(&good.op);
@@ -424,10 +446,15 @@ static void test_unknown_kind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_kind),   cmocka_unit_test(test_dtypes_of_the_stream),
-        cmocka_unit_test(test_messages),    cmocka_unit_test(test_attributes),
-        cmocka_unit_test(test_stride),      cmocka_unit_test(test_unknown_kind),
-        cmocka_unit_test(test_other_forms), cmocka_unit_test(test_slopes),
+        cmocka_unit_test(test_each_kind_has_one_row),
+        cmocka_unit_test(test_each_kind),
+        cmocka_unit_test(test_dtypes_of_the_stream),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_attributes),
+        cmocka_unit_test(test_stride),
+        cmocka_unit_test(test_unknown_kind),
+        cmocka_unit_test(test_other_forms),
+        cmocka_unit_test(test_slopes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,6 +107,8 @@ const char *const op_texts[] = {
     "1x1 fp64, 1x1 i32"
     " : 20x8 bf16",
 };
+_Static_assert(sizeof op_texts / sizeof *op_texts == N_OP_KINDS,
+               "each op kind of ops.h has a text, in their order");
 
 struct tensor *op_text_operand(struct op_shape *op, int i)
 {
