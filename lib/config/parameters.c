@@ -174,7 +174,7 @@ const char *parameters_module_name(enum module_id module)
 
 int parameters_is_of_layers(enum module_id module)
 {
-    return module >= MODULE_ATTENTION_NORM && module <= MODULE_DOWN;
+    return module >= MODULE_ATTENTION_NORM && module < MODULE_FINAL_NORM;
 }
 
 /* Where a module stands that is no layer's: before all of them or behind. */

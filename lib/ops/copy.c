@@ -7,10 +7,11 @@
  */
 #include "ops/family_impl.h"
 
-/* Bytes are bytes: the copy lies over ranks as its original. */
+/* Bytes are bytes: the copy, to or fro, lies over ranks as its original. */
+_Static_assert((int)TO_DEVICE_X == (int)TO_HOST_X, "copies have one operand");
 static int copy_spread(const struct spread_query *q)
 {
-    spread_give_all(q, q->in[0]);
+    spread_give_all(q, q->in[TO_HOST_X]);
     return 0;
 }
 

@@ -133,6 +133,15 @@ static void check_list(const struct model_spec *spec)
     }
 }
 
+static void every_module_has_a_row(void **state)
+{
+    (void)state;
+    for (int module = 0; module < N_MODULES; module++)
+        if (!parameters_module_name((enum module_id)module))
+            fail_msg("module %d of parameters.h has no row in parameters.c (behind %s)", module,
+                     module ? parameters_module_name((enum module_id)(module - 1)) : "no other");
+}
+
 static void lists_are_of_what_is_found(void **state)
 {
     (void)state;
@@ -243,6 +252,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_the_closed_formulas),
         cmocka_unit_test(lists_are_of_what_is_found),
+        cmocka_unit_test(every_module_has_a_row),
         cmocka_unit_test(names_in_order),
         cmocka_unit_test(shapes_by_hand),
         cmocka_unit_test(pieces_and_divisions),

@@ -10,9 +10,11 @@
 #include <cmocka.h>
 /* clang-format on */
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "config/fields_impl.h"
 #include "train/numerics.h"
 
 static const char text[] =
@@ -135,6 +137,43 @@ static void what_decides_bits_is_in_it(void **state)
     assert_false(differ_by(MIXTURE "}", MIXTURE "router_balance_kind: per_layer}"));
     /* The least step of a double is still another number. */
     assert_true(differs("optimizer.clip=1.0000000000000002"));
+}
+
+/* What the job above has no use for: experts, rope's scaling, dropout. */
+static int is_idle(const char *key)
+{
+    static const char *const keys[] = {
+        "model.router_normalize",
+        "model.rope_scaling.truncate",
+        "model.embedding_dropout",
+    };
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(keys[i], key))
+            return 1;
+    return 0;
+}
+
+/* Whatever a model may have or not, so that a new field is not left out. */
+static void every_flag_of_the_model_is_in_it(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *field = &job_fields[i];
+        char override[96];
+
+        if (field->type != FIELD_BOOL || strncmp(field->key, "model.", 6) != 0 ||
+            is_idle(field->key))
+            continue;
+        snprintf(override, sizeof override, "%s=%s", field->key,
+                 strcmp(field->initial, "true") ? "true" : "false");
+        if (!differs(override))
+            fail_msg("%s is not in it (numerics.c)", override);
+        n++;
+    }
+    assert_true(n >= 5);
 }
 
 static void what_changes_no_bit_is_not(void **state)
@@ -275,6 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_have_keys_of_their_own),
         cmocka_unit_test(what_decides_bits_is_in_it),
+        cmocka_unit_test(every_flag_of_the_model_is_in_it),
         cmocka_unit_test(what_changes_no_bit_is_not),
         cmocka_unit_test(sizes_count),
         cmocka_unit_test(ranks_count),
