@@ -146,8 +146,8 @@ static void test_dtypes_of_the_stream(void **state)
 }
 
 static const struct op_info *const *const families[] = {
-    linear_ops,  attention_ops, norm_ops,       embed_ops,     elementwise_ops,
-    experts_ops, head_ops,      collective_ops, optimizer_ops,
+    linear_ops,  attention_ops, norm_ops,       embed_ops, elementwise_ops,
+    experts_ops, head_ops,      collective_ops, copy_ops,  optimizer_ops,
 };
 
 /* A second row would never be read. */
