@@ -87,6 +87,42 @@ static void sharded_gradients(void **state)
     all_ways(&law);
 }
 
+/* Groups of two axes at once, whose ranks are every second one, or the next. */
+static void tensor_parallel_stages(void **state)
+{
+    struct law_case law = small();
+    struct law_outcome wanted, got;
+
+    (void)state;
+    law.n_ranks = 4;
+    law.tp = 2;
+    law.pp = 2;
+    choose(0, "eager");
+    wanted = law_run(&law);
+    choose(1, "1");
+    got = law_run(&law);
+    law_must_equal("NCCL, two axes", &wanted, &got);
+}
+
+/* The first stage's ranks have no gradients to sum, so no group for it; the last's have. */
+static void a_stage_without_gradients(void **state)
+{
+    struct law_case law = small();
+    struct law_outcome wanted, got;
+
+    (void)state;
+    law.model = "llama-untied";
+    law.n_ranks = 4;
+    law.pp = 2;
+    law.global_batch = 8;
+    law.tuning = "train.only=[head.weight]";
+    choose(0, "eager");
+    wanted = law_run(&law);
+    choose(1, "1");
+    got = law_run(&law);
+    law_must_equal("NCCL, one stage sums", &wanted, &got);
+}
+
 /* How far apart two runs are at their most, as a part of the loss or of the norm. */
 static double distance(const struct law_outcome *a, const struct law_outcome *b)
 {
@@ -130,10 +166,9 @@ static void sums_of_nccl(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tensor_parallel),
-        cmocka_unit_test(pipeline),
-        cmocka_unit_test(sharded_gradients),
-        cmocka_unit_test(sums_of_nccl),
+        cmocka_unit_test(tensor_parallel),        cmocka_unit_test(pipeline),
+        cmocka_unit_test(tensor_parallel_stages), cmocka_unit_test(a_stage_without_gradients),
+        cmocka_unit_test(sharded_gradients),      cmocka_unit_test(sums_of_nccl),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
