@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "comm/comm.h"
 #include "device/device.h"
+#include "support/tcp_ranks.h"
 #include "support/temporary.h"
 
 enum { N_RANKS = 6, N_QUEUES = 5, NEIGHBOURS = COMM_TO_NEXT | COMM_TO_PREVIOUS };
@@ -46,58 +47,7 @@ static const struct round rounds[] = {
 
 /* ---- ranks; threads may not use cmocka: they CHECK ---- */
 
-static struct {
-    struct comm_hub *hub; /* NULL: sockets */
-    pthread_mutex_t lock;
-    pthread_barrier_t fence;
-    int n_entries;
-    struct {
-        char key[32];
-        int rank;
-        size_t n_bytes;
-        unsigned char value[512];
-    } entries[2 * N_RANKS]; /* what PMIx would have */
-} world;
-
-static __thread int this_rank;
-static __thread struct comm_wireup wireup; /* outlives the comm */
-
-static int put(const char *key, const void *value, size_t n_bytes, struct err *err)
-{
-    (void)err;
-    pthread_mutex_lock(&world.lock);
-    int i = world.n_entries++;
-    CHECK(i < 2 * N_RANKS);
-    CHECK(n_bytes <= sizeof world.entries[i].value);
-    snprintf(world.entries[i].key, sizeof world.entries[i].key, "%s", key);
-    world.entries[i].rank = this_rank;
-    world.entries[i].n_bytes = n_bytes;
-    memcpy(world.entries[i].value, value, n_bytes);
-    pthread_mutex_unlock(&world.lock);
-    return 0;
-}
-
-static int fence(double timeout_seconds, struct err *err)
-{
-    (void)timeout_seconds;
-    (void)err;
-    pthread_barrier_wait(&world.fence);
-    return 0;
-}
-
-static int get(const char *key, int rank, void *value, size_t *n_bytes, double timeout_seconds,
-               struct err *err)
-{
-    (void)timeout_seconds;
-    for (int i = 0; i < world.n_entries; i++)
-        if (world.entries[i].rank == rank && !strcmp(world.entries[i].key, key)) {
-            CHECK(world.entries[i].n_bytes <= *n_bytes);
-            *n_bytes = world.entries[i].n_bytes;
-            memcpy(value, world.entries[i].value, *n_bytes);
-            return 0;
-        }
-    return err_set(err, ERR_PEER, "rank %d has put no %s", rank, key);
-}
+static struct comm_hub *hub; /* NULL: sockets */
 
 /* One rank's place: a comm, all its ranks, a device with memory of N_QUEUES * N_RANKS numbers. */
 struct place {
@@ -124,11 +74,10 @@ static struct place open_place(int rank)
     void *memory[2];
     struct err err;
 
-    wireup = (struct comm_wireup){ rank, N_RANKS, N_RANKS, put, fence, get };
-    if (world.hub)
-        CHECK(comm_thread_create(&p.comm, world.hub, rank, &err) == 0);
+    if (hub)
+        CHECK(comm_thread_create(&p.comm, hub, rank, &err) == 0);
     else
-        CHECK(comm_tcp_create(&p.comm, &wireup, &err) == 0);
+        CHECK(comm_tcp_create(&p.comm, tcp_table_join(rank, N_RANKS), &err) == 0);
     CHECK(device_cuda_open(&p.device, 0, &err) == 0);
     CHECK(comm_nccl_create(&p.comm, p.comm, p.device, &err) == 0);
     for (int i = 0; i < N_QUEUES; i++)
@@ -237,8 +186,7 @@ static void *play_rank(void *argument)
     static const int ranks[N_RANKS] = { 0, 1, 2, 3, 4, 5 };
     int n_rounds = (int)(sizeof rounds / sizeof *rounds);
 
-    this_rank = (int)(intptr_t)argument;
-    struct place p = open_place(this_rank);
+    struct place p = open_place((int)(intptr_t)argument);
     for (int i = 0; i < n_rounds; i++)
         play_round(&p, &rounds[i], p.all, i);
     play_round(&p, &rounds[0], make_group(&p, ranks, N_RANKS, 100), n_rounds);
@@ -269,18 +217,16 @@ static void play(int on_sockets)
     struct err err;
 
     unlink(log_path);
-    memset(&world, 0, sizeof world);
-    pthread_mutex_init(&world.lock, NULL);
-    pthread_barrier_init(&world.fence, NULL, N_RANKS);
+    hub = NULL;
+    tcp_table_begin(N_RANKS);
     if (!on_sockets)
-        assert_int_equal(comm_hub_create(&world.hub, N_RANKS, &err), 0);
+        assert_int_equal(comm_hub_create(&hub, N_RANKS, &err), 0);
     for (int r = 0; r < N_RANKS; r++)
         assert_int_equal(pthread_create(&threads[r], NULL, play_rank, (void *)(intptr_t)r), 0);
     for (int r = 0; r < N_RANKS; r++)
         pthread_join(threads[r], NULL);
-    comm_hub_destroy(world.hub);
-    pthread_barrier_destroy(&world.fence);
-    pthread_mutex_destroy(&world.lock);
+    comm_hub_destroy(hub);
+    tcp_table_end();
     /* Ranks found each other once; all else is split from that. */
     assert_int_equal(count_lines("id"), 1);
     assert_int_equal(count_lines("init "), N_RANKS);
