@@ -165,9 +165,9 @@ static void stopped_and_resumed(void **state)
 
     (void)state;
     c.n_ranks = c.pp = 2;
-    for (int after = 1; after <= 4; after *= 2) {
+    for (int after = 1; after < LAW_STEPS; after++) {
         c.stop_after = after;
-        c.n_ranks_after = c.pp_after = after;
+        c.n_ranks_after = c.pp_after = 1 << (after - 1);
         struct law_outcome got = law_run(&c);
         must_equal(&c, &wanted, &got);
     }

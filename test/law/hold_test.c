@@ -14,6 +14,7 @@
 
 #include "base/num.h"
 #include "support/law_rig.h"
+#include "support/pairs.h"
 
 static const char *const holds[] = { "op", "pass", "run", "step" };
 static const char *const sums[] = { "early", "late" };
@@ -50,33 +51,31 @@ static void must_be_zero_0(struct law_case c, int dp, const struct law_outcome *
     must_equal(&c, dp, wanted, &got);
 }
 
-static void every_hold(const char *model, const char *dtype)
+/* Of two models, dp 2 and 4, both orders of sums; recomputed or not with the buckets' sizes. */
+static void every_hold(void **state)
 {
-    for (int s = 0; s < 2; s++)
-        for (int dp = 2; dp <= 4; dp += 2) {
-            struct law_case c = base_case(model, dtype, dp, sums[s]);
-            struct law_outcome wanted = law_run(&c);
+    static const char *const models[][2] = { { "llama", "bf16" }, { "gpt2", "fp32" } };
+    struct law_outcome wanted[2][2][2];
+    struct pairs rows;
 
-            for (int h = 0; h < 4; h++)
-                for (int m = 0; m < 2; m++) {
-                    c.hold = holds[h];
-                    c.recompute = modes[m];
-                    c.bucket_mb = m ? 64 : 1;
-                    must_be_zero_0(c, dp, &wanted);
-                }
-        }
-}
-
-static void llama(void **state)
-{
     (void)state;
-    every_hold("llama", "bf16");
-}
+    for (int k = 0; k < 8; k++) {
+        const char *const *model = models[k / 4];
+        struct law_case c = base_case(model[0], model[1], k / 2 % 2 ? 4 : 2, sums[k % 2]);
 
-static void gpt2(void **state)
-{
-    (void)state;
-    every_hold("gpt2", "fp32");
+        wanted[k / 4][k / 2 % 2][k % 2] = law_run(&c);
+    }
+    pairs_build(&rows, (int[]){ 2, 2, 2, 4, 2 }, 5);
+    for (int i = 0; i < rows.n_rows; i++) {
+        const int *row = rows.level[i];
+        int dp = row[1] ? 4 : 2;
+        struct law_case c = base_case(models[row[0]][0], models[row[0]][1], dp, sums[row[2]]);
+
+        c.hold = holds[row[3]];
+        c.recompute = modes[row[4]];
+        c.bucket_mb = row[4] ? 64 : 1;
+        must_be_zero_0(c, dp, &wanted[row[0]][row[1]][row[2]]);
+    }
 }
 
 static void odd_ranks(void **state)
@@ -106,21 +105,28 @@ static void pipelines(void **state)
         { "breadth-first", 2, 3 }, { "zb-h1", 2, 0 },       { "zb-v", 2, 0 },
     };
 
+    struct law_outcome wanted[2];
+    struct pairs rows;
+
     (void)state;
     for (int s = 0; s < 2; s++) {
         struct law_case c = base_case("llama-deep", s ? "fp32" : "bf16", 2, sums[s]);
-        struct law_outcome wanted = law_run(&c);
 
-        for (int w = 0; w < (int)(sizeof ways / sizeof *ways); w++)
-            for (int h = 0; h < 4; h++) {
-                c.pp = ways[w].pp;
-                c.n_ranks = 2 * c.pp;
-                c.schedule = ways[w].schedule;
-                c.chunks = ways[w].chunks;
-                c.hold = holds[h];
-                c.recompute = modes[(w + h + s) % 3];
-                must_be_zero_0(c, 2, &wanted);
-            }
+        wanted[s] = law_run(&c);
+    }
+    pairs_build(&rows, (int[]){ sizeof ways / sizeof *ways, 4, 2, 3 }, 4);
+    for (int i = 0; i < rows.n_rows; i++) {
+        const int *row = rows.level[i];
+        int s = row[2];
+        struct law_case c = base_case("llama-deep", s ? "fp32" : "bf16", 2, sums[s]);
+
+        c.pp = ways[row[0]].pp;
+        c.n_ranks = 2 * c.pp;
+        c.schedule = ways[row[0]].schedule;
+        c.chunks = ways[row[0]].chunks;
+        c.hold = holds[row[1]];
+        c.recompute = modes[row[3]];
+        must_be_zero_0(c, 2, &wanted[s]);
     }
 }
 
@@ -166,8 +172,7 @@ static void resumes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama),           cmocka_unit_test(gpt2),
-        cmocka_unit_test(odd_ranks),       cmocka_unit_test(pipelines),
+        cmocka_unit_test(every_hold),      cmocka_unit_test(odd_ranks), cmocka_unit_test(pipelines),
         cmocka_unit_test(tensor_parallel), cmocka_unit_test(resumes),
     };
 

@@ -45,7 +45,7 @@ static void one_rank(const char *model)
     c.poison = 1;
     check("recompute full, 3 threads", &wanted, &c);
     c.recompute = "selective";
-    c.stop_after = 4;
+    c.stop_after = 2;
     check("recompute selective, stopped", &wanted, &c);
 }
 

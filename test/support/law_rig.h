@@ -8,7 +8,7 @@
 
 #include "train/engine.h"
 
-#define LAW_STEPS 6
+#define LAW_STEPS 4
 
 struct law_case {
     const char *folder;  /* scratch for checkpoints */
