@@ -3,6 +3,7 @@
  */
 #include "program/order.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -49,20 +50,69 @@ int order_n_slots(const struct program *program, int id)
     return v->scope == SCOPE_STASH && program->n_stashes ? program->stashes[v->stash].n_slots : 1;
 }
 
+static int is_shared(const struct program *p, int id)
+{
+    const struct value *v = &p->values[id];
+
+    return v->scope == SCOPE_STASH && program_base(p, id) == id && p->n_stashes &&
+           p->stashes[v->stash].shared;
+}
+
+/* A value in slots that are shared. */
+struct shared_place {
+    int shared, id;
+    size_t place_bytes;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct shared_place *x = a, *y = b;
+
+    if (x->shared != y->shared)
+        return x->shared - y->shared;
+    if (x->place_bytes != y->place_bytes)
+        return x->place_bytes < y->place_bytes ? -1 : 1;
+    return x->id - y->id;
+}
+
+/* Where slots are shared, the values at one place of them have the users of the first of these. */
+static void find_like(const struct order *o, int *like)
+{
+    const struct program *p = o->program;
+    struct shared_place *list = arena_array(o->arena, struct shared_place, p->n_values);
+    int n = 0;
+
+    for (int id = 0; id < p->n_values; id++) {
+        const struct value *v = &p->values[id];
+
+        like[id] = id;
+        if (id && is_shared(p, id))
+            list[n++] = (struct shared_place){ p->stashes[v->stash].shared, id, v->place_bytes };
+    }
+    qsort(list, (size_t)n, sizeof *list, by_place);
+    for (int i = 1; i < n; i++)
+        if (list[i].shared == list[i - 1].shared && list[i].place_bytes == list[i - 1].place_bytes)
+            like[list[i].id] = like[list[i - 1].id];
+}
+
 static void list_users(struct order *o)
 {
     const struct program *p = o->program;
+    int *like = arena_array(o->arena, int, p->n_values);
 
+    find_like(o, like);
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++)
             for (int k = 0; k < ORDER_MAX_USERS && order_is_given(&p->functions[f].ops[i]); k++) {
-                int base = operand_base(p, &p->functions[f].ops[i], k);
+                int base = like[operand_base(p, &p->functions[f].ops[i], k)];
 
                 if (!base || o->users_at[base] != ORDER_NOBODY)
                     continue;
                 o->users_at[base] = o->n_users;
                 o->n_users += order_n_slots(p, base);
             }
+    for (int id = 1; id < p->n_values; id++)
+        o->users_at[id] = o->users_at[like[id]];
 }
 
 static int count_micro_batches(const struct program *p)
@@ -82,7 +132,8 @@ void order_open(struct order *order, const struct program *program, struct arena
     *order = (struct order){ .program = program,
                              .n_micro_batches = count_micro_batches(program),
                              .users_at = arena_array(arena, int, program->n_values),
-                             .inputs = inputs };
+                             .inputs = inputs,
+                             .arena = arena };
     for (int id = 0; id < program->n_values; id++)
         order->users_at[id] = ORDER_NOBODY;
     list_users(order);
@@ -114,16 +165,93 @@ int order_users(const struct order *order, const struct op *op, int micro_batch,
     return n;
 }
 
-int order_n_variants(const struct order *order, int function)
+/* ---- variants ---- */
+
+/* The table that a value's slots are by; NULL where they are m % n. */
+static const int *slots_of(const struct program *p, int id)
 {
-    const struct program *p = order->program;
-    const struct function *f = &p->functions[function];
+    const struct value *v = &p->values[id];
+
+    return v->scope == SCOPE_STASH && p->n_stashes ? p->stashes[v->stash].slots : NULL;
+}
+
+/* The period with which slots that are m % n come again. */
+static int find_period(const struct order *o, const struct function *f)
+{
+    const struct program *p = o->program;
     int64_t n = 1;
 
     for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; k < ORDER_MAX_USERS && n < order->n_micro_batches; k++)
-            n = least_common_multiple(n, order_n_slots(p, operand(&f->ops[i], k)));
-    return (int)min_i64(n, max_int(order->n_micro_batches, 1));
+        for (int k = 0; k < ORDER_MAX_USERS && n < o->n_micro_batches; k++)
+            if (!slots_of(p, operand(&f->ops[i], k)))
+                n = least_common_multiple(n, order_n_slots(p, operand(&f->ops[i], k)));
+    return (int)min_i64(n, max_int(o->n_micro_batches, 1));
+}
+
+/* Numbers pairs of a variant so far and a slot as they first come by. */
+static void split_variants(struct order_variants *v, int *of, const int *slots, int n_slots, int n,
+                           struct arena *scratch)
+{
+    int *number = arena_array(scratch, int, (size_t)v->n *(size_t)n_slots), n_found = 0;
+
+    for (int m = 0; m < n; m++) {
+        int *pair = &number[(size_t)of[m] * (size_t)n_slots + (size_t)slots[m]];
+
+        if (!*pair)
+            *pair = ++n_found;
+        of[m] = *pair - 1;
+    }
+    v->n = n_found;
+}
+
+static void split_by_tables(const struct order *o, const struct function *f,
+                            struct order_variants *v, int *of)
+{
+    const struct program *p = o->program;
+    const int **done = NULL;
+    int n_done = 0, capacity = 0, k;
+    struct arena scratch = { 0 };
+
+    for (int i = 0; i < f->n_ops * ORDER_MAX_USERS; i++) {
+        int id = operand(&f->ops[i / ORDER_MAX_USERS], i % ORDER_MAX_USERS);
+        const int *slots = slots_of(p, id);
+
+        for (k = 0; k < n_done && done[k] != slots; k++)
+            ;
+        if (!slots || k < n_done)
+            continue;
+        done = arena_grow(&scratch, done, sizeof *done, &capacity, n_done + 1);
+        done[n_done++] = slots;
+        split_variants(v, of, slots, order_n_slots(p, id), o->n_micro_batches, &scratch);
+    }
+    arena_release(&scratch);
+}
+
+static int has_table(const struct program *p, const struct function *f)
+{
+    for (int i = 0; i < f->n_ops * ORDER_MAX_USERS; i++)
+        if (slots_of(p, operand(&f->ops[i / ORDER_MAX_USERS], i % ORDER_MAX_USERS)))
+            return 1;
+    return 0;
+}
+
+struct order_variants order_variants(const struct order *order, int function)
+{
+    const struct function *f = &order->program->functions[function];
+    struct order_variants v = { .n = find_period(order, f) };
+    int n = order->n_micro_batches;
+
+    if (!has_table(order->program, f))
+        return v;
+    int *of = arena_array(order->arena, int, n), *first = arena_array(order->arena, int, n);
+    for (int m = 0; m < n; m++)
+        of[m] = m % v.n;
+    split_by_tables(order, f, &v, of);
+    for (int m = n - 1; m >= 0; m--)
+        first[of[m]] = m;
+    v.of = of;
+    v.first = first;
+    return v;
 }
 
 /* ---- rounds ---- */

@@ -54,12 +54,21 @@ struct order {
     const struct program *program;
     int n_micro_batches; /* of all entries */
     int n_users;
-    int *users_at;     /* by base value: where those of its slots begin, or ORDER_NOBODY */
+    int *users_at; /* by base value: where those of its slots begin, or ORDER_NOBODY; one for all
+                          values at one place of slots that stashes share */
     const int *inputs; /* that given ops touch: a load waits for their users */
     int n_inputs;
+    struct arena *arena;
 };
 
-/* The tables live in the arena, the program as long. */
+/* The sets of slots that a function is bound to, as its micro-batches come by. */
+struct order_variants {
+    int n;
+    const int *of;    /* by micro-batch; NULL: m % n */
+    const int *first; /* by variant: the first micro-batch of it; NULL: the variant's number */
+};
+
+/* The tables live in the arena, the program and the arena as long. */
 void order_open(struct order *order, const struct program *program, struct arena *arena);
 
 /* Where the user of a value, or of the base of a view, is kept; ORDER_NOBODY if no given op touches
@@ -74,13 +83,23 @@ int order_users(const struct order *order, const struct op *op, int micro_batch,
 int order_n_slots(const struct program *program, int id);
 
 /*
- * To how many sets of slots a function is bound, its micro-batches in turn, and to which for one of
- * them (-1 where there is none).
+ * Variants of a function. The n_slots of the stashes that it touches bound them: there are at most
+ * their least common multiple, where slots of a table count once (all such stashes that a function
+ * touches have one table as a rule, then it is exactly that), and at most all micro-batches. What is
+ * made lives in the arena of order_open.
  */
-int order_n_variants(const struct order *order, int function);
-static inline int order_variant(int n_variants, int micro_batch)
+struct order_variants order_variants(const struct order *order, int function);
+
+/* Which of them a micro-batch is bound to (-1: where there is none), and one that it is for. */
+static inline int order_variant(const struct order_variants *variants, int micro_batch)
 {
-    return micro_batch < 0 ? 0 : micro_batch % n_variants;
+    if (micro_batch < 0)
+        return 0;
+    return variants->of ? variants->of[micro_batch] : micro_batch % variants->n;
+}
+static inline int order_variant_first(const struct order_variants *variants, int variant)
+{
+    return variants->first ? variants->first[variant] : variant;
 }
 
 /*

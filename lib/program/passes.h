@@ -193,8 +193,9 @@ void place(struct program *program);
  * After place of both: put all that program has where larger has it. They are programs of one job
  * that differ in how long its sequences are, so that all but the sizes is the same; one memory then
  * serves both, and what the one leaves in cells is there for the other. What the host does not fill
- * and that differs (constants with content) gets places of its own, by which larger grows. Returns
- * 0, or -1 and ERR_CONFIG if something else differs.
+ * and that differs (constants with content) gets places of its own, by which larger grows. program
+ * borrows larger's stashes, as long as it is. Returns 0, or -1 and ERR_CONFIG if something else
+ * differs.
  */
 int place_within(struct program *program, struct program *larger, struct err *err);
 

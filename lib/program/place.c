@@ -17,8 +17,6 @@
 #include "program/passes.h"
 #include "program/stash_impl.h"
 
-#define PLACE_ALIGNMENT ((size_t)64)
-
 /* Ops. Values that live longer stand in a list of their own, so that looking back is short. */
 #define SHORT_LIFE 32
 
@@ -152,7 +150,7 @@ static enum segment segment_of_cell(const struct value *v)
     }
 }
 
-/* Cells, inputs and the stash: one after the other. */
+/* Cells: one after the other. Where the stash's values lie is stash.c's. */
 static void place_in_a_row(struct placing *c)
 {
     struct program *p = c->program;
@@ -164,12 +162,8 @@ static void place_in_a_row(struct placing *c)
         if (v->base || v->over)
             continue;
         if (c->stashed[id]) {
-            struct stash *stash = &p->stashes[v->stash];
-
             v->scope = SCOPE_STASH;
-            v->segment = stash->segment;
-            v->place_bytes = stash->slot_bytes;
-            stash->slot_bytes += n_bytes;
+            v->segment = p->stashes[v->stash].segment;
         } else if (v->role != ROLE_NONE) {
             v->segment = segment_of_cell(v);
             v->place_bytes = p->segment_bytes[v->segment];
@@ -295,17 +289,6 @@ static void place_by_lifetime(struct placing *c)
     }
 }
 
-/* One stash after the other, each all of its slots. */
-static void place_stashes(struct program *p)
-{
-    for (int i = 0; i < p->n_stashes; i++) {
-        struct stash *stash = &p->stashes[i];
-
-        stash->begin_bytes = p->segment_bytes[stash->segment];
-        p->segment_bytes[stash->segment] += (size_t)stash->n_slots * stash->slot_bytes;
-    }
-}
-
 /* Views lie in what owns their memory. */
 static void place_views(struct program *p)
 {
@@ -369,7 +352,6 @@ void place(struct program *program)
         c.stashed[id] |= program->values[id].role == ROLE_INPUT && !program->values[id].base;
     divide_stash(program, c.stashed);
     place_in_a_row(&c);
-    place_stashes(program);
     place_by_lifetime(&c);
     place_views(program);
     place_scratch(program);
@@ -380,19 +362,16 @@ void place(struct program *program)
 
 static int is_alike(const struct program *p, const struct program *q)
 {
-    int alike = p->n_values == q->n_values && p->n_functions == q->n_functions &&
-                p->n_stashes == q->n_stashes;
+    int alike = p->n_values == q->n_values && p->n_functions == q->n_functions;
 
     for (int id = 1; alike && id < p->n_values; id++) {
         const struct value *a = &p->values[id], *b = &q->values[id];
 
         alike = a->base == b->base && a->over == b->over && a->role == b->role &&
-                a->scope == b->scope && a->segment == b->segment && a->stash == b->stash &&
+                a->scope == b->scope && a->segment == b->segment &&
                 program_has_content(p, id) == program_has_content(q, id) &&
                 program_value_bytes(p, id) <= program_value_bytes(q, id);
     }
-    for (int i = 0; alike && i < p->n_stashes; i++)
-        alike = p->stashes[i].n_slots == q->stashes[i].n_slots;
     return alike;
 }
 
@@ -422,6 +401,7 @@ static void move_value(struct program *p, int id, struct program *larger)
 {
     struct value *v = &p->values[id];
 
+    v->stash = larger->values[id].stash;
     if (!program_has_content(p, id)) {
         v->place_bytes = larger->values[id].place_bytes;
         return;
@@ -446,8 +426,8 @@ int place_within(struct program *program, struct program *larger, struct err *er
     for (int id = 1; id < p->n_values; id++)
         if (program_base(p, id) == id)
             move_value(p, id, larger);
-    for (int i = 0; i < p->n_stashes; i++)
-        p->stashes[i] = larger->stashes[i];
+    p->stashes = larger->stashes;
+    p->n_stashes = larger->n_stashes;
     place_views(p);
     memcpy(p->stream_scratch, larger->stream_scratch, sizeof p->stream_scratch);
     size_t *library = &larger->segment_bytes[SEGMENT_LIBRARY];

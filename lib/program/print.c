@@ -6,7 +6,8 @@
  * Phase; outputs ("+=" where an op accumulates); kind; inputs ("-" for one left out); the first
  * output's shape and dtype; its spread on axes of more than one rank; what else matters: axis and
  * stream of a collective, how an accumulator starts; its place, once it has one (that of an own
- * part depends on the rank, that of a stash value on the micro-batch m, and on nothing else).
+ * part depends on the rank, that of a stash value on the micro-batch m, and on nothing else; where
+ * chunks share slots, by the table of that number, which is printed behind the functions).
  */
 #include <stdio.h>
 #include <string.h>
@@ -106,6 +107,26 @@ static void print_shape(const struct program *p, int id, struct str *out)
                        axis_name((enum mesh_axis)axis));
 }
 
+/* The first stash that goes by this one's table of slots. */
+static int first_by_table(const struct program *p, int stash)
+{
+    int first = 0;
+
+    while (p->stashes[first].slots != p->stashes[stash].slots)
+        first++;
+    return first;
+}
+
+static void print_slot(const struct program *p, int stash, struct str *out)
+{
+    const struct stash *s = &p->stashes[stash];
+
+    if (s->slots)
+        str_printf(out, " + slots %d[m] * 0x%zx", first_by_table(p, stash), s->slot_bytes);
+    else
+        str_printf(out, " + m %% %d * 0x%zx", s->n_slots, s->slot_bytes);
+}
+
 static void print_place(const struct program *p, int id, struct str *out)
 {
     const struct value *v = &p->values[id];
@@ -114,10 +135,11 @@ static void print_place(const struct program *p, int id, struct str *out)
     for (int s = 0; s < N_SEGMENTS; s++)
         total += p->segment_bytes[s];
     if (total)
-        str_printf(out, "  @%s+0x%zx", segment_name(v->segment), program_place(p, id, 0));
+        str_printf(out, "  @%s+0x%zx", segment_name(v->segment),
+                   v->scope == SCOPE_STASH ? p->stashes[v->stash].begin_bytes + v->place_bytes
+                                           : program_place(p, id, 0));
     if (total && v->scope == SCOPE_STASH && p->stashes[v->stash].n_slots > 1)
-        str_printf(out, " + m %% %d * 0x%zx", p->stashes[v->stash].n_slots,
-                   p->stashes[v->stash].slot_bytes);
+        print_slot(p, v->stash, out);
     if (total && v->own)
         str_printf(out, " + %s_rank * 0x%zx", axis_name((enum mesh_axis)(v->own - 1)),
                    program_value_bytes(p, id));
@@ -186,6 +208,27 @@ static void print_cells(const struct program *p, struct str *out)
     }
 }
 
+/* By micro-batch. */
+static void print_slots(const struct program *p, int stash, int n_micro_batches, struct str *out)
+{
+    str_printf(out, "slots %d:", stash);
+    for (int m = 0; m < n_micro_batches; m++)
+        str_printf(out, " %d", p->stashes[stash].slots[m]);
+    str_add(out, "\n");
+}
+
+static void print_tables(const struct program *p, struct str *out)
+{
+    const struct entry *e = &p->entries[ENTRY_STEP];
+    int n = 0;
+
+    for (int i = 0; i < e->n_actions; i++)
+        n = e->actions[i].micro_batch < n ? n : e->actions[i].micro_batch + 1;
+    for (int i = 0; i < p->n_stashes; i++)
+        if (p->stashes[i].slots && first_by_table(p, i) == i)
+            print_slots(p, i, n, out);
+}
+
 static void print_entry(const struct program *p, enum entry_kind kind, struct str *out)
 {
     const struct entry *entry = &p->entries[kind];
@@ -213,6 +256,7 @@ void print_program(const struct program *program, struct str *out)
     print_cells(program, out);
     for (int f = 0; f < program->n_functions; f++)
         print_function(program, f, out);
+    print_tables(program, out);
     for (int e = 0; e < N_ENTRIES; e++)
         print_entry(program, (enum entry_kind)e, out);
 }

@@ -455,7 +455,8 @@ int program_slot(const struct program *program, int id, int micro_batch)
 
     if (v->scope != SCOPE_STASH || micro_batch < 0 || !program->n_stashes)
         return 0;
-    return micro_batch % program->stashes[v->stash].n_slots;
+    const struct stash *stash = &program->stashes[v->stash];
+    return stash->slots ? stash->slots[micro_batch] : micro_batch % stash->n_slots;
 }
 
 size_t program_place(const struct program *program, int id, int micro_batch)

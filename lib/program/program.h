@@ -283,13 +283,18 @@ struct ports {
 };
 
 /*
- * Values of SCOPE_STASH, of one space, that the same functions touch. Micro-batch m lies in slot m % n_slots, where
- * no two that live at one time meet. Every schedule runs each function on its micro-batches in
- * increasing order; where these follow one another (they are all of one size) n_slots is how many
- * live at one time at most.
+ * Values of SCOPE_STASH, of one space, that lie together. Micro-batch m lies in slot m % n_slots, where no two that
+ * live at one time meet. Every schedule runs each function on its micro-batches in increasing order;
+ * where these follow one another (they are all of one size) n_slots is how many live at one time at
+ * most. Or (stash_share.c) a table says the slot: that of a micro-batch which lies nowhere means
+ * nothing. Stashes of one number `shared`, each of another chunk, have one set of slots: of all that
+ * lie in it at one time each has a slot to itself, and their values lie in it at equal places or
+ * apart from each other's.
  */
 struct stash {
     int n_slots;
+    const int *slots; /* by micro-batch of all entries; NULL: as said above */
+    int shared;       /* 0: its slots are its own */
     enum segment segment;
     size_t slot_bytes, begin_bytes; /* in the segment */
 };

@@ -50,14 +50,11 @@ static void outline(struct arena *arena, struct replay_rank *rank, int function,
     for (int i = 0; i < f->n_ops; i++)
         n_givens += order_is_given(&f->ops[i]);
     o->givens = arena_array(arena, struct replay_given, n_givens);
-    o->n_variants = n_givens ? order_n_variants(&rank->order, function) : 1;
+    if (n_givens)
+        o->variants = order_variants(&rank->order, function);
     for (int i = 0; i < f->n_ops; i++) {
         if (order_is_given(&f->ops[i])) {
-            struct replay_given *g = &o->givens[o->n_givens];
-
-            *g = (struct replay_given){ .op = i, .last = arena_array(arena, int, o->n_variants) };
-            for (int m = 0; m < o->n_variants; m++)
-                g->last[m] = REPLAY_NONE;
+            o->givens[o->n_givens] = (struct replay_given){ .op = i };
             add_event(arena, o, EVENT_GIVE, o->n_givens++);
             continue;
         }
@@ -102,11 +99,6 @@ void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer
     q->transfers[q->n++] = transfer;
 }
 
-static int *last_of(const struct replay_outline *o, int given, int micro_batch)
-{
-    return &o->givens[given].last[order_variant(o->n_variants, micro_batch)];
-}
-
 /* It begins after the users of what it touches, and is their user from now on. */
 static void follow_users(struct replay *r, struct replay_transfer *t, int number)
 {
@@ -141,7 +133,6 @@ static int give(struct replay *r, int number, const struct action *a, int given)
                                    .given = &o->givens[given],
                                    .op = op };
     follow_users(r, t, at);
-    *last_of(o, given, a->micro_batch) = at;
     t->place = rank->streams[op->stream].n;
     replay_queue_push(&r->arena, &rank->streams[op->stream], at);
     replay_join(r, t);
@@ -242,8 +233,15 @@ static int can_give(const struct replay *r, const struct replay_rank *rank, cons
     const struct replay_outline *o = &rank->outlines[a->function];
     const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
     const struct replay_queue *q = &rank->streams[op->stream];
+    int variant = order_variant(&o->variants, a->micro_batch);
 
-    return is_done(r, *last_of(o, given, a->micro_batch)) && q->n - q->n_done < ORDER_MAX_GIVEN;
+    for (int i = q->n_done; i < q->n; i++) {
+        const struct replay_transfer *t = &r->transfers[q->transfers[i]];
+
+        if (t->given == &o->givens[given] && order_variant(&o->variants, t->micro_batch) == variant)
+            return 0;
+    }
+    return q->n - q->n_done < ORDER_MAX_GIVEN;
 }
 
 /* Returns 1 if the event has come to pass, 0 if it has to wait, or -1. */

@@ -20,10 +20,9 @@
 
 #define REPLAY_NONE (-1)
 
-/* An op of a function that is given, bound to as many sets of slots as run binds it to. */
+/* An op of a function that is given. */
 struct replay_given {
     int op;
-    int *last; /* by variant: the transfer that it was last, or REPLAY_NONE */
     /* Send, receive: the op that it met before, on the one rank that it has to do with. */
     const struct replay_given *partner;
 };

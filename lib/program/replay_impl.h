@@ -20,7 +20,7 @@ struct replay_outline {
     int n_events, events_capacity;
     struct replay_given *givens;
     int n_givens;
-    int n_variants;
+    struct order_variants variants;
 };
 
 /* All sends from one rank to another over one communicator, and the receives that they meet. */

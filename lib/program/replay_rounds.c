@@ -3,11 +3,14 @@
  *
  * What ranks can do next follows from where each of them is in its actions, which transfers are
  * under way, how far, for what they wait, and how far apart the ends of channels and the ranks of
- * groups are. Micro-batches count only by their distance to each other, and by the slots that they
- * fall into. All of that is written down here as seen from the micro-batch at hand. If it reads the
- * same at two times, and from the second on each rank's actions are for so many rounds those that
- * it did in between, only later, then all that follows is what happened in between again and again,
- * and the ranks can be put where the last of these rounds leaves them.
+ * groups are. Micro-batches count only by their distance to each other. All of that is written down
+ * here as seen from the micro-batch at hand. If it reads the same at two times, and from the second
+ * on each rank's actions are for so many rounds those that it did in between, only later, then all
+ * that follows is what happened in between again and again, and the ranks can be put where the last
+ * of these rounds leaves them.
+ *
+ * Slots have no part in it as long as they follow suit: two micro-batches that share a slot do so a
+ * round later. That is plain where slots are m % n; where a table says them it is looked up.
  */
 #include <string.h>
 
@@ -72,35 +75,18 @@ static void tell_place(const struct replay *r, const struct replay_rank *rank,
         replay_add(s, rank->streams[i].n - rank->streams[i].n_done);
 }
 
-/* What is bound to n sets of slots in turn, from the micro-batch at hand on. */
-static void tell_slots(const struct replay *r, const struct replay_rank *rank, const int *slots,
-                       int n, struct replay_story *s)
-{
-    for (int i = 0; i < n; i++)
-        replay_add(s, under_way(r, rank, slots[(i + s->micro_batch) % n]));
-}
-
 static void tell_rank(const struct replay *r, const struct replay_rank *rank,
                       struct replay_story *s)
 {
-    const struct program *p = rank->program;
-
     for (int i = 0; i < N_STREAMS; i++) {
         const struct replay_queue *q = &rank->streams[i];
 
         for (int k = q->n_done; k < q->n; k++)
             tell_transfer(r, rank, &r->transfers[q->transfers[k]], s);
     }
-    for (int id = 1; id < p->n_values; id++)
-        if (rank->order.users_at[id] != ORDER_NOBODY)
-            tell_slots(r, rank, &rank->users[rank->order.users_at[id]], order_n_slots(p, id), s);
-    for (int f = 0; f < p->n_functions; f++)
-        for (int g = 0; g < rank->outlines[f].n_givens; g++) {
-            const struct replay_given *given = &rank->outlines[f].givens[g];
-
-            tell_slots(r, rank, given->last, rank->outlines[f].n_variants, s);
-            replay_add(s, given->partner != NULL); /* the same for good */
-        }
+    for (int f = 0; f < rank->program->n_functions; f++)
+        for (int g = 0; g < rank->outlines[f].n_givens; g++)
+            replay_add(s, rank->outlines[f].givens[g].partner != NULL); /* the same for good */
     replay_tell(r, (int)(rank - r->list), s);
 }
 
@@ -126,6 +112,93 @@ static void finish_story(const struct replay *r, struct replay_story *s)
         tell_rank(r, &r->list[i], s);
 }
 
+/* ---- slots that follow suit ---- */
+
+/* To which slot of a stash, or of those that share its slots, each has moved a round later. */
+struct slot_moves {
+    int *to, *from; /* by slot: 1 + the slot; 0: not known yet */
+};
+
+static int moves_alike(const struct slot_moves *moves, int slot, int later)
+{
+    if (!moves->to[slot] && !moves->from[later]) {
+        moves->to[slot] = 1 + later;
+        moves->from[later] = 1 + slot;
+    }
+    return moves->to[slot] == 1 + later && moves->from[later] == 1 + slot;
+}
+
+static struct slot_moves *open_moves(const struct program *p, struct arena *arena)
+{
+    struct slot_moves *moves = arena_array(arena, struct slot_moves, p->n_stashes + 1);
+
+    for (int i = 0; i < p->n_stashes; i++) {
+        const struct stash *stash = &p->stashes[i];
+        int k = 0;
+
+        while (k < i && !(stash->shared && p->stashes[k].shared == stash->shared))
+            k++;
+        if (k < i)
+            moves[i] = moves[k];
+        else if (stash->slots)
+            moves[i] = (struct slot_moves){ arena_array(arena, int, stash->n_slots),
+                                            arena_array(arena, int, stash->n_slots) };
+    }
+    return moves;
+}
+
+/* The first micro-batch, from m on, that does not move with those before it; n if all do. */
+static int find_odd_one(const struct program *p, int m, int shift, int n)
+{
+    struct arena arena = { 0 };
+    struct slot_moves *moves = open_moves(p, &arena);
+    int is_alike = 1;
+
+    for (m = max_int(m, 0); m + shift < n; m++) {
+        for (int i = 0; is_alike && i < p->n_stashes; i++)
+            if (p->stashes[i].slots)
+                is_alike =
+                    moves_alike(&moves[i], p->stashes[i].slots[m], p->stashes[i].slots[m + shift]);
+        if (!is_alike)
+            break;
+    }
+    arena_release(&arena);
+    return is_alike ? n : m;
+}
+
+static int has_tables(const struct program *p)
+{
+    for (int i = 0; i < p->n_stashes; i++)
+        if (p->stashes[i].slots)
+            return 1;
+    return 0;
+}
+
+/* For how many rounds, at most `most`, the slots of what the rank did in the last one, and of what is
+ * under way, follow suit. */
+static int count_alike(const struct replay *r, const struct replay_rank *rank, int since, int shift,
+                       int most)
+{
+    const struct entry *e = &rank->program->entries[r->entry];
+    int lowest = INT32_MAX, highest = -1;
+
+    if (!has_tables(rank->program))
+        return most;
+    for (int i = since; i <= min_int(rank->action, e->n_actions - 1); i++)
+        if (e->actions[i].micro_batch >= 0) {
+            lowest = min_int(lowest, e->actions[i].micro_batch);
+            highest = max_int(highest, e->actions[i].micro_batch);
+        }
+    for (int s = 0; s < N_STREAMS; s++)
+        for (int k = rank->streams[s].n_done; k < rank->streams[s].n; k++) {
+            int m = r->transfers[rank->streams[s].transfers[k]].micro_batch;
+
+            lowest = m >= 0 ? min_int(lowest, m) : lowest;
+        }
+    int odd = find_odd_one(rank->program, lowest - shift, shift, rank->order.n_micro_batches);
+    return min_int(most, odd <= highest ? 0 : (odd - 1 - highest) / shift + 1);
+}
+
 /* ---- going on later ---- */
 
 /* How many rounds all ranks have before them: from where they are, and one more that is begun. */
@@ -133,7 +206,7 @@ static int count_rounds(const struct replay *r, const struct replay_rounds *roun
 {
     int n_rounds = INT32_MAX;
 
-    for (int i = 0; i < r->n; i++) {
+    for (int i = 0; i < r->n && n_rounds > 0; i++) {
         const struct replay_rank *rank = &r->list[i];
         const struct entry *e = &rank->program->entries[r->entry];
         int n = rank->action - rounds->actions[i];
@@ -142,37 +215,28 @@ static int count_rounds(const struct replay *r, const struct replay_rounds *roun
             n_rounds =
                 min_int(n_rounds, order_count_rounds(e, rank->action, n, shift, e->n_actions) - 1);
     }
+    for (int i = 0; i < r->n && n_rounds > 0 && n_rounds < INT32_MAX; i++)
+        n_rounds = count_alike(r, &r->list[i], rounds->actions[i], shift, n_rounds);
     return n_rounds == INT32_MAX ? 0 : n_rounds;
 }
 
-static void turn(struct replay *r, int *slots, int n, int by)
-{
-    int *before = n > 1 ? arena_array(&r->arena, int, n) : NULL;
-
-    if (n == 1)
-        return;
-    memcpy(before, slots, sizeof *slots * (size_t)n);
-    for (int i = 0; i < n; i++)
-        slots[(i + by) % n] = before[i];
-}
-
+/* The transfers under way are so many micro-batches later, and the users of the slots of those. */
 static void move_rank(struct replay *r, struct replay_rank *rank, int by)
 {
-    const struct program *p = rank->program;
+    int users[ORDER_MAX_USERS];
 
-    for (int i = 0; i < N_STREAMS; i++) {
-        const struct replay_queue *q = &rank->streams[i];
+    for (int i = 0; i < rank->order.n_users; i++)
+        rank->users[i] = REPLAY_NONE;
+    for (int s = 0; s < N_STREAMS; s++)
+        for (int k = rank->streams[s].n_done; k < rank->streams[s].n; k++) {
+            int number = rank->streams[s].transfers[k];
+            struct replay_transfer *t = &r->transfers[number];
 
-        for (int k = q->n_done; k < q->n; k++)
-            if (r->transfers[q->transfers[k]].micro_batch >= 0)
-                r->transfers[q->transfers[k]].micro_batch += by;
-    }
-    for (int id = 1; id < p->n_values; id++)
-        if (rank->order.users_at[id] != ORDER_NOBODY)
-            turn(r, &rank->users[rank->order.users_at[id]], order_n_slots(p, id), by);
-    for (int f = 0; f < p->n_functions; f++)
-        for (int g = 0; g < rank->outlines[f].n_givens; g++)
-            turn(r, rank->outlines[f].givens[g].last, rank->outlines[f].n_variants, by);
+            t->micro_batch += t->micro_batch >= 0 ? by : 0;
+            int n = order_users(&rank->order, t->op, t->micro_batch, users);
+            for (int i = 0; i < n; i++)
+                rank->users[users[i]] = max_int(rank->users[users[i]], number);
+        }
 }
 
 static void go_on(struct replay *r, struct replay_rounds *rounds, int n_rounds, int shift)

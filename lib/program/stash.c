@@ -7,23 +7,7 @@
 
 #include "base/num.h"
 
-/* The functions that touch a value, whether LOAD does, and where it lies. */
-struct touchers {
-    uint64_t *functions; /* bits */
-    int loaded;
-    enum space space;
-};
-
-struct dividing {
-    struct program *program;
-    const char *marked;
-    int n_words;
-    struct touchers *of_value, *of_stash;
-    int *first, *last; /* by micro-batch: the action that touches it first, last + 1; 0 none */
-    int *until;        /* by slot: the last of the micro-batch in it */
-    int *at, n_at;     /* the actions that touch any, in order */
-    int n_micro_batches;
-};
+/* ---- what touches what ---- */
 
 static void touch(struct dividing *d, int id, int function)
 {
@@ -37,6 +21,12 @@ static void find_touchers(struct dividing *d)
 {
     const struct program *p = d->program;
 
+    for (int id = 1; id < p->n_values; id++)
+        if (d->marked[id]) {
+            d->of_value[id].functions = arena_array(d->arena, uint64_t, d->n_words);
+            d->of_value[id].loaded = p->values[id].role == ROLE_INPUT;
+            d->of_value[id].space = p->values[id].space;
+        }
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
             for (int k = 0; k < OPS_MAX_INPUTS; k++)
@@ -70,108 +60,122 @@ static void divide(struct dividing *d)
     }
 }
 
-static int touches(const struct touchers *t, const struct action *a)
+static void list_touched(struct dividing *d)
 {
-    if (a->kind == ACTION_LOAD)
-        return t->loaded;
-    return a->kind == ACTION_RUN && (t->functions[a->function / 64] >> a->function % 64 & 1);
+    const struct program *p = d->program;
+
+    d->by_function = arena_array(d->arena, struct touched, p->n_functions);
+    d->loaded.stashes = arena_array(d->arena, int, p->n_stashes);
+    for (int f = 0; f < p->n_functions; f++) {
+        struct touched *t = &d->by_function[f];
+
+        t->stashes = arena_array(d->arena, int, p->n_stashes);
+        for (int s = 0; s < p->n_stashes; s++)
+            if (d->of_stash[s].functions[f / 64] >> f % 64 & 1)
+                t->stashes[t->n++] = s;
+    }
+    for (int s = 0; s < p->n_stashes; s++)
+        if (d->of_stash[s].loaded)
+            d->loaded.stashes[d->loaded.n++] = s;
 }
 
-/* When each micro-batch is touched first and last. */
-static void find_lives(struct dividing *d, const struct touchers *t, const struct entry *e)
-{
-    size_t n_bytes = sizeof(int) * (size_t)d->n_micro_batches;
+/* ---- lives ---- */
 
-    d->n_at = 0;
-    memset(d->first, 0, n_bytes);
-    memset(d->last, 0, n_bytes);
+static int count_micro_batches(const struct entry *e)
+{
+    int n = 0;
+
+    for (int i = 0; i < e->n_actions; i++)
+        n = max_int(n, e->actions[i].micro_batch + 1);
+    return n;
+}
+
+static void find_lives(struct dividing *d, enum entry_kind kind)
+{
+    const struct entry *e = &d->program->entries[kind];
+    struct stash_lives *lives = &d->lives[kind];
+
+    lives->n_micro_batches = count_micro_batches(e);
+    lives->of = arena_array(d->arena, struct stash_life,
+                            (size_t)d->program->n_stashes * (size_t)lives->n_micro_batches);
     for (int i = 0; i < e->n_actions; i++) {
-        int m = e->actions[i].micro_batch;
+        const struct action *a = &e->actions[i];
+        const struct touched *t = a->kind == ACTION_RUN ? &d->by_function[a->function] : &d->loaded;
 
-        if (m < 0 || !touches(t, &e->actions[i]))
-            continue;
-        if (!d->first[m])
-            d->first[m] = i + 1;
-        d->last[m] = i + 1;
-        d->at[d->n_at++] = i;
+        for (int k = 0; a->micro_batch >= 0 && k < t->n; k++) {
+            struct stash_life *life = life_of(lives, t->stashes[k], a->micro_batch);
+
+            if (!life->first)
+                life->first = i + 1;
+            life->last = i + 1;
+        }
     }
 }
 
-/* The most that live at one time: no fewer slots will do. */
-static int count_living(const struct dividing *d, const struct entry *e)
+/* ---- slots ---- */
+
+/* Does a micro-batch find its slot taken by one that still lives? They begin in increasing order. */
+static int do_meet(const struct stash_lives *lives, int stash, int n_slots)
 {
-    int living = 0, most = 1;
+    const struct stash_life *of = lives->of ? life_of(lives, stash, 0) : NULL;
 
-    for (int k = 0; k < d->n_at; k++) {
-        int i = d->at[k], m = e->actions[i].micro_batch;
+    for (int slot = 0; slot < min_int(n_slots, lives->n_micro_batches); slot++) {
+        int until = 0;
 
-        living += d->first[m] == i + 1;
-        most = max_int(most, living);
-        living -= d->last[m] == i + 1;
-    }
-    return most;
-}
-
-/* Does a micro-batch find its slot taken by one that still lives? */
-static int do_meet(struct dividing *d, const struct entry *e, int n_slots)
-{
-    memset(d->until, 0, sizeof(int) * (size_t)n_slots);
-    for (int k = 0; k < d->n_at; k++) {
-        int i = d->at[k], m = e->actions[i].micro_batch;
-
-        if (d->first[m] != i + 1)
-            continue;
-        if (d->until[m % n_slots] > i + 1)
-            return 1;
-        d->until[m % n_slots] = d->last[m];
+        for (int m = slot; m < lives->n_micro_batches; m += n_slots) {
+            if (of[m].first && of[m].first < until)
+                return 1;
+            until = max_int(until, of[m].last);
+        }
     }
     return 0;
 }
 
-/* The fewest, and at least so many, with which no two meet in one entry. */
-static int count_slots(struct dividing *d, const struct touchers *t, const struct entry *e,
-                       int at_least)
-{
-    if (!e->n_actions)
-        return at_least;
-    find_lives(d, t, e);
-    int n = max_int(at_least, count_living(d, e));
-    while (do_meet(d, e, n))
-        n++;
-    return n;
-}
-
-/* What suits one entry may not suit another that was asked before: until all others agree. */
-static int count_slots_of_all(struct dividing *d, const struct touchers *t)
+/* The fewest with which no two meet in any entry. */
+static int count_slots(const struct dividing *d, int stash)
 {
     int n = 1, n_agree = 0;
 
     for (int e = 0; n_agree < N_ENTRIES; e = (e + 1) % N_ENTRIES) {
         int before = n;
 
-        n = count_slots(d, t, &d->program->entries[e], n);
+        while (do_meet(&d->lives[e], stash, n))
+            n++;
         n_agree = n == before ? n_agree + 1 : 1;
     }
     return n;
 }
 
-static int n_micro_batches(const struct program *p)
+/* One value after the other. */
+static void lay_out(struct dividing *d)
 {
-    int n = 0;
+    struct program *p = d->program;
 
-    for (int e = 0; e < N_ENTRIES; e++)
-        for (int i = 0; i < p->entries[e].n_actions; i++)
-            n = max_int(n, p->entries[e].actions[i].micro_batch + 1);
-    return n;
+    for (int id = 1; id < p->n_values; id++)
+        if (d->marked[id]) {
+            struct stash *stash = &p->stashes[p->values[id].stash];
+
+            p->values[id].place_bytes = stash->slot_bytes;
+            stash->slot_bytes += align_up(program_value_bytes(p, id), PLACE_ALIGNMENT);
+        }
 }
 
-static int most_actions(const struct program *p)
+/* One stash after the other, each all of its slots; those that share them begin where the first does. */
+static void line_up(struct program *p)
 {
-    int n = 0;
+    for (int i = 0; i < p->n_stashes; i++) {
+        struct stash *stash = &p->stashes[i];
+        int first = 0;
 
-    for (int e = 0; e < N_ENTRIES; e++)
-        n = max_int(n, p->entries[e].n_actions);
-    return n;
+        while (first < i && !(stash->shared && p->stashes[first].shared == stash->shared))
+            first++;
+        if (first < i) {
+            stash->begin_bytes = p->stashes[first].begin_bytes;
+            continue;
+        }
+        stash->begin_bytes = p->segment_bytes[stash->segment];
+        p->segment_bytes[stash->segment] += (size_t)stash->n_slots * stash->slot_bytes;
+    }
 }
 
 void divide_stash(struct program *program, const char *marked)
@@ -180,29 +184,25 @@ void divide_stash(struct program *program, const char *marked)
     size_t n_values = (size_t)program->n_values;
     struct dividing d = { .program = program,
                           .marked = marked,
-                          .n_words = program->n_functions / 64 + 1,
-                          .n_micro_batches = n_micro_batches(program) };
+                          .arena = &arena,
+                          .n_words = program->n_functions / 64 + 1 };
 
     d.of_value = arena_array(&arena, struct touchers, n_values);
     d.of_stash = arena_array(&arena, struct touchers, n_values);
-    d.first = arena_array(&arena, int, d.n_micro_batches);
-    d.last = arena_array(&arena, int, d.n_micro_batches);
-    d.at = arena_array(&arena, int, most_actions(program));
-    d.until = arena_array(&arena, int, max_int(d.n_micro_batches, 1));
-    for (int id = 1; id < program->n_values; id++)
-        if (marked[id]) {
-            d.of_value[id].functions = arena_array(&arena, uint64_t, d.n_words);
-            d.of_value[id].loaded = program->values[id].role == ROLE_INPUT;
-            d.of_value[id].space = program->values[id].space;
-        }
     find_touchers(&d);
     divide(&d);
+    list_touched(&d);
     program->stashes = arena_array(&program->arena, struct stash, program->n_stashes + 1);
+    for (int e = 0; e < N_ENTRIES; e++)
+        find_lives(&d, (enum entry_kind)e);
     for (int i = 0; i < program->n_stashes; i++) {
         int is_host = d.of_stash[i].space == SPACE_HOST;
 
         program->stashes[i].segment = is_host ? SEGMENT_HOST_STASH : SEGMENT_STASH;
-        program->stashes[i].n_slots = count_slots_of_all(&d, &d.of_stash[i]);
+        program->stashes[i].n_slots = count_slots(&d, i);
     }
+    lay_out(&d);
+    share_stashes(&d);
+    line_up(program);
     arena_release(&arena);
 }

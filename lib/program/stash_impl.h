@@ -6,11 +6,61 @@
 
 #include "program/program.h"
 
+#define PLACE_ALIGNMENT ((size_t)64)
+
+/* The functions that touch a value, or any value of a stash, whether LOAD does, and where it lies. */
+struct touchers {
+    uint64_t *functions; /* bits */
+    int loaded;
+    enum space space;
+};
+
+/* From the first action that touches a micro-batch to the last, counted from 1; 0: none does. */
+struct stash_life {
+    int first, last;
+};
+
+/* The lives of all stashes in one entry. */
+struct stash_lives {
+    int n_micro_batches;
+    struct stash_life *of; /* [n_stashes][n_micro_batches] */
+};
+
+/* The stashes that a function, or LOAD, touches. */
+struct touched {
+    int *stashes, n;
+};
+
+struct dividing {
+    struct program *program;
+    const char *marked;
+    struct arena *arena; /* until the stashes are made */
+    int n_words;
+    struct touchers *of_value, *of_stash;
+    struct touched *by_function, loaded;
+    struct stash_lives lives[N_ENTRIES];
+};
+
 /*
- * Put the marked values (bases; by id) into stashes, by space and the functions that touch them, and count
- * each one's slots from the entries' actions: the fewest n where no two micro-batches that differ by
- * a multiple of n live at one time, from their first touch to their last. Sizes are place's.
+ * stash.c: put the marked values (bases; by id) into stashes, by space and the functions that touch them, and
+ * count each one's slots from the entries' actions: the fewest n where no two micro-batches that
+ * differ by a multiple of n live at one time, from their first touch to their last. Then
+ * share_stashes. Sets the values' stash and place_bytes and all of the stashes, and adds the stashes'
+ * bytes to their segments, which are 0 before.
  */
 void divide_stash(struct program *program, const char *marked);
+
+/*
+ * stash_share.c: let the chunks of a rank share slots where that takes less memory. d holds the
+ * program's stashes with their slots and bytes, and their lives.
+ */
+void share_stashes(struct dividing *d);
+
+/* stash.c: the life of a micro-batch in a stash. */
+static inline struct stash_life *life_of(const struct stash_lives *lives, int stash,
+                                         int micro_batch)
+{
+    return &lives->of[(size_t)stash * (size_t)lives->n_micro_batches + (size_t)micro_batch];
+}
 
 #endif

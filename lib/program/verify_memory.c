@@ -2,8 +2,9 @@
  * verify_memory.c - nothing that lives at the same time overlaps
  *
  * Cells and stash values live for ever as far as memory goes, so they must lie apart: one pass in
- * order of address. Scratch values are swept over time, function by function, with those that live
- * kept in order of space and address: a newcomer can only meet its two neighbours. So a program of n ops is
+ * order of address. (Which of several stash values has a slot that they share is verify_stash.c's.)
+ * Scratch values are swept over time, function by function, with those that live kept in order of
+ * space and address: a newcomer can only meet its two neighbours. So a program of n ops is
  * checked in about n log n steps.
  */
 #include <stdlib.h>
@@ -77,17 +78,35 @@ static int check_inside(const struct program *p, struct err *err)
     return 0;
 }
 
-/* Each stash begins where the one before ends with all of its slots. */
+/* ---- stashes ---- */
+
+/* The first stash that shares the slots of stash i: itself, where none before it does. */
+static int first_sharer(const struct program *p, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (p->stashes[i].shared && p->stashes[k].shared == p->stashes[i].shared)
+            return k;
+    return i;
+}
+
+/* Each stash begins where the one before ends with all of its slots, or where those lie that it
+ * shares. */
 static int check_stashes(const struct program *p, struct err *err)
 {
     size_t ends[N_SEGMENTS] = { 0 };
 
     for (int i = 0; i < p->n_stashes; i++) {
-        const struct stash *s = &p->stashes[i];
+        const struct stash *stash = &p->stashes[i], *first = &p->stashes[first_sharer(p, i)];
 
-        if (s->n_slots < 1 || s->begin_bytes < ends[s->segment])
+        if (first != stash &&
+            (first->begin_bytes != stash->begin_bytes || first->n_slots != stash->n_slots ||
+             first->slot_bytes != stash->slot_bytes || first->segment != stash->segment))
+            return err_set(err, ERR_FAILED, "program: stash %d shares slots that lie elsewhere", i);
+        if (first != stash)
+            continue;
+        if (stash->n_slots < 1 || stash->begin_bytes < ends[stash->segment])
             return err_set(err, ERR_FAILED, "program: stash %d overlaps the one before", i);
-        ends[s->segment] = s->begin_bytes + (size_t)s->n_slots * s->slot_bytes;
+        ends[stash->segment] = stash->begin_bytes + (size_t)stash->n_slots * stash->slot_bytes;
     }
     for (int i = 0; i < N_SEGMENTS; i++)
         if (ends[i] > p->segment_bytes[i])
@@ -113,16 +132,49 @@ static int check_lasting(const struct program *p, enum segment segment, struct e
     for (int id = 1; id < p->n_values; id++) {
         const struct value *v = &p->values[id];
 
-        if (program_base(p, id) == id && v->segment == segment &&
-            (v->role != ROLE_NONE || v->scope == SCOPE_STASH))
-            extents[n++] = (struct extent){
-                program_place(p, id, 0), program_place(p, id, 0) + length_of(v), 0, 0, id, v->space
-            };
+        if (program_base(p, id) == id && v->segment == segment && v->role != ROLE_NONE &&
+            v->scope != SCOPE_STASH)
+            extents[n++] = (struct extent){ v->place_bytes, v->place_bytes + length_of(v), 0, 0, id,
+                                            v->space };
     }
     qsort(extents, (size_t)n, sizeof *extents, by_address);
     for (int i = 1; i < n; i++)
         if (extents[i].begin < extents[i - 1].end)
             return overlap(p, segment_name(segment), extents[i - 1].value, extents[i].value, err);
+    return 0;
+}
+
+/*
+ * In their first slots. Values of one stash lie apart. Those of stashes that share slots lie apart or
+ * begin at one place, which have their users in common (order.h).
+ */
+static int check_slots(const struct program *p, enum segment segment, struct extent *extents,
+                       struct err *err)
+{
+    size_t end = 0;
+    int n = 0;
+
+    for (int id = 1; id < p->n_values; id++) {
+        const struct value *v = &p->values[id];
+        size_t begin = v->place_bytes;
+
+        if (program_base(p, id) != id || v->scope != SCOPE_STASH || v->segment != segment ||
+            !p->n_stashes)
+            continue;
+        begin += p->stashes[v->stash].begin_bytes;
+        extents[n++] = (struct extent){ begin, begin + length_of(v), 0, 0, id, v->space };
+    }
+    qsort(extents, (size_t)n, sizeof *extents, by_address);
+    for (int i = 1; i < n; i++) {
+        const struct extent *e = &extents[i];
+
+        end = extents[i - 1].end > end ? extents[i - 1].end : end;
+        for (int k = i - 1; k >= 0 && extents[k].begin == e->begin; k--)
+            if (p->values[extents[k].value].stash == p->values[e->value].stash)
+                return overlap(p, "stash", extents[k].value, e->value, err);
+        if (e->begin < end && e->begin != extents[i - 1].begin)
+            return overlap(p, "stash", extents[i - 1].value, e->value, err);
+    }
     return 0;
 }
 
@@ -345,7 +397,9 @@ int verify_memory(const struct program *program, struct err *err)
     int status = check_inside(program, err) || check_stashes(program, err) ? -1 : 0;
 
     for (int s = 0; !status && s < N_SEGMENTS; s++)
-        status = check_lasting(program, (enum segment)s, sweep.extents, err);
+        if (check_slots(program, (enum segment)s, sweep.extents, err) < 0 ||
+            check_lasting(program, (enum segment)s, sweep.extents, err) < 0)
+            status = -1;
     for (int f = 0; !status && f < program->n_functions; f++)
         status = check_function(program, f, &sweep, err);
     arena_release(&arena);

@@ -4,6 +4,9 @@
  * Slots are written again and again. Which micro-batch a slot holds follows from which functions
  * read and write a value, not from their ops: values that are alike in that share one table of
  * slots here, so that all actions of a step are walked in little time, however many there are.
+ *
+ * Where stashes share slots, a slot is of one of them at a time: as soon as another writes anything
+ * to it, nothing that was there before can be read.
  */
 #include <string.h>
 
@@ -22,11 +25,18 @@ struct use_class {
     int *holds;          /* by slot: micro-batch + 2 */
 };
 
+struct class_list {
+    int *classes, n;
+};
+
 struct stash_walk {
     const struct program *program;
     struct use_class *classes;
     int n_classes;
-    int *class_of;        /* by base value: 1 + its class; 0: it is not in a stash */
+    int *class_of; /* by base value: 1 + its class; 0: it is not in a stash */
+    struct class_list *by_function, *by_stash, loaded;
+    int *
+        *owners; /* by stash: of the slots that it shares, 1 + the stash whose each is; else NULL */
     unsigned char **uses; /* by base value */
     struct err *err;
 };
@@ -36,9 +46,17 @@ static int n_slots_of(const struct program *p, const struct use_class *c)
     return p->n_stashes ? p->stashes[c->stash].n_slots : 1;
 }
 
-static int *slot_of(const struct program *p, const struct use_class *c, int micro_batch)
+static int slot_number(const struct program *p, const struct use_class *c, int micro_batch)
 {
-    return &c->holds[micro_batch < 0 ? 0 : micro_batch % n_slots_of(p, c)];
+    const int *slots = p->n_stashes ? p->stashes[c->stash].slots : NULL;
+
+    if (micro_batch < 0)
+        return 0;
+    if (!slots)
+        return micro_batch % n_slots_of(p, c);
+    CHECK(slots[micro_batch] >= 0);
+    CHECK(slots[micro_batch] < n_slots_of(p, c));
+    return slots[micro_batch];
 }
 
 /* ---- classes ---- */
@@ -87,6 +105,48 @@ static void classify(struct stash_walk *w, struct arena *arena, int id)
     w->class_of[id] = 1 + c;
 }
 
+static void add_class(struct arena *arena, const struct stash_walk *w, struct class_list *list,
+                      int class)
+{
+    if (!list->classes)
+        list->classes = arena_array(arena, int, w->n_classes);
+    list->classes[list->n++] = class;
+}
+
+/* Which classes an action has to do with, so that it asks for no others. */
+static void list_classes(struct stash_walk *w, struct arena *arena)
+{
+    const struct program *p = w->program;
+
+    w->by_function = arena_array(arena, struct class_list, p->n_functions);
+    w->by_stash = arena_array(arena, struct class_list, p->n_stashes + 1);
+    for (int c = 0; c < w->n_classes; c++) {
+        const struct use_class *class = &w->classes[c];
+
+        for (int f = 0; f < p->n_functions; f++)
+            if (class->uses[f])
+                add_class(arena, w, &w->by_function[f], c);
+        add_class(arena, w, &w->by_stash[class->stash], c);
+        if (class->is_loaded)
+            add_class(arena, w, &w->loaded, c);
+    }
+}
+
+static void list_owners(struct stash_walk *w, struct arena *arena)
+{
+    const struct program *p = w->program;
+
+    w->owners = arena_array(arena, int *, p->n_stashes + 1);
+    for (int i = 0; i < p->n_stashes; i++) {
+        int k = 0;
+
+        while (p->stashes[k].shared != p->stashes[i].shared)
+            k++;
+        if (p->stashes[i].shared)
+            w->owners[i] = k < i ? w->owners[k] : arena_array(arena, int, p->stashes[i].n_slots);
+    }
+}
+
 static void find_classes(struct stash_walk *w, struct arena *arena)
 {
     const struct program *p = w->program;
@@ -106,9 +166,34 @@ static void find_classes(struct stash_walk *w, struct arena *arena)
     for (int id = 1; id < p->n_values; id++)
         if (w->uses[id])
             classify(w, arena, id);
+    list_classes(w, arena);
+    list_owners(w, arena);
 }
 
 /* ---- the walk ---- */
+
+/* What it holds of the micro-batch's slot: its number + 2, that of another, or NEVER. */
+static int held(const struct stash_walk *w, const struct use_class *c, int micro_batch)
+{
+    int slot = slot_number(w->program, c, micro_batch);
+    const int *owners = w->owners[c->stash];
+
+    return owners && owners[slot] != 1 + c->stash ? NEVER : c->holds[slot];
+}
+
+static void hold(const struct stash_walk *w, const struct use_class *c, int micro_batch)
+{
+    int slot = slot_number(w->program, c, micro_batch);
+    const struct class_list *list = &w->by_stash[c->stash];
+    int *owners = w->owners[c->stash];
+
+    if (owners && owners[slot] != 1 + c->stash) {
+        owners[slot] = 1 + c->stash;
+        for (int i = 0; i < list->n; i++)
+            w->classes[list->classes[i]].holds[slot] = NEVER;
+    }
+    c->holds[slot] = micro_batch + 2;
+}
 
 /* If this operand is the first of its function to be read from a slot of another micro-batch. */
 static int check_operand(const struct stash_walk *w, const struct action *a, const struct op *op,
@@ -119,11 +204,11 @@ static int check_operand(const struct stash_walk *w, const struct action *a, con
 
     if (class < 0 || !(w->classes[class].uses[a->function] & USE_READS_FIRST))
         return 0;
-    int holds = *slot_of(p, &w->classes[class], a->micro_batch);
+    int holds = held(w, &w->classes[class], a->micro_batch);
     if (holds == a->micro_batch + 2)
         return 0;
     return verify_complain(p, &p->functions[a->function], op, id,
-                           holds == NEVER
+                           holds == NEVER && !w->owners[w->classes[class].stash]
                                ? "is read before it is written"
                                : "is of another micro-batch: its slot was reused too early",
                            w->err);
@@ -150,14 +235,16 @@ static int name_reader(const struct stash_walk *w, const struct action *a)
 
 static int run_function(const struct stash_walk *w, const struct action *a)
 {
-    for (int c = 0; c < w->n_classes; c++) {
-        int uses = w->classes[c].uses[a->function];
-        int *slot = uses ? slot_of(w->program, &w->classes[c], a->micro_batch) : NULL;
+    const struct class_list *list = &w->by_function[a->function];
 
-        if ((uses & USE_READS_FIRST) && *slot != a->micro_batch + 2)
+    for (int i = 0; i < list->n; i++) {
+        const struct use_class *c = &w->classes[list->classes[i]];
+
+        if ((c->uses[a->function] & USE_READS_FIRST) &&
+            held(w, c, a->micro_batch) != a->micro_batch + 2)
             return name_reader(w, a);
-        if (uses & USE_WRITES)
-            *slot = a->micro_batch + 2;
+        if (c->uses[a->function] & USE_WRITES)
+            hold(w, c, a->micro_batch);
     }
     return 0;
 }
@@ -172,9 +259,8 @@ static int walk_entry(const struct stash_walk *w, enum entry_kind kind)
     for (int i = 0; i < e->n_actions; i++) {
         const struct action *a = &e->actions[i];
 
-        for (int c = 0; a->kind == ACTION_LOAD && c < w->n_classes; c++)
-            if (w->classes[c].is_loaded)
-                *slot_of(w->program, &w->classes[c], a->micro_batch) = a->micro_batch + 2;
+        for (int k = 0; a->kind == ACTION_LOAD && k < w->loaded.n; k++)
+            hold(w, &w->classes[w->loaded.classes[k]], a->micro_batch);
         if (a->kind == ACTION_RUN && run_function(w, a) < 0)
             return err_add(w->err, "%s, micro-batch %d", entry_name(kind), a->micro_batch);
     }

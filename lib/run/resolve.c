@@ -283,13 +283,14 @@ static void find_beside(const struct run *run, const struct function *f, const i
                 ops[k].call.beside += blocks_of(&f->ops[i]);
 }
 
-/* Bound to the slots of micro-batch m. */
-static int resolve_variant(struct run *run, int function, int m, const int *known_at,
+/* Bound to the slots of the variant's micro-batches. */
+static int resolve_variant(struct run *run, int function, int variant, const int *known_at,
                            struct err *err)
 {
     const struct function *f = &run->resolving->functions[function];
     struct variants *own = own_functions(run);
-    struct resolved_function *r = &own[function].list[m];
+    struct resolved_function *r = &own[function].list[variant];
+    int m = order_variant_first(&own[function].by, variant);
 
     r->ops = arena_array(&run->arena, struct resolved_op, f->n_ops);
     for (int i = 0; i < f->n_ops; i++) {
@@ -298,7 +299,7 @@ static int resolve_variant(struct run *run, int function, int m, const int *know
         resolve_op(run, &f->ops[i], m, op);
         list_users(run, &f->ops[i], m, op);
         r->n_ops = i + 1;
-        if (!op->is_async && m > 0)
+        if (!op->is_async && variant > 0)
             op->call.state = own[function].list[0].ops[i].call.state;
         else if (!op->is_async && kernels_prepare(run->options.kernels, &op->call, err) < 0)
             return err_add(err, "%s", f->name);
@@ -316,15 +317,17 @@ static int resolve_variant(struct run *run, int function, int m, const int *know
 static int resolve_function(struct run *run, int function, struct err *err)
 {
     const struct program *p = run->resolving;
-    int n = order_n_variants(&run->order, function), status = 0;
+    struct variants *variants = &own_functions(run)[function];
+    int status = 0;
     struct arena arena = { 0 };
     int *known_at = arena_array(&arena, int, p->functions[function].n_ops);
 
     order_known_at(p, function, known_at);
-    own_functions(run)[function].list = arena_array(&run->arena, struct resolved_function, n);
-    own_functions(run)[function].n = n;
-    for (int m = 0; m < n && !status; m++)
-        status = resolve_variant(run, function, m, known_at, err);
+    variants->by = order_variants(&run->order, function);
+    variants->n = variants->by.n;
+    variants->list = arena_array(&run->arena, struct resolved_function, variants->n);
+    for (int i = 0; i < variants->n && !status; i++)
+        status = resolve_variant(run, function, i, known_at, err);
     arena_release(&arena);
     return status;
 }

@@ -62,6 +62,7 @@ struct resolved_function {
 struct variants {
     struct resolved_function *list;
     int n;
+    struct order_variants by;
 };
 
 /* Pinned memory between the host and a GPU (transfer.c): two halves for what goes there, and a
@@ -106,7 +107,7 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
     const struct variants *variants =
         &run->functions[program * run->program->n_functions + function];
 
-    return &variants->list[order_variant(variants->n, micro_batch)];
+    return &variants->list[order_variant(&variants->by, micro_batch)];
 }
 
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */

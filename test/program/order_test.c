@@ -210,10 +210,11 @@ static void slots_have_their_own(void **state)
             assert_int_equal(order_user(&order, kept[1], m),
                              order_user(&order, kept[1], 0) + m % 3);
         }
-        int n = order_n_variants(&order, rig.function);
-        assert_int_equal(n, n_micro_batches < 6 ? n_micro_batches : 6);
-        assert_int_equal(order_variant(n, -1), 0);
-        assert_int_equal(order_variant(n, n + 1), n > 1);
+        struct order_variants v = order_variants(&order, rig.function);
+        assert_int_equal(v.n, n_micro_batches < 6 ? n_micro_batches : 6);
+        assert_int_equal(order_variant(&v, -1), 0);
+        assert_int_equal(order_variant(&v, v.n + 1), v.n > 1);
+        assert_int_equal(order_variant_first(&v, v.n - 1), v.n - 1);
         program_release(p);
     }
     arena_release(&arena);
