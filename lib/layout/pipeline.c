@@ -150,6 +150,14 @@ int pipeline_chunk_of(const struct pipeline_spec *spec, int stage)
     return stage / spec->n_ranks;
 }
 
+int pipeline_target_of(const struct pipeline_spec *spec, int rank, enum pipeline_step_kind kind,
+                       int chunk)
+{
+    int stage = pipeline_stage_of(spec, rank, chunk) + (kind == STEP_F ? 1 : -1);
+
+    return kind == STEP_W || stage >= pipeline_n_stages(spec) ? -1 : stage;
+}
+
 /* ---- lists ---- */
 
 int write_step(struct list_writer *writer, enum pipeline_step_kind kind, int chunk)

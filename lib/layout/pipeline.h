@@ -120,9 +120,11 @@ struct pipeline_list {
 };
 
 struct pipeline {
-    struct pipeline_spec spec;    /* group is the largest group of interleaved and dynamic */
-    struct pipeline_list *ranks;  /* [spec.n_ranks] */
-    const int64_t *const *starts; /* [spec.n_ranks][n_steps] by pipeline_time; NULL before that */
+    struct pipeline_spec spec;   /* group is the largest group of interleaved and dynamic */
+    struct pipeline_list *ranks; /* [spec.n_ranks] */
+    /* [spec.n_ranks][n_steps] by pipeline_time; NULL before that. Once they are there the lists are
+     * as pipeline_verify asks, and stay so. */
+    const int64_t *const *starts;
 };
 
 /* Build all ranks' lists in the arena (sizes is copied as well). Fails as pipeline_check. */
@@ -194,10 +196,13 @@ int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pip
  */
 int pipeline_time(struct pipeline *pipeline, struct arena *arena, struct err *err);
 
+/* The stage that needs the result of a step besides the rank's own chunk, or -1. */
+int pipeline_target_of(const struct pipeline_spec *spec, int rank, enum pipeline_step_kind kind,
+                       int chunk);
+
 /*
- * A walk over the steps of some ranks in that order: of a rank with those that it exchanges
- * boundaries with, its neighbours, it costs nothing for all the others. ranks is borrowed; each is
- * named once, in increasing order. For n_ranks up to PIPELINE_WALK_RANKS.
+ * A walk in that order over the steps of a rank and those of its neighbours, with which it exchanges
+ * boundaries, whose results it gets: it costs nothing for all the others.
  */
 #define PIPELINE_WALK_RANKS 3
 struct pipeline_walk {
@@ -205,9 +210,11 @@ struct pipeline_walk {
     int n_ranks;
     int ranks[PIPELINE_WALK_RANKS];
     int next[PIPELINE_WALK_RANKS];
+    int64_t starts[PIPELINE_WALK_RANKS]; /* of those; INT64_MAX at the end */
+    unsigned char is_walked[PIPELINE_WALK_RANKS][N_STEP_KINDS][PIPELINE_CHUNKS_MAX];
 };
 
-/* The rank and those one before and one after it, around the ring. */
+/* Of the rank and those one before and one after it, around the ring. Asks for pipeline_time. */
 struct pipeline_walk pipeline_walk_neighbours(const struct pipeline *pipeline, int rank);
 
 /* One step of one rank: pipeline.ranks[rank].steps[step]. */

@@ -144,6 +144,8 @@ struct simulation {
     const struct pipeline *pipeline;
     const struct pipeline_costs *costs;
     int n_stages;
+    int *rank_of;    /* [n_stages] */
+    int *stages;     /* [n_ranks][n_chunks] */
     int64_t *end[2]; /* [n_stages * n_micro_batches] of F and of I or B; -1: not yet */
     int *next;       /* [n_ranks] steps done */
     struct pipeline_rank_timing *ranks;
@@ -190,7 +192,8 @@ static int run_step(struct simulation *sim, int rank)
     const struct pipeline_spec *spec = &sim->pipeline->spec;
     const struct pipeline_step *step = &sim->pipeline->ranks[rank].steps[sim->next[rank]];
     struct pipeline_rank_timing *timing = &sim->ranks[rank];
-    int stage = pipeline_stage_of(spec, rank, step->chunk), source = source_of(sim, step, stage);
+    int stage = sim->stages[rank * spec->n_chunks + step->chunk];
+    int source = source_of(sim, step, stage);
     int64_t start = timing->last_end, cost = cost_of(sim, step, stage);
 
     if (source >= 0) {
@@ -199,7 +202,7 @@ static int run_step(struct simulation *sim, int rank)
 
         if (ready < 0)
             return 0;
-        if (pipeline_rank_of(spec, source) != rank)
+        if (sim->rank_of[source] != rank)
             ready += sim->costs->transfer * size_of(sim, step->micro_batch);
         start = max_i64(start, ready);
     }
@@ -282,12 +285,20 @@ int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pip
                               .costs = costs,
                               .n_stages = pipeline_n_stages(spec) };
 
-    for (int rank = 0; rank < spec->n_ranks; rank++)
+    for (int rank = 0; rank < spec->n_ranks && !pipeline->starts; rank++)
         if (check_list(pipeline, rank, arena, err))
             return -1;
     for (int what = END_F; what <= END_I; what++) {
         sim.end[what] = arena_array(arena, int64_t, n_ends);
         memset(sim.end[what], 0xff, (size_t)n_ends * sizeof(int64_t));
+    }
+    sim.rank_of = arena_array(arena, int, sim.n_stages);
+    sim.stages = arena_array(arena, int, sim.n_stages);
+    for (int stage = 0; stage < sim.n_stages; stage++) {
+        int rank = pipeline_rank_of(spec, stage);
+
+        sim.rank_of[stage] = rank;
+        sim.stages[rank * spec->n_chunks + pipeline_chunk_of(spec, stage)] = stage;
     }
     sim.next = arena_array(arena, int, spec->n_ranks);
     sim.ranks = arena_array(arena, struct pipeline_rank_timing, spec->n_ranks);
@@ -336,25 +347,54 @@ int pipeline_time(struct pipeline *pipeline, struct arena *arena, struct err *er
     return 0;
 }
 
+/* On to the rank's next step that is walked. */
+static void find_next(struct pipeline_walk *walk, int i)
+{
+    const struct pipeline *pipeline = walk->pipeline;
+    const struct pipeline_list *list = &pipeline->ranks[walk->ranks[i]];
+    int step = walk->next[i];
+
+    while (step < list->n_steps &&
+           !walk->is_walked[i][list->steps[step].kind][list->steps[step].chunk])
+        step++;
+    walk->next[i] = step;
+    walk->starts[i] = step == list->n_steps ? INT64_MAX : pipeline->starts[walk->ranks[i]][step];
+}
+
 /* No step takes no time, so a rank has one at most that starts at any time. */
 int pipeline_walk_next(struct pipeline_walk *walk, struct pipeline_place *place)
 {
-    const struct pipeline *pipeline = walk->pipeline;
     int64_t earliest = INT64_MAX;
     int found = -1;
 
     for (int i = 0; i < walk->n_ranks; i++) {
-        int rank = walk->ranks[i], step = walk->next[i];
-
-        if (step == pipeline->ranks[rank].n_steps || pipeline->starts[rank][step] >= earliest)
+        if (walk->starts[i] >= earliest)
             continue;
-        earliest = pipeline->starts[rank][step];
+        earliest = walk->starts[i];
         found = i;
     }
     if (found < 0)
         return 0;
     *place = (struct pipeline_place){ walk->ranks[found], walk->next[found]++ };
+    find_next(walk, found);
     return 1;
+}
+
+/* All of the rank's own steps; of another's those whose results it gets. */
+static void add_rank(struct pipeline_walk *walk, int rank, int own)
+{
+    const struct pipeline_spec *spec = &walk->pipeline->spec;
+    int i = walk->n_ranks++;
+
+    walk->ranks[i] = rank;
+    for (int kind = 0; kind < N_STEP_KINDS; kind++)
+        for (int chunk = 0; chunk < spec->n_chunks; chunk++) {
+            int to = pipeline_target_of(spec, rank, (enum pipeline_step_kind)kind, chunk);
+
+            walk->is_walked[i][kind][chunk] =
+                rank == own || (to >= 0 && pipeline_rank_of(spec, to) == own);
+        }
+    find_next(walk, i);
 }
 
 struct pipeline_walk pipeline_walk_neighbours(const struct pipeline *pipeline, int rank)
@@ -365,6 +405,6 @@ struct pipeline_walk pipeline_walk_neighbours(const struct pipeline *pipeline, i
     CHECK(pipeline->starts);
     for (int i = 0; i < n; i++)
         if (i == rank || i == before || i == after)
-            walk.ranks[walk.n_ranks++] = i;
+            add_rank(&walk, i, rank);
     return walk;
 }

@@ -2,8 +2,8 @@
  * stage.c - layers cut into stages
  *
  * Two tables from the back: what the best cut of the layers from `from` on into `n` stages makes of
- * the largest stage, and then, no stage above that, of the sum of squares. The cut is read off from
- * the front.
+ * the largest stage, and then, no stage above that, of the sum of squares. Stages before and behind
+ * leave a layer each to the others. The cut is read off from the front.
  */
 #include "layout/stage.h"
 
@@ -38,8 +38,8 @@ static void fill_largest(struct split *split)
         split->largest[i] = -1;
     split->largest[index_of(split, 0, n_layers)] = 0;
     for (int n = 1; n <= split->n_stages; n++)
-        for (int from = 0; from < n_layers; from++)
-            for (int to = from + 1; to <= n_layers; to++) {
+        for (int from = split->n_stages - n; from <= n_layers - n; from++)
+            for (int to = from + 1; to <= n_layers - n + 1; to++) {
                 int64_t rest = split->largest[index_of(split, n - 1, to)];
                 int64_t *best = &split->largest[index_of(split, n, from)];
                 int64_t cost = max_i64(cost_of(split, from, to), rest);
@@ -66,8 +66,8 @@ static void fill_squares(struct split *split, int64_t most)
         split->squares[i] = -1;
     split->squares[index_of(split, 0, n_layers)] = 0;
     for (int n = 1; n <= split->n_stages; n++)
-        for (int from = 0; from < n_layers; from++)
-            for (int to = from + 1; to <= n_layers; to++) {
+        for (int from = split->n_stages - n; from <= n_layers - n; from++)
+            for (int to = from + 1; to <= n_layers - n + 1; to++) {
                 double squares = squares_of(split, n, from, to, most);
                 double *best = &split->squares[index_of(split, n, from)];
 

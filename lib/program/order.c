@@ -259,11 +259,9 @@ struct order_variants order_variants(const struct order *order, int function)
 /* What is of no micro-batch comes again as it is. */
 static int is_later(const struct action *now, const struct action *before, int shift)
 {
-    struct action moved = *before;
-
-    if (moved.micro_batch >= 0)
-        moved.micro_batch += shift;
-    return !memcmp(&moved, now, sizeof moved);
+    return now->micro_batch == before->micro_batch + (before->micro_batch >= 0 ? shift : 0) &&
+           now->function == before->function && now->kind == before->kind &&
+           now->first == before->first;
 }
 
 int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most)
@@ -272,8 +270,9 @@ int order_count_rounds(const struct entry *entry, int i, int n, int shift, int m
 
     if (n < 1 || i < n)
         return 0;
-    while (i + n_same < entry->n_actions && n_same / n < most &&
-           is_later(&entry->actions[i + n_same], &entry->actions[i + n_same - n], shift))
+    int n_most = (int)min_i64((int64_t)most * n, entry->n_actions - i);
+    const struct action *now = &entry->actions[i], *before = now - n;
+    while (n_same < n_most && is_later(&now[n_same], &before[n_same], shift))
         n_same++;
     return n_same / n;
 }

@@ -2,7 +2,7 @@
  * schedule.c - from a rank's steps in the pipeline to its actions
  *
  * All ranks' steps have one order that suits all of them (pipeline_time), of which each rank walks
- * its own and its neighbours'. A send follows the step that
+ * its own and those of its neighbours that send it something. A send follows the step that
  * makes what it sends, and the receive stands at the same place of that order in the other rank's
  * actions: bytes come while other steps compute, both sides of a channel have the same order, and
  * no send waits for a receive that stands behind what waits for the send.
@@ -39,19 +39,15 @@ static void push_run(struct scheduling *s, int function, int micro_batch)
                                  .micro_batch = micro_batch });
 }
 
-/* Another rank runs this step: what it sends us, if it does, is received from here on. */
-static void receive(struct scheduling *s, const struct pipeline_spec *spec, int rank,
+/* Another rank runs this step: what it sends is received from here on. */
+static void receive(struct scheduling *s, const struct pipeline_spec *spec,
                     const struct pipeline_place *place, const struct pipeline_step *step)
 {
-    int forward = step->kind == STEP_F;
-    int to = pipeline_stage_of(spec, place->rank, step->chunk) + (forward ? 1 : -1);
-
-    if (step->kind == STEP_W || to < 0 || to >= pipeline_n_stages(spec) ||
-        pipeline_rank_of(spec, to) != rank)
-        return;
+    int to = pipeline_target_of(spec, place->rank, step->kind, step->chunk);
     const struct chunk_functions *c =
         functions_of(s, pipeline_chunk_of(spec, to), step->micro_batch);
-    push_run(s, forward ? c->receive_forward : c->receive_backward, step->micro_batch);
+
+    push_run(s, step->kind == STEP_F ? c->receive_forward : c->receive_backward, step->micro_batch);
 }
 
 static void compute(struct scheduling *s, const struct pipeline_step *step)
@@ -92,7 +88,7 @@ static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank
         if (place.rank == rank)
             compute(s, step);
         else
-            receive(s, &pipeline->spec, rank, &place, step);
+            receive(s, &pipeline->spec, &place, step);
     }
     arena_release(&scratch);
 }

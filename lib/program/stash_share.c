@@ -4,9 +4,10 @@
  * Interleaved chunks hold the most micro-batches at different times, so slots of one chunk's own
  * stand empty while another's are full. Chunks of the same layers hold the same values, size by size:
  * these lie at the same places of slots that all the chunks share, and each (chunk, micro-batch)
- * gets a slot for its life, so that there are as many slots as such lives at one time. The slot that
+ * gets a slot for its life. The slot that
  * was given back last is taken first: then what follows depends on no slot's number, and a schedule
- * that repeats itself repeats its use of slots but for their names (replay_rounds.c).
+ * that repeats itself repeats its use of slots but for their names (replay_rounds.c). A new slot is
+ * taken only where none is free, so there are as many as live at one time.
  *
  * A *frame* is what one chunk holds of a micro-batch in such a slot: its largest stash, and others of
  * nearly the same life (a boundary, which is received a little before the forward). It has one life,
@@ -167,48 +168,34 @@ static int list_turns(const struct sharing *s, int action, int begins, struct fr
     return n;
 }
 
-/* The most that live at one time. */
-static int count_living(const struct sharing *s, struct frame **list)
-{
-    int living = 0, most = 0;
-
-    for (int i = 0; i < s->program->entries[ENTRY_STEP].n_actions; i++) {
-        living += list_turns(s, i, 1, list);
-        most = max_int(most, living);
-        living -= list_turns(s, i, 0, list);
-    }
-    return most;
-}
-
-static void give_slots(struct sharing *s, struct frame **list)
+static void give_slots(struct sharing *s)
 {
     const struct entry *e = &s->program->entries[ENTRY_STEP];
-    int *free = arena_array(s->d->arena, int, s->n_slots), n_free = s->n_slots;
+    struct frame **list = arena_array(s->d->arena, struct frame *, s->n_chunks);
+    int *free = NULL, n_free = 0, capacity = 0;
 
-    for (int i = 0; i < s->n_slots; i++)
-        free[i] = s->n_slots - 1 - i;
     for (int i = 0; i < e->n_actions; i++) {
         int m = e->actions[i].micro_batch;
 
         for (int k = list_turns(s, i, 1, list) - 1; k >= 0; k--)
-            list[k]->slots[m] = free[--n_free];
-        for (int k = list_turns(s, i, 0, list) - 1; k >= 0; k--)
+            list[k]->slots[m] = n_free ? free[--n_free] : s->n_slots++;
+        for (int k = list_turns(s, i, 0, list) - 1; k >= 0; k--) {
+            free = arena_grow(s->d->arena, free, sizeof *free, &capacity, n_free + 1);
             free[n_free++] = list[k]->slots[m];
+        }
     }
 }
 
 static void find_slots(struct sharing *s)
 {
-    struct frame **list = arena_array(s->d->arena, struct frame *, s->n_chunks);
     int n_micro_batches = 0;
 
     for (int e = 0; e < N_ENTRIES; e++)
         n_micro_batches = max_int(n_micro_batches, s->d->lives[e].n_micro_batches);
-    s->n_slots = count_living(s, list);
     for (int c = 0; c < s->n_chunks; c++)
         if (s->frames[c])
             s->frames[c]->slots = arena_array(&s->program->arena, int, n_micro_batches);
-    give_slots(s, list);
+    give_slots(s);
 }
 
 /* ---- places ---- */

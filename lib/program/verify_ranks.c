@@ -287,6 +287,14 @@ static int check_mesh(const struct program *const *programs, const struct mesh *
     return is_whole;
 }
 
+static int is_run(const struct program *const *programs, const struct mesh *mesh, enum entry_kind e)
+{
+    for (int i = 0; i < mesh_world_size(mesh); i++)
+        if (programs[i]->entries[e].n_actions)
+            return 1;
+    return 0;
+}
+
 int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
                         struct verify_way *way, struct err *err)
 {
@@ -298,6 +306,8 @@ int verify_ranks_in_way(const struct program *const *programs, const struct mesh
     for (int e = 0; e < N_ENTRIES && !status; e++) {
         struct replay replay = { .mesh = mesh, .entry = (enum entry_kind)e, .watch = &watch };
 
+        if (!is_run(programs, mesh, (enum entry_kind)e))
+            continue;
         checking.replay = &replay;
         status = replay_run(&replay, programs, way->in_full);
         way->n_walked += replay.n_walked;

@@ -85,13 +85,14 @@ static void take(struct rounds *r, const struct walk *w)
     memcpy(then->spread, w->spread, (size_t)n * N_AXES);
 }
 
-/* The shortest round that begins with action i and is done again at once. */
+/* The shortest round that begins with action i and is done again at once. One that is longer than
+ * all that was walked is left for later: so looking takes no longer than walking. */
 static void find_round(struct rounds *r, const struct entry *e, int i)
 {
     const struct action *first = &e->actions[i];
 
     r->n_actions = 0;
-    for (int k = i + 1; k < e->n_actions && 2 * k - i <= e->n_actions; k++) {
+    for (int k = i + 1; 2 * k - i <= e->n_actions && k - i <= i + 64; k++) {
         int shift = e->actions[k].micro_batch - first->micro_batch;
 
         if (shift > 0 && order_count_rounds(e, k, k - i, shift, 1)) {
@@ -122,7 +123,7 @@ int rounds_to_skip(struct rounds *r, struct walk *w, const struct entry *e, int 
     find_round(r, e, i);
     if (r->n_actions)
         take(r, w);
-    /* Looking everywhere in vain would take longer than walking. */
+    /* Looking everywhere in vain takes long. */
     r->n_failures = r->n_actions ? 0 : min_int(r->n_failures + 1, 16);
     r->look_at = r->n_actions ? i : i + (1 << r->n_failures) / 2;
     return 0;

@@ -23,10 +23,20 @@ struct use_class {
     int stash, is_loaded;
     unsigned char *uses; /* by function */
     int *holds;          /* by slot: micro-batch + 2 */
+    int n_slots;
+    const int *slots; /* the stash's */
+    int *owners;      /* of slots that the stash shares: 1 + the stash whose each is; else NULL */
+};
+
+/* What a function, a load or a stash has to do with classes. */
+struct class_use {
+    struct use_class *class;
+    int uses;
 };
 
 struct class_list {
-    int *classes, n;
+    struct class_use *list;
+    int n;
 };
 
 struct stash_walk {
@@ -35,28 +45,19 @@ struct stash_walk {
     int n_classes;
     int *class_of; /* by base value: 1 + its class; 0: it is not in a stash */
     struct class_list *by_function, *by_stash, loaded;
-    int *
-        *owners; /* by stash: of the slots that it shares, 1 + the stash whose each is; else NULL */
     unsigned char **uses; /* by base value */
     struct err *err;
 };
 
-static int n_slots_of(const struct program *p, const struct use_class *c)
+static int slot_number(const struct use_class *c, int micro_batch)
 {
-    return p->n_stashes ? p->stashes[c->stash].n_slots : 1;
-}
-
-static int slot_number(const struct program *p, const struct use_class *c, int micro_batch)
-{
-    const int *slots = p->n_stashes ? p->stashes[c->stash].slots : NULL;
-
-    if (micro_batch < 0)
+    if (micro_batch < 0 || c->n_slots == 1)
         return 0;
-    if (!slots)
-        return micro_batch % n_slots_of(p, c);
-    CHECK(slots[micro_batch] >= 0);
-    CHECK(slots[micro_batch] < n_slots_of(p, c));
-    return slots[micro_batch];
+    if (!c->slots)
+        return micro_batch % c->n_slots;
+    CHECK(c->slots[micro_batch] >= 0);
+    CHECK(c->slots[micro_batch] < c->n_slots);
+    return c->slots[micro_batch];
 }
 
 /* ---- classes ---- */
@@ -99,18 +100,23 @@ static void classify(struct stash_walk *w, struct arena *arena, int id)
     if (c == w->n_classes) {
         struct use_class *new = &w->classes[w->n_classes++];
 
-        *new = (struct use_class){ v->stash, v->role == ROLE_INPUT, w->uses[id], NULL };
-        new->holds = arena_array(arena, int, n_slots_of(w->program, new));
+        *new =
+            (struct use_class){ v->stash, v->role == ROLE_INPUT, w->uses[id], NULL, 1, NULL, NULL };
+        if (w->program->n_stashes) {
+            new->n_slots = w->program->stashes[v->stash].n_slots;
+            new->slots = w->program->stashes[v->stash].slots;
+        }
+        new->holds = arena_array(arena, int, new->n_slots);
     }
     w->class_of[id] = 1 + c;
 }
 
 static void add_class(struct arena *arena, const struct stash_walk *w, struct class_list *list,
-                      int class)
+                      int class, int uses)
 {
-    if (!list->classes)
-        list->classes = arena_array(arena, int, w->n_classes);
-    list->classes[list->n++] = class;
+    if (!list->list)
+        list->list = arena_array(arena, struct class_use, w->n_classes);
+    list->list[list->n++] = (struct class_use){ &w->classes[class], uses };
 }
 
 /* Which classes an action has to do with, so that it asks for no others. */
@@ -125,26 +131,28 @@ static void list_classes(struct stash_walk *w, struct arena *arena)
 
         for (int f = 0; f < p->n_functions; f++)
             if (class->uses[f])
-                add_class(arena, w, &w->by_function[f], c);
-        add_class(arena, w, &w->by_stash[class->stash], c);
+                add_class(arena, w, &w->by_function[f], c, class->uses[f]);
+        add_class(arena, w, &w->by_stash[class->stash], c, 0);
         if (class->is_loaded)
-            add_class(arena, w, &w->loaded, c);
+            add_class(arena, w, &w->loaded, c, USE_WRITES);
     }
 }
 
-static void list_owners(struct stash_walk *w, struct arena *arena)
+static void find_owners(struct stash_walk *w, struct arena *arena)
 {
     const struct program *p = w->program;
+    int **owners = arena_array(arena, int *, p->n_stashes + 1);
 
-    w->owners = arena_array(arena, int *, p->n_stashes + 1);
     for (int i = 0; i < p->n_stashes; i++) {
         int k = 0;
 
         while (p->stashes[k].shared != p->stashes[i].shared)
             k++;
         if (p->stashes[i].shared)
-            w->owners[i] = k < i ? w->owners[k] : arena_array(arena, int, p->stashes[i].n_slots);
+            owners[i] = k < i ? owners[k] : arena_array(arena, int, p->stashes[i].n_slots);
     }
+    for (int c = 0; c < w->n_classes; c++)
+        w->classes[c].owners = owners[w->classes[c].stash];
 }
 
 static void find_classes(struct stash_walk *w, struct arena *arena)
@@ -167,31 +175,34 @@ static void find_classes(struct stash_walk *w, struct arena *arena)
         if (w->uses[id])
             classify(w, arena, id);
     list_classes(w, arena);
-    list_owners(w, arena);
+    find_owners(w, arena);
 }
 
 /* ---- the walk ---- */
 
 /* What it holds of the micro-batch's slot: its number + 2, that of another, or NEVER. */
-static int held(const struct stash_walk *w, const struct use_class *c, int micro_batch)
+static int held(const struct use_class *c, int micro_batch)
 {
-    int slot = slot_number(w->program, c, micro_batch);
-    const int *owners = w->owners[c->stash];
+    int slot = slot_number(c, micro_batch);
 
-    return owners && owners[slot] != 1 + c->stash ? NEVER : c->holds[slot];
+    return c->owners && c->owners[slot] != 1 + c->stash ? NEVER : c->holds[slot];
+}
+
+static void own(const struct stash_walk *w, const struct use_class *c, int slot)
+{
+    const struct class_list *of_stash = &w->by_stash[c->stash];
+
+    c->owners[slot] = 1 + c->stash;
+    for (int i = 0; i < of_stash->n; i++)
+        of_stash->list[i].class->holds[slot] = NEVER;
 }
 
 static void hold(const struct stash_walk *w, const struct use_class *c, int micro_batch)
 {
-    int slot = slot_number(w->program, c, micro_batch);
-    const struct class_list *list = &w->by_stash[c->stash];
-    int *owners = w->owners[c->stash];
+    int slot = slot_number(c, micro_batch);
 
-    if (owners && owners[slot] != 1 + c->stash) {
-        owners[slot] = 1 + c->stash;
-        for (int i = 0; i < list->n; i++)
-            w->classes[list->classes[i]].holds[slot] = NEVER;
-    }
+    if (c->owners && c->owners[slot] != 1 + c->stash)
+        own(w, c, slot);
     c->holds[slot] = micro_batch + 2;
 }
 
@@ -204,11 +215,11 @@ static int check_operand(const struct stash_walk *w, const struct action *a, con
 
     if (class < 0 || !(w->classes[class].uses[a->function] & USE_READS_FIRST))
         return 0;
-    int holds = held(w, &w->classes[class], a->micro_batch);
+    int holds = held(&w->classes[class], a->micro_batch);
     if (holds == a->micro_batch + 2)
         return 0;
     return verify_complain(p, &p->functions[a->function], op, id,
-                           holds == NEVER && !w->owners[w->classes[class].stash]
+                           holds == NEVER && !w->classes[class].owners
                                ? "is read before it is written"
                                : "is of another micro-batch: its slot was reused too early",
                            w->err);
@@ -233,36 +244,40 @@ static int name_reader(const struct stash_walk *w, const struct action *a)
     CHECK(!"an op that reads the slot");
 }
 
-static int run_function(const struct stash_walk *w, const struct action *a)
+/* Returns 0 where the function reads what is not there. */
+static int run_function(const struct stash_walk *w, const struct class_list *of_function,
+                        int micro_batch)
 {
-    const struct class_list *list = &w->by_function[a->function];
+    for (int i = 0; i < of_function->n; i++) {
+        const struct class_use *u = &of_function->list[i];
 
-    for (int i = 0; i < list->n; i++) {
-        const struct use_class *c = &w->classes[list->classes[i]];
-
-        if ((c->uses[a->function] & USE_READS_FIRST) &&
-            held(w, c, a->micro_batch) != a->micro_batch + 2)
-            return name_reader(w, a);
-        if (c->uses[a->function] & USE_WRITES)
-            hold(w, c, a->micro_batch);
+        if ((u->uses & USE_READS_FIRST) && held(u->class, micro_batch) != micro_batch + 2)
+            return 0;
+        if (u->uses & USE_WRITES)
+            hold(w, u->class, micro_batch);
     }
-    return 0;
+    return 1;
+}
+
+static int complain_of(const struct stash_walk *w, enum entry_kind kind, const struct action *a)
+{
+    name_reader(w, a);
+    return err_add(w->err, "%s, micro-batch %d", entry_name(kind), a->micro_batch);
 }
 
 static int walk_entry(const struct stash_walk *w, enum entry_kind kind)
 {
     const struct entry *e = &w->program->entries[kind];
 
-    for (int c = 0; c < w->n_classes; c++)
-        memset(w->classes[c].holds, 0,
-               sizeof(int) * (size_t)n_slots_of(w->program, &w->classes[c]));
+    for (int c = 0; e->n_actions && c < w->n_classes; c++)
+        memset(w->classes[c].holds, 0, sizeof(int) * (size_t)w->classes[c].n_slots);
     for (int i = 0; i < e->n_actions; i++) {
         const struct action *a = &e->actions[i];
 
-        for (int k = 0; a->kind == ACTION_LOAD && k < w->loaded.n; k++)
-            hold(w, &w->classes[w->loaded.classes[k]], a->micro_batch);
-        if (a->kind == ACTION_RUN && run_function(w, a) < 0)
-            return err_add(w->err, "%s, micro-batch %d", entry_name(kind), a->micro_batch);
+        if (a->kind == ACTION_LOAD)
+            run_function(w, &w->loaded, a->micro_batch);
+        if (a->kind == ACTION_RUN && !run_function(w, &w->by_function[a->function], a->micro_batch))
+            return complain_of(w, kind, a);
     }
     return 0;
 }
