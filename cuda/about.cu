@@ -73,11 +73,27 @@ static size_t nccl_version(void *handle)
 static const struct {
     const char *name, *files[2]; /* the second where there is no first */
     size_t (*version)(void *handle);
+    size_t oldest; /* that will do; 0: any */
 } libraries[] = {
-    { "cuBLASLt", { "libcublasLt.so.13", "libcublasLt.so.12" }, cublaslt_version },
-    { "cuDNN", { "libcudnn.so.9", NULL }, cudnn_version },
-    { "NCCL", { "libnccl.so.2", NULL }, nccl_version },
+    { "cuBLASLt", { "libcublasLt.so.13", "libcublasLt.so.12" }, cublaslt_version, 0 },
+    { "cuDNN", { "libcudnn.so.9", NULL }, cudnn_version, 0 },
+    { "NCCL", { "libnccl.so.2", NULL }, nccl_version, 21800 }, /* ncclCommSplit */
 };
+
+static void version_text(size_t version, char *text, size_t size)
+{
+    snprintf(text, size, "%zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
+}
+
+static void refuse_old(int i, struct device_library *library, struct err *err)
+{
+    char oldest[sizeof library->version];
+
+    version_text(libraries[i].oldest, oldest, sizeof oldest);
+    err_set(err, ERR_DEVICE, "%s is %s, %s or newer is needed", library->file, library->version,
+            oldest);
+    library->file = NULL;
+}
 
 extern "C" int device_cuda_library(int i, struct device_library *library, struct err *err)
 {
@@ -95,7 +111,8 @@ extern "C" int device_cuda_library(int i, struct device_library *library, struct
             return 1;
     }
     size_t version = libraries[i].version(handle);
-    snprintf(library->version, sizeof library->version, "%zu.%zu.%zu", version / 10000,
-             version / 100 % 100, version % 100);
+    version_text(version, library->version, sizeof library->version);
+    if (version < libraries[i].oldest)
+        refuse_old(i, library, err);
     return 1;
 }

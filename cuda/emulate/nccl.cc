@@ -254,7 +254,9 @@ const char *ncclGetLastError(ncclComm_t comm)
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = 22800;
+    const char *wanted = getenv("LMTRAIN_EMULATE_NCCL");
+
+    *version = wanted && *wanted ? (int)strtol(wanted, NULL, 10) : 22800;
     return ncclSuccess;
 }
 

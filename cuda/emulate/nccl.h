@@ -9,7 +9,7 @@
  * are rounded at each, as NCCL's rings do: another order than that of comm/reduce.h.
  *
  * LMTRAIN_EMULATE_NCCL_LOG names a file to which each rank adds what it makes: `id`, `init RANK of N`,
- * and `split COLOR: RANK of N` for each communicator that it gets.
+ * and `split COLOR: RANK of N` for each communicator that it gets. LMTRAIN_EMULATE_NCCL is the version.
  */
 #ifndef EMULATE_NCCL_H
 #define EMULATE_NCCL_H

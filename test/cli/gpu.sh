@@ -66,6 +66,9 @@ play "$healthy"
 expect 'libraries have versions' 0 'ok +cuDNN +[0-9]+\.[0-9]+\.[0-9]+ \(libcudnn.so.9\)' env PATH=/nowhere "$emulated" doctor
 expect 'a missing one is named' 0 'warning +NCCL +libnccl.so.2 is not to be found' env PATH=/nowhere LMTRAIN_EMULATE_WITHOUT=nccl "$emulated" doctor
 
+expect 'and one that is too old' 0 'warning +NCCL +libnccl.so.2 is 2.16.5, 2.18.0 or newer is needed' \
+    env PATH=/nowhere LMTRAIN_EMULATE_NCCL=21605 "$emulated" doctor
+
 # The program as it is built, where there may be no driver, as on a login node.
 play 'init 9'
 expect 'no driver, no GPU, whatever was built' 0 'gpu +none: training runs on the CPU' env PATH=/nowhere "$lmtrain" doctor
