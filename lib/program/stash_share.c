@@ -151,38 +151,40 @@ static void find_frames(struct sharing *s)
 
 /* ---- slots ---- */
 
-/* How many frames begin (way 1) or end (0) at the action: those, of its micro-batch. */
-static int list_turns(const struct sharing *s, int action, int begins, struct frame **list)
+struct free_slots {
+    int *slots, n, capacity;
+};
+
+/* The frame gets a slot where its micro-batch begins with this action, and gives it back where it
+ * ends. */
+static void take_turn(struct sharing *s, struct frame *frame, int action, struct free_slots *free)
 {
-    const struct action *a = &s->program->entries[ENTRY_STEP].actions[action];
-    int n = 0, of = a->kind == ACTION_RUN ? s->program->functions[a->function].chunk : NONE;
+    int m = s->program->entries[ENTRY_STEP].actions[action].micro_batch;
 
-    for (int c = max_int(of, 0); a->micro_batch >= 0 && c < s->n_chunks; c++) {
-        const struct stash_life *life = s->frames[c] ? &s->frames[c]->lives[a->micro_batch] : NULL;
-
-        if (life && (begins ? life->first : life->last) == action + 1)
-            list[n++] = s->frames[c];
-        if (c == of)
-            break;
-    }
-    return n;
+    if (frame->lives[m].first == action + 1)
+        frame->slots[m] = free->n ? free->slots[--free->n] : s->n_slots++;
+    if (frame->lives[m].last != action + 1)
+        return;
+    free->slots = arena_grow(s->d->arena, free->slots, sizeof(int), &free->capacity, free->n + 1);
+    free->slots[free->n++] = frame->slots[m];
 }
 
 static void give_slots(struct sharing *s)
 {
     const struct entry *e = &s->program->entries[ENTRY_STEP];
-    struct frame **list = arena_array(s->d->arena, struct frame *, s->n_chunks);
-    int *free = NULL, n_free = 0, capacity = 0;
+    struct free_slots free = { 0 };
 
     for (int i = 0; i < e->n_actions; i++) {
-        int m = e->actions[i].micro_batch;
+        const struct action *a = &e->actions[i];
+        int of = a->kind == ACTION_RUN ? s->program->functions[a->function].chunk : NONE;
 
-        for (int k = list_turns(s, i, 1, list) - 1; k >= 0; k--)
-            list[k]->slots[m] = n_free ? free[--n_free] : s->n_slots++;
-        for (int k = list_turns(s, i, 0, list) - 1; k >= 0; k--) {
-            free = arena_grow(s->d->arena, free, sizeof *free, &capacity, n_free + 1);
-            free[n_free++] = list[k]->slots[m];
-        }
+        if (a->micro_batch < 0)
+            continue;
+        if (of >= 0 && of < s->n_chunks && s->frames[of])
+            take_turn(s, s->frames[of], i, &free);
+        for (int c = 0; a->kind == ACTION_LOAD && c < s->n_chunks; c++)
+            if (s->frames[c])
+                take_turn(s, s->frames[c], i, &free);
     }
 }
 

@@ -180,11 +180,9 @@ static void find_classes(struct stash_walk *w, struct arena *arena)
 
 /* ---- the walk ---- */
 
-/* What it holds of the micro-batch's slot: its number + 2, that of another, or NEVER. */
-static int held(const struct use_class *c, int micro_batch)
+/* What it holds in the slot: a micro-batch + 2, or NEVER. */
+static int held(const struct use_class *c, int slot)
 {
-    int slot = slot_number(c, micro_batch);
-
     return c->owners && c->owners[slot] != 1 + c->stash ? NEVER : c->holds[slot];
 }
 
@@ -197,10 +195,8 @@ static void own(const struct stash_walk *w, const struct use_class *c, int slot)
         of_stash->list[i].class->holds[slot] = NEVER;
 }
 
-static void hold(const struct stash_walk *w, const struct use_class *c, int micro_batch)
+static void hold(const struct stash_walk *w, const struct use_class *c, int slot, int micro_batch)
 {
-    int slot = slot_number(c, micro_batch);
-
     if (c->owners && c->owners[slot] != 1 + c->stash)
         own(w, c, slot);
     c->holds[slot] = micro_batch + 2;
@@ -215,7 +211,7 @@ static int check_operand(const struct stash_walk *w, const struct action *a, con
 
     if (class < 0 || !(w->classes[class].uses[a->function] & USE_READS_FIRST))
         return 0;
-    int holds = held(&w->classes[class], a->micro_batch);
+    int holds = held(&w->classes[class], slot_number(&w->classes[class], a->micro_batch));
     if (holds == a->micro_batch + 2)
         return 0;
     return verify_complain(p, &p->functions[a->function], op, id,
@@ -248,13 +244,18 @@ static int name_reader(const struct stash_walk *w, const struct action *a)
 static int run_function(const struct stash_walk *w, const struct class_list *of_function,
                         int micro_batch)
 {
+    int stash = -1, slot = 0;
+
     for (int i = 0; i < of_function->n; i++) {
         const struct class_use *u = &of_function->list[i];
 
-        if ((u->uses & USE_READS_FIRST) && held(u->class, micro_batch) != micro_batch + 2)
+        if (u->class->stash != stash)
+            slot = slot_number(u->class, micro_batch);
+        stash = u->class->stash;
+        if ((u->uses & USE_READS_FIRST) && held(u->class, slot) != micro_batch + 2)
             return 0;
         if (u->uses & USE_WRITES)
-            hold(w, u->class, micro_batch);
+            hold(w, u->class, slot, micro_batch);
     }
     return 1;
 }
