@@ -209,10 +209,11 @@ static int has_feature(const struct job *job, enum op_feature feature)
 /* A list for several models is no mistake, but may be one. */
 static void note_recompute(struct job_reader *r)
 {
-    const struct choice *c = field_find("recompute")->items;
+    struct choice items[FIELD_ITEMS_MAX + 1];
     struct str missing = { 0 };
 
-    for (; c->word; c++)
+    field_find("recompute")->list_items(items);
+    for (const struct choice *c = items; c->word; c++)
         if ((r->job->recompute_ops >> c->value & 1) &&
             !has_feature(r->job, op_info((enum op_kind)c->value)->feature))
             str_printf(&missing, missing.length ? ", %s" : "%s", c->word);

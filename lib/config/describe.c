@@ -34,6 +34,16 @@ static void print_number_range(const struct field *f, struct str *out)
         str_printf(out, " or %s", f->word);
 }
 
+static void print_items(const struct field *f, struct str *out)
+{
+    struct choice items[FIELD_ITEMS_MAX + 1];
+    int n = f->list_items(items);
+
+    str_add(out, "or a list of");
+    for (int i = 0; i < n; i++)
+        str_printf(out, i ? ", %s" : " %s", items[i].word);
+}
+
 static void print_values(const struct field *f, struct str *out)
 {
     switch (f->type) {
@@ -60,9 +70,7 @@ static void print_values(const struct field *f, struct str *out)
         str_add(out, "one of ");
         for (const struct choice *c = f->choices; c->word; c++)
             str_printf(out, "%s, ", c->word);
-        str_add(out, "or a list of");
-        for (const struct choice *c = f->items; c->word; c++)
-            str_printf(out, c == f->items ? " %s" : ", %s", c->word);
+        print_items(f, out);
         return;
     case FIELD_COUNTS:
         str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,
@@ -161,6 +169,8 @@ static void schema_words(const struct choice *choices, struct str *out)
 
 static void schema_type(const struct field *f, struct str *out)
 {
+    struct choice items[FIELD_ITEMS_MAX + 1];
+
     switch (f->type) {
     case FIELD_INT:
     case FIELD_I64:
@@ -186,7 +196,8 @@ static void schema_type(const struct field *f, struct str *out)
     case FIELD_KINDS:
         schema_words(f->choices, out);
         str_add(out, ", {\"type\": \"array\", \"minItems\": 1, \"items\": {\"anyOf\": [");
-        schema_words(f->items, out);
+        f->list_items(items);
+        schema_words(items, out);
         str_add(out, ", " VARIABLE "]}}");
         return;
     case FIELD_COUNTS:

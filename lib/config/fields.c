@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "ops/ops.h"
+#include "ops/op_info.h"
 
 #define AT(member) offsetof(struct job, member)
 #define N_MAX 1000000000.0
@@ -71,31 +71,17 @@ static const struct choice recomputes[] = { { "none", RECOMPUTE_NONE },
                                             { 0 } };
 
 /* Ops that a forward may have, by their names in the catalogue. */
-static const struct choice forward_ops[] = { { "embed", OP_EMBED },
-                                             { "rmsnorm", OP_RMSNORM },
-                                             { "layernorm", OP_LAYERNORM },
-                                             { "linear", OP_LINEAR },
-                                             { "head_norm", OP_HEAD_NORM },
-                                             { "rope", OP_ROPE },
-                                             { "attention", OP_ATTENTION },
-                                             { "swiglu", OP_SWIGLU },
-                                             { "gelu", OP_GELU },
-                                             { "scale", OP_SCALE },
-                                             { "lora", OP_LORA },
-                                             { "router", OP_ROUTER },
-                                             { "expert_order", OP_EXPERT_ORDER },
-                                             { "dispatch", OP_DISPATCH },
-                                             { "expert_linear", OP_EXPERT_LINEAR },
-                                             { "expert_swiglu", OP_EXPERT_SWIGLU },
-                                             { "combine", OP_COMBINE },
-                                             { "dropout", OP_DROPOUT },
-                                             { "add", OP_ADD },
-                                             { "add_bias", OP_ADD_BIAS },
-                                             { "all_gather", OP_ALL_GATHER },
-                                             { "reduce_scatter", OP_REDUCE_SCATTER },
-                                             { "all_reduce", OP_ALL_REDUCE },
-                                             { "gather_heads", OP_GATHER_HEADS },
-                                             { 0 } };
+static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
+{
+    int n = 0;
+
+    _Static_assert(N_OP_KINDS <= FIELD_ITEMS_MAX, "a bit of each kind");
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        if (op_info((enum op_kind)kind)->feature != FEATURE_NO_FORWARD)
+            ops[n++] = (struct choice){ op_name((enum op_kind)kind), kind };
+    ops[n] = (struct choice){ 0 };
+    return n;
+}
 
 static const struct choice data_formats[] = { { "auto", 0 },     { "alpaca", 1 }, { "sharegpt", 2 },
                                               { "messages", 3 }, { "belle", 4 },  { "moss", 5 },
@@ -487,7 +473,7 @@ const struct field job_fields[] = {
       .max = 65536, .unit = "MiB", .help = "gradients that are reduced together" },
 
     { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recomputes,
-      .not_built = "auto", .items = forward_ops, .items_offset = AT(recompute_ops),
+      .not_built = "auto", .list_items = list_forward_ops, .items_offset = AT(recompute_ops),
       .word_value = RECOMPUTE_LIST,
       .help = "activations that are computed again in the backward instead of kept; selective: of "
               "norms, activations, dropout and casts; full: all but the layers' inputs; a list: "

@@ -37,6 +37,8 @@ struct choice {
     int value;
 };
 
+#define FIELD_ITEMS_MAX 64
+
 struct field {
     const char *key; /* "train.steps"; the fields of a group stand together */
     enum field_type type;
@@ -47,7 +49,8 @@ struct field {
     const char *unit;             /* or NULL */
     const char *help;             /* a sentence without a full stop */
     const struct choice *choices; /* ended by word NULL */
-    const struct choice *items;   /* of a list, likewise; their values are below 64 */
+    /* List what a list may have: values below FIELD_ITEMS_MAX, ended likewise. Returns how many. */
+    int (*list_items)(struct choice items[FIELD_ITEMS_MAX + 1]);
     size_t items_offset;
     const char *word;    /* "auto", if that may stand for a number */
     int word_value;      /* what is stored for the word */

@@ -181,19 +181,22 @@ static int set_choice(const struct field *f, struct job *job, const struct yaml_
 static int set_item(const struct field *f, uint64_t *bits, const struct yaml_node *node,
                     struct mistakes *m)
 {
+    struct choice items[FIELD_ITEMS_MAX + 1];
+
     if (node->kind != YAML_SCALAR)
         return mistakes_add(m, node, "%s has an item that is no word", f->key);
-    for (const struct choice *c = f->items; c->word; c++)
+    f->list_items(items);
+    for (const struct choice *c = items; c->word; c++)
         if (!strcmp(node->text, c->word)) {
             *bits |= UINT64_C(1) << c->value;
             return 0;
         }
     /* "add_rmsnorm" is an add and an rmsnorm. */
     const char *text = str_starts_with(node->text, "add_") ? node->text + 4 : node->text;
-    const char *near = nearest_choice(f->items, text);
+    const char *near = nearest_choice(items, text);
     struct str all = { 0 };
-    for (const struct choice *c = f->items; !near && c->word; c++)
-        str_printf(&all, c == f->items ? "%s" : ", %s", c->word);
+    for (const struct choice *c = items; !near && c->word; c++)
+        str_printf(&all, c == items ? "%s" : ", %s", c->word);
     mistakes_add(m, node, "%s has %.80s, which is no op of a forward (hint: %s)", f->key,
                  node->text, near ? near : str_text(&all));
     str_release(&all);
@@ -539,10 +542,12 @@ void field_print_kinds(const struct field *f, const struct job *job, const char 
 {
     const char *at = (const char *)job + f->items_offset;
     uint64_t bits = *(const uint64_t *)(const void *)at;
+    struct choice items[FIELD_ITEMS_MAX + 1];
     int n = 0;
 
+    f->list_items(items);
     str_add_char(out, '[');
-    for (const struct choice *c = f->items; c->word; c++)
+    for (const struct choice *c = items; c->word; c++)
         if (bits >> c->value & 1)
             str_printf(out, "%s%s%s%s", n++ ? ", " : "", quote, c->word, quote);
     str_add_char(out, ']');

@@ -148,7 +148,7 @@ static void test_table(void **state)
         assert_false(str_ends_with(f->help, "."));
         assert_int_equal(!!f->choices, f->type == FIELD_CHOICE || f->type == FIELD_WORD ||
                                            f->type == FIELD_KINDS);
-        assert_int_equal(!!f->items, f->type == FIELD_KINDS);
+        assert_int_equal(!!f->list_items, f->type == FIELD_KINDS);
         if (f->key[group])
             for (int k = i + 1; k < n_job_fields; k++)
                 if (!strncmp(job_fields[k].key, f->key, group + 1))
