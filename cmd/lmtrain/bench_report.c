@@ -310,53 +310,30 @@ void bench_print_ops_json(const struct bench_report *r, int each, struct str *ou
 
 /* ---- the step ---- */
 
-enum family {
-    FAMILY_LINEAR,
-    FAMILY_HEAD,
-    FAMILY_ATTENTION,
-    FAMILY_NORM,
-    FAMILY_ROPE,
-    FAMILY_ACTIVATION,
-    FAMILY_EMBEDDING,
-    FAMILY_OPTIMIZER,
-    FAMILY_COLLECTIVE,
-    FAMILY_OTHER,
-    N_FAMILIES
+static const char *const family_names[N_FAMILIES] = {
+    [FAMILY_LINEAR] = "linear",
+    [FAMILY_HEAD] = "head and loss",
+    [FAMILY_ATTENTION] = "attention",
+    [FAMILY_NORM] = "norm",
+    [FAMILY_ROPE] = "rope",
+    [FAMILY_ACTIVATION] = "activation",
+    [FAMILY_EMBEDDING] = "embedding",
+    [FAMILY_OPTIMIZER] = "optimizer",
+    [FAMILY_COLLECTIVE] = "collective",
+    [FAMILY_OTHER] = "other",
 };
 
-static const char *const family_names[N_FAMILIES] = { "linear",    "head and loss", "attention",
-                                                      "norm",      "rope",          "activation",
-                                                      "embedding", "optimizer",     "collective",
-                                                      "other" };
-
-static enum family family_of(enum op_kind kind)
+/* In the order of the report, where `other` is last. */
+static int nth_family(int i)
 {
-    static const struct {
-        enum op_kind first, last;
-        enum family family;
-    } ranges[] = { { OP_EMBED, OP_EMBED_DW, FAMILY_EMBEDDING },
-                   { OP_RMSNORM, OP_ADD_LAYERNORM, FAMILY_NORM },
-                   { OP_LINEAR, OP_LINEAR_DW, FAMILY_LINEAR },
-                   { OP_ROPE, OP_ROPE_GRAD, FAMILY_ROPE },
-                   { OP_HEAD_NORM, OP_NORMALIZE_ROWS_GRAD, FAMILY_NORM },
-                   { OP_ATTENTION, OP_ATTENTION_CACHED, FAMILY_ATTENTION },
-                   { OP_SWIGLU, OP_GELU_GRAD, FAMILY_ACTIVATION },
-                   { OP_HEAD_CROSS_ENTROPY, OP_HEAD_LOSS, FAMILY_HEAD },
-                   { OP_SUMSQ, OP_ADAMW, FAMILY_OPTIMIZER } };
-
-    if (op_is_collective(kind))
-        return FAMILY_COLLECTIVE;
-    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-        if (kind >= ranges[i].first && kind <= ranges[i].last)
-            return ranges[i].family;
-    return FAMILY_OTHER;
+    return (i + 1) % N_FAMILIES;
 }
 
 static void make_families(const struct bench *bench, struct line families[N_FAMILIES])
 {
     memset(families, 0, sizeof *families * N_FAMILIES);
     for (int i = 0; i < bench->n_ops; i++)
-        line_add(&families[family_of(bench->ops[i].shape.kind)], &bench->ops[i]);
+        line_add(&families[op_info(bench->ops[i].shape.kind)->family], &bench->ops[i]);
 }
 
 /* What a step is worth, from its JSON, which has all of it. */
@@ -383,7 +360,9 @@ static cJSON *step_json(const struct bench_report *r)
     cJSON_AddNumberToObject(json, "reached", total.light_seconds / best);
     cJSON_AddNumberToObject(json, "mfu", model / best / r->bench->peak_flops);
     cJSON *list = cJSON_AddArrayToObject(json, "families");
-    for (int f = 0; f < N_FAMILIES; f++) {
+    for (int i = 0; i < N_FAMILIES; i++) {
+        int f = nth_family(i);
+
         if (!families[f].n_ops)
             continue;
         cJSON *item = cJSON_CreateObject();
@@ -409,7 +388,7 @@ static void print_families(const struct bench_report *r, struct str *out)
     make_families(r->bench, families);
     report_table_init(&table, "lrrrrrrr");
     report_table_heading(&table, "family\truns\tms\tshare\tGFLOP\tMB\tlight ms\treached");
-    for (int f = 0; f < N_FAMILIES; f++)
+    for (int i = 0, f = nth_family(0); i < N_FAMILIES; f = nth_family(++i))
         if (families[f].n_ops)
             report_table_row(&table, "%s\t%d\t%s", family_names[f], families[f].n_runs,
                              figures_text(figures, sizeof figures, &families[f], total.seconds));

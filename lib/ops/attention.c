@@ -38,6 +38,7 @@ static void rope_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info rope = {
     .name = "rope",
+    .family = FAMILY_ROPE,
     .n_inputs = 3,
     .inputs = {
         [ROPE_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
@@ -60,6 +61,7 @@ static const struct op_info rope = {
 
 static const struct op_info rope_grad = {
     .name = "rope_grad",
+    .family = FAMILY_ROPE,
     .n_inputs = 3,
     .inputs = {
         [ROPE_GRAD_DOUT] = { "dout", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
@@ -202,6 +204,7 @@ static void attention_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info attention = {
     .name = "attention",
+    .family = FAMILY_ATTENTION,
     .n_inputs = 6,
     .inputs = {
         [ATTENTION_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
@@ -254,6 +257,7 @@ static double attention_grad_flops(const struct op_shape *op)
 
 static const struct op_info attention_grad = {
     .name = "attention_grad",
+    .family = FAMILY_ATTENTION,
     .n_inputs = 9,
     .inputs = {
         [ATTENTION_GRAD_DOUT] = { "dout", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
@@ -355,6 +359,7 @@ static void attention_cached_moved(struct op_shape *op)
 
 static const struct op_info attention_cached = {
     .name = "attention_cached",
+    .family = FAMILY_ATTENTION,
     .n_inputs = 9,
     .inputs = {
         [ATTENTION_CACHED_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },

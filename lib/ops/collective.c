@@ -64,6 +64,7 @@ static void all_gather_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info all_gather = {
     .name = "all_gather",
+    .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
         [ALL_GATHER_SHARD] = { "shard", DIM_T, DIM_N, TYPE_MOVED, OPERAND_PLAIN },
@@ -105,6 +106,7 @@ static void reduce_scatter_backward(struct backward *b, const struct op_node *op
 
 static const struct op_info reduce_scatter = {
     .name = "reduce_scatter",
+    .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
         [REDUCE_SCATTER_FULL] = { "full", DIM_SIZE_T, DIM_SIZE_N, TYPE_MOVED, OPERAND_PLAIN },
@@ -133,6 +135,7 @@ static void all_reduce_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info all_reduce = {
     .name = "all_reduce",
+    .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
         [ALL_REDUCE_X] = { "x", DIM_T, DIM_N, TYPE_MOVED, OPERAND_PLAIN },
@@ -150,6 +153,7 @@ static const struct op_info all_reduce = {
 
 static const struct op_info all_reduce_scalar = {
     .name = "all_reduce_scalar",
+    .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
         [ALL_REDUCE_SCALAR_X] = { "x", DIM_ONE, DIM_N, TYPE_F64, OPERAND_PLAIN },
@@ -195,6 +199,7 @@ static void gather_heads_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info gather_heads = {
     .name = "gather_heads",
+    .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
         [GATHER_HEADS_QKV] = { "qkv", DIM_T, DIM_C_PART, TYPE_ACT, OPERAND_PLAIN },
@@ -213,6 +218,7 @@ static const struct op_info gather_heads = {
 
 static const struct op_info gather_heads_grad = {
     .name = "gather_heads_grad",
+    .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
         [GATHER_HEADS_GRAD_DOUT] = { "dout", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
@@ -237,6 +243,7 @@ static int transfer_spread(const struct spread_query *q)
 
 static const struct op_info send = {
     .name = "send",
+    .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
         [SEND_X] = { "x", DIM_T, DIM_D, TYPE_MOVED, OPERAND_PLAIN },
@@ -247,6 +254,7 @@ static const struct op_info send = {
 
 static const struct op_info receive = {
     .name = "receive",
+    .family = FAMILY_COLLECTIVE,
     .n_outputs = 1,
     .outputs = {
         [RECEIVE_Y] = { "y", DIM_T, DIM_D, TYPE_MOVED, OPERAND_PLAIN },

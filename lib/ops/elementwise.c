@@ -16,6 +16,7 @@ static void swiglu_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info swiglu = {
     .name = "swiglu",
+    .family = FAMILY_ACTIVATION,
     .n_inputs = 1,
     .inputs = {
         [SWIGLU_GU] = { "gu", DIM_T, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
@@ -33,6 +34,7 @@ static const struct op_info swiglu = {
 
 static const struct op_info swiglu_grad = {
     .name = "swiglu_grad",
+    .family = FAMILY_ACTIVATION,
     .n_inputs = 2,
     .inputs = {
         [SWIGLU_GRAD_DY] = { "dy", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
@@ -60,6 +62,7 @@ static void gelu_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info gelu = {
     .name = "gelu",
+    .family = FAMILY_ACTIVATION,
     .n_inputs = 1,
     .inputs = {
         [GELU_X] = { "x", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
@@ -77,6 +80,7 @@ static const struct op_info gelu = {
 
 static const struct op_info gelu_grad = {
     .name = "gelu_grad",
+    .family = FAMILY_ACTIVATION,
     .n_inputs = 2,
     .inputs = {
         [GELU_GRAD_DY] = { "dy", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },

@@ -54,6 +54,7 @@ static void embed_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info embed = {
     .name = "embed",
+    .family = FAMILY_EMBEDDING,
     .n_inputs = 4,
     .inputs = {
         [EMBED_INDEX] = { "index", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
@@ -91,6 +92,7 @@ static void embed_dw_moved(struct op_shape *op)
 
 static const struct op_info embed_dw = {
     .name = "embed_dw",
+    .family = FAMILY_EMBEDDING,
     .n_inputs = 3,
     .inputs = {
         [EMBED_DW_DX] = { "dx", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },

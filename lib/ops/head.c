@@ -15,6 +15,7 @@ static double head_cross_entropy_flops(const struct op_shape *op)
 
 static const struct op_info head_cross_entropy = {
     .name = "head_cross_entropy",
+    .family = FAMILY_HEAD,
     .n_inputs = 4,
     .inputs = {
         [HEAD_CROSS_ENTROPY_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
@@ -44,6 +45,7 @@ static double head_loss_flops(const struct op_shape *op)
 
 static const struct op_info head_loss = {
     .name = "head_loss",
+    .family = FAMILY_HEAD,
     .n_inputs = 3,
     .inputs = {
         [HEAD_LOSS_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
@@ -74,6 +76,7 @@ static int logit_stats_spread(const struct spread_query *q)
 
 static const struct op_info logit_stats = {
     .name = "logit_stats",
+    .family = FAMILY_HEAD,
     .n_inputs = 3,
     .inputs = {
         [LOGIT_STATS_LOGITS] = { "logits", DIM_T, DIM_V, TYPE_F32, OPERAND_PLAIN },
@@ -132,6 +135,7 @@ static void cross_entropy_moved(struct op_shape *op)
 
 static const struct op_info cross_entropy = {
     .name = "cross_entropy",
+    .family = FAMILY_HEAD,
     .n_inputs = 5,
     .inputs = {
         [CROSS_ENTROPY_LOGITS] = { "logits", DIM_T, DIM_V, TYPE_F32, OPERAND_PLAIN },

@@ -90,6 +90,7 @@ static void linear_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info linear = {
     .name = "linear",
+    .family = FAMILY_LINEAR,
     .n_inputs = 3,
     .inputs = {
         [LINEAR_X] = { "x", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
@@ -133,6 +134,7 @@ static int linear_dx_spread(const struct spread_query *q)
 
 static const struct op_info linear_dx = {
     .name = "linear_dx",
+    .family = FAMILY_LINEAR,
     .n_inputs = 2,
     .inputs = {
         [LINEAR_DX_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
@@ -180,6 +182,7 @@ int spread_linear_dw(const struct spread_query *q)
 
 static const struct op_info linear_dw = {
     .name = "linear_dw",
+    .family = FAMILY_LINEAR,
     .n_inputs = 2,
     .inputs = {
         [LINEAR_DW_DY] = { "dy", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },

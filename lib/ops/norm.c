@@ -31,6 +31,7 @@ static void rmsnorm_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info rmsnorm = {
     .name = "rmsnorm",
+    .family = FAMILY_NORM,
     .n_inputs = 2,
     .inputs = {
         [RMSNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
@@ -52,6 +53,7 @@ static const struct op_info rmsnorm = {
 
 static const struct op_info rmsnorm_grad = {
     .name = "rmsnorm_grad",
+    .family = FAMILY_NORM,
     .n_inputs = 5,
     .inputs = {
         [RMSNORM_GRAD_DY] = { "dy", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
@@ -97,6 +99,7 @@ static void layernorm_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info layernorm = {
     .name = "layernorm",
+    .family = FAMILY_NORM,
     .n_inputs = 3,
     .inputs = {
         [LAYERNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
@@ -120,6 +123,7 @@ static const struct op_info layernorm = {
 
 static const struct op_info layernorm_grad = {
     .name = "layernorm_grad",
+    .family = FAMILY_NORM,
     .n_inputs = 6,
     .inputs = {
         [LAYERNORM_GRAD_DY] = { "dy", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
@@ -147,6 +151,7 @@ static const struct op_info layernorm_grad = {
 
 static const struct op_info add_rmsnorm = {
     .name = "add_rmsnorm",
+    .family = FAMILY_NORM,
     .n_inputs = 3,
     .inputs = {
         [ADD_RMSNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
@@ -167,6 +172,7 @@ static const struct op_info add_rmsnorm = {
 
 static const struct op_info add_layernorm = {
     .name = "add_layernorm",
+    .family = FAMILY_NORM,
     .n_inputs = 4,
     .inputs = {
         [ADD_LAYERNORM_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
@@ -208,6 +214,7 @@ static void head_norm_backward(struct backward *b, const struct op_node *op)
 
 static const struct op_info head_norm = {
     .name = "head_norm",
+    .family = FAMILY_NORM,
     .n_inputs = 3,
     .inputs = {
         [HEAD_NORM_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
@@ -241,6 +248,7 @@ static int head_norm_grad_spread(const struct spread_query *q)
 
 static const struct op_info head_norm_grad = {
     .name = "head_norm_grad",
+    .family = FAMILY_NORM,
     .n_inputs = 5,
     .inputs = {
         [HEAD_NORM_GRAD_DOUT] = { "dout", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
@@ -264,6 +272,7 @@ static const struct op_info head_norm_grad = {
 
 static const struct op_info normalize_rows = {
     .name = "normalize_rows",
+    .family = FAMILY_NORM,
     .n_inputs = 1,
     .inputs = {
         [NORMALIZE_ROWS_W] = { "w", DIM_V, DIM_D, TYPE_ACT, OPERAND_PLAIN },
@@ -294,6 +303,7 @@ static int normalize_rows_grad_spread(const struct spread_query *q)
 
 static const struct op_info normalize_rows_grad = {
     .name = "normalize_rows_grad",
+    .family = FAMILY_NORM,
     .n_inputs = 3,
     .inputs = {
         [NORMALIZE_ROWS_GRAD_DY] = { "dy", DIM_V, DIM_D, TYPE_F32, OPERAND_PLAIN },

@@ -134,6 +134,21 @@ enum op_feature {
     FEATURE_SHARED_KV_HEADS,   /* more tensor-parallel ranks than kv heads */
 };
 
+/* What a report counts the kind with. */
+enum op_family {
+    FAMILY_OTHER,
+    FAMILY_LINEAR,
+    FAMILY_HEAD, /* and the loss */
+    FAMILY_ATTENTION,
+    FAMILY_NORM,
+    FAMILY_ROPE,
+    FAMILY_ACTIVATION,
+    FAMILY_EMBEDDING,
+    FAMILY_OPTIMIZER,
+    FAMILY_COLLECTIVE,
+    N_FAMILIES
+};
+
 /*
  * A residual add and the norm that follows it are one op, `fused`: its inputs are those of the add,
  * then those of the norm but for the first; its outputs are those of the norm, then the sum.
@@ -154,6 +169,7 @@ struct op_info {
     unsigned attributes; /* enum op_attribute */
     unsigned traits;     /* enum op_trait */
     enum op_feature feature;
+    enum op_family family;
     const struct op_fusion *fusion; /* of a norm and of what it is fused to; else NULL */
 
     /*

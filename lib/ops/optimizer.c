@@ -7,6 +7,7 @@
 
 static const struct op_info sum_runs = {
     .name = "sum_runs",
+    .family = FAMILY_OPTIMIZER,
     .n_inputs = 3,
     .inputs = {
         [SUM_RUNS_X] = { "x", DIM_ONE, DIM_FREE, TYPE_F64, OPERAND_PLAIN },
@@ -34,6 +35,7 @@ static int sumsq_spread(const struct spread_query *q)
 
 static const struct op_info sumsq = {
     .name = "sumsq",
+    .family = FAMILY_OPTIMIZER,
     .n_inputs = 1,
     .inputs = {
         [SUMSQ_X] = { "x", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },
@@ -48,6 +50,7 @@ static const struct op_info sumsq = {
 
 static const struct op_info gradient_norm = {
     .name = "gradient_norm",
+    .family = FAMILY_OPTIMIZER,
     .n_inputs = 3,
     .inputs = {
         [GRADIENT_NORM_SUMS] = { "sums", DIM_ONE, DIM_N, TYPE_F64, OPERAND_PLAIN },
@@ -108,6 +111,7 @@ static int adamw_spread(const struct spread_query *q)
 
 static const struct op_info adamw = {
     .name = "adamw",
+    .family = FAMILY_OPTIMIZER,
     .n_inputs = 10,
     .inputs = {
         [ADAMW_GRADIENT] = { "gradient", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },

@@ -119,14 +119,28 @@ static void test_every_kind_is_priced(void **state)
     }
 }
 
+/* What a report counts as collectives are those that travel beside the compute ops. */
+static void test_families(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++) {
+        const struct op_info *info = op_info((enum op_kind)kind);
+
+        if ((info->family == FAMILY_COLLECTIVE) != op_is_collective((enum op_kind)kind))
+            fail_msg("%s is counted with the wrong family", info->name);
+    }
+    assert_int_equal(op_info(OP_LINEAR_DW)->family, FAMILY_LINEAR);
+    assert_int_equal(op_info(OP_ADD_LAYERNORM)->family, FAMILY_NORM);
+    assert_int_equal(op_info(OP_CROSS_ENTROPY)->family, FAMILY_HEAD);
+    assert_int_equal(op_info(OP_CAST)->family, FAMILY_OTHER);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_window),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_loss_alone),
-        cmocka_unit_test(test_every_kind_is_priced),
+        cmocka_unit_test(test_products),   cmocka_unit_test(test_families),
+        cmocka_unit_test(test_window),     cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_loss_alone), cmocka_unit_test(test_every_kind_is_priced),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
