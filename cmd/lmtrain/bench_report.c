@@ -36,7 +36,7 @@ static struct line compute_total(const struct bench *bench)
     struct line total = { 0 };
 
     for (int i = 0; i < bench->n_ops; i++)
-        if (!op_is_collective(bench->ops[i].shape.kind))
+        if (op_has_kernel(bench->ops[i].shape.kind))
             line_add(&total, &bench->ops[i]);
     return total;
 }
