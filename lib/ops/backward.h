@@ -43,7 +43,8 @@ struct backward {
     /*
      * The same for n operands that may be views: new_gradients makes values that an op then writes
      * (of a view, as it lies in its base, a view of a gradient of the base), add_gradients adds
-     * them. Operands that are views of one value are all of it together.
+     * them. Views of one value lie apart and are all of it together, whichever ops read them: when
+     * the last of them has its gradient, the value has.
      */
     void (*new_gradients)(struct backward *b, const int *x, int n, int *dx);
     void (*add_gradients)(struct backward *b, const int *x, int n, const int *dx);

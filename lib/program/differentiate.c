@@ -45,6 +45,8 @@ int differentiate(struct program *program, int forward, int backward,
         .n_values = program->n_values,
         .gradient = arena_array(&program->arena, int, program->n_values),
         .needs = find_needs(program, forward, boundary),
+        .parts = arena_array(&program->arena, int, program->n_values),
+        .n_written = arena_array(&program->arena, int64_t, program->n_values),
     };
 
     gradient_walk_init(&walk);
@@ -58,5 +60,7 @@ int differentiate(struct program *program, int forward, int backward,
         if (has_gradient(&walk, &op))
             gradient_emit(&walk, &op);
     }
+    for (int v = 0; v < walk.n_values; v++)
+        CHECK(!walk.parts[v] || !walk.needs[v]);
     return boundary ? walk.gradient[boundary] : 0;
 }

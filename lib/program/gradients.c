@@ -170,52 +170,57 @@ static void add_gradient(struct backward *b, int v, int g)
     walk->gradient[v] = before ? sum_of(b, v, before, g) : g;
 }
 
+/* The gradient of which the view's is a part. */
+static int parts_of(struct backward *b, int base)
+{
+    int *parts = &walk_of(b)->parts[base];
+
+    if (!*parts)
+        *parts = backward_like(b, base);
+    return *parts;
+}
+
 static void new_gradients(struct backward *b, const int *x, int n, int *dx)
 {
     struct program *p = walk_of(b)->program;
 
     for (int i = 0; i < n; i++) {
         struct value v = p->values[x[i]];
-        int whole = 0;
 
-        for (int k = 0; k < i && v.base; k++)
-            if (p->values[x[k]].base == v.base)
-                whole = p->values[dx[k]].base;
-        if (!whole)
-            whole = backward_like(b, program_whole(p, x[i]));
-        dx[i] = v.base ? program_view(p, whole, v.offset, v.rows, v.cols, v.stride) : whole;
+        dx[i] = v.base ? program_view(p, parts_of(b, v.base), v.offset, v.rows, v.cols, v.stride)
+                       : backward_like(b, x[i]);
     }
 }
 
-/* Whether x[i] is the first of its base's views, which then are all of it. */
-static int is_first_view(const struct program *p, const int *x, int n, int i)
+/* A part of the base's gradient is written; with the last one that is a gradient like others. */
+static void add_part(struct backward *b, int base, int dx)
 {
-    int base = p->values[x[i]].base;
-    int64_t n_elements = 0;
+    struct gradient_walk *walk = walk_of(b);
+    struct program *p = walk->program;
+    int whole = p->values[dx].base;
+    int64_t n_elements = p->values[whole].rows * p->values[whole].cols;
 
-    for (int k = 0; k < n; k++)
-        if (p->values[x[k]].base == base) {
-            if (k < i)
-                return 0;
-            n_elements += p->values[x[k]].rows * p->values[x[k]].cols;
-        }
-    CHECK(n_elements == p->values[base].rows * p->values[base].cols);
-    return 1;
+    CHECK(whole == walk->parts[base]);
+    for (int other = whole + 1; other < dx; other++)
+        CHECK(p->values[other].base != whole || !program_overlap(p, other, dx));
+    walk->n_written[base] += p->values[dx].rows * p->values[dx].cols;
+    if (walk->n_written[base] < n_elements)
+        return;
+    memcpy(p->values[whole].spread, p->values[dx].spread, sizeof p->values->spread);
+    walk->parts[base] = 0;
+    walk->n_written[base] = 0;
+    add_gradient(b, base, whole);
 }
 
 static void add_gradients(struct backward *b, const int *x, int n, const int *dx)
 {
-    const struct program *p = program_of(b);
-
     for (int i = 0; i < n; i++) {
-        int base = p->values[x[i]].base, whole = p->values[dx[i]].base;
+        int base = program_of(b)->values[x[i]].base;
 
-        if (!base) {
+        if (base)
+            add_part(b, base, dx[i]);
+        else
             add_gradient(b, x[i], dx[i]);
-        } else if (is_first_view(p, x, n, i)) {
-            memcpy(p->values[whole].spread, p->values[dx[i]].spread, sizeof p->values->spread);
-            add_gradient(b, base, whole);
-        }
     }
 }
 

@@ -22,6 +22,13 @@ struct gradient_walk {
     int n_values;      /* values of the forward */
     int *gradient;     /* by value id */
     const char *needs; /* by value id: does a trainable parameter lie behind it? */
+
+    /*
+     * By value id, of what is read by views: the gradient that ops write part by part, 0 if there
+     * is none, and how many of its elements they have written.
+     */
+    int *parts;
+    int64_t *n_written;
 };
 
 /* Fill walk->calls; everything else is there. */

@@ -100,6 +100,21 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     return add_value(program, &view);
 }
 
+int program_overlap(const struct program *program, int a, int b)
+{
+    const struct value *x = &program->values[a], *y = &program->values[b];
+    int64_t x_end = x->offset + x->cols, y_end = y->offset + y->cols;
+
+    if (program_whole(program, a) != program_whole(program, b))
+        return 0;
+    if (x->rows != y->rows || x->stride != y->stride ||
+        x->offset / x->stride != y->offset / y->stride) {
+        x_end += (x->rows - 1) * x->stride;
+        y_end += (y->rows - 1) * y->stride;
+    }
+    return x->offset < y_end && y->offset < x_end;
+}
+
 void program_split_rows(struct program *program, int id)
 {
     struct axis_list tokens = axes_of(&program->mesh, SPLITS_TOKENS, PARAMETER_DENSE);

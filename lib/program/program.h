@@ -365,6 +365,12 @@ static inline int program_whole(const struct program *program, int id)
     return program->values[id].base ? program->values[id].base : id;
 }
 
+/*
+ * Do two values have an element in common, as views of one base? Of columns of the same rows this is
+ * exact; other views may lie between each other's rows.
+ */
+int program_overlap(const struct program *program, int a, int b);
+
 /* The value that owns the memory: base, or what that lies over, or id itself. */
 int program_base(const struct program *program, int id);
 
