@@ -176,7 +176,8 @@ void schedule_forward(struct program *program, enum entry_kind entry,
 
 /*
  * in_place.c: where an op may write over its first input (OPERAND_IN_PLACE), and no function reads
- * that afterwards or has it from another, it does: the output lies over the input (program.h).
+ * that afterwards or has it from another, it does: the output lies over the input, or, where the
+ * output alone is a view, the input over the output (program.h).
  * After the last pass that adds or moves ops, before place. Returns how many do.
  */
 int work_in_place(struct program *program);

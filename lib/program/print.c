@@ -145,6 +145,14 @@ static void print_place(const struct program *p, int id, struct str *out)
                    program_value_bytes(p, id));
 }
 
+/* Of its first input and output one lies over the other. */
+static int is_in_place(const struct program *p, const struct op *op)
+{
+    int in = op->in[OPS_FIRST], out = op->out[OPS_FIRST];
+
+    return in && out && (p->values[out].over == in || p->values[in].over == out);
+}
+
 static void print_op(const struct program *p, const struct op *op, struct str *out)
 {
     const struct op_info *info = op_info(op->kind);
@@ -159,7 +167,7 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
     print_list(p, op->in, info->inputs, n_in, out);
     if (op_is_collective(op->kind))
         str_printf(out, "  over %s", axis_name(op->attributes.axis));
-    if (n_out && p->values[op->out[OPS_FIRST]].over)
+    if (is_in_place(p, op))
         str_add(out, "  in place");
     pad_to(out, start, 76);
     str_add(out, "  ");

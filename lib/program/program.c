@@ -76,7 +76,7 @@ int program_base(const struct program *program, int id)
 
     id = program_whole(program, id);
     while (values[id].over)
-        id = values[id].over;
+        id = program_whole(program, values[id].over);
     return id;
 }
 

@@ -13,7 +13,8 @@
  * the catalogue. A *view* names a part of another value, its base: lifetime, place and overlap are
  * the base's. An *own part* is a view that means another part on each rank of an axis: the
  * coordinate-th of as many equal ones. So ranks that keep shards of one cell share one program.
- * A value may lie *over* another: the op that reads that one last writes it in the same memory.
+ * A value may lie *over* another, or a view of one: in its memory, before or after it. The op that
+ * reads the earlier of the two last writes the later.
  *
  * Ids are indices into the program's tables; 0 is no value. Everything lives in the program's
  * arena.
@@ -131,7 +132,8 @@ struct value {
     enum space space; /* a view's is its base's */
     int base;         /* a view's base (never a view itself), else 0 */
     int64_t offset;   /* a view's first element in its base */
-    int over;         /* the value in whose memory its op, working in place, writes it; else 0 */
+    int over;         /* the value or view in whose memory it lies, as its offset and stride then
+                       say, since an op works in place between the two; else 0 */
     int own;          /* 1 + axis: a view that begins its coordinate * rows * cols further */
     int bucket;       /* 1 + that whose weights these are: a shard, gathered, or one of such */
     /* A constant's elements, where the program knows them; else the host does. Long tables are

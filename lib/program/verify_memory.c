@@ -180,14 +180,16 @@ static int check_slots(const struct program *p, enum segment segment, struct ext
 
 /* ---- one over another ---- */
 
-/* What the memory of a value that is written over holds, in the function at hand. */
-enum content { CONTENT_OTHER, CONTENT_OWN, CONTENT_OVER };
+/* What the memory of a value that lies over another holds, in the function at hand. */
+enum content { CONTENT_OTHER, CONTENT_UNDER, CONTENT_OVER };
 
 struct overlays {
     const struct program *program;
     const struct function *function;
-    int *over;             /* by value: what lies over it, 0 nothing */
-    enum content *content; /* by value */
+    int *lodger;           /* by value: one that lies over it or a view of it, 0 none */
+    int *next;             /* by value that lies over another: the next over the same base */
+    char *is_output;       /* by value that lies over another: the op between them writes it */
+    enum content *content; /* likewise */
     struct err *err;
 };
 
@@ -208,32 +210,55 @@ static int value_of(const struct overlays *o, int operand)
     return base ? base : operand;
 }
 
+/* The value that lies over another turns into it, or it into the value. */
+static int turns(const struct overlays *o, const struct op *op, int k, int lodger)
+{
+    const struct value *over = &o->program->values[lodger];
+    const struct value *under = &o->program->values[over->over];
+    int from = o->is_output[lodger] ? over->over : lodger;
+    int to = o->is_output[lodger] ? lodger : over->over;
+
+    return k == 0 && (op_info(op->kind)->outputs[0].flags & OPERAND_IN_PLACE) &&
+           op->in[OPS_FIRST] == from && op->out[OPS_FIRST] == to && over->rows == under->rows &&
+           over->cols == under->cols && over->dtype == under->dtype &&
+           over->stride == under->stride && over->offset == under->offset;
+}
+
 static int check_input(const struct overlays *o, const struct op *op, int id)
 {
-    int value = value_of(o, id), under = o->program->values[value].over;
+    const struct program *p = o->program;
+    int value = value_of(o, id);
 
-    if (o->over[value] && o->content[value] != CONTENT_OWN)
-        return complain(o, op, id, "is read where another value lies over it");
-    if (under && o->content[under] == CONTENT_OWN)
-        return complain(o, op, id, "is read before it is written over another value");
+    if (p->values[value].over && o->content[value] == CONTENT_UNDER)
+        return complain(o, op, id,
+                        o->is_output[value] ? "is read before it is written over another value"
+                                            : "is read where it was written over");
+    for (int l = o->lodger[value]; l; l = o->next[l]) {
+        if (!program_overlap(p, id, p->values[l].over))
+            continue;
+        if (o->content[l] == CONTENT_OVER || (o->is_output[l] && o->content[l] != CONTENT_UNDER))
+            return complain(o, op, id, "is read where another value lies over it");
+    }
     return 0;
 }
 
 static int check_output(const struct overlays *o, const struct op *op, int k)
 {
     const struct program *p = o->program;
-    int value = value_of(o, op->out[k]), under = p->values[value].over;
+    int id = op->out[k], value = value_of(o, id);
 
-    if (o->over[value] && o->content[value] == CONTENT_OVER)
-        return complain(o, op, op->out[k], "is written where another value lies over it");
-    if (o->over[value])
-        o->content[value] = CONTENT_OWN;
-    if (!under)
+    for (int l = o->lodger[value]; l; l = o->next[l]) {
+        if (!program_overlap(p, id, p->values[l].over))
+            continue;
+        if (o->content[l] == CONTENT_OVER && !turns(o, op, k, l))
+            return complain(o, op, id, "is written where another value lies over it");
+        o->content[l] = CONTENT_UNDER;
+    }
+    if (!p->values[value].over)
         return 0;
-    if (!(op_info(op->kind)->outputs[k].flags & OPERAND_IN_PLACE) || op->in[OPS_FIRST] != under ||
-        o->over[under] != value || program_value_bytes(p, under) != program_value_bytes(p, value))
-        return complain(o, op, op->out[k], "cannot be written over another value here");
-    o->content[under] = CONTENT_OVER;
+    if (o->is_output[value] ? !turns(o, op, k, value) : o->content[value] == CONTENT_UNDER)
+        return complain(o, op, id, "cannot be written over another value here");
+    o->content[value] = CONTENT_OVER;
     return 0;
 }
 
@@ -253,23 +278,47 @@ static int check_overlays(struct overlays *o)
                 return -1;
     }
     for (int id = 1; id < p->n_values; id++)
-        if (o->content[id] == CONTENT_OWN)
-            return complain(o, &o->function->ops[0], id, "is not written over in the end");
+        if (p->values[id].over &&
+            o->content[id] == (o->is_output[id] ? CONTENT_UNDER : CONTENT_OVER))
+            return complain(o, &o->function->ops[0], o->is_output[id] ? p->values[id].over : id,
+                            "is not written over in the end");
     return 0;
+}
+
+/* A value that lies over another is an input of the op between them where that writes the other. */
+static void find_directions(struct overlays *o, const struct function *f)
+{
+    for (int i = 0; i < f->n_ops; i++) {
+        int in = f->ops[i].in[OPS_FIRST];
+
+        if (in && o->program->values[in].over &&
+            o->program->values[in].over == f->ops[i].out[OPS_FIRST])
+            o->is_output[in] = 0;
+    }
 }
 
 int verify_in_place(const struct program *program, struct err *err)
 {
     struct arena arena = { 0 };
     struct overlays o = { .program = program,
-                          .over = arena_array(&arena, int, program->n_values),
+                          .lodger = arena_array(&arena, int, program->n_values),
+                          .next = arena_array(&arena, int, program->n_values),
+                          .is_output = arena_array(&arena, char, program->n_values),
                           .content = arena_array(&arena, enum content, program->n_values),
                           .err = err };
     int status = 0;
 
-    for (int id = 1; id < program->n_values; id++)
-        o.over[program->values[id].over] = id;
-    o.over[0] = 0;
+    for (int id = 1; id < program->n_values; id++) {
+        int under = program->values[id].over, whole = program_whole(program, under);
+
+        if (!under)
+            continue;
+        o.is_output[id] = 1;
+        o.next[id] = o.lodger[whole];
+        o.lodger[whole] = id;
+    }
+    for (int f = 0; f < program->n_functions; f++)
+        find_directions(&o, &program->functions[f]);
     for (int f = 0; !status && f < program->n_functions; f++) {
         o.function = &program->functions[f];
         status = check_overlays(&o);
