@@ -4,8 +4,9 @@
  * A head is 8, 16 or 32 lanes' of a warp by its width, eight elements a lane in registers. Forward,
  * those lanes take up to two heads of one row. In the gradient a block takes consecutive rows, and
  * its groups of lanes their heads in turn, each lane keeping its columns' sums of wq's and wk's
- * gradients; these are added over groups, then over blocks, in order (column_sums.cuh). v's heads
- * are copied. Bound by memory: qkv (and dout) read once, the output written once.
+ * gradients; these are added over groups, then over blocks, in order (column_sums.cuh). Which group
+ * has which head decides bits, so v's heads, which were copied here once, keep their turns. Bound by
+ * memory: q and k (and dout) read once, the output written once.
  */
 #include "cuda/column_sums.cuh"
 #include "cuda/rows.cuh"
@@ -16,16 +17,14 @@ enum {
     HEADS_A_THREAD = 2,
 };
 
-enum input { QKV, WQ, WK };
-enum grad_input { DOUT, GRAD_QKV, GRAD_WQ, GRAD_WK, RSTD };
-
 template <typename T> struct head_norm {
-    rows_of<T> dout, qkv, out; /* out: dqkv of the gradient */
+    rows_of<T> dout, qk, out; /* out: dqk of the gradient */
     rows_of<float> rstd;
     const float *wq, *wk;
     float *partial; /* [blocks x 2 e]: of wq, of wk */
     int64_t n_rows, rows_a_block;
-    int n_q, n_normed, n_heads, n_groups, e;
+    int n_q, n_heads, n_groups, e;
+    int n_turns; /* of a row in the gradient: n_heads, and as many without a head as kv heads */
     float eps;
 };
 
@@ -36,18 +35,6 @@ template <int LANES> static __device__ __forceinline__ float head_sum(float x)
     for (int lanes = LANES / 2; lanes; lanes /= 2)
         x += __shfl_xor_sync(0xffffffffu, x, lanes);
     return x;
-}
-
-/* A lane's elements as they are in memory, for copies to the bit. */
-template <typename T, int WIDE>
-static __device__ __forceinline__ void copy_head(T *to, const T *from, int n_left)
-{
-    enum { A_PACK = WIDE ? 16 / sizeof(T) : 1 };
-
-#pragma unroll
-    for (int i = 0; i < N; i += A_PACK)
-        if (i < n_left)
-            *(packed<T, A_PACK> *)(to + i) = *(const packed<T, A_PACK> *)(from + i);
 }
 
 /* ---- forward ---- */
@@ -66,8 +53,8 @@ __global__ void __launch_bounds__(N_THREADS) head_norm_kernel(head_norm<T> n)
     for (int k = 0; k < HEADS_A_THREAD; k++) {
         int head = group + k * n.n_groups;
 
-        load_row_floats<T, N, WIDE>(n.qkv.row(row) + head * n.e + at,
-                                    head < n.n_normed ? n_left : 0, x[k]);
+        load_row_floats<T, N, WIDE>(n.qk.row(row) + head * n.e + at, head < n.n_heads ? n_left : 0,
+                                    x[k]);
     }
 #pragma unroll
     for (int k = 0; k < HEADS_A_THREAD; k++) {
@@ -83,7 +70,7 @@ __global__ void __launch_bounds__(N_THREADS) head_norm_kernel(head_norm<T> n)
         int head = group + k * n.n_groups;
         int64_t col = (int64_t)head * n.e + at;
 
-        if (head < n.n_normed) {
+        if (head < n.n_heads) {
             load_constants<N, WIDE>((head < n.n_q ? n.wq : n.wk) + at, n_left, w);
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -91,8 +78,6 @@ __global__ void __launch_bounds__(N_THREADS) head_norm_kernel(head_norm<T> n)
             store_row_floats<T, N, WIDE>(n.out.row(row) + col, n_left, x[k]);
             if (!lane && n_left > 0)
                 n.rstd.row(row)[head] = rstd[k];
-        } else if (head < n.n_heads) {
-            copy_head<T, WIDE>(n.out.row(row) + col, n.qkv.row(row) + col, n_left);
         }
     }
 }
@@ -110,7 +95,7 @@ static __device__ __forceinline__ void head_grad(const head_norm<T> &n, int64_t 
     int is_key = head >= n.n_q;
 
     load_row_floats<T, N, WIDE>(n.dout.row(row) + col, n_left, dy);
-    load_row_floats<T, N, WIDE>(n.qkv.row(row) + col, n_left, xhat);
+    load_row_floats<T, N, WIDE>(n.qk.row(row) + col, n_left, xhat);
     load_constants<N, WIDE>((is_key ? n.wk : n.wq) + lane * N, n_left, w);
 #pragma unroll
     for (int i = 0; i < N; i++) {
@@ -164,16 +149,13 @@ __global__ void __launch_bounds__(N_THREADS) head_norm_grad_kernel(head_norm<T> 
 
     end = end < n.n_rows ? end : n.n_rows;
     /* Groups of one warp go round equally often: the sums are met by all of its lanes. */
-    for (int64_t left = (end - row) * n.n_heads; left > 0; left -= N_GROUPS, head += N_GROUPS) {
-        for (; head >= n.n_heads; row++)
-            head -= n.n_heads;
-        int n_left = row < end ? n.e - lane * N : 0;
-        int64_t at = row < end ? row : 0, col = (int64_t)head * n.e + lane * N;
+    for (int64_t left = (end - row) * n.n_turns; left > 0; left -= N_GROUPS, head += N_GROUPS) {
+        for (; head >= n.n_turns; row++)
+            head -= n.n_turns;
+        int has_head = row < end && head < n.n_heads;
 
-        head_grad<T, WIDE, LANES>(n, at, head < n.n_normed ? head : 0, lane,
-                                  head < n.n_normed ? n_left : 0, dwq, dwk);
-        if (head >= n.n_normed)
-            copy_head<T, WIDE>(n.out.row(at) + col, n.dout.row(at) + col, n_left);
+        head_grad<T, WIDE, LANES>(n, has_head ? row : 0, has_head ? head : 0, lane,
+                                  has_head ? n.e - lane * N : 0, dwq, dwk);
     }
     put_partial<LANES>(n.partial, n.e, dwq, dwk);
 }
@@ -204,7 +186,7 @@ static void launch(struct kernels *kernels, const struct kernel_call *call, cons
         launch_lanes<T, WIDE, 32>(kernels, call, n);
 }
 
-/* What forward and gradient have alike; qkv and its weights begin at input `begin`. */
+/* What forward and gradient have alike; q and k and their weights begin at input `begin`. */
 template <typename T>
 static void head_norm_launch(struct kernels *kernels, const struct kernel_call *call, int begin,
                              head_norm<T> n)
@@ -212,15 +194,15 @@ static void head_norm_launch(struct kernels *kernels, const struct kernel_call *
     const struct op_shape *op = &call->op;
     const struct op_attributes *a = &op->attributes;
 
-    n.qkv = cuda_rows<T>(&op->in[begin]);
+    n.qk = cuda_rows<T>(&op->in[begin]);
     n.wq = (const float *)op->in[begin + 1].data;
     n.wk = (const float *)op->in[begin + 2].data;
     n.out = cuda_rows<T>(&op->out[0]);
     n.n_rows = op->in[begin].rows;
     n.rows_a_block = gpu_head_norm_block_rows(n.n_rows);
     n.n_q = a->n_heads;
-    n.n_normed = a->n_heads + a->n_kv_heads;
-    n.n_heads = n.n_normed + a->n_kv_heads;
+    n.n_heads = a->n_heads + a->n_kv_heads;
+    n.n_turns = n.n_heads + a->n_kv_heads;
     n.n_groups = (int)ceil_div(n.n_heads, HEADS_A_THREAD);
     n.e = a->head_dim;
     n.eps = (float)a->eps;
@@ -241,15 +223,15 @@ static void head_norm_run(struct kernels *kernels, const struct kernel_call *cal
     cuda_with_act(call->op.out[0].dtype, [&](auto zero) {
         head_norm<decltype(zero)> n = {};
 
-        n.rstd = cuda_rows<float>(&call->op.out[1]);
-        head_norm_launch(kernels, call, QKV, n);
+        n.rstd = cuda_rows<float>(&call->op.out[HEAD_NORM_RSTD]);
+        head_norm_launch(kernels, call, HEAD_NORM_QK, n);
     });
 }
 
 static void head_norm_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    int64_t n_rows = op->in[DOUT].rows,
+    int64_t n_rows = op->in[HEAD_NORM_GRAD_DOUT].rows,
             n_blocks = ceil_div(n_rows, gpu_head_norm_block_rows(n_rows));
     int e = op->attributes.head_dim;
     float *partial = (float *)call->scratch;
@@ -257,10 +239,10 @@ static void head_norm_grad_run(struct kernels *kernels, const struct kernel_call
     cuda_with_act(op->out[0].dtype, [&](auto zero) {
         head_norm<decltype(zero)> n = {};
 
-        n.dout = cuda_rows<decltype(zero)>(&op->in[DOUT]);
-        n.rstd = cuda_rows<float>(&op->in[RSTD]);
+        n.dout = cuda_rows<decltype(zero)>(&op->in[HEAD_NORM_GRAD_DOUT]);
+        n.rstd = cuda_rows<float>(&op->in[HEAD_NORM_GRAD_RSTD]);
         n.partial = partial;
-        head_norm_launch(kernels, call, GRAD_QKV, n);
+        head_norm_launch(kernels, call, HEAD_NORM_GRAD_QK, n);
     });
     cuda_column_totals(kernels, call, (const float *)partial, 2 * e, n_blocks, &op->out[1],
                        first >> 1 & 1);

@@ -1,12 +1,11 @@
 /*
- * rope.cu - rotary position embedding of the q and k heads (Su et al. 2021, eq. 34, in the halves'
- * form); the gradient is the rotation by the opposite angle
+ * rope.cu - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form); the
+ * gradient is the rotation by the opposite angle
  *
  * A thread takes 16 bytes of a head's first half and the same of its second, for up to four heads of
  * one row that lie n_groups apart, so that it reads their angles once; neighbouring threads have
- * neighbouring packs of a half, then neighbouring heads. v's heads go the same way, unturned; in place
- * they are left alone. Bound by memory: q and k (and v) read and written once; the table's row is in
- * the L1 after its first head.
+ * neighbouring packs of a half, then neighbouring heads. Bound by memory: heads read and written
+ * once; the table's row is in the L1 after its first head.
  */
 #include "cuda/rows.cuh"
 
@@ -18,7 +17,7 @@ template <typename T> struct rope {
     rows_of<float> table;
     int64_t n_rows, table_rows;
     float sign; /* of the angle */
-    int half, n_heads, n_rotated, n_groups;
+    int half, n_heads, n_groups;
 };
 
 template <int N>
@@ -32,18 +31,6 @@ static __device__ __forceinline__ void rotate(float *x, float *y, const float *c
         x[i] = fmaf(a, cosine[i], -(b * sine[i]));
         y[i] = fmaf(b, cosine[i], a * sine[i]);
     }
-}
-
-/* Whole words, as load_raw has them. */
-template <typename T, int N>
-static __device__ __forceinline__ void store_raw(T *to, const raw_pack<T, N> &from)
-{
-    if constexpr (N == 1)
-        *to = from.part[0];
-    else
-#pragma unroll
-        for (int i = 0; i < (int)(N * sizeof(T) / 16); i++)
-            ((uint4 *)to)[i] = from.part[i];
 }
 
 template <typename T, int N> __global__ void __launch_bounds__(N_THREADS) rope_kernel(rope<T> r)
@@ -83,19 +70,13 @@ template <typename T, int N> __global__ void __launch_bounds__(N_THREADS) rope_k
         if (number >= r.n_heads)
             return;
         T *head = r.out.row(row) + (int64_t)number * 2 * r.half + at;
+        float x[N], y[N];
 
-        if (number < r.n_rotated) {
-            float x[N], y[N];
-
-            floats_of<T, N>(first[k], x);
-            floats_of<T, N>(second[k], y);
-            rotate<N>(x, y, cosine, sine);
-            store_floats<T, N>(head, x);
-            store_floats<T, N>(head + r.half, y);
-        } else {
-            store_raw<T, N>(head, first[k]);
-            store_raw<T, N>(head + r.half, second[k]);
-        }
+        floats_of<T, N>(first[k], x);
+        floats_of<T, N>(second[k], y);
+        rotate<N>(x, y, cosine, sine);
+        store_floats<T, N>(head, x);
+        store_floats<T, N>(head + r.half, y);
     }
 }
 
@@ -128,8 +109,7 @@ static void rope_run(struct kernels *kernels, const struct kernel_call *call, in
         r.table_rows = op->in[2].rows;
         r.sign = op->kind == OP_ROPE ? 1.0f : -1.0f;
         r.half = a->head_dim / 2;
-        r.n_rotated = a->n_heads + a->n_kv_heads;
-        r.n_heads = r.n_rotated + (r.in.at == r.out.at ? 0 : a->n_kv_heads);
+        r.n_heads = (int)(op->in[0].cols / a->head_dim);
         r.n_groups = (int)ceil_div(r.n_heads, HEADS_A_THREAD);
         if (r.half % N == 0 && cuda_is_aligned(&op->in[0], 16) &&
             cuda_is_aligned(&op->out[0], 16) && cuda_is_aligned(&op->in[2], 16))

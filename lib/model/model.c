@@ -136,22 +136,28 @@ static struct op_attributes head_attributes(const struct emitter *e)
                                    .scale = 1.0 / sqrt((double)s->head_dim) };
 }
 
-/* The columns of q's, k's and v's heads in a product of all three. */
+/* Attention's operands, as columns of what holds them. */
 struct heads {
     int q, k, v;
 };
 
-static struct heads heads_of(const struct emitter *e, int qkv)
+/* All of x's rows, and n of its columns from `first` on. */
+static int columns_of(const struct emitter *e, int x, int64_t first, int64_t n)
 {
-    struct program *p = e->b->program;
-    struct value all = p->values[qkv];
+    struct value all = e->b->program->values[x];
+
+    return program_view(e->b->program, x, first, all.rows, n, all.stride);
+}
+
+/* qk: q's and k's columns of the product of all three, or what was made of them. */
+static struct heads heads_of(const struct emitter *e, int qkv, int qk)
+{
     int64_t q_cols = (int64_t)n_heads(e) * e->b->spec->head_dim;
     int64_t kv_cols = (int64_t)n_kv_heads(e) * e->b->spec->head_dim;
 
-    return (
-        struct heads){ .q = program_view(p, qkv, 0, all.rows, q_cols, all.stride),
-                       .k = program_view(p, qkv, q_cols, all.rows, kv_cols, all.stride),
-                       .v = program_view(p, qkv, q_cols + kv_cols, all.rows, kv_cols, all.stride) };
+    return (struct heads){ .q = columns_of(e, qk, 0, q_cols),
+                           .k = columns_of(e, qk, q_cols, kv_cols),
+                           .v = columns_of(e, qkv, q_cols + kv_cols, kv_cols) };
 }
 
 /* A layer's keys or values of all positions: one cell for all functions. */
@@ -213,38 +219,51 @@ static int whole_heads(const struct emitter *e, int qkv)
 }
 
 /* Queries and keys at length sqrt(e) each, but for weights. */
-static int normed_heads(const struct emitter *e, int qkv)
+static int normed_heads(const struct emitter *e, int qk)
 {
     struct op_attributes attributes = head_attributes(e);
 
     if (!e->b->spec->qk_norm)
-        return qkv;
-    int y = value(e, qkv, cols_of(e, qkv), e->b->dtype);
-    int rstd = value(e, qkv, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
+        return qk;
+    int y = value(e, qk, cols_of(e, qk), e->b->dtype);
+    int rstd = value(e, qk, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
     attributes.eps = e->b->spec->norm_eps;
     emit(e, (struct op){ .kind = OP_HEAD_NORM,
                          .attributes = attributes,
-                         .in = { qkv, weight_of(e, MODULE_Q_NORM), weight_of(e, MODULE_K_NORM) },
-                         .out = { y, rstd } });
+                         .in = { [HEAD_NORM_QK] = qk,
+                                 [HEAD_NORM_WQ] = weight_of(e, MODULE_Q_NORM),
+                                 [HEAD_NORM_WK] = weight_of(e, MODULE_K_NORM) },
+                         .out = { [HEAD_NORM_OUT] = y, [HEAD_NORM_RSTD] = rstd } });
     return y;
+}
+
+static int rotated_heads(const struct emitter *e, int qk)
+{
+    const struct ports *ports = &e->b->program->ports;
+
+    if (e->b->spec->position != POSITION_ROPE)
+        return qk;
+    int rotated = value(e, qk, cols_of(e, qk), e->b->dtype);
+    emit(e, (struct op){ .kind = OP_ROPE,
+                         .attributes = head_attributes(e),
+                         .in = { [ROPE_X] = qk,
+                                 [ROPE_POSITION] = ports->positions,
+                                 [ROPE_TABLE] = ports->rope_table },
+                         .out = { [ROPE_OUT] = rotated } });
+    return rotated;
 }
 
 static int self_attention(const struct emitter *e, int qkv)
 {
     const struct model_builder *b = e->b;
     struct op_attributes attributes = head_attributes(e);
+    int64_t n = attributes.n_heads + attributes.n_kv_heads;
 
-    qkv = normed_heads(e, whole_heads(e, qkv));
-    if (b->spec->position == POSITION_ROPE) {
-        int turned = value(e, qkv, cols_of(e, qkv), b->dtype);
-        emit(e,
-             (struct op){ .kind = OP_ROPE,
-                          .attributes = attributes,
-                          .in = { qkv, b->program->ports.positions, b->program->ports.rope_table },
-                          .out = { turned } });
-        qkv = turned;
-    }
-    struct heads heads = heads_of(e, qkv);
+    qkv = whole_heads(e, qkv);
+    int qk = qkv;
+    if (b->spec->qk_norm || b->spec->position == POSITION_ROPE)
+        qk = rotated_heads(e, normed_heads(e, columns_of(e, qkv, 0, n * attributes.head_dim)));
+    struct heads heads = heads_of(e, qkv, qk);
     if (b->cache_len)
         return attention_over_cache(e, heads);
     attributes.p = b->dropout ? b->spec->attention_dropout : 0;

@@ -6,34 +6,31 @@
 #include "base/num.h"
 #include "ops/family_impl.h"
 
-/* Only the heads of q and k are rotated: those of v stay where they are, in place. */
-static int64_t rotated_columns(const struct op_attributes *a)
+/* What is rotated is whole heads, of whatever number. */
+static int check_whole_heads(const struct op_shape *op, struct err *err)
 {
-    return (int64_t)(a->n_heads + a->n_kv_heads) * a->head_dim;
-}
+    const struct op_info *info = op_info(op->kind);
+    const struct tensor *x = &op->in[0];
 
-static void rope_moved(struct op_shape *op)
-{
-    op->in[ROPE_QKV].cols = op->out[ROPE_OUT].cols = rotated_columns(&op->attributes);
-}
-
-static void rope_grad_moved(struct op_shape *op)
-{
-    op->in[ROPE_GRAD_DOUT].cols = op->out[ROPE_GRAD_DQKV].cols = rotated_columns(&op->attributes);
+    if (x->cols % op->attributes.head_dim)
+        return err_set(err, ERR_FAILED, "%s: %s has %lld columns, wanted a multiple of head_dim %d",
+                       info->name, info->inputs[0].name, (long long)x->cols,
+                       op->attributes.head_dim);
+    return 0;
 }
 
 static void rope_backward(struct backward *b, const struct op_node *op)
 {
-    int dout = b->take_gradient(b, op->out[ROPE_OUT]), qkv = op->in[ROPE_QKV];
-    int dqkv = backward_like(b, qkv);
+    int dout = b->take_gradient(b, op->out[ROPE_OUT]), x = op->in[ROPE_X], dx;
 
+    b->new_gradients(b, &x, 1, &dx);
     b->emit(b, &(struct op_node){ .kind = OP_ROPE_GRAD,
                                   .attributes = op->attributes,
                                   .in = { [ROPE_GRAD_DOUT] = dout,
                                           [ROPE_GRAD_POSITION] = op->in[ROPE_POSITION],
                                           [ROPE_GRAD_TABLE] = op->in[ROPE_TABLE] },
-                                  .out = { [ROPE_GRAD_DQKV] = dqkv } });
-    b->add_gradient(b, qkv, dqkv);
+                                  .out = { [ROPE_GRAD_DX] = dx } });
+    b->add_gradients(b, &x, 1, &dx);
 }
 
 static const struct op_info rope = {
@@ -41,21 +38,21 @@ static const struct op_info rope = {
     .family = FAMILY_ROPE,
     .n_inputs = 3,
     .inputs = {
-        [ROPE_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ROPE_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [ROPE_POSITION] = { "position", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
         [ROPE_TABLE] = { "table", DIM_FREE, DIM_E, TYPE_F32, OPERAND_PLAIN },
     },
     .n_outputs = 1,
     .outputs = {
-        [ROPE_OUT] = { "out", DIM_T, DIM_C, TYPE_ACT, OPERAND_IN_PLACE },
+        [ROPE_OUT] = { "out", DIM_T, DIM_D, TYPE_ACT, OPERAND_IN_PLACE },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EVEN_HEAD,
     .feature = FEATURE_ROPE,
-    .spread_form = { .data = IN(ROPE_QKV),
+    .spread_form = { .data = IN(ROPE_X),
                      .rowwise = IN(ROPE_POSITION),
                      .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 3,
-    .moved = rope_moved,
+    .check = check_whole_heads,
     .backward = rope_backward,
 };
 
@@ -64,20 +61,20 @@ static const struct op_info rope_grad = {
     .family = FAMILY_ROPE,
     .n_inputs = 3,
     .inputs = {
-        [ROPE_GRAD_DOUT] = { "dout", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [ROPE_GRAD_DOUT] = { "dout", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [ROPE_GRAD_POSITION] = { "position", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
         [ROPE_GRAD_TABLE] = { "table", DIM_FREE, DIM_E, TYPE_F32, OPERAND_PLAIN },
     },
     .n_outputs = 1,
     .outputs = {
-        [ROPE_GRAD_DQKV] = { "dqkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_IN_PLACE },
+        [ROPE_GRAD_DX] = { "dx", DIM_T, DIM_D, TYPE_ACT, OPERAND_IN_PLACE },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EVEN_HEAD,
     .spread_form = { .data = IN(ROPE_GRAD_DOUT),
                      .rowwise = IN(ROPE_GRAD_POSITION),
                      .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 3,
-    .moved = rope_grad_moved,
+    .check = check_whole_heads,
 };
 
 double ops_alibi_slope(int head, int n_heads)

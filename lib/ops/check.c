@@ -82,6 +82,7 @@ static void solver_init(struct solver *s, const struct op_shape *op, struct err 
     s->dims[DIM_STATS] = OPS_N_STATS;
     if (s->info->attributes & ATTRIBUTE_HEADS) {
         s->dims[DIM_C] = (h + 2 * g) * e;
+        s->dims[DIM_QK] = (h + g) * e;
         s->dims[DIM_H] = h;
         s->dims[DIM_QK_HEADS] = h + g;
         s->dims[DIM_E] = e;

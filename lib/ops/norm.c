@@ -195,21 +195,22 @@ static const struct op_info add_layernorm = {
 
 static void head_norm_backward(struct backward *b, const struct op_node *op)
 {
-    int dy = b->take_gradient(b, op->out[HEAD_NORM_OUT]), qkv = op->in[HEAD_NORM_QKV];
+    int dy = b->take_gradient(b, op->out[HEAD_NORM_OUT]), qk = op->in[HEAD_NORM_QK], dqk;
     int wq = op->in[HEAD_NORM_WQ], wk = op->in[HEAD_NORM_WK];
-    int dqkv = backward_like(b, qkv), dwq = b->accumulator(b, wq), dwk = b->accumulator(b, wk);
+    int dwq = b->accumulator(b, wq), dwk = b->accumulator(b, wk);
 
+    b->new_gradients(b, &qk, 1, &dqk);
     b->emit(b, &(struct op_node){ .kind = OP_HEAD_NORM_GRAD,
                                   .attributes = op->attributes,
                                   .in = { [HEAD_NORM_GRAD_DOUT] = dy,
-                                          [HEAD_NORM_GRAD_QKV] = qkv,
+                                          [HEAD_NORM_GRAD_QK] = qk,
                                           [HEAD_NORM_GRAD_WQ] = wq,
                                           [HEAD_NORM_GRAD_WK] = wk,
                                           [HEAD_NORM_GRAD_RSTD] = op->out[HEAD_NORM_RSTD] },
-                                  .out = { [HEAD_NORM_GRAD_DQKV] = dqkv,
+                                  .out = { [HEAD_NORM_GRAD_DQK] = dqk,
                                            [HEAD_NORM_GRAD_DWQ] = dwq,
                                            [HEAD_NORM_GRAD_DWK] = dwk } });
-    b->add_gradient(b, qkv, dqkv);
+    b->add_gradients(b, &qk, 1, &dqk);
 }
 
 static const struct op_info head_norm = {
@@ -217,27 +218,27 @@ static const struct op_info head_norm = {
     .family = FAMILY_NORM,
     .n_inputs = 3,
     .inputs = {
-        [HEAD_NORM_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_QK] = { "qk", DIM_T, DIM_QK, TYPE_ACT, OPERAND_PLAIN },
         [HEAD_NORM_WQ] = { "wq", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
         [HEAD_NORM_WK] = { "wk", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
     },
     .n_outputs = 2,
     .outputs = {
-        [HEAD_NORM_OUT] = { "out", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_OUT] = { "out", DIM_T, DIM_QK, TYPE_ACT, OPERAND_PLAIN },
         [HEAD_NORM_RSTD] = { "rstd", DIM_T, DIM_QK_HEADS, TYPE_F32, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EPS,
     .traits = TRAIT_CHEAP,
     .feature = FEATURE_QK_NORM,
-    .spread_form = { .data = IN(HEAD_NORM_QKV), .allowed = MAY_ROWS | MAY_COLS },
-    .flops_per_element = 4, /* of v's heads, too: a bound */
+    .spread_form = { .data = IN(HEAD_NORM_QK), .allowed = MAY_ROWS | MAY_COLS },
+    .flops_per_element = 4,
     .backward = head_norm_backward,
 };
 
 /* Weights are of all heads: where these are split, each rank has a summand of their gradients. */
 static int head_norm_grad_spread(const struct spread_query *q)
 {
-    unsigned data = IN(HEAD_NORM_GRAD_DOUT) | IN(HEAD_NORM_GRAD_QKV) | IN(HEAD_NORM_GRAD_RSTD);
+    unsigned data = IN(HEAD_NORM_GRAD_DOUT) | IN(HEAD_NORM_GRAD_QK) | IN(HEAD_NORM_GRAD_RSTD);
 
     if (spread_alike(q, data, 0, MAY_ROWS | MAY_COLS))
         return -1;
@@ -251,15 +252,15 @@ static const struct op_info head_norm_grad = {
     .family = FAMILY_NORM,
     .n_inputs = 5,
     .inputs = {
-        [HEAD_NORM_GRAD_DOUT] = { "dout", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
-        [HEAD_NORM_GRAD_QKV] = { "qkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_DOUT] = { "dout", DIM_T, DIM_QK, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_QK] = { "qk", DIM_T, DIM_QK, TYPE_ACT, OPERAND_PLAIN },
         [HEAD_NORM_GRAD_WQ] = { "wq", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
         [HEAD_NORM_GRAD_WK] = { "wk", DIM_ONE, DIM_E, TYPE_F32, OPERAND_PLAIN },
         [HEAD_NORM_GRAD_RSTD] = { "rstd", DIM_T, DIM_QK_HEADS, TYPE_F32, OPERAND_PLAIN },
     },
     .n_outputs = 3,
     .outputs = {
-        [HEAD_NORM_GRAD_DQKV] = { "dqkv", DIM_T, DIM_C, TYPE_ACT, OPERAND_PLAIN },
+        [HEAD_NORM_GRAD_DQK] = { "dqk", DIM_T, DIM_QK, TYPE_ACT, OPERAND_PLAIN },
         [HEAD_NORM_GRAD_DWQ] = { "dwq", DIM_ONE, DIM_E, TYPE_F32,
                                  OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
         [HEAD_NORM_GRAD_DWK] = { "dwk", DIM_ONE, DIM_E, TYPE_F32,

@@ -29,6 +29,7 @@ enum dim {
     DIM_SCALARS,
     DIM_STATS, /* constants */
     DIM_C,
+    DIM_QK,     /* q's and k's columns */
     DIM_C_PART, /* with a part of the kv heads' columns */
     DIM_H,
     DIM_QK_HEADS,

@@ -18,7 +18,8 @@
  * is complete before its one fp32 add (fp64 for loss; what is bf16 is rounded then), and `first`
  * comes with the call (design.md §5).
  * "~" marks an operand updated in place. "?" marks an optional one. "|" marks an output that may be
- * the memory of the first input: the program says where it is (program.h, over).
+ * the memory of the first input: the program says where it is (program.h, over). Operands may be
+ * views: rows lie `stride` apart.
  *
  *   embed               index[T x 1] i32, table[R x d] act, base?[T x d] res, offset?[1 x 1] i32
  *                       -> x[T x d] res
@@ -40,15 +41,17 @@
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
- *   rope                qkv[T x c] act, position[T x 1] i32, table[P x e] fp32 -> |out[T x c] act
- *                         rotates q and k heads, halves (i, i + e/2) paired as HF does; copies v,
- *                         or, where out is qkv, leaves it.
+ *   rope                x[T x n e] act, position[T x 1] i32, table[P x e] fp32
+ *                       -> |out[T x n e] act
+ *                         rotates each of n heads (q's, k's, or both side by side), halves (i, i +
+ *                         e/2) paired as HF does.
  *                         table row p: cos of e/2 angles p theta^(-2i/e), then their sines
- *   rope_grad           dout[T x c], position, table -> |dqkv[T x c]
- *   head_norm           qkv[T x c] act, wq[1 x e] fp32, wk[1 x e] fp32 -> out[T x c] act,
- *                       rstd[T x (h + g)] fp32
- *                         rmsnorm of each q head with wq, of each k head with wk; copies v
- *   head_norm_grad      dout[T x c], qkv, wq, wk, rstd -> dqkv[T x c], dwq?[1 x e] +=, dwk? +=
+ *   rope_grad           dout[T x n e], position, table -> |dx[T x n e]
+ *   head_norm           qk[T x (h + g) e] act, wq[1 x e] fp32, wk[1 x e] fp32
+ *                       -> out[T x (h + g) e] act, rstd[T x (h + g)] fp32
+ *                         rmsnorm of each q head with wq, of each k head with wk
+ *   head_norm_grad      dout[T x (h + g) e], qk, wq, wk, rstd
+ *                       -> dqk[T x (h + g) e], dwq?[1 x e] +=, dwk? +=
  *   attention           q[T x he] act, k[T x ge] act, v[T x ge] act, sample?[S x 1] i64,
  *                       head_offset?[1 x 1] i32, start?[T x 1] i32
  *                       -> out[T x he] act, lse[T x h] fp32
@@ -354,15 +357,15 @@ enum linear_dx_in { LINEAR_DX_DY, LINEAR_DX_W };
 enum linear_dx_out { LINEAR_DX_DX };
 enum linear_dw_in { LINEAR_DW_DY, LINEAR_DW_X };
 enum linear_dw_out { LINEAR_DW_DW, LINEAR_DW_DB };
-enum rope_in { ROPE_QKV, ROPE_POSITION, ROPE_TABLE };
+enum rope_in { ROPE_X, ROPE_POSITION, ROPE_TABLE };
 enum rope_out { ROPE_OUT };
 enum rope_grad_in { ROPE_GRAD_DOUT, ROPE_GRAD_POSITION, ROPE_GRAD_TABLE };
-enum rope_grad_out { ROPE_GRAD_DQKV };
-enum head_norm_in { HEAD_NORM_QKV, HEAD_NORM_WQ, HEAD_NORM_WK };
+enum rope_grad_out { ROPE_GRAD_DX };
+enum head_norm_in { HEAD_NORM_QK, HEAD_NORM_WQ, HEAD_NORM_WK };
 enum head_norm_out { HEAD_NORM_OUT, HEAD_NORM_RSTD };
-enum head_norm_grad_in { HEAD_NORM_GRAD_DOUT, HEAD_NORM_GRAD_QKV, HEAD_NORM_GRAD_WQ,
+enum head_norm_grad_in { HEAD_NORM_GRAD_DOUT, HEAD_NORM_GRAD_QK, HEAD_NORM_GRAD_WQ,
     HEAD_NORM_GRAD_WK, HEAD_NORM_GRAD_RSTD };
-enum head_norm_grad_out { HEAD_NORM_GRAD_DQKV, HEAD_NORM_GRAD_DWQ, HEAD_NORM_GRAD_DWK };
+enum head_norm_grad_out { HEAD_NORM_GRAD_DQK, HEAD_NORM_GRAD_DWQ, HEAD_NORM_GRAD_DWK };
 enum normalize_rows_in { NORMALIZE_ROWS_W };
 enum normalize_rows_out { NORMALIZE_ROWS_Y, NORMALIZE_ROWS_NORM };
 enum normalize_rows_grad_in { NORMALIZE_ROWS_GRAD_DY, NORMALIZE_ROWS_GRAD_W,

@@ -21,8 +21,7 @@ static struct op_case *head_norm_case(const struct form *f, int grad, int weight
         .n_heads = f->n_heads, .n_kv_heads = f->n_kv_heads, .head_dim = f->head_dim, .eps = 1e-6
     };
     struct op_case *c = op_case_create(grad ? OP_HEAD_NORM_GRAD : OP_HEAD_NORM, &a);
-    int64_t width = (int64_t)(f->n_heads + 2 * f->n_kv_heads) * f->head_dim;
-    int64_t normed = f->n_heads + f->n_kv_heads;
+    int64_t normed = f->n_heads + f->n_kv_heads, width = normed * f->head_dim;
 
     c->dense = f->n_heads == 8;
     op_case_input(c, 0, f->rows, width, act, 1);

@@ -188,10 +188,10 @@ static void test_rope(void **state)
     struct op_case *c = op_case_create(OP_ROPE, &a);
 
     (void)state;
-    op_case_input(c, 0, 5, 16, DTYPE_F32, 1);
+    op_case_input(c, 0, 5, 12, DTYPE_F32, 1);
     op_case_input(c, 1, 5, 1, DTYPE_I32, 0);
     op_case_input(c, 2, 6, 4, DTYPE_F32, 1);
-    op_case_output(c, 0, 5, 16, DTYPE_F32);
+    op_case_output(c, 0, 5, 12, DTYPE_F32);
     for (int t = 0; t < 5; t++)
         tensor_set(&c->op.in[1], t, 0, 5 - t);
     check_pair(c, OP_ROPE_GRAD);
@@ -204,10 +204,10 @@ static void test_head_norm(void **state)
     struct op_case *c = op_case_create(OP_HEAD_NORM, &a);
 
     (void)state;
-    op_case_input(c, 0, 5, 24, DTYPE_F32, 1);
+    op_case_input(c, 0, 5, 18, DTYPE_F32, 1);
     op_case_input(c, 1, 1, 3, DTYPE_F32, 1);
     op_case_input(c, 2, 1, 3, DTYPE_F32, 1);
-    op_case_output(c, 0, 5, 24, DTYPE_F32);
+    op_case_output(c, 0, 5, 18, DTYPE_F32);
     op_case_output(c, 1, 5, 6, DTYPE_F32);
     check_pair(c, OP_HEAD_NORM_GRAD);
     op_case_destroy(c);

@@ -167,15 +167,25 @@ static void value_with_several_readers(void **state)
     program_release(&p);
 }
 
-/* The gradients of three views are views that lie alike, of one gradient. */
-static void check_views(const struct program *p, const struct op *grad, int whole)
+/* The gradient of a view is a view that lies alike, of `whole`. */
+static void check_view(const struct program *p, int dx, int x, int whole)
 {
-    for (int i = 0; i < 3; i++) {
-        const struct value *dx = &p->values[grad->out[i]], *x = &p->values[grad->in[1 + i]];
+    const struct value *gradient = &p->values[dx], *view = &p->values[x];
 
-        assert_int_equal(dx->base, whole);
-        assert_true(dx->offset == x->offset && dx->cols == x->cols && dx->stride == x->stride);
-    }
+    assert_int_equal(gradient->base, whole);
+    assert_true(gradient->offset == view->offset && gradient->cols == view->cols &&
+                gradient->stride == view->stride);
+}
+
+/*
+ * v is read from the product whose q and k are normed: attention_grad writes its part of the
+ * product's gradient, head_norm_grad those of q and k, and linear_dw reads both.
+ */
+static void check_parts(const struct program *p, const struct op *ops)
+{
+    for (int i = 0; i < 3; i++)
+        check_view(p, ops[0].out[i], ops[0].in[1 + i], i < 2 ? ops[1].in[0] : ops[2].in[0]);
+    check_view(p, ops[1].out[0], ops[1].in[1], ops[2].in[0]);
 }
 
 /*
@@ -211,7 +221,7 @@ static void norms_of_heads_in_parts(void **state)
     int begin = program_cell(&p, ROLE_CONSTANT, "begin", 1, 1, DTYPE_I32);
     p.values[begin].spread[AXIS_TP] = SPREAD_COLS;
     int f = program_function(&p, "forward", 0), b = program_function(&p, "backward", 0);
-    int qkv = program_value(&p, 6, 16, DTYPE_F32), normed = program_value(&p, 6, 16, DTYPE_F32);
+    int qkv = program_value(&p, 6, 16, DTYPE_F32), normed = program_value(&p, 6, 12, DTYPE_F32);
     int rstd = program_value(&p, 6, 3, DTYPE_F32), out = program_value(&p, 6, 8, DTYPE_F32);
     int lse = program_value(&p, 6, 2, DTYPE_F32), seed = program_value(&p, 6, 8, DTYPE_F32);
     p.values[seed].spread[AXIS_TP] = SPREAD_COLS;
@@ -219,13 +229,14 @@ static void norms_of_heads_in_parts(void **state)
     program_emit(
         &p, f,
         &(struct op){ .kind = OP_LINEAR, .in = { x, p.parameters[w].weight }, .out = { qkv } });
+    int qk = program_view(&p, qkv, 0, 6, 12, 16);
     program_emit(&p, f,
                  &(struct op){ .kind = OP_HEAD_NORM,
                                .attributes = a,
-                               .in = { qkv, p.parameters[wq].weight, p.parameters[wk].weight },
+                               .in = { qk, p.parameters[wq].weight, p.parameters[wk].weight },
                                .out = { normed, rstd } });
-    int q = program_view(&p, normed, 0, 6, 8, 16), k = program_view(&p, normed, 8, 6, 4, 16);
-    int v = program_view(&p, normed, 12, 6, 4, 16);
+    int q = program_view(&p, normed, 0, 6, 8, 12), k = program_view(&p, normed, 8, 6, 4, 12);
+    int v = program_view(&p, qkv, 12, 6, 4, 16);
     program_emit(&p, f,
                  &(struct op){ .kind = OP_ATTENTION,
                                .attributes = a,
@@ -241,8 +252,8 @@ static void norms_of_heads_in_parts(void **state)
     assert_int_equal(ops[0].attributes.window, 3);
     assert_int_equal(ops[0].attributes.alibi, 4);
     assert_int_equal(ops[1].kind, OP_HEAD_NORM_GRAD);
-    check_views(&p, &ops[0], ops[1].in[0]);
-    assert_int_equal(ops[1].in[1], qkv);
+    check_parts(&p, ops);
+    assert_int_equal(ops[1].in[1], qk);
     assert_int_equal(ops[1].in[4], rstd);
     assert_int_equal(ops[1].out[1], p.parameters[wq].gradients[0]);
     assert_int_equal(ops[1].out[2], 0);

@@ -218,8 +218,8 @@ static void lists_remake_what_they_name(void **state)
     check_list("llama", norm | swiglu, OP_SWIGLU, 2, 6);
     check_list("llama", RECOMPUTE_OP(OP_ATTENTION), OP_ATTENTION, 2, 2);
     check_list("llama", RECOMPUTE_OP(OP_ROPE), OP_ROPE, 2, 2); /* what it read is kept instead */
-    /* Of a layer's linears the backward reads gate and up alone. */
-    check_list("llama", linear, OP_LINEAR, 2, 2);
+    /* Of a layer's linears the backward reads gate and up alone, and v. */
+    check_list("llama", linear, OP_LINEAR, 4, 4);
     check_list("llama", RECOMPUTE_OP(OP_EMBED), OP_EMBED, 0, 0);
     /* Fused, an add is still an add. */
     check_list("llama", add, OP_ADD, 2, 2);

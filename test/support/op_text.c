@@ -48,11 +48,11 @@ const char *const op_texts[] = {
     "linear 12x8 bf16, 6x8 bf16, 1x6 fp32 : 12x6 bf16",
     "linear_dx 12x6 bf16, 6x8 bf16 : 12x8 bf16",
     "linear_dw 12x6 bf16, 12x8 bf16 : 6x8 fp32, 1x6 fp32",
-    "head_norm 12x16 bf16, 1x2 fp32, 1x2 fp32 : 12x16 bf16, 12x6 fp32",
-    "head_norm_grad 12x16 bf16, 12x16 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 "
-    ": 12x16 bf16, 1x2 fp32, 1x2 fp32",
-    "rope 12x16 bf16, 12x1 i32, *30x2 fp32 : 12x16 bf16",
-    "rope_grad 12x16 bf16, 12x1 i32, *30x2 fp32 : 12x16 bf16",
+    "head_norm 12x12 bf16, 1x2 fp32, 1x2 fp32 : 12x12 bf16, 12x6 fp32",
+    "head_norm_grad 12x12 bf16, 12x12 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 "
+    ": 12x12 bf16, 1x2 fp32, 1x2 fp32",
+    "rope 12x12 bf16, 12x1 i32, *30x2 fp32 : 12x12 bf16",
+    "rope_grad 12x12 bf16, 12x1 i32, *30x2 fp32 : 12x12 bf16",
     "normalize_rows 20x8 bf16 : 20x8 bf16, 20x1 fp32",
     "normalize_rows_grad 20x8 fp32, 20x8 bf16, 20x1 fp32 : 20x8 fp32",
     "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, 1x1 i32, 12x1 i32 : 12x8 bf16, 12x4 fp32",

@@ -12,25 +12,23 @@ static void head_norm(const struct op_shape *op)
     int64_t e = a->head_dim;
 
     for (int64_t t = 0; t < op->in[0].rows; t++)
-        for (int64_t head = 0; head < a->n_heads + 2 * a->n_kv_heads; head++) {
-            int input = head < a->n_heads ? 1 : 2, is_value = head >= a->n_heads + a->n_kv_heads;
+        for (int64_t head = 0; head < a->n_heads + a->n_kv_heads; head++) {
+            int input = head < a->n_heads ? 1 : 2;
             double square = 0, rstd;
 
             for (int64_t i = 0; i < e; i++)
                 square += pow(IN(0, t, head * e + i), 2) / (double)e;
             rstd = 1 / sqrt(square + a->eps);
-            if (!is_value)
-                OUT(1, t, head) = rstd;
+            OUT(1, t, head) = rstd;
             for (int64_t i = 0; i < e; i++)
-                OUT(0, t, head * e + i) =
-                    IN(0, t, head * e + i) * (is_value ? 1 : rstd * IN(input, 0, i));
+                OUT(0, t, head * e + i) = IN(0, t, head * e + i) * rstd * IN(input, 0, i);
         }
 }
 
 static void head_norm_grad(const struct op_shape *op, int first)
 {
     const struct op_attributes *a = &op->attributes;
-    int64_t e = a->head_dim, n_normed = a->n_heads + a->n_kv_heads;
+    int64_t e = a->head_dim;
 
     for (int k = 1; k < 3; k++)
         if (tensor_given(&op->out[k]))
@@ -41,9 +39,6 @@ static void head_norm_grad(const struct op_shape *op, int first)
             int is_key = head >= a->n_heads;
             double mean = 0, xhat;
 
-            OUT(0, t, col) = IN(0, t, col);
-            if (head >= n_normed)
-                continue;
             for (int64_t i = 0; i < e; i++)
                 mean += IN(0, t, head * e + i) * IN(2 + is_key, 0, i) * IN(1, t, head * e + i) *
                         IN(4, t, head) / (double)e;

@@ -309,18 +309,14 @@ static void cross_entropy(const struct op_shape *op, int first)
 static void rope(const struct op_shape *op, double sign)
 {
     const struct op_attributes *a = &op->attributes;
-    int64_t half = a->head_dim / 2, n_rotated = a->n_heads + a->n_kv_heads;
+    int64_t half = a->head_dim / 2;
 
     for (int64_t t = 0; t < op->in[0].rows; t++)
         for (int64_t col = 0; col < op->in[0].cols; col++) {
-            int64_t head = col / a->head_dim, i = col % a->head_dim;
+            int64_t i = col % a->head_dim;
             int32_t position = int_at(&op->in[1], t);
             double other = i < half ? -1 : 1;
 
-            if (head >= n_rotated) {
-                OUT(0, t, col) = IN(0, t, col);
-                continue;
-            }
             OUT(0, t, col) = IN(0, t, col) * IN(2, position, i % half) +
                              sign * other * IN(0, t, col - (int64_t)other * half) *
                                  IN(2, position, half + i % half);

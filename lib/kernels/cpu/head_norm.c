@@ -19,19 +19,9 @@ struct head_norm {
     int first;
 };
 
-/* Of the heads that are normed, those of v lie behind. */
 static inline int n_normed(const struct op_attributes *a)
 {
     return a->n_heads + a->n_kv_heads;
-}
-
-CPU_INLINE void copy_values(const struct op_attributes *a, void *to, const void *from,
-                            enum dtype act)
-{
-    size_t head_bytes = (size_t)a->head_dim * dtype_bytes(act);
-    size_t begin = (size_t)n_normed(a) * head_bytes;
-
-    memcpy((char *)to + begin, (const char *)from + begin, (size_t)a->n_kv_heads * head_bytes);
 }
 
 /* ---- forward ---- */
@@ -58,7 +48,7 @@ CPU_INLINE float head_squares(const void *row, int64_t at, int64_t e, enum dtype
 CPU_INLINE void head_norm_row(const struct head_norm *n, int64_t row, enum dtype act)
 {
     const struct op_attributes *a = &n->op->attributes;
-    const void *in = cpu_row(&n->op->in[HEAD_NORM_QKV], row);
+    const void *in = cpu_row(&n->op->in[HEAD_NORM_QK], row);
     void *out = cpu_row(&n->op->out[HEAD_NORM_OUT], row);
     float *rstd = float_row_mut(&n->op->out[HEAD_NORM_RSTD], row);
     int64_t e = a->head_dim;
@@ -72,16 +62,15 @@ CPU_INLINE void head_norm_row(const struct head_norm *n, int64_t row, enum dtype
         for (int64_t i = 0; i < e; i++)
             act_put(out, at + i, act_get(in, at + i, act) * rstd[head] * w[i], act);
     }
-    copy_values(a, out, in, act);
 }
 
 CPU_INLINE void head_norm_tile_body(void *context, int64_t tile)
 {
     const struct head_norm *n = context;
     int64_t row = tile * FORWARD_ROWS,
-            end = min_i64(row + FORWARD_ROWS, n->op->in[HEAD_NORM_QKV].rows);
+            end = min_i64(row + FORWARD_ROWS, n->op->in[HEAD_NORM_QK].rows);
 
-    WITH_ACT(n->op->in[HEAD_NORM_QKV].dtype, for (; row < end; row++) head_norm_row(n, row, act));
+    WITH_ACT(n->op->in[HEAD_NORM_QK].dtype, for (; row < end; row++) head_norm_row(n, row, act));
 }
 
 CPU_TILES(head_norm_tile);
@@ -91,7 +80,7 @@ static void head_norm_run(struct kernels *kernels, const struct kernel_call *cal
     struct head_norm n = { .op = &call->op };
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(call->op.in[HEAD_NORM_QKV].rows, FORWARD_ROWS),
+    pool_run(kernels->pool, ceil_div(call->op.in[HEAD_NORM_QK].rows, FORWARD_ROWS),
              head_norm_tile[cpu_of(kernels)->isa], &n);
 }
 
@@ -135,8 +124,8 @@ CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float
     const struct op_attributes *a = &n->op->attributes;
     const float *rstd = float_row(&n->op->in[HEAD_NORM_GRAD_RSTD], row);
     struct head_grad h = { .dy = cpu_row(&n->op->in[HEAD_NORM_GRAD_DOUT], row),
-                           .x = cpu_row(&n->op->in[HEAD_NORM_GRAD_QKV], row),
-                           .dx = cpu_row(&n->op->out[HEAD_NORM_GRAD_DQKV], row),
+                           .x = cpu_row(&n->op->in[HEAD_NORM_GRAD_QK], row),
+                           .dx = cpu_row(&n->op->out[HEAD_NORM_GRAD_DQK], row),
                            .e = a->head_dim };
 
     for (int head = 0; head < n_normed(a); head++) {
@@ -148,7 +137,6 @@ CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float
         h.at = head * h.e;
         head_grad_at(&h, act);
     }
-    copy_values(a, h.dx, h.dy, act);
 }
 
 CPU_INLINE void head_norm_grad_tile_body(void *context, int64_t tile)

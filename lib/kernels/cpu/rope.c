@@ -1,9 +1,7 @@
 /*
- * rope.c - rotary position embedding of the q and k heads (Su et al. 2021, eq. 34, in the halves'
- * form)
+ * rope.c - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form)
  *
- * Blocks of rows, bound by memory. The gradient is the rotation by the opposite angle. In place, v's
- * heads are left alone.
+ * Blocks of rows, bound by memory. The gradient is the rotation by the opposite angle.
  */
 #include "kernels/cpu/rows_impl.h"
 
@@ -18,21 +16,18 @@ CPU_INLINE void rope_row(const struct rope *r, int64_t row, enum dtype act)
 {
     const struct op_attributes *a = &r->op->attributes;
     int32_t position = *(const int32_t *)cpu_row(&r->op->in[ROPE_POSITION], row);
-    const char *in = cpu_row(&r->op->in[ROPE_QKV], row);
+    const char *in = cpu_row(&r->op->in[ROPE_X], row);
     char *out = cpu_row(&r->op->out[ROPE_OUT], row);
-    size_t bytes = dtype_bytes(act);
-    int half = a->head_dim / 2, n_rotated = a->n_heads + a->n_kv_heads;
+    int64_t half = a->head_dim / 2, n = r->op->in[ROPE_X].cols;
 
     CHECK(position < r->op->in[ROPE_TABLE].rows);
     /* No token: its angle doesn't matter, but must not be read from outside of the table. */
     const float *cosine = float_row(&r->op->in[ROPE_TABLE], position < 0 ? 0 : position);
     const float *sine = cosine + half;
 
-    for (int head = 0; head < n_rotated; head++) {
-        int64_t at = (int64_t)head * a->head_dim;
-
+    for (int64_t at = 0; at < n; at += a->head_dim) {
         INDEPENDENT_TURNS
-        for (int i = 0; i < half; i++) {
+        for (int64_t i = 0; i < half; i++) {
             float x = act_get(in, at + i, act), y = act_get(in, at + half + i, act);
             float s = sine[i] * r->sign;
 
@@ -40,18 +35,14 @@ CPU_INLINE void rope_row(const struct rope *r, int64_t row, enum dtype act)
             act_put(out, at + half + i, __builtin_fmaf(y, cosine[i], x * s), act);
         }
     }
-    size_t start = (size_t)(n_rotated * a->head_dim) * bytes;
-
-    if (out != in)
-        memcpy(out + start, in + start, (size_t)(a->n_kv_heads * a->head_dim) * bytes);
 }
 
 CPU_INLINE void rope_tile_body(void *context, int64_t tile)
 {
     const struct rope *r = context;
-    int64_t row = tile * ROPE_ROWS, end = min_i64(row + ROPE_ROWS, r->op->in[ROPE_QKV].rows);
+    int64_t row = tile * ROPE_ROWS, end = min_i64(row + ROPE_ROWS, r->op->in[ROPE_X].rows);
 
-    WITH_ACT(r->op->in[ROPE_QKV].dtype, for (; row < end; row++) rope_row(r, row, act));
+    WITH_ACT(r->op->in[ROPE_X].dtype, for (; row < end; row++) rope_row(r, row, act));
 }
 
 CPU_TILES(rope_tile);
@@ -61,7 +52,7 @@ static void rope_run(struct kernels *kernels, const struct kernel_call *call, in
     struct rope r = { .op = &call->op, .sign = call->op.kind == OP_ROPE ? 1.0f : -1.0f };
 
     (void)first;
-    pool_run(kernels->pool, ceil_div(call->op.in[ROPE_QKV].rows, ROPE_ROWS),
+    pool_run(kernels->pool, ceil_div(call->op.in[ROPE_X].rows, ROPE_ROWS),
              rope_tile[cpu_of(kernels)->isa], &r);
 }
 
