@@ -64,6 +64,7 @@ struct lora_target lora_target_of(const struct model_spec *spec, enum lora_modul
 
 /* "layers.N.q.lora_a": write the name of an adapter's matrix; read one back, 0 if it is none. */
 enum lora_matrix { LORA_A, LORA_B, N_LORA_MATRICES };
+#define LAYER_MAX_ADAPTERS (N_LORA_MODULES * N_LORA_MATRICES)
 void lora_name(char name[PARAMETER_NAME_MAX], int layer, enum lora_module module,
                enum lora_matrix matrix);
 int lora_parse_name(const char *name, int *layer, enum lora_module *module,

@@ -100,12 +100,12 @@ static int cut_stages(struct target *t, struct err *err)
     const struct model_spec *s = &c->from.job.model;
     int pp = c->options->pp, *counts = arena_array(&c->arena, int, pp);
     int64_t *layers = arena_array(&c->arena, int64_t, s->n_layers);
-    int64_t head = parameters_count_head(s);
-    int64_t layer = (model_spec_n_matmul_parameters(s) - head) / s->n_layers;
-    struct stage_costs costs = { .n_layers = s->n_layers, .layers = layers, .head = head };
+    struct stage_costs costs = { .n_layers = s->n_layers,
+                                 .layers = layers,
+                                 .head = parameters_count_head(s) };
 
     for (int i = 0; i < s->n_layers; i++)
-        layers[i] = layer;
+        layers[i] = parameters_count_matmul(s, i);
     if (stage_split(counts, pp, &costs, &c->arena, err) < 0)
         return -1;
     t->first_layer = arena_array(&c->arena, int, pp + 1);

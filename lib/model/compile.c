@@ -327,72 +327,82 @@ static void emit_sizes(struct compiling *c)
 
 /* ---- what all stages have to know of each other ---- */
 
-static int is_counted(const struct parameter *q)
+/*
+ * Parameters of a stage are those of some layers, of which LAYER_BEFORE is the first stage's and
+ * n_layers the last one's.
+ */
+static int first_layer_of(const struct compiling *c, int stage)
 {
-    return q->trainable && !q->is_copy;
+    return stage == 0 ? LAYER_BEFORE : c->first_layer[stage];
 }
 
-/* The axes over which a weight is split, as a set. */
-static unsigned split_axes(const struct value *weight)
+static int end_layer_of(const struct compiling *c, int stage)
 {
-    unsigned axes = 0;
-
-    for (int axis = 0; axis < N_AXES; axis++)
-        axes |= (unsigned)(weight->spread[axis] != SPREAD_SAME) << axis;
-    return axes;
+    return c->first_layer[stage + 1] + (stage + 1 == c->n_stages);
 }
 
-/* Declares each rank's parameters anew, in a program that is thrown away. */
+/* The layer's parameters that are trained, its adapters' among them. Returns how many. */
+static int list_trained(const struct compiling *c, int layer,
+                        struct parameter_spec list[LAYER_MAX_PARAMETERS + LAYER_MAX_ADAPTERS])
+{
+    const struct model_spec *s = c->options->model;
+    const struct tuning *tuning = c->options->tuning;
+    int n = parameters_of_layer(s, layer, list), n_trained = 0;
+
+    for (int m = 0; m < LAYER_MAX_ADAPTERS && layer >= 0 && layer < s->n_layers; m++)
+        n += tuning_adapter(tuning, s, layer, (enum lora_module)(m / N_LORA_MATRICES),
+                            (enum lora_matrix)(m % N_LORA_MATRICES), &list[n]);
+    for (int i = 0; i < n; i++)
+        if (tuning_trains(tuning, &list[i]))
+            list[n_trained++] = list[i];
+    return n_trained;
+}
+
+struct norm_part_list {
+    struct norm_part *parts;
+    int n, capacity;
+};
+
+static void list_layer_parts(struct compiling *c, int layer, int rank, struct norm_part_list *parts)
+{
+    struct parameter_spec list[LAYER_MAX_PARAMETERS + LAYER_MAX_ADAPTERS];
+    struct arena *arena = &c->program->arena;
+    int n = list_trained(c, layer, list);
+
+    parts->parts =
+        arena_grow(arena, parts->parts, sizeof *parts->parts, &parts->capacity, parts->n + n);
+    for (int i = 0; i < n; i++)
+        parts->parts[parts->n++] =
+            (struct norm_part){ arena_strdup(arena, list[i].name),
+                                model_split_axes(&c->options->mesh, &list[i]), rank };
+}
+
+/* What each rank of the pipeline has. */
 static void list_norm_parts(struct compiling *c, struct update_options *update)
 {
-    struct arena *arena = &c->program->arena;
-    struct norm_part *parts = NULL;
-    int capacity = 0, n = 0;
+    struct norm_part_list parts = { 0 };
 
-    for (int rank = 0; rank < c->spec.n_ranks; rank++) {
-        struct program other;
-        struct model_builder builder = c->builder;
-        struct model_chunk *chunks = arena_array(arena, struct model_chunk, c->n_chunks);
+    for (int rank = 0; rank < c->spec.n_ranks; rank++)
+        for (int i = 0; i < c->n_chunks; i++) {
+            int stage = pipeline_stage_of(&c->spec, rank, i), end = end_layer_of(c, stage);
 
-        program_init(&other, &c->options->mesh);
-        builder.program = &other;
-        for (int i = 0; i < c->n_chunks; i++)
-            chunks[i] = chunk_of(c, rank, i);
-        model_declare(&builder, chunks, c->n_chunks);
-        parts = arena_grow(arena, parts, sizeof *parts, &capacity, n + other.n_parameters);
-        for (int i = 0; i < other.n_parameters; i++) {
-            const struct parameter *q = &other.parameters[i];
-
-            if (is_counted(q))
-                parts[n++] = (struct norm_part){ arena_strdup(arena, q->name),
-                                                 split_axes(&other.values[q->weight]), rank };
+            for (int layer = first_layer_of(c, stage); layer < end; layer++)
+                list_layer_parts(c, layer, rank, &parts);
         }
-        program_release(&other);
-    }
-    update->norm_parts = parts;
-    update->n_norm_parts = n;
+    update->norm_parts = parts.parts;
+    update->n_norm_parts = parts.n;
 }
 
-/* Each stage's parameters, declared in a program that is thrown away. */
 static void find_first_trained(struct compiling *c)
 {
-    for (int stage = 0; stage < c->n_stages; stage++) {
-        struct program other;
-        struct model_builder builder = c->builder;
-        struct model_chunk chunk = { stage, c->n_stages, c->first_layer[stage],
-                                     c->first_layer[stage + 1] };
-        int n_trained = 0;
+    struct parameter_spec list[LAYER_MAX_PARAMETERS + LAYER_MAX_ADAPTERS];
+    int layer = LAYER_BEFORE, stage = 0;
 
-        program_init(&other, &c->options->mesh);
-        builder.program = &other;
-        model_declare(&builder, &chunk, 1);
-        for (int i = 0; i < other.n_parameters; i++)
-            n_trained += other.parameters[i].trainable;
-        program_release(&other);
-        c->first_trained = stage;
-        if (n_trained)
-            break;
-    }
+    while (layer < c->options->model->n_layers && !list_trained(c, layer, list))
+        layer++;
+    while (stage + 1 < c->n_stages && end_layer_of(c, stage) <= layer)
+        stage++;
+    c->first_trained = stage;
 }
 
 /* A head tied to an embedding on another rank: the first and the last of the pipeline. */

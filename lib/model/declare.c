@@ -29,6 +29,11 @@ static void divide(const struct model_builder *b, const struct parameter_spec *q
     program_split_parameter(b->program, last, axes_tensor(), &parts);
 }
 
+unsigned model_split_axes(const struct mesh *mesh, const struct parameter_spec *q)
+{
+    return q->divided != SPREAD_SAME && mesh->size[axes_tensor()] > 1 ? 1U << axes_tensor() : 0;
+}
+
 /* Returns its handle. */
 static int declare(const struct model_builder *b, const struct parameter_spec *q)
 {

@@ -75,6 +75,9 @@ struct model_chunk model_whole(const struct model_spec *spec);
  */
 void model_declare(struct model_builder *builder, const struct model_chunk *chunks, int n_chunks);
 
+/* The axes over which ranks divide the parameter: a set of 1 << axis. */
+unsigned model_split_axes(const struct mesh *mesh, const struct parameter_spec *parameter);
+
 /* Index of a declared parameter in the program, or -1: it is none of the chunks'. */
 int model_parameter(const struct model_builder *builder, struct parameter_id id);
 

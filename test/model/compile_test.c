@@ -187,6 +187,46 @@ static void a_narrow_stream_is_half(void **state)
     assert_true(20 * kept[1] < 11 * kept[0]);
 }
 
+static int n_backward_ops(const struct program *p)
+{
+    int n = 0;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++)
+            n += p->functions[f].ops[i].phase == PHASE_B;
+    return n;
+}
+
+/* Where parameters are trained, from that stage on there is a backward, and none before. */
+static void stages_before_what_is_trained_have_no_backward(void **state)
+{
+    static const struct {
+        const char *trained;
+        int first; /* stage */
+    } rows[] = { { "embedding.*", 0 },         { "layers.0.*", 0 },
+                 { "layers.1.ffn_norm.*", 1 }, { "layers.2.qkv.weight", 2 },
+                 { "layers.3.down.*", 3 },     { "final_norm.*", 3 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int rank = 0; rank < 4; rank++) {
+            struct model_spec spec = tiny_spec("llama");
+            struct compile_train options = tiny_compile(&spec, 1);
+            struct tuning tuning = { .only = { &rows[i].trained, 1 } };
+            struct program program;
+
+            spec.n_layers = 4;
+            options.tuning = &tuning;
+            options.mesh.size[AXIS_PP] = 4;
+            options.pipeline.rank = rank;
+            must_compile(&program, &options);
+            if ((n_backward_ops(&program) > 0) != (rank >= rows[i].first))
+                fail_msg("%s: rank %d has %d ops of a backward", rows[i].trained, rank,
+                         n_backward_ops(&program));
+            program_release(&program);
+        }
+}
+
 /* Two compilations of one job give one program, to the last address. */
 static void compiling_is_repeatable(void **state)
 {
@@ -254,6 +294,7 @@ int main(void)
         cmocka_unit_test(given_sizes),
         cmocka_unit_test(compiling_is_fast),
         cmocka_unit_test(compiling_is_repeatable),
+        cmocka_unit_test(stages_before_what_is_trained_have_no_backward),
         cmocka_unit_test(a_narrow_stream_is_half),
         cmocka_unit_test(scratch_of_ops),
     };
