@@ -11,8 +11,9 @@
  *  - Of one stream, ops begin and are done in the order in which they were given.
  *  - Of ops that touch one value, whatever comes later waits for the one given last: an op that is
  *    run at once waits for it ahead of its own work, a given one begins after it is done. A value is
- *    a base value, in the slot of its micro-batch; for each that given ops touch one is kept, its
- *    *user*. As each begins after its predecessor, the last one vouches for all before.
+ *    a base value, in the slot of its micro-batch (where stashes share slots: whatever lies at its
+ *    place of the slot); for each that given ops touch one is kept, its *user*. As each begins after
+ *    its predecessor, the last one vouches for all before.
  *  - An op that is bound to the same slots as before (order_variant) is given again only once it is
  *    done, and a stream takes no more than ORDER_MAX_GIVEN that are not.
  *  - A load writes inputs: it waits for the users of those.
@@ -83,10 +84,9 @@ int order_users(const struct order *order, const struct op *op, int micro_batch,
 int order_n_slots(const struct program *program, int id);
 
 /*
- * Variants of a function. The n_slots of the stashes that it touches bound them: there are at most
- * their least common multiple, where slots of a table count once (all such stashes that a function
- * touches have one table as a rule, then it is exactly that), and at most all micro-batches. What is
- * made lives in the arena of order_open.
+ * The variants of a function: at most the least common multiple of the n_slots of the stashes that
+ * it touches whose slots are m % n, times the n_slots of those whose slots a table says (one table a
+ * chunk: stash_share.c), and at most all micro-batches. What is made lives in order's arena.
  */
 struct order_variants order_variants(const struct order *order, int function);
 
