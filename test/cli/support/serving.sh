@@ -29,6 +29,11 @@ serving_alone() {
         --output "$dir/serving-alone.json"
 }
 
+# Shows both where they differ.
+serving_same() {
+    [ "$1" = "$2" ] || { printf 'one process: %s\nthese: %s\n' "$1" "$2"; return 1; }
+}
+
 serving_like() {
     serving_name=$1 serving_more=$2
     shift 2
@@ -36,12 +41,12 @@ serving_like() {
     {
         expect "$serving_name: a text" 0 '.' "$@" "$lmtrain" generate --model "$serving_model" --prompt 'And God said' \
             --max-new-tokens 8 $serving_more
-        expect "$serving_name: is that of one process" 0 '' test "$output" = "$serving_text"
+        expect "$serving_name: is that of one process" 0 '' serving_same "$serving_text" "$output"
         expect "$serving_name: texts of a file" 0 '.' "$@" "$lmtrain" generate --model "$serving_model" \
             --prompts "$dir/prompts.txt" --max-new-tokens 8 --json $serving_more
-        expect "$serving_name: are those of one process" 0 '' test "$output" = "$serving_texts"
+        expect "$serving_name: are those of one process" 0 '' serving_same "$serving_texts" "$output"
         expect "$serving_name: a perplexity" 0 '^loss' "$@" "$lmtrain" eval --model "$serving_model" --data "$dir/held" $serving_more
-        expect "$serving_name: is that of one process" 0 '' test "$output" = "$serving_loss"
+        expect "$serving_name: is that of one process" 0 '' serving_same "$serving_loss" "$output"
         rm -f "$dir/serving-ranks.json"
         expect "$serving_name: a task" 0 '' "$@" "$lmtrain" eval --model "$serving_model" --task boolq --limit 9 --data "$serving_data" \
             --output "$dir/serving-ranks.json" $serving_more
