@@ -64,10 +64,10 @@ forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_o
 
             if (r >= n_rows)
                 continue;
-            T *row = out.row(first_row + r) + (int64_t)head * a.head_dim;
+            T *row = out.row(first_row + r) + (int64_t)head * a.value_dim;
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n++)
-                tile_store_pair(row, 8 * n + 2 * t, a.head_dim, a.wide,
+                tile_store_pair(row, 8 * n + 2 * t, a.value_dim, a.wide,
                                 w.out[m][n][2 * i] * inverse, w.out[m][n][2 * i + 1] * inverse);
             if (!t)
                 lse.row(first_row + r)[head] = fmaf(w.max[m][i] * factor, LN_2, logf(sum));
@@ -88,11 +88,13 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     int last = min(a.seq_len, query + shape::QUERIES) - 1;
     int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
-    int64_t kv_col = (int64_t)(head / a.group) * a.head_dim;
+    int64_t kv_head = head / a.group;
     head_rows<T> queries = { rows.q.row(begin) + (int64_t)head * a.head_dim, rows.q.stride,
                              a.head_dim, a.wide };
-    head_rows<T> keys = { rows.k.row(begin) + kv_col, rows.k.stride, a.head_dim, a.wide };
-    head_rows<T> values = { rows.v.row(begin) + kv_col, rows.v.stride, a.head_dim, a.wide };
+    head_rows<T> keys = { rows.k.row(begin) + kv_head * a.head_dim, rows.k.stride, a.head_dim,
+                          a.wide };
+    head_rows<T> values = { rows.v.row(begin) + kv_head * a.value_dim, rows.v.stride, a.value_dim,
+                            a.wide };
     CUDA_SHARED(T, q);
     T *stages = q + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
@@ -141,9 +143,9 @@ static void forward_launch(struct kernels *kernels, const struct kernel_call *ca
     struct attention_args a = attention_args_of(&call->op, BEGIN);
 
     a.n_tiles = (int)ceil_div(a.seq_len, shape::QUERIES);
-    a.wide = attention_is_wide(&out[0], a.head_dim);
+    a.wide = attention_is_wide(&out[0], a.n_heads);
     for (int i = Q; i <= V; i++)
-        a.wide = a.wide && attention_is_wide(&in[i], a.head_dim);
+        a.wide = a.wide && attention_is_wide(&in[i], i == Q ? a.n_heads : a.n_kv_heads);
     attention_launch(kernels, call, shared,
                      cuda_shape_of(in[Q].rows / a.seq_len * a.n_tiles * a.n_heads, shape::N_THREADS,
                                    shape::SHARED_BYTES),
@@ -157,7 +159,7 @@ static void forward(struct kernels *kernels, const struct kernel_call *call, siz
     cuda_with_act(call->op.in[Q].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
-        attention_with_width(at->head_dim, [&](auto width) {
+        attention_with_width(&call->op, [&](auto width) {
             if (at->p > 0)
                 forward_launch<T, decltype(width)::VALUE, 1>(kernels, call, shared);
             else

@@ -22,7 +22,7 @@ extern "C" {
 
 /* What a call's blocks are told; rows of sequences, whatever operands have. */
 struct attention_args {
-    int n_heads, n_kv_heads, group, head_dim, seq_len;
+    int n_heads, n_kv_heads, group, head_dim, value_dim, seq_len;
     int n_tiles; /* of a sequence, of the kernel's size */
     int window, alibi;
     int wide; /* operands allow 16 bytes at a time */
@@ -35,6 +35,12 @@ struct attention_args {
     int64_t start_stride;
 };
 
+static inline int attention_value_dim(const struct op_shape *op)
+{
+    return ops_value_dim(
+        op, &op->in[op->kind == OP_ATTENTION_GRAD ? (int)ATTENTION_GRAD_V : (int)ATTENTION_V]);
+}
+
 /* begin: number of that input. */
 static inline struct attention_args attention_args_of(const struct op_shape *op, int begin)
 {
@@ -45,6 +51,7 @@ static inline struct attention_args attention_args_of(const struct op_shape *op,
     a.n_kv_heads = at->n_kv_heads;
     a.group = at->n_heads / at->n_kv_heads;
     a.head_dim = at->head_dim;
+    a.value_dim = attention_value_dim(op);
     a.seq_len = at->seq_len;
     a.window = at->window;
     a.alibi = at->alibi;
@@ -68,14 +75,16 @@ template <int N> struct width_of {
     enum { VALUE = N };
 };
 
-/* The narrowest tile that a head fits. */
-template <typename F> static inline void attention_with_width(int head_dim, F f)
+/* The narrowest tile that heads of keys and of values fit. */
+template <typename F> static inline void attention_with_width(const struct op_shape *op, F f)
 {
-    if (head_dim <= 32)
+    int columns = max(op->attributes.head_dim, attention_value_dim(op));
+
+    if (columns <= 32)
         f(width_of<32>());
-    else if (head_dim <= 64)
+    else if (columns <= 64)
         f(width_of<64>());
-    else if (head_dim <= 128)
+    else if (columns <= 128)
         f(width_of<128>());
     else
         f(width_of<256>());
@@ -90,10 +99,10 @@ template <int WIDTH> struct attention_keys<float, WIDTH> {
     enum { N = WIDTH > 128 ? 16 : WIDTH > 64 ? 32 : 64 };
 };
 
-/* Whether heads' rows of an operand can be read 16 bytes at a time. */
-static inline int attention_is_wide(const struct tensor *t, int head_dim)
+/* Whether rows of n_heads heads can be read 16 bytes at a time. */
+static inline int attention_is_wide(const struct tensor *t, int n_heads)
 {
-    return cuda_is_aligned(t, 16) && (size_t)head_dim * dtype_bytes(t->dtype) % 16 == 0;
+    return cuda_is_aligned(t, 16) && (size_t)(t->cols / n_heads) * dtype_bytes(t->dtype) % 16 == 0;
 }
 
 /* Enqueue the kernel, or, where `shared` is given, only raise that to the bytes of shared memory

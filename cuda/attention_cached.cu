@@ -31,7 +31,7 @@ struct cached_args {
     int64_t cache_len, cache_rows;
     const int32_t *position, *segment, *segments;
     int64_t position_stride, segment_stride, segments_stride;
-    float *parts; /* of chunks: [row x head x chunk x (head_dim outputs, maximum, sum)] */
+    float *parts; /* of chunks: [row x head x chunk x (value_dim outputs, maximum, sum)] */
 };
 
 /* ---- texts ---- */
@@ -86,21 +86,25 @@ template <typename T> struct cached_rows {
     rows_of<T> q, k, v, keys, values, out;
 };
 
+template <typename T, int EACH>
+static __device__ __forceinline__ void write_heads(T *to, const T *from, int n_cols)
+{
+    for (int i = (int)threadIdx.x * EACH; i < n_cols; i += N_THREADS * EACH)
+        *(packed<T, EACH> *)(to + i) = *(const packed<T, EACH> *)(from + i);
+}
+
 /* A block a row of tokens. EACH elements at once. */
 template <typename T, int EACH>
 __global__ void __launch_bounds__(N_THREADS) write_kernel(cached_args c, cached_rows<T> rows)
 {
-    int64_t row = blockIdx.x, n_cols = (int64_t)c.a.n_kv_heads * c.a.head_dim;
+    int64_t row = blockIdx.x;
     int position = position_of(c, row);
     int64_t to = position < 0 ? -1 : cache_row(c, text_of(c, row), position);
-    const T *key = rows.k.row(row), *value = rows.v.row(row);
 
     if (to < 0)
         return;
-    for (int64_t i = (int64_t)threadIdx.x * EACH; i < n_cols; i += N_THREADS * EACH) {
-        *(packed<T, EACH> *)(rows.keys.row(to) + i) = *(const packed<T, EACH> *)(key + i);
-        *(packed<T, EACH> *)(rows.values.row(to) + i) = *(const packed<T, EACH> *)(value + i);
-    }
+    write_heads<T, EACH>(rows.keys.row(to), rows.k.row(row), c.a.n_kv_heads * c.a.head_dim);
+    write_heads<T, EACH>(rows.values.row(to), rows.v.row(row), c.a.n_kv_heads * c.a.value_dim);
 }
 
 /* ---- joining chunks ---- */
@@ -145,27 +149,27 @@ __global__ void __launch_bounds__(N_THREADS)
     join_kernel(cached_args c, rows_of<T> out, int64_t n_pairs)
 {
     int64_t pair = (int64_t)blockIdx.x * (N_THREADS / 32) + threadIdx.x / 32;
-    int lane = (int)threadIdx.x % 32, head_dim = c.a.head_dim;
+    int lane = (int)threadIdx.x % 32, value_dim = c.a.value_dim;
 
     if (pair >= n_pairs)
         return;
     int64_t row = pair / c.a.n_heads;
-    T *to = out.row(row) + pair % c.a.n_heads * head_dim;
-    const float *parts = c.parts + pair * c.n_chunks * (head_dim + 2);
+    T *to = out.row(row) + pair % c.a.n_heads * value_dim;
+    const float *parts = c.parts + pair * c.n_chunks * (value_dim + 2);
     int position = position_of(c, row);
     float factor = attention_scale_of(c.a, (int)(pair % c.a.n_heads)).factor;
 
-    for (int col = lane; col < head_dim; col += 32) {
+    for (int col = lane; col < value_dim; col += 32) {
         float max = -CUDART_INF_F, sum = 0, all = 0;
 
         for (int i = 0; i < c.n_chunks && position >= 0; i++) {
-            const float *part = parts + (int64_t)i * (head_dim + 2);
+            const float *part = parts + (int64_t)i * (value_dim + 2);
 
-            if (part[head_dim] == -CUDART_INF_F)
+            if (part[value_dim] == -CUDART_INF_F)
                 continue;
-            join j = join_of(max, part[head_dim], factor);
+            join j = join_of(max, part[value_dim], factor);
             max = j.max;
-            sum = fmaf(sum, j.before, part[head_dim + 1] * j.here);
+            sum = fmaf(sum, j.before, part[value_dim + 1] * j.here);
             all = fmaf(all, j.before, part[col] * j.here);
         }
         to[col] = from_float<T>(position < 0 ? 0.0f : all * (1.0f / sum));
@@ -200,9 +204,9 @@ template <typename T>
 static __device__ __forceinline__ void clear_row(const cached_args &c, rows_of<T> out, int64_t row,
                                                  int kv_head)
 {
-    T *to = out.row(row) + (int64_t)kv_head * c.a.group * c.a.head_dim;
+    T *to = out.row(row) + (int64_t)kv_head * c.a.group * c.a.value_dim;
 
-    for (int i = (int)threadIdx.x; i < c.a.group * c.a.head_dim; i += N_THREADS)
+    for (int i = (int)threadIdx.x; i < c.a.group * c.a.value_dim; i += N_THREADS)
         to[i] = from_float<T>(0.0f);
 }
 
@@ -212,7 +216,7 @@ static __device__ __forceinline__ void store_pairs(const cached_args &c, const s
                                                    const attention_walk<WIDTH, 1> &w,
                                                    rows_of<T> out, int own, int chunk)
 {
-    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, head_dim = c.a.head_dim;
+    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, value_dim = c.a.value_dim;
 
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -223,24 +227,24 @@ static __device__ __forceinline__ void store_pairs(const cached_args &c, const s
         int head = pair_head(c, s, pair);
         int64_t row = s.row + (s.pair + pair) % s.n_rows;
         if (c.n_chunks == 1) {
-            T *to = out.row(row) + (int64_t)head * head_dim;
+            T *to = out.row(row) + (int64_t)head * value_dim;
             float inverse = 1.0f / w.sum[0][i];
 
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n++)
-                tile_store_pair(to, 8 * n + 2 * t, head_dim, c.a.wide, w.out[0][n][2 * i] * inverse,
-                                w.out[0][n][2 * i + 1] * inverse);
+                tile_store_pair(to, 8 * n + 2 * t, value_dim, c.a.wide,
+                                w.out[0][n][2 * i] * inverse, w.out[0][n][2 * i + 1] * inverse);
             continue;
         }
-        float *to = c.parts + ((row * c.a.n_heads + head) * c.n_chunks + chunk) * (head_dim + 2);
+        float *to = c.parts + ((row * c.a.n_heads + head) * c.n_chunks + chunk) * (value_dim + 2);
 
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++)
-            tile_store_pair(to, 8 * n + 2 * t, head_dim, 0, w.out[0][n][2 * i],
+            tile_store_pair(to, 8 * n + 2 * t, value_dim, 0, w.out[0][n][2 * i],
                             w.out[0][n][2 * i + 1]);
         if (!t) {
-            to[head_dim] = w.max[0][i];
-            to[head_dim + 1] = w.sum[0][i];
+            to[value_dim] = w.max[0][i];
+            to[value_dim + 1] = w.sum[0][i];
         }
     }
 }
@@ -309,7 +313,7 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
     }
     attention_scale scale = attention_scale_of(c.a, s.kv_head * c.a.group);
     const T *head_keys = rows.keys.at + (int64_t)s.kv_head * head_dim;
-    const T *head_values = rows.values.at + (int64_t)s.kv_head * head_dim;
+    const T *head_values = rows.values.at + (int64_t)s.kv_head * c.a.value_dim;
     auto load = [&](int from, int stage) {
         T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
         auto row_of = [&](const T *at, int64_t stride, int r) {
@@ -322,7 +326,7 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
             return row_of(head_keys, rows.keys.stride, r);
         });
         tile_load<T, KEYS, WIDTH, N_THREADS>(
-            to + shape::KEY_ELEMENTS, head_values, head_dim, c.a.wide,
+            to + shape::KEY_ELEMENTS, head_values, c.a.value_dim, c.a.wide,
             [&](int r) { return row_of(head_values, rows.values.stride, r); });
     };
     tile_load<T, PAIRS, WIDTH, N_THREADS>(q, rows.q.at, head_dim, c.a.wide, [&](int i) {
@@ -396,15 +400,15 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
     struct cuda_shape each_row = cuda_shape_of(c.n_rows, N_THREADS);
 
     c.parts = (float *)call->scratch;
-    c.a.wide = attention_is_wide(&op->in[Q], c.a.head_dim) &&
-               attention_is_wide(&op->in[K], c.a.head_dim) &&
-               attention_is_wide(&op->in[V], c.a.head_dim) &&
-               attention_is_wide(&op->in[KEYS_CACHE], c.a.head_dim) &&
-               attention_is_wide(&op->in[VALUES_CACHE], c.a.head_dim) &&
-               attention_is_wide(&op->out[0], c.a.head_dim);
+    c.a.wide = attention_is_wide(&op->in[Q], c.a.n_heads) &&
+               attention_is_wide(&op->in[K], c.a.n_kv_heads) &&
+               attention_is_wide(&op->in[V], c.a.n_kv_heads) &&
+               attention_is_wide(&op->in[KEYS_CACHE], c.a.n_kv_heads) &&
+               attention_is_wide(&op->in[VALUES_CACHE], c.a.n_kv_heads) &&
+               attention_is_wide(&op->out[0], c.a.n_heads);
     attention_launch(kernels, call, shared, each_row,
                      c.a.wide ? write_kernel<T, 16 / (int)sizeof(T)> : write_kernel<T, 1>, c, rows);
-    attention_with_width(c.a.head_dim, [&](auto width) {
+    attention_with_width(op, [&](auto width) {
         enum { WIDTH = decltype(width)::VALUE };
 
         attention_launch(kernels, call, shared,

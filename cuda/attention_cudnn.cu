@@ -219,13 +219,14 @@ static const char *unfit(const struct cuda_kernels *cuda, const struct attention
 {
     const struct op_attributes *a = &op->attributes;
     struct attention_operands o = operands_of(op);
-    int grad = op->kind == OP_ATTENTION_GRAD;
+    int grad = op->kind == OP_ATTENTION_GRAD, most = grad ? HEAD_DIM_MAX_GRAD : HEAD_DIM_MAX;
+    int value_dim = attention_value_dim(op);
 
     if (o.q->dtype != DTYPE_BF16 && o.q->dtype != DTYPE_F16)
         return "activations of two bytes are wanted";
     if (a->p > 0 || a->alibi || tensor_given(o.start))
         return "it has no dropout, ALiBi and documents like ours";
-    if (a->head_dim % 8 || a->head_dim > (grad ? HEAD_DIM_MAX_GRAD : HEAD_DIM_MAX))
+    if (a->head_dim % 8 || a->head_dim > most || value_dim % 8 || value_dim > most)
         return "head_dim is no multiple of 8, or too large";
     if (a->seq_len < 2 || o.q->rows % a->seq_len)
         return "sequences are too short";
@@ -250,6 +251,7 @@ static void shape_of(struct attention_shape *shape, const struct op_shape *op)
     shape->n_heads = a->n_heads;
     shape->n_kv_heads = a->n_kv_heads;
     shape->head_dim = a->head_dim;
+    shape->value_dim = attention_value_dim(op);
     shape->seq_len = a->seq_len;
     shape->window = a->window < a->seq_len ? a->window : 0;
     shape->batch = o.q->rows / a->seq_len;
@@ -577,10 +579,9 @@ void cudnn_attention_release(struct cudnn_attention *attention)
 }
 
 /* A head's elements, of two bytes, from a row on. */
-static void *head_of(const struct tensor *t, const struct attention_shape *s, int64_t row,
-                     int64_t head)
+static void *head_of(const struct tensor *t, int columns, int64_t row, int64_t head)
 {
-    return (uint16_t *)t->data + row * t->stride + head * s->head_dim;
+    return (uint16_t *)t->data + row * t->stride + head * columns;
 }
 
 /* Where a piece's operand is. */
@@ -595,24 +596,25 @@ static void *pointer_of(struct cudnn_attention *c, const struct kernel_call *cal
     int64_t kv_head = (int64_t)(piece % p->head_pieces) * p->piece.n_kv_heads;
     /* Pieces have all heads, or one sequence. */
     size_t number = (size_t)(row * s->n_heads + head * s->seq_len) * sizeof(float);
+    int columns = attention_head_columns(s, role);
 
     switch (role) {
     case GRAPH_Q:
-        return head_of(o.q, s, row, head);
+        return head_of(o.q, columns, row, head);
     case GRAPH_K:
-        return head_of(o.k, s, row, kv_head);
+        return head_of(o.k, columns, row, kv_head);
     case GRAPH_V:
-        return head_of(o.v, s, row, kv_head);
+        return head_of(o.v, columns, row, kv_head);
     case GRAPH_OUT:
-        return head_of(o.out, s, row, head);
+        return head_of(o.out, columns, row, head);
     case GRAPH_DOUT:
-        return head_of(o.dout, s, row, head);
+        return head_of(o.dout, columns, row, head);
     case GRAPH_DQ:
-        return head_of(o.dq, s, row, head);
+        return head_of(o.dq, columns, row, head);
     case GRAPH_DK:
-        return head_of(o.dk, s, row, kv_head);
+        return head_of(o.dk, columns, row, kv_head);
     case GRAPH_DV:
-        return head_of(o.dv, s, row, kv_head);
+        return head_of(o.dv, columns, row, kv_head);
     case GRAPH_STATS:
         return c->memory + number;
     case GRAPH_SUMS:

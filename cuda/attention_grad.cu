@@ -44,16 +44,16 @@ __global__ void __launch_bounds__(DELTA_WARPS * 32)
 
     if (pair >= n_pairs)
         return;
-    int64_t row = pair / a.n_heads, col = pair % a.n_heads * a.head_dim;
+    int64_t row = pair / a.n_heads, col = pair % a.n_heads * a.value_dim;
     const T *x = rows.dout.row(row) + col, *y = rows.out.row(row) + col;
-    for (int i = lane * EACH; i < a.head_dim; i += 32 * EACH) {
+    for (int i = lane * EACH; i < a.value_dim; i += 32 * EACH) {
         packed<T, EACH> u = {}, v = {};
 
         if (a.wide) {
             u = *(const packed<T, EACH> *)(x + i);
             v = *(const packed<T, EACH> *)(y + i);
         } else {
-            for (int j = 0; j < EACH && i + j < a.head_dim; j++) {
+            for (int j = 0; j < EACH && i + j < a.value_dim; j++) {
                 u.at[j] = x[i + j];
                 v.at[j] = y[i + j];
             }
@@ -139,9 +139,10 @@ static __device__ __forceinline__ void
 query_stage_load(const query_stage<T> &s, const attention_args &a, const grad_rows<T> &rows,
                  int64_t begin, int query, int head)
 {
-    int64_t col = (int64_t)head * a.head_dim;
-    head_rows<T> queries = { rows.q.row(begin) + col, rows.q.stride, a.head_dim, a.wide };
-    head_rows<T> dout = { rows.dout.row(begin) + col, rows.dout.stride, a.head_dim, a.wide };
+    head_rows<T> queries = { rows.q.row(begin) + (int64_t)head * a.head_dim, rows.q.stride,
+                             a.head_dim, a.wide };
+    head_rows<T> dout = { rows.dout.row(begin) + (int64_t)head * a.value_dim, rows.dout.stride,
+                          a.value_dim, a.wide };
     int n = a.seq_len - query;
 
     tile_load_rows<T, shape::QUERIES, WIDTH, shape::N_THREADS>(s.queries, queries, query, n);
@@ -284,9 +285,9 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
     int key = of_head % a.n_tiles * KEYS, last = min(key + KEYS, a.seq_len) - 1;
     int own = key + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
-    int64_t kv_col = (int64_t)kv_head * a.head_dim;
-    head_rows<T> keys = { rows.k.row(begin) + kv_col, rows.k.stride, a.head_dim, a.wide };
-    head_rows<T> values = { rows.v.row(begin) + kv_col, rows.v.stride, a.head_dim, a.wide };
+    int64_t k_col = (int64_t)kv_head * a.head_dim, v_col = (int64_t)kv_head * a.value_dim;
+    head_rows<T> keys = { rows.k.row(begin) + k_col, rows.k.stride, a.head_dim, a.wide };
+    head_rows<T> values = { rows.v.row(begin) + v_col, rows.v.stride, a.value_dim, a.wide };
     CUDA_SHARED(T, shared);
     T *own_keys = shared + (own - key) * shape::STRIDE;
     T *own_values = own_keys + shape::KEY_ELEMENTS;
@@ -338,10 +339,10 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
         }
         __syncthreads();
     }
-    grad_store<T, COLS>(dkeys, rows.dk.row(begin + own) + kv_col, rows.dk.stride, last + 1 - own,
+    grad_store<T, COLS>(dkeys, rows.dk.row(begin + own) + k_col, rows.dk.stride, last + 1 - own,
                         part * COLS, a.head_dim, a.wide, a.scale);
-    grad_store<T, COLS>(dvalues, rows.dv.row(begin + own) + kv_col, rows.dv.stride, last + 1 - own,
-                        part * COLS, a.head_dim, a.wide, 1.0f);
+    grad_store<T, COLS>(dvalues, rows.dv.row(begin + own) + v_col, rows.dv.stride, last + 1 - own,
+                        part * COLS, a.value_dim, a.wide, 1.0f);
 }
 
 /* ---- dq ---- */
@@ -408,12 +409,14 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
     int last = min(a.seq_len, query + shape::QUERIES) - 1;
     int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
-    int64_t col = (int64_t)head * a.head_dim;
-    int64_t kv_col = (int64_t)(head / a.group) * a.head_dim;
+    int64_t col = (int64_t)head * a.head_dim, kv_head = head / a.group;
     head_rows<T> queries = { rows.q.row(begin) + col, rows.q.stride, a.head_dim, a.wide };
-    head_rows<T> dout = { rows.dout.row(begin) + col, rows.dout.stride, a.head_dim, a.wide };
-    head_rows<T> keys = { rows.k.row(begin) + kv_col, rows.k.stride, a.head_dim, a.wide };
-    head_rows<T> values = { rows.v.row(begin) + kv_col, rows.v.stride, a.head_dim, a.wide };
+    head_rows<T> dout = { rows.dout.row(begin) + (int64_t)head * a.value_dim, rows.dout.stride,
+                          a.value_dim, a.wide };
+    head_rows<T> keys = { rows.k.row(begin) + kv_head * a.head_dim, rows.k.stride, a.head_dim,
+                          a.wide };
+    head_rows<T> values = { rows.v.row(begin) + kv_head * a.value_dim, rows.v.stride, a.value_dim,
+                            a.wide };
     CUDA_SHARED(T, q);
     T *d = q + shape::QUERY_ELEMENTS, *stages = d + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
@@ -510,9 +513,10 @@ static void grad_launch(struct kernels *kernels, const struct kernel_call *call,
 
     a.wide = 1;
     for (int i = DOUT; i <= OUT; i++)
-        a.wide = a.wide && attention_is_wide(&op->in[i], a.head_dim);
+        a.wide =
+            a.wide && attention_is_wide(&op->in[i], i == K || i == V ? a.n_kv_heads : a.n_heads);
     for (int i = DQ; i <= DV; i++)
-        a.wide = a.wide && attention_is_wide(&op->out[i], a.head_dim);
+        a.wide = a.wide && attention_is_wide(&op->out[i], i == DQ ? a.n_heads : a.n_kv_heads);
     attention_launch(kernels, call, shared,
                      cuda_shape_of(ceil_div(n_pairs, DELTA_WARPS), DELTA_WARPS * 32),
                      delta_kernel<T>, a, rows, n_pairs);
@@ -545,7 +549,7 @@ static void grad(struct kernels *kernels, const struct kernel_call *call, size_t
     cuda_with_act(call->op.in[Q].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
-        attention_with_width(at->head_dim, [&](auto width) {
+        attention_with_width(&call->op, [&](auto width) {
             if (at->p > 0)
                 grad_launch<T, decltype(width)::VALUE, 1>(kernels, call, shared);
             else

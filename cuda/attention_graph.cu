@@ -25,8 +25,9 @@ static cudnn_tensor operand(struct attention_graph *a, enum attention_role role,
 static cudnn_tensor heads(struct attention_graph *a, const struct attention_shape *s,
                           enum attention_role role, int n_heads, int64_t stride)
 {
-    struct cudnn_dims dims = { { s->batch, n_heads, s->seq_len, s->head_dim } };
-    struct cudnn_dims strides = { { s->seq_len * stride, s->head_dim, stride, 1 } };
+    int columns = attention_head_columns(s, role);
+    struct cudnn_dims dims = { { s->batch, n_heads, s->seq_len, columns } };
+    struct cudnn_dims strides = { { s->seq_len * stride, columns, stride, 1 } };
 
     return operand(a, role,
                    cudnn_add_tensor(&a->graph, CUDNN_IN_MEMORY, s->data_type, dims, strides));
@@ -36,8 +37,9 @@ static cudnn_tensor heads(struct attention_graph *a, const struct attention_shap
 static cudnn_tensor heads_across(struct attention_graph *a, const struct attention_shape *s,
                                  enum attention_role role, int n_heads, int64_t stride)
 {
-    struct cudnn_dims dims = { { s->batch, n_heads, s->head_dim, s->seq_len } };
-    struct cudnn_dims strides = { { s->seq_len * stride, s->head_dim, 1, stride } };
+    int columns = attention_head_columns(s, role);
+    struct cudnn_dims dims = { { s->batch, n_heads, columns, s->seq_len } };
+    struct cudnn_dims strides = { { s->seq_len * stride, columns, 1, stride } };
 
     return operand(a, role,
                    cudnn_add_tensor(&a->graph, CUDNN_IN_MEMORY, s->data_type, dims, strides));
@@ -228,7 +230,8 @@ static void product_of_heads(struct attention_graph *a, const struct attention_s
 {
     int64_t stride = role == GRAPH_DK ? s->dk_stride : s->dv_stride;
     cudnn_tensor x_across = across(a, s, x), each = 0;
-    struct cudnn_dims dims = { { s->batch, s->n_heads, s->seq_len, s->head_dim } };
+    struct cudnn_dims dims = { { s->batch, s->n_heads, s->seq_len,
+                                 attention_head_columns(s, role) } };
 
     if (s->n_heads == s->n_kv_heads) {
         cudnn_add_matmul(&a->graph, x_across, y, heads(a, s, role, s->n_kv_heads, stride));

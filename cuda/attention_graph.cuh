@@ -15,9 +15,8 @@
 struct attention_shape {
     int grad;      /* attention_grad */
     int data_type; /* DNN_DATA_BFLOAT16 or DNN_DATA_HALF */
-    int n_heads, n_kv_heads, head_dim;
+    int n_heads, n_kv_heads, head_dim, value_dim;
     int seq_len, window;
-    int unused;
     int64_t batch; /* sequences */
     /* Of rows, in elements; grad: also of dout and of the gradients of q, k and v. */
     int64_t q_stride, k_stride, v_stride, out_stride;
@@ -52,6 +51,14 @@ struct attention_graph {
     int64_t uids[ATTENTION_MAX_OPERANDS];
     enum attention_role roles[ATTENTION_MAX_OPERANDS];
 };
+
+/* Columns of a head of an operand in memory: those of values or of keys. */
+static inline int attention_head_columns(const struct attention_shape *s, enum attention_role role)
+{
+    return role == GRAPH_V || role == GRAPH_OUT || role == GRAPH_DOUT || role == GRAPH_DV
+               ? s->value_dim
+               : s->head_dim;
+}
 
 /* Add the shape's operations to a graph that was initialised. graph.failed, graph.err: as cudnn.cuh
  * says. */

@@ -112,7 +112,8 @@ static size_t cached(const struct op_shape *op)
     if (n_chunks == 1)
         return 0;
     return (size_t)op->in[ATTENTION_CACHED_Q].rows * (size_t)op->attributes.n_heads *
-           (size_t)n_chunks * (size_t)(op->attributes.head_dim + 2) * sizeof(float);
+           (size_t)n_chunks * (size_t)(ops_value_dim(op, &op->in[ATTENTION_CACHED_V]) + 2) *
+           sizeof(float);
 }
 
 static size_t norm_grad(const struct op_shape *op)
@@ -215,9 +216,12 @@ size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
     int is_grad = op->kind == OP_ATTENTION_GRAD;
     const struct tensor *q = &op->in[is_grad ? ATTENTION_GRAD_Q : ATTENTION_Q];
 
-    if ((op->kind != OP_ATTENTION && !is_grad) || q->dtype == DTYPE_F32 || a->p > 0 || a->alibi ||
+    if (op->kind != OP_ATTENTION && !is_grad)
+        return 0;
+    int value_dim = ops_value_dim(op, &op->in[is_grad ? ATTENTION_GRAD_V : ATTENTION_V]);
+    if (q->dtype == DTYPE_F32 || a->p > 0 || a->alibi ||
         tensor_given(&op->in[is_grad ? ATTENTION_GRAD_START : ATTENTION_START]) ||
-        a->head_dim % 8 || a->head_dim > 128)
+        a->head_dim % 8 || a->head_dim > 128 || value_dim % 8 || value_dim > 128)
         return 0;
     size_t rows = (size_t)q->rows * (size_t)a->n_heads * sizeof(float), s = (size_t)a->seq_len;
     size_t group = (size_t)(a->n_heads / a->n_kv_heads);

@@ -171,7 +171,8 @@ static int attention_spread(const struct spread_query *q)
 
 static double attention_flops(const struct op_shape *op)
 {
-    return 2 * 2 * causal_pairs(op) * op->attributes.head_dim;
+    return 2 * causal_pairs(op) *
+           (op->attributes.head_dim + ops_value_dim(op, &op->in[ATTENTION_V]));
 }
 
 static void attention_backward(struct backward *b, const struct op_node *op)
@@ -206,14 +207,14 @@ static const struct op_info attention = {
     .inputs = {
         [ATTENTION_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_V] = { "v", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_V] = { "v", DIM_T, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
         [ATTENTION_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
         [ATTENTION_START] = { "start", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 2,
     .outputs = {
-        [ATTENTION_OUT] = { "out", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_OUT] = { "out", DIM_T, DIM_HV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_LSE] = { "lse", DIM_T, DIM_H, TYPE_F32, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
@@ -247,9 +248,11 @@ static int attention_grad_spread(const struct spread_query *q)
     return spread_heads(q, &form, ATTENTION_GRAD_HEAD_OFFSET, is_numbered);
 }
 
+/* Scores, and gradients of queries and keys; probabilities', and values' gradients. */
 static double attention_grad_flops(const struct op_shape *op)
 {
-    return 5 * 2 * causal_pairs(op) * op->attributes.head_dim;
+    return 2 * causal_pairs(op) *
+           (3 * op->attributes.head_dim + 2 * ops_value_dim(op, &op->in[ATTENTION_GRAD_V]));
 }
 
 static const struct op_info attention_grad = {
@@ -257,11 +260,11 @@ static const struct op_info attention_grad = {
     .family = FAMILY_ATTENTION,
     .n_inputs = 9,
     .inputs = {
-        [ATTENTION_GRAD_DOUT] = { "dout", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_DOUT] = { "dout", DIM_T, DIM_HV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_V] = { "v", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_OUT] = { "out", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_V] = { "v", DIM_T, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_OUT] = { "out", DIM_T, DIM_HV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_LSE] = { "lse", DIM_T, DIM_H, TYPE_F32, OPERAND_PLAIN },
         [ATTENTION_GRAD_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
         [ATTENTION_GRAD_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32,
@@ -272,7 +275,7 @@ static const struct op_info attention_grad = {
     .outputs = {
         [ATTENTION_GRAD_DQ] = { "dq", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_DK] = { "dk", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_DV] = { "dv", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_DV] = { "dv", DIM_T, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
     .check_attributes = attention_grad_check_attributes,
@@ -332,10 +335,11 @@ static int attention_cached_spread(const struct spread_query *q)
 static double attention_cached_flops(const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
-    double tokens = (double)op->in[ATTENTION_CACHED_Q].rows, e = a->head_dim;
+    double tokens = (double)op->in[ATTENTION_CACHED_Q].rows;
+    int columns = a->head_dim + ops_value_dim(op, &op->in[ATTENTION_CACHED_V]);
 
-    return 2 * 2 * tokens * (a->window ? min_int(a->window, a->cache_len) : a->cache_len) *
-           a->n_heads * e;
+    return 2 * tokens * (a->window ? min_int(a->window, a->cache_len) : a->cache_len) * a->n_heads *
+           columns;
 }
 
 /* Rows of one sequence's cache that its queries may look at: a bound. */
@@ -361,10 +365,10 @@ static const struct op_info attention_cached = {
     .inputs = {
         [ATTENTION_CACHED_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_CACHED_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_CACHED_V] = { "v", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_CACHED_V] = { "v", DIM_T, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_CACHED_POSITION] = { "position", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
         [ATTENTION_CACHED_KEYS] = { "keys", DIM_FREE, DIM_GE, TYPE_ACT, OPERAND_UPDATED },
-        [ATTENTION_CACHED_VALUES] = { "values", DIM_FREE, DIM_GE, TYPE_ACT, OPERAND_UPDATED },
+        [ATTENTION_CACHED_VALUES] = { "values", DIM_FREE, DIM_GV, TYPE_ACT, OPERAND_UPDATED },
         [ATTENTION_CACHED_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32,
                                            OPERAND_OPTIONAL },
         [ATTENTION_CACHED_SEGMENT] = { "segment", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
@@ -373,7 +377,7 @@ static const struct op_info attention_cached = {
     },
     .n_outputs = 1,
     .outputs = {
-        [ATTENTION_CACHED_OUT] = { "out", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_CACHED_OUT] = { "out", DIM_T, DIM_HV, TYPE_ACT, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
     .check_attributes = attention_cached_check_attributes,

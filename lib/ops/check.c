@@ -102,6 +102,10 @@ static int64_t known(const struct solver *s, enum dim dim)
         return UNBOUND;
     case DIM_2F:
         return d[DIM_F] == UNBOUND ? UNBOUND : 2 * d[DIM_F];
+    case DIM_HV:
+        return d[DIM_GV] == UNBOUND
+                   ? UNBOUND
+                   : d[DIM_GV] / s->op->attributes.n_kv_heads * s->op->attributes.n_heads;
     case DIM_SEQUENCES:
         return d[DIM_T] == UNBOUND ? UNBOUND : d[DIM_T] / s->op->attributes.seq_len;
     case DIM_1M:
@@ -137,6 +141,22 @@ static int wrong_shape(const struct solver *s, const struct op_operand *operand,
                    dim_text(cols, sizeof cols, known(s, operand->cols)));
 }
 
+/* Value heads of one width, which those of the output have, too. */
+static int bind_values(struct solver *s, enum dim dim, int64_t extent, const char *operand)
+{
+    const struct op_attributes *a = &s->op->attributes;
+    int64_t n = dim == DIM_GV ? a->n_kv_heads : a->n_heads;
+
+    if (extent % n)
+        return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted a multiple of %lld",
+                       s->info->name, operand, (long long)extent, (long long)n);
+    if (extent / n > OPS_HEAD_DIM_MAX)
+        return err_set(s->err, ERR_FAILED, "%s: %s has heads of %lld columns, wanted 1..%d",
+                       s->info->name, operand, (long long)(extent / n), OPS_HEAD_DIM_MAX);
+    s->dims[DIM_GV] = extent / n * a->n_kv_heads;
+    return 0;
+}
+
 /* After an extent was found to fit: remember what it says of a letter that was still free. */
 static int bind(struct solver *s, enum dim dim, int64_t extent, const char *operand)
 {
@@ -147,6 +167,8 @@ static int bind(struct solver *s, enum dim dim, int64_t extent, const char *oper
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted an even number",
                            name, operand, (long long)extent);
         s->dims[DIM_F] = extent / 2;
+    } else if (dim == DIM_GV || dim == DIM_HV) {
+        return bind_values(s, dim, extent, operand);
     } else if (dim == DIM_MN) {
         /* In each such row the experts are known by then. */
         if (extent % s->dims[DIM_M])

@@ -36,6 +36,8 @@ enum dim {
     DIM_E,
     DIM_HE,
     DIM_GE, /* from the heads */
+    DIM_GV,
+    DIM_HV, /* of values: one from the other, and the heads */
     DIM_2F,
     DIM_SEQUENCES,
     DIM_BLOCKS,

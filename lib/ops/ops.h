@@ -7,7 +7,7 @@
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
- * heads, e head_dim, c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
+ * heads, e head_dim, v the columns of a value head (e but in multi-head latent attention), c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
  * dtype (fp32, bf16 or fp16). "res" is the dtype of the residual stream and of its gradient: fp32,
  * or, where act is bf16, bf16. An op computes in fp32 what it writes of them, rounds it to nearest
  * even as it stores it, and goes on with what it has stored. 1-D parameters with their accumulators,
@@ -52,9 +52,9 @@
  *                         rmsnorm of each q head with wq, of each k head with wk
  *   head_norm_grad      dout[T x (h + g) e], qk, wq, wk, rstd
  *                       -> dqk[T x (h + g) e], dwq?[1 x e] +=, dwk? +=
- *   attention           q[T x he] act, k[T x ge] act, v[T x ge] act, sample?[S x 1] i64,
+ *   attention           q[T x he] act, k[T x ge] act, v[T x gv] act, sample?[S x 1] i64,
  *                       head_offset?[1 x 1] i32, start?[T x 1] i32
- *                       -> out[T x he] act, lse[T x h] fp32
+ *                       -> out[T x hv] act, lse[T x h] fp32
  *                         causal within each sequence of seq_len rows; head i reads kv head i /
  *                         (h/g); scores scaled by `scale`; never stored; lse = log sum exp of
  *                         scores; dropout on probabilities where p > 0.
@@ -66,13 +66,13 @@
  *                         that the head has among `alibi` heads of all ranks (Press et al. 2022;
  *                         ops_alibi_slope). head_offset: the number of the first head, where the
  *                         rank has a part of them: wanted for dropout and alibi
- *   attention_grad      dout[T x he], q, k, v, out, lse, sample?, head_offset?, start?
- *                       -> dq[T x he] act, dk[T x ge] act, dv[T x ge] act
- *   attention_cached    q[T x he] act, k[T x ge] act, v[T x ge] act, position[T x 1] i32,
- *                       keys~[S L x ge] act, values~[S L x ge] act, head_offset?[1 x 1] i32,
+ *   attention_grad      dout[T x hv], q, k, v, out, lse, sample?, head_offset?, start?
+ *                       -> dq[T x he] act, dk[T x ge] act, dv[T x gv] act
+ *   attention_cached    q[T x he] act, k[T x ge] act, v[T x gv] act, position[T x 1] i32,
+ *                       keys~[S L x ge] act, values~[S L x gv] act, head_offset?[1 x 1] i32,
  *                       segment?[T x 1] i32,
  *                       segments?[G x 3] i32
- *                       -> out[T x he] act
+ *                       -> out[T x hv] act
  *                         rows s * seq_len + i belong to sequence s, whose cache is rows s L ..
  *                         of keys, values; writes k, v of all rows at their positions, then row
  *                         attends 0..position, of which `window` and `alibi` leave and add what
@@ -218,7 +218,7 @@
 
 #define OPS_MAX_INPUTS 10
 #define OPS_MAX_OUTPUTS 4
-#define OPS_HEAD_DIM_MAX 256 /* of attention and rope */
+#define OPS_HEAD_DIM_MAX 256 /* of attention and rope, of keys and of values */
 #define OPS_LORA_PARTS 3     /* q, k and v */
 #define OPS_N_STATS 3        /* of a row of logits: largest, sum of exp, the target's */
 #define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
@@ -540,6 +540,12 @@ struct op_shape {
  * "linear: w is [512 x 64], wanted [* x 128]".
  */
 int op_check(const struct op_shape *op, struct err *err);
+
+/* Columns of a value head, from an attention's values or their gradient. */
+static inline int ops_value_dim(const struct op_shape *op, const struct tensor *values)
+{
+    return (int)(values->cols / op->attributes.n_kv_heads);
+}
 
 /* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */
 double ops_alibi_slope(int head, int n_heads);

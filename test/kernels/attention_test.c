@@ -22,8 +22,8 @@ static const struct form forms[] = {
 
 #define N_FORMS (int)(sizeof forms / sizeof *forms)
 
-static struct op_case *attention_case(enum op_kind kind, const struct form *f, enum dtype act,
-                                      double p)
+static struct op_case *attention_case_values(enum op_kind kind, const struct form *f,
+                                             enum dtype act, double p, int value_dim)
 {
     struct op_attributes a = { .n_heads = f->n_heads,
                                .n_kv_heads = f->n_kv_heads,
@@ -36,13 +36,19 @@ static struct op_case *attention_case(enum op_kind kind, const struct form *f, e
     struct op_case *c = op_case_create(kind, &a);
     int sample = kind == OP_ATTENTION_GRAD ? 6 : 3;
 
-    op_case_attention(c, (int64_t)f->sequences * f->seq_len, act);
+    op_case_attention_values(c, (int64_t)f->sequences * f->seq_len, act, value_dim);
     if (p > 0) {
         op_case_input(c, sample, f->sequences, 1, DTYPE_I64, 0);
         for (int s = 0; s < f->sequences; s++)
             tensor_set(&c->op.in[sample], s, 0, 77 + s);
     }
     return c;
+}
+
+static struct op_case *attention_case(enum op_kind kind, const struct form *f, enum dtype act,
+                                      double p)
+{
+    return attention_case_values(kind, f, act, p, f->head_dim);
 }
 
 /* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
@@ -79,6 +85,70 @@ static void test_attention_grad(void **state)
                 op_case_check(c, tolerance_of(act_at(i_act), 3e-6));
                 op_case_destroy(c);
             }
+}
+
+/* ---- values of another width ---- */
+
+static const struct {
+    struct form form;
+    int value_dim;
+} valued[] = {
+    { { 4, 2, 24, 2, 65 }, 16 }, /* narrower, as multi-head latent attention has them */
+    { { 2, 1, 16, 1, 130 }, 40 },
+    { { 3, 3, 5, 2, 7 }, 1 },
+    { { 2, 2, 192, 1, 70 }, 128 },
+};
+
+static void test_values_of_another_width(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < sizeof valued / sizeof *valued; f++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++)
+            for (int drop = 0; drop < 2; drop++) {
+                const struct form *form = &valued[f].form;
+                enum dtype act = act_at(i_act);
+                double p = drop ? 0.2 : 0;
+                int width = valued[f].value_dim;
+                struct op_case *c = attention_case_values(OP_ATTENTION, form, act, p, width);
+
+                op_case_check(c, tolerance_of(act, 2e-6));
+                op_case_destroy(c);
+                c = attention_case_values(OP_ATTENTION_GRAD, form, act, p, width);
+                op_case_fill_saved(c, attention_case_values(OP_ATTENTION, form, act, p, width));
+                op_case_check(c, tolerance_of(act, 3e-6));
+                op_case_destroy(c);
+            }
+}
+
+/* Values padded by zeros to the width of keys: what is not zero has the same bits. */
+static void test_width_changes_no_bit(void **state)
+{
+    static const struct form form = { 4, 2, 24, 1, 130 };
+    enum { WIDTH = 16 };
+
+    (void)state;
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        struct op_case *narrow =
+            attention_case_values(OP_ATTENTION, &form, act_at(i_act), 0, WIDTH);
+        struct op_case *whole = attention_case(OP_ATTENTION, &form, act_at(i_act), 0);
+
+        for (int i = 0; i < 2; i++)
+            op_case_copy(&whole->op.in[i], &narrow->op.in[i]);
+        for (int64_t row = 0; row < form.seq_len; row++)
+            for (int64_t col = 0; col < whole->op.in[2].cols; col++)
+                tensor_set(&whole->op.in[2], row, col,
+                           col % 24 < WIDTH
+                               ? tensor_get(&narrow->op.in[2], row, col / 24 * WIDTH + col % 24)
+                               : 0);
+        op_case_run(narrow, 2, 1);
+        op_case_run(whole, 1, 1);
+        for (int64_t row = 0; row < form.seq_len; row++)
+            for (int64_t col = 0; col < narrow->op.out[0].cols; col++)
+                assert_true(tensor_get(&narrow->op.out[0], row, col) ==
+                            tensor_get(&whole->op.out[0], row, col / WIDTH * 24 + col % WIDTH));
+        op_case_destroy(narrow);
+        op_case_destroy(whole);
+    }
 }
 
 /* ---- heads in parts ---- */
@@ -181,7 +251,8 @@ static void test_large_scores(void **state)
 /* ---- with a cache ------------------------------------------------------------------------------
  */
 
-static struct op_case *cached_case(const struct form *f, int cache_len, enum dtype act)
+static struct op_case *cached_case_values(const struct form *f, int cache_len, enum dtype act,
+                                          int value_dim)
 {
     struct op_attributes a = { .n_heads = f->n_heads,
                                .n_kv_heads = f->n_kv_heads,
@@ -193,11 +264,39 @@ static struct op_case *cached_case(const struct form *f, int cache_len, enum dty
     int64_t rows = (int64_t)f->sequences * f->seq_len;
     int64_t kv = (int64_t)f->n_kv_heads * f->head_dim;
 
-    op_case_attention(c, rows, act);
+    op_case_attention_values(c, rows, act, value_dim);
     op_case_input(c, 3, rows, 1, DTYPE_I32, 0);
     op_case_input(c, 4, (int64_t)f->sequences * cache_len, kv, act, 1);
-    op_case_input(c, 5, (int64_t)f->sequences * cache_len, kv, act, 1);
+    op_case_input(c, 5, (int64_t)f->sequences * cache_len, (int64_t)f->n_kv_heads * value_dim, act,
+                  1);
     return c;
+}
+
+static struct op_case *cached_case(const struct form *f, int cache_len, enum dtype act)
+{
+    return cached_case_values(f, cache_len, act, f->head_dim);
+}
+
+static void test_cached_values_of_another_width(void **state)
+{
+    static const struct form prefill = { 4, 2, 24, 3, 9 }, decode = { 6, 2, 16, 5, 1 };
+
+    (void)state;
+    for (int i_act = 0; i_act < N_ACTS; i_act++)
+        for (int is_wide = 0; is_wide < 2; is_wide++) {
+            enum dtype act = act_at(i_act);
+            struct op_case *c = cached_case_values(&prefill, 30, act, is_wide ? 40 : 16);
+
+            for (int t = 0; t < 27; t++)
+                tensor_set(&c->op.in[3], t, 0, t % 9 + 2 * (t / 9));
+            op_case_check(c, tolerance_of(act, 2e-6));
+            op_case_destroy(c);
+            c = cached_case_values(&decode, 40, act, is_wide ? 24 : 3);
+            for (int t = 0; t < 5; t++)
+                tensor_set(&c->op.in[3], t, 0, t == 2 ? -1 : 9 * t + 3);
+            op_case_check(c, tolerance_of(act, 2e-6));
+            op_case_destroy(c);
+        }
 }
 
 /* Prefill with two rows that are no tokens, and one step of decoding at different positions. */
@@ -284,10 +383,16 @@ static void test_decoding_is_prefill(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention),           cmocka_unit_test(test_attention_grad),
-        cmocka_unit_test(test_large_scores),        cmocka_unit_test(test_cached),
-        cmocka_unit_test(test_cached_is_attention), cmocka_unit_test(test_heads_in_parts),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_grad),
+        cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_cached),
+        cmocka_unit_test(test_cached_is_attention),
+        cmocka_unit_test(test_heads_in_parts),
         cmocka_unit_test(test_decoding_is_prefill),
+        cmocka_unit_test(test_values_of_another_width),
+        cmocka_unit_test(test_width_changes_no_bit),
+        cmocka_unit_test(test_cached_values_of_another_width),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,6 +255,11 @@ static void test_other_forms(void **state)
         "rmsnorm_grad 12x8 fp32, 12x8 fp32, 1x8 fp32, 12x1 fp32, - : 12x8 fp32, 1x8 fp32",
         "head_norm_grad 12x12 bf16, 12x12 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 : 12x12 bf16, -, -",
         "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, -, 12x1 i32 : 12x8 bf16, 12x4 fp32",
+        "attention 12x8 bf16, 12x4 bf16, 12x10 bf16, 2x1 i64 : 12x20 bf16, 12x4 fp32",
+        ("attention_grad 12x20 bf16, 12x8 bf16, 12x4 bf16, 12x10 bf16, 12x20 bf16, 12x4 fp32, "
+         "2x1 i64 : 12x8 bf16, 12x4 bf16, 12x10 bf16"),
+        ("attention_cached 12x8 bf16, 12x4 bf16, 12x6 bf16, 12x1 i32, 18x4 bf16, 18x6 bf16 "
+         ": 12x12 bf16"),
         ("attention_cached 12x8 bf16, 12x4 bf16, 12x4 bf16, 12x1 i32, 18x4 bf16, 18x4 bf16 "
          ": 12x8 bf16"),
     };

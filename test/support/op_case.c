@@ -147,10 +147,16 @@ void op_case_output(struct op_case *c, int i, int64_t rows, int64_t cols, enum d
 
 void op_case_attention(struct op_case *c, int64_t rows, enum dtype act)
 {
+    op_case_attention_values(c, rows, act, c->op.attributes.head_dim);
+}
+
+void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, int value_dim)
+{
     const struct op_attributes *a = &c->op.attributes;
-    int64_t q_cols = (int64_t)a->n_heads * a->head_dim,
-            kv_cols = (int64_t)a->n_kv_heads * a->head_dim;
-    const int64_t cols[] = { q_cols, kv_cols, kv_cols };
+    int64_t out_cols = (int64_t)a->n_heads * value_dim;
+    const int64_t cols[] = { (int64_t)a->n_heads * a->head_dim,
+                             (int64_t)a->n_kv_heads * a->head_dim,
+                             (int64_t)a->n_kv_heads * value_dim };
     int is_grad = c->op.kind == OP_ATTENTION_GRAD;
 
     for (int i = 0; i < 3; i++) {
@@ -159,12 +165,12 @@ void op_case_attention(struct op_case *c, int64_t rows, enum dtype act)
             op_case_output(c, i, rows, cols[i], act);
     }
     if (is_grad) {
-        op_case_input(c, 0, rows, q_cols, act, 1);
-        op_case_input(c, 4, rows, q_cols, act, 1);
+        op_case_input(c, 0, rows, out_cols, act, 1);
+        op_case_input(c, 4, rows, out_cols, act, 1);
         op_case_input(c, 5, rows, a->n_heads, DTYPE_F32, 1);
         return;
     }
-    op_case_output(c, 0, rows, q_cols, act);
+    op_case_output(c, 0, rows, out_cols, act);
     if (c->op.kind == OP_ATTENTION)
         op_case_output(c, 1, rows, a->n_heads, DTYPE_F32);
 }

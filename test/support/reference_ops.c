@@ -347,8 +347,9 @@ static double attention_kept(const struct op_shape *op, int sample_input, int64_
 }
 
 struct head_at {
-    int64_t start; /* first row of the sequence */
-    int64_t q, kv; /* first columns: of q and out; of k and v */
+    int64_t start;         /* first row of the sequence */
+    int64_t q, kv, v, out; /* first columns: of q; of k; of v; of out */
+    int64_t value_dim;
     double slope;
 };
 
@@ -384,11 +385,16 @@ static struct head_at head_at(const struct op_shape *op, int begin_input, int64_
 {
     const struct op_attributes *a = &op->attributes;
     int64_t kv = head / (a->n_heads / a->n_kv_heads), e = a->head_dim;
+    const struct tensor *v = &op->in[op->kind == OP_ATTENTION ? ATTENTION_V : ATTENTION_GRAD_V];
+    int64_t width = v->cols / a->n_kv_heads;
 
     return (struct head_at){ .slope = slope_of(op, begin_input, head),
                              .start = sequence * a->seq_len,
                              .q = head * e,
-                             .kv = kv * e };
+                             .kv = kv * e,
+                             .v = kv * width,
+                             .out = head * width,
+                             .value_dim = width };
 }
 
 /* q: of the op's q and k, which follows it. */
@@ -416,14 +422,14 @@ static void attention_head(const struct op_shape *op, int64_t sequence, int head
         for (int64_t key = first; key <= query; key++)
             sum += exp(score(a, &op->in[0], &h, query, key) - top);
         lse = OUT(1, h.start + query, head) = top + log(sum);
-        for (int64_t i = 0; i < a->head_dim; i++)
-            OUT(0, h.start + query, h.q + i) = 0;
+        for (int64_t i = 0; i < h.value_dim; i++)
+            OUT(0, h.start + query, h.out + i) = 0;
         for (int64_t key = first; key <= query; key++) {
             double p = exp(score(a, &op->in[0], &h, query, key) - lse);
 
             p *= attention_kept(op, 3, sequence, head, query, key);
-            for (int64_t i = 0; i < a->head_dim; i++)
-                OUT(0, h.start + query, h.q + i) += p * IN(2, h.start + key, h.kv + i);
+            for (int64_t i = 0; i < h.value_dim; i++)
+                OUT(0, h.start + query, h.out + i) += p * IN(2, h.start + key, h.v + i);
         }
     }
 }
@@ -439,16 +445,17 @@ static void attention_grad_head(const struct op_shape *op, int64_t sequence, int
             double p = exp(score(a, &op->in[1], &h, query, key) - IN(5, q, head));
             double m = attention_kept(op, 6, sequence, head, query, key), dp = 0, delta = 0, ds;
 
-            for (int64_t i = 0; i < a->head_dim; i++) {
-                dp += IN(0, q, h.q + i) * IN(3, k, h.kv + i);
-                delta += IN(0, q, h.q + i) * IN(4, q, h.q + i);
+            for (int64_t i = 0; i < h.value_dim; i++) {
+                dp += IN(0, q, h.out + i) * IN(3, k, h.v + i);
+                delta += IN(0, q, h.out + i) * IN(4, q, h.out + i);
             }
             ds = p * (dp * m - delta) * a->scale;
             for (int64_t i = 0; i < a->head_dim; i++) {
                 OUT(0, q, h.q + i) += ds * IN(2, k, h.kv + i);
                 OUT(1, k, h.kv + i) += ds * IN(1, q, h.q + i);
-                OUT(2, k, h.kv + i) += p * m * IN(0, q, h.q + i);
             }
+            for (int64_t i = 0; i < h.value_dim; i++)
+                OUT(2, k, h.v + i) += p * m * IN(0, q, h.out + i);
         }
 }
 
@@ -472,10 +479,11 @@ static void cached_query(const struct op_shape *op, int64_t row, int head)
     const struct op_attributes *a = &op->attributes;
     int64_t cache = row / a->seq_len * a->cache_len, e = a->head_dim;
     int64_t kv = head / (a->n_heads / a->n_kv_heads), position = int_at(&op->in[3], row);
+    int64_t width = op->in[2].cols / a->n_kv_heads;
     double sum = 0;
 
-    for (int64_t i = 0; i < e; i++)
-        OUT(0, row, head * e + i) = 0;
+    for (int64_t i = 0; i < width; i++)
+        OUT(0, row, head * width + i) = 0;
     for (int64_t key = 0; key <= position; key++) {
         double s = 0;
 
@@ -486,26 +494,25 @@ static void cached_query(const struct op_shape *op, int64_t row, int head)
             s += IN(0, row, head * e + i) * IN(4, cache + key, kv * e + i);
         s = exp(s * a->scale + slope_of(op, 6, head) * (double)(key - position));
         sum += s;
-        for (int64_t i = 0; i < e; i++)
-            OUT(0, row, head * e + i) += s * IN(5, cache + key, kv * e + i);
+        for (int64_t i = 0; i < width; i++)
+            OUT(0, row, head * width + i) += s * IN(5, cache + key, kv * width + i);
     }
-    for (int64_t i = 0; i < e && sum > 0; i++)
-        OUT(0, row, head * e + i) /= sum;
+    for (int64_t i = 0; i < width && sum > 0; i++)
+        OUT(0, row, head * width + i) /= sum;
 }
 
 static void attention_cached(const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
-    int64_t e = a->head_dim, width = a->n_kv_heads * e;
 
     for (int64_t row = 0; row < op->in[0].rows; row++) {
         int32_t position = int_at(&op->in[3], row);
         int64_t cache = row / a->seq_len * a->cache_len + position;
 
-        for (int64_t i = 0; i < width && position >= 0; i++) {
+        for (int64_t i = 0; i < op->in[1].cols && position >= 0; i++)
             IN(4, cache, i) = IN(1, row, i);
+        for (int64_t i = 0; i < op->in[2].cols && position >= 0; i++)
             IN(5, cache, i) = IN(2, row, i);
-        }
     }
     for (int64_t row = 0; row < op->in[0].rows; row++)
         for (int head = 0; head < a->n_heads; head++)

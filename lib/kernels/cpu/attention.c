@@ -12,20 +12,21 @@ struct attention {
     const struct tile_code *code;
     float *scratch;
     int64_t width;
+    int value_dim;
     int group;        /* query heads of one kv head */
     int n_head_tiles; /* in all */
     int n_blocks;     /* of a sequence */
 };
 
-/* Store output and log of the sums. */
+/* Store output and log of the sums. q: the queries, of whatever head. */
 CPU_INLINE void finish_head(const struct attention *a, const struct query_block *b, int head,
                             const struct piece *q)
 {
     struct piece out = { .tensor = &a->op->out[ATTENTION_OUT],
                          .row = q->row,
-                         .col = q->col,
+                         .col = (int64_t)head * a->value_dim,
                          .n_rows = q->n_rows,
-                         .n_cols = q->n_cols };
+                         .n_cols = a->value_dim };
 
     for (int64_t r = 0; r < q->n_rows; r++)
         float_row_mut(&a->op->out[ATTENTION_LSE], q->row + r)[head] = b->max[r] + logf(b->sum[r]);
@@ -47,6 +48,8 @@ CPU_INLINE void load_keys_and_values(const struct attention *a, struct walk *w, 
     load_tile(w->tile, w->width, &piece, 1.0f);
     w->code->transpose(w->keys, w->tile, w->width);
     piece.tensor = &a->op->in[ATTENTION_V];
+    piece.col = (int64_t)kv_head * a->value_dim;
+    piece.n_cols = a->value_dim;
     load_tile(w->values, w->width, &piece, 1.0f);
 }
 
@@ -89,17 +92,15 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
         for (int h = 0; h < n_heads; h++)
             query_block_attend(&w.blocks[h], &w, key, &masks[h], query);
     }
-    for (int h = 0; h < n_heads; h++) {
-        q.col = (int64_t)(head + h) * at->head_dim;
+    for (int h = 0; h < n_heads; h++)
         finish_head(a, &w.blocks[h], head + h, &q);
-    }
 }
 
 CPU_VARIANTS(attention_tile, (void *context, int64_t tile, int thread), (context, tile, thread));
 
 static size_t attention_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    return walk_floats(tile_width(&op->attributes)) * sizeof(float) *
+    return walk_floats(tile_width(op, &op->in[ATTENTION_V])) * sizeof(float) *
            (size_t)pool_n_threads(kernels->pool);
 }
 
@@ -110,7 +111,8 @@ static void attention_run(struct kernels *kernels, const struct kernel_call *cal
                            .code =
                                attention_tile_code(cpu_of(kernels), call->op.in[ATTENTION_Q].dtype),
                            .scratch = call->scratch,
-                           .width = tile_width(at),
+                           .width = tile_width(&call->op, &call->op.in[ATTENTION_V]),
+                           .value_dim = ops_value_dim(&call->op, &call->op.in[ATTENTION_V]),
                            .group = at->n_heads / at->n_kv_heads,
                            .n_blocks = (int)ceil_div(at->seq_len, BLOCK) };
 

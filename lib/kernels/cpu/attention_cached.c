@@ -27,6 +27,7 @@ struct cached {
     struct span *spans;
     int n_spans;
     int64_t width;
+    int value_dim;
     int group; /* query heads of one kv head */
     float *scratch;
 };
@@ -83,19 +84,18 @@ static int64_t cache_row(const struct cached *c, int32_t number, int64_t positio
 
 static void write_row(const struct cached *c, int64_t row)
 {
-    const struct op_attributes *at = &c->op->attributes;
+    const struct tensor *k = &c->op->in[ATTENTION_CACHED_K], *v = &c->op->in[ATTENTION_CACHED_V];
     int32_t position = index_at(c, ATTENTION_CACHED_POSITION, row);
-    size_t bytes = (size_t)at->n_kv_heads * (size_t)at->head_dim *
-                   dtype_bytes(c->op->in[ATTENTION_CACHED_K].dtype);
+    size_t element_bytes = dtype_bytes(k->dtype);
     int64_t one = 1;
 
     if (position < 0)
         return;
     int64_t to = cache_row(c, number_at(c, row), position, &one);
-    memcpy(cpu_row(&c->op->in[ATTENTION_CACHED_KEYS], to),
-           cpu_row(&c->op->in[ATTENTION_CACHED_K], row), bytes);
-    memcpy(cpu_row(&c->op->in[ATTENTION_CACHED_VALUES], to),
-           cpu_row(&c->op->in[ATTENTION_CACHED_V], row), bytes);
+    memcpy(cpu_row(&c->op->in[ATTENTION_CACHED_KEYS], to), cpu_row(k, row),
+           (size_t)k->cols * element_bytes);
+    memcpy(cpu_row(&c->op->in[ATTENTION_CACHED_VALUES], to), cpu_row(v, row),
+           (size_t)v->cols * element_bytes);
 }
 
 /* BLOCK rows. */
@@ -137,10 +137,10 @@ static int find_spans(struct cached *c)
 CPU_INLINE void load_cached(const struct cached *c, enum attention_cached_in input, float *tile,
                             int32_t segment, int64_t key, int64_t n, int kv_head)
 {
-    const struct op_attributes *at = &c->op->attributes;
+    int width = input == ATTENTION_CACHED_KEYS ? c->op->attributes.head_dim : c->value_dim;
     struct piece piece = { .tensor = &c->op->in[input],
-                           .col = (int64_t)kv_head * at->head_dim,
-                           .n_cols = at->head_dim };
+                           .col = (int64_t)kv_head * width,
+                           .n_cols = width };
 
     memset(tile + n * c->width, 0, (size_t)((BLOCK - n) * c->width) * sizeof *tile);
     for (int64_t r = 0; r < n; r += piece.n_rows) {
@@ -150,19 +150,21 @@ CPU_INLINE void load_cached(const struct cached *c, enum attention_cached_in inp
     }
 }
 
-/* Pair i of a pack and those behind it that are of the same head: rows of q, or out. */
-static inline struct piece pairs_at(const struct cached *c, const struct tensor *tensor,
-                                    const struct span *span, int kv_head, const struct pack *p,
-                                    int i)
+/* Pair i of a pack and those behind it that are of the same head, which it returns: rows of q, or
+ * out. */
+static inline int pairs_at(const struct cached *c, const struct tensor *tensor,
+                           const struct span *span, int kv_head, const struct pack *p, int i,
+                           struct piece *piece)
 {
     int pair = p->begin + i, row = pair % span->n, head = kv_head * c->group + pair / span->n;
-    int64_t head_dim = c->op->attributes.head_dim;
+    int64_t width = tensor->cols / c->op->attributes.n_heads;
 
-    return (struct piece){ .tensor = tensor,
-                           .row = span->row + row,
-                           .col = head * head_dim,
-                           .n_rows = min_int(p->n - i, span->n - row),
-                           .n_cols = head_dim };
+    *piece = (struct piece){ .tensor = tensor,
+                             .row = span->row + row,
+                             .col = head * width,
+                             .n_rows = min_int(p->n - i, span->n - row),
+                             .n_cols = width };
+    return head;
 }
 
 CPU_INLINE void load_pack(const struct cached *c, const struct walk *w, struct query_block *b,
@@ -175,9 +177,8 @@ CPU_INLINE void load_pack(const struct cached *c, const struct walk *w, struct q
     sight_init(&p->sight);
     b->sight = &p->sight;
     for (int i = 0; i < p->n; i += (int)piece.n_rows) {
-        piece = pairs_at(c, &c->op->in[ATTENTION_CACHED_Q], span, kv_head, p, i);
-        float slope =
-            slope_of(c->op, ATTENTION_CACHED_HEAD_OFFSET, (int)(piece.col / at->head_dim));
+        int head = pairs_at(c, &c->op->in[ATTENTION_CACHED_Q], span, kv_head, p, i, &piece);
+        float slope = slope_of(c->op, ATTENTION_CACHED_HEAD_OFFSET, head);
 
         load_rows(b->q + i * c->width, c->width, &piece, (float)at->scale);
         for (int r = 0; r < piece.n_rows; r++) {
@@ -195,7 +196,7 @@ CPU_INLINE void store_pack(const struct cached *c, const struct query_block *b,
 
     query_block_divide(b, c->width);
     for (int i = 0; i < p->n; i += (int)piece.n_rows) {
-        piece = pairs_at(c, &c->op->out[ATTENTION_CACHED_OUT], span, kv_head, p, i);
+        pairs_at(c, &c->op->out[ATTENTION_CACHED_OUT], span, kv_head, p, i, &piece);
         store_tile(&piece, b->out + i * c->width, c->width, 1.0f);
     }
 }
@@ -250,8 +251,8 @@ static size_t span_bytes(const struct op_shape *op)
 
 static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    return span_bytes(op) + walk_floats(tile_width(&op->attributes)) * sizeof(float) *
-                                (size_t)pool_n_threads(kernels->pool);
+    return span_bytes(op) + walk_floats(tile_width(op, &op->in[ATTENTION_CACHED_V])) *
+                                sizeof(float) * (size_t)pool_n_threads(kernels->pool);
 }
 
 static void cached_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -261,7 +262,8 @@ static void cached_run(struct kernels *kernels, const struct kernel_call *call, 
                         .code = attention_tile_code(cpu_of(kernels),
                                                     call->op.in[ATTENTION_CACHED_Q].dtype),
                         .spans = call->scratch,
-                        .width = tile_width(at),
+                        .width = tile_width(&call->op, &call->op.in[ATTENTION_CACHED_V]),
+                        .value_dim = ops_value_dim(&call->op, &call->op.in[ATTENTION_CACHED_V]),
                         .group = at->n_heads / at->n_kv_heads,
                         .scratch = (float *)((char *)call->scratch + span_bytes(&call->op)) };
 

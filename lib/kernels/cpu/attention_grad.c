@@ -14,6 +14,7 @@ struct attention_grad {
     float *scratch;
     size_t thread_floats;
     int64_t width;
+    int value_dim;
     int64_t n_blocks;
 };
 
@@ -158,9 +159,9 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
     const struct op_attributes *at = &a->op->attributes;
     struct mask mask = mask_of(a->op, ATTENTION_GRAD_SAMPLE, sequence, head);
     struct piece piece = { .row = sequence * at->seq_len + query,
-                           .col = (int64_t)head * at->head_dim,
+                           .col = (int64_t)head * a->value_dim,
                            .n_rows = min_i64(BLOCK, at->seq_len - query),
-                           .n_cols = at->head_dim };
+                           .n_cols = a->value_dim };
 
     piece.tensor = &a->op->in[ATTENTION_GRAD_OUT];
     load_tile(s->q, a->width, &piece, 1.0f);
@@ -171,6 +172,8 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
         s->lse[r] = float_row(&a->op->in[ATTENTION_GRAD_LSE], piece.row + r)[head];
     }
     piece.tensor = &a->op->in[ATTENTION_GRAD_Q];
+    piece.col = (int64_t)head * at->head_dim;
+    piece.n_cols = at->head_dim;
     load_tile(s->q, a->width, &piece, (float)at->scale);
     memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
     sight_of(&s->sight, a->op, ATTENTION_GRAD_START, sequence, query);
@@ -181,24 +184,34 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
     store_tile(&piece, s->dq, a->width, (float)at->scale);
 }
 
+/* The block of keys, and of values, that begins there. */
+static inline void at_keys(struct piece *k, struct piece *v, const struct op_attributes *at,
+                           int64_t sequence, int64_t key)
+{
+    k->row = v->row = sequence * at->seq_len + key;
+    k->n_rows = v->n_rows = min_i64(BLOCK, at->seq_len - key);
+}
+
 CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread)
 {
     const struct attention_grad *a = context;
     const struct op_attributes *at = &a->op->attributes;
     int kv_head = (int)(tile % at->n_kv_heads), group = at->n_heads / at->n_kv_heads;
     int64_t sequence = tile / at->n_kv_heads, width = a->width;
-    struct piece piece = { .col = (int64_t)kv_head * at->head_dim, .n_cols = at->head_dim };
+    struct piece k = { .tensor = &a->op->in[ATTENTION_GRAD_K],
+                       .col = (int64_t)kv_head * at->head_dim,
+                       .n_cols = at->head_dim };
+    struct piece v = { .tensor = &a->op->in[ATTENTION_GRAD_V],
+                       .col = (int64_t)kv_head * a->value_dim,
+                       .n_cols = a->value_dim };
     struct grad_scratch s;
 
     carve_grad(&s, a, thread);
     for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
-        piece.row = sequence * at->seq_len + key;
-        piece.n_rows = min_i64(BLOCK, at->seq_len - key);
-        piece.tensor = &a->op->in[ATTENTION_GRAD_V];
-        load_tile(s.dq, width, &piece, 1.0f);
+        at_keys(&k, &v, at, sequence, key);
+        load_tile(s.dq, width, &v, 1.0f);
         a->code->transpose(s.values_t + key * width, s.dq, width);
-        piece.tensor = &a->op->in[ATTENTION_GRAD_K];
-        load_tile(s.keys + key * width, width, &piece, 1.0f);
+        load_tile(s.keys + key * width, width, &k, 1.0f);
         a->code->transpose(s.keys_t + key * width, s.keys + key * width, width);
     }
     memset(s.dkeys, 0, (size_t)(a->n_blocks * BLOCK * width) * sizeof(float));
@@ -206,13 +219,12 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t query = 0; query < at->seq_len; query += BLOCK)
             grad_queries(a, &s, sequence, head, query);
+    k.tensor = &a->op->out[ATTENTION_GRAD_DK];
+    v.tensor = &a->op->out[ATTENTION_GRAD_DV];
     for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
-        piece.row = sequence * at->seq_len + key;
-        piece.n_rows = min_i64(BLOCK, at->seq_len - key);
-        piece.tensor = &a->op->out[ATTENTION_GRAD_DK];
-        store_tile(&piece, s.dkeys + key * width, width, 1.0f);
-        piece.tensor = &a->op->out[ATTENTION_GRAD_DV];
-        store_tile(&piece, s.dvalues + key * width, width, 1.0f);
+        at_keys(&k, &v, at, sequence, key);
+        store_tile(&k, s.dkeys + key * width, width, 1.0f);
+        store_tile(&v, s.dvalues + key * width, width, 1.0f);
     }
 }
 
@@ -221,8 +233,8 @@ CPU_VARIANTS(attention_grad_tile, (void *context, int64_t tile, int thread),
 
 static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    size_t floats =
-        grad_thread_floats(tile_width(&op->attributes), ceil_div(op->attributes.seq_len, BLOCK));
+    size_t floats = grad_thread_floats(tile_width(op, &op->in[ATTENTION_GRAD_V]),
+                                       ceil_div(op->attributes.seq_len, BLOCK));
 
     return floats * sizeof(float) * (size_t)pool_n_threads(kernels->pool);
 }
@@ -230,12 +242,14 @@ static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct
 static void attention_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_attributes *at = &call->op.attributes;
-    struct attention_grad a = { .op = &call->op,
-                                .code = attention_tile_code(cpu_of(kernels),
-                                                            call->op.in[ATTENTION_GRAD_Q].dtype),
-                                .scratch = call->scratch,
-                                .width = tile_width(at),
-                                .n_blocks = ceil_div(at->seq_len, BLOCK) };
+    struct attention_grad a = {
+        .op = &call->op,
+        .code = attention_tile_code(cpu_of(kernels), call->op.in[ATTENTION_GRAD_Q].dtype),
+        .scratch = call->scratch,
+        .width = tile_width(&call->op, &call->op.in[ATTENTION_GRAD_V]),
+        .value_dim = ops_value_dim(&call->op, &call->op.in[ATTENTION_GRAD_V]),
+        .n_blocks = ceil_div(at->seq_len, BLOCK)
+    };
 
     (void)first;
     a.thread_floats = grad_thread_floats(a.width, a.n_blocks);

@@ -2,7 +2,8 @@
  * attention_impl.h - tiles of attention: fp32 blocks of rows in per-thread scratch, and their
  * products
  *
- * A tile has BLOCK rows of `width` floats, width being head_dim rounded up to WIDTH_STEP; rows and
+ * A tile has BLOCK rows of `width` floats, width being the wider head's, of keys or of values, rounded
+ * up to WIDTH_STEP; rows and
  * columns beyond what exists are zero, so that products know no edges.
  */
 #ifndef KERNELS_CPU_ATTENTION_IMPL_H
@@ -20,9 +21,10 @@ void cpu_register_attention_cached(struct kernels_backend *table);
 #define BLOCK 64 /* queries, and keys, of a tile */
 #define WIDTH_STEP 16
 
-static inline int64_t tile_width(const struct op_attributes *a)
+/* values: the op's, whose heads may be wider or narrower than those of keys. */
+static inline int64_t tile_width(const struct op_shape *op, const struct tensor *values)
 {
-    return round_up(a->head_dim, WIDTH_STEP);
+    return round_up(max_int(op->attributes.head_dim, ops_value_dim(op, values)), WIDTH_STEP);
 }
 
 /* A rectangle of a row-major operand: one head's columns of some rows. */
