@@ -202,8 +202,9 @@ test-oracle:
 	@$(MAKE) --no-print-directory $(PARALLEL) all $(ORACLES)
 	@scripts/test-oracle --jobs $(TEST_JOBS)
 
-# law_test alone takes a quarter of an hour there; what it runs, the other laws run under ASan, too.
-ASAN_SOURCES := $(filter-out test/law/law_test.c,$(TEST_SOURCES))
+# These take minutes there each; what they run, the other laws and test/train run under ASan, too. make soak-asan runs them.
+ASAN_SOAK := $(addprefix test/law/,law_test.c tuned_test.c states_test.c dynamic_test.c)
+ASAN_SOURCES := $(filter-out $(ASAN_SOAK),$(TEST_SOURCES))
 ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g1'
 asan:
 	@scripts/bootstrap --test
@@ -211,11 +212,16 @@ asan:
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/asan.times $(ASAN_SOURCES:%.c=build/asan/%) \
 	    $(FUZZ_SOURCES:%.c=build/asan/%)
 
+soak-asan:
+	@scripts/bootstrap --test
+	@$(MAKE) --no-print-directory $(PARALLEL) -k $(ASAN) $(ASAN_SOAK:%.c=build/asan/%)
+	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --timeout 3600 $(ASAN_SOAK:%.c=build/asan/%)
+
 # Only where threads meet: the pool, communicators and their worker, collectives and the ops that wait for them, the
 # loader, the background save.
 # Not with MPI or PMIx, whose own threads ThreadSanitizer cannot see.
 TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
-    test/ckpt/*save*_test.c test/ckpt/ahead_test.c test/launch/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c)))
+    test/ckpt/*save*_test.c test/ckpt/ahead_test.c test/launch/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan:
 	@scripts/bootstrap --test
@@ -240,6 +246,7 @@ soak:
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
 	@$(MAKE) --no-print-directory soak-law
+	@$(MAKE) --no-print-directory soak-asan
 	@$(MAKE) --no-print-directory soak-fuzz
 
 # Whole products of settings, of which `make test` has rows of pairs (test/support/pairs.h).
@@ -309,7 +316,7 @@ clean:
 help:
 	@scripts/help
 
-.PHONY: all objects syntax format test test-build test-cuda test-oracle asan tsan fuzz fuzz-build soak soak-law soak-fuzz lint quickstart install uninstall clean help FORCE \
+.PHONY: all objects syntax format test test-build test-cuda test-oracle asan tsan fuzz fuzz-build soak soak-law soak-asan soak-fuzz lint quickstart install uninstall clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -209,7 +209,7 @@ static double total_at(const struct offload_shape *s, int step, int rank, int64_
 
 /* By whoever runs copies: threads have their own. */
 static _Thread_local uint64_t adversary_state;
-static const struct mover *movers[2]; /* the real one, by whether values lie on a device */
+static const struct mover *_Atomic movers[2]; /* the real one, by whether values lie on a device */
 
 static uint64_t draw(uint64_t n)
 {
