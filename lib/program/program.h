@@ -285,8 +285,8 @@ struct ports {
 };
 
 /*
- * Values of SCOPE_STASH, of one space, that lie together. Micro-batch m lies in slot m % n_slots, where no two that
- * live at one time meet. Every schedule runs each function on its micro-batches in increasing order;
+ * Values of SCOPE_STASH, of one space, that lie together. Micro-batch m lies in slot m % n_slots,
+ * where no two that live at one time meet. Every schedule runs each function on its micro-batches in increasing order;
  * where these follow one another (they are all of one size) n_slots is how many live at one time at
  * most. Or (stash_share.c) a table says the slot: that of a micro-batch which lies nowhere means
  * nothing. Stashes of one number `shared`, each of another chunk, have one set of slots: of all that

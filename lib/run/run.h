@@ -29,7 +29,8 @@ struct run_options {
     struct comm *comm;              /* may be NULL where the mesh has one rank */
     int first_rank;                 /* which of comm's ranks is the first of the mesh's; the others
                                        follow it */
-    struct worker *worker;          /* the comm thread; likewise */
+    struct worker *worker;          /* the comm thread; likewise, but on the CPU it copies between
+                                       spaces, too */
     struct progress_slot *progress; /* NULL: nobody watches */
     int poison;                     /* fill values with NaN at their death */
     int timed;                      /* ops can be timed: run_set_timed */

@@ -1,5 +1,5 @@
 /*
- * traffic.h - what collectives need where values lie in a device's memory
+ * traffic.h - what given ops need where values lie in a device's memory
  *
  * Where comm enqueues (GPUs with NCCL each), collectives are given to the device's queues, and
  * compute and they wait for each other by marks. Else they are staged: each stream has one block of
@@ -13,11 +13,11 @@
 struct run;
 struct resolved_op;
 
-/* Whether the run's collectives are enqueued. */
+/* Whether what the run gives is enqueued, copies between spaces too; a rank alone always does. */
 int traffic_is_enqueued(const struct run *run);
 
-/* After resolve: fill what of struct collective is the device's; nothing to do on the host. Returns
- * 0, or -1 and ERR_DEVICE. Release: after all collectives are done, and also after a failure. */
+/* After resolve: fill what of a given op is the device's; nothing to do on the host. Returns
+ * 0, or -1 and ERR_DEVICE. Release: after all that was given is done, and also after a failure. */
 int traffic_create(struct run *run, struct err *err);
 void traffic_release(struct run *run);
 
