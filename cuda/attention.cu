@@ -1,5 +1,5 @@
 /*
- * attention.cu - causal attention (Dao 2023, algorithm 1)
+ * attention.cu - attention to ranges of keys (Dao 2023, algorithm 1)
  *
  * A block is a tile of queries of one head; its warps have 16 M rows each, queries in shared memory
  * and output in registers, and walk the tiles of keys and values that the block sees, the next tile
@@ -13,8 +13,6 @@
  * A call that cuDNN takes (attention_cudnn.cu) is its own: kernel_call.state is then its plan.
  */
 #include "cuda/attention.cuh"
-
-enum input { Q, K, V, SAMPLE, BEGIN, START };
 
 /* Operands of the kernel. */
 template <typename T> struct forward_rows {
@@ -46,7 +44,8 @@ template <typename T, int WIDTH, int DROPS> struct forward_shape : forward_tile<
     };
 };
 
-/* Of `lane`'s rows: outputs divided by sums, and the logs of these. */
+/* Of `lane`'s rows: outputs divided by sums, and the logs of these; of a row that has seen no key 0
+ * and infinity. */
 template <typename T, int WIDTH, int M>
 static __device__ __forceinline__ void
 forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_of<T> out,
@@ -60,7 +59,7 @@ forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_o
         for (int i = 0; i < 2; i++) {
             int r = 16 * m + g + 8 * i;
             float sum = attention_row_sum(w.sum[m][i]);
-            float inverse = 1.0f / sum;
+            float inverse = sum > 0 ? 1.0f / sum : 0.0f;
 
             if (r >= n_rows)
                 continue;
@@ -70,7 +69,8 @@ forward_store(const attention_args &a, const attention_walk<WIDTH, M> &w, rows_o
                 tile_store_pair(row, 8 * n + 2 * t, a.value_dim, a.wide,
                                 w.out[m][n][2 * i] * inverse, w.out[m][n][2 * i + 1] * inverse);
             if (!t)
-                lse.row(first_row + r)[head] = fmaf(w.max[m][i] * factor, LN_2, logf(sum));
+                lse.row(first_row + r)[head] =
+                    sum > 0 ? fmaf(w.max[m][i] * factor, LN_2, logf(sum)) : CUDART_INF_F;
         }
 }
 
@@ -84,17 +84,19 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     int head = (int)(blockIdx.x % (unsigned)a.n_heads);
     int of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
+    int64_t keys_begin = sequence * a.key_len;
     int query = (a.n_tiles - 1 - of_head % a.n_tiles) * shape::QUERIES;
-    int last = min(a.seq_len, query + shape::QUERIES) - 1;
+    int last_query = min(a.seq_len, query + shape::QUERIES) - 1;
+    int last = attention_last_of(a, sequence, last_query);
     int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
     int64_t kv_head = head / a.group;
     head_rows<T> queries = { rows.q.row(begin) + (int64_t)head * a.head_dim, rows.q.stride,
                              a.head_dim, a.wide };
-    head_rows<T> keys = { rows.k.row(begin) + kv_head * a.head_dim, rows.k.stride, a.head_dim,
+    head_rows<T> keys = { rows.k.row(keys_begin) + kv_head * a.head_dim, rows.k.stride, a.head_dim,
                           a.wide };
-    head_rows<T> values = { rows.v.row(begin) + kv_head * a.value_dim, rows.v.stride, a.value_dim,
-                            a.wide };
+    head_rows<T> values = { rows.v.row(keys_begin) + kv_head * a.value_dim, rows.v.stride,
+                            a.value_dim, a.wide };
     CUDA_SHARED(T, q);
     T *stages = q + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
@@ -105,12 +107,12 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
     auto load = [&](int from, int stage) {
         T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
 
-        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from);
+        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.key_len - from);
         tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to + shape::KEY_ELEMENTS, values, from,
-                                                  a.seq_len - from);
+                                                  a.key_len - from);
         copy_async_commit();
     };
-    tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last + 1 - query);
+    tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last_query + 1 - query);
     load(key, 0);
     if (DROPS)
         mask = attention_mask_of(a, sequence, head);
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(forward_shape<T, WIDTH, DROPS>::N_THREADS)
         __syncthreads();
         attention_attend<T, WIDTH, KEYS, M>(w, q + (own - query) * shape::STRIDE, tile,
                                             tile + shape::KEY_ELEMENTS, key, sight, scale,
-                                            DROPS ? &mask : NULL, own);
+                                            DROPS ? &mask : NULL);
         __syncthreads();
     }
     forward_store(a, w, rows.out, rows.lse, begin + own, a.seq_len - own, head, scale.factor);
@@ -138,17 +140,18 @@ static void forward_launch(struct kernels *kernels, const struct kernel_call *ca
 {
     typedef forward_shape<T, WIDTH, DROPS> shape;
     const struct tensor *in = call->op.in, *out = call->op.out;
-    forward_rows<T> rows = { cuda_rows<T>(&in[Q]), cuda_rows<T>(&in[K]), cuda_rows<T>(&in[V]),
-                             cuda_rows<T>(&out[0]), cuda_rows<float>(&out[1]) };
-    struct attention_args a = attention_args_of(&call->op, BEGIN);
+    forward_rows<T> rows = { cuda_rows<T>(&in[ATTENTION_Q]), cuda_rows<T>(&in[ATTENTION_K]),
+                             cuda_rows<T>(&in[ATTENTION_V]), cuda_rows<T>(&out[ATTENTION_OUT]),
+                             cuda_rows<float>(&out[ATTENTION_LSE]) };
+    struct attention_args a = attention_args_of(&call->op, ATTENTION_HEAD_OFFSET);
 
     a.n_tiles = (int)ceil_div(a.seq_len, shape::QUERIES);
-    a.wide = attention_is_wide(&out[0], a.n_heads);
-    for (int i = Q; i <= V; i++)
-        a.wide = a.wide && attention_is_wide(&in[i], i == Q ? a.n_heads : a.n_kv_heads);
+    a.wide = attention_is_wide(&out[ATTENTION_OUT], a.n_heads);
+    for (int i = ATTENTION_Q; i <= ATTENTION_V; i++)
+        a.wide = a.wide && attention_is_wide(&in[i], i == ATTENTION_Q ? a.n_heads : a.n_kv_heads);
     attention_launch(kernels, call, shared,
-                     cuda_shape_of(in[Q].rows / a.seq_len * a.n_tiles * a.n_heads, shape::N_THREADS,
-                                   shape::SHARED_BYTES),
+                     cuda_shape_of(in[ATTENTION_Q].rows / a.seq_len * a.n_tiles * a.n_heads,
+                                   shape::N_THREADS, shape::SHARED_BYTES),
                      forward_kernel<T, WIDTH, DROPS>, a, rows);
 }
 
@@ -156,7 +159,7 @@ static void forward(struct kernels *kernels, const struct kernel_call *call, siz
 {
     const struct op_attributes *at = &call->op.attributes;
 
-    cuda_with_act(call->op.in[Q].dtype, [&](auto zero) {
+    cuda_with_act(call->op.in[ATTENTION_Q].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
         attention_with_width(&call->op, [&](auto width) {

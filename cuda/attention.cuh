@@ -20,10 +20,11 @@ extern "C" {
 #define LN_2 0.69314718055994530942f
 #define NOTHING_SEEN 0x7fffffff /* first key of a row that sees none */
 
-/* What a call's blocks are told; rows of sequences, whatever operands have. */
+/* What a call's blocks are told. */
 struct attention_args {
-    int n_heads, n_kv_heads, group, head_dim, value_dim, seq_len;
-    int n_tiles; /* of a sequence, of the kernel's size */
+    int n_heads, n_kv_heads, group, head_dim, value_dim;
+    int seq_len, key_len; /* queries, and keys, of a sequence */
+    int n_tiles;          /* of a sequence, of the kernel's size */
     int window, alibi;
     int wide; /* operands allow 16 bytes at a time */
     float scale;
@@ -31,8 +32,9 @@ struct attention_args {
     uint64_t seed, place;
     const int64_t *sample;
     int64_t sample_stride;
-    const int32_t *begin, *start;
-    int64_t start_stride;
+    const int32_t *begin;        /* head_offset */
+    const int32_t *first, *last; /* ranges of keys: by rows of q */
+    int64_t first_stride, last_stride;
 };
 
 static inline int attention_value_dim(const struct op_shape *op)
@@ -41,7 +43,7 @@ static inline int attention_value_dim(const struct op_shape *op)
         op, &op->in[op->kind == OP_ATTENTION_GRAD ? (int)ATTENTION_GRAD_V : (int)ATTENTION_V]);
 }
 
-/* begin: number of that input. */
+/* begin: number of head_offset among the inputs. */
 static inline struct attention_args attention_args_of(const struct op_shape *op, int begin)
 {
     const struct op_attributes *at = &op->attributes;
@@ -65,8 +67,14 @@ static inline struct attention_args attention_args_of(const struct op_shape *op,
         return a;
     a.sample = (const int64_t *)op->in[begin - 1].data;
     a.sample_stride = op->in[begin - 1].stride;
-    a.start = (const int32_t *)op->in[begin + 1].data;
-    a.start_stride = op->in[begin + 1].stride;
+    a.first = (const int32_t *)op->in[begin + 1].data;
+    a.first_stride = op->in[begin + 1].stride;
+    a.last = (const int32_t *)op->in[begin + 2].data;
+    a.last_stride = op->in[begin + 2].stride;
+    if (op->kind == OP_ATTENTION_GRAD)
+        a.key_len = ops_key_len(op, &op->in[ATTENTION_GRAD_Q], &op->in[ATTENTION_GRAD_K]);
+    else
+        a.key_len = ops_key_len(op, &op->in[ATTENTION_Q], &op->in[ATTENTION_K]);
     return a;
 }
 
@@ -209,14 +217,15 @@ static __device__ __forceinline__ float attention_kept(const attention_mask &mas
 }
 
 /*
- * Factors of a lane's elements of eight keys from `key` on, queries being rows (query: that of the
- * lane's upper row). Neighbouring lanes share blocks of four words: each makes one and they trade.
+ * Factors of a lane's elements of eight keys from `key` on, queries being rows (upper, lower: the
+ * positions of the lane's two). Neighbouring lanes share blocks of four words: each makes one and
+ * they trade.
  */
 static __device__ __forceinline__ void
-attention_keep_rows(float (&kept)[4], const attention_mask &mask, int query, int key)
+attention_keep_rows(float (&kept)[4], const attention_mask &mask, int upper, int lower, int key)
 {
     int t = (int)threadIdx.x % 4, odd = t % 2;
-    uint4 w = attention_words(mask, query + 8 * odd, key / 4 + t / 2);
+    uint4 w = attention_words(mask, odd ? lower : upper, key / 4 + t / 2);
     uint32_t x = __shfl_xor_sync(0xffffffffu, odd ? w.x : w.z, 1);
     uint32_t y = __shfl_xor_sync(0xffffffffu, odd ? w.y : w.w, 1);
 
@@ -239,15 +248,16 @@ static __device__ __forceinline__ void attention_turn(uint32_t (&x)[4], int c)
 }
 
 /*
- * The same with keys as rows (key: that of the warp's first row) and eight queries from `query` on
- * as columns: four lanes share four blocks; lane c of them makes block c, of query c % 2 and the
- * rows' half c / 2, and they trade words as a matrix is transposed.
+ * The same with keys as rows (key: that of the warp's first row) and eight queries, whose positions
+ * `query_of` gives, as columns: four lanes share four blocks; lane c of them makes block c, of query
+ * c % 2 and the rows' half c / 2, and they trade words as a matrix is transposed.
  */
+template <typename F>
 static __device__ __forceinline__ void
-attention_keep_columns(float (&kept)[4], const attention_mask &mask, int query, int key)
+attention_keep_columns(float (&kept)[4], const attention_mask &mask, F query_of, int key)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, c = g % 4;
-    uint4 w = attention_words(mask, query + 2 * t + c % 2, (key + 8 * (c / 2)) / 4 + g / 4);
+    uint4 w = attention_words(mask, query_of(2 * t + c % 2), (key + 8 * (c / 2)) / 4 + g / 4);
     uint32_t x[4] = { w.x, w.y, w.z, w.w };
 
     attention_turn(x, c);
@@ -263,21 +273,28 @@ attention_keep_columns(float (&kept)[4], const attention_mask &mask, int query, 
 /* ---- what is seen ------------------------------------------------------------------------------
  */
 
-/* The first key that a query sees; start: where its document begins. It never decreases from query
- * to query. */
-static __device__ __forceinline__ int attention_first(int window, int query, int start)
+/* The first key that a query at position `own` sees; first: of its range. It never decreases from
+ * row to row of a sequence. */
+static __device__ __forceinline__ int attention_first(int window, int own, int first)
 {
-    int first = window ? max(0, query - window + 1) : 0;
+    return window ? max(first, own - window + 1) : first;
+}
 
-    return max(first, min(query, start));
+/* The last key that row `query` of a sequence sees, which is its position. */
+static __device__ __forceinline__ int attention_last_of(const attention_args &a, int64_t sequence,
+                                                        int query)
+{
+    return a.last ? min(a.last[(sequence * a.seq_len + query) * a.last_stride], a.key_len - 1)
+                  : query;
 }
 
 static __device__ __forceinline__ int attention_first_of(const attention_args &a, int64_t sequence,
                                                          int query)
 {
-    int start = a.start ? a.start[(sequence * a.seq_len + query) * a.start_stride] : 0;
+    int first = a.first ? a.first[(sequence * a.seq_len + query) * a.first_stride] : 0;
 
-    return attention_first(a.window, query, start);
+    return a.window ? attention_first(a.window, attention_last_of(a, sequence, query), first)
+                    : first;
 }
 
 /*
@@ -285,18 +302,28 @@ static __device__ __forceinline__ int attention_first_of(const attention_args &a
  * its position. The warp sees none outside [least, last], and all of its rows see [most, fewest].
  */
 template <int M> struct attention_sight {
-    int first[M][2]; /* NOTHING_SEEN where there is no row */
+    int first[M][2]; /* NOTHING_SEEN where there is no row, or it sees none */
     int least, most, fewest, last;
 };
 
-/* Rows that are queries from `query` on of one head: own and slope are not kept a row. */
+/*
+ * Rows that are queries from `query` on of one head: own and slope are not kept a row. Positions that
+ * are data are read again where they are wanted, in tiles that have something to hide: they would
+ * cost registers in all others.
+ */
 template <int M> struct attention_rows : attention_sight<M> {
-    int query;
+    int query, seq_len, key_len;
+    const int32_t *positions; /* of row `query`; NULL: rows are positions */
+    int64_t positions_stride;
     float slope;
 
     __device__ __forceinline__ int own_of(int m, int i) const
     {
-        return query + 16 * m + (int)threadIdx.x % 32 / 4 + 8 * i;
+        int row = 16 * m + (int)threadIdx.x % 32 / 4 + 8 * i;
+
+        if (!positions)
+            return query + row;
+        return query + row < seq_len ? min(positions[row * positions_stride], key_len - 1) : -1;
     }
     __device__ __forceinline__ float slope_of(int, int) const
     {
@@ -330,10 +357,12 @@ template <int M, typename S> static __device__ __forceinline__ void attention_bo
         for (int i = 0; i < 2; i++) {
             if (s.first[m][i] == NOTHING_SEEN)
                 continue;
+            int own = s.own_of(m, i);
+
             s.least = min(s.least, s.first[m][i]);
             s.most = max(s.most, s.first[m][i]);
-            s.fewest = min(s.fewest, s.own_of(m, i));
-            s.last = max(s.last, s.own_of(m, i));
+            s.fewest = min(s.fewest, own);
+            s.last = max(s.last, own);
         }
     for (int lanes = 16; lanes >= 4; lanes /= 2) {
         s.least = min(s.least, __shfl_xor_sync(0xffffffffu, s.least, lanes));
@@ -349,17 +378,29 @@ static __device__ __forceinline__ void attention_see_rows(attention_rows<M> &s,
                                                           const attention_args &a, float slope,
                                                           int64_t sequence, int query)
 {
+    int is_hidden = 0; /* whether a row sees no key */
+
     s.query = query;
+    s.seq_len = a.seq_len;
+    s.key_len = a.key_len;
+    s.positions = a.last ? a.last + (sequence * a.seq_len + query) * a.last_stride : NULL;
+    s.positions_stride = a.last_stride;
     s.slope = slope;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int own = s.own_of(m, i);
+            int row = query + 16 * m + (int)threadIdx.x % 32 / 4 + 8 * i;
+            int first = row < a.seq_len ? attention_first_of(a, sequence, row) : NOTHING_SEEN;
 
-            s.first[m][i] = own < a.seq_len ? attention_first_of(a, sequence, own) : NOTHING_SEEN;
+            int sees = first <= s.own_of(m, i);
+
+            is_hidden |= row < a.seq_len && !sees;
+            s.first[m][i] = sees ? first : NOTHING_SEEN;
         }
     attention_bound<M>(s);
+    if (__any_sync(0xffffffffu, is_hidden))
+        s.fewest = -1;
 }
 
 /*
@@ -371,31 +412,29 @@ static __device__ __forceinline__ void attention_see(float (&s)[M][N][4], const 
                                                      const attention_scale &scale, int key)
 {
     int t = (int)threadIdx.x % 4;
+    int is_plain = key >= sight.most && key + 8 * N - 1 <= sight.fewest;
 
-    if (scale.is_made) {
-#pragma unroll
-        for (int m = 0; m < M; m++)
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    s[m][n][i] =
-                        attention_make(scale, sight.slope_of(m, i / 2), s[m][n][i],
-                                       key + 8 * n + 2 * t + i % 2 - sight.own_of(m, i / 2));
-    }
-    if (key >= sight.most && key + 8 * N - 1 <= sight.fewest)
+    if (is_plain && !scale.is_made)
         return;
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int at = key + 8 * n + 2 * t + i % 2;
+        for (int i = 0; i < 2; i++) {
+            int first = sight.first[m][i], own = sight.own_of(m, i);
 
-                if (at < sight.first[m][i / 2] || at > sight.own_of(m, i / 2))
-                    s[m][n][i] = -CUDART_INF_F;
-            }
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    float &x = s[m][n][2 * i + j];
+                    int at = key + 8 * n + 2 * t + j;
+
+                    if (scale.is_made)
+                        x = attention_make(scale, sight.slope_of(m, i), x, at - own);
+                    if (at < first || at > own)
+                        x = -CUDART_INF_F;
+                }
+        }
 }
 
 /* ---- the walk ----------------------------------------------------------------------------------
@@ -459,12 +498,11 @@ static __device__ __forceinline__ void attention_softmax(attention_walk<WIDTH, M
 }
 
 /* One tile of keys and values from position `key` on. q: the warp's rows. mask: NULL, or what is
- * dropped, rows being queries from `query` on. */
+ * dropped. */
 template <typename T, int WIDTH, int KEYS, int M, typename S>
 static __device__ __forceinline__ void
 attention_attend(attention_walk<WIDTH, M> &w, const T *q, const T *keys, const T *values, int key,
-                 const S &sight, const attention_scale &scale, const attention_mask *mask,
-                 int query)
+                 const S &sight, const attention_scale &scale, const attention_mask *mask)
 {
     float s[M][KEYS / 8][4];
 
@@ -475,19 +513,20 @@ attention_attend(attention_walk<WIDTH, M> &w, const T *q, const T *keys, const T
     attention_see(s, sight, scale, key);
     attention_softmax(w, s, scale.factor);
     if (mask) {
-        int g = (int)threadIdx.x % 32 / 4;
-
 #pragma unroll
-        for (int m = 0; m < M; m++)
+        for (int m = 0; m < M; m++) {
+            int upper = sight.own_of(m, 0), lower = sight.own_of(m, 1);
+
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
                 float kept[4];
 
-                attention_keep_rows(kept, *mask, query + 16 * m + g, key + 8 * n);
+                attention_keep_rows(kept, *mask, upper, lower, key + 8 * n);
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     s[m][n][i] *= kept[i];
             }
+        }
     }
     tile_weighted<T, M, KEYS / 8, WIDTH>::add(w.out, s, values);
 }

@@ -16,8 +16,6 @@
  */
 #include "cuda/attention.cuh"
 
-enum input { Q, K, V, POSITION, KEYS_CACHE, VALUES_CACHE, BEGIN, SEGMENT, SEGMENTS };
-
 enum {
     PAIRS = GPU_PAIRS,
     N_THREADS = PAIRS / 16 * 32,
@@ -139,7 +137,9 @@ static __device__ __forceinline__ void join_walk(attention_walk<WIDTH, 1> &all,
         for (int n = 0; n < WIDTH / 8; n++)
 #pragma unroll
             for (int k = 2 * i; k < 2 * i + 2; k++)
-                all.out[0][n][k] = fmaf(all.out[0][n][k], j.before, part.out[0][n][k] * j.here);
+                all.out[ATTENTION_CACHED_OUT][n][k] =
+                    fmaf(all.out[ATTENTION_CACHED_OUT][n][k], j.before,
+                         part.out[ATTENTION_CACHED_OUT][n][k] * j.here);
     }
 }
 
@@ -233,15 +233,16 @@ static __device__ __forceinline__ void store_pairs(const cached_args &c, const s
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n++)
                 tile_store_pair(to, 8 * n + 2 * t, value_dim, c.a.wide,
-                                w.out[0][n][2 * i] * inverse, w.out[0][n][2 * i + 1] * inverse);
+                                w.out[ATTENTION_CACHED_OUT][n][2 * i] * inverse,
+                                w.out[ATTENTION_CACHED_OUT][n][2 * i + 1] * inverse);
             continue;
         }
         float *to = c.parts + ((row * c.a.n_heads + head) * c.n_chunks + chunk) * (value_dim + 2);
 
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++)
-            tile_store_pair(to, 8 * n + 2 * t, value_dim, 0, w.out[0][n][2 * i],
-                            w.out[0][n][2 * i + 1]);
+            tile_store_pair(to, 8 * n + 2 * t, value_dim, 0, w.out[ATTENTION_CACHED_OUT][n][2 * i],
+                            w.out[ATTENTION_CACHED_OUT][n][2 * i + 1]);
         if (!t) {
             to[value_dim] = w.max[0][i];
             to[value_dim + 1] = w.sum[0][i];
@@ -348,7 +349,7 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
         copy_async_wait<1>();
         __syncthreads();
         attention_attend<T, WIDTH, KEYS, 1>(w, q + own * shape::STRIDE, tile,
-                                            tile + shape::KEY_ELEMENTS, key, sight, scale, NULL, 0);
+                                            tile + shape::KEY_ELEMENTS, key, sight, scale, NULL);
         if (key + KEYS >= end || (key + KEYS) % c.chunk == 0) {
             join_walk(all, w, scale.factor);
             attention_begin(w);
@@ -367,21 +368,21 @@ static struct cached_args cached_args_of(const struct op_shape *op)
     const struct tensor *in = op->in;
     struct cached_args c = {};
 
-    c.a = attention_args_of(op, BEGIN);
-    c.n_rows = in[Q].rows;
+    c.a = attention_args_of(op, ATTENTION_CACHED_HEAD_OFFSET);
+    c.n_rows = in[ATTENTION_CACHED_Q].rows;
     c.span_rows = c.a.group < PAIRS ? PAIRS / c.a.group : 1;
     c.n_packs = (int)ceil_div(c.a.group, PAIRS);
     c.cache_len = at->cache_len;
-    c.cache_rows = in[KEYS_CACHE].rows;
+    c.cache_rows = in[ATTENTION_CACHED_KEYS].rows;
     c.chunk = gpu_cached_chunk(at);
     c.n_chunks = gpu_cached_chunks(op);
-    c.position = (const int32_t *)in[POSITION].data;
-    c.position_stride = in[POSITION].stride;
-    if (tensor_given(&in[SEGMENTS])) {
-        c.segment = (const int32_t *)in[SEGMENT].data;
-        c.segment_stride = in[SEGMENT].stride;
-        c.segments = (const int32_t *)in[SEGMENTS].data;
-        c.segments_stride = in[SEGMENTS].stride;
+    c.position = (const int32_t *)in[ATTENTION_CACHED_POSITION].data;
+    c.position_stride = in[ATTENTION_CACHED_POSITION].stride;
+    if (tensor_given(&in[ATTENTION_CACHED_SEGMENTS])) {
+        c.segment = (const int32_t *)in[ATTENTION_CACHED_SEGMENT].data;
+        c.segment_stride = in[ATTENTION_CACHED_SEGMENT].stride;
+        c.segments = (const int32_t *)in[ATTENTION_CACHED_SEGMENTS].data;
+        c.segments_stride = in[ATTENTION_CACHED_SEGMENTS].stride;
     }
     return c;
 }
@@ -392,20 +393,21 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
     const struct op_shape *op = &call->op;
     struct cached_args c = cached_args_of(op);
     struct cached_rows<T> rows = {
-        cuda_rows<T>(&op->in[Q]), cuda_rows<T>(&op->in[K]), cuda_rows<T>(&op->in[V]),
-            cuda_rows<T>(&op->in[KEYS_CACHE]), cuda_rows<T>(&op->in[VALUES_CACHE]),
-            cuda_rows<T>(&op->out[0])
+        cuda_rows<T>(&op->in[ATTENTION_CACHED_Q]), cuda_rows<T>(&op->in[ATTENTION_CACHED_K]),
+            cuda_rows<T>(&op->in[ATTENTION_CACHED_V]), cuda_rows<T>(&op->in[ATTENTION_CACHED_KEYS]),
+            cuda_rows<T>(&op->in[ATTENTION_CACHED_VALUES]),
+            cuda_rows<T>(&op->out[ATTENTION_CACHED_OUT])
     };
     int64_t n_pairs = c.n_rows * c.a.n_heads;
     struct cuda_shape each_row = cuda_shape_of(c.n_rows, N_THREADS);
 
     c.parts = (float *)call->scratch;
-    c.a.wide = attention_is_wide(&op->in[Q], c.a.n_heads) &&
-               attention_is_wide(&op->in[K], c.a.n_kv_heads) &&
-               attention_is_wide(&op->in[V], c.a.n_kv_heads) &&
-               attention_is_wide(&op->in[KEYS_CACHE], c.a.n_kv_heads) &&
-               attention_is_wide(&op->in[VALUES_CACHE], c.a.n_kv_heads) &&
-               attention_is_wide(&op->out[0], c.a.n_heads);
+    c.a.wide = attention_is_wide(&op->in[ATTENTION_CACHED_Q], c.a.n_heads) &&
+               attention_is_wide(&op->in[ATTENTION_CACHED_K], c.a.n_kv_heads) &&
+               attention_is_wide(&op->in[ATTENTION_CACHED_V], c.a.n_kv_heads) &&
+               attention_is_wide(&op->in[ATTENTION_CACHED_KEYS], c.a.n_kv_heads) &&
+               attention_is_wide(&op->in[ATTENTION_CACHED_VALUES], c.a.n_kv_heads) &&
+               attention_is_wide(&op->out[ATTENTION_CACHED_OUT], c.a.n_heads);
     attention_launch(kernels, call, shared, each_row,
                      c.a.wide ? write_kernel<T, 16 / (int)sizeof(T)> : write_kernel<T, 1>, c, rows);
     attention_with_width(op, [&](auto width) {
@@ -424,7 +426,7 @@ static void cached_launch(struct kernels *kernels, const struct kernel_call *cal
 
 static void cached(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
-    cuda_with_act(call->op.in[Q].dtype,
+    cuda_with_act(call->op.in[ATTENTION_CACHED_Q].dtype,
                   [&](auto zero) { cached_launch<decltype(zero)>(kernels, call, shared); });
 }
 

@@ -180,7 +180,7 @@ void cudnn_attention_describe(struct cuda_kernels *cuda, char *text, size_t n_by
 
 /* An op's operands by their role. */
 struct attention_operands {
-    const struct tensor *q, *k, *v, *out, *lse, *dout, *dq, *dk, *dv, *start;
+    const struct tensor *q, *k, *v, *out, *lse, *dout, *dq, *dk, *dv, *first, *last;
 };
 
 static struct attention_operands operands_of(const struct op_shape *op)
@@ -190,10 +190,10 @@ static struct attention_operands operands_of(const struct op_shape *op)
     const struct tensor *in = op->in, *out = op->out;
 
     if (op->kind == OP_ATTENTION_GRAD)
-        return { &in[ATTENTION_GRAD_Q],    &in[ATTENTION_GRAD_K],   &in[ATTENTION_GRAD_V],
-                 &in[ATTENTION_GRAD_OUT],  &in[ATTENTION_GRAD_LSE], &in[ATTENTION_GRAD_DOUT],
-                 &out[ATTENTION_GRAD_DQ],  &out[ATTENTION_GRAD_DK], &out[ATTENTION_GRAD_DV],
-                 &in[ATTENTION_GRAD_START] };
+        return { &in[ATTENTION_GRAD_Q],     &in[ATTENTION_GRAD_K],   &in[ATTENTION_GRAD_V],
+                 &in[ATTENTION_GRAD_OUT],   &in[ATTENTION_GRAD_LSE], &in[ATTENTION_GRAD_DOUT],
+                 &out[ATTENTION_GRAD_DQ],   &out[ATTENTION_GRAD_DK], &out[ATTENTION_GRAD_DV],
+                 &in[ATTENTION_GRAD_FIRST], &in[ATTENTION_GRAD_LAST] };
     return { &in[ATTENTION_Q],
              &in[ATTENTION_K],
              &in[ATTENTION_V],
@@ -203,7 +203,8 @@ static struct attention_operands operands_of(const struct op_shape *op)
              &none,
              &none,
              &none,
-             &in[ATTENTION_START] };
+             &in[ATTENTION_FIRST],
+             &in[ATTENTION_LAST] };
 }
 
 /* Rows that start and end where 16 bytes do, and elements that an int counts. */
@@ -224,8 +225,8 @@ static const char *unfit(const struct cuda_kernels *cuda, const struct attention
 
     if (o.q->dtype != DTYPE_BF16 && o.q->dtype != DTYPE_F16)
         return "activations of two bytes are wanted";
-    if (a->p > 0 || a->alibi || tensor_given(o.start))
-        return "it has no dropout, ALiBi and documents like ours";
+    if (a->p > 0 || a->alibi || tensor_given(o.first) || tensor_given(o.last))
+        return "it has no dropout, ALiBi and ranges of keys like ours";
     if (a->head_dim % 8 || a->head_dim > most || value_dim % 8 || value_dim > most)
         return "head_dim is no multiple of 8, or too large";
     if (a->seq_len < 2 || o.q->rows % a->seq_len)

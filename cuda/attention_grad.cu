@@ -1,5 +1,5 @@
 /*
- * attention_grad.cu - the backward of causal attention, without atomics (after Dao 2023, section
+ * attention_grad.cu - the backward of attention, without atomics (after Dao 2023, section
  * 3.1.2)
  *
  * Three kernels, each of which writes what is its own, once:
@@ -18,9 +18,6 @@
  * their columns.
  */
 #include "cuda/attention.cuh"
-
-enum grad_input { DOUT, Q, K, V, OUT, LSE, SAMPLE, BEGIN, START };
-enum grad_output { DQ, DK, DV };
 
 /* Operands of the kernels; delta [T x n_heads] is scratch. */
 template <typename T> struct grad_rows {
@@ -100,8 +97,8 @@ template <typename T, int WIDTH, int SMALL> struct dkv_shape : dkv_tile<T, WIDTH
         KEY_ELEMENTS = tile::KEYS * STRIDE,
         QUERY_ELEMENTS = tile::QUERIES * STRIDE,
         N_PARTS = WIDTH / tile::COLS,
-        /* Of a stage: queries and dout, then lse, delta and start of each. */
-        STAGE_BYTES = 2 * QUERY_ELEMENTS * (int)sizeof(T) + 3 * tile::QUERIES * 4,
+        /* Of a stage: queries and dout, then lse, delta and range of keys of each. */
+        STAGE_BYTES = 2 * QUERY_ELEMENTS * (int)sizeof(T) + 4 * tile::QUERIES * 4,
         SHARED_BYTES = 2 * KEY_ELEMENTS * (int)sizeof(T) + 2 * STAGE_BYTES,
     };
 };
@@ -110,7 +107,7 @@ template <typename T, int WIDTH, int SMALL> struct dkv_shape : dkv_tile<T, WIDTH
 template <typename T> struct query_stage {
     T *queries, *dout;
     float *lse, *delta;
-    int *start;
+    int *first, *last; /* given ones */
 };
 
 template <typename T, typename shape>
@@ -124,7 +121,8 @@ static __device__ __forceinline__ query_stage<T> query_stage_of(T *shared, int s
     s.dout = s.queries + shape::QUERY_ELEMENTS;
     s.lse = (float *)(s.dout + shape::QUERY_ELEMENTS);
     s.delta = s.lse + shape::QUERIES;
-    s.start = (int *)(s.delta + shape::QUERIES);
+    s.first = (int *)(s.delta + shape::QUERIES);
+    s.last = s.first + shape::QUERIES;
     return s;
 }
 
@@ -152,10 +150,20 @@ query_stage_load(const query_stage<T> &s, const attention_args &a, const grad_ro
 
         copy_async4(s.lse + i, rows.lse.row(row) + head, i < n);
         copy_async4(s.delta + i, rows.delta + row * a.n_heads + head, i < n);
-        copy_async4(s.start + i,
-                    a.start ? (const void *)(a.start + row * a.start_stride) : rows.delta,
-                    i < n && a.start);
+        copy_async4(s.first + i,
+                    a.first ? (const void *)(a.first + row * a.first_stride) : rows.delta,
+                    i < n && a.first);
+        if (a.last)
+            copy_async4(s.last + i, a.last + row * a.last_stride, i < n);
     }
+}
+
+/* The position of a tile's query, which is row `query` + col of its sequence. */
+template <typename T>
+static __device__ __forceinline__ int own_of(const query_stage<T> &s, const attention_args &a,
+                                             int query, int col)
+{
+    return a.last ? min(s.last[col], a.key_len - 1) : query + col;
 }
 
 /*
@@ -168,8 +176,9 @@ static __device__ __forceinline__ void dkv_see(float (&p)[M][N][4], const query_
                                                const attention_scale &scale, int key, int query)
 {
     int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int is_plain = query >= key + 16 * M - 1 && query + 8 * N <= a.seq_len &&
-                   attention_first(a.window, query + 8 * N - 1, s.start[8 * N - 1]) <= key;
+    int is_plain =
+        own_of(s, a, query, 0) >= key + 16 * M - 1 && query + 8 * N <= a.seq_len &&
+        attention_first(a.window, own_of(s, a, query, 8 * N - 1), s.first[8 * N - 1]) <= key;
 
     if (is_plain && !scale.is_made)
         return;
@@ -177,8 +186,9 @@ static __device__ __forceinline__ void dkv_see(float (&p)[M][N][4], const query_
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            int col = 8 * n + 2 * t + j, at = query + col;
-            int first = at < a.seq_len ? attention_first(a.window, at, s.start[col]) : NOTHING_SEEN;
+            int col = 8 * n + 2 * t + j, at = own_of(s, a, query, col);
+            int first = query + col < a.seq_len ? attention_first(a.window, at, s.first[col])
+                                                : NOTHING_SEEN;
 
 #pragma unroll
             for (int m = 0; m < M; m++)
@@ -196,9 +206,9 @@ static __device__ __forceinline__ void dkv_see(float (&p)[M][N][4], const query_
 
 /* P' and dS', in p and dp, from what exp2 is taken of and the products V dout'. */
 template <typename T, int M, int N>
-static __device__ __forceinline__ void dkv_scores(float (&p)[M][N][4], float (&dp)[M][N][4],
-                                                  const query_stage<T> &s, float factor,
-                                                  const attention_mask *mask, int key, int query)
+static __device__ __forceinline__ void
+dkv_scores(float (&p)[M][N][4], float (&dp)[M][N][4], const query_stage<T> &s,
+           const attention_args &a, float factor, const attention_mask *mask, int key, int query)
 {
     int t = (int)threadIdx.x % 4;
 
@@ -214,7 +224,9 @@ static __device__ __forceinline__ void dkv_scores(float (&p)[M][N][4], float (&d
             float kept[4];
 
             if (mask)
-                attention_keep_columns(kept, *mask, query + 8 * n, key + 16 * m);
+                attention_keep_columns(
+                    kept, *mask, [&](int col) { return own_of(s, a, query, 8 * n + col); },
+                    key + 16 * m);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float e = attention_exp2(fmaf(p[m][n][i], factor, -lse.at[i % 2]));
@@ -227,21 +239,40 @@ static __device__ __forceinline__ void dkv_scores(float (&p)[M][N][4], float (&d
     }
 }
 
-/* One past the last query that sees a key up to `key`. */
-static __device__ __forceinline__ int queries_end(const attention_args &a, int64_t sequence,
-                                                  int key)
+/* The first query whose position is at or beyond `key`; seq_len: there is none. */
+static __device__ __forceinline__ int queries_begin(const attention_args &a, int64_t sequence,
+                                                    int key)
 {
-    int low = key, high = a.seq_len; /* low's document or window has it; high's has not */
+    int low = 0, high = a.seq_len; /* of queries before low none is, those from high on are */
 
-    if (a.window)
+    if (!a.last)
+        return key;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+
+        if (attention_last_of(a, sequence, middle) >= key)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* One past the last query, from `low` on, whose first key is at or before `key`. */
+static __device__ __forceinline__ int queries_end(const attention_args &a, int64_t sequence,
+                                                  int low, int key)
+{
+    int high = a.seq_len;
+
+    if (a.window && !a.last)
         high = a.window < high - key ? key + a.window : high;
-    if (!a.start)
+    if (!a.first && !a.last)
         return high;
-    while (high - low > 1) {
+    while (low < high) {
         int middle = low + (high - low) / 2;
 
         if (attention_first_of(a, sequence, middle) <= key)
-            low = middle;
+            low = middle + 1;
         else
             high = middle;
     }
@@ -283,17 +314,19 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
     int kv_head = (int)(blockIdx.x / shape::N_PARTS % (unsigned)a.n_kv_heads);
     int of_head = (int)(blockIdx.x / shape::N_PARTS / (unsigned)a.n_kv_heads);
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
-    int key = of_head % a.n_tiles * KEYS, last = min(key + KEYS, a.seq_len) - 1;
+    int64_t keys_begin = sequence * a.key_len;
+    int key = of_head % a.n_tiles * KEYS, last = min(key + KEYS, a.key_len) - 1;
     int own = key + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int64_t k_col = (int64_t)kv_head * a.head_dim, v_col = (int64_t)kv_head * a.value_dim;
-    head_rows<T> keys = { rows.k.row(begin) + k_col, rows.k.stride, a.head_dim, a.wide };
-    head_rows<T> values = { rows.v.row(begin) + v_col, rows.v.stride, a.value_dim, a.wide };
+    head_rows<T> keys = { rows.k.row(keys_begin) + k_col, rows.k.stride, a.head_dim, a.wide };
+    head_rows<T> values = { rows.v.row(keys_begin) + v_col, rows.v.stride, a.value_dim, a.wide };
     CUDA_SHARED(T, shared);
     T *own_keys = shared + (own - key) * shape::STRIDE;
     T *own_values = own_keys + shape::KEY_ELEMENTS;
-    int first_query = key / QUERIES * QUERIES;
-    int end_query = queries_end(a, sequence, last), end_head = (kv_head + 1) * a.group;
-    query_cursor at = { kv_head * a.group, first_query };
+    int first_query = queries_begin(a, sequence, key);
+    int end_query = queries_end(a, sequence, first_query, last), end_head = (kv_head + 1) * a.group;
+    query_cursor at = { first_query < end_query ? kv_head * a.group : end_head,
+                        first_query / QUERIES * QUERIES };
     float dkeys[M][COLS / 8][4], dvalues[M][COLS / 8][4];
 
     auto load = [&](query_cursor at, int stage) {
@@ -303,7 +336,8 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
     tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared, keys, key, last + 1 - key);
     tile_load_rows<T, KEYS, WIDTH, N_THREADS>(shared + shape::KEY_ELEMENTS, values, key,
                                               last + 1 - key);
-    load(at, 0);
+    if (at.head < end_head)
+        load(at, 0);
     copy_async_commit();
     tile_clear(dkeys);
     tile_clear(dvalues);
@@ -313,15 +347,15 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
 
         at.query += QUERIES;
         if (at.query >= end_query)
-            at = query_cursor{ head + 1, first_query };
+            at = query_cursor{ head + 1, first_query / QUERIES * QUERIES };
         if (at.head < end_head)
             load(at, stage ^ 1);
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();
-        /* Starts never decrease: the tile's first query sees the most. */
-        if (own <= last && query + QUERIES > own &&
-            attention_first(a.window, query, s.start[0]) < own + 16 * M) {
+        /* Ranges never decrease: the last query sees the latest key, the first the earliest. */
+        if (own <= last && own_of(s, a, query, min(QUERIES, a.seq_len - query) - 1) >= own &&
+            attention_first(a.window, own_of(s, a, query, 0), s.first[0]) < own + 16 * M) {
             attention_scale scale = attention_scale_of(a, head);
             attention_mask mask;
             float p[M][N][4], dp[M][N][4];
@@ -333,16 +367,16 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
             tile_scores<T, M, N, WIDTH>::add(p, own_keys, s.queries);
             tile_scores<T, M, N, WIDTH>::add(dp, own_values, s.dout);
             dkv_see(p, s, a, scale, own, query);
-            dkv_scores(p, dp, s, scale.factor, DROPS ? &mask : NULL, own, query);
+            dkv_scores(p, dp, s, a, scale.factor, DROPS ? &mask : NULL, own, query);
             tile_weighted<T, M, N, WIDTH, COLS>::add(dvalues, p, s.dout + part * COLS);
             tile_weighted<T, M, N, WIDTH, COLS>::add(dkeys, dp, s.queries + part * COLS);
         }
         __syncthreads();
     }
-    grad_store<T, COLS>(dkeys, rows.dk.row(begin + own) + k_col, rows.dk.stride, last + 1 - own,
-                        part * COLS, a.head_dim, a.wide, a.scale);
-    grad_store<T, COLS>(dvalues, rows.dv.row(begin + own) + v_col, rows.dv.stride, last + 1 - own,
-                        part * COLS, a.value_dim, a.wide, 1.0f);
+    grad_store<T, COLS>(dkeys, rows.dk.row(keys_begin + own) + k_col, rows.dk.stride,
+                        last + 1 - own, part * COLS, a.head_dim, a.wide, a.scale);
+    grad_store<T, COLS>(dvalues, rows.dv.row(keys_begin + own) + v_col, rows.dv.stride,
+                        last + 1 - own, part * COLS, a.value_dim, a.wide, 1.0f);
 }
 
 /* ---- dq ---- */
@@ -373,18 +407,19 @@ struct dq_shape : dq_tile<T, WIDTH, DROPS, SMALL> {
 template <int M, int N>
 static __device__ __forceinline__ void
 dq_scores(float (&p)[M][N][4], float (&dp)[M][N][4], const float (&lse)[M][2],
-          const float (&delta)[M][2], float factor, const attention_mask *mask, int query, int key)
+          const float (&delta)[M][2], float factor, const attention_mask *mask,
+          const attention_rows<M> &sight, int key)
 {
-    int g = (int)threadIdx.x % 32 / 4;
-
 #pragma unroll
-    for (int m = 0; m < M; m++)
+    for (int m = 0; m < M; m++) {
+        int upper = mask ? sight.own_of(m, 0) : 0, lower = mask ? sight.own_of(m, 1) : 0;
+
 #pragma unroll
         for (int n = 0; n < N; n++) {
             float kept[4];
 
             if (mask)
-                attention_keep_rows(kept, *mask, query + 16 * m + g, key + 8 * n);
+                attention_keep_rows(kept, *mask, upper, lower, key + 8 * n);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float e = attention_exp2(fmaf(p[m][n][i], factor, -lse[m][i / 2]));
@@ -393,6 +428,7 @@ dq_scores(float (&p)[M][N][4], float (&dp)[M][N][4], const float (&lse)[M][2],
                 dp[m][n][i] = e * (d - delta[m][i / 2]);
             }
         }
+    }
 }
 
 template <typename T, int WIDTH, int DROPS, int SMALL>
@@ -405,18 +441,20 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
     int head = (int)(blockIdx.x % (unsigned)a.n_heads);
     int of_head = (int)(blockIdx.x / (unsigned)a.n_heads);
     int64_t sequence = of_head / a.n_tiles, begin = sequence * a.seq_len;
+    int64_t keys_begin = sequence * a.key_len;
     int query = (a.n_tiles - 1 - of_head % a.n_tiles) * shape::QUERIES;
-    int last = min(a.seq_len, query + shape::QUERIES) - 1;
+    int last_query = min(a.seq_len, query + shape::QUERIES) - 1;
+    int last = attention_last_of(a, sequence, last_query);
     int own = query + (int)threadIdx.x / 32 * 16 * M; /* the warp's first */
     int key = attention_first_of(a, sequence, query) / KEYS * KEYS;
     int64_t col = (int64_t)head * a.head_dim, kv_head = head / a.group;
     head_rows<T> queries = { rows.q.row(begin) + col, rows.q.stride, a.head_dim, a.wide };
     head_rows<T> dout = { rows.dout.row(begin) + (int64_t)head * a.value_dim, rows.dout.stride,
                           a.value_dim, a.wide };
-    head_rows<T> keys = { rows.k.row(begin) + kv_head * a.head_dim, rows.k.stride, a.head_dim,
+    head_rows<T> keys = { rows.k.row(keys_begin) + kv_head * a.head_dim, rows.k.stride, a.head_dim,
                           a.wide };
-    head_rows<T> values = { rows.v.row(begin) + kv_head * a.value_dim, rows.v.stride, a.value_dim,
-                            a.wide };
+    head_rows<T> values = { rows.v.row(keys_begin) + kv_head * a.value_dim, rows.v.stride,
+                            a.value_dim, a.wide };
     CUDA_SHARED(T, q);
     T *d = q + shape::QUERY_ELEMENTS, *stages = d + shape::QUERY_ELEMENTS;
     attention_scale scale = attention_scale_of(a, head);
@@ -428,12 +466,12 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
     auto load = [&](int from, int stage) {
         T *to = stages + stage * 2 * shape::KEY_ELEMENTS;
 
-        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.seq_len - from);
+        tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to, keys, from, a.key_len - from);
         tile_load_rows<T, KEYS, WIDTH, N_THREADS>(to + shape::KEY_ELEMENTS, values, from,
-                                                  a.seq_len - from);
+                                                  a.key_len - from);
     };
-    tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last + 1 - query);
-    tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(d, dout, query, last + 1 - query);
+    tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(q, queries, query, last_query + 1 - query);
+    tile_load_rows<T, shape::QUERIES, WIDTH, N_THREADS>(d, dout, query, last_query + 1 - query);
     load(key, 0);
     copy_async_commit();
     if (DROPS)
@@ -465,7 +503,7 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
             tile_scores<T, M, N, WIDTH>::add(dp, d + (own - query) * shape::STRIDE,
                                              tile + shape::KEY_ELEMENTS);
             attention_see(p, sight, scale, key);
-            dq_scores(p, dp, lse, delta, scale.factor, DROPS ? &mask : NULL, own, key);
+            dq_scores(p, dp, lse, delta, scale.factor, DROPS ? &mask : NULL, sight, key);
             tile_weighted<T, M, N, WIDTH>::add(dq, dp, tile);
         }
         __syncthreads();
@@ -482,11 +520,13 @@ template <typename T> static grad_rows<T> grad_rows_of(const struct kernel_call 
 {
     const struct tensor *in = call->op.in, *out = call->op.out;
 
-    return grad_rows<T>{ cuda_rows<T>(&in[DOUT]),    cuda_rows<T>(&in[Q]),
-                         cuda_rows<T>(&in[K]),       cuda_rows<T>(&in[V]),
-                         cuda_rows<T>(&in[OUT]),     cuda_rows<T>(&out[DQ]),
-                         cuda_rows<T>(&out[DK]),     cuda_rows<T>(&out[DV]),
-                         cuda_rows<float>(&in[LSE]), (float *)call->scratch };
+    return grad_rows<T>{
+        cuda_rows<T>(&in[ATTENTION_GRAD_DOUT]),    cuda_rows<T>(&in[ATTENTION_GRAD_Q]),
+        cuda_rows<T>(&in[ATTENTION_GRAD_K]),       cuda_rows<T>(&in[ATTENTION_GRAD_V]),
+        cuda_rows<T>(&in[ATTENTION_GRAD_OUT]),     cuda_rows<T>(&out[ATTENTION_GRAD_DQ]),
+        cuda_rows<T>(&out[ATTENTION_GRAD_DK]),     cuda_rows<T>(&out[ATTENTION_GRAD_DV]),
+        cuda_rows<float>(&in[ATTENTION_GRAD_LSE]), (float *)call->scratch
+    };
 }
 
 /* Call f(width_of<1>()) for small tiles where there are some (for heads of up to 128) and the device
@@ -506,17 +546,20 @@ template <typename T, int WIDTH, int DROPS>
 static void grad_launch(struct kernels *kernels, const struct kernel_call *call, size_t *shared)
 {
     const struct op_shape *op = &call->op;
-    int64_t n_sequences = op->in[Q].rows / op->attributes.seq_len;
-    int64_t n_pairs = op->in[Q].rows * op->attributes.n_heads;
-    struct attention_args a = attention_args_of(op, BEGIN);
+    int64_t n_sequences = op->in[ATTENTION_GRAD_Q].rows / op->attributes.seq_len;
+    int64_t n_pairs = op->in[ATTENTION_GRAD_Q].rows * op->attributes.n_heads;
+    struct attention_args a = attention_args_of(op, ATTENTION_GRAD_HEAD_OFFSET);
     grad_rows<T> rows = grad_rows_of<T>(call);
 
     a.wide = 1;
-    for (int i = DOUT; i <= OUT; i++)
+    for (int i = ATTENTION_GRAD_DOUT; i <= ATTENTION_GRAD_OUT; i++)
         a.wide =
-            a.wide && attention_is_wide(&op->in[i], i == K || i == V ? a.n_kv_heads : a.n_heads);
-    for (int i = DQ; i <= DV; i++)
-        a.wide = a.wide && attention_is_wide(&op->out[i], i == DQ ? a.n_heads : a.n_kv_heads);
+            a.wide && attention_is_wide(&op->in[i], i == ATTENTION_GRAD_K || i == ATTENTION_GRAD_V
+                                                        ? a.n_kv_heads
+                                                        : a.n_heads);
+    for (int i = ATTENTION_GRAD_DQ; i <= ATTENTION_GRAD_DV; i++)
+        a.wide = a.wide &&
+                 attention_is_wide(&op->out[i], i == ATTENTION_GRAD_DQ ? a.n_heads : a.n_kv_heads);
     attention_launch(kernels, call, shared,
                      cuda_shape_of(ceil_div(n_pairs, DELTA_WARPS), DELTA_WARPS * 32),
                      delta_kernel<T>, a, rows, n_pairs);
@@ -524,7 +567,7 @@ static void grad_launch(struct kernels *kernels, const struct kernel_call *call,
         enum { SMALL = decltype(small)::VALUE };
         typedef dkv_shape<T, WIDTH, SMALL> dkv;
 
-        a.n_tiles = (int)ceil_div(a.seq_len, dkv::KEYS);
+        a.n_tiles = (int)ceil_div(a.key_len, dkv::KEYS);
         attention_launch(kernels, call, shared,
                          cuda_shape_of(n_sequences * a.n_tiles * a.n_kv_heads * dkv::N_PARTS,
                                        dkv::N_THREADS, dkv::SHARED_BYTES),
@@ -546,7 +589,7 @@ static void grad(struct kernels *kernels, const struct kernel_call *call, size_t
 {
     const struct op_attributes *at = &call->op.attributes;
 
-    cuda_with_act(call->op.in[Q].dtype, [&](auto zero) {
+    cuda_with_act(call->op.in[ATTENTION_GRAD_Q].dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
         attention_with_width(&call->op, [&](auto width) {

@@ -220,8 +220,9 @@ size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
         return 0;
     int value_dim = ops_value_dim(op, &op->in[is_grad ? ATTENTION_GRAD_V : ATTENTION_V]);
     if (q->dtype == DTYPE_F32 || a->p > 0 || a->alibi ||
-        tensor_given(&op->in[is_grad ? ATTENTION_GRAD_START : ATTENTION_START]) ||
-        a->head_dim % 8 || a->head_dim > 128 || value_dim % 8 || value_dim > 128)
+        tensor_given(&op->in[is_grad ? ATTENTION_GRAD_FIRST : ATTENTION_FIRST]) ||
+        tensor_given(&op->in[is_grad ? ATTENTION_GRAD_LAST : ATTENTION_LAST]) || a->head_dim % 8 ||
+        a->head_dim > 128 || value_dim % 8 || value_dim > 128)
         return 0;
     size_t rows = (size_t)q->rows * (size_t)a->n_heads * sizeof(float), s = (size_t)a->seq_len;
     size_t group = (size_t)(a->n_heads / a->n_kv_heads);

@@ -281,7 +281,7 @@ static int self_attention(const struct emitter *e, int qkv)
                                  [ATTENTION_V] = heads.v,
                                  [ATTENTION_SAMPLE] = drops ? b->program->ports.samples : 0,
                                  [ATTENTION_HEAD_OFFSET] = numbered ? b->parts.heads : 0,
-                                 [ATTENTION_START] = b->program->ports.starts },
+                                 [ATTENTION_FIRST] = b->program->ports.starts },
                          .out = { [ATTENTION_OUT] = out, [ATTENTION_LSE] = lse } });
     return out;
 }

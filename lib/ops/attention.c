@@ -10,7 +10,7 @@
 static int check_whole_heads(const struct op_shape *op, struct err *err)
 {
     const struct op_info *info = op_info(op->kind);
-    const struct tensor *x = &op->in[0];
+    const struct tensor *x = &op->in[OPS_FIRST];
 
     if (x->cols % op->attributes.head_dim)
         return err_set(err, ERR_FAILED, "%s: %s has %lld columns, wanted a multiple of head_dim %d",
@@ -135,18 +135,36 @@ static int spread_heads(const struct spread_query *q, const struct spread_form *
 }
 
 /*
- * Pairs (query, key) that causal attention looks at, over all sequences and heads. Where documents
- * begin is known at run time only: this counts none.
+ * Pairs (query, key) that causal attention looks at, over all sequences and heads. Ranges of keys are
+ * known at run time only: this counts no documents, and queries that are a part of their sequence
+ * as if they were spread evenly over it.
  */
-static double causal_pairs(const struct op_shape *op)
+static double causal_pairs(const struct op_shape *op, const struct tensor *queries,
+                           const struct tensor *keys)
 {
-    double tokens = (double)op->in[0].rows;
-    double seq_len = op->attributes.seq_len, window = op->attributes.window;
+    double key_len = ops_key_len(op, queries, keys), window = op->attributes.window;
 
-    if (window < 1 || window > seq_len)
-        window = seq_len;
-    /* The first `window` queries see one more each, all others as many. */
-    return tokens * (window - window * (window - 1) / (2 * seq_len)) * op->attributes.n_heads;
+    if (window < 1 || window > key_len)
+        window = key_len;
+    /* The first `window` positions see one more each, all others as many. */
+    return (double)queries->rows * (window - window * (window - 1) / (2 * key_len)) *
+           op->attributes.n_heads;
+}
+
+/* Keys of as many sequences as there are of queries; without last, one for each query. */
+static int check_keys(const struct op_shape *op, int q, int k, int last, struct err *err)
+{
+    const char *name = op_name(op->kind);
+    int64_t n_sequences = op->in[q].rows / op->attributes.seq_len;
+
+    if (op->in[k].rows % n_sequences)
+        return err_set(err, ERR_FAILED, "%s: k has %lld rows, wanted a multiple of %lld sequences",
+                       name, (long long)op->in[k].rows, (long long)n_sequences);
+    if (op->in[k].rows != op->in[q].rows && !tensor_given(&op->in[last]))
+        return err_set(err, ERR_FAILED,
+                       "%s: last is missing, wanted where k has %lld rows and q %lld", name,
+                       (long long)op->in[k].rows, (long long)op->in[q].rows);
+    return 0;
 }
 
 static int attention_check_attributes(const struct op_shape *op, struct err *err)
@@ -156,13 +174,16 @@ static int attention_check_attributes(const struct op_shape *op, struct err *err
 
 static int attention_check(const struct op_shape *op, struct err *err)
 {
+    if (check_keys(op, ATTENTION_Q, ATTENTION_K, ATTENTION_LAST, err))
+        return -1;
     return check_sample(op, &op->in[ATTENTION_SAMPLE], err);
 }
 
 static int attention_spread(const struct spread_query *q)
 {
     static const struct spread_form form = { IN(ATTENTION_Q) | IN(ATTENTION_K) | IN(ATTENTION_V),
-                                             IN(ATTENTION_SAMPLE) | IN(ATTENTION_START),
+                                             IN(ATTENTION_SAMPLE) | IN(ATTENTION_FIRST) |
+                                                 IN(ATTENTION_LAST),
                                              MAY_ROWS | MAY_COLS };
     int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_SAMPLE);
 
@@ -171,7 +192,7 @@ static int attention_spread(const struct spread_query *q)
 
 static double attention_flops(const struct op_shape *op)
 {
-    return 2 * causal_pairs(op) *
+    return 2 * causal_pairs(op, &op->in[ATTENTION_Q], &op->in[ATTENTION_K]) *
            (op->attributes.head_dim + ops_value_dim(op, &op->in[ATTENTION_V]));
 }
 
@@ -193,7 +214,8 @@ static void attention_backward(struct backward *b, const struct op_node *op)
                                        [ATTENTION_GRAD_LSE] = op->out[ATTENTION_LSE],
                                        [ATTENTION_GRAD_SAMPLE] = op->in[ATTENTION_SAMPLE],
                                        [ATTENTION_GRAD_HEAD_OFFSET] = op->in[ATTENTION_HEAD_OFFSET],
-                                       [ATTENTION_GRAD_START] = op->in[ATTENTION_START] },
+                                       [ATTENTION_GRAD_FIRST] = op->in[ATTENTION_FIRST],
+                                       [ATTENTION_GRAD_LAST] = op->in[ATTENTION_LAST] },
                                .out = { [ATTENTION_GRAD_DQ] = dqkv[0],
                                         [ATTENTION_GRAD_DK] = dqkv[1],
                                         [ATTENTION_GRAD_DV] = dqkv[2] } });
@@ -203,14 +225,15 @@ static void attention_backward(struct backward *b, const struct op_node *op)
 static const struct op_info attention = {
     .name = "attention",
     .family = FAMILY_ATTENTION,
-    .n_inputs = 6,
+    .n_inputs = 7,
     .inputs = {
         [ATTENTION_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_V] = { "v", DIM_T, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_K] = { "k", DIM_U, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_V] = { "v", DIM_U, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
         [ATTENTION_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
-        [ATTENTION_START] = { "start", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [ATTENTION_FIRST] = { "first", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [ATTENTION_LAST] = { "last", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 2,
     .outputs = {
@@ -233,6 +256,8 @@ static int attention_grad_check_attributes(const struct op_shape *op, struct err
 
 static int attention_grad_check(const struct op_shape *op, struct err *err)
 {
+    if (check_keys(op, ATTENTION_GRAD_Q, ATTENTION_GRAD_K, ATTENTION_GRAD_LAST, err))
+        return -1;
     return check_sample(op, &op->in[ATTENTION_GRAD_SAMPLE], err);
 }
 
@@ -241,7 +266,8 @@ static int attention_grad_spread(const struct spread_query *q)
     static const struct spread_form form = { IN(ATTENTION_GRAD_DOUT) | IN(ATTENTION_GRAD_Q) |
                                                  IN(ATTENTION_GRAD_K) | IN(ATTENTION_GRAD_V) |
                                                  IN(ATTENTION_GRAD_OUT) | IN(ATTENTION_GRAD_LSE),
-                                             IN(ATTENTION_GRAD_SAMPLE) | IN(ATTENTION_GRAD_START),
+                                             IN(ATTENTION_GRAD_SAMPLE) | IN(ATTENTION_GRAD_FIRST) |
+                                                 IN(ATTENTION_GRAD_LAST),
                                              MAY_ROWS | MAY_COLS };
     int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_GRAD_SAMPLE);
 
@@ -251,31 +277,32 @@ static int attention_grad_spread(const struct spread_query *q)
 /* Scores, and gradients of queries and keys; probabilities', and values' gradients. */
 static double attention_grad_flops(const struct op_shape *op)
 {
-    return 2 * causal_pairs(op) *
+    return 2 * causal_pairs(op, &op->in[ATTENTION_GRAD_Q], &op->in[ATTENTION_GRAD_K]) *
            (3 * op->attributes.head_dim + 2 * ops_value_dim(op, &op->in[ATTENTION_GRAD_V]));
 }
 
 static const struct op_info attention_grad = {
     .name = "attention_grad",
     .family = FAMILY_ATTENTION,
-    .n_inputs = 9,
+    .n_inputs = 10,
     .inputs = {
         [ATTENTION_GRAD_DOUT] = { "dout", DIM_T, DIM_HV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_Q] = { "q", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_K] = { "k", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_V] = { "v", DIM_T, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_K] = { "k", DIM_U, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_V] = { "v", DIM_U, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_OUT] = { "out", DIM_T, DIM_HV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_LSE] = { "lse", DIM_T, DIM_H, TYPE_F32, OPERAND_PLAIN },
         [ATTENTION_GRAD_SAMPLE] = { "sample", DIM_SEQUENCES, DIM_ONE, TYPE_I64, OPERAND_OPTIONAL },
         [ATTENTION_GRAD_HEAD_OFFSET] = { "head_offset", DIM_ONE, DIM_ONE, TYPE_I32,
                                          OPERAND_OPTIONAL },
-        [ATTENTION_GRAD_START] = { "start", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [ATTENTION_GRAD_FIRST] = { "first", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [ATTENTION_GRAD_LAST] = { "last", DIM_T, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 3,
     .outputs = {
         [ATTENTION_GRAD_DQ] = { "dq", DIM_T, DIM_HE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_DK] = { "dk", DIM_T, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
-        [ATTENTION_GRAD_DV] = { "dv", DIM_T, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_DK] = { "dk", DIM_U, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
+        [ATTENTION_GRAD_DV] = { "dv", DIM_U, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
     },
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
     .check_attributes = attention_grad_check_attributes,

@@ -17,6 +17,7 @@
  */
 enum dim {
     DIM_T, /* tokens; a multiple of seq_len where that is used */
+    DIM_U, /* rows of keys, of as many sequences */
     DIM_D,
     DIM_K,
     DIM_N,

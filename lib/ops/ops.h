@@ -6,7 +6,7 @@
  * Pure: no memory is touched, no device known.
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
- * other), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
+ * other), U rows of keys (as many sequences), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
  * heads, e head_dim, v the columns of a value head (e but in multi-head latent attention), c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
  * dtype (fp32, bf16 or fp16). "res" is the dtype of the residual stream and of its gradient: fp32,
  * or, where act is bf16, bf16. An op computes in fp32 what it writes of them, rounds it to nearest
@@ -52,22 +52,28 @@
  *                         rmsnorm of each q head with wq, of each k head with wk
  *   head_norm_grad      dout[T x (h + g) e], qk, wq, wk, rstd
  *                       -> dqk[T x (h + g) e], dwq?[1 x e] +=, dwk? +=
- *   attention           q[T x he] act, k[T x ge] act, v[T x gv] act, sample?[S x 1] i64,
- *                       head_offset?[1 x 1] i32, start?[T x 1] i32
+ *   attention           q[T x he] act, k[U x ge] act, v[U x gv] act, sample?[S x 1] i64,
+ *                       head_offset?[1 x 1] i32, first?[T x 1] i32, last?[T x 1] i32
  *                       -> out[T x hv] act, lse[T x h] fp32
- *                         causal within each sequence of seq_len rows; head i reads kv head i /
- *                         (h/g); scores scaled by `scale`; never stored; lse = log sum exp of
- *                         scores; dropout on probabilities where p > 0.
- *                         `window` > 0: query i sees keys j with i - window < j alone (Beltagy et
- *                         al. 2020). start: nor those before row start[i] of its sequence, where
- *                         the query's document begins; start[i] <= i, and no row's is below the
- *                         row's before it.
- *                         `alibi` > 0: slope * (j - i) is added to scaled scores, with the slope
- *                         that the head has among `alibi` heads of all ranks (Press et al. 2022;
- *                         ops_alibi_slope). head_offset: the number of the first head, where the
- *                         rank has a part of them: wanted for dropout and alibi
- *   attention_grad      dout[T x hv], q, k, v, out, lse, sample?, head_offset?, start?
- *                       -> dq[T x he] act, dk[T x ge] act, dv[T x gv] act
+ *                         within each sequence, of seq_len queries and U / S keys; head i reads kv
+ *                         head i / (h/g); scores scaled by `scale`; never stored; lse = log sum exp
+ *                         of scores; dropout on probabilities where p > 0.
+ *                         The query of row i sees the keys first[i] .. last[i] of its sequence,
+ *                         last[i] being its own position. Without last it is the row's number in
+ *                         the sequence (causal attention; U = T then), without first 0. Where
+ *                         documents begin, and queries that are a part of their sequence in
+ *                         whatever order of chunks, are so data. Neither first nor last decreases
+ *                         from row to row of a sequence; -1 <= last < U / S. A query with first >
+ *                         last sees no key: its out is 0, its lse +infinity, so that exp(score -
+ *                         lse) is 0.
+ *                         `window` > 0: nor keys at or before last[i] - window (Beltagy et al.
+ *                         2020); an attribute since costs and cuDNN's plans depend on it.
+ *                         `alibi` > 0: slope * (j - last[i]) is added to the scaled score of key j,
+ *                         with the slope that the head has among `alibi` heads of all ranks (Press
+ *                         et al. 2022; ops_alibi_slope). head_offset: the number of the first head,
+ *                         where the rank has a part of them: wanted for dropout and alibi
+ *   attention_grad      dout[T x hv], q, k, v, out, lse, sample?, head_offset?, first?, last?
+ *                       -> dq[T x he] act, dk[U x ge] act, dv[U x gv] act
  *   attention_cached    q[T x he] act, k[T x ge] act, v[T x gv] act, position[T x 1] i32,
  *                       keys~[S L x ge] act, values~[S L x gv] act, head_offset?[1 x 1] i32,
  *                       segment?[T x 1] i32,
@@ -372,10 +378,11 @@ enum normalize_rows_grad_in { NORMALIZE_ROWS_GRAD_DY, NORMALIZE_ROWS_GRAD_W,
     NORMALIZE_ROWS_GRAD_NORM };
 enum normalize_rows_grad_out { NORMALIZE_ROWS_GRAD_DW };
 enum attention_in { ATTENTION_Q, ATTENTION_K, ATTENTION_V, ATTENTION_SAMPLE, ATTENTION_HEAD_OFFSET,
-    ATTENTION_START };
+    ATTENTION_FIRST, ATTENTION_LAST };
 enum attention_out { ATTENTION_OUT, ATTENTION_LSE };
 enum attention_grad_in { ATTENTION_GRAD_DOUT, ATTENTION_GRAD_Q, ATTENTION_GRAD_K,
-    ATTENTION_GRAD_V, ATTENTION_GRAD_OUT, ATTENTION_GRAD_LSE, ATTENTION_GRAD_SAMPLE, ATTENTION_GRAD_HEAD_OFFSET, ATTENTION_GRAD_START };
+    ATTENTION_GRAD_V, ATTENTION_GRAD_OUT, ATTENTION_GRAD_LSE, ATTENTION_GRAD_SAMPLE,
+    ATTENTION_GRAD_HEAD_OFFSET, ATTENTION_GRAD_FIRST, ATTENTION_GRAD_LAST };
 enum attention_grad_out { ATTENTION_GRAD_DQ, ATTENTION_GRAD_DK, ATTENTION_GRAD_DV };
 enum attention_cached_in { ATTENTION_CACHED_Q, ATTENTION_CACHED_K, ATTENTION_CACHED_V,
     ATTENTION_CACHED_POSITION, ATTENTION_CACHED_KEYS,
@@ -485,12 +492,12 @@ enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, AXIS_REPLICA, N_AX
 /* What an op is told besides its operands; zero where it means nothing to the kind. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
-    int seq_len;    /* rows of one sequence */
+    int seq_len;    /* rows of one sequence; of an attention: of its queries */
     int cache_len;  /* L of attention_cached: positions of a sequence, or rows of all */
     int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
     int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
     int group;      /* gather_heads: neighbours that share a kv head */
-    int window;     /* attentions: keys that a query sees, its own among them; 0: all before it */
+    int window;     /* attentions: keys that a query sees at most, up to its own; 0: any number */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     int normalize;  /* router: weights are of the chosen experts' softmax */
     double balance; /* router_grad: coefficient of the balance in the loss */
@@ -545,6 +552,13 @@ int op_check(const struct op_shape *op, struct err *err);
 static inline int ops_value_dim(const struct op_shape *op, const struct tensor *values)
 {
     return (int)(values->cols / op->attributes.n_kv_heads);
+}
+
+/* Keys of a sequence, from an attention's queries and keys. */
+static inline int ops_key_len(const struct op_shape *op, const struct tensor *queries,
+                              const struct tensor *keys)
+{
+    return (int)(keys->rows / (queries->rows / op->attributes.seq_len));
 }
 
 /* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */

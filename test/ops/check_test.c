@@ -218,6 +218,14 @@ static void test_messages(void **state)
             "attention: q has 13 rows, wanted a multiple of seq_len 6");
     text_is("attention 12x8 fp32, 12x4 fp32, 12x4 fp32 : 12x8 fp32, 12x4 fp32",
             "attention: sample is missing, wanted where p is 0.1");
+    text_is("attention 12x8 fp32, 20x4 fp32, 20x4 fp32, 2x1 i64 : 12x8 fp32, 12x4 fp32",
+            "attention: last is missing, wanted where k has 20 rows and q 12");
+    text_is("attention 12x8 fp32, 21x4 fp32, 21x4 fp32, 2x1 i64, -, -, 12x1 i32 : "
+            "12x8 fp32, 12x4 fp32",
+            "attention: k has 21 rows, wanted a multiple of 2 sequences");
+    text_is("attention 12x8 fp32, 20x4 fp32, 18x4 fp32, 2x1 i64, -, -, 12x1 i32 : "
+            "12x8 fp32, 12x4 fp32",
+            "attention: v is [18 x 4], wanted [20 x *]");
     text_is("cast 2x2 fp32 : 2x2 fp32", "cast: y is fp32, wanted another dtype than x");
     text_is("all_gather 1x6 fp32 : 1x20 fp32",
             "all_gather: full has 20 columns, wanted a multiple of 6");
@@ -256,6 +264,10 @@ static void test_other_forms(void **state)
         "head_norm_grad 12x12 bf16, 12x12 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 : 12x12 bf16, -, -",
         "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, -, 12x1 i32 : 12x8 bf16, 12x4 fp32",
         "attention 12x8 bf16, 12x4 bf16, 12x10 bf16, 2x1 i64 : 12x20 bf16, 12x4 fp32",
+        ("attention 12x8 bf16, 20x4 bf16, 20x4 bf16, 2x1 i64, -, -, 12x1 i32 "
+         ": 12x8 bf16, 12x4 fp32"),
+        ("attention_grad 12x8 bf16, 12x8 bf16, 20x4 bf16, 20x4 bf16, 12x8 bf16, 12x4 fp32, "
+         "2x1 i64, -, 12x1 i32, 12x1 i32 : 12x8 bf16, 20x4 bf16, 20x4 bf16"),
         ("attention_grad 12x20 bf16, 12x8 bf16, 12x4 bf16, 12x10 bf16, 12x20 bf16, 12x4 fp32, "
          "2x1 i64 : 12x8 bf16, 12x4 bf16, 12x10 bf16"),
         ("attention_cached 12x8 bf16, 12x4 bf16, 12x6 bf16, 12x1 i32, 18x4 bf16, 18x6 bf16 "

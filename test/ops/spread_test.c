@@ -38,10 +38,10 @@ static const struct rule rules[] = {
     { OP_NORMALIZE_ROWS, "s", "ss" }, { OP_NORMALIZE_ROWS, "r", "rr" },
     { OP_NORMALIZE_ROWS_GRAD, "sss", "s" }, { OP_NORMALIZE_ROWS_GRAD, "rrr", "r" },
     { OP_NORMALIZE_ROWS_GRAD, "pss", "p" },
-    { OP_ATTENTION, "ssssss", "ss" }, { OP_ATTENTION, "rrrrsr", "rr" },
-    { OP_ATTENTION, "cccscs", "cc" },
-    { OP_ATTENTION_GRAD, "sssssssss", "sss" }, { OP_ATTENTION_GRAD, "rrrrrrrsr", "rrr" },
-    { OP_ATTENTION_GRAD, "ccccccscs", "ccc" },
+    { OP_ATTENTION, "sssssss", "ss" }, { OP_ATTENTION, "rrrrsrr", "rr" },
+    { OP_ATTENTION, "cccscss", "cc" },
+    { OP_ATTENTION_GRAD, "ssssssssss", "sss" }, { OP_ATTENTION_GRAD, "rrrrrrrsrr", "rrr" },
+    { OP_ATTENTION_GRAD, "ccccccscss", "ccc" },
     { OP_ATTENTION_CACHED, "sssssssss", "s" }, { OP_ATTENTION_CACHED, "cccscccss", "c" },
     { OP_SWIGLU, "s", "s" }, { OP_SWIGLU, "r", "r" }, { OP_SWIGLU, "c", "c" },
     { OP_SWIGLU_GRAD, "ss", "s" }, { OP_SWIGLU_GRAD, "rr", "r" }, { OP_SWIGLU_GRAD, "cc", "c" },
@@ -247,13 +247,15 @@ static void test_parts(void **state)
     expect(attention, 0, "cccs", NULL, "attention: heads are split(cols), wanted head_offset");
     expect("attention 12x8 fp32, 12x4 fp32, 12x4 fp32 : 12x8 fp32, 12x4 fp32", 0, "ccc", "cc",
            NULL);
-    expect(op_texts[OP_ATTENTION], 0, "cccsss", NULL,
+    expect(op_texts[OP_ATTENTION], 0, "cccssss", NULL,
            "attention: head_offset is same, wanted split(cols)");
-    expect(op_texts[OP_ATTENTION], 0, "sssscs", NULL,
+    expect(op_texts[OP_ATTENTION], 0, "sssscss", NULL,
            "attention: head_offset is split(cols), wanted same");
-    expect(op_texts[OP_ATTENTION], 0, "rrrrss", NULL,
-           "attention: start is same, wanted split(rows)");
-    expect(op_texts[OP_ATTENTION], 0, "ccsscs", NULL, "attention: v is same, wanted split(cols)");
+    expect(op_texts[OP_ATTENTION], 0, "rrrrssr", NULL,
+           "attention: first is same, wanted split(rows)");
+    expect(op_texts[OP_ATTENTION], 0, "rrrrsrs", NULL,
+           "attention: last is same, wanted split(rows)");
+    expect(op_texts[OP_ATTENTION], 0, "ccsscss", NULL, "attention: v is same, wanted split(cols)");
     expect(op_texts[OP_NORMALIZE_ROWS_GRAD], 0, "css", NULL,
            "normalize_rows_grad: dy is split(cols), wanted same, split(rows) or partial");
     expect("attention_grad 12x8 fp32, 12x8 fp32, 12x4 fp32, 12x4 fp32, 12x8 fp32, 12x4 fp32, "

@@ -150,7 +150,8 @@ void op_case_attention(struct op_case *c, int64_t rows, enum dtype act)
     op_case_attention_values(c, rows, act, c->op.attributes.head_dim);
 }
 
-void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, int value_dim)
+static void attention_operands(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act,
+                               int value_dim)
 {
     const struct op_attributes *a = &c->op.attributes;
     int64_t out_cols = (int64_t)a->n_heads * value_dim;
@@ -160,9 +161,11 @@ void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, i
     int is_grad = c->op.kind == OP_ATTENTION_GRAD;
 
     for (int i = 0; i < 3; i++) {
-        op_case_input(c, is_grad + i, rows, cols[i], act, 1);
+        int64_t n = i ? key_rows : rows;
+
+        op_case_input(c, is_grad + i, n, cols[i], act, 1);
         if (is_grad)
-            op_case_output(c, i, rows, cols[i], act);
+            op_case_output(c, i, n, cols[i], act);
     }
     if (is_grad) {
         op_case_input(c, 0, rows, out_cols, act, 1);
@@ -173,6 +176,16 @@ void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, i
     op_case_output(c, 0, rows, out_cols, act);
     if (c->op.kind == OP_ATTENTION)
         op_case_output(c, 1, rows, a->n_heads, DTYPE_F32);
+}
+
+void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, int value_dim)
+{
+    attention_operands(c, rows, rows, act, value_dim);
+}
+
+void op_case_attention_keys(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act)
+{
+    attention_operands(c, rows, key_rows, act, c->op.attributes.head_dim);
 }
 
 static void free_guarded(const struct tensor *t)

@@ -36,6 +36,8 @@ void op_case_output(struct op_case *c, int i, int64_t rows, int64_t cols, enum d
 void op_case_attention(struct op_case *c, int64_t rows, enum dtype act);
 /* The same, with value heads of another width than head_dim. */
 void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, int value_dim);
+/* The same, with other rows of keys and values than of queries. */
+void op_case_attention_keys(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act);
 
 /* One element as a double, and set from one. */
 double tensor_get(const struct tensor *t, int64_t row, int64_t col);

@@ -55,9 +55,10 @@ const char *const op_texts[] = {
     "rope_grad 12x12 bf16, 12x1 i32, *30x2 fp32 : 12x12 bf16",
     "normalize_rows 20x8 bf16 : 20x8 bf16, 20x1 fp32",
     "normalize_rows_grad 20x8 fp32, 20x8 bf16, 20x1 fp32 : 20x8 fp32",
-    "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, 1x1 i32, 12x1 i32 : 12x8 bf16, 12x4 fp32",
+    "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, 1x1 i32, 12x1 i32, "
+    "12x1 i32 : 12x8 bf16, 12x4 fp32",
     "attention_grad 12x8 bf16, 12x8 bf16, 12x4 bf16, 12x4 bf16, 12x8 bf16, 12x4 fp32, 2x1 i64, "
-    "1x1 i32, 12x1 i32 : 12x8 bf16, 12x4 bf16, 12x4 bf16",
+    "1x1 i32, 12x1 i32, 12x1 i32 : 12x8 bf16, 12x4 bf16, 12x4 bf16",
     "attention_cached 12x8 bf16, 12x4 bf16, 12x4 bf16, 12x1 i32, 9x4 bf16, 9x4 bf16, 1x1 i32, "
     "12x1 i32, *5x3 i32 : 12x8 bf16",
     "swiglu 12x20 bf16 : 12x10 bf16",

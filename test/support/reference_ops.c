@@ -347,7 +347,7 @@ static double attention_kept(const struct op_shape *op, int sample_input, int64_
 }
 
 struct head_at {
-    int64_t start;         /* first row of the sequence */
+    int64_t queries, keys; /* first rows of the sequence */
     int64_t q, kv, v, out; /* first columns: of q; of k; of v; of out */
     int64_t value_dim;
     double slope;
@@ -366,18 +366,25 @@ static double slope_of(const struct op_shape *op, int begin_input, int head)
                           : pow(pow(2, -8.0 / (2 * lower)), 2 * (number - lower) + 1);
 }
 
-/* The first key that the query of a sequence sees. */
-static int64_t first_key(const struct op_shape *op, int start_input, int64_t sequence,
-                         int64_t query)
+/* The keys that the query of a sequence sees; the last is its own position. */
+struct key_range {
+    int64_t first, last;
+};
+
+/* ranges: number of the input `first`, behind which `last` is. */
+static struct key_range key_range(const struct op_shape *op, int ranges, int64_t sequence,
+                                  int64_t query)
 {
     const struct op_attributes *a = &op->attributes;
-    int64_t first = 0;
+    struct key_range range = { 0, query };
 
-    if (tensor_given(&op->in[start_input]))
-        first = int_at(&op->in[start_input], sequence * a->seq_len + query);
-    while (a->window && !(query - a->window < first))
-        first++;
-    return first;
+    if (tensor_given(&op->in[ranges + 1]))
+        range.last = int_at(&op->in[ranges + 1], sequence * a->seq_len + query);
+    if (tensor_given(&op->in[ranges]))
+        range.first = int_at(&op->in[ranges], sequence * a->seq_len + query);
+    while (a->window && !(range.last - a->window < range.first))
+        range.first++;
+    return range;
 }
 
 static struct head_at head_at(const struct op_shape *op, int begin_input, int64_t sequence,
@@ -389,7 +396,8 @@ static struct head_at head_at(const struct op_shape *op, int begin_input, int64_
     int64_t width = v->cols / a->n_kv_heads;
 
     return (struct head_at){ .slope = slope_of(op, begin_input, head),
-                             .start = sequence * a->seq_len,
+                             .queries = sequence * a->seq_len,
+                             .keys = sequence * (v->rows / (op->in[0].rows / a->seq_len)),
                              .q = head * e,
                              .kv = kv * e,
                              .v = kv * width,
@@ -397,15 +405,15 @@ static struct head_at head_at(const struct op_shape *op, int begin_input, int64_
                              .value_dim = width };
 }
 
-/* q: of the op's q and k, which follows it. */
+/* q: of the op's q and k, which follows it. query is a row, key and own are positions. */
 static double score(const struct op_attributes *a, const struct tensor *q, const struct head_at *h,
-                    int64_t query, int64_t key)
+                    int64_t query, int64_t key, int64_t own)
 {
     double sum = 0;
 
     for (int64_t i = 0; i < a->head_dim; i++)
-        sum += *at(&q[0], h->start + query, h->q + i) * *at(&q[1], h->start + key, h->kv + i);
-    return sum * a->scale + h->slope * (double)(key - query);
+        sum += *at(&q[0], h->queries + query, h->q + i) * *at(&q[1], h->keys + key, h->kv + i);
+    return sum * a->scale + h->slope * (double)(key - own);
 }
 
 static void attention_head(const struct op_shape *op, int64_t sequence, int head)
@@ -414,22 +422,22 @@ static void attention_head(const struct op_shape *op, int64_t sequence, int head
     struct head_at h = head_at(op, 4, sequence, head);
 
     for (int64_t query = 0; query < a->seq_len; query++) {
-        int64_t first = first_key(op, 5, sequence, query);
+        struct key_range r = key_range(op, ATTENTION_FIRST, sequence, query);
         double top = -INFINITY, sum = 0, lse;
 
-        for (int64_t key = first; key <= query; key++)
-            top = fmax(top, score(a, &op->in[0], &h, query, key));
-        for (int64_t key = first; key <= query; key++)
-            sum += exp(score(a, &op->in[0], &h, query, key) - top);
-        lse = OUT(1, h.start + query, head) = top + log(sum);
+        for (int64_t key = r.first; key <= r.last; key++)
+            top = fmax(top, score(a, &op->in[0], &h, query, key, r.last));
+        for (int64_t key = r.first; key <= r.last; key++)
+            sum += exp(score(a, &op->in[0], &h, query, key, r.last) - top);
+        lse = OUT(1, h.queries + query, head) = sum > 0 ? top + log(sum) : INFINITY;
         for (int64_t i = 0; i < h.value_dim; i++)
-            OUT(0, h.start + query, h.out + i) = 0;
-        for (int64_t key = first; key <= query; key++) {
-            double p = exp(score(a, &op->in[0], &h, query, key) - lse);
+            OUT(0, h.queries + query, h.out + i) = 0;
+        for (int64_t key = r.first; key <= r.last; key++) {
+            double p = exp(score(a, &op->in[0], &h, query, key, r.last) - lse);
 
-            p *= attention_kept(op, 3, sequence, head, query, key);
+            p *= attention_kept(op, 3, sequence, head, r.last, key);
             for (int64_t i = 0; i < h.value_dim; i++)
-                OUT(0, h.start + query, h.out + i) += p * IN(2, h.start + key, h.v + i);
+                OUT(0, h.queries + query, h.out + i) += p * IN(2, h.keys + key, h.v + i);
         }
     }
 }
@@ -439,11 +447,13 @@ static void attention_grad_head(const struct op_shape *op, int64_t sequence, int
     const struct op_attributes *a = &op->attributes;
     struct head_at h = head_at(op, 7, sequence, head);
 
-    for (int64_t query = 0; query < a->seq_len; query++)
-        for (int64_t key = first_key(op, 8, sequence, query); key <= query; key++) {
-            int64_t q = h.start + query, k = h.start + key;
-            double p = exp(score(a, &op->in[1], &h, query, key) - IN(5, q, head));
-            double m = attention_kept(op, 6, sequence, head, query, key), dp = 0, delta = 0, ds;
+    for (int64_t query = 0; query < a->seq_len; query++) {
+        struct key_range r = key_range(op, ATTENTION_GRAD_FIRST, sequence, query);
+
+        for (int64_t key = r.first; key <= r.last; key++) {
+            int64_t q = h.queries + query, k = h.keys + key;
+            double p = exp(score(a, &op->in[1], &h, query, key, r.last) - IN(5, q, head));
+            double m = attention_kept(op, 6, sequence, head, r.last, key), dp = 0, delta = 0, ds;
 
             for (int64_t i = 0; i < h.value_dim; i++) {
                 dp += IN(0, q, h.out + i) * IN(3, k, h.v + i);
@@ -457,6 +467,7 @@ static void attention_grad_head(const struct op_shape *op, int64_t sequence, int
             for (int64_t i = 0; i < h.value_dim; i++)
                 OUT(2, k, h.v + i) += p * m * IN(0, q, h.out + i);
         }
+    }
 }
 
 static void attention(const struct op_shape *op)

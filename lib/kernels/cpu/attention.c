@@ -1,8 +1,8 @@
 /*
- * attention.c - causal attention in tiles
+ * attention.c - attention to ranges of keys, in tiles
  *
  * A tile of work is one block of BLOCK queries of up to WALK_QUERIES heads that read the same kv
- * head, and walks the key blocks that it sees, up to its own (attention_walk_impl.h). Bound by the
+ * head, and walks the key blocks that it sees (attention_walk_impl.h). Bound by the
  * two products.
  */
 #include "kernels/cpu/attention_walk_impl.h"
@@ -15,7 +15,8 @@ struct attention {
     int value_dim;
     int group;        /* query heads of one kv head */
     int n_head_tiles; /* in all */
-    int n_blocks;     /* of a sequence */
+    int n_blocks;     /* of a sequence's queries */
+    int key_len;      /* of a sequence */
 };
 
 /* Store output and log of the sums. q: the queries, of whatever head. */
@@ -29,7 +30,8 @@ CPU_INLINE void finish_head(const struct attention *a, const struct query_block 
                          .n_cols = a->value_dim };
 
     for (int64_t r = 0; r < q->n_rows; r++)
-        float_row_mut(&a->op->out[ATTENTION_LSE], q->row + r)[head] = b->max[r] + logf(b->sum[r]);
+        float_row_mut(&a->op->out[ATTENTION_LSE], q->row + r)[head] =
+            b->sum[r] > 0 ? b->max[r] + logf(b->sum[r]) : INFINITY;
     query_block_divide(b, a->width);
     store_tile(&out, b->out, a->width, 1.0f);
 }
@@ -64,9 +66,9 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
     int head_tile = (int)(tile % a->n_head_tiles), kv_head = head_tile / tiles_a_group;
     int head = kv_head * a->group + head_tile % tiles_a_group * WALK_QUERIES;
     int n_heads = min_int(WALK_QUERIES, (kv_head + 1) * a->group - head);
-    int64_t start = sequence * at->seq_len, query = block * BLOCK;
+    int64_t keys_row = sequence * a->key_len, query = block * BLOCK;
     struct piece q = { .tensor = &a->op->in[ATTENTION_Q],
-                       .row = start + query,
+                       .row = sequence * at->seq_len + query,
                        .n_rows = min_i64(BLOCK, at->seq_len - query),
                        .n_cols = at->head_dim };
     struct walk w;
@@ -74,7 +76,8 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
     struct sight sight;
 
     walk_init(&w, a->code, a->width, a->scratch + (size_t)thread * walk_floats(a->width));
-    sight_of(&sight, a->op, ATTENTION_START, sequence, query);
+    sight_of(&sight, a->op, ATTENTION_FIRST, sequence, query);
+    CHECK(sight.last < a->key_len);
     for (int h = 0; h < n_heads; h++) {
         struct query_block *b = &w.blocks[h];
         float slope = slope_of(a->op, ATTENTION_HEAD_OFFSET, head + h);
@@ -88,9 +91,9 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
         masks[h] = mask_of(a->op, ATTENTION_SAMPLE, sequence, head + h);
     }
     for (int64_t key = sight.least; key <= sight.last; key += BLOCK) {
-        load_keys_and_values(a, &w, start + key, min_i64(BLOCK, sight.last + 1 - key), kv_head);
+        load_keys_and_values(a, &w, keys_row + key, min_i64(BLOCK, sight.last + 1 - key), kv_head);
         for (int h = 0; h < n_heads; h++)
-            query_block_attend(&w.blocks[h], &w, key, &masks[h], query);
+            query_block_attend(&w.blocks[h], &w, key, &masks[h]);
     }
     for (int h = 0; h < n_heads; h++)
         finish_head(a, &w.blocks[h], head + h, &q);
@@ -107,14 +110,16 @@ static size_t attention_scratch_bytes(struct kernels *kernels, const struct op_s
 static void attention_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_attributes *at = &call->op.attributes;
-    struct attention a = { .op = &call->op,
-                           .code =
-                               attention_tile_code(cpu_of(kernels), call->op.in[ATTENTION_Q].dtype),
-                           .scratch = call->scratch,
-                           .width = tile_width(&call->op, &call->op.in[ATTENTION_V]),
-                           .value_dim = ops_value_dim(&call->op, &call->op.in[ATTENTION_V]),
-                           .group = at->n_heads / at->n_kv_heads,
-                           .n_blocks = (int)ceil_div(at->seq_len, BLOCK) };
+    struct attention a = {
+        .op = &call->op,
+        .code = attention_tile_code(cpu_of(kernels), call->op.in[ATTENTION_Q].dtype),
+        .scratch = call->scratch,
+        .width = tile_width(&call->op, &call->op.in[ATTENTION_V]),
+        .value_dim = ops_value_dim(&call->op, &call->op.in[ATTENTION_V]),
+        .group = at->n_heads / at->n_kv_heads,
+        .n_blocks = (int)ceil_div(at->seq_len, BLOCK),
+        .key_len = ops_key_len(&call->op, &call->op.in[ATTENTION_Q], &call->op.in[ATTENTION_K])
+    };
 
     (void)first;
     a.n_head_tiles = at->n_kv_heads * (int)ceil_div(a.group, WALK_QUERIES);

@@ -223,7 +223,7 @@ CPU_INLINE void attend_pairs(const struct cached *c, struct walk *w, const struc
         w->code->transpose(w->keys, w->tile, w->width);
         load_cached(c, ATTENTION_CACHED_VALUES, w->values, span->segment, key, n, kv_head);
         for (int i = 0; i < n_packs; i++)
-            query_block_attend(&w->blocks[i], w, key, NULL, 0);
+            query_block_attend(&w->blocks[i], w, key, NULL);
     }
     for (int i = 0; i < n_packs; i++)
         store_pack(c, &w->blocks[i], &packs[i], span, kv_head);

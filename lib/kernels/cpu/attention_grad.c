@@ -1,5 +1,5 @@
 /*
- * attention_grad.c - the backward of causal attention (Dao et al. 2022, algorithm 4)
+ * attention_grad.c - the backward of attention (Dao et al. 2022, algorithm 4)
  *
  * A tile of work is one kv head of one sequence. It keeps fp32 copies of its keys and values, and
  * the gradients of both, in its thread's scratch, and walks its query heads, their query blocks and
@@ -15,7 +15,7 @@ struct attention_grad {
     size_t thread_floats;
     int64_t width;
     int value_dim;
-    int64_t n_blocks;
+    int64_t key_len, n_blocks; /* of a sequence's keys */
 };
 
 struct grad_scratch {
@@ -52,9 +52,9 @@ static void carve_grad(struct grad_scratch *s, const struct attention_grad *a, i
 }
 
 /* Scores in p and dout v' in dp become probabilities (with dropout: those kept) and ds. */
-CPU_INLINE void grad_row(struct grad_scratch *s, int64_t r, int64_t n_valid,
-                         const struct mask *mask, int64_t query, int64_t key)
+CPU_INLINE void grad_row(struct grad_scratch *s, int64_t r, const struct mask *mask, int64_t key)
 {
+    int64_t query = s->sight.own[r], n_valid = query - key + 1;
     float *p = s->p + r * BLOCK, *dp = s->dp + r * BLOCK;
     float lse = s->lse[r], delta = s->delta[r];
     float kept[BLOCK];
@@ -76,8 +76,17 @@ CPU_INLINE void grad_row(struct grad_scratch *s, int64_t r, int64_t n_valid,
     }
 }
 
+/* Whether no row sees a key beyond the one that has its number in the block. */
+CPU_INLINE int is_lower(const struct sight *s, int64_t n_queries, int64_t key)
+{
+    for (int64_t r = 0; r < n_queries; r++)
+        if (s->own[r] > key + r)
+            return 0;
+    return 1;
+}
+
 CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *s,
-                           const struct mask *mask, int64_t n_queries, int64_t query, int64_t key)
+                           const struct mask *mask, int64_t n_queries, int64_t key)
 {
     int64_t width = a->width, at = key * width; /* of the key block's tile */
     struct product scores = { .c = s->p,
@@ -90,7 +99,7 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                               .n = BLOCK,
                               .k = width };
     struct product dscores, dvalues, dkeys, dq;
-    int diagonal = query == key;
+    int diagonal = is_lower(&s->sight, n_queries, key);
     int is_plain = key >= s->sight.most && !(s->slope > 0);
 
     scores.part = diagonal ? PART_C_LOWER : PART_ALL;
@@ -103,7 +112,7 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
     for (int64_t r = 0; r < n_queries && !is_plain; r++)
         score_row(s->p + r * BLOCK, s->slope, &s->sight, r, key);
     for (int64_t r = 0; r < n_queries; r++)
-        grad_row(s, r, query + r - key + 1, mask, query + r, key);
+        grad_row(s, r, mask, key);
     for (int64_t r = n_queries; r < BLOCK; r++) {
         memset(s->p + r * BLOCK, 0, BLOCK * sizeof(float));
         memset(s->dp + r * BLOCK, 0, BLOCK * sizeof(float));
@@ -176,20 +185,21 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
     piece.n_cols = at->head_dim;
     load_tile(s->q, a->width, &piece, (float)at->scale);
     memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
-    sight_of(&s->sight, a->op, ATTENTION_GRAD_START, sequence, query);
+    sight_of(&s->sight, a->op, ATTENTION_GRAD_FIRST, sequence, query);
+    CHECK(s->sight.last < a->key_len);
     s->slope = slope_of(a->op, ATTENTION_GRAD_HEAD_OFFSET, head);
-    for (int64_t key = s->sight.least; key <= query; key += BLOCK)
-        grad_block(a, s, &mask, piece.n_rows, query, key);
+    for (int64_t key = s->sight.least; key <= s->sight.last; key += BLOCK)
+        grad_block(a, s, &mask, piece.n_rows, key);
     piece.tensor = &a->op->out[ATTENTION_GRAD_DQ];
     store_tile(&piece, s->dq, a->width, (float)at->scale);
 }
 
 /* The block of keys, and of values, that begins there. */
-static inline void at_keys(struct piece *k, struct piece *v, const struct op_attributes *at,
-                           int64_t sequence, int64_t key)
+static inline void at_keys(struct piece *k, struct piece *v, int64_t key_len, int64_t sequence,
+                           int64_t key)
 {
-    k->row = v->row = sequence * at->seq_len + key;
-    k->n_rows = v->n_rows = min_i64(BLOCK, at->seq_len - key);
+    k->row = v->row = sequence * key_len + key;
+    k->n_rows = v->n_rows = min_i64(BLOCK, key_len - key);
 }
 
 CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread)
@@ -207,8 +217,8 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     struct grad_scratch s;
 
     carve_grad(&s, a, thread);
-    for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
-        at_keys(&k, &v, at, sequence, key);
+    for (int64_t key = 0; key < a->key_len; key += BLOCK) {
+        at_keys(&k, &v, a->key_len, sequence, key);
         load_tile(s.dq, width, &v, 1.0f);
         a->code->transpose(s.values_t + key * width, s.dq, width);
         load_tile(s.keys + key * width, width, &k, 1.0f);
@@ -221,8 +231,8 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
             grad_queries(a, &s, sequence, head, query);
     k.tensor = &a->op->out[ATTENTION_GRAD_DK];
     v.tensor = &a->op->out[ATTENTION_GRAD_DV];
-    for (int64_t key = 0; key < at->seq_len; key += BLOCK) {
-        at_keys(&k, &v, at, sequence, key);
+    for (int64_t key = 0; key < a->key_len; key += BLOCK) {
+        at_keys(&k, &v, a->key_len, sequence, key);
         store_tile(&k, s.dkeys + key * width, width, 1.0f);
         store_tile(&v, s.dvalues + key * width, width, 1.0f);
     }
@@ -231,10 +241,15 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
 CPU_VARIANTS(attention_grad_tile, (void *context, int64_t tile, int thread),
              (context, tile, thread));
 
+static int key_len_of(const struct op_shape *op)
+{
+    return ops_key_len(op, &op->in[ATTENTION_GRAD_Q], &op->in[ATTENTION_GRAD_K]);
+}
+
 static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
     size_t floats = grad_thread_floats(tile_width(op, &op->in[ATTENTION_GRAD_V]),
-                                       ceil_div(op->attributes.seq_len, BLOCK));
+                                       ceil_div(key_len_of(op), BLOCK));
 
     return floats * sizeof(float) * (size_t)pool_n_threads(kernels->pool);
 }
@@ -248,7 +263,8 @@ static void attention_grad_run(struct kernels *kernels, const struct kernel_call
         .scratch = call->scratch,
         .width = tile_width(&call->op, &call->op.in[ATTENTION_GRAD_V]),
         .value_dim = ops_value_dim(&call->op, &call->op.in[ATTENTION_GRAD_V]),
-        .n_blocks = ceil_div(at->seq_len, BLOCK)
+        .key_len = key_len_of(&call->op),
+        .n_blocks = ceil_div(key_len_of(&call->op), BLOCK)
     };
 
     (void)first;

@@ -145,8 +145,9 @@ void attention_product_avx512bf16(const struct product *p);
 void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 
 /*
- * What each query of a block sees: keys from first[r] to own[r]; none where own[r] is negative. The
- * block as a whole sees keys in [least, last], all of its queries those in [most, fewest].
+ * What each query of a block sees: keys from first[r] to own[r], its own position; none where own[r]
+ * is negative. The block as a whole sees keys in [least, last], all of its queries those in [most,
+ * fewest].
  */
 struct sight {
     int64_t first[BLOCK], own[BLOCK];
@@ -159,13 +160,14 @@ static inline void sight_init(struct sight *s)
     s->most = s->last = -1;
 }
 
-/* Row r of the block. start: where its document begins, 0 where that is not known. */
+/* Row r of the block sees keys first .. own, as far as the window allows. */
 static inline void sight_add(struct sight *s, const struct op_attributes *a, int64_t r,
-                             int64_t start, int64_t own)
+                             int64_t first, int64_t own)
 {
-    int64_t first = a->window ? max_i64(0, own - a->window + 1) : 0;
-
-    first = max_i64(first, min_i64(own, start));
+    if (a->window)
+        first = max_i64(first, own - a->window + 1);
+    if (first > own)
+        own = -1;
     s->first[r] = first;
     s->own[r] = own;
     s->fewest = min_i64(s->fewest, own);
@@ -176,19 +178,22 @@ static inline void sight_add(struct sight *s, const struct op_attributes *a, int
     s->most = max_i64(s->most, first);
 }
 
-/* start: number of that input of op. query: the block's first, within the sequence. */
-static inline void sight_of(struct sight *s, const struct op_shape *op, int start, int64_t sequence,
-                            int64_t query)
+/*
+ * ranges: number of op's input `first`, behind which `last` is. query: the block's first, within the
+ * sequence.
+ */
+static inline void sight_of(struct sight *s, const struct op_shape *op, int ranges,
+                            int64_t sequence, int64_t query)
 {
+    const struct tensor *first = &op->in[ranges], *last = &op->in[ranges + 1];
     int64_t seq_len = op->attributes.seq_len, n = min_i64(BLOCK, seq_len - query);
     int64_t row = sequence * seq_len + query;
 
     sight_init(s);
     for (int64_t r = 0; r < n; r++)
         sight_add(s, &op->attributes, r,
-                  tensor_given(&op->in[start]) ? *(const int32_t *)cpu_row(&op->in[start], row + r)
-                                               : 0,
-                  query + r);
+                  tensor_given(first) ? *(const int32_t *)cpu_row(first, row + r) : 0,
+                  tensor_given(last) ? *(const int32_t *)cpu_row(last, row + r) : query + r);
 }
 
 /* Number of a head among all ranks'. head_offset: number of that input. */

@@ -84,10 +84,9 @@ CPU_INLINE int is_diagonal(const struct query_block *b, int64_t key)
     return 1;
 }
 
-/* The walk's keys and values are those of positions key ..; query: position of the first row, which
- * the mask alone wants. */
+/* The walk's keys and values are those of positions key .. . mask: NULL, or what is dropped. */
 CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, int64_t key,
-                                   const struct mask *mask, int64_t query)
+                                   const struct mask *mask)
 {
     int64_t width = w->width;
     const struct sight *sight = b->sight;
@@ -133,7 +132,7 @@ CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, 
         if (mask && mask->series.p > 0) {
             float kept[BLOCK];
 
-            mask_row(kept, mask, query + r, key);
+            mask_row(kept, mask, sight->own[r], key);
             for (int j = 0; j < BLOCK; j++)
                 row[j] *= kept[j];
         }
@@ -141,11 +140,11 @@ CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, 
     w->code->product(&out);
 }
 
-/* Outputs by their sums. Each row has seen its own key at least. */
+/* Outputs by their sums; 0 of rows that have seen no key. */
 CPU_INLINE void query_block_divide(const struct query_block *b, int64_t width)
 {
     for (int64_t r = 0; r < b->n_rows; r++) {
-        float inverse = 1.0f / b->sum[r];
+        float inverse = b->sum[r] > 0 ? 1.0f / b->sum[r] : 0.0f;
 
         for (int64_t i = 0; i < width; i++)
             b->out[r * width + i] *= inverse;
