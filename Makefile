@@ -186,10 +186,32 @@ PARALLEL = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 # build/ci/TIER.times has seconds, and seconds of CPU, of each test; test/TIMES is made of them.
 # A test that doesn't build is a failed test, not the end of all others: hence -k, and the runner is
 # given every name that ought to be there.
+ifeq ($(T),)
 test:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) -k test-build || true
 	@scripts/test-runner --jobs $(TEST_JOBS) --times $(TIMES)/test.times $(TESTS) $(FUZZERS) $(wildcard test/cli/*.sh)
+
+golden:
+	@echo 'make: which test? make golden T=program/fuse' >&2; exit 2
+else
+# `make test T=program/shard`, T=program (a folder), T=cli/plan (a script), or several in quotes. Tests of kernels run on the
+# emulated GPU, too; T=emulated/kernels/norm is that one alone.
+named = $(filter $(foreach t,$(T),$(BUILD)/test/$(t)_test $(BUILD)/test/$(t)/%_test $(BUILD)/test/emulated/$(t)_test \
+    $(BUILD)/test/emulated/$(t)/%_test $(BUILD)/test/$(t)_fuzz $(BUILD)/test/$(t)/%_fuzz test/$(t).sh test/$(t)/%.sh),$(1))
+NAMED_TESTS = $(call named,$(TESTS) $(FUZZERS))
+NAMED_SCRIPTS = $(call named,$(wildcard test/cli/*.sh test/dist/*.sh test/soak/*.sh))
+test:
+	@[ -n '$(NAMED_TESTS)$(NAMED_SCRIPTS)' ] || { echo "make: no test is named $(T) (hint: T=MODULE/NAME as in test/MODULE/NAME_test.c, or T=cli/NAME)" >&2; exit 2; }
+	@$(MAKE) --no-print-directory $(PARALLEL) $(NAMED_TESTS) $(if $(NAMED_SCRIPTS),all $(EMULATED_PROGRAMS))
+	@scripts/test-runner --jobs $(TEST_JOBS) $(NAMED_TESTS) $(NAMED_SCRIPTS)
+
+# Golden texts (test/support/golden_text.h) of the named tests, written again: what git shows then is the change to review.
+golden:
+	@$(MAKE) --no-print-directory $(PARALLEL) $(NAMED_TESTS)
+	@LMTRAIN_UPDATE_GOLDEN=1 scripts/test-runner --jobs $(TEST_JOBS) $(NAMED_TESTS)
+	@git --no-pager diff --stat -- test
+endif
 
 # The GPU part for one kind of GPU, the folder of `make dist`, and what of it can be tried without one.
 test-cuda:
@@ -313,10 +335,14 @@ uninstall:
 clean:
 	rm -rf build
 
+# Commits of this clone are asked for their reason (scripts/hooks/commit-msg).
+hooks:
+	git config core.hooksPath scripts/hooks
+
 help:
 	@scripts/help
 
-.PHONY: all objects syntax format test test-build test-cuda test-oracle asan tsan fuzz fuzz-build soak soak-law soak-asan soak-fuzz lint quickstart install uninstall clean help FORCE \
+.PHONY: all objects syntax format test golden hooks test-build test-cuda test-oracle asan tsan fuzz fuzz-build soak soak-law soak-asan soak-fuzz lint quickstart install uninstall clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:
