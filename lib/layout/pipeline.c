@@ -191,6 +191,7 @@ void build_lists(struct pipeline *pipeline, const struct pipeline_spec *spec, st
     pipeline->spec = *spec;
     pipeline->ranks = arena_array(arena, struct pipeline_list, spec->n_ranks);
     pipeline->starts = NULL;
+    pipeline->stretches = NULL;
     for (int rank = 0; rank < spec->n_ranks; rank++) {
         struct pipeline_list *list = &pipeline->ranks[rank];
 

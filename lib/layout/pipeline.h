@@ -119,12 +119,26 @@ struct pipeline_list {
     struct pipeline_step *steps;
 };
 
+/*
+ * A stretch of time in which all ranks repeat themselves: of each rank r the steps from begin[r] on
+ * are n_times rounds of n[r] steps (0: it waits, or is at its end), each round `shift` micro-batches
+ * later than the one before, and later[r] in time.
+ */
+struct pipeline_stretch {
+    int shift, n_times;
+    const int *begin, *n;
+    const int64_t *later;
+    struct pipeline_stretch *next; /* a later one, of each rank */
+};
+
 struct pipeline {
     struct pipeline_spec spec;   /* group is the largest group of interleaved and dynamic */
     struct pipeline_list *ranks; /* [spec.n_ranks] */
     /* [spec.n_ranks][n_steps] by pipeline_time; NULL before that. Once they are there the lists are
      * as pipeline_verify asks, and stay so. */
     const int64_t *const *starts;
+    const struct pipeline_stretch
+        *stretches; /* of starts, by pipeline_time; NULL: none are known */
 };
 
 /* Build all ranks' lists in the arena (sizes is copied as well). Fails as pipeline_check. */
@@ -174,7 +188,8 @@ struct pipeline_timing {
     int64_t span;   /* the longest from a rank's first start to its last end: its step, if the next
                        * step follows at once (the "cost" of arXiv:2401.10241) */
     int64_t bubble; /* span less the largest busy */
-    struct pipeline_rank_timing *ranks; /* [n_ranks], in the arena */
+    struct pipeline_rank_timing *ranks;       /* [n_ranks], in the arena */
+    const struct pipeline_stretch *stretches; /* those that were found; likewise */
 };
 
 /*

@@ -42,6 +42,22 @@ int choose_group(const struct pipeline_spec *spec);
 /* The largest of the groups into which interleaved cuts the micro-batches. */
 int largest_group(const struct pipeline_spec *spec);
 
+/* Steps begin .. begin + n * n_times - 1 of a list are n_times rounds of n steps, each round `shift`
+ * micro-batches later than the one before. */
+struct list_rounds {
+    int begin, n, shift, n_times;
+};
+
+/* The next rounds from step i on, two of them or more. Returns 0 where none are found: begin is then
+ * the end of the list, n and n_times 0. */
+int list_next_rounds(const struct pipeline_list *list, int i, struct list_rounds *rounds);
+
+/*
+ * How many times, at most `most`, the n steps before step i are done again from there on, each time
+ * `shift` micro-batches later than the time before.
+ */
+int list_count_rounds(const struct pipeline_list *list, int i, int n, int shift, int most);
+
 /* pipeline_simulate with F = I = W = 1 (times sizes) and no transfer time. */
 int simulate_units(struct pipeline_timing *timing, const struct pipeline *pipeline,
                    struct arena *arena, struct err *err);

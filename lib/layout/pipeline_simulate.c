@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "layout/pipeline_impl.h"
+#include "layout/pipeline_simulate_impl.h"
 
 /* ---- one rank's list ---- */
 
@@ -83,16 +83,102 @@ static int check_step(const struct pipeline *pipeline, struct progress *chunks, 
     return 0;
 }
 
-static int check_list(const struct pipeline *pipeline, int rank, struct arena *scratch,
-                      struct err *err)
+static int check_steps(const struct pipeline *pipeline, struct progress *chunks, int rank, int from,
+                       int to, struct err *err)
 {
-    const struct pipeline_spec *spec = &pipeline->spec;
-    struct progress *chunks = arena_array(scratch, struct progress, spec->n_chunks);
-    int n = spec->n_micro_batches;
-
-    for (int k = 0; k < pipeline->ranks[rank].n_steps; k++)
+    for (int k = from; k < to; k++)
         if (check_step(pipeline, chunks, rank, k, err))
             return -1;
+    return 0;
+}
+
+/* Has each kind of step in each chunk been done for as many micro-batches as the round is later by,
+ * or for none? */
+static int is_whole_round(const struct progress *now, const struct progress *then, int n_chunks,
+                          int shift)
+{
+    for (int chunk = 0; chunk < n_chunks; chunk++) {
+        int f = now[chunk].f - then[chunk].f, i = now[chunk].i - then[chunk].i;
+        int w = now[chunk].w - then[chunk].w;
+
+        if ((f && f != shift) || (i && i != shift) || (w && w != shift))
+            return 0;
+    }
+    return 1;
+}
+
+/* `now` so many rounds later, of which one led from `then` to `now`. */
+static void skip_rounds(struct progress *now, const struct progress *then, int n_chunks,
+                        int n_rounds)
+{
+    for (int chunk = 0; chunk < n_chunks; chunk++) {
+        now[chunk].f += (now[chunk].f - then[chunk].f) * n_rounds;
+        now[chunk].i += (now[chunk].i - then[chunk].i) * n_rounds;
+        now[chunk].w += (now[chunk].w - then[chunk].w) * n_rounds;
+    }
+}
+
+/*
+ * Ahead of the second of these rounds. In a whole round each step is the next of its kind if that of
+ * the round before was; what else is asked of it compares counts that each grow by as much in every
+ * round: so if the first and the last have it, all in between do. Returns the step to go on with:
+ * behind the rounds, or, where one of them is refused, the second, to find which.
+ */
+static int check_rounds(const struct pipeline *pipeline, struct progress *chunks,
+                        const struct progress *then, int rank, const struct list_rounds *rounds)
+{
+    int n_chunks = pipeline->spec.n_chunks, end = rounds->begin + rounds->n * rounds->n_times;
+    size_t n_bytes = sizeof(struct progress) * (size_t)n_chunks;
+    struct progress kept[PIPELINE_CHUNKS_MAX];
+    struct err err;
+
+    memcpy(kept, chunks, n_bytes);
+    if (is_whole_round(chunks, then, n_chunks, rounds->shift)) {
+        skip_rounds(chunks, then, n_chunks, rounds->n_times - 2);
+        if (!check_steps(pipeline, chunks, rank, end - rounds->n, end, &err))
+            return end;
+    }
+    memcpy(chunks, kept, n_bytes);
+    return rounds->begin + rounds->n;
+}
+
+static int check_all_steps(const struct pipeline *pipeline, struct progress *chunks, int rank,
+                           struct err *err)
+{
+    const struct pipeline_list *list = &pipeline->ranks[rank];
+    struct progress then[PIPELINE_CHUNKS_MAX];
+    struct list_rounds rounds;
+
+    for (int k = 0; k < list->n_steps;) {
+        list_next_rounds(list, k, &rounds);
+        if (check_steps(pipeline, chunks, rank, k, rounds.begin, err))
+            return -1;
+        memcpy(then, chunks, sizeof *then * (size_t)pipeline->spec.n_chunks);
+        k = rounds.begin + rounds.n;
+        if (check_steps(pipeline, chunks, rank, rounds.begin, k, err))
+            return -1;
+        if (rounds.n_times > 2)
+            k = check_rounds(pipeline, chunks, then, rank, &rounds);
+        if (k == rounds.begin + rounds.n && rounds.n_times > 1) {
+            int end = rounds.begin + rounds.n * rounds.n_times;
+
+            if (check_steps(pipeline, chunks, rank, k, end, err))
+                return -1;
+            k = end;
+        }
+    }
+    return 0;
+}
+
+static int check_list(const struct pipeline *pipeline, int rank, struct err *err)
+{
+    const struct pipeline_spec *spec = &pipeline->spec;
+    struct progress chunks[PIPELINE_CHUNKS_MAX] = { 0 };
+    int n = spec->n_micro_batches;
+
+    CHECK(spec->n_chunks <= PIPELINE_CHUNKS_MAX);
+    if (check_all_steps(pipeline, chunks, rank, err))
+        return -1;
     for (int chunk = 0; chunk < spec->n_chunks; chunk++) {
         const struct progress *at = &chunks[chunk];
 
@@ -106,21 +192,39 @@ static int check_list(const struct pipeline *pipeline, int rank, struct arena *s
     return 0;
 }
 
+/* Alive is a difference of counts, so several chunks may be added up. No step takes a slot of the
+ * class that it frees, hence looking after each step is enough. */
+static void count_steps(const struct pipeline_list *list, int only_chunk, int from, int to,
+                        struct progress *at, struct pipeline_slots *most)
+{
+    for (int k = from; k < to; k++) {
+        if (only_chunk >= 0 && list->steps[k].chunk != only_chunk)
+            continue;
+        advance(at, list->steps[k].kind);
+        most->f_to_i = max_int(most->f_to_i, at->f - at->i);
+        most->f_to_w = max_int(most->f_to_w, at->f - at->w);
+        most->i_to_w = max_int(most->i_to_w, at->i - at->w);
+    }
+}
+
+/* Differences grow by as much in every round: they are largest in the first or in the last. */
 static struct pipeline_slots count_slots(const struct pipeline *pipeline, int rank, int only_chunk)
 {
     const struct pipeline_list *list = &pipeline->ranks[rank];
     struct pipeline_slots most = { 0, 0, 0 };
     struct progress at = { 0, 0, 0 };
+    struct list_rounds rounds;
 
-    /* Alive is a difference of counts, so several chunks may be added up. No step takes a slot of
-     * the class that it frees, hence looking after each step is enough. */
-    for (int k = 0; k < list->n_steps; k++) {
-        if (only_chunk >= 0 && list->steps[k].chunk != only_chunk)
+    for (int k = 0; k < list->n_steps;) {
+        list_next_rounds(list, k, &rounds);
+        count_steps(list, only_chunk, k, rounds.begin, &at, &most);
+        struct progress then = at;
+        k = rounds.begin + rounds.n * rounds.n_times;
+        count_steps(list, only_chunk, rounds.begin, rounds.begin + rounds.n, &at, &most);
+        if (!rounds.n)
             continue;
-        advance(&at, list->steps[k].kind);
-        most.f_to_i = max_int(most.f_to_i, at.f - at.i);
-        most.f_to_w = max_int(most.f_to_w, at.f - at.w);
-        most.i_to_w = max_int(most.i_to_w, at.i - at.w);
+        skip_rounds(&at, &then, 1, rounds.n_times - 2);
+        count_steps(list, only_chunk, k - rounds.n, k, &at, &most);
     }
     return most;
 }
@@ -140,31 +244,7 @@ struct pipeline_slots pipeline_peak(const struct pipeline *pipeline, int rank)
 
 /* ---- all ranks together ---- */
 
-struct simulation {
-    const struct pipeline *pipeline;
-    const struct pipeline_costs *costs;
-    int n_stages;
-    int *rank_of;    /* [n_stages] */
-    int *stages;     /* [n_ranks][n_chunks] */
-    int64_t *end[2]; /* [n_stages * n_micro_batches] of F and of I or B; -1: not yet */
-    int *next;       /* [n_ranks] steps done */
-    struct pipeline_rank_timing *ranks;
-};
-
-enum { END_F, END_I };
-
-static int64_t *end_of(const struct simulation *sim, int what, int stage, int micro_batch)
-{
-    return &sim->end[what][(int64_t)stage * sim->pipeline->spec.n_micro_batches + micro_batch];
-}
-
-static int size_of(const struct simulation *sim, int micro_batch)
-{
-    return sim->costs->sizes ? sim->costs->sizes[micro_batch] : 1;
-}
-
-/* The stage from whose F (of a step F) or I a step has to wait, or -1. */
-static int source_of(const struct simulation *sim, const struct pipeline_step *step, int stage)
+int simulation_source_of(const struct simulation *sim, const struct pipeline_step *step, int stage)
 {
     if (step->kind == STEP_F)
         return stage - 1;
@@ -173,7 +253,8 @@ static int source_of(const struct simulation *sim, const struct pipeline_step *s
     return stage + 1;
 }
 
-static int64_t cost_of(const struct simulation *sim, const struct pipeline_step *step, int stage)
+int64_t simulation_cost_of(const struct simulation *sim, const struct pipeline_step *step,
+                           int stage)
 {
     int64_t cost = 0;
 
@@ -183,31 +264,37 @@ static int64_t cost_of(const struct simulation *sim, const struct pipeline_step 
         cost += sim->costs->i[stage];
     if (step->kind == STEP_W || step->kind == STEP_B)
         cost += sim->costs->w[stage];
-    return cost * size_of(sim, step->micro_batch);
+    return cost * simulation_size_of(sim, step->micro_batch);
+}
+
+/* When what the step needs from another stage is there; 0 if it needs nothing, -1: not yet known. */
+int64_t simulation_ready_at(const struct simulation *sim, int rank,
+                            const struct pipeline_step *step, int stage)
+{
+    int source = simulation_source_of(sim, step, stage);
+
+    if (source < 0)
+        return 0;
+    int64_t end = simulation_end(sim, simulation_end_kind(step), source, step->micro_batch);
+    if (end >= 0 && sim->rank_of[source] != rank)
+        end += sim->costs->transfer * simulation_size_of(sim, step->micro_batch);
+    return end;
 }
 
 /* Run the rank's next step. 0 if what it needs is not there yet. */
 static int run_step(struct simulation *sim, int rank)
 {
-    const struct pipeline_spec *spec = &sim->pipeline->spec;
     const struct pipeline_step *step = &sim->pipeline->ranks[rank].steps[sim->next[rank]];
     struct pipeline_rank_timing *timing = &sim->ranks[rank];
-    int stage = sim->stages[rank * spec->n_chunks + step->chunk];
-    int source = source_of(sim, step, stage);
-    int64_t start = timing->last_end, cost = cost_of(sim, step, stage);
+    int stage = simulation_stage_of(sim, rank, step->chunk);
+    int64_t ready = simulation_ready_at(sim, rank, step, stage);
 
-    if (source >= 0) {
-        int64_t ready =
-            *end_of(sim, step->kind == STEP_F ? END_F : END_I, source, step->micro_batch);
-
-        if (ready < 0)
-            return 0;
-        if (sim->rank_of[source] != rank)
-            ready += sim->costs->transfer * size_of(sim, step->micro_batch);
-        start = max_i64(start, ready);
-    }
+    if (ready < 0)
+        return 0;
+    int64_t start = max_i64(timing->last_end, ready);
+    int64_t cost = simulation_cost_of(sim, step, stage);
     if (step->kind != STEP_W)
-        *end_of(sim, step->kind == STEP_F ? END_F : END_I, stage, step->micro_batch) = start + cost;
+        simulation_set_end(sim, simulation_end_kind(step), stage, step->micro_batch, start + cost);
     if (sim->next[rank] == 0)
         timing->first_start = start;
     timing->starts[sim->next[rank]++] = start;
@@ -232,7 +319,7 @@ static int report_stuck(const struct simulation *sim, struct err *err)
         if (sim->next[rank] == list->n_steps)
             continue;
         stage = pipeline_stage_of(spec, rank, step->chunk);
-        source = source_of(sim, step, stage);
+        source = simulation_source_of(sim, step, stage);
         snprintf(before, sizeof before, "%s", err->text);
         err_set(
             err, ERR_FAILED, "%.1700s%s rank %d, step %d (%s), waits for %s of stage %d on rank %d",
@@ -243,18 +330,23 @@ static int report_stuck(const struct simulation *sim, struct err *err)
     return -1;
 }
 
-/* Let every rank run as far as it can, until none can. */
-static int run_all(struct simulation *sim, struct err *err)
+/* Every rank runs a step in turn, if it can, until none can: so all go on side by side, and what
+ * they do repeats itself soon. */
+static int run_all(struct simulation *sim, struct arena *arena, struct err *err)
 {
     int n_ranks = sim->pipeline->spec.n_ranks, progress = 1, done = 0;
+    struct skipping skipping = { .arena = arena };
 
     while (progress) {
         progress = 0;
         done = 1;
+        if (!sim->costs->sizes)
+            simulation_skip_rounds(sim, &skipping);
         for (int rank = 0; rank < n_ranks; rank++) {
-            while (sim->next[rank] < sim->pipeline->ranks[rank].n_steps && run_step(sim, rank))
-                progress = 1;
-            done &= sim->next[rank] == sim->pipeline->ranks[rank].n_steps;
+            if (sim->next[rank] == sim->pipeline->ranks[rank].n_steps)
+                continue;
+            progress |= run_step(sim, rank);
+            done = 0;
         }
     }
     return done ? 0 : report_stuck(sim, err);
@@ -264,7 +356,7 @@ static void summarise(struct pipeline_timing *timing, const struct simulation *s
 {
     int64_t busiest = 0;
 
-    *timing = (struct pipeline_timing){ .ranks = sim->ranks };
+    *timing = (struct pipeline_timing){ .ranks = sim->ranks, .stretches = sim->stretches };
     for (int rank = 0; rank < sim->pipeline->spec.n_ranks; rank++) {
         struct pipeline_rank_timing *at = &sim->ranks[rank];
 
@@ -280,17 +372,17 @@ int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pip
                       const struct pipeline_costs *costs, struct arena *arena, struct err *err)
 {
     const struct pipeline_spec *spec = &pipeline->spec;
-    int64_t n_ends = (int64_t)pipeline_n_stages(spec) * spec->n_micro_batches;
     struct simulation sim = { .pipeline = pipeline,
                               .costs = costs,
                               .n_stages = pipeline_n_stages(spec) };
+    int64_t n_ends = (int64_t)sim.n_stages * spec->n_micro_batches;
 
     for (int rank = 0; rank < spec->n_ranks && !pipeline->starts; rank++)
-        if (check_list(pipeline, rank, arena, err))
+        if (check_list(pipeline, rank, err))
             return -1;
-    for (int what = END_F; what <= END_I; what++) {
-        sim.end[what] = arena_array(arena, int64_t, n_ends);
-        memset(sim.end[what], 0xff, (size_t)n_ends * sizeof(int64_t));
+    for (int what = 0; what < N_ENDS; what++) {
+        sim.ends[what] = arena_array(arena, int64_t, n_ends);
+        sim.n_done[what] = arena_array(arena, int, sim.n_stages);
     }
     sim.rank_of = arena_array(arena, int, sim.n_stages);
     sim.stages = arena_array(arena, int, sim.n_stages);
@@ -304,7 +396,7 @@ int pipeline_simulate(struct pipeline_timing *timing, const struct pipeline *pip
     sim.ranks = arena_array(arena, struct pipeline_rank_timing, spec->n_ranks);
     for (int rank = 0; rank < spec->n_ranks; rank++)
         sim.ranks[rank].starts = arena_array(arena, int64_t, pipeline->ranks[rank].n_steps);
-    if (run_all(&sim, err))
+    if (run_all(&sim, arena, err))
         return -1;
     summarise(timing, &sim);
     return 0;
@@ -344,6 +436,7 @@ int pipeline_time(struct pipeline *pipeline, struct arena *arena, struct err *er
     for (int rank = 0; rank < n_ranks; rank++)
         starts[rank] = timing.ranks[rank].starts;
     pipeline->starts = starts;
+    pipeline->stretches = timing.stretches;
     return 0;
 }
 

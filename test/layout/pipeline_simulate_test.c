@@ -355,6 +355,101 @@ static void starts_are_the_longest_paths(void **state)
     }
 }
 
+/* ---- rounds that are not run ---- */
+
+/* A stretch says how lists and starts go on. Returns how many steps it spares running. */
+static int check_stretch(const struct pipeline *pipeline, const struct pipeline_timing *timing,
+                         const struct pipeline_stretch *stretch)
+{
+    int n_spared = 0;
+
+    for (int rank = 0; rank < pipeline->spec.n_ranks; rank++) {
+        int n = stretch->n[rank], begin = stretch->begin[rank];
+
+        assert_in_range(begin + n * stretch->n_times, 0, pipeline->ranks[rank].n_steps);
+        for (int k = begin + n; k < begin + n * stretch->n_times; k++) {
+            const struct pipeline_step *now = &pipeline->ranks[rank].steps[k], *then = now - n;
+
+            assert_int_equal(now->kind, then->kind);
+            assert_int_equal(now->chunk, then->chunk);
+            assert_int_equal(now->micro_batch, then->micro_batch + stretch->shift);
+            assert_int_equal(timing->ranks[rank].starts[k],
+                             timing->ranks[rank].starts[k - n] + stretch->later[rank]);
+        }
+        n_spared += n * (stretch->n_times - 1);
+    }
+    return n_spared;
+}
+
+static void expect_same(const struct pipeline *pipeline, const struct pipeline_timing *a,
+                        const struct pipeline_timing *b)
+{
+    assert_int_equal(a->makespan, b->makespan);
+    assert_int_equal(a->span, b->span);
+    assert_int_equal(a->bubble, b->bubble);
+    for (int rank = 0; rank < pipeline->spec.n_ranks; rank++) {
+        const struct pipeline_rank_timing *x = &a->ranks[rank], *y = &b->ranks[rank];
+
+        assert_int_equal(x->first_start, y->first_start);
+        assert_int_equal(x->last_end, y->last_end);
+        assert_int_equal(x->busy, y->busy);
+        assert_memory_equal(x->starts, y->starts,
+                            sizeof *x->starts * (size_t)pipeline->ranks[rank].n_steps);
+    }
+}
+
+/* Sizes, even of 1 each, have every step run. Costs: all alike, little apart, or far. */
+static int compare_with_all_run(const struct pipeline_spec *spec, int *seed)
+{
+    static int ones[512];
+    int64_t f[STAGES_MAX], i[STAGES_MAX], w[STAGES_MAX];
+    int most = 1 << 5 * (scramble(seed, 3) - 1), n_spared = 0;
+    struct pipeline_costs costs = { f, i, w, (scramble(seed, 3) - 1) * most, NULL };
+    struct arena arena = { 0 };
+    struct pipeline_timing less, full;
+    struct pipeline pipeline;
+    struct err err;
+
+    for (int m = 0; m < spec->n_micro_batches; m++)
+        ones[m] = 1;
+    for (int stage = 0; stage < STAGES_MAX; stage++) {
+        f[stage] = scramble(seed, most);
+        i[stage] = scramble(seed, most);
+        w[stage] = scramble(seed, most);
+    }
+    assert_int_equal(pipeline_build(&pipeline, spec, &arena, &err), 0);
+    assert_int_equal(pipeline_simulate(&less, &pipeline, &costs, &arena, &err), 0);
+    costs.sizes = ones;
+    assert_int_equal(pipeline_simulate(&full, &pipeline, &costs, &arena, &err), 0);
+    assert_null(full.stretches);
+    expect_same(&pipeline, &less, &full);
+    for (const struct pipeline_stretch *s = less.stretches; s; s = s->next)
+        n_spared += check_stretch(&pipeline, &less, s);
+    arena_release(&arena);
+    return n_spared;
+}
+
+static void rounds_are_as_if_run(void **state)
+{
+    int64_t n_spared = 0, n_steps = 0;
+    int seed = 0;
+
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        struct pipeline_spec spec = { .kind = (enum pipeline_kind)(round % PIPELINE_DYNAMIC),
+                                      .n_ranks = scramble(&seed, 8),
+                                      .n_chunks = scramble(&seed, 4),
+                                      .n_micro_batches = scramble(&seed, 300) };
+        struct err err;
+
+        if (pipeline_check(&spec, &err))
+            spec.n_chunks = spec.kind == PIPELINE_ZB_V ? 2 : 1;
+        n_spared += compare_with_all_run(&spec, &seed);
+        n_steps += 2 * spec.n_ranks * spec.n_chunks * spec.n_micro_batches;
+    }
+    assert_true(n_spared > n_steps / 2);
+}
+
 /* By hand: two ranks, one micro-batch of two sequences, F 3, I 4, W 5 and 10 for the way. */
 static void transfers_and_sizes(void **state)
 {
@@ -435,6 +530,7 @@ int main(void)
         cmocka_unit_test(held_as_the_papers_say),
         cmocka_unit_test(zb_v_holds_the_same_everywhere),
         cmocka_unit_test(starts_are_the_longest_paths),
+        cmocka_unit_test(rounds_are_as_if_run),
         cmocka_unit_test(transfers_and_sizes),
         cmocka_unit_test(dynamic_uses_the_sizes),
     };
