@@ -240,6 +240,20 @@ struct pipeline_place {
 /* The next one. Returns 0 at the end, *place is then untouched. */
 int pipeline_walk_next(struct pipeline_walk *walk, struct pipeline_place *place);
 
+/* When the next step starts; INT64_MAX at the end. */
+int64_t pipeline_walk_time(const struct pipeline_walk *walk);
+
+/*
+ * How many times over the walk goes through one round in a stretch: from time *begin on, *length long
+ * each. 0 where it does not, or once at most.
+ */
+int pipeline_walk_rounds(const struct pipeline_walk *walk, const struct pipeline_stretch *stretch,
+                         int64_t *begin, int64_t *length);
+
+/* Between two of these rounds: over so many of them. */
+void pipeline_walk_skip(struct pipeline_walk *walk, const struct pipeline_stretch *stretch,
+                        int n_rounds);
+
 /*
  * A picture, one line per rank, time to the right, a dot where it waits:
  *     rank 0  F0 F1 .  .  B0 -  F2

@@ -454,6 +454,61 @@ static void find_next(struct pipeline_walk *walk, int i)
     walk->starts[i] = step == list->n_steps ? INT64_MAX : pipeline->starts[walk->ranks[i]][step];
 }
 
+/* The walked rank's start of a step, or INT64_MAX behind its last one. */
+static int64_t start_of(const struct pipeline_walk *walk, int i, int step)
+{
+    const struct pipeline *pipeline = walk->pipeline;
+    int rank = walk->ranks[i];
+
+    return step < pipeline->ranks[rank].n_steps ? pipeline->starts[rank][step] : INT64_MAX;
+}
+
+int64_t pipeline_walk_time(const struct pipeline_walk *walk)
+{
+    int64_t earliest = INT64_MAX;
+
+    for (int i = 0; i < walk->n_ranks; i++)
+        earliest = min_i64(earliest, walk->starts[i]);
+    return earliest;
+}
+
+int pipeline_walk_rounds(const struct pipeline_walk *walk, const struct pipeline_stretch *stretch,
+                         int64_t *begin, int64_t *length)
+{
+    int64_t end = INT64_MAX;
+
+    *begin = *length = 0;
+    for (int i = 0; i < walk->n_ranks; i++) {
+        int rank = walk->ranks[i], n = stretch->n[rank], first = stretch->begin[rank];
+
+        end = min_i64(end, start_of(walk, i, first + n * stretch->n_times));
+        if (n && *length && stretch->later[rank] != *length)
+            return 0;
+        if (n) {
+            *begin = max_i64(*begin, start_of(walk, i, first));
+            *length = stretch->later[rank];
+        } else if (first) {
+            *begin = max_i64(*begin, start_of(walk, i, first - 1) + 1);
+        }
+    }
+    if (!*length || end <= *begin)
+        return 0;
+    return (int)min_i64((end - *begin) / *length, stretch->n_times);
+}
+
+void pipeline_walk_skip(struct pipeline_walk *walk, const struct pipeline_stretch *stretch,
+                        int n_rounds)
+{
+    for (int i = 0; i < walk->n_ranks; i++) {
+        int rank = walk->ranks[i], n = stretch->n[rank];
+
+        if (walk->next[i] >= stretch->begin[rank] + n * stretch->n_times)
+            continue;
+        walk->next[i] += n * n_rounds;
+        find_next(walk, i);
+    }
+}
+
 /* No step takes no time, so a rank has one at most that starts at any time. */
 int pipeline_walk_next(struct pipeline_walk *walk, struct pipeline_place *place)
 {

@@ -7,6 +7,7 @@
  * actions: bytes come while other steps compute, both sides of a channel have the same order, and
  * no send waits for a receive that stands behind what waits for the send.
  */
+#include "base/num.h"
 #include "program/passes.h"
 
 struct scheduling {
@@ -72,24 +73,100 @@ static void compute(struct scheduling *s, const struct pipeline_step *step)
         push_run(s, last ? c->last : c->weight, m);
 }
 
+static void take_step(struct scheduling *s, const struct pipeline *pipeline, int rank,
+                      const struct pipeline_place *place)
+{
+    const struct pipeline_step *step = &pipeline->ranks[place->rank].steps[place->step];
+
+    if (place->rank == rank)
+        compute(s, step);
+    else
+        receive(s, &pipeline->spec, place, step);
+}
+
+/* Steps that start before the time. */
+static void walk_until(struct scheduling *s, struct pipeline_walk *walk, int rank, int64_t time)
+{
+    struct pipeline_place place;
+
+    while (pipeline_walk_time(walk) < time && pipeline_walk_next(walk, &place))
+        take_step(s, walk->pipeline, rank, &place);
+}
+
+static int has_first_micro_batch(const struct entry *e, int first)
+{
+    for (int i = first; i < e->n_actions; i++)
+        if (e->actions[i].micro_batch < 1)
+            return 1;
+    return 0;
+}
+
+/* The actions from `first` on are a round. How often, at most n_rounds, do they come again, only so
+ * many micro-batches later, but for the last micro-batch, which has actions of its own? */
+static int count_alike(const struct scheduling *s, int first, int shift, int n_rounds)
+{
+    for (int i = first; i < s->entry->n_actions; i++) {
+        int m = s->entry->actions[i].micro_batch;
+
+        n_rounds = min_int(n_rounds, (s->n_micro_batches - 2 - m) / shift);
+    }
+    return max_int(n_rounds, 0);
+}
+
+static void repeat(struct scheduling *s, int first, int shift, int n_rounds)
+{
+    struct action *actions = s->entry->actions;
+    int n = s->entry->n_actions - first, end = s->entry->n_actions + n * n_rounds;
+
+    for (int i = s->entry->n_actions; i < end; i++) {
+        actions[i] = actions[i - n];
+        actions[i].micro_batch += shift;
+    }
+    s->entry->n_actions = end;
+}
+
+/* The walk up to the last whole round of the stretch: one of them is walked, and repeated. That is
+ * the second where the first has the first micro-batch, which has actions of its own. */
+static void walk_stretch(struct scheduling *s, struct pipeline_walk *walk, int rank,
+                         const struct pipeline_stretch *stretch)
+{
+    int64_t begin, length;
+    int n_rounds = pipeline_walk_rounds(walk, stretch, &begin, &length);
+
+    if (n_rounds < 2 || pipeline_walk_time(walk) > begin)
+        return;
+    int first, n_loaded;
+    do {
+        walk_until(s, walk, rank, begin);
+        first = s->entry->n_actions;
+        n_loaded = s->n_loaded;
+        begin += length;
+        n_rounds--;
+        walk_until(s, walk, rank, begin);
+    } while (n_rounds > 0 && has_first_micro_batch(s->entry, first));
+    n_loaded = s->n_loaded - n_loaded;
+    n_rounds = count_alike(s, first, stretch->shift, n_rounds);
+    if (n_loaded && n_loaded != stretch->shift)
+        return;
+    repeat(s, first, stretch->shift, n_rounds);
+    s->n_loaded += n_loaded * n_rounds;
+    pipeline_walk_skip(walk, stretch, n_rounds);
+}
+
 static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank)
 {
     struct arena scratch = { 0 };
     struct pipeline timed = *pipeline;
-    struct pipeline_place place;
     struct err err;
 
     if (!timed.starts)
         CHECK(!pipeline_time(&timed, &scratch, &err));
     struct pipeline_walk walk = pipeline_walk_neighbours(&timed, rank);
-    while (pipeline_walk_next(&walk, &place)) {
-        const struct pipeline_step *step = &pipeline->ranks[place.rank].steps[place.step];
-
-        if (place.rank == rank)
-            compute(s, step);
-        else
-            receive(s, &pipeline->spec, &place, step);
-    }
+    /* Functions are one size's, where there are several, and steps are not alike. */
+    const struct pipeline_stretch *stretch = timed.spec.sizes ? NULL : timed.stretches;
+    for (; stretch; stretch = stretch->next)
+        walk_stretch(s, &walk, rank, stretch);
+    walk_until(s, &walk, rank, INT64_MAX);
     arena_release(&scratch);
 }
 
