@@ -188,7 +188,7 @@ static void print_recompute(const struct job *job, struct str *out)
                      : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
                                                              : "none");
     for (int kind = 0; kind < N_OP_KINDS; kind++)
-        if (job->recompute_ops >> kind & 1)
+        if (bitset_has(&job->recompute_ops, kind))
             str_printf(out, n++ ? ", %s" : "%s", op_info((enum op_kind)kind)->name);
 }
 

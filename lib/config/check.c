@@ -214,7 +214,7 @@ static void note_recompute(struct job_reader *r)
 
     field_find("recompute")->list_items(items);
     for (const struct choice *c = items; c->word; c++)
-        if ((r->job->recompute_ops >> c->value & 1) &&
+        if (bitset_has(&r->job->recompute_ops, c->value) &&
             !has_feature(r->job, op_info((enum op_kind)c->value)->feature))
             str_printf(&missing, missing.length ? ", %s" : "%s", c->word);
     if (missing.length)

@@ -75,7 +75,7 @@ static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
 {
     int n = 0;
 
-    _Static_assert(N_OP_KINDS <= FIELD_ITEMS_MAX, "a bit of each kind");
+    _Static_assert(N_OP_KINDS <= FIELD_ITEMS_MAX, "a list may have all kinds");
     for (int kind = 0; kind < N_OP_KINDS; kind++)
         if (op_info((enum op_kind)kind)->feature != FEATURE_NO_FORWARD)
             ops[n++] = (struct choice){ op_name((enum op_kind)kind), kind };

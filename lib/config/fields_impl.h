@@ -24,8 +24,8 @@ enum field_type {
     FIELD_CHOICE,   /* an enum */
     FIELD_WORD,     /* const char *, one of choices */
     FIELD_NAME,     /* char[128] */
-    FIELD_KINDS,    /* an enum, or a list of items: then word_value, and at items_offset a uint64_t
-                       with a bit 1 << value of each */
+    FIELD_KINDS,    /* an enum, or a list of items: then word_value, and at items_offset a struct
+                       bitset with the value of each */
     FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
     FIELD_TEXTS,    /* struct job_texts: a text or a list of texts, or word for none */
     FIELD_PAIRS,    /* struct job_texts: a map of texts, or word for none; "KEY=TEXT" of each */
@@ -37,7 +37,7 @@ struct choice {
     int value;
 };
 
-#define FIELD_ITEMS_MAX 64
+#define FIELD_ITEMS_MAX BITSET_MAX
 
 struct field {
     const char *key; /* "train.steps"; the fields of a group stand together */

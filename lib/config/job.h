@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/bitset.h"
 #include "base/dtype.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -152,7 +153,7 @@ struct job {
     } parallel;
 
     enum recompute_mode recompute;
-    uint64_t recompute_ops; /* RECOMPUTE_LIST: a bit 1 << op_kind of each */
+    struct bitset recompute_ops; /* RECOMPUTE_LIST: enum op_kind of each */
 
     struct {
         int64_t every_steps; /* 0: only at the end */

@@ -137,11 +137,11 @@ static int set_bool(const struct field *f, struct job *job, const struct yaml_no
 
 static const char *nearest_choice(const struct choice *choices, const char *text)
 {
-    const char *words[64];
+    const char *words[FIELD_ITEMS_MAX];
     int n = 0;
 
     for (; choices[n].word; n++) {
-        CHECK(n < 64);
+        CHECK(n < FIELD_ITEMS_MAX);
         words[n] = choices[n].word;
     }
     return str_nearest(text, words, n);
@@ -178,7 +178,7 @@ static int set_choice(const struct field *f, struct job *job, const struct yaml_
     return wrong(m, f, node, nearest_choice(f->choices, node->text));
 }
 
-static int set_item(const struct field *f, uint64_t *bits, const struct yaml_node *node,
+static int set_item(const struct field *f, struct bitset *set, const struct yaml_node *node,
                     struct mistakes *m)
 {
     struct choice items[FIELD_ITEMS_MAX + 1];
@@ -188,7 +188,7 @@ static int set_item(const struct field *f, uint64_t *bits, const struct yaml_nod
     f->list_items(items);
     for (const struct choice *c = items; c->word; c++)
         if (!strcmp(node->text, c->word)) {
-            *bits |= UINT64_C(1) << c->value;
+            bitset_add(set, c->value);
             return 0;
         }
     /* "add_rmsnorm" is an add and an rmsnorm. */
@@ -206,23 +206,23 @@ static int set_item(const struct field *f, uint64_t *bits, const struct yaml_nod
 static int set_kinds(const struct field *f, struct job *job, const struct yaml_node *node,
                      struct mistakes *m)
 {
-    uint64_t *at = (uint64_t *)(void *)((char *)job + f->items_offset), bits = 0;
+    struct bitset *at = (struct bitset *)(void *)((char *)job + f->items_offset), set = { 0 };
     int failed = 0;
 
     if (node->kind != YAML_LIST) {
         if (set_choice(f, job, node, m))
             return -1;
-        *at = 0;
+        *at = set;
         return 0;
     }
     if (!node->first)
         return mistakes_add(m, node, "%s is an empty list (hint: %s)", f->key, f->choices->word);
     for (const struct yaml_node *item = node->first; item; item = item->next)
-        failed |= set_item(f, &bits, item, m);
+        failed |= set_item(f, &set, item, m);
     if (failed)
         return -1;
     *(int *)((char *)job + f->offset) = f->word_value;
-    *at = bits;
+    *at = set;
     return 0;
 }
 
@@ -541,14 +541,14 @@ void field_print_kinds(const struct field *f, const struct job *job, const char 
                        struct str *out)
 {
     const char *at = (const char *)job + f->items_offset;
-    uint64_t bits = *(const uint64_t *)(const void *)at;
+    const struct bitset *set = (const struct bitset *)(const void *)at;
     struct choice items[FIELD_ITEMS_MAX + 1];
     int n = 0;
 
     f->list_items(items);
     str_add_char(out, '[');
     for (const struct choice *c = items; c->word; c++)
-        if (bits >> c->value & 1)
+        if (bitset_has(set, c->value))
             str_printf(out, "%s%s%s%s", n++ ? ", " : "", quote, c->word, quote);
     str_add_char(out, ']');
 }

@@ -293,7 +293,7 @@ static void emit_backwards(struct compiling *c)
             fuse(p, f->forward);
             fuse_casts(p, f->backward);
         }
-        recompute(p, f->forward, f->backward, c->options->recompute, c->options->recompute_ops);
+        recompute(p, f->forward, f->backward, c->options->recompute, &c->options->recompute_ops);
         f->weight = f->backward;
         if (splits(c->spec.kind)) {
             f->weight = function_named(c, "weight", i);

@@ -25,7 +25,7 @@ struct compile_train {
     const struct tuning *tuning; /* what is trained; NULL: everything */
     uint64_t seed;
     enum recompute_kind recompute;
-    uint64_t recompute_ops; /* RECOMPUTE_KIND_LIST: RECOMPUTE_OP of each */
+    struct bitset recompute_ops; /* RECOMPUTE_KIND_LIST: kinds */
     /* mesh's pp ranks, of which this program is for one, and their chunks; zeros for one stage. */
     struct {
         enum pipeline_kind kind;

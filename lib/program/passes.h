@@ -8,6 +8,7 @@
 #ifndef PROGRAM_PASSES_H
 #define PROGRAM_PASSES_H
 
+#include "base/bitset.h"
 #include "base/str.h"
 #include "layout/pipeline.h"
 #include "program/program.h"
@@ -44,7 +45,7 @@ int fuse_casts(struct program *program, int function);
 /*
  * recompute.c: which forward values stay for the backward. NONE keeps all that it reads; SELECTIVE
  * drops what is cheap to make again from what is kept (norms, activations, dropout, casts); FULL
- * keeps the layers' inputs only; LIST drops what ops of these kinds make. Layers' inputs and, but
+ * keeps the layers' inputs only; LIST drops what ops make whose kinds are in `ops` (else NULL). Layers' inputs and, but
  * under FULL, rows' statistics are kept; a fused op is an add and a norm. What is gathered over tp
  * is kept under none of them. What is dropped is emitted again in `backward`, phase R, ahead of
  * its first use, and only as far as the backward reads it.
@@ -55,10 +56,9 @@ enum recompute_kind {
     RECOMPUTE_KIND_FULL,
     RECOMPUTE_KIND_LIST
 };
-#define RECOMPUTE_OP(kind) (UINT64_C(1) << (kind)) /* in a set of kinds */
-_Static_assert(N_OP_KINDS <= 64, "a set of op kinds is a word");
+_Static_assert(N_OP_KINDS <= BITSET_MAX, "a set has room for each kind");
 void recompute(struct program *program, int forward, int backward, enum recompute_kind kind,
-               uint64_t ops);
+               const struct bitset *ops);
 
 /*
  * split.c: move what makes weights' gradients (class W, and what was recomputed for it alone) out

@@ -16,8 +16,8 @@
 
 struct remake {
     struct program *program;
-    int all;          /* but layers' inputs */
-    uint64_t dropped; /* kinds of ops */
+    int all;               /* but layers' inputs */
+    struct bitset dropped; /* kinds of ops */
     int forward, backward;
     int n_values;
     int *producer; /* by value: index of the forward op that writes it, -1 if none does */
@@ -25,13 +25,13 @@ struct remake {
 };
 
 /* The kinds that are made again at the price of a read and a write. */
-static uint64_t cheap_ops(void)
+static struct bitset cheap_ops(void)
 {
-    uint64_t kinds = 0;
+    struct bitset kinds = { 0 };
 
     for (int kind = 0; kind < N_OP_KINDS; kind++)
         if (op_info((enum op_kind)kind)->traits & TRAIT_CHEAP)
-            kinds |= RECOMPUTE_OP(kind);
+            bitset_add(&kinds, kind);
     return kinds;
 }
 
@@ -91,7 +91,7 @@ static int is_kept(const struct remake *r, int v)
     while (op->out[output] != v)
         output++;
     enum op_kind kind = kind_of(op, output);
-    return kind == N_OP_KINDS || !(r->dropped & RECOMPUTE_OP(kind));
+    return kind == N_OP_KINDS || !bitset_has(&r->dropped, (int)kind);
 }
 
 /*
@@ -203,13 +203,10 @@ static void remake_value(struct remake *r, int v, int *stack)
 }
 
 void recompute(struct program *program, int forward, int backward, enum recompute_kind kind,
-               uint64_t ops)
+               const struct bitset *ops)
 {
     struct remake r = { .program = program,
                         .all = kind == RECOMPUTE_KIND_FULL,
-                        .dropped = kind == RECOMPUTE_KIND_SELECTIVE ? cheap_ops()
-                                   : kind == RECOMPUTE_KIND_LIST    ? ops
-                                                                    : 0,
                         .forward = forward,
                         .backward = backward,
                         .n_values = program->n_values };
@@ -218,6 +215,10 @@ void recompute(struct program *program, int forward, int backward, enum recomput
     int n_ops = b->n_ops;
     struct op *old = b->ops;
 
+    if (kind == RECOMPUTE_KIND_SELECTIVE)
+        r.dropped = cheap_ops();
+    if (kind == RECOMPUTE_KIND_LIST)
+        r.dropped = *ops;
     if (kind == RECOMPUTE_KIND_NONE &&
         axes_size(&program->mesh, SPLITS_MODEL, PARAMETER_DENSE) == 1)
         return;

@@ -113,15 +113,30 @@ void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recom
     tiny_differentiate(tiny, name, dp_size);
     fuse(&tiny->program, tiny->forward);
     fuse_casts(&tiny->program, tiny->backward);
-    recompute(&tiny->program, tiny->forward, tiny->backward, kind, 0);
+    recompute(&tiny->program, tiny->forward, tiny->backward, kind, NULL);
 }
 
-void tiny_recompute_list(struct tiny *tiny, const char *name, uint64_t ops)
+struct bitset op_kinds(const char *names)
 {
+    struct bitset kinds = { 0 };
+    char name[64];
+    int n = 0;
+
+    for (; sscanf(names, " %63s%n", name, &n) == 1; names += n) {
+        assert_int_not_equal(op_find(name), N_OP_KINDS);
+        bitset_add(&kinds, (int)op_find(name));
+    }
+    return kinds;
+}
+
+void tiny_recompute_list(struct tiny *tiny, const char *name, const char *ops)
+{
+    struct bitset kinds = op_kinds(ops);
+
     tiny_differentiate(tiny, name, 1);
     fuse(&tiny->program, tiny->forward);
     fuse_casts(&tiny->program, tiny->backward);
-    recompute(&tiny->program, tiny->forward, tiny->backward, RECOMPUTE_KIND_LIST, ops);
+    recompute(&tiny->program, tiny->forward, tiny->backward, RECOMPUTE_KIND_LIST, &kinds);
 }
 
 void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early)

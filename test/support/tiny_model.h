@@ -32,8 +32,11 @@ void tiny_differentiate(struct tiny *tiny, const char *name, int dp_size);
 /* ... fused, and then recomputed. */
 void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recompute_kind kind);
 
-/* The same by a list: RECOMPUTE_OP of each kind. */
-void tiny_recompute_list(struct tiny *tiny, const char *name, uint64_t ops);
+/* The set of these kinds: "rmsnorm add". */
+struct bitset op_kinds(const char *names);
+
+/* The same by a list of kinds. */
+void tiny_recompute_list(struct tiny *tiny, const char *name, const char *ops);
 
 /* ... without recomputation, buckets of 8 KiB reduced early or late. */
 void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early);
