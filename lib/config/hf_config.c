@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "config/hf_config.h"
 #include "config/hf_family.h"
 #include "config/hf_head.h"
 #include "config/hf_reader_impl.h"
@@ -654,6 +655,30 @@ int hf_config_take(struct job_reader *r, const char *path, const char *text, siz
         hf_refuse(&h, "not valid JSON, from byte %zu on", at);
     cJSON_Delete(json);
     return h.failed ? -1 : 0;
+}
+
+int hf_config_parse(struct model_spec *spec, const char *text, size_t n_bytes, struct arena *arena,
+                    struct err *err)
+{
+    struct job job = { .source = "config.json",
+                       .notes = arena_array(arena, const char *, JOB_MAX_NOTES) };
+    struct job_reader r = { .job = &job,
+                            .arena = arena,
+                            .model_only = 1,
+                            .mistakes = { .arena = arena, .source = job.source },
+                            .given = arena_array(arena, const struct yaml_node *, n_job_fields),
+                            .refused = arena_array(arena, char, n_job_fields) };
+
+    field_set_defaults(&job, arena);
+    hf_config_take(&r, job.source, text, n_bytes);
+    if (r.mistakes.n == 0)
+        reader_derive(&r);
+    if (r.mistakes.n == 0)
+        reader_check(&r);
+    if (mistakes_tell(&r.mistakes, err))
+        return -1;
+    *spec = job.model;
+    return 0;
 }
 
 /* The weights' own head counts for more than what config.json says of it. */

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "config/fields_impl.h"
 #include "config/hf_config.h"
+#include "config/model_differences.h"
 
 const char *hf_config_family(const char *folder, struct arena *arena, struct err *err)
 {
@@ -26,68 +27,6 @@ const char *hf_config_family(const char *folder, struct arena *arena, struct err
     cJSON_Delete(json);
     free(text);
     return family;
-}
-
-static int is_llama_shape(const struct model_spec *s)
-{
-    return s->norm == NORM_RMS && s->position == POSITION_ROPE &&
-           s->activation == ACTIVATION_SWIGLU && !s->embedding_norm && !s->normalized_head;
-}
-
-static int is_mixtral(const struct model_spec *s)
-{
-    return is_llama_shape(s) && s->n_experts && s->expert_every == 1 && s->router_normalize &&
-           !s->qk_norm && !s->bias && s->attention_bias == ATTENTION_BIAS_NONE &&
-           !s->window_first_layer && !s->window_period;
-}
-
-static int is_qwen3_moe(const struct model_spec *s)
-{
-    return is_llama_shape(s) && s->n_experts && s->qk_norm && !s->bias &&
-           s->attention_bias != ATTENTION_BIAS_QKV && !s->window_first_layer && !s->window_period;
-}
-
-static int is_llama(const struct model_spec *s)
-{
-    return is_llama_shape(s) && !s->n_experts && !s->window && !s->qk_norm &&
-           (s->bias || s->attention_bias != ATTENTION_BIAS_QKV);
-}
-
-static int is_mistral(const struct model_spec *s)
-{
-    return is_llama_shape(s) && !s->n_experts && !s->qk_norm && !s->bias &&
-           s->attention_bias == ATTENTION_BIAS_NONE && !s->window_first_layer && !s->window_period;
-}
-
-static int is_qwen2(const struct model_spec *s)
-{
-    return is_llama_shape(s) && !s->n_experts && !s->qk_norm && !s->bias &&
-           s->attention_bias == ATTENTION_BIAS_QKV;
-}
-
-static int is_qwen3(const struct model_spec *s)
-{
-    return is_llama_shape(s) && !s->n_experts && s->qk_norm && !s->bias &&
-           s->attention_bias != ATTENTION_BIAS_QKV;
-}
-
-/* What GPT-2 and Bloom have in common. */
-static int is_gpt_shape(const struct model_spec *s)
-{
-    return s->norm == NORM_LAYER && s->activation == ACTIVATION_GELU && s->bias &&
-           s->n_kv_heads == s->n_heads && s->n_heads * s->head_dim == s->hidden_size &&
-           !s->qk_norm && !s->window && !s->normalized_head;
-}
-
-static int is_gpt2(const struct model_spec *s)
-{
-    return is_gpt_shape(s) && s->position == POSITION_LEARNED && !s->embedding_norm;
-}
-
-static int is_bloom(const struct model_spec *s)
-{
-    return is_gpt_shape(s) && s->position == POSITION_ALIBI && s->embedding_norm &&
-           s->ffn_size == 4 * s->hidden_size && (s->dropout <= 0 || !s->embedding_dropout);
 }
 
 static void add_text(cJSON *json, const char *name, const char *text)
@@ -274,28 +213,19 @@ static void add_gpt2(cJSON *json, const struct model_spec *s)
  * they came with. */
 static const struct family {
     const char *model_type, *architecture;
-    int (*has)(const struct model_spec *spec);
     void (*add)(cJSON *json, const struct model_spec *spec);
 } families[] = {
-    { "llama", "LlamaForCausalLM", is_llama, add_llama },
-    { "gpt2", "GPT2LMHeadModel", is_gpt2, add_gpt2 },
-    { "qwen2", "Qwen2ForCausalLM", is_qwen2, add_qwen2 },
-    { "mistral", "MistralForCausalLM", is_mistral, add_mistral },
-    { "qwen3", "Qwen3ForCausalLM", is_qwen3, add_qwen3 },
-    { "bloom", "BloomForCausalLM", is_bloom, add_bloom },
-    { "mixtral", "MixtralForCausalLM", is_mixtral, add_mixtral },
-    { "qwen3_moe", "Qwen3MoeForCausalLM", is_qwen3_moe, add_qwen3_moe },
+    { "llama", "LlamaForCausalLM", add_llama },
+    { "gpt2", "GPT2LMHeadModel", add_gpt2 },
+    { "qwen2", "Qwen2ForCausalLM", add_qwen2 },
+    { "mistral", "MistralForCausalLM", add_mistral },
+    { "qwen3", "Qwen3ForCausalLM", add_qwen3 },
+    { "bloom", "BloomForCausalLM", add_bloom },
+    { "mixtral", "MixtralForCausalLM", add_mixtral },
+    { "qwen3_moe", "Qwen3MoeForCausalLM", add_qwen3_moe },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)
-
-const char *hf_config_family_of(const struct model_spec *spec)
-{
-    for (size_t i = 0; i < N_FAMILIES; i++)
-        if (families[i].has(spec))
-            return families[i].model_type;
-    return NULL;
-}
 
 static const char *torch_name(enum dtype dtype)
 {
@@ -312,18 +242,12 @@ static void print_json(cJSON *json, struct str *out)
     cJSON_Delete(json);
 }
 
-int hf_config_print(const struct model_spec *spec, const char *family, enum dtype dtype,
-                    struct str *out, struct err *err)
+static void print_family(const struct family *f, const struct model_spec *spec, enum dtype dtype,
+                         struct str *out)
 {
-    const struct family *f = families;
-
-    while (f < families + N_FAMILIES && strcmp(f->model_type, family) != 0)
-        f++;
-    if (f == families + N_FAMILIES || !f->has(spec))
-        return err_set(err, ERR_CONFIG, "%s models have another shape than %s", family, spec->name);
     cJSON *json = cJSON_CreateObject();
-    const char *architecture = f->architecture;
-    cJSON_AddItemToObject(json, "architectures", cJSON_CreateStringArray(&architecture, 1));
+
+    cJSON_AddItemToObject(json, "architectures", cJSON_CreateStringArray(&f->architecture, 1));
     add_text(json, "model_type", f->model_type);
     f->add(json, spec);
     add_flag(json, "tie_word_embeddings", spec->tied_embeddings);
@@ -331,7 +255,90 @@ int hf_config_print(const struct model_spec *spec, const char *family, enum dtyp
     add_flag(json, "use_cache", 1);
     add_int(json, "vocab_size", spec->vocab_size);
     print_json(json, out);
-    return 0;
+}
+
+/*
+ * What the family has no words for, by reading back what it prints: no field can be forgotten here.
+ * Returns how many fields that are; where the text is refused, all.
+ */
+static int lost_in(const struct family *f, const struct model_spec *spec, enum model_use use,
+                   struct str *lost)
+{
+    struct str text = { 0 };
+    struct arena arena = { 0 };
+    struct model_spec back;
+    struct err err = { 0 };
+    int n = n_job_fields;
+
+    print_family(f, spec, DTYPE_F32, &text);
+    if (hf_config_parse(&back, str_text(&text), text.length, &arena, &err) < 0)
+        str_add(lost, err.text);
+    else
+        n = model_differences(spec, &back, use, lost);
+    str_release(&text);
+    arena_release(&arena);
+    return n;
+}
+
+const char *hf_config_family_of(const struct model_spec *spec, struct err *err)
+{
+    struct str lost = { 0 }, least = { 0 };
+    int n_least = n_job_fields + 1;
+    size_t nearest = 0;
+
+    for (size_t i = 0; i < N_FAMILIES && n_least; i++) {
+        str_clear(&lost);
+        int n = lost_in(&families[i], spec, MODEL_COMPUTES, &lost);
+
+        if (n >= n_least)
+            continue;
+        n_least = n;
+        nearest = i;
+        str_clear(&least);
+        str_add(&least, str_text(&lost));
+    }
+    if (n_least)
+        err_set(
+            err, ERR_CONFIG,
+            "no family that transformers has is of this model's shape: the nearest is %s, which "
+            "has no %s",
+            families[nearest].model_type, str_text(&least));
+    str_release(&lost);
+    str_release(&least);
+    return n_least ? NULL : families[nearest].model_type;
+}
+
+static const struct family *find_family(const char *name)
+{
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        if (!strcmp(families[i].model_type, name))
+            return &families[i];
+    return NULL;
+}
+
+int hf_config_print(const struct model_spec *spec, const char *family, enum dtype dtype,
+                    struct str *out, struct err *err)
+{
+    const struct family *f = find_family(family);
+    struct str lost = { 0 };
+    int status = 0;
+
+    if (!f)
+        return err_set(err, ERR_CONFIG, "lmtrain writes no config.json of %s models", family);
+    if (lost_in(f, spec, MODEL_COMPUTES, &lost))
+        status = err_set(err, ERR_CONFIG, "%s models have another shape than %s: no %s", family,
+                         spec->name, str_text(&lost));
+    else
+        print_family(f, spec, dtype, out);
+    str_release(&lost);
+    return status;
+}
+
+int hf_config_unsaid(const struct model_spec *spec, const char *family, struct str *out)
+{
+    const struct family *f = find_family(family);
+
+    return f ? lost_in(f, spec, MODEL_TRAINS, out) : 0;
 }
 
 int hf_config_print_changed(const char *text, size_t n_bytes,

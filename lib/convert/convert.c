@@ -82,11 +82,8 @@ static int find_family(struct conversion *c, struct err *err)
         carried = arena_printf(&c->arena, "%s/" STORE_CARRIED, carried);
     if (file_exists(arena_printf(&c->arena, "%s/config.json", carried)))
         c->family = hf_config_family(carried, &c->arena, err);
-    else if (!(c->family = hf_config_family_of(&c->from.job.model)))
-        err_set(err, ERR_CONFIG,
-                "%s: no family that transformers has is of this model's shape: it cannot become a "
-                "Hugging Face folder",
-                c->from.folder);
+    else if (!(c->family = hf_config_family_of(&c->from.job.model, err)))
+        err_add(err, "%s cannot become a Hugging Face folder", c->from.folder);
     if (!c->family)
         return -1;
     snprintf(c->result->family, sizeof c->result->family, "%s", c->family);

@@ -7,11 +7,13 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "ckpt/ahead.h"
 #include "ckpt/carried.h"
 #include "ckpt/json_reader.h"
 #include "config/hf_config.h"
+#include "config/model_differences.h"
 #include "convert/convert_impl.h"
 #include "convert/theirs.h"
 #include "train/special_tokens.h"
@@ -338,6 +340,10 @@ static int write_config(struct target *t, struct err *err)
         changes.is_untied = theirs.model.tied_embeddings || theirs.untied_by;
     if (is_there)
         return carry_config(carried, c->partial, &changes, err);
+    if (hf_config_unsaid(&c->from.job.model, c->family, &text))
+        log_warn("config.json of a %s model cannot say %s: what the model computes stays the same",
+                 c->family, str_text(&text));
+    str_clear(&text);
     int status = hf_config_print(&c->from.job.model, c->family, conversion_dtype(c, main_dtype(t)),
                                  &text, err);
     const char *path = arena_printf(&c->arena, "%s/config.json", c->partial);
@@ -387,11 +393,39 @@ static int count_others(const struct conversion *c)
     return n;
 }
 
+/*
+ * A run may have given fields of its own to the model it began from; the config.json that goes along
+ * with the weights would silently be of another model then.
+ */
+static int check_carried(struct conversion *c, struct err *err)
+{
+    const char *carried = carried_folder(c, &c->arena);
+    const struct model_spec *ours = &c->from.job.model;
+    struct str other = { 0 };
+    struct job theirs;
+    struct err ignored;
+    int status = 0;
+
+    if (!file_exists(arena_printf(&c->arena, "%s/config.json", carried)) ||
+        job_read_folder(&theirs, carried, NULL, 0, &c->arena, &ignored) < 0)
+        return 0;
+    /* These are changed in it (write_config). */
+    theirs.model.vocab_size = ours->vocab_size;
+    theirs.model.tied_embeddings = ours->tied_embeddings;
+    if (model_differences(ours, &theirs.model, MODEL_COMPUTES, &other))
+        status = err_set(err, ERR_CONFIG,
+                         "%s/config.json goes along with the weights, but its model has no %s "
+                         "(hint: say so in it)",
+                         carried, str_text(&other));
+    str_release(&other);
+    return status;
+}
+
 int convert_to_folder(struct conversion *c, struct err *err)
 {
     struct target t = { .c = c };
 
-    if (list_items(&t, err) < 0)
+    if (check_carried(c, err) < 0 || list_items(&t, err) < 0)
         return -1;
     fill_files(&t);
     c->result->n_tensors = t.n_items;

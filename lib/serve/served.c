@@ -153,10 +153,9 @@ const char *served_family(struct served *served, struct err *err)
         folder = arena_printf(&served->arena, "%s/" STORE_CARRIED, served->base);
     if (file_exists(arena_printf(&served->arena, "%s/config.json", folder)))
         return hf_config_family(folder, &served->arena, err);
-    const char *family = hf_config_family_of(&served->job.model);
+    const char *family = hf_config_family_of(&served->job.model, err);
     if (!family)
-        err_set(err, ERR_DATA, "%s: no family that transformers has is of this model's shape",
-                served->folder);
+        err_add(err, "%s", served->folder);
     return family;
 }
 

@@ -47,6 +47,12 @@ for layout in 1x1 2x1 1x2 2x2; do
         convert --from "$dir/ck$layout" --to "$dir/back$layout" --verify
     same "is what it was, $layout" hf "back$layout"
 done
+# What a run gave to its model must not be lost in the config.json that goes along.
+expect 'a checkpoint whose config.json is of another model' 0 '' sh -c 'cp -r "$1/ck1x1" "$1/ckother" &&
+    sed -i "s/\"rope_theta\":[^,]*/\"rope_theta\": 500000.0/" "$1/ckother/hf/config.json"' sh "$dir"
+expect 'is refused by name' 2 'ckother/hf/config.json goes along with the weights, but its model has no model.rope_theta 10000.0' \
+    convert --from "$dir/ckother" --to "$dir/other-hf"
+gone 'and nothing is written' other-hf
 expect 'shards' 0 'as a Hugging Face folder of [2-9] files' convert --from "$dir/ck2x2" --to "$dir/shards" \
     --max-shard-gb 0.0002 --verify
 expect 'have an index' 0 '"model.norm.weight": "model-0000.-of-0000..safetensors"' \

@@ -331,7 +331,8 @@ static void test_printed(void **state)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         memcpy(&m, must_read_config(r, rows[i].text), sizeof m);
-        assert_string_equal(hf_config_family_of(&m), rows[i].family);
+        const char *family = hf_config_family_of(&m, &r->err);
+        assert_string_equal(family ? family : r->err.text, rows[i].family);
         str_clear(&out);
         if (hf_config_print(&m, rows[i].family, DTYPE_BF16, &out, &r->err))
             fail_msg("%s", r->err.text);
@@ -340,7 +341,9 @@ static void test_printed(void **state)
     }
     /* Nobody has all of these together. */
     m.normalized_head = 1;
-    assert_null(hf_config_family_of(&m));
+    assert_null(hf_config_family_of(&m, &r->err));
+    assert_non_null(strstr(r->err.text, "the nearest is bloom, which has no model.normalized_head "
+                                        "true"));
     assert_int_equal(hf_config_print(&m, "bloom", DTYPE_F32, &out, &r->err), -1);
     assert_non_null(strstr(r->err.text, "bloom models have another shape"));
     str_release(&out);

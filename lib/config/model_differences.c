@@ -1,0 +1,121 @@
+/*
+ * model_differences.c - see the header
+ *
+ * Both models lose what means nothing in them; then the table of fields compares them, so that a
+ * field which comes later is compared without a line here.
+ */
+#include "config/model_differences.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "config/fields_impl.h"
+
+static void drop_experts(struct model_spec *s)
+{
+    if (s->n_experts && s->expert_every == 1)
+        s->ffn_size = 0;
+    if (!s->n_experts) {
+        s->n_active_experts = s->expert_ffn_size = s->expert_every = s->router_normalize = 0;
+        s->router_balance = 0;
+    }
+    if (!(s->router_balance > 0))
+        s->router_balance_kind = ROUTER_BALANCE_PER_LAYER;
+}
+
+/* What each kind of scaling looks at (train/rope.h). */
+static struct rope_scaling_spec used_scaling(const struct model_spec *s)
+{
+    const struct rope_scaling_spec *r = &s->rope_scaling;
+    struct rope_scaling_spec used = { .type = r->type, .factor = r->factor };
+
+    if (r->type == ROPE_PLAIN)
+        return (struct rope_scaling_spec){ 0 };
+    if (r->type == ROPE_LINEAR)
+        return used;
+    used.original_max_seq_len = r->original_max_seq_len ? r->original_max_seq_len : s->max_seq_len;
+    if (r->type == ROPE_LLAMA3) {
+        used.low_freq_factor = r->low_freq_factor;
+        used.high_freq_factor = r->high_freq_factor;
+    }
+    if (r->type == ROPE_YARN) {
+        used.beta_fast = r->beta_fast;
+        used.beta_slow = r->beta_slow;
+        used.attention_factor = r->attention_factor;
+        used.truncate = r->truncate;
+    }
+    return used;
+}
+
+static void drop_window(struct model_spec *s)
+{
+    if (!s->window || s->window_first_layer >= s->n_layers)
+        s->window = s->window_first_layer = s->window_period = 0;
+    if (s->window_period > s->n_layers - s->window_first_layer)
+        s->window_period = 0;
+}
+
+static struct model_spec without_unused(const struct model_spec *spec)
+{
+    struct model_spec s = *spec;
+
+    memset(s.name, 0, sizeof s.name);
+    drop_experts(&s);
+    s.rope_scaling = used_scaling(&s);
+    if (s.position != POSITION_ROPE) {
+        s.rope_theta = 0;
+        s.rope_scaling = (struct rope_scaling_spec){ 0 };
+    }
+    drop_window(&s);
+    if (s.bias)
+        s.attention_bias = ATTENTION_BIAS_NONE;
+    if (!(s.dropout > 0))
+        s.embedding_dropout = 0;
+    return s;
+}
+
+static enum model_use use_of(const struct field *f, const struct model_spec *s)
+{
+    static const char *const training[] = {
+        "model.dropout",  "model.embedding_dropout", "model.attention_dropout",
+        "model.init_std", "model.router_balance",    "model.router_balance_kind"
+    };
+
+    for (size_t i = 0; i < sizeof training / sizeof *training; i++)
+        if (!strcmp(f->key, training[i]))
+            return MODEL_TRAINS;
+    return !strcmp(f->key, "model.max_seq_len") && s->position != POSITION_LEARNED ? MODEL_TRAINS
+                                                                                   : MODEL_COMPUTES;
+}
+
+static int is_same(const struct field *f, const struct job *a, const struct job *b)
+{
+    const void *of_a = (const char *)a + f->offset, *of_b = (const char *)b + f->offset;
+
+    if (f->type == FIELD_NAME)
+        return !strcmp(of_a, of_b);
+    if (f->type == FIELD_FLOAT) {
+        double x = *(const double *)of_a, y = *(const double *)of_b;
+
+        return fabs(x - y) <= 1e-12 * fabs(x);
+    }
+    return *(const int *)of_a == *(const int *)of_b;
+}
+
+int model_differences(const struct model_spec *a, const struct model_spec *b, enum model_use use,
+                      struct str *out)
+{
+    const struct job ours = { .model = without_unused(a) }, theirs = { .model = without_unused(b) };
+    const struct job said = { .model = *a };
+    int n = 0;
+
+    for (int i = 0; i < n_job_fields && str_starts_with(job_fields[i].key, "model."); i++) {
+        const struct field *f = &job_fields[i];
+
+        if (is_same(f, &ours, &theirs) || use_of(f, a) != use)
+            continue;
+        str_printf(out, n++ ? ", %s " : "%s ", f->key);
+        field_print(f, &said, out);
+    }
+    return n;
+}
