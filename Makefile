@@ -37,6 +37,12 @@ ORACLE_SOURCES := $(sort $(wildcard test/oracle/*.c))
 BENCH_SOURCES := $(sort $(wildcard bench/*.c))
 
 objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
+# PLAIN names the folder of a build with MPI, of whose objects MPI=0 takes those that are the same (scripts/lint/compile).
+ifneq ($(PLAIN),)
+ASKING_MPI := $(shell grep -rlw LMTRAIN_MPI --include='*.c' lib cmd test bench)
+objects = $(patsubst %.c,$(BUILD)/obj/%.o,$(filter $(ASKING_MPI),$(1))) \
+    $(patsubst %.c,$(PLAIN)/obj/%.o,$(filter-out $(ASKING_MPI),$(1)))
+endif
 LIB_OBJECTS := $(call objects,$(LIB_SOURCES))
 CMD_OBJECTS := $(call objects,$(CMD_SOURCES))
 SUPPORT_OBJECTS := $(call objects,$(TEST_SUPPORT_SOURCES))
