@@ -186,7 +186,8 @@ static void launch(struct kernels *kernels, const struct kernel_call *call, cons
         launch_lanes<T, WIDE, 32>(kernels, call, n);
 }
 
-/* What forward and gradient have alike; q and k and their weights begin at input `begin`. */
+/* What forward and gradient have alike: q and k and their weights, inputs from `begin` on in the
+ * forward's order, and the first output. */
 template <typename T>
 static void head_norm_launch(struct kernels *kernels, const struct kernel_call *call, int begin,
                              head_norm<T> n)
@@ -194,11 +195,11 @@ static void head_norm_launch(struct kernels *kernels, const struct kernel_call *
     const struct op_shape *op = &call->op;
     const struct op_attributes *a = &op->attributes;
 
-    n.qk = cuda_rows<T>(&op->in[begin]);
-    n.wq = (const float *)op->in[begin + 1].data;
-    n.wk = (const float *)op->in[begin + 2].data;
-    n.out = cuda_rows<T>(&op->out[0]);
-    n.n_rows = op->in[begin].rows;
+    n.qk = cuda_rows<T>(&op->in[begin + HEAD_NORM_QK]);
+    n.wq = (const float *)op->in[begin + HEAD_NORM_WQ].data;
+    n.wk = (const float *)op->in[begin + HEAD_NORM_WK].data;
+    n.out = cuda_rows<T>(&op->out[OPS_FIRST]);
+    n.n_rows = op->in[begin + HEAD_NORM_QK].rows;
     n.rows_a_block = gpu_head_norm_block_rows(n.n_rows);
     n.n_q = a->n_heads;
     n.n_heads = a->n_heads + a->n_kv_heads;
@@ -207,9 +208,9 @@ static void head_norm_launch(struct kernels *kernels, const struct kernel_call *
     n.e = a->head_dim;
     n.eps = (float)a->eps;
 
-    int wide = a->head_dim % N == 0 && cuda_is_aligned(&op->out[0], 16);
+    int wide = a->head_dim % N == 0 && cuda_is_aligned(&op->out[OPS_FIRST], 16);
 
-    for (int i = 0; i < begin + 3; i++)
+    for (int i = 0; i <= begin + HEAD_NORM_WK; i++)
         wide = wide && cuda_is_aligned(&op->in[i], 16);
     if (wide)
         launch<T, 1>(kernels, call, n);
@@ -220,11 +221,11 @@ static void head_norm_launch(struct kernels *kernels, const struct kernel_call *
 static void head_norm_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    cuda_with_act(call->op.out[0].dtype, [&](auto zero) {
+    cuda_with_act(call->op.out[HEAD_NORM_OUT].dtype, [&](auto zero) {
         head_norm<decltype(zero)> n = {};
 
         n.rstd = cuda_rows<float>(&call->op.out[HEAD_NORM_RSTD]);
-        head_norm_launch(kernels, call, HEAD_NORM_QK, n);
+        head_norm_launch(kernels, call, OPS_FIRST, n);
     });
 }
 
@@ -236,7 +237,7 @@ static void head_norm_grad_run(struct kernels *kernels, const struct kernel_call
     int e = op->attributes.head_dim;
     float *partial = (float *)call->scratch;
 
-    cuda_with_act(op->out[0].dtype, [&](auto zero) {
+    cuda_with_act(op->out[HEAD_NORM_GRAD_DQK].dtype, [&](auto zero) {
         head_norm<decltype(zero)> n = {};
 
         n.dout = cuda_rows<decltype(zero)>(&op->in[HEAD_NORM_GRAD_DOUT]);
@@ -244,10 +245,10 @@ static void head_norm_grad_run(struct kernels *kernels, const struct kernel_call
         n.partial = partial;
         head_norm_launch(kernels, call, HEAD_NORM_GRAD_QK, n);
     });
-    cuda_column_totals(kernels, call, (const float *)partial, 2 * e, n_blocks, &op->out[1],
-                       first >> 1 & 1);
-    cuda_column_totals(kernels, call, (const float *)partial + e, 2 * e, n_blocks, &op->out[2],
-                       first >> 2 & 1);
+    cuda_column_totals(kernels, call, (const float *)partial, 2 * e, n_blocks,
+                       &op->out[HEAD_NORM_GRAD_DWQ], first >> HEAD_NORM_GRAD_DWQ & 1);
+    cuda_column_totals(kernels, call, (const float *)partial + e, 2 * e, n_blocks,
+                       &op->out[HEAD_NORM_GRAD_DWK], first >> HEAD_NORM_GRAD_DWK & 1);
 }
 
 void cuda_register_head_norm(struct kernels_backend *table)

@@ -90,29 +90,30 @@ static void launch(struct kernels *kernels, const struct kernel_call *call, cons
     cuda_launch(kernels, call, shape, rope_kernel<T, N>, r);
 }
 
+/* The gradient's operands have the forward's places. */
 static void rope_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
     const struct op_attributes *a = &op->attributes;
 
     (void)first;
-    cuda_with_act(op->out[0].dtype, [&](auto zero) {
+    cuda_with_act(op->out[ROPE_OUT].dtype, [&](auto zero) {
         typedef decltype(zero) T;
         enum { N = 16 / sizeof(T) };
         rope<T> r = {};
 
-        r.in = cuda_rows<T>(&op->in[0]);
-        r.out = cuda_rows<T>(&op->out[0]);
-        r.position = cuda_rows<int32_t>(&op->in[1]);
-        r.table = cuda_rows<float>(&op->in[2]);
-        r.n_rows = op->in[0].rows;
-        r.table_rows = op->in[2].rows;
+        r.in = cuda_rows<T>(&op->in[ROPE_X]);
+        r.out = cuda_rows<T>(&op->out[ROPE_OUT]);
+        r.position = cuda_rows<int32_t>(&op->in[ROPE_POSITION]);
+        r.table = cuda_rows<float>(&op->in[ROPE_TABLE]);
+        r.n_rows = op->in[ROPE_X].rows;
+        r.table_rows = op->in[ROPE_TABLE].rows;
         r.sign = op->kind == OP_ROPE ? 1.0f : -1.0f;
         r.half = a->head_dim / 2;
-        r.n_heads = (int)(op->in[0].cols / a->head_dim);
+        r.n_heads = (int)(op->in[ROPE_X].cols / a->head_dim);
         r.n_groups = (int)ceil_div(r.n_heads, HEADS_A_THREAD);
-        if (r.half % N == 0 && cuda_is_aligned(&op->in[0], 16) &&
-            cuda_is_aligned(&op->out[0], 16) && cuda_is_aligned(&op->in[2], 16))
+        if (r.half % N == 0 && cuda_is_aligned(&op->in[ROPE_X], 16) &&
+            cuda_is_aligned(&op->out[ROPE_OUT], 16) && cuda_is_aligned(&op->in[ROPE_TABLE], 16))
             launch<T, N>(kernels, call, r);
         else
             launch<T, 1>(kernels, call, r);
