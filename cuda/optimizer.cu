@@ -5,8 +5,10 @@
  * spread over threads.
  *
  *   sumsq          16 threads take the 16 lanes of a block of OPS_NORM_BLOCK elements, and add them
- *                  as the CPU's tree. Bound by memory: 16 loads of a thread (32 of bf16) are under
- *                  way. A float's square is exact in double, so fma is product and sum.
+ *                  as the CPU's tree. They load whole lines together, 16 bytes each, and take their
+ *                  lane's elements from shared memory. Bound by memory: each thread has 64 bytes
+ *                  under way while it adds those before. A float's square is exact in double, so
+ *                  fma is product and sum.
  *   sum_runs       a run is one chain of dependent adds, some 8 cycles each, and a thread block
  *   gradient_norm  takes it: one thread adds what the others bring into shared memory ahead of it.
  *                  Runs are parameters: a 7B model's longest has 32,000 sums (0.2 ms), all of them
@@ -37,23 +39,70 @@ template <typename T> static __device__ __forceinline__ double add_square(T x, d
     return fma(value, value, sum);
 }
 
-/* The lane's elements of a block, where rows lie one after the other. */
+/* What the lanes of a block load at once: 16 bytes of each at a time. */
+template <typename T> struct sumsq_chunk {
+    enum {
+        N_PACKS = SUMSQ_BYTES / 16,
+        N_ROUNDS = SUMSQ_BYTES / sizeof(T), /* elements of a lane */
+        N_ELEMENTS = N_ROUNDS * LANES,
+        ROOM = N_PACKS * LANES + 2, /* so that both blocks of a warp read from banks of their own */
+    };
+};
+
 template <typename T>
-static __device__ __forceinline__ double lane_of_dense(const T *x, int64_t i, int64_t end)
+static __device__ __forceinline__ void load_chunk(const T *from, uint4 (&packs)[SUMSQ_BYTES / 16])
 {
-    enum { AT_ONCE = SUMSQ_BYTES / sizeof(T) };
+#pragma unroll
+    for (int k = 0; k < SUMSQ_BYTES / 16; k++)
+        packs[k] = ((const uint4 *)from)[k * LANES + threadIdx.x % LANES];
+}
+
+/* The lane's elements of what the lanes of a block have loaded, in their order, on top of sum. */
+template <typename T>
+static __device__ __forceinline__ double
+add_chunk(uint4 *room, const uint4 (&packs)[SUMSQ_BYTES / 16], double sum)
+{
+    const T *own = (const T *)room + threadIdx.x % LANES;
+    unsigned lanes = 0xffffu << threadIdx.x % 32 / LANES * LANES;
+
+    __syncwarp(lanes); /* what was there has been read */
+#pragma unroll
+    for (int k = 0; k < sumsq_chunk<T>::N_PACKS; k++)
+        room[k * LANES + threadIdx.x % LANES] = packs[k];
+    __syncwarp(lanes);
+#pragma unroll
+    for (int k = 0; k < sumsq_chunk<T>::N_ROUNDS; k++)
+        sum = add_square(own[k * LANES], sum);
+    return sum;
+}
+
+/* The lane's elements of n_chunks > 0 of a block, at a multiple of 16 bytes. */
+template <typename T>
+static __device__ __forceinline__ double lane_of_chunks(const T *x, int64_t n_chunks)
+{
+    enum { N_PACKS = sumsq_chunk<T>::N_PACKS };
+    __shared__ uint4 shared[SUMSQ_THREADS / LANES][sumsq_chunk<T>::ROOM];
+    uint4 *room = shared[threadIdx.x / LANES], now[N_PACKS], next[N_PACKS];
     double sum = 0;
 
-    for (; i + (AT_ONCE - 1) * LANES < end; i += AT_ONCE * LANES) {
-        T some[AT_ONCE];
-
+    load_chunk(x, next);
+    while (--n_chunks > 0) {
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            some[k] = x[i + k * LANES];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            sum = add_square(some[k], sum);
+        for (int k = 0; k < N_PACKS; k++)
+            now[k] = next[k];
+        x += sumsq_chunk<T>::N_ELEMENTS;
+        load_chunk(x, next);
+        sum = add_chunk<T>(room, now, sum);
     }
+    return add_chunk<T>(room, next, sum);
+}
+
+/* The same of all that is left of a block, for any address. */
+template <typename T>
+static __device__ __forceinline__ double lane_of_dense(const T *x, int64_t i, int64_t end,
+                                                       double sum)
+{
+#pragma unroll 16
     for (; i < end; i += LANES)
         sum = add_square(x[i], sum);
     return sum;
@@ -74,18 +123,24 @@ static __device__ __forceinline__ double lane_of_rows(rows_of<T> x, int64_t cols
     return sum;
 }
 
-/* cols: 0 where rows lie one after the other. */
-template <typename T>
-__global__ void sumsq_kernel(rows_of<T> x, int64_t cols, int64_t n, double *sums, int64_t n_blocks)
+/* cols: 0 where rows lie one after the other. WIDE: they do, from a multiple of 16 bytes on. */
+template <typename T, int WIDE>
+__global__ void __launch_bounds__(SUMSQ_THREADS)
+    sumsq_kernel(rows_of<T> x, int64_t cols, int64_t n, double *sums, int64_t n_blocks)
 {
+    enum { CHUNK = sumsq_chunk<T>::N_ELEMENTS };
     int64_t thread = (int64_t)blockIdx.x * SUMSQ_THREADS + threadIdx.x;
-    int64_t block = thread / LANES, lane = thread % LANES;
-    int64_t start = block * OPS_NORM_BLOCK + lane;
-    int64_t end = (block + 1) * OPS_NORM_BLOCK < n ? (block + 1) * OPS_NORM_BLOCK : n;
+    int64_t block = thread / LANES, lane = thread % LANES, begin = block * OPS_NORM_BLOCK;
+    int64_t end = begin + OPS_NORM_BLOCK < n ? begin + OPS_NORM_BLOCK : n;
     double sum = 0;
 
-    if (start < end)
-        sum = cols ? lane_of_rows(x, cols, start, end) : lane_of_dense(x.at, start, end);
+    if (WIDE && begin + CHUNK <= end) {
+        sum = lane_of_chunks(x.at + begin, (end - begin) / CHUNK);
+        begin = end - (end - begin) % CHUNK;
+    }
+    if (begin + lane < end)
+        sum = cols ? lane_of_rows(x, cols, begin + lane, end)
+                   : lane_of_dense(x.at, begin + lane, end, sum);
     for (unsigned half = LANES / 2; half > 0; half /= 2)
         sum += __shfl_down_sync(0xffffffffu, sum, half, LANES);
     if (lane == 0 && block < n_blocks)
@@ -106,10 +161,11 @@ static void sumsq_run(struct kernels *kernels, const struct kernel_call *call, i
     (void)first;
     cuda_with_act(x->dtype, [&](auto zero) {
         typedef decltype(zero) T;
+        int wide = is_dense(x) && (uintptr_t)x->data % 16 == 0;
 
-        cuda_launch(kernels, call, shape, sumsq_kernel<T>, cuda_rows<T>(x),
-                    is_dense(x) ? 0 : x->cols, tensor_elements(x), (double *)sums->data,
-                    sums->cols);
+        cuda_launch(kernels, call, shape, wide ? sumsq_kernel<T, 1> : sumsq_kernel<T, 0>,
+                    cuda_rows<T>(x), is_dense(x) ? 0 : x->cols, tensor_elements(x),
+                    (double *)sums->data, sums->cols);
     });
 }
 

@@ -100,6 +100,7 @@ struct sumsq_case {
     int64_t rows, cols;
     int dense;
     enum dtype dtype;
+    int skew;
 };
 
 static struct op_case *make_sumsq(const void *context)
@@ -109,7 +110,9 @@ static struct op_case *make_sumsq(const void *context)
     int64_t n = s->rows * s->cols;
 
     c->dense = s->dense;
+    c->skew = s->skew;
     op_case_input(c, 0, s->rows, s->cols, s->dtype, 1);
+    c->skew = 0;
     op_case_output(c, 0, 1, (n + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK, DTYPE_F64);
     return c;
 }
@@ -117,10 +120,13 @@ static struct op_case *make_sumsq(const void *context)
 static void test_sumsq_bits(void **state)
 {
     static const struct sumsq_case cases[] = {
-        { 1, 1, 1, DTYPE_F32 },     { 1, 17, 1, DTYPE_F32 },     { 1, 4095, 1, DTYPE_F32 },
-        { 1, 4096, 1, DTYPE_F32 },  { 1, 100000, 1, DTYPE_F32 }, { 3, 4099, 1, DTYPE_F32 },
-        { 3, 4099, 0, DTYPE_F32 },  { 2000, 7, 0, DTYPE_F32 },   { 100, 256, 0, DTYPE_F32 },
-        { 65, 1000, 0, DTYPE_F32 },
+        { 1, 1, 1, DTYPE_F32, 0 },      { 1, 17, 1, DTYPE_F32, 0 },
+        { 1, 4095, 1, DTYPE_F32, 0 },   { 1, 4096, 1, DTYPE_F32, 0 },
+        { 1, 100000, 1, DTYPE_F32, 0 }, { 3, 4099, 1, DTYPE_F32, 0 },
+        { 3, 4099, 0, DTYPE_F32, 0 },   { 2000, 7, 0, DTYPE_F32, 0 },
+        { 100, 256, 0, DTYPE_F32, 0 },  { 65, 1000, 0, DTYPE_F32, 0 },
+        { 1, 512, 1, DTYPE_F32, 0 },    { 1, 511, 1, DTYPE_F32, 0 },
+        { 1, 8705, 1, DTYPE_F32, 0 },
     };
 
     (void)state;
@@ -134,6 +140,18 @@ static void test_sumsq_bits(void **state)
             c = make_sumsq(&s);
             op_case_check(c, 1e-14);
             op_case_destroy(c);
+        }
+}
+
+/* Where the elements lie changes no bit: shards begin anywhere. */
+static void test_sumsq_at_any_address(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int skew = bf16 ? 2 : 4; skew <= 16; skew *= 2) {
+            struct sumsq_case s = { 1, 10000, 1, bf16 ? DTYPE_BF16 : DTYPE_F32, skew };
+
+            check_bits(make_sumsq, &s);
         }
 }
 
@@ -740,6 +758,7 @@ int main(void)
         cmocka_unit_test(test_sumsq),
         cmocka_unit_test(test_sumsq_is_of_the_logical_tensor),
         cmocka_unit_test(test_sumsq_bits),
+        cmocka_unit_test(test_sumsq_at_any_address),
         cmocka_unit_test(test_sum_runs),
         cmocka_unit_test(test_sum_runs_bits),
         cmocka_unit_test(test_gradient_norm),

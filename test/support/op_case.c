@@ -17,7 +17,7 @@
 #include "support/reference_ops.h"
 #include "support/test_device.h"
 
-enum { GUARD_BYTES = 64, GAP_COLS = 3, GUARD = 0xa5, POISON = 0xff };
+enum { GUARD_BYTES = 64, ALIGNMENT = 64, GAP_COLS = 3, GUARD = 0xa5, POISON = 0xff };
 
 double tensor_get(const struct tensor *t, int64_t row, int64_t col)
 {
@@ -89,12 +89,19 @@ static struct tensor guarded(const struct op_case *c, int64_t rows, int64_t cols
 
     if (rows > 1 && cols > 1 && !c->dense)
         t.stride += c->gap ? c->gap : GAP_COLS;
-    *n_bytes = align_up((size_t)(rows * t.stride) * dtype_bytes(dtype), 64) + 2 * GUARD_BYTES;
-    memory = aligned_alloc(64, *n_bytes);
+    *n_bytes =
+        align_up((size_t)(rows * t.stride) * dtype_bytes(dtype), ALIGNMENT) + 2 * GUARD_BYTES;
+    memory = aligned_alloc(ALIGNMENT, *n_bytes + ALIGNMENT);
     assert_non_null(memory);
-    memset(memory, GUARD, *n_bytes);
-    t.data = memory + GUARD_BYTES;
+    memset(memory, GUARD, *n_bytes + ALIGNMENT);
+    t.data = memory + GUARD_BYTES + c->skew;
     return t;
+}
+
+/* Where its memory begins, the same distance before the elements' multiple of ALIGNMENT. */
+static unsigned char *memory_of(const struct tensor *t)
+{
+    return (unsigned char *)t->data - (uintptr_t)t->data % ALIGNMENT - GUARD_BYTES;
 }
 
 static void fill_bytes(const struct tensor *t, int byte)
@@ -191,7 +198,7 @@ void op_case_attention_keys(struct op_case *c, int64_t rows, int64_t key_rows, e
 static void free_guarded(const struct tensor *t)
 {
     if (tensor_given(t))
-        free((char *)t->data - GUARD_BYTES);
+        free(memory_of(t));
 }
 
 void op_case_destroy(struct op_case *c)
@@ -210,7 +217,7 @@ static struct test_extent extent_of(const struct tensor *t, size_t n_bytes)
     struct test_extent extent = { NULL, n_bytes };
 
     if (tensor_given(t))
-        extent.begin = (char *)t->data - GUARD_BYTES;
+        extent.begin = memory_of(t);
     return extent;
 }
 

@@ -18,6 +18,7 @@ struct op_case {
     size_t in_bytes[OPS_MAX_INPUTS], out_bytes[OPS_MAX_OUTPUTS];
     int dense; /* set before operands are added: no gaps */
     int gap;   /* likewise: columns of the gaps, where 0 is 3 */
+    int skew;  /* likewise: bytes by which an operand is off a multiple of 64; less than those */
 };
 
 struct op_case *op_case_create(enum op_kind kind, const struct op_attributes *attributes);
