@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cmd.h"
 #include "config/job.h"
@@ -14,7 +15,7 @@
 #include "report/table.h"
 #include "train/account.h"
 #include "train/prepare.h"
-#include "train/trainer.h"
+#include "train/programs.h"
 #include "tuned.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
@@ -22,6 +23,7 @@
 struct request {
     struct option_list sets;
     int world, rank, print_program, json; /* rank -1: the one that needs most memory */
+    const char *print_after;              /* a pass; NULL: none */
 };
 
 /* Those of where it would run here: a GPU's are asked for sizes alone, and need none. */
@@ -37,7 +39,7 @@ static int make_kernels(struct plan *plan, struct err *err)
 static int plan_open(struct plan *plan, const struct job *job, int rank, struct err *err)
 {
     int pp_size = job->parallel.pp;
-    struct mesh mesh = trainer_mesh(job);
+    struct mesh mesh = job_mesh(job);
     struct rank_cores cores;
 
     *plan = (struct plan){ .job = job };
@@ -46,7 +48,7 @@ static int plan_open(struct plan *plan, const struct job *job, int rank, struct 
     if (launch_cores_of(0, job->world_size, &cores, err) < 0 ||
         pool_create(&plan->pool, job->threads ? job->threads : cores.n_cores, NULL, err) < 0 ||
         make_kernels(plan, err) < 0 ||
-        trainer_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
+        programs_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
         return -1;
     plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, axes_stages());
     for (int i = 0; rank < 0 && i < pp_size; i++)
@@ -304,12 +306,61 @@ static void print_json(const struct plan *plan, struct str *out)
     cJSON_Delete(json);
 }
 
+/* ---- the program after a pass ---- */
+
+struct print_after {
+    const char *pass;
+    struct str *out;
+    int n_printed;
+};
+
+static void print_if_wanted(void *context, const char *pass, const struct program *program)
+{
+    struct print_after *print = context;
+
+    if (strcmp(print->pass, "all") != 0 && strcmp(print->pass, pass) != 0)
+        return;
+    str_printf(print->out, "%s# after %s\n", print->n_printed++ ? "\n" : "", pass);
+    print_program(program, print->out);
+}
+
+/* Compiles the shown rank's program again, and looks on. */
+static int print_passes(const struct plan *plan, const char *pass, struct str *out, struct err *err)
+{
+    struct print_after print = { .pass = pass, .out = out };
+    struct compile_watch watch = { print_if_wanted, &print };
+    struct programs_request request = {
+        .job = plan->job, .kernels = plan->kernels, .pp_rank = plan->shown, .watch = &watch
+    };
+    struct program program;
+    int status = programs_compile(&program, &request, err);
+
+    program_release(&program);
+    return status;
+}
+
+static int check_pass(const char *pass, struct err *err)
+{
+    struct str names = { 0 };
+
+    for (int i = 0; compile_pass_name(i); i++) {
+        if (!strcmp(pass, compile_pass_name(i)))
+            pass = "all";
+        str_printf(&names, "%s, ", compile_pass_name(i));
+    }
+    if (strcmp(pass, "all") != 0)
+        err_set(err, ERR_CONFIG, "--print-after is %s, wanted %sor all", pass, str_text(&names));
+    str_release(&names);
+    return strcmp(pass, "all") != 0 ? -1 : 0;
+}
+
 static int answer(const struct request *q, const char *path, struct arena *arena, struct str *out)
 {
     struct job job;
     struct err err;
 
-    if (job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
+    if ((q->print_after && check_pass(q->print_after, &err) < 0) ||
+        job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
     tuned_foresee_vocabulary(&job, arena);
@@ -322,7 +373,9 @@ static int answer(const struct request *q, const char *path, struct arena *arena
     }
     struct plan plan;
     int status = plan_open(&plan, &job, q->rank, &err);
-    if (!status && q->json)
+    if (!status && q->print_after)
+        status = print_passes(&plan, q->print_after, out, &err);
+    else if (!status && q->json)
         print_json(&plan, out);
     else if (!status && !q->print_program)
         print_plan(&plan, out);
@@ -341,6 +394,10 @@ int cmd_plan(int argc, char **argv)
         option_int("world", &q.world, "N", 1, 1000000, "the same as --ranks"),
         option_flag("print-program", &q.print_program,
                     "print the step program: cells, ops, actions, with shapes and places"),
+        option_text(
+            "print-after", &q.print_after, "PASS",
+            "print the step program as it is after a pass of the compiler, or after \"all\" "
+            "of them; a wrong name lists them"),
         option_int("rank", &q.rank, "R", 0, 1000000,
                    "whose memory and program to show (those of one pipeline rank are the same); "
                    "default: a rank that needs most memory"),

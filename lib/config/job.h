@@ -18,6 +18,7 @@
 #include "base/str.h"
 #include "config/model_spec.h"
 #include "config/tuning.h"
+#include "layout/mesh.h"
 #include "layout/pipeline.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
@@ -264,5 +265,8 @@ void job_schema(struct str *out);
  * "". Returns 0, or -1 and ERR_CONFIG naming the nearest field.
  */
 int job_explain(const char *key, struct str *out, struct err *err);
+
+/* The ranks of a resolved job. */
+struct mesh job_mesh(const struct job *job);
 
 #endif

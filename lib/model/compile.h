@@ -10,6 +10,12 @@
 #include "config/model_spec.h"
 #include "program/passes.h"
 
+/* Called after each pass of compile_train; passes over chunks' functions are run for each chunk. */
+struct compile_watch {
+    void (*after)(void *context, const char *pass, const struct program *program);
+    void *context;
+};
+
 struct compile_train {
     const struct model_spec *model;
     struct mesh mesh;
@@ -41,7 +47,11 @@ struct compile_train {
     int no_fuse;                /* tests: leave every op in its parts */
     program_scratch_fn scratch; /* scratch of each op; NULL: none is planned */
     void *scratch_context;
+    const struct compile_watch *watch; /* NULL: none */
 };
+
+/* Names of the passes, in their order; NULL beyond the last. */
+const char *compile_pass_name(int i);
 
 /*
  * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks); under zero 1 and 2

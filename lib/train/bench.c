@@ -15,6 +15,7 @@
 #include "train/fill.h"
 #include "train/fit.h"
 #include "train/peak.h"
+#include "train/programs.h"
 #include "train/trainer.h"
 
 /* What the executor asks for while it measures. */
@@ -80,10 +81,13 @@ static void write_scalars(struct run *run, const struct program *program, int64_
 int bench_compile(struct program *program, const struct job *job, struct engine *engine,
                   struct err *err)
 {
-    struct mesh mesh = trainer_mesh(job);
-    int pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank, axes_stages());
+    struct mesh mesh = job_mesh(job);
+    struct programs_request request = { .job = job,
+                                        .kernels = engine->kernels,
+                                        .pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank,
+                                                                   axes_stages()) };
 
-    if (trainer_compile(program, job, pp_rank, engine->kernels, err) < 0 ||
+    if (programs_compile(program, &request, err) < 0 ||
         run_reserve(program, engine->kernels, progress_join(engine->rank.local_rank), err) < 0)
         return -1;
     return fit_check(job, engine->kernels, program_memory_bytes(program),

@@ -8,7 +8,7 @@
 #include "train/fit.h"
 
 #include "base/num.h"
-#include "train/trainer.h"
+#include "train/programs.h"
 
 enum { N_SHOWN = 3 };
 
@@ -28,7 +28,8 @@ static size_t plan_bytes(const struct job *job, struct kernels *kernels)
     for (int pp_rank = 0; pp_rank < job->parallel.pp; pp_rank++) {
         struct program program;
         struct err err;
-        int failed = trainer_compile(&program, job, pp_rank, kernels, &err) < 0;
+        struct programs_request request = { .job = job, .kernels = kernels, .pp_rank = pp_rank };
+        int failed = programs_compile(&program, &request, &err) < 0;
         size_t n_bytes = failed ? SIZE_MAX : program_memory_bytes(&program);
 
         program_release(&program);

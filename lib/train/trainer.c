@@ -20,166 +20,10 @@
 #include "train/instruct_job.h"
 #include "train/lr.h"
 #include "train/numerics.h"
+#include "train/programs.h"
 #include "train/replicas.h"
 #include "train/same.h"
 #include "train/trainer_impl.h"
-
-struct mesh trainer_mesh(const struct job *job)
-{
-    int dp = job->parallel.dp, group = job->parallel.zero_group;
-    struct mesh mesh = mesh_data_parallel(group ? group : dp);
-
-    mesh.size[AXIS_REPLICA] = group ? dp / group : 1;
-    mesh.size[AXIS_TP] = job->parallel.tp;
-    mesh.size[AXIS_PP] = job->parallel.pp;
-    return mesh;
-}
-
-/* What the ranks of one pipeline stage compile; scratch is left unset. */
-static struct compile_train trainer_compile_options(const struct job *job, int pp_rank)
-{
-    static const enum recompute_kind kinds[] = {
-        [RECOMPUTE_NONE] = RECOMPUTE_KIND_NONE, [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
-        [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL, [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
-        [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
-    };
-
-    static const enum hold_kind holds[] = {
-        [HOLD_OP] = HOLD_KIND_OP,
-        [HOLD_PASS] = HOLD_KIND_PASS,
-        [HOLD_RUN] = HOLD_KIND_RUN,
-        [HOLD_STEP] = HOLD_KIND_STEP,
-    };
-
-    return (struct compile_train){
-        .model = &job->model,
-        .mesh = trainer_mesh(job),
-        .dtype = job->train.dtype,
-        .residual = job->train.residual,
-        .gradient_dtype = job->train.gradient_dtype,
-        .micro_batch = job->train.micro_batch,
-        .seq_len = job->data.seq_len,
-        .n_micro_batches = job->n_micro_batches,
-        .micro_batches = job->parallel.micro_batches.values,
-        .sequence_parallel = job->parallel.sequence_parallel,
-        .tuning = job->tuning,
-        .is_packed = job->samples.train && job->data.packing,
-        .seed = job->train.seed,
-        .recompute = kinds[job->recompute],
-        .recompute_ops = job->recompute_ops,
-        .pipeline = { .kind = job->parallel.schedule,
-                      .n_chunks = job->parallel.chunks,
-                      .stage_layers = job->parallel.stages.values,
-                      .rank = pp_rank },
-        .gradients = { .zero = job->parallel.zero,
-                       .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
-                       .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
-                       .hold = holds[job->parallel.hold] },
-        .update = { .clip = job->optimizer.clip,
-                    .beta1 = job->optimizer.beta1,
-                    .beta2 = job->optimizer.beta2,
-                    .eps = job->optimizer.eps,
-                    .weight_decay = job->optimizer.weight_decay,
-                    .states = job->optimizer.states,
-                    .seed = job->train.seed },
-    };
-}
-
-/*
- * Compile a program and, at its places, one for each of lengths [n_shorter]. All are the caller's to
- * release, on failure too; shorter are zero before.
- */
-static int trainer_compile_lengths(struct program *program, struct program *shorter,
-                                   const int *lengths, int n_shorter,
-                                   const struct compile_train *wish, struct run_scratch *scratch,
-                                   struct err *err)
-{
-    struct compile_train options = *wish;
-
-    options.longest = options.seq_len;
-    options.head_logits = kernels_are_gpu(scratch->kernels) ? MODEL_HEAD_LOGITS_GPU : 0;
-    options.scratch = run_scratch_bytes;
-    options.scratch_context = scratch;
-    int status = compile_train(program, &options, err);
-    for (int i = 0; i < n_shorter && !status; i++) {
-        options.seq_len = lengths[i];
-        status = compile_train(&shorter[i], &options, err);
-        if (!status)
-            status = place_within(&shorter[i], program, err);
-        if (status < 0)
-            err_add(err, "sequences of %d", lengths[i]);
-    }
-    return status;
-}
-
-/* What ops need beside their operands: where comm adds, sums over ranks need less. */
-static struct run_scratch scratch_of(const struct job *job, struct kernels *kernels)
-{
-    return (struct run_scratch){ kernels, trainer_mesh(job),
-                                 job->parallel.reductions == REDUCTIONS_FAST };
-}
-
-/* The lengths that micro-batches have but for the longest, and how many. */
-static const int *shorter_lengths(const struct job *job, int *n, struct arena *arena)
-{
-    const int *lengths = NULL;
-
-    *n = 0;
-    if (job->samples.train && !job->data.packing) {
-        lengths = lengths_of_job(job, n, arena);
-        --*n;
-    }
-    return lengths;
-}
-
-/* built: of compile_pipeline, or NULL. */
-static int compile_rank(struct program *program, const struct job *job, int pp_rank,
-                        const struct pipeline *built, struct kernels *kernels, struct err *err)
-{
-    struct compile_train options = trainer_compile_options(job, pp_rank);
-    struct arena arena = { 0 };
-    int n;
-    const int *lengths = shorter_lengths(job, &n, &arena);
-    struct program *shorter = arena_array(&arena, struct program, n);
-
-    struct run_scratch scratch = scratch_of(job, kernels);
-
-    options.pipeline.built = built;
-    int status = trainer_compile_lengths(program, shorter, lengths, n, &options, &scratch, err);
-    for (int i = 0; i < n; i++)
-        program_release(&shorter[i]);
-    arena_release(&arena);
-    return status;
-}
-
-int trainer_compile(struct program *program, const struct job *job, int pp_rank,
-                    struct kernels *kernels, struct err *err)
-{
-    return compile_rank(program, job, pp_rank, NULL, kernels, err);
-}
-
-int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
-                          struct err *err)
-{
-    struct mesh stages = mesh_pipeline(job->parallel.pp);
-    struct arena arena = { 0 };
-    struct compile_train options = trainer_compile_options(job, 0);
-    struct pipeline pipeline;
-    int n = job->parallel.pp;
-    const struct program **list = arena_array(&arena, const struct program *, n);
-
-    for (int i = 0; i < n; i++) {
-        programs[i] = (struct program){ 0 };
-        list[i] = &programs[i];
-    }
-    int status = compile_pipeline(&pipeline, &options, &arena, err);
-    for (int i = 0; i < n && !status; i++)
-        status = compile_rank(&programs[i], job, i, &pipeline, kernels, err);
-    if (!status)
-        status = verify_ranks(list, &stages, err);
-    arena_release(&arena);
-    return status;
-}
 
 /* ---- making it ---- */
 
@@ -286,7 +130,7 @@ static int verify_stages(const struct trainer *t, struct err *err)
     if (n == 1 || t->world_rank)
         return 0;
     struct program *programs = arena_array(&arena, struct program, n);
-    int status = trainer_compile_ranks(programs, t->job, t->options.kernels, err);
+    int status = programs_compile_ranks(programs, t->job, t->options.kernels, err);
     for (int i = 0; i < n; i++)
         program_release(&programs[i]);
     arena_release(&arena);
@@ -296,19 +140,17 @@ static int verify_stages(const struct trainer *t, struct err *err)
 static int compile(struct trainer *t, struct err *err)
 {
     const struct trainer_options *o = &t->options;
-    struct mesh mesh = trainer_mesh(t->job);
+    struct mesh mesh = job_mesh(t->job);
     int pp_rank = mesh_coordinate(&mesh, t->world_rank, axes_stages());
 
     progress_phase(o->progress, "compiling the step");
-    struct compile_train wish = trainer_compile_options(t->job, pp_rank);
-    t->lengths = shorter_lengths(t->job, &t->n_shorter, &t->arena);
-    t->shorter = arena_array(&t->arena, struct program, t->n_shorter);
-    struct run_scratch scratch = scratch_of(t->job, o->kernels);
-    if (trainer_compile_lengths(&t->program, t->shorter, t->lengths, t->n_shorter, &wish, &scratch,
-                                err) < 0 ||
-        verify_stages(t, err) < 0)
-        return -1;
-    return 0;
+    struct programs_by_length programs = { .longest = &t->program };
+    struct programs_request request = { .job = t->job, .kernels = o->kernels, .pp_rank = pp_rank };
+    int status = programs_compile_by_length(&programs, &request, &t->arena, err);
+    t->shorter = programs.shorter;
+    t->n_shorter = programs.n_shorter;
+    t->lengths = programs.lengths;
+    return status < 0 ? status : verify_stages(t, err);
 }
 
 static size_t free_bytes(const struct trainer *t)

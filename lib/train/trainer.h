@@ -160,21 +160,4 @@ struct run *trainer_run(const struct trainer *trainer);
 /* Did any rank raise its hand? *value becomes the largest of all ranks'. Collective. */
 int trainer_agree(struct trainer *trainer, int64_t *value, struct err *err);
 
-/* The ranks of a job. */
-struct mesh trainer_mesh(const struct job *job);
-
-/*
- * Compile the program of one of a resolved job's pipeline ranks, with the scratch that these
- * kernels need. As compile_train.
- */
-int trainer_compile(struct program *program, const struct job *job, int pp_rank,
-                    struct kernels *kernels, struct err *err);
-
-/*
- * The programs [pp] of all pipeline ranks, verified together. All are the caller's to release, on
- * failure too.
- */
-int trainer_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
-                          struct err *err);
-
 #endif

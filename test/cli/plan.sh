@@ -53,6 +53,11 @@ plan --print-program >"$dir/one.txt"
 expect 'and not alone' 1 '' grep all_reduce "$dir/one.txt"
 plan --print-program >"$dir/two.txt"
 expect 'is the same each time' 0 '' cmp "$dir/one.txt" "$dir/two.txt"
+expect 'the program before its backward is sharded' 0 '^# after recompute' plan --print-after recompute
+expect 'has no update yet' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --print-after recompute | { ! grep -q adamw; }"
+expect 'which it has after that pass' 0 '= *adamw|adamw ' plan --print-after update
+expect 'after place it is the program' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --print-after place | tail -n +2 | cmp - '$dir/one.txt'"
+expect 'a pass that is none' 2 'print-after is nope, wanted declare, forward, ' plan --print-after nope
 expect 'a rank that is not there' 2 'rank is 2, the job has ranks 0 to 1' plan --print-program --world 2 --rank 2
 expect 'ranks that do not divide' 2 'not a multiple of' plan --world 3
 expect 'no ranks' 2 'world is 0' plan --world 0

@@ -27,7 +27,7 @@
 
 #include "base/num.h"
 #include "support/large_case.h"
-#include "train/trainer.h"
+#include "train/programs.h"
 
 #define TABLE_LARGE 8388593 /* the last prime below 2^23 */
 #define TABLE_SMALL 65521
@@ -175,7 +175,8 @@ static void add_program(struct list *list, const struct model *model, int tokens
     char where[64];
 
     read_job(&job, model, tokens, scale, &arena);
-    if (trainer_compile(&program, &job, 0, kernels, &err) < 0)
+    if (programs_compile(&program, &(struct programs_request){ .job = &job, .kernels = kernels },
+                         &err) < 0)
         fail_msg("%s", err.text);
     snprintf(where, sizeof where, "%s %d", model->name, tokens / scale);
     for (int f = 0; f < program.n_functions; f++)

@@ -427,7 +427,7 @@ static void run_part(const struct law_case *law, int n_ranks, int zero, int grou
 
     assert_true(n_ranks <= N_RANKS_MAX);
     read_job(&job, law, n_ranks, zero, group, pp, &arena);
-    struct mesh mesh = trainer_mesh(&job);
+    struct mesh mesh = job_mesh(&job);
     if (n_ranks > 1 && comm_hub_create(&hub, n_ranks, &err) < 0)
         fail_msg("%s", err.text);
     for (int i = 0; i < n_ranks; i++) {

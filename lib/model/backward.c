@@ -1,0 +1,105 @@
+/*
+ * backward.c - the passes that make the backward of one chunk's forward, for one size of
+ * micro-batches; what each promises is said in program/passes.h
+ */
+#include "model/compile_impl.h"
+
+static int has_before(const struct compiling *c, int chunk)
+{
+    return c->chunks[chunk].stage > c->first_trained;
+}
+
+/* The gradient of what the chunk's forward gives: from the stage behind it, or none. */
+static void receive_gradient(struct compiling *c, int chunk)
+{
+    int behind = stages_neighbour(c, chunk, 1), stage = c->chunks[chunk].stage;
+
+    if (stage < c->first_trained) {
+        c->gradient[chunk] = 0;
+    } else if (stage + 1 < c->n_stages && behind < 0) {
+        c->gradient[chunk] = boundary_stream(c);
+        c->functions[chunk].receive_backward =
+            boundary_transfer(c, chunk, 1, 0, 0, c->gradient[chunk]);
+    } else if (behind >= 0) {
+        c->gradient[chunk] = c->gradient_in[behind];
+    }
+}
+
+static void differentiate_chunk(struct compiling *c, int chunk)
+{
+    struct chunk_functions *f = &c->functions[chunk];
+
+    receive_gradient(c, chunk);
+    struct gradient_seed seed = { c->value[chunk], c->gradient[chunk] };
+    f->weight = f->backward = compile_function(c, "backward", chunk);
+    c->gradient_in[chunk] = differentiate(c->program, f->forward, f->backward, &seed, 1,
+                                          has_before(c, chunk) ? c->boundary[chunk] : 0);
+}
+
+static void fuse_chunk(struct compiling *c, int chunk)
+{
+    if (c->options->no_fuse)
+        return;
+    fuse(c->program, c->functions[chunk].forward);
+    fuse_casts(c->program, c->functions[chunk].backward);
+}
+
+static void recompute_chunk(struct compiling *c, int chunk)
+{
+    const struct chunk_functions *f = &c->functions[chunk];
+
+    recompute(c->program, f->forward, f->backward, c->options->recompute,
+              &c->options->recompute_ops);
+}
+
+static void split_chunk(struct compiling *c, int chunk)
+{
+    struct chunk_functions *f = &c->functions[chunk];
+    enum pipeline_kind kind = c->spec.kind;
+
+    if (kind != PIPELINE_ZB_H1 && kind != PIPELINE_ZB_H2 && kind != PIPELINE_ZB_V)
+        return;
+    f->weight = compile_function(c, "weight", chunk);
+    split_backward(c->program, f->backward, f->weight);
+}
+
+static void overlap_chunk(struct compiling *c, int chunk)
+{
+    const struct chunk_functions *f = &c->functions[chunk];
+
+    overlap_collectives(c->program, f->backward);
+    if (f->weight != f->backward)
+        overlap_collectives(c->program, f->weight);
+}
+
+static void send_gradient(struct compiling *c, int chunk)
+{
+    if (has_before(c, chunk) && stages_neighbour(c, chunk, -1) < 0)
+        c->functions[chunk].send_backward =
+            boundary_transfer(c, chunk, -1, 0, 1, c->gradient_in[chunk]);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(struct compiling *c, int chunk);
+} chunk_passes[] = {
+    { "differentiate", differentiate_chunk }, { "fuse", fuse_chunk },
+    { "recompute", recompute_chunk },         { "split_backward", split_chunk },
+    { "overlap_collectives", overlap_chunk }, { "send_gradient", send_gradient },
+};
+
+#define N_CHUNK_PASSES (int)(sizeof chunk_passes / sizeof *chunk_passes)
+
+const char *compile_backward_pass(int i)
+{
+    return i < N_CHUNK_PASSES ? chunk_passes[i].name : NULL;
+}
+
+void compile_backwards(struct compiling *c)
+{
+    for (int chunk = c->n_chunks - 1; chunk >= 0; chunk--)
+        for (int i = 0; i < N_CHUNK_PASSES; i++) {
+            chunk_passes[i].run(c, chunk);
+            compile_after(c, chunk_passes[i].name);
+        }
+}

@@ -1,0 +1,91 @@
+/*
+ * compile_impl.h - a program while it is compiled: what stages.c, boundary.c, compile.c and
+ * compile_serve.c share
+ */
+#ifndef MODEL_COMPILE_IMPL_H
+#define MODEL_COMPILE_IMPL_H
+
+#include "model/compile.h"
+#include "model/model.h"
+
+struct compiling {
+    const struct compile_train *options;
+    struct program *program;
+    struct model_builder builder;
+    struct pipeline_spec spec;
+    struct pipeline pipeline;
+    int n_chunks, n_stages;
+    const int *first_layer; /* [n_stages + 1] */
+    struct model_chunk *chunks;
+    int n_sizes, *sizes, *size_of;     /* of micro-batches: sequences, increasing; by micro-batch */
+    struct chunk_functions *of_sizes;  /* [n_sizes][n_chunks] */
+    struct chunk_functions *functions; /* of the size at hand */
+    int *boundary, *value;             /* by chunk: what its forward reads and gives */
+    int *gradient, *gradient_in;       /* by chunk: of what it gives, and of what it reads */
+    int first_trained;  /* stage: those before it have no trainable parameter, and no backward */
+    int is_held;        /* weights are gathered for a while by hold_weights (zero 3) */
+    int update, gather; /* functions; gather -1: weights are not gathered once a step */
+};
+
+/* ---- stages.c ---- */
+
+/* The rank's pipeline, stages, chunks and sizes of micro-batches. Returns 0, or -1. */
+int stages_plan(struct compiling *c, struct err *err);
+
+/* seq_len of the job's longest program. */
+int stages_longest(const struct compile_train *options);
+
+/* This rank's chunk with the stage `step` (1, -1) further than this chunk's; -1: another rank has it. */
+int stages_neighbour(const struct compiling *c, int chunk, int step);
+
+/* A head tied to an embedding on another rank of the pipeline: the parameter says which. */
+void stages_tie(struct compiling *c);
+
+/* Sets c->first_trained. */
+void stages_find_trained(struct compiling *c);
+
+/* What each rank of the pipeline adds to the gradient norm, in the program's arena. */
+void stages_norm_parts(struct compiling *c, struct update_options *update);
+
+/* ---- boundary.c ---- */
+
+/* A function of a chunk: "forward 0"; "forward 0, 2 sequences" where there are other sizes too. */
+int compile_function(const struct compiling *c, const char *name, int chunk);
+
+/* A value for the residual stream, or its gradient, between two stages. */
+int boundary_stream(const struct compiling *c);
+
+/* A function of one send or receive between this chunk's stage and the one `step` further. */
+int boundary_transfer(struct compiling *c, int chunk, int step, int forward, int sends, int value);
+
+/* The forwards of all chunks, with what they receive and send. */
+void compile_forwards(struct compiling *c, enum model_end end, const char *name);
+
+/* ---- compile_serve.c ---- */
+
+/* The entry runs one function, once. */
+void compile_action(struct program *p, enum entry_kind kind, int function);
+
+/* A scalar summed over the axes of tokens and stages, in fp64. Returns the sum's cell. */
+int compile_sum(struct program *p, int function, int value, const char *name);
+
+/* The evaluation's own forward, on the same inputs (the largest size), and its sum over ranks. */
+void compile_evaluation(struct compiling *c);
+
+/* ---- backward.c ---- */
+
+/* The backwards of all chunks, from the last on, with the gradients that they receive and send. */
+void compile_backwards(struct compiling *c);
+
+/* The name of its pass i; NULL beyond the last. */
+const char *compile_backward_pass(int i);
+
+/* ---- compile.c ---- */
+
+/* Call the options' watch, if there is one. */
+void compile_after(const struct compiling *c, const char *pass);
+
+/* Where ops may write in place, how much scratch they need, where all lies; verified. */
+int compile_finish(struct compiling *c, struct err *err);
+
+#endif

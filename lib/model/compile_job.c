@@ -1,0 +1,53 @@
+/*
+ * compile_job.c - what a job says of the programs of its ranks
+ */
+#include "model/compile_job.h"
+
+struct compile_train compile_job(const struct job *job, int pp_rank)
+{
+    static const enum recompute_kind kinds[] = {
+        [RECOMPUTE_NONE] = RECOMPUTE_KIND_NONE, [RECOMPUTE_SELECTIVE] = RECOMPUTE_KIND_SELECTIVE,
+        [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL, [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
+        [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
+    };
+
+    static const enum hold_kind holds[] = {
+        [HOLD_OP] = HOLD_KIND_OP,
+        [HOLD_PASS] = HOLD_KIND_PASS,
+        [HOLD_RUN] = HOLD_KIND_RUN,
+        [HOLD_STEP] = HOLD_KIND_STEP,
+    };
+
+    return (struct compile_train){
+        .model = &job->model,
+        .mesh = job_mesh(job),
+        .dtype = job->train.dtype,
+        .residual = job->train.residual,
+        .gradient_dtype = job->train.gradient_dtype,
+        .micro_batch = job->train.micro_batch,
+        .seq_len = job->data.seq_len,
+        .n_micro_batches = job->n_micro_batches,
+        .micro_batches = job->parallel.micro_batches.values,
+        .sequence_parallel = job->parallel.sequence_parallel,
+        .tuning = job->tuning,
+        .is_packed = job->samples.train && job->data.packing,
+        .seed = job->train.seed,
+        .recompute = kinds[job->recompute],
+        .recompute_ops = job->recompute_ops,
+        .pipeline = { .kind = job->parallel.schedule,
+                      .n_chunks = job->parallel.chunks,
+                      .stage_layers = job->parallel.stages.values,
+                      .rank = pp_rank },
+        .gradients = { .zero = job->parallel.zero,
+                       .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
+                       .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
+                       .hold = holds[job->parallel.hold] },
+        .update = { .clip = job->optimizer.clip,
+                    .beta1 = job->optimizer.beta1,
+                    .beta2 = job->optimizer.beta2,
+                    .eps = job->optimizer.eps,
+                    .weight_decay = job->optimizer.weight_decay,
+                    .states = job->optimizer.states,
+                    .seed = job->train.seed },
+    };
+}
