@@ -1,0 +1,274 @@
+/*
+ * update_shards.c - the update where ranks have shards of buckets: the norm's sums in the order that whole
+ * parameters have, and one optimizer op a bucket
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "base/rng.h"
+#include "layout/axes.h"
+#include "program/update_impl.h"
+
+struct growing_runs {
+    struct content_run *runs;
+    int n, capacity;
+};
+
+static void add_runs(struct program *p, struct growing_runs *g, const struct content_run *runs)
+{
+    if (!runs->n || !runs->n_times)
+        return;
+    g->runs = arena_grow(&p->arena, g->runs, sizeof *g->runs, &g->capacity, g->n + 1);
+    g->runs[g->n++] = *runs;
+}
+
+static void add_run(struct program *p, struct growing_runs *g, double first, double step, int64_t n)
+{
+    add_runs(p, g, &(struct content_run){ first, step, 0, n, 1 });
+}
+
+/* Millions of elements, in large models, of a few runs a parameter. */
+static int runs_cell(struct program *p, const char *name, enum dtype dtype,
+                     const struct growing_runs *g, int64_t n)
+{
+    int cell = program_cell(p, ROLE_CONSTANT, name, 1, n, dtype);
+    struct content_runs *runs = arena_new(&p->arena, struct content_runs);
+
+    *runs = (struct content_runs){ g->runs, g->n };
+    p->values[cell].runs = runs;
+    return cell;
+}
+
+/* Blocks of one rank's shard of the bucket's gradients. */
+static int64_t shard_blocks(const struct program *p, const struct bucket *b)
+{
+    if (!b->n_uses)
+        return 0;
+    return b->n_elements / p->mesh.size[axes_shard()] / OPS_NORM_BLOCK;
+}
+
+static void sum_shard_uses(const struct update *u, const struct bucket *b)
+{
+    for (int use = 1; use < b->n_uses; use++)
+        update_emit(u, (struct op){ .kind = OP_ACCUMULATE,
+                                    .in = { [ACCUMULATE_X] = b->shards[use] },
+                                    .out = { [ACCUMULATE_Y] = b->shards[0] },
+                                    .first = FIRST_NEVER });
+}
+
+/* Where blocks' sums stand: from block `block` of a rank's shard on, whose sums begin at `at`, and
+ * then of those of the next ranks. */
+struct block_walk {
+    int64_t at, block;
+    int64_t in_shard, n_own; /* blocks of each shard; sums of each rank */
+};
+
+static void add_blocks(struct program *p, struct growing_runs *g, struct block_walk w, int64_t n)
+{
+    int64_t n_first = w.block ? min_i64(n, w.in_shard - w.block) : 0;
+
+    add_run(p, g, (double)(w.at + w.block), 1, n_first);
+    if (w.block)
+        w.at += w.n_own;
+    int64_t n_whole = (n - n_first) / w.in_shard;
+    add_runs(p, g, &(struct content_run){ (double)w.at, 1, (double)w.n_own, w.in_shard, n_whole });
+    w.at += n_whole * w.n_own;
+    add_run(p, g, (double)w.at, 1, (n - n_first) % w.in_shard);
+}
+
+/*
+ * Where each block's sum stands once all data-parallel ranks' are one after the other, parameters
+ * in name order: a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
+ */
+static int block_order(const struct update *u, const int *order, int n, int64_t n_own)
+{
+    struct program *p = u->program;
+    int64_t n_blocks = 0;
+    int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
+    struct growing_runs table = { 0 };
+
+    CHECK(n_own * p->mesh.size[axes_shard()] <= INT32_MAX);
+    for (int i = 1; i < p->n_buckets; i++)
+        before[i] = before[i - 1] + shard_blocks(p, &p->buckets[i - 1]);
+    for (int i = 0; i < n; i++) {
+        const struct parameter *q = &p->parameters[order[i]];
+        int64_t in_shard = shard_blocks(p, &p->buckets[q->bucket]);
+        int64_t first = q->bucket_offset / OPS_NORM_BLOCK;
+        struct block_walk walk = { first / in_shard * n_own + before[q->bucket], first % in_shard,
+                                   in_shard, n_own };
+
+        if (q->is_copy)
+            continue;
+        n_blocks += update_n_blocks(q);
+        add_blocks(p, &table, walk, update_n_blocks(q));
+    }
+    return runs_cell(p, "block_order", DTYPE_I32, &table, n_blocks);
+}
+
+static void shard_norm(const struct update *u, const int *order, int n)
+{
+    struct program *p = u->program;
+    int64_t n_own = 0, offset = 0;
+
+    for (int i = 0; i < p->n_buckets; i++)
+        n_own += shard_blocks(p, &p->buckets[i]);
+    if (!n_own) {
+        update_norm(u, order, n);
+        return;
+    }
+    int own = program_value(p, 1, n_own, DTYPE_F64);
+    update_mark_own_sums(p, own);
+    for (int i = 0; i < p->n_buckets; i++) {
+        int64_t blocks = shard_blocks(p, &p->buckets[i]);
+        if (!blocks)
+            continue;
+        int sums = program_view(p, own, offset, 1, blocks, blocks);
+        update_emit(u, (struct op){ .kind = OP_SUMSQ,
+                                    .in = { [SUMSQ_X] = p->buckets[i].shards[0] },
+                                    .out = { [SUMSQ_SUMS] = sums } });
+        offset += blocks;
+    }
+    int all = update_gather_sums(u, own, axes_shard());
+    update_norm_of_blocks(u, order, n, all, block_order(u, order, n, n_own));
+}
+
+static int shard_state(const struct update *u, int number, enum cell_role role, const char *name)
+{
+    struct program *p = u->program;
+    char *full = arena_printf(&p->arena, "%s.%d:shard", name, number);
+    int64_t n = p->buckets[number].n_elements / p->mesh.size[axes_shard()];
+    int cell =
+        program_cell(p, role, full, 1, n, role == ROLE_MASTER ? DTYPE_F32 : u->options->states);
+
+    p->values[cell].spread[axes_shard()] = SPREAD_COLS;
+    program_lie_like(p, cell, p->buckets[number].shards[0]);
+    return cell;
+}
+
+/* Parameters of a bucket lie in it in any order. */
+static int by_bucket_offset(const void *a, const void *b)
+{
+    const struct parameter *x = *(const struct parameter *const *)a;
+    const struct parameter *y = *(const struct parameter *const *)b;
+
+    return x->bucket_offset != y->bucket_offset ? (x->bucket_offset < y->bucket_offset ? -1 : 1)
+                                                : 0;
+}
+
+/* The parameters of a bucket, in their order there. */
+static const struct parameter **members_of(struct program *p, int number, int *n)
+{
+    const struct parameter **list =
+        arena_array(&p->arena, const struct parameter *, p->n_parameters);
+
+    *n = 0;
+    for (int i = 0; i < p->n_parameters; i++)
+        if (p->parameters[i].bucket == number)
+            list[(*n)++] = &p->parameters[i];
+    qsort(list, (size_t)*n, sizeof *list, by_bucket_offset);
+    return list;
+}
+
+/* The rank's own part of a number for each of a bucket's blocks. */
+static int blocks_cell(const struct update *u, int number, const char *name,
+                       const struct growing_runs *table)
+{
+    struct program *p = u->program;
+    const struct bucket *b = &p->buckets[number];
+    char *whole = arena_printf(&p->arena, "%s.%d", name, number);
+    int cell = runs_cell(p, whole, DTYPE_F64, table, b->n_elements / OPS_NORM_BLOCK);
+
+    /* Of the rank's part of them. */
+    program_lie_like(p, cell, b->shards[0]);
+    return program_own_part(p, arena_printf(&p->arena, "%s:shard", whole), cell, axes_shard());
+}
+
+/* The weight decay of a bucket's blocks, or 0 and *uniform where all its parameters' is the same. */
+static int decay_table(const struct update *u, int number, double *uniform)
+{
+    int n, n_decaying = 0;
+    const struct parameter **list = members_of(u->program, number, &n);
+    struct growing_runs table = { 0 };
+    int64_t at = 0;
+
+    for (int i = 0; i < n; i++)
+        n_decaying += list[i]->n_dims > 1;
+    *uniform = n_decaying ? u->options->weight_decay : 0;
+    if (n_decaying == 0 || n_decaying == n)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
+
+        add_run(u->program, &table, 0, 0, begin - at);
+        add_run(u->program, &table, list[i]->n_dims > 1 ? u->options->weight_decay : 0, 0,
+                update_n_blocks(list[i]));
+        at = begin + update_n_blocks(list[i]);
+    }
+    return blocks_cell(u, number, "decay", &table);
+}
+
+/* Which block of which parameter each of a bucket's is: to round by. 0: nobody asks. */
+static int place_table(const struct update *u, int number)
+{
+    int n;
+    const struct parameter **list = members_of(u->program, number, &n);
+    struct growing_runs table = { 0 };
+    int64_t at = 0;
+
+    if (u->options->states == DTYPE_F32)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
+
+        add_run(u->program, &table, 0, 0, begin - at);
+        add_run(u->program, &table, (double)update_place(list[i]), 1, update_n_blocks(list[i]));
+        at = begin + update_n_blocks(list[i]);
+    }
+    return blocks_cell(u, number, "place", &table);
+}
+
+static void shard_optimizer(const struct update *u, int number)
+{
+    struct program *p = u->program;
+    struct bucket *b = &p->buckets[number];
+    int has_master = !update_is_master(u, p->values[b->own_weights].dtype);
+    double weight_decay;
+    int decay = decay_table(u, number, &weight_decay);
+    int place = place_table(u, number), part = update_part_number(u, b->shards[0]);
+
+    b->master = has_master ? shard_state(u, number, ROLE_MASTER, "master") : b->own_weights;
+    b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m");
+    b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v");
+    update_emit(u, (struct op){ .kind = OP_ADAMW,
+                                .attributes = update_adamw(u, weight_decay),
+                                .in = { [ADAMW_GRADIENT] = b->shards[0],
+                                        [ADAMW_SCALARS] = p->ports.scalars,
+                                        [ADAMW_FACTOR] = p->ports.factor,
+                                        [ADAMW_SKIP] = p->ports.skip,
+                                        [ADAMW_MASTER] = b->master,
+                                        [ADAMW_M] = b->moment1,
+                                        [ADAMW_V] = b->moment2,
+                                        [ADAMW_DECAY] = decay,
+                                        [ADAMW_RNG_SITE] = place,
+                                        [ADAMW_PART] = part },
+                                .out = { [ADAMW_WEIGHT] = has_master ? b->own_weights : 0 } });
+}
+
+void update_shards(const struct update *u, const int *order, int n)
+{
+    struct program *p = u->program;
+
+    for (int i = 0; i < p->n_buckets; i++)
+        sum_shard_uses(u, &p->buckets[i]);
+    for (int i = 0; i < n; i++)
+        if (p->parameters[order[i]].tied_peer)
+            update_add_other_use(u, p->parameters[order[i]].tied_peer,
+                                 p->buckets[p->parameters[order[i]].bucket].shards[0]);
+    shard_norm(u, order, n);
+    for (int i = 0; i < p->n_buckets; i++)
+        if (p->buckets[i].n_uses)
+            shard_optimizer(u, i);
+        else
+            p->buckets[i].master = p->buckets[i].own_weights;
+}
