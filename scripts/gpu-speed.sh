@@ -1,7 +1,34 @@
 # shellcheck shell=sh
-# gpu-speed.sh - the stages of scripts/gpu-check that measure a model: speed, profile, long; it is sourced there
+# gpu-speed.sh - the stages of scripts/gpu-check that measure: ceilings, speed, profile, long; it is sourced there
 #
 # shellcheck disable=SC2154 # models, work, folder, python ... are gpu-check's
+
+# ---- ceilings ----
+
+# What the GPU drew and at which clocks, of lines "watts, MHz, MHz, degrees".
+power_of() {
+    awk -F ', *' 'NF >= 4 { n++; w += $1; if ($1 > top) top = $1; if (!low || $2 < low) low = $2; if ($2 > high) high = $2; if ($4 > t) t = $4 }
+        END { if (n) printf "%.0f W on average, %.0f at most; SM clock %d to %d MHz; up to %d C; %d readings\n", w / n, top, low, high, t, n }' "$1"
+}
+
+stage_ceilings() {
+    make_data
+    item='product and copies' limit=60 seconds=10
+    [ "$gpu" != emulated ] || seconds=1
+    wanted "$item" "$limit" || return 0
+    : >"$work/power"
+    if command -v nvidia-smi >/dev/null; then
+        nvidia-smi --query-gpu=power.draw,clocks.sm,clocks.mem,temperature.gpu --format=csv,noheader,nounits -lms 200 >"$work/power" 2>/dev/null &
+        watcher=$!
+    fi
+    status=0
+    timeout -k 10 "$limit" "$lmtrain" bench ceilings "$work/job.yaml" --seconds "$seconds" >"$work/log" 2>&1 || status=$?
+    stop_watcher
+    keep_failed
+    record "$item" "$(verdict)" "$(took)" "$(grep '^product ' "$work/log"); $(grep '^memory ' "$work/log")
+$(cat "$work/log")
+$(power_of "$work/power")"
+}
 
 # ---- speed ----
 
