@@ -124,12 +124,42 @@ static cublasStatus_t set_bias(const struct gemm_library *lt, cublasLtMatmulDesc
     return lt->matmul_set(matmul, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
-/* 0: all of them. */
-static cublasStatus_t set_target(const struct gemm_library *lt, const struct cuda_gemm *gemm,
-                                 int32_t n_multiprocessors)
+cublasStatus_t gemm_set_target(const struct gemm_library *lt, const struct cuda_gemm *gemm,
+                               int target)
 {
+    int32_t n_multiprocessors = target;
+
     return lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &n_multiprocessors,
                           sizeof n_multiprocessors);
+}
+
+/* 0 where nothing is beside the product. */
+static int target_of(const struct cuda_kernels *cuda, const struct cuda_gemm_operands *o)
+{
+    int n = cuda->device->properties.multiProcessorCount;
+
+    return o->beside ? max_int(n - o->beside, n / 2) : 0;
+}
+
+/* -1: it was not tried. */
+static int holds(const struct cuda_gemm *gemm, int target)
+{
+    for (int i = 0; i < gemm->n_targets; i++)
+        if (gemm->targets[i].n_multiprocessors == target)
+            return gemm->targets[i].holds;
+    return -1;
+}
+
+/* Whether it holds, once. Of more targets than there is room for the others are not used. */
+static void try_target(struct cuda_kernels *cuda, struct cuda_gemm *gemm,
+                       const struct cuda_gemm_operands *o)
+{
+    int target = target_of(cuda, o);
+
+    if (!target || holds(gemm, target) >= 0 || gemm->n_targets == GEMM_TARGETS)
+        return;
+    gemm->targets[gemm->n_targets].n_multiprocessors = target;
+    gemm->targets[gemm->n_targets++].holds = gemm_holds(cuda, gemm, o, target);
 }
 
 /* bias: any address of the alignment that the bias will have. */
@@ -212,8 +242,9 @@ static cublasStatus_t ask_heuristic(struct cuda_kernels *cuda, struct cuda_gemm 
             fitting[n_fitting++] = results[i].algo;
     if (!n_fitting)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    int best =
-        gemm_is_measured(cuda, &gemm->shape) ? gemm_measure(cuda, gemm, o, fitting, n_fitting) : 0;
+    int best = gemm_is_measured(cuda, &gemm->shape)
+                   ? gemm_measure(cuda, gemm, o, fitting, n_fitting, target_of(cuda, o))
+                   : 0;
     gemm->algo = fitting[best];
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -326,6 +357,8 @@ int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *sha
         choice->bias = made->bias;
         choice->algo = made->algo;
     }
+    if (kernels->is_early)
+        try_target(cuda, choice->gemm, operands);
     *gemm = choice->gemm;
     return 0;
 }
@@ -433,16 +466,13 @@ void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_
     char *base = (char *)align_up((size_t)(uintptr_t)scratch, GPU_PRODUCT_ALIGNMENT);
     char *workspace = base + bias_bytes(s), *apart = workspace + gemm_workspace_bytes(s);
     void *c = gemm_is_apart(s) ? apart : o->c;
-    /* A product of as many blocks as there are multiprocessors would end in a second wave. The
-     * algorithm stays, and with it the bits. */
-    int n_multiprocessors = cuda->device->properties.multiProcessorCount;
-    int target = o->beside ? max_int(n_multiprocessors - o->beside, n_multiprocessors / 2) : 0;
+    int target = target_of(cuda, o);
     const float alpha = 1, beta = o->add && !gemm_is_apart(s) ? 1 : 0;
 
     if (gemm->bias == BIAS_IN_EPILOGUE)
         check_status(cuda, name,
                      set_bias(lt, gemm->matmul, place_bias(cuda, name, gemm, o->bias, base)));
-    check_status(cuda, name, set_target(lt, gemm, target));
+    check_status(cuda, name, gemm_set_target(lt, gemm, holds(gemm, target) == 1 ? target : 0));
     if (!cuda->device->is_loading)
         check_status(cuda, name,
                      lt->multiply(lt->handle, gemm->matmul, &alpha, o->b, gemm->b, o->a, gemm->a,

@@ -12,6 +12,14 @@
  * early (gemm_measure.cu), or the first. It is taken once, when a product is prepared, and kept for
  * all products that are alike.
  *
+ * A product beside collectives is to leave them their multiprocessors: it has a target of those that
+ * are left, as one of a block for each would end in a second wave. The target is the library's word to
+ * the algorithm that was chosen, and no part of what products are alike by: where collectives travel
+ * follows from the layout, and bits must not. What is measured for a product with a target is measured
+ * with it, and is right with it; any target is tried when a call is prepared early, and taken only if
+ * the library has the algorithm with it, and it leaves every bit of a product of all mantissas as it
+ * was.
+ *
  * Accumulators of 16 bits are read, added to in fp32, and rounded once. Where the library has no such
  * product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of ours.
  *
@@ -38,7 +46,7 @@ struct cuda_gemm_operands {
     const float *bias; /* one a column; NULL where the shape is not biased */
     void *c;
     int add;    /* to what is at c */
-    int beside; /* multiprocessors that are left to others; kernel_call's */
+    int beside; /* multiprocessors that are left to others; kernel_call's, also when prepared */
 };
 
 struct cuda_gemm; /* a prepared product; the instance's */

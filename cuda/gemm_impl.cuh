@@ -8,7 +8,7 @@
 
 #include "cuda/gemm.cuh"
 
-enum { KEY_BYTES = 256, STAMP_BYTES = 64, GEMM_CANDIDATES = 32 };
+enum { KEY_BYTES = 256, STAMP_BYTES = 64, GEMM_CANDIDATES = 32, GEMM_TARGETS = 8 };
 
 enum bias_way { BIAS_NONE, BIAS_IN_EPILOGUE, BIAS_ADDED, N_BIAS_WAYS };
 
@@ -27,6 +27,10 @@ struct cuda_gemm {
     cublasLtMatmulDesc_t matmul;    /* runs set its bias: by the one thread that uses the kernels */
     cublasLtMatrixLayout_t a, b, c; /* ours, so a is the library's B */
     cublasLtMatmulAlgo_t algo;
+    struct {
+        int n_multiprocessors, holds;
+    } targets[GEMM_TARGETS]; /* that were tried */
+    int n_targets;
 };
 
 /* cuda_kernels.gemm. Its functions are the library's. */
@@ -67,15 +71,25 @@ int gemm_library_open(struct cuda_kernels *cuda, struct err *err);
 size_t gemm_workspace_bytes(const struct cuda_gemm_shape *shape);
 int gemm_is_apart(const struct cuda_gemm_shape *shape);
 
+/* Of a run's matmul: 0 for all multiprocessors. */
+cublasStatus_t gemm_set_target(const struct gemm_library *lt, const struct cuda_gemm *gemm,
+                               int target);
+
 /*
  * Whether algorithms for the product are to be measured now: calls are prepared early, it is not
  * tiny, and $LMTRAIN_CUBLASLT_CHOICE does not say `first` (`measured`: tiny ones too). Then the
- * index of the fastest of n > 0, at most GEMM_CANDIDATES; 0 where memory for it cannot be had.
+ * index of the fastest of n > 0, at most GEMM_CANDIDATES; 0 where memory for it cannot be had. With
+ * a target: the fastest of those that it leaves as they are (gemm_holds), if there is one.
  */
 int gemm_is_measured(const struct cuda_kernels *cuda, const struct cuda_gemm_shape *shape);
 int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
                  const struct cuda_gemm_operands *operands, const cublasLtMatmulAlgo_t *algos,
-                 int n);
+                 int n, int target);
+
+/* Whether gemm's algorithm is one with the target, too, and gives the same bits; 0 also where memory
+ * to try that cannot be had. */
+int gemm_holds(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
+               const struct cuda_gemm_operands *operands, int target);
 
 /* One product that nobody asks the time of: it loads the library's code, which is not to be loaded
  * once queues wait for peers (cuda_load). Nothing where memory for it cannot be had. */

@@ -27,8 +27,10 @@ enum { N_QUICK = 2, N_FINAL = 6, N_FINALISTS = 4 };
 struct trial {
     struct cuda_kernels *cuda;
     const struct cuda_gemm *gemm;
+    int target; /* of multiprocessors; 0: all */
     char *memory;
-    void *a, *b, *c, *bias, *workspace;
+    void *a, *b, *c, *with_target, *bias, *workspace, *differ;
+    size_t c_bytes;
     cudaEvent_t begin, end;
 };
 
@@ -70,8 +72,11 @@ static size_t lay_out(struct trial *t, const struct cuda_gemm_operands *o)
 
     t->a = part(t->memory, &at, (size_t)(a_rows * s->lda) * size, o->a);
     t->b = part(t->memory, &at, (size_t)(b_rows * s->ldb) * size, o->b);
-    t->c = part(t->memory, &at, (size_t)(s->m * max_i64(s->ldc, s->n + 4)) * sizeof(float),
-                gemm_is_apart(s) ? NULL : o->c);
+    t->c_bytes = (size_t)(s->m * max_i64(s->ldc, s->n + 4)) * sizeof(float);
+    t->c = part(t->memory, &at, t->c_bytes, gemm_is_apart(s) ? NULL : o->c);
+    t->with_target =
+        t->target ? part(t->memory, &at, t->c_bytes, gemm_is_apart(s) ? NULL : o->c) : NULL;
+    t->differ = part(t->memory, &at, sizeof(int), NULL);
     t->bias =
         part(t->memory, &at, (size_t)s->n * sizeof(float), s->out == DTYPE_F32 ? o->bias : NULL);
     t->workspace = part(t->memory, &at, workspace, NULL);
@@ -100,13 +105,14 @@ static int fill_trial(struct trial *t, const struct cuda_gemm_operands *o)
 
 /* Returns 0, or -1; closed in either case. */
 static int open_trial(struct trial *t, struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
-                      const struct cuda_gemm_operands *o)
+                      const struct cuda_gemm_operands *o, int target)
 {
     const struct gemm_library *lt = gemm_library_of(cuda);
 
     *t = {};
     t->cuda = cuda;
     t->gemm = gemm;
+    t->target = target;
     if (fill_trial(t, o) < 0)
         return -1;
     if (gemm->bias != BIAS_IN_EPILOGUE)
@@ -128,15 +134,71 @@ static void close_trial(struct trial *t)
         cudaFree(t->memory);
 }
 
-static cublasStatus_t multiply(struct trial *t, const cublasLtMatmulAlgo_t *algo)
+static cublasStatus_t multiply_into(struct trial *t, const cublasLtMatmulAlgo_t *algo, int target,
+                                    void *c)
 {
     const struct gemm_library *lt = gemm_library_of(t->cuda);
     const struct cuda_gemm *g = t->gemm;
     const float one = 1, zero = 0;
+    cublasStatus_t status = gemm_set_target(lt, g, target);
 
-    return lt->multiply(lt->handle, g->matmul, &one, t->b, g->b, t->a, g->a, &zero, t->c, g->c,
-                        t->c, g->c, algo, t->workspace, gemm_workspace_bytes(&g->shape),
-                        t->cuda->stream);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt->multiply(lt->handle, g->matmul, &one, t->b, g->b, t->a, g->a, &zero, c, g->c,
+                              c, g->c, algo, t->workspace, gemm_workspace_bytes(&g->shape),
+                              t->cuda->stream);
+    gemm_set_target(lt, g, 0);
+    return status;
+}
+
+static cublasStatus_t multiply(struct trial *t, const cublasLtMatmulAlgo_t *algo)
+{
+    return multiply_into(t, algo, t->target, t->c);
+}
+
+/* 16 bits at a time: what c is aligned to at least. */
+__global__ void compare_kernel(const uint16_t *a, const uint16_t *b, int64_t n, int *differ)
+{
+    int64_t i = (int64_t)blockIdx.x * N_THREADS + threadIdx.x;
+
+    if (i < n && a[i] != b[i])
+        *differ = 1;
+}
+
+/* Whether the library has the algorithm with the target, in the workspace that there is. */
+static int has_target(struct trial *t, const cublasLtMatmulAlgo_t *algo)
+{
+    const struct gemm_library *lt = gemm_library_of(t->cuda);
+    const struct cuda_gemm *g = t->gemm;
+    cublasLtMatmulHeuristicResult_t result = {};
+    cublasStatus_t status = gemm_set_target(lt, g, t->target);
+
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt->check(lt->handle, g->matmul, g->b, g->a, g->c, g->c, algo, &result);
+    gemm_set_target(lt, g, 0);
+    return status == CUBLAS_STATUS_SUCCESS &&
+           result.workspaceSize <= gemm_workspace_bytes(&g->shape);
+}
+
+/* Whether the target leaves the algorithm all bits of a product. */
+static int is_steady(struct trial *t, const cublasLtMatmulAlgo_t *algo)
+{
+    cudaStream_t stream = t->cuda->stream;
+    int64_t n = (int64_t)(t->c_bytes / sizeof(uint16_t));
+    int differ = 1;
+
+    cuda_load(t->cuda->device, "compare", compare_kernel);
+    if (!has_target(t, algo) || cudaMemsetAsync(t->c, 0, t->c_bytes, stream) != cudaSuccess ||
+        cudaMemsetAsync(t->with_target, 0, t->c_bytes, stream) != cudaSuccess ||
+        cudaMemsetAsync(t->differ, 0, sizeof differ, stream) != cudaSuccess ||
+        multiply_into(t, algo, 0, t->c) != CUBLAS_STATUS_SUCCESS ||
+        multiply_into(t, algo, t->target, t->with_target) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    cuda_launch_on(t->cuda->device, stream, "compare",
+                   cuda_shape_of(ceil_div(n, N_THREADS), N_THREADS), compare_kernel,
+                   (const uint16_t *)t->c, (const uint16_t *)t->with_target, n, (int *)t->differ);
+    return cudaMemcpyAsync(&differ, t->differ, sizeof differ, cudaMemcpyDefault, stream) ==
+               cudaSuccess &&
+           cudaStreamSynchronize(stream) == cudaSuccess && !differ;
 }
 
 /* Of one product, n of them in a row, after one; DBL_MAX if it fails. */
@@ -179,17 +241,17 @@ static int run_trial(struct trial *t, const cublasLtMatmulAlgo_t *algos, int n, 
         int i = fastest(quick, is_final, n);
 
         is_final[i] = 1;
-        if (quick[i] < DBL_MAX)
+        if (quick[i] < DBL_MAX && (!t->target || is_steady(t, &algos[i])))
             seconds[i] = seconds_of(t, &algos[i], N_FINAL);
     }
-    if (!is_final[0] && quick[0] < DBL_MAX)
+    if (!is_final[0] && quick[0] < DBL_MAX && (!t->target || is_steady(t, &algos[0])))
         seconds[0] = seconds_of(t, &algos[0], N_FINAL);
     return fastest(seconds, is_out, n);
 }
 
 int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
                  const struct cuda_gemm_operands *operands, const cublasLtMatmulAlgo_t *algos,
-                 int n)
+                 int n, int target)
 {
     const struct cuda_gemm_shape *s = &gemm->shape;
     struct trial t;
@@ -197,8 +259,12 @@ int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
            flops = 2.0 * (double)s->m * (double)s->n * (double)s->k;
     int best = 0;
 
-    if (open_trial(&t, cuda, gemm, operands) == 0) {
+    if (open_trial(&t, cuda, gemm, operands, target) == 0) {
         best = run_trial(&t, algos, n, seconds);
+        if (target && seconds[best] == DBL_MAX) {
+            t.target = 0; /* none is steady: the product will have none */
+            best = run_trial(&t, algos, n, seconds);
+        }
         log_debug("product %lldx%lldx%lld: algorithm %d of %d, %.0f GFLOP/s (the first: %.0f)",
                   (long long)s->m, (long long)s->n, (long long)s->k, best + 1, n,
                   flops / seconds[best] * 1e-9, flops / seconds[0] * 1e-9);
@@ -212,7 +278,22 @@ void gemm_try(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
 {
     struct trial t;
 
-    if (open_trial(&t, cuda, gemm, operands) == 0)
+    if (open_trial(&t, cuda, gemm, operands, 0) == 0)
         multiply(&t, &gemm->algo);
     close_trial(&t);
+}
+
+int gemm_holds(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
+               const struct cuda_gemm_operands *operands, int target)
+{
+    const struct cuda_gemm_shape *s = &gemm->shape;
+    struct trial t;
+    int holds = open_trial(&t, cuda, gemm, operands, target) == 0 && is_steady(&t, &gemm->algo);
+
+    close_trial(&t);
+    if (!holds)
+        log_debug("product %lldx%lldx%lld beside collectives: it keeps all multiprocessors, as its "
+                  "algorithm has no target of %d, or other bits with it",
+                  (long long)s->m, (long long)s->n, (long long)s->k, target);
+    return holds;
 }

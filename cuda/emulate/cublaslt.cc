@@ -284,10 +284,25 @@ static size_t workspace_of(const product *p, const cublasLtMatmulAlgo_t *algo)
                                    : 0;
 }
 
+/*
+ * $LMTRAIN_EMULATE_TARGET is "ID what": what a target of multiprocessors makes of the algorithm with
+ * that id. "bits": k is begun elsewhere; "refused": there is none with a target.
+ */
+static int target_makes(const product *p, const cublasLtMatmulAlgo_t *algo, const char *what)
+{
+    const char *says = getenv("LMTRAIN_EMULATE_TARGET");
+    char *end;
+
+    return says && p->matmul.sm_target && strtoull(says, &end, 10) == algo->data[1] &&
+           *end == ' ' && !strcmp(end + 1, what);
+}
+
 static int lets(const product *p, const cublasLtMatmulAlgo_t *algo)
 {
     const emulate_layout *all[] = { &p->a, &p->b, &p->c, &p->d };
 
+    if (target_makes(p, algo, "refused"))
+        return 0;
     if (algo->data[0] != MAGIC || (algo->data[1] != WIDE && algo->data[1] != NARROW) ||
         algo->data[2] < 1 || algo->data[2] > 64)
         return 0;
@@ -452,7 +467,8 @@ static void store(const product *p, const operands *o, int64_t row, int64_t col,
     from_float(o->d, at, p->d.type, value);
 }
 
-static void compute(const product &p, const operands &o)
+/* begin: of k, where sums begin; they go round. */
+static void compute(const product &p, const operands &o, int64_t begin)
 {
     int64_t n_padded = (p.n + COLUMNS - 1) / COLUMNS * COLUMNS;
     std::vector<float> panel((size_t)(PANEL * p.k)), b((size_t)(n_padded * p.k));
@@ -460,14 +476,15 @@ static void compute(const product &p, const operands &o)
 
     for (int64_t col = 0; col < p.n; col++)
         for (int64_t i = 0; i < p.k; i++)
-            b[(size_t)(col * p.k + i)] = element(o.b, &p.b, p.matmul.transposed_b, i, col);
+            b[(size_t)(col * p.k + i)] =
+                element(o.b, &p.b, p.matmul.transposed_b, (begin + i) % p.k, col);
     for (int64_t row = 0; row < p.m; row += PANEL) {
         int64_t n_rows = std::min<int64_t>(PANEL, p.m - row);
 
         for (int64_t i = 0; i < p.k; i++)
             for (int64_t r = 0; r < n_rows; r++)
                 panel[(size_t)(i * PANEL + r)] =
-                    element(o.a, &p.a, p.matmul.transposed_a, row + r, i);
+                    element(o.a, &p.a, p.matmul.transposed_a, row + r, (begin + i) % p.k);
         for (int64_t col = 0; col < p.n; col += COLUMNS) {
             multiply(sums, panel.data(), &b[(size_t)(col * p.k)], p.k);
             for (int64_t j = 0; j < std::min<int64_t>(COLUMNS, p.n - col); j++)
@@ -510,13 +527,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
     operands o = { *(const float *)alpha, *(const float *)beta, a, b, c, d };
     size_t used = workspace_of(&p, algo);
     int slow = is_slow(algo);
+    int64_t begin = target_makes(&p, algo, "bits") ? p.k / 2 : 0;
 
     emulate_enqueue(stream, [=] {
         if (slow)
             usleep(2000);
         if (used) /* what a kernel leaves there */
             memset(workspace, 0xee, used);
-        compute(p, o);
+        compute(p, o, begin);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -79,9 +79,10 @@ void kernels_choices_forget(struct kernels *kernels)
         kernels->backend->choices_forget(kernels);
 }
 
-int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, struct err *err)
+int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, int beside,
+                          struct err *err)
 {
-    struct kernel_call call = { .op = *op };
+    struct kernel_call call = { .op = *op, .beside = beside };
 
     if (!kernels_are_gpu(kernels))
         return 0;

@@ -25,7 +25,8 @@ struct kernel_call {
     struct op_shape op; /* operands with their memory */
     void *scratch;      /* kernels_scratch_bytes of it, aligned to 64 */
     void *state;        /* the backend's, made by prepare; NULL where it keeps none */
-    int beside;         /* multiprocessors that collectives may take meanwhile; changes no bit */
+    int beside; /* multiprocessors that collectives may take meanwhile: no bit depends on it;
+                           known when the call is prepared */
 };
 
 /*
@@ -149,10 +150,12 @@ void kernels_release(struct kernels *kernels, struct kernel_call *call);
  * calls' own. What is free then tells of all that, and of nothing that the driver takes later: for
  * queues, graphs, communicators. What the libraries offer is measured, and what they will run is run
  * once, in memory that is still free, so it takes some seconds. Addresses of operands are those that
- * they will have, or others as well aligned; nothing is read there. Errors as kernels_prepare's.
- * Nothing to do for the CPU.
+ * they will have, or others as well aligned; nothing is read there. beside: a kernel_call's; of calls
+ * that are alike those with others beside them should come first, as the first is chosen for. Errors
+ * as kernels_prepare's. Nothing to do for the CPU.
  */
-int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, struct err *err);
+int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, int beside,
+                          struct err *err);
 
 /* Run a prepared call: on the CPU by all threads of the pool, and done on return; on a GPU it is
  * given to the device's compute queue (device/device.h). */

@@ -1,7 +1,28 @@
 /*
  * reserve.c - what vendors' libraries are asked for before a program's memory is allocated
  */
-#include "run/run.h"
+#include "comm/comm.h"
+#include "run/run_impl.h"
+
+/* The multiprocessors that a given op takes while it is under way; copies are other engines'. */
+static int blocks_of(const struct op *op)
+{
+    if (!op_is_collective(op->kind))
+        return 0;
+    return op_info(op->kind)->traits & TRAIT_TRANSFER ? COMM_BLOCKS_PAIR : COMM_BLOCKS_TOGETHER;
+}
+
+void run_find_beside(const struct program *program, int function, const int *known_at, int *beside)
+{
+    const struct function *f = &program->functions[function];
+
+    for (int i = 0; i < f->n_ops; i++)
+        beside[i] = 0;
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = i + 1; order_is_given(&f->ops[i]) && k < known_at[i] && k < f->n_ops; k++)
+            if (!order_is_given(&f->ops[k]))
+                beside[k] += blocks_of(&f->ops[i]);
+}
 
 /* An address that is aligned as the operand's will be. */
 static struct tensor foreseen(const struct program *p, int id)
@@ -14,8 +35,8 @@ static struct tensor foreseen(const struct program *p, int id)
     return (struct tensor){ (void *)address, v->rows, v->cols, v->stride, v->dtype };
 }
 
-static int reserve_op(const struct program *p, const struct op *op, struct kernels *kernels,
-                      struct err *err)
+static int reserve_op(const struct program *p, const struct op *op, int beside,
+                      struct kernels *kernels, struct err *err)
 {
     struct op_shape shape = { .kind = op->kind, .attributes = op->attributes };
 
@@ -23,7 +44,29 @@ static int reserve_op(const struct program *p, const struct op *op, struct kerne
         shape.in[k] = foreseen(p, op->in[k]);
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         shape.out[k] = foreseen(p, op->out[k]);
-    return op_has_kernel(op->kind) ? kernels_prepare_early(kernels, &shape, err) : 0;
+    return op_has_kernel(op->kind) ? kernels_prepare_early(kernels, &shape, beside, err) : 0;
+}
+
+/* Its ops that have collectives beside them, or those that have none. */
+static int reserve_function(const struct program *p, int function, int has_beside,
+                            struct kernels *kernels, struct progress_slot *progress,
+                            struct err *err)
+{
+    const struct function *f = &p->functions[function];
+    struct arena arena = { 0 };
+    int *known_at = arena_array(&arena, int, f->n_ops),
+        *beside = arena_array(&arena, int, f->n_ops);
+    int status = 0;
+
+    order_known_at(p, function, known_at);
+    run_find_beside(p, function, known_at, beside);
+    for (int i = 0; i < f->n_ops && !status; i++) {
+        progress_beat(progress);
+        if ((beside[i] > 0) == has_beside)
+            status = reserve_op(p, &f->ops[i], beside[i], kernels, err);
+    }
+    arena_release(&arena);
+    return status;
 }
 
 int run_reserve(const struct program *program, struct kernels *kernels,
@@ -31,11 +74,10 @@ int run_reserve(const struct program *program, struct kernels *kernels,
 {
     if (!kernels_are_gpu(kernels))
         return 0;
-    for (int f = 0; f < program->n_functions; f++)
-        for (int i = 0; i < program->functions[f].n_ops; i++) {
-            progress_beat(progress);
-            if (reserve_op(program, &program->functions[f].ops[i], kernels, err) < 0)
+    /* Whether collectives will be enqueued is not known yet: they are where it matters. */
+    for (int has_beside = 1; has_beside >= 0; has_beside--)
+        for (int f = 0; f < program->n_functions; f++)
+            if (reserve_function(program, f, has_beside, kernels, progress, err) < 0)
                 return err_add(err, "%s", program->functions[f].name);
-        }
     return 0;
 }

@@ -264,28 +264,9 @@ static void list_ranges(struct run *run, struct resolved_function *r)
     }
 }
 
-/* The multiprocessors that a given op takes while it is under way; copies are other engines'. */
-static int blocks_of(const struct op *op)
-{
-    if (!op_is_collective(op->kind))
-        return 0;
-    return op_info(op->kind)->traits & TRAIT_TRANSFER ? COMM_BLOCKS_PAIR : COMM_BLOCKS_TOGETHER;
-}
-
-/* For each compute op what given ops of its function may take meanwhile, from where they are given
- * to where they are known to be done. */
-static void find_beside(const struct run *run, const struct function *f, const int *known_at,
-                        struct resolved_op *ops)
-{
-    for (int i = 0; run->enqueues && i < f->n_ops; i++)
-        for (int k = i + 1; ops[i].is_async && k < known_at[i] && k < f->n_ops; k++)
-            if (!ops[k].is_async)
-                ops[k].call.beside += blocks_of(&f->ops[i]);
-}
-
 /* Bound to the slots of the variant's micro-batches. */
 static int resolve_variant(struct run *run, int function, int variant, const int *known_at,
-                           struct err *err)
+                           const int *beside, struct err *err)
 {
     const struct function *f = &run->resolving->functions[function];
     struct variants *own = own_functions(run);
@@ -297,6 +278,7 @@ static int resolve_variant(struct run *run, int function, int variant, const int
         struct resolved_op *op = &r->ops[i];
 
         resolve_op(run, &f->ops[i], m, op);
+        op->call.beside = run->enqueues ? beside[i] : 0;
         list_users(run, &f->ops[i], m, op);
         r->n_ops = i + 1;
         if (!op->is_async && variant > 0)
@@ -306,7 +288,6 @@ static int resolve_variant(struct run *run, int function, int variant, const int
         progress_beat(run->progress);
     }
     r->drains = order_drains(run->resolving, function, known_at);
-    find_beside(run, f, known_at, r->ops);
     if (run->options.poison)
         list_dead(run, f, m, known_at, r->ops);
     else if (run->device->ops->graph_begin && !run->is_one_by_one)
@@ -321,13 +302,15 @@ static int resolve_function(struct run *run, int function, struct err *err)
     int status = 0;
     struct arena arena = { 0 };
     int *known_at = arena_array(&arena, int, p->functions[function].n_ops);
+    int *beside = arena_array(&arena, int, p->functions[function].n_ops);
 
     order_known_at(p, function, known_at);
+    run_find_beside(p, function, known_at, beside);
     variants->by = order_variants(&run->order, function);
     variants->n = variants->by.n;
     variants->list = arena_array(&run->arena, struct resolved_function, variants->n);
     for (int i = 0; i < variants->n && !status; i++)
-        status = resolve_variant(run, function, i, known_at, err);
+        status = resolve_variant(run, function, i, known_at, beside, err);
     arena_release(&arena);
     return status;
 }

@@ -114,6 +114,12 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
 int transfer_create(struct run *run, struct err *err);
 void transfer_release(struct run *run);
 
+/*
+ * beside[i]: for a compute op of the function, the multiprocessors that given ops take meanwhile where
+ * they are enqueued, from where they are given to where they are known to be done (order_known_at).
+ */
+void run_find_beside(const struct program *program, int function, const int *known_at, int *beside);
+
 /* Fill run->functions. Returns 0, or -1 and a kernel's error. */
 int resolve(struct run *run, struct err *err);
 void resolve_release(struct run *run);

@@ -265,7 +265,7 @@ static size_t taken_early(struct op_case *const *cases, int n)
     struct err err;
 
     for (int i = 0; i < n; i++)
-        if (kernels_prepare_early(kernels, &cases[i]->op, &err))
+        if (kernels_prepare_early(kernels, &cases[i]->op, 0, &err))
             fail_msg("%s", err.text);
     size_t after = device->ops->memory(device).free_bytes;
     test_device_close(kernels);

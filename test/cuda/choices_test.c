@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/num.h"
+#include "base/rng.h"
 #include "support/test_device.h"
 
 enum { T = 32, K = 64, N = 48, SCRATCH_BYTES = 1 << 20 };
@@ -113,7 +114,7 @@ static void test_printed_is_taken(void **state)
 }
 
 /* What is chosen for a product that is prepared early, where this algorithm is slow. */
-static char kind_of_early(const char *slow)
+static char kind_of_early(const char *slow, int beside)
 {
     struct fixture f;
     struct str printed = { 0 };
@@ -125,7 +126,7 @@ static char kind_of_early(const char *slow)
     struct device *device = f.kernels->device;
     size_t before = device->ops->memory(device).free_bytes;
 
-    if (kernels_prepare_early(f.kernels, &call.op, &err))
+    if (kernels_prepare_early(f.kernels, &call.op, beside, &err))
         fail_msg("%s", err.text);
     assert_int_equal(device->ops->memory(device).free_bytes, before);
     kernels_choices_print(f.kernels, &printed);
@@ -144,14 +145,99 @@ static char kind_of_early(const char *slow)
 static void test_measured(void **state)
 {
     (void)state;
-    assert_true(kind_of_early("1") == '1');
+    assert_true(kind_of_early("1", 0) == '1');
     setenv("LMTRAIN_CUBLASLT_CHOICE", "measured", 1);
-    assert_true(kind_of_early("1") == '2');
-    assert_true(kind_of_early("2") == '1');
+    assert_true(kind_of_early("1", 0) == '2');
+    assert_true(kind_of_early("2", 0) == '1');
+    assert_true(kind_of_early("1", 2) == '2');
+    assert_true(kind_of_early("2", 2) == '1');
     setenv("LMTRAIN_CUBLASLT_CHOICE", "first", 1);
-    assert_true(kind_of_early("1") == '1');
+    assert_true(kind_of_early("1", 0) == '1');
     unsetenv("LMTRAIN_CUBLASLT_CHOICE");
 }
+
+/* ---- products beside collectives ---- */
+
+/* One that a target would change is not taken, however fast, for a product that will have one; of a
+ * tiny one, which is not measured, layouts would get different bits. */
+static void test_measured_with_target(void **state)
+{
+    static const char *const makes[] = { "1 bits", "1 refused" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        setenv("LMTRAIN_EMULATE_TARGET", makes[i], 1);
+        setenv("LMTRAIN_CUBLASLT_CHOICE", "measured", 1);
+        assert_true(kind_of_early("2", 0) == '1');
+        assert_true(kind_of_early("2", 2) == '2');
+        unsetenv("LMTRAIN_CUBLASLT_CHOICE");
+        assert_true(kind_of_early("2", 2) == '1');
+    }
+    unsetenv("LMTRAIN_EMULATE_TARGET");
+}
+
+static void fill_random(struct fixture *f, const struct tensor *t, uint64_t place)
+{
+    float *x = malloc((size_t)tensor_elements(t) * sizeof *x);
+
+    for (int64_t i = 0; i < tensor_elements(t); i++) {
+        struct rng_block b = rng_at(1, RNG_TEST, place, (uint64_t)i);
+
+        x[i] = (float)rng_normal(b.word[0], b.word[1]);
+    }
+    f->kernels->device->ops->copy(f->kernels->device, DEVICE_COMPUTE, t->data, x,
+                                  (size_t)tensor_elements(t) * sizeof *x);
+    free(x);
+}
+
+/* Whether a product of random numbers has other bits with so many multiprocessors left to others.
+ * target: what the emulated library makes of it, when it is prepared and when it is run. */
+static int differs_beside(int beside, int is_early, const char *prepared, const char *run)
+{
+    struct fixture f;
+    struct err err = { 0 };
+    float alone[T * N], other[T * N];
+
+    open_fixture(&f);
+    struct device *device = f.kernels->device;
+    struct kernel_call call = make_call(&f, OP_LINEAR);
+    fill_random(&f, &call.op.in[LINEAR_X], 1);
+    fill_random(&f, &call.op.in[LINEAR_W], 2);
+    setenv("LMTRAIN_EMULATE_TARGET", prepared, 1);
+    call.beside = beside;
+    if ((is_early && kernels_prepare_early(f.kernels, &call.op, beside, &err)) ||
+        kernels_prepare(f.kernels, &call, &err))
+        fail_msg("%s", err.text);
+    setenv("LMTRAIN_EMULATE_TARGET", run, 1);
+    for (int i = 0; i < 2; i++) {
+        call.beside = i ? beside : 0;
+        kernels_run(f.kernels, &call, KERNELS_FIRST);
+        device->ops->copy(device, DEVICE_COMPUTE, i ? other : alone, call.op.out[LINEAR_Y].data,
+                          sizeof alone);
+        if (device->ops->wait(device, DEVICE_COMPUTE, &err))
+            fail_msg("%s", err.text);
+    }
+    unsetenv("LMTRAIN_EMULATE_TARGET");
+    kernels_release(f.kernels, &call);
+    close_fixture(&f);
+    return memcmp(alone, other, sizeof alone) != 0;
+}
+
+/* A target that would change bits, that the library has no algorithm with, or that was not tried, is
+ * not given to it. */
+static void test_bits_beside(void **state)
+{
+    (void)state;
+    assert_false(differs_beside(2, 1, "1 bits", "1 bits"));
+    assert_false(differs_beside(2, 1, "1 refused", "1 refused"));
+    assert_false(differs_beside(2, 0, "", "1 bits"));
+    assert_false(differs_beside(2, 1, "", ""));
+    /* One that holds is: the library changes its mind here. */
+    assert_true(differs_beside(2, 1, "", "1 bits"));
+    assert_true(differs_beside(100, 1, "", "1 bits"));
+}
+
+/* ---- lines ---- */
 
 /* Equal products share a choice; lines are in order of their text, and those of others are left
  * alone. */
@@ -345,7 +431,8 @@ int main(void)
         cmocka_unit_test(test_unused_stay),        cmocka_unit_test(test_unfit_choices),
         cmocka_unit_test(test_unreadable_choices), cmocka_unit_test(test_too_late),
         cmocka_unit_test(test_without_library),    cmocka_unit_test(test_recorded),
-        cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_measured),           cmocka_unit_test(test_measured_with_target),
+        cmocka_unit_test(test_bits_beside),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

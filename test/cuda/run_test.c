@@ -141,6 +141,37 @@ static void expect_beside(const struct run *run, const struct player *me)
               (me->overlaps && me->way == ENQUEUED && i == 2 ? COMM_BLOCKS_TOGETHER : 0));
 }
 
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+
+/* What each add was told to have beside it when calls were prepared early, in their order. */
+static _Thread_local int told_beside[4], n_told;
+
+static int note_beside(struct kernels *kernels, struct kernel_call *call, struct err *err)
+{
+    (void)err;
+    if (kernels->is_early && n_told < COUNT(told_beside))
+        told_beside[n_told++] = call->beside;
+    return 0;
+}
+
+/* Those that leave multiprocessors to a collective are chosen for before those that are like them. */
+static void reserve_and_listen(const struct player *me, const struct program *program,
+                               struct kernels *kernels)
+{
+    const struct kernels_backend *own = kernels->backend;
+    struct kernels_backend listening = *own;
+    struct err err;
+
+    listening.entries[OP_ADD].prepare = note_beside;
+    kernels->backend = &listening;
+    n_told = 0;
+    CHECK(run_reserve(program, kernels, NULL, &err) == 0);
+    kernels->backend = own;
+    for (int i = 0; i < n_told; i++)
+        CHECK(told_beside[i] == (me->overlaps && i == 0 ? COMM_BLOCKS_TOGETHER : 0));
+    CHECK(n_told == 3 || !me->overlaps || device_is_host(kernels->device));
+}
+
 static int has_graph(const struct run *run)
 {
     const struct resolved_function *f = &run->functions[0].list[0];
@@ -185,7 +216,7 @@ static void *play_rank(void *argument)
                                    .worker = p.worker,
                                    .poison = me->poison,
                                    .timed = me->timed };
-    CHECK(run_reserve(&t.program, p.kernels, NULL, &err) == 0);
+    reserve_and_listen(me, &t.program, p.kernels);
     CHECK(run_create(&run, &options, &err) == 0);
     CHECK(run->enqueues == (me->way == ENQUEUED));
     expect_beside(run, me);
@@ -232,7 +263,6 @@ static void play(struct player players[TP_MAX], const struct player *example, en
 }
 
 static const char *const orders[] = { "eager", "lazy", "1", "2", "3" };
-#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
 
 /* How many orders show a difference from the host. */
 static int n_differ(const struct player *example, enum way way)
