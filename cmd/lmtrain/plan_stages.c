@@ -71,6 +71,21 @@ static void add_costs(const struct plan *plan, const struct pipeline_spec *spec,
             costs[which][pipeline_stage_of(spec, rank, chunk)] /= spec->sizes[0];
 }
 
+/* Where a step's FLOPs are more than a time counts, they are counted by so many. */
+static void scale_costs(const struct pipeline_spec *spec, int64_t *costs[3])
+{
+    double total = 0, most = (double)(INT64_MAX / 4);
+    int n = pipeline_n_stages(spec);
+    int64_t n_sequences = spec->n_micro_batches;
+
+    for (int m = 0; spec->sizes && m < spec->n_micro_batches; m++)
+        n_sequences += spec->sizes[m] - 1;
+    for (int i = 0; i < 3 * n; i++)
+        total += (double)n_sequences * (double)costs[i / n][i % n];
+    for (int i = 0; i < 3 * n && total > most; i++)
+        costs[i / n][i % n] /= 1 + (int64_t)(total / most);
+}
+
 static void print_waits(const struct plan *plan, const struct pipeline_spec *spec, struct str *out)
 {
     struct arena arena = { 0 };
@@ -83,6 +98,7 @@ static void print_waits(const struct plan *plan, const struct pipeline_spec *spe
         costs[i] = arena_array(&arena, int64_t, pipeline_n_stages(spec));
     for (int rank = 0; rank < spec->n_ranks; rank++)
         add_costs(plan, spec, rank, costs);
+    scale_costs(spec, costs);
     struct pipeline_costs all = { costs[0], costs[1], costs[2], 0, spec->sizes };
     if (!pipeline_build(&pipeline, spec, &arena, &err) &&
         !pipeline_simulate(&timing, &pipeline, &all, &arena, &err))
@@ -103,11 +119,11 @@ void plan_print_stages(const struct plan *plan, struct str *out)
                                   .sizes = job->parallel.micro_batches.values };
     struct report_table table;
     struct arena arena = { 0 };
-    double all = 0;
+    double *flops = arena_array(&arena, double, job->parallel.pp), all = 0;
     char text[32];
 
     for (int i = 0; i < job->parallel.pp; i++)
-        all += program_entry_flops(&plan->programs[i], ENTRY_STEP);
+        all += flops[i] = program_entry_flops(&plan->programs[i], ENTRY_STEP);
     report_table_init(&table, "rlrr");
     report_table_heading(&table, "pipeline rank\tlayers\tmemory\twork");
     for (int i = 0; i < job->parallel.pp; i++) {
@@ -117,7 +133,7 @@ void plan_print_stages(const struct plan *plan, struct str *out)
         list_layers(p, job->model.n_layers, &arena, &layers);
         report_table_row(&table, "%d\t%s\t%s\t%.1f %%", i, str_text(&layers),
                          str_bytes(text, sizeof text, program_memory_bytes(p)),
-                         100 * program_entry_flops(p, ENTRY_STEP) / all);
+                         100 * flops[i] / all);
         str_release(&layers);
     }
     report_table_print(&table, 0, out);

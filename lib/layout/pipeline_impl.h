@@ -46,11 +46,12 @@ int largest_group(const struct pipeline_spec *spec);
  * micro-batches later than the one before. */
 struct list_rounds {
     int begin, n, shift, n_times;
+    int far_at; /* list_next_rounds': where it looks for long rounds next */
 };
 
-/* The next rounds from step i on, two of them or more. Returns 0 where none are found: begin is then
- * the end of the list, n and n_times 0. */
-int list_next_rounds(const struct pipeline_list *list, int i, struct list_rounds *rounds);
+/* The next rounds from step i on, two of them or more. Where none are found begin is the end of the
+ * list, n and n_times 0. Calls for one list use one *rounds, all zero at first. */
+void list_next_rounds(const struct pipeline_list *list, int i, struct list_rounds *rounds);
 
 /*
  * How many times, at most `most`, the n steps before step i are done again from there on, each time

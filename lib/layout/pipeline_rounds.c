@@ -22,36 +22,55 @@ int list_count_rounds(const struct pipeline_list *list, int i, int n, int shift,
     return n_same / n;
 }
 
-/* The shortest round that begins with step i and is done again at once. One that is longer than all
- * that came before is left for later: so looking takes no longer than walking. */
-static int find_round(const struct pipeline_list *list, int i, struct list_rounds *rounds)
+/* Rounds of n steps that begin with step i. */
+static struct list_rounds rounds_of(const struct pipeline_list *list, int i, int n)
 {
-    const struct pipeline_step *steps = list->steps;
+    const struct pipeline_step *first = &list->steps[i], *next = first + n;
+    int64_t by = (int64_t)next->micro_batch - first->micro_batch;
+    int shift = (int)min_i64(by, INT32_MAX);
 
-    for (int k = i + 1; 2 * k - i <= list->n_steps && k - i <= i + 64; k++) {
-        int64_t by = (int64_t)steps[k].micro_batch - steps[i].micro_batch;
-        int n = k - i, shift = (int)min_i64(by, INT32_MAX);
-
-        if (by <= 0 || !list_count_rounds(list, k, n, shift, 1))
-            continue;
-        *rounds = (struct list_rounds){ i, n, shift,
-                                        1 + list_count_rounds(list, k, n, shift, list->n_steps) };
-        return 1;
-    }
-    return 0;
+    if (next->kind != first->kind || next->chunk != first->chunk || by <= 0 ||
+        !list_count_rounds(list, i + n, n, shift, 1))
+        return (struct list_rounds){ .begin = i };
+    return (struct list_rounds){ i, n, shift,
+                                 1 + list_count_rounds(list, i + n, n, shift, list->n_steps), 0 };
 }
 
-int list_next_rounds(const struct pipeline_list *list, int i, struct list_rounds *rounds)
+/*
+ * The rounds that begin with step i and go furthest: there may be short ones within one of many. Long
+ * ones are looked for now and then, for all that was passed: looking takes less than walking.
+ */
+static struct list_rounds look_at(const struct pipeline_list *list, int i, int *far_at)
 {
-    int n_failures = 0;
+    struct list_rounds best = { .begin = i };
+    int n_left = list->n_steps - i, most = 64;
 
-    while (i < list->n_steps) {
-        if (find_round(list, i, rounds))
-            return 1;
+    if (i >= *far_at) {
+        most = max_int(most, i / 8);
+        *far_at = 2 * i;
+    }
+    for (int n = 1; n <= most && 2 * n <= n_left; n++) {
+        struct list_rounds found = rounds_of(list, i, n);
+
+        if (found.n * found.n_times > best.n * best.n_times)
+            best = found;
+        if (best.n * best.n_times > min_int(16 * most, n_left / 2))
+            break;
+    }
+    return best;
+}
+
+void list_next_rounds(const struct pipeline_list *list, int i, struct list_rounds *rounds)
+{
+    int far_at = rounds->far_at;
+
+    for (int n_failures = 0; i < list->n_steps; n_failures++) {
+        *rounds = look_at(list, i, &far_at);
+        rounds->far_at = far_at;
+        if (rounds->n)
+            return;
         /* Looking everywhere in vain takes long. */
-        n_failures = min_int(n_failures + 1, 16);
-        i += max_int(1, (1 << n_failures) / 2);
+        i = min_int(i + (1 << min_int(n_failures, 15)), list->n_steps);
     }
     *rounds = (struct list_rounds){ .begin = list->n_steps };
-    return 0;
 }

@@ -147,7 +147,7 @@ static int check_all_steps(const struct pipeline *pipeline, struct progress *chu
 {
     const struct pipeline_list *list = &pipeline->ranks[rank];
     struct progress then[PIPELINE_CHUNKS_MAX];
-    struct list_rounds rounds;
+    struct list_rounds rounds = { 0 };
 
     for (int k = 0; k < list->n_steps;) {
         list_next_rounds(list, k, &rounds);
@@ -213,7 +213,7 @@ static struct pipeline_slots count_slots(const struct pipeline *pipeline, int ra
     const struct pipeline_list *list = &pipeline->ranks[rank];
     struct pipeline_slots most = { 0, 0, 0 };
     struct progress at = { 0, 0, 0 };
-    struct list_rounds rounds;
+    struct list_rounds rounds = { 0 };
 
     for (int k = 0; k < list->n_steps;) {
         list_next_rounds(list, k, &rounds);

@@ -1,6 +1,7 @@
 /*
  * cost.c - what a placed program takes: memory by segment, FLOPs by entry
  */
+#include "program/order.h"
 #include "program/passes.h"
 
 int program_memory_table(const struct program *program, struct memory_row *rows, int capacity)
@@ -55,11 +56,14 @@ double program_entry_flops(const struct program *program, enum entry_kind entry)
     struct arena arena = { 0 };
     int *n_runs = arena_array(&arena, int, program->n_functions);
     double total = 0;
+    int n_parts;
+    const struct order_rounds *parts = order_list_rounds(e, &n_parts, &arena);
 
     /* A function that runs for every micro-batch is counted once and multiplied. */
-    for (int i = 0; i < e->n_actions; i++)
-        if (e->actions[i].kind == ACTION_RUN)
-            n_runs[e->actions[i].function]++;
+    for (const struct order_rounds *part = parts; part < parts + n_parts; part++)
+        for (int i = part->begin; i < part->begin + part->n; i++)
+            if (e->actions[i].kind == ACTION_RUN)
+                n_runs[e->actions[i].function] += part->n_times;
     for (int f = 0; f < program->n_functions; f++)
         if (n_runs[f])
             total += n_runs[f] * function_flops(program, &program->functions[f]);

@@ -115,14 +115,15 @@ static void list_users(struct order *o)
         o->users_at[id] = o->users_at[like[id]];
 }
 
-static int count_micro_batches(const struct program *p)
+static void list_parts(struct order *o)
 {
-    int n = 0;
+    for (int e = 0; e < N_ENTRIES; e++) {
+        const struct entry *entry = &o->program->entries[e];
 
-    for (int e = 0; e < N_ENTRIES; e++)
-        for (int i = 0; i < p->entries[e].n_actions; i++)
-            n = max_int(n, p->entries[e].actions[i].micro_batch + 1);
-    return n;
+        o->parts[e] = order_list_rounds(entry, &o->n_parts[e], o->arena);
+        o->n_micro_batches = max_int(o->n_micro_batches,
+                                     order_count_micro_batches(entry, o->parts[e], o->n_parts[e]));
+    }
 }
 
 void order_open(struct order *order, const struct program *program, struct arena *arena)
@@ -130,10 +131,10 @@ void order_open(struct order *order, const struct program *program, struct arena
     int *inputs = arena_array(arena, int, program->n_values);
 
     *order = (struct order){ .program = program,
-                             .n_micro_batches = count_micro_batches(program),
                              .users_at = arena_array(arena, int, program->n_values),
                              .inputs = inputs,
                              .arena = arena };
+    list_parts(order);
     for (int id = 0; id < program->n_values; id++)
         order->users_at[id] = ORDER_NOBODY;
     list_users(order);
@@ -252,29 +253,6 @@ struct order_variants order_variants(const struct order *order, int function)
     v.of = of;
     v.first = first;
     return v;
-}
-
-/* ---- rounds ---- */
-
-/* What is of no micro-batch comes again as it is. */
-static int is_later(const struct action *now, const struct action *before, int shift)
-{
-    return now->micro_batch == before->micro_batch + (before->micro_batch >= 0 ? shift : 0) &&
-           now->function == before->function && now->kind == before->kind &&
-           now->first == before->first;
-}
-
-int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most)
-{
-    int n_same = 0;
-
-    if (n < 1 || i < n)
-        return 0;
-    int n_most = (int)min_i64((int64_t)most * n, entry->n_actions - i);
-    const struct action *now = &entry->actions[i], *before = now - n;
-    while (n_same < n_most && is_later(&now[n_same], &before[n_same], shift))
-        n_same++;
-    return n_same / n;
 }
 
 /* ---- what is known: the walk of one function, with a vector clock ----

@@ -55,6 +55,8 @@ struct order {
     const struct program *program;
     int n_micro_batches; /* of all entries */
     int n_users;
+    const struct order_rounds *parts[N_ENTRIES]; /* of each entry */
+    int n_parts[N_ENTRIES];
     int *users_at; /* by base value: where those of its slots begin, or ORDER_NOBODY; one for all
                           values at one place of slots that stashes share */
     const int *inputs; /* that given ops touch: a load waits for their users */
@@ -107,6 +109,21 @@ static inline int order_variant_first(const struct order_variants *variants, int
  * time `shift` micro-batches later than the time before.
  */
 int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most);
+
+/* Actions begin .. begin + n - 1 of an entry are done n_times in a row, each time `shift`
+ * micro-batches later than the time before (what is of no micro-batch comes again as it is). */
+struct order_rounds {
+    int begin, n, shift, n_times;
+};
+
+/* The actions of an entry as such parts, one after the other: what does not repeat is done once.
+ * In the arena. */
+const struct order_rounds *order_list_rounds(const struct entry *entry, int *n_parts,
+                                             struct arena *arena);
+
+/* Behind the last micro-batch of these parts of an entry. */
+int order_count_micro_batches(const struct entry *entry, const struct order_rounds *parts,
+                              int n_parts);
 
 /*
  * known_at[i] is the op of the function ahead of which ops[i] is known to be done, whatever the

@@ -80,9 +80,11 @@ static void open_rank(struct replay *r, int number, const struct program *p)
     rank->users = arena_array(&r->arena, int, rank->order.n_users);
     for (int i = 0; i < rank->order.n_users; i++)
         rank->users[i] = REPLAY_NONE;
-    for (int i = 0; i < p->entries[r->entry].n_actions; i++)
-        if (p->entries[r->entry].actions[i].kind == ACTION_RUN)
-            runs[p->entries[r->entry].actions[i].function] = 1;
+    const struct order_rounds *parts = rank->order.parts[r->entry];
+    for (int k = 0; k < rank->order.n_parts[r->entry]; k++)
+        for (int i = parts[k].begin; i < parts[k].begin + parts[k].n; i++)
+            if (p->entries[r->entry].actions[i].kind == ACTION_RUN)
+                runs[p->entries[r->entry].actions[i].function] = 1;
     for (int f = 0; f < p->n_functions; f++)
         n_ops = max_int(n_ops, p->functions[f].n_ops);
     int *known_at = arena_array(&r->arena, int, n_ops);

@@ -153,6 +153,15 @@ static void walk_stretch(struct scheduling *s, struct pipeline_walk *walk, int r
     pipeline_walk_skip(walk, stretch, n_rounds);
 }
 
+/* Micro-batches of several sizes have functions of their own. */
+static int has_sizes(const struct scheduling *s)
+{
+    for (int m = 1; s->size_of && m < s->n_micro_batches; m++)
+        if (s->size_of[m] != s->size_of[0])
+            return 1;
+    return 0;
+}
+
 static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank)
 {
     struct arena scratch = { 0 };
@@ -162,8 +171,7 @@ static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank
     if (!timed.starts)
         CHECK(!pipeline_time(&timed, &scratch, &err));
     struct pipeline_walk walk = pipeline_walk_neighbours(&timed, rank);
-    /* Functions are one size's, where there are several, and steps are not alike. */
-    const struct pipeline_stretch *stretch = timed.spec.sizes ? NULL : timed.stretches;
+    const struct pipeline_stretch *stretch = has_sizes(s) ? NULL : timed.stretches;
     for (; stretch; stretch = stretch->next)
         walk_stretch(s, &walk, rank, stretch);
     walk_until(s, &walk, rank, INT64_MAX);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "program/order.h"
 
 /* ---- what touches what ---- */
 
@@ -81,35 +82,37 @@ static void list_touched(struct dividing *d)
 
 /* ---- lives ---- */
 
-static int count_micro_batches(const struct entry *e)
+/* An action of the part, as often as it is done. */
+static void note_touches(struct dividing *d, const struct entry *e, struct stash_lives *lives,
+                         int i, const struct order_rounds *part)
 {
-    int n = 0;
+    const struct action *a = &e->actions[i];
+    const struct touched *t = a->kind == ACTION_RUN ? &d->by_function[a->function] : &d->loaded;
 
-    for (int i = 0; i < e->n_actions; i++)
-        n = max_int(n, e->actions[i].micro_batch + 1);
-    return n;
+    for (int k = 0; a->micro_batch >= 0 && k < t->n; k++) {
+        struct stash_life *life = life_of(lives, t->stashes[k], a->micro_batch);
+        int now = i + 1;
+
+        for (int n = 0; n < part->n_times; n++, now += part->n, life += part->shift) {
+            life->first = life->first ? min_int(life->first, now) : now;
+            life->last = max_int(life->last, now);
+        }
+    }
 }
 
 static void find_lives(struct dividing *d, enum entry_kind kind)
 {
     const struct entry *e = &d->program->entries[kind];
     struct stash_lives *lives = &d->lives[kind];
+    int n_parts;
+    const struct order_rounds *parts = order_list_rounds(e, &n_parts, d->arena);
 
-    lives->n_micro_batches = count_micro_batches(e);
+    lives->n_micro_batches = order_count_micro_batches(e, parts, n_parts);
     lives->of = arena_array(d->arena, struct stash_life,
                             (size_t)d->program->n_stashes * (size_t)lives->n_micro_batches);
-    for (int i = 0; i < e->n_actions; i++) {
-        const struct action *a = &e->actions[i];
-        const struct touched *t = a->kind == ACTION_RUN ? &d->by_function[a->function] : &d->loaded;
-
-        for (int k = 0; a->micro_batch >= 0 && k < t->n; k++) {
-            struct stash_life *life = life_of(lives, t->stashes[k], a->micro_batch);
-
-            if (!life->first)
-                life->first = i + 1;
-            life->last = i + 1;
-        }
-    }
+    for (const struct order_rounds *part = parts; part < parts + n_parts; part++)
+        for (int i = part->begin; i < part->begin + part->n; i++)
+            note_touches(d, e, lives, i, part);
 }
 
 /* ---- slots ---- */

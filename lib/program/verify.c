@@ -325,10 +325,11 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
     struct walk w = { .program = p, .err = err, .entry = kind };
     struct arena arena = { 0 };
     struct rounds rounds = { .arena = &arena };
-    int status = 0;
+    int status = 0, n_parts;
 
     if (!e->n_actions)
         return 0;
+    rounds.parts = order_list_rounds(e, &n_parts, &arena);
     open_walk(&w, &arena);
     begin_split(&w);
     /* An evaluation begins with it. */
@@ -336,7 +337,7 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
         status = walk_action(&w, &gather->actions[i]);
     for (int i = 0; !status && i < e->n_actions; i++) {
         if (!way->in_full) {
-            i += rounds_to_skip(&rounds, &w, e, i);
+            i += rounds_to_skip(&rounds, &w, i);
             if (i == e->n_actions)
                 break;
         }
@@ -415,7 +416,7 @@ int verify_in_way(const struct program *program, struct verify_way *way, struct 
     for (int e = 0; e < N_ENTRIES; e++)
         if (walk_entry(program, (enum entry_kind)e, way, err) < 0)
             return -1;
-    if (verify_stash(program, err) < 0)
+    if (verify_stash(program, way, err) < 0)
         return -1;
     return check_ports(program, err);
 }

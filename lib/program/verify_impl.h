@@ -12,12 +12,6 @@
  */
 int verify_memory(const struct program *program, struct err *err);
 
-/*
- * verify_stash.c: what any entry's functions read of a stash is of their micro-batch. Returns 0, or
- * -1 and ERR_FAILED.
- */
-int verify_stash(const struct program *program, struct err *err);
-
 /* ERR_FAILED naming function, op and value. Returns -1. */
 int verify_complain(const struct program *program, const struct function *function,
                     const struct op *op, int value, const char *what, struct err *err);
@@ -32,8 +26,16 @@ int verify_reads_output(const struct program *program, const struct op *op, int 
  */
 struct verify_way {
     int in_full;
-    int n_walked; /* counted: actions, of all entries and ranks */
+    int n_walked;       /* counted: actions, of all entries and ranks */
+    int n_walked_slots; /* the same of verify_stash */
 };
+
+/*
+ * verify_stash.c: what any entry's functions read of a stash is of their micro-batch. Returns 0, or
+ * -1 and ERR_FAILED.
+ */
+int verify_stash(const struct program *program, struct verify_way *way, struct err *err);
+
 int verify_in_way(const struct program *program, struct verify_way *way, struct err *err);
 int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
                         struct verify_way *way, struct err *err);

@@ -85,46 +85,36 @@ static void take(struct rounds *r, const struct walk *w)
     memcpy(then->spread, w->spread, (size_t)n * N_AXES);
 }
 
-/* The shortest round that begins with action i and is done again at once. One that is longer than
- * all that was walked is left for later: so looking takes no longer than walking. */
-static void find_round(struct rounds *r, const struct entry *e, int i)
+/* The part of the entry that action i is in. */
+static const struct order_rounds *part_of(struct rounds *r, int i)
 {
-    const struct action *first = &e->actions[i];
-
-    r->n_actions = 0;
-    for (int k = i + 1; 2 * k - i <= e->n_actions && k - i <= i + 64; k++) {
-        int shift = e->actions[k].micro_batch - first->micro_batch;
-
-        if (shift > 0 && order_count_rounds(e, k, k - i, shift, 1)) {
-            r->action = i;
-            r->n_actions = k - i;
-            r->shift = shift;
-            return;
-        }
-    }
+    while (i >= r->parts->begin + r->parts->n * r->parts->n_times)
+        r->parts++;
+    return r->parts;
 }
 
-int rounds_to_skip(struct rounds *r, struct walk *w, const struct entry *e, int i)
+static int n_rounds_left(const struct order_rounds *part, int i)
 {
-    int n = r->n_actions;
+    return (part->begin + part->n * part->n_times - i) / part->n;
+}
+
+int rounds_to_skip(struct rounds *r, struct walk *w, int i)
+{
+    const struct order_rounds *part = part_of(r, i);
+    int n = r->n_actions, n_rounds = n_rounds_left(part, i);
 
     if (n && i < r->action + n)
         return 0;
-    if (n && has_moved_on(w, &r->then, r->shift)) {
-        int n_rounds = order_count_rounds(e, i, n, r->shift, e->n_actions);
-
-        move_on(w, &r->then, n_rounds * r->shift);
-        *r = (struct rounds){ .arena = r->arena, .then = r->then, .look_at = i + n_rounds * n };
+    r->n_actions = 0;
+    /* It may be that the last round was the last of its part. */
+    if (n && r->action >= part->begin && n_rounds > 0 && has_moved_on(w, &r->then, part->shift)) {
+        move_on(w, &r->then, n_rounds * part->shift);
         return n_rounds * n;
     }
-    r->n_actions = 0;
-    if (e->actions[i].micro_batch < 0 || i < r->look_at)
+    if (n_rounds < 2 || part->n_times < 2)
         return 0;
-    find_round(r, e, i);
-    if (r->n_actions)
-        take(r, w);
-    /* Looking everywhere in vain takes long. */
-    r->n_failures = r->n_actions ? 0 : min_int(r->n_failures + 1, 16);
-    r->look_at = r->n_actions ? i : i + (1 << r->n_failures) / 2;
+    r->action = i;
+    r->n_actions = part->n;
+    take(r, w);
     return 0;
 }

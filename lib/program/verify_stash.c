@@ -7,10 +7,17 @@
  *
  * Where stashes share slots, a slot is of one of them at a time: as soon as another writes anything
  * to it, nothing that was there before can be read.
+ *
+ * Where micro-batch m lies in slot m % n and all that were written so far followed one another, the
+ * first and the last of them say what every slot holds, without a table. A round of actions that
+ * leaves all such classes as it found them, but for being so many micro-batches later, finds the same
+ * when it is done again; and what a round only reads, it finds as long as that has been written: so
+ * rounds need not be walked again and again. That asks nothing of how stash.c came to its slots.
  */
 #include <string.h>
 
 #include "base/num.h"
+#include "program/order.h"
 #include "program/verify_impl.h"
 
 #define NEVER 0
@@ -22,8 +29,10 @@ enum { USE_READS_FIRST = 1, USE_WRITES = 2 };
 struct use_class {
     int stash, is_loaded;
     unsigned char *uses; /* by function */
-    int *holds;          /* by slot: micro-batch + 2 */
     int n_slots;
+    int has_table;    /* holds says what is where; else first and next do */
+    int *holds;       /* by slot: micro-batch + 2 */
+    int first, next;  /* written, one after the other: first .. next - 1; none where they are 0 */
     const int *slots; /* the stash's */
     int *owners;      /* of slots that the stash shares: 1 + the stash whose each is; else NULL */
 };
@@ -42,10 +51,12 @@ struct class_list {
 struct stash_walk {
     const struct program *program;
     struct use_class *classes;
+    struct use_class *then; /* first and next of each, ahead of a round */
     int n_classes;
     int *class_of; /* by base value: 1 + its class; 0: it is not in a stash */
     struct class_list *by_function, *by_stash, loaded;
     unsigned char **uses; /* by base value */
+    struct verify_way *way;
     struct err *err;
 };
 
@@ -100,8 +111,9 @@ static void classify(struct stash_walk *w, struct arena *arena, int id)
     if (c == w->n_classes) {
         struct use_class *new = &w->classes[w->n_classes++];
 
-        *new =
-            (struct use_class){ v->stash, v->role == ROLE_INPUT, w->uses[id], NULL, 1, NULL, NULL };
+        *new = (struct use_class){
+            .stash = v->stash, .is_loaded = v->role == ROLE_INPUT, .uses = w->uses[id], .n_slots = 1
+        };
         if (w->program->n_stashes) {
             new->n_slots = w->program->stashes[v->stash].n_slots;
             new->slots = w->program->stashes[v->stash].slots;
@@ -180,10 +192,41 @@ static void find_classes(struct stash_walk *w, struct arena *arena)
 
 /* ---- the walk ---- */
 
-/* What it holds in the slot: a micro-batch + 2, or NEVER. */
-static int held(const struct use_class *c, int slot)
+/* Nothing was written. */
+static void clear(struct use_class *c)
 {
-    return c->owners && c->owners[slot] != 1 + c->stash ? NEVER : c->holds[slot];
+    c->first = c->next = 0;
+    c->has_table = c->slots || c->owners;
+    if (c->has_table)
+        memset(c->holds, 0, sizeof *c->holds * (size_t)c->n_slots);
+}
+
+/* From now on the table says what slots hold. */
+static void open_table(struct use_class *c)
+{
+    memset(c->holds, 0, sizeof *c->holds * (size_t)c->n_slots);
+    for (int m = max_int(c->first, c->next - c->n_slots); m < c->next; m++)
+        c->holds[slot_number(c, m)] = m + 2;
+    c->has_table = 1;
+}
+
+/* What it holds in the slot of a micro-batch: one + 2, or NEVER. */
+static int held(const struct use_class *c, int micro_batch)
+{
+    int slot = slot_number(c, micro_batch);
+
+    if (c->has_table)
+        return c->owners && c->owners[slot] != 1 + c->stash ? NEVER : c->holds[slot];
+    int last = c->next - 1 - slot;
+    last = last < 0 ? -1 : last / c->n_slots * c->n_slots + slot;
+    return last < c->first ? NEVER : last + 2;
+}
+
+static int holds_own(const struct use_class *c, int micro_batch)
+{
+    if (c->has_table || micro_batch < 0)
+        return held(c, micro_batch) == micro_batch + 2;
+    return c->first <= micro_batch && micro_batch < c->next && c->next - micro_batch <= c->n_slots;
 }
 
 static void own(const struct stash_walk *w, const struct use_class *c, int slot)
@@ -195,8 +238,17 @@ static void own(const struct stash_walk *w, const struct use_class *c, int slot)
         of_stash->list[i].class->holds[slot] = NEVER;
 }
 
-static void hold(const struct stash_walk *w, const struct use_class *c, int slot, int micro_batch)
+static void hold(const struct stash_walk *w, struct use_class *c, int micro_batch)
 {
+    if (!c->has_table) {
+        if (c->first == c->next && micro_batch >= 0)
+            c->first = c->next = micro_batch;
+        c->next += micro_batch == c->next;
+        if (micro_batch >= 0 && micro_batch == c->next - 1)
+            return;
+        open_table(c);
+    }
+    int slot = slot_number(c, micro_batch);
     if (c->owners && c->owners[slot] != 1 + c->stash)
         own(w, c, slot);
     c->holds[slot] = micro_batch + 2;
@@ -211,7 +263,7 @@ static int check_operand(const struct stash_walk *w, const struct action *a, con
 
     if (class < 0 || !(w->classes[class].uses[a->function] & USE_READS_FIRST))
         return 0;
-    int holds = held(&w->classes[class], slot_number(&w->classes[class], a->micro_batch));
+    int holds = held(&w->classes[class], a->micro_batch);
     if (holds == a->micro_batch + 2)
         return 0;
     return verify_complain(p, &p->functions[a->function], op, id,
@@ -240,58 +292,136 @@ static int name_reader(const struct stash_walk *w, const struct action *a)
     CHECK(!"an op that reads the slot");
 }
 
-/* Returns 0 where the function reads what is not there. */
-static int run_function(const struct stash_walk *w, const struct class_list *of_function,
-                        int micro_batch)
+static const struct class_list *list_of(const struct stash_walk *w, const struct action *a)
 {
-    int stash = -1, slot = 0;
+    static const struct class_list none = { 0 };
 
-    for (int i = 0; i < of_function->n; i++) {
-        const struct class_use *u = &of_function->list[i];
+    if (a->kind == ACTION_LOAD)
+        return &w->loaded;
+    return a->kind == ACTION_RUN ? &w->by_function[a->function] : &none;
+}
 
-        if (u->class->stash != stash)
-            slot = slot_number(u->class, micro_batch);
-        stash = u->class->stash;
-        if ((u->uses & USE_READS_FIRST) && held(u->class, slot) != micro_batch + 2)
+/* Returns 0 where the function reads what is not there. */
+static int walk_action(struct stash_walk *w, const struct action *a)
+{
+    const struct class_list *list = list_of(w, a);
+
+    w->way->n_walked_slots++;
+    for (int i = 0; i < list->n; i++) {
+        const struct class_use *u = &list->list[i];
+
+        if ((u->uses & USE_READS_FIRST) && !holds_own(u->class, a->micro_batch))
             return 0;
         if (u->uses & USE_WRITES)
-            hold(w, u->class, slot, micro_batch);
+            hold(w, u->class, a->micro_batch);
     }
     return 1;
 }
 
-static int complain_of(const struct stash_walk *w, enum entry_kind kind, const struct action *a)
+static int walk_actions(struct stash_walk *w, enum entry_kind kind, int begin, int end)
 {
-    name_reader(w, a);
-    return err_add(w->err, "%s, micro-batch %d", entry_name(kind), a->micro_batch);
-}
+    for (int i = begin; i < end; i++) {
+        const struct action *a = &w->program->entries[kind].actions[i];
 
-static int walk_entry(const struct stash_walk *w, enum entry_kind kind)
-{
-    const struct entry *e = &w->program->entries[kind];
-
-    for (int c = 0; e->n_actions && c < w->n_classes; c++)
-        memset(w->classes[c].holds, 0, sizeof(int) * (size_t)w->classes[c].n_slots);
-    for (int i = 0; i < e->n_actions; i++) {
-        const struct action *a = &e->actions[i];
-
-        if (a->kind == ACTION_LOAD)
-            run_function(w, &w->loaded, a->micro_batch);
-        if (a->kind == ACTION_RUN && !run_function(w, &w->by_function[a->function], a->micro_batch))
-            return complain_of(w, kind, a);
+        if (walk_action(w, a))
+            continue;
+        name_reader(w, a);
+        return err_add(w->err, "%s, micro-batch %d", entry_name(kind), a->micro_batch);
     }
     return 0;
 }
 
-int verify_stash(const struct program *program, struct err *err)
+/* ---- rounds ---- */
+
+static void note_classes(struct stash_walk *w)
+{
+    for (int c = 0; c < w->n_classes; c++) {
+        w->then[c].first = w->classes[c].first;
+        w->then[c].next = w->classes[c].next;
+    }
+}
+
+/* What an action of a round does with a class, if the round is done n_more times more. */
+static int goes_on(const struct stash_walk *w, const struct class_use *u,
+                   const struct order_rounds *part, int micro_batch, int n_more)
+{
+    const struct use_class *now = u->class, *then = &w->then[now - w->classes];
+
+    if (now->has_table || micro_batch < 0)
+        return 0;
+    /* Written on and on: all is as it was, but so many micro-batches later. */
+    if (now->next == then->next + part->shift && now->first == then->first &&
+        then->first < then->next)
+        return 1;
+    /* Only read: what comes is there, and nothing takes its slot. */
+    return now->next == then->next && !(u->uses & USE_WRITES) &&
+           micro_batch + n_more * part->shift < now->next;
+}
+
+/* The round that ends ahead of action `end` was walked. Would as many more find what it found? */
+static int is_known(const struct stash_walk *w, const struct entry *e,
+                    const struct order_rounds *part, int end, int n_more)
+{
+    for (int i = end - part->n; i < end; i++) {
+        const struct class_list *list = list_of(w, &e->actions[i]);
+
+        for (int k = 0; k < list->n; k++)
+            if (!goes_on(w, &list->list[k], part, e->actions[i].micro_batch, n_more))
+                return 0;
+    }
+    return 1;
+}
+
+static void move_on(struct stash_walk *w, int n_more)
+{
+    for (int c = 0; c < w->n_classes; c++)
+        w->classes[c].next += n_more * (w->classes[c].next - w->then[c].next);
+}
+
+/* One round shows what comes of the others, or the second: before the first nothing may be there. */
+static int walk_part(struct stash_walk *w, enum entry_kind kind, const struct order_rounds *part)
+{
+    const struct entry *e = &w->program->entries[kind];
+    int n_more = part->n_times, begin = part->begin;
+
+    for (int k = 0; k < 2 && n_more > 2 && !w->way->in_full; k++, begin += part->n) {
+        note_classes(w);
+        if (walk_actions(w, kind, begin, begin + part->n) < 0)
+            return -1;
+        n_more--;
+        if (is_known(w, e, part, begin + part->n, n_more)) {
+            move_on(w, n_more);
+            return 0;
+        }
+    }
+    return walk_actions(w, kind, begin, begin + n_more * part->n);
+}
+
+static int walk_entry(struct stash_walk *w, enum entry_kind kind, struct arena *arena)
+{
+    const struct entry *e = &w->program->entries[kind];
+    int n_parts, status = 0;
+
+    if (!e->n_actions)
+        return 0;
+    const struct order_rounds *parts = order_list_rounds(e, &n_parts, arena);
+    for (int c = 0; c < w->n_classes; c++)
+        clear(&w->classes[c]);
+    for (int k = 0; k < n_parts && !status; k++)
+        status = walk_part(w, kind, &parts[k]);
+    return status;
+}
+
+int verify_stash(const struct program *program, struct verify_way *way, struct err *err)
 {
     struct arena arena = { 0 };
-    struct stash_walk w = { .program = program, .err = err };
+    struct stash_walk w = { .program = program, .way = way, .err = err };
     int status = 0;
 
     find_classes(&w, &arena);
+    w.then = arena_array(&arena, struct use_class, w.n_classes);
     for (int e = 0; e < N_ENTRIES && !status; e++)
-        status = walk_entry(&w, (enum entry_kind)e);
+        status = walk_entry(&w, (enum entry_kind)e, &arena);
     arena_release(&arena);
     return status;
 }

@@ -32,16 +32,16 @@ struct walk {
 /* The walk as it was ahead of a round. */
 struct rounds {
     struct arena *arena;
+    const struct order_rounds *parts; /* of the entry, from the one at hand on */
     struct walk then;
-    int action, n_actions, shift; /* the round; n_actions 0: there is none */
-    int look_at, n_failures;      /* the action where one is looked for; how often in vain */
+    int action, n_actions; /* the round; n_actions 0: there is none */
 };
 
 /*
  * Ahead of action i: how many actions from i on need no walking, because none of them can be refused
- * and what they leave is known. If any, w is then as if they had been walked. All zero but the arena
- * at first; what it remembers lives there.
+ * and what they leave is known. If any, w is then as if they had been walked. All zero at first but
+ * for the arena and parts; what it remembers lives there. Actions come by in their order.
  */
-int rounds_to_skip(struct rounds *rounds, struct walk *walk, const struct entry *entry, int i);
+int rounds_to_skip(struct rounds *rounds, struct walk *walk, int i);
 
 #endif

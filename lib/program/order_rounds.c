@@ -1,0 +1,151 @@
+/*
+ * order_rounds.c - where the actions of an entry repeat themselves
+ *
+ * A step of many micro-batches is for the most part one round of actions, over and over, each time a
+ * few micro-batches later. Whoever asks something of all actions can then ask one round of them, and
+ * say what comes of the others.
+ */
+#include <string.h>
+
+#include "base/num.h"
+#include "program/order.h"
+
+/* What is of no micro-batch comes again as it is. */
+static int is_later(const struct action *now, const struct action *before, int shift)
+{
+    return now->micro_batch == before->micro_batch + (before->micro_batch >= 0 ? shift : 0) &&
+           now->function == before->function && now->kind == before->kind &&
+           now->first == before->first;
+}
+
+enum { BLOCK = 16 };
+
+/* Of a block of actions that are all of micro-batches: as words, many at a time. */
+static int is_block_later(const struct action *now, const struct action *before, int shift)
+{
+    const int is_last = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+    uint64_t x[BLOCK], y[BLOCK], others = 0;
+    uint64_t later = (uint64_t)(uint32_t)shift << (is_last ? 32 : 0);
+
+    _Static_assert(sizeof *now == sizeof *x, "an action is a word");
+    _Static_assert(offsetof(struct action, micro_batch) == 4, "its end says the micro-batch");
+    memcpy(x, now, sizeof x);
+    memcpy(y, before, sizeof y);
+    for (int k = 0; k < BLOCK; k++)
+        others |= x[k] - y[k] - later;
+    return !others;
+}
+
+int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most)
+{
+    int n_same = 0;
+
+    if (n < 1 || i < n)
+        return 0;
+    int n_most = (int)min_i64((int64_t)most * n, entry->n_actions - i);
+    const struct action *now = &entry->actions[i], *before = now - n;
+    while (n_same < n_most) {
+        if (n_same + BLOCK <= n_most && is_block_later(&now[n_same], &before[n_same], shift))
+            n_same += BLOCK;
+        else if (is_later(&now[n_same], &before[n_same], shift))
+            n_same++;
+        else
+            break;
+    }
+    return n_same / n;
+}
+
+/* Looking for rounds from an entry's front to its end. */
+struct looking {
+    const struct entry *entry;
+    int far_at; /* where it is looked for long rounds next */
+};
+
+/* Rounds of n actions that begin with action i. */
+static struct order_rounds rounds_of(const struct entry *e, int i, int n)
+{
+    const struct action *first = &e->actions[i], *next = first + n;
+    int shift = next->micro_batch - first->micro_batch;
+
+    if (next->function != first->function || next->kind != first->kind || shift <= 0 ||
+        !order_count_rounds(e, i + n, n, shift, 1))
+        return (struct order_rounds){ .begin = i };
+    return (struct order_rounds){ i, n, shift,
+                                  1 + order_count_rounds(e, i + n, n, shift, e->n_actions) };
+}
+
+/*
+ * The rounds that begin with action i and go furthest: there may be short ones within one of many.
+ * Long ones are looked for now and then, for all that was passed: looking takes less than walking.
+ */
+static struct order_rounds look_at(struct looking *l, int i)
+{
+    struct order_rounds best = { .begin = i };
+    int n_left = l->entry->n_actions - i, most = 64;
+
+    if (l->entry->actions[i].micro_batch < 0)
+        return best;
+    if (i >= l->far_at) {
+        most = max_int(most, i / 8);
+        l->far_at = 2 * i;
+    }
+    for (int n = 1; n <= most && 2 * n <= n_left; n++) {
+        struct order_rounds found = rounds_of(l->entry, i, n);
+
+        if (found.n * found.n_times > best.n * best.n_times)
+            best = found;
+        if (best.n * best.n_times > min_int(16 * most, n_left / 2))
+            break;
+    }
+    return best;
+}
+
+/* The next rounds from action i on; where there are none, begin is the entry's end. */
+static struct order_rounds next_rounds(struct looking *l, int i)
+{
+    for (int n_failures = 0; i < l->entry->n_actions; n_failures++) {
+        struct order_rounds rounds = look_at(l, i);
+
+        if (rounds.n)
+            return rounds;
+        /* Looking everywhere in vain takes long. */
+        i = min_int(i + (1 << min_int(n_failures, 15)), l->entry->n_actions);
+    }
+    return (struct order_rounds){ .begin = l->entry->n_actions };
+}
+
+const struct order_rounds *order_list_rounds(const struct entry *entry, int *n_parts,
+                                             struct arena *arena)
+{
+    struct looking looking = { .entry = entry };
+    struct order_rounds *list = NULL;
+    int n = 0, capacity = 0;
+
+    for (int i = 0; i < entry->n_actions;) {
+        struct order_rounds next = next_rounds(&looking, i);
+
+        list = arena_grow(arena, list, sizeof *list, &capacity, n + 2);
+        if (i < next.begin)
+            list[n++] = (struct order_rounds){ i, next.begin - i, 0, 1 };
+        if (next.n)
+            list[n++] = next;
+        i = next.begin + next.n * next.n_times;
+    }
+    *n_parts = n;
+    return list;
+}
+
+int order_count_micro_batches(const struct entry *entry, const struct order_rounds *parts,
+                              int n_parts)
+{
+    int n = 0;
+
+    for (const struct order_rounds *part = parts; part < parts + n_parts; part++)
+        for (int i = part->begin; i < part->begin + part->n; i++) {
+            int m = entry->actions[i].micro_batch;
+
+            if (m >= 0)
+                n = max_int(n, m + part->shift * (part->n_times - 1) + 1);
+        }
+    return n;
+}
