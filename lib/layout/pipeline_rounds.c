@@ -7,33 +7,35 @@
 #include "base/num.h"
 #include "layout/pipeline_impl.h"
 
-int list_count_rounds(const struct pipeline_list *list, int i, int n, int shift, int most)
+/* How many steps from i on, at most `most`, are those n steps before them, so much later. */
+static int count_later(const struct pipeline_list *list, int i, int n, int64_t shift, int64_t most)
 {
-    int n_same = 0;
-
-    if (n < 1 || i < n)
-        return 0;
-    int n_most = (int)min_i64((int64_t)most * n, list->n_steps - i);
+    int n_same = 0, n_most = (int)min_i64(most, list->n_steps - i);
     const struct pipeline_step *now = &list->steps[i], *before = now - n;
+
     while (n_same < n_most && now[n_same].kind == before[n_same].kind &&
            now[n_same].chunk == before[n_same].chunk &&
            (int64_t)now[n_same].micro_batch - before[n_same].micro_batch == shift)
         n_same++;
-    return n_same / n;
+    return n_same;
 }
 
-/* Rounds of n steps that begin with step i. */
-static struct list_rounds rounds_of(const struct pipeline_list *list, int i, int n)
+int list_count_rounds(const struct pipeline_list *list, int i, int n, int shift, int most)
+{
+    return n < 1 || i < n ? 0 : count_later(list, i, n, shift, (int64_t)most * n) / n;
+}
+
+/* How many steps the rounds of n steps that begin with step i have; n where there is but one. */
+static int count_steps(const struct pipeline_list *list, int i, int n, int *n_compared)
 {
     const struct pipeline_step *first = &list->steps[i], *next = first + n;
-    int64_t by = (int64_t)next->micro_batch - first->micro_batch;
-    int shift = (int)min_i64(by, INT32_MAX);
+    int64_t shift = (int64_t)next->micro_batch - first->micro_batch;
 
-    if (next->kind != first->kind || next->chunk != first->chunk || by <= 0 ||
-        !list_count_rounds(list, i + n, n, shift, 1))
-        return (struct list_rounds){ .begin = i };
-    return (struct list_rounds){ i, n, shift,
-                                 1 + list_count_rounds(list, i + n, n, shift, list->n_steps), 0 };
+    if (next->kind != first->kind || next->chunk != first->chunk || shift <= 0 || shift > INT32_MAX)
+        return n;
+    int n_later = count_later(list, i + n, n, shift, list->n_steps);
+    *n_compared += n_later;
+    return n + n_later / n * n;
 }
 
 /*
@@ -42,22 +44,27 @@ static struct list_rounds rounds_of(const struct pipeline_list *list, int i, int
  */
 static struct list_rounds look_at(const struct pipeline_list *list, int i, int *far_at)
 {
-    struct list_rounds best = { .begin = i };
-    int n_left = list->n_steps - i, most = 64;
+    int n_left = list->n_steps - i, most = 64, n_compared = 0, best = 0, best_steps = 0;
 
     if (i >= *far_at) {
         most = max_int(most, i / 8);
         *far_at = 2 * i;
     }
-    for (int n = 1; n <= most && 2 * n <= n_left; n++) {
-        struct list_rounds found = rounds_of(list, i, n);
+    for (int n = 1; n <= most && 2 * n <= n_left && n_compared <= 8 * most; n++) {
+        int n_steps = count_steps(list, i, n, &n_compared);
 
-        if (found.n * found.n_times > best.n * best.n_times)
-            best = found;
-        if (best.n * best.n_times > min_int(16 * most, n_left / 2))
-            break;
+        if (n_steps < 2 * n || n_steps <= best_steps)
+            continue;
+        best = n;
+        best_steps = n_steps;
     }
-    return best;
+    if (!best)
+        return (struct list_rounds){ .begin = i };
+    return (struct list_rounds){ .begin = i,
+                                 .n = best,
+                                 .shift =
+                                     list->steps[i + best].micro_batch - list->steps[i].micro_batch,
+                                 .n_times = best_steps / best };
 }
 
 void list_next_rounds(const struct pipeline_list *list, int i, struct list_rounds *rounds)

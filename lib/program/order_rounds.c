@@ -36,14 +36,12 @@ static int is_block_later(const struct action *now, const struct action *before,
     return !others;
 }
 
-int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most)
+/* How many actions from i on, at most `most`, are those n actions before them, so much later. */
+static int count_later(const struct entry *entry, int i, int n, int shift, int64_t most)
 {
-    int n_same = 0;
-
-    if (n < 1 || i < n)
-        return 0;
-    int n_most = (int)min_i64((int64_t)most * n, entry->n_actions - i);
+    int n_same = 0, n_most = (int)min_i64(most, entry->n_actions - i);
     const struct action *now = &entry->actions[i], *before = now - n;
+
     while (n_same < n_most) {
         if (n_same + BLOCK <= n_most && is_block_later(&now[n_same], &before[n_same], shift))
             n_same += BLOCK;
@@ -52,7 +50,12 @@ int order_count_rounds(const struct entry *entry, int i, int n, int shift, int m
         else
             break;
     }
-    return n_same / n;
+    return n_same;
+}
+
+int order_count_rounds(const struct entry *entry, int i, int n, int shift, int most)
+{
+    return n < 1 || i < n ? 0 : count_later(entry, i, n, shift, (int64_t)most * n) / n;
 }
 
 /* Looking for rounds from an entry's front to its end. */
@@ -61,17 +64,17 @@ struct looking {
     int far_at; /* where it is looked for long rounds next */
 };
 
-/* Rounds of n actions that begin with action i. */
-static struct order_rounds rounds_of(const struct entry *e, int i, int n)
+/* How many actions the rounds of n actions that begin with action i have; n where there is but one. */
+static int count_actions(const struct entry *e, int i, int n, int *n_compared)
 {
     const struct action *first = &e->actions[i], *next = first + n;
     int shift = next->micro_batch - first->micro_batch;
 
-    if (next->function != first->function || next->kind != first->kind || shift <= 0 ||
-        !order_count_rounds(e, i + n, n, shift, 1))
-        return (struct order_rounds){ .begin = i };
-    return (struct order_rounds){ i, n, shift,
-                                  1 + order_count_rounds(e, i + n, n, shift, e->n_actions) };
+    if (next->function != first->function || next->kind != first->kind || shift <= 0)
+        return n;
+    int n_later = count_later(e, i + n, n, shift, e->n_actions);
+    *n_compared += n_later;
+    return n + n_later / n * n;
 }
 
 /*
@@ -80,24 +83,28 @@ static struct order_rounds rounds_of(const struct entry *e, int i, int n)
  */
 static struct order_rounds look_at(struct looking *l, int i)
 {
-    struct order_rounds best = { .begin = i };
-    int n_left = l->entry->n_actions - i, most = 64;
+    const struct entry *e = l->entry;
+    int n_left = e->n_actions - i, most = 64, n_compared = 0, best = 0, best_actions = 0;
 
-    if (l->entry->actions[i].micro_batch < 0)
-        return best;
+    if (e->actions[i].micro_batch < 0)
+        return (struct order_rounds){ .begin = i };
     if (i >= l->far_at) {
         most = max_int(most, i / 8);
         l->far_at = 2 * i;
     }
-    for (int n = 1; n <= most && 2 * n <= n_left; n++) {
-        struct order_rounds found = rounds_of(l->entry, i, n);
+    for (int n = 1; n <= most && 2 * n <= n_left && n_compared <= 8 * most; n++) {
+        int n_actions = count_actions(e, i, n, &n_compared);
 
-        if (found.n * found.n_times > best.n * best.n_times)
-            best = found;
-        if (best.n * best.n_times > min_int(16 * most, n_left / 2))
-            break;
+        if (n_actions < 2 * n || n_actions <= best_actions)
+            continue;
+        best = n;
+        best_actions = n_actions;
     }
-    return best;
+    if (!best)
+        return (struct order_rounds){ .begin = i };
+    return (struct order_rounds){ i, best,
+                                  e->actions[i + best].micro_batch - e->actions[i].micro_batch,
+                                  best_actions / best };
 }
 
 /* The next rounds from action i on; where there are none, begin is the entry's end. */
