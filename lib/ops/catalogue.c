@@ -1,17 +1,16 @@
 /*
  * catalogue.c - the families of the catalogue
  *
- * Each family file gives a table by kind, of its own rows; this is the list of them.
+ * Each family file gives a table by kind, of its own rows (OP_FAMILIES).
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "ops/family_impl.h"
 
-static const struct op_info *const *const families[] = {
-    linear_ops,  attention_ops, norm_ops,       embed_ops, elementwise_ops,
-    experts_ops, head_ops,      collective_ops, copy_ops,  optimizer_ops,
-};
+#define TABLE(family) family##_ops,
+static const struct op_info *const *const families[] = { OP_FAMILIES(TABLE) };
+#undef TABLE
 
 /*
  * Kernels compute several kinds by one function, which names the operands of one of them: those of

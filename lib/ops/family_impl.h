@@ -2,7 +2,7 @@
  * family_impl.h - what the family files of the catalogue share
  *
  * A family file has, for each of its kinds, the functions that its row points to and then the row,
- * and at its end the table of its rows by kind, which catalogue.c lists.
+ * and at its end the table of its rows by kind. OP_FAMILIES lists the families.
  */
 #ifndef OPS_FAMILY_IMPL_H
 #define OPS_FAMILY_IMPL_H
@@ -10,17 +10,16 @@
 #include "ops/backward.h"
 #include "ops/op_info.h"
 
+/* All families: X(linear) is what the linear ones are called, whose rows are linear_ops. */
+#define OP_FAMILIES(X) \
+    X(linear) \
+    X(attention) \
+    X(norm) X(embed) X(elementwise) X(experts) X(head) X(collective) X(copy) X(optimizer)
+
 /* The rows of each family, by kind; NULL for kinds of other families. */
-extern const struct op_info *const linear_ops[N_OP_KINDS];
-extern const struct op_info *const attention_ops[N_OP_KINDS];
-extern const struct op_info *const norm_ops[N_OP_KINDS];
-extern const struct op_info *const embed_ops[N_OP_KINDS];
-extern const struct op_info *const elementwise_ops[N_OP_KINDS];
-extern const struct op_info *const experts_ops[N_OP_KINDS];
-extern const struct op_info *const head_ops[N_OP_KINDS];
-extern const struct op_info *const collective_ops[N_OP_KINDS];
-extern const struct op_info *const copy_ops[N_OP_KINDS];
-extern const struct op_info *const optimizer_ops[N_OP_KINDS];
+#define DECLARE(family) extern const struct op_info *const family##_ops[N_OP_KINDS];
+OP_FAMILIES(DECLARE)
+#undef DECLARE
 
 /* A set of inputs. */
 #define IN(input) (1u << (input))

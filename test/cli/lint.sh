@@ -89,6 +89,11 @@ bad 'a kind without a kernel' kinds 'lib/ops/ops.h:2: OP_ONE has no kernel in cu
 sed -i 's/OP_TWO/OP_ONE/' "$tree/cuda/one.cu"
 sed -i 's/OP_ONE/OP_TWO/' "$tree/test/kernels/one_test.c"
 bad 'a kind without a test' kinds 'lib/ops/ops.h:2: OP_ONE is in no test of test/kernels'
+mkdir -p "$tree/test/support/ops"
+printf '    [OP_ONE] = {\n        .example = "one",\n    },\n    [OP_TWO] = {\n        .kernels = two,\n    },\n' >"$tree/test/support/ops/one.c"
+bad 'facts without kernels are no test of them' kinds 'lib/ops/ops.h:2: OP_ONE is in no test of test/kernels'
+sed -i 's/"one",/"one",\n        .kernels = one,/' "$tree/test/support/ops/one.c"
+expect 'with them they are one' 0 '' "$lint" --root "$tree" kinds
 fresh
 echo '#include <cuda_runtime.h>' >>"$tree/lib/ops/two.c"
 bad 'CUDA in lib' layers 'belong in cuda/'

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "support/op_case.h"
-#include "support/reference_ops.h"
+#include "support/op_facts.h"
 #include "support/test_device.h"
 
 struct form {

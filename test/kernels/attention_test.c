@@ -7,7 +7,7 @@
 
 #include "ops/op_info.h"
 #include "support/op_case.h"
-#include "support/reference_ops.h"
+#include "support/op_facts.h"
 
 struct form {
     int n_heads, n_kv_heads, head_dim, sequences, seq_len;

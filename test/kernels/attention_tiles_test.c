@@ -13,7 +13,7 @@
 
 #include "support/acts.h"
 #include "support/op_case.h"
-#include "support/reference_ops.h"
+#include "support/op_facts.h"
 
 /* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
 static double tolerance_of(enum dtype act, double fp32)

@@ -9,6 +9,7 @@
 
 #include "base/str.h"
 #include "ops/family_impl.h"
+#include "support/op_facts.h"
 #include "support/op_text.h"
 
 static void accepted(const struct op_shape *op)
@@ -135,7 +136,7 @@ static void test_dtypes_of_the_stream(void **state)
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         for (int act = DTYPE_F32; act <= DTYPE_F16; act++)
             for (int res = DTYPE_F32; res <= DTYPE_F16; res++) {
-                op_text_parse(&good, op_texts[kinds[k]]);
+                op_text_parse(&good, op_example(kinds[k]));
                 assert_true(set_dtypes(&good, (enum dtype)act, (enum dtype)res) > 0);
                 if (res == DTYPE_F32 || (res == DTYPE_BF16 && act == DTYPE_BF16))
                     accepted(&good.op);
@@ -145,10 +146,9 @@ static void test_dtypes_of_the_stream(void **state)
     }
 }
 
-static const struct op_info *const *const families[] = {
-    linear_ops,  attention_ops, norm_ops,       embed_ops, elementwise_ops,
-    experts_ops, head_ops,      collective_ops, copy_ops,  optimizer_ops,
-};
+#define TABLE(family) family##_ops,
+static const struct op_info *const *const families[] = { OP_FAMILIES(TABLE) };
+#undef TABLE
 
 /* A second row would never be read. */
 static void test_each_kind_has_one_row(void **state)
@@ -171,10 +171,10 @@ static void test_each_kind(void **state)
         const struct op_info *info = op_info((enum op_kind)kind);
         struct op_text good;
 
-        op_text_parse(&good, op_texts[kind]);
+        op_text_parse(&good, op_example((enum op_kind)kind));
         if ((int)good.op.kind != kind)
-            fail_msg("op_texts (support/op_text.c) has %s where ops.h has %s",
-                     op_info(good.op.kind)->name, info->name);
+            fail_msg("the example (support/ops) of %s is one of %s", info->name,
+                     op_info(good.op.kind)->name);
         assert_int_equal(good.n_inputs, info->n_inputs);
         assert_int_equal(good.n_outputs, info->n_outputs);
         accepted(&good.op);
@@ -250,7 +250,7 @@ static void test_messages(void **state)
     text_is("sumsq 200x50 fp32 : 1x2 fp64", "sumsq: sums is [1 x 2], wanted [1 x 3]");
 }
 
-/* Forms that op_texts have no room for. */
+/* Forms that examples have no room for. */
 static void test_other_forms(void **state)
 {
     static const char *const forms[] = {
@@ -291,7 +291,7 @@ static void attribute(enum op_kind kind, void (*spoil_it)(struct op_attributes *
     struct op_text text;
     struct err err = { 0 };
 
-    op_text_parse(&text, op_texts[kind]);
+    op_text_parse(&text, op_example(kind));
     spoil_it(&text.op.attributes);
     assert_int_equal(op_check(&text.op, &err), -1);
     assert_string_equal(err.text, wanted);
@@ -418,7 +418,7 @@ static void test_slopes(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct op_text text;
 
-        op_text_parse(&text, op_texts[cases[i].kind]);
+        op_text_parse(&text, op_example(cases[i].kind));
         text.op.attributes.alibi = 8;
         accepted(&text.op);
         text.op.in[cases[i].head_offset] = (struct tensor){ 0 };
@@ -442,7 +442,7 @@ static void test_stride(void **state)
     struct op_text text;
 
     (void)state;
-    op_text_parse(&text, op_texts[OP_LINEAR]);
+    op_text_parse(&text, op_example(OP_LINEAR));
     text.op.in[1].stride = 11;
     accepted(&text.op);
     text.op.in[1].stride = 7;

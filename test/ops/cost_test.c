@@ -5,13 +5,14 @@
 
 #include <cmocka.h>
 
+#include "support/op_facts.h"
 #include "support/op_text.h"
 
 static double flops(enum op_kind kind)
 {
     struct op_text text;
 
-    op_text_parse(&text, op_texts[kind]);
+    op_text_parse(&text, op_example(kind));
     return op_flops(&text.op);
 }
 
@@ -19,7 +20,7 @@ static double bytes(enum op_kind kind)
 {
     struct op_text text;
 
-    op_text_parse(&text, op_texts[kind]);
+    op_text_parse(&text, op_example(kind));
     return op_bytes(&text.op);
 }
 
@@ -65,10 +66,10 @@ static void test_window(void **state)
         for (int query = 0; query < 6; query++)
             for (int key = 0; key <= query; key++)
                 pairs += !window || key > query - window ? 2 * 4 : 0;
-        op_text_parse(&text, op_texts[OP_ATTENTION]);
+        op_text_parse(&text, op_example(OP_ATTENTION));
         text.op.attributes.window = window;
         assert_true(fabs(op_flops(&text.op) - 2 * 2 * pairs * 2) < 1e-9);
-        op_text_parse(&text, op_texts[OP_ATTENTION_CACHED]);
+        op_text_parse(&text, op_example(OP_ATTENTION_CACHED));
         text.op.in[4].rows = text.op.in[5].rows = 18; /* without segments */
         text.op.in[7].rows = text.op.in[8].rows = 0;
         text.op.attributes.window = window;
@@ -100,7 +101,7 @@ static void test_loss_alone(void **state)
     struct op_text text;
 
     (void)state;
-    op_text_parse(&text, op_texts[OP_CROSS_ENTROPY]);
+    op_text_parse(&text, op_example(OP_CROSS_ENTROPY));
     text.op.out[0] = (struct tensor){ 0 };
     assert_true(op_flops(&text.op) == 0);
     assert_true(op_bytes(&text.op) == 24 * 3 * 4 + 12 * 4 + 4 + 4 + 2 * 8);

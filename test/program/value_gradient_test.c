@@ -23,7 +23,7 @@
 #include "base/rng.h"
 #include "program/passes.h"
 #include "run/run.h"
-#include "support/reference_ops.h"
+#include "support/op_facts.h"
 #include "support/tiny_model.h"
 
 enum { ROWS = 6, HIDDEN = 5, VOCABULARY = 8, MICRO_BATCHES = 3 };

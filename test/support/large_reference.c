@@ -3,7 +3,7 @@
  *
  * Most ops' samples are small ops: 16 rows of a norm are a norm of 16 rows, 16 x 16 elements of a
  * product are a product of 16 rows and 16 columns. These are given to the reference of the kernels'
- * tests (reference_ops.h). Attention's and the head's rows need all keys, or the whole vocabulary:
+ * tests (op_facts.h). Attention's and the head's rows need all keys, or the whole vocabulary:
  * they are written out here.
  *
  * Tolerances are of the largest wanted number: sums in fp32 of up to 60,000 products, 1e-3 (a tensor
@@ -19,7 +19,7 @@
 #include "device/pool.h"
 #include "support/large_case.h"
 #include "support/op_case.h"
-#include "support/reference_ops.h"
+#include "support/op_facts.h"
 
 #define N_PICKS 16
 

@@ -14,7 +14,7 @@
 
 #include "base/num.h"
 #include "base/rng.h"
-#include "support/reference_ops.h"
+#include "support/op_facts.h"
 #include "support/test_device.h"
 
 enum { GUARD_BYTES = 64, ALIGNMENT = 64, GAP_COLS = 3, GUARD = 0xa5, POISON = 0xff };

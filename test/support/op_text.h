@@ -21,7 +21,4 @@ void op_text_parse(struct op_text *out, const char *text);
 /* Input i, or output i - OPS_MAX_INPUTS. */
 struct tensor *op_text_operand(struct op_shape *op, int i);
 
-/* A good op of each kind, with every optional operand: N_OP_KINDS texts. */
-extern const char *const op_texts[];
-
 #endif

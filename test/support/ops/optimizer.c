@@ -1,0 +1,90 @@
+/*
+ * optimizer.c - facts of the update
+ */
+#include <math.h>
+
+#include "support/ops/family_impl.h"
+
+static void sumsq(const struct op_shape *op)
+{
+    start(&op->out[SUMSQ_SUMS], 1);
+    for (int64_t i = 0; i < tensor_elements(&op->in[SUMSQ_X]); i++)
+        OUT(SUMSQ_SUMS, 0, i / OPS_NORM_BLOCK) += IN(SUMSQ_X, 0, i) * IN(SUMSQ_X, 0, i);
+}
+
+static void sum_runs(const struct op_shape *op)
+{
+    start(&op->out[SUM_RUNS_Y], 1);
+    for (int64_t k = 0; k < op->out[SUM_RUNS_Y].cols; k++)
+        for (int64_t i = k ? int_at(&op->in[SUM_RUNS_ENDS], k - 1) : 0;
+             i < int_at(&op->in[SUM_RUNS_ENDS], k); i++)
+            OUT(SUM_RUNS_Y, 0, k) +=
+                IN(SUM_RUNS_X, 0,
+                   tensor_given(&op->in[SUM_RUNS_ORDER]) ? int_at(&op->in[SUM_RUNS_ORDER], i) : i);
+}
+
+static void gradient_norm(const struct op_shape *op)
+{
+    double sum = 0, clip = op->attributes.clip;
+
+    if (tensor_given(&op->in[GRADIENT_NORM_ORDER]))
+        for (int64_t i = 0; i < op->in[GRADIENT_NORM_ORDER].cols; i++)
+            sum += IN(GRADIENT_NORM_SUMS, 0, int_at(&op->in[GRADIENT_NORM_ORDER], i));
+    else
+        for (int64_t i = 0; i < op->in[GRADIENT_NORM_SUMS].cols; i++)
+            sum += IN(GRADIENT_NORM_SUMS, 0, i);
+    double scale = tensor_given(&op->in[GRADIENT_NORM_SCALE]) ? IN(GRADIENT_NORM_SCALE, 0, 0) : 1;
+    sum = sqrt(sum) / scale;
+    OUT(GRADIENT_NORM_NORM, 0, 0) = sum;
+    OUT(GRADIENT_NORM_FACTOR, 0, 0) = (clip > 0 && sum > clip ? clip / sum : 1) / scale;
+    *(int32_t *)op->out[GRADIENT_NORM_SKIP].data = !isfinite(sum);
+}
+
+static void adamw(const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    double lr = IN(ADAMW_SCALARS, 0, SCALAR_LR), bias1 = IN(ADAMW_SCALARS, 0, SCALAR_BIAS1),
+           bias2 = IN(ADAMW_SCALARS, 0, SCALAR_BIAS2);
+
+    if (int_at(&op->in[ADAMW_SKIP], 0))
+        return;
+    for (int64_t i = 0; i < tensor_elements(&op->in[ADAMW_GRADIENT]); i++) {
+        double g = IN(ADAMW_GRADIENT, 0, i) * IN(ADAMW_FACTOR, 0, 0),
+               *p = at(&op->in[ADAMW_MASTER], 0, i);
+        double *m = at(&op->in[ADAMW_M], 0, i), *v = at(&op->in[ADAMW_V], 0, i);
+        double decay = tensor_given(&op->in[ADAMW_DECAY]) ? IN(ADAMW_DECAY, 0, i / OPS_NORM_BLOCK)
+                                                          : a->weight_decay;
+
+        *m = a->beta1 * *m + (1 - a->beta1) * g;
+        *v = a->beta2 * *v + (1 - a->beta2) * g * g;
+        *p -= lr * (*m / bias1 / (sqrt(*v / bias2) + a->eps) + decay * *p);
+        if (tensor_given(&op->out[ADAMW_WEIGHT]))
+            OUT(ADAMW_WEIGHT, 0, i) = *p;
+    }
+}
+
+const struct op_facts optimizer_facts[N_OP_KINDS] = {
+    [OP_SUM_RUNS] = {
+        .example = "sum_runs 1x*7 fp64, 1x5 i32, 1x*6 i32 : 1x5 fp64",
+        .spreads = "sss > s; css > c",
+        .reference = sum_runs,
+    },
+    [OP_SUMSQ] = {
+        .example = "sumsq *200x*50 fp32 : 1x3 fp64",
+        .spreads = "s > s; r > c; c > c",
+        .reference = sumsq,
+    },
+    [OP_GRADIENT_NORM] = {
+        .example = "gradient_norm 1x*7 fp64, 1x*5 i32, 1x1 fp32 : 1x1 fp64, 1x1 fp32, "
+                   "1x1 i32",
+        .spreads = "sss > sss",
+        .reference = gradient_norm,
+    },
+    [OP_ADAMW] = {
+        .example = "adamw 20x8 fp32, 1x4 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, "
+                   "20x8 fp32, 1x1 fp64, 1x1 fp64, 1x1 i32 : 20x8 bf16",
+        .spreads = "ssssssssss > s; rsssrrrrrs > r; cssscccccs > c; rsssrrrrrc > r; "
+                   "cssscccccc > c",
+        .reference = adamw,
+    },
+};
