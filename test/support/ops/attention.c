@@ -1,5 +1,5 @@
 /*
- * reference_ops.c - facts of attention and of rotary positions
+ * attention.c - facts of attention and of rotary positions
  */
 #include <math.h>
 
