@@ -153,7 +153,8 @@ static void test_parts(void **state)
            "attention: first is same, wanted split(rows)");
     expect(op_example(OP_ATTENTION), 0, "rrrrsrs", NULL,
            "attention: last is same, wanted split(rows)");
-    expect(op_example(OP_ATTENTION), 0, "ccsscss", NULL, "attention: v is same, wanted split(cols)");
+    expect(op_example(OP_ATTENTION), 0, "ccsscss", NULL,
+           "attention: v is same, wanted split(cols)");
     expect(op_example(OP_NORMALIZE_ROWS_GRAD), 0, "css", NULL,
            "normalize_rows_grad: dy is split(cols), wanted same, split(rows) or partial");
     expect("attention_grad 12x8 fp32, 12x8 fp32, 12x4 fp32, 12x4 fp32, 12x8 fp32, 12x4 fp32, "

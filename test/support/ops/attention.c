@@ -11,15 +11,15 @@ static void rope(const struct op_shape *op, double sign)
     const struct op_attributes *a = &op->attributes;
     int64_t half = a->head_dim / 2;
 
-    for (int64_t t = 0; t < op->in[0].rows; t++)
-        for (int64_t col = 0; col < op->in[0].cols; col++) {
+    for (int64_t t = 0; t < op->in[ROPE_X].rows; t++)
+        for (int64_t col = 0; col < op->in[ROPE_X].cols; col++) {
             int64_t i = col % a->head_dim;
-            int32_t position = int_at(&op->in[1], t);
+            int32_t position = int_at(&op->in[ROPE_POSITION], t);
             double other = i < half ? -1 : 1;
 
-            OUT(0, t, col) = IN(0, t, col) * IN(2, position, i % half) +
-                             sign * other * IN(0, t, col - (int64_t)other * half) *
-                                 IN(2, position, half + i % half);
+            OUT(ROPE_OUT, t, col) = IN(ROPE_X, t, col) * IN(ROPE_TABLE, position, i % half) +
+                                    sign * other * IN(ROPE_X, t, col - (int64_t)other * half) *
+                                        IN(ROPE_TABLE, position, half + i % half);
         }
 }
 
@@ -87,7 +87,7 @@ static struct head_at head_at(const struct op_shape *op, int begin_input, int64_
 
     return (struct head_at){ .slope = slope_of(op, begin_input, head),
                              .queries = sequence * a->seq_len,
-                             .keys = sequence * (v->rows / (op->in[0].rows / a->seq_len)),
+                             .keys = sequence * (v->rows / (op->in[OPS_FIRST].rows / a->seq_len)),
                              .q = head * e,
                              .kv = kv * e,
                              .v = kv * width,
@@ -109,25 +109,26 @@ static double score(const struct op_attributes *a, const struct tensor *q, const
 static void attention_head(const struct op_shape *op, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    struct head_at h = head_at(op, 4, sequence, head);
+    struct head_at h = head_at(op, ATTENTION_HEAD_OFFSET, sequence, head);
 
     for (int64_t query = 0; query < a->seq_len; query++) {
         struct key_range r = key_range(op, ATTENTION_FIRST, sequence, query);
         double top = -INFINITY, sum = 0, lse;
 
         for (int64_t key = r.first; key <= r.last; key++)
-            top = fmax(top, score(a, &op->in[0], &h, query, key, r.last));
+            top = fmax(top, score(a, &op->in[ATTENTION_Q], &h, query, key, r.last));
         for (int64_t key = r.first; key <= r.last; key++)
-            sum += exp(score(a, &op->in[0], &h, query, key, r.last) - top);
-        lse = OUT(1, h.queries + query, head) = sum > 0 ? top + log(sum) : INFINITY;
+            sum += exp(score(a, &op->in[ATTENTION_Q], &h, query, key, r.last) - top);
+        lse = OUT(ATTENTION_LSE, h.queries + query, head) = sum > 0 ? top + log(sum) : INFINITY;
         for (int64_t i = 0; i < h.value_dim; i++)
-            OUT(0, h.queries + query, h.out + i) = 0;
+            OUT(ATTENTION_OUT, h.queries + query, h.out + i) = 0;
         for (int64_t key = r.first; key <= r.last; key++) {
-            double p = exp(score(a, &op->in[0], &h, query, key, r.last) - lse);
+            double p = exp(score(a, &op->in[ATTENTION_Q], &h, query, key, r.last) - lse);
 
-            p *= attention_kept(op, 3, sequence, head, r.last, key);
+            p *= attention_kept(op, ATTENTION_SAMPLE, sequence, head, r.last, key);
             for (int64_t i = 0; i < h.value_dim; i++)
-                OUT(0, h.queries + query, h.out + i) += p * IN(2, h.keys + key, h.v + i);
+                OUT(ATTENTION_OUT, h.queries + query, h.out + i) +=
+                    p * IN(ATTENTION_V, h.keys + key, h.v + i);
         }
     }
 }
@@ -135,34 +136,37 @@ static void attention_head(const struct op_shape *op, int64_t sequence, int head
 static void attention_grad_head(const struct op_shape *op, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;
-    struct head_at h = head_at(op, 7, sequence, head);
+    struct head_at h = head_at(op, ATTENTION_GRAD_HEAD_OFFSET, sequence, head);
 
     for (int64_t query = 0; query < a->seq_len; query++) {
         struct key_range r = key_range(op, ATTENTION_GRAD_FIRST, sequence, query);
 
         for (int64_t key = r.first; key <= r.last; key++) {
             int64_t q = h.queries + query, k = h.keys + key;
-            double p = exp(score(a, &op->in[1], &h, query, key, r.last) - IN(5, q, head));
-            double m = attention_kept(op, 6, sequence, head, r.last, key), dp = 0, delta = 0, ds;
+            double p = exp(score(a, &op->in[ATTENTION_GRAD_Q], &h, query, key, r.last) -
+                           IN(ATTENTION_GRAD_LSE, q, head));
+            double m = attention_kept(op, ATTENTION_GRAD_SAMPLE, sequence, head, r.last, key),
+                   dp = 0, delta = 0, ds;
 
             for (int64_t i = 0; i < h.value_dim; i++) {
-                dp += IN(0, q, h.out + i) * IN(3, k, h.v + i);
-                delta += IN(0, q, h.out + i) * IN(4, q, h.out + i);
+                dp += IN(ATTENTION_GRAD_DOUT, q, h.out + i) * IN(ATTENTION_GRAD_V, k, h.v + i);
+                delta +=
+                    IN(ATTENTION_GRAD_DOUT, q, h.out + i) * IN(ATTENTION_GRAD_OUT, q, h.out + i);
             }
             ds = p * (dp * m - delta) * a->scale;
             for (int64_t i = 0; i < a->head_dim; i++) {
-                OUT(0, q, h.q + i) += ds * IN(2, k, h.kv + i);
-                OUT(1, k, h.kv + i) += ds * IN(1, q, h.q + i);
+                OUT(ATTENTION_GRAD_DQ, q, h.q + i) += ds * IN(ATTENTION_GRAD_K, k, h.kv + i);
+                OUT(ATTENTION_GRAD_DK, k, h.kv + i) += ds * IN(ATTENTION_GRAD_Q, q, h.q + i);
             }
             for (int64_t i = 0; i < h.value_dim; i++)
-                OUT(2, k, h.v + i) += p * m * IN(0, q, h.out + i);
+                OUT(ATTENTION_GRAD_DV, k, h.v + i) += p * m * IN(ATTENTION_GRAD_DOUT, q, h.out + i);
         }
     }
 }
 
 static void attention(const struct op_shape *op)
 {
-    int64_t n_sequences = op->in[0].rows / op->attributes.seq_len;
+    int64_t n_sequences = op->in[OPS_FIRST].rows / op->attributes.seq_len;
     int grad = op->kind == OP_ATTENTION_GRAD;
 
     for (int i = 0; i < 3 && grad; i++)
@@ -179,12 +183,13 @@ static void cached_query(const struct op_shape *op, int64_t row, int head)
 {
     const struct op_attributes *a = &op->attributes;
     int64_t cache = row / a->seq_len * a->cache_len, e = a->head_dim;
-    int64_t kv = head / (a->n_heads / a->n_kv_heads), position = int_at(&op->in[3], row);
-    int64_t width = op->in[2].cols / a->n_kv_heads;
+    int64_t kv = head / (a->n_heads / a->n_kv_heads),
+            position = int_at(&op->in[ATTENTION_CACHED_POSITION], row);
+    int64_t width = op->in[ATTENTION_CACHED_V].cols / a->n_kv_heads;
     double sum = 0;
 
     for (int64_t i = 0; i < width; i++)
-        OUT(0, row, head * width + i) = 0;
+        OUT(ATTENTION_CACHED_OUT, row, head * width + i) = 0;
     for (int64_t key = 0; key <= position; key++) {
         double s = 0;
 
@@ -192,30 +197,33 @@ static void cached_query(const struct op_shape *op, int64_t row, int head)
             continue;
 
         for (int64_t i = 0; i < e; i++)
-            s += IN(0, row, head * e + i) * IN(4, cache + key, kv * e + i);
-        s = exp(s * a->scale + slope_of(op, 6, head) * (double)(key - position));
+            s += IN(ATTENTION_CACHED_Q, row, head * e + i) *
+                 IN(ATTENTION_CACHED_KEYS, cache + key, kv * e + i);
+        s = exp(s * a->scale +
+                slope_of(op, ATTENTION_CACHED_HEAD_OFFSET, head) * (double)(key - position));
         sum += s;
         for (int64_t i = 0; i < width; i++)
-            OUT(0, row, head * width + i) += s * IN(5, cache + key, kv * width + i);
+            OUT(ATTENTION_CACHED_OUT, row, head * width + i) +=
+                s * IN(ATTENTION_CACHED_VALUES, cache + key, kv * width + i);
     }
     for (int64_t i = 0; i < width && sum > 0; i++)
-        OUT(0, row, head * width + i) /= sum;
+        OUT(ATTENTION_CACHED_OUT, row, head * width + i) /= sum;
 }
 
 static void attention_cached(const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
 
-    for (int64_t row = 0; row < op->in[0].rows; row++) {
-        int32_t position = int_at(&op->in[3], row);
+    for (int64_t row = 0; row < op->in[ATTENTION_CACHED_Q].rows; row++) {
+        int32_t position = int_at(&op->in[ATTENTION_CACHED_POSITION], row);
         int64_t cache = row / a->seq_len * a->cache_len + position;
 
-        for (int64_t i = 0; i < op->in[1].cols && position >= 0; i++)
-            IN(4, cache, i) = IN(1, row, i);
-        for (int64_t i = 0; i < op->in[2].cols && position >= 0; i++)
-            IN(5, cache, i) = IN(2, row, i);
+        for (int64_t i = 0; i < op->in[ATTENTION_CACHED_K].cols && position >= 0; i++)
+            IN(ATTENTION_CACHED_KEYS, cache, i) = IN(ATTENTION_CACHED_K, row, i);
+        for (int64_t i = 0; i < op->in[ATTENTION_CACHED_V].cols && position >= 0; i++)
+            IN(ATTENTION_CACHED_VALUES, cache, i) = IN(ATTENTION_CACHED_V, row, i);
     }
-    for (int64_t row = 0; row < op->in[0].rows; row++)
+    for (int64_t row = 0; row < op->in[ATTENTION_CACHED_Q].rows; row++)
         for (int head = 0; head < a->n_heads; head++)
             cached_query(op, row, head);
 }
@@ -235,12 +243,12 @@ static void rope_gradients(void)
     struct op_attributes a = { .n_heads = 2, .n_kv_heads = 1, .head_dim = 4 };
     struct op_case *c = op_case_create(OP_ROPE, &a);
 
-    op_case_input(c, 0, 5, 12, DTYPE_F32, 1);
-    op_case_input(c, 1, 5, 1, DTYPE_I32, 0);
-    op_case_input(c, 2, 6, 4, DTYPE_F32, 1);
-    op_case_output(c, 0, 5, 12, DTYPE_F32);
+    op_case_input(c, ROPE_X, 5, 12, DTYPE_F32, 1);
+    op_case_input(c, ROPE_POSITION, 5, 1, DTYPE_I32, 0);
+    op_case_input(c, ROPE_TABLE, 6, 4, DTYPE_F32, 1);
+    op_case_output(c, ROPE_OUT, 5, 12, DTYPE_F32);
     for (int t = 0; t < 5; t++)
-        tensor_set(&c->op.in[1], t, 0, 5 - t);
+        tensor_set(&c->op.in[ROPE_POSITION], t, 0, 5 - t);
     gradient_check(c, OP_ROPE_GRAD);
     op_case_destroy(c);
 }
@@ -264,15 +272,16 @@ static void attention_gradients(void)
 
         op_case_attention(c, 12, DTYPE_F32);
         if (drop)
-            op_case_input(c, 3, 2, 1, DTYPE_I64, 0);
+            op_case_input(c, ATTENTION_SAMPLE, 2, 1, DTYPE_I64, 0);
         if (form & 4) {
-            op_case_input(c, 4, 1, 1, DTYPE_I32, 0);
-            tensor_set(&c->op.in[4], 0, 0, 2);
+            op_case_input(c, ATTENTION_HEAD_OFFSET, 1, 1, DTYPE_I32, 0);
+            tensor_set(&c->op.in[ATTENTION_HEAD_OFFSET], 0, 0, 2);
         }
         if (form & 8)
-            op_case_input(c, 5, 12, 1, DTYPE_I32, 0);
+            op_case_input(c, ATTENTION_FIRST, 12, 1, DTYPE_I32, 0);
         for (int t = 0; form & 8 && t < 12; t++)
-            tensor_set(&c->op.in[5], t, 0, t < 6 ? (t > 0) + (t > 3) * 3 : (t > 8) * 2);
+            tensor_set(&c->op.in[ATTENTION_FIRST], t, 0,
+                       t < 6 ? (t > 0) + (t > 3) * 3 : (t > 8) * 2);
         gradient_check(c, OP_ATTENTION_GRAD);
         op_case_destroy(c);
     }
@@ -292,16 +301,16 @@ const struct op_facts attention_facts[N_OP_KINDS] = {
     },
     [OP_ATTENTION] = {
         .example = "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, 1x1 i32, 12x1 "
-                   "i32 : 12x8 bf16, 12x4 fp32",
-        .spreads = "ssssss > ss; rrrrsr > rr; cccscs > cc",
+                   "i32, 12x1 i32 : 12x8 bf16, 12x4 fp32",
+        .spreads = "sssssss > ss; rrrrsrr > rr; cccscss > cc",
         .reference = attention,
         .gradients = attention_gradients,
     },
     [OP_ATTENTION_GRAD] = {
         .example = "attention_grad 12x8 bf16, 12x8 bf16, 12x4 bf16, 12x4 bf16, 12x8 "
-                   "bf16, 12x4 fp32, 2x1 i64, 1x1 i32, 12x1 i32 : 12x8 bf16, 12x4 bf16, "
-                   "12x4 bf16",
-        .spreads = "sssssssss > sss; rrrrrrrsr > rrr; ccccccscs > ccc",
+                   "bf16, 12x4 fp32, 2x1 i64, 1x1 i32, 12x1 i32, 12x1 i32 : 12x8 bf16, "
+                   "12x4 bf16, 12x4 bf16",
+        .spreads = "ssssssssss > sss; rrrrrrrsrr > rrr; ccccccscss > ccc",
         .reference = attention,
     },
     [OP_ATTENTION_CACHED] = {
