@@ -40,7 +40,8 @@ static void derive_model(struct job_reader *r)
     }
     if (s->position == POSITION_LEARNED && !reader_given(r, "model.max_seq_len"))
         mistakes_add(&r->mistakes, NULL,
-                     "model.max_seq_len is missing (hint: learned positions need their number)");
+                     "model.max_seq_len is missing (hint: position learned needs the number of "
+                     "position embeddings)");
 }
 
 static int largest_count(const struct job_counts *counts)
@@ -83,7 +84,7 @@ static void derive_length(struct job_reader *r)
 
     if (job->train.epochs > 0 && (!tunes || job->train.steps))
         mistakes_add(&r->mistakes, reader_given(r, "train.epochs"),
-                     tunes ? "train.epochs and train.steps are both given (hint: one of them)"
+                     tunes ? "train.epochs and train.steps are both given (hint: give one of them)"
                            : "train.epochs is for finetune and lora (hint: train.steps)");
     if (tunes && !job->train.steps && job->train.epochs <= 0) {
         job->train.epochs = EPOCHS_AUTO;
@@ -376,15 +377,16 @@ static void check_experts(struct job_reader *r)
                      "(hint: %d, or n_experts: 0)",
                      s->expert_every, s->n_layers, str_s(s->n_layers), s->n_layers);
     if (s->activation != ACTIVATION_SWIGLU)
-        mistakes_add(&r->mistakes, reader_given(r, "model.activation"),
-                     "model.activation is gelu, but experts are gated (hint: swiglu)");
+        mistakes_add(
+            &r->mistakes, reader_given(r, "model.activation"),
+            "model.activation is gelu, but experts are built with swiglu only (hint: swiglu)");
     if (s->bias)
         mistakes_add(&r->mistakes, reader_given(r, "model.bias"),
-                     "model.bias is true, but experts have none (hint: attention_bias: all)");
+                     "model.bias is true, but experts have no biases (hint: attention_bias: all)");
     if ((int64_t)s->n_experts * max_int(2 * s->expert_ffn_size, s->hidden_size) > INT32_MAX)
         mistakes_add(&r->mistakes, reader_given(r, "model.n_experts"),
-                     "model.n_experts %d * expert_ffn_size %d is more than %d rows", s->n_experts,
-                     s->expert_ffn_size, INT32_MAX / 2);
+                     "model.n_experts %d * expert_ffn_size %d is more than %d rows of one matrix",
+                     s->n_experts, s->expert_ffn_size, INT32_MAX / 2);
 }
 
 static void check_window(struct job_reader *r)
@@ -423,7 +425,7 @@ static void check_model(struct job_reader *r)
         const struct yaml_node *node = reader_given(r, "model.head_dim");
 
         mistakes_add(&r->mistakes, node ? node : reader_given(r, "model.n_heads"),
-                     "model.head_dim is %d, but rope turns pairs (hint: an even head_dim)",
+                     "model.head_dim is %d, but rope needs an even number (hint: an even head_dim)",
                      s->head_dim);
     }
     if (s->head_dim > OPS_HEAD_DIM_MAX) {
@@ -544,11 +546,10 @@ static void check_zero(struct job_reader *r)
     int group = job->parallel.zero_group;
 
     if (group > 1 && job->train.gradient_dtype != DTYPE_F32)
-        mistakes_add(
-            &r->mistakes, reader_given(r, "parallel.zero_group"),
-            "parallel.zero_group is %d and train.gradient_dtype bf16: a group's sums would "
-            "be rounded once more (hint: train.gradient_dtype fp32)",
-            group);
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
+                     "parallel.zero_group is %d and train.gradient_dtype bf16: the sums of each "
+                     "group would be rounded once more (hint: train.gradient_dtype fp32)",
+                     group);
 
     if (group > 0 && job->parallel.zero == 0)
         mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
@@ -560,16 +561,14 @@ static void check_zero(struct job_reader *r)
                      "parallel.zero_group is 1: a group of one shards nothing (hint: 2, or zero: "
                      "0)");
     else if (group & (group - 1))
-        mistakes_add(
-            &r->mistakes, reader_given(r, "parallel.zero_group"),
-            "parallel.zero_group is %d, no power of two: sums over groups would have other "
-            "bits than over all ranks (hint: %d or %d)",
-            group, 1 << (31 - __builtin_clz((unsigned)group)),
-            2 << (31 - __builtin_clz((unsigned)group)));
+        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
+                     "parallel.zero_group is %d, not a power of two: sums over groups would differ "
+                     "in bits from sums over all ranks (hint: %d or %d)",
+                     group, 1 << (31 - __builtin_clz((unsigned)group)),
+                     2 << (31 - __builtin_clz((unsigned)group)));
     if (job->parallel.hold != HOLD_PASS && job->parallel.zero < 3)
         job_note(job, r->arena,
-                 "parallel.hold means nothing under zero %d: only zero 3 gathers "
-                 "parameters",
+                 "parallel.hold has no effect with zero %d: only zero 3 gathers parameters",
                  job->parallel.zero);
 }
 
@@ -635,10 +634,10 @@ static void check_optimizer(struct job_reader *r)
             "optimizer.states is bf16 and train.dtype fp16, which has no fp32 masters then "
             "(hint: train.dtype bf16)");
     if (job->optimizer.states != DTYPE_F32 && steps >= OPS_UPDATES_MAX)
-        mistakes_add(
-            &r->mistakes, reader_given(r, "optimizer.states"),
-            "optimizer.states is bf16 and train.steps %lld, more than the %d that it counts", steps,
-            OPS_UPDATES_MAX - 1);
+        mistakes_add(&r->mistakes, reader_given(r, "optimizer.states"),
+                     "optimizer.states is bf16 and train.steps %lld, more than %d, the most that "
+                     "bf16 states allow",
+                     steps, OPS_UPDATES_MAX - 1);
     if (job->optimizer.min_lr > job->optimizer.lr)
         mistakes_add(&r->mistakes, reader_given(r, "optimizer.min_lr"),
                      "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
@@ -694,14 +693,16 @@ static void check_eval(struct job_reader *r)
 
     if (job->eval.data && job->eval.split > 0)
         mistakes_add(&r->mistakes, reader_given(r, "eval.split"),
-                     "eval.split is given together with eval.data (hint: one of them)");
+                     "eval.split is given together with eval.data (hint: give one of them)");
     if (job->eval.every_steps > 0 && !has_data)
         mistakes_add(&r->mistakes, reader_given(r, "eval.every_steps"),
-                     "eval.every_steps without text to evaluate on (hint: eval.split: 0.01 or "
+                     "eval.every_steps is given, but there is no data to evaluate on (hint: "
+                     "eval.split: 0.01 or "
                      "eval.data)");
     if (job->eval.patience > 0 && job->eval.every_steps == 0)
-        mistakes_add(&r->mistakes, reader_given(r, "eval.early_stop.patience"),
-                     "eval.early_stop without evaluations (hint: eval.every_steps)");
+        mistakes_add(
+            &r->mistakes, reader_given(r, "eval.early_stop.patience"),
+            "eval.early_stop is given, but there are no evaluations (hint: give eval.every_steps)");
     if (job->train.hang_abort_seconds > 0 &&
         job->train.hang_abort_seconds < job->train.hang_seconds)
         mistakes_add(&r->mistakes, reader_given(r, "train.hang_abort_seconds"),

@@ -26,7 +26,7 @@ static void print_number_range(const struct field *f, struct str *out)
         str_add(out, " from 0 to 9223372036854775807");
     } else if (f->type == FIELD_FLOAT) {
         str_add(out, f->above_min ? " above " : " from ");
-        str_printf(out, "%.15g to %.15g", f->min, f->max);
+        str_printf(out, f->above_min ? "%.15g and up to %.15g" : "%.15g to %.15g", f->min, f->max);
     } else {
         str_printf(out, " from %.0f to %.0f", f->min, f->max);
     }
@@ -58,7 +58,7 @@ static void print_values(const struct field *f, struct str *out)
         return;
     case FIELD_TEXT:
     case FIELD_NAME:
-        str_add(out, "a text");
+        str_add(out, "a non-empty string");
         return;
     case FIELD_CHOICE:
     case FIELD_WORD:
@@ -77,13 +77,15 @@ static void print_values(const struct field *f, struct str *out)
                    f->word);
         return;
     case FIELD_TEXTS:
-        str_printf(out, *f->word ? "a list of texts, or %s" : "a list of texts", f->word);
+        str_printf(out,
+                   *f->word ? "a list of non-empty strings, or %s" : "a list of non-empty strings",
+                   f->word);
         return;
     case FIELD_PAIRS:
-        str_printf(out, "a map of texts, or %s", f->word);
+        str_printf(out, "a map of non-empty strings, or %s", f->word);
         return;
     case FIELD_DATASETS:
-        str_add(out, "a prefix or a list of prefixes and {path, weight}");
+        str_add(out, "a prefix, or a list of prefixes and {path, weight}");
         return;
     }
 }
@@ -113,7 +115,7 @@ static void explain_field(const struct field *f, struct str *out)
     if (f->unit)
         str_printf(out, ", in %s", f->unit);
     if (!f->initial)
-        str_add(out, "; must be given\n");
+        str_add(out, "; required\n");
     else if (*f->initial)
         str_printf(out, "; default %s\n", f->initial);
     else
@@ -313,8 +315,7 @@ void job_manual(struct str *out)
 
         if (strncmp(group, f->key, length) != 0 || strcspn(group, ".") != length)
             if (length || strchr(group, '.'))
-                str_printf(out, length ? ".SS %.*s\n" : ".SS at the top%.*s\n", (int)length,
-                           f->key);
+                str_printf(out, length ? ".SS %.*s\n" : ".SS top level%.*s\n", (int)length, f->key);
         group = length ? f->key : "";
         str_add(out, ".TP\n.B ");
         add_roff(out, f->key);
@@ -327,7 +328,7 @@ void job_manual(struct str *out)
             str_printf(&line, ", in %s", f->unit);
         str_printf(&line,
                    f->initial ? *f->initial ? "; default %s.\n" : "; default none%s.\n"
-                              : "; must be given%s.\n",
+                              : "; required%s.\n",
                    f->initial ? f->initial : "");
         add_roff(out, str_text(&line));
     }

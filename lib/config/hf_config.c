@@ -181,10 +181,11 @@ static int first_with_window(struct hf_reader *h, const cJSON *types, int *perio
         else if (!has_window && first < n && !*period)
             *period = place;
         else if (first < n && has_window != (!*period || place % *period != 0)) {
-            hf_refuse(h,
-                      "layer_types: %s of layer %d is not built yet (hint: behind the first with "
-                      "sliding_attention every so many-th has full_attention, or none)",
-                      type->valuestring, n);
+            hf_refuse(
+                h,
+                "layer_types: %s of layer %d is not built yet (hint: from the first layer with "
+                "sliding_attention on, every N-th layer may have full_attention, or none)",
+                type->valuestring, n);
             return -1;
         }
         n++;
@@ -312,9 +313,8 @@ static void take_mixtral(struct hf_reader *h)
     if (hf_key(h, "sliding_window"))
         take_window(h);
     if (noise && !(cJSON_GetNumberValue(noise) <= 0))
-        hf_refuse(h,
-                  "router_jitter_noise is not built (hint: 0, which has no part in what the model "
-                  "gives)");
+        hf_refuse(h, "router_jitter_noise is not built (hint: 0, which does not change what the "
+                     "model computes)");
     hf_set(h, "model.router_normalize", "true", 1);
     take_balance(h);
 }
@@ -352,9 +352,8 @@ static void take_sparse_layers(struct hf_reader *h)
         every += !same;
     }
     if (every > n_layers)
-        hf_refuse(h,
-                  "mlp_only_layers: layers with experts are not every so many-th one, which is not "
-                  "built yet");
+        hf_refuse(
+            h, "mlp_only_layers: the MoE layers are not every N-th layer, which is not built yet");
     else
         hf_set(h, "model.expert_every", arena_printf(h->job->arena, "%d", every), 1);
 }
@@ -410,13 +409,14 @@ static void take_baichuan(struct hf_reader *h)
         if (length && hf_scalar_text(h, length))
             hf_set(h, "model.max_seq_len", hf_scalar_text(h, length), !cJSON_IsString(length));
         else
-            hf_refuse(h, "neither max_position_embeddings (rope) nor model_max_length (ALiBi) is "
-                         "there");
+            hf_refuse(
+                h, "neither max_position_embeddings (rope) nor model_max_length (ALiBi) is given");
         hf_set(h, "model.position", "alibi", 1);
     }
     if (z_loss && cJSON_GetNumberValue(z_loss) != 0)
         hf_refuse(
-            h, "z_loss_weight is not built (hint: 0, which has no part in what the model gives)");
+            h,
+            "z_loss_weight is not built (hint: 0, which does not change what the model computes)");
     if (z_loss || cJSON_GetNumberValue(vocab_size) == 125696)
         hf_set(h, "model.normalized_head", "true", 1);
 }
@@ -457,7 +457,7 @@ static void take_bloom(struct hf_reader *h)
     if (cJSON_IsNumber(width))
         hf_set(h, "model.ffn_size", arena_printf(h->job->arena, "%.0f", wide), 1);
     if (inner && cJSON_GetNumberValue(inner) != wide)
-        hf_refuse(h, "n_inner is not 4 hidden_size, as Bloom's code has it");
+        hf_refuse(h, "n_inner is not 4 * hidden_size, which Bloom's code requires");
     if (flag(h, "apply_residual_connection_post_layernorm", 0))
         hf_refuse(h, "apply_residual_connection_post_layernorm is not built (hint: false, as the "
                      "published models have it)");
@@ -600,7 +600,7 @@ static void set_fields(struct hf_reader *h, const struct yaml_node *fields)
         if (field_find(key))
             hf_set(h, key, field->text, field->plain);
         else
-            hf_refuse(h, "its family's model.%.64s is no field of a model", field->key);
+            hf_refuse(h, "model.%.64s of the family file is not a field of a model", field->key);
     }
 }
 

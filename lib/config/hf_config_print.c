@@ -350,7 +350,7 @@ int hf_config_print_changed(const char *text, size_t n_bytes,
 
     if (!cJSON_IsObject(json)) {
         cJSON_Delete(json);
-        return err_set(err, ERR_DATA, "config.json is no JSON object");
+        return err_set(err, ERR_DATA, "config.json is not a JSON object");
     }
     if (changes->dtype >= 0) {
         cJSON_DeleteItemFromObjectCaseSensitive(json, "dtype");

@@ -30,7 +30,8 @@ static char *small_letters(const char *model_type, struct arena *arena)
 static int check_map(const struct yaml_node *map, struct err *err)
 {
     if (map->kind != YAML_MAP)
-        return err_set(err, ERR_CONFIG, "%s:%d:%d: %s is not a map (hint: {theirs: ours})",
+        return err_set(err, ERR_CONFIG,
+                       "%s:%d:%d: %s is not a map (hint: {NAME_IN_LIKE: NAME_IN_THIS_MODEL})",
                        map->source, map->line, map->column, map->key);
     for (const struct yaml_node *pair = map->first; pair; pair = pair->next)
         if (pair->kind != YAML_SCALAR || yaml_is_null(pair) || !*pair->text || !*pair->key)
@@ -46,15 +47,15 @@ static int check_list(const struct yaml_node *list, struct err *err)
                        list->line, list->column, list->key);
     for (const struct yaml_node *item = list->first; item; item = item->next)
         if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
-            return err_set(err, ERR_CONFIG, "%s:%d:%d: %s has what is no key", item->source,
-                           item->line, item->column, list->key);
+            return err_set(err, ERR_CONFIG, "%s:%d:%d: %s has an item that is not a key",
+                           item->source, item->line, item->column, list->key);
     return 0;
 }
 
 static int take(struct hf_family *family, const struct yaml_node *root, struct err *err)
 {
     if (root->kind != YAML_MAP || !yaml_get(root, "like"))
-        return err_set(err, ERR_CONFIG, "%s: a family says what it is like (hint: like: llama)",
+        return err_set(err, ERR_CONFIG, "%s: key like is missing (hint: like: llama)",
                        root->source);
     for (const struct yaml_node *node = root->first; node; node = node->next) {
         if (!strcmp(node->key, "like")) {

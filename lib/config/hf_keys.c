@@ -222,7 +222,8 @@ static const char *const rope_keys[] = {
     "finetuned",
 };
 
-#define NEIGHBOURS "its rope rotates neighbouring elements of a head, not its halves"
+#define NEIGHBOURS \
+    "its RoPE rotates adjacent pairs of elements (interleaved), not the two halves of a head"
 #define GEMMA "its norms multiply by 1 + weight, and its embeddings are scaled by sqrt(hidden_size)"
 
 static const struct {
@@ -238,7 +239,7 @@ static const struct {
     { "gemma", GEMMA },
     { "gemma2", GEMMA },
     { "gemma3_text", GEMMA },
-    { "smollm3", "its every fourth layer has no rope, unless no_rope_layers says otherwise" },
+    { "smollm3", "every fourth layer has no RoPE, unless no_rope_layers says otherwise" },
 };
 
 #define N_ITEMS(table) (sizeof(table) / sizeof *(table))

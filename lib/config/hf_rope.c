@@ -104,7 +104,7 @@ void hf_take_rope(struct hf_reader *h)
         else if (type && strcmp(type->valuestring, "default") != 0 && n_taken++ == 0)
             take_scaling(h, both[i], type->valuestring);
         else if (both[i] && i == 1 && !type)
-            hf_refuse(h, "rope_scaling without a type");
+            hf_refuse(h, "rope_scaling has no type");
     }
     if (parameters && hf_member(parameters, "rope_theta"))
         theta = hf_member(parameters, "rope_theta");

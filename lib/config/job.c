@@ -132,7 +132,8 @@ static void check_missing(struct job_reader *r)
                        r->job->kind == JOB_PRETRAIN && is_kind;
         if (is_steps && r->given[i] && !r->refused[i]) {
             mistakes_add(&r->mistakes, r->given[i],
-                         "train.steps is auto, which pretrain has no epochs for (hint: a number)");
+                         "train.steps is auto, but pretrain has no train.epochs (hint: give a "
+                         "number of steps)");
             continue;
         }
         if (r->refused[i] || (job_fields[i].initial && !is_steps) || (r->given[i] && !is_steps) ||
@@ -173,8 +174,7 @@ static void read_root(struct job_reader *r, struct yaml_node *root)
 {
     if (root->kind != YAML_MAP) {
         mistakes_add(&r->mistakes, root,
-                     "a job is a map of fields (hint: model, data and "
-                     "train.steps are needed)");
+                     "a job is a map of fields (hint: model, data and train.steps are required)");
         return;
     }
     tree_expand(root, &r->mistakes);

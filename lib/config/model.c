@@ -90,7 +90,7 @@ static int take_job(struct job_reader *r, const struct yaml_node *node, const ch
     if (!root)
         return mistakes_add_text(&r->mistakes, err.text);
     if (!model || model->kind != YAML_MAP)
-        return mistakes_add(&r->mistakes, node, "%s does not say what model the run is of", path);
+        return mistakes_add(&r->mistakes, node, "%s does not name the model of the run", path);
     reader_take_map(r, model, "model");
     return r->mistakes.n > n_before ? -1 : 0;
 }

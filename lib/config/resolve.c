@@ -60,12 +60,13 @@ static int take_micro_batches(struct job *job, struct arena *arena, struct err *
         char hint[40] = "";
 
         if (global % dp == 0)
-            snprintf(hint, sizeof hint, ", or a list of %d in all", global / dp);
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.micro_batches come to %lld sequence%s, times dp %d %lld, but "
-                       "train.global_batch is %d (hint: global_batch: %lld%s)",
-                       PLACE(job, "parallel.micro_batches"), (long long)sum, str_s(sum), dp,
-                       (long long)sum * dp, global, (long long)sum * dp, hint);
+            snprintf(hint, sizeof hint, ", or a list that adds up to %d", global / dp);
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: parallel.micro_batches add up to %lld sequence%s, times dp %d is %lld, but "
+            "train.global_batch is %d (hint: global_batch: %lld%s)",
+            PLACE(job, "parallel.micro_batches"), (long long)sum, str_s(sum), dp,
+            (long long)sum * dp, global, (long long)sum * dp, hint);
     }
     job->n_micro_batches = job->parallel.micro_batches.n;
     job_note(job, arena, "n_micro_batches = %d (parallel.micro_batches)", job->n_micro_batches);
@@ -181,7 +182,8 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
     }
     if (result.parallel.reductions == REDUCTIONS_FAST && result.device == JOB_DEVICE_CPU) {
         result.parallel.reductions = REDUCTIONS_FIXED;
-        job_note(&result, arena, "parallel.reductions = fixed (fast is NCCL's, device is cpu)");
+        job_note(&result, arena,
+                 "parallel.reductions = fixed (fast needs NCCL, but device is cpu)");
     }
     *job = result;
     return 0;

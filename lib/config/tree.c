@@ -82,7 +82,8 @@ int tree_override(struct yaml_node *root, const char *override, struct mistakes 
         if (dot)
             *dot = '\0';
         if (!*key || ++n_names > MAX_PATH_NAMES)
-            return mistakes_add(m, &here, "not a path of 1 to %d names", MAX_PATH_NAMES);
+            return mistakes_add(m, &here, "not a key of 1 to %d names separated by dots",
+                                MAX_PATH_NAMES);
         if (node->kind == YAML_LIST)
             return mistakes_add(m, &here, "%.64s is a list (hint: set the whole list)", node->key);
         if (node->kind == YAML_SCALAR)

@@ -143,7 +143,7 @@ void reader_derive_tuning(struct job_reader *r)
         settle_targets(r, &wish, tuning);
     if (job->lora.rank && job->model.n_experts > 0 && has_text(&job->lora.targets, "all"))
         job_note(job, r->arena,
-                 "lora.targets: all is all but experts, which have no adapters here");
+                 "lora.targets all does not include experts: adapters on experts are not built");
     tuning->only = job->train.only;
     tuning->freeze = job->train.freeze;
     if (job->lora.rank || tuning->only.n || tuning->freeze.n)

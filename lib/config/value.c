@@ -184,7 +184,7 @@ static int set_item(const struct field *f, struct bitset *set, const struct yaml
     struct choice items[FIELD_ITEMS_MAX + 1];
 
     if (node->kind != YAML_SCALAR)
-        return mistakes_add(m, node, "%s has an item that is no word", f->key);
+        return mistakes_add(m, node, "%s has an item that is not a string", f->key);
     f->list_items(items);
     for (const struct choice *c = items; c->word; c++)
         if (!strcmp(node->text, c->word)) {
@@ -197,7 +197,7 @@ static int set_item(const struct field *f, struct bitset *set, const struct yaml
     struct str all = { 0 };
     for (const struct choice *c = items; !near && c->word; c++)
         str_printf(&all, c == items ? "%s" : ", %s", c->word);
-    mistakes_add(m, node, "%s has %.80s, which is no op of a forward (hint: %s)", f->key,
+    mistakes_add(m, node, "%s has %.80s, which is not an op of the forward (hint: %s)", f->key,
                  node->text, near ? near : str_text(&all));
     str_release(&all);
     return -1;
@@ -264,7 +264,7 @@ static int set_dataset(const struct field *f, struct job_dataset *out, const str
     for (const struct yaml_node *item = node->first; item; item = item->next) {
         if (!strcmp(item->key, "path")) {
             if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
-                return mistakes_add(m, item, "%s.path is not a text", f->key);
+                return mistakes_add(m, item, "%s.path is empty or not a string", f->key);
             out->path = item->text;
         } else if (!strcmp(item->key, "weight")) {
             if (item->kind != YAML_SCALAR || !item->plain || str_to_f64(item->text, &out->weight) ||
@@ -323,7 +323,8 @@ static int set_counts(const struct field *f, struct job *job, const struct yaml_
 
         if (item->kind != YAML_SCALAR || !item->plain || str_to_i64(item->text, &value) ||
             !in_range(f, (double)value))
-            return mistakes_add(m, item, "%s has an item that is no whole number from %.0f to %.0f",
+            return mistakes_add(m, item,
+                                "%s has an item that is not a whole number from %.0f to %.0f",
                                 f->key, f->min, f->max);
         values[n++] = (int)value;
     }
@@ -352,7 +353,7 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
     const char **values = arena_array(m->arena, const char *, n);
     for (int i = 0; i < n; i++, item = item->next) {
         if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
-            return mistakes_add(m, item, "%s has an item that is no text", f->key);
+            return mistakes_add(m, item, "%s has an item that is empty or not a string", f->key);
         values[i] = item->text;
     }
     *texts = (struct job_texts){ values, n };
@@ -377,7 +378,7 @@ static int set_pairs(const struct field *f, struct job *job, const struct yaml_n
     n = 0;
     for (const struct yaml_node *item = node->first; item; item = item->next) {
         if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
-            return mistakes_add(m, item, "%s.%.64s is no text", f->key, item->key);
+            return mistakes_add(m, item, "%s.%.64s is empty or not a string", f->key, item->key);
         if (strchr(item->key, '='))
             return mistakes_add_at_key(m, item, "%s has a key with '='", f->key);
         values[n++] = arena_printf(m->arena, "%s=%s", item->key, item->text);

@@ -110,7 +110,7 @@ static enum instruct_format conversation_format(const struct conversation_option
 static const char *text_of(struct reading *r, const struct value *value, const char *what)
 {
     if (!value || value->kind != VALUE_TEXT) {
-        wrong(r, "%s is %s%s", what, value_kind_name(value), value ? ", not a text" : "");
+        wrong(r, "%s is %s%s", what, value_kind_name(value), value ? ", not a string" : "");
         return NULL;
     }
     if (strlen(value->text) != value->n_bytes) {
@@ -507,7 +507,7 @@ static int read_text(struct reading *r, const struct value *row)
 
     if (!text || text->kind != VALUE_TEXT)
         return wrong(r, "%s is %s%s", name_of(r->options, "text"), value_kind_name(text),
-                     text ? ", not a text" : "");
+                     text ? ", not a string" : "");
     r->out->text = text->text;
     r->out->n_text = text->n_bytes;
     return 0;

@@ -218,7 +218,7 @@ const struct value *value_get(const struct value *object, const char *key)
 const char *value_kind_name(const struct value *value)
 {
     static const char *const names[] = { "null",   "true or false", "a number",
-                                         "a text", "a list",        "an object" };
+                                         "a string", "a list",        "an object" };
 
     return value ? names[value->kind] : "missing";
 }

@@ -24,12 +24,12 @@ expect '--set' 0 '^  steps: 700$' $lmtrain config $job --set train.steps=700
 expect '--ranks' 0 '^# parallel.dp = 4 ' $lmtrain config $job --ranks 4
 expect '--ranks that does not divide' 2 'not a multiple of micro_batch' $lmtrain config $job --ranks 3
 expect 'what is not built' 0 'not built yet: recompute auto' $lmtrain config $job --set recompute=auto
-expect 'what a CPU does not have' 0 '^# parallel.reductions = fixed .fast is NCCL' \
+expect 'what a CPU does not have' 0 '^# parallel.reductions = fixed .fast needs NCCL' \
     $lmtrain config $job --set parallel.reductions=fast --set device=cpu
 expect 'a mistake' 2 '--set train.stesp: unknown key train.stesp' \
     $lmtrain config $job --set train.stesp=7
 expect 'no such job' 2 'nowhere.yaml' $lmtrain config nowhere.yaml
-expect '--explain' 0 'learning rate after warm-up' $lmtrain config --explain optimizer.lr
+expect '--explain' 0 'peak learning rate, reached after warm-up' $lmtrain config --explain optimizer.lr
 expect '--explain all' 0 '^debug.poison$' $lmtrain config --explain all
 expect '--explain something unknown' 2 'hint: optimizer.lr' $lmtrain config --explain learning_rate
 expect '--models' 0 '^llama-7b +LLaMA 7B' $lmtrain config --models

@@ -117,10 +117,10 @@ expect 'stages that are not all layers' 2 'parallel.stages: the stages have 5 la
     piped wrong 2 2 --set 'parallel.stages=[2, 3]'
 expect 'stages for another pipeline' 2 'layers are given for 3 stages, the pipeline has 2' \
     piped wrong 2 2 --set 'parallel.stages=[1, 1, 2]'
-expect 'stages that are no numbers' 2 'parallel.stages has an item that is no whole number from 1 ' \
+expect 'stages that are no numbers' 2 'parallel.stages has an item that is not a whole number from 1 ' \
     piped wrong 2 2 --set 'parallel.stages=[1, many]'
 expect 'sizes that are not the batch' 2 \
-    'set parallel.micro_batches: parallel.micro_batches come to 4 sequences, times dp 1 4, .*global_batch is 8 \(hint: global_batch: 4, or' \
+    'set parallel.micro_batches: parallel.micro_batches add up to 4 sequences, times dp 1 4, .*global_batch is 8 \(hint: global_batch: 4, or' \
     sized wrong --set 'parallel.micro_batches=[1, 2, 1]'
 expect 'dynamic without sizes' 2 'schedule dynamic needs parallel.micro_batches \(hint: ' piped wrong 2 2 --set parallel.schedule=dynamic
 expect 'sizes without dynamic' 2 'schedule 1f1b has micro-batches of one size' piped wrong 2 2 --set 'parallel.micro_batches=[4, 4]'

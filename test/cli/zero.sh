@@ -73,7 +73,7 @@ for zero in 1 3; do
         --set parallel.zero_group=2 --set parallel.gradient_sum=late --set train.compare_every=2
     expect 'has their bits' 0 '' same four "groups-$zero"
 done
-expect 'a group that is no power of two' 2 'zero_group is 3, no power of two' pretrain wrong --ranks 6 \
+expect 'a group that is no power of two' 2 'zero_group is 3, not a power of two' pretrain wrong --ranks 6 \
     --set 'parallel={zero: 1, zero_group: 3}'
 
 LMTRAIN_FAULT=rank1:gradients:6:nan

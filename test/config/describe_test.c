@@ -19,13 +19,13 @@ static void test_explain(void **state)
     assert_string_equal(
         out.data,
         "train.global_batch\n"
-        "    sequences a step over all ranks; a multiple of micro_batch * dp; auto: 64, of "
-        "finetune and lora 16.\n"
+        "    sequences per optimizer step over all ranks; a multiple of micro_batch * dp; auto: "
+        "64 for pretrain, 16 for finetune and lora.\n"
         "    a whole number from 1 to 1000000000 or auto, in sequences; default "
         "auto\n");
     str_clear(&out);
     assert_int_equal(job_explain("data.train", &out, &err), 0);
-    assert_non_null(strstr(out.data, "; must be given\n"));
+    assert_non_null(strstr(out.data, "; required\n"));
     str_clear(&out);
     assert_int_equal(job_explain("eval", &out, &err), 0);
     assert_true(str_starts_with(out.data, "eval.every_steps\n"));

@@ -154,25 +154,27 @@ static void unlike(void **state)
     (void)state;
     assert_int_equal(file_write("configs/families/helium.yaml", "like: llama", 11, &err), 0);
     expect("{\"model_type\": \"helium\", " SHAPE "}",
-           "model_type helium is not like llama: its rope rotates neighbouring elements of a head, "
-           "not its halves, which is not built yet");
+           "model_type helium is not like llama: its RoPE rotates adjacent pairs of elements "
+           "(interleaved), not the two halves of a head, which is not built yet");
 }
 
 static void mistakes(void **state)
 {
     static const char *const rows[][2] = {
-        { "", "configs/families/mine.yaml: a family says what it is like (hint: like: llama)" },
-        { "[a]", "a family says what it is like" },
-        { "keys: {a: b}", "a family says what it is like" },
+        { "", "configs/families/mine.yaml: key like is missing (hint: like: llama)" },
+        { "[a]", "key like is missing" },
+        { "keys: {a: b}", "key like is missing" },
         { "like: [llama]", "configs/families/mine.yaml:1:7: like is not the name of a family" },
         { "like: llama\nname: {a: b}", "mine.yaml:2:1: unknown key name (hint: like, keys, names, "
                                        "model, ignore)" },
         { "like: llama\nignore: a", "mine.yaml:2:9: ignore is not a list (hint: [key])" },
-        { "like: llama\nignore: [[a]]", "mine.yaml:2:10: ignore has what is no key" },
-        { "like: llama\nnames: a", "mine.yaml:2:8: names is not a map (hint: {theirs: ours})" },
+        { "like: llama\nignore: [[a]]", "mine.yaml:2:10: ignore has an item that is not a key" },
+        { "like: llama\nnames: a",
+          "mine.yaml:2:8: names is not a map (hint: {NAME_IN_LIKE: NAME_IN_THIS_MODEL})" },
         { "like: llama\nkeys: {a: [b]}", "mine.yaml:2:11: a is not a single value" },
         { "like: nothing", "model_type is Mine, not built yet (hint: llama, " },
-        { "like: llama\nmodel: {widht: 3}", "its family's model.widht is no field of a model" },
+        { "like: llama\nmodel: {widht: 3}",
+          "model.widht of the family file is not a field of a model" },
         { "like: llama\nmodel: {n_heads: x}", "model.n_heads is x, not a whole number" },
         { "like: *llama", "mine.yaml:1:7: alias" },
     };

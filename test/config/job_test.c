@@ -164,9 +164,9 @@ static void test_rows(void **state)
         assert_int_equal(again.data.lengths.values[1], 128);
     }
     assert_int_equal(read_job_with(&j, SMALL, "data.columns=x", &arena, &err), -1);
-    assert_non_null(strstr(err.text, "data.columns is x, not a map of texts, or none"));
+    assert_non_null(strstr(err.text, "data.columns is x, not a map of non-empty strings, or none"));
     assert_int_equal(read_job_with(&j, SMALL, "data.columns={a: [b]}", &arena, &err), -1);
-    assert_non_null(strstr(err.text, "data.columns.a is no text"));
+    assert_non_null(strstr(err.text, "data.columns.a is empty or not a string"));
     assert_int_equal(read_job_with(&j, text, "data.lengths=[128, 64]", &arena, &err), -1);
     assert_non_null(strstr(err.text, "data.lengths has 64, not ascending and below data.seq_len"));
     assert_int_equal(read_job_with(&j, text, "data.mask=prompts", &arena, &err), -1);
@@ -201,7 +201,7 @@ static void test_layout_notes(void **state)
     assert_int_equal(j.train.loss_scale.growth_every, 2000);
     assert_false(has_note(&j, "loss_scale"));
     assert_int_equal(read_job_with(&j, SMALL, "parallel.hold=step", &arena, &err), 0);
-    assert_true(has_note(&j, "parallel.hold means nothing under zero 0"));
+    assert_true(has_note(&j, "parallel.hold has no effect with zero 0"));
     assert_int_equal(read_job_with(&j, SMALL, "parallel={zero: 3, hold: op}", &arena, &err), 0);
     assert_int_equal(j.parallel.hold, HOLD_OP);
     assert_false(has_note(&j, "parallel.hold"));
@@ -272,7 +272,7 @@ static void test_defaults(void **state)
 /* A job that is wrong, and a part of what must be said about it. */
 static const char *const mistakes[][2] = {
     /* no job */
-    { "", "j.yaml:1:1: a job is a map of fields (hint: model, data and train.steps are needed)" },
+    { "", "j.yaml:1:1: a job is a map of fields (hint: model, data and train.steps are required)" },
     { "- a\n", "j.yaml:1:1: a job is a map of fields" },
     { "42\n", "j.yaml:1:1: a job is a map of fields" },
     { M M D T, "j.yaml:2:1: key model is given twice (first in line 1)" },
@@ -308,7 +308,7 @@ static const char *const mistakes[][2] = {
     { "model: {from: llama-tiny, n_kv_heads: 3}\n" D T,
       "j.yaml:1:39: model.n_kv_heads is 3, does not divide n_heads 4 (hint: 1, 2, 4)" },
     { "model: {from: llama-tiny, head_dim: 15}\n" D T,
-      "j.yaml:1:37: model.head_dim is 15, but rope turns pairs" },
+      "j.yaml:1:37: model.head_dim is 15, but rope needs an even number" },
     { "model: {from: llama-tiny, window: 0}\n" D T,
       "j.yaml:1:35: model.window is 0, not a whole number from 1" },
     { "model: {from: llama-tiny, window_first_layer: 1}\n" D T,
@@ -332,9 +332,9 @@ static const char *const mistakes[][2] = {
       "parallel.pp is 2, but model.router_balance_kind pooled needs the choices of all layers on "
       "each rank (hint: parallel.pp: 1, or model.router_balance_kind: per_layer)" },
     { "model: {from: gpt2-tiny, n_experts: 4}\n" D T,
-      "model.activation is gelu, but experts are gated (hint: swiglu)" },
+      "model.activation is gelu, but experts are built with swiglu only (hint: swiglu)" },
     { "model: {from: mixtral-tiny, bias: true}\n" D T,
-      "j.yaml:1:35: model.bias is true, but experts have none (hint: attention_bias: all)" },
+      "j.yaml:1:35: model.bias is true, but experts have no biases (hint: attention_bias: all)" },
     { "model: {from: mixtral-tiny, num_local_experts: 4}\n" D T,
       "j.yaml:1:29: unknown key model.num_local_experts (hint: model.n_experts)" },
     { "model: {from: mixtral-tiny, expert_ffn_size: 90}\n" D T "parallel: {tp: 4}\n",
@@ -343,7 +343,8 @@ static const char *const mistakes[][2] = {
       "j.yaml:2:27: data.seq_len is 129, more than the model's 128 learned positions" },
     { "model: {vocab_size: 9, hidden_size: 8, n_layers: 1, n_heads: 1, ffn_size: 9, position: "
       "learned}\n" D T,
-      "model.max_seq_len is missing (hint: learned positions need their number)" },
+      "model.max_seq_len is missing (hint: position learned needs the number of position "
+      "embeddings)" },
     { "model: {from: llama-tiny, n_heads: 65536, head_dim: 65536}\n" D T,
       "model.n_heads * head_dim is 4294967296, more than 1048576" },
     { "model: {from: llama-tiny, num_hidden_layers: 3}\n" D T,
@@ -402,8 +403,8 @@ static const char *const mistakes[][2] = {
       "parallel.dp is 0, not a whole number from 1 to 1000000 or auto" },
     { M D T "parallel: {zero: 4}\n", "parallel.zero is 4, not a whole number from 0 to 3" },
     /* numbers */
-    { M D T "optimizer: {lr: fast}\n", "optimizer.lr is fast, not a number above 0 to 100" },
-    { M D T "optimizer: {lr: 0}\n", "optimizer.lr is 0, not a number above 0 to 100" },
+    { M D T "optimizer: {lr: fast}\n", "optimizer.lr is fast, not a number above 0 and up to 100" },
+    { M D T "optimizer: {lr: 0}\n", "optimizer.lr is 0, not a number above 0 and up to 100" },
     { M D T "optimizer: {lr: .nan}\n", "optimizer.lr is .nan, not a number" },
     { M D T "optimizer: {lr: .inf}\n", "optimizer.lr is .inf, not a number" },
     { M D T "optimizer: {lr: '3e-4'}\n", "(hint: 3e-4 without quotes)" },
@@ -428,15 +429,17 @@ static const char *const mistakes[][2] = {
       "train.residual is bf16 and train.dtype fp16" },
     { M D "train: {steps: 1, residual: fp16}\n", "train.residual is fp16, not one of fp32, bf16" },
     { M D "train: {steps: 16777216}\noptimizer: {states: bf16}\n",
-      "optimizer.states is bf16 and train.steps 16777216, more than the 16777215 that it counts" },
+      "optimizer.states is bf16 and train.steps 16777216, more than 16777215, the most that bf16 "
+      "states allow" },
     { M D "train: {steps: 1, dtype: float64}\n", "train.dtype is float64, not one of fp32, bf16" },
     { M D T "recompute: [rmsnorm, swigul]\n",
-      "j.yaml:4:22: recompute has swigul, which is no op of a forward (hint: swiglu)" },
+      "j.yaml:4:22: recompute has swigul, which is not an op of the forward (hint: swiglu)" },
     { M D T "recompute: [add_rmsnorm]\n",
-      "j.yaml:4:13: recompute has add_rmsnorm, which is no op of a forward (hint: rmsnorm)" },
-    { M D T "recompute: [adamw, zzzzzzzz]\n", "recompute has zzzzzzzz, which is no op of a forward "
-                                              "(hint: embed, rmsnorm, layernorm, linear" },
-    { M D T "recompute: [[rmsnorm]]\n", "j.yaml:4:13: recompute has an item that is no word" },
+      "j.yaml:4:13: recompute has add_rmsnorm, which is not an op of the forward (hint: rmsnorm)" },
+    { M D T "recompute: [adamw, zzzzzzzz]\n",
+      "recompute has zzzzzzzz, which is not an op of the forward "
+      "(hint: embed, rmsnorm, layernorm, linear" },
+    { M D T "recompute: [[rmsnorm]]\n", "j.yaml:4:13: recompute has an item that is not a string" },
     { M D T "recompute: []\n", "j.yaml:4:12: recompute is an empty list (hint: none)" },
     { M D T "recompute: {keep: [a]}\n",
       "recompute is a map, not one of none, selective, full, auto, or a list of embed, rmsnorm" },
@@ -449,8 +452,8 @@ static const char *const mistakes[][2] = {
     { M D T "parallel: automatic\n", "parallel is \"automatic\", not a map of fields" },
     { M D T "eval: {early_stop: 5}\n", "eval.early_stop is \"5\", not a map of fields" },
     /* texts and data */
-    { M D T "output: ''\n", "output is \"\", not a text" },
-    { M D T "output: [a]\n", "output is a list, not a text" },
+    { M D T "output: ''\n", "output is \"\", not a non-empty string" },
+    { M D T "output: [a]\n", "output is a list, not a non-empty string" },
     { M "data: {train: []}\n" T, "data.train is an empty list, not a prefix or a list of them" },
     { M "data: {train: [[a]]}\n" T, "data.train is a list, not a prefix" },
     { M "data: {train: }\n" T, "data.train is empty, not a prefix" },
@@ -459,7 +462,7 @@ static const char *const mistakes[][2] = {
       "data.train.weight is 0, not a number above 0" },
     { M "data: {train: [{path: a, weight: x}]}\n" T,
       "data.train.weight is x, not a number above 0" },
-    { M "data: {train: [{path: [a]}]}\n" T, "data.train.path is not a text" },
+    { M "data: {train: [{path: [a]}]}\n" T, "data.train.path is empty or not a string" },
     { M "data: {train: [{path: a, wieght: 2}]}\n" T,
       "j.yaml:2:26: unknown key data.train.wieght (hint: path or weight)" },
     /* fields that do not fit together */
@@ -485,7 +488,7 @@ static const char *const mistakes[][2] = {
       "or "
       "leave it out)" },
     { M D "train: {steps: 1}\nparallel: {schedule: dynamic, micro_batches: [1, 0]}\n",
-      "parallel.micro_batches has an item that is no whole number from 1 to 1000000" },
+      "parallel.micro_batches has an item that is not a whole number from 1 to 1000000" },
     { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, global_batch: 9}\n"
         "parallel: {tp: 2, sequence_parallel: true, schedule: dynamic, micro_batches: [2, 3, 4]}\n",
       "j.yaml:4:38: parallel.sequence_parallel: micro_batch 3 * seq_len 127 is 381 tokens, not a "
@@ -494,9 +497,10 @@ static const char *const mistakes[][2] = {
     { M D "train: {steps: 1, micro_batch: 5}\n",
       "j.yaml:3:32: train.global_batch is 64, not a multiple of micro_batch 5 (hint: 60 or 65)" },
     { M D T "eval: {data: x, split: 0.1}\n", "eval.split is given together with eval.data" },
-    { M D T "eval: {every_steps: 5}\n", "eval.every_steps without text to evaluate on" },
+    { M D T "eval: {every_steps: 5}\n",
+      "eval.every_steps is given, but there is no data to evaluate on" },
     { M D T "eval: {split: 0.1, early_stop: {patience: 3}}\n",
-      "eval.early_stop without evaluations" },
+      "eval.early_stop is given, but there are no evaluations" },
     { M D "train: {steps: 1, hang_abort_seconds: 5}\n",
       "train.hang_abort_seconds is 5, less than hang_seconds 30" },
     /* layouts */
@@ -577,16 +581,15 @@ static void test_all_mistakes_in_order(void **state)
                         "j.yaml:3:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
                         "j.yaml:4:8: unknown key data.trian (hint: data.train)");
     assert_int_equal(read_job(&job, "ranks: 0\n", &arena, &err), -1);
-    assert_string_equal(err.text,
-                        "j.yaml:1:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
-                        "j.yaml: model is missing (hint: a name such as llama-100m, a folder with "
-                        "config.json, or fields)\n"
-                        "j.yaml: data.train is missing (hint: prefix of a .bin/.idx pair, or a "
-                        "list of prefixes or of "
-                        "{path, weight}; for "
-                        "finetune and lora also files and folders of rows)\n"
-                        "j.yaml: train.steps is missing (hint: updates of the parameters; auto: as "
-                        "many as train.epochs take, for finetune and lora alone)");
+    assert_string_equal(
+        err.text, "j.yaml:1:8: ranks is 0, not a whole number from 1 to 1000000 or auto\n"
+                  "j.yaml: model is missing (hint: a name such as llama-100m, a folder with "
+                  "config.json, or fields)\n"
+                  "j.yaml: data.train is missing (hint: training data: prefix of a .bin/.idx pair "
+                  "(Megatron format), or a list of prefixes or of {path, weight} to blend; for "
+                  "finetune and lora also files and folders of rows)\n"
+                  "j.yaml: train.steps is missing (hint: optimizer steps; auto (finetune and lora "
+                  "only): as many as train.epochs need)");
     for (int i = 0; i < 500; i++)
         str_printf(&text, "key_%d: 1\n", i);
     assert_int_equal(read_job(&job, text.data, &arena, &err), -1);
@@ -652,8 +655,8 @@ static void test_wrong_overrides(void **state)
         { "=3", "--set: =3 is not path.to.key=value" },
         { "train.steps=x", "--set train.steps: train.steps is x, not a whole number" },
         { "train.stesp=4", "--set train.stesp: unknown key train.stesp (hint: train.steps)" },
-        { "train..steps=4", "--set train..steps: not a path of 1 to 8 names" },
-        { "a.b.c.d.e.f.g.h.i=4", "not a path of 1 to 8 names" },
+        { "train..steps=4", "--set train..steps: not a key of 1 to 8 names" },
+        { "a.b.c.d.e.f.g.h.i=4", "not a key of 1 to 8 names" },
         { "train.steps=[1", "--set train.steps: " },
         { "train.steps=&a 1", "--set train.steps: anchor &a" },
         { "data.train.0=4", "unknown key data.train" },

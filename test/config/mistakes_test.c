@@ -15,7 +15,7 @@ static void test_bad_is_not_missing(void **state)
     static const char *const rows[][2] = {
         { M D "train: {steps: many}\n", "train.steps is many" },
         { M D "train: {steps: 0}\n", "train.steps is 0" },
-        { M D "train: {steps: auto}\n", "3:16: train.steps is auto, which pretrain" },
+        { M D "train: {steps: auto}\n", "3:16: train.steps is auto, but pretrain" },
         { M D "train: {steps: }\n", "train.steps is empty" },
         { M D "train: {steps: 1.5}\n", "train.steps is 1.5" },
         { M D "train: {steps: [3]}\n", "train.steps is a list" },
@@ -28,7 +28,7 @@ static void test_bad_is_not_missing(void **state)
         { M D "kind: finetun\n", "kind is finetun" },
         { M T "data: {train: []}\n", "data.train is an empty list" },
         { M T "data: {train: {pth: a}}\n", "unknown key data.train.pth" },
-        { M T "data: {train: {path: }}\n", "data.train.path is not a text" },
+        { M T "data: {train: {path: }}\n", "data.train.path is empty or not a string" },
         { M T "data: a\n", "data is \"a\", not a map" },
         { M T "data: {dataset: a}\n", "unknown key data.dataset" },
         { "modle: llama-tiny\n" D T, "unknown key modle" },

@@ -138,8 +138,8 @@ static void test_mismatches(void **state)
         { "pp: 2, stages: [2]", "global_batch: 64", 2,
           "j.yaml:1:65: parallel.stages: layers are given for 1 stage, the pipeline has 2" },
         { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 10", 2,
-          "j.yaml:1:84: parallel.micro_batches come to 4 sequences, times dp 2 8, but "
-          "train.global_batch is 10 (hint: global_batch: 8, or a list of 5 in all)" },
+          "j.yaml:1:84: parallel.micro_batches add up to 4 sequences, times dp 2 is 8, but "
+          "train.global_batch is 10 (hint: global_batch: 8, or a list that adds up to 5)" },
         { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 7", 2,
           "but train.global_batch is 7 (hint: global_batch: 8)" },
         { "pp: 2, schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 4", 2,

@@ -335,7 +335,7 @@ static const struct bad {
     { "{\"instruction\": \"A\"}", "output is missing, beside instruction" },
     { "{\"output\": \"A\", \"instruction\": null}", "instruction is missing, beside output" },
     { "{\"question\": \"A\"}", "its columns (question) are of no known format" },
-    { "{\"instruction\": \"A\", \"output\": 3}", "output is a number, not a text" },
+    { "{\"instruction\": \"A\", \"output\": 3}", "output is a number, not a string" },
     { "{\"instruction\": \"A\", \"output\": \"a\\u0000b\"}", "output has a zero byte" },
     { "{\"instruction\": \"A\", \"output\": \"B\", \"history\": [[\"x\"]]}",
       "history is no list of pairs" },
@@ -358,7 +358,7 @@ static const struct bad {
       "instruction does not end with 'Assistant:'" },
     { "{\"chat\": {\"turn_1\": {\"Human\": \"A\"}}}", "turn_1: MOSS is missing" },
     { "{\"code_with_problem\": \"A\", \"code_only\": \"B\"}", "explanation_only is missing" },
-    { "{\"text\": [1]}", "text is a list, not a text" },
+    { "{\"text\": [1]}", "text is a list, not a string" },
 };
 
 static struct str warnings;

@@ -70,7 +70,7 @@ static void test_get(void **state)
     assert_null(value_get(value, "n"));
     assert_null(value_get(value, "c"));
     assert_null(value_get(b, "c"));
-    assert_string_equal(value_kind_name(b), "a text");
+    assert_string_equal(value_kind_name(b), "a string");
     assert_string_equal(value_kind_name(NULL), "missing");
     arena_release(&arena);
 }
