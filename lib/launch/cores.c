@@ -58,14 +58,14 @@ static int init_without_plugins(hwloc_topology_t *topology)
 static int cores_topology(hwloc_topology_t *topology, struct err *err)
 {
     if (init_without_plugins(topology))
-        return err_set(err, ERR_FAILED, "hwloc does not start");
+        return err_set(err, ERR_FAILED, "hwloc cannot be initialised");
     /* Caches and devices take time to find and decide nothing here. */
     hwloc_topology_set_all_types_filter(*topology, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_type_filter(*topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
     hwloc_topology_set_type_filter(*topology, HWLOC_OBJ_PACKAGE, HWLOC_TYPE_FILTER_KEEP_ALL);
     if (hwloc_topology_load(*topology)) {
         hwloc_topology_destroy(*topology);
-        return err_set(err, ERR_FAILED, "hwloc cannot read this machine");
+        return err_set(err, ERR_FAILED, "hwloc cannot load this machine's topology");
     }
     return 0;
 }
@@ -418,7 +418,7 @@ static void bind_memory(hwloc_topology_t topology, int numa_node)
     hwloc_bitmap_only(nodes, (unsigned)numa_node);
     if (hwloc_set_membind(topology, nodes, HWLOC_MEMBIND_BIND,
                           HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET))
-        log_debug("memory is not bound to NUMA node %d: the system does not permit it", numa_node);
+        log_debug("memory is not bound to NUMA node %d: the system does not allow it", numa_node);
     hwloc_bitmap_free(nodes);
 }
 
@@ -432,8 +432,8 @@ static void warn_if_far(hwloc_topology_t topology, const struct rank_cores *core
                              "itself";
 
     if (cores_are_far(topology, cores, gpu_node))
-        log_warn("this rank may use cores of another socket than its GPU's alone (NUMA node %d): "
-                 "what goes to and from the GPU takes longer (hint: %s)",
+        log_warn("this rank is restricted to cores of another socket than that of its GPU (NUMA "
+                 "node %d): transfers to and from the GPU are slower (hint: %s)",
                  gpu_node, hint);
 }
 

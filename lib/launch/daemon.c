@@ -261,7 +261,7 @@ static int start_job(struct daemon *daemon, const struct message *message, struc
     struct node *node = &daemon->node;
 
     if (daemon->has_job)
-        return err_set(err, ERR_PEER, "a second job sheet came");
+        return err_set(err, ERR_PEER, "received a second job sheet");
     str_add_bytes(&daemon->sheet_bytes, message->data, message->n_bytes);
     if (job_sheet_decode(&daemon->sheet, str_text(&daemon->sheet_bytes), message->n_bytes,
                          &daemon->arena, err))

@@ -15,7 +15,7 @@
  * Serve the link, which becomes the daemon's, until it closes or breaks (TCP gives up a head whose
  * machine does not answer for lost_seconds), or the head says goodbye. Call it from the main
  * thread, whose death is what ends the ranks; leave the process soon after, for a PMIx server
- * cannot be had a second time. Returns the process's exit status: 0 after a goodbye, ERR_PEER when
+ * cannot be had twice. Returns the process's exit status: 0 after a goodbye, ERR_PEER when
  * the head was lost.
  */
 int launch_daemon(int link_fd, double lost_seconds);

@@ -1,5 +1,5 @@
 /*
- * guard.h - somebody who cleans up after a daemon that was killed
+ * guard.h - a parent process that cleans up after a daemon that was killed
  *
  * A daemon removes what it made, unless it is killed by SIGKILL. On the head's machine the head
  * then does it; on other hosts this: the daemon runs in a child, and the parent has nothing to do

@@ -254,9 +254,10 @@ static void add_awaited(const struct hang_watch *watch, int waiter, struct str *
                 last = rank;
         }
     if (!n) {
-        str_add(text, watch->world_size > watch->n_ranks
-                          ? "; no rank of this node is behind: it waits for another node's"
-                          : "; all others have reached it: what they exchange does not arrive");
+        str_add(text,
+                watch->world_size > watch->n_ranks
+                    ? "; no rank of this node is behind: it waits for a rank of another node"
+                    : "; all other ranks have reached it: their communication does not complete");
         return;
     }
     str_add(text, "; ");

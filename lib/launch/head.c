@@ -63,7 +63,7 @@ void head_set_cause(struct head *head, enum weight weight, int rank, int status,
 }
 
 /* Who kills without a word is most often the system. */
-static const char killed_hint[] = " (hint: out of memory? dmesg tells)";
+static const char killed_hint[] = " (hint: out of memory? see dmesg)";
 
 static void add_to_cause(struct cause *cause, const char *words)
 {
@@ -94,7 +94,7 @@ void head_judge(struct head *head, int rank)
         int was_passed = number == head->console->passed;
 
         snprintf(text, sizeof text, "was killed by signal %d (%s)%s", number, strsignal(number),
-                 was_passed ? ", which was passed on to it" : "");
+                 was_passed ? ", which was forwarded to it" : "");
         /* Asked to stop before it could listen: there was nothing to save yet. */
         head_set_cause(head, WEIGHT_OWN, rank,
                        was_passed && mine->first_step < 0 ? ERR_REQUEUE : status_of_signal(number),
@@ -166,7 +166,7 @@ void head_lose_node(struct head *head, int index, const char *why)
         why = death;
     }
     snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s%s", node->host, why, ranks,
-             words ? "; it said last: " : "", words ? words : "",
+             words ? "; its last message: " : "", words ? words : "",
              signal == SIGKILL ? killed_hint : "");
     if (!head->is_started)
         err_set(&head->start_err, ERR_FAILED, "%s", text);
@@ -208,7 +208,7 @@ static void add_silent_nodes(struct head *head, double now)
         if (!node->daemon && !node->is_lost &&
             silent > silence_worth_telling + head->lost_seconds / 4)
             snprintf(cause->text + length, sizeof cause->text - length,
-                     "; node %s has been silent for %.0f s", node->host, silent);
+                     "; no heartbeat from node %s for %.0f s", node->host, silent);
     }
 }
 
@@ -313,7 +313,7 @@ static void take_stop(struct head *head, int number)
         pass_on(head, number == SIGHUP ? SIGTERM : number);
         return;
     }
-    head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, "a second signal asked for the end at once");
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, "terminated immediately by a second signal");
     conclude(head);
     kill_ranks(head);
 }
@@ -428,7 +428,7 @@ static void take_time(struct head *head, double now)
         conclude(head);
     if (!head->is_started && now >= head->started_at + hello_seconds &&
         head->start_err.code == ERR_NONE)
-        err_set(&head->start_err, ERR_FAILED, "a daemon has not said hello in %.0f s",
+        err_set(&head->start_err, ERR_FAILED, "a daemon did not connect within %.0f s",
                 hello_seconds);
     head_watch_links(head, now);
     if (head->phase == RUNNING && watches_hangs(head) && head->is_started)
@@ -532,7 +532,7 @@ static void tell_consequences(const struct head *head)
     int n = count_consequences(head);
 
     if (n)
-        log_error("%d other rank%s ended in consequence", n, n == 1 ? "" : "s");
+        log_error("%d other rank%s terminated as a result", n, n == 1 ? "" : "s");
 }
 
 static void fill_result(const struct head *head, int *is_gone, struct head_result *result)

@@ -27,14 +27,14 @@ static void describe_blindness(const struct head_node *node, double now, char *t
 
     if (node->daemon)
         snprintf(text, size,
-                 "the daemon of node %s (pid %d) has been stopped by a signal for %.0f s: what its "
-                 "ranks do cannot be seen (hint: kill -CONT %d)",
+                 "the daemon of node %s (pid %d) has been stopped by a signal for %.0f s: its "
+                 "ranks cannot be monitored (hint: kill -CONT %d)",
                  node->host, (int)node->daemon, seconds, (int)node->daemon);
     else
-        snprintf(text, size,
-                 "the daemon of node %s has been silent for %.0f s: what its ranks do cannot be "
-                 "seen",
-                 node->host, seconds);
+        snprintf(
+            text, size,
+            "no heartbeat from the daemon of node %s for %.0f s: its ranks cannot be monitored",
+            node->host, seconds);
 }
 
 void head_watch_daemons(struct head *head, double now)
@@ -79,7 +79,8 @@ void head_watch_links(struct head *head, double now)
             link_send(&node->link, &(struct message){ .kind = MESSAGE_BEAT });
         if (now - node->link.heard_at < 3 * head->lost_seconds)
             continue;
-        snprintf(why, sizeof why, "its daemon said nothing for %.0f s", now - node->link.heard_at);
+        snprintf(why, sizeof why, "no heartbeat from its daemon for %.0f s",
+                 now - node->link.heard_at);
         head_lose_node(head, i, why);
     }
 }

@@ -108,7 +108,7 @@ void head_watch_gpus(struct head *head, double now)
     if (broken < 0)
         head->still_since = 0;
     else if (is_still(head, now))
-        head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU and does not end");
+        head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU and does not exit");
 }
 
 void head_find_broken_gpu(struct head *head)

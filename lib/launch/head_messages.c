@@ -43,7 +43,8 @@ static int take_hello(struct head *head, int node, const struct message *message
         return -1;
     if (message->number != MESSAGE_PROTOCOL || message->id != sizeof(struct progress_slot)) {
         err_set(&head->start_err, ERR_CONFIG,
-                "host %s has another lmtrain than this one (hint: the same version on all hosts)",
+                "host %s has a different version of lmtrain (hint: install the same version on all "
+                "hosts)",
                 mine->host);
         return 0;
     }
@@ -201,7 +202,7 @@ void head_take_messages(struct head *head, int node)
 
     while ((found = link_next(link, &message, &nonsense)) > 0) {
         if (take_message(head, node, &message)) {
-            err_set(&nonsense, ERR_PEER, "its daemon says what cannot be (message %d)",
+            err_set(&nonsense, ERR_PEER, "its daemon sent an unexpected message (kind %d)",
                     (int)message.kind);
             found = -1;
             break;

@@ -52,18 +52,20 @@ static int check_name(const char *name, const char *where, struct err *err)
 
     if (!*host || at == name)
         return err_set(err, ERR_CONFIG,
-                       "%s: '%s' names no host (hint: HOST, USER@HOST, HOST:RANKS)", where, name);
+                       "%s: '%s' has no host name (hint: HOST, USER@HOST, HOST:RANKS)", where,
+                       name);
     if (strlen(name) > NAME_MAX_BYTES)
-        return err_set(err, ERR_CONFIG, "%s: a host's name of %zu bytes, at most %d are allowed",
+        return err_set(err, ERR_CONFIG, "%s: a host name of %zu bytes, at most %d are allowed",
                        where, strlen(name), NAME_MAX_BYTES);
     if (*name == '-' || *host == '-')
         return err_set(err, ERR_CONFIG, "%s: host '%s' begins with a dash", where, name);
     for (const char *c = name; *c; c++)
         if (!isalnum((unsigned char)*c) && !strchr("._-@:%+", *c))
-            return err_set(err, ERR_CONFIG,
-                           "%s: host '%s' has '%c' in it; letters, digits and . _ - @ : %% + are "
-                           "allowed",
-                           where, name, isprint((unsigned char)*c) ? *c : '?');
+            return err_set(
+                err, ERR_CONFIG,
+                "%s: host '%s' contains '%c'; only letters, digits and . _ - @ : %% + are "
+                "allowed",
+                where, name, isprint((unsigned char)*c) ? *c : '?');
     return 0;
 }
 
@@ -112,7 +114,8 @@ static int find(const struct reading *r, const char *name)
 static int repeat(struct reading *r, int i, int n_slots, int line, struct err *err)
 {
     if (n_slots || r->hosts[i].n_slots)
-        return err_set(err, ERR_CONFIG, "%s: host %s stands twice%s (hint: once, with HOST:RANKS)",
+        return err_set(err, ERR_CONFIG,
+                       "%s: host %s is listed twice%s (hint: list it once, with HOST:RANKS)",
                        place(r, line), r->hosts[i].name,
                        r->path ? arena_printf(r->arena, ", first in line %d", r->line_of[i]) : "");
     r->n_times[i]++;
@@ -147,7 +150,7 @@ static int read_words(char *words, const char *name, const char *where, int *n_s
 
         if (to == &ignored && !str_starts_with(word, "max_slots=") &&
             !str_starts_with(word, "max-slots="))
-            return err_set(err, ERR_CONFIG, "%s: '%s' behind host %s (hint: slots=N)", where, word,
+            return err_set(err, ERR_CONFIG, "%s: '%s' after host %s (hint: slots=N)", where, word,
                            name);
         if (to == n_slots && *n_slots)
             return err_set(err, ERR_CONFIG, "%s: host %s has two numbers of ranks", where, name);
@@ -244,7 +247,7 @@ int hosts_read(struct host_list *list, const char *text, struct arena *arena, st
         status = read_list(&r, arena_strdup(arena, text), err);
     }
     if (!status && !r.n)
-        status = err_set(err, ERR_CONFIG, "%s: no hosts in it (hint: one a line)", text);
+        status = err_set(err, ERR_CONFIG, "%s: has no hosts (hint: one host per line)", text);
     if (status)
         return -1;
     count_repeats(&r);
@@ -266,8 +269,8 @@ int hosts_deal(const struct host_list *list, int n_ranks, int *n_ranks_of, struc
     }
     if (!n_open && n_slots < n_ranks)
         return err_set(err, ERR_CONFIG,
-                       "%d ranks on %d host%s with room for %lld (hint: fewer ranks, or more of "
-                       "them in HOST:RANKS)",
+                       "%d ranks, but %d host%s with room for %lld (hint: fewer ranks, or larger "
+                       "numbers in HOST:RANKS)",
                        n_ranks, list->n_hosts, list->n_hosts == 1 ? "" : "s", (long long)n_slots);
 
     /* Those with a count are filled in their order; the others share what is left. */

@@ -58,17 +58,18 @@ static int read_text(int fd, char text[HOSTS_INVITATION_MAX], struct err *err)
         if (n_ready < 0 && errno == EINTR)
             continue;
         if (n_ready <= 0)
-            return err_set(err, ERR_FAILED, "no invitation came on stdin in %.0f s",
+            return err_set(err, ERR_FAILED, "received no invitation on stdin within %.0f s",
                            invitation_seconds);
         ssize_t n = read(fd, text + n_bytes, HOSTS_INVITATION_MAX - 1 - n_bytes);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return err_set(err, ERR_FAILED, "stdin ended before a whole invitation had come");
+            return err_set(err, ERR_FAILED,
+                           "stdin ended before a complete invitation was received");
         n_bytes += (size_t)n;
         text[n_bytes] = '\0';
         if (n_bytes == HOSTS_INVITATION_MAX - 1)
-            return err_set(err, ERR_FAILED, "what comes on stdin is no invitation");
+            return err_set(err, ERR_FAILED, "data on stdin is not an invitation");
     }
     return 0;
 }
@@ -171,7 +172,7 @@ static void note_failure(struct calling *c, int i, int error)
     const struct hosts_address *address = &c->invitation->addresses[i];
 
     snprintf(c->wrong, sizeof c->wrong, "%s port %d: %s", address->ip, address->port,
-             error == EPROTO ? "that is not the head" : strerror(error));
+             error == EPROTO ? "the peer is not the head of this job" : strerror(error));
     if (c->fds[i] >= 0)
         close(c->fds[i]);
     c->fds[i] = -1;
@@ -239,7 +240,7 @@ static int call_once(struct calling *c, struct err *err)
     if (poll(polls, (nfds_t)c->n_begun + 1, 50) <= 0)
         return -1;
     if (polls[c->n_begun].revents && read(c->stdin_fd, &byte, 1) <= 0) {
-        err_set(err, ERR_PEER, "the head went away while this host tried to reach it");
+        err_set(err, ERR_PEER, "the head closed the connection while this host tried to reach it");
         return -2;
     }
     return hear(c, polls);
@@ -315,7 +316,7 @@ int hosts_answer(int stdin_fd, const char *build, double *link_seconds, struct e
     int fd = -1;
 
     if (sodium_init() < 0)
-        return err_set(err, ERR_FAILED, "libsodium does not work on this machine");
+        return err_set(err, ERR_FAILED, "libsodium cannot be initialised on this machine");
     int status = read_text(stdin_fd, text, err);
     if (!status)
         status = hosts_invitation_read(&invitation, text, build, err);
@@ -333,7 +334,7 @@ int hosts_answer(int stdin_fd, const char *build, double *link_seconds, struct e
     if (fd < 0)
         return -1;
     if (hosts_block(fd)) {
-        err_set_errno(err, ERR_FAILED, "the connection to the head broke at once");
+        err_set_errno(err, ERR_FAILED, "the connection to the head was closed immediately");
     } else if (!start_lifeline(stdin_fd, fd, err)) {
         return fd;
     }

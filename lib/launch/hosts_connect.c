@@ -95,8 +95,9 @@ static void take_guests(struct connecting *c)
         milliseconds = 0;
         if (hosts_block(fd)) {
             close(fd);
-            snprintf(c->reasons[i], sizeof *c->reasons, "host %s: the connection broke at once: %s",
-                     c->links[i].host, strerror(errno));
+            snprintf(c->reasons[i], sizeof *c->reasons,
+                     "host %s: the connection was closed immediately: %s", c->links[i].host,
+                     strerror(errno));
             set_state(c, i, STATE_FAILED);
             continue;
         }
@@ -135,7 +136,8 @@ static void give_up(struct connecting *c, double timeout_seconds)
                      timeout_seconds);
         else if (c->states[i] == STATE_WAITING)
             snprintf(c->reasons[i], sizeof *c->reasons,
-                     "host %s: not tried: others took all of %.0f s", host, timeout_seconds);
+                     "host %s: not tried: the other hosts used all of the %.0f s", host,
+                     timeout_seconds);
         else
             continue;
         set_state(c, i, STATE_FAILED);
@@ -183,7 +185,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
         reasons[i][0] = '\0';
     }
     if (sodium_init() < 0)
-        return err_set(err, ERR_FAILED, "libsodium does not work on this machine");
+        return err_set(err, ERR_FAILED, "libsodium cannot be initialised on this machine");
     c.lobby = hosts_lobby_open(err);
     if (!c.lobby)
         return -1;

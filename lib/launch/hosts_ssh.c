@@ -33,7 +33,7 @@ static int quoted_binary(struct str *out, struct err *err)
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
 
     if (n < 0)
-        return err_set_errno(err, ERR_FAILED, "cannot tell where this binary is");
+        return err_set_errno(err, ERR_FAILED, "cannot determine the path of this binary");
     path[n] = '\0';
     if (str_ends_with(path, " (deleted)"))
         return err_set(err, ERR_FAILED, "this binary was replaced or removed while it ran: %s",
@@ -204,11 +204,12 @@ static const char *hint_of(const char *words, int status)
         const char *part, *hint;
     } hints[] = {
         { "Host key verification failed",
-          " (hint: `ssh HOST` once by hand, to look at its key and accept it)" },
-        { "Permission denied (", " (hint: `ssh -o BatchMode=yes HOST true` must work without a "
-                                 "question: a key in an agent, or one without a passphrase)" },
+          " (hint: run `ssh HOST` once by hand to check and accept its key)" },
+        { "Permission denied (",
+          " (hint: `ssh -o BatchMode=yes HOST true` must work without a password prompt: use a key "
+          "in an agent, or one without a passphrase)" },
         { "error while loading shared libraries",
-          " (hint: that host lacks libraries that are installed here)" },
+          " (hint: libraries that are installed here are missing on that host)" },
     };
 
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
@@ -217,7 +218,7 @@ static const char *hint_of(const char *words, int status)
     if (status == 127 || strstr(words, "No such file") || strstr(words, "not found"))
         return " (hint: lmtrain must be installed on all hosts under the same path)";
     if (status == 126)
-        return " (hint: lmtrain must be there under the same path, and may be run)";
+        return " (hint: lmtrain must exist under the same path and be executable)";
     return "";
 }
 
@@ -232,7 +233,8 @@ void hosts_ssh_reason(const struct host_link *link, const siginfo_t *ended, cons
     words = last_line(text, HOSTS_OTHER_BUILD, line);
     if (words) {
         snprintf(reason, 512,
-                 "host %s has lmtrain %s, here is %s (hint: the same build on all hosts)",
+                 "host %s has lmtrain %s, but this host has %s (hint: install the same build on "
+                 "all hosts)",
                  link->host, words + strlen(HOSTS_OTHER_BUILD), build ? build : "another");
         return;
     }
@@ -245,8 +247,8 @@ void hosts_ssh_reason(const struct host_link *link, const siginfo_t *ended, cons
         snprintf(reason, 512, "host %s: %s%s", link->host, words,
                  exited ? hint_of(words, status) : "");
     else if (exited)
-        snprintf(reason, 512, "host %s: ssh ended with status %d and no word%s", link->host, status,
-                 hint_of("", status));
+        snprintf(reason, 512, "host %s: ssh exited with status %d and no message%s", link->host,
+                 status, hint_of("", status));
     else
         snprintf(reason, 512, "host %s: ssh was killed by signal %d (%s)", link->host, status,
                  strsignal(status));

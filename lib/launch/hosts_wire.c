@@ -141,7 +141,7 @@ static int read_lines(struct hosts_invitation *invitation, char *text, const cha
         if (n_lines++ == 0) {
             if (strcmp(line, first_line))
                 return err_set(err, str_starts_with(line, "lmtrain-inv") ? ERR_CONFIG : ERR_FAILED,
-                               "what came on stdin is no invitation of this lmtrain");
+                               "data on stdin is not an invitation of this lmtrain");
             continue;
         }
         if (read_line(invitation, line, &seen)) {
@@ -150,7 +150,7 @@ static int read_lines(struct hosts_invitation *invitation, char *text, const cha
         }
         /* Another build may say other things: that is what is then wrong. */
         if (seen & 1 && *invitation->build && strcmp(invitation->build, build) != 0)
-            return err_set(err, ERR_CONFIG, "this is lmtrain %s, the head is %s", build,
+            return err_set(err, ERR_CONFIG, "this host has lmtrain %s, but the head has %s", build,
                            invitation->build);
     }
     if (bad || seen != 63)

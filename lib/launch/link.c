@@ -151,7 +151,7 @@ int link_next(struct link *link, struct message *message, struct err *err)
     reader.end = reader.at + left;
     size_t length = message_read_number(&reader);
     if (length > LINK_FRAME_MAX)
-        return err_set(err, ERR_PEER, "a frame of %zu bytes, at most %d are taken", length,
+        return err_set(err, ERR_PEER, "a frame of %zu bytes, at most %d are allowed", length,
                        LINK_FRAME_MAX);
     if (left - 4 < length)
         return 0;

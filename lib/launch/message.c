@@ -78,7 +78,7 @@ int message_decode(const void *bytes, size_t n_bytes, struct message *message, s
     if (reader.broken || found.n_bytes != (size_t)(reader.end - reader.at))
         return err_set(err, ERR_PEER, "a message of %zu bytes is broken", n_bytes);
     if (kind < 1 || kind >= MESSAGE_KINDS)
-        return err_set(err, ERR_PEER, "a message has kind %u, which is none", kind);
+        return err_set(err, ERR_PEER, "a message has the unknown kind %u", kind);
     found.kind = (enum message_kind)kind;
     found.data = reader.at;
     *message = found;

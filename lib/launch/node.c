@@ -83,7 +83,7 @@ static int check_files(int n_ranks, struct err *err)
     if (n_allowed >= n_needed)
         return 0;
     return err_set(err, ERR_FAILED,
-                   "a process may have %d open files here, %d ranks on a machine need %d (hint: "
+                   "the limit of open files is %d, but %d ranks on a machine need %d (hint: "
                    "ulimit -n %d)",
                    n_allowed, n_ranks, n_needed, n_needed);
 }
@@ -100,8 +100,8 @@ int node_open(struct node *node, const struct job_sheet *sheet, struct err *err)
         node->ranks[i].fds[0] = node->ranks[i].fds[1] = -1;
     if (chdir(sheet->cwd))
         return err_set_errno(err, ERR_CONFIG,
-                             "cannot enter %s (hint: all hosts need the job's folder, under the "
-                             "same path)",
+                             "cannot change to folder %s (hint: the job's folder must exist on all "
+                             "hosts under the same path)",
                              sheet->cwd);
     node->environment = make_environment(sheet);
     if (check_files(node->n_ranks, err) || make_folder(node, err))

@@ -31,7 +31,7 @@ static int get_number(const char *key, int wildcard, int *number, struct err *er
         proc.rank = PMIX_RANK_WILDCARD;
     pmix_status_t status = PMIx_Get(&proc, key, NULL, 0, &value);
     if (status != PMIX_SUCCESS || !value)
-        return err_set(err, ERR_FAILED, "PMIx does not tell %s: %s", key,
+        return err_set(err, ERR_FAILED, "PMIx does not provide %s: %s", key,
                        PMIx_Error_string(status));
     if (value->type == PMIX_UINT16)
         *number = value->data.uint16;
@@ -41,7 +41,7 @@ static int get_number(const char *key, int wildcard, int *number, struct err *er
         status = PMIX_ERR_TYPE_MISMATCH;
     PMIX_VALUE_RELEASE(value);
     if (status != PMIX_SUCCESS)
-        return err_set(err, ERR_FAILED, "PMIx tells %s as a wrong type", key);
+        return err_set(err, ERR_FAILED, "PMIx provides %s with a wrong type", key);
     return 0;
 }
 
@@ -58,7 +58,7 @@ int launch_client_join(struct launch_rank *rank, struct err *err)
         get_number(PMIX_LOCAL_SIZE, 1, &found.local_size, err))
         return -1;
     if (self.rank >= (pmix_rank_t)found.world_size || found.local_rank >= found.local_size)
-        return err_set(err, ERR_FAILED, "PMIx says rank %u of %d, %d of %d on this node",
+        return err_set(err, ERR_FAILED, "PMIx reports rank %u of %d, %d of %d on this node",
                        (unsigned)self.rank, found.world_size, found.local_rank, found.local_size);
     *rank = found;
     return 0;
@@ -116,12 +116,14 @@ int launch_client_local_peers(int *ranks, int local_size, struct err *err)
     proc.rank = PMIX_RANK_WILDCARD;
     pmix_status_t status = PMIx_Get(&proc, PMIX_LOCAL_PEERS, NULL, 0, &value);
     if (status != PMIX_SUCCESS || !value)
-        return err_set(err, ERR_FAILED, "PMIx does not tell this node's ranks: %s",
+        return err_set(err, ERR_FAILED, "PMIx does not provide the ranks of this node: %s",
                        PMIx_Error_string(status));
     int failed = value->type != PMIX_STRING || !value->data.string ||
                  parse_ranks(value->data.string, ranks, local_size);
     PMIX_VALUE_RELEASE(value);
-    return failed ? err_set(err, ERR_FAILED, "PMIx tells no %d ranks of this node", local_size) : 0;
+    return failed
+               ? err_set(err, ERR_FAILED, "PMIx does not provide %d ranks of this node", local_size)
+               : 0;
 }
 
 int launch_client_fence(double timeout_seconds, struct err *err)
@@ -158,7 +160,7 @@ int launch_client_get(const char *key, int rank, void *value, size_t *n_bytes,
     if (status != PMIX_SUCCESS || !found)
         return err_set(err, ERR_PEER, "rank %d's %s: %s", rank, key, PMIx_Error_string(status));
     if (found->type != PMIX_BYTE_OBJECT) {
-        result = err_set(err, ERR_PEER, "rank %d's %s is no bytes", rank, key);
+        result = err_set(err, ERR_PEER, "rank %d's %s is not a byte object", rank, key);
     } else if (found->data.bo.size > *n_bytes) {
         result = err_set(err, ERR_PEER, "rank %d's %s has %zu bytes, at most %zu are expected",
                          rank, key, found->data.bo.size, *n_bytes);

@@ -167,9 +167,9 @@ static void count(struct pmix_gate *gate, enum gate_count what, const char *last
 {
     static const char *const reasons[GATE_COUNTS] = {
         [GATE_OTHER_USER] = "not owned by this user",
-        [GATE_WRONG] = "without the job's secret name",
-        [GATE_LATE] = "without a whole first message in time",
-        [GATE_CROWDED] = "that waited longest of too many without a first message",
+        [GATE_WRONG] = "without the job's secret namespace",
+        [GATE_LATE] = "without a complete first message in time",
+        [GATE_CROWDED] = "the longest waiting of too many without a first message",
     };
     uint64_t n = atomic_fetch_add(&gate->counts[what], 1) + 1, power = 1;
 
@@ -202,7 +202,7 @@ static const char *name_client(const struct connection *connection, char *text, 
         port =
             ntohs(address.ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)&address)->sin6_port
                                                 : ((const struct sockaddr_in *)&address)->sin_port);
-    snprintf(text, size, "from port %u, %zu bytes came", port, connection->in.end);
+    snprintf(text, size, "from port %u, %zu bytes received", port, connection->in.end);
     return text;
 }
 
@@ -266,9 +266,9 @@ static int is_our_user(struct pmix_gate *gate, int fd)
 
     if (owner == PEER_UNKNOWN) {
         if (!gate->has_warned)
-            report(gate, "this system does not say which user connects to the PMIx port "
-                         "(neither NETLINK_SOCK_DIAG nor /proc/self/net/tcp works): the job's "
-                         "secret name alone protects it");
+            report(gate, "this system does not report which user connects to the PMIx port "
+                         "(neither NETLINK_SOCK_DIAG nor /proc/self/net/tcp works): only the job's "
+                         "secret namespace protects it");
         gate->has_warned = 1;
         return 1;
     }
@@ -349,7 +349,7 @@ static void judge(struct pmix_gate *gate, struct connection *connection)
         return;
     int backend = connect_backend(gate);
     if (backend < 0) {
-        report(gate, "cannot pass a rank on to the PMIx server: %s", strerror(errno));
+        report(gate, "cannot forward a rank's connection to the PMIx server: %s", strerror(errno));
         finish(gate, connection);
         return;
     }

@@ -209,9 +209,9 @@ int pmix_listener_replace(const struct tcp_listeners *before, const char *folder
     int pmix_fd = find_new(before), status = -1;
 
     if (pmix_fd < 0)
-        return err_set(err, ERR_FAILED,
-                       "the PMIx server listens on no TCP port, or on several (hint: lmtrain is "
-                       "made for PMIx 4.2)");
+        return err_set(
+            err, ERR_FAILED,
+            "the PMIx server listens on no TCP port, or on several (hint: lmtrain needs PMIx 4.2)");
     int unix_fd = listen_in(folder, &address);
     if (unix_fd < 0)
         return err_set_errno(err, ERR_FAILED, "cannot make a socket in %s", folder);
@@ -222,8 +222,8 @@ int pmix_listener_replace(const struct tcp_listeners *before, const char *folder
     if (status) {
         fd_close(&copy);
         return err_set(err, ERR_FAILED,
-                       "the PMIx server does not accept connections on the socket it was given "
-                       "(hint: lmtrain is made for PMIx 4.2)");
+                       "the PMIx server does not accept connections on the given socket (hint: "
+                       "lmtrain needs PMIx 4.2)");
     }
     snprintf(path, size, "%s", address.sun_path);
     *tcp = copy;

@@ -72,8 +72,8 @@ struct progress_meeting {
 struct progress_slot *progress_join(int local_rank);
 
 /*
- * Whether the daemon is ending this rank because the attempt is over, rather than passing on a request
- * to stop. False without a slot. May be called in a signal handler.
+ * Whether the daemon is ending this rank because the attempt is over, rather than passing on a
+ * request to stop. False without a slot. May be called in a signal handler.
  */
 int progress_is_over(void);
 
@@ -94,8 +94,8 @@ static inline void progress_store(struct progress_slot *slot, const char *text, 
 }
 
 /*
- * "Now I do text", waiting for others if waits is set, for whom is not known. slot NULL: nobody
- * asks, here and below.
+ * Publish `text` as the current activity, and whether it waits for other ranks (for which ones is
+ * unknown). slot NULL: no-op, here and below.
  */
 static inline void progress_publish(struct progress_slot *slot, const char *text, int waits)
 {

@@ -161,7 +161,7 @@ const char *rank_gpu_describe(const struct progress_slot *slot, char *buffer, si
         add_state(gpu, buffer, size);
     add_xid(slot, buffer, size);
     if (age >= SILENT_SECONDS)
-        add_number(buffer, size, "; the driver has not answered for ", age, " s");
+        add_number(buffer, size, "; the driver has not responded for ", age, " s");
     return buffer;
 }
 

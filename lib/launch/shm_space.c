@@ -46,7 +46,7 @@ static int judge(const char *folder, int n_ranks, uint64_t segment_bytes, uint64
     str_bytes(all, sizeof all, total_bytes);
     if (need <= total_bytes)
         return err_set(err, ERR_DEVICE,
-                       "%s has %s of %s free, %d ranks take %s there (hint: see what is in it; in "
+                       "%s has %s of %s free, %d ranks take %s there (hint: check its contents; in "
                        "a container: --shm-size=1g; without shared memory: LMTRAIN_COMM=tcp)",
                        folder, there, all, n_ranks, wanted);
     return err_set(err, ERR_DEVICE,

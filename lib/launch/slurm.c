@@ -87,18 +87,19 @@ static int check_srun(int *major, struct err *err)
 
     if (command_capture(version, answer_seconds, &said) != 0)
         result = err_set(err, ERR_FAILED,
-                         "in a Slurm allocation srun starts the ranks, and `srun --version` does "
-                         "not work here (hint: in a container without Slurm, start it by srun "
-                         "--mpi=pmix outside; unset SLURM_JOB_ID to run on this machine alone)");
+                         "in a Slurm allocation srun starts the ranks, but `srun --version` does "
+                         "not work here (hint: for a container without Slurm, run srun --mpi=pmix "
+                         "outside of it; unset SLURM_JOB_ID to run on this machine alone)");
     else
         *major = slurm_major(str_text(&said));
     str_clear(&said);
     if (!result && command_capture(plugins, answer_seconds, &said) == 0 &&
         !where_lists_pmix(str_text(&said)))
-        result = err_set(err, ERR_CONFIG,
-                         "this cluster's Slurm lacks the PMIx plugin, by which ranks find each "
-                         "other: srun --mpi=list names no pmix (hint: --hosts with the "
-                         "allocation's nodes, Open MPI's mpirun, or ask for the plugin)");
+        result = err_set(
+            err, ERR_CONFIG,
+            "this cluster's Slurm lacks the PMIx plugin, which ranks need to find each other: srun "
+            "--mpi=list does not list pmix (hint: --hosts with the "
+            "allocation's nodes, Open MPI's mpirun, or ask the administrator for the plugin)");
     str_release(&said);
     return result;
 }
@@ -420,7 +421,7 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
         return -1;
     int status = follow(&job->run);
     if (job->run.asked_to_stop && slurm_was_too_early(status, &job->run.story)) {
-        log_error("stopped by a signal before the ranks had begun");
+        log_error("stopped by a signal before the ranks were started");
         return ERR_REQUEUE;
     }
     return slurm_status(status, &job->run.story);
@@ -463,7 +464,7 @@ static int go_on(struct slurm_job *job, struct slurm_allocation *left, struct er
         return err_set(err, ERR_PEER, "no node of the allocation is left");
     if (!options->again) {
         if (n_possible < options->n_ranks)
-            return err_set(err, ERR_PEER, "%lld of %d ranks would have a node",
+            return err_set(err, ERR_PEER, "only %lld of %d ranks would have a node",
                            (long long)n_possible, options->n_ranks);
         return 0;
     }
@@ -500,10 +501,10 @@ static int run_to_the_end(struct slurm_job *job, struct err *err)
 
         n_restarts++;
         if (go_on(job, &left, &reason)) {
-            log_error("not started again: %s", reason.text);
+            log_error("not restarted: %s", reason.text);
             return status;
         }
-        log_warn("starting again, %d of %d: %d rank%s", n_restarts, job->options->n_restarts,
+        log_warn("restarting (%d of %d) with %d rank%s", n_restarts, job->options->n_restarts,
                  job->n_ranks, str_s(job->n_ranks));
         status = run_unless_stopped(job, &left, n_restarts, err);
     }

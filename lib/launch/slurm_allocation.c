@@ -115,12 +115,12 @@ int slurm_allocation_read(struct slurm_allocation *allocation, const struct wher
     if (!found.n_nodes || found.n_nodes > N_NODES_MAX || !cpus)
         return err_set(err, ERR_FAILED,
                        "this looks like a Slurm allocation, but SLURM_JOB_NUM_NODES and "
-                       "SLURM_JOB_CPUS_PER_NODE do not say of which nodes (hint: unset "
+                       "SLURM_JOB_CPUS_PER_NODE are not set or invalid (hint: unset "
                        "SLURM_JOB_ID to run on this machine alone)");
     found.n_cpus = arena_array(arena, int, found.n_nodes);
     if (expand_counts(cpus, found.n_cpus, found.n_nodes) != found.n_nodes)
         return err_set(err, ERR_FAILED,
-                       "SLURM_JOB_CPUS_PER_NODE is %s, which is not for SLURM_JOB_NUM_NODES %d",
+                       "SLURM_JOB_CPUS_PER_NODE is %s, which does not match SLURM_JOB_NUM_NODES %d",
                        cpus, found.n_nodes);
     found.n_tasks = get_count(view, "SLURM_NTASKS");
     found.n_tasks_per_node = get_count(view, "SLURM_NTASKS_PER_NODE");
@@ -175,17 +175,18 @@ int slurm_fit(struct slurm_step *step, const struct slurm_allocation *allocation
 
     if (allocation->n_tasks && n_ranks > allocation->n_tasks)
         return err_set(err, ERR_CONFIG,
-                       "%d ranks are wanted, this Slurm allocation is for %d task%s (hint: "
+                       "%d ranks are requested, but this Slurm allocation has %d task%s (hint: "
                        "--ntasks=%d for sbatch or salloc, or ranks: auto in the job)",
                        n_ranks, allocation->n_tasks, allocation->n_tasks == 1 ? "" : "s", n_ranks);
     if (n_ranks > room)
-        return err_set(err, ERR_CONFIG,
-                       "%d ranks are wanted, this Slurm allocation has room for %d: %d node%s with "
-                       "%d CPU%s or more each, %d for a rank (hint: --ntasks=%d for sbatch or "
-                       "salloc)",
-                       n_ranks, room, allocation->n_nodes, allocation->n_nodes == 1 ? "" : "s",
-                       fewest_cpus(allocation), fewest_cpus(allocation) == 1 ? "" : "s",
-                       max_int(1, allocation->n_cpus_per_task), n_ranks);
+        return err_set(
+            err, ERR_CONFIG,
+            "%d ranks are requested, but this Slurm allocation has room for %d: %d node%s with %d "
+            "CPU%s or more each, %d per rank (hint: --ntasks=%d for sbatch or "
+            "salloc)",
+            n_ranks, room, allocation->n_nodes, allocation->n_nodes == 1 ? "" : "s",
+            fewest_cpus(allocation), fewest_cpus(allocation) == 1 ? "" : "s",
+            max_int(1, allocation->n_cpus_per_task), n_ranks);
 
     struct slurm_step fitted = { .n_ranks = n_ranks, .n_nodes = n_nodes };
     int per_node = (n_ranks + n_nodes - 1) / n_nodes;

@@ -119,7 +119,8 @@ static int choose_ranks(struct supervisor *supervisor, struct err *err)
     if (options->again)
         n = options->again(options->context, n_possible, &supervisor->argv, err);
     else if (n_possible < n)
-        return err_set(err, ERR_PEER, "%d ranks need more than the %d that the hosts left can have",
+        return err_set(err, ERR_PEER,
+                       "%d ranks are more than the %d for which the remaining hosts have room",
                        options->n_ranks, n_possible);
     if (n <= 0)
         return -1;
@@ -145,12 +146,14 @@ static int shall_restart(struct supervisor *supervisor, const struct head_result
     if (!result->may_restart || options->n_restarts <= 0 || supervisor->console.asked_to_stop)
         return 0;
     if (supervisor->n_restarted >= options->n_restarts) {
-        log_error("no restart: %d of %d are used up", supervisor->n_restarted, options->n_restarts);
+        log_error("no restart: all %d of %d restarts are used", supervisor->n_restarted,
+                  options->n_restarts);
         return 0;
     }
     if (supervisor->n_futile >= N_FUTILE_MAX) {
-        log_error("no restart: %d times in a row the job died within %.0f s without a step",
-                  supervisor->n_futile, futile_seconds);
+        log_error(
+            "no restart: %d times in a row the job failed within %.0f s without completing a step",
+            supervisor->n_futile, futile_seconds);
         return 0;
     }
     if (choose_ranks(supervisor, &err)) {
@@ -189,7 +192,7 @@ static int run_on_what_is_left(struct supervisor *supervisor, struct head_result
         if (!supervisor->attempt || count_gone(supervisor) == n_gone ||
             supervisor->console.asked_to_stop)
             return -1;
-        log_warn("%s: going on without", err->text);
+        log_warn("%s: continuing without it", err->text);
         if (choose_ranks(supervisor, err))
             return -1;
     }

@@ -182,7 +182,7 @@ int watch_page_open(const char *path, struct watch_page **page, int *lock_fd, st
         if (status != 1)
             return status;
     }
-    return err_set(err, ERR_FAILED, "%s comes and goes", path);
+    return err_set(err, ERR_FAILED, "%s is created and removed repeatedly", path);
 }
 
 void watch_page_close(struct watch_page *page)

@@ -110,7 +110,7 @@ static struct progress_slot *find_slot(int *lock_fd, struct err *err)
             break;
         usleep(10000);
     }
-    err_set(err, ERR_FAILED, "%s has no room for this rank", self.path);
+    err_set(err, ERR_FAILED, "%s has no slot for this rank", self.path);
     return NULL;
 }
 
@@ -172,7 +172,7 @@ int watcher_start(const struct watcher_options *options, struct err *err)
             return err_set(err, ERR_FAILED, "out of host memory");
     }
     if (start_watching(options, &why))
-        log_warn("nobody watches this rank for hangs: %s", why.text);
+        log_warn("this rank is not monitored for hangs: %s", why.text);
     make_folder(); /* after the fork: its lock is the rank's */
     return 0;
 }

@@ -253,7 +253,7 @@ static void hear_others(struct watcher *w, double now, double wait_seconds)
         return;
     setpgid(0, 0);
     open_log(w);
-    log_error("%s: ending the ranks of %s", text, w->host);
+    log_error("%s: terminating the ranks of %s", text, w->host);
     w->n_told++;
     begin_ending(w, now);
 }
@@ -288,12 +288,12 @@ static void tell_surrender(struct watcher *w, int i)
 
     if (w->phase != WATCHING || w->end_at > 0)
         return;
-    tell_others(w, "rank %d on %s gave up", w->ranks[i].world_rank, w->host);
+    tell_others(w, "rank %d on %s failed", w->ranks[i].world_rank, w->host);
     rank_gpu_look_at_death(&w->page->places[i].slot, &w->gpus);
     if (!*rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu))
         return;
     open_log(w);
-    log_error("rank %d on %s gave up: %s", w->ranks[i].world_rank, w->host, gpu);
+    log_error("rank %d on %s failed: %s", w->ranks[i].world_rank, w->host, gpu);
 }
 
 /* See who has ended, and how. Returns how many still run and have not left. */
@@ -368,7 +368,7 @@ static void watch_hangs(struct watcher *w, double now)
         limit *= elsewhere_factor;
     if (still >= limit) {
         open_log(w);
-        log_error("rank %d on %s made no progress for %.0f s: ending the ranks of %s",
+        log_error("rank %d on %s made no progress for %.0f s: terminating the ranks of %s",
                   w->ranks[culprit].world_rank, w->host, still, w->host);
         tell_others(w, "rank %d on %s made no progress for %.0f s", w->ranks[culprit].world_rank,
                     w->host, still);
@@ -400,7 +400,7 @@ static void end_without_gpu(struct watcher *w, int i, double now)
         return;
     }
     open_log(w);
-    log_error("rank %d on %s lost its GPU and does not end: %s: ending the ranks of %s",
+    log_error("rank %d on %s lost its GPU and does not exit: %s: terminating the ranks of %s",
               w->ranks[i].world_rank, w->host, rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu),
               w->host);
     tell_others(w, "rank %d on %s lost its GPU", w->ranks[i].world_rank, w->host);
@@ -469,8 +469,8 @@ static void look_for_launcher(struct watcher *w, double now)
         if (w->ranks[i].running && atomic_load(&w->ranks[i].slot->end) == PROGRESS_RUNS) {
             tell_others(w, "the launcher on %s is gone", w->host);
             open_log(w);
-            log_error("the launcher of the ranks on %s (pid %d) is gone%s: ending them", w->host,
-                      (int)w->start->launcher, w->terminated ? " after SIGTERM" : "");
+            log_error("the launcher of the ranks on %s (pid %d) is gone%s: terminating them",
+                      w->host, (int)w->start->launcher, w->terminated ? " after SIGTERM" : "");
             w->n_told++;
             break;
         }
@@ -634,7 +634,7 @@ void watcher_run(const struct watcher_start *start)
     w->hang.n_ranks = 0;
     loop(w);
     if (w->n_told && w->n_more)
-        log_error("%d other rank%s of %s ended in consequence", w->n_more,
+        log_error("%d other rank%s of %s terminated as a result", w->n_more,
                   w->n_more == 1 ? "" : "s", w->host);
     if (w->news)
         break_news_flush(w->news, news_seconds);

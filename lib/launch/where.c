@@ -130,11 +130,12 @@ int where_refuse(const struct where_view *view, enum where_verdict verdict, cons
     if (verdict == VERDICT_PMI) {
         const char *name = foreign_size(view);
 
-        return err_set(err, ERR_CONFIG,
-                       "%s is %s, but this launcher does not speak PMIx, by which ranks find each "
-                       "other (hint: Open MPI's mpirun, srun --mpi=pmix, or lmtrain by itself "
-                       "with --ranks or --hosts)",
-                       name, where_get(view, name));
+        return err_set(
+            err, ERR_CONFIG,
+            "%s is %s, but this launcher does not support PMIx, which ranks need to find each "
+            "other (hint: Open MPI's mpirun, srun --mpi=pmix, or lmtrain by itself "
+            "with --ranks or --hosts)",
+            name, where_get(view, name));
     }
 
     long long n_tasks = get_n_tasks(view);
@@ -142,17 +143,16 @@ int where_refuse(const struct where_view *view, enum where_verdict verdict, cons
     if (mpi_list && !where_lists_pmix(mpi_list))
         return err_set(
             err, ERR_CONFIG,
-            "this is one of %lld tasks of a Slurm step without PMIx, by which ranks find "
-            "each other, and this cluster's Slurm lacks the plugin: srun --mpi=list "
-            "names no pmix (hint: start lmtrain once, by srun -n 1, with --hosts, or by "
-            "Open MPI's mpirun; or ask for Slurm's pmix plugin)",
+            "this is one of %lld tasks of a Slurm step without PMIx, which ranks need to find each "
+            "other, and this cluster's Slurm lacks the plugin: srun --mpi=list does not list pmix "
+            "(hint: start lmtrain once, by srun -n 1, with --hosts, or by Open MPI's mpirun; or "
+            "ask the administrator for Slurm's pmix plugin)",
             n_tasks);
-    return err_set(
-        err, ERR_CONFIG,
-        "this is one of %lld tasks of a Slurm step without PMIx, by which ranks find "
-        "each other (hint: srun --mpi=pmix lmtrain ..., or just lmtrain ... in the batch "
-        "script, which becomes that)",
-        n_tasks);
+    return err_set(err, ERR_CONFIG,
+                   "this is one of %lld tasks of a Slurm step without PMIx, which ranks need to "
+                   "find each other (hint: srun --mpi=pmix lmtrain ..., or only lmtrain ... in the "
+                   "batch script, which runs srun itself)",
+                   n_tasks);
 }
 
 /* ---- the world ---- */

@@ -101,7 +101,7 @@ static void test_lines(void **state)
     assert_int_equal(strspn(heard, "x"), strlen(heard));
 }
 
-/* Nothing is written through a link or into a pipe, and where there is no folder nobody hears. */
+/* Nothing is written through a link or into a pipe, and where there is not a folder nobody hears. */
 static void test_no_file(void **state)
 {
     char path[128], other[128], *data;

@@ -170,7 +170,7 @@ static void a_rank_that_hangs_on_a_lost_gpu_is_ended(void **state)
     (void)state;
     run(&(struct job_plan){ .scenario = "stuck", .n_ranks = 2 }, &result, ERR_DEVICE);
     run_job_check_says(&result, "warn: rank 1 on ");
-    run_job_check_says(&result, "lost its GPU and does not end (last seen: in attention layers.9");
+    run_job_check_says(&result, "lost its GPU and does not exit (last seen: in attention layers.9");
     run_job_check_clean(&result);
 }
 
@@ -205,8 +205,8 @@ static void an_uncontained_ecc_error_is_not(void **state)
 
     (void)state;
     run(&(struct job_plan){ "ecc", 2, .n_restarts = 1 }, &result, ERR_DEVICE);
-    run_job_check_says(&result, "Xid 48, a double-bit ECC error in the GPU's memory (hint: no Xid "
-                                "94 says that it was contained: drain the node");
+    run_job_check_says(&result, "Xid 48, a double-bit ECC error in the GPU's memory (hint: there "
+                                "is no Xid 94 for a contained error: drain the node");
     assert_null(strstr(result.err, "restarting"));
     run_job_check_clean(&result);
 }

@@ -134,7 +134,7 @@ static void test_who_is_behind(void **state)
     str_clear(&text);
     stand(1, 150, "rmsnorm layers.10", 0, 0, 0, 0);
     hang_watch_report(&f.watch, 133, &text);
-    assert_non_null(strstr(text.data, "all others have reached it"));
+    assert_non_null(strstr(text.data, "all other ranks have reached it"));
     str_release(&text);
 }
 

@@ -281,7 +281,7 @@ static void test_daemon_killed(void **state)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
     run_job_check_says(&result,
                        " is lost (its daemon was killed by signal 9, Killed), with ranks 0 to 2");
-    run_job_check_says(&result, "3 other ranks ended in consequence");
+    run_job_check_says(&result, "3 other ranks terminated as a result");
     run_job_check_clean(&result);
 }
 
@@ -298,8 +298,9 @@ static void test_daemon_stopped(void **state)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
     run_job_check_says(&result, "lmtrain: warn: the daemon of node ");
     run_job_check_says(&result, "lmtrain: error: the daemon of node ");
-    run_job_check_says(&result, "has been stopped by a signal for 2 s: what its ranks do cannot be "
-                                "seen (hint: kill -CONT ");
+    run_job_check_says(
+        &result,
+        "has been stopped by a signal for 2 s: its ranks cannot be monitored (hint: kill -CONT ");
     assert_null(strstr(result.err, "made no progress"));
     assert_null(strstr(result.err, "no progress for"));
     run_job_check_clean(&result);
@@ -311,7 +312,7 @@ static void test_daemon_stopped(void **state)
     unsetenv("LMTRAIN_LINK_SECONDS");
     if (result.status != ERR_PEER)
         fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    run_job_check_says(&result, "lmtrain: error: the daemon of node beta has been silent for ");
+    run_job_check_says(&result, "lmtrain: error: no heartbeat from the daemon of node beta for ");
     assert_null(strstr(result.err, "made no progress"));
     free(result.out);
     free(result.err);

@@ -312,11 +312,12 @@ static void test_refusals(void **state)
 {
     static const char *const says[] = {
         "host refuse: ssh: connect to host refuse port 22: Connection refused",
-        "host key: Host key verification failed. (hint: `ssh HOST` once by hand",
+        "host key: Host key verification failed. (hint: run `ssh HOST` once by hand",
         "not found (hint: lmtrain must be installed on all hosts under the same path)",
-        "host silent: ssh ended with status 3 and no word",
+        "host silent: ssh exited with status 3 and no message",
         "host killed: ssh was killed by signal 9 (Killed)",
-        "host build has lmtrain 1 x, here is 1 x (hint: the same build on all hosts)",
+        "host build has lmtrain 1 x, but this host has 1 x (hint: install the same build on all "
+        "hosts)",
     };
     struct attempt attempt;
 
@@ -473,7 +474,7 @@ static void test_false_heads(void **state)
         assert_int_equal(answer_text(text, 1, &err), -1);
         assert_int_equal(err.code, ERR_PEER);
         assert_says(err.text, "cannot reach the head at any of its 1 addresses");
-        assert_says(err.text, says ? "that is not the head" : "timed out");
+        assert_says(err.text, says ? "the peer is not the head of this job" : "timed out");
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
     }
@@ -492,7 +493,7 @@ static void test_head_gone(void **state)
     hosts_invitation_write(&invitation, text);
     assert_int_equal(answer_text(text, 0, &err), -1);
     assert_int_equal(err.code, ERR_PEER);
-    assert_says(err.text, "the head went away");
+    assert_says(err.text, "the head closed the connection");
 }
 
 static void test_bad_invitations(void **state)
@@ -500,13 +501,13 @@ static void test_bad_invitations(void **state)
     static const struct {
         const char *text, *part;
     } bad[] = {
-        { "", "stdin ended before a whole invitation" },
-        { "hello\n", "stdin ended before a whole invitation" },
-        { "hello\nend\n", "no invitation of this lmtrain" },
-        { "lmtrain-invitation 2\nnew thing\nend\n", "no invitation of this lmtrain" },
+        { "", "stdin ended before a complete invitation" },
+        { "hello\n", "stdin ended before a complete invitation" },
+        { "hello\nend\n", "not an invitation of this lmtrain" },
+        { "lmtrain-invitation 2\nnew thing\nend\n", "not an invitation of this lmtrain" },
         { "lmtrain-invitation 1\nend\n", "is damaged" },
-        { "lmtrain-invitation 1\nbuild 0 x\nend\n", "the head is 0 x" },
-        { "lmtrain-invitation 1\nnew thing\nbuild 0 x\nend\n", "the head is 0 x" },
+        { "lmtrain-invitation 1\nbuild 0 x\nend\n", "the head has 0 x" },
+        { "lmtrain-invitation 1\nnew thing\nbuild 0 x\nend\n", "the head has 0 x" },
     };
     char text[2 * HOSTS_INVITATION_MAX];
     struct err err;
@@ -519,7 +520,7 @@ static void test_bad_invitations(void **state)
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     assert_int_equal(answer_text(text, 0, &err), -1);
-    assert_says(err.text, "what comes on stdin is no invitation");
+    assert_says(err.text, "data on stdin is not an invitation");
 }
 
 /* Each line of a good one, damaged. */

@@ -104,9 +104,9 @@ static void test_mistakes_in_lists(void **state)
     static const struct {
         const char *text, *part;
     } mistakes[] = {
-        { "", "--hosts: '' names no host" },
-        { "a,,b", "--hosts: '' names no host" },
-        { "a,", "--hosts: '' names no host" },
+        { "", "--hosts: '' has no host name" },
+        { "a,,b", "--hosts: '' has no host name" },
+        { "a,", "--hosts: '' has no host name" },
         { "a:", "--hosts: host a: '' ranks, not a number in 1..1000000" },
         { "a:0", "host a: '0' ranks" },
         { "a:-1", "host a: '-1' ranks" },
@@ -114,19 +114,19 @@ static void test_mistakes_in_lists(void **state)
         { "a:99999999999999999999", "not a number in 1..1000000" },
         { "-oProxyCommand=x", "'-oProxyCommand=x' begins with a dash" },
         { "me@-x", "'me@-x' begins with a dash" },
-        { "@a", "'@a' names no host" },
-        { "me@", "'me@' names no host" },
-        { "a b", "host 'a b' has ' ' in it" },
-        { "$(reboot)", "has '$' in it" },
-        { "a;b", "has ';' in it" },
-        { "a\n", "has '?' in it" },
+        { "@a", "'@a' has no host name" },
+        { "me@", "'me@' has no host name" },
+        { "a b", "host 'a b' contains ' '" },
+        { "$(reboot)", "contains '$'" },
+        { "a;b", "contains ';'" },
+        { "a\n", "contains '?'" },
         { "fd00::1", "'fd00::1' has several colons (hint: an IPv6 address goes into brackets" },
         { "[fd00::1", "(hint: [ADDRESS]:RANKS)" },
         { "fd00::1]", "(hint: [ADDRESS]:RANKS)" },
         { "[fd00::1]4", "(hint: [ADDRESS]:RANKS)" },
         { "x[fd00::1]", "(hint: [ADDRESS]:RANKS)" },
-        { "a:2,a", "--hosts: host a stands twice (hint: once, with HOST:RANKS)" },
-        { "a,a:2", "host a stands twice" },
+        { "a:2,a", "--hosts: host a is listed twice (hint: list it once, with HOST:RANKS)" },
+        { "a,a:2", "host a is listed twice" },
         { "/nowhere/hosts", "/nowhere/hosts" },
     };
 
@@ -140,15 +140,15 @@ static void test_mistakes_in_files(void **state)
     static const struct {
         const char *text, *part;
     } mistakes[] = {
-        { "", ": no hosts in it" },
-        { "# a\n\n", ": no hosts in it" },
+        { "", ": has no hosts" },
+        { "# a\n\n", ": has no hosts" },
         { "a\nb:0\n", ":2: host b: '0' ranks" },
         { "a\n\nb slots=x\n", ":3: host b: 'x' ranks" },
-        { "a gpus=4\n", ":1: 'gpus=4' behind host a (hint: slots=N)" },
-        { "a b\n", ":1: 'b' behind host a" },
+        { "a gpus=4\n", ":1: 'gpus=4' after host a (hint: slots=N)" },
+        { "a b\n", ":1: 'b' after host a" },
         { "a:2 slots=2\n", ":1: host a has two numbers of ranks" },
-        { "a\nb\nb slots=2\n", ":3: host b stands twice, first in line 2" },
-        { "a,b\n", ":1: host 'a,b' has ',' in it" },
+        { "a\nb\nb slots=2\n", ":3: host b is listed twice, first in line 2" },
+        { "a,b\n", ":1: host 'a,b' contains ','" },
         { "a\n-x\n", ":2: host '-x' begins with a dash" },
     };
     struct err err;
@@ -176,7 +176,7 @@ static void test_too_many(void **state)
     str_clear(&text);
     for (int i = 0; i < 400; i++)
         str_add_char(&text, 'x');
-    assert_says(read_as_text(str_text(&text)), "a host's name of 400 bytes");
+    assert_says(read_as_text(str_text(&text)), "a host name of 400 bytes");
     str_release(&text);
 }
 
@@ -218,8 +218,8 @@ static void test_dealing(void **state)
     /* Those without a number share what the others leave. */
     assert_string_equal(deal("a,b:3,c", 8), "3 3 2");
     assert_string_equal(deal("a,b:3", 2), "0 2");
-    assert_says(deal("a:2,b:1", 4), "4 ranks on 2 hosts with room for 3 (hint: fewer ranks");
-    assert_says(deal("a:2", 3), "3 ranks on 1 host with room for 2");
+    assert_says(deal("a:2,b:1", 4), "4 ranks, but 2 hosts with room for 3 (hint: fewer ranks");
+    assert_says(deal("a:2", 3), "3 ranks, but 1 host with room for 2");
 }
 
 int main(void)

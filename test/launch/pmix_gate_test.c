@@ -402,7 +402,7 @@ static void test_deadline(void **state)
     assert_true(pmix_first_is_refused(dripping));
     close(silent);
     close(dripping);
-    assert_true(was_reported(&rig, "without a whole first message in time (from port "));
+    assert_true(was_reported(&rig, "without a complete first message in time (from port "));
     assert_backend_untouched(&rig);
     exchange(&rig);
     rig_close(&rig);

@@ -418,7 +418,7 @@ static void check_failure(const char *scenario, int status, const char *words)
     run_job_check_says(&result, "rank 1 on ");
     run_job_check_says(&result, words);
     run_job_check_says(&result, "attention layers.9, step 7, micro-batch 3");
-    run_job_check_says(&result, "2 other ranks ended in consequence");
+    run_job_check_says(&result, "2 other ranks terminated as a result");
     /* 0.4 s on an idle machine. */
     if (result.seconds > 5 * patience())
         fail_msg("%s: it took %.1f s", scenario, result.seconds);
@@ -523,7 +523,7 @@ static void test_death_on_another_host(void **state)
     run_job_check_says(&result,
                        "rank 1 on beta exited with status 3 (last seen: in attention layers.9");
     run_job_check_says(&result, "last words");
-    run_job_check_says(&result, "3 other ranks ended in consequence");
+    run_job_check_says(&result, "3 other ranks terminated as a result");
     run_job_check_clean(&result);
 }
 
@@ -551,12 +551,12 @@ static void test_restarts_end(void **state)
     assert_int_equal(result.status, ERR_PEER);
     run_job_check_says(&result, "restarting (2 of 10)");
     assert_null(strstr(result.err, "restarting (3 of 10)"));
-    run_job_check_says(&result, "no restart: 3 times in a row the job died");
+    run_job_check_says(&result, "no restart: 3 times in a row the job failed");
     run_job_check_clean(&result);
 
     run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 3 }, &result);
     assert_int_equal(result.status, ERR_PEER);
-    run_job_check_says(&result, "no restart: 3 of 3 are used up");
+    run_job_check_says(&result, "no restart: all 3 of 3 restarts are used");
     run_job_check_clean(&result);
 
     run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 4 }, &result);
@@ -598,8 +598,8 @@ static void test_fewer_hosts(void **state)
                                 .n_restarts = 3, .hosts = "alpha,beta" },
             &result);
     assert_int_equal(result.status, ERR_PEER);
-    run_job_check_says(&result,
-                       "no restart: 4 ranks need more than the 2 that the hosts left can have");
+    run_job_check_says(
+        &result, "no restart: 4 ranks are more than the 2 for which the remaining hosts have room");
     free(result.out);
     free(result.err);
 }

@@ -379,12 +379,12 @@ static void test_lost_gpu(void **state)
     nvml_script_begin(state);
     nvml_script("gpus 2\n");
     run(&(struct play){ .n_ranks = 2, .act = act_give_up_gpu });
-    assert_says("gave up: GPU 1 (0000:18:00.0, GPU-00000000-0000-0000-0000-000000000001): Xid 79, "
+    assert_says("failed: GPU 1 (0000:18:00.0, GPU-00000000-0000-0000-0000-000000000001): Xid 79, "
                 "the GPU has fallen off the bus (hint: drain the node");
     nvml_script("gpus 2\n");
     run(&(struct play){ .n_ranks = 2, .act = act_hang_on_gpu });
     assert_says("warn: rank 1 on ");
-    assert_says(" lost its GPU and does not end: GPU 1 (0000:18:00.0");
+    assert_says(" lost its GPU and does not exit: GPU 1 (0000:18:00.0");
     nvml_script_end(state);
 }
 
@@ -437,7 +437,7 @@ static void test_other_nodes(void **state)
                         .act = act_wait_for_others,
                         .hang_seconds = 1,
                         .hang_abort_seconds = 1.5 });
-    assert_says("no rank of this node is behind: it waits for another node's\n");
+    assert_says("no rank of this node is behind: it waits for a rank of another node\n");
     const char *at = strstr(screen, "made no progress for ");
     assert_non_null(at);
     assert_true(strtod(at + strlen("made no progress for "), NULL) >= 3);
@@ -480,7 +480,7 @@ static void test_hear_others(void **state)
 {
     (void)state;
     run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_killed_elsewhere });
-    assert_says("rank 3 on elsewhere died: ending the ranks of ");
+    assert_says("rank 3 on elsewhere died: terminating the ranks of ");
     assert_says("2 other ranks of ");
     for (int rank = 0; rank < 2; rank++)
         assert_int_equal(WEXITSTATUS(statuses[rank]), ERR_PEER);
@@ -503,7 +503,7 @@ static void test_tell_others(void **state)
     assert_non_null(strstr(told_others(), "rank 1 on "));
     run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_fail });
     assert_non_null(strstr(told_others(), "rank 1 on "));
-    assert_non_null(strstr(told_others(), " gave up"));
+    assert_non_null(strstr(told_others(), " failed"));
     /* Another launch's news are none. */
     run(&(struct play){ .n_ranks = 2, .world_size = 4, .act = act_linger });
     assert_string_equal(screen, "");
