@@ -30,7 +30,7 @@ struct err {
 
 /*
  * Set code and text, cut at the buffer's end; whatever stood there is lost. What a terminal would
- * act on, or is no UTF-8, becomes '?': much of a text may come out of a damaged file. Always
+ * act on, or is not valid UTF-8, becomes '?': much of a text may come out of a damaged file. Always
  * returns -1.
  */
 int err_set(struct err *err, enum err_code code, const char *format, ...)

@@ -25,10 +25,10 @@
  *     convert:sealed       only --verify and the rename are left
  *
  * ACTION: sigkill (when left out), sigterm, segv, abort, exit (status 1, without leaving), stop
- * (SIGSTOP), stall (sleeps for ever); and two that the place's owner performs: nan (at gradients:
+ * (SIGSTOP), stall (sleeps forever); and two that the place's owner performs: nan (at gradients:
  * what the rank adds to the gradients from there is NaN) and flip (at step and gradients: a bit of
  * one of the rank's parameters is flipped). Under zero 1 a flip stays only at gradients, of a rank
- * with several micro-batches: the first one's forward gathers the others' parts anew.
+ * with several micro-batches: the forward of the first one gathers the other ranks' parts again.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H

@@ -95,7 +95,7 @@ static int wait_for_pipe(const struct source *source)
         n = poll(&readable, 1, wait_ms);
     while (n < 0 && errno == EINTR);
     if (n == 0)
-        return err_set(source->err, source->code, "%s is a pipe and nothing came from it for %d s",
+        return err_set(source->err, source->code, "%s is a pipe and delivered no data for %d s",
                        source->path, PIPE_WAIT_MS / 1000);
     return n < 0 ? err_set_errno(source->err, source->code, "%s", source->path) : 0;
 }
@@ -190,8 +190,8 @@ int file_read(const char *path, size_t limit_bytes, enum err_code code, char **d
     if (source_open(&source) < 0)
         return -1;
     if (source.n_bytes > limit_bytes)
-        status = err_set(err, code, "%s has %zu bytes, at most %zu are read", path, source.n_bytes,
-                         limit_bytes);
+        status = err_set(err, code, "%s has %zu bytes, at most %zu are allowed", path,
+                         source.n_bytes, limit_bytes);
     else
         status = source_read_all(&source, limit_bytes, data, n_bytes);
     close(source.fd);
@@ -209,9 +209,9 @@ static void explain_open(const char *path, int why, struct err *err)
     errno = why;
     if (is_there && S_ISLNK(stat_buffer.st_mode))
         err_set(err, ERR_FAILED,
-                "%s is a symbolic link, which is not written through (hint: remove it)", path);
+                "%s is a symbolic link, which is not followed for writing (hint: remove it)", path);
     else if (is_there && !S_ISREG(stat_buffer.st_mode))
-        err_set(err, ERR_FAILED, "%s exists and is no file (hint: remove it)", path);
+        err_set(err, ERR_FAILED, "%s exists and is not a file (hint: remove it)", path);
     else
         err_set_errno(err, ERR_FAILED, "%s", path);
 }
@@ -345,7 +345,7 @@ int file_make_folders(const char *path, struct err *err)
     char partial[PATH_BYTES];
 
     if (!*path)
-        return err_set(err, ERR_FAILED, "a folder's name is empty");
+        return err_set(err, ERR_FAILED, "a folder name is empty");
     if (snprintf(partial, sizeof partial, "%s", path) >= (int)sizeof partial)
         return err_set(err, ERR_FAILED, "%.64s...: path too long", path);
     for (char *p = partial + 1;; p++) {
@@ -360,7 +360,7 @@ int file_make_folders(const char *path, struct err *err)
         *p = '/';
     }
     if (!file_is_folder(path))
-        return err_set(err, ERR_FAILED, "%s exists and is no folder", path);
+        return err_set(err, ERR_FAILED, "%s exists and is not a folder", path);
     return 0;
 }
 
@@ -370,10 +370,11 @@ int file_make_folder(const char *path, struct err *err)
     int is_there = lstat(path, &stat_buffer) == 0;
 
     if (is_there && S_ISLNK(stat_buffer.st_mode))
-        return err_set(err, ERR_FAILED,
-                       "%s is a symbolic link, which is not written through (hint: remove it; the "
-                       "whole output folder may be a link)",
-                       path);
+        return err_set(
+            err, ERR_FAILED,
+            "%s is a symbolic link, which is not followed for writing (hint: remove it; the "
+            "whole output folder may be a link)",
+            path);
     return file_make_folders(path, err);
 }
 

@@ -21,12 +21,13 @@ int file_read(const char *path, size_t limit_bytes, enum err_code code, char **d
               size_t *n_bytes, struct err *err);
 
 /*
- * Who may read what this process makes from now on (a job's output_mode): nobody else, the group,
- * or all; FILE_UMASK is for exports and leaves it to the umask (files 0666, folders 0777, less the
- * umask). But for that, nobody else ever writes. Rights are only given: a file of ours that exists and is opened
- * for writing gets those that it lacks and keeps what it has, and a folder that exists stays as it
- * is (but for file_share_folder). Of the whole process, as its umask is: called while there is no
- * other thread that makes files. Returns what it was before.
+ * Set who may read the files that this process creates from now on (a job's output_mode): the
+ * owner, the group, or all users; FILE_UMASK is for exports and applies the umask (files 0666,
+ * folders 0777, minus the umask). In all other modes only the owner may write. Permissions are only
+ * added: an existing file of this user that is opened for writing gets the missing ones and keeps
+ * the others, and an existing folder stays unchanged (except by file_share_folder). Process-wide,
+ * like the umask: called while there is no other thread that makes files. Returns what it was
+ * before.
  */
 enum file_sharing { FILE_PRIVATE, FILE_GROUP, FILE_ALL, FILE_UMASK };
 

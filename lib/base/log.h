@@ -2,7 +2,7 @@
  * log.h - lines for people, to one sink
  *
  * A line has a level and no newline at its end. The sink is stderr with the level in front, unless
- * somebody (the progress display, a rank's log file, a test) set another one. Safe from any thread.
+ * another one was set (by the progress display, a rank's log file, a test). Safe from any thread.
  */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
@@ -30,8 +30,8 @@ void log_set_screen(int screen_fd, const char *prefix);
 void log_to_screen(const char *line);
 
 /*
- * Copy every line that is logged, and those of log_to_file, to a file, which belongs to the log from
- * then on, in place of one set before. NULL: to none, as at the start.
+ * Copy every line that is logged, and those of log_to_file, to a file, which belongs to the log
+ * from then on, in place of one set before. NULL: to none, as at the start.
  */
 void log_set_file(struct log_file *file);
 

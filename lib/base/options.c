@@ -266,8 +266,8 @@ static int too_many(const struct parser *p, const char *argument)
     const char *other = equals && o->suggest ? o->suggest(name, equals + 1, 1, p->arena) : NULL;
 
     if (other)
-        return fail(p, "%.128s is one argument too many (hint: %s)", argument, other);
-    return fail(p, "%.128s is one argument too many (usage: %s%s%s)", argument, o->command,
+        return fail(p, "unexpected argument %.128s (hint: %s)", argument, other);
+    return fail(p, "unexpected argument %.128s (usage: %s%s%s)", argument, o->command,
                 o->arguments ? " " : "", o->arguments ? o->arguments : "");
 }
 

@@ -307,7 +307,7 @@ void str_make_printable(char *text)
         int is_control = (*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ||
                          (length == 2 && c[0] == 0xc2 && c[1] < 0xa0);
 
-        /* A sequence that was cut off at the end of a buffer is no UTF-8 either. */
+        /* A sequence that was cut off at the end of a buffer is not valid UTF-8 either. */
         if (!length || is_control)
             memset(c, '?', (size_t)max_int(1, length));
         at += (size_t)max_int(1, length);

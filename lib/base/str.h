@@ -68,7 +68,7 @@ int str_to_f64(const char *text, double *out);
 
 /*
  * Whether a JSON text has the escape \u0000: cJSON ends a string there, so that another text is
- * read. A raw zero byte is no JSON.
+ * read. A raw zero byte is not valid JSON.
  */
 int str_has_json_nul(const char *json, size_t n_bytes);
 
@@ -80,7 +80,7 @@ int str_utf8_length(const unsigned char *text, size_t n);
 void str_add_utf8(struct str *str, const void *bytes, size_t n_bytes);
 
 /*
- * Each byte of text that is no UTF-8, or that a terminal would act on (but for newline and tab),
+ * Each byte of text that is not valid UTF-8, or that a terminal would act on (but for newline and tab),
  * becomes a '?'.
  */
 void str_make_printable(char *text);

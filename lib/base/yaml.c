@@ -75,7 +75,7 @@ static int fail_in_parser(struct reader *r)
     if (p->error == YAML_READER_ERROR)
         return fail_at(r, mark_of_offset(r, p->problem_offset), "%s", problem);
     if (p->context && r->has_places)
-        return fail_at(r, p->problem_mark, "%s (%s that began at line %zu)", problem, p->context,
+        return fail_at(r, p->problem_mark, "%s (%s that starts at line %zu)", problem, p->context,
                        p->context_mark.line + 1);
     return fail_at(r, p->problem_mark, "%s", problem);
 }
@@ -119,7 +119,7 @@ static struct yaml_node *add_node(struct reader *r, enum yaml_kind kind, yaml_ma
     struct frame *frame = &r->stack[r->depth - 1];
     if (frame->node->kind == YAML_MAP) {
         if (!frame->key) {
-            fail_at(r, mark, "a key is a map or a list (hint: keys are plain words)");
+            fail_at(r, mark, "a key is a map or a list (hint: keys are strings)");
             return NULL;
         }
         node->key = frame->key;
@@ -135,7 +135,8 @@ static int take_key(struct reader *r, struct frame *frame, const char *text,
                     const yaml_event_t *event)
 {
     if (!strcmp(text, "<<") && event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE)
-        return fail_at(r, event->start_mark, "merge key << (hint: write the keys out)");
+        return fail_at(r, event->start_mark,
+                       "merge key << is not supported (hint: repeat the keys)");
     if (!*text)
         return fail_at(r, event->start_mark, "a key is empty");
     frame->key = text;
@@ -227,10 +228,10 @@ static int refuse_extras(struct reader *r, const yaml_event_t *event, const yaml
 {
     if (anchor)
         return fail_at(r, event->start_mark,
-                       "anchor &%s (hint: write the value out where it is used)",
+                       "anchor &%s is not supported (hint: repeat the value where it is used)",
                        (const char *)anchor);
     if (tag)
-        return fail_at(r, event->start_mark, "tag %s (hint: write the value without it)",
+        return fail_at(r, event->start_mark, "tag %s is not supported (hint: remove it)",
                        (const char *)tag);
     return 0;
 }
@@ -241,12 +242,14 @@ static int take_event(struct reader *r, const yaml_event_t *event)
     case YAML_DOCUMENT_START_EVENT:
         if (event->data.document_start.tag_directives.start !=
             event->data.document_start.tag_directives.end)
-            return fail_at(r, event->start_mark, "a %%TAG directive (hint: remove it)");
+            return fail_at(r, event->start_mark,
+                           "a %%TAG directive is not supported (hint: remove it)");
         if (r->root)
-            return fail_at(r, event->start_mark, "a second document (hint: one file is one job)");
+            return fail_at(r, event->start_mark,
+                           "a second document is not supported (hint: one file is one job)");
         return 0;
     case YAML_ALIAS_EVENT:
-        return fail_at(r, event->start_mark, "alias *%s (hint: write the value out)",
+        return fail_at(r, event->start_mark, "alias *%s is not supported (hint: repeat the value)",
                        (const char *)event->data.alias.anchor);
     case YAML_SCALAR_EVENT:
         if (refuse_extras(r, event, event->data.scalar.anchor, event->data.scalar.tag))

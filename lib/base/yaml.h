@@ -51,7 +51,7 @@ struct yaml_node *yaml_parse_value(const char *text, const char *source, struct 
 /* yaml_parse of a file. */
 struct yaml_node *yaml_read(const char *path, struct arena *arena, struct err *err);
 
-/* The value of a key in a map, or NULL; NULL too if the node is no map. */
+/* The value of a key in a map, or NULL; NULL too if the node is not a map. */
 struct yaml_node *yaml_get(const struct yaml_node *map, const char *key);
 
 /* Whether a node is a scalar that says "no value": empty, null or ~ without quotes. */

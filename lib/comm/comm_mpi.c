@@ -154,7 +154,7 @@ static int meet(struct comm_request *request, struct err *err)
     }
     request->phase = PHASE_MEET;
     keep_requests(request, requests);
-    return check(mpi_comm(request->group), status, "meeting other ranks", err);
+    return check(mpi_comm(request->group), status, "connecting to other ranks", err);
 }
 
 /* One piece of every rank's part. Short ones need no datatype. */
@@ -209,7 +209,7 @@ static int move(struct comm_request *request, struct err *err)
     request->phase = PHASE_MOVE;
     request->offset += piece;
     keep_requests(request, requests);
-    return check(mpi_comm(request->group), status, "moving bytes", err);
+    return check(mpi_comm(request->group), status, "transferring data between ranks", err);
 }
 
 static int mpi_test(struct comm_request *request, struct err *err)
@@ -283,7 +283,7 @@ int comm_mpi_create_pieces(struct comm **comm, size_t piece_bytes, struct err *e
               "MPI_Init_thread", err))
         goto failed;
     if (provided < MPI_THREAD_SERIALIZED) {
-        err_set(err, ERR_FAILED, "this MPI lets only the main thread make calls");
+        err_set(err, ERR_FAILED, "this MPI allows calls only from the main thread");
         goto failed;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

@@ -91,7 +91,7 @@ static const char *end_words(const struct attempt *attempt)
     if (errno)
         return strerror(errno);
     return attempt->stage == STAGE_CHOSEN && !attempt->n_proof_bytes
-               ? "it does not take this rank for one of its job"
+               ? "it does not recognise this rank as one of its job"
                : "it closed the connection";
 }
 
@@ -331,7 +331,7 @@ void tcp_dial_begin(struct tcp_comm *comm, struct tcp_peer *peer)
     list_addresses(comm, &card, dial);
     if (!dial->n_addresses) {
         free(dial);
-        tcp_link_lost(comm, peer, "it sees no network and is not on this machine");
+        tcp_link_lost(comm, peer, "it has no network and is not on this machine");
         return;
     }
     dial->peer = peer;

@@ -123,7 +123,7 @@ static void tell_shortage(struct tcp_comm *comm)
 {
     if (errno == EMFILE || errno == ENFILE)
         err_set(&comm->failure, ERR_FAILED,
-                "cannot take the connection of another rank: %s (hint: ulimit -n)",
+                "cannot accept the connection of another rank: %s (hint: ulimit -n)",
                 strerror(errno));
 }
 
@@ -283,7 +283,7 @@ int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, st
     int is_apart = settings->no_unix || comm->wireup->local_size < comm->base.world_size;
 
     if (sodium_init() < 0)
-        return err_set(err, ERR_FAILED, "libsodium does not work on this machine");
+        return err_set(err, ERR_FAILED, "libsodium cannot be initialised on this machine");
     comm->visitors = calloc(TCP_VISITORS_MAX, sizeof *comm->visitors);
     CHECK(comm->visitors);
     for (int i = 0; i < TCP_VISITORS_MAX; i++)

@@ -78,7 +78,7 @@ static void make_ready(struct tcp_comm *comm, struct tcp_flow *flow, uint64_t n_
 {
     char what[120];
 
-    snprintf(what, sizeof what, "waits for %llu bytes where this rank sends it %zu",
+    snprintf(what, sizeof what, "expects %llu bytes, but this rank sends %zu",
              (unsigned long long)n_bytes, flow->n_bytes);
     if (n_bytes != flow->n_bytes)
         fail(comm, flow->peer, what);
@@ -99,7 +99,7 @@ static void take_mark(struct tcp_comm *comm, struct tcp_peer *peer, const struct
             room > MARKS_MAX ? NULL : realloc(peer->marks, (size_t)room * sizeof *grown);
 
         if (!grown) {
-            fail(comm, peer, "waits for more than all calls of this rank");
+            fail(comm, peer, "expects more messages than this rank sends");
             return;
         }
         peer->marks = grown;
@@ -238,9 +238,10 @@ int tcp_link_explain(struct tcp_comm *comm, const struct tcp_peer *peer, struct 
 {
     tell_lost(comm, peer->blames >= 0 ? peer->blames : peer->rank);
     if (peer->blames >= 0)
-        return err_set(err, ERR_PEER, "rank %d has left or died: rank %d lost it", peer->blames,
-                       peer->rank);
-    return err_set(err, ERR_PEER, "rank %d has left or died: %s", peer->rank, peer->why);
+        return err_set(err, ERR_PEER,
+                       "rank %d has exited or failed: rank %d lost the connection to it",
+                       peer->blames, peer->rank);
+    return err_set(err, ERR_PEER, "rank %d has exited or failed: %s", peer->rank, peer->why);
 }
 
 /* In the middle of something or in good order: a call that needs it sees that. */
@@ -267,14 +268,14 @@ static void take_frame(struct tcp_comm *comm, struct tcp_peer *peer)
     case TCP_DATA:
         break;
     default:
-        fail(comm, peer, "sends what is no frame");
+        fail(comm, peer, "sent an invalid frame");
         return;
     }
     struct tcp_flow *flow = peer->receives;
     while (flow && !is_same(flow->tag, frame->tag))
         flow = flow->next;
     if (!flow || !frame->n_bytes || frame->n_bytes > flow->n_bytes - flow->n_done) {
-        fail(comm, peer, "sends what this rank does not wait for");
+        fail(comm, peer, "sent a message that this rank does not expect");
         return;
     }
     peer->in_flow = flow;

@@ -1,10 +1,11 @@
 /*
- * device.h - where a rank's values live and its kernels run: memory, copies, and their order
+ * device.h - the device of a rank: memory, copies, queues (CUDA streams), marks (CUDA events) and
+ * graphs
  *
- * A device has queues, each of which does what it is given in order; between queues only marks
- * order anything. The host's one (device_host) has a single queue in which all is done on return.
- * On a GPU calls only enqueue, unless they say that they wait, and the first failure of anything
- * enqueued is kept and told by device_wait.
+ * A device has queues, each of which executes its work in order; work of different queues is
+ * ordered only by marks. The host device (device_host) has a single queue, in which all work has
+ * completed on return. On a GPU calls only enqueue, unless documented as waiting, and the first
+ * failure of enqueued work is kept and returned by wait.
  *
  * It knows no ops: kernels/kernels.h fills a table of these per device, and struct kernels says on
  * which device they run.
@@ -20,15 +21,15 @@
 
 #include "base/err.h"
 
-/* The kernels' queue, which is always there, and others for traffic: DEVICE_TRAFFIC + stream. */
+/* The queue of kernels, which always exists, and queues of transfers: DEVICE_TRAFFIC + stream. */
 enum { DEVICE_COMPUTE = 0, DEVICE_TRAFFIC = 1, DEVICE_N_QUEUES = 18 };
 
 struct device;
-struct device_mark;  /* a place in a queue */
-struct device_graph; /* recorded work */
+struct device_mark;  /* a position in a queue: a CUDA event */
+struct device_graph; /* captured work: a CUDA graph */
 
 struct device_memory {
-    size_t free_bytes, total_bytes; /* 0: the device does not say */
+    size_t free_bytes, total_bytes; /* 0: unknown */
 };
 
 struct device_ops {
@@ -38,47 +39,47 @@ struct device_ops {
     int (*allocate)(struct device *device, size_t n_bytes, void **memory, struct err *err);
     void (*release)(struct device *device, void *memory);
 
-    /* Host memory that copies read and write beside the host's own work. Likewise. */
+    /* Pinned host memory, for copies that run concurrently with the host. Likewise. */
     int (*allocate_pinned)(struct device *device, size_t n_bytes, void **memory, struct err *err);
     void (*release_pinned)(struct device *device, void *memory);
 
     /*
-     * Either side may be the device's or host memory. Host memory that is not pinned is read or
-     * written before this returns, pinned memory when the queue comes to it.
+     * Source and target may be device or host memory. Host memory that is not pinned is read or
+     * written before this returns, pinned memory asynchronously in queue order.
      */
     void (*copy)(struct device *device, int queue, void *to, const void *from, size_t n_bytes);
     void (*fill)(struct device *device, int queue, void *to, int byte, size_t n_bytes);
 
-    /* Until all that the queue was given is done. Returns 0, or -1 and the device's first failure,
-     * which stays: the device is of no use then. */
+    /* Wait for all work of the queue. Returns 0, or -1 and the device's first failure,
+     * which is permanent: the device is then unusable. */
     int (*wait)(struct device *device, int queue, struct err *err);
 
     struct device_memory (*memory)(struct device *device);
     void (*destroy)(struct device *device);
 
-    /* All below may be NULL: the host has none. */
+    /* All below are optional (NULL for the host). */
 
     /*
-     * Make a queue, before it is first used; it may be there already. What it is given goes before
-     * the kernels' queue's work that has not begun. Returns 0, or -1 and ERR_DEVICE.
+     * Create a queue before its first use; a no-op if it exists. Its work has a higher priority
+     * than work of the compute queue that has not started. Returns 0, or -1 and ERR_DEVICE.
      */
     int (*open_queue)(struct device *device, int queue, struct err *err);
 
-    /* What a thread calls before anything else of the device, but for a copy. */
+    /* Make the device current in the calling thread, before any other call except copy. */
     void (*use)(struct device *device);
 
     int (*mark_create)(struct device *device, int timed, struct device_mark **mark,
                        struct err *err);
     void (*mark_destroy)(struct device *device, struct device_mark *mark);
     void (*mark)(struct device *device, int queue, struct device_mark *mark);
-    /* What the queue is given from now on begins after the mark as it was last set. */
+    /* Later work of the queue starts after the last recording of the mark. */
     void (*wait_mark)(struct device *device, int queue, struct device_mark *mark);
-    /* Of marks made with timed, both of them passed. */
+    /* Seconds between two completed marks that were created with timed. */
     double (*seconds)(struct device *device, struct device_mark *from, struct device_mark *to);
     int (*mark_done)(struct device *device, struct device_mark *mark); /* any thread */
 
     /*
-     * Between begin and end what the compute queue is given is recorded, not done. Returns 0, or
+     * Between begin and end the work of the compute queue is captured, not executed. Returns 0, or
      * -1 and ERR_DEVICE.
      */
     int (*graph_begin)(struct device *device, struct err *err);
@@ -91,10 +92,10 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     const char *description; /* "NVIDIA H200, 132 multiprocessors, 139.8 GiB", the instance's */
-    uint64_t hardware;       /* equal where instances, of whatever process, share a GPU; host: 0 */
+    uint64_t hardware;       /* equal for instances, of any process, that share a GPU; host: 0 */
 };
 
-/* This machine's processor and memory; never destroyed. Its blocks lie between guard pages. */
+/* This machine's CPU and memory; never destroyed. Allocations are surrounded by guard pages. */
 struct device *device_host(void);
 
 static inline int device_is_host(const struct device *device)
@@ -109,17 +110,17 @@ static inline void device_destroy(struct device *device)
 }
 
 /*
- * CUDA's devices: how many there are, 0 also where there is no driver or this build has no CUDA
- * (*why, may be NULL, says which); and one of them, with its context. Returns 0, or -1 and
- * ERR_DEVICE.
+ * CUDA's devices: their number, 0 also without a driver or in builds without CUDA (*why, may be
+ * NULL, gets the reason); and open one of them, with its context. Returns 0, or -1 and ERR_DEVICE.
  */
 int device_cuda_count(const char **why);
 int device_cuda_open(struct device **device, int index, struct err *err);
 
 /*
- * How many GPUs a rank of this machine would find, by their files and CUDA_VISIBLE_DEVICES alone: no
- * driver is asked, which takes a while and does not bear a fork. 0 in builds without CUDA. Where it
- * is more than device_cuda_count, there are GPUs that this build cannot use.
+ * Number of GPUs that a rank of this machine would find, from device files and CUDA_VISIBLE_DEVICES
+ * only, without the driver, which is slow to initialise and must not be initialised before fork. 0
+ * in builds without CUDA. If it is larger than device_cuda_count, there are GPUs that this build
+ * cannot use.
  */
 int device_cuda_seen(void);
 
@@ -127,20 +128,20 @@ int device_cuda_seen(void);
 int device_cuda_version(void);
 
 /*
- * Where a GPU of CUDA's sits, "0000:17:00.0" as sysfs and NVML (nvml.h) have it. After
- * device_cuda_count, and without a context. Returns 0, or -1: not known.
+ * PCI address of a CUDA device, "0000:17:00.0" as in sysfs and NVML (nvml.h). To be called after
+ * device_cuda_count; needs no context. Returns 0, or -1: unknown.
  */
 int device_cuda_pci(int index, char *pci, size_t size);
 
-/* A vendor's library as this build finds it. */
+/* A vendor library as found at run time. */
 struct device_library {
     const char *name; /* "cuDNN" */
-    const char *file; /* which was opened; NULL: none */
+    const char *file; /* the file that was opened; NULL: none */
     char version[32]; /* "9.19.0" */
 };
 
-/* The i-th of those that a GPU's kernels and communicators open. Returns 0 past the last of them,
- * else 1, with err saying why where there is no file. */
+/* The i-th vendor library of kernels and communicators. Returns 0 after the last one,
+ * else 1; err has the reason if it could not be opened. */
 int device_cuda_library(int i, struct device_library *library, struct err *err);
 
 #endif

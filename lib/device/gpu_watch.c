@@ -133,7 +133,7 @@ static void *run(void *argument)
     double next = 0;
 
     if (nvml_open(&nvml, &err) < 0)
-        log_debug("GPUs are not watched: %s", err.text);
+        log_debug("GPUs are not monitored: %s", err.text);
     else
         find_gpus(watch, nvml);
     while (nvml && is_wanted(watch)) {

@@ -1,9 +1,9 @@
 /*
- * gpu_watch.h - a thread that asks NVML about GPUs, so that nobody else waits for it
+ * gpu_watch.h - a thread that polls NVML about GPUs, so that no other thread waits for NVML
  *
- * It looks at each GPU once a second and hears of Xids (xid.h) as they happen. Readers get its last
- * look, without waiting: where a broken GPU keeps NVML from answering, they see it getting old.
- * Where there is no NVML the thread ends at once, and nothing is ever seen.
+ * It reads the state of each GPU once per second and receives Xid events (xid.h) as they happen.
+ * Readers get the last state without waiting: if a broken GPU blocks NVML, they see that the state
+ * gets old. Without NVML the thread ends immediately, and there is never a state.
  */
 #ifndef DEVICE_GPU_WATCH_H
 #define DEVICE_GPU_WATCH_H

@@ -109,7 +109,7 @@ static const struct device_ops host_ops = {
     .memory = host_memory,
 };
 
-static struct device host = { &host_ops, "this machine's processor", 0 };
+static struct device host = { &host_ops, "this machine's CPU", 0 };
 
 struct device *device_host(void)
 {

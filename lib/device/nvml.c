@@ -178,7 +178,7 @@ int nvml_open(struct nvml **nvml, struct err *err)
         goto fail;
     error = made->calls.init();
     if (error) {
-        err_set(err, ERR_DEVICE, "NVML does not start: %s", made->calls.error_string(error));
+        err_set(err, ERR_DEVICE, "NVML cannot be initialised: %s", made->calls.error_string(error));
         goto fail;
     }
     if (made->calls.driver_version(made->driver, sizeof made->driver))
@@ -264,7 +264,7 @@ int nvml_gpu(struct nvml *nvml, int index, struct nvml_gpu *gpu, struct err *err
 
     if (error)
         return err_set(err, error == ERROR_NO_PERMISSION ? ERR_FAILED : ERR_DEVICE,
-                       "GPU %d cannot be asked: %s", index, calls->error_string(error));
+                       "GPU %d cannot be queried: %s", index, calls->error_string(error));
     memset(gpu, 0, sizeof *gpu);
     write_pci(gpu->pci, &pci);
     if (calls->name(device, gpu->name, sizeof gpu->name))

@@ -2,9 +2,9 @@
  * pool.h - the compute threads of one rank
  *
  * A pool runs a function over tiles 0..n-1 on its threads, the caller being thread 0, and returns
- * when all are done. Which thread takes which tile is nobody's business: a tile's work must depend
+ * when all are done. The assignment of tiles to threads is unspecified: a tile's work must depend
  * on the tile alone, so that results are equal for every number of threads (design.md §5). Waiting
- * is passive after a short spin, so that busy neighbours are not robbed.
+ * is passive after a short spin, so that other processes get the core.
  */
 #ifndef DEVICE_POOL_H
 #define DEVICE_POOL_H

@@ -19,7 +19,7 @@ enum xid_kind {
     XID_NOTE,    /* nothing ended by it: a repair, a consequence of another one */
     XID_PROGRAM, /* most often the program's fault: it would come again */
     XID_ECC,     /* an uncorrectable error: as broken, unless another says that it was contained */
-    XID_CONTAINED, /* the program is ended, the GPU can be used again: a restart is of use */
+    XID_CONTAINED, /* the program is ended, the GPU can be used again: restart the job */
     XID_BROKEN,    /* the GPU, or the node, must be taken out of use and reset first */
 };
 

@@ -223,7 +223,7 @@ static void list_parts(const struct terminal *terminal, struct parts *parts)
     if (terminal->n_steps)
         add_part(parts, 3, "loss %.3f", step->loss);
     if (step->tokens_per_s > 0 && step->learned_per_s > 0)
-        add_part(parts, 4, "%s tok/s (%s learned)",
+        add_part(parts, 4, "%s tok/s (%s with loss)",
                  short_count(text, sizeof text, step->tokens_per_s),
                  short_count(learned, sizeof learned, step->learned_per_s));
     else if (step->tokens_per_s > 0)

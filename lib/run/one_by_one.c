@@ -24,7 +24,7 @@ static void add_operands(const struct tensor *tensors, const struct op_operand *
         const struct tensor *t = &tensors[i];
 
         if (tensor_given(t))
-            str_printf(out, "\n  %s [%" PRId64 " x %" PRId64 "] %s, rows %" PRId64 " apart, at %p",
+            str_printf(out, "\n  %s [%" PRId64 " x %" PRId64 "] %s, row stride %" PRId64 ", at %p",
                        names[i].name, t->rows, t->cols, dtype_name(t->dtype), t->stride, t->data);
     }
 }

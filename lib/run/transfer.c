@@ -97,7 +97,7 @@ void run_put_at(struct run *run, void *address, const void *data, size_t n_bytes
 
 static int wait_for_device(struct run *run, struct err *err)
 {
-    static const char text[PROGRESS_TEXT_BYTES] = "the end of what the GPU was given";
+    static const char text[PROGRESS_TEXT_BYTES] = "completion of the GPU's work";
 
     progress_publish(run->progress, text, 0);
     return run->device->ops->wait(run->device, DEVICE_COMPUTE, err);

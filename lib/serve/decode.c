@@ -245,7 +245,7 @@ int decoder_feed(struct decoder *d, const int32_t *const *tokens, const int *n_t
 {
     for (int s = 0; s < d->n_sequences; s++)
         if (d->lengths[s] + n_tokens[s] > d->cache_len)
-            return err_set(err, ERR_CONFIG, "a sequence of %d tokens, room is for %d",
+            return err_set(err, ERR_CONFIG, "a sequence of %d tokens, more than the %d allowed",
                            d->lengths[s] + n_tokens[s], d->cache_len);
     return d->is_dynamic ? feed_dynamic(d, tokens, n_tokens, err) : feed(d, tokens, n_tokens, err);
 }

@@ -107,7 +107,7 @@ static int check_length(const struct generator *g, int64_t length, struct err *e
 
     if (spec->position == POSITION_LEARNED && length > spec->max_seq_len)
         return err_set(err, ERR_CONFIG,
-                       "prompt and --max-new-tokens come to %lld positions, the model has %d",
+                       "prompt and --max-new-tokens need %lld positions, but the model has %d",
                        (long long)length, spec->max_seq_len);
     if (length > INT32_MAX / 2)
         return err_set(err, ERR_CONFIG, "a text of %lld tokens", (long long)length);

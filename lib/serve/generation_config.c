@@ -28,7 +28,7 @@ static int read_number(const cJSON *json, const char *key, double least, double 
     if (!item || cJSON_IsNull(item))
         return 0;
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= least && item->valuedouble <= most))
-        return err_set(err, ERR_DATA, "%s is no number from %g to %g", key, least, most);
+        return err_set(err, ERR_DATA, "%s is not a number from %g to %g", key, least, most);
     *value = item->valuedouble;
     return 0;
 }
@@ -40,7 +40,7 @@ static int read_object(struct generation_config *config, const cJSON *json, stru
     double top_k = -1;
 
     if (!cJSON_IsObject(json))
-        return err_set(err, ERR_DATA, "it is no JSON object");
+        return err_set(err, ERR_DATA, "not a JSON object");
     add_end(config, ends);
     cJSON_ArrayForEach(item, ends) add_end(config, item);
     if (cJSON_IsBool(samples))

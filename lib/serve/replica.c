@@ -66,8 +66,7 @@ int replica_open(struct replica *out, struct comm *comm, struct worker *worker,
 
     if (world_size % size)
         return err_set(err, ERR_CONFIG,
-                       "%d rank%s no multiple of the %d that hold the model together: tp %d * "
-                       "pp %d",
+                       "%d rank%s not a multiple of the %d of one model replica: tp %d * pp %d",
                        world_size, world_size == 1 ? " is" : "s are", size, tp, pp);
     r.mesh.size[axes_tensor()] = tp;
     r.n = world_size / size;
@@ -123,7 +122,7 @@ int replica_tell(const struct replica *r, void *buffer, size_t n_bytes, struct e
     if (!r || r->size == 1 || !n_bytes)
         return 0;
     struct request q = { .group = r->own, .buffer = buffer, .n_bytes = n_bytes, .root = teller(r) };
-    return call(r, broadcast, &q, "what the last stage says", err);
+    return call(r, broadcast, &q, "data from the last stage", err);
 }
 
 int replica_tell_all(const struct replica *r, void *buffer, size_t n_bytes, struct err *err)
@@ -131,14 +130,14 @@ int replica_tell_all(const struct replica *r, void *buffer, size_t n_bytes, stru
     if (!r || !n_bytes)
         return 0;
     struct request q = { .group = r->world, .buffer = buffer, .n_bytes = n_bytes };
-    return call(r, broadcast, &q, "what the first rank says", err);
+    return call(r, broadcast, &q, "data from the first rank", err);
 }
 
 /* What one replica's first rank has, everywhere added to `all`. */
 static int collect_from(const struct replica *r, int number, const struct str *own, struct str *all,
                         struct err *err)
 {
-    static const char what[] = "what came of the texts";
+    static const char what[] = "results of the texts";
     int is_own = number == r->number && r->rank == 0;
     uint64_t n_bytes = own->length;
     struct request q = {
@@ -190,7 +189,7 @@ int replica_agree(const struct replica *r, const char *what, uint64_t value, str
     if (!r)
         return 0;
     struct request q = { .group = r->world, .what = what, .value = value };
-    if (call(r, agree, &q, "an agreement of all ranks", err) < 0)
+    if (call(r, agree, &q, "agreement of all ranks", err) < 0)
         return -1;
     if (q.differs.code)
         *err = q.differs;

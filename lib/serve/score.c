@@ -425,12 +425,12 @@ static int check_texts(const struct scorer *s, const struct score *scores, int64
 
         CHECK(text->n_scored >= 1 && text->n_scored < text->n);
         if (fed_length(text) > s->max_positions)
-            return err_set(err, ERR_CONFIG, "a text of %d tokens, room is for %d", text->n,
-                           s->max_positions + 1);
+            return err_set(err, ERR_CONFIG, "a text of %d tokens, more than the %d allowed",
+                           text->n, s->max_positions + 1);
         for (int k = 0; k < text->n; k++)
             if (text->tokens[k] < 0 || text->tokens[k] >= s->vocab_size)
-                return err_set(err, ERR_CONFIG, "token %d, the model has %d", text->tokens[k],
-                               s->vocab_size);
+                return err_set(err, ERR_CONFIG, "token %d, but the model's vocabulary has %d",
+                               text->tokens[k], s->vocab_size);
     }
     return 0;
 }

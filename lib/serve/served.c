@@ -42,8 +42,8 @@ static int check_tokenizer(const struct served *served, const char *path, const 
     if (!*served->tokenizer_hash || likeness == TOKENIZER_SAME || likeness == TOKENIZER_UNKNOWN)
         return 0;
     if (other) {
-        log_warn("%s is not the tokenizer that %s was trained with: ids may mean other text", path,
-                 served->folder);
+        log_warn("%s is not the tokenizer that %s was trained with: ids may stand for other text",
+                 path, served->folder);
         return 0;
     }
     return err_set(
@@ -60,7 +60,7 @@ int served_open_tokenizer(const struct served *served, const char *other,
 
     if (!path)
         return err_set(err, ERR_CONFIG,
-                       "the model's job names no data.tokenizer (hint: --tokenizer DIR)");
+                       "the model's job has no data.tokenizer (hint: --tokenizer DIR)");
     if (tokenizer_open(tokenizer, path, err) < 0)
         return other ? -1 : err_add(err, "the job's data.tokenizer, else --tokenizer DIR");
     if (check_tokenizer(served, path, other, *tokenizer, err) == 0)
@@ -94,7 +94,7 @@ static int read_job(struct served *served, struct err *err)
                         cJSON_GetObjectItemCaseSensitive(state, "carried"), &served->arena);
 
     if (changed)
-        log_warn("%s is not there as it was saved", changed);
+        log_warn("%s has changed since it was saved", changed);
     if (cJSON_IsString(hash))
         snprintf(served->tokenizer_hash, sizeof served->tokenizer_hash, "%s", hash->valuestring);
 
@@ -102,7 +102,7 @@ static int read_job(struct served *served, struct err *err)
         status = job_read_model(&served->job, job->valuestring, strlen(job->valuestring), "its job",
                                 NULL, 0, &served->arena, err);
     else
-        status = err_set(err, ERR_DATA, "it does not say what job it is of");
+        status = err_set(err, ERR_DATA, "it does not contain its job");
     cJSON_Delete(state);
     if (status < 0) {
         err->code = ERR_DATA;

@@ -43,7 +43,7 @@ void account_take(const struct engine *engine, size_t planned_bytes)
     struct device_memory memory = device->ops->memory(device);
     size_t used = memory.total_bytes - memory.free_bytes;
     size_t vendor = used > planned_bytes ? used - planned_bytes : 0;
-    log_info("device account: %s in use, %s planned, %s the vendor's (context, modules, graphs, "
+    log_info("device memory: %s in use, %s planned, %s of the vendor (context, modules, graphs, "
              "libraries)",
              str_bytes(used_text, sizeof used_text, used),
              str_bytes(planned_text, sizeof planned_text, planned_bytes),

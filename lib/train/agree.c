@@ -11,7 +11,7 @@
 /* Run fn where comm is used: on the worker, or here if there is none. */
 static int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)
 {
-    progress_meet(t->options.progress, "an agreement of all ranks");
+    progress_meet(t->options.progress, "agreement of all ranks");
     int status =
         t->options.worker ? worker_call(t->options.worker, fn, argument, err) : fn(argument, err);
     progress_phase(t->options.progress, t->run ? "between steps" : "starting");

@@ -29,7 +29,7 @@ static int read_model(struct trainer *t, const char *path, struct weights *weigh
     int status = cJSON_IsString(text)
                      ? job_read_model(job, text->valuestring, strlen(text->valuestring), path, NULL,
                                       0, arena, err)
-                     : err_set(err, ERR_DATA, "%s does not say what job it is of", path);
+                     : err_set(err, ERR_DATA, "%s does not contain its job", path);
     cJSON_Delete(state);
     return status;
 }
@@ -61,7 +61,7 @@ int trainer_begin(struct trainer *t, struct err *err)
 
     if (!path)
         return 0;
-    progress_phase(t->options.progress, "reading the first weights");
+    progress_phase(t->options.progress, "reading the initial weights");
     int status = read_model(t, path, &weights, &theirs, err);
     if (!status)
         status = grow(t, &source, &theirs, err);

@@ -24,8 +24,8 @@ void cautions_of_job(const struct job *job)
                  "(hint: rates from 1e-5 to 1e-2 are usual)",
                  job->optimizer.lr);
     if (job->data.seq_len > s->max_seq_len)
-        log_warn("data.seq_len is %d, the model has positions up to model.max_seq_len %d: eval and "
-                 "generate will end there (hint: model.max_seq_len: %d, or a smaller data.seq_len)",
+        log_warn("data.seq_len is %d, longer than model.max_seq_len %d: eval and generate are "
+                 "limited to that length (hint: model.max_seq_len: %d, or a smaller data.seq_len)",
                  job->data.seq_len, s->max_seq_len, job->data.seq_len);
 }
 
@@ -39,11 +39,10 @@ int flat_loss_note(struct flat_loss *flat, const struct job *job, int64_t step, 
     if (flat->is_reported || flat->n_logged < FLAT_LOGGED)
         return 0;
     flat->is_reported = 1;
-    snprintf(
-        text, size,
-        "for %d logged steps the loss has stood at %.3f, which is ln of the vocabulary's %d "
-        "tokens: all tokens are alike to the model (hint: optimizer.lr %g is too large, if the "
-        "loss was lower or higher before, or too small)",
-        FLAT_LOGGED, loss, job->model.vocab_size, job->optimizer.lr);
+    snprintf(text, size,
+             "for %d logged steps the loss is %.3f, which is ln of the vocabulary size %d: the "
+             "model predicts a uniform distribution (hint: optimizer.lr %g is too large if the "
+             "loss was different before, else too small)",
+             FLAT_LOGGED, loss, job->model.vocab_size, job->optimizer.lr);
     return 1;
 }

@@ -60,7 +60,7 @@ void choices_recall(const struct job *job, struct kernels *kernels)
         file_read(str_text(&path), FILE_BYTES_MAX, ERR_DATA, &text, &n_bytes, &err) < 0)
         text = text_of_checkpoint(job);
     if (text && kernels_choices_load(kernels, text, &err) < 0)
-        log_warn("%s: %s: the kernels are chosen again, and bits may differ", str_text(&path),
+        log_warn("%s: %s: kernels are selected again, and bits may differ", str_text(&path),
                  err.text);
     free(text);
     str_release(&path);
@@ -130,7 +130,7 @@ int choices_make(struct trainer *t, struct err *err)
 {
     if (!kernels_are_gpu(t->options.kernels))
         return 0;
-    progress_phase(t->options.progress, "choosing and measuring kernels");
+    progress_phase(t->options.progress, "measuring and selecting kernels");
     int status = trainer_settle(t, reserve(t, err), err);
     if (!status)
         status = share(t, err);

@@ -15,9 +15,9 @@
 #define CHOICES_FIELD "kernels" /* of a checkpoint's state */
 
 /*
- * On every rank, before its kernels are prepared: take up what the run's folder has, or else its
- * newest checkpoint. Choices of another version of the library, or of another kind of GPU, are told
- * of and made anew: the numerics differ then, and say so.
+ * On every rank, before its kernels are prepared: load the algorithm choices from the run's folder,
+ * or else from its newest checkpoint. Choices of another version of the library, or of another kind
+ * of GPU, are reported and selected again: the numerics then differ, which is reported.
  */
 void choices_recall(const struct job *job, struct kernels *kernels);
 

@@ -111,7 +111,8 @@ static int count_sharing(const struct engine *engine, const struct seat *seats, 
     for (int i = 0; i < n; i++)
         n_sharing += seats[i].hardware == engine->device->hardware;
     if (n_sharing > 1 && engine->rank.local_rank == 0)
-        log_warn("%d ranks share a GPU here (hint: as many ranks a node as GPUs)", n_sharing);
+        log_warn("%d ranks share a GPU on this node (hint: as many ranks per node as GPUs)",
+                 n_sharing);
     return n_sharing;
 }
 
@@ -146,7 +147,7 @@ static int choose_nccl(void *argument, struct err *err)
         status = comm_nccl_create(&engine->comm, host, engine->device, err);
     }
     if (!is_own && *why && engine->rank.world_rank == 0)
-        log_warn("%s: collectives of all ranks go through the host's memory, not by NCCL", why);
+        log_warn("%s: all collectives are staged through host memory instead of NCCL", why);
     free(ranks);
     free(seats);
     return status;
@@ -159,15 +160,15 @@ static int open_comm(struct engine *engine, enum job_device wish, struct rank_co
 
     if (engine->rank.world_size == 1)
         return comm_self_create(&engine->comm, err);
-    progress_meet(progress, "the connection of all ranks");
+    progress_meet(progress, "connecting all ranks");
     if (worker_create(&engine->worker, -1, err) < 0 ||
         worker_call(engine->worker, spread_comm, cores, err) < 0 ||
         worker_call(engine->worker, use_device, engine->device, err) < 0 ||
         worker_call(engine->worker, make_comm, engine, err) < 0)
         return -1;
     if (comm_world_size(engine->comm) != engine->rank.world_size)
-        return err_set(err, ERR_PEER, "MPI sees %d ranks, PMIx %d", comm_world_size(engine->comm),
-                       engine->rank.world_size);
+        return err_set(err, ERR_PEER, "MPI has %d ranks, but PMIx %d",
+                       comm_world_size(engine->comm), engine->rank.world_size);
     if (wish != JOB_DEVICE_CPU && worker_call(engine->worker, choose_nccl, engine, err) < 0)
         return -1;
     progress_phase(progress, "starting");
@@ -190,15 +191,15 @@ static int open_device(struct engine *engine, enum job_device wish, struct err *
         return 0;
     int n = device_cuda_count(&why);
     if (!n && wish == JOB_DEVICE_CUDA)
-        return err_set(err, ERR_DEVICE, "device is cuda, and there is no GPU: %s", why);
+        return err_set(err, ERR_DEVICE, "device is cuda, but there is no GPU: %s", why);
     if (!n)
         return err_set(err, ERR_DEVICE,
-                       "there %s %d GPU%s here, and lmtrain cannot use %s: %s (hint: device: cpu "
-                       "trains on the processor)",
+                       "there %s %d GPU%s here, but lmtrain cannot use %s: %s (hint: device: cpu "
+                       "trains on the CPU)",
                        n_seen == 1 ? "is" : "are", n_seen, str_s(n_seen),
                        n_seen == 1 ? "it" : "any", why);
     if (n < n_seen && rank->local_rank == 0)
-        log_warn("of %d GPUs that are seen here %d can be used (hint: nvidia-smi names the others)",
+        log_warn("of %d visible GPUs only %d can be used (hint: nvidia-smi shows the others)",
                  n_seen, n);
     return device_cuda_open(&engine->device, gpu_place_index(rank->local_rank, n), err);
 }
@@ -235,15 +236,15 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
     engine->n_sharing = 1;
     engine->isa_note = "";
     if (rank->world_size > 1)
-        progress_meet(progress_join(rank->local_rank), "the first meeting of all ranks");
+        progress_meet(progress_join(rank->local_rank), "first synchronisation of all ranks");
     if (find_cores(engine, wish->device, &cores, err) < 0)
         return -1;
     int n = wish->n_threads ? wish->n_threads : cores.n_cores;
     if (n > cores.n_cores && rank->world_rank == 0)
-        log_warn(
-            "threads is %d, a rank has %d core%s here: more threads than cores are slower (hint: "
-            "threads: auto)",
-            n, cores.n_cores, cores.n_cores == 1 ? "" : "s");
+        log_warn("threads is %d, but a rank has %d core%s here: more threads than cores are slower "
+                 "(hint: "
+                 "threads: auto)",
+                 n, cores.n_cores, cores.n_cores == 1 ? "" : "s");
     /* Threads are bound only where each has a core of its own. */
     if (pool_create(&engine->pool, n, n <= cores.n_cores ? cores.cores : NULL, err) < 0 ||
         open_device(engine, wish->device, err) < 0 || make_kernels(engine, err) < 0 ||
@@ -260,7 +261,7 @@ void engine_close(struct engine *engine)
     struct err ignored;
 
     if (engine->worker && engine->comm)
-        progress_meet(progress_join(engine->rank.local_rank), "the end of all connections");
+        progress_meet(progress_join(engine->rank.local_rank), "closing all connections");
     watcher_unsettle();
     if (engine->worker && engine->comm)
         worker_call(engine->worker, drop_comm, engine->comm, &ignored);
@@ -280,7 +281,7 @@ void engine_settle(const struct engine *engine, struct job *job)
         return;
     job->parallel.reductions = REDUCTIONS_FIXED;
     if (engine->rank.world_rank == 0 && engine->rank.world_size > 1)
-        log_info("parallel.reductions is fixed: fast is NCCL's, by which these ranks do not talk");
+        log_info("parallel.reductions is fixed: fast needs NCCL, which these ranks do not use");
 }
 
 /* ---- what it reaches ---- */

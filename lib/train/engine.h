@@ -21,8 +21,7 @@ struct engine {
     struct comm_wireup wireup; /* how comm's ranks find each other without MPI */
     struct comm
         *comm; /* itself alone, else MPI or sockets, and NCCL with it where each rank has a GPU */
-    struct worker
-        *worker; /* the thread that alone uses comm; NULL where nobody is to be waited for */
+    struct worker *worker; /* the only thread that uses comm; NULL if there is no other rank */
 };
 
 struct engine_wish {
@@ -31,7 +30,8 @@ struct engine_wish {
 };
 
 /*
- * Collective (ranks are connected). Returns 0, or -1 and ERR_DEVICE or ERR_PEER; nothing is left then.
+ * Collective (ranks are connected). Returns 0, or -1 and ERR_DEVICE or ERR_PEER; nothing is left
+ * then.
  */
 int engine_open(struct engine *engine, const struct launch_rank *rank,
                 const struct engine_wish *wish, struct err *err);
@@ -44,8 +44,8 @@ void engine_close(struct engine *engine);
 void engine_settle(const struct engine *engine, struct job *job);
 
 /* A lone rank's part of MFU's denominator (peak.h) in FLOP/s: of a GPU that is known what its maker
- * states for dense products of the dtype (engine_stated_flops), else what engine_peak_flops measures, in
- * a quarter of its rounds: every run waits for it as it starts. */
+ * states for dense products of the dtype (engine_stated_flops), else what engine_peak_flops
+ * measures, in a quarter of its rounds: every run waits for it as it starts. */
 int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
 /* Whether it takes products of thousands to tell what it can: GPUs, but for the emulated one. */
@@ -78,8 +78,8 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
                          int n_rounds, double *flops, struct err *err);
 
 /*
- * What a square product keeps up, in FLOP/s: the same one for this long, without pauses, so that power
- * and heat count; `best` and `last` are of windows of some 50 ms. size: rows of the square.
+ * What a square product keeps up, in FLOP/s: the same one for this long, without pauses, so that
+ * power and heat count; `best` and `last` are of windows of some 50 ms. size: rows of the square.
  */
 struct engine_sustained {
     int64_t size;
@@ -88,8 +88,8 @@ struct engine_sustained {
 int engine_sustained_flops(struct engine *engine, enum dtype dtype, double seconds,
                            struct engine_sustained *sustained, struct err *err);
 
-/* Memory of the device that one of the ranks that share it may take now: 1 where there is none, and 0
- * if the system does not say. */
+/* Memory of the device that one of the ranks that share it may take now: 1 where there is none, and
+ * 0 if the system does not say. */
 size_t engine_available_bytes(const struct engine *engine);
 
 #endif

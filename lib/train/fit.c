@@ -143,10 +143,10 @@ static void describe(const struct job *job, struct kernels *kernels, size_t plan
             try_micro_batches(&fit, changed);
     }
     if (fit.n_found == 0 && fit.smallest < planned)
-        str_printf(out, "even %s takes %s: a smaller model, or more memory",
+        str_printf(out, "even %s needs %s: use a smaller model or more memory",
                    str_text(&fit.smallest_text), str_bytes(size, sizeof size, fit.smallest));
     else if (fit.n_found == 0)
-        str_add(out, "a smaller model, or more memory");
+        str_add(out, "use a smaller model or more memory");
     str_release(&fit.smallest_text);
 }
 
@@ -159,12 +159,12 @@ int fit_check(const struct job *job, struct kernels *kernels, size_t planned, si
     if (!available || planned <= available)
         return 0;
     describe(job, kernels, planned, available, &hint);
-    err_set(err, ERR_DEVICE,
-            "the plan takes %s a rank, %s are free (hint: %s%s; `lmtrain plan` shows the table)",
-            str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available), str_text(&hint),
-            job->parallel.dp * job->parallel.tp * job->parallel.pp > 1
-                ? "; or fewer ranks on this node"
-                : "");
+    err_set(
+        err, ERR_DEVICE,
+        "the plan needs %s per rank, but %s are free (hint: %s%s; `lmtrain plan` shows the table)",
+        str_bytes(a, sizeof a, planned), str_bytes(b, sizeof b, available), str_text(&hint),
+        job->parallel.dp * job->parallel.tp * job->parallel.pp > 1 ? "; or fewer ranks on this node"
+                                                                   : "");
     str_release(&hint);
     return -1;
 }

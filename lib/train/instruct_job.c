@@ -41,8 +41,8 @@ int instruct_of_job(struct instruct_options *options, const struct job *job, str
     for (int i = 0; i < job->data.n_train; i++) {
         if (job->data.train[i].weight != 1)
             return err_set(err, ERR_CONFIG,
-                           "data.train: %s has weight %g: rows of finetuning data all count alike "
-                           "(hint: leave it out)",
+                           "data.train: %s has weight %g: rows of finetuning data cannot be "
+                           "weighted (hint: leave the weight out)",
                            job->data.train[i].path, job->data.train[i].weight);
         inputs[i] = job->data.train[i].path;
     }

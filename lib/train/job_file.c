@@ -85,11 +85,10 @@ int job_file_check(const struct job *job, struct err *err)
         return -1;
     if (writer_of(path) != WRITER_OTHER)
         return 0;
-    return err_set(
-        err, ERR_CONFIG,
-        "output is %s, whose job.yaml was not written by lmtrain and would be replaced by "
-        "the run's (hint: a folder of its own, such as output: runs/NAME)",
-        job->output);
+    return err_set(err, ERR_CONFIG,
+                   "output is %s, whose job.yaml was not written by lmtrain and would be "
+                   "overwritten (hint: use a different output folder, such as output: runs/NAME)",
+                   job->output);
 }
 
 /* Where there are no hard links. */

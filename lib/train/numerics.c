@@ -145,7 +145,7 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
 
         if (n != m || memcmp(x, y, n) != 0)
             status =
-                err_set(err, ERR_CONFIG, "the job has %.*s, %s has %.*s (hint: model: %s)",
+                err_set(err, ERR_CONFIG, "the job has %.*s, but %s has %.*s (hint: model: %s)",
                         n ? (int)n : 4, n ? x : "none", path, m ? (int)m : 4, m ? y : "none", path);
         x += n + (x[n] == '\n');
         y += m + (y[m] == '\n');

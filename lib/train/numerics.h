@@ -20,9 +20,9 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
 uint64_t numerics_hash(const struct str *description);
 
 /*
- * Whether weights of one model are weights of another: all of its arithmetic but dropout and what
- * random weights begin with. Else ERR_CONFIG naming the first field that differs; path is where
- * `theirs` is from.
+ * Check that weights of the model `theirs` can be used for the model `ours`: equal arithmetic,
+ * except for dropout and the initialisation. Returns 0, or -1 and ERR_CONFIG naming the first field
+ * that differs; path is the source of the second model.
  */
 int numerics_check_weights(const struct model_spec *ours, const struct model_spec *theirs,
                            const char *path, struct err *err);

@@ -98,7 +98,7 @@ static int call(struct peak *peak, worker_fn fn, struct err *err)
     struct progress_slot *progress =
         peak->engine->rank.under_pmix ? progress_join(peak->engine->rank.local_rank) : NULL;
 
-    progress_meet(progress, "measuring the machine together");
+    progress_meet(progress, "measuring the machine on all ranks");
     int status =
         peak->engine->worker ? worker_call(peak->engine->worker, fn, peak, err) : fn(peak, err);
     progress_phase(progress, "starting");

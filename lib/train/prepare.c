@@ -35,8 +35,9 @@ static int reads_rows(const struct preparing *p, struct err *err)
     for (int i = 0; i < job->data.n_train; i++)
         n_tokens += is_token_file(p->arena, job->data.train[i].path);
     if (n_tokens && n_tokens < job->data.n_train)
-        return err_set(err, ERR_CONFIG,
-                       "data.train has token files and files of rows (hint: one or the other)");
+        return err_set(
+            err, ERR_CONFIG,
+            "data.train has both token files and files of rows (hint: use only one kind)");
     return !n_tokens;
 }
 
@@ -151,22 +152,21 @@ static int count_steps(const struct preparing *p, struct err *err)
                                         job->train.global_batch);
     loader_close(loader);
     if (job->samples.train && p->hooks && p->hooks->report && usage.n_rows)
-        p->hooks->report(
-            p->hooks->context,
-            arena_printf(p->arena,
-                         "%lld sample%s in %lld sequence%s of %s%d: %.1f %% of the rows "
-                         "are tokens, %.1f %% are learned\n",
-                         (long long)usage.n_samples, str_s(usage.n_samples),
-                         (long long)usage.n_sequences, str_s(usage.n_sequences),
-                         n_lengths > 1 ? "up to " : "", job->data.seq_len,
-                         100.0 * (double)usage.n_tokens / (double)usage.n_rows,
-                         100.0 * (double)usage.n_learned / (double)usage.n_rows));
+        p->hooks->report(p->hooks->context,
+                         arena_printf(p->arena,
+                                      "%lld sample%s in %lld sequence%s of %s%d: %.1f %% of the "
+                                      "positions are tokens, %.1f %% have loss\n",
+                                      (long long)usage.n_samples, str_s(usage.n_samples),
+                                      (long long)usage.n_sequences, str_s(usage.n_sequences),
+                                      n_lengths > 1 ? "up to " : "", job->data.seq_len,
+                                      100.0 * (double)usage.n_tokens / (double)usage.n_rows,
+                                      100.0 * (double)usage.n_learned / (double)usage.n_rows));
     if (!job->train.steps)
         job_set_steps(job, max_i64(1, steps), p->arena);
     if (job->optimizer.warmup_steps > job->train.steps)
         return err_set(err, ERR_CONFIG,
                        "optimizer.warmup_steps is %lld, more than the %lld step%s that the epochs "
-                       "take (hint: leave it out)",
+                       "need (hint: leave it out)",
                        (long long)job->optimizer.warmup_steps, (long long)job->train.steps,
                        str_s(job->train.steps));
     return 0;

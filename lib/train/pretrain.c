@@ -59,7 +59,7 @@ static int check_tokenizer(struct pretrain *p, struct err *err)
         return 0;
     return err_set(
         err, ERR_CONFIG,
-        "model.vocab_size is %d, data.tokenizer %s has %d tokens (hint: at least as many)",
+        "model.vocab_size is %d, but data.tokenizer %s has %d tokens (hint: at least that many)",
         job->model.vocab_size, job->data.tokenizer, n_tokens);
 }
 
@@ -98,11 +98,9 @@ static int check_tokens(const struct pretrain *p, const char *prefix, const char
                             ? arena_printf(&arena, "data.tokenizer %s", job->data.tokenizer)
                         : job->train.init ? "the model's"
                                           : "that of data.train";
-    int status =
-        token_meta_compare(prefix, p->tokenizer_hash, whose,
-                           "make it anew with lmtrain data tokenize, or data.check_tokenizer: "
-                           "false",
-                           err);
+    int status = token_meta_compare(
+        prefix, p->tokenizer_hash, whose,
+        "make it again with lmtrain data tokenize, or set data.check_tokenizer: false", err);
 
     arena_release(&arena);
     if (status < 0 && !job->data.check_tokenizer) {
@@ -191,14 +189,14 @@ static int restore_folder(struct pretrain *p, struct err *err)
 {
     struct err lost;
 
-    log_warn("%s was deleted or moved while this run writes to it: it is made again, with a "
-             "checkpoint of step %" PRId64 "; earlier checkpoints and metrics are not in it",
+    log_warn("%s was deleted or moved during the run: it is created again with a checkpoint of "
+             "step %" PRId64 "; earlier checkpoints and metrics are lost",
              p->job->output, trainer_step_number(p->trainer));
     if (take_folder(p, err) < 0)
-        return err_add(err, "the run's folder was deleted or moved, and cannot be made again");
+        return err_add(err, "the run folder was deleted or moved, and cannot be created again");
     pretrain_log_open(p);
     if (gather_files(p, &lost) < 0)
-        log_warn("%s: checkpoints are without tokenizer from here on", lost.text);
+        log_warn("%s: further checkpoints have no tokenizer", lost.text);
     return pretrain_report_reopen(p, err);
 }
 
@@ -209,9 +207,9 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
     char text[96];
 
     if (r->scale_fell) {
-        snprintf(text, sizeof text, "gradient not finite at loss scale %.0f, now half of it",
+        snprintf(text, sizeof text, "gradients not finite at loss scale %.0f, which is halved",
                  r->loss_scale);
-        log_info("step %" PRId64 ": %s: nothing was updated", r->step, text);
+        log_info("step %" PRId64 ": %s: the step is skipped", r->step, text);
         pretrain_report_event(p, "skipped", text);
         return 0;
     }
@@ -219,15 +217,14 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
     if (!r->skipped)
         return 0;
     if (p->is_first)
-        log_warn("step %" PRId64 ": the gradient is not finite: nothing was updated (%d in a row)",
+        log_warn("step %" PRId64 ": gradients are not finite: the step is skipped (%d in a row)",
                  r->step, p->n_skipped_in_a_row);
-    pretrain_report_event(p, "skipped", "gradient not finite");
+    pretrain_report_event(p, "skipped", "gradients not finite");
     p->agreed = p->n_skipped_in_a_row > p->job->train.max_skipped;
     if (p->agreed)
         return err_set(err, ERR_FAILED,
-                       "%d step%s in a row had gradients that are not finite, at most "
-                       "train.max_skipped %d are skipped (hint: a lower optimizer.lr, more "
-                       "warm-up)",
+                       "%d step%s in a row had non-finite gradients, more than train.max_skipped "
+                       "%d (hint: a lower optimizer.lr, more warm-up)",
                        p->n_skipped_in_a_row, str_s(p->n_skipped_in_a_row),
                        p->job->train.max_skipped);
     return 0;
@@ -277,7 +274,7 @@ static int heed_signals(struct pretrain *p, struct err *err)
     p->agreed = 1;
     return err_set(err, ERR_REQUEUE,
                    "saved step %" PRId64 " of %" PRId64
-                   " on a signal: the same command goes on from here",
+                   " on a signal: the same command continues from here",
                    trainer_step_number(p->trainer), p->job->train.steps);
 }
 
@@ -316,10 +313,11 @@ static int finish(struct pretrain *p, struct err *err)
     if (left <= 0)
         return left;
     p->agreed = 1;
-    return err_set(err, ERR_REQUEUE,
-                   "step %" PRId64 " of %" PRId64 " is saved, its evaluation was left on a signal: "
-                   "the same command evaluates it",
-                   step, p->job->train.steps);
+    return err_set(
+        err, ERR_REQUEUE,
+        "step %" PRId64 " of %" PRId64
+        " is saved, its evaluation was interrupted by a signal: the same command evaluates it",
+        step, p->job->train.steps);
 }
 
 static int run_steps(struct pretrain *p, struct err *err)
@@ -369,12 +367,12 @@ static void greet(const struct pretrain *p)
     const struct engine *engine = p->options->engine;
     char count[40], planned[32];
 
-    log_info("%s: %s parameters, %d x %d token%s a step, %d micro-batch%s a rank, %s",
+    log_info("%s: %s parameters, %d x %d token%s per step, %d micro-batch%s per rank, %s",
              job->model.name[0] ? job->model.name : "model",
              str_count(count, sizeof count, model_spec_n_parameters(&job->model)),
              job->train.global_batch, job->data.seq_len, str_s(job->data.seq_len),
              job->n_micro_batches, str_es(job->n_micro_batches), dtype_name(job->train.dtype));
-    log_info("%d rank%s x %d thread%s, %s; %s planned a rank; peak %.0f GFLOP/s %s",
+    log_info("%d rank%s x %d thread%s, %s; %s planned per rank; peak %.0f GFLOP/s %s",
              engine->rank.world_size, engine->rank.world_size == 1 ? "" : "s",
              pool_n_threads(engine->pool), pool_n_threads(engine->pool) == 1 ? "" : "s",
              kernels_identity(engine->kernels),
@@ -396,7 +394,7 @@ static void say_goodbye(const struct pretrain *p)
 {
     char took[32], held[32], planned[32];
 
-    log_info("done: step %" PRId64 " in %s; %s planned, %s held by the process",
+    log_info("done: step %" PRId64 " in %s; %s planned, %s used by the process",
              trainer_step_number(p->trainer),
              str_duration(took, sizeof took, clock_seconds() - p->begin),
              str_bytes(planned, sizeof planned, program_memory_bytes(trainer_program(p->trainer))),

@@ -62,13 +62,14 @@ static void take_result(struct pretrain *p, double loss, int64_t tokens)
     p->n_worse = loss < p->best_eval ? 0 : p->n_worse + 1;
     p->best_eval = fmin(p->best_eval, loss);
     p->stopped = p->job->eval.patience && p->n_worse >= p->job->eval.patience;
-    log_info("step %" PRId64 "  held-out loss %.4f nats a token  perplexity %.2f  (%" PRId64
+    log_info("step %" PRId64 "  held-out loss %.4f nats/token  perplexity %.2f  (%" PRId64
              " tokens)",
              step, loss, exp(loss), tokens);
     pretrain_report_eval(p, loss, tokens);
     if (p->stopped)
-        log_info("step %" PRId64 ": no better held-out loss in %d evaluation%s: stopping", step,
-                 p->n_worse, str_s(p->n_worse));
+        log_info("step %" PRId64
+                 ": held-out loss did not improve in %d evaluation%s: stopping early",
+                 step, p->n_worse, str_s(p->n_worse));
 }
 
 int pretrain_evaluate(struct pretrain *p, struct err *err)

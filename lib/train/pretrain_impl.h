@@ -19,15 +19,18 @@
 
 /* What rank 0 answers to a signal (signals_answer), by what the run is at. */
 #define PRETRAIN_ANSWER_STARTING \
-    "the run starts, then saves its first step and leaves; a second signal ends it now, unsaved"
+    "the run completes its first step, saves it and exits; a second signal terminates it " \
+    "immediately, without saving"
 #define PRETRAIN_ANSWER_STEP \
-    "the run saves at the end of this step and leaves; a second signal ends it now, unsaved"
+    "the run completes this step, saves it and exits; a second signal terminates it immediately, " \
+    "without saving"
 #define PRETRAIN_ANSWER_EVALUATING \
-    "the run leaves this evaluation at its next batch, saves and ends; a second signal ends it " \
+    "the run stops this evaluation at its next batch, saves and exits; a second signal " \
+    "terminates it " \
     "now, " \
     "unsaved"
 #define PRETRAIN_ANSWER_SAVED \
-    "the run leaves this evaluation at its next batch, completes the checkpoint and ends"
+    "the run stops this evaluation at its next batch, completes the checkpoint and exits"
 
 struct pretrain {
     const struct pretrain_options *options;

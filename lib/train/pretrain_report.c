@@ -25,7 +25,8 @@ static const double gpu_age_seconds = 10, xid_seconds = 0.25;
 static void forgive(struct pretrain *p, int status, const struct err *err)
 {
     if (status < 0 && !p->is_unwritten)
-        log_warn("%s: what is to be written there is kept, training goes on", err->text);
+        log_warn("%s: data for it is kept in memory and written later, training continues",
+                 err->text);
     p->is_unwritten = status < 0;
 }
 
@@ -65,7 +66,7 @@ void pretrain_log_open(const struct pretrain *p)
         !pretrain_path(p, path, "log/rank-0.log", &err))
         file = log_file_open(path, &err);
     if (!file) {
-        log_warn("%s: the run goes on without a log", err.text);
+        log_warn("%s: the run continues without a log", err.text);
         return;
     }
     log_set_file(file);

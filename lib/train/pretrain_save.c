@@ -26,7 +26,7 @@ static void clean(const struct pretrain *p)
         return;
     if (pretrain_path(p, path, "checkpoints", &err) < 0 ||
         store_clean(path, p->job->checkpoint.keep, &err) < 0)
-        log_warn("old checkpoints: %s: it stays for now", err.text);
+        log_warn("old checkpoints: %s: it is not removed for now", err.text);
 }
 
 static int compare(struct pretrain *p, int64_t step, struct err *err)
@@ -74,7 +74,8 @@ static int lose(struct pretrain *p, int64_t step, int is_last, const struct err 
     pretrain_report_event(p, "save failed", why->text);
     p->agreed = is_last || p->whole_step < 0;
     if (!p->agreed) {
-        log_error("step %" PRId64 " is not saved: %s; %s, training goes on", step, why->text, last);
+        log_error("step %" PRId64 " is not saved: %s; %s, training continues", step, why->text,
+                  last);
         return 0;
     }
     /* Of an error that all ranks return only rank 0's is shown. */
@@ -101,7 +102,7 @@ static int save(struct pretrain *p, int is_last, struct err *err)
     char folder[PATH_BYTES];
     int64_t step = trainer_step_number(p->trainer);
     struct str extra = { 0 };
-    struct err why = { .code = ERR_FAILED, .text = "rank 0 could not make its folder" };
+    struct err why = { .code = ERR_FAILED, .text = "rank 0 could not create its folder" };
 
     if (p->saved_step == step)
         return 0;

@@ -266,18 +266,19 @@ static void judge(const struct trial *t, struct err *err)
     int n = list_ranks(t, cell, can_tell ? &hash : NULL, &ranks);
     if (can_tell)
         err_set(err, ERR_PEER,
-                "step %" PRId64 ": the copy of %s on %s differs from that of the %d other rank%s "
-                "(%d tensor%s): memory or a processor there may be faulty (hint: the last "
-                "checkpoint is good; leave that host out if this comes again)",
+                "step %" PRId64
+                ": the replica of %s on %s differs from that of the %d other rank%s (%d tensor%s): "
+                "memory or CPU/GPU of that host may be faulty (hint: the last checkpoint is good; "
+                "exclude the host if this happens again)",
                 r->step, name, str_text(&ranks), t->n_ranks - n, str_s(t->n_ranks - n), n_differing,
                 str_s(n_differing));
     else
-        err_set(err, ERR_PEER,
-                "step %" PRId64 ": the copies of %s on %s differ (%d tensor%s): memory or a "
-                "processor of one of them may be faulty, which cannot be told from %d copies "
-                "(hint: the last checkpoint is good; test these hosts' memory)",
-                r->step, name, str_text(&ranks), n_differing, n_differing == 1 ? "" : "s",
-                t->n_ranks);
+        err_set(
+            err, ERR_PEER,
+            "step %" PRId64 ": the replicas of %s on %s differ (%d tensor%s): memory or CPU/GPU of "
+            "one of them may be faulty; %d copies are too few to identify it (hint: "
+            "the last checkpoint is good; test these hosts' memory)",
+            r->step, name, str_text(&ranks), n_differing, n_differing == 1 ? "" : "s", t->n_ranks);
     str_release(&ranks);
 }
 

@@ -109,20 +109,20 @@ static int restore(struct pretrain *p, const char *folder, struct str *notes, st
     if (!goes_on)
         return err_set(err, ERR_CONFIG,
                        "%s: the run is finished, step %" PRId64 " of %" PRId64
-                       " (hint: raise train.steps, or begin anew with another output)",
+                       " (hint: raise train.steps, or use a different output folder)",
                        folder, step, p->job->train.steps);
     if (p->stopped && !p->options->may_be_done)
         return err_set(
             err, ERR_CONFIG,
-            "%s: the run was stopped at step %" PRId64
-            " as its held-out loss no longer fell (hint: begin anew with another output)",
+            "%s: the run was stopped early at step %" PRId64
+            ", because its held-out loss did not improve (hint: use a different output folder)",
             folder, step);
     return 0;
 }
 
 static void say_resumed(const struct pretrain *p, const char *folder)
 {
-    log_info("going on from %s, step %" PRId64, folder, trainer_step_number(p->trainer));
+    log_info("resuming from %s, step %" PRId64, folder, trainer_step_number(p->trainer));
 }
 
 /* What came of it on all ranks: 0, or the worst code, which is a failure of every rank then. */
@@ -133,7 +133,7 @@ static int64_t agree(struct pretrain *p, int status, struct err *err)
     if (trainer_agree(p->trainer, &worst, err) < 0)
         return ERR_PEER;
     if (worst && status == 0)
-        err_set(err, (enum err_code)worst, "another rank could not go on from the checkpoint");
+        err_set(err, (enum err_code)worst, "another rank could not resume from the checkpoint");
     return worst;
 }
 
@@ -172,7 +172,7 @@ static int restore_newest(struct pretrain *p, int64_t step, struct str *notes, s
         if (status < 0)
             log_warn("%s", err->text);
         if (p->is_first)
-            log_warn("%s cannot be read: going back to step %" PRId64, folder, older);
+            log_warn("%s cannot be read: falling back to step %" PRId64, folder, older);
         step = older;
     }
     p->saved_step = step;
@@ -186,10 +186,9 @@ static int begin(struct pretrain *p, struct err *err)
     if (trainer_begin(p->trainer, err) < 0)
         return -1;
     if (p->job->train.init)
-        log_info("beginning with the weights of %s", p->job->train.init);
+        log_info("starting with the weights of %s", p->job->train.init);
     else
-        log_info("beginning with random weights, train.seed %" PRIu64,
-                 (uint64_t)p->job->train.seed);
+        log_info("starting with random weights, train.seed %" PRIu64, (uint64_t)p->job->train.seed);
     return 0;
 }
 
@@ -209,15 +208,15 @@ static int resume(struct pretrain *p, struct str *notes, struct err *err)
             return begin(p, err);
         return err_set(err, ERR_CONFIG,
                        "--resume none, but %s holds a run at step %" PRId64
-                       " (hint: give another output, or remove that folder)",
+                       " (hint: use a different output folder, or remove that folder)",
                        p->job->output, step);
     }
     if (!strcmp(wanted, "auto"))
         return restore_newest(p, step, notes, err);
     if (step >= 0)
         return err_set(err, ERR_CONFIG,
-                       "--resume %s, but %s holds a run of its own at step %" PRId64
-                       " (hint: give another output)",
+                       "--resume %s, but %s already holds another run, at step %" PRId64
+                       " (hint: use a different output folder)",
                        wanted, p->job->output, step);
     const char *newest = store_newest(wanted, &arena, err);
     int status = newest ? restore(p, newest, notes, err) : -1;
@@ -241,6 +240,6 @@ int pretrain_resume(struct pretrain *p, struct str *notes, struct err *err)
     if (failed)
         *err = own;
     else
-        err_set(err, (enum err_code)worst, "another rank could not go on from the checkpoint");
+        err_set(err, (enum err_code)worst, "another rank could not resume from the checkpoint");
     return -1;
 }

@@ -1,9 +1,9 @@
 /*
- * room.h - how much memory this process may still take
+ * room.h - how much memory this process can still allocate
  *
- * The least of what the machine has and what the control groups that this process is in allow, of
- * version 2 or 1, on every level. What files keep in memory counts as room: the kernel gives it up
- * when somebody asks, and a job that has read its data has a group full of it.
+ * The minimum of the machine's available memory and the limits of all control groups (cgroup v1 or
+ * v2, every level) of this process. The page cache counts as available: the kernel reclaims it on
+ * demand, and after a job has read its data its cgroup is full of it.
  */
 #ifndef TRAIN_ROOM_H
 #define TRAIN_ROOM_H

@@ -5,9 +5,9 @@
  * modeling_rope_utils: linear (kaiokendev), dynamic NTK (emozilla), llama3 (Llama 3.1's code), YaRN
  * (Peng et al. 2023).
  *
- * Dynamic depends on how long a text is: that is n_positions, the longest that the table is made for. Up to
- * the original length the frequencies are the plain ones. Generation makes rows anew for each length, as
- * transformers' dynamic_frequency_update does (serve/decode.c).
+ * Dynamic depends on how long a text is: that is n_positions, the longest that the table is made
+ * for. Up to the original length the frequencies are the plain ones. Generation computes rows again
+ * for each length, as transformers' dynamic_frequency_update does (serve/decode.c).
  */
 #ifndef TRAIN_ROPE_H
 #define TRAIN_ROPE_H

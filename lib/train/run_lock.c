@@ -61,14 +61,15 @@ int run_lock(const char *folder, struct err *err)
         return fd;
     }
     if (errno != EWOULDBLOCK) {
-        log_warn("%s: no lock on this file system (%s): see to it that no other job writes there",
+        log_warn("%s: this file system does not support locks (%s): make sure that no other job "
+                 "writes there",
                  folder, strerror(errno));
         return fd;
     }
     read_holder(fd, holder);
     close(fd);
     return err_set(err, ERR_CONFIG,
-                   "%s is in use by another job%s%s (hint: give this one another "
-                   "output, or end that one)",
+                   "%s is in use by another job%s%s (hint: use a different output folder, or end "
+                   "the other job)",
                    folder, *holder ? ": " : "", holder);
 }

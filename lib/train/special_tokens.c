@@ -45,7 +45,7 @@ static const char *path_of(struct special *s, const char *name)
     return arena_printf(&s->arena, "%s/%s", s->folder, name);
 }
 
-/* NULL: there is none, or it is no JSON object. */
+/* NULL: there is none, or not a JSON object. */
 static cJSON *read_object(struct special *s, const char *name)
 {
     const char *path = path_of(s, name);

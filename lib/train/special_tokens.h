@@ -11,7 +11,7 @@
 
 /*
  * Write what is missing of these into a folder with a config.json and a tokenizer, from what the
- * tokenizer's files say; keys that are there stay, and so does a file that is no JSON object.
+ * tokenizer's files say; keys that are there stay, and so does a file that is not a JSON object.
  * Without a tokenizer config.json says that there are none (null); with one that cannot be read
  * nothing is done. ERR_FAILED.
  */

@@ -82,7 +82,7 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
 
     if (trainer_save_finish(t, err) < 0)
         return -1;
-    progress_phase(t->options.progress, "beginning a checkpoint");
+    progress_phase(t->options.progress, "starting a checkpoint");
     CHECK(strlen(folder) < sizeof t->save_folder);
     snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
     t->save_step = t->step;
@@ -132,8 +132,8 @@ static int carry(const struct trainer *t, struct err *err)
             from, arena_printf(&arena, "%s/" STORE_CARRIED, store_partial(t->save_folder, &arena)),
             err);
     else if (from)
-        log_warn("%s is gone: step %" PRId64 " is saved without tokenizer (hint: start the job "
-                 "again, which makes it)",
+        log_warn("%s is missing: step %" PRId64
+                 " is saved without tokenizer (hint: restart the job, which creates it)",
                  from, t->save_step);
     arena_release(&arena);
     return status;
@@ -298,8 +298,8 @@ static int compare_descriptions(const char *ours, const char *theirs, struct str
                 data_key = line;
             else if (must_not_change(line, key))
                 return err_set(err, ERR_CONFIG,
-                               "%.*s is %.*s, the run was begun with %.*s (hint: set it back, or "
-                               "begin anew with another output)",
+                               "%.*s is %.*s, but the run was started with %.*s (hint: set it "
+                               "back, or use a different output folder)",
                                (int)key, line, (int)n, space + 1, (int)length,
                                before ? before : "");
             else
@@ -310,10 +310,10 @@ static int compare_descriptions(const char *ours, const char *theirs, struct str
     }
     note_gone(ours, theirs, notes);
     if (data_key)
-        return err_set(err, ERR_CONFIG,
-                       "data.train: the datasets, their weights or eval.split are not those that "
-                       "the run was begun with (hint: set them back, or begin anew with another "
-                       "output)");
+        return err_set(
+            err, ERR_CONFIG,
+            "data.train: the datasets, their weights or eval.split differ from those that the run "
+            "was started with (hint: set them back, or use a different output folder)");
     return 0;
 }
 
@@ -355,8 +355,8 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
         !cJSON_IsString(description))
         err_set(err, ERR_DATA, "%s",
                 cJSON_HasObjectItem(state, "converted")
-                    ? "it has weights, but no training to go on with (hint: train.init begins "
-                      "with them)"
+                    ? "it has weights, but no training state to resume from (hint: give it as "
+                      "train.init)"
                     : "its training state is incomplete");
     else
         status =

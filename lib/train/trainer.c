@@ -206,8 +206,9 @@ static int check_same_job(struct trainer *t, struct err *err)
                   "install one build on all hosts", err) < 0)
         return -1;
     job_print(t->job, &text);
-    int status = same_text(t, "the job", str_text(&text),
-                           "start all ranks with the same job file, --set and working folder", err);
+    int status =
+        same_text(t, "the job", str_text(&text),
+                  "start all ranks with the same job file, --set and working directory", err);
     str_release(&text);
     return status;
 }
@@ -216,8 +217,8 @@ static int check_same_job(struct trainer *t, struct err *err)
 static int check_same_kernels(struct trainer *t, struct err *err)
 {
     return same_text(t, "the description of the kernels", kernels_identity(t->options.kernels),
-                     "the same kind of processor and GPU, and the same versions of the GPU's "
-                     "libraries, on all hosts, or LMTRAIN_CPU_ISA for what all have",
+                     "use the same kind of CPU and GPU and the same versions of the GPU libraries "
+                     "on all hosts, or set LMTRAIN_CPU_ISA to what all hosts support",
                      err);
 }
 
@@ -233,7 +234,7 @@ static int check_same_numerics(struct trainer *t, struct err *err)
     str_release(&choices);
     t->numerics = numerics_hash(&t->description);
     return same_text(t, "the description of the numerics", str_text(&t->description),
-                     "the same data on all hosts", err);
+                     "use the same data on all hosts", err);
 }
 
 static int choose_kernels(struct trainer *t, struct err *err)

@@ -219,7 +219,7 @@ static void test_nothing_is_written_through_a_link(void **state)
     assert_non_null(strstr(err.text, "is a symbolic link"));
     assert_int_equal(file_make_folder(in("folder-link/new"), &err), 0);
     assert_int_equal(file_make_folder(in("victim"), &err), -1);
-    assert_non_null(strstr(err.text, "is no folder"));
+    assert_non_null(strstr(err.text, "is not a folder"));
     assert_int_equal(file_make_folders("", &err), -1);
 }
 
@@ -234,10 +234,10 @@ static void test_what_is_no_file(void **state)
     assert_int_equal(mkfifo(in("pipe"), 0600), 0);
     assert_int_equal(mkdir(in("sub"), 0700), 0);
     assert_int_equal(file_open_write(in("pipe"), O_WRONLY | O_APPEND, &err), -1);
-    assert_non_null(strstr(err.text, "is no file"));
+    assert_non_null(strstr(err.text, "is not a file"));
     assert_int_equal(file_open_write(in("pipe"), O_RDWR, &err), -1);
     assert_int_equal(file_open_write(in("sub"), O_WRONLY | O_APPEND, &err), -1);
-    assert_non_null(strstr(err.text, "is no file"));
+    assert_non_null(strstr(err.text, "is not a file"));
     assert_int_equal(file_open_write("/dev/null", O_WRONLY, &err), -1);
     assert_int_equal(file_map_open(&map, in("pipe"), &err), -1);
     assert_int_equal(file_map_open(&map, in("sub"), &err), -1);

@@ -129,7 +129,7 @@ static void test_mistakes(void **state)
         { { "in", "--rate", "nan" }, "--rate is nan, not a number from -1 to 1" },
         { { "in", "--style", "odd" }, "--style is odd, not one of plain, fancy" },
         { { NULL }, "an argument is missing (usage: lmtrain test IN...)" },
-        { { "a", "b", "c" }, "c is one argument too many (usage: lmtrain test IN...)" },
+        { { "a", "b", "c" }, "unexpected argument c (usage: lmtrain test IN...)" },
     };
     struct arena arena = { 0 };
 

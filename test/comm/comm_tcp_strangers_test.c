@@ -31,7 +31,7 @@ static void refuse(struct comm *comm, void *context)
 
     if (comm_world_rank(comm) == 1) {
         comm_exercise_must_fail(comm_group_create(&world, comm, (int[]){ 0, 1 }, 2, 0, &err), &err,
-                                "does not take this rank for one of its job");
+                                "does not recognise this rank as one of its job");
         CHECK(strstr(err.text, "rank 0"));
         atomic_store(is_refused, 1);
         return;

@@ -176,7 +176,7 @@ static void chain(struct comm *comm, void *context)
     if (rank == 2)
         return;
     int status = comm_receive(world, &word, sizeof word, rank + 1, &err);
-    comm_exercise_must_fail(status, &err, "rank 2 has left or died");
+    comm_exercise_must_fail(status, &err, "rank 2 has exited or failed");
     if (rank == 0)
         CHECK(strstr(err.text, "rank 1 lost it"));
 }
@@ -204,7 +204,7 @@ static void unequal(struct comm *comm, void *context)
     (void)context;
     if (comm_world_rank(comm) == 0)
         comm_exercise_must_fail(comm_send(world, buffer, 40, 1, &err), &err,
-                                "rank 1 waits for 41 bytes where this rank sends it 40");
+                                "rank 1 expects 41 bytes, but this rank sends 40");
     else
         comm_exercise_must_fail(comm_receive(world, buffer, 41, 0, &err), &err, "rank 0 has left");
 }

@@ -191,7 +191,7 @@ static void expect_culprit(struct run *run, struct tp_layers *t, struct player *
     CHECK(run_entry(run, ENTRY_STEP, 0, NULL, &err) == -1);
     CHECK(err.code == ERR_DEVICE);
     CHECK(strstr(err.text, "add x: emulated GPU (GPU 0): wait: cudaErrorIllegalAddress"));
-    CHECK(strstr(err.text, "\n  a [8 x 8] fp32, rows 8 apart, at 0x"));
+    CHECK(strstr(err.text, "\n  a [8 x 8] fp32, row stride 8, at 0x"));
 }
 
 static void *play_rank(void *argument)

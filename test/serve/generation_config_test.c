@@ -77,10 +77,10 @@ static void refused(void **state)
     static const struct {
         const char *text, *says;
     } cases[] = {
-        { "", "no JSON object" },
-        { "[1]", "no JSON object" },
-        { "{\"temperature\": \"hot\"}", "temperature is no number from 0 to 100" },
-        { "{\"top_p\": 1.5}", "top_p is no number from 0 to 1" },
+        { "", "not a JSON object" },
+        { "[1]", "not a JSON object" },
+        { "{\"temperature\": \"hot\"}", "temperature is not a number from 0 to 100" },
+        { "{\"top_p\": 1.5}", "top_p is not a number from 0 to 1" },
         { "{\"repetition_penalty\": 0}", "repetition_penalty" },
         { "{\"top_k\": -3}", "top_k" },
     };

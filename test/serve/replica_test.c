@@ -267,7 +267,7 @@ static void refused(void **state)
     assert_int_equal(comm_self_create(&comm, &err), 0);
     assert_int_equal(replica_open(&replica, comm, NULL, NULL, 2, 3, &err), -1);
     assert_string_equal(err.text,
-                        "1 rank is no multiple of the 6 that hold the model together: tp 2 * pp 3");
+                        "1 rank is not a multiple of the 6 of one model replica: tp 2 * pp 3");
     comm_destroy(comm);
 }
 

@@ -181,7 +181,7 @@ static void refused(void **state)
     scores[0].n = 10;
     scores[0].n_scored = 1;
     assert_int_equal(scorer_run(scorer, scores, 1, NULL, NULL, NULL, &err), -1);
-    assert_string_equal(err.text, "a text of 10 tokens, room is for 9");
+    assert_string_equal(err.text, "a text of 10 tokens, more than the 9 allowed");
     scores[0].n = 9;
     tokens[0][8] = VOCAB;
     assert_int_equal(scorer_run(scorer, scores, 1, NULL, NULL, NULL, &err), -1);

@@ -96,7 +96,7 @@ static void is_refused(const char *text)
     assert_int_equal(job_file_check(&job, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
     assert_non_null(strstr(err.text, "job.yaml was not written by lmtrain"));
-    assert_non_null(strstr(err.text, "hint: a folder of its own"));
+    assert_non_null(strstr(err.text, "hint: use a different output folder"));
     assert_int_equal(job_file_write(&job, &err), -1);
     assert_string_equal(read_file("job.yaml"), text);
 }

@@ -152,7 +152,7 @@ static void test_one_of_four(void **state)
         snprintf(text, sizeof text, "on rank %d (%s) differs from that of the 3 other ranks (1 ",
                  culprit, host);
         expect_difference(ranks, plans, 4, text);
-        assert_non_null(strstr(plans[0].verdict.text, "step 2: the copy of layers."));
+        assert_non_null(strstr(plans[0].verdict.text, "step 2: the replica of layers."));
     }
 }
 
@@ -180,10 +180,10 @@ static void test_no_majority(void **state)
     (void)state;
     plans[1].flips = 1;
     run(ranks, plans, 2, 0);
-    expect_difference(ranks, plans, 2, "cannot be told from 2 copies");
+    expect_difference(ranks, plans, 2, "2 copies are too few to identify it");
     plans[3].flips = 1;
     run(ranks, plans, 4, 0);
-    expect_difference(ranks, plans, 4, "cannot be told from 4 copies");
+    expect_difference(ranks, plans, 4, "4 copies are too few to identify it");
 }
 
 static int nothing(struct crew_rank *r, struct err *err)

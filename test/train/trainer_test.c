@@ -196,11 +196,12 @@ static void refused(const char *folder, const char *override, const char *words)
 
 static void what_makes_it_another_run_is_refused(void **state)
 {
-    refused(*state, "train.seed=2", "train.seed is 2, the run was begun with 1");
+    refused(*state, "train.seed=2", "train.seed is 2, but the run was started with 1");
     refused(*state, "model.rope_theta=5000.0", "model.rope_theta is ");
-    refused(*state, "model.n_layers=1", "model.n_layers is 1, the run was begun with 2");
-    refused(*state, "data.seq_len=8", "data.seq_len is 8, the run was begun with 16");
-    refused(*state, "train.global_batch=4", "train.global_batch is 4, the run was begun with 8");
+    refused(*state, "model.n_layers=1", "model.n_layers is 1, but the run was started with 2");
+    refused(*state, "data.seq_len=8", "data.seq_len is 8, but the run was started with 16");
+    refused(*state, "train.global_batch=4",
+            "train.global_batch is 4, but the run was started with 8");
     refused(*state, "eval={split: 0.1}", "data.train: ");
 }
 
