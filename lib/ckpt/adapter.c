@@ -61,13 +61,13 @@ static int check_shape(const struct opening *o, const struct safetensors_tensor 
     int n_dims = cols ? 2 : 1, dtype = safetensors_type_dtype(t->type);
 
     if (dtype != DTYPE_F32 && dtype != DTYPE_BF16 && dtype != DTYPE_F16)
-        return err_set(err, ERR_DATA, "%s: tensor %.200s is of type %s, which is not read here",
+        return err_set(err, ERR_DATA, "%s: tensor %.200s has dtype %s, which is not supported",
                        o->adapter->file->path, t->name, safetensors_type_name(t->type));
     if (t->n_dims == n_dims && t->shape[0] == rows && (n_dims == 1 || t->shape[1] == cols))
         return 0;
     return err_set(err, ERR_DATA,
-                   "%s: tensor %.200s is %lld x %lld, %lld x %lld is wanted (hint: is it of "
-                   "another model?)",
+                   "%s: tensor %.200s is %lld x %lld, expected %lld x %lld (hint: does it belong "
+                   "to another model?)",
                    o->adapter->file->path, t->name, (long long)t->shape[0],
                    (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)rows,
                    (long long)(cols ? cols : 1));
@@ -91,7 +91,7 @@ static int check_rank(const struct opening *o, const char *name, int64_t rank, s
         return 0;
     return err_set(err, ERR_DATA,
                    "%s: %.200s.lora_A.weight has rank %lld, %s of " ADAPTER_CONFIG
-                   " says %d (hint: are they of one adapter?)",
+                   " says %d (hint: do the files belong to the same adapter?)",
                    o->adapter->file->path, name, (long long)rank, key, said);
 }
 
@@ -142,7 +142,8 @@ static int take_replacement(struct opening *o, int i, struct err *err)
     if (!t)
         return 0;
     if (theirs->transposed)
-        return err_set(err, ERR_DATA, "%s: %.200s is a whole matrix of a layer, which is not read",
+        return err_set(err, ERR_DATA,
+                       "%s: %.200s is a full matrix of a layer, which is not supported",
                        a->file->path, t->name);
     return check_shape(o, t, theirs->n_rows, theirs->whole->n_dims == 1 ? 0 : theirs->whole->cols,
                        err);
@@ -161,14 +162,15 @@ static int take_tied_head(struct opening *o, struct err *err)
         return 0;
     if (!head || !table)
         return err_set(err, ERR_DATA,
-                       "%s has %s alone, but the model's head and embedding are one matrix: it "
-                       "would part them, which is not done here",
+                       "%s has %s alone, but the model's head and embedding are tied: untying them "
+                       "is not supported",
                        a->file->path, head ? "a head" : "an embedding");
     if (check_shape(o, head, table->shape[0], table->shape[1], err) < 0)
         return -1;
     return head->type == table->type
                ? 0
-               : err_set(err, ERR_DATA, "%s: head and embedding are of two types", a->file->path);
+               : err_set(err, ERR_DATA, "%s: head and embedding have different dtypes",
+                         a->file->path);
 }
 
 /* Whether the file's tensor is LoRA's of this module of ours, which is none of a layer's. */
@@ -209,7 +211,7 @@ static int check_supported(const struct adapter *a, struct err *err)
         if (what)
             return err_set(err, ERR_DATA,
                            "%s: tensor %.200s: lmtrain does not support %s (hint: train the module "
-                           "whole by modules_to_save; or " ADAPTER_MERGE_HINT ")",
+                           "in full with modules_to_save; or " ADAPTER_MERGE_HINT ")",
                            a->file->path, name, what);
     }
     return 0;
@@ -222,8 +224,8 @@ static int check_used(const struct opening *o, struct err *err)
     for (int i = 0; i < index->n_tensors; i++)
         if (!o->used[i])
             return err_set(err, ERR_DATA,
-                           "%s: tensor %.200s is none that an adapter of this model has (hint: is "
-                           "it of another model?)",
+                           "%s: tensor %.200s does not belong to an adapter of this model (hint: "
+                           "does it belong to another model?)",
                            o->adapter->file->path, index->tensors[i].name);
     return index->n_tensors ? 0
                             : err_set(err, ERR_DATA, "%s has no tensors", o->adapter->file->path);
@@ -315,12 +317,13 @@ static int open_checkpoint(struct adapter *a, struct err *err)
     int status = cJSON_IsString(text)
                      ? job_read_model(job, text->valuestring, strlen(text->valuestring), newest,
                                       NULL, 0, &a->arena, err)
-                     : err_set(err, ERR_DATA, "%s does not say what job it is of", newest);
+                     : err_set(err, ERR_DATA, "%s does not contain its job", newest);
     cJSON_Delete(state);
     if (status < 0)
         return -1;
     if (!job->lora.rank)
-        return err_set(err, ERR_DATA, "%s is of a job without lora: it is no adapter", newest);
+        return err_set(err, ERR_DATA, "%s belongs to a job without lora: it is not an adapter",
+                       newest);
     if (job->model.n_layers != a->spec.n_layers || job->model.hidden_size != a->spec.hidden_size)
         return err_set(err, ERR_DATA, "%s is an adapter of another model", newest);
     if (job->model.vocab_size > a->spec.vocab_size) {

@@ -23,7 +23,7 @@ static const struct {
     { "layer_replication", "repeating layers of the model", 1 },
     { "use_bdlora", "BD-LoRA", 1 },
     { "arrow_config", "routing between adapters", 0 },
-    { "target_parameters", "LoRA of parameters that are no linear layer", 1 },
+    { "target_parameters", "LoRA of parameters that are not a linear layer", 1 },
     { "trainable_token_indices", "training some rows of the embedding", 1 },
     { "kasa_config", "KaSA", 1 },
     { "monteclora_config", "MonteCLoRA", 1 },
@@ -61,8 +61,8 @@ static int read_patterns(struct adapter_config *c, const cJSON *map, struct aren
     for (const cJSON *item = n ? map->child : NULL; item; item = item->next) {
         if (!is_plain(item->string))
             return err_set(err, ERR_DATA,
-                           "alpha_pattern has \"%.64s\", a regular expression, which lmtrain does "
-                           "not read (hint: a row for each module by its name, such as "
+                           "alpha_pattern has \"%.64s\", a regular expression, which is not "
+                           "supported (hint: one entry per module name, such as "
                            "\"down_proj\" or \"layers.1.mlp.down_proj\")",
                            item->string);
         if (!cJSON_IsNumber(item) || !(item->valuedouble > 0))
@@ -130,15 +130,14 @@ static int check_init(const cJSON *root, struct err *err)
     for (size_t i = 0; i < sizeof plain_inits / sizeof *plain_inits; i++)
         if (!strcasecmp(name, plain_inits[i]))
             return 0;
-    return err_set(
-        err, ERR_DATA,
-        "init_lora_weights is %.40s, which changes the model's own weights: lmtrain reads "
-        "plain adapters (hint: %s%s)",
-        name,
-        can_convert ? "in peft save_pretrained(path_initial_model_for_weight_conversion="
-                      "the untrained adapter's folder), which makes it plain; or "
-                    : "",
-        ADAPTER_MERGE_HINT);
+    return err_set(err, ERR_DATA,
+                   "init_lora_weights is %.40s, which changes the model's own weights: lmtrain "
+                   "supports plain LoRA only (hint: %s%s)",
+                   name,
+                   can_convert ? "in peft save_pretrained(path_initial_model_for_weight_conversion="
+                                 "the untrained adapter's folder), which makes it plain; or "
+                               : "",
+                   ADAPTER_MERGE_HINT);
 }
 
 static int take(struct adapter_config *c, const cJSON *root, struct arena *arena, struct err *err)
@@ -148,9 +147,9 @@ static int take(struct adapter_config *c, const cJSON *root, struct arena *arena
     const cJSON *base = cJSON_GetObjectItemCaseSensitive(root, "base_model_name_or_path");
 
     if (!cJSON_IsObject(root))
-        return err_set(err, ERR_DATA, "no JSON object");
+        return err_set(err, ERR_DATA, "not a JSON object");
     if (!cJSON_IsString(type) || strcmp(type->valuestring, "LORA") != 0)
-        return err_set(err, ERR_DATA, "peft_type is %.40s, only LORA is known here",
+        return err_set(err, ERR_DATA, "peft_type is %.40s, but only LORA is supported",
                        cJSON_IsString(type) ? type->valuestring : "missing");
     if (check_variants(root, err) < 0 || check_init(root, err) < 0)
         return -1;
@@ -177,7 +176,7 @@ int adapter_config_read(struct adapter_config *c, const char *path, struct arena
         return -1;
     cJSON *root = cJSON_ParseWithLength(text, n_bytes);
     int status = str_has_json_nul(text, n_bytes)
-                     ? err_set(err, ERR_DATA, "a text with a NUL byte (\\u0000) is not supported")
+                     ? err_set(err, ERR_DATA, "a string with a NUL byte (\\u0000) is not supported")
                      : take(c, root, arena, err);
     cJSON_Delete(root);
     free(text);

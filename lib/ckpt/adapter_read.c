@@ -125,7 +125,7 @@ static int overlay_own(struct adapter *a, const struct store_slice *want,
     struct hf_piece whole = { 0, 0, t->shape[0] };
 
     if (want->n_dims != 2 || want->rows != t->shape[0] || want->cols != t->shape[1])
-        return err_set(err, ERR_DATA, "%s: %.100s is %lld x %lld, %lld x %lld is wanted", a->path,
+        return err_set(err, ERR_DATA, "%s: %.100s is %lld x %lld, expected %lld x %lld", a->path,
                        want->name, (long long)t->shape[0], (long long)t->shape[1],
                        (long long)want->rows, (long long)want->cols);
     if (matrix == LORA_A)

@@ -135,7 +135,7 @@ static int list_pairs(struct writing *w, struct err *err)
             if (rank && !t)
                 return err_set(err, ERR_CONFIG,
                                "lora.targets: models of family %s keep %s %s, the adapters of this "
-                               "job do not: they have no place in peft's format (hint: name the "
+                               "job do not: peft's format cannot store them (hint: name the "
                                "model's own modules)",
                                w->names.family, parameters_module_name(target.module),
                                target.piece < 0 ? "in parts" : "in one matrix");

@@ -282,7 +282,7 @@ int carried_link(const char *from, const char *to, struct err *err)
     int status = 0;
 
     if (!file_is_folder(from))
-        status = err_set(err, ERR_FAILED, "%s is gone (hint: start the job again, which makes it)",
+        status = err_set(err, ERR_FAILED, "%s is missing (hint: restart the job, which creates it)",
                          from);
     else if (file_remove_tree(to, err) < 0 || link_files(from, to, err) < 0)
         status = -1;

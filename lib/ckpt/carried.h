@@ -37,20 +37,20 @@ int carried_remove_tokenizer(const char *folder, struct err *err);
 int carried_has_tokenizer(const char *folder);
 
 /*
- * Append a JSON object with a hash of each file that is in a folder, by name and in its order (those
- * of further templates are left out). ERR_FAILED.
+ * Append a JSON object with a hash of each file that is in a folder, by name and in its order
+ * (those of further templates are left out). ERR_FAILED.
  */
 int carried_describe(const char *folder, struct str *out, struct err *err);
 
 struct cJSON;
 
-/* The first of the files in such an object that is no longer in a folder as it was, in the arena; NULL if
- * all are. */
+/* The first of the files in such an object that is no longer in a folder as it was, in the arena;
+ * NULL if all are. */
 const char *carried_changed(const char *folder, const struct cJSON *hashes, struct arena *arena);
 
 /*
- * Make the folder `to` anew with hard links to all files of `from` and to its further templates, or
- * copies where there can be no links; and sync it. ERR_FAILED.
+ * Create the folder `to` (replacing an existing one) with hard links to all files of `from` and to
+ * its further templates, or copies where hard links are not possible; and sync it. ERR_FAILED.
  */
 int carried_link(const char *from, const char *to, struct err *err);
 

@@ -40,8 +40,8 @@ int folder_open_file(const struct folder *folder, const char *name, int64_t n_by
     if (fstat(fd, &stat_buffer) < 0 || !S_ISREG(stat_buffer.st_mode))
         err_set(err, ERR_DATA, "%s/%s is not a regular file", folder->path, name);
     else if (n_bytes >= 0 && stat_buffer.st_size != n_bytes)
-        err_set(err, ERR_DATA, "%s/%s has %lld bytes, its manifest says %lld", folder->path, name,
-                (long long)stat_buffer.st_size, (long long)n_bytes);
+        err_set(err, ERR_DATA, "%s/%s has %lld bytes, but %lld according to the manifest",
+                folder->path, name, (long long)stat_buffer.st_size, (long long)n_bytes);
     else
         return fd;
     close(fd);
@@ -77,7 +77,7 @@ int folder_read_file(const struct folder *folder, const char *name, size_t limit
     if (!buffer || used < size) {
         free(buffer);
         return err_set(err, buffer ? ERR_DATA : ERR_DEVICE, "%s/%s: %s", folder->path, name,
-                       buffer ? "cannot be read to its end" : "out of host memory");
+                       buffer ? "cannot be read completely" : "out of host memory");
     }
     buffer[size] = '\0';
     *data = buffer;

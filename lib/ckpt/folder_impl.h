@@ -17,7 +17,7 @@ struct folder {
     const char *path; /* borrowed */
 };
 
-/* -1 and ERR_DATA if path is no folder. The path itself may be a link: runs/ often is. */
+/* -1 and ERR_DATA if path is not a folder. The path itself may be a link: runs/ often is. */
 int folder_open(struct folder *folder, const char *path, struct err *err);
 void folder_close(struct folder *folder);
 

@@ -93,23 +93,22 @@ static int refuse_format(const char *path, struct err *err)
                        path, name, path, path);
     find_file(path, is_other, name, sizeof name);
     if (*name)
-        return err_set(
-            err, ERR_DATA,
-            "%s/%s: weights in %s format are not read (hint: the safetensors that it was "
-            "made of, as the model's own page has them)",
-            path, name, other_format(name));
+        return err_set(err, ERR_DATA,
+                       "%s/%s: weights in %s format are not supported (hint: the original "
+                       "safetensors files from the model's page)",
+                       path, name, other_format(name));
     if (!file_exists(path) || file_is_folder(path))
         return 0;
     if (other_format(path))
         return err_set(err, ERR_DATA,
-                       "%s: weights in %s format are not read (hint: the folder of "
-                       "safetensors that it was made of)",
+                       "%s: weights in %s format are not supported (hint: the folder with the "
+                       "original safetensors files)",
                        path, other_format(path));
     return err_set(err, ERR_DATA, "%s is a file%s", path,
-                   str_ends_with(path, ".safetensors") ? " (hint: the folder that it is in)"
-                   : str_ends_with(path, ".yaml") ? ", not a folder (hint: of a job the output "
-                                                    "folder, runs/NAME)"
-                                                  : ", not a folder");
+                   str_ends_with(path, ".safetensors") ? " (hint: give its folder)"
+                   : str_ends_with(path, ".yaml")
+                       ? ", not a folder (hint: for a job give its output folder, runs/NAME)"
+                       : ", not a folder");
 }
 
 int hf_folder_refuse(const char *path, struct err *err)
@@ -177,8 +176,8 @@ static int take_entry(struct hf_folder *f, const char *path, const char *name, c
 {
     if (!is_plain_name(file))
         return err_set(err, ERR_DATA,
-                       "%s: tensor %.200s is said to be in \"%.200s\", which is no safetensors "
-                       "file of this folder",
+                       "%s: tensor %.200s is listed in \"%.200s\", which is not a safetensors file "
+                       "of this folder",
                        path, name, file);
     int number = file_number(f, file);
     if (number < 0)
@@ -263,7 +262,7 @@ static int match_index(struct hf_folder *f, struct err *err)
     for (int i = 0; i < f->n_entries; i++)
         if (!f->entries[i].tensor)
             return err_set(err, ERR_DATA,
-                           "%s lacks tensor %.200s, which " INDEX_NAME " says it holds",
+                           "%s does not have tensor %.200s, which " INDEX_NAME " says it holds",
                            f->files[f->entries[i].file]->path, f->entries[i].name);
     return 0;
 }
@@ -314,13 +313,14 @@ static int check_tensor(const struct hf_folder *f, const struct hf_tensor *want,
     if (!same) {
         print_shape(shape, n_dims, wanted, sizeof wanted);
         print_shape(tensor->shape, tensor->n_dims, is, sizeof is);
-        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, by config.json it is %s",
+        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, but %s according to config.json",
                        f->files[entry->file]->path, tensor->name, is, wanted);
     }
     if (!fp8_is(tensor->type) && (dtype < 0 || !convert_supported(DTYPE_F32, (enum dtype)dtype)))
-        return err_set(
-            err, ERR_DATA, "%s: tensor %.200s is %s; F32, BF16, F16, F8_E4M3 and F8_E5M2 are read",
-            f->files[entry->file]->path, tensor->name, safetensors_type_name(tensor->type));
+        return err_set(err, ERR_DATA,
+                       "%s: tensor %.200s is %s; F32, BF16, F16, F8_E4M3 and F8_E5M2 are supported",
+                       f->files[entry->file]->path, tensor->name,
+                       safetensors_type_name(tensor->type));
     return 0;
 }
 
@@ -433,7 +433,7 @@ static int match_names(struct hf_folder *f, struct err *err)
             continue;
         if (strcmp(entry->name, HF_NAMES_HEAD) != 0)
             return err_set(err, ERR_DATA,
-                           "%s: tensor %.200s is none that a %s model of this config.json has",
+                           "%s: tensor %.200s does not belong to a %s model with this config.json",
                            f->files[entry->file]->path, entry->name, f->names.family);
         f->tied_head = entry;
     }

@@ -340,8 +340,7 @@ int hf_names_build(struct hf_names *names, const char *family, const struct mode
     while (f < families + N_FAMILIES && strcasecmp(f->name, described.like) != 0)
         f++;
     if (f == families + N_FAMILIES)
-        return err_set(err, ERR_CONFIG, "model_type %.64s: its tensors' names are not known",
-                       family);
+        return err_set(err, ERR_CONFIG, "model_type %.64s: its tensor names are not known", family);
     const char *prefix =
         hf_family_rename(&described, arena_strndup(arena, f->prefix, strlen(f->prefix) - 1), arena);
     *names = (struct hf_names){ .family = described.model_type,

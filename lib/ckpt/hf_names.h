@@ -1,9 +1,10 @@
 /*
- * hf_names.h - how the families of Hugging Face name and place a model's tensors
+ * hf_names.h - the mapping between lmtrain's parameters and the tensors of a Hugging Face folder
  *
- * A family is a list of rows "ours, theirs": one of ours (config/parameters.h) may be several of
- * theirs, each some of its rows. Theirs may be transposed (GPT-2's Conv1D). Pure: it knows shapes,
- * no files.
+ * A family is a list of pairs of an lmtrain parameter (config/parameters.h, "ours" below) and a
+ * tensor of the Hugging Face folder ("theirs" in identifiers, HF tensor in comments). A parameter
+ * may consist of several HF tensors, each with some of its rows; an HF tensor may be transposed
+ * (GPT-2's Conv1D). Pure: shapes only, no files.
  */
 #ifndef CKPT_HF_NAMES_H
 #define CKPT_HF_NAMES_H
@@ -13,24 +14,25 @@
 #include "ckpt/store.h"
 #include "config/parameters.h"
 
-/* Rows [theirs, theirs + n) of theirs (columns where it is transposed) are rows [ours, ours + n). */
+/* Rows [theirs, theirs + n) of the HF tensor (columns if transposed) are rows [ours, ours + n) of
+ * the parameter. */
 struct hf_piece {
     int64_t theirs, ours, n;
 };
 
-/* One of theirs: [n_rows x whole->cols], transposed [whole->cols x n_rows], of a vector [n_rows]. */
+/* An HF tensor: [n_rows x whole->cols], transposed [whole->cols x n_rows], a vector [n_rows]. */
 struct hf_tensor {
     const char *name;
-    struct parameter_id id; /* of the one of ours that it is part of */
+    struct parameter_id id; /* of the parameter that it is part of */
     const struct store_slice *whole;
     int64_t n_rows;
     int transposed;
     int layer; /* LAYER_BEFORE .. n_layers: files are filled in this order */
     int n_pieces;
-    const struct hf_piece *pieces; /* by rising theirs and, together, all n_rows */
+    const struct hf_piece *pieces; /* ascending by HF row; together all n_rows */
 };
 
-/* One of ours is tensors [first, first + n) of theirs, which have all its rows. */
+/* A parameter consists of the HF tensors [first, first + n), which have all its rows. */
 struct hf_whole {
     struct parameter_id id;
     struct store_slice whole; /* data NULL, dtype fp32 */
@@ -39,7 +41,8 @@ struct hf_whole {
 
 struct hf_names {
     const char *family;
-    const char *prefix; /* of all theirs but the head, that bare models' files lack: "model." */
+    const char
+        *prefix; /* of all HF tensors but the head, absent in files of bare models: "model." */
     int n_tensors, n_wholes;
     struct hf_tensor *tensors;
     struct hf_whole *wholes;       /* in name order */
@@ -54,7 +57,8 @@ int hf_names_build(struct hf_names *names, const char *family, const struct mode
 const struct hf_whole *hf_names_of(const struct hf_names *names, struct parameter_id id);
 const struct hf_whole *hf_names_find(const struct hf_names *names, const char *ours);
 
-/* Whether it is a buffer that old versions saved and nobody needs: causal masks, frequencies. */
+/* Whether it is a buffer that old versions saved and that is not needed: causal masks, RoPE
+ * frequencies. */
 int hf_names_is_buffer(const char *name);
 
 /* The head's name in folders of any family here. */

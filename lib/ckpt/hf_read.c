@@ -255,7 +255,7 @@ int hf_folder_read(struct hf_folder *f, const struct store_slice *want, struct e
         return err_set(err, ERR_DATA, "%s has no tensor %.200s", f->path, want->name);
     const struct store_slice *whole = &found->whole;
     if (whole->n_dims != want->n_dims || whole->rows != want->rows || whole->cols != want->cols)
-        return err_set(err, ERR_DATA, "%s: tensor %.200s is %lld x %lld, %lld x %lld is wanted",
+        return err_set(err, ERR_DATA, "%s: tensor %.200s is %lld x %lld, expected %lld x %lld",
                        f->path, want->name, (long long)whole->rows, (long long)whole->cols,
                        (long long)want->rows, (long long)want->cols);
     CHECK(0 <= want->row_begin && want->row_begin <= want->row_end && want->row_end <= want->rows);

@@ -260,7 +260,7 @@ static void read_member(struct json_reader *reader, struct manifest *manifest, i
 {
     if (bit == HAS_VERSION) {
         if (json_count(reader, INT32_MAX) != 1)
-            json_fail(reader, "another version of the format, this program reads 1");
+            json_fail(reader, "unsupported format version, only 1 is supported");
     } else if (bit == HAS_STEP) {
         manifest->step = json_count(reader, INT64_MAX);
     } else if (bit == HAS_WORLD) {
@@ -411,14 +411,16 @@ int manifest_parse(struct manifest *manifest, const char *path, const char *text
         if (n_digits > 1 || (n_digits == 1 && text[length] != '1'))
             return err_set(
                 err, ERR_DATA,
-                "%s is of version %.*s, only 1 is known (hint: another lmtrain wrote it)", path,
-                n_digits, text + length);
+                "%s is of version %.*s, but only 1 is supported (hint: it was written by "
+                "another version of lmtrain)",
+                path, n_digits, text + length);
     }
     if (n_bytes < PREFIX_LENGTH + HASH_DIGITS || memcmp(text, prefix, PREFIX_LENGTH))
         return err_set(err, ERR_DATA, "%s is not a checkpoint's manifest", path);
     snprintf(digits, sizeof digits, "%016llx", (unsigned long long)own_hash(text, n_bytes));
     if (memcmp(text + PREFIX_LENGTH, digits, HASH_DIGITS))
-        return err_set(err, ERR_DATA, "%s is damaged: its hash is %.16s, its content's %s", path,
+        return err_set(err, ERR_DATA,
+                       "%s is damaged: it says hash %.16s, but its content has hash %s", path,
                        text + PREFIX_LENGTH, digits);
     return manifest_parse_body(manifest, path, text, n_bytes, arena, err);
 }

@@ -59,7 +59,7 @@ void manifest_print(const struct manifest *manifest, struct str *out);
 int manifest_parse(struct manifest *manifest, const char *path, const char *text, size_t n_bytes,
                    struct arena *arena, struct err *err);
 
-/* The same without the hash: for fuzzing, and nobody else. */
+/* The same without checking the hash: for fuzzing only. */
 int manifest_parse_body(struct manifest *manifest, const char *path, const char *text,
                         size_t n_bytes, struct arena *arena, struct err *err);
 

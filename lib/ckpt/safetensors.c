@@ -238,11 +238,12 @@ static int check_extents(const struct header *header, uint64_t data_bytes, struc
                                   err);
         if (tensor->begin != at)
             return tensor_problem(header->path, tensor,
-                                  tensor->begin < at ? "its data overlap another tensor's"
-                                                     : "a hole lies before its data",
+                                  tensor->begin < at ? "its data overlap those of another tensor"
+                                                     : "there is a gap before its data",
                                   err);
         if (tensor->end > data_bytes)
-            return tensor_problem(header->path, tensor, "its data lie beyond the file's end", err);
+            return tensor_problem(header->path, tensor, "its data are beyond the end of the file",
+                                  err);
         at = tensor->end;
     }
     if (at != data_bytes)
@@ -310,8 +311,8 @@ static int read_at(int fd, const char *path, uint64_t offset, void *out, size_t 
             return err_set_errno(err, ERR_DATA, "%s: cannot read at byte %llu", path,
                                  (unsigned long long)offset);
         if (n == 0)
-            return err_set(err, ERR_DATA, "%s ends at byte %llu, %zu more were expected", path,
-                           (unsigned long long)offset, n_bytes);
+            return err_set(err, ERR_DATA, "%s ends at byte %llu, but %zu more bytes were expected",
+                           path, (unsigned long long)offset, n_bytes);
         next += n;
         offset += (uint64_t)n;
         n_bytes -= (size_t)n;

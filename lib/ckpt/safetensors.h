@@ -69,7 +69,8 @@ struct safetensors_index {
 
 const char *safetensors_type_name(enum safetensors_type type);
 size_t safetensors_type_bytes(enum safetensors_type type);
-/* Ours for theirs, or -1 if we have none; every one of ours has one of theirs. */
+/* The dtype of a safetensors type, or -1 if lmtrain has none; every dtype has a safetensors type.
+ * */
 int safetensors_type_dtype(enum safetensors_type type);
 enum safetensors_type safetensors_dtype_type(enum dtype dtype);
 
@@ -113,8 +114,9 @@ void safetensors_place(struct safetensors_tensor *tensors, int n_tensors);
 struct safetensors_writer;
 
 /*
- * Make path anew (as file_share says; what was there is removed, a link is not followed) with the
- * header of tensors that safetensors_place put in order. Returns 0, or -1 and ERR_FAILED.
+ * Create the file at path (modes as set by file_share; an existing file is removed, a symbolic link
+ * is not followed) and write the header of the tensors in the order of safetensors_place. Returns
+ * 0, or -1 and ERR_FAILED.
  */
 int safetensors_create(struct safetensors_writer **writer, const char *path,
                        const struct safetensors_tensor *tensors, int n_tensors,

@@ -198,9 +198,9 @@ static int find_stored(struct store *store, struct transfer *t, struct err *err)
     else if (safetensors_type_dtype(t->stored->type) != (int)whole->dtype ||
              t->stored->n_dims != whole->n_dims || t->stored->shape[0] != rows ||
              (whole->n_dims == 2 && t->stored->shape[1] != cols))
-        failed =
-            err_set(err, ERR_DATA, "%s: tensor %.200s is not of the manifest's dtype and shape",
-                    t->file->path, name);
+        failed = err_set(err, ERR_DATA,
+                         "%s: tensor %.200s does not have the dtype and shape of the manifest",
+                         t->file->path, name);
     arena_release(&arena);
     return failed;
 }
@@ -285,7 +285,7 @@ static int copy_slice(struct store *store, struct transfer *t, struct err *err)
         return -1;
     if (t->whole && XXH3_64bits_digest(&t->hash) != s->hash)
         return err_set(err, ERR_DATA,
-                       "%s: tensor %.200s is damaged: its hash is not the manifest's",
+                       "%s: tensor %.200s is damaged: its hash differs from the manifest",
                        t->file->path, t->stored->name);
     return 0;
 }
@@ -300,13 +300,12 @@ static int check_want(const struct store *store, const struct manifest_tensor *t
     const struct store_slice *whole = &tensor->whole;
     if (whole->n_dims != want->n_dims || whole->rows != want->rows || whole->cols != want->cols)
         return err_set(err, ERR_DATA,
-                       "%s: tensor %.200s is %lld x %lld (%d-D), %lld x %lld (%d-D) "
-                       "is wanted",
-                       path, want->name, (long long)whole->rows, (long long)whole->cols,
-                       whole->n_dims, (long long)want->rows, (long long)want->cols, want->n_dims);
+                       "%s: tensor %.200s is %lld x %lld (%d-D), expected %lld x %lld (%d-D)", path,
+                       want->name, (long long)whole->rows, (long long)whole->cols, whole->n_dims,
+                       (long long)want->rows, (long long)want->cols, want->n_dims);
     if (!convert_supported(want->dtype, whole->dtype))
-        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, which does not become %s", path,
-                       want->name, dtype_name(whole->dtype), dtype_name(want->dtype));
+        return err_set(err, ERR_DATA, "%s: tensor %.200s is %s, which cannot be converted to %s",
+                       path, want->name, dtype_name(whole->dtype), dtype_name(want->dtype));
     CHECK(0 <= want->row_begin && want->row_begin <= want->row_end && want->row_end <= want->rows);
     CHECK(0 <= want->col_begin && want->col_begin <= want->col_end && want->col_end <= want->cols);
     CHECK(!want->stride || want->stride >= want->col_end - want->col_begin);
@@ -383,8 +382,7 @@ static int hash_file(struct store *store, int fd, const struct manifest_file *fi
     uint64_t digest = XXH3_64bits_digest(&hash);
     if (digest != file->hash)
         return err_set(err, ERR_DATA,
-                       "%s/%s is damaged: its hash is %016llx, the manifest's "
-                       "%016llx",
+                       "%s/%s is damaged: its hash is %016llx, but %016llx in the manifest",
                        store->folder.path, file->name, (unsigned long long)digest,
                        (unsigned long long)file->hash);
     return 0;

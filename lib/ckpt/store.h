@@ -1,15 +1,16 @@
 /*
- * store.h - a checkpoint: tensors under their global names, whole or not at all
+ * store.h - a checkpoint: tensors under their global names, written atomically
  *
  * A checkpoint is a folder step-00000200/ in a run's checkpoints/. It holds one safetensors file
  * per rank with that rank's slices ("layers.0.qkv.weight[0:320,0:256]" where it is a slice),
  * rank-N.json with the file's hash and table of slices, and manifest.json, written last by rank 0:
  * the step, the numerics, the training state as JSON, and for each tensor its dtype, shape and
- * slices with their files. It is written in a folder of another name and renamed at the end, so
- * that a kill at any moment leaves the last checkpoint whole. Any layout reads any checkpoint:
- * slices are asked for by range.
+ * slices with their files. It is written to a temporary folder and renamed at the end, so that a
+ * kill at any moment leaves the last checkpoint complete. Any layout can read any checkpoint:
+ * slices are read by range.
  *
- * The store knows no comm: whoever saves makes all ranks agree between store_save and store_commit.
+ * The store does not communicate: its caller synchronises all ranks between store_save and
+ * store_commit.
  */
 #ifndef CKPT_STORE_H
 #define CKPT_STORE_H
@@ -33,41 +34,41 @@ struct store_slice {
 };
 
 /*
- * A save under way on this rank. It reads the slices' memory in the background (its own thread)
+ * A save in flight on this rank. It reads the slices' memory in the background (its own thread)
  * until store_save_wait returns, so that memory must not change until then. folder is the
- * checkpoint's final path; the files go to a folder beside it. slices are copied (names too), data
- * is not.
+ * checkpoint's final path; the files are written to a folder next to it. slices are copied (names
+ * too), data is not.
  */
 struct store_save;
 int store_save_start(struct store_save **save, const char *folder, int world_rank,
                      const struct store_slice *slices, int n_slices, struct err *err);
 
 /*
- * What gives a slice's memory where it is not simply there: it is asked for the rest of a slice,
- * whose data, if any, is that of its first row; it may lower row_end to what it gives now, and sets
- * data (and stride), which must stay until the piece after the next is asked for. It is called by
- * another thread, while the piece before is written.
+ * Callback that loads the data of a slice piece by piece: it gets the remaining rows of a slice,
+ * with data (or NULL) of the first of them; it may lower row_end to the rows that it loads, and
+ * sets data (and stride), which must stay valid until the piece after the next is requested. It is
+ * called by another thread, while the previous piece is written.
  */
 typedef int (*store_load_fn)(void *context, struct store_slice *slice, struct err *err);
 
-/* store_save_start, of slices that load (which may be NULL) is asked for. */
+/* store_save_start with a load callback (may be NULL). */
 int store_save_start_from(struct store_save **save, const char *folder, int world_rank,
                           const struct store_slice *slices, int n_slices, store_load_fn load,
                           void *context, struct err *err);
 
-/* Whether the memory is still read. */
+/* Whether the save still reads the slices' memory. */
 int store_save_busy(const struct store_save *save);
 /* Wait for the end (files and hash are on disk), free. Returns 0, or -1 and the writer's error. */
 int store_save_wait(struct store_save *save, struct err *err);
 
-/* The same at once: slices are asked for piece by piece, each from its first row to its last. */
+/* The same, synchronous: slices are loaded piece by piece, each from its first row to its last. */
 int store_write(const char *folder, int world_rank, const struct store_slice *slices, int n_slices,
                 store_load_fn load, void *context, struct err *err);
 
 /*
- * Whether store_write (or a save) of this rank came to its end and its file is still what was
- * written: 1, and its bytes are in *n_bytes; 0 if not. All of the file is read. tick, if any, is
- * told the bytes read.
+ * Whether store_write (or a save) of this rank completed and its file is unchanged:
+ * 1, with its size in *n_bytes; else 0. Reads the whole file. tick, if not NULL, is
+ * called with the bytes read.
  */
 int store_written(const char *folder, int world_rank, int64_t *n_bytes,
                   void (*tick)(void *context, int64_t n_bytes), void *context);
@@ -78,34 +79,37 @@ char *store_partial(const char *folder, struct arena *arena);
 /* A folder in a checkpoint for what came with the model: config.json, tokenizer files. */
 #define STORE_CARRIED "hf"
 
-/* A file that whoever writes a checkpoint keeps in its partial folder, and removes before the end. */
+/* A file that whoever writes a checkpoint keeps in its partial folder, and removes before the end.
+ * */
 #define STORE_NOTES "convert.notes"
 
 /*
  * On rank 0, when every rank's store_save_wait has returned 0: merge rank-*.json of world_size
  * ranks into the manifest with `state` (a JSON object's text), check that the slices cover each
- * tensor exactly once, fsync, rename to folder. Then the checkpoint exists, and one of that name is
- * replaced.
+ * tensor exactly once, fsync, rename to folder. Then the checkpoint exists; an existing one of that
+ * name is replaced.
  */
 int store_commit(const char *folder, int world_size, int64_t step, const char *state,
                  struct err *err);
 
-/* The same in two: the partial folder can be opened as a checkpoint; and it gets its name. */
+/* The same in two steps: complete the partial folder, which can then be opened as a checkpoint; and
+ * rename it. */
 int store_seal(const char *folder, int world_size, int64_t step, const char *state,
                struct err *err);
 int store_publish(const char *folder, struct err *err);
 
 /*
- * Give a committed checkpoint of that step another state (as store_commit's), in one exchange of its
- * manifest: a kill at any moment leaves the old one or the new. ERR_DATA if it is of another step.
+ * Replace the state (see store_commit) of a committed checkpoint of that step, by an atomic
+ * exchange of its manifest: a kill at any moment leaves the old or the new one. ERR_DATA if it is
+ * of another step.
  */
 int store_restate(const char *folder, int64_t step, const char *state, struct err *err);
 
 /*
- * Remove what interrupted saves left in checkpoints/, and all that is older than the newest `keep`
- * whole ones (0: keep all). Not while a save is under way there. A folder that is not there is
- * fine. What cannot be removed (a file that is open elsewhere, on NFS) stays for the next time and
- * the others go: -1 then, with the first one's error.
+ * Remove the remains of interrupted saves in checkpoints/, and all checkpoints older than the
+ * newest `keep` complete ones (0: keep all). Must not run during a save. The folder need not exist.
+ * Checkpoints that cannot be removed (a file that is open elsewhere, on NFS) remain until the next
+ * call, and the others are removed: then returns -1 and the first error.
  */
 int store_clean(const char *checkpoints, int keep, struct err *err);
 
@@ -120,7 +124,7 @@ void store_close(struct store *store);
 int64_t store_step(const struct store *store);
 const char *store_state(const struct store *store); /* the JSON text given at the commit */
 int store_n_tensors(const struct store *store);
-/* The i-th tensor in name order, as a slice that is the whole (data NULL), or NULL. */
+/* The i-th tensor in name order, as a slice of all its rows and columns (data NULL), or NULL. */
 const struct store_slice *store_tensor(const struct store *store, int i);
 const struct store_slice *store_find(const struct store *store, const char *name);
 
@@ -129,35 +133,35 @@ const char *store_file_of(const struct store *store, const char *name, int64_t r
                           struct arena *arena);
 
 /*
- * Fill slice->data with its range of the tensor of that name, from whatever files hold it,
+ * Fill slice->data with its range of the tensor of that name, from the files that have it,
  * converted to slice->dtype where that differs (fp32, bf16, fp16 among each other). ERR_DATA if it
  * is missing, has another shape, or a file is short, or damaged where a slice is read whole.
- * Not from two threads at once.
+ * Not thread-safe.
  */
 int store_read(struct store *store, const struct store_slice *slice, struct err *err);
 
-/* Whether every file is there with its size: cheap. ERR_DATA names the first that is not. */
+/* Check that every file exists with its size (cheap). ERR_DATA names the first that does not. */
 int store_check_sizes(struct store *store, struct err *err);
 
-/* Check every file's hash against the manifest; progress, if any, is told the share done. */
+/* Check every file's hash against the manifest; progress, if not NULL, gets the fraction done. */
 int store_verify(struct store *store, void (*progress)(void *context, double share), void *context,
                  struct err *err);
 
 /*
- * The newest whole checkpoint in folder (a run's checkpoints/, a run, or a checkpoint itself), as a
- * path in the arena; NULL with err ERR_DATA if there is none. Whole: the manifest reads and all
- * files have their sizes. Newer ones that are not are passed over with a warning.
+ * The newest complete checkpoint in folder (a run's checkpoints/, a run, or a checkpoint itself),
+ * as a path in the arena; NULL with err ERR_DATA if there is none. Complete: the manifest is valid
+ * and all files have their sizes. Newer incomplete ones are skipped with a warning.
  */
 const char *store_newest(const char *folder, struct arena *arena, struct err *err);
 
-/* The same of those before a step, for when that one turned out damaged. */
+/* The newest complete checkpoint before a step, if that of the step is damaged. */
 const char *store_newest_before(const char *folder, int64_t step, struct arena *arena,
                                 struct err *err);
 
 /*
- * Move the checkpoints of later steps, which are damaged, out of the way of a run that goes on from
- * it: step-N becomes step-N.damaged (or .damaged2, ...), which is never read, replaced or removed.
- * Each is named in the log. What cannot be renamed is ERR_FAILED.
+ * Rename the checkpoints of later steps, which are damaged, for a run that resumes from this step:
+ * step-N becomes step-N.damaged (or .damaged2, ...), which is never read, replaced or removed. Each
+ * is logged. ERR_FAILED if one cannot be renamed.
  */
 int store_set_aside(const char *checkpoints, int64_t step, struct err *err);
 

@@ -173,7 +173,8 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
         return is_whole(folder, err) ? arena_strdup(arena, folder) : NULL;
     if (file_exists(folder) && !file_is_folder(folder)) {
         err_set(err, ERR_DATA,
-                "%s is no folder (hint: a run's folder, its checkpoints/ or one of them)", folder);
+                "%s is not a folder (hint: a run's folder, its checkpoints/ or one of them)",
+                folder);
         return NULL;
     }
     if (!file_is_folder(checkpoints))
@@ -190,11 +191,11 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
             continue;
         if (is_whole(path, err))
             return path;
-        log_warn("%s is passed over: %s", path, err->text);
+        log_warn("%s is skipped: %s", path, err->text);
         n_damaged++;
     }
     if (n_damaged)
-        err_add(err, "no whole checkpoint in %s, the oldest of %d is damaged", checkpoints,
+        err_add(err, "no complete checkpoint in %s, the oldest of %d is damaged", checkpoints,
                 n_damaged);
     else
         err_set(err, ERR_DATA,
@@ -217,7 +218,7 @@ static int set_aside(const char *path, struct arena *arena, struct err *err)
         log_warn("the damaged %s is kept as %s", path, aside);
         return 0;
     }
-    return err_set(err, ERR_FAILED, "%s.damaged and 98 more of its kind are there", path);
+    return err_set(err, ERR_FAILED, "%s.damaged and 98 more such folders exist", path);
 }
 
 int store_set_aside(const char *checkpoints, int64_t step, struct err *err)

@@ -503,7 +503,7 @@ static int check_state(const char *state, struct arena *arena, struct err *err)
     json_reader_init(&reader, state, strlen(state), arena);
     const char *start = json_skip(&reader);
     if (json_end(&reader) < 0 || *start != '{')
-        return err_set(err, ERR_FAILED, "the state to save is no JSON object: %s",
+        return err_set(err, ERR_FAILED, "the state to save is not a JSON object: %s",
                        reader.problem ? reader.problem : "something else");
     return 0;
 }
@@ -592,8 +592,8 @@ int store_restate(const char *folder, int64_t step, const char *state, struct er
                      : 0;
 
     if (!status && whole.step != step)
-        status = err_set(err, ERR_DATA, "%s is of step %lld, not %lld", path, (long long)whole.step,
-                         (long long)step);
+        status = err_set(err, ERR_DATA, "%s is from step %lld, not %lld", path,
+                         (long long)whole.step, (long long)step);
     if (!status) {
         whole.state = state;
         manifest_print(&whole, &text);

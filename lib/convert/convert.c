@@ -69,7 +69,7 @@ static int check_target(const char *to, struct err *err)
 {
     if (!file_exists(to) || is_empty_folder(to))
         return 0;
-    return err_set(err, ERR_CONFIG, "--to %s is there already (hint: another name, or remove it)",
+    return err_set(err, ERR_CONFIG, "--to %s exists already (hint: another name, or remove it)",
                    to);
 }
 
@@ -149,8 +149,8 @@ static int find_vocabulary(struct conversion *c, struct err *err)
 
     if (wanted < is)
         return err_set(err, ERR_CONFIG,
-                       "--vocab-size is %d, %s has %d: rows are never dropped, as others may be "
-                       "meant by then",
+                       "--vocab-size is %d, but %s has %d: rows are never removed, because ids "
+                       "would change their meaning",
                        wanted, c->from.folder, is);
     if (o->pad_vocab)
         wanted = (int)round_up(wanted, o->pad_vocab);
@@ -160,7 +160,7 @@ static int find_vocabulary(struct conversion *c, struct err *err)
     if (wanted == is)
         return 0;
     if (!o->vocab_size && !o->pad_vocab)
-        log_info("%s: its tokenizer has %d tokens, its embedding %d rows: it grows "
+        log_info("%s: its tokenizer has %d tokens, but its embedding %d rows: the embedding grows "
                  "(hint: --vocab-size %d keeps it)",
                  c->from.folder, wanted, is, is);
     if (source_grow(&c->source, spec, wanted, &c->arena, err) < 0)
@@ -173,15 +173,14 @@ static int find_vocabulary(struct conversion *c, struct err *err)
 static int check_options(const struct convert_options *o, int to_checkpoint, struct err *err)
 {
     if (to_checkpoint && (o->tokenizer || o->no_tokenizer))
-        return err_set(
-            err, ERR_CONFIG,
-            "--%stokenizer: a checkpoint becomes another one as it is (hint: by way of a "
-            "Hugging Face folder)",
-            o->tokenizer ? "" : "no-");
+        return err_set(err, ERR_CONFIG,
+                       "--%stokenizer: not available from checkpoint to checkpoint (hint: convert "
+                       "to a Hugging Face folder first)",
+                       o->tokenizer ? "" : "no-");
     if (to_checkpoint && (o->dtype >= 0 || o->vocab_size || o->pad_vocab))
         return err_set(err, ERR_CONFIG,
-                       "--%s: a checkpoint becomes another one as it is (hint: by way of a Hugging "
-                       "Face folder)",
+                       "--%s: not available from checkpoint to checkpoint (hint: convert to a "
+                       "Hugging Face folder first)",
                        o->dtype >= 0   ? "dtype"
                        : o->vocab_size ? "vocab-size"
                                        : "pad-vocab");
@@ -207,8 +206,8 @@ static int adapt(struct conversion *c, struct err *err)
     from->weights.is_merged = from->weights.adapter != NULL;
     if (from->weights.is_merged && c->options->as == CONVERT_CHECKPOINT && c->options->verify)
         return err_set(err, ERR_CONFIG,
-                       "--as checkpoint: %s has adapters, and a merged model is not what either "
-                       "was (hint: lmtrain merge --base MODEL --adapter %s --as checkpoint)",
+                       "--as checkpoint: %s has adapters, which must be merged (hint: lmtrain "
+                       "merge --base MODEL --adapter %s --as checkpoint)",
                        from->folder, from->folder);
     return 0;
 }

@@ -5,14 +5,15 @@
  * that their file has transposed all of a rank's part. Tensors keep their types unless another one
  * is asked for, so that there and back gives the same bits.
  *
- * What is written stands in DIR.partial until it is whole and is then renamed. If it is interrupted
- * the folder stays, with notes of what it is made of: the same conversion begun again goes on behind
- * the last whole file, after having read all of them again. Another one begins anew. A failure
- * removes the folder.
+ * The output is written to DIR.partial and renamed when it is complete. If the conversion is
+ * interrupted, the folder remains, with a journal of its source and arguments: the same conversion
+ * continues after the last complete file, after it has verified all of them. A different one starts
+ * from the beginning. A failure removes the folder.
  *
  * What lies beside the weights (config.json, tokenizer, chat template) goes along: in a checkpoint
- * it is the folder hf/. One that has none, of an older run, gets its tokenizer from the run's job. From checkpoint
- * to checkpoint all goes along, optimizer state and the run's too; a HF folder has no place for it.
+ * it is the folder hf/. One that has none, of an older run, gets its tokenizer from the run's job.
+ * From checkpoint to checkpoint all goes along, optimizer state and the run's too; a HF folder has
+ * no place for it.
  */
 #ifndef CONVERT_CONVERT_H
 #define CONVERT_CONVERT_H
@@ -37,9 +38,9 @@ struct convert_options {
      */
     const char *adapter;
     /*
-     * A folder or file that becomes the model's tokenizer; NULL: its own. no_tokenizer: it gets none.
-     * A HF folder of a checkpoint whose job names a tokenizer that is not to be found is refused
-     * without either.
+     * A folder or file that becomes the model's tokenizer; NULL: its own. no_tokenizer: it gets
+     * none. A HF folder of a checkpoint whose job names a tokenizer that is not to be found is
+     * refused without either.
      */
     const char *tokenizer;
     int no_tokenizer;
@@ -67,7 +68,7 @@ enum convert_logits { CONVERT_LOGITS_NONE, CONVERT_LOGITS_COMPARED, CONVERT_LOGI
 struct convert_result {
     int to_checkpoint;
     char family[64];
-    int n_tensors; /* of theirs */
+    int n_tensors; /* of the Hugging Face folder */
     int n_files;
     int64_t n_bytes;
     int n_merged;      /* of them: an adapter was added to */

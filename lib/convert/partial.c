@@ -127,14 +127,14 @@ static const char *difference(struct arena *arena, const char *was, const char *
 
         if (n != m || memcmp(was, is, n) != 0) {
             if (str_starts_with(is, "source "))
-                return "what is converted has changed since";
-            return arena_printf(arena, "that was with %.*s, this is with %.*s", (int)n, was, (int)m,
+                return "the source has changed since";
+            return arena_printf(arena, "it was made with %.*s, not with %.*s", (int)n, was, (int)m,
                                 is);
         }
         was += n + (was[n] != 0);
         is += m + (is[m] != 0);
     }
-    return "it is of another kind";
+    return "it is of another format";
 }
 
 /* ---- taking it over ---- */
@@ -199,12 +199,14 @@ static int take_over(struct conversion *c, const char *notes, int *goes_on, stru
         return 0;
     if (file_read(notes_path(&c->arena, c), NOTES_MAX_BYTES, ERR_DATA, &was, &n_bytes, &ignored) <
         0) {
-        log_info("%s: an interrupted conversion left it without notes: beginning anew", c->partial);
+        log_info(
+            "%s: left by an interrupted conversion without a journal: starting from the beginning",
+            c->partial);
     } else if (strcmp(was, notes) != 0) {
-        log_info("%s: an interrupted conversion left it, but %s: beginning anew", c->partial,
-                 difference(&c->arena, was, notes));
+        log_info("%s: left by an interrupted conversion, but %s: starting from the beginning",
+                 c->partial, difference(&c->arena, was, notes));
     } else {
-        log_info("%s: going on where an interrupted conversion ended", c->partial);
+        log_info("%s: continuing an interrupted conversion", c->partial);
         *goes_on = 1;
     }
     free(was);
@@ -234,7 +236,7 @@ static int check_room(struct conversion *c, int64_t n_bytes, struct err *err)
     double has = (double)s.f_bavail * (double)s.f_frsize + there;
     if ((double)n_bytes <= has)
         return 0;
-    return err_set(err, ERR_FAILED, "%s needs %s, of which its disk has %s free", c->options->to,
+    return err_set(err, ERR_FAILED, "%s needs %s, but its disk has only %s free", c->options->to,
                    str_bytes(needed, sizeof needed, (uint64_t)n_bytes),
                    str_bytes(room, sizeof room, (uint64_t)has));
 }

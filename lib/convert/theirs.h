@@ -1,20 +1,20 @@
 /*
- * theirs.h - rows of their tensors, made from ours
+ * theirs.h - rows of Hugging Face tensors (HF tensors), made from lmtrain's parameters
  */
 #ifndef CONVERT_THEIRS_H
 #define CONVERT_THEIRS_H
 
 #include "ckpt/source.h"
 
-/* Rows of theirs that a piece of so many bytes has, at least 1; and rows there are in all. */
+/* Number of rows of the HF tensor in a chunk of piece_bytes, at least 1; and its number of rows. */
 int64_t theirs_step(const struct hf_tensor *tensor, enum dtype dtype, int64_t piece_bytes);
 int64_t theirs_rows(const struct hf_tensor *tensor);
 /* Elements of a row. */
 int64_t theirs_cols(const struct hf_tensor *tensor);
 
 /*
- * n rows of a tensor of theirs, from row `begin` on, into out (dense). scratch is as large. ERR_DATA
- * as source_read.
+ * n rows of an HF tensor, from row `begin` on, into out (dense, [n x theirs_cols]). scratch has the
+ * same size. ERR_DATA as source_read.
  */
 int theirs_read(const struct source *source, const struct hf_tensor *tensor, enum dtype dtype,
                 int64_t begin, int64_t n, void *out, void *scratch, struct err *err);

@@ -88,7 +88,7 @@ static int choose_cut(struct target *t, struct err *err)
         return -1;
     }
     t->is_even = 1;
-    log_info("%s: the files are cut by rows, as many for each; other layouts than this read them",
+    log_info("%s: files are divided by rows, equally per rank; any other layout can read them, too",
              refusal.text);
     return 0;
 }

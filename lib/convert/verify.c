@@ -195,7 +195,7 @@ static int compare_tensor(struct comparison *v, struct err *err)
         return -1;
     if (before == after)
         return 0;
-    return err_set(err, ERR_DATA, "tensor %s is another one in %s than in %s", v->name, c->partial,
+    return err_set(err, ERR_DATA, "tensor %s differs between %s and %s", v->name, c->partial,
                    c->from.folder);
 }
 

@@ -126,7 +126,7 @@ static const char *need_text(struct reading *r, const struct value *row, const c
     return text_of(r, find(r->options, row, field), name_of(r->options, field));
 }
 
-/* The text of a column, "" if it is not there; NULL if it is no text. */
+/* The text of a column, "" if it is not there; NULL if it is not a string. */
 static const char *want_text(struct reading *r, const struct value *row, const char *field)
 {
     return find(r->options, row, field) ? need_text(r, row, field) : "";
@@ -170,7 +170,7 @@ static void add_system(struct reading *r, const char *text)
 static int read_pair(struct reading *r, const struct value *pair)
 {
     if (pair->kind != VALUE_LIST || pair->n != 2)
-        return wrong(r, "%s is no list of pairs of prompt and answer",
+        return wrong(r, "%s is not a list of pairs of prompt and answer",
                      name_of(r->options, "history"));
     const char *prompt = text_of(r, pair->first, "a prompt of the history");
     const char *answer = prompt ? text_of(r, pair->first->next, "an answer of the history") : NULL;
@@ -250,7 +250,7 @@ static int add_call(struct reading *r, const char *text)
     struct err err;
 
     if (value_parse(&call, text, strlen(text), r->arena, &err) < 0 || !value_get(call, "name"))
-        return wrong(r, "a function_call is no JSON object with a name");
+        return wrong(r, "a function_call is not a JSON object with a name");
     add(r, "assistant", NULL);
     r->out->messages[r->out->n - 1].fields =
         arena_printf(r->arena, "{\"tool_calls\":[{\"type\":\"function\",\"function\":%s}]}", text);
@@ -270,7 +270,7 @@ static int add_tools(struct reading *r, const struct value *row)
         struct err err;
 
         if (value_parse(&list, tools->text, tools->n_bytes, r->arena, &err) < 0)
-            return wrong(r, "%s is no JSON: %.200s", name_of(r->options, "tools"), err.text);
+            return wrong(r, "%s is not valid JSON: %.200s", name_of(r->options, "tools"), err.text);
         tools = list;
     }
     if (tools->kind != VALUE_LIST)
@@ -354,7 +354,7 @@ static int read_content(struct reading *r, const struct value *content, const ch
 
         if (!type || type->kind != VALUE_TEXT || strcmp(type->text, "text")) {
             str_release(&text);
-            return wrong(r, "%s has a part that is no {type: text}",
+            return wrong(r, "%s has a part that is not {type: text}",
                          name_of(r->options, "content"));
         }
         if (!(piece = text_of(r, value_get(part, "text"), "a part's text"))) {
@@ -430,7 +430,7 @@ static int read_belle(struct reading *r, const struct value *row)
         at += sizeof human - 1;
         const char *turn = strstr(at, assistant);
         if (!turn)
-            return wrong(r, "a 'Human:' of %s is without 'Assistant:'",
+            return wrong(r, "a 'Human:' of %s has no 'Assistant:'",
                          name_of(r->options, "instruction"));
         add(r, "user", trim(r, at, (size_t)(turn - at)));
         turn += sizeof assistant - 1;
@@ -582,7 +582,7 @@ static int refuse_columns(struct reading *r, const struct value *row)
     for (const struct value *v = row->first; v && names.length < 300; v = v->next)
         str_printf(&names, "%s%.60s", names.length ? ", " : "", v->key);
     wrong(r,
-          "its columns (%.320s) are of no known format (hint: data.format, or data.columns: "
+          "its columns (%.320s) match no known format (hint: data.format, or data.columns: "
           "{instruction: NAME, output: NAME})",
           str_text(&names));
     str_release(&names);

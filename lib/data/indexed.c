@@ -76,11 +76,11 @@ static int check_header(struct indexed *indexed, const unsigned char **lengths, 
 
     if (idx->n_bytes < HEADER_BYTES || memcmp(idx->data, MAGIC, MAGIC_BYTES) != 0)
         return err_set(err, ERR_DATA,
-                       "%s.idx is no index of tokens (it does not begin with MMIDIDX)", prefix);
+                       "%s.idx is not a token index (it does not begin with MMIDIDX)", prefix);
     uint64_t version = load_u64(idx->data + 9);
     if (version != 1)
-        return err_set(err, ERR_DATA, "%s.idx has version %llu, only 1 is known", prefix,
-                       (unsigned long long)version);
+        return err_set(err, ERR_DATA, "%s.idx has version %llu, but only version 1 is supported",
+                       prefix, (unsigned long long)version);
     indexed->type = (enum indexed_type)idx->data[17];
     indexed->token_bytes = type_bytes(indexed->type);
     if (indexed->token_bytes == 0) {
@@ -96,7 +96,7 @@ static int check_header(struct indexed *indexed, const unsigned char **lengths, 
         (body != n_sequences * 12 + n_starts * 8 && body != n_sequences * 13 + n_starts * 8))
         return err_set(
             err, ERR_DATA,
-            "%s.idx has %zu bytes, which does not fit its %llu sequences and %llu document "
+            "%s.idx has %zu bytes, which does not match its %llu sequences and %llu document "
             "indices",
             prefix, idx->n_bytes, (unsigned long long)n_sequences, (unsigned long long)n_starts);
     indexed->n_sequences = (int64_t)n_sequences;
@@ -129,8 +129,8 @@ static int check_sequences(struct indexed *indexed, const unsigned char *lengths
                            indexed->prefix);
     }
     if ((uint64_t)end != indexed->bin.n_bytes)
-        return err_set(err, ERR_DATA, "%s.bin has %zu bytes, its .idx says %lld", indexed->prefix,
-                       indexed->bin.n_bytes, (long long)end);
+        return err_set(err, ERR_DATA, "%s.bin has %zu bytes, but its .idx requires %lld",
+                       indexed->prefix, indexed->bin.n_bytes, (long long)end);
     indexed->n_tokens = end / token_bytes;
     return 0;
 }
@@ -193,15 +193,15 @@ void indexed_hint(const char *prefix, char *buffer, size_t size)
         (str_ends_with(prefix, ".bin") || str_ends_with(prefix, ".idx")))
         snprintf(buffer, size, "the prefix alone: %.*s", (int)length - 4, prefix);
     else if (file_is_folder(prefix))
-        snprintf(buffer, size,
-                 "it is a folder, wanted is a prefix: %s/NAME for NAME.bin and NAME.idx in it",
-                 prefix);
-    else if (file_exists(prefix))
         snprintf(
             buffer, size,
-            "it is a file without tokens: lmtrain data tokenize %s --tokenizer DIR --out PREFIX "
-            "makes them, and PREFIX is what to name; finetune and lora read rows as they are",
+            "it is a folder, but a prefix is expected: %s/NAME for NAME.bin and NAME.idx in it",
             prefix);
+    else if (file_exists(prefix))
+        snprintf(buffer, size,
+                 "not a token file: make one with lmtrain data tokenize %s --tokenizer DIR --out "
+                 "PREFIX, and give PREFIX; finetune and lora read rows directly",
+                 prefix);
     else
         snprintf(buffer, size,
                  "lmtrain data tokenize --out PREFIX makes PREFIX.bin and PREFIX.idx");

@@ -451,11 +451,11 @@ static int refuse_nothing(struct preparing *p)
         return 0;
     if (r->n_rows == 0)
         return err_set(p->err, ERR_DATA,
-                       "%s has no rows (hint: a row of JSON a line, as {\"instruction\": "
+                       "%s has no rows (hint: one row of JSON per line, such as {\"instruction\": "
                        "..., \"output\": ...})",
                        p->options->inputs[0]);
     return err_set(p->err, ERR_DATA,
-                   "%s: no sample came of its %lld row%s (%lld bad, %lld blank, %lld too long)",
+                   "%s: its %lld row%s gave no sample (%lld bad, %lld blank, %lld too long)",
                    p->options->inputs[0], (long long)r->n_rows, str_s(r->n_rows),
                    (long long)r->n_bad, (long long)r->n_blank, (long long)r->n_dropped);
 }
@@ -520,24 +520,24 @@ void instruct_describe(const struct instruct_report *r, struct str *out)
     double share = r->n_tokens > 0 ? 100.0 * (double)r->n_learned / (double)r->n_tokens : 0;
 
     str_printf(
-        out, "%s sample%s from %s row%s of %lld file%s: %s token%s, %.1f %% of them learned%s\n",
+        out, "%s sample%s from %s row%s of %lld file%s: %s token%s, %.1f %% of them with loss%s\n",
         str_count(samples, sizeof samples, r->n_samples), r->n_samples == 1 ? "" : "s",
         str_count(rows, sizeof rows, r->n_rows), r->n_rows == 1 ? "" : "s", (long long)r->n_files,
         r->n_files == 1 ? "" : "s", str_count(tokens, sizeof tokens, r->n_tokens),
-        str_s(r->n_tokens), share, r->is_old ? " (made before)" : "");
-    add_count(out, r->n_cut, "was too long and cut", "were too long and cut");
-    add_count(out, r->n_dropped, "was too long and left out", "were too long and left out");
-    add_count(out, r->n_split, "more piece came of texts too long",
-              "more pieces came of texts too long");
-    add_count(out, r->n_blank, "had nothing to learn and was left out",
-              "had nothing to learn and were left out");
+        str_s(r->n_tokens), share, r->is_old ? " (cached)" : "");
+    add_count(out, r->n_cut, "was too long and truncated", "were too long and truncated");
+    add_count(out, r->n_dropped, "was too long and dropped", "were too long and dropped");
+    add_count(out, r->n_split, "more sample from splitting long texts",
+              "more samples from splitting long texts");
+    add_count(out, r->n_blank, "had no tokens with loss and was dropped",
+              "had no tokens with loss and were dropped");
     add_count(
         out, r->n_rewritten,
-        "answer is not learned, as the template writes it otherwise once more turns follow",
-        "answers are not learned, as the template writes them otherwise once more turns "
-        "follow (it drops their thinking; hint: a data.template with {% generation %} blocks, "
-        "or that keeps it, learns all)");
+        "answer has no loss, because the template renders it differently when more turns follow",
+        "answers have no loss, because the template renders them differently when more turns "
+        "follow (it removes their thinking; hint: a data.template with {% generation %} blocks, or "
+        "one that keeps the thinking)");
     add_count(out, r->n_bad, "bad row was skipped", "bad rows were skipped");
-    add_count(out, r->n_ignored, "file of unknown kind was ignored",
-              "files of unknown kind were ignored");
+    add_count(out, r->n_ignored, "file of an unknown format was ignored",
+              "files of an unknown format were ignored");
 }

@@ -127,7 +127,7 @@ static int split(struct instruct_samples *s, int64_t from, int64_t max,
     int64_t n = s->ids.n - from, n_pieces = ceil_div(max_i64(n - 1, 1), max_i64(max - 1, 1));
 
     if (max < 2)
-        return err_set(err, ERR_CONFIG, "a text cannot be split into samples of %lld token",
+        return err_set(err, ERR_CONFIG, "text cannot be split into samples of %lld token",
                        (long long)max);
     /* Room for the doubled tokens, then from the last piece on to the back. */
     for (int64_t i = 1; i < n_pieces; i++)
@@ -171,11 +171,10 @@ static int finish(struct instruct_maker *m, struct instruct_samples *s, int64_t 
     if (n <= o->max_tokens)
         return close_sample(s, report, err);
     if (o->too_long == INSTRUCT_REFUSE)
-        return err_set(
-            err, ERR_DATA,
-            "the sample has %lld tokens, more than %d (hint: data.too_long: cut or drop, "
-            "or more data.seq_len)",
-            (long long)n, o->max_tokens);
+        return err_set(err, ERR_DATA,
+                       "the sample has %lld tokens, more than %d (hint: data.too_long: cut or "
+                       "drop, or a larger data.seq_len)",
+                       (long long)n, o->max_tokens);
     if (o->too_long == INSTRUCT_SPLIT && is_text)
         return split(s, from, o->max_tokens, report, err);
     if (o->too_long != INSTRUCT_CUT || !is_learned(s, from, from + o->max_tokens))
@@ -306,7 +305,7 @@ static int check_utf8(const struct row *row, struct err *err)
         int length = text[at] < 0x80 ? 1 : str_utf8_length(text + at, row->n_bytes - at);
 
         if (length == 0)
-            return err_set(err, ERR_DATA, "byte %zu of the row (0x%02x) is no UTF-8", at + 1,
+            return err_set(err, ERR_DATA, "byte %zu of the row (0x%02x) is not valid UTF-8", at + 1,
                            (unsigned)text[at]);
         at += (size_t)length;
     }

@@ -93,14 +93,14 @@ static int read_unicode(struct jsonl_reader *r, struct str *out)
 
     if (code >= 0xd800 && code < 0xdc00) {
         if (r->n - r->at < 2 || memcmp(r->text + r->at, "\\u", 2) != 0)
-            return jsonl_wrong(r, "half a surrogate pair");
+            return jsonl_wrong(r, "an unpaired surrogate");
         r->at += 2;
         int low = read_hex(r);
         if (low < 0xdc00 || low > 0xdfff)
-            return jsonl_wrong(r, "half a surrogate pair");
+            return jsonl_wrong(r, "an unpaired surrogate");
         code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     } else if (code >= 0xdc00 && code < 0xe000) {
-        return jsonl_wrong(r, "half a surrogate pair");
+        return jsonl_wrong(r, "an unpaired surrogate");
     }
     if (code < 0)
         return jsonl_wrong(r, "\\u without four hex digits");
@@ -167,7 +167,7 @@ int jsonl_skip_plain(struct jsonl_reader *r)
     /* Of numbers only the letters are checked: their values are not used. */
     while (r->at < r->n && r->text[r->at] && strchr("+-.0123456789eE", r->text[r->at]))
         r->at++;
-    return r->at > start ? 0 : jsonl_wrong(r, "no JSON value");
+    return r->at > start ? 0 : jsonl_wrong(r, "not a JSON value");
 }
 
 /* What may come next inside a container whose closing character is `close`. */
@@ -235,9 +235,9 @@ static int read_member(struct jsonl_reader *r, const char *column, struct str *k
     if (key->length != strlen(column) || memcmp(str_text(key), column, key->length) != 0)
         return skip_value(r);
     if ((*found)++)
-        return err_set(r->err, ERR_DATA, "field '%s' is there twice", column);
+        return err_set(r->err, ERR_DATA, "field '%s' occurs twice", column);
     if (!jsonl_take(r, '"'))
-        return err_set(r->err, ERR_DATA, "field '%s' is no string", column);
+        return err_set(r->err, ERR_DATA, "field '%s' is not a string", column);
     return jsonl_read_string(r, out);
 }
 
@@ -286,7 +286,7 @@ int jsonl_text(const char *line, size_t n_bytes, const char *column, struct str 
     if (rc < 0)
         return -1;
     if (!jsonl_at_end(&r))
-        return jsonl_wrong(&r, "something follows the object");
+        return jsonl_wrong(&r, "unexpected characters after the object");
     if (!found)
         return refuse_columns(line, n_bytes, column, err);
     return 0;

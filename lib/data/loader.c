@@ -97,7 +97,7 @@ static int check_options(const struct loader_options *o, struct err *err)
     if (o->micro_batch < 1 || o->global_batch < 1 ||
         o->global_batch % ((int64_t)o->micro_batch * o->dp_size) != 0)
         return err_set(err, ERR_CONFIG,
-                       "global_batch %d is no multiple of micro_batch %d times dp_size %d",
+                       "global_batch %d is not a multiple of micro_batch %d times dp_size %d",
                        o->global_batch, o->micro_batch, o->dp_size);
     return check_rows(o, err);
 }
@@ -419,7 +419,7 @@ static int start_thread(struct loader *loader, struct err *err)
     int rc = pthread_create(&loader->thread, NULL, fill_ring, loader);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (rc != 0)
-        return err_set(err, ERR_DEVICE, "no thread can be made to load data");
+        return err_set(err, ERR_DEVICE, "cannot start the data loading thread");
     loader->has_thread = 1;
     return 0;
 }

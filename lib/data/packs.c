@@ -205,7 +205,7 @@ static int count_learned(struct packs *p, struct making *m)
     free(ids);
     free(learned);
     if (rc == 0 && p->n_learned == 0)
-        return err_set(m->err, ERR_DATA, "%s: no token of its %lld samples is learned",
+        return err_set(m->err, ERR_DATA, "%s: none of its %lld samples has a token with loss",
                        p->file.tokens.prefix, (long long)m->n);
     return rc;
 }

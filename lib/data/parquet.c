@@ -149,7 +149,8 @@ int parquet_select_text(struct parquet *p, const char *column, struct err *err)
         if (strcmp(node->name, column) != 0)
             continue;
         if (node->type != PARQUET_BYTES || node->repetition == PARQUET_REPEATED)
-            rc = err_set(err, ERR_DATA, "%s: column '%s' is no column of texts", p->name, column);
+            rc = err_set(err, ERR_DATA, "%s: column '%s' is not a column of strings", p->name,
+                         column);
         p->selected = node->first_leaf;
     }
     if (p->selected < 0)
@@ -310,7 +311,7 @@ static int begin_value(struct assembly *a, const struct parquet_node *node, int 
     }
     struct parquet_column *c = first_column(a, node);
     if (def < node->max_def) { /* what it is in is there by the leaf beside it */
-        err_set(a->err, ERR_DATA, "a null where there can be none");
+        err_set(a->err, ERR_DATA, "a null in a required column");
         return fail(a->p, node->name, a->err);
     }
     parquet_print_value(node, &c->values, c->i_value, a->out);
@@ -415,7 +416,7 @@ static int check_ends(struct assembly *a)
         int rc = c->node->max_rep ? parquet_column_load(c, a->err) : 0;
 
         if (rc > 0 && parquet_column_rep(c) != 0)
-            rc = err_set(a->err, ERR_DATA, "values that belong to no row");
+            rc = err_set(a->err, ERR_DATA, "values that do not belong to a row");
         if (rc < 0)
             return fail(a->p, c->node->name, a->err);
     }

@@ -222,7 +222,7 @@ int parquet_decompress(int codec, const unsigned char *in, size_t n_in, unsigned
     parquet_codec_known(codec, &name);
     if (n_out > PARQUET_PAGE_BYTES_FREE && n_out / PARQUET_PAGE_RATIO_MAX > n_in)
         return err_set(err, ERR_DATA,
-                       "a page of %zu bytes has %zu unpacked, more than %d times as much", n_in,
+                       "a page of %zu bytes decompresses to %zu, more than %d times its size", n_in,
                        n_out, PARQUET_PAGE_RATIO_MAX);
     if (n_in > PARQUET_PAGE_BYTES_MAX || n_out > PARQUET_PAGE_BYTES_MAX ||
         !is_plausible(codec, in, n_in, n_out))

@@ -35,7 +35,7 @@ void parquet_column_release(struct parquet_column *c)
 static int check_crc(const struct parquet_page *page, const unsigned char *at, struct err *err)
 {
     if (page->has_crc && (uint32_t)crc32(0, at, (unsigned)page->n_compressed) != page->crc)
-        return err_set(err, ERR_DATA, "the checksum of a page is not that of its bytes");
+        return err_set(err, ERR_DATA, "the checksum of a page does not match its bytes");
     return 0;
 }
 
@@ -47,13 +47,14 @@ static int open_bytes(struct parquet_column *c, const unsigned char *at, size_t 
     const char *name;
 
     if (!parquet_codec_known(c->chunk->codec, &name))
-        return err_set(err, ERR_DATA,
-                       "it is compressed by %s, which can't be read (hint: write it with snappy, "
-                       "zstd, gzip or none)",
-                       name);
+        return err_set(
+            err, ERR_DATA,
+            "it is compressed with %s, which is not supported (hint: write it with snappy, "
+            "zstd, gzip or none)",
+            name);
     if (c->chunk->codec == 0 || !is_compressed) {
         if (n_compressed != n_bytes)
-            return err_set(err, ERR_DATA, "a page of %zu bytes says that it has %zu", n_compressed,
+            return err_set(err, ERR_DATA, "a page of %zu bytes claims to have %zu", n_compressed,
                            n_bytes);
         *out = (struct parquet_bytes){ at, at + n_bytes };
         return 0;
@@ -71,7 +72,7 @@ static int load_dictionary(struct parquet_column *c, const struct parquet_page *
 
     if (c->has_dictionary ||
         (page->encoding != ENCODING_PLAIN && page->encoding != ENCODING_PLAIN_DICTIONARY))
-        return err_set(err, ERR_DATA, "a dictionary that is none");
+        return err_set(err, ERR_DATA, "an invalid dictionary");
     if (open_bytes(c, at, (size_t)page->n_compressed, (size_t)page->n_bytes, 1,
                    &c->dictionary_buffer, &c->dictionary_capacity, &bytes, err) < 0 ||
         parquet_decode_values(&c->dictionary, c->node, ENCODING_PLAIN, bytes, page->n_values, NULL,
@@ -143,7 +144,7 @@ static int load_v1(struct parquet_column *c, const struct parquet_page *page,
 
     if ((c->node->max_def > 0 && page->def_encoding != ENCODING_RLE) ||
         (c->node->max_rep > 0 && page->rep_encoding != ENCODING_RLE))
-        return err_set(err, ERR_DATA, "levels in an encoding that can't be read (BIT_PACKED)");
+        return err_set(err, ERR_DATA, "levels in an unsupported encoding (BIT_PACKED)");
     if (open_bytes(c, at, (size_t)page->n_compressed, (size_t)page->n_bytes, 1, &c->page_buffer,
                    &c->page_capacity, values, err) < 0)
         return -1;

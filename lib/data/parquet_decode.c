@@ -450,7 +450,7 @@ int parquet_decode_values(struct parquet_values *v, const struct parquet_node *n
         rc = stream_split(v, node, in, n);
         break;
     default:
-        return err_set(err, ERR_DATA, "encoding %d is not one that can be read", encoding);
+        return err_set(err, ERR_DATA, "encoding %d is not supported", encoding);
     }
     return rc == 0 ? 0
                    : err_set(err, ERR_DATA, "a page's values are broken (encoding %d)", encoding);

@@ -104,7 +104,7 @@ static void read_element(struct reading *r, struct parquet_node *node)
         case 1:
             number = thrift_int(t, field.type);
             if (number < PARQUET_BOOLEAN || number > PARQUET_FIXED)
-                wrong(r, "a column of a type that is none");
+                wrong(r, "a column of an invalid type");
             node->type = (enum parquet_type)number;
             break;
         case 2:
@@ -113,7 +113,7 @@ static void read_element(struct reading *r, struct parquet_node *node)
         case 3:
             number = thrift_int(t, field.type);
             if (number < PARQUET_REQUIRED || number > PARQUET_REPEATED)
-                wrong(r, "a column of a repetition that is none");
+                wrong(r, "a column of an invalid repetition");
             node->repetition = (enum parquet_repetition)number;
             break;
         case 4:
@@ -141,11 +141,11 @@ static void read_element(struct reading *r, struct parquet_node *node)
 static void check_node(struct reading *r, const struct parquet_node *node)
 {
     if (node->n_children < 0 || (node->type != PARQUET_GROUP && node->n_children > 0))
-        wrong(r, "a column with children that it can't have");
+        wrong(r, "a column that must not have children has some");
     if (node->type == PARQUET_FIXED && (node->type_length < 1 || node->type_length > 1 << 20))
-        wrong(r, "a fixed width that is none");
+        wrong(r, "an invalid fixed width");
     if (node->scale < 0 || node->scale > 1000)
-        wrong(r, "a decimal of a scale that is none");
+        wrong(r, "a decimal with an invalid scale");
 }
 
 /* Put node i into the tree: parents come before children, each with so many. */
@@ -157,7 +157,7 @@ static void link_node(struct reading *r, int i, int *open, int *missing, int *de
     while (*depth > 0 && missing[*depth - 1] == 0)
         --*depth;
     if (*depth == 0) {
-        wrong(r, "a schema whose nodes hang on nothing");
+        wrong(r, "a schema with disconnected nodes");
         return;
     }
     missing[*depth - 1]--;
@@ -184,7 +184,7 @@ static void read_schema(struct reading *r, enum thrift_type type)
     int64_t n = thrift_list(&r->thrift, type, &element);
 
     if (n < 1 || n > PARQUET_NODES_MAX || element != THRIFT_STRUCT || m->nodes) {
-        wrong(r, "a schema that is none");
+        wrong(r, "an invalid schema");
         return;
     }
     m->nodes = arena_array(r->arena, struct parquet_node, n);
@@ -208,7 +208,7 @@ static void read_schema(struct reading *r, enum thrift_type type)
                     break;
             }
         } else if (depth == PARQUET_DEPTH_MAX) {
-            wrong(r, "a schema that is too deep");
+            wrong(r, "a schema that is nested too deeply");
         } else {
             open[depth] = i;
             missing[depth++] = node->n_children;
@@ -327,7 +327,7 @@ static void read_groups(struct reading *r, enum thrift_type type)
     int64_t n = thrift_list(&r->thrift, type, &element);
 
     if ((n > 0 && element != THRIFT_STRUCT) || m->groups) {
-        wrong(r, "row groups that are none");
+        wrong(r, "invalid row groups");
         return;
     }
     /* The schema comes before: fields are in the order of their numbers. */
@@ -375,10 +375,10 @@ int parquet_read_meta(struct parquet_meta *meta, const unsigned char *bytes, siz
         return err_set(err, ERR_DATA,
                        n_bytes >= 4 && !memcmp(bytes, "PARE", 4)
                            ? "it is encrypted"
-                           : "it is no parquet: it does not begin with PAR1");
+                           : "it is not a parquet file: it does not begin with PAR1");
     const unsigned char *tail = bytes + n_bytes - 8;
     if (memcmp(tail + 4, "PAR1", 4) != 0)
-        return err_set(err, ERR_DATA, "it does not end with PAR1 (hint: is it whole?)");
+        return err_set(err, ERR_DATA, "it does not end with PAR1 (hint: is the file complete?)");
     uint32_t length = load_u32(tail);
     if (length > n_bytes - 12)
         return err_set(err, ERR_DATA, "its footer has %lu bytes, more than the file",

@@ -100,7 +100,7 @@ static int add_folder(struct row_files *files, const char *path, struct err *err
 
     for (int i = 0; i < folders.n && rc == 0; i++) {
         if (i == FOLDERS_MAX)
-            rc = err_set(err, ERR_DATA, "%s has more than %d folders in it", path, FOLDERS_MAX);
+            rc = err_set(err, ERR_DATA, "%s has more than %d subfolders", path, FOLDERS_MAX);
         else
             rc = list_folder(files, &folders, folders.paths[i], err);
     }

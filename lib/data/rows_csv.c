@@ -54,7 +54,7 @@ static enum field_end read_field(struct csv *csv, const char **from, const char 
             const char *quote = at < end ? memchr(at, '"', (size_t)(end - at)) : NULL;
 
             if (!quote) {
-                *wrong = "a field in quotes does not end";
+                *wrong = "a quoted field does not end";
                 *from = end;
                 return FIELD_BROKEN;
             }
@@ -137,7 +137,7 @@ static int next_record(struct rows *r, struct row *row, struct err *err)
         return rows_bad(r, row, line, "%s", wrong);
     if (n != csv->n_columns)
         return rows_bad(r, row, line, "%d fields, %s has %d", n,
-                        r->names ? "a row of this form" : "the header", csv->n_columns);
+                        r->names ? "a row of this format" : "the header", csv->n_columns);
     if ((size_t)(at - start) > ROW_BYTES_MAX)
         return rows_bad(r, row, line, "the row has %zu bytes, more than %zu", (size_t)(at - start),
                         ROW_BYTES_MAX);
@@ -174,7 +174,7 @@ static int check_name(struct rows *r, const struct csv *csv, struct err *err)
         return refuse_header(r, "a zero byte", err);
     for (int i = 0; i < csv->n_columns; i++)
         if (!strcmp(name_of(csv, i), name))
-            return err_set(err, ERR_DATA, "%s:%lld: column '%s' comes twice", r->path,
+            return err_set(err, ERR_DATA, "%s:%lld: column '%s' occurs twice", r->path,
                            (long long)r->line, name);
     return 0;
 }

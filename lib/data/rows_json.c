@@ -107,7 +107,7 @@ static int next_element(struct rows *r, struct row *row, struct err *err)
     if (*r->at == ']') {
         rows_advance(r, skip_space(r->at + 1, r->end));
         if (r->at < r->end)
-            return broken(r, "something follows the array", err);
+            return broken(r, "unexpected characters after the array", err);
         r->next = next_object; /* which finds the end */
         return 0;
     }

@@ -81,7 +81,7 @@ static int init_dataset(struct sampler *sampler, struct sampler_dataset *d,
     if (d->n_samples < 1 || d->n_held_out > d->n_windows / 2)
         return err_set(
             err, ERR_DATA,
-            "%s has %lld token%s, too few for %s of seq_len %d + 1 (hint: less data.seq_len)",
+            "%s has %lld token%s, too few for %s of seq_len %d + 1 (hint: a smaller data.seq_len)",
             tokens->prefix, (long long)tokens->n_tokens, str_s(tokens->n_tokens),
             sampler->split > 0 ? "a training and a held-out window" : "one window",
             sampler->seq_len);

@@ -57,8 +57,8 @@ int token_meta_check_place(const char *prefix, struct err *err)
 
     if (!root && file_exists(path))
         status = err_set(err, ERR_CONFIG,
-                         "%s is there and is not of a token file, for which it would be replaced "
-                         "(hint: another --out)",
+                         "%s exists but does not belong to a token file, and would be overwritten "
+                         "(hint: a different --out)",
                          path);
     cJSON_Delete(root);
     arena_release(&arena);
@@ -117,11 +117,10 @@ static int parse(struct token_meta *meta, const cJSON *root, const char *path, s
                                  .n_tokens = count_of(root, "tokens", 9e15) };
     if (!cJSON_IsString(tokenizer) || strlen(tokenizer->valuestring) >= TOKENIZER_HASH_BYTES ||
         vocab_size < 1 || meta->n_documents < 0 || meta->n_tokens < 0)
-        return err_set(
-            err, ERR_DATA,
-            "%s is damaged: tokenizer, vocab_size, documents or tokens are not what they "
-            "should be (hint: remove it, and the tokenizer is not compared)",
-            path);
+        return err_set(err, ERR_DATA,
+                       "%s is damaged: tokenizer, vocab_size, documents or tokens are invalid "
+                       "(hint: remove it; the tokenizer is then not checked)",
+                       path);
     snprintf(meta->tokenizer, sizeof meta->tokenizer, "%s", tokenizer->valuestring);
     return 1;
 }
@@ -146,12 +145,12 @@ int token_meta_read(const char *prefix, struct token_meta *meta, struct err *err
     int found = 0;
 
     if (root && cJSON_IsNumber(version) && version->valuedouble > VERSION)
-        log_warn("%s has version %g, %d is known: it is not read", path, version->valuedouble,
-                 VERSION);
+        log_warn("%s has version %g, but only %d is supported: it is ignored", path,
+                 version->valuedouble, VERSION);
     else if (root)
         found = parse(meta, root, path, err);
     if (found > 0 && !fits(prefix, meta, &arena)) {
-        log_warn("%s is of %lld tokens, which %s.bin has not: it is not read", path,
+        log_warn("%s is for %lld tokens, but %s.bin has another number: it is ignored", path,
                  (long long)meta->n_tokens, prefix);
         found = 0;
     }
@@ -172,14 +171,12 @@ int token_meta_compare(const char *prefix, const char *hash, const char *whose, 
         return found;
     enum tokenizer_likeness likeness = tokenizer_hash_compare(meta.tokenizer, hash);
     if (likeness == TOKENIZER_OTHER_ADDED)
-        log_warn(
-            "%s was made with other added tokens than those of %s: where its text has them, ids "
-            "differ",
-            prefix, whose);
+        log_warn("%s was made with other added tokens than those of %s: ids of these tokens differ",
+                 prefix, whose);
     if (likeness != TOKENIZER_OTHER)
         return 0;
     return err_set(err, ERR_DATA,
-                   "%s was made with another tokenizer than %s: %s.json says %s, of %d tokens, not "
-                   "%s (hint: %s)",
+                   "%s was made with another tokenizer than %s: according to %s.json with %s, of "
+                   "%d tokens, not %s (hint: %s)",
                    prefix, whose, prefix, meta.tokenizer, meta.vocab_size, hash, hint);
 }

@@ -45,8 +45,8 @@ static int64_t unpack_bytes_max(size_t n_packed)
 
 static int damaged(const struct unpacking *u, const char *what)
 {
-    return err_set(u->err, ERR_DATA, "%s: it is %s behind byte %lld of what was in it", u->path,
-                   what, (long long)u->n_bytes);
+    return err_set(u->err, ERR_DATA, "%s: it is %s after byte %lld of its content", u->path, what,
+                   (long long)u->n_bytes);
 }
 
 /* Whether enough is left of the disk (which may be memory) that others write to as well. */
@@ -59,11 +59,10 @@ static int check_disk(const struct unpacking *u)
     double left = (double)disk.f_bavail * (double)disk.f_frsize;
     if (left >= (double)FREE_BYTES_MIN)
         return 0;
-    return err_set(
-        u->err, ERR_FAILED,
-        "%s: %lld MB of it are unpacked and the folder for temporary files has only %.0f MB "
-        "left (hint: TMPDIR)",
-        u->path, (long long)(u->n_bytes / 1000000), left / 1e6);
+    return err_set(u->err, ERR_FAILED,
+                   "%s: %lld MB are decompressed, and the folder for temporary files has only %.0f "
+                   "MB left (hint: TMPDIR)",
+                   u->path, (long long)(u->n_bytes / 1000000), left / 1e6);
 }
 
 static int put(struct unpacking *u, size_t n)
@@ -72,17 +71,16 @@ static int put(struct unpacking *u, size_t n)
 
     u->n_bytes += (int64_t)n;
     if (u->n_bytes > u->n_max)
-        return err_set(
-            u->err, ERR_DATA,
-            "%s: it unpacks to more than %lld MB, from %lld bytes (hint: if it is meant, "
-            "unpack it and name the result)",
-            u->path, (long long)(u->n_max / 1000000), (long long)u->n_packed);
+        return err_set(u->err, ERR_DATA,
+                       "%s: it decompresses to more than %lld MB, from %lld bytes (hint: if this "
+                       "is intended, decompress it first)",
+                       u->path, (long long)(u->n_max / 1000000), (long long)u->n_packed);
     if (n_before / CHECK_BYTES != u->n_bytes / CHECK_BYTES && check_disk(u) < 0)
         return -1;
     if (file_write_all(u->fd, u->out, n) == 0)
         return 0;
     return err_set_errno(u->err, ERR_FAILED,
-                         "%s: it cannot be unpacked in the folder for temporary files (hint: "
+                         "%s: it cannot be decompressed in the folder for temporary files (hint: "
                          "TMPDIR)",
                          u->path);
 }

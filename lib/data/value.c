@@ -81,7 +81,7 @@ static struct value *read_plain(struct parser *p)
                                                                       : VALUE_NUMBER);
     if (value->kind == VALUE_NUMBER && !is_number(text, n)) {
         p->reader.at = start;
-        jsonl_wrong(&p->reader, "a number that is none");
+        jsonl_wrong(&p->reader, "an invalid number");
         return NULL;
     }
     value->text = arena_strndup(p->arena, text, n);
@@ -184,7 +184,7 @@ static struct value *parse(struct parser *p)
             return NULL;
     }
     if (!jsonl_at_end(&p->reader)) {
-        jsonl_wrong(&p->reader, "something follows the value");
+        jsonl_wrong(&p->reader, "unexpected characters after the value");
         return NULL;
     }
     return root;
@@ -217,7 +217,7 @@ const struct value *value_get(const struct value *object, const char *key)
 
 const char *value_kind_name(const struct value *value)
 {
-    static const char *const names[] = { "null",   "true or false", "a number",
+    static const char *const names[] = { "null",     "true or false", "a number",
                                          "a string", "a list",        "an object" };
 
     return value ? names[value->kind] : "missing";

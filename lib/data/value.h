@@ -37,7 +37,7 @@ struct value {
 int value_parse(struct value **value, const char *json, size_t n_bytes, struct arena *arena,
                 struct err *err);
 
-/* What an object has under a key, or NULL: also if it is no object, or what it has is null. */
+/* What an object has under a key, or NULL: also if it is not an object, or what it has is null. */
 const struct value *value_get(const struct value *object, const char *key);
 
 /* "a text", "a list", ... for messages; NULL is "missing". */
@@ -48,7 +48,7 @@ void value_print(const struct value *value, struct str *out);
 
 /* Append text as a JSON string; bytes that are no UTF-8 stay as they are. */
 void value_print_text(const char *text, size_t n_bytes, struct str *out);
-/* The same for readers of JSON, which refuse other bytes: each part that is no UTF-8 becomes U+FFFD. */
+/* The same for readers of JSON, which refuse other bytes: each part that is not valid UTF-8 becomes U+FFFD. */
 void value_print_utf8(const char *text, size_t n_bytes, struct str *out);
 
 #endif

@@ -97,7 +97,7 @@ int encode_continuation(const struct tokenizer *tokenizer, struct tokenizer_cach
                              : tokenizer_encode_cached(tokenizer, cache, whole, n_bytes, &all, err);
 
     if (!status && all.n <= skip)
-        status = err_set(err, ERR_DATA, "a continuation without tokens of its own");
+        status = err_set(err, ERR_DATA, "a continuation that adds no tokens");
     if (!status)
         status = add_all(out, all.ids + skip, (int)(all.n - skip), err);
     token_list_release(&all);

@@ -154,7 +154,8 @@ static int refuse_nul(const struct rendered_program *p, const struct task_part *
 
     if (!which)
         return 0;
-    log_warn("%s, item %" PRId64 ": its %s holds a NUL byte, which is no Python: counted as failed",
+    log_warn("%s, item %" PRId64
+             ": its %s holds a NUL byte, which is not valid Python: counted as failed",
              part->name, item->number, which);
     str_printf(&answer, "failed: its %s holds a NUL byte", which);
     r->answer = copy_shown(&answer);

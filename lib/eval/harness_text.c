@@ -57,7 +57,7 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
     int most = run->h->served->job.model.max_seq_len - w->options.max_new_tokens;
 
     if (most < 1)
-        return err_set(err, ERR_CONFIG, "%s asks for %d new tokens, the model has %d positions",
+        return err_set(err, ERR_CONFIG, "%s needs %d new tokens, but the model has %d positions",
                        run->task->name, w->options.max_new_tokens,
                        run->h->served->job.model.max_seq_len);
     for (int64_t i = 0; i < n; i++) {
@@ -124,7 +124,7 @@ static int keep_round(struct harness_run *run, const struct str *own, struct err
         str_clear(&text);
         str_add_bytes(&text, all.data + at, record.n_bytes);
         at += record.n_bytes;
-        replica_beat(harness_replica(run), "judging what was written");
+        replica_beat(harness_replica(run), "judging generated answers");
         if (harness_judges(run))
             status = harness_judge(run, record.item, &text, err);
     }

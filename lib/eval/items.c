@@ -85,13 +85,13 @@ static int read_choices(struct making *m, const char *record, int is_shot, const
     if (!status)
         status = value_parse(&list, str_text(&text), text.length, &scratch, err);
     if (!status && (list->kind != VALUE_LIST || list->n < 1))
-        status = err_set(err, ERR_DATA, "the choices are %s, no list", value_kind_name(list));
+        status = err_set(err, ERR_DATA, "the choices are %s, not a list", value_kind_name(list));
     if (!status) {
         *choices = arena_array(arena, const char *, list->n);
         *n = list->n;
         for (const struct value *v = list->first; v && !status; v = v->next) {
             if (v->kind != VALUE_TEXT)
-                status = err_set(err, ERR_DATA, "a choice is %s, no text", value_kind_name(v));
+                status = err_set(err, ERR_DATA, "a choice is %s, not a string", value_kind_name(v));
             else
                 status = refuse_nul(m, v->text, v->n_bytes, err);
             if (!status)
@@ -195,8 +195,8 @@ static int choose_shots(struct making *m, const char *record, struct err *err)
         }
     }
     if (n < k)
-        return err_set(err, ERR_DATA, "%s: %d shot%s asked for, there are %lld (%s)", m->part->name,
-                       k, k == 1 ? " is" : "s are", (long long)m->shots.n,
+        return err_set(err, ERR_DATA, "%s: %d shot%s requested, but there are only %lld (%s)",
+                       m->part->name, k, k == 1 ? " is" : "s are", (long long)m->shots.n,
                        m->shots.path ? m->shots.path : "the items");
     return 0;
 }
@@ -380,7 +380,7 @@ static int ready_shots(struct making *m, struct err *err)
                              m->variables, 0, arena, &looked, err);
     if (!found)
         err_set(err, ERR_DATA,
-                "%s, %s: no file of shots (hint: --shots 0; looked for %s, in %s/%s and in %s)",
+                "%s, %s: no few-shot file (hint: --shots 0; searched %s, in %s/%s and in %s)",
                 l->task->name, m->part->name, str_text(&looked), l->o->data, l->task->name,
                 l->o->data);
     str_release(&looked);
@@ -415,7 +415,7 @@ static int make_items(struct making *m, struct err *err)
     str_printf(&l->items->found, "%s: %lld item%s in %s%s", m->part->name, (long long)n, str_s(n),
                m->test.path, files);
     if (m->file_shots)
-        str_printf(&l->items->found, ", shots as %s has them", m->file_shots_path);
+        str_printf(&l->items->found, ", shots of %s", m->file_shots_path);
     else if (m->part->way.shots_file.n && m->part->way.shots_instead && l->o->n_shots < 0)
         str_printf(&l->items->found, ", no %s: %s", m->part->way.shots_file.items[0],
                    m->part->way.shots_instead);
@@ -539,21 +539,19 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
     int present = l->o->parts && !strcmp(l->o->parts, "present");
 
     if (l->n_missing > 0 && (!present || l->items->n == 0))
-        return err_set(err, ERR_DATA,
-                       "%s: no files of %s%s (looked for %s, in %s/%s and in %s%s%s)", t->name,
-                       str_text(&l->missing), l->n_missing > MISSING_SHOWN ? ", ..." : "",
+        return err_set(err, ERR_DATA, "%s: no files of %s%s (searched %s, in %s/%s and in %s%s%s)",
+                       t->name, str_text(&l->missing), l->n_missing > MISSING_SHOWN ? ", ..." : "",
                        str_text(&l->looked_first), l->o->data, t->name, l->o->data,
-                       l->items->n ? "; hint: --subjects present takes what is there"
-                       : t->get    ? "; hint: where DATA is --data: "
+                       l->items->n ? "; hint: --subjects present uses the files that exist"
+                       : t->get    ? "; hint: with DATA for --data: "
                                    : "",
                        l->items->n || !t->get ? "" : t->get);
     if (!l->items->n)
-        return err_set(err, ERR_CONFIG, "%s: no subject is left: style %s leaves %s out", t->name,
+        return err_set(err, ERR_CONFIG, "%s: no subject is left: style %s excludes %s", t->name,
                        t->style, l->o->parts ? l->o->parts : "all");
     if (!l->o->parts && !l->o->limit && !n_left_out && l->items->n < t->n_items)
         return err_set(err, ERR_DATA,
-                       "%s has %lld items, in %s there are but %lld (hint: --limit N takes what is "
-                       "there)",
+                       "%s has %lld items, but %s has only %lld (hint: --limit N uses those)",
                        t->name, (long long)t->n_items, l->o->data, (long long)l->items->n);
     return 0;
 }

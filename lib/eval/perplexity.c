@@ -158,7 +158,7 @@ int perplexity_measure(struct served *served, struct kernels *kernels, const cha
         if (sum.tokens)
             *out = (struct perplexity){ sum.loss / (double)sum.tokens, sum.tokens };
         else
-            status = err_set(err, ERR_DATA, "%s holds nothing to predict", data);
+            status = err_set(err, ERR_DATA, "%s has no tokens to predict", data);
     }
     str_release(&own);
     str_release(&all);

@@ -159,7 +159,8 @@ static int add_row(struct reader *r, const char *row, int64_t number, struct err
     if (!status && strspn(str_text(&text), " \n\t") < text.length) {
         status = value_parse(&value, str_text(&text), text.length, &scratch, err);
         if (!status && value->kind != VALUE_OBJECT)
-            status = err_set(err, ERR_DATA, "the record is %s, no object", value_kind_name(value));
+            status =
+                err_set(err, ERR_DATA, "the record is %s, not an object", value_kind_name(value));
         if (!status)
             add(r, arena_strndup(r->arena, text.data, text.length));
     }
@@ -182,7 +183,7 @@ static int add_list(struct reader *r, const struct row *row, struct err *err)
         err_add(err, "%s:%lld", r->path, (long long)row->number);
     const struct value *list = status < 0 ? NULL : value_get(object, r->form->list);
     if (!status && (!list || list->kind != VALUE_LIST))
-        status = err_set(err, ERR_DATA, "%s:%lld: '%s' is %s, no list", r->path,
+        status = err_set(err, ERR_DATA, "%s:%lld: '%s' is %s, not a list", r->path,
                          (long long)row->number, r->form->list, value_kind_name(list));
     for (const struct value *v = status ? NULL : list->first; v && !status; v = v->next) {
         str_clear(&text);
@@ -205,7 +206,7 @@ static int add_label(struct reader *r, char **row, int64_t number, struct err *e
     while (length > 0 && (*row)[length - 1] != '}')
         length--;
     if (length < 3)
-        return err_set(err, ERR_DATA, "%s:%lld: is no record", r->path, (long long)number);
+        return err_set(err, ERR_DATA, "%s:%lld: is not a record", r->path, (long long)number);
     *row = arena_printf(r->arena, "%.*s,\"label\":%.*s}", (int)length - 1, *row, (int)n, r->label);
     r->label += n;
     r->label += strspn(r->label, "\r");
@@ -258,7 +259,7 @@ static int add_rows(struct reader *r, struct rows *rows, struct err *err)
             status =
                 err_set(err, ERR_DATA, "%s:%lld: %s", r->path, (long long)row.number, row.text);
         else if (row.kind != ROW_JSON)
-            status = err_set(err, ERR_DATA, "%s is no file of records", r->path);
+            status = err_set(err, ERR_DATA, "%s is not a file of records", r->path);
         else if (r->form->list)
             status = add_list(r, &row, err);
         else {
@@ -292,7 +293,7 @@ static int unzip(const char *path, struct err *err)
         return fd;
     if (fd >= 0)
         close(fd);
-    return err_set(err, ERR_DATA, "%s cannot be unzipped", path);
+    return err_set(err, ERR_DATA, "%s cannot be decompressed", path);
 }
 
 static int read_file(struct reader *r, const char *path, struct err *err)

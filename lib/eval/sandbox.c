@@ -470,8 +470,8 @@ int sandbox_open(struct sandbox **out, int layers, struct err *err)
     if (status < 0 || !((s->layers & SANDBOX_NAMESPACES) || (s->layers & alone) == alone)) {
         sandbox_close(s);
         return err_set(err, ERR_FAILED,
-                       "programs are not run: this machine has neither user namespaces nor "
-                       "Landlock with seccomp to keep them in");
+                       "programs are not run: this machine supports neither user namespaces nor "
+                       "Landlock with seccomp as a sandbox");
     }
     describe(s);
     *out = s;
@@ -519,7 +519,7 @@ int sandbox_run(struct sandbox *s, const struct sandbox_program *program, double
         str_add(&message, texts[i] ? texts[i] : "");
     if (send_all(s->fd, str_text(&message), message.length) < 0 ||
         read_all(s->fd, outcome, sizeof *outcome) < 0)
-        status = err_set(err, ERR_FAILED, "the sandbox's helper is gone");
+        status = err_set(err, ERR_FAILED, "the helper process of the sandbox has exited");
     str_release(&message);
     return status;
 }

@@ -94,7 +94,7 @@ static int unknown(const struct yaml_node *node, const char *const *names, int n
 static int read_text(const struct yaml_node *node, const char **out, struct err *err)
 {
     if (node->kind != YAML_SCALAR)
-        return wrong(node, "is no text", err);
+        return wrong(node, "is not a string", err);
     *out = node->text;
     return 0;
 }
@@ -105,7 +105,7 @@ static int read_int(const struct yaml_node *node, int *out, struct err *err)
 
     if (node->kind != YAML_SCALAR || str_to_i64(node->text, &value) < 0 || value < -1 ||
         value > 10000000)
-        return wrong(node, "is no whole number", err);
+        return wrong(node, "is not a whole number", err);
     *out = (int)value;
     return 0;
 }
@@ -132,10 +132,10 @@ static int read_texts(struct task *t, const struct yaml_node *node, struct task_
         return 0;
     }
     if (node->kind != YAML_LIST)
-        return wrong(node, "is no list of texts", err);
+        return wrong(node, "is not a list of texts", err);
     for (const struct yaml_node *p = node->first; p; p = p->next, n++)
         if (p->kind != YAML_SCALAR)
-            return wrong(p, "is no text", err);
+            return wrong(p, "is not a string", err);
     out->items = arena_array(&t->arena, const char *, n);
     out->n = 0;
     for (const struct yaml_node *p = node->first; p; p = p->next)
@@ -187,7 +187,7 @@ static int read_filter(struct task *t, const struct yaml_node *map, struct task_
     static const char *const names[] = { "name", "render", "find", "which" };
 
     if (map->kind != YAML_MAP)
-        return wrong(map, "is no map of name, render, find, which", err);
+        return wrong(map, "is not a map with the keys name, render, find, which", err);
     *filter = (struct task_filter){ 0 };
     for (const struct yaml_node *p = map->first; p; p = p->next) {
         int status;
@@ -212,11 +212,11 @@ static int read_filters(struct task *t, const struct yaml_node *node, struct tas
                         struct err *err)
 {
     if (node->kind != YAML_LIST)
-        return wrong(node, "is no list", err);
+        return wrong(node, "is not a list", err);
     way->n_filters = 0;
     for (const struct yaml_node *p = node->first; p; p = p->next) {
         if (way->n_filters == TASK_FILTERS_MAX)
-            return wrong(p, "is a filter too many: there may be 4", err);
+            return wrong(p, "is one filter too many: at most 4 are allowed", err);
         if (read_filter(t, p, &way->filters[way->n_filters++], err) < 0)
             return -1;
     }
@@ -255,7 +255,7 @@ static int read_choices(struct task *t, const struct yaml_node *node, struct tas
 static int read_float(const struct yaml_node *node, double *out, struct err *err)
 {
     if (node->kind != YAML_SCALAR || str_to_f64(node->text, out) < 0)
-        return wrong(node, "is no number", err);
+        return wrong(node, "is not a number", err);
     return 0;
 }
 
@@ -366,7 +366,7 @@ static int read_exception(struct task *t, const struct yaml_node *map, struct er
     struct task_texts names = { 0 };
 
     if (!parts)
-        return wrong(map, "names no parts", err);
+        return wrong(map, "has no parts", err);
     if (read_texts(t, parts, &names, err) < 0)
         return -1;
     for (int i = 0; i < names.n; i++) {
@@ -440,8 +440,8 @@ static int add_part(struct task *t, const struct yaml_node *node, const char *ca
     if (!name)
         return wrong(node, "is neither a part nor {part: title}", err);
     if (find_part(t, name))
-        return err_set(err, ERR_CONFIG, "%s:%d: part '%s' comes twice", node->source, node->line,
-                       name);
+        return err_set(err, ERR_CONFIG, "%s:%d: part '%s' is listed twice", node->source,
+                       node->line, name);
     t->parts = arena_grow(&t->arena, t->parts, sizeof *t->parts, capacity, t->n_parts + 1);
     t->parts[t->n_parts++] = (struct task_part){ .name = name,
                                                  .title = title ? title : title_of(t, name),
@@ -469,7 +469,7 @@ static int read_parts(struct task *t, const struct yaml_node *node, struct err *
             continue;
         }
         if (p->kind != YAML_LIST)
-            return wrong(p, "is no list of parts", err);
+            return wrong(p, "is not a list of parts", err);
         for (const struct yaml_node *q = p->first; q; q = q->next)
             if (add_part(t, q, p->key, &capacity, err) < 0)
                 return -1;
@@ -484,7 +484,7 @@ static int read_form(struct task *t, const struct yaml_node *map, struct task_fo
                                          "list",  "labels",     "record" };
 
     if (map->kind != YAML_MAP)
-        return wrong(map, "is no map of files, columns, list, labels, record", err);
+        return wrong(map, "is not a map with the keys files, columns, list, labels, record", err);
     for (const struct yaml_node *p = map->first; p; p = p->next) {
         int status;
 
@@ -514,7 +514,7 @@ static int read_forms(struct task *t, const struct yaml_node *node, struct task_
     int n = 0;
 
     if (node->kind != YAML_LIST)
-        return wrong(node, "is no list of forms", err);
+        return wrong(node, "is not a list of forms", err);
     for (const struct yaml_node *p = node->first; p; p = p->next)
         n++;
     forms->forms = arena_array(&t->arena, struct task_form, n);
@@ -532,7 +532,7 @@ static int read_task(struct task *t, const struct yaml_node *root, const char *s
     int n_items = 0;
 
     if (root->kind != YAML_MAP)
-        return wrong(root, "is no map", err);
+        return wrong(root, "is not a map", err);
     if (read_parts(t, yaml_get(root, "parts"), err) < 0)
         return -1;
     for (const struct yaml_node *p = root->first; p; p = p->next) {
@@ -556,7 +556,7 @@ static int read_task(struct task *t, const struct yaml_node *root, const char *s
     }
     t->n_items = n_items;
     if (!t->test.n)
-        return wrong(root, "the description says nothing of test, the files of items", err);
+        return wrong(root, "the description has no key test with the files of items", err);
     return read_style(t, yaml_get(root, "styles"), style, err);
 }
 
@@ -685,7 +685,7 @@ int task_open(struct task *task, const char *name, const char *style, struct err
     else if (file_exists(path))
         status = file_read(path, YAML_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, err) < 0 ? -1
                  : strlen(text) != n_bytes
-                     ? err_set(err, ERR_CONFIG, "%s: a zero byte: no YAML", path)
+                     ? err_set(err, ERR_CONFIG, "%s: a zero byte: not valid YAML", path)
                      : task_parse(task, name, style, text, path, err);
     else if (embedded)
         status = task_parse(task, name, style, embedded->text, path, err);

@@ -9,7 +9,7 @@ static int check_operand(const char *kind, const struct op_operand *operand,
     if (!tensor_given(tensor))
         return 0;
     if ((uintptr_t)tensor->data % dtype_bytes(tensor->dtype) != 0)
-        return err_set(err, ERR_FAILED, "%s: %s stands at %p, not a multiple of %s's %zu bytes",
+        return err_set(err, ERR_FAILED, "%s: %s is at address %p, not a multiple of %s's %zu bytes",
                        kind, operand->name, tensor->data, dtype_name(tensor->dtype),
                        dtype_bytes(tensor->dtype));
     return 0;
@@ -41,7 +41,7 @@ int kernels_prepare(struct kernels *kernels, struct kernel_call *call, struct er
     if (op_check(&call->op, err) || check_memory(&call->op, err))
         return -1;
     if (call->scratch && (uintptr_t)call->scratch % 64 != 0)
-        return err_set(err, ERR_FAILED, "%s: scratch stands at %p, not a multiple of 64",
+        return err_set(err, ERR_FAILED, "%s: scratch is at address %p, not a multiple of 64",
                        op_info(call->op.kind)->name, call->scratch);
     return entry->prepare ? entry->prepare(kernels, call, err) : 0;
 }

@@ -1,11 +1,11 @@
 /*
- * kernels.h - the checked front door to the ops' code, and the table that a backend fills
+ * kernels.h - the interface of kernels with shape checks, and the function table of a backend
  *
- * A backend brings one function per op kind. Shapes are checked here, once, when a call is
- * prepared; the functions themselves trust them. Preparing may allocate, and make what a backend
- * keeps for a call of these shapes (a vendor library's plan; the CPU keeps nothing); running
- * allocates nothing. Pointers of operands may change between runs of a prepared
- * call (slots), shapes may not.
+ * A backend has one function per op kind. Shapes are checked here, once, when a call is prepared;
+ * the functions themselves do not check. Preparing may allocate, and creates the state that a
+ * backend keeps for a call of these shapes (such as a plan of a vendor library; none on the CPU);
+ * running allocates nothing. Pointers of operands may change between runs of a prepared call
+ * (slots), shapes may not.
  *
  * Numerics: the bits of a result depend on operands, attributes and the backend's ISA alone, never
  * on the number of threads, on addresses or on load.
@@ -24,14 +24,14 @@ struct kernels;
 struct kernel_call {
     struct op_shape op; /* operands with their memory */
     void *scratch;      /* kernels_scratch_bytes of it, aligned to 64 */
-    void *state;        /* the backend's, made by prepare; NULL where it keeps none */
-    int beside; /* multiprocessors that collectives may take meanwhile: no bit depends on it;
+    void *state;        /* of the backend, created by prepare; NULL if it has none */
+    int beside;         /* multiprocessors that concurrent collectives may use: changes no bit;
                            known when the call is prepared */
 };
 
 /*
- * first: which accumulated outputs start at zero instead of at what is there, output k by bit k.
- * Kinds with one such output, or gradients alone, need not tell them apart.
+ * first: bit k is set if accumulated output k is overwritten instead of added to.
+ * Kinds with one such output, or only gradients, may treat it as a flag.
  */
 #define KERNELS_FIRST (-1) /* all of them */
 typedef void (*kernel_fn)(struct kernels *kernels, const struct kernel_call *call, int first);
@@ -54,7 +54,7 @@ struct kernels_sum {
     int adds;
 };
 
-/* [rows x cols] elements from a place to another; strides in elements, too. */
+/* Copy [rows x cols] elements; strides in elements. */
 struct kernels_columns {
     void *to;
     int64_t to_stride;
@@ -64,17 +64,18 @@ struct kernels_columns {
     size_t element_bytes; /* 1, 2, 4 or 8 */
 };
 
-/* What collectives compute around their moves, given to any of the device's queues. */
+/* Computations of collectives around their transfers, enqueued on any queue of the device. */
 struct kernels_traffic {
     void (*sum)(struct kernels *kernels, int queue, const struct kernels_sum *sum);
     void (*copy_columns)(struct kernels *kernels, int queue, const struct kernels_columns *columns);
-    void (*load)(struct kernels *kernels, int queue); /* all code of these, before any waits */
+    void (*load)(struct kernels *kernels,
+                 int queue); /* load all code of these, before any of them waits */
 };
 
 struct kernels_backend {
     const char *name;
     struct kernel_entry entries[N_OP_KINDS];
-    const struct kernels_traffic *traffic; /* NULL: collectives are the comm thread's */
+    const struct kernels_traffic *traffic; /* NULL: the comm thread executes collectives */
     void (*destroy)(struct kernels *kernels);
     /* Optional: see kernels_choices_print, _load and _forget. */
     void (*choices_print)(struct kernels *kernels, struct str *text);
@@ -93,44 +94,47 @@ struct kernels {
     int is_early;          /* kernels_prepare_early is preparing */
 };
 
-/* Also those that can be asked for sizes alone. */
+/* Also for kernels that only compute sizes (kernels_gpu_sizes_create). */
 static inline int kernels_are_gpu(const struct kernels *kernels)
 {
     return kernels && !kernels->pool;
 }
 
 /*
- * The CPU's kernels on this pool (borrowed). *isa_note (may be NULL) gets a sentence where a wanted
- * instruction set is missing ("no AVX-512 bf16 here: bf16 is stored, fp32 computed"), else "".
+ * The CPU's kernels on this pool (borrowed). *isa_note (may be NULL) gets a sentence if an
+ * instruction set is missing ("this CPU has no AVX-512 bf16: bf16 is stored, but computed in
+ * fp32"), else "".
  */
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,
                        struct err *err);
 /* A GPU's kernels (device_cuda_open's device, borrowed). ERR_DEVICE in builds without CUDA. */
 int kernels_cuda_create(struct kernels **kernels, struct device *device, struct err *err);
-/* The same kernels' sizes alone (gpu_sizes.h), in any build: without a device, to plan with. */
+/* Only the scratch sizes of these kernels (gpu_sizes.h), in any build and without a device, for
+ * planning. */
 int kernels_gpu_sizes_create(struct kernels **kernels, struct err *err);
 void kernels_destroy(struct kernels *kernels);
 
-/* What of the machine and libraries decides the bits: "cpu avx512_bf16 gemm 1 ..."; the kernels'
- * memory. */
+/* The properties of machine and libraries that determine the bits: "cpu avx512_bf16 gemm 1 ...";
+ * borrowed from the kernels. */
 const char *kernels_identity(struct kernels *kernels);
 
 /*
- * What the backend chose among algorithms that differ in bits, for all calls prepared so far: lines
- * of text, in an order of their own, added to *text. Nothing where it has no choice (the CPU).
+ * Append to *text the algorithms that the backend selected for all calls prepared so far, among
+ * algorithms that differ in bits: sorted lines of text. Nothing if it has no alternatives (the
+ * CPU).
  */
 void kernels_choices_print(struct kernels *kernels, struct str *text);
 
 /*
- * Have calls that are prepared from now on take what is printed there, so that a resumed run has
- * the bits of the one that it goes on with; calls of other shapes are chosen for as ever. Returns
- * 0, or -1: ERR_FAILED (text that nobody printed), or ERR_DEVICE (printed with another version of a
- * library, or on another kind of GPU). A choice that the library refuses all the same is an error of
- * its call's kernels_prepare.
+ * Make calls that are prepared from now on use the algorithms in the text, so that a resumed run
+ * has the same bits as the original one; algorithms for other shapes are selected as usual. Returns
+ * 0, or -1: ERR_FAILED (text of another format), or ERR_DEVICE (printed with another version of a
+ * library, or on another kind of GPU). If the library still refuses an algorithm, kernels_prepare
+ * of its call fails.
  */
 int kernels_choices_load(struct kernels *kernels, const char *text, struct err *err);
 
-/* Have no choices, as a new instance. No call may be prepared. */
+/* Forget all selections, as in a new instance. There must be no prepared call. */
 void kernels_choices_forget(struct kernels *kernels);
 
 /* Scratch that a call of these shapes needs, for this backend's threads. 0 for most. Pure,
@@ -145,20 +149,19 @@ int kernels_prepare(struct kernels *kernels, struct kernel_call *call, struct er
 void kernels_release(struct kernels *kernels, struct kernel_call *call);
 
 /*
- * Before memory is taken for any operands: have the backend's libraries choose for calls of these
- * shapes, take what they want of the device's memory beside scratch, and load their code and the
- * calls' own. What is free then tells of all that, and of nothing that the driver takes later: for
- * queues, graphs, communicators. What the libraries offer is measured, and what they will run is run
- * once, in memory that is still free, so it takes some seconds. Addresses of operands are those that
- * they will have, or others as well aligned; nothing is read there. beside: a kernel_call's; of calls
- * that are alike those with others beside them should come first, as the first is chosen for. Errors
- * as kernels_prepare's. Nothing to do for the CPU.
+ * Called before operands are allocated: lets the backend's libraries select algorithms for calls of
+ * these shapes, allocate their own device memory besides scratch, and load all code. The free
+ * memory afterwards accounts for all of that, but not for later allocations of the driver (queues,
+ * graphs, communicators). Candidate algorithms are measured, and the selected ones are run once, in
+ * free memory, which takes some seconds. Addresses of operands must be the final ones, or have the
+ * same alignment; they are not read. beside: a kernel_call's; of calls that are otherwise alike
+ * those with collectives beside them should come first, as the algorithm is selected for the first. Errors as kernels_prepare. A no-op on the CPU.
  */
 int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, int beside,
                           struct err *err);
 
-/* Run a prepared call: on the CPU by all threads of the pool, and done on return; on a GPU it is
- * given to the device's compute queue (device/device.h). */
+/* Run a prepared call: on the CPU by all threads of the pool, completed on return; on a GPU it is
+ * enqueued on the device's compute queue (device/device.h). */
 static inline void kernels_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     kernels->backend->entries[call->op.kind].run(kernels, call, first);

@@ -38,7 +38,7 @@ static int check_range(const char *what, int value, int most, struct err *err)
 {
     if (value >= 1 && value <= most)
         return 0;
-    return err_set(err, ERR_CONFIG, "a pipeline of %d %s: allowed are 1 to %d (hint: %d)", value,
+    return err_set(err, ERR_CONFIG, "a pipeline of %d %s: 1 to %d are allowed (hint: %d)", value,
                    what, most, value < 1 ? 1 : most);
 }
 
@@ -67,7 +67,7 @@ static int check_group(const struct pipeline_spec *spec, struct err *err)
     if (!grouped)
         return err_set(err, ERR_CONFIG,
                        "schedule %s has no groups of micro-batches, but group is %d "
-                       "(hint: leave it out, or schedule interleaved)",
+                       "(hint: leave it out, or use schedule interleaved)",
                        families[spec->kind].name, spec->group);
     if (spec->group >= spec->n_ranks)
         return 0;
@@ -88,10 +88,11 @@ static int check_sizes(const struct pipeline_spec *spec, struct err *err)
                        "micro_batches: [1, 2, 4, 4, 2, 1], or schedule interleaved)");
     for (int m = 0; m < spec->n_micro_batches; m++)
         if (spec->sizes[m] < 1)
-            return err_set(err, ERR_CONFIG,
-                           "micro-batch %d has %d sequences, allowed is 1 or more (hint: leave it "
-                           "out, or 1)",
-                           m, spec->sizes[m]);
+            return err_set(
+                err, ERR_CONFIG,
+                "micro-batch %d has %d sequences, but must have 1 or more (hint: leave it "
+                "out, or 1)",
+                m, spec->sizes[m]);
     return 0;
 }
 
@@ -111,12 +112,12 @@ int pipeline_check(const struct pipeline_spec *spec, struct err *err)
         return -1;
     n_steps = steps_of_rank(spec) * spec->n_ranks;
     if (n_steps > PIPELINE_STEPS_MAX)
-        return err_set(
-            err, ERR_CONFIG,
-            "%d ranks of %d chunks with %d micro-batches are up to %lld steps, allowed are "
-            "%d (hint: larger micro-batches: %lld)",
-            spec->n_ranks, spec->n_chunks, spec->n_micro_batches, (long long)n_steps,
-            PIPELINE_STEPS_MAX, PIPELINE_STEPS_MAX / (3LL * spec->n_ranks * spec->n_chunks));
+        return err_set(err, ERR_CONFIG,
+                       "%d ranks of %d chunks with %d micro-batches are up to %lld steps, but at "
+                       "most %d are allowed (hint: larger micro-batches: %lld)",
+                       spec->n_ranks, spec->n_chunks, spec->n_micro_batches, (long long)n_steps,
+                       PIPELINE_STEPS_MAX,
+                       PIPELINE_STEPS_MAX / (3LL * spec->n_ranks * spec->n_chunks));
     return 0;
 }
 

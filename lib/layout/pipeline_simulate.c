@@ -309,7 +309,7 @@ static int report_stuck(const struct simulation *sim, struct err *err)
     const struct pipeline_spec *spec = &sim->pipeline->spec;
     int n_named = 0;
 
-    err_set(err, ERR_FAILED, "the schedule can't go on");
+    err_set(err, ERR_FAILED, "the schedule deadlocks");
     for (int rank = 0; rank < spec->n_ranks && n_named < 8; rank++) {
         const struct pipeline_list *list = &sim->pipeline->ranks[rank];
         const struct pipeline_step *step = &list->steps[sim->next[rank]];

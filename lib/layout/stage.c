@@ -140,14 +140,15 @@ int stage_check(const int *counts, int n_counts, int n_stages, int n_layers, str
     if (check_n_stages(n_stages, n_layers, err))
         return -1;
     if (n_counts != n_stages)
-        return err_set(err, ERR_CONFIG,
-                       "layers are given for %d stage%s, the pipeline has %d (hint: %d number%s)",
-                       n_counts, str_s(n_counts), n_stages, n_stages, str_s(n_stages));
+        return err_set(
+            err, ERR_CONFIG,
+            "layers are given for %d stage%s, but the pipeline has %d (hint: %d number%s)",
+            n_counts, str_s(n_counts), n_stages, n_stages, str_s(n_stages));
     for (int stage = 0; stage < n_stages; stage++) {
         if (counts[stage] < 1)
             return err_set(
                 err, ERR_CONFIG,
-                "stage %d has %d layers, allowed is 1 or more (hint: 1, or fewer stages)", stage,
+                "stage %d has %d layers, but must have 1 or more (hint: 1, or fewer stages)", stage,
                 counts[stage]);
         sum += counts[stage];
     }
@@ -155,12 +156,13 @@ int stage_check(const int *counts, int n_counts, int n_stages, int n_layers, str
         int64_t last = counts[n_stages - 1] + n_layers - sum;
 
         if (last >= 1)
-            return err_set(
-                err, ERR_CONFIG,
-                "the stages have %lld layer%s, the model %d (hint: %lld in the last stage, or "
-                "auto)",
-                (long long)sum, str_s(sum), n_layers, (long long)last);
-        return err_set(err, ERR_CONFIG, "the stages have %lld layer%s, the model %d (hint: auto)",
+            return err_set(err, ERR_CONFIG,
+                           "the stages have %lld layer%s, but the model has %d (hint: %lld in the "
+                           "last stage, or "
+                           "auto)",
+                           (long long)sum, str_s(sum), n_layers, (long long)last);
+        return err_set(err, ERR_CONFIG,
+                       "the stages have %lld layer%s, but the model has %d (hint: auto)",
                        (long long)sum, str_s(sum), n_layers);
     }
     return 0;

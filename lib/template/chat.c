@@ -15,7 +15,7 @@ static int add_fields(struct arena *arena, struct jinja_dict *dict, const char *
     const char *problem;
 
     if (jinja_read_json(&v, text_of(fields), arena, &problem) < 0 || v.kind != JINJA_DICT)
-        return err_set(err, ERR_DATA, "message %d: its fields are no JSON object", message);
+        return err_set(err, ERR_DATA, "message %d: its fields are not a JSON object", message);
     for (int i = 0; i < v.dict->n; i++)
         jinja_dict_set(arena, dict, v.dict->items[i].key, v.dict->items[i].value);
     return 0;

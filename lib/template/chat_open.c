@@ -43,7 +43,7 @@ static int read_json(struct files *f, const char *name, struct jinja_value *out,
     if (text.data &&
         (jinja_read_json(out, text, f->arena, &problem) < 0 || out->kind != JINJA_DICT))
         return err_set(err, ERR_DATA, "%s: %s", path,
-                       out->kind == JINJA_NONE ? problem : "it is no JSON object");
+                       out->kind == JINJA_NONE ? problem : "not a JSON object");
     return 0;
 }
 
@@ -172,7 +172,7 @@ static int find_text(struct files *f, const char *name, struct text *text, const
         return text->data
                    ? 0
                    : err_set(err, ERR_CONFIG,
-                             "%s carries no chat template (hint: name one, as chatml)", f->folder);
+                             "%s has no chat template (hint: name one, such as chatml)", f->folder);
     }
     *what = arena_printf(f->arena, "chat template %s", name);
     if (strchr(name, '/') || str_ends_with(name, ".jinja")) {
@@ -259,7 +259,7 @@ int chat_template_set(struct chat_template *t, const char *name, const char *jso
     struct text copy = { arena_strdup(&t->arena, json), strlen(json) };
 
     if (jinja_read_json(&v, copy, &t->arena, &problem) < 0)
-        return err_set(err, ERR_CONFIG, "%s is no JSON: %s", name, problem);
+        return err_set(err, ERR_CONFIG, "%s is not valid JSON: %s", name, problem);
     jinja_dict_set(&t->arena, &t->variables, jinja_literal(arena_strdup(&t->arena, name)), v);
     chat_find_end_of_turn(t);
     return 0;

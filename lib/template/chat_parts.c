@@ -122,8 +122,8 @@ static size_t common_length(const struct str *a, const struct str *b)
 static int refuse_rewriting(int message, struct err *err)
 {
     return err_set(err, ERR_DATA,
-                   "the template writes what comes before the answer of message %d in another way "
-                   "once the answer follows, so that where it begins is not known",
+                   "the template renders the text before the answer of message %d differently when "
+                   "the answer follows, so that the start of the answer is unknown",
                    message);
 }
 

@@ -334,7 +334,7 @@ void jinja_assign(struct jinja_render *r, const struct jinja_node *target, struc
         if (space.kind == JINJA_NAMESPACE)
             jinja_dict_set(r->arena, space.dict, target->value, value);
         else
-            jinja_fail(r, "'%.*s' is no namespace, so its fields cannot be set",
+            jinja_fail(r, "'%.*s' is not a namespace, so its fields cannot be set",
                        (int)(target->name.n < 80 ? target->name.n : 80), target->name.data);
     } else if (target->kind == NODE_NAME) {
         jinja_dict_set(r->arena, &r->scope->names, jinja_string(target->name), value);

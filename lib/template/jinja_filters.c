@@ -141,7 +141,7 @@ static struct jinja_value filter_items(struct jinja_render *r, struct jinja_valu
 
     (void)slots;
     if (in.kind != JINJA_DICT && in.kind != JINJA_UNDEFINED)
-        jinja_fail(r, "%s has no pairs to go through", jinja_kind_name(&in));
+        jinja_fail(r, "%s has no pairs to iterate over", jinja_kind_name(&in));
     for (int i = 0; in.kind == JINJA_DICT && i < in.dict->n && jinja_step(r, 64) == 0; i++)
         jinja_list_add(r->arena, out.list, pair_of(r, &in.dict->items[i]));
     return out;

@@ -71,7 +71,7 @@ static size_t read_escape(struct reader *r, char *out)
             code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
     }
     if (code >= 0xd800 && code < 0xe000) {
-        fail(r, "half a surrogate pair");
+        fail(r, "an unpaired surrogate");
         return 0;
     }
     if (code < 0x80) {
@@ -93,7 +93,7 @@ static struct jinja_value read_string(struct reader *r)
     while (r->at < r->s.n && r->s.data[r->at] != '"')
         r->at += r->s.data[r->at] == '\\' ? 2 : 1;
     if (r->at >= r->s.n)
-        return fail(r, "a text that does not end");
+        return fail(r, "a string that does not end");
     size_t end = r->at;
     char *out = arena_alloc(r->arena, end - begin + 1);
     for (r->at = begin; r->at < end && !r->problem;) {
@@ -135,14 +135,14 @@ static struct jinja_value read_number(struct reader *r)
     size_t first = digits[0] == '-';
     if (!isdigit((unsigned char)digits[first]) ||
         (digits[first] == '0' && isdigit((unsigned char)digits[first + 1])))
-        return fail(r, "a number that is none");
+        return fail(r, "an invalid number");
     errno = 0;
     struct jinja_value v = jinja_int(is_float ? 0 : strtoll(digits, &end, 10));
     /* As model_max_length of 1e30 without an exponent, which many folders have. */
     if (is_float || errno)
         v = jinja_float(strtod(digits, &end));
     if (*end)
-        return fail(r, "a number that is none");
+        return fail(r, "an invalid number");
     return v;
 }
 
@@ -194,7 +194,7 @@ static struct jinja_value read_dict(struct reader *r)
         return v;
     do {
         if (peek(r) != '"')
-            return fail(r, "an object's key is no text");
+            return fail(r, "an object's key is not a string");
         struct jinja_value key = read_string(r);
         if (!take(r, ':'))
             return fail(r, "an object's key without ':'");

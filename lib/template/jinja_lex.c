@@ -122,7 +122,7 @@ static int escape_digits(struct lexer *l, struct text s, size_t *at, int n, stru
         (*at)++;
     }
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-        return fail(l, "an escape that is no character");
+        return fail(l, "an escape that is not a character");
     if (code < 0x80) {
         str_add_char(out, (char)code);
     } else if (code < 0x800) {
@@ -179,7 +179,7 @@ static int lex_string(struct lexer *l)
     while (end < l->text.n && l->text.data[end] != quote)
         end += l->text.data[end] == '\\' ? 2 : 1;
     if (end >= l->text.n)
-        return fail(l, "a text that does not end");
+        return fail(l, "a string that does not end");
     struct text inside = { l->text.data + l->at + 1, end - l->at - 1 };
     struct jinja_token *t = add(l, TOKEN_STRING);
     int status = 0;
@@ -244,10 +244,10 @@ static int lex_operator(struct lexer *l, int *n_open)
             return 0;
         }
     if (!c || !strchr("+-*/%~<>()[]{},.:|=", c))
-        return fail(l, "a character that is no part of an expression");
+        return fail(l, "a character that is not part of an expression");
     *n_open += strchr("([{", c) ? 1 : strchr(")]}", c) ? -1 : 0;
     if (*n_open < 0)
-        return fail(l, "a bracket closes that was not open");
+        return fail(l, "a closing bracket without its opening one");
     add(l, TOKEN_OP)->op = c;
     l->at++;
     return 0;

@@ -15,7 +15,7 @@ static int given(const struct jinja_value *v)
 static struct text text_slot(struct jinja_render *r, const struct jinja_value *v)
 {
     if (v->kind != JINJA_STRING)
-        jinja_fail(r, "%s where a text is needed", jinja_kind_name(v));
+        jinja_fail(r, "%s where a string is needed", jinja_kind_name(v));
     return v->kind == JINJA_STRING ? v->s : text_of("");
 }
 
@@ -187,7 +187,7 @@ static struct jinja_value method_split(struct jinja_render *r, struct jinja_valu
     }
     struct text by = text_slot(r, &slots[0]);
     if (!by.n)
-        jinja_fail(r, "a text cannot be split by nothing");
+        jinja_fail(r, "a string cannot be split by an empty separator");
     while (!r->failed && left != 0 && (found = text_find(in.s, by, at)) >= 0) {
         add_part(r, out.list, in.s, at, (size_t)found);
         at = (size_t)found + by.n;
@@ -392,7 +392,7 @@ static struct jinja_value method_cycle(struct jinja_render *r, struct jinja_valu
 {
     if (arguments->n)
         return arguments->items[in.loop->index % arguments->n];
-    jinja_fail(r, "loop.cycle has nothing to choose from");
+    jinja_fail(r, "loop.cycle needs an argument");
     return jinja_none();
 }
 
@@ -412,7 +412,7 @@ static struct jinja_value method_refused(struct jinja_render *r, struct jinja_va
                                          const struct jinja_arguments *arguments)
 {
     (void)arguments;
-    jinja_fail(r, "a template may not change a %s", jinja_kind_name(&in));
+    jinja_fail(r, "a template must not modify a %s", jinja_kind_name(&in));
     return jinja_none();
 }
 
@@ -556,7 +556,7 @@ static struct jinja_value call_strftime(struct jinja_render *r, struct jinja_val
 
     (void)in;
     if (format.n >= sizeof pattern || !localtime_r(&now, &tm))
-        jinja_fail(r, "a format of time of %zu bytes", format.n);
+        jinja_fail(r, "a time format of %zu bytes", format.n);
     if (r->failed || !format.n)
         return jinja_literal("");
     memcpy(pattern, format.data, format.n);

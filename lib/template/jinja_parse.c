@@ -35,7 +35,7 @@ static struct jinja_node *parse_body(struct jinja_parser *p, const char *const *
 static void end_block(struct jinja_parser *p)
 {
     if (!p->failed && p->next->kind != TOKEN_BLOCK_END)
-        jinja_parse_fail(p, "the block goes on where it should end");
+        jinja_parse_fail(p, "expected the end of the block");
     else if (!p->failed)
         p->next++;
 }
@@ -305,7 +305,7 @@ static struct jinja_node *parse_output(struct jinja_parser *p)
 
     node->a = jinja_parse_tuple(p, 1, 0);
     if (!p->failed && p->next->kind != TOKEN_OUTPUT_END)
-        jinja_parse_fail(p, "the expression goes on where it should end");
+        jinja_parse_fail(p, "expected the end of the expression");
     else if (!p->failed)
         p->next++;
     return node;

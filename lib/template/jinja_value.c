@@ -264,7 +264,7 @@ int jinja_contains(struct jinja_render *r, const struct jinja_value *a, const st
     case JINJA_STRING:
         if (a->kind == JINJA_STRING)
             return jinja_step(r, b->s.n) == 0 && text_find(b->s, a->s, 0) >= 0;
-        jinja_fail(r, "%s cannot be in a text", jinja_kind_name(a));
+        jinja_fail(r, "%s cannot be part of a string", jinja_kind_name(a));
         return 0;
     case JINJA_LIST:
     case JINJA_TUPLE:
@@ -278,7 +278,7 @@ int jinja_contains(struct jinja_render *r, const struct jinja_value *a, const st
     case JINJA_UNDEFINED:
         return 0;
     default:
-        jinja_fail(r, "nothing can be in %s", jinja_kind_name(b));
+        jinja_fail(r, "%s is not a container", jinja_kind_name(b));
         return 0;
     }
 }
@@ -470,7 +470,7 @@ struct jinja_list jinja_items(struct jinja_render *r, const struct jinja_value *
         }
         break;
     default:
-        jinja_fail(r, "%s has no items to go through", jinja_kind_name(v));
+        jinja_fail(r, "%s has no items to iterate over", jinja_kind_name(v));
     }
     return list;
 }

@@ -19,7 +19,7 @@ struct added_token {
     int normalized;
     int takes_left, takes_right; /* the white space beside it goes with it */
     int single_word;             /* not within a word */
-    int is_special;              /* says something to the model, and is no text */
+    int is_special;              /* a control token for the model, not text */
 };
 
 /* The tokens of one pass, in order of their bytes. */

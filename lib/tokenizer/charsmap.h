@@ -28,7 +28,7 @@ struct charsmap {
 };
 
 /* Take units and texts from a precompiled_charsmap (copied); all else stays. -1: it is broken, or
- * makes what is no UTF-8. */
+ * makes what is not valid UTF-8. */
 int charsmap_read(struct charsmap *map, struct arena *arena, const void *data, size_t n_bytes);
 
 /* Set plain, once all else is. */

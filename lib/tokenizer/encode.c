@@ -305,7 +305,7 @@ static int encode(const struct tokenizer *tokenizer, struct tokenizer_cache *cac
     int64_t n_before = out->n;
 
     if (valid < n_bytes)
-        return err_set(err, ERR_DATA, "byte %zu (0x%02x) is no UTF-8", valid,
+        return err_set(err, ERR_DATA, "byte %zu (0x%02x) is not valid UTF-8", valid,
                        (unsigned)(unsigned char)text[valid]);
     int rc = encode_pass(&e, 0, text, n_bytes, start);
     if (rc < 0)

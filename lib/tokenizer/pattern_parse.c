@@ -34,7 +34,7 @@ static int refuse(struct parser *p, const char *what)
 
 static int unsupported(struct parser *p)
 {
-    return refuse(p, "what is not supported");
+    return refuse(p, "an unsupported construct");
 }
 
 /* ---- instructions ---- */
@@ -93,7 +93,7 @@ static int add_atom(struct parser *p, const struct pattern_set *set)
 static int add_range(struct parser *p, struct pattern_set *set, uint32_t first, uint32_t last)
 {
     if (first > last)
-        return refuse(p, "a range that ends before it begins");
+        return refuse(p, "a range whose end is before its start");
     if (set->n_ranges == PATTERN_RANGES_MAX)
         return refuse(p, "a class with too many ranges");
     set->ranges[set->n_ranges][0] = first;
@@ -108,7 +108,7 @@ static int add_code(struct parser *p, struct pattern_set *set, uint32_t code)
     int is_letter = lower >= 'a' && lower <= 'z' && code < 0x80;
 
     if (p->ignores_case && code >= 0x80)
-        return refuse(p, "what is not ASCII where case is ignored");
+        return refuse(p, "a non-ASCII character with ignored case");
     if (add_range(p, set, code, code) < 0)
         return -1;
     if (!p->ignores_case || !is_letter)
@@ -478,7 +478,7 @@ static int open_group(struct parser *p)
         p->at++;
     }
     if (p->depth + 1 == DEPTH_MAX)
-        return refuse(p, "too many groups within each other");
+        return refuse(p, "groups are nested too deeply");
     p->groups[++p->depth] = (struct group){ p->program->n, p->program->n, outside };
     p->atom = -1;
     return 0;

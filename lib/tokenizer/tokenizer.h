@@ -19,7 +19,7 @@
 struct tokenizer;
 
 /* A folder with tokenizer.json, tokenizer.model, one *.tiktoken, or vocab.json and merges.txt (the
- * first of these), or such a file itself. ERR_DATA names file and what is not supported. */
+ * first of these), or such a file itself. ERR_DATA names file and an unsupported construct. */
 int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
@@ -70,7 +70,7 @@ void token_list_release(struct token_list *list);
 int token_list_add(struct token_list *list, int32_t id, struct err *err);
 
 /*
- * Append the ids of text. Added tokens in it are recognised as such. Text that is no UTF-8 is
+ * Append the ids of text. Added tokens in it are recognised as such. Text that is not valid UTF-8 is
  * ERR_DATA. On failure out is as it was.
  */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,

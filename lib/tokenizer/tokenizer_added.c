@@ -34,7 +34,7 @@ static int read_added_token(struct tokenizer_reader *r, const cJSON *item, int i
         bpe_find(&r->tokenizer->bpe, content->valuestring, strlen(content->valuestring));
     int taken = id < r->tokenizer->bpe.n_ids && r->tokenizer->bpe.tokens[id].spelling != NULL;
     if (in_vocab >= 0 ? in_vocab != id : taken)
-        return REFUSE(r, "%s: added token '%s' has id %d, which the vocabulary gives otherwise",
+        return REFUSE(r, "%s: added token '%s' has id %d, which conflicts with the vocabulary",
                       r->name, content->valuestring, id);
     *token = (struct added_token){
         .text = arena_strdup(&r->tokenizer->arena, content->valuestring),
@@ -73,7 +73,7 @@ static int index_added(struct tokenizer_reader *r)
     added_init(&t->passes[1], t->added + n_plain, t->n_added - n_plain);
     for (int i = 1; i < t->n_added; i++)
         if (i != n_plain && strcmp(t->added[i - 1].text, t->added[i].text) == 0)
-            return REFUSE(r, "%s: added token '%s' is there twice", r->name, t->added[i].shown);
+            return REFUSE(r, "%s: added token '%s' occurs twice", r->name, t->added[i].shown);
     t->added_by_id = arena_array(&t->arena, const struct added_token *, t->vocab_size);
     for (int i = 0; i < t->n_added; i++) {
         const struct added_token *token = &t->added[i];
@@ -92,7 +92,7 @@ int tokenizer_read_added(struct tokenizer_reader *r, const cJSON *list)
     const cJSON *item;
 
     if (!is_absent(list) && !cJSON_IsArray(list))
-        return REFUSE(r, "%s: added_tokens is no list", r->name);
+        return REFUSE(r, "%s: added_tokens is not a list", r->name);
     t->added = arena_array(&t->arena, struct added_token, cJSON_GetArraySize(list));
     cJSON_ArrayForEach(item, list)
     {

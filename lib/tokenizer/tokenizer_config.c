@@ -13,7 +13,7 @@ cJSON *tokenizer_parse_object(const char *name, const char *json, size_t n_bytes
     size_t bad = tokenizer_utf8_end(json, n_bytes);
 
     if (bad < n_bytes) {
-        err_set(err, ERR_DATA, "%s: byte %zu is no UTF-8", name, bad);
+        err_set(err, ERR_DATA, "%s: byte %zu is not valid UTF-8", name, bad);
         return NULL;
     }
     if (str_has_json_nul(json, n_bytes)) {
@@ -25,7 +25,7 @@ cJSON *tokenizer_parse_object(const char *name, const char *json, size_t n_bytes
     size_t at = (size_t)(end - json);
     if (root && at + strspn(end, " \t\r\n") == n_bytes && cJSON_IsObject(root))
         return root;
-    err_set(err, ERR_DATA, "%s: no JSON object; reading stopped at byte %zu", name, at);
+    err_set(err, ERR_DATA, "%s: not a JSON object; reading stopped at byte %zu", name, at);
     cJSON_Delete(root);
     return NULL;
 }

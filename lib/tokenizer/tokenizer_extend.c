@@ -209,7 +209,7 @@ static int list_news(struct extending *e, const char *const *tokens, int n)
             tokenizer_utf8_end(tokens[i], length) < length) {
             tokenizer_close(tokenizer);
             return err_set(e->err, ERR_CONFIG,
-                           "token %d to be added is %s, UTF-8 of 1 to %d bytes is wanted", i + 1,
+                           "token %d to be added is %s; expected UTF-8 of 1 to %d bytes", i + 1,
                            length == 0                ? "empty"
                            : length > TOKEN_BYTES_MAX ? "too long"
                                                       : "no UTF-8",
@@ -244,10 +244,11 @@ static int extend(struct extending *e)
         return extend_json(e);
     if (file_exists(beside(e, "vocab.json")) && file_exists(beside(e, "merges.txt")))
         return extend_pair(e);
-    return err_set(e->err, ERR_DATA,
-                   "%s: tokens can be added to tokenizer.json, or beside vocab.json and merges.txt "
-                   "(hint: transformers' save_pretrained makes a tokenizer.json of others)",
-                   e->folder);
+    return err_set(
+        e->err, ERR_DATA,
+        "%s: tokens can be added to tokenizer.json, or next to vocab.json and merges.txt "
+        "(hint: transformers' save_pretrained makes a tokenizer.json of others)",
+        e->folder);
 }
 
 int tokenizer_extend(const char *folder, const char *const *tokens, int n, int *n_added,

@@ -168,7 +168,7 @@ static int add_decoder(struct tokenizer_reader *r, cJSON *list, const cJSON *con
 
         if (!cJSON_IsString(content) || *end || end == item->string || id < 0 ||
             id >= TOKENIZER_IDS_MAX)
-            return REFUSE(r, "%s: tokenizer_config.json: added_tokens_decoder['%s'] is no token",
+            return REFUSE(r, "%s: tokenizer_config.json: added_tokens_decoder['%s'] is not a token",
                           r->name, item->string);
         add_token(list, content->valuestring, (int)id, 0, item);
     }
@@ -256,11 +256,12 @@ static int go_through_ranks(struct tokenizer_reader *r, const char *data, size_t
         line++;
         *n_ids = rank >= *n_ids ? rank + 1 : *n_ids;
         if (adds && bpe_add_bytes(bpe, rank, bytes, n_bytes) < 0)
-            return REFUSE(r, "%s: token %d: it or its rank %d is there twice", r->name, line, rank);
+            return REFUSE(r, "%s: token %d: it or its rank %d occurs twice", r->name, line, rank);
     }
     *n_ranks = line;
-    return rc < 0 ? REFUSE(r, "%s: token %d is no line of base64 and a rank", r->name, line + 1)
-                  : 0;
+    return rc < 0
+               ? REFUSE(r, "%s: token %d is not a line with base64 and a rank", r->name, line + 1)
+               : 0;
 }
 
 /* The file's own pattern (pat_str of tokenizer_config.json), or that of its kind. */
@@ -277,8 +278,8 @@ static int read_ranks(struct tokenizer_reader *r, const char *data, size_t n, co
     const struct kind *kind = n_ids == n_ranks ? find_kind(n_ranks) : NULL;
     if (!kind && !cJSON_IsString(pattern))
         return REFUSE(r,
-                      "%s: %d ranks, which no known model has, so it is not known how it splits "
-                      "text (hint: \"pat_str\" in tokenizer_config.json beside it)",
+                      "%s: %d ranks, which no known model has, so its pre-tokenizer is unknown "
+                      "(hint: \"pat_str\" in tokenizer_config.json next to it)",
                       r->name, n_ranks);
     bpe_init(&t->bpe, &t->arena, 1, n_ranks, n_ids);
     if (go_through_ranks(r, data, n, 1, &n_ranks, &n_ids) < 0)
@@ -379,7 +380,7 @@ static int read_vocab_merges(struct tokenizer_reader *r, cJSON *root, const cJSO
 
     if (!is_gpt2 && !str_starts_with(name, "Qwen2Tokenizer"))
         return REFUSE(r,
-                      "%s: tokenizer_class %s is not known without a tokenizer.json (only "
+                      "%s: tokenizer_class %s is not supported without a tokenizer.json (only "
                       "GPT2Tokenizer and Qwen2Tokenizer are)",
                       r->name, name);
     add_parts(root, is_gpt2 ? NULL : QWEN_PATTERN, !is_gpt2,
@@ -404,7 +405,7 @@ int tokenizer_parse_merges(struct tokenizer **out, const char *name, const char 
     size_t bad = tokenizer_utf8_end(merges, n_merges);
 
     if (bad < n_merges || memchr(merges, 0, n_merges))
-        return REFUSE(&r, "%s: its merges are no text", name);
+        return REFUSE(&r, "%s: its merges are not a string", name);
     cJSON *vocab = tokenizer_parse_object(name, vocab_json, n_vocab, err);
     if (!vocab)
         return -1;

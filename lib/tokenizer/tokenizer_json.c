@@ -30,8 +30,7 @@ static int add_frame(struct tokenizer_reader *r, int32_t *ids, int *n, const cJS
         int id = tokenizer_json_id(item, TOKENIZER_IDS_MAX);
 
         if (id < 0 || *n == TOKENIZER_FRAME_MAX)
-            return REFUSE(r, "%s: post_processor: the ids of a special token are not as expected",
-                          r->name);
+            return REFUSE(r, "%s: post_processor: unexpected ids of a special token", r->name);
         ids[(*n)++] = id;
     }
     return 0;
@@ -63,8 +62,10 @@ static int read_template(struct tokenizer_reader *r, const cJSON *template)
         if (rc < 0)
             return -1;
     }
-    return n_texts == 1 ? 0
-                        : REFUSE(r, "%s: post_processor: its template has not one text", r->name);
+    return n_texts == 1
+               ? 0
+               : REFUSE(r, "%s: post_processor: its template must have exactly one sequence",
+                        r->name);
 }
 
 static int read_post_processor(struct tokenizer_reader *r, const cJSON *post)
@@ -121,7 +122,7 @@ static int read_parts(struct tokenizer_reader *r, const cJSON *root, int *is_byt
     const cJSON *decoder = get(root, "decoder");
 
     if (is_text(get(decoder, "type"), "Sequence") && !cJSON_IsArray(get(decoder, "decoders")))
-        return REFUSE(r, "%s: decoder.decoders is no list", r->name);
+        return REFUSE(r, "%s: decoder.decoders is not a list", r->name);
     if (tokenizer_parse_normalizer(r->tokenizer, r->name, get(root, "normalizer"), r->err) < 0)
         return -1;
     if (tokenizer_parse_splits(r->tokenizer, r->name, get(root, "pre_tokenizer"), is_byte_level,
@@ -152,9 +153,9 @@ static int check_model(struct tokenizer_reader *r, const cJSON *model)
             return REFUSE(r, "%s: model.%s is not supported", r->name, affixes[i]);
     }
     if (!cJSON_IsObject(get(model, "vocab")))
-        return REFUSE(r, "%s: model.vocab is no object", r->name);
+        return REFUSE(r, "%s: model.vocab is not an object", r->name);
     if (!cJSON_IsArray(get(model, "merges")))
-        return REFUSE(r, "%s: model.merges is no list", r->name);
+        return REFUSE(r, "%s: model.merges is not a list", r->name);
     return 0;
 }
 
@@ -225,7 +226,7 @@ static int read_vocab(struct tokenizer_reader *r, const cJSON *model, int is_byt
     bpe->ignore_merges = cJSON_IsTrue(get(model, "ignore_merges"));
     cJSON_ArrayForEach(
         item, vocab) if (bpe_add_token(bpe, item->valueint, item->string, strlen(item->string)) <
-                         0) return REFUSE(r, "%s: model.vocab: '%s' or its id %d is there twice",
+                         0) return REFUSE(r, "%s: model.vocab: '%s' or its id %d occurs twice",
                                           r->name, item->string, item->valueint);
     r->tokenizer->vocab_size = n_ids;
     if (!is_byte_level)
@@ -273,7 +274,7 @@ static int read_merges(struct tokenizer_reader *r, const cJSON *merges)
         size_t n_left;
 
         if (split_merge(item, &left, &n_left, &right) < 0) {
-            rc = REFUSE(r, "%s: model.merges[%d] is no pair of tokens", r->name, rank);
+            rc = REFUSE(r, "%s: model.merges[%d] is not a pair of tokens", r->name, rank);
             break;
         }
         str_clear(&joined);

@@ -59,10 +59,9 @@ static int find_tiktoken(struct opener *o)
         if (str_ends_with(entry->d_name, ".tiktoken") && n++ == 0)
             beside(o, &o->file, entry->d_name);
     closedir(dir);
-    return n < 2
-               ? n
-               : err_set(o->err, ERR_DATA, "%s has %d files *.tiktoken: name the one that is meant",
-                         str_text(&o->folder), n);
+    return n < 2 ? n
+                 : err_set(o->err, ERR_DATA, "%s has %d files *.tiktoken: give one of them",
+                           str_text(&o->folder), n);
 }
 
 static int find_in_folder(struct opener *o)

@@ -54,7 +54,7 @@ static int each_part(struct reader *r, const cJSON *part, const char *list_name,
     if (strcmp(type_name(part), "Sequence") != 0)
         return read(r, part, 0);
     if (!cJSON_IsArray(list))
-        return REFUSE(r, "%s: %s.%s is no list", r->name, r->part, list_name);
+        return REFUSE(r, "%s: %s.%s is not a list", r->name, r->part, list_name);
     cJSON_ArrayForEach(item, list)
     {
         if (read(r, item, index++) < 0)
@@ -122,7 +122,7 @@ static int read_precompiled(struct reader *r, const cJSON *part)
     struct tokenizer *t = r->tokenizer;
 
     if (t->charsmap.units)
-        return unsupported(r, part, " a second time");
+        return unsupported(r, part, " twice");
     if (!cJSON_IsString(text) || !add_normal(r, NORMAL_CLUSTERS))
         return r->err->code ? -1 : unsupported(r, part, " without precompiled_charsmap");
     size_t n = strlen(text->valuestring);
@@ -231,7 +231,7 @@ static int read_byte_level(struct reader *r, const cJSON *part, int index)
         return unsupported(r, part,
                            " with an add_prefix_space or use_regex that is neither true nor false");
     if (prefix && index > 0)
-        return unsupported(r, part, " with add_prefix_space behind another part");
+        return unsupported(r, part, " with add_prefix_space after another part");
     r->tokenizer->add_prefix_space = prefix;
     r->is_byte_level = 1;
     return regex ? add_split(r, GPT2_PATTERN, SPLIT_ISOLATED, 0) : 0;
@@ -247,12 +247,12 @@ static int read_metaspace(struct reader *r, const cJSON *part, int index)
     const char *how = cJSON_IsString(scheme) ? scheme->valuestring : prefix ? "always" : "never";
 
     if (index > 0 && !(index == 1 && r->is_behind_whitespace))
-        return unsupported(r, part, " behind another part");
+        return unsupported(r, part, " after another part");
     if ((cJSON_IsString(mark) && strcmp(mark->valuestring, BPE_SPACE) != 0) || splits < 0 ||
         prefix < 0)
         return unsupported(r, part, " with this replacement, split or add_prefix_space");
     if (index > 0 && strcmp(how, "always") != 0)
-        return unsupported(r, part, " with this prepend_scheme behind WhitespaceSplit");
+        return unsupported(r, part, " with this prepend_scheme after WhitespaceSplit");
     t->marks_spaces = index == 0;
     t->mark_step = index;
     if (strcmp(how, "always") == 0)
@@ -271,7 +271,7 @@ static int read_pre_tokenizer(struct reader *r, const cJSON *part, int index)
     const char *type = type_name(part);
 
     if (r->is_byte_level)
-        return unsupported(r, part, " behind ByteLevel");
+        return unsupported(r, part, " after ByteLevel");
     if (strcmp(type, "ByteLevel") == 0)
         return read_byte_level(r, part, index);
     if (strcmp(type, "Split") == 0)

@@ -114,7 +114,7 @@ static int next_field(struct bytes *in, struct field *field)
 
 static int broken(struct reader *r, const char *what)
 {
-    return REFUSE(r, "%s: no SentencePiece model: %s is cut off or broken", r->name, what);
+    return REFUSE(r, "%s: not a SentencePiece model: %s is cut off or broken", r->name, what);
 }
 
 static int read_piece(struct reader *r, struct bytes in)
@@ -139,9 +139,11 @@ static int read_piece(struct reader *r, struct bytes in)
     if (piece->text.n == 0 || piece->text.n > PIECE_BYTES_MAX ||
         memchr(piece->text.data, 0, piece->text.n) ||
         tokenizer_utf8_end(piece->text.data, piece->text.n) < piece->text.n)
-        return REFUSE(r, "%s: piece %d is empty, too long or no UTF-8", r->name, r->n_pieces);
+        return REFUSE(r, "%s: piece %d is empty, too long or not valid UTF-8", r->name,
+                      r->n_pieces);
     if (!isfinite(piece->score) || piece->type < PIECE_NORMAL || piece->type > PIECE_BYTE)
-        return REFUSE(r, "%s: piece %d has no finite score or no known type", r->name, r->n_pieces);
+        return REFUSE(r, "%s: piece %d has a non-finite score or an unknown type", r->name,
+                      r->n_pieces);
     r->n_pieces++;
     return 0;
 }
@@ -198,7 +200,7 @@ static int count_pieces(struct reader *r, struct bytes in)
     if (rc < 0)
         return broken(r, "the file");
     if (n == 0 || n > TOKENIZER_IDS_MAX - HIDDEN_MAX)
-        return REFUSE(r, "%s: no SentencePiece model: it has %d pieces", r->name, n);
+        return REFUSE(r, "%s: not a SentencePiece model: it has %d pieces", r->name, n);
     r->pieces = calloc((size_t)n, sizeof *r->pieces);
     return r->pieces ? 0 : err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name);
 }
@@ -242,7 +244,7 @@ static int add_pieces(struct reader *r)
         const struct piece *piece = &r->pieces[i];
 
         if (bpe_add_token(&t->bpe, i, piece->text.data, piece->text.n) < 0)
-            return REFUSE(r, "%s: piece %d is there twice", r->name, i);
+            return REFUSE(r, "%s: piece %d occurs twice", r->name, i);
         if (piece->type == PIECE_UNKNOWN && unknown >= 0)
             return REFUSE(r, "%s: pieces %d and %d are both unknown", r->name, unknown, i);
         unknown = piece->type == PIECE_UNKNOWN ? i : unknown;
@@ -254,7 +256,7 @@ static int add_pieces(struct reader *r)
             return REFUSE(r, "%s: piece %d is a byte, but byte_fallback is off", r->name, i);
     }
     if (unknown < 0)
-        return REFUSE(r, "%s: no piece is the unknown one", r->name);
+        return REFUSE(r, "%s: there is no unknown piece", r->name);
     t->bpe.unknown = unknown;
     t->bpe.fuse_unknown = 1;
     t->bpe.tokens[unknown].bytes =
@@ -338,7 +340,7 @@ static int32_t find_part(struct reader *r, const char *text, size_t n)
     id = r->n_pieces + r->n_hidden;
     r->failed |= r->n_hidden == HIDDEN_MAX || bpe_add_token(bpe, id, text, n) < 0;
     if (r->failed)
-        return REFUSE(r, "%s: more than %d characters of its pieces are no pieces", r->name,
+        return REFUSE(r, "%s: more than %d characters of its pieces are not pieces", r->name,
                       HIDDEN_MAX);
     r->n_hidden++;
     return id;

@@ -52,13 +52,13 @@ static int read_pieces(struct tokenizer_reader *r, const cJSON *vocab, struct un
         const cJSON *score = text ? text->next : NULL;
 
         if (!cJSON_IsString(text) || !cJSON_IsNumber(score) || !isfinite(score->valuedouble))
-            return REFUSE(r, "%s: model.vocab[%d] is no piece and its score", r->name, id);
+            return REFUSE(r, "%s: model.vocab[%d] is not a pair of piece and score", r->name, id);
         size_t n = strlen(text->valuestring);
         n_bytes += n;
         if (n_bytes >= UNIGRAM_BYTES_MAX)
             return REFUSE(r, "%s: model.vocab has more than %zu bytes", r->name, UNIGRAM_BYTES_MAX);
         if (bpe_add_token(bpe, id, text->valuestring, n) < 0)
-            return REFUSE(r, "%s: model.vocab[%d]: '%s' is there twice", r->name, id,
+            return REFUSE(r, "%s: model.vocab[%d]: '%s' occurs twice", r->name, id,
                           text->valuestring);
         if (n > 0)
             pieces[(*n_pieces)++] = (struct unigram_piece){ .text = bpe->tokens[id].spelling,
@@ -78,7 +78,7 @@ int tokenizer_read_unigram(struct tokenizer_reader *r, const cJSON *model)
     int unknown = tokenizer_json_id(get(model, "unk_id"), n);
 
     if (!cJSON_IsArray(vocab) || n == 0 || n > TOKENIZER_IDS_MAX)
-        return REFUSE(r, "%s: model.vocab is no list of pieces", r->name);
+        return REFUSE(r, "%s: model.vocab is not a list of pieces", r->name);
     if (unknown < 0)
         return REFUSE(r, "%s: model.unk_id is not in 0..%d", r->name, n - 1);
     bpe_init(&t->bpe, &t->arena, 0, n, n);

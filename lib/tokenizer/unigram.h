@@ -48,7 +48,7 @@ struct unigram_step {
     int32_t id;
 };
 
-/* Where SentencePiece's sum is below this it begins anew, for floats that large are coarse. */
+/* SentencePiece resets its score sum below this value, because large floats lose precision. */
 #define UNIGRAM_SUM_LEAST (-100000.0)
 
 /* Memory that searching needs. All zero is empty. */
@@ -64,16 +64,16 @@ void unigram_scratch_release(struct unigram_scratch *scratch);
 
 /*
  * The best way through text (n_bytes >= 1, fewer than 2^32) as far as all ways go through one place
- * again, mostly the end of a word: *n_done bytes of it. scratch->score is carried on. The pieces, in
- * order, and how many; they are in scratch. NULL if there is no memory.
+ * again, mostly the end of a word: *n_done bytes of it. scratch->score is carried on. The pieces,
+ * in order, and how many; they are in scratch. NULL if there is no memory.
  */
 const struct unigram_step *unigram_encode(const struct unigram *unigram,
                                           struct unigram_scratch *scratch, const char *text,
                                           size_t n_bytes, size_t *n_done, size_t *n_steps);
 
 /*
- * After a search for the whole of n_bytes of text from a score of 0: up to which score before it, less
- * than 0, rounding can't have another way win. 0: that isn't known.
+ * After a search for the whole of n_bytes of text from a score of 0: up to which score before it,
+ * less than 0, rounding can't have another way win. 0: that isn't known.
  */
 float unigram_reach(const struct unigram *unigram, const struct unigram_scratch *scratch,
                     size_t n_bytes);

@@ -256,8 +256,8 @@ static void damage_is_named(void **state)
     refuse_changed(0, "\"use_dora\": false", "\"use_dora\": true", "use_dora");
     refuse_changed(0, "\"LORA\"", "\"IA3\"", "IA3");
     refuse_changed(0, "\"down_proj\": 4", "\"(up|down)_proj\": 4",
-                   "alpha_pattern has \"(up|down)_proj\", a regular expression, which lmtrain does "
-                   "not read (hint: a row for each module by its name, such as");
+                   "alpha_pattern has \"(up|down)_proj\", a regular expression, which is not "
+                   "supported (hint: one entry per module name, such as");
     refuse_changed(0, "\"down_proj\": 4", "\"down_proj\": \"4\"",
                    "alpha_pattern: down_proj is not a number above 0");
     refuse_changed(0, "\"LORA\"", "\"LORA\\u0000x\"", "NUL byte");
@@ -287,7 +287,7 @@ static void damage_is_named(void **state)
     assert_int_equal(err.code, ERR_DATA);
     assert_int_equal(served_open_adapted(&served, BASES "mixtral", GOLDEN "llama", &err), -1);
     assert_int_equal(err.code, ERR_DATA);
-    assert_non_null(strstr(err.text, "hint: is it of another model?"));
+    assert_non_null(strstr(err.text, "hint: does it belong to another model?"));
 }
 
 #define MERGE \
@@ -309,11 +309,11 @@ static void variants_are_named(void **state)
             0, INIT, arena_printf(&arena, "\"init_lora_weights\": \"%s\"", changing[i]),
             arena_printf(&arena,
                          "init_lora_weights is %s, which changes the model's own weights: lmtrain "
-                         "reads plain adapters (hint: in peft "
+                         "supports plain LoRA only (hint: in peft "
                          "save_pretrained(path_initial_model_for_weight_conversion=",
                          changing[i]));
     refuse_changed(0, INIT, "\"init_lora_weights\": \"loftq\"",
-                   "reads plain adapters (hint: " MERGE);
+                   "supports plain LoRA only (hint: " MERGE);
     refuse_changed(0, INIT, "\"init_lora_weights\": {}", "init_lora_weights is of an unknown kind");
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         const char *bad =
@@ -329,7 +329,7 @@ static void variants_are_named(void **state)
     refuse_changed(0, "\"trainable_token_indices\": null", "\"trainable_token_indices\": [1, 2]",
                    "does not support training some rows of the embedding (hint: " MERGE);
     refuse_changed(1, "model.layers.1.mlp.down_proj.lora_A", "lm_head.lora_A.weight.x.y.z.u.v.w.x",
-                   "lmtrain does not support LoRA of the head (hint: train the module whole by "
+                   "lmtrain does not support LoRA of the head (hint: train the module in full with "
                    "modules_to_save; or " MERGE);
     refuse_changed(1, "model.layers.1.mlp.down_proj.lora_A", "model.embed_tokens.lora_embedding_A",
                    "lmtrain does not support LoRA of the embedding");

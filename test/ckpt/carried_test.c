@@ -142,7 +142,7 @@ static void test_links(void **state)
     assert_int_equal(inode_of(in("to", "tokenizer.json")), inode_of(in("from", "tokenizer.json")));
     assert_int_equal(carried_link(in("gone", ""), in("to", ""), &err), -1);
     assert_int_equal(err.code, ERR_FAILED);
-    assert_non_null(strstr(err.text, "gone/ is gone (hint: "));
+    assert_non_null(strstr(err.text, "gone/ is missing (hint: "));
 }
 
 static void test_hashes(void **state)

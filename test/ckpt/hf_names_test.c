@@ -57,7 +57,7 @@ static void described(void **state)
     assert_string_equal(find(&names, "out")->whole->name, "head.weight");
     /* Without its file there is no such family. */
     assert_int_equal(hf_names_build(&names, "mine", &spec, &arena, &err), -1);
-    assert_string_equal(err.text, "model_type mine: its tensors' names are not known");
+    assert_string_equal(err.text, "model_type mine: its tensor names are not known");
     arena_release(&arena);
 }
 

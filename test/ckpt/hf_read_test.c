@@ -207,12 +207,12 @@ static void scales_that_are_none(void **state)
                                                .type = SAFETENSORS_F32 };
     write_folder(*state, some, N_ALL + 1);
     assert_fails(open_folder(&opened, *state, &err), &err, ERR_DATA,
-                 "k_proj.weight_scale is none that a llama model");
+                 "k_proj.weight_scale does not belong to a llama model");
     memcpy(some, all, sizeof all);
     some[8].type = SAFETENSORS_I8;
     write_folder(*state, some, N_ALL);
     assert_fails(open_folder(&opened, *state, &err), &err, ERR_DATA,
-                 "gate_proj.weight is I8; F32, BF16, F16, F8_E4M3 and F8_E5M2 are read");
+                 "gate_proj.weight is I8; F32, BF16, F16, F8_E4M3 and F8_E5M2 are supported");
 }
 
 int main(void)

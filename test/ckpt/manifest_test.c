@@ -64,7 +64,7 @@ static const struct {
     { M("") "x", "follows the end" },
     { "{\"lmtrain_checkpoint\":2,\"step\":1,\"world_size\":1,\"state\":{},\"files\":[],"
       "\"tensors\":{}}",
-      "another version" },
+      "unsupported format version" },
     { "{\"lmtrain_checkpoint\":1,\"step\":-1}", "a whole number" },
     { "{\"step\":1,\"step\":1}", "given twice" },
     { "{\"step\":99999999999999999999}", "out of range" },

@@ -85,11 +85,12 @@ static const struct {
     { "{" T("a", "F32", "[4611686018427387904,4,0]", "[0,0]") "}", "its shape is too large" },
     { "{" T("a", "F32", "[3]", "[0,8]") "}", "tensor a: data_offsets do not fit" },
     { "{" T("a", "F32", "[2]", "[8,0]") "}", "tensor a: data_offsets do not fit" },
-    { "{" T("a", "F32", "[4]", "[0,16]") "}", "tensor a: its data lie beyond" },
+    { "{" T("a", "F32", "[4]", "[0,16]") "}", "tensor a: its data are beyond" },
     { "{" T("a", "F32", "[1]", "[0,4]") "}", "4 bytes follow the last tensor" },
     { "{}", "8 bytes follow the last tensor" },
-    { "{" T("a", "F32", "[1]", "[4,8]") "}", "tensor a: a hole" },
-    { "{" T("a", "F16", "[1]", "[0,2]") "," T("b", "F32", "[1]", "[4,8]") "}", "tensor b: a hole" },
+    { "{" T("a", "F32", "[1]", "[4,8]") "}", "tensor a: there is a gap" },
+    { "{" T("a", "F16", "[1]", "[0,2]") "," T("b", "F32", "[1]", "[4,8]") "}",
+      "tensor b: there is a gap" },
     { "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[1]", "[4,8]") "}",
       "b: its data overlap" },
     { "{" T("a", "F32", "[2]", "[0,8]") "," T("b", "F32", "[2]", "[0,8]") "}", "its data overlap" },
@@ -181,7 +182,7 @@ static void bad_files_are_refused(void **state)
     safetensors_close(file);
     file = NULL;
     make_file(*state, sizeof header - 1, header, "1234567", 7);
-    assert_fails(safetensors_open(&file, path, &err), &err, ERR_DATA, "beyond the file's end");
+    assert_fails(safetensors_open(&file, path, &err), &err, ERR_DATA, "beyond the end of the file");
     make_file(*state, sizeof header - 1, header, "123456789", 9);
     assert_fails(safetensors_open(&file, path, &err), &err, ERR_DATA, "follow the last tensor");
     make_file(*state, 1000, header, "12345678", 8);

@@ -521,8 +521,8 @@ static void a_state_is_replaced(void **state)
     assert_ok(store_open(&store, path, &err), &err);
     assert_string_equal(store_state(store), "{\"a\":1}");
     store_close(store);
-    assert_fails(store_restate(path, 8, "{}", &err), &err, ERR_DATA, "is of step 7, not 8");
-    assert_fails(store_restate(path, 7, "[]", &err), &err, ERR_FAILED, "no JSON object");
+    assert_fails(store_restate(path, 8, "{}", &err), &err, ERR_DATA, "is from step 7, not 8");
+    assert_fails(store_restate(path, 7, "[]", &err), &err, ERR_FAILED, "not a JSON object");
     assert_fails(store_restate(fixture_path(*state, "nowhere"), 7, "{}", &err), &err, ERR_DATA,
                  "nowhere");
     assert_true(read_value(path, &step) == 2.5f);
@@ -550,12 +550,14 @@ static void commit_refuses_what_does_not_fit_together(void **state)
     fixture_save(folder, 1, &wrong, 1);
     assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "ranks 0 and 1 differ");
     fixture_save(folder, 1, &lower, 1);
-    assert_fails(store_commit(folder, 2, 1, "[]", &err), &err, ERR_FAILED, "no JSON object");
-    assert_fails(store_commit(folder, 2, 1, "{\"a\":}", &err), &err, ERR_FAILED, "no JSON object");
-    assert_fails(store_commit(folder, 2, 1, "{} x", &err), &err, ERR_FAILED, "no JSON object");
+    assert_fails(store_commit(folder, 2, 1, "[]", &err), &err, ERR_FAILED, "not a JSON object");
+    assert_fails(store_commit(folder, 2, 1, "{\"a\":}", &err), &err, ERR_FAILED,
+                 "not a JSON object");
+    assert_fails(store_commit(folder, 2, 1, "{} x", &err), &err, ERR_FAILED, "not a JSON object");
     const char *data = fixture_path(*state, "step-1.partial/rank-00001.safetensors");
     assert_int_equal(truncate(data, file_size(data) - 1), 0);
-    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA, "its manifest says");
+    assert_fails(store_commit(folder, 2, 1, "{}", &err), &err, ERR_DATA,
+                 "according to the manifest");
     fixture_save(folder, 1, &lower, 1);
     const char *part = fixture_path(*state, "step-1.partial/rank-00001.json");
     assert_int_equal(rename(fixture_path(*state, "step-1.partial/rank-00000.json"), part), 0);

@@ -221,7 +221,8 @@ static void reading_converts(void **state)
             assert_memory_equal(got, wanted, (size_t)6 * dtype_bytes(kinds[to]));
         }
     struct store_slice want = fixture_whole("a", DTYPE_I32, 2, 3, got);
-    assert_fails(store_read(store, &want, &err), &err, ERR_DATA, "fp32, which does not become i32");
+    assert_fails(store_read(store, &want, &err), &err, ERR_DATA,
+                 "fp32, which cannot be converted to i32");
     store_close(store);
 }
 
@@ -274,7 +275,7 @@ static void wrong_names_and_shapes_are_refused(void **state)
     want = fixture_whole("w", DTYPE_F32, 3, 2, w);
     assert_fails(store_read(store, &want, &err), &err, ERR_DATA, "3 x 2");
     want = fixture_whole("w", DTYPE_F32, 6, 1, w);
-    assert_fails(store_read(store, &want, &err), &err, ERR_DATA, "6 x 1 (1-D) is wanted");
+    assert_fails(store_read(store, &want, &err), &err, ERR_DATA, "expected 6 x 1 (1-D)");
     want = fixture_slice("w", DTYPE_F32, 2, 3, 1, 1, 0, 3, NULL);
     assert_ok(store_read(store, &want, &err), &err);
     store_close(store);
@@ -360,7 +361,7 @@ static void missing_short_and_linked_files_are_found(void **state)
     assert_int_equal(truncate(data, 1000), 0);
     /* Already open, so that the size is not asked for again: the read itself must notice. */
     assert_fails(store_read(store, &want, &err), &err, ERR_DATA, "ends at byte 1000");
-    assert_fails(store_check_sizes(store, &err), &err, ERR_DATA, "its manifest says");
+    assert_fails(store_check_sizes(store, &err), &err, ERR_DATA, "according to the manifest");
     store_close(store);
     assert_ok(store_open(&store, folder, &err), &err);
     assert_fails(store_read(store, &want, &err), &err, ERR_DATA, "has 1000 bytes");
@@ -420,7 +421,8 @@ static void a_file_that_contradicts_its_manifest_is_refused(void **state)
         fixture_write(path, text.data, text.length);
         assert_ok(store_open(&store, folder, &err), &err);
         assert_fails(store_read(store, &want, &err), &err, ERR_DATA,
-                     i ? "not of the manifest's dtype and shape" : "tensor v is missing");
+                     i ? "does not have the dtype and shape of the manifest"
+                       : "tensor v is missing");
         store_close(store);
     }
     str_release(&text);

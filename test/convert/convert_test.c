@@ -139,7 +139,7 @@ static void same_file(struct arena *arena, const char *a, const char *b, const c
         file_read(arena_printf(arena, "%s/%s", b, name), 1 << 20, ERR_DATA, &y, &m, &err) < 0)
         fail_msg("%s", err.text);
     if (n != m || memcmp(x, y, n) != 0)
-        fail_msg("%s is another one in %s than in %s", name, b, a);
+        fail_msg("%s differs between %s and %s", name, b, a);
     free(x);
     free(y);
 }
@@ -447,7 +447,7 @@ static void room_is_looked_for_before(void **state)
     }
     assert_int_equal(convert_model(&options, &result, &err), -1);
     assert_int_equal(err.code, ERR_FAILED);
-    if (!strstr(err.text, "no-room needs 4.1 TiB, of which its disk has "))
+    if (!strstr(err.text, "no-room needs 4.1 TiB, but its disk has only "))
         fail_msg("%s", err.text);
     assert_false(file_exists(options.to));
     assert_false(file_exists(path_of(&arena, "no-room.partial")));

@@ -182,10 +182,10 @@ static void test_errors(void **state)
     char *bad_json_text = write_input("utf8.jsonl", "{\"text\": \"a\xff\"}\n");
 
     (void)state;
-    expect_error(bad_line, ROWS_AUTO, "bad.jsonl:3: field 'text' is no string");
-    expect_error(bad_text, ROWS_AUTO, "bad.txt: byte 3 (0xff) is no UTF-8");
+    expect_error(bad_line, ROWS_AUTO, "bad.jsonl:3: field 'text' is not a string");
+    expect_error(bad_text, ROWS_AUTO, "bad.txt: byte 3 (0xff) is not valid UTF-8");
     expect_error(bad_text, ROWS_JSONL, "bad.txt:1: no object");
-    expect_error(bad_json_text, ROWS_AUTO, "utf8.jsonl:1: byte 1 (0xff) is no UTF-8");
+    expect_error(bad_json_text, ROWS_AUTO, "utf8.jsonl:1: byte 1 (0xff) is not valid UTF-8");
     expect_error("/nonexistent.jsonl", ROWS_AUTO, "/nonexistent.jsonl");
     expect_error("/dev/zero", ROWS_JSONL, "/dev/zero:1: the line is longer than 268435456 bytes");
     char *inner = fixture_path(folder, "inner");

@@ -163,11 +163,11 @@ static void test_broken_headers(void **state)
     for (size_t n = 0; n < good.idx_bytes; n++) {
         image = good;
         image.idx_bytes = n;
-        expect_refused(&image, n < 34 ? "MMIDIDX" : "does not fit");
+        expect_refused(&image, n < 34 ? "MMIDIDX" : "does not match");
     }
     image = good;
     image.idx_bytes += 1;
-    expect_refused(&image, "does not fit");
+    expect_refused(&image, "does not match");
     image = good;
     image.idx[9] = 2;
     expect_refused(&image, "version 2");
@@ -185,10 +185,10 @@ static void test_broken_headers(void **state)
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         image = good;
         put_u64(&image, 18, counts[i]);
-        expect_refused(&image, "does not fit");
+        expect_refused(&image, "does not match");
         image = good;
         put_u64(&image, 26, counts[i]);
-        expect_refused(&image, "does not fit");
+        expect_refused(&image, "does not match");
     }
 }
 
@@ -213,7 +213,7 @@ static void test_broken_tables(void **state)
     expect_refused(&image, "image.bin has 10 bytes");
     image = good;
     image.bin_bytes = 9;
-    expect_refused(&image, "image.bin has 9 bytes, its .idx says 10");
+    expect_refused(&image, "image.bin has 9 bytes, but its .idx requires 10");
     image = good;
     image.bin_bytes = 0;
     expect_refused(&image, "image.bin has 0 bytes");

@@ -230,7 +230,7 @@ static void test_template_files(void **state)
         assert_int_equal(report.n_rewritten, files[i].n_rewritten);
         str_clear(&shown);
         instruct_describe(&report, &shown);
-        assert_int_equal(strstr(str_text(&shown), "1 answer is not learned") != NULL,
+        assert_int_equal(strstr(str_text(&shown), "1 answer has no loss") != NULL,
                          files[i].n_rewritten);
         samples_close(&samples);
         str_release(&shown);
@@ -334,13 +334,14 @@ static const struct bad {
     { "{\"instruction\": \"\", \"output\": \"B\"}", "message 1 (user) is empty" },
     { "{\"instruction\": \"A\"}", "output is missing, beside instruction" },
     { "{\"output\": \"A\", \"instruction\": null}", "instruction is missing, beside output" },
-    { "{\"question\": \"A\"}", "its columns (question) are of no known format" },
+    { "{\"question\": \"A\"}", "its columns (question) match no known format" },
     { "{\"instruction\": \"A\", \"output\": 3}", "output is a number, not a string" },
     { "{\"instruction\": \"A\", \"output\": \"a\\u0000b\"}", "output has a zero byte" },
     { "{\"instruction\": \"A\", \"output\": \"B\", \"history\": [[\"x\"]]}",
-      "history is no list of pairs" },
-    { "{\"instruction\": \"A\xff\", \"output\": \"B\"}", "byte 19 of the row (0xff) is no UTF-8" },
-    { "{\"instruction\": \"A\", \"output\": \"\\ud800\"}", "half a surrogate pair" },
+      "history is not a list of pairs" },
+    { "{\"instruction\": \"A\xff\", \"output\": \"B\"}",
+      "byte 19 of the row (0xff) is not valid UTF-8" },
+    { "{\"instruction\": \"A\", \"output\": \"\\ud800\"}", "an unpaired surrogate" },
     { "[1]", "the row is a list, not an object" },
     { "{\"instruction\" \"A\"}", "no ':' after a key" },
     { CONVERSATION(""), "conversations is empty" },
@@ -353,7 +354,7 @@ static const struct bad {
     { CONVERSATION(TURN("alien", "A")), "from is 'alien', not human, gpt" },
     { CONVERSATION("{\"from\": \"human\"}"), "value is missing" },
     { "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
-      "content has a part that is no {type: text}" },
+      "content has a part that is not {type: text}" },
     { "{\"instruction\": \"Human:A\\nAssistant:B\", \"output\": \"C\"}",
       "instruction does not end with 'Assistant:'" },
     { "{\"chat\": {\"turn_1\": {\"Human\": \"A\"}}}", "turn_1: MOSS is missing" },

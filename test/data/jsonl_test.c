@@ -60,11 +60,11 @@ static void test_errors(void **state)
     expect_error("{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1}",
                  "(hint: it has a, b, c, d, e, f, g, h)");
     expect_error("{\"a\": {}", "no ',' or '}'");
-    expect_error("{\"text\": 5}", "field 'text' is no string");
-    expect_error("{\"text\": \"a\", \"text\": \"b\"}", "there twice");
+    expect_error("{\"text\": 5}", "field 'text' is not a string");
+    expect_error("{\"text\": \"a\", \"text\": \"b\"}", "occurs twice");
     expect_error("{\"text\": \"a\"", "no ',' or '}' after a value at byte 12");
-    expect_error("{\"text\": \"a\"} x", "something follows");
-    expect_error("{\"text\": \"a\"}{}", "something follows");
+    expect_error("{\"text\": \"a\"} x", "unexpected characters after");
+    expect_error("{\"text\": \"a\"}{}", "unexpected characters after");
     expect_error("{\"text\": \"a\",}", "no key");
     expect_error("{text: \"a\"}", "no key");
     expect_error("{\"text\" \"a\"}", "no ':'");
@@ -77,10 +77,10 @@ static void test_errors(void **state)
     expect_error("{\"text\": \"\\ud83d\"}", "surrogate");
     expect_error("{\"text\": \"\\ud83d\\u0041\"}", "surrogate");
     expect_error("{\"text\": \"\\ude00\"}", "surrogate");
-    expect_error("{\"a\": }", "no JSON value");
-    expect_error("{\"a\": nul, \"text\": \"x\"}", "no JSON value");
+    expect_error("{\"a\": }", "not a JSON value");
+    expect_error("{\"a\": nul, \"text\": \"x\"}", "not a JSON value");
     expect_error("{\"a\": [1 2], \"text\": \"x\"}", "no ','");
-    expect_error("{\"a\": [1,], \"text\": \"x\"}", "no JSON value");
+    expect_error("{\"a\": [1,], \"text\": \"x\"}", "not a JSON value");
     expect_error("{\"a\": [1}, \"text\": \"x\"}", "no ','");
     expect_error("{\"a\": {\"b\" 1}, \"text\": \"x\"}", "no ':'");
     expect_error("{\"a\": {1: 1}, \"text\": \"x\"}", "no key");

@@ -349,7 +349,7 @@ static void test_refusals(void **state)
     (void)state;
     o = options;
     o.global_batch = 15;
-    expect_error(&o, ERR_CONFIG, "no multiple");
+    expect_error(&o, ERR_CONFIG, "not a multiple");
     o = options;
     o.sizes = (const int[]){ 1, 2 };
     o.n_sizes = 2;

@@ -79,7 +79,7 @@ static void test_text(void **state)
         assert_int_equal(parquet_select_text(parquet, "txt", &err), -1);
         assert_non_null(strstr(err.text, "there is no column 'txt' (hint: it has text, word, "));
         assert_int_equal(parquet_select_text(parquet, "whole", &err), -1);
-        assert_non_null(strstr(err.text, "column 'whole' is no column of texts"));
+        assert_non_null(strstr(err.text, "column 'whole' is not a column of strings"));
         parquet_close(parquet);
         free(data);
     }

@@ -70,7 +70,7 @@ static const struct reading {
       "1 json {\n \"a\": 1\n}|4 json {\n \"a\": 2\n}|" },
     { "open.json", "[{\"a\": 1}", NULL, "1 json {\"a\": 1}|!:1: the array does not end" },
     { "comma.json", "[{}\n{}]", NULL, "1 json {}|!:2: no ',' between the rows of the array" },
-    { "trail.json", "[{}] x", NULL, "1 json {}|!:1: something follows the array" },
+    { "trail.json", "[{}] x", NULL, "1 json {}|!:1: unexpected characters after the array" },
     { "scalar.json", "[{}, 3]", NULL,
       "1 json {}|!:1: no object starts here (hint: a row is {\"column\": value, ...})" },
     { "cut.json", "[{\"a\": \"x", NULL, "!:1: the object that starts here does not end" },
@@ -85,14 +85,14 @@ static const struct reading {
       "2 bad text follows the closing quote of a field (hint: quotes within a field are "
       "doubled)|3 json {\"x\":\"4\",\"y\":\"5\"}|" },
     { "unended.csv", "x,y\n1,2\n3,\"4\n5,6\n", NULL,
-      "2 json {\"x\":\"1\",\"y\":\"2\"}|!:3: a field in quotes does not end" },
-    { "twice.csv", "x,x\n", NULL, "!:1: column 'x' comes twice" },
+      "2 json {\"x\":\"1\",\"y\":\"2\"}|!:3: a quoted field does not end" },
+    { "twice.csv", "x,x\n", NULL, "!:1: column 'x' occurs twice" },
     { "nothing.csv", "", NULL, "!: no header: the file is empty" },
     { "column.csv", "x,y\n1,\"a\nb\"\n3,\n", "y", "2 text a\nb|4 text |" },
     { "other.csv", "x,y\n", "z", "!: there is no column 'z' (hint: it has x, y)" },
     { "a.txt", "In the\nbeginning", NULL, "0 text In the\nbeginning|" },
     { "b.txt", "", NULL, "" },
-    { "no.parquet", "x,y\n", NULL, "!: it is no parquet: it does not begin with PAR1" },
+    { "no.parquet", "x,y\n", NULL, "!: it is not a parquet file: it does not begin with PAR1" },
 };
 
 static void test_readings(void **state)

@@ -67,8 +67,9 @@ static void test_compare(void **state)
         -1);
     assert_int_equal(err.code, ERR_DATA);
     assert_non_null(strstr(err.text, "/b was made with another tokenizer than the model's: "));
-    assert_non_null(strstr(err.text, "b.json says 1-0123456789abcdef-01234567, of 300 tokens, not "
-                                     "1-1123456789abcdef-01234567 (hint: do so)"));
+    assert_non_null(
+        strstr(err.text, "according to b.json with 1-0123456789abcdef-01234567, of 300 tokens, not "
+                         "1-1123456789abcdef-01234567 (hint: do so)"));
     free(prefix);
 }
 
@@ -142,7 +143,7 @@ static void test_corpus(void **state)
     put("d.json", "{\"mine\": 1}");
     assert_int_equal(corpus_tokenize(tokenizer, &options, &counts, &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
-    assert_non_null(strstr(err.text, "d.json is there and is not of a token file"));
+    assert_non_null(strstr(err.text, "d.json exists but does not belong to a token file"));
     tokenizer_close(tokenizer);
     free(prefix);
     free(input);

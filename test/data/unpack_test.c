@@ -156,7 +156,7 @@ static void what_unpacks_to_too_much_is_refused(void **state)
         assert_true(max < 300);
         assert_int_equal(unpack_map(&map, put("bomb", str_text(&many), many.length), &err), -1);
         assert_int_equal(err.code, ERR_DATA);
-        str_printf(&says, "it unpacks to more than %lld MB, from %zu bytes", max, many.length);
+        str_printf(&says, "it decompresses to more than %lld MB, from %zu bytes", max, many.length);
         if (!strstr(err.text, str_text(&says)))
             fail_msg("'%s' does not say '%s'", err.text, str_text(&says));
         /* A small one is none, although it ends with a full piece. */

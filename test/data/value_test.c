@@ -15,23 +15,23 @@ static const struct parsed {
     { "\"\\u0001\\\\\\\"\\/\"", "\"\\u0001\\\\\\\"/\"", NULL },
     { "0", "0", NULL },
     { "-0.5E+10", "-0.5E+10", NULL },
-    { "", "", "no JSON value at byte 0" },
-    { "01", "", "a number that is none at byte 0" },
-    { "1.", "", "a number that is none" },
-    { ".5", "", "a number that is none" },
-    { "+1", "", "a number that is none" },
-    { "1e", "", "a number that is none" },
-    { "[1,]", "", "no JSON value at byte 3" },
+    { "", "", "not a JSON value at byte 0" },
+    { "01", "", "an invalid number at byte 0" },
+    { "1.", "", "an invalid number" },
+    { ".5", "", "an invalid number" },
+    { "+1", "", "an invalid number" },
+    { "1e", "", "an invalid number" },
+    { "[1,]", "", "not a JSON value at byte 3" },
     { "[1 2]", "", "no ',' between values at byte 3" },
     { "{\"a\"}", "", "no ':' after a key" },
     { "{\"a\":1,\"a\":2}", "", "a key that was there before" },
     { "{a:1}", "", "no key" },
     { "[1}", "", "no ',' between values" },
-    { "[", "", "no JSON value at byte 1" },
-    { "{} x", "", "something follows the value at byte 3" },
+    { "[", "", "not a JSON value at byte 1" },
+    { "{} x", "", "unexpected characters after the value at byte 3" },
     { "\"\n\"", "", "a control character in a string" },
-    { "\"\\ud800x\"", "", "half a surrogate pair" },
-    { "nul", "", "no JSON value" },
+    { "\"\\ud800x\"", "", "an unpaired surrogate" },
+    { "nul", "", "not a JSON value" },
 };
 
 static void test_parse(void **state)
@@ -91,7 +91,7 @@ static void test_bounds(void **state)
     assert_int_equal(
         value_parse(&value, deep.data + 100000 - VALUE_DEPTH_MAX, VALUE_DEPTH_MAX, &arena, &err),
         -1);
-    assert_non_null(strstr(err.text, "no JSON value"));
+    assert_non_null(strstr(err.text, "not a JSON value"));
     str_add(&many, "[0");
     for (int i = 0; i < VALUE_COUNT_MAX; i++)
         str_add(&many, ",0");

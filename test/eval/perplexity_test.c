@@ -152,7 +152,7 @@ static void what_cannot_be_served(void **state)
     if (store_save_start(&save, path, 0, &slice, 1, &err) < 0 || store_save_wait(save, &err) < 0 ||
         store_commit(path, 1, 1, "{\"job\": 7}", &err) < 0)
         fail_msg("%s", err.text);
-    fails_to_open(path, "it does not say what job it is of");
+    fails_to_open(path, "it does not contain its job");
     if (store_save_start(&save, path, 0, &slice, 1, &err) < 0 || store_save_wait(save, &err) < 0 ||
         store_commit(path, 1, 1, "{\"job\": \"model: [\"}", &err) < 0)
         fail_msg("%s", err.text);

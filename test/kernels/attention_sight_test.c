@@ -189,7 +189,7 @@ static void test_documents_are_sequences(void **state)
         }
 }
 
-/* Whole blocks out of sight are not even read: what is no number there goes nowhere. */
+/* Whole blocks out of sight are not even read: what is not a number there goes nowhere. */
 static void test_what_nobody_sees_is_not_read(void **state)
 {
     static const struct form f = { 2, 1, 8, 1, 256 };

@@ -67,7 +67,7 @@ static void test_grad_is_the_inverse(void **state)
     op_case_destroy(back);
 }
 
-/* A row that is no token must not read outside of the table. */
+/* A row that is not a token must not read outside of the table. */
 static void test_no_token(void **state)
 {
     struct op_case *c = rope_case(OP_ROPE, 4, 4, DTYPE_F32);

@@ -94,7 +94,7 @@ static void test_router_grad(void **state)
             check_gradient(&sizes[s], s & 1, 30, s == 3 ? 1024 : 0, n_layers);
 }
 
-/* Of equal ones the lower; what is no number chooses experts all the same, and shows. */
+/* Of equal ones the lower; what is not a number chooses experts all the same, and shows. */
 static void test_ties_and_nans(void **state)
 {
     static const double rows[4][6] = { { 1, 3, 3, 0, 3, 3 },

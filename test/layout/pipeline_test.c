@@ -61,7 +61,7 @@ struct positions {
     int at[N_STEP_KINDS][CHUNKS_MAX][MICRO_BATCHES_MAX];
 };
 
-/* 0 if a step is none, or there twice. */
+/* 0 if a step is none, or is there twice. */
 static int find_positions(struct positions *positions, const struct pipeline *pipeline, int rank)
 {
     const struct pipeline_list *list = &pipeline->ranks[rank];
@@ -567,7 +567,7 @@ static void a_deadlock_names_who_waits(void **state)
     set_list(&pipeline, 0, "F0 B0 F1 B1");
     set_list(&pipeline, 1, "F0 F1 B0 B1");
     expect_refusal(&pipeline,
-                   "the schedule can't go on: rank 0, step 1 (B0), waits for the backward "
+                   "the schedule deadlocks: rank 0, step 1 (B0), waits for the backward "
                    "of stage 1 on rank 1; rank 1, step 1 (F1), waits for F of stage 0 on "
                    "rank 0");
     arena_release(&arena);
@@ -594,26 +594,26 @@ static void what_cannot_be(void **state)
           "zb-h1 "
           "or zb-h2)" },
         { { PIPELINE_INTERLEAVED, 0, 2, 4, 0, NULL },
-          "a pipeline of 0 ranks: allowed are 1 to 1024 (hint: 1)" },
+          "a pipeline of 0 ranks: 1 to 1024 are allowed (hint: 1)" },
         { { PIPELINE_INTERLEAVED, 2, 65, 4, 0, NULL },
-          "a pipeline of 65 chunks per rank: allowed are 1 to 64 (hint: 64)" },
+          "a pipeline of 65 chunks per rank: 1 to 64 are allowed (hint: 64)" },
         { { PIPELINE_1F1B, 2, 1, 0, 0, NULL },
-          "a pipeline of 0 micro-batches: allowed are 1 to 131072 (hint: 1)" },
+          "a pipeline of 0 micro-batches: 1 to 131072 are allowed (hint: 1)" },
         { { PIPELINE_INTERLEAVED, 4, 2, 8, 3, NULL },
           "groups of 3 micro-batches leave ranks of a pipeline of 4 without work (hint: at least "
           "4)" },
         { { PIPELINE_ZB_H1, 4, 1, 8, 4, NULL },
           "schedule zb-h1 has no groups of micro-batches, but group is 4 (hint: leave it out, or "
-          "schedule interleaved)" },
+          "use schedule interleaved)" },
         { { PIPELINE_DYNAMIC, 2, 1, 3, 0, NULL },
           "schedule dynamic needs the sizes of the micro-batches (hint: micro_batches: [1, 2, 4, "
           "4, "
           "2, 1], or schedule interleaved)" },
         { { PIPELINE_DYNAMIC, 2, 1, 3, 0, bad_sizes },
-          "micro-batch 1 has 0 sequences, allowed is 1 or more (hint: leave it out, or 1)" },
+          "micro-batch 1 has 0 sequences, but must have 1 or more (hint: leave it out, or 1)" },
         { { PIPELINE_INTERLEAVED, 64, 16, 16384, 0, NULL },
-          "64 ranks of 16 chunks with 16384 micro-batches are up to 50331648 steps, allowed are "
-          "16777216 (hint: larger micro-batches: 5461)" },
+          "64 ranks of 16 chunks with 16384 micro-batches are up to 50331648 steps, but at most "
+          "16777216 are allowed (hint: larger micro-batches: 5461)" },
     };
 
     (void)state;

@@ -325,7 +325,7 @@ static void folders(void **state)
 
     (void)state;
     assert_int_equal(temporary_folder(folder, sizeof folder), 0);
-    refused(NULL, folder, ERR_CONFIG, "carries no chat template");
+    refused(NULL, folder, ERR_CONFIG, "has no chat template");
     assert_false(chat_template_is_in(folder));
     write_text(folder, "special_tokens_map.json",
                "{\"bos_token\": {\"content\": \"<b>\"}, \"eos_token\": \"<other>\"}");

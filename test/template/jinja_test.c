@@ -225,7 +225,7 @@ static void mistakes_have_a_place(void **state)
     refused("{% if 1 %}\n{% else %}", "T:2: the template ends before {% endif %}");
     refused("{{ 1 | nothing }}", "T:1: the filter 'nothing' is not supported");
     refused("{% import 'x' as y %}", "{% import %} is not supported");
-    refused("{% set l = [1] %}{{ l.append(2) }}", "may not change a list");
+    refused("{% set l = [1] %}{{ l.append(2) }}", "must not modify a list");
 }
 
 int main(void)

@@ -171,7 +171,7 @@ static void mistakes(void **state)
     assert_int_equal(err.code, ERR_CONFIG);
     assert_non_null(strstr(err.text, "token 2 to be added is empty"));
     assert_int_equal(tokenizer_extend(folder, bad, 1, &n, &err), -1);
-    assert_non_null(strstr(err.text, "no UTF-8"));
+    assert_non_null(strstr(err.text, "not valid UTF-8"));
     /* Nothing was written. */
     assert_string_equal(ids_of("<y><x>"), "560 559");
     /* Nothing that could be changed. */

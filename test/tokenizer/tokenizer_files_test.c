@@ -123,7 +123,7 @@ static void test_vocab_merges(void **state)
     write_text("merges.txt", "a b c\n", 6);
     check_refused("merges[0]");
     write_text("merges.txt", "qq\xff z\n", 6);
-    check_refused("no text");
+    check_refused("not a string");
     remove_file("merges.txt");
     check_refused("tokenizer.json is not there, nor ");
     remove_file("vocab.json");
@@ -224,9 +224,9 @@ static void test_ranks(void **state)
     write_text("other.tiktoken", "IQ== 0\nIg== 0\n", 14);
     check_refused("token 2");
     write_text("other.tiktoken", "IQ== 0\nI=== 1\n", 14);
-    check_refused("token 2 is no line");
+    check_refused("token 2 is not a line");
     write_text("other.tiktoken", "IQ== 0\nIg== 99999999\n", 21);
-    check_refused("token 2 is no line");
+    check_refused("token 2 is not a line");
     remove_file("other.tiktoken");
     remove_file("tokenizer_config.json");
 }

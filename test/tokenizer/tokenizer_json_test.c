@@ -59,7 +59,7 @@ static const struct {
     { "\"pre_tokenizer\": {",
       "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a(?<=b)\"}, "
       "\"behavior\": \"Isolated\"}, \"x\": {",
-      "pattern 'a(?<=b)': what is not supported at byte 1" },
+      "pattern 'a(?<=b)': an unsupported construct at byte 1" },
     { "\"pre_tokenizer\": {",
       "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, "
       "\"behavior\": \"Sometimes\"}, \"x\": {",
@@ -70,7 +70,7 @@ static const struct {
       "normalizer Replace" },
     { "\"add_prefix_space\": true", "\"add_prefix_space\": 1", "add_prefix_space" },
     { "\"post_processor\": null", "\"post_processor\": {\"type\": \"TemplateProcessing\"}",
-      "post_processor: its template has not one text" },
+      "post_processor: its template must have exactly one sequence" },
     { "\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"WordPiece\"",
       "decoder WordPiece" },
     { "\"decoder\": {", "\"decoder\": null, \"x\": {", "decoder null" },
@@ -81,32 +81,32 @@ static const struct {
       "model.continuing_subword_prefix" },
     { "\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\"",
       "model.end_of_word_suffix" },
-    { "\"vocab\": {", "\"vocab\": 1, \"x\": {", "model.vocab is no object" },
-    { "\"merges\": [", "\"merges\": {}, \"x\": [", "model.merges is no list" },
+    { "\"vocab\": {", "\"vocab\": 1, \"x\": {", "model.vocab is not an object" },
+    { "\"merges\": [", "\"merges\": {}, \"x\": [", "model.merges is not a list" },
     { "\"!\": 0", "\"!\": -1", "the id of '!'" },
     { "\"!\": 0", "\"!\": 0.5", "the id of '!'" },
     { "\"!\": 0", "\"!\": 4194304", "not in 0..4194303" },
     { "\"!\": 0", "\"!\": 1e99", "the id of '!'" },
     { "\"!\": 0", "\"!\": \"0\"", "the id of '!'" },
-    { "\"!\": 0", "\"!\": 1", "there twice" },
-    { "\"!\": 0", "\"!\": 0, \"!\": 500", "there twice" },
+    { "\"!\": 0", "\"!\": 1", "occurs twice" },
+    { "\"!\": 0", "\"!\": 0, \"!\": 500", "occurs twice" },
     { "\"!\": 0", "\"nix\": 0", "no token for byte 0x21" },
-    { "\"merges\": [", "\"merges\": [7, ", "model.merges[0] is no pair" },
-    { "\"merges\": [", "\"merges\": [\"a\", ", "model.merges[0] is no pair" },
-    { "\"merges\": [", "\"merges\": [\"a b c\", ", "model.merges[0] is no pair" },
-    { "\"merges\": [", "\"merges\": [[\"a\"], ", "model.merges[0] is no pair" },
-    { "\"merges\": [", "\"merges\": [[\"a\", 1], ", "model.merges[0] is no pair" },
-    { "\"merges\": [", "\"merges\": [[\"a\", \"b\", \"c\"], ", "model.merges[0] is no pair" },
+    { "\"merges\": [", "\"merges\": [7, ", "model.merges[0] is not a pair" },
+    { "\"merges\": [", "\"merges\": [\"a\", ", "model.merges[0] is not a pair" },
+    { "\"merges\": [", "\"merges\": [\"a b c\", ", "model.merges[0] is not a pair" },
+    { "\"merges\": [", "\"merges\": [[\"a\"], ", "model.merges[0] is not a pair" },
+    { "\"merges\": [", "\"merges\": [[\"a\", 1], ", "model.merges[0] is not a pair" },
+    { "\"merges\": [", "\"merges\": [[\"a\", \"b\", \"c\"], ", "model.merges[0] is not a pair" },
     { "\"merges\": [", "\"merges\": [[\"q\", \"q\"], ", "model.merges[0]: 'q', 'q' or both" },
     { "\"merges\": [", "\"merges\": [\"nix q\", ", "is not in the vocabulary" },
-    { "\"added_tokens\": [", "\"added_tokens\": 1, \"x\": [", "added_tokens is no list" },
+    { "\"added_tokens\": [", "\"added_tokens\": 1, \"x\": [", "added_tokens is not a list" },
     { "\"content\": \"<a>\"", "\"content\": \"\"", "added_tokens[1] has no content" },
     { "\"content\": \"<a>\"", "\"content\": 1", "added_tokens[1] has no content" },
-    { "\"content\": \"<a>\"", "\"content\": \"!\"", "which the vocabulary gives otherwise" },
-    { "\"content\": \"<a>\"", "\"content\": \"<a><b>\"", "is there twice" },
-    { "\"content\": \"<a>\"", "\"content\": \"\\u0041DD\", \"normalized\": true", "there twice" },
+    { "\"content\": \"<a>\"", "\"content\": \"!\"", "which conflicts with the vocabulary" },
+    { "\"content\": \"<a>\"", "\"content\": \"<a><b>\"", "occurs twice" },
+    { "\"content\": \"<a>\"", "\"content\": \"\\u0041DD\", \"normalized\": true", "occurs twice" },
     { "\"added_tokens\": [", "\"added_tokens\": [{\"id\": 5, \"content\": \"<x>\"}, ",
-      "which the vocabulary gives otherwise" },
+      "which conflicts with the vocabulary" },
 };
 
 static void test_refusals(void **state)
@@ -141,13 +141,13 @@ static void test_no_json(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        expect_refused(bad[i], strlen(bad[i]), "T: no JSON object");
+        expect_refused(bad[i], strlen(bad[i]), "T: not a JSON object");
     expect_refused("{}", 2, "model");
-    expect_refused("{\"a\": \"\xff\"}", 9, "byte 7 is no UTF-8");
+    expect_refused("{\"a\": \"\xff\"}", 9, "byte 7 is not valid UTF-8");
     for (size_t n = 0; n + 1 < n_small; n += 97) {
         char *cut = strndup(small, n);
 
-        expect_refused(cut, n, " no ");
+        expect_refused(cut, n, " not ");
         free(cut);
     }
     size_t depth = 100000;
@@ -155,7 +155,7 @@ static void test_no_json(void **state)
     assert_non_null(deep);
     memset(deep, '[', depth);
     deep[depth] = 0;
-    expect_refused(deep, depth, "no JSON object");
+    expect_refused(deep, depth, "not a JSON object");
     free(deep);
 }
 

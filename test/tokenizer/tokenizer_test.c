@@ -307,7 +307,7 @@ static void test_config(void **state)
         { "{\"eos_token\": \"ADD\"}", "ADD", NULL },
         { "{\"eos_token\": {\"content\": \"<a>\", \"lstrip\": false}}", "<a>", NULL },
         { "{\"eos_token\": \"<nix>\"}", NULL, "eos_token '<nix>' is not in the vocabulary" },
-        { "{\"eos_token\": ", NULL, "tokenizer_config.json: no JSON object" },
+        { "{\"eos_token\": ", NULL, "tokenizer_config.json: not a JSON object" },
     };
     const char *folder = fixture_folder();
 

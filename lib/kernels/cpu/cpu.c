@@ -96,8 +96,9 @@ int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char *
     }
     register_families(&cpu->table);
     if (isa_note)
-        *isa_note =
-            cpu->has_avx512_bf16 ? "" : "no AVX-512 bf16 here: bf16 is stored, fp32 computed";
+        *isa_note = cpu->has_avx512_bf16
+                        ? ""
+                        : "this CPU has no AVX-512 bf16: bf16 is stored, but computed in fp32";
     *kernels = &cpu->base;
     return 0;
 }
