@@ -228,7 +228,7 @@ static const char *unfit(const struct cuda_kernels *cuda, const struct attention
     if (a->p > 0 || a->alibi || tensor_given(o.first) || tensor_given(o.last))
         return "it has no dropout, ALiBi and ranges of keys like ours";
     if (a->head_dim % 8 || a->head_dim > most || value_dim % 8 || value_dim > most)
-        return "head_dim is no multiple of 8, or too large";
+        return "head_dim is not a multiple of 8, or too large";
     if (a->seq_len < 2 || o.q->rows % a->seq_len)
         return "sequences are too short";
     if (grad && a->seq_len % 128 && library->version < VERSION_ODD)

@@ -320,11 +320,11 @@ static int make_gemm(struct cuda_kernels *cuda, const char *key, const struct ch
         return 0;
     }
     gemm_destroy(lt, gemm);
-    return err_set(
-        err, ERR_DEVICE, "product %s: %s: %s%s", key,
-        loaded ? "the loaded choice cannot be taken" : "cuBLASLt has no algorithm",
-        lt->status_name(status),
-        loaded ? " (hint: with an empty kernels.txt in the run's folder all are made anew)" : "");
+    return err_set(err, ERR_DEVICE, "product %s: %s: %s%s", key,
+                   loaded ? "the stored choice cannot be used" : "cuBLASLt has no algorithm",
+                   lt->status_name(status),
+                   loaded ? " (hint: empty kernels.txt in the run folder to select all again)"
+                          : "");
 }
 
 int cuda_gemm_prepare(struct kernels *kernels, const struct cuda_gemm_shape *shape,

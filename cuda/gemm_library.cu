@@ -195,12 +195,14 @@ static int load_line(struct gemm_library *lt, const char *line, struct err *err)
     int way = 0;
 
     if (sscanf(line, "%255[^:]: %15s %129s", key, bias, hex) != 3 || read_algo(&algo, hex))
-        return err_set(err, ERR_FAILED, "'product %.60s...' is no choice of a product", line);
+        return err_set(err, ERR_FAILED, "'product %.60s...' is not a valid choice of a product",
+                       line);
     while (way < N_BIAS_WAYS && strcmp(bias_names[way], bias) != 0)
         way++;
     stamp = strstr(key, "cublaslt ");
     if (way == N_BIAS_WAYS || !stamp)
-        return err_set(err, ERR_FAILED, "'product %.60s...' is no choice of a product", line);
+        return err_set(err, ERR_FAILED, "'product %.60s...' is not a valid choice of a product",
+                       line);
     if (strcmp(stamp, lt->stamp) != 0)
         return err_set(err, ERR_DEVICE,
                        "product %s was chosen for %s, here is %s (hint: the same version on the "

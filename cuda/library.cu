@@ -19,7 +19,7 @@ int cuda_library_open(void **handle, const char *file, struct err *err)
     const char *missing = getenv("LMTRAIN_EMULATE_WITHOUT"); /* part of a file's name */
 
     if (missing && *missing && strstr(file, missing))
-        return err_set(err, ERR_DEVICE, "%s is not to be found", file);
+        return err_set(err, ERR_DEVICE, "%s is not found", file);
     *handle = NULL;
     return 0;
 }
@@ -92,8 +92,8 @@ int cuda_library_open(void **handle, const char *file, struct err *err)
         open_below(handle, "VIRTUAL_ENV", "lib/python3*/site-packages/nvidia/*/lib", file))
         return 0;
     return err_set(err, ERR_DEVICE,
-                   "%s cannot be opened: %s (hint: name its folder in LMTRAIN_CUDA_LIBRARIES)",
-                   file, why);
+                   "%s cannot be opened: %s (hint: set LMTRAIN_CUDA_LIBRARIES to its folder)", file,
+                   why);
 }
 
 void *cuda_library_symbol(void *handle, const char *name)

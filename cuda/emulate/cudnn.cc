@@ -591,7 +591,7 @@ int give_configs(const descriptor *d, int64_t n_wanted, int64_t *n, void **confi
         descriptor *config = known(configs[i]);
 
         if (!config || config->type != DNN_BACKEND_ENGINECFG_DESCRIPTOR)
-            return refuse(BAD_PARAM, "a result's descriptor is no configuration");
+            return refuse(BAD_PARAM, "a result's descriptor is not a configuration");
         config->finalized = true;
         config->operations = graph->operations;
         set_int64(config, DNN_ATTR_ENGINE_GLOBAL_INDEX, ENGINE_ANY_ORDER + i);

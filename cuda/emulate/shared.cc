@@ -223,7 +223,7 @@ static bool is_shared(const unsigned char *at, size_t n_bytes)
 void emulate_check_shared(const void *at, int n_bytes, const char *instruction)
 {
     if ((uintptr_t)at % (size_t)n_bytes)
-        emulate_fail("%s of %d bytes at an address of shared memory that is no multiple of them",
+        emulate_fail("%s of %d bytes at an address of shared memory that is not a multiple of them",
                      instruction, n_bytes);
     if (!is_shared((const unsigned char *)at, (size_t)n_bytes))
         emulate_fail("%s of %d bytes at an address that is not in the block's shared memory",
@@ -250,7 +250,8 @@ void emulate_copy_async(void *to, const void *from, int n_bytes, bool is_given)
         emulate_fail("cp.async of %d bytes, not 4, 8 or 16", n_bytes);
     emulate_check_shared(to, n_bytes, "cp.async");
     if ((uintptr_t)from % (size_t)n_bytes)
-        emulate_fail("cp.async of %d bytes from an address that is no multiple of them", n_bytes);
+        emulate_fail("cp.async of %d bytes from an address that is not a multiple of them",
+                     n_bytes);
     if (!shared.is_late) {
         land(c);
         return;

@@ -2,9 +2,10 @@
  * model_spec.h - the shape of a decoder, and nothing about how it is run
  *
  * One struct covers LLaMA (RMSNorm, rotary positions, SwiGLU, grouped KV heads, no biases) and
- * GPT-2 (LayerNorm, learned positions, GELU, biases, dropout), and what lies between and beside them
- * (Bloom's ALiBi, Qwen3's norms of queries and keys, Mistral's window, Baichuan2's head). A family
- * is a set of these fields, not code. It comes from configs/models/NAME.yaml, a HF config.json, or inline fields of a job.
+ * GPT-2 (LayerNorm, learned positions, GELU, biases, dropout), and what lies between and beside
+ * them (Bloom's ALiBi, Qwen3's norms of queries and keys, Mistral's window, Baichuan2's head). A
+ * family is a set of these fields, not code. It comes from configs/models/NAME.yaml, a HF
+ * config.json, or inline fields of a job.
  */
 #ifndef CONFIG_MODEL_SPEC_H
 #define CONFIG_MODEL_SPEC_H
@@ -12,7 +13,8 @@
 #include <stdint.h>
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-/* Whether an expert's share of a router's choices is taken of the layer's or of all layers'. */
+/* Whether f_e and P_e of the load-balancing loss are taken per layer or averaged over all layers.
+ * */
 enum router_balance_kind { ROUTER_BALANCE_PER_LAYER, ROUTER_BALANCE_POOLED };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED, POSITION_ALIBI };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };
@@ -42,25 +44,25 @@ struct model_spec {
     int n_kv_heads; /* divides n_heads */
     int head_dim;   /* hidden_size / n_heads unless given */
     int ffn_size;
-    int n_experts;        /* 0: no mixture of experts */
-    int n_active_experts; /* of them that a token goes to */
-    int expert_ffn_size;  /* width of one */
-    int expert_every;     /* every so many-th layer has experts, others a plain feed-forward part */
-    int router_normalize; /* a token's experts share its weight of 1: 0 or 1 */
-    double router_balance; /* coefficient of the balance in what is minimised, 0: none */
+    int n_experts;         /* 0: no mixture of experts */
+    int n_active_experts;  /* selected per token (top-k) */
+    int expert_ffn_size;   /* intermediate size of one expert */
+    int expert_every;      /* every N-th layer is an MoE layer, the others have a dense FFN */
+    int router_normalize;  /* weights of the selected experts sum to 1: 0 or 1 */
+    double router_balance; /* coefficient of the load-balancing loss; 0: none */
     enum router_balance_kind router_balance_kind;
-    int max_seq_len; /* learned positions: rows of their table; rope: a promise of quality */
+    int max_seq_len; /* learned positions: rows of the table; rope: intended maximum */
     enum norm_kind norm;
     double norm_eps;
     enum position_kind position;
     double rope_theta;
     struct rope_scaling_spec rope_scaling;
-    int embedding_norm;     /* a norm behind the embedding, before the first block: 0 or 1 */
-    int qk_norm;            /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
-    int window;             /* a token sees so many, itself the last of them; 0: all before it */
+    int embedding_norm; /* a norm behind the embedding, before the first block: 0 or 1 */
+    int qk_norm;        /* RMSNorm over each head of q and of k, before rope: 0 or 1 */
+    int window; /* tokens that a token attends to, itself included; 0: full causal attention */
     int window_first_layer; /* layers before this one have no window */
-    int window_period;      /* nor has every so many-th one from there on; 0: all others have */
-    int normalized_head;    /* logits of the head's rows at length 1 (Baichuan2): 0 or 1 */
+    int window_period;      /* from there on every N-th layer has full attention; 0: none */
+    int normalized_head;    /* head rows normalised to L2 norm 1 (Baichuan2): 0 or 1 */
     enum activation_kind activation;
     int bias; /* on every linear but the head, and (NORM_LAYER) on norms: 0 or 1 */
     enum attention_bias attention_bias; /* where bias is 0: on q, k, v, or on the output too */

@@ -79,7 +79,7 @@ struct lora_place tuning_place(const struct tuning *tuning, int layer, enum lora
 /*
  * Fill *out with the adapter's A or B as a parameter: A begins as torch's linear layers do, B with
  * zeros; ranks that share a model divide B's rows as those of the adapted matrix, or, where they
- * divide its columns, A's. Returns 0 where there is no adapter. tuning may be NULL.
+ * divide its columns, A's. Returns 0 where there is not an adapter. tuning may be NULL.
  */
 int tuning_adapter(const struct tuning *tuning, const struct model_spec *spec, int layer,
                    enum lora_module module, enum lora_matrix matrix, struct parameter_spec *out);

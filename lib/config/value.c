@@ -57,7 +57,7 @@ static void store_number(const struct field *f, struct job *job, double value, i
         *(uint64_t *)at = (uint64_t)whole;
 }
 
-/* What was probably meant by text that is no number, or NULL. */
+/* What was probably meant by text that is not a number, or NULL. */
 static const char *number_hint(const struct field *f, const struct yaml_node *node, char *buffer,
                                size_t size)
 {

@@ -272,7 +272,7 @@ static int check_operand(struct solver *s, const struct op_operand *operand, con
                        "%s: %s has a stride of %lld, wanted at least its %lld columns",
                        s->info->name, operand->name, (long long)t->stride, (long long)t->cols);
     if ((unsigned)t->dtype >= N_DTYPES)
-        return err_set(s->err, ERR_FAILED, "%s: %s has dtype %d, which is none", s->info->name,
+        return err_set(s->err, ERR_FAILED, "%s: %s has the unknown dtype %d", s->info->name,
                        operand->name, (int)t->dtype);
     if (bind(s, operand->rows, t->rows, operand->name) ||
         bind(s, operand->cols, t->cols, operand->name))

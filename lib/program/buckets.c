@@ -55,7 +55,7 @@ struct completion_point completion_of(const struct sharding *s, int value)
                 at = (struct completion_point){ turn, PART_WEIGHT, -1, -1, at.layer };
             return at;
         }
-    CHECK(!"every accumulator is written");
+    CHECK(!"an accumulator has a writer");
 }
 
 static int earlier(const void *a, const void *b)

@@ -179,7 +179,7 @@ static int check_restart(const struct walk *w, const struct function *f, const s
     for (int other = w->last_started[base]; other; other = w->started_before[other])
         if (overlap(&p->values[id], &p->values[other]))
             return verify_complain(p, f, op, other,
-                                   "is begun anew before its sum over ranks is begun", w->err);
+                                   "is overwritten before its sum over ranks is started", w->err);
     if (is_partial(p, id)) {
         w->started_before[id] = w->last_started[base];
         w->last_started[base] = id;

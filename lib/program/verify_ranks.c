@@ -227,8 +227,8 @@ static int fail_stuck(void *context)
     }
     if (n > MAX_WAITS)
         snprintf(count, sizeof count, " (%d of %d waits)", MAX_WAITS, n);
-    err_set(c->err, ERR_FAILED, "program: %s: ranks wait for ever%s: %s",
-            entry_name(c->replay->entry), count, str_text(&text));
+    err_set(c->err, ERR_FAILED, "program: %s: deadlock%s: %s", entry_name(c->replay->entry), count,
+            str_text(&text));
     str_release(&text);
     return -1;
 }

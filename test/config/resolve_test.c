@@ -132,11 +132,12 @@ static void test_mismatches(void **state)
         { "pp: 2, schedule: gpipe, chunks: 2", "global_batch: 64", 2,
           "parallel: schedule gpipe runs 1 chunk on each rank, not 2 (hint: 1 chunk" },
         { "pp: 2, stages: [1, 2]", "global_batch: 64", 2,
-          "j.yaml:1:65: parallel.stages: the stages have 3 layers, the model 2 (hint: 1 in the "
+          "j.yaml:1:65: parallel.stages: the stages have 3 layers, but the model has 2 (hint: 1 in "
+          "the "
           "last "
           "stage" },
         { "pp: 2, stages: [2]", "global_batch: 64", 2,
-          "j.yaml:1:65: parallel.stages: layers are given for 1 stage, the pipeline has 2" },
+          "j.yaml:1:65: parallel.stages: layers are given for 1 stage, but the pipeline has 2" },
         { "schedule: dynamic, micro_batches: [1, 2, 1]", "global_batch: 10", 2,
           "j.yaml:1:84: parallel.micro_batches add up to 4 sequences, times dp 2 is 8, but "
           "train.global_batch is 10 (hint: global_batch: 8, or a list that adds up to 5)" },

@@ -312,7 +312,7 @@ static void test_unfit_choices(void **state)
     expect_refused(text, "linear: product nt 32x48x64");
     digits[PARTS + 1] = '1';
     digits[0] = '0'; /* of another library */
-    expect_refused(text, "the loaded choice cannot be taken: CUBLAS_STATUS_NOT_SUPPORTED");
+    expect_refused(text, "the stored choice cannot be used: CUBLAS_STATUS_NOT_SUPPORTED");
     free(text);
 }
 
@@ -347,11 +347,11 @@ static void test_unreadable_choices(void **state)
                       "130000 sm_90 4");
     gpu[4] = '9';
     text[length - 2] = 'g';
-    expect_unreadable(text, ERR_FAILED, "is no choice of a product");
+    expect_unreadable(text, ERR_FAILED, "is not a valid choice of a product");
     text[length - 2] = '\n';
-    expect_unreadable(text, ERR_FAILED, "is no choice of a product");
-    expect_unreadable("product of two numbers\n", ERR_FAILED, "is no choice of a product");
-    expect_unreadable("product : plain 00", ERR_FAILED, "is no choice of a product");
+    expect_unreadable(text, ERR_FAILED, "is not a valid choice of a product");
+    expect_unreadable("product of two numbers\n", ERR_FAILED, "is not a valid choice of a product");
+    expect_unreadable("product : plain 00", ERR_FAILED, "is not a valid choice of a product");
     free(text);
 }
 

@@ -1,7 +1,7 @@
 /*
  * tokenizer_text_fuzz.c - any bytes through a tokenizer of 4096 tokens
  *
- * What is no UTF-8 is refused; of all else the bytes come back, with a cache and without, whole and
+ * What is not valid UTF-8 is refused; of all else the bytes come back, with a cache and without, whole and
  * in two halves of ids.
  */
 #include <stdlib.h>

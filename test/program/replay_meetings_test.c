@@ -154,7 +154,7 @@ static void cross_sums(enum held held)
     if (held == BY_NOTHING || held == BY_NO_SLOT)
         accepted(list, &mesh);
     else
-        REFUSED(list, &mesh, "ranks wait for ever",
+        REFUSED(list, &mesh, "deadlock",
                 "tp rank 0, dp rank 0 (world rank 0) waits in all_reduce_scalar over tp of 8 bytes "
                 "(fp64)",
                 "in sum x, micro-batch 0 for tp rank 1, dp rank 0 (world rank 1)",
@@ -227,8 +227,7 @@ static void send_that_comes_after(void **state)
             list[rank] = &ranks[rank];
         }
         if (receives_first)
-            REFUSED(list, &mesh, "ranks wait for ever",
-                    "pp rank 0 (world rank 0) waits in all_reduce_scalar",
+            REFUSED(list, &mesh, "deadlock", "pp rank 0 (world rank 0) waits in all_reduce_scalar",
                     "pp rank 1 (world rank 1) waits in receive");
         else
             accepted(list, &mesh);
@@ -251,13 +250,12 @@ static void many_waits(void **state)
     program_init(&nothing, &mesh);
     for (int rank = 0; rank < 16; rank++)
         list[rank] = rank == 5 ? &nothing : &sums;
-    REFUSED(list, &mesh,
-            "step: ranks wait for ever (8 of 15 waits): dp rank 0 (world rank 0) waits",
+    REFUSED(list, &mesh, "step: deadlock (8 of 15 waits): dp rank 0 (world rank 0) waits",
             "dp rank 8 (world rank 8) waits in all_reduce_scalar over dp of 8 bytes (fp64) y -> "
             "y.sum in sum y, micro-batch 0 for dp rank 5 (world rank 5), which is at its end");
     for (int rank = 0; rank < 16; rank++)
         list[rank] = rank ? &nothing : &sums;
-    REFUSED(list, &mesh, "step: ranks wait for ever: dp rank 0 (world rank 0) waits",
+    REFUSED(list, &mesh, "step: deadlock: dp rank 0 (world rank 0) waits",
             "for dp rank 1 (world rank 1), which is at its end and dp rank 2 (world rank 2), which "
             "is at its end and dp rank 3 (world rank 3), which is at its end and others");
     program_release(&sums);

@@ -327,7 +327,7 @@ static void missing_transfers(void **state)
     fleet_open(&f, &eight);
     p = fleet_spoil(&f, 5);
     remove_action(&p->entries[ENTRY_STEP], find_run(p, "receive forward", 3));
-    REFUSED(&f, "ranks wait for ever", ONE " waits in send over pp of 1024 bytes (fp32)",
+    REFUSED(&f, "deadlock", ONE " waits in send over pp of 1024 bytes (fp32)",
             "send forward 0, micro-batch 3 for " FIVE);
 
     p = fleet_spoil(&f, 5);
@@ -354,19 +354,19 @@ static void missing_collectives(void **state)
     p = fleet_spoil(&f, 5);
     function = find_function(p, "evaluate end");
     remove_op(function, find_op(function, OP_ALL_REDUCE_SCALAR, AXIS_DP, 0));
-    REFUSED(&f, "evaluate_end: ranks wait for ever",
+    REFUSED(&f, "evaluate_end: deadlock",
             SEVEN " waits in all_reduce_scalar over dp of 8 bytes (fp64) eval_loss -> eval_total "
                   "in evaluate end, micro-batch 0 for " FIVE);
 
     p = fleet_spoil(&f, 1);
     remove_action(&p->entries[ENTRY_STEP], find_run(p, "update", 0));
-    REFUSED(&f, "ranks wait for ever", "in update for " ONE ", which is at its end");
+    REFUSED(&f, "deadlock", "in update for " ONE ", which is at its end");
 
     p = fleet_spoil(&f, 1);
     for (int i = 0; i < p->entries[ENTRY_STEP].n_actions; i++)
         if (p->entries[ENTRY_STEP].actions[i].kind == ACTION_GATE)
             remove_action(&p->entries[ENTRY_STEP], i);
-    REFUSED(&f, "ranks wait for ever", FOUR " waits at the gate for " ONE);
+    REFUSED(&f, "deadlock", FOUR " waits at the gate for " ONE);
     fleet_close(&f);
 }
 
@@ -535,7 +535,7 @@ static void ring(void **state)
             for (; i + 1 < to; i++)
                 swap_actions(step, i, i + 1);
         }
-    REFUSED(&f, "ranks wait for ever", "pp rank 0 (world rank 0) waits in send over pp",
+    REFUSED(&f, "deadlock", "pp rank 0 (world rank 0) waits in send over pp",
             "for pp rank 1 (world rank 1)", "pp rank 1 (world rank 1) waits in send over pp");
     fleet_close(&f);
 }
@@ -661,7 +661,7 @@ static int mutate_action(struct program *p, enum mutation how, uint64_t *seed)
  * Whatever makes any stream do other things, or in another order, is refused. What does not is
  * harmless to other ranks: every collective, send and receive meets what it met, only that streams
  * which don't wait for each other are given their work in another order; so it may be refused only
- * if that makes ranks wait for ever. (Whether each op still reads what was written for it is
+ * if that makes deadlock. (Whether each op still reads what was written for it is
  * verify's business.)
  */
 static void mutants(const struct way *way, uint64_t seed, int n_rounds)
@@ -685,7 +685,7 @@ static void mutants(const struct way *way, uint64_t seed, int n_rounds)
         int refused = verify_ranks(f.list, &f.mesh, &err) < 0;
         if (differs && !refused)
             fail_msg("round %d, mutation %d of rank %d is accepted", i, (int)how, rank);
-        if (!differs && refused && !strstr(err.text, "ranks wait for ever"))
+        if (!differs && refused && !strstr(err.text, "deadlock"))
             fail_msg("round %d, mutation %d of rank %d: %s", i, (int)how, rank, err.text);
         n_refused[how] += refused;
     }

@@ -466,7 +466,7 @@ static void missing_reduce(void **state)
         remove_op(&p, function, index);
         if (early)
             REFUSED(&p, "micro-batch 1", ".grad",
-                    "is begun anew before its sum over ranks is begun");
+                    "is overwritten before its sum over ranks is started");
         else
             REFUSED(&p, "all_gather", "bucket.", "is read before it is written");
         program_release(&p);
@@ -501,7 +501,7 @@ static void lane_with_two_tenants(void **state)
     struct op reduce = f->ops[index];
     memmove(f->ops + index, f->ops + index + 1, sizeof *f->ops * (size_t)(f->n_ops - index - 1));
     f->ops[f->n_ops - 1] = reduce;
-    REFUSED(&p, "backward 0", ".grad", "is begun anew before its sum over ranks is begun");
+    REFUSED(&p, "backward 0", ".grad", "is overwritten before its sum over ranks is started");
     program_release(&p);
 }
 
