@@ -161,7 +161,7 @@ static int run(const struct subcommand *sub, const struct request *q, const char
         return run_rank(sub, q, &job, arena);
     if (sub->run == run_comm && ranks.n_ranks == 1) {
         err_set(&err, ERR_CONFIG,
-                "bench comm: %s is a job of one rank, which talks to nobody (hint: --ranks 2)",
+                "bench comm: %s is a job of one rank, which has no collectives (hint: --ranks 2)",
                 path);
         return cmd_fail(&err);
     }
@@ -187,10 +187,11 @@ static int common_options(struct request *q, struct option *table)
 {
     const struct option items[] = {
         cmd_option_set(&q->sets),
-        option_int("ranks", &q->ranks, "N", 1, 1000000, "run on N ranks instead of the job's"),
+        option_int("ranks", &q->ranks, "N", 1, 1000000,
+                   "run on N ranks; overrides ranks of the job"),
         option_text("hosts", &q->hosts, "FILE|HOST,...",
-                    "run on these machines, reached by ssh, as pretrain does"),
-        option_flag("json", &q->json, "print the figures as JSON"),
+                    "run on these hosts through ssh, as for pretrain"),
+        option_flag("json", &q->json, "print the results as JSON"),
     };
 
     memcpy(table, items, sizeof items);
@@ -200,7 +201,7 @@ static int common_options(struct request *q, struct option *table)
 static struct option steps_option(struct request *q)
 {
     return option_int("steps", &q->steps, "N", 1, 100000,
-                      "measure N steps, after three to get warm (10)");
+                      "measure N steps, after 3 warm-up steps (default: 10)");
 }
 
 static struct options with_table(struct option *table, int n, const char *command,
@@ -221,13 +222,14 @@ static struct options ops_options(struct request *q, struct option *table)
     int n = common_options(q, table);
 
     table[n++] = steps_option(q);
-    table[n++] = option_flag("each", &q->each,
-                             "a line for each op, in the program's order, instead of "
-                             "one for all that are alike");
-    return with_table(table, n, "lmtrain bench ops",
-                      "Time each op of a job's step, beside the speed of light of this machine",
-                      "Random tokens are trained on at learning rate 0; no data is read and "
-                      "nothing written.\n");
+    table[n++] =
+        option_flag("each", &q->each,
+                    "one line per op in program order, instead of one line for all equal ops");
+    return with_table(
+        table, n, "lmtrain bench ops",
+        "Measure the time of each op of a training step and compare it to the speed of light "
+        "(roofline) of this machine",
+        "Trains on random tokens with learning rate 0; reads no data and writes nothing.\n");
 }
 
 static struct options step_options(struct request *q, struct option *table)
@@ -235,34 +237,39 @@ static struct options step_options(struct request *q, struct option *table)
     int n = common_options(q, table);
 
     table[n++] = steps_option(q);
-    return with_table(table, n, "lmtrain bench step",
-                      "Time a job's whole step: tokens per second, where they go, and the floor",
-                      "Random tokens are trained on at learning rate 0; no data is read and "
-                      "nothing written.\n");
+    return with_table(
+        table, n, "lmtrain bench step",
+        "Measure the time of a whole training step: tokens per second, waiting times, and the "
+        "bound by the speed of light (roofline)",
+        "Trains on random tokens with learning rate 0; reads no data and writes nothing.\n");
 }
 
 static struct options comm_options(struct request *q, struct option *table)
 {
     int n = common_options(q, table);
 
-    table[n++] = option_int("rounds", &q->rounds, "N", 1, 100000, "measure each N times (10)");
-    table[n++] = option_int("max-mb", &q->max_mb, "N", 1, 65536, "sizes up to N MiB (64)");
-    return with_table(table, n, "lmtrain bench comm",
-                      "Time the collectives of a job's ranks, by size and number of ranks",
-                      "Exit status: 0; 1 failed; 2 usage or job; 4 device or memory; 5 a rank "
-                      "died.\n");
+    table[n++] = option_int("rounds", &q->rounds, "N", 1, 100000,
+                            "measure each collective N times (default: 10)");
+    table[n++] = option_int("max-mb", &q->max_mb, "N", 1, 65536,
+                            "largest message size in MiB (default: 64)");
+    return with_table(
+        table, n, "lmtrain bench comm",
+        "Measure the collectives of a job's ranks, by message size and number of ranks",
+        "Exit status: 0; 1 failed; 2 usage or job; 4 device or memory; 5 a rank "
+        "died.\n");
 }
 
 static struct options ceilings_options(struct request *q, struct option *table)
 {
     int n = common_options(q, table);
 
-    table[n++] =
-        option_int("seconds", &q->seconds, "N", 1, 3600, "keep the product up for N seconds (2)");
-    return with_table(table, n, "lmtrain bench ceilings",
-                      "Measure what a square product keeps up here, and memory's speed",
-                      "Of the job its device, dtype and threads count. Exit status: 0; 1 failed; 2 "
-                      "usage or job; 4 device or memory; 5 a rank died.\n");
+    table[n++] = option_int("seconds", &q->seconds, "N", 1, 3600,
+                            "run the matrix product for N seconds (default: 2)");
+    return with_table(
+        table, n, "lmtrain bench ceilings",
+        "Measure the sustained speed of a square matrix product and the memory bandwidth",
+        "Only device, dtype and threads of the job are used. Exit status: 0; 1 failed; 2 "
+        "usage or job; 4 device or memory; 5 a rank died.\n");
 }
 
 static const struct subcommand subcommands[] = {

@@ -131,12 +131,12 @@ static void print_ceiling(const struct bench_report *r, struct str *out)
 {
     const struct ceiling *c = &r->bench->ceiling;
 
-    str_printf(out, "speed of light here: %.0f GFLOP/s %s", c->flops * 1e-9,
+    str_printf(out, "speed of light of this machine: %.0f GFLOP/s %s", c->flops * 1e-9,
                dtype_name(r->job->train.dtype));
     if (r->job->train.dtype != DTYPE_F32)
         str_printf(out, ", %.0f fp32", c->f32_flops * 1e-9);
-    str_printf(out, ", %.1f GB/s of memory%s\n\n", c->bytes_per_second * 1e-9,
-               r->job->world_size > 1 ? "; one rank's share" : "");
+    str_printf(out, ", %.1f GB/s of memory bandwidth%s\n\n", c->bytes_per_second * 1e-9,
+               r->job->world_size > 1 ? "; share of one rank" : "");
 }
 
 static cJSON *json_head(const struct bench_report *r)
@@ -408,18 +408,20 @@ void bench_print_step(const struct bench_report *r, struct str *out)
     print_families(r, out);
     str_printf(out, "\nstep          %.2f ms best, %.2f median of %d; the first %.0f\n", best * 1e3,
                median * 1e3, r->bench->n_steps, r->bench->first_seconds * 1e3);
-    str_printf(out, "timed step    %.2f ms median, each op timed by itself, as in the table\n",
+    str_printf(out,
+               "timed step    %.2f ms median, with each op timed separately, as in the table\n",
                number(json, "timed_step_seconds") * 1e3);
     str_printf(out, "tokens_per_s  %.0f best, %.0f median\n", number(json, "tokens_per_s"),
                number(json, "median_tokens_per_s"));
     if (r->job->world_size > 1)
         str_printf(out, "waiting       %.2f ms for collectives\n", r->bench->wait_seconds * 1e3);
-    str_printf(out,
-               "floor         %.2f ms, every op at its speed of light: %.0f tokens_per_s; "
-               "the best step reaches %.0f %%\n",
-               number(json, "light_seconds") * 1e3, number(json, "light_tokens_per_s"),
-               100 * number(json, "reached"));
-    str_printf(out, "MFU           %.1f %% of what products reach on all ranks together\n",
+    str_printf(
+        out,
+        "floor         %.2f ms, every op at the speed of light: %.0f tokens_per_s; the best step "
+        "reaches %.0f %%\n",
+        number(json, "light_seconds") * 1e3, number(json, "light_tokens_per_s"),
+        100 * number(json, "reached"));
+    str_printf(out, "MFU           %.1f %% of the matrix product peak of all ranks\n",
                100 * number(json, "mfu"));
     cJSON_Delete(json);
 }
@@ -478,7 +480,7 @@ void bench_print_ceilings(const struct bench_report *r, const struct engine_sust
                dtype_name(r->job->train.dtype), product->flops * 1e-9, product->seconds,
                product->best_flops * 1e-9, product->last_flops * 1e-9);
     if (stated > 0)
-        str_printf(out, ", %.1f %% of its maker's %.1f", 100 * product->flops / stated,
+        str_printf(out, ", %.1f %% of the vendor's peak of %.1f", 100 * product->flops / stated,
                    stated * 1e-9);
     str_printf(out, "\nmemory %.1f GB/s%s\n", bytes_per_second * 1e-9,
                device_is_host(r->engine->device) ? "" : ", copies, read and written");

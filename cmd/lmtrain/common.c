@@ -69,7 +69,7 @@ int cmd_fail(const struct err *err)
 
 struct option cmd_option_set(struct option_list *sets)
 {
-    return option_list("set", sets, "KEY=VALUE", "change a field of the job; may be given again");
+    return option_list("set", sets, "KEY=VALUE", "override a field of the job; may be repeated");
 }
 
 const char *const cmd_dtype_names[] = { "keep",    "fp32",     "bf16",    "fp16",

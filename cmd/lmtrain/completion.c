@@ -17,7 +17,8 @@ int cmd_completion(int argc, char **argv)
 
     if (argc != 2 || strcmp(argv[1], "bash") != 0) {
         if (argc > 1)
-            fprintf(stderr, "lmtrain completion: %s is not bash, the one shell that there is\n",
+            fprintf(stderr,
+                    "lmtrain completion: %s is not bash, the only shell that is supported\n",
                     argv[1]);
         fprintf(stderr, "usage: lmtrain completion bash\n");
         return ERR_CONFIG;

@@ -34,11 +34,10 @@ static int print_job(const struct request *q, const char *path, struct arena *ar
     for (int i = 0; i < job.n_notes; i++)
         str_printf(out, i ? "# %s\n" : "\n# %s\n", job.notes[i]);
     if (!job.train.steps)
-        str_printf(
-            out,
-            "# train.steps = auto: as many as %g epoch%s, known once the data is read; so is "
-            "optimizer.warmup_steps\n",
-            job.train.epochs, job.train.epochs == 1 ? " takes" : "s take");
+        str_printf(out,
+                   "# train.steps = auto: as many as %g epoch%s need, known once the data is read; "
+                   "so is optimizer.warmup_steps\n",
+                   job.train.epochs, job.train.epochs == 1 ? " takes" : "s take");
     struct err gap;
     if (job_check_built(&job, &gap))
         str_printf(out, "# %s\n", gap.text);
@@ -88,18 +87,19 @@ int cmd_config(int argc, char **argv)
     struct request q = { 0 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
-        option_int("ranks", &q.ranks, "N", 1, 1000000, "derive for N ranks instead of the job's"),
+        option_int("ranks", &q.ranks, "N", 1, 1000000,
+                   "resolve the job for N ranks; overrides ranks of the job"),
         option_flag("json", &q.json, "print the job as JSON, without the notes"),
         option_text("explain", &q.explain, "KEY",
-                    "say what a field, or each field of a group, is for; all: every field"),
-        option_flag("schema", &q.schema, "print a JSON Schema of jobs, for editors"),
-        option_flag("models", &q.models, "list the models that a job can name"),
+                    "explain a field or all fields of a group; all: every field"),
+        option_flag("schema", &q.schema, "print a JSON Schema of job files, for editors"),
+        option_flag("models", &q.models, "list the built-in models"),
     };
     const struct options options = {
         .command = "lmtrain config",
         .arguments = "[JOB.yaml]",
-        .summary = "Show a job as lmtrain understands it: every field with its value, and what was "
-                   "derived",
+        .summary =
+            "Print a job with the value of every field, and how derived values were computed",
         .details = "Exit status: 0, or 2 if the job or the command line is wrong.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,

@@ -70,32 +70,34 @@ static void describe(const struct request *q, const struct convert_result *r, do
                    r->n_tensors, str_s(r->n_tensors), family, size, r->n_files, str_s(r->n_files));
     str_printf(out, " in %s (%.0f MB/s)\n", took, (double)r->n_bytes * 1e-6 / seconds);
     if (r->n_found_whole)
-        str_printf(out, "%d of the files %s whole already\n", r->n_found_whole,
+        str_printf(out, "%d of the files %s already complete\n", r->n_found_whole,
                    r->n_found_whole == 1 ? "was" : "were");
     if (r->vocab_after > r->vocab_before)
         str_printf(out,
-                   "embedding and head have %d rows, of which %d %s new: the mean of the others\n",
+                   "embedding and head have %d rows, of which %d %s new (initialised with the mean "
+                   "of the others)\n",
                    r->vocab_after, r->vocab_after - r->vocab_before,
                    r->vocab_after - r->vocab_before == 1 ? "is" : "are");
     if (r->n_dropped)
         str_printf(
             out,
-            "%d tensor%s of optimizer state %s behind: a Hugging Face folder has no place for %s\n",
-            r->n_dropped, str_s(r->n_dropped), r->n_dropped == 1 ? "stays" : "stay",
+            "%d tensor%s of optimizer state %s not copied: a Hugging Face folder cannot store %s\n",
+            r->n_dropped, str_s(r->n_dropped), r->n_dropped == 1 ? "was" : "were",
             r->n_dropped == 1 ? "it" : "them");
 }
 
 static void describe_verified(const struct convert_result *r, struct str *out)
 {
-    str_printf(out, "verified: %d tensor%s the same, bit for bit", r->n_verified,
+    str_printf(out, "verified: %d tensor%s equal, bit for bit", r->n_verified,
                r->n_verified == 1 ? " is" : "s are");
     if (r->logits == CONVERT_LOGITS_TOO_LARGE)
         str_add(out, "; logits are not compared: the model is larger than this machine's memory");
     else if (r->logits_off > 0)
-        str_printf(out, " but for their type; a prompt's logits differ by %.2g of the largest",
+        str_printf(out,
+                   " but for their dtype; the logits of a prompt differ by %.2g of the largest",
                    r->logits_off);
     else
-        str_add(out, ", and so are a prompt's logits");
+        str_add(out, ", and so are the logits of a prompt");
     str_add_char(out, '\n');
 }
 
@@ -124,17 +126,20 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 
     if (!q->from || !q->to)
         return err_set(err, ERR_CONFIG,
-                       "lmtrain convert: --%s is missing (hint: --from MODEL --to DIR, a run, a "
-                       "checkpoint or a Hugging Face folder, and a folder that is to be made)",
+                       "lmtrain convert: --%s is missing (hint: --from MODEL --to DIR, MODEL is a "
+                       "run, a checkpoint or a Hugging Face folder; DIR must not exist yet)",
                        q->from ? "to" : "from");
     if (!strcmp(q->as, "checkpoint") || q->tp || q->pp)
         options.as = CONVERT_CHECKPOINT;
     if (!strcmp(q->as, "hf"))
         options.as = CONVERT_FOLDER;
     if (q->tokenizer && q->no_tokenizer)
-        return err_set(err, ERR_CONFIG, "--tokenizer and --no-tokenizer: give one of both");
+        return err_set(err, ERR_CONFIG,
+                       "--tokenizer and --no-tokenizer are both given (hint: give one of them)");
     if (!strcmp(q->as, "hf") && (q->tp || q->pp))
-        return err_set(err, ERR_CONFIG, "--tp and --pp cut a checkpoint, --as hf is none");
+        return err_set(err, ERR_CONFIG,
+                       "--tp and --pp divide the files of a checkpoint, but --as is hf (hint: --as "
+                       "checkpoint)");
     if (fault_init(0, 0, err) < 0)
         return -1;
     file_share(FILE_UMASK);
@@ -146,7 +151,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
         options.kernels = engine.kernels;
         options.available_bytes = engine_available_bytes(&engine);
     }
-    interrupt_catch("the same command goes on after the last whole file");
+    interrupt_catch("the same command continues after the last complete file");
     /* A limit on file sizes is then an error of write. */
     signal(SIGXFSZ, SIG_IGN);
     int status = convert_model(&options, &result, err);
@@ -166,31 +171,36 @@ static void list_options(struct request *q, struct option *out)
 {
     static const char *const kinds[] = { "other", "checkpoint", "hf", NULL };
     const struct option table[N_OPTIONS] = {
-        option_text("from", &q->from, "DIR", "a Hugging Face folder, a checkpoint, or a run"),
-        option_text("to", &q->to, "DIR", "the other one of both, which is not there yet"),
-        option_choice(
-            "as", &q->as, "KIND", kinds,
-            "checkpoint or hf; or, if not given, the other one (of a checkpoint with --tp or "
-            "--pp: a checkpoint)"),
+        option_text("from", &q->from, "DIR",
+                    "model to convert: a Hugging Face folder, a checkpoint, or a run folder"),
+        option_text("to", &q->to, "DIR", "output folder; must not exist yet"),
+        option_choice("as", &q->as, "KIND", kinds,
+                      "output format: checkpoint or hf (default: the opposite of the input's; "
+                      "checkpoint if --tp or --pp is given)"),
         option_int("tp", &q->tp, "N", 1, 65536,
-                   "cut a checkpoint for so many tensor-parallel ranks (1)"),
+                   "tensor parallel size that the checkpoint's files are divided for (default: 1)"),
         option_int("pp", &q->pp, "N", 1, 65536,
-                   "and so many pipeline ranks (1); any other layout reads it too"),
+                   "pipeline parallel size that the checkpoint's files are divided for (default: "
+                   "1); any layout can read any checkpoint"),
         option_choice("dtype", &q->dtype, "TYPE", cmd_dtype_names,
-                      "of all tensors: keep (as they are), fp32, bf16 or fp16"),
+                      "dtype of all tensors: keep (unchanged), fp32, bf16 or fp16 (default: keep)"),
         option_text("tokenizer", &q->tokenizer, "DIR",
-                    "the tokenizer that goes along, instead of the model's own"),
+                    "tokenizer folder to copy to the output (default: the model's own)"),
         option_flag("no-tokenizer", &q->no_tokenizer,
-                    "none goes along; also where the job's is not to be found"),
+                    "copy no tokenizer; also if the job's tokenizer does not exist"),
         option_int("vocab-size", &q->vocab_size, "N", 1, 16777216,
-                   "rows of embedding and head (at least as many as the tokenizer has tokens)"),
-        option_int("pad-vocab", &q->pad_vocab, "N", 1, 1 << 20, "make them a multiple of N"),
-        option_float("max-shard-gb", &q->max_shard_gb, "GB", 1e-6, 1e6,
-                     "size of a Hugging Face folder's files (5)"),
+                   "vocabulary size: resize embedding and output head to N rows (at least the "
+                   "tokenizer's tokens)"),
+        option_int("pad-vocab", &q->pad_vocab, "N", 1, 1 << 20,
+                   "pad the vocabulary size to a multiple of N"),
+        option_float(
+            "max-shard-gb", &q->max_shard_gb, "GB", 1e-6, 1e6,
+            "maximum size of a safetensors file in GB, for a Hugging Face folder (default: 5)"),
         option_flag("verify", &q->verify,
-                    "read it again: every tensor's hash, that all are finite, and the logits of a "
-                    "prompt"),
-        option_int("threads", &q->threads, "N", 1, 1024, "compute threads of --verify (all cores)"),
+                    "verify the output: hash of every tensor, no NaN or infinity, and the logits "
+                    "of a prompt"),
+        option_int("threads", &q->threads, "N", 1, 1024,
+                   "number of compute threads for --verify (default: all cores)"),
     };
 
     memcpy(out, table, sizeof table);
@@ -204,8 +214,9 @@ int cmd_convert(int argc, char **argv)
         .command = "lmtrain convert",
         .arguments = "--from DIR --to DIR",
         .summary = "Convert a model between a Hugging Face folder and a checkpoint",
-        .details = "Which way it goes is found out from the folder. Tensors keep their bits.\n"
-                   "Interrupted, and started again, it goes on behind the last whole file.\n"
+        .details = "The direction follows from the input folder. Tensors are copied bit for "
+                   "bit.\nAn interrupted conversion continues after the last complete file when it "
+                   "is started again.\n"
                    "Exit status: 0; 1 cannot be written; 2 usage; 3 the model is unreadable.\n",
         .table = table,
         .n_options = N_OPTIONS,

@@ -25,8 +25,9 @@ int cmd_daemon(int argc, char **argv)
 {
     (void)argv;
     if (argc > 1 || isatty(STDIN_FILENO)) {
-        fputs("lmtrain: `lmtrain daemon` is what `lmtrain pretrain --hosts` starts on each host\n"
-              "through ssh; it does nothing by itself (hint: lmtrain pretrain -h)\n",
+        fputs("lmtrain: `lmtrain daemon` is started by `lmtrain pretrain --hosts` on each "
+              "host\nthrough ssh; it is not meant to be started by hand (hint: lmtrain pretrain "
+              "-h)\n",
               stderr);
         return ERR_CONFIG;
     }

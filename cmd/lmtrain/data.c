@@ -180,7 +180,9 @@ static int tokenize_to(const struct request *q, const struct option_arguments *i
         rc = corpus_tokenize(tokenizer, &options, &counts, err);
     progress_line_end(&progress);
     if (rc == 0 && counts.n_tokens == 0)
-        fputs("lmtrain: warn: there is no text in it, so nothing can be trained on it\n", stderr);
+        fputs("lmtrain: warn: the input has no text, so the token file is empty and cannot be "
+              "trained on\n",
+              stderr);
     if (rc == 0)
         print_counts(q, &counts, clock_seconds() - progress.begin, out);
     tokenizer_close(tokenizer);
@@ -251,7 +253,7 @@ static void print_meta(const struct token_meta *meta, struct str *out)
     char number[32];
 
     if (!meta) {
-        str_add(out, "  tokenizer   not known: no .json of lmtrain data tokenize\n");
+        str_add(out, "  tokenizer   unknown: there is no .json of lmtrain data tokenize\n");
         return;
     }
     str_printf(out, "  tokenizer   %s, of %s tokens", meta->tokenizer,
@@ -276,7 +278,7 @@ static void print_census(const struct indexed *indexed, const struct census *cen
     str_printf(out, " to %s token%s\n", str_count(high, sizeof high, census->longest),
                str_s(census->longest));
     if (end_of_text >= 0)
-        str_printf(out, "  ended       %s of them by the end-of-text token %d\n",
+        str_printf(out, "  ended       %s of them end with the end-of-text token %d\n",
                    str_count(number, sizeof number, census->n_ended), end_of_text);
     if (indexed->n_sequences != indexed->n_documents)
         str_printf(out, "  sequences   %s\n",
@@ -374,18 +376,19 @@ static struct options tokenize_options(struct request *q, struct option *table)
 {
     const struct option items[] = {
         option_text("tokenizer", &q->tokenizer, "DIR",
-                    "folder with tokenizer.json or tokenizer.model, or the file"),
-        option_text(
-            "out", &q->prefix, "PREFIX",
-            "write PREFIX.bin, PREFIX.idx, and PREFIX.json, which names the tokenizer; in a "
-            "folder, DIR/, they are called like the input, or tokens if there are several"),
-        option_text("column", &q->column, "NAME", "column of rows that holds the text (text)"),
-        option_choice("format", &q->format, "FORMAT", rows_format_names,
-                      "of IN; auto: by the ending of its name, else text"),
+                    "folder with tokenizer.json or tokenizer.model, or that file"),
+        option_text("out", &q->prefix, "PREFIX",
+                    "write PREFIX.bin, PREFIX.idx and PREFIX.json (which names the tokenizer); if "
+                    "PREFIX is a folder (DIR/), files are named after the input, or tokens if "
+                    "there are several inputs"),
+        option_text("column", &q->column, "NAME", "column that holds the text (default: text)"),
+        option_choice(
+            "format", &q->format, "FORMAT", rows_format_names,
+            "format of IN; auto: from the file name's extension, else text (default: auto)"),
         option_int("threads", &q->n_threads, "N", 1, 256,
-                   "threads that tokenize (one a core); the output is the same"),
-        option_int("workers", &q->n_threads, "N", 1, 256, "the same"),
-        option_flag("no-eod", &q->no_eod, "add no end-of-text token after each document"),
+                   "number of threads (default: one per core); the output does not depend on it"),
+        option_int("workers", &q->n_threads, "N", 1, 256, "synonym of --threads"),
+        option_flag("no-eod", &q->no_eod, "do not append an end-of-text token to each document"),
         option_flag("json", &q->json, "print the result as JSON"),
     };
 
@@ -393,9 +396,11 @@ static struct options tokenize_options(struct request *q, struct option *table)
     return (struct options){
         .command = "lmtrain data tokenize",
         .arguments = "--tokenizer DIR --out PREFIX IN...",
-        .summary = "Turn text and rows into a token file, byte for byte as megatron-core does",
+        .summary =
+            "Tokenize text files and rows into a token file, byte for byte as megatron-core does",
         .details =
-            "A text file is one document, a row of JSON, JSONL, CSV or parquet is one. IN is a "
+            "A text file is one document; each row of JSON, JSONL, CSV or parquet is one document. "
+            "IN is a "
             "file, a folder, a glob or - for standard input.\nExit status: 0, 1 if the output "
             "can't be written, 2 for usage, 3 for bad "
             "input.\n",
@@ -410,9 +415,9 @@ static struct options inspect_options(struct request *q, struct option *table)
 {
     const struct option items[] = {
         option_text("tokenizer", &q->tokenizer, "DIR",
-                    "check ids against its vocabulary, and show text"),
+                    "check ids against this tokenizer's vocabulary, and show the text"),
         option_int("n", &q->n_shown, "N", 0, 1000000,
-                   "show the start of the first N documents (3)"),
+                   "show the start of the first N documents (default: 3)"),
         option_flag("json", &q->json, "print the result as JSON"),
     };
 
@@ -420,7 +425,7 @@ static struct options inspect_options(struct request *q, struct option *table)
     return (struct options){
         .command = "lmtrain data inspect",
         .arguments = "PREFIX",
-        .summary = "Check a token file whole and show what is in it",
+        .summary = "Check a whole token file and show its contents",
         .details = "Exit status: 0, 2 for usage, 3 if the file is broken.\n",
         .table = table,
         .n_options = sizeof items / sizeof *items,
@@ -459,9 +464,9 @@ static const struct subcommand {
     const char *stop_words; /* at a signal */
 } subcommands[] = {
     { "tokenize", tokenize_options, tokenize,
-      "PREFIX.bin.partial is removed; the same command begins again" },
+      "PREFIX.bin.partial is removed; the same command starts from the beginning" },
     { "inspect", inspect_options, inspect, "nothing was changed" },
-    { "preview", options_of_preview, run_preview, "nothing is left" },
+    { "preview", options_of_preview, run_preview, "no file is left" },
     { "rows", options_of_rows, run_rows, "nothing was changed" },
 };
 

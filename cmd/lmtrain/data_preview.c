@@ -117,11 +117,10 @@ static int refuse_row_options(const struct preview_request *q, struct err *err)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].is_given)
-            return err_set(
-                err, ERR_CONFIG,
-                "data preview: --%s goes with files of rows, a job says it itself (hint: "
-                "--set %s=VALUE)",
-                rows[i].option, rows[i].key);
+            return err_set(err, ERR_CONFIG,
+                           "data preview: --%s is for files of rows; a job sets it by a key (hint: "
+                           "--set %s=VALUE)",
+                           rows[i].option, rows[i].key);
     return 0;
 }
 
@@ -165,11 +164,10 @@ static int take_job(struct previewing *p, const char *path)
         p->job.data.tokenizer = given_tokenizer(p);
     for (int i = 0; i < p->job.data.n_train; i++)
         if (file_exists(arena_printf(&p->arena, "%s.idx", p->job.data.train[i].path)))
-            return err_set(
-                p->err, ERR_CONFIG,
-                "data preview: data.train is %s, a file of tokens without rows (hint: lmtrain "
-                "data inspect)",
-                p->job.data.train[i].path);
+            return err_set(p->err, ERR_CONFIG,
+                           "data preview: data.train is %s, a token file, not rows (hint: lmtrain "
+                           "data inspect)",
+                           p->job.data.train[i].path);
     if (tuned_tokenizer(&p->job, &p->arena, p->err) < 0)
         return -1;
     return instruct_of_job(&p->options, &p->job, &p->arena, p->err);
@@ -205,14 +203,14 @@ static int take_options(struct previewing *p, const struct option_arguments *inp
     if (inputs->n == 1 && is_job(inputs->items[0]) && take_job(p, inputs->items[0]) < 0)
         return -1;
     if (q->sets.n && !p->has_job)
-        return err_set(p->err, ERR_CONFIG,
-                       "data preview: --set changes a job, and %s is none (hint: JOB.yaml)",
-                       inputs->items[0]);
-    if (!p->options.tokenizer)
         return err_set(
             p->err, ERR_CONFIG,
-            "data preview: --tokenizer is missing (hint: the model's folder, or JOB.yaml in "
-            "place of files)");
+            "data preview: --set overrides a field of a job, but %s is not a job (hint: JOB.yaml)",
+            inputs->items[0]);
+    if (!p->options.tokenizer)
+        return err_set(p->err, ERR_CONFIG,
+                       "data preview: --tokenizer is missing (hint: the model's folder, or a "
+                       "JOB.yaml instead of files)");
     p->options.bad_rows = INSTRUCT_BAD_SKIP; /* to see what else there is; they are counted */
     p->options.max_rows = q->max_rows;
     p->options.n_threads = q->n_threads;
@@ -253,7 +251,7 @@ static void show_text(struct previewing *p, int64_t sample, const int32_t *ids,
         n_learned += learned[i];
     str_printf(p->out, "sample %lld: %s token%s, ", (long long)sample + 1,
                str_count(number, sizeof number, n), str_s(n));
-    str_printf(p->out, "%s of them learned\n", str_count(number, sizeof number, n_learned));
+    str_printf(p->out, "%s of them with loss\n", str_count(number, sizeof number, n_learned));
     for (int64_t start = 0, end; start < n; start = end) {
         for (end = start; end < n && learned[end] == learned[start]; end++)
             ;
@@ -504,19 +502,21 @@ static void add_row_options(struct preview_request *q, struct option *table)
     const struct option items[] = {
         option_text(
             "tokenizer", &q->tokenizer, "DIR",
-            "the model's folder, a run or a checkpoint: its tokenizer, and its chat template"),
-        option_text("model", &q->tokenizer, "DIR", "the same"),
+            "model folder, run folder or checkpoint, whose tokenizer and chat template are used"),
+        option_text("model", &q->tokenizer, "DIR", "synonym of --tokenizer"),
         option_text("template", &q->chat, "NAME",
                     "chat template: a name (chatml, llama3, ...) or a file of Jinja"),
         option_choice("format", &q->format, "FORMAT", instruct_format_names,
-                      "of the rows; auto: as their columns say"),
+                      "format of the rows; auto: detected from the column names (default: auto)"),
         option_list("columns", &q->columns, "FIELD=COLUMN",
-                    "what the files call a column of the format; may be given again"),
+                    "column name of the files for a field of the format; may be repeated"),
         option_text("system", &q->system, "TEXT", "system message of conversations that have none"),
         option_choice("mask", &q->mask, "MASK", instruct_mask_names,
-                      "what is not learned: prompt, history (all but the last answer) or none"),
-        option_choice("too-long", &q->too_long, "HOW", instruct_too_long_names,
-                      "what becomes of samples that are too long"),
+                      "tokens without loss: prompt (all but the answers), history (all but the "
+                      "last answer) or none (default: prompt)"),
+        option_choice(
+            "too-long", &q->too_long, "HOW", instruct_too_long_names,
+            "what happens to samples that are too long: cut, drop, split or refuse (default: cut)"),
     };
 
     _Static_assert(sizeof items / sizeof *items == N_ROW_OPTIONS, "see above");
@@ -526,11 +526,13 @@ static void add_row_options(struct preview_request *q, struct option *table)
 struct options preview_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
-        option_int("seq-len", &q->seq_len, "N", 1, 1 << 24, "most tokens of a sample (2048)"),
-        option_int("n", &q->n_shown, "N", 0, 1000000, "show the first N samples (3)"),
+        option_int("seq-len", &q->seq_len, "N", 1, 1 << 24,
+                   "maximum number of tokens in a sample (default: 2048)"),
+        option_int("n", &q->n_shown, "N", 0, 1000000, "show the first N samples (default: 3)"),
         option_i64("rows", &q->max_rows, "N", 1, 1e15, "read the first N rows only"),
-        option_flag("colour", &q->colour,
-                    "colours even where no terminal is: learned green, the rest dim"),
+        option_flag(
+            "colour", &q->colour,
+            "use colours even if the output is not a terminal: tokens with loss green, others dim"),
         option_flag("json", &q->json, "print the result as JSON"),
         cmd_option_set(&q->sets),
     };
@@ -542,14 +544,12 @@ struct options preview_options(struct preview_request *q, struct option *table)
     return (struct options){
         .command = "lmtrain data preview",
         .arguments = "JOB.yaml | --tokenizer DIR IN...",
-        .summary = "Show what finetuning would learn of rows of data",
-        .details =
-            "IN is a file, a folder or a glob; JOB.yaml is a job of finetune or lora, which says "
-            "all of "
-            "this itself. Learned "
-            "tokens are green, or stand between \xe2\x9f\xa6 and \xe2\x9f\xa7 where no terminal "
-            "is. Bad rows are "
-            "named and skipped.\nExit status: 0, 2 for usage, 3 for bad input.\n",
+        .summary =
+            "Show the samples that finetuning makes of rows of data, and which tokens have loss",
+        .details = "IN is a file, a folder or a glob; JOB.yaml is a job of finetune or lora, which "
+                   "sets all of these options. Tokens with loss are green, or enclosed in "
+                   "\xe2\x9f\xa6 and \xe2\x9f\xa7 if the output is not a terminal. Bad rows are "
+                   "reported and skipped.\nExit status: 0, 2 for usage, 3 for bad input.\n",
         .table = table,
         .n_options = PREVIEW_OPTIONS,
         .min_arguments = 1,
@@ -560,18 +560,20 @@ struct options preview_options(struct preview_request *q, struct option *table)
 struct options rows_options(struct preview_request *q, struct option *table)
 {
     const struct option items[] = {
-        option_text("column", &q->column, "NAME", "only this column's texts (CSV, parquet)"),
-        option_i64("n", &q->max_rows, "N", 1, 1e15, "the first N rows (all)"),
+        option_text("column", &q->column, "NAME",
+                    "print only the strings of this column (CSV, parquet)"),
+        option_i64("n", &q->max_rows, "N", 1, 1e15, "print the first N rows (default: all)"),
     };
 
     memcpy(table, items, sizeof items);
     return (struct options){
         .command = "lmtrain data rows",
         .arguments = "IN...",
-        .summary = "Show the rows of files as lines of JSON",
-        .details = "IN is a file (.json, .jsonl, .csv, .tsv, .parquet, .txt), a folder or a glob. "
-                   "Bad rows are named on standard error.\nExit status: 0, 2 for usage, 3 for bad "
-                   "input.\n",
+        .summary = "Print the rows of files as lines of JSON",
+        .details =
+            "IN is a file (.json, .jsonl, .csv, .tsv, .parquet, .txt), a folder or a glob. Bad "
+            "rows are reported on standard error.\nExit status: 0, 2 for usage, 3 for bad "
+            "input.\n",
         .table = table,
         .n_options = sizeof items / sizeof *items,
         .min_arguments = 1,

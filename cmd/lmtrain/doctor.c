@@ -8,12 +8,12 @@ int cmd_doctor(int argc, char **argv)
 {
     int as_json = 0;
     const struct option table[] = {
-        option_flag("json", &as_json, "print one JSON object instead"),
+        option_flag("json", &as_json, "print the result as one JSON object"),
     };
     const struct options options = {
         .command = "lmtrain doctor",
-        .summary =
-            "Show what this machine has for training, what is wrong, and what to do about it",
+        .summary = "Check this machine's hardware and software for training, and report problems "
+                   "with remedies",
         .details =
             "Exit status: 0 if it can train, 2 if the command line is wrong, 4 if there is a "
             "problem.\n",

@@ -74,7 +74,7 @@ static struct survey *ask_nvml(struct doctor *doctor)
     pthread_detach(thread);
     doctor_add(doctor, DOCTOR_PROBLEM, "gpu driver",
                "a GPU is broken: dmesg names it (Xid); drain this machine and reset or reboot it",
-               "the driver does not answer within %d s", NVML_SECONDS);
+               "the driver does not respond within %d s", NVML_SECONDS);
     return NULL;
 }
 
@@ -114,23 +114,25 @@ static void check_clocks(struct doctor *doctor, const struct gpu *gpu, int index
     int throttle = gpu->now.throttle < 0 ? 0 : gpu->now.throttle & ~NVML_IDLE;
     const char *advice =
         throttle & (NVML_THERMAL_SLOWDOWN | NVML_HARDWARE_THERMAL)
-            ? "it is too hot: look at fans, air flow and the room"
-        : throttle & NVML_POWER_BRAKE ? "the machine's power supply asks for less: look at it"
+            ? "thermal limit: check fans, air flow and room temperature"
+        : throttle & NVML_POWER_BRAKE
+            ? "power brake of the machine's power supply: check the power supply"
         : throttle & NVML_HARDWARE_SLOWDOWN
-            ? "heat or power supply: nvidia-smi -q -d PERFORMANCE says which"
-        : throttle & NVML_POWER_CAP          ? "it is at its power limit: nvidia-smi -pl sets it"
-        : throttle & NVML_APPLICATION_CLOCKS ? "nvidia-smi -rac takes the setting back"
-                                             : "nvidia-smi -q -d PERFORMANCE tells more";
+            ? "thermal limit or power brake: nvidia-smi -q -d PERFORMANCE shows which"
+        : throttle & NVML_POWER_CAP          ? "power limit reached: nvidia-smi -pl sets it"
+        : throttle & NVML_APPLICATION_CLOCKS ? "nvidia-smi -rac resets the application clocks"
+                                             : "nvidia-smi -q -d PERFORMANCE shows more";
 
     if (throttle)
-        doctor_add(doctor, DOCTOR_WARNING, "gpu clocks", advice, "%d: held down by %s", index,
+        doctor_add(doctor, DOCTOR_WARNING, "gpu clocks", advice, "%d: throttled by %s", index,
                    nvml_throttle_words(throttle, words, sizeof words));
 }
 
 static void check_memory(struct doctor *doctor, const struct nvml_health *health, int index)
 {
     if (health->has_remap_failed)
-        doctor_add(doctor, DOCTOR_PROBLEM, "gpu memory", "have it replaced: no spare rows are left",
+        doctor_add(doctor, DOCTOR_PROBLEM, "gpu memory",
+                   "have the GPU replaced: no spare rows are left",
                    "%d: a bad row of memory could not be remapped", index);
     else if (health->is_remap_pending)
         doctor_add(doctor, DOCTOR_WARNING, "gpu memory",
@@ -138,7 +140,7 @@ static void check_memory(struct doctor *doctor, const struct nvml_health *health
                    "%d: a bad row of memory is remapped at the next reset only", index);
     if (health->ecc_uncorrected > 0)
         doctor_add(doctor, DOCTOR_WARNING, "gpu memory",
-                   "reset the GPU (nvidia-smi -r); have it replaced if they come again",
+                   "reset the GPU (nvidia-smi -r); have it replaced if the errors return",
                    "%d: %lld uncorrectable ECC errors since the driver was loaded", index,
                    (long long)health->ecc_uncorrected);
 }
@@ -165,7 +167,7 @@ static void report_gpu(struct doctor *doctor, const struct gpu *gpu, int index)
     struct str text = { 0 };
 
     if (gpu->status < 0 && gpu->err.code == ERR_FAILED) {
-        doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL, "%d: not given to this process", index);
+        doctor_add(doctor, DOCTOR_NOTE, "gpu", NULL, "%d: not visible to this process", index);
         return;
     }
     if (gpu->status < 0 || gpu->now.is_lost) {
@@ -192,8 +194,8 @@ static int report_driver(struct doctor *doctor, const char *driver, int cuda, in
 
     if (cuda <= 0) {
         doctor_add(doctor, DOCTOR_NOTE, "gpu driver", NULL,
-                   "%s%sits version of CUDA is not known, %d device%s", driver, *driver ? ", " : "",
-                   n_gpus, str_s(n_gpus));
+                   "%s%sCUDA version of the driver unknown, %d device%s", driver,
+                   *driver ? ", " : "", n_gpus, str_s(n_gpus));
         return 1;
     }
     if (!ours || cuda / 1000 >= ours / 1000) {
@@ -255,7 +257,7 @@ static void report_libraries(struct doctor *doctor)
                        library.file);
         else
             doctor_add(doctor, DOCTOR_WARNING, library.name,
-                       "name its folder in LMTRAIN_CUDA_LIBRARIES", "%s", err.text);
+                       "set LMTRAIN_CUDA_LIBRARIES to its folder", "%s", err.text);
 }
 
 /* What training would really use. */

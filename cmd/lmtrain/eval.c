@@ -56,7 +56,7 @@ static int measure(const struct eval_request *q, struct served *served, struct e
 
     if (!data)
         return err_set(err, ERR_CONFIG,
-                       "the model's job names no eval.data (hint: --data PREFIX of .bin/.idx, made "
+                       "the model's job has no eval.data (hint: --data PREFIX of .bin/.idx, made "
                        "by `lmtrain data tokenize`)");
     progress_line_begin(&line, 2);
     int status = perplexity_measure(served, engine->kernels, data, q->limit, show_progress, &line,
@@ -68,7 +68,7 @@ static int measure(const struct eval_request *q, struct served *served, struct e
         print_json(served->folder, data, &result, out);
     else
         str_printf(out,
-                   "%s on %s\nloss        %.4f nats a token\nperplexity  %.2f\ntokens      %" PRId64
+                   "%s on %s\nloss        %.4f nats/token\nperplexity  %.2f\ntokens      %" PRId64
                    "\n",
                    served->folder, data, result.loss, exp(result.loss), result.tokens);
     return 0;
@@ -94,8 +94,8 @@ static int check_tokens(const struct eval_request *q, struct served *served, str
         tokenizer_close(tokenizer);
     }
     return token_meta_compare(data, hash, q->tokenizer ? q->tokenizer : "the model's",
-                              "lmtrain data tokenize with the model's; or, if that is meant, "
-                              "--tokenizer with the one of the tokens",
+                              "run lmtrain data tokenize with the model's tokenizer; or, if this "
+                              "is intended, pass --tokenizer with that of the token file",
                               err);
 }
 
@@ -164,10 +164,10 @@ static int work(const struct eval_request *q)
 static const char *stop_words(const struct eval_request *q)
 {
     if (!strcmp(q->task, "perplexity"))
-        return "no result is kept; the same command begins again";
-    return q->output ? "the items that are done are in --output's FILE.journal; the same command "
-                       "goes on from there"
-                     : "no result is kept (hint: with --output FILE the same command would go on)";
+        return "no result is kept; the same command starts from the beginning";
+    return q->output ? "finished items are in the FILE.journal of --output; the same command "
+                       "continues from there"
+                     : "no result is kept (hint: with --output FILE the same command continues)";
 }
 
 static int run(struct eval_request *q)
@@ -193,22 +193,27 @@ static void list_what(struct eval_request *q, struct option *out)
 {
     static const char *const styles[] = { "lmeval", "modellink", NULL };
     const struct option table[N_WHAT] = {
-        option_text("model", &q->model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
-        option_text("adapter", &q->adapter, "DIR",
-                    "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
+        option_text("model", &q->model, "DIR",
+                    "a run folder, a checkpoint, or a Hugging Face folder"),
+        option_text(
+            "adapter", &q->adapter, "DIR",
+            "apply a LoRA adapter: a folder in peft's format, or a run folder of lmtrain lora"),
         option_text("task", &q->task, "NAMES",
-                    "perplexity: the mean loss over a tokenised text; or of mmlu, bbh, agieval, "
-                    "humaneval, boolq, gsm8k, ceval, hellaswag, piqa, split by commas"),
+                    "comma-separated tasks: perplexity (mean loss over a token file; the default), "
+                    "or benchmarks: mmlu, bbh, agieval, "
+                    "humaneval, boolq, gsm8k, ceval, hellaswag, piqa"),
         option_text("data", &q->data, "PATH",
-                    "the prefix of .bin/.idx, or the folder of the tasks' files"),
+                    "prefix of a .bin/.idx pair, or the folder with the benchmarks' files"),
         option_choice("style", &q->style, "NAME", styles,
-                      "whose prompts and scores: lmeval (lm-evaluation-harness) or modellink"),
+                      "prompts and scoring as in lmeval (lm-evaluation-harness) or modellink "
+                      "(default: lmeval)"),
         option_int("shots", &q->shots, "N", 0, 1000,
-                   "examples in front of an item, instead of the style's number"),
+                   "number of few-shot examples (default: that of the style)"),
         option_text("subjects", &q->subjects, "NAMES",
-                    "only these, or those of a category; present: those that there are files of"),
+                    "comma-separated subjects or categories to evaluate; present: all that have "
+                    "files (default: all)"),
         option_i64("limit", &q->limit, "N", 1, 9e15,
-                   "the first N items of each subject, or windows of a text"),
+                   "evaluate only the first N items of each subject, or windows of a text"),
     };
 
     memcpy(out, table, sizeof table);
@@ -219,19 +224,20 @@ static void list_how(struct eval_request *q, struct option *out)
 {
     const struct option table[N_HOW] = {
         option_text("output", &q->output, "FILE",
-                    "write scores and every item as JSON; what was interrupted goes on from "
-                    "FILE.journal"),
+                    "write scores and every item to FILE as JSON; an interrupted run continues "
+                    "from FILE.journal"),
         option_flag("allow-code-execution", &q->allow_code,
-                    "run programs that the model wrote (humaneval), in a sandbox"),
-        option_flag(
-            "print-prompts", &q->print_prompts,
-            "print what the model would be asked, a line of JSON an item; no model is needed"),
+                    "allow running programs that the model wrote (humaneval), in a sandbox"),
+        option_flag("print-prompts", &q->print_prompts,
+                    "print the prompts, one JSON line per item; needs no model"),
         option_flag("no-chat-template", &q->no_chat_template,
-                    "modellink: prompts as plain text, though the model has a chat template"),
+                    "style modellink: plain-text prompts even if the model has a chat template"),
         option_int("max-new-tokens", &q->max_new_tokens, "N", 1, 100000,
-                   "of texts that the model writes, instead of the style's number"),
-        option_text("tokenizer", &q->tokenizer, "DIR", "instead of the one the model's job names"),
-        option_int("threads", &q->threads, "N", 1, 1024, "compute threads (all cores)"),
+                   "maximum length of generated answers (default: that of the style)"),
+        option_text("tokenizer", &q->tokenizer, "DIR",
+                    "tokenizer folder (default: that of the model)"),
+        option_int("threads", &q->threads, "N", 1, 1024,
+                   "number of compute threads (default: all cores)"),
         option_flag("json", &q->json, "print the scores as JSON"),
     };
 
@@ -242,7 +248,7 @@ static const char *details(struct arena *arena)
 {
     struct str text = { 0 };
 
-    str_add(&text, "Where benchmarks' files are to be had, for --data DATA:\n");
+    str_add(&text, "How to download the benchmarks' files for --data DATA:\n");
     task_print_sources(&text);
     str_add(&text, "Exit status: 0; 2 usage; 3 model or data unreadable; 4 device or memory; "
                    "5 a rank died.\n");
@@ -262,7 +268,7 @@ int cmd_eval(int argc, char **argv)
     const struct options options = {
         .command = "lmtrain eval",
         .arguments = "--model DIR",
-        .summary = "Measure a trained model",
+        .summary = "Evaluate a trained model: perplexity and benchmarks",
         .details = details(&arena),
         .table = table,
         .n_options = N_OPTIONS,

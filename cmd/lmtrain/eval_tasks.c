@@ -118,8 +118,8 @@ static int refuse_data(const struct evaluation *e, struct err *err)
 {
     const char *get = e->tasks[0].task.get;
 
-    return err_set(err, ERR_DATA, "--data %s is no folder%s%s%s", e->q->data,
-                   get ? " (hint: where DATA is one: " : "", get ? get : "", get ? ")" : "");
+    return err_set(err, ERR_DATA, "--data %s is not a folder%s%s%s", e->q->data,
+                   get ? " (hint: with DATA a folder: " : "", get ? get : "", get ? ")" : "");
 }
 
 /* All tasks are found before a model is loaded for the first of them. */
@@ -130,7 +130,7 @@ static int open_tasks(struct evaluation *e, struct err *err)
     if (!e->q->data)
         return err_set(err, ERR_CONFIG,
                        "lmtrain eval --task %s: --data DIR is missing (the folder of the task's "
-                       "files; lmtrain eval -h says where they are to be had)",
+                       "files; lmtrain eval -h shows how to download them)",
                        e->q->task);
     if (!file_is_folder(e->q->data))
         return refuse_data(e, err);
@@ -172,8 +172,7 @@ static int ask_in_chat(struct evaluation *e, const char *tokenizer, struct err *
     if (chat_template_open(&template, NULL, folder, err) < 0)
         return err_add(err, "hint: --no-chat-template");
     if (speaks(e))
-        fprintf(stderr,
-                "asked through the chat template of %s (--no-chat-template: as plain text)\n",
+        fprintf(stderr, "prompts use the chat template of %s (--no-chat-template: plain text)\n",
                 folder);
     for (int i = 0; i < e->n_tasks && !status; i++)
         status = items_chat(&e->tasks[i].items, &e->tasks[i].task, template, err);
@@ -193,7 +192,7 @@ static int open_model(struct evaluation *e, struct err *err)
     if (served_open_tokenizer(&e->served, q->tokenizer, &e->tokenizer, err) < 0)
         return -1;
     if (tokenizer_vocab_size(e->tokenizer) > e->served.job.model.vocab_size)
-        return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
+        return err_set(err, ERR_CONFIG, "%s has %d tokens, but the model's vocabulary has %d", path,
                        tokenizer_vocab_size(e->tokenizer), e->served.job.model.vocab_size);
     if (ask_in_chat(e, path, err) < 0)
         return -1;

@@ -34,7 +34,7 @@ static int open_tokenizer(struct generation *g, struct err *err)
     if (served_open_tokenizer(&g->served, g->q->tokenizer, &g->tokenizer, err) < 0)
         return -1;
     if (g->has_model && tokenizer_vocab_size(g->tokenizer) > vocab_size)
-        return err_set(err, ERR_CONFIG, "%s has %d tokens, the model %d", path,
+        return err_set(err, ERR_CONFIG, "%s has %d tokens, but the model's vocabulary has %d", path,
                        tokenizer_vocab_size(g->tokenizer), vocab_size);
     g->folder = folder_of(&g->served.arena, path);
     return 0;
@@ -51,7 +51,7 @@ static void add_end(struct generation *g, int64_t id)
     g->ends[g->options.n_ends++] = (int32_t)id;
 }
 
-/* What a text ends at. An end of turn that is no token is a text to stop at. */
+/* What a text ends at. An end of turn that is not a token is a text to stop at. */
 static int find_ends(struct generation *g, const struct generation_config *config, struct err *err)
 {
     g->options.ends = g->ends;
@@ -161,18 +161,17 @@ static int check(struct generate_request *q, struct err *err)
             "lmtrain generate: --model is missing (hint: --model DIR, a run, a checkpoint or a "
             "Hugging Face folder)");
     if (q->prompt && q->prompts)
-        return err_set(err, ERR_CONFIG,
-                       "lmtrain generate: give one of --prompt TEXT and --prompts FILE");
+        return err_set(err, ERR_CONFIG, "lmtrain generate: give --prompt TEXT or --prompts FILE");
     if (!q->prompt && !q->prompts && (!q->chat || q->json || q->print_prompt))
-        return err_set(err, ERR_CONFIG,
-                       "lmtrain generate: give one of --prompt TEXT and --prompts FILE%s",
-                       q->chat ? "" : " (or --chat to talk)");
+        return err_set(err, ERR_CONFIG, "lmtrain generate: give --prompt TEXT or --prompts FILE%s",
+                       q->chat ? "" : " (or --chat alone for an interactive chat)");
     if (q->template && !q->chat)
-        return err_set(err, ERR_CONFIG, "--template is for --chat");
+        return err_set(err, ERR_CONFIG, "--template needs --chat");
     if (q->system && !q->chat)
-        return err_set(err, ERR_CONFIG, "--system is for --chat");
+        return err_set(err, ERR_CONFIG, "--system needs --chat");
     if (q->options.n_beams > 1 && !q->prompt && !q->prompts)
-        return err_set(err, ERR_CONFIG, "--beams is not for talking: an answer comes at once");
+        return err_set(err, ERR_CONFIG,
+                       "--beams does not work with an interactive chat, which streams its answers");
     return 0;
 }
 
@@ -183,8 +182,8 @@ static void report(const struct generation *g, double seconds)
     if (!g->generator)
         return;
     int64_t n = generator_n_generated(g->generator);
-    log_info("%lld token%s in %.1f s, %.1f tokens/s, from %s (%s, of which cache %s)", (long long)n,
-             str_s(n), seconds, (double)n / seconds, g->served.folder,
+    log_info("%lld token%s in %.1f s, %.1f tokens/s, from %s (%s of memory, of which KV cache %s)",
+             (long long)n, str_s(n), seconds, (double)n / seconds, g->served.folder,
              str_bytes(memory, sizeof memory, generator_bytes(g->generator)),
              str_bytes(cache, sizeof cache, generator_cache_bytes(g->generator)));
 }
@@ -195,7 +194,8 @@ static int check_talk(const struct generate_request *q, const struct serving *se
     if (q->prompt || q->prompts || !serving_is_shared(serving))
         return 0;
     return err_set(err, ERR_CONFIG,
-                   "--chat alone talks through standard input, which ranks do not have (hint: "
+                   "--chat without a prompt reads standard input, which is not available with "
+                   "several ranks (hint: "
                    "--prompt or --prompts, or no --tp, --pp, --ranks, --hosts)");
 }
 
@@ -224,8 +224,7 @@ static int run(struct generate_request *q, struct serving *serving, struct gener
 
     if (check(q, &err) < 0)
         return cmd_fail(&err);
-    serving->stop_words =
-        q->prompts ? "the texts that are printed are complete" : "the text ends here";
+    serving->stop_words = q->prompts ? "the printed texts are complete" : "the text is incomplete";
     serving_catch_signals(serving);
     g->options = q->options;
     if (!serving_starts(serving)) {
@@ -253,47 +252,54 @@ static void list_options(struct generate_request *q, struct option *out)
 {
     static const char *const when[] = { "no", "yes", "never", NULL };
     const struct option table[] = {
-        option_text("model", &q->model, "DIR", "a run, a checkpoint, or a Hugging Face folder"),
-        option_text("adapter", &q->adapter, "DIR",
-                    "add an adapter to it: a folder in peft's format, or a run of lmtrain lora"),
-        option_text("prompt", &q->prompt, "TEXT", "what to continue; the text streams as it comes"),
+        option_text("model", &q->model, "DIR",
+                    "a run folder, a checkpoint, or a Hugging Face folder"),
+        option_text(
+            "adapter", &q->adapter, "DIR",
+            "apply a LoRA adapter: a folder in peft's format, or a run folder of lmtrain lora"),
+        option_text("prompt", &q->prompt, "TEXT", "prompt; the generated text is streamed"),
         option_text("prompts", &q->prompts, "FILE",
-                    "continue each line of FILE (JSON if it ends in .jsonl)"),
-        option_flag("chat", &q->chat,
-                    "prompts are turns of a conversation; without any, read them from stdin"),
-        option_text("system", &q->system, "TEXT", "the conversation's system message"),
-        option_text("template", &q->template, "NAME",
-                    "chat template: chatml, llama3, ... or a .jinja file (the model's own)"),
-        option_int(
-            "max-new-tokens", &q->options.max_new_tokens, "N", 1, 1000000,
-            "stop after N tokens (100; 1024 with --chat), or earlier at the end of the text"),
-        option_list("stop", &q->stops, "TEXT", "and where TEXT would come; may be given again"),
-        option_float(
-            "temperature", &q->temperature, "T", 0, 100,
-            "0 takes the most likely token (what the model's generation_config.json says, else "
-            "0.8; 0 with --chat or --beams)"),
+                    "file with one prompt per line (JSON if its name ends in .jsonl)"),
+        option_flag(
+            "chat", &q->chat,
+            "treat prompts as chat messages; without a prompt, chat interactively on stdin"),
+        option_text("system", &q->system, "TEXT", "system message of the conversation"),
+        option_text(
+            "template", &q->template, "NAME",
+            "chat template: chatml, llama3, ... or a .jinja file (default: the model's own)"),
+        option_int("max-new-tokens", &q->options.max_new_tokens, "N", 1, 1000000,
+                   "generate at most N tokens (default: 100; 1024 with --chat)"),
+        option_list("stop", &q->stops, "TEXT", "stop before TEXT is generated; may be repeated"),
+        option_float("temperature", &q->temperature, "T", 0, 100,
+                     "sampling temperature; 0: greedy (default: from the model's "
+                     "generation_config.json, else 0.8; 0 with --chat or --beams)"),
         option_int("top-k", &q->options.sampler.top_k, "K", 0, 100000000,
-                   "draw among the K most likely, 0: all (the model's, else all)"),
-        option_float(
-            "top-p", &q->options.sampler.top_p, "P", 1e-6, 1,
-            "and among the fewest that have probability P together (the model's, else 0.95)"),
+                   "sample from the K most likely tokens; 0: all (default: from "
+                   "generation_config.json, else 0)"),
+        option_float("top-p", &q->options.sampler.top_p, "P", 1e-6, 1,
+                     "nucleus sampling: sample from the smallest set of tokens with total "
+                     "probability P (default: from generation_config.json, else 0.95)"),
         option_float("repetition-penalty", &q->options.repetition_penalty, "R", 0.01, 100,
-                     "make tokens that were there less likely, 1: no (the model's, else 1)"),
+                     "penalty for tokens that already occurred (Keskar et al. 2019); 1: none "
+                     "(default: from generation_config.json, else 1)"),
         option_int("beams", &q->options.n_beams, "N", 1, GENERATE_BATCH_MAX,
-                   "search for the likeliest text with N beams (1: no search)"),
+                   "beam search with N beams; 1: sampling (default: 1)"),
         option_float("length-penalty", &q->options.length_penalty, "X", -10, 10,
-                     "beams are compared by log-probability / length^X (1)"),
+                     "beam search: score is log-probability / length^X (default: 1)"),
         option_choice("early-stopping", &q->early_stopping, "WHEN", when,
-                      "end the search as soon as all beams have ended: no, yes or never"),
+                      "beam search: when to stop, as early_stopping of transformers: no, yes or "
+                      "never (default: no)"),
         option_i64("seed", &q->seed, "N", 0, 9e15,
-                   "of the draws (1): the same seed, the same text"),
+                   "random seed of sampling; the same seed gives the same text (default: 1)"),
         option_int("batch", &q->batch, "N", 1, GENERATE_BATCH_MAX,
-                   "prompts of FILE side by side (8)"),
-        option_flag("json", &q->json, "print an object for each prompt: text, ids, how it ended"),
-        option_flag("print-prompt", &q->print_prompt,
-                    "print what the model would be given, and end"),
-        option_text("tokenizer", &q->tokenizer, "DIR", "instead of the one the model's job names"),
-        option_int("threads", &q->threads, "N", 1, 1024, "compute threads (all cores)"),
+                   "number of prompts of FILE generated in parallel (default: 8)"),
+        option_flag("json", &q->json,
+                    "print a JSON object per prompt: text, token ids, reason of the end"),
+        option_flag("print-prompt", &q->print_prompt, "print the tokenized prompt and exit"),
+        option_text("tokenizer", &q->tokenizer, "DIR",
+                    "tokenizer folder (default: that of the model)"),
+        option_int("threads", &q->threads, "N", 1, 1024,
+                   "number of compute threads (default: all cores)"),
     };
 
     _Static_assert(sizeof table == sizeof *table * N_OWN, "all of them");
@@ -314,7 +320,7 @@ int cmd_generate(int argc, char **argv)
     const struct options options = {
         .command = "lmtrain generate",
         .arguments = "--model DIR {--prompt TEXT | --prompts FILE | --chat}",
-        .summary = "Continue a text with a trained model, or talk to it",
+        .summary = "Generate text with a trained model, or chat with it",
         .details =
             "Exit status: 0; 2 usage; 3 model or prompts unreadable; 4 device or memory; 5 a rank\n"
             "died.\n",

@@ -92,8 +92,7 @@ static int command(struct talk *t, const char *line, struct err *err)
     if (!strcmp(line, "/clear"))
         return begin(t, err) < 0 ? -1 : 1;
     if (!strcmp(line, "/help")) {
-        fprintf(stderr,
-                "/clear forgets the conversation, /quit ends it; control-C ends an answer\n");
+        fprintf(stderr, "/clear starts a new conversation, /quit exits; Ctrl-C stops an answer\n");
         return 1;
     }
     return 0;
@@ -108,8 +107,9 @@ static int turn(struct talk *t, const char *line, struct err *err)
         int length = str_utf8_length(bytes + at, n_bytes - at);
 
         if (!length)
-            return err_set(err, ERR_DATA, "standard input: byte %zu of a turn (0x%02x) is no UTF-8",
-                           at, bytes[at]);
+            return err_set(err, ERR_DATA,
+                           "standard input: byte %zu of a message (0x%02x) is not valid UTF-8", at,
+                           bytes[at]);
         at += (size_t)length;
     }
     return add(t, "user", line, err) < 0 || answer(t, err) < 0 ? -1 : 0;
@@ -125,7 +125,7 @@ int generate_talk(struct generation *g, struct err *err)
 
     if (with_mark) {
         sigaction(SIGINT, &action, NULL);
-        fprintf(stderr, "/quit or control-D ends, /help says more\n");
+        fprintf(stderr, "/quit or Ctrl-D exits, /help shows all commands\n");
     }
     status = begin(&t, err);
     while (!status) {

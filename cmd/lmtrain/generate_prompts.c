@@ -74,7 +74,7 @@ int generate_encode(struct generation *g, const char *prompt, struct token_list 
 
 /* ---- what is printed ---- */
 
-/* Text as a JSON string: what is no UTF-8 is U+FFFD, and zero bytes, where cJSON would end it, are there. */
+/* Text as a JSON string: what is not valid UTF-8 is U+FFFD, and zero bytes, where cJSON would end it, are there. */
 static void quote(const struct str *text, struct str *out)
 {
     struct str valid = { 0 };
@@ -243,8 +243,8 @@ static int check_prompts(const char *path, const char *data, size_t n_bytes, str
         int length = bytes[at] ? str_utf8_length(bytes + at, n_bytes - at) : 0;
 
         if (!length)
-            return err_set(err, ERR_DATA, "%s:%lld: byte %zu (0x%02x) is no UTF-8 text", path, line,
-                           at - begin, bytes[at]);
+            return err_set(err, ERR_DATA, "%s:%lld: byte %zu (0x%02x) is not valid UTF-8", path,
+                           line, at - begin, bytes[at]);
         if (bytes[at] == '\n') {
             line++;
             begin = at + 1;
@@ -276,7 +276,7 @@ static int read_message(const cJSON *json, struct chat_message *out, struct err 
     if (!cJSON_IsString(role))
         return err_set(err, ERR_DATA, "a message without \"role\"");
     if (content && !cJSON_IsString(content) && !cJSON_IsNull(content))
-        return err_set(err, ERR_DATA, "a message whose \"content\" is no text");
+        return err_set(err, ERR_DATA, "a message whose \"content\" is not a string");
     *out = (struct chat_message){ role->valuestring,
                                   cJSON_IsString(content) ? content->valuestring : NULL,
                                   other_fields(json) };
@@ -319,15 +319,15 @@ static int read_json_prompt(struct generation *g, const char *line, struct promp
     int status;
 
     if (str_has_json_nul(line, strlen(line)))
-        status = err_set(err, ERR_DATA, "a text with a NUL byte (\\u0000) is not supported");
+        status = err_set(err, ERR_DATA, "a string with a NUL byte (\\u0000) is not supported");
     else if (cJSON_IsArray(messages))
         status = encode_messages(g, messages, prompt, rendered, err);
     else if (cJSON_IsString(text))
         status = generate_encode(g, text->valuestring, &prompt->out.tokens, rendered, err);
     else
-        status = err_set(err, ERR_DATA,
-                         "it is no JSON text, {\"prompt\": ...}, list of messages or "
-                         "{\"messages\": [...]}");
+        status = err_set(
+            err, ERR_DATA,
+            "not a JSON string, {\"prompt\": ...}, a list of messages or {\"messages\": [...]}");
     if (!status)
         prompt->text =
             strdup(cJSON_IsString(text) && !cJSON_IsArray(messages) ? text->valuestring
@@ -456,7 +456,7 @@ int generate_file(struct generation *g, struct err *err)
         status = run_round(g, &file, err);
     if (!status && file.n == 0)
         status = err_set(err, ERR_DATA,
-                         "%s has no prompts (hint: a text or {\"prompt\": \"...\"} a line)",
+                         "%s has no prompts (hint: one string or {\"prompt\": \"...\"} per line)",
                          g->q->prompts);
     free(file.data);
     return status;

@@ -16,17 +16,18 @@ struct command {
 
 static const struct command commands[] = {
     { "pretrain", cmd_pretrain, "train a model from one job file" },
-    { "finetune", cmd_finetune, "train a model further on instruction data" },
-    { "lora", cmd_lora, "train low-rank adapters of a model" },
-    { "merge", cmd_merge, "fold an adapter into the model it was trained for" },
-    { "generate", cmd_generate, "continue a text with a trained model" },
-    { "eval", cmd_eval, "measure a trained model" },
-    { "convert", cmd_convert, "turn a Hugging Face folder into a checkpoint, or back" },
-    { "plan", cmd_plan, "what a job takes in memory and FLOPs, before it runs" },
-    { "bench", cmd_bench, "how fast a job runs here, op by op, and how near the machine's limits" },
-    { "data", cmd_data, "turn text into tokens, and look at them" },
-    { "config", cmd_config, "show a job with every field, or explain a field" },
-    { "doctor", cmd_doctor, "what this machine has for training, and what is wrong" },
+    { "finetune", cmd_finetune, "finetune a model on instruction data" },
+    { "lora", cmd_lora, "train low-rank adapters (LoRA) of a model" },
+    { "merge", cmd_merge, "merge a LoRA adapter into its base model" },
+    { "generate", cmd_generate, "generate text with a trained model" },
+    { "eval", cmd_eval, "evaluate a trained model: perplexity and benchmarks" },
+    { "convert", cmd_convert, "convert a Hugging Face folder to a checkpoint, or back" },
+    { "plan", cmd_plan, "predict memory and FLOPs of a job before it runs" },
+    { "bench", cmd_bench,
+      "measure the speed of a job on this machine, op by op, against the hardware limits" },
+    { "data", cmd_data, "tokenize text, inspect token files and finetuning samples" },
+    { "config", cmd_config, "print a job with all fields, or explain a field" },
+    { "doctor", cmd_doctor, "check this machine's hardware and software for training" },
     { "completion", cmd_completion, NULL },
     { "daemon", cmd_daemon, NULL },
 };
@@ -71,7 +72,9 @@ static int usage(int status)
         if (commands[i].help)
             add_command(&commands[i], &text);
     str_add_char(&text, '\n');
-    options_wrap(&text, "`lmtrain COMMAND -h` says more; `lmtrain --version` or -V what this is.",
+    options_wrap(&text,
+                 "`lmtrain COMMAND -h` shows the options of a command; `lmtrain --version` or -V "
+                 "the version.",
                  0, 0, cmd_columns());
     if (status == 0)
         status = cmd_print(&text);
@@ -89,7 +92,7 @@ static int unknown(const char *name)
 
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         if (!strcmp(name, later[i])) {
-            fprintf(stderr, "lmtrain: %s is not there yet (hint: lmtrain -h lists what is)\n",
+            fprintf(stderr, "lmtrain: %s is not built yet (hint: lmtrain -h lists all commands)\n",
                     name);
             return ERR_CONFIG;
         }

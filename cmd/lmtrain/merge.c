@@ -1,5 +1,5 @@
 /*
- * merge.c - lmtrain merge: fold an adapter into the model it was trained for
+ * merge.c - lmtrain merge: merge a LoRA adapter into its base model
  */
 #include <string.h>
 
@@ -50,7 +50,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
     if (check(q, err) < 0)
         return -1;
     file_share(FILE_UMASK);
-    interrupt_catch("the same command goes on after the last whole file");
+    interrupt_catch("the same command continues after the last complete file");
     if (convert_model(&options, &result, err) < 0)
         return -1;
     str_printf(out, "%s: %d of %d tensor%s of %s merged, %s, in %s\n", q->to, result.n_merged,
@@ -66,20 +66,23 @@ int cmd_merge(int argc, char **argv)
     struct request q = { .dtype = "keep", .as = "hf", .max_shard_gb = 5 };
     const struct option table[] = {
         option_text("base", &q.base, "DIR",
-                    "the model: a Hugging Face folder, a checkpoint or a run"),
+                    "base model: a Hugging Face folder, a checkpoint or a run folder"),
         option_text("adapter", &q.adapter, "DIR",
-                    "a folder with adapter_config.json and adapter_model.safetensors, or a run of "
-                    "lmtrain lora"),
-        option_text("to", &q.to, "DIR", "the merged model, which is not there yet"),
-        option_choice("as", &q.as, "KIND", kinds, "hf (a Hugging Face folder) or checkpoint"),
+                    "adapter: a folder with adapter_config.json and adapter_model.safetensors, or "
+                    "a run folder of lmtrain lora"),
+        option_text("to", &q.to, "DIR", "folder of the merged model; must not exist yet"),
+        option_choice(
+            "as", &q.as, "KIND", kinds,
+            "format of the output: hf (a Hugging Face folder) or checkpoint (default: hf)"),
         option_choice("dtype", &q.dtype, "TYPE", cmd_dtype_names,
-                      "of all tensors: keep (as the model's), fp32, bf16 or fp16"),
+                      "dtype of all tensors: keep (that of the base model), fp32, bf16 or fp16 "
+                      "(default: keep)"),
         option_float("max-shard-gb", &q.max_shard_gb, "GB", 0.001, 1000,
-                     "size of the folder's files (5)"),
+                     "maximum size of a safetensors file in GB (default: 5)"),
     };
     const struct options options = {
         .command = "lmtrain merge",
-        .summary = "Fold an adapter into the model it was trained for",
+        .summary = "Merge a LoRA adapter into its base model",
         .details = "Each adapted matrix becomes W + scale B A, computed in fp32 and rounded once.\n"
                    "Exit status: 0; 1 failed; 2 usage; 3 data.\n",
         .table = table,

@@ -110,12 +110,12 @@ static void print_flops(const struct plan *plan, struct str *out)
 
     report_table_init(&table, "lrl");
     report_table_heading(&table, "work of a step\tamount\tcounted as");
-    report_table_row(&table, "executed\t%s\tevery op of the program, all ranks",
+    report_table_row(&table, "executed\t%s\tall ops of the program, on all ranks",
                      flops_text(text, sizeof text, own));
-    report_table_row(&table, "model\t%s\t6 N_matmul + 6 L d T a token%s: what MFU counts",
+    report_table_row(&table, "model\t%s\t6 N_matmul + 6 L d T per token%s: the FLOPs of MFU",
                      flops_text(text, sizeof text, model),
-                     job->model.window ? ", less what windows hide" : "");
-    report_table_row(&table, "Megatron's\t%s\tits paper's formula, %s recomputation",
+                     job->model.window ? ", minus what sliding windows mask" : "");
+    report_table_row(&table, "Megatron-LM\t%s\tformula of Narayanan et al. 2021, %s recomputation",
                      flops_text(text, sizeof text, megatron),
                      job->recompute == RECOMPUTE_FULL ? "full" : "no");
     report_table_print(&table, 0, out);
@@ -145,12 +145,13 @@ static void add_vendor_rows(const struct plan *plan, struct report_table *table)
     char name[256], text[32], library[32];
 
     report_table_row(table,
-                     "vendor\t%s\t%zu\tbesides, about: cuDNN's workspace of %s, and the context, "
-                     "modules and graphs",
+                     "vendor\t%s\t%zu\testimate, in addition: cuDNN's workspace of %s, the CUDA "
+                     "context, modules and graphs",
                      str_bytes(text, sizeof text, vendor), vendor,
                      str_bytes(library, sizeof library, vendor - GPU_CONTEXT_BYTES));
     if (account_recall(&vendor, name, sizeof name))
-        report_table_row(table, "vendor, last\t%s\t%zu\tthe last run's, whatever its job, on %s",
+        report_table_row(table,
+                         "vendor, last\t%s\t%zu\tas measured in the last run (of any job) on %s",
                          str_bytes(text, sizeof text, vendor), vendor, name);
 }
 
@@ -172,7 +173,7 @@ static void print_memory(const struct plan *plan, struct str *out)
                          rows[i].what);
     size_t total = program_memory_bytes(&plan->programs[plan->shown]);
 
-    report_table_total(&table, "total\t%s\t%zu\tallocated at start, and nothing after",
+    report_table_total(&table, "total\t%s\t%zu\tallocated at start; nothing is allocated later",
                        str_bytes(text, sizeof text, total), total);
     if (kernels_are_gpu(plan->kernels))
         add_vendor_rows(plan, &table);
@@ -242,7 +243,7 @@ static void print_summary(const struct plan *plan, struct str *out)
                str_s(p->entries[ENTRY_STEP].n_actions));
     if (!job->train.steps)
         str_printf(out,
-                   "steps: as many as %g epoch%s, known once the data is read "
+                   "steps: as many as %g epoch%s need, known once the data is read "
                    "(lmtrain %s JOB.yaml --dry-run)\n",
                    job->train.epochs, job->train.epochs == 1 ? " takes" : "s take",
                    job->kind == JOB_LORA ? "lora" : "finetune");
@@ -368,7 +369,8 @@ static int answer(const struct request *q, const char *path, struct arena *arena
     if (job_resolve(&job, n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->rank >= n_ranks) {
-        err_set(&err, ERR_CONFIG, "--rank is %d, the job has ranks 0 to %d", q->rank, n_ranks - 1);
+        err_set(&err, ERR_CONFIG, "--rank is %d, but the job has ranks 0 to %d", q->rank,
+                n_ranks - 1);
         return cmd_fail(&err);
     }
     struct plan plan;
@@ -390,23 +392,25 @@ int cmd_plan(int argc, char **argv)
     struct request q = { .rank = -1 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
-        option_int("ranks", &q.world, "N", 1, 1000000, "plan for N ranks instead of the job's"),
-        option_int("world", &q.world, "N", 1, 1000000, "the same as --ranks"),
-        option_flag("print-program", &q.print_program,
-                    "print the step program: cells, ops, actions, with shapes and places"),
+        option_int("ranks", &q.world, "N", 1, 1000000,
+                   "plan for N ranks; overrides ranks of the job"),
+        option_int("world", &q.world, "N", 1, 1000000, "synonym of --ranks"),
+        option_flag(
+            "print-program", &q.print_program,
+            "print the step program: cells, ops and actions with their shapes and addresses"),
         option_text(
             "print-after", &q.print_after, "PASS",
-            "print the step program as it is after a pass of the compiler, or after \"all\" "
-            "of them; a wrong name lists them"),
+            "print the step program after a pass of the compiler, or after \"all\" of them; a "
+            "wrong name lists the passes"),
         option_int("rank", &q.rank, "R", 0, 1000000,
-                   "whose memory and program to show (those of one pipeline rank are the same); "
-                   "default: a rank that needs most memory"),
-        option_flag("json", &q.json, "print the figures as JSON"),
+                   "rank whose memory and program are shown (ranks of the same pipeline stage are "
+                   "equal); default: a rank with the highest memory use"),
+        option_flag("json", &q.json, "print the results as JSON"),
     };
     const struct options options = {
         .command = "lmtrain plan",
         .arguments = "JOB.yaml",
-        .summary = "Show what a job takes: parameters, memory of each rank, FLOPs; needs no device",
+        .summary = "Predict what a job needs: parameters, memory of each rank, FLOPs; needs no GPU",
         .details = "Exit status: 0, or 2 if the job or the command line is wrong.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,

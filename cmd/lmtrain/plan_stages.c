@@ -102,9 +102,7 @@ static void print_waits(const struct plan *plan, const struct pipeline_spec *spe
     struct pipeline_costs all = { costs[0], costs[1], costs[2], 0, spec->sizes };
     if (!pipeline_build(&pipeline, spec, &arena, &err) &&
         !pipeline_simulate(&timing, &pipeline, &all, &arena, &err))
-        str_printf(out,
-                   "the busiest rank waits %.1f %% of a step for others (by FLOPs; transfers cost "
-                   "nothing)\n\n",
+        str_printf(out, "pipeline bubble: %.1f %% of a step (FLOP-weighted, transfers free)\n\n",
                    100.0 * (double)timing.bubble / (double)timing.span);
     arena_release(&arena);
 }

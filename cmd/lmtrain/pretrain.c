@@ -71,7 +71,7 @@ static int train(const struct request *q, struct job *job, const struct launch_r
         cmd_fail(&err);
     engine_close(&engine);
     if (!status && rank->world_rank == 0 && job->kind != JOB_PRETRAIN) {
-        interrupt_catch("the training is saved; the same command writes what is missing");
+        interrupt_catch("the training is saved; the same command writes the missing files");
         status = tuned_finish(job);
     }
     launch_leave();
@@ -132,11 +132,10 @@ static int check_init(const struct request *q, const struct job *job, struct are
     if (!folder || (strcmp(q->resume, "auto") != 0 && strcmp(q->resume, "none") != 0) ||
         store_count(arena_printf(arena, "%s/checkpoints", job->output), &ignored) > 0)
         return 0;
-    return err_set(
-        err, ERR_CONFIG,
-        "%s: model is %s, which has weights, and train.init does not say whether to begin "
-        "with them (hint: train.init: %s, or train.init: random)",
-        job->source, folder, folder);
+    return err_set(err, ERR_CONFIG,
+                   "%s: model is %s, which has weights, but train.init is not given (hint: "
+                   "train.init: %s, or train.init: random)",
+                   job->source, folder, folder);
 }
 
 /*
@@ -169,7 +168,7 @@ static int run(const struct request *q, const char *path, struct arena *arena)
     struct err err;
 
     if (!launch_is_rank())
-        interrupt_catch("no step was trained yet; the same command begins again");
+        interrupt_catch("no step was trained yet; the same command starts from the beginning");
     if (check_kind(q, path, arena, &err) < 0)
         return cmd_fail(&err);
     const char **sets = arena_array(arena, const char *, q->sets.n + 1);
@@ -212,14 +211,17 @@ static int train_command(const struct training *training, int argc, char **argv)
     struct arena arena = { 0 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
-        option_int("ranks", &q.ranks, "N", 1, 1000000, "run on N ranks instead of the job's"),
-        option_text("hosts", &q.hosts, "FILE|HOST,...",
-                    "run on these machines, reached by ssh: a list, or a file with one a line; "
-                    "HOST:N gives a host N ranks, else all get equal shares"),
-        option_text("resume", &q.resume, "auto|none|DIR",
-                    "auto: go on where the output folder's newest checkpoint is; none: refuse to; "
-                    "DIR: begin from that run or checkpoint"),
-        option_flag("dry-run", &q.dry_run, "show the resolved job and its plan, and train nothing"),
+        option_int("ranks", &q.ranks, "N", 1, 1000000,
+                   "run on N ranks; overrides ranks of the job"),
+        option_text(
+            "hosts", &q.hosts, "FILE|HOST,...",
+            "run on these hosts through ssh: a comma-separated list, or a file with one host per "
+            "line; HOST:N starts N ranks on a host, else ranks are divided equally"),
+        option_text(
+            "resume", &q.resume, "auto|none|DIR",
+            "auto: continue from the newest checkpoint in the output folder, if there is one; "
+            "none: fail if there is one; DIR: start from that run or checkpoint (default: auto)"),
+        option_flag("dry-run", &q.dry_run, "print the resolved job and its plan, do not train"),
     };
     const struct options options = {
         .command = arena_printf(&arena, "lmtrain %s", training->name),
@@ -241,16 +243,17 @@ static int train_command(const struct training *training, int argc, char **argv)
 }
 
 #define ENDS \
-    "SIGTERM, SIGINT, SIGHUP and SIGUSR1 save at the end of the step and leave with status 75; " \
+    "On SIGTERM, SIGINT, SIGHUP and SIGUSR1 the job saves a checkpoint after the current step " \
+    "and exits with status 75; " \
     "an\n" \
-    "evaluation is left at its next batch.\n" \
+    "evaluation stops at its next batch.\n" \
     "Exit status: 0; 1 failed; 2 usage or job; 3 data or checkpoint; 4 device or\n" \
-    "memory; 5 a rank died; 75 saved, start me again.\n"
+    "memory; 5 a rank died; 75 checkpoint saved, start the job again to continue.\n"
 
 int cmd_pretrain(int argc, char **argv)
 {
     static const struct training training = { "pretrain", "kind=pretrain",
-                                              "Train a model from scratch, or go on with a run",
+                                              "Train a model from scratch, or continue a run",
                                               ENDS };
 
     return train_command(&training, argc, argv);
@@ -260,10 +263,9 @@ int cmd_finetune(int argc, char **argv)
 {
     static const struct training training = {
         "finetune", "kind=finetune",
-        "Train all of a model, or what train.only names, further on instruction data",
+        "Finetune a model on instruction data: all parameters, or those that train.only names",
         "The job's model is a Hugging Face folder, a checkpoint or a run. The trained model is "
-        "left\n"
-        "in OUTPUT/model, as a Hugging Face folder.\n" ENDS
+        "written\nto OUTPUT/model, as a Hugging Face folder.\n" ENDS
     };
 
     return train_command(&training, argc, argv);
@@ -273,9 +275,9 @@ int cmd_lora(int argc, char **argv)
 {
     static const struct training training = {
         "lora", "kind=lora",
-        "Train low-rank adapters of a model, which stays as it is, on instruction data",
-        "The job's model is a Hugging Face folder, a checkpoint or a run. The adapter is left in\n"
-        "OUTPUT/adapter, in peft's format; lmtrain merge folds it in.\n" ENDS
+        "Train low-rank adapters (LoRA) on instruction data; the base model stays frozen",
+        "The job's model is a Hugging Face folder, a checkpoint or a run. The adapter is written "
+        "to\nOUTPUT/adapter, in peft's format; lmtrain merge merges it into the model.\n" ENDS
     };
 
     return train_command(&training, argc, argv);

@@ -47,10 +47,9 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
     if (launch_where(&found.where, err))
         return -1;
     if (hosts && found.where == WHERE_RANK)
-        return err_set(
-            err, ERR_CONFIG,
-            "--hosts is for machines without a launcher, and this is a rank that one has "
-            "started (hint: leave it out)");
+        return err_set(err, ERR_CONFIG,
+                       "--hosts is for machines without a launcher, but a launcher has started "
+                       "this rank (hint: leave --hosts out)");
     /* In an allocation whose srun cannot start ranks, --hosts says who does. */
     if (hosts)
         found.where = WHERE_PLAIN;
@@ -106,8 +105,7 @@ int ranks_join(struct launch_rank *rank, const struct job *job, int keeps_nothin
         return fail(1, err);
     fault_at("joined", -1);
     if (job->ranks && job->ranks != rank->world_size) {
-        err_set(err, ERR_CONFIG,
-                "%s: ranks is %d, this job was started with %d (hint: start it with %d)",
+        err_set(err, ERR_CONFIG, "%s: ranks is %d, but the launcher started %d (hint: start %d)",
                 job->source, job->ranks, rank->world_size, job->ranks);
         return fail(1, err);
     }
@@ -183,13 +181,14 @@ static int again(void *context, int n_possible, char *const **argv, struct err *
 
     if (!n_ranks) {
         err_set(err, ERR_PEER,
-                "the job cannot go on with %d rank%s: parallel tp %d * pp %d * cp %d", n_possible,
-                str_s(n_possible), s->job->parallel.tp, s->job->parallel.pp, s->job->parallel.cp);
+                "the job cannot continue with %d rank%s: parallel tp %d * pp %d * cp %d",
+                n_possible, str_s(n_possible), s->job->parallel.tp, s->job->parallel.pp,
+                s->job->parallel.cp);
         return 0;
     }
     if (n_ranks != s->n_ranks)
-        log_warn("%d of %d ranks %s left: parallel.dp becomes %d; the global batch stays, the "
-                 "numerics change",
+        log_warn("%d of %d ranks %s left: parallel.dp is now %d; the global batch is unchanged, "
+                 "the numerics change",
                  n_ranks, s->n_ranks, n_ranks == 1 ? "is" : "are",
                  n_ranks / (s->job->parallel.tp * s->job->parallel.pp * s->job->parallel.cp));
     *argv = build_argv(s, n_ranks, restart_from(s));

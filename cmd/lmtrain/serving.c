@@ -15,16 +15,16 @@ void serving_options(struct serving *s, struct option *out)
 {
     static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
     const struct option table[SERVING_N_OPTIONS] = {
-        option_int("tp", &s->tp, "N", 1, 1024, "divide each layer among N ranks (1)"),
-        option_int("pp", &s->pp, "N", 1, 1024,
-                   "divide the layers into N stages, a rank each or --tp of them (1)"),
+        option_int("tp", &s->tp, "N", 1, 1024, "tensor parallel size (default: 1)"),
+        option_int("pp", &s->pp, "N", 1, 1024, "pipeline parallel size (default: 1)"),
         option_int("ranks", &s->n_ranks, "N", 1, 1000000,
-                   "run on N ranks: as many copies of the model as fit share out the work (tp * "
-                   "pp)"),
+                   "number of ranks, a multiple of tp * pp; RANKS / (tp * pp) replicas divide the "
+                   "work (default: tp * pp)"),
         option_text("hosts", &s->hosts, "FILE|HOST,...",
-                    "run on these machines, reached by ssh, as pretrain does"),
-        option_choice("device", &s->device, "auto|cpu|cuda", devices,
-                      "compute on GPUs or the processor (auto: on GPUs where there are any)"),
+                    "run on these hosts through ssh, as for pretrain"),
+        option_choice(
+            "device", &s->device, "auto|cpu|cuda", devices,
+            "device to compute on; auto: GPUs if there are any, else CPU (default: auto)"),
     };
 
     memcpy(out, table, sizeof table);
@@ -56,11 +56,11 @@ int serving_find(struct serving *s, const char *command, int alone, struct arena
     if (ranks_find(&s->ranks, &s->job, s->hosts, arena, err) < 0)
         return -1;
     if (s->ranks.where != WHERE_RANK && s->ranks.n_ranks % size)
-        return err_set(err, ERR_CONFIG,
-                       "%s: %d rank%s no multiple of the %d that hold the model together: --tp "
-                       "%d * --pp %d",
-                       command, s->ranks.n_ranks, s->ranks.n_ranks == 1 ? " is" : "s are", size,
-                       s->job.parallel.tp, s->job.parallel.pp);
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: %d rank%s not a multiple of the %d of one model replica: --tp %d * --pp %d",
+            command, s->ranks.n_ranks, s->ranks.n_ranks == 1 ? " is" : "s are", size,
+            s->job.parallel.tp, s->job.parallel.pp);
     return 0;
 }
 

@@ -35,8 +35,8 @@ static int is_run_folder(const struct job *job, struct arena *arena)
 static int refuse_output(const struct job *job, const char *there, struct err *err)
 {
     return err_set(err, ERR_CONFIG,
-                   "output is %s, and its %s, which is not of this run, would be replaced (hint: a "
-                   "folder of its own, such as output: runs/NAME)",
+                   "output is %s, whose %s is not of this run and would be overwritten (hint: use "
+                   "a different output folder, such as output: runs/NAME)",
                    job->output, there);
 }
 
@@ -172,11 +172,12 @@ static int add_tokens(struct job *job, struct arena *arena, struct err *err)
     if (!job->data.added_tokens.n)
         return 0;
     if (!job->data.tokenizer)
-        return err_set(err, ERR_CONFIG,
-                       "data.added_tokens without a tokenizer (hint: data.tokenizer)");
+        return err_set(
+            err, ERR_CONFIG,
+            "data.added_tokens is given, but there is not a tokenizer (hint: data.tokenizer)");
     if (!file_is_folder(job->data.tokenizer))
         return err_set(err, ERR_CONFIG,
-                       "data.added_tokens: data.tokenizer is %s, a folder is wanted",
+                       "data.added_tokens needs a folder, but data.tokenizer is %s",
                        job->data.tokenizer);
     if (!is_extended(folder, job->data.tokenizer, &job->data.added_tokens) &&
         extend_once(job, folder, arena, err) < 0)
@@ -204,15 +205,14 @@ static void grow_to(struct job *job, int wanted, struct arena *arena)
         return;
     if (job->kind == JOB_LORA &&
         (!trains(job, MODULE_EMBEDDING) || !trains(job, parameters_head(&job->model).module))) {
-        log_warn("%s has %d tokens, the model %d: adapters alone cannot add any, so samples must "
-                 "not have them (hint: lora.modules_to_save: [embed_tokens, lm_head])",
+        log_warn("%s has %d tokens, the model %d: adapters cannot add embeddings, so samples must "
+                 "not contain the new tokens (hint: lora.modules_to_save: [embed_tokens, lm_head])",
                  job->data.tokenizer, wanted, is);
         return;
     }
-    log_info(
-        "the tokenizer has %d tokens, the model %d: embedding and head grow, new rows begin as "
-        "the mean of the others",
-        wanted, is);
+    log_info("the tokenizer has %d tokens, the model %d: embedding and head grow, new rows are "
+             "initialised with the mean of the others",
+             wanted, is);
     job_grow_vocabulary(job, wanted, arena);
 }
 
@@ -277,7 +277,7 @@ void tuned_foresee_vocabulary(struct job *job, struct arena *arena)
         return;
     find_tokenizer(job, arena);
     if (!job->data.tokenizer) {
-        err_set(&err, ERR_CONFIG, "there is no tokenizer");
+        err_set(&err, ERR_CONFIG, "there is not a tokenizer");
     } else if (tokenizer_open(&tokenizer, job->data.tokenizer, &err) == 0) {
         grow_to(job, tokenizer_vocab_size(tokenizer) + count_new(tokenizer, added), arena);
         tokenizer_close(tokenizer);
@@ -285,7 +285,7 @@ void tuned_foresee_vocabulary(struct job *job, struct arena *arena)
         return;
     }
     if (added->n)
-        log_warn("%s: the rows that data.added_tokens add are not counted", err.text);
+        log_warn("%s: the embeddings of data.added_tokens are not counted", err.text);
 }
 
 int tuned_prepare(struct job *job, struct arena *arena)
@@ -376,7 +376,7 @@ int tuned_finish(const struct job *job)
 
     file_share(before);
     if (!status)
-        log_info("%s is in %s", is_lora ? "the adapter" : "the model for others", to);
+        log_info("%s is in %s", is_lora ? "the adapter" : "the model in Hugging Face format", to);
     arena_release(&arena);
     return status < 0 ? cmd_fail(&err) : 0;
 }

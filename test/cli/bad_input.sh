@@ -238,7 +238,7 @@ chmod 644 "$dir/prompts"
 spoil 'prompts' "$dir/prompts" 3 prompts 'absent, a folder, a link to itself, random bytes' \
     "$lmtrain" generate --model "$dir/one" --max-new-tokens 1 --prompts "$dir/prompts"
 try "$lmtrain" generate --model "$dir/one" --max-new-tokens 1 --prompts "$dir/prompts"
-judge 'a prompt that is no UTF-8' is_clear 3 'prompts:2: byte 5 (0xff) is no UTF-8 text'
+judge 'a prompt that is not valid UTF-8' is_clear 3 'prompts:2: byte 5 (0xff) is not valid UTF-8'
 # But for what was logged of the attempts.
 sums() { find "$dir/one" -type f ! -name lock ! -name '*.log' -exec cksum {} + | sort; }
 sums >"$dir/before"

@@ -16,7 +16,7 @@ output: $dir/run
 END
 
 # Each line is one figure: `PATH VALUE`, the path made of keys and of indices from 0. Reads what cJSON prints and
-# exits with 1 at anything that is no JSON.
+# exits with 1 at anything that is not valid JSON.
 cat >"$dir/json.awk" <<'AWK'
 function fail(why) { print "no JSON: " why " at " substr(text, at, 40); bad = 1; exit 1 }
 function blank() { while (substr(text, at, 1) ~ /[ \t\n]/) at++ }
@@ -149,7 +149,7 @@ expect 'no step' 2 'steps' "$lmtrain" bench step "$dir/job.yaml" --steps 0
 expect 'each is for ops' 2 'each' "$lmtrain" bench step "$dir/job.yaml" --each
 expect 'a job that is none' 2 'nothing.yaml' "$lmtrain" bench ops "$dir/nothing.yaml"
 expect 'a bad key' 2 'train.dtipe' "$lmtrain" bench ops "$dir/job.yaml" --set train.dtipe=fp32
-expect 'a model too large for memory' 4 'the plan takes .* \(hint: ' "$lmtrain" bench ops "$dir/job.yaml" \
+expect 'a model too large for memory' 4 'the plan needs .* \(hint: ' "$lmtrain" bench ops "$dir/job.yaml" \
     --set model.hidden_size=65536 --set model.ffn_size=262144 --set model.n_heads=512 --set model.n_kv_heads=512
 expect 'nothing was written' 0 '' test ! -e "$dir/run"
 finish

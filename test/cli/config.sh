@@ -5,10 +5,10 @@ lmtrain=build/lmtrain
 job=configs/jobs/quickstart.yaml
 
 expect 'no command: usage' 2 '^usage: lmtrain COMMAND' $lmtrain
-expect 'help' 0 '^  config +show a job' $lmtrain --help
+expect 'help' 0 '^  config +print a job' $lmtrain --help
 expect 'version' 0 '^lmtrain [0-9]+\.[0-9]+' $lmtrain --version
 expect 'by -V too' 0 '^lmtrain [0-9]+\.[0-9]+' $lmtrain -V
-expect 'help of 60 columns' 0 '^        change a field of the job' env COLUMNS=60 $lmtrain config -h
+expect 'help of 60 columns' 0 '^        override a field of the job' env COLUMNS=60 $lmtrain config -h
 refuse 'has no line of more' '^.{61}'
 expect 'a field for an option' 2 'unknown option --steps .hint: --set train.steps=5.' $lmtrain config --steps 5 $job
 expect 'an unknown command' 2 'unknown command confg \(hint: config\)' $lmtrain confg

@@ -33,22 +33,22 @@ for zero in 0 1 3; do
     expect "has the run's state, zero $zero" 0 '' state $step a
     expect "as it was, zero $zero" 0 '' state cut$zero b
     expect "to the byte, zero $zero" 0 '' cmp "$dir/state.a" "$dir/state.b"
-    expect "a run goes on from it, zero $zero" 0 "going on from .*/cut$zero, step 8" pretrain on$zero --ranks 2 \
+    expect "a run goes on from it, zero $zero" 0 "resuming from .*/cut$zero, step 8" pretrain on$zero --ranks 2 \
         --set parallel.zero=$zero --resume "$dir/cut$zero"
     later on$zero
     expect "with the same bits, zero $zero" 0 '' cmp "$dir/$run.bits" "$dir/on$zero.bits"
 done
 expect 'the newest of a run, cut' 0 'of 2 files' convert --from "$dir/zero3" --to "$dir/newest" --pp 2
 expect 'is of the last step' 0 '"step": *12' grep -o '"step": *[0-9]*' "$dir/newest/manifest.json"
-expect 'a Hugging Face folder has no optimizer state' 0 '^28 tensors of optimizer state stay behind' convert \
+expect 'a Hugging Face folder has no optimizer state' 0 '^28 tensors of optimizer state were not copied' convert \
     --from "$dir/cut3" --to "$dir/hf"
 expect 'is the same from both' 0 '' convert --from "$dir/zero3/checkpoints/step-00000008" --to "$dir/hf2" --as hf
 expect 'to the bit' 0 '' cmp "$dir/hf/model.safetensors" "$dir/hf2/model.safetensors"
-expect 'types stay' 2 'dtype: a checkpoint becomes another one as it is .hint: by way of a Hugging Face folder' convert \
+expect 'types stay' 2 'dtype: not available from checkpoint to checkpoint .hint: convert to a Hugging Face folder first' convert \
     --from "$dir/cut0" --to "$dir/new" --tp 1 --dtype bf16
-expect 'tokens too' 2 'vocab-size: a checkpoint becomes another one' convert --from "$dir/cut0" --to "$dir/new" --tp 1 \
+expect 'tokens too' 2 'vocab-size: not available from checkpoint to checkpoint' convert --from "$dir/cut0" --to "$dir/new" --tp 1 \
     --vocab-size 5000
-expect 'a HF folder cannot be cut' 2 'tp and --pp cut a checkpoint' convert --from "$dir/cut0" --to "$dir/new" --tp 2 --as hf
+expect 'a HF folder cannot be cut' 2 'tp and --pp divide the files of a checkpoint' convert --from "$dir/cut0" --to "$dir/new" --tp 2 --as hf
 expect 'files for ranks that cannot be' 0 'cut by rows' convert --from "$dir/cut0" --to "$dir/odd" --tp 3 --verify
 expect 'and back' 0 '' convert --from "$dir/odd" --to "$dir/even" --tp 2 --pp 2
 expect 'to the bit' 0 '' cmp "$dir/cut0/rank-00001.safetensors" "$dir/even/rank-00001.safetensors"

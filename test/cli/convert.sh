@@ -43,7 +43,7 @@ by_umask 077 '700 600 600 600'
 for layout in 1x1 2x1 1x2 2x2; do
     expect "as a checkpoint, tp x pp $layout" 0 'as a checkpoint of . file' convert --from "$dir/hf" \
         --to "$dir/ck$layout" --tp "${layout%x*}" --pp "${layout#*x}" --verify
-    expect "and back from $layout" 0 'verified: 20 tensors are the same, bit for bit, and so are a prompt' \
+    expect "and back from $layout" 0 'verified: 20 tensors are equal, bit for bit, and so are the logits' \
         convert --from "$dir/ck$layout" --to "$dir/back$layout" --verify
     same "is what it was, $layout" hf "back$layout"
 done
@@ -79,33 +79,33 @@ for model in hf ck2x2; do
     expect "is that of $model, whose tokenizer came along" 0 '' test "$text" = "$("$lmtrain" generate \
         --model "$dir/$model" --prompt 'And God' --temperature 0 --max-new-tokens 9)"
 done
-expect 'a run that begins with a folder' 0 'beginning with the weights of .*/hf' pretrain two \
+expect 'a run that begins with a folder' 0 'starting with the weights of .*/hf' pretrain two \
     --set train.init="$dir/hf" --set "model=$dir/hf" --set train.dtype=fp32
-expect 'with a checkpoint' 0 'beginning with the weights of .*/ck2x2' pretrain three \
+expect 'with a checkpoint' 0 'starting with the weights of .*/ck2x2' pretrain three \
     --set train.init="$dir/ck2x2" --set train.dtype=fp32
 # shellcheck disable=SC2016 # awk's
 for weights in hf ck2x2 one; do
-    expect "a new run on $weights without train.init" 2 "has weights, and train.init does not say .*hint: train.init: $dir/$weights, or" \
+    expect "a new run on $weights without train.init" 2 "has weights, but train.init is not given .*hint: train.init: $dir/$weights, or" \
         pretrain unsaid --set "model=$dir/$weights" --set train.dtype=fp32
 done
 expect 'and leaves nothing' 0 '' test ! -e "$dir/unsaid"
-expect 'random' 0 'beginning with random weights, train.seed 1$' pretrain unsaid --set "model=$dir/hf" --set train.init=random \
+expect 'random' 0 'starting with random weights, train.seed 1$' pretrain unsaid --set "model=$dir/hf" --set train.init=random \
     --set train.dtype=fp32
 expect 'which they are' 0 '0x1\.0' sh -c 'head -n 1 "$1"' sh "$dir/unsaid/metrics.jsonl"
-expect 'a run that is there goes on' 0 'going on from' pretrain unsaid --set "model=$dir/hf" --set train.dtype=fp32 --set train.steps=13
+expect 'a run that is there goes on' 0 'resuming from' pretrain unsaid --set "model=$dir/hf" --set train.dtype=fp32 --set train.steps=13
 expect 'and its job.yaml is a job' 0 'step 14 in' "$lmtrain" pretrain "$dir/unsaid/job.yaml" --set train.steps=14
 mkdir "$dir/shape"
 cp "$dir/hf/config.json" "$dir/shape/"
-expect 'a folder without weights' 0 'beginning with random weights' pretrain shape --set "model=$dir/shape" --set train.dtype=fp32
+expect 'a folder without weights' 0 'starting with random weights' pretrain shape --set "model=$dir/shape" --set train.dtype=fp32
 expect 'a plan needs no answer' 0 '' "$lmtrain" plan "$dir/job.yaml" --set "model=$dir/hf"
 bits two | cut -d' ' -f2- >"$dir/two.bits"
 bits three | cut -d' ' -f2- >"$dir/three.bits"
 expect 'do the same' 0 '' cmp "$dir/two.bits" "$dir/three.bits"
 expect 'where the run before ended' 0 '' sh -c 'head -n 1 "$1" | cut -d" " -f1 | grep -v "^0x1\.0"' sh "$dir/two.bits"
 rm -r "$dir/ck1x1"
-expect 'what it began with is not needed to go on' 0 'going on from' pretrain three \
+expect 'what it began with is not needed to go on' 0 'resuming from' pretrain three \
     --set train.init="$dir/gone" --set train.dtype=fp32 --set train.steps=13
-expect 'nothing goes on from a converted one' 3 'hint: train.init begins with them' pretrain four --resume "$dir/ck2x2"
+expect 'nothing goes on from a converted one' 3 'hint: give it as train.init' pretrain four --resume "$dir/ck2x2"
 expect 'another model' 2 'the job has model.norm_eps 1e-05, .*/other has model.norm_eps 0.001 \(hint: model: ' sh -c 'sed "s/\"rms_norm_eps\":.*/\"rms_norm_eps\": 1e-3,/" \
     "$1/hf/config.json" >"$1/config.other" && mkdir "$1/other" && cp "$1/hf"/* "$1/other" && cp "$1/config.other" "$1/other/config.json" &&
     exec "$2" pretrain "$1/job.yaml" --set "output=$1/five" --set "train.init=$1/other"' sh "$dir" "$lmtrain"
@@ -127,10 +127,10 @@ rm "$dir/bad/model-00002-of"*
 refused 'a shard that is missing' 'model-00002-of-0000.*No such file'
 broken shards
 truncate -s -100 "$dir/bad/model-00002-of"*
-refused 'a truncated shard' "model-00002-of-.*: tensor .*: its data lie beyond the file's end"
+refused 'a truncated shard' "model-00002-of-.*: tensor .*: its data are beyond the end of the file"
 broken shards
 sed -i 's/"model.norm.weight": "[^"]*"/"model.norm.weight": "..\/hf\/model.safetensors"/' "$dir/bad/model.safetensors.index.json"
-refused 'an index that points outside' 'index.json: tensor model.norm.weight is said to be in "../hf/model.safetensors"'
+refused 'an index that points outside' 'index.json: tensor model.norm.weight is listed in "../hf/model.safetensors"'
 broken shards
 sed -i 's/"model.norm.weight": "[^"]*"/"model.norm.weight": "model-00001-of-00002.safetensors"/' "$dir/bad/model.safetensors.index.json"
 refused 'an index that is wrong' 'tensor model.norm.weight'
@@ -139,10 +139,10 @@ LC_ALL=C sed -i 's/"model.norm.weight"/"model.norm.weighs"/' "$dir/bad/model.saf
 refused 'a tensor that is missing' 'bad/model.safetensors: tensor model.norm.weight is missing'
 broken hf
 LC_ALL=C sed -i 's/"num_hidden_layers":[^,]*/"num_hidden_layers": 1/' "$dir/bad/config.json"
-refused 'a tensor too many' 'model.safetensors: tensor model.layers.1.* is none that a llama model of this config.json has'
+refused 'a tensor too many' 'model.safetensors: tensor model.layers.1.* does not belong to a llama model with this config.json'
 broken hf
 LC_ALL=C sed -i 's/"intermediate_size":[^,]*/"intermediate_size": 96/' "$dir/bad/config.json"
-refused 'another shape' 'tensor model.layers.0.mlp.gate_proj.weight is \[64, 32\], by config.json it is \[96, 32\]'
+refused 'another shape' 'tensor model.layers.0.mlp.gate_proj.weight is \[64, 32\], but \[96, 32\]'
 broken hf
 printf '\377\377\377\177' | dd of="$dir/bad/model.safetensors" bs=1 conv=notrunc status=none \
     seek=$(($(wc -c <"$dir/bad/model.safetensors") - 4))
@@ -202,13 +202,13 @@ expect "a hub's name" 3 'hint: .*hf download meta-llama/Llama-3.2-1B --local-dir
 expect "a hub's name to generate" 3 'hf download' "$lmtrain" generate --model org/name --prompt x
 expect 'no folder' 3 'does not exist' convert --from "$dir/none" --to "$dir/new"
 expect 'something else' 3 'neither a checkpoint nor a folder with config.json' convert --from /etc --to "$dir/new"
-expect 'a target that is there' 2 'ck2x2 is there already' convert --from "$dir/hf" --to "$dir/ck2x2"
+expect 'a target that is there' 2 'ck2x2 exists already' convert --from "$dir/hf" --to "$dir/ck2x2"
 expect 'itself' 2 'from and --to are both .*/hf' convert --from "$dir/hf" --to "$dir/hf/"
 expect 'a HF folder as one' 2 'as hf: .*hf is a Hugging Face folder already' convert --from "$dir/hf" --to "$dir/new" --as hf
 expect 'fewer tokens' 2 'vocab-size is 4000, .*hf has 4096: rows are never dropped' convert --from "$dir/hf" \
     --to "$dir/new" --vocab-size 4000
 expect 'degrees that do not fit' 2 'parallel.pp is 3, ' convert --from "$dir/hf" --to "$dir/new" --tp 3 --pp 3
-expect 'files for ranks that cannot be' 0 'parallel.tp is 3, does not divide n_heads 2 .* the files are cut by rows' convert \
+expect 'files for ranks that cannot be' 0 'parallel.tp is 3, does not divide n_heads 2 .* files are divided by rows' convert \
     --from "$dir/hf" --to "$dir/ck3x2" --tp 3 --pp 2 --verify
 expect 'are read' 0 '' convert --from "$dir/ck3x2" --to "$dir/hf3x2"
 expect 'to the bit' 0 '' cmp "$dir/hf/model.safetensors" "$dir/hf3x2/model.safetensors"
@@ -223,7 +223,7 @@ expect 'an empty folder is taken' 0 '' convert --from "$dir/hf" --to "$dir/empty
 expect 'whole' 0 '' test -s "$dir/empty/manifest.json"
 mkdir "$dir/late.partial"
 touch "$dir/late.partial/rank-00007.json"
-expect 'what something else left is no hindrance' 0 'late.partial: an interrupted conversion left it without notes: beginning anew' \
+expect 'what something else left is no hindrance' 0 'late.partial: left by an interrupted conversion without a journal: starting from the beginning' \
     convert --from "$dir/hf" --to "$dir/late"
 expect 'and goes' 1 '' test -e "$dir/late.partial"
 
@@ -237,7 +237,7 @@ interrupted() {
     # What a process that was killed within file_write leaves.
     touch "$dir/again.partial/config.json.part-$(sh -c 'echo $$')"
     expect "$place: it has no name yet" 1 '' test -e "$dir/again"
-    expect "$place: it goes on" 0 'again.partial: going on where' convert --to "$dir/again" "$@"
+    expect "$place: it goes on" 0 'again.partial: continuing an interrupted' convert --to "$dir/again" "$@"
     [ -z "$words" ] || expect "$place: with what is whole" 0 "$words" printf '%s\n' "$output"
     expect "$place: no notes remain" 1 '' sh -c 'ls "$1.partial" "$1"/*.done "$1/convert.notes" "$1"/*.part-* 2>/dev/null | grep .' sh "$dir/again"
 }
@@ -245,10 +245,10 @@ interrupted() {
 for place in convert:begun save:writing:-1 convert:writing:2 convert:file:0 convert:file:2 convert:carried \
     save:before_manifest convert:sealed; do
     case $place in
-    convert:writing:2) words='2 of the files (was|were) whole' ;;
-    convert:file:0) words='1 of the files (was|were) whole' ;;
-    convert:file:2) words='3 of the files (was|were) whole' ;;
-    convert:carried | save:before_manifest | convert:sealed) words='4 of the files (was|were) whole' ;;
+    convert:writing:2) words='2 of the files (was|were) already complete' ;;
+    convert:file:0) words='1 of the files (was|were) already complete' ;;
+    convert:file:2) words='3 of the files (was|were) already complete' ;;
+    convert:carried | save:before_manifest | convert:sealed) words='4 of the files (was|were) already complete' ;;
     *) words= ;;
     esac
     interrupted "${place%:-1}" "$words" --from "$dir/hf" --tp 2 --pp 2
@@ -260,9 +260,9 @@ for place in convert:begun convert:writing:1 convert:file:0 convert:carried conv
     same "$place: the same folder" shards again
     rm -r "$dir/again"
 done
-expect 'a signal is answered' 143 '^lmtrain: interrupted by SIGTERM: the same command goes on after the last whole file$' \
+expect 'a signal is answered' 143 '^lmtrain: interrupted by SIGTERM: the same command continues after the last complete file$' \
     env LMTRAIN_FAULT=rank0:convert:file:1:sigterm "$lmtrain" convert --threads 1 --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
-expect 'and it does' 0 '2 of the files were whole' convert --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
+expect 'and it does' 0 '2 of the files were already complete' convert --to "$dir/again" --from "$dir/hf" --tp 2 --pp 2
 rm -r "$dir/again"
 # left ARGUMENTS... - what a kill behind the first file leaves
 left() {
@@ -270,29 +270,29 @@ left() {
     expect 'killed' 137 '' env LMTRAIN_FAULT=rank0:convert:file:0 "$lmtrain" convert --to "$dir/again" "$@"
 }
 left --from "$dir/hf" --pp 2
-expect 'with other arguments' 0 'but that was with --dtype keep, this is with --dtype bf16: beginning anew' convert \
+expect 'with other arguments' 0 'but it was made with --dtype keep, not with --dtype bf16: starting from the beginning' convert \
     --from "$dir/hf" --to "$dir/again" --pp 2 --dtype bf16
 rm -r "$dir/again"
 left --from "$dir/hf" --pp 2
-expect 'from elsewhere' 0 'but that was with --from .*/hf, this is with --from .*/shards: beginning anew' convert \
+expect 'from elsewhere' 0 'but it was made with --from .*/hf, not with --from .*/shards: starting from the beginning' convert \
     --from "$dir/shards" --to "$dir/again" --pp 2
 same 'is that of elsewhere' ckshards again
 rm -r "$dir/again"
 cp -r "$dir/hf" "$dir/moving"
 left --from "$dir/moving" --pp 2
 touch "$dir/moving/model.safetensors"
-expect 'of what has changed' 0 'what is converted has changed since: beginning anew' convert --from "$dir/moving" \
+expect 'of what has changed' 0 'the source has changed since: starting from the beginning' convert --from "$dir/moving" \
     --to "$dir/again" --pp 2
 rm -r "$dir/again"
 left --from "$dir/hf" --pp 2
 printf x | dd of="$dir/again.partial/rank-00000.safetensors" bs=1 conv=notrunc status=none seek=9000
-expect 'with a file that was damaged' 0 'going on' convert --from "$dir/hf" --to "$dir/again" --pp 2
+expect 'with a file that was damaged' 0 'continuing' convert --from "$dir/hf" --to "$dir/again" --pp 2
 refuse 'which is not believed' 'were whole'
 same 'and made anew' ck1x2 again
 rm -r "$dir/again"
 left --from "$dir/ck2x2" --max-shard-gb 0.0002
 truncate -s -1 "$dir/again.partial/model-00001"*.safetensors
-expect 'with a file that was cut' 0 'going on' convert --from "$dir/ck2x2" --to "$dir/again" --max-shard-gb 0.0002
+expect 'with a file that was cut' 0 'continuing' convert --from "$dir/ck2x2" --to "$dir/again" --max-shard-gb 0.0002
 refuse 'which is not believed either' 'were whole'
 same 'and is made anew' shards again
 mkdir "$dir/held.partial"
@@ -322,7 +322,7 @@ expect 'back' 0 '"vocab_size":[[:space:]]*5000' sh -c '"$1" convert --from "$2/g
 cp -r "$dir/hf" "$dir/added"
 sed -i 's/"added_tokens": \[/&{"id": 4098, "content": "<|new|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},/' \
     "$dir/added/tokenizer.json"
-expect 'a token more than rows' 0 'its tokenizer has 4099 tokens, its embedding 4096 rows: it grows' convert \
+expect 'a token more than rows' 0 'its tokenizer has 4099 tokens, but its embedding 4096 rows: the embedding grows' convert \
     --from "$dir/added" --to "$dir/ckadded" --verify
 expect 'is known' 0 . "$lmtrain" generate --model "$dir/ckadded" --prompt 'And God <|new|>' --temperature 0 --max-new-tokens 2
 expect 'or kept out' 0 '' convert --from "$dir/added" --to "$dir/ckkept" --vocab-size 4096
@@ -354,7 +354,7 @@ expect 'checkpoints share its file within the run' 0 '^[2-9]$' stat -c %h "$dir/
 sed -i '0,/"God": /s//"Gud": /' "$dir/alone/hf/tokenizer.json"
 expect 'one that was damaged' 3 'alone/hf is not the tokenizer that .*alone was trained with|tokenizer.json: ' convert \
     --from "$dir/alone" --to "$dir/new"
-expect 'which is said' 0 'warn: .*alone/hf/tokenizer.json is not there as it was saved' printf '%s\n' "$output"
+expect 'which is said' 0 'warn: .*alone/hf/tokenizer.json has changed since it was saved' printf '%s\n' "$output"
 expect 'is refused to generate, too' 3 'alone/hf' "$lmtrain" generate --model "$dir/alone" --prompt x
 expect 'another one can be given' 0 'as a Hugging Face folder' convert --from "$dir/alone" --to "$dir/alone-hf" \
     --tokenizer data/kjv-tokenizer
@@ -371,7 +371,7 @@ expect 'as a file' 0 '' convert --from "$dir/alone" --to "$dir/filed" --tokenize
 expect 'it is found in the folder' 0 . "$lmtrain" generate --model "$dir/filed" --prompt 'And God' --max-new-tokens 2
 expect 'an export knows what ends a text' 0 '"eos_token_id":[[:space:]]*0' cat "$dir/filed/generation_config.json"
 expect 'by name too' 0 '"eos_token":[[:space:]]*"<.endoftext.>"' cat "$dir/filed/tokenizer_config.json"
-expect 'both options' 2 'tokenizer and --no-tokenizer: give one of both' convert --from "$dir/alone" --to "$dir/new" \
+expect 'both options' 2 'tokenizer and --no-tokenizer are both given' convert --from "$dir/alone" --to "$dir/new" \
     --tokenizer x --no-tokenizer
 expect 'a tokenizer that is none' 3 '/nowhere' convert --from "$dir/alone" --to "$dir/new" --tokenizer /nowhere
 gone 'nothing is left' new

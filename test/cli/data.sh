@@ -36,15 +36,15 @@ expect 'another one' 3 'x was made with another tokenizer than test/.*small.json
     $lmtrain data inspect "$dir/x" --tokenizer test/tokenizer/golden/small.json
 cp "$dir/x.bin" "$dir/bare.bin"
 cp "$dir/x.idx" "$dir/bare.idx"
-expect 'without its .json' 0 'tokenizer   not known: no .json of lmtrain data tokenize' $lmtrain data inspect "$dir/bare" --tokenizer $tokenizer
+expect 'without its .json' 0 'tokenizer   unknown: there is no .json of lmtrain data tokenize' $lmtrain data inspect "$dir/bare" --tokenizer $tokenizer
 echo '[1, 2]' >"$dir/rows.json"
-expect 'a .json of something else' 2 'rows.json is there and is not of a token file' \
+expect 'a .json of something else' 2 'rows.json exists but does not belong to a token file' \
     $lmtrain data tokenize "$dir/in.txt" --tokenizer $tokenizer --out "$dir/rows"
 expect 'stays' 0 '^.1, 2.$' cat "$dir/rows.json"
 expect 'standard input' 0 '"documents": 2,' \
     sh -c "$lmtrain data tokenize - --format jsonl --tokenizer $tokenizer --out $dir/y --json <$dir/in.jsonl"
 truncate -s -1 "$dir/x.bin"
-expect 'a short file' 3 'x.bin has .* bytes, its .idx says' $lmtrain data inspect "$dir/x"
+expect 'a short file' 3 'x.bin has .* bytes, but its .idx requires' $lmtrain data inspect "$dir/x"
 
 # A reader that never comes to its end.
 mkfifo "$dir/endless"
@@ -62,7 +62,7 @@ expect 'a file that is half written' 0 '' test -e "$dir/stopped.bin.partial"
 kill -TERM $pid
 wait $pid
 # shellcheck disable=SC2016 # sh expands it
-expect 'a signal ends it' 143 'interrupted by SIGTERM: PREFIX.bin.partial is removed; the same command begins again' \
+expect 'a signal ends it' 143 'interrupted by SIGTERM: PREFIX.bin.partial is removed; the same command starts from the beginning' \
     sh -c 'cat "$1"; exit "$2"' sh "$dir/stopped.out" $?
 # shellcheck disable=SC2016
 expect 'and nothing is left' 1 '' sh -c 'ls "$1"/stopped.bin* "$1"/stopped.idx* 2>/dev/null | grep .' sh "$dir"
@@ -118,9 +118,9 @@ train: {steps: 1}
 EOF
 expect 'preview of a job' 0 '^1.1<.im_end.>' $lmtrain data preview "$dir/job.yaml"
 expect 'with a field changed' 0 '^sample 1: 40 tokens' $lmtrain data preview "$dir/job.yaml" --set data.seq_len=40 --set data.mask=prompt
-expect 'an option that the job says' 2 'mask goes with files of rows.*hint: --set data.mask=VALUE' \
+expect 'an option that the job says' 2 'mask is for files of rows.*hint: --set data.mask=VALUE' \
     $lmtrain data preview "$dir/job.yaml" --mask history
-expect '--set without a job' 2 '--set changes a job, and .*chat.jsonl is none' \
+expect '--set without a job' 2 '--set overrides a field of a job, but .*chat.jsonl is not a job' \
     $lmtrain data preview "$dir/chat.jsonl" --tokenizer $tokenizer --set data.mask=none
 # What finetune takes: no steps, the tokenizer of the model's folder, added tokens, JSON that config printed.
 mkdir -p "$dir/hf" "$dir/tmp" && cp $tokenizer/tokenizer* "$dir/hf"
@@ -137,7 +137,7 @@ expect 'and of lora' 0 '^sample 1: ' env TMPDIR="$dir/tmp" $lmtrain data preview
 expect 'leaves nothing behind' 2 '' ls -d "$dir"/tmp/* runs/tune
 $lmtrain config "$dir/tune.yaml" --set kind=finetune --json >"$dir/tune.json"
 expect 'and of one in JSON' 0 '^sample 1: ' $lmtrain data preview "$dir/tune.json"
-expect 'a job of token files' 2 'a file of tokens without rows .hint: lmtrain data inspect' \
+expect 'a job of token files' 2 'a token file, not rows .hint: lmtrain data inspect' \
     $lmtrain data preview "$dir/tune.yaml" --set "data.train=$dir/z"
 expect 'its plan has the added rows' 0 '^model.vocab_size = 4098 .grown from 4096' $lmtrain plan "$dir/tune.yaml" --set kind=finetune
 expect 'in all its figures' 0 '"parameters":' $lmtrain plan "$dir/tune.yaml" --set kind=finetune --json
@@ -145,7 +145,7 @@ grown=$(printf '%s\n' "$output" | sed -n 's/.*"parameters":[^0-9]*\([0-9]*\).*/\
 asis=$($lmtrain plan "$dir/tune.yaml" --set kind=finetune --set data.added_tokens=none --json |
     sed -n 's/.*"parameters":[^0-9]*\([0-9]*\).*/\1/p')
 expect 'two rows of 32' 0 '' test $((grown - asis)) = 64
-expect 'a plan without a tokenizer' 0 'data.added_tokens add are not counted' \
+expect 'a plan without a tokenizer' 0 'embeddings of data.added_tokens are not counted' \
     $lmtrain plan "$dir/tune.yaml" --set kind=finetune --set data.tokenizer=nowhere
 
 expect 'preview without a tokenizer' 2 '--tokenizer is missing' $lmtrain data preview "$dir/chat.jsonl"

@@ -45,7 +45,7 @@ cp "$dir/train.bin" "$dir/bare.bin"
 cp "$dir/train.idx" "$dir/bare.idx"
 expect 'files of others name none' 0 '^done' pretrain bare --set train.steps=4 --set "data.train=$dir/bare"
 cp "$dir/other.json" "$dir/bare.json"
-expect 'one that is of other tokens' 0 'bare.json is of [0-9]+ tokens, which .*bare.bin has not: it is not read' \
+expect 'one that is of other tokens' 0 'bare.json is for [0-9]+ tokens, but .*bare.bin has another number: it is ignored' \
     pretrain bare2 --set train.steps=4 --set "data.train=$dir/bare"
 
 # ---- benchmarks ----
@@ -71,16 +71,16 @@ expect 'what stands in for shots is said' 0 'no gsm8k_3shot_template.json: the f
 expect 'one of them' 0 '"prompt":"Q: What.*A:1. The answer is 1.*How many' ask --task gsm8k --limit 1 --shots 1
 refuse 'not where a number was asked for' 'stand in'
 rm "$dir/data/gsm8k/train.jsonl"
-expect 'it takes a file for it' 3 'no file of shots' ask --task gsm8k --limit 1
+expect 'it takes a file for it' 3 'no few-shot file' ask --task gsm8k --limit 1
 printf '%s\n' '{"few_shot": "Q: One?\n\nA:The answer is 1."}' >"$dir/data/gsm8k/gsm8k_3shot_template.json"
 expect 'shots of a file' 0 '"prompt":"Q: One.\\n\\nA:The answer is 1.\\n\\nHow many.","target":"2"' ask --task gsm8k --limit 1
-expect 'which is named' 0 'shots as .*/gsm8k_3shot_template.json has them' ask --task gsm8k --limit 1
+expect 'which is named' 0 'shots of .*/gsm8k_3shot_template.json' ask --task gsm8k --limit 1
 cp -r data/kjv-tokenizer "$dir/chatty"
 printf '%s' '{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}' \
     >"$dir/chatty/chat_template.jinja"
 expect 'through a chat template' 0 '"prompt":"<user>And he went.*Answer:</s>"' ask --task boolq --limit 1 --tokenizer "$dir/chatty"
 expect 'or not' 0 '"prompt":"And he went' ask --task boolq --limit 1 --tokenizer "$dir/chatty" --no-chat-template
-expect 'a chat model is asked so' 0 'asked through the chat template of .*/chatty' measure --task boolq --limit 3 --style modellink \
+expect 'a chat model is asked so' 0 'prompts use the chat template of .*/chatty' measure --task boolq --limit 3 --style modellink \
     --tokenizer "$dir/chatty"
 expect 'but in the other style' 0 '^boolq +3 ' measure --task boolq --limit 3 --tokenizer "$dir/chatty"
 refuse 'it is not' 'chat template'
@@ -129,7 +129,7 @@ kill -TERM "$pid"
 wait "$pid"
 # shellcheck disable=SC2016 # sh expands it
 expect 'a signal ends all ranks at once' 143 \
-    'interrupted by signal 15 .Terminated.: no result is kept; the same command begins again' \
+    'interrupted by signal 15 .Terminated.: no result is kept; the same command starts from the beginning' \
     sh -c 'cat "$1"; exit "$2"' sh "$dir/stopped.out" $?
 
 # ---- going on ----
@@ -157,13 +157,13 @@ expect 'no data' 2 'data DIR is missing' "$lmtrain" eval --model "$dir/one" --ta
 expect 'no such task' 2 "no task 'mmlo' \(hint: mmlu\)" measure --task mmlo
 expect "a hub's name" 2 'hint: --task mmlu .*hf download cais/mmlu --repo-type dataset --local-dir DATA/mmlu' \
     measure --task cais/mmlu
-expect 'no folder of data' 3 'is no folder .hint: .*hf download openai/gsm8k ' \
+expect 'no folder of data' 3 'is not a folder .hint: .*hf download openai/gsm8k ' \
     "$lmtrain" eval --model "$dir/one" --task gsm8k --data openai/gsm8k
-expect 'no files' 3 'looked for valid.jsonl, .* in .*/piqa and in .*hint: .*curl ' measure --task piqa
+expect 'no files' 3 'searched valid.jsonl, .* in .*/piqa and in .*hint: .*curl ' measure --task piqa
 expect 'a short set' 3 'mmlu has 14,?042 items|no files of abstract_algebra' measure --task mmlu
 expect 'less than there are' 3 'boolq has 3270 items' measure --task boolq
-expect 'no shots' 3 'no file of shots' measure --task boolq --limit 2 --shots 1
-expect 'a model that is too short' 2 'asks for 256 new tokens, the model has 64 positions' measure --task gsm8k --limit 1 --shots 0
+expect 'no shots' 3 'no few-shot file' measure --task boolq --limit 2 --shots 1
+expect 'a model that is too short' 2 'needs 256 new tokens, but the model has 64 positions' measure --task gsm8k --limit 1 --shots 0
 expect 'a subject that the style leaves out' 2 'style modellink leaves tracking_.* out' measure --task bbh --style modellink \
     --subjects tracking_shuffled_objects_three_objects
 expect 'programs need leave' 2 'hint: --allow-code-execution' measure --task humaneval --limit 1

@@ -42,7 +42,7 @@ killed() {
     broken "rank $1 is killed at $2" "rank$1:$2:8" 5 killed --ranks 2
     said "it was there, $1 $2" "LMTRAIN_FAULT: rank $1 at $2:8: sigkill" killed
     # shellcheck disable=SC2086
-    expect "nothing but the steps since step $3 is lost, $1 $2" 0 "going on from .*, step $3\$" \
+    expect "nothing but the steps since step $3 is lost, $1 $2" 0 "resuming from .*, step $3\$" \
         pretrain killed --ranks 2 $plain
     same_bits "and the bits are those of a whole run, $1 $2" whole2 killed $steps
 }
@@ -60,7 +60,7 @@ expect 'no part of a checkpoint is left' 0 '' test "$(find "$dir/killed/checkpoi
 
 broken 'a job that may restart ends well' rank1:save:writing:8,attempt1:rank0:step11:segv 0 again \
     --ranks 2 --set restarts=2
-said 'the second time from the next checkpoint' 'going on from .*, step 8$' again
+said 'the second time from the next checkpoint' 'resuming from .*, step 8$' again
 same_bits 'and with the same bits' whole2 again $steps
 broken 'one restart is not two' rank1:step6,attempt1:rank0:step7:abort 134 once --ranks 2 --set restarts=1
 
@@ -111,25 +111,25 @@ said 'tells which' 'rank 1 on .* was killed by signal 9 .*in linear_dw layers\.0
 # ---- gradients and parameters that go wrong ----
 
 broken 'a NaN in the gradients of one rank' rank1:gradients:6:nan 0 nan --ranks 2 --set train.compare_every=1
-said 'skips the step' 'step 6: the gradient is not finite: nothing was updated' nan
+said 'skips the step' 'step 6: gradients are not finite: the step is skipped' nan
 expect 'on all, who still are equal' 0 '"step":12,.*"skipped":1,' cat "$dir/nan/metrics.jsonl"
 refuse 'and were at each step' diverged
 
 broken 'a bit of one rank flips' rank2:step6:flip 5 flip --ranks 4 --set restarts=0
 said 'it is named before the next save' \
-    "step 8: the copy of embedding.weight.* on rank 2 \($(hostname)\) differs from that of the 3 other ranks" flip
+    "step 8: the replica of embedding.weight.* on rank 2 \($(hostname)\) differs from that of the 3 other ranks" flip
 expect 'which is not made' 0 '' test ! -e "$dir/flip/checkpoints/step-00000008"
-expect 'and the metrics tell' 0 '"step":8,"event":"diverged","text":"step 8: the copy of' cat "$dir/flip/metrics.jsonl"
+expect 'and the metrics tell' 0 '"step":8,"event":"diverged","text":"step 8: the replica of' cat "$dir/flip/metrics.jsonl"
 broken 'with a restart the run goes on' rank2:step7:flip 0 flip --ranks 4 --set restarts=1 --set train.compare_every=1
-said 'it is found at once' 'step 7: the copy of' flip
+said 'it is found at once' 'step 7: the replica of' flip
 same_bits 'and ends with the bits that it should have' whole4 flip $steps
 expect 'the event stays' 0 '"step":7,"event":"diverged"' cat "$dir/flip/metrics.jsonl"
 broken 'of two ranks' rank1:step6:flip 5 flip --ranks 2
-said 'both are named' 'step 8: the copies of .* on rank 0 \(.*\), rank 1 \(.*\) differ .*cannot be told from 2 copies' flip
+said 'both are named' 'step 8: the replicas of .* on rank 0 \(.*\), rank 1 \(.*\) differ .*2 copies are too few to identify it' flip
 
 broken 'under zero 1, where weights are gathered' rank1:gradients:7:flip 0 flip --ranks 2 --set parallel.zero=1 \
     --set restarts=1 --set train.compare_every=1
-said 'it is found before the update' 'step 7: the copies of .*weight on rank 0 .*, rank 1 .* differ' flip
+said 'it is found before the update' 'step 7: the replicas of .*weight on rank 0 .*, rank 1 .* differ' flip
 same_bits 'and mended' whole2 flip $steps
 
 # ---- ranks that do not belong together ----
@@ -218,7 +218,7 @@ if [ "$(id -u)" = 0 ] && unshare -m mount -t tmpfs tmpfs "$dir/full" 2>/dev/null
         --set train.steps=20 --set "output=$dir/full"
     said 'is said to be full, with file and missing bytes' \
         'step 12 is not saved: .*/step-00000012.partial/rank-0000..safetensors: cannot write the last [0-9.]* KiB of .*No space left' full
-    said 'the run goes on' 'the last checkpoint is of step 8, training goes on' full
+    said 'the run goes on' 'the last checkpoint is of step 8, training continues' full
     expect 'to its last step' 0 '"step":20,"loss"' cat "$dir/full.jsonl"
     said 'and ends with the error' '^lmtrain: step 20 is not saved: .*; the last checkpoint is of step 8' full
     expect 'it has what it had' 0 '' test "$(tr '\n' ' ' <"$dir/full.list")" = 'checkpoints/step-00000004 checkpoints/step-00000008 '
@@ -253,7 +253,7 @@ expect 'and leave nothing in /dev/shm' 0 '' wait_until 5 nothing_shared "$daemon
 # ---- what a job is started with ----
 
 # shellcheck disable=SC2016,SC2086 # sh's; words
-expect 'too few open files' 1 'may have 40 open files here, 4 ranks on a machine need 100 \(hint: ulimit -n 100\)' \
+expect 'too few open files' 1 'the limit of open files is 40, but 4 ranks on a machine need 100 \(hint: ulimit -n 100\)' \
     sh -c 'ulimit -n 40; exec "$@"' sh "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/files" --ranks 4 $plain
 if command -v script >/dev/null; then
     # Ranks write to a terminal that is not theirs.

@@ -33,7 +33,7 @@ planted() {
     if [ "$3" = file ]; then echo precious >"$dir/elsewhere/x"; else mkdir "$dir/elsewhere/x"; fi
     mkdir -p "$dir/planted/$(dirname "$2")"
     ln -s "$dir/elsewhere/x" "$dir/planted/$2"
-    expect "$1" 1 "$2.* is a symbolic link, which is not written through" pretrain planted --ranks "${4:-1}"
+    expect "$1" 1 "$2.* is a symbolic link, which is not followed for writing" pretrain planted --ranks "${4:-1}"
     if [ "$3" = file ]; then
         expect "$1: what it points to stays" 0 '^precious$' cat "$dir/elsewhere/x"
     else
@@ -77,7 +77,7 @@ ln -s "$dir/big-disk" "$dir/linked"
 expect 'the output itself may be a link' 0 '^done' pretrain linked --set train.steps=2
 mkdir -p "$dir/pipe"
 mkfifo "$dir/pipe/metrics.jsonl"
-expect 'metrics.jsonl is a pipe' 1 'metrics.jsonl exists and is no file' timeout 60 "$lmtrain" pretrain "$dir/job.yaml" \
+expect 'metrics.jsonl is a pipe' 1 'metrics.jsonl exists and is not a file' timeout 60 "$lmtrain" pretrain "$dir/job.yaml" \
     --set "output=$dir/pipe"
 
 # ---- one job in a folder ----

@@ -73,7 +73,7 @@ expect 'gives the same' 0 '' close_to "$(loss_of --model "$dir/merged5")" "$(los
 expect 'and is trained further' 0 '^done' tune finetune further --set "model=$dir/merged5" --set train.steps=1
 
 expect 'stopped' 0 '' tune lora half --set 'lora={rank: 3, dropout: 0.1}' --set train.steps=3
-expect 'and gone on with' 0 'going on from' tune lora half --set 'lora={rank: 3, dropout: 0.1}'
+expect 'and gone on with' 0 'resuming from' tune lora half --set 'lora={rank: 3, dropout: 0.1}'
 expect 'ends with the same adapter' 0 '' cmp "$dir/half/adapter/adapter_model.safetensors" \
     "$dir/lora/adapter/adapter_model.safetensors"
 expect 'on two stages with sharded states' 0 '' tune lora ranks --set 'lora={rank: 3, dropout: 0.1}' --set ranks=2 \
@@ -85,7 +85,7 @@ expect 'the same adapter too' 0 '' cmp "$dir/ranks/adapter/adapter_model.safeten
 mkdir "$dir/tmp"
 grow="data.added_tokens=['<a>', '<b>', '<a>']"
 expect 'tokens are added' 0 '^done' tune finetune growing --set train.steps=1 --set "$grow"
-planned() { sed -n 's/.* \([0-9.]* [KMGT]*i*B\) planned a rank.*/\1/p'; }
+planned() { sed -n 's/.* \([0-9.]* [KMGT]*i*B\) planned per rank.*/\1/p'; }
 ran=$(printf '%s\n' "$output" | planned)
 expect 'planned with them' 0 "^total +$ran " "$lmtrain" plan "$dir/tune.yaml" --set train.steps=1 --set "$grow"
 expect 'a dry run' 0 "^total +$ran " env TMPDIR="$dir/tmp" "$lmtrain" finetune "$dir/tune.yaml" --set train.steps=1 --set "$grow" \
@@ -102,7 +102,7 @@ expect 'leaves nothing behind either' 2 '' ls -d "$dir/dry" "$dir"/tmp/*
 
 # ---- the model itself ----
 
-expect 'a part is trained' 0 'the model for others is in' tune finetune part --set 'train.only=[layers.1.*]'
+expect 'a part is trained' 0 'the model in Hugging Face format is in' tune finetune part --set 'train.only=[layers.1.*]'
 expect 'the tokenizer came along' 0 '' test -f "$dir/part/model/tokenizer.json"
 # shellcheck disable=SC2016 # for the inner sh
 expect 'its modes are by the umask' 0 '^755 644$' sh -c 'cd "$1" && echo $(stat -c %a model model/model.safetensors)' sh "$dir/part"
@@ -122,9 +122,9 @@ short() {
     tune finetune "$short_run" --set data.packing=false --set 'data.lengths=[12,16]' "$@"
 }
 model_of() { cksum <"$dir/$1/model/model.safetensors"; }
-expect 'unpacked, of one length' 0 '1[0-9].[0-9] % of the rows are tokens' tune finetune long --set data.packing=false \
+expect 'unpacked, of one length' 0 '1[0-9].[0-9] % of the positions are tokens' tune finetune long --set data.packing=false \
     --set 'data.lengths=[2]'
-expect 'of several' 0 '[89][0-9].[0-9] % of the rows are tokens' short short
+expect 'of several' 0 '[89][0-9].[0-9] % of the positions are tokens' short short
 expect 'is the same model' 0 '' close_to "$(loss_of --model "$dir/short")" "$(loss_of --model "$dir/long")"
 expect 'with dead values poisoned, threads' 0 '^done' short dead --set debug.poison=true --set threads=2
 expect 'to the bit' 0 '' test "$(model_of dead)" = "$(model_of short)"
@@ -207,7 +207,7 @@ expect 'an empty token' 2 'data.added_tokens has an item that is empty or not a 
 
 mkdir "$dir/used"
 cp -r "$dir/hf" "$dir/used/model"
-expect 'a model that is not of this run is not replaced' 2 'used, and its model, which is not of this run' tune finetune used \
+expect 'a model that is not of this run is not replaced' 2 'used, whose model is not of this run' tune finetune used \
     --set "model=$dir/used/model"
 expect 'nor made beside' 0 '^model$' ls "$dir/used"
 mkdir "$dir/words"
@@ -217,7 +217,7 @@ expect 'nor a tokenizer' 2 'words, and its tokenizer, which is not of this run' 
 expect 'a run' 0 '^done' tune finetune ended --set train.steps=2
 expect 'is finished' 2 'the run is finished' tune finetune ended --set train.steps=2
 mv "$dir/ended/model" "$dir/ended.model"
-expect 'whose model is missing, as after a kill, makes it' 0 'the model for others is in ' tune finetune ended --set train.steps=2
+expect 'whose model is missing, as after a kill, makes it' 0 'the model in Hugging Face format is in ' tune finetune ended --set train.steps=2
 expect 'the same' 0 '' cmp "$dir/ended.model/model.safetensors" "$dir/ended/model/model.safetensors"
 
 # ---- mistakes ----
@@ -231,7 +231,7 @@ expect 'a pattern without meaning' 2 'matches no parameter' tune finetune x --se
 expect 'epochs and steps' 2 'are both given' tune lora x --set train.epochs=2
 expect 'an adapter of nothing' 3 'neither a folder with adapter_config.json' "$lmtrain" merge --base "$dir/hf" \
     --adapter "$dir/hf/none" --to "$dir/x"
-expect 'nothing is replaced' 2 'is there already' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/lora" --to "$dir/merged"
+expect 'nothing is replaced' 2 'exists already' "$lmtrain" merge --base "$dir/hf" --adapter "$dir/lora" --to "$dir/merged"
 sed 's/"use_dora": false/"use_dora": true/' "$dir/lora/adapter/adapter_config.json" >"$dir/lora/adapter/new"
 mv "$dir/lora/adapter/new" "$dir/lora/adapter/adapter_config.json"
 expect 'DoRA is not LoRA' 3 'use_dora' "$lmtrain" eval --model "$dir/hf" --adapter "$dir/lora/adapter" --data "$dir/held"

@@ -17,7 +17,7 @@ close_to() {
     awk -v a="$1" -v b="$2" 'BEGIN { d = a - b; if (d < 0) d = -d; exit !(b > 0 && d <= 1e-6 * b) }'
 }
 
-expect 'perplexity' 0 '^loss +[0-9.]+ nats a token' "$lmtrain" eval --model "$dir/one"
+expect 'perplexity' 0 '^loss +[0-9.]+ nats/token' "$lmtrain" eval --model "$dir/one"
 expect 'as JSON' 0 '"task":"perplexity"' "$lmtrain" eval --model "$dir/one" --json
 loss=$(printf '%s\n' "$output" | number_of loss)
 logged=$(number_of eval_loss <"$dir/one/metrics.jsonl" | tail -n 1)
@@ -139,8 +139,8 @@ expect 'a conversation' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokeniz
 expect 'that begins again' 0 '' sh -c 'case $1 in "$2"*"$2") ;; *) exit 1 ;; esac' sh "$output" "$answer"
 expect 'no such template' 2 "no chat template 'chatmel' .hint: chatml." "$lmtrain" generate --model "$dir/one" --chat \
     --template chatmel --prompt a
-expect 'a model without a template' 2 'carries no chat template' "$lmtrain" generate --model "$dir/one" --chat --prompt a
-expect 'a template without --chat' 2 'for --chat' "$lmtrain" generate --model "$dir/one" --template chatml --prompt a
+expect 'a model without a template' 2 'has no chat template' "$lmtrain" generate --model "$dir/one" --chat --prompt a
+expect 'a template without --chat' 2 'needs --chat' "$lmtrain" generate --model "$dir/one" --template chatml --prompt a
 rest=${greedy#"$prompt"}
 stop=$(printf '%s' "$rest" | cut -c 12-15)
 text --prompt "$prompt" --temperature 0 --stop "$stop"
@@ -191,12 +191,12 @@ expect 'a rank that dies' 5 'rank 1 on .* was killed by signal 9' env LMTRAIN_FA
 expect 'too many stages' 2 'pp is 3, the model has 2 layers' "$lmtrain" generate --model "$dir/one" --prompt a --pp 3
 expect 'heads that do not divide' 2 'tp is 3, does not divide n_heads 2 .hint: 1, 2.' "$lmtrain" generate \
     --model "$dir/one" --prompt a --tp 3
-expect 'ranks that are left over' 2 '3 ranks are no multiple of the 2 .*--tp 1 . --pp 2' "$lmtrain" generate \
+expect 'ranks that are left over' 2 '3 ranks are not a multiple of the 2 .*--tp 1 . --pp 2' "$lmtrain" generate \
     --model "$dir/one" --prompt a --pp 2 --ranks 3
-expect 'talking to ranks' 2 'chat alone talks through standard input' "$lmtrain" generate --model "$dir/one" --chat --pp 2 \
+expect 'talking to ranks' 2 'chat without a prompt reads standard input' "$lmtrain" generate --model "$dir/one" --chat --pp 2 \
     --tokenizer "$dir/chat"
 printf '%s\n' '"a"' '{"prompt": 1}' >"$dir/bad.jsonl"
-expect 'a bad prompt is told once, before anything starts' 3 '^lmtrain: .*bad.jsonl:2: it is no JSON text' "$lmtrain" generate \
+expect 'a bad prompt is told once, before anything starts' 3 '^lmtrain: .*bad.jsonl:2: not a JSON string' "$lmtrain" generate \
     --model "$dir/one" --prompts "$dir/bad.jsonl" --pp 2
 # shellcheck disable=SC2016 # sh expands it
 expect 'and alone' 0 '^1$' sh -c 'printf "%s\n" "$1" | wc -l' sh "$output"
@@ -206,8 +206,8 @@ expect 'eval of nothing' 3 'nowhere' "$lmtrain" eval --model "$dir/nowhere"
 expect 'an unknown task' 2 'perplexity' "$lmtrain" eval --model "$dir/one" --task glue
 expect 'data that is not there' 3 'nowhere.idx' "$lmtrain" eval --model "$dir/one" --data "$dir/nowhere"
 expect 'generate without model' 2 'model is missing' "$lmtrain" generate --prompt a
-expect 'generate without prompt' 2 'give one of --prompt TEXT and --prompts FILE' "$lmtrain" generate --model "$dir/one"
-expect 'generate with two' 2 'give one of' "$lmtrain" generate --model "$dir/one" --prompt a --prompts b
+expect 'generate without prompt' 2 'give --prompt TEXT or --prompts FILE' "$lmtrain" generate --model "$dir/one"
+expect 'generate with two' 2 'give --prompt TEXT or' "$lmtrain" generate --model "$dir/one" --prompt a --prompts b
 expect 'prompts that are not there' 3 'nowhere' "$lmtrain" generate --model "$dir/one" --prompts "$dir/nowhere"
 expect 'a tokenizer that is not there' 3 'nowhere' \
     "$lmtrain" generate --model "$dir/one" --prompt a --tokenizer "$dir/nowhere"

@@ -32,12 +32,12 @@ expect 'a GPU is one line' 0 \
 refuse 'and a healthy one no more' 'gpu clocks|gpu memory|nvlink'
 expect 'the driver has a number' 0 'ok +gpu driver +580.65.06, CUDA 13.0, 1 device' env PATH=/nowhere "$emulated" doctor
 play "$healthy" 'driver 570.86.15' 'cuda -1'
-expect 'a driver that does not say its CUDA' 0 'note +gpu driver +570.86.15, its version of CUDA is not known, 1 device' env PATH=/nowhere "$emulated" doctor
+expect 'a driver that does not say its CUDA' 0 'note +gpu driver +570.86.15, CUDA version of the driver unknown, 1 device' env PATH=/nowhere "$emulated" doctor
 
 play "$healthy" 'gpus 2' '1.sm 210' '1.sm_max 1980' '1.throttle 0x40'
-expect 'a hot GPU' 0 'warning +gpu clocks +1: held down by thermal slowdown by hardware' env PATH=/nowhere "$emulated" doctor
+expect 'a hot GPU' 0 'warning +gpu clocks +1: throttled by thermal slowdown by hardware' env PATH=/nowhere "$emulated" doctor
 refuse 'and only that one' 'gpu clocks +0:'
-expect 'with what to do' 0 'it is too hot: look at fans' env PATH=/nowhere "$emulated" doctor
+expect 'with what to do' 0 'thermal limit: check fans' env PATH=/nowhere "$emulated" doctor
 play "$healthy" '0.throttle 1'
 expect 'one that idles is well' 0 'gpu +0: NVIDIA' env PATH=/nowhere "$emulated" doctor
 refuse 'no warning of clocks' 'gpu clocks'
@@ -56,7 +56,7 @@ expect 'errors of links' 0 'warning +nvlink +0: 77 errors' env PATH=/nowhere "$e
 play "$healthy" '0.lost 1'
 expect 'a lost GPU is a problem' 4 'problem +gpu +0: 0000:17:00.0: the driver cannot reach it' env PATH=/nowhere "$emulated" doctor
 play "$healthy" 'gpus 2' '1.forbidden 1'
-expect 'a GPU of another job is none of ours' 0 'note +gpu +1: not given to this process' env PATH=/nowhere "$emulated" doctor
+expect 'a GPU of another job is none of ours' 0 'note +gpu +1: not visible to this process' env PATH=/nowhere "$emulated" doctor
 
 play "$healthy" 'driver 570.86.15' 'cuda 12080'
 expect 'a driver that is too old is a problem' 4 \
@@ -64,7 +64,7 @@ expect 'a driver that is too old is a problem' 4 \
 expect 'with the driver to install' 4 'install driver 580 or newer' env PATH=/nowhere "$emulated" doctor
 play "$healthy"
 expect 'libraries have versions' 0 'ok +cuDNN +[0-9]+\.[0-9]+\.[0-9]+ \(libcudnn.so.9\)' env PATH=/nowhere "$emulated" doctor
-expect 'a missing one is named' 0 'warning +NCCL +libnccl.so.2 is not to be found' env PATH=/nowhere LMTRAIN_EMULATE_WITHOUT=nccl "$emulated" doctor
+expect 'a missing one is named' 0 'warning +NCCL +libnccl.so.2 is not found' env PATH=/nowhere LMTRAIN_EMULATE_WITHOUT=nccl "$emulated" doctor
 
 expect 'and one that is too old' 0 'warning +NCCL +libnccl.so.2 is 2.16.5, 2.18.0 or newer is needed' \
     env PATH=/nowhere LMTRAIN_EMULATE_NCCL=21605 "$emulated" doctor
@@ -102,7 +102,7 @@ for rank in $(children_of "$(children_of "$pid")"); do
 done
 ended 'a rank without its GPU is ended' 4 two
 expect 'the death is that of the GPU' 0 \
-    'error: rank 0 on .* lost its GPU and does not end .*; GPU 0 \(0000:17:00.0, GPU-.*\): Xid 79, the GPU has fallen off the bus' \
+    'error: rank 0 on .* lost its GPU and does not exit .*; GPU 0 \(0000:17:00.0, GPU-.*\): Xid 79, the GPU has fallen off the bus' \
     cat "$dir/two.out"
 expect 'with what to do' 0 'hint: drain the node' cat "$dir/two.out"
 expect 'logged steps have the GPU' 0 \

@@ -102,7 +102,7 @@ serving_like 'three hosts, a list in a file' "--hosts $dir/hosts --threads 1" on
 expect 'a talk needs one process' 2 'hint' on a "$lmtrain" generate --model "$dir/one" --chat --hosts a,b --ranks 2
 expect 'a host that is not there' 1 'host nowhere: ssh: Could not resolve hostname nowhere' \
     on a "$lmtrain" eval --model "$dir/one" --data "$dir/held" --hosts a,nowhere
-expect 'ranks that are no copies' 2 '3 ranks are no multiple of the 2' \
+expect 'ranks that are no copies' 2 '3 ranks are not a multiple of the 2' \
     on a "$lmtrain" generate --model "$dir/one" --prompt a --hosts a,b --ranks 3 --pp 2
 expect 'nothing is left of these' 0 '' wait_until 10 nothing_left
 
@@ -111,7 +111,7 @@ expect 'nothing is left of these' 0 '' wait_until 10 nothing_left
 expect 'a host that is not there' 1 'host nowhere: ssh: Could not resolve hostname nowhere' \
     train_on a wrong --hosts a,nowhere --ranks 4
 expect 'nothing has started' 0 '' test ! -e "$dir/wrong/metrics.jsonl"
-expect 'too few slots' 2 '4 ranks on 2 hosts with room for 3' train_on a wrong --hosts a:2,b:1 --ranks 4
+expect 'too few slots' 2 '4 ranks, but 2 hosts with room for 3' train_on a wrong --hosts a:2,b:1 --ranks 4
 expect 'a bad list' 2 "begins with a dash" train_on a wrong --hosts=-oProxyCommand=x
 cable c down
 since=$(now)

@@ -43,7 +43,7 @@ done
 
 # Where benchmarks' files are to be had stands in the table of tasks, in -h and in the manual.
 roff() { sed 's/\\-/-/g; s/\\(aq/'"'"'/g' man/lmtrain-eval.1; }
-$lmtrain eval -h | sed -n '/^Where benchmarks/,/^Exit/s/^  [a-z0-9]* *//p' >"$dir/gets"
+$lmtrain eval -h | sed -n '/^How to download/,/^Exit/s/^  [a-z0-9]* *//p' >"$dir/gets"
 expect 'each benchmark says where its files are' 0 '' test "$(grep -c . "$dir/gets")" = "$(find configs/tasks -name '*.yaml' | wc -l)"
 roff >"$dir/eval.1"
 while read -r get; do

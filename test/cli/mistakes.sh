@@ -14,16 +14,16 @@ wrong() {
 # ---- the command line ----
 
 expect 'no arguments' 2 '^usage: lmtrain COMMAND' "$lmtrain"
-expect 'a command that is to come' 2 'serve is not there yet \(hint: lmtrain -h' "$lmtrain" serve
+expect 'a command that is to come' 2 'serve is not built yet \(hint: lmtrain -h' "$lmtrain" serve
 for kind in lora finetune; do
     expect "a job of $kind under pretrain" 2 "kind is $kind, the command is pretrain .hint: lmtrain $kind .*job.yaml" \
         pretrain wrong --set kind=$kind --set train.epochs=auto
 done
 expect 'a job of pretrain under lora' 2 'kind is pretrain, the command is lora .hint: lmtrain pretrain' \
     "$lmtrain" lora "$dir/job.yaml" --set kind=pretrain --set "output=$dir/wrong"
-expect 'more threads than cores' 0 'warn: threads is [0-9]+, a rank has [0-9]+ cores? here.*hint: threads: auto' pretrain crowded \
+expect 'more threads than cores' 0 'warn: threads is [0-9]+, but a rank has [0-9]+ cores? here.*hint: threads: auto' pretrain crowded \
     --set threads=$(($(nproc) + 1)) --set train.steps=3
-expect 'longer than the positions' 0 'warn: data.seq_len is 96, the model has positions up to model.max_seq_len 64.*hint' \
+expect 'longer than the positions' 0 'warn: data.seq_len is 96, longer than model.max_seq_len 64.*hint' \
     pretrain long --set data.seq_len=96 --set train.steps=3
 expect 'a rate that destroys' 0 'warn: optimizer.lr is 0.5: ' pretrain fast --set optimizer.lr=0.5 --set train.steps=3
 expect 'nothing of these for a sound job' 0 '^done' pretrain sound --set train.steps=3 --set threads=1
@@ -33,7 +33,7 @@ for command in pretrain plan; do
     expect "$command without a job" 2 "an argument is missing \(usage: lmtrain $command JOB.yaml\)" "$lmtrain" $command
     expect "$command of no file" 2 'nowhere.yaml: No such file' "$lmtrain" $command nowhere.yaml
     expect "$command of a folder" 2 'is a folder, not a file' "$lmtrain" $command "$dir"
-    expect "$command of two" 2 'one argument too many' "$lmtrain" $command a b
+    expect "$command of two" 2 'unexpected argument' "$lmtrain" $command a b
     expect "$command of random bytes" 2 'train.bin:1:[0-9]+: ' "$lmtrain" $command "$dir/train.bin"
 done
 wrong 'a mistyped option' 2 'unknown option --rnaks \(hint: --ranks\)' --rnaks 2
@@ -41,10 +41,10 @@ wrong 'no ranks' 2 'ranks is 0, not a whole number from 1' --ranks 0
 wrong 'ranks in words' 2 'ranks is two' --ranks two
 wrong '--set without =' 2 'train is not path.to.key=value \(hint: --set train=VALUE\)' --set train
 wrong 'a model that no file has' 2 'nothing-in-it, neither .*\(hint: lmtrain config --models' --set "model=$dir/nothing-in-it"
-wrong '--resume of a file' 3 'job.yaml is no folder \(hint: ' --resume "$dir/job.yaml"
+wrong '--resume of a file' 3 'job.yaml is not a folder \(hint: ' --resume "$dir/job.yaml"
 wrong 'a GPU' 4 'there is no GPU: .*(make CUDA=1|driver|device)' --set device=cuda
 wrong '--resume of nothing' 3 'no checkpoint in .*/nothing' --resume "$dir/nothing"
-expect 'a rank that is not' 2 'rank is 3, the job has ranks 0 to 0' "$lmtrain" plan "$dir/job.yaml" --rank 3 --print-program
+expect 'a rank that is not' 2 'rank is 3, but the job has ranks 0 to 0' "$lmtrain" plan "$dir/job.yaml" --rank 3 --print-program
 
 # is NAME STATUS PATTERN ARGUMENTS... - lmtrain with these says so
 is() {
@@ -58,7 +58,7 @@ mkdir "$dir/nothing-in-it" "$dir/a-run"
 touch "$dir/a-run/job.yaml"
 is 'an option that is a field' 2 '^lmtrain pretrain: unknown option --steps \(hint: --set train.steps=5\)' pretrain --steps 5 x
 is "another tool's option" 2 'unknown option --learning_rate=1 \(hint: --set optimizer.lr=1\)' finetune --learning_rate=1 x
-is 'a field without --set' 2 'train.steps=5 is one argument too many \(hint: --set train.steps=5\)' plan x train.steps=5
+is 'a field without --set' 2 'unexpected argument train.steps=5 \(hint: --set train.steps=5\)' plan x train.steps=5
 is 'convert --output' 2 'unknown option --output \(hint: --to\)' convert --output x
 is 'merge --model' 2 'unknown option --model \(hint: --base\)' merge --model x
 is 'generate --max-tokens' 2 'unknown option --max-tokens \(hint: --max-new-tokens\)' generate --max-tokens 3
@@ -75,13 +75,13 @@ is 'a word for doctor' 2 'usage: lmtrain doctor\)' doctor now
 is "a run for a job" 2 'is a folder, not a file \(hint: .*/a-run/job.yaml\)' plan "$dir/a-run"
 is 'a model that is not there' 3 "nowhere does not exist \(hint: a run's folder" generate --model "$dir/nowhere" --prompt a
 is 'a folder without a model' 3 'neither a checkpoint nor .*\(hint: ' eval --model "$dir/nothing-in-it"
-is 'a job for a model' 3 'job.yaml is a file, not a folder \(hint: of a job the output folder' generate --model "$dir/job.yaml" --prompt a
+is 'a job for a model' 3 'job.yaml is a file, not a folder \(hint: for a job give its output folder' generate --model "$dir/job.yaml" --prompt a
 is 'tokens that are not there' 3 'there is no .*/nowhere.idx \(hint: lmtrain data tokenize' data inspect "$dir/nowhere"
 is 'a file of the pair' 3 'the prefix alone: .*/train\)' data inspect "$dir/train.bin"
-is 'a folder for tokens' 3 'it is a folder, wanted is a prefix' data inspect "$dir/nothing-in-it"
+is 'a folder for tokens' 3 'it is a folder, but a prefix is expected' data inspect "$dir/nothing-in-it"
 is 'rows without the column' 3 "columns.jsonl:1: there is no field 'text' \(hint: it has title, body\)" \
     data tokenize "$dir/columns.jsonl" --tokenizer data/kjv-tokenizer --out "$dir/none"
-is 'no text at all' 0 'warn: there is no text in it' data tokenize "$dir/empty.jsonl" --tokenizer data/kjv-tokenizer --out "$dir/none"
+is 'no text at all' 0 'warn: the input has no text' data tokenize "$dir/empty.jsonl" --tokenizer data/kjv-tokenizer --out "$dir/none"
 is 'no rows at all' 3 'empty.jsonl has no rows \(hint: ' data preview "$dir/empty.jsonl" --tokenizer data/kjv-tokenizer --template chatml
 
 # ---- the job ----
@@ -200,7 +200,7 @@ ln -s /dev/zero "$dir/zero.bin"
 for kind in folder pipe zero; do
     wrong "data that are a $kind" 3 "$kind.idx is not a regular file" --set "data.train=$dir/$kind"
 done
-wrong 'data that are empty' 3 'empty.idx is no index of tokens' --set "data.train=$dir/empty"
+wrong 'data that are empty' 3 'empty.idx is not a token index' --set "data.train=$dir/empty"
 
 # tokenizer NAME PATTERN - the folder $dir/tokenizer is none
 tokenizer() {
@@ -212,11 +212,11 @@ tokenizer() {
 mkdir -p "$dir/tokenizer/tokenizer.json"
 tokenizer 'a folder for a tokenizer' ' is a folder'
 : >"$dir/tokenizer/tokenizer.json"
-tokenizer 'an empty tokenizer' ': no JSON object'
+tokenizer 'an empty tokenizer' ': not a JSON object'
 head -c 5000 data/kjv-tokenizer/tokenizer.json >"$dir/tokenizer/tokenizer.json"
-tokenizer 'a tokenizer that was cut off' ': no JSON object; reading stopped at byte 4999'
+tokenizer 'a tokenizer that was cut off' ': not a JSON object; reading stopped at byte 4999'
 head -c 200000 /dev/zero | tr '\000' '[' >"$dir/tokenizer/tokenizer.json"
-tokenizer 'a tokenizer of brackets' ': no JSON object'
+tokenizer 'a tokenizer of brackets' ': not a JSON object'
 truncate -s 2G "$dir/tokenizer/tokenizer.json"
 tokenizer 'a tokenizer of 2 GiB' ' has 2147483648 bytes'
 ln -s /dev/zero "$dir/tokenizer/tokenizer.json"
@@ -227,27 +227,27 @@ wrong 'data that is not there' 3 'data.train: there is no .*/nowhere.idx \(hint:
     --set "data.train=$dir/nowhere"
 wrong 'held-out data that is not there' 3 'eval.data: there is no .*/nowhere.idx' --set "eval.data=$dir/nowhere"
 wrong 'a file for a prefix' 3 'no .*/train.bin.idx \(hint: the prefix alone: .*/train\)' --set "data.train=$dir/train.bin"
-wrong 'text for tokens' 3 'there is no .*/train.txt.idx \(hint: it is a file without tokens: lmtrain data tokenize' \
+wrong 'text for tokens' 3 'there is no .*/train.txt.idx \(hint: not a token file: make one with lmtrain data tokenize' \
     --set "data.train=$dir/train.txt"
-wrong 'a folder for a prefix' 3 'nothing-in-it.idx \(hint: it is a folder, wanted is a prefix' --set "data.train=$dir/nothing-in-it"
+wrong 'a folder for a prefix' 3 'nothing-in-it.idx \(hint: it is a folder, but a prefix is expected' --set "data.train=$dir/nothing-in-it"
 wrong 'on two ranks too' 3 'data.train: there is no' --ranks 2 --set "data.train=$dir/nowhere"
 cp "$dir/train.idx" "$dir/short.idx"
 head -c 1000 "$dir/train.bin" >"$dir/short.bin"
-wrong 'tokens that were cut off' 3 'short.bin has 1000 bytes, its .idx says 25166' --set "data.train=$dir/short"
+wrong 'tokens that were cut off' 3 'short.bin has 1000 bytes, but its .idx requires 25166' --set "data.train=$dir/short"
 cp "$dir/train.bin" "$dir/garbage.bin"
 cp "$dir/train.txt" "$dir/garbage.idx"
-wrong 'an index that is none' 3 'garbage.idx is no index of tokens' --set "data.train=$dir/garbage"
+wrong 'an index that is none' 3 'garbage.idx is not a token index' --set "data.train=$dir/garbage"
 wrong 'a window longer than the data' 3 'too few for one window of seq_len 20000' --set data.seq_len=20000
 wrong 'a tokenizer that is not there' 3 'data.tokenizer: .*nowhere' --set "data.tokenizer=$dir/nowhere"
 wrong 'a tokenizer larger than the model' 2 'model.vocab_size is 512, data.tokenizer .* has 4096 tokens' \
     --set model.vocab_size=512
 wrong 'tokens beyond the vocabulary' 3 'train.bin: token [0-9]+ at position [0-9]+ is not in 0..511' \
     --set model.vocab_size=512 --set data.tokenizer=
-wrong 'an output that is a file' 1 'output: .*job.yaml exists and is no folder' --set "output=$dir/job.yaml"
+wrong 'an output that is a file' 1 'output: .*job.yaml exists and is not a folder' --set "output=$dir/job.yaml"
 wrong 'an output that cannot be' 1 'output: .*nowhere' --set output=/proc/nowhere/x
-wrong 'a model that no memory holds' 4 'the plan takes [0-9.]+ TiB a rank, [0-9.]+ [KMGT]iB are free \(hint: ' \
+wrong 'a model that no memory holds' 4 'the plan needs [0-9.]+ TiB per rank, but [0-9.]+ [KMGT]iB are free \(hint: ' \
     --set model=gpt3-175b --set data.tokenizer=
-wrong 'on two ranks too' 4 'the plan takes [0-9.]+ TiB' --ranks 2 --set model=gpt3-175b --set data.tokenizer=
+wrong 'on two ranks too' 4 'the plan needs [0-9.]+ TiB' --ranks 2 --set model=gpt3-175b --set data.tokenizer=
 wrong 'nor a smaller plan of it' 4 'hint: even recompute: full with train.gradient_dtype: bf16 with train.micro_batch: 1 takes [0-9.]+ TiB: a smaller model' \
     --set model=gpt3-175b --set data.tokenizer=
 wrong 'a batch that no memory holds' 4 'hint: (recompute: full takes [0-9.]+ [GM]iB, or )?train.micro_batch: [0-9]+ takes' \
@@ -297,7 +297,7 @@ alone() {
 }
 alone
 sed -i '1s/"lmtrain_checkpoint":1/"lmtrain_checkpoint":2/' "$newest/manifest.json"
-damage 'a checkpoint of a later version' 'manifest.json is of version 2, only 1 is known'
+damage 'a checkpoint of a later version' 'manifest.json is of version 2, but only 1 is supported'
 alone
 sed -i 's/"step":12/"step":13/' "$newest/manifest.json"
 damage 'a manifest that was edited' 'manifest.json is damaged: its hash is'
@@ -328,7 +328,7 @@ rm -r "$dir/copy"
 fresh_copy
 head -c 1000 "$dir/one/checkpoints/step-00000012/rank-00000.safetensors" >"$newest/rank-00000.safetensors"
 expect 'an older whole one is taken, with a warning' 0 'warn: .*step-00000012' pretrain copy --set train.steps=14
-expect 'from where it goes on' 0 'going on from .*step-00000008, step 8' printf '%s\n' "$output"
+expect 'from where it goes on' 0 'resuming from .*step-00000008, step 8' printf '%s\n' "$output"
 
 # ---- a Slurm without PMIx ----
 
@@ -351,9 +351,9 @@ in_slurm() {
         --set "output=$dir/wrong" --set ranks=2
     refuse 'and nothing else happens' 'started ranks|^step 1/'
 }
-in_slurm 'bare in an allocation' "^lmtrain: this cluster's Slurm lacks the PMIx plugin.*hint: --hosts.*ask for the plugin" \
+in_slurm 'bare in an allocation' "^lmtrain: this cluster's Slurm lacks the PMIx plugin.*hint: --hosts.*ask the administrator for the plugin" \
     SLURM_TASKS_PER_NODE=2
-in_slurm 'a task of a step' "^lmtrain: .*one of 2 tasks of a Slurm step without PMIx.* Slurm lacks the plugin: srun --mpi=list names no pmix" \
+in_slurm 'a task of a step' "^lmtrain: .*one of 2 tasks of a Slurm step without PMIx.* Slurm lacks the plugin: srun --mpi=list does not list pmix" \
     SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0
 sed -i 's/pmi2/pmix/' "$dir/slurm/srun"
 in_slurm 'a task of a step where there is the plugin' 'hint: srun --mpi=pmix lmtrain' \

@@ -69,9 +69,9 @@ said 'a run of our own server that is left alone' '^done: step 300' whole
 
 # ---- wrongly ----
 
-expect 'more ranks than mpirun started' 2 'ranks is 4, this job was started with 2 \(hint: start it with 4\)' \
+expect 'more ranks than mpirun started' 2 'ranks is 4, but the launcher started 2 \(hint: start 4\)' \
     under 2 wrong --ranks 4
-expect 'fewer' 2 'ranks is 2, this job was started with 3 \(hint: start it with 2\)' under 3 wrong --ranks 2
+expect 'fewer' 2 'ranks is 2, but the launcher started 3 \(hint: start 2\)' under 3 wrong --ranks 2
 expect 'a count that is not the product of the degrees' 2 'dp 2 is 2, but there are 3 ranks' \
     under 3 wrong --set parallel.dp=2
 expect 'nothing was begun' 0 '' test ! -e "$dir/wrong/metrics.jsonl"
@@ -104,7 +104,7 @@ for victim_rank in 2 0; do
         "lmtrain: error: rank $victim_rank on $host (died|was killed by signal 9 .Killed.) \(last seen: .*step [0-9]+" $run
     said 'and signal' "(rank $victim_rank .* killed by signal 9|process rank $victim_rank .* exited on signal 9 .Killed)" $run
     # Of what is said late mpirun does not show all.
-    expect 'others are its consequence' 0 "3 other ranks of $host ended in consequence" cat "$dir/$run/log/watcher-$host.log"
+    expect 'others are its consequence' 0 "3 other ranks of $host terminated as a result" cat "$dir/$run/log/watcher-$host.log"
     expect 'and are not named' 0 '' test "$(grep -c 'last seen' "$dir/$run.out")" = 1
 done
 # Ranks that print nothing don't miss it.
@@ -122,7 +122,7 @@ printf '%s\n' "$output" >"$dir/stall.out"
 said 'it is named, with op, layer and micro-batch' "rank 1 on $host .*: in attention layers\.1, step 3, micro-batch 0 since" stall
 said 'and who waits for it' \
     "rank 0 on $host .*: waits in .* dp .*step 3.*; rank 1 on $host has not reached it: it is in attention layers\.1" stall
-said 'and why it ended' "rank 1 on $host made no progress for [5-9] s: ending the ranks of $host" stall
+said 'and why it ended' "rank 1 on $host made no progress for [5-9] s: terminating the ranks of $host" stall
 
 # mpirun keeps Ctrl-Z to itself unless told.
 # shellcheck disable=SC2086
@@ -151,13 +151,13 @@ kill -USR1 "$pid"
 ended 'SIGUSR1 to mpirun saves' 75 saved
 said 'and says so' 'saved step [0-9]+ of 300 on a signal' saved
 # shellcheck disable=SC2086
-expect 'the same command goes on' 0 'going on from .*, step [0-9]+$' under 2 saved $long
+expect 'the same command goes on' 0 'resuming from .*, step [0-9]+$' under 2 saved $long
 same_bits 'with the same bits' whole saved 300
 
 # ---- numbers ----
 
 # shellcheck disable=SC2086
-LMTRAIN_FAULT=rank1:gradients:6:nan expect 'a NaN in one rank skips the step' 0 'step 6: the gradient is not finite' \
+LMTRAIN_FAULT=rank1:gradients:6:nan expect 'a NaN in one rank skips the step' 0 'step 6: gradients are not finite' \
     under 2 nan $plain --set train.compare_every=1
 expect 'on all, who still are equal' 0 '"step":12,.*"skipped":1,' cat "$dir/nan/metrics.jsonl"
 refuse 'and were at each step' diverged
@@ -169,7 +169,7 @@ written=$output
 expect 'by four ranks: two copies of two stages' 0 '.' timeout --foreground 100 mpirun -n 4 "$lmtrain" generate --model "$dir/own2" \
     --prompt 'And God said' --max-new-tokens 8 --pp 2
 expect 'is the same' 0 '' test "$output" = "$written"
-expect 'three are no such copies, which one of them says' 2 '^lmtrain: 3 ranks are no multiple of the 2 .*tp 1 . pp 2$' \
+expect 'three are no such copies, which one of them says' 2 '^lmtrain: 3 ranks are not a multiple of the 2 .*tp 1 . pp 2$' \
     timeout --foreground 100 mpirun -n 3 "$lmtrain" generate --model "$dir/own2" --prompt a --pp 2
 # shellcheck disable=SC2016 # sh expands it
 expect 'and no other' 0 '^1$' sh -c 'printf "%s\n" "$1" | grep -c "^lmtrain: 3 ranks"' sh "$output"

@@ -51,10 +51,10 @@ bits sizes >"$dir/got.bits"
 expect 'which are others than of equal ones' 1 'differ' cmp "$dir/wanted.bits" "$dir/got.bits"
 expect 'a plan says the sizes' 0 '5 micro-batches of 1, 2, 3, 1, 1 x 32 tokens' "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 \
     --set parallel.pp=2
-expect 'and how long ranks wait with them' 0 'the busiest rank waits [0-9.]+ % of a step' printf '%s\n' "$output"
+expect 'and how long ranks wait with them' 0 'pipeline bubble: [0-9.]+ % of a step' printf '%s\n' "$output"
 # waits MICRO_BATCHES - what the plan says of them
 waits() {
-    "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 --set parallel.pp=2 --set "parallel.micro_batches=$1" | grep 'busiest rank'
+    "$lmtrain" plan "$dir/sizes.yaml" --ranks 2 --set parallel.pp=2 --set "parallel.micro_batches=$1" | grep 'pipeline bubble'
 }
 waits '[3, 2, 3]' >"$dir/even.waits"
 waits '[1, 6, 1]' >"$dir/uneven.waits"
@@ -64,7 +64,7 @@ expect 'functions say theirs' 0 'run +backward 1, 3 sequences +micro-batch 2' "$
     --set parallel.pp=2 --print-program
 mkdir -p "$dir/sizes-on/checkpoints"
 cp -r "$dir/sizes-piped/checkpoints/step-00000004" "$dir/sizes-on/checkpoints/"
-expect 'one rank goes on from a checkpoint of two' 0 '^going on from' sized sizes-on
+expect 'one rank goes on from a checkpoint of two' 0 '^resuming from' sized sizes-on
 bits sizes | sed '1,4d' >"$dir/wanted.bits"
 bits sizes-on >"$dir/got.bits"
 expect 'as if it had begun it' 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
@@ -80,7 +80,7 @@ for way in 'one 1f1b 2 2' 'zb-v one 1 1' 'interleaved four 4 4'; do
     set -- $way
     mkdir -p "$dir/from-$1/checkpoints"
     cp -r "$dir/$1/checkpoints/step-00000004" "$dir/from-$1/checkpoints/"
-    expect "$4 stages go on from a checkpoint of $1" 0 '^going on from' piped "from-$1" "$3" "$4"
+    expect "$4 stages go on from a checkpoint of $1" 0 '^resuming from' piped "from-$1" "$3" "$4"
     bits "$2" | sed '1,4d' >"$dir/wanted.bits"
     bits "from-$1" >"$dir/got.bits"
     expect 'as if they had begun it' 0 '' cmp "$dir/wanted.bits" "$dir/got.bits"
@@ -120,14 +120,14 @@ expect 'stages for another pipeline' 2 'layers are given for 3 stages, the pipel
 expect 'stages that are no numbers' 2 'parallel.stages has an item that is not a whole number from 1 ' \
     piped wrong 2 2 --set 'parallel.stages=[1, many]'
 expect 'sizes that are not the batch' 2 \
-    'set parallel.micro_batches: parallel.micro_batches add up to 4 sequences, times dp 1 4, .*global_batch is 8 \(hint: global_batch: 4, or' \
+    'set parallel.micro_batches: parallel.micro_batches add up to 4 sequences, times dp 1 is 4, .*global_batch is 8 \(hint: global_batch: 4, or' \
     sized wrong --set 'parallel.micro_batches=[1, 2, 1]'
 expect 'dynamic without sizes' 2 'schedule dynamic needs parallel.micro_batches \(hint: ' piped wrong 2 2 --set parallel.schedule=dynamic
 expect 'sizes without dynamic' 2 'schedule 1f1b has micro-batches of one size' piped wrong 2 2 --set 'parallel.micro_batches=[4, 4]'
 expect 'another largest than is given' 2 'train.micro_batch is 2, the largest of parallel.micro_batches is 3' \
     sized wrong --set train.micro_batch=2
 expect 'a plan of stages' 0 '^ +1  3, head ' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set parallel.pp=2
-expect 'says how long they wait' 0 'the busiest rank waits [0-9.]+ % of a step' printf '%s\n' "$output"
+expect 'says how long they wait' 0 'pipeline bubble: [0-9.]+ % of a step' printf '%s\n' "$output"
 expect 'each rank has its own program' 0 'receive +.*stream f_from_previous|receive' "$lmtrain" plan "$dir/job.yaml" \
     --ranks 2 --set parallel.pp=2 --rank 1 --print-program
 finish

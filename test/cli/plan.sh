@@ -32,7 +32,7 @@ llama3-8b 8,030,261,248
 llama3-70b 70,553,706,496
 END
 
-expect "GPT-3's FLOPs as its paper counts" 0 "^Megatron's +4.51[0-9]* EFLOP" plan --set model=gpt3-175b --set recompute=full \
+expect "GPT-3's FLOPs as its paper counts" 0 "^Megatron-LM +4.51[0-9]* EFLOP" plan --set model=gpt3-175b --set recompute=full \
     --set train.global_batch=1536 --set train.micro_batch=1 --set data.seq_len=2048
 expect 'a table of memory' 0 '^total +[0-9.]+ [KMG]iB +[0-9]+ ' plan
 total=$(printf '%s\n' "$output" | sed -n 's/^total.*iB *\([0-9]*\) .*/\1/p')
@@ -58,11 +58,11 @@ expect 'has no update yet' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --print-a
 expect 'which it has after that pass' 0 '= *adamw|adamw ' plan --print-after update
 expect 'after place it is the program' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --print-after place | tail -n +2 | cmp - '$dir/one.txt'"
 expect 'a pass that is none' 2 'print-after is nope, wanted declare, forward, ' plan --print-after nope
-expect 'a rank that is not there' 2 'rank is 2, the job has ranks 0 to 1' plan --print-program --world 2 --rank 2
+expect 'a rank that is not there' 2 'rank is 2, but the job has ranks 0 to 1' plan --print-program --world 2 --rank 2
 expect 'ranks that do not divide' 2 'not a multiple of' plan --world 3
 expect 'no ranks' 2 'world is 0' plan --world 0
 expect 'an unknown option' 2 'hint: --print-program' plan --print-progam
-expect 'for a GPU, in any build' 0 '^vendor +[0-9.]+ [KMG]iB +[0-9]+ +besides, about: cuDNN' plan --set device=cuda
+expect 'for a GPU, in any build' 0 '^vendor +[0-9.]+ [KMG]iB +[0-9]+ +estimate, in addition: cuDNN' plan --set device=cuda
 expect 'and as JSON' 0 '"vendor_bytes":' plan --set device=cuda --json
 expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' plan '$dir/job.yaml' >/dev/full"
 finish

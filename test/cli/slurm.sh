@@ -99,13 +99,13 @@ serving_like 'bare in an allocation of two nodes' '--threads 1' bounded salloc -
 
 expect 'a step without PMIx' 2 'one of 2 tasks of a Slurm step without PMIx.*hint: srun --mpi=pmix' step wrong -n 2 --
 expect 'PMI-2 is no PMIx' 2 'without PMIx.*hint: srun --mpi=pmix' step wrong -n 2 --mpi=pmi2 --
-expect 'more ranks than tasks' 2 'ranks is 4, this job was started with 2' step wrong --mpi=pmix -K -n 2 -- --ranks 4
-expect 'fewer ranks than tasks' 2 'ranks is 2, this job was started with 3' step wrong --mpi=pmix -K -n 3 -- --ranks 2
+expect 'more ranks than tasks' 2 'ranks is 4, but the launcher started 2' step wrong --mpi=pmix -K -n 2 -- --ranks 4
+expect 'fewer ranks than tasks' 2 'ranks is 2, but the launcher started 3' step wrong --mpi=pmix -K -n 3 -- --ranks 2
 expect 'tasks that are not the product of the degrees' 2 '3 ranks' \
     step wrong --mpi=pmix -K -n 3 -- --set parallel.dp=2
-expect 'bare, more ranks than tasks' 2 '^lmtrain: 4 ranks are wanted, this Slurm allocation is for 2 tasks.*--ntasks=4' \
+expect 'bare, more ranks than tasks' 2 '^lmtrain: 4 ranks are requested, but this Slurm allocation has 2 tasks.*--ntasks=4' \
     bare wrong -n 2 -- --ranks 4
-expect 'bare, more ranks than cores' 2 '^lmtrain: 9 ranks are wanted, this Slurm allocation has room for 8' \
+expect 'bare, more ranks than cores' 2 '^lmtrain: 9 ranks are requested, but this Slurm allocation has room for 8' \
     bare wrong -N 2 --exclusive -- --ranks 9 --set train.global_batch=18
 expect 'nothing was begun' 0 '' test ! -e "$dir/wrong/metrics.jsonl"
 
@@ -127,7 +127,7 @@ bounded scancel --signal=USR1 "$job"
 expect 'told that the time is up it saves' 0 '' wait_until 60 said batch.out 'saved step [0-9]+ of 120 on a signal'
 expect 'and goes back into the queue' 0 '' wait_until 60 said batch.out 'back into the queue \(restart 1\)'
 expect 'it runs again and ends' 0 '' wait_until 100 said batch.out '^done: step 120'
-expect 'from where it was' 0 '' said batch.out 'going on from .*step [0-9]+$'
+expect 'from where it was' 0 '' said batch.out 'resuming from .*step [0-9]+$'
 same_bits 'with the bits of the unbroken run' whole2 batch 120
 expect 'and leaves the queue' 0 '' wait_until 60 job_is "$job" ''
 
@@ -170,7 +170,7 @@ kill -KILL "$victim"
 ended 'a rank killed in a plain step ends it on both nodes' 137 plain
 expect 'within seconds' 0 '' test $(($(date +%s) - since)) -le 10
 expect 'it is named on the one' 0 '' said plain.out 'rank 3 on n2 (was killed|died).* \(last seen: '
-expect 'and on the other' 0 '' said plain.out 'rank 3 on n2 (was killed|died).*: ending the ranks of n1'
+expect 'and on the other' 0 '' said plain.out 'rank 3 on n2 (was killed|died).*: terminating the ranks of n1'
 expect 'no process is left on either' 0 '' wait_until 25 is_gone plain
 
 # Stalls are seen by the watcher of the node.
@@ -180,8 +180,8 @@ LMTRAIN_FAULT='rank3:op:attention layers.1:5:stall' expect 'a rank that stalls e
 printf '%s\n' "$output" >"$dir/stall.out"
 expect 'it is named, with op, layer and micro-batch' 0 '' \
     said stall.out 'rank 3 on n2 .*: in attention layers\.1, step 5, micro-batch 0 since'
-expect 'on the other node, that it waits for this' 0 '' said stall.out "on n1 .*waits for another node's"
-expect 'and why it ended' 0 '' said stall.out 'rank 3 on n2 made no progress for [0-9]+ s: ending the ranks of n2'
+expect 'on the other node, that it waits for this' 0 '' said stall.out "on n1 .*waits for a rank of another node"
+expect 'and why it ended' 0 '' said stall.out 'rank 3 on n2 made no progress for [0-9]+ s: terminating the ranks of n2'
 
 # shellcheck disable=SC2086
 start_bare again -n 2 -N 2 -- $long --set restarts=2
@@ -224,5 +224,5 @@ wait_until 60 has_logged lost 21
 kill -KILL "$slurm_n2_pid"
 bounded scontrol update nodename=n2 state=down reason=lost
 ended 'a job whose node is lost goes on with the other' 0 lost
-expect 'and says so' 0 '1 of 2 ranks is left: parallel.dp becomes 1' cat "$dir/lost.out"
+expect 'and says so' 0 '1 of 2 ranks is left: parallel.dp is now 1' cat "$dir/lost.out"
 finish

@@ -57,8 +57,8 @@ emulated() {
         --set eval.every_steps=0
 }
 if [ -x "$(dirname "$lmtrain")/lmtrain-emulated" ]; then
-    expect 'ranks that share a GPU, and NCCL is asked to add' 0 'parallel.reductions is fixed: fast is NCCL' emulated $other
-    expect 'over sockets, and that they share it is said' 0 '2 ranks share a GPU here' emulated tcp
+    expect 'ranks that share a GPU, and NCCL is asked to add' 0 'parallel.reductions is fixed: fast needs NCCL' emulated $other
+    expect 'over sockets, and that they share it is said' 0 '2 ranks share a GPU on this node' emulated tcp
     same_bits 'the same bits' gpu-$other gpu-tcp 4
 else
     echo 'skip GPUs: there is no lmtrain-emulated beside this binary'

@@ -51,7 +51,7 @@ for way in 'one 2 2' 'two 1 1' 'eight 1 1' 'two 4 4'; do
     rm -rf "$dir/from-$1"
     mkdir -p "$dir/from-$1/checkpoints"
     cp -r "$dir/$1/checkpoints/step-00000004" "$dir/from-$1/checkpoints/"
-    expect "tp $3 goes on from a checkpoint of $1" 0 '^going on from' parallel "from-$1" "$2" "$3"
+    expect "tp $3 goes on from a checkpoint of $1" 0 '^resuming from' parallel "from-$1" "$2" "$3"
     expect 'as if it had begun it, to rounding' 0 '' near one "from-$1"
 done
 expect 'the model of two ranks generates' 0 '' "$lmtrain" generate --model "$dir/two" --prompt 'In the' --max-new-tokens 8 \

@@ -18,7 +18,7 @@ expect 'the run folder' 0 '' test -f "$dir/one/job.yaml" -a -d "$dir/one/checkpo
 expect 'files are for their owner alone' 0 '' test "$(find "$dir/one" -perm /077)" = ''
 expect 'its job.yaml is the job' 0 '^  steps: 12$' "$lmtrain" config "$dir/one/job.yaml"
 LC_ALL=C LANG=C pretrain ascii >"$dir/ascii.txt" 2>&1
-expect 'plain ASCII where the locale is no UTF-8' 1 '' env LC_ALL=C grep "$(printf '[\200-\377]')" "$dir/ascii.txt"
+expect 'plain ASCII where the locale is not valid UTF-8' 1 '' env LC_ALL=C grep "$(printf '[\200-\377]')" "$dir/ascii.txt"
 
 expect 'two ranks' 0 '^done: step 12 in' pretrain two --ranks 2
 expect 'each has a log' 0 '^rank-0.log rank-1.log $' sh -c "ls '$dir/two/log' | tr '\n' ' '"
@@ -30,7 +30,7 @@ expect 'two threads' 0 '^done' pretrain threads --set threads=2
 same_bits 'two threads leave the bits' one threads 12
 expect 'recompute' 0 '^done' pretrain full --set recompute=full
 same_bits 'recompute leaves the bits' one full 12
-expect 'without AVX-512 bf16 is computed in fp32, and said so' 0 'bf16 is stored, fp32 computed' \
+expect 'without AVX-512 bf16 is computed in fp32, and said so' 0 'bf16 is stored, but computed in fp32' \
     env LMTRAIN_CPU_ISA=avx2 "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/avx2" --set train.steps=3
 expect 'a dry run' 0 '^memory of a rank' pretrain dry --dry-run
 expect 'leaves nothing' 0 '' test ! -e "$dir/dry"
@@ -51,12 +51,12 @@ for ranks in 1 2; do
         wait_until 60 has_logged $run 10
         kill -$signal "$pid"
         ended "$signal saves and leaves, $ranks ranks" 75 $run
-        expect "and says how to go on, $ranks ranks" 0 'saved step [0-9]+ of 150.*the same command goes on' \
+        expect "and says how to go on, $ranks ranks" 0 'saved step [0-9]+ of 150.*the same command continues' \
             cat "$dir/$run.out"
         n=$(n_logged $run)
         expect "before its end ($n steps), $ranks ranks" 0 '' test "$n" -lt 150
         # shellcheck disable=SC2086
-        expect "it goes on, $ranks ranks" 0 "going on from .*step $n\$" pretrain $run $long
+        expect "it goes on, $ranks ranks" 0 "resuming from .*step $n\$" pretrain $run $long
         same_bits "with the bits of a run that was not stopped, $ranks ranks, $signal" whole$ranks $run 150
     done
 done
@@ -85,10 +85,10 @@ for action in sigterm sigkill; do
     same_evals "$action: as a run that was not stopped" one last$action
     expect "$action: once" 2 'the run is finished, step 12 of 12' pretrain last$action
 done
-expect 'a signal is answered at once' 0 'lmtrain: SIGTERM: the run leaves this evaluation' \
+expect 'a signal is answered at once' 0 'lmtrain: SIGTERM: the run stops this evaluation' \
     env LMTRAIN_FAULT=rank0:evaluate:12:sigterm sh -c '"$@"; test $? = 75' sh \
     "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/answered"
-expect 'and how to go on is said' 0 'step 12 of 12 is saved, its evaluation was left .*the same command' printf '%s\n' "$output"
+expect 'and how to go on is said' 0 'step 12 of 12 is saved, its evaluation was interrupted .*the same command' printf '%s\n' "$output"
 for step in 4 8; do
     # Every second step: one with a save of its own, one without.
     often='--ranks 2 --set checkpoint.every_steps=8'
@@ -109,10 +109,10 @@ for step in $((last - 1)) "$last"; do
     expect "a signal in evaluation $step of $last before one" 75 '' env LMTRAIN_FAULT=rank0:evaluate:"$step":sigterm \
         "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/patient$step" $patient
     # shellcheck disable=SC2086
-    expect 'it stops there all the same' 0 "^step $last: no better held-out loss in 2 evaluations: stopping" pretrain patient"$step" $patient
+    expect 'it stops there all the same' 0 "^step $last: held-out loss did not improve in 2 evaluations: stopping" pretrain patient"$step" $patient
     expect 'after the same evaluations' 0 '' test "$(evals patient)" = "$(evals patient"$step")"
     # shellcheck disable=SC2086
-    expect 'and the checkpoint knows' 2 "was stopped at step $last" pretrain patient"$step" $patient
+    expect 'and the checkpoint knows' 2 "was stopped early at step $last" pretrain patient"$step" $patient
 done
 
 # ---- a rank is killed ----
@@ -143,13 +143,13 @@ expect 'and that the daemon is one' 0 '^lmtrain-daemon$' cat "/proc/$daemon/comm
 kill -KILL "$second"
 ended 'a killed rank ends the job' 5 killed
 expect 'which names it as the first cause' 0 'rank 1 on .* was killed by signal 9 \(Killed\) \(last seen: ' cat "$dir/killed.out"
-refuse 'and the other does not promise to save' 'the run saves at the end'
+refuse 'and the other does not promise to save' 'the run completes this step'
 expect 'once' 0 '' test "$(grep -c 'error: rank' "$dir/killed.out")" = 1
 expect 'nothing is left in /dev/shm' 0 '' nothing_shared "$daemon"
 expect 'nor a process' 0 '' wait_until 10 no_process
 expect 'before its end' 0 '' test "$(n_logged killed)" -lt 150
 # shellcheck disable=SC2086
-expect 'it goes on from the last checkpoint' 0 'going on from .*step [0-9]*0$' pretrain killed $long2
+expect 'it goes on from the last checkpoint' 0 'resuming from .*step [0-9]*0$' pretrain killed $long2
 refuse 'nothing has changed' 'changed since'
 same_bits 'with the bits of a run that nobody killed' whole2 killed 150
 
@@ -165,7 +165,7 @@ damage() {
 }
 expect 'a run' 0 '^done' pretrain flipped --ranks 2
 damage flipped 00000012 rank-00001.safetensors 7
-expect 'one flipped byte of another rank' 0 'step-00000012 cannot be read: going back to step 8' pretrain flipped --ranks 2
+expect 'one flipped byte of another rank' 0 'step-00000012 cannot be read: falling back to step 8' pretrain flipped --ranks 2
 flipped=$output
 expect 'is named' 0 'rank 1: .*step-00000012: .*rank-00001.safetensors: tensor .* is damaged' printf '%s\n' "$flipped"
 expect 'the damaged one is kept' 0 'step-00000012 is kept as .*step-00000012.damaged$' printf '%s\n' "$flipped"
@@ -175,7 +175,7 @@ same_bits 'with the same bits' two flipped 12
 same_evals 'and evaluations' two flipped
 damage flipped 00000012 manifest.json 9
 damage flipped 00000008 rank-00000.safetensors 7
-expect 'two of them, in different places' 0 'step-00000008 cannot be read: going back to step 4$' pretrain flipped --ranks 2
+expect 'two of them, in different places' 0 'step-00000008 cannot be read: falling back to step 4$' pretrain flipped --ranks 2
 expect 'neither of which takes the name of another' 0 '' test -d "$dir/flipped/checkpoints/step-00000012.damaged2" -a \
     -d "$dir/flipped/checkpoints/step-00000008.damaged"
 same_bits 'the same bits once more' two flipped 12
@@ -191,7 +191,7 @@ start gone $long2
 wait_until 60 has_logged gone 10
 mv "$dir/gone" "$dir/moved"
 ended 'a run whose folder goes away ends well' 0 gone
-expect 'and has said that it makes it again' 0 'warn: .*/gone was deleted or moved while this run writes to it: it is made again' \
+expect 'and has said that it makes it again' 0 'warn: .*/gone was deleted or moved during the run: it is created again' \
     cat "$dir/gone.out"
 expect 'once' 0 '^1$' grep -c 'deleted or moved' "$dir/gone.out"
 expect 'with its weights' 0 '' cmp "$dir/whole2/checkpoints/step-00000150/rank-00001.safetensors" \
@@ -202,8 +202,8 @@ expect 'and all else' 0 '' test -f "$dir/gone/job.yaml" -a -f "$dir/gone/log/ran
 
 expect 'a finished run' 2 'the run is finished, step 12 of 12 \(hint: raise train.steps' pretrain one
 expect '--resume none' 2 'resume none, but .*holds a run at step 12' pretrain one --resume none
-expect 'another seed' 2 'train.seed is 2, the run was begun with 1' pretrain one --set train.steps=16 --set train.seed=2
-expect 'another model' 2 'model.ffn_size is 96, the run was begun with 64' \
+expect 'another seed' 2 'train.seed is 2, but the run was started with 1' pretrain one --set train.steps=16 --set train.seed=2
+expect 'another model' 2 'model.ffn_size is 96, but the run was started with 64' \
     pretrain one --set train.steps=16 --set model.ffn_size=96
 expect 'other data' 2 'data.train: the datasets' pretrain one --set train.steps=16 --set "data.train=$dir/held"
 expect 'another batch' 2 'train.global_batch is 16' pretrain one --set train.steps=16 --set train.global_batch=16
@@ -211,9 +211,9 @@ expect 'another lr is logged' 0 'changed since the checkpoint: optimizer.lr is n
     pretrain one --set train.steps=14 --set optimizer.lr=0.005
 expect 'and steps' 0 'train.steps is now 14, was 12' printf '%s' "$output"
 expect 'and is in the metrics' 0 '' grep -q '"changed"' "$dir/one/metrics.jsonl"
-expect 'from another run' 0 'going on from .*/two/checkpoints/step-00000012, step 12' \
+expect 'from another run' 0 'resuming from .*/two/checkpoints/step-00000012, step 12' \
     pretrain branch --set train.steps=13 --resume "$dir/two"
-expect 'from another run into a used folder' 2 'holds a run of its own at step 13' \
+expect 'from another run into a used folder' 2 'already holds another run, at step 13' \
     pretrain branch --set train.steps=14 --resume "$dir/two"
 expect 'from nowhere' 3 'nowhere' pretrain fresh --resume "$dir/nowhere"
 
@@ -229,14 +229,14 @@ expect 'keeps the newest two' 0 '' test "$(cd "$dir/keep/checkpoints" && echo *)
 
 # ---- evaluations, and what goes wrong ----
 
-expect 'early stop' 0 'no better held-out loss in 2 evaluations: stopping' pretrain early --set eval.every_steps=1 \
+expect 'early stop' 0 'held-out loss did not improve in 2 evaluations: stopping' pretrain early --set eval.every_steps=1 \
     --set eval.early_stop.patience=2 --set optimizer.lr=3 --set train.steps=40
 expect 'saves where it stops' 0 '^done: step [0-9]+ in' printf '%s\n' "$output"
 expect 'before the last step' 0 '' test "$(n_logged early)" -lt 40
 expect 'a held-out share' 0 'held-out loss [0-9.]+ nats' pretrain split --set eval.data= --set eval.split=0.1
-expect 'a run that explodes' 1 '^lmtrain: 3 steps in a row had gradients that are not finite.*hint: a lower optimizer.lr' \
+expect 'a run that explodes' 1 '^lmtrain: 3 steps in a row had non-finite gradients.*hint: a lower optimizer.lr' \
     pretrain wild --set train.steps=60 --set optimizer.lr=100 --set optimizer.weight_decay=100 --set train.max_skipped=2
-expect 'says which steps were skipped' 0 'step [0-9]+: the gradient is not finite: nothing was updated' \
+expect 'says which steps were skipped' 0 'step [0-9]+: gradients are not finite: the step is skipped' \
     printf '%s\n' "$output"
 expect 'on all ranks' 1 'not finite' pretrain wild2 --ranks 2 --set train.steps=60 --set optimizer.lr=100 \
     --set optimizer.weight_decay=100 --set train.max_skipped=2

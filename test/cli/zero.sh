@@ -79,7 +79,7 @@ expect 'a group that is no power of two' 2 'zero_group is 3, not a power of two'
 LMTRAIN_FAULT=rank1:gradients:6:nan
 export LMTRAIN_FAULT
 for zero in 0 1 3; do
-    expect "zero $zero with a NaN in one rank's gradients" 0 'step 6: the gradient is not finite' ranks "nan-$zero" \
+    expect "zero $zero with a NaN in one rank's gradients" 0 'step 6: gradients are not finite' ranks "nan-$zero" \
         --set "parallel.zero=$zero" --set parallel.gradient_sum=late
 done
 expect 'skips the same step and no other' 0 '' same nan-0 nan-1

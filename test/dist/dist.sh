@@ -31,8 +31,8 @@ data: {train: $dir/toy, seq_len: 16}
 train: {steps: 2, global_batch: 2, micro_batch: 1, dtype: bf16}
 output: $dir/run
 END
-expect 'it trains on the processor' 0 'done: step 2' env -i "$moved" pretrain "$dir/job.yaml"
+expect 'it trains on the CPU' 0 'done: step 2' env -i "$moved" pretrain "$dir/job.yaml"
 expect 'and on two ranks' 0 'done: step 2' env -i PATH="$PATH" "$moved" pretrain "$dir/job.yaml" --ranks 2 --set output="$dir/two" --set threads=1
-expect 'a GPU that is not there' 4 'device is cuda, and there is no GPU' env -i "$moved" pretrain "$dir/job.yaml" --set device=cuda --set output="$dir/gpu"
+expect 'a GPU that is not there' 4 'device is cuda, but there is no GPU' env -i "$moved" pretrain "$dir/job.yaml" --set device=cuda --set output="$dir/gpu"
 expect "its plan needs none" 0 'vendor' env -i "$moved" plan "$dir/job.yaml" --set device=cuda
 finish
