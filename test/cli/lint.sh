@@ -35,7 +35,7 @@ bad() {
 }
 
 fresh
-for check in layers cycles sizes banned axes operands kinds places shell; do
+for check in layers cycles sizes banned axes operands kinds places shell words; do
     expect "a good tree: $check" 0 '^[01] passed, 0 failed' "$lint" --root "$tree" $check
 done
 expect 'an unknown check' 2 'no check is named nonsense' "$lint" --root "$tree" nonsense
@@ -131,6 +131,19 @@ int my_system(void), snprintf_like(void), strtoken(void);
 int all(void) { return my_system() + strtoken(); }
 END
 expect 'banned names in comments, texts and longer names' 0 '' "$lint" --root "$tree" banned
+
+fresh
+printf 'const char *text = "the same command "\n                   "goes on from here";\n' >>"$tree/lib/ops/two.c"
+bad 'a quaint message, on two lines' words "lib/ops/two.c:9: 'the same command goes on' .write: the same command continues"
+fresh
+printf '/* nobody waits */\nconst char *path = "by-the-umask";\n' >>"$tree/lib/ops/two.c"
+expect 'words in comments of sources, and no words' 0 '' "$lint" --root "$tree" words
+sed -i '2s/.*/ * one.h - nobody waits/' "$tree/lib/base/one.h"
+bad 'a quaint word in a public header' words "lib/base/one.h:2: 'nobody'"
+fresh
+mkdir "$tree/man"
+printf 'It begins\nanew.\n' >"$tree/man/x.1"
+bad 'one in a manual page' words "man/x.1:2: 'anew' .write: again"
 
 # The bad words are put together here, so that this file keeps the rule.
 fresh
