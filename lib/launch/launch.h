@@ -1,9 +1,9 @@
 /*
- * launch.h - being a rank
+ * launch.h - joining a job as a rank
  *
  * A process that was started with PMIx variables (PMIX_NAMESPACE and PMIX_RANK: by our own daemons,
- * srun --mpi=pmix or mpirun) is one of several; any other that joins is the only rank. Whether to
- * join or to start ranks is decided above (where.h); who starts them: supervise.h and slurm.h.
+ * srun --mpi=pmix or mpirun) is one of several; any other that joins is the only rank. The caller
+ * decides whether to join or to start ranks (where.h); supervise.h and slurm.h start them.
  */
 #ifndef LAUNCH_LAUNCH_H
 #define LAUNCH_LAUNCH_H
@@ -23,27 +23,28 @@ struct launch_rank {
 int launch_is_rank(void);
 
 /*
- * Which start of the job this is, from 0: its restarts by us and Slurm's requeues together.
+ * The number of this attempt of the job, from 0: restarts by lmtrain plus requeues by Slurm.
  */
 int launch_attempt(void);
 
 /*
- * Join: alone, fills {0, 1, 0, 1}; under PMIx, PMIx_Init and what the job says of us. Returns 0, or
- * -1 and ERR_PEER or ERR_FAILED.
+ * Join the job: without PMIx fills {0, 1, 0, 1}; with PMIx calls PMIx_Init and reads the rank's
+ * identity. Returns 0, or -1 and ERR_PEER or ERR_FAILED.
  */
 int launch_join(struct launch_rank *rank, struct err *err);
 
-/* PMIx_Finalize if joined under PMIx: after it the supervisor takes exit 0 for success. */
+/* PMIx_Finalize if joined with PMIx: only after it the supervisor treats exit status 0 as success.
+ * */
 void launch_leave(void);
 
-/* Tell the supervisor (or srun, mpirun) that this rank fails with this status and text: PMIx_Abort.
- */
+/* Report failure of this rank with status and text to the supervisor (or srun, mpirun): PMIx_Abort.
+ * */
 void launch_abort(int status, const char *text) __attribute__((noreturn));
 
 /*
  * Publish under key for all ranks, and get what `rank` published (waits at most timeout_seconds).
- * value is n_bytes of anything; get fills at most *n_bytes and sets it. A fence lies between: all
- * ranks put, then launch_fence, then get.
+ * value is any n_bytes; get writes at most *n_bytes and sets *n_bytes. All
+ * ranks put, then launch_fence (collective), then get.
  */
 int launch_put(const char *key, const void *value, size_t n_bytes, struct err *err);
 int launch_fence(double timeout_seconds, struct err *err);

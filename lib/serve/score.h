@@ -1,13 +1,12 @@
 /*
- * score.h - how likely a model finds given continuations of given texts: many at once
+ * score.h - log-likelihoods of given continuations of given texts, in batches
  *
- * Texts that begin alike share what the model makes of their beginning: sorted, they are a tree of
- * segments, each of which is computed once and kept in the cache for as long as texts go on from
- * it. Segments are packed into batches of rows without padding. A text's numbers do not depend on
- * what it is scored with.
+ * Common prefixes of texts are computed once: the sorted texts form a tree of segments, each of
+ * which is computed once and kept in the KV cache as long as texts continue it. Segments are packed
+ * into batches of rows without padding. The score of a text does not depend on the other texts.
  *
  * All ranks of served->replica have a scorer each, and make the same calls with the same texts;
- * creating and running are collective over them, and all learn the scores.
+ * creating and running are collective over them, and all get the scores.
  */
 #ifndef SERVE_SCORE_H
 #define SERVE_SCORE_H
@@ -18,7 +17,7 @@ struct scorer;
 
 struct scorer_options {
     int max_positions; /* tokens of the longest text, without its last */
-    int n_rows;        /* tokens at a time; 0: 512 */
+    int n_rows;        /* tokens per batch; 0: 512 */
 };
 
 int scorer_create(struct scorer **scorer, struct served *served, struct kernels *kernels,

@@ -1,5 +1,5 @@
 /*
- * engine.h - what a rank computes and talks with: cores, threads, kernels, the comm thread
+ * engine.h - the resources of a rank: cores, threads, device, kernels, communication
  */
 #ifndef TRAIN_ENGINE_H
 #define TRAIN_ENGINE_H
@@ -13,20 +13,20 @@
 struct engine {
     struct launch_rank rank;
     struct device *device; /* the host, or one of its GPUs */
-    char gpu[32];          /* that GPU's PCI address; "": none, or not known */
-    int n_sharing;         /* ranks that have this GPU, itself among them */
+    char gpu[32];          /* PCI address of that GPU; "": none, or unknown */
+    int n_sharing;         /* number of ranks that share this GPU, this one included */
     struct pool *pool;     /* the host's threads */
     struct kernels *kernels;
     const char *isa_note;      /* "" or what instruction set is missing */
     struct comm_wireup wireup; /* how comm's ranks find each other without MPI */
     struct comm
-        *comm; /* itself alone, else MPI or sockets, and NCCL with it where each rank has a GPU */
+        *comm; /* comm_self for one rank, else MPI or sockets, with NCCL if each rank has a GPU */
     struct worker *worker; /* the only thread that uses comm; NULL if there is no other rank */
 };
 
 struct engine_wish {
     int n_threads;          /* 0: this rank's share of the cores */
-    enum job_device device; /* a GPU goes to the ranks of a machine by turns */
+    enum job_device device; /* GPUs are assigned round-robin to the ranks of a machine */
 };
 
 /*
@@ -38,23 +38,23 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
 void engine_close(struct engine *engine);
 
 /*
- * What the job asks for and is not to be had here becomes what there is: reductions: fast is fixed
- * where ranks do not talk by NCCL. Rank 0 says so.
+ * Replace settings of the job that are not available: reductions fast becomes fixed
+ * without NCCL. Rank 0 logs it.
  */
 void engine_settle(const struct engine *engine, struct job *job);
 
-/* A lone rank's part of MFU's denominator (peak.h) in FLOP/s: of a GPU that is known what its maker
- * states for dense products of the dtype (engine_stated_flops), else what engine_peak_flops
- * measures, in a quarter of its rounds: every run waits for it as it starts. */
+/* One rank's contribution to the denominator of MFU (peak.h) in FLOP/s: for a known GPU the
+ * vendor's dense peak of the dtype (engine_stated_flops), else measured by engine_peak_flops, with
+ * a quarter of its rounds, because every run waits for it at its start. */
 int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
-/* Whether it takes products of thousands to tell what it can: GPUs, but for the emulated one. */
+/* Whether peak measurements need matrices of thousands of rows: GPUs, except the emulated one. */
 int engine_is_large(const struct engine *engine);
 
-/* 0 where the device is not known. */
+/* 0 for an unknown device. */
 double engine_stated_flops(const struct engine *engine, enum dtype dtype);
 
-/* What this rank's GEMM reaches at best on a square, in FLOP/s; measured in some 30 ms. */
+/* Best measured speed of this rank's square GEMM, in FLOP/s; takes about 30 ms. */
 int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, struct err *err);
 
 /*
@@ -78,8 +78,9 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
                          int n_rounds, double *flops, struct err *err);
 
 /*
- * What a square product keeps up, in FLOP/s: the same one for this long, without pauses, so that
- * power and heat count; `best` and `last` are of windows of some 50 ms. size: rows of the square.
+ * Sustained speed of a square matrix product, in FLOP/s: repeated for `seconds` without pauses, so
+ * that power and thermal limits apply; `best` and `last` are windows of about 50 ms. size: rows of
+ * the square.
  */
 struct engine_sustained {
     int64_t size;
@@ -88,8 +89,8 @@ struct engine_sustained {
 int engine_sustained_flops(struct engine *engine, enum dtype dtype, double seconds,
                            struct engine_sustained *sustained, struct err *err);
 
-/* Memory of the device that one of the ranks that share it may take now: 1 where there is none, and
- * 0 if the system does not say. */
+/* Device memory that one of the ranks that share it can allocate now: 1 if there is none,
+ * 0 if unknown. */
 size_t engine_available_bytes(const struct engine *engine);
 
 #endif

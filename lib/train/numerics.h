@@ -1,5 +1,5 @@
 /*
- * numerics.h - all that decides a run's bits, as text and hash (design.md §5)
+ * numerics.h - everything that determines the bits of a run, as text and hash (design.md §5)
  */
 #ifndef TRAIN_NUMERICS_H
 #define TRAIN_NUMERICS_H

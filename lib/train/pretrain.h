@@ -12,20 +12,19 @@ struct pretrain_options {
     const char *resume;    /* "auto", "none", or a checkpoint or run */
     struct engine *engine;
     const char *build; /* version of the binary: all ranks must have the same */
-    /* A run that has done all its steps ends well at once instead of being refused: the caller has
-     * something left to do with it. */
+    /* A run that has completed all steps returns success instead of being refused: the caller has
+     * further work to do with it. */
     int may_be_done;
-    /* Told on rank 0 of each checkpoint that is whole; may be NULL. It has its own words for what
-     * goes wrong there. */
+    /* Called on rank 0 after each committed checkpoint; may be NULL. It reports its own errors. */
     void (*on_saved)(void *context, const char *folder);
     void *context;
 };
 
 /*
- * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE where a signal
- * made it save and leave. *agreed says whether all ranks return this status; if not, this rank
- * failed alone, the others may be waiting for it, and the caller must end the job (launch_abort)
- * and nothing else.
+ * Collective. Returns 0; or -1 with err, whose code is the exit status: ERR_REQUEUE if it saved and
+ * stopped on a signal. *agreed says whether all ranks return this status; if not, this rank failed
+ * alone, the others may be waiting for it, and the caller must end the job (launch_abort) and
+ * nothing else.
  */
 int pretrain(const struct pretrain_options *options, int *agreed, struct err *err);
 
