@@ -212,7 +212,7 @@ static int list_news(struct extending *e, const char *const *tokens, int n)
                            "token %d to be added is %s; expected UTF-8 of 1 to %d bytes", i + 1,
                            length == 0                ? "empty"
                            : length > TOKEN_BYTES_MAX ? "too long"
-                                                      : "no UTF-8",
+                                                      : "not valid UTF-8",
                            TOKEN_BYTES_MAX);
         }
         if (!is_there)

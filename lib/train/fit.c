@@ -72,7 +72,7 @@ static int try_job(struct fit *fit, const struct job *job)
     }
     int fits = n_bytes <= fit->available;
     if (fits && fit->n_found < N_SHOWN)
-        str_printf(fit->out, "%s%s takes %s", fit->n_found ? ", or " : "", str_text(&text),
+        str_printf(fit->out, "%s%s needs %s", fit->n_found ? ", or " : "", str_text(&text),
                    str_bytes(size, sizeof size, n_bytes));
     fit->n_found += fits;
     str_release(&text);

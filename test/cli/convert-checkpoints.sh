@@ -49,7 +49,7 @@ expect 'types stay' 2 'dtype: not available from checkpoint to checkpoint .hint:
 expect 'tokens too' 2 'vocab-size: not available from checkpoint to checkpoint' convert --from "$dir/cut0" --to "$dir/new" --tp 1 \
     --vocab-size 5000
 expect 'a HF folder cannot be cut' 2 'tp and --pp divide the files of a checkpoint' convert --from "$dir/cut0" --to "$dir/new" --tp 2 --as hf
-expect 'files for ranks that cannot be' 0 'cut by rows' convert --from "$dir/cut0" --to "$dir/odd" --tp 3 --verify
+expect 'files for ranks that cannot be' 0 'divided by rows' convert --from "$dir/cut0" --to "$dir/odd" --tp 3 --verify
 expect 'and back' 0 '' convert --from "$dir/odd" --to "$dir/even" --tp 2 --pp 2
 expect 'to the bit' 0 '' cmp "$dir/cut0/rank-00001.safetensors" "$dir/even/rank-00001.safetensors"
 printf x | dd of="$dir/cut0/rank-00002.safetensors" bs=1 conv=notrunc status=none seek=20000

@@ -178,10 +178,10 @@ ln -s /nowhere/else "$dir/bad/model.safetensors"
 refused 'a link to nowhere' 'bad has no model.safetensors'
 rm "$dir/bad/model.safetensors"
 touch "$dir/bad/model-Q4_K_M.gguf"
-refused 'GGUF' 'bad/model-Q4_K_M.gguf: weights in GGUF format are not read .hint: the safetensors'
+refused 'GGUF' 'bad/model-Q4_K_M.gguf: weights in GGUF format are not supported .hint: the original safetensors'
 rm "$dir/bad/config.json"
 refused 'GGUF alone' 'bad/model-Q4_K_M.gguf: weights in GGUF format'
-expect 'a file of weights' 3 'model.safetensors is a file .hint: the folder that it is in' convert \
+expect 'a file of weights' 3 'model.safetensors is a file .hint: give its folder' convert \
     --from "$dir/hf/model.safetensors" --to "$dir/new"
 if [ "$(id -u)" != 0 ]; then
     broken hf
@@ -205,7 +205,7 @@ expect 'something else' 3 'neither a checkpoint nor a folder with config.json' c
 expect 'a target that is there' 2 'ck2x2 exists already' convert --from "$dir/hf" --to "$dir/ck2x2"
 expect 'itself' 2 'from and --to are both .*/hf' convert --from "$dir/hf" --to "$dir/hf/"
 expect 'a HF folder as one' 2 'as hf: .*hf is a Hugging Face folder already' convert --from "$dir/hf" --to "$dir/new" --as hf
-expect 'fewer tokens' 2 'vocab-size is 4000, .*hf has 4096: rows are never dropped' convert --from "$dir/hf" \
+expect 'fewer tokens' 2 'vocab-size is 4000, but .*hf has 4096: rows are never removed' convert --from "$dir/hf" \
     --to "$dir/new" --vocab-size 4000
 expect 'degrees that do not fit' 2 'parallel.pp is 3, ' convert --from "$dir/hf" --to "$dir/new" --tp 3 --pp 3
 expect 'files for ranks that cannot be' 0 'parallel.tp is 3, does not divide n_heads 2 .* files are divided by rows' convert \

@@ -32,7 +32,7 @@ expect 'and its text' 0 'In the beginning<.endoftext.>' \
 expect 'inspect --json' 0 '"documents": 3,' $lmtrain data inspect "$dir/x" --json
 expect 'which tokenizer it was' 0 '"tokenizer": "1-37aa4ec3f6eafdb2-eec1778a", "vocab_size": 4096,' $lmtrain data inspect "$dir/x" --json
 expect 'in words' 0 'tokenizer   1-37aa4ec3f6eafdb2-eec1778a, of 4,096 tokens, documents end with 0' $lmtrain data inspect "$dir/x"
-expect 'another one' 3 'x was made with another tokenizer than test/.*small.json: .*x.json says 1-37aa4ec3f6eafdb2-eec1778a, of 4096 tokens, not' \
+expect 'another one' 3 'x was made with another tokenizer than test/.*small.json: .*x.json with 1-37aa4ec3f6eafdb2-eec1778a, of 4096 tokens, not' \
     $lmtrain data inspect "$dir/x" --tokenizer test/tokenizer/golden/small.json
 cp "$dir/x.bin" "$dir/bare.bin"
 cp "$dir/x.idx" "$dir/bare.idx"

@@ -212,7 +212,7 @@ expect 'a model that is not of this run is not replaced' 2 'used, whose model is
 expect 'nor made beside' 0 '^model$' ls "$dir/used"
 mkdir "$dir/words"
 cp -r data/kjv-tokenizer "$dir/words/tokenizer"
-expect 'nor a tokenizer' 2 'words, and its tokenizer, which is not of this run' tune finetune words \
+expect 'nor a tokenizer' 2 'words, whose tokenizer is not of this run' tune finetune words \
     --set "data.tokenizer=$dir/words/tokenizer" --set 'data.added_tokens=[<new>]'
 expect 'a run' 0 '^done' tune finetune ended --set train.steps=2
 expect 'is finished' 2 'the run is finished' tune finetune ended --set train.steps=2

@@ -239,7 +239,7 @@ cp "$dir/train.txt" "$dir/garbage.idx"
 wrong 'an index that is none' 3 'garbage.idx is not a token index' --set "data.train=$dir/garbage"
 wrong 'a window longer than the data' 3 'too few for one window of seq_len 20000' --set data.seq_len=20000
 wrong 'a tokenizer that is not there' 3 'data.tokenizer: .*nowhere' --set "data.tokenizer=$dir/nowhere"
-wrong 'a tokenizer larger than the model' 2 'model.vocab_size is 512, data.tokenizer .* has 4096 tokens' \
+wrong 'a tokenizer larger than the model' 2 'model.vocab_size is 512, but data.tokenizer .* has 4096 tokens' \
     --set model.vocab_size=512
 wrong 'tokens beyond the vocabulary' 3 'train.bin: token [0-9]+ at position [0-9]+ is not in 0..511' \
     --set model.vocab_size=512 --set data.tokenizer=
@@ -248,11 +248,11 @@ wrong 'an output that cannot be' 1 'output: .*nowhere' --set output=/proc/nowher
 wrong 'a model that no memory holds' 4 'the plan needs [0-9.]+ TiB per rank, but [0-9.]+ [KMGT]iB are free \(hint: ' \
     --set model=gpt3-175b --set data.tokenizer=
 wrong 'on two ranks too' 4 'the plan needs [0-9.]+ TiB' --ranks 2 --set model=gpt3-175b --set data.tokenizer=
-wrong 'nor a smaller plan of it' 4 'hint: even recompute: full with train.gradient_dtype: bf16 with train.micro_batch: 1 takes [0-9.]+ TiB: a smaller model' \
+wrong 'nor a smaller plan of it' 4 'hint: even recompute: full with train.gradient_dtype: bf16 with train.micro_batch: 1 needs [0-9.]+ TiB: use a smaller model' \
     --set model=gpt3-175b --set data.tokenizer=
-wrong 'a batch that no memory holds' 4 'hint: (recompute: full takes [0-9.]+ [GM]iB, or )?train.micro_batch: [0-9]+ takes' \
+wrong 'a batch that no memory holds' 4 'hint: (recompute: full needs [0-9.]+ [GM]iB, or )?train.micro_batch: [0-9]+ needs' \
     --set train.micro_batch=1048576 --set train.global_batch=1048576
-fits=$(printf '%s\n' "$output" | sed -n 's/.*train.micro_batch: \([0-9]*\) takes \([^;,)]*\).*/\1 \2/p')
+fits=$(printf '%s\n' "$output" | sed -n 's/.*train.micro_batch: \([0-9]*\) needs \([^;,)]*\).*/\1 \2/p')
 expect 'what would fit was really planned' 0 "total +${fits#* } " "$lmtrain" plan "$dir/job.yaml" \
     --set "train.micro_batch=${fits%% *}" --set train.global_batch=1048576
 expect 'which can be planned' 0 'model gpt3-175b: 17[0-9,]+ parameters' \
@@ -300,7 +300,7 @@ sed -i '1s/"lmtrain_checkpoint":1/"lmtrain_checkpoint":2/' "$newest/manifest.jso
 damage 'a checkpoint of a later version' 'manifest.json is of version 2, but only 1 is supported'
 alone
 sed -i 's/"step":12/"step":13/' "$newest/manifest.json"
-damage 'a manifest that was edited' 'manifest.json is damaged: its hash is'
+damage 'a manifest that was edited' 'manifest.json is damaged: it says hash'
 alone
 sed -i 's|rank-00000.safetensors|../../../../../etc/passwd|' "$newest/manifest.json"
 damage 'a manifest that names another file' 'manifest.json is damaged'
