@@ -285,16 +285,20 @@ static int advance_action(struct replay *r, int number)
     return moved;
 }
 
-static int has_loaded(const struct replay *r, const struct replay_rank *rank, int since)
+/* Has it loaded, or come to the function with which its turn began, of a later micro-batch? */
+static int is_turn_over(const struct replay *r, const struct replay_rank *rank, int since)
 {
-    return rank->action > since &&
-           rank->program->entries[r->entry].actions[rank->action - 1].kind == ACTION_LOAD;
+    const struct entry *e = &rank->program->entries[r->entry];
+    const struct action *first = &e->actions[since], *now = &e->actions[rank->action];
+
+    return rank->action > since && (now[-1].kind == ACTION_LOAD ||
+                                    (now->kind == first->kind && now->function == first->function &&
+                                     now->micro_batch > first->micro_batch));
 }
 
 /*
- * As far as it comes, but not beyond the loading of the next micro-batch, so that ranks stay in
- * step as far as they can and what they do repeats soon. Returns 1 if that was any way at all, or
- * -1.
+ * As far as it comes, but not into the next micro-batch, so that ranks stay in step as far as they
+ * can and what they do repeats soon. Returns 1 if that was any way at all, or -1.
  */
 static int advance_rank(struct replay *r, int number)
 {
@@ -304,7 +308,7 @@ static int advance_rank(struct replay *r, int number)
 
     do {
         moved = 0;
-        while (rank->action < n_actions && !has_loaded(r, rank, since) &&
+        while (rank->action < n_actions && !is_turn_over(r, rank, since) &&
                (step = advance_action(r, number)) != 0) {
             if (step < 0)
                 return -1;

@@ -283,6 +283,8 @@ void replay_skip_rounds(struct replay *r, struct replay_rounds *rounds)
             now->n == then->n && is_same(now, then, now->n) ? count_rounds(r, rounds, shift) : 0;
         if (n_rounds > 0) {
             go_on(r, rounds, n_rounds, shift);
+            rounds->n_left = 0;
+            rounds->n_patience = 1;
             return;
         }
     }
