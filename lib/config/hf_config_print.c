@@ -300,7 +300,7 @@ const char *hf_config_family_of(const struct model_spec *spec, struct err *err)
     if (n_least)
         err_set(
             err, ERR_CONFIG,
-            "no family that transformers has is of this model's shape: the nearest is %s, which "
+            "no family of transformers has this model's architecture: the nearest is %s, which "
             "has no %s",
             families[nearest].model_type, str_text(&least));
     str_release(&lost);
@@ -326,7 +326,7 @@ int hf_config_print(const struct model_spec *spec, const char *family, enum dtyp
     if (!f)
         return err_set(err, ERR_CONFIG, "lmtrain writes no config.json of %s models", family);
     if (lost_in(f, spec, MODEL_COMPUTES, &lost))
-        status = err_set(err, ERR_CONFIG, "%s models have another shape than %s: no %s", family,
+        status = err_set(err, ERR_CONFIG, "%s models cannot have the architecture of %s: they have no %s", family,
                          spec->name, str_text(&lost));
     else
         print_family(f, spec, dtype, out);

@@ -394,7 +394,7 @@ static int count_others(const struct conversion *c)
 }
 
 /*
- * A run may have given fields of its own to the model it began from; the config.json that goes along
+ * A run may have given fields of its own to the model it began from; the config.json that is copied
  * with the weights would silently be of another model then.
  */
 static int check_carried(struct conversion *c, struct err *err)
@@ -414,8 +414,8 @@ static int check_carried(struct conversion *c, struct err *err)
     theirs.model.tied_embeddings = ours->tied_embeddings;
     if (model_differences(ours, &theirs.model, MODEL_COMPUTES, &other))
         status = err_set(err, ERR_CONFIG,
-                         "%s/config.json goes along with the weights, but its model has no %s "
-                         "(hint: say so in it)",
+                         "%s/config.json is copied with the weights, but its model has no %s "
+                         "(hint: write it there)",
                          carried, str_text(&other));
     str_release(&other);
     return status;

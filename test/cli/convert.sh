@@ -50,7 +50,7 @@ done
 # What a run gave to its model must not be lost in the config.json that goes along.
 expect 'a checkpoint whose config.json is of another model' 0 '' sh -c 'cp -r "$1/ck1x1" "$1/ckother" &&
     sed -i "s/\"rope_theta\":[^,]*/\"rope_theta\": 500000.0/" "$1/ckother/hf/config.json"' sh "$dir"
-expect 'is refused by name' 2 'ckother/hf/config.json goes along with the weights, but its model has no model.rope_theta 10000.0' \
+expect 'is refused by name' 2 'ckother/hf/config.json is copied with the weights, but its model has no model.rope_theta 10000.0' \
     convert --from "$dir/ckother" --to "$dir/other-hf"
 gone 'and nothing is written' other-hf
 expect 'shards' 0 'as a Hugging Face folder of [2-9] files' convert --from "$dir/ck2x2" --to "$dir/shards" \
