@@ -285,15 +285,19 @@ static int advance_action(struct replay *r, int number)
     return moved;
 }
 
-/* Has it loaded, or come to the function with which its turn began, of a later micro-batch? */
+enum { LONG_TURN = 512 }; /* actions: more than between two loads of most schedules */
+
+/* Has it loaded, or, in a long turn, come to the function with which that began, of a later
+ * micro-batch? */
 static int is_turn_over(const struct replay *r, const struct replay_rank *rank, int since)
 {
     const struct entry *e = &rank->program->entries[r->entry];
     const struct action *first = &e->actions[since], *now = &e->actions[rank->action];
 
-    return rank->action > since && (now[-1].kind == ACTION_LOAD ||
-                                    (now->kind == first->kind && now->function == first->function &&
-                                     now->micro_batch > first->micro_batch));
+    return rank->action > since &&
+           (now[-1].kind == ACTION_LOAD ||
+            (now - first >= LONG_TURN && now->kind == first->kind &&
+             now->function == first->function && now->micro_batch > first->micro_batch));
 }
 
 /*
