@@ -1,5 +1,6 @@
 #!/bin/sh
-# test/cli/test-runner.sh - scripts/test-runner counts what passed, failed, crashed, hung or was not built
+# test/cli/test-runner.sh - scripts/test-runner counts what passed, failed, crashed, hung or was not built; scripts/oracle-forks
+# tells tests apart that share what one process imported
 . test/cli/support/check.sh
 runner=scripts/test-runner
 mkdir -p "$dir/test/unit"
@@ -47,4 +48,49 @@ expect 'of which waiting takes none' 0 '^[0-9.]+ 0\.0 test/unit/idle$' cat "$dir
 printf '%s\n' '# longest first' '9.0 1.0 test/unit/skipped' '5.5 1.0 test/unit/good' >"$dir/order"
 expect 'the longest come first, the unknown last' 0 '^ *skipped good busy $' sh -c \
     "'$runner' --jobs 1 --order '$dir/order' '$at/busy' '$at/good' '$at/skipped' | sed -n 's|^  ok *test/unit/\([a-z]*\) .*|\1|p' | tr '\n' ' '"
+
+# ---- forks of one process that imported the libraries ----
+
+if ! command -v python3 >/dev/null || ! python3 -P -c '' 2>/dev/null; then
+    echo 'skip forks: there is no Python 3.11'
+    finish
+fi
+mkdir "$dir/modules" "$dir/forks"
+echo 'import os; print("imported", os.getpid(), flush=True); mark = []' >"$dir/modules/torch.py"
+# script NAME LINES... - a Python test of these lines
+script() {
+    script_name=$1
+    shift
+    printf '%s\n' "$@" >"$dir/forks/$script_name.py"
+}
+script good 'import sys, torch' 'assert __name__ == "__main__" and len(sys.argv) == 1 and not torch.mark' 'torch.mark.append(1)' \
+    'print("1 passed, 0 failed")'
+script other 'import torch' 'assert not torch.mark' 'torch.mark.append(1)'
+script bad 'import sys' 'sys.exit(3)'
+script wrong 'import nowhere'
+script crash 'import os' 'os.abort()'
+script hang 'import subprocess' 'child = subprocess.Popen(["sleep", "600"])' 'print(child.pid, flush=True)' 'child.wait()'
+# shellcheck disable=SC2317 # expect calls it, as it does left_behind
+forks() { PYTHONPATH=$dir/modules python3 -P scripts/oracle-forks "$@"; }
+# left_behind NUMBER WHAT - of a test
+# shellcheck disable=SC2317
+left_behind() { cat "$dir/$1.$2"; }
+at=$dir/forks
+expect 'forks of tests, three at a time' 0 '' forks 3 5 "$dir" "$at/good.py" "$at/other.py" "$at/bad.py" "$at/wrong.py" "$at/crash.py" "$at/hang.py"
+printf '%s\n' "$output" | sed 's/^imported .*/imported/' | sort >"$dir/said"
+expect 'all were run, and one process imported' 0 '^0 1 2 3 4 5 imported $' tr '\n' ' ' <"$dir/said"
+expect 'one passes' 0 '^0$' left_behind 0 status
+expect 'what it prints is kept' 0 '^1 passed, 0 failed$' left_behind 0 out
+expect 'nothing of one is seen by another' 0 '^0$' left_behind 1 status
+expect 'an exit status' 0 '^3$' left_behind 2 status
+expect 'a module that is missing' 0 '^1$' left_behind 3 status
+expect 'is named last' 0 "^ModuleNotFoundError: No module named 'nowhere'\$" tail -n 1 "$dir/3.out"
+expect 'a crash' 0 '^134$' left_behind 4 status
+expect 'a timeout' 0 '^124$' left_behind 5 status
+expect 'ends what was started, too' 1 '' test -e "/proc/$(cat "$dir/5.out")/cwd"
+expect 'seconds, and seconds of CPU' 0 '^[0-9]+\.[0-9] [0-9]+\.[0-9]$' left_behind 0 time
+rm "$dir/loaded"
+echo 'raise ImportError("no libcudart")' >"$dir/modules/torch.py"
+expect 'torch that does not load' 1 'ImportError: no libcudart$' forks 1 5 "$dir" "$at/good.py"
+expect 'leaves no mark' 1 '' test -e "$dir/loaded"
 finish
