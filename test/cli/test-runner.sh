@@ -49,6 +49,24 @@ printf '%s\n' '# longest first' '9.0 1.0 test/unit/skipped' '5.5 1.0 test/unit/g
 expect 'the longest come first, the unknown last' 0 '^ *skipped good busy $' sh -c \
     "'$runner' --jobs 1 --order '$dir/order' '$at/busy' '$at/good' '$at/skipped' | sed -n 's|^  ok *test/unit/\([a-z]*\) .*|\1|p' | tr '\n' ' '"
 
+# What runs alone is not run beside others, but for those of a list.
+mkdir "$dir/lists"
+echo test/unit/alone >"$dir/lists/EXCLUSIVE"
+echo test/unit/beside >"$dir/lists/BESIDE"
+for name in alone beside other; do
+    program $name "echo $name \$(nice) >>$dir/began" 'sleep 1' "echo $name >>$dir/ended" 'echo "ok one"'
+done
+expect 'exclusive tests' 0 '^3 passed, 0 failed$' $runner --jobs 2 --lists "$dir/lists" "$at/beside" "$at/alone" "$at/other"
+expect 'are begun when others have ended' 0 "^alone $(nice)\$" sed -n 2p "$dir/began"
+expect 'with those of the list at the lowest priority' 0 '^beside 19$' sed -n 3p "$dir/began"
+expect 'which were not waited for' 0 '^other$' sed -n 1p "$dir/ended"
+rm "$dir/began" "$dir/ended"
+expect 'without exclusive ones those are like others' 0 '^2 passed, 0 failed$' $runner --lists "$dir/lists" "$at/beside" "$at/other"
+expect 'at the ordinary priority' 0 "^beside $(nice)\$" cat "$dir/began"
+rm "$dir/began"
+expect 'one at a time means that' 0 '^2 passed, 0 failed$' $runner --jobs 1 --lists "$dir/lists" "$at/beside" "$at/alone"
+expect 'of all' 0 "^beside $(nice)\$" sed -n 1p "$dir/began"
+
 # ---- forks of one process that imported the libraries ----
 
 if ! command -v python3 >/dev/null || ! python3 -P -c '' 2>/dev/null; then
