@@ -82,7 +82,12 @@ ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
 isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma) \
     $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma) \
     $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma)
-optimize_of = $(if $(SANITIZE),,$(if $(filter lib/kernels/cpu/% lib/ckpt/convert.c lib/base/rng.c lib/train/fill.c,$(1)),-O3))
+optimize_of = $(if $(filter $(if $(SANITIZE),$(INNER_LOOPS),lib/kernels/cpu/% lib/ckpt/convert.c lib/base/rng.c lib/train/fill.c),$(1)),-O3)
+# With -O1 three quarters of the time of sanitized tests go here: sums on the stack, each access checked.
+INNER_LOOPS = lib/kernels/cpu/gemm_% lib/kernels/cpu/attention_product%
+# Callers have AddressSanitizer check the operands of these as a whole (cpu_check_range).
+UNCHECKED = lib/kernels/cpu/gemm_multiply_avx2.c lib/kernels/cpu/attention_product.c
+unchecked_of = $(if $(SANITIZE),$(if $(filter $(UNCHECKED),$(1)),-fno-sanitize=address -fno-sanitize=undefined))
 
 # ---- the library and the binary ------------------------------------------------------------------
 
@@ -111,7 +116,7 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJECTS)
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags.txt | check-deps build/gen/version.h
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_CFLAGS) $(call optimize_of,$<) $(call isa_of,$<) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(ALL_CFLAGS) $(call optimize_of,$<) $(call unchecked_of,$<) $(call isa_of,$<) -MMD -MP -c $< -o $@
 
 # For `make lint`: every object, and every source only parsed.
 ALL_SOURCES = $(LIB_SOURCES) $(CMD_SOURCES) $(EMBED_SOURCES) $(TEST_SOURCES) $(CUDA_TEST_SOURCES) $(TEST_SUPPORT_SOURCES) \

@@ -48,7 +48,7 @@ CPU_INLINE void load_keys_and_values(const struct attention *a, struct walk *w, 
                            .n_cols = at->head_dim };
 
     load_tile(w->tile, w->width, &piece, 1.0f);
-    w->code->transpose(w->keys, w->tile, w->width);
+    tile_transpose(w->code, w->keys, w->tile, w->width);
     piece.tensor = &a->op->in[ATTENTION_V];
     piece.col = (int64_t)kv_head * a->value_dim;
     piece.n_cols = a->value_dim;

@@ -220,7 +220,7 @@ CPU_INLINE void attend_pairs(const struct cached *c, struct walk *w, const struc
         int64_t n = min_i64(BLOCK, end - key);
 
         load_cached(c, ATTENTION_CACHED_KEYS, w->tile, span->segment, key, n, kv_head);
-        w->code->transpose(w->keys, w->tile, w->width);
+        tile_transpose(w->code, w->keys, w->tile, w->width);
         load_cached(c, ATTENTION_CACHED_VALUES, w->values, span->segment, key, n, kv_head);
         for (int i = 0; i < n_packs; i++)
             query_block_attend(&w->blocks[i], w, key, NULL);

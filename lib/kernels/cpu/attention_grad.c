@@ -107,8 +107,8 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
     dscores.c = s->dp;
     dscores.a = s->dout;
     dscores.b = s->values_t + at;
-    a->code->product(&scores);
-    a->code->product(&dscores);
+    tile_product(a->code, &scores);
+    tile_product(a->code, &dscores);
     for (int64_t r = 0; r < n_queries && !is_plain; r++)
         score_row(s->p + r * BLOCK, s->slope, &s->sight, r, key);
     for (int64_t r = 0; r < n_queries; r++)
@@ -143,9 +143,9 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                            .k = BLOCK,
                            .add = 1,
                            .part = diagonal ? PART_A_LOWER : PART_ALL };
-    a->code->product(&dvalues);
-    a->code->product(&dkeys);
-    a->code->product(&dq);
+    tile_product(a->code, &dvalues);
+    tile_product(a->code, &dkeys);
+    tile_product(a->code, &dq);
 }
 
 CPU_INLINE float dot_rows(const float *x, const float *y, int64_t n)
@@ -220,9 +220,9 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     for (int64_t key = 0; key < a->key_len; key += BLOCK) {
         at_keys(&k, &v, a->key_len, sequence, key);
         load_tile(s.dq, width, &v, 1.0f);
-        a->code->transpose(s.values_t + key * width, s.dq, width);
+        tile_transpose(a->code, s.values_t + key * width, s.dq, width);
         load_tile(s.keys + key * width, width, &k, 1.0f);
-        a->code->transpose(s.keys_t + key * width, s.keys + key * width, width);
+        tile_transpose(a->code, s.keys_t + key * width, s.keys + key * width, width);
     }
     memset(s.dkeys, 0, (size_t)(a->n_blocks * BLOCK * width) * sizeof(float));
     memset(s.dvalues, 0, (size_t)(a->n_blocks * BLOCK * width) * sizeof(float));

@@ -136,6 +136,37 @@ struct tile_code {
     void (*transpose)(float *out, const float *tile, int64_t width);
 };
 
+/* Rows of n floats, for AddressSanitizer. */
+static inline void tile_check(const float *rows, int64_t stride, int64_t n_rows, int64_t n)
+{
+    for (int64_t i = 0; i < n_rows; i++)
+        cpu_check_range(rows + i * stride, n * (int64_t)sizeof *rows);
+}
+
+/* code->product and code->transpose, some of which are compiled without sanitizers. */
+static inline void tile_product(const struct tile_code *code, const struct product *p)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    int64_t n_rows = round_up(product_rows(p), PRODUCT_ROWS);
+
+    tile_check(p->c, p->c_stride, n_rows, p->n);
+    tile_check(p->b, p->b_stride, p->k, p->n);
+    if (p->a_col == 1)
+        tile_check(p->a, p->a_row, n_rows, p->k);
+    else
+        tile_check(p->a, p->a_col, p->k, n_rows);
+#endif
+    code->product(p);
+}
+
+static inline void tile_transpose(const struct tile_code *code, float *out, const float *tile,
+                                  int64_t width)
+{
+    tile_check(tile, width, BLOCK, width);
+    tile_check(out, BLOCK, width, BLOCK);
+    code->transpose(out, tile, width);
+}
+
 /* act: of the op's activations. */
 const struct tile_code *attention_tile_code(const struct cpu_kernels *cpu, enum dtype act);
 

@@ -117,7 +117,7 @@ CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, 
         scores.part = PART_C_LOWER;
         out.part = PART_A_LOWER;
     }
-    w->code->product(&scores);
+    tile_product(w->code, &scores);
     for (int64_t r = 0; r < b->n_rows; r++) {
         float *row = w->scores + r * BLOCK;
 
@@ -137,7 +137,7 @@ CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, 
                 row[j] *= kept[j];
         }
     }
-    w->code->product(&out);
+    tile_product(w->code, &out);
 }
 
 /* Outputs by their sums; 0 of rows that have seen no key. */

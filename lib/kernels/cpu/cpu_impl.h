@@ -13,6 +13,10 @@
 #ifndef KERNELS_CPU_CPU_IMPL_H
 #define KERNELS_CPU_CPU_IMPL_H
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "kernels/kernels.h"
 
 enum cpu_isa { CPU_ISA_PLAIN, CPU_ISA_AVX2, CPU_ISA_AVX512 };
@@ -39,6 +43,22 @@ static inline int cpu_n_threads(const struct cpu_kernels *cpu)
 static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 {
     return (char *)tensor->data + (size_t)(row * tensor->stride) * dtype_bytes(tensor->dtype);
+}
+
+/*
+ * AddressSanitizer's check of a whole range, by the callers of inner loops that are compiled without
+ * it (the Makefile's unchecked_of); nothing in other builds.
+ */
+static inline void cpu_check_range(const void *start, int64_t n_bytes)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    const volatile char *bad = __asan_region_is_poisoned((void *)start, (size_t)n_bytes);
+
+    if (bad)
+        (void)*bad;
+#else
+    (void)start, (void)n_bytes;
+#endif
 }
 
 #define CPU_INLINE static inline __attribute__((always_inline))

@@ -354,6 +354,19 @@ static struct gemm_part next_part(const struct round *r, const struct task *task
     return n_cols > 0 ? part_of(r, piece, r->col + col, n_cols) : (struct gemm_part){ 0 };
 }
 
+/*
+ * code->multiply. Of AVX2 it is compiled without sanitizers, which make it sixty times as slow (the
+ * Makefile's unchecked_of): they check its panels here.
+ */
+static void multiply(const struct gemm_code *code, float *sums, const uint32_t *a,
+                     const uint32_t *b, int64_t n_steps, int fresh, const struct place *at)
+{
+    cpu_check_range(sums, code->rows * code->cols * (int64_t)sizeof *sums);
+    cpu_check_range(a, code->rows * n_steps * (int64_t)sizeof *a);
+    cpu_check_range(b, code->cols * n_steps * (int64_t)sizeof *b);
+    code->multiply(sums, a, b, n_steps, fresh, at->n_rows, at->n_cols);
+}
+
 static void multiply_piece(const struct round *r, const struct task *task, int64_t piece)
 {
     const struct cut *cut = r->cut;
@@ -376,8 +389,7 @@ static void multiply_piece(const struct round *r, const struct task *task, int64
         prefetch_b(r, &next, block, n_blocks);
         if (last)
             prefetch_c(r, &at);
-        code->multiply(sums, packed_at(r, piece, row), task->b, n_steps, fresh, at.n_rows,
-                       at.n_cols);
+        multiply(code, sums, packed_at(r, piece, row), task->b, n_steps, fresh, &at);
         if (last)
             finish(r, &at, sums);
     }
