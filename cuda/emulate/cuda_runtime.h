@@ -24,6 +24,8 @@
  *                            which kernel's launches fail
  *   LMTRAIN_EMULATE_ARCH     80 | 86 | 89 | 90 (of none other)     how much shared memory a block
  *                            may have; 90 where it is not set
+ *   LMTRAIN_EMULATE_SLOW, _TARGET    which algorithm of cuBLASLt is slow, or is another with a target
+ *                            of multiprocessors (cublaslt.cc)
  *   LMTRAIN_EMULATE_LOADING  strict     a kernel must have been loaded before it is launched; a
  *                            library's is by its first run, while no stream waits for a peer
  *
