@@ -239,9 +239,9 @@ int tcp_link_explain(struct tcp_comm *comm, const struct tcp_peer *peer, struct 
     tell_lost(comm, peer->blames >= 0 ? peer->blames : peer->rank);
     if (peer->blames >= 0)
         return err_set(err, ERR_PEER,
-                       "rank %d has exited or failed: rank %d lost the connection to it",
+                       "rank %d has left or failed: rank %d lost the connection to it",
                        peer->blames, peer->rank);
-    return err_set(err, ERR_PEER, "rank %d has exited or failed: %s", peer->rank, peer->why);
+    return err_set(err, ERR_PEER, "rank %d has left or failed: %s", peer->rank, peer->why);
 }
 
 /* In the middle of something or in good order: a call that needs it sees that. */

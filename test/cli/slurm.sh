@@ -188,7 +188,7 @@ start_bare again -n 2 -N 2 -- $long --set restarts=2
 wait_until 60 has_logged again 21
 kill -KILL "$(rank_of again 1)"
 ended 'with restarts it goes on in place' 0 again
-expect 'and says so' 0 'starting again, 1 of 2: 2 ranks' cat "$dir/again.out"
+expect 'and says so' 0 'restarting .1 of 2. with 2 ranks' cat "$dir/again.out"
 same_bits 'with the bits of the unbroken run, too' whole2 again 120
 
 # shellcheck disable=SC2086

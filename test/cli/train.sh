@@ -102,7 +102,7 @@ for step in 4 8; do
 done
 patient='--set eval.every_steps=1 --set eval.early_stop.patience=2 --set optimizer.lr=3 --set train.steps=40'
 # shellcheck disable=SC2086
-expect 'an early stop' 0 'stopping$' pretrain patient $patient
+expect 'an early stop' 0 'stopping early$' pretrain patient $patient
 last=$(evals patient | tail -n 1 | cut -d' ' -f1)
 for step in $((last - 1)) "$last"; do
     # shellcheck disable=SC2086

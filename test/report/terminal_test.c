@@ -199,7 +199,7 @@ static void what_is_learned_beside_what_is_read(void **state)
     one.learned_per_s = 1300;
     terminal_step(terminal, &one, 1);
     assert_true(str_starts_with(replay()->lines[0],
-                                "step 40/300  loss 5.213  12.4k tok/s (1.3k learned)  MFU 41 %"));
+                                "step 40/300  loss 5.213  12.4k tok/s (1.3k with loss)  MFU 41 %"));
     terminal_close(terminal);
 }
 

@@ -185,7 +185,7 @@ static void refused(void **state)
     scores[0].n = 9;
     tokens[0][8] = VOCAB;
     assert_int_equal(scorer_run(scorer, scores, 1, NULL, NULL, NULL, &err), -1);
-    assert_string_equal(err.text, "token 64, the model has 64");
+    assert_string_equal(err.text, "token 64, but the model's vocabulary has 64");
     scorer_destroy(scorer);
     close_model();
 }
