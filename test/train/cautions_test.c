@@ -61,7 +61,7 @@ static int64_t reported_at(int64_t warmup, int64_t n, const double *losses)
         assert_true(!reported || !at); /* once */
         if (reported) {
             at = 10 * (i + 1);
-            assert_non_null(strstr(text, "vocabulary's 4096 tokens"));
+            assert_non_null(strstr(text, "the vocabulary size 4096"));
             assert_non_null(strstr(text, "optimizer.lr 50 is too large"));
         }
     }
