@@ -178,7 +178,7 @@ static void chain(struct comm *comm, void *context)
     int status = comm_receive(world, &word, sizeof word, rank + 1, &err);
     comm_exercise_must_fail(status, &err, "rank 2 has left or failed");
     if (rank == 0)
-        CHECK(strstr(err.text, "rank 1 lost it"));
+        CHECK(strstr(err.text, "rank 1 lost the connection to it"));
 }
 
 static void test_leaving(void **state)
