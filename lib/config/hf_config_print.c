@@ -298,11 +298,10 @@ const char *hf_config_family_of(const struct model_spec *spec, struct err *err)
         str_add(&least, str_text(&lost));
     }
     if (n_least)
-        err_set(
-            err, ERR_CONFIG,
-            "no family of transformers has this model's architecture: the nearest is %s, which "
-            "has no %s",
-            families[nearest].model_type, str_text(&least));
+        err_set(err, ERR_CONFIG,
+                "no family of transformers has this model's architecture: the nearest is %s, which "
+                "has no %s",
+                families[nearest].model_type, str_text(&least));
     str_release(&lost);
     str_release(&least);
     return n_least ? NULL : families[nearest].model_type;
@@ -326,7 +325,8 @@ int hf_config_print(const struct model_spec *spec, const char *family, enum dtyp
     if (!f)
         return err_set(err, ERR_CONFIG, "lmtrain writes no config.json of %s models", family);
     if (lost_in(f, spec, MODEL_COMPUTES, &lost))
-        status = err_set(err, ERR_CONFIG, "%s models cannot have the architecture of %s: they have no %s", family,
+        status = err_set(err, ERR_CONFIG,
+                         "%s models cannot have the architecture of %s: they have no %s", family,
                          spec->name, str_text(&lost));
     else
         print_family(f, spec, dtype, out);

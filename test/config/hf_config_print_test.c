@@ -268,7 +268,8 @@ static void what_a_family_lacks_is_named(void **state)
         const char *family, *fields, *refused, *unsaid;
     } rows[] = {
         { "llama", SIZES ", rope_scaling: {type: dynamic, factor: 2.0, original_max_seq_len: 512}",
-          "llama models cannot have the architecture of custom: they have no model.rope_scaling.original_max_seq_len "
+          "llama models cannot have the architecture of custom: they have no "
+          "model.rope_scaling.original_max_seq_len "
           "512",
           "" },
         { "llama", SIZES ", dropout: 0.1, qk_norm: true, window: 16",
