@@ -253,10 +253,10 @@ static void rope_gradients(void)
     op_case_destroy(c);
 }
 
-/* Bits of form: dropout, a window, slopes of 6 heads, documents. */
+/* Bits of form: dropout, a window, slopes of 6 heads, documents, queries that are a part of 10. */
 static void attention_gradients(void)
 {
-    for (int form = 0; form < 16; form++) {
+    for (int form = 0; form < 32; form++) {
         int drop = form & 1;
         struct op_attributes a = { .n_heads = 4,
                                    .n_kv_heads = 2,
@@ -270,7 +270,7 @@ static void attention_gradients(void)
                                    .place = 2 };
         struct op_case *c = op_case_create(OP_ATTENTION, &a);
 
-        op_case_attention(c, 12, DTYPE_F32);
+        op_case_attention_keys(c, 12, form & 16 ? 20 : 12, DTYPE_F32);
         if (drop)
             op_case_input(c, ATTENTION_SAMPLE, 2, 1, DTYPE_I64, 0);
         if (form & 4) {
@@ -282,6 +282,10 @@ static void attention_gradients(void)
         for (int t = 0; form & 8 && t < 12; t++)
             tensor_set(&c->op.in[ATTENTION_FIRST], t, 0,
                        t < 6 ? (t > 0) + (t > 3) * 3 : (t > 8) * 2);
+        if (form & 16)
+            op_case_input(c, ATTENTION_LAST, 12, 1, DTYPE_I32, 0);
+        for (int t = 0; form & 16 && t < 12; t++)
+            tensor_set(&c->op.in[ATTENTION_LAST], t, 0, t % 6 < 3 ? t % 6 : t % 6 + 4);
         gradient_check(c, OP_ATTENTION_GRAD);
         op_case_destroy(c);
     }
