@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/err.h"
 
 struct folder {
@@ -28,5 +29,8 @@ int folder_open_file(const struct folder *folder, const char *name, int64_t n_by
 /* All of a file, at most limit_bytes, on the heap. */
 int folder_read_file(const struct folder *folder, const char *name, size_t limit_bytes, char **data,
                      size_t *n_bytes, struct err *err);
+
+/* The path without slashes at its end and with a suffix. */
+char *store_path_with(struct arena *arena, const char *path, const char *suffix);
 
 #endif

@@ -4,6 +4,7 @@
 #ifndef CONFIG_READ_IMPL_H
 #define CONFIG_READ_IMPL_H
 
+#include "base/num.h"
 #include "config/fields_impl.h"
 #include "config/mistakes_impl.h"
 
@@ -65,5 +66,14 @@ const char *job_place(const struct job *job, const char *const *keys);
 /* Add a note on a derived value. */
 void job_note(struct job *job, struct arena *arena, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+static inline int largest_count(const struct job_counts *counts)
+{
+    int largest = 0;
+
+    for (int i = 0; i < counts->n; i++)
+        largest = max_int(largest, counts->values[i]);
+    return largest;
+}
 
 #endif

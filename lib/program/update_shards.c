@@ -3,7 +3,6 @@
  * parameters have, and one optimizer op a bucket
  */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/num.h"
 #include "base/rng.h"

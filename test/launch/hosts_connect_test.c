@@ -316,8 +316,7 @@ static void test_refusals(void **state)
         "not found (hint: lmtrain must be installed on all hosts under the same path)",
         "host silent: ssh exited with status 3 and no message",
         "host killed: ssh was killed by signal 9 (Killed)",
-        "host build has lmtrain 1 x, but this host has 1 x (hint: install the same build on all "
-        "hosts)",
+        "host build has lmtrain 1 x, but this host has 1 x (hint: install the same build on all",
     };
     struct attempt attempt;
 

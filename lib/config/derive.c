@@ -1,0 +1,281 @@
+/*
+ * derive.c - fields that follow from others
+ */
+#include <glob.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "config/read_impl.h"
+#include "ops/op_info.h"
+
+#define SEQ_LEN_AUTO_MAX 2048
+#define WARMUP_AUTO_MAX 2000
+#define MICRO_BATCH_AUTO_MAX 4
+#define EPOCHS_AUTO 3
+
+static void derive_model(struct job_reader *r)
+{
+    struct model_spec *s = &r->job->model;
+
+    if (s->n_kv_heads == 0) {
+        s->n_kv_heads = s->n_heads;
+        if (s->position == POSITION_ROPE)
+            job_note(r->job, r->arena, "model.n_kv_heads = %d (auto: n_heads)", s->n_kv_heads);
+    }
+    if (s->head_dim == 0 && s->hidden_size % s->n_heads != 0) {
+        mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
+                     "model.n_heads is %d, does not divide hidden_size %d (hint: give head_dim)",
+                     s->n_heads, s->hidden_size);
+    } else if (s->head_dim == 0) {
+        s->head_dim = s->hidden_size / s->n_heads;
+        job_note(r->job, r->arena, "model.head_dim = %d (auto: hidden_size %d / n_heads %d)",
+                 s->head_dim, s->hidden_size, s->n_heads);
+    }
+    if (s->expert_ffn_size == 0) {
+        s->expert_ffn_size = s->ffn_size;
+        if (s->n_experts)
+            job_note(r->job, r->arena, "model.expert_ffn_size = %d (auto: ffn_size)", s->ffn_size);
+    }
+    if (s->position == POSITION_LEARNED && !reader_given(r, "model.max_seq_len"))
+        mistakes_add(&r->mistakes, NULL,
+                     "model.max_seq_len is missing (hint: position learned needs the number of "
+                     "position embeddings)");
+}
+
+static void derive_batch(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->data.seq_len == 0) {
+        job->data.seq_len = min_int(job->model.max_seq_len, SEQ_LEN_AUTO_MAX);
+        job_note(job, r->arena, "data.seq_len = %d (auto: model.max_seq_len %d, at most %d)",
+                 job->data.seq_len, job->model.max_seq_len, SEQ_LEN_AUTO_MAX);
+    }
+    if (job->train.micro_batch == 0 && job->parallel.micro_batches.n) {
+        job->train.micro_batch = largest_count(&job->parallel.micro_batches);
+        job_note(job, r->arena, "train.micro_batch = %d (the largest of parallel.micro_batches)",
+                 job->train.micro_batch);
+    } else if (job->train.micro_batch == 0) {
+        job->train.micro_batch = MICRO_BATCH_AUTO_MAX;
+        while (job->train.global_batch % job->train.micro_batch != 0)
+            job->train.micro_batch /= 2;
+        job_note(job, r->arena,
+                 "train.micro_batch = %d (auto: divides global_batch %d, at most %d)",
+                 job->train.micro_batch, job->train.global_batch, MICRO_BATCH_AUTO_MAX);
+    }
+}
+
+/* Runs are of steps, or of epochs over instruction data. */
+static void derive_length(struct job_reader *r)
+{
+    struct job *job = r->job;
+    int tunes = job->kind != JOB_PRETRAIN;
+
+    if (job->train.epochs > 0 && (!tunes || job->train.steps))
+        mistakes_add(&r->mistakes, reader_given(r, "train.epochs"),
+                     tunes ? "train.epochs and train.steps are both given (hint: give one of them)"
+                           : "train.epochs is for finetune and lora (hint: train.steps)");
+    if (tunes && !job->train.steps && job->train.epochs <= 0) {
+        job->train.epochs = EPOCHS_AUTO;
+        job_note(job, r->arena, "train.epochs = %g (auto)", job->train.epochs);
+    }
+    if (job->train.global_batch == 0) {
+        job->train.global_batch = tunes ? 16 : 64;
+        if (tunes)
+            job_note(job, r->arena, "train.global_batch = %d (auto: %s)", job->train.global_batch,
+                     job->kind == JOB_LORA ? "lora" : "finetune");
+    }
+    if (job->optimizer.lr == 0) {
+        job->optimizer.lr = job->kind == JOB_LORA ? 2e-4 : tunes ? 1e-5 : 3e-4;
+        if (tunes)
+            job_note(job, r->arena, "optimizer.lr = %g (auto: %s)", job->optimizer.lr,
+                     job->kind == JOB_LORA ? "lora" : "finetune");
+    }
+}
+
+/* What follows from the number of steps. */
+static void derive_schedule(struct job *job, struct arena *arena)
+{
+    if (job->optimizer.warmup_steps < 0) {
+        job->optimizer.warmup_steps = min_i64(job->train.steps / 50, WARMUP_AUTO_MAX);
+        job_note(job, arena,
+                 "optimizer.warmup_steps = %lld (auto: a fiftieth of train.steps, at most %d)",
+                 (long long)job->optimizer.warmup_steps, WARMUP_AUTO_MAX);
+    }
+    if (job->optimizer.schedule == LR_WSD && job->optimizer.decay_steps == 0) {
+        job->optimizer.decay_steps = max_i64(1, job->train.steps / 5);
+        job_note(job, arena, "optimizer.decay_steps = %lld (auto: a fifth of train.steps)",
+                 (long long)job->optimizer.decay_steps);
+    }
+}
+
+void job_set_steps(struct job *job, int64_t steps, struct arena *arena)
+{
+    job_note(job, arena, "train.steps = %lld (%g epochs)", (long long)steps, job->train.epochs);
+    job->train.steps = steps;
+    job->train.epochs = 0; /* said by the steps from now on */
+    derive_schedule(job, arena);
+}
+
+void job_grow_vocabulary(struct job *job, int vocab_size, struct arena *arena)
+{
+    CHECK(vocab_size >= job->model.vocab_size);
+    job_note(job, arena, "model.vocab_size = %d (grown from %d: the tokenizer's tokens)",
+             vocab_size, job->model.vocab_size);
+    job->model.vocab_size = vocab_size;
+}
+
+static void derive_optimizer(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->train.steps)
+        derive_schedule(job, r->arena);
+    if (job->optimizer.min_lr < 0) {
+        int falls = job->optimizer.schedule != LR_CONSTANT;
+
+        job->optimizer.min_lr = falls ? job->optimizer.lr / 10 : job->optimizer.lr;
+        if (falls)
+            job_note(job, r->arena, "optimizer.min_lr = %g (auto: a tenth of lr)",
+                     job->optimizer.min_lr);
+    }
+}
+
+static void derive_output(struct job_reader *r)
+{
+    const char *base = strrchr(r->job->source, '/');
+
+    if (r->job->output)
+        return;
+    base = base ? base + 1 : r->job->source;
+    const char *dot = strrchr(base, '.');
+    int length = dot && dot > base ? (int)(dot - base) : (int)strlen(base);
+    r->job->output = arena_printf(r->arena, "runs/%.*s", length, base);
+    job_note(r->job, r->arena, "output = %s (the job file's name)", r->job->output);
+}
+
+/* Whether the job's forward has ops that need this. */
+static int has_feature(const struct job *job, enum op_feature feature)
+{
+    const struct model_spec *s = &job->model;
+    int tp = job->parallel.tp, splits_rows = tp > 1 && job->parallel.sequence_parallel;
+
+    switch (feature) {
+    case FEATURE_NO_FORWARD:
+        return 0;
+    case FEATURE_ANY_MODEL:
+        return 1;
+    case FEATURE_RMSNORM:
+        return s->norm == NORM_RMS;
+    case FEATURE_LAYERNORM:
+        return s->norm == NORM_LAYER;
+    case FEATURE_QK_NORM:
+        return s->qk_norm;
+    case FEATURE_ROPE:
+        return s->position == POSITION_ROPE;
+    case FEATURE_SWIGLU:
+        return s->activation == ACTIVATION_SWIGLU &&
+               model_spec_n_expert_layers(s, s->n_layers) < s->n_layers;
+    case FEATURE_GELU:
+        return s->activation == ACTIVATION_GELU;
+    case FEATURE_EXPERTS:
+        return s->n_experts > 0;
+    case FEATURE_ADAPTERS:
+        return job->lora.rank > 0;
+    case FEATURE_DROPOUT:
+        return s->dropout > 0;
+    case FEATURE_SUM_BEFORE_BIAS:
+        return tp > 1 && model_spec_has_output_bias(s);
+    case FEATURE_SEQUENCE_PARALLEL:
+        return splits_rows;
+    case FEATURE_WHOLE_ROWS:
+        return tp > 1 && !splits_rows;
+    case FEATURE_SHARED_KV_HEADS:
+        return tp > s->n_kv_heads;
+    }
+    return 0;
+}
+
+/* A list for several models is no mistake, but may be one. */
+static void note_recompute(struct job_reader *r)
+{
+    struct choice items[FIELD_ITEMS_MAX + 1];
+    struct str missing = { 0 };
+
+    field_find("recompute")->list_items(items);
+    for (const struct choice *c = items; c->word; c++)
+        if (bitset_has(&r->job->recompute_ops, c->value) &&
+            !has_feature(r->job, op_info((enum op_kind)c->value)->feature))
+            str_printf(&missing, missing.length ? ", %s" : "%s", c->word);
+    if (missing.length)
+        job_note(r->job, r->arena, "recompute: this model's forward has no %s", str_text(&missing));
+    str_release(&missing);
+}
+
+static const char *const loss_scale_fields[] = { "train.loss_scale.initial",
+                                                 "train.loss_scale.growth_every",
+                                                 "train.loss_scale.min", "train.loss_scale.max" };
+
+/* Gradients of the other dtypes reach as far as fp32's. */
+static void note_loss_scale(struct job_reader *r)
+{
+    if (r->job->train.dtype == DTYPE_F16)
+        return;
+    for (size_t i = 0; i < sizeof loss_scale_fields / sizeof *loss_scale_fields; i++)
+        if (reader_given(r, loss_scale_fields[i])) {
+            job_note(r->job, r->arena, "train.loss_scale is off: train.dtype is %s, not fp16",
+                     dtype_name(r->job->train.dtype));
+            return;
+        }
+}
+
+static int has_weights(const struct job_reader *r, const char *folder)
+{
+    /* Of Hugging Face, a run and a checkpoint. */
+    static const char *const patterns[] = { "*.safetensors", "pytorch_model*.bin",
+                                            "checkpoints/step-*", "manifest.json" };
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        glob_t found;
+
+        if (glob(arena_printf(r->arena, "%s/%s", folder, patterns[i]), 0, NULL, &found) == 0)
+            n++;
+        globfree(&found);
+    }
+    return n > 0;
+}
+
+/* What is tuned is a model that is there; what is trained from scratch may be its shape alone. */
+static void derive_init(struct job_reader *r)
+{
+    struct job *job = r->job;
+
+    if (job->train.init && !strcmp(job->train.init, "random")) {
+        job->train.init = NULL;
+        return;
+    }
+    if (job->train.init || !r->model_folder)
+        return;
+    if (job->kind == JOB_PRETRAIN) {
+        job->train.unsaid_init = has_weights(r, r->model_folder) ? r->model_folder : NULL;
+        return;
+    }
+    job->train.init = r->model_folder;
+    job_note(job, r->arena, "train.init = %s (the model's folder)", job->train.init);
+}
+
+void reader_derive(struct job_reader *r)
+{
+    derive_init(r);
+    derive_length(r);
+    derive_model(r);
+    if (r->mistakes.n == 0)
+        reader_derive_tuning(r);
+    derive_batch(r);
+    derive_optimizer(r);
+    derive_output(r);
+    note_recompute(r);
+    note_loss_scale(r);
+}
