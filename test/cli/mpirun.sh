@@ -109,7 +109,7 @@ for victim_rank in 2 0; do
 done
 # Ranks that print nothing don't miss it.
 kill_under 'mpirun is killed' orphans 5000 mpirun
-expect 'a log has the cause' 0 "the launcher of the ranks on $host \(pid $pid\) is gone: ending them" \
+expect 'a log has the cause' 0 "the launcher of the ranks on $host \(pid $pid\) is gone: terminating them" \
     cat "$dir/orphans/log/watcher-$host.log"
 
 # ---- stalls, and ranks that are stopped together ----

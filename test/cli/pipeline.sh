@@ -113,9 +113,9 @@ expect 'more stages than layers' 2 'pp is 8, more than the 4 layers' piped wrong
 expect 'zb-v on a model of three layers' 2 '4 stages, the model has 3 layers \(hint: parallel.pp: 1\)' piped wrong 2 2 --set model.n_layers=3 \
     --set parallel.schedule=zb-v
 expect 'chunks that the schedule has not' 2 'schedule 1f1b runs 1 chunk on each rank, not 2' piped wrong 2 2 --set parallel.chunks=2
-expect 'stages that are not all layers' 2 'parallel.stages: the stages have 5 layers, the model 4 \(hint: 2 in the last' \
+expect 'stages that are not all layers' 2 'parallel.stages: the stages have 5 layers, but the model has 4 \(hint: 2 in the last' \
     piped wrong 2 2 --set 'parallel.stages=[2, 3]'
-expect 'stages for another pipeline' 2 'layers are given for 3 stages, the pipeline has 2' \
+expect 'stages for another pipeline' 2 'layers are given for 3 stages, but the pipeline has 2' \
     piped wrong 2 2 --set 'parallel.stages=[1, 1, 2]'
 expect 'stages that are no numbers' 2 'parallel.stages has an item that is not a whole number from 1 ' \
     piped wrong 2 2 --set 'parallel.stages=[1, many]'

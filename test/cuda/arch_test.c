@@ -184,7 +184,7 @@ static void test_wide_heads(void **state)
     (void)state;
     setenv("LMTRAIN_ATTENTION", "own", 1);
     if (here->shared_bytes < 163 << 10)
-        expect_refused(c, "attention_grad: needs 135936 bytes of shared memory");
+        expect_refused(c, "attention_grad: needs 136192 bytes of shared memory");
     op_case_destroy(c);
 }
 
