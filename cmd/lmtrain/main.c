@@ -6,7 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckpt/store.h"
 #include "cmd.h"
+#include "data/indexed.h"
+#include "train/numerics.h"
 
 struct command {
     const char *name;
@@ -129,7 +132,8 @@ int main(int argc, char **argv)
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help") || !strcmp(argv[1], "help"))
         return usage(0);
     if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
-        printf("lmtrain %s\n", cmd_build());
+        printf("lmtrain %s\nformats: checkpoint %d, numerics %d, token files %d\n", cmd_build(),
+               STORE_VERSION, NUMERICS_VERSION, INDEXED_VERSION);
         return fflush(stdout) ? ERR_FAILED : 0;
     }
     for (int i = 0; i < N_COMMANDS; i++)

@@ -21,6 +21,8 @@
 #include "base/dtype.h"
 #include "base/err.h"
 
+#define STORE_VERSION 1 /* of the format of checkpoints: the only one that is written and read */
+
 /* A rectangle of a logical tensor in memory, row-major. A 1-D tensor has cols = 1. */
 struct store_slice {
     const char *name; /* of the whole tensor */

@@ -78,7 +78,7 @@ static int check_header(struct indexed *indexed, const unsigned char **lengths, 
         return err_set(err, ERR_DATA,
                        "%s.idx is not a token index (it does not begin with MMIDIDX)", prefix);
     uint64_t version = load_u64(idx->data + 9);
-    if (version != 1)
+    if (version != INDEXED_VERSION)
         return err_set(err, ERR_DATA, "%s.idx has version %llu, but only version 1 is supported",
                        prefix, (unsigned long long)version);
     indexed->type = (enum indexed_type)idx->data[17];

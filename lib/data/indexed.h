@@ -13,6 +13,8 @@
 #ifndef DATA_INDEXED_H
 #define DATA_INDEXED_H
 
+#define INDEXED_VERSION 1 /* of .idx files: Megatron's MMIDIDX */
+
 #include <stddef.h>
 #include <stdint.h>
 

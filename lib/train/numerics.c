@@ -9,9 +9,6 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Grows when the engine's arithmetic changes, so that old runs are not taken for equal ones. */
-#define NUMERICS_VERSION 2
-
 /* A double with as few digits as give it back, and what follows it. */
 static void add_number_of(struct str *out, const char *key, double value, const char *suffix)
 {

@@ -4,6 +4,9 @@
 #ifndef TRAIN_NUMERICS_H
 #define TRAIN_NUMERICS_H
 
+/* Is increased when the engine's arithmetic changes: runs of different versions are not equal. */
+#define NUMERICS_VERSION 2
+
 #include "base/str.h"
 #include "config/job.h"
 

@@ -7,6 +7,7 @@ job=configs/jobs/quickstart.yaml
 expect 'no command: usage' 2 '^usage: lmtrain COMMAND' $lmtrain
 expect 'help' 0 '^  config +print a job' $lmtrain --help
 expect 'version' 0 '^lmtrain [0-9]+\.[0-9]+' $lmtrain --version
+expect 'and those of formats' 0 '^formats: checkpoint 1, numerics [0-9]+, token files 1$' $lmtrain --version
 expect 'by -V too' 0 '^lmtrain [0-9]+\.[0-9]+' $lmtrain -V
 expect 'help of 60 columns' 0 '^        override a field of the job' env COLUMNS=60 $lmtrain config -h
 refuse 'has no line of more' '^.{61}'
