@@ -110,7 +110,8 @@ int indexed_writer_add(struct indexed_writer *writer, const int32_t *ids, int64_
 /* The whole .idx as megatron-core's _IndexWriter packs it. */
 static void build_index(const struct indexed_writer *writer, struct str *out)
 {
-    uint64_t version = INDEXED_VERSION, n_sequences = (uint64_t)writer->n_documents, n_starts = n_sequences + 1;
+    uint64_t version = INDEXED_VERSION, n_sequences = (uint64_t)writer->n_documents,
+             n_starts = n_sequences + 1;
     int64_t token_bytes = writer->type == INDEXED_U16 ? 2 : 4, offset = 0;
 
     str_add_bytes(out, "MMIDIDX\0\0", 9);
