@@ -346,7 +346,7 @@ static void a_checkpoint_is_described_later(void **state)
     assert_string_equal(trainer_restored_extra(rig.trainer), "{\"a\":4}");
     double fifth = trained_steps(&rig, 1);
     assert_int_equal(trainer_redescribe(rig.trainer, folder, "{}", &err), -1);
-    assert_non_null(strstr(err.text, "manifest.json is of step 4, not 5"));
+    assert_non_null(strstr(err.text, "manifest.json is from step 4, not 5"));
     restore(folder);
     assert_true(trained_steps(&rig, 1) == fifth);
 }
@@ -493,7 +493,7 @@ static void what_cannot_begin(void **state)
 
     (void)state;
     create_fails((struct trainer_options){ .job = &job, .available_bytes = planned - 1 },
-                 ERR_DEVICE, "are free (hint: recompute: full takes ");
+                 ERR_DEVICE, "are free (hint: recompute: full needs ");
     job.eval.data = trained_path(&rig, "nowhere");
     create_fails((struct trainer_options){ .job = &job }, ERR_DATA, "eval.data: there is no");
     job.data.train = &(struct job_dataset){ trained_path(&rig, "nowhere"), 1 };
