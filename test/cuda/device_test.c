@@ -52,7 +52,7 @@ static void old_driver(void **state)
     setenv("LMTRAIN_EMULATE_DRIVER", "12040", 1);
     assert_int_equal(open_engine(JOB_DEVICE_AUTO, &is_host, &err), -1);
     assert_int_equal(err.code, ERR_DEVICE);
-    assert_non_null(strstr(err.text, "there are 2 GPUs here, and lmtrain cannot use any"));
+    assert_non_null(strstr(err.text, "there are 2 GPUs here, but lmtrain cannot use any"));
     assert_non_null(strstr(err.text, "driver is made for CUDA 12.4, this lmtrain for 13.0"));
     assert_non_null(strstr(err.text, "device: cpu"));
     assert_int_equal(open_engine(JOB_DEVICE_CUDA, &is_host, &err), -1);
