@@ -51,7 +51,9 @@ static void add_variables(struct node *node)
     environment_set(environment, "OMPI_MCA_pml", "ob1", 0);
     environment_set(environment, "OMPI_MCA_btl",
                     node->sheet->n_nodes > 1 ? "self,vader,tcp" : "self,vader", 0);
-    environment_set(environment, "OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    /* A rank that polls by sched_yield keeps ranks of other scheduling groups off its core for a minute
+     * (Linux 6.18); comm's own waits sleep, so that polls of MPI are few. */
+    environment_set(environment, "OMPI_MCA_mpi_yield_when_idle", "0", 0);
 }
 
 /* Ours, which may be that of another host's ssh daemon, with what the head has sent along. */
