@@ -6,8 +6,9 @@
  * Pure: no memory is touched, no device known.
  *
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
- * other), U rows of keys (as many sequences), d hidden, k and n a linear's inputs and outputs, V vocabulary, f ffn, h heads, g kv
- * heads, e head_dim, v the columns of a value head (e but in multi-head latent attention), c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
+ * other), U rows of keys (as many sequences), d hidden, k and n a linear's inputs and outputs, V
+ * vocabulary, f ffn, h heads, g kv heads, e head_dim, v the columns of a value head (e but in
+ * multi-head latent attention), c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
  * dtype (fp32, bf16 or fp16). "res" is the dtype of the residual stream and of its gradient: fp32,
  * or, where act is bf16, bf16. An op computes in fp32 what it writes of them, rounds it to nearest
  * even as it stores it, and goes on with what it has stored. 1-D parameters with their accumulators,

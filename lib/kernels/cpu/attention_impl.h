@@ -2,9 +2,8 @@
  * attention_impl.h - tiles of attention: fp32 blocks of rows in per-thread scratch, and their
  * products
  *
- * A tile has BLOCK rows of `width` floats, width being the wider head's, of keys or of values, rounded
- * up to WIDTH_STEP; rows and
- * columns beyond what exists are zero, so that products know no edges.
+ * A tile has BLOCK rows of `width` floats: the wider head's, of keys or of values, rounded up to
+ * WIDTH_STEP. Rows and columns beyond what exists are zero, so that products know no edges.
  */
 #ifndef KERNELS_CPU_ATTENTION_IMPL_H
 #define KERNELS_CPU_ATTENTION_IMPL_H
