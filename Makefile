@@ -82,7 +82,7 @@ ALL_LDLIBS = $(CUDA_LIBS) $(DEPS_LIBS) -lm -ldl -lpthread
 isa_of = $(if $(filter %_avx512bf16.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mfma) \
     $(if $(filter %_avx512.c,$(1)),-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma) \
     $(if $(filter %_avx2.c,$(1)),-mavx2 -mfma)
-optimize_of = $(if $(filter $(if $(SANITIZE),$(INNER_LOOPS),lib/kernels/cpu/% lib/ckpt/convert.c lib/base/rng.c lib/train/fill.c),$(1)),-O3)
+optimize_of = $(if $(filter $(if $(SANITIZE),$(INNER_LOOPS),lib/kernels/cpu/% lib/ckpt/convert_dtype.c lib/base/rng.c lib/weights/init_weights.c),$(1)),-O3)
 # With -O1 three quarters of the time of sanitized tests go here: sums on the stack, each access checked.
 INNER_LOOPS = lib/kernels/cpu/gemm_% lib/kernels/cpu/attention_product%
 # Callers have AddressSanitizer check the operands of these as a whole (cpu_check_range).
@@ -254,7 +254,7 @@ soak-asan:
 # loader, the background save.
 # Not with MPI or PMIx, whose own threads ThreadSanitizer cannot see.
 TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
-    test/ckpt/*save*_test.c test/ckpt/ahead_test.c test/launch/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
+    test/ckpt/*save*_test.c test/ckpt/read_ahead_test.c test/progress/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan:
 	@scripts/bootstrap --test

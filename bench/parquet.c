@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "base/file.h"
-#include "data/parquet.h"
+#include "data/parquet/parquet.h"
 
 static double cpu_seconds(void)
 {

@@ -214,7 +214,7 @@ static int first_sums(struct comm_group *group, float *room, struct err *err)
 }
 
 /* Of what calls at first want on the device. */
-static size_t room_bytes(const struct comm_group *group)
+static size_t available_memory(const struct comm_group *group)
 {
     return (2 * (size_t)group->size + N_LINKS) * sizeof(float);
 }
@@ -262,7 +262,7 @@ static int call_first(struct comm_group *group, unsigned uses, struct err *err)
     struct device *device = &comm->device->base;
     void *room;
 
-    if (device->ops->allocate(device, room_bytes(group), &room, err) < 0)
+    if (device->ops->allocate(device, available_memory(group), &room, err) < 0)
         return -1;
     int status = open_queues(comm, nccl_group_of(group), err);
     if (!status)

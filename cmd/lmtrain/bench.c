@@ -82,7 +82,7 @@ static int run_ceilings(const struct request *q, const struct job *job, struct e
     double bytes_per_second;
 
     if (engine_sustained_flops(engine, job->train.dtype, q->seconds, &product, err) < 0 ||
-        ceiling_memory(engine, &bytes_per_second, err) < 0)
+        machine_peak_memory(engine, &bytes_per_second, err) < 0)
         return -1;
     if (q->json)
         bench_print_ceilings_json(&report, &product, bytes_per_second, out);
@@ -157,7 +157,7 @@ static int run(const struct subcommand *sub, const struct request *q, const char
     job.restarts = 0;
     if (ranks_find(&ranks, &job, q->hosts, arena, &err) < 0)
         return cmd_fail(&err);
-    if (ranks.where == WHERE_RANK)
+    if (ranks.where == CONTEXT_RANK)
         return run_rank(sub, q, &job, arena);
     if (sub->run == run_comm && ranks.n_ranks == 1) {
         err_set(&err, ERR_CONFIG,

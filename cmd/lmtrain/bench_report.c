@@ -129,7 +129,7 @@ static void print_job(const struct bench_report *r, struct str *out)
 
 static void print_ceiling(const struct bench_report *r, struct str *out)
 {
-    const struct ceiling *c = &r->bench->ceiling;
+    const struct machine_peak *c = &r->bench->ceiling;
 
     str_printf(out, "speed of light of this machine: %.0f GFLOP/s %s", c->flops * 1e-9,
                dtype_name(r->job->train.dtype));
@@ -153,7 +153,7 @@ static cJSON *json_head(const struct bench_report *r)
 
 static void add_ceiling(const struct bench_report *r, cJSON *json)
 {
-    const struct ceiling *c = &r->bench->ceiling;
+    const struct machine_peak *c = &r->bench->ceiling;
 
     cJSON_AddNumberToObject(json, "peak_flops_per_s", c->flops);
     cJSON_AddNumberToObject(json, "peak_fp32_flops_per_s", c->f32_flops);

@@ -13,7 +13,7 @@
 #include "base/interrupt.h"
 #include "base/num.h"
 #include "cmd.h"
-#include "config/describe.h"
+#include "config/man_fields.h"
 #include "device/device.h"
 #include "serve/served.h"
 #include "version.h"

@@ -9,7 +9,7 @@
 
 #include "base/completion.h"
 #include "cmd.h"
-#include "config/describe.h"
+#include "config/man_fields.h"
 
 int cmd_completion(int argc, char **argv)
 {

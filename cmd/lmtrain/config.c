@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cmd.h"
-#include "config/describe.h"
 #include "config/embedded.h"
 #include "config/job.h"
+#include "config/man_fields.h"
 
 struct request {
     const char *explain;

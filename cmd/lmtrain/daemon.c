@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "cmd.h"
-#include "launch/daemon.h"
-#include "launch/guard.h"
-#include "launch/hosts.h"
+#include "launch/node/daemon.h"
+#include "launch/node/daemon_reaper.h"
+#include "launch/remote/hosts.h"
 
 static int serve(void)
 {
@@ -33,5 +33,5 @@ int cmd_daemon(int argc, char **argv)
     }
     /* Whoever reads what we say may be gone before we have cleaned up. */
     signal(SIGPIPE, SIG_IGN);
-    return launch_guard(serve);
+    return daemon_reaper_run(serve);
 }

@@ -9,9 +9,9 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "cmd.h"
-#include "data/census.h"
-#include "data/corpus.h"
-#include "data/token_meta.h"
+#include "data/stream/corpus.h"
+#include "data/stream/dataset_stats.h"
+#include "data/stream/token_meta.h"
 #include "data_preview.h"
 #include "report/progress_line.h"
 #include "tokenizer/tokenizer.h"
@@ -263,7 +263,7 @@ static void print_meta(const struct token_meta *meta, struct str *out)
     str_add_char(out, '\n');
 }
 
-static void print_census(const struct indexed *indexed, const struct census *census,
+static void print_census(const struct indexed *indexed, const struct dataset_stats *census,
                          const struct token_meta *meta, int end_of_text, struct str *out)
 {
     char number[32], bytes[32], low[32], high[32];
@@ -284,7 +284,7 @@ static void print_census(const struct indexed *indexed, const struct census *cen
         str_printf(out, "  sequences   %s\n",
                    str_count(number, sizeof number, indexed->n_sequences));
     str_printf(out, "  ids         up to %d\n  lengths\n", census->greatest_token);
-    for (int b = 0; b < CENSUS_BINS; b++) {
+    for (int b = 0; b < DATASET_STATS_BINS; b++) {
         int64_t n = census->n_by_length[b], from = b > 0 ? (int64_t)1 << (b - 1) : 0;
 
         if (n == 0)
@@ -297,7 +297,7 @@ static void print_census(const struct indexed *indexed, const struct census *cen
     }
 }
 
-static void print_census_json(const struct indexed *indexed, const struct census *census,
+static void print_census_json(const struct indexed *indexed, const struct dataset_stats *census,
                               const struct token_meta *meta, int end_of_text, struct str *out)
 {
     str_add(out, "{\"prefix\": ");
@@ -314,7 +314,7 @@ static void print_census_json(const struct indexed *indexed, const struct census
     if (end_of_text >= 0)
         str_printf(out, "\"ended\": %lld, ", (long long)census->n_ended);
     str_add(out, "\"lengths\": [");
-    for (int b = 0, n = 0; b < CENSUS_BINS; b++)
+    for (int b = 0, n = 0; b < DATASET_STATS_BINS; b++)
         if (census->n_by_length[b] > 0)
             str_printf(out, "%s{\"from\": %lld, \"documents\": %lld}", n++ > 0 ? ", " : "",
                        b > 0 ? 1LL << (b - 1) : 0, (long long)census->n_by_length[b]);
@@ -326,11 +326,11 @@ static int inspect_file(const struct request *q, const struct indexed *indexed,
 {
     int vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : INT32_MAX;
     int end_of_text = tokenizer ? tokenizer_end_of_text(tokenizer) : -1;
-    struct census census;
+    struct dataset_stats census;
     struct token_meta meta;
     int found = token_meta_read(indexed->prefix, &meta, err);
 
-    if (found < 0 || census_take(&census, indexed, vocab_size, end_of_text, err) < 0)
+    if (found < 0 || dataset_stats_take(&census, indexed, vocab_size, end_of_text, err) < 0)
         return -1;
     if (q->json)
         print_census_json(indexed, &census, found ? &meta : NULL, end_of_text, out);

@@ -12,7 +12,7 @@
 
 #include "base/str.h"
 #include "doctor_impl.h"
-#include "launch/where.h"
+#include "launch/launch_context.h"
 
 /* The first line of text, cut before any of these characters too: "Open MPI v4.1.4". */
 static const char *head_of(struct doctor *doctor, const char *text, const char *cut)
@@ -74,7 +74,7 @@ static void probe_slurm(struct doctor *doctor)
     if (list == NULL)
         doctor_add(doctor, DOCTOR_WARNING, "Slurm", "run it by hand: the controller may be down",
                    "%s --mpi=list fails or hangs", srun);
-    else if (!where_lists_pmix(list))
+    else if (!context_lists_pmix(list))
         doctor_add(doctor, DOCTOR_WARNING, "Slurm",
                    "install slurm-wlm's PMIx plugin, or train inside one node",
                    "%s has no PMIx: ranks cannot be started on other nodes", srun);

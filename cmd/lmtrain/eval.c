@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cmd.h"
-#include "data/token_meta.h"
+#include "data/stream/token_meta.h"
 #include "eval/perplexity.h"
 #include "eval/task.h"
 #include "eval_tasks.h"

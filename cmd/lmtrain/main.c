@@ -8,7 +8,7 @@
 
 #include "ckpt/store.h"
 #include "cmd.h"
-#include "data/indexed.h"
+#include "data/stream/indexed.h"
 #include "train/numerics.h"
 
 struct command {

@@ -10,76 +10,32 @@
 #include "config/job.h"
 #include "kernels/gpu_sizes.h"
 #include "launch/cores.h"
-#include "layout/axes.h"
-#include "plan.h"
+#include "plan/plan.h"
+#include "plan/programs.h"
+#include "plan_stages.h"
 #include "report/table.h"
-#include "train/account.h"
-#include "train/prepare.h"
-#include "train/programs.h"
+#include "train/prepare_data.h"
+#include "train/vendor_memory.h"
 #include "tuned.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
+#define ASSUMED_GPU_BYTES ((size_t)80 << 30)
 
-struct request {
+struct plan_request {
     struct option_list sets;
     int world, rank, print_program, json; /* rank -1: the one that needs most memory */
     const char *print_after;              /* a pass; NULL: none */
 };
 
-/* Those of where it would run here: a GPU's are asked for sizes alone, and need none. */
-static int make_kernels(struct plan *plan, struct err *err)
+/* As many threads as a rank will have here. */
+static int open_plan(struct plan *plan, const struct job *job, int rank, struct err *err)
 {
-    enum job_device device = plan->job->device;
-
-    if (device == JOB_DEVICE_CUDA || (device == JOB_DEVICE_AUTO && device_cuda_seen()))
-        return kernels_gpu_sizes_create(&plan->kernels, err);
-    return kernels_cpu_create(&plan->kernels, plan->pool, NULL, err);
-}
-
-static int plan_open(struct plan *plan, const struct job *job, int rank, struct err *err)
-{
-    int pp_size = job->parallel.pp;
-    struct mesh mesh = job_mesh(job);
     struct rank_cores cores;
 
     *plan = (struct plan){ .job = job };
-    plan->programs = arena_array(&plan->arena, struct program, pp_size);
-    /* Scratch grows with the threads: as many as a rank will have here. */
-    if (launch_cores_of(0, job->world_size, &cores, err) < 0 ||
-        pool_create(&plan->pool, job->threads ? job->threads : cores.n_cores, NULL, err) < 0 ||
-        make_kernels(plan, err) < 0 ||
-        programs_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
+    if (launch_cores_of(0, job->world_size, &cores, err) < 0)
         return -1;
-    plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, axes_stages());
-    for (int i = 0; rank < 0 && i < pp_size; i++)
-        if (program_memory_bytes(&plan->programs[i]) >
-            program_memory_bytes(&plan->programs[plan->shown]))
-            plan->shown = i;
-    return 0;
-}
-
-static void plan_close(struct plan *plan)
-{
-    for (int i = 0; i < plan->job->parallel.pp; i++)
-        program_release(&plan->programs[i]);
-    kernels_destroy(plan->kernels);
-    pool_destroy(plan->pool);
-    arena_release(&plan->arena);
-}
-
-/* Of a step, by all ranks. */
-static double executed_flops(const struct plan *plan)
-{
-    double total = 0;
-
-    for (int i = 0; i < plan->job->parallel.pp; i++)
-        total += program_entry_flops(&plan->programs[i], ENTRY_STEP);
-    return total * plan->job->world_size / plan->job->parallel.pp;
-}
-
-static double tokens_per_step(const struct job *job)
-{
-    return (double)job->train.global_batch * job->data.seq_len;
+    return plan_open(plan, job, cores.n_cores, rank, err);
 }
 
 /* FLOPs with the prefix that fits: "4.51 EFLOP". */
@@ -99,49 +55,28 @@ static const char *flops_text(char *buffer, size_t size, double flops)
 static void print_flops(const struct plan *plan, struct str *out)
 {
     const struct job *job = plan->job;
-    double tokens = tokens_per_step(job);
-    double own = executed_flops(plan);
-    double model = model_spec_flops_per_token(&job->model, job->data.seq_len) * tokens;
-    double megatron = model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
-                                                          job->recompute == RECOMPUTE_FULL) *
-                      tokens;
+    struct plan_flops flops = plan_count_flops(plan);
     struct report_table table;
     char text[32];
 
     report_table_init(&table, "lrl");
     report_table_heading(&table, "work of a step\tamount\tcounted as");
     report_table_row(&table, "executed\t%s\tall ops of the program, on all ranks",
-                     flops_text(text, sizeof text, own));
+                     flops_text(text, sizeof text, flops.executed));
     report_table_row(&table, "model\t%s\t6 N_matmul + 6 L d T per token%s: the FLOPs of MFU",
-                     flops_text(text, sizeof text, model),
+                     flops_text(text, sizeof text, flops.model),
                      job->model.window ? ", minus what sliding windows mask" : "");
     report_table_row(&table, "Megatron-LM\t%s\tformula of Narayanan et al. 2021, %s recomputation",
-                     flops_text(text, sizeof text, megatron),
+                     flops_text(text, sizeof text, flops.megatron),
                      job->recompute == RECOMPUTE_FULL ? "full" : "no");
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }
 
-/* What a GPU of 80 GB holds besides, by the ops of the program shown: cuDNN's block, and the rest. */
-static size_t library_bytes(const struct plan *plan)
-{
-    const struct program *p = &plan->programs[plan->shown];
-    size_t most = 0;
-
-    for (int f = 0; f < p->n_functions; f++)
-        for (int i = 0; i < p->functions[f].n_ops; i++) {
-            struct op_shape shape = program_op_shape(p, &p->functions[f].ops[i]);
-            size_t n_bytes = gpu_library_bytes(&shape, (size_t)80 << 30);
-
-            most = n_bytes > most ? n_bytes : most;
-        }
-    return most;
-}
-
 /* Beside what is planned: an estimate for this job, and what was measured here with another. */
 static void add_vendor_rows(const struct plan *plan, struct report_table *table)
 {
-    size_t vendor = library_bytes(plan) + GPU_CONTEXT_BYTES;
+    size_t vendor = plan_library_bytes(plan, ASSUMED_GPU_BYTES) + GPU_CONTEXT_BYTES;
     char name[256], text[32], library[32];
 
     report_table_row(table,
@@ -149,7 +84,7 @@ static void add_vendor_rows(const struct plan *plan, struct report_table *table)
                      "context, modules and graphs",
                      str_bytes(text, sizeof text, vendor), vendor,
                      str_bytes(library, sizeof library, vendor - GPU_CONTEXT_BYTES));
-    if (account_recall(&vendor, name, sizeof name))
+    if (vendor_memory_recall(&vendor, name, sizeof name))
         report_table_row(table,
                          "vendor, last\t%s\t%zu\tas measured in the last run (of any job) on %s",
                          str_bytes(text, sizeof text, vendor), vendor, name);
@@ -264,7 +199,7 @@ int cmd_plan_print(const struct job *job, struct str *out)
 {
     struct plan plan;
     struct err err;
-    int status = plan_open(&plan, job, -1, &err);
+    int status = open_plan(&plan, job, -1, &err);
 
     if (!status)
         print_plan(&plan, out);
@@ -278,6 +213,7 @@ static void print_json(const struct plan *plan, struct str *out)
     cJSON *json = cJSON_CreateObject(), *memory = cJSON_AddObjectToObject(json, "memory_bytes");
     struct memory_row rows[N_ROWS_MAX];
     int n = program_memory_table(&plan->programs[plan->shown], rows, N_ROWS_MAX);
+    struct plan_flops flops = plan_count_flops(plan);
 
     cJSON_AddNumberToObject(json, "parameters", (double)model_spec_n_parameters(&job->model));
     cJSON_AddNumberToObject(json, "world_size", job->world_size);
@@ -291,16 +227,12 @@ static void print_json(const struct plan *plan, struct str *out)
     cJSON_AddNumberToObject(json, "total_bytes",
                             (double)program_memory_bytes(&plan->programs[plan->shown]));
     if (kernels_are_gpu(plan->kernels))
-        cJSON_AddNumberToObject(json, "vendor_bytes",
-                                (double)(library_bytes(plan) + GPU_CONTEXT_BYTES));
-    cJSON_AddNumberToObject(json, "step_flops", executed_flops(plan));
-    cJSON_AddNumberToObject(json, "model_flops",
-                            model_spec_flops_per_token(&job->model, job->data.seq_len) *
-                                tokens_per_step(job));
-    cJSON_AddNumberToObject(json, "megatron_flops",
-                            model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
-                                                                job->recompute == RECOMPUTE_FULL) *
-                                tokens_per_step(job));
+        cJSON_AddNumberToObject(
+            json, "vendor_bytes",
+            (double)(plan_library_bytes(plan, ASSUMED_GPU_BYTES) + GPU_CONTEXT_BYTES));
+    cJSON_AddNumberToObject(json, "step_flops", flops.executed);
+    cJSON_AddNumberToObject(json, "model_flops", flops.model);
+    cJSON_AddNumberToObject(json, "megatron_flops", flops.megatron);
     char *text = cJSON_Print(json);
     str_printf(out, "%s\n", text);
     free(text);
@@ -355,7 +287,8 @@ static int check_pass(const char *pass, struct err *err)
     return strcmp(pass, "all") != 0 ? -1 : 0;
 }
 
-static int answer(const struct request *q, const char *path, struct arena *arena, struct str *out)
+static int answer(const struct plan_request *q, const char *path, struct arena *arena,
+                  struct str *out)
 {
     struct job job;
     struct err err;
@@ -365,7 +298,7 @@ static int answer(const struct request *q, const char *path, struct arena *arena
         return cmd_fail(&err);
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
     tuned_foresee_vocabulary(&job, arena);
-    prepare_foresee(&job, arena);
+    prepare_data_foresee(&job, arena);
     if (job_resolve(&job, n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->rank >= n_ranks) {
@@ -374,7 +307,7 @@ static int answer(const struct request *q, const char *path, struct arena *arena
         return cmd_fail(&err);
     }
     struct plan plan;
-    int status = plan_open(&plan, &job, q->rank, &err);
+    int status = open_plan(&plan, &job, q->rank, &err);
     if (!status && q->print_after)
         status = print_passes(&plan, q->print_after, out, &err);
     else if (!status && q->json)
@@ -389,7 +322,7 @@ static int answer(const struct request *q, const char *path, struct arena *arena
 
 int cmd_plan(int argc, char **argv)
 {
-    struct request q = { .rank = -1 };
+    struct plan_request q = { .rank = -1 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
         option_int("ranks", &q.world, "N", 1, 1000000,

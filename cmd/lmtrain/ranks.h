@@ -9,12 +9,12 @@
 #define RANKS_H
 
 #include "config/job.h"
-#include "launch/hosts.h"
 #include "launch/launch.h"
-#include "launch/where.h"
+#include "launch/launch_context.h"
+#include "launch/remote/hosts.h"
 
 struct ranks {
-    enum launch_where where;
+    enum launch_context where;
     struct host_list hosts; /* none: this machine, or Slurm's */
     int n_ranks;            /* asked for; a rank learns from its launcher how many there are */
 };

@@ -14,9 +14,9 @@
 #include "config/hf_config.h"
 #include "convert/convert.h"
 #include "serve/served.h"
+#include "tokenizer/hf/tokenizer_extend.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_extend.h"
-#include "train/prepare.h"
+#include "train/prepare_data.h"
 
 static const char *result_folder(const struct job *job, struct arena *arena)
 {
@@ -154,7 +154,7 @@ static int extend_tokenizer(const struct job *job, const char *folder, struct ar
 static int extend_once(const struct job *job, const char *folder, struct arena *arena,
                        struct err *err)
 {
-    int fd = prepare_lock(job, arena, err), status = 0;
+    int fd = prepare_data_lock(job, arena, err), status = 0;
 
     if (fd < 0)
         return -1;
@@ -195,7 +195,7 @@ static int trains(const struct job *job, enum module_id module)
 
 /*
  * A tokenizer of more tokens than the model has rows: embedding and head grow, new rows are the mean
- * of the others (train/begin.c). Adapters alone would be of a model that nobody else has.
+ * of the others (train/init_from.c). Adapters alone would be of a model that nobody else has.
  */
 static void grow_to(struct job *job, int wanted, struct arena *arena)
 {
@@ -290,7 +290,7 @@ void tuned_foresee_vocabulary(struct job *job, struct arena *arena)
 
 int tuned_prepare(struct job *job, struct arena *arena)
 {
-    struct prepare_hooks hooks = { .report = say, .context = arena };
+    struct prepare_data_hooks hooks = { .report = say, .context = arena };
     struct err err;
 
     if (look_at_model(job, arena, &err) < 0 || add_tokens(job, arena, &err) < 0 ||

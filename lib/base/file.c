@@ -134,7 +134,7 @@ static int source_open(struct source *source)
 }
 
 /* read(), waiting where there is nothing yet; -1 with the error set. */
-static ssize_t source_read(const struct source *source, char *out, size_t n_bytes)
+static ssize_t grown_vocab_read(const struct source *source, char *out, size_t n_bytes)
 {
     for (;;) {
         ssize_t n = read(source->fd, out, n_bytes);
@@ -157,7 +157,7 @@ static int source_read_all(const struct source *source, size_t limit_bytes, char
     ssize_t n = 1;
 
     while (buffer && n > 0) {
-        n = source_read(source, buffer + used, capacity - used);
+        n = grown_vocab_read(source, buffer + used, capacity - used);
         if (n > 0 && (used += (size_t)n) > limit_bytes)
             n = err_set(source->err, source->code, "%s is longer than %zu bytes", source->path,
                         limit_bytes);

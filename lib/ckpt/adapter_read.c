@@ -6,7 +6,7 @@
 
 #include "base/num.h"
 #include "ckpt/adapter_impl.h"
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 
 /* The pair's tensor that a name of ours stands for; NULL if there is none. */
 static const struct safetensors_tensor *own_tensor(const struct adapter *a, const char *name,

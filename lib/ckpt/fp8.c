@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 
 int fp8_is(enum safetensors_type type)
 {

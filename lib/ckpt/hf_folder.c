@@ -12,7 +12,7 @@
 #include "base/hub.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 #include "ckpt/fp8.h"
 #include "ckpt/hf_folder_impl.h"
 #include "ckpt/json_reader.h"

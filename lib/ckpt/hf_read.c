@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 #include "ckpt/fp8.h"
 #include "ckpt/hf_folder_impl.h"
 #include "ckpt/transpose.h"

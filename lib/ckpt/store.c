@@ -17,8 +17,8 @@
 #include <xxhash.h>
 
 #include "base/num.h"
-#include "ckpt/convert.h"
-#include "ckpt/folder_impl.h"
+#include "ckpt/checkpoint_dir_impl.h"
+#include "ckpt/convert_dtype.h"
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
 

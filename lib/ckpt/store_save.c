@@ -16,10 +16,10 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/num.h"
-#include "ckpt/ahead.h"
+#include "ckpt/checkpoint_dir_impl.h"
 #include "ckpt/file_hash.h"
-#include "ckpt/folder_impl.h"
 #include "ckpt/manifest.h"
+#include "ckpt/read_ahead.h"
 #include "ckpt/safetensors.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)
@@ -158,22 +158,23 @@ static int load_piece(void *context, struct err *err)
 }
 
 /* ahead is NULL where there is nothing to load. */
-static int write_pieces(struct pieces *p, struct ahead *ahead, struct safetensors_writer *writer,
-                        struct manifest_slice *places, struct err *err)
+static int write_pieces(struct pieces *p, struct read_ahead *ahead,
+                        struct safetensors_writer *writer, struct manifest_slice *places,
+                        struct err *err)
 {
     struct store_save *save = p->save;
     XXH3_state_t hash;
 
     if (ahead && save->n_slices)
-        ahead_begin(ahead);
+        read_ahead_begin(ahead);
     for (int i = 0; i < save->n_slices;) {
         const struct store_slice *whole = &save->slices[p->tensors[i].tag];
 
-        if ((ahead ? ahead_end(ahead, err) : load_piece(p, err)) < 0)
+        if ((ahead ? read_ahead_end(ahead, err) : load_piece(p, err)) < 0)
             return -1;
         struct store_slice piece = p->piece;
         if (ahead && p->tensor < save->n_slices)
-            ahead_begin(ahead);
+            read_ahead_begin(ahead);
         if (piece.row_begin == whole->row_begin)
             XXH3_64bits_reset(&hash);
         if (i == save->n_slices / 2)
@@ -195,7 +196,7 @@ static int write_data(struct store_save *save, const char *path, struct manifest
         arena_array(&save->arena, struct safetensors_tensor, save->n_slices);
     struct pieces pieces = { .save = save, .tensors = tensors };
     struct safetensors_writer *writer;
-    struct ahead *ahead = NULL;
+    struct read_ahead *ahead = NULL;
     uint64_t n_bytes;
 
     for (int i = 0; i < save->n_slices; i++) {
@@ -211,14 +212,14 @@ static int write_data(struct store_save *save, const char *path, struct manifest
         };
     }
     safetensors_place(tensors, save->n_slices);
-    if (save->load && ahead_create(&ahead, load_piece, &pieces, err) < 0)
+    if (save->load && read_ahead_create(&ahead, load_piece, &pieces, err) < 0)
         return -1;
     int failed = safetensors_create(&writer, path, tensors, save->n_slices, &meta, 1, err) < 0;
     if (!failed && write_pieces(&pieces, ahead, writer, places, err) < 0) {
         safetensors_abandon(writer);
         failed = 1;
     }
-    ahead_destroy(ahead);
+    read_ahead_destroy(ahead);
     if (failed || safetensors_finish(writer, &n_bytes, &file->hash, err) < 0)
         return -1;
     file->n_bytes = (int64_t)n_bytes;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/hub.h"
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 #include "config/hf_config.h"
 
 static int read_base(const struct weights *w, const struct store_slice *slice, struct err *err)

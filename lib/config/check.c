@@ -34,12 +34,12 @@ static void check_lengths(struct job_reader *r)
         int length = lengths->values[i];
 
         if (length >= r->job->data.seq_len || (i > 0 && length <= lengths->values[i - 1]))
-            mistakes_add(&r->mistakes, reader_given(r, "data.lengths"),
-                         "data.lengths has %d, not ascending and below data.seq_len %d", length,
-                         r->job->data.seq_len);
+            diagnostics_add(&r->mistakes, reader_given(r, "data.lengths"),
+                            "data.lengths has %d, not ascending and below data.seq_len %d", length,
+                            r->job->data.seq_len);
         else if (length % tp)
-            mistakes_add(&r->mistakes, reader_given(r, "data.lengths"),
-                         "data.lengths has %d, not a multiple of parallel.tp %d", length, tp);
+            diagnostics_add(&r->mistakes, reader_given(r, "data.lengths"),
+                            "data.lengths has %d, not a multiple of parallel.tp %d", length, tp);
         else
             continue;
         return;
@@ -66,15 +66,15 @@ static void check_loss_scale(struct job_reader *r)
             power *= 2;
         if (power == scales[i].value)
             continue;
-        mistakes_add(&r->mistakes, reader_given(r, scales[i].field),
-                     "%s is %d, not a power of two (hint: %d)", scales[i].field, scales[i].value,
-                     power);
+        diagnostics_add(&r->mistakes, reader_given(r, scales[i].field),
+                        "%s is %d, not a power of two (hint: %d)", scales[i].field, scales[i].value,
+                        power);
         n_wrong++;
     }
     if (!n_wrong && (min > initial || initial > max))
-        mistakes_add(&r->mistakes, given_or(r, "train.loss_scale.initial", "train.loss_scale.min"),
-                     "train.loss_scale.initial is %d, not from min %d to max %d", initial, min,
-                     max);
+        diagnostics_add(
+            &r->mistakes, given_or(r, "train.loss_scale.initial", "train.loss_scale.min"),
+            "train.loss_scale.initial is %d, not from min %d to max %d", initial, min, max);
 }
 
 static void check_experts(struct job_reader *r)
@@ -84,25 +84,28 @@ static void check_experts(struct job_reader *r)
     if (!s->n_experts)
         return;
     if (s->n_active_experts > s->n_experts)
-        mistakes_add(&r->mistakes, given_or(r, "model.n_active_experts", "model.n_experts"),
-                     "model.n_active_experts is %d, more than the %d expert%s (hint: %d)",
-                     s->n_active_experts, s->n_experts, str_s(s->n_experts), s->n_experts);
+        diagnostics_add(&r->mistakes, given_or(r, "model.n_active_experts", "model.n_experts"),
+                        "model.n_active_experts is %d, more than the %d expert%s (hint: %d)",
+                        s->n_active_experts, s->n_experts, str_s(s->n_experts), s->n_experts);
     if (s->expert_every > s->n_layers)
-        mistakes_add(&r->mistakes, reader_given(r, "model.expert_every"),
-                     "model.expert_every is %d, more than the %d layer%s: none would have experts "
-                     "(hint: %d, or n_experts: 0)",
-                     s->expert_every, s->n_layers, str_s(s->n_layers), s->n_layers);
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "model.expert_every"),
+            "model.expert_every is %d, more than the %d layer%s: none would have experts "
+            "(hint: %d, or n_experts: 0)",
+            s->expert_every, s->n_layers, str_s(s->n_layers), s->n_layers);
     if (s->activation != ACTIVATION_SWIGLU)
-        mistakes_add(
+        diagnostics_add(
             &r->mistakes, reader_given(r, "model.activation"),
             "model.activation is gelu, but experts are built with swiglu only (hint: swiglu)");
     if (s->bias)
-        mistakes_add(&r->mistakes, reader_given(r, "model.bias"),
-                     "model.bias is true, but experts have no biases (hint: attention_bias: all)");
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "model.bias"),
+            "model.bias is true, but experts have no biases (hint: attention_bias: all)");
     if ((int64_t)s->n_experts * max_int(2 * s->expert_ffn_size, s->hidden_size) > INT32_MAX)
-        mistakes_add(&r->mistakes, reader_given(r, "model.n_experts"),
-                     "model.n_experts %d * expert_ffn_size %d is more than %d rows of one matrix",
-                     s->n_experts, s->expert_ffn_size, INT32_MAX / 2);
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "model.n_experts"),
+            "model.n_experts %d * expert_ffn_size %d is more than %d rows of one matrix",
+            s->n_experts, s->expert_ffn_size, INT32_MAX / 2);
 }
 
 static void check_window(struct job_reader *r)
@@ -111,19 +114,21 @@ static void check_window(struct job_reader *r)
     const struct yaml_node *node = reader_given(r, "model.window_first_layer");
 
     if (s->window_first_layer > 0 && !s->window)
-        mistakes_add(&r->mistakes, node,
-                     "model.window_first_layer is %d, but there is no window (hint: give "
-                     "model.window)",
-                     s->window_first_layer);
+        diagnostics_add(&r->mistakes, node,
+                        "model.window_first_layer is %d, but there is no window (hint: give "
+                        "model.window)",
+                        s->window_first_layer);
     else if (s->window_first_layer > 0 && s->window_first_layer >= s->n_layers)
-        mistakes_add(&r->mistakes, node,
-                     "model.window_first_layer is %d, but layers are 0 to %d (hint: at most %d, or "
-                     "window: none)",
-                     s->window_first_layer, s->n_layers - 1, s->n_layers - 1);
+        diagnostics_add(
+            &r->mistakes, node,
+            "model.window_first_layer is %d, but layers are 0 to %d (hint: at most %d, or "
+            "window: none)",
+            s->window_first_layer, s->n_layers - 1, s->n_layers - 1);
     if (s->window_period > 0 && !s->window)
-        mistakes_add(&r->mistakes, reader_given(r, "model.window_period"),
-                     "model.window_period is %d, but there is no window (hint: give model.window)",
-                     s->window_period);
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "model.window_period"),
+            "model.window_period is %d, but there is no window (hint: give model.window)",
+            s->window_period);
 }
 
 static void check_model(struct job_reader *r)
@@ -133,36 +138,37 @@ static void check_model(struct job_reader *r)
 
     if (s->n_heads % s->n_kv_heads != 0) {
         list_divisors(s->n_heads, divisors, sizeof divisors);
-        mistakes_add(&r->mistakes, reader_given(r, "model.n_kv_heads"),
-                     "model.n_kv_heads is %d, does not divide n_heads %d (hint: %s)", s->n_kv_heads,
-                     s->n_heads, divisors);
+        diagnostics_add(&r->mistakes, reader_given(r, "model.n_kv_heads"),
+                        "model.n_kv_heads is %d, does not divide n_heads %d (hint: %s)",
+                        s->n_kv_heads, s->n_heads, divisors);
     }
     if (s->position == POSITION_ROPE && s->head_dim % 2 != 0) {
         const struct yaml_node *node = reader_given(r, "model.head_dim");
 
-        mistakes_add(&r->mistakes, node ? node : reader_given(r, "model.n_heads"),
-                     "model.head_dim is %d, but rope needs an even number (hint: an even head_dim)",
-                     s->head_dim);
+        diagnostics_add(
+            &r->mistakes, node ? node : reader_given(r, "model.n_heads"),
+            "model.head_dim is %d, but rope needs an even number (hint: an even head_dim)",
+            s->head_dim);
     }
     if (s->head_dim > OPS_HEAD_DIM_MAX) {
         const struct yaml_node *node = reader_given(r, "model.head_dim");
 
-        mistakes_add(&r->mistakes, node ? node : reader_given(r, "model.n_heads"),
-                     "model.head_dim is %d, more than %d (hint: more heads)", s->head_dim,
-                     OPS_HEAD_DIM_MAX);
+        diagnostics_add(&r->mistakes, node ? node : reader_given(r, "model.n_heads"),
+                        "model.head_dim is %d, more than %d (hint: more heads)", s->head_dim,
+                        OPS_HEAD_DIM_MAX);
     }
     check_experts(r);
     check_loss_scale(r);
     if ((int64_t)s->n_heads * s->head_dim > 1048576)
-        mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
-                     "model.n_heads * head_dim is %lld, more than 1048576",
-                     (long long)s->n_heads * s->head_dim);
+        diagnostics_add(&r->mistakes, reader_given(r, "model.n_heads"),
+                        "model.n_heads * head_dim is %lld, more than 1048576",
+                        (long long)s->n_heads * s->head_dim);
     check_window(r);
     check_lengths(r);
     if (s->position == POSITION_LEARNED && r->job->data.seq_len > s->max_seq_len)
-        mistakes_add(&r->mistakes, reader_given(r, "data.seq_len"),
-                     "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",
-                     r->job->data.seq_len, s->max_seq_len, s->max_seq_len);
+        diagnostics_add(&r->mistakes, reader_given(r, "data.seq_len"),
+                        "data.seq_len is %d, more than the model's %d learned positions (hint: %d)",
+                        r->job->data.seq_len, s->max_seq_len, s->max_seq_len);
 }
 
 /* Why so many tensor-parallel ranks cannot have the model in equal parts; 0 if they can. */
@@ -205,7 +211,7 @@ static int check_tp(struct job_reader *r)
 
     if (job_check_tp(&r->job->model, r->job->parallel.tp, "parallel.tp", &err) == 0)
         return 0;
-    return mistakes_add(&r->mistakes, reader_given(r, "parallel.tp"), "%s", err.text);
+    return diagnostics_add(&r->mistakes, reader_given(r, "parallel.tp"), "%s", err.text);
 }
 
 /* A size of micro-batches whose tokens tp ranks cannot share evenly; 0: there is none. */
@@ -250,10 +256,10 @@ static void check_sequence_parallel(struct job_reader *r)
         if (tp % factor == 0 && !misfit_size(job, tp / factor))
             unit = tp / factor;
     int near = max_int(1, seq_len / unit) * unit;
-    mistakes_add(&r->mistakes, node,
-                 "parallel.sequence_parallel: micro_batch %d * seq_len %d is %lld tokens, not a "
-                 "multiple of tp %d (hint: data.seq_len: %d, or sequence_parallel: false)",
-                 micro, seq_len, (long long)micro * seq_len, tp, near);
+    diagnostics_add(&r->mistakes, node,
+                    "parallel.sequence_parallel: micro_batch %d * seq_len %d is %lld tokens, not a "
+                    "multiple of tp %d (hint: data.seq_len: %d, or sequence_parallel: false)",
+                    micro, seq_len, (long long)micro * seq_len, tp, near);
 }
 
 static void check_zero(struct job_reader *r)
@@ -262,26 +268,29 @@ static void check_zero(struct job_reader *r)
     int group = job->parallel.zero_group;
 
     if (group > 1 && job->train.gradient_dtype != DTYPE_F32)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
-                     "parallel.zero_group is %d and train.gradient_dtype bf16: the sums of each "
-                     "group would be rounded once more (hint: train.gradient_dtype fp32)",
-                     group);
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
+                        "parallel.zero_group is %d and train.gradient_dtype bf16: the sums of each "
+                        "group would be rounded once more (hint: train.gradient_dtype fp32)",
+                        group);
 
     if (group > 0 && job->parallel.zero == 0)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
-                     "parallel.zero_group is %d, but zero 0 shards nothing (hint: zero: 1, or no "
-                     "zero_group)",
-                     group);
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "parallel.zero_group"),
+            "parallel.zero_group is %d, but zero 0 shards nothing (hint: zero: 1, or no "
+            "zero_group)",
+            group);
     else if (group == 1)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
-                     "parallel.zero_group is 1: a group of one shards nothing (hint: 2, or zero: "
-                     "0)");
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "parallel.zero_group"),
+            "parallel.zero_group is 1: a group of one shards nothing (hint: 2, or zero: "
+            "0)");
     else if (group & (group - 1))
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.zero_group"),
-                     "parallel.zero_group is %d, not a power of two: sums over groups would differ "
-                     "in bits from sums over all ranks (hint: %d or %d)",
-                     group, 1 << (31 - __builtin_clz((unsigned)group)),
-                     2 << (31 - __builtin_clz((unsigned)group)));
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "parallel.zero_group"),
+            "parallel.zero_group is %d, not a power of two: sums over groups would differ "
+            "in bits from sums over all ranks (hint: %d or %d)",
+            group, 1 << (31 - __builtin_clz((unsigned)group)),
+            2 << (31 - __builtin_clz((unsigned)group)));
     if (job->parallel.hold != HOLD_PASS && job->parallel.zero < 3)
         job_note(job, r->arena,
                  "parallel.hold has no effect with zero %d: only zero 3 gathers parameters",
@@ -299,20 +308,21 @@ static void check_parallel(struct job_reader *r)
     check_zero(r);
     if (!r->model_only && job->parallel.pp > 1 && s->n_experts > 0 && s->router_balance > 0 &&
         s->router_balance_kind == ROUTER_BALANCE_POOLED)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.pp"),
-                     "parallel.pp is %d, but model.router_balance_kind pooled needs the choices of "
-                     "all layers on each rank (hint: parallel.pp: 1, or model.router_balance_kind: "
-                     "per_layer)",
-                     job->parallel.pp);
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "parallel.pp"),
+            "parallel.pp is %d, but model.router_balance_kind pooled needs the choices of "
+            "all layers on each rank (hint: parallel.pp: 1, or model.router_balance_kind: "
+            "per_layer)",
+            job->parallel.pp);
     if (job->parallel.pp > s->n_layers)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.pp"),
-                     "parallel.pp is %d, more than the %d layer%s (hint: %d)", job->parallel.pp,
-                     s->n_layers, str_s(s->n_layers), s->n_layers);
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.pp"),
+                        "parallel.pp is %d, more than the %d layer%s (hint: %d)", job->parallel.pp,
+                        s->n_layers, str_s(s->n_layers), s->n_layers);
     if (job->data.seq_len % job->parallel.cp != 0) {
         list_divisors(job->data.seq_len, divisors, sizeof divisors);
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.cp"),
-                     "parallel.cp is %d, does not divide seq_len %d (hint: %s)", job->parallel.cp,
-                     job->data.seq_len, divisors);
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp"),
+                        "parallel.cp is %d, does not divide seq_len %d (hint: %s)",
+                        job->parallel.cp, job->data.seq_len, divisors);
     }
 }
 
@@ -322,11 +332,12 @@ static void check_residual(struct job_reader *r)
     const struct job *job = r->job;
 
     if (job->train.residual != DTYPE_F32 && job->train.residual != job->train.dtype)
-        mistakes_add(&r->mistakes, reader_given(r, "train.residual"),
-                     "train.residual is bf16 and train.dtype %s: the stream would be narrower "
-                     "than what is added to it, or of another range (hint: train.residual: fp32, "
-                     "or train.dtype: bf16)",
-                     dtype_name(job->train.dtype));
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "train.residual"),
+            "train.residual is bf16 and train.dtype %s: the stream would be narrower "
+            "than what is added to it, or of another range (hint: train.residual: fp32, "
+            "or train.dtype: bf16)",
+            dtype_name(job->train.dtype));
 }
 
 static void check_optimizer(struct job_reader *r)
@@ -338,26 +349,28 @@ static void check_optimizer(struct job_reader *r)
     if (!steps)
         ; /* by epochs: held against them when they are known */
     else if (warmup > steps)
-        mistakes_add(&r->mistakes, reader_given(r, "optimizer.warmup_steps"),
-                     "optimizer.warmup_steps is %lld, more than train.steps %lld", warmup, steps);
+        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.warmup_steps"),
+                        "optimizer.warmup_steps is %lld, more than train.steps %lld", warmup,
+                        steps);
     else if (warmup + decay > steps)
-        mistakes_add(&r->mistakes, reader_given(r, "optimizer.decay_steps"),
-                     "optimizer.decay_steps is %lld, more than the %lld steps after warm-up", decay,
-                     steps - warmup);
+        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.decay_steps"),
+                        "optimizer.decay_steps is %lld, more than the %lld steps after warm-up",
+                        decay, steps - warmup);
     if (job->optimizer.states != DTYPE_F32 && job->train.dtype == DTYPE_F16)
-        mistakes_add(
+        diagnostics_add(
             &r->mistakes, reader_given(r, "optimizer.states"),
             "optimizer.states is bf16 and train.dtype fp16, which has no fp32 masters then "
             "(hint: train.dtype bf16)");
     if (job->optimizer.states != DTYPE_F32 && steps >= OPS_UPDATES_MAX)
-        mistakes_add(&r->mistakes, reader_given(r, "optimizer.states"),
-                     "optimizer.states is bf16 and train.steps %lld, more than %d, the most that "
-                     "bf16 states allow",
-                     steps, OPS_UPDATES_MAX - 1);
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "optimizer.states"),
+            "optimizer.states is bf16 and train.steps %lld, more than %d, the most that "
+            "bf16 states allow",
+            steps, OPS_UPDATES_MAX - 1);
     if (job->optimizer.min_lr > job->optimizer.lr)
-        mistakes_add(&r->mistakes, reader_given(r, "optimizer.min_lr"),
-                     "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
-                     job->optimizer.lr);
+        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.min_lr"),
+                        "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
+                        job->optimizer.lr);
 }
 
 /* Whether the list fits global_batch is known with dp. */
@@ -368,19 +381,20 @@ static void check_micro_batches(struct job_reader *r)
     int is_dynamic = job->parallel.schedule == PIPELINE_DYNAMIC;
 
     if (is_dynamic && !sizes->n)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.schedule"),
-                     "parallel.schedule dynamic needs parallel.micro_batches (hint: "
-                     "micro_batches: [1, 2, 4, 4, 2, 1], or schedule: interleaved)");
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.schedule"),
+                        "parallel.schedule dynamic needs parallel.micro_batches (hint: "
+                        "micro_batches: [1, 2, 4, 4, 2, 1], or schedule: interleaved)");
     else if (!is_dynamic && sizes->n)
-        mistakes_add(&r->mistakes, reader_given(r, "parallel.micro_batches"),
-                     "parallel.micro_batches is given, but schedule %s has micro-batches of one "
-                     "size (hint: schedule: dynamic, or train.micro_batch: %d)",
-                     pipeline_name(job->parallel.schedule), largest_count(sizes));
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.micro_batches"),
+                        "parallel.micro_batches is given, but schedule %s has micro-batches of one "
+                        "size (hint: schedule: dynamic, or train.micro_batch: %d)",
+                        pipeline_name(job->parallel.schedule), largest_count(sizes));
     else if (sizes->n && job->train.micro_batch != largest_count(sizes))
-        mistakes_add(&r->mistakes, reader_given(r, "train.micro_batch"),
-                     "train.micro_batch is %d, the largest of parallel.micro_batches is %d (hint: "
-                     "%d, or leave it out)",
-                     job->train.micro_batch, largest_count(sizes), largest_count(sizes));
+        diagnostics_add(
+            &r->mistakes, reader_given(r, "train.micro_batch"),
+            "train.micro_batch is %d, the largest of parallel.micro_batches is %d (hint: "
+            "%d, or leave it out)",
+            job->train.micro_batch, largest_count(sizes), largest_count(sizes));
 }
 
 static void check_batch(struct job_reader *r)
@@ -397,9 +411,9 @@ static void check_batch(struct job_reader *r)
         snprintf(hint, sizeof hint, "%d or %lld", below, (long long)below + micro);
     else
         snprintf(hint, sizeof hint, "%d", micro);
-    mistakes_add(&r->mistakes, node ? node : reader_given(r, "train.micro_batch"),
-                 "train.global_batch is %d, not a multiple of micro_batch %d (hint: %s)", global,
-                 micro, hint);
+    diagnostics_add(&r->mistakes, node ? node : reader_given(r, "train.micro_batch"),
+                    "train.global_batch is %d, not a multiple of micro_batch %d (hint: %s)", global,
+                    micro, hint);
 }
 
 static void check_eval(struct job_reader *r)
@@ -408,22 +422,22 @@ static void check_eval(struct job_reader *r)
     int has_data = job->eval.data || job->eval.split > 0;
 
     if (job->eval.data && job->eval.split > 0)
-        mistakes_add(&r->mistakes, reader_given(r, "eval.split"),
-                     "eval.split is given together with eval.data (hint: give one of them)");
+        diagnostics_add(&r->mistakes, reader_given(r, "eval.split"),
+                        "eval.split is given together with eval.data (hint: give one of them)");
     if (job->eval.every_steps > 0 && !has_data)
-        mistakes_add(&r->mistakes, reader_given(r, "eval.every_steps"),
-                     "eval.every_steps is given, but there is no data to evaluate on (hint: "
-                     "eval.split: 0.01 or "
-                     "eval.data)");
+        diagnostics_add(&r->mistakes, reader_given(r, "eval.every_steps"),
+                        "eval.every_steps is given, but there is no data to evaluate on (hint: "
+                        "eval.split: 0.01 or "
+                        "eval.data)");
     if (job->eval.patience > 0 && job->eval.every_steps == 0)
-        mistakes_add(
+        diagnostics_add(
             &r->mistakes, reader_given(r, "eval.early_stop.patience"),
             "eval.early_stop is given, but there are no evaluations (hint: give eval.every_steps)");
     if (job->train.hang_abort_seconds > 0 &&
         job->train.hang_abort_seconds < job->train.hang_seconds)
-        mistakes_add(&r->mistakes, reader_given(r, "train.hang_abort_seconds"),
-                     "train.hang_abort_seconds is %g, less than hang_seconds %g",
-                     job->train.hang_abort_seconds, job->train.hang_seconds);
+        diagnostics_add(&r->mistakes, reader_given(r, "train.hang_abort_seconds"),
+                        "train.hang_abort_seconds is %g, less than hang_seconds %g",
+                        job->train.hang_abort_seconds, job->train.hang_seconds);
 }
 
 void reader_check(struct job_reader *r)

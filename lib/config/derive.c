@@ -24,9 +24,9 @@ static void derive_model(struct job_reader *r)
             job_note(r->job, r->arena, "model.n_kv_heads = %d (auto: n_heads)", s->n_kv_heads);
     }
     if (s->head_dim == 0 && s->hidden_size % s->n_heads != 0) {
-        mistakes_add(&r->mistakes, reader_given(r, "model.n_heads"),
-                     "model.n_heads is %d, does not divide hidden_size %d (hint: give head_dim)",
-                     s->n_heads, s->hidden_size);
+        diagnostics_add(&r->mistakes, reader_given(r, "model.n_heads"),
+                        "model.n_heads is %d, does not divide hidden_size %d (hint: give head_dim)",
+                        s->n_heads, s->hidden_size);
     } else if (s->head_dim == 0) {
         s->head_dim = s->hidden_size / s->n_heads;
         job_note(r->job, r->arena, "model.head_dim = %d (auto: hidden_size %d / n_heads %d)",
@@ -38,9 +38,9 @@ static void derive_model(struct job_reader *r)
             job_note(r->job, r->arena, "model.expert_ffn_size = %d (auto: ffn_size)", s->ffn_size);
     }
     if (s->position == POSITION_LEARNED && !reader_given(r, "model.max_seq_len"))
-        mistakes_add(&r->mistakes, NULL,
-                     "model.max_seq_len is missing (hint: position learned needs the number of "
-                     "position embeddings)");
+        diagnostics_add(&r->mistakes, NULL,
+                        "model.max_seq_len is missing (hint: position learned needs the number of "
+                        "position embeddings)");
 }
 
 static void derive_batch(struct job_reader *r)
@@ -73,9 +73,10 @@ static void derive_length(struct job_reader *r)
     int tunes = job->kind != JOB_PRETRAIN;
 
     if (job->train.epochs > 0 && (!tunes || job->train.steps))
-        mistakes_add(&r->mistakes, reader_given(r, "train.epochs"),
-                     tunes ? "train.epochs and train.steps are both given (hint: give one of them)"
-                           : "train.epochs is for finetune and lora (hint: train.steps)");
+        diagnostics_add(&r->mistakes, reader_given(r, "train.epochs"),
+                        tunes
+                            ? "train.epochs and train.steps are both given (hint: give one of them)"
+                            : "train.epochs is for finetune and lora (hint: train.steps)");
     if (tunes && !job->train.steps && job->train.epochs <= 0) {
         job->train.epochs = EPOCHS_AUTO;
         job_note(job, r->arena, "train.epochs = %g (auto)", job->train.epochs);

@@ -11,8 +11,8 @@
 #include <stddef.h>
 
 #include "base/yaml.h"
+#include "config/diagnostics_impl.h"
 #include "config/job.h"
-#include "config/mistakes_impl.h"
 
 enum field_type {
     FIELD_INT,      /* int */
@@ -77,7 +77,7 @@ int field_is_group(const char *group);
  * mistakes, and the job is left as it was. Returns 0 or -1.
  */
 int field_set(const struct field *field, struct job *job, const struct yaml_node *node,
-              struct mistakes *mistakes);
+              struct diagnostics *mistakes);
 
 /* The word of the field's choices that a synonym stands for; the text itself where it is none. */
 const char *field_word(const struct field *field, const char *text);

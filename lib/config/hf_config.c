@@ -675,7 +675,7 @@ int hf_config_parse(struct model_spec *spec, const char *text, size_t n_bytes, s
         reader_derive(&r);
     if (r.mistakes.n == 0)
         reader_check(&r);
-    if (mistakes_tell(&r.mistakes, err))
+    if (diagnostics_tell(&r.mistakes, err))
         return -1;
     *spec = job.model;
     return 0;
@@ -699,7 +699,7 @@ int hf_config_read(struct job_reader *r, const struct yaml_node *node, const cha
     struct err err;
 
     if (file_read(path, CONFIG_MAX_BYTES, ERR_CONFIG, &text, &n_bytes, &err))
-        return mistakes_add(&r->mistakes, node, "%s", err.text);
+        return diagnostics_add(&r->mistakes, node, "%s", err.text);
     int status = hf_config_take(r, path, text, n_bytes);
     free(text);
     if (!status)

@@ -18,7 +18,7 @@ void hf_refuse(struct hf_reader *h, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    mistakes_add(&h->job->mistakes, &here, "%s", text);
+    diagnostics_add(&h->job->mistakes, &here, "%s", text);
     h->failed = 1;
 }
 

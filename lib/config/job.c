@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "config/read_impl.h"
-#include "config/tree_impl.h"
+#include "config/yaml_tree_impl.h"
 
 #define MAX_OPEN_GROUPS 64
 
@@ -78,7 +78,7 @@ static int is_group_word(struct job_reader *r, const struct yaml_node *node, con
     reader_refuse(r, key);
     if (node->unexpanded)
         return 1;
-    mistakes_add(
+    diagnostics_add(
         &r->mistakes, node, "%s is %s%.64s%s, not a map of fields (hint: %s: {KEY: VALUE})", key,
         node->kind == YAML_LIST ? "a list" : "\"", node->kind == YAML_LIST ? "" : node->text,
         node->kind == YAML_LIST ? "" : "\"", key);
@@ -120,7 +120,7 @@ static void check_missing(struct job_reader *r)
     for (int i = 0; i < n_job_fields; i++)
         has_model |= r->given[i] && str_starts_with(job_fields[i].key, "model.");
     if (!has_model && !r->model_failed)
-        mistakes_add(
+        diagnostics_add(
             &r->mistakes, NULL,
             "model is missing (hint: a name such as llama-100m, a folder with config.json, "
             "or fields)");
@@ -131,16 +131,16 @@ static void check_missing(struct job_reader *r)
         int is_steps = !strcmp(job_fields[i].key, "train.steps") && !r->job->train.steps &&
                        r->job->kind == JOB_PRETRAIN && is_kind;
         if (is_steps && r->given[i] && !r->refused[i]) {
-            mistakes_add(&r->mistakes, r->given[i],
-                         "train.steps is auto, but pretrain has no train.epochs (hint: give a "
-                         "number of steps)");
+            diagnostics_add(&r->mistakes, r->given[i],
+                            "train.steps is auto, but pretrain has no train.epochs (hint: give a "
+                            "number of steps)");
             continue;
         }
         if (r->refused[i] || (job_fields[i].initial && !is_steps) || (r->given[i] && !is_steps) ||
             (of_model && (!has_model || r->model_failed)) || (!of_model && r->model_only))
             continue;
-        mistakes_add(&r->mistakes, NULL, "%s is missing (hint: %s)", job_fields[i].key,
-                     job_fields[i].help);
+        diagnostics_add(&r->mistakes, NULL, "%s is missing (hint: %s)", job_fields[i].key,
+                        job_fields[i].help);
     }
 }
 
@@ -173,11 +173,12 @@ static void infer_kind(struct job_reader *r)
 static void read_root(struct job_reader *r, struct yaml_node *root)
 {
     if (root->kind != YAML_MAP) {
-        mistakes_add(&r->mistakes, root,
-                     "a job is a map of fields (hint: model, data and train.steps are required)");
+        diagnostics_add(
+            &r->mistakes, root,
+            "a job is a map of fields (hint: model, data and train.steps are required)");
         return;
     }
-    tree_expand(root, &r->mistakes);
+    yaml_tree_expand(root, &r->mistakes);
     reader_take_map(r, root, "");
     infer_kind(r);
     check_missing(r);
@@ -237,9 +238,9 @@ static int read_tree(struct job *job, struct yaml_node *root, const struct reque
 
     field_set_defaults(&result, arena);
     for (int i = 0; i < request->n_overrides; i++)
-        tree_override(root, request->overrides[i], &r.mistakes);
+        yaml_tree_override(root, request->overrides[i], &r.mistakes);
     read_root(&r, root);
-    if (mistakes_tell(&r.mistakes, err))
+    if (diagnostics_tell(&r.mistakes, err))
         return -1;
     result.n_read_notes = result.n_notes;
     result.places = list_places(&r);

@@ -69,7 +69,7 @@ struct job {
         const char *tokenizer; /* folder, or NULL */
         int check_tokenizer;   /* token files of another one are refused */
         int seq_len;
-        /* Of finetuning, as data/instruct.h says; words are those of its enums. */
+        /* Of finetuning, as data/instruct/instruct.h says; words are those of its enums. */
         const char *format, *mask, *too_long, *bad_rows;
         const char *chat_template; /* a name or a file; NULL: the tokenizer's */
         const char *system;        /* message, or NULL */
@@ -165,7 +165,7 @@ struct job {
     enum output_mode output_mode;
     int poison; /* debug.poison: values become NaN at their death */
 
-    /* Prefixes of files of samples (data/samples.h) that the data was made into; NULL: token files. */
+    /* Prefixes of files of samples (data/instruct/samples.h) that the data was made into; NULL: token files. */
     struct {
         const char *train, *eval;
     } samples;

@@ -28,7 +28,7 @@ static struct yaml_node *read_model_file(struct job_reader *r, const char *name,
     else
         *found = 0;
     if (*found && !root)
-        mistakes_add_text(&r->mistakes, err.text);
+        diagnostics_add_text(&r->mistakes, err.text);
     return root;
 }
 
@@ -88,9 +88,9 @@ static int take_job(struct job_reader *r, const struct yaml_node *node, const ch
     int n_before = r->mistakes.n;
 
     if (!root)
-        return mistakes_add_text(&r->mistakes, err.text);
+        return diagnostics_add_text(&r->mistakes, err.text);
     if (!model || model->kind != YAML_MAP)
-        return mistakes_add(&r->mistakes, node, "%s does not name the model of the run", path);
+        return diagnostics_add(&r->mistakes, node, "%s does not name the model of the run", path);
     reader_take_map(r, model, "model");
     return r->mistakes.n > n_before ? -1 : 0;
 }
@@ -106,7 +106,7 @@ static int take_name(struct job_reader *r, const struct yaml_node *node)
         if (found && !root)
             return -1;
         if (root && root->kind != YAML_MAP)
-            return mistakes_add(&r->mistakes, root, "a model is a map of fields");
+            return diagnostics_add(&r->mistakes, root, "a model is a map of fields");
         if (root) {
             int n_before = r->mistakes.n;
 
@@ -132,10 +132,10 @@ static int take_name(struct job_reader *r, const struct yaml_node *node)
     if (!*hint)
         snprintf(hint, sizeof hint, " (hint: %.128s)",
                  nearest ? nearest : "lmtrain config --models lists names");
-    return mistakes_add(&r->mistakes, node,
-                        "model is %.128s, neither a name in " MODEL_FOLDER
-                        " nor a folder with config.json%s",
-                        name, hint);
+    return diagnostics_add(&r->mistakes, node,
+                           "model is %.128s, neither a name in " MODEL_FOLDER
+                           " nor a folder with config.json%s",
+                           name, hint);
 }
 
 void reader_take_model(struct job_reader *r, const struct yaml_node *node)
@@ -149,10 +149,10 @@ void reader_take_model(struct job_reader *r, const struct yaml_node *node)
     }
     if (node->kind == YAML_LIST || yaml_is_null(node) ||
         (from && (from->kind != YAML_SCALAR || yaml_is_null(from)))) {
-        mistakes_add(&r->mistakes, from ? from : node,
-                     "%s is not the name of a model (hint: such as llama-100m, a folder with "
-                     "config.json, or a map of fields)",
-                     from ? "model.from" : "model");
+        diagnostics_add(&r->mistakes, from ? from : node,
+                        "%s is not the name of a model (hint: such as llama-100m, a folder with "
+                        "config.json, or a map of fields)",
+                        from ? "model.from" : "model");
         r->model_failed = 1;
         return;
     }

@@ -23,7 +23,7 @@ static void drop_experts(struct model_spec *s)
         s->router_balance_kind = ROUTER_BALANCE_PER_LAYER;
 }
 
-/* What each kind of scaling looks at (train/rope.h). */
+/* What each kind of scaling looks at (weights/rope_tables.h). */
 static struct rope_scaling_spec used_scaling(const struct model_spec *s)
 {
     const struct rope_scaling_spec *r = &s->rope_scaling;

@@ -23,7 +23,7 @@ enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YAR
 
 /*
  * How rotary frequencies are changed for texts longer than the model was first trained on (train/
- * rope.h has the formulas). What a kind does not look at has its default.
+ * rope_tables.h has the formulas). What a kind does not look at has its default.
  */
 struct rope_scaling_spec {
     enum rope_scaling type;

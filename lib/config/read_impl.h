@@ -5,15 +5,15 @@
 #define CONFIG_READ_IMPL_H
 
 #include "base/num.h"
+#include "config/diagnostics_impl.h"
 #include "config/fields_impl.h"
-#include "config/mistakes_impl.h"
 
 #define JOB_MAX_NOTES 48
 
 struct job_reader {
     struct job *job;
     struct arena *arena;
-    struct mistakes mistakes;
+    struct diagnostics mistakes;
     const struct yaml_node **given; /* by index in job_fields: the node it came from, or NULL */
     char *refused; /* by index in job_fields: it was meant to be given, and what is wrong is said */
     const char *model_folder; /* that the key model names, where weights are too; or NULL */

@@ -126,17 +126,17 @@ void reader_derive_tuning(struct job_reader *r)
     if (job->kind == JOB_LORA && !job->lora.rank)
         wish.rank = job->lora.rank = LORA_RANK_AUTO;
     if (job->lora.rank && (job->train.only.n || job->train.freeze.n)) {
-        mistakes_add(&r->mistakes,
-                     reader_given(r, job->train.only.n ? "train.only" : "train.freeze"),
-                     "with lora the model's own parameters stay as they are (hint: "
-                     "lora.modules_to_save, or without lora)");
+        diagnostics_add(&r->mistakes,
+                        reader_given(r, job->train.only.n ? "train.only" : "train.freeze"),
+                        "with lora the model's own parameters stay as they are (hint: "
+                        "lora.modules_to_save, or without lora)");
         return;
     }
     if (job->lora.rank && tuning_make_lora(tuning, &job->model, &wish, r->arena, &err) < 0) {
-        mistakes_add(&r->mistakes,
-                     reader_given(r, strstr(err.text, "lora.targets") ? "lora.targets"
-                                                                      : "lora.modules_to_save"),
-                     "%s", err.text);
+        diagnostics_add(&r->mistakes,
+                        reader_given(r, strstr(err.text, "lora.targets") ? "lora.targets"
+                                                                         : "lora.modules_to_save"),
+                        "%s", err.text);
         return;
     }
     if (wish.family)

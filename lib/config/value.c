@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static int wrong(struct mistakes *m, const struct field *f, const struct yaml_node *node,
+static int wrong(struct diagnostics *m, const struct field *f, const struct yaml_node *node,
                  const char *hint)
 {
     struct str range = { 0 };
@@ -25,9 +25,10 @@ static int wrong(struct mistakes *m, const struct field *f, const struct yaml_no
     else
         snprintf(shown, sizeof shown, node->plain ? "%.80s" : "\"%.80s\"", node->text);
     if (hint)
-        mistakes_add(m, node, "%s is %s, not %s (hint: %s)", f->key, shown, str_text(&range), hint);
+        diagnostics_add(m, node, "%s is %s, not %s (hint: %s)", f->key, shown, str_text(&range),
+                        hint);
     else
-        mistakes_add(m, node, "%s is %s, not %s", f->key, shown, str_text(&range));
+        diagnostics_add(m, node, "%s is %s, not %s", f->key, shown, str_text(&range));
     str_release(&range);
     return -1;
 }
@@ -75,7 +76,7 @@ static const char *number_hint(const struct field *f, const struct yaml_node *no
 }
 
 static int set_number(const struct field *f, struct job *job, const struct yaml_node *node,
-                      struct mistakes *m)
+                      struct diagnostics *m)
 {
     int64_t whole = 0;
     double value = 0;
@@ -101,7 +102,7 @@ static int set_number(const struct field *f, struct job *job, const struct yaml_
 }
 
 static int set_bool(const struct field *f, struct job *job, const struct yaml_node *node,
-                    struct mistakes *m)
+                    struct diagnostics *m)
 {
     static const char *const words[][2] = {
         { "yes", "true" },
@@ -154,7 +155,7 @@ const char *field_word(const struct field *f, const char *text)
 }
 
 static int set_choice(const struct field *f, struct job *job, const struct yaml_node *node,
-                      struct mistakes *m)
+                      struct diagnostics *m)
 {
     char *at = (char *)job + f->offset;
 
@@ -176,12 +177,12 @@ static int set_choice(const struct field *f, struct job *job, const struct yaml_
 }
 
 static int set_item(const struct field *f, struct bitset *set, const struct yaml_node *node,
-                    struct mistakes *m)
+                    struct diagnostics *m)
 {
     struct choice items[FIELD_ITEMS_MAX + 1];
 
     if (node->kind != YAML_SCALAR)
-        return mistakes_add(m, node, "%s has an item that is not a string", f->key);
+        return diagnostics_add(m, node, "%s has an item that is not a string", f->key);
     f->list_items(items);
     for (const struct choice *c = items; c->word; c++)
         if (!strcmp(node->text, c->word)) {
@@ -194,14 +195,14 @@ static int set_item(const struct field *f, struct bitset *set, const struct yaml
     struct str all = { 0 };
     for (const struct choice *c = items; !near && c->word; c++)
         str_printf(&all, c == items ? "%s" : ", %s", c->word);
-    mistakes_add(m, node, "%s has %.80s, which is not an op of the forward (hint: %s)", f->key,
-                 node->text, near ? near : str_text(&all));
+    diagnostics_add(m, node, "%s has %.80s, which is not an op of the forward (hint: %s)", f->key,
+                    node->text, near ? near : str_text(&all));
     str_release(&all);
     return -1;
 }
 
 static int set_kinds(const struct field *f, struct job *job, const struct yaml_node *node,
-                     struct mistakes *m)
+                     struct diagnostics *m)
 {
     struct bitset *at = (struct bitset *)(void *)((char *)job + f->items_offset), set = { 0 };
     int failed = 0;
@@ -213,7 +214,7 @@ static int set_kinds(const struct field *f, struct job *job, const struct yaml_n
         return 0;
     }
     if (!node->first)
-        return mistakes_add(m, node, "%s is an empty list (hint: %s)", f->key, f->choices->word);
+        return diagnostics_add(m, node, "%s is an empty list (hint: %s)", f->key, f->choices->word);
     for (const struct yaml_node *item = node->first; item; item = item->next)
         failed |= set_item(f, &set, item, m);
     if (failed)
@@ -224,7 +225,7 @@ static int set_kinds(const struct field *f, struct job *job, const struct yaml_n
 }
 
 static int set_text(const struct field *f, struct job *job, const struct yaml_node *node,
-                    struct mistakes *m)
+                    struct diagnostics *m)
 {
     char *at = (char *)job + f->offset;
 
@@ -239,8 +240,8 @@ static int set_text(const struct field *f, struct job *job, const struct yaml_no
         return 0;
     }
     if (strlen(node->text) >= sizeof job->model.name)
-        return mistakes_add(m, node, "%s is longer than %zu bytes", f->key,
-                            sizeof job->model.name - 1);
+        return diagnostics_add(m, node, "%s is longer than %zu bytes", f->key,
+                               sizeof job->model.name - 1);
     /* All of it: specs are compared as bytes. */
     memset(at, 0, sizeof job->model.name);
     memcpy(at, node->text, strlen(node->text));
@@ -249,7 +250,7 @@ static int set_text(const struct field *f, struct job *job, const struct yaml_no
 
 /* One item of data.train: a prefix, or {path, weight}. */
 static int set_dataset(const struct field *f, struct job_dataset *out, const struct yaml_node *node,
-                       struct mistakes *m)
+                       struct diagnostics *m)
 {
     *out = (struct job_dataset){ .weight = 1 };
     if (node->kind == YAML_SCALAR && !yaml_is_null(node) && *node->text) {
@@ -261,25 +262,25 @@ static int set_dataset(const struct field *f, struct job_dataset *out, const str
     for (const struct yaml_node *item = node->first; item; item = item->next) {
         if (!strcmp(item->key, "path")) {
             if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
-                return mistakes_add(m, item, "%s.path is empty or not a string", f->key);
+                return diagnostics_add(m, item, "%s.path is empty or not a string", f->key);
             out->path = item->text;
         } else if (!strcmp(item->key, "weight")) {
             if (item->kind != YAML_SCALAR || !item->plain || str_to_f64(item->text, &out->weight) ||
                 !(out->weight > 0) || out->weight > 1e12)
-                return mistakes_add(m, item, "%s.weight is %.80s, not a number above 0", f->key,
-                                    item->kind == YAML_SCALAR ? item->text : "a map or list");
+                return diagnostics_add(m, item, "%s.weight is %.80s, not a number above 0", f->key,
+                                       item->kind == YAML_SCALAR ? item->text : "a map or list");
         } else {
-            return mistakes_add_at_key(m, item, "unknown key %s.%.64s (hint: path or weight)",
-                                       f->key, item->key);
+            return diagnostics_add_at_key(m, item, "unknown key %s.%.64s (hint: path or weight)",
+                                          f->key, item->key);
         }
     }
     if (!out->path)
-        return mistakes_add(m, node, "%s: an item without path", f->key);
+        return diagnostics_add(m, node, "%s: an item without path", f->key);
     return 0;
 }
 
 static int set_datasets(const struct field *f, struct job *job, const struct yaml_node *node,
-                        struct mistakes *m)
+                        struct diagnostics *m)
 {
     const struct yaml_node *item = node->kind == YAML_LIST ? node->first : node;
     int n = 0, status = 0;
@@ -287,8 +288,8 @@ static int set_datasets(const struct field *f, struct job *job, const struct yam
     for (const struct yaml_node *p = item; p; p = node->kind == YAML_LIST ? p->next : NULL)
         n++;
     if (n == 0)
-        return mistakes_add(m, node, "%s is an empty list, not %s", f->key,
-                            "a prefix or a list of them");
+        return diagnostics_add(m, node, "%s is an empty list, not %s", f->key,
+                               "a prefix or a list of them");
     struct job_dataset *sets = arena_array(m->arena, struct job_dataset, n);
     for (int i = 0; i < n; i++, item = item->next)
         status |= set_dataset(f, &sets[i], item, m);
@@ -300,7 +301,7 @@ static int set_datasets(const struct field *f, struct job *job, const struct yam
 }
 
 static int set_counts(const struct field *f, struct job *job, const struct yaml_node *node,
-                      struct mistakes *m)
+                      struct diagnostics *m)
 {
     struct job_counts *counts = (struct job_counts *)(void *)((char *)job + f->offset);
     int n = 0;
@@ -320,9 +321,9 @@ static int set_counts(const struct field *f, struct job *job, const struct yaml_
 
         if (item->kind != YAML_SCALAR || !item->plain || str_to_i64(item->text, &value) ||
             !in_range(f, (double)value))
-            return mistakes_add(m, item,
-                                "%s has an item that is not a whole number from %.0f to %.0f",
-                                f->key, f->min, f->max);
+            return diagnostics_add(m, item,
+                                   "%s has an item that is not a whole number from %.0f to %.0f",
+                                   f->key, f->min, f->max);
         values[n++] = (int)value;
     }
     *counts = (struct job_counts){ values, n };
@@ -331,7 +332,7 @@ static int set_counts(const struct field *f, struct job *job, const struct yaml_
 
 /* One text stands for a list of one; an empty word is none. */
 static int set_texts(const struct field *f, struct job *job, const struct yaml_node *node,
-                     struct mistakes *m)
+                     struct diagnostics *m)
 {
     struct job_texts *texts = (struct job_texts *)(void *)((char *)job + f->offset);
     int is_one = node->kind == YAML_SCALAR;
@@ -350,7 +351,7 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
     const char **values = arena_array(m->arena, const char *, n);
     for (int i = 0; i < n; i++, item = item->next) {
         if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
-            return mistakes_add(m, item, "%s has an item that is empty or not a string", f->key);
+            return diagnostics_add(m, item, "%s has an item that is empty or not a string", f->key);
         values[i] = item->text;
     }
     *texts = (struct job_texts){ values, n };
@@ -358,7 +359,7 @@ static int set_texts(const struct field *f, struct job *job, const struct yaml_n
 }
 
 static int set_pairs(const struct field *f, struct job *job, const struct yaml_node *node,
-                     struct mistakes *m)
+                     struct diagnostics *m)
 {
     struct job_texts *texts = (struct job_texts *)(void *)((char *)job + f->offset);
     int n = 0;
@@ -375,9 +376,9 @@ static int set_pairs(const struct field *f, struct job *job, const struct yaml_n
     n = 0;
     for (const struct yaml_node *item = node->first; item; item = item->next) {
         if (item->kind != YAML_SCALAR || yaml_is_null(item) || !*item->text)
-            return mistakes_add(m, item, "%s.%.64s is empty or not a string", f->key, item->key);
+            return diagnostics_add(m, item, "%s.%.64s is empty or not a string", f->key, item->key);
         if (strchr(item->key, '='))
-            return mistakes_add_at_key(m, item, "%s has a key with '='", f->key);
+            return diagnostics_add_at_key(m, item, "%s has a key with '='", f->key);
         values[n++] = arena_printf(m->arena, "%s=%s", item->key, item->text);
     }
     *texts = (struct job_texts){ values, n };
@@ -385,7 +386,7 @@ static int set_pairs(const struct field *f, struct job *job, const struct yaml_n
 }
 
 int field_set(const struct field *f, struct job *job, const struct yaml_node *node,
-              struct mistakes *m)
+              struct diagnostics *m)
 {
     switch (f->type) {
     case FIELD_INT:
@@ -418,7 +419,7 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
 
 void field_set_defaults(struct job *job, struct arena *arena)
 {
-    struct mistakes none = { .arena = arena, .source = "fields.c" };
+    struct diagnostics none = { .arena = arena, .source = "fields.c" };
 
     for (int i = 0; i < n_job_fields; i++) {
         const struct field *f = &job_fields[i];

@@ -17,7 +17,7 @@
 #include "ckpt/carried.h"
 #include "convert/convert_impl.h"
 #include "tokenizer/tokenizer.h"
-#include "train/model_files.h"
+#include "weights/model_files.h"
 
 int64_t conversion_piece(const struct conversion *c)
 {
@@ -163,7 +163,7 @@ static int find_vocabulary(struct conversion *c, struct err *err)
         log_info("%s: its tokenizer has %d tokens, but its embedding %d rows: the embedding grows "
                  "(hint: --vocab-size %d keeps it)",
                  c->from.folder, wanted, is, is);
-    if (source_grow(&c->source, spec, wanted, &c->arena, err) < 0)
+    if (grown_vocab_grow(&c->source, spec, wanted, &c->arena, err) < 0)
         return -1;
     spec->vocab_size = wanted;
     return 0;
@@ -322,7 +322,7 @@ int convert_model(const struct convert_options *options, struct convert_result *
     if (c.lock)
         close(c.lock);
     for (int i = 0; c.seen && i < c.names.n_tensors; i++)
-        seen_release(&c.seen[i]);
+        tensor_hashes_release(&c.seen[i]);
     served_close(&c.from);
     arena_release(&c.arena);
     return status;

@@ -4,10 +4,10 @@
 #ifndef CONVERT_CONVERT_IMPL_H
 #define CONVERT_CONVERT_IMPL_H
 
-#include "ckpt/source.h"
+#include "ckpt/grown_vocab.h"
 #include "config/hf_config.h"
 #include "convert/convert.h"
-#include "convert/seen.h"
+#include "convert/tensor_hashes.h"
 #include "serve/served.h"
 
 struct conversion {
@@ -16,14 +16,14 @@ struct conversion {
     struct arena arena;
     struct served from; /* its job is that of the model as it will be */
     struct source source;
-    const char *family;    /* NULL from checkpoint to checkpoint, */
-    struct hf_names names; /* where there are none: of the model as it will be */
-    struct seen *seen;     /* [names.n_tensors] */
-    const char *partial;   /* where is written */
-    int lock;              /* on it; 0: none */
-    int owns_partial;      /* it goes if we fail */
-    int n_tokens;          /* that the tokenizer has; 0: not known */
-    int64_t done, total;   /* bytes */
+    const char *family;       /* NULL from checkpoint to checkpoint, */
+    struct hf_names names;    /* where there are none: of the model as it will be */
+    struct tensor_hash *seen; /* [names.n_tensors] */
+    const char *partial;      /* where is written */
+    int lock;                 /* on it; 0: none */
+    int owns_partial;         /* it goes if we fail */
+    int n_tokens;             /* that the tokenizer has; 0: not known */
+    int64_t done, total;      /* bytes */
 };
 
 /* Write all of it into the partial folder but its name. */
@@ -72,7 +72,7 @@ int partial_forget(const struct conversion *conversion, struct err *err);
 /* Put the model's tokenizer into a folder, in the place of what it has; or remove that, if asked. */
 int conversion_put_tokenizer(struct conversion *conversion, const char *folder, struct err *err);
 
-/* config.json as it has to be now (carry.c). */
+/* config.json as it has to be now (copy_aux.c). */
 int carry_config(const char *from, const char *to, const struct hf_config_changes *changes,
                  struct err *err);
 

@@ -19,7 +19,7 @@
 #include "layout/axes.h"
 #include "layout/stage.h"
 #include "model/model.h"
-#include "train/rectangles.h"
+#include "weights/rectangles.h"
 
 struct target {
     struct conversion *c;
@@ -257,7 +257,7 @@ static int load_piece(void *context, struct store_slice *slice, struct err *err)
     slice->row_end = slice->row_begin + n;
     slice->data = t->buffers[turn];
     slice->stride = 0;
-    if (source_read(&c->source, slice, err) < 0)
+    if (grown_vocab_read(&c->source, slice, err) < 0)
         return -1;
     conversion_tell(c, "writing", (int64_t)n_bytes);
     return 0;
@@ -427,19 +427,19 @@ static void count(struct conversion *c)
 /* What is read is seen in the type in which all of one of ours is written. */
 static void watch(void *context, int i, int64_t at, const void *data, enum dtype dtype, int64_t n)
 {
-    seen_take(&((struct conversion *)context)->seen[i], at, data, dtype, n);
+    tensor_hashes_take(&((struct conversion *)context)->seen[i], at, data, dtype, n);
 }
 
 static void prepare_seen(struct conversion *c)
 {
     enum dtype dtype = DTYPE_F32;
 
-    c->seen = arena_array(&c->arena, struct seen, c->names.n_tensors);
+    c->seen = arena_array(&c->arena, struct tensor_hash, c->names.n_tensors);
     for (int i = 0; i < c->names.n_tensors; i++) {
         const struct hf_tensor *tensor = &c->names.tensors[i];
 
         CHECK(dtype_of(c, tensor->whole->name, &dtype));
-        seen_init(&c->seen[i], dtype, tensor->n_rows * tensor->whole->cols);
+        tensor_hashes_init(&c->seen[i], dtype, tensor->n_rows * tensor->whole->cols);
     }
     if (c->options->verify)
         hf_folder_watch(c->from.weights.folder, watch, c);

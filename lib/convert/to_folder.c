@@ -9,14 +9,14 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
-#include "ckpt/ahead.h"
 #include "ckpt/carried.h"
 #include "ckpt/json_reader.h"
+#include "ckpt/read_ahead.h"
 #include "config/hf_config.h"
 #include "config/model_differences.h"
 #include "convert/convert_impl.h"
-#include "convert/theirs.h"
-#include "train/special_tokens.h"
+#include "convert/hf_rows.h"
+#include "weights/special_tokens.h"
 
 /* A tensor of theirs that is to be written. */
 struct item {
@@ -77,9 +77,9 @@ static int add_item(struct target *t, const struct hf_tensor *tensor, int number
                        .n_bytes = tensor->n_rows * tensor->whole->cols * element };
     t->c->total += t->items[t->n_items++].n_bytes;
     if (number >= 0)
-        seen_init(&t->c->seen[number], dtype, tensor->n_rows * tensor->whole->cols);
-    size_t step = (size_t)(theirs_step(tensor, dtype, conversion_piece(t->c)) *
-                           theirs_cols(tensor) * element);
+        tensor_hashes_init(&t->c->seen[number], dtype, tensor->n_rows * tensor->whole->cols);
+    size_t step = (size_t)(hf_rows_step(tensor, dtype, conversion_piece(t->c)) *
+                           hf_rows_cols(tensor) * element);
     step = (step + 15) & ~(size_t)15;
     t->step_bytes = step > t->step_bytes ? step : t->step_bytes;
     return 0;
@@ -110,7 +110,7 @@ static int list_items(struct target *t, struct err *err)
     int is_bare = folder ? hf_folder_is_bare(folder) : conversion_had(c, "bare_names");
 
     t->items = arena_array(&c->arena, struct item, c->names.n_tensors + 1);
-    c->seen = arena_array(&c->arena, struct seen, c->names.n_tensors);
+    c->seen = arena_array(&c->arena, struct tensor_hash, c->names.n_tensors);
     for (int i = 0; i < c->names.n_tensors; i++) {
         struct hf_tensor tensor = c->names.tensors[i];
 
@@ -173,15 +173,15 @@ static int read_piece(void *context, struct err *err)
     struct target *t = f->t;
     const struct item *item = &t->items[f->tensors[f->tensor].tag];
     const struct hf_tensor *tensor = &item->tensor;
-    int64_t rows = theirs_rows(tensor);
+    int64_t rows = hf_rows_rows(tensor);
 
     f->turn ^= 1;
     f->piece = t->buffer + (size_t)f->turn * t->step_bytes;
     f->piece_row = f->row;
     f->piece_rows =
-        min_i64(theirs_step(tensor, item->dtype, conversion_piece(t->c)), rows - f->row);
-    if (theirs_read(&t->c->source, tensor, item->dtype, f->row, f->piece_rows, f->piece,
-                    t->buffer + 2 * t->step_bytes, err) < 0)
+        min_i64(hf_rows_step(tensor, item->dtype, conversion_piece(t->c)), rows - f->row);
+    if (hf_rows_read(&t->c->source, tensor, item->dtype, f->row, f->piece_rows, f->piece,
+                     t->buffer + 2 * t->step_bytes, err) < 0)
         return -1;
     f->row += f->piece_rows;
     if (f->row == rows) {
@@ -191,29 +191,29 @@ static int read_piece(void *context, struct err *err)
     return 0;
 }
 
-static int write_tensors(struct feed *f, struct ahead *ahead, struct safetensors_writer *writer,
-                         struct err *err)
+static int write_tensors(struct feed *f, struct read_ahead *ahead,
+                         struct safetensors_writer *writer, struct err *err)
 {
     struct conversion *c = f->t->c;
 
-    ahead_begin(ahead);
+    read_ahead_begin(ahead);
     for (int i = 0; i < f->n_tensors;) {
         const struct item *item = &f->t->items[f->tensors[i].tag];
-        int64_t cols = theirs_cols(&item->tensor);
+        int64_t cols = hf_rows_cols(&item->tensor);
 
-        if (ahead_end(ahead, err) < 0)
+        if (read_ahead_end(ahead, err) < 0)
             return -1;
         const unsigned char *piece = f->piece;
         int64_t row = f->piece_row, rows = f->piece_rows;
         if (f->tensor < f->n_tensors)
-            ahead_begin(ahead);
+            read_ahead_begin(ahead);
         int64_t n_bytes = rows * cols * (int64_t)dtype_bytes(item->dtype);
         if (safetensors_write(writer, piece, (size_t)n_bytes, err) < 0)
             return -1;
         if (c->options->verify && item->number >= 0)
-            seen_take(&c->seen[item->number], row * cols, piece, item->dtype, rows * cols);
+            tensor_hashes_take(&c->seen[item->number], row * cols, piece, item->dtype, rows * cols);
         conversion_tell(c, "writing", n_bytes);
-        i += row + rows == theirs_rows(&item->tensor);
+        i += row + rows == hf_rows_rows(&item->tensor);
     }
     return 0;
 }
@@ -231,7 +231,7 @@ static int list_tensors(const struct target *t, int file, struct safetensors_ten
             .name = tensor->name,
             .type = safetensors_dtype_type(t->items[i].dtype),
             .n_dims = tensor->whole->n_dims,
-            .shape = { theirs_rows(tensor), theirs_cols(tensor) },
+            .shape = { hf_rows_rows(tensor), hf_rows_cols(tensor) },
             .tag = i,
         };
     }
@@ -247,7 +247,7 @@ static int write_file(struct target *t, int file, struct err *err)
     const char *name = file_name(t, file);
     struct feed feed = { .t = t, .tensors = tensors };
     struct safetensors_writer *writer;
-    struct ahead *ahead;
+    struct read_ahead *ahead;
     uint64_t n_bytes, hash;
 
     if (partial_has_file(t->c, name)) {
@@ -256,7 +256,7 @@ static int write_file(struct target *t, int file, struct err *err)
     }
     fault_at("convert:writing", file);
     feed.n_tensors = list_tensors(t, file, tensors);
-    if (ahead_create(&ahead, read_piece, &feed, err) < 0)
+    if (read_ahead_create(&ahead, read_piece, &feed, err) < 0)
         return -1;
     int failed = safetensors_create(&writer, arena_printf(arena, "%s/%s", t->c->partial, name),
                                     tensors, feed.n_tensors, &meta, 1, err) < 0;
@@ -264,7 +264,7 @@ static int write_file(struct target *t, int file, struct err *err)
         safetensors_abandon(writer);
         failed = 1;
     }
-    ahead_destroy(ahead);
+    read_ahead_destroy(ahead);
     if (failed || safetensors_finish(writer, &n_bytes, &hash, err) < 0 ||
         partial_note_file(t->c, name, hash, err) < 0)
         return -1;

@@ -14,9 +14,9 @@
 #include <xxhash.h>
 
 #include "base/num.h"
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 #include "convert/convert_impl.h"
-#include "convert/theirs.h"
+#include "convert/hf_rows.h"
 #include "serve/decode.h"
 
 #define PROMPT_TOKENS 16
@@ -46,14 +46,14 @@ static int read_stored(struct comparison *v, const struct source *from, int64_t 
     size_t row_bytes = (size_t)v->cols * dtype_bytes(v->dtype);
     int64_t there = n;
 
-    if (source_grows(from, tensor->whole->name))
+    if (grown_vocab_grows(from, tensor->whole->name))
         there = max_i64(0, min_i64(begin + n, from->rows_there) - begin);
     if (there && hf_folder_read_rows(from->weights->folder, v->number, begin, there, v->dtype,
                                      v->data, err) < 0)
         return -1;
     for (int64_t row = there; row < n; row++)
         convert(v->dtype, v->data + (size_t)row * row_bytes, DTYPE_F32,
-                source_mean(from, tensor->whole->name, 0), v->cols);
+                grown_vocab_mean(from, tensor->whole->name, 0), v->cols);
     return 0;
 }
 
@@ -70,8 +70,8 @@ static int read_rows(struct comparison *v, const struct source *from, int64_t be
     }
     if (from->weights->folder)
         return read_stored(v, from, begin, n, err);
-    return theirs_read(from, &v->c->names.tensors[v->number], v->dtype, begin, n, v->data,
-                       v->scratch, err);
+    return hf_rows_read(from, &v->c->names.tensors[v->number], v->dtype, begin, n, v->data,
+                        v->scratch, err);
 }
 
 /* The source's file that has a tensor's element. */
@@ -155,9 +155,9 @@ static void describe_tensor(struct comparison *v, int number)
     }
     const struct hf_tensor *tensor = &c->names.tensors[number];
     v->name = tensor->name;
-    v->rows = theirs_rows(tensor);
-    v->cols = theirs_cols(tensor);
-    v->step = theirs_step(tensor, DTYPE_F32, conversion_piece(c));
+    v->rows = hf_rows_rows(tensor);
+    v->cols = hf_rows_cols(tensor);
+    v->step = hf_rows_step(tensor, DTYPE_F32, conversion_piece(c));
     if (v->to.weights->store) {
         v->dtype = store_find(v->to.weights->store, tensor->whole->name)->dtype;
         return;
@@ -184,7 +184,7 @@ static int need_data(struct comparison *v, struct err *err)
 static int compare_tensor(struct comparison *v, struct err *err)
 {
     struct conversion *c = v->c;
-    const struct seen *seen = c->seen ? &c->seen[v->number] : NULL;
+    const struct tensor_hash *seen = c->seen ? &c->seen[v->number] : NULL;
     uint64_t before, after;
 
     if (need_data(v, err) < 0 || hash_tensor(v, &v->to, "verifying", &after, err) < 0)

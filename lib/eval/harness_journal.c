@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "data/rows.h"
-#include "data/value.h"
+#include "data/rows/rows.h"
+#include "data/rows/value.h"
 #include "eval/harness_impl.h"
 
 static void print_text(struct str *out, const char *key, const char *text)
@@ -66,7 +66,7 @@ int journal_add(struct harness_run *run, int64_t item, struct err *err)
 
 /* ---- going on ---- */
 
-static int same_text(const struct value *object, const char *key, const char *text)
+static int consistency_text(const struct value *object, const char *key, const char *text)
 {
     const struct value *v = value_get(object, key);
 
@@ -114,8 +114,9 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
     char hash[20];
 
     snprintf(hash, sizeof hash, "%016" PRIx64, item->hash);
-    if (r->is_done || !same_text(line, "prompt", hash) ||
-        !same_text(line, "target", item->target) || !same_text(line, "style", run->task->style))
+    if (r->is_done || !consistency_text(line, "prompt", hash) ||
+        !consistency_text(line, "target", item->target) ||
+        !consistency_text(line, "style", run->task->style))
         return 0;
     for (int m = 0; m < task_n_metrics(way); m++) {
         const struct value *value = value_get(line, task_metric(run->task, way, m));
@@ -141,11 +142,11 @@ static int64_t find_item(const struct harness_run *run, const int64_t *starts,
 {
     int64_t number;
 
-    if (!same_text(line, "task", run->task->name) || !number_of(line, "item", &number) ||
+    if (!consistency_text(line, "task", run->task->name) || !number_of(line, "item", &number) ||
         number < 0 || number >= run->items->n)
         return -1;
     for (int p = 0; p < run->task->n_parts; p++)
-        if (starts[p] >= 0 && same_text(line, "part", run->task->parts[p].name)) {
+        if (starts[p] >= 0 && consistency_text(line, "part", run->task->parts[p].name)) {
             int64_t at = starts[p] + number;
 
             return at < run->items->n && run->items->items[at].part == p ? at : -1;

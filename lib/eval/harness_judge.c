@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/num.h"
-#include "data/value.h"
+#include "data/rows/value.h"
 #include "eval/harness_impl.h"
 
 #define INVALID "[invalid]" /* what the references call an answer that isn't there */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "data/value.h"
+#include "data/rows/value.h"
 #include "eval/python_random.h"
 #include "eval/records.h"
 

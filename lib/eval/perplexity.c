@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "data/loader.h"
+#include "data/stream/loader.h"
 #include "model/compile.h"
-#include "train/feed.h"
-#include "train/fill.h"
+#include "weights/init_weights.h"
+#include "weights/inputs.h"
 
 struct measuring {
     const struct replica *replica;
@@ -36,7 +36,7 @@ static int load(void *context, int micro_batch, struct err *err)
     m->batch_tokens = 0;
     for (int64_t i = 0; i < m->program.values[m->program.ports.targets].rows; i++)
         m->batch_tokens += batch.targets[i] != LABEL_IGNORED;
-    feed_batch(m->run, &m->program, &batch, micro_batch);
+    inputs_of_batch(m->run, &m->program, &batch, micro_batch);
     return 0;
 }
 
@@ -83,7 +83,7 @@ static int open_all(struct measuring *m, struct served *served, struct kernels *
         replica_compile(m->replica, &m->program, compile, &options, err) < 0 ||
         run_create(&m->run, &run, err) < 0)
         return -1;
-    fill_constants(m->run, &m->program, &job->model);
+    init_constants(m->run, &m->program, &job->model);
     m->n_batches = ceil_div(loader_n_samples(m->loader), job->train.micro_batch);
     return served_load(served, m->run, &m->program, err);
 }

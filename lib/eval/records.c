@@ -13,8 +13,8 @@
 #include <zlib.h>
 
 #include "base/file.h"
-#include "data/rows.h"
-#include "data/value.h"
+#include "data/rows/rows.h"
+#include "data/rows/value.h"
 
 #define UNZIPPED_MAX ((size_t)1 << 30)
 

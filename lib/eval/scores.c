@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/value.h"
+#include "data/rows/value.h"
 #include "eval/harness_impl.h"
 
 /* ---- sums ---- */

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "launch/cores_impl.h"
-#include "launch/progress_impl.h"
+#include "progress/progress_page.h"
 
 enum { MASK_BYTES = 2048, FENCE_SECONDS = 3600, GET_SECONDS = 60 };
 

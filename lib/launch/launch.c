@@ -14,8 +14,8 @@
 #include "base/log.h"
 #include "launch/environment_impl.h"
 #include "launch/pmix_client_impl.h"
-#include "launch/progress.h"
-#include "launch/watcher_impl.h"
+#include "launch/watch/watcher_impl.h"
+#include "progress/progress.h"
 
 /* What a lone rank has put. */
 struct entry {

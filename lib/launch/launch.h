@@ -3,7 +3,7 @@
  *
  * A process that was started with PMIx variables (PMIX_NAMESPACE and PMIX_RANK: by our own daemons,
  * srun --mpi=pmix or mpirun) is one of several; any other that joins is the only rank. The caller
- * decides whether to join or to start ranks (where.h); supervise.h and slurm.h start them.
+ * decides whether to join or to start ranks (launch_context.h); supervise.h and slurm.h start them.
  */
 #ifndef LAUNCH_LAUNCH_H
 #define LAUNCH_LAUNCH_H

@@ -16,7 +16,7 @@
 
 #include "base/log.h"
 #include "launch/fd_impl.h"
-#include "launch/head_impl.h"
+#include "launch/head/head_impl.h"
 #include "launch/stop.h"
 
 /* So many attempts in a row that end so soon and without a step are no use. */

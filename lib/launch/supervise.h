@@ -10,7 +10,7 @@
 #define LAUNCH_SUPERVISE_H
 
 #include "base/err.h"
-#include "launch/hosts.h"
+#include "launch/remote/hosts.h"
 
 struct supervise_options {
     int n_ranks;

@@ -114,7 +114,7 @@ void shard_gradients(struct program *program, struct chunk_functions *chunks, in
                      int update, const struct shard_options *options);
 
 /*
- * gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank updates its
+ * zero_gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank updates its
  * own part; `gather` is filled with the collectives that make them whole, on stream dp_gather, in
  * the order in which the chunks' forwards (of one size, whichever) first read of them. Run ahead of
  * the forward, its first op then waits for its own bucket alone while later ones still travel.
@@ -123,7 +123,7 @@ void gather_parameters(struct program *program, const struct chunk_functions *ch
                        int gather);
 
 /*
- * hold.c: under zero 3 a rank keeps a shard of each bucket's weights, as a cell, and parameters'
+ * zero3.c: under zero 3 a rank keeps a shard of each bucket's weights, as a cell, and parameters'
  * weights are mere names (shard_weights, behind shard_gradients) until all functions and entries are
  * there. hold_weights then lets every op read gathered weights instead, and puts the gathers, on
  * stream dp_gather, where the kind says: into the functions (op, pass), or into functions of their

@@ -61,7 +61,7 @@ struct replay_rounds {
 
 void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer);
 
-/* ---- replay_meetings.c ---- */
+/* ---- replay_rendezvous.c ---- */
 
 /* Tables of channels and groups, empty, for the mesh. */
 void replay_open_meetings(struct replay *r);

@@ -15,8 +15,8 @@
 #include "comm/comm.h"
 #include "comm/worker.h"
 #include "kernels/kernels.h"
-#include "launch/progress.h"
 #include "program/program.h"
+#include "progress/progress.h"
 
 struct run;
 

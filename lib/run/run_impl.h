@@ -28,7 +28,7 @@ struct resolved_op {
     int always; /* outputs that start over in every micro-batch, by bits */
     enum stream stream;
     uint64_t ticket;   /* of a given op: when it was last posted */
-    uint64_t position; /* and this rank's position then (launch/progress.h) */
+    uint64_t position; /* and this rank's position then (progress/progress.h) */
     int is_async;
     const int *users; /* of what it touches: indices in those of the run */
     int n_users;

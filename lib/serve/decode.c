@@ -8,8 +8,8 @@
 
 #include "base/num.h"
 #include "model/compile.h"
-#include "train/fill.h"
-#include "train/rope.h"
+#include "weights/init_weights.h"
+#include "weights/rope_tables.h"
 
 #define PREFILL_MAX 128 /* tokens of a sequence in one piece */
 
@@ -85,7 +85,7 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
     if (!status)
         status = run_create(&d->run, &run_options, err);
     if (!status) {
-        fill_constants(d->run, &d->program, spec);
+        init_constants(d->run, &d->program, spec);
         status = served_load(served, d->run, &d->program, err);
     }
     if (status < 0) {
@@ -203,7 +203,7 @@ static void put_rotations(struct decoder *d, int first, int n, int64_t length)
 
     if (!id)
         return;
-    rope_fill_rows(d->rows, first, n, length, head_dim, &d->spec);
+    rope_table_fill_rows(d->rows, first, n, length, head_dim, &d->spec);
     run_put(d->run, id, 0, (size_t)first * row_bytes, d->rows, (size_t)n * row_bytes);
 }
 
@@ -217,7 +217,7 @@ static int feed_dynamic(struct decoder *d, const int32_t *const *tokens, const i
 {
     memcpy(d->waiting, n_tokens, sizeof *d->waiting * (size_t)d->n_sequences);
     for (int s = 0; s < d->n_sequences; s++) {
-        int64_t length = rope_length(d->lengths[s] + d->waiting[s], &d->spec);
+        int64_t length = rope_table_length(d->lengths[s] + d->waiting[s], &d->spec);
         int first = d->cache_len, end = 0;
 
         if (d->waiting[s] == 0)
@@ -226,7 +226,7 @@ static int feed_dynamic(struct decoder *d, const int32_t *const *tokens, const i
             int total = d->lengths[k] + d->waiting[k];
 
             d->group[k] = 0;
-            if (d->waiting[k] == 0 || rope_length(total, &d->spec) != length)
+            if (d->waiting[k] == 0 || rope_table_length(total, &d->spec) != length)
                 continue;
             d->group[k] = d->waiting[k];
             d->waiting[k] = 0;

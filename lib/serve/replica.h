@@ -19,9 +19,9 @@
 #include "base/str.h"
 #include "comm/comm.h"
 #include "comm/worker.h"
-#include "launch/progress.h"
 #include "layout/mesh.h"
 #include "program/program.h"
+#include "progress/progress.h"
 
 struct replica {
     struct mesh mesh;        /* tp and pp */

@@ -10,7 +10,7 @@
 #include "base/num.h"
 #include "layout/axes.h"
 #include "model/compile.h"
-#include "train/fill.h"
+#include "weights/init_weights.h"
 
 #define ROWS 512
 #define ASKED 64     /* rows that one SCORE looks at */
@@ -112,7 +112,7 @@ int scorer_create(struct scorer **out, struct served *served, struct kernels *ke
     if (!status)
         status = run_create(&s->run, &run_options, err);
     if (!status) {
-        fill_constants(s->run, &s->program, spec);
+        init_constants(s->run, &s->program, spec);
         status = served_load(served, s->run, &s->program, err);
     }
     if (!status)

@@ -12,8 +12,8 @@
 #include "base/log.h"
 #include "ckpt/carried.h"
 #include "config/hf_config.h"
-#include "train/cells.h"
-#include "train/rectangles.h"
+#include "weights/cells.h"
+#include "weights/rectangles.h"
 
 /* The tokenizer of a checkpoint lies in it, wherever its run was moved to; older ones have it where
  * their job says. Else it is what came with the weights. */

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "tokenizer/encode_impl.h"
-#include "tokenizer/nfc.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/nfc.h"
+#include "tokenizer/unicode/unicode.h"
 
 static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes);
 

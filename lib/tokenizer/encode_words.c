@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 #include "tokenizer/encode_impl.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/unicode.h"
 
 #define CACHE_SLOTS ((size_t)1 << 16)
 

@@ -3,9 +3,9 @@
  */
 #include <string.h>
 
-#include "tokenizer/nfc.h"
 #include "tokenizer/tokenizer_impl.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/nfc.h"
+#include "tokenizer/unicode/unicode.h"
 
 /* One call. Steps stop once out has more than n_max bytes, which the caller sees. */
 struct normalizing {

@@ -19,7 +19,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/unicode.h"
 
 #define PATTERN_MATCHES 0x80000000u /* in next: a match ends before this code point */
 

@@ -9,11 +9,11 @@
 
 #include "base/arena.h"
 #include "tokenizer/added.h"
-#include "tokenizer/bpe.h"
-#include "tokenizer/charsmap.h"
+#include "tokenizer/bpe/bpe.h"
 #include "tokenizer/pattern.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unigram.h"
+#include "tokenizer/unigram/charsmap.h"
+#include "tokenizer/unigram/unigram.h"
 
 enum { TOKENIZER_STEPS_MAX = 8, TOKENIZER_FRAME_MAX = 16 };
 

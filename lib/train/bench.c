@@ -9,14 +9,14 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "base/rng.h"
-#include "launch/progress.h"
 #include "layout/axes.h"
-#include "train/feed.h"
-#include "train/fill.h"
-#include "train/fit.h"
+#include "plan/programs.h"
+#include "plan/suggest.h"
+#include "progress/progress.h"
 #include "train/peak.h"
-#include "train/programs.h"
 #include "train/trainer.h"
+#include "weights/init_weights.h"
+#include "weights/inputs.h"
 
 /* What the executor asks for while it measures. */
 struct source {
@@ -48,7 +48,7 @@ static int load_random(void *context, int micro_batch, struct err *err)
     struct micro_batch batch = {
         .tokens = s->tokens, .targets = s->targets, .positions = s->positions, .samples = s->samples
     };
-    feed_batch(s->run, s->program, &batch, micro_batch);
+    inputs_of_batch(s->run, s->program, &batch, micro_batch);
     return 0;
 }
 
@@ -90,8 +90,8 @@ int bench_compile(struct program *program, const struct job *job, struct engine 
     if (programs_compile(program, &request, err) < 0 ||
         run_reserve(program, engine->kernels, progress_join(engine->rank.local_rank), err) < 0)
         return -1;
-    return fit_check(job, engine->kernels, program_memory_bytes(program),
-                     engine_available_bytes(engine), err);
+    return suggest_check(job, engine->kernels, program_memory_bytes(program),
+                         engine_available_bytes(engine), err);
 }
 
 int bench_open_run(struct run **run, const struct bench *bench, const struct job *job,
@@ -109,9 +109,9 @@ int bench_open_run(struct run **run, const struct bench *bench, const struct job
 
     if (run_create(run, &options, err) < 0)
         return -1;
-    fill_constants(*run, &bench->program, &job->model);
+    init_constants(*run, &bench->program, &job->model);
     struct mesh_place place = mesh_place(&bench->program.mesh, engine->rank.world_rank);
-    fill_parameters(*run, &bench->program, &place, engine->pool, job->train.seed);
+    init_parameters(*run, &bench->program, &place, engine->pool, job->train.seed);
     return 0;
 }
 
@@ -145,7 +145,7 @@ static void list_ops(struct bench *bench)
             op->shape = program_op_shape(p, &p->functions[f].ops[i]);
             op->flops = n_runs * op_flops(&op->shape);
             op->bytes = n_runs * op_bytes(&op->shape);
-            op->light_seconds = n_runs * ceiling_seconds(&bench->ceiling, &op->shape);
+            op->light_seconds = n_runs * machine_peak_seconds(&bench->ceiling, &op->shape);
         }
     }
 }
@@ -228,7 +228,7 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
 
     progress_phase(progress, "measuring the machine");
     if (bench_compile(&bench->program, job, engine, err) < 0 ||
-        ceiling_measure(&bench->ceiling, engine, job->train.dtype, err) < 0 ||
+        machine_peak_measure(&bench->ceiling, engine, job->train.dtype, err) < 0 ||
         peak_find(engine, job->train.dtype, &bench->peak_flops, err) < 0 ||
         bench_open_run(&run, bench, job, engine, err) < 0)
         return -1;

@@ -10,8 +10,8 @@
 
 #include "config/job.h"
 #include "program/program.h"
-#include "train/ceiling.h"
 #include "train/engine.h"
+#include "train/machine_peak.h"
 
 /* An op of the step, by its place in the program: functions[function].ops[op]. */
 struct bench_op {
@@ -25,7 +25,7 @@ struct bench_op {
 
 struct bench {
     struct program program;
-    struct ceiling ceiling;
+    struct machine_peak ceiling;
     double peak_flops;    /* of all ranks together (peak.h); of one: ceiling.flops */
     struct bench_op *ops; /* those of the step, in the program's order */
     int n_ops;

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "comm/pause.h"
-#include "launch/progress.h"
+#include "progress/progress.h"
 #include "run/collective.h"
 #include "train/bench_impl.h"
 

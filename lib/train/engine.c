@@ -13,11 +13,11 @@
 #include "base/num.h"
 #include "base/str.h"
 #include "launch/cores.h"
-#include "launch/progress.h"
-#include "launch/rank_gpu.h"
-#include "launch/watcher.h"
+#include "launch/watch/rank_gpu.h"
+#include "launch/watch/watcher.h"
+#include "progress/progress.h"
+#include "train/available_memory.h"
 #include "train/gpu_place.h"
-#include "train/room.h"
 
 /*
  * MPI where it was built in, which has all kinds of networks; else, or if $LMTRAIN_COMM says so,
@@ -552,7 +552,7 @@ int engine_mfu_flops(struct engine *engine, enum dtype dtype, double *flops, str
 
 size_t engine_available_bytes(const struct engine *engine)
 {
-    int64_t room = room_bytes();
+    int64_t room = available_memory();
 
     if (!device_is_host(engine->device))
         return engine->device->ops->memory(engine->device).free_bytes / (size_t)engine->n_sharing;

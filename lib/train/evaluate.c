@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/num.h"
-#include "train/feed.h"
 #include "train/trainer_impl.h"
+#include "weights/inputs.h"
 
 #define LEAVE_SECONDS 0.25
 
@@ -23,7 +23,7 @@ static int load_held_out(void *context, int micro_batch, struct err *err)
     if (loader_next(t->held_out, &batch, err) < 0)
         return -1;
     int chosen = trainer_choose_held_out(t, micro_batch);
-    feed_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
+    inputs_of_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
     return 0;
 }
 

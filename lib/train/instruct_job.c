@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#define LENGTH_AUTO_MIN 64 /* shorter ones would spend their time between ops */
-
 static int index_of(const char *const *names, const char *name)
 {
     for (int i = 0; names[i]; i++)
@@ -61,28 +59,4 @@ int instruct_of_job(struct instruct_options *options, const struct job *job, str
         .max_tokens = job->data.seq_len,
     };
     return 0;
-}
-
-const int *lengths_without_packing(const struct job_counts *given, int seq_len, int tp, int *n,
-                                   struct arena *arena)
-{
-    int *lengths = arena_array(arena, int, given->n + 4);
-
-    *n = 0;
-    for (int i = 0; i < given->n; i++)
-        lengths[(*n)++] = given->values[i];
-    for (int part = 8; part > 1 && given->n == 0; part /= 2)
-        if (seq_len % part == 0 && seq_len / part >= LENGTH_AUTO_MIN && seq_len / part % tp == 0)
-            lengths[(*n)++] = seq_len / part;
-    lengths[(*n)++] = seq_len;
-    return lengths;
-}
-
-const int *lengths_of_job(const struct job *job, int *n, struct arena *arena)
-{
-    *n = 0;
-    if (job->data.packing)
-        return NULL;
-    return lengths_without_packing(&job->data.lengths, job->data.seq_len, job->parallel.tp, n,
-                                   arena);
 }

@@ -14,7 +14,7 @@
  * One "key value" line each, in fixed order: model, data, seed, batch, dtypes, degrees, sums,
  * optimizer, kernels, and where those choose among algorithms a hash of what they chose. data: the
  * loader's fingerprint; identity: kernels_identity; choices: kernels_choices_print's text, the same
- * on all ranks (choices_make); "": none.
+ * on all ranks (algo_cache_make); "": none.
  */
 void numerics_describe(const struct job *job, uint64_t data, const char *identity,
                        const char *choices, struct str *out);

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "launch/progress.h"
+#include "progress/progress.h"
 
 #define START_MARGIN_SECONDS 1e-3 /* for the last rank to learn of the moment */
 #define WINDOW_SECONDS 4e-3

@@ -18,16 +18,16 @@
 #include "base/num.h"
 #include "ckpt/carried.h"
 #include "ckpt/store.h"
-#include "data/token_meta.h"
-#include "launch/progress.h"
-#include "train/account.h"
-#include "train/choices.h"
-#include "train/model_files.h"
+#include "data/stream/token_meta.h"
+#include "progress/progress.h"
+#include "train/algo_cache.h"
 #include "train/peak.h"
 #include "train/pretrain_impl.h"
 #include "train/replicas.h"
 #include "train/run_lock.h"
 #include "train/signals.h"
+#include "train/vendor_memory.h"
+#include "weights/model_files.h"
 
 #define LOOK_SECONDS 1 /* between looks at whether the run's folder is still there */
 
@@ -236,7 +236,7 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     int last = r->step == job->train.steps;
 
     if (++p->n_stepped == 2)
-        account_take(p->options->engine, program_memory_bytes(trainer_program(p->trainer)));
+        vendor_memory_take(p->options->engine, program_memory_bytes(trainer_program(p->trainer)));
     if (note_skipped(p, r, err) < 0 || pretrain_saved(p, err) < 0)
         return -1;
     if (is_due(job->train.compare_every, r->step) && pretrain_compare(p, err) < 0)
@@ -421,7 +421,7 @@ static int begin(struct pretrain *p, struct err *err)
     if (p->is_first && (check_inputs(p, err) < 0 || take_folder(p, err) < 0))
         return -1;
     pretrain_log_open(p);
-    choices_recall(p->job, engine->kernels);
+    algo_cache_recall(p->job, engine->kernels);
     int status = trainer_create(&p->trainer, &options, err);
     /* A trainer is made by all ranks or by none, unless they have lost each other. */
     p->agreed = status < 0 && err->code != ERR_PEER;
@@ -438,7 +438,7 @@ static int begin(struct pretrain *p, struct err *err)
     if (!status && p->is_first)
         status = gather_files(p, err);
     if (!status && p->is_first)
-        status = choices_keep(p->job, engine->kernels, err);
+        status = algo_cache_keep(p->job, engine->kernels, err);
     if (!status) {
         greet(p);
         pretrain_report_changes(p, &notes);

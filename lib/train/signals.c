@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "launch/progress.h"
 #include "launch/stop.h"
+#include "progress/progress.h"
 
 static volatile sig_atomic_t pending, asked_to_end;
 static volatile double asked_at; /* written by the handler alone, which nothing interrupts */

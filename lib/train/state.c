@@ -17,11 +17,11 @@
 #include "base/num.h"
 #include "ckpt/carried.h"
 #include "ckpt/store.h"
-#include "train/cells.h"
-#include "train/choices.h"
-#include "train/fill.h"
-#include "train/slices.h"
+#include "train/algo_cache.h"
 #include "train/trainer_impl.h"
+#include "weights/cells.h"
+#include "weights/init_weights.h"
+#include "weights/slices.h"
 
 /* ---- saving ---- */
 
@@ -31,7 +31,7 @@ static void add_choices(const struct trainer *t, cJSON *state)
 
     kernels_choices_print(t->options.kernels, &text);
     if (text.length)
-        cJSON_AddStringToObject(state, CHOICES_FIELD, str_text(&text));
+        cJSON_AddStringToObject(state, ALGO_CACHE_FIELD, str_text(&text));
     str_release(&text);
 }
 
@@ -387,7 +387,7 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     }
     slices_release(&list);
     if (!status)
-        status = fill_weights_from_masters(t->run, &t->program, &t->place, t->options.pool, err);
+        status = init_weights_from_masters(t->run, &t->program, &t->place, t->options.pool, err);
     return status;
 }
 

@@ -10,20 +10,20 @@
 #include "base/file.h"
 #include "base/hub.h"
 #include "base/num.h"
-#include "data/indexed.h"
+#include "data/stream/indexed.h"
 #include "layout/axes.h"
 #include "model/model.h"
-#include "train/choices.h"
-#include "train/feed.h"
-#include "train/fill.h"
-#include "train/fit.h"
+#include "plan/programs.h"
+#include "plan/suggest.h"
+#include "train/algo_cache.h"
+#include "train/consistency.h"
 #include "train/instruct_job.h"
 #include "train/lr.h"
 #include "train/numerics.h"
-#include "train/programs.h"
 #include "train/replicas.h"
-#include "train/same.h"
 #include "train/trainer_impl.h"
+#include "weights/init_weights.h"
+#include "weights/inputs.h"
 
 /* ---- making it ---- */
 
@@ -170,7 +170,8 @@ static int check_fit(struct trainer *t, size_t before, struct err *err)
 
     if (available)
         available = available > taken ? available - taken : 1;
-    return fit_check(t->job, t->options.kernels, program_memory_bytes(&t->program), available, err);
+    return suggest_check(t->job, t->options.kernels, program_memory_bytes(&t->program), available,
+                         err);
 }
 
 static int open_run(struct trainer *t, struct err *err)
@@ -192,8 +193,8 @@ static int open_run(struct trainer *t, struct err *err)
     if (experts)
         t->expert_stats = arena_alloc(&t->arena, program_value_bytes(&t->program, experts));
     progress_phase(t->options.progress, "filling the parameters");
-    fill_constants(t->run, &t->program, &t->job->model);
-    fill_parameters(t->run, &t->program, &t->place, t->options.pool, t->job->train.seed);
+    init_constants(t->run, &t->program, &t->job->model);
+    init_parameters(t->run, &t->program, &t->place, t->options.pool, t->job->train.seed);
     return 0;
 }
 
@@ -202,13 +203,13 @@ static int check_same_job(struct trainer *t, struct err *err)
 {
     struct str text = { 0 };
 
-    if (same_text(t, "the version of lmtrain", t->options.build ? t->options.build : "",
-                  "install one build on all hosts", err) < 0)
+    if (consistency_text(t, "the version of lmtrain", t->options.build ? t->options.build : "",
+                         "install one build on all hosts", err) < 0)
         return -1;
     job_print(t->job, &text);
-    int status =
-        same_text(t, "the job", str_text(&text),
-                  "start all ranks with the same job file, --set and working directory", err);
+    int status = consistency_text(
+        t, "the job", str_text(&text),
+        "start all ranks with the same job file, --set and working directory", err);
     str_release(&text);
     return status;
 }
@@ -216,10 +217,11 @@ static int check_same_job(struct trainer *t, struct err *err)
 /* What ranks choose together, and what they compute, is of kernels that are alike. */
 static int check_same_kernels(struct trainer *t, struct err *err)
 {
-    return same_text(t, "the description of the kernels", kernels_identity(t->options.kernels),
-                     "use the same kind of CPU and GPU and the same versions of the GPU libraries "
-                     "on all hosts, or set LMTRAIN_CPU_ISA to what all hosts support",
-                     err);
+    return consistency_text(
+        t, "the description of the kernels", kernels_identity(t->options.kernels),
+        "use the same kind of CPU and GPU and the same versions of the GPU libraries "
+        "on all hosts, or set LMTRAIN_CPU_ISA to what all hosts support",
+        err);
 }
 
 /* Data, which is of each rank's host; and what was chosen for all. */
@@ -233,14 +235,14 @@ static int check_same_numerics(struct trainer *t, struct err *err)
                       str_text(&choices), &t->description);
     str_release(&choices);
     t->numerics = numerics_hash(&t->description);
-    return same_text(t, "the description of the numerics", str_text(&t->description),
-                     "use the same data on all hosts", err);
+    return consistency_text(t, "the description of the numerics", str_text(&t->description),
+                            "use the same data on all hosts", err);
 }
 
 static int choose_kernels(struct trainer *t, struct err *err)
 {
     size_t before = free_bytes(t);
-    int status = choices_make(t, err);
+    int status = algo_cache_make(t, err);
 
     return status ? status : trainer_settle(t, check_fit(t, before, err), err);
 }
@@ -341,7 +343,7 @@ static int load_train(void *context, int micro_batch, struct err *err)
     if (loader_next(t->train, &batch, err) < 0)
         return -1;
     int chosen = choose(t, micro_batch);
-    feed_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
+    inputs_of_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
     if (micro_batch + 1 < t->job->n_micro_batches)
         return 0;
     enum fault fault = fault_at("gradients", t->step + 1);

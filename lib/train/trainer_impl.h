@@ -6,9 +6,9 @@
 #define TRAIN_TRAINER_IMPL_H
 
 #include "ckpt/store.h"
-#include "data/loader.h"
-#include "train/cells.h"
+#include "data/stream/loader.h"
 #include "train/trainer.h"
+#include "weights/cells.h"
 
 struct trainer {
     struct trainer_options options;

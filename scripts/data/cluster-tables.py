@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write lib/tokenizer/cluster_tables.c: where HF's Precompiled normalizer sees short grapheme clusters end.
+"""Write lib/tokenizer/unicode/cluster_tables.c: where HF's Precompiled normalizer sees short grapheme clusters end.
 
 Run by hand; the result is committed. Asked of the library itself by charsmaps that sentencepiece makes of rules: a
 cluster of fewer than six bytes that begins with a key becomes the key's value, whatever follows in it.
-    python scripts/data/cluster-tables.py > lib/tokenizer/cluster_tables.c      (tokenizers 0.23.3)
+    python scripts/data/cluster-tables.py > lib/tokenizer/unicode/cluster_tables.c      (tokenizers 0.23.3)
 """
 import os
 import tempfile
@@ -74,7 +74,7 @@ def main():
  *
  * Written by scripts/data/cluster-tables.py: do not edit.
  */
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/unicode.h"
 
 /* clang-format off */
 const int unicode_n_cluster_runs = {len(runs)};

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Write lib/tokenizer/unicode_tables.c: general categories, and what NFC needs, as HF tokenizers sees them.
+"""Write lib/tokenizer/unicode/unicode_tables.c: general categories, and what NFC needs, as HF tokenizers sees them.
 
 Run by hand; the result is committed. Everything is asked of the library itself, because its regex engine and its
 normalizer have Unicode versions of their own and our ids must be its ids.
-    python scripts/data/unicode-tables.py > lib/tokenizer/unicode_tables.c      (tokenizers 0.23.3)
+    python scripts/data/unicode-tables.py > lib/tokenizer/unicode/unicode_tables.c      (tokenizers 0.23.3)
 """
 import unicodedata
 
@@ -136,7 +136,7 @@ def main():
  *
  * Written by scripts/data/unicode-tables.py: do not edit.
  */
-#include "tokenizer/unicode.h"
+#include "tokenizer/unicode/unicode.h"
 
 /* clang-format off */"""
     )

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """scripts/golden/parquet.py - write test/data/golden/*.parquet, and what pyarrow reads in them as .jsonl
 
-Small files of every encoding, compression and shape of column that lib/data/parquet.h reads; test/oracle/parquet.py
+Small files of every encoding, compression and shape of column that lib/data/parquet/parquet.h reads; test/oracle/parquet.py
 compares far more of them. Needs pyarrow (scripts/venv).
 """
 import json

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 #include "ckpt/fp8.h"
 
 /* Sign, exponent and fraction by the OCP's definition; E4M3 has no infinities. */

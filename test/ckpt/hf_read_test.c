@@ -4,7 +4,7 @@
 #include "fixture.h"
 
 #include "base/num.h"
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 #include "ckpt/fp8.h"
 #include "ckpt/hf_folder.h"
 #include "config/job.h"

@@ -6,7 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "ckpt/convert.h"
+#include "ckpt/convert_dtype.h"
 #include "ckpt/manifest.h"
 
 enum { ROWS = 12, COLS = 10 };

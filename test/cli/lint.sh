@@ -61,6 +61,9 @@ mkdir "$tree/lib/extra"
 cp "$tree/lib/base/one.h" "$tree/lib/extra/"
 bad 'a folder without a layer' layers 'module extra is not in lib/LAYERS'
 fresh
+printf 'base\nops   base\nextra base\ncmd   base ops\n' >"$tree/lib/LAYERS"
+bad 'a layer without a folder' layers 'module extra has no file'
+fresh
 printf 'base ops\nops   base\ncmd   base ops\n' >"$tree/lib/LAYERS"
 bad 'layers in a circle' layers 'base names ops, which is not below it'
 fresh

@@ -12,7 +12,7 @@ if ! slurm_start; then
 fi
 lmtrain=$(realpath "$lmtrain")
 PATH=$(dirname "$lmtrain"):$PATH
-# Several ranks share a core here: one that polls by sched_yield would keep those of the other node off it (lib/launch/node.c).
+# Several ranks share a core here: one that polls by sched_yield would keep those of the other node off it (lib/launch/node/node.c).
 export OMPI_MCA_mpi_yield_when_idle=0
 # How many ranks there are is for each start to say.
 sed -i '/^ranks: 1$/d' "$dir/job.yaml"

@@ -29,12 +29,12 @@ static const struct field list = { "recompute",
 
 static int set(struct job *job, const char *text, struct arena *arena, struct err *err)
 {
-    struct mistakes mistakes = { .arena = arena, .source = "test" };
+    struct diagnostics mistakes = { .arena = arena, .source = "test" };
     struct yaml_node *node = yaml_parse_value(text, "test", arena, err);
 
     assert_non_null(node);
     int failed = field_set(&list, job, node, &mistakes);
-    assert_int_equal(mistakes_tell(&mistakes, err), failed);
+    assert_int_equal(diagnostics_tell(&mistakes, err), failed);
     return failed;
 }
 

@@ -1,5 +1,5 @@
 /*
- * choices_test.c - algorithms of products: printed, loaded, refused; and products in a graph
+ * algo_cache_test.c - algorithms of products: printed, loaded, refused; and products in a graph
  *
  * On the emulated GPU, whose algorithms are eight words: a magic one, the kind (1 wants multiples
  * of 16 bytes, 2 does not), the number of parts that k is cut into, then zeros.

@@ -26,8 +26,8 @@
 #include <cmocka.h>
 
 #include "base/num.h"
+#include "plan/programs.h"
 #include "support/large_case.h"
-#include "train/programs.h"
 
 #define TABLE_LARGE 8388593 /* the last prime below 2^23 */
 #define TABLE_SMALL 65521

@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "base/rng.h"
-#include "data/blend.h"
+#include "data/stream/blend.h"
 
 static void check_shares(const double *weights, int n, int64_t n_samples)
 {

@@ -3,8 +3,8 @@
  */
 #include "fixture.h"
 
-#include "data/census.h"
-#include "data/corpus.h"
+#include "data/stream/corpus.h"
+#include "data/stream/dataset_stats.h"
 
 static const char *folder;
 static struct tokenizer *tokenizer;
@@ -68,7 +68,7 @@ static void test_text_and_jsonl(void **state)
     const char *inputs[] = { text, jsonl, empty };
     struct corpus_counts counts;
     struct indexed indexed;
-    struct census census;
+    struct dataset_stats census;
     struct err err = { 0 };
 
     (void)state;
@@ -98,7 +98,7 @@ static void test_text_and_jsonl(void **state)
         expect_document(&indexed, 0, "In the beginning\n", ended);
         expect_document(&indexed, 1, "God created", ended);
         expect_document(&indexed, 2, "the heaven", ended);
-        assert_int_equal(census_take(&census, &indexed, 4096, 0, &err), 0);
+        assert_int_equal(dataset_stats_take(&census, &indexed, 4096, 0, &err), 0);
         assert_int_equal(census.n_ended, ended ? 3 : 0);
         indexed_close(&indexed);
     }

@@ -15,7 +15,7 @@
 #include <cmocka.h> /* needs those above */
 
 #include "base/file.h"
-#include "data/indexed_writer.h"
+#include "data/stream/indexed_writer.h"
 
 /* A fresh folder's name, in a static buffer; fixture_remove removes it with all in it. */
 static inline const char *fixture_folder(void)

@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "data/indexed.h"
+#include "data/stream/indexed.h"
 
 static const char *folder;
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/indexed.h"
+#include "data/stream/indexed.h"
 
 static const char *folder;
 

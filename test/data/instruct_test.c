@@ -6,8 +6,8 @@
  */
 #include "fixture.h"
 
-#include "data/instruct.h"
-#include "data/samples.h"
+#include "data/instruct/instruct.h"
+#include "data/instruct/samples.h"
 #include "tokenizer/tokenizer.h"
 
 #define KJV "data/kjv-tokenizer"

@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "data/jsonl.h"
+#include "data/rows/jsonl.h"
 
 static void expect_text(const char *line, size_t n_line, const char *text, size_t n_text)
 {

@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "data/loader.h"
+#include "data/stream/loader.h"
 
 #define SEQ_LEN 8
 #define VOCAB 60000

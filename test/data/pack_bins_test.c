@@ -4,7 +4,7 @@
 #include "fixture.h"
 
 #include "base/rng.h"
-#include "data/pack_bins.h"
+#include "data/instruct/pack_bins.h"
 
 #define N_MAX 3000
 

@@ -3,9 +3,9 @@
  */
 #include "fixture.h"
 
-#include "data/loader.h"
-#include "data/packs.h"
-#include "data/samples.h"
+#include "data/instruct/packs.h"
+#include "data/instruct/samples.h"
+#include "data/stream/loader.h"
 
 #define SEQ_LEN 32
 #define VOCAB 60000
@@ -77,7 +77,7 @@ static struct loader *open_loader(const struct loader_options *options)
 }
 
 /* What was seen of a run: how often each sample, and what its tokens hash to, by sequence number. */
-struct seen {
+struct tensor_hash {
     int times[N];
     uint64_t sequence[STEPS_MAX * 8];
     int64_t learned[STEPS_MAX], read[STEPS_MAX];
@@ -85,7 +85,7 @@ struct seen {
 };
 
 /* One sequence's rows: whole samples one behind the other, then padding. */
-static void look_at(struct seen *seen, const struct micro_batch *b, int s, int64_t step)
+static void look_at(struct tensor_hash *seen, const struct micro_batch *b, int s, int64_t step)
 {
     const int32_t *tokens = b->tokens + s * b->seq_len, *targets = b->targets + s * b->seq_len;
     const int32_t *positions = b->positions + s * b->seq_len;
@@ -123,7 +123,7 @@ static void look_at(struct seen *seen, const struct micro_batch *b, int s, int64
 }
 
 /* All batches of one rank. */
-static void run_rank(const struct loader_options *options, struct seen *seen)
+static void run_rank(const struct loader_options *options, struct tensor_hash *seen)
 {
     struct loader *loader = open_loader(options);
     int n_micro_batches = options->global_batch / (options->micro_batch * options->dp_size);
@@ -155,15 +155,15 @@ static void run_rank(const struct loader_options *options, struct seen *seen)
     loader_close(loader);
 }
 
-static void run_all(struct loader_options options, int dp_size, struct seen *seen)
+static void run_all(struct loader_options options, int dp_size, struct tensor_hash *seen)
 {
-    *seen = (struct seen){ 0 };
+    *seen = (struct tensor_hash){ 0 };
     options.dp_size = dp_size;
     for (options.dp_rank = 0; options.dp_rank < dp_size; options.dp_rank++)
         run_rank(&options, seen);
 }
 
-static void same_sequences(const struct seen *a, const struct seen *b)
+static void same_sequences(const struct tensor_hash *a, const struct tensor_hash *b)
 {
     assert_int_equal(a->n_steps, b->n_steps);
     assert_memory_equal(a->sequence, b->sequence, sizeof a->sequence);
@@ -173,7 +173,7 @@ static void same_sequences(const struct seen *a, const struct seen *b)
 static void test_singles(void **state)
 {
     struct loader_options options = base_options();
-    struct seen one, two, other;
+    struct tensor_hash one, two, other;
 
     (void)state;
     run_all(options, 1, &one);
@@ -197,7 +197,7 @@ static void test_singles(void **state)
 static void test_packing(void **state)
 {
     struct loader_options options = base_options();
-    struct seen one, two;
+    struct tensor_hash one, two;
     int64_t learned = 0, tokens = 0;
 
     (void)state;
@@ -226,7 +226,7 @@ static void test_lengths(void **state)
 {
     static const int allowed[] = { 6, 12, SEQ_LEN };
     struct loader_options options = base_options();
-    struct seen plain, one, two;
+    struct tensor_hash plain, one, two;
 
     (void)state;
     run_all(options, 1, &plain);
@@ -254,7 +254,7 @@ static void test_lengths(void **state)
 static void test_resume(void **state)
 {
     struct loader_options options = base_options();
-    struct seen whole, part = { 0 };
+    struct tensor_hash whole, part = { 0 };
 
     (void)state;
     options.packing = 1;
@@ -275,7 +275,7 @@ static void test_split(void **state)
     (void)state;
     for (int packing = 0; packing < 2; packing++) {
         struct loader_options options = base_options();
-        struct seen train, held, again;
+        struct tensor_hash train, held, again;
         int n_held = 0;
 
         options.packing = packing;

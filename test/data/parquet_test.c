@@ -3,8 +3,8 @@
  */
 #include "fixture.h"
 
-#include "data/parquet.h"
-#include "data/parquet_impl.h"
+#include "data/parquet/parquet.h"
+#include "data/parquet/parquet_impl.h"
 
 #define GOLDEN "test/data/golden/"
 

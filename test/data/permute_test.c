@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "data/permute.h"
+#include "data/stream/permute.h"
 
 static void test_bijection(void **state)
 {

@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "data/rows.h"
+#include "data/rows/rows.h"
 
 static const char *folder;
 

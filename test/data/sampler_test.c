@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "data/sampler.h"
+#include "data/stream/sampler.h"
 
 static const char *folder;
 

@@ -3,8 +3,8 @@
  */
 #include "fixture.h"
 
-#include "data/corpus.h"
-#include "data/token_meta.h"
+#include "data/stream/corpus.h"
+#include "data/stream/token_meta.h"
 
 static const char *folder;
 

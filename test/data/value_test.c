@@ -3,7 +3,7 @@
  */
 #include "fixture.h"
 
-#include "data/value.h"
+#include "data/rows/value.h"
 
 /* What parses prints as `expected` ("" where it is refused with `text`). */
 static const struct parsed {

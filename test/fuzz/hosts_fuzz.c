@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "launch/hosts_impl.h"
+#include "launch/remote/hosts_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -62,11 +62,11 @@ static const char *as_file(const char *text, size_t n_bytes)
 
 static void read_invitation(char *text, size_t n_bytes)
 {
-    struct hosts_invitation invitation;
+    struct remote_invitation invitation;
     struct err err = { 0 };
 
-    hosts_invitation_is_whole(text, n_bytes);
-    if (hosts_invitation_read(&invitation, text, "fuzz", &err) < 0) {
+    remote_invitation_is_whole(text, n_bytes);
+    if (remote_invitation_read(&invitation, text, "fuzz", &err) < 0) {
         CHECK(err.code == ERR_FAILED || err.code == ERR_CONFIG);
         return;
     }
@@ -74,10 +74,10 @@ static void read_invitation(char *text, size_t n_bytes)
     CHECK(invitation.n_addresses > 0 && invitation.n_addresses <= HOSTS_ADDRESSES_MAX);
     CHECK(invitation.seconds > 0 && invitation.link_seconds > 0);
     char again[HOSTS_INVITATION_MAX];
-    struct hosts_invitation second;
-    size_t length = hosts_invitation_write(&invitation, again);
-    CHECK(hosts_invitation_is_whole(again, length));
-    CHECK(hosts_invitation_read(&second, again, "fuzz", &err) == 0);
+    struct remote_invitation second;
+    size_t length = remote_invitation_write(&invitation, again);
+    CHECK(remote_invitation_is_whole(again, length));
+    CHECK(remote_invitation_read(&second, again, "fuzz", &err) == 0);
     CHECK(second.n_addresses == invitation.n_addresses);
     CHECK(!memcmp(second.cookie, invitation.cookie, sizeof second.cookie));
 }

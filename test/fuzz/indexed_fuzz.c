@@ -4,7 +4,7 @@
  * The input is two bytes that say how long .bin is, and an .idx. Whatever is taken must have
  * documents that tile the tokens, and every token must be readable.
  */
-#include "data/indexed_impl.h"
+#include "data/stream/indexed_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

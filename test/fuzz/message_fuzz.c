@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "launch/job_sheet_impl.h"
-#include "launch/link_impl.h"
+#include "launch/job_spec_message_impl.h"
+#include "launch/remote/link_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -37,12 +37,12 @@ static void take_message(const void *data, size_t n_bytes)
 
 static void take_sheet(const void *data, size_t n_bytes)
 {
-    struct job_sheet sheet;
+    struct job_spec sheet;
     struct arena arena = { 0 };
     struct str bytes = { 0 };
     struct err err = { 0 };
 
-    if (job_sheet_decode(&sheet, data, n_bytes, &arena, &err) < 0) {
+    if (job_spec_decode(&sheet, data, n_bytes, &arena, &err) < 0) {
         CHECK(err.code == ERR_PEER);
     } else {
         int n = 0;
@@ -53,7 +53,7 @@ static void take_sheet(const void *data, size_t n_bytes)
             n += sheet.nodes[i].n_ranks;
         }
         CHECK(n == sheet.n_ranks);
-        job_sheet_encode(&sheet, &bytes);
+        job_spec_encode(&sheet, &bytes);
         check_bytes(&bytes, data, n_bytes);
     }
     arena_release(&arena);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/parquet.h"
-#include "data/value.h"
+#include "data/parquet/parquet.h"
+#include "data/rows/value.h"
 
 #define ROWS_MAX 2000 /* a run of nulls may be long in few bytes */
 

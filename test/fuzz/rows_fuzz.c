@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/conversation.h"
-#include "data/rows_impl.h"
+#include "data/instruct/conversation.h"
+#include "data/rows/rows_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "launch/slurm_impl.h"
+#include "launch/slurm/slurm_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
             *at++ = data[i] == '\n' ? '\0' : (char)data[i];
     at[0] = '\0';
     at[at > lines] = '\0';
-    struct where_view view = { .get = get, .context = lines };
+    struct context_view view = { .get = get, .context = lines };
     if (slurm_allocation_read(&allocation, &view, &arena, &err) == 0)
         use(&allocation, &arena);
     else

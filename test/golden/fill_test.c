@@ -1,5 +1,5 @@
 /*
- * fill_test.c - fill.h makes the numbers that PyTorch was given, bit for bit
+ * init_weights_test.c - fill.h makes the numbers that PyTorch was given, bit for bit
  */
 #include <setjmp.h>
 #include <stdarg.h>

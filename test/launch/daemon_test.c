@@ -16,13 +16,13 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "launch/daemon.h"
 #include "launch/job_folder_impl.h"
-#include "launch/job_sheet_impl.h"
+#include "launch/job_spec_message_impl.h"
 #include "launch/launch.h"
-#include "launch/link_impl.h"
+#include "launch/node/daemon.h"
 #include "launch/proc_impl.h"
-#include "launch/progress.h"
+#include "launch/remote/link_impl.h"
+#include "progress/progress.h"
 
 static const double deadline_seconds = 30;
 
@@ -87,23 +87,23 @@ static void start_ranks(struct rig *rig, const char *scenario, uint32_t credit_b
     char *variables[] = { "DAEMON_TEST=told", NULL };
     char nspace[64];
     struct str bytes = { 0 };
-    struct job_sheet sheet = { .nspace = nspace,
-                               .cwd = "/",
-                               .attempt = 3,
-                               .n_ranks = 2,
-                               .n_nodes = 1,
-                               .nodes = &node,
-                               .argv = argv,
-                               .variables = variables,
-                               .progress_ms = 20,
-                               .credit_bytes = credit_bytes };
+    struct job_spec sheet = { .nspace = nspace,
+                              .cwd = "/",
+                              .attempt = 3,
+                              .n_ranks = 2,
+                              .n_nodes = 1,
+                              .nodes = &node,
+                              .argv = argv,
+                              .variables = variables,
+                              .progress_ms = 20,
+                              .credit_bytes = credit_bytes };
 
     snprintf(nspace, sizeof nspace, "daemon-test-%d", (int)rig->daemon);
     struct message hello = await(rig, MESSAGE_HELLO);
     assert_int_equal(hello.number, MESSAGE_PROTOCOL);
     assert_int_equal(hello.id, sizeof(struct progress_slot));
     assert_true(strlen(hello.text) > 0);
-    job_sheet_encode(&sheet, &bytes);
+    job_spec_encode(&sheet, &bytes);
     link_send(&rig->link, &(struct message){
                               .kind = MESSAGE_START, .data = bytes.data, .n_bytes = bytes.length });
     str_release(&bytes);

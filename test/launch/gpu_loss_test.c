@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "launch/rank_gpu.h"
+#include "launch/watch/rank_gpu.h"
 #include "support/nvml_script.h"
 #include "support/run_job.h"
 

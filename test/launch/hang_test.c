@@ -10,7 +10,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "launch/hang_impl.h"
+#include "launch/watch/hang_impl.h"
 
 enum { N = 3 };
 

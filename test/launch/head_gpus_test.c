@@ -9,8 +9,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "launch/head_impl.h"
-#include "launch/rank_gpu_impl.h"
+#include "launch/head/head_impl.h"
+#include "launch/watch/rank_gpu_impl.h"
 
 enum { XID_OFF_THE_BUS = 79, LOST_SECONDS = 10 };
 

@@ -14,7 +14,7 @@
 
 #include "base/file.h"
 #include "base/str.h"
-#include "launch/hosts.h"
+#include "launch/remote/hosts.h"
 #include "support/temporary.h"
 
 static char folder[256];

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "launch/link_impl.h"
+#include "launch/remote/link_impl.h"
 
 struct pair {
     struct link a, b;

@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
-#include "launch/output_impl.h"
+#include "launch/head/output_impl.h"
 
 struct fixture {
     char folder[64];

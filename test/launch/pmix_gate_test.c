@@ -23,8 +23,8 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "launch/peer_uid_impl.h"
-#include "launch/pmix_gate_impl.h"
+#include "launch/node/pmix_gate_impl.h"
+#include "launch/remote/peer_uid_impl.h"
 #include "support/pmix_first.h"
 #include "support/temporary.h"
 

@@ -16,7 +16,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "launch/screen_impl.h"
+#include "launch/head/screen_impl.h"
 
 enum { PIECE = 1000, N_PIECES = 1000 };
 

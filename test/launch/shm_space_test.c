@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launch/shm_space.h"
+#include "launch/node/shm_space.h"
 
 #define MIB ((uint64_t)1 << 20)
 

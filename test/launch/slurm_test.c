@@ -21,7 +21,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "launch/slurm_impl.h"
+#include "launch/slurm/slurm_impl.h"
 
 /* An environment as getenv sees it: strings, ended by NULL. */
 static const char *from_strings(const void *context, const char *name)
@@ -37,7 +37,7 @@ static const char *from_strings(const void *context, const char *name)
 static int read_allocation(struct slurm_allocation *allocation, const char *const *environment,
                            struct arena *arena, struct err *err)
 {
-    struct where_view view = { from_strings, environment, NULL };
+    struct context_view view = { from_strings, environment, NULL };
 
     return slurm_allocation_read(allocation, &view, arena, err);
 }

@@ -21,7 +21,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "launch/launch.h"
-#include "launch/progress.h"
+#include "progress/progress.h"
 #include "support/pmix_first.h"
 #include "support/run_job.h"
 

@@ -23,12 +23,12 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "launch/break_news_impl.h"
 #include "launch/launch.h"
-#include "launch/rank_gpu.h"
-#include "launch/watch_page_impl.h"
-#include "launch/watcher.h"
-#include "launch/watcher_impl.h"
+#include "launch/watch/death_notices_impl.h"
+#include "launch/watch/rank_gpu.h"
+#include "launch/watch/watch_page_impl.h"
+#include "launch/watch/watcher.h"
+#include "launch/watch/watcher_impl.h"
 #include "support/nvml_script.h"
 
 enum { N_MAX = 8, DEADLINE_SECONDS = 60 };
@@ -467,10 +467,10 @@ static void act_killed_elsewhere(int rank)
 
     if (rank == 0) {
         CHECK(launch_get(WATCHER_ID_KEY, 0, &id, &n_bytes, 0, &err) == 0);
-        struct break_news *news = break_news_open(folder, id);
+        struct death_notices *news = death_notices_open(folder, id);
         CHECK(news);
-        break_news_tell(news, "rank 3 on elsewhere died");
-        break_news_flush(news, DEADLINE_SECONDS);
+        death_notices_tell(news, "rank 3 on elsewhere died");
+        death_notices_flush(news, DEADLINE_SECONDS);
     }
     act_wait_for_others(rank);
 }

@@ -19,7 +19,7 @@
 #include "model/compile.h"
 #include "run/run.h"
 #include "support/tiny_model.h"
-#include "train/fill.h"
+#include "weights/init_weights.h"
 
 #define VOCAB 96
 #define TOLERANCE 1e-5
@@ -70,7 +70,7 @@ static void rig_run(struct rig *rig)
 
     if (run_create(&rig->run, &options, &err) < 0)
         fail_with(&err);
-    fill_constants(rig->run, &rig->program, &rig->spec);
+    init_constants(rig->run, &rig->program, &rig->spec);
     for (int i = 0; i < rig->program.n_parameters; i++) {
         const struct parameter *p = &rig->program.parameters[i];
         golden_fill(p->name, run_data(rig->run, p->weight, 0), p->rows * p->cols);

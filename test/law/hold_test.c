@@ -1,5 +1,5 @@
 /*
- * hold_test.c - zero 3 is zero 0 to the bit, however long weights are held (design.md §5)
+ * zero3_test.c - zero 3 is zero 0 to the bit, however long weights are held (design.md §5)
  *
  * As law_test.c, with memory poisoned throughout: a weight that is read after its memory went to
  * somebody else shows.

@@ -87,7 +87,7 @@ static int write_gradients(const struct hf_model *model, struct outcome *outcome
             (struct safetensors_tensor){ .name = theirs->name,
                                          .type = SAFETENSORS_F32,
                                          .n_dims = is_vector ? 1 : 2,
-                                         .shape = { theirs_rows(theirs), theirs_cols(theirs) },
+                                         .shape = { hf_rows_rows(theirs), hf_rows_cols(theirs) },
                                          .tag = i };
     }
     data[n] = &outcome->loss;

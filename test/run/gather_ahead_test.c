@@ -23,14 +23,14 @@
 #define N (N_RANKS * N_SHARD)
 #define N_STEPS 3
 
-struct ahead {
+struct read_ahead {
     struct program program;
     int weights[2], own[2], used[2], own_used;
 };
 
 static const float table[N] = { 1, 2, 3, 4, 5, 6, 7, 8, 10, 20, 30, 40, 50, 60, 70, 80 };
 
-static void build_gather(struct ahead *a, int i, int function)
+static void build_gather(struct read_ahead *a, int i, int function)
 {
     struct program *p = &a->program;
 
@@ -47,7 +47,7 @@ static void build_gather(struct ahead *a, int i, int function)
                                .layer = -1 });
 }
 
-static void build_use(struct ahead *a, int i, int function)
+static void build_use(struct read_ahead *a, int i, int function)
 {
     program_emit(&a->program, function,
                  &(struct op){ .kind = OP_ADD,
@@ -57,7 +57,7 @@ static void build_use(struct ahead *a, int i, int function)
 }
 
 /* The own part of what is gathered next step, plus the rank's own part of a table. */
-static void build_own_use(struct ahead *a, int function)
+static void build_own_use(struct read_ahead *a, int function)
 {
     struct program *p = &a->program;
     int all = program_cell(p, ROLE_CONSTANT, "table", 1, N, DTYPE_F32);
@@ -71,7 +71,7 @@ static void build_own_use(struct ahead *a, int function)
             .kind = OP_ADD, .in = { a->own[0], part }, .out = { a->own_used }, .layer = -1 });
 }
 
-static void build(struct ahead *a)
+static void build(struct read_ahead *a)
 {
     struct mesh mesh = mesh_data_parallel(N_RANKS);
     struct program *p = &a->program;
@@ -125,7 +125,7 @@ static void *play(void *argument)
 {
     struct player *me = argument;
     struct run_hooks hooks = { .context = me, .load = meet };
-    struct ahead a = { 0 };
+    struct read_ahead a = { 0 };
     struct kernels *kernels;
     struct worker *worker;
     struct comm *comm;

@@ -38,7 +38,7 @@ void hf_model_close(struct hf_model *model)
 
 int64_t hf_model_size(const struct hf_model *model, int i)
 {
-    return theirs_rows(&model->names->tensors[i]) * theirs_cols(&model->names->tensors[i]);
+    return hf_rows_rows(&model->names->tensors[i]) * hf_rows_cols(&model->names->tensors[i]);
 }
 
 void hf_model_gradient(const struct hf_model *model, const struct outcome *outcome, int i,

@@ -4,7 +4,7 @@
 #ifndef SUPPORT_HF_MODEL_H
 #define SUPPORT_HF_MODEL_H
 
-#include "convert/theirs.h"
+#include "convert/hf_rows.h"
 #include "serve/served.h"
 #include "support/layouts.h"
 
@@ -20,7 +20,7 @@ void hf_model_close(struct hf_model *model);
 /* Elements of tensor i of the names. */
 int64_t hf_model_size(const struct hf_model *model, int i);
 
-/* Its gradient as it lies in the folder: [theirs_rows x theirs_cols], or a vector. */
+/* Its gradient as it lies in the folder: [hf_rows_rows x hf_rows_cols], or a vector. */
 void hf_model_gradient(const struct hf_model *model, const struct outcome *outcome, int i,
                        float *out);
 

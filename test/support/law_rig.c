@@ -19,8 +19,8 @@
 #include "base/num.h"
 #include "base/rng.h"
 #include "comm/comm.h"
-#include "data/indexed_writer.h"
-#include "data/samples.h"
+#include "data/instruct/samples.h"
+#include "data/stream/indexed_writer.h"
 #include "support/temporary.h"
 #include "train/trainer.h"
 

@@ -10,7 +10,7 @@
 #include "golden/fill.h"
 #include "model/compile.h"
 #include "run/run.h"
-#include "train/fill.h"
+#include "weights/init_weights.h"
 
 /* What the ranks of one run share. */
 struct crowd {
@@ -86,7 +86,7 @@ static int fill(struct rank *r)
     const struct experiment *e = r->crowd->experiment;
     int status = 0;
 
-    fill_constants(r->run, &r->program, &e->spec);
+    init_constants(r->run, &r->program, &e->spec);
     for (int i = 0; i < r->program.n_parameters && !status; i++) {
         const struct parameter *q = &r->program.parameters[i];
         int64_t n = q->whole_rows * q->whole_cols;

@@ -22,11 +22,11 @@
 
 #include "base/file.h"
 #include "base/str.h"
-#include "launch/daemon.h"
-#include "launch/hosts.h"
 #include "launch/launch.h"
+#include "launch/node/daemon.h"
 #include "launch/proc_impl.h"
-#include "launch/progress.h"
+#include "launch/remote/hosts.h"
+#include "progress/progress.h"
 
 static const double deadline_seconds = 200; /* sanitized ranks take ten times as long to start */
 

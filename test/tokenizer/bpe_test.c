@@ -4,7 +4,7 @@
 #include "data/fixture.h"
 
 #include "base/rng.h"
-#include "tokenizer/bpe.h"
+#include "tokenizer/bpe/bpe.h"
 
 #define N_MERGES 600
 

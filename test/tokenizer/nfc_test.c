@@ -3,7 +3,7 @@
  */
 #include "data/fixture.h"
 
-#include "tokenizer/nfc.h"
+#include "tokenizer/unicode/nfc.h"
 
 static void expect(const char *text, const char *expected)
 {

@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 #include "support/temporary.h"
+#include "tokenizer/hf/tokenizer_extend.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_extend.h"
 
 static char folder[256];
 

@@ -1,5 +1,5 @@
 /*
- * rope.c - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form)
+ * rope_tables.c - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form)
  *
  * Blocks of rows, bound by memory. The gradient is the rotation by the opposite angle.
  */

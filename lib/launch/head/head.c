@@ -1,0 +1,588 @@
+/*
+ * head.c - one attempt from start to end
+ *
+ * One loop waits for everything: signals through a signalfd, what daemons say, and the clock. The
+ * first rank that fails is the cause and is told at once; from then on the daemons end the others
+ * (SIGTERM, SIGKILL 0.3 s later, by process group) and their deaths are only counted. A rank that
+ * ends with ERR_PEER saw somebody else die, so the loop gives that somebody a moment to be found.
+ *
+ * A node is lost when its link breaks (a dead machine or a cut cable is found by TCP's user
+ * timeout), or when its daemon says nothing for three times as long. That we were stopped ourselves
+ * is seen by the time between two turns and starts these clocks anew.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "launch/head/head_impl.h"
+#include "launch/stop.h"
+#include "launch/watch/rank_gpu_impl.h"
+
+static const double kill_after_seconds = 0.3;
+static const double abandon_after_seconds = 2.3; /* daemons that don't do as told */
+static const double peer_grace_seconds = 0.25;
+static const double look_seconds = 0.25;
+static const double hello_seconds = 60;
+static const double silence_worth_telling = 2;
+
+/* ---- causes ---- */
+
+/* Statuses that would come again: a job or data or a device that is wrong stays wrong. */
+static int is_verdict(int status)
+{
+    return status >= ERR_FAILED && status <= ERR_DEVICE;
+}
+
+void head_set_cause(struct head *head, enum weight weight, int rank, int status, const char *text)
+{
+    char words[PROGRESS_TEXT_BYTES + 128];
+    struct cause *cause = &head->cause;
+
+    if (cause->weight >= weight || head->phase != RUNNING)
+        return;
+    *cause = (struct cause){ .weight = weight, .rank = rank, .status = status };
+    cause->is_verdict = is_verdict(status);
+    cause->at = clock_seconds();
+    if (rank < 0) {
+        snprintf(cause->text, sizeof cause->text, "%s", text);
+        return;
+    }
+    const struct head_rank *whose = &head->ranks[rank];
+    snprintf(cause->text, sizeof cause->text, "rank %d on %s %s (last seen: %s)", rank,
+             head->nodes[whose->node].host, text,
+             progress_describe(&whose->slot, words, sizeof words));
+    head_blame_gpu(head);
+}
+
+/* Who kills without a word is most often the system. */
+static const char killed_hint[] = " (hint: out of memory? see dmesg)";
+
+static void add_to_cause(struct cause *cause, const char *words)
+{
+    size_t length = strlen(cause->text);
+
+    snprintf(cause->text + length, sizeof cause->text - length, "%s", words);
+}
+
+static int status_of_signal(int signal)
+{
+    return signal == SIGABRT ? 134 : ERR_PEER;
+}
+
+void head_judge(struct head *head, int rank)
+{
+    const struct head_rank *mine = &head->ranks[rank];
+    char text[256];
+
+    if (!(mine->in_order && WIFEXITED(mine->wait_status))) {
+        head->some_died = 1;
+        head_fail_fences(head);
+    }
+    if (mine->has_aborted || (head->cause.rank == rank && head->cause.weight != WEIGHT_NONE))
+        return; /* judged by what it said, or by its standing still */
+    if (WIFSIGNALED(mine->wait_status)) {
+        int number = WTERMSIG(mine->wait_status);
+
+        int was_passed = number == head->console->passed;
+
+        snprintf(text, sizeof text, "was killed by signal %d (%s)%s", number, strsignal(number),
+                 was_passed ? ", which was forwarded to it" : "");
+        /* Asked to stop before it could listen: there was nothing to save yet. */
+        head_set_cause(head, WEIGHT_OWN, rank,
+                       was_passed && mine->first_step < 0 ? ERR_REQUEUE : status_of_signal(number),
+                       text);
+        if (head->cause.rank == rank && number == SIGKILL)
+            add_to_cause(&head->cause, killed_hint);
+        return;
+    }
+    int status = WEXITSTATUS(mine->wait_status);
+
+    if (status && status != ERR_REQUEUE) {
+        snprintf(text, sizeof text, "exited with status %d", status);
+        head_set_cause(head, status == ERR_PEER ? WEIGHT_PEER : WEIGHT_OWN, rank, status, text);
+    } else if (!mine->in_order) {
+        snprintf(text, sizeof text, "exited with status %d without leaving the job", status);
+        head_set_cause(head, WEIGHT_OWN, rank, status ? status : ERR_FAILED, text);
+        if (head->cause.rank == rank && !rank_gpu_is_broken(&mine->slot))
+            head->cause.is_verdict = 0;
+    } else if (status == ERR_REQUEUE) {
+        head->some_requeue = 1;
+    }
+}
+
+/* "with rank 3", "with ranks 4 to 7" */
+static void name_ranks(const struct head_node *node, char *text, size_t size)
+{
+    if (node->n_ranks == 1)
+        snprintf(text, size, "with rank %d", node->first_rank);
+    else
+        snprintf(text, size, "with ranks %d to %d", node->first_rank,
+                 node->first_rank + node->n_ranks - 1);
+}
+
+/* Our own daemon has just closed its link: the signal that killed it, or 0. */
+static int daemon_death(const struct head_node *node)
+{
+    double deadline = clock_seconds() + 0.1;
+    siginfo_t info = { 0 };
+
+    while (node->daemon && !info.si_pid && clock_seconds() < deadline) {
+        if (waitid(P_PID, (id_t)node->daemon, &info, WEXITED | WNOHANG | WNOWAIT))
+            break;
+        usleep(1000);
+    }
+    return info.si_pid && info.si_code != CLD_EXITED ? info.si_status : 0;
+}
+
+void head_lose_node(struct head *head, int index, const char *why)
+{
+    struct head_node *node = &head->nodes[index];
+    char text[1500], ranks[64], last[256], death[128];
+    int signal = daemon_death(node);
+    const char *words = NULL;
+
+    if (node->is_lost)
+        return;
+    node->is_lost = 1;
+    link_close(&node->link);
+    for (int i = 0; i < node->n_ranks; i++)
+        head->n_running -= head->ranks[node->first_rank + i].running;
+    head->some_died = 1;
+    head_fail_fences(head);
+    if (head->host_links && node->host_index >= 0 && !node->daemon)
+        words = hosts_link_words(&head->host_links[node->host_index], last);
+    name_ranks(node, ranks, sizeof ranks);
+    if (signal) {
+        snprintf(death, sizeof death, "its daemon was killed by signal %d, %s", signal,
+                 strsignal(signal));
+        why = death;
+    }
+    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s%s", node->host, why, ranks,
+             words ? "; its last message: " : "", words ? words : "",
+             signal == SIGKILL ? killed_hint : "");
+    if (!head->is_started)
+        err_set(&head->start_err, ERR_FAILED, "%s", text);
+    else
+        head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, text);
+}
+
+/* ---- the end ---- */
+
+static void kill_ranks(struct head *head)
+{
+    if (head->phase == RUNNING)
+        head->ending_since = clock_seconds();
+    head->phase = KILLED;
+    head_say_all(head, &(struct message){ .kind = MESSAGE_KILL });
+}
+
+static void end_ranks(struct head *head)
+{
+    if (head->phase != RUNNING)
+        return;
+    head->phase = ENDING;
+    head->ending_since = clock_seconds();
+    output_quiet(head->output);
+    head_fail_fences(head);
+    head_say_all(head, &(struct message){ .kind = MESSAGE_END });
+}
+
+/* Ranks only heard of a death, and nobody is known to have died: perhaps a node went silent. */
+static void add_silent_nodes(struct head *head, double now)
+{
+    struct cause *cause = &head->cause;
+
+    for (int i = 0; i < head->n_nodes; i++) {
+        const struct head_node *node = &head->nodes[i];
+        double silent = now - node->link.heard_at;
+        size_t length = strlen(cause->text);
+
+        if (!node->daemon && !node->is_lost &&
+            silent > silence_worth_telling + head->lost_seconds / 4)
+            snprintf(cause->text + length, sizeof cause->text - length,
+                     "; no heartbeat from node %s for %.0f s", node->host, silent);
+    }
+}
+
+/* Tell the cause, with the last words of its rank, and end the others. */
+static void conclude(struct head *head)
+{
+    struct str tail = { 0 };
+
+    if (head->phase != RUNNING || head->cause.weight == WEIGHT_NONE)
+        return;
+    if (head->cause.weight == WEIGHT_PEER)
+        head_find_broken_gpu(head);
+    if (head->cause.weight == WEIGHT_PEER)
+        add_silent_nodes(head, clock_seconds());
+    if (head->cause.rank >= 0)
+        output_tail(head->output, head->cause.rank, &tail);
+    while (tail.length && tail.data[tail.length - 1] == '\n')
+        tail.data[--tail.length] = '\0';
+    if (tail.length)
+        log_error("%s; its last lines:\n%s", head->cause.text, tail.data);
+    else
+        log_error("%s", head->cause.text);
+    str_release(&tail);
+    end_ranks(head);
+}
+
+/* ---- signals and hangs ---- */
+
+static void pass_on(struct head *head, int signal)
+{
+    head->console->passed = signal;
+    head_say_all(head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal });
+}
+
+static void signal_groups(struct head *head, int signal)
+{
+    head_say_all(
+        head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal, .id = 1 });
+}
+
+static void start_clocks_anew(struct head *head, double now)
+{
+    hang_watch_restart(&head->hang, now);
+    head->still_since = 0;
+    for (int i = 0; i < head->n_nodes; i++)
+        head->nodes[i].link.heard_at = now;
+}
+
+static void stop_and_continue(struct head *head)
+{
+    signal_groups(head, SIGSTOP);
+    raise(SIGSTOP);
+    signal_groups(head, SIGCONT);
+    start_clocks_anew(head, clock_seconds());
+}
+
+/* No rank is started, so nothing can be lost; the next start goes on where this one would have. */
+static void stop_before_start(struct head *head, int number)
+{
+    char text[128];
+
+    snprintf(text, sizeof text, "stopped by signal %d (%s) before any rank was started", number,
+             strsignal(number));
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_REQUEUE, text);
+    conclude(head);
+}
+
+/* Of ranks that have nothing to save. */
+static void stop_at_once(struct head *head, int number)
+{
+    char text[512];
+
+    snprintf(text, sizeof text, "interrupted by signal %d (%s): %s", number, strsignal(number),
+             head->options->stop_words);
+    head_set_cause(head, WEIGHT_OWN, -1, 128 + number, text);
+    conclude(head);
+}
+
+/* Somebody wants the job to stop. */
+static void take_stop(struct head *head, int number)
+{
+    struct head_console *console = head->console;
+    double now = clock_seconds();
+
+    console->asked_to_stop = 1;
+    if (!head->is_started) {
+        stop_before_start(head, number);
+        return;
+    }
+    if (number == SIGUSR1) {
+        pass_on(head, SIGUSR1);
+        return;
+    }
+    if (console->n_stop && now - console->stop_at < STOP_ONE_REQUEST_SECONDS)
+        return;
+    console->stop_at = now;
+    if (head->options->stop_words && !console->n_stop++) {
+        stop_at_once(head, number);
+        return;
+    }
+    if (++console->n_stop == 1) {
+        pass_on(head, number == SIGHUP ? SIGTERM : number);
+        return;
+    }
+    head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, "terminated immediately by a second signal");
+    conclude(head);
+    kill_ranks(head);
+}
+
+static void take_signals(struct head *head)
+{
+    struct signalfd_siginfo info;
+
+    while (read(head->console->fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGTSTP)
+            stop_and_continue(head);
+        else if (info.ssi_signo != SIGCHLD)
+            take_stop(head, (int)info.ssi_signo);
+    }
+}
+
+static void update_watched(struct head *head)
+{
+    for (int rank = 0; rank < head->n_ranks; rank++) {
+        const struct head_rank *mine = &head->ranks[rank];
+
+        head->watched[rank].pid = mine->pid;
+        head->watched[rank].running = mine->running && mine->pid;
+    }
+}
+
+static void watch_hangs(struct head *head, double now)
+{
+    const struct supervise_options *options = head->options;
+    struct str text = { 0 };
+    int culprit;
+
+    update_watched(head);
+    head_watch_daemons(head, now);
+    if (head->cause.weight == WEIGHT_OWN)
+        conclude(head);
+    double still = hang_watch_look(&head->hang, now, &culprit);
+
+    if (options->hang_seconds <= 0 || still < options->hang_seconds)
+        head->hang_reported = 0;
+    else if (!head->hang_reported) {
+        hang_watch_report(&head->hang, now, &text);
+        log_warn("no progress for %.0f s:\n%.*s", still, text.length ? (int)text.length - 1 : 0,
+                 str_text(&text));
+        head->hang_reported = 1;
+        str_release(&text);
+    }
+    if (head->phase == RUNNING && options->hang_abort_seconds > 0 &&
+        still >= options->hang_abort_seconds && culprit >= 0) {
+        char words[64];
+
+        snprintf(words, sizeof words, "made no progress for %.0f s",
+                 now - head->hang.since[culprit]);
+        head_set_cause(head, WEIGHT_OWN, culprit, ERR_PEER, words);
+        conclude(head);
+    }
+}
+
+/* ---- the loop ---- */
+
+static int watches_hangs(const struct head *head)
+{
+    return head->options->hang_seconds > 0 || head->options->hang_abort_seconds > 0;
+}
+
+/* When something is due that no event brings. */
+static double next_due(struct head *head, double now)
+{
+    double due = head_check_fences(head, now);
+
+    if (head->phase != RUNNING)
+        due = fmin(due, head->ending_since + (now < head->ending_since + kill_after_seconds
+                                                  ? kill_after_seconds
+                                                  : abandon_after_seconds));
+    else if (head->cause.weight == WEIGHT_PEER)
+        due = fmin(due, head->cause.at + peer_grace_seconds);
+    else if (watches_hangs(head) && head->is_started)
+        due = fmin(due, now + look_seconds);
+    if (head->phase == RUNNING && head->still_since > 0)
+        due = fmin(due, now + look_seconds); /* a longer sleep would look like a stop of ours */
+    if (!head->is_started)
+        due = fmin(due, head->started_at + hello_seconds);
+    for (int i = 0; i < head->n_nodes; i++)
+        if (!head->nodes[i].daemon && !head->nodes[i].is_lost)
+            due = fmin(due, now + head->lost_seconds / 4);
+    return due;
+}
+
+static void wait_for_events(struct head *head)
+{
+    double now = clock_seconds(), due = next_due(head, now) - now;
+    int timeout_ms = due > 1e6 ? -1 : due <= 0 ? 0 : (int)(due * 1000) + 1;
+
+    head->polls[0] = (struct pollfd){ .fd = head->console->fd, .events = POLLIN };
+    head->polls[1] = (struct pollfd){ .fd = screen_fd(head->console->screen), .events = POLLIN };
+    for (int i = 0; i < head->n_nodes; i++)
+        head->polls[2 + i] = link_poll(&head->nodes[i].link);
+    poll(head->polls, (nfds_t)head->n_nodes + 2, timeout_ms);
+    screen_rest(head->console->screen);
+}
+
+/* Time has passed: what is due now. */
+static void take_time(struct head *head, double now)
+{
+    if (now - head->last_turn > fmin(head->lost_seconds / 2, 2) + head->lost_seconds / 4)
+        start_clocks_anew(head, now);
+    head->last_turn = now;
+    head_watch_gpus(head, now);
+    if (head->cause.weight == WEIGHT_OWN ||
+        (head->cause.weight == WEIGHT_PEER &&
+         (now >= head->cause.at + peer_grace_seconds || !head->n_running)))
+        conclude(head);
+    if (!head->is_started && now >= head->started_at + hello_seconds &&
+        head->start_err.code == ERR_NONE)
+        err_set(&head->start_err, ERR_FAILED, "a daemon did not connect within %.0f s",
+                hello_seconds);
+    head_watch_links(head, now);
+    if (head->phase == RUNNING && watches_hangs(head) && head->is_started)
+        watch_hangs(head, now);
+}
+
+static int is_over(const struct head *head, double now)
+{
+    if (!head->n_running || head->start_err.code != ERR_NONE)
+        return 1;
+    if (!head->is_started && head->phase != RUNNING)
+        return 1;
+    return head->phase != RUNNING && now >= head->ending_since + abandon_after_seconds;
+}
+
+static void loop(struct head *head)
+{
+    double now = clock_seconds();
+
+    for (head->last_turn = now; !is_over(head, now);) {
+        wait_for_events(head);
+        take_signals(head);
+        for (int i = 0; i < head->n_nodes; i++) {
+            if (!head->nodes[i].is_lost) {
+                link_flush(&head->nodes[i].link);
+                head_take_messages(head, i);
+            }
+        }
+        head_ask_anew(head);
+        now = clock_seconds();
+        take_time(head, now);
+    }
+    conclude(head);
+}
+
+/* ---- an attempt ---- */
+
+static int start(struct head *head, int *is_gone, struct err *err)
+{
+    int n_nodes_max = head->options->hosts ? head->options->hosts->n_hosts : 1;
+    double now = clock_seconds();
+
+    head->ranks = calloc((size_t)head->n_ranks, sizeof *head->ranks);
+    head->watched = calloc((size_t)head->n_ranks, sizeof *head->watched);
+    head->polls = calloc((size_t)n_nodes_max + 2, sizeof *head->polls);
+    CHECK(head->ranks);
+    CHECK(head->watched);
+    CHECK(head->polls);
+    for (int rank = 0; rank < head->n_ranks; rank++) {
+        head->ranks[rank].running = 1;
+        head->ranks[rank].first_step = -1;
+        atomic_store(&head->ranks[rank].slot.op, -1);
+    }
+    head->n_running = head->n_ranks;
+    hang_watch_init(&head->hang, head->n_ranks, head->watched, now);
+    if (output_create(&head->output, head->n_ranks, head->options->log_folder,
+                      head->console->screen, err) ||
+        head_open_nodes(head, is_gone, err))
+        return -1;
+    for (int rank = 0; rank < head->n_ranks; rank++) {
+        struct head_rank *mine = &head->ranks[rank];
+
+        head->watched[rank] = (struct hang_rank){ .world_rank = rank, .slot = &mine->slot };
+        if (head->n_nodes > 1)
+            head->watched[rank].host = head->nodes[mine->node].host;
+    }
+    head->started_at = clock_seconds();
+    return 0;
+}
+
+static void finish(struct head *head)
+{
+    head_fail_fences(head);
+    head_close_nodes(head);
+    output_destroy(head->output);
+    hang_watch_release(&head->hang);
+    free(head->ranks);
+    free(head->watched);
+    free(head->polls);
+    arena_release(&head->arena);
+}
+
+/* Ranks that neither are the cause nor ended in order. */
+static int count_consequences(const struct head *head)
+{
+    int n = 0;
+
+    for (int rank = 0; rank < head->n_ranks; rank++) {
+        const struct head_rank *mine = &head->ranks[rank];
+        int status = mine->wait_status;
+        int in_order = !mine->running && WIFEXITED(status) && mine->in_order &&
+                       (!WEXITSTATUS(status) || WEXITSTATUS(status) == ERR_REQUEUE);
+
+        n += rank != head->cause.rank && !in_order;
+    }
+    return n;
+}
+
+static void tell_consequences(const struct head *head)
+{
+    int n = count_consequences(head);
+
+    if (n)
+        log_error("%d other rank%s terminated as a result", n, n == 1 ? "" : "s");
+}
+
+static void fill_result(const struct head *head, int *is_gone, struct head_result *result)
+{
+    *result = (struct head_result){ .best_step = -1 };
+    result->status = head->some_requeue ? ERR_REQUEUE : 0;
+    if (head->cause.weight != WEIGHT_NONE) {
+        result->status = head->cause.status;
+        result->may_restart = !head->cause.is_verdict;
+    }
+    result->seconds = clock_seconds() - head->started_at;
+    for (int rank = 0; rank < head->n_ranks; rank++) {
+        const struct head_rank *mine = &head->ranks[rank];
+        int64_t step = atomic_load(&mine->slot.step);
+
+        if (mine->first_step < 0)
+            continue;
+        if (step > result->best_step)
+            result->best_step = step;
+        result->has_advanced |= step > mine->first_step;
+    }
+    for (int i = 0; i < head->n_nodes; i++)
+        if (head->nodes[i].host_index >= 0 &&
+            (head->nodes[i].is_unfit || (head->nodes[i].is_lost && !head->nodes[i].daemon)))
+            is_gone[head->nodes[i].host_index] = 1;
+}
+
+int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
+             int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
+             struct err *err)
+{
+    struct head head = { .options = options,
+                         .console = console,
+                         .attempt = attempt,
+                         .n_ranks = n_ranks,
+                         .argv = argv,
+                         .lost_seconds = link_lost_seconds(),
+                         .cause.rank = -1 };
+    int status = start(&head, is_gone, err);
+
+    if (!status) {
+        loop(&head);
+        fill_result(&head, is_gone, result);
+        if (head.start_err.code != ERR_NONE) {
+            *err = head.start_err;
+            status = -1;
+        } else if (head.is_started) {
+            tell_consequences(&head);
+        }
+    }
+    finish(&head);
+    return status;
+}

@@ -1,0 +1,189 @@
+/*
+ * head_fences.c - what ranks of different nodes tell each other through PMIx
+ *
+ * At a fence each node with members in it hands in one blob; the head puts all blobs behind one
+ * another and hands the whole to every one of these nodes. Two fences of the same members cannot be
+ * under way at once, so the members' list is all the name a fence needs. A question for a rank's
+ * card goes to its node, and the answer to who asked; the head keeps nothing of it.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "launch/head/head_impl.h"
+
+enum { FENCES_MAX = 1024, BLOBS_MAX = LINK_FRAME_MAX - MESSAGE_TEXT_MAX - 64 };
+
+struct head_fence {
+    struct head_fence *next;
+    char *members;
+    int n_missing;
+    double due; /* 1e300: never */
+    struct str blobs;
+    uint32_t *ids;        /* by node: its name for the fence; 0: has not come */
+    unsigned char *takes; /* by node: whether it takes part */
+};
+
+static void destroy(struct head_fence *fence)
+{
+    free(fence->members);
+    free(fence->ids);
+    free(fence->takes);
+    str_release(&fence->blobs);
+    free(fence);
+}
+
+static void answer(struct head *head, int node, uint32_t id, enum launch_outcome outcome,
+                   const struct str *blobs)
+{
+    struct message message = { .kind = MESSAGE_FENCE, .id = id, .number = (int)outcome };
+
+    if (blobs) {
+        message.data = str_text(blobs);
+        message.n_bytes = blobs->length;
+    }
+    link_send(&head->nodes[node].link, &message);
+}
+
+/* Answer all who have come, and forget the fence, which *at points to. */
+static void settle(struct head *head, struct head_fence **at, enum launch_outcome outcome)
+{
+    struct head_fence *fence = *at;
+
+    *at = fence->next;
+    for (int node = 0; node < head->n_nodes; node++)
+        if (fence->ids[node])
+            answer(head, node, fence->ids[node], outcome,
+                   outcome == OUTCOME_DONE ? &fence->blobs : NULL);
+    destroy(fence);
+}
+
+void head_fail_fences(struct head *head)
+{
+    while (head->fences)
+        settle(head, &head->fences, OUTCOME_DEAD);
+}
+
+double head_check_fences(struct head *head, double now)
+{
+    double next = 1e300;
+
+    for (struct head_fence **at = &head->fences; *at;) {
+        if (now >= (*at)->due) {
+            settle(head, at, OUTCOME_TIMEOUT);
+            continue;
+        }
+        if ((*at)->due < next)
+            next = (*at)->due;
+        at = &(*at)->next;
+    }
+    return next;
+}
+
+/* Mark the nodes of "*" or "0,3" in takes; returns how many, or -1 for nonsense. */
+static int mark_members(const struct head *head, const char *members, unsigned char *takes)
+{
+    int n = 0;
+
+    if (!strcmp(members, "*")) {
+        memset(takes, 1, (size_t)head->n_nodes);
+        return head->n_nodes;
+    }
+    while (*members) {
+        char *end;
+        long rank = strtol(members, &end, 10);
+
+        if (end == members || rank < 0 || rank >= head->n_ranks || (*end && *end != ','))
+            return -1;
+        n += !takes[head->ranks[rank].node];
+        takes[head->ranks[rank].node] = 1;
+        members = *end ? end + 1 : end;
+    }
+    return n;
+}
+
+static struct head_fence *make_fence(struct head *head, const char *members)
+{
+    struct head_fence *fence = calloc(1, sizeof *fence);
+
+    CHECK(fence);
+    fence->members = strdup(members);
+    fence->ids = calloc((size_t)head->n_nodes, sizeof *fence->ids);
+    fence->takes = calloc((size_t)head->n_nodes, 1);
+    CHECK(fence->members);
+    CHECK(fence->ids);
+    CHECK(fence->takes);
+    fence->due = 1e300;
+    fence->n_missing = mark_members(head, members, fence->takes);
+    if (fence->n_missing <= 0) {
+        destroy(fence);
+        return NULL;
+    }
+    return fence;
+}
+
+int head_take_fence(struct head *head, int node, const struct message *message)
+{
+    struct head_fence **at = &head->fences;
+    int n_fences = 0;
+
+    if (!message->id)
+        return -1;
+    if (head->some_died || head->phase != RUNNING) {
+        answer(head, node, message->id, OUTCOME_DEAD, NULL);
+        return 0;
+    }
+    for (; *at && strcmp((*at)->members, message->text); at = &(*at)->next)
+        n_fences++;
+    if (!*at && n_fences < FENCES_MAX)
+        *at = make_fence(head, message->text);
+    struct head_fence *fence = *at;
+    if (!fence || !fence->takes[node] || fence->ids[node])
+        return -1;
+    fence->ids[node] = message->id;
+    fence->n_missing--;
+    if (message->number > 0 && fence->due >= 1e300)
+        fence->due = clock_seconds() + message->number;
+    if (message->n_bytes > BLOBS_MAX - fence->blobs.length) {
+        settle(head, at, OUTCOME_NOT_FOUND);
+        return 0;
+    }
+    str_add_bytes(&fence->blobs, message->data, message->n_bytes);
+    if (!fence->n_missing)
+        settle(head, at, OUTCOME_DONE);
+    return 0;
+}
+
+static void refuse(struct head *head, int node, uint32_t id)
+{
+    link_send(&head->nodes[node].link,
+              &(struct message){ .kind = MESSAGE_ANSWER, .id = id, .number = OUTCOME_NOT_FOUND });
+}
+
+int head_take_ask(struct head *head, int node, const struct message *message)
+{
+    if (message->rank < 0 || message->rank >= head->n_ranks)
+        return -1;
+    int owner = head->ranks[message->rank].node;
+
+    if (head->nodes[owner].is_lost)
+        refuse(head, node, message->id);
+    else
+        link_send(&head->nodes[owner].link, &(struct message){ .kind = MESSAGE_ASK,
+                                                               .rank = message->rank,
+                                                               .node = node,
+                                                               .id = message->id });
+    return 0;
+}
+
+int head_take_answer(struct head *head, int node, const struct message *message)
+{
+    struct message passed = *message;
+
+    (void)node;
+    if (message->node < 0 || message->node >= head->n_nodes)
+        return -1;
+    if (!head->nodes[message->node].is_lost)
+        link_send(&head->nodes[message->node].link, &passed);
+    return 0;
+}

@@ -1,0 +1,121 @@
+/*
+ * head_gpus.c - ranks that lose their GPU, and what that means for the job
+ *
+ * The driver's error number (Xid) comes in the rank's slot, from its node. Most such ranks end by
+ * themselves, with an error of CUDA's that says little: the number says what happened and whether
+ * the GPU can be used again. One that hangs in the driver instead is taken for dead after a while; one that
+ * goes on all the same (some errors of NVLink are overcome) is left alone.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "launch/head/head_impl.h"
+#include "launch/watch/rank_gpu_impl.h"
+
+static int is_of_list(const struct head_node *node)
+{
+    return node->host_index >= 0;
+}
+
+/* A broken GPU makes its host unfit; where that is the only machine, nothing can be begun again. */
+static void judge_restart(struct head *head, const struct head_rank *rank)
+{
+    struct head_node *node = &head->nodes[rank->node];
+
+    if (rank_gpu_is_broken(&rank->slot)) {
+        node->is_unfit = 1;
+        head->cause.is_verdict = !is_of_list(node);
+    } else if (rank_gpu_is_reusable(&rank->slot)) {
+        head->cause.is_verdict = 0;
+    }
+}
+
+void head_blame_gpu(struct head *head)
+{
+    const struct head_rank *rank = &head->ranks[head->cause.rank];
+    size_t length = strlen(head->cause.text);
+    char words[512];
+
+    if (!*rank_gpu_death(&rank->slot, words, sizeof words))
+        return;
+    snprintf(head->cause.text + length, sizeof head->cause.text - length, "; %s", words);
+    judge_restart(head, rank);
+}
+
+/* People hear of it at once. */
+static void tell(struct head *head, int rank)
+{
+    struct head_rank *mine = &head->ranks[rank];
+    char words[512];
+
+    if (mine->gpu_is_told)
+        return;
+    mine->gpu_is_told = 1;
+    log_warn("rank %d on %s: %s", rank, head->nodes[mine->node].host,
+             rank_gpu_death(&mine->slot, words, sizeof words));
+}
+
+/*
+ * Whether some rank is stopped by a signal (one without its GPU could do nothing else, either), or
+ * its daemon shows nothing of it.
+ */
+static int some_cannot_move(const struct head *head, double now)
+{
+    for (int rank = 0; rank < head->n_ranks; rank++) {
+        const struct head_rank *mine = &head->ranks[rank];
+        int is_stopped = head->watched[rank].stopped && !rank_gpu_is_broken(&mine->slot);
+
+        if (mine->running && (is_stopped || head_is_blind(head, &head->nodes[mine->node], now)))
+            return 1;
+    }
+    return 0;
+}
+
+/*
+ * A rank that waits for another one stands still as well: nothing hangs while any of them moves, or
+ * would but cannot, or cannot be seen to.
+ */
+static int is_still(struct head *head, double now)
+{
+    uint64_t beats = 0;
+
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        beats += atomic_load(&head->ranks[rank].slot.beat);
+    if (head->still_since <= 0 || beats != head->beats || some_cannot_move(head, now))
+        head->still_since = now;
+    head->beats = beats;
+    return now >= head->still_since + RANK_GPU_GRACE_SECONDS;
+}
+
+/* Tell of running ranks whose GPU is broken; returns the first, -1: none. */
+static int tell_broken(struct head *head)
+{
+    int first = -1;
+
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        if (head->ranks[rank].running && rank_gpu_is_broken(&head->ranks[rank].slot)) {
+            tell(head, rank);
+            first = first < 0 ? rank : first;
+        }
+    return first;
+}
+
+void head_watch_gpus(struct head *head, double now)
+{
+    int broken = head->phase == RUNNING ? tell_broken(head) : -1;
+
+    if (broken < 0)
+        head->still_since = 0;
+    else if (is_still(head, now))
+        head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU and does not exit");
+}
+
+void head_find_broken_gpu(struct head *head)
+{
+    if (head->cause.rank >= 0 && rank_gpu_is_broken(&head->ranks[head->cause.rank].slot))
+        return; /* it has been blamed */
+    for (int rank = 0; rank < head->n_ranks; rank++)
+        if (rank_gpu_is_broken(&head->ranks[rank].slot))
+            head_set_cause(head, WEIGHT_OWN, rank, ERR_DEVICE, "lost its GPU");
+}

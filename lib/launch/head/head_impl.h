@@ -1,0 +1,189 @@
+/*
+ * head_impl.h - one attempt of a job, seen by who decides
+ *
+ * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say, head_daemons.c
+ * blames those that say nothing, head_gpus.c ends ranks whose GPU is gone, head_fences.c carries what
+ * ranks of different nodes tell each other through PMIx, head.c judges, watches and ends. supervise.c
+ * makes attempts of it.
+ */
+#ifndef LAUNCH_HEAD_HEAD_IMPL_H
+#define LAUNCH_HEAD_HEAD_IMPL_H
+
+#include <sys/types.h>
+
+#include "base/arena.h"
+#include "launch/head/output_impl.h"
+#include "launch/head/screen_impl.h"
+#include "launch/node/pmix_server_impl.h"
+#include "launch/remote/link_impl.h"
+#include "launch/supervise.h"
+#include "launch/watch/hang_impl.h"
+
+/* How much a failure tells: less is replaced by more as long as nobody has been ended by us. */
+enum weight { WEIGHT_NONE, WEIGHT_PEER, WEIGHT_OWN };
+
+struct cause {
+    enum weight weight;
+    int rank;       /* -1: none in particular */
+    int status;     /* the job's exit status */
+    int is_verdict; /* it would come again: no restart */
+    double at;
+    char text[1600];
+};
+
+struct head_node {
+    const char *host; /* as people call it */
+    char name[256];   /* its host name, made different from all others' */
+    int host_index;   /* in the options' list; -1: this machine */
+    int first_rank, n_ranks;
+    struct link link;
+    pid_t daemon; /* our child; 0 on other hosts, or once it is reaped */
+    int said_hello;
+    int is_lost;        /* its link closed before we said goodbye */
+    double blind_since; /* since when its daemon is stopped or silent; 0: it is not */
+    int blindness_told;
+    int is_unfit;        /* a GPU of it is broken: no restart uses it */
+    uint32_t owed_bytes; /* output taken and not yet asked for anew (head_ask_anew) */
+};
+
+struct head_rank {
+    int node;
+    pid_t pid; /* 0: not started yet */
+    int running;
+    int wait_status; /* once it has ended */
+    int in_order;    /* it left before it ended */
+    int has_aborted; /* it has said why it ends */
+    int64_t first_step;
+    int gpu_is_told;           /* that its GPU is broken */
+    struct progress_slot slot; /* the newest copy */
+};
+
+/* What ties the head to who started it; it lasts over all attempts. */
+struct head_console {
+    struct screen *screen;
+    int fd; /* a signalfd */
+    int n_stop;
+    double stop_at; /* when the last that counted came */
+    int passed;     /* the last one passed on, 0 if none */
+    int asked_to_stop;
+};
+
+struct head_fence;
+
+struct head {
+    const struct supervise_options *options;
+    struct head_console *console;
+    struct arena arena;
+    int attempt, n_ranks;
+    char *const *argv;
+    int n_nodes, n_hellos;
+    struct head_node *nodes;
+    struct head_rank *ranks;
+    struct host_link *host_links; /* one for each host of the list, or NULL */
+    struct output *output;
+    struct head_fence *fences;
+    struct hang_rank *watched;
+    struct hang_watch hang;
+    struct pollfd *polls;
+    double lost_seconds;
+    double started_at, last_turn;
+    int is_started; /* the sheets are out */
+    int some_died;  /* a rank ended out of order: fences fail */
+    int n_running;  /* ranks that are not known to have ended */
+    int hang_reported;
+    int some_requeue; /* a rank ended in order with ERR_REQUEUE */
+    uint64_t beats;   /* of all ranks, as head_watch_gpus last saw them */
+    double
+        still_since; /* since when no rank moves with a GPU broken; 0: not known, or all are well */
+    struct cause cause;
+    struct err start_err; /* code ERR_NONE, or why the ranks could not be started */
+    enum { RUNNING, ENDING, KILLED } phase;
+    double ending_since;
+};
+
+/* What came of an attempt. */
+struct head_result {
+    int status;        /* the job's exit status; -1: could not be started */
+    int may_restart;   /* the cause was no verdict */
+    double seconds;    /* how long it ran */
+    int64_t best_step; /* the highest that any rank told; -1: none began */
+    int has_advanced;  /* some rank was seen to go on by a step */
+};
+
+/*
+ * Run one attempt on n_ranks. is_gone has a flag for each host of the list: those are left out, and
+ * hosts that turn out to be lost get theirs. Returns 0 with *result, or -1 with err if it could not
+ * be started.
+ */
+int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
+             int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
+             struct err *err);
+
+/* ---- head.c ---- */
+
+/* Take note of a failure, unless a better one is known or we are ending the ranks already. */
+void head_set_cause(struct head *head, enum weight weight, int rank, int status, const char *text);
+
+/* What a rank's end means; it has just been noted. */
+void head_judge(struct head *head, int rank);
+
+/* A node's link is gone before its time: a lost node, and its ranks with it. */
+void head_lose_node(struct head *head, int node, const char *why);
+
+/* ---- head_nodes.c ---- */
+
+/* Deal the ranks out and get a link to each node. */
+int head_open_nodes(struct head *head, int *is_gone, struct err *err);
+
+/* All have said hello: tell each what to do. */
+void head_send_sheets(struct head *head);
+
+void head_say_all(struct head *head, const struct message *message);
+
+/* Goodbye to all; when this returns no daemon, rank or folder of this machine is left. */
+void head_close_nodes(struct head *head);
+
+/* ---- head_messages.c ---- */
+
+/* Read what a node's daemon has said. */
+void head_take_messages(struct head *head, int node);
+
+/* Let the nodes send more output, unless the screen is full. */
+void head_ask_anew(struct head *head);
+
+/* ---- head_daemons.c ---- */
+
+/* Whether nothing of a node's ranks can be seen: its daemon is stopped, or says nothing. */
+int head_is_blind(const struct head *head, const struct head_node *node, double now);
+
+/* Blame daemons instead of the ranks that are seen through them. */
+void head_watch_daemons(struct head *head, double now);
+
+/* Beats to other hosts, and the end of those from which none have come for long. */
+void head_watch_links(struct head *head, double now);
+
+/* ---- head_gpus.c ---- */
+
+/* The cause's rank has just been found: what its GPU says of it, and of a restart. */
+void head_blame_gpu(struct head *head);
+
+/* Ranks whose GPU broke: told, and if then no rank moves for a while, taken for the cause. */
+void head_watch_gpus(struct head *head, double now);
+
+/* Where ranks only heard of a death: the first whose GPU is broken is the cause, running or ended. */
+void head_find_broken_gpu(struct head *head);
+
+/* ---- head_fences.c ---- */
+
+/* A node is at a fence. Returns -1 if what it says cannot be. */
+int head_take_fence(struct head *head, int node, const struct message *message);
+int head_take_ask(struct head *head, int node, const struct message *message);
+int head_take_answer(struct head *head, int node, const struct message *message);
+
+/* End the fences whose time is over; returns when the next one's is (1e300: none). */
+double head_check_fences(struct head *head, double now);
+
+/* All fences under way fail: somebody died. */
+void head_fail_fences(struct head *head);
+
+#endif

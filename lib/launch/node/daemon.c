@@ -1,0 +1,475 @@
+/*
+ * daemon.c - the loop between the link and the ranks
+ *
+ * One loop waits for everything: the link, children through a signalfd, the PMIx library's thread
+ * through an eventfd, the ranks' pipes, and the clock. Output is sent as far as the head has asked
+ * for it; a rank that prints faster waits in its pipe. What a rank has said goes before its abort
+ * call, and that before its end.
+ */
+#include "launch/node/daemon.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "launch/node/node_impl.h"
+#include "launch/remote/link_impl.h"
+#include "launch/watch/rank_gpu_impl.h"
+
+static const double kill_after_seconds = 0.3;
+static const double gpu_seconds = 1; /* between looks at the ranks' GPUs */
+
+enum { OUTPUT_BYTES = 16 << 10, N_READS_MAX = 64 };
+
+struct daemon {
+    struct link link;
+    int signal_fd;
+    struct arena arena;
+    struct str sheet_bytes;
+    struct job_spec sheet;
+    int has_job;
+    struct node node;
+    struct pollfd *polls;
+    int64_t credit_bytes;
+    double next_progress, next_gpus;
+    struct gpu_watch *gpus; /* NULL: no rank has one, so far */
+    int has_death;          /* a rank has ended out of order */
+    enum { RUNNING, ENDING, KILLED } phase;
+    double ending_since;
+    int is_over; /* goodbye, or the link is gone: leave once no rank is left */
+    int status;
+};
+
+static void say(struct daemon *daemon, const struct message *message)
+{
+    link_send(&daemon->link, message);
+}
+
+/* ---- the ranks' ends ---- */
+
+static void end_ranks(struct daemon *daemon)
+{
+    if (daemon->phase != RUNNING)
+        return;
+    daemon->phase = ENDING;
+    daemon->ending_since = clock_seconds();
+    if (!daemon->has_job)
+        return;
+    if (daemon->node.server)
+        launch_server_rank_died(daemon->node.server);
+    node_mark_over(&daemon->node);
+    node_signal(&daemon->node, SIGTERM, 1);
+    node_signal(&daemon->node, SIGCONT, 1); /* so that a stopped one hears it */
+}
+
+static void kill_ranks(struct daemon *daemon)
+{
+    daemon->phase = KILLED;
+    if (daemon->has_job)
+        node_signal(&daemon->node, SIGKILL, 1);
+}
+
+static void leave(struct daemon *daemon, int status)
+{
+    daemon->is_over = 1;
+    daemon->status = status;
+    end_ranks(daemon);
+}
+
+/* ---- what the ranks say and do ---- */
+
+/* Pass on what a rank has printed: all that is there, or as much as the head has asked for. */
+static void pass_output(struct daemon *daemon, int index, int is_last)
+{
+    char bytes[OUTPUT_BYTES];
+
+    for (int i = 0; i < N_READS_MAX && (is_last || daemon->credit_bytes > 0); i++) {
+        int stream = 0;
+        size_t n = node_read(&daemon->node, index, bytes, sizeof bytes, &stream);
+
+        if (!n)
+            return;
+        daemon->credit_bytes -= (int64_t)n;
+        say(daemon, &(struct message){ .kind = MESSAGE_OUTPUT,
+                                       .rank = daemon->node.first_rank + index,
+                                       .number = stream,
+                                       .data = bytes,
+                                       .n_bytes = n });
+    }
+}
+
+/* message, with the rank's slot as it is now. */
+static void say_with_slot(struct daemon *daemon, int index, struct message message)
+{
+    const struct progress_slot *live = &daemon->node.page[index].slot;
+    struct progress_slot slot;
+
+    memcpy(&slot, live, sizeof slot); /* the rank writes on: a torn text is allowed for */
+    message.rank = daemon->node.first_rank + index;
+    message.data = &slot;
+    message.n_bytes = sizeof slot;
+    say(daemon, &message);
+}
+
+/* Why a rank ended may be its GPU's. The first to end so is the cause: only for it is it worth waiting. */
+static void look_at_death(struct daemon *daemon, int index)
+{
+    struct progress_slot *slot = &daemon->node.page[index].slot;
+
+    if (daemon->has_death || daemon->phase != RUNNING)
+        rank_gpu_look(slot, &daemon->gpus);
+    else
+        rank_gpu_look_at_death(slot, &daemon->gpus);
+    daemon->has_death = 1;
+}
+
+static void take_abort(struct daemon *daemon, const struct launch_event *event)
+{
+    int index = event->rank - daemon->node.first_rank;
+
+    pass_output(daemon, index, 1);
+    look_at_death(daemon, index);
+    say_with_slot(
+        daemon, index,
+        (struct message){ .kind = MESSAGE_ABORT, .number = event->number, .text = event->text });
+}
+
+static void take_event(struct daemon *daemon, const struct launch_event *event)
+{
+    struct message message = { .rank = event->rank,
+                               .node = event->node,
+                               .number = event->number,
+                               .id = event->id,
+                               .text = event->text,
+                               .data = event->data,
+                               .n_bytes = event->n_bytes };
+
+    switch (event->kind) {
+    case EVENT_ABORT:
+        take_abort(daemon, event);
+        return;
+    case EVENT_FENCE:
+        message.kind = MESSAGE_FENCE;
+        break;
+    case EVENT_ASK:
+        message.kind = MESSAGE_ASK;
+        break;
+    case EVENT_ANSWER:
+        message.kind = MESSAGE_ANSWER;
+        break;
+    case EVENT_REPORT:
+        message.kind = MESSAGE_REPORT;
+        break;
+    }
+    if (event->n_bytes < LINK_FRAME_MAX - MESSAGE_TEXT_MAX - 64)
+        say(daemon, &message);
+    else
+        launch_server_settle(daemon->node.server, event->id, OUTCOME_NOT_FOUND, NULL, 0);
+}
+
+static void take_events(struct daemon *daemon)
+{
+    struct launch_event *event;
+
+    while ((event = launch_server_next(daemon->node.server))) {
+        take_event(daemon, event);
+        launch_event_destroy(event);
+    }
+}
+
+static void reap(struct daemon *daemon)
+{
+    struct node *node = &daemon->node;
+
+    for (int i = 0; i < node->n_ranks; i++) {
+        struct rank_process *process = &node->ranks[i].process;
+
+        if (!rank_process_reap(process))
+            continue;
+        node->n_running--;
+        pass_output(daemon, i, 1);
+        take_events(daemon); /* what it told PMIx while we were looking */
+        int in_order = launch_server_finalized(node->server, node->first_rank + i);
+        if (!in_order)
+            look_at_death(daemon, i);
+        say_with_slot(daemon, i,
+                      (struct message){ .kind = MESSAGE_ENDED,
+                                        .number = process->wait_status,
+                                        .id = (uint32_t)in_order });
+    }
+}
+
+/* Tell what has changed since the last time. A rank that stands still may have been stopped. */
+static void tell_progress(struct daemon *daemon, double now)
+{
+    struct node *node = &daemon->node;
+
+    daemon->next_progress = now + 1e-3 * daemon->sheet.progress_ms;
+    for (int i = 0; i < node->n_ranks; i++) {
+        struct node_rank *rank = &node->ranks[i];
+        uint64_t beat = atomic_load(&node->page[i].slot.beat);
+        int moved = beat != rank->told_beat;
+
+        if (!rank->process.running)
+            continue;
+        int stopped = !moved && rank_process_state(&rank->process) == 'T';
+        if (!moved && stopped == rank->told_stopped)
+            continue;
+        rank->told_beat = beat;
+        rank->told_stopped = stopped;
+        say_with_slot(daemon, i, (struct message){ .kind = MESSAGE_PROGRESS, .number = stopped });
+    }
+}
+
+/*
+ * Look at the ranks' GPUs. The head hears of an Xid at once, and of how a GPU is with the rank's next
+ * beat, or once when its rank has stood still for as long as a look takes: a hang's report has it.
+ */
+static void look_at_gpus(struct daemon *daemon, double now)
+{
+    struct node *node = &daemon->node;
+
+    daemon->next_gpus = now + gpu_seconds;
+    for (int i = 0; i < node->n_ranks; i++) {
+        struct node_rank *rank = &node->ranks[i];
+        struct progress_slot *slot = &node->page[i].slot;
+        int has_new_xid = rank_gpu_look(slot, &daemon->gpus);
+        uint64_t beat = atomic_load(&slot->beat);
+        int stands = beat == rank->gpu_beat && beat != rank->told_gpu_beat;
+
+        rank->gpu_beat = beat;
+        if (!rank->process.running || !atomic_load(&slot->gpu.n_seen) || !(has_new_xid || stands))
+            continue;
+        if (stands)
+            rank->told_gpu_beat = beat;
+        say_with_slot(daemon, i,
+                      (struct message){ .kind = MESSAGE_PROGRESS, .number = rank->told_stopped });
+    }
+}
+
+/* ---- what the head says ---- */
+
+static int start_job(struct daemon *daemon, const struct message *message, struct err *err)
+{
+    struct node *node = &daemon->node;
+
+    if (daemon->has_job)
+        return err_set(err, ERR_PEER, "received a second job sheet");
+    str_add_bytes(&daemon->sheet_bytes, message->data, message->n_bytes);
+    if (job_spec_decode(&daemon->sheet, str_text(&daemon->sheet_bytes), message->n_bytes,
+                        &daemon->arena, err))
+        return -1;
+    daemon->has_job = 1;
+    daemon->credit_bytes = daemon->sheet.credit_bytes;
+    int status = node_open(node, &daemon->sheet, err);
+    free(daemon->polls);
+    daemon->polls = calloc(2 * (size_t)node->n_ranks + 3, sizeof *daemon->polls);
+    CHECK(daemon->polls);
+    for (int i = 0; i < node->n_ranks && !status; i++) {
+        status = node_start_rank(node, i, err);
+        if (!status)
+            say(daemon, &(struct message){ .kind = MESSAGE_STARTED,
+                                           .rank = node->first_rank + i,
+                                           .number = node->ranks[i].process.pid });
+    }
+    return status;
+}
+
+static void take_start(struct daemon *daemon, const struct message *message)
+{
+    struct err err;
+
+    if (!start_job(daemon, message, &err))
+        return;
+    say(daemon,
+        &(struct message){ .kind = MESSAGE_FAILED, .number = (int32_t)err.code, .text = err.text });
+    kill_ranks(daemon);
+}
+
+/* What is addressed to a running job. */
+static void take_job_message(struct daemon *daemon, const struct message *message)
+{
+    struct node *node = &daemon->node;
+    int is_mine =
+        message->rank >= node->first_rank && message->rank - node->first_rank < node->n_ranks;
+
+    switch (message->kind) {
+    case MESSAGE_CREDIT:
+        daemon->credit_bytes += message->id;
+        break;
+    case MESSAGE_SIGNAL:
+        if (message->number > 0 && message->number < SIGRTMIN)
+            node_signal(node, message->number, message->id == 1);
+        break;
+    case MESSAGE_FENCE:
+    case MESSAGE_ANSWER:
+        launch_server_settle(node->server, message->id, (enum launch_outcome)message->number,
+                             message->data, message->n_bytes);
+        break;
+    case MESSAGE_ASK:
+        if (is_mine)
+            launch_server_ask(node->server, message->rank, message->node, message->id);
+        break;
+    default:
+        break;
+    }
+}
+
+static void take_message(struct daemon *daemon, const struct message *message)
+{
+    switch (message->kind) {
+    case MESSAGE_START:
+        take_start(daemon, message);
+        break;
+    case MESSAGE_END:
+        end_ranks(daemon);
+        break;
+    case MESSAGE_KILL:
+        kill_ranks(daemon);
+        break;
+    case MESSAGE_GOODBYE:
+        leave(daemon, 0);
+        break;
+    default:
+        if (daemon->has_job && daemon->node.server)
+            take_job_message(daemon, message);
+        break;
+    }
+}
+
+static void take_messages(struct daemon *daemon)
+{
+    struct message message;
+    struct err err;
+    int closed = link_receive(&daemon->link, &err), found;
+
+    while ((found = link_next(&daemon->link, &message, &err)) > 0)
+        take_message(daemon, &message);
+    if ((closed || found < 0) && !daemon->is_over)
+        leave(daemon, ERR_PEER);
+    if (closed || found < 0)
+        link_close(&daemon->link);
+}
+
+/* ---- the loop ---- */
+
+static int has_server(const struct daemon *daemon)
+{
+    return daemon->has_job && daemon->node.server;
+}
+
+/* Milliseconds until something is due; -1: nothing but events. */
+static int timeout_ms(const struct daemon *daemon, double now)
+{
+    double due = 1e9;
+
+    if (daemon->phase == ENDING)
+        due = daemon->ending_since + kill_after_seconds - now;
+    if (has_server(daemon) && daemon->sheet.progress_ms && daemon->phase == RUNNING)
+        due = fmin(due, fmin(daemon->next_progress, daemon->next_gpus) - now);
+    if (daemon->has_job && daemon->sheet.beat_ms && daemon->link.fd >= 0)
+        due = fmin(due, daemon->link.sent_at + 1e-3 * daemon->sheet.beat_ms - now);
+    if (due >= 1e9)
+        return -1;
+    return due <= 0 ? 0 : (int)(due * 1000) + 1;
+}
+
+static void wait_for_events(struct daemon *daemon)
+{
+    struct pollfd few[3], *polls = daemon->polls ? daemon->polls : few;
+    int n = 0;
+
+    polls[n++] = (struct pollfd){ .fd = daemon->signal_fd, .events = POLLIN };
+    polls[n++] = link_poll(&daemon->link); /* a closed one is passed over */
+    if (has_server(daemon)) {
+        polls[n++] =
+            (struct pollfd){ .fd = launch_server_fd(daemon->node.server), .events = POLLIN };
+        if (daemon->credit_bytes > 0)
+            n += node_poll(&daemon->node, polls + n);
+    }
+    poll(polls, (nfds_t)n, timeout_ms(daemon, clock_seconds()));
+}
+
+static void loop(struct daemon *daemon)
+{
+    struct signalfd_siginfo info;
+
+    while (!daemon->is_over || (daemon->has_job && daemon->node.n_running)) {
+        wait_for_events(daemon);
+        while (read(daemon->signal_fd, &info, sizeof info) > 0)
+            ;
+        if (daemon->link.fd >= 0)
+            take_messages(daemon);
+        double now = clock_seconds();
+        if (has_server(daemon)) {
+            for (int i = 0; i < daemon->node.n_ranks; i++)
+                pass_output(daemon, i, 0);
+            take_events(daemon);
+            reap(daemon);
+            if (daemon->sheet.progress_ms && now >= daemon->next_progress &&
+                daemon->phase == RUNNING)
+                tell_progress(daemon, now);
+            if (daemon->sheet.progress_ms && now >= daemon->next_gpus && daemon->phase == RUNNING)
+                look_at_gpus(daemon, now);
+        }
+        if (daemon->phase == ENDING && now >= daemon->ending_since + kill_after_seconds)
+            kill_ranks(daemon);
+        if (daemon->has_job && daemon->sheet.beat_ms &&
+            now >= daemon->link.sent_at + 1e-3 * daemon->sheet.beat_ms)
+            say(daemon, &(struct message){ .kind = MESSAGE_BEAT });
+        link_flush(&daemon->link);
+    }
+}
+
+/* Children come through the descriptor; what asks to stop is for the ranks and for the head. */
+static void set_up_signals(struct daemon *daemon)
+{
+    static const int blocked[] = { SIGTERM, SIGINT,  SIGHUP,  SIGUSR1, SIGUSR2,
+                                   SIGTSTP, SIGPIPE, SIGALRM, SIGCHLD };
+    sigset_t mask, children;
+
+    sigemptyset(&mask);
+    for (size_t i = 0; i < sizeof blocked / sizeof *blocked; i++)
+        sigaddset(&mask, blocked[i]);
+    pthread_sigmask(SIG_BLOCK, &mask, NULL);
+    sigemptyset(&children);
+    sigaddset(&children, SIGCHLD);
+    signal(SIGCHLD, SIG_DFL);
+    daemon->signal_fd = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+    CHECK(daemon->signal_fd >= 0);
+}
+
+int launch_daemon(int link_fd, double lost_seconds)
+{
+    struct daemon daemon = { 0 };
+    char host[256] = "localhost";
+
+    prctl(PR_SET_NAME, "lmtrain-daemon");
+    set_up_signals(&daemon);
+    link_open(&daemon.link, link_fd, lost_seconds);
+    gethostname(host, sizeof host - 1);
+    say(&daemon, &(struct message){ .kind = MESSAGE_HELLO,
+                                    .number = MESSAGE_PROTOCOL,
+                                    .id = (uint32_t)sizeof(struct progress_slot),
+                                    .text = host });
+    loop(&daemon);
+    gpu_watch_close(daemon.gpus);
+    if (daemon.has_job)
+        node_release(&daemon.node);
+    link_flush(&daemon.link);
+    if (daemon.link.fd >= 0)
+        shutdown(daemon.link.fd, SHUT_RDWR); /* others may hold copies */
+    link_close(&daemon.link);
+    close(daemon.signal_fd);
+    free(daemon.polls);
+    str_release(&daemon.sheet_bytes);
+    arena_release(&daemon.arena);
+    return daemon.status;
+}

@@ -1,0 +1,72 @@
+/*
+ * pmix_server_impl.h - our PMIx server: the ranks of one node of a job
+ *
+ * The library's thread calls us when ranks come, go, abort, meet in fences and ask for others'
+ * business cards; what needs the head is queued here as an event, and a descriptor becomes
+ * readable. There can be one server in a process, once. What connects to it passes the gate first
+ * (pmix_gate_impl.h).
+ */
+#ifndef LAUNCH_NODE_PMIX_SERVER_IMPL_H
+#define LAUNCH_NODE_PMIX_SERVER_IMPL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "launch/job_spec_message_impl.h"
+
+struct launch_server;
+
+/* How fences and questions end, over links (MESSAGE_FENCE, MESSAGE_ANSWER). */
+enum launch_outcome { OUTCOME_DONE, OUTCOME_DEAD, OUTCOME_TIMEOUT, OUTCOME_NOT_FOUND };
+
+struct launch_event {
+    struct launch_event *next;
+    enum {
+        EVENT_ABORT,  /* rank, number: its status, text */
+        EVENT_FENCE,  /* id, number: seconds or 0, text: who takes part, data */
+        EVENT_ASK,    /* id, rank: whose card is wanted */
+        EVENT_ANSWER, /* node, id: as launch_server_ask was told; number: an outcome; data */
+        EVENT_REPORT, /* text: a line for the user */
+    } kind;
+    int rank, number, node;
+    uint32_t id;
+    char *text; /* heap */
+    size_t n_bytes;
+    char *data; /* heap */
+};
+
+/*
+ * Start serving the ranks of sheet->node; the library's files go to folder. The caller has blocked
+ * the signals that it wants no library thread to get.
+ */
+int launch_server_start(struct launch_server **server, const char *folder,
+                        const struct job_spec *sheet, struct err *err);
+
+/* Add the variables by which rank finds us to *environment, a heap array of heap strings. */
+int launch_server_environment(struct launch_server *server, int rank, char ***environment,
+                              struct err *err);
+
+/* Readable when an event waits. */
+int launch_server_fd(const struct launch_server *server);
+
+/* Take the next event, to be freed by launch_event_destroy; NULL if there is none. */
+struct launch_event *launch_server_next(struct launch_server *server);
+void launch_event_destroy(struct launch_event *event);
+
+/* Whether a rank of this node left in good order (PMIx_Finalize). */
+int launch_server_finalized(const struct launch_server *server, int rank);
+
+/*
+ * The head's word on a fence or question of ours; unknown ids are passed over. data is copied.
+ */
+void launch_server_settle(struct launch_server *server, uint32_t id, enum launch_outcome outcome,
+                          const void *data, size_t n_bytes);
+
+/* Another node asks for the card of a rank of ours: EVENT_ANSWER will come. */
+void launch_server_ask(struct launch_server *server, int rank, int node, uint32_t id);
+
+/* A rank of the job has died: fences fail, those under way and all that come. */
+void launch_server_rank_died(struct launch_server *server);
+
+#endif

@@ -1,0 +1,535 @@
+/*
+ * slurm.c - srun as a child
+ *
+ * It stays a child, also where nothing is to be restarted: its exit status alone does not tell what
+ * came first (srun_messages.c). SIGTERM would make srun kill the step at once, so the first one is
+ * passed on as SIGUSR1, which srun hands to the ranks and which asks them for the same: save and
+ * leave. Ctrl-C comes from the terminal to srun itself, which hands it on.
+ *
+ * An srun that has just been started would die of SIGUSR1, and one whose tasks are not there yet
+ * drops it. So it is sent once srun takes it, and again until a task has ended; ranks count it as
+ * one request.
+ */
+#include "launch/slurm/slurm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/num.h"
+#include "launch/command.h"
+#include "launch/environment_impl.h"
+#include "launch/head/screen_impl.h"
+#include "launch/proc_impl.h"
+#include "launch/slurm/slurm_impl.h"
+#include "launch/stop.h"
+
+enum { ABORTED = 134, N_LOOKS = 3 };
+
+static const double answer_seconds = 10;
+/*
+ * From the first death to the end of all: ranks that see it say so and leave by themselves. srun -K
+ * would end them, but with a SIGTERM, which asks ranks to save, and a SIGKILL that comes only after
+ * KillWait, 30 s by default; nothing can hasten it once it is under way.
+ */
+static const double grace_seconds = 1;
+static const double look_seconds = 0.02;
+static const double repeat_seconds = 1;
+static const double deaf_seconds = 10; /* not srun itself but a wrapper, perhaps */
+
+static const struct context_view real_view = { .get = context_from_environment };
+
+int slurm_ranks(void)
+{
+    struct slurm_allocation allocation;
+    struct arena arena = { 0 };
+    struct str said = { 0 };
+    struct err err;
+    int n = 0;
+
+    if (slurm_allocation_read(&allocation, &real_view, &arena, &err) == 0) {
+        const char *job = getenv("SLURM_JOB_ID");
+        char *ask[] = {
+            "scontrol", "show", "job", "-o", arena_strdup(&arena, job ? job : ""), NULL
+        };
+
+        if (!allocation.n_tasks && !allocation.n_gpus &&
+            command_capture(ask, answer_seconds, &said) == 0)
+            allocation.n_gpus = slurm_count_gpus(str_text(&said));
+        n = allocation.n_tasks  ? allocation.n_tasks
+            : allocation.n_gpus ? allocation.n_gpus
+                                : allocation.n_nodes;
+    }
+    str_release(&said);
+    arena_release(&arena);
+    return n;
+}
+
+/* ---- what the cluster has ---- */
+
+static int check_srun(int *major, struct err *err)
+{
+    static char *const version[] = { "srun", "--version", NULL };
+    static char *const plugins[] = { "srun", "--mpi=list", NULL };
+    struct str said = { 0 };
+    int result = 0;
+
+    if (command_capture(version, answer_seconds, &said) != 0)
+        result = err_set(err, ERR_FAILED,
+                         "in a Slurm allocation srun starts the ranks, but `srun --version` does "
+                         "not work here (hint: for a container without Slurm, run srun --mpi=pmix "
+                         "outside of it; unset SLURM_JOB_ID to run on this machine alone)");
+    else
+        *major = slurm_major(str_text(&said));
+    str_clear(&said);
+    if (!result && command_capture(plugins, answer_seconds, &said) == 0 &&
+        !context_lists_pmix(str_text(&said)))
+        result = err_set(
+            err, ERR_CONFIG,
+            "this cluster's Slurm lacks the PMIx plugin, which ranks need to find each other: srun "
+            "--mpi=list does not list pmix (hint: --hosts with the "
+            "allocation's nodes, Open MPI's mpirun, or ask the administrator for the plugin)");
+    str_release(&said);
+    return result;
+}
+
+static int has_smt(void)
+{
+    FILE *file = fopen("/sys/devices/system/cpu/smt/active", "re");
+    int active = file && fgetc(file) == '1';
+
+    if (file)
+        fclose(file);
+    return active;
+}
+
+/* The allocation's nodes by name, n of them, or NULL if Slurm does not tell. */
+static char **list_nodes(int n, struct arena *arena)
+{
+    const char *list = getenv("SLURM_JOB_NODELIST");
+    char *ask[] = { "scontrol", "show", "hostnames", arena_strdup(arena, list ? list : ""), NULL };
+    struct str said = { 0 };
+    char **names = arena_array(arena, char *, n), *rest = NULL;
+    int found = 0;
+
+    if (command_capture(ask, answer_seconds, &said) == 0 && said.length)
+        for (char *name = strtok_r(said.data, "\n", &rest); name && found <= n;
+             name = strtok_r(NULL, "\n", &rest), found++)
+            if (found < n)
+                names[found] = arena_strdup(arena, name);
+    str_release(&said);
+    return found == n ? names : NULL;
+}
+
+/* ---- one srun ---- */
+
+struct run {
+    sigset_t blocked, old_mask;
+    int signal_fd;
+    struct screen *screen;
+    int asked_to_stop;  /* by whatever signal */
+    int n_stop_signals; /* SIGTERM, SIGINT, SIGHUP to us */
+    double stop_at;     /* when the last that counted came */
+    pid_t srun;         /* 0: none */
+    double started_at;
+    double pass_at; /* when srun is to be sent SIGUSR1; 0: never */
+    int n_blocked;  /* so many looks in a row it has blocked it */
+    int errors;     /* srun's stderr */
+    struct slurm_story story;
+    double bad_since; /* when the first task ended badly; 0: none has */
+};
+
+static int block_signals(struct run *run, struct err *err)
+{
+    static const int signals[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+
+    sigemptyset(&run->blocked);
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        sigaddset(&run->blocked, signals[i]);
+    if (stop_hangup_is_ignored())
+        sigdelset(&run->blocked, SIGHUP);
+    signal(SIGCHLD, SIG_DFL); /* ignored, waitpid would never find srun */
+    run->signal_fd = signalfd(-1, &run->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (run->signal_fd < 0)
+        return err_set_errno(err, ERR_FAILED, "signalfd");
+    /* Blocked as well: a reader of our output that is gone must not kill us before the ranks. */
+    sigaddset(&run->blocked, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &run->blocked, &run->old_mask);
+    return 0;
+}
+
+static void release_signals(struct run *run)
+{
+    struct signalfd_siginfo info;
+
+    while (read(run->signal_fd, &info, sizeof info) > 0)
+        ;
+    close(run->signal_fd);
+    pthread_sigmask(SIG_SETMASK, &run->old_mask, NULL);
+}
+
+static void run_child(const struct run *run, pid_t parent, int errors, int report,
+                      char *const *argv, char *const *environment)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* which ends the step at once */
+    if (getppid() != parent)
+        _exit(127);
+    dup2(errors, STDERR_FILENO);
+    sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
+    execvpe(argv[0], argv, environment);
+    int number = errno;
+    if (write(report, &number, sizeof number) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+/* Returns once srun is executed, so that signals come to it and not to a copy of us. */
+static int start(struct run *run, char *const *argv, char *const *environment, struct err *err)
+{
+    pid_t parent = getpid();
+    int errors[2], reports[2], number = 0;
+
+    if (pipe2(errors, O_CLOEXEC))
+        return err_set_errno(err, ERR_FAILED, "pipe");
+    if (pipe2(reports, O_CLOEXEC)) {
+        close(errors[0]);
+        close(errors[1]);
+        return err_set_errno(err, ERR_FAILED, "pipe");
+    }
+    pid_t pid = fork();
+    if (!pid)
+        run_child(run, parent, errors[1], reports[1], argv, environment);
+    number = pid < 0 ? errno : 0;
+    close(errors[1]);
+    close(reports[1]);
+    while (pid > 0 && read(reports[0], &number, sizeof number) < 0 && errno == EINTR)
+        ;
+    close(reports[0]);
+    if (number) {
+        close(errors[0]);
+        while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        errno = number;
+        return err_set_errno(err, ERR_FAILED, "cannot start srun");
+    }
+    run->srun = pid;
+    run->errors = errors[0];
+    run->started_at = clock_seconds();
+    run->pass_at = 0;
+    run->n_blocked = 0;
+    run->bad_since = 0;
+    return 0;
+}
+
+/* Note who asks to stop; what is for srun at once goes there. */
+static void take_signals(struct run *run)
+{
+    struct signalfd_siginfo info;
+
+    while (read(run->signal_fd, &info, sizeof info) == sizeof info) {
+        int number = (int)info.ssi_signo;
+        double now = clock_seconds();
+
+        if (number == SIGCHLD)
+            continue;
+        run->asked_to_stop = 1;
+        if (number != SIGUSR1) {
+            if (run->n_stop_signals && now - run->stop_at < STOP_ONE_REQUEST_SECONDS)
+                continue;
+            run->stop_at = now;
+            run->n_stop_signals++;
+        }
+        /* From the terminal: srun has it as well. */
+        if (!run->srun || info.ssi_code == SI_KERNEL)
+            continue;
+        if (number == SIGUSR1 || run->n_stop_signals == 1)
+            run->pass_at = now;
+        else
+            kill(run->srun, SIGTERM);
+    }
+}
+
+/* The signals of one line of /proc/PID/status. */
+static int has_signal(const char *text, const char *line, int number)
+{
+    const char *found = strstr(text, line);
+
+    return found && strtoull(found + strlen(line), NULL, 16) >> (number - 1) & 1;
+}
+
+/*
+ * Whether srun has come so far that SIGUSR1 does not kill it: it has a handler, or blocks it for a
+ * thread that waits for it. Whoever is about to start a process blocks all for a moment, too.
+ */
+static int is_listening(struct run *run)
+{
+    char text[4096];
+
+    if (clock_seconds() >= run->started_at + deaf_seconds ||
+        proc_read(run->srun, "status", text, sizeof text))
+        return 1;
+    run->n_blocked = has_signal(text, "\nSigBlk:", SIGUSR1) ? run->n_blocked + 1 : 0;
+    return has_signal(text, "\nSigCgt:", SIGUSR1) || run->n_blocked >= N_LOOKS;
+}
+
+/* Pass a request to stop on when it is time; seconds until the next look, 1e9: none. */
+static double pass_stop_on(struct run *run)
+{
+    double now = clock_seconds();
+
+    if (run->pass_at <= 0 || run->story.first_status)
+        return 1e9;
+    if (now >= run->pass_at) {
+        int listens = is_listening(run);
+
+        if (listens)
+            kill(run->srun, SIGUSR1);
+        run->pass_at = now + (listens ? repeat_seconds : look_seconds);
+    }
+    return run->pass_at - now;
+}
+
+static void pass_errors_on(struct run *run)
+{
+    char bytes[4096];
+    ssize_t n = read(run->errors, bytes, sizeof bytes);
+
+    if (n <= 0) {
+        if (n < 0 && errno == EINTR)
+            return;
+        close(run->errors);
+        run->errors = -1;
+        return;
+    }
+    slurm_story_read(&run->story, bytes, (size_t)n);
+    screen_put(run->screen, STDERR_FILENO, bytes, (size_t)n);
+}
+
+/* Seconds until the ranks are to be ended by us; ends them when it is time. 1e9: not wanted. */
+static double end_the_bad(struct run *run)
+{
+    int status = run->story.first_status;
+
+    if (!status || status == ERR_REQUEUE || run->bad_since < 0)
+        return 1e9;
+    if (run->bad_since == 0)
+        run->bad_since = clock_seconds();
+    double left = run->bad_since + grace_seconds - clock_seconds();
+    if (left > 0)
+        return left;
+    kill(run->srun, SIGTERM); /* "forcing job termination": SIGKILL on all nodes */
+    run->bad_since = -1;
+    return 1e9;
+}
+
+/* To its end; returns how it ended, as wait() says it. */
+static int follow(struct run *run)
+{
+    int status = 0;
+
+    while (run->srun || run->errors >= 0) {
+        double left = 0;
+
+        if (run->srun)
+            left = fmin(pass_stop_on(run), end_the_bad(run));
+        /* Where nobody reads what we show, ranks that print wait for it as well. */
+        int errors = run->srun && screen_is_full(run->screen) ? -1 : run->errors;
+        struct pollfd polls[] = { { .fd = errors, .events = POLLIN },
+                                  { .fd = run->signal_fd, .events = POLLIN },
+                                  { .fd = screen_fd(run->screen), .events = POLLIN } };
+        /* What it said last is in the pipe; whoever else holds it open is not waited for. */
+        int n = poll(polls, 3, left >= 1e6 ? -1 : (int)(left * 1000) + (left > 0));
+
+        screen_rest(run->screen);
+        take_signals(run);
+        if (n > 0 && polls[0].revents)
+            pass_errors_on(run);
+        else if (!run->srun)
+            break;
+        if (run->srun && waitpid(run->srun, &status, WNOHANG) == run->srun)
+            run->srun = 0;
+    }
+    if (run->errors >= 0)
+        close(run->errors);
+    return status;
+}
+
+/* ---- the job ---- */
+
+struct slurm_job {
+    const struct supervise_options *options;
+    struct arena arena;
+    struct slurm_allocation allocation;
+    int major;
+    char binary[4096];
+    struct str excluded;
+    struct run run;
+    int n_ranks;
+    char *const *command;
+};
+
+static int prepare(struct slurm_job *job, struct err *err)
+{
+    ssize_t n = readlink("/proc/self/exe", job->binary, sizeof job->binary - 1);
+
+    if (n < 0)
+        return err_set_errno(err, ERR_FAILED, "/proc/self/exe");
+    job->binary[n] = '\0';
+    return slurm_allocation_read(&job->allocation, &real_view, &job->arena, err) ||
+                   check_srun(&job->major, err)
+               ? -1
+               : 0;
+}
+
+/* Which attempt the ranks are told: Slurm's requeues and our restarts together. */
+static int attempt_number(int n_restarts)
+{
+    return n_restarts + environment_count(SLURM_REQUEUES_VARIABLE);
+}
+
+static int run_once(struct slurm_job *job, const struct slurm_allocation *allocation,
+                    int n_restarts, struct err *err)
+{
+    struct slurm_step step;
+
+    if (slurm_fit(&step, allocation, job->n_ranks, has_smt(), err))
+        return -1;
+    char **argv = slurm_argv(&step, job->major, str_text(&job->excluded), job->binary, job->command,
+                             &job->arena);
+    char **environment = slurm_environment(environ, attempt_number(n_restarts), &job->arena);
+    struct str line = { 0 };
+
+    for (int i = 0; argv[i]; i++)
+        str_printf(&line, "%s%s", i ? " " : "", argv[i]);
+    log_info("%s", str_text(&line));
+    str_release(&line);
+
+    str_release(&job->run.story.lost);
+    job->run.story = (struct slurm_story){ 0 };
+    if (start(&job->run, argv, environment, err))
+        return -1;
+    int status = follow(&job->run);
+    if (job->run.asked_to_stop && slurm_was_too_early(status, &job->run.story)) {
+        log_error("stopped by a signal before the ranks were started");
+        return ERR_REQUEUE;
+    }
+    return slurm_status(status, &job->run.story);
+}
+
+/* Leave out the nodes that are gone. Returns how many are left; the allocation is theirs. */
+static int look_for_nodes(struct slurm_job *job, struct slurm_allocation *left)
+{
+    int n = job->allocation.n_nodes, *is_gone = arena_array(&job->arena, int, n);
+    char **names = list_nodes(n, &job->arena);
+    const char *list = getenv("SLURM_JOB_NODELIST");
+    char *ask[] = { "sinfo", "-N",    "-h", "-n", arena_strdup(&job->arena, list ? list : ""),
+                    "-o",    "%N %T", NULL };
+    struct str states = { 0 };
+
+    *left = job->allocation;
+    str_clear(&job->excluded);
+    if (names && command_capture(ask, answer_seconds, &states) == 0 &&
+        slurm_find_gone(str_text(&states), str_text(&job->run.story.lost), names, n, is_gone)) {
+        for (int node = 0; node < n; node++)
+            if (is_gone[node])
+                str_printf(&job->excluded, "%s%s", job->excluded.length ? "," : "", names[node]);
+        *left = slurm_allocation_without(&job->allocation, is_gone, &job->arena);
+        log_warn("gone: %s", str_text(&job->excluded));
+    }
+    str_release(&states);
+    return left->n_nodes;
+}
+
+/* How the job goes on after a death: fills *left. Returns 0, or -1 with err: it cannot. */
+static int go_on(struct slurm_job *job, struct slurm_allocation *left, struct err *err)
+{
+    const struct supervise_options *options = job->options;
+    int n_nodes = min_int(job->allocation.n_nodes, options->n_ranks);
+    int per_node = (options->n_ranks + n_nodes - 1) / n_nodes;
+    int64_t n_possible = (int64_t)look_for_nodes(job, left) * per_node;
+
+    n_possible = min_i64(n_possible, options->n_ranks);
+    if (!n_possible)
+        return err_set(err, ERR_PEER, "no node of the allocation is left");
+    if (!options->again) {
+        if (n_possible < options->n_ranks)
+            return err_set(err, ERR_PEER, "only %lld of %d ranks would have a node",
+                           (long long)n_possible, options->n_ranks);
+        return 0;
+    }
+    job->n_ranks = options->again(options->context, (int)n_possible, &job->command, err);
+    return job->n_ranks ? 0 : -1;
+}
+
+/* A death that is no verdict (supervise.h), of a job that is to go on. */
+static int may_restart(const struct slurm_job *job, int status, int n_restarts)
+{
+    return (status == ERR_PEER || status == ABORTED) && n_restarts < job->options->n_restarts &&
+           !job->run.asked_to_stop;
+}
+
+/* A run, unless somebody wants the job to stop: then nothing is lost, the next start goes on. */
+static int run_unless_stopped(struct slurm_job *job, const struct slurm_allocation *allocation,
+                              int n_restarts, struct err *err)
+{
+    take_signals(&job->run);
+    if (!job->run.asked_to_stop)
+        return run_once(job, allocation, n_restarts, err);
+    log_error("stopped by a signal before any rank was started");
+    return ERR_REQUEUE;
+}
+
+static int run_to_the_end(struct slurm_job *job, struct err *err)
+{
+    struct slurm_allocation left = job->allocation;
+    int n_restarts = 0;
+    int status = run_unless_stopped(job, &left, n_restarts, err);
+
+    while (status >= 0 && may_restart(job, status, n_restarts)) {
+        struct err reason;
+
+        n_restarts++;
+        if (go_on(job, &left, &reason)) {
+            log_error("not restarted: %s", reason.text);
+            return status;
+        }
+        log_warn("restarting (%d of %d) with %d rank%s", n_restarts, job->options->n_restarts,
+                 job->n_ranks, str_s(job->n_ranks));
+        status = run_unless_stopped(job, &left, n_restarts, err);
+    }
+    return status;
+}
+
+int slurm_run(const struct supervise_options *options, struct err *err)
+{
+    struct slurm_job job = { .options = options,
+                             .n_ranks = options->n_ranks,
+                             .command = options->argv };
+    int status;
+
+    CHECK(options->n_ranks > 0);
+    if (block_signals(&job.run, err))
+        return -1;
+    status = screen_open(&job.run.screen, err);
+    if (!status)
+        status = prepare(&job, err);
+    if (!status)
+        status = run_to_the_end(&job, err);
+    screen_close(job.run.screen, job.run.signal_fd);
+    release_signals(&job.run);
+    str_release(&job.run.story.lost);
+    str_release(&job.excluded);
+    arena_release(&job.arena);
+    return status;
+}

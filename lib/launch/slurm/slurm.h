@@ -1,0 +1,25 @@
+/*
+ * slurm.h - from a bare command in a Slurm allocation to a step of ranks
+ */
+#ifndef LAUNCH_SLURM_SLURM_H
+#define LAUNCH_SLURM_SLURM_H
+
+#include "launch/supervise.h"
+
+/*
+ * How many ranks this allocation is for when the job leaves it open: its tasks (SLURM_NTASKS) if
+ * they were asked for, else one a GPU, else one a node. 0 outside an allocation.
+ */
+int slurm_ranks(void);
+
+/*
+ * Run options->n_ranks ranks as `srun --mpi=pmix ... lmtrain ...` over the allocation's nodes, each
+ * with its share of their cores. A second after the first death the others are ended, not by srun
+ * -K but from here, which is faster. Signals that ask to stop, and restarts, are as with
+ * supervise(); asked to stop before a rank could take it, the job returns ERR_REQUEUE. Returns the
+ * job's exit status, or -1 with ERR_CONFIG (no pmix plugin; more ranks than the allocation has room
+ * for, naming both) or ERR_FAILED (no srun).
+ */
+int slurm_run(const struct supervise_options *options, struct err *err);
+
+#endif

@@ -1,0 +1,92 @@
+/*
+ * slurm_impl.h - what Slurm has given and what we ask of srun, as functions of what can be seen
+ */
+#ifndef LAUNCH_SLURM_SLURM_IMPL_H
+#define LAUNCH_SLURM_SLURM_IMPL_H
+
+#include "base/arena.h"
+#include "base/str.h"
+#include "launch/launch_context_impl.h"
+#include "launch/slurm/slurm.h"
+
+struct slurm_allocation {
+    int n_nodes;
+    int *n_cpus; /* of each node, in the order of Slurm's list */
+    int n_tasks; /* asked for; 0: not said */
+    int n_tasks_per_node;
+    int n_cpus_per_task;
+    int n_gpus; /* of all nodes; 0: none, or not said */
+};
+
+/* Read SLURM_*. Returns 0, or -1 and ERR_FAILED for what Slurm does not write. */
+int slurm_allocation_read(struct slurm_allocation *allocation, const struct context_view *view,
+                          struct arena *arena, struct err *err);
+
+/* The GPUs in the TRES= of `scontrol show job`: all of the job's. */
+int slurm_count_gpus(const char *job_text);
+
+/* What a lost node leaves of an allocation: is_gone[n_nodes]. */
+struct slurm_allocation slurm_allocation_without(const struct slurm_allocation *allocation,
+                                                 const int *is_gone, struct arena *arena);
+
+/* Ranks dealt out to nodes. */
+struct slurm_step {
+    int n_ranks, n_nodes;
+    int n_ranks_per_node; /* at most; 0: as Slurm deals the tasks of this allocation */
+    int n_cpus_per_rank;
+};
+
+/*
+ * has_smt: cores have several CPUs, so that shares are kept even. Returns 0, or -1 and ERR_CONFIG
+ * with the number of ranks that there is room for.
+ */
+int slurm_fit(struct slurm_step *step, const struct slurm_allocation *allocation, int n_ranks,
+              int has_smt, struct err *err);
+
+/*
+ * The srun that runs command: binary in the place of command[0]. major: Slurm's version. excluded:
+ * nodes with commas between, or NULL.
+ */
+char **slurm_argv(const struct slurm_step *step, int major, const char *excluded,
+                  const char *binary, char *const *command, struct arena *arena);
+
+/*
+ * The environment for it: without what would contradict the command line (SLURM_NTASKS and its
+ * like are srun's defaults, too) or belongs to another launcher's ranks; with LMTRAIN_ATTEMPT.
+ */
+char **slurm_environment(char *const *environment, int attempt, struct arena *arena);
+
+/* What srun tells while it runs, read from the lines of its stderr. */
+struct slurm_story {
+    char line[512];
+    size_t length; /* of the line so far */
+    /*
+     * How the first bad task ended: its status, or ERR_PEER; 0: not told. One that has saved is bad
+     * to srun and counts only as long as there is no other.
+     */
+    int first_status;
+    int was_too_early; /* SIGUSR1 came before there was a task that could take it */
+    struct str lost;   /* nodes that failed under it, with commas between */
+};
+
+void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes);
+
+/* The job's status (supervise.h) from srun's, as wait() gives it. */
+int slurm_status(int wait_status, const struct slurm_story *story);
+
+/*
+ * Whether SIGUSR1, passed on as a request to stop, came before the ranks were there: it killed srun
+ * (or Ctrl-C did) or a rank that could not yet take it, or srun gave up waiting for its turn.
+ */
+int slurm_was_too_early(int wait_status, const struct slurm_story *story);
+
+/* The major version in "slurm-wlm 22.05.8"; 0 if there is none. */
+int slurm_major(const char *version_text);
+
+/*
+ * Which of names[n] are gone, by the lines "NAME STATE" of sinfo (a node stands in several
+ * partitions) or because they stand in lost. Returns how many.
+ */
+int slurm_find_gone(const char *states, const char *lost, char *const *names, int n, int *is_gone);
+
+#endif

@@ -1,0 +1,161 @@
+/*
+ * srun_messages.c - what srun says of its tasks and nodes
+ *
+ * srun's own status is the highest of its tasks', so that the deaths which it brings about itself
+ * (143, 137) hide the one that came first. Its lines say it: "srun: error: n1: task 1: Exited with
+ * exit code 3", and they have read so for many years. A line that reads otherwise is passed over.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "base/str.h"
+#include "launch/slurm/slurm_impl.h"
+
+enum { STATUS_SIGNALLED = 128, STATUS_ABORTED = 134 };
+
+/* "n1: task 1: Killed", behind "srun: error: ". */
+static int task_status(const char *text)
+{
+    static const char exited[] = "Exited with exit code ";
+    const char *task = strstr(text, ": task");
+    const char *how = task ? strstr(task + 2, ": ") : NULL;
+
+    /* The node's name has no blank. */
+    if (!how || strcspn(text, " ") < (size_t)(task - text))
+        return 0;
+    how += 2;
+    if (str_starts_with(how, exited)) {
+        long status = strtol(how + strlen(exited), NULL, 10);
+
+        return status > 0 && status <= 255 ? (int)status : ERR_PEER;
+    }
+    if (str_starts_with(how, "Aborted"))
+        return STATUS_ABORTED;
+    return ERR_PEER;
+}
+
+static void note_lost(struct slurm_story *story, const char *name)
+{
+    size_t length = strcspn(name, ":, \n");
+
+    if (!length)
+        return;
+    if (story->lost.length)
+        str_add_char(&story->lost, ',');
+    str_add_bytes(&story->lost, name, length);
+}
+
+static void read_line(struct slurm_story *story)
+{
+    static const char error[] = "srun: error: ", failure[] = "Node failure on ",
+                      launch[] = "Task launch for ", on[] = " failed on node ",
+                      signalled[] = ": User defined signal 1";
+    const char *text = story->line + strlen(error), *node;
+    int status;
+
+    if (str_starts_with(story->line, "srun: Cancelled pending job step"))
+        story->was_too_early = 1;
+    if (!str_starts_with(story->line, error))
+        return;
+    story->was_too_early |= task_status(text) && strstr(text, signalled);
+    if (str_starts_with(text, failure))
+        note_lost(story, text + strlen(failure));
+    else if (str_starts_with(text, launch) && (node = strstr(text, on)))
+        note_lost(story, node + strlen(on));
+    else if ((status = task_status(text)) &&
+             (!story->first_status || story->first_status == ERR_REQUEUE))
+        story->first_status = status;
+}
+
+void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (text[i] != '\n') {
+            if (story->length < sizeof story->line - 1)
+                story->line[story->length++] = text[i];
+            continue;
+        }
+        story->line[story->length] = '\0';
+        read_line(story);
+        story->length = 0;
+    }
+}
+
+int slurm_status(int wait_status, const struct slurm_story *story)
+{
+    int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
+                                        : STATUS_SIGNALLED + WTERMSIG(wait_status);
+
+    if (status && status != ERR_REQUEUE && story->lost.length)
+        return ERR_PEER; /* a step that was not even launched on all nodes ends with 1 */
+    if (status < STATUS_SIGNALLED)
+        return status; /* theirs, or what one aborted with */
+    if (story->first_status && story->first_status < STATUS_SIGNALLED)
+        return story->first_status;
+    if (status == STATUS_ABORTED || story->first_status == STATUS_ABORTED)
+        return STATUS_ABORTED;
+    return ERR_PEER;
+}
+
+int slurm_was_too_early(int wait_status, const struct slurm_story *story)
+{
+    int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
+
+    if (story->first_status >= ERR_FAILED && story->first_status <= ERR_DEVICE)
+        return 0; /* it would come again */
+    return story->was_too_early || number == SIGUSR1 || number == SIGINT;
+}
+
+/* ---- nodes ---- */
+
+static int stands_in(const char *list, const char *name)
+{
+    size_t length = strlen(name);
+
+    for (; list && *list; list += strcspn(list, ",") + (list[strcspn(list, ",")] == ','))
+        if (!strncmp(list, name, length) && (!list[length] || list[length] == ','))
+            return 1;
+    return 0;
+}
+
+/*
+ * A node that is being drained still runs what it has. The '*' of one that does not answer stands
+ * for a while also behind a node whose step was just killed, so it says nothing; whether such a
+ * node is gone shows when a step is launched on it.
+ */
+static int is_gone_state(const char *state)
+{
+    static const char *const gone[] = { "down", "unknown", "power", "reboot", "fail" };
+
+    for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
+        if (str_starts_with(state, gone[i]))
+            return 1;
+    return 0;
+}
+
+static int state_is_gone(const char *states, const char *name)
+{
+    size_t length = strlen(name);
+
+    while (*states) {
+        size_t line = strcspn(states, "\n");
+
+        if (line > length && !strncmp(states, name, length) && states[length] == ' ')
+            return is_gone_state(states + length + 1);
+        states += line + (states[line] == '\n');
+    }
+    return 0;
+}
+
+int slurm_find_gone(const char *states, const char *lost, char *const *names, int n, int *is_gone)
+{
+    int n_gone = 0;
+
+    for (int i = 0; i < n; i++) {
+        is_gone[i] = state_is_gone(states, names[i]) || stands_in(lost, names[i]);
+        n_gone += is_gone[i];
+    }
+    return n_gone;
+}

@@ -1,0 +1,54 @@
+/*
+ * watcher.h - who watches the ranks of a node when the launcher is not ours (srun, mpirun)
+ *
+ * The first rank to come on a node makes the progress page and forks a watcher before PMIx, MPI or
+ * any thread exists in it. The watcher reports hangs of its node's ranks and ends them after
+ * hang_abort_seconds, names a rank that died and ends the others of its node half a second later
+ * (not every launcher does), as it does when the launcher itself is gone, and ends with the last of
+ * them, leaving nothing behind: each rank has a folder in shared memory for Open MPI's files, and
+ * if the launcher was killed its folder in /tmp goes too. What it says is on the first rank's
+ * stderr and in the log folder's watcher-HOST.log.
+ *
+ * Of other nodes it knows only what their watchers tell of their end in the log folder (a look a
+ * second). Where all its ranks wait for such, it says so, and ends them only after twice
+ * hang_abort_seconds, as the others' watchers should have done by then.
+ */
+#ifndef LAUNCH_WATCH_WATCHER_H
+#define LAUNCH_WATCH_WATCHER_H
+
+#include "base/err.h"
+#include "launch/launch.h"
+
+struct watcher_options {
+    double hang_seconds, hang_abort_seconds; /* 0 never */
+    const char *log_folder; /* ranks but 0 write to rank-N.log in it; NULL: none. Copied */
+};
+
+/*
+ * To be called by every rank before launch_join, without other threads. Under our own supervisor,
+ * and for a process that is no rank, it does nothing. Without a watcher (no memory, a folder that
+ * cannot be written) a warning is given and the job goes on. Returns 0, or -1 and ERR_FAILED.
+ */
+int watcher_start(const struct watcher_options *options, struct err *err);
+
+/*
+ * After launch_join: ERR_DEVICE where shared memory is too small for this node's ranks
+ * (shm_space.h). The page's name vanishes once all of them are here, and the output
+ * of ranks but 0 goes to their log, with warnings and errors also on the screen, "rank N: " in
+ * front. Under our own supervisor it does nothing.
+ */
+int watcher_join(const struct launch_rank *rank, struct err *err);
+
+/*
+ * After MPI's start, when ranks have each other's files mapped: their names go, so that nothing is
+ * left even if the launcher kills ranks and watcher at once, as Slurm does.
+ */
+void watcher_settle(void);
+
+/*
+ * Before MPI's end, which removes those names itself and complains at length where there are none:
+ * empty files by these names. watcher_settle again, after it, removes what is left.
+ */
+void watcher_unsettle(void);
+
+#endif

@@ -1,0 +1,77 @@
+/*
+ * plan.c - compiling all pipeline ranks, and sums over their programs
+ */
+#include "plan/plan.h"
+
+#include "kernels/gpu_sizes.h"
+#include "layout/axes.h"
+#include "plan/programs.h"
+
+/* Those of where it would run here: a GPU's are asked for sizes alone, and need none. */
+static int make_kernels(struct plan *plan, struct err *err)
+{
+    enum job_device device = plan->job->device;
+
+    if (device == JOB_DEVICE_CUDA || (device == JOB_DEVICE_AUTO && device_cuda_seen()))
+        return kernels_gpu_sizes_create(&plan->kernels, err);
+    return kernels_cpu_create(&plan->kernels, plan->pool, NULL, err);
+}
+
+int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err)
+{
+    int pp_size = job->parallel.pp;
+    struct mesh mesh = job_mesh(job);
+
+    *plan = (struct plan){ .job = job };
+    plan->programs = arena_array(&plan->arena, struct program, pp_size);
+    if (pool_create(&plan->pool, job->threads ? job->threads : n_threads, NULL, err) < 0 ||
+        make_kernels(plan, err) < 0 ||
+        programs_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
+        return -1;
+    plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, axes_stages());
+    for (int i = 0; rank < 0 && i < pp_size; i++)
+        if (program_memory_bytes(&plan->programs[i]) >
+            program_memory_bytes(&plan->programs[plan->shown]))
+            plan->shown = i;
+    return 0;
+}
+
+void plan_close(struct plan *plan)
+{
+    for (int i = 0; plan->programs && i < plan->job->parallel.pp; i++)
+        program_release(&plan->programs[i]);
+    kernels_destroy(plan->kernels);
+    pool_destroy(plan->pool);
+    arena_release(&plan->arena);
+}
+
+struct plan_flops plan_count_flops(const struct plan *plan)
+{
+    const struct job *job = plan->job;
+    double tokens = (double)job->train.global_batch * job->data.seq_len, of_stages = 0;
+
+    for (int i = 0; i < job->parallel.pp; i++)
+        of_stages += program_entry_flops(&plan->programs[i], ENTRY_STEP);
+    return (struct plan_flops){
+        .executed = of_stages * job->world_size / job->parallel.pp,
+        .model = model_spec_flops_per_token(&job->model, job->data.seq_len) * tokens,
+        .megatron = model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
+                                                        job->recompute == RECOMPUTE_FULL) *
+                    tokens,
+    };
+}
+
+size_t plan_library_bytes(const struct plan *plan, size_t device_bytes)
+{
+    const struct program *p = &plan->programs[plan->shown];
+    size_t most = 0;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            struct op_shape shape = program_op_shape(p, &p->functions[f].ops[i]);
+            size_t n_bytes = gpu_library_bytes(&shape, device_bytes);
+
+            most = n_bytes > most ? n_bytes : most;
+        }
+    return most;
+}

@@ -1,0 +1,46 @@
+/*
+ * plan.h - what a resolved job takes: its programs compiled for every pipeline rank, and sums over them
+ *
+ * Pure but for what kernels ask of the machine: nothing is allocated on a device, no rank is started.
+ */
+#ifndef PLAN_PLAN_H
+#define PLAN_PLAN_H
+
+#include "base/arena.h"
+#include "config/job.h"
+#include "device/pool.h"
+#include "kernels/kernels.h"
+#include "program/program.h"
+
+struct plan {
+    const struct job *job;
+    struct pool *pool;
+    struct kernels *kernels;  /* those that would run here; a GPU's say sizes and need no GPU */
+    struct program *programs; /* [pp], in the arena */
+    int shown;                /* the pipeline rank whose memory and program are of interest */
+    struct arena arena;
+};
+
+/*
+ * Compile a resolved job. n_threads: of a rank where the job does not say (scratch grows with them).
+ * rank: which is shown, or -1 for the pipeline rank with the highest memory use. Returns 0, or -1
+ * with err; plan_close in any case. The job outlives the plan.
+ */
+int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err);
+void plan_close(struct plan *plan);
+
+/* FLOPs of a step, by all ranks. */
+struct plan_flops {
+    double executed; /* by all ops of the programs, recomputation included */
+    double model;    /* 6 N_matmul + 6 L d T a token: MFU's (model_spec_flops_per_token) */
+    double megatron; /* by the formula of Narayanan et al. 2021 */
+};
+struct plan_flops plan_count_flops(const struct plan *plan);
+
+/*
+ * Bytes that the libraries of a GPU of device_bytes take beside the shown program's segments: cuDNN's
+ * largest workspace; without the CUDA context (GPU_CONTEXT_BYTES).
+ */
+size_t plan_library_bytes(const struct plan *plan, size_t device_bytes);
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * programs.c - the programs of a job's ranks
+ */
+#include "plan/programs.h"
+
+#include "config/sequence_lengths.h"
+#include "model/model.h"
+#include "run/run.h"
+
+/* Programs of shorter sequences lie within the longest one's places. */
+static int compile_shorter(struct programs_by_length *programs, struct compile_train *options,
+                           struct err *err)
+{
+    options->watch = NULL;
+    for (int i = 0; i < programs->n_shorter; i++) {
+        options->seq_len = programs->lengths[i];
+        if (compile_train(&programs->shorter[i], options, err) < 0 ||
+            place_within(&programs->shorter[i], programs->longest, err) < 0)
+            return err_add(err, "sequences of %d", programs->lengths[i]);
+    }
+    return 0;
+}
+
+int programs_compile_by_length(struct programs_by_length *programs,
+                               const struct programs_request *request, struct arena *arena,
+                               struct err *err)
+{
+    const struct job *job = request->job;
+    struct compile_train options = compile_job(job, request->pp_rank);
+    /* What ops need beside their operands: where comm adds, sums over ranks need less. */
+    struct run_scratch scratch = { request->kernels, options.mesh,
+                                   job->parallel.reductions == REDUCTIONS_FAST };
+
+    programs->lengths = NULL;
+    programs->n_shorter = 0;
+    if (job->samples.train && !job->data.packing) {
+        programs->lengths = lengths_of_job(job, &programs->n_shorter, arena);
+        programs->n_shorter--;
+    }
+    programs->shorter = arena_array(arena, struct program, programs->n_shorter);
+    options.longest = options.seq_len;
+    options.head_logits = kernels_are_gpu(request->kernels) ? MODEL_HEAD_LOGITS_GPU : 0;
+    options.scratch = run_scratch_bytes;
+    options.scratch_context = &scratch;
+    options.pipeline.built = request->built;
+    options.watch = request->watch;
+    if (compile_train(programs->longest, &options, err) < 0)
+        return -1;
+    return compile_shorter(programs, &options, err);
+}
+
+int programs_compile(struct program *program, const struct programs_request *request,
+                     struct err *err)
+{
+    struct programs_by_length programs = { .longest = program };
+    struct arena arena = { 0 };
+    int status = programs_compile_by_length(&programs, request, &arena, err);
+
+    for (int i = 0; i < programs.n_shorter; i++)
+        program_release(&programs.shorter[i]);
+    arena_release(&arena);
+    return status;
+}
+
+int programs_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
+                           struct err *err)
+{
+    struct mesh stages = mesh_pipeline(job->parallel.pp);
+    struct arena arena = { 0 };
+    struct compile_train options = compile_job(job, 0);
+    struct pipeline pipeline;
+    struct programs_request request = { .job = job, .kernels = kernels, .built = &pipeline };
+    int n = job->parallel.pp;
+    const struct program **list = arena_array(&arena, const struct program *, n);
+
+    for (int i = 0; i < n; i++) {
+        programs[i] = (struct program){ 0 };
+        list[i] = &programs[i];
+    }
+    int status = compile_pipeline(&pipeline, &options, &arena, err);
+    for (; request.pp_rank < n && !status; request.pp_rank++)
+        status = programs_compile(&programs[request.pp_rank], &request, err);
+    if (!status)
+        status = verify_ranks(list, &stages, err);
+    arena_release(&arena);
+    return status;
+}

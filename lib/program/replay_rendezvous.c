@@ -1,0 +1,201 @@
+/*
+ * replay_rendezvous.c - where ranks meet: collectives of groups, sends and their receives
+ *
+ * The n-th collective that a rank begins over an axis and stream meets the n-th of each rank of its
+ * group, the n-th send of a channel its n-th receive (order.h).
+ */
+#include "program/replay_impl.h"
+
+/* ---- groups ---- */
+
+int replay_is_alone(const struct replay *r, const struct op *op)
+{
+    return !op_is_collective(op->kind) || r->mesh->size[op->attributes.axis] == 1;
+}
+
+int replay_first_of(const struct replay *r, int rank, enum mesh_axis axis)
+{
+    return rank - mesh_coordinate(r->mesh, rank, axis) * r->stride[axis];
+}
+
+static struct replay_group *group_of(const struct replay *r, const struct replay_transfer *t)
+{
+    enum mesh_axis axis = t->op->attributes.axis;
+
+    return &r->groups[((int)axis * N_STREAMS + (int)t->op->stream) * r->n +
+                      replay_first_of(r, t->rank, axis)];
+}
+
+static int begin_collective(struct replay *r, struct replay_transfer *t)
+{
+    struct replay_group *group = group_of(r, t);
+
+    t->number = r->list[t->rank].n_met[t->op->attributes.axis][t->op->stream]++;
+    if (t->number == group->n) {
+        group->meetings = arena_grow(&r->arena, group->meetings, sizeof *group->meetings,
+                                     &group->capacity, group->n + 1);
+        group->meetings[group->n++] = (struct replay_meeting){ (int)(t - r->transfers), 0 };
+    }
+    struct replay_meeting *meeting = &group->meetings[t->number];
+    meeting->n_begun++;
+    return r->watch->begins(r->watch->context, t, &r->transfers[meeting->first]);
+}
+
+/* ---- sends and receives ---- */
+
+static int way_of(enum stream stream)
+{
+    enum stream group = order_group_of(stream);
+
+    return group == STREAM_F_TO_NEXT ? 0 : group == STREAM_B_TO_NEXT ? 1 : 2;
+}
+
+/* The coordinate on the axis of the rank at the other end. */
+static int other_end(const struct replay *r, const struct replay_transfer *t)
+{
+    enum mesh_axis axis = t->op->attributes.axis;
+    int size = r->mesh->size[axis], at = mesh_coordinate(r->mesh, t->rank, axis);
+
+    return ((at + t->op->attributes.peer) % size + size) % size;
+}
+
+int replay_other_rank(const struct replay *r, const struct replay_transfer *t)
+{
+    enum mesh_axis axis = t->op->attributes.axis;
+
+    return replay_first_of(r, t->rank, axis) + other_end(r, t) * r->stride[axis];
+}
+
+/* Channels from a rank: those of one axis after those of the other, by the end that receives. */
+static struct replay_channel *channel_of(const struct replay *r, const struct replay_transfer *t)
+{
+    enum mesh_axis axis = t->op->attributes.axis;
+    int sends = t->op->kind == OP_SEND;
+    int from = sends ? t->rank : replay_other_rank(r, t);
+    int to = sends ? other_end(r, t) : mesh_coordinate(r->mesh, t->rank, axis);
+    int at = r->channels_at[axis] + to;
+
+    return &r->channels[(from * r->n_channels + at) * N_WAYS + way_of(t->op->stream)];
+}
+
+static void join_channel(struct replay *r, struct replay_transfer *t)
+{
+    int sends = t->op->kind == OP_SEND;
+    struct replay_channel *channel = channel_of(r, t);
+    struct replay_queue *end = &channel->ends[sends];
+
+    t->number = end->n;
+    replay_queue_push(&r->arena, end, (int)(t - r->transfers));
+}
+
+/* Where a send and a receive have both begun, they are done. */
+static int meet(struct replay *r, struct replay_transfer *t)
+{
+    int sends = t->op->kind == OP_SEND;
+    struct replay_queue *others = &channel_of(r, t)->ends[!sends];
+
+    if (t->number >= others->n)
+        return 0;
+    struct replay_transfer *other = &r->transfers[others->transfers[t->number]];
+    if (!other->has_begun)
+        return 0;
+    t->is_done = other->is_done = 1;
+    if (r->watch->ends(r->watch->context, t, other) < 0)
+        return -1;
+    t->given->partner = other->given;
+    other->given->partner = t->given;
+    return 0;
+}
+
+const struct replay_transfer *replay_first_sent(const struct replay *r,
+                                                const struct replay_transfer *t)
+{
+    return &r->transfers[channel_of(r, t)->ends[t->op->kind == OP_SEND].transfers[0]];
+}
+
+int replay_is_of_two(const struct op *op)
+{
+    return op->kind == OP_SEND || op->kind == OP_RECEIVE;
+}
+
+/* ---- all of them ---- */
+
+void replay_open_meetings(struct replay *r)
+{
+    int *group = arena_array(&r->arena, int, r->n);
+
+    for (int axis = 0; axis < N_AXES; axis++) {
+        mesh_group(r->mesh, 0, (enum mesh_axis)axis, group);
+        r->stride[axis] = r->mesh->size[axis] > 1 ? group[1] - group[0] : 0;
+        r->channels_at[axis] = r->n_channels;
+        r->n_channels += r->mesh->size[axis];
+    }
+    r->channels = arena_array(&r->arena, struct replay_channel, r->n * r->n_channels * N_WAYS);
+    r->groups = arena_array(&r->arena, struct replay_group, N_AXES * N_STREAMS * r->n);
+}
+
+void replay_join(struct replay *r, struct replay_transfer *t)
+{
+    if (!replay_is_alone(r, t->op) && replay_is_of_two(t->op))
+        join_channel(r, t);
+}
+
+int replay_begin(struct replay *r, struct replay_transfer *t)
+{
+    t->has_begun = 1;
+    if (!replay_is_alone(r, t->op) && !replay_is_of_two(t->op))
+        return begin_collective(r, t);
+    return r->watch->begins(r->watch->context, t, t);
+}
+
+int replay_poll(struct replay *r, struct replay_transfer *t)
+{
+    if (!replay_is_alone(r, t->op) && replay_is_of_two(t->op))
+        return meet(r, t);
+    int size = r->mesh->size[t->op->attributes.axis];
+    t->is_done = replay_is_alone(r, t->op) || group_of(r, t)->meetings[t->number].n_begun == size;
+    return t->is_done ? r->watch->ends(r->watch->context, t, t) : 0;
+}
+
+/* ---- as seen by who compares two times ---- */
+
+int replay_distance(const struct replay *r, const struct replay_transfer *t)
+{
+    if (replay_is_alone(r, t->op))
+        return 0;
+    if (replay_is_of_two(t->op))
+        return t->number - channel_of(r, t)->ends[t->op->kind != OP_SEND].n;
+    return t->has_begun ? t->number - group_of(r, t)->n : 0;
+}
+
+/* The newest meetings, to which not all have come: the first to come is one of the rank's group. */
+static void tell_group(const struct replay *r, const struct replay_group *group, int size,
+                       struct replay_story *story)
+{
+    for (int i = group->n - 1; i >= 0 && group->meetings[i].n_begun < size; i--) {
+        const struct replay_transfer *first = &r->transfers[group->meetings[i].first];
+
+        replay_add(story, group->meetings[i].n_begun);
+        replay_add(story, first->rank);
+        replay_add(story, first->place - r->list[first->rank].streams[first->op->stream].n_done);
+    }
+    replay_add(story, 0);
+}
+
+void replay_tell(const struct replay *r, int rank, struct replay_story *story)
+{
+    for (int i = 0; i < r->n_channels * N_WAYS; i++) {
+        const struct replay_channel *channel = &r->channels[rank * r->n_channels * N_WAYS + i];
+
+        replay_add(story, channel->ends[0].n - channel->ends[1].n);
+    }
+    for (int axis = 0; axis < N_AXES; axis++)
+        for (int s = 0; s < N_STREAMS && r->mesh->size[axis] > 1; s++) {
+            int first = replay_first_of(r, rank, (enum mesh_axis)axis);
+            const struct replay_group *group = &r->groups[(axis * N_STREAMS + s) * r->n + first];
+
+            replay_add(story, group->n - r->list[rank].n_met[axis][s]);
+            if (rank == first)
+                tell_group(r, group, r->mesh->size[axis], story);
+        }
+}

@@ -1,0 +1,502 @@
+/*
+ * zero3.c - zero 3: weights that are whole only while somebody reads them
+ *
+ * A rank keeps its shard of each bucket's weights. What ops read are views of gathered values, which
+ * live like any other value from their gather to their last reader. So how long weights are held is
+ * a matter of where gathers stand:
+ *
+ *   op    ahead of each op that reads them; a bucket is then one parameter.
+ *   pass  once a function, one bucket ahead: the gather of the next bucket is issued where the one
+ *         before is first read, and travels while that one is computed with. A bucket is a layer's
+ *         matrices or less (shard.c), so at any time about two of them are whole, and the vectors
+ *         of all layers, which are one small bucket; where a layer is several buckets and is
+ *         recomputed, about a layer and one bucket. What is read again only some layers later (an
+ *         embedding that is also the head) is gathered again: it may be the largest of all.
+ *   run   ahead of a run of actions of one chunk. The weights of a rank's chunks take turns in two
+ *         lanes of cells, even chunks in one and odd ones in the other, and a chunk is gathered as
+ *         soon as the lane's last chunk is done with it. One or two chunks would never lose their
+ *         lane: for them it is `step`.
+ *   step  as under zero 1 and 2 (zero_gather.c): whole in a cell, gathered once a step.
+ */
+#include <string.h>
+
+#include "base/num.h"
+#include "layout/axes.h"
+#include "program/passes.h"
+
+#define N_LANES 2
+
+/* Steps from one layer to another between two readers, over which a bucket is held. */
+#define HELD_OVER 2
+
+struct holding {
+    struct program *program;
+    int n_values;      /* those that there were before */
+    int *parameter_of; /* by value: 1 + the parameter whose weight it is */
+};
+
+/* The bucket whose weights the value is (a part of), or -1. */
+static int bucket_of(const struct holding *h, int value)
+{
+    int parameter = value < h->n_values ? h->parameter_of[value] - 1 : -1;
+
+    return parameter < 0 ? -1 : h->program->parameters[parameter].bucket;
+}
+
+static struct holding begin(struct program *p)
+{
+    struct holding h = { p, p->n_values, arena_array(&p->arena, int, p->n_values) };
+
+    for (int i = 0; i < p->n_parameters; i++)
+        if (p->parameters[i].bucket >= 0)
+            h.parameter_of[p->parameters[i].weight] = 1 + i;
+    return h;
+}
+
+/* ---- frozen ones ---- */
+
+/* Which frozen parameters go together: those of one chunk, layer and kind. */
+struct frozen {
+    int parameter, chunk, layer;
+};
+
+static int reads_weight(const struct op *op, int weight)
+{
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if (op->in[k] == weight)
+            return 1;
+    return 0;
+}
+
+/* Where its first reader is. */
+static struct frozen find_frozen(const struct program *p, int parameter,
+                                 const struct chunk_functions *chunks, int n_chunks)
+{
+    for (int c = 0; c < n_chunks; c++) {
+        const struct function *f = &p->functions[chunks[c].forward];
+
+        for (int i = 0; i < f->n_ops; i++)
+            if (reads_weight(&f->ops[i], p->parameters[parameter].weight))
+                return (struct frozen){ parameter, c, f->ops[i].layer };
+    }
+    return (struct frozen){ parameter, 0, -1 };
+}
+
+static int go_together(const struct program *p, const struct frozen *a, const struct frozen *b,
+                       enum hold_kind hold)
+{
+    const struct parameter *x = &p->parameters[a->parameter], *y = &p->parameters[b->parameter];
+    const struct value *v = &p->values[x->weight], *w = &p->values[y->weight];
+
+    if (a->chunk != b->chunk || hold == HOLD_KIND_OP || x->n_dims != y->n_dims ||
+        v->dtype != w->dtype)
+        return 0;
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (spread_flat(v->spread[axis]) != spread_flat(w->spread[axis]))
+            return 0;
+    return x->n_dims == 1 || (a->layer == b->layer && a->layer >= 0);
+}
+
+void shard_frozen(struct program *p, const struct chunk_functions *chunks, int n_chunks,
+                  const struct shard_options *options)
+{
+    int64_t unit = (int64_t)p->mesh.size[axes_shard()] * OPS_NORM_BLOCK;
+    struct frozen *list = arena_array(&p->arena, struct frozen, p->n_parameters);
+    struct bucket *buckets = arena_array(&p->arena, struct bucket, p->n_buckets + p->n_parameters);
+    int n = 0;
+
+    memcpy(buckets, p->buckets, sizeof *buckets * (size_t)p->n_buckets);
+    p->buckets = buckets;
+    for (int i = 0; i < p->n_parameters; i++) {
+        struct parameter *q = &p->parameters[i];
+        int k = n - 1;
+
+        if (q->n_gradients)
+            continue;
+        list[n] = find_frozen(p, i, chunks, n_chunks);
+        while (k >= 0 && !go_together(p, &list[n], &list[k], options->hold))
+            k--;
+        q->bucket = k < 0 ? p->n_buckets++ : p->parameters[list[k].parameter].bucket;
+        struct bucket *b = &p->buckets[q->bucket];
+        q->bucket_offset = b->n_elements;
+        b->n_elements += round_up(q->rows * q->cols, OPS_NORM_BLOCK);
+        n++;
+    }
+    for (int i = 0; i < p->n_buckets; i++)
+        p->buckets[i].n_elements = round_up(p->buckets[i].n_elements, unit);
+}
+
+void shard_weights(struct program *p)
+{
+    for (int i = 0; i < p->n_parameters; i++) {
+        struct parameter *q = &p->parameters[i];
+        struct bucket *b = &p->buckets[max_int(q->bucket, 0)];
+
+        if (q->bucket < 0)
+            continue;
+        if (!b->own_weights) {
+            char *name = arena_printf(&p->arena, "weights.%d:shard", q->bucket);
+            int64_t n = b->n_elements / p->mesh.size[axes_shard()];
+            enum dtype dtype = p->values[q->weight].dtype;
+
+            b->own_weights = program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
+            p->values[b->own_weights].spread[axes_shard()] = SPREAD_COLS;
+            program_lie_like(p, b->own_weights, b->n_uses ? b->shards[0] : q->weight);
+            p->values[b->own_weights].bucket = 1 + q->bucket;
+        }
+        CHECK(p->values[q->weight].dtype == p->values[b->own_weights].dtype);
+        /* From now on it stands for what will be gathered, and has no memory. */
+        p->values[q->weight].role = ROLE_NONE;
+        p->values[q->weight].scope = SCOPE_PASS;
+    }
+}
+
+/* A weight where it lies in its bucket's gathered ones. */
+static int weight_in(const struct holding *h, int gathered, int parameter)
+{
+    struct program *p = h->program;
+    const struct parameter *q = &p->parameters[parameter];
+    int view = program_view(p, gathered, q->bucket_offset, q->rows, q->cols, q->cols);
+
+    p->values[view].name = q->name;
+    p->values[view].bucket = 1 + q->bucket;
+    memcpy(p->values[view].spread, p->values[q->weight].spread, sizeof p->values[view].spread);
+    return view;
+}
+
+static struct op gather_op(const struct holding *h, int bucket, int gathered, enum phase phase)
+{
+    return (struct op){ .kind = OP_ALL_GATHER,
+                        .attributes.axis = axes_shard(),
+                        .in = { [ALL_GATHER_SHARD] = h->program->buckets[bucket].own_weights },
+                        .out = { [ALL_GATHER_FULL] = gathered },
+                        .phase = phase,
+                        .stream = STREAM_DP_GATHER,
+                        .layer = -1 };
+}
+
+/* ---- op and pass: within a function ---- */
+
+/* Readers of a bucket that share one gather. */
+struct span {
+    int bucket, first, last; /* ops */
+    int gathered;
+};
+
+struct spans {
+    const struct holding *h;
+    struct span *list;
+    int n;
+    int *newest;           /* by bucket: 1 + its newest span */
+    int *changes;          /* by op: changes of layer up to there */
+    int *view, *view_span; /* by parameter: its newest view, and 1 + of which span */
+};
+
+static int gathered_value(const struct holding *h, int bucket)
+{
+    struct program *p = h->program;
+    const struct bucket *b = &p->buckets[bucket];
+    int id = program_value(p, 1, b->n_elements, p->values[b->own_weights].dtype);
+
+    p->values[id].name = arena_printf(&p->arena, "weights.%d", bucket);
+    p->values[id].bucket = 1 + bucket;
+    return id;
+}
+
+/* The span that a reader belongs to. */
+static int span_of(struct spans *s, int bucket, int op, enum hold_kind kind)
+{
+    int newest = s->newest[bucket] - 1;
+
+    if (newest >= 0) {
+        int last = s->list[newest].last;
+        int near =
+            kind == HOLD_KIND_OP ? last == op : s->changes[op] - s->changes[last] <= HELD_OVER;
+
+        s->list[newest].last = near ? op : last;
+        if (near)
+            return newest;
+    }
+    s->list[s->n] = (struct span){ bucket, op, op, gathered_value(s->h, bucket) };
+    s->newest[bucket] = 1 + s->n;
+    return s->n++;
+}
+
+static void read_gathered(struct spans *s, int function, int op, int input, enum hold_kind kind)
+{
+    int *in = &s->h->program->functions[function].ops[op].in[input];
+    int bucket = bucket_of(s->h, *in), parameter;
+
+    if (bucket < 0)
+        return;
+    parameter = s->h->parameter_of[*in] - 1;
+    int span = span_of(s, bucket, op, kind);
+    if (s->view_span[parameter] != 1 + span) {
+        s->view[parameter] = weight_in(s->h, s->list[span].gathered, parameter);
+        s->view_span[parameter] = 1 + span;
+    }
+    *in = s->view[parameter];
+}
+
+static int count_reads(const struct holding *h, const struct function *f)
+{
+    int n = 0;
+
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            n += bucket_of(h, f->ops[i].in[k]) >= 0;
+    return n;
+}
+
+static void hold_in_function(const struct holding *h, int function, enum hold_kind kind)
+{
+    struct program *p = h->program;
+    struct arena arena = { 0 };
+    int n_ops = p->functions[function].n_ops, n = count_reads(h, &p->functions[function]);
+    struct spans s = { .h = h };
+
+    if (!n)
+        return;
+    s.list = arena_array(&arena, struct span, n);
+    s.newest = arena_array(&arena, int, p->n_buckets);
+    s.changes = arena_array(&arena, int, n_ops);
+    s.view = arena_array(&arena, int, p->n_parameters);
+    s.view_span = arena_array(&arena, int, p->n_parameters);
+    for (int i = 1; i < n_ops; i++) {
+        const struct op *ops = p->functions[function].ops;
+
+        s.changes[i] = s.changes[i - 1] + (ops[i].layer != ops[i - 1].layer);
+    }
+    for (int i = 0; i < n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            read_gathered(&s, function, i, k, kind);
+    /* From the end, so that earlier indices stay right. */
+    for (int i = s.n - 1; i >= 0; i--) {
+        int ahead = i ? s.list[i - 1].first : 0;
+        int at = kind == HOLD_KIND_OP ? s.list[i].first : ahead;
+        enum phase phase = p->functions[function].ops[s.list[i].first].phase;
+        struct op op = gather_op(h, s.list[i].bucket, s.list[i].gathered, phase);
+
+        program_insert(p, function, at, &op);
+    }
+    arena_release(&arena);
+}
+
+/* ---- run: lanes ---- */
+
+/* A bucket that a chunk reads. */
+struct need {
+    int chunk, bucket;
+    int64_t n_bytes;
+    int slot;     /* of its lane: the chunk's largest is in the first */
+    int gathered; /* the view of that slot */
+};
+
+struct lanes {
+    const struct holding *h;
+    struct need *needs;
+    int n_needs, n_chunks;
+    int *gather; /* by chunk: the function, -1 none */
+};
+
+static struct need *find_need(const struct lanes *l, int chunk, int bucket)
+{
+    for (int i = 0; i < l->n_needs; i++)
+        if (l->needs[i].chunk == chunk && l->needs[i].bucket == bucket)
+            return &l->needs[i];
+    return NULL;
+}
+
+/* What each chunk's functions read, in the order of first reading. */
+static void list_needs(struct lanes *l)
+{
+    const struct program *p = l->h->program;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++)
+            for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+                int bucket = bucket_of(l->h, p->functions[f].ops[i].in[k]);
+                int chunk = p->functions[f].chunk;
+
+                if (bucket < 0 || find_need(l, chunk, bucket))
+                    continue;
+                size_t element = dtype_bytes(p->values[p->buckets[bucket].own_weights].dtype);
+                l->needs[l->n_needs++] =
+                    (struct need){ chunk, bucket, p->buckets[bucket].n_elements * (int64_t)element,
+                                   0, 0 };
+            }
+}
+
+/* Slots by size, so that chunks' buckets of like size share one. Dtypes differ: others' slots. */
+static void choose_slots(struct lanes *l)
+{
+    const struct program *p = l->h->program;
+
+    for (int i = 0; i < l->n_needs; i++)
+        for (int k = 0; k < l->n_needs; k++) {
+            const struct need *a = &l->needs[i], *b = &l->needs[k];
+
+            if (a->chunk != b->chunk || a == b)
+                continue;
+            if (p->values[p->buckets[a->bucket].own_weights].dtype !=
+                p->values[p->buckets[b->bucket].own_weights].dtype)
+                continue;
+            l->needs[i].slot += b->n_bytes > a->n_bytes || (b->n_bytes == a->n_bytes && k < i);
+        }
+}
+
+/* The cell of a slot is as large as the largest that is ever in it. */
+static int slot_cell(struct lanes *l, const struct need *of)
+{
+    struct program *p = l->h->program;
+    enum dtype dtype = p->values[p->buckets[of->bucket].own_weights].dtype;
+    int64_t n = 0;
+
+    for (int i = 0; i < l->n_needs; i++) {
+        const struct need *other = &l->needs[i];
+        const struct bucket *b = &p->buckets[other->bucket];
+
+        if (other->slot != of->slot || (other->chunk - of->chunk) % N_LANES ||
+            p->values[b->own_weights].dtype != dtype)
+            continue;
+        if (other->gathered)
+            return program_base(p, other->gathered);
+        n = max_i64(n, b->n_elements);
+    }
+    char *name = arena_printf(&p->arena, "weights_lane.%d.%d.%s", of->chunk % N_LANES, of->slot,
+                              dtype_name(dtype));
+    return program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
+}
+
+static void gather_chunks(struct lanes *l)
+{
+    struct program *p = l->h->program;
+
+    for (int i = 0; i < l->n_needs; i++) {
+        struct need *need = &l->needs[i];
+        int64_t n = p->buckets[need->bucket].n_elements;
+        int cell = slot_cell(l, need);
+
+        need->gathered = program_view(p, cell, 0, 1, n, n);
+        p->values[need->gathered].name = arena_printf(&p->arena, "weights.%d", need->bucket);
+        p->values[need->gathered].bucket = 1 + need->bucket;
+        if (l->gather[need->chunk] < 0)
+            l->gather[need->chunk] =
+                program_function(p, arena_printf(&p->arena, "gather %d", need->chunk), need->chunk);
+        struct op op = gather_op(l->h, need->bucket, need->gathered, PHASE_F);
+        program_emit(p, l->gather[need->chunk], &op);
+    }
+}
+
+static void read_lanes(struct lanes *l, int function)
+{
+    struct program *p = l->h->program;
+    const struct function *f = &p->functions[function];
+    int *view = arena_array(&p->arena, int, p->n_parameters);
+
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+            int bucket = bucket_of(l->h, f->ops[i].in[k]);
+
+            if (bucket < 0)
+                continue;
+            int parameter = l->h->parameter_of[f->ops[i].in[k]] - 1;
+            const struct need *need = find_need(l, f->chunk, bucket);
+            if (!view[parameter])
+                view[parameter] = weight_in(l->h, need->gathered, parameter);
+            f->ops[i].in[k] = view[parameter];
+        }
+}
+
+/* The lane that the action's function reads, or -1. */
+static int lane_of(const struct program *p, const struct action *a)
+{
+    const struct function *f = &p->functions[a->function];
+
+    if (a->kind != ACTION_RUN)
+        return -1;
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+            const struct value *v = &p->values[f->ops[i].in[k]];
+
+            if (v->bucket && v->base)
+                return f->chunk % N_LANES;
+        }
+    return -1;
+}
+
+/* Where a chunk is about to read a lane that another one has had: a gather behind that one's last
+ * action. */
+static void gather_ahead(const struct lanes *l, struct entry *e)
+{
+    struct program *p = l->h->program;
+    struct action *actions = arena_array(&p->arena, struct action, 2 * e->n_actions);
+    struct arena arena = { 0 };
+    int *wanted[N_LANES], free_from[N_LANES] = { 0 }, holds[N_LANES] = { 0 }, n = 0;
+
+    /* By lane and action: 1 + the chunk to be gathered ahead of it. */
+    for (int lane = 0; lane < N_LANES; lane++)
+        wanted[lane] = arena_array(&arena, int, e->n_actions);
+    for (int i = 0; i < e->n_actions; i++) {
+        int lane = lane_of(p, &e->actions[i]);
+
+        if (lane < 0)
+            continue;
+        int chunk = p->functions[e->actions[i].function].chunk;
+        if (holds[lane] != 1 + chunk)
+            wanted[lane][free_from[lane]] = holds[lane] = 1 + chunk;
+        free_from[lane] = i + 1;
+    }
+    for (int i = 0; i < e->n_actions; i++) {
+        for (int lane = 0; lane < N_LANES; lane++)
+            if (wanted[lane][i])
+                actions[n++] = (struct action){ .kind = ACTION_RUN,
+                                                .function = (int16_t)l->gather[wanted[lane][i] - 1],
+                                                .micro_batch = -1 };
+        actions[n++] = e->actions[i];
+    }
+    e->actions = actions;
+    e->n_actions = n;
+    arena_release(&arena);
+}
+
+static void hold_in_lanes(const struct holding *h)
+{
+    struct program *p = h->program;
+    int n_functions = p->n_functions, n_reads = 0;
+    struct lanes l = { .h = h };
+
+    for (int f = 0; f < n_functions; f++) {
+        n_reads += count_reads(h, &p->functions[f]);
+        l.n_chunks = max_int(l.n_chunks, p->functions[f].chunk + 1);
+    }
+    l.needs = arena_array(&p->arena, struct need, n_reads);
+    l.gather = arena_array(&p->arena, int, l.n_chunks);
+    for (int c = 0; c < l.n_chunks; c++)
+        l.gather[c] = -1;
+    list_needs(&l);
+    choose_slots(&l);
+    gather_chunks(&l);
+    for (int f = 0; f < n_functions; f++)
+        read_lanes(&l, f);
+    for (int e = 0; e < N_ENTRIES; e++)
+        gather_ahead(&l, &p->entries[e]);
+}
+
+int hold_is_step(enum hold_kind kind, int n_chunks)
+{
+    return kind == HOLD_KIND_STEP || (kind == HOLD_KIND_RUN && n_chunks <= N_LANES);
+}
+
+void hold_weights(struct program *program, enum hold_kind kind)
+{
+    struct holding h = begin(program);
+
+    CHECK(kind != HOLD_KIND_STEP);
+    if (kind == HOLD_KIND_RUN) {
+        hold_in_lanes(&h);
+        return;
+    }
+    for (int f = 0; f < program->n_functions; f++)
+        hold_in_function(&h, f, kind);
+}

@@ -1,0 +1,169 @@
+/*
+ * cells.c - see the header
+ */
+#include "weights/cells.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/num.h"
+
+#define PIECE_BYTES ((size_t)16 << 20)
+#define SAVE_QUEUE (DEVICE_N_QUEUES - 1)
+
+static size_t row_bytes_of(const struct store_slice *slice)
+{
+    return (size_t)(slice->col_end - slice->col_begin) * dtype_bytes(slice->dtype);
+}
+
+/* A piece of a slice, from its first row on: as many rows as fit, at least one. */
+static int64_t rows_that_fit(const struct store_slice *slice)
+{
+    return min_i64(slice->row_end - slice->row_begin,
+                   max_i64(1, (int64_t)(PIECE_BYTES / row_bytes_of(slice))));
+}
+
+static size_t stride_bytes_of(const struct store_slice *slice)
+{
+    return slice->stride ? (size_t)slice->stride * dtype_bytes(slice->dtype) : row_bytes_of(slice);
+}
+
+/* ---- to the cells ---- */
+
+static void put_rows(struct run *run, const struct store_slice *piece, const unsigned char *rows)
+{
+    int64_t n_rows = piece->row_end - piece->row_begin;
+    size_t row_bytes = row_bytes_of(piece), stride_bytes = stride_bytes_of(piece);
+
+    if (row_bytes == stride_bytes) {
+        run_put_at(run, piece->data, rows, (size_t)n_rows * row_bytes);
+        return;
+    }
+    for (int64_t row = 0; row < n_rows; row++)
+        run_put_at(run, (unsigned char *)piece->data + (size_t)row * stride_bytes,
+                   rows + (size_t)row * row_bytes, row_bytes);
+}
+
+int cells_read(struct run *run, const struct store_slice *slice, cells_read_fn read, void *context,
+               struct err *err)
+{
+    struct store_slice piece = *slice;
+    int status = 0;
+
+    if (device_is_host(run_device(run)) || slice->row_begin == slice->row_end ||
+        slice->col_begin == slice->col_end)
+        return read(context, slice, err);
+    unsigned char *rows = malloc((size_t)rows_that_fit(slice) * row_bytes_of(slice));
+    if (!rows)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    while (piece.row_begin < slice->row_end && !status) {
+        struct store_slice here = piece;
+
+        piece.row_end = here.row_end = piece.row_begin + rows_that_fit(&piece);
+        here.data = rows;
+        here.stride = 0;
+        status = read(context, &here, err);
+        if (!status)
+            put_rows(run, &piece, rows);
+        piece.data = (unsigned char *)piece.data +
+                     (size_t)(piece.row_end - piece.row_begin) * stride_bytes_of(slice);
+        piece.row_begin = piece.row_end;
+        piece.row_end = slice->row_end;
+    }
+    free(rows);
+    return status;
+}
+
+/* ---- from the cells ---- */
+
+struct cells_reader {
+    struct device *device;
+    struct device_mark *mark;
+    unsigned char *pieces[2]; /* pinned; a piece stays until the one after the next */
+    size_t piece_bytes[2];
+    int next;
+};
+
+int cells_reader_create(struct cells_reader **out, struct run *run, struct err *err)
+{
+    struct device *device = run_device(run);
+    struct cells_reader *reader;
+
+    *out = NULL;
+    if (device_is_host(device))
+        return 0;
+    reader = calloc(1, sizeof *reader);
+    if (!reader)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    reader->device = device;
+    if (device->ops->open_queue(device, SAVE_QUEUE, err) < 0 ||
+        device->ops->mark_create(device, 0, &reader->mark, err) < 0) {
+        cells_reader_destroy(reader);
+        return -1;
+    }
+    /* What has been run so far comes first. */
+    device->ops->mark(device, DEVICE_COMPUTE, reader->mark);
+    device->ops->wait_mark(device, SAVE_QUEUE, reader->mark);
+    *out = reader;
+    return 0;
+}
+
+void cells_reader_destroy(struct cells_reader *reader)
+{
+    if (!reader)
+        return;
+    reader->device->ops->mark_destroy(reader->device, reader->mark);
+    for (int i = 0; i < 2; i++)
+        if (reader->pieces[i])
+            reader->device->ops->release_pinned(reader->device, reader->pieces[i]);
+    free(reader);
+}
+
+/* At least n_bytes of pinned memory for the next piece. */
+static int make_room(struct cells_reader *reader, size_t n_bytes, struct err *err)
+{
+    struct device *device = reader->device;
+    void *memory;
+
+    if (reader->piece_bytes[reader->next] >= n_bytes)
+        return 0;
+    if (reader->pieces[reader->next])
+        device->ops->release_pinned(device, reader->pieces[reader->next]);
+    reader->pieces[reader->next] = NULL;
+    reader->piece_bytes[reader->next] = 0;
+    if (device->ops->allocate_pinned(device, n_bytes, &memory, err) < 0)
+        return -1;
+    reader->pieces[reader->next] = memory;
+    reader->piece_bytes[reader->next] = n_bytes;
+    return 0;
+}
+
+int cells_load(void *context, struct store_slice *slice, struct err *err)
+{
+    const struct timespec pause = { 0, 50000 };
+    struct cells_reader *reader = context;
+    struct device *device = reader->device;
+    int64_t n_rows = rows_that_fit(slice);
+    size_t row_bytes = row_bytes_of(slice), stride_bytes = stride_bytes_of(slice);
+    const unsigned char *from = slice->data;
+
+    size_t n_bytes = (size_t)n_rows * row_bytes;
+    if (make_room(reader, n_bytes > PIECE_BYTES ? n_bytes : PIECE_BYTES, err) < 0)
+        return -1;
+    unsigned char *to = reader->pieces[reader->next];
+    reader->next = !reader->next;
+    if (row_bytes == stride_bytes)
+        device->ops->copy(device, SAVE_QUEUE, to, from, n_bytes);
+    else
+        for (int64_t row = 0; row < n_rows; row++)
+            device->ops->copy(device, SAVE_QUEUE, to + (size_t)row * row_bytes,
+                              from + (size_t)row * stride_bytes, row_bytes);
+    device->ops->mark(device, SAVE_QUEUE, reader->mark);
+    while (!device->ops->mark_done(device, reader->mark))
+        nanosleep(&pause, NULL);
+    slice->row_end = slice->row_begin + n_rows;
+    slice->data = to;
+    slice->stride = 0;
+    return 0;
+}

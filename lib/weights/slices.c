@@ -1,0 +1,167 @@
+/*
+ * slices.c - a rank's cells as a checkpoint's slices
+ */
+#include "weights/slices.h"
+
+#include "config/tuning.h"
+#include "layout/axes.h"
+#include "weights/rectangles.h"
+
+/* Whose view it is. */
+struct owner {
+    struct slices *slices;
+    const struct run *run;
+    const struct program *program;
+    const struct mesh_place *place;
+    int n_states; /* the master, and its moments */
+    enum slices_of of;
+};
+
+static int is_left_out(const struct owner *o, int parameter)
+{
+    const struct parameter *p = &o->program->parameters[parameter];
+
+    return (o->of == SLICES_OF_TRAINED && !p->trainable) ||
+           (o->of == SLICES_OF_MODEL && tuning_is_adapter(p->name));
+}
+
+static void add(struct slices *slices, const struct store_slice *slice)
+{
+    slices->slices =
+        arena_grow(&slices->arena, slices->slices, sizeof *slice, &slices->capacity, slices->n + 1);
+    slices->slices[slices->n++] = *slice;
+}
+
+/* Elements [begin, end) of the rank's part of a parameter, of each of its states. */
+static void add_elements(const struct owner *o, int parameter, const struct parameter_part *part,
+                         int64_t begin, int64_t end)
+{
+    static const char *const suffixes[3] = { "", ".m", ".v" };
+    const struct parameter *p = &o->program->parameters[parameter];
+    struct rectangle r;
+    int cells[3] = { part->master, part->moment1, part->moment2 };
+    struct store_slice slice = { .n_dims = p->n_dims };
+
+    rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
+    for (int k = 0; k < o->n_states; k++) {
+        /* A frozen parameter has no moments. It, or the master that is the weight, is of the run's
+         * dtype; moments are of theirs. */
+        if (!cells[k])
+            continue;
+        char *data = run_data(o->run, cells[k], 0);
+        enum dtype dtype = o->program->values[cells[k]].dtype;
+
+        slice.dtype = dtype;
+        slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
+        struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->place, begin, end);
+        while (rectangle_next(&walk, &r)) {
+            slice.row_begin = r.row;
+            slice.row_end = r.row + r.rows;
+            slice.col_begin = r.col;
+            slice.col_end = r.col + r.cols;
+            slice.stride = r.stride;
+            slice.data = data + (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
+            add(o->slices, &slice);
+        }
+    }
+}
+
+static void add_all(const struct owner *o)
+{
+    for (int i = 0; i < o->program->n_parameters; i++) {
+        struct parameter_part part = program_parameter_part(o->program, i, o->place);
+
+        if (!is_left_out(o, i))
+            add_elements(o, i, &part, part.begin, part.end);
+    }
+}
+
+void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
+                    const struct mesh_place *place, enum slices_of of)
+{
+    struct owner owner = { slices, run, program, place, 3, of };
+
+    add_all(&owner);
+}
+
+void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
+                       const struct mesh_place *place)
+{
+    struct owner owner = { slices, run, program, place, 1, SLICES_OF_MODEL };
+
+    add_all(&owner);
+}
+
+/* Of what all ranks of the sharding axis have, the elements of those rows that this one saves. */
+static void share_rows(const struct owner *o, int parameter, int64_t *begin, int64_t *end)
+{
+    int64_t size = o->program->mesh.size[axes_shard()], rank = o->place->of[axes_shard()];
+    int64_t rows, cols;
+
+    rectangles_part(o->program, parameter, &rows, &cols);
+    if (rows >= size) {
+        *begin = rows * rank / size * cols;
+        *end = rows * (rank + 1) / size * cols;
+    } else if (rank != 0) {
+        *end = *begin;
+    }
+}
+
+/* Whether another rank has the same part: a lower one of an axis over which it is not split. */
+static int is_another_ranks(const struct owner *o, int parameter)
+{
+    for (int i = 0; i < N_AXES; i++) {
+        enum mesh_axis axis = (enum mesh_axis)i;
+        int is_copied = axis != axes_shard() && axis != axes_stages() &&
+                        !program_parameter_is_split(o->program, parameter, axis);
+
+        if (is_copied && o->place->of[axis])
+            return 1;
+    }
+    return 0;
+}
+
+void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
+                    const struct mesh_place *place, enum slices_of of)
+{
+    struct owner owner = { slices, run, program, place, 3, of };
+
+    for (int i = 0; i < program->n_parameters; i++) {
+        const struct parameter *p = &program->parameters[i];
+        struct parameter_part part = program_parameter_part(program, i, place);
+        int64_t begin = part.begin, end = part.end;
+
+        if (p->is_copy || is_another_ranks(&owner, i) || is_left_out(&owner, i))
+            continue;
+        if (p->bucket < 0)
+            share_rows(&owner, i, &begin, &end);
+        add_elements(&owner, i, &part, begin, end);
+    }
+}
+
+void slices_release(struct slices *slices)
+{
+    arena_release(&slices->arena);
+}
+
+void slices_clear_split(const struct run *run, const struct program *program,
+                        const struct mesh_place *place)
+{
+    for (int i = 0; i < program->n_parameters; i++) {
+        struct parameter_part part = program_parameter_part(program, i, place);
+        int cells[3] = { part.master, part.moment1, part.moment2 };
+
+        if (!program_parameter_is_part(program, i))
+            continue;
+        for (int k = 0; k < 3; k++) {
+            if (!cells[k])
+                continue;
+            char *data = run_data(run, cells[k], 0);
+            size_t element = dtype_bytes(program->values[cells[k]].dtype);
+            struct device *device = run_device(run);
+
+            device->ops->fill(device, DEVICE_COMPUTE, data + (size_t)part.offset * element, 0,
+                              (size_t)(part.end - part.begin) * element);
+        }
+    }
+}

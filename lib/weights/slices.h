@@ -1,0 +1,45 @@
+/*
+ * slices.h - what a rank has of a checkpoint
+ *
+ * A parameter (its master) is stored under its global name, its moments as NAME.m and NAME.v, as
+ * rectangles of the whole, each in the dtype that the run has it in: fp32, or bf16 where
+ * optimizer.states says so. They are read into whatever the reader has. One that is frozen has no
+ * moments; a run that trains adapters of a model that lies elsewhere stores what it trains alone.
+ */
+#ifndef WEIGHTS_SLICES_H
+#define WEIGHTS_SLICES_H
+
+#include "ckpt/store.h"
+#include "run/run.h"
+
+struct slices {
+    struct arena arena;
+    struct store_slice *slices; /* their data is the run's memory */
+    int n, capacity;
+};
+
+enum slices_of { SLICES_OF_ALL, SLICES_OF_TRAINED, SLICES_OF_MODEL }; /* model: no adapters */
+
+/* All that the rank has; parts of parameters without their padding. */
+void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
+                    const struct mesh_place *place, enum slices_of of);
+
+/* Of that the model's parameters alone, without their moments, and without adapters. */
+void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
+                       const struct mesh_place *place);
+
+/*
+ * Of that, what the rank saves: all ranks' together are the whole once. Along the axis over which
+ * ZeRO shards, each rank saves what it keeps or, where all hold the same bits, its share of the rows;
+ * what all ranks of another axis have is saved by the first of them.
+ */
+void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
+                    const struct mesh_place *place, enum slices_of of);
+
+void slices_release(struct slices *slices);
+
+/* Zero what the rank has of split parameters' states: no checkpoint has padding. */
+void slices_clear_split(const struct run *run, const struct program *program,
+                        const struct mesh_place *place);
+
+#endif

@@ -1,0 +1,184 @@
+/*
+ * decompress_test.c - what gzip and zstd made is what it was; what is cut off or damaged is said so
+ */
+#include "data/fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "data/rows/decompress.h"
+#include "data/rows/rows.h"
+#include "support/temporary.h"
+
+#define N_LINES 400000
+
+static char folder[256], *plain;
+static size_t n_plain;
+
+static int set_up(void **state)
+{
+    struct str text = { 0 };
+
+    (void)state;
+    for (int i = 0; i < N_LINES; i++)
+        str_printf(&text, "{\"text\": \"line %d\"}\n", i);
+    plain = text.data;
+    n_plain = text.length;
+    return temporary_folder(folder, sizeof folder);
+}
+
+static int tear_down(void **state)
+{
+    struct err err;
+
+    (void)state;
+    free(plain);
+    return file_remove_tree(folder, &err);
+}
+
+static const char *put(const char *name, const void *data, size_t n)
+{
+    static char path[512];
+    struct err err;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_int_equal(file_write(path, data, n, &err), 0);
+    return path;
+}
+
+/* Both of n bytes from at on, behind what is in out already. */
+static void pack(struct str *out, int is_gzip, const char *at, size_t n)
+{
+    unsigned char *data = malloc(n + 4096);
+    size_t length;
+
+    assert_non_null(data);
+    if (is_gzip) {
+        z_stream z = { .next_in = (Bytef *)(uintptr_t)at,
+                       .avail_in = (uInt)n,
+                       .next_out = data,
+                       .avail_out = (uInt)(n + 4096) };
+
+        assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, 31, 8, Z_DEFAULT_STRATEGY), Z_OK);
+        assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+        length = n + 4096 - z.avail_out;
+        deflateEnd(&z);
+    } else {
+        length = ZSTD_compress(data, n + 4096, at, n, 1);
+        assert_false(ZSTD_isError(length));
+    }
+    str_add_bytes(out, (const char *)data, length);
+    free(data);
+}
+
+static void there_and_back(void **state)
+{
+    static const char *const names[] = { "a.jsonl.zst", "a.jsonl.gz" };
+
+    (void)state;
+    for (int is_gzip = 0; is_gzip < 2; is_gzip++) {
+        struct str packed = { 0 };
+        struct file_map map;
+        struct rows *rows;
+        struct row row;
+        struct err err;
+        int64_t n = 0;
+
+        /* In two parts, one behind the other. */
+        pack(&packed, is_gzip, plain, 1000003);
+        pack(&packed, is_gzip, plain + 1000003, n_plain - 1000003);
+        const char *path = put(names[is_gzip], str_text(&packed), packed.length);
+        if (decompress_map(&map, path, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(map.n_bytes, n_plain);
+        assert_memory_equal(map.data, plain, n_plain);
+        file_map_close(&map);
+        assert_int_equal(rows_format_of(path), ROWS_JSONL);
+        assert_int_equal(rows_open(&rows, path, ROWS_AUTO, NULL, &err), 0);
+        while (rows_next(rows, &row, &err) == 1)
+            assert_int_equal(row.number, ++n);
+        rows_close(rows);
+        assert_int_equal(n, N_LINES);
+        /* Cut anywhere, or with a byte turned. */
+        for (size_t i = 1; i < 12; i++) {
+            path = put("bad", str_text(&packed), packed.length * i / 12);
+            assert_int_equal(decompress_map(&map, path, &err), -1);
+            assert_int_equal(err.code, ERR_DATA);
+        }
+        packed.data[packed.length / 2] ^= 0x10;
+        path = put("bad", str_text(&packed), packed.length);
+        if (decompress_map(&map, path, &err) == 0) { /* zstd without a checksum cannot tell */
+            assert_false(is_gzip);
+            file_map_close(&map);
+        }
+        str_release(&packed);
+    }
+}
+
+static void what_is_not_packed_is_as_it_is(void **state)
+{
+    struct file_map map;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(decompress_map(&map, put("x.gz", "{}", 2), &err), 0);
+    assert_int_equal(map.n_bytes, 2);
+    assert_memory_equal(map.data, "{}", 2);
+    file_map_close(&map);
+    assert_int_equal(decompress_map(&map, put("empty.gz", "", 0), &err), 0);
+    assert_int_equal(map.n_bytes, 0);
+    file_map_close(&map);
+    assert_int_equal(decompress_map(&map, put("short.gz", "\x1f\x8b", 2), &err), -1);
+    assert_non_null(strstr(err.text, "cut off"));
+    assert_int_equal(rows_format_of("a.json.gz"), ROWS_JSON);
+    assert_int_equal(rows_format_of(".gz"), ROWS_AUTO);
+    assert_int_equal(rows_format_of("a.gz"), ROWS_AUTO);
+}
+
+/* Many members of a megabyte in a few hundred kilobytes: it stops soon, and says why. */
+static void what_unpacks_to_too_much_is_refused(void **state)
+{
+    char *megabyte = calloc(1, 1 << 20);
+
+    (void)state;
+    assert_non_null(megabyte);
+    for (int is_gzip = 0; is_gzip < 2; is_gzip++) {
+        struct str one = { 0 }, many = { 0 }, says = { 0 };
+        struct file_map map;
+        struct err err;
+
+        pack(&one, is_gzip, megabyte, 1 << 20);
+        for (int i = 0; i < 400; i++)
+            str_add_bytes(&many, str_text(&one), one.length);
+        long long max =
+            (DECOMPRESS_BYTES_MIN + DECOMPRESS_RATIO_MAX * (long long)many.length) / 1000000;
+        assert_true(max < 300);
+        assert_int_equal(decompress_map(&map, put("bomb", str_text(&many), many.length), &err), -1);
+        assert_int_equal(err.code, ERR_DATA);
+        str_printf(&says, "it decompresses to more than %lld MB, from %zu bytes", max, many.length);
+        if (!strstr(err.text, str_text(&says)))
+            fail_msg("'%s' does not say '%s'", err.text, str_text(&says));
+        /* A small one is none, although it ends with a full piece. */
+        if (decompress_map(&map, put("small", str_text(&one), one.length), &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(map.n_bytes, 1 << 20);
+        file_map_close(&map);
+        str_release(&one);
+        str_release(&many);
+        str_release(&says);
+    }
+    free(megabyte);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(there_and_back),
+        cmocka_unit_test(what_unpacks_to_too_much_is_refused),
+        cmocka_unit_test(what_is_not_packed_is_as_it_is),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
