@@ -49,6 +49,19 @@ printf '%s\n' '# longest first' '9.0 1.0 test/unit/skipped' '5.5 1.0 test/unit/g
 expect 'the longest come first, the unknown last' 0 '^ *skipped good busy $' sh -c \
     "'$runner' --jobs 1 --order '$dir/order' '$at/busy' '$at/good' '$at/skipped' | sed -n 's|^  ok *test/unit/\([a-z]*\) .*|\1|p' | tr '\n' ' '"
 
+# Tests that mostly waited in a former run do not keep others from running; those that computed do.
+printf '1.0 0.1 test/unit/waits%s\n' 1 2 3 >"$dir/order"
+for name in waits1 waits2 waits3; do
+    program $name "echo begins >>$dir/began" 'sleep 1' "echo ends >>$dir/began" 'echo "ok one"'
+done
+expect 'tests that wait' 0 '^3 passed, 0 failed$' $runner --jobs 2 --order "$dir/order" "$at/waits1" "$at/waits2" "$at/waits3"
+expect 'run at the same time' 0 '^begins begins begins ends ends ends $' sh -c "tr '\n' ' ' <'$dir/began'"
+rm "$dir/began"
+sed 's/0\.1/1.0/' "$dir/order" >"$dir/order.busy"
+expect 'tests that compute' 0 '^3 passed, 0 failed$' $runner --jobs 2 --order "$dir/order.busy" "$at/waits1" "$at/waits2" "$at/waits3"
+expect 'run one a core' 0 '^begins begins ends ' sh -c "tr '\n' ' ' <'$dir/began'"
+rm "$dir/began"
+
 # What runs alone is not run beside others, but for those of a list.
 mkdir "$dir/lists"
 echo test/unit/alone >"$dir/lists/EXCLUSIVE"
@@ -57,8 +70,9 @@ for name in alone beside other; do
     program $name "echo $name \$(nice) >>$dir/began" 'sleep 1' "echo $name >>$dir/ended" 'echo "ok one"'
 done
 expect 'exclusive tests' 0 '^3 passed, 0 failed$' $runner --jobs 2 --lists "$dir/lists" "$at/beside" "$at/alone" "$at/other"
-expect 'are begun when others have ended' 0 "^alone $(nice)\$" sed -n 2p "$dir/began"
-expect 'with those of the list at the lowest priority' 0 '^beside 19$' sed -n 3p "$dir/began"
+expect 'are begun when others have ended' 0 '^other ' sed -n 1p "$dir/began"
+expect 'at the ordinary priority' 0 "^alone $(nice)\$" cat "$dir/began"
+expect 'with those of the list at the lowest priority' 0 '^beside 19$' cat "$dir/began"
 expect 'which were not waited for' 0 '^other$' sed -n 1p "$dir/ended"
 rm "$dir/began" "$dir/ended"
 expect 'without exclusive ones those are like others' 0 '^2 passed, 0 failed$' $runner --lists "$dir/lists" "$at/beside" "$at/other"
