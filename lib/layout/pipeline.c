@@ -114,7 +114,7 @@ int pipeline_check(const struct pipeline_spec *spec, struct err *err)
     if (n_steps > PIPELINE_STEPS_MAX)
         return err_set(err, ERR_CONFIG,
                        "%d ranks of %d chunks with %d micro-batches are up to %lld steps, but at "
-                       "most %d are allowed (hint: larger micro-batches: %lld)",
+                       "most %d are allowed (hint: larger micro-batches, at most %lld of them)",
                        spec->n_ranks, spec->n_chunks, spec->n_micro_batches, (long long)n_steps,
                        PIPELINE_STEPS_MAX,
                        PIPELINE_STEPS_MAX / (3LL * spec->n_ranks * spec->n_chunks));
