@@ -8,16 +8,16 @@
 
 #include "base/num.h"
 
-int order_is_given(const struct op *op)
+int order_is_async(const struct op *op)
 {
     return op->stream != STREAM_COMPUTE || !op_has_kernel(op->kind);
 }
 
-int order_gives_any(const struct program *program)
+int order_has_async(const struct program *program)
 {
     for (int f = 0; f < program->n_functions; f++)
         for (int i = 0; i < program->functions[f].n_ops; i++)
-            if (order_is_given(&program->functions[f].ops[i]))
+            if (order_is_async(&program->functions[f].ops[i]))
                 return 1;
     return 0;
 }
@@ -103,10 +103,10 @@ static void list_users(struct order *o)
     find_like(o, like);
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++)
-            for (int k = 0; k < ORDER_MAX_USERS && order_is_given(&p->functions[f].ops[i]); k++) {
+            for (int k = 0; k < ORDER_MAX_USERS && order_is_async(&p->functions[f].ops[i]); k++) {
                 int base = like[operand_base(p, &p->functions[f].ops[i], k)];
 
-                if (!base || o->users_at[base] != ORDER_NOBODY)
+                if (!base || o->users_at[base] != ORDER_NO_USER)
                     continue;
                 o->users_at[base] = o->n_users;
                 o->n_users += order_n_slots(p, base);
@@ -136,10 +136,10 @@ void order_open(struct order *order, const struct program *program, struct arena
                              .arena = arena };
     list_parts(order);
     for (int id = 0; id < program->n_values; id++)
-        order->users_at[id] = ORDER_NOBODY;
+        order->users_at[id] = ORDER_NO_USER;
     list_users(order);
     for (int id = 1; id < program->n_values; id++)
-        if (order->users_at[id] != ORDER_NOBODY && program->values[id].role == ROLE_INPUT)
+        if (order->users_at[id] != ORDER_NO_USER && program->values[id].role == ROLE_INPUT)
             inputs[order->n_inputs++] = id;
 }
 
@@ -147,7 +147,7 @@ int order_user(const struct order *order, int id, int micro_batch)
 {
     int base = program_base(order->program, id), at = order->users_at[base];
 
-    return at == ORDER_NOBODY ? at : at + program_slot(order->program, base, micro_batch);
+    return at == ORDER_NO_USER ? at : at + program_slot(order->program, base, micro_batch);
 }
 
 int order_users(const struct order *order, const struct op *op, int micro_batch,
@@ -160,7 +160,7 @@ int order_users(const struct order *order, const struct op *op, int micro_batch,
 
         while (i < n && users[i] != user)
             i++;
-        if (user != ORDER_NOBODY && i == n)
+        if (user != ORDER_NO_USER && i == n)
             users[n++] = user;
     }
     return n;
@@ -265,47 +265,47 @@ struct order_variants order_variants(const struct order *order, int function)
  * of a function has one slot of each value.
  */
 
-struct vouched {
-    int until[N_STREAMS]; /* ops of the stream before this one are done */
+struct vclock {
+    int done[N_STREAMS]; /* ops of the stream before this one are done */
 };
 
-struct knowing {
+struct completion_walk {
     const struct program *program;
     const struct function *function;
-    struct vouched *of;    /* by op: what it vouches for when it is done */
-    int *users;            /* by base value: 1 + the op last given that touches it, 0 none */
-    int last[N_STREAMS];   /* 1 + the op last given to the stream */
-    int listed[N_STREAMS]; /* ops before this one have their answer */
-    struct vouched known;
+    struct vclock *of;       /* by op: what it vouches for when it is done */
+    int *users;              /* by base value: 1 + the op last given that touches it, 0 none */
+    int last[N_STREAMS];     /* 1 + the op last given to the stream */
+    int recorded[N_STREAMS]; /* ops before this one have their answer */
+    struct vclock clock;
 };
 
-static void learn(struct vouched *to, const struct vouched *from)
+static void vclock_merge(struct vclock *to, const struct vclock *from)
 {
     for (int s = 0; s < N_STREAMS; s++)
-        to->until[s] = max_int(to->until[s], from->until[s]);
+        to->done[s] = max_int(to->done[s], from->done[s]);
 }
 
-static void give(struct knowing *k, int index)
+static void post_op(struct completion_walk *k, int index)
 {
     const struct op *op = &k->function->ops[index];
-    struct vouched *v = &k->of[index];
+    struct vclock *v = &k->of[index];
 
     if (k->last[op->stream])
-        learn(v, &k->of[k->last[op->stream] - 1]);
+        vclock_merge(v, &k->of[k->last[op->stream] - 1]);
     for (int i = 0; i < ORDER_MAX_USERS; i++) {
         int base = operand_base(k->program, op, i);
 
         if (base && k->users[base])
-            learn(v, &k->of[k->users[base] - 1]);
+            vclock_merge(v, &k->of[k->users[base] - 1]);
     }
-    v->until[op->stream] = index + 1;
+    v->done[op->stream] = index + 1;
     k->last[op->stream] = index + 1;
     for (int i = 0; i < ORDER_MAX_USERS; i++)
         k->users[operand_base(k->program, op, i)] = index + 1;
     k->users[0] = 0;
 }
 
-static void wait_for_users(struct knowing *k, int index)
+static void wait_for_users(struct completion_walk *k, int index)
 {
     const struct op *op = &k->function->ops[index];
 
@@ -313,53 +313,53 @@ static void wait_for_users(struct knowing *k, int index)
         int base = operand_base(k->program, op, i);
 
         if (base && k->users[base])
-            learn(&k->known, &k->of[k->users[base] - 1]);
+            vclock_merge(&k->clock, &k->of[k->users[base] - 1]);
     }
 }
 
 /* What has come to be known ahead of ops[index] gets its answer. */
-static void list_known(struct knowing *k, int index, int *known_at)
+static void record_completions(struct completion_walk *k, int index, int *completed_at)
 {
     for (int s = 0; s < N_STREAMS; s++)
-        for (; k->listed[s] < k->known.until[s]; k->listed[s]++) {
-            const struct op *op = &k->function->ops[k->listed[s]];
+        for (; k->recorded[s] < k->clock.done[s]; k->recorded[s]++) {
+            const struct op *op = &k->function->ops[k->recorded[s]];
 
-            if (order_is_given(op) && (int)op->stream == s)
-                known_at[k->listed[s]] = index;
+            if (order_is_async(op) && (int)op->stream == s)
+                completed_at[k->recorded[s]] = index;
         }
 }
 
-void order_known_at(const struct program *program, int function, int *known_at)
+void order_completion(const struct program *program, int function, int *completed_at)
 {
     const struct function *f = &program->functions[function];
     struct arena arena = { 0 };
-    struct knowing k = { .program = program, .function = f };
+    struct completion_walk k = { .program = program, .function = f };
 
-    k.of = arena_array(&arena, struct vouched, f->n_ops);
+    k.of = arena_array(&arena, struct vclock, f->n_ops);
     k.users = arena_array(&arena, int, program->n_values);
     for (int i = 0; i < f->n_ops; i++) {
-        known_at[i] = f->n_ops;
-        if (order_is_given(&f->ops[i])) {
-            give(&k, i);
+        completed_at[i] = f->n_ops;
+        if (order_is_async(&f->ops[i])) {
+            post_op(&k, i);
             continue;
         }
-        known_at[i] = i;
+        completed_at[i] = i;
         wait_for_users(&k, i);
-        list_known(&k, i, known_at);
+        record_completions(&k, i, completed_at);
     }
     arena_release(&arena);
 }
 
-unsigned order_drains(const struct program *program, int function, const int *known_at)
+unsigned order_drains(const struct program *program, int function, const int *completed_at)
 {
     const struct function *f = &program->functions[function];
     unsigned streams = 0;
 
     for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; k < ORDER_MAX_USERS && order_is_given(&f->ops[i]); k++) {
+        for (int k = 0; k < ORDER_MAX_USERS && order_is_async(&f->ops[i]); k++) {
             int id = operand(&f->ops[i], k);
 
-            if (id && known_at[i] == f->n_ops && program->values[id].scope == SCOPE_PASS)
+            if (id && completed_at[i] == f->n_ops && program->values[id].scope == SCOPE_PASS)
                 streams |= 1u << f->ops[i].stream;
         }
     return streams;

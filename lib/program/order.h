@@ -5,7 +5,7 @@
  * nothing lies over what is in use, and for who asks when what will be done.
  *
  * A rank does the actions of an entry one after the other, and the ops of a function in the order of
- * the list. An op that is *given* (order_is_given) is handed to its stream, and the rank goes on;
+ * the list. An op that is *given* (order_is_async) is handed to its stream, and the rank goes on;
  * every other op is run at once. What waits:
  *
  *  - Of one stream, ops begin and are done in the order in which they were given.
@@ -15,7 +15,7 @@
  *    place of the slot); for each that given ops touch one is kept, its *user*. As each begins after
  *    its predecessor, the last one vouches for all before.
  *  - An op that is bound to the same slots as before (order_variant) is given again only once it is
- *    done, and a stream takes no more than ORDER_MAX_GIVEN that are not.
+ *    done, and a stream takes no more than ORDER_MAX_POSTED that are not.
  *  - A load writes inputs: it waits for the users of those.
  *  - The end of a function waits for the streams whose ops are known to be done only there and touch
  *    values that die with the function (order_drains).
@@ -34,15 +34,15 @@
 #include "program/program.h"
 
 enum {
-    ORDER_NOBODY = -1,
+    ORDER_NO_USER = -1,
     ORDER_MAX_USERS = OPS_MAX_INPUTS + OPS_MAX_OUTPUTS, /* of one op */
-    ORDER_MAX_AFTER = 4,   /* ops of other streams that a given op begins after */
-    ORDER_MAX_GIVEN = 256, /* as N_RING of comm/worker.c */
+    ORDER_MAX_AFTER = 4,    /* ops of other streams that a given op begins after */
+    ORDER_MAX_POSTED = 256, /* as N_RING of comm/worker.c */
 };
 
 /* Whether the op is given to a stream, or else run at once. */
-int order_is_given(const struct op *op);
-int order_gives_any(const struct program *program);
+int order_is_async(const struct op *op);
+int order_has_async(const struct program *program);
 
 /*
  * The stream whose communicator this one's ops go over. What goes one way through the pipeline shares
@@ -57,7 +57,7 @@ struct order {
     int n_users;
     const struct order_rounds *parts[N_ENTRIES]; /* of each entry */
     int n_parts[N_ENTRIES];
-    int *users_at; /* by base value: where those of its slots begin, or ORDER_NOBODY; one for all
+    int *users_at; /* by base value: where those of its slots begin, or ORDER_NO_USER; one for all
                           values at one place of slots that stashes share */
     const int *inputs; /* that given ops touch: a load waits for their users */
     int n_inputs;
@@ -74,7 +74,7 @@ struct order_variants {
 /* The tables live in the arena, the program and the arena as long. */
 void order_open(struct order *order, const struct program *program, struct arena *arena);
 
-/* Where the user of a value, or of the base of a view, is kept; ORDER_NOBODY if no given op touches
+/* Where the user of a value, or of the base of a view, is kept; ORDER_NO_USER if no given op touches
  * it, or id is 0. */
 int order_user(const struct order *order, int id, int micro_batch);
 
@@ -126,13 +126,13 @@ int order_count_micro_batches(const struct entry *entry, const struct order_roun
                               int n_parts);
 
 /*
- * known_at[i] is the op of the function ahead of which ops[i] is known to be done, whatever the
+ * completed_at[i] is the op of the function ahead of which ops[i] is known to be done, whatever the
  * timing: so what is written from there on may lie in its operands' memory. i itself for what runs
  * at once; n_ops if only the function's end waits for it, where it touches values of SCOPE_PASS.
  */
-void order_known_at(const struct program *program, int function, int *known_at);
+void order_completion(const struct program *program, int function, int *completed_at);
 
 /* The streams that a function's end waits for, by bits. */
-unsigned order_drains(const struct program *program, int function, const int *known_at);
+unsigned order_drains(const struct program *program, int function, const int *completed_at);
 
 #endif

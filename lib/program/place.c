@@ -88,7 +88,7 @@ static void find_until(struct placing *c, const struct function *f)
     for (int i = f->n_ops - 1; i >= 0; i--) {
         const struct op *op = &f->ops[i];
 
-        c->until[i] = order_is_given(op) ? f->n_ops : i;
+        c->until[i] = order_is_async(op) ? f->n_ops : i;
         for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)
             c->until[i] = min_int(c->until[i], c->awaited[operand_base(p, op, k)]);
         for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)

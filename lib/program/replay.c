@@ -35,35 +35,35 @@ static void add_touches(struct arena *arena, struct replay_outline *o,
     for (int k = 0; k < ORDER_MAX_USERS; k++) {
         int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
 
-        if (order_user(&rank->order, id, 0) != ORDER_NOBODY)
+        if (order_user(&rank->order, id, 0) != ORDER_NO_USER)
             add_base(arena, o, program_base(rank->program, id));
     }
 }
 
-static void outline(struct arena *arena, struct replay_rank *rank, int function, int *known_at)
+static void outline(struct arena *arena, struct replay_rank *rank, int function, int *completed_at)
 {
     const struct program *p = rank->program;
     const struct function *f = &p->functions[function];
     struct replay_outline *o = &rank->outlines[function];
-    int n_givens = 0;
+    int n_posted_ops = 0;
 
     for (int i = 0; i < f->n_ops; i++)
-        n_givens += order_is_given(&f->ops[i]);
-    o->givens = arena_array(arena, struct replay_given, n_givens);
-    if (n_givens)
+        n_posted_ops += order_is_async(&f->ops[i]);
+    o->posted_ops = arena_array(arena, struct replay_posted_op, n_posted_ops);
+    if (n_posted_ops)
         o->variants = order_variants(&rank->order, function);
     for (int i = 0; i < f->n_ops; i++) {
-        if (order_is_given(&f->ops[i])) {
-            o->givens[o->n_givens] = (struct replay_given){ .op = i };
-            add_event(arena, o, EVENT_GIVE, o->n_givens++);
+        if (order_is_async(&f->ops[i])) {
+            o->posted_ops[o->n_posted_ops] = (struct replay_posted_op){ .op = i };
+            add_event(arena, o, EVENT_POST, o->n_posted_ops++);
             continue;
         }
         add_touches(arena, o, rank, &f->ops[i]);
     }
-    if (!n_givens)
+    if (!n_posted_ops)
         return;
-    order_known_at(p, function, known_at);
-    unsigned streams = order_drains(p, function, known_at);
+    order_completion(p, function, completed_at);
+    unsigned streams = order_drains(p, function, completed_at);
     if (streams)
         add_event(arena, o, EVENT_DRAIN, (int)streams);
 }
@@ -87,10 +87,10 @@ static void open_rank(struct replay *r, int number, const struct program *p)
                 runs[p->entries[r->entry].actions[i].function] = 1;
     for (int f = 0; f < p->n_functions; f++)
         n_ops = max_int(n_ops, p->functions[f].n_ops);
-    int *known_at = arena_array(&r->arena, int, n_ops);
+    int *completed_at = arena_array(&r->arena, int, n_ops);
     for (int f = 0; f < p->n_functions; f++)
         if (runs[f])
-            outline(&r->arena, rank, f, known_at);
+            outline(&r->arena, rank, f, completed_at);
 }
 
 /* ---- giving ---- */
@@ -119,11 +119,11 @@ static void follow_users(struct replay *r, struct replay_transfer *t, int number
 }
 
 /* An op is handed to its stream. The rank has waited for what it must. */
-static int give(struct replay *r, int number, const struct action *a, int given)
+static int post_op(struct replay *r, int number, const struct action *a, int posted)
 {
     struct replay_rank *rank = &r->list[number];
     struct replay_outline *o = &rank->outlines[a->function];
-    const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
+    const struct op *op = &rank->program->functions[a->function].ops[o->posted_ops[posted].op];
     int at = r->n_transfers;
 
     r->transfers = arena_grow(&r->arena, r->transfers, sizeof *r->transfers, &r->capacity, at + 1);
@@ -132,13 +132,13 @@ static int give(struct replay *r, int number, const struct action *a, int given)
     *t = (struct replay_transfer){ .rank = number,
                                    .function = a->function,
                                    .micro_batch = a->micro_batch,
-                                   .given = &o->givens[given],
+                                   .posted = &o->posted_ops[posted],
                                    .op = op };
     follow_users(r, t, at);
     t->place = rank->streams[op->stream].n;
     replay_queue_push(&r->arena, &rank->streams[op->stream], at);
     replay_join(r, t);
-    return r->watch->gives(r->watch->context, t);
+    return r->watch->on_post(r->watch->context, t);
 }
 
 /* ---- running ---- */
@@ -229,26 +229,27 @@ static int can_load(const struct replay *r, const struct replay_rank *rank, cons
 }
 
 /* An op that was handed over must be done before it is told anew. */
-static int can_give(const struct replay *r, const struct replay_rank *rank, const struct action *a,
-                    int given)
+static int can_post(const struct replay *r, const struct replay_rank *rank, const struct action *a,
+                    int posted)
 {
     const struct replay_outline *o = &rank->outlines[a->function];
-    const struct op *op = &rank->program->functions[a->function].ops[o->givens[given].op];
+    const struct op *op = &rank->program->functions[a->function].ops[o->posted_ops[posted].op];
     const struct replay_queue *q = &rank->streams[op->stream];
     int variant = order_variant(&o->variants, a->micro_batch);
 
     for (int i = q->n_done; i < q->n; i++) {
         const struct replay_transfer *t = &r->transfers[q->transfers[i]];
 
-        if (t->given == &o->givens[given] && order_variant(&o->variants, t->micro_batch) == variant)
+        if (t->posted == &o->posted_ops[posted] &&
+            order_variant(&o->variants, t->micro_batch) == variant)
             return 0;
     }
-    return q->n - q->n_done < ORDER_MAX_GIVEN;
+    return q->n - q->n_done < ORDER_MAX_POSTED;
 }
 
 /* Returns 1 if the event has come to pass, 0 if it has to wait, or -1. */
-static int happen(struct replay *r, int number, const struct action *a,
-                  const struct replay_event *event)
+static int try_event(struct replay *r, int number, const struct action *a,
+                     const struct replay_event *event)
 {
     const struct replay_rank *rank = &r->list[number];
 
@@ -256,9 +257,9 @@ static int happen(struct replay *r, int number, const struct action *a,
         return is_user_done(r, rank, event->what, a->micro_batch);
     if (event->kind == EVENT_DRAIN)
         return is_drained(rank, event->what);
-    if (!can_give(r, rank, a, event->what))
+    if (!can_post(r, rank, a, event->what))
         return 0;
-    return give(r, number, a, event->what) < 0 ? -1 : 1;
+    return post_op(r, number, a, event->what) < 0 ? -1 : 1;
 }
 
 /* One event, or the end of an action. Returns 1 if it happened, 0 if it has to wait, or -1. */
@@ -270,7 +271,7 @@ static int advance_action(struct replay *r, int number)
     int moved = 1;
 
     if (o && rank->event < o->n_events) {
-        moved = happen(r, number, a, &o->events[rank->event]);
+        moved = try_event(r, number, a, &o->events[rank->event]);
         rank->event += moved > 0;
         return moved;
     }
@@ -350,7 +351,7 @@ static int walk(struct replay *r, int in_full)
             n_over += replay_is_over(r, i);
         }
         if (!moved && n_over < r->n)
-            return r->watch->is_stuck(r->watch->context);
+            return r->watch->on_deadlock(r->watch->context);
     }
     return 0;
 }
@@ -359,7 +360,7 @@ int replay_run(struct replay *replay, const struct program *const *programs, int
 {
     replay->n = mesh_world_size(replay->mesh);
     replay->list = arena_array(&replay->arena, struct replay_rank, replay->n);
-    replay_open_meetings(replay);
+    replay_open_rendezvous(replay);
     for (int i = 0; i < replay->n; i++)
         open_rank(replay, i, programs[i]);
     return walk(replay, in_full);

@@ -21,15 +21,15 @@
 #define REPLAY_NONE (-1)
 
 /* An op of a function that is given. */
-struct replay_given {
+struct replay_posted_op {
     int op;
     /* Send, receive: the op that it met before, on the one rank that it has to do with. */
-    const struct replay_given *partner;
+    const struct replay_posted_op *partner;
 };
 
 struct replay_transfer {
     int rank, function, micro_batch;
-    struct replay_given *given;
+    struct replay_posted_op *posted;
     const struct op *op;
     int after[ORDER_MAX_USERS], n_after; /* transfers of its rank, on other streams */
     int number;                          /* on its channel, or in its group */
@@ -48,8 +48,8 @@ struct replay_rank {
     struct order order;              /* of the program */
     int *users;                      /* its: the transfer given last, or REPLAY_NONE */
     struct replay_queue streams[N_STREAMS];
-    int n_met[N_AXES][N_STREAMS]; /* collectives begun */
-    int n_gates, is_at_gate;      /* come to; waits there for others */
+    int n_begun[N_AXES][N_STREAMS]; /* collectives begun */
+    int n_gates, is_at_gate;        /* come to; waits there for others */
     int action, event;
 };
 
@@ -57,16 +57,16 @@ struct replay_rank {
 struct replay_watch {
     void *context;
     /* A transfer was given to its stream. */
-    int (*gives)(void *context, const struct replay_transfer *t);
+    int (*on_post)(void *context, const struct replay_transfer *t);
     /* It begins. first: the transfer that began this collective, of whatever rank; else itself. */
-    int (*begins)(void *context, const struct replay_transfer *t,
-                  const struct replay_transfer *first);
+    int (*on_begin)(void *context, const struct replay_transfer *t,
+                    const struct replay_transfer *first);
     /* It is done. other: of a send its receive, and the other way round, once for the two; else
      * itself. */
-    int (*ends)(void *context, const struct replay_transfer *t,
-                const struct replay_transfer *other);
+    int (*on_end)(void *context, const struct replay_transfer *t,
+                  const struct replay_transfer *other);
     /* Nobody can go on. */
-    int (*is_stuck)(void *context);
+    int (*on_deadlock)(void *context);
 };
 
 /* All zero at first but for mesh, entry and watch. */
@@ -96,10 +96,10 @@ void replay_release(struct replay *replay);
 int replay_is_over(const struct replay *replay, int rank);
 
 /* A send or a receive; else a collective. */
-int replay_is_of_two(const struct op *op);
+int replay_is_point_to_point(const struct op *op);
 
 /* It meets nobody: no collective, or one over an axis of which this mesh has one rank. */
-int replay_is_alone(const struct replay *replay, const struct op *op);
+int replay_is_local(const struct replay *replay, const struct op *op);
 
 /* The rank of its group that is first on the axis. */
 int replay_first_of(const struct replay *replay, int rank, enum mesh_axis axis);

@@ -7,19 +7,19 @@
 
 #include "program/replay.h"
 
-enum replay_event_kind { EVENT_GIVE, EVENT_TOUCH, EVENT_DRAIN };
+enum replay_event_kind { EVENT_POST, EVENT_TOUCH, EVENT_DRAIN };
 
 /* What happens in a function, in order, as far as transfers are concerned. */
 struct replay_event {
     enum replay_event_kind kind;
-    int what; /* an index in givens; a base value that an op touches; a set of streams */
+    int what; /* an index in posted_ops; a base value that an op touches; a set of streams */
 };
 
 struct replay_outline {
     struct replay_event *events;
     int n_events, events_capacity;
-    struct replay_given *givens;
-    int n_givens;
+    struct replay_posted_op *posted_ops;
+    int n_posted_ops;
     struct order_variants variants;
 };
 
@@ -29,13 +29,13 @@ struct replay_channel {
 };
 
 /* The n-th collective of the ranks of a group, over one communicator. */
-struct replay_meeting {
+struct replay_rendezvous {
     int first; /* the transfer that began it */
     int n_begun;
 };
 
 struct replay_group {
-    struct replay_meeting *meetings;
+    struct replay_rendezvous *rendezvous;
     int n, capacity;
 };
 
@@ -43,7 +43,7 @@ struct replay_group {
 enum { N_WAYS = 3 };
 
 /* All that is going on among ranks, as numbers, seen from a micro-batch. */
-struct replay_story {
+struct replay_snapshot {
     struct arena *arena;
     int *numbers, n, capacity;
     int n_places; /* the first of the numbers: where ranks are */
@@ -52,7 +52,7 @@ struct replay_story {
 
 /* An earlier time, to hold the present against. All zero at first. */
 struct replay_rounds {
-    struct replay_story then, now;
+    struct replay_snapshot previous, current;
     int *actions; /* by rank: where it was then */
     int n_left, n_patience;
 };
@@ -64,7 +64,7 @@ void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer
 /* ---- replay_rendezvous.c ---- */
 
 /* Tables of channels and groups, empty, for the mesh. */
-void replay_open_meetings(struct replay *r);
+void replay_open_rendezvous(struct replay *r);
 
 /* A transfer was given to its stream: sends and receives have their place from then on. */
 void replay_join(struct replay *r, struct replay_transfer *t);
@@ -79,7 +79,7 @@ int replay_poll(struct replay *r, struct replay_transfer *t);
 int replay_distance(const struct replay *r, const struct replay_transfer *t);
 
 /* How far the rank is from those it meets: its channels, groups, and who has begun what is not done. */
-void replay_tell(const struct replay *r, int rank, struct replay_story *story);
+void replay_snapshot_peers(const struct replay *r, int rank, struct replay_snapshot *snapshot);
 
 /* ---- replay_rounds.c ---- */
 
@@ -87,6 +87,6 @@ void replay_tell(const struct replay *r, int rank, struct replay_story *story);
 void replay_skip_rounds(struct replay *r, struct replay_rounds *rounds);
 
 /* Add a number to what is told. */
-void replay_add(struct replay_story *story, int number);
+void replay_snapshot_add(struct replay_snapshot *snapshot, int number);
 
 #endif

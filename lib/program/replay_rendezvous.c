@@ -8,7 +8,7 @@
 
 /* ---- groups ---- */
 
-int replay_is_alone(const struct replay *r, const struct op *op)
+int replay_is_local(const struct replay *r, const struct op *op)
 {
     return !op_is_collective(op->kind) || r->mesh->size[op->attributes.axis] == 1;
 }
@@ -30,15 +30,15 @@ static int begin_collective(struct replay *r, struct replay_transfer *t)
 {
     struct replay_group *group = group_of(r, t);
 
-    t->number = r->list[t->rank].n_met[t->op->attributes.axis][t->op->stream]++;
+    t->number = r->list[t->rank].n_begun[t->op->attributes.axis][t->op->stream]++;
     if (t->number == group->n) {
-        group->meetings = arena_grow(&r->arena, group->meetings, sizeof *group->meetings,
-                                     &group->capacity, group->n + 1);
-        group->meetings[group->n++] = (struct replay_meeting){ (int)(t - r->transfers), 0 };
+        group->rendezvous = arena_grow(&r->arena, group->rendezvous, sizeof *group->rendezvous,
+                                       &group->capacity, group->n + 1);
+        group->rendezvous[group->n++] = (struct replay_rendezvous){ (int)(t - r->transfers), 0 };
     }
-    struct replay_meeting *meeting = &group->meetings[t->number];
-    meeting->n_begun++;
-    return r->watch->begins(r->watch->context, t, &r->transfers[meeting->first]);
+    struct replay_rendezvous *rendezvous = &group->rendezvous[t->number];
+    rendezvous->n_begun++;
+    return r->watch->on_begin(r->watch->context, t, &r->transfers[rendezvous->first]);
 }
 
 /* ---- sends and receives ---- */
@@ -89,7 +89,7 @@ static void join_channel(struct replay *r, struct replay_transfer *t)
 }
 
 /* Where a send and a receive have both begun, they are done. */
-static int meet(struct replay *r, struct replay_transfer *t)
+static int complete_pair(struct replay *r, struct replay_transfer *t)
 {
     int sends = t->op->kind == OP_SEND;
     struct replay_queue *others = &channel_of(r, t)->ends[!sends];
@@ -100,10 +100,10 @@ static int meet(struct replay *r, struct replay_transfer *t)
     if (!other->has_begun)
         return 0;
     t->is_done = other->is_done = 1;
-    if (r->watch->ends(r->watch->context, t, other) < 0)
+    if (r->watch->on_end(r->watch->context, t, other) < 0)
         return -1;
-    t->given->partner = other->given;
-    other->given->partner = t->given;
+    t->posted->partner = other->posted;
+    other->posted->partner = t->posted;
     return 0;
 }
 
@@ -113,14 +113,14 @@ const struct replay_transfer *replay_first_sent(const struct replay *r,
     return &r->transfers[channel_of(r, t)->ends[t->op->kind == OP_SEND].transfers[0]];
 }
 
-int replay_is_of_two(const struct op *op)
+int replay_is_point_to_point(const struct op *op)
 {
     return op->kind == OP_SEND || op->kind == OP_RECEIVE;
 }
 
 /* ---- all of them ---- */
 
-void replay_open_meetings(struct replay *r)
+void replay_open_rendezvous(struct replay *r)
 {
     int *group = arena_array(&r->arena, int, r->n);
 
@@ -136,66 +136,67 @@ void replay_open_meetings(struct replay *r)
 
 void replay_join(struct replay *r, struct replay_transfer *t)
 {
-    if (!replay_is_alone(r, t->op) && replay_is_of_two(t->op))
+    if (!replay_is_local(r, t->op) && replay_is_point_to_point(t->op))
         join_channel(r, t);
 }
 
 int replay_begin(struct replay *r, struct replay_transfer *t)
 {
     t->has_begun = 1;
-    if (!replay_is_alone(r, t->op) && !replay_is_of_two(t->op))
+    if (!replay_is_local(r, t->op) && !replay_is_point_to_point(t->op))
         return begin_collective(r, t);
-    return r->watch->begins(r->watch->context, t, t);
+    return r->watch->on_begin(r->watch->context, t, t);
 }
 
 int replay_poll(struct replay *r, struct replay_transfer *t)
 {
-    if (!replay_is_alone(r, t->op) && replay_is_of_two(t->op))
-        return meet(r, t);
+    if (!replay_is_local(r, t->op) && replay_is_point_to_point(t->op))
+        return complete_pair(r, t);
     int size = r->mesh->size[t->op->attributes.axis];
-    t->is_done = replay_is_alone(r, t->op) || group_of(r, t)->meetings[t->number].n_begun == size;
-    return t->is_done ? r->watch->ends(r->watch->context, t, t) : 0;
+    t->is_done = replay_is_local(r, t->op) || group_of(r, t)->rendezvous[t->number].n_begun == size;
+    return t->is_done ? r->watch->on_end(r->watch->context, t, t) : 0;
 }
 
 /* ---- as seen by who compares two times ---- */
 
 int replay_distance(const struct replay *r, const struct replay_transfer *t)
 {
-    if (replay_is_alone(r, t->op))
+    if (replay_is_local(r, t->op))
         return 0;
-    if (replay_is_of_two(t->op))
+    if (replay_is_point_to_point(t->op))
         return t->number - channel_of(r, t)->ends[t->op->kind != OP_SEND].n;
     return t->has_begun ? t->number - group_of(r, t)->n : 0;
 }
 
-/* The newest meetings, to which not all have come: the first to come is one of the rank's group. */
-static void tell_group(const struct replay *r, const struct replay_group *group, int size,
-                       struct replay_story *story)
+/* The newest rendezvous, to which not all have come: the first to come is one of the rank's group. */
+static void add_group(const struct replay *r, const struct replay_group *group, int size,
+                      struct replay_snapshot *snapshot)
 {
-    for (int i = group->n - 1; i >= 0 && group->meetings[i].n_begun < size; i--) {
-        const struct replay_transfer *first = &r->transfers[group->meetings[i].first];
+    for (int i = group->n - 1; i >= 0 && group->rendezvous[i].n_begun < size; i--) {
+        const struct replay_transfer *first = &r->transfers[group->rendezvous[i].first];
 
-        replay_add(story, group->meetings[i].n_begun);
-        replay_add(story, first->rank);
-        replay_add(story, first->place - r->list[first->rank].streams[first->op->stream].n_done);
+        replay_snapshot_add(snapshot, group->rendezvous[i].n_begun);
+        replay_snapshot_add(snapshot, first->rank);
+        replay_snapshot_add(snapshot,
+                            first->place - r->list[first->rank].streams[first->op->stream].n_done);
     }
-    replay_add(story, 0);
+    replay_snapshot_add(snapshot, 0);
 }
 
-void replay_tell(const struct replay *r, int rank, struct replay_story *story)
+void replay_snapshot_peers(const struct replay *r, int rank, struct replay_snapshot *snapshot)
 {
     for (int i = 0; i < r->n_channels * N_WAYS; i++) {
         const struct replay_channel *channel = &r->channels[rank * r->n_channels * N_WAYS + i];
 
-        replay_add(story, channel->ends[0].n - channel->ends[1].n);
+        replay_snapshot_add(snapshot, channel->ends[0].n - channel->ends[1].n);
     }
     for (int axis = 0; axis < N_AXES; axis++)
         for (int s = 0; s < N_STREAMS && r->mesh->size[axis] > 1; s++) {
             int first = replay_first_of(r, rank, (enum mesh_axis)axis);
             const struct replay_group *group = &r->groups[(axis * N_STREAMS + s) * r->n + first];
 
-            replay_add(story, group->n - r->list[rank].n_met[axis][s]);
+            replay_snapshot_add(snapshot, group->n - r->list[rank].n_begun[axis][s]);
             if (rank == first)
-                tell_group(r, group, r->mesh->size[axis], story);
+                add_group(r, group, r->mesh->size[axis], snapshot);
         }
 }

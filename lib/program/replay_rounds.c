@@ -19,20 +19,20 @@
 
 /* ---- what is going on, as seen from a micro-batch ---- */
 
-void replay_add(struct replay_story *s, int number)
+void replay_snapshot_add(struct replay_snapshot *s, int number)
 {
     s->numbers = arena_grow(s->arena, s->numbers, sizeof(int), &s->capacity, s->n + 1);
     s->numbers[s->n++] = number;
 }
 
 /* What is of no micro-batch is so at any time. */
-static int from_here(const struct replay_story *s, int micro_batch)
+static int relative_micro_batch(const struct replay_snapshot *s, int micro_batch)
 {
     return micro_batch < 0 ? INT32_MIN : micro_batch - s->micro_batch;
 }
 
 /* Of the rank's own transfers: 0 for what is over, else its stream and place there. */
-static int under_way(const struct replay *r, const struct replay_rank *rank, int transfer)
+static int position_in_flight(const struct replay *r, const struct replay_rank *rank, int transfer)
 {
     if (transfer == REPLAY_NONE || r->transfers[transfer].is_done)
         return 0;
@@ -42,56 +42,57 @@ static int under_way(const struct replay *r, const struct replay_rank *rank, int
     return 1 + (int)t->op->stream + (t->place - q->n_done) * N_STREAMS;
 }
 
-static void tell_transfer(const struct replay *r, const struct replay_rank *rank,
-                          const struct replay_transfer *t, struct replay_story *s)
+static void add_transfer(const struct replay *r, const struct replay_rank *rank,
+                         const struct replay_transfer *t, struct replay_snapshot *s)
 {
-    replay_add(s, t->function);
-    replay_add(s, t->given->op);
-    replay_add(s, from_here(s, t->micro_batch));
-    replay_add(s, t->has_begun + 2 * t->is_done);
-    replay_add(s, replay_distance(r, t));
+    replay_snapshot_add(s, t->function);
+    replay_snapshot_add(s, t->posted->op);
+    replay_snapshot_add(s, relative_micro_batch(s, t->micro_batch));
+    replay_snapshot_add(s, t->has_begun + 2 * t->is_done);
+    replay_snapshot_add(s, replay_distance(r, t));
     for (int i = 0; i < t->n_after; i++)
-        if (under_way(r, rank, t->after[i]))
-            replay_add(s, under_way(r, rank, t->after[i]));
-    replay_add(s, 0);
+        if (position_in_flight(r, rank, t->after[i]))
+            replay_snapshot_add(s, position_in_flight(r, rank, t->after[i]));
+    replay_snapshot_add(s, 0);
 }
 
 /* Where the rank is: what differs first, as a rule, if anything does. */
-static void tell_place(const struct replay *r, const struct replay_rank *rank,
-                       struct replay_story *s)
+static void add_position(const struct replay *r, const struct replay_rank *rank,
+                         struct replay_snapshot *s)
 {
     const struct entry *e = &rank->program->entries[r->entry];
     const struct action over = { .kind = UINT8_MAX };
     const struct action *a = rank->action < e->n_actions ? &e->actions[rank->action] : &over;
 
-    replay_add(s, a->kind);
-    replay_add(s, a->first);
-    replay_add(s, a->function);
-    replay_add(s, a->kind == UINT8_MAX ? 0 : from_here(s, a->micro_batch));
-    replay_add(s, rank->event);
-    replay_add(s, rank->is_at_gate);
-    replay_add(s, rank->n_gates - r->list[0].n_gates);
+    replay_snapshot_add(s, a->kind);
+    replay_snapshot_add(s, a->first);
+    replay_snapshot_add(s, a->function);
+    replay_snapshot_add(s, a->kind == UINT8_MAX ? 0 : relative_micro_batch(s, a->micro_batch));
+    replay_snapshot_add(s, rank->event);
+    replay_snapshot_add(s, rank->is_at_gate);
+    replay_snapshot_add(s, rank->n_gates - r->list[0].n_gates);
     for (int i = 0; i < N_STREAMS; i++)
-        replay_add(s, rank->streams[i].n - rank->streams[i].n_done);
+        replay_snapshot_add(s, rank->streams[i].n - rank->streams[i].n_done);
 }
 
-static void tell_rank(const struct replay *r, const struct replay_rank *rank,
-                      struct replay_story *s)
+static void add_rank(const struct replay *r, const struct replay_rank *rank,
+                     struct replay_snapshot *s)
 {
     for (int i = 0; i < N_STREAMS; i++) {
         const struct replay_queue *q = &rank->streams[i];
 
         for (int k = q->n_done; k < q->n; k++)
-            tell_transfer(r, rank, &r->transfers[q->transfers[k]], s);
+            add_transfer(r, rank, &r->transfers[q->transfers[k]], s);
     }
     for (int f = 0; f < rank->program->n_functions; f++)
-        for (int g = 0; g < rank->outlines[f].n_givens; g++)
-            replay_add(s, rank->outlines[f].givens[g].partner != NULL); /* the same for good */
-    replay_tell(r, (int)(rank - r->list), s);
+        for (int g = 0; g < rank->outlines[f].n_posted_ops; g++)
+            replay_snapshot_add(s, rank->outlines[f].posted_ops[g].partner !=
+                                       NULL); /* the same for good */
+    replay_snapshot_peers(r, (int)(rank - r->list), s);
 }
 
 /* Seen from the first rank's micro-batch. Returns 0 where it is at none. */
-static int begin_story(const struct replay *r, struct replay_story *s)
+static int begin_snapshot(const struct replay *r, struct replay_snapshot *s)
 {
     const struct replay_rank *rank = &r->list[0];
     const struct entry *e = &rank->program->entries[r->entry];
@@ -101,15 +102,15 @@ static int begin_story(const struct replay *r, struct replay_story *s)
         return 0;
     s->micro_batch = e->actions[rank->action].micro_batch;
     for (int i = 0; i < r->n; i++)
-        tell_place(r, &r->list[i], s);
+        add_position(r, &r->list[i], s);
     s->n_places = s->n;
     return 1;
 }
 
-static void finish_story(const struct replay *r, struct replay_story *s)
+static void finish_snapshot(const struct replay *r, struct replay_snapshot *s)
 {
     for (int i = 0; i < r->n; i++)
-        tell_rank(r, &r->list[i], s);
+        add_rank(r, &r->list[i], s);
 }
 
 /* ---- slots that follow suit ---- */
@@ -119,7 +120,7 @@ struct slot_moves {
     int *to, *from; /* by slot: 1 + the slot; 0: not known yet */
 };
 
-static int moves_alike(const struct slot_moves *moves, int slot, int later)
+static int maps_slot(const struct slot_moves *moves, int slot, int later)
 {
     if (!moves->to[slot] && !moves->from[later]) {
         moves->to[slot] = 1 + later;
@@ -148,22 +149,22 @@ static struct slot_moves *open_moves(const struct program *p, struct arena *aren
 }
 
 /* The first micro-batch, from m on, that does not move with those before it; n if all do. */
-static int find_odd_one(const struct program *p, int m, int shift, int n)
+static int find_first_mismatch(const struct program *p, int m, int shift, int n)
 {
     struct arena arena = { 0 };
     struct slot_moves *moves = open_moves(p, &arena);
-    int is_alike = 1;
+    int is_equal_map = 1;
 
     for (m = max_int(m, 0); m + shift < n; m++) {
-        for (int i = 0; is_alike && i < p->n_stashes; i++)
+        for (int i = 0; is_equal_map && i < p->n_stashes; i++)
             if (p->stashes[i].slots)
-                is_alike =
-                    moves_alike(&moves[i], p->stashes[i].slots[m], p->stashes[i].slots[m + shift]);
-        if (!is_alike)
+                is_equal_map =
+                    maps_slot(&moves[i], p->stashes[i].slots[m], p->stashes[i].slots[m + shift]);
+        if (!is_equal_map)
             break;
     }
     arena_release(&arena);
-    return is_alike ? n : m;
+    return is_equal_map ? n : m;
 }
 
 static int has_tables(const struct program *p)
@@ -176,8 +177,8 @@ static int has_tables(const struct program *p)
 
 /* For how many rounds, at most `most`, the slots of what the rank did in the last one, and of what is
  * under way, follow suit. */
-static int count_alike(const struct replay *r, const struct replay_rank *rank, int since, int shift,
-                       int most)
+static int count_slot_rounds(const struct replay *r, const struct replay_rank *rank, int since,
+                             int shift, int most)
 {
     const struct entry *e = &rank->program->entries[r->entry];
     int lowest = INT32_MAX, highest = -1;
@@ -195,7 +196,8 @@ static int count_alike(const struct replay *r, const struct replay_rank *rank, i
 
             lowest = m >= 0 ? min_int(lowest, m) : lowest;
         }
-    int odd = find_odd_one(rank->program, lowest - shift, shift, rank->order.n_micro_batches);
+    int odd =
+        find_first_mismatch(rank->program, lowest - shift, shift, rank->order.n_micro_batches);
     return min_int(most, odd <= highest ? 0 : (odd - 1 - highest) / shift + 1);
 }
 
@@ -216,7 +218,7 @@ static int count_rounds(const struct replay *r, const struct replay_rounds *roun
                 min_int(n_rounds, order_count_rounds(e, rank->action, n, shift, e->n_actions) - 1);
     }
     for (int i = 0; i < r->n && n_rounds > 0 && n_rounds < INT32_MAX; i++)
-        n_rounds = count_alike(r, &r->list[i], rounds->actions[i], shift, n_rounds);
+        n_rounds = count_slot_rounds(r, &r->list[i], rounds->actions[i], shift, n_rounds);
     return n_rounds == INT32_MAX ? 0 : n_rounds;
 }
 
@@ -239,26 +241,26 @@ static void move_rank(struct replay *r, struct replay_rank *rank, int by)
         }
 }
 
-static void go_on(struct replay *r, struct replay_rounds *rounds, int n_rounds, int shift)
+static void skip_rounds(struct replay *r, struct replay_rounds *rounds, int n_rounds, int shift)
 {
     for (int i = 0; i < r->n; i++) {
         r->list[i].action += n_rounds * (r->list[i].action - rounds->actions[i]);
         move_rank(r, &r->list[i], n_rounds * shift);
     }
-    rounds->then.n = 0;
+    rounds->previous.n = 0;
 }
 
-static int is_same(const struct replay_story *a, const struct replay_story *b, int n)
+static int is_equal(const struct replay_snapshot *a, const struct replay_snapshot *b, int n)
 {
     return !memcmp(a->numbers, b->numbers, sizeof(int) * (size_t)n);
 }
 
-static void take(const struct replay *r, struct replay_rounds *rounds)
+static void keep_snapshot(const struct replay *r, struct replay_rounds *rounds)
 {
-    struct replay_story s = rounds->then;
+    struct replay_snapshot s = rounds->previous;
 
-    rounds->then = rounds->now;
-    rounds->now = s;
+    rounds->previous = rounds->current;
+    rounds->current = s;
     for (int i = 0; i < r->n; i++)
         rounds->actions[i] = r->list[i].action;
     rounds->n_left = rounds->n_patience *= 2;
@@ -266,23 +268,24 @@ static void take(const struct replay *r, struct replay_rounds *rounds)
 
 void replay_skip_rounds(struct replay *r, struct replay_rounds *rounds)
 {
-    struct replay_story *now = &rounds->now, *then = &rounds->then;
+    struct replay_snapshot *current = &rounds->current, *previous = &rounds->previous;
 
     if (!rounds->actions) {
         rounds->actions = arena_array(&r->arena, int, r->n);
-        now->arena = then->arena = &r->arena;
+        current->arena = previous->arena = &r->arena;
         rounds->n_patience = 1;
     }
-    if (!begin_story(r, now))
+    if (!begin_snapshot(r, current))
         return;
-    int shift = now->micro_batch - then->micro_batch;
-    if (then->n && shift > 0 && now->n_places == then->n_places &&
-        is_same(now, then, now->n_places)) {
-        finish_story(r, now);
-        int n_rounds =
-            now->n == then->n && is_same(now, then, now->n) ? count_rounds(r, rounds, shift) : 0;
+    int shift = current->micro_batch - previous->micro_batch;
+    if (previous->n && shift > 0 && current->n_places == previous->n_places &&
+        is_equal(current, previous, current->n_places)) {
+        finish_snapshot(r, current);
+        int n_rounds = current->n == previous->n && is_equal(current, previous, current->n)
+                           ? count_rounds(r, rounds, shift)
+                           : 0;
         if (n_rounds > 0) {
-            go_on(r, rounds, n_rounds, shift);
+            skip_rounds(r, rounds, n_rounds, shift);
             rounds->n_left = 0;
             rounds->n_patience = 1;
             return;
@@ -290,8 +293,8 @@ void replay_skip_rounds(struct replay *r, struct replay_rounds *rounds)
     }
     /* Brent's way: whatever period there is, in the end the distance to `then` is one. */
     if (rounds->n_left-- <= 0) {
-        if (now->n == now->n_places)
-            finish_story(r, now);
-        take(r, rounds);
+        if (current->n == current->n_places)
+            finish_snapshot(r, current);
+        keep_snapshot(r, rounds);
     }
 }

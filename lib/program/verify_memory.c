@@ -349,14 +349,14 @@ static void extend(const struct program *p, struct extent *extents, int *n, int 
 
 /* Extents come out in order of birth. They last until all that touches them is known to be done. */
 static int list_extents(const struct program *p, int function, struct extent *extents, int *index,
-                        int *known_at)
+                        int *completed_at)
 {
     const struct function *f = &p->functions[function];
     int n = 0;
 
-    order_known_at(p, function, known_at);
+    order_completion(p, function, completed_at);
     for (int i = 0; i < f->n_ops; i++) {
-        int end = order_is_given(&f->ops[i]) ? known_at[i] - 1 : i;
+        int end = order_is_async(&f->ops[i]) ? completed_at[i] - 1 : i;
 
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             extend(p, extents, &n, index, f->ops[i].in[k], i, end);
@@ -404,7 +404,7 @@ static int position(const struct extent *const *live, int n, const struct extent
 struct sweep {
     struct extent *extents;
     const struct extent **live;
-    int *index, *known_at;
+    int *index, *completed_at;
 };
 
 static int check_function(const struct program *p, int function, const struct sweep *s,
@@ -413,7 +413,7 @@ static int check_function(const struct program *p, int function, const struct sw
     struct extent *extents = s->extents;
     const struct extent **live = s->live;
     const char *name = p->functions[function].name;
-    int n = list_extents(p, function, extents, s->index, s->known_at), n_live = 0;
+    int n = list_extents(p, function, extents, s->index, s->completed_at), n_live = 0;
 
     for (int i = 0; i < n; i++) {
         const struct extent *e = &extents[i];

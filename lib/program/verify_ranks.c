@@ -143,7 +143,7 @@ static int check_pair(const struct checking *c, const struct replay_transfer *se
     const struct program *from = c->replay->list[sends->rank].program;
     const struct program *to = c->replay->list[receives->rank].program;
     int a = sends->op->in[SEND_X], b = receives->op->out[RECEIVE_Y];
-    const struct replay_given *x = sends->given, *y = receives->given;
+    const struct replay_posted_op *x = sends->posted, *y = receives->posted;
 
     if (sends->micro_batch != receives->micro_batch)
         return mismatch(c, receives, sends, "other micro-batches");
@@ -178,10 +178,10 @@ static void add_wait(const struct checking *c, const struct replay_transfer *t, 
     int stride = c->replay->stride[axis];
 
     str_printf(out, "%s waits in %s", rank_text(c, t->rank, rank), op_text(c, t, op));
-    if (replay_is_of_two(t->op))
+    if (replay_is_point_to_point(t->op))
         add_awaited(c, replay_other_rank(c->replay, t), n++, out);
-    for (int i = 0; !replay_is_of_two(t->op) && i < c->replay->mesh->size[axis]; i++)
-        if (c->replay->list[first + i * stride].n_met[axis][t->op->stream] <= t->number)
+    for (int i = 0; !replay_is_point_to_point(t->op) && i < c->replay->mesh->size[axis]; i++)
+        if (c->replay->list[first + i * stride].n_begun[axis][t->op->stream] <= t->number)
             add_awaited(c, first + i * stride, n++, out);
 }
 
@@ -236,15 +236,15 @@ static int fail_stuck(void *context)
 /* ---- all of them ---- */
 
 /* A channel's order is that of one stream, and no collective may come between its transfers. */
-static int check_given(void *context, const struct replay_transfer *t)
+static int check_posted(void *context, const struct replay_transfer *t)
 {
     const struct checking *c = context;
 
     if (t->n_after > ORDER_MAX_AFTER)
         return fail(c, t, "comes after too many others");
-    if (replay_is_alone(c->replay, t->op))
+    if (replay_is_local(c->replay, t->op))
         return 0;
-    if (replay_is_of_two(t->op))
+    if (replay_is_point_to_point(t->op))
         return replay_first_sent(c->replay, t)->op->stream == t->op->stream
                    ? 0
                    : fail(c, t, "a channel has transfers on two streams, whose order is open");
@@ -299,7 +299,7 @@ int verify_ranks_in_way(const struct program *const *programs, const struct mesh
                         struct verify_way *way, struct err *err)
 {
     struct checking checking = { .is_whole = check_mesh(programs, mesh), .err = err };
-    const struct replay_watch watch = { &checking, check_given, check_begun, check_ended,
+    const struct replay_watch watch = { &checking, check_posted, check_begun, check_ended,
                                         fail_stuck };
     int status = 0;
 

@@ -157,7 +157,7 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     CHECK(!options->fast || mesh_world_size(&run->program->mesh) == 1 ||
           (run->enqueues && comm_sums(options->comm)));
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
-    CHECK(options->worker || run->enqueues || !order_gives_any(run->program));
+    CHECK(options->worker || run->enqueues || !order_has_async(run->program));
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (make_groups(run, err) < 0 ||
         run_memory_create(&run->memory, run->device, run->program, err) < 0 ||

@@ -12,15 +12,16 @@ static int blocks_of(const struct op *op)
     return op_info(op->kind)->traits & TRAIT_TRANSFER ? COMM_BLOCKS_PAIR : COMM_BLOCKS_TOGETHER;
 }
 
-void run_find_beside(const struct program *program, int function, const int *known_at, int *beside)
+void run_find_beside(const struct program *program, int function, const int *completed_at,
+                     int *beside)
 {
     const struct function *f = &program->functions[function];
 
     for (int i = 0; i < f->n_ops; i++)
         beside[i] = 0;
     for (int i = 0; i < f->n_ops; i++)
-        for (int k = i + 1; order_is_given(&f->ops[i]) && k < known_at[i] && k < f->n_ops; k++)
-            if (!order_is_given(&f->ops[k]))
+        for (int k = i + 1; order_is_async(&f->ops[i]) && k < completed_at[i] && k < f->n_ops; k++)
+            if (!order_is_async(&f->ops[k]))
                 beside[k] += blocks_of(&f->ops[i]);
 }
 
@@ -54,12 +55,12 @@ static int reserve_function(const struct program *p, int function, int has_besid
 {
     const struct function *f = &p->functions[function];
     struct arena arena = { 0 };
-    int *known_at = arena_array(&arena, int, f->n_ops),
+    int *completed_at = arena_array(&arena, int, f->n_ops),
         *beside = arena_array(&arena, int, f->n_ops);
     int status = 0;
 
-    order_known_at(p, function, known_at);
-    run_find_beside(p, function, known_at, beside);
+    order_completion(p, function, completed_at);
+    run_find_beside(p, function, completed_at, beside);
     for (int i = 0; i < f->n_ops && !status; i++) {
         progress_beat(progress);
         if ((beside[i] > 0) == has_beside)

@@ -101,7 +101,7 @@ static int dies_in(const struct program *p, const struct function *f, int id)
 }
 
 /* last[v]: 1 + the op with which all that this function does with v is known to be done. */
-static void find_last(const struct program *p, const struct function *f, const int *known_at,
+static void find_last(const struct program *p, const struct function *f, const int *completed_at,
                       int *last)
 {
     for (int i = 0; i < f->n_ops; i++)
@@ -109,7 +109,7 @@ static void find_last(const struct program *p, const struct function *f, const i
             int id = k < OPS_MAX_INPUTS ? f->ops[i].in[k] : f->ops[i].out[k - OPS_MAX_INPUTS];
             int base = program_base(p, id);
 
-            last[base] = max_int(last[base], 1 + known_at[i]);
+            last[base] = max_int(last[base], 1 + completed_at[i]);
         }
     last[0] = 0;
 }
@@ -120,14 +120,14 @@ static void find_last(const struct program *p, const struct function *f, const i
  * last of their functions.
  */
 static void list_dead(struct run *run, const struct function *f, int micro_batch,
-                      const int *known_at, struct resolved_op *ops)
+                      const int *completed_at, struct resolved_op *ops)
 {
     const struct program *p = run->resolving;
     struct arena arena = { 0 };
     int *last = arena_array(&arena, int, p->n_values);
     struct dead_range **lists = arena_array(&arena, struct dead_range *, f->n_ops);
 
-    find_last(p, f, known_at, last);
+    find_last(p, f, completed_at, last);
     for (int id = 1; id < p->n_values; id++) {
         if (last[id] && (last[id] > f->n_ops || !dies_in(p, f, id)))
             last[id] = 0;
@@ -225,7 +225,7 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->call.op = shape;
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
-    out->is_async = order_is_given(op);
+    out->is_async = order_is_async(op);
     /* Kernels are told of accumulated outputs alone, collectives of whatever they replace. */
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (op->out[k] && program_first_mode(run->resolving, op, k) == FIRST_ALWAYS &&
@@ -265,7 +265,7 @@ static void list_ranges(struct run *run, struct resolved_function *r)
 }
 
 /* Bound to the slots of the variant's micro-batches. */
-static int resolve_variant(struct run *run, int function, int variant, const int *known_at,
+static int resolve_variant(struct run *run, int function, int variant, const int *completed_at,
                            const int *beside, struct err *err)
 {
     const struct function *f = &run->resolving->functions[function];
@@ -287,9 +287,9 @@ static int resolve_variant(struct run *run, int function, int variant, const int
             return err_add(err, "%s", f->name);
         progress_beat(run->progress);
     }
-    r->drains = order_drains(run->resolving, function, known_at);
+    r->drains = order_drains(run->resolving, function, completed_at);
     if (run->options.poison)
-        list_dead(run, f, m, known_at, r->ops);
+        list_dead(run, f, m, completed_at, r->ops);
     else if (run->device->ops->graph_begin && !run->is_one_by_one)
         list_ranges(run, r);
     return 0;
@@ -301,16 +301,16 @@ static int resolve_function(struct run *run, int function, struct err *err)
     struct variants *variants = &own_functions(run)[function];
     int status = 0;
     struct arena arena = { 0 };
-    int *known_at = arena_array(&arena, int, p->functions[function].n_ops);
+    int *completed_at = arena_array(&arena, int, p->functions[function].n_ops);
     int *beside = arena_array(&arena, int, p->functions[function].n_ops);
 
-    order_known_at(p, function, known_at);
-    run_find_beside(p, function, known_at, beside);
+    order_completion(p, function, completed_at);
+    run_find_beside(p, function, completed_at, beside);
     variants->by = order_variants(&run->order, function);
     variants->n = variants->by.n;
     variants->list = arena_array(&run->arena, struct resolved_function, variants->n);
     for (int i = 0; i < variants->n && !status; i++)
-        status = resolve_variant(run, function, i, known_at, beside, err);
+        status = resolve_variant(run, function, i, completed_at, beside, err);
     arena_release(&arena);
     return status;
 }

@@ -116,9 +116,10 @@ void transfer_release(struct run *run);
 
 /*
  * beside[i]: for a compute op of the function, the multiprocessors that given ops take meanwhile where
- * they are enqueued, from where they are given to where they are known to be done (order_known_at).
+ * they are enqueued, from where they are given to where they are known to be done (order_completion).
  */
-void run_find_beside(const struct program *program, int function, const int *known_at, int *beside);
+void run_find_beside(const struct program *program, int function, const int *completed_at,
+                     int *beside);
 
 /* Fill run->functions. Returns 0, or -1 and a kernel's error. */
 int resolve(struct run *run, struct err *err);

@@ -40,13 +40,13 @@ static void emit(struct rig *rig, enum stream stream, int a, int b, int y)
 
 static void check(struct rig *rig, const int *wanted, int n)
 {
-    int known_at[16];
+    int completed_at[16];
 
     assert_int_equal(rig->program.functions[rig->function].n_ops, n);
-    order_known_at(&rig->program, rig->function, known_at);
+    order_completion(&rig->program, rig->function, completed_at);
     for (int i = 0; i < n; i++)
-        if (known_at[i] != wanted[i])
-            fail_msg("op %d is known to be done at %d, wanted %d", i, known_at[i], wanted[i]);
+        if (completed_at[i] != wanted[i])
+            fail_msg("op %d is known to be done at %d, wanted %d", i, completed_at[i], wanted[i]);
     program_release(&rig->program);
 }
 
@@ -167,8 +167,8 @@ static void users_of_what_is_given(void **state)
     assert_int_equal(order.n_users, 3);
     assert_int_equal(order.n_inputs, 1);
     assert_int_equal(order.inputs[0], rig.x);
-    assert_int_equal(order_user(&order, 0, 0), ORDER_NOBODY);
-    assert_int_equal(order_user(&order, c, 0), ORDER_NOBODY);
+    assert_int_equal(order_user(&order, 0, 0), ORDER_NO_USER);
+    assert_int_equal(order_user(&order, c, 0), ORDER_NO_USER);
     assert_int_equal(order_user(&order, view, 0), order_user(&order, b, 0));
     assert_int_equal(order_users(&order, &ops[1], 0, users), 2);
     assert_int_equal(users[0], order_user(&order, a, 0));
@@ -223,7 +223,7 @@ static void slots_have_their_own(void **state)
 /* The end of a function waits for what nothing in it has waited for and dies with it. */
 static void drained_streams(void **state)
 {
-    int known_at[3];
+    int completed_at[3];
     struct rig rig;
 
     (void)state;
@@ -234,16 +234,16 @@ static void drained_streams(void **state)
     emit(&rig, STREAM_TP, rig.x, rig.x, a);
     emit(&rig, STREAM_COMPUTE, a, a, b);
     emit(&rig, STREAM_DP_REDUCE, rig.x, rig.x, cell);
-    order_known_at(p, rig.function, known_at);
-    assert_int_equal(order_drains(p, rig.function, known_at), 0);
+    order_completion(p, rig.function, completed_at);
+    assert_int_equal(order_drains(p, rig.function, completed_at), 0);
     program_release(p);
     open_rig(&rig);
     a = value(&rig), b = value(&rig), c = value(&rig);
     emit(&rig, STREAM_TP, rig.x, rig.x, a);
     emit(&rig, STREAM_COMPUTE, a, a, b);
     emit(&rig, STREAM_DP_REDUCE, rig.x, b, c);
-    order_known_at(p, rig.function, known_at);
-    assert_int_equal(order_drains(p, rig.function, known_at), 1 << STREAM_DP_REDUCE);
+    order_completion(p, rig.function, completed_at);
+    assert_int_equal(order_drains(p, rig.function, completed_at), 1 << STREAM_DP_REDUCE);
     program_release(p);
 }
 
