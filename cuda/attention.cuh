@@ -61,7 +61,7 @@ static inline struct attention_args attention_args_of(const struct op_shape *op,
     a.p = (float)at->p;
     a.keep = (float)(1.0 / (1.0 - at->p));
     a.seed = at->seed;
-    a.place = at->place;
+    a.place = at->rng_site;
     a.begin = (const int32_t *)op->in[begin].data;
     if (op->kind == OP_ATTENTION_CACHED)
         return a;

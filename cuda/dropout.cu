@@ -89,7 +89,7 @@ static void dropout_launch(struct kernels *kernels, const struct kernel_call *ca
     d.sample = cuda_rows<int64_t>(&op->in[DROPOUT_SAMPLE]);
     d.begin = cuda_rows<int32_t>(&op->in[DROPOUT_OFFSET]).at;
     d.key = a->seed ^ (uint64_t)RNG_DROPOUT << 56;
-    d.place = a->place * 0x9E3779B97F4A7C15u;
+    d.place = a->rng_site * 0x9E3779B97F4A7C15u;
     d.n_cols = op->in[DROPOUT_X].cols;
     d.n_whole_rows = op->in[DROPOUT_SAMPLE].rows * a->seq_len;
     d.seq_len = (unsigned)a->seq_len;

@@ -263,8 +263,8 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
                 tensor_given(order) ? order->cols : op->in[GRADIENT_NORM_SUMS].cols,
                 cuda_rows<float>(&op->in[GRADIENT_NORM_SCALE]).at, op->attributes.clip,
                 (double *)op->out[GRADIENT_NORM_NORM].data,
-                (float *)op->out[GRADIENT_NORM_FACTOR].data,
-                (int32_t *)op->out[GRADIENT_NORM_SKIP].data);
+                (float *)op->out[GRADIENT_NORM_CLIP_FACTOR].data,
+                (int32_t *)op->out[GRADIENT_NORM_SKIP_UPDATE].data);
 }
 
 /* ---- AdamW -------------------------------------------------------------------------------------
@@ -576,8 +576,8 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
                             cuda_rows<S>(&op->in[ADAMW_V]),
                             cuda_rows<W>(&op->out[ADAMW_WEIGHT]),
                             (const float *)op->in[ADAMW_SCALARS].data,
-                            (const float *)op->in[ADAMW_FACTOR].data,
-                            (const int32_t *)op->in[ADAMW_SKIP].data,
+                            (const float *)op->in[ADAMW_CLIP_FACTOR].data,
+                            (const int32_t *)op->in[ADAMW_SKIP_UPDATE].data,
                             cuda_rows<int32_t>(&op->in[ADAMW_PART]).at,
                             cuda_rows<double>(&op->in[ADAMW_DECAY]).at,
                             cuda_rows<double>(&op->in[ADAMW_RNG_SITE]).at,
@@ -589,7 +589,7 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
                             (float)at->eps,
                             at->weight_decay,
                             rng_key(at->seed, RNG_ROUNDING),
-                            at->place };
+                            at->rng_site };
 
     if (is_flat(&op->in[ADAMW_GRADIENT]) && is_flat(&op->in[ADAMW_MASTER]) &&
         is_flat(&op->in[ADAMW_M]) && is_flat(&op->in[ADAMW_V]) && is_flat(&op->out[ADAMW_WEIGHT]))

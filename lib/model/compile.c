@@ -65,11 +65,11 @@ static void gather(struct compiling *c)
     c->gather = -1;
     if (!o->zero || p->mesh.size[axes_shard()] == 1)
         return;
-    c->is_held = o->zero == 3 && !hold_is_step(o->hold, c->n_chunks);
-    if (c->is_held) {
+    c->has_zero3 = o->zero == 3 && !zero3_gathers_once(o->zero3, c->n_chunks);
+    if (c->has_zero3) {
         if (c->options->tuning)
-            shard_frozen(p, c->functions, c->n_chunks, o);
-        shard_weights(p);
+            zero3_shard_frozen(p, c->functions, c->n_chunks, o);
+        zero3_shard_weights(p);
         return;
     }
     c->gather = program_function(p, "gather", 0);
@@ -105,10 +105,10 @@ static void evaluate(struct compiling *c)
     compile_evaluation(c);
 }
 
-static void hold(struct compiling *c)
+static void zero3(struct compiling *c)
 {
-    if (c->is_held)
-        hold_weights(c->program, c->options->gradients.hold);
+    if (c->has_zero3)
+        zero3_gather_weights(c->program, c->options->gradients.zero3);
 }
 
 static void in_place(struct compiling *c)
@@ -128,7 +128,7 @@ static const struct pass {
     void (*run)(struct compiling *c);
 } train_passes[] = {
     { "shard_gradients", shard }, { "gather", gather },     { "update", update },
-    { "schedule", schedule },     { "evaluate", evaluate }, { "hold_weights", hold },
+    { "schedule", schedule },     { "evaluate", evaluate }, { "zero3", zero3 },
 },
   last_passes[] = {
       { "in_place", in_place },

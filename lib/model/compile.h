@@ -128,8 +128,8 @@ struct compile_score {
 /*
  * Entries: FEED puts n_rows tokens (ports.tokens) at positions (ports.positions; < 0 is padding) of
  * segments (ports.segment, ports.segments: ops.h, attention_cached) and leaves what the last layer
- * makes of them in ports.stream; SCORE compares the tokens ports.hoped with the logits behind the
- * rows ports.asked, on the last stage; on others it is empty.
+ * makes of them in ports.stream; SCORE compares the tokens ports.target_tokens with the logits behind the
+ * rows ports.query_rows, on the last stage; on others it is empty.
  */
 int compile_score(struct program *program, const struct compile_score *options, struct err *err);
 

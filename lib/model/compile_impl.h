@@ -23,7 +23,7 @@ struct compiling {
     int *boundary, *value;             /* by chunk: what its forward reads and gives */
     int *gradient, *gradient_in;       /* by chunk: of what it gives, and of what it reads */
     int first_trained;  /* stage: those before it have no trainable parameter, and no backward */
-    int is_held;        /* weights are gathered for a while by hold_weights (zero 3) */
+    int has_zero3;      /* weights are gathered for a while by zero3_gather_weights */
     int update, gather; /* functions; gather -1: weights are not gathered once a step */
 };
 

@@ -11,11 +11,11 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
     };
 
-    static const enum hold_kind holds[] = {
-        [HOLD_OP] = HOLD_KIND_OP,
-        [HOLD_PASS] = HOLD_KIND_PASS,
-        [HOLD_RUN] = HOLD_KIND_RUN,
-        [HOLD_STEP] = HOLD_KIND_STEP,
+    static const enum zero3_gather gathers[] = {
+        [HOLD_OP] = ZERO3_GATHER_OP,
+        [HOLD_PASS] = ZERO3_GATHER_PASS,
+        [HOLD_RUN] = ZERO3_GATHER_RUN,
+        [HOLD_STEP] = ZERO3_GATHER_STEP,
     };
 
     return (struct compile_train){
@@ -41,7 +41,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .gradients = { .zero = job->parallel.zero,
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
-                       .hold = holds[job->parallel.hold] },
+                       .zero3 = gathers[job->parallel.hold] },
         .update = { .clip = job->optimizer.clip,
                     .beta1 = job->optimizer.beta1,
                     .beta2 = job->optimizer.beta2,

@@ -141,7 +141,7 @@ static int begins(const struct model_builder *b, const char *name, int64_t each)
         content[i] = (int32_t)(i * each);
     int cell = program_cell(p, ROLE_CONSTANT, name, 1, tp, DTYPE_I32);
     p->values[cell].content = content;
-    return program_own_part(p, arena_printf(&p->arena, "%s:own", name), cell, axes_tensor());
+    return program_local_shard(p, arena_printf(&p->arena, "%s:local", name), cell, axes_tensor());
 }
 
 /* Where a rank has a part of the micro-batch's rows. */
@@ -150,8 +150,8 @@ static void declare_row_parts(struct model_builder *b, const char *name, int64_t
     if (!b->sequence_parallel)
         return;
     b->parts.rows = begins(b, name, rows / b->program->mesh.size[axes_tensor()]);
-    b->parts.positions =
-        program_own_part(b->program, "positions:own", b->program->ports.positions, axes_tensor());
+    b->parts.positions = program_local_shard(b->program, "positions:local",
+                                             b->program->ports.positions, axes_tensor());
 }
 
 static void declare_parts(struct model_builder *b, int64_t rows)

@@ -71,7 +71,7 @@ static inline void emit_tp(const struct emitter *e, enum op_kind kind, int x, in
 }
 
 /* All rows of x, for what is divided. */
-static inline int enter(const struct emitter *e, int x)
+static inline int enter_tp_region(const struct emitter *e, int x)
 {
     if (e->tp == 1 || !e->b->sequence_parallel)
         return x;
@@ -81,7 +81,7 @@ static inline int enter(const struct emitter *e, int x)
 }
 
 /* The sum over ranks of what has been divided: the rank's rows of it, or all. */
-static inline int leave(const struct emitter *e, int x)
+static inline int leave_tp_region(const struct emitter *e, int x)
 {
     int64_t rows = e->b->sequence_parallel ? e->rows / e->tp : e->rows;
 

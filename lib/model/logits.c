@@ -158,7 +158,7 @@ int logits_train(const struct emitter *e, int x)
         emit_head_pieces(e, x, h.rows, dx, drows, p->ports.loss);
         emit_head_gradient(e, &h, drows, dw);
         /* Summed here, so that the rank's rows are all that the backward finds. */
-        return leave(e, dx);
+        return leave_tp_region(e, dx);
     }
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
                          .attributes.chunk = head_chunk(e),

@@ -31,7 +31,7 @@ static int weight_of(const struct adapting *a, enum lora_module module, enum lor
 }
 
 /* Where dropout is drawn: behind all places of the model's own (model.c). */
-#define PLACE_LORA 64
+#define SITE_LORA 64
 
 /* Over tp the columns may be the rank's part of all: then it must know which. */
 static int dropped(const struct adapting *a, enum lora_module module)
@@ -48,8 +48,8 @@ static int dropped(const struct adapting *a, enum lora_module module)
     emit(a, (struct op){ .kind = OP_DROPOUT,
                          .attributes = { .p = a->b->tuning->dropout,
                                          .seed = a->b->seed,
-                                         .place = (uint64_t)(a->site->layer + 1) << 8 |
-                                                  (uint64_t)(PLACE_LORA + (int)module),
+                                         .rng_site = (uint64_t)(a->site->layer + 1) << 8 |
+                                                     (uint64_t)(SITE_LORA + (int)module),
                                          .seq_len = a->b->seq_len,
                                          .by_columns = is_part },
                          .in = { [DROPOUT_X] = x,

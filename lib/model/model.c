@@ -17,7 +17,7 @@
 #include "model/lora_impl.h"
 
 /* What the layer's adapters of this matrix, which has read x and given y, make of y. */
-static int adapted(const struct emitter *e, enum module_id module, int x, int y)
+static int with_lora(const struct emitter *e, enum module_id module, int x, int y)
 {
     return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y });
 }
@@ -33,13 +33,13 @@ static int linear(const struct emitter *e, int x, int weight, int bias)
 }
 
 /* A block's last: of what is divided among ranks into the residual stream. */
-static int linear_leaving(const struct emitter *e, enum module_id module, int x)
+static int linear_to_residual(const struct emitter *e, enum module_id module, int x)
 {
     int weight = weight_of(e, module), bias = bias_of(e, module);
 
     if (e->tp == 1)
-        return adapted(e, module, x, linear(e, x, weight, bias));
-    int sum = leave(e, adapted(e, module, x, linear(e, x, weight, 0)));
+        return with_lora(e, module, x, linear(e, x, weight, bias));
+    int sum = leave_tp_region(e, with_lora(e, module, x, linear(e, x, weight, 0)));
     if (!bias)
         return sum;
     int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
@@ -75,14 +75,14 @@ static int norm(const struct emitter *e, enum module_id module, int x, enum dtyp
 }
 
 /* Where dropout is drawn in a layer: part of its random numbers' name, so never renumbered. */
-enum dropout_place { PLACE_EMBEDDING, PLACE_ATTENTION, PLACE_ATTENTION_OUT, PLACE_FFN_OUT };
+enum dropout_site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT };
 
-static uint64_t dropout_place(const struct emitter *e, enum dropout_place place)
+static uint64_t rng_site_of(const struct emitter *e, enum dropout_site site)
 {
-    return (uint64_t)(e->layer + 1) << 8 | (uint64_t)place;
+    return (uint64_t)(e->layer + 1) << 8 | (uint64_t)site;
 }
 
-static int dropout(const struct emitter *e, int x, enum dropout_place place)
+static int dropout(const struct emitter *e, int x, enum dropout_site site)
 {
     double p = e->b->dropout ? e->b->spec->dropout : 0;
 
@@ -92,7 +92,7 @@ static int dropout(const struct emitter *e, int x, enum dropout_place place)
     emit(e, (struct op){ .kind = OP_DROPOUT,
                          .attributes = { .p = p,
                                          .seed = e->b->seed,
-                                         .place = dropout_place(e, place),
+                                         .rng_site = rng_site_of(e, site),
                                          .seq_len = e->b->seq_len },
                          .in = { [DROPOUT_X] = x,
                                  [DROPOUT_SAMPLE] = e->b->program->ports.samples,
@@ -269,7 +269,7 @@ static int self_attention(const struct emitter *e, int qkv)
     attributes.p = b->dropout ? b->spec->attention_dropout : 0;
     if (attributes.p > 0) {
         attributes.seed = b->seed;
-        attributes.place = dropout_place(e, PLACE_ATTENTION);
+        attributes.rng_site = rng_site_of(e, SITE_ATTENTION);
     }
     int drops = attributes.p > 0, numbered = drops || attributes.alibi;
     int out = value(e, qkv, (int64_t)attributes.n_heads * attributes.head_dim, b->dtype);
@@ -291,13 +291,13 @@ static int feed_forward(const struct emitter *e, int x)
     const struct model_spec *s = e->b->spec;
     int gated = s->activation == ACTIVATION_SWIGLU;
     enum module_id up = gated ? MODULE_GATE_UP : MODULE_UP;
-    int wide = adapted(e, up, x, linear(e, x, weight_of(e, up), bias_of(e, up)));
-    int y = value(e, wide, s->ffn_size / e->tp, e->b->dtype);
+    int ffn_hidden = with_lora(e, up, x, linear(e, x, weight_of(e, up), bias_of(e, up)));
+    int y = value(e, ffn_hidden, s->ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU,
-                         .in = { [OPS_FIRST] = wide },
+                         .in = { [OPS_FIRST] = ffn_hidden },
                          .out = { [OPS_FIRST] = y } });
-    return linear_leaving(e, MODULE_DOWN, y);
+    return linear_to_residual(e, MODULE_DOWN, y);
 }
 
 /* ---- experts ---- */
@@ -355,7 +355,7 @@ static struct routes route(const struct emitter *e, int y)
     emit(e, (struct op){ .kind = OP_LINEAR,
                          .in = { [LINEAR_X] = y, [LINEAR_W] = weight_of(e, MODULE_ROUTER) },
                          .out = { [LINEAR_Y] = logits } });
-    logits = enter(e, logits);
+    logits = enter_tp_region(e, logits);
     struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
                         .expert = choices_of_layer(e, logits),
                         .place = value(e, logits, s->n_active_experts, DTYPE_I32),
@@ -396,24 +396,24 @@ static int mixture(const struct emitter *e, int y)
     struct program *p = e->b->program;
     struct routes r = route(e, y);
     int64_t n_rows = e->rows * s->n_active_experts;
-    int x = enter(e, y), rows = program_value(p, n_rows, s->hidden_size, e->b->dtype);
+    int x = enter_tp_region(e, y), rows = program_value(p, n_rows, s->hidden_size, e->b->dtype);
 
     emit(e, (struct op){ .kind = OP_DISPATCH,
                          .in = { [DISPATCH_PLACE] = r.place, [DISPATCH_X] = x },
                          .out = { [DISPATCH_Y] = rows } });
-    int wide = expert_linear(e, rows, r.ends, weight_of(e, MODULE_EXPERTS_GATE_UP));
-    int h = value(e, wide, s->expert_ffn_size / e->tp, e->b->dtype);
+    int ffn_hidden = expert_linear(e, rows, r.ends, weight_of(e, MODULE_EXPERTS_GATE_UP));
+    int h = value(e, ffn_hidden, s->expert_ffn_size / e->tp, e->b->dtype);
     emit(e, (struct op){ .kind = OP_EXPERT_SWIGLU,
                          .in = { [EXPERT_SWIGLU_WEIGHT] = r.weight,
                                  [EXPERT_SWIGLU_PLACE] = r.place,
-                                 [EXPERT_SWIGLU_GU] = wide },
+                                 [EXPERT_SWIGLU_GU] = ffn_hidden },
                          .out = { [EXPERT_SWIGLU_Y] = h } });
     int out = expert_linear(e, h, r.ends, weight_of(e, MODULE_EXPERTS_DOWN));
     int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
     emit(e, (struct op){ .kind = OP_COMBINE,
                          .in = { [COMBINE_PLACE] = r.place, [COMBINE_Y] = out },
                          .out = { [COMBINE_X] = sum } });
-    return leave(e, sum);
+    return leave_tp_region(e, sum);
 }
 
 /* Pre-norm block: x + attention(norm(x)), then + ffn(norm(.)). */
@@ -421,16 +421,16 @@ static int block(const struct emitter *e, int x)
 {
     e->b->program->values[x].boundary = 1;
     enum dtype dtype = e->b->dtype;
-    int entered = enter(e, norm(e, MODULE_ATTENTION_NORM, x, dtype));
-    int qkv = linear(e, entered, weight_of(e, MODULE_QKV), bias_of(e, MODULE_QKV));
-    qkv = adapted(e, MODULE_QKV, entered, qkv);
-    int out = linear_leaving(e, MODULE_ATTENTION_OUT, self_attention(e, qkv));
-    x = residual_add(e, x, dropout(e, out, PLACE_ATTENTION_OUT));
+    int region_x = enter_tp_region(e, norm(e, MODULE_ATTENTION_NORM, x, dtype));
+    int qkv = linear(e, region_x, weight_of(e, MODULE_QKV), bias_of(e, MODULE_QKV));
+    qkv = with_lora(e, MODULE_QKV, region_x, qkv);
+    int out = linear_to_residual(e, MODULE_ATTENTION_OUT, self_attention(e, qkv));
+    x = residual_add(e, x, dropout(e, out, SITE_ATTENTION_OUT));
 
     int y = norm(e, MODULE_FFN_NORM, x, dtype);
-    out =
-        model_spec_has_experts(e->b->spec, e->layer) ? mixture(e, y) : feed_forward(e, enter(e, y));
-    return residual_add(e, x, dropout(e, out, PLACE_FFN_OUT));
+    out = model_spec_has_experts(e->b->spec, e->layer) ? mixture(e, y)
+                                                       : feed_forward(e, enter_tp_region(e, y));
+    return residual_add(e, x, dropout(e, out, SITE_FFN_OUT));
 }
 
 static int embedding(const struct emitter *e)
@@ -445,7 +445,7 @@ static int embedding(const struct emitter *e)
                                  [EMBED_TABLE] = weight_of(e, MODULE_EMBEDDING),
                                  [EMBED_OFFSET] = e->b->parts.vocabulary },
                          .out = { [EMBED_X] = x } });
-    x = leave(e, x);
+    x = leave_tp_region(e, x);
     if (e->b->spec->position == POSITION_LEARNED) {
         int sum = value(e, x, hidden, dtype_of(e, x));
         emit(e, (struct op){ .kind = OP_EMBED,
@@ -460,7 +460,7 @@ static int embedding(const struct emitter *e)
         e->b->program->values[x].boundary = 1;
         x = norm(e, MODULE_EMBEDDING_NORM, x, dtype_of(e, x));
     }
-    return e->b->spec->embedding_dropout ? dropout(e, x, PLACE_EMBEDDING) : x;
+    return e->b->spec->embedding_dropout ? dropout(e, x, SITE_EMBEDDING) : x;
 }
 
 static void stream_end(const struct emitter *e, int x)
@@ -484,14 +484,15 @@ void model_score(struct model_builder *builder, int function, int n_rows)
     };
     int x = program_value(p, n_rows, builder->spec->hidden_size, DTYPE_F32);
 
-    p->ports.asked = program_cell(p, ROLE_SCALAR, "asked", n_rows, 1, DTYPE_I32);
-    p->ports.hoped = program_cell(p, ROLE_SCALAR, "hoped", n_rows, 1, DTYPE_I32);
+    p->ports.query_rows = program_cell(p, ROLE_SCALAR, "query_rows", n_rows, 1, DTYPE_I32);
+    p->ports.target_tokens = program_cell(p, ROLE_SCALAR, "target_tokens", n_rows, 1, DTYPE_I32);
     p->ports.stats =
         program_cell(p, ROLE_SCALAR, "stats", (int64_t)tp * n_rows, OPS_N_STATS, DTYPE_F32);
-    emit(&e, (struct op){
-                 .kind = OP_SELECT_ROWS,
-                 .in = { [SELECT_ROWS_X] = p->ports.stream, [SELECT_ROWS_INDEX] = p->ports.asked },
-                 .out = { [SELECT_ROWS_Y] = x } });
+    emit(&e,
+         (struct op){
+             .kind = OP_SELECT_ROWS,
+             .in = { [SELECT_ROWS_X] = p->ports.stream, [SELECT_ROWS_INDEX] = p->ports.query_rows },
+             .out = { [SELECT_ROWS_Y] = x } });
     x = norm(&e, MODULE_FINAL_NORM, x, builder->dtype);
     int head = logits_rows(&e);
     int logits = program_value(p, n_rows, p->values[head].rows, DTYPE_F32);
@@ -502,7 +503,7 @@ void model_score(struct model_builder *builder, int function, int n_rows)
     emit(&e, (struct op){ .kind = OP_LOGIT_STATS,
                           .attributes.vocab_size = builder->spec->vocab_size,
                           .in = { [LOGIT_STATS_LOGITS] = logits,
-                                  [LOGIT_STATS_TARGET] = p->ports.hoped,
+                                  [LOGIT_STATS_TARGET] = p->ports.target_tokens,
                                   [LOGIT_STATS_OFFSET] = builder->parts.vocabulary },
                           .out = { [LOGIT_STATS_STATS] = stats } });
     if (tp > 1)
@@ -537,7 +538,7 @@ struct model_part model_forward(struct model_builder *builder, int function,
     builder->program->values[x].boundary = 1;
     x = norm(&e, MODULE_FINAL_NORM, x, builder->dtype);
     part.value = x;
-    x = enter(&e, x);
+    x = enter_tp_region(&e, x);
     if (end == MODEL_TRAIN)
         part.gradient = logits_train(&e, x);
     else if (end == MODEL_EVALUATE)

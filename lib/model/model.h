@@ -112,8 +112,8 @@ struct model_part model_forward(struct model_builder *builder, int function,
 
 /*
  * Append to `function`, which runs behind one with MODEL_STREAM, the final norm of n_rows rows of
- * ports.stream, those that ports.asked names, and what logit_stats says of their logits and the
- * tokens ports.hoped: ports.stats.
+ * ports.stream, those that ports.query_rows names, and what logit_stats says of their logits and the
+ * tokens ports.target_tokens: ports.stats.
  */
 void model_score(struct model_builder *builder, int function, int n_rows);
 

@@ -68,7 +68,7 @@ struct backward {
 
     /* Views: n columns of v from `first` on; the rank's own part of v over the axis. */
     int (*columns)(struct backward *b, int v, int64_t first, int64_t n);
-    int (*own_part)(struct backward *b, int v, enum mesh_axis axis);
+    int (*local_shard)(struct backward *b, int v, enum mesh_axis axis);
 
     /* What v is a view of; 0 if it is none. */
     int (*base)(const struct backward *b, int v);

@@ -51,7 +51,7 @@ static void all_gather_backward(struct backward *b, const struct op_node *op)
     int dfull = b->take_summand(b, full);
 
     if (!b->is_partial(b, full, dfull, axis)) {
-        b->add_gradient(b, shard, b->own_part(b, dfull, axis));
+        b->add_gradient(b, shard, b->local_shard(b, dfull, axis));
         return;
     }
     int dshard = b->new_like(b, shard, b->dtype(b, dfull));

@@ -247,13 +247,13 @@ enum ops_scalar {
  * The bits are those of rng_at(seed, RNG_ROUNDING, update | part << 32, place << 11 | e / 2) for
  * elements e and e + 1, e even, of a block of OPS_NORM_BLOCK whose place is this: word 0 is the
  * master's, 1 m's, 2 v's; its low half element e's, its high half e + 1's. A parameter's blocks
- * have places from ops_place on, in their order: 31 bits of its name's hash above 22 of the number.
+ * have places from ops_rng_site on, in their order: 31 bits of its name's hash above 22 of the number.
  */
-#define OPS_PLACE_BLOCKS (INT64_C(1) << 22) /* that a parameter may have; places fit in fp64 */
+#define OPS_RNG_SITE_BLOCKS (INT64_C(1) << 22) /* that a parameter may have; places fit in fp64 */
 
-static inline uint64_t ops_place(uint64_t name_hash)
+static inline uint64_t ops_rng_site(uint64_t name_hash)
 {
-    return (name_hash ^ name_hash >> 31) % (UINT64_C(1) << 31) * (uint64_t)OPS_PLACE_BLOCKS;
+    return (name_hash ^ name_hash >> 31) % (UINT64_C(1) << 31) * (uint64_t)OPS_RNG_SITE_BLOCKS;
 }
 
 static inline uint64_t ops_rounding_low(uint64_t place, int64_t element)
@@ -475,8 +475,8 @@ enum sum_runs_out { SUM_RUNS_Y };
 enum sumsq_in { SUMSQ_X };
 enum sumsq_out { SUMSQ_SUMS };
 enum gradient_norm_in { GRADIENT_NORM_SUMS, GRADIENT_NORM_ORDER, GRADIENT_NORM_SCALE };
-enum gradient_norm_out { GRADIENT_NORM_NORM, GRADIENT_NORM_FACTOR, GRADIENT_NORM_SKIP };
-enum adamw_in { ADAMW_GRADIENT, ADAMW_SCALARS, ADAMW_FACTOR, ADAMW_SKIP, ADAMW_MASTER, ADAMW_M,
+enum gradient_norm_out { GRADIENT_NORM_NORM, GRADIENT_NORM_CLIP_FACTOR, GRADIENT_NORM_SKIP_UPDATE };
+enum adamw_in { ADAMW_GRADIENT, ADAMW_SCALARS, ADAMW_CLIP_FACTOR, ADAMW_SKIP_UPDATE, ADAMW_MASTER, ADAMW_M,
     ADAMW_V, ADAMW_DECAY, ADAMW_RNG_SITE, ADAMW_PART };
 enum adamw_out { ADAMW_WEIGHT };
 
@@ -503,13 +503,13 @@ struct op_attributes {
     int normalize;  /* router: weights are of the chosen experts' softmax */
     double balance; /* router_grad: coefficient of the balance in the loss */
     int parts[OPS_LORA_PARTS]; /* lora: columns of each */
-    int by_columns; /* dropout: x's columns, not its rows, are those from the offset on */
-    double scale;   /* attention, scale */
-    double eps;     /* norms, adamw */
-    double p;       /* dropout, attention: probability of dropping */
-    uint64_t seed;  /* of the run, for dropout and adamw's rounding */
-    uint64_t place; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it);
-                       adamw: ops_place of the parameter */
+    int by_columns;    /* dropout: x's columns, not its rows, are those from the offset on */
+    double scale;      /* attention, scale */
+    double eps;        /* norms, adamw */
+    double p;          /* dropout, attention: probability of dropping */
+    uint64_t seed;     /* of the run, for dropout and adamw's rounding */
+    uint64_t rng_site; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it);
+                       adamw: ops_rng_site of the parameter */
     double beta1, beta2, weight_decay; /* adamw */
     double clip;                       /* gradient_norm */
     enum mesh_axis axis;               /* collectives, send, receive */

@@ -60,8 +60,8 @@ static const struct op_info gradient_norm = {
     .n_outputs = 3,
     .outputs = {
         [GRADIENT_NORM_NORM] = { "norm", DIM_ONE, DIM_ONE, TYPE_F64, OPERAND_PLAIN },
-        [GRADIENT_NORM_FACTOR] = { "factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
-        [GRADIENT_NORM_SKIP] = { "skip", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+        [GRADIENT_NORM_CLIP_FACTOR] = { "clip_factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [GRADIENT_NORM_SKIP_UPDATE] = { "skip_update", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
     },
     .spread_form = { .data = IN(GRADIENT_NORM_SUMS) },
     .flops_per_element = 1, /* a bound where the order leaves padding out */
@@ -116,8 +116,8 @@ static const struct op_info adamw = {
     .inputs = {
         [ADAMW_GRADIENT] = { "gradient", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },
         [ADAMW_SCALARS] = { "scalars", DIM_ONE, DIM_SCALARS, TYPE_F32, OPERAND_PLAIN },
-        [ADAMW_FACTOR] = { "factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
-        [ADAMW_SKIP] = { "skip", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+        [ADAMW_CLIP_FACTOR] = { "clip_factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [ADAMW_SKIP_UPDATE] = { "skip_update", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
         [ADAMW_MASTER] = { "master", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
         [ADAMW_M] = { "m", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
         [ADAMW_V] = { "v", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },

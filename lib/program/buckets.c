@@ -140,7 +140,7 @@ static int read_apart(const struct sharding *s, const struct bucket_member *a,
 
     if (s->options->zero < 3 || !s->together)
         return 0;
-    if (s->options->hold == HOLD_KIND_OP || x->n_dims != y->n_dims)
+    if (s->options->zero3 == ZERO3_GATHER_OP || x->n_dims != y->n_dims)
         return 1;
     return x->n_dims > 1 && (a->at.layer != b->at.layer || a->at.layer < 0);
 }

@@ -60,8 +60,8 @@ static void share(struct program *p, const struct bucket_member *members,
         buffer_of[i] = best;
     }
     for (int l = 0; l < n_buffers; l++)
-        cells[l] = program_cell(p, ROLE_GRADIENT, arena_printf(&p->arena, "gradient_lane.%d", l), 1,
-                                buffers[l].n_elements, buffers[l].dtype);
+        cells[l] = program_cell(p, ROLE_GRADIENT, arena_printf(&p->arena, "gradient_staging.%d", l),
+                                1, buffers[l].n_elements, buffers[l].dtype);
     for (int i = 0; i < n; i++)
         list[i].staging = cells[buffer_of[i]];
 }

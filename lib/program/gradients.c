@@ -77,9 +77,9 @@ static int columns(struct backward *b, int v, int64_t first, int64_t n)
     return program_view(walk_of(b)->program, v, first, value->rows, n, value->stride);
 }
 
-static int own_part(struct backward *b, int v, enum mesh_axis axis)
+static int local_shard(struct backward *b, int v, enum mesh_axis axis)
 {
-    return program_own_part(walk_of(b)->program, NULL, v, axis);
+    return program_local_shard(walk_of(b)->program, NULL, v, axis);
 }
 
 static void emit(struct backward *b, const struct op_node *node)
@@ -248,7 +248,7 @@ void gradient_walk_init(struct gradient_walk *walk)
         .new_like = new_like,
         .cast = cast,
         .columns = columns,
-        .own_part = own_part,
+        .local_shard = local_shard,
         .base = base_of,
         .emit = emit,
         .gradient_scale = walk->program->ports.gradient_scale,

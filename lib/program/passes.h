@@ -102,12 +102,12 @@ struct chunk_functions {
  * Of several sizes (n_sizes, 0 is 1) all that is early is in the functions of each, and what is late
  * in `last` of last_size, which is that of the last micro-batch.
  */
-enum hold_kind { HOLD_KIND_PASS, HOLD_KIND_OP, HOLD_KIND_RUN, HOLD_KIND_STEP };
+enum zero3_gather { ZERO3_GATHER_PASS, ZERO3_GATHER_OP, ZERO3_GATHER_RUN, ZERO3_GATHER_STEP };
 struct shard_options {
     int zero; /* 0 .. 3 */
     int early;
     size_t bucket_bytes;
-    enum hold_kind hold; /* zero 3 */
+    enum zero3_gather zero3; /* zero 3 */
     int n_sizes, last_size;
 };
 void shard_gradients(struct program *program, struct chunk_functions *chunks, int n_chunks,
@@ -124,20 +124,20 @@ void gather_parameters(struct program *program, const struct chunk_functions *ch
 
 /*
  * zero3.c: under zero 3 a rank keeps a shard of each bucket's weights, as a cell, and parameters'
- * weights are mere names (shard_weights, behind shard_gradients) until all functions and entries are
+ * weights are mere names (zero3_shard_weights, behind shard_gradients) until all functions and entries are
  * there. hold_weights then lets every op read gathered weights instead, and puts the gathers, on
  * stream dp_gather, where the kind says: into the functions (op, pass), or into functions of their
  * own that it puts into the entries (run). No gathered value outlives its function but under `run`.
- * Where hold_is_step, weights are to be as under zero 2 instead: one gather_parameters a step.
+ * Where zero3_gathers_once, weights are to be as under zero 2 instead: one gather_parameters a step.
  *
  * Frozen weights are in no bucket of gradients and stay whole on every rank, but under zero 3: there
- * shard_frozen, ahead of shard_weights, makes buckets of them alone, by the same rules.
+ * zero3_shard_frozen, ahead of zero3_shard_weights, makes buckets of them alone, by the same rules.
  */
-int hold_is_step(enum hold_kind kind, int n_chunks);
-void shard_frozen(struct program *program, const struct chunk_functions *chunks, int n_chunks,
-                  const struct shard_options *options);
-void shard_weights(struct program *program);
-void hold_weights(struct program *program, enum hold_kind kind);
+int zero3_gathers_once(enum zero3_gather kind, int n_chunks);
+void zero3_shard_frozen(struct program *program, const struct chunk_functions *chunks, int n_chunks,
+                        const struct shard_options *options);
+void zero3_shard_weights(struct program *program);
+void zero3_gather_weights(struct program *program, enum zero3_gather kind);
 
 /*
  * update.c: append to `update`: the uses of tied parameters summed, block sums of squares, gradient

@@ -140,8 +140,8 @@ static void print_place(const struct program *p, int id, struct str *out)
                                            : program_place(p, id, 0));
     if (total && v->scope == SCOPE_STASH && p->stashes[v->stash].n_slots > 1)
         print_slot(p, v->stash, out);
-    if (total && v->own)
-        str_printf(out, " + %s_rank * 0x%zx", axis_name((enum mesh_axis)(v->own - 1)),
+    if (total && v->shard_axis)
+        str_printf(out, " + %s_rank * 0x%zx", axis_name((enum mesh_axis)(v->shard_axis - 1)),
                    program_value_bytes(p, id));
 }
 
@@ -203,7 +203,7 @@ static void print_cells(const struct program *p, struct str *out)
         const struct value *v = &p->values[id];
         size_t start = out->length;
 
-        int shown = !v->base || v->role == ROLE_GRADIENT || v->role == ROLE_WEIGHT || v->own;
+        int shown = !v->base || v->role == ROLE_GRADIENT || v->role == ROLE_WEIGHT || v->shard_axis;
 
         if (v->role == ROLE_NONE || !v->name || !shown)
             continue;

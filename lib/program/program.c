@@ -85,7 +85,7 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     struct value view = program->values[base];
     int owner = view.base ? view.base : base;
 
-    CHECK(!view.own);
+    CHECK(!view.shard_axis);
     view.offset += offset;
     view.base = owner;
     view.rows = rows;
@@ -122,7 +122,7 @@ void program_split_rows(struct program *program, int id)
         program->values[id].spread[tokens.axes[i]] = SPREAD_ROWS;
 }
 
-int program_own_part(struct program *program, const char *name, int value, enum mesh_axis axis)
+int program_local_shard(struct program *program, const char *name, int value, enum mesh_axis axis)
 {
     const struct value *whole = &program->values[value];
     int size = program->mesh.size[axis], by_rows = whole->rows > 1;
@@ -133,7 +133,7 @@ int program_own_part(struct program *program, const char *name, int value, enum 
     CHECK(rows * cols * size == whole->rows * whole->cols);
     int own = program_view(program, value, 0, rows, cols, cols);
     program->values[own].name = name ? arena_strdup(&program->arena, name) : NULL;
-    program->values[own].own = 1 + (int)axis;
+    program->values[own].shard_axis = 1 + (int)axis;
     program->values[own].spread[axis] = by_rows ? SPREAD_ROWS : SPREAD_COLS;
     return own;
 }

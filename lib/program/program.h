@@ -134,7 +134,7 @@ struct value {
     int64_t offset;   /* a view's first element in its base */
     int over;         /* the value or view in whose memory it lies, as its offset and stride then
                        say, since an op works in place between the two; else 0 */
-    int own;          /* 1 + axis: a view that begins its coordinate * rows * cols further */
+    int shard_axis;   /* 1 + axis: a view that begins its coordinate * rows * cols further */
     int bucket;       /* 1 + that whose weights these are: a shard, gathered, or one of such */
     /* A constant's elements, where the program knows them; else the host does. Long tables are
      * said as runs, and written out only where they are to be read (program_fill_content). */
@@ -204,8 +204,8 @@ struct bucket {
     int gradients[TENSOR_MAX_USES]; /* whole: sums of this rank */
     int shards[TENSOR_MAX_USES];    /* sums over dp; where dp has more ranks than one */
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
-    int own_weights;              /* the rank's own part of weights, or (zero 3) its shard */
-    int master, moment1, moment2; /* shards; master is own_weights where those are updated */
+    int weight_shard;             /* the rank's own part of weights, or (zero 3) its shard */
+    int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
 };
 
 /* A parameter with everything that belongs to it. */
@@ -271,7 +271,7 @@ struct ports {
     int loss, loss_total;                 /* [1 x 1] fp64: of this rank, over all */
     int router_stats, router_stats_total; /* [1 x L (1 + m)] fp64: router's of each layer that has
                                              experts; likewise. 0 where none has */
-    int norm, factor, skip;               /* gradient_norm's outputs */
+    int norm, clip_factor, skip_update;   /* gradient_norm's outputs */
     int eval_loss, eval_total;
     int rope_table;
     int last_rows; /* [S x 1] i32: rows whose logits are wanted */
@@ -281,7 +281,7 @@ struct ports {
      * layer, rows of it that are asked for, the tokens hoped for there, what is to be known of
      * their logits (over tp of each rank's part of them, one after the other). Of these, and of
      * logits and last_rows, a stage has what it uses. */
-    int segment, segments, stream, asked, hoped, stats;
+    int segment, segments, stream, query_rows, target_tokens, stats;
 };
 
 /*
@@ -350,7 +350,7 @@ void program_split_rows(struct program *program, int id);
  * The rank's own part over the axis of a dense value: of its rows, split(rows) there, or, if it has
  * one row, of its columns, split(cols). name: NULL for none.
  */
-int program_own_part(struct program *program, const char *name, int value, enum mesh_axis axis);
+int program_local_shard(struct program *program, const char *name, int value, enum mesh_axis axis);
 
 /* How a flat cell lies over an axis that has a tensor of this spread in it: by elements, if split. */
 static inline enum spread spread_flat(enum spread spread)

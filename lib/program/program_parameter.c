@@ -168,7 +168,7 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                     .master = b->master,
                                     .moment1 = b->moment1,
                                     .moment2 = b->moment2,
-                                    .weight = b->own_weights };
+                                    .weight = b->weight_shard };
 }
 
 int program_parameter_of(const struct program *program, int weight)

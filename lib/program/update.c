@@ -86,16 +86,16 @@ static void emit_norm(const struct update *u, int sums, int order)
     struct program *p = u->program;
 
     p->ports.norm = program_cell(p, ROLE_SCALAR, "gradient_norm", 1, 1, DTYPE_F64);
-    p->ports.factor = program_cell(p, ROLE_SCALAR, "clip_factor", 1, 1, DTYPE_F32);
-    p->ports.skip = program_cell(p, ROLE_SCALAR, "skip", 1, 1, DTYPE_I32);
+    p->ports.clip_factor = program_cell(p, ROLE_SCALAR, "clip_factor", 1, 1, DTYPE_F32);
+    p->ports.skip_update = program_cell(p, ROLE_SCALAR, "skip_update", 1, 1, DTYPE_I32);
     update_emit(u, (struct op){ .kind = OP_GRADIENT_NORM,
                                 .attributes.clip = u->options->clip,
                                 .in = { [GRADIENT_NORM_SUMS] = sums,
                                         [GRADIENT_NORM_ORDER] = order,
                                         [GRADIENT_NORM_SCALE] = p->ports.gradient_scale },
                                 .out = { [GRADIENT_NORM_NORM] = p->ports.norm,
-                                         [GRADIENT_NORM_FACTOR] = p->ports.factor,
-                                         [GRADIENT_NORM_SKIP] = p->ports.skip } });
+                                         [GRADIENT_NORM_CLIP_FACTOR] = p->ports.clip_factor,
+                                         [GRADIENT_NORM_SKIP_UPDATE] = p->ports.skip_update } });
 }
 
 /* Of this rank's part. */
@@ -136,7 +136,7 @@ static struct axis_list model_axes(const struct program *p)
 }
 
 /* Sums of squares, of which each rank of these axes has its own. */
-void update_mark_own_sums(struct program *p, int sums)
+void update_mark_local_sums(struct program *p, int sums)
 {
     struct axis_list model = model_axes(p);
 
@@ -164,8 +164,8 @@ static int by_part_name(const void *a, const void *b)
 
 /* Does the number-th rank of the model's axes, of which the first varies fastest, have a part of its
  * own, and not what the first rank has as well? */
-static int has_own_part(const struct program *p, const struct axis_list *model,
-                        const struct norm_part *part, int number)
+static int has_split_part(const struct program *p, const struct axis_list *model,
+                          const struct norm_part *part, int number)
 {
     for (int i = 0; i < model->n; i++) {
         int size = p->mesh.size[model->axes[i]];
@@ -197,7 +197,7 @@ static int norm_order(const struct update *u, int each)
         int k = next[parts[i].pp_rank]++;
 
         for (int rank = 0; rank < n_ranks; rank++)
-            if (has_own_part(p, &model, &parts[i], rank))
+            if (has_split_part(p, &model, &parts[i], rank))
                 table[at++] = (parts[i].pp_rank * n_ranks + rank) * each + k;
     }
     return table_cell(p, "norm_order", table, at);
@@ -253,7 +253,7 @@ void update_norm(const struct update *u, const int *order, int n)
         if (!p->parameters[order[i]].is_copy)
             n_blocks += update_n_blocks(&p->parameters[order[i]]);
     int sums = n_blocks ? program_value(p, 1, n_blocks, DTYPE_F64) : no_sums(p);
-    update_mark_own_sums(p, sums);
+    update_mark_local_sums(p, sums);
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[order[i]];
         int64_t blocks = update_n_blocks(q);
@@ -320,14 +320,14 @@ int update_part_number(const struct update *u, int gradient)
     for (int i = 0; i < n; i++)
         numbers[i] = i;
     u->part_numbers[axis] =
-        program_own_part(p, "part_number:own", table_cell(p, "part_number", numbers, n), axis);
+        program_local_shard(p, "part_number:local", table_cell(p, "part_number", numbers, n), axis);
     return u->part_numbers[axis];
 }
 
-uint64_t update_place(const struct parameter *q)
+uint64_t update_rng_site(const struct parameter *q)
 {
-    CHECK(update_n_blocks(q) <= OPS_PLACE_BLOCKS);
-    return ops_place(rng_hash_name(q->name));
+    CHECK(update_n_blocks(q) <= OPS_RNG_SITE_BLOCKS);
+    return ops_rng_site(rng_hash_name(q->name));
 }
 
 static int state_cell(const struct update *u, const struct parameter *q, enum cell_role role,
@@ -350,7 +350,7 @@ static void optimizer(const struct update *u, int index)
     struct op_attributes attributes = update_adamw(u, q.n_dims > 1 ? u->options->weight_decay : 0);
 
     if (u->options->states != DTYPE_F32)
-        attributes.place = update_place(&q);
+        attributes.rng_site = update_rng_site(&q);
     q.master = has_master ? state_cell(u, &q, ROLE_MASTER, "master") : q.weight;
     q.moment1 = state_cell(u, &q, ROLE_MOMENT1, "m");
     q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v");
@@ -360,8 +360,8 @@ static void optimizer(const struct update *u, int index)
                                 .attributes = attributes,
                                 .in = { [ADAMW_GRADIENT] = q.gradients[0],
                                         [ADAMW_SCALARS] = p->ports.scalars,
-                                        [ADAMW_FACTOR] = p->ports.factor,
-                                        [ADAMW_SKIP] = p->ports.skip,
+                                        [ADAMW_CLIP_FACTOR] = p->ports.clip_factor,
+                                        [ADAMW_SKIP_UPDATE] = p->ports.skip_update,
                                         [ADAMW_MASTER] = q.master,
                                         [ADAMW_M] = q.moment1,
                                         [ADAMW_V] = q.moment2,
@@ -394,8 +394,8 @@ void build_update(struct program *program, int update, const struct update_optio
 
     program->ports.scalars =
         program_cell(program, ROLE_SCALAR, "scalars", 1, OPS_N_SCALARS, DTYPE_F32);
-    /* gather_parameters or shard_weights has been there. */
-    if (program->n_buckets && program->buckets[0].own_weights)
+    /* gather_parameters or zero3_shard_weights has been there. */
+    if (program->n_buckets && program->buckets[0].weight_shard)
         update_shards(&u, order, n);
     else
         update_parameters(&u, order, n);

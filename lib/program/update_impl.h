@@ -24,7 +24,7 @@ void update_add_other_use(const struct update *u, int peer, int own);
 void update_norm(const struct update *u, const int *order, int n);
 
 /* Sums of squares that are this rank's: how they lie over the ranks. */
-void update_mark_own_sums(struct program *p, int sums);
+void update_mark_local_sums(struct program *p, int sums);
 
 /* All ranks' sums over an axis, rank by rank. own is the rank's. */
 int update_gather_sums(const struct update *u, int own, enum mesh_axis axis);
@@ -43,7 +43,7 @@ struct op_attributes update_adamw(const struct update *u, double weight_decay);
 int update_part_number(const struct update *u, int gradient);
 
 /* The rng site of the parameter's first block. */
-uint64_t update_place(const struct parameter *q);
+uint64_t update_rng_site(const struct parameter *q);
 
 /* Norm blocks of this rank's part of a parameter. */
 int64_t update_n_blocks(const struct parameter *q);

@@ -117,7 +117,7 @@ static void shard_norm(const struct update *u, const int *order, int n)
         return;
     }
     int own = program_value(p, 1, n_own, DTYPE_F64);
-    update_mark_own_sums(p, own);
+    update_mark_local_sums(p, own);
     for (int i = 0; i < p->n_buckets; i++) {
         int64_t blocks = shard_blocks(p, &p->buckets[i]);
         if (!blocks)
@@ -180,7 +180,7 @@ static int blocks_cell(const struct update *u, int number, const char *name,
 
     /* Of the rank's part of them. */
     program_lie_like(p, cell, b->shards[0]);
-    return program_own_part(p, arena_printf(&p->arena, "%s:shard", whole), cell, axes_shard());
+    return program_local_shard(p, arena_printf(&p->arena, "%s:shard", whole), cell, axes_shard());
 }
 
 /* The weight decay of a bucket's blocks, or 0 and *uniform where all its parameters' is the same. */
@@ -208,7 +208,7 @@ static int decay_table(const struct update *u, int number, double *uniform)
 }
 
 /* Which block of which parameter each of a bucket's is: to round by. 0: nobody asks. */
-static int place_table(const struct update *u, int number)
+static int rng_site_table(const struct update *u, int number)
 {
     int n;
     const struct parameter **list = members_of(u->program, number, &n);
@@ -221,37 +221,37 @@ static int place_table(const struct update *u, int number)
         int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
 
         add_run(u->program, &table, 0, 0, begin - at);
-        add_run(u->program, &table, (double)update_place(list[i]), 1, update_n_blocks(list[i]));
+        add_run(u->program, &table, (double)update_rng_site(list[i]), 1, update_n_blocks(list[i]));
         at = begin + update_n_blocks(list[i]);
     }
-    return blocks_cell(u, number, "place", &table);
+    return blocks_cell(u, number, "rng_site", &table);
 }
 
 static void shard_optimizer(const struct update *u, int number)
 {
     struct program *p = u->program;
     struct bucket *b = &p->buckets[number];
-    int has_master = !update_is_master(u, p->values[b->own_weights].dtype);
+    int has_master = !update_is_master(u, p->values[b->weight_shard].dtype);
     double weight_decay;
     int decay = decay_table(u, number, &weight_decay);
-    int place = place_table(u, number), part = update_part_number(u, b->shards[0]);
+    int rng_site = rng_site_table(u, number), part = update_part_number(u, b->shards[0]);
 
-    b->master = has_master ? shard_state(u, number, ROLE_MASTER, "master") : b->own_weights;
+    b->master = has_master ? shard_state(u, number, ROLE_MASTER, "master") : b->weight_shard;
     b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m");
     b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v");
     update_emit(u, (struct op){ .kind = OP_ADAMW,
                                 .attributes = update_adamw(u, weight_decay),
                                 .in = { [ADAMW_GRADIENT] = b->shards[0],
                                         [ADAMW_SCALARS] = p->ports.scalars,
-                                        [ADAMW_FACTOR] = p->ports.factor,
-                                        [ADAMW_SKIP] = p->ports.skip,
+                                        [ADAMW_CLIP_FACTOR] = p->ports.clip_factor,
+                                        [ADAMW_SKIP_UPDATE] = p->ports.skip_update,
                                         [ADAMW_MASTER] = b->master,
                                         [ADAMW_M] = b->moment1,
                                         [ADAMW_V] = b->moment2,
                                         [ADAMW_DECAY] = decay,
-                                        [ADAMW_RNG_SITE] = place,
+                                        [ADAMW_RNG_SITE] = rng_site,
                                         [ADAMW_PART] = part },
-                                .out = { [ADAMW_WEIGHT] = has_master ? b->own_weights : 0 } });
+                                .out = { [ADAMW_WEIGHT] = has_master ? b->weight_shard : 0 } });
 }
 
 void update_shards(const struct update *u, const int *order, int n)
@@ -269,5 +269,5 @@ void update_shards(const struct update *u, const int *order, int n)
         if (p->buckets[i].n_uses)
             shard_optimizer(u, i);
         else
-            p->buckets[i].master = p->buckets[i].own_weights;
+            p->buckets[i].master = p->buckets[i].weight_shard;
 }

@@ -298,8 +298,8 @@ static void begin_split(struct walk *w)
     const struct program *p = w->program;
 
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].own && p->values[id].role == ROLE_WEIGHT)
-            spread_of(w, p->values[id].base)[p->values[id].own - 1] = SPREAD_COLS;
+        if (p->values[id].shard_axis && p->values[id].role == ROLE_WEIGHT)
+            spread_of(w, p->values[id].base)[p->values[id].shard_axis - 1] = SPREAD_COLS;
 }
 
 static void open_walk(struct walk *w, struct arena *arena)
@@ -353,12 +353,8 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
 /* Sums that the host takes for the whole must have been added up over the ranks. */
 static int check_ports(const struct program *p, struct err *err)
 {
-    const int ports[] = { p->ports.loss_total,
-                          p->ports.norm,
-                          p->ports.factor,
-                          p->ports.skip,
-                          p->ports.eval_total,
-                          p->ports.logits,
+    const int ports[] = { p->ports.loss_total,        p->ports.norm,       p->ports.clip_factor,
+                          p->ports.skip_update,       p->ports.eval_total, p->ports.logits,
                           p->ports.router_stats_total };
 
     for (size_t i = 0; i < sizeof ports / sizeof *ports; i++)
@@ -375,15 +371,15 @@ static int check_ports(const struct program *p, struct err *err)
  * An own part is one of as many equal ones as the axis has ranks, and is called split. Together they
  * are all of their base; of an input, maybe the first rows alone (a smaller micro-batch).
  */
-static int check_own_parts(const struct program *p, struct err *err)
+static int check_local_shards(const struct program *p, struct err *err)
 {
     char text[32];
 
     for (int id = 1; id < p->n_values; id++) {
         const struct value *v = &p->values[id], *whole = &p->values[v->base];
-        int axis = v->own - 1;
+        int axis = v->shard_axis - 1;
 
-        if (!v->own)
+        if (!v->shard_axis)
             continue;
         enum spread split = whole->rows > 1 ? SPREAD_ROWS : SPREAD_COLS;
         int64_t n = v->rows * v->cols * p->mesh.size[axis];
@@ -404,7 +400,7 @@ static int is_placed(const struct program *p)
 
 int verify_in_way(const struct program *program, struct verify_way *way, struct err *err)
 {
-    if (check_own_parts(program, err) < 0)
+    if (check_local_shards(program, err) < 0)
         return -1;
     for (int f = 0; f < program->n_functions; f++)
         if (check_ops(program, &program->functions[f], err) < 0)

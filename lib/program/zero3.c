@@ -13,9 +13,9 @@
  *         recomputed, about a layer and one bucket. What is read again only some layers later (an
  *         embedding that is also the head) is gathered again: it may be the largest of all.
  *   run   ahead of a run of actions of one chunk. The weights of a rank's chunks take turns in two
- *         lanes of cells, even chunks in one and odd ones in the other, and a chunk is gathered as
- *         soon as the lane's last chunk is done with it. One or two chunks would never lose their
- *         lane: for them it is `step`.
+ *         stagings of cells, even chunks in one and odd ones in the other, and a chunk is gathered as
+ *         soon as the staging's last chunk is done with it. One or two chunks would never lose their
+ *         staging: for them it is `step`.
  *   step  as under zero 1 and 2 (zero_gather.c): whole in a cell, gathered once a step.
  */
 #include <string.h>
@@ -24,28 +24,28 @@
 #include "layout/axes.h"
 #include "program/passes.h"
 
-#define N_LANES 2
+#define N_STAGING 2
 
 /* Steps from one layer to another between two readers, over which a bucket is held. */
-#define HELD_OVER 2
+#define MAX_LAYER_CHANGES 2
 
-struct holding {
+struct zero3 {
     struct program *program;
     int n_values;      /* those that there were before */
     int *parameter_of; /* by value: 1 + the parameter whose weight it is */
 };
 
 /* The bucket whose weights the value is (a part of), or -1. */
-static int bucket_of(const struct holding *h, int value)
+static int bucket_of(const struct zero3 *h, int value)
 {
     int parameter = value < h->n_values ? h->parameter_of[value] - 1 : -1;
 
     return parameter < 0 ? -1 : h->program->parameters[parameter].bucket;
 }
 
-static struct holding begin(struct program *p)
+static struct zero3 open_zero3(struct program *p)
 {
-    struct holding h = { p, p->n_values, arena_array(&p->arena, int, p->n_values) };
+    struct zero3 h = { p, p->n_values, arena_array(&p->arena, int, p->n_values) };
 
     for (int i = 0; i < p->n_parameters; i++)
         if (p->parameters[i].bucket >= 0)
@@ -69,8 +69,8 @@ static int reads_weight(const struct op *op, int weight)
 }
 
 /* Where its first reader is. */
-static struct frozen find_frozen(const struct program *p, int parameter,
-                                 const struct chunk_functions *chunks, int n_chunks)
+static struct frozen find_first_reader(const struct program *p, int parameter,
+                                       const struct chunk_functions *chunks, int n_chunks)
 {
     for (int c = 0; c < n_chunks; c++) {
         const struct function *f = &p->functions[chunks[c].forward];
@@ -83,12 +83,12 @@ static struct frozen find_frozen(const struct program *p, int parameter,
 }
 
 static int go_together(const struct program *p, const struct frozen *a, const struct frozen *b,
-                       enum hold_kind hold)
+                       enum zero3_gather kind)
 {
     const struct parameter *x = &p->parameters[a->parameter], *y = &p->parameters[b->parameter];
     const struct value *v = &p->values[x->weight], *w = &p->values[y->weight];
 
-    if (a->chunk != b->chunk || hold == HOLD_KIND_OP || x->n_dims != y->n_dims ||
+    if (a->chunk != b->chunk || kind == ZERO3_GATHER_OP || x->n_dims != y->n_dims ||
         v->dtype != w->dtype)
         return 0;
     for (int axis = 0; axis < N_AXES; axis++)
@@ -97,8 +97,8 @@ static int go_together(const struct program *p, const struct frozen *a, const st
     return x->n_dims == 1 || (a->layer == b->layer && a->layer >= 0);
 }
 
-void shard_frozen(struct program *p, const struct chunk_functions *chunks, int n_chunks,
-                  const struct shard_options *options)
+void zero3_shard_frozen(struct program *p, const struct chunk_functions *chunks, int n_chunks,
+                        const struct shard_options *options)
 {
     int64_t unit = (int64_t)p->mesh.size[axes_shard()] * OPS_NORM_BLOCK;
     struct frozen *list = arena_array(&p->arena, struct frozen, p->n_parameters);
@@ -113,8 +113,8 @@ void shard_frozen(struct program *p, const struct chunk_functions *chunks, int n
 
         if (q->n_gradients)
             continue;
-        list[n] = find_frozen(p, i, chunks, n_chunks);
-        while (k >= 0 && !go_together(p, &list[n], &list[k], options->hold))
+        list[n] = find_first_reader(p, i, chunks, n_chunks);
+        while (k >= 0 && !go_together(p, &list[n], &list[k], options->zero3))
             k--;
         q->bucket = k < 0 ? p->n_buckets++ : p->parameters[list[k].parameter].bucket;
         struct bucket *b = &p->buckets[q->bucket];
@@ -126,7 +126,7 @@ void shard_frozen(struct program *p, const struct chunk_functions *chunks, int n
         p->buckets[i].n_elements = round_up(p->buckets[i].n_elements, unit);
 }
 
-void shard_weights(struct program *p)
+void zero3_shard_weights(struct program *p)
 {
     for (int i = 0; i < p->n_parameters; i++) {
         struct parameter *q = &p->parameters[i];
@@ -134,17 +134,17 @@ void shard_weights(struct program *p)
 
         if (q->bucket < 0)
             continue;
-        if (!b->own_weights) {
+        if (!b->weight_shard) {
             char *name = arena_printf(&p->arena, "weights.%d:shard", q->bucket);
             int64_t n = b->n_elements / p->mesh.size[axes_shard()];
             enum dtype dtype = p->values[q->weight].dtype;
 
-            b->own_weights = program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
-            p->values[b->own_weights].spread[axes_shard()] = SPREAD_COLS;
-            program_lie_like(p, b->own_weights, b->n_uses ? b->shards[0] : q->weight);
-            p->values[b->own_weights].bucket = 1 + q->bucket;
+            b->weight_shard = program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
+            p->values[b->weight_shard].spread[axes_shard()] = SPREAD_COLS;
+            program_lie_like(p, b->weight_shard, b->n_uses ? b->shards[0] : q->weight);
+            p->values[b->weight_shard].bucket = 1 + q->bucket;
         }
-        CHECK(p->values[q->weight].dtype == p->values[b->own_weights].dtype);
+        CHECK(p->values[q->weight].dtype == p->values[b->weight_shard].dtype);
         /* From now on it stands for what will be gathered, and has no memory. */
         p->values[q->weight].role = ROLE_NONE;
         p->values[q->weight].scope = SCOPE_PASS;
@@ -152,7 +152,7 @@ void shard_weights(struct program *p)
 }
 
 /* A weight where it lies in its bucket's gathered ones. */
-static int weight_in(const struct holding *h, int gathered, int parameter)
+static int weight_in(const struct zero3 *h, int gathered, int parameter)
 {
     struct program *p = h->program;
     const struct parameter *q = &p->parameters[parameter];
@@ -164,11 +164,11 @@ static int weight_in(const struct holding *h, int gathered, int parameter)
     return view;
 }
 
-static struct op gather_op(const struct holding *h, int bucket, int gathered, enum phase phase)
+static struct op gather_op(const struct zero3 *h, int bucket, int gathered, enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_GATHER,
                         .attributes.axis = axes_shard(),
-                        .in = { [ALL_GATHER_SHARD] = h->program->buckets[bucket].own_weights },
+                        .in = { [ALL_GATHER_SHARD] = h->program->buckets[bucket].weight_shard },
                         .out = { [ALL_GATHER_FULL] = gathered },
                         .phase = phase,
                         .stream = STREAM_DP_GATHER,
@@ -178,25 +178,25 @@ static struct op gather_op(const struct holding *h, int bucket, int gathered, en
 /* ---- op and pass: within a function ---- */
 
 /* Readers of a bucket that share one gather. */
-struct span {
+struct gather_span {
     int bucket, first, last; /* ops */
     int gathered;
 };
 
 struct spans {
-    const struct holding *h;
-    struct span *list;
+    const struct zero3 *h;
+    struct gather_span *list;
     int n;
     int *newest;           /* by bucket: 1 + its newest span */
     int *changes;          /* by op: changes of layer up to there */
     int *view, *view_span; /* by parameter: its newest view, and 1 + of which span */
 };
 
-static int gathered_value(const struct holding *h, int bucket)
+static int gathered_value(const struct zero3 *h, int bucket)
 {
     struct program *p = h->program;
     const struct bucket *b = &p->buckets[bucket];
-    int id = program_value(p, 1, b->n_elements, p->values[b->own_weights].dtype);
+    int id = program_value(p, 1, b->n_elements, p->values[b->weight_shard].dtype);
 
     p->values[id].name = arena_printf(&p->arena, "weights.%d", bucket);
     p->values[id].bucket = 1 + bucket;
@@ -204,25 +204,25 @@ static int gathered_value(const struct holding *h, int bucket)
 }
 
 /* The span that a reader belongs to. */
-static int span_of(struct spans *s, int bucket, int op, enum hold_kind kind)
+static int span_of(struct spans *s, int bucket, int op, enum zero3_gather kind)
 {
     int newest = s->newest[bucket] - 1;
 
     if (newest >= 0) {
         int last = s->list[newest].last;
-        int near =
-            kind == HOLD_KIND_OP ? last == op : s->changes[op] - s->changes[last] <= HELD_OVER;
+        int near = kind == ZERO3_GATHER_OP ? last == op
+                                           : s->changes[op] - s->changes[last] <= MAX_LAYER_CHANGES;
 
         s->list[newest].last = near ? op : last;
         if (near)
             return newest;
     }
-    s->list[s->n] = (struct span){ bucket, op, op, gathered_value(s->h, bucket) };
+    s->list[s->n] = (struct gather_span){ bucket, op, op, gathered_value(s->h, bucket) };
     s->newest[bucket] = 1 + s->n;
     return s->n++;
 }
 
-static void read_gathered(struct spans *s, int function, int op, int input, enum hold_kind kind)
+static void read_gathered(struct spans *s, int function, int op, int input, enum zero3_gather kind)
 {
     int *in = &s->h->program->functions[function].ops[op].in[input];
     int bucket = bucket_of(s->h, *in), parameter;
@@ -238,7 +238,7 @@ static void read_gathered(struct spans *s, int function, int op, int input, enum
     *in = s->view[parameter];
 }
 
-static int count_reads(const struct holding *h, const struct function *f)
+static int count_reads(const struct zero3 *h, const struct function *f)
 {
     int n = 0;
 
@@ -248,7 +248,7 @@ static int count_reads(const struct holding *h, const struct function *f)
     return n;
 }
 
-static void hold_in_function(const struct holding *h, int function, enum hold_kind kind)
+static void gather_in_function(const struct zero3 *h, int function, enum zero3_gather kind)
 {
     struct program *p = h->program;
     struct arena arena = { 0 };
@@ -257,7 +257,7 @@ static void hold_in_function(const struct holding *h, int function, enum hold_ki
 
     if (!n)
         return;
-    s.list = arena_array(&arena, struct span, n);
+    s.list = arena_array(&arena, struct gather_span, n);
     s.newest = arena_array(&arena, int, p->n_buckets);
     s.changes = arena_array(&arena, int, n_ops);
     s.view = arena_array(&arena, int, p->n_parameters);
@@ -273,7 +273,7 @@ static void hold_in_function(const struct holding *h, int function, enum hold_ki
     /* From the end, so that earlier indices stay right. */
     for (int i = s.n - 1; i >= 0; i--) {
         int ahead = i ? s.list[i - 1].first : 0;
-        int at = kind == HOLD_KIND_OP ? s.list[i].first : ahead;
+        int at = kind == ZERO3_GATHER_OP ? s.list[i].first : ahead;
         enum phase phase = p->functions[function].ops[s.list[i].first].phase;
         struct op op = gather_op(h, s.list[i].bucket, s.list[i].gathered, phase);
 
@@ -282,24 +282,24 @@ static void hold_in_function(const struct holding *h, int function, enum hold_ki
     arena_release(&arena);
 }
 
-/* ---- run: lanes ---- */
+/* ---- run: stagings ---- */
 
 /* A bucket that a chunk reads. */
 struct need {
     int chunk, bucket;
     int64_t n_bytes;
-    int slot;     /* of its lane: the chunk's largest is in the first */
+    int slot;     /* of its staging: the chunk's largest is in the first */
     int gathered; /* the view of that slot */
 };
 
-struct lanes {
-    const struct holding *h;
+struct staging_walk {
+    const struct zero3 *h;
     struct need *needs;
     int n_needs, n_chunks;
     int *gather; /* by chunk: the function, -1 none */
 };
 
-static struct need *find_need(const struct lanes *l, int chunk, int bucket)
+static struct need *find_need(const struct staging_walk *l, int chunk, int bucket)
 {
     for (int i = 0; i < l->n_needs; i++)
         if (l->needs[i].chunk == chunk && l->needs[i].bucket == bucket)
@@ -308,7 +308,7 @@ static struct need *find_need(const struct lanes *l, int chunk, int bucket)
 }
 
 /* What each chunk's functions read, in the order of first reading. */
-static void list_needs(struct lanes *l)
+static void list_needs(struct staging_walk *l)
 {
     const struct program *p = l->h->program;
 
@@ -320,7 +320,7 @@ static void list_needs(struct lanes *l)
 
                 if (bucket < 0 || find_need(l, chunk, bucket))
                     continue;
-                size_t element = dtype_bytes(p->values[p->buckets[bucket].own_weights].dtype);
+                size_t element = dtype_bytes(p->values[p->buckets[bucket].weight_shard].dtype);
                 l->needs[l->n_needs++] =
                     (struct need){ chunk, bucket, p->buckets[bucket].n_elements * (int64_t)element,
                                    0, 0 };
@@ -328,7 +328,7 @@ static void list_needs(struct lanes *l)
 }
 
 /* Slots by size, so that chunks' buckets of like size share one. Dtypes differ: others' slots. */
-static void choose_slots(struct lanes *l)
+static void choose_slots(struct staging_walk *l)
 {
     const struct program *p = l->h->program;
 
@@ -338,37 +338,37 @@ static void choose_slots(struct lanes *l)
 
             if (a->chunk != b->chunk || a == b)
                 continue;
-            if (p->values[p->buckets[a->bucket].own_weights].dtype !=
-                p->values[p->buckets[b->bucket].own_weights].dtype)
+            if (p->values[p->buckets[a->bucket].weight_shard].dtype !=
+                p->values[p->buckets[b->bucket].weight_shard].dtype)
                 continue;
             l->needs[i].slot += b->n_bytes > a->n_bytes || (b->n_bytes == a->n_bytes && k < i);
         }
 }
 
 /* The cell of a slot is as large as the largest that is ever in it. */
-static int slot_cell(struct lanes *l, const struct need *of)
+static int slot_cell(struct staging_walk *l, const struct need *of)
 {
     struct program *p = l->h->program;
-    enum dtype dtype = p->values[p->buckets[of->bucket].own_weights].dtype;
+    enum dtype dtype = p->values[p->buckets[of->bucket].weight_shard].dtype;
     int64_t n = 0;
 
     for (int i = 0; i < l->n_needs; i++) {
         const struct need *other = &l->needs[i];
         const struct bucket *b = &p->buckets[other->bucket];
 
-        if (other->slot != of->slot || (other->chunk - of->chunk) % N_LANES ||
-            p->values[b->own_weights].dtype != dtype)
+        if (other->slot != of->slot || (other->chunk - of->chunk) % N_STAGING ||
+            p->values[b->weight_shard].dtype != dtype)
             continue;
         if (other->gathered)
             return program_base(p, other->gathered);
         n = max_i64(n, b->n_elements);
     }
-    char *name = arena_printf(&p->arena, "weights_lane.%d.%d.%s", of->chunk % N_LANES, of->slot,
-                              dtype_name(dtype));
+    char *name = arena_printf(&p->arena, "weights_staging.%d.%d.%s", of->chunk % N_STAGING,
+                              of->slot, dtype_name(dtype));
     return program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
 }
 
-static void gather_chunks(struct lanes *l)
+static void gather_chunks(struct staging_walk *l)
 {
     struct program *p = l->h->program;
 
@@ -388,7 +388,7 @@ static void gather_chunks(struct lanes *l)
     }
 }
 
-static void read_lanes(struct lanes *l, int function)
+static void read_staging(struct staging_walk *l, int function)
 {
     struct program *p = l->h->program;
     const struct function *f = &p->functions[function];
@@ -408,8 +408,8 @@ static void read_lanes(struct lanes *l, int function)
         }
 }
 
-/* The lane that the action's function reads, or -1. */
-static int lane_of(const struct program *p, const struct action *a)
+/* The staging that the action's function reads, or -1. */
+static int staging_of(const struct program *p, const struct action *a)
 {
     const struct function *f = &p->functions[a->function];
 
@@ -420,39 +420,40 @@ static int lane_of(const struct program *p, const struct action *a)
             const struct value *v = &p->values[f->ops[i].in[k]];
 
             if (v->bucket && v->base)
-                return f->chunk % N_LANES;
+                return f->chunk % N_STAGING;
         }
     return -1;
 }
 
-/* Where a chunk is about to read a lane that another one has had: a gather behind that one's last
+/* Where a chunk is about to read a staging that another one has had: a gather behind that one's last
  * action. */
-static void gather_ahead(const struct lanes *l, struct entry *e)
+static void gather_ahead(const struct staging_walk *l, struct entry *e)
 {
     struct program *p = l->h->program;
     struct action *actions = arena_array(&p->arena, struct action, 2 * e->n_actions);
     struct arena arena = { 0 };
-    int *wanted[N_LANES], free_from[N_LANES] = { 0 }, holds[N_LANES] = { 0 }, n = 0;
+    int *wanted[N_STAGING], free_from[N_STAGING] = { 0 }, holds[N_STAGING] = { 0 }, n = 0;
 
-    /* By lane and action: 1 + the chunk to be gathered ahead of it. */
-    for (int lane = 0; lane < N_LANES; lane++)
-        wanted[lane] = arena_array(&arena, int, e->n_actions);
+    /* By staging and action: 1 + the chunk to be gathered ahead of it. */
+    for (int staging = 0; staging < N_STAGING; staging++)
+        wanted[staging] = arena_array(&arena, int, e->n_actions);
     for (int i = 0; i < e->n_actions; i++) {
-        int lane = lane_of(p, &e->actions[i]);
+        int staging = staging_of(p, &e->actions[i]);
 
-        if (lane < 0)
+        if (staging < 0)
             continue;
         int chunk = p->functions[e->actions[i].function].chunk;
-        if (holds[lane] != 1 + chunk)
-            wanted[lane][free_from[lane]] = holds[lane] = 1 + chunk;
-        free_from[lane] = i + 1;
+        if (holds[staging] != 1 + chunk)
+            wanted[staging][free_from[staging]] = holds[staging] = 1 + chunk;
+        free_from[staging] = i + 1;
     }
     for (int i = 0; i < e->n_actions; i++) {
-        for (int lane = 0; lane < N_LANES; lane++)
-            if (wanted[lane][i])
-                actions[n++] = (struct action){ .kind = ACTION_RUN,
-                                                .function = (int16_t)l->gather[wanted[lane][i] - 1],
-                                                .micro_batch = -1 };
+        for (int staging = 0; staging < N_STAGING; staging++)
+            if (wanted[staging][i])
+                actions[n++] =
+                    (struct action){ .kind = ACTION_RUN,
+                                     .function = (int16_t)l->gather[wanted[staging][i] - 1],
+                                     .micro_batch = -1 };
         actions[n++] = e->actions[i];
     }
     e->actions = actions;
@@ -460,11 +461,11 @@ static void gather_ahead(const struct lanes *l, struct entry *e)
     arena_release(&arena);
 }
 
-static void hold_in_lanes(const struct holding *h)
+static void gather_in_staging(const struct zero3 *h)
 {
     struct program *p = h->program;
     int n_functions = p->n_functions, n_reads = 0;
-    struct lanes l = { .h = h };
+    struct staging_walk l = { .h = h };
 
     for (int f = 0; f < n_functions; f++) {
         n_reads += count_reads(h, &p->functions[f]);
@@ -478,25 +479,25 @@ static void hold_in_lanes(const struct holding *h)
     choose_slots(&l);
     gather_chunks(&l);
     for (int f = 0; f < n_functions; f++)
-        read_lanes(&l, f);
+        read_staging(&l, f);
     for (int e = 0; e < N_ENTRIES; e++)
         gather_ahead(&l, &p->entries[e]);
 }
 
-int hold_is_step(enum hold_kind kind, int n_chunks)
+int zero3_gathers_once(enum zero3_gather kind, int n_chunks)
 {
-    return kind == HOLD_KIND_STEP || (kind == HOLD_KIND_RUN && n_chunks <= N_LANES);
+    return kind == ZERO3_GATHER_STEP || (kind == ZERO3_GATHER_RUN && n_chunks <= N_STAGING);
 }
 
-void hold_weights(struct program *program, enum hold_kind kind)
+void zero3_gather_weights(struct program *program, enum zero3_gather kind)
 {
-    struct holding h = begin(program);
+    struct zero3 h = open_zero3(program);
 
-    CHECK(kind != HOLD_KIND_STEP);
-    if (kind == HOLD_KIND_RUN) {
-        hold_in_lanes(&h);
+    CHECK(kind != ZERO3_GATHER_STEP);
+    if (kind == ZERO3_GATHER_RUN) {
+        gather_in_staging(&h);
         return;
     }
     for (int f = 0; f < program->n_functions; f++)
-        hold_in_function(&h, f, kind);
+        gather_in_function(&h, f, kind);
 }

@@ -16,7 +16,7 @@ static void make_weights(struct program *p, int number, enum dtype dtype)
 
     b->weights = program_cell(p, ROLE_WEIGHT, name, 1, b->n_elements, dtype);
     program_lie_like(p, b->weights, b->shards[0]);
-    b->own_weights = program_own_part(p, own, b->weights, axes_shard());
+    b->weight_shard = program_local_shard(p, own, b->weights, axes_shard());
 }
 
 /* The parameter's weight lies in its bucket's. */
@@ -36,7 +36,7 @@ static void emit_gather(struct program *p, int function, const struct bucket *b)
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_GATHER,
                                .attributes.axis = axes_shard(),
-                               .in = { [ALL_GATHER_SHARD] = b->own_weights },
+                               .in = { [ALL_GATHER_SHARD] = b->weight_shard },
                                .out = { [ALL_GATHER_FULL] = b->weights },
                                .phase = PHASE_F,
                                .stream = STREAM_DP_GATHER,

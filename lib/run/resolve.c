@@ -13,8 +13,8 @@ static void *value_data(const struct run *run, const struct program *p, int id, 
     const struct value *v = &p->values[id];
     size_t offset = program_place(p, id, micro_batch);
 
-    if (v->own)
-        offset += (size_t)run->coordinate[v->own - 1] * program_value_bytes(p, id);
+    if (v->shard_axis)
+        offset += (size_t)run->coordinate[v->shard_axis - 1] * program_value_bytes(p, id);
     return run->memory.segment[v->segment] + offset;
 }
 

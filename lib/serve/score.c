@@ -180,8 +180,8 @@ static int ask(struct scorer *s, struct err *err)
             s->asked[i] = i < n ? q[i].row : 0;
             s->hoped[i] = i < n ? q[i].hoped : -1;
         }
-        put_ints(s, ports->asked, s->asked, n_asked);
-        put_ints(s, ports->hoped, s->hoped, n_asked);
+        put_ints(s, ports->query_rows, s->asked, n_asked);
+        put_ints(s, ports->target_tokens, s->hoped, n_asked);
         if (run_entry(s->run, ENTRY_SCORE, 1, NULL, err) < 0 ||
             run_get(s->run, ports->stats, 0, 0, s->stats,
                     program_value_bytes(&s->program, ports->stats), err) < 0)

@@ -89,8 +89,8 @@ static void list_cells(struct replicas *r)
     for (int i = 0; i < program->n_buckets; i++) {
         const struct bucket *b = &program->buckets[i];
 
-        add_cell(r, b->own_weights);
-        if (b->master != b->own_weights)
+        add_cell(r, b->weight_shard);
+        if (b->master != b->weight_shard)
             add_cell(r, b->master);
         add_cell(r, b->moment1);
         add_cell(r, b->moment2);
@@ -341,7 +341,7 @@ void replicas_flip(struct trainer *trainer)
             p = &program->parameters[i];
     int cell = p->master ? p->master : p->weight;
     if (program->values[cell].role == ROLE_NONE)
-        cell = program->buckets[p->bucket].own_weights;
+        cell = program->buckets[p->bucket].weight_shard;
     enum dtype dtype = program->values[cell].dtype;
     size_t n = program_value_bytes(program, cell) / dtype_bytes(dtype);
     size_t at = n / 2 * dtype_bytes(dtype);

@@ -426,7 +426,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     double loss = 0, norm = 0;
     /* All that the host learns of a step, with one wait. */
     const struct run_piece told[4] = {
-        { ports->skip, &skipped, sizeof skipped },
+        { ports->skip_update, &skipped, sizeof skipped },
         { ports->loss_total, &loss, sizeof loss },
         { ports->norm, &norm, sizeof norm },
         { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },

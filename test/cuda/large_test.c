@@ -147,7 +147,7 @@ static void add_op(struct list *list, const char *where, const struct program *p
         shape.in[i].stride = shape.in[i].cols;
     for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
         shape.out[i].stride = shape.out[i].cols;
-    shape.attributes.place = 0; /* a name, of which dropout's and rounding's numbers are made */
+    shape.attributes.rng_site = 0; /* a name, of which dropout's and rounding's numbers are made */
     if (op_is_collective(op->kind) || is_listed(list, &shape))
         return;
     if (op->kind == OP_ATTENTION || op->kind == OP_ATTENTION_GRAD) {

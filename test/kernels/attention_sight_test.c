@@ -49,7 +49,7 @@ static struct op_case *sight_case(enum op_kind kind, const struct form *f, const
                                .alibi = v->alibi,
                                .p = v->p,
                                .seed = 9,
-                               .place = 3 };
+                               .rng_site = 3 };
     struct op_case *c = op_case_create(kind, &a);
     int64_t rows = (int64_t)f->sequences * f->seq_len;
     int first = kind == OP_ATTENTION_GRAD ? ATTENTION_GRAD_FIRST : ATTENTION_FIRST;

@@ -32,7 +32,7 @@ static struct op_case *attention_case_values(enum op_kind kind, const struct for
                                .scale = 1 / sqrt(f->head_dim),
                                .p = p,
                                .seed = 9,
-                               .place = 3 };
+                               .rng_site = 3 };
     struct op_case *c = op_case_create(kind, &a);
     int sample = kind == OP_ATTENTION_GRAD ? 6 : 3;
 

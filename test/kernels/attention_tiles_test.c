@@ -39,7 +39,7 @@ static struct op_attributes attributes_of(const struct form *f)
                                    .alibi = f->alibi,
                                    .p = f->p,
                                    .seed = 5,
-                                   .place = 11 };
+                                   .rng_site = 11 };
 }
 
 static struct op_case *tiles_case(enum op_kind kind, const struct form *f, enum dtype act)

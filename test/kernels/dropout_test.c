@@ -10,7 +10,7 @@
 static struct op_case *dropout_case(enum op_kind kind, int sequences, int seq_len, int64_t d,
                                     enum dtype dtype, double p)
 {
-    struct op_attributes a = { .seq_len = seq_len, .p = p, .seed = 42, .place = 7 };
+    struct op_attributes a = { .seq_len = seq_len, .p = p, .seed = 42, .rng_site = 7 };
     struct op_case *c = op_case_create(kind, &a);
 
     op_case_input(c, 0, sequences * seq_len, d, dtype, 1);
@@ -72,7 +72,7 @@ static void test_masks(void **state)
     op_case_run(b, 2, 1);
     assert_true(differ(a, b));
     b->op.attributes = a->op.attributes;
-    b->op.attributes.place++;
+    b->op.attributes.rng_site++;
     op_case_run(b, 2, 1);
     assert_true(differ(a, b));
     b->op.attributes = a->op.attributes;

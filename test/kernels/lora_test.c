@@ -83,7 +83,7 @@ static void columns_know_their_places(void **state)
     for (int i = 0; i < 5; i++)
         for (int i_act = 0; i_act < N_ACTS; i_act++) {
             struct op_attributes a = {
-                .seq_len = 5, .p = 0.3, .seed = 42, .place = 7, .by_columns = 1
+                .seq_len = 5, .p = 0.3, .seed = 42, .rng_site = 7, .by_columns = 1
             };
             struct op_case *c = op_case_create(OP_DROPOUT, &a);
             enum dtype act = act_at(i_act);

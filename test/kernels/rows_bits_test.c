@@ -182,7 +182,7 @@ static void test_movements(void **state)
             for (int variant = 0; variant < 3; variant++)
                 check_cpu_bits(make_dropout,
                                &(struct plan){ .kind = OP_DROPOUT,
-                                               .attributes = { .p = 0.3, .seed = 5, .place = 3 },
+                                               .attributes = { .p = 0.3, .seed = 5, .rng_site = 3 },
                                                .rows = sizes[s][0] < 99 ? sizes[s][0] : 30,
                                                .cols = sizes[s][1],
                                                .in = { acts[t] },

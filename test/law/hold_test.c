@@ -93,7 +93,7 @@ static void odd_ranks(void **state)
     }
 }
 
-/* Chunks of several ranks that share lanes, an embedding that two chunks read, weights' gradients
+/* Chunks of several ranks that share staging cells, an embedding that two chunks read, gradients
  * apart. */
 static void pipelines(void **state)
 {

@@ -35,9 +35,9 @@ static void expect_dropout_places(const char *name, int n_expected)
             continue;
         assert_true(f->ops[i].attributes.seed == 1);
         for (int k = 0; k < n; k++)
-            assert_true(places[k] != f->ops[i].attributes.place);
+            assert_true(places[k] != f->ops[i].attributes.rng_site);
         assert_true(n < N_PLACES_MAX);
-        places[n++] = f->ops[i].attributes.place;
+        places[n++] = f->ops[i].attributes.rng_site;
     }
     assert_int_equal(n, n_expected);
     tiny_release(&tiny);
@@ -60,9 +60,9 @@ static void gradients_draw_the_same(void **state)
     tiny_differentiate(&tiny, "gpt2", 1);
     const struct program *p = &tiny.program;
     for (int i = 0; i < p->functions[tiny.forward].n_ops; i++)
-        forward += p->functions[tiny.forward].ops[i].attributes.place;
+        forward += p->functions[tiny.forward].ops[i].attributes.rng_site;
     for (int i = 0; i < p->functions[tiny.backward].n_ops; i++)
-        backward += p->functions[tiny.backward].ops[i].attributes.place;
+        backward += p->functions[tiny.backward].ops[i].attributes.rng_site;
     assert_true(forward > 0);
     assert_true(forward == backward);
     tiny_release(&tiny);

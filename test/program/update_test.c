@@ -218,7 +218,7 @@ static void decay_of_shards(void **state)
             program_fill_content(p, cell, table);
         n_tables += table != NULL;
         assert_int_equal(op->in[0], b->shards[0]);
-        assert_int_equal(op->in[4], b->own_weights);
+        assert_int_equal(op->in[4], b->weight_shard);
         for (int k = 0; k < p->n_parameters; k++) {
             const struct parameter *q = &p->parameters[k];
             double wanted = q->n_dims > 1 ? options.weight_decay : 0;
@@ -265,7 +265,7 @@ static void states_in_bf16(void **state)
         assert_int_equal(p->values[op->in[6]].dtype, DTYPE_BF16);
         assert_int_equal(op->in[8] | op->in[9] | op->out[0], 0);
         assert_true(op->attributes.seed == 77);
-        assert_true(op->attributes.place == ops_place(rng_hash_name(q->name)));
+        assert_true(op->attributes.rng_site == ops_rng_site(rng_hash_name(q->name)));
         n++;
     }
     assert_int_equal(n, p->n_parameters);
@@ -291,15 +291,15 @@ static void places_of_shards(void **state)
         double *table = malloc(program_value_bytes(p, cell));
 
         program_fill_content(p, cell, table);
-        assert_int_equal(op->in[4], b->own_weights);
-        assert_int_equal(b->master, b->own_weights);
+        assert_int_equal(op->in[4], b->weight_shard);
+        assert_int_equal(b->master, b->weight_shard);
         assert_int_equal(p->values[b->moment1].dtype, DTYPE_BF16);
         for (int k = 0; k < p->n_parameters; k++) {
             const struct parameter *q = &p->parameters[k];
 
             for (int64_t i = 0; q->bucket == n && i < q->rows * q->cols; i += OPS_NORM_BLOCK)
                 assert_true((uint64_t)table[(q->bucket_offset + i) / OPS_NORM_BLOCK] ==
-                            ops_place(rng_hash_name(q->name)) + (uint64_t)(i / OPS_NORM_BLOCK));
+                            ops_rng_site(rng_hash_name(q->name)) + (uint64_t)(i / OPS_NORM_BLOCK));
         }
         free(table);
         n++;

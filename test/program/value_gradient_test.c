@@ -267,14 +267,14 @@ static void layouts_are_accepted(void **state)
                     assert_int_equal(dy->spread[AXIS_TP], tp > 1 ? SPREAD_ROWS : SPREAD_SAME);
                     shard_gradients(&h.program, &h.chunk, 1, h.update, &options);
                     if (zero == 3) {
-                        shard_weights(&h.program);
+                        zero3_shard_weights(&h.program);
                     } else if (zero) {
                         gather = program_function(&h.program, "gather", 0);
                         gather_parameters(&h.program, &h.chunk, 1, gather);
                     }
                     schedule_alone(&h.program, &h.chunk, gather, h.update, MICRO_BATCHES);
                     if (zero == 3)
-                        hold_weights(&h.program, HOLD_KIND_OP);
+                        zero3_gather_weights(&h.program, ZERO3_GATHER_OP);
                     struct err err;
                     place(&h.program);
                     if (verify(&h.program, &err) < 0)

@@ -21,7 +21,7 @@
 struct way {
     enum pipeline_kind kind;
     int pp, n_chunks, dp, zero, early;
-    enum hold_kind hold;
+    enum zero3_gather hold;
 };
 
 static void compile(struct program *program, const struct way *way, int rank, int n_micro_batches)
@@ -40,24 +40,24 @@ static void compile(struct program *program, const struct way *way, int rank, in
     options.pipeline.rank = rank;
     options.gradients.zero = way->zero;
     options.gradients.early = way->early;
-    options.gradients.hold = way->hold;
+    options.gradients.zero3 = way->hold;
     if (compile_train(program, &options, &err) < 0)
         fail_msg("%s, pp %d: %s", pipeline_name(way->kind), way->pp, err.text);
 }
 
 static const struct way ways[] = {
-    { PIPELINE_1F1B, 1, 1, 1, 0, 0, HOLD_KIND_PASS },
-    { PIPELINE_1F1B, 1, 1, 2, 3, 1, HOLD_KIND_PASS },
-    { PIPELINE_1F1B, 1, 1, 2, 3, 1, HOLD_KIND_RUN },
-    { PIPELINE_1F1B, 2, 1, 2, 2, 1, HOLD_KIND_PASS },
-    { PIPELINE_1F1B, 4, 1, 1, 1, 0, HOLD_KIND_PASS },
-    { PIPELINE_INTERLEAVED, 2, 2, 1, 0, 0, HOLD_KIND_PASS },
-    { PIPELINE_INTERLEAVED, 4, 2, 2, 1, 1, HOLD_KIND_PASS },
-    { PIPELINE_ZB_H1, 4, 1, 1, 0, 0, HOLD_KIND_PASS },
-    { PIPELINE_ZB_V, 2, 2, 1, 0, 0, HOLD_KIND_PASS },
-    { PIPELINE_GPIPE, 2, 1, 1, 0, 0, HOLD_KIND_PASS },
-    { PIPELINE_GPIPE, 4, 1, 2, 2, 1, HOLD_KIND_PASS },
-    { PIPELINE_INTERLEAVED, 2, 4, 2, 3, 1, HOLD_KIND_RUN },
+    { PIPELINE_1F1B, 1, 1, 1, 0, 0, ZERO3_GATHER_PASS },
+    { PIPELINE_1F1B, 1, 1, 2, 3, 1, ZERO3_GATHER_PASS },
+    { PIPELINE_1F1B, 1, 1, 2, 3, 1, ZERO3_GATHER_RUN },
+    { PIPELINE_1F1B, 2, 1, 2, 2, 1, ZERO3_GATHER_PASS },
+    { PIPELINE_1F1B, 4, 1, 1, 1, 0, ZERO3_GATHER_PASS },
+    { PIPELINE_INTERLEAVED, 2, 2, 1, 0, 0, ZERO3_GATHER_PASS },
+    { PIPELINE_INTERLEAVED, 4, 2, 2, 1, 1, ZERO3_GATHER_PASS },
+    { PIPELINE_ZB_H1, 4, 1, 1, 0, 0, ZERO3_GATHER_PASS },
+    { PIPELINE_ZB_V, 2, 2, 1, 0, 0, ZERO3_GATHER_PASS },
+    { PIPELINE_GPIPE, 2, 1, 1, 0, 0, ZERO3_GATHER_PASS },
+    { PIPELINE_GPIPE, 4, 1, 2, 2, 1, ZERO3_GATHER_PASS },
+    { PIPELINE_INTERLEAVED, 2, 4, 2, 3, 1, ZERO3_GATHER_RUN },
 };
 
 enum { N_WAYS = sizeof ways / sizeof *ways };
@@ -380,7 +380,7 @@ static void weights_split_in_the_first_round(void **state)
     (void)state;
     hand_open(&h);
     int weights = cell(&h, ROLE_WEIGHT, "weights", 16, SPREAD_SAME);
-    int own = program_own_part(&h.program, "weights:shard", weights, AXIS_DP);
+    int own = program_local_shard(&h.program, "weights:shard", weights, AXIS_DP);
     int moment = cell(&h, ROLE_MOMENT1, "moment", 8, SPREAD_COLS);
     int read = cell(&h, ROLE_MASTER, "read", 16, SPREAD_SAME);
     int gather = function_of(&h, OP_ALL_GATHER, FIRST_ALWAYS, own, weights);
@@ -404,11 +404,11 @@ static void other_bucket_in_the_first_round(void **state)
 
     (void)state;
     hand_open(&h);
-    int lane = cell(&h, ROLE_WEIGHT, "lane", 16, SPREAD_SAME);
+    int staging = cell(&h, ROLE_WEIGHT, "staging", 16, SPREAD_SAME);
     int read = cell(&h, ROLE_MASTER, "read", 16, SPREAD_SAME);
     for (int i = 0; i < 2; i++) {
         shards[i] = cell(&h, ROLE_WEIGHT, i ? "one" : "zero", 8, SPREAD_COLS);
-        gathered[i] = program_view(&h.program, lane, 0, 1, 16, 16);
+        gathered[i] = program_view(&h.program, staging, 0, 1, 16, 16);
         h.program.values[shards[i]].bucket = h.program.values[gathered[i]].bucket = 1 + i;
         gathers[i] = function_of(&h, OP_ALL_GATHER, FIRST_ALWAYS, shards[i], gathered[i]);
     }

@@ -121,7 +121,7 @@ static void linear_without_its_sum(void **state)
     remove_op(&p, (int)(f - p.functions), i);
     read_instead(&p, sum.out[0], sum.in[0]);
     REFUSED(&p, "forward 0", "add_rmsnorm", "[16 x 32]");
-    read_instead(&p, sum.in[0], program_own_part(&p, NULL, sum.in[0], AXIS_TP));
+    read_instead(&p, sum.in[0], program_local_shard(&p, NULL, sum.in[0], AXIS_TP));
     place(&p);
     REFUSED(&p, "forward 0: add_rmsnorm (layer 2)", "is read as whole while sums over ranks");
     program_release(&p);

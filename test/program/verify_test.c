@@ -473,8 +473,8 @@ static void missing_reduce(void **state)
     }
 }
 
-/* Zero 2: what shares a lane is written there while another's sums still wait for their reduce. */
-static void lane_with_two_tenants(void **state)
+/* Zero 2: what shares a staging cell is written there while another's sums still wait for their reduce. */
+static void staging_with_two_buckets(void **state)
 {
     static struct model_spec spec;
     struct compile_train options;
@@ -572,20 +572,20 @@ static void updated_after_its_gather(void **state)
     program_emit(&p, p.entries[ENTRY_STEP].actions[0].function,
                  &(struct op){ .kind = OP_ACCUMULATE,
                                .in = { p.buckets[0].moment1 },
-                               .out = { p.buckets[0].own_weights },
+                               .out = { p.buckets[0].weight_shard },
                                .first = FIRST_NEVER,
                                .layer = -1 });
     REFUSED(&p, "forward 0", "is read as whole before its shards were gathered");
     program_release(&p);
 }
 
-static void wrong_own_part(void **state)
+static void wrong_local_shard(void **state)
 {
     struct program p;
 
     (void)state;
     compile_zero_one(&p, "llama");
-    int own = p.buckets[0].own_weights;
+    int own = p.buckets[0].weight_shard;
     p.values[own].spread[AXIS_DP] = SPREAD_SAME;
     REFUSED(&p, "weights.0:shard", "is not a rank's own part over dp");
     p.values[own].spread[AXIS_DP] = SPREAD_COLS;
@@ -705,12 +705,12 @@ int main(void)
         cmocka_unit_test(accumulator_never_started),
         cmocka_unit_test(mistake_among_repeats),
         cmocka_unit_test(reading_after_repeats),
-        cmocka_unit_test(lane_with_two_tenants),
+        cmocka_unit_test(staging_with_two_buckets),
         cmocka_unit_test(missing_reduce),
         cmocka_unit_test(missing_gather),
         cmocka_unit_test(missing_gather_of_weights),
         cmocka_unit_test(updated_after_its_gather),
-        cmocka_unit_test(wrong_own_part),
+        cmocka_unit_test(wrong_local_shard),
         cmocka_unit_test(shard_read_as_whole),
         cmocka_unit_test(sum_read_before_its_gather),
         cmocka_unit_test(summed_twice),

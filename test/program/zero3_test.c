@@ -21,13 +21,14 @@ static void compile(struct program *p, const struct compile_train *options)
         fail_msg("%s", err.text);
 }
 
-static struct compile_train zero_3(const struct model_spec *spec, int dp_size, enum hold_kind hold)
+static struct compile_train zero_3(const struct model_spec *spec, int dp_size,
+                                   enum zero3_gather hold)
 {
     struct compile_train options = tiny_compile(spec, dp_size);
 
     options.gradients.zero = 3;
     options.gradients.early = 1;
-    options.gradients.hold = hold;
+    options.gradients.zero3 = hold;
     options.gradients.bucket_bytes = (size_t)32 << 20;
     return options;
 }
@@ -85,7 +86,7 @@ static size_t bucket_bytes(const struct program *p, int bucket)
 {
     const struct bucket *b = &p->buckets[bucket];
 
-    return (size_t)b->n_elements * dtype_bytes(p->values[b->own_weights].dtype);
+    return (size_t)b->n_elements * dtype_bytes(p->values[b->weight_shard].dtype);
 }
 
 /* The two largest buckets of matrices, and that of all vectors. */
@@ -120,7 +121,7 @@ static void buckets_follow_layers(void **state)
 
     (void)state;
     for (int small = 0; small < 2; small++) {
-        struct compile_train options = zero_3(&spec, 4, HOLD_KIND_PASS);
+        struct compile_train options = zero_3(&spec, 4, ZERO3_GATHER_PASS);
         struct program p;
 
         options.gradients.bucket_bytes = (size_t)(small ? 1 : 1024) << 20;
@@ -155,7 +156,7 @@ static void memory_of_a_pass(void **state)
     (void)state;
     for (int dp_size = 2; dp_size <= 8; dp_size *= 2)
         for (int kind = RECOMPUTE_KIND_NONE; kind <= RECOMPUTE_KIND_FULL; kind++) {
-            struct compile_train options = zero_3(&spec, dp_size, HOLD_KIND_PASS);
+            struct compile_train options = zero_3(&spec, dp_size, ZERO3_GATHER_PASS);
             struct program whole, p;
 
             options.dtype = DTYPE_BF16;
@@ -187,7 +188,7 @@ static void one_bucket_ahead(void **state)
     (void)state;
     for (int m = 0; m < 2; m++) {
         struct model_spec spec = tiny_spec(m ? "gpt2" : "llama");
-        struct compile_train options = zero_3(&spec, 3, HOLD_KIND_PASS);
+        struct compile_train options = zero_3(&spec, 3, ZERO3_GATHER_PASS);
         struct program p;
         int n_gathers = 0;
 
@@ -235,7 +236,7 @@ static void what_is_read_again_much_later(void **state)
     struct program p;
 
     (void)state;
-    options = zero_3(&spec, 2, HOLD_KIND_PASS);
+    options = zero_3(&spec, 2, ZERO3_GATHER_PASS);
     compile(&p, &options);
     for (int i = 0; i < p.n_parameters; i++) {
         const struct parameter *q = &p.parameters[i];
@@ -253,7 +254,7 @@ static void one_op_at_a_time(void **state)
     (void)state;
     for (int m = 0; m < 2; m++) {
         struct model_spec spec = tiny_spec(m ? "gpt2" : "llama");
-        struct compile_train options = zero_3(&spec, 2, HOLD_KIND_OP);
+        struct compile_train options = zero_3(&spec, 2, ZERO3_GATHER_OP);
         struct program p;
 
         compile(&p, &options);
@@ -283,7 +284,7 @@ static struct compile_train four_chunks(struct model_spec *spec, enum pipeline_k
 
     *spec = tiny_spec("llama");
     spec->n_layers = 8;
-    options = zero_3(spec, 2, HOLD_KIND_RUN);
+    options = zero_3(spec, 2, ZERO3_GATHER_RUN);
     options.mesh.size[AXIS_PP] = 2;
     options.pipeline.kind = kind;
     options.pipeline.n_chunks = 4;
@@ -291,7 +292,7 @@ static struct compile_train four_chunks(struct model_spec *spec, enum pipeline_k
     return options;
 }
 
-static int count_lane_actions(const struct program *p)
+static int count_staging_actions(const struct program *p)
 {
     const struct entry *step = &p->entries[ENTRY_STEP];
     int n = 0;
@@ -302,7 +303,7 @@ static int count_lane_actions(const struct program *p)
     return n;
 }
 
-/* What chunk c takes in its lane. */
+/* Bytes of chunk c in its staging. */
 static size_t gathered_bytes(const struct program *p, int c)
 {
     char name[16];
@@ -321,19 +322,19 @@ static size_t max_bytes(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* A lane is no larger than its larger chunk, whose buckets include the likes of the other's. */
-static void check_lanes(const struct program *p)
+/* A staging cell is no larger than its larger chunk, whose buckets include the likes of the other's. */
+static void check_staging(const struct program *p)
 {
-    size_t shards = 0, lanes = 0;
+    size_t shards = 0, stagings = 0;
 
     for (int i = 0; i < p->n_buckets; i++)
-        shards += program_value_bytes(p, p->buckets[i].own_weights);
+        shards += program_value_bytes(p, p->buckets[i].weight_shard);
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].name && str_starts_with(p->values[id].name, "weights_lane."))
-            lanes += program_value_bytes(p, id);
-    assert_int_equal(p->segment_bytes[SEGMENT_WEIGHTS], shards + lanes);
-    assert_int_equal(lanes, max_bytes(gathered_bytes(p, 0), gathered_bytes(p, 2)) +
-                                max_bytes(gathered_bytes(p, 1), gathered_bytes(p, 3)));
+        if (p->values[id].name && str_starts_with(p->values[id].name, "weights_staging."))
+            stagings += program_value_bytes(p, id);
+    assert_int_equal(p->segment_bytes[SEGMENT_WEIGHTS], shards + stagings);
+    assert_int_equal(stagings, max_bytes(gathered_bytes(p, 0), gathered_bytes(p, 2)) +
+                                   max_bytes(gathered_bytes(p, 1), gathered_bytes(p, 3)));
 }
 
 /* Behind the last action of the chunk before, so that it travels during the next chunk's. */
@@ -358,7 +359,7 @@ static void check_ahead(const struct program *p)
 
 /* Chunks 0 to 3, back from 3 over 2, which are still there, to 1 and 0: whatever the micro-batches.
  */
-static void runs_share_two_lanes(void **state)
+static void runs_share_two_stagings(void **state)
 {
     (void)state;
     for (int rank = 0; rank < 2; rank++) {
@@ -368,19 +369,19 @@ static void runs_share_two_lanes(void **state)
 
         options.pipeline.rank = rank;
         compile(&p, &options);
-        assert_int_equal(count_lane_actions(&p), 6);
-        check_lanes(&p);
+        assert_int_equal(count_staging_actions(&p), 6);
+        check_staging(&p);
         check_ahead(&p);
         program_release(&p);
         options = four_chunks(&spec, PIPELINE_INTERLEAVED);
         options.pipeline.rank = rank;
         compile(&p, &options);
-        assert_true(count_lane_actions(&p) > 6);
+        assert_true(count_staging_actions(&p) > 6);
         program_release(&p);
     }
 }
 
-/* One or two chunks never lose their lane: a run is a step, which is zero 2. */
+/* One or two chunks never lose their staging: a run is a step, which is zero 2. */
 static void a_run_of_all_is_a_step(void **state)
 {
     struct model_spec spec = tiny_spec("llama");
@@ -388,7 +389,7 @@ static void a_run_of_all_is_a_step(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        struct compile_train options = zero_3(&spec, 2, i ? HOLD_KIND_STEP : HOLD_KIND_RUN);
+        struct compile_train options = zero_3(&spec, 2, i ? ZERO3_GATHER_STEP : ZERO3_GATHER_RUN);
         struct program p;
 
         compile(&p, &options);
@@ -405,10 +406,10 @@ static void a_run_of_all_is_a_step(void **state)
 static void gathered_is_not_stashed(void **state)
 {
     (void)state;
-    for (int hold = HOLD_KIND_PASS; hold <= HOLD_KIND_OP; hold++)
+    for (int hold = ZERO3_GATHER_PASS; hold <= ZERO3_GATHER_OP; hold++)
         for (int kind = RECOMPUTE_KIND_NONE; kind <= RECOMPUTE_KIND_FULL; kind++) {
             struct model_spec spec = tiny_spec("gpt2");
-            struct compile_train options = zero_3(&spec, 2, (enum hold_kind)hold);
+            struct compile_train options = zero_3(&spec, 2, (enum zero3_gather)hold);
             struct program p;
 
             options.recompute = (enum recompute_kind)kind;
@@ -440,7 +441,7 @@ static void must_refuse(const struct program *p, const char *value, const char *
 static void a_gather_is_missing(void **state)
 {
     struct model_spec spec = tiny_spec("llama");
-    struct compile_train options = zero_3(&spec, 2, HOLD_KIND_PASS);
+    struct compile_train options = zero_3(&spec, 2, ZERO3_GATHER_PASS);
     struct program p;
 
     (void)state;
@@ -461,7 +462,7 @@ static void a_gather_is_missing(void **state)
     program_release(&p);
 }
 
-static void a_lane_has_another_chunk(void **state)
+static void a_staging_has_another_chunk(void **state)
 {
     struct model_spec spec;
     struct compile_train options = four_chunks(&spec, PIPELINE_BREADTH_FIRST);
@@ -475,11 +476,11 @@ static void a_lane_has_another_chunk(void **state)
     int n_left = 0, n_seen = 0;
     for (int i = 0; i < step->n_actions; i++) {
         const struct action *a = &step->actions[i];
-        int lane = a->kind == ACTION_RUN && a->micro_batch < 0 &&
-                   !strcmp(p.functions[a->function].name, "gather 2");
+        int staging = a->kind == ACTION_RUN && a->micro_batch < 0 &&
+                      !strcmp(p.functions[a->function].name, "gather 2");
 
-        n_seen += lane;
-        if (!lane)
+        n_seen += staging;
+        if (!staging)
             step->actions[n_left++] = *a;
     }
     assert_int_equal(n_seen, 1);
@@ -487,7 +488,7 @@ static void a_lane_has_another_chunk(void **state)
     must_refuse(&p, "weight", "is read where another bucket was gathered since");
     step->n_actions = 0;
     assert_int_equal(verify(&p, &err), 0);
-    /* An evaluation finds nothing in the lanes. */
+    /* An evaluation finds nothing in the stagings. */
     struct entry *evaluate = &p.entries[ENTRY_EVALUATE];
     evaluate->actions++;
     evaluate->n_actions--;
@@ -500,9 +501,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_follow_layers),  cmocka_unit_test(memory_of_a_pass),
         cmocka_unit_test(one_bucket_ahead),       cmocka_unit_test(what_is_read_again_much_later),
-        cmocka_unit_test(one_op_at_a_time),       cmocka_unit_test(runs_share_two_lanes),
+        cmocka_unit_test(one_op_at_a_time),       cmocka_unit_test(runs_share_two_stagings),
         cmocka_unit_test(a_run_of_all_is_a_step), cmocka_unit_test(gathered_is_not_stashed),
-        cmocka_unit_test(a_gather_is_missing),    cmocka_unit_test(a_lane_has_another_chunk),
+        cmocka_unit_test(a_gather_is_missing),    cmocka_unit_test(a_staging_has_another_chunk),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

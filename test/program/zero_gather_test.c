@@ -22,10 +22,10 @@ static void check_weights(const struct program *p, int dp_size)
         assert_string_equal(v->name, q->name);
     }
     for (int b = 0; b < p->n_buckets; b++) {
-        const struct value *own = &p->values[p->buckets[b].own_weights];
+        const struct value *own = &p->values[p->buckets[b].weight_shard];
 
         assert_int_equal(own->base, p->buckets[b].weights);
-        assert_int_equal(own->own, 1 + AXIS_DP);
+        assert_int_equal(own->shard_axis, 1 + AXIS_DP);
         assert_int_equal(own->cols * dp_size, p->buckets[b].n_elements);
         assert_int_equal(own->spread[AXIS_DP], SPREAD_COLS);
         assert_int_equal(p->values[own->base].spread[AXIS_DP], SPREAD_SAME);

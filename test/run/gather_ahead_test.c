@@ -36,7 +36,7 @@ static void build_gather(struct read_ahead *a, int i, int function)
 
     a->weights[i] = program_cell(p, ROLE_WEIGHT, i ? "weights.1" : "weights.0", 1, N, DTYPE_F32);
     a->own[i] =
-        program_own_part(p, i ? "weights.1:shard" : "weights.0:shard", a->weights[i], AXIS_DP);
+        program_local_shard(p, i ? "weights.1:shard" : "weights.0:shard", a->weights[i], AXIS_DP);
     a->used[i] = program_cell(p, ROLE_SCALAR, i ? "used.1" : "used.0", 1, N, DTYPE_F32);
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_GATHER,
@@ -63,7 +63,7 @@ static void build_own_use(struct read_ahead *a, int function)
     int all = program_cell(p, ROLE_CONSTANT, "table", 1, N, DTYPE_F32);
 
     p->values[all].content = table;
-    int part = program_own_part(p, "table:shard", all, AXIS_DP);
+    int part = program_local_shard(p, "table:shard", all, AXIS_DP);
     a->own_used = program_cell(p, ROLE_SCALAR, "own_used", 1, N_SHARD, DTYPE_F32);
     program_emit(
         p, function,

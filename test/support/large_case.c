@@ -128,7 +128,7 @@ static double scalar_at(int64_t i)
 static int has_own_content(const struct tensor *t, const char *name)
 {
     return t->dtype == DTYPE_I32 || t->dtype == DTYPE_I64 || !strcmp(name, "scalars") ||
-           !strcmp(name, "scale") || !strcmp(name, "factor");
+           !strcmp(name, "scale") || !strcmp(name, "clip_factor");
 }
 
 static double content_at(const struct large_case *c, const char *name, int64_t i)
@@ -143,7 +143,7 @@ static double content_at(const struct large_case *c, const char *name, int64_t i
         return (double)sparse_target(i, op->in[0].rows, op->in[1].rows);
     if (!strcmp(name, "scalars"))
         return scalar_at(i);
-    return !strcmp(name, "scale") ? 1 : !strcmp(name, "factor") ? 0.5 : 0;
+    return !strcmp(name, "scale") ? 1 : !strcmp(name, "clip_factor") ? 0.5 : 0;
 }
 
 /* Products of random numbers come out near 1, squares' roots and what is divided by are positive. */

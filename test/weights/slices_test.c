@@ -79,7 +79,7 @@ static void shard_all(struct program *p, int dp)
     int64_t shard = ceil_div(bucket.n_elements, dp);
     bucket.n_elements = shard * dp;
     bucket.master = program_cell(p, ROLE_MASTER, "master", 1, shard, DTYPE_F32);
-    bucket.own_weights = bucket.master;
+    bucket.weight_shard = bucket.master;
     bucket.moment1 = program_cell(p, ROLE_MOMENT1, "m", 1, shard, DTYPE_F32);
     bucket.moment2 = program_cell(p, ROLE_MOMENT2, "v", 1, shard, DTYPE_F32);
     p->buckets[0] = bucket;

@@ -306,7 +306,7 @@ static inline struct mask mask_of(const struct op_shape *op, int sample, int64_t
     mask.series.scale = (float)(1.0 / (1.0 - a->p));
     if (a->p > 0) {
         mask.series.place_high =
-            dropout_place_high(a->place, *(const int64_t *)cpu_row(&op->in[sample], sequence));
+            dropout_place_high(a->rng_site, *(const int64_t *)cpu_row(&op->in[sample], sequence));
         mask.head = head_number(op, sample + 1, head);
     }
     return mask;

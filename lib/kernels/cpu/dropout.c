@@ -20,7 +20,7 @@ CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct r
     const struct op_attributes *a = &d->op->attributes;
     int64_t place = d->begin + row;
     int64_t sample = *(const int64_t *)cpu_row(&d->op->in[DROPOUT_SAMPLE], place / a->seq_len);
-    const struct dropout_series series = { a->seed, dropout_place_high(a->place, sample), d->p,
+    const struct dropout_series series = { a->seed, dropout_place_high(a->rng_site, sample), d->p,
                                            d->scale };
     const void *x = cpu_row(&d->op->in[DROPOUT_X], row);
     void *y = cpu_row(&d->op->out[DROPOUT_Y], row);

@@ -130,9 +130,9 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
         sum += sums[order ? order[i] : i];
     norm = sqrt(sum) / (double)scale;
     *(double *)op->out[GRADIENT_NORM_NORM].data = norm;
-    *(float *)op->out[GRADIENT_NORM_FACTOR].data =
+    *(float *)op->out[GRADIENT_NORM_CLIP_FACTOR].data =
         (clip > 0 && norm > clip ? (float)(clip / norm) : 1.0f) / scale;
-    *(int32_t *)op->out[GRADIENT_NORM_SKIP].data = !isfinite(norm);
+    *(int32_t *)op->out[GRADIENT_NORM_SKIP_UPDATE].data = !isfinite(norm);
 }
 
 /* ---- AdamW -------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
         if (a->op->in[ADAMW_M].dtype == DTYPE_BF16)
             adamw_of_block(a, &piece, decay,
                            places ? (uint64_t)places[block]
-                                  : a->op->attributes.place + (uint64_t)block,
+                                  : a->op->attributes.rng_site + (uint64_t)block,
                            at - block * OPS_NORM_BLOCK);
         else
             adamw_stretch(a, &piece, decay);
@@ -334,14 +334,14 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
     double lr = scalars[SCALAR_LR];
 
     (void)first;
-    if (*(const int32_t *)op->in[ADAMW_SKIP].data)
+    if (*(const int32_t *)op->in[ADAMW_SKIP_UPDATE].data)
         return;
 
     struct adamw a = {
         .op = op,
         .tiling = tiling_of(op->in[ADAMW_GRADIENT].rows, op->in[ADAMW_GRADIENT].cols),
         .lr = lr,
-        .factor = *(const float *)op->in[ADAMW_FACTOR].data,
+        .factor = *(const float *)op->in[ADAMW_CLIP_FACTOR].data,
         .decay = (float)(1.0 - lr * at->weight_decay),
         .take1 = (float)(1.0 - at->beta1),
         .take2 = (float)(1.0 - at->beta2),

@@ -267,7 +267,7 @@ static void attention_gradients(void)
                                    .alibi = form & 4 ? 6 : 0,
                                    .p = drop ? 0.3 : 0,
                                    .seed = 5,
-                                   .place = 2 };
+                                   .rng_site = 2 };
         struct op_case *c = op_case_create(OP_ATTENTION, &a);
 
         op_case_attention_keys(c, 12, form & 16 ? 20 : 12, DTYPE_F32);

@@ -46,7 +46,7 @@ static inline int32_t begin_of(const struct op_shape *op, int input)
 static inline double reference_kept(const struct op_attributes *a, int64_t sample,
                                     uint64_t place_low, int64_t element)
 {
-    uint64_t place_high = a->place * 0x9E3779B97F4A7C15u + (uint64_t)sample;
+    uint64_t place_high = a->rng_site * 0x9E3779B97F4A7C15u + (uint64_t)sample;
     struct rng_block words =
         rng_at(a->seed, RNG_DROPOUT, place_high, place_low | (uint64_t)(element / 4));
 

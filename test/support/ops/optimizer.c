@@ -36,8 +36,8 @@ static void gradient_norm(const struct op_shape *op)
     double scale = tensor_given(&op->in[GRADIENT_NORM_SCALE]) ? IN(GRADIENT_NORM_SCALE, 0, 0) : 1;
     sum = sqrt(sum) / scale;
     OUT(GRADIENT_NORM_NORM, 0, 0) = sum;
-    OUT(GRADIENT_NORM_FACTOR, 0, 0) = (clip > 0 && sum > clip ? clip / sum : 1) / scale;
-    *(int32_t *)op->out[GRADIENT_NORM_SKIP].data = !isfinite(sum);
+    OUT(GRADIENT_NORM_CLIP_FACTOR, 0, 0) = (clip > 0 && sum > clip ? clip / sum : 1) / scale;
+    *(int32_t *)op->out[GRADIENT_NORM_SKIP_UPDATE].data = !isfinite(sum);
 }
 
 static void adamw(const struct op_shape *op)
@@ -46,10 +46,10 @@ static void adamw(const struct op_shape *op)
     double lr = IN(ADAMW_SCALARS, 0, SCALAR_LR), bias1 = IN(ADAMW_SCALARS, 0, SCALAR_BIAS1),
            bias2 = IN(ADAMW_SCALARS, 0, SCALAR_BIAS2);
 
-    if (int_at(&op->in[ADAMW_SKIP], 0))
+    if (int_at(&op->in[ADAMW_SKIP_UPDATE], 0))
         return;
     for (int64_t i = 0; i < tensor_elements(&op->in[ADAMW_GRADIENT]); i++) {
-        double g = IN(ADAMW_GRADIENT, 0, i) * IN(ADAMW_FACTOR, 0, 0),
+        double g = IN(ADAMW_GRADIENT, 0, i) * IN(ADAMW_CLIP_FACTOR, 0, 0),
                *p = at(&op->in[ADAMW_MASTER], 0, i);
         double *m = at(&op->in[ADAMW_M], 0, i), *v = at(&op->in[ADAMW_V], 0, i);
         double decay = tensor_given(&op->in[ADAMW_DECAY]) ? IN(ADAMW_DECAY, 0, i / OPS_NORM_BLOCK)
