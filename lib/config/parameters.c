@@ -117,7 +117,7 @@ static int has_output_bias(const struct model_spec *s, int layer)
  * `outputs` are the weight's rows and the bias' elements, `inputs` the weight's columns: without
  * any it is a vector.
  */
-static const struct row {
+static const struct parameter_row {
     const char *name;
     enum parameter_role role;
     enum width outputs[MODULE_MAX_PIECES], inputs;
@@ -210,7 +210,7 @@ int parameters_n_indices(const struct model_spec *spec)
 
 static int is_there(const struct model_spec *s, struct parameter_id id)
 {
-    const struct row *row = &rows[id.module];
+    const struct parameter_row *row = &rows[id.module];
     int is_place = parameters_is_of_layers(id.module) ? id.layer >= 0 && id.layer < s->n_layers
                                                       : id.layer == place_of(s, id.module);
 
@@ -234,7 +234,8 @@ void parameters_name(char name[PARAMETER_NAME_MAX], struct parameter_id id)
         snprintf(name, PARAMETER_NAME_MAX, "%s.%s", module, part);
 }
 
-static void set_shape(const struct model_spec *s, const struct row *row, struct parameter_spec *out)
+static void set_shape(const struct model_spec *s, const struct parameter_row *row,
+                      struct parameter_spec *out)
 {
     int is_vector = out->id.part == PART_BIAS || row->inputs == NO_WIDTH;
 
@@ -250,7 +251,8 @@ static void set_shape(const struct model_spec *s, const struct row *row, struct 
 }
 
 /* What gives the hidden state writes to the residual stream. */
-static void set_init(const struct model_spec *s, const struct row *row, struct parameter_spec *out)
+static void set_init(const struct model_spec *s, const struct parameter_row *row,
+                     struct parameter_spec *out)
 {
     int to_residual = row->outputs[0] == HIDDEN;
 
@@ -265,7 +267,7 @@ static void set_init(const struct model_spec *s, const struct row *row, struct p
 int parameters_find(const struct model_spec *spec, struct parameter_id id,
                     struct parameter_spec *out)
 {
-    const struct row *row = &rows[id.module];
+    const struct parameter_row *row = &rows[id.module];
 
     if (!is_there(spec, id))
         return 0;

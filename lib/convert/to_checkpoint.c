@@ -169,7 +169,7 @@ static int list_parameter(struct target *t, const struct program *program, int p
 {
     const struct parameter *p = &program->parameters[parameter];
     struct store_slice slice = { .n_dims = p->n_dims };
-    struct rectangle r;
+    struct tensor_rectangle r;
     int64_t rows, cols;
 
     slice.name = arena_printf(&t->c->arena, "%s%s", p->name, suffix);

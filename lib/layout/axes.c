@@ -9,7 +9,7 @@
  * In the order of sums: the axis of shards first, its replicas next. Where several axes have the
  * same roles, axes_tensor, axes_experts and axes_stages are the first of them.
  */
-static const struct row {
+static const struct axis_row {
     enum mesh_axis axis;
     enum axis_role role[2]; /* by enum parameter_kind */
     const char *places;
@@ -23,7 +23,7 @@ static const struct row {
 };
 _Static_assert(sizeof rows / sizeof *rows == N_AXES, "each axis has a row");
 
-static const struct row *row_of(enum mesh_axis axis)
+static const struct axis_row *row_of(enum mesh_axis axis)
 {
     int i = 0;
 

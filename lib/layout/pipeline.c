@@ -9,7 +9,7 @@
 #include "layout/pipeline_impl.h"
 
 /* One row per kind: what it asks of the number of chunks, and who writes its lists. */
-static const struct family {
+static const struct schedule_family {
     const char *name;
     int least_chunks, most_chunks;
     const char *instead; /* for other numbers of chunks */
@@ -44,7 +44,7 @@ static int check_range(const char *what, int value, int most, struct err *err)
 
 static int check_chunks(const struct pipeline_spec *spec, struct err *err)
 {
-    const struct family *family = &families[spec->kind];
+    const struct schedule_family *family = &families[spec->kind];
     int n = spec->n_chunks;
 
     if (check_range("chunks per rank", n, PIPELINE_CHUNKS_MAX, err))

@@ -335,7 +335,7 @@ static int report_stuck(const struct simulation *sim, struct err *err)
 static int run_all(struct simulation *sim, struct arena *arena, struct err *err)
 {
     int n_ranks = sim->pipeline->spec.n_ranks, progress = 1, done = 0;
-    struct skipping skipping = { .arena = arena };
+    struct simulation_skip skipping = { .arena = arena };
 
     while (progress) {
         progress = 0;

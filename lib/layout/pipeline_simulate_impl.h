@@ -26,7 +26,7 @@ struct simulation {
 
 /* The run as it was at an earlier time, to hold the present against. All zero but the arena at
  * first. */
-struct skipping {
+struct simulation_skip {
     struct arena *arena;
     int *next, *n_done[N_ENDS];
     int64_t *last_end;      /* [n_ranks] */
@@ -39,7 +39,7 @@ struct skipping {
  * Between two turns: where all that ranks have done since an earlier time will be done again, only
  * later, puts them as far on as that is known to go. Micro-batches all have one size.
  */
-void simulation_skip_rounds(struct simulation *sim, struct skipping *skipping);
+void simulation_skip_rounds(struct simulation *sim, struct simulation_skip *skipping);
 
 /* The stage from whose F (of a step F) or I a step has to wait, or -1. */
 int simulation_source_of(const struct simulation *sim, const struct pipeline_step *step, int stage);

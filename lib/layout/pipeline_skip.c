@@ -16,7 +16,7 @@
 
 /* ---- an earlier time ---- */
 
-static void open_skipping(struct skipping *s, const struct simulation *sim)
+static void open_skipping(struct simulation_skip *s, const struct simulation *sim)
 {
     int n_ranks = sim->pipeline->spec.n_ranks;
 
@@ -30,7 +30,7 @@ static void open_skipping(struct skipping *s, const struct simulation *sim)
     s->n_patience = 1;
 }
 
-static void take(struct skipping *s, const struct simulation *sim)
+static void take(struct simulation_skip *s, const struct simulation *sim)
 {
     for (int rank = 0; rank < sim->pipeline->spec.n_ranks; rank++) {
         s->next[rank] = sim->next[rank];
@@ -44,7 +44,7 @@ static void take(struct skipping *s, const struct simulation *sim)
 /* ---- is it a round? ---- */
 
 /* Are the ranks that have moved where they were, but for so many micro-batches? Returns these, or 0. */
-static int find_shift(const struct skipping *s, const struct simulation *sim)
+static int find_shift(const struct simulation_skip *s, const struct simulation *sim)
 {
     int shift = 0;
 
@@ -65,7 +65,7 @@ static int find_shift(const struct skipping *s, const struct simulation *sim)
 }
 
 /* How much further each stage is: by a round, or not at all. */
-static int is_whole(const struct skipping *s, const struct simulation *sim, int shift)
+static int is_whole(const struct simulation_skip *s, const struct simulation *sim, int shift)
 {
     for (int what = 0; what < N_ENDS; what++)
         for (int stage = 0; stage < sim->n_stages; stage++) {
@@ -89,8 +89,8 @@ static int reader_of(const struct simulation *sim, int what, int stage)
  * For how many rounds are the ends that a stage's reader finds as far apart as in the last one? They
  * have to be there, or will be by then; those that are there are looked at.
  */
-static int64_t count_ends(struct skipping *s, const struct simulation *sim, int what, int stage,
-                          int shift)
+static int64_t count_ends(struct simulation_skip *s, const struct simulation *sim, int what,
+                          int stage, int shift)
 {
     int reader = reader_of(sim, what, stage), n = sim->n_done[what][stage];
 
@@ -112,8 +112,8 @@ static int64_t count_ends(struct skipping *s, const struct simulation *sim, int 
 }
 
 /* For how many rounds a rank that did nothing in the last one will do nothing. */
-static int64_t count_waiting(const struct skipping *s, const struct simulation *sim, int rank,
-                             int shift)
+static int64_t count_waiting(const struct simulation_skip *s, const struct simulation *sim,
+                             int rank, int shift)
 {
     const struct pipeline_list *list = &sim->pipeline->ranks[rank];
     const struct pipeline_step *step = &list->steps[sim->next[rank]];
@@ -130,7 +130,7 @@ static int64_t count_waiting(const struct skipping *s, const struct simulation *
 }
 
 /* For how many rounds each step of the rank's last one waits for what it did then. */
-static int64_t count_alike(const struct skipping *s, const struct simulation *sim, int rank)
+static int64_t count_alike(const struct simulation_skip *s, const struct simulation *sim, int rank)
 {
     const struct pipeline_list *list = &sim->pipeline->ranks[rank];
     int64_t n_rounds = INT64_MAX, free_at = s->last_end[rank], later = s->later[rank];
@@ -152,7 +152,7 @@ static int64_t count_alike(const struct skipping *s, const struct simulation *si
 }
 
 /* How many rounds like the last one all ranks have before them. */
-static int count_rounds(struct skipping *s, const struct simulation *sim, int shift)
+static int count_rounds(struct simulation_skip *s, const struct simulation *sim, int shift)
 {
     int n_ranks = sim->pipeline->spec.n_ranks;
     int64_t n_rounds = sim->pipeline->spec.n_micro_batches / shift;
@@ -182,7 +182,7 @@ static int count_rounds(struct skipping *s, const struct simulation *sim, int sh
 
 /* ---- then put them further on ---- */
 
-static void add_stretch(struct skipping *s, struct simulation *sim, int shift, int n_rounds)
+static void add_stretch(struct simulation_skip *s, struct simulation *sim, int shift, int n_rounds)
 {
     struct pipeline_stretch *stretch = arena_new(s->arena, struct pipeline_stretch);
     size_t n_ranks = (size_t)sim->pipeline->spec.n_ranks;
@@ -201,7 +201,8 @@ static void add_stretch(struct skipping *s, struct simulation *sim, int shift, i
     sim->last = &stretch->next;
 }
 
-static void move_rank(const struct skipping *s, struct simulation *sim, int rank, int n_rounds)
+static void move_rank(const struct simulation_skip *s, struct simulation *sim, int rank,
+                      int n_rounds)
 {
     const struct pipeline_list *list = &sim->pipeline->ranks[rank];
     struct pipeline_rank_timing *timing = &sim->ranks[rank];
@@ -220,7 +221,7 @@ static void move_rank(const struct skipping *s, struct simulation *sim, int rank
 }
 
 /* The ends that the reader will ask for are known from those of the last round. */
-static void move_stage(const struct skipping *s, struct simulation *sim, int what, int stage,
+static void move_stage(const struct simulation_skip *s, struct simulation *sim, int what, int stage,
                        int shift, const int *n_read, int n_rounds)
 {
     int first = s->n_done[what][stage], n = sim->n_done[what][stage];
@@ -237,7 +238,7 @@ static void move_stage(const struct skipping *s, struct simulation *sim, int wha
     sim->n_done[what][stage] = end;
 }
 
-static void go_on(struct skipping *s, struct simulation *sim, int shift, int n_rounds)
+static void go_on(struct simulation_skip *s, struct simulation *sim, int shift, int n_rounds)
 {
     struct arena scratch = { 0 };
     int *n_read = arena_array(&scratch, int, sim->n_stages);
@@ -258,7 +259,7 @@ static void go_on(struct skipping *s, struct simulation *sim, int shift, int n_r
     arena_release(&scratch);
 }
 
-void simulation_skip_rounds(struct simulation *sim, struct skipping *s)
+void simulation_skip_rounds(struct simulation *sim, struct simulation_skip *s)
 {
     if (!s->next) {
         open_skipping(s, sim);

@@ -11,13 +11,13 @@
 #define HEAD_ROW_MIN 1e-12
 
 /* What logits are made with: the head's weight, or that with rows of length 1. */
-struct head {
+struct logits_head {
     int weight, rows, lengths; /* rows is weight, and lengths 0, where nothing is normalised */
 };
 
-static struct head head_of(const struct emitter *e)
+static struct logits_head head_of(const struct emitter *e)
 {
-    struct head h = { .weight = weight_of(e, parameters_head(e->b->spec).module) };
+    struct logits_head h = { .weight = weight_of(e, parameters_head(e->b->spec).module) };
 
     h.rows = h.weight;
     if (!e->b->spec->normalized_head)
@@ -38,12 +38,13 @@ int logits_rows(const struct emitter *e)
 }
 
 /* Where the gradient of the head's rows goes: the parameter's, or what that is made of. */
-static int rows_gradient(const struct emitter *e, const struct head *h, int dw)
+static int rows_gradient(const struct emitter *e, const struct logits_head *h, int dw)
 {
     return h->lengths && dw ? value(e, h->weight, cols_of(e, h->weight), DTYPE_F32) : dw;
 }
 
-static void emit_head_gradient(const struct emitter *e, const struct head *h, int drows, int dw)
+static void emit_head_gradient(const struct emitter *e, const struct logits_head *h, int drows,
+                               int dw)
 {
     if (drows != dw)
         emit(e, (struct op){ .kind = OP_NORMALIZE_ROWS_GRAD,
@@ -147,7 +148,7 @@ static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx,
 int logits_train(const struct emitter *e, int x)
 {
     struct program *p = e->b->program;
-    struct head h = head_of(e);
+    struct logits_head h = head_of(e);
     int dx = value(e, x, cols_of(e, x), e->b->dtype);
     int dw = program_add_gradient(p, program_parameter_of(p, h.weight));
     int drows = rows_gradient(e, &h, dw);

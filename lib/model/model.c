@@ -137,7 +137,7 @@ static struct op_attributes head_attributes(const struct emitter *e)
 }
 
 /* Attention's operands, as columns of what holds them. */
-struct heads {
+struct qkv_columns {
     int q, k, v;
 };
 
@@ -150,14 +150,14 @@ static int columns_of(const struct emitter *e, int x, int64_t first, int64_t n)
 }
 
 /* qk: q's and k's columns of the product of all three, or what was made of them. */
-static struct heads heads_of(const struct emitter *e, int qkv, int qk)
+static struct qkv_columns heads_of(const struct emitter *e, int qkv, int qk)
 {
     int64_t q_cols = (int64_t)n_heads(e) * e->b->spec->head_dim;
     int64_t kv_cols = (int64_t)n_kv_heads(e) * e->b->spec->head_dim;
 
-    return (struct heads){ .q = columns_of(e, qk, 0, q_cols),
-                           .k = columns_of(e, qk, q_cols, kv_cols),
-                           .v = columns_of(e, qkv, q_cols + kv_cols, kv_cols) };
+    return (struct qkv_columns){ .q = columns_of(e, qk, 0, q_cols),
+                                 .k = columns_of(e, qk, q_cols, kv_cols),
+                                 .v = columns_of(e, qkv, q_cols + kv_cols, kv_cols) };
 }
 
 /* A layer's keys or values of all positions: one cell for all functions. */
@@ -178,7 +178,7 @@ static int cache_cell(const struct emitter *e, enum model_cache which)
     return *cell;
 }
 
-static int attention_over_cache(const struct emitter *e, struct heads heads)
+static int attention_over_cache(const struct emitter *e, struct qkv_columns heads)
 {
     const struct model_builder *b = e->b;
     const struct ports *ports = &b->program->ports;
@@ -263,7 +263,7 @@ static int self_attention(const struct emitter *e, int qkv)
     int qk = qkv;
     if (b->spec->qk_norm || b->spec->position == POSITION_ROPE)
         qk = rotated_heads(e, normed_heads(e, columns_of(e, qkv, 0, n * attributes.head_dim)));
-    struct heads heads = heads_of(e, qkv, qk);
+    struct qkv_columns heads = heads_of(e, qkv, qk);
     if (b->cache_len)
         return attention_over_cache(e, heads);
     attributes.p = b->dropout ? b->spec->attention_dropout : 0;

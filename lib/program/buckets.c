@@ -7,7 +7,7 @@
 #include "layout/axes.h"
 #include "program/shard_impl.h"
 
-int completion_function(const struct sharding *s, int turn, enum part part)
+int completion_function(const struct sharding *s, int turn, enum chunk_part part)
 {
     const struct chunk_functions *chunk = &s->chunks[s->n_chunks - 1 - turn];
 
@@ -37,9 +37,9 @@ struct completion_point completion_of(const struct sharding *s, int value)
 {
     for (int turn = s->n_chunks - 1; turn >= 0; turn--)
         for (int part = PART_WEIGHT; part >= PART_FORWARD; part--) {
-            int function = completion_function(s, turn, (enum part)part);
+            int function = completion_function(s, turn, (enum chunk_part)part);
             const struct function *f = &s->program->functions[function];
-            struct completion_point at = { turn, (enum part)part, f->n_ops, -1, -1 };
+            struct completion_point at = { turn, (enum chunk_part)part, f->n_ops, -1, -1 };
 
             for (int i = 0; i < f->n_ops; i++)
                 if (writes(s->program, &f->ops[i], value)) {

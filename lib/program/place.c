@@ -34,7 +34,7 @@ struct calendar {
 };
 
 /* A stretch of the scratch segment. */
-struct stretch {
+struct byte_range {
     size_t begin, end;
 };
 
@@ -45,7 +45,7 @@ struct placing {
     struct calendar *calendars; /* by function */
     int *order;                 /* pass values, largest first */
     int n_order;
-    struct stretch *taken; /* while the value at hand lives */
+    struct byte_range *taken; /* while the value at hand lives */
     int n_taken;
     int *seen;    /* by value: the value at hand when it was added to taken */
     int *until;   /* by op of the function at hand: to which op its operands live */
@@ -203,7 +203,7 @@ static void take(struct placing *c, int value, int other)
         c->program->values[other].space != c->program->values[value].space)
         return;
     c->seen[other] = value;
-    c->taken[c->n_taken++] = (struct stretch){ begin, begin + n_bytes };
+    c->taken[c->n_taken++] = (struct byte_range){ begin, begin + n_bytes };
 }
 
 /* Add the stretches of all placed values that live in this function while `value` does. */
@@ -244,12 +244,12 @@ static void enter(struct placing *c, int function, int value)
 
 static int by_begin(const void *a, const void *b)
 {
-    const struct stretch *x = a, *y = b;
+    const struct byte_range *x = a, *y = b;
 
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-static size_t lowest_gap(struct stretch *taken, int n_taken, size_t n_bytes)
+static size_t lowest_gap(struct byte_range *taken, int n_taken, size_t n_bytes)
 {
     size_t at = 0;
 
@@ -334,7 +334,7 @@ void place(struct program *program)
     c.written = arena_array(&arena, char, n_values);
     c.stashed = arena_array(&arena, char, n_values);
     c.order = arena_array(&arena, int, n_values);
-    c.taken = arena_array(&arena, struct stretch, n_values);
+    c.taken = arena_array(&arena, struct byte_range, n_values);
     c.seen = arena_array(&arena, int, n_values);
     c.lifetimes = arena_array(&arena, struct lifetime, n_values * n_functions);
     c.calendars = arena_array(&arena, struct calendar, n_functions);

@@ -7,12 +7,12 @@
 #include "program/passes.h"
 
 /* The functions of a chunk, in the order in which a micro-batch runs them. */
-enum part { PART_FORWARD, PART_BACKWARD, PART_WEIGHT };
+enum chunk_part { PART_FORWARD, PART_BACKWARD, PART_WEIGHT };
 
 /* When an accumulator is complete: chunks are in the order in which their backwards run. */
 struct completion_point {
     int turn; /* n_chunks - 1 - chunk */
-    enum part part;
+    enum chunk_part part;
     int begun, done; /* indices of ops of that function; -1: an earlier function has done it */
     int layer;       /* of the op that does it last */
 };
@@ -49,7 +49,7 @@ struct sharding {
 /* ---- buckets.c ---- */
 
 /* The function of that part of the chunk whose backward is the turn-th. */
-int completion_function(const struct sharding *s, int turn, enum part part);
+int completion_function(const struct sharding *s, int turn, enum chunk_part part);
 
 /* The last function that writes the accumulator, and where. */
 struct completion_point completion_of(const struct sharding *s, int value);

@@ -22,7 +22,7 @@
 
 enum { NONE = -1, NEARLY = 1 /* slots by which the lives of a frame may differ */ };
 
-struct frame {
+struct slot_frame {
     char *has;                /* by stash, before sharing */
     struct stash_life *lives; /* by micro-batch */
     int *slots;               /* likewise */
@@ -33,9 +33,9 @@ struct sharing {
     struct dividing *d;
     struct program *program;
     const struct stash_lives *lives;
-    struct frame **frames; /* by chunk; NULL where it has none */
+    struct slot_frame **frames; /* by chunk; NULL where it has none */
     int n_chunks, n_frames;
-    const struct frame *reference; /* its values say how a slot is laid out */
+    const struct slot_frame *reference; /* its values say how a slot is laid out */
     int n_slots;
 
     struct stash *stashes; /* after sharing */
@@ -99,7 +99,7 @@ static int belong_together(const struct dividing *d, int a, int b)
 }
 
 /* The stash joins the frame, and with it the lives of its micro-batches. */
-static void join_frame(const struct sharing *s, struct frame *frame, int stash)
+static void join_frame(const struct sharing *s, struct slot_frame *frame, int stash)
 {
     frame->has[stash] = 1;
     for (int m = 0; m < s->lives->n_micro_batches; m++) {
@@ -117,7 +117,7 @@ static void join_frame(const struct sharing *s, struct frame *frame, int stash)
 static void find_frame(struct sharing *s, int chunk, const int *chunks)
 {
     const struct program *p = s->program;
-    struct frame *frame = arena_new(s->d->arena, struct frame);
+    struct slot_frame *frame = arena_new(s->d->arena, struct slot_frame);
     int largest = NONE;
 
     for (int i = 0; i < p->n_stashes; i++)
@@ -144,7 +144,7 @@ static void find_frames(struct sharing *s)
         chunks[i] = chunk_of(s, i);
         s->n_chunks = max_int(s->n_chunks, chunks[i] + 1);
     }
-    s->frames = arena_array(s->d->arena, struct frame *, s->n_chunks);
+    s->frames = arena_array(s->d->arena, struct slot_frame *, s->n_chunks);
     for (int chunk = 0; s->n_chunks > 1 && chunk < s->n_chunks; chunk++)
         find_frame(s, chunk, chunks);
 }
@@ -157,7 +157,8 @@ struct free_slots {
 
 /* The frame gets a slot where its micro-batch begins with this action, and gives it back where it
  * ends. */
-static void take_turn(struct sharing *s, struct frame *frame, int action, struct free_slots *free)
+static void take_turn(struct sharing *s, struct slot_frame *frame, int action,
+                      struct free_slots *free)
 {
     int m = s->program->entries[ENTRY_STEP].actions[action].micro_batch;
 
@@ -202,12 +203,12 @@ static void find_slots(struct sharing *s)
 
 /* ---- places ---- */
 
-static int is_of_frame(const struct sharing *s, const struct frame *frame, int id)
+static int is_of_frame(const struct sharing *s, const struct slot_frame *frame, int id)
 {
     return s->d->marked[id] && frame->has[s->program->values[id].stash];
 }
 
-static size_t frame_bytes(const struct sharing *s, const struct frame *frame)
+static size_t frame_bytes(const struct sharing *s, const struct slot_frame *frame)
 {
     size_t n_bytes = 0;
 
@@ -248,7 +249,7 @@ static int lay_out_slot(struct sharing *s, int *list)
 }
 
 /* Each value in the place of one of equal size; taken: which of these have theirs. */
-static void put_alike(struct sharing *s, const struct frame *frame, const int *list, int n,
+static void put_alike(struct sharing *s, const struct slot_frame *frame, const int *list, int n,
                       char *taken)
 {
     memset(taken, 0, (size_t)n);
@@ -297,7 +298,7 @@ static void open_stashes(struct sharing *s)
         s->stashes[i] =
             (struct stash){ .n_slots = p->stashes[i].n_slots, .segment = p->stashes[i].segment };
     for (int c = 0; c < s->n_chunks; c++) {
-        struct frame *frame = s->frames[c];
+        struct slot_frame *frame = s->frames[c];
 
         if (!frame)
             continue;

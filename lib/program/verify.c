@@ -103,7 +103,7 @@ static int is_pass(const struct value *v)
     return v->role == ROLE_NONE && v->scope == SCOPE_PASS;
 }
 
-static unsigned char *spread_of(const struct walk *w, int base)
+static unsigned char *spread_of(const struct verify_walk *w, int base)
 {
     return &w->spread[(size_t)base * N_AXES];
 }
@@ -121,7 +121,8 @@ int verify_reads_output(const struct program *p, const struct op *op, int k)
     return op->kind == OP_ACCUMULATE && program_first_mode(p, op, k) == FIRST_NEVER;
 }
 
-static int check_read(const struct walk *w, const struct function *f, const struct op *op, int id)
+static int check_read(const struct verify_walk *w, const struct function *f, const struct op *op,
+                      int id)
 {
     const struct program *p = w->program;
     int base = program_base(p, id), when = w->written[base];
@@ -170,7 +171,7 @@ static int is_partial(const struct program *p, int id)
  * An accumulator of one micro-batch begins: what was added up in the same memory before, by itself
  * too, must have been reduced.
  */
-static int check_restart(const struct walk *w, const struct function *f, const struct op *op,
+static int check_restart(const struct verify_walk *w, const struct function *f, const struct op *op,
                          int id)
 {
     const struct program *p = w->program;
@@ -188,7 +189,7 @@ static int check_restart(const struct walk *w, const struct function *f, const s
 }
 
 /* The sum over ranks of what is added up in this view is begun. */
-static void forget_started(struct walk *w, int id)
+static void forget_started(struct verify_walk *w, int id)
 {
     const struct value *values = w->program->values;
 
@@ -200,7 +201,7 @@ static void forget_started(struct walk *w, int id)
 }
 
 /* An op that adds to `id`. Entries but the step are told by their caller when to start over. */
-static int check_accumulation(struct walk *w, const struct function *f, const struct op *op,
+static int check_accumulation(struct verify_walk *w, const struct function *f, const struct op *op,
                               int output)
 {
     const struct program *p = w->program;
@@ -228,7 +229,7 @@ static int check_accumulation(struct walk *w, const struct function *f, const st
     return 0;
 }
 
-static int check_write(struct walk *w, const struct function *f, const struct op *op, int k)
+static int check_write(struct verify_walk *w, const struct function *f, const struct op *op, int k)
 {
     const struct program *p = w->program;
     int id = op->out[k], base = program_base(p, id);
@@ -254,7 +255,7 @@ static int check_write(struct walk *w, const struct function *f, const struct op
     return 0;
 }
 
-static int walk_function(struct walk *w, int function)
+static int walk_function(struct verify_walk *w, int function)
 {
     const struct program *p = w->program;
     const struct function *f = &p->functions[function];
@@ -277,7 +278,7 @@ static int walk_function(struct walk *w, int function)
     return 0;
 }
 
-static int walk_action(struct walk *w, const struct action *a)
+static int walk_action(struct verify_walk *w, const struct action *a)
 {
     const struct program *p = w->program;
 
@@ -293,7 +294,7 @@ static int walk_action(struct walk *w, const struct action *a)
 }
 
 /* Cells of which ranks update their own parts are found as the update left them: split. */
-static void begin_split(struct walk *w)
+static void begin_split(struct verify_walk *w)
 {
     const struct program *p = w->program;
 
@@ -302,7 +303,7 @@ static void begin_split(struct walk *w)
             spread_of(w, p->values[id].base)[p->values[id].shard_axis - 1] = SPREAD_COLS;
 }
 
-static void open_walk(struct walk *w, struct arena *arena)
+static void open_walk(struct verify_walk *w, struct arena *arena)
 {
     const struct program *p = w->program;
     size_t n_values = (size_t)p->n_values;
@@ -322,7 +323,7 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
                       struct err *err)
 {
     const struct entry *e = &p->entries[kind], *gather = &p->entries[ENTRY_GATHER];
-    struct walk w = { .program = p, .err = err, .entry = kind };
+    struct verify_walk w = { .program = p, .err = err, .entry = kind };
     struct arena arena = { 0 };
     struct rounds rounds = { .arena = &arena };
     int status = 0, n_parts;

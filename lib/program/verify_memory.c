@@ -14,7 +14,7 @@
 #include "program/order.h"
 #include "program/verify_impl.h"
 
-struct extent {
+struct memory_extent {
     size_t begin, end;
     int first, last; /* ops between which the value lives; scratch only */
     int value;
@@ -119,13 +119,13 @@ static int check_stashes(const struct program *p, struct err *err)
 
 static int by_address(const void *a, const void *b)
 {
-    const struct extent *x = a, *y = b;
+    const struct memory_extent *x = a, *y = b;
 
     return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1) : x->value - y->value;
 }
 
-static int check_lasting(const struct program *p, enum segment segment, struct extent *extents,
-                         struct err *err)
+static int check_lasting(const struct program *p, enum segment segment,
+                         struct memory_extent *extents, struct err *err)
 {
     int n = 0;
 
@@ -134,8 +134,9 @@ static int check_lasting(const struct program *p, enum segment segment, struct e
 
         if (program_base(p, id) == id && v->segment == segment && v->role != ROLE_NONE &&
             v->scope != SCOPE_STASH)
-            extents[n++] = (struct extent){ v->place_bytes, v->place_bytes + length_of(v), 0, 0, id,
-                                            v->space };
+            extents[n++] =
+                (struct memory_extent){ v->place_bytes, v->place_bytes + length_of(v), 0, 0, id,
+                                        v->space };
     }
     qsort(extents, (size_t)n, sizeof *extents, by_address);
     for (int i = 1; i < n; i++)
@@ -148,7 +149,7 @@ static int check_lasting(const struct program *p, enum segment segment, struct e
  * In their first slots. Values of one stash lie apart. Those of stashes that share slots lie apart or
  * begin at one place, which have their users in common (order.h).
  */
-static int check_slots(const struct program *p, enum segment segment, struct extent *extents,
+static int check_slots(const struct program *p, enum segment segment, struct memory_extent *extents,
                        struct err *err)
 {
     size_t end = 0;
@@ -162,11 +163,11 @@ static int check_slots(const struct program *p, enum segment segment, struct ext
             !p->n_stashes)
             continue;
         begin += p->stashes[v->stash].begin_bytes;
-        extents[n++] = (struct extent){ begin, begin + length_of(v), 0, 0, id, v->space };
+        extents[n++] = (struct memory_extent){ begin, begin + length_of(v), 0, 0, id, v->space };
     }
     qsort(extents, (size_t)n, sizeof *extents, by_address);
     for (int i = 1; i < n; i++) {
-        const struct extent *e = &extents[i];
+        const struct memory_extent *e = &extents[i];
 
         end = extents[i - 1].end > end ? extents[i - 1].end : end;
         for (int k = i - 1; k >= 0 && extents[k].begin == e->begin; k--)
@@ -330,26 +331,26 @@ int verify_in_place(const struct program *program, struct err *err)
 /* ---- scratch: by time ---- */
 
 /* index[v]: 1 + where v's extent is, 0 if it has none yet. */
-static void extend(const struct program *p, struct extent *extents, int *n, int *index, int id,
-                   int begin, int end)
+static void extend(const struct program *p, struct memory_extent *extents, int *n, int *index,
+                   int id, int begin, int end)
 {
     int v = program_base(p, id);
 
     if (!v || p->values[v].scope != SCOPE_PASS || p->values[v].role != ROLE_NONE)
         return;
     if (!index[v]) {
-        extents[*n] = (struct extent){ p->values[v].place_bytes, end_of(p, v), begin, end, v,
-                                       p->values[v].space };
+        extents[*n] = (struct memory_extent){ p->values[v].place_bytes, end_of(p, v), begin, end, v,
+                                              p->values[v].space };
         index[v] = ++*n;
     }
-    struct extent *e = &extents[index[v] - 1];
+    struct memory_extent *e = &extents[index[v] - 1];
     e->first = min_int(e->first, begin);
     e->last = max_int(e->last, end);
 }
 
 /* Extents come out in order of birth. They last until all that touches them is known to be done. */
-static int list_extents(const struct program *p, int function, struct extent *extents, int *index,
-                        int *completed_at)
+static int list_extents(const struct program *p, int function, struct memory_extent *extents,
+                        int *index, int *completed_at)
 {
     const struct function *f = &p->functions[function];
     int n = 0;
@@ -369,7 +370,7 @@ static int list_extents(const struct program *p, int function, struct extent *ex
 }
 
 /* Those that died before `now` leave; order stays. */
-static int bury(const struct extent **live, int n, int now)
+static int bury(const struct memory_extent **live, int n, int now)
 {
     int kept = 0;
 
@@ -379,13 +380,13 @@ static int bury(const struct extent **live, int n, int now)
     return kept;
 }
 
-static int is_behind(const struct extent *a, const struct extent *b)
+static int is_behind(const struct memory_extent *a, const struct memory_extent *b)
 {
     return a->space != b->space ? a->space > b->space : a->begin > b->begin;
 }
 
 /* First of live[n], which stand by space and address, that is behind e. */
-static int position(const struct extent *const *live, int n, const struct extent *e)
+static int position(const struct memory_extent *const *live, int n, const struct memory_extent *e)
 {
     int low = 0, high = n;
 
@@ -402,21 +403,21 @@ static int position(const struct extent *const *live, int n, const struct extent
 
 /* Room for what one function needs. */
 struct sweep {
-    struct extent *extents;
-    const struct extent **live;
+    struct memory_extent *extents;
+    const struct memory_extent **live;
     int *index, *completed_at;
 };
 
 static int check_function(const struct program *p, int function, const struct sweep *s,
                           struct err *err)
 {
-    struct extent *extents = s->extents;
-    const struct extent **live = s->live;
+    struct memory_extent *extents = s->extents;
+    const struct memory_extent **live = s->live;
     const char *name = p->functions[function].name;
     int n = list_extents(p, function, extents, s->index, s->completed_at), n_live = 0;
 
     for (int i = 0; i < n; i++) {
-        const struct extent *e = &extents[i];
+        const struct memory_extent *e = &extents[i];
 
         if (i == 0 || e->first != extents[i - 1].first)
             n_live = bury(live, n_live, e->first);
@@ -439,8 +440,8 @@ int verify_memory(const struct program *program, struct err *err)
 
     for (int f = 0; f < program->n_functions; f++)
         n_ops = max_int(n_ops, program->functions[f].n_ops);
-    struct sweep sweep = { arena_array(&arena, struct extent, program->n_values),
-                           arena_array(&arena, const struct extent *, program->n_values),
+    struct sweep sweep = { arena_array(&arena, struct memory_extent, program->n_values),
+                           arena_array(&arena, const struct memory_extent *, program->n_values),
                            arena_array(&arena, int, program->n_values),
                            arena_array(&arena, int, n_ops) };
     int status = check_inside(program, err) || check_stashes(program, err) ? -1 : 0;

@@ -16,14 +16,15 @@
 /* ---- one round later, is it all the same? ---- */
 
 /* Has it been added up anew since its last sum over ranks was begun? -1: never was. */
-static int is_current(const struct walk *w, int id)
+static int is_current(const struct verify_walk *w, int id)
 {
     if (w->started[id] == NEVER)
         return -1;
     return w->started[id] == 1 + w->reduced[program_base(w->program, id)];
 }
 
-static int is_accumulated_later(const struct walk *now, const struct walk *then, int id, int shift)
+static int is_accumulated_later(const struct verify_walk *now, const struct verify_walk *then,
+                                int id, int shift)
 {
     int was_touched = now->once[id] > then->run && now->accumulated[id] != NEVER;
 
@@ -31,7 +32,7 @@ static int is_accumulated_later(const struct walk *now, const struct walk *then,
            is_current(now, id) == is_current(then, id);
 }
 
-static int is_same(const struct walk *now, const struct walk *then)
+static int is_same(const struct verify_walk *now, const struct verify_walk *then)
 {
     size_t n = (size_t)now->program->n_values;
 
@@ -41,7 +42,7 @@ static int is_same(const struct walk *now, const struct walk *then)
            !memcmp(now->spread, then->spread, n * N_AXES);
 }
 
-static int has_moved_on(const struct walk *now, const struct walk *then, int shift)
+static int has_moved_on(const struct verify_walk *now, const struct verify_walk *then, int shift)
 {
     if (!is_same(now, then))
         return 0;
@@ -53,7 +54,7 @@ static int has_moved_on(const struct walk *now, const struct walk *then, int shi
 
 /* ---- then leave some out ---- */
 
-static void move_on(struct walk *w, const struct walk *then, int n_micro_batches)
+static void move_on(struct verify_walk *w, const struct verify_walk *then, int n_micro_batches)
 {
     for (int id = 1; id < w->program->n_values; id++)
         if (w->accumulated[id] != then->accumulated[id])
@@ -67,10 +68,10 @@ static void copy(struct arena *arena, int **to, const int *from, int n)
     memcpy(*to, from, sizeof **to * (size_t)n);
 }
 
-static void take(struct rounds *r, const struct walk *w)
+static void take(struct rounds *r, const struct verify_walk *w)
 {
     int n = w->program->n_values;
-    struct walk *then = &r->then;
+    struct verify_walk *then = &r->then;
 
     then->run = w->run;
     then->program = w->program;
@@ -98,7 +99,7 @@ static int n_rounds_left(const struct order_rounds *part, int i)
     return (part->begin + part->n * part->n_times - i) / part->n;
 }
 
-int rounds_to_skip(struct rounds *r, struct walk *w, int i)
+int rounds_to_skip(struct rounds *r, struct verify_walk *w, int i)
 {
     const struct order_rounds *part = part_of(r, i);
     int n = r->n_actions, n_rounds = n_rounds_left(part, i);

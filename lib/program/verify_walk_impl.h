@@ -12,7 +12,7 @@
 #define WRITTEN 1
 
 /* Times are counted from 1, so that 0 is never. What slots hold is verify_stash.c's. */
-struct walk {
+struct verify_walk {
     const struct program *program;
     struct err *err;
     enum entry_kind entry;
@@ -33,7 +33,7 @@ struct walk {
 struct rounds {
     struct arena *arena;
     const struct order_rounds *parts; /* of the entry, from the one at hand on */
-    struct walk then;
+    struct verify_walk then;
     int action, n_actions; /* the round; n_actions 0: there is none */
 };
 
@@ -42,6 +42,6 @@ struct rounds {
  * and what they leave is known. If any, w is then as if they had been walked. All zero at first but
  * for the arena and parts; what it remembers lives there. Actions come by in their order.
  */
-int rounds_to_skip(struct rounds *rounds, struct walk *walk, int i);
+int rounds_to_skip(struct rounds *rounds, struct verify_walk *walk, int i);
 
 #endif

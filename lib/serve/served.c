@@ -259,7 +259,7 @@ static int load_one(const struct served *served, struct run *run, const struct p
                                  .dtype = program->values[p->weight].dtype,
                                  .n_dims = p->n_dims };
     char *data = run_data(run, p->weight, 0);
-    struct rectangle r;
+    struct tensor_rectangle r;
 
     rectangles_whole(program, parameter, &slice.rows, &slice.cols);
     const struct mesh_place alone = { 0 };

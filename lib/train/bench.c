@@ -19,7 +19,7 @@
 #include "weights/inputs.h"
 
 /* What the executor asks for while it measures. */
-struct source {
+struct bench_source {
     const struct job *job;
     const struct program *program;
     struct run *run;
@@ -31,7 +31,7 @@ struct source {
 /* Uniform over the vocabulary: no op's work depends on which tokens they are. */
 static int load_random(void *context, int micro_batch, struct err *err)
 {
-    struct source *s = context;
+    struct bench_source *s = context;
     int seq_len = s->job->data.seq_len, n_sequences = s->job->train.micro_batch;
 
     (void)err;
@@ -52,18 +52,18 @@ static int load_random(void *context, int micro_batch, struct err *err)
     return 0;
 }
 
-static void source_open(struct source *s, const struct job *job, const struct program *program,
-                        struct run *run, struct arena *arena)
+static void source_open(struct bench_source *s, const struct job *job,
+                        const struct program *program, struct run *run, struct arena *arena)
 {
     int64_t n_rows = (int64_t)job->train.micro_batch * job->data.seq_len;
 
-    *s = (struct source){ .job = job,
-                          .program = program,
-                          .run = run,
-                          .tokens = arena_array(arena, int32_t, n_rows),
-                          .targets = arena_array(arena, int32_t, n_rows),
-                          .positions = arena_array(arena, int32_t, n_rows),
-                          .samples = arena_array(arena, int64_t, job->train.micro_batch) };
+    *s = (struct bench_source){ .job = job,
+                                .program = program,
+                                .run = run,
+                                .tokens = arena_array(arena, int32_t, n_rows),
+                                .targets = arena_array(arena, int32_t, n_rows),
+                                .positions = arena_array(arena, int32_t, n_rows),
+                                .samples = arena_array(arena, int64_t, job->train.micro_batch) };
 }
 
 /* Learning rate 0: the parameters stay what a model begins with, however many steps are run. */
@@ -223,7 +223,7 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
                            int n_warm, struct err *err)
 {
     struct progress_slot *progress = progress_join(engine->rank.local_rank);
-    struct source source;
+    struct bench_source source;
     struct run *run;
 
     progress_phase(progress, "measuring the machine");

@@ -287,14 +287,14 @@ void engine_settle(const struct engine *engine, struct job *job)
 /* ---- what it reaches ---- */
 
 /* A product's operands in one block of the device. */
-struct product {
+struct engine_product {
     struct kernel_call call;
     unsigned char *memory;
     size_t n_bytes;
 };
 
 static int product_open(struct engine *engine, enum dtype dtype, const int64_t shape[3],
-                        struct product *product, struct err *err)
+                        struct engine_product *product, struct err *err)
 {
     int64_t rows = shape[0], n = shape[1], k = shape[2];
     size_t size = dtype_bytes(dtype), x_bytes = align_up((size_t)(rows * k) * size, 256);
@@ -303,7 +303,7 @@ static int product_open(struct engine *engine, enum dtype dtype, const int64_t s
     struct kernel_call *call = &product->call;
     void *memory;
 
-    *product = (struct product){ .call = { .op.kind = OP_LINEAR } };
+    *product = (struct engine_product){ .call = { .op.kind = OP_LINEAR } };
     call->op.in[LINEAR_X] = (struct tensor){ NULL, rows, k, k, dtype };
     call->op.in[LINEAR_W] = (struct tensor){ NULL, n, k, k, dtype };
     call->op.out[LINEAR_Y] = (struct tensor){ NULL, rows, n, n, dtype };
@@ -320,7 +320,7 @@ static int product_open(struct engine *engine, enum dtype dtype, const int64_t s
 }
 
 /* Numbers of all mantissas: on zeros a GPU draws less power, and is faster than it will be. */
-static void product_fill(struct engine *engine, const struct product *product)
+static void product_fill(struct engine *engine, const struct engine_product *product)
 {
     enum { PART = 1 << 16 };
     static const uint32_t magnitude = 0x3f003f00; /* of bf16 in [0.5, 1), of fp32 around it */
@@ -339,7 +339,7 @@ static void product_fill(struct engine *engine, const struct product *product)
 }
 
 /* Seconds of one run. */
-static int time_product(struct engine *engine, const struct product *product,
+static int time_product(struct engine *engine, const struct engine_product *product,
                         struct device_mark *marks[2], double *seconds, struct err *err)
 {
     struct device *device = engine->device;
@@ -362,7 +362,7 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
 {
     struct device *device = engine->device;
     struct device_mark *marks[2] = { NULL };
-    struct product product;
+    struct engine_product product;
     double best = 1e30;
 
     if (product_open(engine, dtype, shape, &product, err) < 0)
@@ -418,7 +418,7 @@ int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, st
 }
 
 /* Products until the window's end; the last one counts as far as it was done by then. */
-static int fill_window(struct engine *engine, const struct product *product, double start,
+static int fill_window(struct engine *engine, const struct engine_product *product, double start,
                        double seconds, double *n_products, struct err *err)
 {
     struct device_mark *none[2] = { NULL };
@@ -442,7 +442,7 @@ int engine_window_flops(struct engine *engine, enum dtype dtype,
 {
     int64_t size = engine_is_large(engine) ? GPU_PEAK_SIZE : PEAK_SIZE;
     const int64_t shape[3] = { size, size, size };
-    struct product product;
+    struct engine_product product;
     double start, n_products;
 
     if (product_open(engine, dtype, shape, &product, err) < 0)
@@ -467,7 +467,7 @@ int engine_window_flops(struct engine *engine, enum dtype dtype,
 #define SUSTAINED_WINDOW_SECONDS 0.05
 
 /* The device is waited for at the end of each window alone, whose products are queued at once. */
-static int sustain(struct engine *engine, const struct product *product, double seconds,
+static int sustain(struct engine *engine, const struct engine_product *product, double seconds,
                    struct engine_sustained *sustained, struct err *err)
 {
     double flops = op_flops(&product->call.op), begin = clock_seconds(), now = begin;
@@ -498,7 +498,7 @@ int engine_sustained_flops(struct engine *engine, enum dtype dtype, double secon
 {
     int64_t size = engine_is_large(engine) ? GPU_PEAK_SIZE : PEAK_SIZE;
     const int64_t shape[3] = { size, size, size };
-    struct product product;
+    struct engine_product product;
     double ignored;
 
     if (product_open(engine, dtype, shape, &product, err) < 0)

@@ -17,7 +17,7 @@
 #define TILES_A_THREAD 4       /* of a window: so that no thread waits long for the last tile */
 #define WALKED_TILES (6 * 128) /* by each kind of walk, or twice the buffer */
 
-struct walk {
+struct peak_walk {
     uint64_t *from, *to;
     int64_t n_tiles; /* of each buffer, whole windows */
     int64_t
@@ -26,14 +26,14 @@ struct walk {
     uint64_t sums[64];  /* so that reading is not left out */
 };
 
-static size_t tile_offset(const struct walk *walk, int64_t tile)
+static size_t tile_offset(const struct peak_walk *walk, int64_t tile)
 {
     return (size_t)(walk->first_tile + tile) * (TILE_BYTES / sizeof *walk->from);
 }
 
 static void read_tile(void *context, int64_t tile, int thread)
 {
-    struct walk *walk = context;
+    struct peak_walk *walk = context;
     const uint64_t *x = walk->from + tile_offset(walk, tile);
     uint64_t sums[8] = { 0 };
 
@@ -46,7 +46,7 @@ static void read_tile(void *context, int64_t tile, int thread)
 
 static void copy_tile(void *context, int64_t tile, int thread)
 {
-    struct walk *walk = context;
+    struct peak_walk *walk = context;
     size_t at = tile_offset(walk, tile);
 
     (void)thread;
@@ -55,7 +55,7 @@ static void copy_tile(void *context, int64_t tile, int thread)
 
 static void change_tile(void *context, int64_t tile, int thread)
 {
-    struct walk *walk = context;
+    struct peak_walk *walk = context;
     uint64_t *x = walk->to + tile_offset(walk, tile);
 
     (void)thread;
@@ -66,7 +66,7 @@ static void change_tile(void *context, int64_t tile, int thread)
 /* A page lies where the thread runs that touches it first. */
 static void touch_tile(void *context, int64_t tile, int thread)
 {
-    struct walk *walk = context;
+    struct peak_walk *walk = context;
     size_t at = tile_offset(walk, tile);
 
     (void)thread;
@@ -74,7 +74,7 @@ static void touch_tile(void *context, int64_t tile, int thread)
     memset(walk->to + at, 2, TILE_BYTES);
 }
 
-static double best_bandwidth(struct pool *pool, struct walk *walk)
+static double best_bandwidth(struct pool *pool, struct peak_walk *walk)
 {
     static const struct {
         pool_tile_fn fn;
@@ -179,7 +179,7 @@ int machine_peak_memory(struct engine *engine, double *bytes_per_second, struct 
     if (!device_is_host(engine->device))
         return measure_gpu_memory(engine->device, bytes_per_second, err);
     int n_threads = pool_n_threads(engine->pool);
-    struct walk walk = { .n_window = (int64_t)n_threads * TILES_A_THREAD };
+    struct peak_walk walk = { .n_window = (int64_t)n_threads * TILES_A_THREAD };
     int status = -1;
 
     walk.n_tiles = machine_peak_tiles(cache_bytes(), max_int(1, engine->rank.local_size), n_threads,

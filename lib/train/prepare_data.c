@@ -16,7 +16,7 @@
 #include "data/stream/loader.h"
 #include "train/instruct_job.h"
 
-struct preparing {
+struct data_preparation {
     struct job *job;
     const struct prepare_data_hooks *hooks;
     struct arena *arena;
@@ -28,7 +28,7 @@ static int is_token_file(struct arena *arena, const char *prefix)
 }
 
 /* Of several inputs all are rows, or none is. */
-static int reads_rows(const struct preparing *p, struct err *err)
+static int reads_rows(const struct data_preparation *p, struct err *err)
 {
     const struct job *job = p->job;
     int n_tokens = 0;
@@ -48,7 +48,7 @@ static void warn_row(void *context, const char *text)
     log_warn("%s", text);
 }
 
-static int make_samples(const struct preparing *p, const char *const *inputs, int n_inputs,
+static int make_samples(const struct data_preparation *p, const char *const *inputs, int n_inputs,
                         const char *what, const char **prefix, struct err *err)
 {
     struct instruct_options options;
@@ -75,7 +75,7 @@ static int make_samples(const struct preparing *p, const char *const *inputs, in
     return 0;
 }
 
-static int make_all(const struct preparing *p, struct err *err)
+static int make_all(const struct data_preparation *p, struct err *err)
 {
     struct job *job = p->job;
     const char **inputs = arena_array(p->arena, const char *, job->data.n_train);
@@ -102,7 +102,7 @@ int prepare_data_lock(const struct job *job, struct arena *arena, struct err *er
 }
 
 /* The same files by several processes at a time would be neither's. */
-static int make_locked(const struct preparing *p, struct err *err)
+static int make_locked(const struct data_preparation *p, struct err *err)
 {
     int fd = prepare_data_lock(p->job, p->arena, err);
 
@@ -114,7 +114,7 @@ static int make_locked(const struct preparing *p, struct err *err)
 }
 
 /* Steps that the epochs take, from the loader that will read them. */
-static int count_steps(const struct preparing *p, struct err *err)
+static int count_steps(const struct data_preparation *p, struct err *err)
 {
     struct job *job = p->job;
     int n_lengths = 0, dp = max_int(1, job->parallel.dp_given ? job->parallel.dp : 1);
@@ -176,7 +176,7 @@ static int count_steps(const struct preparing *p, struct err *err)
 int prepare_data(struct job *job, const struct prepare_data_hooks *hooks, struct arena *arena,
                  struct err *err)
 {
-    struct preparing p = { job, hooks, arena };
+    struct data_preparation p = { job, hooks, arena };
     int rows = reads_rows(&p, err);
 
     if (rows < 0 || (rows && make_locked(&p, err) < 0))
@@ -186,7 +186,7 @@ int prepare_data(struct job *job, const struct prepare_data_hooks *hooks, struct
 
 void prepare_data_foresee(struct job *job, struct arena *arena)
 {
-    struct preparing p = { .job = job, .arena = arena };
+    struct data_preparation p = { .job = job, .arena = arena };
     struct err ignored;
 
     if (job->kind == JOB_PRETRAIN || reads_rows(&p, &ignored) <= 0)

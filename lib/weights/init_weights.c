@@ -70,7 +70,7 @@ static void fill_tile(void *context, int64_t tile, int thread)
     const struct fill *f = context;
     int64_t begin = f->begin + tile * FILL_BLOCK, end = min_i64(f->end, begin + FILL_BLOCK);
     struct rectangle_walk walk = rectangle_walk(f->program, f->index, f->place, begin, end);
-    struct rectangle r;
+    struct tensor_rectangle r;
 
     (void)thread;
     /* What no rectangle has is padding. */

@@ -30,10 +30,12 @@ struct rectangle_walk rectangle_walk(const struct program *program, int paramete
 }
 
 /* A rectangle of the part: what is left of a row, or as many rows as there are. */
-static struct rectangle piece_of(const struct rectangle_walk *w, int64_t cols)
+static struct tensor_rectangle piece_of(const struct rectangle_walk *w, int64_t cols)
 {
     int64_t n = w->end - w->begin;
-    struct rectangle piece = { .row = w->begin / cols, .col = w->begin % cols, .stride = cols };
+    struct tensor_rectangle piece = { .row = w->begin / cols,
+                                      .col = w->begin % cols,
+                                      .stride = cols };
 
     piece.rows = piece.col ? 1 : max_i64(n / cols, 1);
     piece.cols = min_i64(cols - piece.col, n);
@@ -41,20 +43,20 @@ static struct rectangle piece_of(const struct rectangle_walk *w, int64_t cols)
 }
 
 /* What the ranges have of the part's rectangle; empty where they do not meet. */
-static struct rectangle cut(struct rectangle r, struct parameter_range rows,
-                            struct parameter_range cols)
+static struct tensor_rectangle cut(struct tensor_rectangle r, struct parameter_range rows,
+                                   struct parameter_range cols)
 {
     int64_t row = max_i64(r.row, rows.local),
             row_end = min_i64(r.row + r.rows, rows.local + rows.n);
     int64_t col = max_i64(r.col, cols.local),
             col_end = min_i64(r.col + r.cols, cols.local + cols.n);
 
-    return (struct rectangle){ .row = row - rows.local + rows.whole,
-                               .col = col - cols.local + cols.whole,
-                               .rows = row_end - row,
-                               .cols = col_end - col,
-                               .local = row * r.stride + col,
-                               .stride = r.stride };
+    return (struct tensor_rectangle){ .row = row - rows.local + rows.whole,
+                                      .col = col - cols.local + cols.whole,
+                                      .rows = row_end - row,
+                                      .cols = col_end - col,
+                                      .local = row * r.stride + col,
+                                      .stride = r.stride };
 }
 
 /* Ranges along the rows of rectangles are a vector's columns; it has one column. */
@@ -77,14 +79,14 @@ static int n_ranges(const struct rectangle_walk *w, enum spread along)
     return program_parameter_n_ranges(w->program, w->parameter, is_vector ? SPREAD_COLS : along);
 }
 
-int rectangle_next(struct rectangle_walk *w, struct rectangle *rectangle)
+int rectangle_next(struct rectangle_walk *w, struct tensor_rectangle *rectangle)
 {
     int n_rows = n_ranges(w, SPREAD_ROWS), n_cols = n_ranges(w, SPREAD_COLS);
     int64_t rows, cols;
 
     rectangles_part(w->program, w->parameter, &rows, &cols);
     while (w->begin < w->end) {
-        struct rectangle piece = piece_of(w, cols);
+        struct tensor_rectangle piece = piece_of(w, cols);
 
         while (w->next < n_rows * n_cols) {
             int i = w->next++;

@@ -11,7 +11,7 @@
 #include "program/program.h"
 
 /* As a checkpoint has it: a vector is n x 1. Element numbers are those of a 1 x n as well. */
-struct rectangle {
+struct tensor_rectangle {
     int64_t row, col;   /* of the whole, where it begins */
     int64_t rows, cols; /* extents, never 0 */
     int64_t local;      /* its first element in the rank's part, */
@@ -28,7 +28,7 @@ void rectangles_part(const struct program *program, int parameter, int64_t *rows
  * Elements [begin, end) of the part of the parameter that the rank at a place of the mesh has,
  * rectangle by rectangle and without padding:
  *
- *     struct rectangle r;
+ *     struct tensor_rectangle r;
  *     struct rectangle_walk walk = rectangle_walk(program, parameter, place, begin, end);
  *     while (rectangle_next(&walk, &r)) ...
  */
@@ -41,6 +41,6 @@ struct rectangle_walk {
 };
 struct rectangle_walk rectangle_walk(const struct program *program, int parameter,
                                      const struct mesh_place *place, int64_t begin, int64_t end);
-int rectangle_next(struct rectangle_walk *walk, struct rectangle *rectangle);
+int rectangle_next(struct rectangle_walk *walk, struct tensor_rectangle *rectangle);
 
 #endif

@@ -38,7 +38,7 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 {
     static const char *const suffixes[3] = { "", ".m", ".v" };
     const struct parameter *p = &o->program->parameters[parameter];
-    struct rectangle r;
+    struct tensor_rectangle r;
     int cells[3] = { part->master, part->moment1, part->moment2 };
     struct store_slice slice = { .n_dims = p->n_dims };
 

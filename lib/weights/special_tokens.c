@@ -26,7 +26,7 @@ static const char *const usual[N_KINDS][6] = {
     { "<pad>", "[PAD]", "<|pad|>", "<|finetune_right_pad_id|>", "<|padding|>", NULL },
 };
 
-struct special {
+struct special_files {
     struct arena arena;
     const char *folder;
     struct tokenizer *tokenizer; /* NULL: none */
@@ -40,13 +40,13 @@ static const cJSON *get(const cJSON *object, const char *key)
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
-static const char *path_of(struct special *s, const char *name)
+static const char *path_of(struct special_files *s, const char *name)
 {
     return arena_printf(&s->arena, "%s/%s", s->folder, name);
 }
 
 /* NULL: there is none, or not a JSON object. */
-static cJSON *read_object(struct special *s, const char *name)
+static cJSON *read_object(struct special_files *s, const char *name)
 {
     const char *path = path_of(s, name);
     struct err ignored;
@@ -64,7 +64,7 @@ static cJSON *read_object(struct special *s, const char *name)
     return NULL;
 }
 
-static int write_object(struct special *s, const char *name, const cJSON *root)
+static int write_object(struct special_files *s, const char *name, const cJSON *root)
 {
     struct str text = { 0 };
     char *printed = cJSON_Print(root);
@@ -87,7 +87,7 @@ static const char *name_in(const cJSON *config, const char *key)
     return cJSON_IsString(token) ? token->valuestring : NULL;
 }
 
-static void take(struct special *s, int kind, const char *name)
+static void take(struct special_files *s, int kind, const char *name)
 {
     int id = name && s->ids[kind] < 0 ? tokenizer_find(s->tokenizer, name) : -1;
 
@@ -98,7 +98,7 @@ static void take(struct special *s, int kind, const char *name)
 }
 
 /* The text of a token that is known by its id. */
-static void take_id(struct special *s, int kind, int id)
+static void take_id(struct special_files *s, int kind, int id)
 {
     struct str text = { 0 };
     int32_t token = id;
@@ -114,9 +114,9 @@ static void take_id(struct special *s, int kind, int id)
 }
 
 /* tokenizer_config.json, special_tokens_map.json, what stands before a text, the usual names. */
-static int special_open(struct special *s, const char *folder, struct err *err)
+static int special_open(struct special_files *s, const char *folder, struct err *err)
 {
-    *s = (struct special){ .folder = folder, .ids = { -1, -1, -1 }, .err = err };
+    *s = (struct special_files){ .folder = folder, .ids = { -1, -1, -1 }, .err = err };
     if (!tokenizer_is_in(folder))
         return 0;
     if (tokenizer_open(&s->tokenizer, folder, err) < 0)
@@ -142,7 +142,7 @@ static int special_open(struct special *s, const char *folder, struct err *err)
     return 0;
 }
 
-static void special_close(struct special *s)
+static void special_close(struct special_files *s)
 {
     tokenizer_close(s->tokenizer);
     arena_release(&s->arena);
@@ -151,7 +151,7 @@ static void special_close(struct special *s)
 /* ---- ids ---- */
 
 /* null too: what is missing means another id to transformers. */
-static int add_ids(struct special *s, cJSON *root)
+static int add_ids(struct special_files *s, cJSON *root)
 {
     int n = 0;
 
@@ -168,7 +168,7 @@ static int add_ids(struct special *s, cJSON *root)
 }
 
 /* As the first keys, so that the rest stays as it is, byte for byte. */
-static int complete_config(struct special *s)
+static int complete_config(struct special_files *s)
 {
     const char *path = path_of(s, "config.json");
     cJSON *root = read_object(s, "config.json");
@@ -206,7 +206,7 @@ static int complete_config(struct special *s)
     return status;
 }
 
-static int complete_generation(struct special *s)
+static int complete_generation(struct special_files *s)
 {
     cJSON *root = read_object(s, "generation_config.json");
     int status = 0;
@@ -225,7 +225,7 @@ static int complete_generation(struct special *s)
 
 /* A new tokenizer_config.json. Of vocab.json and merges.txt its class says how text is split: none is
  * made then, and transformers takes that of the model. */
-static cJSON *new_tokenizer_config(struct special *s)
+static cJSON *new_tokenizer_config(struct special_files *s)
 {
     cJSON *root = cJSON_CreateObject();
     int is_json = file_exists(path_of(s, "tokenizer.json"));
@@ -240,7 +240,7 @@ static cJSON *new_tokenizer_config(struct special *s)
     return root;
 }
 
-static int complete_names(struct special *s)
+static int complete_names(struct special_files *s)
 {
     if (file_exists(path_of(s, "tokenizer_config.json")))
         return 0;
@@ -253,7 +253,7 @@ static int complete_names(struct special *s)
 
 int special_tokens_complete(const char *folder, struct err *err)
 {
-    struct special s;
+    struct special_files s;
     struct err ignored;
     int status = special_open(&s, folder, &ignored);
 
@@ -303,7 +303,7 @@ static void add_ends(cJSON *list, const cJSON *ends)
 }
 
 /* Answers end at one more token: of those that end a text the folder may know some. */
-static int add_end_of_turn(struct special *s, int id)
+static int add_end_of_turn(struct special_files *s, int id)
 {
     cJSON *root = read_object(s, "generation_config.json");
     cJSON *config = read_object(s, "config.json"), *ends = cJSON_CreateArray();
@@ -326,7 +326,7 @@ static int add_end_of_turn(struct special *s, int id)
     return status;
 }
 
-static int write_template(struct special *s, const char *text)
+static int write_template(struct special_files *s, const char *text)
 {
     cJSON *root = read_object(s, "tokenizer_config.json");
 
@@ -343,7 +343,7 @@ int special_tokens_set_template(const char *folder, const char *name, struct err
 {
     struct chat_template *template = NULL;
     struct str text = { 0 };
-    struct special s;
+    struct special_files s;
     int status = special_open(&s, folder, err);
 
     if (!status)
