@@ -23,7 +23,7 @@ static const enum op_kind kinds[] = { OP_ALL_GATHER, OP_REDUCE_SCATTER, OP_ALL_R
                                       OP_ALL_REDUCE_SCALAR };
 #define N_KINDS (int)(sizeof kinds / sizeof *kinds)
 
-struct request {
+struct collective_benchmark {
     struct engine *engine;
     int n_rounds;
     struct bench_collective *list;
@@ -65,7 +65,7 @@ static void shape_of(const struct bench_collective *b, struct op_shape *shape)
 }
 
 /* As the worker does it, with nothing else to do meanwhile; or given to the queue, and waited for. */
-static int run_to_end(const struct request *r, struct stream_op *op, struct err *err)
+static int run_to_end(const struct collective_benchmark *r, struct stream_op *op, struct err *err)
 {
     struct device *device = r->engine->device;
     struct comm_pause pause;
@@ -82,7 +82,7 @@ static int run_to_end(const struct request *r, struct stream_op *op, struct err 
 }
 
 /* Where a GPU's operands are, and what they are moved by. */
-static void give(const struct request *r, struct collective *c)
+static void give(const struct collective_benchmark *r, struct collective *c)
 {
     if (device_is_host(r->engine->device))
         return;
@@ -99,8 +99,8 @@ static void give(const struct request *r, struct collective *c)
     c->out.data = r->staging[1];
 }
 
-static int time_one(struct request *r, struct bench_collective *b, struct comm_group *group,
-                    struct err *err)
+static int time_one(struct collective_benchmark *r, struct bench_collective *b,
+                    struct comm_group *group, struct err *err)
 {
     struct op_shape shape;
 
@@ -129,8 +129,8 @@ static int time_one(struct request *r, struct bench_collective *b, struct comm_g
 }
 
 /* Make the group of the first n_ranks ranks: NULL on the others, which it is connected with, too. */
-static int open_group(struct request *r, struct comm_group *world, int n_ranks, int channel,
-                      struct comm_group **group, struct err *err)
+static int open_group(struct collective_benchmark *r, struct comm_group *world, int n_ranks,
+                      int channel, struct comm_group **group, struct err *err)
 {
     int ranks[N_RANKS_MAX], is_in = r->engine->rank.world_rank < n_ranks;
 
@@ -143,7 +143,7 @@ static int open_group(struct request *r, struct comm_group *world, int n_ranks, 
 }
 
 /* The group measures all entries of its size; the other ranks go on to the next barrier. */
-static int time_group(struct request *r, struct comm_group *group, struct err *err)
+static int time_group(struct collective_benchmark *r, struct comm_group *group, struct err *err)
 {
     int n_ranks = group ? comm_group_size(group) : 0;
 
@@ -159,7 +159,7 @@ static int time_group(struct request *r, struct comm_group *group, struct err *e
 
 static int time_all(void *argument, struct err *err)
 {
-    struct request *r = argument;
+    struct collective_benchmark *r = argument;
     int world_size = r->engine->rank.world_size, all[N_RANKS_MAX], channel = FIRST_CHANNEL;
     struct comm_group *world, *group;
 
@@ -228,8 +228,8 @@ static unsigned char *touched_memory(size_t n_bytes)
     return memory;
 }
 
-static int allocate_on_host(struct request *r, size_t operand_bytes, size_t scratch_bytes,
-                            struct err *err)
+static int allocate_on_host(struct collective_benchmark *r, size_t operand_bytes,
+                            size_t scratch_bytes, struct err *err)
 {
     r->operand[0] = touched_memory(operand_bytes);
     r->operand[1] = touched_memory(operand_bytes);
@@ -239,8 +239,8 @@ static int allocate_on_host(struct request *r, size_t operand_bytes, size_t scra
                : err_set(err, ERR_DEVICE, "out of host memory");
 }
 
-static int allocate_on_gpu(struct request *r, size_t operand_bytes, size_t scratch_bytes,
-                           struct err *err)
+static int allocate_on_gpu(struct collective_benchmark *r, size_t operand_bytes,
+                           size_t scratch_bytes, struct err *err)
 {
     struct device *device = r->engine->device;
     const struct device_ops *ops = device->ops;
@@ -267,7 +267,7 @@ static int allocate_on_gpu(struct request *r, size_t operand_bytes, size_t scrat
     return status;
 }
 
-static void give_back(struct request *r)
+static void give_back(struct collective_benchmark *r)
 {
     struct device *device = r->engine->device;
     const struct device_ops *ops = device->ops;
@@ -294,7 +294,7 @@ static void give_back(struct request *r)
 int bench_collectives(struct engine *engine, size_t max_bytes, int n_rounds,
                       struct bench_collective **list, int *n, struct arena *arena, struct err *err)
 {
-    struct request r = { .engine = engine, .n_rounds = n_rounds };
+    struct collective_benchmark r = { .engine = engine, .n_rounds = n_rounds };
     int world_size = engine->rank.world_size, is_host = device_is_host(engine->device);
     size_t operand_bytes, scratch_bytes;
 
