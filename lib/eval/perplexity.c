@@ -44,10 +44,10 @@ static int compile(struct program *program, void *options, const struct mesh *me
                    struct err *err)
 {
     struct compile_evaluate *evaluate = options;
-    struct run_scratch *scratch = evaluate->scratch_context;
+    struct run_scratch *scratch = evaluate->serving.scratch_context;
 
-    evaluate->mesh = scratch->mesh = *mesh;
-    evaluate->pp_rank = pp_rank;
+    evaluate->serving.mesh = scratch->mesh = *mesh;
+    evaluate->serving.pp_rank = pp_rank;
     return compile_evaluate(program, evaluate, err);
 }
 
@@ -68,13 +68,13 @@ static int open_all(struct measuring *m, struct served *served, struct kernels *
                                      .dp_size = n,
                                      .seed = job->train.seed,
                                      .held_out = 1 };
-    struct compile_evaluate options = { .model = &job->model,
-                                        .tuning = job->tuning,
-                                        .dtype = job->train.dtype,
+    struct compile_evaluate options = { .serving.model = &job->model,
+                                        .serving.tuning = job->tuning,
+                                        .serving.dtype = job->train.dtype,
                                         .micro_batch = job->train.micro_batch,
                                         .seq_len = job->data.seq_len,
-                                        .scratch = run_scratch_bytes,
-                                        .scratch_context = &scratch };
+                                        .serving.scratch = run_scratch_bytes,
+                                        .serving.scratch_context = &scratch };
     struct run_options run = { .program = &m->program, .kernels = kernels };
 
     m->replica = served->replica;

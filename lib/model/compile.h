@@ -69,19 +69,24 @@ int compile_pipeline(struct pipeline *pipeline, const struct compile_train *opti
                      struct arena *arena, struct err *err);
 
 /*
- * What a trained model is used with is compiled for one of the ranks that hold it together: a mesh
- * of tp and pp alone (zeros: one rank), cut into stages as for training. Entries have the same
- * names on all of them; a stage's are what it has to do with. The residual stream is fp32.
+ * What programs without a backward (evaluation, generation, scoring) have in common: a trained
+ * model on the ranks that hold it together, a mesh of tp and pp alone, divided into stages as for
+ * training. A program is for one of these ranks. Entries have the same names on all of them and hold
+ * what the rank's stage computes. The residual stream is fp32.
  */
-struct compile_evaluate {
+struct compile_serving {
     const struct model_spec *model;
     const struct tuning *tuning; /* adapters; NULL: none */
-    struct mesh mesh;
+    struct mesh mesh;            /* zeros: one rank */
     int pp_rank;
     enum dtype dtype;
-    int micro_batch, seq_len;
-    program_scratch_fn scratch;
+    program_scratch_fn scratch; /* scratch of each op; NULL: none is planned */
     void *scratch_context;
+};
+
+struct compile_evaluate {
+    struct compile_serving serving;
+    int micro_batch, seq_len;
 };
 
 /* Weights and the entry EVALUATE; with several stages EVALUATE_END, too. */
@@ -89,16 +94,10 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
                      struct err *err);
 
 struct compile_generate {
-    const struct model_spec *model;
-    const struct tuning *tuning; /* adapters; NULL: none */
-    struct mesh mesh;
-    int pp_rank;
-    enum dtype dtype;
-    int n_sequences; /* decoded side by side */
+    struct compile_serving serving;
+    int n_sequences; /* decoded in parallel */
     int prefill_len; /* prompt tokens of each sequence that one PREFILL takes, padded */
-    int cache_len;   /* positions a sequence can have in all */
-    program_scratch_fn scratch;
-    void *scratch_context;
+    int cache_len;   /* positions that a sequence can have, prompt and generated tokens together */
 };
 
 /*
@@ -111,18 +110,12 @@ int compile_generate(struct program *program, const struct compile_generate *opt
                      struct err *err);
 
 struct compile_score {
-    const struct model_spec *model;
-    const struct tuning *tuning; /* adapters; NULL: none */
-    struct mesh mesh;
-    int pp_rank;
-    enum dtype dtype;
+    struct compile_serving serving;
     int n_rows;        /* tokens that one FEED takes, of any texts */
-    int n_asked;       /* rows that one SCORE looks at */
+    int n_asked;       /* rows that one SCORE compares with their target tokens */
     int cache_rows;    /* tokens that the cache holds */
     int n_segments;    /* of the cache */
     int max_positions; /* of a text */
-    program_scratch_fn scratch;
-    void *scratch_context;
 };
 
 /*

@@ -77,45 +77,47 @@ void compile_evaluation(struct compiling *c)
 
 /* ---- a trained model alone ---- */
 
-/* A rank's stage, as training would cut it; one micro-batch goes through. */
-struct serving {
-    const struct model_spec *model;
-    const struct tuning *tuning;
-    struct mesh mesh;
-    int pp_rank;
-    enum dtype dtype;
-    int n_sequences, seq_len, longest, cache_len;
-    program_scratch_fn scratch;
-    void *scratch_context;
-    struct compile_train stages;
+/* Extents of the inputs, and of what depends on positions. */
+struct serving_shape {
+    int n_sequences, seq_len;
+    int longest;   /* positions of a sequence: rows of the rope table */
+    int cache_len; /* 0: no cache */
 };
 
-static int begin_serving(struct compiling *c, struct serving *s, struct program *program,
+/* The options of stages_plan: those of a training with one micro-batch. */
+static struct compile_train stages_of(const struct compile_serving *s,
+                                      const struct serving_shape *shape)
+{
+    return (struct compile_train){ .model = s->model,
+                                   .mesh = s->mesh.size[axes_tensor()] ? s->mesh
+                                                                       : mesh_data_parallel(1),
+                                   .micro_batch = shape->n_sequences,
+                                   .seq_len = shape->seq_len,
+                                   .longest = shape->longest,
+                                   .n_micro_batches = 1,
+                                   .pipeline = { .kind = PIPELINE_1F1B, .rank = s->pp_rank },
+                                   .scratch = s->scratch,
+                                   .scratch_context = s->scratch_context };
+}
+
+/* Sets *c and *stages, which c borrows, and declares the parameters of the rank's stage. */
+static int begin_serving(struct compiling *c, struct compile_train *stages, struct program *program,
+                         const struct compile_serving *s, const struct serving_shape *shape,
                          struct err *err)
 {
-    struct mesh mesh = s->mesh.size[axes_tensor()] ? s->mesh : mesh_data_parallel(1);
-
-    CHECK(mesh_data_size(&mesh) == 1);
-    s->stages = (struct compile_train){ .model = s->model,
-                                        .mesh = mesh,
-                                        .micro_batch = s->n_sequences,
-                                        .seq_len = s->seq_len,
-                                        .longest = s->longest,
-                                        .n_micro_batches = 1,
-                                        .pipeline = { .kind = PIPELINE_1F1B, .rank = s->pp_rank },
-                                        .scratch = s->scratch,
-                                        .scratch_context = s->scratch_context };
-    *c = (struct compiling){ .options = &s->stages,
+    *stages = stages_of(s, shape);
+    CHECK(mesh_data_size(&stages->mesh) == 1);
+    *c = (struct compiling){ .options = stages,
                              .program = program,
                              .builder = { .program = program,
                                           .spec = s->model,
                                           .dtype = s->dtype,
-                                          .n_sequences = s->n_sequences,
-                                          .seq_len = s->seq_len,
-                                          .cache_len = s->cache_len,
-                                          .max_positions = s->longest,
+                                          .n_sequences = shape->n_sequences,
+                                          .seq_len = shape->seq_len,
+                                          .cache_len = shape->cache_len,
+                                          .max_positions = shape->longest,
                                           .tuning = s->tuning } };
-    program_init(program, &mesh);
+    program_init(program, &stages->mesh);
     if (stages_plan(c, err))
         return -1;
     model_declare(&c->builder, c->chunks, c->n_chunks);
@@ -139,19 +141,13 @@ static int has_head(const struct compiling *c)
 int compile_evaluate(struct program *program, const struct compile_evaluate *options,
                      struct err *err)
 {
-    struct serving serving = { .model = options->model,
-                               .tuning = options->tuning,
-                               .mesh = options->mesh,
-                               .pp_rank = options->pp_rank,
-                               .dtype = options->dtype,
-                               .scratch = options->scratch,
-                               .scratch_context = options->scratch_context,
-                               .n_sequences = options->micro_batch,
-                               .seq_len = options->seq_len,
-                               .longest = options->seq_len };
+    const struct serving_shape shape = { .n_sequences = options->micro_batch,
+                                         .seq_len = options->seq_len,
+                                         .longest = options->seq_len };
+    struct compile_train stages;
     struct compiling c;
 
-    if (begin_serving(&c, &serving, program, err))
+    if (begin_serving(&c, &stages, program, &options->serving, &shape, err))
         return -1;
     compile_evaluation(&c);
     return compile_finish(&c, err);
@@ -160,20 +156,14 @@ int compile_evaluate(struct program *program, const struct compile_evaluate *opt
 int compile_generate(struct program *program, const struct compile_generate *options,
                      struct err *err)
 {
-    struct serving serving = { .model = options->model,
-                               .tuning = options->tuning,
-                               .mesh = options->mesh,
-                               .pp_rank = options->pp_rank,
-                               .dtype = options->dtype,
-                               .scratch = options->scratch,
-                               .scratch_context = options->scratch_context,
-                               .n_sequences = options->n_sequences,
-                               .seq_len = options->prefill_len,
-                               .longest = options->cache_len,
-                               .cache_len = options->cache_len };
+    const struct serving_shape shape = { .n_sequences = options->n_sequences,
+                                         .seq_len = options->prefill_len,
+                                         .longest = options->cache_len,
+                                         .cache_len = options->cache_len };
+    struct compile_train stages;
     struct compiling c;
 
-    if (begin_serving(&c, &serving, program, err))
+    if (begin_serving(&c, &stages, program, &options->serving, &shape, err))
         return -1;
     serve(&c, ENTRY_PREFILL, MODEL_LOGITS, "prefill");
 
@@ -191,20 +181,14 @@ int compile_generate(struct program *program, const struct compile_generate *opt
 
 int compile_score(struct program *program, const struct compile_score *options, struct err *err)
 {
-    struct serving serving = { .model = options->model,
-                               .tuning = options->tuning,
-                               .mesh = options->mesh,
-                               .pp_rank = options->pp_rank,
-                               .dtype = options->dtype,
-                               .scratch = options->scratch,
-                               .scratch_context = options->scratch_context,
-                               .n_sequences = 1,
-                               .seq_len = options->n_rows,
-                               .longest = options->max_positions,
-                               .cache_len = options->cache_rows };
+    const struct serving_shape shape = { .n_sequences = 1,
+                                         .seq_len = options->n_rows,
+                                         .longest = options->max_positions,
+                                         .cache_len = options->cache_rows };
+    struct compile_train stages;
     struct compiling c;
 
-    if (begin_serving(&c, &serving, program, err))
+    if (begin_serving(&c, &stages, program, &options->serving, &shape, err))
         return -1;
     program->ports.segment =
         program_cell(program, ROLE_SCALAR, "segment", options->n_rows, 1, DTYPE_I32);

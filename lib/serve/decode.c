@@ -33,10 +33,10 @@ static int compile(struct program *program, void *options, const struct mesh *me
                    struct err *err)
 {
     struct compile_generate *generate = options;
-    struct run_scratch *scratch = generate->scratch_context;
+    struct run_scratch *scratch = generate->serving.scratch_context;
 
-    generate->mesh = scratch->mesh = *mesh;
-    generate->pp_rank = pp_rank;
+    generate->serving.mesh = scratch->mesh = *mesh;
+    generate->serving.pp_rank = pp_rank;
     return compile_generate(program, generate, err);
 }
 
@@ -68,14 +68,14 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
     d->lengths = calloc((size_t)n_sequences, sizeof *d->lengths);
     d->logits = calloc((size_t)n_sequences * (size_t)spec->vocab_size, sizeof *d->logits);
     d->fed = calloc((size_t)n_sequences * (2 * (size_t)d->prefill_len + 1), sizeof *d->fed);
-    struct compile_generate options = { .model = spec,
-                                        .tuning = served->job.tuning,
-                                        .dtype = served->job.train.dtype,
+    struct compile_generate options = { .serving.model = spec,
+                                        .serving.tuning = served->job.tuning,
+                                        .serving.dtype = served->job.train.dtype,
                                         .n_sequences = n_sequences,
                                         .prefill_len = d->prefill_len,
                                         .cache_len = cache_len,
-                                        .scratch = run_scratch_bytes,
-                                        .scratch_context = &scratch };
+                                        .serving.scratch = run_scratch_bytes,
+                                        .serving.scratch_context = &scratch };
     struct run_options run_options = { .program = &d->program, .kernels = kernels };
     served_run_options(served, &run_options);
     int has_memory =

@@ -73,10 +73,10 @@ static int compile(struct program *program, void *options, const struct mesh *me
                    struct err *err)
 {
     struct compile_score *score = options;
-    struct run_scratch *scratch = score->scratch_context;
+    struct run_scratch *scratch = score->serving.scratch_context;
 
-    score->mesh = scratch->mesh = *mesh;
-    score->pp_rank = pp_rank;
+    score->serving.mesh = scratch->mesh = *mesh;
+    score->serving.pp_rank = pp_rank;
     return compile_score(program, score, err);
 }
 
@@ -96,16 +96,16 @@ int scorer_create(struct scorer **out, struct served *served, struct kernels *ke
     /* A path of segments, a batch behind it, and room for what lies dead between the former. */
     s->cache_rows = s->max_positions + 4 * s->n_rows;
     s->n_segments = s->max_positions + s->n_rows + 2;
-    struct compile_score score = { .model = spec,
-                                   .tuning = served->job.tuning,
-                                   .dtype = served->job.train.dtype,
+    struct compile_score score = { .serving.model = spec,
+                                   .serving.tuning = served->job.tuning,
+                                   .serving.dtype = served->job.train.dtype,
                                    .n_rows = s->n_rows,
                                    .n_asked = min_int(ASKED, s->n_rows),
                                    .cache_rows = s->cache_rows,
                                    .n_segments = s->n_segments,
                                    .max_positions = s->max_positions,
-                                   .scratch = run_scratch_bytes,
-                                   .scratch_context = &scratch };
+                                   .serving.scratch = run_scratch_bytes,
+                                   .serving.scratch_context = &scratch };
     struct run_options run_options = { .program = &s->program, .kernels = kernels };
     served_run_options(served, &run_options);
     int status = replica_compile(s->replica, &s->program, compile, &score, err);

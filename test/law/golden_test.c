@@ -243,13 +243,13 @@ static void check_steps(const char *model)
 static void rig_generate(struct rig *rig)
 {
     struct run_scratch scratch = { .kernels = rig->kernels, .mesh = mesh_data_parallel(1) };
-    struct compile_generate options = { .model = &rig->spec,
-                                        .dtype = DTYPE_F32,
+    struct compile_generate options = { .serving.model = &rig->spec,
+                                        .serving.dtype = DTYPE_F32,
                                         .n_sequences = 1,
                                         .prefill_len = 8,
                                         .cache_len = 32,
-                                        .scratch = run_scratch_bytes,
-                                        .scratch_context = &scratch };
+                                        .serving.scratch = run_scratch_bytes,
+                                        .serving.scratch_context = &scratch };
     struct err err;
 
     if (compile_generate(&rig->program, &options, &err) < 0)

@@ -103,11 +103,13 @@ static void evaluation(void **state)
 static void check_one_decoder(const char *model)
 {
     struct model_spec spec = tiny_spec(model);
-    struct compile_generate generate = {
-        .model = &spec, .dtype = DTYPE_F32, .n_sequences = 3, .prefill_len = 8, .cache_len = 20
-    };
+    struct compile_generate generate = { .serving.model = &spec,
+                                         .serving.dtype = DTYPE_F32,
+                                         .n_sequences = 3,
+                                         .prefill_len = 8,
+                                         .cache_len = 20 };
     struct compile_evaluate evaluate = {
-        .model = &spec, .dtype = DTYPE_F32, .micro_batch = 2, .seq_len = 8
+        .serving.model = &spec, .serving.dtype = DTYPE_F32, .micro_batch = 2, .seq_len = 8
     };
     struct program g, e;
     struct err err;
@@ -158,9 +160,10 @@ static void head_chunks(void **state)
     for (int m = 0; m < 4; m++)
         for (int seq_len = 16; seq_len <= 4096; seq_len *= 4) {
             struct model_spec spec = real_spec(models[m]);
-            struct compile_evaluate options = {
-                .model = &spec, .dtype = DTYPE_BF16, .micro_batch = 1, .seq_len = seq_len
-            };
+            struct compile_evaluate options = { .serving.model = &spec,
+                                                .serving.dtype = DTYPE_BF16,
+                                                .micro_batch = 1,
+                                                .seq_len = seq_len };
             struct program p;
             struct err err;
 
