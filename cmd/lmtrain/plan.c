@@ -254,7 +254,7 @@ static void print_if_wanted(void *context, const char *pass, const struct progra
     if (strcmp(print->pass, "all") != 0 && strcmp(print->pass, pass) != 0)
         return;
     str_printf(print->out, "%s# after %s\n", print->n_printed++ ? "\n" : "", pass);
-    print_program(program, print->out);
+    print_program(program, PRINT_ADDRESSES, print->out);
 }
 
 /* Compiles the shown rank's program again, and looks on. */
@@ -315,7 +315,7 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
     else if (!status && !q->print_program)
         print_plan(&plan, out);
     else if (!status)
-        print_program(&plan.programs[plan.shown], out);
+        print_program(&plan.programs[plan.shown], PRINT_ADDRESSES, out);
     plan_close(&plan);
     return status < 0 ? cmd_fail(&err) : 0;
 }

@@ -225,9 +225,20 @@ int verify(const struct program *program, struct err *err);
  */
 int verify_ranks(const struct program *const *programs, const struct mesh *mesh, struct err *err);
 
-/* print.c: the program as text (design.md §4): values, ops, actions; places after place. */
-void print_program(const struct program *program, struct str *out);
-void print_function(const struct program *program, int function, struct str *out);
+/*
+ * print.c: the program as text: cells, the ops of each function, the actions of each entry. After
+ * place each line ends with the segment of its value, or with the address in it.
+ */
+enum print_places { PRINT_SEGMENTS, PRINT_ADDRESSES };
+void print_program(const struct program *program, enum print_places places, struct str *out);
+void print_function(const struct program *program, int function, enum print_places places,
+                    struct str *out);
+
+/*
+ * print.c: what place has decided: the bytes of each segment, the slots of each stash, and every value
+ * that owns memory with its bytes, in the order of addresses.
+ */
+void print_memory_map(const struct program *program, struct str *out);
 
 /* What each segment holds, for people: name, bytes, what. */
 struct memory_row {

@@ -3,13 +3,17 @@
  *
  *     F  %8, %9 = rmsnorm %3, layers.0.attention_norm.weight      [256 x 768] bf16 @scratch+0x1200
  *
- * Phase; outputs ("+=" where an op accumulates); kind; inputs ("-" for one left out); the first
- * output's shape and dtype; its spread on axes of more than one rank; what else matters: axis and
- * stream of a collective, how an accumulator starts; its place, once it has one (that of an own
- * part depends on the rank, that of a stash value on the micro-batch m, and on nothing else; where
- * chunks share slots, by the table of that number, which is printed behind the functions).
+ * A line has the phase; the outputs ("+=" where an op accumulates); the kind; the inputs ("-" for an
+ * absent one); the first output's shape and dtype; its spread on axes of more than one rank; the axis
+ * and stream of a collective; how an accumulator starts; and, after place, the address of the first
+ * output. The address of a local shard depends on the rank, the address of a stash value on the
+ * micro-batch m; where chunks share slots, a table maps m to the slot, which is printed after the
+ * functions. Golden files of passes keep the segment alone (PRINT_SEGMENTS), since a change of
+ * placement would otherwise rewrite all of them; addresses have golden files of their own, which
+ * print_memory_map writes.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "layout/axes.h"
@@ -54,7 +58,7 @@ static void print_value(const struct program *p, int id, struct str *out)
         str_printf(out, "%%%d", id);
 }
 
-static int last_given(const int *ids, int n)
+static int count_present(const int *ids, int n)
 {
     while (n > 0 && !ids[n - 1])
         n--;
@@ -127,20 +131,37 @@ static void print_slot(const struct program *p, int stash, struct str *out)
         str_printf(out, " + m %% %d * 0x%zx", s->n_slots, s->slot_bytes);
 }
 
-static void print_place(const struct program *p, int id, struct str *out)
+static int is_placed(const struct program *p)
 {
-    const struct value *v = &p->values[id];
     size_t total = 0;
 
     for (int s = 0; s < N_SEGMENTS; s++)
         total += p->segment_bytes[s];
-    if (total)
-        str_printf(out, "  @%s+0x%zx", segment_name(v->segment),
-                   v->scope == SCOPE_STASH ? p->stashes[v->stash].begin_bytes + v->place_bytes
-                                           : program_place(p, id, 0));
-    if (total && v->scope == SCOPE_STASH && p->stashes[v->stash].n_slots > 1)
+    return total > 0;
+}
+
+/* In slot 0, and on the first rank of a local shard's axis. */
+static size_t first_address(const struct program *p, int id)
+{
+    const struct value *v = &p->values[id];
+
+    return v->scope == SCOPE_STASH ? p->stashes[v->stash].begin_bytes + v->place_bytes
+                                   : program_place(p, id, 0);
+}
+
+static void print_place(const struct program *p, int id, enum print_places places, struct str *out)
+{
+    const struct value *v = &p->values[id];
+
+    if (!is_placed(p))
+        return;
+    str_printf(out, "  @%s", segment_name(v->segment));
+    if (places == PRINT_SEGMENTS)
+        return;
+    str_printf(out, "+0x%zx", first_address(p, id));
+    if (v->scope == SCOPE_STASH && p->stashes[v->stash].n_slots > 1)
         print_slot(p, v->stash, out);
-    if (total && v->shard_axis)
+    if (v->shard_axis)
         str_printf(out, " + %s_rank * 0x%zx", axis_name((enum mesh_axis)(v->shard_axis - 1)),
                    program_value_bytes(p, id));
 }
@@ -153,10 +174,12 @@ static int is_in_place(const struct program *p, const struct op *op)
     return in && out && (p->values[out].over == in || p->values[in].over == out);
 }
 
-static void print_op(const struct program *p, const struct op *op, struct str *out)
+static void print_op(const struct program *p, const struct op *op, enum print_places places,
+                     struct str *out)
 {
     const struct op_info *info = op_info(op->kind);
-    int n_in = last_given(op->in, info->n_inputs), n_out = last_given(op->out, info->n_outputs);
+    int n_in = count_present(op->in, info->n_inputs),
+        n_out = count_present(op->out, info->n_outputs);
     size_t start = out->length;
 
     str_printf(out, "%s  ", phase_name(op->phase));
@@ -179,11 +202,12 @@ static void print_op(const struct program *p, const struct op *op, struct str *o
         str_add(out, op->first == FIRST_ALWAYS ? "  from zero" : "  onto what is there");
     if (op->stream != STREAM_COMPUTE)
         str_printf(out, "  stream %s", stream_name(op->stream));
-    print_place(p, shown, out);
+    print_place(p, shown, places, out);
     str_add(out, "\n");
 }
 
-void print_function(const struct program *program, int function, struct str *out)
+void print_function(const struct program *program, int function, enum print_places places,
+                    struct str *out)
 {
     const struct function *f = &program->functions[function];
     int layer = -1; /* of the heading above */
@@ -192,11 +216,11 @@ void print_function(const struct program *program, int function, struct str *out
     for (int i = 0; i < f->n_ops; i++) {
         if (f->ops[i].layer >= 0 && f->ops[i].layer != layer)
             str_printf(out, "   -- layer %d\n", layer = f->ops[i].layer);
-        print_op(program, &f->ops[i], out);
+        print_op(program, &f->ops[i], places, out);
     }
 }
 
-static void print_cells(const struct program *p, struct str *out)
+static void print_cells(const struct program *p, enum print_places places, struct str *out)
 {
     str_add(out, "cells\n");
     for (int id = 1; id < p->n_values; id++) {
@@ -211,7 +235,7 @@ static void print_cells(const struct program *p, struct str *out)
         pad_to(out, start, 48);
         str_printf(out, " %-9s ", role_name(v->role));
         print_shape(p, id, out);
-        print_place(p, id, out);
+        print_place(p, id, places, out);
         str_add(out, "\n");
     }
 }
@@ -259,12 +283,107 @@ static void print_entry(const struct program *p, enum entry_kind kind, struct st
     }
 }
 
-void print_program(const struct program *program, struct str *out)
+void print_program(const struct program *program, enum print_places places, struct str *out)
 {
-    print_cells(program, out);
+    print_cells(program, places, out);
     for (int f = 0; f < program->n_functions; f++)
-        print_function(program, f, out);
-    print_tables(program, out);
+        print_function(program, f, places, out);
+    if (places == PRINT_ADDRESSES)
+        print_tables(program, out);
     for (int e = 0; e < N_ENTRIES; e++)
         print_entry(program, (enum entry_kind)e, out);
+}
+
+/* ---- the memory map ---- */
+
+static void print_segments(const struct program *p, struct str *out)
+{
+    str_add(out, "segments\n");
+    for (int s = 0; s < N_SEGMENTS; s++)
+        if (p->segment_bytes[s])
+            str_printf(out, "   %-12s 0x%zx\n", segment_name((enum segment)s), p->segment_bytes[s]);
+}
+
+static void print_stashes(const struct program *p, struct str *out)
+{
+    str_add(out, "stashes\n");
+    for (int i = 0; i < p->n_stashes; i++) {
+        const struct stash *s = &p->stashes[i];
+
+        str_printf(out, "   %d: %d slots of 0x%zx @%s+0x%zx", i, s->n_slots, s->slot_bytes,
+                   segment_name(s->segment), s->begin_bytes);
+        if (s->shared)
+            str_printf(out, "  shared %d", s->shared);
+        if (s->slots)
+            str_printf(out, "  slots %d[m]", first_by_table(p, i));
+        str_add(out, "\n");
+    }
+}
+
+struct placed_value {
+    const struct program *program;
+    int id;
+};
+
+static int by_address(const void *a, const void *b)
+{
+    const struct placed_value *x = a, *y = b;
+    const struct value *v = &x->program->values[x->id], *w = &y->program->values[y->id];
+    size_t at = first_address(x->program, x->id), other = first_address(y->program, y->id);
+
+    if (v->segment != w->segment)
+        return v->segment < w->segment ? -1 : 1;
+    if (at != other)
+        return at < other ? -1 : 1;
+    return x->id - y->id;
+}
+
+/* By value: whether it owns memory (it is neither a view nor over another) that an op uses, or is a
+ * cell. */
+static char *find_owners(const struct program *p, struct arena *arena)
+{
+    char *owners = arena_array(arena, char, p->n_values);
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            for (int k = 0; k < OPS_MAX_INPUTS; k++)
+                owners[program_base(p, op->in[k])] = 1;
+            for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+                owners[program_base(p, op->out[k])] = 1;
+        }
+    for (int id = 1; id < p->n_values; id++)
+        if (p->values[id].role != ROLE_NONE)
+            owners[program_base(p, id)] = 1;
+    owners[0] = 0;
+    return owners;
+}
+
+void print_memory_map(const struct program *program, struct str *out)
+{
+    struct arena arena = { 0 };
+    struct placed_value *list = arena_array(&arena, struct placed_value, program->n_values);
+    const char *owners = find_owners(program, &arena);
+    int n = 0;
+
+    for (int id = 1; id < program->n_values; id++)
+        if (owners[id])
+            list[n++] = (struct placed_value){ program, id };
+    qsort(list, (size_t)n, sizeof *list, by_address);
+    print_segments(program, out);
+    print_stashes(program, out);
+    print_tables(program, out);
+    str_add(out, "values\n");
+    for (int i = 0; i < n; i++) {
+        size_t start = out->length;
+
+        str_add(out, "   ");
+        print_value(program, list[i].id, out);
+        pad_to(out, start, 48);
+        str_printf(out, " 0x%-6zx", program_value_bytes(program, list[i].id));
+        print_place(program, list[i].id, PRINT_ADDRESSES, out);
+        str_add(out, "\n");
+    }
+    arena_release(&arena);
 }

@@ -239,7 +239,7 @@ static void compiling_is_repeatable(void **state)
         struct program program;
 
         must_compile(&program, &options);
-        print_program(&program, &text[i]);
+        print_program(&program, PRINT_ADDRESSES, &text[i]);
         program_release(&program);
     }
     assert_string_equal(str_text(&text[0]), str_text(&text[1]));

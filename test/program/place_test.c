@@ -10,6 +10,8 @@
 
 #include "base/num.h"
 #include "base/rng.h"
+#include "support/golden_text.h"
+#include "support/offload.h"
 #include "support/tiny_model.h"
 #include "support/tp_layers.h"
 
@@ -444,6 +446,66 @@ static void shorter_sequences_lie_within(void **state)
     }
 }
 
+/* ---- addresses, which golden programs leave out (print_test.c) ---- */
+
+static void check_map(const struct program *p, const char *path)
+{
+    struct str text = { 0 };
+
+    print_memory_map(p, &text);
+    golden_text_check(path, str_text(&text));
+    str_release(&text);
+}
+
+static void check_compiled_map(const struct compile_train *options, const char *path)
+{
+    struct program p;
+    struct err err;
+
+    if (compile_train(&p, options, &err) < 0)
+        fail_msg("%s", err.text);
+    check_map(&p, path);
+    program_release(&p);
+}
+
+/* One stage; stages whose chunks share slots by a table; staging of gradients and gathered weights. */
+static void maps_of_programs(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train plain = tiny_compile(&spec, 2), chunks = tiny_compile(&spec, 1),
+                         zero3 = tiny_compile(&spec, 2);
+
+    (void)state;
+    plain.recompute = RECOMPUTE_KIND_SELECTIVE;
+    check_compiled_map(&plain, "test/program/golden/place.llama.txt");
+
+    spec.n_layers = 4;
+    chunks.mesh.size[AXIS_PP] = 2;
+    chunks.pipeline.kind = PIPELINE_INTERLEAVED;
+    chunks.pipeline.n_chunks = 2;
+    chunks.n_micro_batches = 4;
+    check_compiled_map(&chunks, "test/program/golden/place.interleaved.txt");
+
+    zero3.gradients.zero = 3;
+    zero3.gradients.early = 1;
+    check_compiled_map(&zero3, "test/program/golden/place.zero-3.txt");
+}
+
+/* Copies to the host: its segments, and a stash there. */
+static void map_of_host_memory(void **state)
+{
+    struct offload_shape shape = {
+        .n_layers = 4, .tp_size = 2, .n_micro_batches = 6, .rows = 4, .cols = 16
+    };
+    struct offload o;
+
+    (void)state;
+    offload_build(&o, &shape);
+    place(&o.program);
+    check_map(&o.program, "test/program/golden/place.offload.txt");
+    program_release(&o.program);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,6 +515,8 @@ int main(void)
         cmocka_unit_test(scratch_of_layers_with_collectives),
         cmocka_unit_test(placing_is_repeatable),
         cmocka_unit_test(shorter_sequences_lie_within),
+        cmocka_unit_test(maps_of_programs),
+        cmocka_unit_test(map_of_host_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,7 +21,7 @@ static void check_functions(const struct program *program, const int *functions,
     struct str text = { 0 };
 
     for (int i = 0; i < n; i++)
-        print_function(program, functions[i], &text);
+        print_function(program, functions[i], PRINT_SEGMENTS, &text);
     golden_text_check(path, str_text(&text));
     str_release(&text);
 }
@@ -129,7 +129,7 @@ static void whole_program_text(void **state)
     options.recompute = RECOMPUTE_KIND_SELECTIVE;
     if (compile_train(&program, &options, &err) < 0)
         fail_msg("%s", err.text);
-    print_program(&program, &text);
+    print_program(&program, PRINT_SEGMENTS, &text);
     golden_text_check(GOLDEN "llama.program.txt", str_text(&text));
     str_release(&text);
     program_release(&program);
@@ -144,7 +144,7 @@ static void check_compiled(const char *path, const struct compile_train *options
 
     if (compile_train(&program, options, &err) < 0)
         fail_msg("%s", err.text);
-    print_program(&program, &text);
+    print_program(&program, PRINT_SEGMENTS, &text);
     golden_text_check(path, str_text(&text));
     str_release(&text);
     program_release(&program);
@@ -297,7 +297,7 @@ static void zero_one_text(void **state)
         options.gradients.early = m;
         if (compile_train(&program, &options, &err) < 0)
             fail_msg("%s", err.text);
-        print_program(&program, &text);
+        print_program(&program, PRINT_SEGMENTS, &text);
         golden_text_check(paths[m], str_text(&text));
         str_release(&text);
         program_release(&program);

@@ -69,7 +69,7 @@ static void test_text(void **state)
     offload_build(&o, &two_ranks);
     place(&o.program);
     accepted(&o.program);
-    print_program(&o.program, &text);
+    print_program(&o.program, PRINT_SEGMENTS, &text);
     golden_text_check("test/program/golden/offload.txt", str_text(&text));
     str_release(&text);
     program_release(&o.program);

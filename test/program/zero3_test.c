@@ -394,7 +394,7 @@ static void a_run_of_all_is_a_step(void **state)
 
         compile(&p, &options);
         assert_int_equal(p.entries[ENTRY_GATHER].n_actions, 1);
-        print_program(&p, &text[i]);
+        print_program(&p, PRINT_ADDRESSES, &text[i]);
         program_release(&p);
     }
     assert_string_equal(str_text(&text[0]), str_text(&text[1]));

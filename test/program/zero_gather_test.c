@@ -124,7 +124,7 @@ static void one_rank_shards_nothing(void **state)
         options.gradients.zero = zero;
         if (compile_train(&p, &options, &err) < 0)
             fail_msg("%s", err.text);
-        print_program(&p, &text[zero]);
+        print_program(&p, PRINT_ADDRESSES, &text[zero]);
         program_release(&p);
     }
     assert_string_equal(str_text(&text[0]), str_text(&text[1]));
