@@ -1,5 +1,9 @@
 /*
  * buckets.c - when gradient accumulators are complete, and which of them share a flat cell
+ *
+ * Accumulators are sorted by the point at which the backward completes them (struct
+ * completion_point) and put into buckets in that order, until a bucket has about bucket_bytes: so a
+ * bucket can be reduced while the backward of earlier layers computes.
  */
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /*
- * cost.c - what a placed program takes: memory by segment, FLOPs by entry
+ * cost.c - the cost of a placed program: memory by segment, FLOPs by entry
  */
 #include "program/order.h"
 #include "program/passes.h"

@@ -1,5 +1,25 @@
 /*
- * differentiate.c - the reverse walk
+ * differentiate.c - the backward of a forward, by reverse-mode differentiation over ops
+ *
+ * The forward's ops are visited from the last to the first. gradient[v] is the value that holds the
+ * sum of v's gradients seen so far; when an op is visited all readers of its outputs have been, so
+ * these sums are complete and the op kind's backward (ops/backward.h) emits the ops for the
+ * gradients of its inputs. It assumes that ops follow what they read, and that a value is written
+ * once. It promises that the sum over several readers has one order, the reverse of reading, so
+ * that the bits do not depend on how the program was built; and that nothing is emitted for what
+ * leads to no trainable parameter.
+ *
+ *     F  %26 = linear %24, qkv.weight
+ *     F  %28 = rope %26, positions, rope_table
+ *     ->
+ *     B  %101 = rope_grad %98, positions, rope_table     %98 is the gradient of %28
+ *     B  %102 = linear_dx %101, qkv.weight               class B: the gradient of an input
+ *     W  qkv.weight.grad += linear_dw %101, %24          class W: the gradient of a parameter
+ *
+ * The classes B and W are those of zero-bubble schedules (Qi et al. 2024): split.c divides the
+ * backward by them. Collectives follow from spreads: a gradient that is partial over an axis (each
+ * rank has a summand) is all-reduced where an op needs the sum (gradients.c), which for tensor
+ * parallelism gives the operators f and g of Shoeybi et al. 2019.
  */
 #include <string.h>
 

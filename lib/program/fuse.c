@@ -1,6 +1,15 @@
 /*
- * fuse.c - a residual add and the norm that follows it become one op; so do a norm's gradient and the
- * cast of it that the block before reads
+ * fuse.c - a residual add and the norm that follows it become one op; so do a norm's gradient and
+ * the cast of it that the block before reads
+ *
+ *     F  %35 = add %23, %34
+ *     F  %36, %37 = rmsnorm %35, ffn_norm.weight
+ *     ->
+ *     F  %36, %37, %35 = add_rmsnorm %23, %34, ffn_norm.weight
+ *
+ * Both ops are bound by memory bandwidth, and the fused one reads the sum while it is in registers.
+ * The contracts of the ops (ops/norm.c) promise equal bits. The add is not fused where another op
+ * reads the sum before the norm does, since it would then have to be emitted earlier than the norm.
  */
 #include <string.h>
 

@@ -1,5 +1,10 @@
 /*
- * gradient_staging.c - zero 2: memory for as many whole sums as are under way
+ * gradient_staging.c - zero 2: memory for the unreduced buckets that are in flight at one time
+ *
+ * A bucket of one micro-batch's sums lives from the first op that writes it to the end of its
+ * reduce_scatter. Buckets whose lives do not overlap share a staging cell. A bucket that is
+ * complete is in flight while the next one is computed, so neighbours never share; two or three
+ * cells are usual.
  */
 #include <string.h>
 

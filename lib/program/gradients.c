@@ -1,10 +1,11 @@
 /*
- * gradients.c - gradients taken, added and emitted
+ * gradients.c - what the backward of an op kind may do: take, add and emit gradients
  *
- * The gradient of a value that is the same on all ranks of an axis may be partial there: each rank
- * has the summand of what it computed. It is reduced where a kind takes it, unless the kind treats
- * summands one by one. The B ops lie on the path to gradients of inputs, the W ops accumulate a
- * parameter's; zero bubble schedules may run them apart.
+ * A value that is the same on all ranks of an axis may have a gradient that is partial there: each
+ * rank has the summand of what it computed. take_gradient reduces it; a kind that is linear in its
+ * gradient takes the summand (take_summand), and its result is partial in turn. Class B ops are on
+ * the path to gradients of inputs, class W ops accumulate a parameter's gradient; zero-bubble
+ * schedules run the two apart (split.c).
  */
 #include "program/gradients.h"
 

@@ -1,14 +1,19 @@
 /*
- * in_place.c - an op whose input is not read any more writes over it
+ * in_place.c - ops that write their output over an input, so that both share memory
  *
- * Input and output stay values of their own, so that every pass and check sees what is read of which;
- * one of them only says in whose memory it lies. That one, the lodger, is the output where it is no
- * view, else the input; the other, its host, may be a view: q's and k's columns of a product of q, k
- * and v are rotated where they are, and v is read from the same memory.
+ * The operands of such an op stay two values: verify and check see what is read of which, and one
+ * of them only says in whose memory it lies (value.over). That one, the lodger, is the output
+ * unless the output is a view, else it is the input; the other, its host, may be a view. So q's and
+ * k's columns of a product of q, k and v are rotated where they are, and v is read from the same
+ * memory.
  *
- * A walk over each function follows what the memory holds. It must hold the host when an op touches
- * that, or a part of it, the lodger when one touches the lodger, and only the op at hand may change
- * the one into the other. Functions may be copies of each other (shard.c): then each has the op.
+ *     F  %28 = rope %26[:,0:48], positions, rope_table  in place      %28 over %26[:,0:48]
+ *
+ * It assumes that no later pass adds or moves ops. A walk over each function follows what the
+ * memory holds: the host whenever an op touches the host or a part of it, the lodger whenever one
+ * touches the lodger, and only the op itself may change the one into the other. If that fails in
+ * one function the pair is given up. Functions may be copies of each other (shard.c): then each has
+ * the op.
  */
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /*
- * order.c - the tables of users, and by when an op is known to be done
+ * order.c - the tables of users, and from where on an async op is known to be complete
  */
 #include "program/order.h"
 

@@ -1,9 +1,10 @@
 /*
  * order_rounds.c - where the actions of an entry repeat themselves
  *
- * A step of many micro-batches is for the most part one round of actions, over and over, each time a
- * few micro-batches later. Whoever asks something of all actions can then ask one round of them, and
- * say what comes of the others.
+ * A step of many micro-batches is mostly one round of actions, repeated with the micro-batches
+ * shifted by a constant. A question about all actions can then be asked of one round, and the
+ * answer carried over to the others. (Where this is sound is shown where it is used:
+ * verify_rounds.c, replay_rounds.c.)
  */
 #include <string.h>
 

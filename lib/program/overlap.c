@@ -1,12 +1,19 @@
 /*
- * overlap.c - what tensor-parallel ranks exchange travels while they compute
+ * overlap.c - collectives of tensor parallelism are issued early, so that they overlap with
+ * products
  *
- * Ops stand where they were derived: a sum over ranks right ahead of its reader, a gather ahead of
- * the product that takes it. Here each such op moves up to where its input is made, so that the
- * products that stand between (weights' gradients) run while it travels; but not past more than one
- * product where it gathers again what the forward kept, since what is gathered takes memory from
- * then on. Their order among themselves stays, and all ranks of a group have the same program. No
- * bit changes: ops move, operands do not.
+ * The passes before emit each collective where it was derived: an all-reduce directly before its
+ * reader, a gather directly before the product that reads it. Here each op of stream tp moves up to
+ * the op that writes its input, so that the products in between (weights' gradients) run while it
+ * is in flight. A gather that repeats one of the forward (phase R) passes one product at most,
+ * because its output takes memory from then on. The order of collectives among themselves stays,
+ * and all ranks of a group have the same program, so they still meet in one order. No bit changes:
+ * ops move, operands do not.
+ *
+ *     B  %91 = linear_dx %90, up.weight             B  %91 = linear_dx %90, up.weight
+ *     W  up.weight.grad += linear_dw %90, %36       B  %92 = all_reduce %91  over tp
+ *     B  %92 = all_reduce %91  over tp         ->   W  up.weight.grad += linear_dw %90, %36
+ *     B  %93 = rmsnorm_grad %92, ...                B  %93 = rmsnorm_grad %92, ...
  */
 #include "program/passes.h"
 

@@ -1,13 +1,19 @@
 /*
- * place.c - where every value lies
+ * place.c - the offset of every value in its segment
  *
- * Cells are laid one after the other in their segment. A plain value that another function reads
- * than the one that writes it goes to a stash, one copy a slot (stash.c). All others live within
- * one run of a function, from their first write to their last read; they share the scratch segment:
- * the largest first, each at the lowest offset where it meets nobody who lives at the same time in
- * any function. What lies in host memory does the same in the host's segments. Functions never run at the same time, so a place may be used by all of them.
- * Operands of ops on other streams live until a compute op has waited for those, or to the
- * function's end, where run does.
+ * Cells are laid out one after the other in their segment. A plain value that is read by another
+ * function than the one that writes it goes to a stash, with one copy a slot (stash.c). All others
+ * live within one run of a function, from their first write to their last read, and share the
+ * scratch segment: the largest first, each at the lowest offset that is free during its life in
+ * every function (offline bin packing by decreasing size, as in Pisarchyk and Lee 2020, "greedy by
+ * size"). Values in host memory are treated alike in the host's segments. Functions never run at
+ * the same time, so all of them use the same scratch.
+ *
+ *     scratch  | %13      | %17 |            op 3: %13 and %17 live
+ *              | %21           |            op 9: both are dead, their bytes are used again
+ *
+ * Operands of async ops live until a compute op has waited for those (order.h), or to the end of
+ * the function, which waits for the rest.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * program.c - the tables of a program, and adding to them
+ * program.c - the tables of a program, and the functions that add to them
  */
 #include "program/program.h"
 

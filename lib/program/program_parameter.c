@@ -1,5 +1,5 @@
 /*
- * program_parameter.c - the parameters of a program: which part of each the rank has, and its gradients
+ * program_parameter.c - the parameters of a program: each rank's part of them, and their gradients
  */
 
 #include "base/num.h"

@@ -1,13 +1,23 @@
 /*
- * recompute.c - what the forward keeps for the backward, and how the rest is made again
+ * recompute.c - which values of the forward are kept for the backward, and recomputation of the
+ * others
  *
- * A value that the backward reads and that is not kept is remade by a copy of its op, phase R,
- * right ahead of its first reader; what that copy reads is remade the same way if it is not kept
- * either. Demand alone drives it, so the last linear of a block, which nothing reads, is never
- * remade. The copies are the same ops on the same bits, so the results are the same bits.
+ * A value that the backward reads and that is not kept is recomputed by a copy of its op, of phase
+ * R, directly before its first reader; inputs of that copy that are not kept are recomputed in the
+ * same way. Recomputation is driven by demand, so the last linear of a block, whose output no
+ * backward op reads, is never repeated. The copies are the same ops on the same bits, and dropout
+ * takes its random numbers by position (base/rng.h), so results have the same bits in every mode.
  *
- * What is gathered over tp is tp times what a rank needs to keep of it, so it is gathered again
- * whatever the mode (Korthikanti et al. 2022, section 4.2.2).
+ *     W  down.weight.grad += linear_dw %87, %48          with swiglu dropped:
+ *     ->
+ *     R  %114 = swiglu %38
+ *     W  down.weight.grad += linear_dw %87, %114
+ *
+ * The modes are Megatron-LM's: full recomputation keeps the inputs of layers (Chen et al. 2016),
+ * selective recomputation drops what is cheap to compute (Korthikanti et al. 2022; with attention
+ * in one kernel that keeps row statistics, those are norms, activations, dropout and casts). What
+ * is gathered over tp is tp times the rank's share of it, so it is gathered again in every mode
+ * (Korthikanti et al. 2022, section 4.2.2).
  */
 #include <string.h>
 

@@ -1,10 +1,11 @@
 /*
- * replay.c - ranks' actions, walked against each other
+ * replay.c - the actions of all ranks, executed symbolically against each other
  *
- * What a function asks of its rank is outlined once: what it gives, what it waits for, and in which
- * order. A rank is then led through its actions as far as it comes, and its streams after it, rank
- * by rank and again, until all are at their end. Whatever may happen goes on being possible until it
- * happens, so one order of walking tells of all.
+ * Of each function an outline is made once: which async ops it posts, what it waits for, and in
+ * which order. A rank is then advanced through its actions as far as possible, its streams after
+ * it, rank by rank, until all are at their end or none can advance. One order of advancing is
+ * enough: an event that is enabled stays enabled until it happens (the system is a Kahn network),
+ * so every order reaches the same end, or the same deadlock.
  */
 #include "base/num.h"
 #include "program/replay_impl.h"

@@ -1,16 +1,18 @@
 /*
- * replay_rounds.c - the rounds of a step through which ranks need not be walked
+ * replay_rounds.c - rounds of a step through which ranks need not be advanced
  *
- * What ranks can do next follows from where each of them is in its actions, which transfers are
- * under way, how far, for what they wait, and how far apart the ends of channels and the ranks of
- * groups are. Micro-batches count only by their distance to each other. All of that is written down
- * here as seen from the micro-batch at hand. If it reads the same at two times, and from the second
- * on each rank's actions are for so many rounds those that it did in between, only later, then all
- * that follows is what happened in between again and again, and the ranks can be put where the last
- * of these rounds leaves them.
+ * What ranks can do next follows from their positions in the actions, from the transfers in flight,
+ * how far these are and what they wait for, and from how far the ends of channels and the ranks of
+ * groups are apart. Micro-batches matter only by their distance to each other. A *snapshot* is all
+ * of that as numbers, with micro-batches relative to the current one. If two snapshots are equal,
+ * and from the second on each rank's actions are for n rounds those that it did between the two,
+ * only shifted, then everything that follows is what happened in between, n times, and the ranks
+ * can be moved to where the last of these rounds leaves them.
  *
- * Slots have no part in it as long as they follow suit: two micro-batches that share a slot do so a
- * round later. That is plain where slots are m % n; where a table says them it is looked up.
+ * Slots do not enter a snapshot as long as they shift too: two micro-batches that share a slot do
+ * so one round later. That is plain where slots are m % n; where a table maps them it is looked up.
+ *
+ * Which earlier snapshot to compare with is chosen as in Brent's cycle detection (Brent 1980).
  */
 #include <string.h>
 

@@ -1,11 +1,20 @@
 /*
  * schedule.c - from a rank's steps in the pipeline to its actions
  *
- * All ranks' steps have one order that suits all of them (pipeline_time), of which each rank walks
- * its own and those of its neighbours that send it something. A send follows the step that
- * makes what it sends, and the receive stands at the same place of that order in the other rank's
- * actions: bytes come while other steps compute, both sides of a channel have the same order, and
- * no send waits for a receive that stands behind what waits for the send.
+ * The steps of all ranks have one common order that suits all of them (pipeline_time). Each rank
+ * walks its own steps in it, and those steps of its neighbours that send something to it. A send
+ * follows the step that computes what it sends, and the receive has the same position in the other
+ * rank's actions: bytes arrive while other steps compute, both ends of a channel have the same
+ * order, and no send waits for a receive that is posted after something that waits for the send.
+ * What results for 1F1B (Narayanan et al. 2021) on rank 0 of 2, with two micro-batches:
+ *
+ *     load 0   forward 0 (m 0)   send forward 0 (m 0)
+ *     load 1   forward 0 (m 1)   send forward 0 (m 1)
+ *     receive backward 0 (m 0)   backward 0 (m 0)   receive backward 0 (m 1)   backward 0 (m 1)
+ *     gate   update
+ *
+ * A step of many micro-batches is mostly one round of actions that repeats (pipeline_stretch): one
+ * round is derived and then copied.
  */
 #include "base/num.h"
 #include "program/passes.h"

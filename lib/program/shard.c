@@ -1,24 +1,29 @@
 /*
  * shard.c - gradient accumulators become buckets, and buckets are reduced over dp
  *
- * A bucket is one flat cell; the accumulators become views of it, each starting at a block of the
- * gradient norm, and its length is a multiple of dp_size blocks, so that shard edges fall on block
- * edges. While micro-batches add up, a bucket is partial over dp.
+ * A bucket is one flat cell, and accumulators become views of it. Each view begins at a block of
+ * the gradient norm, and the length of the bucket is a multiple of dp_size blocks, so that the
+ * edges of shards are edges of blocks. While micro-batches add up, a bucket is partial over dp.
  *
- * A parameter's accumulators are completed by one chunk's backward, but for those of an embedding
- * that is tied to a head on another chunk of the same rank: that bucket is the chunk's that comes
- * last. Where sums over ranks come first (early) each function reduces what it completes, for its
- * next micro-batch may begin before the other functions have run on this one.
+ *     | qkv.grad | out.grad | pad |        bucket.1, partial over dp
+ *     |  shard of rank 0 | of rank 1 |     after reduce_scatter: bucket.1:shard
  *
- * Zero 0 gathers the sums: the same memory then holds them whole, and a second set of views, `same`
- * over dp, is what the update reads. Under zero 1 the shards are all that the update reads. Then a
- * parameter's uses (tied embeddings) lie alike in a flat cell each, so that their shards can be
- * added, and parameters whose weights differ in dtype lie in different buckets. Under zero 2
- * (early) whole sums of one micro-batch have no memory of their own but share a few staging buffers (gradient_staging.c).
+ * A parameter's accumulators are completed by the backward of one chunk. The exception is an
+ * embedding that is tied to a head on another chunk of the same rank: its bucket belongs to the
+ * chunk whose backward runs last. With sums over ranks first (early) each function reduces what it
+ * completes, because its next micro-batch may begin before the other functions have run on this
+ * one.
  *
- * Micro-batches of other sizes have functions of their own, which do the same in the same order; so
- * what is decided here is decided on those of the last micro-batch, and only the numbers of ops are
- * looked up in each.
+ * The stages are those of ZeRO (Rajbhandari et al. 2020). Zero 0 gathers the sums: the same memory
+ * then holds them in full, and a second set of views, `same` over dp, is what the update reads.
+ * Under zero 1 the update reads shards alone. The uses of a parameter (tied embeddings) then have
+ * the same layout in a flat cell each, so that their shards can be added, and parameters whose
+ * weights differ in dtype are in different buckets. Under zero 2 (early) the unreduced sums of one
+ * micro-batch have no memory of their own but share a few staging cells (gradient_staging.c).
+ *
+ * Micro-batches of other sizes have functions of their own with the same ops in the same order.
+ * Decisions are therefore made on the functions of the last micro-batch, and only the numbers of
+ * ops are looked up in each.
  */
 #include "base/num.h"
 #include "layout/axes.h"

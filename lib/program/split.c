@@ -1,5 +1,13 @@
 /*
- * split.c - the backward in two
+ * split.c - the backward in two functions, B and W, for zero-bubble schedules (Qi et al. 2024)
+ *
+ * An op of class W moves to the function `weight`; a recomputed op (phase R) moves with it if only
+ * moved ops read it. Everything else stays, in the same order. What a moved op reads of the
+ * backward lives from one function to the other and is therefore placed in the stash (place.c).
+ *
+ *     backward: B linear_dx, R rmsnorm, W linear_dw, B rmsnorm_grad
+ *     ->
+ *     backward: B linear_dx, B rmsnorm_grad        weight: R rmsnorm, W linear_dw
  */
 #include "program/passes.h"
 

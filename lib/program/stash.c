@@ -1,5 +1,10 @@
 /*
- * stash.c - slots, from the order of the actions
+ * stash.c - slots of the stash, from the order of the actions
+ *
+ * Values that the same functions touch live equally long, so they form one stash, and a slot holds
+ * all of them for one micro-batch. The number of slots is the smallest n with which micro-batches m
+ * and m + n never live at the same time in any entry: under 1F1B that is the number of
+ * micro-batches in flight on this stage, pp_size - pp_rank.
  */
 #include "program/stash_impl.h"
 

@@ -1,19 +1,20 @@
 /*
  * stash_share.c - the chunks of a pipeline rank share slots
  *
- * Interleaved chunks hold the most micro-batches at different times, so slots of one chunk's own
- * stand empty while another's are full. Chunks of the same layers hold the same values, size by size:
- * these lie at the same places of slots that all the chunks share, and each (chunk, micro-batch)
- * gets a slot for its life. The slot that
- * was given back last is taken first: then what follows depends on no slot's number, and a schedule
- * that repeats itself repeats its use of slots but for their names (replay_rounds.c). A new slot is
- * taken only where none is free, so there are as many as live at one time.
+ * Interleaved chunks (Narayanan et al. 2021, section 2.2) hold the most micro-batches at different
+ * times, so slots of one chunk alone would be empty while another chunk's are full. Chunks of equal
+ * layers hold equal values: these have equal offsets in slots that all chunks share, and each pair
+ * of chunk and micro-batch gets a slot for its life. The slot that was freed last is used first.
+ * What follows then depends on no slot's number, and a schedule that repeats itself repeats its use
+ * of slots but for their names (replay_rounds.c). A new slot is taken only if none is free, so
+ * there are as many as live at one time.
  *
- * A *frame* is what one chunk holds of a micro-batch in such a slot: its largest stash, and others of
- * nearly the same life (a boundary, which is received a little before the forward). It has one life,
- * from the first touch of any of them to the last, and so one slot: a function is bound to no more
- * sets of slots than there are slots, times those of what is not in the frame. What of a frame has no
- * place in the slot (inputs, what the head alone keeps) lies elsewhere, in as many slots.
+ * A *frame* is what one chunk holds of a micro-batch in such a slot: its largest stash, and others
+ * of nearly the same life (a boundary, which is received a little before the forward). It has one
+ * life, from the first touch of any of them to the last, and therefore one slot: a function is
+ * bound to no more sets of slots than there are slots, times those of what is not in the frame.
+ * Values of a frame that have no offset in the slot (inputs, what the head alone keeps) are
+ * elsewhere, in as many slots.
  */
 #include <string.h>
 

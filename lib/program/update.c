@@ -2,11 +2,15 @@
  * update.c - the gradient norm and the optimizer, as ops
  *
  * The norm adds the sums of squares of each parameter's blocks, in their order, and then the
- * parameters' sums in the order of names, so that its total does not depend on how the program was
- * built or laid out. Where buckets are sharded, a rank makes the sums of its shards' blocks, all
- * are gathered, and a table says in which order to add them: the same. Parameters' sums are what
- * tensor-parallel ranks and stages tell each other. What all tensor-parallel ranks have counts
- * once.
+ * parameters' sums in the order of names, so that its bits do not depend on how the program was
+ * built or sharded. Where buckets are sharded, a rank computes the sums of its shards' blocks, all
+ * ranks gather them, and a table gives the order in which to add them, which is the same one. Ranks
+ * that divide the model (tp) and stages (pp) exchange the sums of parameters. A parameter that is
+ * the same on all tensor-parallel ranks counts once.
+ *
+ *     U  %134 = sumsq bucket.0, ...                     sums of squares of norm blocks
+ *     U  gradient_norm, clip_factor, skip_update = gradient_norm %134
+ *     U  weight = adamw weight.grad, scalars, clip_factor, skip_update, ~master, ~m, ~v
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,10 @@
 /*
- * update_shards.c - the update where ranks have shards of buckets: the norm's sums in the order that whole
- * parameters have, and one optimizer op a bucket
+ * update_shards.c - the update where ranks have shards of buckets: the norm's sums in the order
+ * that whole parameters have, and one optimizer op a bucket
+ *
+ * A parameter need not begin at the edge of a shard, so what adamw knows of a parameter (weight
+ * decay, the site of its random numbers) is a table with one entry a norm block. The tables are
+ * constants, written as runs of equal steps.
  */
 #include <stdlib.h>
 

@@ -1,12 +1,15 @@
 /*
- * verify.c - what can be known to be right before a step runs
+ * verify.c - the static checks of a program before it runs
  *
- * Each op is checked alone (shapes, spreads), memory in verify_memory.c, what slots of a stash hold in
- * verify_stash.c, and each entry by walking its actions as run will: a value is written once and
- * before it is read, an accumulator starts over, sees the micro-batches in increasing order
- * and takes nothing more once its sum over ranks was begun, and memory that holds sums still owed
- * to other ranks, or of which each rank has updated its own part alone, is not read as if it were
- * whole.
+ * Each op is checked alone (shapes, dtypes, spreads), memory in verify_memory.c, the contents of
+ * the stash's slots in verify_stash.c, and each entry by walking its actions as run will. On that
+ * walk
+ *
+ *  - a value is written once, and before it is read;
+ *  - an accumulator starts from zero, sees the micro-batches in increasing order, and is not added
+ *    to after its sum over ranks was begun;
+ *  - memory that is partial over ranks, or of which each rank has updated its local shard alone, is
+ *    not read as if it were whole.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,11 +1,12 @@
 /*
  * verify_memory.c - nothing that lives at the same time overlaps
  *
- * Cells and stash values live for ever as far as memory goes, so they must lie apart: one pass in
- * order of address. (Which of several stash values has a slot that they share is verify_stash.c's.)
- * Scratch values are swept over time, function by function, with those that live kept in order of
- * space and address: a newcomer can only meet its two neighbours. So a program of n ops is
- * checked in about n log n steps.
+ * Cells and stash values live forever as far as memory is concerned, so they must be disjoint: one
+ * pass in the order of addresses. (Which of several stash values has a slot that they share is
+ * checked by verify_stash.c.) Scratch values are swept over time, function by function, with the
+ * live ones sorted by space and address: a new value can overlap only with its two neighbours. A
+ * program of n ops is therefore checked in about n log n steps. Lifetimes are derived here again,
+ * from order.h, and not taken from place.c.
  */
 #include <stdlib.h>
 #include <string.h>

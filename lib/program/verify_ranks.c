@@ -1,11 +1,12 @@
 /*
- * verify_ranks.c - the programs of a mesh's ranks, run against each other without their numbers
+ * verify_ranks.c - the programs of a mesh's ranks, executed against each other without their
+ * numbers
  *
- * A replay without a clock: if it comes to its end no rank waits for ever, with any communicator,
- * for nothing is buffered in it. Transfers that meet must be of one kind, type and size; and because
- * what is swapped for its like would hang nobody and give wrong numbers, they must also be the same
- * thing: of one micro-batch, and where the ranks run one program, of one function and the same
- * operands; a send meets the same receive's op each time.
+ * A replay (replay.h): if it comes to its end there is no deadlock, with any communicator, because
+ * in it nothing is buffered. Transfers that meet must be of one kind, dtype and size. An exchange
+ * of two equal transfers would not deadlock but give wrong numbers, so transfers that meet must
+ * also be the same thing: of one micro-batch, and, where the ranks run one program, of one function
+ * and the same operands; a send meets the same receive op each time.
  */
 #include <stdio.h>
 #include <string.h>

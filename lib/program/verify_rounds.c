@@ -1,12 +1,12 @@
 /*
- * verify_rounds.c - the rounds of a step that a walk need not walk
+ * verify_rounds.c - rounds of a step that verify need not walk
  *
- * A step of many micro-batches is for the most part one round of actions, over and over, each time
- * a few micro-batches later. The walk of verify.c knows micro-batches only by their distance to each
- * other (what falls into which slot is verify_stash.c's). So if a round has left all that the checks
- * ask about as it had found it, but for being so many micro-batches later, then the next one, the
- * same round, finds the same answers as it did and leaves the same again: none of those that follow
- * can be refused, and what the last of them leaves is what there is now, so many micro-batches later.
+ * A step of many micro-batches is mostly one round of actions, repeated with the micro-batches
+ * shifted. The walk of verify.c uses micro-batches only by their distance to each other (the
+ * contents of slots are checked by verify_stash.c). So if a round has left everything that the
+ * checks look at as it found it, but for the shift, the next round, which has the same actions,
+ * finds the same and leaves the same: none of the rounds that follow can be refused, and the state
+ * after the last of them is the present state, shifted.
  */
 #include <string.h>
 

@@ -1,18 +1,18 @@
 /*
- * verify_stash.c - what is read of a stash is of the micro-batch that reads it
+ * verify_stash.c - what is read of a stash belongs to the micro-batch that reads it
  *
  * Slots are written again and again. Which micro-batch a slot holds follows from which functions
- * read and write a value, not from their ops: values that are alike in that share one table of
- * slots here, so that all actions of a step are walked in little time, however many there are.
+ * read and write a value, not from their ops: values that are used alike share one table of slots
+ * here, so that all actions of a step are walked in little time.
  *
- * Where stashes share slots, a slot is of one of them at a time: as soon as another writes anything
+ * Where stashes share slots, a slot belongs to one of them at a time: as soon as another one writes
  * to it, nothing that was there before can be read.
  *
- * Where micro-batch m lies in slot m % n and all that were written so far followed one another, the
- * first and the last of them say what every slot holds, without a table. A round of actions that
- * leaves all such classes as it found them, but for being so many micro-batches later, finds the same
- * when it is done again; and what a round only reads, it finds as long as that has been written: so
- * rounds need not be walked again and again. That asks nothing of how stash.c came to its slots.
+ * Where micro-batch m is in slot m % n and all micro-batches written so far followed one another,
+ * the first and the last of them determine the contents of every slot, without a table. A round of
+ * actions that leaves all such classes as it found them, but for the shift, finds the same when it
+ * is repeated; and what a round only reads it finds as long as that has been written: so repeated
+ * rounds need not be walked. This assumes nothing of how stash.c assigned the slots.
  */
 #include <string.h>
 

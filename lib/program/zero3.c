@@ -1,22 +1,30 @@
 /*
- * zero3.c - zero 3: weights that are whole only while somebody reads them
+ * zero3.c - zero 3: weights are gathered only while ops read them (Rajbhandari et al. 2020, stage
+ * 3; PyTorch's FSDP)
  *
- * A rank keeps its shard of each bucket's weights. What ops read are views of gathered values, which
- * live like any other value from their gather to their last reader. So how long weights are held is
- * a matter of where gathers stand:
+ * A rank keeps its shard of each bucket's weights. Ops read views of gathered values, which live
+ * like any other value from their gather to their last reader. How long weights are whole is
+ * therefore decided by where the gathers are:
  *
- *   op    ahead of each op that reads them; a bucket is then one parameter.
- *   pass  once a function, one bucket ahead: the gather of the next bucket is issued where the one
- *         before is first read, and travels while that one is computed with. A bucket is a layer's
- *         matrices or less (shard.c), so at any time about two of them are whole, and the vectors
- *         of all layers, which are one small bucket; where a layer is several buckets and is
- *         recomputed, about a layer and one bucket. What is read again only some layers later (an
- *         embedding that is also the head) is gathered again: it may be the largest of all.
- *   run   ahead of a run of actions of one chunk. The weights of a rank's chunks take turns in two
- *         stagings of cells, even chunks in one and odd ones in the other, and a chunk is gathered as
- *         soon as the staging's last chunk is done with it. One or two chunks would never lose their
- *         staging: for them it is `step`.
+ *   op    before each op that reads them; a bucket is then one parameter.
+ *   pass  once a function, one bucket ahead: the gather of the next bucket is issued at the first
+ *         reader of the one before and is in flight while that one is computed with. A bucket is at
+ *         most a layer's matrices (shard.c), so at any time about two are whole, and the vectors of
+ *         all layers, which are one small bucket. Where a layer is several buckets and is
+ *         recomputed, about a layer and one bucket are whole. What is read again some layers later
+ *         (an embedding that is also the head) is gathered again, as it may be the largest of all.
+ *   run   before a run of actions of one chunk. The weights of a rank's chunks are double buffered
+ *         in two sets of staging cells, one for even and one for odd chunks, and a chunk is
+ *         gathered as soon as the previous chunk of its set has had its last action. With one or two
+ *         chunks no set would ever change its chunk: for them it is `step`.
  *   step  as under zero 1 and 2 (zero_gather.c): whole in a cell, gathered once a step.
+ *
+ * Under pass:
+ *
+ *     F  %26 = linear %24, layers.0.qkv.weight
+ *     ->
+ *     F  %60 = all_gather weights.1:shard  over dp  stream dp_gather
+ *     F  %26 = linear %24, layers.0.qkv.weight         now a view of %60
  */
 #include <string.h>
 

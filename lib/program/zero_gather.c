@@ -1,9 +1,13 @@
 /*
- * zero_gather.c - weights as flat cells that are gathered ahead of their use
+ * zero_gather.c - zero 1 and 2: weights as flat cells that are all-gathered before the forward
  *
- * A bucket's weights are laid out like its gradients, so the shard of gradients that a rank ends up
- * with says which part of the weights it updates: its own part. That part needs no memory of its
- * own, the gather is in place. Between an update and the next gather the other parts are stale.
+ * The weights of a bucket have the layout of its gradients, so the shard of gradients that a rank
+ * gets is the shard of the weights that it updates. That local shard is a view of the whole cell
+ * and needs no memory of its own, and the all_gather is in place. Between an update and the next
+ * gather the other shards are stale, which verify tracks.
+ *
+ *     U  weights.0:shard = adamw bucket.0:shard, ...
+ *     F  weights.0 = all_gather weights.0:shard  over dp      next step, stream dp_gather
  */
 #include "layout/axes.h"
 #include "program/passes.h"
