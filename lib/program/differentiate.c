@@ -16,7 +16,7 @@
  *     B  %102 = linear_dx %101, qkv.weight               class B: the gradient of an input
  *     W  qkv.weight.grad += linear_dw %101, %24          class W: the gradient of a parameter
  *
- * The classes B and W are those of zero-bubble schedules (Qi et al. 2024): split.c divides the
+ * The classes B and W are those of zero-bubble schedules (Qi et al. 2023): split.c divides the
  * backward by them. Collectives follow from spreads: a gradient that is partial over an axis (each
  * rank has a summand) is all-reduced where an op needs the sum (gradients.c), which for tensor
  * parallelism gives the operators f and g of Shoeybi et al. 2019.

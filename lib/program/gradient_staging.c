@@ -32,10 +32,10 @@ static int is_free(const struct staging *staging, const struct bucket_reduction 
 }
 
 /*
- * Each reduction, in order, takes the free staging buffer that it suits best: the smallest that is large
- * enough, else the largest, which grows. Functions end with all that they have begun complete, so
- * that buffers are shared by all of them. Buffers become cells; what was travelling when its memory is
- * written again is waited for, as it is one cell.
+ * Each reduction, in order, takes the free staging buffer that it suits best: the smallest that is
+ * large enough, else the largest, which grows. Functions end with all that they have begun
+ * complete, so that buffers are shared by all of them. Buffers become cells; what was travelling
+ * when its memory is written again is waited for, as it is one cell.
  */
 static void share(struct program *p, const struct bucket_member *members,
                   struct bucket_reduction *list, int n)

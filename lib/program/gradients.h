@@ -1,8 +1,8 @@
 /*
  * gradients.h - the reverse walk, as the backward of an op kind sees it
  *
- * What carries an op's gradients is written in the kind's family file (ops/backward.h); here is what
- * that may do to the program: take and add gradients, make values, emit.
+ * What carries an op's gradients is written in the kind's family file (ops/backward.h); here is
+ * what that may do to the program: take and add gradients, make values, emit.
  */
 #ifndef PROGRAM_GRADIENTS_H
 #define PROGRAM_GRADIENTS_H

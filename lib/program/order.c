@@ -257,12 +257,12 @@ struct order_variants order_variants(const struct order *order, int function)
 
 /* ---- what is known: the walk of one function, with a vector clock ----
  *
- * Of each stream, the last op that is known to be done. An op that is done vouches for all before it
- * on its stream, and for those that it began after. Before an op that is run at once, the rank waits
- * for the users of what it touches; it then knows all that they vouch for, and whatever is given or
- * run from there on finds that done. Done means on this rank's side: for a call that is done nobody
- * reads or writes this rank's memory any more, so neighbours that lag behind do not matter. One run
- * of a function has one slot of each value.
+ * Of each stream, the last op that is known to be done. An op that is done vouches for all before
+ * it on its stream, and for those that it began after. Before an op that is run at once, the rank
+ * waits for the users of what it touches; it then knows all that they vouch for, and whatever is
+ * given or run from there on finds that done. Done means on this rank's side: for a call that is
+ * done nobody reads or writes this rank's memory any more, so neighbours that lag behind do not
+ * matter. One run of a function has one slot of each value.
  */
 
 struct vclock {

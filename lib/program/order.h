@@ -4,9 +4,9 @@
  * Said once, for run, which waits so, for verify, which proves that nobody waits for ever and that
  * nothing lies over what is in use, and for who asks when what will be done.
  *
- * A rank does the actions of an entry one after the other, and the ops of a function in the order of
- * the list. An op that is *given* (order_is_async) is handed to its stream, and the rank goes on;
- * every other op is run at once. What waits:
+ * A rank does the actions of an entry one after the other, and the ops of a function in the order
+ * of the list. An op that is *given* (order_is_async) is handed to its stream, and the rank goes
+ * on; every other op is run at once. What waits:
  *
  *  - Of one stream, ops begin and are done in the order in which they were given.
  *  - Of ops that touch one value, whatever comes later waits for the one given last: an op that is
@@ -25,8 +25,8 @@
  *    collective that a rank begins over an axis and stream is that of its group's other ranks, the
  *    n-th send of a channel is its n-th receive's. Nothing is buffered.
  *
- * Slots and the places of values follow from this: place.c and verify_memory.c derive lifetimes from
- * it, each in its own way.
+ * Slots and the places of values follow from this: place.c and verify_memory.c derive lifetimes
+ * from it, each in its own way.
  */
 #ifndef PROGRAM_ORDER_H
 #define PROGRAM_ORDER_H
@@ -45,8 +45,8 @@ int order_is_async(const struct op *op);
 int order_has_async(const struct program *program);
 
 /*
- * The stream whose communicator this one's ops go over. What goes one way through the pipeline shares
- * one, on whatever streams: a send and its receive have to. Others have one each.
+ * The stream whose communicator this one's ops go over. What goes one way through the pipeline
+ * shares one, on whatever streams: a send and its receive have to. Others have one each.
  */
 enum stream order_group_of(enum stream stream);
 
@@ -87,8 +87,8 @@ int order_n_slots(const struct program *program, int id);
 
 /*
  * The variants of a function: at most the least common multiple of the n_slots of the stashes that
- * it touches whose slots are m % n, times the n_slots of those whose slots a table says (one table a
- * chunk: stash_share.c), and at most all micro-batches. What is made lives in order's arena.
+ * it touches whose slots are m % n, times the n_slots of those whose slots a table says (one table
+ * a chunk: stash_share.c), and at most all micro-batches. What is made lives in order's arena.
  */
 struct order_variants order_variants(const struct order *order, int function);
 

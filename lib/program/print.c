@@ -3,12 +3,12 @@
  *
  *     F  %8, %9 = rmsnorm %3, layers.0.attention_norm.weight      [256 x 768] bf16 @scratch+0x1200
  *
- * A line has the phase; the outputs ("+=" where an op accumulates); the kind; the inputs ("-" for an
- * absent one); the first output's shape and dtype; its spread on axes of more than one rank; the axis
- * and stream of a collective; how an accumulator starts; and, after place, the address of the first
- * output. The address of a local shard depends on the rank, the address of a stash value on the
- * micro-batch m; where chunks share slots, a table maps m to the slot, which is printed after the
- * functions. Golden files of passes keep the segment alone (PRINT_SEGMENTS), since a change of
+ * A line has the phase; the outputs ("+=" where an op accumulates); the kind; the inputs ("-" for
+ * an absent one); the first output's shape and dtype; its spread on axes of more than one rank; the
+ * axis and stream of a collective; how an accumulator starts; and, after place, the address of the
+ * first output. The address of a local shard depends on the rank, the address of a stash value on
+ * the micro-batch m; where chunks share slots, a table maps m to the slot, which is printed after
+ * the functions. Golden files of passes keep the segment alone (PRINT_SEGMENTS), since a change of
  * placement would otherwise rewrite all of them; addresses have golden files of their own, which
  * print_memory_map writes.
  */

@@ -10,8 +10,8 @@
  * before it on its rank is done, and is done when all whom it meets have begun theirs.
  *
  * Ranks of one class (those at one place of an axis that the mesh leaves out) run one program in
- * step and are one rank here. Rounds of a step that are known to go as those before are left out, and
- * their transfers with them.
+ * step and are one rank here. Rounds of a step that are known to go as those before are left out,
+ * and their transfers with them.
  */
 #ifndef PROGRAM_REPLAY_H
 #define PROGRAM_REPLAY_H

@@ -241,8 +241,8 @@ static void sum_over_axis(const struct sharding *s, int *cell, enum mesh_axis ax
 }
 
 /*
- * What is still a summand at the step's end is summed last of all, where it lies: of the axes of the
- * model what every rank has whole, but has learned of its own rows alone (norms, under sequence
+ * What is still a summand at the step's end is summed last of all, where it lies: of the axes of
+ * the model what every rank has whole, but has learned of its own rows alone (norms, under sequence
  * parallel); of those of tokens all, where none of them shards.
  */
 static void sum_what_is_owed(const struct sharding *s, const struct bucket_member *list, int n,

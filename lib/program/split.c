@@ -1,5 +1,5 @@
 /*
- * split.c - the backward in two functions, B and W, for zero-bubble schedules (Qi et al. 2024)
+ * split.c - the backward in two functions, B and W, for zero-bubble schedules (Qi et al. 2023)
  *
  * An op of class W moves to the function `weight`; a recomputed op (phase R) moves with it if only
  * moved ops read it. Everything else stays, in the same order. What a moved op reads of the

@@ -42,11 +42,11 @@ struct dividing {
 };
 
 /*
- * stash.c: put the marked values (bases; by id) into stashes, by space and the functions that touch them, and
- * count each one's slots from the entries' actions: the fewest n where no two micro-batches that
- * differ by a multiple of n live at one time, from their first touch to their last. Then
- * share_stashes. Sets the values' stash and place_bytes and all of the stashes, and adds the stashes'
- * bytes to their segments, which are 0 before.
+ * stash.c: put the marked values (bases; by id) into stashes, by space and the functions that touch
+ * them, and count each one's slots from the entries' actions: the fewest n where no two
+ * micro-batches that differ by a multiple of n live at one time, from their first touch to their
+ * last. Then share_stashes. Sets the values' stash and place_bytes and all of the stashes, and adds
+ * the stashes' bytes to their segments, which are 0 before.
  */
 void divide_stash(struct program *program, const char *marked);
 

@@ -183,7 +183,8 @@ static int has_split_part(const struct program *p, const struct axis_list *model
 
 /*
  * Where the sums of all parameters, in name order, stand once those of all ranks do, stage by
- * stage, rank by rank, `each` of a rank. Of a parameter that is split over an axis all ranks' count.
+ * stage, rank by rank, `each` of a rank. Of a parameter that is split over an axis all ranks'
+ * count.
  */
 static int norm_order(const struct update *u, int each)
 {

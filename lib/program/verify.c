@@ -372,8 +372,8 @@ static int check_ports(const struct program *p, struct err *err)
 }
 
 /*
- * An own part is one of as many equal ones as the axis has ranks, and is called split. Together they
- * are all of their base; of an input, maybe the first rows alone (a smaller micro-batch).
+ * An own part is one of as many equal ones as the axis has ranks, and is called split. Together
+ * they are all of their base; of an input, maybe the first rows alone (a smaller micro-batch).
  */
 static int check_local_shards(const struct program *p, struct err *err)
 {

@@ -147,8 +147,8 @@ static int check_lasting(const struct program *p, enum segment segment,
 }
 
 /*
- * In their first slots. Values of one stash lie apart. Those of stashes that share slots lie apart or
- * begin at one place, which have their users in common (order.h).
+ * In their first slots. Values of one stash lie apart. Those of stashes that share slots lie apart
+ * or begin at one place, which have their users in common (order.h).
  */
 static int check_slots(const struct program *p, enum segment segment, struct memory_extent *extents,
                        struct err *err)

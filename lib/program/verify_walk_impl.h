@@ -38,9 +38,9 @@ struct rounds {
 };
 
 /*
- * Ahead of action i: how many actions from i on need no walking, because none of them can be refused
- * and what they leave is known. If any, w is then as if they had been walked. All zero at first but
- * for the arena and parts; what it remembers lives there. Actions come by in their order.
+ * Ahead of action i: how many actions from i on need no walking, because none of them can be
+ * refused and what they leave is known. If any, w is then as if they had been walked. All zero at
+ * first but for the arena and parts; what it remembers lives there. Actions come by in their order.
  */
 int rounds_to_skip(struct rounds *rounds, struct verify_walk *walk, int i);
 
