@@ -53,7 +53,7 @@ struct completion_point completion_of(const struct sharding *s, int value)
                 }
             if (at.done < 0)
                 continue;
-            /* Late sums are begun in the last micro-batch's weight, whichever function was last to add. */
+            /* Late reductions begin in the last micro-batch's weight function in any case. */
             if (!s->early && part != PART_WEIGHT &&
                 function != completion_function(s, turn, PART_WEIGHT))
                 at = (struct completion_point){ turn, PART_WEIGHT, -1, -1, at.layer };

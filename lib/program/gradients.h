@@ -1,5 +1,5 @@
 /*
- * gradients.h - the reverse walk, as the backward of an op kind sees it
+ * gradients.h - the reverse walk, as seen by the backward of an op kind
  *
  * What carries an op's gradients is written in the kind's family file (ops/backward.h); here is
  * what that may do to the program: take and add gradients, make values, emit.

@@ -75,7 +75,7 @@ static int by_place(const void *a, const void *b)
     return x->id - y->id;
 }
 
-/* Where slots are shared, the values at one place of them have the users of the first of these. */
+/* Where slots are shared, values with one offset share the users of the first of them. */
 static void find_like(const struct order *o, int *like)
 {
     const struct program *p = o->program;
@@ -168,7 +168,7 @@ int order_users(const struct order *order, const struct op *op, int micro_batch,
 
 /* ---- variants ---- */
 
-/* The table that a value's slots are by; NULL where they are m % n. */
+/* The table of a value's slots; NULL where slots are m % n. */
 static const int *slots_of(const struct program *p, int id)
 {
     const struct value *v = &p->values[id];
@@ -176,7 +176,7 @@ static const int *slots_of(const struct program *p, int id)
     return v->scope == SCOPE_STASH && p->n_stashes ? p->stashes[v->stash].slots : NULL;
 }
 
-/* The period with which slots that are m % n come again. */
+/* The period of all slots that are m % n. */
 static int find_period(const struct order *o, const struct function *f)
 {
     const struct program *p = o->program;
@@ -189,7 +189,7 @@ static int find_period(const struct order *o, const struct function *f)
     return (int)min_i64(n, max_int(o->n_micro_batches, 1));
 }
 
-/* Numbers pairs of a variant so far and a slot as they first come by. */
+/* Number the pairs of (variant so far, slot) in the order of their first micro-batch. */
 static void split_variants(struct order_variants *v, int *of, const int *slots, int n_slots, int n,
                            struct arena *scratch)
 {
@@ -255,27 +255,33 @@ struct order_variants order_variants(const struct order *order, int function)
     return v;
 }
 
-/* ---- what is known: the walk of one function, with a vector clock ----
+/* ---- completion: the walk of one function, with vector clocks ----
  *
- * Of each stream, the last op that is known to be done. An op that is done vouches for all before
- * it on its stream, and for those that it began after. Before an op that is run at once, the rank
- * waits for the users of what it touches; it then knows all that they vouch for, and whatever is
- * given or run from there on finds that done. Done means on this rank's side: for a call that is
- * done nobody reads or writes this rank's memory any more, so neighbours that lag behind do not
- * matter. One run of a function has one slot of each value.
+ * A vector clock (Fidge 1988, Mattern 1989) has, for each stream, the last op that is known to be
+ * complete. The clock of an op covers the ops before it on its stream, and those that it began
+ * after, with their clocks. Before an op that runs at once the rank waits for the users of the
+ * operands; it then merges their clocks into its own, and everything posted or run from there on
+ * comes after what the clock covers:
+ *
+ *     0  B  %5 = all_reduce %4  over tp        stream tp; its clock: tp 1
+ *     1  W  w.grad += linear_dw %3, %2         waits for nothing
+ *     2  B  %6 = rmsnorm_grad %5, ...          waits for op 0: completed_at[0] = 2
+ *
+ * Complete means on this rank: no reads and writes of this rank's memory are left, so ranks that
+ * lag behind do not matter. One run of a function has one slot of each value.
  */
 
 struct vclock {
-    int done[N_STREAMS]; /* ops of the stream before this one are done */
+    int done[N_STREAMS]; /* ops of the stream before this one are complete */
 };
 
 struct completion_walk {
     const struct program *program;
     const struct function *function;
-    struct vclock *of;       /* by op: what it vouches for when it is done */
-    int *users;              /* by base value: 1 + the op last given that touches it, 0 none */
-    int last[N_STREAMS];     /* 1 + the op last given to the stream */
-    int recorded[N_STREAMS]; /* ops before this one have their answer */
+    struct vclock *of;       /* by op: its clock, once it is complete */
+    int *users;              /* by base value: 1 + the op posted last that touches it, 0 none */
+    int last[N_STREAMS];     /* 1 + the op posted last to the stream */
+    int recorded[N_STREAMS]; /* the completion of ops before this one is recorded */
     struct vclock clock;
 };
 
@@ -317,7 +323,7 @@ static void wait_for_users(struct completion_walk *k, int index)
     }
 }
 
-/* What has come to be known ahead of ops[index] gets its answer. */
+/* Record the ops that the clock covers for the first time before ops[index]. */
 static void record_completions(struct completion_walk *k, int index, int *completed_at)
 {
     for (int s = 0; s < N_STREAMS; s++)

@@ -65,7 +65,8 @@ struct looking {
     int far_at; /* where it is looked for long rounds next */
 };
 
-/* How many actions the rounds of n actions that begin with action i have; n where there is but one. */
+/* How many actions the rounds of n actions that begin with action i have; n where there is but one.
+ * */
 static int count_actions(const struct entry *e, int i, int n, int *n_compared)
 {
     const struct action *first = &e->actions[i], *next = first + n;

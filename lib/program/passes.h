@@ -49,10 +49,11 @@ int fuse_casts(struct program *program, int function);
  * recompute.c: which values of the forward are kept for the backward.
  *
  *   NONE       all that the backward reads
- *   SELECTIVE  all but what is cheap to compute from kept values: norms, activations, dropout, casts
+ *   SELECTIVE  all but what is cheap to compute from kept values: norms, activations, dropout,
+ *              casts
  *   FULL       the layers' inputs only
- *   LIST       all but the outputs of ops whose kinds are in `ops`; a fused op counts as an add and a
- *              norm. In other modes `ops` is NULL.
+ *   LIST       all but the outputs of ops whose kinds are in `ops`; a fused op counts as an add and
+ *              a norm. In other modes `ops` is NULL.
  *
  * Inputs of layers and, except under FULL, row statistics (of norms, attention) are always kept.
  * What is gathered over tp is never kept. What is not kept is computed again in `backward`, phase
@@ -114,8 +115,8 @@ struct shard_options {
  * a copy of `weight` that the step's last micro-batch runs. Early: in the function that completes
  * it, in every micro-batch.
  *
- *   zero 0  the update finds whole gradients in the parameters' gradient cells, gathered by ops at the
- *           front of `update` or, late, after the reduces
+ *   zero 0  the update finds whole gradients in the parameters' gradient cells, gathered by ops at
+ *           the front of `update` or, late, after the reduces
  *   zero 1  the update finds shards; the parameters of a bucket have one weight dtype and number of
  *           uses, so that weights and states can have the layout of their gradients
  *   zero 2  zero 1, and early unreduced gradients exist only while they are in flight

@@ -279,11 +279,11 @@ struct entry {
 /* Cells that the host writes or reads; 0 where a program has none. */
 struct ports {
     int tokens, targets, positions, samples; /* inputs */
-    int starts;         /* input of packed sequences: for each row, the first row of its sample */
-    int loss_scale;     /* [1 x 1] fp32: gradient_scale / tokens with loss of the global batch */
-    int gradient_scale; /* [1 x 1] fp32: factor in all gradients, a power of two; 0: the factor is 1 */
-    int scalars;        /* [1 x OPS_N_SCALARS] */
-    int loss, loss_total;                 /* [1 x 1] fp64: of this rank, and summed over ranks */
+    int starts;           /* input of packed sequences: for each row, the first row of its sample */
+    int loss_scale;       /* [1 x 1] fp32: gradient_scale / tokens with loss of the global batch */
+    int gradient_scale;   /* [1 x 1] fp32: factor in all gradients, a power of two; 0: it is 1 */
+    int scalars;          /* [1 x OPS_N_SCALARS] */
+    int loss, loss_total; /* [1 x 1] fp64: of this rank, and summed over ranks */
     int router_stats, router_stats_total; /* [1 x L (1 + m)] fp64: of each of L layers with m
                                              experts; likewise. 0 without experts */
     int norm, clip_factor, skip_update;   /* gradient_norm's outputs */
@@ -488,7 +488,8 @@ enum first_mode program_first_mode(const struct program *program, const struct o
 /* The slot of a stash value, or input, that holds micro-batch m; 0 for others and for m < 0. */
 int program_slot(const struct program *program, int id, int micro_batch);
 
-/* The value's offset in its segment, for a micro-batch and the first rank of a local shard's axis. */
+/* The value's offset in its segment, for a micro-batch and the first rank of a local shard's axis.
+ * */
 size_t program_place(const struct program *program, int id, int micro_batch);
 
 /* Whether the program computes the elements of a constant; writes them, dense. */

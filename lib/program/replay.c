@@ -22,14 +22,14 @@ static void add_event(struct arena *arena, struct replay_outline *o, enum replay
 
 static void add_base(struct arena *arena, struct replay_outline *o, int base)
 {
-    /* Once is enough, until something else is handed over. */
+    /* Once is enough until the next post. */
     for (int i = o->n_events - 1; i >= 0 && o->events[i].kind == EVENT_TOUCH; i--)
         if (o->events[i].what == base)
             return;
     add_event(arena, o, EVENT_TOUCH, base);
 }
 
-/* An op that is run at once waits for the users of what it touches. */
+/* An op that runs at once waits for the users of its operands. */
 static void add_touches(struct arena *arena, struct replay_outline *o,
                         const struct replay_rank *rank, const struct op *op)
 {
@@ -94,7 +94,7 @@ static void open_rank(struct replay *r, int number, const struct program *p)
             outline(&r->arena, rank, f, completed_at);
 }
 
-/* ---- giving ---- */
+/* ---- posting ---- */
 
 void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer)
 {
@@ -102,7 +102,7 @@ void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer
     q->transfers[q->n++] = transfer;
 }
 
-/* It begins after the users of what it touches, and is their user from now on. */
+/* It begins after the users of its operands, and is their user from now on. */
 static void follow_users(struct replay *r, struct replay_transfer *t, int number)
 {
     struct replay_rank *rank = &r->list[t->rank];
@@ -119,7 +119,7 @@ static void follow_users(struct replay *r, struct replay_transfer *t, int number
     }
 }
 
-/* An op is handed to its stream. The rank has waited for what it must. */
+/* Post an op to its stream; the rank has done the waiting that this requires. */
 static int post_op(struct replay *r, int number, const struct action *a, int posted)
 {
     struct replay_rank *rank = &r->list[number];
@@ -193,7 +193,7 @@ int replay_is_over(const struct replay *r, int rank)
     return k->action == k->program->entries[r->entry].n_actions && is_drained(k, ALL_STREAMS);
 }
 
-/* Returns 1 when it is passed. */
+/* Returns 1 when the rank passes the gate. */
 static int pass_gate(struct replay *r, struct replay_rank *rank)
 {
     if (!is_drained(rank, ALL_STREAMS))
@@ -213,7 +213,7 @@ static int is_done(const struct replay *r, int transfer)
     return transfer == REPLAY_NONE || r->transfers[transfer].is_done;
 }
 
-/* The user of a value that given ops touch. */
+/* Whether the user of a value that async ops touch is complete. */
 static int is_user_done(const struct replay *r, const struct replay_rank *rank, int value,
                         int micro_batch)
 {
@@ -229,7 +229,7 @@ static int can_load(const struct replay *r, const struct replay_rank *rank, cons
     return 1;
 }
 
-/* An op that was handed over must be done before it is told anew. */
+/* A posted op must be complete before it is posted again. */
 static int can_post(const struct replay *r, const struct replay_rank *rank, const struct action *a,
                     int posted)
 {
@@ -248,7 +248,7 @@ static int can_post(const struct replay *r, const struct replay_rank *rank, cons
     return q->n - q->n_done < ORDER_MAX_POSTED;
 }
 
-/* Returns 1 if the event has come to pass, 0 if it has to wait, or -1. */
+/* Returns 1 if the event happened, 0 if it has to wait, or -1. */
 static int try_event(struct replay *r, int number, const struct action *a,
                      const struct replay_event *event)
 {
@@ -287,10 +287,10 @@ static int advance_action(struct replay *r, int number)
     return moved;
 }
 
-enum { LONG_TURN = 512 }; /* actions: more than between two loads of most schedules */
+enum { LONG_TURN = 512 }; /* actions: more than most schedules have between two loads */
 
-/* Has it loaded, or, in a long turn, come to the function with which that began, of a later
- * micro-batch? */
+/* Whether the rank has loaded a micro-batch or, in a long turn, reached the turn's first function
+ * again, for a later micro-batch. */
 static int is_turn_over(const struct replay *r, const struct replay_rank *rank, int since)
 {
     const struct entry *e = &rank->program->entries[r->entry];
@@ -303,8 +303,8 @@ static int is_turn_over(const struct replay *r, const struct replay_rank *rank, 
 }
 
 /*
- * As far as it comes, but not into the next micro-batch, so that ranks stay in step as far as they
- * can and what they do repeats soon. Returns 1 if that was any way at all, or -1.
+ * Advance the rank as far as possible, but not into the next micro-batch, so that ranks stay in
+ * step and the state repeats soon. Returns 1 if anything happened, 0, or -1.
  */
 static int advance_rank(struct replay *r, int number)
 {

@@ -1,17 +1,17 @@
 /*
- * replay.h - the ranks of a mesh, led through an entry's actions by the rules of order.h
+ * replay.h - symbolic execution of an entry by all ranks of a mesh, by the rules of order.h
  *
- * Nothing is computed or moved: a replay finds which transfers meet, in which order things come to
- * pass, and whether all of them do. Who watches is called at the begin and at the end of each
- * transfer. verify_ranks is a replay without a clock; one with a clock has for each begin what it
- * came after, and for each end what it met.
+ * Nothing is computed or moved: a replay determines which transfers meet, in which order events
+ * happen, and whether all of them do. The watch's functions are called when a transfer is posted,
+ * begins and ends. verify_ranks is a replay without a clock; a simulation of time gets, for each
+ * begin, what it came after, and for each end, what it met.
  *
- * A *transfer* is an op that talks to other ranks, given to its stream. It begins when what comes
- * before it on its rank is done, and is done when all whom it meets have begun theirs.
+ * A *transfer* is an async op that was posted to its stream. It begins when what it comes after on
+ * its rank is complete, and completes when all ranks that it meets have begun theirs.
  *
- * Ranks of one class (those at one place of an axis that the mesh leaves out) run one program in
- * step and are one rank here. Rounds of a step that are known to go as those before are left out,
- * and their transfers with them.
+ * Ranks that differ only on an axis that the mesh leaves out run one program in lockstep and are
+ * one rank here. Rounds of a step that are known to repeat the round before are skipped, with their
+ * transfers (replay_rounds.c).
  */
 #ifndef PROGRAM_REPLAY_H
 #define PROGRAM_REPLAY_H
@@ -20,10 +20,10 @@
 
 #define REPLAY_NONE (-1)
 
-/* An op of a function that is given. */
+/* An async op of a function. */
 struct replay_posted_op {
     int op;
-    /* Send, receive: the op that it met before, on the one rank that it has to do with. */
+    /* Send, receive: the op that it met before, on the one rank that it exchanges with. */
     const struct replay_posted_op *partner;
 };
 
@@ -46,26 +46,27 @@ struct replay_rank {
     const struct program *program;
     struct replay_outline *outlines; /* by function */
     struct order order;              /* of the program */
-    int *users;                      /* its: the transfer given last, or REPLAY_NONE */
+    int *users;                      /* of order: the transfer posted last, or REPLAY_NONE */
     struct replay_queue streams[N_STREAMS];
     int n_begun[N_AXES][N_STREAMS]; /* collectives begun */
-    int n_gates, is_at_gate;        /* come to; waits there for others */
+    int n_gates, is_at_gate;        /* gates reached; at the last one, waiting for other ranks */
     int action, event;
 };
 
-/* Each returns 0, or -1, with which the replay ends. */
+/* Called on events. Each returns 0, or -1, which ends the replay. */
 struct replay_watch {
     void *context;
-    /* A transfer was given to its stream. */
+    /* A transfer was posted to its stream. */
     int (*on_post)(void *context, const struct replay_transfer *t);
-    /* It begins. first: the transfer that began this collective, of whatever rank; else itself. */
+    /* It begins. first: the transfer, of any rank, that began this collective first; otherwise t
+     * itself. */
     int (*on_begin)(void *context, const struct replay_transfer *t,
                     const struct replay_transfer *first);
-    /* It is done. other: of a send its receive, and the other way round, once for the two; else
-     * itself. */
+    /* It is complete. other: of a send its receive, and vice versa, one call for the two; otherwise
+     * t itself. */
     int (*on_end)(void *context, const struct replay_transfer *t,
                   const struct replay_transfer *other);
-    /* Nobody can go on. */
+    /* Deadlock: no rank can advance. */
     int (*on_deadlock)(void *context);
 };
 
@@ -87,18 +88,18 @@ struct replay {
     struct arena arena;
 };
 
-/* programs: by rank of the mesh. in_full: without leaving out rounds. Returns 0, or -1 of the watch.
- * To be released in either case. */
+/* programs: by rank of the mesh. in_full: skip no rounds. Returns 0, or -1 of the watch. *replay
+ * must be released in either case. */
 int replay_run(struct replay *replay, const struct program *const *programs, int in_full);
 void replay_release(struct replay *replay);
 
-/* The rank has done all that the entry asks of it. */
+/* Whether the rank has completed all actions of the entry. */
 int replay_is_over(const struct replay *replay, int rank);
 
-/* A send or a receive; else a collective. */
+/* Whether it is a send or a receive; else it is a collective. */
 int replay_is_point_to_point(const struct op *op);
 
-/* It meets nobody: no collective, or one over an axis of which this mesh has one rank. */
+/* Whether it meets no other rank: it is not a collective, or the mesh has one rank on its axis. */
 int replay_is_local(const struct replay *replay, const struct op *op);
 
 /* The rank of its group that is first on the axis. */

@@ -1,6 +1,6 @@
 /*
- * replay_impl.h - the parts of a replay: what one rank does, where ranks meet, and what they need
- * not be led through because it is known
+ * replay_impl.h - the parts of a replay: the events of one rank, rendezvous of ranks, and skipping
+ * of rounds
  */
 #ifndef PROGRAM_REPLAY_IMPL_H
 #define PROGRAM_REPLAY_IMPL_H
@@ -9,10 +9,10 @@
 
 enum replay_event_kind { EVENT_POST, EVENT_TOUCH, EVENT_DRAIN };
 
-/* What happens in a function, in order, as far as transfers are concerned. */
+/* An event of a function that concerns transfers. */
 struct replay_event {
     enum replay_event_kind kind;
-    int what; /* an index in posted_ops; a base value that an op touches; a set of streams */
+    int what; /* POST: an index in posted_ops; TOUCH: a base value; DRAIN: a set of streams */
 };
 
 struct replay_outline {
@@ -23,7 +23,7 @@ struct replay_outline {
     struct order_variants variants;
 };
 
-/* All sends from one rank to another over one communicator, and the receives that they meet. */
+/* All sends from one rank to another over one communicator, and their receives. */
 struct replay_channel {
     struct replay_queue ends[2]; /* receives, sends */
 };
@@ -42,18 +42,19 @@ struct replay_group {
 /* Communicators of sends and receives: order_group_of for forward, backward and others. */
 enum { N_WAYS = 3 };
 
-/* All that is going on among ranks, as numbers, seen from a micro-batch. */
+/* The state of all ranks as numbers, with micro-batches relative to one of them (replay_rounds.c).
+ * */
 struct replay_snapshot {
     struct arena *arena;
     int *numbers, n, capacity;
-    int n_places; /* the first of the numbers: where ranks are */
+    int n_places; /* of the numbers, those of the ranks' positions, which come first */
     int micro_batch;
 };
 
-/* An earlier time, to hold the present against. All zero at first. */
+/* An earlier snapshot, with which the present one is compared. Initially all zero. */
 struct replay_rounds {
     struct replay_snapshot previous, current;
-    int *actions; /* by rank: where it was then */
+    int *actions; /* by rank: its action at the previous snapshot */
     int n_left, n_patience;
 };
 
@@ -66,27 +67,28 @@ void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer
 /* Tables of channels and groups, empty, for the mesh. */
 void replay_open_rendezvous(struct replay *r);
 
-/* A transfer was given to its stream: sends and receives have their place from then on. */
+/* A transfer was posted to its stream: sends and receives get their number on the channel. */
 void replay_join(struct replay *r, struct replay_transfer *t);
 
-/* What comes before the transfer on its rank is done. Returns 0 or -1. */
+/* What the transfer comes after is complete: it begins. Returns 0 or -1. */
 int replay_begin(struct replay *r, struct replay_transfer *t);
 
-/* Whether it is done: sets is_done. Returns 0 or -1. */
+/* Sets is_done if the transfer is complete. Returns 0 or -1. */
 int replay_poll(struct replay *r, struct replay_transfer *t);
 
-/* How far the other end of its channel is from the transfer, or its group once it has begun. */
+/* By how many transfers the other end of its channel, or its group, differs from the transfer. */
 int replay_distance(const struct replay *r, const struct replay_transfer *t);
 
-/* How far the rank is from those it meets: its channels, groups, and who has begun what is not done. */
+/* Add the rank's distances from the ranks that it meets: its channels, its groups, and the
+ * collectives in its groups that have begun and are not complete. */
 void replay_snapshot_peers(const struct replay *r, int rank, struct replay_snapshot *snapshot);
 
 /* ---- replay_rounds.c ---- */
 
-/* Between two rounds of turns: puts the ranks as far on as is known where they come. */
+/* Called when each rank has been advanced once: skips the rounds whose result is known. */
 void replay_skip_rounds(struct replay *r, struct replay_rounds *rounds);
 
-/* Add a number to what is told. */
+/* Append a number to the snapshot. */
 void replay_snapshot_add(struct replay_snapshot *snapshot, int number);
 
 #endif

@@ -66,7 +66,7 @@ int replay_other_rank(const struct replay *r, const struct replay_transfer *t)
     return replay_first_of(r, t->rank, axis) + other_end(r, t) * r->stride[axis];
 }
 
-/* Channels from a rank: those of one axis after those of the other, by the end that receives. */
+/* The channels from a rank, axis by axis, in the order of the receiving ranks. */
 static struct replay_channel *channel_of(const struct replay *r, const struct replay_transfer *t)
 {
     enum mesh_axis axis = t->op->attributes.axis;
@@ -88,7 +88,7 @@ static void join_channel(struct replay *r, struct replay_transfer *t)
     replay_queue_push(&r->arena, end, (int)(t - r->transfers));
 }
 
-/* Where a send and a receive have both begun, they are done. */
+/* A send and its receive are complete when both have begun. */
 static int complete_pair(struct replay *r, struct replay_transfer *t)
 {
     int sends = t->op->kind == OP_SEND;
@@ -157,7 +157,7 @@ int replay_poll(struct replay *r, struct replay_transfer *t)
     return t->is_done ? r->watch->on_end(r->watch->context, t, t) : 0;
 }
 
-/* ---- as seen by who compares two times ---- */
+/* ---- numbers of a snapshot ---- */
 
 int replay_distance(const struct replay *r, const struct replay_transfer *t)
 {
@@ -168,7 +168,8 @@ int replay_distance(const struct replay *r, const struct replay_transfer *t)
     return t->has_begun ? t->number - group_of(r, t)->n : 0;
 }
 
-/* The newest rendezvous, to which not all have come: the first to come is one of the rank's group. */
+/* The rendezvous that not all ranks of the group have begun: how many have, and which rank was
+ * first. */
 static void add_group(const struct replay *r, const struct replay_group *group, int size,
                       struct replay_snapshot *snapshot)
 {

@@ -19,7 +19,7 @@
 #include "base/num.h"
 #include "program/replay_impl.h"
 
-/* ---- what is going on, as seen from a micro-batch ---- */
+/* ---- snapshots ---- */
 
 void replay_snapshot_add(struct replay_snapshot *s, int number)
 {
@@ -27,13 +27,13 @@ void replay_snapshot_add(struct replay_snapshot *s, int number)
     s->numbers[s->n++] = number;
 }
 
-/* What is of no micro-batch is so at any time. */
+/* Relative to the snapshot's micro-batch; a constant for what is not for a micro-batch. */
 static int relative_micro_batch(const struct replay_snapshot *s, int micro_batch)
 {
     return micro_batch < 0 ? INT32_MIN : micro_batch - s->micro_batch;
 }
 
-/* Of the rank's own transfers: 0 for what is over, else its stream and place there. */
+/* Of a transfer of the rank: 0 if it is complete, else its stream and its position there. */
 static int position_in_flight(const struct replay *r, const struct replay_rank *rank, int transfer)
 {
     if (transfer == REPLAY_NONE || r->transfers[transfer].is_done)
@@ -58,7 +58,7 @@ static void add_transfer(const struct replay *r, const struct replay_rank *rank,
     replay_snapshot_add(s, 0);
 }
 
-/* Where the rank is: what differs first, as a rule, if anything does. */
+/* The rank's position, which usually differs first if anything does. */
 static void add_position(const struct replay *r, const struct replay_rank *rank,
                          struct replay_snapshot *s)
 {
@@ -89,11 +89,11 @@ static void add_rank(const struct replay *r, const struct replay_rank *rank,
     for (int f = 0; f < rank->program->n_functions; f++)
         for (int g = 0; g < rank->outlines[f].n_posted_ops; g++)
             replay_snapshot_add(s, rank->outlines[f].posted_ops[g].partner !=
-                                       NULL); /* the same for good */
+                                       NULL); /* does not change back */
     replay_snapshot_peers(r, (int)(rank - r->list), s);
 }
 
-/* Seen from the first rank's micro-batch. Returns 0 where it is at none. */
+/* Relative to the first rank's micro-batch. Returns 0 if its action is not for a micro-batch. */
 static int begin_snapshot(const struct replay *r, struct replay_snapshot *s)
 {
     const struct replay_rank *rank = &r->list[0];
@@ -115,9 +115,10 @@ static void finish_snapshot(const struct replay *r, struct replay_snapshot *s)
         add_rank(r, &r->list[i], s);
 }
 
-/* ---- slots that follow suit ---- */
+/* ---- slots that shift with the micro-batches ---- */
 
-/* To which slot of a stash, or of those that share its slots, each has moved a round later. */
+/* The slot that corresponds, one round later, to each slot of a stash or of stashes that share
+ * slots. */
 struct slot_moves {
     int *to, *from; /* by slot: 1 + the slot; 0: not known yet */
 };
@@ -150,7 +151,8 @@ static struct slot_moves *open_moves(const struct program *p, struct arena *aren
     return moves;
 }
 
-/* The first micro-batch, from m on, that does not move with those before it; n if all do. */
+/* The first micro-batch, from m on, whose slot does not correspond to the one a round later; n if
+ * all do. */
 static int find_first_mismatch(const struct program *p, int m, int shift, int n)
 {
     struct arena arena = { 0 };
@@ -177,8 +179,8 @@ static int has_tables(const struct program *p)
     return 0;
 }
 
-/* For how many rounds, at most `most`, the slots of what the rank did in the last one, and of what is
- * under way, follow suit. */
+/* For how many rounds, at most `most`, the slots of the micro-batches of the last round, and of
+ * transfers in flight, shift with the micro-batches. */
 static int count_slot_rounds(const struct replay *r, const struct replay_rank *rank, int since,
                              int shift, int most)
 {
@@ -203,9 +205,9 @@ static int count_slot_rounds(const struct replay *r, const struct replay_rank *r
     return min_int(most, odd <= highest ? 0 : (odd - 1 - highest) / shift + 1);
 }
 
-/* ---- going on later ---- */
+/* ---- skipping ---- */
 
-/* How many rounds all ranks have before them: from where they are, and one more that is begun. */
+/* How many more rounds all ranks have, without the one that has begun. */
 static int count_rounds(const struct replay *r, const struct replay_rounds *rounds, int shift)
 {
     int n_rounds = INT32_MAX;
@@ -224,7 +226,8 @@ static int count_rounds(const struct replay *r, const struct replay_rounds *roun
     return n_rounds == INT32_MAX ? 0 : n_rounds;
 }
 
-/* The transfers under way are so many micro-batches later, and the users of the slots of those. */
+/* Shift the transfers in flight by this number of micro-batches, and restore the users of their
+ * slots. */
 static void move_rank(struct replay *r, struct replay_rank *rank, int by)
 {
     int users[ORDER_MAX_USERS];
@@ -293,7 +296,8 @@ void replay_skip_rounds(struct replay *r, struct replay_rounds *rounds)
             return;
         }
     }
-    /* Brent's way: whatever period there is, in the end the distance to `then` is one. */
+    /* Brent's cycle detection: the distance to the previous snapshot doubles, so that it reaches a
+     * multiple of any period. */
     if (rounds->n_left-- <= 0) {
         if (current->n == current->n_places)
             finish_snapshot(r, current);

@@ -122,7 +122,8 @@ static void find_lives(struct dividing *d, enum entry_kind kind)
 
 /* ---- slots ---- */
 
-/* Does a micro-batch find its slot taken by one that still lives? They begin in increasing order. */
+/* Does a micro-batch find its slot taken by one that still lives? They begin in increasing order.
+ * */
 static int do_meet(const struct stash_lives *lives, int stash, int n_slots)
 {
     const struct stash_life *of = lives->of ? life_of(lives, stash, 0) : NULL;
@@ -168,7 +169,8 @@ static void lay_out(struct dividing *d)
         }
 }
 
-/* One stash after the other, each all of its slots; those that share them begin where the first does. */
+/* One stash after the other, each all of its slots; those that share them begin where the first
+ * does. */
 static void line_up(struct program *p)
 {
     for (int i = 0; i < p->n_stashes; i++) {

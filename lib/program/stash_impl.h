@@ -8,7 +8,8 @@
 
 #define PLACE_ALIGNMENT ((size_t)64)
 
-/* The functions that touch a value, or any value of a stash, whether LOAD does, and where it lies. */
+/* The functions that touch a value, or any value of a stash, whether LOAD does, and where it lies.
+ * */
 struct touchers {
     uint64_t *functions; /* bits */
     int loaded;

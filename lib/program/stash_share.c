@@ -271,7 +271,8 @@ static void put_alike(struct sharing *s, const struct slot_frame *frame, const i
     s->stashes[frame->shared].slot_bytes = s->stashes[s->reference->shared].slot_bytes;
 }
 
-/* What has no place yet: apart, in as many slots as frames have, or, if one will do, where it was. */
+/* What has no place yet: apart, in as many slots as frames have, or, if one will do, where it was.
+ * */
 static void put_others(struct sharing *s)
 {
     const struct program *p = s->program;

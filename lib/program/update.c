@@ -166,8 +166,8 @@ static int by_part_name(const void *a, const void *b)
     return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
 }
 
-/* Does the number-th rank of the model's axes, of which the first varies fastest, have a part of its
- * own, and not what the first rank has as well? */
+/* Does the number-th rank of the model's axes, of which the first varies fastest, have a part of
+ * its own, and not what the first rank has as well? */
 static int has_split_part(const struct program *p, const struct axis_list *model,
                           const struct norm_part *part, int number)
 {

@@ -29,8 +29,8 @@ void update_mark_local_sums(struct program *p, int sums);
 /* All ranks' sums over an axis, rank by rank. own is the rank's. */
 int update_gather_sums(const struct update *u, int own, enum mesh_axis axis);
 
-/* The norm, from the sums of blocks: those of this rank's parameters in name order, or, where blocks (a table) is
- * given, in its order. */
+/* The norm, from the sums of blocks: those of this rank's parameters in name order, or, where
+ * blocks (a table) is given, in its order. */
 void update_norm_of_blocks(const struct update *u, const int *order, int n, int sums, int blocks);
 
 /* Whether the weight is what the optimizer updates: no copy of more digits is kept beside it. */
@@ -39,7 +39,8 @@ int update_is_master(const struct update *u, enum dtype weight);
 /* adamw's attributes, but for its rng site. */
 struct op_attributes update_adamw(const struct update *u, double weight_decay);
 
-/* What is rounded stochastically on ranks that each have a part of it: the number of the part. 0 where none is read. */
+/* What is rounded stochastically on ranks that each have a part of it: the number of the part. 0
+ * where none is read. */
 int update_part_number(const struct update *u, int gradient);
 
 /* The rng site of the parameter's first block. */

@@ -187,7 +187,8 @@ static int blocks_cell(const struct update *u, int number, const char *name,
     return program_local_shard(p, arena_printf(&p->arena, "%s:shard", whole), cell, axes_shard());
 }
 
-/* The weight decay of a bucket's blocks, or 0 and *uniform where all its parameters' is the same. */
+/* The weight decay of a bucket's blocks, or 0 and *uniform where all its parameters' is the same.
+ * */
 static int decay_table(const struct update *u, int number, double *uniform)
 {
     int n, n_decaying = 0;

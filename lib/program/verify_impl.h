@@ -40,7 +40,8 @@ int verify_in_way(const struct program *program, struct verify_way *way, struct 
 int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
                         struct verify_way *way, struct err *err);
 
-/* Of values that lie over others: written by an op that may, and each read only while it is there. */
+/* Of values that lie over others: written by an op that may, and each read only while it is there.
+ * */
 int verify_in_place(const struct program *program, struct err *err);
 
 /* "layers.0.qkv.weight" or "%12"; returns the name or buffer. */

@@ -378,7 +378,8 @@ static void move_on(struct stash_walk *w, int n_more)
         w->classes[c].next += n_more * (w->classes[c].next - w->then[c].next);
 }
 
-/* One round shows what comes of the others, or the second: before the first nothing may be there. */
+/* One round shows what comes of the others, or the second: before the first nothing may be there.
+ * */
 static int walk_part(struct stash_walk *w, enum entry_kind kind, const struct order_rounds *part)
 {
     const struct entry *e = &w->program->entries[kind];

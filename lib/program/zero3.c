@@ -15,8 +15,8 @@
  *         (an embedding that is also the head) is gathered again, as it may be the largest of all.
  *   run   before a run of actions of one chunk. The weights of a rank's chunks are double buffered
  *         in two sets of staging cells, one for even and one for odd chunks, and a chunk is
- *         gathered as soon as the previous chunk of its set has had its last action. With one or two
- *         chunks no set would ever change its chunk: for them it is `step`.
+ *         gathered as soon as the previous chunk of its set has had its last action. With one or
+ *         two chunks no set would ever change its chunk: for them it is `step`.
  *   step  as under zero 1 and 2 (zero_gather.c): whole in a cell, gathered once a step.
  *
  * Under pass:
@@ -433,8 +433,8 @@ static int staging_of(const struct program *p, const struct action *a)
     return -1;
 }
 
-/* Where a chunk is about to read a staging that another one has had: a gather behind that one's last
- * action. */
+/* Where a chunk is about to read a staging that another one has had: a gather behind that one's
+ * last action. */
 static void gather_ahead(const struct staging_walk *l, struct entry *e)
 {
     struct program *p = l->h->program;
