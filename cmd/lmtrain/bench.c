@@ -157,7 +157,7 @@ static int run(const struct subcommand *sub, const struct request *q, const char
     job.restarts = 0;
     if (ranks_find(&ranks, &job, q->hosts, arena, &err) < 0)
         return cmd_fail(&err);
-    if (ranks.where == CONTEXT_RANK)
+    if (ranks.context == CONTEXT_RANK)
         return run_rank(sub, q, &job, arena);
     if (sub->run == run_comm && ranks.n_ranks == 1) {
         err_set(&err, ERR_CONFIG,

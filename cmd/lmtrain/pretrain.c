@@ -191,7 +191,7 @@ static int run(const struct request *q, const char *path, struct arena *arena)
         if (status)
             return status;
     }
-    if (ranks.where == CONTEXT_RANK && !q->dry_run)
+    if (ranks.context == CONTEXT_RANK && !q->dry_run)
         return run_rank(q, &job, arena);
     if (job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
         return cmd_fail(&err);

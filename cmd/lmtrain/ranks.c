@@ -34,7 +34,7 @@ static int count_ranks(const struct ranks *ranks, const struct job *job)
     /* What the job leaves open, the place decides. */
     if (!job->ranks && !job->parallel.dp && ranks->hosts.n_hosts)
         n = count_slots(&ranks->hosts);
-    else if (!job->ranks && !job->parallel.dp && ranks->where == CONTEXT_ALLOCATION)
+    else if (!job->ranks && !job->parallel.dp && ranks->context == CONTEXT_ALLOCATION)
         n = slurm_ranks();
     return n ? n : cmd_n_ranks(job);
 }
@@ -44,15 +44,15 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
 {
     struct ranks found = { 0 };
 
-    if (launch_context(&found.where, err))
+    if (launch_context(&found.context, err))
         return -1;
-    if (hosts && found.where == CONTEXT_RANK)
+    if (hosts && found.context == CONTEXT_RANK)
         return err_set(err, ERR_CONFIG,
                        "--hosts is for machines without a launcher, but a launcher has started "
                        "this rank (hint: leave --hosts out)");
     /* In an allocation whose srun cannot start ranks, --hosts says who does. */
     if (hosts)
-        found.where = CONTEXT_PLAIN;
+        found.context = CONTEXT_PLAIN;
     if (hosts && hosts_read(&found.hosts, hosts, arena, err) < 0)
         return -1;
     found.hosts.build = cmd_build();
@@ -63,8 +63,8 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
 
 int ranks_are_started(const struct ranks *ranks, const struct job *job)
 {
-    return ranks->where != CONTEXT_RANK &&
-           (ranks->where == CONTEXT_ALLOCATION || ranks->hosts.n_hosts || ranks->n_ranks > 1 ||
+    return ranks->context != CONTEXT_RANK &&
+           (ranks->context == CONTEXT_ALLOCATION || ranks->hosts.n_hosts || ranks->n_ranks > 1 ||
             job->restarts);
 }
 
@@ -213,9 +213,9 @@ int ranks_start(const struct ranks *ranks, const struct job *job,
     };
     struct err err;
     /* A rule that cannot be read is refused here, once: no rank is -1. */
-    int status = fault_init(-1, 0, &err) < 0          ? -1
-                 : ranks->where == CONTEXT_ALLOCATION ? slurm_run(&options, &err)
-                                                      : supervise(&options, &err);
+    int status = fault_init(-1, 0, &err) < 0            ? -1
+                 : ranks->context == CONTEXT_ALLOCATION ? slurm_run(&options, &err)
+                                                        : supervise(&options, &err);
 
     return status < 0 ? cmd_fail(&err) : status;
 }

@@ -14,7 +14,7 @@
 #include "launch/remote/hosts.h"
 
 struct ranks {
-    enum launch_context where;
+    enum launch_context context;
     struct host_list hosts; /* none: this machine, or Slurm's */
     int n_ranks;            /* asked for; a rank learns from its launcher how many there are */
 };

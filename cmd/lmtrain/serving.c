@@ -49,13 +49,13 @@ int serving_find(struct serving *s, const char *command, int alone, struct arena
     s->job.parallel.cp = 1;
     s->job.train.hang_seconds = 60;
     s->job.train.hang_abort_seconds = 600;
-    s->ranks = (struct ranks){ .where = CONTEXT_PLAIN, .n_ranks = 1 };
+    s->ranks = (struct ranks){ .context = CONTEXT_PLAIN, .n_ranks = 1 };
     s->is_alone = alone || (!is_asked(s) && !launch_is_rank());
     if (s->is_alone)
         return 0;
     if (ranks_find(&s->ranks, &s->job, s->hosts, arena, err) < 0)
         return -1;
-    if (s->ranks.where != CONTEXT_RANK && s->ranks.n_ranks % size)
+    if (s->ranks.context != CONTEXT_RANK && s->ranks.n_ranks % size)
         return err_set(
             err, ERR_CONFIG,
             "%s: %d rank%s not a multiple of the %d of one model replica: --tp %d * --pp %d",
@@ -76,7 +76,7 @@ int serving_is_shared(const struct serving *s)
 
 void serving_catch_signals(const struct serving *s)
 {
-    if (s->ranks.where != CONTEXT_RANK)
+    if (s->ranks.context != CONTEXT_RANK)
         interrupt_catch(s->stop_words);
 }
 
@@ -136,7 +136,7 @@ int serving_join(struct serving *s)
 {
     struct err err;
 
-    if (s->ranks.where != CONTEXT_RANK) {
+    if (s->ranks.context != CONTEXT_RANK) {
         s->rank = (struct launch_rank){ 0, 1, 0, 1, 0 };
         return 0;
     }

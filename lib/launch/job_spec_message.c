@@ -21,24 +21,24 @@ static void add_list(struct str *bytes, char *const *texts)
         message_add_text(bytes, texts[i]);
 }
 
-void job_spec_encode(const struct job_spec *sheet, struct str *bytes)
+void job_spec_encode(const struct job_spec *spec, struct str *bytes)
 {
-    message_add_text(bytes, sheet->nspace);
-    message_add_text(bytes, sheet->cwd);
-    message_add_number(bytes, (uint32_t)sheet->attempt);
-    message_add_number(bytes, (uint32_t)sheet->n_ranks);
-    message_add_number(bytes, (uint32_t)sheet->node);
-    message_add_number(bytes, (uint32_t)sheet->has_screen);
-    message_add_number(bytes, (uint32_t)sheet->progress_ms);
-    message_add_number(bytes, (uint32_t)sheet->beat_ms);
-    message_add_number(bytes, sheet->credit_bytes);
-    message_add_number(bytes, (uint32_t)sheet->n_nodes);
-    for (int i = 0; i < sheet->n_nodes; i++) {
-        message_add_text(bytes, sheet->nodes[i].name);
-        message_add_number(bytes, (uint32_t)sheet->nodes[i].n_ranks);
+    message_add_text(bytes, spec->nspace);
+    message_add_text(bytes, spec->cwd);
+    message_add_number(bytes, (uint32_t)spec->attempt);
+    message_add_number(bytes, (uint32_t)spec->n_ranks);
+    message_add_number(bytes, (uint32_t)spec->node);
+    message_add_number(bytes, (uint32_t)spec->has_screen);
+    message_add_number(bytes, (uint32_t)spec->progress_ms);
+    message_add_number(bytes, (uint32_t)spec->beat_ms);
+    message_add_number(bytes, spec->credit_bytes);
+    message_add_number(bytes, (uint32_t)spec->n_nodes);
+    for (int i = 0; i < spec->n_nodes; i++) {
+        message_add_text(bytes, spec->nodes[i].name);
+        message_add_number(bytes, (uint32_t)spec->nodes[i].n_ranks);
     }
-    add_list(bytes, sheet->argv);
-    add_list(bytes, sheet->variables);
+    add_list(bytes, spec->argv);
+    add_list(bytes, spec->variables);
 }
 
 /* A number up to max. */
@@ -76,7 +76,7 @@ static int is_host_name(const char *name)
     return *name && strlen(name) < 256 && !strpbrk(name, ",;[]() \t\r\n/");
 }
 
-static void read_nodes(struct message_reader *reader, struct job_spec *sheet, struct arena *arena)
+static void read_nodes(struct message_reader *reader, struct job_spec *spec, struct arena *arena)
 {
     int n = read_count(reader), first_rank = 0;
     struct job_node *nodes = arena_array(arena, struct job_node, n);
@@ -84,18 +84,18 @@ static void read_nodes(struct message_reader *reader, struct job_spec *sheet, st
     for (int i = 0; i < n; i++) {
         nodes[i].name = message_read_text(reader);
         nodes[i].first_rank = first_rank;
-        nodes[i].n_ranks = read_int(reader, (uint32_t)(sheet->n_ranks - first_rank));
+        nodes[i].n_ranks = read_int(reader, (uint32_t)(spec->n_ranks - first_rank));
         first_rank += nodes[i].n_ranks;
         if (!nodes[i].n_ranks || !is_host_name(nodes[i].name))
             reader->broken = 1;
     }
-    if (first_rank != sheet->n_ranks || sheet->node >= n)
+    if (first_rank != spec->n_ranks || spec->node >= n)
         reader->broken = 1;
-    sheet->n_nodes = n;
-    sheet->nodes = nodes;
+    spec->n_nodes = n;
+    spec->nodes = nodes;
 }
 
-int job_spec_decode(struct job_spec *sheet, const void *bytes, size_t n_bytes, struct arena *arena,
+int job_spec_decode(struct job_spec *spec, const void *bytes, size_t n_bytes, struct arena *arena,
                     struct err *err)
 {
     struct message_reader reader = { .at = bytes, .end = (const unsigned char *)bytes + n_bytes };
@@ -117,8 +117,8 @@ int job_spec_decode(struct job_spec *sheet, const void *bytes, size_t n_bytes, s
             reader.broken = 1;
     if (reader.broken || reader.at != reader.end || !found.n_ranks || !found.argv[0] ||
         !*found.nspace || strlen(found.nspace) > 200 || found.cwd[0] != '/')
-        return err_set(err, ERR_PEER, "a job sheet of %zu bytes is broken", n_bytes);
-    *sheet = found;
+        return err_set(err, ERR_PEER, "a job spec of %zu bytes is broken", n_bytes);
+    *spec = found;
     return 0;
 }
 

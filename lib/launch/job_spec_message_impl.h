@@ -21,7 +21,7 @@ struct job_spec {
     const char *cwd;
     int attempt;
     int n_ranks, n_nodes;
-    int node; /* whom this sheet is for */
+    int node; /* whom this spec is for */
     const struct job_node *nodes;
     char *const *argv;      /* ended by NULL */
     char *const *variables; /* NAME=VALUE, over the daemon's own environment; ended by NULL */
@@ -31,10 +31,10 @@ struct job_spec {
     uint32_t credit_bytes;  /* how much output may be sent before the head has asked for more */
 };
 
-void job_spec_encode(const struct job_spec *sheet, struct str *bytes);
+void job_spec_encode(const struct job_spec *spec, struct str *bytes);
 
 /* Texts point into bytes, lists are in the arena. Returns 0, or -1 and ERR_PEER. */
-int job_spec_decode(struct job_spec *sheet, const void *bytes, size_t n_bytes, struct arena *arena,
+int job_spec_decode(struct job_spec *spec, const void *bytes, size_t n_bytes, struct arena *arena,
                     struct err *err);
 
 /*

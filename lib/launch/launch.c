@@ -18,8 +18,8 @@
 #include "progress/progress.h"
 
 /* What a lone rank has put. */
-struct entry {
-    struct entry *next;
+struct published_value {
+    struct published_value *next;
     char *key;
     size_t n_bytes;
     unsigned char value[];
@@ -27,7 +27,7 @@ struct entry {
 
 /* There is one job per process, like PMIx's own state. */
 static int joined_pmix;
-static struct entry *entries;
+static struct published_value *published;
 
 int launch_is_rank(void)
 {
@@ -73,10 +73,10 @@ void launch_leave(void)
     joined_pmix = 0;
     progress_end(PROGRESS_LEFT);
     watcher_leave();
-    while (entries) {
-        struct entry *entry = entries;
+    while (published) {
+        struct published_value *entry = published;
 
-        entries = entry->next;
+        published = entry->next;
         free(entry->key);
         free(entry);
     }
@@ -99,7 +99,7 @@ void launch_abort(int status, const char *text)
 
 static int put_alone(const char *key, const void *value, size_t n_bytes)
 {
-    struct entry *entry = malloc(sizeof *entry + n_bytes);
+    struct published_value *entry = malloc(sizeof *entry + n_bytes);
 
     CHECK(entry);
     entry->key = strdup(key);
@@ -107,8 +107,8 @@ static int put_alone(const char *key, const void *value, size_t n_bytes)
     entry->n_bytes = n_bytes;
     if (n_bytes)
         memcpy(entry->value, value, n_bytes);
-    entry->next = entries; /* in front of an older value of the same key */
-    entries = entry;
+    entry->next = published; /* in front of an older value of the same key */
+    published = entry;
     return 0;
 }
 
@@ -134,7 +134,7 @@ int launch_local_peers(int *ranks, int local_size, struct err *err)
 
 static int get_alone(const char *key, int rank, void *value, size_t *n_bytes, struct err *err)
 {
-    const struct entry *entry = entries;
+    const struct published_value *entry = published;
 
     while (entry && strcmp(entry->key, key))
         entry = entry->next;

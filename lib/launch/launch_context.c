@@ -164,7 +164,7 @@ const char *context_from_environment(const void *context, const char *name)
 }
 
 /* Fill title with that of the nearest slurmstepd above us; returns title, or NULL. */
-static const char *where_stepd(char *title, size_t size)
+static const char *find_stepd(char *title, size_t size)
 {
     pid_t pid = getppid();
     struct proc_stat stat;
@@ -179,24 +179,24 @@ static const char *where_stepd(char *title, size_t size)
     return NULL;
 }
 
-int launch_context(enum launch_context *where, struct err *err)
+int launch_context(enum launch_context *context, struct err *err)
 {
     static char *const list_plugins[] = { "srun", "--mpi=list", NULL };
     char title[256];
     struct context_view view = { .get = context_from_environment,
-                                 .stepd = where_stepd(title, sizeof title) };
+                                 .stepd = find_stepd(title, sizeof title) };
     enum context_verdict verdict = context_decide(&view);
     struct str said = { 0 };
 
     switch (verdict) {
     case VERDICT_RANK:
-        *where = CONTEXT_RANK;
+        *context = CONTEXT_RANK;
         return 0;
     case VERDICT_ALLOCATION:
-        *where = CONTEXT_ALLOCATION;
+        *context = CONTEXT_ALLOCATION;
         return 0;
     case VERDICT_PLAIN:
-        *where = CONTEXT_PLAIN;
+        *context = CONTEXT_PLAIN;
         return 0;
     case VERDICT_STEP:
     case VERDICT_PMI:

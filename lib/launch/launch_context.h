@@ -16,11 +16,11 @@ enum launch_context {
 };
 
 /*
- * Returns 0 and fills *where; or -1 and ERR_CONFIG in a Slurm step of several tasks without PMIx
+ * Returns 0 and fills *context; or -1 and ERR_CONFIG in a Slurm step of several tasks without PMIx
  * (naming srun --mpi=pmix, or that this cluster has no such plugin), or under another launcher's
  * several processes that has no PMIx.
  */
-int launch_context(enum launch_context *where, struct err *err);
+int launch_context(enum launch_context *context, struct err *err);
 
 /* Whether what `srun --mpi=list` said names pmix. */
 int context_lists_pmix(const char *mpi_list);

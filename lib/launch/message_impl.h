@@ -40,7 +40,7 @@ enum message_kind {
     MESSAGE_REPORT,   /* text: a line for the user */
 
     /* From the head. */
-    MESSAGE_START,   /* data: a job sheet */
+    MESSAGE_START,   /* data: a job spec */
     MESSAGE_CREDIT,  /* id: so many bytes more of output may be sent */
     MESSAGE_SIGNAL,  /* number: signal; rank -1: to all ranks; id: 1 to their groups */
     MESSAGE_END,     /* end the ranks: SIGTERM, and SIGKILL 0.3 s later; fences fail from now on */
@@ -68,7 +68,7 @@ void message_encode(const struct message *message, struct str *bytes);
 int message_decode(const void *bytes, size_t n_bytes, struct message *message, struct err *err);
 
 /*
- * The parts of a list of texts and numbers, for what has more fields than a message (job sheets).
+ * The parts of a list of texts and numbers, for what has more fields than a message (job specs).
  * A reader that has run over its end or met nonsense says 0 and "" from then on, and is `broken`.
  */
 struct message_reader {

@@ -1,5 +1,5 @@
 /*
- * hosts_fuzz.c - lists of hosts, files of hosts, and invitations to daemons
+ * hosts_fuzz.c - lists of hosts, files of hosts, and handshakes to daemons
  *
  * The first byte says which. What is taken as a list must be names that ssh cannot mistake for
  * options, and dealing ranks out must give each its own.
@@ -60,26 +60,26 @@ static const char *as_file(const char *text, size_t n_bytes)
     return path;
 }
 
-static void read_invitation(char *text, size_t n_bytes)
+static void read_handshake(char *text, size_t n_bytes)
 {
-    struct remote_invitation invitation;
+    struct remote_handshake handshake;
     struct err err = { 0 };
 
-    remote_invitation_is_whole(text, n_bytes);
-    if (remote_invitation_read(&invitation, text, "fuzz", &err) < 0) {
+    remote_handshake_is_whole(text, n_bytes);
+    if (remote_handshake_read(&handshake, text, "fuzz", &err) < 0) {
         CHECK(err.code == ERR_FAILED || err.code == ERR_CONFIG);
         return;
     }
-    CHECK(invitation.index >= 0 && invitation.index < HOSTS_MAX);
-    CHECK(invitation.n_addresses > 0 && invitation.n_addresses <= HOSTS_ADDRESSES_MAX);
-    CHECK(invitation.seconds > 0 && invitation.link_seconds > 0);
-    char again[HOSTS_INVITATION_MAX];
-    struct remote_invitation second;
-    size_t length = remote_invitation_write(&invitation, again);
-    CHECK(remote_invitation_is_whole(again, length));
-    CHECK(remote_invitation_read(&second, again, "fuzz", &err) == 0);
-    CHECK(second.n_addresses == invitation.n_addresses);
-    CHECK(!memcmp(second.cookie, invitation.cookie, sizeof second.cookie));
+    CHECK(handshake.index >= 0 && handshake.index < HOSTS_MAX);
+    CHECK(handshake.n_addresses > 0 && handshake.n_addresses <= HOSTS_ADDRESSES_MAX);
+    CHECK(handshake.seconds > 0 && handshake.link_seconds > 0);
+    char again[REMOTE_HANDSHAKE_MAX];
+    struct remote_handshake second;
+    size_t length = remote_handshake_write(&handshake, again);
+    CHECK(remote_handshake_is_whole(again, length));
+    CHECK(remote_handshake_read(&second, again, "fuzz", &err) == 0);
+    CHECK(second.n_addresses == handshake.n_addresses);
+    CHECK(!memcmp(second.cookie, handshake.cookie, sizeof second.cookie));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
@@ -98,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     else if (kind == 1 && !strchr(text, '/'))
         status = hosts_read(&list, text, &arena, &err);
     else if (kind == 2)
-        read_invitation(text, strlen(text));
+        read_handshake(text, strlen(text));
     if (status == 0)
         use(&list, &arena);
     else if (kind == 0)

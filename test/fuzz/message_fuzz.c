@@ -1,7 +1,7 @@
 /*
- * message_fuzz.c - what heads and daemons send each other: messages, job sheets, frames
+ * message_fuzz.c - what heads and daemons send each other: messages, job specs, frames
  *
- * The first byte says which: one message, one job sheet, or a stream of frames that comes through a
+ * The first byte says which: one message, one job spec, or a stream of frames that comes through a
  * socket in pieces. What is taken must encode to the very bytes that it was taken from.
  */
 #include <stdlib.h>
@@ -35,25 +35,25 @@ static void take_message(const void *data, size_t n_bytes)
     check_bytes(&bytes, data, n_bytes);
 }
 
-static void take_sheet(const void *data, size_t n_bytes)
+static void take_spec(const void *data, size_t n_bytes)
 {
-    struct job_spec sheet;
+    struct job_spec spec;
     struct arena arena = { 0 };
     struct str bytes = { 0 };
     struct err err = { 0 };
 
-    if (job_spec_decode(&sheet, data, n_bytes, &arena, &err) < 0) {
+    if (job_spec_decode(&spec, data, n_bytes, &arena, &err) < 0) {
         CHECK(err.code == ERR_PEER);
     } else {
         int n = 0;
 
-        CHECK(0 <= sheet.node && sheet.node < sheet.n_nodes);
-        for (int i = 0; i < sheet.n_nodes; i++) {
-            CHECK(sheet.nodes[i].first_rank == n);
-            n += sheet.nodes[i].n_ranks;
+        CHECK(0 <= spec.node && spec.node < spec.n_nodes);
+        for (int i = 0; i < spec.n_nodes; i++) {
+            CHECK(spec.nodes[i].first_rank == n);
+            n += spec.nodes[i].n_ranks;
         }
-        CHECK(n == sheet.n_ranks);
-        job_spec_encode(&sheet, &bytes);
+        CHECK(n == spec.n_ranks);
+        job_spec_encode(&spec, &bytes);
         check_bytes(&bytes, data, n_bytes);
     }
     arena_release(&arena);
@@ -95,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     if (data[0] % 3 == 0)
         take_message(copy, n_bytes - 1);
     else if (data[0] % 3 == 1)
-        take_sheet(copy, n_bytes - 1);
+        take_spec(copy, n_bytes - 1);
     else
         take_stream(copy, n_bytes - 1);
     free(copy);

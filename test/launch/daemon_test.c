@@ -87,23 +87,23 @@ static void start_ranks(struct rig *rig, const char *scenario, uint32_t credit_b
     char *variables[] = { "DAEMON_TEST=told", NULL };
     char nspace[64];
     struct str bytes = { 0 };
-    struct job_spec sheet = { .nspace = nspace,
-                              .cwd = "/",
-                              .attempt = 3,
-                              .n_ranks = 2,
-                              .n_nodes = 1,
-                              .nodes = &node,
-                              .argv = argv,
-                              .variables = variables,
-                              .progress_ms = 20,
-                              .credit_bytes = credit_bytes };
+    struct job_spec spec = { .nspace = nspace,
+                             .cwd = "/",
+                             .attempt = 3,
+                             .n_ranks = 2,
+                             .n_nodes = 1,
+                             .nodes = &node,
+                             .argv = argv,
+                             .variables = variables,
+                             .progress_ms = 20,
+                             .credit_bytes = credit_bytes };
 
     snprintf(nspace, sizeof nspace, "daemon-test-%d", (int)rig->daemon);
     struct message hello = await(rig, MESSAGE_HELLO);
     assert_int_equal(hello.number, MESSAGE_PROTOCOL);
     assert_int_equal(hello.id, sizeof(struct progress_slot));
     assert_true(strlen(hello.text) > 0);
-    job_spec_encode(&sheet, &bytes);
+    job_spec_encode(&spec, &bytes);
     link_send(&rig->link, &(struct message){
                               .kind = MESSAGE_START, .data = bytes.data, .n_bytes = bytes.length });
     str_release(&bytes);
@@ -253,7 +253,7 @@ static void test_hostile(void **state)
     assert_int_equal(write(rig.link.fd, "\xff\xff\xff\xff", 4), 4);
     rig_check_end(&rig, ERR_PEER);
 
-    /* Before there is a job, too; and a sheet that is none. */
+    /* Before there is a job, too; and a spec that is none. */
     rig_open(&rig);
     await(&rig, MESSAGE_HELLO);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

@@ -18,7 +18,7 @@ enum { XID_OFF_THE_BUS = 79, LOST_SECONDS = 10 };
 static struct head_node nodes[2];
 static struct head_rank ranks[2];
 static struct hang_rank watched[2];
-static struct head head;
+static struct launch_head head;
 
 static void begin(double now)
 {
@@ -32,13 +32,13 @@ static void begin(double now)
     nodes[0].daemon = getpid();
     atomic_store(&ranks[1].slot.gpu.n_seen, 1);
     atomic_store(&ranks[1].slot.gpu.xid, XID_OFF_THE_BUS);
-    head = (struct head){ .n_ranks = 2,
-                          .n_nodes = 2,
-                          .nodes = nodes,
-                          .ranks = ranks,
-                          .watched = watched,
-                          .lost_seconds = LOST_SECONDS,
-                          .cause.rank = -1 };
+    head = (struct launch_head){ .n_ranks = 2,
+                                 .n_nodes = 2,
+                                 .nodes = nodes,
+                                 .ranks = ranks,
+                                 .watched = watched,
+                                 .lost_seconds = LOST_SECONDS,
+                                 .cause.rank = -1 };
 }
 
 /* The look at time now, at which the other host is heard, too; whether rank 1 is the cause by then. */

@@ -37,11 +37,11 @@ static void test_there_and_back(void **state)
 {
     struct arena arena = { 0 };
     struct str bytes = { 0 };
-    struct job_spec sheet = example(), found;
+    struct job_spec spec = example(), found;
     struct err err;
 
     (void)state;
-    job_spec_encode(&sheet, &bytes);
+    job_spec_encode(&spec, &bytes);
     assert_int_equal(job_spec_decode(&found, bytes.data, bytes.length, &arena, &err), 0);
     assert_string_equal(found.nspace, "lmtrain-1");
     assert_string_equal(found.cwd, "/a/folder");
@@ -83,14 +83,14 @@ static void test_there_and_back(void **state)
     arena_release(&arena);
 }
 
-static void check_refused(struct job_spec sheet)
+static void check_refused(struct job_spec spec)
 {
     struct arena arena = { 0 };
     struct str bytes = { 0 };
     struct job_spec found;
     struct err err;
 
-    job_spec_encode(&sheet, &bytes);
+    job_spec_encode(&spec, &bytes);
     assert_int_equal(job_spec_decode(&found, bytes.data, bytes.length, &arena, &err), -1);
     str_release(&bytes);
     arena_release(&arena);
@@ -103,39 +103,39 @@ static void test_nonsense(void **state)
     static char *no_value[] = { "x", NULL };
     static struct job_node empty[] = { { "a", 0, 5 }, { "b", 5, 0 } };
     static struct job_node odd[] = { { "a,b", 0, 3 }, { "c", 3, 2 } };
-    struct job_spec sheet;
+    struct job_spec spec;
 
     (void)state;
-    sheet = example(); /* more than the nodes have */
-    sheet.n_ranks = 6;
-    check_refused(sheet);
-    sheet = example();
-    sheet.n_ranks = 4;
-    check_refused(sheet);
-    sheet = example();
-    sheet.node = 2;
-    check_refused(sheet);
-    sheet = example();
-    sheet.argv = nothing;
-    check_refused(sheet);
-    sheet = example();
-    sheet.variables = nameless;
-    check_refused(sheet);
-    sheet = example();
-    sheet.variables = no_value;
-    check_refused(sheet);
-    sheet = example();
-    sheet.nodes = empty;
-    check_refused(sheet);
-    sheet = example();
-    sheet.nodes = odd;
-    check_refused(sheet);
-    sheet = example();
-    sheet.cwd = "relative";
-    check_refused(sheet);
-    sheet = example();
-    sheet.nspace = "";
-    check_refused(sheet);
+    spec = example(); /* more than the nodes have */
+    spec.n_ranks = 6;
+    check_refused(spec);
+    spec = example();
+    spec.n_ranks = 4;
+    check_refused(spec);
+    spec = example();
+    spec.node = 2;
+    check_refused(spec);
+    spec = example();
+    spec.argv = nothing;
+    check_refused(spec);
+    spec = example();
+    spec.variables = nameless;
+    check_refused(spec);
+    spec = example();
+    spec.variables = no_value;
+    check_refused(spec);
+    spec = example();
+    spec.nodes = empty;
+    check_refused(spec);
+    spec = example();
+    spec.nodes = odd;
+    check_refused(spec);
+    spec = example();
+    spec.cwd = "relative";
+    check_refused(spec);
+    spec = example();
+    spec.nspace = "";
+    check_refused(spec);
 }
 
 static void test_variables(void **state)

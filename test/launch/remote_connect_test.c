@@ -33,12 +33,12 @@ static char folder[256];
 
 /* ---- the daemon, in this binary ---- */
 
-static int read_invitation(char text[HOSTS_INVITATION_MAX])
+static int read_handshake(char text[REMOTE_HANDSHAKE_MAX])
 {
     size_t n = 0;
 
-    while (!remote_invitation_is_whole(text, n)) {
-        ssize_t got = read(0, text + n, HOSTS_INVITATION_MAX - 1 - n);
+    while (!remote_handshake_is_whole(text, n)) {
+        ssize_t got = read(0, text + n, REMOTE_HANDSHAKE_MAX - 1 - n);
 
         if (got <= 0)
             return -1;
@@ -48,7 +48,7 @@ static int read_invitation(char text[HOSTS_INVITATION_MAX])
     return 0;
 }
 
-static int visit(const struct remote_address *address)
+static int dial(const struct remote_address *address)
 {
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((in_port_t)address->port) };
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -62,16 +62,16 @@ static int visit(const struct remote_address *address)
 /* Strangers who say nothing, and some who say the wrong thing, and stay. */
 static int send_strangers(char *text)
 {
-    struct remote_invitation invitation;
-    char copy[HOSTS_INVITATION_MAX], junk[1000];
+    struct remote_handshake handshake;
+    char copy[REMOTE_HANDSHAKE_MAX], junk[1000];
     struct err err;
 
     memcpy(copy, text, sizeof copy);
-    if (remote_invitation_read(&invitation, copy, "1 x", &err))
+    if (remote_handshake_read(&handshake, copy, "1 x", &err))
         return -1;
     memset(junk, 'x', sizeof junk);
     for (int i = 0; i < 200; i++) {
-        int fd = visit(&invitation.addresses[0]);
+        int fd = dial(&handshake.addresses[0]);
 
         if (fd < 0 || (i % 4 == 0 && send(fd, junk, i % 8 ? 20 : sizeof junk, MSG_NOSIGNAL) < 0))
             return -1;
@@ -79,7 +79,7 @@ static int send_strangers(char *text)
     return 0;
 }
 
-/* What this host is to do to the invitation before it answers. */
+/* What this host is to do to the handshake before it answers. */
 static int tamper(char *text, const char *scenario)
 {
     char *cookie = strstr(text, "\ncookie ") + 8;
@@ -110,14 +110,14 @@ static int serve(int fd)
 static int play_daemon(void)
 {
     const char *scenario = getenv("SCENARIO");
-    char text[HOSTS_INVITATION_MAX] = "";
+    char text[REMOTE_HANDSHAKE_MAX] = "";
     double link_seconds;
     struct err err;
     int fds[2] = { 0, -1 };
 
     /* What was tampered with comes through a pipe. */
     if (scenario && strcmp(scenario, "good") != 0 &&
-        (read_invitation(text) || tamper(text, scenario) || pipe(fds) ||
+        (read_handshake(text) || tamper(text, scenario) || pipe(fds) ||
          write(fds[1], text, strlen(text)) < 0))
         return 99;
     int fd = hosts_answer(fds[0], "1 x", &link_seconds, &err);
@@ -434,9 +434,9 @@ static int false_head(struct remote_address *address, int says_something)
     address->port = ntohs(at.sin_port);
     int child = fork();
     while (!child) {
-        int guest = accept(fd, NULL, NULL);
+        int peer = accept(fd, NULL, NULL);
 
-        if (guest < 0 || (says_something && send(guest, hello, sizeof hello, MSG_NOSIGNAL) < 0))
+        if (peer < 0 || (says_something && send(peer, hello, sizeof hello, MSG_NOSIGNAL) < 0))
             _exit(1);
     }
     close(fd);
@@ -463,13 +463,13 @@ static void test_false_heads(void **state)
 {
     (void)state;
     for (int says = 0; says < 2; says++) {
-        struct remote_invitation invitation = { .seconds = 1, .link_seconds = 5, .n_addresses = 1 };
-        char text[HOSTS_INVITATION_MAX];
+        struct remote_handshake handshake = { .seconds = 1, .link_seconds = 5, .n_addresses = 1 };
+        char text[REMOTE_HANDSHAKE_MAX];
         struct err err;
-        pid_t child = false_head(&invitation.addresses[0], says);
+        pid_t child = false_head(&handshake.addresses[0], says);
 
-        remote_random(invitation.cookie, sizeof invitation.cookie);
-        remote_invitation_write(&invitation, text);
+        remote_random(handshake.cookie, sizeof handshake.cookie);
+        remote_handshake_write(&handshake, text);
         assert_int_equal(answer_text(text, 1, &err), -1);
         assert_int_equal(err.code, ERR_PEER);
         assert_says(err.text, "cannot reach the head at any of its 1 addresses");
@@ -482,33 +482,33 @@ static void test_false_heads(void **state)
 /* The head's stdin ends while the daemon still calls. */
 static void test_head_gone(void **state)
 {
-    struct remote_invitation invitation = { .seconds = 60, .link_seconds = 5, .n_addresses = 1 };
-    char text[HOSTS_INVITATION_MAX];
+    struct remote_handshake handshake = { .seconds = 60, .link_seconds = 5, .n_addresses = 1 };
+    char text[REMOTE_HANDSHAKE_MAX];
     struct err err;
 
     (void)state;
     /* Nobody listens on port 1 here. */
-    invitation.addresses[0] = (struct remote_address){ "127.0.0.1", 1 };
-    remote_invitation_write(&invitation, text);
+    handshake.addresses[0] = (struct remote_address){ "127.0.0.1", 1 };
+    remote_handshake_write(&handshake, text);
     assert_int_equal(answer_text(text, 0, &err), -1);
     assert_int_equal(err.code, ERR_PEER);
     assert_says(err.text, "the head closed the connection");
 }
 
-static void test_bad_invitations(void **state)
+static void test_bad_handshakes(void **state)
 {
     static const struct {
         const char *text, *part;
     } bad[] = {
-        { "", "stdin ended before a complete invitation" },
-        { "hello\n", "stdin ended before a complete invitation" },
-        { "hello\nend\n", "not an invitation of this lmtrain" },
-        { "lmtrain-invitation 2\nnew thing\nend\n", "not an invitation of this lmtrain" },
-        { "lmtrain-invitation 1\nend\n", "is damaged" },
-        { "lmtrain-invitation 1\nbuild 0 x\nend\n", "the head has 0 x" },
-        { "lmtrain-invitation 1\nnew thing\nbuild 0 x\nend\n", "the head has 0 x" },
+        { "", "stdin ended before a complete handshake" },
+        { "hello\n", "stdin ended before a complete handshake" },
+        { "hello\nend\n", "not a handshake of this lmtrain" },
+        { "lmtrain-handshake 2\nnew thing\nend\n", "not a handshake of this lmtrain" },
+        { "lmtrain-handshake 1\nend\n", "is damaged" },
+        { "lmtrain-handshake 1\nbuild 0 x\nend\n", "the head has 0 x" },
+        { "lmtrain-handshake 1\nnew thing\nbuild 0 x\nend\n", "the head has 0 x" },
     };
-    char text[2 * HOSTS_INVITATION_MAX];
+    char text[2 * REMOTE_HANDSHAKE_MAX];
     struct err err;
 
     (void)state;
@@ -519,7 +519,7 @@ static void test_bad_invitations(void **state)
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     assert_int_equal(answer_text(text, 0, &err), -1);
-    assert_says(err.text, "data on stdin is not an invitation");
+    assert_says(err.text, "data on stdin is not a handshake");
 }
 
 /* Each line of a good one, damaged. */
@@ -531,16 +531,16 @@ static void test_damaged_lines(void **state)
         "address ::1 65536", "address fe80::1", "cookie 00", "cookie zz",       "unknown 1",
         "seconds",
     };
-    struct remote_invitation invitation = { .seconds = 60, .link_seconds = 5, .n_addresses = 1 };
-    char text[HOSTS_INVITATION_MAX], damaged[HOSTS_INVITATION_MAX + 64];
+    struct remote_handshake handshake = { .seconds = 60, .link_seconds = 5, .n_addresses = 1 };
+    char text[REMOTE_HANDSHAKE_MAX], damaged[REMOTE_HANDSHAKE_MAX + 64];
     struct err err;
 
     (void)state;
-    invitation.addresses[0] = (struct remote_address){ "127.0.0.1", 1 };
-    remote_invitation_write(&invitation, text);
+    handshake.addresses[0] = (struct remote_address){ "127.0.0.1", 1 };
+    remote_handshake_write(&handshake, text);
     snprintf(damaged, sizeof damaged, "%s", text);
-    assert_int_equal(remote_invitation_read(&invitation, damaged, "1 x", &err), 0);
-    assert_int_equal(invitation.n_addresses, 1);
+    assert_int_equal(remote_handshake_read(&handshake, damaged, "1 x", &err), 0);
+    assert_int_equal(handshake.n_addresses, 1);
     for (size_t i = 0; i < sizeof damaged; i++)
         if (damaged[i] && i < strlen(text))
             fail_msg("byte %zu of the text was not wiped", i);
@@ -549,7 +549,7 @@ static void test_damaged_lines(void **state)
 
         /* In front of the cookie; a key that is there already is damage too. */
         snprintf(damaged, sizeof damaged, "%.*s%s\n%s", (int)(end - text), text, lines[i], end);
-        assert_int_equal(remote_invitation_read(&invitation, damaged, "1 x", &err), -1);
+        assert_int_equal(remote_handshake_read(&handshake, damaged, "1 x", &err), -1);
         assert_says(err.text, "damaged");
     }
 }
@@ -583,20 +583,13 @@ static void test_proofs(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_proofs),
-        cmocka_unit_test(test_damaged_lines),
-        cmocka_unit_test(test_bad_invitations),
-        cmocka_unit_test(test_good),
-        cmocka_unit_test(test_many),
-        cmocka_unit_test(test_lifelines),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_forgeries),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_no_ssh),
-        cmocka_unit_test(test_no_interface),
-        cmocka_unit_test(test_interrupted),
-        cmocka_unit_test(test_false_heads),
-        cmocka_unit_test(test_head_gone),
+        cmocka_unit_test(test_proofs),         cmocka_unit_test(test_damaged_lines),
+        cmocka_unit_test(test_bad_handshakes), cmocka_unit_test(test_good),
+        cmocka_unit_test(test_many),           cmocka_unit_test(test_lifelines),
+        cmocka_unit_test(test_refusals),       cmocka_unit_test(test_forgeries),
+        cmocka_unit_test(test_strangers),      cmocka_unit_test(test_no_ssh),
+        cmocka_unit_test(test_no_interface),   cmocka_unit_test(test_interrupted),
+        cmocka_unit_test(test_false_heads),    cmocka_unit_test(test_head_gone),
     };
 
     if (argc == 2 && !strcmp(argv[1], "daemon"))

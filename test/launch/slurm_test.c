@@ -250,7 +250,7 @@ static const struct {
     const char *text;
     int srun, status; /* what it ends with, and what that means */
     const char *lost;
-} stories[] = {
+} srun_cases[] = {
     { "", 0, 0, "" },
     { "", 137, ERR_PEER, "" },
     { "", 134, 134, "" },
@@ -280,35 +280,35 @@ static const struct {
 static void the_first_death_counts(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof stories / sizeof *stories; i++)
+    for (size_t i = 0; i < sizeof srun_cases / sizeof *srun_cases; i++)
         for (size_t piece = 1; piece <= 64; piece *= 4) {
-            struct slurm_story story = { 0 };
-            size_t length = strlen(stories[i].text);
+            struct srun_messages messages = { 0 };
+            size_t length = strlen(srun_cases[i].text);
 
             for (size_t at = 0; at < length; at += piece)
-                slurm_story_read(&story, stories[i].text + at,
-                                 length - at < piece ? length - at : piece);
-            int status = slurm_status(stories[i].srun << 8, &story);
-            if (status != stories[i].status)
-                fail_msg("story %zu: %d, not %d", i, status, stories[i].status);
-            assert_string_equal(str_text(&story.lost), stories[i].lost);
-            str_release(&story.lost);
+                srun_messages_read(&messages, srun_cases[i].text + at,
+                                   length - at < piece ? length - at : piece);
+            int status = slurm_status(srun_cases[i].srun << 8, &messages);
+            if (status != srun_cases[i].status)
+                fail_msg("case %zu: %d, not %d", i, status, srun_cases[i].status);
+            assert_string_equal(str_text(&messages.lost), srun_cases[i].lost);
+            str_release(&messages.lost);
         }
-    struct slurm_story none = { 0 };
+    struct srun_messages none = { 0 };
     assert_int_equal(slurm_status(9, &none), ERR_PEER); /* srun itself was killed */
 }
 
 static void long_lines_are_cut(void **state)
 {
-    struct slurm_story story = { 0 };
+    struct srun_messages messages = { 0 };
     char line[4096];
 
     (void)state;
     memset(line, 'x', sizeof line);
     line[sizeof line - 1] = '\n';
-    slurm_story_read(&story, line, sizeof line);
-    slurm_story_read(&story, "srun: error: n1: task 0: Killed\n", 32);
-    assert_int_equal(story.first_status, ERR_PEER);
+    srun_messages_read(&messages, line, sizeof line);
+    srun_messages_read(&messages, "srun: error: n1: task 0: Killed\n", 32);
+    assert_int_equal(messages.first_status, ERR_PEER);
 }
 
 static void nodes_that_are_gone_are_found(void **state)

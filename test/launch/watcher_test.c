@@ -467,10 +467,10 @@ static void act_killed_elsewhere(int rank)
 
     if (rank == 0) {
         CHECK(launch_get(WATCHER_ID_KEY, 0, &id, &n_bytes, 0, &err) == 0);
-        struct death_notices *news = death_notices_open(folder, id);
-        CHECK(news);
-        death_notices_tell(news, "rank 3 on elsewhere died");
-        death_notices_flush(news, DEADLINE_SECONDS);
+        struct death_notices *notices = death_notices_open(folder, id);
+        CHECK(notices);
+        death_notices_post(notices, "rank 3 on elsewhere died");
+        death_notices_flush(notices, DEADLINE_SECONDS);
     }
     act_wait_for_others(rank);
 }

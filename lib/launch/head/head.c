@@ -41,7 +41,8 @@ static int is_verdict(int status)
     return status >= ERR_FAILED && status <= ERR_DEVICE;
 }
 
-void head_set_cause(struct head *head, enum weight weight, int rank, int status, const char *text)
+void head_set_cause(struct launch_head *head, enum weight weight, int rank, int status,
+                    const char *text)
 {
     char words[PROGRESS_TEXT_BYTES + 128];
     struct cause *cause = &head->cause;
@@ -77,13 +78,13 @@ static int status_of_signal(int signal)
     return signal == SIGABRT ? 134 : ERR_PEER;
 }
 
-void head_judge(struct head *head, int rank)
+void head_judge(struct launch_head *head, int rank)
 {
     const struct head_rank *mine = &head->ranks[rank];
     char text[256];
 
     if (!(mine->in_order && WIFEXITED(mine->wait_status))) {
-        head->some_died = 1;
+        head->a_rank_died = 1;
         head_fail_fences(head);
     }
     if (mine->has_aborted || (head->cause.rank == rank && head->cause.weight != WEIGHT_NONE))
@@ -142,7 +143,7 @@ static int daemon_death(const struct head_node *node)
     return info.si_pid && info.si_code != CLD_EXITED ? info.si_status : 0;
 }
 
-void head_lose_node(struct head *head, int index, const char *why)
+void head_lose_node(struct launch_head *head, int index, const char *why)
 {
     struct head_node *node = &head->nodes[index];
     char text[1500], ranks[64], last[256], death[128];
@@ -155,7 +156,7 @@ void head_lose_node(struct head *head, int index, const char *why)
     link_close(&node->link);
     for (int i = 0; i < node->n_ranks; i++)
         head->n_running -= head->ranks[node->first_rank + i].running;
-    head->some_died = 1;
+    head->a_rank_died = 1;
     head_fail_fences(head);
     if (head->host_links && node->host_index >= 0 && !node->daemon)
         words = hosts_link_words(&head->host_links[node->host_index], last);
@@ -176,15 +177,15 @@ void head_lose_node(struct head *head, int index, const char *why)
 
 /* ---- the end ---- */
 
-static void kill_ranks(struct head *head)
+static void kill_ranks(struct launch_head *head)
 {
     if (head->phase == RUNNING)
         head->ending_since = clock_seconds();
     head->phase = KILLED;
-    head_say_all(head, &(struct message){ .kind = MESSAGE_KILL });
+    head_send_all(head, &(struct message){ .kind = MESSAGE_KILL });
 }
 
-static void end_ranks(struct head *head)
+static void end_ranks(struct launch_head *head)
 {
     if (head->phase != RUNNING)
         return;
@@ -192,11 +193,11 @@ static void end_ranks(struct head *head)
     head->ending_since = clock_seconds();
     output_quiet(head->output);
     head_fail_fences(head);
-    head_say_all(head, &(struct message){ .kind = MESSAGE_END });
+    head_send_all(head, &(struct message){ .kind = MESSAGE_END });
 }
 
 /* Ranks only heard of a death, and nobody is known to have died: perhaps a node went silent. */
-static void add_silent_nodes(struct head *head, double now)
+static void add_silent_nodes(struct launch_head *head, double now)
 {
     struct cause *cause = &head->cause;
 
@@ -213,7 +214,7 @@ static void add_silent_nodes(struct head *head, double now)
 }
 
 /* Tell the cause, with the last words of its rank, and end the others. */
-static void conclude(struct head *head)
+static void conclude(struct launch_head *head)
 {
     struct str tail = { 0 };
 
@@ -237,19 +238,19 @@ static void conclude(struct head *head)
 
 /* ---- signals and hangs ---- */
 
-static void pass_on(struct head *head, int signal)
+static void pass_on(struct launch_head *head, int signal)
 {
     head->console->passed = signal;
-    head_say_all(head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal });
+    head_send_all(head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal });
 }
 
-static void signal_groups(struct head *head, int signal)
+static void signal_groups(struct launch_head *head, int signal)
 {
-    head_say_all(
+    head_send_all(
         head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal, .id = 1 });
 }
 
-static void start_clocks_anew(struct head *head, double now)
+static void restart_clocks(struct launch_head *head, double now)
 {
     hang_watch_restart(&head->hang, now);
     head->still_since = 0;
@@ -257,16 +258,16 @@ static void start_clocks_anew(struct head *head, double now)
         head->nodes[i].link.heard_at = now;
 }
 
-static void stop_and_continue(struct head *head)
+static void stop_and_continue(struct launch_head *head)
 {
     signal_groups(head, SIGSTOP);
     raise(SIGSTOP);
     signal_groups(head, SIGCONT);
-    start_clocks_anew(head, clock_seconds());
+    restart_clocks(head, clock_seconds());
 }
 
 /* No rank is started, so nothing can be lost; the next start goes on where this one would have. */
-static void stop_before_start(struct head *head, int number)
+static void stop_before_start(struct launch_head *head, int number)
 {
     char text[128];
 
@@ -277,7 +278,7 @@ static void stop_before_start(struct head *head, int number)
 }
 
 /* Of ranks that have nothing to save. */
-static void stop_at_once(struct head *head, int number)
+static void stop_at_once(struct launch_head *head, int number)
 {
     char text[512];
 
@@ -288,7 +289,7 @@ static void stop_at_once(struct head *head, int number)
 }
 
 /* Somebody wants the job to stop. */
-static void take_stop(struct head *head, int number)
+static void take_stop(struct launch_head *head, int number)
 {
     struct head_console *console = head->console;
     double now = clock_seconds();
@@ -318,7 +319,7 @@ static void take_stop(struct head *head, int number)
     kill_ranks(head);
 }
 
-static void take_signals(struct head *head)
+static void take_signals(struct launch_head *head)
 {
     struct signalfd_siginfo info;
 
@@ -330,7 +331,7 @@ static void take_signals(struct head *head)
     }
 }
 
-static void update_watched(struct head *head)
+static void update_watched(struct launch_head *head)
 {
     for (int rank = 0; rank < head->n_ranks; rank++) {
         const struct head_rank *mine = &head->ranks[rank];
@@ -340,7 +341,7 @@ static void update_watched(struct head *head)
     }
 }
 
-static void watch_hangs(struct head *head, double now)
+static void watch_hangs(struct launch_head *head, double now)
 {
     const struct supervise_options *options = head->options;
     struct str text = { 0 };
@@ -374,13 +375,13 @@ static void watch_hangs(struct head *head, double now)
 
 /* ---- the loop ---- */
 
-static int watches_hangs(const struct head *head)
+static int watches_hangs(const struct launch_head *head)
 {
     return head->options->hang_seconds > 0 || head->options->hang_abort_seconds > 0;
 }
 
 /* When something is due that no event brings. */
-static double next_due(struct head *head, double now)
+static double next_due(struct launch_head *head, double now)
 {
     double due = head_check_fences(head, now);
 
@@ -402,7 +403,7 @@ static double next_due(struct head *head, double now)
     return due;
 }
 
-static void wait_for_events(struct head *head)
+static void wait_for_events(struct launch_head *head)
 {
     double now = clock_seconds(), due = next_due(head, now) - now;
     int timeout_ms = due > 1e6 ? -1 : due <= 0 ? 0 : (int)(due * 1000) + 1;
@@ -416,10 +417,10 @@ static void wait_for_events(struct head *head)
 }
 
 /* Time has passed: what is due now. */
-static void take_time(struct head *head, double now)
+static void take_time(struct launch_head *head, double now)
 {
     if (now - head->last_turn > fmin(head->lost_seconds / 2, 2) + head->lost_seconds / 4)
-        start_clocks_anew(head, now);
+        restart_clocks(head, now);
     head->last_turn = now;
     head_watch_gpus(head, now);
     if (head->cause.weight == WEIGHT_OWN ||
@@ -435,7 +436,7 @@ static void take_time(struct head *head, double now)
         watch_hangs(head, now);
 }
 
-static int is_over(const struct head *head, double now)
+static int is_over(const struct launch_head *head, double now)
 {
     if (!head->n_running || head->start_err.code != ERR_NONE)
         return 1;
@@ -444,7 +445,7 @@ static int is_over(const struct head *head, double now)
     return head->phase != RUNNING && now >= head->ending_since + abandon_after_seconds;
 }
 
-static void loop(struct head *head)
+static void loop(struct launch_head *head)
 {
     double now = clock_seconds();
 
@@ -457,7 +458,7 @@ static void loop(struct head *head)
                 head_take_messages(head, i);
             }
         }
-        head_ask_anew(head);
+        head_send_credit(head);
         now = clock_seconds();
         take_time(head, now);
     }
@@ -466,7 +467,7 @@ static void loop(struct head *head)
 
 /* ---- an attempt ---- */
 
-static int start(struct head *head, int *is_gone, struct err *err)
+static int start(struct launch_head *head, int *is_gone, struct err *err)
 {
     int n_nodes_max = head->options->hosts ? head->options->hosts->n_hosts : 1;
     double now = clock_seconds();
@@ -499,7 +500,7 @@ static int start(struct head *head, int *is_gone, struct err *err)
     return 0;
 }
 
-static void finish(struct head *head)
+static void finish(struct launch_head *head)
 {
     head_fail_fences(head);
     head_close_nodes(head);
@@ -512,7 +513,7 @@ static void finish(struct head *head)
 }
 
 /* Ranks that neither are the cause nor ended in order. */
-static int count_consequences(const struct head *head)
+static int count_consequences(const struct launch_head *head)
 {
     int n = 0;
 
@@ -527,7 +528,7 @@ static int count_consequences(const struct head *head)
     return n;
 }
 
-static void tell_consequences(const struct head *head)
+static void tell_consequences(const struct launch_head *head)
 {
     int n = count_consequences(head);
 
@@ -535,7 +536,7 @@ static void tell_consequences(const struct head *head)
         log_error("%d other rank%s terminated as a result", n, n == 1 ? "" : "s");
 }
 
-static void fill_result(const struct head *head, int *is_gone, struct head_result *result)
+static void fill_result(const struct launch_head *head, int *is_gone, struct head_result *result)
 {
     *result = (struct head_result){ .best_step = -1 };
     result->status = head->some_requeue ? ERR_REQUEUE : 0;
@@ -564,13 +565,13 @@ int head_run(const struct supervise_options *options, struct head_console *conso
              int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
              struct err *err)
 {
-    struct head head = { .options = options,
-                         .console = console,
-                         .attempt = attempt,
-                         .n_ranks = n_ranks,
-                         .argv = argv,
-                         .lost_seconds = link_lost_seconds(),
-                         .cause.rank = -1 };
+    struct launch_head head = { .options = options,
+                                .console = console,
+                                .attempt = attempt,
+                                .n_ranks = n_ranks,
+                                .argv = argv,
+                                .lost_seconds = link_lost_seconds(),
+                                .cause.rank = -1 };
     int status = start(&head, is_gone, err);
 
     if (!status) {

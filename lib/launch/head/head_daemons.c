@@ -10,7 +10,7 @@
 #include "launch/head/head_impl.h"
 #include "launch/proc_impl.h"
 
-int head_is_blind(const struct head *head, const struct head_node *node, double now)
+int head_is_blind(const struct launch_head *head, const struct head_node *node, double now)
 {
     struct proc_stat stat;
 
@@ -37,7 +37,7 @@ static void describe_blindness(const struct head_node *node, double now, char *t
             node->host, seconds);
 }
 
-void head_watch_daemons(struct head *head, double now)
+void head_watch_daemons(struct launch_head *head, double now)
 {
     const struct supervise_options *options = head->options;
     char text[512];
@@ -67,7 +67,7 @@ void head_watch_daemons(struct head *head, double now)
     }
 }
 
-void head_watch_links(struct head *head, double now)
+void head_watch_links(struct launch_head *head, double now)
 {
     for (int i = 0; i < head->n_nodes; i++) {
         struct head_node *node = &head->nodes[i];

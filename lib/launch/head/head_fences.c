@@ -33,7 +33,7 @@ static void destroy(struct head_fence *fence)
     free(fence);
 }
 
-static void answer(struct head *head, int node, uint32_t id, enum launch_outcome outcome,
+static void answer(struct launch_head *head, int node, uint32_t id, enum launch_outcome outcome,
                    const struct str *blobs)
 {
     struct message message = { .kind = MESSAGE_FENCE, .id = id, .number = (int)outcome };
@@ -46,7 +46,7 @@ static void answer(struct head *head, int node, uint32_t id, enum launch_outcome
 }
 
 /* Answer all who have come, and forget the fence, which *at points to. */
-static void settle(struct head *head, struct head_fence **at, enum launch_outcome outcome)
+static void settle(struct launch_head *head, struct head_fence **at, enum launch_outcome outcome)
 {
     struct head_fence *fence = *at;
 
@@ -58,13 +58,13 @@ static void settle(struct head *head, struct head_fence **at, enum launch_outcom
     destroy(fence);
 }
 
-void head_fail_fences(struct head *head)
+void head_fail_fences(struct launch_head *head)
 {
     while (head->fences)
         settle(head, &head->fences, OUTCOME_DEAD);
 }
 
-double head_check_fences(struct head *head, double now)
+double head_check_fences(struct launch_head *head, double now)
 {
     double next = 1e300;
 
@@ -81,7 +81,7 @@ double head_check_fences(struct head *head, double now)
 }
 
 /* Mark the nodes of "*" or "0,3" in takes; returns how many, or -1 for nonsense. */
-static int mark_members(const struct head *head, const char *members, unsigned char *takes)
+static int mark_members(const struct launch_head *head, const char *members, unsigned char *takes)
 {
     int n = 0;
 
@@ -102,7 +102,7 @@ static int mark_members(const struct head *head, const char *members, unsigned c
     return n;
 }
 
-static struct head_fence *make_fence(struct head *head, const char *members)
+static struct head_fence *make_fence(struct launch_head *head, const char *members)
 {
     struct head_fence *fence = calloc(1, sizeof *fence);
 
@@ -122,14 +122,14 @@ static struct head_fence *make_fence(struct head *head, const char *members)
     return fence;
 }
 
-int head_take_fence(struct head *head, int node, const struct message *message)
+int head_take_fence(struct launch_head *head, int node, const struct message *message)
 {
     struct head_fence **at = &head->fences;
     int n_fences = 0;
 
     if (!message->id)
         return -1;
-    if (head->some_died || head->phase != RUNNING) {
+    if (head->a_rank_died || head->phase != RUNNING) {
         answer(head, node, message->id, OUTCOME_DEAD, NULL);
         return 0;
     }
@@ -154,13 +154,13 @@ int head_take_fence(struct head *head, int node, const struct message *message)
     return 0;
 }
 
-static void refuse(struct head *head, int node, uint32_t id)
+static void refuse(struct launch_head *head, int node, uint32_t id)
 {
     link_send(&head->nodes[node].link,
               &(struct message){ .kind = MESSAGE_ANSWER, .id = id, .number = OUTCOME_NOT_FOUND });
 }
 
-int head_take_ask(struct head *head, int node, const struct message *message)
+int head_take_ask(struct launch_head *head, int node, const struct message *message)
 {
     if (message->rank < 0 || message->rank >= head->n_ranks)
         return -1;
@@ -176,7 +176,7 @@ int head_take_ask(struct head *head, int node, const struct message *message)
     return 0;
 }
 
-int head_take_answer(struct head *head, int node, const struct message *message)
+int head_take_answer(struct launch_head *head, int node, const struct message *message)
 {
     struct message passed = *message;
 

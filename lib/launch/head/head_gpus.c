@@ -19,7 +19,7 @@ static int is_of_list(const struct head_node *node)
 }
 
 /* A broken GPU makes its host unfit; where that is the only machine, nothing can be begun again. */
-static void judge_restart(struct head *head, const struct head_rank *rank)
+static void judge_restart(struct launch_head *head, const struct head_rank *rank)
 {
     struct head_node *node = &head->nodes[rank->node];
 
@@ -31,7 +31,7 @@ static void judge_restart(struct head *head, const struct head_rank *rank)
     }
 }
 
-void head_blame_gpu(struct head *head)
+void head_blame_gpu(struct launch_head *head)
 {
     const struct head_rank *rank = &head->ranks[head->cause.rank];
     size_t length = strlen(head->cause.text);
@@ -44,7 +44,7 @@ void head_blame_gpu(struct head *head)
 }
 
 /* People hear of it at once. */
-static void tell(struct head *head, int rank)
+static void tell(struct launch_head *head, int rank)
 {
     struct head_rank *mine = &head->ranks[rank];
     char words[512];
@@ -60,7 +60,7 @@ static void tell(struct head *head, int rank)
  * Whether some rank is stopped by a signal (one without its GPU could do nothing else, either), or
  * its daemon shows nothing of it.
  */
-static int some_cannot_move(const struct head *head, double now)
+static int some_cannot_move(const struct launch_head *head, double now)
 {
     for (int rank = 0; rank < head->n_ranks; rank++) {
         const struct head_rank *mine = &head->ranks[rank];
@@ -76,7 +76,7 @@ static int some_cannot_move(const struct head *head, double now)
  * A rank that waits for another one stands still as well: nothing hangs while any of them moves, or
  * would but cannot, or cannot be seen to.
  */
-static int is_still(struct head *head, double now)
+static int is_still(struct launch_head *head, double now)
 {
     uint64_t beats = 0;
 
@@ -89,7 +89,7 @@ static int is_still(struct head *head, double now)
 }
 
 /* Tell of running ranks whose GPU is broken; returns the first, -1: none. */
-static int tell_broken(struct head *head)
+static int tell_broken(struct launch_head *head)
 {
     int first = -1;
 
@@ -101,7 +101,7 @@ static int tell_broken(struct head *head)
     return first;
 }
 
-void head_watch_gpus(struct head *head, double now)
+void head_watch_gpus(struct launch_head *head, double now)
 {
     int broken = head->phase == RUNNING ? tell_broken(head) : -1;
 
@@ -111,7 +111,7 @@ void head_watch_gpus(struct head *head, double now)
         head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU and does not exit");
 }
 
-void head_find_broken_gpu(struct head *head)
+void head_find_broken_gpu(struct launch_head *head)
 {
     if (head->cause.rank >= 0 && rank_gpu_is_broken(&head->ranks[head->cause.rank].slot))
         return; /* it has been blamed */

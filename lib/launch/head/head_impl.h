@@ -42,8 +42,8 @@ struct head_node {
     int is_lost;        /* its link closed before we said goodbye */
     double blind_since; /* since when its daemon is stopped or silent; 0: it is not */
     int blindness_told;
-    int is_unfit;        /* a GPU of it is broken: no restart uses it */
-    uint32_t owed_bytes; /* output taken and not yet asked for anew (head_ask_anew) */
+    int is_unfit;              /* a GPU of it is broken: no restart uses it */
+    uint32_t uncredited_bytes; /* output taken and not yet asked for anew (head_send_credit) */
 };
 
 struct head_rank {
@@ -70,7 +70,7 @@ struct head_console {
 
 struct head_fence;
 
-struct head {
+struct launch_head {
     const struct supervise_options *options;
     struct head_console *console;
     struct arena arena;
@@ -87,9 +87,9 @@ struct head {
     struct pollfd *polls;
     double lost_seconds;
     double started_at, last_turn;
-    int is_started; /* the sheets are out */
-    int some_died;  /* a rank ended out of order: fences fail */
-    int n_running;  /* ranks that are not known to have ended */
+    int is_started;  /* the specs are out */
+    int a_rank_died; /* a rank ended out of order: fences fail */
+    int n_running;   /* ranks that are not known to have ended */
     int hang_reported;
     int some_requeue; /* a rank ended in order with ERR_REQUEUE */
     uint64_t beats;   /* of all ranks, as head_watch_gpus last saw them */
@@ -122,68 +122,69 @@ int head_run(const struct supervise_options *options, struct head_console *conso
 /* ---- head.c ---- */
 
 /* Take note of a failure, unless a better one is known or we are ending the ranks already. */
-void head_set_cause(struct head *head, enum weight weight, int rank, int status, const char *text);
+void head_set_cause(struct launch_head *head, enum weight weight, int rank, int status,
+                    const char *text);
 
 /* What a rank's end means; it has just been noted. */
-void head_judge(struct head *head, int rank);
+void head_judge(struct launch_head *head, int rank);
 
 /* A node's link is gone before its time: a lost node, and its ranks with it. */
-void head_lose_node(struct head *head, int node, const char *why);
+void head_lose_node(struct launch_head *head, int node, const char *why);
 
 /* ---- head_nodes.c ---- */
 
 /* Deal the ranks out and get a link to each node. */
-int head_open_nodes(struct head *head, int *is_gone, struct err *err);
+int head_open_nodes(struct launch_head *head, int *is_gone, struct err *err);
 
 /* All have said hello: tell each what to do. */
-void head_send_sheets(struct head *head);
+void head_send_specs(struct launch_head *head);
 
-void head_say_all(struct head *head, const struct message *message);
+void head_send_all(struct launch_head *head, const struct message *message);
 
 /* Goodbye to all; when this returns no daemon, rank or folder of this machine is left. */
-void head_close_nodes(struct head *head);
+void head_close_nodes(struct launch_head *head);
 
 /* ---- head_messages.c ---- */
 
 /* Read what a node's daemon has said. */
-void head_take_messages(struct head *head, int node);
+void head_take_messages(struct launch_head *head, int node);
 
 /* Let the nodes send more output, unless the screen is full. */
-void head_ask_anew(struct head *head);
+void head_send_credit(struct launch_head *head);
 
 /* ---- head_daemons.c ---- */
 
 /* Whether nothing of a node's ranks can be seen: its daemon is stopped, or says nothing. */
-int head_is_blind(const struct head *head, const struct head_node *node, double now);
+int head_is_blind(const struct launch_head *head, const struct head_node *node, double now);
 
 /* Blame daemons instead of the ranks that are seen through them. */
-void head_watch_daemons(struct head *head, double now);
+void head_watch_daemons(struct launch_head *head, double now);
 
 /* Beats to other hosts, and the end of those from which none have come for long. */
-void head_watch_links(struct head *head, double now);
+void head_watch_links(struct launch_head *head, double now);
 
 /* ---- head_gpus.c ---- */
 
 /* The cause's rank has just been found: what its GPU says of it, and of a restart. */
-void head_blame_gpu(struct head *head);
+void head_blame_gpu(struct launch_head *head);
 
 /* Ranks whose GPU broke: told, and if then no rank moves for a while, taken for the cause. */
-void head_watch_gpus(struct head *head, double now);
+void head_watch_gpus(struct launch_head *head, double now);
 
 /* Where ranks only heard of a death: the first whose GPU is broken is the cause, running or ended. */
-void head_find_broken_gpu(struct head *head);
+void head_find_broken_gpu(struct launch_head *head);
 
 /* ---- head_fences.c ---- */
 
 /* A node is at a fence. Returns -1 if what it says cannot be. */
-int head_take_fence(struct head *head, int node, const struct message *message);
-int head_take_ask(struct head *head, int node, const struct message *message);
-int head_take_answer(struct head *head, int node, const struct message *message);
+int head_take_fence(struct launch_head *head, int node, const struct message *message);
+int head_take_ask(struct launch_head *head, int node, const struct message *message);
+int head_take_answer(struct launch_head *head, int node, const struct message *message);
 
 /* End the fences whose time is over; returns when the next one's is (1e300: none). */
-double head_check_fences(struct head *head, double now);
+double head_check_fences(struct launch_head *head, double now);
 
 /* All fences under way fail: somebody died. */
-void head_fail_fences(struct head *head);
+void head_fail_fences(struct launch_head *head);
 
 #endif

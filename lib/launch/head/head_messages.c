@@ -12,10 +12,10 @@
 #include "launch/head/head_impl.h"
 
 /* Room for this much output is on its way to the head at most, a node. */
-enum { ASK_ANEW_BYTES = 64 << 10 };
+enum { CREDIT_STEP_BYTES = 64 << 10 };
 
 /* The rank that the message speaks of, if it is one of the node's; else NULL. */
-static struct head_rank *rank_of(struct head *head, int node, const struct message *message)
+static struct head_rank *rank_of(struct launch_head *head, int node, const struct message *message)
 {
     if (message->rank < 0 || message->rank >= head->n_ranks ||
         head->ranks[message->rank].node != node)
@@ -34,7 +34,7 @@ static int take_slot(struct head_rank *rank, const struct message *message)
     return 0;
 }
 
-static int take_hello(struct head *head, int node, const struct message *message)
+static int take_hello(struct launch_head *head, int node, const struct message *message)
 {
     struct head_node *mine = &head->nodes[node];
     char name[200];
@@ -59,11 +59,11 @@ static int take_hello(struct head *head, int node, const struct message *message
             snprintf(mine->name, sizeof mine->name, "%s-%d", name, node);
     mine->said_hello = 1;
     if (++head->n_hellos == head->n_nodes && head->phase == RUNNING)
-        head_send_sheets(head);
+        head_send_specs(head);
     return 0;
 }
 
-static int take_started(struct head *head, int node, const struct message *message)
+static int take_started(struct launch_head *head, int node, const struct message *message)
 {
     struct head_rank *rank = rank_of(head, node, message);
 
@@ -73,7 +73,7 @@ static int take_started(struct head *head, int node, const struct message *messa
     return 0;
 }
 
-static int take_ended(struct head *head, int node, const struct message *message)
+static int take_ended(struct launch_head *head, int node, const struct message *message)
 {
     struct head_rank *rank = rank_of(head, node, message);
 
@@ -94,7 +94,7 @@ static int take_ended(struct head *head, int node, const struct message *message
  * process breaks, which is most often the death of that process: a rank that tells of it is no
  * first cause.
  */
-static int take_abort(struct head *head, int node, const struct message *message)
+static int take_abort(struct launch_head *head, int node, const struct message *message)
 {
     struct head_rank *rank = rank_of(head, node, message);
     int is_status = message->number > 0 && message->number <= 255;
@@ -110,30 +110,31 @@ static int take_abort(struct head *head, int node, const struct message *message
     return 0;
 }
 
-static int take_output(struct head *head, int node, const struct message *message)
+static int take_output(struct launch_head *head, int node, const struct message *message)
 {
     if (!rank_of(head, node, message) || (message->number != 1 && message->number != 2))
         return -1;
     output_take(head->output, message->rank, message->number, message->data, message->n_bytes);
-    head->nodes[node].owed_bytes += (uint32_t)message->n_bytes;
+    head->nodes[node].uncredited_bytes += (uint32_t)message->n_bytes;
     return 0;
 }
 
-void head_ask_anew(struct head *head)
+void head_send_credit(struct launch_head *head)
 {
     if (screen_is_full(head->console->screen))
         return;
     for (int i = 0; i < head->n_nodes; i++) {
         struct head_node *node = &head->nodes[i];
 
-        if (node->owed_bytes < ASK_ANEW_BYTES)
+        if (node->uncredited_bytes < CREDIT_STEP_BYTES)
             continue;
-        link_send(&node->link, &(struct message){ .kind = MESSAGE_CREDIT, .id = node->owed_bytes });
-        node->owed_bytes = 0;
+        link_send(&node->link,
+                  &(struct message){ .kind = MESSAGE_CREDIT, .id = node->uncredited_bytes });
+        node->uncredited_bytes = 0;
     }
 }
 
-static int take_progress(struct head *head, int node, const struct message *message)
+static int take_progress(struct launch_head *head, int node, const struct message *message)
 {
     struct head_rank *rank = rank_of(head, node, message);
 
@@ -143,7 +144,7 @@ static int take_progress(struct head *head, int node, const struct message *mess
     return 0;
 }
 
-static void take_failed(struct head *head, int node, const struct message *message)
+static void take_failed(struct launch_head *head, int node, const struct message *message)
 {
     enum err_code code = (enum err_code)message->number;
 
@@ -157,7 +158,7 @@ static void take_failed(struct head *head, int node, const struct message *messa
 }
 
 /* Returns -1 if that cannot be. */
-static int take_message(struct head *head, int node, const struct message *message)
+static int take_message(struct launch_head *head, int node, const struct message *message)
 {
     if (message->kind == MESSAGE_HELLO)
         return take_hello(head, node, message);
@@ -193,7 +194,7 @@ static int take_message(struct head *head, int node, const struct message *messa
     }
 }
 
-void head_take_messages(struct head *head, int node)
+void head_take_messages(struct launch_head *head, int node)
 {
     struct link *link = &head->nodes[node].link;
     struct message message;

@@ -35,7 +35,7 @@ static void run_daemon(int fd)
     _exit(launch_daemon(LINK_FD, link_lost_seconds()));
 }
 
-static int fork_daemon(struct head *head, struct head_node *node, struct err *err)
+static int fork_daemon(struct launch_head *head, struct head_node *node, struct err *err)
 {
     int ends[2];
 
@@ -64,7 +64,7 @@ static int fork_daemon(struct head *head, struct head_node *node, struct err *er
  * A daemon of this machine that is gone, or has to be: take it, what is left of its ranks (which
  * came to us, see supervise.c) and its folder.
  */
-static void clean_up_after(struct head *head, int index)
+static void clean_up_after(struct launch_head *head, int index)
 {
     struct head_node *node = &head->nodes[index];
     double deadline = clock_seconds() + goodbye_seconds;
@@ -104,7 +104,7 @@ static int is_here(const char *name)
     return !strcmp(name, host);
 }
 
-static void add_node(struct head *head, const char *host, int host_index, int n_ranks)
+static void add_node(struct launch_head *head, const char *host, int host_index, int n_ranks)
 {
     struct head_node *node = &head->nodes[head->n_nodes];
 
@@ -118,7 +118,7 @@ static void add_node(struct head *head, const char *host, int host_index, int n_
 }
 
 /* What is missing, with ssh's words, and which hosts are to be left out from now on. */
-static int report_missing(struct head *head, const int *n_ranks_of, char (*reasons)[512],
+static int report_missing(struct launch_head *head, const int *n_ranks_of, char (*reasons)[512],
                           int *is_gone, struct err *err)
 {
     struct str text = { 0 };
@@ -138,7 +138,8 @@ static int report_missing(struct head *head, const int *n_ranks_of, char (*reaso
     return -1;
 }
 
-static int connect_hosts(struct head *head, const int *n_ranks_of, int *is_gone, struct err *err)
+static int connect_hosts(struct launch_head *head, const int *n_ranks_of, int *is_gone,
+                         struct err *err)
 {
     const struct host_list *hosts = head->options->hosts;
     int n_wanted = 0, status = 0;
@@ -171,7 +172,7 @@ static int connect_hosts(struct head *head, const int *n_ranks_of, int *is_gone,
 }
 
 /* The daemons of this machine first: what is forked later would hold the other links open. */
-static int open_hosts(struct head *head, int *is_gone, struct err *err)
+static int open_hosts(struct launch_head *head, int *is_gone, struct err *err)
 {
     const struct host_list *hosts = head->options->hosts;
     struct host_list left = { 0 };
@@ -200,7 +201,7 @@ static int open_hosts(struct head *head, int *is_gone, struct err *err)
     return connect_hosts(head, n_ranks_of, is_gone, err);
 }
 
-int head_open_nodes(struct head *head, int *is_gone, struct err *err)
+int head_open_nodes(struct launch_head *head, int *is_gone, struct err *err)
 {
     static char host[256] = "localhost";
 
@@ -225,7 +226,7 @@ static void make_nspace(char nspace[NSPACE_BYTES])
     snprintf(nspace, NSPACE_BYTES, "lmtrain-%d-%s", (int)getpid(), hex);
 }
 
-void head_send_sheets(struct head *head)
+void head_send_specs(struct launch_head *head)
 {
     struct job_node *nodes = arena_array(&head->arena, struct job_node, head->n_nodes);
     char *cwd = getcwd(NULL, 0), nspace[NSPACE_BYTES];
@@ -236,25 +237,25 @@ void head_send_sheets(struct head *head)
         nodes[i] = (struct job_node){ .name = head->nodes[i].name,
                                       .first_rank = head->nodes[i].first_rank,
                                       .n_ranks = head->nodes[i].n_ranks };
-    struct job_spec sheet = { .nspace = nspace,
-                              .cwd = cwd ? cwd : "/",
-                              .attempt = head->attempt,
-                              .n_ranks = head->n_ranks,
-                              .n_nodes = head->n_nodes,
-                              .nodes = nodes,
-                              .argv = head->argv,
-                              .variables = job_spec_variables(environ, &head->arena),
-                              .progress_ms = PROGRESS_MS,
-                              .credit_bytes = CREDIT_BYTES };
+    struct job_spec spec = { .nspace = nspace,
+                             .cwd = cwd ? cwd : "/",
+                             .attempt = head->attempt,
+                             .n_ranks = head->n_ranks,
+                             .n_nodes = head->n_nodes,
+                             .nodes = nodes,
+                             .argv = head->argv,
+                             .variables = job_spec_variables(environ, &head->arena),
+                             .progress_ms = PROGRESS_MS,
+                             .credit_bytes = CREDIT_BYTES };
     head->is_started = 1;
     for (int i = 0; i < head->n_nodes; i++) {
         int is_local = head->nodes[i].daemon > 0;
 
-        sheet.node = i;
-        sheet.has_screen = is_local && !head->nodes[i].first_rank;
-        sheet.beat_ms = is_local ? 0 : (int)(head->lost_seconds * 250);
+        spec.node = i;
+        spec.has_screen = is_local && !head->nodes[i].first_rank;
+        spec.beat_ms = is_local ? 0 : (int)(head->lost_seconds * 250);
         str_clear(&bytes);
-        job_spec_encode(&sheet, &bytes);
+        job_spec_encode(&spec, &bytes);
         link_send(&head->nodes[i].link, &(struct message){ .kind = MESSAGE_START,
                                                            .data = bytes.data,
                                                            .n_bytes = bytes.length });
@@ -263,7 +264,7 @@ void head_send_sheets(struct head *head)
     free(cwd);
 }
 
-void head_say_all(struct head *head, const struct message *message)
+void head_send_all(struct launch_head *head, const struct message *message)
 {
     for (int i = 0; i < head->n_nodes; i++)
         link_send(&head->nodes[i].link, message);
@@ -300,11 +301,11 @@ static void wait_for_daemon(struct head_node *node, double deadline)
     }
 }
 
-void head_close_nodes(struct head *head)
+void head_close_nodes(struct launch_head *head)
 {
     double deadline = clock_seconds() + goodbye_seconds;
 
-    head_say_all(head, &(struct message){ .kind = MESSAGE_GOODBYE });
+    head_send_all(head, &(struct message){ .kind = MESSAGE_GOODBYE });
     for (int i = 0; i < head->n_nodes; i++) {
         struct head_node *node = &head->nodes[i];
 

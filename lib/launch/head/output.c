@@ -14,13 +14,13 @@
 
 enum { LINE_BYTES = 4096, TAIL_BYTES = 1024 };
 
-struct stream {
+struct line_buffer {
     int length;
     char line[LINE_BYTES]; /* what came of a line that is not whole yet */
 };
 
 struct rank_output {
-    struct stream streams[2]; /* stdout, stderr */
+    struct line_buffer streams[2]; /* stdout, stderr */
     struct log_file *log;
     int n_tail;
     char tail[TAIL_BYTES];
@@ -124,7 +124,7 @@ static void pass_line(struct output *output, int rank, int is_stderr, const char
 
 static void pass_whole_lines(struct output *output, int rank, int i)
 {
-    struct stream *stream = &output->ranks[rank].streams[i];
+    struct line_buffer *stream = &output->ranks[rank].streams[i];
     int start = 0;
 
     for (;;) {
@@ -146,7 +146,7 @@ static void pass_whole_lines(struct output *output, int rank, int i)
 
 void output_take(struct output *output, int rank, int stream, const char *bytes, size_t n_bytes)
 {
-    struct stream *mine = &output->ranks[rank].streams[stream == 2];
+    struct line_buffer *mine = &output->ranks[rank].streams[stream == 2];
 
     if (!rank) {
         screen_put(output->screen, stream == 2 ? STDERR_FILENO : STDOUT_FILENO, bytes, n_bytes);

@@ -32,10 +32,10 @@ struct daemon {
     struct link link;
     int signal_fd;
     struct arena arena;
-    struct str sheet_bytes;
-    struct job_spec sheet;
+    struct str spec_bytes;
+    struct job_spec spec;
     int has_job;
-    struct node node;
+    struct local_node node;
     struct pollfd *polls;
     int64_t credit_bytes;
     double next_progress, next_gpus;
@@ -186,7 +186,7 @@ static void take_events(struct daemon *daemon)
 
 static void reap(struct daemon *daemon)
 {
-    struct node *node = &daemon->node;
+    struct local_node *node = &daemon->node;
 
     for (int i = 0; i < node->n_ranks; i++) {
         struct rank_process *process = &node->ranks[i].process;
@@ -209,9 +209,9 @@ static void reap(struct daemon *daemon)
 /* Tell what has changed since the last time. A rank that stands still may have been stopped. */
 static void tell_progress(struct daemon *daemon, double now)
 {
-    struct node *node = &daemon->node;
+    struct local_node *node = &daemon->node;
 
-    daemon->next_progress = now + 1e-3 * daemon->sheet.progress_ms;
+    daemon->next_progress = now + 1e-3 * daemon->spec.progress_ms;
     for (int i = 0; i < node->n_ranks; i++) {
         struct node_rank *rank = &node->ranks[i];
         uint64_t beat = atomic_load(&node->page[i].slot.beat);
@@ -234,7 +234,7 @@ static void tell_progress(struct daemon *daemon, double now)
  */
 static void look_at_gpus(struct daemon *daemon, double now)
 {
-    struct node *node = &daemon->node;
+    struct local_node *node = &daemon->node;
 
     daemon->next_gpus = now + gpu_seconds;
     for (int i = 0; i < node->n_ranks; i++) {
@@ -258,17 +258,17 @@ static void look_at_gpus(struct daemon *daemon, double now)
 
 static int start_job(struct daemon *daemon, const struct message *message, struct err *err)
 {
-    struct node *node = &daemon->node;
+    struct local_node *node = &daemon->node;
 
     if (daemon->has_job)
-        return err_set(err, ERR_PEER, "received a second job sheet");
-    str_add_bytes(&daemon->sheet_bytes, message->data, message->n_bytes);
-    if (job_spec_decode(&daemon->sheet, str_text(&daemon->sheet_bytes), message->n_bytes,
+        return err_set(err, ERR_PEER, "received a second job spec");
+    str_add_bytes(&daemon->spec_bytes, message->data, message->n_bytes);
+    if (job_spec_decode(&daemon->spec, str_text(&daemon->spec_bytes), message->n_bytes,
                         &daemon->arena, err))
         return -1;
     daemon->has_job = 1;
-    daemon->credit_bytes = daemon->sheet.credit_bytes;
-    int status = node_open(node, &daemon->sheet, err);
+    daemon->credit_bytes = daemon->spec.credit_bytes;
+    int status = node_open(node, &daemon->spec, err);
     free(daemon->polls);
     daemon->polls = calloc(2 * (size_t)node->n_ranks + 3, sizeof *daemon->polls);
     CHECK(daemon->polls);
@@ -296,7 +296,7 @@ static void take_start(struct daemon *daemon, const struct message *message)
 /* What is addressed to a running job. */
 static void take_job_message(struct daemon *daemon, const struct message *message)
 {
-    struct node *node = &daemon->node;
+    struct local_node *node = &daemon->node;
     int is_mine =
         message->rank >= node->first_rank && message->rank - node->first_rank < node->n_ranks;
 
@@ -372,10 +372,10 @@ static int timeout_ms(const struct daemon *daemon, double now)
 
     if (daemon->phase == ENDING)
         due = daemon->ending_since + kill_after_seconds - now;
-    if (has_server(daemon) && daemon->sheet.progress_ms && daemon->phase == RUNNING)
+    if (has_server(daemon) && daemon->spec.progress_ms && daemon->phase == RUNNING)
         due = fmin(due, fmin(daemon->next_progress, daemon->next_gpus) - now);
-    if (daemon->has_job && daemon->sheet.beat_ms && daemon->link.fd >= 0)
-        due = fmin(due, daemon->link.sent_at + 1e-3 * daemon->sheet.beat_ms - now);
+    if (daemon->has_job && daemon->spec.beat_ms && daemon->link.fd >= 0)
+        due = fmin(due, daemon->link.sent_at + 1e-3 * daemon->spec.beat_ms - now);
     if (due >= 1e9)
         return -1;
     return due <= 0 ? 0 : (int)(due * 1000) + 1;
@@ -413,16 +413,16 @@ static void loop(struct daemon *daemon)
                 pass_output(daemon, i, 0);
             take_events(daemon);
             reap(daemon);
-            if (daemon->sheet.progress_ms && now >= daemon->next_progress &&
+            if (daemon->spec.progress_ms && now >= daemon->next_progress &&
                 daemon->phase == RUNNING)
                 tell_progress(daemon, now);
-            if (daemon->sheet.progress_ms && now >= daemon->next_gpus && daemon->phase == RUNNING)
+            if (daemon->spec.progress_ms && now >= daemon->next_gpus && daemon->phase == RUNNING)
                 look_at_gpus(daemon, now);
         }
         if (daemon->phase == ENDING && now >= daemon->ending_since + kill_after_seconds)
             kill_ranks(daemon);
-        if (daemon->has_job && daemon->sheet.beat_ms &&
-            now >= daemon->link.sent_at + 1e-3 * daemon->sheet.beat_ms)
+        if (daemon->has_job && daemon->spec.beat_ms &&
+            now >= daemon->link.sent_at + 1e-3 * daemon->spec.beat_ms)
             say(daemon, &(struct message){ .kind = MESSAGE_BEAT });
         link_flush(&daemon->link);
     }
@@ -469,7 +469,7 @@ int launch_daemon(int link_fd, double lost_seconds)
     link_close(&daemon.link);
     close(daemon.signal_fd);
     free(daemon.polls);
-    str_release(&daemon.sheet_bytes);
+    str_release(&daemon.spec_bytes);
     arena_release(&daemon.arena);
     return daemon.status;
 }

@@ -18,7 +18,7 @@
 #include "launch/node/pmix_gate_impl.h"
 #include "launch/node/shm_space.h"
 
-static int make_folder(struct node *node, struct err *err)
+static int make_folder(struct local_node *node, struct err *err)
 {
     const char *parent = job_folder_parent();
     char path[sizeof node->folder + 16];
@@ -35,13 +35,13 @@ static int make_folder(struct node *node, struct err *err)
 }
 
 /* What Open MPI needs to run under us, where the progress page is, and which attempt this is. */
-static void add_variables(struct node *node)
+static void add_variables(struct local_node *node)
 {
     char path[sizeof node->folder + 16], attempt[16];
     char ***environment = &node->environment;
 
     snprintf(path, sizeof path, "%s/progress", node->folder);
-    snprintf(attempt, sizeof attempt, "%d", node->sheet->attempt);
+    snprintf(attempt, sizeof attempt, "%d", node->spec->attempt);
     environment_set(environment, PROGRESS_VARIABLE, path, 1);
     environment_set(environment, ATTEMPT_VARIABLE, attempt, 1);
     environment_set(environment, "OMPI_MCA_schizo", "ompi", 1);
@@ -50,19 +50,19 @@ static void add_variables(struct node *node)
     environment_set(environment, "OMPI_MCA_orte_tmpdir_base", node->folder, 1);
     environment_set(environment, "OMPI_MCA_pml", "ob1", 0);
     environment_set(environment, "OMPI_MCA_btl",
-                    node->sheet->n_nodes > 1 ? "self,vader,tcp" : "self,vader", 0);
+                    node->spec->n_nodes > 1 ? "self,vader,tcp" : "self,vader", 0);
     /* A rank that polls by sched_yield keeps ranks of other scheduling groups off its core for a minute
      * (Linux 6.18); comm's own waits sleep, so that polls of MPI are few. */
     environment_set(environment, "OMPI_MCA_mpi_yield_when_idle", "0", 0);
 }
 
 /* Ours, which may be that of another host's ssh daemon, with what the head has sent along. */
-static char **make_environment(const struct job_spec *sheet)
+static char **make_environment(const struct job_spec *spec)
 {
     char **environment = environment_copy(environ);
 
-    for (int i = 0; sheet->variables[i]; i++) {
-        const char *variable = sheet->variables[i];
+    for (int i = 0; spec->variables[i]; i++) {
+        const char *variable = spec->variables[i];
         const char *equals = strchr(variable, '=');
         char *name = strndup(variable, (size_t)(equals - variable));
 
@@ -90,34 +90,34 @@ static int check_files(int n_ranks, struct err *err)
                    n_allowed, n_ranks, n_needed, n_needed);
 }
 
-int node_open(struct node *node, const struct job_spec *sheet, struct err *err)
+int node_open(struct local_node *node, const struct job_spec *spec, struct err *err)
 {
-    const struct job_node *mine = &sheet->nodes[sheet->node];
+    const struct job_node *mine = &spec->nodes[spec->node];
 
-    *node = (struct node){ .sheet = sheet, .n_ranks = mine->n_ranks };
+    *node = (struct local_node){ .spec = spec, .n_ranks = mine->n_ranks };
     node->first_rank = mine->first_rank;
     node->ranks = calloc((size_t)node->n_ranks, sizeof *node->ranks);
     CHECK(node->ranks);
     for (int i = 0; i < node->n_ranks; i++)
         node->ranks[i].fds[0] = node->ranks[i].fds[1] = -1;
-    if (chdir(sheet->cwd))
+    if (chdir(spec->cwd))
         return err_set_errno(err, ERR_CONFIG,
                              "cannot change to folder %s (hint: the job's folder must exist on all "
                              "hosts under the same path)",
-                             sheet->cwd);
-    node->environment = make_environment(sheet);
+                             spec->cwd);
+    node->environment = make_environment(spec);
     if (check_files(node->n_ranks, err) || make_folder(node, err))
         return -1;
     add_variables(node);
-    return launch_server_start(&node->server, node->folder, sheet, err);
+    return launch_server_start(&node->server, node->folder, spec, err);
 }
 
 /* Our own stdout and stderr, or pipes: read ends into the rank, write ends into fds. */
-static int make_pipes(struct node *node, int index, int fds[2], struct err *err)
+static int make_pipes(struct local_node *node, int index, int fds[2], struct err *err)
 {
     struct node_rank *rank = &node->ranks[index];
 
-    if (node->sheet->has_screen && node->first_rank + index == 0) {
+    if (node->spec->has_screen && node->first_rank + index == 0) {
         fds[0] = STDOUT_FILENO;
         fds[1] = STDERR_FILENO;
         return 0;
@@ -136,9 +136,9 @@ static int make_pipes(struct node *node, int index, int fds[2], struct err *err)
 }
 
 /* The job's command line, whose first word says which rank it is (`ps -ef`). Heap. */
-static char **name_rank(const struct node *node, int index)
+static char **name_rank(const struct local_node *node, int index)
 {
-    char **argv = environment_copy(node->sheet->argv), *name = NULL;
+    char **argv = environment_copy(node->spec->argv), *name = NULL;
 
     CHECK(asprintf(&name, "%s[%d]", argv[0], node->first_rank + index) >= 0);
     free(argv[0]);
@@ -146,7 +146,7 @@ static char **name_rank(const struct node *node, int index)
     return argv;
 }
 
-int node_start_rank(struct node *node, int index, struct err *err)
+int node_start_rank(struct local_node *node, int index, struct err *err)
 {
     char **environment = environment_copy(node->environment), **argv = name_rank(node, index);
     int fds[2] = { -1, -1 };
@@ -167,7 +167,7 @@ int node_start_rank(struct node *node, int index, struct err *err)
     return status;
 }
 
-void node_signal(const struct node *node, int signal, int groups)
+void node_signal(const struct local_node *node, int signal, int groups)
 {
     for (int i = 0; i < node->n_ranks; i++)
         if (groups)
@@ -176,13 +176,13 @@ void node_signal(const struct node *node, int signal, int groups)
             rank_process_signal(&node->ranks[i].process, signal);
 }
 
-void node_mark_over(const struct node *node)
+void node_mark_over(const struct local_node *node)
 {
     for (int i = 0; i < node->n_ranks && node->page; i++)
         atomic_store(&node->page[i].slot.is_over, 1);
 }
 
-void node_release(struct node *node)
+void node_release(struct local_node *node)
 {
     struct err ignored;
 
@@ -200,10 +200,10 @@ void node_release(struct node *node)
         file_remove_tree(node->folder, &ignored);
     environment_free(node->environment);
     free(node->ranks);
-    *node = (struct node){ 0 };
+    *node = (struct local_node){ 0 };
 }
 
-size_t node_read(struct node *node, int index, char *buffer, size_t size, int *stream)
+size_t node_read(struct local_node *node, int index, char *buffer, size_t size, int *stream)
 {
     struct node_rank *rank = &node->ranks[index];
 
@@ -225,7 +225,7 @@ size_t node_read(struct node *node, int index, char *buffer, size_t size, int *s
     return 0;
 }
 
-int node_poll(const struct node *node, struct pollfd *polls)
+int node_poll(const struct local_node *node, struct pollfd *polls)
 {
     int n = 0;
 

@@ -22,8 +22,8 @@ struct node_rank {
     uint64_t told_gpu_beat; /* at which the head was told of its GPU as it stood still */
 };
 
-struct node {
-    const struct job_spec *sheet; /* borrowed */
+struct local_node {
+    const struct job_spec *spec; /* borrowed */
     int n_ranks, first_rank, n_running;
     char folder[512]; /* in /dev/shm; "": none yet */
     struct launch_server *server;
@@ -33,30 +33,30 @@ struct node {
 };
 
 /* The attempt is over: tell the ranks, ahead of the signal that ends them (progress_is_over). */
-void node_mark_over(const struct node *node);
+void node_mark_over(const struct local_node *node);
 
 /*
  * Make the folder, the progress page and the PMIx server. node is to be released also after a
  * failure.
  */
-int node_open(struct node *node, const struct job_spec *sheet, struct err *err);
+int node_open(struct local_node *node, const struct job_spec *spec, struct err *err);
 
 /* Start one rank. */
-int node_start_rank(struct node *node, int index, struct err *err);
+int node_start_rank(struct local_node *node, int index, struct err *err);
 
 /* Kill what runs and wait for it; remove the folder. The PMIx server goes with the process. */
-void node_release(struct node *node);
+void node_release(struct local_node *node);
 
 /* To every running rank, or to its whole process group. */
-void node_signal(const struct node *node, int signal, int groups);
+void node_signal(const struct local_node *node, int signal, int groups);
 
 /*
  * Read some of what a rank has printed into buffer, without waiting. Returns how many bytes, and
  * which stream (1 or 2); 0 if there is nothing now.
  */
-size_t node_read(struct node *node, int index, char *buffer, size_t size, int *stream);
+size_t node_read(struct local_node *node, int index, char *buffer, size_t size, int *stream);
 
 /* The pipes to poll: fills at most 2 * n_ranks and returns how many. */
-int node_poll(const struct node *node, struct pollfd *polls);
+int node_poll(const struct local_node *node, struct pollfd *polls);
 
 #endif

@@ -70,13 +70,13 @@ struct first_header {
     uint32_t padding;
 };
 
-struct reader {
+struct first_message_reader {
     const unsigned char *at;
     size_t left;
     int is_broken;
 };
 
-static void skip(struct reader *reader, size_t n)
+static void skip(struct first_message_reader *reader, size_t n)
 {
     if (n > reader->left) {
         reader->is_broken = 1;
@@ -86,7 +86,7 @@ static void skip(struct reader *reader, size_t n)
     reader->left -= n;
 }
 
-static const char *read_text(struct reader *reader)
+static const char *read_text(struct first_message_reader *reader)
 {
     const char *text = (const char *)reader->at;
     size_t length = strnlen(text, reader->left);
@@ -95,7 +95,7 @@ static const char *read_text(struct reader *reader)
     return reader->is_broken ? "" : text;
 }
 
-static uint32_t read_number(struct reader *reader)
+static uint32_t read_number(struct first_message_reader *reader)
 {
     uint32_t number = 0;
 
@@ -117,7 +117,7 @@ int pmix_gate_judge(const void *bytes, size_t n_bytes, const char *nspace, int f
 {
     enum { SIMPLE_CLIENT = 0 };
     struct first_header header;
-    struct reader reader = { .at = bytes };
+    struct first_message_reader reader = { .at = bytes };
 
     if (n_bytes < sizeof header)
         return 0;

@@ -25,9 +25,9 @@
 
 static const double first_message_seconds = 5;
 
-/* A fence or a question that the head has not answered. */
-struct pending {
-    struct pending *next;
+/* A fence or a request that the head has not answered. */
+struct pending_call {
+    struct pending_call *next;
     uint32_t id;
     pmix_modex_cbfunc_t done;
     void *context;
@@ -39,9 +39,9 @@ struct launch_server {
     struct pmix_gate *gate;
     pmix_nspace_t nspace;
     pthread_mutex_t lock; /* for all below */
-    int somebody_died;
+    int a_rank_died;
     uint32_t last_id;
-    struct pending *pending;
+    struct pending_call *pending;
     struct launch_event *first, **last;
     _Atomic int finalized[]; /* by local rank */
 };
@@ -110,14 +110,14 @@ struct launch_event *launch_server_next(struct launch_server *server)
 /* Note a call that the head will settle; returns its id, 0 if somebody has died. */
 static uint32_t note_pending(struct launch_server *server, pmix_modex_cbfunc_t done, void *context)
 {
-    struct pending *made = malloc(sizeof *made);
+    struct pending_call *made = malloc(sizeof *made);
     uint32_t id = 0;
 
     CHECK(made);
     pthread_mutex_lock(&server->lock);
-    if (!server->somebody_died) {
+    if (!server->a_rank_died) {
         id = ++server->last_id ? server->last_id : ++server->last_id;
-        *made = (struct pending){ server->pending, id, done, context };
+        *made = (struct pending_call){ server->pending, id, done, context };
         server->pending = made;
     }
     pthread_mutex_unlock(&server->lock);
@@ -144,10 +144,10 @@ void launch_server_settle(struct launch_server *server, uint32_t id, enum launch
                           const void *data, size_t n_bytes)
 {
     pthread_mutex_lock(&server->lock);
-    struct pending **at = &server->pending;
+    struct pending_call **at = &server->pending;
     while (*at && (*at)->id != id)
         at = &(*at)->next;
-    struct pending *found = *at;
+    struct pending_call *found = *at;
     if (found)
         *at = found->next;
     pthread_mutex_unlock(&server->lock);
@@ -166,12 +166,12 @@ void launch_server_settle(struct launch_server *server, uint32_t id, enum launch
 void launch_server_rank_died(struct launch_server *server)
 {
     pthread_mutex_lock(&server->lock);
-    server->somebody_died = 1;
-    struct pending *pending = server->pending;
+    server->a_rank_died = 1;
+    struct pending_call *pending = server->pending;
     server->pending = NULL;
     pthread_mutex_unlock(&server->lock);
     while (pending) {
-        struct pending *next = pending->next;
+        struct pending_call *next = pending->next;
 
         pending->done(PMIX_ERR_PROC_ABORTED, NULL, 0, pending->context, NULL, NULL);
         free(pending);
@@ -342,37 +342,37 @@ static pmix_server_module_t module = {
 
 /* ---- questions from other nodes ---- */
 
-struct question {
+struct card_request {
     int node;
     uint32_t id;
 };
 
 static void on_card(pmix_status_t status, char *data, size_t n_bytes, void *context)
 {
-    struct question *question = context;
+    struct card_request *request = context;
     struct launch_server *server = atomic_load(&the_server);
 
     push(server, &(struct launch_event){ .kind = EVENT_ANSWER,
-                                         .node = question->node,
-                                         .id = question->id,
+                                         .node = request->node,
+                                         .id = request->id,
                                          .number = status == PMIX_SUCCESS ? OUTCOME_DONE
                                                                           : OUTCOME_NOT_FOUND,
                                          .data = data,
                                          .n_bytes = status == PMIX_SUCCESS && data ? n_bytes : 0 });
-    free(question);
+    free(request);
 }
 
 void launch_server_ask(struct launch_server *server, int rank, int node, uint32_t id)
 {
-    struct question *question = malloc(sizeof *question);
+    struct card_request *request = malloc(sizeof *request);
     pmix_proc_t proc;
 
-    CHECK(question);
-    *question = (struct question){ node, id };
+    CHECK(request);
+    *request = (struct card_request){ node, id };
     PMIX_LOAD_PROCID(&proc, server->nspace, (pmix_rank_t)rank);
-    pmix_status_t status = PMIx_server_dmodex_request(&proc, on_card, question);
+    pmix_status_t status = PMIx_server_dmodex_request(&proc, on_card, request);
     if (status != PMIX_SUCCESS)
-        on_card(status, NULL, 0, question);
+        on_card(status, NULL, 0, request);
 }
 
 /* ---- start ---- */
@@ -417,12 +417,12 @@ static int init_library(struct launch_server *server, const char *folder, const 
 }
 
 /* The maps as PMIx packs them, from "a,b" and "0,1;2,3". */
-static pmix_status_t make_maps(const struct job_spec *sheet, char **node_map, char **rank_map)
+static pmix_status_t make_maps(const struct job_spec *spec, char **node_map, char **rank_map)
 {
     struct str hosts = { 0 }, ranks = { 0 };
 
-    for (int i = 0; i < sheet->n_nodes; i++) {
-        const struct job_node *node = &sheet->nodes[i];
+    for (int i = 0; i < spec->n_nodes; i++) {
+        const struct job_node *node = &spec->nodes[i];
 
         str_printf(&hosts, i ? ",%s" : "%s", node->name);
         if (i)
@@ -438,12 +438,12 @@ static pmix_status_t make_maps(const struct job_spec *sheet, char **node_map, ch
     return status;
 }
 
-static int register_job(struct launch_server *server, const struct job_spec *sheet, struct err *err)
+static int register_job(struct launch_server *server, const struct job_spec *spec, struct err *err)
 {
     char *node_map = NULL, *rank_map = NULL;
     uint32_t size = (uint32_t)server->n_ranks;
     pmix_info_t info[4];
-    pmix_status_t status = make_maps(sheet, &node_map, &rank_map);
+    pmix_status_t status = make_maps(spec, &node_map, &rank_map);
 
     if (status != PMIX_SUCCESS) {
         free(node_map);
@@ -481,28 +481,28 @@ static int register_ranks(struct launch_server *server, struct err *err)
 }
 
 int launch_server_start(struct launch_server **server, const char *folder,
-                        const struct job_spec *sheet, struct err *err)
+                        const struct job_spec *spec, struct err *err)
 {
-    const struct job_node *node = &sheet->nodes[sheet->node];
+    const struct job_node *node = &spec->nodes[spec->node];
     size_t n_local = (size_t)node->n_ranks;
 
     if (atomic_load(&the_server))
         return err_set(err, ERR_FAILED, "this process has been a PMIx server before");
     struct launch_server *made = calloc(1, sizeof *made + sizeof made->finalized[0] * n_local);
     CHECK(made);
-    made->n_ranks = sheet->n_ranks;
+    made->n_ranks = spec->n_ranks;
     made->first_rank = node->first_rank;
     made->n_local = node->n_ranks;
     made->last = &made->first;
     pthread_mutex_init(&made->lock, NULL);
-    snprintf(made->nspace, sizeof made->nspace, "%s", sheet->nspace);
+    snprintf(made->nspace, sizeof made->nspace, "%s", spec->nspace);
     made->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (made->wake_fd < 0) {
         free(made);
         return err_set_errno(err, ERR_FAILED, "eventfd");
     }
     atomic_store(&the_server, made); /* for good: upcalls may come as long as the process lives */
-    if (init_library(made, folder, node->name, err) || register_job(made, sheet, err) ||
+    if (init_library(made, folder, node->name, err) || register_job(made, spec, err) ||
         register_ranks(made, err))
         return -1;
     *server = made;

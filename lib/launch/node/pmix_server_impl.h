@@ -37,11 +37,11 @@ struct launch_event {
 };
 
 /*
- * Start serving the ranks of sheet->node; the library's files go to folder. The caller has blocked
+ * Start serving the ranks of spec->node; the library's files go to folder. The caller has blocked
  * the signals that it wants no library thread to get.
  */
 int launch_server_start(struct launch_server **server, const char *folder,
-                        const struct job_spec *sheet, struct err *err);
+                        const struct job_spec *spec, struct err *err);
 
 /* Add the variables by which rank finds us to *environment, a heap array of heap strings. */
 int launch_server_environment(struct launch_server *server, int rank, char ***environment,

@@ -16,7 +16,7 @@
 
 enum { SLOTS_MAX = 1000000, NAME_MAX_BYTES = 320, FILE_MAX_BYTES = 1 << 20 };
 
-struct reading {
+struct hosts_reader {
     struct host *hosts;
     int *line_of; /* where each stood first; 0 in a list */
     int *n_times; /* how often it stood */
@@ -26,7 +26,7 @@ struct reading {
 };
 
 /* "FILE:LINE" or "--hosts". */
-static const char *place(const struct reading *r, int line)
+static const char *place(const struct hosts_reader *r, int line)
 {
     return r->path ? arena_printf(r->arena, "%s:%d", r->path, line) : "--hosts";
 }
@@ -102,7 +102,7 @@ static int split_entry(char *entry, char **slots, const char *where, struct err 
 
 /* ---- the list ---- */
 
-static int find(const struct reading *r, const char *name)
+static int find(const struct hosts_reader *r, const char *name)
 {
     for (int i = 0; i < r->n; i++)
         if (!strcmp(r->hosts[i].name, name))
@@ -111,7 +111,7 @@ static int find(const struct reading *r, const char *name)
 }
 
 /* A host that stands there again gets a rank for each time, as in the node files of PBS. */
-static int repeat(struct reading *r, int i, int n_slots, int line, struct err *err)
+static int repeat(struct hosts_reader *r, int i, int n_slots, int line, struct err *err)
 {
     if (n_slots || r->hosts[i].n_slots)
         return err_set(err, ERR_CONFIG,
@@ -122,7 +122,8 @@ static int repeat(struct reading *r, int i, int n_slots, int line, struct err *e
     return 0;
 }
 
-static int add_host(struct reading *r, const char *name, int n_slots, int line, struct err *err)
+static int add_host(struct hosts_reader *r, const char *name, int n_slots, int line,
+                    struct err *err)
 {
     int i = find(r, name);
 
@@ -160,7 +161,7 @@ static int read_words(char *words, const char *name, const char *where, int *n_s
     return 0;
 }
 
-static int read_entry(struct reading *r, char *entry, char *words, int line, struct err *err)
+static int read_entry(struct hosts_reader *r, char *entry, char *words, int line, struct err *err)
 {
     const char *where = place(r, line);
     char *slots;
@@ -175,7 +176,7 @@ static int read_entry(struct reading *r, char *entry, char *words, int line, str
     return add_host(r, entry, n_slots, line, err);
 }
 
-static int read_file(struct reading *r, char *text, struct err *err)
+static int read_file(struct hosts_reader *r, char *text, struct err *err)
 {
     int line = 0;
 
@@ -200,7 +201,7 @@ static int read_file(struct reading *r, char *text, struct err *err)
     return 0;
 }
 
-static int read_list(struct reading *r, char *text, struct err *err)
+static int read_list(struct hosts_reader *r, char *text, struct err *err)
 {
     for (char *next, *at = text; at; at = next) {
         next = strchr(at, ',');
@@ -216,7 +217,7 @@ static int read_list(struct reading *r, char *text, struct err *err)
     return 0;
 }
 
-static void count_repeats(struct reading *r)
+static void count_repeats(struct hosts_reader *r)
 {
     int some = 0;
 
@@ -229,7 +230,7 @@ static void count_repeats(struct reading *r)
 
 int hosts_read(struct host_list *list, const char *text, struct arena *arena, struct err *err)
 {
-    struct reading r = { .arena = arena };
+    struct hosts_reader r = { .arena = arena };
     int status;
 
     if (strchr(text, '/') || (file_exists(text) && !file_is_folder(text))) {

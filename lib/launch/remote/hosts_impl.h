@@ -1,15 +1,21 @@
 /*
- * hosts_impl.h - what the head and the daemon say to each other until they trust each other
+ * hosts_impl.h - how the head and a daemon authenticate each other
  *
- * The head writes an *invitation* to the daemon's stdin, through ssh: where to connect to, and a
- * cookie of 256 random bits for this host alone. On the connection then (all sizes fixed):
+ * The head writes a *handshake* to the daemon's stdin, through ssh: the addresses to connect to, and
+ * a cookie of 256 random bits for this host alone. On the connection (all sizes are fixed):
  *
  *     head    magic[8]  nonce_head[32]
  *     daemon  index[4]  nonce_daemon[32]  HMAC(cookie, "daemon", index, both nonces)
  *     head    HMAC(cookie, "head", index, both nonces)
  *
- * A stranger learns a nonce and nothing else. What is said later is authentic only as far as the
- * network is: nothing is encrypted.
+ *     1. The daemon connects to each address in turn until one peer sends the magic and a nonce.
+ *     2. It proves first: an unauthenticated head has sent a nonce only, and a port scanner gets no more.
+ *     3. The head compares the proof with the cookie of host `index`, which must still be expected, and
+ *        only then sends its own proof. The role in the HMAC keeps one proof from being used as the other.
+ *     4. The daemon tries the next address if the head's proof is wrong: on networks of containers the
+ *        same address may belong to another machine.
+ *
+ * Messages after that are as authentic as the network is: they are neither encrypted nor signed.
  */
 #ifndef LAUNCH_REMOTE_HOSTS_IMPL_H
 #define LAUNCH_REMOTE_HOSTS_IMPL_H
@@ -28,7 +34,7 @@ enum {
     HOSTS_HELLO_BYTES = HOSTS_MAGIC_BYTES + HOSTS_NONCE_BYTES,
     HOSTS_ANSWER_BYTES = 4 + HOSTS_NONCE_BYTES + HOSTS_PROOF_BYTES,
     HOSTS_ADDRESSES_MAX = 32,
-    HOSTS_INVITATION_MAX = 8192,
+    REMOTE_HANDSHAKE_MAX = 8192,
 };
 
 #define REMOTE_MAGIC "lmtrain1"
@@ -38,7 +44,7 @@ struct remote_address {
     int port;
 };
 
-struct remote_invitation {
+struct remote_handshake {
     char build[96];      /* of the head; "" where it does not care */
     int index;           /* of the host in its list */
     double seconds;      /* to connect in */
@@ -48,20 +54,20 @@ struct remote_invitation {
     unsigned char cookie[HOSTS_COOKIE_BYTES];
 };
 
-/* What the daemon prints when it is another build; the head puts it into words. */
+/* Printed by a daemon of another build, followed by that build; the head makes an error message of it. */
 #define REMOTE_OTHER_BUILD "lmtrain-build "
 
 /* The text for stdin; holds the cookie: wipe it. Returns its length. */
-size_t remote_invitation_write(const struct remote_invitation *invitation,
-                               char text[HOSTS_INVITATION_MAX]);
+size_t remote_handshake_write(const struct remote_handshake *handshake,
+                              char text[REMOTE_HANDSHAKE_MAX]);
 
-/* text is cut up and wiped. ERR_FAILED where it is none; ERR_CONFIG for another build or protocol.
- */
-int remote_invitation_read(struct remote_invitation *invitation, char *text, const char *build,
-                           struct err *err);
+/* text is modified and wiped. ERR_FAILED if it is not a handshake; ERR_CONFIG for another build or
+ * protocol. */
+int remote_handshake_read(struct remote_handshake *handshake, char *text, const char *build,
+                          struct err *err);
 
-/* Whether a whole invitation has come. */
-int remote_invitation_is_whole(const char *text, size_t n_bytes);
+/* Whether text ends with the last line of a handshake. */
+int remote_handshake_is_whole(const char *text, size_t n_bytes);
 
 enum remote_role { HOSTS_HEAD, HOSTS_DAEMON };
 
@@ -98,30 +104,29 @@ void remote_ssh_reason(const struct host_link *link, const siginfo_t *ended, con
 /* ---- remote_accept.c ---- */
 
 /*
- * The head's side of the connections: listening sockets, and visitors who have not yet proved
- * anything. They are few, they have little time, and the oldest goes when there are too many.
+ * The head's side of the connections: listening sockets, and peers that have not proved themselves yet.
+ * Their number and their time are limited; when there are too many, the oldest is closed.
  */
 struct remote_accept;
 
 /* Listen on this machine's addresses, or $LMTRAIN_INTERFACE (a name or an address). */
 struct remote_accept *remote_accept_open(struct err *err);
-void remote_accept_close(struct remote_accept *lobby);
+void remote_accept_close(struct remote_accept *acceptor);
 
-/* Where it listens; returns how many addresses. */
-int remote_accept_addresses(const struct remote_accept *lobby, struct remote_address *addresses);
+/* Copy the addresses that it listens on; returns their number. */
+int remote_accept_addresses(const struct remote_accept *acceptor, struct remote_address *addresses);
 
-/*
- * cookies[n_hosts] of HOSTS_COOKIE_BYTES; expected[i] says whether host i may still come. Wait up
- * to milliseconds for something to happen and see to it. Returns the index of a host that proved
- * itself, with its descriptor in *fd, or -1. Call it again at once as long as somebody came.
- */
-struct remote_peers {
+struct expected_hosts {
     int n_hosts;
-    const unsigned char *cookies;
-    const unsigned char *expected;
+    const unsigned char *cookies;  /* [n_hosts] of HOSTS_COOKIE_BYTES */
+    const unsigned char *expected; /* [n_hosts]: 1 while host i has not connected */
 };
 
-int remote_accept_wait(struct remote_accept *lobby, const struct remote_peers *guests,
+/*
+ * Wait up to `milliseconds` for connections and answers, and process them. Returns the index of a host
+ * that proved itself, with its descriptor in *fd, or -1. After an index call it again without waiting.
+ */
+int remote_accept_wait(struct remote_accept *acceptor, const struct expected_hosts *hosts,
                        int milliseconds, int *fd);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * remote_accept.c - the head's listening sockets, and the visitors who must prove who they are
+ * remote_accept.c - the head's listening sockets, and the authentication of those that connect
  *
- * One socket an address, so that nothing listens where nobody was invited to.
+ * One socket per address, so that nothing listens on an address that no host was given.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,10 +18,10 @@
 #include "base/clock.h"
 #include "launch/remote/hosts_impl.h"
 
-enum { VISITORS_MAX = 128 };
-static const double visit_seconds = 5;
+enum { PEERS_MAX = 128 };
+static const double proof_seconds = 5;
 
-struct visitor {
+struct unproved_peer {
     int fd;
     double since;
     int n_bytes; /* come so far */
@@ -30,10 +30,10 @@ struct visitor {
 };
 
 struct remote_accept {
-    int n_sockets, n_visitors;
+    int n_sockets, n_peers;
     int sockets[HOSTS_ADDRESSES_MAX];
     struct remote_address addresses[HOSTS_ADDRESSES_MAX];
-    struct visitor visitors[VISITORS_MAX]; /* in the order in which they came */
+    struct unproved_peer peers[PEERS_MAX]; /* in the order in which they came */
 };
 
 /* ---- listening ---- */
@@ -47,9 +47,9 @@ static int address_text(const struct sockaddr *address, char ip[INET6_ADDRSTRLEN
     return inet_ntop(address->sa_family, bytes, ip, INET6_ADDRSTRLEN) ? 0 : -1;
 }
 
-static void listen_on(struct remote_accept *lobby, const struct sockaddr *address)
+static void listen_on(struct remote_accept *acceptor, const struct sockaddr *address)
 {
-    struct remote_address *place = &lobby->addresses[lobby->n_sockets];
+    struct remote_address *place = &acceptor->addresses[acceptor->n_sockets];
     struct sockaddr_storage bound;
     socklen_t length = address->sa_family == AF_INET ? (socklen_t)sizeof(struct sockaddr_in)
                                                      : (socklen_t)sizeof(struct sockaddr_in6);
@@ -61,7 +61,7 @@ static void listen_on(struct remote_accept *lobby, const struct sockaddr *addres
     memcpy(&bound, address, length);
     socklen_t bound_length = sizeof bound;
     /* An address that cannot be had (a tentative one, say) is one fewer to offer. */
-    if (bind(fd, (struct sockaddr *)&bound, length) || listen(fd, VISITORS_MAX) ||
+    if (bind(fd, (struct sockaddr *)&bound, length) || listen(fd, PEERS_MAX) ||
         getsockname(fd, (struct sockaddr *)&bound, &bound_length) ||
         address_text(address, place->ip)) {
         close(fd);
@@ -69,7 +69,7 @@ static void listen_on(struct remote_accept *lobby, const struct sockaddr *addres
     }
     place->port = ntohs(address->sa_family == AF_INET ? ((struct sockaddr_in *)&bound)->sin_port
                                                       : ((struct sockaddr_in6 *)&bound)->sin6_port);
-    lobby->sockets[lobby->n_sockets++] = fd;
+    acceptor->sockets[acceptor->n_sockets++] = fd;
 }
 
 /* Whether this interface's address is among those that were asked for. */
@@ -90,34 +90,34 @@ static int is_wanted(const struct ifaddrs *entry, const char *only, int loopback
     return !(entry->ifa_flags & IFF_LOOPBACK) == !loopback;
 }
 
-static void listen_on_all(struct remote_accept *lobby, const struct ifaddrs *list, const char *only,
-                          int loopback)
+static void listen_on_all(struct remote_accept *acceptor, const struct ifaddrs *list,
+                          const char *only, int loopback)
 {
     for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
-        if (lobby->n_sockets < HOSTS_ADDRESSES_MAX && is_wanted(entry, only, loopback))
-            listen_on(lobby, entry->ifa_addr);
+        if (acceptor->n_sockets < HOSTS_ADDRESSES_MAX && is_wanted(entry, only, loopback))
+            listen_on(acceptor, entry->ifa_addr);
 }
 
 struct remote_accept *remote_accept_open(struct err *err)
 {
     const char *only = getenv("LMTRAIN_INTERFACE");
-    struct remote_accept *lobby = calloc(1, sizeof *lobby);
+    struct remote_accept *acceptor = calloc(1, sizeof *acceptor);
     struct ifaddrs *list;
 
-    CHECK(lobby);
+    CHECK(acceptor);
     if (only && !*only)
         only = NULL;
     if (getifaddrs(&list)) {
         err_set_errno(err, ERR_FAILED, "cannot read this machine's addresses");
-        free(lobby);
+        free(acceptor);
         return NULL;
     }
-    listen_on_all(lobby, list, only, 0);
-    if (!lobby->n_sockets && !only)
-        listen_on_all(lobby, list, NULL, 1);
+    listen_on_all(acceptor, list, only, 0);
+    if (!acceptor->n_sockets && !only)
+        listen_on_all(acceptor, list, NULL, 1);
     freeifaddrs(list);
-    if (lobby->n_sockets)
-        return lobby;
+    if (acceptor->n_sockets)
+        return acceptor;
     if (only)
         err_set(err, ERR_CONFIG,
                 "LMTRAIN_INTERFACE is '%s': this machine has no such interface or address that is "
@@ -125,134 +125,134 @@ struct remote_accept *remote_accept_open(struct err *err)
                 only);
     else
         err_set(err, ERR_FAILED, "this machine has no address to listen on");
-    free(lobby);
+    free(acceptor);
     return NULL;
 }
 
-int remote_accept_addresses(const struct remote_accept *lobby, struct remote_address *addresses)
+int remote_accept_addresses(const struct remote_accept *acceptor, struct remote_address *addresses)
 {
-    memcpy(addresses, lobby->addresses, (size_t)lobby->n_sockets * sizeof *addresses);
-    return lobby->n_sockets;
+    memcpy(addresses, acceptor->addresses, (size_t)acceptor->n_sockets * sizeof *addresses);
+    return acceptor->n_sockets;
 }
 
-/* ---- visitors ---- */
+/* ---- peers that have not proved themselves ---- */
 
-/* Forget visitor i; its descriptor is somebody else's now, or closed. */
-static void forget(struct remote_accept *lobby, int i)
+/* Remove peer i from the list; its descriptor belongs to the caller now, or is closed. */
+static void forget_peer(struct remote_accept *acceptor, int i)
 {
-    memmove(lobby->visitors + i, lobby->visitors + i + 1,
-            (size_t)(--lobby->n_visitors - i) * sizeof *lobby->visitors);
+    memmove(acceptor->peers + i, acceptor->peers + i + 1,
+            (size_t)(--acceptor->n_peers - i) * sizeof *acceptor->peers);
 }
 
-static void turn_away(struct remote_accept *lobby, int i)
+static void drop_peer(struct remote_accept *acceptor, int i)
 {
-    close(lobby->visitors[i].fd);
-    forget(lobby, i);
+    close(acceptor->peers[i].fd);
+    forget_peer(acceptor, i);
 }
 
-static void welcome(struct remote_accept *lobby, int fd)
+static void send_challenge(struct remote_accept *acceptor, int fd)
 {
     unsigned char hello[HOSTS_HELLO_BYTES];
 
-    if (lobby->n_visitors == VISITORS_MAX)
-        turn_away(lobby, 0);
-    struct visitor *visitor = &lobby->visitors[lobby->n_visitors++];
-    *visitor = (struct visitor){ .fd = fd, .since = clock_seconds() };
-    remote_random(visitor->challenge.nonce_head, HOSTS_NONCE_BYTES);
+    if (acceptor->n_peers == PEERS_MAX)
+        drop_peer(acceptor, 0);
+    struct unproved_peer *peer = &acceptor->peers[acceptor->n_peers++];
+    *peer = (struct unproved_peer){ .fd = fd, .since = clock_seconds() };
+    remote_random(peer->challenge.nonce_head, HOSTS_NONCE_BYTES);
     memcpy(hello, REMOTE_MAGIC, HOSTS_MAGIC_BYTES);
-    memcpy(hello + HOSTS_MAGIC_BYTES, visitor->challenge.nonce_head, HOSTS_NONCE_BYTES);
+    memcpy(hello + HOSTS_MAGIC_BYTES, peer->challenge.nonce_head, HOSTS_NONCE_BYTES);
     /* A new connection has room for so few bytes. */
     if (send(fd, hello, sizeof hello, MSG_NOSIGNAL) != (ssize_t)sizeof hello)
-        turn_away(lobby, lobby->n_visitors - 1);
+        drop_peer(acceptor, acceptor->n_peers - 1);
 }
 
-/* Whether the whole answer proves a host that is expected; says so to it. */
-static int is_guest(struct visitor *visitor, const struct remote_peers *guests)
+/* Whether the complete answer proves an expected host; if so, the head's own proof is sent. */
+static int is_proved(struct unproved_peer *peer, const struct expected_hosts *hosts)
 {
-    struct remote_challenge *challenge = &visitor->challenge;
+    struct remote_challenge *challenge = &peer->challenge;
     unsigned char proof[HOSTS_PROOF_BYTES];
-    const unsigned char *answer = visitor->answer;
+    const unsigned char *answer = peer->answer;
 
     challenge->index = 0;
     for (int i = 0; i < 4; i++)
         challenge->index |= (uint32_t)answer[i] << 8 * i;
     memcpy(challenge->nonce_daemon, answer + 4, HOSTS_NONCE_BYTES);
-    if (challenge->index >= (uint32_t)guests->n_hosts || !guests->expected[challenge->index])
+    if (challenge->index >= (uint32_t)hosts->n_hosts || !hosts->expected[challenge->index])
         return 0;
-    const unsigned char *cookie = guests->cookies + challenge->index * (size_t)HOSTS_COOKIE_BYTES;
+    const unsigned char *cookie = hosts->cookies + challenge->index * (size_t)HOSTS_COOKIE_BYTES;
     if (!remote_check_proof(answer + 4 + HOSTS_NONCE_BYTES, cookie, HOSTS_DAEMON, challenge))
         return 0;
     remote_prove(proof, cookie, HOSTS_HEAD, challenge);
-    return send(visitor->fd, proof, sizeof proof, MSG_NOSIGNAL) == (ssize_t)sizeof proof;
+    return send(peer->fd, proof, sizeof proof, MSG_NOSIGNAL) == (ssize_t)sizeof proof;
 }
 
-/* Returns 1 when visitor i is a guest, 0 to wait for more, -1 to turn it away. */
-static int hear(struct remote_accept *lobby, int i, const struct remote_peers *guests)
+/* Returns 1 once peer i has proved that it is an expected host, 0 to wait for more, -1 to drop it. */
+static int receive_answer(struct remote_accept *acceptor, int i, const struct expected_hosts *hosts)
 {
-    struct visitor *visitor = &lobby->visitors[i];
-    size_t missing = sizeof visitor->answer - (size_t)visitor->n_bytes;
-    ssize_t n = recv(visitor->fd, visitor->answer + visitor->n_bytes, missing, MSG_DONTWAIT);
+    struct unproved_peer *peer = &acceptor->peers[i];
+    size_t missing = sizeof peer->answer - (size_t)peer->n_bytes;
+    ssize_t n = recv(peer->fd, peer->answer + peer->n_bytes, missing, MSG_DONTWAIT);
 
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     if (n == 0)
         return -1;
-    visitor->n_bytes += (int)n;
+    peer->n_bytes += (int)n;
     if ((size_t)n < missing)
         return 0;
-    return is_guest(visitor, guests) ? 1 : -1;
+    return is_proved(peer, hosts) ? 1 : -1;
 }
 
-static void accept_all(struct remote_accept *lobby)
+static void accept_all(struct remote_accept *acceptor)
 {
-    /* Not more at once than there is room for, or a flood of them would keep us here. */
-    for (int i = 0; i < lobby->n_sockets; i++)
-        for (int n = 0; n < VISITORS_MAX; n++) {
-            int fd = accept4(lobby->sockets[i], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    /* At most as many as there is room for: a flood of connections must not keep the loop here. */
+    for (int i = 0; i < acceptor->n_sockets; i++)
+        for (int n = 0; n < PEERS_MAX; n++) {
+            int fd = accept4(acceptor->sockets[i], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
             if (fd < 0)
                 break;
-            welcome(lobby, fd);
+            send_challenge(acceptor, fd);
         }
 }
 
-int remote_accept_wait(struct remote_accept *lobby, const struct remote_peers *guests,
+int remote_accept_wait(struct remote_accept *acceptor, const struct expected_hosts *hosts,
                        int milliseconds, int *fd)
 {
-    struct pollfd polls[HOSTS_ADDRESSES_MAX + VISITORS_MAX];
+    struct pollfd polls[HOSTS_ADDRESSES_MAX + PEERS_MAX];
     int n = 0;
 
-    for (int i = 0; i < lobby->n_sockets; i++)
-        polls[n++] = (struct pollfd){ .fd = lobby->sockets[i], .events = POLLIN };
-    for (int i = 0; i < lobby->n_visitors; i++)
-        polls[n++] = (struct pollfd){ .fd = lobby->visitors[i].fd, .events = POLLIN };
+    for (int i = 0; i < acceptor->n_sockets; i++)
+        polls[n++] = (struct pollfd){ .fd = acceptor->sockets[i], .events = POLLIN };
+    for (int i = 0; i < acceptor->n_peers; i++)
+        polls[n++] = (struct pollfd){ .fd = acceptor->peers[i].fd, .events = POLLIN };
     poll(polls, (nfds_t)n, milliseconds);
 
     double now = clock_seconds();
-    for (int i = lobby->n_visitors - 1; i >= 0; i--) {
-        int guest = hear(lobby, i, guests);
-        int index = (int)lobby->visitors[i].challenge.index;
+    for (int i = acceptor->n_peers - 1; i >= 0; i--) {
+        int status = receive_answer(acceptor, i, hosts);
+        int index = (int)acceptor->peers[i].challenge.index;
 
-        if (guest > 0) {
-            *fd = lobby->visitors[i].fd;
-            forget(lobby, i);
+        if (status > 0) {
+            *fd = acceptor->peers[i].fd;
+            forget_peer(acceptor, i);
             return index;
         }
-        if (guest < 0 || now > lobby->visitors[i].since + visit_seconds)
-            turn_away(lobby, i);
+        if (status < 0 || now > acceptor->peers[i].since + proof_seconds)
+            drop_peer(acceptor, i);
     }
-    accept_all(lobby);
+    accept_all(acceptor);
     return -1;
 }
 
-void remote_accept_close(struct remote_accept *lobby)
+void remote_accept_close(struct remote_accept *acceptor)
 {
-    if (!lobby)
+    if (!acceptor)
         return;
-    while (lobby->n_visitors)
-        turn_away(lobby, 0);
-    for (int i = 0; i < lobby->n_sockets; i++)
-        close(lobby->sockets[i]);
-    sodium_memzero(lobby, sizeof *lobby);
-    free(lobby);
+    while (acceptor->n_peers)
+        drop_peer(acceptor, 0);
+    for (int i = 0; i < acceptor->n_sockets; i++)
+        close(acceptor->sockets[i]);
+    sodium_memzero(acceptor, sizeof *acceptor);
+    free(acceptor);
 }

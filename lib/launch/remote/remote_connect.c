@@ -21,126 +21,126 @@ enum { N_ON_THEIR_WAY_MAX = 64, TICK_MS = 20 };
 /* How long hosts_close waits for ssh to end by itself. */
 static const double close_seconds = 1;
 
-enum state { STATE_WAITING, STATE_STARTED, STATE_CONNECTED, STATE_FAILED };
+enum connect_state { CONNECT_WAITING, CONNECT_STARTED, CONNECT_DONE, CONNECT_FAILED };
 
-struct connecting {
+struct host_connections {
     const struct host_list *list;
     struct host_link *links;
     char (*reasons)[512];
-    struct remote_accept *lobby;
-    enum state *states;
+    struct remote_accept *acceptor;
+    enum connect_state *states;
     unsigned char *cookies;
     unsigned char *expected;
     double deadline, link_seconds;
     int n_waiting, n_started, n_connected, next;
 };
 
-static void set_state(struct connecting *c, int i, enum state state)
+static void set_state(struct host_connections *c, int i, enum connect_state state)
 {
-    c->n_waiting -= c->states[i] == STATE_WAITING;
-    c->n_started -= c->states[i] == STATE_STARTED;
-    c->n_waiting += state == STATE_WAITING;
-    c->n_started += state == STATE_STARTED;
-    c->n_connected += state == STATE_CONNECTED;
+    c->n_waiting -= c->states[i] == CONNECT_WAITING;
+    c->n_started -= c->states[i] == CONNECT_STARTED;
+    c->n_waiting += state == CONNECT_WAITING;
+    c->n_started += state == CONNECT_STARTED;
+    c->n_connected += state == CONNECT_DONE;
     c->states[i] = state;
-    c->expected[i] = state == STATE_STARTED;
-    if (state != STATE_STARTED)
+    c->expected[i] = state == CONNECT_STARTED;
+    if (state != CONNECT_STARTED)
         sodium_memzero(c->cookies + (size_t)i * HOSTS_COOKIE_BYTES, HOSTS_COOKIE_BYTES);
 }
 
-/* The pipe is empty and longer than the invitation, so this cannot block. */
-static int invite(struct connecting *c, int i, struct err *err)
+/* The pipe is empty and longer than the handshake, so this cannot block. */
+static int send_handshake(struct host_connections *c, int i, struct err *err)
 {
-    struct remote_invitation invitation = { .index = i, .link_seconds = c->link_seconds };
+    struct remote_handshake handshake = { .index = i, .link_seconds = c->link_seconds };
     unsigned char *cookie = c->cookies + (size_t)i * HOSTS_COOKIE_BYTES;
-    char text[HOSTS_INVITATION_MAX];
+    char text[REMOTE_HANDSHAKE_MAX];
 
     remote_random(cookie, HOSTS_COOKIE_BYTES);
-    snprintf(invitation.build, sizeof invitation.build, "%s", c->list->build ? c->list->build : "");
-    memcpy(invitation.cookie, cookie, HOSTS_COOKIE_BYTES);
+    snprintf(handshake.build, sizeof handshake.build, "%s", c->list->build ? c->list->build : "");
+    memcpy(handshake.cookie, cookie, HOSTS_COOKIE_BYTES);
     double left = c->deadline - clock_seconds();
-    invitation.seconds = left < 0.1 ? 0.1 : left;
-    invitation.n_addresses = remote_accept_addresses(c->lobby, invitation.addresses);
-    size_t n_bytes = remote_invitation_write(&invitation, text);
+    handshake.seconds = left < 0.1 ? 0.1 : left;
+    handshake.n_addresses = remote_accept_addresses(c->acceptor, handshake.addresses);
+    size_t n_bytes = remote_handshake_write(&handshake, text);
     ssize_t n = write(c->links[i].stdin_fd, text, n_bytes);
     int failed = n != (ssize_t)n_bytes && errno != EPIPE; /* then it has ended, with its reason */
 
     sodium_memzero(text, sizeof text);
-    sodium_memzero(&invitation, sizeof invitation);
+    sodium_memzero(&handshake, sizeof handshake);
     return failed ? err_set_errno(err, ERR_FAILED, "cannot write to ssh") : 0;
 }
 
-static int start_some(struct connecting *c, struct err *err)
+static int start_some(struct host_connections *c, struct err *err)
 {
     while (c->n_waiting && c->n_started < N_ON_THEIR_WAY_MAX) {
         int i = c->next++;
 
-        if (c->states[i] != STATE_WAITING)
+        if (c->states[i] != CONNECT_WAITING)
             continue;
         if (remote_ssh_start(&c->links[i], c->deadline - clock_seconds(), err))
             return -1;
-        set_state(c, i, STATE_STARTED);
-        if (invite(c, i, err))
+        set_state(c, i, CONNECT_STARTED);
+        if (send_handshake(c, i, err))
             return -1;
     }
     return 0;
 }
 
-static void take_guests(struct connecting *c)
+static void take_connections(struct host_connections *c)
 {
-    struct remote_peers guests = { c->list->n_hosts, c->cookies, c->expected };
+    struct expected_hosts hosts = { c->list->n_hosts, c->cookies, c->expected };
     int fd, milliseconds = TICK_MS, i;
 
-    while ((i = remote_accept_wait(c->lobby, &guests, milliseconds, &fd)) >= 0) {
+    while ((i = remote_accept_wait(c->acceptor, &hosts, milliseconds, &fd)) >= 0) {
         milliseconds = 0;
         if (remote_block(fd)) {
             close(fd);
             snprintf(c->reasons[i], sizeof *c->reasons,
                      "host %s: the connection was closed immediately: %s", c->links[i].host,
                      strerror(errno));
-            set_state(c, i, STATE_FAILED);
+            set_state(c, i, CONNECT_FAILED);
             continue;
         }
         c->links[i].fd = fd;
-        set_state(c, i, STATE_CONNECTED);
+        set_state(c, i, CONNECT_DONE);
     }
 }
 
 /* ssh that ended before its daemon came: looked at, not reaped. */
-static void notice_ends(struct connecting *c)
+static void notice_ends(struct host_connections *c)
 {
     for (int i = 0; i < c->list->n_hosts; i++) {
         siginfo_t info = { 0 };
 
-        if (c->states[i] != STATE_STARTED ||
+        if (c->states[i] != CONNECT_STARTED ||
             waitid(P_PID, (id_t)c->links[i].ssh, &info, WEXITED | WNOHANG | WNOWAIT) ||
             !info.si_pid)
             continue;
         remote_ssh_reason(&c->links[i], &info, c->list->build, c->reasons[i]);
-        set_state(c, i, STATE_FAILED);
+        set_state(c, i, CONNECT_FAILED);
     }
 }
 
-static void give_up(struct connecting *c, double timeout_seconds)
+static void give_up(struct host_connections *c, double timeout_seconds)
 {
     char words[256];
 
     for (int i = 0; i < c->list->n_hosts; i++) {
         const char *host = c->links[i].host;
 
-        if (c->states[i] == STATE_STARTED && hosts_link_words(&c->links[i], words))
+        if (c->states[i] == CONNECT_STARTED && hosts_link_words(&c->links[i], words))
             snprintf(c->reasons[i], sizeof *c->reasons,
                      "host %s: no daemon in %.0f s; ssh said: %s", host, timeout_seconds, words);
-        else if (c->states[i] == STATE_STARTED)
+        else if (c->states[i] == CONNECT_STARTED)
             snprintf(c->reasons[i], sizeof *c->reasons, "host %s: no answer in %.0f s", host,
                      timeout_seconds);
-        else if (c->states[i] == STATE_WAITING)
+        else if (c->states[i] == CONNECT_WAITING)
             snprintf(c->reasons[i], sizeof *c->reasons,
                      "host %s: not tried: the other hosts used all of the %.0f s", host,
                      timeout_seconds);
         else
             continue;
-        set_state(c, i, STATE_FAILED);
+        set_state(c, i, CONNECT_FAILED);
     }
 }
 
@@ -161,12 +161,12 @@ static int is_interrupted(struct err *err)
     return 0;
 }
 
-static int connect_all(struct connecting *c, double timeout_seconds, struct err *err)
+static int connect_all(struct host_connections *c, double timeout_seconds, struct err *err)
 {
     while (c->n_waiting || c->n_started) {
         if (is_interrupted(err) || start_some(c, err))
             return -1;
-        take_guests(c);
+        take_connections(c);
         notice_ends(c);
         if (clock_seconds() >= c->deadline)
             give_up(c, timeout_seconds);
@@ -178,7 +178,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
                   struct host_link *links, char (*reasons)[512], struct err *err)
 {
     size_t n = (size_t)list->n_hosts;
-    struct connecting c = { .list = list, .links = links, .reasons = reasons };
+    struct host_connections c = { .list = list, .links = links, .reasons = reasons };
 
     for (size_t i = 0; i < n; i++) {
         links[i] = (struct host_link){ list->hosts[i].name, -1, -1, -1, -1 };
@@ -186,8 +186,8 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
     }
     if (sodium_init() < 0)
         return err_set(err, ERR_FAILED, "libsodium cannot be initialised on this machine");
-    c.lobby = remote_accept_open(err);
-    if (!c.lobby)
+    c.acceptor = remote_accept_open(err);
+    if (!c.acceptor)
         return -1;
     c.deadline = clock_seconds() + timeout_seconds;
     c.link_seconds = link_lost_seconds();
@@ -199,12 +199,12 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
     CHECK(c.cookies);
     /* Those without a rank are neither waited for nor failed. */
     for (size_t i = 0; i < n; i++) {
-        c.states[i] = n_ranks_of[i] ? STATE_WAITING : STATE_FAILED;
+        c.states[i] = n_ranks_of[i] ? CONNECT_WAITING : CONNECT_FAILED;
         c.n_waiting += n_ranks_of[i] != 0;
     }
 
     int status = connect_all(&c, timeout_seconds, err);
-    remote_accept_close(c.lobby);
+    remote_accept_close(c.acceptor);
     sodium_memzero(c.cookies, n * HOSTS_COOKIE_BYTES);
     free(c.cookies);
     free(c.expected);

@@ -23,13 +23,13 @@
 #include "base/str.h"
 #include "launch/remote/hosts_impl.h"
 
-static const double invitation_seconds = 30;
+static const double handshake_seconds = 30;
 static const double next_address_seconds = 0.25;
 static const double proof_seconds = 3;
 static const double again_seconds = 0.3;
 
 struct calling {
-    const struct remote_invitation *invitation;
+    const struct remote_handshake *handshake;
     int stdin_fd;
     int fds[HOSTS_ADDRESSES_MAX]; /* -1: not started, or over */
     int n_begun;
@@ -44,49 +44,48 @@ static int milliseconds_until(double deadline)
     return left <= 0 ? 0 : (int)(left * 1000) + 1;
 }
 
-/* ---- the invitation ---- */
+/* ---- the handshake ---- */
 
-static int read_text(int fd, char text[HOSTS_INVITATION_MAX], struct err *err)
+static int read_text(int fd, char text[REMOTE_HANDSHAKE_MAX], struct err *err)
 {
-    double deadline = clock_seconds() + invitation_seconds;
+    double deadline = clock_seconds() + handshake_seconds;
     size_t n_bytes = 0;
 
-    while (!remote_invitation_is_whole(text, n_bytes)) {
+    while (!remote_handshake_is_whole(text, n_bytes)) {
         struct pollfd ready = { .fd = fd, .events = POLLIN };
         int n_ready = poll(&ready, 1, milliseconds_until(deadline));
 
         if (n_ready < 0 && errno == EINTR)
             continue;
         if (n_ready <= 0)
-            return err_set(err, ERR_FAILED, "received no invitation on stdin within %.0f s",
-                           invitation_seconds);
-        ssize_t n = read(fd, text + n_bytes, HOSTS_INVITATION_MAX - 1 - n_bytes);
+            return err_set(err, ERR_FAILED, "received no handshake on stdin within %.0f s",
+                           handshake_seconds);
+        ssize_t n = read(fd, text + n_bytes, REMOTE_HANDSHAKE_MAX - 1 - n_bytes);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return err_set(err, ERR_FAILED,
-                           "stdin ended before a complete invitation was received");
+            return err_set(err, ERR_FAILED, "stdin ended before a complete handshake was received");
         n_bytes += (size_t)n;
         text[n_bytes] = '\0';
-        if (n_bytes == HOSTS_INVITATION_MAX - 1)
-            return err_set(err, ERR_FAILED, "data on stdin is not an invitation");
+        if (n_bytes == REMOTE_HANDSHAKE_MAX - 1)
+            return err_set(err, ERR_FAILED, "data on stdin is not a handshake");
     }
     return 0;
 }
 
 /* The address that ssh came from moves to the front. */
-static void prefer_ssh_client(struct remote_invitation *invitation)
+static void prefer_ssh_client(struct remote_handshake *handshake)
 {
     const char *text = getenv("SSH_CONNECTION");
     size_t length = text ? strcspn(text, " ") : 0;
 
-    for (int i = 1; i < invitation->n_addresses && length; i++) {
-        struct remote_address address = invitation->addresses[i];
+    for (int i = 1; i < handshake->n_addresses && length; i++) {
+        struct remote_address address = handshake->addresses[i];
 
         if (strlen(address.ip) != length || strncmp(address.ip, text, length))
             continue;
-        memmove(invitation->addresses + 1, invitation->addresses, (size_t)i * sizeof address);
-        invitation->addresses[0] = address;
+        memmove(handshake->addresses + 1, handshake->addresses, (size_t)i * sizeof address);
+        handshake->addresses[0] = address;
         return;
     }
 }
@@ -141,9 +140,9 @@ static int receive(int fd, unsigned char *bytes, size_t n_bytes, double deadline
 }
 
 /* Both prove themselves. Returns 0, or -1 with errno. */
-static int shake_hands(int fd, const struct remote_invitation *invitation)
+static int authenticate(int fd, const struct remote_handshake *handshake)
 {
-    struct remote_challenge challenge = { .index = (uint32_t)invitation->index };
+    struct remote_challenge challenge = { .index = (uint32_t)handshake->index };
     unsigned char hello[HOSTS_HELLO_BYTES], answer[HOSTS_ANSWER_BYTES], proof[HOSTS_PROOF_BYTES];
     double deadline = clock_seconds() + proof_seconds;
 
@@ -157,19 +156,19 @@ static int shake_hands(int fd, const struct remote_invitation *invitation)
     for (int i = 0; i < 4; i++)
         answer[i] = (unsigned char)(challenge.index >> 8 * i);
     memcpy(answer + 4, challenge.nonce_daemon, HOSTS_NONCE_BYTES);
-    remote_prove(answer + 4 + HOSTS_NONCE_BYTES, invitation->cookie, HOSTS_DAEMON, &challenge);
+    remote_prove(answer + 4 + HOSTS_NONCE_BYTES, handshake->cookie, HOSTS_DAEMON, &challenge);
     if (send(fd, answer, sizeof answer, MSG_NOSIGNAL) != (ssize_t)sizeof answer ||
         receive(fd, proof, sizeof proof, deadline))
         return -1;
     errno = EPROTO;
-    return remote_check_proof(proof, invitation->cookie, HOSTS_HEAD, &challenge) ? 0 : -1;
+    return remote_check_proof(proof, handshake->cookie, HOSTS_HEAD, &challenge) ? 0 : -1;
 }
 
 /* ---- all of them ---- */
 
 static void note_failure(struct calling *c, int i, int error)
 {
-    const struct remote_address *address = &c->invitation->addresses[i];
+    const struct remote_address *address = &c->handshake->addresses[i];
 
     snprintf(c->wrong, sizeof c->wrong, "%s port %d: %s", address->ip, address->port,
              error == EPROTO ? "the peer is not the head of this job" : strerror(error));
@@ -193,7 +192,7 @@ static void begin_next(struct calling *c)
     double now = clock_seconds();
     int none = !n_open(c);
 
-    if (c->n_begun == c->invitation->n_addresses) {
+    if (c->n_begun == c->handshake->n_addresses) {
         if (none && now >= c->next)
             c->n_begun = 0;
         return;
@@ -201,11 +200,11 @@ static void begin_next(struct calling *c)
     if (now < c->next && !(none && c->n_begun))
         return;
     int i = c->n_begun++;
-    c->fds[i] = begin(&c->invitation->addresses[i]);
+    c->fds[i] = begin(&c->handshake->addresses[i]);
     if (c->fds[i] < 0)
         note_failure(c, i, errno);
     c->next =
-        now + (c->n_begun == c->invitation->n_addresses ? again_seconds : next_address_seconds);
+        now + (c->n_begun == c->handshake->n_addresses ? again_seconds : next_address_seconds);
 }
 
 /* Returns a descriptor that proved itself, or -1. */
@@ -219,7 +218,7 @@ static int hear(struct calling *c, const struct pollfd *polls)
             continue;
         if (getsockopt(c->fds[i], SOL_SOCKET, SO_ERROR, &error, &length))
             error = errno;
-        if (!error && shake_hands(c->fds[i], c->invitation))
+        if (!error && authenticate(c->fds[i], c->handshake))
             error = errno;
         if (!error)
             return c->fds[i];
@@ -246,10 +245,10 @@ static int call_once(struct calling *c, struct err *err)
     return hear(c, polls);
 }
 
-static int call_head(const struct remote_invitation *invitation, int stdin_fd, struct err *err)
+static int call_head(const struct remote_handshake *handshake, int stdin_fd, struct err *err)
 {
-    struct calling c = { .invitation = invitation, .stdin_fd = stdin_fd };
-    double deadline = clock_seconds() + invitation->seconds;
+    struct calling c = { .handshake = handshake, .stdin_fd = stdin_fd };
+    double deadline = clock_seconds() + handshake->seconds;
     int fd = -1;
 
     while (fd == -1 && clock_seconds() < deadline)
@@ -261,7 +260,7 @@ static int call_head(const struct remote_invitation *invitation, int stdin_fd, s
         err_set(err, ERR_PEER,
                 "cannot reach the head at any of its %d addresses, the last one being %s (hint: a "
                 "firewall? LMTRAIN_INTERFACE on the head names the network to use)",
-                invitation->n_addresses, *c.wrong ? c.wrong : "silent");
+                handshake->n_addresses, *c.wrong ? c.wrong : "silent");
     return fd < 0 ? -1 : fd;
 }
 
@@ -311,26 +310,26 @@ static int start_lifeline(int stdin_fd, int fd, struct err *err)
 
 int hosts_answer(int stdin_fd, const char *build, double *link_seconds, struct err *err)
 {
-    char text[HOSTS_INVITATION_MAX] = "";
-    struct remote_invitation invitation;
+    char text[REMOTE_HANDSHAKE_MAX] = "";
+    struct remote_handshake handshake;
     int fd = -1;
 
     if (sodium_init() < 0)
         return err_set(err, ERR_FAILED, "libsodium cannot be initialised on this machine");
     int status = read_text(stdin_fd, text, err);
     if (!status)
-        status = remote_invitation_read(&invitation, text, build, err);
+        status = remote_handshake_read(&handshake, text, build, err);
     else
-        invitation.n_addresses = 0;
+        handshake.n_addresses = 0;
     if (status && err->code == ERR_CONFIG)
         fprintf(stderr, REMOTE_OTHER_BUILD "%s\n", build);
     if (!status) {
-        prefer_ssh_client(&invitation);
-        fd = call_head(&invitation, stdin_fd, err);
+        prefer_ssh_client(&handshake);
+        fd = call_head(&handshake, stdin_fd, err);
     }
-    *link_seconds = status ? 0 : invitation.link_seconds;
+    *link_seconds = status ? 0 : handshake.link_seconds;
     sodium_memzero(text, sizeof text);
-    sodium_memzero(&invitation, sizeof invitation);
+    sodium_memzero(&handshake, sizeof handshake);
     if (fd < 0)
         return -1;
     if (remote_block(fd)) {

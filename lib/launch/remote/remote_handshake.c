@@ -1,5 +1,5 @@
 /*
- * remote_handshake.c - the invitation, the proofs, and the random bytes that both rest on
+ * remote_handshake.c - the handshake, the proofs, and the random bytes that both rest on
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,31 +15,31 @@
 #include "base/str.h"
 #include "launch/remote/hosts_impl.h"
 
-static const char first_line[] = "lmtrain-invitation 1";
+static const char first_line[] = "lmtrain-handshake 1";
 static const char last_line[] = "end\n";
 
-/* ---- the invitation ---- */
+/* ---- the handshake ---- */
 
-size_t remote_invitation_write(const struct remote_invitation *invitation,
-                               char text[HOSTS_INVITATION_MAX])
+size_t remote_handshake_write(const struct remote_handshake *handshake,
+                              char text[REMOTE_HANDSHAKE_MAX])
 {
     char hex[2 * HOSTS_COOKIE_BYTES + 1];
-    size_t n, room = HOSTS_INVITATION_MAX;
+    size_t n, room = REMOTE_HANDSHAKE_MAX;
 
     n = (size_t)snprintf(text, room, "%s\nbuild %s\nhost %d\nseconds %.3f\nlink-seconds %.3f\n",
-                         first_line, invitation->build, invitation->index, invitation->seconds,
-                         invitation->link_seconds);
-    for (int i = 0; i < invitation->n_addresses; i++)
-        n += (size_t)snprintf(text + n, room - n, "address %s %d\n", invitation->addresses[i].ip,
-                              invitation->addresses[i].port);
-    sodium_bin2hex(hex, sizeof hex, invitation->cookie, sizeof invitation->cookie);
+                         first_line, handshake->build, handshake->index, handshake->seconds,
+                         handshake->link_seconds);
+    for (int i = 0; i < handshake->n_addresses; i++)
+        n += (size_t)snprintf(text + n, room - n, "address %s %d\n", handshake->addresses[i].ip,
+                              handshake->addresses[i].port);
+    sodium_bin2hex(hex, sizeof hex, handshake->cookie, sizeof handshake->cookie);
     n += (size_t)snprintf(text + n, room - n, "cookie %s\n%s", hex, last_line);
     sodium_memzero(hex, sizeof hex);
     CHECK(n < room);
     return n;
 }
 
-int remote_invitation_is_whole(const char *text, size_t n_bytes)
+int remote_handshake_is_whole(const char *text, size_t n_bytes)
 {
     size_t n = sizeof last_line - 1;
 
@@ -67,34 +67,34 @@ static int read_int(const char *text, int min, int max, int *out)
     return 0;
 }
 
-static int read_address(struct remote_invitation *invitation, char *text)
+static int read_address(struct remote_handshake *handshake, char *text)
 {
-    struct remote_address *address = &invitation->addresses[invitation->n_addresses];
+    struct remote_address *address = &handshake->addresses[handshake->n_addresses];
     struct in6_addr ignored;
     char *blank = strchr(text, ' ');
 
-    if (!blank || invitation->n_addresses == HOSTS_ADDRESSES_MAX)
+    if (!blank || handshake->n_addresses == HOSTS_ADDRESSES_MAX)
         return -1;
     *blank = '\0';
     if (strlen(text) >= sizeof address->ip || read_int(blank + 1, 1, 65535, &address->port) ||
         (inet_pton(AF_INET, text, &ignored) != 1 && inet_pton(AF_INET6, text, &ignored) != 1))
         return -1;
     snprintf(address->ip, sizeof address->ip, "%s", text);
-    invitation->n_addresses++;
+    handshake->n_addresses++;
     return 0;
 }
 
-static int read_cookie(struct remote_invitation *invitation, const char *text)
+static int read_cookie(struct remote_handshake *handshake, const char *text)
 {
     size_t n;
 
-    return sodium_hex2bin(invitation->cookie, sizeof invitation->cookie, text, strlen(text), NULL,
-                          &n, NULL) ||
-           n != sizeof invitation->cookie;
+    return sodium_hex2bin(handshake->cookie, sizeof handshake->cookie, text, strlen(text), NULL, &n,
+                          NULL) ||
+           n != sizeof handshake->cookie;
 }
 
 /* "key value", of which each but the address stands once; a later protocol's keys are refused. */
-static int read_line(struct remote_invitation *invitation, char *line, unsigned *seen)
+static int read_line(struct remote_handshake *handshake, char *line, unsigned *seen)
 {
     static const char *const keys[] = { "build",        "host",    "seconds",
                                         "link-seconds", "address", "cookie" };
@@ -111,22 +111,22 @@ static int read_line(struct remote_invitation *invitation, char *line, unsigned 
     *seen |= 1u << key;
     switch (key) {
     case 0:
-        snprintf(invitation->build, sizeof invitation->build, "%s", value);
+        snprintf(handshake->build, sizeof handshake->build, "%s", value);
         return 0;
     case 1:
-        return read_int(value, 0, HOSTS_MAX - 1, &invitation->index);
+        return read_int(value, 0, HOSTS_MAX - 1, &handshake->index);
     case 2:
-        return read_seconds(value, &invitation->seconds);
+        return read_seconds(value, &handshake->seconds);
     case 3:
-        return read_seconds(value, &invitation->link_seconds);
+        return read_seconds(value, &handshake->link_seconds);
     case 4:
-        return read_address(invitation, value);
+        return read_address(handshake, value);
     default:
-        return read_cookie(invitation, value);
+        return read_cookie(handshake, value);
     }
 }
 
-static int read_lines(struct remote_invitation *invitation, char *text, const char *build,
+static int read_lines(struct remote_handshake *handshake, char *text, const char *build,
                       struct err *err)
 {
     unsigned seen = 0;
@@ -140,34 +140,34 @@ static int read_lines(struct remote_invitation *invitation, char *text, const ch
             break;
         if (n_lines++ == 0) {
             if (strcmp(line, first_line))
-                return err_set(err, str_starts_with(line, "lmtrain-inv") ? ERR_CONFIG : ERR_FAILED,
-                               "data on stdin is not an invitation of this lmtrain");
+                return err_set(err, str_starts_with(line, "lmtrain-") ? ERR_CONFIG : ERR_FAILED,
+                               "data on stdin is not a handshake of this lmtrain");
             continue;
         }
-        if (read_line(invitation, line, &seen)) {
+        if (read_line(handshake, line, &seen)) {
             bad = 1;
             continue;
         }
         /* Another build may say other things: that is what is then wrong. */
-        if (seen & 1 && *invitation->build && strcmp(invitation->build, build) != 0)
+        if (seen & 1 && *handshake->build && strcmp(handshake->build, build) != 0)
             return err_set(err, ERR_CONFIG, "this host has lmtrain %s, but the head has %s", build,
-                           invitation->build);
+                           handshake->build);
     }
     if (bad || seen != 63)
-        return err_set(err, ERR_FAILED, "the invitation on stdin is damaged");
+        return err_set(err, ERR_FAILED, "the handshake on stdin is damaged");
     return 0;
 }
 
-int remote_invitation_read(struct remote_invitation *invitation, char *text, const char *build,
-                           struct err *err)
+int remote_handshake_read(struct remote_handshake *handshake, char *text, const char *build,
+                          struct err *err)
 {
     size_t n_bytes = strlen(text);
 
-    memset(invitation, 0, sizeof *invitation);
-    int status = read_lines(invitation, text, build, err);
+    memset(handshake, 0, sizeof *handshake);
+    int status = read_lines(handshake, text, build, err);
     sodium_memzero(text, n_bytes);
     if (status)
-        sodium_memzero(invitation->cookie, sizeof invitation->cookie);
+        sodium_memzero(handshake->cookie, sizeof handshake->cookie);
     return status;
 }
 

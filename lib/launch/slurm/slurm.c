@@ -134,7 +134,7 @@ static char **list_nodes(int n, struct arena *arena)
 
 /* ---- one srun ---- */
 
-struct run {
+struct srun_process {
     sigset_t blocked, old_mask;
     int signal_fd;
     struct screen *screen;
@@ -146,11 +146,11 @@ struct run {
     double pass_at; /* when srun is to be sent SIGUSR1; 0: never */
     int n_blocked;  /* so many looks in a row it has blocked it */
     int errors;     /* srun's stderr */
-    struct slurm_story story;
+    struct srun_messages messages;
     double bad_since; /* when the first task ended badly; 0: none has */
 };
 
-static int block_signals(struct run *run, struct err *err)
+static int block_signals(struct srun_process *run, struct err *err)
 {
     static const int signals[] = { SIGCHLD, SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
 
@@ -169,7 +169,7 @@ static int block_signals(struct run *run, struct err *err)
     return 0;
 }
 
-static void release_signals(struct run *run)
+static void release_signals(struct srun_process *run)
 {
     struct signalfd_siginfo info;
 
@@ -179,7 +179,7 @@ static void release_signals(struct run *run)
     pthread_sigmask(SIG_SETMASK, &run->old_mask, NULL);
 }
 
-static void run_child(const struct run *run, pid_t parent, int errors, int report,
+static void run_child(const struct srun_process *run, pid_t parent, int errors, int report,
                       char *const *argv, char *const *environment)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* which ends the step at once */
@@ -195,7 +195,8 @@ static void run_child(const struct run *run, pid_t parent, int errors, int repor
 }
 
 /* Returns once srun is executed, so that signals come to it and not to a copy of us. */
-static int start(struct run *run, char *const *argv, char *const *environment, struct err *err)
+static int start(struct srun_process *run, char *const *argv, char *const *environment,
+                 struct err *err)
 {
     pid_t parent = getpid();
     int errors[2], reports[2], number = 0;
@@ -233,7 +234,7 @@ static int start(struct run *run, char *const *argv, char *const *environment, s
 }
 
 /* Note who asks to stop; what is for srun at once goes there. */
-static void take_signals(struct run *run)
+static void take_signals(struct srun_process *run)
 {
     struct signalfd_siginfo info;
 
@@ -272,7 +273,7 @@ static int has_signal(const char *text, const char *line, int number)
  * Whether srun has come so far that SIGUSR1 does not kill it: it has a handler, or blocks it for a
  * thread that waits for it. Whoever is about to start a process blocks all for a moment, too.
  */
-static int is_listening(struct run *run)
+static int is_listening(struct srun_process *run)
 {
     char text[4096];
 
@@ -284,11 +285,11 @@ static int is_listening(struct run *run)
 }
 
 /* Pass a request to stop on when it is time; seconds until the next look, 1e9: none. */
-static double pass_stop_on(struct run *run)
+static double pass_stop_on(struct srun_process *run)
 {
     double now = clock_seconds();
 
-    if (run->pass_at <= 0 || run->story.first_status)
+    if (run->pass_at <= 0 || run->messages.first_status)
         return 1e9;
     if (now >= run->pass_at) {
         int listens = is_listening(run);
@@ -300,7 +301,7 @@ static double pass_stop_on(struct run *run)
     return run->pass_at - now;
 }
 
-static void pass_errors_on(struct run *run)
+static void pass_errors_on(struct srun_process *run)
 {
     char bytes[4096];
     ssize_t n = read(run->errors, bytes, sizeof bytes);
@@ -312,14 +313,14 @@ static void pass_errors_on(struct run *run)
         run->errors = -1;
         return;
     }
-    slurm_story_read(&run->story, bytes, (size_t)n);
+    srun_messages_read(&run->messages, bytes, (size_t)n);
     screen_put(run->screen, STDERR_FILENO, bytes, (size_t)n);
 }
 
 /* Seconds until the ranks are to be ended by us; ends them when it is time. 1e9: not wanted. */
-static double end_the_bad(struct run *run)
+static double end_the_bad(struct srun_process *run)
 {
-    int status = run->story.first_status;
+    int status = run->messages.first_status;
 
     if (!status || status == ERR_REQUEUE || run->bad_since < 0)
         return 1e9;
@@ -334,7 +335,7 @@ static double end_the_bad(struct run *run)
 }
 
 /* To its end; returns how it ended, as wait() says it. */
-static int follow(struct run *run)
+static int follow(struct srun_process *run)
 {
     int status = 0;
 
@@ -374,7 +375,7 @@ struct slurm_job {
     int major;
     char binary[4096];
     struct str excluded;
-    struct run run;
+    struct srun_process run;
     int n_ranks;
     char *const *command;
 };
@@ -415,16 +416,16 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
     log_info("%s", str_text(&line));
     str_release(&line);
 
-    str_release(&job->run.story.lost);
-    job->run.story = (struct slurm_story){ 0 };
+    str_release(&job->run.messages.lost);
+    job->run.messages = (struct srun_messages){ 0 };
     if (start(&job->run, argv, environment, err))
         return -1;
     int status = follow(&job->run);
-    if (job->run.asked_to_stop && slurm_was_too_early(status, &job->run.story)) {
+    if (job->run.asked_to_stop && slurm_was_too_early(status, &job->run.messages)) {
         log_error("stopped by a signal before the ranks were started");
         return ERR_REQUEUE;
     }
-    return slurm_status(status, &job->run.story);
+    return slurm_status(status, &job->run.messages);
 }
 
 /* Leave out the nodes that are gone. Returns how many are left; the allocation is theirs. */
@@ -440,7 +441,7 @@ static int look_for_nodes(struct slurm_job *job, struct slurm_allocation *left)
     *left = job->allocation;
     str_clear(&job->excluded);
     if (names && command_capture(ask, answer_seconds, &states) == 0 &&
-        slurm_find_gone(str_text(&states), str_text(&job->run.story.lost), names, n, is_gone)) {
+        slurm_find_gone(str_text(&states), str_text(&job->run.messages.lost), names, n, is_gone)) {
         for (int node = 0; node < n; node++)
             if (is_gone[node])
                 str_printf(&job->excluded, "%s%s", job->excluded.length ? "," : "", names[node]);
@@ -528,7 +529,7 @@ int slurm_run(const struct supervise_options *options, struct err *err)
         status = run_to_the_end(&job, err);
     screen_close(job.run.screen, job.run.signal_fd);
     release_signals(&job.run);
-    str_release(&job.run.story.lost);
+    str_release(&job.run.messages.lost);
     str_release(&job.excluded);
     arena_release(&job.arena);
     return status;

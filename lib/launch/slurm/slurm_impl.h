@@ -57,7 +57,7 @@ char **slurm_argv(const struct slurm_step *step, int major, const char *excluded
 char **slurm_environment(char *const *environment, int attempt, struct arena *arena);
 
 /* What srun tells while it runs, read from the lines of its stderr. */
-struct slurm_story {
+struct srun_messages {
     char line[512];
     size_t length; /* of the line so far */
     /*
@@ -69,16 +69,16 @@ struct slurm_story {
     struct str lost;   /* nodes that failed under it, with commas between */
 };
 
-void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes);
+void srun_messages_read(struct srun_messages *messages, const char *text, size_t n_bytes);
 
 /* The job's status (supervise.h) from srun's, as wait() gives it. */
-int slurm_status(int wait_status, const struct slurm_story *story);
+int slurm_status(int wait_status, const struct srun_messages *messages);
 
 /*
  * Whether SIGUSR1, passed on as a request to stop, came before the ranks were there: it killed srun
  * (or Ctrl-C did) or a rank that could not yet take it, or srun gave up waiting for its turn.
  */
-int slurm_was_too_early(int wait_status, const struct slurm_story *story);
+int slurm_was_too_early(int wait_status, const struct srun_messages *messages);
 
 /* The major version in "slurm-wlm 22.05.8"; 0 if there is none. */
 int slurm_major(const char *version_text);

@@ -36,76 +36,76 @@ static int task_status(const char *text)
     return ERR_PEER;
 }
 
-static void note_lost(struct slurm_story *story, const char *name)
+static void note_lost(struct srun_messages *messages, const char *name)
 {
     size_t length = strcspn(name, ":, \n");
 
     if (!length)
         return;
-    if (story->lost.length)
-        str_add_char(&story->lost, ',');
-    str_add_bytes(&story->lost, name, length);
+    if (messages->lost.length)
+        str_add_char(&messages->lost, ',');
+    str_add_bytes(&messages->lost, name, length);
 }
 
-static void read_line(struct slurm_story *story)
+static void read_line(struct srun_messages *messages)
 {
     static const char error[] = "srun: error: ", failure[] = "Node failure on ",
                       launch[] = "Task launch for ", on[] = " failed on node ",
                       signalled[] = ": User defined signal 1";
-    const char *text = story->line + strlen(error), *node;
+    const char *text = messages->line + strlen(error), *node;
     int status;
 
-    if (str_starts_with(story->line, "srun: Cancelled pending job step"))
-        story->was_too_early = 1;
-    if (!str_starts_with(story->line, error))
+    if (str_starts_with(messages->line, "srun: Cancelled pending job step"))
+        messages->was_too_early = 1;
+    if (!str_starts_with(messages->line, error))
         return;
-    story->was_too_early |= task_status(text) && strstr(text, signalled);
+    messages->was_too_early |= task_status(text) && strstr(text, signalled);
     if (str_starts_with(text, failure))
-        note_lost(story, text + strlen(failure));
+        note_lost(messages, text + strlen(failure));
     else if (str_starts_with(text, launch) && (node = strstr(text, on)))
-        note_lost(story, node + strlen(on));
+        note_lost(messages, node + strlen(on));
     else if ((status = task_status(text)) &&
-             (!story->first_status || story->first_status == ERR_REQUEUE))
-        story->first_status = status;
+             (!messages->first_status || messages->first_status == ERR_REQUEUE))
+        messages->first_status = status;
 }
 
-void slurm_story_read(struct slurm_story *story, const char *text, size_t n_bytes)
+void srun_messages_read(struct srun_messages *messages, const char *text, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++) {
         if (text[i] != '\n') {
-            if (story->length < sizeof story->line - 1)
-                story->line[story->length++] = text[i];
+            if (messages->length < sizeof messages->line - 1)
+                messages->line[messages->length++] = text[i];
             continue;
         }
-        story->line[story->length] = '\0';
-        read_line(story);
-        story->length = 0;
+        messages->line[messages->length] = '\0';
+        read_line(messages);
+        messages->length = 0;
     }
 }
 
-int slurm_status(int wait_status, const struct slurm_story *story)
+int slurm_status(int wait_status, const struct srun_messages *messages)
 {
     int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
                                         : STATUS_SIGNALLED + WTERMSIG(wait_status);
 
-    if (status && status != ERR_REQUEUE && story->lost.length)
+    if (status && status != ERR_REQUEUE && messages->lost.length)
         return ERR_PEER; /* a step that was not even launched on all nodes ends with 1 */
     if (status < STATUS_SIGNALLED)
         return status; /* theirs, or what one aborted with */
-    if (story->first_status && story->first_status < STATUS_SIGNALLED)
-        return story->first_status;
-    if (status == STATUS_ABORTED || story->first_status == STATUS_ABORTED)
+    if (messages->first_status && messages->first_status < STATUS_SIGNALLED)
+        return messages->first_status;
+    if (status == STATUS_ABORTED || messages->first_status == STATUS_ABORTED)
         return STATUS_ABORTED;
     return ERR_PEER;
 }
 
-int slurm_was_too_early(int wait_status, const struct slurm_story *story)
+int slurm_was_too_early(int wait_status, const struct srun_messages *messages)
 {
     int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
 
-    if (story->first_status >= ERR_FAILED && story->first_status <= ERR_DEVICE)
+    if (messages->first_status >= ERR_FAILED && messages->first_status <= ERR_DEVICE)
         return 0; /* it would come again */
-    return story->was_too_early || number == SIGUSR1 || number == SIGINT;
+    return messages->was_too_early || number == SIGUSR1 || number == SIGINT;
 }
 
 /* ---- nodes ---- */

@@ -26,29 +26,29 @@ struct death_notices {
     char id[24]; /* "0123456789abcdef " */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* any of these: */
-    char to_tell[TEXT_BYTES], heard[TEXT_BYTES];
-    int has_told;    /* to_tell is in the file, or could not be */
+    char to_post[TEXT_BYTES], first[TEXT_BYTES];
+    int has_posted;  /* to_post is in the file, or could not be */
     uint64_t wanted; /* looks asked for, and done; the thread does one more each second */
     uint64_t done;
 };
 
 /* ---- the file ---- */
 
-static int open_news(const struct death_notices *news, int flags)
+static int open_notices(const struct death_notices *notices, int flags)
 {
     char path[4096];
     struct err ignored;
-    int length = snprintf(path, sizeof path, "%s/watchers", news->log_folder);
+    int length = snprintf(path, sizeof path, "%s/watchers", notices->log_folder);
 
     /* NFS believes for half a minute that there is no such file, except for who would make it. */
     return length < (int)sizeof path ? file_open_write(path, flags, &ignored) : -1;
 }
 
-static void write_line(const struct death_notices *news, const char *text)
+static void write_line(const struct death_notices *notices, const char *text)
 {
-    char line[sizeof news->id + TEXT_BYTES];
-    int length = snprintf(line, sizeof line, "%s%s\n", news->id, text);
-    int fd = open_news(news, O_WRONLY | O_APPEND);
+    char line[sizeof notices->id + TEXT_BYTES];
+    int length = snprintf(line, sizeof line, "%s%s\n", notices->id, text);
+    int fd = open_notices(notices, O_WRONLY | O_APPEND);
 
     if (fd < 0)
         return;
@@ -57,11 +57,11 @@ static void write_line(const struct death_notices *news, const char *text)
 }
 
 /* The first whole line of our launch among the file's last, without its number; "" if none. */
-static void read_line(const struct death_notices *news, char text[TEXT_BYTES])
+static void read_line(const struct death_notices *notices, char text[TEXT_BYTES])
 {
     static char lines[READ_BYTES + 1]; /* one thread reads */
     struct stat stat;
-    int fd = open_news(news, O_RDWR);
+    int fd = open_notices(notices, O_RDWR);
 
     text[0] = '\0';
     if (fd < 0)
@@ -70,10 +70,10 @@ static void read_line(const struct death_notices *news, char text[TEXT_BYTES])
     ssize_t n = pread(fd, lines, READ_BYTES, from);
     close(fd);
     lines[n > 0 ? n : 0] = '\0';
-    const char *line = strstr(lines, news->id), *end = line ? strchr(line, '\n') : NULL;
+    const char *line = strstr(lines, notices->id), *end = line ? strchr(line, '\n') : NULL;
     if (end)
-        snprintf(text, TEXT_BYTES, "%.*s", (int)(end - line - (int)strlen(news->id)),
-                 line + strlen(news->id));
+        snprintf(text, TEXT_BYTES, "%.*s", (int)(end - line - (int)strlen(notices->id)),
+                 line + strlen(notices->id));
 }
 
 /* ---- the thread ---- */
@@ -88,27 +88,27 @@ static struct timespec after(double seconds)
 
 static void *look(void *argument)
 {
-    struct death_notices *news = argument;
+    struct death_notices *notices = argument;
     char text[TEXT_BYTES];
 
-    pthread_mutex_lock(&news->lock);
+    pthread_mutex_lock(&notices->lock);
     for (;;) {
-        uint64_t wanted = news->wanted;
-        int tells = news->to_tell[0] && !news->has_told;
+        uint64_t wanted = notices->wanted;
+        int posts = notices->to_post[0] && !notices->has_posted;
         struct timespec next = after(look_seconds);
 
-        pthread_mutex_unlock(&news->lock);
-        if (tells)
-            write_line(news, news->to_tell); /* does not change any more */
-        read_line(news, text);
-        pthread_mutex_lock(&news->lock);
-        news->has_told |= tells;
-        news->done = wanted;
-        if (!news->heard[0])
-            memcpy(news->heard, text, sizeof text);
-        pthread_cond_broadcast(&news->changed);
-        while (news->wanted == wanted &&
-               pthread_cond_timedwait(&news->changed, &news->lock, &next) != ETIMEDOUT)
+        pthread_mutex_unlock(&notices->lock);
+        if (posts)
+            write_line(notices, notices->to_post); /* does not change any more */
+        read_line(notices, text);
+        pthread_mutex_lock(&notices->lock);
+        notices->has_posted |= posts;
+        notices->done = wanted;
+        if (!notices->first[0])
+            memcpy(notices->first, text, sizeof text);
+        pthread_cond_broadcast(&notices->changed);
+        while (notices->wanted == wanted &&
+               pthread_cond_timedwait(&notices->changed, &notices->lock, &next) != ETIMEDOUT)
             ;
     }
     return NULL;
@@ -116,65 +116,65 @@ static void *look(void *argument)
 
 struct death_notices *death_notices_open(const char *log_folder, uint64_t launch_id)
 {
-    struct death_notices *news = calloc(1, sizeof *news);
+    struct death_notices *notices = calloc(1, sizeof *notices);
     pthread_condattr_t monotonic;
     pthread_t thread;
 
-    if (!news)
+    if (!notices)
         return NULL;
-    news->log_folder = log_folder;
-    snprintf(news->id, sizeof news->id, "%016" PRIx64 " ", launch_id);
-    pthread_mutex_init(&news->lock, NULL);
+    notices->log_folder = log_folder;
+    snprintf(notices->id, sizeof notices->id, "%016" PRIx64 " ", launch_id);
+    pthread_mutex_init(&notices->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&news->changed, &monotonic);
+    pthread_cond_init(&notices->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    if (pthread_create(&thread, NULL, look, news)) {
-        free(news);
+    if (pthread_create(&thread, NULL, look, notices)) {
+        free(notices);
         return NULL;
     }
     pthread_detach(thread);
-    return news;
+    return notices;
 }
 
 /* Wake the thread and wait until it has been through once more. The lock is held. */
-static void wait_for_look(struct death_notices *news, double seconds)
+static void wait_for_look(struct death_notices *notices, double seconds)
 {
     struct timespec until = after(seconds);
-    uint64_t mine = ++news->wanted;
+    uint64_t mine = ++notices->wanted;
 
-    pthread_cond_broadcast(&news->changed);
-    while (news->done < mine &&
-           pthread_cond_timedwait(&news->changed, &news->lock, &until) != ETIMEDOUT)
+    pthread_cond_broadcast(&notices->changed);
+    while (notices->done < mine &&
+           pthread_cond_timedwait(&notices->changed, &notices->lock, &until) != ETIMEDOUT)
         ;
 }
 
-void death_notices_tell(struct death_notices *news, const char *text)
+void death_notices_post(struct death_notices *notices, const char *text)
 {
-    pthread_mutex_lock(&news->lock);
-    if (!news->to_tell[0]) {
-        snprintf(news->to_tell, sizeof news->to_tell, "%s", text);
-        news->wanted++;
-        pthread_cond_broadcast(&news->changed);
+    pthread_mutex_lock(&notices->lock);
+    if (!notices->to_post[0]) {
+        snprintf(notices->to_post, sizeof notices->to_post, "%s", text);
+        notices->wanted++;
+        pthread_cond_broadcast(&notices->changed);
     }
-    pthread_mutex_unlock(&news->lock);
+    pthread_mutex_unlock(&notices->lock);
 }
 
-const char *death_notices_heard(struct death_notices *news, double wait_seconds)
+const char *death_notices_first(struct death_notices *notices, double wait_seconds)
 {
-    pthread_mutex_lock(&news->lock);
-    if (wait_seconds > 0 && !news->heard[0])
-        wait_for_look(news, wait_seconds);
+    pthread_mutex_lock(&notices->lock);
+    if (wait_seconds > 0 && !notices->first[0])
+        wait_for_look(notices, wait_seconds);
     /* Once there, it does not change any more. */
-    const char *heard = news->heard[0] ? news->heard : NULL;
-    pthread_mutex_unlock(&news->lock);
-    return heard;
+    const char *first = notices->first[0] ? notices->first : NULL;
+    pthread_mutex_unlock(&notices->lock);
+    return first;
 }
 
-void death_notices_flush(struct death_notices *news, double wait_seconds)
+void death_notices_flush(struct death_notices *notices, double wait_seconds)
 {
-    pthread_mutex_lock(&news->lock);
-    if (news->to_tell[0] && !news->has_told)
-        wait_for_look(news, wait_seconds);
-    pthread_mutex_unlock(&news->lock);
+    pthread_mutex_lock(&notices->lock);
+    if (notices->to_post[0] && !notices->has_posted)
+        wait_for_look(notices, wait_seconds);
+    pthread_mutex_unlock(&notices->lock);
 }

@@ -17,15 +17,15 @@ struct death_notices;
 struct death_notices *death_notices_open(const char *log_folder, uint64_t launch_id);
 
 /* Tell the other nodes, as "rank 3 on n2 died": the first time, and as far as it can be done. */
-void death_notices_tell(struct death_notices *news, const char *text);
+void death_notices_post(struct death_notices *notices, const char *text);
 
 /*
  * What was told first, by us or by another node's watcher, or NULL. With wait_seconds it looks now,
  * and waits so long at most.
  */
-const char *death_notices_heard(struct death_notices *news, double wait_seconds);
+const char *death_notices_first(struct death_notices *notices, double wait_seconds);
 
 /* Returns once what was told is written, or after wait_seconds. The thread looks on until exit. */
-void death_notices_flush(struct death_notices *news, double wait_seconds);
+void death_notices_flush(struct death_notices *notices, double wait_seconds);
 
 #endif

@@ -45,7 +45,7 @@ static const double grace_seconds = 0.5;  /* from a death to the end of the othe
 static const double kill_seconds = 0.3;   /* from SIGUSR2 to SIGKILL */
 static const double elsewhere_factor = 2; /* for whom other nodes keep waiting */
 static const double bound_seconds = 1;    /* between looks at the logs' sizes */
-static const double news_seconds = 0.2;   /* for the log folder to take or give news */
+static const double notice_seconds = 0.2; /* for the log folder to take or give news */
 static const double gpu_seconds = 1;      /* between looks at the ranks' GPUs */
 
 struct watcher {
@@ -68,8 +68,8 @@ struct watcher {
     enum { WATCHING, ENDING, KILLED } phase;
     double ending_since;
     double left_at;                   /* the last time that a rank left */
-    struct death_notices *news;       /* with other nodes; NULL: there are none, or not yet */
-    int has_news;                     /* or could not have */
+    struct death_notices *notices;    /* with other nodes; NULL: there are none, or not yet */
+    int has_notices;                  /* or could not have */
     struct gpu_watch *gpus;           /* NULL: no rank has a GPU, so far */
     int gpu_is_told[WATCH_RANKS_MAX]; /* that it is broken */
     uint64_t beats;                   /* of all ranks, at the last look at GPUs */
@@ -133,30 +133,30 @@ static void begin_ending(struct watcher *w, double now)
 }
 
 /* Once the ranks know that there are other nodes. */
-static void open_news(struct watcher *w)
+static void open_notices(struct watcher *w)
 {
     uint64_t id = atomic_load(&w->page->launch_id);
 
-    if (w->has_news || !id || !w->start->options.log_folder)
+    if (w->has_notices || !id || !w->start->options.log_folder)
         return;
-    w->has_news = 1;
-    w->news = death_notices_open(w->start->options.log_folder, id);
+    w->has_notices = 1;
+    w->notices = death_notices_open(w->start->options.log_folder, id);
 }
 
 /* Ours are about to end: those who wait for them on other nodes shall, too. */
-static void tell_others(const struct watcher *w, const char *format, ...)
+static void post_notice(const struct watcher *w, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-static void tell_others(const struct watcher *w, const char *format, ...)
+static void post_notice(const struct watcher *w, const char *format, ...)
 {
     char text[256];
     va_list arguments;
 
-    if (!w->news || w->phase != WATCHING || w->end_at > 0)
+    if (!w->notices || w->phase != WATCHING || w->end_at > 0)
         return;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    death_notices_tell(w->news, text);
+    death_notices_post(w->notices, text);
 }
 
 /* ---- deaths ---- */
@@ -242,13 +242,13 @@ static const char *name_end(pid_t pid, char *buffer, size_t size)
     return buffer;
 }
 
-static void hear_others(struct watcher *w, double now, double wait_seconds)
+static void read_notices(struct watcher *w, double now, double wait_seconds)
 {
     const char *text;
 
-    if (!w->news || w->phase != WATCHING || w->end_at > 0)
+    if (!w->notices || w->phase != WATCHING || w->end_at > 0)
         return;
-    text = death_notices_heard(w->news, wait_seconds);
+    text = death_notices_first(w->notices, wait_seconds);
     if (!text)
         return;
     setpgid(0, 0);
@@ -264,13 +264,13 @@ static void tell_death(struct watcher *w, int i)
 
     name_end(w->ranks[i].pid, end, sizeof end); /* first, for it vanishes */
     rank_gpu_look(&w->page->places[i].slot, &w->gpus);
-    hear_others(w, clock_seconds(), news_seconds); /* it may be a consequence */
+    read_notices(w, clock_seconds(), notice_seconds); /* it may be a consequence */
     if (w->phase != WATCHING || w->end_at > 0) {
         w->n_more++; /* a consequence */
         return;
     }
     setpgid(0, 0); /* launchers now kill the first rank's group; we want to see it out */
-    tell_others(w, "rank %d on %s %s", w->ranks[i].world_rank, w->host, end);
+    post_notice(w, "rank %d on %s %s", w->ranks[i].world_rank, w->host, end);
     read_tail(w, i, tail);
     open_log(w);
     rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
@@ -288,7 +288,7 @@ static void tell_surrender(struct watcher *w, int i)
 
     if (w->phase != WATCHING || w->end_at > 0)
         return;
-    tell_others(w, "rank %d on %s failed", w->ranks[i].world_rank, w->host);
+    post_notice(w, "rank %d on %s failed", w->ranks[i].world_rank, w->host);
     rank_gpu_look_at_death(&w->page->places[i].slot, &w->gpus);
     if (!*rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu))
         return;
@@ -370,7 +370,7 @@ static void watch_hangs(struct watcher *w, double now)
         open_log(w);
         log_error("rank %d on %s made no progress for %.0f s: terminating the ranks of %s",
                   w->ranks[culprit].world_rank, w->host, still, w->host);
-        tell_others(w, "rank %d on %s made no progress for %.0f s", w->ranks[culprit].world_rank,
+        post_notice(w, "rank %d on %s made no progress for %.0f s", w->ranks[culprit].world_rank,
                     w->host, still);
         begin_ending(w, now);
     }
@@ -403,7 +403,7 @@ static void end_without_gpu(struct watcher *w, int i, double now)
     log_error("rank %d on %s lost its GPU and does not exit: %s: terminating the ranks of %s",
               w->ranks[i].world_rank, w->host, rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu),
               w->host);
-    tell_others(w, "rank %d on %s lost its GPU", w->ranks[i].world_rank, w->host);
+    post_notice(w, "rank %d on %s lost its GPU", w->ranks[i].world_rank, w->host);
     w->n_told++;
     begin_ending(w, now);
 }
@@ -467,7 +467,7 @@ static void look_for_launcher(struct watcher *w, double now)
     /* In good order it ends after its ranks; if they have all left, there is nothing to say. */
     for (int i = 0; i < w->n; i++)
         if (w->ranks[i].running && atomic_load(&w->ranks[i].slot->end) == PROGRESS_RUNS) {
-            tell_others(w, "the launcher on %s is gone", w->host);
+            post_notice(w, "the launcher on %s is gone", w->host);
             open_log(w);
             log_error("the launcher of the ranks on %s (pid %d) is gone%s: terminating them",
                       w->host, (int)w->start->launcher, w->terminated ? " after SIGTERM" : "");
@@ -528,8 +528,8 @@ static void loop(struct watcher *w)
         take_signals(w);
         take_wakes(w, now);
         adopt_new(w, now);
-        open_news(w);
-        hear_others(w, now, 0);
+        open_notices(w);
+        read_notices(w, now, 0);
         look_for_launcher(w, now); /* before its ranks, who may end of it */
         if (!take_ends(w, now) && close_page(w))
             return;
@@ -636,8 +636,8 @@ void watcher_run(const struct watcher_start *start)
     if (w->n_told && w->n_more)
         log_error("%d other rank%s of %s terminated as a result", w->n_more,
                   w->n_more == 1 ? "" : "s", w->host);
-    if (w->news)
-        death_notices_flush(w->news, news_seconds);
+    if (w->notices)
+        death_notices_flush(w->notices, notice_seconds);
     watch_page_unlink(start->path, w->page);
     job_folder_sweep(job_folder_parent());
     remove_session(w);
