@@ -47,7 +47,7 @@ static int read_int(struct message_reader *reader, uint32_t max)
     uint32_t number = message_read_number(reader);
 
     if (number > max)
-        reader->broken = 1;
+        reader->broken = true;
     return reader->broken ? 0 : (int)number;
 }
 
@@ -57,7 +57,7 @@ static int read_count(struct message_reader *reader)
     uint32_t n = message_read_number(reader);
 
     if (n > (size_t)(reader->end - reader->at) / 5)
-        reader->broken = 1;
+        reader->broken = true;
     return reader->broken ? 0 : (int)n;
 }
 
@@ -87,10 +87,10 @@ static void read_nodes(struct message_reader *reader, struct job_spec *spec, str
         nodes[i].n_ranks = read_int(reader, (uint32_t)(spec->n_ranks - first_rank));
         first_rank += nodes[i].n_ranks;
         if (!nodes[i].n_ranks || !is_host_name(nodes[i].name))
-            reader->broken = 1;
+            reader->broken = true;
     }
     if (first_rank != spec->n_ranks || spec->node >= n)
-        reader->broken = 1;
+        reader->broken = true;
     spec->n_nodes = n;
     spec->nodes = nodes;
 }
@@ -114,7 +114,7 @@ int job_spec_decode(struct job_spec *spec, const void *bytes, size_t n_bytes, st
     found.variables = read_list(&reader, arena);
     for (int i = 0; found.variables[i]; i++)
         if (!strchr(found.variables[i], '=') || found.variables[i][0] == '=')
-            reader.broken = 1;
+            reader.broken = true;
     if (reader.broken || reader.at != reader.end || !found.n_ranks || !found.argv[0] ||
         !*found.nspace || strlen(found.nspace) > 200 || found.cwd[0] != '/')
         return err_set(err, ERR_PEER, "a job spec of %zu bytes is broken", n_bytes);

@@ -7,6 +7,8 @@
 #ifndef LAUNCH_JOB_SPEC_MESSAGE_IMPL_H
 #define LAUNCH_JOB_SPEC_MESSAGE_IMPL_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -25,7 +27,7 @@ struct job_spec {
     const struct job_node *nodes;
     char *const *argv;      /* ended by NULL */
     char *const *variables; /* NAME=VALUE, over the daemon's own environment; ended by NULL */
-    int has_screen;         /* rank 0 writes to the daemon's own stdout and stderr */
+    bool has_screen;        /* rank 0 writes to the daemon's own stdout and stderr */
     int progress_ms;        /* how often to tell of the ranks' progress; 0 never */
     int beat_ms;            /* say something at least so often; 0: no need */
     uint32_t credit_bytes;  /* how much output may be sent before the head has asked for more */

@@ -100,18 +100,18 @@ static void start_ranks(struct rig *rig, const char *scenario, uint32_t credit_b
 
     snprintf(nspace, sizeof nspace, "daemon-test-%d", (int)rig->daemon);
     struct message hello = await(rig, MESSAGE_HELLO);
-    assert_int_equal(hello.number, MESSAGE_PROTOCOL);
-    assert_int_equal(hello.id, sizeof(struct progress_slot));
-    assert_true(strlen(hello.text) > 0);
+    assert_int_equal(hello.hello.protocol, MESSAGE_PROTOCOL);
+    assert_int_equal(hello.hello.slot_bytes, sizeof(struct progress_slot));
+    assert_true(strlen(hello.hello.host) > 0);
     job_spec_encode(&spec, &bytes);
-    link_send(&rig->link, &(struct message){
-                              .kind = MESSAGE_START, .data = bytes.data, .n_bytes = bytes.length });
+    link_send(&rig->link, &(struct message){ .kind = MESSAGE_START,
+                                             .start.spec = { bytes.data, bytes.length } });
     str_release(&bytes);
     for (int i = 0; i < 2; i++) {
-        struct message started = await(rig, MESSAGE_STARTED);
+        struct message message = await(rig, MESSAGE_STARTED);
 
-        assert_int_equal(started.rank, i);
-        rig->pids[i] = started.number;
+        assert_int_equal(message.started.rank, i);
+        rig->pids[i] = message.started.pid;
     }
 }
 
@@ -140,15 +140,14 @@ static void rig_check_end(struct rig *rig, int status)
     link_close(&rig->link);
 }
 
-static void check_good_end(const struct message *ended)
+static void check_good_end(const struct message_ended *ended)
 {
     struct progress_slot slot;
 
-    assert_true(WIFEXITED(ended->number));
-    assert_int_equal(WEXITSTATUS(ended->number), 0);
-    assert_int_equal(ended->id, 1);
-    assert_int_equal(ended->n_bytes, sizeof slot);
-    memcpy(&slot, ended->data, sizeof slot);
+    assert_true(WIFEXITED(ended->wait_status));
+    assert_int_equal(WEXITSTATUS(ended->wait_status), 0);
+    assert_true(ended->in_order);
+    memcpy(&slot, ended->slot, sizeof slot);
     assert_string_equal(slot.text, "printing");
 }
 
@@ -165,11 +164,11 @@ static void test_a_job(void **state)
         struct message message = await_either(&rig, MESSAGE_OUTPUT, MESSAGE_ENDED);
 
         if (message.kind == MESSAGE_OUTPUT) {
-            assert_int_equal(message.number, 1);
-            assert_memory_equal(message.data, "told 3\n", 7);
+            assert_false(message.output.is_stderr);
+            assert_memory_equal(message.output.bytes.data, "told 3\n", 7);
             n_told++;
         } else {
-            check_good_end(&message);
+            check_good_end(&message.ended);
             n_ended++;
         }
     }
@@ -192,13 +191,13 @@ static void test_flow(void **state)
     start_ranks(&rig, "flood", CREDIT);
     for (int round = 1; round <= 3; round++) {
         while (n_bytes < (size_t)CREDIT * (size_t)round)
-            n_bytes += await(&rig, MESSAGE_OUTPUT).n_bytes;
+            n_bytes += await(&rig, MESSAGE_OUTPUT).output.bytes.n_bytes;
         usleep(50000);
         assert_int_equal(link_receive(&rig.link, &err), 0);
         while (link_next(&rig.link, &message, &err) > 0)
-            n_bytes += message.kind == MESSAGE_OUTPUT ? message.n_bytes : 0;
+            n_bytes += message.kind == MESSAGE_OUTPUT ? message.output.bytes.n_bytes : 0;
         assert_true(n_bytes <= (size_t)CREDIT * (size_t)round + SLACK);
-        link_send(&rig.link, &(struct message){ .kind = MESSAGE_CREDIT, .id = CREDIT });
+        link_send(&rig.link, &(struct message){ .kind = MESSAGE_CREDIT, .credit.n_bytes = CREDIT });
     }
     link_send(&rig.link, &(struct message){ .kind = MESSAGE_GOODBYE });
     rig_check_end(&rig, 0);
@@ -216,9 +215,9 @@ static void test_end(void **state)
     await(&rig, MESSAGE_OUTPUT);
     link_send(&rig.link, &(struct message){ .kind = MESSAGE_END });
     for (int i = 0; i < 2; i++) {
-        struct message ended = await(&rig, MESSAGE_ENDED);
+        int status = await(&rig, MESSAGE_ENDED).ended.wait_status;
 
-        assert_true(WIFSIGNALED(ended.number) && WTERMSIG(ended.number) == SIGKILL);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     }
     link_send(&rig.link, &(struct message){ .kind = MESSAGE_GOODBYE });
     rig_check_end(&rig, 0);
@@ -234,8 +233,18 @@ static void test_end(void **state)
 /* What cannot be is passed over; what is no message ends the link, and with it all. */
 static void test_hostile(void **state)
 {
-    static const enum message_kind kinds[] = { MESSAGE_ASK,    MESSAGE_FENCE, MESSAGE_ANSWER,
-                                               MESSAGE_SIGNAL, MESSAGE_HELLO, MESSAGE_ENDED };
+    static const struct message hostile[] = {
+        { .kind = MESSAGE_CARD_QUERY, .card_query = { .rank = -2, .node = -1, .id = 12345 } },
+        { .kind = MESSAGE_CARD_QUERY, .card_query = { .rank = 2, .node = 9, .id = 12345 } },
+        { .kind = MESSAGE_FENCE_END, .fence_end = { .id = 12345, .outcome = OUTCOME_DEAD } },
+        { .kind = MESSAGE_CARD, .card = { .id = 12345 } },
+        { .kind = MESSAGE_SIGNAL, .signal = { .signal = -7, .to_groups = true } },
+        { .kind = MESSAGE_SIGNAL, .signal = { .signal = 1 << 20 } },
+        { .kind = MESSAGE_HELLO },
+        { .kind = MESSAGE_FENCE, .fence = { .id = 1, .members = "*" } },
+        { .kind = MESSAGE_STARTED, .started = { .rank = -1 } },
+    };
+    const size_t n_hostile = sizeof hostile / sizeof *hostile;
     struct rig rig;
 
     (void)state;
@@ -243,24 +252,21 @@ static void test_hostile(void **state)
     start_ranks(&rig, "stubborn", 1 << 20);
     await(&rig, MESSAGE_OUTPUT);
     await(&rig, MESSAGE_OUTPUT);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        for (int32_t rank = -2; rank < 5; rank += 4)
-            link_send(&rig.link,
-                      &(struct message){
-                          .kind = kinds[i], .rank = rank, .node = -1, .number = -7, .id = 12345 });
-    link_send(&rig.link, &(struct message){ .kind = MESSAGE_SIGNAL, .number = SIGUSR1 });
-    assert_int_equal(await(&rig, MESSAGE_OUTPUT).number, 1); /* it lives */
+    for (size_t i = 0; i < n_hostile; i++)
+        link_send(&rig.link, &hostile[i]);
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_SIGNAL, .signal.signal = SIGUSR1 });
+    assert_false(await(&rig, MESSAGE_OUTPUT).output.is_stderr); /* it lives */
     assert_int_equal(write(rig.link.fd, "\xff\xff\xff\xff", 4), 4);
     rig_check_end(&rig, ERR_PEER);
 
     /* Before there is a job, too; and a spec that is none. */
     rig_open(&rig);
     await(&rig, MESSAGE_HELLO);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        link_send(&rig.link, &(struct message){ .kind = kinds[i] });
+    for (size_t i = 0; i < n_hostile; i++)
+        link_send(&rig.link, &hostile[i]);
     link_send(&rig.link, &(struct message){ .kind = MESSAGE_END });
-    link_send(&rig.link, &(struct message){ .kind = MESSAGE_START, .data = "x", .n_bytes = 1 });
-    assert_int_equal(await(&rig, MESSAGE_FAILED).number, ERR_PEER);
+    link_send(&rig.link, &(struct message){ .kind = MESSAGE_START, .start.spec = { "x", 1 } });
+    assert_int_equal(await(&rig, MESSAGE_FAILED).failed.code, ERR_PEER);
     link_send(&rig.link, &(struct message){ .kind = MESSAGE_GOODBYE });
     rig_check_end(&rig, 0);
 }

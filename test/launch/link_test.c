@@ -46,12 +46,12 @@ static void test_order(void **state)
     assert_int_equal(link_receive(&pair.b, &err), 0);
     assert_int_equal(link_next(&pair.b, &message, &err), 0);
     for (int i = 0; i < 100; i++)
-        link_send(&pair.a, &(struct message){ .kind = MESSAGE_SIGNAL, .number = i, .text = "x" });
+        link_send(&pair.a, &(struct message){ .kind = MESSAGE_SIGNAL, .signal.signal = i });
     assert_int_equal(link_receive(&pair.b, &err), 0);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(link_next(&pair.b, &message, &err), 1);
         assert_int_equal(message.kind, MESSAGE_SIGNAL);
-        assert_int_equal(message.number, i);
+        assert_int_equal(message.signal.signal, i);
     }
     assert_int_equal(link_next(&pair.b, &message, &err), 0);
 
@@ -75,7 +75,7 @@ static void test_pieces(void **state)
 
     (void)state;
     open_pair(&pair);
-    message_encode(&(struct message){ .kind = MESSAGE_HELLO, .text = "host" }, &bytes);
+    message_encode(&(struct message){ .kind = MESSAGE_HELLO, .hello.host = "host" }, &bytes);
     struct str frame = { 0 };
     message_add_number(&frame, (uint32_t)bytes.length);
     str_add_bytes(&frame, bytes.data, bytes.length);
@@ -85,7 +85,7 @@ static void test_pieces(void **state)
         assert_int_equal(link_receive(&pair.b, &err), 0);
     }
     assert_int_equal(link_next(&pair.b, &message, &err), 1);
-    assert_string_equal(message.text, "host");
+    assert_string_equal(message.hello.host, "host");
     str_release(&bytes);
     str_release(&frame);
     close_pair(&pair);
@@ -107,8 +107,8 @@ static void test_large(void **state)
         data[i] = (unsigned char)(i * 7 + (i >> 10));
     for (int i = 0; i < 2; i++)
         link_send(&pair.a,
-                  &(struct message){
-                      .kind = MESSAGE_FENCE, .id = (uint32_t)i, .data = data, .n_bytes = N });
+                  &(struct message){ .kind = MESSAGE_FENCE,
+                                     .fence = { .id = (uint32_t)i, .data = { data, N } } });
     assert_true(link_poll(&pair.a).events & POLLOUT);
     for (int n = 0; n < 2 && n_turns < 100000; n_turns++) {
         link_flush(&pair.a);
@@ -117,9 +117,9 @@ static void test_large(void **state)
         assert_true(found >= 0);
         if (!found)
             continue;
-        assert_int_equal(message.id, n);
-        assert_int_equal(message.n_bytes, N);
-        assert_memory_equal(message.data, data, N);
+        assert_int_equal(message.fence.id, n);
+        assert_int_equal(message.fence.data.n_bytes, N);
+        assert_memory_equal(message.fence.data.data, data, N);
         n++;
     }
     assert_int_equal(found, 1);
@@ -155,7 +155,8 @@ static void test_hostile(void **state)
     check_refused("\xff\xff\xff\xff", 4, "a frame of 4294967295 bytes");
     check_refused("\1\0\0\4", 4, "a frame of 67108865 bytes");
     check_refused("\0\0\0\0", 4, "broken");
-    check_refused("\4\0\0\0abcd", 8, "broken");
+    check_refused("\4\0\0\0abcd", 8, "unknown kind");
+    check_refused("\4\0\0\0\1\0\0\0", 8, "broken");
 }
 
 /* Nobody reads any more: no SIGPIPE, and reading tells. */

@@ -69,9 +69,9 @@ static int teardown(void **state)
     return file_remove_tree(f.folder, &err);
 }
 
-static void say(int stream, const char *text)
+static void say(enum output_stream stream, const char *text)
 {
-    output_take(f.output, 1, stream + 1, text, strlen(text));
+    output_take(f.output, 1, stream, text, strlen(text));
 }
 
 static void assert_file(const char *name, const char *expected)
@@ -91,14 +91,14 @@ static void test_lines(void **state)
     struct str tail = { 0 };
 
     (void)state;
-    say(1, "plain\nlmtrain: err");
+    say(OUTPUT_STDERR, "plain\nlmtrain: err");
     assert_file("screen", "");
-    say(0, "on stdout: lmtrain: error: no\nlmtrain: error: stdout is not shown\n");
-    say(1, "or: bad\nlmtrain: warn: hm\nlmtrain: bug: x\nlmtrain: info\n");
+    say(OUTPUT_STDOUT, "on stdout: lmtrain: error: no\nlmtrain: error: stdout is not shown\n");
+    say(OUTPUT_STDERR, "or: bad\nlmtrain: warn: hm\nlmtrain: bug: x\nlmtrain: info\n");
     assert_file("screen", "rank 1: lmtrain: error: bad\nrank 1: lmtrain: warn: hm\n"
                           "rank 1: lmtrain: bug: x\n");
     output_quiet(f.output);
-    say(1, "lmtrain: error: quiet\nunfinished");
+    say(OUTPUT_STDERR, "lmtrain: error: quiet\nunfinished");
     output_end(f.output, 1);
     output_end(f.output, 1);
     assert_file("screen", "rank 1: lmtrain: error: bad\nrank 1: lmtrain: warn: hm\n"
@@ -127,7 +127,7 @@ static void test_long_lines(void **state)
         line[i] = (char)(i % 250 == '\n' ? 0 : i % 250);
     line[N] = '\n';
     for (int i = 0; i < 3; i++)
-        output_take(f.output, 1, 2, line, N + 1);
+        output_take(f.output, 1, OUTPUT_STDERR, line, N + 1);
     snprintf(path, sizeof path, "%s/log/deep/rank-1.log", f.folder);
     FILE *file = fopen(path, "re");
     assert_non_null(file);
@@ -148,8 +148,8 @@ static void test_rank_0(void **state)
 
     (void)state;
     output_quiet(f.output);
-    output_take(f.output, 0, 1, "step 1\rst", 9);
-    output_take(f.output, 0, 2, "lmtrain: warn: w", 16);
+    output_take(f.output, 0, OUTPUT_STDOUT, "step 1\rst", 9);
+    output_take(f.output, 0, OUTPUT_STDERR, "lmtrain: warn: w", 16);
     output_end(f.output, 0);
     assert_file("face", "step 1\rst");
     assert_file("screen", "lmtrain: warn: w");
@@ -169,7 +169,7 @@ static void test_errors(void **state)
     assert_int_equal(file_write(path, "x", 1, &err), 0);
     assert_int_equal(output_create(&output, 2, path, NULL, &err), -1);
     assert_int_equal(output_create(&output, 2, NULL, NULL, &err), 0);
-    output_take(output, 1, 1, "x\n", 2);
+    output_take(output, 1, OUTPUT_STDOUT, "x\n", 2);
     output_destroy(output);
 
     /* A log that is a link to elsewhere is not written. */

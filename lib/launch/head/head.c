@@ -238,16 +238,18 @@ static void conclude(struct launch_head *head)
 
 /* ---- signals and hangs ---- */
 
+/* To all ranks, or to all that they have started. */
+static void send_signal(struct launch_head *head, int signal, bool to_groups)
+{
+    head_send_all(head,
+                  &(struct message){ .kind = MESSAGE_SIGNAL,
+                                     .signal = { .signal = signal, .to_groups = to_groups } });
+}
+
 static void pass_on(struct launch_head *head, int signal)
 {
     head->console->passed = signal;
-    head_send_all(head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal });
-}
-
-static void signal_groups(struct launch_head *head, int signal)
-{
-    head_send_all(
-        head, &(struct message){ .kind = MESSAGE_SIGNAL, .rank = -1, .number = signal, .id = 1 });
+    send_signal(head, signal, false);
 }
 
 static void restart_clocks(struct launch_head *head, double now)
@@ -260,9 +262,9 @@ static void restart_clocks(struct launch_head *head, double now)
 
 static void stop_and_continue(struct launch_head *head)
 {
-    signal_groups(head, SIGSTOP);
+    send_signal(head, SIGSTOP, true);
     raise(SIGSTOP);
-    signal_groups(head, SIGCONT);
+    send_signal(head, SIGCONT, true);
     restart_clocks(head, clock_seconds());
 }
 

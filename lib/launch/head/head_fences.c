@@ -1,10 +1,22 @@
 /*
- * head_fences.c - what ranks of different nodes tell each other through PMIx
+ * head_fences.c - what ranks of different nodes exchange through PMIx
  *
- * At a fence each node with members in it hands in one blob; the head puts all blobs behind one
- * another and hands the whole to every one of these nodes. Two fences of the same members cannot be
- * under way at once, so the members' list is all the name a fence needs. A question for a rank's
- * card goes to its node, and the answer to who asked; the head keeps nothing of it.
+ * A fence over two nodes, in time order:
+ *
+ *     1. Ranks 0 and 1 call PMIx_Fence. PMIx on node A calls its daemon once both of its ranks are there
+ *        (pmix_server.c, on_fence), with what they have published as one blob.
+ *     2. A's daemon sends FENCE (id 7 of its own, members "*", the blob). The head makes a fence under the
+ *        name "*" and notes id 7 for node A.
+ *     3. The same on node B, with an id of B's. The head appends B's blob. No node is missing any more.
+ *     4. The head sends FENCE_END to A (id 7) and to B (its id), with all blobs. Each daemon completes the
+ *        call of PMIx that it has kept under that id.
+ *
+ * Where a rank dies between 2 and 4, the head ends all fences with OUTCOME_DEAD; a FENCE that was sent
+ * before its daemon knew of the death arrives later and is answered with OUTCOME_DEAD as well. Two fences
+ * of the same members cannot be under way at once, so their list is a sufficient name.
+ *
+ * A request for a rank's card goes to the node of that rank, and the reply to the node that sent the request;
+ * the head keeps no state of it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,12 +48,11 @@ static void destroy(struct head_fence *fence)
 static void answer(struct launch_head *head, int node, uint32_t id, enum launch_outcome outcome,
                    const struct str *blobs)
 {
-    struct message message = { .kind = MESSAGE_FENCE, .id = id, .number = (int)outcome };
+    struct message message = { .kind = MESSAGE_FENCE_END,
+                               .fence_end = { .id = id, .outcome = outcome } };
 
-    if (blobs) {
-        message.data = str_text(blobs);
-        message.n_bytes = blobs->length;
-    }
+    if (blobs)
+        message.fence_end.data = (struct message_bytes){ str_text(blobs), blobs->length };
     link_send(&head->nodes[node].link, &message);
 }
 
@@ -122,7 +133,7 @@ static struct head_fence *make_fence(struct launch_head *head, const char *membe
     return fence;
 }
 
-int head_take_fence(struct launch_head *head, int node, const struct message *message)
+int head_take_fence(struct launch_head *head, int node, const struct message_fence *message)
 {
     struct head_fence **at = &head->fences;
     int n_fences = 0;
@@ -133,57 +144,59 @@ int head_take_fence(struct launch_head *head, int node, const struct message *me
         answer(head, node, message->id, OUTCOME_DEAD, NULL);
         return 0;
     }
-    for (; *at && strcmp((*at)->members, message->text); at = &(*at)->next)
+    for (; *at && strcmp((*at)->members, message->members); at = &(*at)->next)
         n_fences++;
     if (!*at && n_fences < FENCES_MAX)
-        *at = make_fence(head, message->text);
+        *at = make_fence(head, message->members);
     struct head_fence *fence = *at;
     if (!fence || !fence->takes[node] || fence->ids[node])
         return -1;
     fence->ids[node] = message->id;
     fence->n_missing--;
-    if (message->number > 0 && fence->due >= 1e300)
-        fence->due = clock_seconds() + message->number;
-    if (message->n_bytes > BLOBS_MAX - fence->blobs.length) {
+    if (message->seconds > 0 && fence->due >= 1e300)
+        fence->due = clock_seconds() + message->seconds;
+    if (message->data.n_bytes > BLOBS_MAX - fence->blobs.length) {
         settle(head, at, OUTCOME_NOT_FOUND);
         return 0;
     }
-    str_add_bytes(&fence->blobs, message->data, message->n_bytes);
+    str_add_bytes(&fence->blobs, message->data.data, message->data.n_bytes);
     if (!fence->n_missing)
         settle(head, at, OUTCOME_DONE);
     return 0;
 }
 
-static void refuse(struct launch_head *head, int node, uint32_t id)
+/* Answer a card request, as far as its node is still there. */
+static void send_card(struct launch_head *head, int node, const struct message_card *card)
 {
-    link_send(&head->nodes[node].link,
-              &(struct message){ .kind = MESSAGE_ANSWER, .id = id, .number = OUTCOME_NOT_FOUND });
+    if (!head->nodes[node].is_lost)
+        link_send(&head->nodes[node].link,
+                  &(struct message){ .kind = MESSAGE_CARD, .card = *card });
 }
 
-int head_take_ask(struct launch_head *head, int node, const struct message *message)
+int head_take_card_request(struct launch_head *head, int node,
+                           const struct message_card_request *request)
 {
-    if (message->rank < 0 || message->rank >= head->n_ranks)
+    if (request->rank < 0 || request->rank >= head->n_ranks)
         return -1;
-    int owner = head->ranks[message->rank].node;
+    int owner = head->ranks[request->rank].node;
 
     if (head->nodes[owner].is_lost)
-        refuse(head, node, message->id);
+        send_card(head, node,
+                  &(struct message_card){ .id = request->id, .outcome = OUTCOME_NOT_FOUND });
     else
-        link_send(&head->nodes[owner].link, &(struct message){ .kind = MESSAGE_ASK,
-                                                               .rank = message->rank,
-                                                               .node = node,
-                                                               .id = message->id });
+        link_send(&head->nodes[owner].link,
+                  &(struct message){
+                      .kind = MESSAGE_CARD_QUERY,
+                      .card_query = { .rank = request->rank, .node = node, .id = request->id } });
     return 0;
 }
 
-int head_take_answer(struct launch_head *head, int node, const struct message *message)
+int head_take_card_reply(struct launch_head *head, const struct message_card_reply *reply)
 {
-    struct message passed = *message;
-
-    (void)node;
-    if (message->node < 0 || message->node >= head->n_nodes)
+    if (reply->node < 0 || reply->node >= head->n_nodes)
         return -1;
-    if (!head->nodes[message->node].is_lost)
-        link_send(&head->nodes[message->node].link, &passed);
+    send_card(
+        head, reply->node,
+        &(struct message_card){ .id = reply->id, .outcome = reply->outcome, .data = reply->data });
     return 0;
 }

@@ -177,9 +177,12 @@ void head_find_broken_gpu(struct launch_head *head);
 /* ---- head_fences.c ---- */
 
 /* A node is at a fence. Returns -1 if what it says cannot be. */
-int head_take_fence(struct launch_head *head, int node, const struct message *message);
-int head_take_ask(struct launch_head *head, int node, const struct message *message);
-int head_take_answer(struct launch_head *head, int node, const struct message *message);
+int head_take_fence(struct launch_head *head, int node, const struct message_fence *message);
+
+/* A node requests a card, or replies to a query of the head. Return -1 for a rank or node that does not exist. */
+int head_take_card_request(struct launch_head *head, int node,
+                           const struct message_card_request *request);
+int head_take_card_reply(struct launch_head *head, const struct message_card_reply *reply);
 
 /* End the fences whose time is over; returns when the next one's is (1e300: none). */
 double head_check_fences(struct launch_head *head, double now);

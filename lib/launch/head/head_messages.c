@@ -14,34 +14,29 @@
 /* Room for this much output is on its way to the head at most, a node. */
 enum { CREDIT_STEP_BYTES = 64 << 10 };
 
-/* The rank that the message speaks of, if it is one of the node's; else NULL. */
-static struct head_rank *rank_of(struct launch_head *head, int node, const struct message *message)
+/* The rank of that number, if it is one of the node's; else NULL. */
+static struct head_rank *rank_of(struct launch_head *head, int node, int rank)
 {
-    if (message->rank < 0 || message->rank >= head->n_ranks ||
-        head->ranks[message->rank].node != node)
+    if (rank < 0 || rank >= head->n_ranks || head->ranks[rank].node != node)
         return NULL;
-    return &head->ranks[message->rank];
+    return &head->ranks[rank];
 }
 
-/* Returns -1 if the data is no slot. */
-static int take_slot(struct head_rank *rank, const struct message *message)
+static void take_slot(struct head_rank *rank, const void *slot)
 {
-    if (message->n_bytes != sizeof rank->slot)
-        return -1;
-    memcpy(&rank->slot, message->data, sizeof rank->slot);
+    memcpy(&rank->slot, slot, sizeof rank->slot);
     if (rank->first_step < 0 && atomic_load(&rank->slot.beat))
         rank->first_step = atomic_load(&rank->slot.step);
-    return 0;
 }
 
-static int take_hello(struct launch_head *head, int node, const struct message *message)
+static int take_hello(struct launch_head *head, int node, const struct message_hello *hello)
 {
     struct head_node *mine = &head->nodes[node];
     char name[200];
 
     if (mine->said_hello)
         return -1;
-    if (message->number != MESSAGE_PROTOCOL || message->id != sizeof(struct progress_slot)) {
+    if (hello->protocol != MESSAGE_PROTOCOL || hello->slot_bytes != sizeof(struct progress_slot)) {
         err_set(&head->start_err, ERR_CONFIG,
                 "host %s has a different version of lmtrain (hint: install the same version on all "
                 "hosts)",
@@ -49,7 +44,7 @@ static int take_hello(struct launch_head *head, int node, const struct message *
         return 0;
     }
     /* PMIx tells nodes apart by name, and its lists end names at commas. */
-    snprintf(name, sizeof name, "%s", message->text);
+    snprintf(name, sizeof name, "%s", hello->host);
     for (char *c = name; *c; c++)
         if (strchr(",;[]() \t\r\n/", *c))
             *c = '-';
@@ -63,29 +58,30 @@ static int take_hello(struct launch_head *head, int node, const struct message *
     return 0;
 }
 
-static int take_started(struct launch_head *head, int node, const struct message *message)
+static int take_started(struct launch_head *head, int node, const struct message_started *started)
 {
-    struct head_rank *rank = rank_of(head, node, message);
+    struct head_rank *rank = rank_of(head, node, started->rank);
 
-    if (!rank || rank->pid || message->number <= 1)
+    if (!rank || rank->pid || started->pid <= 1)
         return -1;
-    rank->pid = message->number;
+    rank->pid = started->pid;
     return 0;
 }
 
-static int take_ended(struct launch_head *head, int node, const struct message *message)
+static int take_ended(struct launch_head *head, int node, const struct message_ended *ended)
 {
-    struct head_rank *rank = rank_of(head, node, message);
+    struct head_rank *rank = rank_of(head, node, ended->rank);
+    int status = ended->wait_status;
 
-    if (!rank || !rank->running || !rank->pid ||
-        !(WIFEXITED(message->number) || WIFSIGNALED(message->number)) || take_slot(rank, message))
+    if (!rank || !rank->running || !rank->pid || !(WIFEXITED(status) || WIFSIGNALED(status)))
         return -1;
-    output_end(head->output, message->rank);
+    take_slot(rank, ended->slot);
+    output_end(head->output, ended->rank);
     rank->running = 0;
-    rank->wait_status = message->number;
-    rank->in_order = message->id != 0;
+    rank->wait_status = status;
+    rank->in_order = ended->in_order;
     head->n_running--;
-    head_judge(head, message->rank);
+    head_judge(head, ended->rank);
     return 0;
 }
 
@@ -94,28 +90,29 @@ static int take_ended(struct launch_head *head, int node, const struct message *
  * process breaks, which is most often the death of that process: a rank that tells of it is no
  * first cause.
  */
-static int take_abort(struct launch_head *head, int node, const struct message *message)
+static int take_abort(struct launch_head *head, int node, const struct message_abort *abort)
 {
-    struct head_rank *rank = rank_of(head, node, message);
-    int is_status = message->number > 0 && message->number <= 255;
-    int status = is_status ? message->number : ERR_PEER;
+    struct head_rank *rank = rank_of(head, node, abort->rank);
+    int is_status = abort->status > 0 && abort->status <= 255;
+    int status = is_status ? abort->status : ERR_PEER;
     char text[1200];
 
-    if (!rank || take_slot(rank, message))
+    if (!rank)
         return -1;
+    take_slot(rank, abort->slot);
     rank->has_aborted = 1;
-    snprintf(text, sizeof text, "failed with status %d: %.1023s", message->number, message->text);
-    head_set_cause(head, status == ERR_PEER ? WEIGHT_PEER : WEIGHT_OWN, message->rank, status,
-                   text);
+    snprintf(text, sizeof text, "failed with status %d: %.1023s", abort->status, abort->reason);
+    head_set_cause(head, status == ERR_PEER ? WEIGHT_PEER : WEIGHT_OWN, abort->rank, status, text);
     return 0;
 }
 
-static int take_output(struct launch_head *head, int node, const struct message *message)
+static int take_output(struct launch_head *head, int node, const struct message_output *output)
 {
-    if (!rank_of(head, node, message) || (message->number != 1 && message->number != 2))
+    if (!rank_of(head, node, output->rank))
         return -1;
-    output_take(head->output, message->rank, message->number, message->data, message->n_bytes);
-    head->nodes[node].uncredited_bytes += (uint32_t)message->n_bytes;
+    output_take(head->output, output->rank, output->is_stderr ? OUTPUT_STDERR : OUTPUT_STDOUT,
+                output->bytes.data, output->bytes.n_bytes);
+    head->nodes[node].uncredited_bytes += (uint32_t)output->bytes.n_bytes;
     return 0;
 }
 
@@ -128,31 +125,33 @@ void head_send_credit(struct launch_head *head)
 
         if (node->uncredited_bytes < CREDIT_STEP_BYTES)
             continue;
-        link_send(&node->link,
-                  &(struct message){ .kind = MESSAGE_CREDIT, .id = node->uncredited_bytes });
+        link_send(&node->link, &(struct message){ .kind = MESSAGE_CREDIT,
+                                                  .credit.n_bytes = node->uncredited_bytes });
         node->uncredited_bytes = 0;
     }
 }
 
-static int take_progress(struct launch_head *head, int node, const struct message *message)
+static int take_progress(struct launch_head *head, int node,
+                         const struct message_progress *progress)
 {
-    struct head_rank *rank = rank_of(head, node, message);
+    struct head_rank *rank = rank_of(head, node, progress->rank);
 
-    if (!rank || take_slot(rank, message))
+    if (!rank)
         return -1;
-    head->watched[message->rank].stopped = message->number == 1;
+    take_slot(rank, progress->slot);
+    head->watched[progress->rank].stopped = progress->is_stopped;
     return 0;
 }
 
-static void take_failed(struct launch_head *head, int node, const struct message *message)
+static void take_failed(struct launch_head *head, int node, const struct message_failed *failed)
 {
-    enum err_code code = (enum err_code)message->number;
+    enum err_code code = (enum err_code)failed->code;
 
     if (head->start_err.code != ERR_NONE)
         return;
     if (code < ERR_FAILED || code > ERR_PEER)
         code = ERR_FAILED;
-    err_set(&head->start_err, code, "%.1900s", message->text);
+    err_set(&head->start_err, code, "%.1900s", failed->reason);
     if (head->nodes[node].host_index >= 0)
         err_add(&head->start_err, "host %s", head->nodes[node].host);
 }
@@ -161,34 +160,34 @@ static void take_failed(struct launch_head *head, int node, const struct message
 static int take_message(struct launch_head *head, int node, const struct message *message)
 {
     if (message->kind == MESSAGE_HELLO)
-        return take_hello(head, node, message);
+        return take_hello(head, node, &message->hello);
     if (message->kind == MESSAGE_BEAT)
         return 0;
     if (!head->is_started)
         return -1;
     switch (message->kind) {
     case MESSAGE_STARTED:
-        return take_started(head, node, message);
+        return take_started(head, node, &message->started);
     case MESSAGE_ENDED:
-        return take_ended(head, node, message);
+        return take_ended(head, node, &message->ended);
     case MESSAGE_ABORT:
-        return take_abort(head, node, message);
+        return take_abort(head, node, &message->abort);
     case MESSAGE_FAILED:
-        take_failed(head, node, message);
+        take_failed(head, node, &message->failed);
         return 0;
     case MESSAGE_OUTPUT:
-        return take_output(head, node, message);
+        return take_output(head, node, &message->output);
     case MESSAGE_PROGRESS:
-        return take_progress(head, node, message);
+        return take_progress(head, node, &message->progress);
     case MESSAGE_REPORT:
-        log_warn("node %s: %.500s", head->nodes[node].host, message->text);
+        log_warn("node %s: %.500s", head->nodes[node].host, message->report.line);
         return 0;
     case MESSAGE_FENCE:
-        return head_take_fence(head, node, message);
-    case MESSAGE_ASK:
-        return head_take_ask(head, node, message);
-    case MESSAGE_ANSWER:
-        return head_take_answer(head, node, message);
+        return head_take_fence(head, node, &message->fence);
+    case MESSAGE_CARD_REQUEST:
+        return head_take_card_request(head, node, &message->card_request);
+    case MESSAGE_CARD_REPLY:
+        return head_take_card_reply(head, &message->card_reply);
     default:
         return -1;
     }

@@ -249,16 +249,16 @@ void head_send_specs(struct launch_head *head)
                              .credit_bytes = CREDIT_BYTES };
     head->is_started = 1;
     for (int i = 0; i < head->n_nodes; i++) {
-        int is_local = head->nodes[i].daemon > 0;
+        bool is_local = head->nodes[i].daemon > 0;
 
         spec.node = i;
         spec.has_screen = is_local && !head->nodes[i].first_rank;
         spec.beat_ms = is_local ? 0 : (int)(head->lost_seconds * 250);
         str_clear(&bytes);
         job_spec_encode(&spec, &bytes);
-        link_send(&head->nodes[i].link, &(struct message){ .kind = MESSAGE_START,
-                                                           .data = bytes.data,
-                                                           .n_bytes = bytes.length });
+        link_send(
+            &head->nodes[i].link,
+            &(struct message){ .kind = MESSAGE_START, .start.spec = { bytes.data, bytes.length } });
     }
     str_release(&bytes);
     free(cwd);

@@ -104,13 +104,14 @@ static int is_trouble(const char *line, int length)
 }
 
 /* A whole line with its newline, or as much of a long one as there is room for. */
-static void pass_line(struct output *output, int rank, int is_stderr, const char *line, int length)
+static void pass_line(struct output *output, int rank, enum output_stream stream, const char *line,
+                      int length)
 {
     struct rank_output *mine = &output->ranks[rank];
 
     if (mine->log)
         log_file_write(mine->log, line, (size_t)length);
-    if (!is_stderr)
+    if (stream != OUTPUT_STDERR)
         return;
     keep_tail(mine, line, length);
     if (!output->quiet && is_trouble(line, length)) {
@@ -122,34 +123,36 @@ static void pass_line(struct output *output, int rank, int is_stderr, const char
     }
 }
 
-static void pass_whole_lines(struct output *output, int rank, int i)
+static void pass_whole_lines(struct output *output, int rank, enum output_stream stream)
 {
-    struct line_buffer *stream = &output->ranks[rank].streams[i];
+    struct line_buffer *buffer = &output->ranks[rank].streams[stream];
     int start = 0;
 
     for (;;) {
-        char *end = memchr(stream->line + start, '\n', (size_t)(stream->length - start));
+        char *end = memchr(buffer->line + start, '\n', (size_t)(buffer->length - start));
 
         if (!end)
             break;
-        int length = (int)(end - stream->line) + 1 - start;
-        pass_line(output, rank, i, stream->line + start, length);
+        int length = (int)(end - buffer->line) + 1 - start;
+        pass_line(output, rank, stream, buffer->line + start, length);
         start += length;
     }
-    if (!start && stream->length == LINE_BYTES) {
-        pass_line(output, rank, i, stream->line, stream->length);
-        start = stream->length;
+    if (!start && buffer->length == LINE_BYTES) {
+        pass_line(output, rank, stream, buffer->line, buffer->length);
+        start = buffer->length;
     }
-    memmove(stream->line, stream->line + start, (size_t)(stream->length - start));
-    stream->length -= start;
+    memmove(buffer->line, buffer->line + start, (size_t)(buffer->length - start));
+    buffer->length -= start;
 }
 
-void output_take(struct output *output, int rank, int stream, const char *bytes, size_t n_bytes)
+void output_take(struct output *output, int rank, enum output_stream stream, const char *bytes,
+                 size_t n_bytes)
 {
-    struct line_buffer *mine = &output->ranks[rank].streams[stream == 2];
+    struct line_buffer *mine = &output->ranks[rank].streams[stream];
 
     if (!rank) {
-        screen_put(output->screen, stream == 2 ? STDERR_FILENO : STDOUT_FILENO, bytes, n_bytes);
+        screen_put(output->screen, stream == OUTPUT_STDERR ? STDERR_FILENO : STDOUT_FILENO, bytes,
+                   n_bytes);
         return;
     }
     while (n_bytes) {
@@ -159,15 +162,15 @@ void output_take(struct output *output, int rank, int stream, const char *bytes,
         mine->length += (int)n;
         bytes += n;
         n_bytes -= n;
-        pass_whole_lines(output, rank, stream == 2);
+        pass_whole_lines(output, rank, stream);
     }
 }
 
 void output_end(struct output *output, int rank)
 {
-    for (int i = 0; i < 2; i++)
-        if (output->ranks[rank].streams[i].length)
-            output_take(output, rank, i + 1, "\n", 1);
+    for (enum output_stream stream = OUTPUT_STDOUT; stream <= OUTPUT_STDERR; stream++)
+        if (output->ranks[rank].streams[stream].length)
+            output_take(output, rank, stream, "\n", 1);
 }
 
 void output_quiet(struct output *output)

@@ -23,8 +23,11 @@ int output_create(struct output **output, int n_ranks, const char *log_folder,
                   struct screen *screen, struct err *err);
 void output_destroy(struct output *output);
 
-/* Take what rank has printed on stream 1 (stdout) or 2 (stderr). Waits for the disk. */
-void output_take(struct output *output, int rank, int stream, const char *bytes, size_t n_bytes);
+enum output_stream { OUTPUT_STDOUT, OUTPUT_STDERR };
+
+/* Take what rank has printed on a stream. Waits for the disk. */
+void output_take(struct output *output, int rank, enum output_stream stream, const char *bytes,
+                 size_t n_bytes);
 
 /* The rank has ended: pass on what it left without a newline. */
 void output_end(struct output *output, int rank);

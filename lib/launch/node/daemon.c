@@ -11,6 +11,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -47,7 +48,7 @@ struct daemon {
     int status;
 };
 
-static void say(struct daemon *daemon, const struct message *message)
+static void send_message(struct daemon *daemon, const struct message *message)
 {
     link_send(&daemon->link, message);
 }
@@ -65,15 +66,15 @@ static void end_ranks(struct daemon *daemon)
     if (daemon->node.server)
         launch_server_rank_died(daemon->node.server);
     node_mark_over(&daemon->node);
-    node_signal(&daemon->node, SIGTERM, 1);
-    node_signal(&daemon->node, SIGCONT, 1); /* so that a stopped one hears it */
+    node_signal(&daemon->node, SIGTERM, true);
+    node_signal(&daemon->node, SIGCONT, true); /* so that a stopped one hears it */
 }
 
 static void kill_ranks(struct daemon *daemon)
 {
     daemon->phase = KILLED;
     if (daemon->has_job)
-        node_signal(&daemon->node, SIGKILL, 1);
+        node_signal(&daemon->node, SIGKILL, true);
 }
 
 static void leave(struct daemon *daemon, int status)
@@ -91,31 +92,36 @@ static void pass_output(struct daemon *daemon, int index, int is_last)
     char bytes[OUTPUT_BYTES];
 
     for (int i = 0; i < N_READS_MAX && (is_last || daemon->credit_bytes > 0); i++) {
-        int stream = 0;
-        size_t n = node_read(&daemon->node, index, bytes, sizeof bytes, &stream);
+        bool is_stderr = false;
+        size_t n = node_read(&daemon->node, index, bytes, sizeof bytes, &is_stderr);
 
         if (!n)
             return;
         daemon->credit_bytes -= (int64_t)n;
-        say(daemon, &(struct message){ .kind = MESSAGE_OUTPUT,
-                                       .rank = daemon->node.first_rank + index,
-                                       .number = stream,
-                                       .data = bytes,
-                                       .n_bytes = n });
+        send_message(daemon, &(struct message){ .kind = MESSAGE_OUTPUT,
+                                                .output = { .rank = daemon->node.first_rank + index,
+                                                            .is_stderr = is_stderr,
+                                                            .bytes = { bytes, n } } });
     }
 }
 
-/* message, with the rank's slot as it is now. */
-static void say_with_slot(struct daemon *daemon, int index, struct message message)
+/* A copy of the rank's slot: the rank continues to write, so its text may be torn. */
+static struct progress_slot copy_slot(const struct daemon *daemon, int index)
 {
-    const struct progress_slot *live = &daemon->node.page[index].slot;
     struct progress_slot slot;
 
-    memcpy(&slot, live, sizeof slot); /* the rank writes on: a torn text is allowed for */
-    message.rank = daemon->node.first_rank + index;
-    message.data = &slot;
-    message.n_bytes = sizeof slot;
-    say(daemon, &message);
+    memcpy(&slot, &daemon->node.page[index].slot, sizeof slot);
+    return slot;
+}
+
+static void send_progress(struct daemon *daemon, int index, bool is_stopped)
+{
+    struct progress_slot slot = copy_slot(daemon, index);
+
+    send_message(daemon, &(struct message){ .kind = MESSAGE_PROGRESS,
+                                            .progress = { .rank = daemon->node.first_rank + index,
+                                                          .is_stopped = is_stopped,
+                                                          .slot = &slot } });
 }
 
 /* Why a rank ended may be its GPU's. The first to end so is the cause: only for it is it worth waiting. */
@@ -136,41 +142,58 @@ static void take_abort(struct daemon *daemon, const struct launch_event *event)
 
     pass_output(daemon, index, 1);
     look_at_death(daemon, index);
-    say_with_slot(
-        daemon, index,
-        (struct message){ .kind = MESSAGE_ABORT, .number = event->number, .text = event->text });
+    struct progress_slot slot = copy_slot(daemon, index);
+    send_message(daemon, &(struct message){ .kind = MESSAGE_ABORT,
+                                            .abort = { .rank = event->rank,
+                                                       .status = event->number,
+                                                       .reason = event->text,
+                                                       .slot = &slot } });
+}
+
+/* What of an event goes to the head as it is; false if it is too long for a frame. */
+static bool forward_event(struct daemon *daemon, const struct launch_event *event)
+{
+    struct message_bytes data = { event->data, event->n_bytes };
+    struct message message = { 0 };
+
+    if (event->n_bytes >= LINK_FRAME_MAX - MESSAGE_TEXT_MAX - 64)
+        return false;
+    switch (event->kind) {
+    case EVENT_FENCE:
+        message.kind = MESSAGE_FENCE;
+        message.fence = (struct message_fence){
+            .id = event->id, .seconds = event->number, .members = event->text, .data = data
+        };
+        break;
+    case EVENT_CARD_REQUEST:
+        message.kind = MESSAGE_CARD_REQUEST;
+        message.card_request =
+            (struct message_card_request){ .id = event->id, .rank = event->rank };
+        break;
+    case EVENT_CARD:
+        message.kind = MESSAGE_CARD_REPLY;
+        message.card_reply =
+            (struct message_card_reply){ .node = event->node,
+                                         .id = event->id,
+                                         .outcome = (enum launch_outcome)event->number,
+                                         .data = data };
+        break;
+    case EVENT_REPORT:
+        message.kind = MESSAGE_REPORT;
+        message.report.line = event->text;
+        break;
+    case EVENT_ABORT:
+        return true;
+    }
+    send_message(daemon, &message);
+    return true;
 }
 
 static void take_event(struct daemon *daemon, const struct launch_event *event)
 {
-    struct message message = { .rank = event->rank,
-                               .node = event->node,
-                               .number = event->number,
-                               .id = event->id,
-                               .text = event->text,
-                               .data = event->data,
-                               .n_bytes = event->n_bytes };
-
-    switch (event->kind) {
-    case EVENT_ABORT:
+    if (event->kind == EVENT_ABORT)
         take_abort(daemon, event);
-        return;
-    case EVENT_FENCE:
-        message.kind = MESSAGE_FENCE;
-        break;
-    case EVENT_ASK:
-        message.kind = MESSAGE_ASK;
-        break;
-    case EVENT_ANSWER:
-        message.kind = MESSAGE_ANSWER;
-        break;
-    case EVENT_REPORT:
-        message.kind = MESSAGE_REPORT;
-        break;
-    }
-    if (event->n_bytes < LINK_FRAME_MAX - MESSAGE_TEXT_MAX - 64)
-        say(daemon, &message);
-    else
+    else if (!forward_event(daemon, event))
         launch_server_settle(daemon->node.server, event->id, OUTCOME_NOT_FOUND, NULL, 0);
 }
 
@@ -196,13 +219,15 @@ static void reap(struct daemon *daemon)
         node->n_running--;
         pass_output(daemon, i, 1);
         take_events(daemon); /* what it told PMIx while we were looking */
-        int in_order = launch_server_finalized(node->server, node->first_rank + i);
+        bool in_order = launch_server_finalized(node->server, node->first_rank + i);
         if (!in_order)
             look_at_death(daemon, i);
-        say_with_slot(daemon, i,
-                      (struct message){ .kind = MESSAGE_ENDED,
-                                        .number = process->wait_status,
-                                        .id = (uint32_t)in_order });
+        struct progress_slot slot = copy_slot(daemon, i);
+        send_message(daemon, &(struct message){ .kind = MESSAGE_ENDED,
+                                                .ended = { .rank = node->first_rank + i,
+                                                           .wait_status = process->wait_status,
+                                                           .in_order = in_order,
+                                                           .slot = &slot } });
     }
 }
 
@@ -219,12 +244,12 @@ static void tell_progress(struct daemon *daemon, double now)
 
         if (!rank->process.running)
             continue;
-        int stopped = !moved && rank_process_state(&rank->process) == 'T';
+        bool stopped = !moved && rank_process_state(&rank->process) == 'T';
         if (!moved && stopped == rank->told_stopped)
             continue;
         rank->told_beat = beat;
         rank->told_stopped = stopped;
-        say_with_slot(daemon, i, (struct message){ .kind = MESSAGE_PROGRESS, .number = stopped });
+        send_progress(daemon, i, stopped);
     }
 }
 
@@ -249,22 +274,21 @@ static void look_at_gpus(struct daemon *daemon, double now)
             continue;
         if (stands)
             rank->told_gpu_beat = beat;
-        say_with_slot(daemon, i,
-                      (struct message){ .kind = MESSAGE_PROGRESS, .number = rank->told_stopped });
+        send_progress(daemon, i, rank->told_stopped);
     }
 }
 
 /* ---- what the head says ---- */
 
-static int start_job(struct daemon *daemon, const struct message *message, struct err *err)
+static int start_job(struct daemon *daemon, struct message_bytes spec, struct err *err)
 {
     struct local_node *node = &daemon->node;
 
     if (daemon->has_job)
         return err_set(err, ERR_PEER, "received a second job spec");
-    str_add_bytes(&daemon->spec_bytes, message->data, message->n_bytes);
-    if (job_spec_decode(&daemon->spec, str_text(&daemon->spec_bytes), message->n_bytes,
-                        &daemon->arena, err))
+    str_add_bytes(&daemon->spec_bytes, spec.data, spec.n_bytes);
+    if (job_spec_decode(&daemon->spec, str_text(&daemon->spec_bytes), spec.n_bytes, &daemon->arena,
+                        err))
         return -1;
     daemon->has_job = 1;
     daemon->credit_bytes = daemon->spec.credit_bytes;
@@ -275,47 +299,60 @@ static int start_job(struct daemon *daemon, const struct message *message, struc
     for (int i = 0; i < node->n_ranks && !status; i++) {
         status = node_start_rank(node, i, err);
         if (!status)
-            say(daemon, &(struct message){ .kind = MESSAGE_STARTED,
-                                           .rank = node->first_rank + i,
-                                           .number = node->ranks[i].process.pid });
+            send_message(daemon,
+                         &(struct message){ .kind = MESSAGE_STARTED,
+                                            .started = { .rank = node->first_rank + i,
+                                                         .pid = node->ranks[i].process.pid } });
     }
     return status;
 }
 
-static void take_start(struct daemon *daemon, const struct message *message)
+static void take_start(struct daemon *daemon, const struct message_start *start)
 {
     struct err err;
 
-    if (!start_job(daemon, message, &err))
+    if (!start_job(daemon, start->spec, &err))
         return;
-    say(daemon,
-        &(struct message){ .kind = MESSAGE_FAILED, .number = (int32_t)err.code, .text = err.text });
+    send_message(daemon,
+                 &(struct message){ .kind = MESSAGE_FAILED,
+                                    .failed = { .code = (int)err.code, .reason = err.text } });
     kill_ranks(daemon);
 }
 
-/* What is addressed to a running job. */
+static void take_signal(const struct local_node *node, const struct message_signal *message)
+{
+    if (message->signal > 0 && message->signal < SIGRTMIN)
+        node_signal(node, message->signal, message->to_groups);
+}
+
+static void take_card_query(const struct local_node *node, const struct message_card_query *query)
+{
+    if (query->rank >= node->first_rank && query->rank - node->first_rank < node->n_ranks)
+        launch_server_query_card(node->server, query->rank, query->node, query->id);
+}
+
+/* Messages to a running job. */
 static void take_job_message(struct daemon *daemon, const struct message *message)
 {
     struct local_node *node = &daemon->node;
-    int is_mine =
-        message->rank >= node->first_rank && message->rank - node->first_rank < node->n_ranks;
 
     switch (message->kind) {
     case MESSAGE_CREDIT:
-        daemon->credit_bytes += message->id;
+        daemon->credit_bytes += message->credit.n_bytes;
         break;
     case MESSAGE_SIGNAL:
-        if (message->number > 0 && message->number < SIGRTMIN)
-            node_signal(node, message->number, message->id == 1);
+        take_signal(node, &message->signal);
         break;
-    case MESSAGE_FENCE:
-    case MESSAGE_ANSWER:
-        launch_server_settle(node->server, message->id, (enum launch_outcome)message->number,
-                             message->data, message->n_bytes);
+    case MESSAGE_FENCE_END:
+        launch_server_settle(node->server, message->fence_end.id, message->fence_end.outcome,
+                             message->fence_end.data.data, message->fence_end.data.n_bytes);
         break;
-    case MESSAGE_ASK:
-        if (is_mine)
-            launch_server_ask(node->server, message->rank, message->node, message->id);
+    case MESSAGE_CARD:
+        launch_server_settle(node->server, message->card.id, message->card.outcome,
+                             message->card.data.data, message->card.data.n_bytes);
+        break;
+    case MESSAGE_CARD_QUERY:
+        take_card_query(node, &message->card_query);
         break;
     default:
         break;
@@ -326,7 +363,7 @@ static void take_message(struct daemon *daemon, const struct message *message)
 {
     switch (message->kind) {
     case MESSAGE_START:
-        take_start(daemon, message);
+        take_start(daemon, &message->start);
         break;
     case MESSAGE_END:
         end_ranks(daemon);
@@ -423,7 +460,7 @@ static void loop(struct daemon *daemon)
             kill_ranks(daemon);
         if (daemon->has_job && daemon->spec.beat_ms &&
             now >= daemon->link.sent_at + 1e-3 * daemon->spec.beat_ms)
-            say(daemon, &(struct message){ .kind = MESSAGE_BEAT });
+            send_message(daemon, &(struct message){ .kind = MESSAGE_BEAT });
         link_flush(&daemon->link);
     }
 }
@@ -455,10 +492,11 @@ int launch_daemon(int link_fd, double lost_seconds)
     set_up_signals(&daemon);
     link_open(&daemon.link, link_fd, lost_seconds);
     gethostname(host, sizeof host - 1);
-    say(&daemon, &(struct message){ .kind = MESSAGE_HELLO,
-                                    .number = MESSAGE_PROTOCOL,
-                                    .id = (uint32_t)sizeof(struct progress_slot),
-                                    .text = host });
+    send_message(&daemon,
+                 &(struct message){ .kind = MESSAGE_HELLO,
+                                    .hello = { .protocol = MESSAGE_PROTOCOL,
+                                               .slot_bytes = (uint32_t)sizeof(struct progress_slot),
+                                               .host = host } });
     loop(&daemon);
     gpu_watch_close(daemon.gpus);
     if (daemon.has_job)

@@ -167,10 +167,10 @@ int node_start_rank(struct local_node *node, int index, struct err *err)
     return status;
 }
 
-void node_signal(const struct local_node *node, int signal, int groups)
+void node_signal(const struct local_node *node, int signal, bool to_groups)
 {
     for (int i = 0; i < node->n_ranks; i++)
-        if (groups)
+        if (to_groups)
             rank_process_signal_group(&node->ranks[i].process, signal);
         else
             rank_process_signal(&node->ranks[i].process, signal);
@@ -186,7 +186,7 @@ void node_release(struct local_node *node)
 {
     struct err ignored;
 
-    node_signal(node, SIGKILL, 1);
+    node_signal(node, SIGKILL, true);
     for (int i = 0; i < node->n_ranks; i++) {
         struct node_rank *rank = &node->ranks[i];
 
@@ -203,7 +203,7 @@ void node_release(struct local_node *node)
     *node = (struct local_node){ 0 };
 }
 
-size_t node_read(struct local_node *node, int index, char *buffer, size_t size, int *stream)
+size_t node_read(struct local_node *node, int index, char *buffer, size_t size, bool *is_stderr)
 {
     struct node_rank *rank = &node->ranks[index];
 
@@ -216,7 +216,7 @@ size_t node_read(struct local_node *node, int index, char *buffer, size_t size, 
             n = read(rank->fds[i], buffer, size);
         while (n < 0 && errno == EINTR);
         if (n > 0) {
-            *stream = i + 1;
+            *is_stderr = i == 1;
             return (size_t)n;
         }
         if (n == 0 || errno != EAGAIN)

@@ -7,6 +7,7 @@
 #define LAUNCH_NODE_NODE_IMPL_H
 
 #include <poll.h>
+#include <stdbool.h>
 
 #include "launch/job_spec_message_impl.h"
 #include "launch/node/pmix_server_impl.h"
@@ -17,7 +18,7 @@ struct node_rank {
     struct rank_process process;
     int fds[2];         /* where its stdout and stderr are read; -1: over, or the screen */
     uint64_t told_beat; /* what the head knows of it */
-    int told_stopped;
+    bool told_stopped;
     uint64_t gpu_beat;      /* at the last look at its GPU */
     uint64_t told_gpu_beat; /* at which the head was told of its GPU as it stood still */
 };
@@ -48,13 +49,13 @@ int node_start_rank(struct local_node *node, int index, struct err *err);
 void node_release(struct local_node *node);
 
 /* To every running rank, or to its whole process group. */
-void node_signal(const struct local_node *node, int signal, int groups);
+void node_signal(const struct local_node *node, int signal, bool to_groups);
 
 /*
- * Read some of what a rank has printed into buffer, without waiting. Returns how many bytes, and
- * which stream (1 or 2); 0 if there is nothing now.
+ * Read some of what a rank has printed into buffer, without waiting. Returns the number of bytes, and
+ * whether they are of its stderr; 0 if there is nothing now.
  */
-size_t node_read(struct local_node *node, int index, char *buffer, size_t size, int *stream);
+size_t node_read(struct local_node *node, int index, char *buffer, size_t size, bool *is_stderr);
 
 /* The pipes to poll: fills at most 2 * n_ranks and returns how many. */
 int node_poll(const struct local_node *node, struct pollfd *polls);

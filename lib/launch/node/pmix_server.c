@@ -25,7 +25,7 @@
 
 static const double first_message_seconds = 5;
 
-/* A fence or a request that the head has not answered. */
+/* A fence or a card request that the head has not answered. */
 struct pending_call {
     struct pending_call *next;
     uint32_t id;
@@ -328,7 +328,8 @@ static pmix_status_t on_modex(const pmix_proc_t *proc, const pmix_info_t info[],
     uint32_t id = note_pending(server, done, context);
     if (!id)
         return PMIX_ERR_PROC_ABORTED;
-    push(server, &(struct launch_event){ .kind = EVENT_ASK, .id = id, .rank = (int)proc->rank });
+    push(server,
+         &(struct launch_event){ .kind = EVENT_CARD_REQUEST, .id = id, .rank = (int)proc->rank });
     return PMIX_SUCCESS;
 }
 
@@ -340,7 +341,7 @@ static pmix_server_module_t module = {
     .client_connected2 = on_connected,
 };
 
-/* ---- questions from other nodes ---- */
+/* ---- card requests of other nodes ---- */
 
 struct card_request {
     int node;
@@ -352,7 +353,7 @@ static void on_card(pmix_status_t status, char *data, size_t n_bytes, void *cont
     struct card_request *request = context;
     struct launch_server *server = atomic_load(&the_server);
 
-    push(server, &(struct launch_event){ .kind = EVENT_ANSWER,
+    push(server, &(struct launch_event){ .kind = EVENT_CARD,
                                          .node = request->node,
                                          .id = request->id,
                                          .number = status == PMIX_SUCCESS ? OUTCOME_DONE
@@ -362,7 +363,7 @@ static void on_card(pmix_status_t status, char *data, size_t n_bytes, void *cont
     free(request);
 }
 
-void launch_server_ask(struct launch_server *server, int rank, int node, uint32_t id)
+void launch_server_query_card(struct launch_server *server, int rank, int node, uint32_t id)
 {
     struct card_request *request = malloc(sizeof *request);
     pmix_proc_t proc;

@@ -2,7 +2,7 @@
  * pmix_server_impl.h - our PMIx server: the ranks of one node of a job
  *
  * The library's thread calls us when ranks come, go, abort, meet in fences and ask for others'
- * business cards; what needs the head is queued here as an event, and a descriptor becomes
+ * cards (what they have published); what needs the head is queued here as an event, and a descriptor becomes
  * readable. There can be one server in a process, once. What connects to it passes the gate first
  * (pmix_gate_impl.h).
  */
@@ -14,19 +14,17 @@
 
 #include "base/err.h"
 #include "launch/job_spec_message_impl.h"
+#include "launch/message_impl.h"
 
 struct launch_server;
-
-/* How fences and questions end, over links (MESSAGE_FENCE, MESSAGE_ANSWER). */
-enum launch_outcome { OUTCOME_DONE, OUTCOME_DEAD, OUTCOME_TIMEOUT, OUTCOME_NOT_FOUND };
 
 struct launch_event {
     struct launch_event *next;
     enum {
-        EVENT_ABORT,  /* rank, number: its status, text */
-        EVENT_FENCE,  /* id, number: seconds or 0, text: who takes part, data */
-        EVENT_ASK,    /* id, rank: whose card is wanted */
-        EVENT_ANSWER, /* node, id: as launch_server_ask was told; number: an outcome; data */
+        EVENT_ABORT,        /* rank, number: its status, text */
+        EVENT_FENCE,        /* id, number: seconds or 0, text: who takes part, data */
+        EVENT_CARD_REQUEST, /* id, rank: whose card is requested */
+        EVENT_CARD,   /* node, id: as given to launch_server_query_card; number: an outcome; data */
         EVENT_REPORT, /* text: a line for the user */
     } kind;
     int rank, number, node;
@@ -58,13 +56,13 @@ void launch_event_destroy(struct launch_event *event);
 int launch_server_finalized(const struct launch_server *server, int rank);
 
 /*
- * The head's word on a fence or question of ours; unknown ids are passed over. data is copied.
+ * The head's answer to a fence or a card request of this node; unknown ids are ignored. data is copied.
  */
 void launch_server_settle(struct launch_server *server, uint32_t id, enum launch_outcome outcome,
                           const void *data, size_t n_bytes);
 
-/* Another node asks for the card of a rank of ours: EVENT_ANSWER will come. */
-void launch_server_ask(struct launch_server *server, int rank, int node, uint32_t id);
+/* Another node requests the card of a rank of this node: EVENT_CARD follows. */
+void launch_server_query_card(struct launch_server *server, int rank, int node, uint32_t id);
 
 /* A rank of the job has died: fences fail, those under way and all that come. */
 void launch_server_rank_died(struct launch_server *server);
