@@ -46,7 +46,7 @@ static int look(double now)
 {
     nodes[1].link.heard_at = now;
     head_watch_gpus(&head, now);
-    return head.cause.weight == WEIGHT_OWN && head.cause.rank == 1;
+    return head.cause.verdict.weight == WEIGHT_OWN && head.cause.rank == 1;
 }
 
 static void all_stand(void **state)
@@ -56,7 +56,7 @@ static void all_stand(void **state)
     assert_false(look(100));
     assert_false(look(100 + RANK_GPU_GRACE_SECONDS - 1));
     assert_true(look(100 + RANK_GPU_GRACE_SECONDS));
-    assert_int_equal(head.cause.status, ERR_DEVICE);
+    assert_int_equal(head.cause.verdict.status, ERR_DEVICE);
 }
 
 static void one_moves(void **state)
@@ -88,7 +88,7 @@ static void one_is_not_seen(void **state)
     begin(100);
     assert_false(look(100));
     head_watch_gpus(&head, 100 + RANK_GPU_GRACE_SECONDS); /* nothing heard of the other host */
-    assert_int_equal(head.cause.weight, WEIGHT_NONE);
+    assert_int_equal(head.cause.verdict.weight, WEIGHT_NONE);
     assert_false(look(101 + RANK_GPU_GRACE_SECONDS));
     assert_true(look(100 + 2 * RANK_GPU_GRACE_SECONDS));
 }

@@ -35,98 +35,57 @@ static const double silence_worth_telling = 2;
 
 /* ---- causes ---- */
 
-/* Statuses that would come again: a job or data or a device that is wrong stays wrong. */
-static int is_verdict(int status)
+/* What the head knows of a rank that has died: where it was, what it did, and how its GPU is. */
+static void add_rank(const struct launch_head *head, struct death *death, char *seen,
+                     size_t seen_size, char *gpu, size_t gpu_size)
 {
-    return status >= ERR_FAILED && status <= ERR_DEVICE;
+    const struct head_rank *rank = &head->ranks[death->rank];
+    const struct head_node *node = &head->nodes[rank->node];
+
+    death->host = node->host;
+    death->last_seen = progress_describe(&rank->slot, seen, seen_size);
+    death->gpu = rank_gpu_death(&rank->slot, gpu, gpu_size);
+    death->gpu_is_broken = rank_gpu_is_broken(&rank->slot);
+    death->gpu_is_reusable = rank_gpu_is_reusable(&rank->slot);
+    death->has_other_hosts = node->host_index >= 0;
+    death->was_forwarded = death->kind == DEATH_SIGNAL && death->signal == head->console->passed;
+    death->has_begun = rank->first_step >= 0;
 }
 
-void head_set_cause(struct launch_head *head, enum weight weight, int rank, int status,
-                    const char *text)
+void head_set_cause(struct launch_head *head, const struct death *death)
 {
-    char words[PROGRESS_TEXT_BYTES + 128];
-    struct cause *cause = &head->cause;
+    char seen[PROGRESS_TEXT_BYTES + 128], gpu[512];
+    struct death known = *death;
+    struct head_cause *cause = &head->cause;
 
-    if (cause->weight >= weight || head->phase != RUNNING)
+    if (death_is_of_rank(death))
+        add_rank(head, &known, seen, sizeof seen, gpu, sizeof gpu);
+    struct death_verdict verdict = death_judge(&known);
+    if (cause->verdict.weight >= verdict.weight || head->phase != RUNNING)
         return;
-    *cause = (struct cause){ .weight = weight, .rank = rank, .status = status };
-    cause->is_verdict = is_verdict(status);
-    cause->at = clock_seconds();
-    if (rank < 0) {
-        snprintf(cause->text, sizeof cause->text, "%s", text);
-        return;
+    *cause = (struct head_cause){ .verdict = verdict, .rank = -1, .at = clock_seconds() };
+    if (death_is_of_rank(death)) {
+        cause->rank = death->rank;
+        head->nodes[head->ranks[death->rank].node].is_unfit |= known.gpu_is_broken;
     }
-    const struct head_rank *whose = &head->ranks[rank];
-    snprintf(cause->text, sizeof cause->text, "rank %d on %s %s (last seen: %s)", rank,
-             head->nodes[whose->node].host, text,
-             progress_describe(&whose->slot, words, sizeof words));
-    head_blame_gpu(head);
-}
-
-/* Who kills without a word is most often the system. */
-static const char killed_hint[] = " (hint: out of memory? see dmesg)";
-
-static void add_to_cause(struct cause *cause, const char *words)
-{
-    size_t length = strlen(cause->text);
-
-    snprintf(cause->text + length, sizeof cause->text - length, "%s", words);
-}
-
-static int status_of_signal(int signal)
-{
-    return signal == SIGABRT ? 134 : ERR_PEER;
+    death_sentence(&known, cause->text, sizeof cause->text);
 }
 
 void head_judge(struct launch_head *head, int rank)
 {
     const struct head_rank *mine = &head->ranks[rank];
-    char text[256];
+    struct death death = death_of_rank(mine->wait_status, mine->in_order);
 
     if (!(mine->in_order && WIFEXITED(mine->wait_status))) {
         head->a_rank_died = 1;
         head_fail_fences(head);
     }
-    if (mine->has_aborted || (head->cause.rank == rank && head->cause.weight != WEIGHT_NONE))
-        return; /* judged by what it said, or by its standing still */
-    if (WIFSIGNALED(mine->wait_status)) {
-        int number = WTERMSIG(mine->wait_status);
-
-        int was_passed = number == head->console->passed;
-
-        snprintf(text, sizeof text, "was killed by signal %d (%s)%s", number, strsignal(number),
-                 was_passed ? ", which was forwarded to it" : "");
-        /* Asked to stop before it could listen: there was nothing to save yet. */
-        head_set_cause(head, WEIGHT_OWN, rank,
-                       was_passed && mine->first_step < 0 ? ERR_REQUEUE : status_of_signal(number),
-                       text);
-        if (head->cause.rank == rank && number == SIGKILL)
-            add_to_cause(&head->cause, killed_hint);
-        return;
-    }
-    int status = WEXITSTATUS(mine->wait_status);
-
-    if (status && status != ERR_REQUEUE) {
-        snprintf(text, sizeof text, "exited with status %d", status);
-        head_set_cause(head, status == ERR_PEER ? WEIGHT_PEER : WEIGHT_OWN, rank, status, text);
-    } else if (!mine->in_order) {
-        snprintf(text, sizeof text, "exited with status %d without leaving the job", status);
-        head_set_cause(head, WEIGHT_OWN, rank, status ? status : ERR_FAILED, text);
-        if (head->cause.rank == rank && !rank_gpu_is_broken(&mine->slot))
-            head->cause.is_verdict = 0;
-    } else if (status == ERR_REQUEUE) {
-        head->some_requeue = 1;
-    }
-}
-
-/* "with rank 3", "with ranks 4 to 7" */
-static void name_ranks(const struct head_node *node, char *text, size_t size)
-{
-    if (node->n_ranks == 1)
-        snprintf(text, size, "with rank %d", node->first_rank);
-    else
-        snprintf(text, size, "with ranks %d to %d", node->first_rank,
-                 node->first_rank + node->n_ranks - 1);
+    if (mine->has_aborted ||
+        (head->cause.rank == rank && head->cause.verdict.weight != WEIGHT_NONE))
+        return; /* judged by its own report, or because it made no progress */
+    head->some_requeue |= death.kind == DEATH_NONE && death.status == ERR_REQUEUE;
+    death.rank = rank;
+    head_set_cause(head, &death);
 }
 
 /* Our own daemon has just closed its link: the signal that killed it, or 0. */
@@ -146,33 +105,29 @@ static int daemon_death(const struct head_node *node)
 void head_lose_node(struct launch_head *head, int index, const char *why)
 {
     struct head_node *node = &head->nodes[index];
-    char text[1500], ranks[64], last[256], death[128];
-    int signal = daemon_death(node);
-    const char *words = NULL;
+    char text[1500], last[256];
+    struct death death = { .kind = DEATH_NODE,
+                           .host = node->host,
+                           .first_rank = node->first_rank,
+                           .n_ranks = node->n_ranks,
+                           .signal = daemon_death(node),
+                           .text = why };
 
     if (node->is_lost)
         return;
     node->is_lost = 1;
+    death.seconds = clock_seconds() - node->link.heard_at;
     link_close(&node->link);
     for (int i = 0; i < node->n_ranks; i++)
         head->n_running -= head->ranks[node->first_rank + i].running;
     head->a_rank_died = 1;
     head_fail_fences(head);
     if (head->host_links && node->host_index >= 0 && !node->daemon)
-        words = hosts_link_words(&head->host_links[node->host_index], last);
-    name_ranks(node, ranks, sizeof ranks);
-    if (signal) {
-        snprintf(death, sizeof death, "its daemon was killed by signal %d, %s", signal,
-                 strsignal(signal));
-        why = death;
-    }
-    snprintf(text, sizeof text, "node %s is lost (%s), %s%s%s%s", node->host, why, ranks,
-             words ? "; its last message: " : "", words ? words : "",
-             signal == SIGKILL ? killed_hint : "");
+        death.last_message = hosts_link_words(&head->host_links[node->host_index], last);
     if (!head->is_started)
-        err_set(&head->start_err, ERR_FAILED, "%s", text);
+        err_set(&head->start_err, ERR_FAILED, "%s", death_sentence(&death, text, sizeof text));
     else
-        head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, text);
+        head_set_cause(head, &death);
 }
 
 /* ---- the end ---- */
@@ -196,10 +151,10 @@ static void end_ranks(struct launch_head *head)
     head_send_all(head, &(struct message){ .kind = MESSAGE_END });
 }
 
-/* Ranks only heard of a death, and nobody is known to have died: perhaps a node went silent. */
+/* Ranks saw another one die, but no death is known: perhaps a node has become silent. */
 static void add_silent_nodes(struct launch_head *head, double now)
 {
-    struct cause *cause = &head->cause;
+    struct head_cause *cause = &head->cause;
 
     for (int i = 0; i < head->n_nodes; i++) {
         const struct head_node *node = &head->nodes[i];
@@ -208,8 +163,8 @@ static void add_silent_nodes(struct launch_head *head, double now)
 
         if (!node->daemon && !node->is_lost &&
             silent > silence_worth_telling + head->lost_seconds / 4)
-            snprintf(cause->text + length, sizeof cause->text - length,
-                     "; no heartbeat from node %s for %.0f s", node->host, silent);
+            death_silent_node(node->host, silent, cause->text + length,
+                              sizeof cause->text - length);
     }
 }
 
@@ -218,11 +173,11 @@ static void conclude(struct launch_head *head)
 {
     struct str tail = { 0 };
 
-    if (head->phase != RUNNING || head->cause.weight == WEIGHT_NONE)
+    if (head->phase != RUNNING || head->cause.verdict.weight == WEIGHT_NONE)
         return;
-    if (head->cause.weight == WEIGHT_PEER)
+    if (head->cause.verdict.weight == WEIGHT_PEER)
         head_find_broken_gpu(head);
-    if (head->cause.weight == WEIGHT_PEER)
+    if (head->cause.verdict.weight == WEIGHT_PEER)
         add_silent_nodes(head, clock_seconds());
     if (head->cause.rank >= 0)
         output_tail(head->output, head->cause.rank, &tail);
@@ -271,22 +226,16 @@ static void stop_and_continue(struct launch_head *head)
 /* No rank is started, so nothing can be lost; the next start goes on where this one would have. */
 static void stop_before_start(struct launch_head *head, int number)
 {
-    char text[128];
-
-    snprintf(text, sizeof text, "stopped by signal %d (%s) before any rank was started", number,
-             strsignal(number));
-    head_set_cause(head, WEIGHT_OWN, -1, ERR_REQUEUE, text);
+    head_set_cause(head, &(struct death){ .kind = DEATH_STOP_UNSTARTED, .signal = number });
     conclude(head);
 }
 
 /* Of ranks that have nothing to save. */
 static void stop_at_once(struct launch_head *head, int number)
 {
-    char text[512];
-
-    snprintf(text, sizeof text, "interrupted by signal %d (%s): %s", number, strsignal(number),
-             head->options->stop_words);
-    head_set_cause(head, WEIGHT_OWN, -1, 128 + number, text);
+    head_set_cause(head, &(struct death){ .kind = DEATH_STOP_NOW,
+                                          .signal = number,
+                                          .text = head->options->stop_words });
     conclude(head);
 }
 
@@ -316,7 +265,7 @@ static void take_stop(struct launch_head *head, int number)
         pass_on(head, number == SIGHUP ? SIGTERM : number);
         return;
     }
-    head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, "terminated immediately by a second signal");
+    head_set_cause(head, &(struct death){ .kind = DEATH_STOP_TWICE, .signal = number });
     conclude(head);
     kill_ranks(head);
 }
@@ -351,7 +300,7 @@ static void watch_hangs(struct launch_head *head, double now)
 
     update_watched(head);
     head_watch_daemons(head, now);
-    if (head->cause.weight == WEIGHT_OWN)
+    if (head->cause.verdict.weight == WEIGHT_OWN)
         conclude(head);
     double still = hang_watch_look(&head->hang, now, &culprit);
 
@@ -366,11 +315,9 @@ static void watch_hangs(struct launch_head *head, double now)
     }
     if (head->phase == RUNNING && options->hang_abort_seconds > 0 &&
         still >= options->hang_abort_seconds && culprit >= 0) {
-        char words[64];
-
-        snprintf(words, sizeof words, "made no progress for %.0f s",
-                 now - head->hang.since[culprit]);
-        head_set_cause(head, WEIGHT_OWN, culprit, ERR_PEER, words);
+        head_set_cause(head, &(struct death){ .kind = DEATH_HANG,
+                                              .rank = culprit,
+                                              .seconds = now - head->hang.since[culprit] });
         conclude(head);
     }
 }
@@ -391,7 +338,7 @@ static double next_due(struct launch_head *head, double now)
         due = fmin(due, head->ending_since + (now < head->ending_since + kill_after_seconds
                                                   ? kill_after_seconds
                                                   : abandon_after_seconds));
-    else if (head->cause.weight == WEIGHT_PEER)
+    else if (head->cause.verdict.weight == WEIGHT_PEER)
         due = fmin(due, head->cause.at + peer_grace_seconds);
     else if (watches_hangs(head) && head->is_started)
         due = fmin(due, now + look_seconds);
@@ -425,8 +372,8 @@ static void take_time(struct launch_head *head, double now)
         restart_clocks(head, now);
     head->last_turn = now;
     head_watch_gpus(head, now);
-    if (head->cause.weight == WEIGHT_OWN ||
-        (head->cause.weight == WEIGHT_PEER &&
+    if (head->cause.verdict.weight == WEIGHT_OWN ||
+        (head->cause.verdict.weight == WEIGHT_PEER &&
          (now >= head->cause.at + peer_grace_seconds || !head->n_running)))
         conclude(head);
     if (!head->is_started && now >= head->started_at + hello_seconds &&
@@ -521,11 +468,9 @@ static int count_consequences(const struct launch_head *head)
 
     for (int rank = 0; rank < head->n_ranks; rank++) {
         const struct head_rank *mine = &head->ranks[rank];
-        int status = mine->wait_status;
-        int in_order = !mine->running && WIFEXITED(status) && mine->in_order &&
-                       (!WEXITSTATUS(status) || WEXITSTATUS(status) == ERR_REQUEUE);
 
-        n += rank != head->cause.rank && !in_order;
+        n += rank != head->cause.rank &&
+             death_is_consequence(mine->running, mine->wait_status, mine->in_order);
     }
     return n;
 }
@@ -533,18 +478,19 @@ static int count_consequences(const struct launch_head *head)
 static void tell_consequences(const struct launch_head *head)
 {
     int n = count_consequences(head);
+    char text[128];
 
     if (n)
-        log_error("%d other rank%s terminated as a result", n, n == 1 ? "" : "s");
+        log_error("%s", death_consequences(n, NULL, text, sizeof text));
 }
 
 static void fill_result(const struct launch_head *head, int *is_gone, struct head_result *result)
 {
     *result = (struct head_result){ .best_step = -1 };
     result->status = head->some_requeue ? ERR_REQUEUE : 0;
-    if (head->cause.weight != WEIGHT_NONE) {
-        result->status = head->cause.status;
-        result->may_restart = !head->cause.is_verdict;
+    if (head->cause.verdict.weight != WEIGHT_NONE) {
+        result->status = head->cause.verdict.status;
+        result->may_restart = head->cause.verdict.may_restart;
     }
     result->seconds = clock_seconds() - head->started_at;
     for (int rank = 0; rank < head->n_ranks; rank++) {

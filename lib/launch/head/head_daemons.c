@@ -4,8 +4,6 @@
  * Ranks are seen through their daemon alone. While it shows nothing of them they are not blamed for
  * standing still, but it is. One on another host that says nothing for long is lost with its node.
  */
-#include <stdio.h>
-
 #include "base/log.h"
 #include "launch/head/head_impl.h"
 #include "launch/proc_impl.h"
@@ -21,20 +19,12 @@ int head_is_blind(const struct launch_head *head, const struct head_node *node, 
     return !proc_stat(node->daemon, &stat) && (stat.state == 'T' || stat.state == 't');
 }
 
-static void describe_blindness(const struct head_node *node, double now, char *text, size_t size)
+static struct death describe_blindness(const struct head_node *node, double now)
 {
-    double seconds = now - node->blind_since;
-
-    if (node->daemon)
-        snprintf(text, size,
-                 "the daemon of node %s (pid %d) has been stopped by a signal for %.0f s: its "
-                 "ranks cannot be monitored (hint: kill -CONT %d)",
-                 node->host, (int)node->daemon, seconds, (int)node->daemon);
-    else
-        snprintf(
-            text, size,
-            "no heartbeat from the daemon of node %s for %.0f s: its ranks cannot be monitored",
-            node->host, seconds);
+    return (struct death){ .kind = node->daemon ? DEATH_DAEMON_STOPPED : DEATH_DAEMON_SILENT,
+                           .host = node->host,
+                           .pid = (int)node->daemon,
+                           .seconds = now - node->blind_since };
 }
 
 void head_watch_daemons(struct launch_head *head, double now)
@@ -55,15 +45,15 @@ void head_watch_daemons(struct launch_head *head, double now)
         }
         for (int k = 0; k < node->n_ranks; k++)
             hang_watch_restart_rank(&head->hang, node->first_rank + k, now);
-        double seconds = now - node->blind_since;
-        describe_blindness(node, now, text, sizeof text);
+        struct death death = describe_blindness(node, now);
+        double seconds = death.seconds;
         if (options->hang_seconds > 0 && seconds >= options->hang_seconds &&
             !node->blindness_told) {
-            log_warn("%s", text);
+            log_warn("%s", death_sentence(&death, text, sizeof text));
             node->blindness_told = 1;
         }
         if (options->hang_abort_seconds > 0 && seconds >= options->hang_abort_seconds)
-            head_set_cause(head, WEIGHT_OWN, -1, ERR_PEER, text);
+            head_set_cause(head, &death);
     }
 }
 
@@ -71,7 +61,6 @@ void head_watch_links(struct launch_head *head, double now)
 {
     for (int i = 0; i < head->n_nodes; i++) {
         struct head_node *node = &head->nodes[i];
-        char why[64];
 
         if (node->daemon || node->is_lost)
             continue;
@@ -79,8 +68,6 @@ void head_watch_links(struct launch_head *head, double now)
             link_send(&node->link, &(struct message){ .kind = MESSAGE_BEAT });
         if (now - node->link.heard_at < 3 * head->lost_seconds)
             continue;
-        snprintf(why, sizeof why, "no heartbeat from its daemon for %.0f s",
-                 now - node->link.heard_at);
-        head_lose_node(head, i, why);
+        head_lose_node(head, i, NULL);
     }
 }

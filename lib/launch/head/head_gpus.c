@@ -13,37 +13,7 @@
 #include "launch/head/head_impl.h"
 #include "launch/watch/rank_gpu_impl.h"
 
-static int is_of_list(const struct head_node *node)
-{
-    return node->host_index >= 0;
-}
-
-/* A broken GPU makes its host unfit; where that is the only machine, nothing can be begun again. */
-static void judge_restart(struct launch_head *head, const struct head_rank *rank)
-{
-    struct head_node *node = &head->nodes[rank->node];
-
-    if (rank_gpu_is_broken(&rank->slot)) {
-        node->is_unfit = 1;
-        head->cause.is_verdict = !is_of_list(node);
-    } else if (rank_gpu_is_reusable(&rank->slot)) {
-        head->cause.is_verdict = 0;
-    }
-}
-
-void head_blame_gpu(struct launch_head *head)
-{
-    const struct head_rank *rank = &head->ranks[head->cause.rank];
-    size_t length = strlen(head->cause.text);
-    char words[512];
-
-    if (!*rank_gpu_death(&rank->slot, words, sizeof words))
-        return;
-    snprintf(head->cause.text + length, sizeof head->cause.text - length, "; %s", words);
-    judge_restart(head, rank);
-}
-
-/* People hear of it at once. */
+/* The user is warned at once. */
 static void tell(struct launch_head *head, int rank)
 {
     struct head_rank *mine = &head->ranks[rank];
@@ -108,7 +78,7 @@ void head_watch_gpus(struct launch_head *head, double now)
     if (broken < 0)
         head->still_since = 0;
     else if (is_still(head, now))
-        head_set_cause(head, WEIGHT_OWN, broken, ERR_DEVICE, "lost its GPU and does not exit");
+        head_set_cause(head, &(struct death){ .kind = DEATH_GPU_HANG, .rank = broken });
 }
 
 void head_find_broken_gpu(struct launch_head *head)
@@ -117,5 +87,5 @@ void head_find_broken_gpu(struct launch_head *head)
         return; /* it has been blamed */
     for (int rank = 0; rank < head->n_ranks; rank++)
         if (rank_gpu_is_broken(&head->ranks[rank].slot))
-            head_set_cause(head, WEIGHT_OWN, rank, ERR_DEVICE, "lost its GPU");
+            head_set_cause(head, &(struct death){ .kind = DEATH_GPU, .rank = rank });
 }

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "base/arena.h"
+#include "launch/death_impl.h"
 #include "launch/head/output_impl.h"
 #include "launch/head/screen_impl.h"
 #include "launch/node/pmix_server_impl.h"
@@ -19,15 +20,11 @@
 #include "launch/supervise.h"
 #include "launch/watch/hang_impl.h"
 
-/* How much a failure tells: less is replaced by more as long as nobody has been ended by us. */
-enum weight { WEIGHT_NONE, WEIGHT_PEER, WEIGHT_OWN };
-
-struct cause {
-    enum weight weight;
-    int rank;       /* -1: none in particular */
-    int status;     /* the job's exit status */
-    int is_verdict; /* it would come again: no restart */
-    double at;
+/* Why the ranks are terminated. A stronger cause replaces it until then. */
+struct head_cause {
+    struct death_verdict verdict;
+    int rank;  /* -1: none in particular */
+    double at; /* when it was found (clock_seconds) */
     char text[1600];
 };
 
@@ -95,7 +92,7 @@ struct launch_head {
     uint64_t beats;   /* of all ranks, as head_watch_gpus last saw them */
     double
         still_since; /* since when no rank moves with a GPU broken; 0: not known, or all are well */
-    struct cause cause;
+    struct head_cause cause;
     struct err start_err; /* code ERR_NONE, or why the ranks could not be started */
     enum { RUNNING, ENDING, KILLED } phase;
     double ending_since;
@@ -104,7 +101,7 @@ struct launch_head {
 /* What came of an attempt. */
 struct head_result {
     int status;        /* the job's exit status; -1: could not be started */
-    int may_restart;   /* the cause was no verdict */
+    int may_restart;   /* the cause may not recur */
     double seconds;    /* how long it ran */
     int64_t best_step; /* the highest that any rank told; -1: none began */
     int has_advanced;  /* some rank was seen to go on by a step */
@@ -121,14 +118,16 @@ int head_run(const struct supervise_options *options, struct head_console *conso
 
 /* ---- head.c ---- */
 
-/* Take note of a failure, unless a better one is known or we are ending the ranks already. */
-void head_set_cause(struct launch_head *head, enum weight weight, int rank, int status,
-                    const char *text);
+/*
+ * Record a death as the cause, unless a stronger one is known or the ranks are being terminated already.
+ * Of a rank's death kind, rank and what belongs to the kind are the caller's; the rest is filled in here.
+ */
+void head_set_cause(struct launch_head *head, const struct death *death);
 
 /* What a rank's end means; it has just been noted. */
 void head_judge(struct launch_head *head, int rank);
 
-/* A node's link is gone before its time: a lost node, and its ranks with it. */
+/* A node is lost, with its ranks. why: the reason for which its link closed; NULL: it is silent. */
 void head_lose_node(struct launch_head *head, int node, const char *why);
 
 /* ---- head_nodes.c ---- */
@@ -164,9 +163,6 @@ void head_watch_daemons(struct launch_head *head, double now);
 void head_watch_links(struct launch_head *head, double now);
 
 /* ---- head_gpus.c ---- */
-
-/* The cause's rank has just been found: what its GPU says of it, and of a restart. */
-void head_blame_gpu(struct launch_head *head);
 
 /* Ranks whose GPU broke: told, and if then no rank moves for a while, taken for the cause. */
 void head_watch_gpus(struct launch_head *head, double now);

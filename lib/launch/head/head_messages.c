@@ -85,24 +85,18 @@ static int take_ended(struct launch_head *head, int node, const struct message_e
     return 0;
 }
 
-/*
- * Our own code aborts with an exit status. Open MPI does so with -1 where its connection to a
- * process breaks, which is most often the death of that process: a rank that tells of it is no
- * first cause.
- */
 static int take_abort(struct launch_head *head, int node, const struct message_abort *abort)
 {
     struct head_rank *rank = rank_of(head, node, abort->rank);
-    int is_status = abort->status > 0 && abort->status <= 255;
-    int status = is_status ? abort->status : ERR_PEER;
-    char text[1200];
 
     if (!rank)
         return -1;
     take_slot(rank, abort->slot);
     rank->has_aborted = 1;
-    snprintf(text, sizeof text, "failed with status %d: %.1023s", abort->status, abort->reason);
-    head_set_cause(head, status == ERR_PEER ? WEIGHT_PEER : WEIGHT_OWN, abort->rank, status, text);
+    head_set_cause(head, &(struct death){ .kind = DEATH_ABORT,
+                                          .rank = abort->rank,
+                                          .status = abort->status,
+                                          .text = abort->reason });
     return 0;
 }
 

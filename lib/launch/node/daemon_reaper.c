@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "launch/death_impl.h"
 #include "launch/job_folder_impl.h"
 
 int daemon_reaper_run(int (*serve)(void))
@@ -28,7 +29,8 @@ int daemon_reaper_run(int (*serve)(void))
     job_folder_sweep(job_folder_parent());
     if (WIFEXITED(status))
         return WEXITSTATUS(status);
-    fprintf(stderr, "lmtrain: the daemon was killed by signal %d (%s)\n", WTERMSIG(status),
-            strsignal(WTERMSIG(status)));
+    struct death death = death_of_rank(status, false);
+    char text[128];
+    fprintf(stderr, "lmtrain: the daemon %s\n", death_predicate(&death, text, sizeof text));
     return 128 + WTERMSIG(status);
 }

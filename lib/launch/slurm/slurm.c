@@ -29,13 +29,14 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "launch/command.h"
+#include "launch/death_impl.h"
 #include "launch/environment_impl.h"
 #include "launch/head/screen_impl.h"
 #include "launch/proc_impl.h"
 #include "launch/slurm/slurm_impl.h"
 #include "launch/stop.h"
 
-enum { ABORTED = 134, N_LOOKS = 3 };
+enum { N_LOOKS = 3 };
 
 static const double answer_seconds = 10;
 /*
@@ -399,6 +400,16 @@ static int attempt_number(int n_restarts)
     return n_restarts + environment_count(SLURM_REQUEUES_VARIABLE);
 }
 
+/* Report that the job was stopped; returns its exit status. */
+static int report_stop(enum death_kind kind)
+{
+    struct death death = { .kind = kind };
+    char text[128];
+
+    log_error("%s", death_sentence(&death, text, sizeof text));
+    return death_judge(&death).status;
+}
+
 static int run_once(struct slurm_job *job, const struct slurm_allocation *allocation,
                     int n_restarts, struct err *err)
 {
@@ -422,8 +433,7 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
         return -1;
     int status = follow(&job->run);
     if (job->run.asked_to_stop && slurm_was_too_early(status, &job->run.messages)) {
-        log_error("stopped by a signal before the ranks were started");
-        return ERR_REQUEUE;
+        return report_stop(DEATH_STOP_EARLY);
     }
     return slurm_status(status, &job->run.messages);
 }
@@ -473,10 +483,10 @@ static int go_on(struct slurm_job *job, struct slurm_allocation *left, struct er
     return job->n_ranks ? 0 : -1;
 }
 
-/* A death that is no verdict (supervise.h), of a job that is to go on. */
+/* Whether a job that ended with this status is run again. */
 static int may_restart(const struct slurm_job *job, int status, int n_restarts)
 {
-    return (status == ERR_PEER || status == ABORTED) && n_restarts < job->options->n_restarts &&
+    return death_may_restart(status) && n_restarts < job->options->n_restarts &&
            !job->run.asked_to_stop;
 }
 
@@ -487,8 +497,7 @@ static int run_unless_stopped(struct slurm_job *job, const struct slurm_allocati
     take_signals(&job->run);
     if (!job->run.asked_to_stop)
         return run_once(job, allocation, n_restarts, err);
-    log_error("stopped by a signal before any rank was started");
-    return ERR_REQUEUE;
+    return report_stop(DEATH_STOP_UNSTARTED);
 }
 
 static int run_to_the_end(struct slurm_job *job, struct err *err)

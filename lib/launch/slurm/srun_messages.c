@@ -11,29 +11,19 @@
 #include <sys/wait.h>
 
 #include "base/str.h"
+#include "launch/death_impl.h"
 #include "launch/slurm/slurm_impl.h"
-
-enum { STATUS_SIGNALLED = 128, STATUS_ABORTED = 134 };
 
 /* "n1: task 1: Killed", behind "srun: error: ". */
 static int task_status(const char *text)
 {
-    static const char exited[] = "Exited with exit code ";
     const char *task = strstr(text, ": task");
     const char *how = task ? strstr(task + 2, ": ") : NULL;
 
     /* The node's name has no blank. */
     if (!how || strcspn(text, " ") < (size_t)(task - text))
         return 0;
-    how += 2;
-    if (str_starts_with(how, exited)) {
-        long status = strtol(how + strlen(exited), NULL, 10);
-
-        return status > 0 && status <= 255 ? (int)status : ERR_PEER;
-    }
-    if (str_starts_with(how, "Aborted"))
-        return STATUS_ABORTED;
-    return ERR_PEER;
+    return death_status_of_srun_task(how + 2);
 }
 
 static void note_lost(struct srun_messages *messages, const char *name)
@@ -85,26 +75,15 @@ void srun_messages_read(struct srun_messages *messages, const char *text, size_t
 
 int slurm_status(int wait_status, const struct srun_messages *messages)
 {
-    int status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status)
-                                        : STATUS_SIGNALLED + WTERMSIG(wait_status);
-
-    if (status && status != ERR_REQUEUE && messages->lost.length)
-        return ERR_PEER; /* a step that was not even launched on all nodes ends with 1 */
-    if (status < STATUS_SIGNALLED)
-        return status; /* theirs, or what one aborted with */
-    if (messages->first_status && messages->first_status < STATUS_SIGNALLED)
-        return messages->first_status;
-    if (status == STATUS_ABORTED || messages->first_status == STATUS_ABORTED)
-        return STATUS_ABORTED;
-    return ERR_PEER;
+    return death_status_of_srun(wait_status, messages->first_status, messages->lost.length > 0);
 }
 
 int slurm_was_too_early(int wait_status, const struct srun_messages *messages)
 {
     int number = WIFSIGNALED(wait_status) ? WTERMSIG(wait_status) : 0;
 
-    if (messages->first_status >= ERR_FAILED && messages->first_status <= ERR_DEVICE)
-        return 0; /* it would come again */
+    if (death_would_recur(messages->first_status))
+        return 0;
     return messages->was_too_early || number == SIGUSR1 || number == SIGINT;
 }
 

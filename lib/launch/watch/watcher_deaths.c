@@ -7,10 +7,6 @@
  * reaps it (mpirun and srun report it as well).
  */
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -30,17 +26,12 @@ void watcher_open_notices(struct watcher *w)
     w->notices = death_notices_open(w->start->options.log_folder, id);
 }
 
-void watcher_post_notice(const struct watcher *w, const char *format, ...)
+void watcher_post_notice(const struct watcher *w, const struct death *death)
 {
     char text[256];
-    va_list arguments;
 
-    if (!w->notices || w->phase != WATCHING || w->end_at > 0)
-        return;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    death_notices_post(w->notices, text);
+    if (w->notices && w->phase == WATCHING && w->end_at <= 0)
+        death_notices_post(w->notices, death_notice(death, text, sizeof text));
 }
 
 /* ---- deaths ---- */
@@ -55,20 +46,33 @@ static int has_ended(const struct watcher *w, int i)
     return proc_stat(w->ranks[i].pid, &stat) || proc_is_dead(&stat);
 }
 
-/* How a rank that has just ended did, as "was killed by signal 9 (Killed)", if it can be seen. */
-static const char *name_end(pid_t pid, char *buffer, size_t size)
+struct death watcher_death_of(const struct watcher *w, int i, enum death_kind kind)
+{
+    return (struct death){ .kind = kind, .rank = w->ranks[i].world_rank, .host = w->host };
+}
+
+/* How rank i, which has just ended, did so, if it can be seen. */
+static struct death find_death(const struct watcher *w, int i)
 {
     struct proc_stat stat;
-    int status = !proc_stat(pid, &stat) && stat.state == 'Z' ? stat.wait_status : 0;
+    struct death death = { .kind = DEATH_UNSEEN };
 
-    if (WIFSIGNALED(status))
-        snprintf(buffer, size, "was killed by signal %d (%s)", WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
-    else if (WEXITSTATUS(status))
-        snprintf(buffer, size, "exited with status %d", WEXITSTATUS(status));
-    else
-        snprintf(buffer, size, "died");
-    return buffer;
+    if (!proc_stat(w->ranks[i].pid, &stat) && stat.state == 'Z' && stat.wait_status)
+        death = death_of_rank(stat.wait_status, false);
+    death.rank = w->ranks[i].world_rank;
+    death.host = w->host;
+    death.after_sigterm = w->terminated;
+    return death;
+}
+
+void watcher_terminate(struct watcher *w, const struct death *death, double now)
+{
+    char text[1600];
+
+    watcher_open_log(w);
+    log_error("%s: terminating the ranks of %s", death_sentence(death, text, sizeof text), w->host);
+    watcher_post_notice(w, death);
+    watcher_begin_ending(w, now);
 }
 
 void watcher_read_notices(struct watcher *w, double now, double wait_seconds)
@@ -87,45 +91,46 @@ void watcher_read_notices(struct watcher *w, double now, double wait_seconds)
     watcher_begin_ending(w, now);
 }
 
-static void tell_death(struct watcher *w, int i)
+/* The first death is reported and ends the others; those that follow are counted. */
+static void report_death(struct watcher *w, int i)
 {
-    char words[PROGRESS_TEXT_BYTES + 96], tail[WATCHER_TAIL_BYTES + 1], end[96], gpu[512];
+    char seen[PROGRESS_TEXT_BYTES + 96], gpu[512], text[1600], tail[WATCHER_TAIL_BYTES + 1];
+    struct death death = find_death(w, i); /* before the launcher reaps it */
 
-    name_end(w->ranks[i].pid, end, sizeof end); /* first, for it vanishes */
     rank_gpu_look(&w->page->places[i].slot, &w->gpus);
-    watcher_read_notices(w, clock_seconds(), WATCHER_NOTICE_SECONDS); /* it may be a consequence */
+    watcher_read_notices(w, clock_seconds(), WATCHER_NOTICE_SECONDS);
     if (w->phase != WATCHING || w->end_at > 0) {
-        w->n_more++; /* a consequence */
+        w->n_more++; /* a consequence of another death, perhaps on another node */
         return;
     }
-    setpgid(0, 0); /* launchers now kill the first rank's group; we want to see it out */
-    watcher_post_notice(w, "rank %d on %s %s", w->ranks[i].world_rank, w->host, end);
+    setpgid(0, 0); /* launchers now kill the first rank's group, which the watcher has to outlive */
+    watcher_post_notice(w, &death);
     watcher_read_tail(w, i, tail);
     watcher_open_log(w);
-    rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
-    log_error("rank %d on %s %s%s (last seen: %s)%s%s%s%s", w->ranks[i].world_rank, w->host, end,
-              w->terminated ? " after SIGTERM" : "",
-              progress_describe(w->ranks[i].slot, words, sizeof words), *gpu ? "; " : "", gpu,
+    death.last_seen = progress_describe(w->ranks[i].slot, seen, sizeof seen);
+    death.gpu = rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
+    log_error("%s%s%s", death_sentence(&death, text, sizeof text),
               tail[0] ? "; its last lines:\n" : "", tail);
     w->n_told++;
 }
 
-/* A rank has said itself why it ends; what its GPU has to do with it, it does not know. */
-static void tell_surrender(struct watcher *w, int i)
+/* The rank has reported its failure itself; it does not know what its GPU had to do with it. */
+static void report_failure(struct watcher *w, int i)
 {
-    char gpu[512];
+    struct death death = watcher_death_of(w, i, DEATH_FAILED);
+    char gpu[512], text[1600];
 
     if (w->phase != WATCHING || w->end_at > 0)
         return;
-    watcher_post_notice(w, "rank %d on %s failed", w->ranks[i].world_rank, w->host);
+    watcher_post_notice(w, &death);
     rank_gpu_look_at_death(&w->page->places[i].slot, &w->gpus);
-    if (!*rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu))
+    death.gpu = rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
+    if (!*death.gpu)
         return;
     watcher_open_log(w);
-    log_error("rank %d on %s failed: %s", w->ranks[i].world_rank, w->host, gpu);
+    log_error("%s", death_sentence(&death, text, sizeof text));
 }
 
-/* See who has ended, and how. Returns how many still run and have not left. */
 int watcher_take_ends(struct watcher *w, double now)
 {
     int n_here = 0;
@@ -142,9 +147,9 @@ int watcher_take_ends(struct watcher *w, double now)
                 close(w->pidfds[i]);
             w->pidfds[i] = -1;
             if (end == PROGRESS_RUNS)
-                tell_death(w, i);
+                report_death(w, i);
             else if (end != PROGRESS_LEFT)
-                tell_surrender(w, i);
+                report_failure(w, i);
             if (end != PROGRESS_LEFT && w->end_at <= 0)
                 w->end_at = now + WATCHER_GRACE_SECONDS;
         }

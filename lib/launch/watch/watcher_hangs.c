@@ -52,12 +52,10 @@ void watcher_watch_hangs(struct watcher *w, double now)
         w->hang.world_size > w->n && !w->terminated)
         limit *= elsewhere_factor;
     if (still >= limit) {
-        watcher_open_log(w);
-        log_error("rank %d on %s made no progress for %.0f s: terminating the ranks of %s",
-                  w->ranks[culprit].world_rank, w->host, still, w->host);
-        watcher_post_notice(w, "rank %d on %s made no progress for %.0f s",
-                            w->ranks[culprit].world_rank, w->host, still);
-        watcher_begin_ending(w, now);
+        struct death death = watcher_death_of(w, culprit, DEATH_HANG);
+
+        death.seconds = still;
+        watcher_terminate(w, &death, now);
     }
 }
 
@@ -84,13 +82,10 @@ static void end_without_gpu(struct watcher *w, int i, double now)
         w->still_since = now;
         return;
     }
-    watcher_open_log(w);
-    log_error("rank %d on %s lost its GPU and does not exit: %s: terminating the ranks of %s",
-              w->ranks[i].world_rank, w->host, rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu),
-              w->host);
-    watcher_post_notice(w, "rank %d on %s lost its GPU", w->ranks[i].world_rank, w->host);
+    struct death death = watcher_death_of(w, i, DEATH_GPU_HANG);
+    death.gpu = rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu);
     w->n_told++;
-    watcher_begin_ending(w, now);
+    watcher_terminate(w, &death, now);
 }
 
 static void tell_broken_gpu(struct watcher *w, int i, double now)

@@ -93,6 +93,7 @@ static void take_signals(struct watcher *w)
 static void look_for_launcher(struct watcher *w, double now)
 {
     struct pollfd poll_fd = { .fd = w->launcher_fd, .events = POLLIN };
+    char text[256];
 
     if (w->launcher_fd < 0 || poll(&poll_fd, 1, 0) <= 0)
         return;
@@ -103,10 +104,14 @@ static void look_for_launcher(struct watcher *w, double now)
     /* In good order it ends after its ranks; if they have all left, there is nothing to say. */
     for (int i = 0; i < w->n; i++)
         if (w->ranks[i].running && atomic_load(&w->ranks[i].slot->end) == PROGRESS_RUNS) {
-            watcher_post_notice(w, "the launcher on %s is gone", w->host);
+            struct death death = { .kind = DEATH_LAUNCHER,
+                                   .host = w->host,
+                                   .pid = (int)w->start->launcher,
+                                   .after_sigterm = w->terminated };
+
+            watcher_post_notice(w, &death);
             watcher_open_log(w);
-            log_error("the launcher of the ranks on %s (pid %d) is gone%s: terminating them",
-                      w->host, (int)w->start->launcher, w->terminated ? " after SIGTERM" : "");
+            log_error("%s: terminating them", death_sentence(&death, text, sizeof text));
             w->n_told++;
             break;
         }
@@ -255,6 +260,7 @@ static void remove_session(const struct watcher *w)
 void watcher_run(const struct watcher_start *start)
 {
     struct watcher *w = calloc(1, sizeof *w);
+    char text[128];
 
     CHECK(w);
     w->start = start;
@@ -270,8 +276,7 @@ void watcher_run(const struct watcher_start *start)
     w->hang.n_ranks = 0;
     loop(w);
     if (w->n_told && w->n_more)
-        log_error("%d other rank%s of %s terminated as a result", w->n_more,
-                  w->n_more == 1 ? "" : "s", w->host);
+        log_error("%s", death_consequences(w->n_more, w->host, text, sizeof text));
     if (w->notices)
         death_notices_flush(w->notices, WATCHER_NOTICE_SECONDS);
     watch_page_unlink(start->path, w->page);

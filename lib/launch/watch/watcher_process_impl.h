@@ -11,6 +11,7 @@
 
 #include <poll.h>
 
+#include "launch/death_impl.h"
 #include "launch/watch/death_notices_impl.h"
 #include "launch/watch/hang_impl.h"
 #include "launch/watch/rank_gpu_impl.h"
@@ -59,12 +60,17 @@ void watcher_begin_ending(struct watcher *w, double now);
 /* Open the notices of other nodes, once the ranks have published the launch's number. */
 void watcher_open_notices(struct watcher *w);
 
+/* A death of rank i of this node, without what only some kinds have. */
+struct death watcher_death_of(const struct watcher *w, int i, enum death_kind kind);
+
 /*
- * Tell the other nodes' watchers why the ranks of this node are about to end, so that ranks that wait
- * for them end, too. Only the first cause is sent.
+ * Tell the other nodes' watchers why the ranks of this node are about to end, so that ranks that wait for
+ * them end, too. Only the first cause is sent.
  */
-void watcher_post_notice(const struct watcher *w, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void watcher_post_notice(const struct watcher *w, const struct death *death);
+
+/* Report a death, post a notice of it, and terminate the ranks. */
+void watcher_terminate(struct watcher *w, const struct death *death, double now);
 
 /* Terminate the ranks if another node's watcher has posted a notice; waits up to wait_seconds for one. */
 void watcher_read_notices(struct watcher *w, double now, double wait_seconds);
