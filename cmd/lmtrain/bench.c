@@ -100,7 +100,7 @@ static int run_rank(const struct subcommand *sub, const struct request *q, struc
     struct engine engine;
     struct str out = { 0 };
     struct err err;
-    int status = ranks_join(&rank, job, 1, &err);
+    int status = ranks_join(&rank, job, RANKS_WITHOUT_LOGS, &err);
 
     if (status)
         return status;
@@ -174,7 +174,7 @@ static int run(const struct subcommand *sub, const struct request *q, const char
                                      .job_path = path,
                                      .sets = &q->sets,
                                      .more = more_words(sub, q, arena),
-                                     .keeps_nothing = 1 };
+                                     .keeps_nothing = true };
     return ranks_start(&ranks, &job, &command, arena);
 }
 

@@ -85,7 +85,7 @@ static int run_rank(const struct request *q, struct job *job, struct arena *aren
 
     /* Who asks a job to stop while it starts shall be heard at its first step's end. */
     signals_catch();
-    int status = ranks_join(&rank, job, 0, &err);
+    int status = ranks_join(&rank, job, RANKS_WITH_LOGS, &err);
     if (status)
         return status;
     if (job_resolve(job, rank.world_size, arena, &err) < 0)

@@ -78,36 +78,42 @@ int ranks_expected(void)
     return text && !str_to_i64(text, &n) && n > 0 && n < INT32_MAX ? (int)n : 0;
 }
 
-static int fail(int joined, const struct err *err)
+/* This rank failed before it joined: no other rank waits for it. */
+static int fail_alone(const struct err *err)
 {
     int status = cmd_fail(err);
 
     fflush(stderr);
-    if (joined)
-        launch_abort(status, err->text);
     return status;
 }
 
-int ranks_join(struct launch_rank *rank, const struct job *job, int keeps_nothing, struct err *err)
+/* The same after it joined; does not return. */
+static int fail_joined(const struct err *err)
+{
+    launch_abort(fail_alone(err), err->text);
+}
+
+int ranks_join(struct launch_rank *rank, const struct job *job, enum ranks_logs logs,
+               struct err *err)
 {
     char log_folder[4096];
     struct watcher_options options = { .hang_seconds = job->train.hang_seconds,
                                        .hang_abort_seconds = job->train.hang_abort_seconds,
-                                       .log_folder = keeps_nothing ? NULL : log_folder };
+                                       .log_folder = logs == RANKS_WITH_LOGS ? log_folder : NULL };
 
     snprintf(log_folder, sizeof log_folder, "%s/log", job->output);
     if (fault_init(ranks_expected(), launch_attempt(), err) < 0)
-        return fail(0, err);
+        return fail_alone(err);
     fault_at("start", -1);
     if (watcher_start(&options, err) < 0 || launch_join(rank, err) < 0)
-        return fail(0, err);
+        return fail_alone(err);
     if (watcher_join(rank, err) < 0)
-        return fail(1, err);
+        return fail_joined(err);
     fault_at("joined", -1);
     if (job->ranks && job->ranks != rank->world_size) {
         err_set(err, ERR_CONFIG, "%s: ranks is %d, but the launcher started %d (hint: start %d)",
                 job->source, job->ranks, rank->world_size, job->ranks);
-        return fail(1, err);
+        return fail_joined(err);
     }
     return 0;
 }

@@ -8,6 +8,8 @@
 #ifndef RANKS_H
 #define RANKS_H
 
+#include <stdbool.h>
+
 #include "config/job.h"
 #include "launch/launch.h"
 #include "launch/launch_context.h"
@@ -32,12 +34,15 @@ int ranks_are_started(const struct ranks *ranks, const struct job *job);
 /* Which rank PMIx says we are to be; alone, 0. For what comes before joining. */
 int ranks_expected(void);
 
+enum ranks_logs { RANKS_WITH_LOGS, RANKS_WITHOUT_LOGS };
+
 /*
  * Join the job as a rank: progress page, PMIx, faults on demand, and as many ranks as the job says.
- * keeps_nothing: no logs in the job's output folder. Collective. Returns 0, or the exit status
+ * logs: whether ranks write logs to the job's output folder. Collective. Returns 0, or the exit status
  * after a message.
  */
-int ranks_join(struct launch_rank *rank, const struct job *job, int keeps_nothing, struct err *err);
+int ranks_join(struct launch_rank *rank, const struct job *job, enum ranks_logs logs,
+               struct err *err);
 
 /*
  * This rank failed and others may be waiting for it: say why, and end them all. Returns the exit
@@ -52,7 +57,7 @@ struct ranks_command {
     const char *resume;      /* NULL: it has no such option */
     const char *const *more; /* further words, ended by NULL; or NULL */
     const char *stop_words;  /* supervise's; NULL: a signal is passed on to the ranks */
-    int keeps_nothing;       /* no logs in the job's output folder, and no restarts */
+    bool keeps_nothing;      /* no logs in the job's output folder, and no restarts */
 };
 
 /* Start the ranks of a resolved job and wait for their end. Returns the exit status. */

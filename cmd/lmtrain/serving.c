@@ -125,7 +125,7 @@ int serving_start(const struct serving *s, const struct options *options, int ar
                                      .sets = &none,
                                      .more = words_of_rank(options, argc, argv, arena),
                                      .stop_words = s->stop_words,
-                                     .keeps_nothing = 1 };
+                                     .keeps_nothing = true };
 
     return ranks_start(&s->ranks, &s->job, &command, arena);
 }
@@ -140,7 +140,7 @@ int serving_join(struct serving *s)
         s->rank = (struct launch_rank){ 0, 1, 0, 1, 0 };
         return 0;
     }
-    int status = ranks_join(&s->rank, &s->job, 1, &err);
+    int status = ranks_join(&s->rank, &s->job, RANKS_WITHOUT_LOGS, &err);
     s->has_joined = !status;
     return status;
 }

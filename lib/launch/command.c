@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,7 +71,7 @@ int command_capture(char *const *argv, double timeout_seconds, struct str *said)
         run_child(argv, fds[1]);
     setpgid(pid, pid);
     close(fds[1]);
-    int late = read_all(fds[0], deadline, said);
+    bool late = read_all(fds[0], deadline, said);
     close(fds[0]);
     /* One that has closed its output may still stay. */
     while (!late && waitpid(pid, &status, WNOHANG) == 0) {

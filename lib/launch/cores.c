@@ -44,7 +44,7 @@ static int is_only_thread(void)
  */
 static int init_without_plugins(hwloc_topology_t *topology)
 {
-    int is_ours = !getenv("HWLOC_PLUGINS_PATH") && is_only_thread();
+    bool is_ours = !getenv("HWLOC_PLUGINS_PATH") && is_only_thread();
 
     if (is_ours)
         setenv("HWLOC_PLUGINS_PATH", "/nonexistent", 1);
@@ -272,7 +272,7 @@ void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int ind
         return;
     }
     if (list.n < n_ranks) {
-        cores->is_shared = 1;
+        cores->is_shared = true;
         share = (struct range){ index % list.n, index % list.n + 1 };
     } else if (gpu_nodes && share_near_gpu(topology, &list, gpu_nodes, index, n_ranks, &share)) {
         /* each at its GPU */

@@ -14,6 +14,8 @@
 #ifndef LAUNCH_CORES_H
 #define LAUNCH_CORES_H
 
+#include <stdbool.h>
+
 #include "base/err.h"
 #include "launch/launch.h"
 
@@ -25,7 +27,7 @@ struct rank_cores {
     int n_all;
     int all[RANK_CORES_MAX]; /* all hyperthreads of them: for threads that wait */
     int numa_node;           /* the system's number of the node that they lie in, -1: several */
-    int is_shared;           /* other ranks are on the same ones */
+    bool is_shared;          /* other ranks are on the same ones */
 };
 
 /*

@@ -65,7 +65,7 @@ const char *environment_get(char *const *environment, const char *name)
     return entry ? entry + strlen(name) + 1 : NULL;
 }
 
-void environment_set(char ***environment, const char *name, const char *value, int force)
+void environment_set(char ***environment, const char *name, const char *value)
 {
     size_t n = count_strings(*environment), i = find(*environment, name);
     char *entry;
@@ -73,10 +73,6 @@ void environment_set(char ***environment, const char *name, const char *value, i
 
     CHECK(printed >= 0);
     if (i < n) {
-        if (!force) {
-            free(entry);
-            return;
-        }
         free((*environment)[i]);
     } else {
         *environment = realloc(*environment, (n + 2) * sizeof **environment);
@@ -84,4 +80,10 @@ void environment_set(char ***environment, const char *name, const char *value, i
         (*environment)[n + 1] = NULL;
     }
     (*environment)[i] = entry;
+}
+
+void environment_set_default(char ***environment, const char *name, const char *value)
+{
+    if (!environment_get(*environment, name))
+        environment_set(environment, name, value);
 }

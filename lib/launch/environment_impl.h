@@ -19,7 +19,10 @@ void environment_free(char **environment);
 /* The value of name, or NULL. */
 const char *environment_get(char *const *environment, const char *name);
 
-/* Set name to value; unless force, what the user has set stays. */
-void environment_set(char ***environment, const char *name, const char *value, int force);
+/* Set name to value, whether or not it is set already. */
+void environment_set(char ***environment, const char *name, const char *value);
+
+/* The same, unless the user has set it. */
+void environment_set_default(char ***environment, const char *name, const char *value);
 
 #endif

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,8 +74,8 @@ static int is_abandoned(const char *path)
 
     if (fd < 0)
         return 0;
-    int abandoned = !fstat(fd, &stat) && time(NULL) - stat.st_mtime > YOUNG_SECONDS &&
-                    !flock(fd, LOCK_EX | LOCK_NB);
+    bool abandoned = !fstat(fd, &stat) && time(NULL) - stat.st_mtime > YOUNG_SECONDS &&
+                     !flock(fd, LOCK_EX | LOCK_NB);
     close(fd);
     return abandoned;
 }

@@ -8,6 +8,7 @@
 #ifndef LAUNCH_LAUNCH_H
 #define LAUNCH_LAUNCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,7 +17,7 @@
 struct launch_rank {
     int world_rank, world_size;
     int local_rank, local_size; /* on this node */
-    int under_pmix;             /* 0 when alone */
+    bool under_pmix;            /* 0 when alone */
 };
 
 /* Whether the environment says that this process is a rank of a PMIx job. */

@@ -29,6 +29,9 @@ enum { LINK_FRAME_MAX = 64 << 20, MESSAGE_TEXT_MAX = 1 << 20 };
 /* How a fence or a request for a card ended. */
 enum launch_outcome { OUTCOME_DONE, OUTCOME_DEAD, OUTCOME_TIMEOUT, OUTCOME_NOT_FOUND };
 
+/* Who gets a signal: the ranks alone, or also what they have started. */
+enum signal_target { TO_RANKS, TO_GROUPS };
+
 struct message_bytes {
     const void *data; /* not aligned */
     size_t n_bytes;

@@ -21,13 +21,15 @@ static int peer_failed(struct err *err, const char *call, pmix_status_t status)
     return err_set(err, ERR_PEER, "%s: %s", call, PMIx_Error_string(status));
 }
 
-/* A number that the job says of us (wildcard 0) or of itself (wildcard 1). */
-static int get_number(const char *key, int wildcard, int *number, struct err *err)
+enum number_owner { OF_RANK, OF_JOB };
+
+/* A number that PMIx provides of this rank, or of the whole job. */
+static int get_number(const char *key, enum number_owner owner, int *number, struct err *err)
 {
     pmix_proc_t proc = self;
     pmix_value_t *value = NULL;
 
-    if (wildcard)
+    if (owner == OF_JOB)
         proc.rank = PMIX_RANK_WILDCARD;
     pmix_status_t status = PMIx_Get(&proc, key, NULL, 0, &value);
     if (status != PMIX_SUCCESS || !value)
@@ -47,15 +49,15 @@ static int get_number(const char *key, int wildcard, int *number, struct err *er
 
 int launch_client_join(struct launch_rank *rank, struct err *err)
 {
-    struct launch_rank found = { .under_pmix = 1 };
+    struct launch_rank found = { .under_pmix = true };
     pmix_status_t status = PMIx_Init(&self, NULL, 0);
 
     if (status != PMIX_SUCCESS)
         return peer_failed(err, "PMIx_Init", status);
     found.world_rank = (int)self.rank;
-    if (get_number(PMIX_JOB_SIZE, 1, &found.world_size, err) ||
-        get_number(PMIX_LOCAL_RANK, 0, &found.local_rank, err) ||
-        get_number(PMIX_LOCAL_SIZE, 1, &found.local_size, err))
+    if (get_number(PMIX_JOB_SIZE, OF_JOB, &found.world_size, err) ||
+        get_number(PMIX_LOCAL_RANK, OF_RANK, &found.local_rank, err) ||
+        get_number(PMIX_LOCAL_SIZE, OF_JOB, &found.local_size, err))
         return -1;
     if (self.rank >= (pmix_rank_t)found.world_size || found.local_rank >= found.local_size)
         return err_set(err, ERR_FAILED, "PMIx reports rank %u of %d, %d of %d on this node",
@@ -118,8 +120,8 @@ int launch_client_local_peers(int *ranks, int local_size, struct err *err)
     if (status != PMIX_SUCCESS || !value)
         return err_set(err, ERR_FAILED, "PMIx does not provide the ranks of this node: %s",
                        PMIx_Error_string(status));
-    int failed = value->type != PMIX_STRING || !value->data.string ||
-                 parse_ranks(value->data.string, ranks, local_size);
+    bool failed = value->type != PMIX_STRING || !value->data.string ||
+                  parse_ranks(value->data.string, ranks, local_size);
     PMIX_VALUE_RELEASE(value);
     return failed
                ? err_set(err, ERR_FAILED, "PMIx does not provide %d ranks of this node", local_size)

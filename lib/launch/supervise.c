@@ -28,7 +28,7 @@ struct supervisor {
     struct head_console console;
     sigset_t old_mask;
     int was_subreaper;
-    int *is_gone; /* by host */
+    bool *is_gone; /* by host */
     int n_ranks, attempt, n_restarted, n_futile;
     int64_t best_step; /* of all attempts */
     char *const *argv;
@@ -96,7 +96,7 @@ static int count_possible(const struct supervisor *supervisor)
     n_ranks_of = calloc((size_t)options->hosts->n_hosts, sizeof *n_ranks_of);
     CHECK(n_ranks_of);
     /* Where a host's slots are not said, it takes what it was dealt at first. */
-    int dealt = !hosts_deal(options->hosts, options->n_ranks, n_ranks_of, &ignored);
+    bool dealt = !hosts_deal(options->hosts, options->n_ranks, n_ranks_of, &ignored);
 
     for (int i = 0; dealt && i < options->hosts->n_hosts; i++)
         if (!supervisor->is_gone[i]) {
@@ -230,7 +230,7 @@ int supervise(const struct supervise_options *options, struct err *err)
     if (block_signals(&supervisor, err))
         return -1;
     if (options->hosts)
-        supervisor.is_gone = calloc((size_t)options->hosts->n_hosts, sizeof(int));
+        supervisor.is_gone = calloc((size_t)options->hosts->n_hosts, sizeof(bool));
     CHECK(!options->hosts || supervisor.is_gone);
     prepare_process(&supervisor);
     int status = screen_open(&supervisor.console.screen, err);

@@ -12,6 +12,7 @@
 #define PROGRESS_PROGRESS_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -81,7 +82,7 @@ int progress_is_over(void);
 void progress_end(enum progress_end end);
 
 /* Internal: text and state, in this order for who reads them. */
-static inline void progress_store(struct progress_slot *slot, const char *text, int waits)
+static inline void progress_store(struct progress_slot *slot, const char *text, bool waits)
 {
     size_t n = strlen(text);
 
@@ -97,7 +98,7 @@ static inline void progress_store(struct progress_slot *slot, const char *text, 
  * Publish `text` as the current activity, and whether it waits for other ranks (for which ones is
  * unknown). slot NULL: no-op, here and below.
  */
-static inline void progress_publish(struct progress_slot *slot, const char *text, int waits)
+static inline void progress_publish(struct progress_slot *slot, const char *text, bool waits)
 {
     if (!slot)
         return;
@@ -112,7 +113,7 @@ static inline void progress_phase(struct progress_slot *slot, const char *text)
     if (!slot)
         return;
     atomic_store_explicit(&slot->op, -1, memory_order_relaxed);
-    progress_publish(slot, text, 0);
+    progress_publish(slot, text, false);
 }
 
 /* One thing more begun that all ranks of the program do alike. Returns the new position. */
@@ -136,7 +137,7 @@ static inline void progress_wait(struct progress_slot *slot, const char *text,
     atomic_store_explicit(&slot->group_first, meeting->first, memory_order_relaxed);
     atomic_store_explicit(&slot->group_stride, meeting->stride, memory_order_relaxed);
     atomic_store_explicit(&slot->group_size, meeting->size, memory_order_relaxed);
-    progress_store(slot, text, 1);
+    progress_store(slot, text, true);
 }
 
 /* All ranks meet here: an agreement, a fence. */

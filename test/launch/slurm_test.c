@@ -210,7 +210,8 @@ static void gpus_are_counted(void **state)
 
 static void a_lost_node_takes_its_cpus(void **state)
 {
-    int cpus[] = { 4, 8, 2 }, is_gone[] = { 0, 1, 0 };
+    int cpus[] = { 4, 8, 2 };
+    const bool is_gone[] = { false, true, false };
     struct slurm_allocation allocation = {
         .n_nodes = 3, .n_cpus = cpus, .n_tasks = 6, .n_gpus = 12
     };
@@ -314,7 +315,7 @@ static void long_lines_are_cut(void **state)
 static void nodes_that_are_gone_are_found(void **state)
 {
     char *names[] = { "n1", "n10", "n2", "n3", "n4", "n5" };
-    int is_gone[6];
+    bool is_gone[6];
 
     (void)state;
     assert_int_equal(

@@ -77,7 +77,7 @@ void head_judge(struct launch_head *head, int rank)
     struct death death = death_of_rank(mine->wait_status, mine->in_order);
 
     if (!(mine->in_order && WIFEXITED(mine->wait_status))) {
-        head->a_rank_died = 1;
+        head->a_rank_died = true;
         head_fail_fences(head);
     }
     if (mine->has_aborted ||
@@ -115,12 +115,12 @@ void head_lose_node(struct launch_head *head, int index, const char *why)
 
     if (node->is_lost)
         return;
-    node->is_lost = 1;
+    node->is_lost = true;
     death.seconds = clock_seconds() - node->link.heard_at;
     link_close(&node->link);
     for (int i = 0; i < node->n_ranks; i++)
         head->n_running -= head->ranks[node->first_rank + i].running;
-    head->a_rank_died = 1;
+    head->a_rank_died = true;
     head_fail_fences(head);
     if (head->host_links && node->host_index >= 0 && !node->daemon)
         death.last_message = hosts_link_words(&head->host_links[node->host_index], last);
@@ -194,17 +194,17 @@ static void conclude(struct launch_head *head)
 /* ---- signals and hangs ---- */
 
 /* To all ranks, or to all that they have started. */
-static void send_signal(struct launch_head *head, int signal, bool to_groups)
+static void send_signal(struct launch_head *head, int signal, enum signal_target target)
 {
-    head_send_all(head,
-                  &(struct message){ .kind = MESSAGE_SIGNAL,
-                                     .signal = { .signal = signal, .to_groups = to_groups } });
+    head_send_all(head, &(struct message){
+                            .kind = MESSAGE_SIGNAL,
+                            .signal = { .signal = signal, .to_groups = target == TO_GROUPS } });
 }
 
 static void pass_on(struct launch_head *head, int signal)
 {
     head->console->passed = signal;
-    send_signal(head, signal, false);
+    send_signal(head, signal, TO_RANKS);
 }
 
 static void restart_clocks(struct launch_head *head, double now)
@@ -217,9 +217,9 @@ static void restart_clocks(struct launch_head *head, double now)
 
 static void stop_and_continue(struct launch_head *head)
 {
-    send_signal(head, SIGSTOP, true);
+    send_signal(head, SIGSTOP, TO_GROUPS);
     raise(SIGSTOP);
-    send_signal(head, SIGCONT, true);
+    send_signal(head, SIGCONT, TO_GROUPS);
     restart_clocks(head, clock_seconds());
 }
 
@@ -245,7 +245,7 @@ static void take_stop(struct launch_head *head, int number)
     struct head_console *console = head->console;
     double now = clock_seconds();
 
-    console->asked_to_stop = 1;
+    console->asked_to_stop = true;
     if (!head->is_started) {
         stop_before_start(head, number);
         return;
@@ -305,12 +305,12 @@ static void watch_hangs(struct launch_head *head, double now)
     double still = hang_watch_look(&head->hang, now, &culprit);
 
     if (options->hang_seconds <= 0 || still < options->hang_seconds)
-        head->hang_reported = 0;
+        head->hang_reported = false;
     else if (!head->hang_reported) {
         hang_watch_report(&head->hang, now, &text);
         log_warn("no progress for %.0f s:\n%.*s", still, text.length ? (int)text.length - 1 : 0,
                  str_text(&text));
-        head->hang_reported = 1;
+        head->hang_reported = true;
         str_release(&text);
     }
     if (head->phase == RUNNING && options->hang_abort_seconds > 0 &&
@@ -416,7 +416,7 @@ static void loop(struct launch_head *head)
 
 /* ---- an attempt ---- */
 
-static int start(struct launch_head *head, int *is_gone, struct err *err)
+static int start(struct launch_head *head, bool *is_gone, struct err *err)
 {
     int n_nodes_max = head->options->hosts ? head->options->hosts->n_hosts : 1;
     double now = clock_seconds();
@@ -428,7 +428,7 @@ static int start(struct launch_head *head, int *is_gone, struct err *err)
     CHECK(head->watched);
     CHECK(head->polls);
     for (int rank = 0; rank < head->n_ranks; rank++) {
-        head->ranks[rank].running = 1;
+        head->ranks[rank].running = true;
         head->ranks[rank].first_step = -1;
         atomic_store(&head->ranks[rank].slot.op, -1);
     }
@@ -484,7 +484,7 @@ static void tell_consequences(const struct launch_head *head)
         log_error("%s", death_consequences(n, NULL, text, sizeof text));
 }
 
-static void fill_result(const struct launch_head *head, int *is_gone, struct head_result *result)
+static void fill_result(const struct launch_head *head, bool *is_gone, struct head_result *result)
 {
     *result = (struct head_result){ .best_step = -1 };
     result->status = head->some_requeue ? ERR_REQUEUE : 0;
@@ -506,11 +506,11 @@ static void fill_result(const struct launch_head *head, int *is_gone, struct hea
     for (int i = 0; i < head->n_nodes; i++)
         if (head->nodes[i].host_index >= 0 &&
             (head->nodes[i].is_unfit || (head->nodes[i].is_lost && !head->nodes[i].daemon)))
-            is_gone[head->nodes[i].host_index] = 1;
+            is_gone[head->nodes[i].host_index] = true;
 }
 
 int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
-             int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
+             int n_ranks, char *const *argv, bool *is_gone, struct head_result *result,
              struct err *err)
 {
     struct launch_head head = { .options = options,

@@ -41,7 +41,7 @@ void head_watch_daemons(struct launch_head *head, double now)
         }
         if (node->blind_since <= 0) {
             node->blind_since = now;
-            node->blindness_told = 0;
+            node->blindness_told = false;
         }
         for (int k = 0; k < node->n_ranks; k++)
             hang_watch_restart_rank(&head->hang, node->first_rank + k, now);
@@ -50,7 +50,7 @@ void head_watch_daemons(struct launch_head *head, double now)
         if (options->hang_seconds > 0 && seconds >= options->hang_seconds &&
             !node->blindness_told) {
             log_warn("%s", death_sentence(&death, text, sizeof text));
-            node->blindness_told = 1;
+            node->blindness_told = true;
         }
         if (options->hang_abort_seconds > 0 && seconds >= options->hang_abort_seconds)
             head_set_cause(head, &death);

@@ -32,8 +32,8 @@ struct head_fence {
     int n_missing;
     double due; /* 1e300: never */
     struct str blobs;
-    uint32_t *ids;        /* by node: its name for the fence; 0: has not come */
-    unsigned char *takes; /* by node: whether it takes part */
+    uint32_t *ids; /* by node: its name for the fence; 0: has not come */
+    bool *takes;   /* by node: whether it takes part */
 };
 
 static void destroy(struct head_fence *fence)
@@ -92,12 +92,13 @@ double head_check_fences(struct launch_head *head, double now)
 }
 
 /* Mark the nodes of "*" or "0,3" in takes; returns how many, or -1 for nonsense. */
-static int mark_members(const struct launch_head *head, const char *members, unsigned char *takes)
+static int mark_members(const struct launch_head *head, const char *members, bool *takes)
 {
     int n = 0;
 
     if (!strcmp(members, "*")) {
-        memset(takes, 1, (size_t)head->n_nodes);
+        for (int node = 0; node < head->n_nodes; node++)
+            takes[node] = true;
         return head->n_nodes;
     }
     while (*members) {
@@ -107,7 +108,7 @@ static int mark_members(const struct launch_head *head, const char *members, uns
         if (end == members || rank < 0 || rank >= head->n_ranks || (*end && *end != ','))
             return -1;
         n += !takes[head->ranks[rank].node];
-        takes[head->ranks[rank].node] = 1;
+        takes[head->ranks[rank].node] = true;
         members = *end ? end + 1 : end;
     }
     return n;
@@ -120,7 +121,7 @@ static struct head_fence *make_fence(struct launch_head *head, const char *membe
     CHECK(fence);
     fence->members = strdup(members);
     fence->ids = calloc((size_t)head->n_nodes, sizeof *fence->ids);
-    fence->takes = calloc((size_t)head->n_nodes, 1);
+    fence->takes = calloc((size_t)head->n_nodes, sizeof *fence->takes);
     CHECK(fence->members);
     CHECK(fence->ids);
     CHECK(fence->takes);

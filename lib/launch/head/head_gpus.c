@@ -21,7 +21,7 @@ static void tell(struct launch_head *head, int rank)
 
     if (mine->gpu_is_told)
         return;
-    mine->gpu_is_told = 1;
+    mine->gpu_is_told = true;
     log_warn("rank %d on %s: %s", rank, head->nodes[mine->node].host,
              rank_gpu_death(&mine->slot, words, sizeof words));
 }
@@ -34,7 +34,7 @@ static int some_cannot_move(const struct launch_head *head, double now)
 {
     for (int rank = 0; rank < head->n_ranks; rank++) {
         const struct head_rank *mine = &head->ranks[rank];
-        int is_stopped = head->watched[rank].stopped && !rank_gpu_is_broken(&mine->slot);
+        bool is_stopped = head->watched[rank].stopped && !rank_gpu_is_broken(&mine->slot);
 
         if (mine->running && (is_stopped || head_is_blind(head, &head->nodes[mine->node], now)))
             return 1;

@@ -9,6 +9,7 @@
 #ifndef LAUNCH_HEAD_HEAD_IMPL_H
 #define LAUNCH_HEAD_HEAD_IMPL_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "base/arena.h"
@@ -35,23 +36,23 @@ struct head_node {
     int first_rank, n_ranks;
     struct link link;
     pid_t daemon; /* our child; 0 on other hosts, or once it is reaped */
-    int said_hello;
-    int is_lost;        /* its link closed before we said goodbye */
+    bool said_hello;
+    bool is_lost;       /* its link closed before we said goodbye */
     double blind_since; /* since when its daemon is stopped or silent; 0: it is not */
-    int blindness_told;
-    int is_unfit;              /* a GPU of it is broken: no restart uses it */
+    bool blindness_told;
+    bool is_unfit;             /* a GPU of it is broken: no restart uses it */
     uint32_t uncredited_bytes; /* output taken and not yet asked for anew (head_send_credit) */
 };
 
 struct head_rank {
     int node;
     pid_t pid; /* 0: not started yet */
-    int running;
-    int wait_status; /* once it has ended */
-    int in_order;    /* it left before it ended */
-    int has_aborted; /* it has said why it ends */
+    bool running;
+    int wait_status;  /* once it has ended */
+    bool in_order;    /* it left before it ended */
+    bool has_aborted; /* it has said why it ends */
     int64_t first_step;
-    int gpu_is_told;           /* that its GPU is broken */
+    bool gpu_is_told;          /* that its GPU is broken */
     struct progress_slot slot; /* the newest copy */
 };
 
@@ -62,7 +63,7 @@ struct head_console {
     int n_stop;
     double stop_at; /* when the last that counted came */
     int passed;     /* the last one passed on, 0 if none */
-    int asked_to_stop;
+    bool asked_to_stop;
 };
 
 struct head_fence;
@@ -84,12 +85,12 @@ struct launch_head {
     struct pollfd *polls;
     double lost_seconds;
     double started_at, last_turn;
-    int is_started;  /* the specs are out */
-    int a_rank_died; /* a rank ended out of order: fences fail */
-    int n_running;   /* ranks that are not known to have ended */
-    int hang_reported;
-    int some_requeue; /* a rank ended in order with ERR_REQUEUE */
-    uint64_t beats;   /* of all ranks, as head_watch_gpus last saw them */
+    bool is_started;  /* the specs are out */
+    bool a_rank_died; /* a rank ended out of order: fences fail */
+    int n_running;    /* ranks that are not known to have ended */
+    bool hang_reported;
+    bool some_requeue; /* a rank ended in order with ERR_REQUEUE */
+    uint64_t beats;    /* of all ranks, as head_watch_gpus last saw them */
     double
         still_since; /* since when no rank moves with a GPU broken; 0: not known, or all are well */
     struct head_cause cause;
@@ -101,10 +102,10 @@ struct launch_head {
 /* What came of an attempt. */
 struct head_result {
     int status;        /* the job's exit status; -1: could not be started */
-    int may_restart;   /* the cause may not recur */
+    bool may_restart;  /* the cause may not recur */
     double seconds;    /* how long it ran */
     int64_t best_step; /* the highest that any rank told; -1: none began */
-    int has_advanced;  /* some rank was seen to go on by a step */
+    bool has_advanced; /* some rank was seen to go on by a step */
 };
 
 /*
@@ -113,7 +114,7 @@ struct head_result {
  * be started.
  */
 int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
-             int n_ranks, char *const *argv, int *is_gone, struct head_result *result,
+             int n_ranks, char *const *argv, bool *is_gone, struct head_result *result,
              struct err *err);
 
 /* ---- head.c ---- */
@@ -133,7 +134,7 @@ void head_lose_node(struct launch_head *head, int node, const char *why);
 /* ---- head_nodes.c ---- */
 
 /* Deal the ranks out and get a link to each node. */
-int head_open_nodes(struct launch_head *head, int *is_gone, struct err *err);
+int head_open_nodes(struct launch_head *head, bool *is_gone, struct err *err);
 
 /* All have said hello: tell each what to do. */
 void head_send_specs(struct launch_head *head);

@@ -52,7 +52,7 @@ static int take_hello(struct launch_head *head, int node, const struct message_h
     for (int i = 0; i < head->n_nodes; i++)
         if (i != node && !strcmp(head->nodes[i].name, mine->name))
             snprintf(mine->name, sizeof mine->name, "%s-%d", name, node);
-    mine->said_hello = 1;
+    mine->said_hello = true;
     if (++head->n_hellos == head->n_nodes && head->phase == RUNNING)
         head_send_specs(head);
     return 0;
@@ -77,7 +77,7 @@ static int take_ended(struct launch_head *head, int node, const struct message_e
         return -1;
     take_slot(rank, ended->slot);
     output_end(head->output, ended->rank);
-    rank->running = 0;
+    rank->running = false;
     rank->wait_status = status;
     rank->in_order = ended->in_order;
     head->n_running--;
@@ -92,7 +92,7 @@ static int take_abort(struct launch_head *head, int node, const struct message_a
     if (!rank)
         return -1;
     take_slot(rank, abort->slot);
-    rank->has_aborted = 1;
+    rank->has_aborted = true;
     head_set_cause(head, &(struct death){ .kind = DEATH_ABORT,
                                           .rank = abort->rank,
                                           .status = abort->status,

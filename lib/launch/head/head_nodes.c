@@ -119,7 +119,7 @@ static void add_node(struct launch_head *head, const char *host, int host_index,
 
 /* What is missing, with ssh's words, and which hosts are to be left out from now on. */
 static int report_missing(struct launch_head *head, const int *n_ranks_of, char (*reasons)[512],
-                          int *is_gone, struct err *err)
+                          bool *is_gone, struct err *err)
 {
     struct str text = { 0 };
     int n_missing = 0;
@@ -127,7 +127,7 @@ static int report_missing(struct launch_head *head, const int *n_ranks_of, char 
     for (int i = 0; i < head->options->hosts->n_hosts; i++) {
         if (!n_ranks_of[i] || head->host_links[i].fd >= 0)
             continue;
-        is_gone[i] = 1;
+        is_gone[i] = true;
         if (n_missing++ < 4)
             str_printf(&text, "%s%s", text.length ? "; " : "", reasons[i]);
     }
@@ -138,7 +138,7 @@ static int report_missing(struct launch_head *head, const int *n_ranks_of, char 
     return -1;
 }
 
-static int connect_hosts(struct launch_head *head, const int *n_ranks_of, int *is_gone,
+static int connect_hosts(struct launch_head *head, const int *n_ranks_of, bool *is_gone,
                          struct err *err)
 {
     const struct host_list *hosts = head->options->hosts;
@@ -172,7 +172,7 @@ static int connect_hosts(struct launch_head *head, const int *n_ranks_of, int *i
 }
 
 /* The daemons of this machine first: what is forked later would hold the other links open. */
-static int open_hosts(struct launch_head *head, int *is_gone, struct err *err)
+static int open_hosts(struct launch_head *head, bool *is_gone, struct err *err)
 {
     const struct host_list *hosts = head->options->hosts;
     struct host_list left = { 0 };
@@ -201,7 +201,7 @@ static int open_hosts(struct launch_head *head, int *is_gone, struct err *err)
     return connect_hosts(head, n_ranks_of, is_gone, err);
 }
 
-int head_open_nodes(struct launch_head *head, int *is_gone, struct err *err)
+int head_open_nodes(struct launch_head *head, bool *is_gone, struct err *err)
 {
     static char host[256] = "localhost";
 
@@ -247,7 +247,7 @@ void head_send_specs(struct launch_head *head)
                              .variables = job_spec_variables(environ, &head->arena),
                              .progress_ms = PROGRESS_MS,
                              .credit_bytes = CREDIT_BYTES };
-    head->is_started = 1;
+    head->is_started = true;
     for (int i = 0; i < head->n_nodes; i++) {
         bool is_local = head->nodes[i].daemon > 0;
 

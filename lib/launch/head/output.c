@@ -4,6 +4,7 @@
 #include "launch/head/output_impl.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ struct rank_output {
 struct output {
     struct screen *screen;
     int n_ranks;
-    int quiet;
+    bool quiet;
     struct rank_output ranks[];
 };
 
@@ -175,7 +176,7 @@ void output_end(struct output *output, int rank)
 
 void output_quiet(struct output *output)
 {
-    output->quiet = 1;
+    output->quiet = true;
 }
 
 void output_tail(const struct output *output, int rank, struct str *text)

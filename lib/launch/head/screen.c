@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ struct screen {
     pthread_cond_t more;
     struct chunk *first, **last;
     size_t n_waiting; /* bytes, those that are being written among them */
-    int has_begun, is_over;
+    bool has_begun, is_over;
 };
 
 /* ---- the thread ---- */
@@ -71,13 +72,13 @@ static void *show(void *argument)
     struct chunk *chunk;
 
     pthread_mutex_lock(&screen->lock);
-    screen->has_begun = 1;
+    screen->has_begun = true;
     pthread_cond_broadcast(&screen->more);
     while ((chunk = next_chunk(screen))) {
         pthread_mutex_unlock(&screen->lock);
         write_all(chunk->fd, chunk->bytes, chunk->n_bytes);
         pthread_mutex_lock(&screen->lock);
-        int was_full = screen->n_waiting >= FULL_BYTES;
+        bool was_full = screen->n_waiting >= FULL_BYTES;
         screen->n_waiting -= chunk->n_bytes;
         if (!screen->n_waiting || (was_full && screen->n_waiting < FULL_BYTES))
             eventfd_write(screen->wake_fd, 1);
@@ -210,7 +211,7 @@ void screen_close(struct screen *screen, int signal_fd)
         return;
     }
     pthread_mutex_lock(&screen->lock);
-    screen->is_over = 1;
+    screen->is_over = true;
     pthread_cond_signal(&screen->more);
     pthread_mutex_unlock(&screen->lock);
     pthread_join(screen->thread, NULL);

@@ -35,16 +35,16 @@ struct daemon {
     struct arena arena;
     struct str spec_bytes;
     struct job_spec spec;
-    int has_job;
+    bool has_job;
     struct local_node node;
     struct pollfd *polls;
     int64_t credit_bytes;
     double next_progress, next_gpus;
     struct gpu_watch *gpus; /* NULL: no rank has one, so far */
-    int has_death;          /* a rank has ended out of order */
+    bool has_death;         /* a rank has ended out of order */
     enum { RUNNING, ENDING, KILLED } phase;
     double ending_since;
-    int is_over; /* goodbye, or the link is gone: leave once no rank is left */
+    bool is_over; /* goodbye, or the link is gone: leave once no rank is left */
     int status;
 };
 
@@ -66,32 +66,34 @@ static void end_ranks(struct daemon *daemon)
     if (daemon->node.server)
         launch_server_rank_died(daemon->node.server);
     node_mark_over(&daemon->node);
-    node_signal(&daemon->node, SIGTERM, true);
-    node_signal(&daemon->node, SIGCONT, true); /* so that a stopped one hears it */
+    node_signal(&daemon->node, SIGTERM, TO_GROUPS);
+    node_signal(&daemon->node, SIGCONT, TO_GROUPS); /* so that a stopped one hears it */
 }
 
 static void kill_ranks(struct daemon *daemon)
 {
     daemon->phase = KILLED;
     if (daemon->has_job)
-        node_signal(&daemon->node, SIGKILL, true);
+        node_signal(&daemon->node, SIGKILL, TO_GROUPS);
 }
 
 static void leave(struct daemon *daemon, int status)
 {
-    daemon->is_over = 1;
+    daemon->is_over = true;
     daemon->status = status;
     end_ranks(daemon);
 }
 
 /* ---- what the ranks say and do ---- */
 
-/* Pass on what a rank has printed: all that is there, or as much as the head has asked for. */
-static void pass_output(struct daemon *daemon, int index, int is_last)
+enum output_limit { UP_TO_CREDIT, ALL_OUTPUT };
+
+/* Send what a rank has printed: all that is there, or as much as the head has given credit for. */
+static void pass_output(struct daemon *daemon, int index, enum output_limit limit)
 {
     char bytes[OUTPUT_BYTES];
 
-    for (int i = 0; i < N_READS_MAX && (is_last || daemon->credit_bytes > 0); i++) {
+    for (int i = 0; i < N_READS_MAX && (limit == ALL_OUTPUT || daemon->credit_bytes > 0); i++) {
         bool is_stderr = false;
         size_t n = node_read(&daemon->node, index, bytes, sizeof bytes, &is_stderr);
 
@@ -133,14 +135,14 @@ static void look_at_death(struct daemon *daemon, int index)
         rank_gpu_look(slot, &daemon->gpus);
     else
         rank_gpu_look_at_death(slot, &daemon->gpus);
-    daemon->has_death = 1;
+    daemon->has_death = true;
 }
 
 static void take_abort(struct daemon *daemon, const struct launch_event *event)
 {
     int index = event->rank - daemon->node.first_rank;
 
-    pass_output(daemon, index, 1);
+    pass_output(daemon, index, ALL_OUTPUT);
     look_at_death(daemon, index);
     struct progress_slot slot = copy_slot(daemon, index);
     send_message(daemon, &(struct message){ .kind = MESSAGE_ABORT,
@@ -217,7 +219,7 @@ static void reap(struct daemon *daemon)
         if (!rank_process_reap(process))
             continue;
         node->n_running--;
-        pass_output(daemon, i, 1);
+        pass_output(daemon, i, ALL_OUTPUT);
         take_events(daemon); /* what it told PMIx while we were looking */
         bool in_order = launch_server_finalized(node->server, node->first_rank + i);
         if (!in_order)
@@ -240,7 +242,7 @@ static void tell_progress(struct daemon *daemon, double now)
     for (int i = 0; i < node->n_ranks; i++) {
         struct node_rank *rank = &node->ranks[i];
         uint64_t beat = atomic_load(&node->page[i].slot.beat);
-        int moved = beat != rank->told_beat;
+        bool moved = beat != rank->told_beat;
 
         if (!rank->process.running)
             continue;
@@ -265,9 +267,9 @@ static void look_at_gpus(struct daemon *daemon, double now)
     for (int i = 0; i < node->n_ranks; i++) {
         struct node_rank *rank = &node->ranks[i];
         struct progress_slot *slot = &node->page[i].slot;
-        int has_new_xid = rank_gpu_look(slot, &daemon->gpus);
+        bool has_new_xid = rank_gpu_look(slot, &daemon->gpus);
         uint64_t beat = atomic_load(&slot->beat);
-        int stands = beat == rank->gpu_beat && beat != rank->told_gpu_beat;
+        bool stands = beat == rank->gpu_beat && beat != rank->told_gpu_beat;
 
         rank->gpu_beat = beat;
         if (!rank->process.running || !atomic_load(&slot->gpu.n_seen) || !(has_new_xid || stands))
@@ -290,7 +292,7 @@ static int start_job(struct daemon *daemon, struct message_bytes spec, struct er
     if (job_spec_decode(&daemon->spec, str_text(&daemon->spec_bytes), spec.n_bytes, &daemon->arena,
                         err))
         return -1;
-    daemon->has_job = 1;
+    daemon->has_job = true;
     daemon->credit_bytes = daemon->spec.credit_bytes;
     int status = node_open(node, &daemon->spec, err);
     free(daemon->polls);
@@ -322,7 +324,7 @@ static void take_start(struct daemon *daemon, const struct message_start *start)
 static void take_signal(const struct local_node *node, const struct message_signal *message)
 {
     if (message->signal > 0 && message->signal < SIGRTMIN)
-        node_signal(node, message->signal, message->to_groups);
+        node_signal(node, message->signal, message->to_groups ? TO_GROUPS : TO_RANKS);
 }
 
 static void take_card_query(const struct local_node *node, const struct message_card_query *query)
@@ -447,7 +449,7 @@ static void loop(struct daemon *daemon)
         double now = clock_seconds();
         if (has_server(daemon)) {
             for (int i = 0; i < daemon->node.n_ranks; i++)
-                pass_output(daemon, i, 0);
+                pass_output(daemon, i, UP_TO_CREDIT);
             take_events(daemon);
             reap(daemon);
             if (daemon->spec.progress_ms && now >= daemon->next_progress &&

@@ -42,18 +42,18 @@ static void add_variables(struct local_node *node)
 
     snprintf(path, sizeof path, "%s/progress", node->folder);
     snprintf(attempt, sizeof attempt, "%d", node->spec->attempt);
-    environment_set(environment, PROGRESS_VARIABLE, path, 1);
-    environment_set(environment, ATTEMPT_VARIABLE, attempt, 1);
-    environment_set(environment, "OMPI_MCA_schizo", "ompi", 1);
-    environment_set(environment, "OMPI_MCA_btl_vader_backing_directory", node->folder, 1);
+    environment_set(environment, PROGRESS_VARIABLE, path);
+    environment_set(environment, ATTEMPT_VARIABLE, attempt);
+    environment_set(environment, "OMPI_MCA_schizo", "ompi");
+    environment_set(environment, "OMPI_MCA_btl_vader_backing_directory", node->folder);
     /* Its session folder, which it would leave behind in /tmp. */
-    environment_set(environment, "OMPI_MCA_orte_tmpdir_base", node->folder, 1);
-    environment_set(environment, "OMPI_MCA_pml", "ob1", 0);
-    environment_set(environment, "OMPI_MCA_btl",
-                    node->spec->n_nodes > 1 ? "self,vader,tcp" : "self,vader", 0);
+    environment_set(environment, "OMPI_MCA_orte_tmpdir_base", node->folder);
+    environment_set_default(environment, "OMPI_MCA_pml", "ob1");
+    environment_set_default(environment, "OMPI_MCA_btl",
+                            node->spec->n_nodes > 1 ? "self,vader,tcp" : "self,vader");
     /* A rank that polls by sched_yield keeps ranks of other scheduling groups off its core for a minute
      * (Linux 6.18); comm's own waits sleep, so that polls of MPI are few. */
-    environment_set(environment, "OMPI_MCA_mpi_yield_when_idle", "0", 0);
+    environment_set_default(environment, "OMPI_MCA_mpi_yield_when_idle", "0");
 }
 
 /* Ours, which may be that of another host's ssh daemon, with what the head has sent along. */
@@ -67,7 +67,7 @@ static char **make_environment(const struct job_spec *spec)
         char *name = strndup(variable, (size_t)(equals - variable));
 
         CHECK(name);
-        environment_set(&environment, name, equals + 1, 1);
+        environment_set(&environment, name, equals + 1);
         free(name);
     }
     return environment;
@@ -167,10 +167,10 @@ int node_start_rank(struct local_node *node, int index, struct err *err)
     return status;
 }
 
-void node_signal(const struct local_node *node, int signal, bool to_groups)
+void node_signal(const struct local_node *node, int signal, enum signal_target target)
 {
     for (int i = 0; i < node->n_ranks; i++)
-        if (to_groups)
+        if (target == TO_GROUPS)
             rank_process_signal_group(&node->ranks[i].process, signal);
         else
             rank_process_signal(&node->ranks[i].process, signal);
@@ -186,7 +186,7 @@ void node_release(struct local_node *node)
 {
     struct err ignored;
 
-    node_signal(node, SIGKILL, true);
+    node_signal(node, SIGKILL, TO_GROUPS);
     for (int i = 0; i < node->n_ranks; i++) {
         struct node_rank *rank = &node->ranks[i];
 

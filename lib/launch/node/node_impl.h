@@ -48,8 +48,8 @@ int node_start_rank(struct local_node *node, int index, struct err *err);
 /* Kill what runs and wait for it; remove the folder. The PMIx server goes with the process. */
 void node_release(struct local_node *node);
 
-/* To every running rank, or to its whole process group. */
-void node_signal(const struct local_node *node, int signal, bool to_groups);
+/* To every running rank, or to the process groups of these ranks. */
+void node_signal(const struct local_node *node, int signal, enum signal_target target);
 
 /*
  * Read some of what a rank has printed into buffer, without waiting. Returns the number of bytes, and

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,8 +32,8 @@ enum { N_ACCEPTS_MAX = 256 };
 /* Bytes on their way from one socket to the other. */
 struct flow {
     size_t start, end;
-    int is_over; /* its source has no more */
-    int is_shut; /* and its target knows */
+    bool is_over; /* its source has no more */
+    bool is_shut; /* and its target knows */
     unsigned char bytes[GATE_MESSAGE_MAX];
 };
 
@@ -40,8 +41,8 @@ struct connection {
     struct connection *next;
     int client;  /* TCP */
     int backend; /* Unix; -1: not passed on yet */
-    int is_refused;
-    int is_over;
+    bool is_refused;
+    bool is_over;
     double deadline;     /* until the first message is here, or until a refused one is closed */
     struct flow in, out; /* to PMIx, from PMIx */
 };
@@ -51,9 +52,9 @@ struct pmix_gate {
     char *nspace, *backend;
     pthread_t thread;
     int wake_fd, query_fd;
-    atomic_int is_stopping;
+    atomic_bool is_stopping;
     _Atomic uint64_t counts[GATE_COUNTS];
-    int has_warned; /* that the system does not tell who connects */
+    bool has_warned; /* that the system does not tell who connects */
     double accept_at;
     int n_connections, n_waiting;
     struct connection *first; /* oldest first */
@@ -73,13 +74,13 @@ struct first_header {
 struct first_message_reader {
     const unsigned char *at;
     size_t left;
-    int is_broken;
+    bool is_broken;
 };
 
 static void skip(struct first_message_reader *reader, size_t n)
 {
     if (n > reader->left) {
-        reader->is_broken = 1;
+        reader->is_broken = true;
         n = reader->left;
     }
     reader->at += n;
@@ -132,9 +133,9 @@ int pmix_gate_judge(const void *bytes, size_t n_bytes, const char *nspace, int f
     skip(&reader, read_number(&reader)); /* the credential, which anyone could write */
     int kind = reader.left ? *reader.at : -1;
     skip(&reader, 1);
-    int is_ours = !strcmp(read_text(&reader), nspace);
+    bool is_ours = !strcmp(read_text(&reader), nspace);
     uint32_t rank = read_number(&reader);
-    int has_version = is_version(read_text(&reader));
+    bool has_version = is_version(read_text(&reader));
 
     if (reader.is_broken || kind != SIMPLE_CLIENT || !is_ours || !has_version)
         return -1;
@@ -223,7 +224,7 @@ static void finish(struct pmix_gate *gate, struct connection *connection)
     }
     fd_close(&connection->client);
     fd_close(&connection->backend);
-    connection->is_over = 1;
+    connection->is_over = true;
 }
 
 static void remove_finished(struct pmix_gate *gate)
@@ -269,7 +270,7 @@ static int is_our_user(struct pmix_gate *gate, int fd)
             report(gate, "this system does not report which user connects to the PMIx port "
                          "(neither NETLINK_SOCK_DIAG nor /proc/self/net/tcp works): only the job's "
                          "secret namespace protects it");
-        gate->has_warned = 1;
+        gate->has_warned = true;
         return 1;
     }
     if (owner == PEER_OWNED && uid == gate->options.uid)
@@ -293,10 +294,10 @@ static void add_connection(struct pmix_gate *gate, int fd)
     made->next = NULL;
     made->client = fd;
     made->backend = -1;
-    made->is_refused = made->is_over = 0;
+    made->is_refused = made->is_over = false;
     made->deadline = clock_seconds() + gate->options.first_message_seconds;
     made->in.start = made->in.end = made->out.start = made->out.end = 0;
-    made->in.is_over = made->in.is_shut = made->out.is_over = made->out.is_shut = 0;
+    made->in.is_over = made->in.is_shut = made->out.is_over = made->out.is_shut = false;
     while (*at)
         at = &(*at)->next;
     *at = made;
@@ -342,7 +343,7 @@ static void judge(struct pmix_gate *gate, struct connection *connection)
 
     if (verdict < 0) {
         count(gate, GATE_WRONG, name_client(connection, text, sizeof text));
-        connection->is_refused = 1;
+        connection->is_refused = true;
         connection->deadline = clock_seconds() + refuse_after_seconds;
     }
     if (verdict <= 0)
@@ -370,7 +371,7 @@ static int fill(struct flow *flow, int source)
     if (n > 0)
         flow->end += (size_t)n;
     else if (!n)
-        flow->is_over = 1;
+        flow->is_over = true;
     return n < 0 && errno != EAGAIN && errno != EINTR ? -1 : 0;
 }
 
@@ -386,7 +387,7 @@ static int drain(struct flow *flow, int target)
     if (n < 0 && errno != EAGAIN && errno != EINTR)
         return -1;
     if (flow->is_over && flow->start == flow->end && !flow->is_shut) {
-        flow->is_shut = 1;
+        flow->is_shut = true;
         shutdown(target, SHUT_WR);
     }
     return 0;
@@ -394,7 +395,7 @@ static int drain(struct flow *flow, int target)
 
 static void pump(struct pmix_gate *gate, struct connection *connection)
 {
-    int broken =
+    bool broken =
         fill(&connection->in, connection->client) || drain(&connection->in, connection->backend) ||
         fill(&connection->out, connection->backend) || drain(&connection->out, connection->client);
 
@@ -410,7 +411,7 @@ static void serve(struct pmix_gate *gate, struct connection *connection, double 
     if (connection->is_over)
         return;
     if (is_waiting(connection) && !connection->is_refused) {
-        int broken = fill(&connection->in, connection->client);
+        bool broken = fill(&connection->in, connection->client);
 
         judge(gate, connection);
         if (is_waiting(connection) && !connection->is_refused &&
@@ -436,7 +437,7 @@ static int has_room(const struct flow *flow)
 }
 
 /* A descriptor of which nothing is wanted is left out: its hangup would be reported without end. */
-static struct pollfd poll_of(int fd, int can_read, int can_write)
+static struct pollfd poll_of(int fd, bool can_read, bool can_write)
 {
     int events = (can_read ? POLLIN : 0) | (can_write ? POLLOUT : 0);
 
@@ -548,7 +549,7 @@ void pmix_gate_stop(struct pmix_gate *gate)
 {
     if (!gate)
         return;
-    atomic_store(&gate->is_stopping, 1);
+    atomic_store(&gate->is_stopping, true);
     eventfd_write(gate->wake_fd, 1);
     pthread_join(gate->thread, NULL);
     release(gate);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -96,7 +97,7 @@ static int find_new(const struct tcp_listeners *before)
 
     tcp_listeners_find(&now);
     for (int i = 0; i < now.n; i++) {
-        int is_old = 0;
+        bool is_old = false;
 
         for (int k = 0; k < before->n; k++)
             is_old |= before->fds[k] == now.fds[i];

@@ -39,7 +39,7 @@ struct launch_server {
     struct pmix_gate *gate;
     pmix_nspace_t nspace;
     pthread_mutex_t lock; /* for all below */
-    int a_rank_died;
+    bool a_rank_died;
     uint32_t last_id;
     struct pending_call *pending;
     struct launch_event *first, **last;
@@ -166,7 +166,7 @@ void launch_server_settle(struct launch_server *server, uint32_t id, enum launch
 void launch_server_rank_died(struct launch_server *server)
 {
     pthread_mutex_lock(&server->lock);
-    server->a_rank_died = 1;
+    server->a_rank_died = true;
     struct pending_call *pending = server->pending;
     server->pending = NULL;
     pthread_mutex_unlock(&server->lock);

@@ -59,7 +59,7 @@ int rank_process_start(struct rank_process *process, char *const *argv, char *co
     if (!pid)
         run_child(supervisor, argv, environment, fds);
     setpgid(pid, pid); /* here too: a signal may be due before the child gets to it */
-    *process = (struct rank_process){ .pid = pid, .running = 1 };
+    *process = (struct rank_process){ .pid = pid, .running = true };
     return 0;
 }
 
@@ -86,7 +86,7 @@ int rank_process_reap(struct rank_process *process)
     /* While it is a zombie its number cannot be another group's. */
     kill(-process->pid, SIGKILL);
     waitpid(process->pid, &process->wait_status, 0);
-    process->running = 0;
+    process->running = false;
     return 1;
 }
 

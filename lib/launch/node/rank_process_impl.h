@@ -7,13 +7,14 @@
 #ifndef LAUNCH_NODE_RANK_PROCESS_IMPL_H
 #define LAUNCH_NODE_RANK_PROCESS_IMPL_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "base/err.h"
 
 struct rank_process {
     pid_t pid; /* 0 before it is started */
-    int running;
+    bool running;
     int wait_status; /* as of waitpid, once it is not running */
 };
 

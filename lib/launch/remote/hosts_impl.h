@@ -22,6 +22,7 @@
 
 #include <netinet/in.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "launch/remote/hosts.h"
@@ -118,8 +119,8 @@ int remote_accept_addresses(const struct remote_accept *acceptor, struct remote_
 
 struct expected_hosts {
     int n_hosts;
-    const unsigned char *cookies;  /* [n_hosts] of HOSTS_COOKIE_BYTES */
-    const unsigned char *expected; /* [n_hosts]: 1 while host i has not connected */
+    const unsigned char *cookies; /* [n_hosts] of HOSTS_COOKIE_BYTES */
+    const bool *expected;         /* [n_hosts]: host i has not connected yet */
 };
 
 /*

@@ -110,7 +110,7 @@ void link_send(struct link *link, const struct message *message)
 
 struct pollfd link_poll(const struct link *link)
 {
-    int pending = link->out_sent < link->out.length;
+    bool pending = link->out_sent < link->out.length;
 
     return (struct pollfd){ .fd = link->fd, .events = (short)(POLLIN | (pending ? POLLOUT : 0)) };
 }

@@ -72,8 +72,10 @@ static void listen_on(struct remote_accept *acceptor, const struct sockaddr *add
     acceptor->sockets[acceptor->n_sockets++] = fd;
 }
 
-/* Whether this interface's address is among those that were asked for. */
-static int is_wanted(const struct ifaddrs *entry, const char *only, int loopback)
+enum interfaces { OUTSIDE, LOOPBACK };
+
+/* Whether to listen on this address: that of $LMTRAIN_INTERFACE, else of the given kind of interface. */
+static int is_wanted(const struct ifaddrs *entry, const char *only, enum interfaces which)
 {
     char ip[INET6_ADDRSTRLEN];
 
@@ -87,14 +89,14 @@ static int is_wanted(const struct ifaddrs *entry, const char *only, int loopback
     if (only)
         return !strcmp(entry->ifa_name, only) ||
                (!address_text(entry->ifa_addr, ip) && !strcmp(ip, only));
-    return !(entry->ifa_flags & IFF_LOOPBACK) == !loopback;
+    return !(entry->ifa_flags & IFF_LOOPBACK) == (which == OUTSIDE);
 }
 
 static void listen_on_all(struct remote_accept *acceptor, const struct ifaddrs *list,
-                          const char *only, int loopback)
+                          const char *only, enum interfaces which)
 {
     for (const struct ifaddrs *entry = list; entry; entry = entry->ifa_next)
-        if (acceptor->n_sockets < HOSTS_ADDRESSES_MAX && is_wanted(entry, only, loopback))
+        if (acceptor->n_sockets < HOSTS_ADDRESSES_MAX && is_wanted(entry, only, which))
             listen_on(acceptor, entry->ifa_addr);
 }
 
@@ -112,9 +114,9 @@ struct remote_accept *remote_accept_open(struct err *err)
         free(acceptor);
         return NULL;
     }
-    listen_on_all(acceptor, list, only, 0);
+    listen_on_all(acceptor, list, only, OUTSIDE);
     if (!acceptor->n_sockets && !only)
-        listen_on_all(acceptor, list, NULL, 1);
+        listen_on_all(acceptor, list, NULL, LOOPBACK);
     freeifaddrs(list);
     if (acceptor->n_sockets)
         return acceptor;

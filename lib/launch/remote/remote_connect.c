@@ -30,7 +30,7 @@ struct host_connections {
     struct remote_accept *acceptor;
     enum connect_state *states;
     unsigned char *cookies;
-    unsigned char *expected;
+    bool *expected;
     double deadline, link_seconds;
     int n_waiting, n_started, n_connected, next;
 };
@@ -63,7 +63,7 @@ static int send_handshake(struct host_connections *c, int i, struct err *err)
     handshake.n_addresses = remote_accept_addresses(c->acceptor, handshake.addresses);
     size_t n_bytes = remote_handshake_write(&handshake, text);
     ssize_t n = write(c->links[i].stdin_fd, text, n_bytes);
-    int failed = n != (ssize_t)n_bytes && errno != EPIPE; /* then it has ended, with its reason */
+    bool failed = n != (ssize_t)n_bytes && errno != EPIPE; /* then it has ended, with its reason */
 
     sodium_memzero(text, sizeof text);
     sodium_memzero(&handshake, sizeof handshake);
@@ -192,7 +192,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
     c.deadline = clock_seconds() + timeout_seconds;
     c.link_seconds = link_lost_seconds();
     c.states = calloc(n, sizeof *c.states);
-    c.expected = calloc(n, 1);
+    c.expected = calloc(n, sizeof *c.expected);
     c.cookies = calloc(n, HOSTS_COOKIE_BYTES);
     CHECK(c.states);
     CHECK(c.expected);

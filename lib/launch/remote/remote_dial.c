@@ -98,7 +98,7 @@ static int begin(const struct remote_address *address)
                                 .sin_port = htons((in_port_t)address->port) };
     struct sockaddr_in6 six = { .sin6_family = AF_INET6,
                                 .sin6_port = htons((in_port_t)address->port) };
-    int is_four = inet_pton(AF_INET, address->ip, &four.sin_addr) == 1;
+    bool is_four = inet_pton(AF_INET, address->ip, &four.sin_addr) == 1;
 
     if (!is_four && inet_pton(AF_INET6, address->ip, &six.sin6_addr) != 1)
         return -1;
@@ -190,7 +190,7 @@ static int n_open(const struct calling *c)
 static void begin_next(struct calling *c)
 {
     double now = clock_seconds();
-    int none = !n_open(c);
+    bool none = !n_open(c);
 
     if (c->n_begun == c->handshake->n_addresses) {
         if (none && now >= c->next)

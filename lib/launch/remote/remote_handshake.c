@@ -194,7 +194,7 @@ int remote_check_proof(const unsigned char *proof, const unsigned char *cookie,
     unsigned char right[HOSTS_PROOF_BYTES];
 
     remote_prove(right, cookie, role, challenge);
-    int same = sodium_memcmp(right, proof, sizeof right) == 0;
+    bool same = sodium_memcmp(right, proof, sizeof right) == 0;
     sodium_memzero(right, sizeof right);
     return same;
 }

@@ -139,7 +139,7 @@ struct srun_process {
     sigset_t blocked, old_mask;
     int signal_fd;
     struct screen *screen;
-    int asked_to_stop;  /* by whatever signal */
+    bool asked_to_stop; /* by whatever signal */
     int n_stop_signals; /* SIGTERM, SIGINT, SIGHUP to us */
     double stop_at;     /* when the last that counted came */
     pid_t srun;         /* 0: none */
@@ -245,7 +245,7 @@ static void take_signals(struct srun_process *run)
 
         if (number == SIGCHLD)
             continue;
-        run->asked_to_stop = 1;
+        run->asked_to_stop = true;
         if (number != SIGUSR1) {
             if (run->n_stop_signals && now - run->stop_at < STOP_ONE_REQUEST_SECONDS)
                 continue;
@@ -293,7 +293,7 @@ static double pass_stop_on(struct srun_process *run)
     if (run->pass_at <= 0 || run->messages.first_status)
         return 1e9;
     if (now >= run->pass_at) {
-        int listens = is_listening(run);
+        bool listens = is_listening(run);
 
         if (listens)
             kill(run->srun, SIGUSR1);
@@ -441,7 +441,8 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
 /* Leave out the nodes that are gone. Returns how many are left; the allocation is theirs. */
 static int look_for_nodes(struct slurm_job *job, struct slurm_allocation *left)
 {
-    int n = job->allocation.n_nodes, *is_gone = arena_array(&job->arena, int, n);
+    int n = job->allocation.n_nodes;
+    bool *is_gone = arena_array(&job->arena, bool, n);
     char **names = list_nodes(n, &job->arena);
     const char *list = getenv("SLURM_JOB_NODELIST");
     char *ask[] = { "sinfo", "-N",    "-h", "-n", arena_strdup(&job->arena, list ? list : ""),

@@ -133,7 +133,7 @@ int slurm_allocation_read(struct slurm_allocation *allocation, const struct cont
 }
 
 struct slurm_allocation slurm_allocation_without(const struct slurm_allocation *allocation,
-                                                 const int *is_gone, struct arena *arena)
+                                                 const bool *is_gone, struct arena *arena)
 {
     struct slurm_allocation left = *allocation;
 
@@ -169,7 +169,7 @@ static int fewest_cpus(const struct slurm_allocation *a)
 }
 
 int slurm_fit(struct slurm_step *step, const struct slurm_allocation *allocation, int n_ranks,
-              int has_smt, struct err *err)
+              bool has_smt, struct err *err)
 {
     int room = count_room(allocation), n_nodes = min_int(allocation->n_nodes, n_ranks);
 

@@ -4,6 +4,8 @@
 #ifndef LAUNCH_SLURM_SLURM_IMPL_H
 #define LAUNCH_SLURM_SLURM_IMPL_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "base/str.h"
 #include "launch/launch_context_impl.h"
@@ -27,7 +29,7 @@ int slurm_count_gpus(const char *job_text);
 
 /* What a lost node leaves of an allocation: is_gone[n_nodes]. */
 struct slurm_allocation slurm_allocation_without(const struct slurm_allocation *allocation,
-                                                 const int *is_gone, struct arena *arena);
+                                                 const bool *is_gone, struct arena *arena);
 
 /* Ranks dealt out to nodes. */
 struct slurm_step {
@@ -41,7 +43,7 @@ struct slurm_step {
  * with the number of ranks that there is room for.
  */
 int slurm_fit(struct slurm_step *step, const struct slurm_allocation *allocation, int n_ranks,
-              int has_smt, struct err *err);
+              bool has_smt, struct err *err);
 
 /*
  * The srun that runs command: binary in the place of command[0]. major: Slurm's version. excluded:
@@ -65,8 +67,8 @@ struct srun_messages {
      * to srun and counts only as long as there is no other.
      */
     int first_status;
-    int was_too_early; /* SIGUSR1 came before there was a task that could take it */
-    struct str lost;   /* nodes that failed under it, with commas between */
+    bool was_too_early; /* SIGUSR1 came before there was a task that could take it */
+    struct str lost;    /* nodes that failed under it, with commas between */
 };
 
 void srun_messages_read(struct srun_messages *messages, const char *text, size_t n_bytes);
@@ -87,6 +89,6 @@ int slurm_major(const char *version_text);
  * Which of names[n] are gone, by the lines "NAME STATE" of sinfo (a node stands in several
  * partitions) or because they stand in lost. Returns how many.
  */
-int slurm_find_gone(const char *states, const char *lost, char *const *names, int n, int *is_gone);
+int slurm_find_gone(const char *states, const char *lost, char *const *names, int n, bool *is_gone);
 
 #endif

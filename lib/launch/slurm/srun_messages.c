@@ -46,7 +46,7 @@ static void read_line(struct srun_messages *messages)
     int status;
 
     if (str_starts_with(messages->line, "srun: Cancelled pending job step"))
-        messages->was_too_early = 1;
+        messages->was_too_early = true;
     if (!str_starts_with(messages->line, error))
         return;
     messages->was_too_early |= task_status(text) && strstr(text, signalled);
@@ -128,7 +128,7 @@ static int state_is_gone(const char *states, const char *name)
     return 0;
 }
 
-int slurm_find_gone(const char *states, const char *lost, char *const *names, int n, int *is_gone)
+int slurm_find_gone(const char *states, const char *lost, char *const *names, int n, bool *is_gone)
 {
     int n_gone = 0;
 

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ struct death_notices {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* any of these: */
     char to_post[TEXT_BYTES], first[TEXT_BYTES];
-    int has_posted;  /* to_post is in the file, or could not be */
+    bool has_posted; /* to_post is in the file, or could not be */
     uint64_t wanted; /* looks asked for, and done; the thread does one more each second */
     uint64_t done;
 };
@@ -94,7 +95,7 @@ static void *look(void *argument)
     pthread_mutex_lock(&notices->lock);
     for (;;) {
         uint64_t wanted = notices->wanted;
-        int posts = notices->to_post[0] && !notices->has_posted;
+        bool posts = notices->to_post[0] && !notices->has_posted;
         struct timespec next = after(look_seconds);
 
         pthread_mutex_unlock(&notices->lock);

@@ -9,6 +9,7 @@
 #ifndef LAUNCH_WATCH_HANG_IMPL_H
 #define LAUNCH_WATCH_HANG_IMPL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -20,8 +21,8 @@ struct hang_rank {
     int world_rank;
     const char *host;
     pid_t pid;
-    int running;
-    int stopped;                      /* by a signal: state T */
+    bool running;
+    bool stopped;                     /* by a signal: state T */
     const struct progress_slot *slot; /* the live one, or a copy that came over a link */
 };
 

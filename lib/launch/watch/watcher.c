@@ -103,7 +103,7 @@ static struct progress_slot *find_slot(int *lock_fd, struct err *err)
         if (slot)
             return slot;
         /* Its watcher is about to end and takes the name away, or there is no room. */
-        int closed = (atomic_load(&self.page->n_claimed) & WATCH_CLOSED) != 0;
+        bool closed = (atomic_load(&self.page->n_claimed) & WATCH_CLOSED) != 0;
         watch_page_close(self.page);
         self.page = NULL;
         if (!closed)

@@ -22,7 +22,7 @@ void watcher_open_notices(struct watcher *w)
 
     if (w->has_notices || !id || !w->start->options.log_folder)
         return;
-    w->has_notices = 1;
+    w->has_notices = true;
     w->notices = death_notices_open(w->start->options.log_folder, id);
 }
 
@@ -142,7 +142,7 @@ int watcher_take_ends(struct watcher *w, double now)
         if (rank->running && has_ended(w, i)) {
             /* The mark was made before the end was: look again. */
             end = atomic_load(&rank->slot->end);
-            rank->running = 0;
+            rank->running = false;
             if (w->pidfds[i] >= 0)
                 close(w->pidfds[i]);
             w->pidfds[i] = -1;

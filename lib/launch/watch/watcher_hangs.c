@@ -29,7 +29,7 @@ static void report_hang(struct watcher *w, double still, double now)
     log_warn("no progress on %s for %.0f s:\n%.*s", w->host, still,
              text.length ? (int)text.length - 1 : 0, str_text(&text));
     str_release(&text);
-    w->hang_reported = 1;
+    w->hang_reported = true;
 }
 
 void watcher_watch_hangs(struct watcher *w, double now)
@@ -42,7 +42,7 @@ void watcher_watch_hangs(struct watcher *w, double now)
     w->hang.world_size = (int)atomic_load(&w->page->world_size);
     double still = hang_watch_look(&w->hang, now, &culprit);
     if (options->hang_seconds <= 0 || still < options->hang_seconds)
-        w->hang_reported = 0;
+        w->hang_reported = false;
     else if (!w->hang_reported)
         report_hang(w, still, now);
     if (limit <= 0 || culprit < 0)
@@ -94,7 +94,7 @@ static void tell_broken_gpu(struct watcher *w, int i, double now)
 
     if (w->gpu_is_told[i])
         return;
-    w->gpu_is_told[i] = 1;
+    w->gpu_is_told[i] = true;
     w->still_since = now; /* what stood before may have had its reason: a long op, a checkpoint */
     watcher_open_log(w);
     log_warn("rank %d on %s: %s", w->ranks[i].world_rank, w->host,

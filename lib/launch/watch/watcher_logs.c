@@ -64,7 +64,7 @@ void watcher_open_log(struct watcher *w)
 
     if (w->has_log || !w->start->options.log_folder || length >= (int)sizeof path)
         return;
-    w->has_log = 1;
+    w->has_log = true;
     if (file_make_folder(w->start->options.log_folder, &ignored))
         return;
     int log = file_open_write(path, O_WRONLY | O_APPEND, &ignored);

@@ -41,7 +41,7 @@ static void adopt(struct watcher *w, int i, double now)
     w->ranks[i] = (struct hang_rank){ .world_rank = atomic_load(&slot->world_rank),
                                       .host = w->host,
                                       .pid = pid,
-                                      .running = 1,
+                                      .running = true,
                                       .slot = slot };
     w->pidfds[i] = pidfd_open(pid, 0);
     w->hang.since[i] = now;
@@ -160,7 +160,7 @@ static int close_page(struct watcher *w)
 
 static void loop(struct watcher *w)
 {
-    int watches = w->start->options.hang_seconds > 0 || w->start->options.hang_abort_seconds > 0;
+    bool watches = w->start->options.hang_seconds > 0 || w->start->options.hang_abort_seconds > 0;
     double next_look = 0, next_bound = 0, next_gpus = 0;
 
     for (;;) {

@@ -34,20 +34,20 @@ struct watcher {
     int pidfds[WATCH_RANKS_MAX];
     struct pollfd polls[WATCH_RANKS_MAX + 3];
     struct hang_watch hang;
-    int hang_reported;
-    int has_log;        /* or could not have one */
-    int terminated;     /* SIGTERM came */
+    bool hang_reported;
+    bool has_log;       /* or could not have one */
+    bool terminated;    /* SIGTERM came */
     int n_told, n_more; /* deaths */
     double end_at;      /* begin to end the ranks; 0: not wanted */
     enum { WATCHING, ENDING, KILLED } phase;
     double ending_since;
-    double left_at;                   /* the last time that a rank left */
-    struct death_notices *notices;    /* with other nodes; NULL: there are none, or not yet */
-    int has_notices;                  /* or could not have */
-    struct gpu_watch *gpus;           /* NULL: no rank has a GPU, so far */
-    int gpu_is_told[WATCH_RANKS_MAX]; /* that it is broken */
-    uint64_t beats;                   /* of all ranks, at the last look at GPUs */
-    double still_since;               /* when they last changed, or a GPU broke */
+    double left_at;                    /* the last time that a rank left */
+    struct death_notices *notices;     /* with other nodes; NULL: there are none, or not yet */
+    bool has_notices;                  /* or could not have */
+    struct gpu_watch *gpus;            /* NULL: no rank has a GPU, so far */
+    bool gpu_is_told[WATCH_RANKS_MAX]; /* that it is broken */
+    uint64_t beats;                    /* of all ranks, at the last look at GPUs */
+    double still_since;                /* when they last changed, or a GPU broke */
 };
 
 /* ---- watcher_process.c ---- */
