@@ -1,7 +1,7 @@
 /*
  * hf_family.h - families of Hugging Face that are described, not programmed
  *
- * A model_type that hf_config.c has no function for may be of a known shape under other names. Then
+ * A model_type that hf_families.c has no function for may be of a known shape under other names. Then
  * configs/families/MODEL_TYPE.yaml (on disk, else in the binary; in small letters) says so:
  *
  *     like: llama                          a family that is built in: its config.json, its tensors

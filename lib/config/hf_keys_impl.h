@@ -1,7 +1,7 @@
 /*
  * hf_keys_impl.h - which keys of a config.json decide nothing that lmtrain does not know of
  *
- * The reader of a family (hf_config.c) records each key that it reads. A key that it does not read
+ * The reader of a family (hf_families.c) records each key that it reads. A key that it does not read
  * must be known to leave what the model computes as it is, or the folder is refused: a model_type
  * that a file of configs/families/ describes may scale its embeddings or leave rope out of some
  * layers by a key that the family it is like does not have. Differences that no key says are listed

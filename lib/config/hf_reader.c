@@ -48,6 +48,13 @@ const cJSON *hf_key_of(struct hf_reader *h, const char *names)
     return item;
 }
 
+int hf_flag(struct hf_reader *h, const char *name, int initial)
+{
+    const cJSON *item = hf_key(h, name);
+
+    return item ? cJSON_IsTrue(item) : initial;
+}
+
 void hf_refuse_key(struct hf_reader *h, const char *place, const cJSON *item)
 {
     static const char why[] = "which lmtrain does not read: the model may compute something else";

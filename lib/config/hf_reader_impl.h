@@ -38,6 +38,9 @@ const cJSON *hf_key(struct hf_reader *h, const char *name);
 /* The first that is there of names separated by "|", all of which count as read. */
 const cJSON *hf_key_of(struct hf_reader *h, const char *names);
 
+/* A flag of config.json, or initial if it is absent or null. */
+int hf_flag(struct hf_reader *h, const char *name, int initial);
+
 /* A JSON scalar in the words of YAML, in the arena; NULL for an object or array. */
 const char *hf_scalar_text(struct hf_reader *h, const cJSON *item);
 

@@ -1,0 +1,32 @@
+/*
+ * hf_families_impl.h - which families of Hugging Face have a reader, and what those readers share
+ *
+ * A family is added by a function in hf_families.c and its line in hf_family_readers. A model_type
+ * that is one of these under other names needs only a file of configs/families/ (hf_family.h).
+ */
+#ifndef CONFIG_HF_FAMILIES_IMPL_H
+#define CONFIG_HF_FAMILIES_IMPL_H
+
+#include "config/hf_reader_impl.h"
+
+struct hf_family_reader {
+    const char *model_type; /* in small letters */
+    void (*take)(struct hf_reader *h);
+};
+
+extern const struct hf_family_reader hf_family_readers[];
+extern const size_t n_hf_family_readers;
+
+/* sliding_window; absent: 4096, null or 0: none. Returns whether there is a window. */
+int hf_take_window(struct hf_reader *h);
+
+/* The window of Qwen's layers: from max_window_layers on, or as layer_types says. */
+void hf_take_layer_windows(struct hf_reader *h);
+
+/*
+ * Count as read the keys of windows that families of another name have, where they say what the job
+ * already has: a switch that turns windows off, and layer_types that are all of one kind.
+ */
+void hf_take_uniform_windows(struct hf_reader *h);
+
+#endif
