@@ -5,7 +5,7 @@
  * namespace's field, of several names, of a block with filters), macro and call, filter, with, raw,
  * generation (its body). Expressions: literals, lists, tuples, dicts, attributes, items, slices, calls
  * with named arguments, + - * / // % ** ~, comparisons (chained), in, and/or/not, x if y else z, filters
- * and tests of the tables in jinja_filters.c and jinja_tests.c, methods of jinja_methods.c, and range,
+ * (jinja_filters.c, jinja_sequences.c), tests (jinja_tests.c), methods (jinja_methods.c), and range,
  * namespace, dict, raise_exception, strftime_now. Not there, and refused by name: include, import,
  * extends, block, do, recursive loops, *args. Values cannot be changed but for namespaces, as in
  * transformers' sandbox.
@@ -30,6 +30,8 @@ struct text {
     const char *data; /* need not end in 0 */
     size_t n;
 };
+
+enum text_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITAL };
 
 enum jinja_kind {
     JINJA_ABSENT, /* an argument that was not given */
@@ -277,6 +279,17 @@ int jinja_reserve(struct jinja_render *r, const struct str *out, size_t n_bytes)
 void jinja_add(struct jinja_render *r, struct str *out, struct text text);
 
 struct jinja_value jinja_eval(struct jinja_render *r, const struct jinja_node *node);
+/* One level deeper, at node: 0 once there was a failure, or the nesting or the work is at its limit; else 1, and the
+ * caller decrements r->depth afterwards. */
+int jinja_enter(struct jinja_render *r, const struct jinja_node *node);
+/* The value of a name: of the innermost scope that has it, else a global function, else undefined. */
+struct jinja_value jinja_look_up(struct jinja_render *r, struct text name);
+/* The filters of node (NODE_PIPE), applied to text where the innermost has no operand of its own. */
+struct jinja_value jinja_eval_pipe(struct jinja_render *r, const struct jinja_node *node,
+                                   struct jinja_value text);
+/* The call node (NODE_CALL); caller: the macro of a {% call %} block, or absent. */
+struct jinja_value jinja_eval_call(struct jinja_render *r, const struct jinja_node *node,
+                                   struct jinja_value caller);
 void jinja_run(struct jinja_render *r, const struct jinja_node *body);
 /* The text that body writes, in a scope of its own whose parent is scope. */
 struct jinja_value jinja_capture(struct jinja_render *r, const struct jinja_node *body);
@@ -316,6 +329,8 @@ struct jinja_method {
 };
 
 const struct jinja_function *jinja_find_filter(struct text name);
+/* Of those, the filters of lists and dicts (jinja_sequences.c). */
+const struct jinja_function *jinja_find_sequence_filter(struct text name);
 const struct jinja_function *jinja_find_test(struct text name);
 const struct jinja_function *jinja_find_global(struct text name);
 /* NULL if a value of that kind has no such method. */
@@ -325,6 +340,15 @@ struct jinja_value jinja_apply(struct jinja_render *r, const struct jinja_functi
 struct jinja_value jinja_call_macro(struct jinja_render *r, struct jinja_macro *macro,
                                     const struct jinja_arguments *arguments,
                                     struct jinja_value caller);
+
+/* Whether an argument was given. */
+static inline int jinja_is_given(const struct jinja_value *v)
+{
+    return v->kind != JINJA_ABSENT;
+}
+/* The string or the integer of a slot; fails where it is another kind. otherwise: where it was not given. */
+struct text jinja_text_slot(struct jinja_render *r, const struct jinja_value *v);
+int64_t jinja_integer_slot(struct jinja_render *r, const struct jinja_value *v, int64_t otherwise);
 
 /* ---- values ---- */
 
@@ -339,6 +363,10 @@ struct jinja_value jinja_new_list(struct jinja_render *r);
 struct jinja_value jinja_new_dict(struct jinja_render *r);
 /* A copy in the arena; counted. */
 struct jinja_value jinja_copy_string(struct jinja_render *r, const char *data, size_t n);
+/* A copy of text in the arena; text is released. */
+struct jinja_value jinja_take_string(struct jinja_render *r, struct str *text);
+/* A string with its letters in another case. */
+struct jinja_value jinja_to_case(struct jinja_render *r, struct jinja_value in, enum text_case to);
 
 void jinja_list_add(struct arena *arena, struct jinja_list *list, struct jinja_value value);
 /* Replaces what is there. */
@@ -390,7 +418,6 @@ enum { STRIP_LEFT = 1, STRIP_RIGHT = 2 };
 struct text text_strip(struct text s, const struct text *chars, int sides);
 /* Where needle is in s from `from` on, or -1. */
 int64_t text_find(struct text s, struct text needle, size_t from);
-enum text_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITAL };
 /* Latin, Greek and Cyrillic letters; others stay. */
 void text_to_case(struct text s, enum text_case to, struct str *out);
 

@@ -1,41 +1,18 @@
 /*
- * jinja_methods.c - what texts, dicts, lists and loops can be asked, and the functions without an object
+ * jinja_methods.c - methods of texts, dicts, lists and loops: x.name(...)
  */
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "template/jinja_impl.h"
-
-static int given(const struct jinja_value *v)
-{
-    return v->kind != JINJA_ABSENT;
-}
-
-static struct text text_slot(struct jinja_render *r, const struct jinja_value *v)
-{
-    if (v->kind != JINJA_STRING)
-        jinja_fail(r, "%s where a string is needed", jinja_kind_name(v));
-    return v->kind == JINJA_STRING ? v->s : text_of("");
-}
-
-static int64_t integer_slot(struct jinja_render *r, const struct jinja_value *v, int64_t otherwise)
-{
-    if (!given(v))
-        return otherwise;
-    if (v->kind != JINJA_INT && v->kind != JINJA_BOOL)
-        jinja_fail(r, "%s where an integer is needed", jinja_kind_name(v));
-    return r->failed ? otherwise : v->i;
-}
 
 static struct jinja_value strip(struct jinja_render *r, struct jinja_value in,
                                 const struct jinja_value *slots, int sides)
 {
     struct text chars = { 0 };
-    int has_chars = given(&slots[0]) && slots[0].kind != JINJA_NONE;
+    int has_chars = jinja_is_given(&slots[0]) && slots[0].kind != JINJA_NONE;
 
     if (has_chars)
-        chars = text_slot(r, &slots[0]);
+        chars = jinja_text_slot(r, &slots[0]);
     return jinja_string(text_strip(in.s, has_chars ? &chars : NULL, sides));
 }
 
@@ -70,9 +47,9 @@ static struct jinja_value has_any_end(struct jinja_render *r, struct jinja_value
     int is = 0;
 
     if (of->kind != JINJA_TUPLE)
-        return jinja_bool(has_end(in.s, text_slot(r, of), at_start));
+        return jinja_bool(has_end(in.s, jinja_text_slot(r, of), at_start));
     for (int i = 0; i < of->list->n && !is; i++)
-        is = has_end(in.s, text_slot(r, &of->list->items[i]), at_start);
+        is = has_end(in.s, jinja_text_slot(r, &of->list->items[i]), at_start);
     return jinja_bool(is);
 }
 
@@ -91,7 +68,7 @@ static struct jinja_value method_endswith(struct jinja_render *r, struct jinja_v
 static struct jinja_value method_removeprefix(struct jinja_render *r, struct jinja_value in,
                                               const struct jinja_value *slots)
 {
-    struct text end = text_slot(r, &slots[0]);
+    struct text end = jinja_text_slot(r, &slots[0]);
 
     if (has_end(in.s, end, 1)) {
         in.s.data += end.n;
@@ -103,7 +80,7 @@ static struct jinja_value method_removeprefix(struct jinja_render *r, struct jin
 static struct jinja_value method_removesuffix(struct jinja_render *r, struct jinja_value in,
                                               const struct jinja_value *slots)
 {
-    struct text end = text_slot(r, &slots[0]);
+    struct text end = jinja_text_slot(r, &slots[0]);
 
     if (has_end(in.s, end, 0))
         in.s.n -= end.n;
@@ -113,8 +90,8 @@ static struct jinja_value method_removesuffix(struct jinja_render *r, struct jin
 static struct jinja_value method_replace(struct jinja_render *r, struct jinja_value in,
                                          const struct jinja_value *slots)
 {
-    struct text from = text_slot(r, &slots[0]), to = text_slot(r, &slots[1]);
-    int64_t left = integer_slot(r, &slots[2], -1), found;
+    struct text from = jinja_text_slot(r, &slots[0]), to = jinja_text_slot(r, &slots[1]);
+    int64_t left = jinja_integer_slot(r, &slots[2], -1), found;
     struct str out = { 0 };
     uint32_t code;
     size_t at = 0;
@@ -178,14 +155,14 @@ static struct jinja_value method_split(struct jinja_render *r, struct jinja_valu
                                        const struct jinja_value *slots)
 {
     struct jinja_value out = jinja_new_list(r);
-    int64_t left = integer_slot(r, &slots[1], -1), found;
+    int64_t left = jinja_integer_slot(r, &slots[1], -1), found;
     size_t at = 0;
 
-    if (!given(&slots[0]) || slots[0].kind == JINJA_NONE) {
+    if (!jinja_is_given(&slots[0]) || slots[0].kind == JINJA_NONE) {
         split_words(r, in.s, left, out.list);
         return out;
     }
-    struct text by = text_slot(r, &slots[0]);
+    struct text by = jinja_text_slot(r, &slots[0]);
     if (!by.n)
         jinja_fail(r, "a string cannot be split by an empty separator");
     while (!r->failed && left != 0 && (found = text_find(in.s, by, at)) >= 0) {
@@ -200,12 +177,12 @@ static struct jinja_value method_split(struct jinja_render *r, struct jinja_valu
 static struct jinja_value method_rsplit(struct jinja_render *r, struct jinja_value in,
                                         const struct jinja_value *slots)
 {
-    int64_t left = integer_slot(r, &slots[1], -1);
+    int64_t left = jinja_integer_slot(r, &slots[1], -1);
     struct jinja_value parts = method_split(r, in, (struct jinja_value[2]){ slots[0] }), out;
 
     if (r->failed || left < 0 || parts.list->n <= left + 1)
         return parts;
-    if (!given(&slots[0]) || slots[0].kind == JINJA_NONE) {
+    if (!jinja_is_given(&slots[0]) || slots[0].kind == JINJA_NONE) {
         jinja_fail(r, "rsplit with a limit needs a separator");
         return parts;
     }
@@ -282,7 +259,7 @@ static struct jinja_value method_join(struct jinja_render *r, struct jinja_value
 static struct jinja_value method_find(struct jinja_render *r, struct jinja_value in,
                                       const struct jinja_value *slots)
 {
-    int64_t at = text_find(in.s, text_slot(r, &slots[0]), 0);
+    int64_t at = text_find(in.s, jinja_text_slot(r, &slots[0]), 0);
 
     return jinja_int(at < 0 ? -1 : (int64_t)text_length((struct text){ in.s.data, (size_t)at }));
 }
@@ -290,7 +267,7 @@ static struct jinja_value method_find(struct jinja_render *r, struct jinja_value
 static struct jinja_value method_count(struct jinja_render *r, struct jinja_value in,
                                        const struct jinja_value *slots)
 {
-    struct text of = text_slot(r, &slots[0]);
+    struct text of = jinja_text_slot(r, &slots[0]);
     int64_t n = 0, found;
 
     if (!of.n)
@@ -330,7 +307,7 @@ static struct jinja_value method_get(struct jinja_render *r, struct jinja_value 
     const struct jinja_value *found = jinja_dict_find(in.dict, slots[0]);
 
     (void)r;
-    return found ? *found : given(&slots[1]) ? slots[1] : jinja_none();
+    return found ? *found : jinja_is_given(&slots[1]) ? slots[1] : jinja_none();
 }
 
 static struct jinja_value method_items(struct jinja_render *r, struct jinja_value in,
@@ -403,7 +380,7 @@ static struct jinja_value method_changed(struct jinja_render *r, struct jinja_va
 
     for (int i = 0; i < arguments->n; i++)
         jinja_list_add(r->arena, now.list, arguments->items[i]);
-    int is = !given(&in.loop->changed) || !jinja_equal(r, &in.loop->changed, &now);
+    int is = !jinja_is_given(&in.loop->changed) || !jinja_equal(r, &in.loop->changed, &now);
     in.loop->changed = now;
     return jinja_bool(is);
 }
@@ -475,160 +452,4 @@ const struct jinja_function *jinja_find_method(const struct jinja_value *of, str
         if (methods[i].of == of->kind && text_is(name, methods[i].function.name))
             return &methods[i].function;
     return NULL;
-}
-
-/* ---- functions ---- */
-
-static struct jinja_value call_range(struct jinja_render *r, struct jinja_value in,
-                                     const struct jinja_value *slots)
-{
-    int64_t step = integer_slot(r, &slots[2], 1);
-    int64_t begin = given(&slots[1]) ? integer_slot(r, &slots[0], 0) : 0;
-    int64_t end = integer_slot(r, &slots[given(&slots[1])], 0);
-    struct jinja_value out = jinja_new_list(r);
-
-    (void)in;
-    if (step == 0)
-        jinja_fail(r, "range with a step of 0");
-    for (int64_t i = begin; (step > 0 ? i < end : i > end) && jinja_step(r, 24) == 0;) {
-        jinja_list_add(r->arena, out.list, jinja_int(i));
-        if (__builtin_add_overflow(i, step, &i))
-            break;
-    }
-    return out;
-}
-
-static struct jinja_value dict_of(struct jinja_render *r, const struct jinja_arguments *arguments)
-{
-    struct jinja_value out = jinja_new_dict(r);
-
-    if (arguments->n > 1 || (arguments->n && arguments->items[0].kind != JINJA_DICT &&
-                             arguments->items[0].kind != JINJA_NAMESPACE)) {
-        jinja_fail(r, "dict and namespace take a dict, and arguments with names");
-        return out;
-    }
-    for (int i = 0; arguments->n && i < arguments->items[0].dict->n && jinja_step(r, 48) == 0; i++)
-        jinja_dict_set(r->arena, out.dict, arguments->items[0].dict->items[i].key,
-                       arguments->items[0].dict->items[i].value);
-    for (int i = 0; i < arguments->n_named; i++)
-        jinja_dict_set(r->arena, out.dict, arguments->named[i].key, arguments->named[i].value);
-    return out;
-}
-
-static struct jinja_value call_dict(struct jinja_render *r, struct jinja_value in,
-                                    const struct jinja_arguments *arguments)
-{
-    (void)in;
-    return dict_of(r, arguments);
-}
-
-static struct jinja_value call_namespace(struct jinja_render *r, struct jinja_value in,
-                                         const struct jinja_arguments *arguments)
-{
-    struct jinja_value out = dict_of(r, arguments);
-
-    (void)in;
-    out.kind = JINJA_NAMESPACE;
-    return out;
-}
-
-static struct jinja_value call_raise(struct jinja_render *r, struct jinja_value in,
-                                     const struct jinja_value *slots)
-{
-    struct text s = jinja_text(r, &slots[0]);
-
-    (void)in;
-    if (!r->failed) {
-        jinja_fail(r, "the template refuses the conversation: %.*s", (int)(s.n < 800 ? s.n : 800),
-                   s.data);
-        r->refused = 1;
-    }
-    return jinja_none();
-}
-
-static struct jinja_value call_strftime(struct jinja_render *r, struct jinja_value in,
-                                        const struct jinja_value *slots)
-{
-    struct text format = text_slot(r, &slots[0]);
-    char pattern[128], out[512];
-    time_t now = time(NULL);
-    struct tm tm;
-
-    (void)in;
-    if (format.n >= sizeof pattern || !localtime_r(&now, &tm))
-        jinja_fail(r, "a time format of %zu bytes", format.n);
-    if (r->failed || !format.n)
-        return jinja_literal("");
-    memcpy(pattern, format.data, format.n);
-    pattern[format.n] = 0;
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-    size_t n = strftime(out, sizeof out, pattern, &tm);
-#pragma GCC diagnostic pop
-    return jinja_copy_string(r, out, n);
-}
-
-static const struct jinja_function globals[] = {
-    { "range", call_range, { "start", "stop", "step" }, 1, NULL },
-    { "dict", NULL, { NULL }, 0, call_dict },
-    { "namespace", NULL, { NULL }, 0, call_namespace },
-    { "raise_exception", call_raise, { "message" }, 1, NULL },
-    { "strftime_now", call_strftime, { "format" }, 1, NULL },
-};
-
-const struct jinja_function *jinja_find_global(struct text name)
-{
-    for (size_t i = 0; i < sizeof globals / sizeof *globals; i++)
-        if (text_is(name, globals[i].name))
-            return &globals[i];
-    return NULL;
-}
-
-/* Arguments to the slots of parameters. */
-static int bind(struct jinja_render *r, const struct jinja_function *f,
-                const struct jinja_arguments *arguments, struct jinja_value *slots)
-{
-    int n = 0;
-
-    while (n < JINJA_N_PARAMETERS && f->parameters[n])
-        n++;
-    if (arguments->n > n)
-        jinja_fail(r, "'%s' takes at most %d arguments", f->name, n);
-    for (int i = 0; i < arguments->n && i < n; i++)
-        slots[i] = arguments->items[i];
-    for (int i = 0; i < arguments->n_named; i++) {
-        int k = 0;
-
-        while (k < n && !text_is(arguments->named[i].key.s, f->parameters[k]))
-            k++;
-        if (k == n || given(&slots[k]))
-            jinja_fail(r, "'%s' takes no argument '%.*s' here", f->name,
-                       (int)arguments->named[i].key.s.n, arguments->named[i].key.s.data);
-        else
-            slots[k] = arguments->named[i].value;
-    }
-    for (int i = 0; i < f->n_needed; i++)
-        if (!given(&slots[i]))
-            jinja_fail(r, "'%s' needs its argument '%s'", f->name, f->parameters[i]);
-    return r->failed ? -1 : 0;
-}
-
-struct jinja_value jinja_apply(struct jinja_render *r, const struct jinja_function *function,
-                               struct jinja_value in, const struct jinja_arguments *arguments)
-{
-    struct jinja_value slots[JINJA_N_PARAMETERS] = { { 0 } };
-
-    struct jinja_value out = in;
-
-    if (r->depth >= r->limits->depth)
-        jinja_fail(r, "nested deeper than %d", r->limits->depth);
-    if (jinja_step(r, in.kind == JINJA_STRING ? in.s.n : 0) < 0)
-        return in;
-    r->depth++; /* map can be told to map */
-    if (function->variadic)
-        out = function->variadic(r, in, arguments);
-    else if (bind(r, function, arguments, slots) == 0)
-        out = function->call(r, in, slots);
-    r->depth--;
-    return out;
 }
