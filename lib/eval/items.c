@@ -1,7 +1,7 @@
 /*
  * items.c - prompts with their shots, as lm-evaluation-harness 0.4.13 puts them together
  */
-#include "eval/items.h"
+#include "eval/items_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,49 +9,23 @@
 #include <xxhash.h>
 
 #include "data/rows/value.h"
-#include "eval/python_random.h"
-#include "eval/records.h"
 
-#define SHOTS_SEED 1234
 #define MISSING_SHOWN 3 /* names of parts without files */
-
-struct loader {
-    const struct task *task;
-    const struct items_options *o;
-    struct items *items;
-    int64_t capacity;
-    struct str missing;      /* names of parts without files */
-    struct str looked;       /* where, of this part */
-    struct str looked_first; /* of the first that is missing */
-    int n_missing, first_part;
-};
-
-/* One part on its way. */
-struct making {
-    struct loader *l;
-    const struct task_part *part;
-    int part_index, n_shots;
-    const char *variables, *shot_variables;
-    const char *file_shots, *file_shots_path; /* JSON, and where it is from; or NULL */
-    struct records test, shots;               /* shots.items: what they are drawn from */
-    const char **shot_texts;                  /* [shots.n]: made when first needed */
-    struct python_random random;
-    uint32_t *chosen, *pool;
-    struct str description;
-};
 
 /* ---- one text ---- */
 
-/* Prompts and answers are C strings from here on. A program with a NUL byte counts as failed later. */
-static int refuse_nul(const struct making *m, const char *text, size_t n_bytes, struct err *err)
+/*
+ * Prompts and answers are C strings from here on. A program with a NUL byte counts as failed later.
+ */
+static int refuse_nul(const struct item_maker *m, const char *text, size_t n_bytes, struct err *err)
 {
     if (m->part->way.kind == TASK_CODE || !memchr(text, 0, n_bytes))
         return 0;
     return err_set(err, ERR_DATA, "its text holds a NUL byte");
 }
 
-static int render(struct making *m, const struct text_template *template, const char *record,
-                  int is_shot, struct str *out, struct err *err)
+int item_maker_render(struct item_maker *m, const struct text_template *template,
+                      const char *record, int is_shot, struct str *out, struct err *err)
 {
     const char *objects[] = { record, is_shot ? m->shot_variables : m->variables };
 
@@ -62,14 +36,14 @@ static int render(struct making *m, const struct text_template *template, const 
     return refuse_nul(m, str_text(out), out->length, err);
 }
 
-static char *keep(struct making *m, const struct str *text)
+char *item_maker_keep(struct item_maker *m, const struct str *text)
 {
     return arena_strndup(&m->l->items->arena, str_text(text), text->length);
 }
 
 /* The choices of a record, as texts of the arena. */
-static int read_choices(struct making *m, const char *record, int is_shot, const char ***choices,
-                        int *n, struct err *err)
+int item_maker_choices(struct item_maker *m, const char *record, int is_shot, const char ***choices,
+                       int *n, struct err *err)
 {
     const struct task_way *way = &m->part->way;
     struct arena *arena = &m->l->items->arena, scratch = { 0 };
@@ -81,7 +55,7 @@ static int read_choices(struct making *m, const char *record, int is_shot, const
     *n = way->choice_texts.n;
     if (!way->choices)
         return 0;
-    int status = render(m, way->choices, record, is_shot, &text, err);
+    int status = item_maker_render(m, way->choices, record, is_shot, &text, err);
     if (!status)
         status = value_parse(&list, str_text(&text), text.length, &scratch, err);
     if (!status && (list->kind != VALUE_LIST || list->n < 1))
@@ -104,8 +78,8 @@ static int read_choices(struct making *m, const char *record, int is_shot, const
 }
 
 /* "2", "[0, 2]", or a text that is one of the choices. */
-static int read_golds(const char *target, const char *const *choices, int n_choices, int *golds,
-                      int *n, struct err *err)
+int item_golds(const char *target, const char *const *choices, int n_choices, int *golds, int *n,
+               struct err *err)
 {
     const char *p = target + strspn(target, "[ ");
     char *end;
@@ -126,105 +100,14 @@ static int read_golds(const char *target, const char *const *choices, int n_choi
     return *n > 0 ? 0 : err_set(err, ERR_DATA, "target '%.80s' is none of the choices", target);
 }
 
-/* ---- shots ---- */
-
-/* "QUESTION ANSWER\n\n" of a record. */
-static int make_shot(struct making *m, const char *record, const char **out, struct err *err)
-{
-    const struct task_way *way = &m->part->way;
-    struct str text = { 0 }, target = { 0 };
-    const char **choices;
-    int golds[ITEM_GOLDS_MAX], n_golds, n;
-
-    int status = render(m, way->prompt, record, 1, &text, err);
-    if (!status)
-        status = render(m, way->target, record, 1, &target, err);
-    if (!status && way->kind == TASK_CHOICE) {
-        status = read_choices(m, record, 1, &choices, &n, err);
-        if (!status)
-            status = read_golds(str_text(&target), choices, n, golds, &n_golds, err);
-        if (!status) {
-            str_clear(&target);
-            str_add(&target, choices[golds[0]]);
-        }
-    }
-    if (!status) {
-        if (target.length)
-            str_printf(&text, "%s%s%s", way->target_delimiter, str_text(&target),
-                       way->shot_delimiter);
-        *out = keep(m, &text);
-    }
-    str_release(&text);
-    str_release(&target);
-    return status;
-}
-
-/* Whether shots are put together from items. */
-static int has_shots(const struct making *m)
-{
-    return m->n_shots > 0 && !m->file_shots && m->part->way.shots_from != TASK_FROM_DESCRIPTION;
-}
-
-/* Indices of a record's shots, in `chosen`. */
-static int choose_shots(struct making *m, const char *record, struct err *err)
-{
-    const struct task_way *way = &m->part->way;
-    int from_test = way->shots_from == TASK_FROM_TEST, n = 0, k = m->n_shots;
-    uint32_t total = (uint32_t)m->shots.n;
-
-    if (way->order == TASK_SHOTS_FIRST) {
-        for (uint32_t i = 0; i < total && n < k; i++)
-            if (!from_test || strcmp(m->shots.items[i], record) != 0)
-                m->chosen[n++] = i;
-    } else if (total >= (uint32_t)(k + from_test)) {
-        python_random_sample(&m->random, total, (uint32_t)(k + from_test), m->chosen, m->pool);
-        for (int i = 0; i < k + from_test && n < k; i++)
-            if (!from_test || strcmp(m->shots.items[m->chosen[i]], record) != 0)
-                m->chosen[n++] = m->chosen[i];
-        if (n < k) { /* the record is there more than once: again from all but it */
-            uint32_t *others = arena_array(&m->l->items->arena, uint32_t, total), n_others = 0;
-
-            for (uint32_t i = 0; i < total; i++)
-                if (strcmp(m->shots.items[i], record) != 0)
-                    others[n_others++] = i;
-            n = n_others >= (uint32_t)k ? k : 0;
-            if (n)
-                python_random_sample(&m->random, n_others, (uint32_t)k, m->chosen, m->pool);
-            for (int i = 0; i < n; i++)
-                m->chosen[i] = others[m->chosen[i]];
-        }
-    }
-    if (n < k)
-        return err_set(err, ERR_DATA, "%s: %d shot%s requested, but there are only %lld (%s)",
-                       m->part->name, k, k == 1 ? " is" : "s are", (long long)m->shots.n,
-                       m->shots.path ? m->shots.path : "the items");
-    return 0;
-}
-
-static int add_shots(struct making *m, const char *record, struct str *out, struct err *err)
-{
-    if (!has_shots(m))
-        return 0;
-    if (choose_shots(m, record, err) < 0)
-        return -1;
-    for (int i = 0; i < m->n_shots; i++) {
-        uint32_t at = m->chosen[i];
-
-        if (!m->shot_texts[at] && make_shot(m, m->shots.items[at], &m->shot_texts[at], err) < 0)
-            return -1;
-        str_add(out, m->shot_texts[at]);
-    }
-    return 0;
-}
-
 /* ---- an item ---- */
 
-static int set_choices(struct making *m, struct item *item, struct err *err)
+static int set_choices(struct item_maker *m, struct item *item, struct err *err)
 {
     const char *delimiter = m->part->way.target_delimiter, **choices;
 
-    if (read_choices(m, item->record, 0, &choices, &item->n_choices, err) < 0 ||
-        read_golds(item->target, choices, item->n_choices, item->golds, &item->n_golds, err) < 0)
+    if (item_maker_choices(m, item->record, 0, &choices, &item->n_choices, err) < 0 ||
+        item_golds(item->target, choices, item->n_choices, item->golds, &item->n_golds, err) < 0)
         return -1;
     item->n_skip = (int)strlen(delimiter);
     item->choices = arena_array(&m->l->items->arena, const char *, item->n_choices);
@@ -233,22 +116,22 @@ static int set_choices(struct making *m, struct item *item, struct err *err)
     return 0;
 }
 
-static int make_item(struct making *m, struct item *item, struct err *err)
+static int make_item(struct item_maker *m, struct item *item, struct err *err)
 {
     struct str text = { 0 };
 
     str_add_bytes(&text, str_text(&m->description), m->description.length);
-    int status = add_shots(m, item->record, &text, err);
+    int status = item_maker_add_shots(m, item->record, &text, err);
     if (!status)
-        status = render(m, m->part->way.prompt, item->record, 0, &text, err);
+        status = item_maker_render(m, m->part->way.prompt, item->record, 0, &text, err);
     if (!status) {
-        item->context = keep(m, &text);
+        item->context = item_maker_keep(m, &text);
         item->hash = XXH3_64bits(str_text(&text), text.length);
         str_clear(&text);
-        status = render(m, m->part->way.target, item->record, 0, &text, err);
+        status = item_maker_render(m, m->part->way.target, item->record, 0, &text, err);
     }
     if (!status) {
-        item->target = keep(m, &text);
+        item->target = item_maker_keep(m, &text);
         if (m->part->way.kind == TASK_CHOICE)
             status = set_choices(m, item, err);
     }
@@ -259,7 +142,7 @@ static int make_item(struct making *m, struct item *item, struct err *err)
     return status;
 }
 
-static struct item *append_item(struct loader *l)
+static struct item *append_item(struct items_loader *l)
 {
     struct items *items = l->items;
 
@@ -276,7 +159,7 @@ static struct item *append_item(struct loader *l)
 
 /* ---- a part ---- */
 
-static void set_variables(struct making *m, const char *file)
+static void set_variables(struct item_maker *m, const char *file)
 {
     const struct task_part *part = m->part;
     struct str out = { 0 };
@@ -292,63 +175,17 @@ static void set_variables(struct making *m, const char *file)
     str_printf(&out, "},\"n_shots\":%d,\"is_shot\":", m->n_shots);
     size_t length = out.length;
     str_add(&out, "false}");
-    m->variables = keep(m, &out);
+    m->variables = item_maker_keep(m, &out);
     out.length = length;
     str_add(&out, "true}");
-    m->shot_variables = keep(m, &out);
+    m->shot_variables = item_maker_keep(m, &out);
     str_release(&out);
-}
-
-/* What a file of shots has for the part: JSON, as JSON. */
-static int pick_shots(struct making *m, const char *text, struct err *err)
-{
-    struct arena scratch = { 0 };
-    struct value *all;
-    struct str out = { 0 };
-    int status = 0;
-
-    if (str_ends_with(m->file_shots_path, ".json")) {
-        status = value_parse(&all, text, strlen(text), &scratch, err);
-        if (status < 0)
-            err_add(err, "%s", m->file_shots_path);
-        const struct value *own =
-            !status && all->kind == VALUE_OBJECT ? value_get(all, m->part->name) : NULL;
-        if (!status)
-            value_print(own ? own : all, &out);
-    } else {
-        value_print_text(text, strlen(text), &out);
-    }
-    if (!status)
-        m->file_shots = keep(m, &out);
-    str_release(&out);
-    arena_release(&scratch);
-    return status;
-}
-
-/* Shots ready made: taken where they are, and no other number is asked for. */
-static int read_shots_file(struct making *m, struct err *err)
-{
-    const struct task_way *way = &m->part->way;
-    struct loader *l = m->l;
-    struct str looked = { 0 };
-    char *text;
-    int found = 0;
-
-    if (way->shots_file.n && l->o->n_shots < 0)
-        found = records_find_text(&way->shots_file, l->o->data, l->task->name, m->part->name,
-                                  &l->items->arena, &text, &m->file_shots_path, &looked, err);
-    if (found > 0 && pick_shots(m, text, err) < 0)
-        found = -1;
-    if (found > 0 && m->part_index == l->first_part)
-        l->items->n_shots = -1;
-    str_release(&looked);
-    return found < 0 ? -1 : 0;
 }
 
 /* 1, 0: no file, or -1. */
-static int read_part_file(struct making *m, struct err *err)
+static int read_part_file(struct item_maker *m, struct err *err)
 {
-    struct loader *l = m->l;
+    struct items_loader *l = m->l;
     char *text = NULL;
     int found =
         !l->task->part_file.n
@@ -356,51 +193,20 @@ static int read_part_file(struct making *m, struct err *err)
             : records_find_text(&l->task->part_file, l->o->data, l->task->name, m->part->name,
                                 &l->items->arena, &text, NULL, &l->looked, err);
 
-    if (found > 0 && read_shots_file(m, err) < 0)
+    if (found > 0 && item_maker_read_shots(m, err) < 0)
         return -1;
     if (found > 0)
         set_variables(m, text ? text : "");
     return found;
 }
 
-static int ready_shots(struct making *m, struct err *err)
+static int make_items(struct item_maker *m, struct err *err)
 {
-    struct loader *l = m->l;
-    const struct task_way *way = &m->part->way;
-    struct arena *arena = &l->items->arena;
-    struct str looked = { 0 };
-    int found = 1;
-
-    if (!has_shots(m))
-        return 0;
-    if (way->shots_from == TASK_FROM_TEST || way->shots_from == TASK_FROM_ITEMS)
-        m->shots = m->test;
-    else
-        found = records_read(&m->shots, &l->task->shots, l->o->data, l->task->name, m->part->name,
-                             m->variables, 0, arena, &looked, err);
-    if (!found)
-        err_set(err, ERR_DATA,
-                "%s, %s: no few-shot file (hint: --shots 0; searched %s, in %s/%s and in %s)",
-                l->task->name, m->part->name, str_text(&looked), l->o->data, l->task->name,
-                l->o->data);
-    str_release(&looked);
-    if (found <= 0)
-        return -1;
-    size_t room = (size_t)m->shots.n + 1;
-    m->shot_texts = arena_array(arena, const char *, room);
-    m->pool = arena_array(arena, uint32_t, room);
-    m->chosen = arena_array(arena, uint32_t, (size_t)m->n_shots + 2);
-    python_random_seed(&m->random, SHOTS_SEED);
-    return 0;
-}
-
-static int make_items(struct making *m, struct err *err)
-{
-    struct loader *l = m->l;
+    struct items_loader *l = m->l;
     int64_t n = l->o->limit > 0 && l->o->limit < m->test.n ? l->o->limit : m->test.n;
 
-    if (render(m, m->part->way.description, "{}", 0, &m->description, err) < 0 ||
-        ready_shots(m, err) < 0)
+    if (item_maker_render(m, m->part->way.description, "{}", 0, &m->description, err) < 0 ||
+        item_maker_prepare_shots(m, err) < 0)
         return -1;
     for (int64_t i = 0; i < n; i++) {
         struct item *item = append_item(l);
@@ -426,30 +232,20 @@ static int make_items(struct making *m, struct err *err)
     return 0;
 }
 
-static int check_shots(const struct making *m, struct err *err)
-{
-    int most = m->part->way.n_shots_most;
-
-    if (most >= 0 && m->n_shots > most)
-        return err_set(err, ERR_CONFIG, "--shots %d: %s in style %s has at most %d", m->n_shots,
-                       m->l->task->name, m->l->task->style, most);
-    return 0;
-}
-
 /* 1, 0: the part has no files, or -1. */
-static int load_part(struct loader *l, int index, struct err *err)
+static int load_part(struct items_loader *l, int index, struct err *err)
 {
     const struct task_part *part = &l->task->parts[index];
-    struct making m = { .l = l,
-                        .part = part,
-                        .part_index = index,
-                        .n_shots = l->o->n_shots >= 0 ? l->o->n_shots : part->way.n_shots };
+    struct item_maker m = { .l = l,
+                            .part = part,
+                            .part_index = index,
+                            .n_shots = l->o->n_shots >= 0 ? l->o->n_shots : part->way.n_shots };
     /* Whoever draws shots from the items needs all of them. */
     int from_items =
         part->way.shots_from == TASK_FROM_TEST || part->way.shots_from == TASK_FROM_ITEMS;
     int all = from_items && m.n_shots > 0;
 
-    if (check_shots(&m, err) < 0)
+    if (item_maker_check_shots(&m, err) < 0)
         return -1;
     if (!l->items->n) {
         l->items->n_shots = m.n_shots;
@@ -479,7 +275,7 @@ static int has_word(const char *list, const char *word)
     return 0;
 }
 
-static int is_wanted(const struct loader *l, const struct task_part *part)
+static int is_wanted(const struct items_loader *l, const struct task_part *part)
 {
     const char *list = l->o->parts;
 
@@ -490,7 +286,7 @@ static int is_wanted(const struct loader *l, const struct task_part *part)
            (part->category && has_word(list, part->category));
 }
 
-static int check_word(const struct loader *l, const char *word, struct err *err)
+static int check_word(const struct items_loader *l, const char *word, struct err *err)
 {
     const struct task *t = l->task;
     struct arena arena = { 0 };
@@ -512,7 +308,7 @@ static int check_word(const struct loader *l, const char *word, struct err *err)
     return known ? 0 : -1;
 }
 
-static int check_words(const struct loader *l, struct err *err)
+static int check_words(const struct items_loader *l, struct err *err)
 {
     struct str word = { 0 };
     int status = 0;
@@ -533,7 +329,7 @@ static int check_words(const struct loader *l, struct err *err)
 
 /* ---- whole ---- */
 
-static int check_whole(struct loader *l, int n_left_out, struct err *err)
+static int check_whole(struct items_loader *l, int n_left_out, struct err *err)
 {
     const struct task *t = l->task;
     int present = l->o->parts && !strcmp(l->o->parts, "present");
@@ -556,7 +352,7 @@ static int check_whole(struct loader *l, int n_left_out, struct err *err)
     return 0;
 }
 
-static void note_missing(struct loader *l, const char *part)
+static void note_missing(struct items_loader *l, const char *part)
 {
     if (!l->n_missing)
         str_add(&l->looked_first, str_text(&l->looked));
@@ -567,7 +363,7 @@ static void note_missing(struct loader *l, const char *part)
 int items_load(struct items *items, const struct task *task, const struct items_options *options,
                struct err *err)
 {
-    struct loader l = { .task = task, .o = options, .items = items };
+    struct items_loader l = { .task = task, .o = options, .items = items };
     int n_left_out = 0;
 
     *items = (struct items){ 0 };

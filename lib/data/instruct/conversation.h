@@ -1,10 +1,10 @@
 /*
  * conversation.h - a row of instruction data to the messages that it stands for
  *
- * What each format's columns are is said in conversation.c, one function a format; `columns` says
- * what they are called where they are called otherwise. Here only meaning is dealt with: text,
- * roles and their order. Nothing is guessed: a row that doesn't say a whole conversation, ending
- * with an answer, is an error that names what is wrong.
+ * What each format's columns are is said in conversation_formats.c, one function a format;
+ * `columns` says what they are called where they are called otherwise. Here only meaning is dealt
+ * with: text, roles and their order. Nothing is guessed: a row that doesn't say a whole
+ * conversation, ending with an answer, is an error that names what is wrong.
  */
 #ifndef DATA_INSTRUCT_CONVERSATION_H
 #define DATA_INSTRUCT_CONVERSATION_H
