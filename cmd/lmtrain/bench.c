@@ -12,20 +12,20 @@
 
 #define N_WARM 2
 
-struct request {
+struct bench_request {
     struct option_list sets;
     const char *hosts;
     int ranks, steps, rounds, max_mb, seconds, each, json;
 };
 
-struct subcommand {
+struct bench_command {
     const char *name;
-    struct options (*options)(struct request *q, struct option *table);
-    int (*run)(const struct request *q, const struct job *job, struct engine *engine,
+    struct options (*options)(struct bench_request *q, struct option *table);
+    int (*run)(const struct bench_request *q, const struct job *job, struct engine *engine,
                struct str *out, struct err *err);
 };
 
-static int measure_step(const struct request *q, const struct job *job, struct engine *engine,
+static int measure_step(const struct bench_request *q, const struct job *job, struct engine *engine,
                         int whole, struct str *out, struct err *err)
 {
     struct bench bench;
@@ -45,19 +45,19 @@ static int measure_step(const struct request *q, const struct job *job, struct e
     return 0;
 }
 
-static int run_ops(const struct request *q, const struct job *job, struct engine *engine,
+static int run_ops(const struct bench_request *q, const struct job *job, struct engine *engine,
                    struct str *out, struct err *err)
 {
     return measure_step(q, job, engine, 0, out, err);
 }
 
-static int run_step(const struct request *q, const struct job *job, struct engine *engine,
+static int run_step(const struct bench_request *q, const struct job *job, struct engine *engine,
                     struct str *out, struct err *err)
 {
     return measure_step(q, job, engine, 1, out, err);
 }
 
-static int run_comm(const struct request *q, const struct job *job, struct engine *engine,
+static int run_comm(const struct bench_request *q, const struct job *job, struct engine *engine,
                     struct str *out, struct err *err)
 {
     struct bench_report report = { job, engine, NULL };
@@ -74,7 +74,7 @@ static int run_comm(const struct request *q, const struct job *job, struct engin
     return status;
 }
 
-static int run_ceilings(const struct request *q, const struct job *job, struct engine *engine,
+static int run_ceilings(const struct bench_request *q, const struct job *job, struct engine *engine,
                         struct str *out, struct err *err)
 {
     struct bench_report report = { job, engine, NULL };
@@ -93,7 +93,7 @@ static int run_ceilings(const struct request *q, const struct job *job, struct e
 
 /* ---- as a rank ---- */
 
-static int run_rank(const struct subcommand *sub, const struct request *q, struct job *job,
+static int run_rank(const struct bench_command *sub, const struct bench_request *q, struct job *job,
                     struct arena *arena)
 {
     struct launch_rank rank;
@@ -122,7 +122,7 @@ static int run_rank(const struct subcommand *sub, const struct request *q, struc
 /* ---- from the command line to ranks ---- */
 
 /* The options that ranks_start does not know of, for the ranks' command lines. */
-static const char *const *more_words(const struct subcommand *sub, const struct request *q,
+static const char *const *more_words(const struct bench_command *sub, const struct bench_request *q,
                                      struct arena *arena)
 {
     const char **words = arena_array(arena, const char *, 8);
@@ -143,7 +143,7 @@ static const char *const *more_words(const struct subcommand *sub, const struct 
     return words;
 }
 
-static int run(const struct subcommand *sub, const struct request *q, const char *path,
+static int run(const struct bench_command *sub, const struct bench_request *q, const char *path,
                struct arena *arena)
 {
     struct ranks ranks;
@@ -183,7 +183,7 @@ static int run(const struct subcommand *sub, const struct request *q, const char
 #define OPTIONS_MAX 8
 
 /* What all have; the rest of the table follows. Returns their number. */
-static int common_options(struct request *q, struct option *table)
+static int common_options(struct bench_request *q, struct option *table)
 {
     const struct option items[] = {
         cmd_option_set(&q->sets),
@@ -198,7 +198,7 @@ static int common_options(struct request *q, struct option *table)
     return sizeof items / sizeof *items;
 }
 
-static struct option steps_option(struct request *q)
+static struct option steps_option(struct bench_request *q)
 {
     return option_int("steps", &q->steps, "N", 1, 100000,
                       "measure N steps, after 3 warm-up steps (default: 10)");
@@ -217,7 +217,7 @@ static struct options with_table(struct option *table, int n, const char *comman
                              .max_arguments = 1 };
 }
 
-static struct options ops_options(struct request *q, struct option *table)
+static struct options ops_options(struct bench_request *q, struct option *table)
 {
     int n = common_options(q, table);
 
@@ -232,7 +232,7 @@ static struct options ops_options(struct request *q, struct option *table)
         "Trains on random tokens with learning rate 0; reads no data and writes nothing.\n");
 }
 
-static struct options step_options(struct request *q, struct option *table)
+static struct options step_options(struct bench_request *q, struct option *table)
 {
     int n = common_options(q, table);
 
@@ -244,7 +244,7 @@ static struct options step_options(struct request *q, struct option *table)
         "Trains on random tokens with learning rate 0; reads no data and writes nothing.\n");
 }
 
-static struct options comm_options(struct request *q, struct option *table)
+static struct options comm_options(struct bench_request *q, struct option *table)
 {
     int n = common_options(q, table);
 
@@ -259,7 +259,7 @@ static struct options comm_options(struct request *q, struct option *table)
         "died.\n");
 }
 
-static struct options ceilings_options(struct request *q, struct option *table)
+static struct options ceilings_options(struct bench_request *q, struct option *table)
 {
     int n = common_options(q, table);
 
@@ -272,7 +272,7 @@ static struct options ceilings_options(struct request *q, struct option *table)
         "usage or job; 4 device or memory; 5 a rank died.\n");
 }
 
-static const struct subcommand subcommands[] = {
+static const struct bench_command subcommands[] = {
     { "ops", ops_options, run_ops },
     { "step", step_options, run_step },
     { "comm", comm_options, run_comm },
@@ -283,8 +283,8 @@ static const struct subcommand subcommands[] = {
 
 static int run_subcommand(int member, int argc, char **argv)
 {
-    const struct subcommand *sub = &subcommands[member];
-    struct request q = { .steps = 10, .rounds = 10, .max_mb = 64, .seconds = 2 };
+    const struct bench_command *sub = &subcommands[member];
+    struct bench_request q = { .steps = 10, .rounds = 10, .max_mb = 64, .seconds = 2 };
     struct option table[OPTIONS_MAX];
     struct options options = sub->options(&q, table);
     struct option_arguments arguments;
@@ -304,7 +304,7 @@ static const char *member_name(int member)
 
 static void add_help(int member, struct str *out)
 {
-    struct request q = { 0 };
+    struct bench_request q = { 0 };
     struct option table[OPTIONS_MAX];
     struct options options = subcommands[member].options(&q, table);
 

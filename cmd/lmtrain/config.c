@@ -8,7 +8,7 @@
 #include "config/job.h"
 #include "config/man_fields.h"
 
-struct request {
+struct config_request {
     const char *explain;
     int schema, json, man, models;
     struct option_list sets;
@@ -16,7 +16,7 @@ struct request {
 };
 
 /* The job, and as comments what was derived. The number of ranks is the job's or the option's. */
-static int print_job(const struct request *q, const char *path, struct arena *arena,
+static int print_job(const struct config_request *q, const char *path, struct arena *arena,
                      struct str *out, struct err *err)
 {
     struct job job;
@@ -61,7 +61,7 @@ static int list_models(struct str *out)
     return 0;
 }
 
-static int answer(const struct request *q, const struct option_arguments *arguments,
+static int answer(const struct config_request *q, const struct option_arguments *arguments,
                   struct arena *arena, struct str *out, struct err *err)
 {
     int n = !!q->explain + q->schema + q->man + q->models + arguments->n;
@@ -84,7 +84,7 @@ static int answer(const struct request *q, const struct option_arguments *argume
 
 int cmd_config(int argc, char **argv)
 {
-    struct request q = { 0 };
+    struct config_request q = { 0 };
     const struct option table[] = {
         cmd_option_set(&q.sets),
         option_int("ranks", &q.ranks, "N", 1, 1000000,

@@ -15,7 +15,7 @@
 #include "convert/convert.h"
 #include "train/engine.h"
 
-struct request {
+struct convert_request {
     const char *from, *to, *dtype, *as, *tokenizer;
     int no_tokenizer;
     int tp, pp, verify, threads, vocab_size, pad_vocab;
@@ -53,8 +53,8 @@ static void show_progress(void *context, const char *doing, int64_t done, int64_
     fprintf(stderr, "\033[K%s", done >= total ? "\r\033[K" : "");
 }
 
-static void describe(const struct request *q, const struct convert_result *r, double seconds,
-                     struct str *out)
+static void describe(const struct convert_request *q, const struct convert_result *r,
+                     double seconds, struct str *out)
 {
     char size[32], took[32];
     const char *family = *r->family ? r->family : "a checkpoint";
@@ -101,7 +101,7 @@ static void describe_verified(const struct convert_result *r, struct str *out)
     str_add_char(out, '\n');
 }
 
-static int answer(const struct request *q, struct str *out, struct err *err)
+static int answer(const struct convert_request *q, struct str *out, struct err *err)
 {
     double begin = clock_seconds();
     struct shown shown = { .doing = "" };
@@ -167,7 +167,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 
 enum { N_OPTIONS = 13 };
 
-static void list_options(struct request *q, struct option *out)
+static void list_options(struct convert_request *q, struct option *out)
 {
     static const char *const kinds[] = { "other", "checkpoint", "hf", NULL };
     const struct option table[N_OPTIONS] = {
@@ -208,7 +208,7 @@ static void list_options(struct request *q, struct option *out)
 
 int cmd_convert(int argc, char **argv)
 {
-    struct request q = { .dtype = "keep", .as = "other", .max_shard_gb = 5 };
+    struct convert_request q = { .dtype = "keep", .as = "other", .max_shard_gb = 5 };
     struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain convert",

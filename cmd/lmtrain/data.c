@@ -18,7 +18,7 @@
 
 #define SHOWN_TOKENS 24
 
-struct request {
+struct data_request {
     const char *tokenizer, *prefix, *column, *format;
     int no_eod, json;
     int n_shown, n_threads;
@@ -72,7 +72,7 @@ static void show_progress(void *context, const struct corpus_counts *counts)
     progress_line_show(line, (const char *const[]){ share, left, inputs, tokens, speed }, 5);
 }
 
-static void print_counts(const struct request *q, const struct corpus_counts *counts,
+static void print_counts(const struct data_request *q, const struct corpus_counts *counts,
                          double seconds, struct str *out)
 {
     double rate = (double)counts->n_tokens / (seconds > 0 ? seconds : 1e-9);
@@ -127,7 +127,7 @@ static const char *name_of(const char *input, struct arena *arena)
  * The prefix that --out means: with .bin or .idx it is that file's; in a folder, which ends in a slash
  * or is there, it is called like the one input, or tokens. Returns 0, or -1 and ERR_CONFIG.
  */
-static int find_prefix(struct request *q, const struct option_arguments *inputs,
+static int find_prefix(struct data_request *q, const struct option_arguments *inputs,
                        struct arena *arena, struct err *err)
 {
     const char *given = q->prefix;
@@ -148,7 +148,7 @@ static int find_prefix(struct request *q, const struct option_arguments *inputs,
     return 0;
 }
 
-static int tokenize_to(const struct request *q, const struct option_arguments *inputs,
+static int tokenize_to(const struct data_request *q, const struct option_arguments *inputs,
                        struct str *out, struct err *err)
 {
     struct progress_line progress;
@@ -189,10 +189,10 @@ static int tokenize_to(const struct request *q, const struct option_arguments *i
     return rc;
 }
 
-static int tokenize(const struct request *given, const struct option_arguments *inputs,
+static int tokenize(const struct data_request *given, const struct option_arguments *inputs,
                     struct str *out, struct err *err)
 {
-    struct request q = *given;
+    struct data_request q = *given;
     struct arena arena = { 0 };
     int rc;
 
@@ -215,7 +215,7 @@ static int tokenize(const struct request *given, const struct option_arguments *
 /* ---- inspect ---- */
 
 /* The first tokens of a document, decoded if there is a tokenizer. */
-static int show_document(const struct request *q, const struct indexed *indexed,
+static int show_document(const struct data_request *q, const struct indexed *indexed,
                          const struct tokenizer *tokenizer, int64_t document, struct str *out,
                          struct err *err)
 {
@@ -321,7 +321,7 @@ static void print_census_json(const struct indexed *indexed, const struct datase
     str_add(out, "], \"first\": [");
 }
 
-static int inspect_file(const struct request *q, const struct indexed *indexed,
+static int inspect_file(const struct data_request *q, const struct indexed *indexed,
                         const struct tokenizer *tokenizer, struct str *out, struct err *err)
 {
     int vocab_size = tokenizer ? tokenizer_vocab_size(tokenizer) : INT32_MAX;
@@ -344,8 +344,8 @@ static int inspect_file(const struct request *q, const struct indexed *indexed,
     return 0;
 }
 
-static int inspect(const struct request *q, const struct option_arguments *inputs, struct str *out,
-                   struct err *err)
+static int inspect(const struct data_request *q, const struct option_arguments *inputs,
+                   struct str *out, struct err *err)
 {
     struct tokenizer *tokenizer = NULL;
     struct indexed indexed;
@@ -372,7 +372,7 @@ static int inspect(const struct request *q, const struct option_arguments *input
 #define OPTIONS_MAX 16
 
 /* The options of a subcommand, in table, which set fields of q. */
-static struct options tokenize_options(struct request *q, struct option *table)
+static struct options tokenize_options(struct data_request *q, struct option *table)
 {
     const struct option items[] = {
         option_text("tokenizer", &q->tokenizer, "DIR",
@@ -411,7 +411,7 @@ static struct options tokenize_options(struct request *q, struct option *table)
     };
 }
 
-static struct options inspect_options(struct request *q, struct option *table)
+static struct options inspect_options(struct data_request *q, struct option *table)
 {
     const struct option items[] = {
         option_text("tokenizer", &q->tokenizer, "DIR",
@@ -434,32 +434,32 @@ static struct options inspect_options(struct request *q, struct option *table)
     };
 }
 
-static struct options options_of_preview(struct request *q, struct option *table)
+static struct options options_of_preview(struct data_request *q, struct option *table)
 {
     return preview_options(&q->preview, table);
 }
 
-static struct options options_of_rows(struct request *q, struct option *table)
+static struct options options_of_rows(struct data_request *q, struct option *table)
 {
     return rows_options(&q->preview, table);
 }
 
-static int run_preview(const struct request *q, const struct option_arguments *inputs,
+static int run_preview(const struct data_request *q, const struct option_arguments *inputs,
                        struct str *out, struct err *err)
 {
     return preview(&q->preview, inputs, out, err);
 }
 
-static int run_rows(const struct request *q, const struct option_arguments *inputs, struct str *out,
-                    struct err *err)
+static int run_rows(const struct data_request *q, const struct option_arguments *inputs,
+                    struct str *out, struct err *err)
 {
     return show_rows(&q->preview, inputs, out, err);
 }
 
-static const struct subcommand {
+static const struct data_command {
     const char *name;
-    struct options (*options)(struct request *q, struct option *table);
-    int (*run)(const struct request *q, const struct option_arguments *inputs, struct str *out,
+    struct options (*options)(struct data_request *q, struct option *table);
+    int (*run)(const struct data_request *q, const struct option_arguments *inputs, struct str *out,
                struct err *err);
     const char *stop_words; /* at a signal */
 } subcommands[] = {
@@ -474,8 +474,8 @@ static const struct subcommand {
 
 static int run(int member, int argc, char **argv)
 {
-    const struct subcommand *command = &subcommands[member];
-    struct request q = {
+    const struct data_command *command = &subcommands[member];
+    struct data_request q = {
         .column = "text", .format = "auto", .n_shown = 3, .preview = PREVIEW_DEFAULTS
     };
     struct option table[OPTIONS_MAX];
@@ -501,7 +501,7 @@ static const char *member_name(int member)
 
 static void add_help(int member, struct str *out)
 {
-    struct request q = { 0 };
+    struct data_request q = { 0 };
     struct option table[OPTIONS_MAX];
     struct options options = subcommands[member].options(&q, table);
 

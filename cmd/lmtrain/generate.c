@@ -85,7 +85,7 @@ static int find_ends(struct generation *g, const struct generation_config *confi
 static void settle(struct generation *g, const struct generation_config *config)
 {
     const struct generate_request *q = g->q;
-    struct sampler *sampler = &g->options.sampler;
+    struct sampling *sampler = &g->options.sampler;
     int draws = config->samples > 0 && q->options.n_beams == 1;
 
     sampler->seed = (uint64_t)q->seed;

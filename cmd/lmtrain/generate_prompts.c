@@ -18,7 +18,7 @@
 #define MESSAGES_MAX 4096
 
 /* A prompt of a file. */
-struct prompt {
+struct file_prompt {
     char *text;  /* as it is shown; heap */
     cJSON *json; /* that messages point into, or NULL */
     struct generate_text out;
@@ -283,7 +283,7 @@ static int read_message(const cJSON *json, struct chat_message *out, struct err 
     return 0;
 }
 
-static int encode_messages(struct generation *g, const cJSON *list, struct prompt *prompt,
+static int encode_messages(struct generation *g, const cJSON *list, struct file_prompt *prompt,
                            struct str *rendered, struct err *err)
 {
     int n = cJSON_GetArraySize(list), first = g->q->system ? 1 : 0, at = first, status = 0;
@@ -308,7 +308,7 @@ static int encode_messages(struct generation *g, const cJSON *list, struct promp
     return status;
 }
 
-static int read_json_prompt(struct generation *g, const char *line, struct prompt *prompt,
+static int read_json_prompt(struct generation *g, const char *line, struct file_prompt *prompt,
                             struct str *rendered, struct err *err)
 {
     cJSON *json = cJSON_Parse(line);
@@ -337,7 +337,7 @@ static int read_json_prompt(struct generation *g, const char *line, struct promp
 }
 
 static int read_prompt(struct generation *g, const char *line, int64_t number,
-                       struct prompt *prompt, struct err *err)
+                       struct file_prompt *prompt, struct err *err)
 {
     struct str rendered = { 0 };
     int status = 0;
@@ -359,7 +359,7 @@ static int read_prompt(struct generation *g, const char *line, int64_t number,
     return status;
 }
 
-static void drop_prompts(struct prompt *prompts, int n)
+static void drop_prompts(struct file_prompt *prompts, int n)
 {
     for (int i = 0; i < n; i++) {
         generate_text_release(&prompts[i].out);
@@ -367,7 +367,7 @@ static void drop_prompts(struct prompt *prompts, int n)
     }
 }
 
-static int run_batch(struct generation *g, struct prompt *prompts, int n, int64_t first,
+static int run_batch(struct generation *g, struct file_prompt *prompts, int n, int64_t first,
                      struct str *out, struct err *err)
 {
     struct generate_text texts[GENERATE_BATCH_MAX];
@@ -404,7 +404,7 @@ static int open_prompts(const struct generation *g, struct prompt_file *file, st
 }
 
 /* At most a batch. Returns how many; 0 at the end; -1 with nothing left to drop. */
-static int read_batch(struct generation *g, struct prompt_file *file, struct prompt *prompts,
+static int read_batch(struct generation *g, struct prompt_file *file, struct file_prompt *prompts,
                       struct err *err)
 {
     const char *line;
@@ -428,7 +428,7 @@ static int read_batch(struct generation *g, struct prompt_file *file, struct pro
 static int run_round(struct generation *g, struct prompt_file *file, struct err *err)
 {
     const struct replica *replica = g->served.replica;
-    struct prompt prompts[GENERATE_BATCH_MAX];
+    struct file_prompt prompts[GENERATE_BATCH_MAX];
     struct str own = { 0 };
     int n = 1, status = 0, any = 0;
 

@@ -10,12 +10,12 @@
 #include "convert/convert.h"
 #include "serve/served.h"
 
-struct request {
+struct merge_request {
     const char *base, *adapter, *to, *dtype, *as;
     double max_shard_gb;
 };
 
-static int check(const struct request *q, struct err *err)
+static int check(const struct merge_request *q, struct err *err)
 {
     const char *missing = !q->base ? "base" : !q->adapter ? "adapter" : !q->to ? "to" : NULL;
 
@@ -31,7 +31,7 @@ static int check(const struct request *q, struct err *err)
                          q->adapter);
 }
 
-static int answer(const struct request *q, struct str *out, struct err *err)
+static int answer(const struct merge_request *q, struct str *out, struct err *err)
 {
     struct convert_options options = {
         .from = q->base,
@@ -63,7 +63,7 @@ static int answer(const struct request *q, struct str *out, struct err *err)
 int cmd_merge(int argc, char **argv)
 {
     static const char *const kinds[] = { "hf", "checkpoint", NULL };
-    struct request q = { .dtype = "keep", .as = "hf", .max_shard_gb = 5 };
+    struct merge_request q = { .dtype = "keep", .as = "hf", .max_shard_gb = 5 };
     const struct option table[] = {
         option_text("base", &q.base, "DIR",
                     "base model: a Hugging Face folder, a checkpoint or a run folder"),

@@ -24,7 +24,7 @@ struct training {
     const char *summary, *details;
 };
 
-struct request {
+struct pretrain_request {
     const struct training *training;
     struct option_list sets;
     const char *resume, *hosts;
@@ -45,7 +45,7 @@ static int dry_run(const struct job *job)
     return status;
 }
 
-static int train(const struct request *q, struct job *job, const struct launch_rank *rank)
+static int train(const struct pretrain_request *q, struct job *job, const struct launch_rank *rank)
 {
     const struct engine_wish wish = { job->threads, job->device };
     struct engine engine;
@@ -78,7 +78,7 @@ static int train(const struct request *q, struct job *job, const struct launch_r
     return status;
 }
 
-static int run_rank(const struct request *q, struct job *job, struct arena *arena)
+static int run_rank(const struct pretrain_request *q, struct job *job, struct arena *arena)
 {
     struct launch_rank rank;
     struct err err;
@@ -123,7 +123,7 @@ static int prepare_nothing(struct job *job, struct arena *arena)
 }
 
 /* A run that is there goes on, whatever it began with. */
-static int check_init(const struct request *q, const struct job *job, struct arena *arena,
+static int check_init(const struct pretrain_request *q, const struct job *job, struct arena *arena,
                       struct err *err)
 {
     const char *folder = job->train.unsaid_init;
@@ -142,7 +142,7 @@ static int check_init(const struct request *q, const struct job *job, struct are
  * A job that says what it is must not become something else by the command: adapters that were meant
  * would be a model trained from scratch. Mistakes in the file are reported by the read that follows.
  */
-static int check_kind(const struct request *q, const char *path, struct arena *arena,
+static int check_kind(const struct pretrain_request *q, const char *path, struct arena *arena,
                       struct err *err)
 {
     static const char *const names[] = {
@@ -161,7 +161,7 @@ static int check_kind(const struct request *q, const char *path, struct arena *a
                    names[job.kind], q->training->name, names[job.kind], path);
 }
 
-static int run(const struct request *q, const char *path, struct arena *arena)
+static int run(const struct pretrain_request *q, const char *path, struct arena *arena)
 {
     struct ranks ranks;
     struct job job;
@@ -207,7 +207,7 @@ static int run(const struct request *q, const char *path, struct arena *arena)
 
 static int train_command(const struct training *training, int argc, char **argv)
 {
-    struct request q = { .training = training, .resume = "auto" };
+    struct pretrain_request q = { .training = training, .resume = "auto" };
     struct arena arena = { 0 };
     const struct option table[] = {
         cmd_option_set(&q.sets),

@@ -15,7 +15,7 @@
 
 enum { N_RULES_MAX = 64, PLACE_BYTES = 128 };
 
-enum action {
+enum fault_action {
     ACTION_SIGKILL,
     ACTION_SIGTERM,
     ACTION_SEGV,
@@ -60,7 +60,7 @@ struct rule {
     char place[PLACE_BYTES];
     int64_t index; /* -1: any */
     int64_t rank, attempt;
-    enum action action;
+    enum fault_action action;
     atomic_int fired;
 };
 
@@ -104,13 +104,13 @@ static int take_number(const char **text, const char *name, int64_t *number)
 }
 
 /* Cut ":ACTION" off the end of place, if one is there. */
-static void cut_action(char *place, enum action *action)
+static void cut_action(char *place, enum fault_action *action)
 {
     char *colon = strrchr(place, ':');
 
     for (int i = 0; colon && i < N_ACTIONS; i++)
         if (!strcmp(colon + 1, action_names[i])) {
-            *action = (enum action)i;
+            *action = (enum fault_action)i;
             *colon = '\0';
             return;
         }
@@ -202,7 +202,7 @@ static void die_of(int signal_number)
         pause();
 }
 
-static enum fault perform(enum action action)
+static enum fault perform(enum fault_action action)
 {
     switch (action) {
     case ACTION_SIGKILL:

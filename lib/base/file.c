@@ -73,7 +73,7 @@ void file_share_folder(const char *path)
 /* ---- reading ---- */
 
 /* What is being read, and how to complain about it. */
-struct source {
+struct file_source {
     const char *path;
     enum err_code code;
     struct err *err;
@@ -85,7 +85,7 @@ struct source {
  * For something to read, or the end; a pipe that nobody writes to would wait forever. Who pipes
  * into us by hand sees what we wait for.
  */
-static int wait_for_pipe(const struct source *source)
+static int wait_for_pipe(const struct file_source *source)
 {
     struct pollfd readable = { .fd = source->fd, .events = POLLIN };
     int wait_ms = strcmp(source->path, "/dev/stdin") ? PIPE_WAIT_MS : -1;
@@ -101,7 +101,7 @@ static int wait_for_pipe(const struct source *source)
 }
 
 /* A run's folder is often given for its job. */
-static void refuse_folder(const struct source *source)
+static void refuse_folder(const struct file_source *source)
 {
     char job[4096];
 
@@ -114,7 +114,7 @@ static void refuse_folder(const struct source *source)
 }
 
 /* Open without waiting for a pipe's other end. */
-static int source_open(struct source *source)
+static int source_open(struct file_source *source)
 {
     struct stat stat_buffer;
 
@@ -134,7 +134,7 @@ static int source_open(struct source *source)
 }
 
 /* read(), waiting where there is nothing yet; -1 with the error set. */
-static ssize_t grown_vocab_read(const struct source *source, char *out, size_t n_bytes)
+static ssize_t grown_vocab_read(const struct file_source *source, char *out, size_t n_bytes)
 {
     for (;;) {
         ssize_t n = read(source->fd, out, n_bytes);
@@ -149,7 +149,7 @@ static ssize_t grown_vocab_read(const struct source *source, char *out, size_t n
 }
 
 /* Pipes and /proc report no size: grow as we read. */
-static int source_read_all(const struct source *source, size_t limit_bytes, char **data,
+static int source_read_all(const struct file_source *source, size_t limit_bytes, char **data,
                            size_t *n_bytes)
 {
     size_t capacity = source->n_bytes + 4096, used = 0;
@@ -184,7 +184,7 @@ static int source_read_all(const struct source *source, size_t limit_bytes, char
 int file_read(const char *path, size_t limit_bytes, enum err_code code, char **data,
               size_t *n_bytes, struct err *err)
 {
-    struct source source = { .path = path, .code = code, .err = err };
+    struct file_source source = { .path = path, .code = code, .err = err };
     int status;
 
     if (source_open(&source) < 0)

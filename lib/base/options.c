@@ -79,16 +79,16 @@ struct option option_list(const char *name, struct option_list *value, const cha
 
 /* ---- parsing ---- */
 
-struct parser {
+struct options_parser {
     const struct options *options;
     struct arena *arena;
     struct err *err;
 };
 
-static int fail(const struct parser *p, const char *format, ...)
+static int fail(const struct options_parser *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-static int fail(const struct parser *p, const char *format, ...)
+static int fail(const struct options_parser *p, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -99,7 +99,8 @@ static int fail(const struct parser *p, const char *format, ...)
     return err_set(p->err, ERR_CONFIG, "%s: %s", p->options->command, text);
 }
 
-static const struct option *find_long(const struct parser *p, const char *name, size_t length)
+static const struct option *find_long(const struct options_parser *p, const char *name,
+                                      size_t length)
 {
     for (int i = 0; i < p->options->n_options; i++) {
         const struct option *o = &p->options->table[i];
@@ -111,7 +112,7 @@ static const struct option *find_long(const struct parser *p, const char *name, 
 }
 
 /* The option whose name is nearest: at_most letters away, any if at_most is 0. */
-static const char *nearest_option(const struct parser *p, const char *name, int at_most)
+static const char *nearest_option(const struct options_parser *p, const char *name, int at_most)
 {
     int n = p->options->n_options;
     const char **names = arena_array(p->arena, const char *, n + 1);
@@ -124,7 +125,7 @@ static const char *nearest_option(const struct parser *p, const char *name, int 
 }
 
 /* next: the word behind it, or NULL. A slip of one letter, then another name, then what is near. */
-static int unknown(const struct parser *p, const char *given, const char *next)
+static int unknown(const struct options_parser *p, const char *given, const char *next)
 {
     char *name = arena_strndup(p->arena, given + strspn(given, "-"),
                                strcspn(given, "=") - strspn(given, "-"));
@@ -147,7 +148,7 @@ static int unknown(const struct parser *p, const char *given, const char *next)
     return fail(p, "unknown option %.64s (hint: %s)", given, other ? other : "-h lists all");
 }
 
-static int bad_value(const struct parser *p, const struct option *o, const char *text)
+static int bad_value(const struct options_parser *p, const struct option *o, const char *text)
 {
     const char *what = o->kind == OPTION_FLOAT ? "a number" : "a whole number";
 
@@ -157,7 +158,7 @@ static int bad_value(const struct parser *p, const struct option *o, const char 
                 o->max);
 }
 
-static int set_number(const struct parser *p, const struct option *o, const char *text)
+static int set_number(const struct options_parser *p, const struct option *o, const char *text)
 {
     int64_t whole = 0;
     double value = 0;
@@ -180,7 +181,7 @@ static int set_number(const struct parser *p, const struct option *o, const char
     return 0;
 }
 
-static int set_choice(const struct parser *p, const struct option *o, const char *text)
+static int set_choice(const struct options_parser *p, const struct option *o, const char *text)
 {
     struct str all = { 0 };
 
@@ -197,7 +198,7 @@ static int set_choice(const struct parser *p, const struct option *o, const char
     return -1;
 }
 
-static int set_value(const struct parser *p, const struct option *o, const char *text)
+static int set_value(const struct options_parser *p, const struct option *o, const char *text)
 {
     struct option_list *list = o->value;
 
@@ -225,7 +226,7 @@ static int set_value(const struct parser *p, const struct option *o, const char 
 }
 
 /* One option at argv[*at]; *at moves to its last word. */
-static int take_option(const struct parser *p, int argc, char **argv, int *at)
+static int take_option(const struct options_parser *p, int argc, char **argv, int *at)
 {
     const char *word = argv[*at];
     int is_long = word[1] == '-';
@@ -258,7 +259,7 @@ static int is_option(const char *word)
     return word[0] == '-' && word[1] && !(word[1] >= '0' && word[1] <= '9');
 }
 
-static int too_many(const struct parser *p, const char *argument)
+static int too_many(const struct options_parser *p, const char *argument)
 {
     const struct options *o = p->options;
     const char *equals = strchr(argument, '=');
@@ -274,7 +275,7 @@ static int too_many(const struct parser *p, const char *argument)
 int options_parse(const struct options *options, int argc, char **argv,
                   struct option_arguments *arguments, struct arena *arena, struct err *err)
 {
-    struct parser p = { options, arena, err };
+    struct options_parser p = { options, arena, err };
     int ended = 0;
 
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)

@@ -14,13 +14,13 @@
 
 #include "base/file.h"
 
-struct frame {
+struct yaml_frame {
     struct yaml_node *node;
     const char *key; /* map: read, its value still to come */
     int key_line, key_column;
 };
 
-struct reader {
+struct yaml_reader {
     yaml_parser_t parser;
     const char *text;
     size_t n_bytes;
@@ -30,14 +30,14 @@ struct reader {
     struct err *err;
     int n_nodes;
     int depth;
-    struct frame stack[YAML_MAX_DEPTH];
+    struct yaml_frame stack[YAML_MAX_DEPTH];
     struct yaml_node *root;
 };
 
-static int fail_at(struct reader *r, yaml_mark_t mark, const char *format, ...)
+static int fail_at(struct yaml_reader *r, yaml_mark_t mark, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static int fail_at(struct reader *r, yaml_mark_t mark, const char *format, ...)
+static int fail_at(struct yaml_reader *r, yaml_mark_t mark, const char *format, ...)
 {
     char text[1024];
     va_list args;
@@ -52,7 +52,7 @@ static int fail_at(struct reader *r, yaml_mark_t mark, const char *format, ...)
 }
 
 /* libyaml's reader errors (bad UTF-8, control characters) carry a byte offset and no mark. */
-static yaml_mark_t mark_of_offset(const struct reader *r, size_t offset)
+static yaml_mark_t mark_of_offset(const struct yaml_reader *r, size_t offset)
 {
     yaml_mark_t mark = { 0 };
 
@@ -67,7 +67,7 @@ static yaml_mark_t mark_of_offset(const struct reader *r, size_t offset)
     return mark;
 }
 
-static int fail_in_parser(struct reader *r)
+static int fail_in_parser(struct yaml_reader *r)
 {
     const yaml_parser_t *p = &r->parser;
     const char *problem = p->problem ? p->problem : "out of memory";
@@ -90,18 +90,18 @@ void yaml_append(struct yaml_node *parent, struct yaml_node *child)
     child->next = NULL;
 }
 
-static int mark_line(const struct reader *r, yaml_mark_t mark)
+static int mark_line(const struct yaml_reader *r, yaml_mark_t mark)
 {
     return r->has_places ? (int)mark.line + 1 : 0;
 }
 
-static int mark_column(const struct reader *r, yaml_mark_t mark)
+static int mark_column(const struct yaml_reader *r, yaml_mark_t mark)
 {
     return r->has_places ? (int)mark.column + 1 : 0;
 }
 
 /* A new node, hung under the open map or list (or the root). NULL after a mistake. */
-static struct yaml_node *add_node(struct reader *r, enum yaml_kind kind, yaml_mark_t mark)
+static struct yaml_node *add_node(struct yaml_reader *r, enum yaml_kind kind, yaml_mark_t mark)
 {
     if (++r->n_nodes > YAML_MAX_NODES) {
         fail_at(r, mark, "more than %d values", YAML_MAX_NODES);
@@ -116,7 +116,7 @@ static struct yaml_node *add_node(struct reader *r, enum yaml_kind kind, yaml_ma
         r->root = node;
         return node;
     }
-    struct frame *frame = &r->stack[r->depth - 1];
+    struct yaml_frame *frame = &r->stack[r->depth - 1];
     if (frame->node->kind == YAML_MAP) {
         if (!frame->key) {
             fail_at(r, mark, "a key is a map or a list (hint: keys are strings)");
@@ -131,7 +131,7 @@ static struct yaml_node *add_node(struct reader *r, enum yaml_kind kind, yaml_ma
     return node;
 }
 
-static int take_key(struct reader *r, struct frame *frame, const char *text,
+static int take_key(struct yaml_reader *r, struct yaml_frame *frame, const char *text,
                     const yaml_event_t *event)
 {
     if (!strcmp(text, "<<") && event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE)
@@ -145,11 +145,11 @@ static int take_key(struct reader *r, struct frame *frame, const char *text,
     return 0;
 }
 
-static int take_scalar(struct reader *r, const yaml_event_t *event)
+static int take_scalar(struct yaml_reader *r, const yaml_event_t *event)
 {
     const char *value = (const char *)event->data.scalar.value;
     size_t length = event->data.scalar.length;
-    struct frame *frame = r->depth ? &r->stack[r->depth - 1] : NULL;
+    struct yaml_frame *frame = r->depth ? &r->stack[r->depth - 1] : NULL;
 
     if (memchr(value, 0, length))
         return fail_at(r, event->start_mark, "text with a zero byte");
@@ -164,14 +164,14 @@ static int take_scalar(struct reader *r, const yaml_event_t *event)
     return 0;
 }
 
-static int open_collection(struct reader *r, enum yaml_kind kind, yaml_mark_t mark)
+static int open_collection(struct yaml_reader *r, enum yaml_kind kind, yaml_mark_t mark)
 {
     if (r->depth == YAML_MAX_DEPTH)
         return fail_at(r, mark, "nested deeper than %d levels", YAML_MAX_DEPTH);
     struct yaml_node *node = add_node(r, kind, mark);
     if (!node)
         return -1;
-    r->stack[r->depth++] = (struct frame){ .node = node };
+    r->stack[r->depth++] = (struct yaml_frame){ .node = node };
     return 0;
 }
 
@@ -189,7 +189,7 @@ static int compare_keys(const void *a, const void *b)
 }
 
 /* Sorting, not comparing all pairs: a map may have 100,000 keys. */
-static int check_duplicates(struct reader *r, const struct yaml_node *map)
+static int check_duplicates(struct yaml_reader *r, const struct yaml_node *map)
 {
     int n = 0;
 
@@ -215,7 +215,7 @@ static int check_duplicates(struct reader *r, const struct yaml_node *map)
     return 0;
 }
 
-static int close_collection(struct reader *r)
+static int close_collection(struct yaml_reader *r)
 {
     CHECK(r->depth > 0);
     const struct yaml_node *node = r->stack[--r->depth].node;
@@ -223,8 +223,8 @@ static int close_collection(struct reader *r)
     return node->kind == YAML_MAP ? check_duplicates(r, node) : 0;
 }
 
-static int refuse_extras(struct reader *r, const yaml_event_t *event, const yaml_char_t *anchor,
-                         const yaml_char_t *tag)
+static int refuse_extras(struct yaml_reader *r, const yaml_event_t *event,
+                         const yaml_char_t *anchor, const yaml_char_t *tag)
 {
     if (anchor)
         return fail_at(r, event->start_mark,
@@ -236,7 +236,7 @@ static int refuse_extras(struct reader *r, const yaml_event_t *event, const yaml
     return 0;
 }
 
-static int take_event(struct reader *r, const yaml_event_t *event)
+static int take_event(struct yaml_reader *r, const yaml_event_t *event)
 {
     switch (event->type) {
     case YAML_DOCUMENT_START_EVENT:
@@ -273,7 +273,7 @@ static int take_event(struct reader *r, const yaml_event_t *event)
     }
 }
 
-static int read_events(struct reader *r)
+static int read_events(struct yaml_reader *r)
 {
     int done = 0;
 
@@ -294,12 +294,12 @@ static int read_events(struct reader *r)
 static struct yaml_node *parse(const char *text, size_t n_bytes, const char *source, int has_places,
                                struct arena *arena, struct err *err)
 {
-    struct reader r = { .text = text,
-                        .n_bytes = n_bytes,
-                        .source = arena_strdup(arena, source),
-                        .has_places = has_places,
-                        .arena = arena,
-                        .err = err };
+    struct yaml_reader r = { .text = text,
+                             .n_bytes = n_bytes,
+                             .source = arena_strdup(arena, source),
+                             .has_places = has_places,
+                             .arena = arena,
+                             .err = err };
     int status = -1;
 
     if (n_bytes > YAML_MAX_BYTES) {

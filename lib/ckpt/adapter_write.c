@@ -14,18 +14,18 @@
 #include "ckpt/weights.h"
 
 /* A tensor of the file. */
-struct item {
+struct peft_tensor {
     const char *name;           /* theirs */
     struct store_slice slice;   /* of ours, all that is asked for of it */
     const struct hf_tensor *of; /* whose order of rows it has; NULL: ours */
     int64_t first;              /* of ours, its row 0 */
 };
 
-struct writing {
+struct adapter_writer {
     const struct adapter_source *source;
     struct arena arena;
     struct hf_names names;
-    struct item *items;
+    struct peft_tensor *items;
     int n_items, capacity;
     const char **modules, **saved; /* leaves of names, each once */
     int n_modules, n_saved;
@@ -54,7 +54,7 @@ static void add_name(const char **list, int *n, const char *name)
 }
 
 /* "model.layers.0.mlp.up_proj" */
-static const char *module_of(struct writing *w, const struct hf_tensor *t)
+static const char *module_of(struct adapter_writer *w, const struct hf_tensor *t)
 {
     const char *dot = strrchr(t->name, '.');
 
@@ -62,7 +62,7 @@ static const char *module_of(struct writing *w, const struct hf_tensor *t)
 }
 
 /* Whether a module of the layer without adapter has this leaf too (GPT-2's two c_proj). */
-static int is_ambiguous(struct writing *w, const char *word)
+static int is_ambiguous(struct adapter_writer *w, const char *word)
 {
     int n = 0;
 
@@ -75,7 +75,7 @@ static int is_ambiguous(struct writing *w, const char *word)
     return n > 1;
 }
 
-static void add_module(struct writing *w, const char *module)
+static void add_module(struct adapter_writer *w, const char *module)
 {
     const char *word = leaf(module, 1);
 
@@ -84,19 +84,20 @@ static void add_module(struct writing *w, const char *module)
 
 /* ---- what is written ---- */
 
-static void add_item(struct writing *w, const struct item *item)
+static void add_item(struct adapter_writer *w, const struct peft_tensor *item)
 {
     w->items = arena_grow(&w->arena, w->items, sizeof *item, &w->capacity, w->n_items + 1);
     w->items[w->n_items++] = *item;
 }
 
-static void add_pair(struct writing *w, int layer, enum lora_module module, int rank,
+static void add_pair(struct adapter_writer *w, int layer, enum lora_module module, int rank,
                      const struct hf_tensor *t)
 {
     const char *name = module_of(w, t);
     char own[N_LORA_MATRICES][PARAMETER_NAME_MAX];
     int64_t cols = t->whole->cols;
-    struct item item = { .name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_A.weight", name) };
+    struct peft_tensor item = { .name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_A.weight",
+                                                     name) };
 
     add_module(w, name);
     lora_name(own[LORA_A], layer, module, LORA_A);
@@ -120,7 +121,7 @@ static void add_pair(struct writing *w, int layer, enum lora_module module, int 
     add_item(w, &item);
 }
 
-static int list_pairs(struct writing *w, struct err *err)
+static int list_pairs(struct adapter_writer *w, struct err *err)
 {
     const struct job *job = w->source->job;
 
@@ -146,7 +147,7 @@ static int list_pairs(struct writing *w, struct err *err)
 }
 
 /* The module is adapted: peft then calls its own tensors base_layer. */
-static int is_adapted(const struct writing *w, const char *module)
+static int is_adapted(const struct adapter_writer *w, const char *module)
 {
     for (int i = 0; i < w->n_items; i++)
         if (str_starts_with(w->items[i].name + strlen(ADAPTER_PREFIX), module) &&
@@ -156,15 +157,15 @@ static int is_adapted(const struct writing *w, const char *module)
     return 0;
 }
 
-static void add_whole(struct writing *w, const struct hf_tensor *t, const char *name)
+static void add_whole(struct adapter_writer *w, const struct hf_tensor *t, const char *name)
 {
-    struct item item = { .name = name, .of = t, .slice = *t->whole };
+    struct peft_tensor item = { .name = name, .of = t, .slice = *t->whole };
 
     item.slice.dtype = DTYPE_F32;
     add_item(w, &item);
 }
 
-static int is_trained(const struct writing *w, const struct hf_tensor *t)
+static int is_trained(const struct adapter_writer *w, const struct hf_tensor *t)
 {
     const struct job *job = w->source->job;
 
@@ -172,7 +173,7 @@ static int is_trained(const struct writing *w, const struct hf_tensor *t)
 }
 
 /* Whether a module that is not trained ends like this: peft would take that for it as well. */
-static int is_shared_end(struct writing *w, const char *end)
+static int is_shared_end(struct adapter_writer *w, const char *end)
 {
     for (int i = 0; i < w->names.n_tensors; i++) {
         const struct hf_tensor *t = &w->names.tensors[i];
@@ -184,7 +185,7 @@ static int is_shared_end(struct writing *w, const char *end)
 }
 
 /* "norm" would be every norm, "model.norm" is the last. */
-static const char *saved_name(struct writing *w, const char *module)
+static const char *saved_name(struct adapter_writer *w, const char *module)
 {
     const char *end = module;
 
@@ -196,7 +197,7 @@ static const char *saved_name(struct writing *w, const char *module)
     return end;
 }
 
-static void list_trained(struct writing *w)
+static void list_trained(struct adapter_writer *w)
 {
     const struct job *job = w->source->job;
 
@@ -235,7 +236,7 @@ static void print_list(struct str *out, const char *key, const char *const *name
     str_add(out, ",\n");
 }
 
-static void print_config(const struct writing *w, struct str *out)
+static void print_config(const struct adapter_writer *w, struct str *out)
 {
     static const char *const biases[] = { "none", "all", "lora_only" };
     const struct job *job = w->source->job;
@@ -262,13 +263,14 @@ static void print_config(const struct writing *w, struct str *out)
                job->lora.rslora ? "true" : "false");
 }
 
-static int64_t rows_of(const struct item *item)
+static int64_t rows_of(const struct peft_tensor *item)
 {
     return item->of ? item->of->n_rows : item->slice.rows;
 }
 
 /* All of a tensor, in their order of rows. */
-static int read_item(const struct writing *w, const struct item *item, float *data, struct err *err)
+static int read_item(const struct adapter_writer *w, const struct peft_tensor *item, float *data,
+                     struct err *err)
 {
     struct store_slice slice = item->slice;
 
@@ -287,8 +289,8 @@ static int read_item(const struct writing *w, const struct item *item, float *da
     return 0;
 }
 
-static int write_item(struct writing *w, struct safetensors_writer *writer, const struct item *item,
-                      struct err *err)
+static int write_item(struct adapter_writer *w, struct safetensors_writer *writer,
+                      const struct peft_tensor *item, struct err *err)
 {
     size_t n_bytes = (size_t)(rows_of(item) * item->slice.cols) * sizeof(float);
     float *data = malloc(n_bytes);
@@ -301,7 +303,7 @@ static int write_item(struct writing *w, struct safetensors_writer *writer, cons
     return status;
 }
 
-static int write_tensors(struct writing *w, struct err *err)
+static int write_tensors(struct adapter_writer *w, struct err *err)
 {
     static const struct safetensors_meta meta = { "format", "pt" };
     struct safetensors_tensor *tensors =
@@ -328,7 +330,7 @@ static int write_tensors(struct writing *w, struct err *err)
     return safetensors_finish(writer, &n_bytes, &hash, err);
 }
 
-static int write_config(struct writing *w, struct err *err)
+static int write_config(struct adapter_writer *w, struct err *err)
 {
     struct str text = { 0 };
 
@@ -340,7 +342,7 @@ static int write_config(struct writing *w, struct err *err)
 }
 
 /* An older one of that name goes, once the new one is whole. */
-static int publish(struct writing *w, struct err *err)
+static int publish(struct adapter_writer *w, struct err *err)
 {
     if (file_sync_folder(w->partial, err) < 0 ||
         (adapter_is(w->path) && file_remove_tree(w->path, err) < 0))
@@ -353,7 +355,7 @@ static int publish(struct writing *w, struct err *err)
 int adapter_check(const struct job *job, const char *family, struct err *err)
 {
     struct adapter_source source = { .job = job, .family = family };
-    struct writing w = { .source = &source };
+    struct adapter_writer w = { .source = &source };
     int status = hf_names_build(&w.names, family, &job->model, &w.arena, err);
 
     w.modules = arena_array(&w.arena, const char *, N_LORA_MODULES + 16);
@@ -365,7 +367,7 @@ int adapter_check(const struct job *job, const char *family, struct err *err)
 
 int adapter_write(const char *path, const struct adapter_source *source, struct err *err)
 {
-    struct writing w = { .source = source, .path = path };
+    struct adapter_writer w = { .source = source, .path = path };
     int n_names = N_LORA_MODULES + 16;
 
     CHECK(source->job->lora.rank);

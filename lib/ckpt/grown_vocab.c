@@ -35,12 +35,12 @@ static int number_of(const char *name)
     return number;
 }
 
-int grown_vocab_grows(const struct source *s, const char *name)
+int grown_vocab_grows(const struct vocab_source *s, const char *name)
 {
     return s->rows != s->rows_there && number_of(name) < N_TABLES;
 }
 
-const float *grown_vocab_mean(const struct source *s, const char *name, int64_t col)
+const float *grown_vocab_mean(const struct vocab_source *s, const char *name, int64_t col)
 {
     int number = number_of(name);
 
@@ -49,7 +49,7 @@ const float *grown_vocab_mean(const struct source *s, const char *name, int64_t 
     return s->means[number] + col;
 }
 
-static int add_rows(const struct source *s, struct store_slice *slice, double *sums,
+static int add_rows(const struct vocab_source *s, struct store_slice *slice, double *sums,
                     struct err *err)
 {
     int64_t cols = slice->cols, step = max_i64(1, STEP_BYTES / (cols * (int64_t)sizeof(float)));
@@ -69,7 +69,7 @@ static int add_rows(const struct source *s, struct store_slice *slice, double *s
     return status;
 }
 
-static int find_mean(struct source *s, int number, int64_t cols, struct arena *arena,
+static int find_mean(struct vocab_source *s, int number, int64_t cols, struct arena *arena,
                      struct err *err)
 {
     char name[PARAMETER_NAME_MAX];
@@ -90,7 +90,7 @@ static int find_mean(struct source *s, int number, int64_t cols, struct arena *a
     return 0;
 }
 
-int grown_vocab_grow(struct source *s, const struct model_spec *spec, int64_t rows,
+int grown_vocab_grow(struct vocab_source *s, const struct model_spec *spec, int64_t rows,
                      struct arena *arena, struct err *err)
 {
     for (int i = 0; i < 2 - !!spec->tied_embeddings; i++)
@@ -100,7 +100,7 @@ int grown_vocab_grow(struct source *s, const struct model_spec *spec, int64_t ro
     return 0;
 }
 
-int grown_vocab_read(const struct source *s, const struct store_slice *slice, struct err *err)
+int grown_vocab_read(const struct vocab_source *s, const struct store_slice *slice, struct err *err)
 {
     if (!grown_vocab_grows(s, slice->name))
         return weights_read(s->weights, slice, err);

@@ -10,23 +10,24 @@
 #include "base/arena.h"
 #include "ckpt/weights.h"
 
-struct source {
+struct vocab_source {
     const struct weights *weights;
     int64_t rows_there, rows; /* of embedding and head; the same unless they grow */
     float *means[2];          /* [hidden_size], where they grow; NULL for a head that is tied */
 };
 
 /* Grow from rows_there to rows: reads both tables. ERR_DATA. */
-int grown_vocab_grow(struct source *source, const struct model_spec *spec, int64_t rows,
+int grown_vocab_grow(struct vocab_source *source, const struct model_spec *spec, int64_t rows,
                      struct arena *arena, struct err *err);
 
 /* Whether it is one of both, and grows. */
-int grown_vocab_grows(const struct source *source, const char *name);
+int grown_vocab_grows(const struct vocab_source *source, const char *name);
 
 /* The mean of that one's rows, from column col on. */
-const float *grown_vocab_mean(const struct source *source, const char *name, int64_t col);
+const float *grown_vocab_mean(const struct vocab_source *source, const char *name, int64_t col);
 
 /* As weights_read. */
-int grown_vocab_read(const struct source *source, const struct store_slice *slice, struct err *err);
+int grown_vocab_read(const struct vocab_source *source, const struct store_slice *slice,
+                     struct err *err);
 
 #endif

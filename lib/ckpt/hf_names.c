@@ -12,20 +12,20 @@
 
 /* Which rows of ours, or, where theirs has an ".M.", of one expert's, a row's tensor has: all of
  * them, those of one piece (config/parameters.h), or of qkv each kv head's, with its queries. */
-enum piece { BY_GROUPS = -2, ALL = -1, QUERIES = 0, KEYS, VALUES, GATE = 0, UP };
+enum row_piece { BY_GROUPS = -2, ALL = -1, QUERIES = 0, KEYS, VALUES, GATE = 0, UP };
 
 /* Rows with parts of one of ours stand together. */
-struct row {
+struct hf_name_row {
     enum module_id module;
     enum module_part part;
     const char *theirs; /* ".N." is the layer, ".M." the expert */
-    enum piece piece;
+    enum row_piece piece;
     int transposed;
 };
 
-struct family {
+struct hf_name_family {
     const char *name, *prefix;
-    const struct row *rows;
+    const struct hf_name_row *rows;
     int n_rows;
 };
 
@@ -41,7 +41,7 @@ struct family {
         MODULE_DOWN, part, "model.layers.N.mlp.down_proj." kind, ALL, 0 \
     }
 
-static const struct row llama_rows[] = {
+static const struct hf_name_row llama_rows[] = {
     { MODULE_EMBEDDING, PART_WEIGHT, "model.embed_tokens.weight", ALL, 0 },
     { MODULE_ATTENTION_NORM, PART_WEIGHT, "model.layers.N.input_layernorm.weight", ALL, 0 },
     { MODULE_FFN_NORM, PART_WEIGHT, "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
@@ -58,7 +58,7 @@ static const struct row llama_rows[] = {
     { MODULE_HEAD, PART_WEIGHT, HF_NAMES_HEAD, ALL, 0 },
 };
 
-static const struct row mixtral_rows[] = {
+static const struct hf_name_row mixtral_rows[] = {
     { MODULE_EMBEDDING, PART_WEIGHT, "model.embed_tokens.weight", ALL, 0 },
     { MODULE_ATTENTION_NORM, PART_WEIGHT, "model.layers.N.input_layernorm.weight", ALL, 0 },
     { MODULE_FFN_NORM, PART_WEIGHT, "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
@@ -78,7 +78,7 @@ static const struct row mixtral_rows[] = {
 };
 
 /* Baichuan packs q, k and v as we do. */
-static const struct row baichuan_rows[] = {
+static const struct hf_name_row baichuan_rows[] = {
     { MODULE_EMBEDDING, PART_WEIGHT, "model.embed_tokens.weight", ALL, 0 },
     { MODULE_ATTENTION_NORM, PART_WEIGHT, "model.layers.N.input_layernorm.weight", ALL, 0 },
     { MODULE_FFN_NORM, PART_WEIGHT, "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
@@ -92,7 +92,7 @@ static const struct row baichuan_rows[] = {
 };
 
 /* InternLM2 packs them by kv head: its queries, itself, its values. */
-static const struct row internlm2_rows[] = {
+static const struct hf_name_row internlm2_rows[] = {
     { MODULE_EMBEDDING, PART_WEIGHT, "model.tok_embeddings.weight", ALL, 0 },
     { MODULE_ATTENTION_NORM, PART_WEIGHT, "model.layers.N.attention_norm.weight", ALL, 0 },
     { MODULE_FFN_NORM, PART_WEIGHT, "model.layers.N.ffn_norm.weight", ALL, 0 },
@@ -118,7 +118,7 @@ static const struct row internlm2_rows[] = {
         module, PART_BIAS, "transformer." theirs ".bias", ALL, 0 \
     }
 
-static const struct row gpt2_rows[] = {
+static const struct hf_name_row gpt2_rows[] = {
     { MODULE_EMBEDDING, PART_WEIGHT, "transformer.wte.weight", ALL, 0 },
     { MODULE_POSITION, PART_WEIGHT, "transformer.wpe.weight", ALL, 0 },
     GPT2_NORM(MODULE_ATTENTION_NORM, "h.N.ln_1"),
@@ -132,7 +132,7 @@ static const struct row gpt2_rows[] = {
 };
 
 /* Qwen's first generation; w2 is the half that goes through the activation. */
-static const struct row qwen_rows[] = {
+static const struct hf_name_row qwen_rows[] = {
     { MODULE_EMBEDDING, PART_WEIGHT, "transformer.wte.weight", ALL, 0 },
     { MODULE_ATTENTION_NORM, PART_WEIGHT, "transformer.h.N.ln_1.weight", ALL, 0 },
     { MODULE_FFN_NORM, PART_WEIGHT, "transformer.h.N.ln_2.weight", ALL, 0 },
@@ -157,7 +157,7 @@ static const struct row qwen_rows[] = {
         module, PART_BIAS, "transformer.h.N." theirs ".bias", piece, 0 \
     }
 
-static const struct row bloom_rows[] = {
+static const struct hf_name_row bloom_rows[] = {
     { MODULE_EMBEDDING, PART_WEIGHT, "transformer.word_embeddings.weight", ALL, 0 },
     GPT2_NORM(MODULE_EMBEDDING_NORM, "word_embeddings_layernorm"),
     GPT2_NORM(MODULE_ATTENTION_NORM, "h.N.input_layernorm"),
@@ -172,7 +172,7 @@ static const struct row bloom_rows[] = {
 
 #define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
-static const struct family families[] = {
+static const struct hf_name_family families[] = {
     { "llama", "model.", ROWS(llama_rows) },       { "gpt2", "transformer.", ROWS(gpt2_rows) },
     { "qwen2", "model.", ROWS(llama_rows) },       { "mistral", "model.", ROWS(llama_rows) },
     { "internlm", "model.", ROWS(llama_rows) },    { "internlm2", "model.", ROWS(internlm2_rows) },
@@ -202,7 +202,7 @@ static int groups_of(const struct model_spec *s, const struct parameter_spec *q,
 }
 
 /* Where the row's tensor, or that expert's, is in ours. Returns how many pieces. */
-static int pieces_of(const struct model_spec *s, const struct row *row, int expert,
+static int pieces_of(const struct model_spec *s, const struct hf_name_row *row, int expert,
                      const struct parameter_spec *q, struct hf_piece *pieces)
 {
     int piece = max_int(row->piece, 0);
@@ -268,7 +268,7 @@ static struct hf_whole *find_or_add(struct building *b, const struct parameter_s
 }
 
 /* Nothing where the model, or this layer of it, has no such parameter. */
-static void add(struct building *b, const struct row *row, int layer, int expert)
+static void add(struct building *b, const struct hf_name_row *row, int layer, int expert)
 {
     struct hf_names *names = b->names;
     struct parameter_spec q;
@@ -294,13 +294,13 @@ static void add(struct building *b, const struct row *row, int layer, int expert
 }
 
 /* Of the same parameter. */
-static int is_same(const struct row *a, const struct row *b)
+static int is_same(const struct hf_name_row *a, const struct hf_name_row *b)
 {
     return a->module == b->module && a->part == b->part;
 }
 
 /* A tensor, or one an expert. */
-static void add_all(struct building *b, const struct row *row, int layer)
+static void add_all(struct building *b, const struct hf_name_row *row, int layer)
 {
     int n = strstr(row->theirs, ".M.") ? b->spec->n_experts : 1;
 
@@ -309,7 +309,7 @@ static void add_all(struct building *b, const struct row *row, int layer)
 }
 
 /* All parts of a layer's one, then the next layer's. */
-static void add_rows(struct building *b, const struct family *f)
+static void add_rows(struct building *b, const struct hf_name_family *f)
 {
     for (int i = 0, end; i < f->n_rows; i = end) {
         int is_layers = parameters_is_of_layers(f->rows[i].module);
@@ -333,7 +333,7 @@ int hf_names_build(struct hf_names *names, const char *family, const struct mode
 {
     struct hf_family described;
     struct building b = { .names = names, .spec = spec, .described = &described, .arena = arena };
-    const struct family *f = families;
+    const struct hf_name_family *f = families;
 
     if (hf_family_read(&described, family, arena, err) < 0)
         return -1;

@@ -18,7 +18,7 @@
 #define BUFFER_BYTES ((int64_t)4 << 20)
 
 /* One tensor of theirs on its way into the slice that is wanted. */
-struct transfer {
+struct hf_transfer {
     struct hf_folder *folder;
     int number; /* of the names' tensors */
     const struct store_slice *want;
@@ -43,7 +43,7 @@ static int need_buffer(struct hf_folder *f, size_t n_bytes, struct err *err)
 }
 
 /* How many whole rows of theirs are read at a time. */
-static int64_t rows_at_a_time(const struct transfer *t)
+static int64_t rows_at_a_time(const struct hf_transfer *t)
 {
     return max_i64(1, BUFFER_BYTES / (t->row_elements * (int64_t)dtype_bytes(t->dtype)));
 }
@@ -73,7 +73,7 @@ static int read_scales(struct hf_folder *f, const struct hf_entry *scale, struct
     return status;
 }
 
-static int transfer_init(struct transfer *t, struct hf_folder *f, int number, struct err *err)
+static int transfer_init(struct hf_transfer *t, struct hf_folder *f, int number, struct err *err)
 {
     const struct hf_tensor *tensor = &f->names.tensors[number];
     const struct hf_entry *entry = f->theirs[number];
@@ -94,7 +94,8 @@ static int transfer_init(struct transfer *t, struct hf_folder *f, int number, st
     return read_scales(f, entry->scale, err);
 }
 
-static void decode_row(const struct transfer *t, int64_t row, const unsigned char *in, float *out)
+static void decode_row(const struct hf_transfer *t, int64_t row, const unsigned char *in,
+                       float *out)
 {
     int64_t block = t->grid.rows ? t->grid.block_cols : t->row_elements;
     const float *scales = t->folder->scales;
@@ -111,7 +112,8 @@ static void decode_row(const struct transfer *t, int64_t row, const unsigned cha
 }
 
 /* Rows of theirs as they are but for eight-bit ones, which become floats by way of the buffer. */
-static int read_rows(const struct transfer *t, int64_t row, int64_t n, void *out, struct err *err)
+static int read_rows(const struct hf_transfer *t, int64_t row, int64_t n, void *out,
+                     struct err *err)
 {
     size_t row_bytes = (size_t)t->row_elements * safetensors_type_bytes(t->tensor->type);
 
@@ -128,7 +130,7 @@ static int read_rows(const struct transfer *t, int64_t row, int64_t n, void *out
     return 0;
 }
 
-static void tell(const struct transfer *t, int64_t row, const void *data, enum dtype dtype,
+static void tell(const struct hf_transfer *t, int64_t row, const void *data, enum dtype dtype,
                  int64_t n_rows)
 {
     struct hf_folder *f = t->folder;
@@ -138,7 +140,7 @@ static void tell(const struct transfer *t, int64_t row, const void *data, enum d
                 n_rows * t->row_elements);
 }
 
-static unsigned char *place(const struct transfer *t, int64_t row, int64_t col)
+static unsigned char *place(const struct hf_transfer *t, int64_t row, int64_t col)
 {
     const struct store_slice *want = t->want;
 
@@ -148,7 +150,7 @@ static unsigned char *place(const struct transfer *t, int64_t row, int64_t col)
 }
 
 /* Whole rows, one behind the other. */
-static int copy_dense(struct transfer *t, int64_t step, struct err *err)
+static int copy_dense(struct hf_transfer *t, int64_t step, struct err *err)
 {
     const struct store_slice *want = t->want;
 
@@ -167,7 +169,7 @@ static int copy_dense(struct transfer *t, int64_t step, struct err *err)
     return 0;
 }
 
-static int copy_straight(struct transfer *t, struct err *err)
+static int copy_straight(struct hf_transfer *t, struct err *err)
 {
     const struct store_slice *want = t->want;
     int64_t element = (int64_t)dtype_bytes(t->dtype), n_cols = want->col_end - want->col_begin;
@@ -193,7 +195,7 @@ static int copy_straight(struct transfer *t, struct err *err)
 }
 
 /* n rows of theirs, converted, are columns [col, col + n) of ours. */
-static void turn(const struct transfer *t, const unsigned char *rows, int64_t col, int64_t n)
+static void turn(const struct hf_transfer *t, const unsigned char *rows, int64_t col, int64_t n)
 {
     size_t element = dtype_bytes(t->want->dtype);
 
@@ -201,7 +203,7 @@ static void turn(const struct transfer *t, const unsigned char *rows, int64_t co
               t->row_elements, n, t->piece.n, element);
 }
 
-static int copy_turned(struct transfer *t, struct err *err)
+static int copy_turned(struct hf_transfer *t, struct err *err)
 {
     const struct store_slice *want = t->want;
     int64_t step = rows_at_a_time(t), theirs = (int64_t)dtype_bytes(t->dtype);
@@ -228,7 +230,7 @@ static int copy_tensor(struct hf_folder *f, int number, const struct store_slice
                        struct err *err)
 {
     const struct hf_tensor *tensor = &f->names.tensors[number];
-    struct transfer t = { .want = want };
+    struct hf_transfer t = { .want = want };
 
     if (transfer_init(&t, f, number, err) < 0)
         return -1;
@@ -269,7 +271,7 @@ int hf_folder_read(struct hf_folder *f, const struct store_slice *want, struct e
 int hf_folder_read_rows(struct hf_folder *f, int i, int64_t begin, int64_t n, enum dtype dtype,
                         void *out, struct err *err)
 {
-    struct transfer t = { .want = NULL };
+    struct hf_transfer t = { .want = NULL };
     unsigned char *to = out;
 
     if (transfer_init(&t, f, i, err) < 0)

@@ -7,14 +7,14 @@
 #include "ckpt/manifest.h"
 
 /* One part's entry for a tensor; sorting brings the entries of a tensor together. */
-struct entry {
+struct part_entry {
     const struct manifest_tensor *tensor;
     int part;
 };
 
 static int compare_entries(const void *a, const void *b)
 {
-    const struct entry *left = a, *right = b;
+    const struct part_entry *left = a, *right = b;
     int order = strcmp(left->tensor->whole.name, right->tensor->whole.name);
 
     return order ? order : left->part - right->part;
@@ -36,7 +36,7 @@ static int same_kind(const struct store_slice *a, const struct store_slice *b)
 }
 
 /* The n entries of one tensor as one, with the slices of all. */
-static int join_entries(struct manifest_tensor *out, const struct entry *entries, int n,
+static int join_entries(struct manifest_tensor *out, const struct part_entry *entries, int n,
                         struct arena *arena, struct err *err)
 {
     int n_slices = 0;
@@ -72,14 +72,14 @@ int manifest_merge(struct manifest *whole, const struct manifest *parts, int n_p
         n_entries += parts[part].n_tensors;
     if (n_entries > INT32_MAX / 2)
         return err_set(err, ERR_DATA, "%lld tensors in all", (long long)n_entries);
-    struct entry *entries = arena_array(arena, struct entry, n_entries);
+    struct part_entry *entries = arena_array(arena, struct part_entry, n_entries);
     whole->files = arena_array(arena, struct manifest_file, n_parts);
     whole->n_files = n_parts;
     for (int part = 0; part < n_parts; part++) {
         CHECK(parts[part].n_files == 1);
         whole->files[part] = parts[part].files[0];
         for (int i = 0; i < parts[part].n_tensors; i++)
-            entries[n++] = (struct entry){ &parts[part].tensors[i], part };
+            entries[n++] = (struct part_entry){ &parts[part].tensors[i], part };
     }
     if (n)
         qsort(entries, (size_t)n, sizeof *entries, compare_entries);
@@ -102,46 +102,47 @@ int manifest_merge(struct manifest *whole, const struct manifest *parts, int n_p
  * exactly to its first row, and at the end all are filled to the last. Ranges of equal height are
  * joined, so the work follows the number of slices and not of columns.
  */
-struct segment {
-    struct segment *next;
+struct skyline_segment {
+    struct skyline_segment *next;
     int64_t col_begin, height; /* up to next->col_begin, or the last column */
 };
 
 struct skyline {
-    struct segment *first, *unused;
+    struct skyline_segment *first, *unused;
     int64_t cols;
 };
 
-static int64_t segment_end(const struct skyline *skyline, const struct segment *segment)
+static int64_t segment_end(const struct skyline *skyline, const struct skyline_segment *segment)
 {
     return segment->next ? segment->next->col_begin : skyline->cols;
 }
 
 /* Make a segment begin at column, inside or at an edge of segment; returns the one that does. */
-static struct segment *split(struct skyline *skyline, struct segment *segment, int64_t column)
+static struct skyline_segment *split(struct skyline *skyline, struct skyline_segment *segment,
+                                     int64_t column)
 {
     if (segment->col_begin == column)
         return segment;
-    struct segment *tail = skyline->unused;
+    struct skyline_segment *tail = skyline->unused;
     skyline->unused = tail->next;
-    *tail = (struct segment){ segment->next, column, segment->height };
+    *tail = (struct skyline_segment){ segment->next, column, segment->height };
     segment->next = tail;
     return tail;
 }
 
 /* Lay one slice; -1 if it does not lie exactly on what is there. `from` begins at or before it. */
-static int lay(struct skyline *skyline, struct segment *from, const struct manifest_slice *slice,
-               struct segment **laid)
+static int lay(struct skyline *skyline, struct skyline_segment *from,
+               const struct manifest_slice *slice, struct skyline_segment **laid)
 {
-    struct segment *segment = from;
+    struct skyline_segment *segment = from;
 
     while (segment && segment_end(skyline, segment) <= slice->col_begin)
         segment = segment->next;
     if (!segment || segment->height != slice->row_begin)
         return -1;
-    struct segment *start = split(skyline, segment, slice->col_begin);
+    struct skyline_segment *start = split(skyline, segment, slice->col_begin);
     while (segment_end(skyline, start) < slice->col_end) {
-        struct segment *next = start->next;
+        struct skyline_segment *next = start->next;
 
         if (!next || next->height != slice->row_begin)
             return -1;
@@ -159,8 +160,8 @@ static int lay(struct skyline *skyline, struct segment *from, const struct manif
 /* Join neighbours of one height, all along. */
 static void join_level(struct skyline *skyline)
 {
-    for (struct segment *segment = skyline->first; segment->next;) {
-        struct segment *next = segment->next;
+    for (struct skyline_segment *segment = skyline->first; segment->next;) {
+        struct skyline_segment *next = segment->next;
 
         if (segment->height != next->height) {
             segment = next;
@@ -172,15 +173,16 @@ static void join_level(struct skyline *skyline)
     }
 }
 
-static int tiles(const struct manifest_tensor *tensor, struct segment *segments)
+static int tiles(const struct manifest_tensor *tensor, struct skyline_segment *segments)
 {
     int n_segments = 2 * tensor->n_slices + 2;
     struct skyline skyline = { &segments[0], &segments[1], tensor->whole.cols };
-    struct segment *cursor = skyline.first;
+    struct skyline_segment *cursor = skyline.first;
 
-    segments[0] = (struct segment){ 0 };
+    segments[0] = (struct skyline_segment){ 0 };
     for (int i = 1; i < n_segments; i++)
-        segments[i] = (struct segment){ .next = i + 1 < n_segments ? &segments[i + 1] : NULL };
+        segments[i] =
+            (struct skyline_segment){ .next = i + 1 < n_segments ? &segments[i + 1] : NULL };
     for (int i = 0; i < tensor->n_slices; i++) {
         const struct manifest_slice *slice = &tensor->slices[i];
 
@@ -201,7 +203,7 @@ int manifest_check_complete(const struct manifest *manifest, const char *path, s
 
     for (int i = 0; i < manifest->n_tensors; i++)
         most = manifest->tensors[i].n_slices > most ? manifest->tensors[i].n_slices : most;
-    struct segment *segments = calloc(2 * (size_t)most + 2, sizeof *segments);
+    struct skyline_segment *segments = calloc(2 * (size_t)most + 2, sizeof *segments);
     if (!segments)
         return err_set(err, ERR_DEVICE, "%s: out of host memory", path);
     for (int i = 0; i < manifest->n_tensors && result == 0; i++)

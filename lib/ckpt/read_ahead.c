@@ -8,13 +8,13 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum state { STATE_IDLE, STATE_ASKED, STATE_LEAVE };
+enum read_ahead_state { STATE_IDLE, STATE_ASKED, STATE_LEAVE };
 
 struct read_ahead {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    enum state state;
+    enum read_ahead_state state;
     read_ahead_fn fn;
     void *context;
     int status; /* of the piece that ended last */

@@ -61,14 +61,14 @@ static int type_from_name(const char *name)
 }
 
 /* The lists grow in the arena while the header is read. */
-struct header {
+struct safetensors_header {
     struct safetensors_index index;
     int tensor_capacity, meta_capacity;
     struct arena *arena;
     const char *path;
 };
 
-static void read_metadata(struct json_reader *reader, struct header *header)
+static void read_metadata(struct json_reader *reader, struct safetensors_header *header)
 {
     json_open(reader, '{');
     while (json_next(reader, '}')) {
@@ -159,7 +159,8 @@ static int tensor_problem(const char *path, const struct safetensors_tensor *ten
     return err_set(err, ERR_DATA, "%s: tensor %.200s: %s", path, tensor->name, problem);
 }
 
-static int read_header(struct header *header, const char *text, size_t n_bytes, struct err *err)
+static int read_header(struct safetensors_header *header, const char *text, size_t n_bytes,
+                       struct err *err)
 {
     struct json_reader reader;
     struct safetensors_index *index = &header->index;
@@ -223,7 +224,8 @@ static int tensor_bytes(const struct safetensors_tensor *tensor, uint64_t *n_byt
     return 0;
 }
 
-static int check_extents(const struct header *header, uint64_t data_bytes, struct err *err)
+static int check_extents(const struct safetensors_header *header, uint64_t data_bytes,
+                         struct err *err)
 {
     uint64_t at = 0;
 
@@ -253,7 +255,7 @@ static int check_extents(const struct header *header, uint64_t data_bytes, struc
 }
 
 /* Sort by name and refuse what is given twice. */
-static int check_names(const struct header *header, struct err *err)
+static int check_names(const struct safetensors_header *header, struct err *err)
 {
     const struct safetensors_index *index = &header->index;
 
@@ -274,7 +276,7 @@ static int check_names(const struct header *header, struct err *err)
 int safetensors_parse(struct safetensors_index *index, const char *path, const char *header,
                       size_t n_bytes, uint64_t data_bytes, struct arena *arena, struct err *err)
 {
-    struct header read = { .arena = arena, .path = path };
+    struct safetensors_header read = { .arena = arena, .path = path };
 
     if (read_header(&read, header, n_bytes, err) < 0)
         return -1;

@@ -168,7 +168,7 @@ static struct safetensors *get_file(struct store *store, int file, struct err *e
 }
 
 /* A piece of a slice on its way into the asked rectangle. */
-struct transfer {
+struct slice_transfer {
     const struct store_slice *want;
     const struct manifest_tensor *tensor;
     const struct manifest_slice *slice;
@@ -180,7 +180,7 @@ struct transfer {
 };
 
 /* Where the slice stands in its file, which must agree with the manifest. */
-static int find_stored(struct store *store, struct transfer *t, struct err *err)
+static int find_stored(struct store *store, struct slice_transfer *t, struct err *err)
 {
     const struct store_slice *whole = &t->tensor->whole;
     struct arena arena = { 0 };
@@ -206,8 +206,8 @@ static int find_stored(struct store *store, struct transfer *t, struct err *err)
 }
 
 /* Put n elements, which stand in the buffer, at (row, col) of the tensor. */
-static void deliver(const struct transfer *t, int64_t row, int64_t col, const unsigned char *from,
-                    int64_t n)
+static void deliver(const struct slice_transfer *t, int64_t row, int64_t col,
+                    const unsigned char *from, int64_t n)
 {
     const struct store_slice *want = t->want;
     int64_t stride = want->stride ? want->stride : want->col_end - want->col_begin;
@@ -218,7 +218,7 @@ static void deliver(const struct transfer *t, int64_t row, int64_t col, const un
 }
 
 /* Short rows: many whole ones at a time. */
-static int copy_rows(struct store *store, struct transfer *t, struct err *err)
+static int copy_rows(struct store *store, struct slice_transfer *t, struct err *err)
 {
     int64_t element = (int64_t)dtype_bytes(t->tensor->whole.dtype);
     int64_t row_bytes = (t->slice->col_end - t->slice->col_begin) * element;
@@ -247,7 +247,7 @@ static int copy_rows(struct store *store, struct transfer *t, struct err *err)
 }
 
 /* Long rows: the wanted columns of one at a time, in pieces of the buffer. */
-static int copy_columns(struct store *store, struct transfer *t, struct err *err)
+static int copy_columns(struct store *store, struct slice_transfer *t, struct err *err)
 {
     int64_t element = (int64_t)dtype_bytes(t->tensor->whole.dtype);
     int64_t row_bytes = (t->slice->col_end - t->slice->col_begin) * element;
@@ -270,7 +270,7 @@ static int copy_columns(struct store *store, struct transfer *t, struct err *err
     return 0;
 }
 
-static int copy_slice(struct store *store, struct transfer *t, struct err *err)
+static int copy_slice(struct store *store, struct slice_transfer *t, struct err *err)
 {
     int64_t element = (int64_t)dtype_bytes(t->tensor->whole.dtype);
     const struct manifest_slice *s = t->slice;
@@ -322,7 +322,7 @@ int store_read(struct store *store, const struct store_slice *want, struct err *
         return err_set(err, ERR_DEVICE, "%s: out of host memory", store->folder.path);
     for (int i = 0; i < tensor->n_slices; i++) {
         const struct manifest_slice *slice = &tensor->slices[i];
-        struct transfer t = { .want = want, .tensor = tensor, .slice = slice };
+        struct slice_transfer t = { .want = want, .tensor = tensor, .slice = slice };
 
         t.row_begin = max_i64(want->row_begin, slice->row_begin);
         t.row_end = min_i64(want->row_end, slice->row_end);

@@ -20,9 +20,15 @@
 #include "ckpt/store.h"
 
 /* What a name in checkpoints/ is. */
-enum entry_kind { ENTRY_OTHER, ENTRY_CHECKPOINT, ENTRY_PARTIAL, ENTRY_REPLACED, ENTRY_REMOVED };
+enum store_entry_kind {
+    ENTRY_OTHER,
+    ENTRY_CHECKPOINT,
+    ENTRY_PARTIAL,
+    ENTRY_REPLACED,
+    ENTRY_REMOVED
+};
 
-static enum entry_kind entry_kind(const char *name, int64_t *step)
+static enum store_entry_kind entry_kind(const char *name, int64_t *step)
 {
     if (!str_starts_with(name, "step-"))
         return ENTRY_OTHER;
@@ -38,15 +44,15 @@ static enum entry_kind entry_kind(const char *name, int64_t *step)
                                           : ENTRY_OTHER;
 }
 
-struct entry {
+struct store_entry {
     const char *name;
     int64_t step;
-    enum entry_kind kind;
+    enum store_entry_kind kind;
 };
 
 static int compare_entries(const void *a, const void *b)
 {
-    const struct entry *left = a, *right = b;
+    const struct store_entry *left = a, *right = b;
 
     if (left->step != right->step)
         return left->step > right->step ? -1 : 1;
@@ -55,7 +61,7 @@ static int compare_entries(const void *a, const void *b)
 
 /* The steps in checkpoints/, newest first; -1 if it cannot be read. One that is not there is empty.
  */
-static int list_entries(const char *checkpoints, struct entry **entries, struct arena *arena,
+static int list_entries(const char *checkpoints, struct store_entry **entries, struct arena *arena,
                         struct err *err)
 {
     DIR *dir = opendir(checkpoints);
@@ -68,7 +74,7 @@ static int list_entries(const char *checkpoints, struct entry **entries, struct 
     if (!dir)
         return err_set_errno(err, ERR_FAILED, "%s", checkpoints);
     while ((found = readdir(dir))) {
-        struct entry entry = { .step = 0 };
+        struct store_entry entry = { .step = 0 };
 
         entry.kind = entry_kind(found->d_name, &entry.step);
         if (entry.kind == ENTRY_OTHER)
@@ -108,8 +114,8 @@ static int is_whole(const char *path, struct err *err)
 }
 
 /* Let it stay, go, or get its name back. *n_kept: the whole ones that stay, so far. */
-static int clean_entry(const char *checkpoints, const struct entry *entry, int keep, int *n_kept,
-                       struct arena *arena, struct err *err)
+static int clean_entry(const char *checkpoints, const struct store_entry *entry, int keep,
+                       int *n_kept, struct arena *arena, struct err *err)
 {
     char *path = arena_printf(arena, "%s/%s", checkpoints, entry->name);
     char *bare = arena_strndup(arena, path,
@@ -132,7 +138,7 @@ static int clean_entry(const char *checkpoints, const struct entry *entry, int k
 int store_clean(const char *checkpoints, int keep, struct err *err)
 {
     struct arena arena = { 0 };
-    struct entry *entries;
+    struct store_entry *entries;
     struct err later;
     int failed = 0, n_kept = 0;
     int n = list_entries(checkpoints, &entries, &arena, err);
@@ -147,7 +153,7 @@ int store_clean(const char *checkpoints, int keep, struct err *err)
 int store_count(const char *checkpoints, struct err *err)
 {
     struct arena arena = { 0 };
-    struct entry *entries;
+    struct store_entry *entries;
     int n_found = 0;
     int n = list_entries(checkpoints, &entries, &arena, err);
 
@@ -166,7 +172,7 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
                                 struct err *err)
 {
     const char *checkpoints = arena_printf(arena, "%s/checkpoints", folder);
-    struct entry *entries;
+    struct store_entry *entries;
     int n_damaged = 0;
 
     if (file_exists(arena_printf(arena, "%s/manifest.json", folder)))
@@ -224,7 +230,7 @@ static int set_aside(const char *path, struct arena *arena, struct err *err)
 int store_set_aside(const char *checkpoints, int64_t step, struct err *err)
 {
     struct arena arena = { 0 };
-    struct entry *entries;
+    struct store_entry *entries;
     int n = list_entries(checkpoints, &entries, &arena, err), status = n < 0 ? -1 : 0;
 
     for (int i = 0; i < n && !status; i++)

@@ -211,7 +211,7 @@ static void add_gpt2(cJSON *json, const struct model_spec *s)
 
 /* Those that a model of ours alone can become; the plainest first. Others keep the config.json that
  * they came with. */
-static const struct family {
+static const struct printed_family {
     const char *model_type, *architecture;
     void (*add)(cJSON *json, const struct model_spec *spec);
 } families[] = {
@@ -242,8 +242,8 @@ static void print_json(cJSON *json, struct str *out)
     cJSON_Delete(json);
 }
 
-static void print_family(const struct family *f, const struct model_spec *spec, enum dtype dtype,
-                         struct str *out)
+static void print_family(const struct printed_family *f, const struct model_spec *spec,
+                         enum dtype dtype, struct str *out)
 {
     cJSON *json = cJSON_CreateObject();
 
@@ -261,8 +261,8 @@ static void print_family(const struct family *f, const struct model_spec *spec, 
  * What the family has no words for, by reading back what it prints: no field can be forgotten here.
  * Returns how many fields that are; where the text is refused, all.
  */
-static int lost_in(const struct family *f, const struct model_spec *spec, enum model_use use,
-                   struct str *lost)
+static int lost_in(const struct printed_family *f, const struct model_spec *spec,
+                   enum model_use use, struct str *lost)
 {
     struct str text = { 0 };
     struct arena arena = { 0 };
@@ -307,7 +307,7 @@ const char *hf_config_family_of(const struct model_spec *spec, struct err *err)
     return n_least ? NULL : families[nearest].model_type;
 }
 
-static const struct family *find_family(const char *name)
+static const struct printed_family *find_family(const char *name)
 {
     for (size_t i = 0; i < N_FAMILIES; i++)
         if (!strcmp(families[i].model_type, name))
@@ -318,7 +318,7 @@ static const struct family *find_family(const char *name)
 int hf_config_print(const struct model_spec *spec, const char *family, enum dtype dtype,
                     struct str *out, struct err *err)
 {
-    const struct family *f = find_family(family);
+    const struct printed_family *f = find_family(family);
     struct str lost = { 0 };
     int status = 0;
 
@@ -336,7 +336,7 @@ int hf_config_print(const struct model_spec *spec, const char *family, enum dtyp
 
 int hf_config_unsaid(const struct model_spec *spec, const char *family, struct str *out)
 {
-    const struct family *f = find_family(family);
+    const struct printed_family *f = find_family(family);
 
     return f ? lost_in(f, spec, MODEL_TRAINS, out) : 0;
 }

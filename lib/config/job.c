@@ -217,14 +217,14 @@ const char *job_place(const struct job *job, const char *const *keys)
 }
 
 /* What is to be read, and how. */
-struct request {
+struct job_request {
     const char *source;
     const char *const *overrides;
     int n_overrides;
     int model_only;
 };
 
-static int read_tree(struct job *job, struct yaml_node *root, const struct request *request,
+static int read_tree(struct job *job, struct yaml_node *root, const struct job_request *request,
                      struct arena *arena, struct err *err)
 {
     struct job result = { .source = arena_strdup(arena, request->source),
@@ -254,7 +254,7 @@ int job_read_text(struct job *job, const char *text, size_t n_bytes, const char 
                   struct err *err)
 {
     struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
-    struct request request = { source, overrides, n_overrides, 0 };
+    struct job_request request = { source, overrides, n_overrides, 0 };
 
     return root ? read_tree(job, root, &request, arena, err) : -1;
 }
@@ -264,7 +264,7 @@ int job_read_model(struct job *job, const char *text, size_t n_bytes, const char
                    struct err *err)
 {
     struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
-    struct request request = { source, overrides, n_overrides, 1 };
+    struct job_request request = { source, overrides, n_overrides, 1 };
 
     return root ? read_tree(job, root, &request, arena, err) : -1;
 }
@@ -290,7 +290,7 @@ int job_read(struct job *job, const char *path, const char *const *overrides, in
              struct arena *arena, struct err *err)
 {
     struct yaml_node *root = yaml_read(path, arena, err);
-    struct request request = { path, overrides, n_overrides, 0 };
+    struct job_request request = { path, overrides, n_overrides, 0 };
 
     return root ? read_tree(job, root, &request, arena, err) : -1;
 }

@@ -154,7 +154,7 @@ static int find_vocabulary(struct conversion *c, struct err *err)
                        wanted, c->from.folder, is);
     if (o->pad_vocab)
         wanted = (int)round_up(wanted, o->pad_vocab);
-    c->source = (struct source){ .weights = &c->from.weights, .rows_there = is, .rows = is };
+    c->source = (struct vocab_source){ .weights = &c->from.weights, .rows_there = is, .rows = is };
     c->result->vocab_before = is;
     c->result->vocab_after = wanted;
     if (wanted == is)
@@ -266,7 +266,7 @@ static int prepare(struct conversion *c, struct err *err)
     int is_between = conversion_is_between(c);
     c->result->to_checkpoint =
         is_merge ? o->as == CONVERT_CHECKPOINT : c->from.weights.folder || is_between;
-    c->source = (struct source){ .weights = &c->from.weights };
+    c->source = (struct vocab_source){ .weights = &c->from.weights };
     if (check_options(o, is_between, err) < 0)
         return -1;
     if (is_between)

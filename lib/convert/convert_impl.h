@@ -15,7 +15,7 @@ struct conversion {
     struct convert_result *result;
     struct arena arena;
     struct served from; /* its job is that of the model as it will be */
-    struct source source;
+    struct vocab_source source;
     const char *family;       /* NULL from checkpoint to checkpoint, */
     struct hf_names names;    /* where there are none: of the model as it will be */
     struct tensor_hash *seen; /* [names.n_tensors] */

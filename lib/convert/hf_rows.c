@@ -25,8 +25,9 @@ int64_t hf_rows_step(const struct hf_tensor *tensor, enum dtype dtype, int64_t p
     return min_i64(max_i64(1, piece_bytes / row_bytes), hf_rows_rows(tensor));
 }
 
-int hf_rows_read(const struct source *source, const struct hf_tensor *tensor, enum dtype dtype,
-                 int64_t begin, int64_t n, void *out, void *scratch, struct err *err)
+int hf_rows_read(const struct vocab_source *source, const struct hf_tensor *tensor,
+                 enum dtype dtype, int64_t begin, int64_t n, void *out, void *scratch,
+                 struct err *err)
 {
     struct store_slice slice = *tensor->whole;
     size_t element = dtype_bytes(dtype);

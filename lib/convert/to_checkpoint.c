@@ -21,7 +21,7 @@
 #include "model/model.h"
 #include "weights/rectangles.h"
 
-struct target {
+struct checkpoint_target {
     struct conversion *c;
     int *first_layer; /* [pp + 1] */
     int is_even; /* tp ranks cannot have the model in equal parts: each file has as many rows */
@@ -76,7 +76,7 @@ static int check_degrees(struct conversion *c, int tp, struct err *err)
  * Files are cut as tp ranks will want them. Where no such ranks can be, because their number doesn't
  * divide the heads, there are still as many files, which any layout reads.
  */
-static int choose_cut(struct target *t, struct err *err)
+static int choose_cut(struct checkpoint_target *t, struct err *err)
 {
     struct err refusal;
 
@@ -94,7 +94,7 @@ static int choose_cut(struct target *t, struct err *err)
 }
 
 /* Stages by their matrices, as training cuts them but for attention's part. */
-static int cut_stages(struct target *t, struct err *err)
+static int cut_stages(struct checkpoint_target *t, struct err *err)
 {
     struct conversion *c = t->c;
     const struct model_spec *s = &c->from.job.model;
@@ -114,7 +114,7 @@ static int cut_stages(struct target *t, struct err *err)
     return 0;
 }
 
-static void declare(const struct target *t, struct program *program, int stage)
+static void declare(const struct checkpoint_target *t, struct program *program, int stage)
 {
     const struct convert_options *o = t->c->options;
     struct mesh mesh = mesh_data_parallel(1);
@@ -136,14 +136,15 @@ struct slice_list {
     int n, capacity;
 };
 
-static void add_slice(struct target *t, struct slice_list *list, const struct store_slice *slice)
+static void add_slice(struct checkpoint_target *t, struct slice_list *list,
+                      const struct store_slice *slice)
 {
     list->slices =
         arena_grow(&t->c->arena, list->slices, sizeof *slice, &list->capacity, list->n + 1);
     list->slices[list->n++] = *slice;
 }
 
-static void cover(struct target *t, const char *name)
+static void cover(struct checkpoint_target *t, const char *name)
 {
     const struct store *store = t->c->from.weights.store;
 
@@ -152,7 +153,8 @@ static void cover(struct target *t, const char *name)
 }
 
 /* The rank's share of the rows of what is there whole. */
-static void add_rows(struct target *t, struct slice_list *list, struct store_slice *slice, int rank)
+static void add_rows(struct checkpoint_target *t, struct slice_list *list,
+                     struct store_slice *slice, int rank)
 {
     int tp = t->c->options->tp;
 
@@ -164,7 +166,7 @@ static void add_rows(struct target *t, struct slice_list *list, struct store_sli
 }
 
 /* The rank's part of a parameter, or of one of its moments: they are of its shape. */
-static int list_parameter(struct target *t, const struct program *program, int parameter,
+static int list_parameter(struct checkpoint_target *t, const struct program *program, int parameter,
                           const char *suffix, int tp_rank, struct slice_list *list, struct err *err)
 {
     const struct parameter *p = &program->parameters[parameter];
@@ -197,7 +199,7 @@ static int list_parameter(struct target *t, const struct program *program, int p
 }
 
 /* What all ranks of a stage have alike is the first one's. */
-static int list_slices(struct target *t, const struct program *program, int tp_rank,
+static int list_slices(struct checkpoint_target *t, const struct program *program, int tp_rank,
                        struct slice_list *list, struct err *err)
 {
     static const char *const suffixes[3] = { "", ".m", ".v" };
@@ -218,7 +220,7 @@ static int list_slices(struct target *t, const struct program *program, int tp_r
 }
 
 /* What a checkpoint holds beside parameters and moments is the last rank's. */
-static void list_others(struct target *t, struct slice_list *list)
+static void list_others(struct checkpoint_target *t, struct slice_list *list)
 {
     const struct store *store = t->c->from.weights.store;
 
@@ -237,7 +239,7 @@ static int is_transposed(const struct conversion *c, const char *name)
 
 static int load_piece(void *context, struct store_slice *slice, struct err *err)
 {
-    struct target *t = context;
+    struct checkpoint_target *t = context;
     struct conversion *c = t->c;
     int64_t row_bytes = (slice->col_end - slice->col_begin) * (int64_t)dtype_bytes(slice->dtype);
     int64_t n = slice->row_end - slice->row_begin;
@@ -268,7 +270,8 @@ static void tick(void *context, int64_t n_bytes)
     conversion_tell(context, "checking", n_bytes);
 }
 
-static int write_rank(struct target *t, const struct program *program, int rank, struct err *err)
+static int write_rank(struct checkpoint_target *t, const struct program *program, int rank,
+                      struct err *err)
 {
     const struct convert_options *o = t->c->options;
     struct slice_list list;
@@ -290,7 +293,7 @@ static int write_rank(struct target *t, const struct program *program, int rank,
     return 0;
 }
 
-static int write_ranks(struct target *t, struct err *err)
+static int write_ranks(struct checkpoint_target *t, struct err *err)
 {
     const struct convert_options *o = t->c->options;
     int status = 0;
@@ -448,7 +451,7 @@ static void prepare_seen(struct conversion *c)
 int convert_to_checkpoint(struct conversion *c, struct err *err)
 {
     const struct hf_folder *folder = c->from.weights.folder;
-    struct target t = { .c = c };
+    struct checkpoint_target t = { .c = c };
 
     count(c);
     if (folder)

@@ -19,7 +19,7 @@
 #include "weights/special_tokens.h"
 
 /* A tensor of theirs that is to be written. */
-struct item {
+struct folder_tensor {
     struct hf_tensor tensor;
     int number; /* of the names' tensors; -1 for a head beside a tied embedding */
     enum dtype dtype;
@@ -27,9 +27,9 @@ struct item {
     int order, file;
 };
 
-struct target {
+struct folder_target {
     struct conversion *c;
-    struct item *items; /* in the order in which they fill files */
+    struct folder_tensor *items; /* in the order in which they fill files */
     int n_items, n_files;
     unsigned char *buffer; /* three steps: two pieces, and scratch */
     size_t step_bytes;
@@ -37,7 +37,7 @@ struct target {
 
 static int compare_items(const void *a, const void *b)
 {
-    const struct item *left = a, *right = b;
+    const struct folder_tensor *left = a, *right = b;
 
     if (left->tensor.layer != right->tensor.layer)
         return left->tensor.layer < right->tensor.layer ? -1 : 1;
@@ -60,7 +60,8 @@ static int stored_dtype(const struct conversion *c, const struct store_slice *wh
     return stored || theirs;
 }
 
-static int add_item(struct target *t, const struct hf_tensor *tensor, int number, struct err *err)
+static int add_item(struct folder_target *t, const struct hf_tensor *tensor, int number,
+                    struct err *err)
 {
     enum dtype stored;
 
@@ -70,11 +71,11 @@ static int add_item(struct target *t, const struct hf_tensor *tensor, int number
     enum dtype dtype = conversion_dtype(t->c, stored);
     int64_t element = (int64_t)dtype_bytes(dtype);
     t->items[t->n_items] =
-        (struct item){ .tensor = *tensor,
-                       .dtype = dtype,
-                       .number = number,
-                       .order = t->n_items,
-                       .n_bytes = tensor->n_rows * tensor->whole->cols * element };
+        (struct folder_tensor){ .tensor = *tensor,
+                                .dtype = dtype,
+                                .number = number,
+                                .order = t->n_items,
+                                .n_bytes = tensor->n_rows * tensor->whole->cols * element };
     t->c->total += t->items[t->n_items++].n_bytes;
     if (number >= 0)
         tensor_hashes_init(&t->c->seen[number], dtype, tensor->n_rows * tensor->whole->cols);
@@ -101,7 +102,7 @@ static const struct hf_whole *embedding_of(const struct conversion *c)
         &c->names, parameters_id(&c->from.job.model, MODULE_EMBEDDING, PART_WEIGHT, LAYER_BEFORE));
 }
 
-static int list_items(struct target *t, struct err *err)
+static int list_items(struct folder_target *t, struct err *err)
 {
     struct conversion *c = t->c;
     const struct model_spec *spec = &c->from.job.model;
@@ -109,7 +110,7 @@ static int list_items(struct target *t, struct err *err)
     const struct hf_folder *folder = c->from.weights.folder;
     int is_bare = folder ? hf_folder_is_bare(folder) : conversion_had(c, "bare_names");
 
-    t->items = arena_array(&c->arena, struct item, c->names.n_tensors + 1);
+    t->items = arena_array(&c->arena, struct folder_tensor, c->names.n_tensors + 1);
     c->seen = arena_array(&c->arena, struct tensor_hash, c->names.n_tensors);
     for (int i = 0; i < c->names.n_tensors; i++) {
         struct hf_tensor tensor = c->names.tensors[i];
@@ -134,7 +135,7 @@ static int list_items(struct target *t, struct err *err)
 }
 
 /* A file is as full as it may be; a tensor larger than that has one of its own. */
-static void fill_files(struct target *t)
+static void fill_files(struct folder_target *t)
 {
     int64_t used = 0;
 
@@ -149,7 +150,7 @@ static void fill_files(struct target *t)
     }
 }
 
-static const char *file_name(const struct target *t, int file)
+static const char *file_name(const struct folder_target *t, int file)
 {
     if (t->n_files == 1)
         return "model.safetensors";
@@ -158,7 +159,7 @@ static const char *file_name(const struct target *t, int file)
 
 /* The tensors of a file, piece by piece. */
 struct feed {
-    struct target *t;
+    struct folder_target *t;
     const struct safetensors_tensor *tensors; /* tags are items */
     int n_tensors, tensor;                    /* of the next piece */
     int64_t row;                              /* where it begins */
@@ -170,8 +171,8 @@ struct feed {
 static int read_piece(void *context, struct err *err)
 {
     struct feed *f = context;
-    struct target *t = f->t;
-    const struct item *item = &t->items[f->tensors[f->tensor].tag];
+    struct folder_target *t = f->t;
+    const struct folder_tensor *item = &t->items[f->tensors[f->tensor].tag];
     const struct hf_tensor *tensor = &item->tensor;
     int64_t rows = hf_rows_rows(tensor);
 
@@ -198,7 +199,7 @@ static int write_tensors(struct feed *f, struct read_ahead *ahead,
 
     read_ahead_begin(ahead);
     for (int i = 0; i < f->n_tensors;) {
-        const struct item *item = &f->t->items[f->tensors[i].tag];
+        const struct folder_tensor *item = &f->t->items[f->tensors[i].tag];
         int64_t cols = hf_rows_cols(&item->tensor);
 
         if (read_ahead_end(ahead, err) < 0)
@@ -218,7 +219,7 @@ static int write_tensors(struct feed *f, struct read_ahead *ahead,
     return 0;
 }
 
-static int list_tensors(const struct target *t, int file, struct safetensors_tensor *tensors)
+static int list_tensors(const struct folder_target *t, int file, struct safetensors_tensor *tensors)
 {
     int n = 0;
 
@@ -239,7 +240,7 @@ static int list_tensors(const struct target *t, int file, struct safetensors_ten
     return n;
 }
 
-static int write_file(struct target *t, int file, struct err *err)
+static int write_file(struct folder_target *t, int file, struct err *err)
 {
     static const struct safetensors_meta meta = { "format", "pt" };
     struct arena *arena = &t->c->arena;
@@ -274,11 +275,12 @@ static int write_file(struct target *t, int file, struct err *err)
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp(((const struct item *)a)->tensor.name, ((const struct item *)b)->tensor.name);
+    return strcmp(((const struct folder_tensor *)a)->tensor.name,
+                  ((const struct folder_tensor *)b)->tensor.name);
 }
 
 /* As transformers writes it. Sorts the items by name. */
-static int write_index(struct target *t, struct err *err)
+static int write_index(struct folder_target *t, struct err *err)
 {
     struct str text = { 0 };
     int64_t n_elements = 0;
@@ -304,7 +306,7 @@ static int write_index(struct target *t, struct err *err)
 }
 
 /* The type that most of the model has: of its largest matrices. */
-static enum dtype main_dtype(const struct target *t)
+static enum dtype main_dtype(const struct folder_target *t)
 {
     const struct hf_whole *whole = embedding_of(t->c);
     enum dtype dtype = DTYPE_F32;
@@ -321,7 +323,7 @@ static const char *carried_folder(const struct conversion *c, struct arena *aren
 }
 
 /* The one it came with, unless type or vocabulary are others now. */
-static int write_config(struct target *t, struct err *err)
+static int write_config(struct folder_target *t, struct err *err)
 {
     struct conversion *c = t->c;
     const char *carried = carried_folder(c, &c->arena);
@@ -368,7 +370,7 @@ static int carry(struct conversion *c, struct err *err)
                : special_tokens_complete(c->partial, err);
 }
 
-static int write_all(struct target *t, struct err *err)
+static int write_all(struct folder_target *t, struct err *err)
 {
     struct conversion *c = t->c;
 
@@ -423,7 +425,7 @@ static int check_carried(struct conversion *c, struct err *err)
 
 int convert_to_folder(struct conversion *c, struct err *err)
 {
-    struct target t = { .c = c };
+    struct folder_target t = { .c = c };
 
     if (check_carried(c, err) < 0 || list_items(&t, err) < 0)
         return -1;

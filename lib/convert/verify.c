@@ -22,10 +22,10 @@
 #define PROMPT_TOKENS 16
 
 /* One tensor at both places. */
-struct comparison {
+struct tensor_comparison {
     struct conversion *c;
-    struct source to; /* nothing grows in it any more */
-    int number;       /* of theirs, or of the checkpoint's where both are checkpoints */
+    struct vocab_source to; /* nothing grows in it any more */
+    int number;             /* of theirs, or of the checkpoint's where both are checkpoints */
     const char *name;
     enum dtype dtype; /* in which both are compared: that of what was written */
     int64_t rows, cols, step;
@@ -39,8 +39,8 @@ static int is_between_checkpoints(const struct conversion *c)
 }
 
 /* Rows of a folder's tensor as they lie there, and those that it grows by. */
-static int read_stored(struct comparison *v, const struct source *from, int64_t begin, int64_t n,
-                       struct err *err)
+static int read_stored(struct tensor_comparison *v, const struct vocab_source *from, int64_t begin,
+                       int64_t n, struct err *err)
 {
     const struct hf_tensor *tensor = &v->c->names.tensors[v->number];
     size_t row_bytes = (size_t)v->cols * dtype_bytes(v->dtype);
@@ -57,8 +57,8 @@ static int read_stored(struct comparison *v, const struct source *from, int64_t 
     return 0;
 }
 
-static int read_rows(struct comparison *v, const struct source *from, int64_t begin, int64_t n,
-                     struct err *err)
+static int read_rows(struct tensor_comparison *v, const struct vocab_source *from, int64_t begin,
+                     int64_t n, struct err *err)
 {
     if (is_between_checkpoints(v->c)) {
         struct store_slice slice = *store_tensor(v->c->from.weights.store, v->number);
@@ -75,7 +75,7 @@ static int read_rows(struct comparison *v, const struct source *from, int64_t be
 }
 
 /* The source's file that has a tensor's element. */
-static const char *file_of(const struct comparison *v, int64_t row, int64_t col)
+static const char *file_of(const struct tensor_comparison *v, int64_t row, int64_t col)
 {
     struct conversion *c = v->c;
     const struct safetensors_tensor *found;
@@ -101,7 +101,7 @@ static int is_nan(enum dtype dtype, const unsigned char *at)
     return isnan(x);
 }
 
-static int refuse_number(const struct comparison *v, int64_t at, int nan, struct err *err)
+static int refuse_number(const struct tensor_comparison *v, int64_t at, int nan, struct err *err)
 {
     int64_t row = at / v->cols, col = at % v->cols;
     int asked = v->c->options->dtype;
@@ -112,8 +112,8 @@ static int refuse_number(const struct comparison *v, int64_t at, int nan, struct
                    asked >= 0 && !nan ? dtype_name((enum dtype)asked) : "");
 }
 
-static int hash_tensor(struct comparison *v, const struct source *from, const char *doing,
-                       uint64_t *hash, struct err *err)
+static int hash_tensor(struct tensor_comparison *v, const struct vocab_source *from,
+                       const char *doing, uint64_t *hash, struct err *err)
 {
     XXH3_state_t state;
 
@@ -136,7 +136,7 @@ static int hash_tensor(struct comparison *v, const struct source *from, const ch
     return 0;
 }
 
-static void describe_tensor(struct comparison *v, int number)
+static void describe_tensor(struct tensor_comparison *v, int number)
 {
     struct conversion *c = v->c;
     const struct safetensors_tensor *stored;
@@ -166,7 +166,7 @@ static void describe_tensor(struct comparison *v, int number)
     v->dtype = (enum dtype)safetensors_type_dtype(stored->type);
 }
 
-static int need_data(struct comparison *v, struct err *err)
+static int need_data(struct tensor_comparison *v, struct err *err)
 {
     size_t n_bytes = (size_t)(v->step * v->cols) * sizeof(float);
 
@@ -181,7 +181,7 @@ static int need_data(struct comparison *v, struct err *err)
     return 0;
 }
 
-static int compare_tensor(struct comparison *v, struct err *err)
+static int compare_tensor(struct tensor_comparison *v, struct err *err)
 {
     struct conversion *c = v->c;
     const struct tensor_hash *seen = c->seen ? &c->seen[v->number] : NULL;
@@ -200,7 +200,7 @@ static int compare_tensor(struct comparison *v, struct err *err)
 }
 
 /* Bytes that will be read: of all that was written, and of what did not go by from front to back. */
-static int64_t count_bytes(struct comparison *v, int n)
+static int64_t count_bytes(struct tensor_comparison *v, int n)
 {
     struct conversion *c = v->c;
     int64_t n_bytes = 0;
@@ -215,7 +215,7 @@ static int64_t count_bytes(struct comparison *v, int n)
 
 static int compare_tensors(struct conversion *c, struct served *to, struct err *err)
 {
-    struct comparison v = { .c = c, .to = { .weights = &to->weights } };
+    struct tensor_comparison v = { .c = c, .to = { .weights = &to->weights } };
     int n = is_between_checkpoints(c) ? store_n_tensors(c->from.weights.store) : c->names.n_tensors;
     int status = 0;
 

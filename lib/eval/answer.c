@@ -58,7 +58,7 @@ void answer_pattern_destroy(struct answer_pattern *p)
 }
 
 /* A walk over all matches, as re.finditer goes: behind an empty one the next is not empty there. */
-struct walk {
+struct match_walk {
     const struct answer_pattern *pattern;
     const char *text;
     size_t n_bytes, at;
@@ -66,7 +66,7 @@ struct walk {
 };
 
 /* The next match's [begin, end) pairs, of the whole and of each group; NULL at the end. */
-static const PCRE2_SIZE *next_match(struct walk *w)
+static const PCRE2_SIZE *next_match(struct match_walk *w)
 {
     if (w->at > w->n_bytes)
         return NULL;
@@ -104,7 +104,7 @@ int answer_pattern_find(const struct answer_pattern *p, const char *text, size_t
     int n_matches = 0;
 
     for (int pass = which < 0 ? 0 : 1; pass < 2; pass++) {
-        struct walk w = { .pattern = p, .text = text, .n_bytes = n_bytes };
+        struct match_walk w = { .pattern = p, .text = text, .n_bytes = n_bytes };
         int wanted = which < 0 ? n_matches + which : which, number = 0;
         const PCRE2_SIZE *ends;
         size_t begin, end;
@@ -126,7 +126,7 @@ int answer_pattern_find(const struct answer_pattern *p, const char *text, size_t
 void answer_pattern_remove(const struct answer_pattern *p, struct str *text)
 {
     struct str kept = { 0 };
-    struct walk w = { .pattern = p, .text = str_text(text), .n_bytes = text->length };
+    struct match_walk w = { .pattern = p, .text = str_text(text), .n_bytes = text->length };
     const PCRE2_SIZE *ends;
     size_t at = 0;
 

@@ -13,7 +13,7 @@
 #define BATCH_ITEMS 16
 #define ENDS_MAX 8
 
-struct writing {
+struct text_generation {
     struct harness_run *run;
     const struct task_part *part;
     struct generator *generator;
@@ -22,14 +22,14 @@ struct writing {
 };
 
 /* A prompt that waits. */
-struct prompt {
+struct waiting_prompt {
     int64_t item;
     struct token_list tokens;
 };
 
 /* ---- what ends a text ---- */
 
-static void add_end(struct writing *w, int64_t id)
+static void add_end(struct text_generation *w, int64_t id)
 {
     if (id < 0 || id >= tokenizer_vocab_size(w->run->h->tokenizer) || w->options.n_ends == ENDS_MAX)
         return;
@@ -43,7 +43,7 @@ static void add_end(struct writing *w, int64_t id)
 
 static int by_length(const void *a, const void *b)
 {
-    const struct prompt *x = a, *y = b;
+    const struct waiting_prompt *x = a, *y = b;
 
     if (x->tokens.n != y->tokens.n)
         return x->tokens.n < y->tokens.n ? 1 : -1;
@@ -51,7 +51,8 @@ static int by_length(const void *a, const void *b)
 }
 
 /* Prompts that are too long lose their beginning. */
-static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, struct err *err)
+static int encode_prompts(struct text_generation *w, struct waiting_prompt *prompts, int64_t n,
+                          struct err *err)
 {
     const struct harness_run *run = w->run;
     int most = run->h->served->job.model.max_seq_len - w->options.max_new_tokens;
@@ -77,7 +78,8 @@ static int encode_prompts(struct writing *w, struct prompt *prompts, int64_t n, 
 }
 
 /* What was written, without special tokens, cut where a stop text begins: as the references do. */
-static void read_answer(const struct writing *w, const struct generate_text *t, struct str *out)
+static void read_answer(const struct text_generation *w, const struct generate_text *t,
+                        struct str *out)
 {
     const char *stops[GENERATE_STOPS_MAX + 1] = { NULL };
 
@@ -96,7 +98,7 @@ struct text_record {
     uint64_t n_bytes;
 };
 
-static void add_record(const struct writing *w, struct str *out, int64_t item,
+static void add_record(const struct text_generation *w, struct str *out, int64_t item,
                        const struct generate_text *text)
 {
     struct str answer = { 0 };
@@ -136,8 +138,8 @@ static int keep_round(struct harness_run *run, const struct str *own, struct err
 
 /* ---- rounds of batches ---- */
 
-static int run_batch(struct writing *w, struct prompt *prompts, int n, struct str *out,
-                     struct err *err)
+static int run_batch(struct text_generation *w, struct waiting_prompt *prompts, int n,
+                     struct str *out, struct err *err)
 {
     struct generate_text texts[BATCH_ITEMS];
 
@@ -157,8 +159,8 @@ static int run_batch(struct writing *w, struct prompt *prompts, int n, struct st
 }
 
 /* A batch for each replica, from *at on. */
-static int run_round(struct writing *w, struct prompt *prompts, int64_t n, int64_t *at,
-                     struct err *err)
+static int run_round(struct text_generation *w, struct waiting_prompt *prompts, int64_t n,
+                     int64_t *at, struct err *err)
 {
     const struct replica *replica = harness_replica(w->run);
     int64_t batch = w->options.n_beams > 1 ? 1 : BATCH_ITEMS;
@@ -175,7 +177,7 @@ static int run_round(struct writing *w, struct prompt *prompts, int64_t n, int64
 }
 
 /* Tokens that all replicas have fed. */
-static int count_fed(struct writing *w, struct err *err)
+static int count_fed(struct text_generation *w, struct err *err)
 {
     int64_t n_fed = generator_n_fed(w->generator);
     struct str own = { 0 }, all = { 0 };
@@ -191,7 +193,8 @@ static int count_fed(struct writing *w, struct err *err)
     return status;
 }
 
-static int run_prompts(struct writing *w, struct prompt *prompts, int64_t n, struct err *err)
+static int run_prompts(struct text_generation *w, struct waiting_prompt *prompts, int64_t n,
+                       struct err *err)
 {
     struct harness *h = w->run->h;
     struct generation_config config;
@@ -226,14 +229,15 @@ static int same_way(const struct task_way *a, const struct task_way *b)
 
 static int run_parts_like(struct harness_run *run, const struct task_way *way, struct err *err)
 {
-    struct writing w = { .run = run,
-                         .options = { .repetition_penalty = 1,
-                                      .max_new_tokens = max_int(1, way->max_new_tokens),
-                                      .n_beams = way->n_beams,
-                                      .length_penalty = way->length_penalty,
-                                      .stops = way->stops.items,
-                                      .n_stops = min_int(way->stops.n, GENERATE_STOPS_MAX) } };
-    struct prompt *prompts = calloc((size_t)run->items->n + 1, sizeof *prompts);
+    struct text_generation w = { .run = run,
+                                 .options = { .repetition_penalty = 1,
+                                              .max_new_tokens = max_int(1, way->max_new_tokens),
+                                              .n_beams = way->n_beams,
+                                              .length_penalty = way->length_penalty,
+                                              .stops = way->stops.items,
+                                              .n_stops =
+                                                  min_int(way->stops.n, GENERATE_STOPS_MAX) } };
+    struct waiting_prompt *prompts = calloc((size_t)run->items->n + 1, sizeof *prompts);
     int64_t n = 0;
     int status = 0;
 

@@ -18,7 +18,7 @@
 
 #define UNZIPPED_MAX ((size_t)1 << 30)
 
-struct reader {
+struct records_reader {
     struct records *records;
     const struct task_form *form;
     const char *variables, *path;
@@ -120,7 +120,7 @@ static int find_files(const struct task_texts *files, const char *first_line, co
 
 /* ---- reading ---- */
 
-static void add(struct reader *r, const char *record)
+static void add(struct records_reader *r, const char *record)
 {
     struct records *out = r->records;
 
@@ -136,13 +136,13 @@ static void add(struct reader *r, const char *record)
     out->items[out->n++] = record;
 }
 
-static int is_full(const struct reader *r)
+static int is_full(const struct records_reader *r)
 {
     return r->limit > 0 && r->records->n >= r->limit;
 }
 
 /* What a row becomes, by the form's template. */
-static int add_row(struct reader *r, const char *row, int64_t number, struct err *err)
+static int add_row(struct records_reader *r, const char *row, int64_t number, struct err *err)
 {
     const char *objects[] = { row, r->variables };
     struct str text = { 0 };
@@ -171,7 +171,7 @@ static int add_row(struct reader *r, const char *row, int64_t number, struct err
     return status;
 }
 
-static int add_list(struct reader *r, const struct row *row, struct err *err)
+static int add_list(struct records_reader *r, const struct row *row, struct err *err)
 {
     struct arena arena = { 0 };
     struct value *object;
@@ -196,7 +196,7 @@ static int add_list(struct reader *r, const struct row *row, struct err *err)
 }
 
 /* The next line of the labels, as a field of a row. */
-static int add_label(struct reader *r, char **row, int64_t number, struct err *err)
+static int add_label(struct records_reader *r, char **row, int64_t number, struct err *err)
 {
     size_t n = strcspn(r->label, "\r\n"), length = strlen(*row);
 
@@ -220,7 +220,8 @@ static int refuse_nul(const char *path, const char *text, size_t n_bytes, struct
 }
 
 /* The file of labels beside one of rows; 1, 0 (there is none) or -1. */
-static int open_labels(struct reader *r, const char *path, struct str *looked, struct err *err)
+static int open_labels(struct records_reader *r, const char *path, struct str *looked,
+                       struct err *err)
 {
     const char *slash = strrchr(path, '/');
     size_t n;
@@ -240,14 +241,14 @@ static int open_labels(struct reader *r, const char *path, struct str *looked, s
     return 1;
 }
 
-static int check_labels(const struct reader *r, struct err *err)
+static int check_labels(const struct records_reader *r, struct err *err)
 {
     if (!r->labels || is_full(r) || !r->label[strspn(r->label, "\r\n ")])
         return 0;
     return err_set(err, ERR_DATA, "%s has fewer rows than %s has labels", r->path, r->form->labels);
 }
 
-static int add_rows(struct reader *r, struct rows *rows, struct err *err)
+static int add_rows(struct records_reader *r, struct rows *rows, struct err *err)
 {
     struct row row;
     int more = 1;
@@ -296,7 +297,7 @@ static int unzip(const char *path, struct err *err)
     return err_set(err, ERR_DATA, "%s cannot be decompressed", path);
 }
 
-static int read_file(struct reader *r, const char *path, struct err *err)
+static int read_file(struct records_reader *r, const char *path, struct err *err)
 {
     struct rows *rows;
     char unzipped[64];
@@ -337,7 +338,7 @@ int records_read(struct records *records, const struct task_forms *forms, const 
     *records = (struct records){ 0 };
     for (int i = 0; i < forms->n; i++) {
         const struct task_form *form = &forms->forms[i];
-        struct reader r = {
+        struct records_reader r = {
             .records = records, .form = form, .variables = variables, .arena = arena, .limit = limit
         };
         const char **paths;

@@ -50,7 +50,7 @@ struct sandbox {
 /* The texts of a program, in the order of sandbox_driver.py. */
 enum { TEXT_PROGRAM, TEXT_GIVEN, TEXT_TEST, TEXT_ENTRY, N_TEXTS };
 
-struct request {
+struct sandbox_request {
     double deadline;
     uint64_t n_bytes[N_TEXTS];
 };
@@ -326,7 +326,7 @@ static enum sandbox_outcome run_texts(int layers, const char *scratch, const str
 
 /* texts: all of the request's, one behind the other. */
 static enum sandbox_outcome run_program(int layers, const char *scratch,
-                                        const struct request *request, const char *texts)
+                                        const struct sandbox_request *request, const char *texts)
 {
     struct str all = { 0 };
     char nonce[2 * NONCE_BYTES + 1];
@@ -376,7 +376,7 @@ static int send_all(int fd, const char *data, size_t n_bytes)
 static int try_layers(const char *scratch, int wanted)
 {
     static const char texts[] = "f = abs\nassert f(-1) == 1\nf";
-    static const struct request request = { 20, { 8, 0, 18, 1 } };
+    static const struct sandbox_request request = { 20, { 8, 0, 18, 1 } };
     static const int layers[] = { SANDBOX_NAMESPACES, SANDBOX_LANDLOCK, SANDBOX_SECCOMP };
     int held = 0;
 
@@ -387,7 +387,7 @@ static int try_layers(const char *scratch, int wanted)
     return held;
 }
 
-static size_t request_bytes(const struct request *request)
+static size_t request_bytes(const struct sandbox_request *request)
 {
     size_t n = 0;
 
@@ -401,7 +401,7 @@ static size_t request_bytes(const struct request *request)
 
 static int serve_one(int fd, int layers, const char *scratch)
 {
-    struct request request;
+    struct sandbox_request request;
 
     if (read_all(fd, &request, sizeof request) < 0 || request_bytes(&request) == SIZE_MAX)
         return -1;
@@ -504,7 +504,7 @@ int sandbox_run(struct sandbox *s, const struct sandbox_program *program, double
 {
     const char *texts[N_TEXTS] = { program->program, program->given, program->test,
                                    program->entry };
-    struct request request = { .deadline = deadline };
+    struct sandbox_request request = { .deadline = deadline };
     struct str message = { 0 };
     int status = 0;
 

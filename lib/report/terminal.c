@@ -164,7 +164,7 @@ static double left_s(const struct terminal *terminal)
 }
 
 /* What the line may say. The lower its need, the sooner it gets its place. */
-struct part {
+struct status_part {
     int need;
     int is_shown;
     char text[sizeof((struct terminal *)0)->status];
@@ -172,34 +172,34 @@ struct part {
 
 enum { N_PARTS_MAX = 10 };
 
-struct parts {
-    struct part items[N_PARTS_MAX];
+struct status_parts {
+    struct status_part items[N_PARTS_MAX];
     int n;
 };
 
-static void add_part(struct parts *parts, int need, const char *format, ...)
+static void add_part(struct status_parts *parts, int need, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-static void add_part(struct parts *parts, int need, const char *format, ...)
+static void add_part(struct status_parts *parts, int need, const char *format, ...)
 {
     CHECK(parts->n < N_PARTS_MAX);
-    struct part *part = &parts->items[parts->n++];
+    struct status_part *part = &parts->items[parts->n++];
     va_list arguments;
 
-    *part = (struct part){ .need = need };
+    *part = (struct status_part){ .need = need };
     va_start(arguments, format);
     vsnprintf(part->text, sizeof part->text, format, arguments);
     va_end(arguments);
 }
 
 /* As many as fit, by need; 0 if some do not. */
-static int choose_parts(struct parts *parts, int width)
+static int choose_parts(struct status_parts *parts, int width)
 {
     int used = 0;
 
     for (int need = 0; need < N_PARTS_MAX; need++)
         for (int i = 0; i < parts->n; i++) {
-            struct part *part = &parts->items[i];
+            struct status_part *part = &parts->items[i];
 
             if (part->need != need)
                 continue;
@@ -213,7 +213,7 @@ static int choose_parts(struct parts *parts, int width)
 }
 
 /* In the order of the line. */
-static void list_parts(const struct terminal *terminal, struct parts *parts)
+static void list_parts(const struct terminal *terminal, struct status_parts *parts)
 {
     const struct metrics_step *step = &terminal->step;
     double left = left_s(terminal);
@@ -245,7 +245,7 @@ static void list_parts(const struct terminal *terminal, struct parts *parts)
 /* The facts, most needed ones if not all fit; 0 if some did not. */
 static int add_facts(const struct terminal *terminal, struct str *line, int width)
 {
-    struct parts parts = { .n = 0 };
+    struct status_parts parts = { .n = 0 };
 
     list_parts(terminal, &parts);
     int all = choose_parts(&parts, width);

@@ -24,8 +24,8 @@ struct beam_options {
     double length_penalty;
     double repetition_penalty; /* 1: none */
     enum early_stopping early_stopping;
-    struct sampler sampler; /* temperature 0: the best; else drawn without putting back */
-    uint64_t sequence;      /* names the draws */
+    struct sampling sampler; /* temperature 0: the best; else drawn without putting back */
+    uint64_t sequence;       /* names the draws */
     const int32_t *ends;
     int n_ends;
 };

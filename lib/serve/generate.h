@@ -21,7 +21,7 @@
 #define GENERATE_STOPS_MAX 16
 
 struct generate_options {
-    struct sampler sampler;
+    struct sampling sampler;
     double repetition_penalty; /* 1: none; over prompt and answer */
     int max_new_tokens;
     int n_beams; /* 1: none; else beam search, by lot if the temperature is not 0 */

@@ -12,7 +12,7 @@
 /* Behind those of programs (axis by stream) and of training. */
 enum { CHANNEL_WORLD = N_AXES * N_STREAMS + 1, CHANNEL_REPLICA };
 
-struct request {
+struct replica_request {
     struct replica *r;
     const char *what;
     uint64_t value;
@@ -38,15 +38,15 @@ static int make_group(struct replica *r, struct comm_group **group, int first, i
 
 static int make_groups(void *argument, struct err *err)
 {
-    struct replica *r = ((struct request *)argument)->r;
+    struct replica *r = ((struct replica_request *)argument)->r;
 
     if (make_group(r, &r->world, 0, comm_world_size(r->comm), CHANNEL_WORLD, err) < 0)
         return -1;
     return make_group(r, &r->own, r->first_rank, r->size, CHANNEL_REPLICA, err);
 }
 
-static int call(const struct replica *r, worker_fn fn, struct request *request, const char *what,
-                struct err *err)
+static int call(const struct replica *r, worker_fn fn, struct replica_request *request,
+                const char *what, struct err *err)
 {
     progress_meet(r->progress, what);
     int status = r->worker ? worker_call(r->worker, fn, request, err) : fn(request, err);
@@ -75,7 +75,7 @@ int replica_open(struct replica *out, struct comm *comm, struct worker *worker,
     r.rank = world_rank - r.first_rank;
     r.place = mesh_place(&r.mesh, r.rank);
     r.pp_rank = r.place.of[axes_stages()];
-    struct request request = { .r = &r };
+    struct replica_request request = { .r = &r };
     if (call(&r, make_groups, &request, "the start of all replicas", err) < 0)
         return -1;
     *out = r;
@@ -112,7 +112,7 @@ int replica_count(const struct replica *r)
 
 static int broadcast(void *argument, struct err *err)
 {
-    struct request *q = argument;
+    struct replica_request *q = argument;
 
     return comm_broadcast(q->group, q->buffer, q->n_bytes, q->root, err);
 }
@@ -121,7 +121,9 @@ int replica_tell(const struct replica *r, void *buffer, size_t n_bytes, struct e
 {
     if (!r || r->size == 1 || !n_bytes)
         return 0;
-    struct request q = { .group = r->own, .buffer = buffer, .n_bytes = n_bytes, .root = teller(r) };
+    struct replica_request q = {
+        .group = r->own, .buffer = buffer, .n_bytes = n_bytes, .root = teller(r)
+    };
     return call(r, broadcast, &q, "data from the last stage", err);
 }
 
@@ -129,7 +131,7 @@ int replica_tell_all(const struct replica *r, void *buffer, size_t n_bytes, stru
 {
     if (!r || !n_bytes)
         return 0;
-    struct request q = { .group = r->world, .buffer = buffer, .n_bytes = n_bytes };
+    struct replica_request q = { .group = r->world, .buffer = buffer, .n_bytes = n_bytes };
     return call(r, broadcast, &q, "data from the first rank", err);
 }
 
@@ -140,7 +142,7 @@ static int collect_from(const struct replica *r, int number, const struct str *o
     static const char what[] = "results of the texts";
     int is_own = number == r->number && r->rank == 0;
     uint64_t n_bytes = own->length;
-    struct request q = {
+    struct replica_request q = {
         .group = r->world, .buffer = &n_bytes, .n_bytes = sizeof n_bytes, .root = number * r->size
     };
 
@@ -172,7 +174,7 @@ int replica_collect(const struct replica *r, const struct str *own, struct str *
 
 static int agree(void *argument, struct err *err)
 {
-    struct request *q = argument;
+    struct replica_request *q = argument;
     struct err differs = { 0 };
 
     /* That they differ does not stop the worker: ranks still say goodbye to each other. */
@@ -188,7 +190,7 @@ int replica_agree(const struct replica *r, const char *what, uint64_t value, str
 {
     if (!r)
         return 0;
-    struct request q = { .group = r->world, .what = what, .value = value };
+    struct replica_request q = { .group = r->world, .what = what, .value = value };
     if (call(r, agree, &q, "agreement of all ranks", err) < 0)
         return -1;
     if (q.differs.code)

@@ -81,7 +81,7 @@ static void turn(int32_t *order, int n, int n_popped)
     CHECK(n_popped <= n);
 }
 
-int sample_kept(const struct sampler *sampler, const float *logits, int n, int32_t *order,
+int sample_kept(const struct sampling *sampler, const float *logits, int n, int32_t *order,
                 double *total, double *highest)
 {
     int n_kept = sampler->top_k > 0 && sampler->top_k < n ? sampler->top_k : n, n_popped = 0;
@@ -118,7 +118,7 @@ int sample_kept(const struct sampler *sampler, const float *logits, int n, int32
     return n_kept;
 }
 
-int32_t sample_token(const struct sampler *sampler, const float *logits, int n, uint64_t sequence,
+int32_t sample_token(const struct sampling *sampler, const float *logits, int n, uint64_t sequence,
                      int64_t position, int32_t *order)
 {
     double total, highest, seen = 0;
@@ -137,7 +137,7 @@ int32_t sample_token(const struct sampler *sampler, const float *logits, int n, 
     return order[n_kept - 1];
 }
 
-double sample_gumbel(const struct sampler *sampler, uint64_t sequence, int64_t position,
+double sample_gumbel(const struct sampling *sampler, uint64_t sequence, int64_t position,
                      uint64_t item)
 {
     /* Above all positions of sequences, so that no draw of sample_token's has its place. */

@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-struct sampler {
+struct sampling {
     double temperature; /* 0: greedy */
     int top_k;          /* 0: all */
     double top_p;       /* 1: all; Holtzman et al. 2020 */
@@ -27,7 +27,7 @@ void sample_penalize(float *logits, int n, double penalty, const int32_t *tokens
  * Logits [n] to a token: drawn with the number that (seed, sequence, position) names, so that a
  * sample is the same however sequences are batched. Ties go to the lower id. order: room for n ids.
  */
-int32_t sample_token(const struct sampler *sampler, const float *logits, int n, uint64_t sequence,
+int32_t sample_token(const struct sampling *sampler, const float *logits, int n, uint64_t sequence,
                      int64_t position, int32_t *order);
 
 /*
@@ -35,11 +35,11 @@ int32_t sample_token(const struct sampler *sampler, const float *logits, int n, 
  * either cuts, in order otherwise. Returns how many; order: room for n ids. *total: the sum of
  * exp((logits - highest) / temperature) over them, with *highest the greatest logit.
  */
-int sample_kept(const struct sampler *sampler, const float *logits, int n, int32_t *order,
+int sample_kept(const struct sampling *sampler, const float *logits, int n, int32_t *order,
                 double *total, double *highest);
 
 /* A standard Gumbel number of a place: the greatest of logits plus such is a draw from them. */
-double sample_gumbel(const struct sampler *sampler, uint64_t sequence, int64_t position,
+double sample_gumbel(const struct sampling *sampler, uint64_t sequence, int64_t position,
                      uint64_t item);
 
 #endif

@@ -20,7 +20,7 @@
 enum { STAT_MAX, STAT_SUM, STAT_TARGET }; /* of ports.stats */
 
 /* Somebody wants to know of the next token behind a row of the batch. */
-struct question {
+struct score_query {
     int row;
     int32_t hoped;
     struct score *score;
@@ -39,7 +39,7 @@ struct scorer {
     int32_t *asked, *hoped;                /* [ASKED or n_rows] */
     float *stats;                          /* what comes of them; NULL but in the last stage */
     struct arena arena;                    /* of these */
-    struct question *questions;
+    struct score_query *questions;
     int64_t n_questions, questions_capacity;
 
     /* Taken from the front: whoever is on the path of what comes next stays. */
@@ -140,7 +140,7 @@ void scorer_destroy(struct scorer *s)
 
 /* stats: of n_parts parts of the vocabulary, `stride` numbers apart, joined in their order (Milakov &
  * Gimelshein 2018). */
-static void answer(const struct question *q, const float *stats, int n_parts, int64_t stride)
+static void answer(const struct score_query *q, const float *stats, int n_parts, int64_t stride)
 {
     double most = (double)stats[STAT_MAX], sum = 0, target = 0;
 
@@ -173,7 +173,7 @@ static int ask(struct scorer *s, struct err *err)
     int n_asked = min_int(ASKED, s->n_rows);
 
     for (int64_t begin = 0; begin < s->n_questions; begin += n_asked) {
-        const struct question *q = s->questions + begin;
+        const struct score_query *q = s->questions + begin;
         int n = (int)min_i64(n_asked, s->n_questions - begin);
 
         for (int i = 0; i < n_asked; i++) {
@@ -217,11 +217,11 @@ static int flush(struct scorer *s, struct err *err)
     return ask(s, err);
 }
 
-static int add_question(struct scorer *s, const struct question *q, struct err *err)
+static int add_question(struct scorer *s, const struct score_query *q, struct err *err)
 {
     if (s->n_questions == s->questions_capacity) {
         int64_t capacity = 2 * s->questions_capacity;
-        struct question *grown = realloc(s->questions, (size_t)capacity * sizeof *grown);
+        struct score_query *grown = realloc(s->questions, (size_t)capacity * sizeof *grown);
 
         if (!grown)
             return err_set(err, ERR_DEVICE, "out of host memory");
@@ -236,18 +236,18 @@ static int add_question(struct scorer *s, const struct question *q, struct err *
 
 /* Tokens [first, end) that texts [begin_text, end_text) of the sorted ones have alike, behind those
  * of the parent; a path of such lies on a stack. */
-struct node {
+struct score_node {
     int first, end;
     int64_t begin_text, end_text;
     int number; /* of its segment */
     int row;    /* of the cache */
 };
 
-struct walk {
+struct score_walk {
     struct scorer *s;
     struct score **texts; /* sorted by their tokens */
     int64_t n;
-    struct node *path;
+    struct score_node *path;
     int depth;
 };
 
@@ -283,10 +283,11 @@ static int common_length(const struct score *x, const struct score *y)
  * The longest node that begins with text `begin` behind `first`: how many texts share how much. A
  * beginning that the next text does not share is the text's own.
  */
-static struct node next_node(const struct walk *w, int first, int64_t begin, int64_t limit)
+static struct score_node next_node(const struct score_walk *w, int first, int64_t begin,
+                                   int64_t limit)
 {
     const struct score *text = w->texts[begin];
-    struct node node = { .first = first, .end = fed_length(text), .begin_text = begin };
+    struct score_node node = { .first = first, .end = fed_length(text), .begin_text = begin };
     int64_t end = begin + 1;
 
     for (; end < limit; end++) {
@@ -302,21 +303,21 @@ static struct node next_node(const struct walk *w, int first, int64_t begin, int
 }
 
 /* Rows of the cache and segments of whoever is not on the path are free. */
-static void drop_others(struct walk *w)
+static void drop_others(struct score_walk *w)
 {
-    const struct node *last = w->depth ? &w->path[w->depth - 1] : NULL;
+    const struct score_node *last = w->depth ? &w->path[w->depth - 1] : NULL;
 
     w->s->cache_used = last ? last->row + last->end - last->first : 0;
     w->s->segments_used = last ? last->number + 1 : 0;
 }
 
 /* Questions that texts of the node ask behind its token at `position`, which is in `row`. */
-static int add_questions(struct walk *w, const struct node *node, int position, int row,
+static int add_questions(struct score_walk *w, const struct score_node *node, int position, int row,
                          struct err *err)
 {
     for (int64_t t = node->begin_text; t < node->end_text; t++) {
         struct score *text = w->texts[t];
-        struct question q = { .row = row, .score = text };
+        struct score_query q = { .row = row, .score = text };
 
         if (position < text->n - 1 - text->n_scored || position > text->n - 2)
             continue;
@@ -327,7 +328,8 @@ static int add_questions(struct walk *w, const struct node *node, int position, 
     return 0;
 }
 
-static int feed_node(struct walk *w, const struct node *node, int again, struct err *err)
+static int feed_node(struct score_walk *w, const struct score_node *node, int again,
+                     struct err *err)
 {
     struct scorer *s = w->s;
     const struct score *text = w->texts[node->begin_text];
@@ -346,14 +348,14 @@ static int feed_node(struct walk *w, const struct node *node, int again, struct 
     return 0;
 }
 
-static int has_room(const struct scorer *s, const struct node *node)
+static int has_room(const struct scorer *s, const struct score_node *node)
 {
     return s->cache_used + node->end - node->first <= s->cache_rows &&
            s->segments_used < s->n_segments;
 }
 
 /* Give a node the next place in the cache, as a child of `parent`. */
-static void take_place(struct scorer *s, struct node *node, const struct node *parent)
+static void take_place(struct scorer *s, struct score_node *node, const struct score_node *parent)
 {
     CHECK(has_room(s, node));
     int32_t *columns = s->segments + (size_t)s->segments_used * N_COLUMNS;
@@ -367,7 +369,7 @@ static void take_place(struct scorer *s, struct node *node, const struct node *p
 }
 
 /* The path once more, from the front of the cache: dead rows lay between its nodes. */
-static int feed_path(struct walk *w, struct err *err)
+static int feed_path(struct score_walk *w, struct err *err)
 {
     w->s->cache_used = w->s->segments_used = 0;
     for (int i = 0; i < w->depth; i++) {
@@ -378,7 +380,7 @@ static int feed_path(struct walk *w, struct err *err)
     return 0;
 }
 
-static int give_place(struct walk *w, struct node *node, struct err *err)
+static int give_place(struct score_walk *w, struct score_node *node, struct err *err)
 {
     if (!has_room(w->s, node)) {
         if (flush(w->s, err) < 0)
@@ -392,17 +394,18 @@ static int give_place(struct walk *w, struct node *node, struct err *err)
 }
 
 /* The path's nodes that text t does not go on from are left. */
-static void leave(struct walk *w, int64_t t)
+static void leave(struct score_walk *w, int64_t t)
 {
     while (w->depth && w->path[w->depth - 1].end_text <= t)
         w->depth--;
 }
 
-static int walk_texts(struct walk *w, score_progress_fn progress, void *context, struct err *err)
+static int walk_texts(struct score_walk *w, score_progress_fn progress, void *context,
+                      struct err *err)
 {
     for (int64_t t = 0; t < w->n; leave(w, t)) {
-        const struct node *parent = w->depth ? &w->path[w->depth - 1] : NULL;
-        struct node node =
+        const struct score_node *parent = w->depth ? &w->path[w->depth - 1] : NULL;
+        struct score_node node =
             next_node(w, parent ? parent->end : 0, t, parent ? parent->end_text : w->n);
 
         if (give_place(w, &node, err) < 0 || feed_node(w, &node, 0, err) < 0)
@@ -459,7 +462,7 @@ static int tell_scores(const struct scorer *s, struct score *scores, int64_t n, 
 int scorer_run(struct scorer *s, struct score *scores, int64_t n, score_progress_fn progress,
                void *context, int64_t *n_fed, struct err *err)
 {
-    struct walk w = { .s = s, .n = n };
+    struct score_walk w = { .s = s, .n = n };
 
     if (check_texts(s, scores, n, err) < 0)
         return -1;

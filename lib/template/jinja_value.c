@@ -151,14 +151,16 @@ static int is_sequence(const struct jinja_value *v)
 }
 
 /* One comparison of values, and of those in them. */
-struct comparison {
+struct jinja_comparison {
     struct jinja_render *r; /* or NULL */
     int depth, n_done;
 };
 
-static int equal(struct comparison *c, const struct jinja_value *a, const struct jinja_value *b);
+static int equal(struct jinja_comparison *c, const struct jinja_value *a,
+                 const struct jinja_value *b);
 
-static int equal_dicts(struct comparison *c, const struct jinja_dict *a, const struct jinja_dict *b)
+static int equal_dicts(struct jinja_comparison *c, const struct jinja_dict *a,
+                       const struct jinja_dict *b)
 {
     if (a->n != b->n)
         return 0;
@@ -171,7 +173,8 @@ static int equal_dicts(struct comparison *c, const struct jinja_dict *a, const s
     return 1;
 }
 
-static int equal_lists(struct comparison *c, const struct jinja_list *a, const struct jinja_list *b)
+static int equal_lists(struct jinja_comparison *c, const struct jinja_list *a,
+                       const struct jinja_list *b)
 {
     if (a->n != b->n)
         return 0;
@@ -181,14 +184,15 @@ static int equal_lists(struct comparison *c, const struct jinja_list *a, const s
     return 1;
 }
 
-static int has_room(struct comparison *c)
+static int has_room(struct jinja_comparison *c)
 {
     if (c->depth > NESTED_MAX)
         return 0;
     return c->r ? jinja_step(c->r, 0) == 0 : c->n_done++ < KEY_COMPARISONS_MAX;
 }
 
-static int equal(struct comparison *c, const struct jinja_value *a, const struct jinja_value *b)
+static int equal(struct jinja_comparison *c, const struct jinja_value *a,
+                 const struct jinja_value *b)
 {
     int is;
 
@@ -224,7 +228,7 @@ static int equal(struct comparison *c, const struct jinja_value *a, const struct
 
 int jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b)
 {
-    struct comparison c = { .r = r };
+    struct jinja_comparison c = { .r = r };
 
     return equal(&c, a, b);
 }

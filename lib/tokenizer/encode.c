@@ -13,7 +13,7 @@
 static int encode_split(struct encoder *e, int step, const char *text, size_t n_bytes);
 
 /* What a split gives: a stretch that is a match or lies between matches. */
-struct stretch {
+struct split_stretch {
     size_t start, end;
     int is_match;
 };
@@ -24,8 +24,9 @@ static int has_read_too_much(const struct encoder *e)
 }
 
 /* The stretch that begins at `at`; *next is the match behind it if it was found on the way. */
-static struct stretch next_stretch(struct encoder *e, const struct split_step *step,
-                                   const char *text, size_t n_bytes, size_t at, size_t *n_known)
+static struct split_stretch next_stretch(struct encoder *e, const struct split_step *step,
+                                         const char *text, size_t n_bytes, size_t at,
+                                         size_t *n_known)
 {
     size_t start = at, length = *n_known;
 
@@ -42,14 +43,14 @@ static struct stretch next_stretch(struct encoder *e, const struct split_step *s
         }
     }
     if (at == start)
-        return (struct stretch){ at, at + length, !step->inverted };
+        return (struct split_stretch){ at, at + length, !step->inverted };
     *n_known = length;
-    return (struct stretch){ start, at, step->inverted };
+    return (struct split_stretch){ start, at, step->inverted };
 }
 
 /* Whether a stretch goes on with the one before it. */
-static int joins(enum split_behavior behavior, struct stretch before, struct stretch stretch,
-                 int follows_match)
+static int joins(enum split_behavior behavior, struct split_stretch before,
+                 struct split_stretch stretch, int follows_match)
 {
     switch (behavior) {
     case SPLIT_MERGED_WITH_PREVIOUS:
@@ -108,12 +109,12 @@ static int encode_split(struct encoder *e, int step, const char *text, size_t n_
         text += done;
         n_bytes -= (size_t)done;
     }
-    struct stretch pending = { 0, 0, 0 };
+    struct split_stretch pending = { 0, 0, 0 };
     size_t n_known = 0;
     int follows_match = 0;
 
     for (size_t at = 0; at < n_bytes;) {
-        struct stretch stretch = next_stretch(e, split, text, n_bytes, at, &n_known);
+        struct split_stretch stretch = next_stretch(e, split, text, n_bytes, at, &n_known);
 
         if (has_read_too_much(e))
             return tokenizer_refuse_pattern(e->tokenizer, &split->pattern, &e->budget, e->err);

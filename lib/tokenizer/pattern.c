@@ -17,18 +17,18 @@
 enum { STATES_MAX = 2048, CLASSES_MAX = 128 };
 #define MATCHES 0x8000u /* in a builder's next */
 
-struct state {
+struct pattern_state {
     int16_t *threads;
     int n;
 };
 
-struct builder {
+struct pattern_builder {
     struct pattern_program program;
     uint64_t signatures[CLASSES_MAX]; /* a bit a set: whether the class is in it */
     int n_classes;                    /* without the end of the text */
     uint8_t *classes;                 /* [UNICODE_CODES] */
     uint8_t *edges;                   /* [UNICODE_CODES + 1]: whether a set begins or ends here */
-    struct state states[STATES_MAX];
+    struct pattern_state states[STATES_MAX];
     int n_states;
     uint16_t *next; /* [STATES_MAX][n_classes + 1] */
     struct arena arena;
@@ -47,7 +47,7 @@ static int is_member(const struct pattern_set *set, uint32_t code, uint32_t cate
     return found != set->negated;
 }
 
-static int class_of(struct builder *b, uint32_t code, uint32_t category)
+static int class_of(struct pattern_builder *b, uint32_t code, uint32_t category)
 {
     uint64_t signature = 0;
     int class = 0;
@@ -64,7 +64,7 @@ static int class_of(struct builder *b, uint32_t code, uint32_t category)
     return class;
 }
 
-static int find_classes(struct builder *b)
+static int find_classes(struct pattern_builder *b)
 {
     int run = 0, class = 0;
 
@@ -91,7 +91,7 @@ static int find_classes(struct builder *b)
 /* ---- states ---- */
 
 /* Threads while a list is run. */
-struct run {
+struct pattern_run {
     int stack[2 * PATTERN_INSTRUCTIONS_MAX];
     uint8_t seen[PATTERN_INSTRUCTIONS_MAX];      /* in this list */
     uint8_t seen_next[PATTERN_INSTRUCTIONS_MAX]; /* in the next one */
@@ -100,7 +100,7 @@ struct run {
 };
 
 /* Run one thread, and those it becomes, up to what takes a code point. */
-static void run_thread(struct builder *b, struct run *run, int thread, int class)
+static void run_thread(struct pattern_builder *b, struct pattern_run *run, int thread, int class)
 {
     int n = 0, is_end = class == b->n_classes;
 
@@ -129,7 +129,7 @@ static void run_thread(struct builder *b, struct run *run, int thread, int class
 }
 
 /* The state of these threads, made if there is none yet, or -1. */
-static int find_state(struct builder *b, const int16_t *threads, int n)
+static int find_state(struct pattern_builder *b, const int16_t *threads, int n)
 {
     for (int i = 0; i < b->n_states; i++)
         if (b->states[i].n == n &&
@@ -138,14 +138,14 @@ static int find_state(struct builder *b, const int16_t *threads, int n)
     if (b->n_states == STATES_MAX)
         return err_set(b->err, ERR_DATA, "pattern '%s' needs more than %d states", b->text,
                        STATES_MAX);
-    struct state *state = &b->states[b->n_states];
+    struct pattern_state *state = &b->states[b->n_states];
     state->threads = arena_array(&b->arena, int16_t, n + 1);
     memcpy(state->threads, threads, (size_t)n * sizeof *threads);
     state->n = n;
     return b->n_states++;
 }
 
-static int build_states(struct builder *b)
+static int build_states(struct pattern_builder *b)
 {
     static const int16_t start[1] = { 0 };
     int stride = b->n_classes + 1;
@@ -154,7 +154,7 @@ static int build_states(struct builder *b)
     find_state(b, start, 1);
     for (int s = 0; s < b->n_states; s++)
         for (int class = 0; class < stride; class ++) {
-            struct run run = { .n_next = 0 };
+            struct pattern_run run = { .n_next = 0 };
 
             for (int i = 0; i < b->states[s].n && !run.matched; i++)
                 run_thread(b, &run, b->states[s].threads[i], class);
@@ -198,7 +198,8 @@ static void pack_classes(struct pattern *pattern, const uint8_t *classes, struct
 }
 
 /* Numbers of states become places in the table, which saves a product per code point. */
-static void pack_states(const struct builder *b, struct pattern *pattern, struct arena *arena)
+static void pack_states(const struct pattern_builder *b, struct pattern *pattern,
+                        struct arena *arena)
 {
     size_t stride = (size_t)b->n_classes + 1, n = (size_t)b->n_states * stride;
     uint32_t *next = arena_array(arena, uint32_t, n);
@@ -226,7 +227,7 @@ static void find_starts(struct pattern *pattern, const uint8_t *classes)
     }
 }
 
-static int build(struct builder *b, struct pattern *pattern, struct arena *arena)
+static int build(struct pattern_builder *b, struct pattern *pattern, struct arena *arena)
 {
     if (pattern_parse(&b->program, b->text, b->err) < 0)
         return -1;
@@ -247,7 +248,7 @@ static int build(struct builder *b, struct pattern *pattern, struct arena *arena
 
 int pattern_compile(struct pattern *pattern, const char *text, struct arena *arena, struct err *err)
 {
-    struct builder *b = calloc(1, sizeof *b);
+    struct pattern_builder *b = calloc(1, sizeof *b);
 
     if (!b)
         return err_set(err, ERR_DEVICE, "out of host memory");

@@ -11,28 +11,28 @@
 
 enum { DEPTH_MAX = 16, COUNT_MAX = 64 };
 
-struct group {
+struct pattern_group {
     int start, alternative; /* instructions where the group and its last alternative begin */
     int ignores_case;       /* outside of it */
 };
 
-struct parser {
+struct pattern_parser {
     struct pattern_program *program;
     const char *text;
     size_t n, at;
-    struct group groups[DEPTH_MAX]; /* groups[0] is the whole */
+    struct pattern_group groups[DEPTH_MAX]; /* groups[0] is the whole */
     int depth;
     int atom; /* where the last atom begins, -1: there is none to repeat */
     int ignores_case;
     struct err *err;
 };
 
-static int refuse(struct parser *p, const char *what)
+static int refuse(struct pattern_parser *p, const char *what)
 {
     return err_set(p->err, ERR_DATA, "pattern '%s': %s at byte %zu", p->text, what, p->at);
 }
 
-static int unsupported(struct parser *p)
+static int unsupported(struct pattern_parser *p)
 {
     return refuse(p, "an unsupported construct");
 }
@@ -41,7 +41,7 @@ static int unsupported(struct parser *p)
 
 /* Make room at place; what pointed behind it, and what is in the moved part and points at it, moves
  * on. */
-static int insert(struct parser *p, int place, struct pattern_instruction instruction)
+static int insert(struct pattern_parser *p, int place, struct pattern_instruction instruction)
 {
     struct pattern_program *program = p->program;
     struct pattern_instruction *items = program->items;
@@ -62,7 +62,7 @@ static int insert(struct parser *p, int place, struct pattern_instruction instru
     return 0;
 }
 
-static int append(struct parser *p, struct pattern_instruction instruction)
+static int append(struct pattern_parser *p, struct pattern_instruction instruction)
 {
     if (p->program->n == PATTERN_INSTRUCTIONS_MAX)
         return refuse(p, "it is too long");
@@ -70,7 +70,7 @@ static int append(struct parser *p, struct pattern_instruction instruction)
     return 0;
 }
 
-static struct pattern_set *new_set(struct parser *p)
+static struct pattern_set *new_set(struct pattern_parser *p)
 {
     if (p->program->n_sets == PATTERN_SETS_MAX) {
         refuse(p, "it has too many classes");
@@ -81,7 +81,7 @@ static struct pattern_set *new_set(struct parser *p)
     return set;
 }
 
-static int add_atom(struct parser *p, const struct pattern_set *set)
+static int add_atom(struct pattern_parser *p, const struct pattern_set *set)
 {
     p->atom = p->program->n;
     return append(
@@ -90,7 +90,8 @@ static int add_atom(struct parser *p, const struct pattern_set *set)
 
 /* ---- sets ---- */
 
-static int add_range(struct parser *p, struct pattern_set *set, uint32_t first, uint32_t last)
+static int add_range(struct pattern_parser *p, struct pattern_set *set, uint32_t first,
+                     uint32_t last)
 {
     if (first > last)
         return refuse(p, "a range whose end is before its start");
@@ -102,7 +103,7 @@ static int add_range(struct parser *p, struct pattern_set *set, uint32_t first, 
 }
 
 /* Without case only ASCII is known, with the two letters beyond it that fold to ASCII. */
-static int add_code(struct parser *p, struct pattern_set *set, uint32_t code)
+static int add_code(struct pattern_parser *p, struct pattern_set *set, uint32_t code)
 {
     uint32_t lower = code | 0x20;
     int is_letter = lower >= 'a' && lower <= 'z' && code < 0x80;
@@ -124,7 +125,7 @@ static int add_code(struct parser *p, struct pattern_set *set, uint32_t code)
 #define SPACES (BIT(UNICODE_ZS) | BIT(UNICODE_ZL) | BIT(UNICODE_ZP))
 
 /* \s */
-static int add_spaces(struct parser *p, struct pattern_set *set)
+static int add_spaces(struct pattern_parser *p, struct pattern_set *set)
 {
     set->categories |= SPACES;
     return add_range(p, set, 9, 13) < 0 || add_range(p, set, 0x85, 0x85) < 0 ? -1 : 0;
@@ -143,7 +144,7 @@ static uint32_t category_bits(const char *name, size_t n)
 }
 
 /* Behind \p or \P: {Lu}. */
-static int parse_property(struct parser *p, struct pattern_set *set, int negated)
+static int parse_property(struct pattern_parser *p, struct pattern_set *set, int negated)
 {
     const char *name = p->text + p->at + 1, *end;
 
@@ -171,7 +172,7 @@ static int hex_value(char c)
 }
 
 /* Behind \x or \u: {1F600}, two digits or four. */
-static int parse_hex(struct parser *p, int n_digits, uint32_t *code)
+static int parse_hex(struct pattern_parser *p, int n_digits, uint32_t *code)
 {
     int braces = n_digits == 2 && p->text[p->at] == '{', n = 0;
 
@@ -190,7 +191,7 @@ static int parse_hex(struct parser *p, int n_digits, uint32_t *code)
  * (-1). A negated class adds what \p can say; \S is said by the whole set's negation where it
  * stands alone.
  */
-static int parse_escape(struct parser *p, struct pattern_set *set, uint32_t *code)
+static int parse_escape(struct pattern_parser *p, struct pattern_set *set, uint32_t *code)
 {
     char c = p->text[p->at];
 
@@ -235,7 +236,7 @@ static int parse_escape(struct parser *p, struct pattern_set *set, uint32_t *cod
     }
 }
 
-static uint32_t next_code(struct parser *p)
+static uint32_t next_code(struct pattern_parser *p)
 {
     size_t n_bytes;
     uint32_t code = unicode_decode((const unsigned char *)p->text + p->at, &n_bytes);
@@ -245,7 +246,7 @@ static uint32_t next_code(struct parser *p)
 }
 
 /* The last code point of a range whose "-" was read. */
-static int parse_range_end(struct parser *p, struct pattern_set *set, uint32_t first)
+static int parse_range_end(struct pattern_parser *p, struct pattern_set *set, uint32_t first)
 {
     uint32_t last = 0;
 
@@ -262,7 +263,7 @@ static int parse_range_end(struct parser *p, struct pattern_set *set, uint32_t f
 }
 
 /* Behind "[": up to its "]". Nested classes are united with it. */
-static int parse_class(struct parser *p, struct pattern_set *set)
+static int parse_class(struct pattern_parser *p, struct pattern_set *set)
 {
     int depth = 1, is_first = 1;
 
@@ -305,7 +306,7 @@ static int parse_class(struct parser *p, struct pattern_set *set)
 }
 
 /* One character or class. */
-static int parse_set(struct parser *p, struct pattern_set *set)
+static int parse_set(struct pattern_parser *p, struct pattern_set *set)
 {
     char c = p->text[p->at];
     uint32_t code;
@@ -330,7 +331,7 @@ static int parse_set(struct parser *p, struct pattern_set *set)
 /* ---- operators ---- */
 
 /* {m,n}, {m} or {m,} at p->at; greatest is -1 where there is none. */
-static int parse_counts(struct parser *p, int *least, int *greatest)
+static int parse_counts(struct pattern_parser *p, int *least, int *greatest)
 {
     int counts[2] = { 0, -1 }, n = 0;
 
@@ -358,7 +359,7 @@ static int parse_counts(struct parser *p, int *least, int *greatest)
 }
 
 /* The atom, of one set, least times, and then up to greatest. */
-static int repeat_counted(struct parser *p, int least, int greatest)
+static int repeat_counted(struct pattern_parser *p, int least, int greatest)
 {
     struct pattern_instruction *items = p->program->items, atom = items[p->atom];
 
@@ -383,7 +384,7 @@ static int repeat_counted(struct parser *p, int least, int greatest)
     return 0;
 }
 
-static int repeat(struct parser *p, char c)
+static int repeat(struct pattern_parser *p, char c)
 {
     int least = 0, greatest = 0, atom = p->atom, n = p->program->n, rc;
 
@@ -413,9 +414,9 @@ static int repeat(struct parser *p, char c)
 /* A jump to the end of the group of this depth, while that is not known. */
 #define GROUP_END(depth) (-2 - (depth))
 
-static int alternate(struct parser *p)
+static int alternate(struct pattern_parser *p)
 {
-    struct group *group = &p->groups[p->depth];
+    struct pattern_group *group = &p->groups[p->depth];
     int n = p->program->n;
 
     p->at++;
@@ -430,14 +431,14 @@ static int alternate(struct parser *p)
     return 0;
 }
 
-static void finish_group(struct parser *p)
+static void finish_group(struct pattern_parser *p)
 {
     for (int i = 0; i < p->program->n; i++)
         if (p->program->items[i].x == GROUP_END(p->depth))
             p->program->items[i].x = p->program->n;
 }
 
-static int look(struct parser *p, int negated)
+static int look(struct pattern_parser *p, int negated)
 {
     struct pattern_set *set = new_set(p);
     int ignores_case = p->ignores_case;
@@ -460,7 +461,7 @@ static int look(struct parser *p, int negated)
                                                    -1, negated });
 }
 
-static int open_group(struct parser *p)
+static int open_group(struct pattern_parser *p)
 {
     const char *text = p->text + p->at;
     int outside = p->ignores_case;
@@ -479,12 +480,12 @@ static int open_group(struct parser *p)
     }
     if (p->depth + 1 == DEPTH_MAX)
         return refuse(p, "groups are nested too deeply");
-    p->groups[++p->depth] = (struct group){ p->program->n, p->program->n, outside };
+    p->groups[++p->depth] = (struct pattern_group){ p->program->n, p->program->n, outside };
     p->atom = -1;
     return 0;
 }
 
-static int close_group(struct parser *p)
+static int close_group(struct pattern_parser *p)
 {
     if (p->depth == 0)
         return refuse(p, "a ) without its (");
@@ -496,7 +497,7 @@ static int close_group(struct parser *p)
 }
 
 /* Before a line's end, as Oniguruma has it. */
-static int line_end(struct parser *p)
+static int line_end(struct pattern_parser *p)
 {
     struct pattern_set *set = new_set(p);
 
@@ -508,7 +509,7 @@ static int line_end(struct parser *p)
         p, (struct pattern_instruction){ PATTERN_LOOK, (int)(set - p->program->sets), -1, -1, 1 });
 }
 
-static int parse_next(struct parser *p)
+static int parse_next(struct pattern_parser *p)
 {
     char c = p->text[p->at];
 
@@ -537,7 +538,7 @@ static int parse_next(struct parser *p)
 
 int pattern_parse(struct pattern_program *program, const char *text, struct err *err)
 {
-    struct parser p = {
+    struct pattern_parser p = {
         .program = program, .text = text, .n = strlen(text), .atom = -1, .err = err
     };
 

@@ -35,7 +35,7 @@ static int read_model(struct trainer *t, const char *path, struct weights *weigh
 }
 
 /* What is grown is told when the data is made (cmd): here it is as if it had been so. */
-static int grow(struct trainer *t, struct source *source, struct job *theirs, struct err *err)
+static int grow(struct trainer *t, struct vocab_source *source, struct job *theirs, struct err *err)
 {
     const struct model_spec *ours = &t->job->model;
 
@@ -56,7 +56,7 @@ int trainer_begin(struct trainer *t, struct err *err)
     const char *path = t->job->train.init;
     struct slices list = { 0 };
     struct weights weights = { 0 };
-    struct source source = { .weights = &weights };
+    struct vocab_source source = { .weights = &weights };
     struct job theirs;
 
     if (!path)

@@ -164,7 +164,7 @@ static void lots_without_putting_back(void **state)
 {
     static const double p[4] = { 0.5, 0.25, 0.15, 0.1 };
     enum { N_DRAWS = 40000 };
-    struct sampler sampler = { .temperature = 1, .top_p = 1, .seed = 7 };
+    struct sampling sampler = { .temperature = 1, .top_p = 1, .seed = 7 };
     int64_t counts[4][4] = { { 0 } };
     double sum = 0;
 

@@ -123,7 +123,7 @@ static int live(struct team_rank *rank, struct err *err)
                                        .length_penalty = 1 };
     struct generate_options drawn = greedy, beams = greedy;
 
-    drawn.sampler = (struct sampler){ .temperature = 1, .top_p = 0.95, .seed = 5 };
+    drawn.sampler = (struct sampling){ .temperature = 1, .top_p = 0.95, .seed = 5 };
     drawn.repetition_penalty = 1.1;
     beams.n_beams = 3;
     if (score_all(rank, out, err) < 0 || generate(rank, &drawn, out->drawn, out, err) < 0 ||

@@ -23,7 +23,7 @@
 
 static const float skewed[N] = { 0.3f, 2.0f, -1.0f, 0.0f, 1.5f, -3.0f, 1.0f, 0.5f };
 
-static void count(const struct sampler *sampler, const float *logits, int n, int64_t *counts)
+static void count(const struct sampling *sampler, const float *logits, int n, int64_t *counts)
 {
     int32_t order[N];
 
@@ -59,7 +59,7 @@ static void draws_follow_the_softmax(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        struct sampler sampler = { .temperature = temperatures[i], .top_p = 1, .seed = 3 };
+        struct sampling sampler = { .temperature = temperatures[i], .top_p = 1, .seed = 3 };
 
         count(&sampler, skewed, N, counts);
         assert_true(chi_square(counts, skewed, N, temperatures[i], all) < 40.5); /* 7 degrees */
@@ -71,7 +71,7 @@ static void draws_follow_the_softmax(void **state)
 static void top_k_keeps_the_likeliest(void **state)
 {
     static const int kept[N] = { 0, 1, 0, 0, 1, 0, 1, 0 };
-    struct sampler sampler = { .temperature = 1.3, .top_k = 3, .top_p = 1, .seed = 4 };
+    struct sampling sampler = { .temperature = 1.3, .top_k = 3, .top_p = 1, .seed = 4 };
     int64_t counts[N];
 
     (void)state;
@@ -84,7 +84,7 @@ static void top_k_keeps_the_likeliest(void **state)
 }
 
 /* Which of n tokens are ever drawn, as bits. */
-static unsigned drawn(struct sampler sampler, const float *logits, int n)
+static unsigned drawn(struct sampling sampler, const float *logits, int n)
 {
     int64_t counts[N];
     unsigned bits = 0;
@@ -102,11 +102,11 @@ static void ties_go_to_the_lower_id(void **state)
     int32_t order[5];
 
     (void)state;
-    assert_int_equal(drawn((struct sampler){ 1, 1, 1, 0 }, tied, 5), 0x2);
-    assert_int_equal(drawn((struct sampler){ 1, 2, 1, 0 }, tied, 5), 0x6);
-    assert_int_equal(drawn((struct sampler){ 1, 3, 1, 0 }, tied, 5), 0xe);
-    assert_int_equal(drawn((struct sampler){ 1, 4, 1, 0 }, tied, 5), 0xf);
-    assert_int_equal(sample_token(&(struct sampler){ .top_p = 1 }, tied, 5, 0, 0, order), 1);
+    assert_int_equal(drawn((struct sampling){ 1, 1, 1, 0 }, tied, 5), 0x2);
+    assert_int_equal(drawn((struct sampling){ 1, 2, 1, 0 }, tied, 5), 0x6);
+    assert_int_equal(drawn((struct sampling){ 1, 3, 1, 0 }, tied, 5), 0xe);
+    assert_int_equal(drawn((struct sampling){ 1, 4, 1, 0 }, tied, 5), 0xf);
+    assert_int_equal(sample_token(&(struct sampling){ .top_p = 1 }, tied, 5, 0, 0, order), 1);
 }
 
 /* Probabilities 0.5, 0.3, 0.15, 0.05, in another order. */
@@ -115,25 +115,25 @@ static void top_p_keeps_the_fewest_that_reach_it(void **state)
     const float logits[4] = { logf(0.15f), logf(0.5f), logf(0.05f), logf(0.3f) };
 
     (void)state;
-    assert_int_equal(drawn((struct sampler){ 1, 0, 1e-6, 0 }, logits, 4), 0x2);
-    assert_int_equal(drawn((struct sampler){ 1, 0, 0.49, 0 }, logits, 4), 0x2);
-    assert_int_equal(drawn((struct sampler){ 1, 0, 0.51, 0 }, logits, 4), 0xa);
-    assert_int_equal(drawn((struct sampler){ 1, 0, 0.79, 0 }, logits, 4), 0xa);
-    assert_int_equal(drawn((struct sampler){ 1, 0, 0.81, 0 }, logits, 4), 0xb);
-    assert_int_equal(drawn((struct sampler){ 1, 0, 0.96, 0 }, logits, 4), 0xf);
-    assert_int_equal(drawn((struct sampler){ 1, 0, 1, 0 }, logits, 4), 0xf);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 1e-6, 0 }, logits, 4), 0x2);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 0.49, 0 }, logits, 4), 0x2);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 0.51, 0 }, logits, 4), 0xa);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 0.79, 0 }, logits, 4), 0xa);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 0.81, 0 }, logits, 4), 0xb);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 0.96, 0 }, logits, 4), 0xf);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 1, 0 }, logits, 4), 0xf);
     /* Of what top_k leaves: 0.5 is 0.625 of the first two. */
-    assert_int_equal(drawn((struct sampler){ 1, 2, 0.6, 0 }, logits, 4), 0x2);
-    assert_int_equal(drawn((struct sampler){ 1, 2, 0.64, 0 }, logits, 4), 0xa);
+    assert_int_equal(drawn((struct sampling){ 1, 2, 0.6, 0 }, logits, 4), 0x2);
+    assert_int_equal(drawn((struct sampling){ 1, 2, 0.64, 0 }, logits, 4), 0xa);
     /* After the temperature: at 0.5 the first has 0.25 of 0.365, 0.685. */
-    assert_int_equal(drawn((struct sampler){ 0.5, 0, 0.67, 0 }, logits, 4), 0x2);
-    assert_int_equal(drawn((struct sampler){ 0.5, 0, 0.70, 0 }, logits, 4), 0xa);
+    assert_int_equal(drawn((struct sampling){ 0.5, 0, 0.67, 0 }, logits, 4), 0x2);
+    assert_int_equal(drawn((struct sampling){ 0.5, 0, 0.70, 0 }, logits, 4), 0xa);
 }
 
 static void the_nucleus_keeps_its_proportions(void **state)
 {
     static const int kept[N] = { 0, 1, 0, 0, 1, 0, 0, 0 };
-    struct sampler sampler = { .temperature = 1, .top_p = 0.6, .seed = 6 };
+    struct sampling sampler = { .temperature = 1, .top_p = 0.6, .seed = 6 };
     int64_t counts[N];
 
     (void)state;
@@ -147,8 +147,8 @@ static void greedy_needs_no_luck(void **state)
 
     (void)state;
     for (uint64_t seed = 0; seed < 50; seed++) {
-        struct sampler greedy = { .seed = seed, .top_p = 1 };
-        struct sampler first = { .temperature = 5, .top_k = 1, .top_p = 1, .seed = seed };
+        struct sampling greedy = { .seed = seed, .top_p = 1 };
+        struct sampling first = { .temperature = 5, .top_k = 1, .top_p = 1, .seed = seed };
 
         assert_int_equal(sample_token(&greedy, skewed, N, seed, 0, order), 1);
         assert_int_equal(sample_token(&first, skewed, N, seed, 0, order), 1);
@@ -158,7 +158,7 @@ static void greedy_needs_no_luck(void **state)
 /* A draw is named by seed, sequence and position, and by nothing else. */
 static void a_draw_has_a_name(void **state)
 {
-    struct sampler sampler = { .temperature = 2, .top_p = 1, .seed = 9 }, other = sampler;
+    struct sampling sampler = { .temperature = 2, .top_p = 1, .seed = 9 }, other = sampler;
     int32_t order[N], dirty[N];
     int by_seed = 0, by_sequence = 0, by_position = 0;
 
@@ -186,10 +186,10 @@ static void extremes(void **state)
     int32_t order[4];
 
     (void)state;
-    assert_int_equal(drawn((struct sampler){ 1, 0, 1, 0 }, masked, 4), 0xa);
-    assert_int_equal(drawn((struct sampler){ 0.01, 3, 0.999, 0 }, masked, 4), 0xa);
+    assert_int_equal(drawn((struct sampling){ 1, 0, 1, 0 }, masked, 4), 0xa);
+    assert_int_equal(drawn((struct sampling){ 0.01, 3, 0.999, 0 }, masked, 4), 0xa);
     assert_int_equal(
-        sample_token(&(struct sampler){ .temperature = 1, .top_p = 1 }, &one, 1, 0, 0, order), 0);
+        sample_token(&(struct sampling){ .temperature = 1, .top_p = 1 }, &one, 1, 0, 0, order), 0);
 }
 
 /* Each token that was there once, however often it was. */

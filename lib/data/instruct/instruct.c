@@ -21,9 +21,9 @@
 #include "data/stream/ordered_pool.h"
 
 #define FORMAT_VERSION 2 /* of what is made: with another, old files are made again */
-#define JOB_BYTES ((size_t)1 << 20)
-#define JOB_ROWS 1024
-#define JOB_WARNINGS 16 /* bad rows of a job that are named; the rest is counted */
+#define BATCH_BYTES ((size_t)1 << 20)
+#define BATCH_ROWS 1024
+#define BATCH_WARNINGS 16 /* bad rows of a batch that are named; the rest is counted */
 #define STATE_BYTES_MAX ((size_t)1 << 20)
 
 const char *const instruct_format_names[] = { "auto", "alpaca",   "sharegpt", "messages", "belle",
@@ -33,14 +33,14 @@ const char *const instruct_too_long_names[] = { "cut", "drop", "split", "refuse"
 const char *const instruct_bad_rows_names[] = { "refuse", "skip", NULL };
 
 /* Rows, and what becomes of them. */
-struct job {
+struct instruct_batch {
     struct str text; /* of all its rows */
-    struct job_row {
+    struct batch_row {
         const char *path; /* borrowed */
         enum row_kind kind;
         int64_t number;
         size_t start, n_bytes;
-    } rows[JOB_ROWS];
+    } rows[BATCH_ROWS];
     int n_rows;
     struct instruct_samples samples;
     struct instruct_report counts;
@@ -49,22 +49,22 @@ struct job {
     struct err err;
 };
 
-struct preparing {
+struct instruct_preparation {
     const struct instruct_options *options;
     const char *prefix;
     struct tokenizer *tokenizer;
     struct row_files files;
     struct indexed_writer writer;
     struct ordered_pool *ordered;
-    struct job *job; /* being filled, or NULL */
-    int failed;      /* in writing: nothing more is written */
+    struct instruct_batch *batch; /* being filled, or NULL */
+    int failed;                   /* in writing: nothing more is written */
     struct instruct_report *report;
     struct err *err;
 };
 
 /* ---- in the threads ---- */
 
-static void name_row(struct err *err, const struct job_row *row)
+static void name_row(struct err *err, const struct batch_row *row)
 {
     if (row->number == 0)
         err_add(err, "%s", row->path);
@@ -74,33 +74,33 @@ static void name_row(struct err *err, const struct job_row *row)
         err_add(err, "%s:%lld", row->path, (long long)row->number);
 }
 
-static void work(void *job_of, void *worker)
+static void work(void *batch_of, void *worker)
 {
-    struct job *job = job_of;
+    struct instruct_batch *batch = batch_of;
     struct instruct_maker *maker = worker;
 
-    for (int i = 0; i < job->n_rows && !job->failed; i++) {
-        const struct job_row *from = &job->rows[i];
-        struct row row = { from->kind, str_text(&job->text) + from->start, from->n_bytes,
+    for (int i = 0; i < batch->n_rows && !batch->failed; i++) {
+        const struct batch_row *from = &batch->rows[i];
+        struct row row = { from->kind, str_text(&batch->text) + from->start, from->n_bytes,
                            from->number };
         struct err err = { 0 };
 
-        if (instruct_make(maker, &row, &job->samples, &job->counts, &err) == 0)
+        if (instruct_make(maker, &row, &batch->samples, &batch->counts, &err) == 0)
             continue;
         name_row(&err, from);
         if (err.code != ERR_DATA || maker->options->bad_rows == INSTRUCT_BAD_REFUSE) {
-            job->failed = 1;
-            job->err = err;
-        } else if (++job->counts.n_bad <= JOB_WARNINGS) {
-            str_add(&job->warnings, err.text);
-            str_add_char(&job->warnings, '\0');
+            batch->failed = 1;
+            batch->err = err;
+        } else if (++batch->counts.n_bad <= BATCH_WARNINGS) {
+            str_add(&batch->warnings, err.text);
+            str_add_char(&batch->warnings, '\0');
         }
     }
 }
 
 static int start_worker(void *worker, void *context, struct err *err)
 {
-    const struct preparing *p = context;
+    const struct instruct_preparation *p = context;
 
     return instruct_maker_open(worker, p->options, p->tokenizer, err);
 }
@@ -110,13 +110,13 @@ static void release_worker(void *worker)
     instruct_maker_close(worker);
 }
 
-static void release_job(void *job_of)
+static void release_job(void *batch_of)
 {
-    struct job *job = job_of;
+    struct instruct_batch *batch = batch_of;
 
-    str_release(&job->text);
-    str_release(&job->warnings);
-    instruct_samples_release(&job->samples);
+    str_release(&batch->text);
+    str_release(&batch->warnings);
+    instruct_samples_release(&batch->samples);
 }
 
 /* ---- writing ---- */
@@ -134,40 +134,40 @@ static void add_counts(struct instruct_report *sum, const struct instruct_report
     sum->n_rewritten += counts->n_rewritten;
 }
 
-static void warn_of(const struct preparing *p, const struct job *job)
+static void warn_of(const struct instruct_preparation *p, const struct instruct_batch *batch)
 {
-    const char *text = str_text(&job->warnings), *end = text + job->warnings.length;
+    const char *text = str_text(&batch->warnings), *end = text + batch->warnings.length;
 
     for (; p->options->warn && text < end; text += strlen(text) + 1)
         p->options->warn(p->options->context, text);
 }
 
-/* 1, or 0 if there is no job, or -1. */
-static int write_oldest(struct preparing *p)
+/* 1, or 0 if there is no batch, or -1. */
+static int write_oldest(struct instruct_preparation *p)
 {
-    struct job *job = ordered_pool_take(p->ordered);
+    struct instruct_batch *batch = ordered_pool_take(p->ordered);
     int64_t start = 0;
 
-    if (!job)
+    if (!batch)
         return 0;
-    warn_of(p, job);
-    if (job->failed) {
-        *p->err = job->err;
+    warn_of(p, batch);
+    if (batch->failed) {
+        *p->err = batch->err;
         return -1;
     }
-    for (int i = 0; i < job->samples.n; start = job->samples.ends[i++])
-        if (samples_writer_add(&p->writer, job->samples.ids.ids + start,
-                               job->samples.learned + start, job->samples.ends[i] - start,
+    for (int i = 0; i < batch->samples.n; start = batch->samples.ends[i++])
+        if (samples_writer_add(&p->writer, batch->samples.ids.ids + start,
+                               batch->samples.learned + start, batch->samples.ends[i] - start,
                                p->err) < 0)
             return -1;
-    add_counts(p->report, &job->counts);
+    add_counts(p->report, &batch->counts);
     if (p->options->progress)
         p->options->progress(p->options->context, p->report->n_rows, p->report->n_tokens);
     return 1;
 }
 
-/* The oldest job's samples: 1, or 0 if there is none, or -1 with the first failure's error. */
-static int write_job(struct preparing *p)
+/* The oldest batch's samples: 1, or 0 if there is none, or -1 with the first failure's error. */
+static int write_batch(struct instruct_preparation *p)
 {
     int rc = p->failed ? -1 : write_oldest(p);
 
@@ -175,66 +175,66 @@ static int write_job(struct preparing *p)
     return rc;
 }
 
-static int write_all(struct preparing *p)
+static int write_all(struct instruct_preparation *p)
 {
     int rc;
 
-    if (p->job)
+    if (p->batch)
         ordered_pool_submit(p->ordered);
-    p->job = NULL;
-    while ((rc = write_job(p)) > 0)
+    p->batch = NULL;
+    while ((rc = write_batch(p)) > 0)
         ;
     return rc;
 }
 
 /* ---- reading ---- */
 
-static void clear_job(struct job *job)
+static void clear_batch(struct instruct_batch *batch)
 {
-    str_clear(&job->text);
-    str_clear(&job->warnings);
-    instruct_samples_clear(&job->samples);
-    job->counts = (struct instruct_report){ 0 };
-    job->n_rows = 0;
+    str_clear(&batch->text);
+    str_clear(&batch->warnings);
+    instruct_samples_clear(&batch->samples);
+    batch->counts = (struct instruct_report){ 0 };
+    batch->n_rows = 0;
 }
 
-/* The job that takes the next row; NULL on failure. */
-static struct job *open_job(struct preparing *p)
+/* The batch that takes the next row; NULL on failure. */
+static struct instruct_batch *open_batch(struct instruct_preparation *p)
 {
-    if (p->job && (p->job->text.length >= JOB_BYTES || p->job->n_rows == JOB_ROWS)) {
+    if (p->batch && (p->batch->text.length >= BATCH_BYTES || p->batch->n_rows == BATCH_ROWS)) {
         ordered_pool_submit(p->ordered);
-        p->job = NULL;
+        p->batch = NULL;
     }
-    while (!p->job) {
-        p->job = ordered_pool_next(p->ordered);
-        if (p->job)
-            clear_job(p->job);
-        else if (write_job(p) < 0)
+    while (!p->batch) {
+        p->batch = ordered_pool_next(p->ordered);
+        if (p->batch)
+            clear_batch(p->batch);
+        else if (write_batch(p) < 0)
             return NULL;
     }
-    return p->job;
+    return p->batch;
 }
 
-static int add_row(struct preparing *p, const char *path, const struct row *row)
+static int add_row(struct instruct_preparation *p, const char *path, const struct row *row)
 {
-    struct job *job = open_job(p);
+    struct instruct_batch *batch = open_batch(p);
 
-    if (!job)
+    if (!batch)
         return -1;
-    job->rows[job->n_rows++] =
-        (struct job_row){ path, row->kind, row->number, job->text.length, row->n_bytes };
-    str_add_bytes(&job->text, row->text, row->n_bytes);
-    str_add_char(&job->text, '\0');
+    batch->rows[batch->n_rows++] =
+        (struct batch_row){ path, row->kind, row->number, batch->text.length, row->n_bytes };
+    str_add_bytes(&batch->text, row->text, row->n_bytes);
+    str_add_char(&batch->text, '\0');
     p->report->n_rows++;
     return 0;
 }
 
-static int is_enough(const struct preparing *p)
+static int is_enough(const struct instruct_preparation *p)
 {
     return p->options->max_rows > 0 && p->report->n_rows >= p->options->max_rows;
 }
 
-static int read_file(struct preparing *p, const char *path)
+static int read_file(struct instruct_preparation *p, const char *path)
 {
     struct rows *rows;
     struct row row;
@@ -255,7 +255,7 @@ static int read_file(struct preparing *p, const char *path)
 }
 
 /* What was read before an error may have one of its own, which comes first. */
-static int read_all(struct preparing *p)
+static int read_all(struct instruct_preparation *p)
 {
     int rc = 0;
 
@@ -314,7 +314,7 @@ static void hash_options(XXH64_hash_t *hash, const struct instruct_options *o)
     hash_file(hash, o->tokenizer, "");
 }
 
-static uint64_t compute_key(const struct preparing *p)
+static uint64_t compute_key(const struct instruct_preparation *p)
 {
     XXH64_hash_t hash = 0;
 
@@ -353,7 +353,7 @@ static int64_t *count_at(struct instruct_report *r, int i, const char **name)
     return counts[i].count;
 }
 
-static int write_state(const struct preparing *p, uint64_t key)
+static int write_state(const struct instruct_preparation *p, uint64_t key)
 {
     struct str text = { 0 }, path = { 0 };
     const char *name;
@@ -398,7 +398,7 @@ static int parse_state(const char *text, size_t n_bytes, uint64_t key,
 }
 
 /* Whether PREFIX.* are what would be made; *report then says what was. */
-static int is_there(struct preparing *p, uint64_t key)
+static int is_there(struct instruct_preparation *p, uint64_t key)
 {
     struct instruct_report report = { .is_old = 1 };
     struct samples samples;
@@ -443,7 +443,7 @@ static int check_options(const struct instruct_options *o, struct err *err)
     return 0;
 }
 
-static int refuse_nothing(struct preparing *p)
+static int refuse_nothing(struct instruct_preparation *p)
 {
     const struct instruct_report *r = p->report;
 
@@ -460,11 +460,11 @@ static int refuse_nothing(struct preparing *p)
                    (long long)r->n_bad, (long long)r->n_blank, (long long)r->n_dropped);
 }
 
-static int prepare(struct preparing *p)
+static int prepare(struct instruct_preparation *p)
 {
     struct ordered_pool_options ordered = { .work = work,
                                             .n_threads = p->options->n_threads,
-                                            .job_bytes = sizeof(struct job),
+                                            .job_bytes = sizeof(struct instruct_batch),
                                             .worker_bytes = sizeof(struct instruct_maker),
                                             .release_job = release_job,
                                             .start_worker = start_worker,
@@ -491,7 +491,9 @@ int instruct_prepare(const struct instruct_options *options, const char *prefix,
                      struct instruct_report *report, struct err *err)
 {
     struct instruct_report counts = { 0 };
-    struct preparing p = { .options = options, .prefix = prefix, .report = &counts, .err = err };
+    struct instruct_preparation p = {
+        .options = options, .prefix = prefix, .report = &counts, .err = err
+    };
 
     if (check_options(options, err) < 0 ||
         tokenizer_open(&p.tokenizer, options->tokenizer, err) < 0)

@@ -19,7 +19,7 @@
 #define PACKING_DATASET 1    /* of permute: the order to pack in is not that of training */
 
 /* What is known while sequences are made. */
-struct making {
+struct packing {
     const struct packs_options *options;
     int32_t *chosen;  /* [n] samples on this side of the split, in the file's order */
     int32_t *lengths; /* [n] of them */
@@ -27,7 +27,7 @@ struct making {
     struct err *err;
 };
 
-static int no_memory(struct making *m)
+static int no_memory(struct packing *m)
 {
     return err_set(m->err, ERR_DEVICE, "out of host memory for the order of %lld samples",
                    (long long)m->n);
@@ -41,7 +41,7 @@ static int64_t stratum_start(int64_t i, int64_t n, int64_t n_held_out)
 }
 
 /* Samples on this side of the split, into chosen. */
-static int choose(struct packs *p, struct making *m)
+static int choose(struct packs *p, struct packing *m)
 {
     const struct packs_options *o = m->options;
     int64_t n = p->file.n, n_held_out = 0;
@@ -73,7 +73,7 @@ static int choose(struct packs *p, struct making *m)
     return 0;
 }
 
-static int read_lengths(struct packs *p, struct making *m)
+static int read_lengths(struct packs *p, struct packing *m)
 {
     if (!(m->lengths = malloc(sizeof *m->lengths * (size_t)m->n)))
         return no_memory(m);
@@ -92,7 +92,7 @@ static int read_lengths(struct packs *p, struct making *m)
 
 /* ---- sequences ---- */
 
-static int allocate(struct packs *p, struct making *m)
+static int allocate(struct packs *p, struct packing *m)
 {
     p->members = malloc(sizeof *p->members * (size_t)m->n);
     p->begins = calloc((size_t)m->n + 1, sizeof *p->begins);
@@ -102,7 +102,7 @@ static int allocate(struct packs *p, struct making *m)
 }
 
 /* Longest first; of equals, the earlier first. An evaluation's batches are then of like lengths. */
-static void sort_by_length(struct packs *p, struct making *m, int64_t *at)
+static void sort_by_length(struct packs *p, struct packing *m, int64_t *at)
 {
     for (int64_t i = 0; i < m->n; i++)
         at[p->seq_len - m->lengths[i] + 1]++;
@@ -113,7 +113,7 @@ static void sort_by_length(struct packs *p, struct making *m, int64_t *at)
 }
 
 /* One sample a sequence. */
-static int make_singles(struct packs *p, struct making *m)
+static int make_singles(struct packs *p, struct packing *m)
 {
     if (p->held_out) {
         int64_t *at = calloc((size_t)p->seq_len + 2, sizeof *at);
@@ -135,7 +135,7 @@ static int make_singles(struct packs *p, struct making *m)
 }
 
 /* Samples order[0..n-1] (places in chosen) in their bins become sequences behind those there are. */
-static int close_window(struct packs *p, struct making *m, const int32_t *order, int64_t n,
+static int close_window(struct packs *p, struct packing *m, const int32_t *order, int64_t n,
                         int32_t *sizes, int32_t *bin_of)
 {
     for (int64_t i = 0; i < n; i++)
@@ -160,7 +160,7 @@ static int close_window(struct packs *p, struct making *m, const int32_t *order,
     return 0;
 }
 
-static int make_packs(struct packs *p, struct making *m)
+static int make_packs(struct packs *p, struct packing *m)
 {
     int64_t window = min_i64(m->n, WINDOW_SAMPLES);
     int32_t *order = malloc(sizeof *order * (size_t)window);
@@ -184,7 +184,7 @@ static int make_packs(struct packs *p, struct making *m)
     return rc;
 }
 
-static int count_learned(struct packs *p, struct making *m)
+static int count_learned(struct packs *p, struct packing *m)
 {
     int32_t *ids = malloc(sizeof *ids * (size_t)p->seq_len);
     uint8_t *learned = malloc((size_t)p->seq_len);
@@ -216,7 +216,7 @@ int packs_open(struct packs *out, const struct packs_options *options, struct er
                        .seq_len = options->seq_len,
                        .packing = options->packing,
                        .held_out = options->held_out };
-    struct making m = { .options = options, .err = err };
+    struct packing m = { .options = options, .err = err };
 
     CHECK(options->seq_len >= 1);
     if (samples_open(&p.file, options->prefix, options->vocab_size, err) < 0)

@@ -9,7 +9,7 @@
 
 #define COLUMN_VALUES_MAX ((int64_t)1 << 40)
 
-struct reading {
+struct parquet_meta_reader {
     struct thrift thrift;
     struct parquet_meta *meta;
     struct arena *arena;
@@ -18,7 +18,7 @@ struct reading {
     int is_set; /* err says what is wrong */
 };
 
-static void wrong(struct reading *r, const char *what)
+static void wrong(struct parquet_meta_reader *r, const char *what)
 {
     if (!r->is_set && !r->thrift.failed)
         err_set(r->err, ERR_DATA, "%s", what);
@@ -88,7 +88,7 @@ static void set_converted_type(struct parquet_node *node, int64_t converted)
         node->meaning = MEANING_UNSIGNED;
 }
 
-static void read_element(struct reading *r, struct parquet_node *node)
+static void read_element(struct parquet_meta_reader *r, struct parquet_node *node)
 {
     struct thrift *t = &r->thrift;
     struct thrift_field field;
@@ -138,7 +138,7 @@ static void read_element(struct reading *r, struct parquet_node *node)
     }
 }
 
-static void check_node(struct reading *r, const struct parquet_node *node)
+static void check_node(struct parquet_meta_reader *r, const struct parquet_node *node)
 {
     if (node->n_children < 0 || (node->type != PARQUET_GROUP && node->n_children > 0))
         wrong(r, "a column that must not have children has some");
@@ -149,7 +149,7 @@ static void check_node(struct reading *r, const struct parquet_node *node)
 }
 
 /* Put node i into the tree: parents come before children, each with so many. */
-static void link_node(struct reading *r, int i, int *open, int *missing, int *depth)
+static void link_node(struct parquet_meta_reader *r, int i, int *open, int *missing, int *depth)
 {
     struct parquet_meta *m = r->meta;
     struct parquet_node *node = &m->nodes[i], *parent;
@@ -176,7 +176,7 @@ static void link_node(struct reading *r, int i, int *open, int *missing, int *de
     }
 }
 
-static void read_schema(struct reading *r, enum thrift_type type)
+static void read_schema(struct parquet_meta_reader *r, enum thrift_type type)
 {
     struct parquet_meta *m = r->meta;
     int open[PARQUET_DEPTH_MAX], missing[PARQUET_DEPTH_MAX], depth = 0;
@@ -218,7 +218,7 @@ static void read_schema(struct reading *r, enum thrift_type type)
 }
 
 /* Every group has a leaf below it: levels could not be told otherwise. */
-static void check_schema(struct reading *r)
+static void check_schema(struct parquet_meta_reader *r)
 {
     const struct parquet_meta *m = r->meta;
 
@@ -231,7 +231,8 @@ static void check_schema(struct reading *r)
 
 /* ---- row groups ---- */
 
-static void read_column_meta(struct reading *r, struct parquet_chunk *chunk, int64_t *type)
+static void read_column_meta(struct parquet_meta_reader *r, struct parquet_chunk *chunk,
+                             int64_t *type)
 {
     struct thrift *t = &r->thrift;
     struct thrift_field field;
@@ -265,7 +266,7 @@ static void read_column_meta(struct reading *r, struct parquet_chunk *chunk, int
     chunk->start = dictionary > 0 && dictionary < data ? dictionary : data;
 }
 
-static void read_chunk(struct reading *r, struct parquet_chunk *chunk,
+static void read_chunk(struct parquet_meta_reader *r, struct parquet_chunk *chunk,
                        const struct parquet_node *node)
 {
     struct thrift *t = &r->thrift;
@@ -290,7 +291,7 @@ static void read_chunk(struct reading *r, struct parquet_chunk *chunk,
         wrong(r, "a column that lies outside the file");
 }
 
-static void read_group(struct reading *r, struct parquet_group *group)
+static void read_group(struct parquet_meta_reader *r, struct parquet_group *group)
 {
     struct thrift *t = &r->thrift;
     const struct parquet_meta *m = r->meta;
@@ -320,7 +321,7 @@ static void read_group(struct reading *r, struct parquet_group *group)
         wrong(r, "a row group without columns or rows");
 }
 
-static void read_groups(struct reading *r, enum thrift_type type)
+static void read_groups(struct parquet_meta_reader *r, enum thrift_type type)
 {
     struct parquet_meta *m = r->meta;
     enum thrift_type element;
@@ -340,7 +341,7 @@ static void read_groups(struct reading *r, enum thrift_type type)
     m->n_groups = n;
 }
 
-static void read_file_meta(struct reading *r)
+static void read_file_meta(struct parquet_meta_reader *r)
 {
     struct thrift *t = &r->thrift;
     struct thrift_field field;
@@ -384,11 +385,11 @@ int parquet_read_meta(struct parquet_meta *meta, const unsigned char *bytes, siz
         return err_set(err, ERR_DATA, "its footer has %lu bytes, more than the file",
                        (unsigned long)length);
     struct parquet_meta found = { 0 };
-    struct reading r = { .thrift = { tail - length, tail, 0 },
-                         .meta = &found,
-                         .arena = arena,
-                         .file_bytes = n_bytes,
-                         .err = err };
+    struct parquet_meta_reader r = { .thrift = { tail - length, tail, 0 },
+                                     .meta = &found,
+                                     .arena = arena,
+                                     .file_bytes = n_bytes,
+                                     .err = err };
     read_file_meta(&r);
     if (r.thrift.failed)
         return r.is_set ? err_add(err, "its footer")

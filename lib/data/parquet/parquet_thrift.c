@@ -106,7 +106,7 @@ static void skip_bytes(struct thrift *t, uint64_t n)
 }
 
 /* Values of two kinds in turn (of maps), or of one, that are still to be passed over; or fields. */
-struct skipping {
+struct thrift_skip {
     enum thrift_type types[2];
     uint64_t n; /* of a list or map; of a struct it is not used */
     int is_struct, id;
@@ -114,9 +114,9 @@ struct skipping {
 
 /* Pass over a value, but of containers only their head, and open them. */
 static void skip_head(struct thrift *t, enum thrift_type type, int is_element,
-                      struct skipping *stack, int *depth)
+                      struct thrift_skip *stack, int *depth)
 {
-    struct skipping inner = { .is_struct = type == THRIFT_STRUCT };
+    struct thrift_skip inner = { .is_struct = type == THRIFT_STRUCT };
     size_t n_bytes;
 
     switch (type) {
@@ -167,12 +167,12 @@ static void skip_head(struct thrift *t, enum thrift_type type, int is_element,
 
 void thrift_skip(struct thrift *t, enum thrift_type type)
 {
-    struct skipping stack[SKIP_DEPTH_MAX];
+    struct thrift_skip stack[SKIP_DEPTH_MAX];
     int depth = 0;
 
     skip_head(t, type, 0, stack, &depth);
     while (depth > 0 && !t->failed) {
-        struct skipping *top = &stack[depth - 1];
+        struct thrift_skip *top = &stack[depth - 1];
         struct thrift_field field;
 
         if (top->is_struct) {

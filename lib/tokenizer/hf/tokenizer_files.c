@@ -31,47 +31,48 @@
 
 /* ---- kinds of ranks ---- */
 
-struct special {
+struct special_rank {
     int id;
     const char *text; /* with %d: n_numbered of them, from first_number on */
     int n_numbered, first_number;
 };
 
 /* What the models' own code adds to the ranks. */
-static const struct special gpt2_special[] = { { 50256, "<|endoftext|>", 0, 0 }, { 0 } };
-static const struct special cl100k_special[] = {
+static const struct special_rank gpt2_special[] = { { 50256, "<|endoftext|>", 0, 0 }, { 0 } };
+static const struct special_rank cl100k_special[] = {
     { 100257, "<|endoftext|>", 0, 0 },   { 100258, "<|fim_prefix|>", 0, 0 },
     { 100259, "<|fim_middle|>", 0, 0 },  { 100260, "<|fim_suffix|>", 0, 0 },
     { 100276, "<|endofprompt|>", 0, 0 }, { 0 }
 };
-static const struct special o200k_special[] = { { 199999, "<|endoftext|>", 0, 0 },
-                                                { 200018, "<|endofprompt|>", 0, 0 },
-                                                { 0 } };
-static const struct special llama3_special[] = { { 128000, "<|begin_of_text|>", 0, 0 },
-                                                 { 128001, "<|end_of_text|>", 0, 0 },
-                                                 { 128002, "<|reserved_special_token_%d|>", 4, 0 },
-                                                 { 128006, "<|start_header_id|>", 0, 0 },
-                                                 { 128007, "<|end_header_id|>", 0, 0 },
-                                                 { 128008, "<|reserved_special_token_%d|>", 1, 4 },
-                                                 { 128009, "<|eot_id|>", 0, 0 },
-                                                 { 128010, "<|reserved_special_token_%d|>", 246,
-                                                   5 },
-                                                 { 0 } };
-static const struct special qwen_special[] = { { 151643, "<|endoftext|>", 0, 0 },
-                                               { 151644, "<|im_start|>", 0, 0 },
-                                               { 151645, "<|im_end|>", 0, 0 },
-                                               { 151646, "<|extra_%d|>", 205, 0 },
-                                               { 0 } };
-static const struct special qwen3_5_special[] = { { 248044, "<|endoftext|>", 0, 0 },
-                                                  { 248045, "<|im_start|>", 0, 0 },
-                                                  { 248046, "<|im_end|>", 0, 0 },
-                                                  { 0 } };
+static const struct special_rank o200k_special[] = { { 199999, "<|endoftext|>", 0, 0 },
+                                                     { 200018, "<|endofprompt|>", 0, 0 },
+                                                     { 0 } };
+static const struct special_rank llama3_special[] = {
+    { 128000, "<|begin_of_text|>", 0, 0 },
+    { 128001, "<|end_of_text|>", 0, 0 },
+    { 128002, "<|reserved_special_token_%d|>", 4, 0 },
+    { 128006, "<|start_header_id|>", 0, 0 },
+    { 128007, "<|end_header_id|>", 0, 0 },
+    { 128008, "<|reserved_special_token_%d|>", 1, 4 },
+    { 128009, "<|eot_id|>", 0, 0 },
+    { 128010, "<|reserved_special_token_%d|>", 246, 5 },
+    { 0 }
+};
+static const struct special_rank qwen_special[] = { { 151643, "<|endoftext|>", 0, 0 },
+                                                    { 151644, "<|im_start|>", 0, 0 },
+                                                    { 151645, "<|im_end|>", 0, 0 },
+                                                    { 151646, "<|extra_%d|>", 205, 0 },
+                                                    { 0 } };
+static const struct special_rank qwen3_5_special[] = { { 248044, "<|endoftext|>", 0, 0 },
+                                                       { 248045, "<|im_start|>", 0, 0 },
+                                                       { 248046, "<|im_end|>", 0, 0 },
+                                                       { 0 } };
 
 struct kind {
     int n_ranks;
     const char *pattern; /* NULL: GPT-2's, which ByteLevel knows */
     int is_composed;     /* NFC first */
-    const struct special *special;
+    const struct special_rank *special;
     int32_t before; /* put before a text; -1: nothing */
 };
 
@@ -192,7 +193,7 @@ static void add_named(cJSON *list, const cJSON *vocab, const cJSON *config)
     }
 }
 
-static void add_special(cJSON *list, const struct special *special)
+static void add_special(cJSON *list, const struct special_rank *special)
 {
     for (; special->text; special++) {
         int n = special->n_numbered;

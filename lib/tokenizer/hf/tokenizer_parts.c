@@ -13,7 +13,7 @@
 /* Digits asks Rust's char::is_numeric, whose Unicode has these more (tokenizers 0.23.3). */
 #define NUMBERS "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
 
-struct reader {
+struct parts_reader {
     struct tokenizer *tokenizer;
     const char *name, *part; /* part: "normalizer" or "pre_tokenizer" */
     struct err *err;
@@ -28,7 +28,7 @@ static const char *type_name(const cJSON *part)
     return cJSON_IsString(type) ? type->valuestring : "without a type";
 }
 
-static int unsupported(struct reader *r, const cJSON *part, const char *why)
+static int unsupported(struct parts_reader *r, const cJSON *part, const char *why)
 {
     return REFUSE(r, "%s: %s %s%s is not supported", r->name, r->part, type_name(part), why);
 }
@@ -41,10 +41,10 @@ static int get_flag(const cJSON *object, const char *key, int otherwise)
     return !item || cJSON_IsNull(item) ? otherwise : cJSON_IsBool(item) ? cJSON_IsTrue(item) : -1;
 }
 
-typedef int (*part_fn)(struct reader *r, const cJSON *part, int index);
+typedef int (*part_fn)(struct parts_reader *r, const cJSON *part, int index);
 
 /* A part, or those of a Sequence in turn. */
-static int each_part(struct reader *r, const cJSON *part, const char *list_name, part_fn read)
+static int each_part(struct parts_reader *r, const cJSON *part, const char *list_name, part_fn read)
 {
     const cJSON *list = get(part, list_name), *item;
     int index = 0;
@@ -65,7 +65,7 @@ static int each_part(struct reader *r, const cJSON *part, const char *list_name,
 
 /* ---- normalizer ---- */
 
-static struct normal_step *add_normal(struct reader *r, enum normal_kind kind)
+static struct normal_step *add_normal(struct parts_reader *r, enum normal_kind kind)
 {
     struct tokenizer *t = r->tokenizer;
 
@@ -77,7 +77,7 @@ static struct normal_step *add_normal(struct reader *r, enum normal_kind kind)
     return &t->normal[t->n_normal++];
 }
 
-static int read_prepend(struct reader *r, const char *text)
+static int read_prepend(struct parts_reader *r, const char *text)
 {
     struct normal_step *step = add_normal(r, NORMAL_PREPEND);
 
@@ -89,7 +89,7 @@ static int read_prepend(struct reader *r, const char *text)
 }
 
 /* Of a text, or of what a pattern matches. */
-static int read_replace(struct reader *r, const cJSON *part)
+static int read_replace(struct parts_reader *r, const cJSON *part)
 {
     const cJSON *content = get(part, "content"), *text = get(get(part, "pattern"), "String");
     const cJSON *regex = get(get(part, "pattern"), "Regex");
@@ -116,7 +116,7 @@ static int read_replace(struct reader *r, const cJSON *part)
 }
 
 /* SentencePiece's table, in base64. */
-static int read_precompiled(struct reader *r, const cJSON *part)
+static int read_precompiled(struct parts_reader *r, const cJSON *part)
 {
     const cJSON *text = get(part, "precompiled_charsmap");
     struct tokenizer *t = r->tokenizer;
@@ -133,7 +133,7 @@ static int read_precompiled(struct reader *r, const cJSON *part)
     return 0;
 }
 
-static int read_strip(struct reader *r, const cJSON *part)
+static int read_strip(struct parts_reader *r, const cJSON *part)
 {
     int left = get_flag(part, "strip_left", 1), right = get_flag(part, "strip_right", 1);
     struct normal_step *step;
@@ -147,7 +147,7 @@ static int read_strip(struct reader *r, const cJSON *part)
     return 0;
 }
 
-static int read_normal(struct reader *r, const cJSON *part, int index)
+static int read_normal(struct parts_reader *r, const cJSON *part, int index)
 {
     const char *type = type_name(part);
     const cJSON *prepend = get(part, "prepend");
@@ -169,14 +169,16 @@ static int read_normal(struct reader *r, const cJSON *part, int index)
 int tokenizer_parse_normalizer(struct tokenizer *tokenizer, const char *name,
                                const cJSON *normalizer, struct err *err)
 {
-    struct reader r = { .tokenizer = tokenizer, .name = name, .part = "normalizer", .err = err };
+    struct parts_reader r = {
+        .tokenizer = tokenizer, .name = name, .part = "normalizer", .err = err
+    };
 
     return each_part(&r, normalizer, "normalizers", read_normal);
 }
 
 /* ---- pre_tokenizer ---- */
 
-static int add_split(struct reader *r, const char *pattern, enum split_behavior behavior,
+static int add_split(struct parts_reader *r, const char *pattern, enum split_behavior behavior,
                      int inverted)
 {
     struct tokenizer *t = r->tokenizer;
@@ -201,7 +203,7 @@ static void quote(struct str *out, const char *text)
     }
 }
 
-static int read_split(struct reader *r, const cJSON *part)
+static int read_split(struct parts_reader *r, const cJSON *part)
 {
     static const char *const names[] = { "Isolated", "Removed", "MergedWithPrevious",
                                          "MergedWithNext", "Contiguous" };
@@ -223,7 +225,7 @@ static int read_split(struct reader *r, const cJSON *part)
     return rc;
 }
 
-static int read_byte_level(struct reader *r, const cJSON *part, int index)
+static int read_byte_level(struct parts_reader *r, const cJSON *part, int index)
 {
     int prefix = get_flag(part, "add_prefix_space", 1), regex = get_flag(part, "use_regex", 1);
 
@@ -237,7 +239,7 @@ static int read_byte_level(struct reader *r, const cJSON *part, int index)
     return regex ? add_split(r, GPT2_PATTERN, SPLIT_ISOLATED, 0) : 0;
 }
 
-static int read_metaspace(struct reader *r, const cJSON *part, int index)
+static int read_metaspace(struct parts_reader *r, const cJSON *part, int index)
 {
     const cJSON *mark = get(part, "replacement"), *scheme = get(part, "prepend_scheme");
     struct tokenizer *t = r->tokenizer;
@@ -266,7 +268,7 @@ static int read_metaspace(struct reader *r, const cJSON *part, int index)
     return splits ? add_split(r, BPE_SPACE, SPLIT_MERGED_WITH_NEXT, 0) : 0;
 }
 
-static int read_pre_tokenizer(struct reader *r, const cJSON *part, int index)
+static int read_pre_tokenizer(struct parts_reader *r, const cJSON *part, int index)
 {
     const char *type = type_name(part);
 
@@ -294,7 +296,9 @@ static int read_pre_tokenizer(struct reader *r, const cJSON *part, int index)
 int tokenizer_parse_splits(struct tokenizer *tokenizer, const char *name,
                            const cJSON *pre_tokenizer, int *is_byte_level, struct err *err)
 {
-    struct reader r = { .tokenizer = tokenizer, .name = name, .part = "pre_tokenizer", .err = err };
+    struct parts_reader r = {
+        .tokenizer = tokenizer, .name = name, .part = "pre_tokenizer", .err = err
+    };
 
     if (each_part(&r, pre_tokenizer, "pretokenizers", read_pre_tokenizer) < 0)
         return -1;

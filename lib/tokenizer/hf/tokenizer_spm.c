@@ -32,18 +32,18 @@ struct bytes {
     size_t n;
 };
 
-struct piece {
+struct spm_piece {
     struct bytes text;
     float score;
     uint64_t type;
     int32_t rank; /* by score; equal scores have equal ranks */
 };
 
-struct reader {
+struct spm_reader {
     const char *name;
     struct err *err;
     struct tokenizer *tokenizer;
-    struct piece *pieces; /* heap */
+    struct spm_piece *pieces; /* heap */
     int n_pieces, n_hidden;
     int failed; /* a part found no room; err says so */
     uint64_t model_type, byte_fallback, dummy_is_suffix;
@@ -56,7 +56,7 @@ struct reader {
 
 /* ---- protobuf ---- */
 
-struct field {
+struct protobuf_field {
     uint64_t number, value; /* value: of a varint or of four or eight bytes */
     unsigned wire;
     struct bytes bytes;
@@ -78,11 +78,11 @@ static int read_varint(struct bytes *in, uint64_t *value)
 }
 
 /* The next field: 1, 0 at the end, -1 if it is broken. */
-static int next_field(struct bytes *in, struct field *field)
+static int next_field(struct bytes *in, struct protobuf_field *field)
 {
     uint64_t key, n;
 
-    *field = (struct field){ .number = 0 };
+    *field = (struct protobuf_field){ .number = 0 };
     if (in->n == 0)
         return 0;
     if (read_varint(in, &key) < 0)
@@ -112,18 +112,18 @@ static int next_field(struct bytes *in, struct field *field)
     return 1;
 }
 
-static int broken(struct reader *r, const char *what)
+static int broken(struct spm_reader *r, const char *what)
 {
     return REFUSE(r, "%s: not a SentencePiece model: %s is cut off or broken", r->name, what);
 }
 
-static int read_piece(struct reader *r, struct bytes in)
+static int read_piece(struct spm_reader *r, struct bytes in)
 {
-    struct piece *piece = &r->pieces[r->n_pieces];
-    struct field field;
+    struct spm_piece *piece = &r->pieces[r->n_pieces];
+    struct protobuf_field field;
     int rc;
 
-    *piece = (struct piece){ .type = PIECE_NORMAL };
+    *piece = (struct spm_piece){ .type = PIECE_NORMAL };
     while ((rc = next_field(&in, &field)) > 0) {
         uint32_t bits = (uint32_t)field.value;
 
@@ -148,9 +148,9 @@ static int read_piece(struct reader *r, struct bytes in)
     return 0;
 }
 
-static int read_trainer(struct reader *r, struct bytes in)
+static int read_trainer(struct spm_reader *r, struct bytes in)
 {
-    struct field field;
+    struct protobuf_field field;
     int rc;
 
     while ((rc = next_field(&in, &field)) > 0) {
@@ -170,9 +170,9 @@ static int read_trainer(struct reader *r, struct bytes in)
     return rc < 0 ? broken(r, "trainer_spec") : 0;
 }
 
-static int read_normalizer(struct reader *r, struct bytes in)
+static int read_normalizer(struct spm_reader *r, struct bytes in)
 {
-    struct field field;
+    struct protobuf_field field;
     int rc;
 
     while ((rc = next_field(&in, &field)) > 0) {
@@ -190,9 +190,9 @@ static int read_normalizer(struct reader *r, struct bytes in)
     return rc < 0 ? broken(r, "normalizer_spec") : 0;
 }
 
-static int count_pieces(struct reader *r, struct bytes in)
+static int count_pieces(struct spm_reader *r, struct bytes in)
 {
-    struct field field;
+    struct protobuf_field field;
     int rc, n = 0;
 
     while ((rc = next_field(&in, &field)) > 0)
@@ -205,9 +205,9 @@ static int count_pieces(struct reader *r, struct bytes in)
     return r->pieces ? 0 : err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name);
 }
 
-static int read_model(struct reader *r, struct bytes in)
+static int read_model(struct spm_reader *r, struct bytes in)
 {
-    struct field field;
+    struct protobuf_field field;
     size_t n_bytes = 0;
 
     if (count_pieces(r, in) < 0)
@@ -233,7 +233,7 @@ static int read_model(struct reader *r, struct bytes in)
 
 /* ---- the vocabulary ---- */
 
-static int add_pieces(struct reader *r)
+static int add_pieces(struct spm_reader *r)
 {
     struct tokenizer *t = r->tokenizer;
     int is_bpe = r->model_type == MODEL_BPE, unknown = -1;
@@ -241,7 +241,7 @@ static int add_pieces(struct reader *r)
     bpe_init(&t->bpe, &t->arena, 0, r->n_pieces + HIDDEN_MAX, r->n_pieces + HIDDEN_MAX);
     t->bpe.n_visible = t->vocab_size = r->n_pieces;
     for (int i = 0; i < r->n_pieces; i++) {
-        const struct piece *piece = &r->pieces[i];
+        const struct spm_piece *piece = &r->pieces[i];
 
         if (bpe_add_token(&t->bpe, i, piece->text.data, piece->text.n) < 0)
             return REFUSE(r, "%s: piece %d occurs twice", r->name, i);
@@ -269,7 +269,7 @@ static int add_pieces(struct reader *r)
 }
 
 /* User-defined pieces: found first, by the normalizer as by the model. */
-static void add_whole(struct reader *r)
+static void add_whole(struct spm_reader *r)
 {
     struct tokenizer *t = r->tokenizer;
     struct added_token *items = arena_array(&t->arena, struct added_token, r->n_pieces);
@@ -287,14 +287,14 @@ static void add_whole(struct reader *r)
 
 static int compare_scores(const void *x, const void *y)
 {
-    const struct piece *a = *(struct piece *const *)x, *b = *(struct piece *const *)y;
+    const struct spm_piece *a = *(struct spm_piece *const *)x, *b = *(struct spm_piece *const *)y;
 
     return (a->score < b->score) - (a->score > b->score);
 }
 
-static int rank_pieces(struct reader *r)
+static int rank_pieces(struct spm_reader *r)
 {
-    struct piece **order = calloc((size_t)r->n_pieces, sizeof(struct piece *));
+    struct spm_piece **order = calloc((size_t)r->n_pieces, sizeof(struct spm_piece *));
     int32_t rank = 0;
 
     if (!order)
@@ -319,14 +319,14 @@ static size_t character_length(const char *text)
 }
 
 /* Whether merging makes it. */
-static int is_made(const struct piece *piece)
+static int is_made(const struct spm_piece *piece)
 {
     return piece->type == PIECE_NORMAL || piece->type == PIECE_UNUSED;
 }
 
 /* The symbol that a part of a piece would be: one that merging makes, or a character; -1: it never
  * is. */
-static int32_t find_part(struct reader *r, const char *text, size_t n)
+static int32_t find_part(struct spm_reader *r, const char *text, size_t n)
 {
     struct bpe *bpe = &r->tokenizer->bpe;
     int32_t id = bpe_find(bpe, text, n);
@@ -347,7 +347,7 @@ static int32_t find_part(struct reader *r, const char *text, size_t n)
 }
 
 /* Go through the merges; count them, or add them too. -1 on failure. */
-static int64_t go_through_merges(struct reader *r, int adds)
+static int64_t go_through_merges(struct spm_reader *r, int adds)
 {
     struct bpe *bpe = &r->tokenizer->bpe;
     int64_t n = 0;
@@ -373,7 +373,7 @@ static int64_t go_through_merges(struct reader *r, int adds)
     return n;
 }
 
-static int build_bpe(struct reader *r)
+static int build_bpe(struct spm_reader *r)
 {
     int64_t n = rank_pieces(r) < 0 ? -1 : go_through_merges(r, 0);
 
@@ -388,7 +388,7 @@ static int build_bpe(struct reader *r)
 
 /* ---- unigram ---- */
 
-static int build_unigram(struct reader *r)
+static int build_unigram(struct spm_reader *r)
 {
     struct tokenizer *t = r->tokenizer;
     struct unigram_piece *pieces = arena_array(&t->arena, struct unigram_piece, r->n_pieces);
@@ -396,7 +396,7 @@ static int build_unigram(struct reader *r)
 
     t->is_unigram = 1;
     for (int i = 0; i < r->n_pieces; i++) {
-        const struct piece *piece = &r->pieces[i];
+        const struct spm_piece *piece = &r->pieces[i];
 
         n_normal += piece->type == PIECE_NORMAL;
         if (piece->type == PIECE_NORMAL || piece->type == PIECE_USER_DEFINED)
@@ -416,7 +416,7 @@ static int build_unigram(struct reader *r)
 
 /* ---- the normalizer ---- */
 
-static int build_charsmap(struct reader *r)
+static int build_charsmap(struct spm_reader *r)
 {
     struct tokenizer *t = r->tokenizer;
     struct charsmap *map = &t->charsmap;
@@ -436,7 +436,7 @@ static int build_charsmap(struct reader *r)
     return 0;
 }
 
-static int build(struct reader *r, struct bytes in)
+static int build(struct spm_reader *r, struct bytes in)
 {
     struct tokenizer *t = r->tokenizer;
 
@@ -460,7 +460,7 @@ int tokenizer_parse_spm(struct tokenizer **out, const char *name, const char *da
                         struct err *err)
 {
     static const char surface[] = " \xe2\x81\x87 ";
-    struct reader r = {
+    struct spm_reader r = {
         .name = name,
         .err = err,
         .model_type = MODEL_UNIGRAM,

@@ -32,7 +32,7 @@ struct unigram_node {
 /* ---- the trie ---- */
 
 /* A node whose children have yet to get their places: pieces first..end-1, alike up to depth. */
-struct pending {
+struct unplaced_node {
     uint32_t node;
     int first, end;
     size_t depth;
@@ -41,11 +41,11 @@ struct pending {
 struct trie {
     const struct unigram_piece **order; /* sorted */
     const struct unigram_piece *pieces;
-    struct unigram_node *nodes; /* heap */
-    size_t n, capacity;         /* n: up to the last that is taken */
-    uint32_t first, last;       /* free places; 0: none */
-    uint32_t cursor;            /* a free place where several children may find room; 0: none */
-    struct pending *stack;      /* heap */
+    struct unigram_node *nodes;  /* heap */
+    size_t n, capacity;          /* n: up to the last that is taken */
+    uint32_t first, last;        /* free places; 0: none */
+    uint32_t cursor;             /* a free place where several children may find room; 0: none */
+    struct unplaced_node *stack; /* heap */
     size_t n_stack, stack_capacity;
 };
 
@@ -130,11 +130,11 @@ static size_t find_base(struct trie *trie, const unsigned char *bytes, int n)
     return end - bytes[0];
 }
 
-static int push(struct trie *trie, struct pending item)
+static int push(struct trie *trie, struct unplaced_node item)
 {
     if (trie->n_stack == trie->stack_capacity) {
         size_t capacity = trie->stack_capacity ? 2 * trie->stack_capacity : 256;
-        struct pending *grown = realloc(trie->stack, capacity * sizeof *grown);
+        struct unplaced_node *grown = realloc(trie->stack, capacity * sizeof *grown);
 
         if (!grown)
             return -1;
@@ -146,7 +146,7 @@ static int push(struct trie *trie, struct pending item)
 }
 
 /* Give the children of a node their places. */
-static int add_children(struct trie *trie, struct pending item)
+static int add_children(struct trie *trie, struct unplaced_node item)
 {
     struct unigram_node *node = &trie->nodes[item.node];
     unsigned char bytes[256];
@@ -173,8 +173,8 @@ static int add_children(struct trie *trie, struct pending item)
         size_t child = base + bytes[i];
 
         take(trie, child, item.node);
-        if (push(trie,
-                 (struct pending){ (uint32_t)child, starts[i], starts[i + 1], item.depth + 1 }) < 0)
+        if (push(trie, (struct unplaced_node){ (uint32_t)child, starts[i], starts[i + 1],
+                                               item.depth + 1 }) < 0)
             return -1;
     }
     return 0;
@@ -189,7 +189,7 @@ static int build_trie(struct trie *trie, int n)
     if (n > 0)
         qsort(trie->order, (size_t)n, sizeof *trie->order, compare_pieces);
     take(trie, 0, 0);
-    if (n > 0 && push(trie, (struct pending){ 0, 0, n, 0 }) < 0)
+    if (n > 0 && push(trie, (struct unplaced_node){ 0, 0, n, 0 }) < 0)
         return -1;
     while (trie->n_stack > 0)
         if (add_children(trie, trie->stack[--trie->n_stack]) < 0)
