@@ -1,7 +1,7 @@
 /*
  * generate.c - lmtrain generate: text from a trained model
  */
-#include "generate.h"
+#include "generation.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "generate.h"
+#include "generation.h"
 
 struct talk {
     struct generation *g;

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/num.h"
 #include "base/str.h"
-#include "generate.h"
+#include "generation.h"
 
 #define FILE_BYTES_MAX ((size_t)64 << 20)
 #define MESSAGES_MAX 4096

@@ -1,7 +1,7 @@
 /*
  * carried_test.c - which files go along with a model, and links to them
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include <cjson/cJSON.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 /*
  * convert_dtype_test.c - every pair of types
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <math.h>
 

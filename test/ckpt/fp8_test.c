@@ -1,7 +1,7 @@
 /*
  * fp8_test.c - all 256 of both kinds, against their definition
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
  * hf_read_test.c - weights of eight bits with every kind of scale, and scales that are none
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include "base/num.h"
 #include "ckpt/convert_dtype.h"

@@ -4,7 +4,7 @@
  * Refused strings and numbers of headers are in safetensors_test.c; here json_skip decides on whole
  * texts.
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include "ckpt/json_reader.h"
 

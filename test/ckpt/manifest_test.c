@@ -1,7 +1,7 @@
 /*
  * manifest_test.c - print and read agree; numbers from outside are checked
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include "ckpt/manifest.h"
 

@@ -1,7 +1,7 @@
 /*
  * read_ahead_test.c - one piece of work at a time, in another thread, and its error
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <pthread.h>
 

@@ -1,7 +1,7 @@
 /*
  * safetensors_test.c - headers that lie are refused; what is written reads back
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <sys/stat.h>
 

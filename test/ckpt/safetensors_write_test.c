@@ -1,7 +1,7 @@
 /*
  * safetensors_write_test.c - the bytes of the Python library; small and large pieces; failures
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <signal.h>
 #include <sys/resource.h>

@@ -1,7 +1,7 @@
 /*
  * store_list_test.c - the newest whole checkpoint is found, and only what may go is removed
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

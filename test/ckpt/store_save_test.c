@@ -1,7 +1,7 @@
 /*
  * store_save_test.c - a checkpoint exists whole or not at all
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <errno.h>
 #include <signal.h>

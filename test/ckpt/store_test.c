@@ -1,7 +1,7 @@
 /*
  * store_test.c - any layout reads any checkpoint, and damage is found
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include <sys/resource.h>
 #include <sys/stat.h>

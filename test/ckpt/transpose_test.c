@@ -1,7 +1,7 @@
 /*
  * transpose_test.c - every element at its place, nothing beside it touched
  */
-#include "fixture.h"
+#include "ckpt_fixture.h"
 
 #include "ckpt/transpose.h"
 

@@ -1,7 +1,7 @@
 /*
  * absolute_test.c - a job's relative paths, from another folder
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 static void test_paths(void **state)
 {

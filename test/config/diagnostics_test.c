@@ -1,7 +1,7 @@
 /*
  * diagnostics_test.c - a mistake is said once, and what is another spelling of a value is none
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include "config/man_fields.h"
 

@@ -1,7 +1,7 @@
 /*
  * hf_config_test.c - config.json of both spellings, and all that is refused by name
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <math.h>
 #include <sys/stat.h>

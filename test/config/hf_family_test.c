@@ -1,7 +1,7 @@
 /*
  * hf_family_test.c - families that a file describes: their config.json, their tensors' names
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /*
  * hf_head_test.c - when a tied model is read as untied, by what its weights hold
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /*
  * job_test.c - what a job says, what is left to defaults, and every mistake with its place
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include "ops/op_info.h"
 

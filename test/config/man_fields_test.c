@@ -1,7 +1,7 @@
 /*
  * man_fields_test.c - explanations, the JSON Schema and the manual's part know every field
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <cjson/cJSON.h>
 

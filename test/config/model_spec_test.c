@@ -1,7 +1,7 @@
 /*
  * model_spec_test.c - the published models have the published numbers of parameters
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <math.h>
 

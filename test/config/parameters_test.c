@@ -3,7 +3,7 @@
  *
  * test/model/declare_test.c holds it against what programs declare.
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
  * print_test.c - what is printed reads back to the same job
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <math.h>
 

@@ -2,7 +2,7 @@
  * resolve_test.c - degrees, micro-batches and gradient sums from the number of ranks; what is
  * refused
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 static void read_with(struct job *job, const char *parallel, const char *train, struct arena *arena)
 {

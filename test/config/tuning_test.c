@@ -1,7 +1,7 @@
 /*
  * tuning_test.c - adapters as parameters, and what is trained
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
  * value_test.c - a list field of more items than a word has bits, as ops will be one day
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include "config/fields_impl.h"
 

@@ -1,7 +1,7 @@
 /*
  * blend_test.c - shares within a sample of the weights, at every length
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
  * corpus_test.c - files in, documents out, bad lines by name
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/stream/corpus.h"
 #include "data/stream/dataset_stats.h"

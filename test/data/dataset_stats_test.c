@@ -1,7 +1,7 @@
 /*
  * dataset_stats_test.c - lengths, ends and ids counted
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/stream/dataset_stats.h"
 

@@ -1,7 +1,7 @@
 /*
  * decompress_test.c - what gzip and zstd made is what it was; what is cut off or damaged is said so
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>

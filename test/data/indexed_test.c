@@ -1,7 +1,7 @@
 /*
  * indexed_test.c - all types read, every broken length refused
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/stream/indexed.h"
 

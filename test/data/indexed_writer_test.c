@@ -2,7 +2,7 @@
  * indexed_writer_test.c - byte for byte what megatron-core's builder writes, and whole or not at
  * all
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

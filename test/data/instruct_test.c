@@ -4,7 +4,7 @@
  *
  * What is learned stands between [ and ] in the table, each row of data as its template has it.
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/instruct/instruct.h"
 #include "data/instruct/samples.h"

@@ -1,7 +1,7 @@
 /*
  * jsonl_test.c - what is a text, and what is an error
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/rows/jsonl.h"
 

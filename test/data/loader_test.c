@@ -1,7 +1,7 @@
 /*
  * loader_test.c - the order of samples does not depend on layout or on stops
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/stream/loader.h"
 

@@ -1,7 +1,7 @@
 /*
  * ordered_pool_test.c - jobs come back in their order, each done once, by any number of threads
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /*
  * pack_bins_test.c - nothing overflows, nothing is lost, and few bins are used
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "base/rng.h"
 #include "data/instruct/pack_bins.h"

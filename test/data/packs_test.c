@@ -1,7 +1,7 @@
 /*
  * packs_test.c - samples through the loader: nothing is lost, nothing leaks from one to another
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/instruct/packs.h"
 #include "data/instruct/samples.h"

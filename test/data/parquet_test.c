@@ -1,7 +1,7 @@
 /*
  * parquet_test.c - small files that pyarrow wrote, row for row; damaged ones; snappy by hand
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/parquet/parquet.h"
 #include "data/parquet/parquet_impl.h"

@@ -1,7 +1,7 @@
 /*
  * permute_test.c - a bijection at every size, and a different one for every key
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/stream/permute.h"
 

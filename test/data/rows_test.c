@@ -1,7 +1,7 @@
 /*
  * rows_test.c - each kind of file gives its rows, with their lines, and says what is wrong with them
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/rows/rows.h"
 

@@ -1,7 +1,7 @@
 /*
  * sampler_test.c - epochs, strata and tails over many sizes
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/stream/sampler.h"
 

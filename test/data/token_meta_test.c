@@ -1,7 +1,7 @@
 /*
  * token_meta_test.c - which tokenizer a token file is of: written, read, compared, and never another's file
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/stream/corpus.h"
 #include "data/stream/token_meta.h"

@@ -1,7 +1,7 @@
 /*
  * value_test.c - JSON to trees and back, strictly
  */
-#include "fixture.h"
+#include "data_fixture.h"
 
 #include "data/rows/value.h"
 

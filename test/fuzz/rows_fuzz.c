@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "data/instruct/conversation.h"
-#include "data/rows/rows_impl.h"
+#include "data/rows/row_reader_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 

@@ -2,7 +2,7 @@
  * events_test.c - event files, decoded by their format's definition; test/oracle/tensorboard.py
  * reads them with the real library
  */
-#include "fixture.h"
+#include "report_fixture.h"
 
 #include <math.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 /*
  * metrics_test.c - each line is JSON with the fields of design.md §10, to the bit
  */
-#include "fixture.h"
+#include "report_fixture.h"
 
 #include <cjson/cJSON.h>
 #include <locale.h>

@@ -1,7 +1,7 @@
 /*
  * progress_line_test.c - what a terminal and a pipe are sent of a command's progress
  */
-#include "fixture.h"
+#include "report_fixture.h"
 
 #include <fcntl.h>
 #include <pty.h>

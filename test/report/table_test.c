@@ -1,7 +1,7 @@
 /*
  * table_test.c - columns line up
  */
-#include "fixture.h"
+#include "report_fixture.h"
 
 #include "report/table.h"
 

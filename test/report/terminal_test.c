@@ -4,7 +4,7 @@
  * The terminal is a pty whose other end is read here and replayed into lines of a screen, so that
  * the test sees what a person would.
  */
-#include "fixture.h"
+#include "report_fixture.h"
 
 #include <fcntl.h>
 #include <pthread.h>

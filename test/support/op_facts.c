@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 #define TABLE(family) family##_facts,
 static const struct op_facts *const families[] = { OP_FAMILIES(TABLE) };

@@ -1,7 +1,7 @@
 /*
  * added_test.c - leftmost, then longest
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "tokenizer/added.h"
 

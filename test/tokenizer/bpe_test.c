@@ -1,7 +1,7 @@
 /*
  * bpe_test.c - the heap merges as the plain rule says
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "base/rng.h"
 #include "tokenizer/bpe/bpe.h"

@@ -4,7 +4,7 @@
  * Texts of a vocabulary's own pieces, good words and nonsense, long enough for words to come again,
  * to push each other out and, of a unigram model, for the sum of scores to grow until it begins anew.
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "base/rng.h"
 #include "tokenizer/tokenizer_impl.h"

@@ -1,7 +1,7 @@
 /*
  * nfc_test.c - composition by known cases; every code point is test/oracle/tokenizer.py's
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "tokenizer/unicode/nfc.h"
 

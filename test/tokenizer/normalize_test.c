@@ -4,7 +4,7 @@
  */
 #include <sys/resource.h>
 
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "tokenizer/tokenizer_impl.h"
 

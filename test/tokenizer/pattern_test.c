@@ -2,7 +2,7 @@
  * pattern_test.c - matches are Oniguruma's, and what cannot be read is named; the whole of Unicode is
  * test/oracle/tokenizer.py's
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "base/str.h"
 #include "tokenizer/pattern.h"

@@ -1,7 +1,7 @@
 /*
  * token_finder_test.c - the token of every byte of a text, by what the ids before it decode to
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "tokenizer/tokenizer.h"
 

@@ -1,7 +1,7 @@
 /*
  * tokenizer_extend_test.c - tokens are added to either kind of files, and nothing else changes
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * tokenizer_files_test.c - ranks, and vocabulary with merges, give the ids of the tokenizer.json
  * that they are made of here; what is missing or broken is named
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include <cjson/cJSON.h>
 

@@ -1,7 +1,7 @@
 /*
  * tokenizer_hash_test.c - one tokenizer has one hash, whatever its JSON looks like; another has another
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include <cjson/cJSON.h>
 

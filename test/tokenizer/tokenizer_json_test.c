@@ -1,7 +1,7 @@
 /*
  * tokenizer_json_test.c - every part that would change ids is refused by its name
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "tokenizer/tokenizer_impl.h"
 

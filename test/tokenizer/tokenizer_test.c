@@ -1,7 +1,7 @@
 /*
  * tokenizer_test.c - ids are HF tokenizers' ids, text comes back, and what is broken is refused
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include "tokenizer/tokenizer.h"
 

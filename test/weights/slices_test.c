@@ -1,7 +1,7 @@
 /*
  * slices_test.c - parameters in parts: filled alike in any layout, saved once, read by any layout
  */
-#include "ckpt/fixture.h"
+#include "ckpt/ckpt_fixture.h"
 
 #include "base/num.h"
 #include "program/passes.h"

@@ -1,7 +1,7 @@
 /*
  * special_tokens_test.c - what transformers is told of the tokens that begin, end and pad a text
  */
-#include "data/fixture.h"
+#include "data/data_fixture.h"
 
 #include <cjson/cJSON.h>
 

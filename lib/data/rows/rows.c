@@ -12,7 +12,7 @@
 
 #include "base/hub.h"
 #include "data/rows/decompress.h"
-#include "data/rows/rows_impl.h"
+#include "data/rows/row_reader_impl.h"
 
 #define FOLDERS_MAX 100000 /* links may make them go round */
 #define PATH_BYTES_MAX 4096

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/rows/rows_impl.h"
+#include "data/rows/row_reader_impl.h"
 #include "data/rows/value.h"
 
 #define COLUMNS_MAX 4096

@@ -6,7 +6,7 @@
  */
 #include <string.h>
 
-#include "data/rows/rows_impl.h"
+#include "data/rows/row_reader_impl.h"
 
 static const char *skip_space(const char *at, const char *end)
 {

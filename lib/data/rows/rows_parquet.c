@@ -2,7 +2,7 @@
  * rows_parquet.c - rows of a parquet file; numbers are those of rows, from 1
  */
 #include "data/parquet/parquet.h"
-#include "data/rows/rows_impl.h"
+#include "data/rows/row_reader_impl.h"
 
 static int next_row(struct rows *r, struct row *row, struct err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * collective.c - facts of what ranks do together: run executes it, there is no reference
  */
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 const struct op_facts collective_facts[N_OP_KINDS] = {
     [OP_ALL_GATHER] = {

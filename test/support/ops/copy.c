@@ -1,7 +1,7 @@
 /*
  * copy.c - facts of copies between the device's memory and the host's: run executes them
  */
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 const struct op_facts copy_facts[N_OP_KINDS] = {
     [OP_TO_HOST] = {

@@ -2,7 +2,7 @@
  * embed.c - facts of rows that are looked up
  */
 #include "support/gradient_check.h"
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 static void embed(const struct op_shape *op)
 {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "support/gradient_check.h"
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 static int32_t *chosen(const struct tensor *t, int64_t row, int64_t i)
 {

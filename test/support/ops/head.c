@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "support/gradient_check.h"
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 /* Loss; dx and dw as well where the op has them. */
 static void head(const struct op_shape *op)

@@ -2,7 +2,7 @@
  * linear.c - facts of products with weights, and of biases
  */
 #include "support/gradient_check.h"
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 static void linear(const struct op_shape *op)
 {

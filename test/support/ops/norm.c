@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "support/gradient_check.h"
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 struct norm_operands {
     const struct tensor *x, *delta, *w, *b, *y, *mean, *rstd, *sum;

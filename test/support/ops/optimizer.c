@@ -3,7 +3,7 @@
  */
 #include <math.h>
 
-#include "support/ops/family_impl.h"
+#include "support/ops/op_family.h"
 
 static void sumsq(const struct op_shape *op)
 {

@@ -1,8 +1,8 @@
 /*
- * family_impl.h - what the families' facts share: their tables, and elements of a reference's operands
+ * op_family.h - what the families' facts share: their tables, and elements of a reference's operands
  */
-#ifndef TEST_SUPPORT_OPS_FAMILY_IMPL_H
-#define TEST_SUPPORT_OPS_FAMILY_IMPL_H
+#ifndef TEST_SUPPORT_OPS_OP_FAMILY_H
+#define TEST_SUPPORT_OPS_OP_FAMILY_H
 
 #include "base/rng.h"
 #include "ops/family_impl.h"

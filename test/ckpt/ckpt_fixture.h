@@ -1,8 +1,8 @@
 /*
- * fixture.h - folders, slices and whole saves for the tests of ckpt
+ * ckpt_fixture.h - folders, slices and whole saves for the tests of ckpt
  */
-#ifndef TEST_CKPT_FIXTURE_H
-#define TEST_CKPT_FIXTURE_H
+#ifndef TEST_CKPT_CKPT_FIXTURE_H
+#define TEST_CKPT_CKPT_FIXTURE_H
 
 /* cmocka.h needs the first four. */
 /* clang-format off */

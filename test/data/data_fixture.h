@@ -1,8 +1,8 @@
 /*
- * fixture.h - a temporary folder, and token files in it, for the tests of data
+ * data_fixture.h - a temporary folder, and token files in it, for the tests of data
  */
-#ifndef TEST_DATA_FIXTURE_H
-#define TEST_DATA_FIXTURE_H
+#ifndef TEST_DATA_DATA_FIXTURE_H
+#define TEST_DATA_DATA_FIXTURE_H
 
 #include <setjmp.h>
 #include <stdarg.h>

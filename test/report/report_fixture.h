@@ -1,8 +1,8 @@
 /*
- * fixture.h - a fresh folder for each test of report, and what a file holds
+ * report_fixture.h - a fresh folder for each test of report, and what a file holds
  */
-#ifndef TEST_REPORT_FIXTURE_H
-#define TEST_REPORT_FIXTURE_H
+#ifndef TEST_REPORT_REPORT_FIXTURE_H
+#define TEST_REPORT_REPORT_FIXTURE_H
 
 /* cmocka.h needs the first four. */
 /* clang-format off */

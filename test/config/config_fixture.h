@@ -1,8 +1,8 @@
 /*
- * fixture.h - jobs from text, for the tests of config
+ * config_fixture.h - jobs from text, for the tests of config
  */
-#ifndef TEST_CONFIG_FIXTURE_H
-#define TEST_CONFIG_FIXTURE_H
+#ifndef TEST_CONFIG_CONFIG_FIXTURE_H
+#define TEST_CONFIG_CONFIG_FIXTURE_H
 
 // clang-format off
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /*
- * rows_impl.h - a reader of rows from the inside: one struct of hooks a format
+ * row_reader_impl.h - a reader of rows from the inside: one struct of hooks a format
  */
-#ifndef DATA_ROWS_ROWS_IMPL_H
-#define DATA_ROWS_ROWS_IMPL_H
+#ifndef DATA_ROWS_ROW_READER_IMPL_H
+#define DATA_ROWS_ROW_READER_IMPL_H
 
 #include "base/file.h"
 #include "data/rows/rows.h"

@@ -1,11 +1,11 @@
 /*
- * generate.h - what the files of `lmtrain generate` share
+ * generation.h - what the files of `lmtrain generate` share
  *
  * generate.c has the options and opens what they name, generate_prompts.c makes tokens of prompts and
  * prints what comes of them, generate_chat.c talks.
  */
-#ifndef CMD_GENERATE_H
-#define CMD_GENERATE_H
+#ifndef CMD_GENERATION_H
+#define CMD_GENERATION_H
 
 #include "base/options.h"
 #include "serve/generate.h"
