@@ -35,7 +35,7 @@ bad() {
 }
 
 fresh
-for check in layers cycles sizes banned axes operands kinds places shell words; do
+for check in layers cycles sizes banned axes operands kinds places shell words names; do
     expect "a good tree: $check" 0 '^[01] passed, 0 failed' "$lint" --root "$tree" $check
 done
 expect 'an unknown check' 2 'no check is named nonsense' "$lint" --root "$tree" nonsense
@@ -147,6 +147,17 @@ fresh
 mkdir "$tree/man"
 printf 'It begins\nanew.\n' >"$tree/man/x.1"
 bad 'one in a manual page' words "man/x.1:2: 'anew' .write: again"
+
+fresh
+mkdir "$tree/test"
+cp "$tree/lib/base/one.h" "$tree/test/one.h"
+bad 'two headers of one name' names 'test/one.h:1: a header file of this name is also lib/base/one.h'
+fresh
+echo 'struct pair { int x; };' >>"$tree/lib/ops/two.c"
+echo 'static const struct pair { int y; } pairs[1];' >>"$tree/cmd/lmtrain/main.c"
+bad 'two types of one name' names "lib/ops/two.c:9: a type of the name 'pair' is also in cmd/lmtrain/main.c:8"
+sed -i 's/struct pair/struct point/; $a /* struct pair { */ struct pair *p; enum pair_kind { PAIR };' "$tree/lib/ops/two.c"
+expect 'types of other names, comments and uses' 0 '' "$lint" --root "$tree" names
 
 # The bad words are put together here, so that this file keeps the rule.
 fresh
