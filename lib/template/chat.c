@@ -66,7 +66,7 @@ static int copy_spans(const struct jinja_spans *spans, struct text text, struct 
 
         for (size_t k = 0; k < spans->items[i].n_codes && end < text.n; k++)
             end += text_step(text, end, &code);
-        if (chat_parts_add(out, spans->items[i].begin, end, 1, -1, err) < 0)
+        if (chat_parts_add(out, spans->items[i].begin, end, true, -1, err) < 0)
             return -1;
     }
     return 0;

@@ -14,6 +14,7 @@
 #ifndef TEMPLATE_CHAT_H
 #define TEMPLATE_CHAT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -50,7 +51,7 @@ void chat_template_close(struct chat_template *t);
 const char *const *chat_template_names(void);
 
 /* Whether folder holds a template, so that chat_template_open(NULL, folder) has something to read. */
-int chat_template_is_in(const char *folder);
+bool chat_template_is_in(const char *folder);
 
 /*
  * Give all later renderings a variable as JSON: tools ("[...]"), enable_thinking ("false"),
@@ -83,7 +84,7 @@ int chat_template_render(const struct chat_template *t, const struct chat_messag
  */
 struct chat_part {
     size_t begin, end;
-    int is_answer;
+    bool is_answer;
     int message; /* an answer's index among the messages; -1 otherwise, and of {% generation %} blocks */
 };
 

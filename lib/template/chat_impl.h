@@ -6,6 +6,8 @@
 #ifndef TEMPLATE_CHAT_IMPL_H
 #define TEMPLATE_CHAT_IMPL_H
 
+#include <stdbool.h>
+
 #include "template/chat.h"
 #include "template/jinja_impl.h"
 
@@ -14,7 +16,8 @@ struct chat_template {
     struct arena arena;          /* of variables and their values */
     struct jinja_dict variables; /* bos_token, tools, ... */
     const char *end_of_turn;
-    int has_prompt; /* it is known to write one for add_generation_prompt behind a user's message */
+    /* it is known to write one for add_generation_prompt behind a user's message */
+    bool has_prompt;
 };
 
 #define ROLE_ASSISTANT "assistant"
@@ -26,7 +29,7 @@ int chat_render(const struct chat_template *t, const struct chat_message *messag
                 struct err *err);
 
 /* Append a part. Returns 0, or -1 and ERR_DEVICE. */
-int chat_parts_add(struct chat_parts *parts, size_t begin, size_t end, int is_answer, int message,
+int chat_parts_add(struct chat_parts *parts, size_t begin, size_t end, bool is_answer, int message,
                    struct err *err);
 
 /* Set has_prompt by asking the template. */

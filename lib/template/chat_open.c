@@ -230,7 +230,7 @@ int chat_template_text(const char *name, struct str *out, struct err *err)
     return status;
 }
 
-int chat_template_is_in(const char *folder)
+bool chat_template_is_in(const char *folder)
 {
     struct arena arena = { 0 };
     struct files f = { .arena = &arena, .folder = folder };

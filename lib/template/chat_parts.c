@@ -16,7 +16,7 @@ void chat_parts_release(struct chat_parts *parts)
     memset(parts, 0, sizeof *parts);
 }
 
-int chat_parts_add(struct chat_parts *parts, size_t begin, size_t end, int is_answer, int message,
+int chat_parts_add(struct chat_parts *parts, size_t begin, size_t end, bool is_answer, int message,
                    struct err *err)
 {
     if (parts->n == parts->capacity) {
@@ -36,9 +36,9 @@ int chat_parts_add(struct chat_parts *parts, size_t begin, size_t end, int is_an
 static int add_answer(struct chat_parts *parts, size_t *done, size_t begin, size_t end, int message,
                       struct err *err)
 {
-    if (*done < begin && chat_parts_add(parts, *done, begin, 0, -1, err) < 0)
+    if (*done < begin && chat_parts_add(parts, *done, begin, false, -1, err) < 0)
         return -1;
-    if (begin < end && chat_parts_add(parts, begin, end, 1, message, err) < 0)
+    if (begin < end && chat_parts_add(parts, begin, end, true, message, err) < 0)
         return -1;
     *done = end;
     return 0;
@@ -46,8 +46,9 @@ static int add_answer(struct chat_parts *parts, size_t *done, size_t begin, size
 
 static int add_rest(struct chat_parts *parts, size_t done, struct err *err)
 {
-    return done < parts->text.length ? chat_parts_add(parts, done, parts->text.length, 0, -1, err)
-                                     : 0;
+    return done < parts->text.length
+               ? chat_parts_add(parts, done, parts->text.length, false, -1, err)
+               : 0;
 }
 
 /* The last message of the assistant; -1 if there is none. */
@@ -167,7 +168,7 @@ static int find_begin(const struct chat_template *t, const struct chat_message *
 
     if (!status) {
         *begin = common_length(text, &before);
-        int is_whole = *begin == before.length;
+        bool is_whole = *begin == before.length;
         if (!is_whole || !t->has_prompt) {
             status = chat_template_render(t, messages, i, 0, &without, err);
             if (!status &&
@@ -184,12 +185,12 @@ static int find_begin(const struct chat_template *t, const struct chat_message *
 
 /* Where the text up to message i ends; *is_rewritten if the whole does not begin with it. */
 static int find_end(const struct chat_template *t, const struct chat_message *messages, int i,
-                    int n, const struct str *text, size_t *end, int *is_rewritten, struct err *err)
+                    int n, const struct str *text, size_t *end, bool *is_rewritten, struct err *err)
 {
     struct str until = { 0 };
     int status = 0;
 
-    *is_rewritten = 0;
+    *is_rewritten = false;
     *end = text->length;
     if (i + 1 < n) {
         status = chat_template_render(t, messages, i + 1, 0, &until, err);
@@ -204,7 +205,7 @@ static int mark(const struct chat_template *t, const struct chat_message *messag
                 struct chat_parts *parts, size_t *done, struct err *err)
 {
     size_t begin = 0, end = 0;
-    int is_rewritten;
+    bool is_rewritten;
 
     if (find_end(t, messages, i, n, &parts->text, &end, &is_rewritten, err) < 0)
         return -1;

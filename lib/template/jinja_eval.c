@@ -23,7 +23,7 @@ void jinja_fail(struct jinja_render *r, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    r->failed = 1;
+    r->failed = true;
     err_set(r->err, ERR_DATA, "%s:%d: %s", r->name, r->line, text);
 }
 
@@ -299,15 +299,15 @@ static struct jinja_value eval_node(struct jinja_render *r, const struct jinja_n
 }
 
 /* Whether there is room for one more level. */
-int jinja_enter(struct jinja_render *r, const struct jinja_node *node)
+bool jinja_enter(struct jinja_render *r, const struct jinja_node *node)
 {
     r->line = node->line;
     if (r->depth >= r->limits->depth)
         jinja_fail(r, "nested deeper than %d", r->limits->depth);
     if (jinja_step(r, 0) < 0)
-        return 0;
+        return false;
     r->depth++;
-    return 1;
+    return true;
 }
 
 struct jinja_value jinja_eval(struct jinja_render *r, const struct jinja_node *node)

@@ -8,17 +8,17 @@
 
 #include "template/jinja_impl.h"
 
-int jinja_at_op(const struct jinja_parser *p, int op)
+bool jinja_at_op(const struct jinja_parser *p, int op)
 {
     return !p->failed && p->next->kind == TOKEN_OP && p->next->op == op;
 }
 
-int jinja_at_word(const struct jinja_parser *p, const char *word)
+bool jinja_at_word(const struct jinja_parser *p, const char *word)
 {
     return !p->failed && p->next->kind == TOKEN_NAME && text_is(p->next->text, word);
 }
 
-int jinja_take_op(struct jinja_parser *p, int op)
+bool jinja_take_op(struct jinja_parser *p, int op)
 {
     int is = jinja_at_op(p, op);
 
@@ -26,7 +26,7 @@ int jinja_take_op(struct jinja_parser *p, int op)
     return is;
 }
 
-int jinja_take_word(struct jinja_parser *p, const char *word)
+bool jinja_take_word(struct jinja_parser *p, const char *word)
 {
     int is = jinja_at_word(p, word);
 
@@ -68,7 +68,7 @@ static void add_to(struct jinja_node ***end, struct jinja_node *node)
 }
 
 /* Nodes up to `close`, of which the opening bracket was read. A trailing comma is fine. */
-static struct jinja_node *parse_items(struct jinja_parser *p, int close, int is_dict)
+static struct jinja_node *parse_items(struct jinja_parser *p, int close, bool is_dict)
 {
     struct jinja_node *first = NULL, **end = &first;
 
@@ -77,10 +77,10 @@ static struct jinja_node *parse_items(struct jinja_parser *p, int close, int is_
             jinja_expect_op(p, ',');
         if (jinja_at_op(p, close))
             break;
-        add_to(&end, jinja_parse_expression(p, 1));
+        add_to(&end, jinja_parse_expression(p, true));
         if (is_dict) {
             jinja_expect_op(p, ':');
-            add_to(&end, jinja_parse_expression(p, 1));
+            add_to(&end, jinja_parse_expression(p, true));
         }
     }
     jinja_expect_op(p, close);
@@ -90,7 +90,7 @@ static struct jinja_node *parse_items(struct jinja_parser *p, int close, int is_
 static struct jinja_node *parse_arguments(struct jinja_parser *p)
 {
     struct jinja_node *first = NULL, **end = &first;
-    int has_named = 0;
+    bool has_named = false;
 
     while (!p->failed && !jinja_at_op(p, ')')) {
         if (first)
@@ -105,13 +105,13 @@ static struct jinja_node *parse_arguments(struct jinja_parser *p)
 
             named->name = p->next->text;
             p->next += 2;
-            named->a = jinja_parse_expression(p, 1);
+            named->a = jinja_parse_expression(p, true);
             add_to(&end, named);
-            has_named = 1;
+            has_named = true;
         } else if (has_named) {
             jinja_parse_fail(p, "an argument without a name after one with a name");
         } else {
-            add_to(&end, jinja_parse_expression(p, 1));
+            add_to(&end, jinja_parse_expression(p, true));
         }
     }
     jinja_expect_op(p, ')');
@@ -178,11 +178,11 @@ static struct jinja_node *parse_primary(struct jinja_parser *p)
         break;
     }
     if (jinja_take_op(p, '(')) {
-        node = jinja_parse_tuple(p, 1, 1);
+        node = jinja_parse_tuple(p, true, true);
         jinja_expect_op(p, ')');
         return node;
     }
-    int is_dict = jinja_at_op(p, '{');
+    bool is_dict = jinja_at_op(p, '{');
     if (!is_dict && !jinja_at_op(p, '[')) {
         jinja_parse_fail(p, "an expression is missing");
         return NULL;
@@ -200,11 +200,11 @@ static struct jinja_node *parse_subscript(struct jinja_parser *p, struct jinja_n
     int n = 0;
 
     if (!jinja_at_op(p, ':'))
-        parts[0] = jinja_parse_expression(p, 1);
+        parts[0] = jinja_parse_expression(p, true);
     while (n < 2 && jinja_take_op(p, ':')) {
         n++;
         if (!jinja_at_op(p, ':') && !jinja_at_op(p, ']'))
-            parts[n] = jinja_parse_expression(p, 1);
+            parts[n] = jinja_parse_expression(p, true);
     }
     jinja_expect_op(p, ']');
     node = jinja_new_node(p, n ? NODE_SLICE : NODE_GETITEM);
@@ -255,7 +255,7 @@ static struct jinja_node *parse_postfix(struct jinja_parser *p, struct jinja_nod
 }
 
 /* name, and .name for those of Jinja's that have a module: none. */
-static void find_function(struct jinja_parser *p, struct jinja_node *node, int is_test)
+static void find_function(struct jinja_parser *p, struct jinja_node *node, bool is_test)
 {
     node->name = jinja_expect_name(p);
     if (p->failed)
@@ -271,7 +271,7 @@ struct jinja_node *jinja_parse_pipe(struct jinja_parser *p, struct jinja_node *i
     struct jinja_node *node = jinja_new_node(p, NODE_PIPE);
 
     node->a = in;
-    find_function(p, node, 0);
+    find_function(p, node, false);
     if (jinja_take_op(p, '('))
         node->list = parse_arguments(p);
     return node;
@@ -281,11 +281,11 @@ struct jinja_node *jinja_parse_pipe(struct jinja_parser *p, struct jinja_node *i
 static struct jinja_node *parse_test(struct jinja_parser *p, struct jinja_node *in)
 {
     struct jinja_node *node;
-    int is_not = jinja_take_word(p, "not");
+    bool is_not = jinja_take_word(p, "not");
 
     node = jinja_new_node(p, NODE_TEST);
     node->a = in;
-    find_function(p, node, 1);
+    find_function(p, node, true);
     if (p->failed)
         return NULL;
     enum jinja_token_kind kind = p->next->kind;
@@ -318,7 +318,7 @@ static struct jinja_node *parse_pipes(struct jinja_parser *p, struct jinja_node 
     return node;
 }
 
-struct jinja_node *jinja_parse_unary(struct jinja_parser *p, int with_filter)
+struct jinja_node *jinja_parse_unary(struct jinja_parser *p, bool with_filter)
 {
     struct jinja_node *node;
 
@@ -327,7 +327,7 @@ struct jinja_node *jinja_parse_unary(struct jinja_parser *p, int with_filter)
     if (jinja_at_op(p, '-') || jinja_at_op(p, '+')) {
         int op = (p->next++)->op;
 
-        node = binary(p, NODE_UNARY, op, jinja_parse_unary(p, 0), NULL);
+        node = binary(p, NODE_UNARY, op, jinja_parse_unary(p, false), NULL);
     } else {
         node = parse_primary(p);
     }
@@ -340,10 +340,10 @@ struct jinja_node *jinja_parse_unary(struct jinja_parser *p, int with_filter)
 
 static struct jinja_node *parse_power(struct jinja_parser *p)
 {
-    struct jinja_node *node = jinja_parse_unary(p, 1);
+    struct jinja_node *node = jinja_parse_unary(p, true);
 
     while (jinja_take_op(p, JINJA_OP('*', '*')))
-        node = binary(p, NODE_BINARY, JINJA_OP('*', '*'), node, jinja_parse_unary(p, 1));
+        node = binary(p, NODE_BINARY, JINJA_OP('*', '*'), node, jinja_parse_unary(p, true));
     return node;
 }
 
@@ -451,7 +451,7 @@ static struct jinja_node *parse_or(struct jinja_parser *p)
     return node;
 }
 
-struct jinja_node *jinja_parse_expression(struct jinja_parser *p, int with_condition)
+struct jinja_node *jinja_parse_expression(struct jinja_parser *p, bool with_condition)
 {
     if (++p->depth > JINJA_PARSE_DEPTH)
         jinja_parse_fail(p, "nested deeper than %d", JINJA_PARSE_DEPTH);
@@ -462,20 +462,20 @@ struct jinja_node *jinja_parse_expression(struct jinja_parser *p, int with_condi
         cond->body = node;
         cond->a = parse_or(p);
         if (jinja_take_word(p, "else"))
-            cond->other = jinja_parse_expression(p, 1);
+            cond->other = jinja_parse_expression(p, true);
         node = cond;
     }
     p->depth--;
     return node;
 }
 
-static int is_tuple_end(const struct jinja_parser *p)
+static bool is_tuple_end(const struct jinja_parser *p)
 {
     return p->failed || p->next->kind == TOKEN_BLOCK_END || p->next->kind == TOKEN_OUTPUT_END ||
            jinja_at_op(p, ')');
 }
 
-struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, int with_condition, int may_be_empty)
+struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, bool with_condition, bool may_be_empty)
 {
     struct jinja_node *first, **end;
 

@@ -85,7 +85,7 @@ static struct jinja_value call_raise(struct jinja_render *r, struct jinja_value 
     if (!r->failed) {
         jinja_fail(r, "the template refuses the conversation: %.*s", (int)(s.n < 800 ? s.n : 800),
                    s.data);
-        r->refused = 1;
+        r->refused = true;
     }
     return jinja_none();
 }

@@ -16,6 +16,7 @@
 #ifndef TEMPLATE_JINJA_IMPL_H
 #define TEMPLATE_JINJA_IMPL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -147,7 +148,7 @@ struct jinja {
     struct arena arena;
     const char *name; /* in errors */
     struct jinja_node *body;
-    int has_generation; /* it has a {% generation %} block */
+    bool has_generation; /* it has a {% generation %} block */
 };
 
 /* ---- tokens ---- */
@@ -187,7 +188,8 @@ struct jinja_parser {
     struct arena *arena;
     const char *name;
     const struct jinja_token *next;
-    int depth, failed, in_loop, has_generation;
+    int depth;
+    bool failed, in_loop, has_generation;
     struct err *err;
 };
 
@@ -195,18 +197,19 @@ struct jinja_parser {
 void jinja_parse_fail(struct jinja_parser *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 struct jinja_node *jinja_new_node(struct jinja_parser *p, enum jinja_node_kind kind);
-int jinja_at_op(const struct jinja_parser *p, int op);
-int jinja_at_word(const struct jinja_parser *p, const char *word);
-int jinja_take_op(struct jinja_parser *p, int op);
-int jinja_take_word(struct jinja_parser *p, const char *word);
+bool jinja_at_op(const struct jinja_parser *p, int op);
+bool jinja_at_word(const struct jinja_parser *p, const char *word);
+bool jinja_take_op(struct jinja_parser *p, int op);
+bool jinja_take_word(struct jinja_parser *p, const char *word);
 void jinja_expect_op(struct jinja_parser *p, int op);
 struct text jinja_expect_name(struct jinja_parser *p);
-struct jinja_node *jinja_parse_expression(struct jinja_parser *p, int with_condition);
+struct jinja_node *jinja_parse_expression(struct jinja_parser *p, bool with_condition);
 /* Several with commas are a tuple. stop: the word that may follow a comma, or NULL. */
-struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, int with_condition, int may_be_empty);
+struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, bool with_condition,
+                                     bool may_be_empty);
 /* node: what goes in, or NULL. */
 struct jinja_node *jinja_parse_pipe(struct jinja_parser *p, struct jinja_node *node);
-struct jinja_node *jinja_parse_unary(struct jinja_parser *p, int with_filter);
+struct jinja_node *jinja_parse_unary(struct jinja_parser *p, bool with_filter);
 
 /* Returns 0, or -1 and ERR_DATA with name and line. text must outlive it. */
 int jinja_parse(struct jinja *jinja, const char *name, struct text text, struct err *err);
@@ -246,12 +249,12 @@ struct jinja_render {
     struct jinja_spans *spans; /* or NULL */
     struct jinja_scope *scope;
     int64_t steps;
-    size_t
-        held_bytes; /* of texts that wait while another is made: what macros were called from, ... */
+    /* of texts that wait while another is made: what macros were called from, ... */
+    size_t held_bytes;
     int depth, line;
-    int failed;  /* the first failure is in err; what comes after it means nothing */
-    int leaving; /* 0, NODE_BREAK or NODE_CONTINUE */
-    int refused; /* the failure is raise_exception's */
+    bool failed;  /* the first failure is in err; what comes after it means nothing */
+    int leaving;  /* 0, NODE_BREAK or NODE_CONTINUE */
+    bool refused; /* the failure is raise_exception's */
     struct err *err;
 };
 
@@ -281,7 +284,7 @@ void jinja_add(struct jinja_render *r, struct str *out, struct text text);
 struct jinja_value jinja_eval(struct jinja_render *r, const struct jinja_node *node);
 /* One level deeper, at node: 0 once there was a failure, or the nesting or the work is at its limit; else 1, and the
  * caller decrements r->depth afterwards. */
-int jinja_enter(struct jinja_render *r, const struct jinja_node *node);
+bool jinja_enter(struct jinja_render *r, const struct jinja_node *node);
 /* The value of a name: of the innermost scope that has it, else a global function, else undefined. */
 struct jinja_value jinja_look_up(struct jinja_render *r, struct text name);
 /* The filters of node (NODE_PIPE), applied to text where the innermost has no operand of its own. */
@@ -342,7 +345,7 @@ struct jinja_value jinja_call_macro(struct jinja_render *r, struct jinja_macro *
                                     struct jinja_value caller);
 
 /* Whether an argument was given. */
-static inline int jinja_is_given(const struct jinja_value *v)
+static inline bool jinja_is_given(const struct jinja_value *v)
 {
     return v->kind != JINJA_ABSENT;
 }
@@ -376,17 +379,17 @@ struct jinja_value *jinja_dict_find(const struct jinja_dict *dict, struct jinja_
 struct jinja_value *jinja_dict_find_text(const struct jinja_dict *dict, struct text key);
 
 const char *jinja_kind_name(const struct jinja_value *v);
-int jinja_is_true(const struct jinja_value *v);
-int jinja_is_number(const struct jinja_value *v);
+bool jinja_is_true(const struct jinja_value *v);
+bool jinja_is_number(const struct jinja_value *v);
 double jinja_number(const struct jinja_value *v);
 /* r: counts the work, as values may hold the same one many times; NULL: for keys, which are unequal after some thousand
  * comparisons. */
-int jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b);
+bool jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b);
 /* <0, 0, >0; fails where there is no order. */
 int jinja_compare(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b);
 /* Whether a is in b. */
-int jinja_contains(struct jinja_render *r, const struct jinja_value *a,
-                   const struct jinja_value *b);
+bool jinja_contains(struct jinja_render *r, const struct jinja_value *a,
+                    const struct jinja_value *b);
 /* As str() of Python has it. */
 struct text jinja_text(struct jinja_render *r, const struct jinja_value *v);
 /* What iterating gives: characters, items, keys. Fails where there is nothing to iterate over. */
@@ -406,13 +409,13 @@ const char *jinja_print_float(char *buffer, size_t size, double f);
 
 /* ---- text ---- */
 
-int text_equal(struct text a, struct text b);
-int text_is(struct text a, const char *b);
+bool text_equal(struct text a, struct text b);
+bool text_is(struct text a, const char *b);
 struct text text_of(const char *z);
 /* Bytes of the code point at i < n (1 where it is none); *code is it. */
 size_t text_step(struct text s, size_t at, uint32_t *code);
 size_t text_length(struct text s); /* code points */
-int text_is_space(uint32_t code);
+bool text_is_space(uint32_t code);
 enum { STRIP_LEFT = 1, STRIP_RIGHT = 2 };
 /* chars: NULL for white space. */
 struct text text_strip(struct text s, const struct text *chars, int sides);
@@ -428,7 +431,8 @@ int jinja_read_json(struct jinja_value *out, struct text json, struct arena *are
                     const char **problem);
 
 struct jinja_json_style {
-    int ascii, sort, indent; /* indent -1: one line */
+    bool ascii, sort;
+    int indent; /* indent -1: one line */
     struct text comma, colon;
 };
 void jinja_add_json(struct jinja_render *r, const struct jinja_value *v,

@@ -71,7 +71,7 @@ static void end_tag(struct lexer *l, int sign, int trims)
 }
 
 /* The text before a tag that has the sign `sign` behind its start. */
-static void add_data(struct lexer *l, size_t begin, size_t end, int sign, int is_output)
+static void add_data(struct lexer *l, size_t begin, size_t end, int sign, bool is_output)
 {
     struct text data = { l->text.data + begin, end - begin };
     int line = l->line;
@@ -199,16 +199,16 @@ static int lex_number(struct lexer *l)
 {
     char digits[64], *end;
     size_t n = 0, at = l->at;
-    int is_float = 0;
+    bool is_float = false;
 
     while (at < l->text.n && n + 1 < sizeof digits) {
         char c = l->text.data[at];
         int next = at + 1 < l->text.n ? (unsigned char)l->text.data[at + 1] : 0;
 
         if (c == '.' && !is_float && isdigit(next))
-            is_float = 1;
+            is_float = true;
         else if ((c == 'e' || c == 'E') && (isdigit(next) || next == '-' || next == '+'))
-            is_float = 1;
+            is_float = true;
         else if ((c == '-' || c == '+') && n && (digits[n - 1] | 32) == 'e')
             ;
         else if (c == '_' && isdigit(next) && n)
@@ -254,7 +254,7 @@ static int lex_operator(struct lexer *l, int *n_open)
 }
 
 /* Up to and with the end of {{ }} or {% %}, of which the start was passed. */
-static int lex_inside(struct lexer *l, int is_output)
+static int lex_inside(struct lexer *l, bool is_output)
 {
     const char *end = is_output ? "}}" : "%}";
     int n_open = 0, status = 0;
@@ -291,7 +291,8 @@ static int lex_inside(struct lexer *l, int is_output)
 }
 
 /* At the start of a block: whether it is {% word %}; *end is then behind it, *sign that of its end. */
-static int is_word_block(const struct lexer *l, size_t at, const char *word, size_t *end, int *sign)
+static bool is_word_block(const struct lexer *l, size_t at, const char *word, size_t *end,
+                          int *sign)
 {
     at += 2;
     if (at < l->text.n && (l->text.data[at] == '-' || l->text.data[at] == '+'))
@@ -299,7 +300,7 @@ static int is_word_block(const struct lexer *l, size_t at, const char *word, siz
     while (at < l->text.n && isspace((unsigned char)l->text.data[at]))
         at++;
     if (!starts(l, at, word))
-        return 0;
+        return false;
     at += strlen(word);
     while (at < l->text.n && isspace((unsigned char)l->text.data[at]))
         at++;
@@ -330,7 +331,7 @@ static int lex_raw(struct lexer *l, size_t begin, int begin_sign)
             break;
     if (end >= l->text.n)
         return fail(l, "{% raw %} without {% endraw %}");
-    add_data(l, begin, end, sign_at(l, end + 2), 0);
+    add_data(l, begin, end, sign_at(l, end + 2), false);
     pass(l, after);
     end_tag(l, sign, 1);
     return 0;

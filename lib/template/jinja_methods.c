@@ -9,7 +9,7 @@ static struct jinja_value strip(struct jinja_render *r, struct jinja_value in,
                                 const struct jinja_value *slots, int sides)
 {
     struct text chars = { 0 };
-    int has_chars = jinja_is_given(&slots[0]) && slots[0].kind != JINJA_NONE;
+    bool has_chars = jinja_is_given(&slots[0]) && slots[0].kind != JINJA_NONE;
 
     if (has_chars)
         chars = jinja_text_slot(r, &slots[0]);
@@ -34,7 +34,7 @@ static struct jinja_value method_rstrip(struct jinja_render *r, struct jinja_val
     return strip(r, in, slots, STRIP_RIGHT);
 }
 
-static int has_end(struct text s, struct text end, int at_start)
+static bool has_end(struct text s, struct text end, bool at_start)
 {
     return s.n >= end.n &&
            (!end.n || !memcmp(s.data + (at_start ? 0 : s.n - end.n), end.data, end.n));
@@ -42,7 +42,7 @@ static int has_end(struct text s, struct text end, int at_start)
 
 /* One text, or a tuple of them. */
 static struct jinja_value has_any_end(struct jinja_render *r, struct jinja_value in,
-                                      const struct jinja_value *of, int at_start)
+                                      const struct jinja_value *of, bool at_start)
 {
     int is = 0;
 
@@ -56,13 +56,13 @@ static struct jinja_value has_any_end(struct jinja_render *r, struct jinja_value
 static struct jinja_value method_startswith(struct jinja_render *r, struct jinja_value in,
                                             const struct jinja_value *slots)
 {
-    return has_any_end(r, in, &slots[0], 1);
+    return has_any_end(r, in, &slots[0], true);
 }
 
 static struct jinja_value method_endswith(struct jinja_render *r, struct jinja_value in,
                                           const struct jinja_value *slots)
 {
-    return has_any_end(r, in, &slots[0], 0);
+    return has_any_end(r, in, &slots[0], false);
 }
 
 static struct jinja_value method_removeprefix(struct jinja_render *r, struct jinja_value in,
@@ -70,7 +70,7 @@ static struct jinja_value method_removeprefix(struct jinja_render *r, struct jin
 {
     struct text end = jinja_text_slot(r, &slots[0]);
 
-    if (has_end(in.s, end, 1)) {
+    if (has_end(in.s, end, true)) {
         in.s.data += end.n;
         in.s.n -= end.n;
     }
@@ -82,7 +82,7 @@ static struct jinja_value method_removesuffix(struct jinja_render *r, struct jin
 {
     struct text end = jinja_text_slot(r, &slots[0]);
 
-    if (has_end(in.s, end, 0))
+    if (has_end(in.s, end, false))
         in.s.n -= end.n;
     return in;
 }

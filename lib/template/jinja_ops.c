@@ -150,12 +150,12 @@ static struct jinja_value repeat(struct jinja_render *r, struct jinja_value of,
     return jinja_string((struct text){ data, each * (size_t)n });
 }
 
-static int is_sequence(const struct jinja_value *v)
+static bool is_sequence(const struct jinja_value *v)
 {
     return v->kind == JINJA_LIST || v->kind == JINJA_TUPLE;
 }
 
-static int is_integer(const struct jinja_value *v)
+static bool is_integer(const struct jinja_value *v)
 {
     return v->kind == JINJA_INT || v->kind == JINJA_BOOL;
 }
@@ -212,7 +212,7 @@ static struct jinja_value loop_attribute(struct jinja_loop *loop, struct text na
 }
 
 /* Undefined has nothing, not even an undefined attribute. */
-static int has_parts(struct jinja_render *r, const struct jinja_value *v, struct text name)
+static bool has_parts(struct jinja_render *r, const struct jinja_value *v, struct text name)
 {
     if (v->kind == JINJA_UNDEFINED && !r->failed)
         jinja_fail(r, "'%.*s' is undefined, and so has no '%.*s'", (int)(v->s.n < 80 ? v->s.n : 80),

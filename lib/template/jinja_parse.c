@@ -17,7 +17,7 @@ void jinja_parse_fail(struct jinja_parser *p, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    p->failed = 1;
+    p->failed = true;
     err_set(p->err, ERR_DATA, "%s:%d: %s", p->name, p->next->line, text);
 }
 
@@ -41,10 +41,11 @@ static void end_block(struct jinja_parser *p)
 }
 
 /* A name, a namespace's field, or several with commas. */
-static struct jinja_node *parse_target(struct jinja_parser *p, int with_field)
+static struct jinja_node *parse_target(struct jinja_parser *p, bool with_field)
 {
     struct jinja_node *first = NULL, **end = &first, *tuple;
-    int n = 0, in_brackets = jinja_take_op(p, '('), has_comma = 0;
+    int n = 0, in_brackets = jinja_take_op(p, '(');
+    bool has_comma = false;
 
     do {
         if (n && (jinja_at_op(p, '=') || jinja_at_op(p, ')') || jinja_at_word(p, "in")))
@@ -74,18 +75,18 @@ static struct jinja_node *parse_for(struct jinja_parser *p)
 {
     static const char *const ends[] = { "endfor", "else", NULL }, *const end[] = { "endfor", NULL };
     struct jinja_node *node = jinja_new_node(p, NODE_FOR);
-    int was_in_loop = p->in_loop;
+    bool was_in_loop = p->in_loop;
 
-    node->target = parse_target(p, 0);
+    node->target = parse_target(p, false);
     if (!jinja_take_word(p, "in"))
         jinja_parse_fail(p, "'in' is missing");
-    node->a = jinja_parse_tuple(p, 0, 0);
+    node->a = jinja_parse_tuple(p, false, false);
     if (jinja_take_word(p, "if"))
-        node->b = jinja_parse_expression(p, 1);
+        node->b = jinja_parse_expression(p, true);
     if (jinja_at_word(p, "recursive"))
         jinja_parse_fail(p, "recursive loops are not supported");
     end_block(p);
-    p->in_loop = 1;
+    p->in_loop = true;
     node->body = parse_body(p, ends);
     p->in_loop = was_in_loop;
     if (jinja_take_word(p, "else")) {
@@ -104,7 +105,7 @@ static struct jinja_node *parse_if(struct jinja_parser *p)
     struct jinja_node *first = jinja_new_node(p, NODE_IF), *node = first;
 
     for (;;) {
-        node->a = jinja_parse_tuple(p, 0, 0);
+        node->a = jinja_parse_tuple(p, false, false);
         end_block(p);
         node->body = parse_body(p, ends);
         if (!jinja_take_word(p, "elif"))
@@ -136,9 +137,9 @@ static struct jinja_node *parse_set(struct jinja_parser *p)
     static const char *const end[] = { "endset", NULL };
     struct jinja_node *node = jinja_new_node(p, NODE_SET);
 
-    node->target = parse_target(p, 1);
+    node->target = parse_target(p, true);
     if (jinja_take_op(p, '=')) {
-        node->a = jinja_parse_tuple(p, 1, 0);
+        node->a = jinja_parse_tuple(p, true, false);
         end_block(p);
         return node;
     }
@@ -165,7 +166,7 @@ static struct jinja_node *parse_parameters(struct jinja_parser *p)
         struct jinja_node *node = jinja_new_node(p, NODE_NAMED);
         node->name = jinja_expect_name(p);
         if (jinja_take_op(p, '='))
-            node->a = jinja_parse_expression(p, 1);
+            node->a = jinja_parse_expression(p, true);
         *end = node;
         end = &node->next;
     }
@@ -177,10 +178,10 @@ static struct jinja_node *parse_parameters(struct jinja_parser *p)
 static struct jinja_node *parse_own_body(struct jinja_parser *p, const char *end)
 {
     const char *const ends[] = { end, NULL };
-    int was_in_loop = p->in_loop;
+    bool was_in_loop = p->in_loop;
 
     end_block(p);
-    p->in_loop = 0;
+    p->in_loop = false;
     struct jinja_node *body = parse_body(p, ends);
     p->in_loop = was_in_loop;
     jinja_take_word(p, end);
@@ -206,7 +207,7 @@ static struct jinja_node *parse_call_block(struct jinja_parser *p)
 
     if (jinja_at_op(p, '('))
         node->list = parse_parameters(p);
-    node->a = jinja_parse_unary(p, 1);
+    node->a = jinja_parse_unary(p, true);
     if (node->a && node->a->kind != NODE_CALL)
         jinja_parse_fail(p, "{%% call %%} without a call");
     node->body = parse_own_body(p, "endcall");
@@ -233,9 +234,9 @@ static struct jinja_node *parse_with(struct jinja_parser *p)
         if (node->list)
             jinja_expect_op(p, ',');
         struct jinja_node *set = jinja_new_node(p, NODE_SET);
-        set->target = parse_target(p, 0);
+        set->target = parse_target(p, false);
         jinja_expect_op(p, '=');
-        set->a = jinja_parse_expression(p, 1);
+        set->a = jinja_parse_expression(p, true);
         *end = set;
         end = &set->next;
     }
@@ -251,7 +252,7 @@ static struct jinja_node *parse_generation(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_new_node(p, NODE_GENERATION);
 
-    p->has_generation = 1;
+    p->has_generation = true;
     node->body = parse_own_body(p, "endgeneration");
     end_block(p);
     return node;
@@ -303,7 +304,7 @@ static struct jinja_node *parse_output(struct jinja_parser *p)
 {
     struct jinja_node *node = jinja_new_node(p, NODE_OUTPUT);
 
-    node->a = jinja_parse_tuple(p, 1, 0);
+    node->a = jinja_parse_tuple(p, true, false);
     if (!p->failed && p->next->kind != TOKEN_OUTPUT_END)
         jinja_parse_fail(p, "expected the end of the expression");
     else if (!p->failed)
@@ -312,21 +313,21 @@ static struct jinja_node *parse_output(struct jinja_parser *p)
 }
 
 /* Whether the block at hand is one of ends (NULL: the end of the template), whose word is then next. */
-static int is_end(struct jinja_parser *p, const char *const *ends)
+static bool is_end(struct jinja_parser *p, const char *const *ends)
 {
     if (p->next->kind == TOKEN_END) {
         if (ends)
             jinja_parse_fail(p, "the template ends before {%% %s %%}", ends[0]);
-        return 1;
+        return true;
     }
     if (p->next->kind != TOKEN_BLOCK_BEGIN || p->next[1].kind != TOKEN_NAME)
-        return 0;
+        return false;
     for (int i = 0; ends && ends[i]; i++)
         if (text_is(p->next[1].text, ends[i])) {
             p->next++;
-            return 1;
+            return true;
         }
-    return 0;
+    return false;
 }
 
 static struct jinja_node *parse_body(struct jinja_parser *p, const char *const *ends)

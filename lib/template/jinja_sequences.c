@@ -101,7 +101,7 @@ static struct jinja_value attribute_path(struct jinja_render *r, struct jinja_va
         int64_t dot = text_find(rest, text_of("."), 0);
         struct text name = { rest.data, dot < 0 ? rest.n : (size_t)dot };
         int64_t i = 0;
-        int is_number = name.n > 0 && name.n < 10;
+        bool is_number = name.n > 0 && name.n < 10;
 
         for (size_t k = 0; k < name.n && is_number; k++) {
             is_number = name.data[k] >= '0' && name.data[k] <= '9';
@@ -140,7 +140,7 @@ static struct jinja_value filter_join(struct jinja_render *r, struct jinja_value
 
 /* For sort, unique, min and max: an attribute, and texts in lower case unless case matters. */
 static struct jinja_value sort_key(struct jinja_render *r, struct jinja_value item,
-                                   const struct jinja_value *attribute, int with_case)
+                                   const struct jinja_value *attribute, bool with_case)
 {
     struct jinja_value key = jinja_is_given(attribute) && attribute->kind != JINJA_NONE
                                  ? attribute_path(r, item, attribute)
@@ -163,7 +163,7 @@ static int by_key(const void *a, const void *b, void *context)
 }
 
 static struct jinja_list sorted(struct jinja_render *r, struct jinja_list items,
-                                const struct jinja_value *attribute, int with_case, int reverse)
+                                const struct jinja_value *attribute, bool with_case, bool reverse)
 {
     struct jinja_list out = { 0 };
     struct keyed *keyed;
@@ -193,7 +193,7 @@ static struct jinja_value filter_min(struct jinja_render *r, struct jinja_value 
                                      const struct jinja_value *slots)
 {
     struct jinja_list items =
-        sorted(r, jinja_items(r, &in), &slots[1], jinja_is_true(&slots[0]), 0);
+        sorted(r, jinja_items(r, &in), &slots[1], jinja_is_true(&slots[0]), false);
 
     return items.n ? items.items[0] : jinja_undefined(text_of("no item"));
 }
@@ -202,7 +202,7 @@ static struct jinja_value filter_max(struct jinja_render *r, struct jinja_value 
                                      const struct jinja_value *slots)
 {
     struct jinja_list items =
-        sorted(r, jinja_items(r, &in), &slots[1], jinja_is_true(&slots[0]), 1);
+        sorted(r, jinja_items(r, &in), &slots[1], jinja_is_true(&slots[0]), true);
 
     return items.n ? items.items[0] : jinja_undefined(text_of("no item"));
 }
@@ -228,7 +228,7 @@ static struct jinja_value filter_unique(struct jinja_render *r, struct jinja_val
 
     for (int i = 0; i < items.n && jinja_step(r, 16 * (size_t)seen.n) == 0; i++) {
         struct jinja_value key = sort_key(r, items.items[i], &slots[1], jinja_is_true(&slots[0]));
-        int is_new = 1;
+        bool is_new = true;
 
         for (int k = 0; k < seen.n && is_new; k++)
             is_new = !jinja_equal(r, &seen.items[k], &key);
@@ -296,10 +296,13 @@ static struct jinja_value filter_map(struct jinja_render *r, struct jinja_value 
     return out;
 }
 
+enum { CHOOSE_BY_ATTRIBUTE = 1, CHOOSE_REJECTED = 2 };
+
+/* The items for which a test is true, or is not; flags: of the enum above. */
 static struct jinja_value choose(struct jinja_render *r, struct jinja_value in,
-                                 const struct jinja_arguments *arguments, int by_attribute,
-                                 int reject)
+                                 const struct jinja_arguments *arguments, int flags)
 {
+    bool by_attribute = flags & CHOOSE_BY_ATTRIBUTE, reject = flags & CHOOSE_REJECTED;
     struct jinja_list items = lazy_items(r, &in);
     const struct jinja_function *test = NULL;
     struct jinja_arguments rest = *arguments;
@@ -335,25 +338,25 @@ static struct jinja_value choose(struct jinja_render *r, struct jinja_value in,
 static struct jinja_value filter_select(struct jinja_render *r, struct jinja_value in,
                                         const struct jinja_arguments *a)
 {
-    return choose(r, in, a, 0, 0);
+    return choose(r, in, a, 0);
 }
 
 static struct jinja_value filter_reject(struct jinja_render *r, struct jinja_value in,
                                         const struct jinja_arguments *a)
 {
-    return choose(r, in, a, 0, 1);
+    return choose(r, in, a, CHOOSE_REJECTED);
 }
 
 static struct jinja_value filter_selectattr(struct jinja_render *r, struct jinja_value in,
                                             const struct jinja_arguments *a)
 {
-    return choose(r, in, a, 1, 0);
+    return choose(r, in, a, CHOOSE_BY_ATTRIBUTE);
 }
 
 static struct jinja_value filter_rejectattr(struct jinja_render *r, struct jinja_value in,
                                             const struct jinja_arguments *a)
 {
-    return choose(r, in, a, 1, 1);
+    return choose(r, in, a, CHOOSE_BY_ATTRIBUTE | CHOOSE_REJECTED);
 }
 
 static const struct jinja_function filters[] = {

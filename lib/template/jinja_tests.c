@@ -14,7 +14,7 @@
         return jinja_bool(condition); \
     }
 
-static int is_lower_case(struct text s, enum text_case other, enum text_case same)
+static bool is_lower_case(struct text s, enum text_case other, enum text_case same)
 {
     struct str a = { 0 }, b = { 0 };
 

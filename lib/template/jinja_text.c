@@ -10,12 +10,12 @@ struct text text_of(const char *z)
     return (struct text){ z, strlen(z) };
 }
 
-int text_equal(struct text a, struct text b)
+bool text_equal(struct text a, struct text b)
 {
     return a.n == b.n && (!a.n || !memcmp(a.data, b.data, a.n));
 }
 
-int text_is(struct text a, const char *b)
+bool text_is(struct text a, const char *b)
 {
     return text_equal(a, text_of(b));
 }
@@ -47,14 +47,14 @@ size_t text_length(struct text s)
 }
 
 /* str.isspace() of Python. */
-int text_is_space(uint32_t c)
+bool text_is_space(uint32_t c)
 {
     return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
            c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
            c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-static int is_one_of(struct text s, size_t at, size_t n, uint32_t code, const struct text *chars)
+static bool is_one_of(struct text s, size_t at, size_t n, uint32_t code, const struct text *chars)
 {
     uint32_t other;
 
@@ -64,10 +64,10 @@ static int is_one_of(struct text s, size_t at, size_t n, uint32_t code, const st
         size_t step = text_step(*chars, i, &other);
 
         if (step == n && !memcmp(chars->data + i, s.data + at, n))
-            return 1;
+            return true;
         i += step;
     }
-    return 0;
+    return false;
 }
 
 struct text text_strip(struct text s, const struct text *chars, int sides)
@@ -166,7 +166,7 @@ void text_to_case(struct text s, enum text_case to, struct str *out)
     for (size_t at = 0; at < s.n;) {
         uint32_t code, changed;
         size_t step = text_step(s, at, &code);
-        int is_letter = upper(code) != lower(code) || code > 0x7ff;
+        bool is_letter = upper(code) != lower(code) || code > 0x7ff;
 
         if (to == CASE_UPPER)
             changed = upper(code);

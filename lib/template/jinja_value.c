@@ -111,7 +111,7 @@ const char *jinja_kind_name(const struct jinja_value *v)
     return names[v->kind];
 }
 
-int jinja_is_number(const struct jinja_value *v)
+bool jinja_is_number(const struct jinja_value *v)
 {
     return v->kind == JINJA_BOOL || v->kind == JINJA_INT || v->kind == JINJA_FLOAT;
 }
@@ -121,13 +121,13 @@ double jinja_number(const struct jinja_value *v)
     return v->kind == JINJA_FLOAT ? v->f : (double)v->i;
 }
 
-int jinja_is_true(const struct jinja_value *v)
+bool jinja_is_true(const struct jinja_value *v)
 {
     switch (v->kind) {
     case JINJA_ABSENT:
     case JINJA_UNDEFINED:
     case JINJA_NONE:
-        return 0;
+        return false;
     case JINJA_BOOL:
     case JINJA_INT:
         return v->i != 0;
@@ -141,11 +141,11 @@ int jinja_is_true(const struct jinja_value *v)
     case JINJA_DICT:
         return v->dict->n > 0;
     default:
-        return 1;
+        return true;
     }
 }
 
-static int is_sequence(const struct jinja_value *v)
+static bool is_sequence(const struct jinja_value *v)
 {
     return v->kind == JINJA_LIST || v->kind == JINJA_TUPLE;
 }
@@ -184,10 +184,10 @@ static int equal_lists(struct jinja_comparison *c, const struct jinja_list *a,
     return 1;
 }
 
-static int has_room(struct jinja_comparison *c)
+static bool has_room(struct jinja_comparison *c)
 {
     if (c->depth > NESTED_MAX)
-        return 0;
+        return false;
     return c->r ? jinja_step(c->r, 0) == 0 : c->n_done++ < KEY_COMPARISONS_MAX;
 }
 
@@ -226,7 +226,7 @@ static int equal(struct jinja_comparison *c, const struct jinja_value *a,
     }
 }
 
-int jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b)
+bool jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b)
 {
     struct jinja_comparison c = { .r = r };
 
@@ -262,28 +262,29 @@ int jinja_compare(struct jinja_render *r, const struct jinja_value *a, const str
     return 0;
 }
 
-int jinja_contains(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b)
+bool jinja_contains(struct jinja_render *r, const struct jinja_value *a,
+                    const struct jinja_value *b)
 {
     switch (b->kind) {
     case JINJA_STRING:
         if (a->kind == JINJA_STRING)
             return jinja_step(r, b->s.n) == 0 && text_find(b->s, a->s, 0) >= 0;
         jinja_fail(r, "%s cannot be part of a string", jinja_kind_name(a));
-        return 0;
+        return false;
     case JINJA_LIST:
     case JINJA_TUPLE:
         jinja_step(r, 64 * (size_t)b->list->n);
         for (int i = 0; i < b->list->n; i++)
             if (jinja_equal(r, a, &b->list->items[i]))
-                return 1;
-        return 0;
+                return true;
+        return false;
     case JINJA_DICT:
         return jinja_dict_find(b->dict, *a) != NULL;
     case JINJA_UNDEFINED:
-        return 0;
+        return false;
     default:
         jinja_fail(r, "%s is not a container", jinja_kind_name(b));
-        return 0;
+        return false;
     }
 }
 
@@ -313,7 +314,7 @@ const char *jinja_print_float(char *buffer, size_t size, double f)
 }
 
 /* Characters that repr() writes as escapes; nearly: unassigned ones stay. */
-static int is_unprintable(uint32_t c)
+static bool is_unprintable(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c <= 0xa0) || c == 0xad || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200f) || (c >= 0x2028 && c <= 0x202f) ||
@@ -350,7 +351,7 @@ static void add_text(struct jinja_render *r, const struct jinja_value *v, int re
 static void add_items(struct jinja_render *r, const struct jinja_value *v, int depth,
                       struct str *out)
 {
-    int is_tuple = v->kind == JINJA_TUPLE;
+    bool is_tuple = v->kind == JINJA_TUPLE;
 
     str_add_char(out, is_tuple ? '(' : '[');
     for (int i = 0; i < v->list->n && !r->failed; i++) {
