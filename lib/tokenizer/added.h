@@ -7,6 +7,7 @@
 #ifndef TOKENIZER_ADDED_H
 #define TOKENIZER_ADDED_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,9 +18,9 @@ struct added_token {
     size_t n_shown;
     int32_t id;
     int normalized;
-    int takes_left, takes_right; /* the white space beside it goes with it */
-    int single_word;             /* not within a word */
-    int is_special;              /* a control token for the model, not text */
+    bool takes_left, takes_right; /* the white space beside it goes with it */
+    int single_word;              /* not within a word */
+    bool is_special;              /* a control token for the model, not text */
 };
 
 /* The tokens of one pass, in order of their bytes. */

@@ -15,10 +15,10 @@ static int encode_split(struct encoder *e, int step, const char *text, size_t n_
 /* What a split gives: a stretch that is a match or lies between matches. */
 struct split_stretch {
     size_t start, end;
-    int is_match;
+    bool is_match;
 };
 
-static int has_read_too_much(const struct encoder *e)
+static bool has_read_too_much(const struct encoder *e)
 {
     return e->budget.n_vain > budget_vain_max(&e->budget);
 }
@@ -50,7 +50,7 @@ static struct split_stretch next_stretch(struct encoder *e, const struct split_s
 
 /* Whether a stretch goes on with the one before it. */
 static int joins(enum split_behavior behavior, struct split_stretch before,
-                 struct split_stretch stretch, int follows_match)
+                 struct split_stretch stretch, bool follows_match)
 {
     switch (behavior) {
     case SPLIT_MERGED_WITH_PREVIOUS:
@@ -111,7 +111,7 @@ static int encode_split(struct encoder *e, int step, const char *text, size_t n_
     }
     struct split_stretch pending = { 0, 0, 0 };
     size_t n_known = 0;
-    int follows_match = 0;
+    bool follows_match = false;
 
     for (size_t at = 0; at < n_bytes;) {
         struct split_stretch stretch = next_stretch(e, split, text, n_bytes, at, &n_known);
@@ -145,7 +145,7 @@ enum start { START_SECTION, START_TEXT, START_WITHIN };
 static void mark_spaces(struct encoder *e, const char *text, size_t n_bytes, enum start start)
 {
     const struct tokenizer *t = e->tokenizer;
-    int is_marked = text[0] == ' ' || (n_bytes >= 3 && memcmp(text, BPE_SPACE, 3) == 0);
+    bool is_marked = text[0] == ' ' || (n_bytes >= 3 && memcmp(text, BPE_SPACE, 3) == 0);
 
     const char *mark = t->keeps_spaces ? " " : BPE_SPACE;
 
@@ -195,8 +195,8 @@ static int encode_between(struct encoder *e, int pass, const char *text, size_t 
 
     if (pass == 1)
         return encode_plain(e, text, n_bytes, start);
-    int is_normal = t->n_normal == 0 || (t->n_normal == 1 && t->normal[0].kind == NORMAL_NFC &&
-                                         nfc_length(text, n_bytes) == n_bytes);
+    bool is_normal = t->n_normal == 0 || (t->n_normal == 1 && t->normal[0].kind == NORMAL_NFC &&
+                                          nfc_length(text, n_bytes) == n_bytes);
     if (is_normal)
         return encode_pass(e, 1, text, n_bytes, start);
     str_clear(&e->normalized);
@@ -207,7 +207,7 @@ static int encode_between(struct encoder *e, int pass, const char *text, size_t 
 }
 
 /* What \w matches, as Rust's regex has it. */
-static int is_word(uint32_t code)
+static bool is_word(uint32_t code)
 {
     uint32_t category = unicode_run_value(unicode_category_runs, unicode_n_category_runs, code);
 
@@ -227,7 +227,7 @@ static uint32_t code_before(const char *text, size_t end, size_t *n)
     return unicode_decode((const unsigned char *)text + at, n);
 }
 
-static int is_within_word(const char *text, size_t n_bytes, size_t start, size_t end)
+static bool is_within_word(const char *text, size_t n_bytes, size_t start, size_t end)
 {
     size_t n;
 

@@ -56,12 +56,12 @@ static size_t hash_key(word_half first, word_half second, size_t n)
     return ((hash ^ hash >> 32) * 0x8EBC6AF09C88C6E3u >> 32) % CACHE_SLOTS;
 }
 
-static inline int is_word(const struct cached_word *slot, const struct waiting_word *w)
+static inline bool is_word(const struct cached_word *slot, const struct waiting_word *w)
 {
     word_half differs = slot->halves[0] ^ w->key;
 
     if ((differs[0] | differs[1]) != 0 || slot->n_bytes != w->n_bytes)
-        return 0;
+        return false;
     return w->n_bytes <= sizeof differs ||
            memcmp(slot->word + sizeof differs, w->word + sizeof differs,
                   w->n_bytes - sizeof differs) == 0;
@@ -102,8 +102,8 @@ static int append_cached(struct encoder *e, const struct cached_word *slot)
     return 0;
 }
 
-static inline int is_in_slot(const struct encoder *e, const struct cached_word *slot,
-                             const struct waiting_word *w)
+static inline bool is_in_slot(const struct encoder *e, const struct cached_word *slot,
+                              const struct waiting_word *w)
 {
     return is_word(slot, w) && (!e->tokenizer->is_unigram ||
                                 unigram_is_within(&e->tokenizer->unigram, &e->way, slot->reach));
@@ -312,7 +312,7 @@ static int add_word(struct encoder *e, const char *word, size_t n_bytes)
     return e->n_waiting == WAITING_MAX ? encoder_flush(e) : 0;
 }
 
-static int is_mark(const unsigned char *bytes)
+static bool is_mark(const unsigned char *bytes)
 {
     return bytes[0] == 0xe2 && bytes[1] == 0x96 && bytes[2] == 0x81;
 }
@@ -379,7 +379,7 @@ int encoder_add_piece(struct encoder *e, const char *text, size_t n_bytes)
         return append(e, &whole, 1);
     /* With ignore_merges a word is looked up whole, so it must not be cut. bpe_set_unused says why not
      * with such tokens. */
-    int is_one = t->bpe.ignore_merges || t->bpe.n_unused > 0;
+    bool is_one = t->bpe.ignore_merges || t->bpe.n_unused > 0;
     if (t->keeps_spaces && !is_one) {
         if (add_words(e, text, n_bytes) < 0)
             return -1;

@@ -11,7 +11,7 @@
 struct normalizing {
     const struct tokenizer *tokenizer;
     struct tokenizer_budget *budget;
-    int is_within;
+    bool is_within;
     struct err *err;
 };
 
@@ -50,13 +50,13 @@ static void replace_pattern(const struct normal_step *step, const char *text, si
     }
 }
 
-static void strip(const struct normal_step *step, int is_within, const char *text, size_t n_bytes,
+static void strip(const struct normal_step *step, bool is_within, const char *text, size_t n_bytes,
                   struct str *out)
 {
     size_t first = 0, last = 0, n;
 
     for (size_t at = 0; at < n_bytes; at += n) {
-        int is_space = unicode_is_space(unicode_decode((const unsigned char *)text + at, &n));
+        bool is_space = unicode_is_space(unicode_decode((const unsigned char *)text + at, &n));
 
         if (is_space && at == first)
             first = at + n;
@@ -118,7 +118,7 @@ static int normalize_step(struct normalizing *p, const struct normal_step *step,
 }
 
 int tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
-                        int is_within, struct tokenizer_budget *budget, struct str *out,
+                        bool is_within, struct tokenizer_budget *budget, struct str *out,
                         struct err *err)
 {
     struct normalizing p = { tokenizer, budget, is_within, err };

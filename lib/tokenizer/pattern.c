@@ -38,7 +38,7 @@ struct pattern_builder {
 
 /* ---- classes ---- */
 
-static int is_member(const struct pattern_set *set, uint32_t code, uint32_t category)
+static bool is_member(const struct pattern_set *set, uint32_t code, uint32_t category)
 {
     int found = set->categories >> category & 1;
 
@@ -102,7 +102,8 @@ struct pattern_run {
 /* Run one thread, and those it becomes, up to what takes a code point. */
 static void run_thread(struct pattern_builder *b, struct pattern_run *run, int thread, int class)
 {
-    int n = 0, is_end = class == b->n_classes;
+    int n = 0;
+    bool is_end = class == b->n_classes;
 
     run->stack[n++] = thread;
     while (n > 0 && !run->matched) {

@@ -6,6 +6,8 @@
 #ifndef TOKENIZER_PATTERN_IMPL_H
 #define TOKENIZER_PATTERN_IMPL_H
 
+#include <stdbool.h>
+
 #include "tokenizer/pattern.h"
 
 enum { PATTERN_INSTRUCTIONS_MAX = 1024, PATTERN_SETS_MAX = 64, PATTERN_RANGES_MAX = 96 };
@@ -20,14 +22,15 @@ enum pattern_op {
 
 struct pattern_instruction {
     enum pattern_op op;
-    int set, x, y, at_end;
+    int set, x, y;
+    bool at_end;
 };
 
 struct pattern_set {
     uint32_t categories; /* a bit each */
     int n_ranges;
     uint32_t ranges[PATTERN_RANGES_MAX][2]; /* first and last */
-    int negated;
+    bool negated;
 };
 
 struct pattern_program {

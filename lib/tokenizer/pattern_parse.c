@@ -13,7 +13,7 @@ enum { DEPTH_MAX = 16, COUNT_MAX = 64 };
 
 struct pattern_group {
     int start, alternative; /* instructions where the group and its last alternative begin */
-    int ignores_case;       /* outside of it */
+    bool ignores_case;      /* outside of it */
 };
 
 struct pattern_parser {
@@ -23,7 +23,7 @@ struct pattern_parser {
     struct pattern_group groups[DEPTH_MAX]; /* groups[0] is the whole */
     int depth;
     int atom; /* where the last atom begins, -1: there is none to repeat */
-    int ignores_case;
+    bool ignores_case;
     struct err *err;
 };
 
@@ -106,7 +106,7 @@ static int add_range(struct pattern_parser *p, struct pattern_set *set, uint32_t
 static int add_code(struct pattern_parser *p, struct pattern_set *set, uint32_t code)
 {
     uint32_t lower = code | 0x20;
-    int is_letter = lower >= 'a' && lower <= 'z' && code < 0x80;
+    bool is_letter = lower >= 'a' && lower <= 'z' && code < 0x80;
 
     if (p->ignores_case && code >= 0x80)
         return refuse(p, "a non-ASCII character with ignored case");
@@ -144,7 +144,7 @@ static uint32_t category_bits(const char *name, size_t n)
 }
 
 /* Behind \p or \P: {Lu}. */
-static int parse_property(struct pattern_parser *p, struct pattern_set *set, int negated)
+static int parse_property(struct pattern_parser *p, struct pattern_set *set, bool negated)
 {
     const char *name = p->text + p->at + 1, *end;
 
@@ -265,10 +265,11 @@ static int parse_range_end(struct pattern_parser *p, struct pattern_set *set, ui
 /* Behind "[": up to its "]". Nested classes are united with it. */
 static int parse_class(struct pattern_parser *p, struct pattern_set *set)
 {
-    int depth = 1, is_first = 1;
+    int depth = 1;
+    bool is_first = true;
 
     if (p->text[p->at] == '^') {
-        set->negated = 1;
+        set->negated = true;
         p->at++;
     }
     while (depth > 0) {
@@ -293,7 +294,7 @@ static int parse_class(struct pattern_parser *p, struct pattern_set *set)
         }
         if (is_class < 0)
             return -1;
-        int is_range = p->text[p->at] == '-' && p->text[p->at + 1] != ']';
+        bool is_range = p->text[p->at] == '-' && p->text[p->at + 1] != ']';
         if (is_class && is_range)
             return unsupported(p);
         p->at += (size_t)is_range;
@@ -313,7 +314,7 @@ static int parse_set(struct pattern_parser *p, struct pattern_set *set)
 
     if (c == '.') {
         p->at++;
-        set->negated = 1;
+        set->negated = true;
         return add_range(p, set, '\n', '\n');
     }
     if (c == '[') {
@@ -438,17 +439,17 @@ static void finish_group(struct pattern_parser *p)
             p->program->items[i].x = p->program->n;
 }
 
-static int look(struct pattern_parser *p, int negated)
+static int look(struct pattern_parser *p, bool negated)
 {
     struct pattern_set *set = new_set(p);
-    int ignores_case = p->ignores_case;
+    bool ignores_case = p->ignores_case;
 
     if (!set)
         return -1;
     p->at += 3;
     if (p->text[p->at] == 0 || strchr("()|?*+{$^", p->text[p->at]))
         return unsupported(p);
-    p->ignores_case = 0;
+    p->ignores_case = false;
     if (parse_set(p, set) < 0)
         return -1;
     p->ignores_case = ignores_case;
@@ -472,7 +473,7 @@ static int open_group(struct pattern_parser *p)
         p->at += 3;
     } else if (strncmp(text, "(?i:", 4) == 0) {
         p->at += 4;
-        p->ignores_case = 1;
+        p->ignores_case = true;
     } else if (text[1] == '?' || text[1] == '*') {
         return unsupported(p);
     } else {

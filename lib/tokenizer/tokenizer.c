@@ -180,7 +180,7 @@ void tokenizer_decode_plain(const struct tokenizer *tokenizer, const int32_t *id
     size_t start = out->length;
 
     for (int64_t i = 0; i < n; i++) {
-        int is_known = ids[i] >= 0 && ids[i] < tokenizer->vocab_size;
+        bool is_known = ids[i] >= 0 && ids[i] < tokenizer->vocab_size;
         const struct added_token *added = is_known ? tokenizer->added_by_id[ids[i]] : NULL;
 
         if (!added || !added->is_special)

@@ -10,6 +10,7 @@
 #ifndef TOKENIZER_TOKENIZER_H
 #define TOKENIZER_TOKENIZER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,7 +25,7 @@ int tokenizer_open(struct tokenizer **tokenizer, const char *path, struct err *e
 void tokenizer_close(struct tokenizer *tokenizer);
 
 /* Whether path, a folder, has files that tokenizer_open would read. */
-int tokenizer_is_in(const char *path);
+bool tokenizer_is_in(const char *path);
 
 /*
  * The name by which tokenizer_open would find the file in a folder: "tokenizer.json",
@@ -126,7 +127,7 @@ struct token_finder {
     const int32_t *ids;
     int64_t section;   /* the one that the rest is about, -1: none */
     struct str normal; /* its text as words are made of it */
-    int is_same;       /* which is what stands in the text */
+    bool is_same;      /* which is what stands in the text */
     size_t at;         /* in normal, how far the ids before `id` reach */
     int64_t id;
 };

@@ -7,6 +7,8 @@
 #ifndef TOKENIZER_TOKENIZER_IMPL_H
 #define TOKENIZER_TOKENIZER_IMPL_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "tokenizer/added.h"
 #include "tokenizer/bpe/bpe.h"
@@ -74,7 +76,7 @@ struct tokenizer {
     struct arena arena; /* holds all that follows */
     const char *name;   /* the file, for errors */
     struct bpe bpe;     /* of a unigram model: its vocabulary only */
-    int is_unigram;
+    bool is_unigram;
     struct unigram unigram;
     struct charsmap charsmap;
 
@@ -86,14 +88,14 @@ struct tokenizer {
     struct normal_step normal[TOKENIZER_STEPS_MAX];
     int n_normal;
     int add_prefix_space;
-    int marks_spaces; /* " " becomes BPE_SPACE before the splits, and one is put in front: */
+    bool marks_spaces; /* " " becomes BPE_SPACE before the splits, and one is put in front: */
     enum prepend prepend;
     struct split_step splits[TOKENIZER_STEPS_MAX];
     int n_splits;
     int mark_step; /* if not 0: what this many splits leave gets a mark in front, unless it has one */
     /* Of characters. A space in text that is split stands for BPE_SPACE, which may be in it too:
      * words are spelled out only to be encoded. There are no splits then. */
-    int keeps_spaces;
+    bool keeps_spaces;
     /* What no token has side by side no merge joins, so that words may end there: a bit for every two
      * bytes, set within characters; and by the last byte of a character, whether a token has it
      * before BPE_SPACE, whose first byte begins many other characters. */
@@ -102,8 +104,8 @@ struct tokenizer {
 
     int32_t before[TOKENIZER_FRAME_MAX], after[TOKENIZER_FRAME_MAX]; /* around a text */
     int n_before, n_after;
-    int takes_frame;  /* from tokenizer_config.json's add_bos_token and add_eos_token */
-    int strips_space; /* a space at the start of a text was put there, and goes when decoded */
+    bool takes_frame;  /* from tokenizer_config.json's add_bos_token and add_eos_token */
+    bool strips_space; /* a space at the start of a text was put there, and goes when decoded */
     int vocab_size;
     int end_of_text;
     uint64_t hash, hash_added; /* of what decides ids: tokenizer_hash.c */
@@ -121,7 +123,7 @@ struct cJSON;
 int tokenizer_parse_normalizer(struct tokenizer *tokenizer, const char *name,
                                const struct cJSON *normalizer, struct err *err);
 int tokenizer_parse_splits(struct tokenizer *tokenizer, const char *name,
-                           const struct cJSON *pre_tokenizer, int *is_byte_level, struct err *err);
+                           const struct cJSON *pre_tokenizer, bool *is_byte_level, struct err *err);
 
 /* Take the end of text, and what is put around a text, from a tokenizer_config.json. ERR_DATA. */
 int tokenizer_read_config(struct tokenizer *tokenizer, const char *name, const struct cJSON *root,
@@ -135,7 +137,7 @@ int tokenizer_parse_spm(struct tokenizer **tokenizer, const char *name, const ch
                         size_t n_bytes, struct err *err);
 
 /* Whether a file begins as one of ranks does. */
-int tokenizer_is_tiktoken(const char *data, size_t n_bytes);
+bool tokenizer_is_tiktoken(const char *data, size_t n_bytes);
 /* Make a tokenizer of a file of ranks (tiktoken); config is tokenizer_config.json, or NULL.
  * ERR_DATA. */
 int tokenizer_parse_tiktoken(struct tokenizer **tokenizer, const char *name, const char *data,
@@ -168,7 +170,7 @@ void tokenizer_index_words(struct tokenizer *tokenizer);
 /* Append what text becomes by the normalizing steps; is_within: but for what they put in front. Returns 0, or -1 and
  * ERR_DATA where that exceeds the budget, of which it takes what it needs. */
 int tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
-                        int is_within, struct tokenizer_budget *budget, struct str *out,
+                        bool is_within, struct tokenizer_budget *budget, struct str *out,
                         struct err *err);
 
 /* ERR_DATA: the pattern has read too much in vain. Returns -1. */

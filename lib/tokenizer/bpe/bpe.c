@@ -132,13 +132,13 @@ static void push_pair(const struct bpe *bpe, const struct bpe_symbol *symbols, s
 }
 
 /* Whether the pair is still the one that was put on the heap. */
-static int is_current(const struct bpe *bpe, const struct bpe_symbol *symbols,
-                      struct bpe_candidate candidate)
+static bool is_current(const struct bpe *bpe, const struct bpe_symbol *symbols,
+                       struct bpe_candidate candidate)
 {
     const struct bpe_symbol *left = &symbols[candidate.at];
 
     if (left->id < 0 || left->next < 0)
-        return 0;
+        return false;
     const struct bpe_merge *merge = find_merge(bpe, left->id, symbols[left->next].id);
     return merge && merge->id == candidate.id;
 }
@@ -321,7 +321,7 @@ static void add_word(struct bpe *bpe, int32_t id)
 }
 
 /* Whether a token's spelling stands for bytes, as that of an added token may not. */
-static int is_of_bytes(const struct bpe_token *token)
+static bool is_of_bytes(const struct bpe_token *token)
 {
     return token->spelling && token->n_bytes > 0 && token->bytes != token->spelling;
 }
@@ -366,17 +366,17 @@ static void index_byte_pairs(struct bpe *bpe)
     }
 }
 
-static int is_visible(const struct bpe *bpe, int32_t id)
+static bool is_visible(const struct bpe *bpe, int32_t id)
 {
     return id >= 0 && id < bpe->n_visible;
 }
 
-void bpe_index_ascii(struct bpe *bpe, int has_spaces)
+void bpe_index_ascii(struct bpe *bpe, bool has_spaces)
 {
     int32_t mark = bpe_find(bpe, BPE_SPACE, sizeof BPE_SPACE - 1);
 
     if (has_spaces && bpe->whole.n == 0 && bpe->n_unused == 0 && is_visible(bpe, mark)) {
-        bpe->takes_spaces = 1;
+        bpe->takes_spaces = true;
         bpe->ascii_ids[' '] = mark;
     }
     bpe->byte_pairs = arena_array(bpe->arena, struct bpe_byte_pair, 256 * 256);
@@ -441,21 +441,21 @@ static int32_t start_bytes(const struct bpe *bpe, struct bpe_symbol *symbols, co
 }
 
 /* Whether each byte of a word is a visible token, which byte_pairs then knows. */
-static int is_of_pairs(const struct bpe *bpe, const char *word, size_t n_bytes)
+static bool is_of_pairs(const struct bpe *bpe, const char *word, size_t n_bytes)
 {
     if (!bpe->byte_pairs || n_bytes > SHORT_SYMBOLS || bpe->n_unused > 0 || bpe->whole.n > 0)
-        return 0;
+        return false;
     if (bpe->is_byte_level) {
         for (size_t i = 0; bpe->lacks_bytes && i < n_bytes; i++)
             if (bpe->byte_ids[(unsigned char)word[i]] < 0)
-                return 0;
-        return 1;
+                return false;
+        return true;
     }
     for (size_t i = 0; i < n_bytes; i++)
         if ((unsigned char)word[i] >= 0x80 ||
             !is_visible(bpe, bpe->ascii_ids[(unsigned char)word[i]]))
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 static int32_t start_characters(const struct bpe *bpe, struct bpe_symbol *symbols, const char *word,
@@ -511,7 +511,7 @@ static size_t put_parts(const struct bpe *bpe, int32_t *parts, int32_t id, int32
     while (n >
            0) { /* parts are shorter than the whole, so that these are never more than its bytes */
         int32_t part = waiting[--n], at = bpe->unused[part];
-        int is_unknown = part >= bpe->n_visible || at >= 0; /* an unused character has no parts */
+        bool is_unknown = part >= bpe->n_visible || at >= 0; /* an unused character has no parts */
 
         if (at >= 0 && parts[2 * at] >= 0) {
             waiting[n++] = parts[2 * at + 1];
@@ -536,7 +536,7 @@ static size_t put_ids(const struct bpe *bpe, const struct bpe_symbol *symbols, c
 
     for (int32_t at = 0; at >= 0; at = symbols[at].next) {
         const struct bpe_symbol *symbol = &symbols[at];
-        int is_unknown = symbol->id >= bpe->n_visible;
+        bool is_unknown = symbol->id >= bpe->n_visible;
 
         if (!is_unknown && bpe->n_unused > 0) {
             count += put_parts(bpe, parts, symbol->id, ids + count, &after_unknown);

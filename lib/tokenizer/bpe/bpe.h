@@ -10,6 +10,7 @@
 #ifndef TOKENIZER_BPE_BPE_H
 #define TOKENIZER_BPE_BPE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -50,8 +51,8 @@ struct bpe {
     size_t filter_mask;
     int32_t byte_ids[256]; /* of each byte; of characters: -1 if there is no byte_fallback */
     int ignore_merges;     /* a word that is a token is that token */
-    int is_byte_level;
-    int lacks_bytes; /* of bytes: some have no token, -1 in byte_ids, and are left out of texts */
+    bool is_byte_level;
+    bool lacks_bytes; /* of bytes: some have no token, -1 in byte_ids, and are left out of texts */
     /* Of bytes, once bpe_index_words has been called: */
     struct bpe_word *words; /* hash table of what encodes to one token, by its bytes */
     size_t word_mask;
@@ -60,7 +61,7 @@ struct bpe {
         *byte_pairs; /* [256 * 256]: the merges of two bytes; of characters, of two of ASCII */
     /* Of characters: */
     int32_t ascii_ids[128];    /* -1: no token */
-    int takes_spaces;          /* a space in a word is BPE_SPACE */
+    bool takes_spaces;         /* a space in a word is BPE_SPACE */
     int n_visible;             /* ids from here on only help to merge: they come out as unknown */
     int32_t unknown;           /* -1: what is unknown is left out */
     int fuse_unknown;          /* several in a row become one */
@@ -70,7 +71,7 @@ struct bpe {
 };
 
 /* Tables for n_tokens tokens with ids below n_ids. */
-void bpe_init(struct bpe *bpe, struct arena *arena, int is_byte_level, int n_tokens, int n_ids);
+void bpe_init(struct bpe *bpe, struct arena *arena, bool is_byte_level, int n_tokens, int n_ids);
 /* The table for n_merges merges. */
 void bpe_init_merges(struct bpe *bpe, int n_merges);
 
@@ -90,7 +91,7 @@ int bpe_find_bytes(struct bpe *bpe);
 void bpe_find_ascii(struct bpe *bpe);
 /* Of characters, once all merges are in: index those of ASCII. has_spaces: words will have a space
  * for each BPE_SPACE, and bpe_encode is to take them so, if it can (takes_spaces). */
-void bpe_index_ascii(struct bpe *bpe, int has_spaces);
+void bpe_index_ascii(struct bpe *bpe, bool has_spaces);
 /*
  * Of characters: a token that comes out of merging is replaced by the two that it was made of, those
  * likewise; a character is unknown then. Which two is asked of all that was encoded by the same call: the pair that was looked at

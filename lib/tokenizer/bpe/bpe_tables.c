@@ -12,7 +12,7 @@
 #include "tokenizer/bpe/bpe_impl.h"
 #include "tokenizer/unicode/unicode.h"
 
-void bpe_init(struct bpe *bpe, struct arena *arena, int is_byte_level, int n_tokens, int n_ids)
+void bpe_init(struct bpe *bpe, struct arena *arena, bool is_byte_level, int n_tokens, int n_ids)
 {
     size_t n_spellings = table_size(n_tokens);
 
@@ -161,7 +161,7 @@ int bpe_find_bytes(struct bpe *bpe)
                 bpe_find(bpe, spelling, unicode_encode(spelling, code));
     for (int byte = 0; byte < 256; byte++)
         if (bpe->byte_ids[byte] < 0) {
-            bpe->lacks_bytes = 1;
+            bpe->lacks_bytes = true;
             return byte;
         }
     return -1;

@@ -103,7 +103,7 @@ static ptrdiff_t match_added(const struct str *text, size_t at, const struct add
                                           : start);
 }
 
-static int is_unknown(const struct tokenizer *t, int32_t id)
+static bool is_unknown(const struct tokenizer *t, int32_t id)
 {
     return !t->added_by_id[id] && (id == t->bpe.unknown || id >= t->bpe.n_ids);
 }
@@ -161,7 +161,7 @@ static void normalize(const struct token_finder *f, const char *text, size_t n, 
     struct tokenizer_budget budget = { .n_text = SIZE_MAX / 128 };
     struct err ignored;
 
-    tokenizer_normalize(f->tokenizer, text, n, 0, &budget, out, &ignored);
+    tokenizer_normalize(f->tokenizer, text, n, false, &budget, out, &ignored);
 }
 
 static void open_section(struct token_finder *f, int64_t i)

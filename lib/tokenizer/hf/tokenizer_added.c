@@ -11,7 +11,7 @@ static int normalize_token(struct tokenizer_reader *r, struct added_token *token
     struct tokenizer *t = r->tokenizer;
     struct tokenizer_budget budget = { .n_text = token->n_shown };
     struct str text = { 0 };
-    int rc = tokenizer_normalize(t, token->shown, token->n_shown, 0, &budget, &text, r->err);
+    int rc = tokenizer_normalize(t, token->shown, token->n_shown, false, &budget, &text, r->err);
 
     if (rc == 0) {
         token->text = arena_strndup(&t->arena, str_text(&text), text.length);
@@ -32,7 +32,7 @@ static int read_added_token(struct tokenizer_reader *r, const cJSON *item, int i
                       TOKENIZER_IDS_MAX - 1);
     int32_t in_vocab =
         bpe_find(&r->tokenizer->bpe, content->valuestring, strlen(content->valuestring));
-    int taken = id < r->tokenizer->bpe.n_ids && r->tokenizer->bpe.tokens[id].spelling != NULL;
+    bool taken = id < r->tokenizer->bpe.n_ids && r->tokenizer->bpe.tokens[id].spelling != NULL;
     if (in_vocab >= 0 ? in_vocab != id : taken)
         return REFUSE(r, "%s: added token '%s' has id %d, which conflicts with the vocabulary",
                       r->name, content->valuestring, id);

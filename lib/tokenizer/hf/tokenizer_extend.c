@@ -71,7 +71,7 @@ static size_t find_value(const char *text, const char *key)
         if (text[at] != '"')
             return 0;
         size_t end = behind_string(text, at);
-        int is_it = end - at == length + 2 && !memcmp(text + at + 1, key, length);
+        bool is_it = end - at == length + 2 && !memcmp(text + at + 1, key, length);
         at = end + strspn(text + end, " \t\r\n:");
         if (is_it)
             return at;
@@ -136,14 +136,14 @@ static int extend_json(struct extending *e)
     if (!text)
         return -1;
     size_t begin = find_value(text, "added_tokens"), at;
-    int is_list = begin && text[begin] == '[';
+    bool is_list = begin && text[begin] == '[';
     if (is_list)
         at = behind_value(text, begin) - 1;
     else if (begin) /* null */
         at = begin;
     else
         at = strspn(text, " \t\r\n") + 1;
-    int is_first = !is_list || begin + 1 + strspn(text + begin + 1, " \t\r\n") == at;
+    bool is_first = !is_list || begin + 1 + strspn(text + begin + 1, " \t\r\n") == at;
     if (!begin)
         str_add(&more, "\n  \"added_tokens\": ");
     if (!is_list)
@@ -170,14 +170,14 @@ static int extend_pair(struct extending *e)
 {
     const char *path = beside(e, "added_tokens.json");
     struct str more = { 0 };
-    int is_there = file_exists(path);
+    bool is_there = file_exists(path);
     char *text = is_there ? read_text(e, path) : strdup("{}");
 
     if (!text)
         return is_there ? -1 : err_set(e->err, ERR_DEVICE, "out of host memory");
     size_t at = behind_value(text, 0) - 1;
     size_t begin = strspn(text, " \t\r\n") + 1;
-    int is_empty = begin + strspn(text + begin, " \t\r\n") == at;
+    bool is_empty = begin + strspn(text + begin, " \t\r\n") == at;
     for (int i = 0; i < e->n; i++) {
         str_add(&more, i || !is_empty ? ",\n  " : "\n  ");
         print_string(&more, e->news[i]);
@@ -201,7 +201,7 @@ static int list_news(struct extending *e, const char *const *tokens, int n)
     e->news = arena_array(&e->arena, const char *, n + 1);
     for (int i = 0; i < n; i++) {
         size_t length = strlen(tokens[i]);
-        int is_there = tokenizer_find(tokenizer, tokens[i]) >= 0;
+        bool is_there = tokenizer_find(tokenizer, tokens[i]) >= 0;
 
         for (int k = 0; k < e->n; k++)
             is_there |= !strcmp(e->news[k], tokens[i]);

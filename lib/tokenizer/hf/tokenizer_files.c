@@ -71,7 +71,7 @@ static const struct special_rank qwen3_5_special[] = { { 248044, "<|endoftext|>"
 struct kind {
     int n_ranks;
     const char *pattern; /* NULL: GPT-2's, which ByteLevel knows */
-    int is_composed;     /* NFC first */
+    bool is_composed;    /* NFC first */
     const struct special_rank *special;
     int32_t before; /* put before a text; -1: nothing */
 };
@@ -95,7 +95,7 @@ static const struct kind *find_kind(int n_ranks)
 
 /* ---- the parts as a tokenizer.json has them ---- */
 
-static cJSON *byte_level(int use_regex, int add_prefix_space)
+static cJSON *byte_level(bool use_regex, int add_prefix_space)
 {
     cJSON *part = cJSON_CreateObject();
 
@@ -106,12 +106,12 @@ static cJSON *byte_level(int use_regex, int add_prefix_space)
 }
 
 /* pre_tokenizer and normalizer; pattern NULL: GPT-2's. */
-static void add_parts(cJSON *root, const char *pattern, int is_composed, int add_prefix_space)
+static void add_parts(cJSON *root, const char *pattern, bool is_composed, int add_prefix_space)
 {
     if (is_composed)
         cJSON_AddStringToObject(cJSON_AddObjectToObject(root, "normalizer"), "type", "NFC");
     if (!pattern) {
-        cJSON_AddItemToObject(root, "pre_tokenizer", byte_level(1, add_prefix_space));
+        cJSON_AddItemToObject(root, "pre_tokenizer", byte_level(true, add_prefix_space));
         return;
     }
     cJSON *both = cJSON_AddObjectToObject(root, "pre_tokenizer");
@@ -121,24 +121,24 @@ static void add_parts(cJSON *root, const char *pattern, int is_composed, int add
     cJSON_AddStringToObject(split, "type", "Split");
     cJSON_AddStringToObject(cJSON_AddObjectToObject(split, "pattern"), "Regex", pattern);
     cJSON_AddStringToObject(split, "behavior", "Isolated");
-    cJSON_AddItemToArray(list, byte_level(0, 0));
+    cJSON_AddItemToArray(list, byte_level(false, 0));
 }
 
 /* Whether a list of added tokens has one of this text or id already. */
-static int is_listed(const cJSON *list, const char *text, int id)
+static bool is_listed(const cJSON *list, const char *text, int id)
 {
     const cJSON *item;
 
     cJSON_ArrayForEach(item, list)
     {
         if (get(item, "id")->valueint == id || is_text(get(item, "content"), text))
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
 /* Append a token of this text unless there is one; details: of tokenizer_config.json, or NULL. */
-static void add_token(cJSON *list, const char *text, int id, int is_special, const cJSON *details)
+static void add_token(cJSON *list, const char *text, int id, bool is_special, const cJSON *details)
 {
     static const char *const flags[] = { "lstrip", "rstrip", "single_word", "normalized" };
 
@@ -171,7 +171,7 @@ static int add_decoder(struct tokenizer_reader *r, cJSON *list, const cJSON *con
             id >= TOKENIZER_IDS_MAX)
             return REFUSE(r, "%s: tokenizer_config.json: added_tokens_decoder['%s'] is not a token",
                           r->name, item->string);
-        add_token(list, content->valuestring, (int)id, 0, item);
+        add_token(list, content->valuestring, (int)id, false, item);
     }
     return 0;
 }
@@ -188,7 +188,7 @@ static void add_named(cJSON *list, const cJSON *vocab, const cJSON *config)
 
         if (cJSON_IsString(text))
             add_token(list, text->valuestring,
-                      tokenizer_json_id(get(vocab, text->valuestring), TOKENIZER_IDS_MAX), 1,
+                      tokenizer_json_id(get(vocab, text->valuestring), TOKENIZER_IDS_MAX), true,
                       cJSON_IsObject(token) ? token : NULL);
     }
 }
@@ -206,7 +206,7 @@ static void add_special(cJSON *list, const struct special_rank *special)
                           number ? (size_t)(number - special->text) : strlen(special->text));
             if (number)
                 str_printf(&text, "%d%s", special->first_number + i, number + 2);
-            add_token(list, str_text(&text), special->id + i, 1, NULL);
+            add_token(list, str_text(&text), special->id + i, true, NULL);
             str_release(&text);
         }
     }
@@ -272,7 +272,8 @@ static int read_ranks(struct tokenizer_reader *r, const char *data, size_t n, co
     struct tokenizer *t = r->tokenizer;
     const cJSON *pattern = get(config, "pat_str");
     cJSON *added = cJSON_AddArrayToObject(root, "added_tokens");
-    int n_ranks, n_ids, is_byte_level;
+    int n_ranks, n_ids;
+    bool is_byte_level;
 
     if (go_through_ranks(r, data, n, 0, &n_ranks, &n_ids) < 0)
         return -1;
@@ -282,7 +283,7 @@ static int read_ranks(struct tokenizer_reader *r, const char *data, size_t n, co
                       "%s: %d ranks, which no known model has, so its pre-tokenizer is unknown "
                       "(hint: \"pat_str\" in tokenizer_config.json next to it)",
                       r->name, n_ranks);
-    bpe_init(&t->bpe, &t->arena, 1, n_ranks, n_ids);
+    bpe_init(&t->bpe, &t->arena, true, n_ranks, n_ids);
     if (go_through_ranks(r, data, n, 1, &n_ranks, &n_ids) < 0)
         return -1;
     t->vocab_size = n_ids;
@@ -309,7 +310,7 @@ static int read_ranks(struct tokenizer_reader *r, const char *data, size_t n, co
     return tokenizer_read_added(r, added);
 }
 
-int tokenizer_is_tiktoken(const char *data, size_t n_bytes)
+bool tokenizer_is_tiktoken(const char *data, size_t n_bytes)
 {
     unsigned char bytes[BASE64_BYTES(RANK_CHARACTERS_MAX)];
     size_t n;
@@ -329,7 +330,7 @@ int tokenizer_parse_tiktoken(struct tokenizer **out, const char *name, const cha
         rc = read_ranks(&r, data, n_bytes, config, root);
     cJSON_Delete(root);
     if (rc == 0) {
-        r.tokenizer->takes_frame = 1;
+        r.tokenizer->takes_frame = true;
         tokenizer_guess_end_of_text(r.tokenizer);
     }
     return tokenizer_reader_finish(&r, rc, out);
@@ -377,7 +378,7 @@ static int read_vocab_merges(struct tokenizer_reader *r, cJSON *root, const cJSO
     const cJSON *class = get(side->config, "tokenizer_class"), *item;
     cJSON *added = cJSON_AddArrayToObject(root, "added_tokens");
     const char *name = cJSON_IsString(class) ? class->valuestring : "GPT2Tokenizer";
-    int is_gpt2 = str_starts_with(name, "GPT2Tokenizer");
+    bool is_gpt2 = str_starts_with(name, "GPT2Tokenizer");
 
     if (!is_gpt2 && !str_starts_with(name, "Qwen2Tokenizer"))
         return REFUSE(r,
@@ -386,15 +387,15 @@ static int read_vocab_merges(struct tokenizer_reader *r, cJSON *root, const cJSO
                       r->name, name);
     add_parts(root, is_gpt2 ? NULL : QWEN_PATTERN, !is_gpt2,
               is_gpt2 && cJSON_IsTrue(get(side->config, "add_prefix_space")));
-    cJSON_AddItemToObject(root, "decoder", byte_level(1, 0));
+    cJSON_AddItemToObject(root, "decoder", byte_level(true, 0));
     if (add_decoder(r, added, side->config) < 0)
         return -1;
     cJSON_ArrayForEach(item, side->added)
-        add_token(added, item->string, tokenizer_json_id(item, TOKENIZER_IDS_MAX), 0, NULL);
+        add_token(added, item->string, tokenizer_json_id(item, TOKENIZER_IDS_MAX), false, NULL);
     add_named(added, vocab, side->config);
     add_named(added, vocab, side->special_map);
     add_token(added, "<|endoftext|>",
-              tokenizer_json_id(get(vocab, "<|endoftext|>"), TOKENIZER_IDS_MAX), 1, NULL);
+              tokenizer_json_id(get(vocab, "<|endoftext|>"), TOKENIZER_IDS_MAX), true, NULL);
     return tokenizer_read_root(r, root);
 }
 
@@ -419,6 +420,6 @@ int tokenizer_parse_merges(struct tokenizer **out, const char *name, const char 
         rc = read_vocab_merges(&r, root, vocab, side);
     cJSON_Delete(root);
     if (rc == 0)
-        r.tokenizer->takes_frame = 1;
+        r.tokenizer->takes_frame = true;
     return tokenizer_reader_finish(&r, rc, out);
 }

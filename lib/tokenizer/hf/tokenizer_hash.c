@@ -40,19 +40,19 @@ static uint64_t hash_leaf(const cJSON *item, uint64_t path)
     return cJSON_IsBool(item) ? hash_text(cJSON_IsTrue(item) ? "true" : "false", ~path) : 0;
 }
 
-static int is_node(const cJSON *item)
+static bool is_node(const cJSON *item)
 {
     return cJSON_IsObject(item) || cJSON_IsArray(item);
 }
 
 /* The sum over all leaves of an object or array that lies at this path. */
-static uint64_t hash_tree(const cJSON *root, uint64_t path, int are_merges)
+static uint64_t hash_tree(const cJSON *root, uint64_t path, bool are_merges)
 {
     struct {
         const cJSON *next; /* of its children */
         uint64_t path;
         int64_t index;
-        int is_list;
+        bool is_list;
     } open[DEPTH_MAX];
     uint64_t sum = is_node(root) ? 0 : hash_leaf(root, path);
     int depth = 0;
@@ -88,7 +88,7 @@ void tokenizer_hash_json(struct tokenizer *tokenizer, const cJSON *root)
     uint64_t sum = 0;
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        sum += hash_tree(get(root, parts[i]), hash_text(parts[i], 0), 0);
+        sum += hash_tree(get(root, parts[i]), hash_text(parts[i], 0), false);
     cJSON_ArrayForEach(item, get(root, "model"))
     {
         uint64_t path = hash_text(item->string, 1);
@@ -96,7 +96,7 @@ void tokenizer_hash_json(struct tokenizer *tokenizer, const cJSON *root)
         sum += hash_tree(item, path, !strcmp(item->string, "merges"));
     }
     tokenizer->hash = sum;
-    tokenizer->hash_added = hash_tree(get(root, "added_tokens"), 0, 0);
+    tokenizer->hash_added = hash_tree(get(root, "added_tokens"), 0, false);
 }
 
 void tokenizer_hash_file(struct tokenizer *tokenizer, const char *data, size_t n_bytes,

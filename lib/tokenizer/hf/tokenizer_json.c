@@ -92,7 +92,7 @@ static int read_post_processors(struct tokenizer_reader *r, const cJSON *post)
 }
 
 /* How ids become text again is known from the model; the decoder must not say otherwise. */
-static int read_decoder(struct tokenizer_reader *r, const cJSON *decoder, int is_byte_level)
+static int read_decoder(struct tokenizer_reader *r, const cJSON *decoder, bool is_byte_level)
 {
     static const char *const known[] = { "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace" };
     const cJSON *one =
@@ -109,7 +109,7 @@ static int read_decoder(struct tokenizer_reader *r, const cJSON *decoder, int is
         if (i == 5)
             return REFUSE(r, "%s: decoder %s is not supported", r->name, type_name(one));
         if (i >= 3 && !is_text(get(one, "prepend_scheme"), "never"))
-            r->tokenizer->strips_space = 1;
+            r->tokenizer->strips_space = true;
         if (one == decoder)
             break;
     }
@@ -117,7 +117,7 @@ static int read_decoder(struct tokenizer_reader *r, const cJSON *decoder, int is
 }
 
 /* All but the model and the added tokens. */
-static int read_parts(struct tokenizer_reader *r, const cJSON *root, int *is_byte_level)
+static int read_parts(struct tokenizer_reader *r, const cJSON *root, bool *is_byte_level)
 {
     const cJSON *decoder = get(root, "decoder");
 
@@ -203,7 +203,7 @@ static int read_fallback(struct tokenizer_reader *r, const cJSON *model)
 
 /* Bytes that text hardly has may have no token (SmolLM2): they are left out, as the library does it
  * where nothing stands for what is unknown. */
-static int find_missing(struct bpe *bpe, int has_unknown)
+static int find_missing(struct bpe *bpe, bool has_unknown)
 {
     int least = bpe_find_bytes(bpe);
 
@@ -213,7 +213,7 @@ static int find_missing(struct bpe *bpe, int has_unknown)
     return has_unknown ? least : -1;
 }
 
-static int read_vocab(struct tokenizer_reader *r, const cJSON *model, int is_byte_level)
+static int read_vocab(struct tokenizer_reader *r, const cJSON *model, bool is_byte_level)
 {
     const cJSON *vocab = get(model, "vocab"), *item;
     struct bpe *bpe = &r->tokenizer->bpe;
@@ -309,7 +309,7 @@ static int check_frame(struct tokenizer_reader *r)
     return 0;
 }
 
-static int read_bpe(struct tokenizer_reader *r, const cJSON *model, int is_byte_level)
+static int read_bpe(struct tokenizer_reader *r, const cJSON *model, bool is_byte_level)
 {
     if (read_vocab(r, model, is_byte_level) < 0 || read_merges(r, get(model, "merges")) < 0)
         return -1;
@@ -318,7 +318,7 @@ static int read_bpe(struct tokenizer_reader *r, const cJSON *model, int is_byte_
     return 0;
 }
 
-static int is_mark(const char *text, size_t n)
+static bool is_mark(const char *text, size_t n)
 {
     return n == sizeof BPE_SPACE - 1 && memcmp(text, BPE_SPACE, n) == 0;
 }
@@ -332,12 +332,12 @@ static void keep_spaces(struct tokenizer *t)
     if (t->bpe.ignore_merges || t->n_splits > 0 || t->passes[1].n > 0 || t->add_prefix_space)
         return;
     if (t->marks_spaces) {
-        t->keeps_spaces = 1;
+        t->keeps_spaces = true;
     } else if (t->n_normal >= 1 && t->n_normal <= 2 && last->kind == NORMAL_REPLACE &&
                last->n_a == 1 && *last->a == ' ' && is_mark(last->b, last->n_b) &&
                (t->n_normal == 1 ||
                 (steps->kind == NORMAL_PREPEND && is_mark(steps->a, steps->n_a)))) {
-        t->keeps_spaces = 1;
+        t->keeps_spaces = true;
         t->n_normal--;
         steps->a = " ";
         steps->n_a = 1;
@@ -347,7 +347,7 @@ static void keep_spaces(struct tokenizer *t)
 int tokenizer_read_root(struct tokenizer_reader *r, const cJSON *root)
 {
     const cJSON *model = get(root, "model");
-    int is_byte_level = 0, is_unigram = is_text(get(model, "type"), "Unigram");
+    bool is_byte_level = false, is_unigram = is_text(get(model, "type"), "Unigram");
 
     if (!is_unigram && check_model(r, model) < 0)
         return -1;

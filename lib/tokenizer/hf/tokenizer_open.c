@@ -34,7 +34,7 @@ static const char *beside(const struct opener *o, struct str *path, const char *
     return str_text(path);
 }
 
-static int is_beside(const struct opener *o, const char *name)
+static bool is_beside(const struct opener *o, const char *name)
 {
     struct str path = { 0 };
     /* What cannot be looked at is there: reading it says what is wrong. */
@@ -121,7 +121,7 @@ static int find(struct opener *o, const char *path)
     return 0;
 }
 
-int tokenizer_is_in(const char *path)
+bool tokenizer_is_in(const char *path)
 {
     struct err ignored;
     struct opener o = { .err = &ignored };
@@ -175,7 +175,7 @@ static int read_side(struct opener *o, const char *name, cJSON **root)
 }
 
 /* By what a file begins with: .model files have all kinds of endings, and Llama-3's is of ranks. */
-static int is_json(const char *path, const char *data)
+static bool is_json(const char *path, const char *data)
 {
     return str_ends_with(path, ".json") || data[strspn(data, " \t\r\n")] == '{';
 }

@@ -17,8 +17,8 @@ struct parts_reader {
     struct tokenizer *tokenizer;
     const char *name, *part; /* part: "normalizer" or "pre_tokenizer" */
     struct err *err;
-    int is_byte_level;
-    int is_behind_whitespace; /* the first part was WhitespaceSplit */
+    bool is_byte_level;
+    bool is_behind_whitespace; /* the first part was WhitespaceSplit */
 };
 
 static const char *type_name(const cJSON *part)
@@ -235,7 +235,7 @@ static int read_byte_level(struct parts_reader *r, const cJSON *part, int index)
     if (prefix && index > 0)
         return unsupported(r, part, " with add_prefix_space after another part");
     r->tokenizer->add_prefix_space = prefix;
-    r->is_byte_level = 1;
+    r->is_byte_level = true;
     return regex ? add_split(r, GPT2_PATTERN, SPLIT_ISOLATED, 0) : 0;
 }
 
@@ -294,7 +294,7 @@ static int read_pre_tokenizer(struct parts_reader *r, const cJSON *part, int ind
 }
 
 int tokenizer_parse_splits(struct tokenizer *tokenizer, const char *name,
-                           const cJSON *pre_tokenizer, int *is_byte_level, struct err *err)
+                           const cJSON *pre_tokenizer, bool *is_byte_level, struct err *err)
 {
     struct parts_reader r = {
         .tokenizer = tokenizer, .name = name, .part = "pre_tokenizer", .err = err

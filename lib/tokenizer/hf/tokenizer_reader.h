@@ -5,6 +5,7 @@
 #define TOKENIZER_HF_TOKENIZER_READER_H
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "tokenizer/tokenizer_impl.h"
@@ -22,12 +23,12 @@ static inline const cJSON *get(const cJSON *object, const char *key)
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
-static inline int is_absent(const cJSON *item)
+static inline bool is_absent(const cJSON *item)
 {
     return !item || cJSON_IsNull(item);
 }
 
-static inline int is_text(const cJSON *item, const char *text)
+static inline bool is_text(const cJSON *item, const char *text)
 {
     return cJSON_IsString(item) && strcmp(item->valuestring, text) == 0;
 }

@@ -45,7 +45,7 @@ struct spm_reader {
     struct tokenizer *tokenizer;
     struct spm_piece *pieces; /* heap */
     int n_pieces, n_hidden;
-    int failed; /* a part found no room; err says so */
+    bool failed; /* a part found no room; err says so */
     uint64_t model_type, byte_fallback, dummy_is_suffix;
     uint64_t add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
     struct bytes charsmap, unknown_surface;
@@ -236,9 +236,10 @@ static int read_model(struct spm_reader *r, struct bytes in)
 static int add_pieces(struct spm_reader *r)
 {
     struct tokenizer *t = r->tokenizer;
-    int is_bpe = r->model_type == MODEL_BPE, unknown = -1;
+    bool is_bpe = r->model_type == MODEL_BPE;
+    int unknown = -1;
 
-    bpe_init(&t->bpe, &t->arena, 0, r->n_pieces + HIDDEN_MAX, r->n_pieces + HIDDEN_MAX);
+    bpe_init(&t->bpe, &t->arena, false, r->n_pieces + HIDDEN_MAX, r->n_pieces + HIDDEN_MAX);
     t->bpe.n_visible = t->vocab_size = r->n_pieces;
     for (int i = 0; i < r->n_pieces; i++) {
         const struct spm_piece *piece = &r->pieces[i];
@@ -319,7 +320,7 @@ static size_t character_length(const char *text)
 }
 
 /* Whether merging makes it. */
-static int is_made(const struct spm_piece *piece)
+static bool is_made(const struct spm_piece *piece)
 {
     return piece->type == PIECE_NORMAL || piece->type == PIECE_UNUSED;
 }
@@ -394,7 +395,7 @@ static int build_unigram(struct spm_reader *r)
     struct unigram_piece *pieces = arena_array(&t->arena, struct unigram_piece, r->n_pieces);
     int n = 0, n_normal = 0;
 
-    t->is_unigram = 1;
+    t->is_unigram = true;
     for (int i = 0; i < r->n_pieces; i++) {
         const struct spm_piece *piece = &r->pieces[i];
 
@@ -409,7 +410,7 @@ static int build_unigram(struct spm_reader *r)
     }
     if (n_normal == 0)
         return REFUSE(r, "%s: it has no normal piece", r->name);
-    return unigram_init(&t->unigram, &t->arena, pieces, n, 1) < 0
+    return unigram_init(&t->unigram, &t->arena, pieces, n, true) < 0
                ? err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name)
                : 0;
 }
@@ -451,7 +452,7 @@ static int build(struct spm_reader *r, struct bytes in)
     added_init(&t->passes[0], NULL, 0);
     added_init(&t->passes[1], NULL, 0);
     tokenizer_index_words(t);
-    t->takes_frame = 1;
+    t->takes_frame = true;
     t->end_of_text = r->end >= 0 && r->end < t->vocab_size ? r->end : -1;
     return 0;
 }

@@ -81,7 +81,7 @@ int tokenizer_read_unigram(struct tokenizer_reader *r, const cJSON *model)
         return REFUSE(r, "%s: model.vocab is not a list of pieces", r->name);
     if (unknown < 0)
         return REFUSE(r, "%s: model.unk_id is not in 0..%d", r->name, n - 1);
-    bpe_init(&t->bpe, &t->arena, 0, n, n);
+    bpe_init(&t->bpe, &t->arena, false, n, n);
     t->vocab_size = n;
     struct unigram_piece *pieces = arena_array(&t->arena, struct unigram_piece, n);
     if (read_pieces(r, vocab, pieces, &n_pieces) < 0)
@@ -92,8 +92,8 @@ int tokenizer_read_unigram(struct tokenizer_reader *r, const cJSON *model)
     if (missing >= 0)
         return REFUSE(r, "%s: model.byte_fallback without a piece <0x%02X>", r->name,
                       (unsigned)missing);
-    t->is_unigram = 1;
-    return unigram_init(&t->unigram, &t->arena, pieces, n_pieces, 0) < 0
+    t->is_unigram = true;
+    return unigram_init(&t->unigram, &t->arena, pieces, n_pieces, false) < 0
                ? err_set(r->err, ERR_DEVICE, "%s: out of host memory", r->name)
                : 0;
 }

@@ -98,7 +98,7 @@ static int compare_marks(const void *x, const void *y)
 static void order(struct mark *marks, size_t n)
 {
     for (size_t i = 0, end; i < n; i = end) {
-        int is_sorted = 1;
+        bool is_sorted = true;
 
         end = i + 1;
         if (marks[i].class == 0)
@@ -143,9 +143,9 @@ static size_t compose(struct mark *marks, size_t n)
     for (size_t i = 0; i < n; i++) {
         struct mark mark = marks[i];
         /* Nothing between the starter and this one blocks it: none, or only lesser classes. */
-        int is_free = starter != SIZE_MAX &&
-                      (starter + 1 == count ||
-                       (marks[count - 1].class < mark.class && marks[count - 1].class != 0));
+        bool is_free = starter != SIZE_MAX &&
+                       (starter + 1 == count ||
+                        (marks[count - 1].class < mark.class && marks[count - 1].class != 0));
         uint32_t code = is_free ? compose_pair(marks[starter].code, mark.code) : 0;
 
         if (code) {

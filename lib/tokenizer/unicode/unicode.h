@@ -7,6 +7,7 @@
 #ifndef TOKENIZER_UNICODE_UNICODE_H
 #define TOKENIZER_UNICODE_UNICODE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -74,7 +75,7 @@ extern const uint16_t unicode_composed[];
 extern const uint8_t unicode_inert_index[UNICODE_N_BLOCKS];
 extern const uint8_t unicode_inert_blocks[][32];
 
-static inline int unicode_is_inert(uint32_t code)
+static inline bool unicode_is_inert(uint32_t code)
 {
     const uint8_t *block = unicode_inert_blocks[unicode_inert_index[code >> 8]];
 
@@ -98,7 +99,7 @@ static inline uint32_t unicode_run_value(const uint32_t *runs, int n, uint32_t c
 }
 
 /* White space as Rust's char::is_whitespace and \s have it. */
-static inline int unicode_is_space(uint32_t code)
+static inline bool unicode_is_space(uint32_t code)
 {
     return code == ' ' || (code >= 9 && code <= 13) || code == 0x85 || code == 0xa0 ||
            code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||

@@ -22,7 +22,7 @@ struct prefix {
 /* The value of the longest key that text begins with, or of the shortest, and its length in *n_key;
  * -1: none. */
 static int64_t find_key(const struct charsmap *map, const unsigned char *text, size_t n_bytes,
-                        int is_shortest, size_t *n_key)
+                        bool is_shortest, size_t *n_key)
 {
     size_t at = 0;
     int64_t value = -1;
@@ -56,7 +56,7 @@ static struct prefix next_prefix(const struct charsmap *map, const char *text, s
     if (whole)
         return (struct prefix){ text, whole->n_bytes, whole->n_bytes };
     if (map->units) {
-        int64_t value = find_key(map, (const unsigned char *)text, n_bytes, 0, &n);
+        int64_t value = find_key(map, (const unsigned char *)text, n_bytes, false, &n);
 
         if (value >= 0 && (size_t)value < map->n_texts)
             return (struct prefix){ map->texts + value, strlen(map->texts + value), n };
@@ -66,7 +66,7 @@ static struct prefix next_prefix(const struct charsmap *map, const char *text, s
 }
 
 /* Whether the double array has a key that begins with a then b. */
-static int has_child(const struct charsmap *map, unsigned char a, unsigned char b)
+static bool has_child(const struct charsmap *map, unsigned char a, unsigned char b)
 {
     size_t at = 0;
     uint32_t unit = map->units[0];
@@ -77,12 +77,12 @@ static int has_child(const struct charsmap *map, unsigned char a, unsigned char 
         at ^= (unit >> 10) << ((unit & 0x200) >> 6);
         at ^= byte;
         if (at >= map->n_units)
-            return 0;
+            return false;
         unit = map->units[at];
         if ((unit & 0x800000ffu) != byte)
-            return 0;
+            return false;
     }
-    return 1;
+    return true;
 }
 
 void charsmap_index(struct charsmap *map)
@@ -94,7 +94,7 @@ void charsmap_index(struct charsmap *map)
         map->plain[c] = map->whole->start[c] == map->whole->start[c + 1];
         if (!map->units)
             continue;
-        if (find_key(map, &byte, 1, 0, &n_key) >= 0)
+        if (find_key(map, &byte, 1, false, &n_key) >= 0)
             map->plain[c] = 0;
         for (int next = 0; next < 128 && map->plain[c]; next++)
             map->plain[c] = !has_child(map, byte, (unsigned char)next);
@@ -128,7 +128,7 @@ static size_t add_plain(const struct charsmap *map, const char *text, size_t n_b
 }
 
 /* Without replacements and with spaces left alone nothing changes. */
-static int is_plain(const struct charsmap *map)
+static bool is_plain(const struct charsmap *map)
 {
     return !map->units && !map->remove_extra_whitespaces;
 }
@@ -246,7 +246,7 @@ static int replace_cluster(const struct charsmap *map, const unsigned char *text
                            struct str *out)
 {
     size_t n_key;
-    int64_t value = find_key(map, text, n, 1, &n_key);
+    int64_t value = find_key(map, text, n, true, &n_key);
 
     if (value < 0 || (size_t)value >= map->n_texts)
         return 0;

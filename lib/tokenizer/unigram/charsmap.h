@@ -9,6 +9,7 @@
 #ifndef TOKENIZER_UNIGRAM_CHARSMAP_H
 #define TOKENIZER_UNIGRAM_CHARSMAP_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,7 +25,7 @@ struct charsmap {
     const struct added_tokens *whole; /* user-defined pieces; may be empty */
     int add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, dummy_is_suffix;
     uint8_t plain[128]; /* by ASCII: it stays as it is if the next byte is ASCII too, or none */
-    int is_within;      /* the text goes on: nothing is put in front or taken from there */
+    bool is_within;     /* the text goes on: nothing is put in front or taken from there */
 };
 
 /* Take units and texts from a precompiled_charsmap (copied); all else stays. -1: it is broken, or

@@ -231,7 +231,7 @@ static void set_scores(struct unigram *u, struct arena *arena, const struct unig
 }
 
 int unigram_init(struct unigram *u, struct arena *arena, const struct unigram_piece *pieces, int n,
-                 int keeps_floats)
+                 bool keeps_floats)
 {
     struct trie trie = { .pieces = pieces };
     size_t n_bytes = 0;
@@ -326,7 +326,7 @@ static int offer_pieces(const struct unigram *u, struct unigram_scratch *scratch
 {
     double before = scratch->steps[start].score;
     uint32_t node = 0;
-    int has_character = 0;
+    bool has_character = false;
     size_t length, end;
 
     unicode_decode(text + start, &length);

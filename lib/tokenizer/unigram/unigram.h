@@ -8,6 +8,7 @@
 #ifndef TOKENIZER_UNIGRAM_UNIGRAM_H
 #define TOKENIZER_UNIGRAM_UNIGRAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,7 +19,7 @@ struct unigram_piece {
     size_t n_bytes;
     int32_t id;
     double score; /* SentencePiece's are floats */
-    int is_user_defined;
+    bool is_user_defined;
 };
 
 /* A trie as a double array. */
@@ -28,9 +29,9 @@ struct unigram {
     const double *scores; /* by piece */
     const int32_t *ids;
     const double *id_scores; /* by id */
-    int has_positive;        /* scores above 0 */
+    bool has_positive;       /* scores above 0 */
     double unknown;          /* score of a character that no piece is */
-    int keeps_floats;
+    bool keeps_floats;
 };
 
 #define UNIGRAM_BYTES_MAX ((size_t)1 << 24) /* of all pieces */
@@ -38,7 +39,7 @@ struct unigram {
 /* Index n pieces, whose texts differ. keeps_floats: as SentencePiece does. Returns 0, or -1 if
  * there is no memory. */
 int unigram_init(struct unigram *unigram, struct arena *arena, const struct unigram_piece *pieces,
-                 int n, int keeps_floats);
+                 int n, bool keeps_floats);
 
 /* A piece of the best way: where it starts and its id, -1 for a character that no piece is. */
 struct unigram_step {
@@ -79,8 +80,8 @@ float unigram_reach(const struct unigram *unigram, const struct unigram_scratch 
                     size_t n_bytes);
 
 /* Whether scratch->score is within that reach. */
-static inline int unigram_is_within(const struct unigram *unigram,
-                                    const struct unigram_scratch *scratch, float reach)
+static inline bool unigram_is_within(const struct unigram *unigram,
+                                     const struct unigram_scratch *scratch, float reach)
 {
     double score = scratch->score;
 
