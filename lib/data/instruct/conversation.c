@@ -15,12 +15,12 @@ const char *const conversation_fields[] = {
     "assistant_tag", "system_tag", "tool_tag", "call_tag", NULL,
 };
 
-int conversation_is_field(const char *field)
+bool conversation_is_field(const char *field)
 {
     for (int i = 0; conversation_fields[i]; i++)
         if (!strcmp(conversation_fields[i], field))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 int conversation_refuse(struct conversation_reader *r, const char *format, ...)
@@ -118,7 +118,7 @@ const char *conversation_optional_text(struct conversation_reader *r, const stru
     return conversation_find(r->options, row, field) ? conversation_need_text(r, row, field) : "";
 }
 
-int conversation_is_blank(const char *text)
+bool conversation_is_blank(const char *text)
 {
     return !text || text[strspn(text, " \t\r\n\v\f")] == '\0';
 }
@@ -153,7 +153,7 @@ void conversation_add_system(struct conversation_reader *r, const char *text)
 
 /* ---- the order of roles ---- */
 
-static int is_role(const struct chat_message *message, const char *role)
+static bool is_role(const struct chat_message *message, const char *role)
 {
     return !strcmp(message->role, role);
 }

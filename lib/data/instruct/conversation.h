@@ -9,6 +9,8 @@
 #ifndef DATA_INSTRUCT_CONVERSATION_H
 #define DATA_INSTRUCT_CONVERSATION_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "base/err.h"
 #include "data/instruct/instruct.h"
@@ -37,7 +39,7 @@ int conversation_read(const struct conversation_options *options, const struct v
 
 /* Whether field is one that `columns` may name: "instruction", "user_tag", ...; and all, with
  * NULL behind the last. */
-int conversation_is_field(const char *field);
+bool conversation_is_field(const char *field);
 extern const char *const conversation_fields[];
 
 #endif

@@ -253,7 +253,7 @@ static const char *other_fields(struct conversation_reader *r, const struct valu
 
 int conversation_read_messages(struct conversation_reader *r, const struct value *row)
 {
-    int is_named = conversation_find(r->options, row, "messages") != NULL;
+    bool is_named = conversation_find(r->options, row, "messages") != NULL;
     const struct value *turns = turns_of(r, row, is_named ? "messages" : "conversations");
 
     if (!turns || add_tools(r, row) < 0)

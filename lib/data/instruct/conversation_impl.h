@@ -8,6 +8,8 @@
 #ifndef DATA_INSTRUCT_CONVERSATION_IMPL_H
 #define DATA_INSTRUCT_CONVERSATION_IMPL_H
 
+#include <stdbool.h>
+
 #include "data/instruct/conversation.h"
 
 struct conversation_reader {
@@ -39,7 +41,7 @@ const char *conversation_optional_text(struct conversation_reader *r, const stru
                                        const char *field);
 
 /* Whether a text is NULL, empty or white space. */
-int conversation_is_blank(const char *text);
+bool conversation_is_blank(const char *text);
 /* A copy without white space at both ends. */
 const char *conversation_trim(struct conversation_reader *r, const char *text, size_t n);
 

@@ -45,7 +45,7 @@ struct instruct_batch {
     struct instruct_samples samples;
     struct instruct_report counts;
     struct str warnings; /* each with a 0 byte behind it */
-    int failed;
+    bool failed;
     struct err err;
 };
 
@@ -57,7 +57,7 @@ struct instruct_preparation {
     struct indexed_writer writer;
     struct ordered_pool *ordered;
     struct instruct_batch *batch; /* being filled, or NULL */
-    int failed;                   /* in writing: nothing more is written */
+    bool failed;                  /* in writing: nothing more is written */
     struct instruct_report *report;
     struct err *err;
 };
@@ -89,7 +89,7 @@ static void work(void *batch_of, void *worker)
             continue;
         name_row(&err, from);
         if (err.code != ERR_DATA || maker->options->bad_rows == INSTRUCT_BAD_REFUSE) {
-            batch->failed = 1;
+            batch->failed = true;
             batch->err = err;
         } else if (++batch->counts.n_bad <= BATCH_WARNINGS) {
             str_add(&batch->warnings, err.text);
@@ -229,7 +229,7 @@ static int add_row(struct instruct_preparation *p, const char *path, const struc
     return 0;
 }
 
-static int is_enough(const struct instruct_preparation *p)
+static bool is_enough(const struct instruct_preparation *p)
 {
     return p->options->max_rows > 0 && p->report->n_rows >= p->options->max_rows;
 }
@@ -379,7 +379,7 @@ static int parse_state(const char *text, size_t n_bytes, uint64_t key,
     const char *name;
     char hex[24];
     int64_t *count;
-    int is_same = 0;
+    bool is_same = false;
 
     snprintf(hex, sizeof hex, "%016llx", (unsigned long long)key);
     if (value_parse(&state, text, n_bytes, &arena, &err) == 0) {
@@ -398,15 +398,15 @@ static int parse_state(const char *text, size_t n_bytes, uint64_t key,
 }
 
 /* Whether PREFIX.* are what would be made; *report then says what was. */
-static int is_there(struct instruct_preparation *p, uint64_t key)
+static bool is_there(struct instruct_preparation *p, uint64_t key)
 {
-    struct instruct_report report = { .is_old = 1 };
+    struct instruct_report report = { .is_old = true };
     struct samples samples;
     struct str path = { 0 };
     struct err err;
     char *text;
     size_t n_bytes;
-    int is_same = 0;
+    bool is_same = false;
 
     str_printf(&path, "%s.json", p->prefix);
     if (file_exists(str_text(&path)) &&
@@ -416,7 +416,7 @@ static int is_there(struct instruct_preparation *p, uint64_t key)
     }
     str_release(&path);
     if (!is_same || samples_open(&samples, p->prefix, tokenizer_vocab_size(p->tokenizer), &err) < 0)
-        return 0;
+        return false;
     is_same = samples.n == report.n_samples && samples.tokens.n_tokens == report.n_tokens;
     samples_close(&samples);
     if (is_same)

@@ -13,6 +13,7 @@
 #ifndef DATA_INSTRUCT_INSTRUCT_H
 #define DATA_INSTRUCT_INSTRUCT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -74,7 +75,7 @@ struct instruct_report {
     int64_t n_bad;               /* skipped: they do not fit the format */
     int64_t n_blank;             /* skipped: no token with loss */
     int64_t n_rewritten;         /* answers without loss: rendered differently when turns follow */
-    int is_old;                  /* an existing result was reused */
+    bool is_old;                 /* an existing result was reused */
 };
 
 /*

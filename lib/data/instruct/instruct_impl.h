@@ -4,6 +4,8 @@
 #ifndef DATA_INSTRUCT_INSTRUCT_IMPL_H
 #define DATA_INSTRUCT_INSTRUCT_IMPL_H
 
+#include <stdbool.h>
+
 #include "data/instruct/conversation.h"
 #include "data/instruct/instruct.h"
 #include "data/rows/rows.h"
@@ -16,7 +18,7 @@ struct instruct_maker {
     const struct tokenizer *tokenizer; /* borrowed */
     struct tokenizer_cache *cache;
     struct chat_template *chat; /* NULL: only plain text can be made */
-    int has_tools;              /* the template was told of tools */
+    bool has_tools;             /* the template was told of tools */
     struct chat_parts parts;
     struct token_sections sections;
     struct arena arena; /* of the row at hand */

@@ -74,7 +74,7 @@ static int no_memory(struct err *err)
 }
 
 /* Say whether ids from `from` on are learned. */
-static int mark(struct instruct_samples *s, int64_t from, int is_learned, struct err *err)
+static int mark(struct instruct_samples *s, int64_t from, bool is_learned, struct err *err)
 {
     if (s->ids.n > s->n_learned_bytes) {
         int64_t n = max_i64(2 * s->n_learned_bytes, s->ids.n + 4096);
@@ -112,12 +112,12 @@ static int close_sample(struct instruct_samples *s, struct instruct_report *repo
     return 0;
 }
 
-static int is_learned(const struct instruct_samples *s, int64_t from, int64_t end)
+static bool is_learned(const struct instruct_samples *s, int64_t from, int64_t end)
 {
     for (int64_t i = from + 1; i < end; i++)
         if (s->learned[i])
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* A long text in pieces; the last token of each is the first of the next, so that none is lost. */
@@ -133,7 +133,7 @@ static int split(struct instruct_samples *s, int64_t from, int64_t max,
     for (int64_t i = 1; i < n_pieces; i++)
         if (token_list_add(&s->ids, 0, err) < 0)
             return -1;
-    if (mark(s, from + n, 1, err) < 0)
+    if (mark(s, from + n, true, err) < 0)
         return -1;
     for (int64_t i = n_pieces - 1; i > 0; i--) {
         int64_t start = from + i * (max - 1), length = min_i64(max, from + n - start);
@@ -160,7 +160,7 @@ static int drop(struct instruct_samples *s, int64_t from, int64_t *count)
 }
 
 /* Ids from `from` on are the row's: what of them fits is made samples of. */
-static int finish(struct instruct_maker *m, struct instruct_samples *s, int64_t from, int is_text,
+static int finish(struct instruct_maker *m, struct instruct_samples *s, int64_t from, bool is_text,
                   struct instruct_report *report, struct err *err)
 {
     const struct instruct_options *o = m->options;
@@ -216,7 +216,7 @@ static int make_text(struct instruct_maker *m, const char *text, size_t n_bytes,
         return -1;
     if (end >= 0 && s->ids.ids[s->ids.n - 1] != end && token_list_add(&s->ids, end, err) < 0)
         return -1;
-    return mark(s, from, 1, err);
+    return mark(s, from, true, err);
 }
 
 /* ---- conversations ---- */
@@ -247,7 +247,7 @@ static int mark_answers(struct instruct_maker *m, int64_t from, struct instruct_
     const struct chat_parts *parts = &m->parts;
     const char *text = str_text(&parts->text);
     struct token_finder finder;
-    int rc = mark(s, from, 0, err);
+    int rc = mark(s, from, false, err);
 
     token_finder_init(&finder, m->tokenizer, &m->sections, text, s->ids.ids);
     for (int i = 0; i < parts->n && rc == 0; i++) {
@@ -271,7 +271,7 @@ static int encode_parts(struct instruct_maker *m, struct instruct_samples *s, st
     if (tokenizer_encode_sections(m->tokenizer, m->cache, str_text(&m->parts.text),
                                   m->parts.text.length, &s->ids, &m->sections, err) < 0)
         return -1;
-    return m->options->mask == INSTRUCT_MASK_NONE ? mark(s, from, 1, err)
+    return m->options->mask == INSTRUCT_MASK_NONE ? mark(s, from, true, err)
                                                   : mark_answers(m, from, s, err);
 }
 

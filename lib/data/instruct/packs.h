@@ -11,6 +11,7 @@
 #ifndef DATA_INSTRUCT_PACKS_H
 #define DATA_INSTRUCT_PACKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -19,7 +20,8 @@
 struct packs_options {
     const char *prefix; /* of samples.h */
     int vocab_size, seq_len;
-    int packing, held_out;
+    int packing;
+    bool held_out;
     double split;
     uint64_t seed;
 };
@@ -28,7 +30,8 @@ struct packs {
     struct samples file;
     uint64_t key; /* of the file's contents */
     uint64_t seed;
-    int seq_len, packing, held_out;
+    int seq_len, packing;
+    bool held_out;
     int32_t *members;           /* samples, sequence by sequence */
     int64_t *begins;            /* [n_sequences + 1] in members */
     int32_t *lengths, *learned; /* [n_sequences] tokens, and targets that are learned */

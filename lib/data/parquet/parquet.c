@@ -21,7 +21,7 @@ struct parquet {
     struct parquet_meta meta;
     struct parquet_column *columns; /* [n_leaves] heap */
     int64_t group, row;             /* at hand: row counts within the group */
-    int is_started;                 /* the columns are those of the group */
+    bool is_started;                /* the columns are those of the group */
     int selected;                   /* leaf, or -1 */
 };
 
@@ -99,7 +99,7 @@ static void start_group(struct parquet *p)
         if (p->selected < 0 || p->selected == i)
             parquet_column_start(&p->columns[i], &p->meta.nodes[p->meta.leaves[i]], p->bytes,
                                  &group->chunks[i]);
-    p->is_started = 1;
+    p->is_started = true;
 }
 
 static int end_group(struct parquet *p, struct err *err)
@@ -117,7 +117,7 @@ static int end_group(struct parquet *p, struct err *err)
     }
     p->group++;
     p->row = 0;
-    p->is_started = 0;
+    p->is_started = false;
     return 0;
 }
 
@@ -235,7 +235,7 @@ static int pass_over(struct assembly *a, const struct parquet_node *node)
     return 0;
 }
 
-static int is_text_key(const struct parquet_node *node)
+static bool is_text_key(const struct parquet_node *node)
 {
     return node->type == PARQUET_BYTES && node->repetition == PARQUET_REQUIRED;
 }
@@ -255,7 +255,7 @@ static const struct parquet_node *repeated_of(const struct assembly *a,
 
 /* Old files have lists whose repeated node is the element itself: the rules are those of
  * LogicalTypes.md, "backward-compatibility". */
-static int is_element(const struct parquet_node *list, const struct parquet_node *repeated)
+static bool is_element(const struct parquet_node *list, const struct parquet_node *repeated)
 {
     char tuple[256];
 
@@ -275,10 +275,10 @@ static void open_container(struct assembly *a, enum open_kind kind, const struct
  * Print a node's value, or open it: 1 if it is done, 0 if it was opened, -1. is_inside: its
  * repetition was dealt with, as of a list's element.
  */
-static int begin_value(struct assembly *a, const struct parquet_node *node, int is_inside)
+static int begin_value(struct assembly *a, const struct parquet_node *node, bool is_inside)
 {
     const struct parquet_node *repeated = repeated_of(a, node);
-    int is_map = node->meaning == MEANING_MAP;
+    bool is_map = node->meaning == MEANING_MAP;
 
     if (need_value(a, node->first_leaf) < 0)
         return -1;
@@ -298,7 +298,7 @@ static int begin_value(struct assembly *a, const struct parquet_node *node, int 
             str_add(a->out, is_map ? "{}" : "[]");
             return pass_over(a, node) < 0 ? -1 : 1;
         }
-        int is_itself =
+        bool is_itself =
             repeated == node || (node->meaning == MEANING_LIST ? is_element(node, repeated)
                                                                : repeated->type == PARQUET_GROUP);
         open_container(a, is_map ? OPEN_MAP : OPEN_LIST, repeated,
@@ -330,10 +330,10 @@ static int begin_entry(struct assembly *a, const struct parquet_node *repeated)
 {
     const struct parquet_node *key = node_at(a, repeated->first_child);
 
-    if (begin_value(a, key, 0) < 0)
+    if (begin_value(a, key, false) < 0)
         return -1;
     str_add_char(a->out, ':');
-    return begin_value(a, node_at(a, key->next), 0);
+    return begin_value(a, node_at(a, key->next), false);
 }
 
 /* Begin the first value of what was opened. */
@@ -343,11 +343,12 @@ static int begin_first(struct assembly *a)
 
     if (top->kind == OPEN_STRUCT) {
         print_name(a, node_at(a, top->child));
-        return begin_value(a, node_at(a, top->child), 0);
+        return begin_value(a, node_at(a, top->child), false);
     }
     if (top->kind == OPEN_MAP)
         return begin_entry(a, top->node);
-    return top->child ? begin_value(a, node_at(a, top->child), 0) : begin_value(a, top->node, 1);
+    return top->child ? begin_value(a, node_at(a, top->child), false)
+                      : begin_value(a, top->node, true);
 }
 
 /* Whether a list goes on: every leaf below says so, or none does. -1: they disagree. */

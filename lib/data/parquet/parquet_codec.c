@@ -179,13 +179,13 @@ static int gzip_decompress(const unsigned char *in, size_t n_in, unsigned char *
     if (inflateInit2(&z, 15 + 32) != Z_OK) /* gzip or zlib, as its head says */
         return -1;
     int rc = inflate(&z, Z_FINISH);
-    int is_whole = rc == Z_STREAM_END && z.avail_out == 0;
+    bool is_whole = rc == Z_STREAM_END && z.avail_out == 0;
     inflateEnd(&z);
     return is_whole ? 0 : -1;
 }
 
 /* How much more than n_in an honest page can be: no page asks for memory that it can't fill. */
-static int is_plausible(int codec, const unsigned char *in, size_t n_in, size_t n_out)
+static bool is_plausible(int codec, const unsigned char *in, size_t n_in, size_t n_out)
 {
     uint32_t length;
     unsigned long long content;

@@ -17,7 +17,7 @@ void parquet_column_start(struct parquet_column *c, const struct parquet_node *n
     c->at = file + chunk->start;
     c->end = c->at + chunk->n_bytes;
     c->n_left = chunk->n_values;
-    c->has_dictionary = 0;
+    c->has_dictionary = false;
     c->n = c->i = c->i_value = 0;
 }
 
@@ -41,7 +41,7 @@ static int check_crc(const struct parquet_page *page, const unsigned char *at, s
 
 /* n_compressed bytes at `at` as n_bytes, in *buffer if they have to be made. */
 static int open_bytes(struct parquet_column *c, const unsigned char *at, size_t n_compressed,
-                      size_t n_bytes, int is_compressed, unsigned char **buffer, size_t *capacity,
+                      size_t n_bytes, bool is_compressed, unsigned char **buffer, size_t *capacity,
                       struct parquet_bytes *out, struct err *err)
 {
     const char *name;
@@ -73,12 +73,12 @@ static int load_dictionary(struct parquet_column *c, const struct parquet_page *
     if (c->has_dictionary ||
         (page->encoding != ENCODING_PLAIN && page->encoding != ENCODING_PLAIN_DICTIONARY))
         return err_set(err, ERR_DATA, "an invalid dictionary");
-    if (open_bytes(c, at, (size_t)page->n_compressed, (size_t)page->n_bytes, 1,
+    if (open_bytes(c, at, (size_t)page->n_compressed, (size_t)page->n_bytes, true,
                    &c->dictionary_buffer, &c->dictionary_capacity, &bytes, err) < 0 ||
         parquet_decode_values(&c->dictionary, c->node, ENCODING_PLAIN, bytes, page->n_values, NULL,
                               err) < 0)
         return -1;
-    c->has_dictionary = 1;
+    c->has_dictionary = true;
     return 0;
 }
 
@@ -122,7 +122,7 @@ static int load_levels(struct parquet_column *c, int64_t n, struct parquet_bytes
     int64_t n_full;
 
     *n_values = n;
-    c->has_nulls = 0;
+    c->has_nulls = false;
     if (reserve_levels(c, n) < 0)
         return err_set(err, ERR_DEVICE, "out of host memory for %lld levels", (long long)n);
     if (c->node->max_rep > 0 &&
@@ -145,7 +145,7 @@ static int load_v1(struct parquet_column *c, const struct parquet_page *page,
     if ((c->node->max_def > 0 && page->def_encoding != ENCODING_RLE) ||
         (c->node->max_rep > 0 && page->rep_encoding != ENCODING_RLE))
         return err_set(err, ERR_DATA, "levels in an unsupported encoding (BIT_PACKED)");
-    if (open_bytes(c, at, (size_t)page->n_compressed, (size_t)page->n_bytes, 1, &c->page_buffer,
+    if (open_bytes(c, at, (size_t)page->n_compressed, (size_t)page->n_bytes, true, &c->page_buffer,
                    &c->page_capacity, values, err) < 0)
         return -1;
     if (cut_levels(values, c->node->max_rep, &rep) < 0 ||

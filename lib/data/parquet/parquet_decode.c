@@ -15,7 +15,7 @@ void parquet_values_release(struct parquet_values *values)
     *values = (struct parquet_values){ 0 };
 }
 
-int parquet_is_slices(const struct parquet_node *node)
+bool parquet_is_slices(const struct parquet_node *node)
 {
     return node->type == PARQUET_BYTES || node->type == PARQUET_FIXED ||
            node->type == PARQUET_INT96;
@@ -254,7 +254,8 @@ static int from_dictionary(struct parquet_values *v, const struct parquet_node *
                            struct parquet_bytes in, int64_t n,
                            const struct parquet_values *dictionary)
 {
-    int is_slices = parquet_is_slices(node), n_bits = in.at < in.end ? *in.at++ : 0, rc = 0;
+    bool is_slices = parquet_is_slices(node);
+    int n_bits = in.at < in.end ? *in.at++ : 0, rc = 0;
 
     if (n == 0)
         return 0;

@@ -4,6 +4,8 @@
 #ifndef DATA_PARQUET_PARQUET_IMPL_H
 #define DATA_PARQUET_PARQUET_IMPL_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "data/parquet/parquet.h"
 
@@ -36,7 +38,7 @@ enum thrift_type {
 /* A reader that fails once and for all: what is read after is 0. */
 struct thrift {
     const unsigned char *at, *end;
-    int failed;
+    bool failed;
 };
 
 struct thrift_field {
@@ -124,12 +126,12 @@ enum parquet_page_kind { PAGE_DATA = 0, PAGE_INDEX = 1, PAGE_DICTIONARY = 2, PAG
 struct parquet_page {
     enum parquet_page_kind kind;
     int64_t n_bytes, n_compressed;
-    int has_crc;
+    bool has_crc;
     uint32_t crc;
     int64_t n_values;
     int encoding, def_encoding, rep_encoding;
     int64_t n_def_bytes, n_rep_bytes; /* v2 */
-    int is_compressed;
+    bool is_compressed;
 };
 
 /* The page header at *at; *at goes behind it. 0, or -1 and ERR_DATA. */
@@ -201,7 +203,7 @@ int parquet_decode_values(struct parquet_values *values, const struct parquet_no
                           int encoding, struct parquet_bytes in, int64_t n,
                           const struct parquet_values *dictionary, struct err *err);
 
-int parquet_is_slices(const struct parquet_node *node);
+bool parquet_is_slices(const struct parquet_node *node);
 
 /* ---- columns (parquet_column.c) ---- */
 
@@ -214,14 +216,14 @@ struct parquet_column {
     const unsigned char *at, *end; /* pages that are left */
     int64_t n_left;                /* values in them */
     struct parquet_values dictionary, values;
-    int has_dictionary;
+    bool has_dictionary;
     unsigned char *page_buffer, *dictionary_buffer; /* heap: decompressed */
     size_t page_capacity, dictionary_capacity;
     uint8_t *def, *rep; /* heap: of the page at hand */
     int64_t level_capacity;
     int64_t n, i;    /* values (nulls too) of the page, and the one at hand */
     int64_t i_value; /* the next that is not null, in values */
-    int has_nulls;   /* else def is max_def all over and not written */
+    bool has_nulls;  /* else def is max_def all over and not written */
 };
 
 void parquet_column_start(struct parquet_column *column, const struct parquet_node *node,

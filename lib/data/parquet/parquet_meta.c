@@ -15,7 +15,7 @@ struct parquet_meta_reader {
     struct arena *arena;
     size_t file_bytes;
     struct err *err;
-    int is_set; /* err says what is wrong */
+    bool is_set; /* err says what is wrong */
 };
 
 static void wrong(struct parquet_meta_reader *r, const char *what)
@@ -23,7 +23,7 @@ static void wrong(struct parquet_meta_reader *r, const char *what)
     if (!r->is_set && !r->thrift.failed)
         err_set(r->err, ERR_DATA, "%s", what);
     r->is_set |= !r->thrift.failed;
-    r->thrift.failed = 1;
+    r->thrift.failed = true;
 }
 
 /* ---- schema ---- */
@@ -473,7 +473,7 @@ static void read_page_field(struct thrift *t, struct thrift_field field, struct 
         break;
     case 4:
         page->crc = (uint32_t)thrift_int(t, field.type);
-        page->has_crc = 1;
+        page->has_crc = true;
         break;
     case 5:
         thrift_begin_struct(t, field.type);
@@ -495,14 +495,14 @@ static void read_page_field(struct thrift *t, struct thrift_field field, struct 
 int parquet_read_page(struct parquet_page *out, const unsigned char **at, const unsigned char *end,
                       struct err *err)
 {
-    struct parquet_page page = { .kind = PAGE_INDEX, .n_values = -1, .is_compressed = 1 };
+    struct parquet_page page = { .kind = PAGE_INDEX, .n_values = -1, .is_compressed = true };
     struct thrift t = { *at, end, 0 };
     struct thrift_field field;
     int id = 0;
 
     while (thrift_next(&t, &field, &id))
         read_page_field(&t, field, &page);
-    int has_values = page.kind != PAGE_INDEX;
+    bool has_values = page.kind != PAGE_INDEX;
     if (t.failed || page.n_bytes < 0 || page.n_compressed < 0 || page.n_compressed > end - t.at ||
         (has_values && page.n_values < 0) || page.n_def_bytes < 0 || page.n_rep_bytes < 0 ||
         page.n_def_bytes > page.n_compressed || page.n_rep_bytes > page.n_compressed ||

@@ -8,7 +8,7 @@
 static unsigned next_byte(struct thrift *t)
 {
     if (t->at == t->end)
-        t->failed = 1;
+        t->failed = true;
     if (t->failed)
         return 0;
     return *t->at++;
@@ -25,7 +25,7 @@ uint64_t thrift_varint(struct thrift *t)
         if (byte < 0x80)
             return t->failed ? 0 : value;
     }
-    t->failed = 1;
+    t->failed = true;
     return 0;
 }
 
@@ -42,16 +42,16 @@ int thrift_next(struct thrift *t, struct thrift_field *field, int *id)
         return 0;
     int64_t next = byte >> 4 ? *id + (int)(byte >> 4) : zigzag(thrift_varint(t));
     if ((byte & 15) > THRIFT_STRUCT || next < INT16_MIN || next > INT16_MAX)
-        t->failed = 1;
+        t->failed = true;
     *id = (int)next;
     *field = (struct thrift_field){ (enum thrift_type)(byte & 15), *id };
     return !t->failed;
 }
 
-static void expect(struct thrift *t, int is_so)
+static void expect(struct thrift *t, bool is_so)
 {
     if (!is_so)
-        t->failed = 1;
+        t->failed = true;
 }
 
 int64_t thrift_int(struct thrift *t, enum thrift_type type)
@@ -109,11 +109,12 @@ static void skip_bytes(struct thrift *t, uint64_t n)
 struct thrift_skip {
     enum thrift_type types[2];
     uint64_t n; /* of a list or map; of a struct it is not used */
-    int is_struct, id;
+    bool is_struct;
+    int id;
 };
 
 /* Pass over a value, but of containers only their head, and open them. */
-static void skip_head(struct thrift *t, enum thrift_type type, int is_element,
+static void skip_head(struct thrift *t, enum thrift_type type, bool is_element,
                       struct thrift_skip *stack, int *depth)
 {
     struct thrift_skip inner = { .is_struct = type == THRIFT_STRUCT };
@@ -158,7 +159,7 @@ static void skip_head(struct thrift *t, enum thrift_type type, int is_element,
     case THRIFT_STRUCT:
         break;
     default:
-        t->failed = 1;
+        t->failed = true;
     }
     expect(t, *depth < SKIP_DEPTH_MAX);
     if (!t->failed)
@@ -170,24 +171,24 @@ void thrift_skip(struct thrift *t, enum thrift_type type)
     struct thrift_skip stack[SKIP_DEPTH_MAX];
     int depth = 0;
 
-    skip_head(t, type, 0, stack, &depth);
+    skip_head(t, type, false, stack, &depth);
     while (depth > 0 && !t->failed) {
         struct thrift_skip *top = &stack[depth - 1];
         struct thrift_field field;
 
         if (top->is_struct) {
             if (thrift_next(t, &field, &top->id))
-                skip_head(t, field.type, 0, stack, &depth);
+                skip_head(t, field.type, false, stack, &depth);
             else
                 depth--;
         } else if (top->n == 0) {
             depth--;
         } else {
             /* Of a map, 2n is counted down: an even rest means that a key comes. */
-            int is_key = top->n % 2 == 0;
+            bool is_key = top->n % 2 == 0;
 
             top->n--;
-            skip_head(t, top->types[is_key], 1, stack, &depth);
+            skip_head(t, top->types[is_key], true, stack, &depth);
         }
     }
 }

@@ -41,7 +41,8 @@ static double half(unsigned bits)
 static void print_decimal(__int128 value, int scale, struct str *out)
 {
     char digits[48];
-    int n = 0, is_negative = value < 0;
+    int n = 0;
+    bool is_negative = value < 0;
     unsigned __int128 rest = is_negative ? -(unsigned __int128)value : (unsigned __int128)value;
 
     while (rest > 0 || n == 0) {

@@ -3,6 +3,7 @@
  */
 #include "data/rows/decompress.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -121,7 +122,7 @@ static int unpack_zstd(struct unpacking *u)
     ZSTD_inBuffer in = { u->in, (size_t)(u->end - u->in), 0 };
     size_t left = 1;
     int status = z ? 0 : err_set(u->err, ERR_DEVICE, "out of host memory");
-    int is_full = 0;
+    bool is_full = false;
 
     while (!status && (in.pos < in.size || is_full)) {
         ZSTD_outBuffer out = { u->out, PIECE_BYTES, 0 };
@@ -172,8 +173,8 @@ int decompress_map(struct file_map *map, const char *path, struct err *err)
 
     if (file_map_open(map, path, err) < 0)
         return -1;
-    int is_gzip = map->n_bytes >= sizeof gzip && !memcmp(map->data, gzip, sizeof gzip);
-    int is_zstd = map->n_bytes >= sizeof zstd && !memcmp(map->data, zstd, sizeof zstd);
+    bool is_gzip = map->n_bytes >= sizeof gzip && !memcmp(map->data, gzip, sizeof gzip);
+    bool is_zstd = map->n_bytes >= sizeof zstd && !memcmp(map->data, zstd, sizeof zstd);
     if (!is_gzip && !is_zstd)
         return 0;
     struct file_map packed = *map;

@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <glob.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +143,7 @@ int row_files_find(struct row_files *files, const char *const *inputs, int n_inp
     char hint[HUB_HINT_MAX];
 
     for (int i = 0; i < n_inputs; i++) {
-        int is_glob = strpbrk(inputs[i], "*?[") && !file_exists(inputs[i]);
+        bool is_glob = strpbrk(inputs[i], "*?[") && !file_exists(inputs[i]);
 
         if (!is_glob && strcmp(inputs[i], "-") && !file_exists(inputs[i])) {
             err_set(err, ERR_DATA, "%s: there is no such file or folder%s", inputs[i],

@@ -4,6 +4,7 @@
  * The first record names the columns. A field in quotes may hold separators, line breaks and quotes
  * (doubled). The separator is the one of , tab ; | that comes first in the header.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@ struct csv {
 
 enum field_end { FIELD_MORE, FIELD_LAST, FIELD_BROKEN };
 
-static int is_break(const char *at, const char *end)
+static bool is_break(const char *at, const char *end)
 {
     return at < end && (*at == '\n' || (*at == '\r' && at + 1 < end && at[1] == '\n') ||
                         (*at == '\r' && at + 1 == end));
@@ -78,7 +79,7 @@ static enum field_end read_field(struct csv *csv, const char **from, const char 
             at++;
         add_to_field(csv, start, (size_t)(at - start));
     }
-    int is_last = at == end || *at != csv->separator;
+    bool is_last = at == end || *at != csv->separator;
     *from = is_last ? skip_break(at, end) : at + 1;
     return is_last ? FIELD_LAST : FIELD_MORE;
 }
@@ -150,7 +151,7 @@ static int next_record(struct rows *r, struct row *row, struct err *err)
 
 static char find_separator(const char *at, const char *end)
 {
-    int in_quotes = 0;
+    bool in_quotes = false;
 
     for (; at < end && (in_quotes || !is_break(at, end)); at++) {
         if (*at == '"')

@@ -4,6 +4,7 @@
  * Here only the ends of rows are found: brackets are counted outside strings. What is wrong within
  * a row is found by who parses it; where rows end can then still be told.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "data/rows/row_reader_impl.h"
@@ -66,7 +67,7 @@ static int next_line(struct rows *r, struct row *row, struct err *err)
     while (r->at < r->end) {
         const char *start = r->at, *newline = memchr(start, '\n', (size_t)(r->end - start));
         const char *end = newline ? newline : r->end;
-        int is_blank = skip_space(start, end) == end;
+        bool is_blank = skip_space(start, end) == end;
 
         if (!is_blank) {
             int rc = give(r, row, start, end);

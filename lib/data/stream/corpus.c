@@ -87,7 +87,7 @@ static struct batch *open_batch(struct corpus *c)
 }
 
 /* The text at the batch's end, from start on, is a document. */
-static void close_document(struct corpus *c, const char *path, int64_t line, int is_json,
+static void close_document(struct corpus *c, const char *path, int64_t line, bool is_json,
                            size_t start)
 {
     struct batch *batch = c->batch;
@@ -118,7 +118,7 @@ static int read_text(struct corpus *c, const char *path)
 
         str_add_bytes(&batch->text, text, n_bytes);
         c->n_read += (int64_t)n_bytes;
-        close_document(c, path, 0, 0, start);
+        close_document(c, path, 0, false, start);
     }
     free(text);
     return 0;
@@ -129,7 +129,7 @@ struct lines {
     const char *path;
     int64_t number; /* of the line that is being read */
     size_t start;   /* of its part that is in the batch */
-    int is_open;    /* there is such a part */
+    bool is_open;   /* there is such a part */
 };
 
 static int line_failed(struct corpus *c, const struct lines *lines)
@@ -149,7 +149,7 @@ static int add_lines(struct corpus *c, struct lines *lines, const char *bytes, s
             return -1;
         if (!lines->is_open)
             lines->start = batch->text.length;
-        lines->is_open = 1;
+        lines->is_open = true;
         if (batch->text.length - lines->start + length > LINE_BYTES_MAX) {
             err_set(c->err, ERR_DATA, "the line is longer than %zu bytes", LINE_BYTES_MAX);
             return line_failed(c, lines);
@@ -159,8 +159,8 @@ static int add_lines(struct corpus *c, struct lines *lines, const char *bytes, s
         n -= length;
         c->n_read += (int64_t)length;
         if (end) {
-            close_document(c, lines->path, lines->number++, 1, lines->start);
-            lines->is_open = 0;
+            close_document(c, lines->path, lines->number++, true, lines->start);
+            lines->is_open = false;
         }
     }
     return 0;
@@ -168,7 +168,8 @@ static int add_lines(struct corpus *c, struct lines *lines, const char *bytes, s
 
 static int read_jsonl(struct corpus *c, const char *path)
 {
-    int is_stdin = strcmp(path, "-") == 0, rc = 0;
+    bool is_stdin = strcmp(path, "-") == 0;
+    int rc = 0;
     FILE *file = is_stdin ? stdin : fopen(path, "re");
     struct lines lines = { .path = path, .number = 1 };
     size_t n;
@@ -182,7 +183,7 @@ static int read_jsonl(struct corpus *c, const char *path)
         rc = line_failed(c, &lines);
     }
     if (rc == 0 && lines.is_open)
-        close_document(c, path, lines.number, 1, lines.start);
+        close_document(c, path, lines.number, true, lines.start);
     if (!is_stdin)
         fclose(file);
     return rc;

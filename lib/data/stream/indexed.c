@@ -8,6 +8,7 @@
  */
 #include "data/stream/indexed.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -177,7 +178,7 @@ static int map_beside(struct file_map *map, const char *prefix, const char *suff
 }
 
 /* Whether PREFIX.idx is there; length: of the prefix. */
-static int is_there(const char *prefix, size_t length)
+static bool is_there(const char *prefix, size_t length)
 {
     char path[4096];
 

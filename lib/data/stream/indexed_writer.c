@@ -4,6 +4,7 @@
 #include "data/stream/indexed_writer.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -133,7 +134,7 @@ static int finish_bin(struct indexed_writer *writer, const char *bin, struct err
     FILE *file = writer->file;
 
     writer->file = NULL;
-    int failed = fflush(file) != 0 || fsync(fileno(file)) != 0;
+    bool failed = fflush(file) != 0 || fsync(fileno(file)) != 0;
     if (fclose(file) != 0 || failed || rename(writer->partial, bin) != 0)
         return err_set_errno(err, ERR_FAILED, "%s", writer->partial);
     return 0;

@@ -16,6 +16,7 @@
 #ifndef DATA_STREAM_LOADER_H
 #define DATA_STREAM_LOADER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -37,8 +38,8 @@ struct loader_options {
     int n_sizes;      /* 0: all are micro_batch */
     int dp_rank, dp_size;
     uint64_t seed;
-    double split; /* fraction of samples held out, selected by a hash of dataset and sample */
-    int held_out; /* 1: the held-out part (or, with split 0, all), once, in order: evaluation */
+    double split;  /* fraction of samples held out, selected by a hash of dataset and sample */
+    bool held_out; /* 1: the held-out part (or, with split 0, all), once, in order: evaluation */
     int64_t first_step; /* first step to load, for a resumed run */
     int64_t n_steps;    /* total steps of the run: determines the number of epochs */
 
@@ -47,7 +48,7 @@ struct loader_options {
     const int *lengths;  /* samples, no packing: lengths that micro-batches may have, ascending, the
                             last is seq_len; copied */
     int n_lengths;       /* 0: all have seq_len */
-    int even_steps;      /* with lengths: all micro-batches of a step have the same length */
+    bool even_steps;     /* with lengths: all micro-batches of a step have the same length */
     double n_epochs;     /* samples: if > 0, n_steps is computed from this number of epochs */
 };
 

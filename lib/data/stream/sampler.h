@@ -12,6 +12,7 @@
 #ifndef DATA_STREAM_SAMPLER_H
 #define DATA_STREAM_SAMPLER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -30,7 +31,7 @@ struct sampler {
     struct sampler_dataset *datasets; /* heap */
     int n_datasets;
     int seq_len;
-    int held_out;
+    bool held_out;
     double split;
     uint64_t seed;
     int64_t n_samples, n_tokens; /* one epoch of each dataset, or the whole evaluation */
@@ -49,7 +50,7 @@ struct sampler_options {
     const double *weights;
     int n_datasets;
     int seq_len;
-    int held_out;
+    bool held_out;
     double split;
     uint64_t seed;
 };

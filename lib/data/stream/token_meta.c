@@ -23,7 +23,7 @@ static const cJSON *get(const cJSON *object, const char *key)
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
-static int is_ours(const cJSON *root)
+static bool is_ours(const cJSON *root)
 {
     const cJSON *format = get(root, "format");
 
