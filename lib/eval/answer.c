@@ -62,7 +62,7 @@ struct match_walk {
     const struct answer_pattern *pattern;
     const char *text;
     size_t n_bytes, at;
-    int was_empty;
+    bool was_empty;
 };
 
 /* The next match's [begin, end) pairs, of the whole and of each group; NULL at the end. */

@@ -7,6 +7,7 @@
 #ifndef EVAL_ANSWER_H
 #define EVAL_ANSWER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -42,6 +43,6 @@ void answer_strip(struct str *text);
  * parse_math_answer (the last \boxed, else between dollar signs, else behind the last "=", else the
  * last number) and the normal form of Hendrycks et al. 2021, "MATH", is_equiv.
  */
-int answer_math_equal(const char *a, const char *b);
+bool answer_math_equal(const char *a, const char *b);
 
 #endif

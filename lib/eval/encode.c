@@ -46,7 +46,7 @@ int encode_text(const struct tokenizer *tokenizer, struct tokenizer_cache *cache
 }
 
 int encode_prompt(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
-                  const char *text, int is_framed, struct token_list *out, struct err *err)
+                  const char *text, bool is_framed, struct token_list *out, struct err *err)
 {
     int64_t before = out->n;
     int status = is_framed ? tokenizer_encode_cached(tokenizer, cache, text, strlen(text), out, err)
@@ -88,7 +88,7 @@ int encode_context(const struct tokenizer *tokenizer, struct tokenizer_cache *ca
 }
 
 int encode_continuation(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
-                        const char *whole, size_t n_bytes, int64_t n_context, int has_context,
+                        const char *whole, size_t n_bytes, int64_t n_context, bool has_context,
                         struct token_list *out, struct err *err)
 {
     struct token_list all = { 0 };

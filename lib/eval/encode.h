@@ -5,6 +5,8 @@
 #ifndef EVAL_ENCODE_H
 #define EVAL_ENCODE_H
 
+#include <stdbool.h>
+
 #include "tokenizer/tokenizer.h"
 
 /*
@@ -19,7 +21,7 @@ int encode_text(const struct tokenizer *tokenizer, struct tokenizer_cache *cache
  * already. One without tokens is the end of text.
  */
 int encode_prompt(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
-                  const char *text, int is_framed, struct token_list *out, struct err *err);
+                  const char *text, bool is_framed, struct token_list *out, struct err *err);
 
 /*
  * A context, of which white space at the end goes to its continuations: its ids, and in *n_bytes
@@ -33,7 +35,7 @@ int encode_context(const struct tokenizer *tokenizer, struct tokenizer_cache *ca
  * context with its continuation.
  */
 int encode_continuation(const struct tokenizer *tokenizer, struct tokenizer_cache *cache,
-                        const char *whole, size_t n_bytes, int64_t n_context, int has_context,
+                        const char *whole, size_t n_bytes, int64_t n_context, bool has_context,
                         struct token_list *out, struct err *err);
 
 #endif

@@ -35,7 +35,7 @@ void harness_show(struct harness_run *run, int64_t n_more)
 
 int harness_note(struct harness_run *run, int64_t item, struct err *err)
 {
-    run->results[item].is_done = 1;
+    run->results[item].is_done = true;
     run->n_done++;
     run->sum += run->results[item].values[0];
     return journal_add(run, item, err);

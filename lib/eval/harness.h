@@ -12,6 +12,8 @@
 #ifndef EVAL_HARNESS_H
 #define EVAL_HARNESS_H
 
+#include <stdbool.h>
+
 #include "eval/items.h"
 #include "eval/sandbox.h"
 #include "tokenizer/tokenizer.h"
@@ -20,7 +22,7 @@ struct served;
 struct kernels;
 
 struct item_result {
-    int is_done;
+    bool is_done;
     int choice;              /* the likeliest, -1 for texts */
     double *log_likelihoods; /* [n_choices] heap */
     char *text;              /* heap: what was generated; U+FFFD for a NUL byte */

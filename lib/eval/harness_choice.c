@@ -232,7 +232,7 @@ static int keep_record(struct harness_run *run, const struct choice_record *reco
 
     run->h->n_tokens += record->n_fed;
     run->h->n_asked += record->n_asked;
-    run->results[record->item].is_done = 1;
+    run->results[record->item].is_done = true;
     if (!harness_judges(run))
         return 0;
     double *values = malloc(n_bytes);

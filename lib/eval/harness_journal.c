@@ -110,7 +110,7 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
     const struct task_way *way = &run->task->parts[item->part].way;
     struct item_result *r = &run->results[index];
     int64_t chosen;
-    int is_choice = number_of(line, "choice", &chosen) && chosen >= 0 && chosen < item->n_choices;
+    bool is_choice = number_of(line, "choice", &chosen) && chosen >= 0 && chosen < item->n_choices;
     char hash[20];
 
     snprintf(hash, sizeof hash, "%016" PRIx64, item->hash);
@@ -130,7 +130,7 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
     r->choice = is_choice ? (int)chosen : -1;
     r->text = copy_text(line, "text");
     r->answer = copy_text(line, "answer");
-    r->is_done = 1;
+    r->is_done = true;
     run->n_done++;
     run->sum += r->values[0];
     return 1;

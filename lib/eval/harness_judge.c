@@ -62,13 +62,13 @@ static void normalize(const struct task_way *way, struct str *text)
         answer_pattern_remove(way->ignore[i], text);
 }
 
-static int has_nul(const struct str *text)
+static bool has_nul(const struct str *text)
 {
     return strlen(str_text(text)) != text->length;
 }
 
 /* Targets have no NUL bytes (items_load), so that an answer with one is not right. */
-static int is_right(const struct task_way *way, const struct str *answer, const char *target)
+static bool is_right(const struct task_way *way, const struct str *answer, const char *target)
 {
     struct str a = { 0 }, b = { 0 };
     int same;

@@ -122,7 +122,7 @@ static int keep_round(struct harness_run *run, const struct str *own, struct err
         memcpy(&record, all.data + at, sizeof record);
         at += sizeof record;
         run->h->n_asked += record.n_tokens;
-        run->results[record.item].is_done = 1;
+        run->results[record.item].is_done = true;
         str_clear(&text);
         str_add_bytes(&text, all.data + at, record.n_bytes);
         at += record.n_bytes;

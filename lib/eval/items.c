@@ -25,7 +25,7 @@ static int refuse_nul(const struct item_maker *m, const char *text, size_t n_byt
 }
 
 int item_maker_render(struct item_maker *m, const struct text_template *template,
-                      const char *record, int is_shot, struct str *out, struct err *err)
+                      const char *record, bool is_shot, struct str *out, struct err *err)
 {
     const char *objects[] = { record, is_shot ? m->shot_variables : m->variables };
 
@@ -42,8 +42,8 @@ char *item_maker_keep(struct item_maker *m, const struct str *text)
 }
 
 /* The choices of a record, as texts of the arena. */
-int item_maker_choices(struct item_maker *m, const char *record, int is_shot, const char ***choices,
-                       int *n, struct err *err)
+int item_maker_choices(struct item_maker *m, const char *record, bool is_shot,
+                       const char ***choices, int *n, struct err *err)
 {
     const struct task_way *way = &m->part->way;
     struct arena *arena = &m->l->items->arena, scratch = { 0 };
@@ -106,7 +106,7 @@ static int set_choices(struct item_maker *m, struct item *item, struct err *err)
 {
     const char *delimiter = m->part->way.target_delimiter, **choices;
 
-    if (item_maker_choices(m, item->record, 0, &choices, &item->n_choices, err) < 0 ||
+    if (item_maker_choices(m, item->record, false, &choices, &item->n_choices, err) < 0 ||
         item_golds(item->target, choices, item->n_choices, item->golds, &item->n_golds, err) < 0)
         return -1;
     item->n_skip = (int)strlen(delimiter);
@@ -123,12 +123,12 @@ static int make_item(struct item_maker *m, struct item *item, struct err *err)
     str_add_bytes(&text, str_text(&m->description), m->description.length);
     int status = item_maker_add_shots(m, item->record, &text, err);
     if (!status)
-        status = item_maker_render(m, m->part->way.prompt, item->record, 0, &text, err);
+        status = item_maker_render(m, m->part->way.prompt, item->record, false, &text, err);
     if (!status) {
         item->context = item_maker_keep(m, &text);
         item->hash = XXH3_64bits(str_text(&text), text.length);
         str_clear(&text);
-        status = item_maker_render(m, m->part->way.target, item->record, 0, &text, err);
+        status = item_maker_render(m, m->part->way.target, item->record, false, &text, err);
     }
     if (!status) {
         item->target = item_maker_keep(m, &text);
@@ -205,7 +205,7 @@ static int make_items(struct item_maker *m, struct err *err)
     struct items_loader *l = m->l;
     int64_t n = l->o->limit > 0 && l->o->limit < m->test.n ? l->o->limit : m->test.n;
 
-    if (item_maker_render(m, m->part->way.description, "{}", 0, &m->description, err) < 0 ||
+    if (item_maker_render(m, m->part->way.description, "{}", false, &m->description, err) < 0 ||
         item_maker_prepare_shots(m, err) < 0)
         return -1;
     for (int64_t i = 0; i < n; i++) {
@@ -241,7 +241,7 @@ static int load_part(struct items_loader *l, int index, struct err *err)
                             .part_index = index,
                             .n_shots = l->o->n_shots >= 0 ? l->o->n_shots : part->way.n_shots };
     /* Whoever draws shots from the items needs all of them. */
-    int from_items =
+    bool from_items =
         part->way.shots_from == TASK_FROM_TEST || part->way.shots_from == TASK_FROM_ITEMS;
     int all = from_items && m.n_shots > 0;
 
@@ -265,23 +265,23 @@ static int load_part(struct items_loader *l, int index, struct err *err)
 
 /* ---- which parts ---- */
 
-static int has_word(const char *list, const char *word)
+static bool has_word(const char *list, const char *word)
 {
     size_t n = strlen(word);
 
     for (const char *p = list; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL)
         if (!strncmp(p, word, n) && (!p[n] || p[n] == ','))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
-static int is_wanted(const struct items_loader *l, const struct task_part *part)
+static bool is_wanted(const struct items_loader *l, const struct task_part *part)
 {
     const char *list = l->o->parts;
 
     for (int i = 0; i < part->way.leave_out.n; i++)
         if (!strcmp(part->way.leave_out.items[i], part->name))
-            return 0;
+            return false;
     return !list || !strcmp(list, "present") || has_word(list, part->name) ||
            (part->category && has_word(list, part->category));
 }

@@ -4,6 +4,8 @@
 #ifndef EVAL_ITEMS_H
 #define EVAL_ITEMS_H
 
+#include <stdbool.h>
+
 #include "eval/task.h"
 #include "template/chat.h"
 
@@ -17,7 +19,7 @@ struct item {
     const char *target;    /* as the description renders it */
     const char **choices;  /* [n_choices]: with the delimiter in front of each */
     int n_choices, n_skip; /* n_skip: bytes of that delimiter */
-    int is_framed;         /* the context has its special tokens: a chat template put them there */
+    bool is_framed;        /* the context has its special tokens: a chat template put them there */
     int golds[ITEM_GOLDS_MAX], n_golds; /* right choices */
     uint64_t hash;                      /* XXH3 of the context */
 };

@@ -27,7 +27,7 @@ int items_chat(struct items *items, const struct task *task, const struct chat_t
         }
         item->context = arena_strndup(&items->arena, str_text(&text), text.length);
         item->hash = XXH3_64bits(item->context, text.length);
-        item->is_framed = 1;
+        item->is_framed = true;
     }
     str_release(&text);
     return status;

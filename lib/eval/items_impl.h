@@ -8,6 +8,8 @@
 #ifndef EVAL_ITEMS_IMPL_H
 #define EVAL_ITEMS_IMPL_H
 
+#include <stdbool.h>
+
 #include "base/str.h"
 #include "eval/items.h"
 #include "eval/python_random.h"
@@ -40,14 +42,14 @@ struct item_maker {
 
 /* Append what a template (NULL: nothing) makes of a record. */
 int item_maker_render(struct item_maker *m, const struct text_template *template,
-                      const char *record, int is_shot, struct str *out, struct err *err);
+                      const char *record, bool is_shot, struct str *out, struct err *err);
 
 /* A copy of text in the arena of the items. */
 char *item_maker_keep(struct item_maker *m, const struct str *text);
 
 /* The n choices of a record. */
-int item_maker_choices(struct item_maker *m, const char *record, int is_shot, const char ***choices,
-                       int *n, struct err *err);
+int item_maker_choices(struct item_maker *m, const char *record, bool is_shot,
+                       const char ***choices, int *n, struct err *err);
 
 /*
  * The indices of right choices, 1 to ITEM_GOLDS_MAX: target is one ("2"), a list ("[0, 2]"), or the

@@ -21,11 +21,11 @@ static int make_shot(struct item_maker *m, const char *record, const char **out,
     const char **choices;
     int golds[ITEM_GOLDS_MAX], n_golds, n;
 
-    int status = item_maker_render(m, way->prompt, record, 1, &text, err);
+    int status = item_maker_render(m, way->prompt, record, true, &text, err);
     if (!status)
-        status = item_maker_render(m, way->target, record, 1, &target, err);
+        status = item_maker_render(m, way->target, record, true, &target, err);
     if (!status && way->kind == TASK_CHOICE) {
-        status = item_maker_choices(m, record, 1, &choices, &n, err);
+        status = item_maker_choices(m, record, true, &choices, &n, err);
         if (!status)
             status = item_golds(str_text(&target), choices, n, golds, &n_golds, err);
         if (!status) {
@@ -45,7 +45,7 @@ static int make_shot(struct item_maker *m, const char *record, const char **out,
 }
 
 /* Whether shots are put together from items. */
-static int has_shots(const struct item_maker *m)
+static bool has_shots(const struct item_maker *m)
 {
     return m->n_shots > 0 && !m->file_shots && m->part->way.shots_from != TASK_FROM_DESCRIPTION;
 }

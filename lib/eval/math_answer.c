@@ -196,16 +196,16 @@ static int fix_fractions(struct str *text)
 }
 
 /* Whether text is what Python prints of some integer. */
-static int is_integer(const char *text, size_t n)
+static bool is_integer(const char *text, size_t n)
 {
     size_t sign = n && *text == '-', digits = n - sign;
 
     if (!digits || (text[sign] == '0' && (digits > 1 || sign)))
-        return 0;
+        return false;
     for (size_t i = sign; i < n; i++)
         if (!isdigit((unsigned char)text[i]))
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 /* 1/2 to \frac{1}{2} */
@@ -289,10 +289,10 @@ static void copy(struct str *to, const struct str *from)
     str_add_bytes(to, str_text(from), from->length);
 }
 
-int answer_math_equal(const char *a, const char *b)
+bool answer_math_equal(const char *a, const char *b)
 {
     struct str answers[2] = { { 0 }, { 0 } }, normal[2] = { { 0 }, { 0 } };
-    int has_a = take_answer(a, &answers[0]), has_b = take_answer(b, &answers[1]);
+    bool has_a = take_answer(a, &answers[0]), has_b = take_answer(b, &answers[1]);
     int equal = !has_a && !has_b;
 
     if (has_a && has_b) {

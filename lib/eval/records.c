@@ -136,7 +136,7 @@ static void add(struct records_reader *r, const char *record)
     out->items[out->n++] = record;
 }
 
-static int is_full(const struct records_reader *r)
+static bool is_full(const struct records_reader *r)
 {
     return r->limit > 0 && r->records->n >= r->limit;
 }

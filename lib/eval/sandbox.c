@@ -103,7 +103,7 @@ static void become_python(int layers, const char *scratch, const struct role *ro
                                    "OPENBLAS_NUM_THREADS=1", NULL };
     const char *python = find_python();
     const struct embedded_file *driver = embedded_find("lib/eval/sandbox_driver.py");
-    int has_namespaces = (layers & SANDBOX_NAMESPACES) != 0;
+    bool has_namespaces = (layers & SANDBOX_NAMESPACES) != 0;
     struct sandbox_filter filter;
     char *arguments[] = { "python3",
                           "-I",

@@ -5,6 +5,7 @@
 #define EVAL_SANDBOX_IMPL_H
 
 #include <linux/filter.h>
+#include <stdbool.h>
 
 /* 0, or -1 where the kernel doesn't have it or refuses. */
 
@@ -44,7 +45,7 @@ int sandbox_seccomp_load(const struct sandbox_filter *filter);
  * CPU seconds, memory, files, and processes with threads: of a user namespace 64, otherwise 64 more
  * than the user has.
  */
-int sandbox_limit(int seconds, int has_namespaces);
+int sandbox_limit(int seconds, bool has_namespaces);
 
 void sandbox_close_files(int from);
 

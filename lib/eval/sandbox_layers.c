@@ -390,7 +390,7 @@ static const struct argument_rule argument_rules[] = {
     { "clone", 0, THREAD_FLAGS | CLONE_PTRACE | CLONE_VFORK | NEW_NAMESPACES, THREAD_FLAGS },
 };
 
-static int is_unknown(int call)
+static bool is_unknown(int call)
 {
     return call < 0; /* an error, or one of libseccomp's numbers for what this architecture lacks */
 }
@@ -513,7 +513,7 @@ static rlim_t count_threads(void)
     return n;
 }
 
-int sandbox_limit(int seconds, int has_namespaces)
+int sandbox_limit(int seconds, bool has_namespaces)
 {
     rlim_t others = has_namespaces ? 0 : count_threads();
 

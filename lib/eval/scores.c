@@ -84,12 +84,12 @@ static void pool(struct score_line *line, const char *name, int level,
         pool_metric(line, m, parts, n);
 }
 
-static int has_items(const struct items *items, int part)
+static bool has_items(const struct items *items, int part)
 {
     for (int64_t i = 0; i < items->n; i++)
         if (items->items[i].part == part)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 void scores_compute(struct scores *scores, struct task *task, const struct items *items,
@@ -219,7 +219,7 @@ static void print_level(const struct scores *scores, int level, const char *key,
 
 void scores_print_json(const struct scores *scores, struct task *task, const struct items *items,
                        const struct item_result *results, const struct harness *harness,
-                       int with_samples, struct str *out)
+                       bool with_samples, struct str *out)
 {
     char shots[16] = "null"; /* those of a file are not counted */
 

@@ -7,6 +7,8 @@
 #ifndef EVAL_SCORES_H
 #define EVAL_SCORES_H
 
+#include <stdbool.h>
+
 #include "eval/harness.h"
 
 struct score_line {
@@ -37,7 +39,7 @@ void scores_print(const struct scores *scores, const struct task *task, int n_sh
  */
 void scores_print_json(const struct scores *scores, struct task *task, const struct items *items,
                        const struct item_result *results, const struct harness *harness,
-                       int with_samples, struct str *out);
+                       bool with_samples, struct str *out);
 
 /* {"model":..,"tasks":[..]}; tasks: the objects above, split by commas. */
 void scores_print_report(const char *model, const char *tasks, struct str *out);

@@ -10,6 +10,8 @@
 #ifndef EVAL_TASK_H
 #define EVAL_TASK_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/yaml.h"
@@ -89,7 +91,9 @@ struct task_way {
     struct task_filter filters[TASK_FILTERS_MAX];
     int n_filters;
     struct answer_pattern **ignore; /* [n_ignore]: removed on both sides before comparing */
-    int n_ignore, ignore_case, math_equal;
+    int n_ignore;
+    bool ignore_case;
+    int math_equal;
 };
 
 struct task_part {
