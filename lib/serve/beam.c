@@ -4,6 +4,7 @@
 #include "serve/beam.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,8 @@
 
 struct beam {
     double score;
-    int n, is_finished;
+    int n;
+    bool is_finished;
     int32_t *tokens; /* [max_new_tokens] */
 };
 
@@ -28,7 +30,7 @@ struct beam_search {
     const int32_t *prompt;
     int n_prompt, length; /* new tokens of each running beam */
     int n_candidates;     /* looked at in each step */
-    int may_improve;
+    bool may_improve;
     struct beam *running, *finished, *next; /* [n_beams]; next: [n_candidates] */
     struct candidate *candidates;
     float *scores; /* [vocab_size] */
@@ -59,7 +61,7 @@ int beam_create(struct beam_search **out, const struct beam_options *options, co
     s->prompt = prompt;
     s->n_prompt = n_prompt;
     s->n_candidates = max_int(2, 1 + options->n_ends) * n;
-    s->may_improve = 1;
+    s->may_improve = true;
     s->memory = calloc((size_t)(2 * n + s->n_candidates), sizeof *s->memory * (size_t)length);
     s->candidates = calloc((size_t)s->n_candidates + 1, sizeof *s->candidates);
     s->scores = calloc((size_t)options->vocab_size, sizeof *s->scores);
@@ -167,12 +169,12 @@ static int look(struct beam_search *s, const float *const *logits)
     return n;
 }
 
-static int is_end(const struct beam_search *s, int32_t token)
+static bool is_end(const struct beam_search *s, int32_t token)
 {
     for (int i = 0; i < s->o.n_ends; i++)
         if (s->o.ends[i] == token)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static void copy_beam(struct beam *to, const struct beam *from)
@@ -197,7 +199,7 @@ static void keep_finished(struct beam_search *s, const struct beam *beam, double
     s->finished[at] = last;
     copy_beam(&s->finished[at], beam);
     s->finished[at].score = score;
-    s->finished[at].is_finished = 1;
+    s->finished[at].is_finished = true;
 }
 
 static int all_finished(const struct beam_search *s)
@@ -208,7 +210,7 @@ static int all_finished(const struct beam_search *s)
 /* Whether the best that runs may still get better than the worst that is finished. */
 static int could_improve(const struct beam_search *s)
 {
-    int by_any_length = s->o.early_stopping == EARLY_STOPPING_NEVER && s->o.length_penalty > 0;
+    bool by_any_length = s->o.early_stopping == EARLY_STOPPING_NEVER && s->o.length_penalty > 0;
     double length = by_any_length ? s->o.max_new_tokens : s->length;
     double best = s->running[0].score / pow(length, s->o.length_penalty), worst = NEVER;
 

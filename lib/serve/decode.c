@@ -21,7 +21,7 @@ struct decoder {
     char *spare;            /* of decoder_reorder: a copy of one cell, on the device */
     int32_t *fed;           /* a piece's tokens, positions and last rows */
     struct model_spec spec; /* of rotations that change as texts grow */
-    int is_dynamic;
+    bool is_dynamic;
     int *waiting,
         *group;    /* [n_sequences] tokens to feed, and those of them with the same rotations */
     float *rows;   /* of the table of rotations, [cache_len x head_dim]; NULL unless is_dynamic */
@@ -78,7 +78,7 @@ int decoder_create_pieces(struct decoder **out, struct served *served, struct ke
                                         .serving.scratch_context = &scratch };
     struct run_options run_options = { .program = &d->program, .kernels = kernels };
     served_run_options(served, &run_options);
-    int has_memory =
+    bool has_memory =
         d->lengths && d->logits && d->fed && d->group && d->waiting && (d->rows || !d->is_dynamic);
     int status = has_memory ? replica_compile(served->replica, &d->program, compile, &options, err)
                             : err_set(err, ERR_DEVICE, "out of host memory");

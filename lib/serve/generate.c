@@ -30,7 +30,7 @@ struct generator {
 struct growing {
     struct generate_text *text;
     size_t n_shown;
-    int is_done;
+    bool is_done;
 };
 
 int generator_create(struct generator **out, struct served *served, struct kernels *kernels,
@@ -140,12 +140,12 @@ static int make_room(struct generator *g, int n, int length, int longest, struct
 
 /* ---- the end of a text ---- */
 
-static int is_end(const struct generator *g, int32_t id)
+static bool is_end(const struct generator *g, int32_t id)
 {
     for (int i = 0; i < g->o->n_ends; i++)
         if (g->o->ends[i] == id)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* Where the first stop text begins in what was written, or -1. from: bytes that were seen before. */
@@ -207,7 +207,7 @@ static void show_certain(struct generator *g, struct growing *w, generate_show_f
     }
     if (n > w->n_shown && replica_is_first(g->served->replica) &&
         show(context, text->data + w->n_shown, n - w->n_shown) && !g->served->replica) {
-        w->is_done = 1;
+        w->is_done = true;
         w->text->finish = GENERATE_LEFT;
     }
     if (n > w->n_shown)
@@ -250,14 +250,14 @@ static int draw_all(struct generator *g, struct growing *growing, int n, struct 
         g->n_generated++;
         if (is_end(g, id)) {
             w->text->finish = GENERATE_END;
-            w->is_done = 1;
+            w->is_done = true;
             continue;
         }
         if (token_list_add(&w->text->tokens, id, err) < 0)
             return -1;
         w->is_done = grow(g, w, id);
         if (w->text->tokens.n - w->text->n_prompt >= g->o->max_new_tokens)
-            w->is_done = 1;
+            w->is_done = true;
         n_going_on += !w->is_done;
     }
     return n_going_on;

@@ -93,7 +93,7 @@ int replica_tells(const struct replica *r)
     return !r || r->rank == teller(r);
 }
 
-int replica_is_first(const struct replica *r)
+bool replica_is_first(const struct replica *r)
 {
     return !r || (r->number == 0 && r->rank == 0);
 }
@@ -140,7 +140,7 @@ static int collect_from(const struct replica *r, int number, const struct str *o
                         struct err *err)
 {
     static const char what[] = "results of the texts";
-    int is_own = number == r->number && r->rank == 0;
+    bool is_own = number == r->number && r->rank == 0;
     uint64_t n_bytes = own->length;
     struct replica_request q = {
         .group = r->world, .buffer = &n_bytes, .n_bytes = sizeof n_bytes, .root = number * r->size

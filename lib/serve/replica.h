@@ -16,6 +16,8 @@
 #ifndef SERVE_REPLICA_H
 #define SERVE_REPLICA_H
 
+#include <stdbool.h>
+
 #include "base/str.h"
 #include "comm/comm.h"
 #include "comm/worker.h"
@@ -45,7 +47,7 @@ int replica_open(struct replica *replica, struct comm *comm, struct worker *work
 
 /* Whether this rank decides for its replica; whether it is the first of all, which speaks. */
 int replica_tells(const struct replica *replica);
-int replica_is_first(const struct replica *replica);
+bool replica_is_first(const struct replica *replica);
 
 /* Which replica of how many; 0 of 1 for NULL. */
 int replica_number(const struct replica *replica);

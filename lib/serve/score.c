@@ -328,7 +328,7 @@ static int add_questions(struct score_walk *w, const struct score_node *node, in
     return 0;
 }
 
-static int feed_node(struct score_walk *w, const struct score_node *node, int again,
+static int feed_node(struct score_walk *w, const struct score_node *node, bool again,
                      struct err *err)
 {
     struct scorer *s = w->s;
@@ -348,7 +348,7 @@ static int feed_node(struct score_walk *w, const struct score_node *node, int ag
     return 0;
 }
 
-static int has_room(const struct scorer *s, const struct score_node *node)
+static bool has_room(const struct scorer *s, const struct score_node *node)
 {
     return s->cache_used + node->end - node->first <= s->cache_rows &&
            s->segments_used < s->n_segments;
@@ -374,7 +374,7 @@ static int feed_path(struct score_walk *w, struct err *err)
     w->s->cache_used = w->s->segments_used = 0;
     for (int i = 0; i < w->depth; i++) {
         take_place(w->s, &w->path[i], i ? &w->path[i - 1] : NULL);
-        if (feed_node(w, &w->path[i], 1, err) < 0)
+        if (feed_node(w, &w->path[i], true, err) < 0)
             return -1;
     }
     return 0;
@@ -408,7 +408,7 @@ static int walk_texts(struct score_walk *w, score_progress_fn progress, void *co
         struct score_node node =
             next_node(w, parent ? parent->end : 0, t, parent ? parent->end_text : w->n);
 
-        if (give_place(w, &node, err) < 0 || feed_node(w, &node, 0, err) < 0)
+        if (give_place(w, &node, err) < 0 || feed_node(w, &node, false, err) < 0)
             return -1;
         w->path[w->depth++] = node;
         /* Texts that end here are done: what follows them goes on. */
@@ -472,7 +472,7 @@ int scorer_run(struct scorer *s, struct score *scores, int64_t n, score_progress
     if (!status) {
         for (int64_t i = 0; i < n; i++) {
             scores[i].log_likelihood = 0;
-            scores[i].is_greedy = 1;
+            scores[i].is_greedy = true;
             w.texts[i] = &scores[i];
         }
         qsort(w.texts, (size_t)n, sizeof(struct score *), compare_texts);

@@ -11,6 +11,8 @@
 #ifndef SERVE_SCORE_H
 #define SERVE_SCORE_H
 
+#include <stdbool.h>
+
 #include "serve/served.h"
 
 struct scorer;
@@ -33,7 +35,7 @@ struct score {
     const int32_t *tokens;
     int n, n_scored;
     double log_likelihood;
-    int is_greedy;
+    bool is_greedy;
 };
 
 /* done: texts so far, of total. */

@@ -70,7 +70,7 @@ int served_open_tokenizer(const struct served *served, const char *other,
     return -1;
 }
 
-int served_is(const char *path)
+bool served_is(const char *path)
 {
     struct arena arena = { 0 };
     struct err ignored;

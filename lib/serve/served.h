@@ -11,6 +11,8 @@
 #ifndef SERVE_SERVED_H
 #define SERVE_SERVED_H
 
+#include <stdbool.h>
+
 #include "ckpt/weights.h"
 #include "config/job.h"
 #include "run/run.h"
@@ -20,7 +22,7 @@
 struct served {
     struct arena arena;
     const char *folder; /* of the checkpoint, or the HF folder */
-    int is_checkpoint;  /* which of both */
+    bool is_checkpoint; /* which of both */
     const char *base;   /* the same, or of the weights to which that one adds adapters */
     struct weights weights;
     struct job job; /* not resolved: ranks mean nothing here */
@@ -31,7 +33,7 @@ struct served {
 };
 
 /* Whether path looks like one of those that served_open takes; else hf_folder_refuse says why. */
-int served_is(const char *path);
+bool served_is(const char *path);
 
 /* path: a run, its checkpoints/, a checkpoint, or a HF folder. Returns 0, or -1 and ERR_DATA. */
 int served_open(struct served *served, const char *path, struct err *err);
