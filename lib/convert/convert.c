@@ -38,7 +38,7 @@ int conversion_had(const struct conversion *c, const char *word)
     return had;
 }
 
-int conversion_is_between(const struct conversion *c)
+bool conversion_is_between(const struct conversion *c)
 {
     return c->from.weights.store && c->options->as == CONVERT_CHECKPOINT &&
            !c->from.weights.is_merged;
@@ -51,7 +51,7 @@ void conversion_tell(struct conversion *c, const char *doing, int64_t n_bytes)
         c->options->progress(c->options->context, doing, c->done, c->total);
 }
 
-static int is_empty_folder(const char *path)
+static bool is_empty_folder(const char *path)
 {
     DIR *dir = opendir(path);
     struct dirent *entry;
@@ -170,7 +170,7 @@ static int find_vocabulary(struct conversion *c, struct err *err)
 }
 
 /* Between two checkpoints everything keeps its bits, or the run could not go on. */
-static int check_options(const struct convert_options *o, int to_checkpoint, struct err *err)
+static int check_options(const struct convert_options *o, bool to_checkpoint, struct err *err)
 {
     if (to_checkpoint && (o->tokenizer || o->no_tokenizer))
         return err_set(err, ERR_CONFIG,
@@ -239,7 +239,7 @@ static int make_parent(struct arena *arena, const char *path, struct err *err)
     return file_make_folders(arena_strndup(arena, path, (size_t)(slash - path)), err);
 }
 
-static int is_same_folder(const char *a, const char *b)
+static bool is_same_folder(const char *a, const char *b)
 {
     struct stat x, y;
 
@@ -260,10 +260,10 @@ static int prepare(struct conversion *c, struct err *err)
         return -1;
     if (c->from.job.untied_by)
         log_warn("%s: " JOB_UNTIED, c->from.job.untied_by);
-    int is_merge = c->from.weights.is_merged;
+    bool is_merge = c->from.weights.is_merged;
     if (c->from.weights.folder && o->as == CONVERT_FOLDER && !is_merge)
         return err_set(err, ERR_CONFIG, "--as hf: %s is a Hugging Face folder already", o->from);
-    int is_between = conversion_is_between(c);
+    bool is_between = conversion_is_between(c);
     c->result->to_checkpoint =
         is_merge ? o->as == CONVERT_CHECKPOINT : c->from.weights.folder || is_between;
     c->source = (struct vocab_source){ .weights = &c->from.weights };

@@ -18,6 +18,7 @@
 #ifndef CONVERT_CONVERT_H
 #define CONVERT_CONVERT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/dtype.h"
@@ -43,7 +44,7 @@ struct convert_options {
      * refused without either.
      */
     const char *tokenizer;
-    int no_tokenizer;
+    bool no_tokenizer;
     enum convert_kind as;    /* what is made; a HF folder becomes one only with an adapter */
     int tp, pp;              /* ranks that the checkpoint is cut for; any others read it as well */
     int dtype;               /* of all tensors; -1: as they are */
@@ -55,7 +56,7 @@ struct convert_options {
      */
     int vocab_size, pad_vocab;
     int64_t piece_bytes;          /* read at a time; 0: 16 MiB */
-    int verify;                   /* read it again, and compare all tensors and a prompt's logits */
+    bool verify;                  /* read it again, and compare all tensors and a prompt's logits */
     struct kernels *kernels;      /* for that */
     size_t available_bytes;       /* larger models' logits are left out; 0: never */
     convert_progress_fn progress; /* may be NULL */
@@ -66,7 +67,7 @@ enum convert_logits { CONVERT_LOGITS_NONE, CONVERT_LOGITS_COMPARED, CONVERT_LOGI
 
 /* What was converted. */
 struct convert_result {
-    int to_checkpoint;
+    bool to_checkpoint;
     char family[64];
     int n_tensors; /* of the Hugging Face folder */
     int n_files;

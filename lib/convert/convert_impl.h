@@ -4,6 +4,8 @@
 #ifndef CONVERT_CONVERT_IMPL_H
 #define CONVERT_CONVERT_IMPL_H
 
+#include <stdbool.h>
+
 #include "ckpt/grown_vocab.h"
 #include "config/hf_config.h"
 #include "convert/convert.h"
@@ -21,7 +23,7 @@ struct conversion {
     struct tensor_hash *seen; /* [names.n_tensors] */
     const char *partial;      /* where is written */
     int lock;                 /* on it; 0: none */
-    int owns_partial;         /* it goes if we fail */
+    bool owns_partial;        /* it goes if we fail */
     int n_tokens;             /* that the tokenizer has; 0: not known */
     int64_t done, total;      /* bytes */
 };
@@ -35,7 +37,7 @@ int convert_verify(struct conversion *conversion, struct err *err);
 
 /* Whether a checkpoint becomes another one with all that is in it. Merged it is a model alone: the
  * training of either could not go on with it. */
-int conversion_is_between(const struct conversion *conversion);
+bool conversion_is_between(const struct conversion *conversion);
 
 /* Whether the folder that the checkpoint was converted from had what this word says
  * ("tied_head", "bare_names"): to_checkpoint.c puts it down, to_folder.c makes it so again. */
@@ -58,7 +60,7 @@ enum dtype conversion_dtype(const struct conversion *conversion, enum dtype stor
 int partial_begin(struct conversion *conversion, int64_t n_bytes, struct err *err);
 
 /* Whether a file of a HF folder is whole; it is counted as done. */
-int partial_has_file(struct conversion *conversion, const char *name);
+bool partial_has_file(struct conversion *conversion, const char *name);
 
 /* Note down that it is. */
 int partial_note_file(const struct conversion *conversion, const char *name, uint64_t hash,

@@ -3,6 +3,8 @@
  *
  * A row of a transposed one is a column of ours: columns are read as they lie, then turned.
  */
+#include <stdbool.h>
+
 #include "convert/hf_rows.h"
 
 #include "base/num.h"
@@ -31,7 +33,7 @@ int hf_rows_read(const struct vocab_source *source, const struct hf_tensor *tens
 {
     struct store_slice slice = *tensor->whole;
     size_t element = dtype_bytes(dtype);
-    int turned = tensor->transposed;
+    bool turned = tensor->transposed;
     unsigned char *data = turned ? scratch : out;
 
     slice.dtype = dtype;

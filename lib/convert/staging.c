@@ -144,7 +144,7 @@ static const char *notes_path(struct arena *arena, const struct conversion *c)
     return arena_printf(arena, "%s/" STORE_NOTES, c->partial);
 }
 
-static int is_empty(const char *path)
+static bool is_empty(const char *path)
 {
     DIR *dir = opendir(path);
     struct dirent *entry;
@@ -269,7 +269,7 @@ static void tick(void *context, int64_t n_bytes)
     conversion_tell(context, "checking", n_bytes);
 }
 
-int partial_has_file(struct conversion *c, const char *name)
+bool partial_has_file(struct conversion *c, const char *name)
 {
     const char *path = arena_printf(&c->arena, "%s/%s", c->partial, name);
     struct err ignored;
@@ -279,13 +279,13 @@ int partial_has_file(struct conversion *c, const char *name)
 
     if (file_read(arena_printf(&c->arena, "%s" DONE, path), 64, ERR_DATA, &noted, &n_bytes,
                   &ignored) < 0)
-        return 0;
+        return false;
     uint64_t wanted = strtoull(noted, NULL, 16);
     int complete = n_bytes == 17;
     free(noted);
     int fd = complete ? open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC) : -1;
     if (fd < 0)
-        return 0;
+        return false;
     int64_t before = c->done;
     int whole = file_hash(fd, &hash, tick, c) == 0 && hash == wanted;
     close(fd);

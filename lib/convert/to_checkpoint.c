@@ -24,7 +24,7 @@
 struct checkpoint_target {
     struct conversion *c;
     int *first_layer; /* [pp + 1] */
-    int is_even; /* tp ranks cannot have the model in equal parts: each file has as many rows */
+    bool is_even; /* tp ranks cannot have the model in equal parts: each file has as many rows */
     void *buffers[2]; /* of the piece at hand, and of the one that is written meanwhile */
     size_t buffer_bytes[2];
     int turn;
@@ -87,7 +87,7 @@ static int choose_cut(struct checkpoint_target *t, struct err *err)
         *err = refusal;
         return -1;
     }
-    t->is_even = 1;
+    t->is_even = true;
     log_info("%s: files are divided by rows, equally per rank; any other layout can read them, too",
              refusal.text);
     return 0;
@@ -208,7 +208,7 @@ static int list_slices(struct checkpoint_target *t, const struct program *progra
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
 
-        int is_alike = !t->is_even && !program_parameter_is_part(program, i);
+        bool is_alike = !t->is_even && !program_parameter_is_part(program, i);
 
         if (p->is_copy || (is_alike && tp_rank != 0))
             continue;
@@ -229,7 +229,7 @@ static void list_others(struct checkpoint_target *t, struct slice_list *list)
             add_slice(t, list, store_tensor(store, i));
 }
 
-static int is_transposed(const struct conversion *c, const char *name)
+static bool is_transposed(const struct conversion *c, const char *name)
 {
     const struct hf_folder *folder = c->from.weights.folder;
     const struct hf_whole *whole = folder ? hf_names_find(hf_folder_names(folder), name) : NULL;
@@ -351,7 +351,7 @@ static int carry(struct conversion *c, struct err *err)
         changes.dtype = (int)hf_folder_common_dtype(source);
     if (c->source.rows != c->source.rows_there)
         changes.vocab_size = (int)c->source.rows;
-    int is_same = changes.dtype < 0 && !changes.vocab_size;
+    bool is_same = changes.dtype < 0 && !changes.vocab_size;
     if (file_make_folder(folder, err) < 0 ||
         carried_copy(c->from.folder, folder, is_same ? CARRIED_CONFIG : CARRIED_MODEL, err) < 0 ||
         (!is_same && carry_config(c->from.folder, folder, &changes, err) < 0))

@@ -87,7 +87,7 @@ static int add_item(struct folder_target *t, const struct hf_tensor *tensor, int
 }
 
 /* Whether the folder it came from stored a head beside the tied embedding. */
-static int had_tied_head(const struct conversion *c)
+static bool had_tied_head(const struct conversion *c)
 {
     const struct safetensors_tensor *head;
 
@@ -108,7 +108,7 @@ static int list_items(struct folder_target *t, struct err *err)
     const struct model_spec *spec = &c->from.job.model;
 
     const struct hf_folder *folder = c->from.weights.folder;
-    int is_bare = folder ? hf_folder_is_bare(folder) : conversion_had(c, "bare_names");
+    bool is_bare = folder ? hf_folder_is_bare(folder) : conversion_had(c, "bare_names");
 
     t->items = arena_array(&c->arena, struct folder_tensor, c->names.n_tensors + 1);
     c->seen = arena_array(&c->arena, struct tensor_hash, c->names.n_tensors);
@@ -330,10 +330,10 @@ static int write_config(struct folder_target *t, struct err *err)
     struct hf_config_changes changes = { .dtype = c->options->dtype };
     struct str text = { 0 };
 
-    int is_there = file_exists(arena_printf(&c->arena, "%s/config.json", carried));
+    bool is_there = file_exists(arena_printf(&c->arena, "%s/config.json", carried));
     struct job theirs;
     struct err ignored;
-    int is_read = is_there && job_read_folder(&theirs, carried, NULL, 0, &c->arena, &ignored) == 0;
+    bool is_read = is_there && job_read_folder(&theirs, carried, NULL, 0, &c->arena, &ignored) == 0;
     /* Finetuning may have grown it too, after what came with the model was written. */
     if (c->source.rows != c->source.rows_there ||
         (is_read && theirs.model.vocab_size != c->source.rows))

@@ -33,7 +33,7 @@ struct tensor_comparison {
     size_t data_bytes;
 };
 
-static int is_between_checkpoints(const struct conversion *c)
+static bool is_between_checkpoints(const struct conversion *c)
 {
     return !c->names.n_tensors;
 }
@@ -93,7 +93,7 @@ static const char *file_of(const struct tensor_comparison *v, int64_t row, int64
                          tensor->transposed ? row : col, &c->arena);
 }
 
-static int is_nan(enum dtype dtype, const unsigned char *at)
+static bool is_nan(enum dtype dtype, const unsigned char *at)
 {
     float x;
 
@@ -207,7 +207,7 @@ static int64_t count_bytes(struct tensor_comparison *v, int n)
 
     for (int i = 0; i < n; i++) {
         describe_tensor(v, i);
-        int is_seen = c->seen && c->seen[i].state == SEEN_WHOLE;
+        bool is_seen = c->seen && c->seen[i].state == SEEN_WHOLE;
         n_bytes += v->rows * v->cols * (int64_t)dtype_bytes(v->dtype) * (2 - is_seen);
     }
     return n_bytes;
@@ -252,7 +252,7 @@ static int feed_prompt(const struct served *served, struct decoder *decoder, int
     return 0;
 }
 
-static int is_same_model(const struct job *a, const struct job *b)
+static bool is_same_model(const struct job *a, const struct job *b)
 {
     struct str x = { 0 }, y = { 0 };
 
