@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,15 +131,15 @@ static int end_line(struct metrics *metrics, struct err *err)
 }
 
 /* What is said of the machines stays true when the steps are taken again. */
-static int is_of_machines(const cJSON *object)
+static bool is_of_machines(const cJSON *object)
 {
     static const char *const events[] = { "diverged", "save failed" };
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
 
     for (size_t i = 0; cJSON_IsString(event) && i < sizeof events / sizeof *events; i++)
         if (!strcmp(event->valuestring, events[i]))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* What becomes of a line that was there before. */
@@ -159,7 +160,7 @@ static enum fate fate_of(const char *line, size_t length, int64_t first_step)
 }
 
 /* Whether a line is of the evaluation at that step. */
-static int is_evaluation(const char *line, size_t length, int64_t step)
+static bool is_evaluation(const char *line, size_t length, int64_t step)
 {
     cJSON *object = cJSON_ParseWithLength(line, length);
     const cJSON *number = cJSON_GetObjectItemCaseSensitive(object, "step");
@@ -281,7 +282,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         { "speed/mfu", step->mfu },
         { "memory/bytes", (double)step->memory_bytes },
     };
-    int has_experts = step->balance != 0, n = N_USUAL_SCALARS;
+    bool has_experts = step->balance != 0;
+    int n = N_USUAL_SCALARS;
 
     add_double(line, "loss", step->loss);
     add_hex(line, "loss_hex", step->loss);

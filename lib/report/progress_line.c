@@ -16,7 +16,7 @@
 
 void progress_line_begin(struct progress_line *line, int fd)
 {
-    int is_terminal = isatty(fd);
+    bool is_terminal = isatty(fd);
 
     *line = (struct progress_line){ .fd = fd,
                                     .is_terminal = is_terminal,
@@ -25,7 +25,7 @@ void progress_line_begin(struct progress_line *line, int fd)
     line->shown = line->begin;
 }
 
-int progress_line_is_due(const struct progress_line *line)
+bool progress_line_is_due(const struct progress_line *line)
 {
     return clock_seconds() - line->shown >= line->pace;
 }
@@ -88,5 +88,5 @@ void progress_line_end(struct progress_line *line)
 {
     if (line->is_drawn && write(line->fd, "\r\033[K", 4) < 0)
         return;
-    line->is_drawn = 0;
+    line->is_drawn = false;
 }

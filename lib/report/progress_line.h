@@ -8,10 +8,12 @@
 #ifndef REPORT_PROGRESS_LINE_H
 #define REPORT_PROGRESS_LINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct progress_line {
-    int fd, is_terminal, is_drawn;
+    int fd;
+    bool is_terminal, is_drawn;
     double begin; /* on the monotonic clock */
     double shown; /* when last, or begin */
     double pace;  /* seconds between two: the caller may change it */
@@ -21,7 +23,7 @@ struct progress_line {
 void progress_line_begin(struct progress_line *line, int fd);
 
 /* Whether it is time to show something: false costs nothing but a look at the clock. */
-int progress_line_is_due(const struct progress_line *line);
+bool progress_line_is_due(const struct progress_line *line);
 
 /* Show texts [n], two blanks between; "" are left out. */
 void progress_line_show(struct progress_line *line, const char *const *texts, int n);

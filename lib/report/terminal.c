@@ -14,6 +14,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@
 
 /* An evaluation: how often, how long, and how far the one under way is. */
 struct evaluations {
-    int is_expected;
+    bool is_expected;
     int64_t every;
     double steps;   /* estimate of its length */
     double seconds; /* of the last one, NAN until one was timed */
@@ -44,7 +45,7 @@ struct evaluations {
 struct terminal {
     pthread_mutex_t lock;
     int fd;
-    int live, utf8, colour;
+    bool live, utf8, colour;
     int64_t total_steps;
     struct metrics_step step; /* the last one; at first only its number */
     int n_steps;              /* told so far */
@@ -57,13 +58,13 @@ struct terminal {
 };
 
 /* Asked of the environment's locale itself: main need not have called setlocale. */
-static int locale_is_utf8(void)
+static bool locale_is_utf8(void)
 {
     locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
 
     if (!locale)
-        return 0;
-    int utf8 = !strcmp(nl_langinfo_l(CODESET, locale), "UTF-8");
+        return false;
+    bool utf8 = !strcmp(nl_langinfo_l(CODESET, locale), "UTF-8");
     freelocale(locale);
     return utf8;
 }
@@ -166,7 +167,7 @@ static double left_s(const struct terminal *terminal)
 /* What the line may say. The lower its need, the sooner it gets its place. */
 struct status_part {
     int need;
-    int is_shown;
+    bool is_shown;
     char text[sizeof((struct terminal *)0)->status];
 };
 
@@ -206,7 +207,7 @@ static int choose_parts(struct status_parts *parts, int width)
             int wanted = (used ? 2 : 0) + text_width(part->text);
             if (used && used + wanted > width)
                 return 0;
-            part->is_shown = 1;
+            part->is_shown = true;
             used += wanted;
         }
     return used <= width;
@@ -392,7 +393,7 @@ void terminal_status(struct terminal *terminal, const char *text)
 void terminal_expect_evaluations(struct terminal *terminal, int64_t every, double steps)
 {
     pthread_mutex_lock(&terminal->lock);
-    terminal->evaluations.is_expected = 1;
+    terminal->evaluations.is_expected = true;
     terminal->evaluations.every = every;
     terminal->evaluations.steps = steps;
     pthread_mutex_unlock(&terminal->lock);
