@@ -13,7 +13,7 @@
 #include "ckpt/adapter_impl.h"
 #include "ckpt/carried.h"
 
-int adapter_is(const char *path)
+bool adapter_is(const char *path)
 {
     struct str name = { 0 };
 
@@ -174,7 +174,7 @@ static int take_tied_head(struct opening *o, struct err *err)
 }
 
 /* Whether the file's tensor is LoRA's of this module of ours, which is none of a layer's. */
-static int is_lora_of(const struct adapter *a, const char *tensor, enum module_id module)
+static bool is_lora_of(const struct adapter *a, const char *tensor, enum module_id module)
 {
     const struct hf_whole *whole =
         hf_names_of(&a->names, parameters_id(&a->spec, module, PART_WEIGHT, LAYER_BEFORE));

@@ -12,6 +12,8 @@
 #ifndef CKPT_ADAPTER_H
 #define CKPT_ADAPTER_H
 
+#include <stdbool.h>
+
 #include "ckpt/hf_names.h"
 #include "ckpt/store.h"
 #include "config/job.h"
@@ -20,7 +22,7 @@
 struct adapter;
 
 /* Whether path is a folder with adapter_config.json. */
-int adapter_is(const char *path);
+bool adapter_is(const char *path);
 
 /*
  * Open a peft folder, or a run or checkpoint of a job with lora, as adapters of this model, whose
@@ -37,7 +39,7 @@ const struct tuning *adapter_tuning(const struct adapter *adapter);
 int adapter_has(const struct adapter *adapter, const char *name);
 
 /* Whether it has all of it, so that the base's is not wanted. */
-int adapter_has_all(const struct adapter *adapter, const char *name);
+bool adapter_has_all(const struct adapter *adapter, const char *name);
 
 /* Tokens of the model that it is an adapter of: more than the base's where tables grew. */
 int adapter_vocab_size(const struct adapter *adapter);

@@ -36,14 +36,14 @@ static const struct {
 /* Initial values of A and B that leave the model's own weights as they are. */
 static const char *const plain_inits[] = { "gaussian", "eva", "orthogonal", "mica" };
 
-static int is_idle(const cJSON *item)
+static bool is_idle(const cJSON *item)
 {
     return !item || cJSON_IsNull(item) || cJSON_IsFalse(item) ||
            ((cJSON_IsArray(item) || cJSON_IsObject(item)) && !item->child);
 }
 
 /* Names with dots, no more: others would be regular expressions from outside. */
-static int is_plain(const char *pattern)
+static bool is_plain(const char *pattern)
 {
     if (*pattern == '^')
         pattern++;
@@ -123,7 +123,7 @@ static int check_init(const cJSON *root, struct err *err)
 {
     const cJSON *init = cJSON_GetObjectItemCaseSensitive(root, "init_lora_weights");
     const char *name = cJSON_IsString(init) ? init->valuestring : "of an unknown kind";
-    int can_convert = strncmp(name, "loftq", 5) != 0;
+    bool can_convert = strncmp(name, "loftq", 5) != 0;
 
     if (!init || cJSON_IsNull(init) || cJSON_IsBool(init))
         return 0;

@@ -19,14 +19,14 @@ static const struct safetensors_tensor *own_tensor(const struct adapter *a, cons
     return a->pairs[*layer * N_LORA_MODULES + (int)*module][*matrix];
 }
 
-static int has_replacement(const struct adapter *a, const char *name)
+static bool has_replacement(const struct adapter *a, const char *name)
 {
     const struct hf_whole *whole = hf_names_find(&a->names, name);
 
     for (int i = 0; whole && i < whole->n; i++)
         if (a->replacements[whole->first + i])
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 int adapter_has(const struct adapter *a, const char *name)
@@ -40,7 +40,7 @@ int adapter_has(const struct adapter *a, const char *name)
     return own_tensor(a, name, &layer, &module, &matrix) || has_replacement(a, name);
 }
 
-int adapter_has_all(const struct adapter *a, const char *name)
+bool adapter_has_all(const struct adapter *a, const char *name)
 {
     const struct hf_whole *whole = hf_names_find(&a->names, name);
 
@@ -48,7 +48,7 @@ int adapter_has_all(const struct adapter *a, const char *name)
         return store_find(a->store, name) != NULL;
     for (int i = 0; whole && i < whole->n; i++)
         if (!a->replacements[whole->first + i])
-            return 0;
+            return false;
     return whole != NULL;
 }
 

@@ -62,7 +62,7 @@ static const char *module_of(struct adapter_writer *w, const struct hf_tensor *t
 }
 
 /* Whether a module of the layer without adapter has this leaf too (GPT-2's two c_proj). */
-static int is_ambiguous(struct adapter_writer *w, const char *word)
+static bool is_ambiguous(struct adapter_writer *w, const char *word)
 {
     int n = 0;
 
@@ -147,14 +147,14 @@ static int list_pairs(struct adapter_writer *w, struct err *err)
 }
 
 /* The module is adapted: peft then calls its own tensors base_layer. */
-static int is_adapted(const struct adapter_writer *w, const char *module)
+static bool is_adapted(const struct adapter_writer *w, const char *module)
 {
     for (int i = 0; i < w->n_items; i++)
         if (str_starts_with(w->items[i].name + strlen(ADAPTER_PREFIX), module) &&
             str_ends_with(w->items[i].name, ".lora_A.weight") &&
             w->items[i].name[strlen(ADAPTER_PREFIX) + strlen(module)] == '.')
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static void add_whole(struct adapter_writer *w, const struct hf_tensor *t, const char *name)
@@ -165,7 +165,7 @@ static void add_whole(struct adapter_writer *w, const struct hf_tensor *t, const
     add_item(w, &item);
 }
 
-static int is_trained(const struct adapter_writer *w, const struct hf_tensor *t)
+static bool is_trained(const struct adapter_writer *w, const struct hf_tensor *t)
 {
     const struct job *job = w->source->job;
 
@@ -173,15 +173,15 @@ static int is_trained(const struct adapter_writer *w, const struct hf_tensor *t)
 }
 
 /* Whether a module that is not trained ends like this: peft would take that for it as well. */
-static int is_shared_end(struct adapter_writer *w, const char *end)
+static bool is_shared_end(struct adapter_writer *w, const char *end)
 {
     for (int i = 0; i < w->names.n_tensors; i++) {
         const struct hf_tensor *t = &w->names.tensors[i];
 
         if (!is_trained(w, t) && str_ends_with(module_of(w, t), end))
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
 /* "norm" would be every norm, "model.norm" is the last. */
@@ -204,7 +204,7 @@ static void list_trained(struct adapter_writer *w)
     for (int i = 0; i < w->names.n_tensors; i++) {
         const struct hf_tensor *t = &w->names.tensors[i];
         const char *module = module_of(w, t);
-        int is_bias = t->id.part == PART_BIAS;
+        bool is_bias = t->id.part == PART_BIAS;
 
         if (!is_trained(w, t))
             continue;

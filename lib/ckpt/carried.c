@@ -19,12 +19,12 @@
 #define CARRIED_MAX_BYTES ((size_t)256 << 20)
 #define TEMPLATES "additional_chat_templates"
 
-static int is_one_of(const char *name, const char *const *names)
+static bool is_one_of(const char *name, const char *const *names)
 {
     for (; *names; names++)
         if (!strcmp(name, *names))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static int begins_with(const char *name, const char *const *beginnings)
@@ -43,7 +43,7 @@ static int ends_with(const char *name, const char *const *endings)
     return 0;
 }
 
-static int is_of_tokenizer(const char *name)
+static bool is_of_tokenizer(const char *name)
 {
     static const char *const names[] = { "generation_config.json",
                                          "special_tokens_map.json",
@@ -61,7 +61,7 @@ static int is_of_tokenizer(const char *name)
            (is_one_of(name, names) || begins_with(name, beginnings) || ends_with(name, endings));
 }
 
-static int is_of_model(const char *name)
+static bool is_of_model(const char *name)
 {
     static const char *const names[] = { "preprocessor_config.json", "processor_config.json",
                                          NULL };
@@ -70,12 +70,12 @@ static int is_of_model(const char *name)
     return is_one_of(name, names) || begins_with(name, beginnings) || str_ends_with(name, ".py");
 }
 
-static int is_carried(const char *name, enum carried_kind kind)
+static bool is_carried(const char *name, enum carried_kind kind)
 {
     if (!strcmp(name, "config.json"))
         return kind == CARRIED_CONFIG;
     if (*name == '.' || str_ends_with(name, ".safetensors"))
-        return 0;
+        return false;
     return is_of_tokenizer(name) || (kind != CARRIED_TOKENIZER && is_of_model(name));
 }
 
@@ -163,7 +163,7 @@ int carried_remove_tokenizer(const char *folder, struct err *err)
     return status ? status : carried_remove_templates(folder, err);
 }
 
-int carried_has_tokenizer(const char *folder)
+bool carried_has_tokenizer(const char *folder)
 {
     static const char *const names[] = {
         "tokenizer.json", "tokenizer.model",         "spiece.model",

@@ -8,6 +8,8 @@
 #ifndef CKPT_CARRIED_H
 #define CKPT_CARRIED_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -34,7 +36,7 @@ int carried_remove_templates(const char *folder, struct err *err);
 int carried_remove_tokenizer(const char *folder, struct err *err);
 
 /* Whether a folder has the files of a tokenizer, by their names. */
-int carried_has_tokenizer(const char *folder);
+bool carried_has_tokenizer(const char *folder);
 
 /*
  * Append a JSON object with a hash of each file that is in a folder, by name and in its order

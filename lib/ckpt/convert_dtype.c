@@ -5,11 +5,12 @@
  */
 #include "ckpt/convert_dtype.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/err.h"
 
-static int is_convertible(enum dtype dtype)
+static bool is_convertible(enum dtype dtype)
 {
     return dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 }
@@ -60,7 +61,7 @@ void convert(enum dtype to, void *dst, enum dtype from, const void *src, int64_t
 }
 
 /* All of the exponent's bits are set. Blocks are judged whole, so that nothing branches inside. */
-static int is_bad16(const unsigned char *in, int64_t n, uint16_t exponent)
+static bool is_bad16(const unsigned char *in, int64_t n, uint16_t exponent)
 {
     int bad = 0;
 
@@ -72,7 +73,7 @@ static int is_bad16(const unsigned char *in, int64_t n, uint16_t exponent)
     return bad;
 }
 
-static int is_bad32(const unsigned char *in, int64_t n)
+static bool is_bad32(const unsigned char *in, int64_t n)
 {
     int bad = 0;
 
@@ -84,7 +85,7 @@ static int is_bad32(const unsigned char *in, int64_t n)
     return bad;
 }
 
-static int is_bad(enum dtype dtype, const unsigned char *in, int64_t n)
+static bool is_bad(enum dtype dtype, const unsigned char *in, int64_t n)
 {
     if (dtype == DTYPE_F32)
         return is_bad32(in, n);

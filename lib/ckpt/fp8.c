@@ -7,7 +7,7 @@
 
 #include "ckpt/convert_dtype.h"
 
-int fp8_is(enum safetensors_type type)
+bool fp8_is(enum safetensors_type type)
 {
     return type == SAFETENSORS_F8_E4M3 || type == SAFETENSORS_F8_E5M2;
 }

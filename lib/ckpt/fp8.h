@@ -7,12 +7,13 @@
 #ifndef CKPT_FP8_H
 #define CKPT_FP8_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ckpt/safetensors.h"
 
 /* Whether it is one of both. */
-int fp8_is(enum safetensors_type type);
+bool fp8_is(enum safetensors_type type);
 
 /* What each of the 256 stands for. */
 void fp8_table(enum safetensors_type type, float values[256]);

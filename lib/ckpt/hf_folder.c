@@ -34,12 +34,12 @@ static int has(const char *folder, const char *name)
     return there;
 }
 
-int hf_folder_is(const char *path)
+bool hf_folder_is(const char *path)
 {
     return has(path, "config.json") || has(path, "model.safetensors") || has(path, INDEX_NAME);
 }
 
-static int is_pickle(const char *name)
+static bool is_pickle(const char *name)
 {
     return str_ends_with(name, ".bin") || str_ends_with(name, ".pt") ||
            str_ends_with(name, ".pth") || str_ends_with(name, ".ckpt");
@@ -61,7 +61,7 @@ static const char *other_format(const char *name)
 }
 
 /* The first name in the folder for which `is` is true, or "". */
-static void find_file(const char *folder, int (*is)(const char *name), char *found, size_t size)
+static void find_file(const char *folder, bool (*is)(const char *name), char *found, size_t size)
 {
     DIR *dir = opendir(folder);
     struct dirent *entry;
@@ -74,7 +74,7 @@ static void find_file(const char *folder, int (*is)(const char *name), char *fou
         closedir(dir);
 }
 
-static int is_other(const char *name)
+static bool is_other(const char *name)
 {
     return other_format(name) != NULL;
 }
@@ -166,7 +166,7 @@ static int file_number(struct hf_folder *f, const char *name)
     return f->n_files++;
 }
 
-static int is_plain_name(const char *name)
+static bool is_plain_name(const char *name)
 {
     return *name && *name != '.' && !strchr(name, '/') && str_ends_with(name, ".safetensors");
 }
@@ -299,7 +299,8 @@ static int check_tensor(const struct hf_folder *f, const struct hf_tensor *want,
 {
     const struct safetensors_tensor *tensor = entry->tensor;
     int64_t shape[2] = { want->n_rows, want->whole->cols };
-    int n_dims = want->whole->n_dims, same;
+    int n_dims = want->whole->n_dims;
+    bool same;
     char wanted[64], is[256];
     int dtype = safetensors_type_dtype(tensor->type);
 
@@ -399,7 +400,7 @@ static int find_scale(const struct hf_folder *f, struct hf_entry *entry, struct 
 }
 
 /* What other programs need of an eight-bit layer: how its input was scaled. */
-static int is_scale_of_input(const struct hf_folder *f, const char *name)
+static bool is_scale_of_input(const struct hf_folder *f, const char *name)
 {
     static const char *const endings[] = { "input_scale", "activation_scale", "input_scale_ub" };
     int is = 0;
@@ -411,7 +412,7 @@ static int is_scale_of_input(const struct hf_folder *f, const char *name)
 
 static int match_names(struct hf_folder *f, struct err *err)
 {
-    f->is_bare = 1;
+    f->is_bare = true;
     for (int i = 0; i < f->n_entries; i++)
         f->is_bare &= !str_starts_with(f->entries[i].name, f->names.prefix);
     f->theirs = arena_array(&f->arena, const struct hf_entry *, f->names.n_tensors);
@@ -503,7 +504,7 @@ const struct safetensors *hf_folder_tensor(const struct hf_folder *f, int i,
     return f->files[f->theirs[i]->file];
 }
 
-int hf_folder_is_bare(const struct hf_folder *f)
+bool hf_folder_is_bare(const struct hf_folder *f)
 {
     return f->is_bare;
 }
@@ -525,9 +526,9 @@ static enum dtype hf_folder_tensor_dtype(const struct hf_folder *f, int i)
     return fp8_is(type) ? DTYPE_BF16 : (enum dtype)safetensors_type_dtype(type);
 }
 
-int hf_folder_has_fp8(const struct hf_folder *f)
+bool hf_folder_has_fp8(const struct hf_folder *f)
 {
-    int has_fp8 = 0;
+    bool has_fp8 = false;
 
     for (int i = 0; i < f->names.n_tensors && !has_fp8; i++)
         has_fp8 = fp8_is(f->theirs[i]->tensor->type);

@@ -9,13 +9,15 @@
 #ifndef CKPT_HF_FOLDER_H
 #define CKPT_HF_FOLDER_H
 
+#include <stdbool.h>
+
 #include "ckpt/hf_names.h"
 #include "ckpt/safetensors.h"
 
 #define HF_FOLDER_FILES_MAX 4096
 
 /* Whether path is a folder with config.json, or with weights as these folders have them. */
-int hf_folder_is(const char *path);
+bool hf_folder_is(const char *path);
 
 /* Why path, which is neither checkpoint nor HF folder, cannot be used, and what to do; ERR_DATA. */
 int hf_folder_refuse(const char *path, struct err *err);
@@ -34,7 +36,7 @@ const struct safetensors *hf_folder_tensor(const struct hf_folder *folder, int i
                                            const struct safetensors_tensor **tensor);
 
 /* Whether some of the weights are of eight bits. */
-int hf_folder_has_fp8(const struct hf_folder *folder);
+bool hf_folder_has_fp8(const struct hf_folder *folder);
 
 /* The type that holds all parts of one of ours exactly. */
 enum dtype hf_folder_dtype(const struct hf_folder *folder, const struct hf_whole *whole);
@@ -43,7 +45,7 @@ enum dtype hf_folder_dtype(const struct hf_folder *folder, const struct hf_whole
 enum dtype hf_folder_common_dtype(const struct hf_folder *folder);
 
 /* Whether its tensors' names lack the family's prefix, as published GPT-2 and BLOOM have them. */
-int hf_folder_is_bare(const struct hf_folder *folder);
+bool hf_folder_is_bare(const struct hf_folder *folder);
 
 /* A head that is stored although it is tied, with its file; NULL if there is none. */
 const struct safetensors *hf_folder_tied_head(const struct hf_folder *folder,

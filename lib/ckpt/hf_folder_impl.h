@@ -4,6 +4,8 @@
 #ifndef CKPT_HF_FOLDER_IMPL_H
 #define CKPT_HF_FOLDER_IMPL_H
 
+#include <stdbool.h>
+
 #include "ckpt/hf_folder.h"
 
 /* A tensor of some file. */
@@ -25,7 +27,7 @@ struct hf_folder {
     struct hf_entry *entries;       /* in name order */
     const struct hf_entry **theirs; /* of each of the names' tensors */
     const struct hf_entry *tied_head;
-    int is_bare; /* names are without the family's prefix */
+    bool is_bare; /* names are without the family's prefix */
     unsigned char *buffer;
     size_t buffer_bytes;
     hf_seen_fn seen; /* may be NULL */

@@ -20,7 +20,7 @@ struct hf_name_row {
     enum module_part part;
     const char *theirs; /* ".N." is the layer, ".M." the expert */
     enum row_piece piece;
-    int transposed;
+    bool transposed;
 };
 
 struct hf_name_family {
@@ -294,7 +294,7 @@ static void add(struct building *b, const struct hf_name_row *row, int layer, in
 }
 
 /* Of the same parameter. */
-static int is_same(const struct hf_name_row *a, const struct hf_name_row *b)
+static bool is_same(const struct hf_name_row *a, const struct hf_name_row *b)
 {
     return a->module == b->module && a->part == b->part;
 }
@@ -312,7 +312,7 @@ static void add_all(struct building *b, const struct hf_name_row *row, int layer
 static void add_rows(struct building *b, const struct hf_name_family *f)
 {
     for (int i = 0, end; i < f->n_rows; i = end) {
-        int is_layers = parameters_is_of_layers(f->rows[i].module);
+        bool is_layers = parameters_is_of_layers(f->rows[i].module);
 
         for (end = i; end < f->n_rows && is_same(&f->rows[end], &f->rows[i]);)
             end++;
@@ -370,7 +370,7 @@ const struct hf_whole *hf_names_of(const struct hf_names *names, struct paramete
     return names->by_id[parameters_index(id)];
 }
 
-int hf_names_is_buffer(const char *name)
+bool hf_names_is_buffer(const char *name)
 {
     return str_ends_with(name, ".rotary_emb.inv_freq") || str_ends_with(name, ".attn.bias") ||
            str_ends_with(name, ".attn.masked_bias");

@@ -9,6 +9,8 @@
 #ifndef CKPT_HF_NAMES_H
 #define CKPT_HF_NAMES_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "base/err.h"
 #include "ckpt/store.h"
@@ -26,7 +28,7 @@ struct hf_tensor {
     struct parameter_id id; /* of the parameter that it is part of */
     const struct store_slice *whole;
     int64_t n_rows;
-    int transposed;
+    bool transposed;
     int layer; /* LAYER_BEFORE .. n_layers: files are filled in this order */
     int n_pieces;
     const struct hf_piece *pieces; /* ascending by HF row; together all n_rows */
@@ -59,7 +61,7 @@ const struct hf_whole *hf_names_find(const struct hf_names *names, const char *o
 
 /* Whether it is a buffer that old versions saved and that is not needed: causal masks, RoPE
  * frequencies. */
-int hf_names_is_buffer(const char *name);
+bool hf_names_is_buffer(const char *name);
 
 /* The head's name in folders of any family here. */
 #define HF_NAMES_HEAD "lm_head.weight"

@@ -6,6 +6,8 @@
 #ifndef CKPT_WEIGHTS_H
 #define CKPT_WEIGHTS_H
 
+#include <stdbool.h>
+
 #include "ckpt/adapter.h"
 #include "ckpt/hf_folder.h"
 #include "ckpt/store.h"
@@ -15,7 +17,7 @@ struct weights {
     struct store *store;
     struct hf_folder *folder;
     struct adapter *adapter; /* what was trained besides, or NULL */
-    int is_merged;           /* adapters' products are added to the matrices */
+    bool is_merged;          /* adapters' products are added to the matrices */
 };
 
 /*
