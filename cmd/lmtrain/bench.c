@@ -15,7 +15,8 @@
 struct bench_request {
     struct option_list sets;
     const char *hosts;
-    int ranks, steps, rounds, max_mb, seconds, each, json;
+    int ranks, steps, rounds, max_mb, seconds;
+    bool each, json;
 };
 
 struct bench_command {

@@ -70,7 +70,8 @@ static int slower(const void *a, const void *b)
 }
 
 /* One line an op, or one for all that are alike, the slowest first. Returns their number. */
-static int make_lines(const struct bench *bench, int each, struct line **lines, struct arena *arena)
+static int make_lines(const struct bench *bench, bool each, struct line **lines,
+                      struct arena *arena)
 {
     int n = 0;
 
@@ -197,7 +198,7 @@ static const char *figures_text(char *buffer, size_t size, const struct line *li
 
 /* ---- ops ---- */
 
-void bench_print_ops(const struct bench_report *r, int each, struct str *out)
+void bench_print_ops(const struct bench_report *r, bool each, struct str *out)
 {
     const struct bench *bench = r->bench;
     struct line total = compute_total(bench), *lines;
@@ -276,7 +277,7 @@ static void add_step(const struct bench *bench, const struct line *total, cJSON 
     cJSON_AddNumberToObject(json, "bytes", total->bytes);
 }
 
-void bench_print_ops_json(const struct bench_report *r, int each, struct str *out)
+void bench_print_ops_json(const struct bench_report *r, bool each, struct str *out)
 {
     struct line total = compute_total(r->bench), *lines;
     struct arena arena = { 0 };

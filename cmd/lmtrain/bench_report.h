@@ -4,6 +4,8 @@
 #ifndef BENCH_REPORT_H
 #define BENCH_REPORT_H
 
+#include <stdbool.h>
+
 #include "base/str.h"
 #include "train/bench.h"
 
@@ -14,8 +16,8 @@ struct bench_report {
 };
 
 /* Ops of equal kind, phase and shapes in one line, the longest first; each: all, in order. */
-void bench_print_ops(const struct bench_report *report, int each, struct str *out);
-void bench_print_ops_json(const struct bench_report *report, int each, struct str *out);
+void bench_print_ops(const struct bench_report *report, bool each, struct str *out);
+void bench_print_ops_json(const struct bench_report *report, bool each, struct str *out);
 
 /* The whole step, by families of ops. */
 void bench_print_step(const struct bench_report *report, struct str *out);

@@ -136,12 +136,12 @@ int cmd_n_ranks(const struct job *job)
     return (job->parallel.dp ? job->parallel.dp : max_int(1, n_gpus / one_copy)) * one_copy;
 }
 
-static int has_option(const struct options *options, const char *name)
+static bool has_option(const struct options *options, const char *name)
 {
     for (int i = 0; i < options->n_options; i++)
         if (!strcmp(options->table[i].name, name))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* What others call an option, where it is not near ours by its letters. */

@@ -10,7 +10,7 @@
 
 struct config_request {
     const char *explain;
-    int schema, json, man, models;
+    bool schema, json, man, models;
     struct option_list sets;
     int ranks;
 };
@@ -112,7 +112,7 @@ int cmd_config(int argc, char **argv)
 
     /* For the maintainers: how man/lmtrain-job.5 is made. */
     if (argc == 2 && !strcmp(argv[1], "--man")) {
-        q.man = 1;
+        q.man = true;
         argc = 1;
     }
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);

@@ -17,8 +17,10 @@
 
 struct convert_request {
     const char *from, *to, *dtype, *as, *tokenizer;
-    int no_tokenizer;
-    int tp, pp, verify, threads, vocab_size, pad_vocab;
+    bool no_tokenizer;
+    int tp, pp;
+    bool verify;
+    int threads, vocab_size, pad_vocab;
     double max_shard_gb;
 };
 

@@ -20,7 +20,7 @@
 
 struct data_request {
     const char *tokenizer, *prefix, *column, *format;
-    int no_eod, json;
+    bool no_eod, json;
     int n_shown, n_threads;
     struct preview_request preview; /* of preview and rows */
 };

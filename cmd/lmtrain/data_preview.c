@@ -36,7 +36,7 @@ struct previewing {
     struct arena arena;
     const char *folder; /* for samples, and the tokenizer of a job that adds tokens */
     struct job job;     /* of a job file, else all 0 */
-    int has_job;
+    bool has_job;
     struct instruct_options options;
     struct instruct_report report;
     struct tokenizer *tokenizer;
@@ -79,7 +79,7 @@ static int take_columns(struct previewing *p)
 }
 
 /* A file of rows may be JSON too, as a job that lmtrain config --json printed: it has a model. */
-static int is_json_job(const char *path)
+static bool is_json_job(const char *path)
 {
     struct err ignored;
     size_t n_bytes;
@@ -87,7 +87,7 @@ static int is_json_job(const char *path)
 
     if (!str_ends_with(path, ".json") ||
         file_read(path, 1 << 20, ERR_DATA, &text, &n_bytes, &ignored))
-        return 0;
+        return false;
     cJSON *json = cJSON_ParseWithLength(text, n_bytes);
     int is = cJSON_HasObjectItem(json, "model") && cJSON_HasObjectItem(json, "data");
     cJSON_Delete(json);
@@ -95,7 +95,7 @@ static int is_json_job(const char *path)
     return is;
 }
 
-static int is_job(const char *path)
+static bool is_job(const char *path)
 {
     return str_ends_with(path, ".yaml") || str_ends_with(path, ".yml") || is_json_job(path);
 }
@@ -104,7 +104,7 @@ static int is_job(const char *path)
 static int refuse_row_options(const struct preview_request *q, struct err *err)
 {
     const struct {
-        int is_given;
+        bool is_given;
         const char *option, *key;
     } rows[] = {
         { !!q->chat, "template", "data.template" },
@@ -159,7 +159,7 @@ static int take_job(struct previewing *p, const char *path)
 {
     if (refuse_row_options(p->q, p->err) < 0 || read_job(p, path) < 0)
         return -1;
-    p->has_job = 1;
+    p->has_job = true;
     p->job.output = p->folder;
     if (p->q->tokenizer)
         p->job.data.tokenizer = given_tokenizer(p);
@@ -223,7 +223,8 @@ static int take_options(struct previewing *p, const struct option_arguments *inp
 /* ---- samples ---- */
 
 /* Ids of one kind as text that a terminal may be shown. */
-static void add_run(struct previewing *p, const int32_t *ids, int64_t n, int is_learned, int colour)
+static void add_run(struct previewing *p, const int32_t *ids, int64_t n, bool is_learned,
+                    bool colour)
 {
     struct str text = { 0 };
 

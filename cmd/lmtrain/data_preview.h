@@ -4,13 +4,17 @@
 #ifndef DATA_PREVIEW_H
 #define DATA_PREVIEW_H
 
+#include <stdbool.h>
+
 #include "base/options.h"
 
 struct preview_request {
     const char *tokenizer, *chat, *format, *mask, *too_long, *system, *column;
     struct option_list columns; /* FIELD=COLUMN */
     struct option_list sets;    /* of a job */
-    int json, packing, colour;
+    bool json;
+    int packing;
+    bool colour;
     int seq_len, n_shown, n_threads;
     int64_t max_rows;
 };

@@ -6,7 +6,7 @@
 
 int cmd_doctor(int argc, char **argv)
 {
-    int as_json = 0;
+    bool as_json = false;
     const struct option table[] = {
         option_flag("json", &as_json, "print the result as one JSON object"),
     };

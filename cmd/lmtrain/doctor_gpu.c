@@ -231,7 +231,7 @@ static int ask_cuda_driver(struct doctor *doctor, void *driver)
         return 0;
     }
     version_of(&version);
-    int is_usable = report_driver(doctor, "", version, n_devices);
+    bool is_usable = report_driver(doctor, "", version, n_devices);
     for (int device = 0; device < n_devices; device++) {
         char name[128] = "?", bytes[32];
         size_t n_bytes = 0;
@@ -297,7 +297,8 @@ static int n_gpu_nodes(void)
 /* Without NVML. Returns 0 if no GPU can be used. */
 static int probe_without_nvml(struct doctor *doctor, const struct err *why)
 {
-    int n_nodes = n_gpu_nodes(), is_usable = 0;
+    int n_nodes = n_gpu_nodes();
+    bool is_usable = false;
     void *driver = n_nodes ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
 
     if (driver != NULL) {
@@ -316,7 +317,7 @@ static int probe_without_nvml(struct doctor *doctor, const struct err *why)
 void doctor_probe_gpus(struct doctor *doctor)
 {
     struct survey *survey = ask_nvml(doctor);
-    int is_usable = 0;
+    bool is_usable = false;
 
     if (!survey)
         return;

@@ -49,14 +49,14 @@ static const char *line_of(struct doctor *doctor, const char *text, const char *
     return NULL;
 }
 
-static int has_word(const char *words, const char *word)
+static bool has_word(const char *words, const char *word)
 {
     size_t length = strlen(word);
 
     for (const char *at = words; (at = strstr(at, word)) != NULL; at += length)
         if ((at == words || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0'))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static int n_cores_allowed(void)

@@ -16,15 +16,15 @@
 
 /* Whether a file can be made and removed in the folder; the only test that no mount option
  * deceives. */
-static int can_write(const char *folder)
+static bool can_write(const char *folder)
 {
     char path[4096];
 
     if (snprintf(path, sizeof path, "%s/lmtrain-doctor.XXXXXX", folder) >= (int)sizeof path)
-        return 0;
+        return false;
     int file = mkstemp(path);
     if (file < 0)
-        return 0;
+        return false;
     close(file);
     return unlink(path) == 0;
 }
@@ -58,7 +58,7 @@ static void probe_shared_memory(struct doctor *doctor)
         doctor_add(doctor, DOCTOR_OK, "/dev/shm", NULL, "%s free", bytes);
 }
 
-static const char *limit_text(char *buffer, size_t size, rlim_t limit, int as_bytes)
+static const char *limit_text(char *buffer, size_t size, rlim_t limit, bool as_bytes)
 {
     if (limit == RLIM_INFINITY)
         snprintf(buffer, size, "unlimited");
@@ -80,16 +80,16 @@ static void probe_limits(struct doctor *doctor)
     int few_files = files.rlim_cur < 1024;
     doctor_add(doctor, few_files ? DOCTOR_WARNING : DOCTOR_OK, "open files",
                few_files ? "ulimit -n 1024, or more where many ranks run" : NULL, "%s",
-               limit_text(text, sizeof text, files.rlim_cur, 0));
+               limit_text(text, sizeof text, files.rlim_cur, false));
     int few_processes = processes.rlim_cur < 256;
     doctor_add(doctor, few_processes ? DOCTOR_WARNING : DOCTOR_OK, "processes",
                few_processes ? "ulimit -u 1024: every thread of every rank counts" : NULL, "%s",
-               limit_text(text, sizeof text, processes.rlim_cur, 0));
+               limit_text(text, sizeof text, processes.rlim_cur, false));
     /* Only networks that read memory directly mind, so it stays a note. */
     int little_locked = locked.rlim_cur < (64u << 20);
     doctor_add(doctor, little_locked ? DOCTOR_NOTE : DOCTOR_OK, "locked memory",
                little_locked ? "on a cluster with InfiniBand: ulimit -l unlimited" : NULL, "%s",
-               limit_text(text, sizeof text, locked.rlim_cur, 1));
+               limit_text(text, sizeof text, locked.rlim_cur, true));
 }
 
 static void probe_folder(struct doctor *doctor, const char *name, const char *folder,

@@ -33,7 +33,7 @@ struct evaluation {
     int n_tasks;
     struct served served;
     struct tokenizer *tokenizer;
-    int has_served;
+    bool has_served;
     struct str json; /* objects so far */
     const char *now; /* the task that runs */
     struct progress_line line;
@@ -150,12 +150,12 @@ static const char *folder_of(struct arena *arena, const char *path)
     return slash ? arena_strndup(arena, path, (size_t)(slash - path)) : ".";
 }
 
-static int is_chat(const struct task *task)
+static bool is_chat(const struct task *task)
 {
     for (int i = 0; i < task->n_parts; i++)
         if (task->parts[i].way.chat)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* ModelLink asks a model that has a chat template through it, unless it is told not to. */
@@ -186,7 +186,7 @@ static int open_model(struct evaluation *e, struct err *err)
 
     if (served_open_adapted(&e->served, q->model, q->adapter, err) < 0)
         return -1;
-    e->has_served = 1;
+    e->has_served = true;
     serving_tell(q->serving, &e->served);
     const char *path = q->tokenizer ? q->tokenizer : e->served.job.data.tokenizer;
     if (served_open_tokenizer(&e->served, q->tokenizer, &e->tokenizer, err) < 0)

@@ -4,6 +4,7 @@
 #ifndef EVAL_TASKS_H
 #define EVAL_TASKS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -14,8 +15,12 @@
 struct eval_request {
     const char *model, *adapter, *task, *data, *style, *subjects, *output, *tokenizer;
     int64_t limit;
-    int threads, json, shots, allow_code, print_prompts; /* shots -1: as the style says */
-    int no_chat_template, max_new_tokens;                /* 0: as the style says */
+    int threads;
+    bool json;
+    int shots; /* -1: as the style says */
+    bool allow_code, print_prompts;
+    bool no_chat_template;
+    int max_new_tokens; /* 0: as the style says */
     struct serving *serving;
     struct sandbox *sandbox; /* NULL where no code is to be run, or by another rank */
 };

@@ -86,7 +86,7 @@ static void settle(struct generation *g, const struct generation_config *config)
 {
     const struct generate_request *q = g->q;
     struct sampling *sampler = &g->options.sampler;
-    int draws = config->samples > 0 && q->options.n_beams == 1;
+    bool draws = config->samples > 0 && q->options.n_beams == 1;
 
     sampler->seed = (uint64_t)q->seed;
     if (q->temperature >= 0)
@@ -118,7 +118,7 @@ static int generation_open(struct generation *g, struct err *err)
         if (cmd_check_model(q->model, err) < 0 ||
             served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
             return -1;
-        g->has_model = 1;
+        g->has_model = true;
         serving_tell(g->serving, &g->served);
         if (serving_check(g->serving, &g->served.job.model, err) < 0)
             return -1;

@@ -119,7 +119,8 @@ int generate_talk(struct generation *g, struct err *err)
 {
     struct talk t = { .g = g };
     struct sigaction action = { .sa_handler = on_interrupt };
-    int with_mark = isatty(0) && isatty(1), status;
+    bool with_mark = isatty(0) && isatty(1);
+    int status;
     char *line = NULL;
     size_t capacity = 0;
 

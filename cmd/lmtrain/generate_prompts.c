@@ -97,7 +97,7 @@ static void quote(const struct str *text, struct str *out)
     str_release(&valid);
 }
 
-static void add_json(const char *prompt, const struct generate_text *t, int with_score,
+static void add_json(const char *prompt, const struct generate_text *t, bool with_score,
                      struct str *out)
 {
     static const char *const finishes[] = { "length", "end", "stop", "left" };

@@ -7,6 +7,8 @@
 #ifndef CMD_GENERATION_H
 #define CMD_GENERATION_H
 
+#include <stdbool.h>
+
 #include "base/options.h"
 #include "serve/generate.h"
 #include "serving.h"
@@ -17,7 +19,9 @@
 struct generate_request {
     const char *model, *adapter, *prompt, *prompts, *tokenizer, *system, *template, *early_stopping;
     struct option_list stops;
-    int chat, json, print_prompt, threads, batch;
+    bool chat;
+    bool json, print_prompt;
+    int threads, batch;
     double temperature; /* < 0: not given */
     int64_t seed;
     struct generate_options options; /* -1 in what is not given */
@@ -34,7 +38,7 @@ struct generation {
     struct generator *generator;    /* NULL under --print-prompt, and where ranks do the work */
     int32_t ends[GENERATE_ENDS_MAX];
     const char *stops[GENERATE_STOPS_MAX];
-    int has_model;
+    bool has_model;
 };
 
 /* Tokens of a prompt as the model expects it: behind its bos, or as a conversation. out is added to.

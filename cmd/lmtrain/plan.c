@@ -23,8 +23,9 @@
 
 struct plan_request {
     struct option_list sets;
-    int world, rank, print_program, json; /* rank -1: the one that needs most memory */
-    const char *print_after;              /* a pass; NULL: none */
+    int world, rank; /* rank -1: the one that needs most memory */
+    bool print_program, json;
+    const char *print_after; /* a pass; NULL: none */
 };
 
 /* As many threads as a rank will have here. */

@@ -28,7 +28,8 @@ struct pretrain_request {
     const struct training *training;
     struct option_list sets;
     const char *resume, *hosts;
-    int ranks, dry_run;
+    int ranks;
+    bool dry_run;
 };
 
 static int dry_run(const struct job *job)
@@ -63,7 +64,8 @@ static int train(const struct pretrain_request *q, struct job *job, const struct
         .on_saved = job->kind == JOB_PRETRAIN ? NULL : tuned_saved,
         .context = job,
     };
-    int agreed, status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
+    int agreed;
+    int status = pretrain(&options, &agreed, &err) < 0 ? (int)err.code : 0;
     if (!agreed)
         return ranks_fail(rank, &err);
     /* What all ranks return is said once. */

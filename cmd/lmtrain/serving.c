@@ -30,7 +30,7 @@ void serving_options(struct serving *s, struct option *out)
     memcpy(out, table, sizeof table);
 }
 
-static int is_asked(const struct serving *s)
+static bool is_asked(const struct serving *s)
 {
     return s->tp || s->pp || s->n_ranks || s->hosts;
 }
@@ -69,7 +69,7 @@ int serving_starts(const struct serving *s)
     return !s->is_alone && ranks_are_started(&s->ranks, &s->job);
 }
 
-int serving_is_shared(const struct serving *s)
+bool serving_is_shared(const struct serving *s)
 {
     return serving_starts(s) || (s->has_joined && s->rank.world_size > 1);
 }
@@ -82,15 +82,15 @@ void serving_catch_signals(const struct serving *s)
 
 /* ---- starting ---- */
 
-static int takes_value(const struct options *options, const char *word)
+static bool takes_value(const struct options *options, const char *word)
 {
     for (int i = 0; i < options->n_options; i++)
         if (!strncmp(word, "--", 2) && !strcmp(word + 2, options->table[i].name))
             return options->table[i].kind != OPTION_FLAG;
-    return 0;
+    return false;
 }
 
-static int is_option(const char *word, const char *name)
+static bool is_option(const char *word, const char *name)
 {
     size_t n = strlen(name);
 
@@ -185,7 +185,7 @@ int serving_open(struct serving *s, struct served *served, int n_threads, struct
 
     if (engine_open(&s->engine, &s->rank, &wish, err) < 0)
         return -1;
-    s->has_engine = 1;
+    s->has_engine = true;
     if (s->rank.world_size == 1 && s->job.parallel.tp * s->job.parallel.pp == 1)
         return 0;
     if (replica_open(&s->replica, s->engine.comm, s->engine.worker,

@@ -8,6 +8,8 @@
 #ifndef SERVING_H
 #define SERVING_H
 
+#include <stdbool.h>
+
 #include "base/options.h"
 #include "ranks.h"
 #include "serve/served.h"
@@ -25,8 +27,8 @@ struct serving {
     struct launch_rank rank;
     struct engine engine;
     struct replica replica;
-    int is_alone, has_joined, has_engine;
-    int is_told; /* another rank says why all of them end */
+    bool is_alone, has_joined, has_engine;
+    bool is_told; /* another rank says why all of them end */
 };
 
 /* The options --tp, --pp, --ranks, --hosts and --device, to be put into a table. */
@@ -42,7 +44,7 @@ int serving_find(struct serving *serving, const char *command, int alone, struct
 
 /* Whether other processes are to do the work, and whether several do. */
 int serving_starts(const struct serving *serving);
-int serving_is_shared(const struct serving *serving);
+bool serving_is_shared(const struct serving *serving);
 
 /* In a process that is not a rank: from here on a signal ends the command at once. */
 void serving_catch_signals(const struct serving *serving);

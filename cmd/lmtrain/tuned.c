@@ -26,7 +26,7 @@ static const char *result_folder(const struct job *job, struct arena *arena)
 /* ---- before it begins ---- */
 
 /* Whether lmtrain has used the output folder: for training, or to prepare it. */
-static int is_run_folder(const struct job *job, struct arena *arena)
+static bool is_run_folder(const struct job *job, struct arena *arena)
 {
     return file_exists(arena_printf(arena, "%s/lock", job->output)) ||
            file_exists(arena_printf(arena, "%s/samples/lock", job->output));
@@ -91,14 +91,14 @@ static int look_at_model(struct job *job, struct arena *arena, struct err *err)
 }
 
 /* Whether the folder is the tokenizer `from` with the job's tokens already. */
-static int is_extended(const char *folder, const char *from, const struct job_texts *tokens)
+static bool is_extended(const char *folder, const char *from, const struct job_texts *tokens)
 {
     struct tokenizer *theirs, *ours;
     struct err ignored;
     int n = 0, is = 0;
 
     if (!file_is_folder(folder) || tokenizer_open(&ours, folder, &ignored) < 0)
-        return 0;
+        return false;
     if (tokenizer_open(&theirs, from, &ignored) == 0) {
         for (int i = 0; i < tokens->n; i++)
             n += tokenizer_find(ours, tokens->values[i]) >= 0 &&
@@ -258,7 +258,7 @@ static int count_new(const struct tokenizer *tokenizer, const struct job_texts *
     int n = 0;
 
     for (int i = 0; i < tokens->n; i++) {
-        int is_new = tokenizer_find(tokenizer, tokens->values[i]) < 0;
+        bool is_new = tokenizer_find(tokenizer, tokens->values[i]) < 0;
 
         for (int k = 0; k < i; k++)
             is_new &= strcmp(tokens->values[i], tokens->values[k]) != 0;
@@ -355,7 +355,7 @@ static int write_model(const struct job *job, const char *to, struct err *err)
     return convert_model(&options, &result, err);
 }
 
-int tuned_is_unfinished(const struct job *job)
+bool tuned_is_unfinished(const struct job *job)
 {
     struct arena arena = { 0 };
     int is = !file_exists(result_folder(job, &arena));
@@ -367,7 +367,7 @@ int tuned_is_unfinished(const struct job *job)
 int tuned_finish(const struct job *job)
 {
     struct arena arena = { 0 };
-    int is_lora = job->kind == JOB_LORA;
+    bool is_lora = job->kind == JOB_LORA;
     const char *to = result_folder(job, &arena);
     struct err err;
     enum file_sharing before = file_share(FILE_UMASK); /* it is an export */

@@ -4,6 +4,8 @@
 #ifndef TUNED_H
 #define TUNED_H
 
+#include <stdbool.h>
+
 #include "config/job.h"
 
 /*
@@ -38,7 +40,7 @@ void tuned_foresee_vocabulary(struct job *job, struct arena *arena);
 void tuned_saved(void *context, const char *folder);
 
 /* Whether that of tuned_finish is not there: no run has ended in this folder. */
-int tuned_is_unfinished(const struct job *job);
+bool tuned_is_unfinished(const struct job *job);
 
 /* At the end: OUTPUT/model or OUTPUT/adapter. Returns 0, or a status after a message. */
 int tuned_finish(const struct job *job);

@@ -8,6 +8,7 @@
 #include "base/arena.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,8 +87,8 @@ static struct arena_block *allocate_block(size_t n_bytes)
 
 static struct arena_block *arena_add_block(struct arena *arena, size_t n_bytes)
 {
-    int is_huge = HAS_HUGE_BLOCKS && arena->used_bytes + n_bytes >= HUGE_FROM_BYTES &&
-                  n_bytes <= SIZE_MAX / 2;
+    bool is_huge = HAS_HUGE_BLOCKS && arena->used_bytes + n_bytes >= HUGE_FROM_BYTES &&
+                   n_bytes <= SIZE_MAX / 2;
     struct arena_block *block = is_huge ? map_block(n_bytes) : allocate_block(n_bytes);
 
     if (!block) {

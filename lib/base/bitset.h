@@ -7,6 +7,7 @@
 #ifndef BASE_BITSET_H
 #define BASE_BITSET_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -29,7 +30,7 @@ static inline int bitset_has(const struct bitset *set, int member)
     return (int)(set->words[member / 64] >> member % 64 & 1);
 }
 
-static inline int bitset_is_empty(const struct bitset *set)
+static inline bool bitset_is_empty(const struct bitset *set)
 {
     uint64_t any = 0;
 

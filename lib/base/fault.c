@@ -128,14 +128,14 @@ static void cut_index(char *place, int64_t *index)
     *(colon ? colon : digits) = '\0';
 }
 
-static int is_place(const char *place)
+static bool is_place(const char *place)
 {
     if (str_starts_with(place, "op:"))
         return place[3] != '\0';
     for (int i = 0; i < N_PLACES; i++)
         if (!strcmp(place, places[i]))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static int read_rule(struct rule *rule, const char *text, struct err *err)

@@ -204,7 +204,7 @@ int file_read(const char *path, size_t limit_bytes, enum err_code code, char **d
 static void explain_open(const char *path, int why, struct err *err)
 {
     struct stat stat_buffer;
-    int is_there = lstat(path, &stat_buffer) == 0;
+    bool is_there = lstat(path, &stat_buffer) == 0;
 
     errno = why;
     if (is_there && S_ISLNK(stat_buffer.st_mode))
@@ -367,7 +367,7 @@ int file_make_folders(const char *path, struct err *err)
 int file_make_folder(const char *path, struct err *err)
 {
     struct stat stat_buffer;
-    int is_there = lstat(path, &stat_buffer) == 0;
+    bool is_there = lstat(path, &stat_buffer) == 0;
 
     if (is_there && S_ISLNK(stat_buffer.st_mode))
         return err_set(
@@ -399,7 +399,7 @@ int file_exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-int file_is_folder(const char *path)
+bool file_is_folder(const char *path)
 {
     struct stat stat_buffer;
 

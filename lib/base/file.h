@@ -7,6 +7,7 @@
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -80,7 +81,7 @@ int file_sync_folder(const char *path, struct err *err);
 int file_remove_tree(const char *path, struct err *err);
 
 int file_exists(const char *path);
-int file_is_folder(const char *path);
+bool file_is_folder(const char *path);
 /* -1 if it cannot be told. */
 int64_t file_size(const char *path);
 

@@ -10,7 +10,7 @@
 
 #define NAME_MAX_BYTES 150 /* of the hub's: 96 of each part at most, far fewer in practice */
 
-int hub_is_name(const char *path)
+bool hub_is_name(const char *path)
 {
     const char *slash = strchr(path, '/');
 

@@ -6,12 +6,13 @@
 #ifndef BASE_HUB_H
 #define BASE_HUB_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 enum hub_kind { HUB_MODEL, HUB_DATASET };
 
 /* Whether path has the form of such a name, "org/name", and is no file or folder here. */
-int hub_is_name(const char *path);
+bool hub_is_name(const char *path);
 
 /*
  * " (hint: if it is a name on the Hugging Face hub: hf download ...)" for hub_is_name, else "".

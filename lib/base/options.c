@@ -14,7 +14,7 @@
 
 /* ---- rows of a table ---- */
 
-struct option option_flag(const char *name, int *value, const char *help)
+struct option option_flag(const char *name, bool *value, const char *help)
 {
     return (struct option){ .name = name, .kind = OPTION_FLAG, .value = value, .help = help };
 }
@@ -132,7 +132,7 @@ static int unknown(const struct options_parser *p, const char *given, const char
     const char *equals = strchr(given, '=');
     const char *value = equals ? equals + 1 : next && next[0] != '-' ? next : NULL;
     const char *other = NULL, *near;
-    int is_long = given[1] == '-';
+    bool is_long = given[1] == '-';
 
     for (char *c = name; *c; c++)
         *c = *c == '_' ? '-' : *c;
@@ -204,7 +204,7 @@ static int set_value(const struct options_parser *p, const struct option *o, con
 
     switch (o->kind) {
     case OPTION_FLAG:
-        *(int *)o->value = 1;
+        *(bool *)o->value = true;
         return 0;
     case OPTION_INT:
     case OPTION_I64:
@@ -229,7 +229,7 @@ static int set_value(const struct options_parser *p, const struct option *o, con
 static int take_option(const struct options_parser *p, int argc, char **argv, int *at)
 {
     const char *word = argv[*at];
-    int is_long = word[1] == '-';
+    bool is_long = word[1] == '-';
     const char *equals = is_long ? strchr(word, '=') : NULL;
     size_t length = equals ? (size_t)(equals - word) - 2 : strlen(word) - 2;
     const struct option *o = is_long ? find_long(p, word + 2, length) : NULL;
@@ -248,13 +248,13 @@ static int take_option(const struct options_parser *p, int argc, char **argv, in
     return set_value(p, o, argv[++*at]);
 }
 
-static int is_help(const char *word)
+static bool is_help(const char *word)
 {
     return !strcmp(word, "-h") || !strcmp(word, "--help");
 }
 
 /* "-" and "-5" are arguments. */
-static int is_option(const char *word)
+static bool is_option(const char *word)
 {
     return word[0] == '-' && word[1] && !(word[1] >= '0' && word[1] <= '9');
 }
@@ -276,7 +276,7 @@ int options_parse(const struct options *options, int argc, char **argv,
                   struct option_arguments *arguments, struct arena *arena, struct err *err)
 {
     struct options_parser p = { options, arena, err };
-    int ended = 0;
+    bool ended = false;
 
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (is_help(argv[i]))
@@ -284,7 +284,7 @@ int options_parse(const struct options *options, int argc, char **argv,
     *arguments = (struct option_arguments){ .items = arena_array(arena, const char *, argc + 1) };
     for (int i = 1; i < argc; i++) {
         if (!ended && !strcmp(argv[i], "--"))
-            ended = 1;
+            ended = true;
         else if (ended || !is_option(argv[i]))
             arguments->items[arguments->n++] = argv[i];
         else if (take_option(&p, argc, argv, &i))
@@ -301,7 +301,7 @@ int options_parse(const struct options *options, int argc, char **argv,
 
 void options_wrap(struct str *out, const char *text, int at, int indent, int width)
 {
-    int is_first = 1;
+    bool is_first = true;
 
     while (*text) {
         int length = (int)strcspn(text, " ");
@@ -315,7 +315,7 @@ void options_wrap(struct str *out, const char *text, int at, int indent, int wid
         }
         str_add_bytes(out, text, (size_t)length);
         at += length;
-        is_first = 0;
+        is_first = false;
         text += length;
         text += strspn(text, " ");
     }

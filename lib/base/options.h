@@ -9,6 +9,7 @@
 #ifndef BASE_OPTIONS_H
 #define BASE_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/arena.h"
@@ -16,7 +17,7 @@
 #include "base/str.h"
 
 enum option_kind {
-    OPTION_FLAG,   /* int: becomes 1 */
+    OPTION_FLAG,   /* bool: becomes true */
     OPTION_INT,    /* int */
     OPTION_I64,    /* int64_t */
     OPTION_FLOAT,  /* double */
@@ -40,8 +41,8 @@ struct option {
     const char *const *choices; /* ended by NULL */
 };
 
-/* Rows of a table; what is not named is 0. A flag is set to 1, a number is in min .. max. */
-struct option option_flag(const char *name, int *value, const char *help);
+/* Rows of a table; what is not named is 0. A flag is set to true, a number is in min .. max. */
+struct option option_flag(const char *name, bool *value, const char *help);
 struct option option_int(const char *name, int *value, const char *argument, double min, double max,
                          const char *help);
 struct option option_i64(const char *name, int64_t *value, const char *argument, double min,
@@ -69,7 +70,7 @@ struct options {
      * NULL if it knows none. VALUE is NULL where none follows. exact: only names that it knows as they
      * stand, which win over an option of nearly that name; else the nearest.
      */
-    const char *(*suggest)(const char *name, const char *value, int exact, struct arena *arena);
+    const char *(*suggest)(const char *name, const char *value, bool exact, struct arena *arena);
 };
 
 /* What options_parse found that is no option. */

@@ -201,7 +201,8 @@ int str_to_i64(const char *text, int64_t *out)
     size_t n = 0;
 
     for (const char *p = text; *p; p++) {
-        int between_digits = p > text && p[-1] >= '0' && p[-1] <= '9' && p[1] >= '0' && p[1] <= '9';
+        bool between_digits =
+            p > text && p[-1] >= '0' && p[-1] <= '9' && p[1] >= '0' && p[1] <= '9';
 
         if (*p == '_' && between_digits)
             continue;
@@ -304,8 +305,8 @@ void str_make_printable(char *text)
     for (size_t at = 0; at < n;) {
         unsigned char *c = (unsigned char *)text + at;
         int length = str_utf8_length(c, n - at);
-        int is_control = (*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ||
-                         (length == 2 && c[0] == 0xc2 && c[1] < 0xa0);
+        bool is_control = (*c < 0x20 && *c != '\n' && *c != '\t') || *c == 0x7f ||
+                          (length == 2 && c[0] == 0xc2 && c[1] < 0xa0);
 
         /* A sequence that was cut off at the end of a buffer is not valid UTF-8 either. */
         if (!length || is_control)
@@ -314,7 +315,7 @@ void str_make_printable(char *text)
     }
 }
 
-int str_has_json_nul(const char *json, size_t n_bytes)
+bool str_has_json_nul(const char *json, size_t n_bytes)
 {
     static const char escape[] = "u0000";
 
@@ -323,7 +324,7 @@ int str_has_json_nul(const char *json, size_t n_bytes)
             continue;
         i++; /* behind an escaped backslash nothing is escaped */
         if (n_bytes - i >= strlen(escape) && !memcmp(json + i, escape, strlen(escape)))
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }

@@ -4,6 +4,7 @@
 #ifndef BASE_STR_H
 #define BASE_STR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -70,7 +71,7 @@ int str_to_f64(const char *text, double *out);
  * Whether a JSON text has the escape \u0000: cJSON ends a string there, so that another text is
  * read. A raw zero byte is not valid JSON.
  */
-int str_has_json_nul(const char *json, size_t n_bytes);
+bool str_has_json_nul(const char *json, size_t n_bytes);
 
 /* Length of a valid UTF-8 sequence at text (n bytes left), or 0 if there is none. */
 int str_utf8_length(const unsigned char *text, size_t n);

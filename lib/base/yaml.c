@@ -325,7 +325,7 @@ static struct yaml_node *parse(const char *text, size_t n_bytes, const char *sou
     if (!r.root) {
         r.root = add_node(&r, YAML_SCALAR, (yaml_mark_t){ 0 });
         r.root->text = "";
-        r.root->plain = 1;
+        r.root->plain = true;
     }
     return r.root;
 }
@@ -364,14 +364,14 @@ struct yaml_node *yaml_get(const struct yaml_node *map, const char *key)
     return NULL;
 }
 
-int yaml_is_null(const struct yaml_node *node)
+bool yaml_is_null(const struct yaml_node *node)
 {
     static const char *const words[] = { "", "~", "null", "Null", "NULL" };
 
     if (node->kind != YAML_SCALAR || !node->plain)
-        return 0;
+        return false;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (!strcmp(node->text, words[i]))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }

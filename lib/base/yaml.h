@@ -10,6 +10,7 @@
 #ifndef BASE_YAML_H
 #define BASE_YAML_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/arena.h"
@@ -23,8 +24,8 @@ enum yaml_kind { YAML_SCALAR, YAML_LIST, YAML_MAP };
 
 struct yaml_node {
     enum yaml_kind kind;
-    int plain;          /* scalar: written without quotes */
-    int unexpanded;     /* scalar: the reader of the tree has refused the text already */
+    bool plain;         /* scalar: written without quotes */
+    bool unexpanded;    /* scalar: the reader of the tree has refused the text already */
     const char *text;   /* scalar: its text, UTF-8 without zero bytes */
     const char *source; /* the file's name, or what the caller called the text */
     int line, column;   /* from 1; both 0 if the text is one value without a place */
@@ -55,7 +56,7 @@ struct yaml_node *yaml_read(const char *path, struct arena *arena, struct err *e
 struct yaml_node *yaml_get(const struct yaml_node *map, const char *key);
 
 /* Whether a node is a scalar that says "no value": empty, null or ~ without quotes. */
-int yaml_is_null(const struct yaml_node *node);
+bool yaml_is_null(const struct yaml_node *node);
 
 /* Put a value behind the others of a list or map; key NULL in a list. */
 void yaml_append(struct yaml_node *parent, struct yaml_node *child);

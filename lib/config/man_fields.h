@@ -15,7 +15,7 @@ void job_manual(struct str *out);
  * train.steps=5", or a text; in arena. exact: only fields of just that key or last name, and other
  * tools' names; else the nearest too. value NULL: VALUE is shown. NULL if there is nothing like it.
  */
-const char *job_option_hint(const char *name, const char *value, int exact, struct arena *arena);
+const char *job_option_hint(const char *name, const char *value, bool exact, struct arena *arena);
 
 /* Every key, with the words that it may be set to, for the shell's completion of --set. */
 void job_completion(struct str *out);

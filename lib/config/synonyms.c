@@ -340,7 +340,7 @@ const char *field_suggest(const char *key)
 }
 
 /* What people call a field or a group on a command line; NULL: as alias_find and same_leaf know it. */
-static const char *option_key(const char *name, int exact)
+static const char *option_key(const char *name, bool exact)
 {
     static const char *const names[][2] = { { "model", "model" },
                                             { "data", "data.train" },
@@ -362,7 +362,7 @@ static const char *option_key(const char *name, int exact)
     return key || exact ? key : nearest_key(name);
 }
 
-const char *job_option_hint(const char *name, const char *value, int exact, struct arena *arena)
+const char *job_option_hint(const char *name, const char *value, bool exact, struct arena *arena)
 {
     char *plain = arena_strdup(arena, name);
 

@@ -13,7 +13,8 @@
 #include "base/options.h"
 
 static struct {
-    int verbose, n;
+    bool verbose;
+    int n;
     int64_t tokens;
     double rate;
     const char *out, *style;
@@ -80,7 +81,7 @@ static void test_all_kinds(void **state)
                                  "--rate", "-0.5", "--out", "x", "--set", "a=1", "--set=b=2", "-2"),
                            &arguments, &arena, &err),
                      0);
-    assert_int_equal(got.verbose, 1);
+    assert_true(got.verbose);
     assert_int_equal(got.n, 3);
     assert_int_equal(got.tokens, 123456789012);
     assert_true(got.rate == -0.5);
@@ -96,7 +97,7 @@ static void test_all_kinds(void **state)
                      0);
     assert_string_equal(got.style, "fancy");
     assert_string_equal(got.out, "");
-    assert_int_equal(got.verbose, 0);
+    assert_false(got.verbose);
     assert_int_equal(arguments.n, 2);
     assert_string_equal(arguments.items[0], "--verbose");
     assert_string_equal(arguments.items[1], "-");
@@ -223,7 +224,7 @@ static void test_help_widths(void **state)
 }
 
 /* A key of somewhere else: known as it stands, or nearly. */
-static const char *suggest(const char *name, const char *value, int exact, struct arena *arena)
+static const char *suggest(const char *name, const char *value, bool exact, struct arena *arena)
 {
     const char *known = "numbers";
 
