@@ -109,7 +109,8 @@ int buckets_accumulator(const struct program *p, const struct bucket_member *m, 
     return p->parameters[m->parameter].gradients[m->use + use];
 }
 
-/* Early, what one function completes may be started again before the next function runs. */
+/* With early sums, an accumulator that one function completes may start again before the next
+ * function runs. */
 static int same_parts(const struct bucket_member *a, const struct bucket_member *b)
 {
     for (int k = 0; k < a->n_uses && k < b->n_uses; k++)
@@ -123,7 +124,7 @@ static enum spread flat_spread(const struct program *p, int accumulator, int axi
     return spread_flat(p->values[accumulator].spread[axis]);
 }
 
-/* Have both the same axes over which they are whole, a part, or a summand? */
+/* Whether both have the same spreads as flat cells, on every axis. */
 static int lie_alike(const struct program *p, int a, int b)
 {
     for (int axis = 0; axis < N_AXES; axis++)
@@ -133,8 +134,8 @@ static int lie_alike(const struct program *p, int a, int b)
 }
 
 /*
- * Zero 3: weights that are gathered together should be read together, and not be many. Vectors are
- * few and small whatever the layer.
+ * Zero 3: weights that are gathered together should be read together, and be few. Vectors of all
+ * layers together are small.
  */
 static int read_apart(const struct sharding *s, const struct bucket_member *a,
                       const struct bucket_member *b)
@@ -176,13 +177,13 @@ static int may_share(const struct sharding *s, const struct bucket_member *a,
         return 0;
     if (read_apart(s, a, b))
         return 0;
-    /* What two stages exchange must lie alike on both. */
+    /* Gradients that two stages exchange must have the same layout on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)
         return 0;
     return !s->together || (x == y && a->n_uses == b->n_uses);
 }
 
-/* Each joins the bucket of the newest that it may share with, until that is full. */
+/* Each member joins the newest bucket that it may share, until that is full. */
 int buckets_assign(const struct sharding *s, struct bucket_member *list, int n, size_t bucket_bytes)
 {
     const struct program *p = s->program;
@@ -210,7 +211,7 @@ int64_t buckets_n_shards(const struct program *p)
     return p->mesh.size[axes_shard()];
 }
 
-/* Where each member lies in its bucket, and how long that is. */
+/* The offset of each member in its bucket, and the bucket's length. */
 void buckets_measure(const struct sharding *s, struct bucket_member *list, int n)
 {
     struct program *p = s->program;

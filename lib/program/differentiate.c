@@ -26,7 +26,8 @@
 #include "program/gradients.h"
 #include "program/passes.h"
 
-/* needs[v]: a trainable parameter lies behind v. One pass, since ops follow what they read. */
+/* needs[v]: v depends on a trainable parameter. One pass is enough, since ops follow what they
+ * read. */
 static char *find_needs(struct program *program, int forward, int boundary)
 {
     const struct function *f = &program->functions[forward];
@@ -34,7 +35,7 @@ static char *find_needs(struct program *program, int forward, int boundary)
 
     for (int i = 0; i < program->n_parameters; i++)
         needs[program->parameters[i].weight] = (char)program->parameters[i].trainable;
-    needs[boundary] = boundary != 0; /* there may be some on earlier stages */
+    needs[boundary] = boundary != 0; /* earlier stages may have trainable parameters */
     for (int i = 0; i < f->n_ops; i++) {
         int any = 0;
 
@@ -74,7 +75,7 @@ int differentiate(struct program *program, int forward, int backward,
         if (walk.needs[seeds[i].value])
             walk.gradient[seeds[i].value] = seeds[i].gradient;
     for (int i = program->functions[forward].n_ops - 1; i >= 0; i--) {
-        /* A copy: emitting may move the tables. */
+        /* A copy, because emitting may reallocate the tables. */
         struct op op = program->functions[forward].ops[i];
 
         if (has_gradient(&walk, &op))

@@ -15,7 +15,7 @@
 
 #include "program/passes.h"
 
-/* It, or a view of it. */
+/* Whether the op reads the value or a view of it. */
 static int reads(const struct program *p, const struct op *op, int value)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
@@ -75,7 +75,7 @@ int fuse(struct program *program, int function)
     return n_fused;
 }
 
-/* The output that is a cast of the first one; NULL of ops that have none. */
+/* The output that is a cast of the first output; NULL if the kind has none. */
 static int *cast_output(struct op *op)
 {
     const struct op_info *info = op_info(op->kind);
@@ -87,8 +87,8 @@ static int *cast_output(struct op *op)
 }
 
 /*
- * The cast output of the op among the first n that has made what this casts; NULL if there is none,
- * it is in use, or is of another dtype: that of the op's first input.
+ * The free cast output of the op, among the first n, that writes the input of `cast`; NULL if there
+ * is none, or its dtype, that of the op's first input, is another.
  */
 static int *copy_for(const struct program *p, const struct function *f, int n,
                      const struct op *cast)

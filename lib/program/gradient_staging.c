@@ -11,12 +11,12 @@
 #include "base/num.h"
 #include "program/shard_impl.h"
 
-/* Memory that one flat cell after another has. */
+/* Memory that buckets use one after the other. */
 struct staging {
     int64_t n_elements;
     enum dtype dtype;
     struct completion_point busy; /* until its newest is complete */
-    int newest;                   /* the number of that reduction */
+    int newest;                   /* the index of the newest bucket's reduction */
 };
 
 static int is_free(const struct staging *staging, const struct bucket_reduction *r,
@@ -24,7 +24,7 @@ static int is_free(const struct staging *staging, const struct bucket_reduction 
 {
     if (staging->dtype != dtype)
         return 0;
-    /* What was complete just now still travels while the next is computed. */
+    /* The previous bucket is in flight while this one is computed. */
     if (staging->newest == number - 1)
         return 0;
     return staging->busy.turn != r->at.turn || staging->busy.part != r->at.part ||
@@ -32,10 +32,10 @@ static int is_free(const struct staging *staging, const struct bucket_reduction 
 }
 
 /*
- * Each reduction, in order, takes the free staging buffer that it suits best: the smallest that is
- * large enough, else the largest, which grows. Functions end with all that they have begun
- * complete, so that buffers are shared by all of them. Buffers become cells; what was travelling
- * when its memory is written again is waited for, as it is one cell.
+ * Each reduction, in order, takes the free staging buffer that fits best: the smallest that is
+ * large enough, else the largest, which grows. All buckets that a function begins are complete at
+ * its end, so all functions share the buffers. Buffers become cells: a write to a cell that is
+ * still in flight waits for its reduction, by the rules of order.h.
  */
 static void share(struct program *p, const struct bucket_member *members,
                   struct bucket_reduction *list, int n)
@@ -72,12 +72,12 @@ static void share(struct program *p, const struct bucket_member *members,
 }
 
 /*
- * A bucket of thousands of ranks ends with a gap of up to a norm block each: as many zeros would be
- * gigabytes. The constant has at most 4 MB of them.
+ * A bucket for thousands of ranks ends with a gap of up to a norm block a rank, and a constant of
+ * as many zeros would take gigabytes. The constant has at most 4 MB.
  */
 #define ZEROS_MAX ((int64_t)1 << 20)
 
-/* The gap behind the last member of a bucket is its largest, but for less than a block. */
+/* The gap after the last member of a bucket is its largest; the others are shorter than a block. */
 static int64_t largest_gap(const struct program *p, const struct bucket_member *list, int n)
 {
     int64_t gap = OPS_NORM_BLOCK;
@@ -96,9 +96,9 @@ static int64_t largest_gap(const struct program *p, const struct bucket_member *
 }
 
 /*
- * Zeros between members of a bucket, which others have written over in its staging: the norm sees
- * them. Behind the constant's what is clear already is copied, twice as much by each op, so that
- * the ops are few however long the gap is.
+ * Write zeros between the members of a bucket, where other buckets of the staging cell have
+ * written, because the norm reads them. After the first op, which copies the constant, each op
+ * copies the zeros that are there already, so that the number of ops is logarithmic in the gap.
  */
 static void clear(const struct sharding *s, int cell, int64_t begin, int64_t end, int function,
                   int index)

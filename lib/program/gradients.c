@@ -29,7 +29,7 @@ static int is_partial(const struct backward *b, int v, int g, enum mesh_axis axi
            p->values[v].spread[axis] != SPREAD_PARTIAL;
 }
 
-/* The axes on which it is, as a set. */
+/* The axes on which g is partial and v is not, as a set of 1 << axis. */
 static unsigned partial_axes(const struct backward *b, int v, int g)
 {
     unsigned axes = 0;
@@ -138,7 +138,8 @@ static int cast(struct backward *b, int v, enum dtype dtype)
     return copy;
 }
 
-/* The sum of two gradients of v. Of one dtype they are added in one op: the same bits. */
+/* The sum of two gradients of v, in v's dtype. One add op computes in fp32 too, so casts are left
+ * out where all dtypes are equal: the bits are the same. */
 static int sum_of(struct backward *b, int v, int before, int g)
 {
     enum dtype dtype = dtype_of(b, v);
@@ -153,9 +154,9 @@ static int sum_of(struct backward *b, int v, int before, int g)
 }
 
 /*
- * Read several times are the residual stream and, by router and experts or by matrices and their
- * adapters, a norm's output: the gradient of one may be a summand of the rank's where that of the
- * other is the same on all of them.
+ * The values that are read several times are the residual stream and outputs of norms (by router
+ * and experts, or by a matrix and its adapter). One reader's gradient may be partial where the
+ * other's is not: both are then reduced before they are added.
  */
 static void add_gradient(struct backward *b, int v, int g)
 {
@@ -171,7 +172,7 @@ static void add_gradient(struct backward *b, int v, int g)
     walk->gradient[v] = before ? sum_of(b, v, before, g) : g;
 }
 
-/* The gradient of which the view's is a part. */
+/* The gradient of the base, of which the gradient of a view is a part. */
 static int parts_of(struct backward *b, int base)
 {
     int *parts = &walk_of(b)->parts[base];
@@ -193,7 +194,8 @@ static void new_gradients(struct backward *b, const int *x, int n, int *dx)
     }
 }
 
-/* A part of the base's gradient is written; with the last one that is a gradient like others. */
+/* A part of the base's gradient was written. When all parts are, it is added as a gradient of the
+ * base. */
 static void add_part(struct backward *b, int base, int dx)
 {
     struct gradient_walk *walk = walk_of(b);

@@ -1,8 +1,8 @@
 /*
  * gradients.h - the reverse walk, as seen by the backward of an op kind
  *
- * What carries an op's gradients is written in the kind's family file (ops/backward.h); here is
- * what that may do to the program: take and add gradients, make values, emit.
+ * The backward of each kind is in its family file in ops/ (ops/backward.h); this is what it may do
+ * to the program: take and add gradients, create values, emit ops.
  */
 #ifndef PROGRAM_GRADIENTS_H
 #define PROGRAM_GRADIENTS_H
@@ -15,26 +15,26 @@
  * so far, 0 if there is none.
  */
 struct gradient_walk {
-    struct backward calls; /* first: a backward is given this */
+    struct backward calls; /* first member: the pointer that a kind's backward gets */
     struct program *program;
     int backward;      /* function that is emitted into */
     int layer;         /* of the op at hand */
     int n_values;      /* values of the forward */
     int *gradient;     /* by value id */
-    const char *needs; /* by value id: does a trainable parameter lie behind it? */
+    const char *needs; /* by value id: whether it depends on a trainable parameter */
 
     /*
-     * By value id, of what is read by views: the gradient that ops write part by part, 0 if there
-     * is none, and how many of its elements they have written.
+     * By value id, for values that are read by views: the gradient that ops write part by part, or
+     * 0, and the number of elements written so far.
      */
     int *parts;
     int64_t *n_written;
 };
 
-/* Fill walk->calls; everything else is there. */
+/* Set walk->calls; all other members must be set. */
 void gradient_walk_init(struct gradient_walk *walk);
 
-/* Emit the gradient of `op`, one of whose outputs has a gradient. Its kind has a backward. */
+/* Emit the backward of `op`, one of whose outputs has a gradient. Its kind must have a backward. */
 void gradient_emit(struct gradient_walk *walk, const struct op *op);
 
 #endif

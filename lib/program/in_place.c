@@ -25,8 +25,8 @@ struct pair {
     int host, lodger;
     int next; /* pair whose host has the same base, -1 none */
     int lodger_is_output;
-    int function;     /* 1 + the one at hand, where that touches either */
-    enum holds holds; /* the memory, there */
+    int function;     /* 1 + the function being walked, if it touches either */
+    enum holds holds; /* the contents of the memory, in that function */
     int fails;
 };
 
@@ -35,7 +35,7 @@ struct overlay {
     struct pair *pairs;
     int n_pairs;
     int *of_lodger; /* by value: 1 + its pair, 0 none */
-    int *of_base;   /* by value: 1 + the first pair whose host lies in it */
+    int *of_base;   /* by value: 1 + the first pair whose host is in its memory */
 };
 
 static int works_in_place(const struct op *op)
@@ -44,7 +44,7 @@ static int works_in_place(const struct op *op)
            op_info(op->kind)->outputs[OPS_FIRST].flags & OPERAND_IN_PLACE;
 }
 
-/* All of a value's views are columns of it, so that its rows may lie further apart. */
+/* Whether all views of a value are columns of it, so that its stride may grow. */
 static int has_columns_alone(const struct program *p, int id)
 {
     const struct value *v = &p->values[id];
@@ -56,7 +56,7 @@ static int has_columns_alone(const struct program *p, int id)
     return 1;
 }
 
-/* Values of the same extents, none of them a cell. */
+/* Whether both are plain values with the same extents, dtype and spreads. */
 static int fit(const struct program *p, int host, int lodger)
 {
     const struct value *a = &p->values[host], *b = &p->values[lodger];
@@ -83,7 +83,7 @@ static void add_pair(struct overlay *o, const struct op *op)
     o->of_lodger[lodger] = o->of_base[base] = ++o->n_pairs;
 }
 
-/* Does the op write all of the value, be it by views? */
+/* Whether the op writes all of the value, possibly through views. */
 static int writes(const struct program *p, const struct op *op, int id)
 {
     const struct value *v = &p->values[id];
@@ -103,7 +103,7 @@ static int writes(const struct program *p, const struct op *op, int id)
     return n == v->rows * v->cols;
 }
 
-/* The op, which is not the pair's own, touches its host or its lodger. */
+/* Another op than the pair's own touches its host or its lodger. */
 static void touch(const struct overlay *o, struct pair *pair, int function, const struct op *op,
                   enum holds wanted)
 {
@@ -117,12 +117,12 @@ static void touch(const struct overlay *o, struct pair *pair, int function, cons
         pair->fails |= pair->holds != wanted;
         return;
     }
-    /* What is to be written over must come from this function. */
+    /* The value that is overwritten must have been written in this function. */
     pair->fails |= pair->lodger_is_output == (wanted == HOLDS_HOST) && !writes(o->program, op, id);
     pair->holds = wanted;
 }
 
-/* The pair's own op reads the one of its values and writes the other. */
+/* The pair's own op reads one of the two values and writes the other. */
 static void turn(struct pair *pair, int function)
 {
     enum holds before = pair->lodger_is_output ? HOLDS_HOST : HOLDS_LODGER;
@@ -175,7 +175,7 @@ static void look_at(const struct overlay *o, int function)
     }
 }
 
-/* The lodger, and its views, lie as the host does. Returns whether they can. */
+/* Give the lodger and its views the host's offset and stride. Returns 0 if that is not possible. */
 static int lodge(struct program *p, const struct pair *pair)
 {
     const struct value host = p->values[pair->host];

@@ -11,7 +11,7 @@
 #include "base/num.h"
 #include "program/order.h"
 
-/* What is of no micro-batch comes again as it is. */
+/* Actions that are not for a micro-batch are repeated unchanged. */
 static int is_later(const struct action *now, const struct action *before, int shift)
 {
     return now->micro_batch == before->micro_batch + (before->micro_batch >= 0 ? shift : 0) &&
@@ -21,7 +21,8 @@ static int is_later(const struct action *now, const struct action *before, int s
 
 enum { BLOCK = 16 };
 
-/* Of a block of actions that are all of micro-batches: as words, many at a time. */
+/* The same for a block of actions that are all for micro-batches, compared as words, which
+ * vectorises. */
 static int is_block_later(const struct action *now, const struct action *before, int shift)
 {
     const int is_last = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
@@ -37,7 +38,7 @@ static int is_block_later(const struct action *now, const struct action *before,
     return !others;
 }
 
-/* How many actions from i on, at most `most`, are those n actions before them, so much later. */
+/* How many actions from i on, at most `most`, equal those n actions before them, shifted. */
 static int count_later(const struct entry *entry, int i, int n, int shift, int64_t most)
 {
     int n_same = 0, n_most = (int)min_i64(most, entry->n_actions - i);
@@ -59,14 +60,14 @@ int order_count_rounds(const struct entry *entry, int i, int n, int shift, int m
     return n < 1 || i < n ? 0 : count_later(entry, i, n, shift, (int64_t)most * n) / n;
 }
 
-/* Looking for rounds from an entry's front to its end. */
+/* The search for rounds, from the front of an entry to its end. */
 struct looking {
     const struct entry *entry;
-    int far_at; /* where it is looked for long rounds next */
+    int far_at; /* the action at which long rounds are searched next */
 };
 
-/* How many actions the rounds of n actions that begin with action i have; n where there is but one.
- * */
+/* The number of actions in rounds of n actions that begin with action i; n if there is only one
+ * round. */
 static int count_actions(const struct entry *e, int i, int n, int *n_compared)
 {
     const struct action *first = &e->actions[i], *next = first + n;
@@ -80,8 +81,9 @@ static int count_actions(const struct entry *e, int i, int n, int *n_compared)
 }
 
 /*
- * The rounds that begin with action i and go furthest: there may be short ones within one of many.
- * Long ones are looked for now and then, for all that was passed: looking takes less than walking.
+ * The rounds beginning with action i that cover most actions: a round of many may contain
+ * repetitions of few. Long rounds are searched only at some actions, so that the search takes less
+ * time than walking.
  */
 static struct order_rounds look_at(struct looking *l, int i)
 {
@@ -109,7 +111,7 @@ static struct order_rounds look_at(struct looking *l, int i)
                                   best_actions / best };
 }
 
-/* The next rounds from action i on; where there are none, begin is the entry's end. */
+/* The next rounds from action i on; if there are none, begin is the entry's end. */
 static struct order_rounds next_rounds(struct looking *l, int i)
 {
     for (int n_failures = 0; i < l->entry->n_actions; n_failures++) {
@@ -117,7 +119,7 @@ static struct order_rounds next_rounds(struct looking *l, int i)
 
         if (rounds.n)
             return rounds;
-        /* Looking everywhere in vain takes long. */
+        /* A search at every action takes long if there are no rounds. */
         i = min_int(i + (1 << min_int(n_failures, 15)), l->entry->n_actions);
     }
     return (struct order_rounds){ .begin = l->entry->n_actions };

@@ -22,7 +22,7 @@ static int is_product(enum op_kind kind)
     return (op_info(kind)->traits & TRAIT_PRODUCT) != 0;
 }
 
-/* Does `earlier` make something that `op` reads, or is it before it on the same stream? */
+/* Whether `op` must stay after `earlier`: it reads its output, or is on the same stream. */
 static int is_needed(const struct program *p, const struct op *earlier, const struct op *op)
 {
     if (earlier->stream == op->stream)
@@ -34,7 +34,7 @@ static int is_needed(const struct program *p, const struct op *earlier, const st
     return 0;
 }
 
-/* Where ops[index] may stand. */
+/* The first position to which ops[index] may move. */
 static int earliest(const struct program *p, const struct function *f, int index)
 {
     const struct op *op = &f->ops[index];
@@ -46,7 +46,7 @@ static int earliest(const struct program *p, const struct function *f, int index
             break;
         at--;
     }
-    /* Only a product is worth to go ahead of. */
+    /* Moving past other ops than products gains nothing. */
     return n_products ? at : index;
 }
 

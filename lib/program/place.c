@@ -23,39 +23,40 @@
 #include "program/passes.h"
 #include "program/stash_impl.h"
 
-/* Ops. Values that live longer stand in a list of their own, so that looking back is short. */
+/* In ops. Values that live longer are in a list of their own, which bounds how far the search goes
+ * back. */
 #define SHORT_LIFE 32
 
-/* When a plain value lives in one function; first > last: never. */
+/* The ops of one function between which a plain value lives; first > last: it does not. */
 struct lifetime {
     int first, last;
-    int next; /* placed values that are born with the same op */
+    int next; /* list of placed values that are born with the same op */
 };
 
-/* The values of one function that are placed already, by time. */
+/* The values of one function that have been placed, by time. */
 struct calendar {
     int *born;    /* by op: newest short-lived value that is born with it, 0 none */
     int *lasting; /* the others */
     int n_lasting;
 };
 
-/* A stretch of the scratch segment. */
+/* A range of the scratch segment. */
 struct byte_range {
     size_t begin, end;
 };
 
 struct placing {
     struct program *program;
-    char *written, *stashed;    /* by value: by the function at hand; goes to the stash */
+    char *written, *stashed;    /* by value: by the current function; into the stash */
     struct lifetime *lifetimes; /* [function][value] */
     struct calendar *calendars; /* by function */
     int *order;                 /* pass values, largest first */
     int n_order;
-    struct byte_range *taken; /* while the value at hand lives */
+    struct byte_range *taken; /* in use while the current value lives */
     int n_taken;
-    int *seen;    /* by value: the value at hand when it was added to taken */
-    int *until;   /* by op of the function at hand: to which op its operands live */
-    int *awaited; /* by base value: the first op further on by which all its users are done */
+    int *seen;    /* by value: the current value when it was added to taken */
+    int *until;   /* by op of the current function: the op to which its operands live */
+    int *awaited; /* by base value: the first later op before which all its users are complete */
 };
 
 static struct lifetime *lifetime_of(const struct placing *c, int function, int value)
@@ -81,9 +82,10 @@ static int operand_base(const struct program *p, const struct op *op, int k)
 }
 
 /*
- * To which op each op's operands live. Back from the end: run waits for a collective ahead of the
- * next compute op that touches any of its base values, and the next collective that does begins
- * after it, so it is done when that one is waited for (order.h says why; verify goes that way).
+ * The op to which each op's operands live, from the end to the front: run waits for a collective
+ * before the next compute op that touches any of its base values, and the next collective that does
+ * begins after it, so it is complete when that one is waited for (order.h; verify_memory.c derives
+ * the same from vector clocks).
  */
 static void find_until(struct placing *c, const struct function *f)
 {
@@ -156,7 +158,7 @@ static enum segment segment_of_cell(const struct value *v)
     }
 }
 
-/* Cells: one after the other. Where the stash's values lie is stash.c's. */
+/* Cells, one after the other. The offsets of stash values are assigned by stash.c. */
 static void place_in_a_row(struct placing *c)
 {
     struct program *p = c->program;
@@ -212,7 +214,7 @@ static void take(struct placing *c, int value, int other)
     c->taken[c->n_taken++] = (struct byte_range){ begin, begin + n_bytes };
 }
 
-/* Add the stretches of all placed values that live in this function while `value` does. */
+/* Add the ranges of all placed values that live at the same time as `value` in this function. */
 static void take_of_function(struct placing *c, int function, int value)
 {
     const struct calendar *calendar = &c->calendars[function];
@@ -295,7 +297,7 @@ static void place_by_lifetime(struct placing *c)
     }
 }
 
-/* Views lie in what owns their memory. */
+/* Views get the segment and offset of their base. */
 static void place_views(struct program *p)
 {
     for (int id = 1; id < p->n_values; id++) {
@@ -311,7 +313,8 @@ static void place_views(struct program *p)
     }
 }
 
-/* One op runs at a time on each stream: the largest serves all of it. */
+/* One op runs at a time on each stream, so the largest scratch is enough for all ops of the stream.
+ * */
 static void place_scratch(struct program *p)
 {
     size_t largest[N_STREAMS] = { 0 };
@@ -364,7 +367,7 @@ void place(struct program *program)
     arena_release(&arena);
 }
 
-/* ---- a program in another's places ---- */
+/* ---- a program in the memory of another ---- */
 
 static int is_alike(const struct program *p, const struct program *q)
 {
@@ -381,7 +384,7 @@ static int is_alike(const struct program *p, const struct program *q)
     return alike;
 }
 
-/* Collectives' scratch stays where larger has it. */
+/* The scratch of collectives keeps its offset. */
 static int is_alike_in(const struct function *a, const struct function *b)
 {
     int alike = a->n_ops == b->n_ops;

@@ -91,7 +91,7 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     view.rows = rows;
     view.cols = cols;
     view.stride = stride;
-    view.content = NULL; /* the base's, filled once */
+    view.content = NULL; /* it belongs to the base, which is filled once */
     view.runs = NULL;
     const struct value *whole = &program->values[owner];
     CHECK(view.offset >= 0);
@@ -243,7 +243,7 @@ enum first_mode program_first_mode(const struct program *program, const struct o
 
     if (!program_accumulates(program, op, output))
         return FIRST_ALWAYS;
-    /* A plain value is of one micro-batch. */
+    /* A plain value belongs to one micro-batch. */
     if (op->first == FIRST_MICRO_BATCH && program->values[base].role == ROLE_NONE)
         return FIRST_ALWAYS;
     if (op->first == FIRST_ALWAYS && program->values[base].role != ROLE_GRADIENT &&

@@ -31,7 +31,7 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
     return program->n_parameters++;
 }
 
-/* Of one piece, on each rank. */
+/* The rank's extent of one piece, with padding. */
 static int64_t part_of(const struct program *p, const struct parameter_split *split, int piece)
 {
     return ceil_div(split->pieces[piece], p->mesh.size[split->axis]);
@@ -91,7 +91,7 @@ int program_parameter_n_ranges(const struct program *program, int parameter, enu
     return n;
 }
 
-/* The i-th range of one split: its whole is what was split. */
+/* The i-th range of one split; `whole` counts in what was split. */
 static struct parameter_range range_of(const struct program *p, const struct parameter_split *split,
                                        int rank, int i)
 {
@@ -113,7 +113,7 @@ static struct parameter_range range_of(const struct program *p, const struct par
                                      whole + repeat * whole_repeat + begin };
 }
 
-/* What a range of a part has of a range of the whole that the part was taken from. */
+/* The intersection of a range of a part with a range of what the part was taken from. */
 static struct parameter_range range_within(struct parameter_range inner,
                                            struct parameter_range outer)
 {
@@ -132,7 +132,7 @@ struct parameter_range program_parameter_range(const struct program *program, in
     int64_t extent = along == SPREAD_ROWS ? q->whole_rows : q->whole_cols;
     struct parameter_range range = { 0, extent, 0 };
 
-    /* Within a range of the last split come those of the one before, for that was split. */
+    /* The ranges of a split are cut by those of the split before, whose parts it divides. */
     for (int k = 0; k < q->n_splits; k++) {
         const struct parameter_split *split = &q->splits[k];
         int n = split->n_repeats * split->n_pieces;

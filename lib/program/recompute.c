@@ -26,7 +26,7 @@
 
 struct remake {
     struct program *program;
-    int all;               /* but layers' inputs */
+    int all;               /* full recomputation: all values but the layers' inputs */
     struct bitset dropped; /* kinds of ops */
     int forward, backward;
     int n_values;
@@ -34,7 +34,7 @@ struct remake {
     int *remade;   /* by value: its copy in the backward, 0 if there is none yet */
 };
 
-/* The kinds that are made again at the price of a read and a write. */
+/* The kinds whose recomputation costs a read and a write of memory. */
 static struct bitset cheap_ops(void)
 {
     struct bitset kinds = { 0 };
@@ -45,7 +45,7 @@ static struct bitset cheap_ops(void)
     return kinds;
 }
 
-/* Of a fused add and norm, what it is fused of; else NULL. */
+/* The add and norm that a fused kind consists of; NULL for others. */
 static const struct op_fusion *parts_of(enum op_kind kind)
 {
     const struct op_fusion *fusion = op_info(kind)->fusion;
@@ -53,14 +53,14 @@ static const struct op_fusion *parts_of(enum op_kind kind)
     return fusion && fusion->fused == kind ? fusion : NULL;
 }
 
-/* Which output of a fused op is the sum: the last. */
+/* The output of a fused op that is the sum: the last. */
 static int sum_output(enum op_kind kind)
 {
     return op_info(kind)->n_outputs - 1;
 }
 
 /*
- * As which kind of op the output counts: fused ops are an add and a norm. N_OP_KINDS: row
+ * The kind of op to which the output is counted: fused ops are an add and a norm. N_OP_KINDS: row
  * statistics, which are small and kept.
  */
 static enum op_kind kind_of(const struct op *op, int output)
@@ -105,8 +105,8 @@ static int is_kept(const struct remake *r, int v)
 }
 
 /*
- * An add with a norm of which one is kept: the other alone. The sum, where it is kept, is what the
- * norm reads.
+ * Of a fused add and norm of which one output is kept, the op of the other alone; the norm then
+ * reads the kept sum.
  */
 static struct op without_kept(const struct remake *r, struct op op)
 {
@@ -143,7 +143,7 @@ static struct op copy_of(const struct remake *r, int v)
     return without_kept(r, r->program->functions[r->forward].ops[r->producer[v]]);
 }
 
-/* An input of op, or what it is a view of, that must be remade first, or 0. */
+/* An input of op, or its base, that must be recomputed first, or 0. */
 static int missing_input(const struct remake *r, const struct op *op)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++) {
@@ -155,7 +155,7 @@ static int missing_input(const struct remake *r, const struct op *op)
     return 0;
 }
 
-/* What stands for a value, or a view of one, that was remade. */
+/* The recomputed copy of a value or of a view. */
 static int remade_input(const struct remake *r, int v)
 {
     const struct value view = r->program->values[v];
@@ -183,7 +183,7 @@ static void emit_copy(struct remake *r, struct op op)
             continue;
         struct value value = r->program->values[v];
         op.out[k] = program_value(r->program, value.rows, value.cols, value.dtype);
-        /* A kept output of the same op stays what the backward reads. */
+        /* The backward goes on reading the kept outputs of the same op. */
         if (!is_kept(r, v))
             r->remade[v] = op.out[k];
     }
@@ -191,7 +191,7 @@ static void emit_copy(struct remake *r, struct op op)
     program_emit(r->program, r->backward, &op);
 }
 
-/* Remake v and all that it takes: a depth-first walk with its own stack. */
+/* Recompute v and everything it needs: a depth-first walk with its own stack. */
 static void remake_value(struct remake *r, int v, int *stack)
 {
     int depth = 0;

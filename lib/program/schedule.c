@@ -39,7 +39,7 @@ static void push(struct scheduling *s, struct action action)
     s->entry->actions[s->entry->n_actions++] = action;
 }
 
-/* function: -1 is none. */
+/* Does nothing if function is -1. */
 static void push_run(struct scheduling *s, int function, int micro_batch)
 {
     if (function >= 0)
@@ -49,7 +49,7 @@ static void push_run(struct scheduling *s, int function, int micro_batch)
                                  .micro_batch = micro_batch });
 }
 
-/* Another rank runs this step: what it sends is received from here on. */
+/* Another rank runs this step: post the receive of what it sends. */
 static void receive(struct scheduling *s, const struct pipeline_spec *spec,
                     const struct pipeline_place *place, const struct pipeline_step *step)
 {
@@ -93,7 +93,7 @@ static void take_step(struct scheduling *s, const struct pipeline *pipeline, int
         receive(s, &pipeline->spec, place, step);
 }
 
-/* Steps that start before the time. */
+/* Take the steps that start before the time. */
 static void walk_until(struct scheduling *s, struct pipeline_walk *walk, int rank, int64_t time)
 {
     struct pipeline_place place;
@@ -110,8 +110,9 @@ static int has_first_micro_batch(const struct entry *e, int first)
     return 0;
 }
 
-/* The actions from `first` on are a round. How often, at most n_rounds, do they come again, only so
- * many micro-batches later, but for the last micro-batch, which has actions of its own? */
+/* The actions from `first` on are a round. Returns how often, at most n_rounds, they repeat with
+ * shifted micro-batches: rounds with the last micro-batch do not, since that has actions of its
+ * own. */
 static int count_alike(const struct scheduling *s, int first, int shift, int n_rounds)
 {
     for (int i = first; i < s->entry->n_actions; i++) {
@@ -134,8 +135,8 @@ static void repeat(struct scheduling *s, int first, int shift, int n_rounds)
     s->entry->n_actions = end;
 }
 
-/* The walk up to the last whole round of the stretch: one of them is walked, and repeated. That is
- * the second where the first has the first micro-batch, which has actions of its own. */
+/* Walk to the end of the stretch's last complete round: one round is walked and then copied. That
+ * is the second round if the first one has the first micro-batch, which has actions of its own. */
 static void walk_stretch(struct scheduling *s, struct pipeline_walk *walk, int rank,
                          const struct pipeline_stretch *stretch)
 {
@@ -162,7 +163,7 @@ static void walk_stretch(struct scheduling *s, struct pipeline_walk *walk, int r
     pipeline_walk_skip(walk, stretch, n_rounds);
 }
 
-/* Micro-batches of several sizes have functions of their own. */
+/* Whether micro-batches have several sizes, and therefore different functions. */
 static int has_sizes(const struct scheduling *s)
 {
     for (int m = 1; s->size_of && m < s->n_micro_batches; m++)

@@ -29,7 +29,7 @@
 #include "layout/axes.h"
 #include "program/shard_impl.h"
 
-/* A view of the same for when the sum over the axis is in it. */
+/* A view of the same memory that is `same` over the axis: for readers of the sum. */
 static int summed_view(struct program *p, int id, enum mesh_axis axis)
 {
     struct value v = p->values[id];
@@ -62,7 +62,8 @@ static struct op gather_op(struct program *p, int cell, int shard, enum phase ph
                         .layer = -1 };
 }
 
-/* Ops that add into gradients start over in every micro-batch: the sum over ranks comes first. */
+/* Make ops that accumulate gradients start from zero in every micro-batch, because each micro-batch
+ * is summed over ranks. */
 static void accumulate_alone(struct program *p, int function)
 {
     struct function *f = &p->functions[function];
@@ -86,7 +87,7 @@ static int copy_function(struct program *p, int function, const char *suffix)
     return copy;
 }
 
-/* The sum over one axis, of a value of which every rank has a summand; y may be x's memory. */
+/* The sum over one axis of a partial value; y may be x's memory. */
 static struct op all_reduce_op(int x, int y, enum mesh_axis axis, enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_REDUCE,
@@ -98,7 +99,7 @@ static struct op all_reduce_op(int x, int y, enum mesh_axis axis, enum phase pha
                         .layer = -1 };
 }
 
-/* The axes over which a shard, once its group has summed it, is still a summand. */
+/* The axes over which a shard is still partial after the reduce_scatter. */
 static struct axis_list axes_owed(const struct program *p, int cell)
 {
     struct axis_list all = axes_of_replicas(&p->mesh, PARAMETER_DENSE), owed = { 0 };
@@ -110,11 +111,11 @@ static struct axis_list axes_owed(const struct program *p, int cell)
 }
 
 /*
- * What the ranks of the sharding axis have summed is summed over the other axes of tokens, whose
- * ranks have the same shards. Of hybrid sharding (replica) each group is an aligned power of two of
- * ranks, so these are the sums of all ranks to the bit. What is added up over micro-batches (early)
- * is added once it is the sum of all ranks: ahead of the next reduction of the function, by when it
- * has come, or at its end.
+ * All-reduce shards over the other axes of tokens, whose ranks have the same shards. Under hybrid
+ * sharding (axis replica) each group is an aligned power of two of ranks, so the bits are those of
+ * one sum over all ranks. Sums that are accumulated over micro-batches (early) are accumulated when
+ * they are sums over all ranks: before the next reduction of the function, when the all-reduce has
+ * probably completed, or at its end.
  */
 static void reduce_over_replicas(const struct sharding *s, int function, int index, int cell,
                                  int shard, const struct axis_list *axes)
@@ -145,7 +146,7 @@ static void reduce_over_replicas(const struct sharding *s, int function, int ind
                                  .layer = -1 });
 }
 
-/* The op in the functions of s->chunks behind which the flat cell is reduced; -1: their first. */
+/* The op of s->chunks' functions after which the flat cell is reduced; -1: before the first. */
 static int find_done(const struct sharding *s, const struct bucket_member *list, int n,
                      const struct bucket_reduction *r)
 {
@@ -162,7 +163,7 @@ static int find_done(const struct sharding *s, const struct bucket_member *list,
     return done;
 }
 
-/* In the function that completes the flat cell, or `last`. */
+/* Emit the reduction into the function that completes the flat cell, or into `last`. */
 static void reduce_in(const struct sharding *s, const struct bucket_member *list, int n,
                       const struct bucket_reduction *r, int cell, int shard)
 {
@@ -181,7 +182,7 @@ static void reduce_in(const struct sharding *s, const struct bucket_member *list
         staging_clear_gaps(s, list, n, r, function);
 }
 
-/* Reduce one flat cell into its shard, and gather the sums where the update wants them whole. */
+/* Reduce one flat cell into its shard, and under zero 0 gather the sums. */
 static void reduce(const struct sharding *s, const struct bucket_member *list, int n,
                    const struct bucket_reduction *r, int update, int zero)
 {
@@ -218,7 +219,7 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
                        &op);
 }
 
-/* From now on the names of accumulators that are partial stand for the sums over the axis. */
+/* Let the parameters' accumulators that were partial over the axis be views that hold the sums. */
 static void read_sums(struct program *p, const struct bucket_member *list, int n,
                       enum mesh_axis axis)
 {
@@ -241,9 +242,9 @@ static void sum_over_axis(const struct sharding *s, int *cell, enum mesh_axis ax
 }
 
 /*
- * What is still a summand at the step's end is summed last of all, where it lies: of the axes of
- * the model what every rank has whole, but has learned of its own rows alone (norms, under sequence
- * parallel); of those of tokens all, where none of them shards.
+ * All-reduce in place, at the end of the step, what is still partial: over axes of the model the
+ * gradients of parameters that all ranks have, each from its own rows (norms, under sequence
+ * parallelism); over axes of tokens everything, if none of them shards.
  */
 static void sum_what_is_owed(const struct sharding *s, const struct bucket_member *list, int n,
                              int update)
@@ -266,7 +267,8 @@ static void sum_what_is_owed(const struct sharding *s, const struct bucket_membe
     }
 }
 
-/* In which functions sums over ranks are begun, and how accumulators start. */
+/* Make the functions of the last micro-batch (late), or let accumulators start from zero in every
+ * micro-batch (early). */
 static void choose_last(struct sharding *s, int early)
 {
     for (int c = 0; c < s->n_chunks && !early; c++)

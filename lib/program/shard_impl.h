@@ -9,29 +9,30 @@
 /* The functions of a chunk, in the order in which a micro-batch runs them. */
 enum chunk_part { PART_FORWARD, PART_BACKWARD, PART_WEIGHT };
 
-/* When an accumulator is complete: chunks are in the order in which their backwards run. */
+/* The point of a micro-batch's backward at which an accumulator is complete, in the order of time.
+ * */
 struct completion_point {
     int turn; /* n_chunks - 1 - chunk */
     enum chunk_part part;
-    int begun, done; /* indices of ops of that function; -1: an earlier function has done it */
-    int layer;       /* of the op that does it last */
+    int begun, done; /* first and last op that write it; -1: an earlier function did */
+    int layer;       /* of the last op that writes it */
 };
 
-/* What shares a bucket's fate: one accumulator, or all of a parameter. */
+/* A member of a bucket: one accumulator, or all accumulators of a parameter. */
 struct bucket_member {
     int parameter, use, n_uses;
     struct completion_point uses[TENSOR_MAX_USES];
     struct completion_point at; /* of the last of them */
     int bucket;
     int64_t offset;
-    size_t n_bytes; /* of the bucket up to it */
+    size_t n_bytes; /* of the bucket up to and with it */
 };
 
 /* One flat cell that is to be reduced. */
 struct bucket_reduction {
     int bucket, use;
     struct completion_point at;
-    int staging; /* the cell whose memory it is in; 0: its own */
+    int staging; /* the staging cell that it uses; 0: it is a cell of its own */
 };
 
 struct sharding {
@@ -40,18 +41,18 @@ struct sharding {
     struct chunk_functions *chunks; /* of one size */
     int n_chunks, n_sizes;
     const struct shard_options *options;
-    int early;       /* sums over ranks come first: in the function that completes them */
-    int together;    /* sharded: all uses of a parameter share a fate */
-    int64_t n_zeros; /* elements of these: of the largest gap, or ZEROS_MAX */
+    int early;       /* each micro-batch is summed over ranks, in the function that completes it */
+    int together;    /* the optimizer is sharded: all uses of a parameter are in one bucket */
+    int64_t n_zeros; /* elements of `zeros`: of the largest gap, at most ZEROS_MAX */
     int zeros[2];    /* constants for accumulators of fp32 and bf16; 0: not needed */
 };
 
 /* ---- buckets.c ---- */
 
-/* The function of that part of the chunk whose backward is the turn-th. */
+/* The function for a part of the chunk whose backward is the turn-th to run. */
 int completion_function(const struct sharding *s, int turn, enum chunk_part part);
 
-/* The last function that writes the accumulator, and where. */
+/* The last function that writes the accumulator, and the ops that do. */
 struct completion_point completion_of(const struct sharding *s, int value);
 
 /* All accumulators, in the order in which the backwards complete them; in the program's arena. */
@@ -60,11 +61,11 @@ struct bucket_member *buckets_list_members(const struct sharding *s, int *n);
 /* The accumulator of a member's use. */
 int buckets_accumulator(const struct program *p, const struct bucket_member *m, int use);
 
-/* Say of each member which bucket it is in. Returns how many there are. */
+/* Set each member's bucket. Returns the number of buckets. */
 int buckets_assign(const struct sharding *s, struct bucket_member *list, int n,
                    size_t bucket_bytes);
 
-/* Fill the program's buckets, and where each member lies in its own. */
+/* Fill the program's buckets, and set each member's offset in its bucket. */
 void buckets_measure(const struct sharding *s, struct bucket_member *list, int n);
 
 /* The dtype of a bucket's accumulators. */
@@ -79,16 +80,17 @@ struct bucket_reduction *buckets_list_reductions(const struct sharding *s,
 void buckets_make_cell(struct program *p, const struct bucket_member *list, int n,
                        const struct bucket_reduction *r);
 
-/* Ranks that have a shard of each bucket. */
+/* The number of shards of each bucket: ranks of the sharding axis. */
 int64_t buckets_n_shards(const struct program *p);
 
 /* ---- gradient_staging.c: zero 2 ---- */
 
-/* Give each reduction memory that it shares with others, and the constant zeros. */
+/* Assign each reduction a staging cell, and create the constants of zeros. */
 void staging_share(struct sharding *s, const struct bucket_member *members,
                    struct bucket_reduction *list, int n_members, int n);
 
-/* After the reduction: zeros again between the members, where others have written. */
+/* Emit, after the reduction, ops that write zeros between the members, where other buckets have
+ * written. */
 void staging_clear_gaps(const struct sharding *s, const struct bucket_member *list, int n,
                         const struct bucket_reduction *r, int function);
 

@@ -11,7 +11,7 @@
  */
 #include "program/passes.h"
 
-/* Marks by value: something that stays in the backward reads it, or a view of it. */
+/* Mark, by value, what an op that stays in the backward reads, directly or as a view. */
 static void mark_inputs(const struct program *p, const struct op *op, char *read)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
@@ -34,7 +34,7 @@ void split_backward(struct program *program, int backward, int weight)
     int n_ops = b->n_ops, n_left = 0;
     struct op *ops = b->ops;
 
-    /* Backwards, so that whether something is read is known when its maker comes. */
+    /* In reverse, so that all readers of a value are seen before the op that writes it. */
     for (int i = n_ops - 1; i >= 0; i--) {
         moves[i] = ops[i].phase == PHASE_W ||
                    (ops[i].phase == PHASE_R && !makes_what_is_read(program, &ops[i], read));

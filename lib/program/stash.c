@@ -13,7 +13,7 @@
 #include "base/num.h"
 #include "program/order.h"
 
-/* ---- what touches what ---- */
+/* ---- the functions that touch a value ---- */
 
 static void touch(struct dividing *d, int id, int function)
 {
@@ -85,9 +85,9 @@ static void list_touched(struct dividing *d)
             d->loaded.stashes[d->loaded.n++] = s;
 }
 
-/* ---- lives ---- */
+/* ---- lifetimes ---- */
 
-/* An action of the part, as often as it is done. */
+/* Extend lifetimes by an action of the part, in each of its repetitions. */
 static void note_touches(struct dividing *d, const struct entry *e, struct stash_lives *lives,
                          int i, const struct order_rounds *part)
 {
@@ -122,8 +122,7 @@ static void find_lives(struct dividing *d, enum entry_kind kind)
 
 /* ---- slots ---- */
 
-/* Does a micro-batch find its slot taken by one that still lives? They begin in increasing order.
- * */
+/* Whether two micro-batches that live at one time have one slot. They begin in increasing order. */
 static int do_meet(const struct stash_lives *lives, int stash, int n_slots)
 {
     const struct stash_life *of = lives->of ? life_of(lives, stash, 0) : NULL;
@@ -140,7 +139,7 @@ static int do_meet(const struct stash_lives *lives, int stash, int n_slots)
     return 0;
 }
 
-/* The fewest with which no two meet in any entry. */
+/* The smallest number with which no two micro-batches collide in any entry. */
 static int count_slots(const struct dividing *d, int stash)
 {
     int n = 1, n_agree = 0;
@@ -155,7 +154,7 @@ static int count_slots(const struct dividing *d, int stash)
     return n;
 }
 
-/* One value after the other. */
+/* Assign offsets in a slot, one value after the other. */
 static void lay_out(struct dividing *d)
 {
     struct program *p = d->program;
@@ -169,8 +168,8 @@ static void lay_out(struct dividing *d)
         }
 }
 
-/* One stash after the other, each all of its slots; those that share them begin where the first
- * does. */
+/* Place one stash after the other, each with all of its slots; stashes that share slots begin at
+ * one offset. */
 static void line_up(struct program *p)
 {
     for (int i = 0; i < p->n_stashes; i++) {

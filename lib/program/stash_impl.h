@@ -8,20 +8,19 @@
 
 #define PLACE_ALIGNMENT ((size_t)64)
 
-/* The functions that touch a value, or any value of a stash, whether LOAD does, and where it lies.
- * */
+/* The functions that touch a value, or any value of a stash; whether LOAD does; and its space. */
 struct touchers {
     uint64_t *functions; /* bits */
     int loaded;
     enum space space;
 };
 
-/* From the first action that touches a micro-batch to the last, counted from 1; 0: none does. */
+/* The first and last action that touch a micro-batch, counted from 1; 0: none does. */
 struct stash_life {
     int first, last;
 };
 
-/* The lives of all stashes in one entry. */
+/* The lifetimes of all stashes in one entry. */
 struct stash_lives {
     int n_micro_batches;
     struct stash_life *of; /* [n_stashes][n_micro_batches] */
@@ -35,7 +34,7 @@ struct touched {
 struct dividing {
     struct program *program;
     const char *marked;
-    struct arena *arena; /* until the stashes are made */
+    struct arena *arena; /* scratch, released when the stashes exist */
     int n_words;
     struct touchers *of_value, *of_stash;
     struct touched *by_function, loaded;
@@ -44,20 +43,20 @@ struct dividing {
 
 /*
  * stash.c: put the marked values (bases; by id) into stashes, by space and the functions that touch
- * them, and count each one's slots from the entries' actions: the fewest n where no two
- * micro-batches that differ by a multiple of n live at one time, from their first touch to their
- * last. Then share_stashes. Sets the values' stash and place_bytes and all of the stashes, and adds
- * the stashes' bytes to their segments, which are 0 before.
+ * them, and count each one's slots from the entries' actions: the smallest n with which no two
+ * micro-batches that differ by a multiple of n live at one time, from the first action that touches
+ * them to the last. Then share_stashes. Sets the values' stash and place_bytes and the program's
+ * stashes, and adds the stashes' bytes to their segments, which are 0 before.
  */
 void divide_stash(struct program *program, const char *marked);
 
 /*
- * stash_share.c: let the chunks of a rank share slots where that takes less memory. d holds the
- * program's stashes with their slots and bytes, and their lives.
+ * stash_share.c: let the chunks of a rank share slots if that takes less memory. d has the
+ * program's stashes with their slots and bytes, and their lifetimes.
  */
 void share_stashes(struct dividing *d);
 
-/* stash.c: the life of a micro-batch in a stash. */
+/* stash.c: the lifetime of a micro-batch in a stash. */
 static inline struct stash_life *life_of(const struct stash_lives *lives, int stash,
                                          int micro_batch)
 {

@@ -21,13 +21,13 @@
 #include "base/num.h"
 #include "program/stash_impl.h"
 
-enum { NONE = -1, NEARLY = 1 /* slots by which the lives of a frame may differ */ };
+enum { NONE = -1, NEARLY = 1 /* slots by which the stashes of a frame may differ */ };
 
 struct slot_frame {
     char *has;                /* by stash, before sharing */
     struct stash_life *lives; /* by micro-batch */
     int *slots;               /* likewise */
-    int shared, apart;        /* its stashes after sharing; apart: of what has no place in a slot */
+    int shared, apart;        /* stashes after sharing: in shared slots, and of the other values */
 };
 
 struct sharing {
@@ -36,7 +36,7 @@ struct sharing {
     const struct stash_lives *lives;
     struct slot_frame **frames; /* by chunk; NULL where it has none */
     int n_chunks, n_frames;
-    const struct slot_frame *reference; /* its values say how a slot is laid out */
+    const struct slot_frame *reference; /* its values define the layout of a slot */
     int n_slots;
 
     struct stash *stashes; /* after sharing */
@@ -61,8 +61,9 @@ static int is_of_step(const struct dividing *d, int stash)
     return 1;
 }
 
-/* Of all functions that touch the stash; NONE if they differ in it, or run in other entries. What
- * lies on the host keeps slots of its own: memory is not short there. */
+/* The chunk of all functions that touch the stash; NONE if they have several chunks, or run in
+ * other entries. Stashes in host memory keep slots of their own, since host memory is not scarce.
+ * */
 static int chunk_of(const struct sharing *s, int stash)
 {
     const struct program *p = s->program;
@@ -99,7 +100,7 @@ static int belong_together(const struct dividing *d, int a, int b)
     return -NEARLY <= more && more <= NEARLY && (is_within(d, a, b) || is_within(d, b, a));
 }
 
-/* The stash joins the frame, and with it the lives of its micro-batches. */
+/* Add the stash, and the lifetimes of its micro-batches, to the frame. */
 static void join_frame(const struct sharing *s, struct slot_frame *frame, int stash)
 {
     frame->has[stash] = 1;
@@ -114,7 +115,7 @@ static void join_frame(const struct sharing *s, struct slot_frame *frame, int st
     }
 }
 
-/* A chunk's largest stash, with all that belongs to it. */
+/* The frame of a chunk: its largest stash, and all that belong to it. */
 static void find_frame(struct sharing *s, int chunk, const int *chunks)
 {
     const struct program *p = s->program;
@@ -156,8 +157,8 @@ struct free_slots {
     int *slots, n, capacity;
 };
 
-/* The frame gets a slot where its micro-batch begins with this action, and gives it back where it
- * ends. */
+/* Take a slot for the frame if this action begins the micro-batch's lifetime, and free it if it
+ * ends it. */
 static void take_turn(struct sharing *s, struct slot_frame *frame, int action,
                       struct free_slots *free)
 {
@@ -202,7 +203,7 @@ static void find_slots(struct sharing *s)
     give_slots(s);
 }
 
-/* ---- places ---- */
+/* ---- offsets ---- */
 
 static int is_of_frame(const struct sharing *s, const struct slot_frame *frame, int id)
 {
@@ -236,7 +237,7 @@ static void put(struct sharing *s, int id, int stash)
     to->slot_bytes += align_up(program_value_bytes(s->program, id), PLACE_ALIGNMENT);
 }
 
-/* The values of the reference that lie in a slot. Returns how many. */
+/* List the values of the reference frame in a slot. Returns how many. */
 static int lay_out_slot(struct sharing *s, int *list)
 {
     int n = 0;
@@ -249,7 +250,8 @@ static int lay_out_slot(struct sharing *s, int *list)
     return n;
 }
 
-/* Each value in the place of one of equal size; taken: which of these have theirs. */
+/* Give each value the offset of a reference value of equal size; taken: those that have been used.
+ * */
 static void put_alike(struct sharing *s, const struct slot_frame *frame, const int *list, int n,
                       char *taken)
 {
@@ -271,8 +273,8 @@ static void put_alike(struct sharing *s, const struct slot_frame *frame, const i
     s->stashes[frame->shared].slot_bytes = s->stashes[s->reference->shared].slot_bytes;
 }
 
-/* What has no place yet: apart, in as many slots as frames have, or, if one will do, where it was.
- * */
+/* Give values without an offset a stash apart, with as many slots as the frame has, or, if one slot
+ * is enough, their previous stash. */
 static void put_others(struct sharing *s)
 {
     const struct program *p = s->program;
@@ -289,7 +291,7 @@ static void put_others(struct sharing *s)
     }
 }
 
-/* Stashes as they were, and two of each frame; nothing lies in any. */
+/* The stashes as they were, and two for each frame, all empty. */
 static void open_stashes(struct sharing *s)
 {
     const struct program *p = s->program;
@@ -332,9 +334,9 @@ static void place_anew(struct sharing *s)
     put_others(s);
 }
 
-/* ---- is it worth it? ---- */
+/* ---- whether sharing takes less memory ---- */
 
-/* Slots that are shared count once. */
+/* Shared slots count once. */
 static size_t bytes_of_all(const struct stash *stashes, int n)
 {
     size_t n_bytes = 0;
@@ -347,7 +349,7 @@ static size_t bytes_of_all(const struct stash *stashes, int n)
     return n_bytes;
 }
 
-/* The program gets what there is after sharing, but for stashes in which nothing lies. */
+/* Set the program's stashes to those after sharing, without empty ones. */
 static void keep(struct sharing *s)
 {
     struct program *p = s->program;

@@ -27,7 +27,8 @@ void update_emit(const struct update *u, struct op op)
     program_emit(u->program, u->function, &op);
 }
 
-/* Names order the sums of the norm on every layout: this order is numerics. */
+/* The norm adds the parameters' sums in the order of names on every layout: the order determines
+ * bits. */
 static int by_name(const void *a, const void *b, void *context)
 {
     const struct parameter *parameters = context;
@@ -48,7 +49,7 @@ static int *trainable_by_name(struct program *p, int *n)
     return order;
 }
 
-/* Every use of a tied parameter into the first one's accumulator, in use order. */
+/* Add the accumulators of all uses of a tied parameter to the first one's, in use order. */
 static void sum_uses(const struct update *u, const struct parameter *parameter)
 {
     for (int use = 1; use < parameter->n_gradients; use++)
@@ -59,15 +60,15 @@ static void sum_uses(const struct update *u, const struct parameter *parameter)
 }
 
 /*
- * The use of a tied parameter that another stage has: both send theirs, and both get the sum, in
- * whichever order they add.
+ * Add the accumulator of the use of a tied parameter that another stage has: both send theirs, and
+ * both add (the order of two summands changes no bit).
  */
 void update_add_other_use(const struct update *u, int peer, int own)
 {
     struct program *p = u->program;
     struct value v = p->values[own];
     int other = program_value(p, v.rows, v.cols, v.dtype);
-    int is_first = peer < 0; /* of the stages: sends back, gets what came round */
+    int is_first = peer < 0; /* the first of the two stages */
 
     memcpy(p->values[other].spread, v.spread, sizeof v.spread);
     update_emit(u, (struct op){ .kind = OP_SEND,
@@ -84,7 +85,7 @@ void update_add_other_use(const struct update *u, int peer, int own)
                                 .first = FIRST_NEVER });
 }
 
-/* sums: of all parameters, added up in their order or in that of the table. */
+/* sums: of all parameters, added in their order or in that of the table. */
 static void emit_norm(const struct update *u, int sums, int order)
 {
     struct program *p = u->program;
@@ -102,7 +103,7 @@ static void emit_norm(const struct update *u, int sums, int order)
                                          [GRADIENT_NORM_SKIP_UPDATE] = p->ports.skip_update } });
 }
 
-/* Of this rank's part. */
+/* Norm blocks of this rank's part of the parameter. */
 int64_t update_n_blocks(const struct parameter *q)
 {
     return ceil_div(q->rows * q->cols, OPS_NORM_BLOCK);
@@ -116,7 +117,7 @@ static int table_cell(struct program *p, const char *name, const int32_t *table,
     return cell;
 }
 
-/* All ranks' sums over an axis, rank by rank. own is the rank's. */
+/* Gather the ranks' sums over an axis, rank by rank; own is this rank's. */
 int update_gather_sums(const struct update *u, int own, enum mesh_axis axis)
 {
     struct program *p = u->program;
@@ -139,7 +140,7 @@ static struct axis_list model_axes(const struct program *p)
     return axes_of(&p->mesh, SPLITS_MODEL, PARAMETER_EXPERT);
 }
 
-/* Sums of squares, of which each rank of these axes has its own. */
+/* Mark sums of squares that differ between the ranks of these axes. */
 void update_mark_local_sums(struct program *p, int sums)
 {
     struct axis_list model = model_axes(p);
@@ -148,7 +149,7 @@ void update_mark_local_sums(struct program *p, int sums)
         p->values[sums].spread[model.axes[i]] = SPREAD_COLS;
 }
 
-/* How many parameters' sums each stage gives: as many as the one that has most. */
+/* The number of sums that each stage contributes: that of the stage with most parameters. */
 static int n_sums(const struct update *u, const int *order, int n)
 {
     int pp_size = u->program->mesh.size[axes_stages()], most = 0;
@@ -166,8 +167,8 @@ static int by_part_name(const void *a, const void *b)
     return strcmp(((const struct norm_part *)a)->name, ((const struct norm_part *)b)->name);
 }
 
-/* Does the number-th rank of the model's axes, of which the first varies fastest, have a part of
- * its own, and not what the first rank has as well? */
+/* Whether the number-th rank of the model's axes (the first varies fastest) has a part of the
+ * parameter that the ranks before it do not have. */
 static int has_split_part(const struct program *p, const struct axis_list *model,
                           const struct norm_part *part, int number)
 {
@@ -182,9 +183,9 @@ static int has_split_part(const struct program *p, const struct axis_list *model
 }
 
 /*
- * Where the sums of all parameters, in name order, stand once those of all ranks do, stage by
- * stage, rank by rank, `each` of a rank. Of a parameter that is split over an axis all ranks'
- * count.
+ * The table of positions, in name order, of all parameters' sums among the gathered ones, which are
+ * stage by stage, rank by rank, `each` of a rank. A parameter that is split over an axis has a sum
+ * on each of its ranks.
  */
 static int norm_order(const struct update *u, int each)
 {
@@ -209,8 +210,8 @@ static int norm_order(const struct update *u, int each)
 }
 
 /*
- * The norm, from the sums of blocks: those of this rank's parameters in name order, or, where
- * blocks says so, in the order of that table.
+ * The norm, from the sums of blocks: in the order of this rank's parameters by name, or, if there
+ * is a table `blocks`, in its order.
  */
 void update_norm_of_blocks(const struct update *u, const int *order, int n, int sums, int blocks)
 {
@@ -239,7 +240,7 @@ void update_norm_of_blocks(const struct update *u, const int *order, int n, int 
     emit_norm(u, all, all == own ? 0 : norm_order(u, each));
 }
 
-/* Of a stage all of whose parameters are frozen. */
+/* A stage may have frozen parameters only: then its sum is zero. */
 static int no_sums(struct program *p)
 {
     static const double zero[1] = { 0 };
@@ -276,7 +277,7 @@ void update_norm(const struct update *u, const int *order, int n)
 
 /* ---- states ---- */
 
-/* Whether the weight is what the optimizer updates: no copy of more digits is kept beside it. */
+/* Whether the optimizer updates the weight itself, without an fp32 master. */
 int update_is_master(const struct update *u, enum dtype weight)
 {
     return weight == DTYPE_F32 || u->options->states != DTYPE_F32;
@@ -308,8 +309,8 @@ static enum mesh_axis split_axis(const struct program *p, int gradient)
 }
 
 /*
- * What is rounded stochastically on ranks that each have a part of it: the number of the part. 0
- * where none is read.
+ * The value that has the number of this rank's part, for stochastic rounding of a parameter whose
+ * ranks have different parts; 0 if it is not needed.
  */
 int update_part_number(const struct update *u, int gradient)
 {
@@ -399,7 +400,7 @@ void build_update(struct program *program, int update, const struct update_optio
 
     program->ports.scalars =
         program_cell(program, ROLE_SCALAR, "scalars", 1, OPS_N_SCALARS, DTYPE_F32);
-    /* gather_parameters or zero3_shard_weights has been there. */
+    /* gather_parameters or zero3_shard_weights has run. */
     if (program->n_buckets && program->buckets[0].weight_shard)
         update_shards(&u, order, n);
     else

@@ -11,36 +11,36 @@ struct update {
     struct program *program;
     int function;
     const struct update_options *options;
-    int *part_numbers; /* [N_AXES]: what update_part_number has made; 0: nothing yet */
+    int *part_numbers; /* [N_AXES]: values of update_part_number; 0: not created yet */
 };
 
-/* An op of the update function. */
+/* Emit an op into the update function. */
 void update_emit(const struct update *u, struct op op);
 
-/* Add what the tied use on another stage has summed. */
+/* Add the accumulator of the tied use on another stage. */
 void update_add_other_use(const struct update *u, int peer, int own);
 
 /* The gradient norm of whole parameters, in the order of names. */
 void update_norm(const struct update *u, const int *order, int n);
 
-/* Sums of squares that are this rank's: how they lie over the ranks. */
+/* Set the spreads of sums of squares that differ between ranks. */
 void update_mark_local_sums(struct program *p, int sums);
 
-/* All ranks' sums over an axis, rank by rank. own is the rank's. */
+/* Gather the ranks' sums over an axis, rank by rank; own is this rank's. */
 int update_gather_sums(const struct update *u, int own, enum mesh_axis axis);
 
-/* The norm, from the sums of blocks: those of this rank's parameters in name order, or, where
- * blocks (a table) is given, in its order. */
+/* The norm, from the sums of blocks: in the order of this rank's parameters by name, or, if there
+ * is a table `blocks`, in its order. */
 void update_norm_of_blocks(const struct update *u, const int *order, int n, int sums, int blocks);
 
-/* Whether the weight is what the optimizer updates: no copy of more digits is kept beside it. */
+/* Whether the optimizer updates the weight itself, without an fp32 master. */
 int update_is_master(const struct update *u, enum dtype weight);
 
-/* adamw's attributes, but for its rng site. */
+/* adamw's attributes, except rng_site. */
 struct op_attributes update_adamw(const struct update *u, double weight_decay);
 
-/* What is rounded stochastically on ranks that each have a part of it: the number of the part. 0
- * where none is read. */
+/* The value that has the number of this rank's part, for stochastic rounding of a parameter whose
+ * ranks have different parts; 0 if it is not needed. */
 int update_part_number(const struct update *u, int gradient);
 
 /* The rng site of the parameter's first block. */

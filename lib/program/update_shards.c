@@ -31,7 +31,7 @@ static void add_run(struct program *p, struct growing_runs *g, double first, dou
     add_runs(p, g, &(struct content_run){ first, step, 0, n, 1 });
 }
 
-/* Millions of elements, in large models, of a few runs a parameter. */
+/* A constant of runs: in large models it has millions of elements, but a few runs a parameter. */
 static int runs_cell(struct program *p, const char *name, enum dtype dtype,
                      const struct growing_runs *g, int64_t n)
 {
@@ -60,8 +60,8 @@ static void sum_shard_uses(const struct update *u, const struct bucket *b)
                                     .first = FIRST_NEVER });
 }
 
-/* Where blocks' sums stand: from block `block` of a rank's shard on, whose sums begin at `at`, and
- * then of those of the next ranks. */
+/* Add runs for the positions of n blocks' sums: from block `block` of a rank's shard on, whose sums
+ * begin at `at`, and then of the next ranks' shards. */
 struct block_walk {
     int64_t at, block;
     int64_t in_shard, n_own; /* blocks of each shard; sums of each rank */
@@ -81,8 +81,9 @@ static void add_blocks(struct program *p, struct growing_runs *g, struct block_w
 }
 
 /*
- * Where each block's sum stands once all data-parallel ranks' are one after the other, parameters
- * in name order: a rank's n_own sums are those of its shard of bucket 0, then of bucket 1, ...
+ * The position of each block's sum, with parameters in name order, among the sums of all
+ * data-parallel ranks one after the other: a rank's n_own sums are those of its shard of bucket 0,
+ * then of bucket 1, ...
  */
 static int block_order(const struct update *u, const int *order, int n, int64_t n_own)
 {
@@ -149,7 +150,7 @@ static int shard_state(const struct update *u, int number, enum cell_role role, 
     return cell;
 }
 
-/* Parameters of a bucket lie in it in any order. */
+/* The order of parameters in a bucket is that of completion, not of names. */
 static int by_bucket_offset(const void *a, const void *b)
 {
     const struct parameter *x = *(const struct parameter *const *)a;
@@ -159,7 +160,7 @@ static int by_bucket_offset(const void *a, const void *b)
                                                 : 0;
 }
 
-/* The parameters of a bucket, in their order there. */
+/* The parameters of a bucket, by their offset in it. */
 static const struct parameter **members_of(struct program *p, int number, int *n)
 {
     const struct parameter **list =
@@ -173,7 +174,7 @@ static const struct parameter **members_of(struct program *p, int number, int *n
     return list;
 }
 
-/* The rank's own part of a number for each of a bucket's blocks. */
+/* This rank's shard of a table with one number for each of a bucket's blocks. */
 static int blocks_cell(const struct update *u, int number, const char *name,
                        const struct growing_runs *table)
 {
@@ -187,8 +188,8 @@ static int blocks_cell(const struct update *u, int number, const char *name,
     return program_local_shard(p, arena_printf(&p->arena, "%s:shard", whole), cell, axes_shard());
 }
 
-/* The weight decay of a bucket's blocks, or 0 and *uniform where all its parameters' is the same.
- * */
+/* The table of the weight decay of a bucket's blocks; 0 and *uniform if all its parameters have the
+ * same. */
 static int decay_table(const struct update *u, int number, double *uniform)
 {
     int n, n_decaying = 0;
@@ -212,7 +213,8 @@ static int decay_table(const struct update *u, int number, double *uniform)
     return blocks_cell(u, number, "decay", &table);
 }
 
-/* Which block of which parameter each of a bucket's is: to round by. 0: nobody asks. */
+/* The table of the rng sites of a bucket's blocks, for stochastic rounding; 0 if nothing is rounded
+ * so. */
 static int rng_site_table(const struct update *u, int number)
 {
     int n;

@@ -57,7 +57,7 @@ static int check_spreads(const struct program *p, const struct function *f, cons
     return 0;
 }
 
-/* Kernels reach the device's memory alone. */
+/* Kernels can access the device's memory alone. */
 static int check_space(const struct program *p, const struct function *f, const struct op *op,
                        const struct op_operand *operand, int id, struct err *err)
 {
@@ -120,7 +120,7 @@ int verify_reads_output(const struct program *p, const struct op *op, int k)
 {
     if (op_info(op->kind)->outputs[k].flags & OPERAND_UPDATED)
         return 1;
-    /* What adds to a sum that is whole: it may have another name by then. */
+    /* An op may add to a sum that is complete (and possibly has a view of its own). */
     return op->kind == OP_ACCUMULATE && program_first_mode(p, op, k) == FIRST_NEVER;
 }
 
@@ -155,7 +155,7 @@ static int check_read(const struct verify_walk *w, const struct function *f, con
     return 0;
 }
 
-/* Do these views of one base have an element in common? Both are flat or whole. */
+/* Whether views of one base have an element in common. Both are flat or whole. */
 static int overlap(const struct value *a, const struct value *b)
 {
     return a->offset < b->offset + (b->rows - 1) * b->stride + b->cols &&
@@ -171,8 +171,8 @@ static int is_partial(const struct program *p, int id)
 }
 
 /*
- * An accumulator of one micro-batch begins: what was added up in the same memory before, by itself
- * too, must have been reduced.
+ * An accumulator of one micro-batch starts from zero: previous sums in its memory, its own
+ * included, must have been reduced.
  */
 static int check_restart(const struct verify_walk *w, const struct function *f, const struct op *op,
                          int id)
@@ -191,7 +191,7 @@ static int check_restart(const struct verify_walk *w, const struct function *f, 
     return 0;
 }
 
-/* The sum over ranks of what is added up in this view is begun. */
+/* The sum over ranks of the accumulators in this view begins. */
 static void forget_started(struct verify_walk *w, int id)
 {
     const struct value *values = w->program->values;
@@ -203,7 +203,8 @@ static void forget_started(struct verify_walk *w, int id)
             at = &w->started_before[*at];
 }
 
-/* An op that adds to `id`. Entries but the step are told by their caller when to start over. */
+/* Check an op that accumulates into `id`. In entries other than the step the caller decides when
+ * accumulators start from zero. */
 static int check_accumulation(struct verify_walk *w, const struct function *f, const struct op *op,
                               int output)
 {
@@ -296,7 +297,8 @@ static int walk_action(struct verify_walk *w, const struct action *a)
     return 0;
 }
 
-/* Cells of which ranks update their own parts are found as the update left them: split. */
+/* At the start of an entry, cells of which ranks update local shards are as the update leaves them:
+ * split. */
 static void begin_split(struct verify_walk *w)
 {
     const struct program *p = w->program;
@@ -336,7 +338,7 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
     rounds.parts = order_list_rounds(e, &n_parts, &arena);
     open_walk(&w, &arena);
     begin_split(&w);
-    /* An evaluation begins with it. */
+    /* Evaluations run ENTRY_GATHER first. */
     for (int i = 0; kind == ENTRY_EVALUATE && !status && i < gather->n_actions; i++)
         status = walk_action(&w, &gather->actions[i]);
     for (int i = 0; !status && i < e->n_actions; i++) {
@@ -352,9 +354,9 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
     return status;
 }
 
-/* ---- what the host reads ---- */
+/* ---- values that the host reads ---- */
 
-/* Sums that the host takes for the whole must have been added up over the ranks. */
+/* Sums that the host reads as totals must have been reduced over the ranks. */
 static int check_ports(const struct program *p, struct err *err)
 {
     const int ports[] = { p->ports.loss_total,        p->ports.norm,       p->ports.clip_factor,
@@ -372,8 +374,9 @@ static int check_ports(const struct program *p, struct err *err)
 }
 
 /*
- * An own part is one of as many equal ones as the axis has ranks, and is called split. Together
- * they are all of their base; of an input, maybe the first rows alone (a smaller micro-batch).
+ * A local shard is one of as many equal parts as the axis has ranks, and its spread is split.
+ * Together they are all of their base, or, of an input, possibly the first rows alone (a smaller
+ * micro-batch).
  */
 static int check_local_shards(const struct program *p, struct err *err)
 {

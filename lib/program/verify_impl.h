@@ -1,5 +1,5 @@
 /*
- * verify_impl.h - the parts of verify: what lies where, what slots hold, and what runs when
+ * verify_impl.h - the parts of verify: memory, contents of slots, order
  */
 #ifndef PROGRAM_VERIFY_IMPL_H
 #define PROGRAM_VERIFY_IMPL_H
@@ -12,17 +12,17 @@
  */
 int verify_memory(const struct program *program, struct err *err);
 
-/* ERR_FAILED naming function, op and value. Returns -1. */
+/* Set ERR_FAILED naming function, op and value. Returns -1. */
 int verify_complain(const struct program *program, const struct function *function,
                     const struct op *op, int value, const char *what, struct err *err);
 
-/* Whether the op reads what its output holds, which must be whole there. */
+/* Whether the op reads the present contents of its output, which must then be complete. */
 int verify_reads_output(const struct program *program, const struct op *op, int output);
 
 /*
- * How entries are walked: by verify and verify_ranks (passes.h) without the micro-batches of which
- * it is known what comes of them; in full the answers are the same, down to the text, which tests
- * hold them to.
+ * How entries are walked. verify and verify_ranks (passes.h) skip micro-batches whose result is
+ * known; with in_full nothing is skipped, and the result is the same, including the error text
+ * (tests compare them).
  */
 struct verify_way {
     int in_full;
@@ -31,8 +31,8 @@ struct verify_way {
 };
 
 /*
- * verify_stash.c: what any entry's functions read of a stash is of their micro-batch. Returns 0, or
- * -1 and ERR_FAILED.
+ * verify_stash.c: what a function reads from a stash belongs to its micro-batch, in every entry.
+ * Returns 0, or -1 and ERR_FAILED.
  */
 int verify_stash(const struct program *program, struct verify_way *way, struct err *err);
 
@@ -40,8 +40,8 @@ int verify_in_way(const struct program *program, struct verify_way *way, struct 
 int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,
                         struct verify_way *way, struct err *err);
 
-/* Of values that lie over others: written by an op that may, and each read only while it is there.
- * */
+/* Values that are over others are written by an op that may work in place, and each is read only
+ * while the memory holds it. */
 int verify_in_place(const struct program *program, struct err *err);
 
 /* "layers.0.qkv.weight" or "%12"; returns the name or buffer. */

@@ -22,7 +22,7 @@ struct memory_extent {
     enum space space; /* scratch only */
 };
 
-/* Rows lie stride apart in views. */
+/* In bytes, with the gaps between rows of a view. */
 static size_t length_of(const struct value *v)
 {
     return (size_t)((v->rows - 1) * v->stride + v->cols) * dtype_bytes(v->dtype);
@@ -42,7 +42,7 @@ static int overlap(const struct program *p, const char *where, int a, int b, str
                    verify_value_text(p, a, x, sizeof x), verify_value_text(p, b, y, sizeof y));
 }
 
-/* ---- inside ---- */
+/* ---- bounds ---- */
 
 static size_t limit_of(const struct program *p, const struct value *v)
 {
@@ -64,7 +64,7 @@ static int check_inside(const struct program *p, struct err *err)
                 return err_set(err, ERR_FAILED, "program: view %s does not lie inside its base",
                                verify_value_text(p, id, text, sizeof text));
         } else if (end_of(p, id) > limit_of(p, v)) {
-            /* What no function uses has no place. */
+            /* A value that no function uses has no memory. */
             if (v->role == ROLE_NONE && !v->place_bytes && v->segment == SEGMENT_WEIGHTS)
                 continue;
             return err_set(err, ERR_FAILED, "program: %s ends outside segment %s",
@@ -81,7 +81,7 @@ static int check_inside(const struct program *p, struct err *err)
 
 /* ---- stashes ---- */
 
-/* The first stash that shares the slots of stash i: itself, where none before it does. */
+/* The first stash that shares the slots of stash i; i itself if none before it does. */
 static int first_sharer(const struct program *p, int i)
 {
     for (int k = 0; k < i; k++)
@@ -90,8 +90,8 @@ static int first_sharer(const struct program *p, int i)
     return i;
 }
 
-/* Each stash begins where the one before ends with all of its slots, or where those lie that it
- * shares. */
+/* Each stash begins at the end of the one before with all of its slots, or where the slots begin
+ * that it shares. */
 static int check_stashes(const struct program *p, struct err *err)
 {
     size_t ends[N_SEGMENTS] = { 0 };
@@ -147,8 +147,8 @@ static int check_lasting(const struct program *p, enum segment segment,
 }
 
 /*
- * In their first slots. Values of one stash lie apart. Those of stashes that share slots lie apart
- * or begin at one place, which have their users in common (order.h).
+ * In slot 0. Values of one stash are disjoint. Values of stashes that share slots are disjoint or
+ * begin at one offset; those have a common user (order.h).
  */
 static int check_slots(const struct program *p, enum segment segment, struct memory_extent *extents,
                        struct err *err)
@@ -180,17 +180,17 @@ static int check_slots(const struct program *p, enum segment segment, struct mem
     return 0;
 }
 
-/* ---- one over another ---- */
+/* ---- values over others ---- */
 
-/* What the memory of a value that lies over another holds, in the function at hand. */
+/* What the shared memory of a value and the one that it is over holds, in the current function. */
 enum content { CONTENT_OTHER, CONTENT_UNDER, CONTENT_OVER };
 
 struct overlays {
     const struct program *program;
     const struct function *function;
-    int *lodger;           /* by value: one that lies over it or a view of it, 0 none */
-    int *next;             /* by value that lies over another: the next over the same base */
-    char *is_output;       /* by value that lies over another: the op between them writes it */
+    int *lodger;           /* by value: a value that is over it or a view of it, 0 none */
+    int *next;             /* by value that is over another: the next one over the same base */
+    char *is_output;       /* by value that is over another: the op between them writes it */
     enum content *content; /* likewise */
     struct err *err;
 };
@@ -204,7 +204,7 @@ static int complain(const struct overlays *o, const struct op *op, int id, const
                    what);
 }
 
-/* The value of which an operand is, or is a part of, whatever that lies over. */
+/* The base of an operand, without following `over`. */
 static int value_of(const struct overlays *o, int operand)
 {
     int base = o->program->values[operand].base;
@@ -212,7 +212,7 @@ static int value_of(const struct overlays *o, int operand)
     return base ? base : operand;
 }
 
-/* The value that lies over another turns into it, or it into the value. */
+/* Whether the op is the one between a value and the one that it is over. */
 static int turns(const struct overlays *o, const struct op *op, int k, int lodger)
 {
     const struct value *over = &o->program->values[lodger];
@@ -287,7 +287,8 @@ static int check_overlays(struct overlays *o)
     return 0;
 }
 
-/* A value that lies over another is an input of the op between them where that writes the other. */
+/* The direction of the pair: a value that is over another is the input of the op between them if
+ * that writes the other. */
 static void find_directions(struct overlays *o, const struct function *f)
 {
     for (int i = 0; i < f->n_ops; i++) {
@@ -331,7 +332,7 @@ int verify_in_place(const struct program *program, struct err *err)
 
 /* ---- scratch: by time ---- */
 
-/* index[v]: 1 + where v's extent is, 0 if it has none yet. */
+/* index[v]: 1 + the index of v's extent, 0 if it has none yet. */
 static void extend(const struct program *p, struct memory_extent *extents, int *n, int *index,
                    int id, int begin, int end)
 {
@@ -349,7 +350,8 @@ static void extend(const struct program *p, struct memory_extent *extents, int *
     e->last = max_int(e->last, end);
 }
 
-/* Extents come out in order of birth. They last until all that touches them is known to be done. */
+/* List extents in order of birth. They live until all ops that touch them are known to be complete.
+ * */
 static int list_extents(const struct program *p, int function, struct memory_extent *extents,
                         int *index, int *completed_at)
 {
@@ -370,7 +372,7 @@ static int list_extents(const struct program *p, int function, struct memory_ext
     return n;
 }
 
-/* Those that died before `now` leave; order stays. */
+/* Remove extents that died before `now`; the order stays. */
 static int bury(const struct memory_extent **live, int n, int now)
 {
     int kept = 0;
@@ -386,7 +388,7 @@ static int is_behind(const struct memory_extent *a, const struct memory_extent *
     return a->space != b->space ? a->space > b->space : a->begin > b->begin;
 }
 
-/* First of live[n], which stand by space and address, that is behind e. */
+/* The first of live[n], which are sorted by space and address, that is after e. */
 static int position(const struct memory_extent *const *live, int n, const struct memory_extent *e)
 {
     int low = 0, high = n;
@@ -402,7 +404,7 @@ static int position(const struct memory_extent *const *live, int n, const struct
     return low;
 }
 
-/* Room for what one function needs. */
+/* Scratch arrays, large enough for any function. */
 struct sweep {
     struct memory_extent *extents;
     const struct memory_extent **live;

@@ -18,16 +18,16 @@
 #include "program/verify_impl.h"
 
 #define TEXT_BYTES 256
-#define MAX_WAITS 8   /* listed where nobody can go on */
-#define MAX_AWAITED 3 /* listed of those whom one waits for */
+#define MAX_WAITS 8   /* waiting ranks that a deadlock's message lists */
+#define MAX_AWAITED 3 /* ranks listed that one of them waits for */
 
 struct checking {
     const struct replay *replay;
-    int is_whole; /* the mesh is the programs' own */
+    int is_whole; /* the mesh is that of the programs */
     struct err *err;
 };
 
-/* ---- in words ---- */
+/* ---- text of messages ---- */
 
 /* "tp rank 1, pp rank 0 (world rank 1)" */
 static const char *rank_text(const struct checking *c, int rank, char text[TEXT_BYTES])
@@ -88,7 +88,7 @@ static int mismatch(const struct checking *c, const struct replay_transfer *t,
                    rank_text(c, other->rank, b), op_text(c, other, y));
 }
 
-/* ---- two that meet ---- */
+/* ---- transfers that meet ---- */
 
 static size_t bytes_of(const struct program *p, int id)
 {
@@ -102,7 +102,7 @@ static const char *base_name(const struct program *p, int id)
     return name ? name : p->values[program_base(p, id)].name;
 }
 
-/* What two ranks give to one collective, operand by operand; NULL if it is the same. */
+/* How the operands of two ranks' parts of one collective differ; NULL if they do not. */
 static const char *operands_differ(const struct program *p, int a, const struct program *q, int b,
                                    int is_one_program)
 {
@@ -116,7 +116,7 @@ static const char *operands_differ(const struct program *p, int a, const struct 
     return x && y && strcmp(x, y) != 0 ? "other operands" : NULL;
 }
 
-/* Why these two can't be one collective; NULL if they can. */
+/* Why these two cannot be one collective; NULL if they can. */
 static const char *differ(const struct checking *c, const struct replay_transfer *t,
                           const struct replay_transfer *u)
 {
@@ -157,9 +157,9 @@ static int check_pair(const struct checking *c, const struct replay_transfer *se
     return 0;
 }
 
-/* ---- nobody can go on ---- */
+/* ---- deadlock ---- */
 
-/* Awaited is a rank that has not come. */
+/* Add the ranks that have not reached the gate. */
 static void add_awaited(const struct checking *c, int rank, int n, struct str *out)
 {
     char text[TEXT_BYTES];
@@ -198,8 +198,8 @@ static void add_gate(const struct checking *c, int rank, struct str *out)
 }
 
 /*
- * What is first on a stream and has begun waits for others; what has not begun waits for such a
- * one of its own rank, and is no news.
+ * The first transfer of a stream, if it has begun, waits for other ranks. If it has not begun it
+ * waits for one of its own rank, which is listed.
  */
 static int fail_stuck(void *context)
 {
@@ -234,9 +234,9 @@ static int fail_stuck(void *context)
     return -1;
 }
 
-/* ---- all of them ---- */
+/* ---- all ranks ---- */
 
-/* A channel's order is that of one stream, and no collective may come between its transfers. */
+/* The transfers of a channel are on one stream, without collectives between them. */
 static int check_posted(void *context, const struct replay_transfer *t)
 {
     const struct checking *c = context;
@@ -249,7 +249,7 @@ static int check_posted(void *context, const struct replay_transfer *t)
         return replay_first_sent(c->replay, t)->op->stream == t->op->stream
                    ? 0
                    : fail(c, t, "a channel has transfers on two streams, whose order is open");
-    /* They share one communicator. */
+    /* Both would share one communicator. */
     enum stream group = order_group_of(t->op->stream);
     if (group == STREAM_F_TO_NEXT || group == STREAM_B_TO_NEXT)
         return fail(c, t, "a collective on a stream of sends and receives");
@@ -273,7 +273,8 @@ static int check_ended(void *context, const struct replay_transfer *t,
     return t->op->kind == OP_SEND ? check_pair(context, t, other) : check_pair(context, other, t);
 }
 
-/* Axes that the mesh has are the programs'. Returns whether it has all of theirs. */
+/* Check that the mesh's axes have the sizes of the programs'. Returns whether it has all of their
+ * axes. */
 static int check_mesh(const struct program *const *programs, const struct mesh *mesh)
 {
     int is_whole = 1;

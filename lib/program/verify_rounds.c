@@ -13,9 +13,9 @@
 #include "base/num.h"
 #include "program/verify_walk_impl.h"
 
-/* ---- one round later, is it all the same? ---- */
+/* ---- whether a round leaves the state as it found it, shifted ---- */
 
-/* Has it been added up anew since its last sum over ranks was begun? -1: never was. */
+/* Whether it has started from zero since its last sum over ranks began; -1: it never did. */
 static int is_current(const struct verify_walk *w, int id)
 {
     if (w->started[id] == NEVER)
@@ -52,7 +52,7 @@ static int has_moved_on(const struct verify_walk *now, const struct verify_walk 
     return 1;
 }
 
-/* ---- then leave some out ---- */
+/* ---- skipping ---- */
 
 static void move_on(struct verify_walk *w, const struct verify_walk *then, int n_micro_batches)
 {
@@ -86,7 +86,7 @@ static void take(struct rounds *r, const struct verify_walk *w)
     memcpy(then->spread, w->spread, (size_t)n * N_AXES);
 }
 
-/* The part of the entry that action i is in. */
+/* Move to the part of the entry that has action i. */
 static const struct order_rounds *part_of(struct rounds *r, int i)
 {
     while (i >= r->parts->begin + r->parts->n * r->parts->n_times)
@@ -107,7 +107,7 @@ int rounds_to_skip(struct rounds *r, struct verify_walk *w, int i)
     if (n && i < r->action + n)
         return 0;
     r->n_actions = 0;
-    /* It may be that the last round was the last of its part. */
+    /* The last round walked may have been the last of its part. */
     if (n && r->action >= part->begin && n_rounds > 0 && has_moved_on(w, &r->then, part->shift)) {
         move_on(w, &r->then, n_rounds * part->shift);
         return n_rounds * n;

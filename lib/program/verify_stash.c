@@ -22,22 +22,23 @@
 
 #define NEVER 0
 
-/* What a function does to a value: a read after its own write finds what it wrote. */
+/* What a function does to a value. A read after the function's own write finds what it wrote. */
 enum { USE_READS_FIRST = 1, USE_WRITES = 2 };
 
-/* Values of one stash that each function uses alike. */
+/* Values of one stash that every function uses in the same way. */
 struct use_class {
     int stash, is_loaded;
     unsigned char *uses; /* by function */
     int n_slots;
-    int has_table;    /* holds says what is where; else first and next do */
-    int *holds;       /* by slot: micro-batch + 2 */
-    int first, next;  /* written, one after the other: first .. next - 1; none where they are 0 */
+    int has_table; /* the contents of slots are in `holds`; else first and next determine them */
+    int *holds;    /* by slot: micro-batch + 2 */
+    int first,
+        next; /* micro-batches first .. next - 1 were written, in this order; none if both are 0 */
     const int *slots; /* the stash's */
-    int *owners;      /* of slots that the stash shares: 1 + the stash whose each is; else NULL */
+    int *owners; /* by slot, if the stash shares slots: 1 + the stash that owns it; else NULL */
 };
 
-/* What a function, a load or a stash has to do with classes. */
+/* A class that a function or a load uses. */
 struct class_use {
     struct use_class *class;
     int uses;
@@ -51,7 +52,7 @@ struct class_list {
 struct stash_walk {
     const struct program *program;
     struct use_class *classes;
-    struct use_class *then; /* first and next of each, ahead of a round */
+    struct use_class *then; /* first and next of each class, before the round */
     int n_classes;
     int *class_of; /* by base value: 1 + its class; 0: it is not in a stash */
     struct class_list *by_function, *by_stash, loaded;
@@ -81,7 +82,7 @@ static void note_use(struct stash_walk *w, int function, int id, int use)
         uses[function] |= (unsigned char)use;
 }
 
-/* In the order in which verify.c reads and writes them. */
+/* Operands in the order in which verify.c reads and writes them. */
 static void note_op(struct stash_walk *w, int function, const struct op *op)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
@@ -131,7 +132,7 @@ static void add_class(struct arena *arena, const struct stash_walk *w, struct cl
     list->list[list->n++] = (struct class_use){ &w->classes[class], uses };
 }
 
-/* Which classes an action has to do with, so that it asks for no others. */
+/* List the classes that each action uses, so that a walk visits no others. */
 static void list_classes(struct stash_walk *w, struct arena *arena)
 {
     const struct program *p = w->program;
@@ -192,7 +193,8 @@ static void find_classes(struct stash_walk *w, struct arena *arena)
 
 /* ---- the walk ---- */
 
-/* Nothing was written. In full all have tables: so tests hold what is without one to them. */
+/* Nothing has been written. With in_full all classes have tables, with which tests compare the walk
+ * without. */
 static void clear(const struct stash_walk *w, struct use_class *c)
 {
     c->first = c->next = 0;
@@ -201,7 +203,7 @@ static void clear(const struct stash_walk *w, struct use_class *c)
         memset(c->holds, 0, sizeof *c->holds * (size_t)c->n_slots);
 }
 
-/* From now on the table says what slots hold. */
+/* From now on the contents of slots are in the table. */
 static void open_table(struct use_class *c)
 {
     memset(c->holds, 0, sizeof *c->holds * (size_t)c->n_slots);
@@ -210,7 +212,7 @@ static void open_table(struct use_class *c)
     c->has_table = 1;
 }
 
-/* What it holds in the slot of a micro-batch: one + 2, or NEVER. */
+/* The contents of a micro-batch's slot: the micro-batch + 2, or NEVER. */
 static int held(const struct use_class *c, int micro_batch)
 {
     int slot = slot_number(c, micro_batch);
@@ -254,7 +256,7 @@ static void hold(const struct stash_walk *w, struct use_class *c, int micro_batc
     c->holds[slot] = micro_batch + 2;
 }
 
-/* If this operand is the first of its function to be read from a slot of another micro-batch. */
+/* Refuse this operand if its slot holds another micro-batch. */
 static int check_operand(const struct stash_walk *w, const struct action *a, const struct op *op,
                          int id)
 {
@@ -273,7 +275,7 @@ static int check_operand(const struct stash_walk *w, const struct action *a, con
                            w->err);
 }
 
-/* A function reads what is not there: which of its ops? */
+/* A function reads a slot of another micro-batch: report the first op that does. */
 static int name_reader(const struct stash_walk *w, const struct action *a)
 {
     const struct function *f = &w->program->functions[a->function];
@@ -301,7 +303,7 @@ static const struct class_list *list_of(const struct stash_walk *w, const struct
     return a->kind == ACTION_RUN ? &w->by_function[a->function] : &none;
 }
 
-/* Returns 0 where the function reads what is not there. */
+/* Returns 0 if the function reads a slot that does not hold its micro-batch. */
 static int walk_action(struct stash_walk *w, const struct action *a)
 {
     const struct class_list *list = list_of(w, a);
@@ -341,7 +343,8 @@ static void note_classes(struct stash_walk *w)
     }
 }
 
-/* What an action of a round does with a class, if the round is done n_more times more. */
+/* Whether an action's use of a class is correct in n_more repetitions of the round, given that it
+ * was in this one. */
 static int goes_on(const struct stash_walk *w, const struct class_use *u,
                    const struct order_rounds *part, int micro_batch, int n_more)
 {
@@ -349,16 +352,18 @@ static int goes_on(const struct stash_walk *w, const struct class_use *u,
 
     if (now->has_table || micro_batch < 0)
         return 0;
-    /* Written on and on: all is as it was, but so many micro-batches later. */
+    /* Written in every round: the state is the same, shifted. */
     if (now->next == then->next + part->shift && now->first == then->first &&
         then->first < then->next)
         return 1;
-    /* Only read: what comes is there, and nothing takes its slot. */
+    /* Only read: the micro-batches of all repetitions have been written, and their slots are not
+     * reused. */
     return now->next == then->next && !(u->uses & USE_WRITES) &&
            micro_batch + n_more * part->shift < now->next;
 }
 
-/* The round that ends ahead of action `end` was walked. Would as many more find what it found? */
+/* The round that ends before action `end` was walked. Whether n_more repetitions give the same
+ * result. */
 static int is_known(const struct stash_walk *w, const struct entry *e,
                     const struct order_rounds *part, int end, int n_more)
 {
@@ -378,8 +383,8 @@ static void move_on(struct stash_walk *w, int n_more)
         w->classes[c].next += n_more * (w->classes[c].next - w->then[c].next);
 }
 
-/* One round shows what comes of the others, or the second: before the first nothing may be there.
- * */
+/* The first round determines the result of the others, or else the second: before the first one
+ * slots may be empty. */
 static int walk_part(struct stash_walk *w, enum entry_kind kind, const struct order_rounds *part)
 {
     const struct entry *e = &w->program->entries[kind];

@@ -1,6 +1,6 @@
 /*
- * verify_walk_impl.h - what is remembered on a walk over an entry's actions (verify.c), and what of
- * the walk can be left out because it is known (verify_rounds.c)
+ * verify_walk_impl.h - the state of a walk over an entry's actions (verify.c), and rounds of it
+ * that can be skipped (verify_rounds.c)
  */
 #ifndef PROGRAM_VERIFY_WALK_IMPL_H
 #define PROGRAM_VERIFY_WALK_IMPL_H
@@ -11,7 +11,8 @@
 #define NEVER 0
 #define WRITTEN 1
 
-/* Times are counted from 1, so that 0 is never. What slots hold is verify_stash.c's. */
+/* Times are counted from 1, so that 0 is never. The contents of slots are checked by
+ * verify_stash.c. */
 struct verify_walk {
     const struct program *program;
     struct err *err;
@@ -29,7 +30,7 @@ struct verify_walk {
     int *gathered;         /* by base value: the bucket (value.bucket) gathered there last */
 };
 
-/* The walk as it was ahead of a round. */
+/* The state of the walk before a round. */
 struct rounds {
     struct arena *arena;
     const struct order_rounds *parts; /* of the entry, from the one at hand on */
@@ -38,9 +39,9 @@ struct rounds {
 };
 
 /*
- * Ahead of action i: how many actions from i on need no walking, because none of them can be
- * refused and what they leave is known. If any, w is then as if they had been walked. All zero at
- * first but for the arena and parts; what it remembers lives there. Actions come by in their order.
+ * Called before action i, for actions in increasing order. Returns how many actions from i on need
+ * not be walked, because none of them can be refused and the state after them is known; *walk is
+ * then that state. *rounds is initially zero except arena and parts; its arrays are in the arena.
  */
 int rounds_to_skip(struct rounds *rounds, struct verify_walk *walk, int i);
 

@@ -34,16 +34,17 @@
 
 #define N_STAGING 2
 
-/* Steps from one layer to another between two readers, over which a bucket is held. */
+/* A bucket stays gathered from one reader to the next if the layer changes at most this often in
+ * between. */
 #define MAX_LAYER_CHANGES 2
 
 struct zero3 {
     struct program *program;
-    int n_values;      /* those that there were before */
+    int n_values;      /* values before this pass */
     int *parameter_of; /* by value: 1 + the parameter whose weight it is */
 };
 
-/* The bucket whose weights the value is (a part of), or -1. */
+/* The bucket of which the value is a weight, or -1. */
 static int bucket_of(const struct zero3 *h, int value)
 {
     int parameter = value < h->n_values ? h->parameter_of[value] - 1 : -1;
@@ -61,9 +62,10 @@ static struct zero3 open_zero3(struct program *p)
     return h;
 }
 
-/* ---- frozen ones ---- */
+/* ---- frozen parameters ---- */
 
-/* Which frozen parameters go together: those of one chunk, layer and kind. */
+/* A frozen parameter, and where its first reader is: buckets have parameters of one chunk and
+ * layer. */
 struct frozen {
     int parameter, chunk, layer;
 };
@@ -76,7 +78,7 @@ static int reads_weight(const struct op *op, int weight)
     return 0;
 }
 
-/* Where its first reader is. */
+/* The chunk and layer of the parameter's first reader. */
 static struct frozen find_first_reader(const struct program *p, int parameter,
                                        const struct chunk_functions *chunks, int n_chunks)
 {
@@ -153,13 +155,13 @@ void zero3_shard_weights(struct program *p)
             p->values[b->weight_shard].bucket = 1 + q->bucket;
         }
         CHECK(p->values[q->weight].dtype == p->values[b->weight_shard].dtype);
-        /* From now on it stands for what will be gathered, and has no memory. */
+        /* From now on this value is replaced by gathered ones, and has no memory. */
         p->values[q->weight].role = ROLE_NONE;
         p->values[q->weight].scope = SCOPE_PASS;
     }
 }
 
-/* A weight where it lies in its bucket's gathered ones. */
+/* The view of a parameter in its gathered bucket. */
 static int weight_in(const struct zero3 *h, int gathered, int parameter)
 {
     struct program *p = h->program;
@@ -211,7 +213,7 @@ static int gathered_value(const struct zero3 *h, int bucket)
     return id;
 }
 
-/* The span that a reader belongs to. */
+/* The span that a reader belongs to: the bucket's newest, or a new one. */
 static int span_of(struct spans *s, int bucket, int op, enum zero3_gather kind)
 {
     int newest = s->newest[bucket] - 1;
@@ -290,13 +292,13 @@ static void gather_in_function(const struct zero3 *h, int function, enum zero3_g
     arena_release(&arena);
 }
 
-/* ---- run: stagings ---- */
+/* ---- run: staging cells ---- */
 
 /* A bucket that a chunk reads. */
 struct need {
     int chunk, bucket;
     int64_t n_bytes;
-    int slot;     /* of its staging: the chunk's largest is in the first */
+    int slot;     /* of its staging: the chunk's largest bucket has slot 0 */
     int gathered; /* the view of that slot */
 };
 
@@ -335,7 +337,8 @@ static void list_needs(struct staging_walk *l)
             }
 }
 
-/* Slots by size, so that chunks' buckets of like size share one. Dtypes differ: others' slots. */
+/* Number slots by decreasing size, so that buckets of similar size share one; each dtype has slots
+ * of its own. */
 static void choose_slots(struct staging_walk *l)
 {
     const struct program *p = l->h->program;
@@ -353,7 +356,7 @@ static void choose_slots(struct staging_walk *l)
         }
 }
 
-/* The cell of a slot is as large as the largest that is ever in it. */
+/* The cell of a slot, as large as the largest bucket that is ever in it. */
 static int slot_cell(struct staging_walk *l, const struct need *of)
 {
     struct program *p = l->h->program;
@@ -433,7 +436,7 @@ static int staging_of(const struct program *p, const struct action *a)
     return -1;
 }
 
-/* Where a chunk is about to read a staging that another one has had: a gather behind that one's
+/* Where a chunk reads a staging that another chunk used before, add a gather after that chunk's
  * last action. */
 static void gather_ahead(const struct staging_walk *l, struct entry *e)
 {
@@ -442,7 +445,7 @@ static void gather_ahead(const struct staging_walk *l, struct entry *e)
     struct arena arena = { 0 };
     int *wanted[N_STAGING], free_from[N_STAGING] = { 0 }, holds[N_STAGING] = { 0 }, n = 0;
 
-    /* By staging and action: 1 + the chunk to be gathered ahead of it. */
+    /* By staging and action: 1 + the chunk to be gathered before it. */
     for (int staging = 0; staging < N_STAGING; staging++)
         wanted[staging] = arena_array(&arena, int, e->n_actions);
     for (int i = 0; i < e->n_actions; i++) {

@@ -23,7 +23,7 @@ static void make_weights(struct program *p, int number, enum dtype dtype)
     b->weight_shard = program_local_shard(p, own, b->weights, axes_shard());
 }
 
-/* The parameter's weight lies in its bucket's. */
+/* Make the parameter's weight a view of its bucket's cell. */
 static void move_in(struct program *p, const struct parameter *q)
 {
     if (!p->buckets[q->bucket].weights)
@@ -47,7 +47,7 @@ static void emit_gather(struct program *p, int function, const struct bucket *b)
                                .layer = -1 });
 }
 
-/* Gather the bucket that this value lies in, if it is not yet. */
+/* Gather the bucket that this value is a view of, unless it has been. */
 static void gather_first(struct program *p, int gather, int value, char *is_flat)
 {
     int base = program_base(p, value);
