@@ -1,6 +1,6 @@
 /*
  * backward.c - the passes that make the backward of one chunk's forward, for one size of
- * micro-batches; what each promises is said in program/passes.h
+ * micro-batches; program/passes.h states what each promises
  */
 #include "model/compile_impl.h"
 
@@ -9,7 +9,7 @@ static int has_before(const struct compiling *c, int chunk)
     return c->chunks[chunk].stage > c->first_trained;
 }
 
-/* The gradient of what the chunk's forward gives: from the stage behind it, or none. */
+/* Set the gradient of the chunk's output: received from the next stage, or none. */
 static void receive_gradient(struct compiling *c, int chunk)
 {
     int behind = stages_neighbour(c, chunk, 1), stage = c->chunks[chunk].stage;

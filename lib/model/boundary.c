@@ -1,11 +1,11 @@
 /*
- * boundary.c - the forwards of a rank's chunks, and what travels between stages: the residual stream,
- * and its gradient
+ * boundary.c - the forwards of a rank's chunks, and the transfers between stages: the residual
+ * stream, and its gradient
  */
 #include "layout/axes.h"
 #include "model/compile_impl.h"
 
-/* "forward 0"; "forward 0, 2 sequences" where there are other sizes too. */
+/* "forward 0"; "forward 0, 2 sequences" if micro-batches have several sizes. */
 int compile_function(const struct compiling *c, const char *name, int chunk)
 {
     struct arena *arena = &c->program->arena;
@@ -17,7 +17,7 @@ int compile_function(const struct compiling *c, const char *name, int chunk)
     return program_function(c->program, text, chunk);
 }
 
-/* The stream to or from the rank of another stage, and in which direction that lies. */
+/* The stream to or from the rank of another stage; *peer is that rank's direction on the axis. */
 static enum stream stream_of(const struct compiling *c, int from, int to, int forward, int sends,
                              int *peer)
 {
@@ -28,14 +28,14 @@ static enum stream stream_of(const struct compiling *c, int from, int to, int fo
           { STREAM_F_TO_PREVIOUS, STREAM_F_TO_NEXT } },
     };
     int own = pipeline_rank_of(&c->spec, from), other = pipeline_rank_of(&c->spec, to);
-    /* A loop always goes on to the next rank, a V comes back. */
+    /* A loop continues on the next rank, a V returns on the same ranks. */
     int is_next = c->spec.kind == PIPELINE_ZB_V ? other > own : to > from;
 
     *peer = is_next ? 1 : -1;
     return streams[forward][sends][is_next];
 }
 
-/* A function of one transfer between this chunk's stage and the one `step` further. */
+/* A function of one transfer between this chunk's stage and the stage `step` after it. */
 int boundary_transfer(struct compiling *c, int chunk, int step, int forward, int sends, int value)
 {
     static const char *const words[2][2] = { { "receive backward", "send backward" },
@@ -53,7 +53,7 @@ int boundary_transfer(struct compiling *c, int chunk, int step, int forward, int
     return function;
 }
 
-/* The residual stream, or its gradient, between two stages. */
+/* A value for the residual stream, or its gradient, between two stages. */
 int boundary_stream(const struct compiling *c)
 {
     struct program *p = c->program;
@@ -67,7 +67,7 @@ int boundary_stream(const struct compiling *c)
     return id;
 }
 
-/* The forwards of all chunks, with what they receive and send. */
+/* The forwards of all chunks, with their receives and sends. */
 void compile_forwards(struct compiling *c, enum model_end end, const char *name)
 {
     for (int i = 0; i < c->n_chunks; i++) {

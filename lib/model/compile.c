@@ -1,7 +1,7 @@
 /*
  * compile.c - the order of the passes
  *
- * What a pass promises is said in program/passes.h; those of a chunk's backward are listed in
+ * program/passes.h states what each pass promises; the passes of a chunk's backward are listed in
  * backward.c.
  */
 #include "model/compile.h"
@@ -56,7 +56,8 @@ static void shard(struct compiling *c)
     shard_gradients(c->program, c->of_sizes, c->n_chunks, c->update, &options);
 }
 
-/* Weights in buckets, from zero 1 on, and what gathers them all for a step where nothing else does. */
+/* From zero 1 on: put weights into buckets, and make the function that gathers all of them once a
+ * step. */
 static void gather(struct compiling *c)
 {
     const struct shard_options *o = &c->options->gradients;
@@ -171,7 +172,7 @@ const char *compile_pass_name(int i)
     return i < N_LAST_PASSES ? last_passes[i].name : NULL;
 }
 
-/* Sequences that all data-parallel ranks see in a step. */
+/* Sequences of a step on all data-parallel ranks. */
 static int64_t global_batch(const struct compile_train *o)
 {
     int64_t n = 0;

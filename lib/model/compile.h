@@ -1,8 +1,8 @@
 /*
- * compile.h - from a model and the way it is to be run to a placed, verified program
+ * compile.h - from a model and options to a placed, verified program
  *
- * The one place that says in which order the passes run. Pure; `plan` and `run` compile the same
- * program.
+ * compile.c is the list of the passes in their order. Pure; `lmtrain plan` and a run compile the
+ * same program.
  */
 #ifndef MODEL_COMPILE_H
 #define MODEL_COMPILE_H
@@ -10,7 +10,8 @@
 #include "config/model_spec.h"
 #include "program/passes.h"
 
-/* Called after each pass of compile_train; passes over chunks' functions are run for each chunk. */
+/* `after` is called after each pass of compile_train; passes over chunks' functions run once for
+ * each chunk. */
 struct compile_watch {
     void (*after)(void *context, const char *pass, const struct program *program);
     void *context;
@@ -19,51 +20,52 @@ struct compile_watch {
 struct compile_train {
     const struct model_spec *model;
     struct mesh mesh;
-    enum dtype dtype, residual; /* of activations; of the stream between layers, and its gradient */
+    enum dtype dtype, residual; /* of activations; of the residual stream and its gradient */
     int micro_batch, seq_len, n_micro_batches;
-    int longest; /* seq_len of the longest program of the job, where it has several (place_within):
-                    what stages are cut by, and how long the rope table is; 0: seq_len */
-    const int *micro_batches; /* [n_micro_batches]: sequences of each, the most of them micro_batch;
-                                 NULL: micro_batch each */
-    int sequence_parallel; /* where mesh has several tp ranks; micro-batches' tokens divide by tp */
-    int64_t head_logits;   /* that exist at a time; 0: MODEL_HEAD_LOGITS */
+    /* seq_len of the job's longest program, if it has several (place_within): decides how layers
+     * are divided into stages, and the length of the rope table; 0: seq_len. */
+    int longest;
+    /* [n_micro_batches]: sequences of each, at most micro_batch; NULL: micro_batch each. */
+    const int *micro_batches;
+    int sequence_parallel; /* with several tp ranks, which must divide a micro-batch's tokens */
+    int64_t head_logits;   /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
     int is_packed; /* a sequence may hold several samples, none of which attends to another */
-    const struct tuning *tuning; /* what is trained; NULL: everything */
+    const struct tuning *tuning; /* trainable parameters, adapters; NULL: everything is trained */
     uint64_t seed;
     enum recompute_kind recompute;
-    struct bitset recompute_ops; /* RECOMPUTE_KIND_LIST: kinds */
-    /* mesh's pp ranks, of which this program is for one, and their chunks; zeros for one stage. */
+    struct bitset recompute_ops; /* of RECOMPUTE_KIND_LIST: a set of enum op_kind */
+    /* The pipeline, and the rank in it that this program is for; zeros for one stage. */
     struct {
         enum pipeline_kind kind;
-        int n_chunks;            /* a rank; 0 is 1 */
-        const int *stage_layers; /* [pp * n_chunks]; NULL: cut by cost */
+        int n_chunks;            /* of a rank; 0 is 1 */
+        const int *stage_layers; /* [pp * n_chunks]; NULL: divided by cost */
         int rank;
-        /* compile_pipeline's, for who compiles several of the ranks; NULL: made for this one */
+        /* by compile_pipeline, if several ranks are compiled; NULL: built for this one */
         const struct pipeline *built;
     } pipeline;
     struct shard_options gradients;
     struct update_options update;
-    enum dtype gradient_dtype;  /* of accumulators of what has two dims: DTYPE_F32 or DTYPE_BF16 */
-    int no_fuse;                /* tests: leave every op in its parts */
+    enum dtype gradient_dtype;  /* of accumulators of 2-D parameters: DTYPE_F32 or DTYPE_BF16 */
+    int no_fuse;                /* for tests: no pass fuses ops */
     program_scratch_fn scratch; /* scratch of each op; NULL: none is planned */
     void *scratch_context;
     const struct compile_watch *watch; /* NULL: none */
 };
 
-/* Names of the passes, in their order; NULL beyond the last. */
+/* The name of pass i, in their order; NULL after the last. */
 const char *compile_pass_name(int i);
 
 /*
  * Entries: STEP, EVALUATE (one micro-batch), EVALUATE_END (the sum over ranks); under zero 1 and 2
- * with several ranks also GATHER, ahead of the first EVALUATE after a step. *program is
+ * with several ranks also GATHER, which runs before the first EVALUATE after a step. *program is
  * initialised here and belongs to the caller, also on failure. Returns 0, or -1 with verify's
  * error.
  */
 int compile_train(struct program *program, const struct compile_train *options, struct err *err);
 
 /*
- * The steps of all ranks, in the order that programs are made from: the same for each rank. In the
- * arena. Fails as compile_train does where the pipeline can't be.
+ * The pipeline's lists of all ranks with their common order of time, which is the same for the
+ * programs of all ranks. In the arena. Fails as compile_train does if the pipeline is impossible.
  */
 int compile_pipeline(struct pipeline *pipeline, const struct compile_train *options,
                      struct arena *arena, struct err *err);
@@ -71,8 +73,8 @@ int compile_pipeline(struct pipeline *pipeline, const struct compile_train *opti
 /*
  * What programs without a backward (evaluation, generation, scoring) have in common: a trained
  * model on the ranks that hold it together, a mesh of tp and pp alone, divided into stages as for
- * training. A program is for one of these ranks. Entries have the same names on all of them and hold
- * what the rank's stage computes. The residual stream is fp32.
+ * training. A program is for one of these ranks. Entries have the same names on all of them and
+ * hold what the rank's stage computes. The residual stream is fp32.
  */
 struct compile_serving {
     const struct model_spec *model;
@@ -103,8 +105,8 @@ struct compile_generate {
 /*
  * Entries: PREFILL (n_sequences * prefill_len rows) and DECODE (one row a sequence), sharing
  * weights and KV cache. Inputs of each entry are its first rows of ports.tokens and
- * ports.positions; a position < 0 is padding. ports.last_rows says whose logits are wanted: the
- * last stage's have both.
+ * ports.positions; a position < 0 is padding. ports.last_rows are the rows whose logits are
+ * computed; it and ports.logits exist on the last stage.
  */
 int compile_generate(struct program *program, const struct compile_generate *options,
                      struct err *err);
@@ -120,9 +122,9 @@ struct compile_score {
 
 /*
  * Entries: FEED puts n_rows tokens (ports.tokens) at positions (ports.positions; < 0 is padding) of
- * segments (ports.segment, ports.segments: ops.h, attention_cached) and leaves what the last layer
- * makes of them in ports.stream; SCORE compares the tokens ports.target_tokens with the logits behind the
- * rows ports.query_rows, on the last stage; on others it is empty.
+ * segments (ports.segment, ports.segments: ops.h, attention_cached) and writes the last layer's
+ * output to ports.stream; SCORE computes, on the last stage, the statistics of the logits at rows
+ * ports.query_rows for the tokens ports.target_tokens; on other stages it is empty.
  */
 int compile_score(struct program *program, const struct compile_score *options, struct err *err);
 

@@ -19,12 +19,12 @@ struct compiling {
     struct model_chunk *chunks;
     int n_sizes, *sizes, *size_of;     /* of micro-batches: sequences, increasing; by micro-batch */
     struct chunk_functions *of_sizes;  /* [n_sizes][n_chunks] */
-    struct chunk_functions *functions; /* of the size at hand */
-    int *boundary, *value;             /* by chunk: what its forward reads and gives */
-    int *gradient, *gradient_in;       /* by chunk: of what it gives, and of what it reads */
+    struct chunk_functions *functions; /* of the current size */
+    int *boundary, *value;             /* by chunk: input and output of its forward */
+    int *gradient, *gradient_in;       /* by chunk: gradients of its output and of its input */
     int first_trained;  /* stage: those before it have no trainable parameter, and no backward */
-    int has_zero3;      /* weights are gathered for a while by zero3_gather_weights */
-    int update, gather; /* functions; gather -1: weights are not gathered once a step */
+    int has_zero3;      /* weights are gathered by zero3_gather_weights, not once a step */
+    int update, gather; /* functions; gather is -1 if weights are not gathered once a step */
 };
 
 /* ---- stages.c ---- */
@@ -35,30 +35,32 @@ int stages_plan(struct compiling *c, struct err *err);
 /* seq_len of the job's longest program. */
 int stages_longest(const struct compile_train *options);
 
-/* This rank's chunk with the stage `step` (1, -1) further than this chunk's; -1: another rank has it. */
+/* This rank's chunk with the stage `step` (1, -1) after this chunk's; -1: another rank has it. */
 int stages_neighbour(const struct compiling *c, int chunk, int step);
 
-/* A head tied to an embedding on another rank of the pipeline: the parameter says which. */
+/* Set tied_peer of a head that is tied to an embedding on another rank of the pipeline. */
 void stages_tie(struct compiling *c);
 
 /* Sets c->first_trained. */
 void stages_find_trained(struct compiling *c);
 
-/* What each rank of the pipeline adds to the gradient norm, in the program's arena. */
+/* List the parameters that each rank of the pipeline contributes to the gradient norm, in the
+ * program's arena. */
 void stages_norm_parts(struct compiling *c, struct update_options *update);
 
 /* ---- boundary.c ---- */
 
-/* A function of a chunk: "forward 0"; "forward 0, 2 sequences" where there are other sizes too. */
+/* A function of a chunk: "forward 0"; "forward 0, 2 sequences" if micro-batches have several sizes.
+ * */
 int compile_function(const struct compiling *c, const char *name, int chunk);
 
 /* A value for the residual stream, or its gradient, between two stages. */
 int boundary_stream(const struct compiling *c);
 
-/* A function of one send or receive between this chunk's stage and the one `step` further. */
+/* A function of one send or receive between this chunk's stage and the stage `step` after it. */
 int boundary_transfer(struct compiling *c, int chunk, int step, int forward, int sends, int value);
 
-/* The forwards of all chunks, with what they receive and send. */
+/* The forwards of all chunks, with their receives and sends. */
 void compile_forwards(struct compiling *c, enum model_end end, const char *name);
 
 /* ---- compile_serve.c ---- */
@@ -66,18 +68,19 @@ void compile_forwards(struct compiling *c, enum model_end end, const char *name)
 /* The entry runs one function, once. */
 void compile_action(struct program *p, enum entry_kind kind, int function);
 
-/* A scalar summed over the axes of tokens and stages, in fp64. Returns the sum's cell. */
+/* Emit the sum of a scalar over the axes of tokens and stages, in fp64. Returns the sum's cell. */
 int compile_sum(struct program *p, int function, int value, const char *name);
 
-/* The evaluation's own forward, on the same inputs (the largest size), and its sum over ranks. */
+/* The forward of evaluation, on the same inputs (the largest size), and the sum of its loss over
+ * ranks. */
 void compile_evaluation(struct compiling *c);
 
 /* ---- backward.c ---- */
 
-/* The backwards of all chunks, from the last on, with the gradients that they receive and send. */
+/* The backwards of all chunks, from the last to the first, with receives and sends of gradients. */
 void compile_backwards(struct compiling *c);
 
-/* The name of its pass i; NULL beyond the last. */
+/* The name of pass i of a chunk's backward; NULL after the last. */
 const char *compile_backward_pass(int i);
 
 /* ---- compile.c ---- */
@@ -85,7 +88,7 @@ const char *compile_backward_pass(int i);
 /* Call the options' watch, if there is one. */
 void compile_after(const struct compiling *c, const char *pass);
 
-/* Where ops may write in place, how much scratch they need, where all lies; verified. */
+/* The last passes: in-place ops, scratch, addresses; then verify. Returns 0, or -1. */
 int compile_finish(struct compiling *c, struct err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * compile_job.c - what a job says of the programs of its ranks
+ * compile_job.c - the options of compile_train that a job determines
  */
 #include "model/compile_job.h"
 

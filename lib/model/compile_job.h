@@ -7,7 +7,8 @@
 #include "config/job.h"
 #include "model/compile.h"
 
-/* What the ranks of one pipeline stage compile; scratch, longest and head_logits are left unset. */
+/* The options for the ranks with this coordinate on pp; scratch, longest and head_logits are left
+ * unset. */
 struct compile_train compile_job(const struct job *job, int pp_rank);
 
 #endif

@@ -40,7 +40,8 @@ static const char *name_of_sum(struct program *p, enum mesh_axis axis, const cha
     return arena_printf(&p->arena, "%s_all_%s", name, axis_places(axis));
 }
 
-/* Over the axes of tokens, one after the other, and stages: each rank's summand is counted once. */
+/* Sums over the axes of tokens, one after the other, and of stages count each rank's summand once.
+ * */
 int compile_sum(struct program *p, int function, int value, const char *name)
 {
     struct axis_list tokens = axes_of(&p->mesh, SPLITS_TOKENS, PARAMETER_DENSE);
@@ -53,7 +54,8 @@ int compile_sum(struct program *p, int function, int value, const char *name)
     return value;
 }
 
-/* The evaluation's own forward, on the same inputs (the largest size), and its sum over ranks. */
+/* The forward of evaluation, on the same inputs (the largest size), and the sum of its loss over
+ * ranks. */
 void compile_evaluation(struct compiling *c)
 {
     struct program *p = c->program;
@@ -124,7 +126,7 @@ static int begin_serving(struct compiling *c, struct compile_train *stages, stru
     return 0;
 }
 
-/* An entry that goes through all stages. */
+/* An entry of one forward through all stages. */
 static void serve(struct compiling *c, enum entry_kind entry, enum model_end end, const char *name)
 {
     compile_forwards(c, end, name);

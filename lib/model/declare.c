@@ -1,8 +1,8 @@
 /*
  * declare.c - a model's parameters, inputs and constants
  *
- * Which parameters there are, and what each is, config/parameters.h says: those of the chunks at
- * hand are declared in its order, each layer's adapters behind the layer's own.
+ * config/parameters.h is the inventory of a model's parameters: those of the given chunks are
+ * declared in its order, the adapters of each layer after the layer's parameters.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 _Static_assert(MODULE_MAX_PIECES <= PARAMETER_MAX_PIECES, "all of a module's pieces are divided");
 
-/* What each rank has of the parameter declared last. A vector is one row of the program's. */
+/* Divide the parameter declared last among ranks. A vector is one row in the program. */
 static void divide(const struct model_builder *b, const struct parameter_spec *q)
 {
     struct parameter_split parts = { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { q->cols } };
@@ -34,7 +34,7 @@ unsigned model_split_axes(const struct mesh *mesh, const struct parameter_spec *
     return q->divided != SPREAD_SAME && mesh->size[axes_tensor()] > 1 ? 1U << axes_tensor() : 0;
 }
 
-/* Returns its handle. */
+/* Declare a parameter; returns its handle. */
 static int declare(const struct model_builder *b, const struct parameter_spec *q)
 {
     int is_vector = q->n_dims == 1;
@@ -57,7 +57,7 @@ static void adapters(const struct model_builder *b, int layer)
                 b->adapters[layer][m][k] = declare(b, &q);
 }
 
-/* Those of a layer, before the layers or behind them. */
+/* Declare the parameters of a layer, or those before or after all layers. */
 static void parameters(const struct model_builder *b, int layer)
 {
     struct parameter_spec list[LAYER_MAX_PARAMETERS];
@@ -67,7 +67,7 @@ static void parameters(const struct model_builder *b, int layer)
         b->parameters[parameters_index(list[i].id)] = declare(b, &list[i]);
 }
 
-/* For a head that is tied to an embedding of other chunks. */
+/* A copy of the embedding, for a head that is tied to one of other chunks. */
 static void copy_of_embedding(const struct model_builder *b)
 {
     struct parameter_id id = parameters_head(b->spec);
@@ -115,7 +115,7 @@ static int input(const struct model_builder *b, const char *name, int64_t rows, 
     return id;
 }
 
-/* Of a rank's own micro-batches; written by one stage each, the others hold zeros. */
+/* Sums over a rank's micro-batches; one stage adds to each, on the others it stays zero. */
 static int sum_cell(struct program *p, const char *name, int64_t n)
 {
     static const enum axis_role roles[] = { SPLITS_TOKENS, SPLITS_LAYERS };
@@ -130,7 +130,8 @@ static int sum_cell(struct program *p, const char *name, int64_t n)
     return cell;
 }
 
-/* Where each tensor-parallel rank's part of something begins, of `each` as many: its own of them. */
+/* A constant with the offset of each tensor-parallel rank's part, `each` rows apart, and its local
+ * shard: this rank's offset. */
 static int begins(const struct model_builder *b, const char *name, int64_t each)
 {
     struct program *p = b->program;
@@ -144,7 +145,7 @@ static int begins(const struct model_builder *b, const char *name, int64_t each)
     return program_local_shard(p, arena_printf(&p->arena, "%s:local", name), cell, axes_tensor());
 }
 
-/* Where a rank has a part of the micro-batch's rows. */
+/* For ranks that have a part of the micro-batch's rows. */
 static void declare_row_parts(struct model_builder *b, const char *name, int64_t rows)
 {
     if (!b->sequence_parallel)
@@ -235,7 +236,7 @@ void model_declare_evaluation(struct model_builder *b)
 {
     struct program *p = b->program;
 
-    /* The head in parts wants it, whatever it is. */
+    /* The vocabulary-parallel head needs it in any case. */
     if (p->mesh.size[axes_tensor()] > 1 && !p->ports.loss_scale)
         p->ports.loss_scale = program_cell(p, ROLE_SCALAR, "loss_scale", 1, 1, DTYPE_F32);
     p->ports.eval_loss = sum_cell(p, "eval_loss", 1);

@@ -1,8 +1,9 @@
 /*
- * emitter_impl.h - what emits a chunk's forward, and what every part of it is made with
+ * emitter_impl.h - the emitter of a chunk's forward, and the functions that all parts of a forward
+ * use
  *
- * Values are named by ids of the program. Functions here append ops to the emitter's function, and
- * return the value that the last one gives.
+ * Values are named by ids of the program. Functions here append ops to the emitter's function and
+ * return the last op's output.
  */
 #ifndef MODEL_EMITTER_IMPL_H
 #define MODEL_EMITTER_IMPL_H
@@ -14,11 +15,11 @@ struct emitter {
     struct model_builder *b;
     int function, layer;
     int64_t rows; /* of a micro-batch */
-    int tp;       /* ranks that divide heads, feed-forward and vocabulary */
+    int tp;       /* ranks that divide heads, FFN columns and vocabulary */
     enum model_end end;
 };
 
-/* A module's weight or bias, of the layer at hand where layers have it; 0 if there is none. */
+/* A module's weight or bias, of the current layer if it belongs to layers; 0 if there is none. */
 static inline int parameter(const struct emitter *e, enum module_id module, enum module_part part)
 {
     int at = model_parameter(e->b, parameters_id(e->b->spec, module, part, e->layer));
@@ -36,7 +37,7 @@ static inline int bias_of(const struct emitter *e, enum module_id module)
     return parameter(e, module, PART_BIAS);
 }
 
-/* With as many rows as v has. */
+/* A new value with as many rows as v. */
 static inline int value(const struct emitter *e, int v, int64_t cols, enum dtype dtype)
 {
     return program_value(e->b->program, e->b->program->values[v].rows, cols, dtype);
@@ -59,7 +60,7 @@ static inline enum dtype dtype_of(const struct emitter *e, int v)
     return e->b->program->values[v].dtype;
 }
 
-/* ---- tensor parallel ---- */
+/* ---- tensor-parallel regions (operators f and g of Shoeybi et al. 2019) ---- */
 
 static inline void emit_tp(const struct emitter *e, enum op_kind kind, int x, int y)
 {
@@ -70,7 +71,7 @@ static inline void emit_tp(const struct emitter *e, enum op_kind kind, int x, in
                          .stream = STREAM_TP });
 }
 
-/* All rows of x, for what is divided. */
+/* x as input of ops that are divided over tp: with sequence parallelism its rows are gathered. */
 static inline int enter_tp_region(const struct emitter *e, int x)
 {
     if (e->tp == 1 || !e->b->sequence_parallel)
@@ -80,7 +81,8 @@ static inline int enter_tp_region(const struct emitter *e, int x)
     return all;
 }
 
-/* The sum over ranks of what has been divided: the rank's rows of it, or all. */
+/* The sum over tp of a partial output: with sequence parallelism a reduce_scatter, of which a rank
+ * has its rows, else an all_reduce. */
 static inline int leave_tp_region(const struct emitter *e, int x)
 {
     int64_t rows = e->b->sequence_parallel ? e->rows / e->tp : e->rows;

@@ -7,10 +7,11 @@
 
 #include "base/num.h"
 
-/* Row lengths of the head below this count as this: torch.nn.functional.normalize's. */
+/* The smallest row length by which the head's rows are divided, as in
+ * torch.nn.functional.normalize. */
 #define HEAD_ROW_MIN 1e-12
 
-/* What logits are made with: the head's weight, or that with rows of length 1. */
+/* The matrix of logits: the head's weight, or the weight with rows normalised to length 1. */
 struct logits_head {
     int weight, rows, lengths; /* rows is weight, and lengths 0, where nothing is normalised */
 };
@@ -37,7 +38,8 @@ int logits_rows(const struct emitter *e)
     return head_of(e).rows;
 }
 
-/* Where the gradient of the head's rows goes: the parameter's, or what that is made of. */
+/* The value that the head's gradient is accumulated in: the parameter's accumulator, or a value
+ * from which that is computed. */
 static int rows_gradient(const struct emitter *e, const struct logits_head *h, int dw)
 {
     return h->lengths && dw ? value(e, h->weight, cols_of(e, h->weight), DTYPE_F32) : dw;
@@ -56,9 +58,9 @@ static void emit_head_gradient(const struct emitter *e, const struct logits_head
 }
 
 /*
- * Tokens whose logits exist at a time. Each chunk adds to all of the head's gradient, so a chunk
- * must have work enough for that, and for packing the weights: a processor's caches want few logits,
- * but tokens enough; a GPU's memory takes many.
+ * Tokens whose logits exist at a time. Each chunk adds to the whole gradient of the head, so it
+ * needs enough tokens to amortise that and the packing of weights; on a CPU the logits of a chunk
+ * should fit into caches, on a GPU they may be many more.
  */
 static int head_chunk(const struct emitter *e)
 {
@@ -69,19 +71,20 @@ static int head_chunk(const struct emitter *e)
     return (int)min_i64(e->rows, max_i64(MODEL_HEAD_TOKENS, min_i64(most, chunk)));
 }
 
-/* ---- the vocabulary in parts ---- */
+/* ---- vocabulary-parallel head and loss ---- */
 
-/* One piece of the rows. */
+/* One piece of the rows, and the values of its loss. */
 struct head_piece {
     int x, target, weight;
-    int dx, dw; /* 0 where only the loss is wanted; dw where the head is frozen */
+    int dx, dw; /* 0 if only the loss is computed; dw is 0 also if the head is frozen */
     int loss;
     enum first_mode first;
 };
 
 /*
- * The logits of a rank's tokens; what all ranks' are to be known by; their gradients, and what
- * follows from these for the rank: a summand of x's gradient, and its rows of the weight's.
+ * The logits of the rank's part of the vocabulary; their softmax statistics, gathered over ranks;
+ * the gradients of the logits, and from these the rank's summand of x's gradient and its rows of
+ * the weight's.
  */
 static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
 {
@@ -124,7 +127,7 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
                              .first = h->first });
 }
 
-/* Piece by piece, so that the logits never exist whole. */
+/* The loss is computed piece by piece, so that the logits of all rows never exist. */
 static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx, int dw, int loss)
 {
     struct program *p = e->b->program;
@@ -158,7 +161,7 @@ int logits_train(const struct emitter *e, int x)
         p->values[dx].spread[axes_tensor()] = SPREAD_PARTIAL;
         emit_head_pieces(e, x, h.rows, dx, drows, p->ports.loss);
         emit_head_gradient(e, &h, drows, dw);
-        /* Summed here, so that the rank's rows are all that the backward finds. */
+        /* The sum over tp is emitted here, so that the backward begins with the rank's rows. */
         return leave_tp_region(e, dx);
     }
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
@@ -192,7 +195,7 @@ void logits_evaluate(const struct emitter *e, int x)
                          .out = { [HEAD_LOSS_LOSS] = p->ports.eval_loss } });
 }
 
-/* Each rank's part of the columns, [n x c], one after the other: [tp n x c]. */
+/* Gather each rank's part of the columns, [n x c], one after the other: [tp n x c]. */
 static void gather_parts(const struct emitter *e, int own, int all)
 {
     struct program *p = e->b->program;

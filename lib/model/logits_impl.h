@@ -1,5 +1,5 @@
 /*
- * logits_impl.h - what stands behind the final norm: the head, and the losses of its logits
+ * logits_impl.h - what follows the final norm: the head, and the losses of its logits
  *
  * x is the normed hidden state of a micro-batch's rows, all of them on each tensor-parallel rank.
  */
@@ -8,19 +8,20 @@
 
 #include "model/emitter_impl.h"
 
-/* The rows that make logits: the rank's rows of the head's weight, or these at length 1. */
+/* The matrix of logits: the rank's rows of the head's weight, or these normalised to length 1. */
 int logits_rows(const struct emitter *e);
 
 /*
  * Add the loss to port `loss`, and the head's gradient to its accumulator. Returns the gradient of
- * x, or, of what x was gathered from.
+ * x, or of the value that x was gathered from.
  */
 int logits_train(const struct emitter *e, int x);
 
 /* Add the loss to port `eval_loss`. */
 void logits_evaluate(const struct emitter *e, int x);
 
-/* The logits of each sequence's row last_rows, into port `logits`; makes both ports if need be. */
+/* Emit the logits of row last_rows of each sequence into port `logits`; creates both ports if they
+ * do not exist. */
 void logits_last(const struct emitter *e, int x);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * lora.c - low-rank adapters: y + scale (dropout(x) A') B'
  *
- * Of a matrix whose outputs are divided over tp, B's rows are divided alike and each rank has all
- * of A; of one whose inputs are, A's columns are and each rank has all of B: there x A' is a summand
- * of the rank's, as y is, and nothing is added up before y is.
+ * Hu et al. 2021. For a matrix whose outputs are divided over tp, B's rows are divided in the same
+ * way and each rank has all of A. For one whose inputs are divided, A's columns are and each rank
+ * has all of B: x A' is then partial, as y is, and the one reduction of y covers both.
  */
 #include "model/lora_impl.h"
 
@@ -30,10 +30,10 @@ static int weight_of(const struct adapting *a, enum lora_module module, enum lor
     return a->b->program->parameters[handle - 1].weight;
 }
 
-/* Where dropout is drawn: behind all places of the model's own (model.c). */
+/* The first rng site of adapters' dropout, after all sites of model.c. */
 #define SITE_LORA 64
 
-/* Over tp the columns may be the rank's part of all: then it must know which. */
+/* Over tp the columns may be a part of all: the op then needs the offset of the rank's columns. */
 static int dropped(const struct adapting *a, enum lora_module module)
 {
     struct program *p = a->b->program;
@@ -77,7 +77,7 @@ static int inner(const struct adapting *a, enum lora_module module, struct lora_
     return scaled;
 }
 
-/* Of the rank's columns, as parameter_split divides the matrix' rows. */
+/* The columns of each piece on the rank, as parameter_split divides the rows of the matrix. */
 static void list_parts(const struct model_builder *b, const struct lora_site *site, int *parts)
 {
     int64_t tp = b->program->mesh.size[axes_tensor()];

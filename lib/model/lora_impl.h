@@ -6,14 +6,14 @@
 
 #include "model/model.h"
 
-/* Where and what is adapted. */
+/* The matrix that adapters are added to, and its operands. */
 struct lora_site {
     int function, layer;
     enum module_id module; /* whose matrix is adapted */
-    int x, y; /* what the matrix reads, and the product, whose sum over tp may be owed */
+    int x, y; /* the input of the matrix, and the product, which may be partial over tp */
 };
 
-/* Emit what the layer's adapters add to y. Returns the sum; y where there are none. */
+/* Emit y plus the layer's adapters of this matrix. Returns the sum; y if there are none. */
 int lora_emit(struct model_builder *builder, const struct lora_site *site);
 
 #endif

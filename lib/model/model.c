@@ -5,8 +5,8 @@
  * between a norm and the next residual add is in the run's dtype. Each layer's input is marked as a
  * boundary for full recomputation.
  *
- * Over tp, `enter` and `leave` stand around what is divided: heads, feed-forward, vocabulary. What
- * the backward does there follows from them (differentiate).
+ * Over tp, enter_tp_region and leave_tp_region delimit what is divided: heads, FFN, vocabulary. The
+ * collectives of the backward follow from them (differentiate.c).
  */
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "model/logits_impl.h"
 #include "model/lora_impl.h"
 
-/* What the layer's adapters of this matrix, which has read x and given y, make of y. */
+/* y, the product of x and the module's matrix, plus the adapters of this matrix. */
 static int with_lora(const struct emitter *e, enum module_id module, int x, int y)
 {
     return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y });
@@ -32,7 +32,8 @@ static int linear(const struct emitter *e, int x, int weight, int bias)
     return y;
 }
 
-/* A block's last: of what is divided among ranks into the residual stream. */
+/* The last linear of a block, whose input is divided among ranks: its output leaves the region into
+ * the residual stream. */
 static int linear_to_residual(const struct emitter *e, enum module_id module, int x)
 {
     int weight = weight_of(e, module), bias = bias_of(e, module);
@@ -74,7 +75,8 @@ static int norm(const struct emitter *e, enum module_id module, int x, enum dtyp
     return y;
 }
 
-/* Where dropout is drawn in a layer: part of its random numbers' name, so never renumbered. */
+/* The sites of dropout in a layer: part of the key of random numbers, so they are never renumbered.
+ * */
 enum dropout_site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT };
 
 static uint64_t rng_site_of(const struct emitter *e, enum dropout_site site)
@@ -110,7 +112,7 @@ static int residual_add(const struct emitter *e, int x, int delta)
     return sum;
 }
 
-/* Of this rank. */
+/* The rank's query heads. */
 static int n_heads(const struct emitter *e)
 {
     return e->b->spec->n_heads / e->tp;
@@ -121,7 +123,7 @@ static int n_kv_heads(const struct emitter *e)
     return max_int(1, e->b->spec->n_kv_heads / e->tp);
 }
 
-/* Of attention and what leads to it. */
+/* The attributes of attention and of the ops on its heads. */
 static struct op_attributes head_attributes(const struct emitter *e)
 {
     const struct model_spec *s = e->b->spec;
@@ -136,12 +138,12 @@ static struct op_attributes head_attributes(const struct emitter *e)
                                    .scale = 1.0 / sqrt((double)s->head_dim) };
 }
 
-/* Attention's operands, as columns of what holds them. */
+/* Attention's operands, as views of columns. */
 struct qkv_columns {
     int q, k, v;
 };
 
-/* All of x's rows, and n of its columns from `first` on. */
+/* A view of all rows of x, and n of its columns from `first` on. */
 static int columns_of(const struct emitter *e, int x, int64_t first, int64_t n)
 {
     struct value all = e->b->program->values[x];
@@ -149,7 +151,8 @@ static int columns_of(const struct emitter *e, int x, int64_t first, int64_t n)
     return program_view(e->b->program, x, first, all.rows, n, all.stride);
 }
 
-/* qk: q's and k's columns of the product of all three, or what was made of them. */
+/* qk: the value with q's and k's columns: the product of all three, or its heads after norms and
+ * rotation. */
 static struct qkv_columns heads_of(const struct emitter *e, int qkv, int qk)
 {
     int64_t q_cols = (int64_t)n_heads(e) * e->b->spec->head_dim;
@@ -160,7 +163,7 @@ static struct qkv_columns heads_of(const struct emitter *e, int qkv, int qk)
                                  .v = columns_of(e, qkv, q_cols + kv_cols, kv_cols) };
 }
 
-/* A layer's keys or values of all positions: one cell for all functions. */
+/* The cell of a layer's keys or values of all positions, one for all functions. */
 static int cache_cell(const struct emitter *e, enum model_cache which)
 {
     static const char *const names[N_MODEL_CACHES] = { "keys", "values" };
@@ -199,7 +202,8 @@ static int attention_over_cache(const struct emitter *e, struct qkv_columns head
     return out;
 }
 
-/* Where several ranks share a kv head, and each has computed a part of its columns: all of it. */
+/* Gather kv heads that several ranks share, of which each rank has computed a part of the columns.
+ * */
 static int whole_heads(const struct emitter *e, int qkv)
 {
     struct op_attributes attributes = head_attributes(e);
@@ -218,7 +222,7 @@ static int whole_heads(const struct emitter *e, int qkv)
     return whole;
 }
 
-/* Queries and keys at length sqrt(e) each, but for weights. */
+/* Queries and keys with an RMS norm over each head (head_norm), if the model has it. */
 static int normed_heads(const struct emitter *e, int qk)
 {
     struct op_attributes attributes = head_attributes(e);
@@ -302,13 +306,14 @@ static int feed_forward(const struct emitter *e, int x)
 
 /* ---- experts ---- */
 
-/* A token's weights and experts, its rows of those sorted by expert, and where an expert's end. */
+/* The routing of tokens: weights and experts of each, the positions of its rows after sorting by
+ * expert, and the end of each expert's rows. */
 struct routes {
     int weight, expert, place, ends;
 };
 
-/* The layer's part of the step's stats, one for all sizes of micro-batches; 0 where nobody reads
- * them. */
+/* The view of the layer in router_stats, one for all sizes of micro-batches; 0 if they are not
+ * needed. */
 static int stats_of_layer(const struct emitter *e)
 {
     struct program *p = e->b->program;
@@ -324,8 +329,9 @@ static int stats_of_layer(const struct emitter *e)
 }
 
 /*
- * The experts that a layer's rows go to. Where the balance is of all layers together they are rows of
- * one value, which the gradient of each router reads whole: the chunk must have all layers.
+ * The value of the experts that a layer's rows are routed to. If the balance loss is pooled over
+ * layers they are rows of one value, which the gradient of each router reads in full: the chunk
+ * must have all layers.
  */
 static int choices_of_layer(const struct emitter *e, int logits)
 {
@@ -346,7 +352,7 @@ static int choices_of_layer(const struct emitter *e, int logits)
     return program_view(b->program, b->choices, before * rows * cols, rows, cols, cols);
 }
 
-/* From the rank's rows of a norm's output. The balance is that of all the micro-batch's rows. */
+/* Route the rows of a norm's output. The balance loss is over all rows of the micro-batch. */
 static struct routes route(const struct emitter *e, int y)
 {
     const struct model_spec *s = e->b->spec;
@@ -456,7 +462,7 @@ static int embedding(const struct emitter *e)
         x = sum;
     }
     if (e->b->spec->embedding_norm) {
-        /* As wide as the residual stream, and kept as a layer's input is. */
+        /* In the residual stream's dtype, and kept as a layer's input is. */
         e->b->program->values[x].boundary = 1;
         x = norm(e, MODULE_EMBEDDING_NORM, x, dtype_of(e, x));
     }

@@ -1,19 +1,20 @@
 /*
  * model.h - a model's forward as ops
  *
- * Emits the forward of a decoder into a function: embedding, blocks, final norm, and one of three
- * ends: loss with its input gradient (training), loss alone (evaluation), logits of chosen rows
- * (generation), or the residual stream, of which model_score asks (scoring). The parameters are
+ * Emits the forward of a decoder into a function: embedding, blocks, final norm, and one of four
+ * ends: the loss with its input gradient (training), the loss alone (evaluation), logits of chosen
+ * rows (generation), or the residual stream, which model_score reads (scoring). The parameters are
  * declared once, by model_declare: those of config/parameters.h and config/tuning.h's adapters.
  *
- * Over tp ranks the heads, the feed-forward's columns and the vocabulary are divided (Shoeybi et
- * al. 2019). The residual stream is the same on all of them, or, sequence parallel, each has its
- * part of the rows (Korthikanti et al. 2022): then the sums that end a block leave each its rows,
- * and the rows are gathered where a block begins; else the sums are everybody's and nothing is
- * gathered. Where kv heads are fewer than ranks, neighbours have a part of one each, and gather it.
+ * Over tp the heads, the FFN columns and the vocabulary are divided (Shoeybi et al. 2019). The
+ * residual stream is the same on all ranks, or, with sequence parallelism, each rank has a part of
+ * the rows (Korthikanti et al. 2022): a block then begins with an all_gather of the rows and ends
+ * with a reduce_scatter instead of an all_reduce. If there are fewer kv heads than ranks,
+ * neighbouring ranks each have a part of one head, and gather it.
  *
- * Of each expert the ranks have a part like that, so all see all tokens. Rows of tokens times the
- * experts of each are gathered expert by expert: as many whatever the router says, none is dropped.
+ * Each expert's FFN is divided over tp in the same way, so every rank processes all tokens. Rows of
+ * tokens are copied once for each of the token's experts and sorted by expert: their number does
+ * not depend on the routing, and no token is dropped.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -33,7 +34,8 @@ struct model_chunk {
     int first_layer, end_layer;
 };
 
-/* Logits of a chunk of the head on a CPU, and on a GPU; tokens at least, however large the vocabulary. */
+/* Logits that exist at a time in the head, on a CPU and on a GPU; and the least number of tokens of
+ * a chunk, for large vocabularies. */
 #define MODEL_HEAD_TOKENS 256
 #define MODEL_HEAD_LOGITS ((int64_t)1 << 23)
 #define MODEL_HEAD_LOGITS_GPU ((int64_t)1 << 28)
@@ -44,25 +46,27 @@ struct model_builder {
     enum dtype dtype;         /* of activations and 2-D weights */
     enum dtype residual;      /* of the residual stream: DTYPE_F32, or bf16 where dtype is */
     int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len */
-    int cache_len;            /* > 0: attention over a cache of so many positions (generation) */
-    int dropout;              /* 0: off whatever the spec says */
-    int sequence_parallel;    /* with tp: norms and residuals on parts of the rows */
+    int cache_len;            /* > 0: attention over a cache of this many positions (generation) */
+    int dropout;              /* 0: off, regardless of the spec */
+    int sequence_parallel;    /* with tp: norms and residual adds on parts of the rows */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
-    int64_t head_logits;         /* of a chunk of the head; 0: MODEL_HEAD_LOGITS */
+    int64_t head_logits;         /* that exist at a time in the head; 0: MODEL_HEAD_LOGITS */
     int is_packed;               /* a sequence may hold several samples: ports.starts */
-    const struct tuning *tuning; /* what is frozen, and adapters; NULL: nothing, none */
-    int64_t global_batch;        /* sequences of a step: what the router's balance is a mean over */
+    const struct tuning *tuning; /* frozen parameters, adapters; NULL: neither */
+    int64_t global_batch; /* sequences of a step, over which the router's balance loss is a mean */
     /* By model_declare, handles: 1 + a parameter's index in the program; 0: there is none. */
     int *parameters;                                  /* by parameters_index */
     int (*adapters)[N_LORA_MODULES][N_LORA_MATRICES]; /* by layer */
     int (*caches)[N_MODEL_CACHES]; /* by model_forward: each layer's cells, or 0 */
-    int choices;                   /* by model_forward: of all its layers' routers; 0: apart */
-    /* By model_declare, where tp is more than 1: the rank's first token of the vocabulary, row of
-     * the micro-batch, head, and its rows of the positions; 0 where nobody asks. */
+    int choices; /* by model_forward: choices of all layers' routers; 0: one value a layer */
+    /* By model_declare, if tp is more than 1: values with the rank's offset in the vocabulary, in
+     * the rows of the micro-batch, and in the heads, and its rows of the positions; 0 if not
+     * needed. */
     struct {
         int vocabulary, rows, heads, positions;
-        int attention_cols, ffn_cols; /* of what the blocks' last matrices read, for dropout */
+        int attention_cols,
+            ffn_cols; /* offsets in the inputs of the blocks' last matrices, for dropout */
     } parts;
 };
 
@@ -78,12 +82,12 @@ void model_declare(struct model_builder *builder, const struct model_chunk *chun
 /* The axes over which ranks divide the parameter: a set of 1 << axis. */
 unsigned model_split_axes(const struct mesh *mesh, const struct parameter_spec *parameter);
 
-/* Index of a declared parameter in the program, or -1: it is none of the chunks'. */
+/* Index of a declared parameter in the program, or -1 if it does not belong to the chunks. */
 int model_parameter(const struct model_builder *builder, struct parameter_id id);
 
 /*
- * From now on micro-batches are of so many sequences, at most as many as were declared: the first
- * of them in the inputs, of which the ports then name views.
+ * Set the number of sequences of a micro-batch, at most that of model_declare. The ports then name
+ * views of the first sequences of the inputs.
  */
 void model_resize(struct model_builder *builder, int n_sequences);
 
@@ -95,25 +99,24 @@ void model_resize(struct model_builder *builder, int n_sequences);
 void model_declare_loss(struct model_builder *builder);
 void model_declare_evaluation(struct model_builder *builder);
 
-/* The forward of a chunk, and where it meets others. */
+/* The output of a chunk's forward. */
 struct model_part {
-    int value;    /* what the next stage reads; of the last stage, what differentiate begins with */
-    int gradient; /* of value, where the last stage has made it (MODEL_TRAIN), summed over tp */
+    int value;    /* read by the next stage; on the last stage the seed of differentiate */
+    int gradient; /* of value, if the last stage has computed it (MODEL_TRAIN), reduced over tp */
 };
 
 /*
  * Append a chunk's forward to `function`; boundary is the value of the stage before, 0 for the
- * first. At the last stage, under MODEL_TRAIN, the loss is accumulated into ports.loss. With
- * trainable parameters the head's accumulator is made here, as the use that comes first in backward
- * order.
+ * first. At the last stage, under MODEL_TRAIN, the loss is accumulated into ports.loss. The
+ * accumulator of a trainable head is created here, as the first use in the order of the backward.
  */
 struct model_part model_forward(struct model_builder *builder, int function,
                                 const struct model_chunk *chunk, enum model_end end, int boundary);
 
 /*
- * Append to `function`, which runs behind one with MODEL_STREAM, the final norm of n_rows rows of
- * ports.stream, those that ports.query_rows names, and what logit_stats says of their logits and the
- * tokens ports.target_tokens: ports.stats.
+ * Append to `function`, which runs after one with MODEL_STREAM: the final norm of n_rows rows of
+ * ports.stream, given by ports.query_rows, and logit_stats of their logits for the tokens
+ * ports.target_tokens, into ports.stats.
  */
 void model_score(struct model_builder *builder, int function, int n_rows);
 

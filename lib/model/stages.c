@@ -1,6 +1,6 @@
 /*
- * stages.c - the stages of a pipeline as one rank sees them: its chunks, the layers of each, sizes of
- * micro-batches, and what all stages have to know of each other
+ * stages.c - the stages of a pipeline as one rank sees them: its chunks, the layers of each, sizes
+ * of micro-batches, and what stages need to know of each other
  */
 #include <string.h>
 
@@ -17,7 +17,7 @@ static struct model_chunk chunk_of(const struct compiling *c, int rank, int chun
                                  c->first_layer[stage + 1] };
 }
 
-/* Is the stage of this chunk's `step` next (or before: -1) on this rank too? Its chunk, or -1. */
+/* The chunk of the stage `step` (1, -1) after this chunk's if it is on this rank too, or -1. */
 int stages_neighbour(const struct compiling *c, int chunk, int step)
 {
     int stage = c->chunks[chunk].stage + step;
@@ -33,8 +33,9 @@ int stages_longest(const struct compile_train *o)
     return max_int(o->longest, o->seq_len);
 }
 
-/* Parameters count as FLOPs do: each is multiplied once a token; the head's twice as many times as
- * others have for their forward alone, as its loss is forward and backward in one. */
+/* Costs are multiplications a token: one for each parameter, and those of attention. The head's op
+ * has its backward in the forward, but in total it multiplies each parameter as often as others do.
+ * */
 static int cut_stages(struct compiling *c, struct err *err)
 {
     const struct model_spec *m = c->options->model;
@@ -94,7 +95,7 @@ static void list_sizes(struct compiling *c)
 
 static struct pipeline_spec pipeline_of(const struct compile_train *o)
 {
-    /* Alone, no order of micro-batches needs less memory than one after the other. */
+    /* With one stage, 1F1B (one micro-batch after the other) needs the least memory. */
     int alone = o->mesh.size[axes_stages()] == 1;
 
     return (struct pipeline_spec){ .kind = alone ? PIPELINE_1F1B : o->pipeline.kind,
@@ -142,11 +143,11 @@ int stages_plan(struct compiling *c, struct err *err)
     return 0;
 }
 
-/* ---- what all stages have to know of each other ---- */
+/* ---- what stages need to know of each other ---- */
 
 /*
- * Parameters of a stage are those of some layers, of which LAYER_BEFORE is the first stage's and
- * n_layers the last one's.
+ * The parameters of a stage are those of layers first_layer_of .. end_layer_of - 1; LAYER_BEFORE is
+ * on the first stage, n_layers, which is after the layers, on the last.
  */
 static int first_layer_of(const struct compiling *c, int stage)
 {
@@ -158,7 +159,7 @@ static int end_layer_of(const struct compiling *c, int stage)
     return c->first_layer[stage + 1] + (stage + 1 == c->n_stages);
 }
 
-/* The layer's parameters that are trained, its adapters' among them. Returns how many. */
+/* List the layer's trainable parameters, adapters included. Returns how many. */
 static int list_trained(const struct compiling *c, int layer,
                         struct parameter_spec list[LAYER_MAX_PARAMETERS + LAYER_MAX_ADAPTERS])
 {
@@ -194,7 +195,7 @@ static void list_layer_parts(struct compiling *c, int layer, int rank, struct no
                                 model_split_axes(&c->options->mesh, &list[i]), rank };
 }
 
-/* What each rank of the pipeline has. */
+/* List the parameters of all ranks of the pipeline. */
 void stages_norm_parts(struct compiling *c, struct update_options *update)
 {
     struct norm_part_list parts = { 0 };
@@ -222,7 +223,8 @@ void stages_find_trained(struct compiling *c)
     c->first_trained = stage;
 }
 
-/* A head tied to an embedding on another rank: the first and the last of the pipeline. */
+/* Set tied_peer of an embedding and of the head that is tied to it, on the first and last rank of
+ * the pipeline. */
 void stages_tie(struct compiling *c)
 {
     struct program *p = c->program;
@@ -231,7 +233,7 @@ void stages_tie(struct compiling *c)
     if (!c->options->model->tied_embeddings || first == last)
         return;
     int table = model_parameter(&c->builder, parameters_head(c->options->model));
-    /* The last rank is the one before the first. */
+    /* The axis is a ring: the last rank is the one before the first. */
     if (table >= 0)
         p->parameters[table].tied_peer = c->options->pipeline.rank == first ? -1 : 1;
 }
