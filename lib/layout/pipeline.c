@@ -1,5 +1,6 @@
 /*
- * pipeline.c - which pipelines can be, where their stages are, and who writes their lists
+ * pipeline.c - which pipelines are possible, the stages of their ranks, and the functions that
+ * write their lists
  */
 #include "layout/pipeline.h"
 
@@ -8,7 +9,8 @@
 #include "base/num.h"
 #include "layout/pipeline_impl.h"
 
-/* One row per kind: what it asks of the number of chunks, and who writes its lists. */
+/* One row per kind: the numbers of chunks that it allows, and the function that writes its lists.
+ * */
 static const struct schedule_family {
     const char *name;
     int least_chunks, most_chunks;

@@ -5,13 +5,13 @@
  * n_micro_batches through them. A schedule is one list of steps per rank: F (forward), B (backward:
  * gradients of input and weights), or B in two, I (gradient of the input) and later W (gradients of
  * the weights). A rank runs its list in order and a step waits for what it needs; transfers, slots
- * and functions are added by those who turn steps into actions. It is pure arithmetic: it knows no
- * device, no communicator and no clock; what it takes for costs are integers of any unit.
+ * and functions are added when steps become actions (program/schedule.c). It is pure arithmetic: it
+ * knows no device, no communicator and no clock; costs are integers of any unit.
  *
  * Promises (test/layout/pipeline_test.c has them for every p <= 8, chunks <= 4, m <= 16):
  *   - complete: each stage runs F and B (or I and W) of each micro-batch once;
  *   - ordered: in each chunk the F's, the B's or I's, and the W's each come in increasing order of
- *     the micro-batch. That is what the law (design.md §5) asks of accumulators, and it makes the
+ *     the micro-batch. That is what the bitwise law (lib/README.md) requires of accumulators, and it makes the
  *     micro-batches alive in a chunk a window of consecutive numbers: slot m % n serves, see
  *     pipeline_slots;
  *   - live: with sends that are buffered or posted together with their receives, it always ends.
@@ -81,13 +81,13 @@ struct pipeline_spec {
     int n_ranks;
     int n_chunks; /* per rank */
     int n_micro_batches;
-    int group;        /* interleaved, dynamic: least micro-batches of a group; 0: as said above */
+    int group; /* interleaved, dynamic: least micro-batches of a group; 0: p, or as chosen by dynamic */
     const int *sizes; /* dynamic: [n_micro_batches]; no other kind reads it */
 };
 
 /*
- * Can it be? 0, or -1 and ERR_CONFIG with the reason and the nearest that would work. Whether there
- * are layers enough for the stages is stage.h's to say.
+ * Whether the pipeline is possible: 0, or -1 and ERR_CONFIG with the reason and the nearest
+ * possible value. Whether there are enough layers for the stages is checked by stage.h.
  */
 int pipeline_check(const struct pipeline_spec *spec, struct err *err);
 
@@ -123,8 +123,8 @@ struct pipeline_list {
 
 /*
  * A stretch of time in which all ranks repeat themselves: of each rank r the steps from begin[r] on
- * are n_times rounds of n[r] steps (0: it waits, or is at its end), each round `shift` micro-batches
- * later than the one before, and later[r] in time.
+ * are n_times rounds of n[r] steps (0: it waits, or is at its end), each round `shift`
+ * micro-batches later than the one before, and later[r] in time.
  */
 struct pipeline_stretch {
     int shift, n_times;
@@ -136,8 +136,8 @@ struct pipeline_stretch {
 struct pipeline {
     struct pipeline_spec spec;   /* group is the largest group of interleaved and dynamic */
     struct pipeline_list *ranks; /* [spec.n_ranks] */
-    /* [spec.n_ranks][n_steps] by pipeline_time; NULL before that. Once they are there the lists are
-     * as pipeline_verify asks, and stay so. */
+    /* [spec.n_ranks][n_steps] by pipeline_time; NULL before that. The lists then satisfy
+     * pipeline_verify and must not change. */
     const int64_t *const *starts;
     const struct pipeline_stretch
         *stretches; /* of starts, by pipeline_time; NULL: none are known */
@@ -218,8 +218,8 @@ int pipeline_target_of(const struct pipeline_spec *spec, int rank, enum pipeline
                        int chunk);
 
 /*
- * A walk in that order over the steps of a rank and those of its neighbours, with which it exchanges
- * boundaries, whose results it gets: it costs nothing for all the others.
+ * A walk in that order over the steps of a rank and those of its neighbours, with which it
+ * exchanges boundaries, whose results it gets: it costs nothing for all the others.
  */
 #define PIPELINE_WALK_RANKS 3
 struct pipeline_walk {
@@ -231,7 +231,7 @@ struct pipeline_walk {
     unsigned char is_walked[PIPELINE_WALK_RANKS][N_STEP_KINDS][PIPELINE_CHUNKS_MAX];
 };
 
-/* Of the rank and those one before and one after it, around the ring. Asks for pipeline_time. */
+/* A walk over the steps of the rank and of its two neighbours on the ring. Needs pipeline_time. */
 struct pipeline_walk pipeline_walk_neighbours(const struct pipeline *pipeline, int rank);
 
 /* One step of one rank: pipeline.ranks[rank].steps[step]. */
@@ -239,20 +239,20 @@ struct pipeline_place {
     int rank, step;
 };
 
-/* The next one. Returns 0 at the end, *place is then untouched. */
+/* The next step. Returns 0 at the end, *place is then untouched. */
 int pipeline_walk_next(struct pipeline_walk *walk, struct pipeline_place *place);
 
 /* When the next step starts; INT64_MAX at the end. */
 int64_t pipeline_walk_time(const struct pipeline_walk *walk);
 
 /*
- * How many times over the walk goes through one round in a stretch: from time *begin on, *length long
- * each. 0 where it does not, or once at most.
+ * The number of rounds of the walk in a stretch: from time *begin on, each of time *length. 0 if
+ * there are fewer than two.
  */
 int pipeline_walk_rounds(const struct pipeline_walk *walk, const struct pipeline_stretch *stretch,
                          int64_t *begin, int64_t *length);
 
-/* Between two of these rounds: over so many of them. */
+/* Between two of these rounds: skip n_rounds of them. */
 void pipeline_walk_skip(struct pipeline_walk *walk, const struct pipeline_stretch *stretch,
                         int n_rounds);
 

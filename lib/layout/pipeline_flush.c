@@ -1,10 +1,11 @@
 /*
  * pipeline_flush.c - GPipe, 1F1B and breadth-first
  *
- * GPipe warms up with everything. 1F1B stops as soon as the ranks behind it are busy, so that what
- * is alive is bounded by the distance to the last rank and no longer by the number of
- * micro-batches. Breadth-first is GPipe chunk by chunk: with parameters gathered per chunk it
- * gathers each once a direction, not once a micro-batch.
+ * GPipe (Huang et al. 2019, figure 2c) runs all forwards first. 1F1B (Narayanan et al. 2021, figure
+ * 3) begins backwards as soon as the later ranks are busy, so that live activations are bounded by
+ * the distance to the last rank and not by the number of micro-batches. Breadth-first (Lamy-Poirier
+ * 2023) is GPipe chunk by chunk: with parameters gathered per chunk it gathers each chunk once for
+ * the forwards and once for the backwards, not once a micro-batch.
  */
 #include "base/num.h"
 #include "layout/pipeline_impl.h"

@@ -36,14 +36,14 @@ void write_zb_v(struct list_writer *writer, const struct pipeline_spec *spec, in
 /* All ranks' lists of spec; spec is checked and, for dynamic, its group chosen. */
 void build_lists(struct pipeline *pipeline, const struct pipeline_spec *spec, struct arena *arena);
 
-/* The group of dynamic, as the header says. */
+/* The size of dynamic's groups, chosen as pipeline.h describes. */
 int choose_group(const struct pipeline_spec *spec);
 
 /* The largest of the groups into which interleaved cuts the micro-batches. */
 int largest_group(const struct pipeline_spec *spec);
 
-/* Steps begin .. begin + n * n_times - 1 of a list are n_times rounds of n steps, each round `shift`
- * micro-batches later than the one before. */
+/* Steps begin .. begin + n * n_times - 1 of a list are n_times rounds of n steps, each round
+ * `shift` micro-batches later than the one before. */
 struct list_rounds {
     int begin, n, shift, n_times;
     int far_at; /* list_next_rounds': where it looks for long rounds next */

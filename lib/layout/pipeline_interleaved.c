@@ -1,17 +1,17 @@
 /*
  * pipeline_interleaved.c - interleaved 1F1B, and the grouping of dynamic
  *
- * Forwards and backwards each have an order over (chunk, micro-batch), the same on all ranks; a
- * rank warms up with so many forwards that its first backward is ready when it gets there, then
- * alternates.
+ * Narayanan et al. 2021, section 2.2 and figure 4. Forwards and backwards each have an order over
+ * (chunk, micro-batch), the same on all ranks; a rank warms up with as many forwards as are needed
+ * until its first backward is ready, then alternates.
  *
  * Why groups of at least p, and why cut evenly. Let entry k be the k-th forward or backward of a
  * rank. On rank 0, backward b comes after forward 2(p-1) + (v-1)g + b, which (beyond chunk 0) needs
  * the forward q entries before it on rank p-1, q being its group's size; there it comes after
- * backward b + 2p-3 - q, which needs a backward q' entries before that on rank 0. So b waits for
- * b + 2p-3 - q - q', which has to be less than b: groups of p are enough, and a short rest
- * (Megatron refuses one below p) could wait for itself. And on rank p-1 a backward of the last
- * chunk needs (v-1)q <= (v-1)g, so the warm-up counts with the largest group.
+ * backward b + 2p-3 - q, which needs a backward q' entries before that on rank 0. So b waits for b
+ * + 2p-3 - q - q', which has to be less than b: groups of p are enough, and a short rest (Megatron
+ * refuses one below p) could wait for itself. And on rank p-1 a backward of the last chunk needs
+ * (v-1)q <= (v-1)g, so the warm-up counts with the largest group.
  */
 #include "base/num.h"
 #include "layout/pipeline_impl.h"

@@ -1,8 +1,8 @@
 /*
  * pipeline_rounds.c - where a list of steps repeats itself
  *
- * The list of a pipeline of many micro-batches is for the most part one round of steps, over and
- * over, each time a few micro-batches later.
+ * The list of a pipeline with many micro-batches is mostly one round of steps, repeated with the
+ * micro-batches shifted.
  */
 #include "base/num.h"
 #include "layout/pipeline_impl.h"
@@ -39,8 +39,8 @@ static int count_steps(const struct pipeline_list *list, int i, int n, int *n_co
 }
 
 /*
- * The rounds that begin with step i and go furthest: there may be short ones within one of many. Long
- * ones are looked for now and then, for all that was passed: looking takes less than walking.
+ * The rounds that begin with step i and go furthest: there may be short ones within one of many.
+ * Long ones are looked for now and then, for all that was passed: looking takes less than walking.
  */
 static struct list_rounds look_at(const struct pipeline_list *list, int i, int *far_at)
 {

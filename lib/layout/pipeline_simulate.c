@@ -1,8 +1,8 @@
 /*
- * pipeline_simulate.c - lists are checked, counted and run
+ * pipeline_simulate.c - lists are checked, counted and simulated
  *
- * All of this reads any list, not only ours: what a pass or a person made is held to the same
- * rules.
+ * All functions here accept any list, not only those of the kinds above: a list written by hand is
+ * checked by the same rules.
  */
 #include <stdio.h>
 #include <string.h>
@@ -107,7 +107,7 @@ static int is_whole_round(const struct progress *now, const struct progress *the
     return 1;
 }
 
-/* `now` so many rounds later, of which one led from `then` to `now`. */
+/* The state `now` advanced by a number of rounds, one of which led from `then` to `now`. */
 static void skip_rounds(struct progress *now, const struct progress *then, int n_chunks,
                         int n_rounds)
 {
@@ -119,10 +119,10 @@ static void skip_rounds(struct progress *now, const struct progress *then, int n
 }
 
 /*
- * Ahead of the second of these rounds. In a whole round each step is the next of its kind if that of
- * the round before was; what else is asked of it compares counts that each grow by as much in every
- * round: so if the first and the last have it, all in between do. Returns the step to go on with:
- * behind the rounds, or, where one of them is refused, the second, to find which.
+ * Ahead of the second of these rounds. In a whole round each step is the next of its kind if that
+ * of the round before was; what else is asked of it compares counts that each grow by as much in
+ * every round: so if the first and the last have it, all in between do. Returns the step to go on
+ * with: behind the rounds, or, where one of them is refused, the second, to find which.
  */
 static int check_rounds(const struct pipeline *pipeline, struct progress *chunks,
                         const struct progress *then, int rank, const struct list_rounds *rounds)
@@ -267,7 +267,8 @@ int64_t simulation_cost_of(const struct simulation *sim, const struct pipeline_s
     return cost * simulation_size_of(sim, step->micro_batch);
 }
 
-/* When what the step needs from another stage is there; 0 if it needs nothing, -1: not yet known. */
+/* When what the step needs from another stage is there; 0 if it needs nothing, -1: not yet known.
+ * */
 int64_t simulation_ready_at(const struct simulation *sim, int rank,
                             const struct pipeline_step *step, int stage)
 {
@@ -303,7 +304,7 @@ static int run_step(struct simulation *sim, int rank)
     return 1;
 }
 
-/* Who waits for whom, the first few. */
+/* The message of a deadlock: the first few ranks and what they wait for. */
 static int report_stuck(const struct simulation *sim, struct err *err)
 {
     const struct pipeline_spec *spec = &sim->pipeline->spec;
@@ -330,8 +331,8 @@ static int report_stuck(const struct simulation *sim, struct err *err)
     return -1;
 }
 
-/* Every rank runs a step in turn, if it can, until none can: so all go on side by side, and what
- * they do repeats itself soon. */
+/* Each rank in turn runs a step if it can, until none can: all ranks advance at one pace, so that
+ * the state repeats soon. */
 static int run_all(struct simulation *sim, struct arena *arena, struct err *err)
 {
     int n_ranks = sim->pipeline->spec.n_ranks, progress = 1, done = 0;

@@ -1,5 +1,5 @@
 /*
- * pipeline_skip.c - the rounds of a run that need no running
+ * pipeline_skip.c - rounds of a simulation that need not be simulated
  *
  * A *round* is what all ranks did between an earlier time and now. Let each rank's list go on with
  * the steps of its round, `shift` micro-batches later, so many times. Then the next round is the
@@ -43,7 +43,8 @@ static void take(struct simulation_skip *s, const struct simulation *sim)
 
 /* ---- is it a round? ---- */
 
-/* Are the ranks that have moved where they were, but for so many micro-batches? Returns these, or 0. */
+/* Whether all ranks that have moved are where they were, shifted by a number of micro-batches.
+ * Returns this number, or 0. */
 static int find_shift(const struct simulation_skip *s, const struct simulation *sim)
 {
     int shift = 0;
@@ -86,8 +87,8 @@ static int reader_of(const struct simulation *sim, int what, int stage)
 }
 
 /*
- * For how many rounds are the ends that a stage's reader finds as far apart as in the last one? They
- * have to be there, or will be by then; those that are there are looked at.
+ * For how many rounds are the ends that a stage's reader finds as far apart as in the last one?
+ * They have to be there, or will be by then; those that are there are looked at.
  */
 static int64_t count_ends(struct simulation_skip *s, const struct simulation *sim, int what,
                           int stage, int shift)

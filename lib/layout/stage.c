@@ -1,9 +1,9 @@
 /*
- * stage.c - layers cut into stages
+ * stage.c - layers divided into stages, by dynamic programming
  *
- * Two tables from the back: what the best cut of the layers from `from` on into `n` stages makes of
- * the largest stage, and then, no stage above that, of the sum of squares. Stages before and behind
- * leave a layer each to the others. The cut is read off from the front.
+ * Two tables, filled from the back: for the best division of the layers from `from` on into `n`
+ * stages, the cost of the largest stage, and then, with no stage above that, the sum of squares.
+ * Every other stage gets at least one layer. The division is read off from the front.
  */
 #include "layout/stage.h"
 

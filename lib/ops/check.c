@@ -157,7 +157,7 @@ static int bind_values(struct solver *s, enum dim dim, int64_t extent, const cha
     return 0;
 }
 
-/* After an extent was found to fit: remember what it says of a letter that was still free. */
+/* Bind a dimension that was still free to the value that follows from an extent. */
 static int bind(struct solver *s, enum dim dim, int64_t extent, const char *operand)
 {
     const char *name = s->info->name;

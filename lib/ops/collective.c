@@ -9,7 +9,8 @@ static enum spread parts_of(const struct spread_query *q)
     return q->op->in[OPS_FIRST].cols == q->op->out[OPS_FIRST].cols ? SPREAD_ROWS : SPREAD_COLS;
 }
 
-/* Over its own axis an op wants and gives this; over others what it moves lies as it did. */
+/* The spreads that the op requires and has over its own axis; over others the output has the
+ * input's spread. */
 static int spread_over_axis(const struct spread_query *q, enum spread wanted, enum spread result)
 {
     spread_give_all(q, q->on_axis ? result : q->in[OPS_FIRST]);

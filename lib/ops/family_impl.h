@@ -30,7 +30,7 @@ OP_FAMILIES(DECLARE)
  */
 int check_rows(const struct op_shape *op, int input, int64_t rows, struct err *err);
 
-/* What op_spread was asked, as the rules of kinds see it. */
+/* The arguments of op_spread, as the rules of kinds see them. */
 struct spread_query {
     const struct op_shape *op;
     const struct op_info *info;
@@ -46,7 +46,7 @@ int spread_given(const struct spread_query *q, int input);
 /* All outputs lie so. */
 void spread_give_all(const struct spread_query *q, enum spread spread);
 
-/* The following return 0, or -1 and ERR_FAILED, which says what was wanted. */
+/* The following return 0, or -1 and ERR_FAILED with what was expected. */
 
 /* The input lies so, or is absent. */
 int spread_want(const struct spread_query *q, int input, enum spread spread);

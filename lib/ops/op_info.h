@@ -111,12 +111,13 @@ struct spread_form {
 
 /* What passes ask about a kind. */
 enum op_trait {
-    TRAIT_COLLECTIVE = 1, /* it talks to other ranks: run executes it, no kernel does */
-    TRAIT_TRANSFER = 2,   /* a collective of two ranks, of which one sends */
-    TRAIT_GATHER = 4,     /* its output is as many times its input as the axis has ranks */
-    TRAIT_PRODUCT = 8,    /* a matrix product, long enough for a collective to travel meanwhile */
-    TRAIT_CHEAP = 16,     /* made again at the price of a read and a write */
-    TRAIT_COPY = 32,      /* between the device's memory and the host's: run executes it */
+    TRAIT_COLLECTIVE =
+        1, /* it exchanges data with other ranks: run executes it, there is no kernel */
+    TRAIT_TRANSFER = 2, /* a collective of two ranks, of which one sends */
+    TRAIT_GATHER = 4,   /* its output is as many times its input as the axis has ranks */
+    TRAIT_PRODUCT = 8,  /* a matrix product, long enough for a collective to travel meanwhile */
+    TRAIT_CHEAP = 16,   /* made again at the price of a read and a write */
+    TRAIT_COPY = 32,    /* between the device's memory and the host's: run executes it */
 };
 
 /* What a model, or its job, must have for its forward to contain the kind. */
@@ -183,11 +184,12 @@ struct op_info {
     int (*check_attributes)(const struct op_shape *op, struct err *err);
     int (*check)(const struct op_shape *op, struct err *err);
 
-    /* The rule of op_spread, where the common form does not say it. */
+    /* The rule of op_spread, if it does not have the common form. */
     int (*spread)(const struct spread_query *query);
     struct spread_form spread_form;
 
-    /* The rule of op_flops, where it is not so many for each element of the first input. */
+    /* The rule of op_flops, if it is not flops_per_element times the elements of the first input.
+     * */
     double (*flops)(const struct op_shape *op);
     double flops_per_element;
 

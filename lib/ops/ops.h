@@ -8,12 +8,12 @@
  * Notation below: T tokens (rows of a micro-batch: sequences * seq_len, one sequence after the
  * other), U rows of keys (as many sequences), d hidden, k and n a linear's inputs and outputs, V
  * vocabulary, f ffn, h heads, g kv heads, e head_dim, v the columns of a value head (e but in
- * multi-head latent attention), c = (h + 2 g) e, m experts, s of them that a token goes to. "act" is the run's
- * dtype (fp32, bf16 or fp16). "res" is the dtype of the residual stream and of its gradient: fp32,
- * or, where act is bf16, bf16. An op computes in fp32 what it writes of them, rounds it to nearest
- * even as it stores it, and goes on with what it has stored. 1-D parameters with their accumulators,
- * and masters are fp32; other parameters' accumulators (dw, dtable) and optimizer states are fp32 or
- * bf16.
+ * multi-head latent attention), c = (h + 2 g) e, m experts, s of them that a token goes to. "act"
+ * is the run's dtype (fp32, bf16 or fp16). "res" is the dtype of the residual stream and of its
+ * gradient: fp32, or, where act is bf16, bf16. An op computes in fp32 what it writes of them,
+ * rounds it to nearest even as it stores it, and goes on with what it has stored. 1-D parameters
+ * with their accumulators, and masters are fp32; other parameters' accumulators (dw, dtable) and
+ * optimizer states are fp32 or bf16.
  *
  * "+=" marks an accumulated output: out = (first ? 0 : out) + contribution, where the contribution
  * is complete before its one fp32 add (fp64 for loss; what is bf16 is rounded then), and `first`
@@ -203,9 +203,9 @@
  *                       -> norm[1 x 1] fp64, factor[1 x 1] fp32, skip[1 x 1] i32
  *                         norm = sqrt(sum in order: sums[order[0]] first); factor = clip > 0 and
  *                         norm > clip ? clip / norm : 1; skip = norm is not finite
- *   adamw               gradient[r x c] fp32 or bf16, scalars[1 x OPS_N_SCALARS] fp32, factor, skip,
- *                       master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks] fp64,
- *                       rng_site?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act
+ *   adamw               gradient[r x c] fp32 or bf16, scalars[1 x OPS_N_SCALARS] fp32, factor,
+ *                       skip, master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks]
+ *                       fp64, rng_site?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act
  *                         weight is the rounded master; Loshchilov & Hutter 2019, algorithm 2;
  *                         nothing changes where skip is set; decay: the weight decay of each
  *                         OPS_NORM_BLOCK elements, in the attribute's place (a shard of many
@@ -247,7 +247,8 @@ enum ops_scalar {
  * The bits are those of rng_at(seed, RNG_ROUNDING, update | part << 32, place << 11 | e / 2) for
  * elements e and e + 1, e even, of a block of OPS_NORM_BLOCK whose place is this: word 0 is the
  * master's, 1 m's, 2 v's; its low half element e's, its high half e + 1's. A parameter's blocks
- * have places from ops_rng_site on, in their order: 31 bits of its name's hash above 22 of the number.
+ * have places from ops_rng_site on, in their order: 31 bits of its name's hash above 22 of the
+ * number.
  */
 #define OPS_RNG_SITE_BLOCKS (INT64_C(1) << 22) /* that a parameter may have; places fit in fp64 */
 
@@ -485,12 +486,12 @@ enum ops_operand { OPS_FIRST };
 /* clang-format on */
 
 /*
- * Data-parallel ranks lie on two axes where they shard in groups (hybrid sharding): dp within a
- * group, replica from group to group; else all on dp.
+ * With hybrid sharding data-parallel ranks are on two axes: dp within a group that shards, replica
+ * across groups; else all are on dp.
  */
 enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, AXIS_REPLICA, N_AXES };
 
-/* What an op is told besides its operands; zero where it means nothing to the kind. */
+/* The parameters of an op besides its operands; zero where the kind has no such parameter. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
     int seq_len;    /* rows of one sequence; of an attention: of its queries */
@@ -516,7 +517,7 @@ struct op_attributes {
     int peer;                          /* send, receive: +1 or -1 along the axis */
 };
 
-/* Whether it talks to other ranks (send and receive do, too). */
+/* Whether the kind exchanges data with other ranks, as send and receive do, too. */
 int op_is_collective(enum op_kind kind);
 
 /* Whether a kernel computes it. Else run moves bytes: collectives, and copies between spaces. */

@@ -93,7 +93,7 @@ static int adamw_check(const struct op_shape *op, struct err *err)
     return 0;
 }
 
-/* Each rank may be told which part it has, of what is split. */
+/* For a split parameter, an input may give the number of the rank's part. */
 static int adamw_spread(const struct spread_query *q)
 {
     unsigned data = IN(ADAMW_GRADIENT) | IN(ADAMW_MASTER) | IN(ADAMW_M) | IN(ADAMW_V) |

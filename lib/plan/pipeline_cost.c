@@ -1,5 +1,6 @@
 /*
- * pipeline_cost.c - layers by the parameters that a program has; the bubble by simulating the schedule with its FLOPs
+ * pipeline_cost.c - layers by the parameters that a program has; the bubble by simulating the
+ * schedule with its FLOPs
  */
 #include "plan/pipeline_cost.h"
 
@@ -45,7 +46,8 @@ void plan_list_layers(const struct plan *plan, int pp_rank, struct str *out)
     arena_release(&arena);
 }
 
-/* FLOPs of the first micro-batch by the stage's F, I and W; of a sequence, where sizes are given. */
+/* FLOPs of the first micro-batch by the stage's F, I and W; of a sequence, where sizes are given.
+ * */
 static void add_costs(const struct plan *plan, const struct pipeline_spec *spec, int rank,
                       int64_t *costs[3])
 {
@@ -71,7 +73,7 @@ static void add_costs(const struct plan *plan, const struct pipeline_spec *spec,
             costs[which][pipeline_stage_of(spec, rank, chunk)] /= spec->sizes[0];
 }
 
-/* Where a step's FLOPs are more than a time counts, they are counted by so many. */
+/* Costs are divided by a constant if a step's FLOPs exceed the range of times. */
 static void scale_costs(const struct pipeline_spec *spec, int64_t *costs[3])
 {
     double total = 0, most = (double)(INT64_MAX / 4);

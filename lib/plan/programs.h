@@ -13,7 +13,7 @@ struct programs_request {
     const struct job *job;
     struct kernels *kernels;
     int pp_rank;
-    const struct pipeline *built;      /* of compile_pipeline, by who compiles several; or NULL */
+    const struct pipeline *built; /* of compile_pipeline, if several ranks are compiled; or NULL */
     const struct compile_watch *watch; /* NULL: none */
 };
 

@@ -54,7 +54,7 @@ static void describe_change(const struct job *from, const struct job *to, struct
                    to->train.micro_batch);
 }
 
-/* Plan it; 1 if it fits, which is then told. */
+/* Plan the job; returns 1, and adds it to the suggestion, if it fits. */
 static int try_job(struct fit *fit, const struct job *job)
 {
     struct err err;

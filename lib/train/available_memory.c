@@ -35,7 +35,7 @@ static int64_t read_number(const char *path)
     return str_to_i64(text, &value) < 0 ? -1 : value;
 }
 
-/* Bytes of files in memory.stat, 0 if it is not told. */
+/* Bytes of files in memory.stat, 0 if it is not listed. */
 static int64_t read_cache(const char *path, const struct names *names)
 {
     FILE *file = fopen(path, "re");

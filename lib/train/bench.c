@@ -18,7 +18,7 @@
 #include "weights/init_weights.h"
 #include "weights/inputs.h"
 
-/* What the executor asks for while it measures. */
+/* The context of the executor's loads while a benchmark runs. */
 struct bench_source {
     const struct job *job;
     const struct program *program;

@@ -1,15 +1,18 @@
 /*
- * cautions.h - what a job says that is allowed and most likely meant otherwise: said once, on rank 0
+ * cautions.h - what a job says that is allowed and most likely meant otherwise: said once, on rank
+ * 0
  */
 #ifndef TRAIN_CAUTIONS_H
 #define TRAIN_CAUTIONS_H
 
 #include "config/job.h"
 
-/* Warn of the job's values: a rate no optimizer takes, positions that the model was not made for. */
+/* Warn of the job's values: a rate no optimizer takes, positions that the model was not made for.
+ * */
 void cautions_of_job(const struct job *job);
 
-/* A loss that stands where a model is that knows nothing: ln of the vocabulary. All zero at first. */
+/* Detects a loss that stays at ln of the vocabulary, that of an untrained model. Initially all
+ * zero. */
 struct flat_loss {
     int n_logged; /* in a row */
     int is_reported;

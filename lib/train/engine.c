@@ -78,7 +78,8 @@ struct seat {
     uint64_t has_nccl;
 };
 
-/* Whether all ranks have a GPU to themselves and NCCL; where some have GPUs, why[] says why not. */
+/* Whether every rank has a GPU of its own and NCCL; if not, and some ranks have GPUs, why[] is the
+ * reason. */
 static int have_own_gpus(const struct seat *seats, int n, char why[], size_t size)
 {
     int n_gpus = 0;
@@ -101,7 +102,8 @@ static int have_own_gpus(const struct seat *seats, int n, char why[], size_t siz
     return 1;
 }
 
-/* The ranks on this one's GPU, however many GPUs each of them sees; tells people if they are several. */
+/* The number of ranks on this rank's GPU, however many GPUs each of them sees; logs it if there are
+ * several. */
 static int count_sharing(const struct engine *engine, const struct seat *seats, int n)
 {
     int n_sharing = 0;

@@ -1,9 +1,9 @@
 /*
  * evaluate.c - the mean loss over the held-out data, and how all ranks leave it early
  *
- * An agreement of all ranks costs a round trip, and a batch may take a millisecond or a minute. So the
- * ranks do not agree after each batch but some times a second: each agreement also finds how long a
- * batch takes on the slowest rank, from which all derive the same batch for the next one.
+ * An agreement of all ranks costs a round trip, and a batch may take a millisecond or a minute. So
+ * the ranks do not agree after each batch but some times a second: each agreement also finds how
+ * long a batch takes on the slowest rank, from which all derive the same batch for the next one.
  */
 #include <math.h>
 
@@ -49,7 +49,7 @@ int64_t trainer_n_held_out_batches(const struct trainer *t, int64_t max_batches)
 /* When ranks agree on leaving: after the same batches on all of them. */
 struct leaving {
     const struct trainer_evaluation *hooks;
-    int64_t next;   /* the agreement is after so many batches */
+    int64_t next;   /* ranks agree after this number of batches */
     int64_t before; /* those of the last one */
     double begin;   /* when that was */
 };

@@ -1,8 +1,8 @@
 /*
  * gpu_place.h - where in a machine the GPUs of its ranks sit
  *
- * A rank's cores and memory are taken near its GPU (launch/cores.h), so this is asked before the GPU
- * is opened.
+ * A rank's cores and memory are taken near its GPU (launch/cores.h), so this is asked before the
+ * GPU is opened.
  */
 #ifndef TRAIN_GPU_PLACE_H
 #define TRAIN_GPU_PLACE_H
@@ -15,7 +15,7 @@ struct gpu_place {
     int *nodes;   /* the NUMA node of each local rank's GPU, as this rank sees GPUs; -1: unknown */
 };
 
-/* Which GPU a local rank takes, of so many: they are shared evenly. */
+/* The GPU of a local rank, of n_gpus, which local ranks share evenly. */
 static inline int gpu_place_index(int local_rank, int n_gpus)
 {
     return local_rank % n_gpus;

@@ -1,5 +1,6 @@
 /*
- * init_from.c - a run that begins with weights from elsewhere: a HF folder, a checkpoint, another run
+ * init_from.c - a run that begins with weights from elsewhere: a HF folder, a checkpoint, another
+ * run
  */
 #include <cjson/cJSON.h>
 #include <string.h>
@@ -34,7 +35,8 @@ static int read_model(struct trainer *t, const char *path, struct weights *weigh
     return status;
 }
 
-/* What is grown is told when the data is made (cmd): here it is as if it had been so. */
+/* The growth of the vocabulary is reported when the data is prepared (cmd); here it is not reported
+ * again. */
 static int grow(struct trainer *t, struct vocab_source *source, struct job *theirs, struct err *err)
 {
     const struct model_spec *ours = &t->job->model;

@@ -22,7 +22,7 @@ enum { PATH_BYTES = 4096 };
 enum writer {
     WRITER_NONE,   /* no file, or nothing in it */
     WRITER_US,     /* as it was written */
-    WRITER_EDITED, /* ours, and then changed */
+    WRITER_EDITED, /* written by lmtrain, then changed */
     WRITER_OTHER,
 };
 
@@ -61,7 +61,7 @@ static enum writer writer_of_text(const char *text, size_t n_bytes)
     return hash == hash_of(end, n_bytes - (size_t)(end - text)) ? WRITER_US : WRITER_EDITED;
 }
 
-/* A file that cannot be read is not ours. */
+/* A file that cannot be read was not written by lmtrain. */
 static enum writer writer_of(const char *path)
 {
     char *text;

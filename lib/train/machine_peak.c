@@ -97,7 +97,7 @@ static double best_bandwidth(struct pool *pool, struct peak_walk *walk)
     return best;
 }
 
-/* All last-level caches that this process may use, 0 if they are not told of. */
+/* Bytes of all last-level caches that this process may use, 0 if unknown. */
 static size_t cache_bytes(void)
 {
     static const hwloc_obj_type_t levels[] = { HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE };
@@ -126,7 +126,7 @@ int64_t machine_peak_tiles(size_t caches_bytes, int n_ranks, int n_threads, size
     int64_t n = ceil_div((int64_t)(CACHE_TIMES * caches_bytes / TILE_BYTES), n_ranks);
 
     n = min_i64(max_i64(n, MIN_TILES), MAX_TILES);
-    /* Two of them, in what others may want as well. */
+    /* Two buffers, which leave half of the memory to other processes. */
     if (available_bytes)
         n = min_i64(n, (int64_t)(available_bytes / TILE_BYTES / 4));
     return round_up(max_i64(n, 1), n_window);

@@ -105,7 +105,7 @@ static int call(struct peak *peak, worker_fn fn, struct err *err)
     return status;
 }
 
-/* The kernel's number for this boot; 0 where it tells none: all ranks then count as of one node. */
+/* The kernel's id of this boot; 0 if unknown: all ranks are then taken to be on one node. */
 static uint64_t node_of(void)
 {
     char *text = NULL;

@@ -10,7 +10,7 @@
 
 #include "config/job.h"
 
-/* What it says on the way; may be NULL. */
+/* Called with progress messages; may be NULL. */
 struct prepare_data_hooks {
     void (*progress)(void *context, int64_t n_rows, int64_t n_tokens);
     void (*report)(void *context, const char *text); /* lines, each with its newline */
@@ -32,9 +32,9 @@ int prepare_data(struct job *job, const struct prepare_data_hooks *hooks, struct
 int prepare_data_lock(const struct job *job, struct arena *arena, struct err *err);
 
 /*
- * For what compiles a job before its samples are made (plan): of finetune and lora job->samples says
- * where they will be, so that its programs are those of packing or of several lengths. Nothing is read
- * but whether inputs are token files, nothing is written.
+ * For what compiles a job before its samples are made (plan): of finetune and lora job->samples
+ * says where they will be, so that its programs are those of packing or of several lengths. Nothing
+ * is read but whether inputs are token files, nothing is written.
  */
 void prepare_data_foresee(struct job *job, struct arena *arena);
 

@@ -131,7 +131,7 @@ static int check_inputs(struct pretrain *p, struct err *err)
     return check_token_files(p, err);
 }
 
-/* What checkpoints have besides tensors and state. Not before the run is known to be ours. */
+/* The other files of checkpoints. Only after this process has the lock of the run. */
 static int gather_files(struct pretrain *p, struct err *err)
 {
     struct trainer_carried carried = { .tokenizer = *p->tokenizer_hash ? p->tokenizer_hash : NULL };
@@ -165,8 +165,8 @@ static int take_folder(struct pretrain *p, struct err *err)
 }
 
 /*
- * Whether the folder is no longer where it was: its lock is missing, or another file. Looked at once
- * a second, for a step may be shorter and a file system slow.
+ * Whether the folder is no longer where it was: its lock is missing, or another file. Looked at
+ * once a second, for a step may be shorter and a file system slow.
  */
 static int has_lost_folder(struct pretrain *p)
 {
@@ -252,7 +252,7 @@ static int is_over(const struct pretrain *p)
     return p->stopped || trainer_step_number(p->trainer) >= p->job->train.steps;
 }
 
-/* Save and leave if any rank was asked to; save if rank 0 has lost the run's folder. */
+/* Save and stop if any rank got a signal; save if rank 0 no longer finds the run's folder. */
 static int heed_signals(struct pretrain *p, struct err *err)
 {
     int64_t pending = signals_pending();
@@ -278,7 +278,8 @@ static int heed_signals(struct pretrain *p, struct err *err)
                    trainer_step_number(p->trainer), p->job->train.steps);
 }
 
-/* A checkpoint of a step whose evaluation was left on a signal, or never begun, goes on with that. */
+/* After a checkpoint of a step whose evaluation was interrupted by a signal, or not begun,
+ * evaluation comes first. */
 static int run_owed_evaluation(struct pretrain *p, struct err *err)
 {
     if (!p->owes_evaluation)
@@ -345,7 +346,7 @@ static int run_steps(struct pretrain *p, struct err *err)
 
 /* ---- beginning and end ---- */
 
-/* Resident anonymous and shared memory of this process, in bytes; 0 if it is not told. */
+/* Resident anonymous and shared memory of this process, in bytes; 0 if unknown. */
 static size_t resident_bytes(void)
 {
     FILE *file = fopen("/proc/self/status", "re");

@@ -18,10 +18,10 @@
 #include "train/job_file.h"
 #include "train/pretrain_impl.h"
 
-/* What was seen of the GPU earlier is not told; an Xid comes this long after the failure at most. */
+/* Earlier observations of the GPU are not reported; an Xid follows the failure within this time. */
 static const double gpu_age_seconds = 10, xid_seconds = 0.25;
 
-/* Said once, and again when it happens after it had passed. */
+/* Reported once, and again if it recurs after it had ended. */
 static void forgive(struct pretrain *p, int status, const struct err *err)
 {
     if (status < 0 && !p->is_unwritten)
@@ -104,7 +104,7 @@ int pretrain_report_reopen(struct pretrain *p, struct err *err)
                : 0;
 }
 
-/* How the GPU was at the thread's last look: nothing is asked here. Returns gpu, or NULL. */
+/* The GPU's state at the thread's last poll; NVML is not called here. Returns gpu, or NULL. */
 static const struct metrics_gpu *see_gpu(struct pretrain *p, struct metrics_gpu *gpu, char *words,
                                          size_t size)
 {
@@ -130,7 +130,7 @@ void pretrain_report_gpu_loss(struct pretrain *p, struct err *err)
     struct gpu_sight sight;
 
     if (err->code != ERR_DEVICE || engine->rank.under_pmix || !p->gpu)
-        return; /* who watches this rank tells */
+        return; /* the watcher of this rank reports it */
     gpu_watch_wait_xid(p->gpu, engine->gpu, xid_seconds);
     if (!gpu_watch_see(p->gpu, engine->gpu, &sight) && sight.xid)
         err_add(err, "GPU %d (%s, %s): Xid %d, %s (hint: %s)", sight.index, sight.gpu.pci,

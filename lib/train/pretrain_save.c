@@ -42,7 +42,7 @@ int pretrain_compare(struct pretrain *p, struct err *err)
 {
     int64_t step = trainer_step_number(p->trainer);
 
-    /* Shards have no replicas, and what is made of them is made anew. */
+    /* Shards have no replicas, and weights are gathered from them again in every step. */
     if (p->compared_step == step || p->job->parallel.zero > 0)
         return 0;
     p->compared_step = step;
@@ -84,7 +84,7 @@ static int lose(struct pretrain *p, int64_t step, int is_last, const struct err 
     return err_set(err, why->code, "step %" PRId64 " is not saved: %s; %s", step, why->text, last);
 }
 
-/* Rank 0 makes room and folders, in which nobody writes before they are there. */
+/* Rank 0 frees space and creates the folders before other ranks write to them. */
 static int prepare(struct pretrain *p, struct err *why)
 {
     char parent[PATH_BYTES];

@@ -41,7 +41,7 @@ struct replicas {
     int64_t n_blocks;
     int blocks_capacity;
     uint64_t *block_hashes, *cell_hashes;
-    uint64_t *words; /* [world_size]: everybody's hash */
+    uint64_t *words; /* [world_size]: hash of each rank */
     enum mesh_axis
         axis;   /* along which ranks have the same: dp, or replica where that has several */
     int *first; /* [world_size]: the rank with coordinate 0 there among a rank's replicas */
@@ -188,7 +188,7 @@ static int find_difference(const struct replicas *r)
 
 /* ---- naming the culprit ---- */
 
-/* What everybody tells everybody once a difference is known. */
+/* What each rank sends to all others once a difference is found. */
 struct testimony {
     char host[HOST_BYTES];
     uint64_t hashes[]; /* of the cells */
@@ -348,7 +348,7 @@ void replicas_flip(struct trainer *trainer)
     uint32_t bits = 0;
     struct err err;
 
-    /* Of the mantissa, 1 of 2048 or of 128 parts: the loss will not tell. */
+    /* A relative change of 1/2048 or 1/128, which the loss does not show. */
     CHECK(run_get(trainer_run(trainer), cell, 0, at, &bits, dtype_bytes(dtype), &err) == 0);
     bits ^= dtype == DTYPE_F32 ? UINT32_C(1) << 12 : 1;
     run_put(trainer_run(trainer), cell, 0, at, &bits, dtype_bytes(dtype));

@@ -16,7 +16,7 @@
 
 enum { PATH_BYTES = 4096, HOLDER_BYTES = 256 };
 
-/* What the lock's file says, as one line of printable text; "" if nothing of use. */
+/* The text of the lock's file as one printable line; "" if it has none. */
 static void read_holder(int fd, char holder[HOLDER_BYTES])
 {
     ssize_t n = pread(fd, holder, HOLDER_BYTES - 1, 0);
@@ -28,7 +28,7 @@ static void read_holder(int fd, char holder[HOLDER_BYTES])
             *p = '?';
 }
 
-/* Only for people: that it could not be written is no reason not to train. */
+/* The text is informative only: training continues if it cannot be written. */
 static void write_holder(int fd)
 {
     char host[128] = "", when[32] = "", text[HOLDER_BYTES];

@@ -42,7 +42,7 @@ static void say(int number)
 
 static void on_signal(int number)
 {
-    /* SIGUSR1 and then SIGTERM is how Slurm says once that the time is up. */
+    /* Slurm announces the end of the time limit by SIGUSR1 and then SIGTERM: one announcement. */
     if (asked_to_end && number != SIGUSR1) {
         if (clock_seconds() - asked_at < STOP_ONE_REQUEST_SECONDS)
             return;

@@ -375,7 +375,8 @@ static void write_scalars(struct trainer *t, double lr, int64_t tokens)
 
 /*
  * Micikevicius et al. 2018, section 3.2, and how torch's GradScaler goes about it. All ranks have
- * the same `skipped`, hence the same scale. Powers of two: no bit of what is not lost depends on it.
+ * the same `skipped`, hence the same scale. Powers of two: no bit of what is not lost depends on
+ * it.
  */
 static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
 {
@@ -466,7 +467,7 @@ int trainer_gather_weights(struct trainer *t, struct err *err)
     return run_entry(t->run, ENTRY_GATHER, 0, NULL, err);
 }
 
-/* ---- what it says of itself ---- */
+/* ---- properties of a trainer ---- */
 
 int64_t trainer_step_number(const struct trainer *t)
 {

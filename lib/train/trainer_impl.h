@@ -21,7 +21,7 @@ struct trainer {
     int n_shorter;
     const int *lengths;
     struct arena arena;   /* of these */
-    double *expert_stats; /* what the last step said of its routers; NULL: there are none */
+    double *expert_stats; /* router statistics of the last step; NULL: no experts */
     struct run *run;
     struct comm_group *world; /* all ranks, for agreements */
     int world_rank, world_size;
@@ -55,7 +55,8 @@ struct trainer {
 /* trainer.c: (re)open the training data at t->step. */
 int trainer_open_data(struct trainer *trainer, struct err *err);
 
-/* trainer.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter length. */
+/* trainer.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter length.
+ * */
 int trainer_choose_held_out(void *trainer, int micro_batch);
 
 /* state.c */

@@ -44,8 +44,8 @@ static void add_elements(const struct owner *o, int parameter, const struct para
 
     rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
     for (int k = 0; k < o->n_states; k++) {
-        /* A frozen parameter has no moments. It, or the master that is the weight, is of the run's
-         * dtype; moments are of theirs. */
+        /* A frozen parameter has no moments. A weight without a master has the run's dtype; moments
+         * have their own. */
         if (!cells[k])
             continue;
         char *data = run_data(o->run, cells[k], 0);

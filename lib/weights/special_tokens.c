@@ -223,8 +223,8 @@ static int complete_generation(struct special_files *s)
 
 /* ---- names ---- */
 
-/* A new tokenizer_config.json. Of vocab.json and merges.txt its class says how text is split: none is
- * made then, and transformers takes that of the model. */
+/* A new tokenizer_config.json. With vocab.json and merges.txt its class decides how text is split:
+ * no file is written then, and transformers uses the model's class. */
 static cJSON *new_tokenizer_config(struct special_files *s)
 {
     cJSON *root = cJSON_CreateObject();
