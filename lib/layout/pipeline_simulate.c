@@ -4,6 +4,7 @@
  * All functions here accept any list, not only those of the kinds above: a list written by hand is
  * checked by the same rules.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,17 +95,17 @@ static int check_steps(const struct pipeline *pipeline, struct progress *chunks,
 
 /* Has each kind of step in each chunk been done for as many micro-batches as the round is later by,
  * or for none? */
-static int is_whole_round(const struct progress *now, const struct progress *then, int n_chunks,
-                          int shift)
+static bool is_whole_round(const struct progress *now, const struct progress *then, int n_chunks,
+                           int shift)
 {
     for (int chunk = 0; chunk < n_chunks; chunk++) {
         int f = now[chunk].f - then[chunk].f, i = now[chunk].i - then[chunk].i;
         int w = now[chunk].w - then[chunk].w;
 
         if ((f && f != shift) || (i && i != shift) || (w && w != shift))
-            return 0;
+            return false;
     }
-    return 1;
+    return true;
 }
 
 /* The state `now` advanced by a number of rounds, one of which led from `then` to `now`. */

@@ -9,6 +9,7 @@
  * do not grow by as much, it is the rank that must be the later one, and the rounds are as many as
  * it stays so.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -66,16 +67,16 @@ static int find_shift(const struct simulation_skip *s, const struct simulation *
 }
 
 /* How much further each stage is: by a round, or not at all. */
-static int is_whole(const struct simulation_skip *s, const struct simulation *sim, int shift)
+static bool is_whole(const struct simulation_skip *s, const struct simulation *sim, int shift)
 {
     for (int what = 0; what < N_ENDS; what++)
         for (int stage = 0; stage < sim->n_stages; stage++) {
             int more = sim->n_done[what][stage] - s->n_done[what][stage];
 
             if (more && more != shift)
-                return 0;
+                return false;
         }
-    return 1;
+    return true;
 }
 
 /* The stage that waits for this one's F, or I; -1: none. */

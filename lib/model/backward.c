@@ -2,9 +2,11 @@
  * backward.c - the passes that make the backward of one chunk's forward, for one size of
  * micro-batches; program/passes.h states what each promises
  */
+#include <stdbool.h>
+
 #include "model/compile_impl.h"
 
-static int has_before(const struct compiling *c, int chunk)
+static bool has_before(const struct compiling *c, int chunk)
 {
     return c->chunks[chunk].stage > c->first_trained;
 }

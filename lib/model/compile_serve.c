@@ -1,6 +1,7 @@
 /*
  * compile_serve.c - programs without a backward: evaluation, generation, scores of given tokens
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "layout/axes.h"
@@ -135,7 +136,7 @@ static void serve(struct compiling *c, enum entry_kind entry, enum model_end end
     schedule_forward(c->program, entry, c->functions, c->n_chunks);
 }
 
-static int has_head(const struct compiling *c)
+static bool has_head(const struct compiling *c)
 {
     return c->chunks[c->n_chunks - 1].stage + 1 == c->n_stages;
 }

@@ -10,6 +10,8 @@
 #ifndef OPS_BACKWARD_H
 #define OPS_BACKWARD_H
 
+#include <stdbool.h>
+
 #include "ops/op_info.h"
 
 /*
@@ -38,7 +40,7 @@ struct backward {
 
     /* v's gradient grows by g. Nothing happens where no trainable parameter lies behind v. */
     void (*add_gradient)(struct backward *b, int v, int g);
-    int (*needs_gradient)(const struct backward *b, int v);
+    bool (*needs_gradient)(const struct backward *b, int v);
 
     /*
      * The same for n operands that may be views: new_gradients makes values that an op then writes
@@ -53,10 +55,10 @@ struct backward {
     int (*accumulator)(struct backward *b, int w);
 
     /* Is w the same on all ranks, over every axis on which y's gradient so far is partial? */
-    int (*is_whole)(const struct backward *b, int w, int y);
+    bool (*is_whole)(const struct backward *b, int w, int y);
 
     /* Is g partial over the axis, and v is not? */
-    int (*is_partial)(const struct backward *b, int v, int g, enum mesh_axis axis);
+    bool (*is_partial)(const struct backward *b, int v, int g, enum mesh_axis axis);
 
     enum dtype (*dtype)(const struct backward *b, int v);
 

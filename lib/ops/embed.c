@@ -1,11 +1,13 @@
 /*
  * embed.c - rows of a table by number
  */
+#include <stdbool.h>
+
 #include "base/num.h"
 #include "ops/family_impl.h"
 
 /* Rows of the table are split: each rank looks up what it has, from its own offset on. */
-static int is_part_of_table(const struct spread_query *q, int offset)
+static bool is_part_of_table(const struct spread_query *q, int offset)
 {
     return spread_given(q, offset) && q->in[offset] == SPREAD_COLS;
 }

@@ -4,13 +4,14 @@
  */
 #include "plan/pipeline_cost.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "config/parameters.h"
 #include "layout/pipeline.h"
 
 /* Whether the stage has the parameter, and not a copy of another's. */
-static int has_weight(const struct program *p, enum module_id module, int layer)
+static bool has_weight(const struct program *p, enum module_id module, int layer)
 {
     char name[PARAMETER_NAME_MAX];
 
@@ -18,7 +19,7 @@ static int has_weight(const struct program *p, enum module_id module, int layer)
     for (int i = 0; i < p->n_parameters; i++)
         if (!strcmp(p->parameters[i].name, name))
             return !p->parameters[i].is_copy;
-    return 0;
+    return false;
 }
 
 void plan_list_layers(const struct plan *plan, int pp_rank, struct str *out)

@@ -5,6 +5,7 @@
  * completion_point) and put into buckets in that order, until a bucket has about bucket_bytes: so a
  * bucket can be reduced while the backward of earlier layers computes.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -20,12 +21,12 @@ int completion_function(const struct sharding *s, int turn, enum chunk_part part
                                    : chunk->weight;
 }
 
-static int writes(const struct program *p, const struct op *op, int value)
+static bool writes(const struct program *p, const struct op *op, int value)
 {
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (op->out[k] && (op->out[k] == value || p->values[op->out[k]].base == value))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static int completion_compare(struct completion_point a, struct completion_point b)
@@ -162,24 +163,24 @@ enum dtype buckets_dtype(const struct program *p, const struct bucket_member *li
     return accumulator_dtype(p, list);
 }
 
-static int may_share(const struct sharding *s, const struct bucket_member *a,
-                     const struct bucket_member *b)
+static bool may_share(const struct sharding *s, const struct bucket_member *a,
+                      const struct bucket_member *b)
 {
     const struct program *p = s->program;
     enum dtype x = p->values[p->parameters[a->parameter].weight].dtype;
     enum dtype y = p->values[p->parameters[b->parameter].weight].dtype;
 
     if (accumulator_dtype(p, a) != accumulator_dtype(p, b))
-        return 0;
+        return false;
     if (a->at.turn != b->at.turn || (s->early && !same_parts(a, b)))
-        return 0;
+        return false;
     if (!lie_alike(p, buckets_accumulator(p, a, 0), buckets_accumulator(p, b, 0)))
-        return 0;
+        return false;
     if (read_apart(s, a, b))
-        return 0;
+        return false;
     /* Gradients that two stages exchange must have the same layout on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)
-        return 0;
+        return false;
     return !s->together || (x == y && a->n_uses == b->n_uses);
 }
 

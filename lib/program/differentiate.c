@@ -21,6 +21,7 @@
  * rank has a summand) is all-reduced where an op needs the sum (gradients.c), which for tensor
  * parallelism gives the operators f and g of Shoeybi et al. 2019.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "program/gradients.h"
@@ -49,12 +50,12 @@ static char *find_needs(struct program *program, int forward, int boundary)
     return needs;
 }
 
-static int has_gradient(const struct gradient_walk *walk, const struct op *op)
+static bool has_gradient(const struct gradient_walk *walk, const struct op *op)
 {
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (op->out[k] && walk->gradient[op->out[k]])
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 int differentiate(struct program *program, int forward, int backward,

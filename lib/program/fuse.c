@@ -11,17 +11,18 @@
  * The contracts of the ops (ops/norm.c) promise equal bits. The add is not fused where another op
  * reads the sum before the norm does, since it would then have to be emitted earlier than the norm.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "program/passes.h"
 
 /* Whether the op reads the value or a view of it. */
-static int reads(const struct program *p, const struct op *op, int value)
+static bool reads(const struct program *p, const struct op *op, int value)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
         if (program_whole(p, op->in[k]) == value)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* The norm that is the first reader of ops[i]'s sum and can be fused with it, or -1. */

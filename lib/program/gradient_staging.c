@@ -6,6 +6,7 @@
  * complete is in flight while the next one is computed, so neighbours never share; two or three
  * cells are usual.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -19,14 +20,14 @@ struct staging {
     int newest;                   /* the index of the newest bucket's reduction */
 };
 
-static int is_free(const struct staging *staging, const struct bucket_reduction *r,
-                   enum dtype dtype, int number)
+static bool is_free(const struct staging *staging, const struct bucket_reduction *r,
+                    enum dtype dtype, int number)
 {
     if (staging->dtype != dtype)
-        return 0;
+        return false;
     /* The previous bucket is in flight while this one is computed. */
     if (staging->newest == number - 1)
-        return 0;
+        return false;
     return staging->busy.turn != r->at.turn || staging->busy.part != r->at.part ||
            staging->busy.done < r->at.begun;
 }

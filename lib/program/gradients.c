@@ -9,6 +9,7 @@
  */
 #include "program/gradients.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 static struct gradient_walk *walk_of(struct backward *b)
@@ -21,7 +22,7 @@ static const struct program *program_of(const struct backward *b)
     return ((const struct gradient_walk *)b)->program;
 }
 
-static int is_partial(const struct backward *b, int v, int g, enum mesh_axis axis)
+static bool is_partial(const struct backward *b, int v, int g, enum mesh_axis axis)
 {
     const struct program *p = program_of(b);
 
@@ -39,17 +40,17 @@ static unsigned partial_axes(const struct backward *b, int v, int g)
     return axes;
 }
 
-static int is_whole(const struct backward *b, int w, int y)
+static bool is_whole(const struct backward *b, int w, int y)
 {
     unsigned axes = partial_axes(b, y, ((const struct gradient_walk *)b)->gradient[y]);
 
     for (int axis = 0; axis < N_AXES; axis++)
         if ((axes >> axis & 1) && program_of(b)->values[w].spread[axis] != SPREAD_SAME)
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
-static int needs_gradient(const struct backward *b, int v)
+static bool needs_gradient(const struct backward *b, int v)
 {
     return v && ((const struct gradient_walk *)b)->needs[v];
 }

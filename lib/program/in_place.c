@@ -15,6 +15,7 @@
  * one function the pair is given up. Functions may be copies of each other (shard.c): then each has
  * the op.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "program/passes.h"
@@ -38,22 +39,22 @@ struct overlay {
     int *of_base;   /* by value: 1 + the first pair whose host is in its memory */
 };
 
-static int works_in_place(const struct op *op)
+static bool works_in_place(const struct op *op)
 {
     return op->in[OPS_FIRST] && op->out[OPS_FIRST] &&
            op_info(op->kind)->outputs[OPS_FIRST].flags & OPERAND_IN_PLACE;
 }
 
 /* Whether all views of a value are columns of it, so that its stride may grow. */
-static int has_columns_alone(const struct program *p, int id)
+static bool has_columns_alone(const struct program *p, int id)
 {
     const struct value *v = &p->values[id];
 
     for (int other = id + 1; other < p->n_values; other++)
         if (p->values[other].base == id &&
             (p->values[other].rows != v->rows || p->values[other].stride != v->stride))
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 /* Whether both are plain values with the same extents, dtype and spreads. */
@@ -84,7 +85,7 @@ static void add_pair(struct overlay *o, const struct op *op)
 }
 
 /* Whether the op writes all of the value, possibly through views. */
-static int writes(const struct program *p, const struct op *op, int id)
+static bool writes(const struct program *p, const struct op *op, int id)
 {
     const struct value *v = &p->values[id];
     int64_t n = 0;
@@ -95,7 +96,7 @@ static int writes(const struct program *p, const struct op *op, int id)
         if (!op->out[k] || !program_overlap(p, op->out[k], id))
             continue;
         if (out->rows != v->rows || out->stride != v->stride)
-            return 0;
+            return false;
         int64_t begin = out->offset > v->offset ? out->offset : v->offset;
         int64_t out_end = out->offset + out->cols, end = v->offset + v->cols;
         n += v->rows * ((out_end < end ? out_end : end) - begin);
@@ -132,7 +133,7 @@ static void turn(struct pair *pair, int function)
     pair->holds = pair->lodger_is_output ? HOLDS_LODGER : HOLDS_HOST;
 }
 
-static int is_own(const struct pair *pair, const struct op *op)
+static bool is_own(const struct pair *pair, const struct op *op)
 {
     int in = pair->lodger_is_output ? pair->host : pair->lodger;
     int out = pair->lodger_is_output ? pair->lodger : pair->host;

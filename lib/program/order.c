@@ -3,6 +3,7 @@
  */
 #include "program/order.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,7 @@ int order_n_slots(const struct program *program, int id)
     return v->scope == SCOPE_STASH && program->n_stashes ? program->stashes[v->stash].n_slots : 1;
 }
 
-static int is_shared(const struct program *p, int id)
+static bool is_shared(const struct program *p, int id)
 {
     const struct value *v = &p->values[id];
 
@@ -228,12 +229,12 @@ static void split_by_tables(const struct order *o, const struct function *f,
     arena_release(&scratch);
 }
 
-static int has_table(const struct program *p, const struct function *f)
+static bool has_table(const struct program *p, const struct function *f)
 {
     for (int i = 0; i < f->n_ops * ORDER_MAX_USERS; i++)
         if (slots_of(p, operand(&f->ops[i / ORDER_MAX_USERS], i % ORDER_MAX_USERS)))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 struct order_variants order_variants(const struct order *order, int function)

@@ -6,13 +6,14 @@
  * answer carried over to the others. (Where this is sound is shown where it is used:
  * verify_rounds.c, replay_rounds.c.)
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "program/order.h"
 
 /* Actions that are not for a micro-batch are repeated unchanged. */
-static int is_later(const struct action *now, const struct action *before, int shift)
+static bool is_later(const struct action *now, const struct action *before, int shift)
 {
     return now->micro_batch == before->micro_batch + (before->micro_batch >= 0 ? shift : 0) &&
            now->function == before->function && now->kind == before->kind &&
@@ -23,7 +24,7 @@ enum { BLOCK = 16 };
 
 /* The same for a block of actions that are all for micro-batches, compared as words, which
  * vectorises. */
-static int is_block_later(const struct action *now, const struct action *before, int shift)
+static bool is_block_later(const struct action *now, const struct action *before, int shift)
 {
     const int is_last = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
     uint64_t x[BLOCK], y[BLOCK], others = 0;

@@ -15,23 +15,25 @@
  *     B  %92 = all_reduce %91  over tp         ->   W  up.weight.grad += linear_dw %90, %36
  *     B  %93 = rmsnorm_grad %92, ...                B  %93 = rmsnorm_grad %92, ...
  */
+#include <stdbool.h>
+
 #include "program/passes.h"
 
-static int is_product(enum op_kind kind)
+static bool is_product(enum op_kind kind)
 {
     return (op_info(kind)->traits & TRAIT_PRODUCT) != 0;
 }
 
 /* Whether `op` must stay after `earlier`: it reads its output, or is on the same stream. */
-static int is_needed(const struct program *p, const struct op *earlier, const struct op *op)
+static bool is_needed(const struct program *p, const struct op *earlier, const struct op *op)
 {
     if (earlier->stream == op->stream)
-        return 1;
+        return true;
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         for (int i = 0; i < OPS_MAX_INPUTS && earlier->out[k]; i++)
             if (op->in[i] && program_base(p, earlier->out[k]) == program_base(p, op->in[i]))
-                return 1;
-    return 0;
+                return true;
+    return false;
 }
 
 /* The first position to which ops[index] may move. */

@@ -15,6 +15,7 @@
  * Operands of async ops live until a compute op has waited for those (order.h), or to the end of
  * the function, which waits for the rest.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -191,15 +192,15 @@ static int larger(const void *a, const void *b, void *context)
     return x - y;
 }
 
-static int is_used(const struct placing *c, int value)
+static bool is_used(const struct placing *c, int value)
 {
     for (int f = 0; f < c->program->n_functions; f++) {
         const struct lifetime *l = lifetime_of(c, f, value);
 
         if (l->first <= l->last)
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
 static void take(struct placing *c, int value, int other)
@@ -399,7 +400,7 @@ static int is_alike_in(const struct function *a, const struct function *b)
     return alike;
 }
 
-static int is_alike_at(const struct entry *a, const struct entry *b)
+static bool is_alike_at(const struct entry *a, const struct entry *b)
 {
     return a->n_actions == b->n_actions &&
            (!a->n_actions ||

@@ -12,6 +12,7 @@
  * placement would otherwise rewrite all of them; addresses have golden files of their own, which
  * print_memory_map writes.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@
 #include "program/passes.h"
 
 /* Rows and columns of what it is a view of. */
-static int is_rectangle(const struct program *p, const struct value *v)
+static bool is_rectangle(const struct program *p, const struct value *v)
 {
     return v->base && v->stride == p->values[v->base].stride;
 }
@@ -79,15 +80,15 @@ static void print_list(const struct program *p, const int *ids, const struct op_
 }
 
 /* Whether some output grows by what the op gives instead of being replaced. */
-static int accumulates(const struct program *p, const struct op *op)
+static bool accumulates(const struct program *p, const struct op *op)
 {
     const struct op_info *info = op_info(op->kind);
 
     for (int k = 0; k < info->n_outputs; k++)
         if (program_accumulates(p, op, k) ||
             (op->out[k] && info->outputs[k].flags & OPERAND_UPDATED))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static void pad_to(struct str *out, size_t line_start, size_t column)
@@ -131,7 +132,7 @@ static void print_slot(const struct program *p, int stash, struct str *out)
         str_printf(out, " + m %% %d * 0x%zx", s->n_slots, s->slot_bytes);
 }
 
-static int is_placed(const struct program *p)
+static bool is_placed(const struct program *p)
 {
     size_t total = 0;
 
@@ -167,7 +168,7 @@ static void print_place(const struct program *p, int id, enum print_places place
 }
 
 /* Of its first input and output one lies over the other. */
-static int is_in_place(const struct program *p, const struct op *op)
+static bool is_in_place(const struct program *p, const struct op *op)
 {
     int in = op->in[OPS_FIRST], out = op->out[OPS_FIRST];
 

@@ -19,6 +19,7 @@
  * is gathered over tp is tp times the rank's share of it, so it is gathered again in every mode
  * (Korthikanti et al. 2022, section 4.2.2).
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "layout/axes.h"
@@ -74,28 +75,28 @@ static enum op_kind kind_of(const struct op *op, int output)
     return parts ? parts->norm : op->kind;
 }
 
-static int accumulates(const struct program *p, const struct op *op)
+static bool accumulates(const struct program *p, const struct op *op)
 {
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (program_accumulates(p, op, k))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
-static int is_kept(const struct remake *r, int v)
+static bool is_kept(const struct remake *r, int v)
 {
     const struct op *op;
     int output = 0;
 
     if (v >= r->n_values || r->producer[v] < 0)
-        return 1;
+        return true;
     op = &r->program->functions[r->forward].ops[r->producer[v]];
     unsigned traits = op_info(op->kind)->traits;
 
     if (accumulates(r->program, op) || (traits & TRAIT_TRANSFER))
-        return 1;
+        return true;
     if ((traits & TRAIT_GATHER) && axis_role(op->attributes.axis, PARAMETER_DENSE) == SPLITS_MODEL)
-        return 0;
+        return false;
     if (r->all || r->program->values[v].boundary)
         return r->program->values[v].boundary;
     while (op->out[output] != v)

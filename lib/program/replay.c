@@ -7,6 +7,8 @@
  * enough: an event that is enabled stays enabled until it happens (the system is a Kahn network),
  * so every order reaches the same end, or the same deadlock.
  */
+#include <stdbool.h>
+
 #include "base/num.h"
 #include "program/replay_impl.h"
 
@@ -144,12 +146,12 @@ static int post_op(struct replay *r, int number, const struct action *a, int pos
 
 /* ---- running ---- */
 
-static int can_begin(const struct replay *r, const struct replay_transfer *t)
+static bool can_begin(const struct replay *r, const struct replay_transfer *t)
 {
     for (int i = 0; i < t->n_after; i++)
         if (!r->transfers[t->after[i]].is_done)
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 /* The first transfers of a stream. Returns 1 if anything happened, or -1. */
@@ -176,12 +178,12 @@ static int advance_stream(struct replay *r, struct replay_queue *q)
     return moved;
 }
 
-static int is_drained(const struct replay_rank *rank, int streams)
+static bool is_drained(const struct replay_rank *rank, int streams)
 {
     for (int s = 0; s < N_STREAMS; s++)
         if ((streams >> s & 1) && rank->streams[s].n_done < rank->streams[s].n)
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 #define ALL_STREAMS ((1 << N_STREAMS) - 1)
@@ -208,30 +210,30 @@ static int pass_gate(struct replay *r, struct replay_rank *rank)
     return 1;
 }
 
-static int is_done(const struct replay *r, int transfer)
+static bool is_done(const struct replay *r, int transfer)
 {
     return transfer == REPLAY_NONE || r->transfers[transfer].is_done;
 }
 
 /* Whether the user of a value that async ops touch is complete. */
-static int is_user_done(const struct replay *r, const struct replay_rank *rank, int value,
-                        int micro_batch)
+static bool is_user_done(const struct replay *r, const struct replay_rank *rank, int value,
+                         int micro_batch)
 {
     return is_done(r, rank->users[order_user(&rank->order, value, micro_batch)]);
 }
 
 /* Inputs may be written once no transfer reads them. */
-static int can_load(const struct replay *r, const struct replay_rank *rank, const struct action *a)
+static bool can_load(const struct replay *r, const struct replay_rank *rank, const struct action *a)
 {
     for (int i = 0; i < rank->order.n_inputs; i++)
         if (!is_user_done(r, rank, rank->order.inputs[i], a->micro_batch))
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 /* A posted op must be complete before it is posted again. */
-static int can_post(const struct replay *r, const struct replay_rank *rank, const struct action *a,
-                    int posted)
+static bool can_post(const struct replay *r, const struct replay_rank *rank, const struct action *a,
+                     int posted)
 {
     const struct replay_outline *o = &rank->outlines[a->function];
     const struct op *op = &rank->program->functions[a->function].ops[o->posted_ops[posted].op];
@@ -243,7 +245,7 @@ static int can_post(const struct replay *r, const struct replay_rank *rank, cons
 
         if (t->posted == &o->posted_ops[posted] &&
             order_variant(&o->variants, t->micro_batch) == variant)
-            return 0;
+            return false;
     }
     return q->n - q->n_done < ORDER_MAX_POSTED;
 }
@@ -291,7 +293,7 @@ enum { LONG_TURN = 512 }; /* actions: more than most schedules have between two 
 
 /* Whether the rank has loaded a micro-batch or, in a long turn, reached the turn's first function
  * again, for a later micro-batch. */
-static int is_turn_over(const struct replay *r, const struct replay_rank *rank, int since)
+static bool is_turn_over(const struct replay *r, const struct replay_rank *rank, int since)
 {
     const struct entry *e = &rank->program->entries[r->entry];
     const struct action *first = &e->actions[since], *now = &e->actions[rank->action];

@@ -14,6 +14,7 @@
  *
  * Which earlier snapshot to compare with is chosen as in Brent's cycle detection (Brent 1980).
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -171,12 +172,12 @@ static int find_first_mismatch(const struct program *p, int m, int shift, int n)
     return is_equal_map ? n : m;
 }
 
-static int has_tables(const struct program *p)
+static bool has_tables(const struct program *p)
 {
     for (int i = 0; i < p->n_stashes; i++)
         if (p->stashes[i].slots)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* For how many rounds, at most `most`, the slots of the micro-batches of the last round, and of
@@ -255,7 +256,7 @@ static void skip_rounds(struct replay *r, struct replay_rounds *rounds, int n_ro
     rounds->previous.n = 0;
 }
 
-static int is_equal(const struct replay_snapshot *a, const struct replay_snapshot *b, int n)
+static bool is_equal(const struct replay_snapshot *a, const struct replay_snapshot *b, int n)
 {
     return !memcmp(a->numbers, b->numbers, sizeof(int) * (size_t)n);
 }

@@ -16,6 +16,8 @@
  * A step of many micro-batches is mostly one round of actions that repeats (pipeline_stretch): one
  * round is derived and then copied.
  */
+#include <stdbool.h>
+
 #include "base/num.h"
 #include "program/passes.h"
 
@@ -102,12 +104,12 @@ static void walk_until(struct scheduling *s, struct pipeline_walk *walk, int ran
         take_step(s, walk->pipeline, rank, &place);
 }
 
-static int has_first_micro_batch(const struct entry *e, int first)
+static bool has_first_micro_batch(const struct entry *e, int first)
 {
     for (int i = first; i < e->n_actions; i++)
         if (e->actions[i].micro_batch < 1)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* The actions from `first` on are a round. Returns how often, at most n_rounds, they repeat with
@@ -164,12 +166,12 @@ static void walk_stretch(struct scheduling *s, struct pipeline_walk *walk, int r
 }
 
 /* Whether micro-batches have several sizes, and therefore different functions. */
-static int has_sizes(const struct scheduling *s)
+static bool has_sizes(const struct scheduling *s)
 {
     for (int m = 1; s->size_of && m < s->n_micro_batches; m++)
         if (s->size_of[m] != s->size_of[0])
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 static void walk(struct scheduling *s, const struct pipeline *pipeline, int rank)

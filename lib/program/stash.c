@@ -8,6 +8,7 @@
  */
 #include "program/stash_impl.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -42,7 +43,7 @@ static void find_touchers(struct dividing *d)
         }
 }
 
-static int alike(const struct dividing *d, const struct touchers *a, const struct touchers *b)
+static bool alike(const struct dividing *d, const struct touchers *a, const struct touchers *b)
 {
     return a->loaded == b->loaded && a->space == b->space &&
            !memcmp(a->functions, b->functions, sizeof(uint64_t) * (size_t)d->n_words);
@@ -123,7 +124,7 @@ static void find_lives(struct dividing *d, enum entry_kind kind)
 /* ---- slots ---- */
 
 /* Whether two micro-batches that live at one time have one slot. They begin in increasing order. */
-static int do_meet(const struct stash_lives *lives, int stash, int n_slots)
+static bool do_meet(const struct stash_lives *lives, int stash, int n_slots)
 {
     const struct stash_life *of = lives->of ? life_of(lives, stash, 0) : NULL;
 
@@ -132,11 +133,11 @@ static int do_meet(const struct stash_lives *lives, int stash, int n_slots)
 
         for (int m = slot; m < lives->n_micro_batches; m += n_slots) {
             if (of[m].first && of[m].first < until)
-                return 1;
+                return true;
             until = max_int(until, of[m].last);
         }
     }
-    return 0;
+    return false;
 }
 
 /* The smallest number with which no two micro-batches collide in any entry. */

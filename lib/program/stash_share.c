@@ -16,6 +16,7 @@
  * Values of a frame that have no offset in the slot (inputs, what the head alone keeps) are
  * elsewhere, in as many slots.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -47,18 +48,18 @@ struct sharing {
 
 /* ---- frames ---- */
 
-static int has_function(const struct dividing *d, int stash, int function)
+static bool has_function(const struct dividing *d, int stash, int function)
 {
     return d->of_stash[stash].functions[function / 64] >> function % 64 & 1;
 }
 
-static int is_of_step(const struct dividing *d, int stash)
+static bool is_of_step(const struct dividing *d, int stash)
 {
     for (int e = 0; e < N_ENTRIES; e++)
         for (int m = 0; e != ENTRY_STEP && m < d->lives[e].n_micro_batches; m++)
             if (life_of(&d->lives[e], stash, m)->first)
-                return 0;
-    return 1;
+                return false;
+    return true;
 }
 
 /* The chunk of all functions that touch the stash; NONE if they have several chunks, or run in
@@ -85,12 +86,12 @@ static size_t bytes_of(const struct stash *stash)
 }
 
 /* Whether all functions that touch a touch b. */
-static int is_within(const struct dividing *d, int a, int b)
+static bool is_within(const struct dividing *d, int a, int b)
 {
     for (int i = 0; i < d->n_words; i++)
         if (d->of_stash[a].functions[i] & ~d->of_stash[b].functions[i])
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 static int belong_together(const struct dividing *d, int a, int b)
@@ -205,7 +206,7 @@ static void find_slots(struct sharing *s)
 
 /* ---- offsets ---- */
 
-static int is_of_frame(const struct sharing *s, const struct slot_frame *frame, int id)
+static bool is_of_frame(const struct sharing *s, const struct slot_frame *frame, int id)
 {
     return s->d->marked[id] && frame->has[s->program->values[id].stash];
 }

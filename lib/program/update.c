@@ -12,6 +12,7 @@
  *     U  gradient_norm, clip_factor, skip_update = gradient_norm %134
  *     U  weight = adamw weight.grad, scalars, clip_factor, skip_update, ~master, ~m, ~v
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,17 +170,17 @@ static int by_part_name(const void *a, const void *b)
 
 /* Whether the number-th rank of the model's axes (the first varies fastest) has a part of the
  * parameter that the ranks before it do not have. */
-static int has_split_part(const struct program *p, const struct axis_list *model,
-                          const struct norm_part *part, int number)
+static bool has_split_part(const struct program *p, const struct axis_list *model,
+                           const struct norm_part *part, int number)
 {
     for (int i = 0; i < model->n; i++) {
         int size = p->mesh.size[model->axes[i]];
 
         if (number % size && !(part->split_axes >> model->axes[i] & 1))
-            return 0;
+            return false;
         number /= size;
     }
-    return 1;
+    return true;
 }
 
 /*

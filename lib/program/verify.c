@@ -11,6 +11,7 @@
  *  - memory that is partial over ranks, or of which each rank has updated its local shard alone, is
  *    not read as if it were whole.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -101,7 +102,7 @@ static int check_ops(const struct program *p, const struct function *f, struct e
 
 /* ---- order: walk an entry's actions as run does ---- */
 
-static int is_pass(const struct value *v)
+static bool is_pass(const struct value *v)
 {
     return v->role == ROLE_NONE && v->scope == SCOPE_PASS;
 }
@@ -111,7 +112,7 @@ static unsigned char *spread_of(const struct verify_walk *w, int base)
     return &w->spread[(size_t)base * N_AXES];
 }
 
-static int must_be_written(const struct value *v)
+static bool must_be_written(const struct value *v)
 {
     return v->role == ROLE_NONE || v->role == ROLE_GRADIENT || v->role == ROLE_INPUT;
 }
@@ -162,12 +163,12 @@ static int overlap(const struct value *a, const struct value *b)
            b->offset < a->offset + (a->rows - 1) * a->stride + a->cols;
 }
 
-static int is_partial(const struct program *p, int id)
+static bool is_partial(const struct program *p, int id)
 {
     for (int axis = 0; axis < N_AXES; axis++)
         if (p->mesh.size[axis] > 1 && p->values[id].spread[axis] == SPREAD_PARTIAL)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /*
@@ -400,7 +401,7 @@ static int check_local_shards(const struct program *p, struct err *err)
     return 0;
 }
 
-static int is_placed(const struct program *p)
+static bool is_placed(const struct program *p)
 {
     return program_memory_bytes(p) > 0;
 }

@@ -8,6 +8,7 @@
  * program of n ops is therefore checked in about n log n steps. Lifetimes are derived here again,
  * from order.h, and not taken from place.c.
  */
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -383,7 +384,7 @@ static int bury(const struct memory_extent **live, int n, int now)
     return kept;
 }
 
-static int is_behind(const struct memory_extent *a, const struct memory_extent *b)
+static bool is_behind(const struct memory_extent *a, const struct memory_extent *b)
 {
     return a->space != b->space ? a->space > b->space : a->begin > b->begin;
 }

@@ -8,6 +8,7 @@
  * also be the same thing: of one micro-batch, and, where the ranks run one program, of one function
  * and the same operands; a send meets the same receive op each time.
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -289,12 +290,13 @@ static int check_mesh(const struct program *const *programs, const struct mesh *
     return is_whole;
 }
 
-static int is_run(const struct program *const *programs, const struct mesh *mesh, enum entry_kind e)
+static bool is_run(const struct program *const *programs, const struct mesh *mesh,
+                   enum entry_kind e)
 {
     for (int i = 0; i < mesh_world_size(mesh); i++)
         if (programs[i]->entries[e].n_actions)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 int verify_ranks_in_way(const struct program *const *programs, const struct mesh *mesh,

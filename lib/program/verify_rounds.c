@@ -8,6 +8,7 @@
  * finds the same and leaves the same: none of the rounds that follow can be refused, and the state
  * after the last of them is the present state, shifted.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -23,8 +24,8 @@ static int is_current(const struct verify_walk *w, int id)
     return w->started[id] == 1 + w->reduced[program_base(w->program, id)];
 }
 
-static int is_accumulated_later(const struct verify_walk *now, const struct verify_walk *then,
-                                int id, int shift)
+static bool is_accumulated_later(const struct verify_walk *now, const struct verify_walk *then,
+                                 int id, int shift)
 {
     int was_touched = now->once[id] > then->run && now->accumulated[id] != NEVER;
 
@@ -32,7 +33,7 @@ static int is_accumulated_later(const struct verify_walk *now, const struct veri
            is_current(now, id) == is_current(then, id);
 }
 
-static int is_same(const struct verify_walk *now, const struct verify_walk *then)
+static bool is_same(const struct verify_walk *now, const struct verify_walk *then)
 {
     size_t n = (size_t)now->program->n_values;
 
@@ -42,14 +43,14 @@ static int is_same(const struct verify_walk *now, const struct verify_walk *then
            !memcmp(now->spread, then->spread, n * N_AXES);
 }
 
-static int has_moved_on(const struct verify_walk *now, const struct verify_walk *then, int shift)
+static bool has_moved_on(const struct verify_walk *now, const struct verify_walk *then, int shift)
 {
     if (!is_same(now, then))
-        return 0;
+        return false;
     for (int id = 1; id < now->program->n_values; id++)
         if (!is_accumulated_later(now, then, id, shift))
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 /* ---- skipping ---- */

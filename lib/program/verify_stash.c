@@ -14,6 +14,7 @@
  * is repeated; and what a round only reads it finds as long as that has been written: so repeated
  * rounds need not be walked. This assumes nothing of how stash.c assigned the slots.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -94,7 +95,7 @@ static void note_op(struct stash_walk *w, int function, const struct op *op)
     }
 }
 
-static int is_alike(const struct stash_walk *w, const struct use_class *c, int id)
+static bool is_alike(const struct stash_walk *w, const struct use_class *c, int id)
 {
     const struct value *v = &w->program->values[id];
 
@@ -364,17 +365,17 @@ static int goes_on(const struct stash_walk *w, const struct class_use *u,
 
 /* The round that ends before action `end` was walked. Whether n_more repetitions give the same
  * result. */
-static int is_known(const struct stash_walk *w, const struct entry *e,
-                    const struct order_rounds *part, int end, int n_more)
+static bool is_known(const struct stash_walk *w, const struct entry *e,
+                     const struct order_rounds *part, int end, int n_more)
 {
     for (int i = end - part->n; i < end; i++) {
         const struct class_list *list = list_of(w, &e->actions[i]);
 
         for (int k = 0; k < list->n; k++)
             if (!goes_on(w, &list->list[k], part, e->actions[i].micro_batch, n_more))
-                return 0;
+                return false;
     }
-    return 1;
+    return true;
 }
 
 static void move_on(struct stash_walk *w, int n_more)

@@ -26,6 +26,7 @@
  *     F  %60 = all_gather weights.1:shard  over dp  stream dp_gather
  *     F  %26 = linear %24, layers.0.qkv.weight         now a view of %60
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -70,12 +71,12 @@ struct frozen {
     int parameter, chunk, layer;
 };
 
-static int reads_weight(const struct op *op, int weight)
+static bool reads_weight(const struct op *op, int weight)
 {
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
         if (op->in[k] == weight)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 /* The chunk and layer of the parameter's first reader. */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static uint64_t hash_of(const char *text, size_t n_bytes)
 }
 
 /* Before there was a mark: every field, no comment, in the order of the table. */
-static int has_old_form(const char *text)
+static bool has_old_form(const char *text)
 {
     return str_starts_with(text, "model:\n  name: ") && !strchr(text, '#') &&
            strstr(text, "\noutput: ") && strstr(text, "\ndebug:\n");

@@ -3,6 +3,7 @@
  */
 #include "train/peak.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -19,12 +20,12 @@
 /* ---- sums ---- */
 
 /* Whether an earlier rank is of the same node. */
-static int is_counted(const struct peak_part *parts, int rank)
+static bool is_counted(const struct peak_part *parts, int rank)
 {
     for (int i = 0; i < rank; i++)
         if (parts[i].node == parts[rank].node)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 double peak_stated(const struct peak_part *parts, int n_ranks)

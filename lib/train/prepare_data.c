@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ struct data_preparation {
     struct arena *arena;
 };
 
-static int is_token_file(struct arena *arena, const char *prefix)
+static bool is_token_file(struct arena *arena, const char *prefix)
 {
     return file_exists(arena_printf(arena, "%s.idx", prefix));
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,7 +248,7 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     return pretrain_owes_evaluation(p) && !last && pretrain_evaluate(p, err) < 0 ? -1 : 0;
 }
 
-static int is_over(const struct pretrain *p)
+static bool is_over(const struct pretrain *p)
 {
     return p->stopped || trainer_step_number(p->trainer) >= p->job->train.steps;
 }

@@ -9,6 +9,7 @@
  */
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -32,7 +33,7 @@ static void show_evaluation(void *context, int64_t done, int64_t total)
         terminal_evaluating(p->terminal, done, total);
 }
 
-static int must_leave(void *context)
+static bool must_leave(void *context)
 {
     (void)context;
     return signals_pending() != 0;

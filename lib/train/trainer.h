@@ -8,6 +8,8 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
+#include <stdbool.h>
+
 #include "config/job.h"
 #include "model/compile.h"
 #include "run/run.h"
@@ -87,7 +89,7 @@ struct trainer_evaluation {
      * Whether this rank must stop the evaluation. All ranks call it at the same batches, several
      * times per second (if batches are that fast), and agree: if one rank must stop, all stop.
      */
-    int (*must_leave)(void *context);
+    bool (*must_leave)(void *context);
     void *context;
 };
 

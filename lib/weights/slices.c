@@ -3,6 +3,8 @@
  */
 #include "weights/slices.h"
 
+#include <stdbool.h>
+
 #include "config/tuning.h"
 #include "layout/axes.h"
 #include "weights/rectangles.h"
@@ -17,7 +19,7 @@ struct owner {
     enum slices_of of;
 };
 
-static int is_left_out(const struct owner *o, int parameter)
+static bool is_left_out(const struct owner *o, int parameter)
 {
     const struct parameter *p = &o->program->parameters[parameter];
 
@@ -108,7 +110,7 @@ static void share_rows(const struct owner *o, int parameter, int64_t *begin, int
 }
 
 /* Whether another rank has the same part: a lower one of an axis over which it is not split. */
-static int is_another_ranks(const struct owner *o, int parameter)
+static bool is_another_ranks(const struct owner *o, int parameter)
 {
     for (int i = 0; i < N_AXES; i++) {
         enum mesh_axis axis = (enum mesh_axis)i;
@@ -116,9 +118,9 @@ static int is_another_ranks(const struct owner *o, int parameter)
                         !program_parameter_is_split(o->program, parameter, axis);
 
         if (is_copied && o->place->of[axis])
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,

@@ -4,6 +4,7 @@
 #include "weights/special_tokens.h"
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -270,16 +271,16 @@ int special_tokens_complete(const char *folder, struct err *err)
 
 /* ---- a template ---- */
 
-static int has_id(const cJSON *list, int id)
+static bool has_id(const cJSON *list, int id)
 {
     const cJSON *item;
 
     cJSON_ArrayForEach(item, list)
     {
         if (cJSON_IsNumber(item) && item->valuedouble == id)
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
 static void add_end(cJSON *list, int id)

@@ -294,7 +294,7 @@ static void note_batch(void *context, int64_t done, int64_t total)
     leaver->total = total;
 }
 
-static int leaves(void *context)
+static bool leaves(void *context)
 {
     const struct leaver *leaver = context;
 
