@@ -21,7 +21,7 @@ static void receive_gradient(struct compiling *c, int chunk)
     } else if (stage + 1 < c->n_stages && behind < 0) {
         c->gradient[chunk] = boundary_stream(c);
         c->functions[chunk].receive_backward =
-            boundary_transfer(c, chunk, 1, 0, 0, c->gradient[chunk]);
+            boundary_transfer(c, chunk, RECEIVE_BACKWARD, c->gradient[chunk]);
     } else if (behind >= 0) {
         c->gradient[chunk] = c->gradient_in[behind];
     }
@@ -78,7 +78,7 @@ static void send_gradient(struct compiling *c, int chunk)
 {
     if (has_before(c, chunk) && stages_neighbour(c, chunk, -1) < 0)
         c->functions[chunk].send_backward =
-            boundary_transfer(c, chunk, -1, 0, 1, c->gradient_in[chunk]);
+            boundary_transfer(c, chunk, SEND_BACKWARD, c->gradient_in[chunk]);
 }
 
 static const struct {

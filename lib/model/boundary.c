@@ -2,6 +2,8 @@
  * boundary.c - the forwards of a rank's chunks, and the transfers between stages: the residual
  * stream, and its gradient
  */
+#include <stdbool.h>
+
 #include "layout/axes.h"
 #include "model/compile_impl.h"
 
@@ -17,38 +19,59 @@ int compile_function(const struct compiling *c, const char *name, int chunk)
     return program_function(c->program, text, chunk);
 }
 
-/* The stream to or from the rank of another stage; *peer is that rank's direction on the axis. */
-static enum stream stream_of(const struct compiling *c, int from, int to, int forward, int sends,
-                             int *peer)
-{
-    static const enum stream streams[2][2][2] = {
-        { { STREAM_B_FROM_PREVIOUS, STREAM_B_FROM_NEXT },
-          { STREAM_B_TO_PREVIOUS, STREAM_B_TO_NEXT } },
-        { { STREAM_F_FROM_PREVIOUS, STREAM_F_FROM_NEXT },
-          { STREAM_F_TO_PREVIOUS, STREAM_F_TO_NEXT } },
-    };
-    int own = pipeline_rank_of(&c->spec, from), other = pipeline_rank_of(&c->spec, to);
-    /* A loop continues on the next rank, a V returns on the same ranks. */
-    int is_next = c->spec.kind == PIPELINE_ZB_V ? other > own : to > from;
+/* By transfer: its function's name, the stage at the other end, and its streams from or to the
+ * previous and the next rank. */
+static const struct {
+    const char *name;
+    int step;
+    enum op_kind op;
+    enum phase phase;
+    enum stream streams[2];
+} transfers[N_BOUNDARY_TRANSFERS] = {
+    [RECEIVE_FORWARD] = { "receive forward",
+                          -1,
+                          OP_RECEIVE,
+                          PHASE_F,
+                          { STREAM_F_FROM_PREVIOUS, STREAM_F_FROM_NEXT } },
+    [SEND_FORWARD] = { "send forward",
+                       1,
+                       OP_SEND,
+                       PHASE_F,
+                       { STREAM_F_TO_PREVIOUS, STREAM_F_TO_NEXT } },
+    [RECEIVE_BACKWARD] = { "receive backward",
+                           1,
+                           OP_RECEIVE,
+                           PHASE_B,
+                           { STREAM_B_FROM_PREVIOUS, STREAM_B_FROM_NEXT } },
+    [SEND_BACKWARD] = { "send backward",
+                        -1,
+                        OP_SEND,
+                        PHASE_B,
+                        { STREAM_B_TO_PREVIOUS, STREAM_B_TO_NEXT } },
+};
 
-    *peer = is_next ? 1 : -1;
-    return streams[forward][sends][is_next];
+/* Whether the rank of another stage is the next one on the axis. A loop continues on the next rank,
+ * a V returns on the same ranks. */
+static bool is_next_rank(const struct compiling *c, int from, int to)
+{
+    int own = pipeline_rank_of(&c->spec, from), other = pipeline_rank_of(&c->spec, to);
+
+    return c->spec.kind == PIPELINE_ZB_V ? other > own : to > from;
 }
 
-/* A function of one transfer between this chunk's stage and the stage `step` after it. */
-int boundary_transfer(struct compiling *c, int chunk, int step, int forward, int sends, int value)
+/* A function of one transfer between this chunk's stage and a neighbour. */
+int boundary_transfer(struct compiling *c, int chunk, enum boundary_transfer transfer, int value)
 {
-    static const char *const words[2][2] = { { "receive backward", "send backward" },
-                                             { "receive forward", "send forward" } };
     int stage = c->chunks[chunk].stage;
-    struct op op = { .kind = sends ? OP_SEND : OP_RECEIVE,
-                     .attributes.axis = axes_stages(),
-                     .phase = forward ? PHASE_F : PHASE_B,
+    bool is_next = is_next_rank(c, stage, stage + transfers[transfer].step);
+    struct op op = { .kind = transfers[transfer].op,
+                     .attributes = { .axis = axes_stages(), .peer = is_next ? 1 : -1 },
+                     .phase = transfers[transfer].phase,
+                     .stream = transfers[transfer].streams[is_next],
                      .layer = -1 };
-    int function = compile_function(c, words[forward][sends], chunk);
+    int function = compile_function(c, transfers[transfer].name, chunk);
 
-    op.stream = stream_of(c, stage, stage + step, forward, sends, &op.attributes.peer);
-    *(sends ? &op.in[SEND_X] : &op.out[RECEIVE_Y]) = value;
+    *(op.kind == OP_SEND ? &op.in[SEND_X] : &op.out[RECEIVE_Y]) = value;
     program_emit(c->program, function, &op);
     return function;
 }
@@ -78,7 +101,7 @@ void compile_forwards(struct compiling *c, enum model_end end, const char *name)
         c->boundary[i] = 0;
         if (c->chunks[i].stage && before < 0) {
             c->boundary[i] = boundary_stream(c);
-            f->receive_forward = boundary_transfer(c, i, -1, 1, 0, c->boundary[i]);
+            f->receive_forward = boundary_transfer(c, i, RECEIVE_FORWARD, c->boundary[i]);
         } else if (c->chunks[i].stage) {
             c->boundary[i] = c->value[before];
         }
@@ -88,6 +111,6 @@ void compile_forwards(struct compiling *c, enum model_end end, const char *name)
         c->value[i] = part.value;
         c->gradient[i] = part.gradient;
         if (!is_last && stages_neighbour(c, i, 1) < 0)
-            f->send_forward = boundary_transfer(c, i, 1, 1, 1, part.value);
+            f->send_forward = boundary_transfer(c, i, SEND_FORWARD, part.value);
     }
 }

@@ -57,8 +57,18 @@ int compile_function(const struct compiling *c, const char *name, int chunk);
 /* A value for the residual stream, or its gradient, between two stages. */
 int boundary_stream(const struct compiling *c);
 
-/* A function of one send or receive between this chunk's stage and the stage `step` after it. */
-int boundary_transfer(struct compiling *c, int chunk, int step, int forward, int sends, int value);
+/* The output of a forward, or its gradient, between this chunk's stage and a neighbour on another
+ * rank: from the previous stage, to the next; from the next stage, to the previous. */
+enum boundary_transfer {
+    RECEIVE_FORWARD,
+    SEND_FORWARD,
+    RECEIVE_BACKWARD,
+    SEND_BACKWARD,
+    N_BOUNDARY_TRANSFERS
+};
+
+/* Emit a function of one such transfer of value. Returns the function. */
+int boundary_transfer(struct compiling *c, int chunk, enum boundary_transfer transfer, int value);
 
 /* The forwards of all chunks, with their receives and sends. */
 void compile_forwards(struct compiling *c, enum model_end end, const char *name);
