@@ -1,7 +1,7 @@
 /*
  * bench.c - lmtrain bench: how fast a job runs here, and how near to what the machine can do
  *
- * It gets its ranks as pretrain does (ranks.h); each measures itself, rank 0 tells.
+ * It gets its ranks as pretrain does (ranks.h); each measures itself, rank 0 prints the result.
  */
 #include <stdio.h>
 #include <string.h>

@@ -38,7 +38,8 @@ int cmd_parse(const struct options *options, int argc, char **argv,
 
 /*
  * The only argument of a command (and of each of its subcommands) that makes cmd_parse print what a
- * shell needs to complete it, instead of parsing; `lmtrain completion bash` asks them all.
+ * shell needs to complete it, instead of parsing; `lmtrain completion bash` calls all of them with
+ * it.
  */
 #define CMD_COMPLETION "--print-completion"
 

@@ -24,7 +24,7 @@ struct convert_request {
     double max_shard_gb;
 };
 
-/* What the progress line has shown. A new kind of work is timed anew. */
+/* What the progress line has shown. Each kind of work is timed from its own beginning. */
 struct shown {
     char doing[32];
     double last, began;

@@ -1,7 +1,7 @@
 /*
  * daemon.c - lmtrain daemon: the agent of one host, which the head of a job starts through ssh
  *
- * Not for people, so not in the help: who calls it by hand is told what it is for.
+ * It is not for users and so not in the help; called by hand it prints what it is for.
  */
 #include <signal.h>
 #include <stdio.h>

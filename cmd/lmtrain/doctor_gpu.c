@@ -1,8 +1,9 @@
 /*
  * doctor_gpu.c - GPUs: their driver, how they are, what our kernels make of them
  *
- * The driver's NVML tells most (device/nvml.h). A broken GPU may keep it from ever answering, so it
- * is asked in a thread that is left behind then. Without NVML CUDA's driver names the devices.
+ * Most is read from the driver's NVML (device/nvml.h). With a broken GPU a call of it may never
+ * return, so it runs in a thread that is abandoned then. Without NVML CUDA's driver names the
+ * devices.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -58,7 +59,7 @@ static void *make_survey(void *argument)
     return NULL;
 }
 
-/* NULL, which is told: NVML does not answer. */
+/* NULL if NVML does not answer, which is reported. */
 static struct survey *ask_nvml(struct doctor *doctor)
 {
     struct survey *survey = calloc(1, sizeof *survey);

@@ -1,9 +1,9 @@
 /*
- * doctor_impl.h - what `lmtrain doctor` found, and who looks for it
+ * doctor_impl.h - the findings of `lmtrain doctor`, and its probes
  *
  * A probe looks at one part of the machine and adds findings: a name, what is there, and, where
- * that is not as it should be, what to do. A probe never fails: what cannot be told is a finding
- * too. Only DOCTOR_PROBLEM says that training cannot work here.
+ * that is not as it should be, what to do. A probe never fails: what cannot be determined is a
+ * finding too. Only DOCTOR_PROBLEM says that training cannot work here.
  */
 #ifndef DOCTOR_IMPL_H
 #define DOCTOR_IMPL_H

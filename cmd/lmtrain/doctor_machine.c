@@ -107,7 +107,7 @@ static void probe_isa(struct doctor *doctor, const char *cpuinfo)
     str_release(&found);
 }
 
-/* What training would really use: the backend is made, asked and destroyed. */
+/* What training would really use: the backend is created, queried and destroyed. */
 static void probe_kernels(struct doctor *doctor)
 {
     struct err err = { 0 };

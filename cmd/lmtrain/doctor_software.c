@@ -1,5 +1,5 @@
 /*
- * doctor_software.c - libraries and their versions, and who could start our ranks for us
+ * doctor_software.c - libraries and their versions, and the launchers that could start the ranks
  */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -99,7 +99,8 @@ static void probe_mpirun(struct doctor *doctor)
                    head_of(doctor, version, ","));
 }
 
-/* A rank of somebody else's job never starts ranks of its own: surprising if one does not know it.
+/*
+ * A process that is a rank of another job never starts ranks of its own, which is worth a finding.
  */
 static void probe_job(struct doctor *doctor)
 {

@@ -59,7 +59,7 @@ static void show(void *context, const struct harness_progress *p)
 
 /* ---- before the model ---- */
 
-/* What was found is told once: by the rank that has the results, too. */
+/* What was found is printed once, by the rank that also has the results. */
 static int speaks(const struct evaluation *e)
 {
     return !serving_starts(e->q->serving) && e->q->serving->rank.world_rank == 0;
@@ -158,7 +158,7 @@ static bool is_chat(const struct task *task)
     return false;
 }
 
-/* ModelLink asks a model that has a chat template through it, unless it is told not to. */
+/* ModelLink applies the chat template of a model that has one, unless it is turned off. */
 static int ask_in_chat(struct evaluation *e, const char *tokenizer, struct err *err)
 {
     const char *folder = folder_of(&e->arena, tokenizer);

@@ -85,7 +85,9 @@ static int run_rank(const struct pretrain_request *q, struct job *job, struct ar
     struct launch_rank rank;
     struct err err;
 
-    /* Who asks a job to stop while it starts shall be heard at its first step's end. */
+    /*
+     * A signal to stop that arrives while the job starts takes effect at the end of its first step.
+     */
     signals_catch();
     int status = ranks_join(&rank, job, RANKS_WITH_LOGS, &err);
     if (status)

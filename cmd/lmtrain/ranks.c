@@ -1,5 +1,5 @@
 /*
- * ranks.c - who starts the ranks of a command, and with which command line
+ * ranks.c - which launcher starts the ranks of a command, and with which command line
  */
 #include "ranks.h"
 
@@ -50,7 +50,7 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
         return err_set(err, ERR_CONFIG,
                        "--hosts is for machines without a launcher, but a launcher has started "
                        "this rank (hint: leave --hosts out)");
-    /* In an allocation whose srun cannot start ranks, --hosts says who does. */
+    /* In an allocation whose srun cannot start ranks, --hosts selects the launcher. */
     if (hosts)
         found.context = CONTEXT_PLAIN;
     if (hosts && hosts_read(&found.hosts, hosts, arena, err) < 0)

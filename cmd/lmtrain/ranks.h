@@ -1,9 +1,10 @@
 /*
- * ranks.h - from a command to its ranks: where it runs, how many, who starts them
+ * ranks.h - from a command to its ranks: where it runs, how many, how they are started
  *
- * A command that may have ranks asks ranks_find where it is. As a rank it joins (ranks_join) and does its
- * work. Else, if ranks_are_started says that there is more to do than to be the only rank,
- * ranks_start runs them to their end: through Slurm, through daemons on hosts, or on this machine.
+ * A command that may have ranks calls ranks_find, which says where it runs. As a rank it joins
+ * (ranks_join) and does its work. Else, if ranks_are_started says that there is more to do than to
+ * be the only rank, ranks_start runs them to their end: through Slurm, through daemons on hosts, or
+ * on this machine.
  */
 #ifndef RANKS_H
 #define RANKS_H
@@ -18,7 +19,7 @@
 struct ranks {
     enum launch_context context;
     struct host_list hosts; /* none: this machine, or Slurm's */
-    int n_ranks;            /* asked for; a rank learns from its launcher how many there are */
+    int n_ranks; /* the number requested; a rank gets the real number from its launcher */
 };
 
 /*

@@ -97,7 +97,7 @@ static bool is_option(const char *word, const char *name)
     return !strncmp(word, name, n) && (!word[n] || word[n] == '=');
 }
 
-/* The words but those that say who starts the ranks. */
+/* The words of the command line without those that select the launcher. */
 static const char *const *words_of_rank(const struct options *options, int argc, char **argv,
                                         struct arena *arena)
 {

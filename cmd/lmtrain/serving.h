@@ -1,9 +1,9 @@
 /*
  * serving.h - the ranks of a command that uses a trained model: generate and eval
  *
- * Such a command is one process, unless --tp, --pp, --ranks or --hosts ask for more or a launcher has
- * made it a rank. Then it goes as with training (ranks.h): the process that a user has started looks
- * at what it is asked, so that a mistake is told once, and starts the same command once a rank.
+ * Such a command is one process, unless --tp, --pp, --ranks or --hosts ask for more or a launcher
+ * has made it a rank. Then it goes as with training (ranks.h): the process that a user has started
+ * checks the options, so that a mistake is reported once, and starts the same command once a rank.
  */
 #ifndef SERVING_H
 #define SERVING_H
@@ -36,8 +36,8 @@ enum { SERVING_N_OPTIONS = 5 };
 void serving_options(struct serving *serving, struct option *out);
 
 /*
- * command: "lmtrain eval". Where this process is, and how many ranks there are to be; alone: what is
- * asked needs no ranks, whatever was given. Returns 0, or -1 and ERR_CONFIG.
+ * command: "lmtrain eval". Where this process is, and how many ranks there are to be; alone: the
+ * work needs no ranks, whatever options were given. Returns 0, or -1 and ERR_CONFIG.
  */
 int serving_find(struct serving *serving, const char *command, int alone, struct arena *arena,
                  struct err *err);
@@ -62,7 +62,7 @@ int serving_check(const struct serving *serving, const struct model_spec *spec, 
 /* What is to be said of the model: by the process that prints, once. */
 void serving_tell(const struct serving *serving, const struct served *served);
 
-/* Cores, kernels, neighbours; the model is told of them. Collective. */
+/* Set up cores, kernels and neighbours, and store them in the served model. Collective. */
 int serving_open(struct serving *serving, struct served *served, int n_threads, struct err *err);
 
 /* Say it, and end the others if there are any. Returns the exit status. */

@@ -194,8 +194,9 @@ static int trains(const struct job *job, enum module_id module)
 }
 
 /*
- * A tokenizer of more tokens than the model has rows: embedding and head grow, new rows are the mean
- * of the others (train/init_from.c). Adapters alone would be of a model that nobody else has.
+ * A tokenizer of more tokens than the model has rows: embedding and head grow, new rows are the
+ * mean of the others (train/init_from.c). Adapters alone would belong to a model that is not
+ * available elsewhere.
  */
 static void grow_to(struct job *job, int wanted, struct arena *arena)
 {

@@ -21,8 +21,8 @@ int tuned_check_output(const struct job *job, struct err *err);
 int tuned_prepare(struct job *job, struct arena *arena);
 
 /*
- * The tokenizer alone: the job's, or its model's, with data.added_tokens, for which it is made anew in
- * job->output. Returns 0, or -1: ERR_CONFIG, ERR_DATA, ERR_FAILED.
+ * The tokenizer alone: the job's, or its model's, with data.added_tokens, for which an extended one
+ * is written to job->output. Returns 0, or -1: ERR_CONFIG, ERR_DATA, ERR_FAILED.
  */
 int tuned_tokenizer(struct job *job, struct arena *arena, struct err *err);
 

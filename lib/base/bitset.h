@@ -1,8 +1,8 @@
 /*
  * bitset.h - a set of small numbers: values of an enum, items of a list
  *
- * A set of zeros is empty. Members are 0 .. BITSET_MAX - 1, which is more than any enum here has;
- * who makes sets of an enum asserts that at compile time.
+ * A set of zeros is empty. Members are 0 .. BITSET_MAX - 1, which is more than any enum here has; a
+ * user of a set of an enum asserts that at compile time.
  */
 #ifndef BASE_BITSET_H
 #define BASE_BITSET_H

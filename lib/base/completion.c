@@ -1,7 +1,7 @@
 /*
  * completion.c - a bash script from tables
  *
- * What an option's value can be is told by what help calls it: DIR, FILE, PREFIX (of .bin and
+ * What an option's value can be follows from its name in the help: DIR, FILE, PREFIX (of .bin and
  * .idx), KEY, KEY=VALUE, or words with | between them; other names (N, TEXT) get no offer.
  */
 #include "base/completion.h"

@@ -3,8 +3,8 @@
  *
  * A function that can fail because of the world (files, jobs, data, peers, device memory) takes a
  * struct err as its last parameter and returns 0 or -1 (or a pointer or NULL). The error is set
- * where it arises and added to on the way up only by those who know more. It is a fixed buffer, so
- * failing never allocates. A broken invariant of ours is no error but a bug: CHECK.
+ * where it arises and added to on the way up only where the caller knows more. It is a fixed
+ * buffer, so failing never allocates. A broken invariant of ours is no error but a bug: CHECK.
  *
  * Messages are lower case without a full stop: the value, then what is allowed, then a hint:
  *     job.yaml:14: parallel.tp is 3, does not divide n_kv_heads 8 (hint: 1, 2, 4 or 8)
@@ -20,7 +20,7 @@ enum err_code {
     ERR_DATA = 3,     /* data or checkpoint unreadable */
     ERR_DEVICE = 4,   /* device or memory */
     ERR_PEER = 5,     /* another rank died */
-    ERR_REQUEUE = 75, /* saved, asks to be started again */
+    ERR_REQUEUE = 75, /* saved; the rank requests a restart */
 };
 
 struct err {

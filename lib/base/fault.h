@@ -1,5 +1,5 @@
 /*
- * fault.h - faults on demand, for tests and for those who want to see what happens
+ * fault.h - faults on demand, for tests and experiments
  *
  * LMTRAIN_FAULT is a comma-separated list of RULEs: [attemptN:]rankR:PLACE[:N][:ACTION]. A rule
  * fires once, in the given attempt of a job that restarts (0 when left out).

@@ -23,7 +23,7 @@
 #define PIPE_WAIT_MS 10000
 #define PART ".part-"
 
-/* ---- who may read ---- */
+/* ---- permissions ---- */
 
 static _Atomic(enum file_sharing) sharing_now = FILE_PRIVATE;
 
@@ -50,7 +50,7 @@ static mode_t folder_mode(void)
     return modes[atomic_load(&sharing_now)];
 }
 
-/* Add what the umask took, or what was not asked for when it was made. Only to what is ours. */
+/* Add the permissions that the umask or the creating call left out, to files of this user only. */
 static void add_mode(int fd, mode_t mode)
 {
     struct stat stat_buffer;
@@ -82,8 +82,9 @@ struct file_source {
 };
 
 /*
- * For something to read, or the end; a pipe that nobody writes to would wait forever. Who pipes
- * into us by hand sees what we wait for.
+ * Wait until there is data to read or the end of input. A pipe that no process writes to would
+ * block forever, so a pipe without data for PIPE_WAIT_MS is an error; standard input may be typed
+ * by hand and has no limit.
  */
 static int wait_for_pipe(const struct file_source *source)
 {

@@ -68,8 +68,8 @@ int file_make_folders(const char *path, struct err *err);
 int file_make_folder(const char *path, struct err *err);
 
 /*
- * Give a folder that is ours the rights that file_share asks for and it lacks: one that exists
- * keeps what it has. Whose it is not is left alone.
+ * Add the permissions of file_share to a folder of this user; it keeps those that it has. A folder
+ * of another user stays unchanged.
  */
 void file_share_folder(const char *path);
 
@@ -82,7 +82,7 @@ int file_remove_tree(const char *path, struct err *err);
 
 int file_exists(const char *path);
 bool file_is_folder(const char *path);
-/* -1 if it cannot be told. */
+/* -1 if it is unknown. */
 int64_t file_size(const char *path);
 
 /*

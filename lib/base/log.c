@@ -50,8 +50,7 @@ void log_set_screen(int fd, const char *prefix)
 
 /*
  * One write, so that lines of several writers don't mix. A screen that does not take it soon (a
- * terminal that somebody has stopped, and made non-blocking) misses the line; one that is gone gets
- * no more.
+ * terminal that is stopped and non-blocking) misses the line; one that is gone gets no more.
  */
 static void write_screen(const char *line, size_t length)
 {

@@ -69,7 +69,7 @@ static void turn_over(struct log_file *file)
     file->n_bytes = 0;
 }
 
-/* A file that somebody has deleted is made again, once its folder is there. */
+/* A file that was deleted is created again, if its folder exists. */
 static void look_after(struct log_file *file)
 {
     double now = clock_seconds();

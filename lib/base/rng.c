@@ -2,11 +2,11 @@
  * rng.c - many normal numbers at a time
  *
  * A normal costs a logarithm, a root and a cosine in double, and is rounded to a float. Here they
- * are made by short polynomials, many at once, together with a bound of how far off they and libm's
- * may be: 2^-40 of the radius, ten times what they are. Where both ends of that round to the same
- * float it is rng_normal's; one in some thousands is left in doubt, and asked of rng_normal itself.
- * So the bits are rng_normal's, whatever the machine (test/base/rng_test.c), at a tenth of the
- * time.
+ * are made by short polynomials, many at once, together with a bound of how far the polynomial and
+ * libm may differ: 2^-40 of the radius, ten times the largest difference. Where both ends of that
+ * interval round to the same float, it is the value of rng_normal; one in some thousands is
+ * ambiguous and is computed by rng_normal itself. So the bits are rng_normal's, whatever the
+ * machine (test/base/rng_test.c), at a tenth of the time.
  */
 #include "base/rng.h"
 

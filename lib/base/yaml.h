@@ -2,7 +2,7 @@
  * yaml.h - a YAML file as a tree that knows where everything stood
  *
  * The part of YAML that people write in job files: maps, lists and scalars. A scalar stays text;
- * what type it has is decided by who reads it, so that "no" is never silently false. Anchors,
+ * its type is decided by the reader of the tree, so that "no" is never silently false. Anchors,
  * aliases, tags, merge keys, duplicate keys and several documents are errors: each of them makes a
  * file say something else than what one line of it shows. Trees live in an arena and may be changed
  * by their owner. Limits: 1 MiB of text, 32 levels, 100,000 nodes.

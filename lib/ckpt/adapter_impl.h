@@ -57,8 +57,8 @@ double adapter_config_alpha(const struct adapter_config *config, const char *mod
 int adapter_config_rank(const struct adapter_config *config, const char *module, const char **key);
 
 /*
- * The tensor of theirs that a module of a layer is in; NULL where the family has no such. With
- * pairs for parts of a matrix that the family keeps whole there is none, nor the other way round.
+ * The HF tensor that has a module of a layer; NULL where the family has none. With pairs for parts
+ * of a matrix that the family keeps whole there is none, nor the other way round.
  */
 const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
                                        int layer, enum lora_module module);

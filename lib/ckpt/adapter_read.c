@@ -52,7 +52,7 @@ bool adapter_has_all(const struct adapter *a, const char *name)
     return whole != NULL;
 }
 
-/* The tensor of theirs, of this one of ours, that such an adapter is around; NULL: none is. */
+/* The HF tensor of this parameter that such an adapter belongs to; NULL if there is none. */
 static const struct hf_tensor *adapted_tensor(const struct adapter *a, const struct hf_whole *whole,
                                               enum lora_module module)
 {

@@ -15,8 +15,8 @@
 
 /* A tensor of the file. */
 struct peft_tensor {
-    const char *name;           /* theirs */
-    struct store_slice slice;   /* of ours, all that is asked for of it */
+    const char *name;           /* the name that peft uses */
+    struct store_slice slice;   /* the part of our parameter that is written */
     const struct hf_tensor *of; /* whose order of rows it has; NULL: ours */
     int64_t first;              /* of ours, its row 0 */
 };

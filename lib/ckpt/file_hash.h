@@ -6,7 +6,10 @@
 
 #include <stdint.h>
 
-/* From where fd stands to its end; tick, if any, is told the bytes read. 0, or -1 with errno. */
+/*
+ * The hash of a file from the offset of fd to its end; tick, if any, is called with the number of
+ * bytes read. 0, or -1 with errno.
+ */
 int file_hash(int fd, uint64_t *hash, void (*tick)(void *context, int64_t n_bytes), void *context);
 
 #endif

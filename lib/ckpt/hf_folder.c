@@ -518,7 +518,7 @@ const struct safetensors *hf_folder_tied_head(const struct hf_folder *f,
     return f->files[f->tied_head->file];
 }
 
-/* Eight-bit ones are bf16 for us, as for those who publish them. */
+/* Eight-bit numbers are read as bf16, the type that the published models compute in. */
 static enum dtype hf_folder_tensor_dtype(const struct hf_folder *f, int i)
 {
     enum safetensors_type type = f->theirs[i]->tensor->type;

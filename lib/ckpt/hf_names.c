@@ -10,8 +10,11 @@
 #include "base/str.h"
 #include "config/hf_family.h"
 
-/* Which rows of ours, or, where theirs has an ".M.", of one expert's, a row's tensor has: all of
- * them, those of one piece (config/parameters.h), or of qkv each kv head's, with its queries. */
+/*
+ * The rows of a parameter (of one expert where the HF name has ".M.") that an HF tensor has: all
+ * rows, those of one piece (config/parameters.h), or, of a fused qkv, the rows grouped by kv head:
+ * its queries, its key, its value.
+ */
 enum row_piece { BY_GROUPS = -2, ALL = -1, QUERIES = 0, KEYS, VALUES, GATE = 0, UP };
 
 /* Rows with parts of one of ours stand together. */

@@ -1,9 +1,10 @@
 /*
- * hf_read.c - rectangles of our tensors out of theirs
+ * hf_read.c - rectangles of our parameters out of the tensors of a Hugging Face folder
  *
- * Their rows are read whole, some MiB at a time, and to where they are wanted if they are wanted as
- * they are. Of a transposed one a row is a column of ours, so that each piece read is turned in
- * blocks that stay in the cache. Numbers of eight bits are floats from the moment they are read.
+ * Rows of an HF tensor are read whole, some MiB at a time; where no conversion is needed, directly
+ * into the destination. A row of a transposed tensor is a column of our parameter, so each piece
+ * that is read is transposed in blocks that stay in the cache. Eight-bit numbers become floats as
+ * they are read.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -17,15 +18,15 @@
 
 #define BUFFER_BYTES ((int64_t)4 << 20)
 
-/* One tensor of theirs on its way into the slice that is wanted. */
+/* One HF tensor while it is read into the requested slice. */
 struct hf_transfer {
     struct hf_folder *folder;
     int number; /* of the names' tensors */
     const struct store_slice *want;
     const struct safetensors *file;
     const struct safetensors_tensor *tensor;
-    enum dtype dtype;      /* theirs, or fp32 for eight-bit ones */
-    int64_t row_elements;  /* of theirs */
+    enum dtype dtype;      /* the type of the HF tensor; fp32 for eight-bit numbers */
+    int64_t row_elements;  /* of a row of the HF tensor */
     int64_t stride;        /* of what is wanted */
     struct hf_piece piece; /* what is wanted of its rows (columns of a transposed one) */
     struct hf_grid grid;   /* of the scale, if there is one */
@@ -42,7 +43,7 @@ static int need_buffer(struct hf_folder *f, size_t n_bytes, struct err *err)
     return f->buffer ? 0 : err_set(err, ERR_DEVICE, "%s: out of host memory", f->path);
 }
 
-/* How many whole rows of theirs are read at a time. */
+/* The number of whole rows of the HF tensor that are read at a time. */
 static int64_t rows_at_a_time(const struct hf_transfer *t)
 {
     return max_i64(1, BUFFER_BYTES / (t->row_elements * (int64_t)dtype_bytes(t->dtype)));
@@ -111,7 +112,7 @@ static void decode_row(const struct hf_transfer *t, int64_t row, const unsigned 
     }
 }
 
-/* Rows of theirs as they are but for eight-bit ones, which become floats by way of the buffer. */
+/* Rows without conversion, except eight-bit numbers, which become floats in the buffer. */
 static int read_rows(const struct hf_transfer *t, int64_t row, int64_t n, void *out,
                      struct err *err)
 {
@@ -194,7 +195,7 @@ static int copy_straight(struct hf_transfer *t, struct err *err)
     return 0;
 }
 
-/* n rows of theirs, converted, are columns [col, col + n) of ours. */
+/* n rows of the HF tensor, converted, are columns [col, col + n) of the parameter. */
 static void turn(const struct hf_transfer *t, const unsigned char *rows, int64_t col, int64_t n)
 {
     size_t element = dtype_bytes(t->want->dtype);

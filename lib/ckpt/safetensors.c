@@ -212,7 +212,7 @@ static int compare_meta(const void *a, const void *b)
     return strcmp(left->key, right->key);
 }
 
-/* Bytes that type and shape ask for; -1 if they overflow. */
+/* The number of bytes of a tensor of this type and shape; -1 on overflow. */
 static int tensor_bytes(const struct safetensors_tensor *tensor, uint64_t *n_bytes)
 {
     uint64_t n = types[tensor->type].n_bytes;

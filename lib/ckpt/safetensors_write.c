@@ -26,7 +26,7 @@ struct safetensors_writer {
     size_t used;  /* of the buffer */
     uint64_t due; /* data bytes still to come */
     uint64_t file_bytes;
-    uint64_t started; /* of them the disk was told to write */
+    uint64_t started; /* of these, the bytes whose write-back has been started */
     XXH3_state_t *hash;
 };
 
@@ -88,7 +88,7 @@ static void header_print(struct str *out, const struct safetensors_tensor *tenso
         str_add_char(out, ' ');
 }
 
-/* How much was not written tells how much room is missing. */
+/* The bytes that were not written are the missing room. */
 static int fail_to_write(const struct safetensors_writer *writer, size_t n_bytes, struct err *err)
 {
     char missing[32], whole[32];

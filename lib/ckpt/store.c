@@ -167,7 +167,9 @@ static struct safetensors *get_file(struct store *store, int file, struct err *e
     return store->files[file];
 }
 
-/* A piece of a slice on its way into the asked rectangle. */
+/*
+ * The part of a stored slice that the requested rectangle has in common with it, while it is read.
+ */
 struct slice_transfer {
     const struct store_slice *want;
     const struct manifest_tensor *tensor;

@@ -81,8 +81,9 @@ char *store_partial(const char *folder, struct arena *arena);
 /* A folder in a checkpoint for what came with the model: config.json, tokenizer files. */
 #define STORE_CARRIED "hf"
 
-/* A file that whoever writes a checkpoint keeps in its partial folder, and removes before the end.
- * */
+/*
+ * A file that the writer of a checkpoint keeps in its partial folder and removes before the commit.
+ */
 #define STORE_NOTES "convert.notes"
 
 /*

@@ -1,7 +1,7 @@
 /*
- * diagnostics_impl.h - all that is wrong in a job file, told at once
+ * diagnostics_impl.h - all mistakes of a job file, reported at once
  *
- * Mistakes are found in the order of our checks and told in the order of the file; those of
+ * Mistakes are found in the order of our checks and reported in the order of the file; those of
  * overrides and those without a place come last.
  */
 #ifndef CONFIG_DIAGNOSTICS_IMPL_H

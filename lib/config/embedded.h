@@ -1,8 +1,8 @@
 /*
  * embedded.h - the files of configs/, and the sandbox's Python, carried inside the binary
  *
- * scripts/embed makes the table when lmtrain is built. A file of the same name on disk is asked
- * first by those who read them (job_read for models, commands for jobs).
+ * scripts/embed makes the table when lmtrain is built. A file of the same name on disk comes first
+ * (job_read for models, commands for jobs).
  */
 #ifndef CONFIG_EMBEDDED_H
 #define CONFIG_EMBEDDED_H

@@ -162,9 +162,9 @@ static void take_mistral(struct hf_reader *h)
 }
 
 /*
- * Theirs is one balance of all layers' choices together, that is the choices of a token where all
- * experts are used alike; ours is as many times 1 as there are layers, of either kind. It is
- * trained on only where output_router_logits asks for it.
+ * transformers has one balancing loss over the choices of all layers together: with balanced
+ * experts it is n_active_experts, whatever the number of layers. That of lmtrain is a sum over the
+ * MoE layers, 1 each. The loss is added only with output_router_logits.
  */
 static void take_balance(struct hf_reader *h)
 {

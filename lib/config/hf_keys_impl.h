@@ -36,7 +36,7 @@ int hf_rope_key_is_read(const char *name);
 
 /*
  * What a model of this model_type (small letters) computes otherwise than the family it is like,
- * although neither config.json nor the names of its tensors tell; NULL for others.
+ * although neither config.json nor the names of its tensors show it; NULL for others.
  */
 const char *hf_type_difference(const char *model_type);
 

@@ -225,8 +225,10 @@ void job_grow_vocabulary(struct job *job, int vocab_size, struct arena *arena);
 /* The first half of job_resolve: also for jobs that can be described but not yet run. */
 int job_derive(struct job *job, int world_size, struct arena *arena, struct err *err);
 
-/* Whether so many tensor-parallel ranks can have parts of the model. Returns 0, or -1 and ERR_CONFIG
- * naming `what` asked for them, why not, and which numbers would do. */
+/*
+ * Whether this number of tensor-parallel ranks can have parts of the model. Returns 0, or -1 and
+ * ERR_CONFIG with `what` requires them, the reason, and the numbers that are possible.
+ */
 int job_check_tp(const struct model_spec *spec, int tp, const char *what, struct err *err);
 
 /*

@@ -5,10 +5,9 @@
  * with init_std / sqrt(2 n_layers), norms 1, biases 0.
  *
  * Ranks that share a model divide it as in Shoeybi et al. 2019, section 3: of what reads the whole
- * hidden state the outputs, by heads and by feed-forward columns; of what gives it the inputs; of
- * the vocabulary its rows. Of an expert they have what they would have of one feed-forward part.
- * Norms, those of heads too, learned positions, routers, and biases that are added to sums are not
- * divided.
+ * hidden state the outputs, by heads and by FFN columns; of what gives it the inputs; of the
+ * vocabulary its rows. Of an expert they have what they would have of a dense FFN. Norms, those of
+ * heads too, learned positions, routers, and biases that are added to sums are not divided.
  */
 #include "config/parameters.h"
 

@@ -2,10 +2,10 @@
  * parameters.h - the inventory of a model's parameters
  *
  * A parameter is the weight or the bias of a module: of the model (embedding, final_norm, ...) or
- * of one of its layers (qkv, ffn_norm, ...). One table (parameters.c) says for each module its name,
- * the shape of its weight, how ranks that share a model divide it, how it is filled at first, and
- * which models and layers have it. Nobody else does: model/ declares what is listed here and asks
- * for it by id, files of Hugging Face join it by id (ckpt/hf_names.c), adapters attach to it by id
+ * of one of its layers (qkv, ffn_norm, ...). One table (parameters.c) says for each module its
+ * name, the shape of its weight, how ranks that share a model divide it, how it is filled at first,
+ * and which models and layers have it. No other file does: model/ declares what is listed here by
+ * id, files of Hugging Face join it by id (ckpt/hf_names.c), adapters attach to it by id
  * (tuning.h), and numbers of parameters and FLOPs are sums over it. The global names:
  *
  *     embedding.weight [V x d]            position.weight [P x d]          (learned positions)

@@ -16,7 +16,7 @@ static int has_text(const struct job_texts *texts, const char *text)
     return 0;
 }
 
-/* Added tokens are rows that nobody has trained: with adapters the tables are trained as well. */
+/* Added tokens are untrained rows of the tables: with adapters the tables are trained as well. */
 static void save_tables(struct job_reader *r)
 {
     static const char *const tables[2][4] = { { "embed_tokens", "embedding", "wte",
@@ -77,8 +77,10 @@ static int is_same_places(const struct tuning *a, const struct tuning *b)
     return 1;
 }
 
-/* Where a target's name is understood by the family, which whoever reads the job again may not find,
- * it is put down by our names. */
+/*
+ * A target that is a name of the family is recorded by our names, since the family may not be known
+ * where the job is read again.
+ */
 static void settle_targets(struct job_reader *r, const struct lora_wish *wish,
                            const struct tuning *tuning)
 {

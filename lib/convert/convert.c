@@ -64,7 +64,7 @@ static bool is_empty_folder(const char *path)
     return dir && n == 0;
 }
 
-/* Nothing that is there is replaced: it may be somebody's only copy. */
+/* An existing output is never replaced: it may be the only copy. */
 static int check_target(const char *to, struct err *err)
 {
     if (!file_exists(to) || is_empty_folder(to))
@@ -187,7 +187,7 @@ static int check_options(const struct convert_options *o, bool to_checkpoint, st
     return 0;
 }
 
-/* Adapters, asked for or the run's own, become a part of the matrices. */
+/* Adapters, of --adapter or of the run itself, are merged into the matrices. */
 static int adapt(struct conversion *c, struct err *err)
 {
     struct served *from = &c->from;

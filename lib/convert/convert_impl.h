@@ -54,8 +54,8 @@ enum dtype conversion_dtype(const struct conversion *conversion, enum dtype stor
 /* ---- the partial folder (partial.c) ---- */
 
 /*
- * Make it, or take it over from the same conversion; make sure that nobody else has it and that
- * n_bytes have room. ERR_CONFIG, ERR_FAILED.
+ * Create the partial folder, or continue that of the same conversion; check that no other process
+ * uses it and that there is room for n_bytes. ERR_CONFIG, ERR_FAILED.
  */
 int partial_begin(struct conversion *conversion, int64_t n_bytes, struct err *err);
 
@@ -71,7 +71,10 @@ int partial_forget(const struct conversion *conversion, struct err *err);
 
 /* ---- what lies beside the weights ---- */
 
-/* Put the model's tokenizer into a folder, in the place of what it has; or remove that, if asked. */
+/*
+ * Copy the model's tokenizer into a folder, in place of the one it has; or remove that one
+ * (--no-tokenizer).
+ */
 int conversion_put_tokenizer(struct conversion *conversion, const char *folder, struct err *err);
 
 /* config.json as it has to be now (copy_aux.c). */

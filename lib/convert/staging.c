@@ -213,7 +213,7 @@ static int take_over(struct conversion *c, const char *notes, int *goes_on, stru
     return *goes_on ? 0 : remove_inside(&c->arena, c->partial, err);
 }
 
-/* What is there counts as free: a file that is whole stays, another is written anew. */
+/* The space of existing files counts as free: complete files stay, the others are written again. */
 static int check_room(struct conversion *c, int64_t n_bytes, struct err *err)
 {
     struct statvfs s;
@@ -319,7 +319,7 @@ int partial_forget(const struct conversion *c, struct err *err)
                 file_remove_tree(arena_printf(&arena, "%s/%s", c->partial, entry->d_name), err);
     if (dir)
         closedir(dir);
-    /* Last: without its notes it would begin anew. */
+    /* The journal is removed last: without it the conversion would start from the beginning. */
     if (!status)
         status = file_remove_tree(notes_path(&arena, c), err);
     if (!status)

@@ -1,8 +1,8 @@
 /*
- * tensor_hashes.h - hashes of their tensors, taken while they go by
+ * tensor_hashes.h - hashes of tensors, computed while they are read
  *
- * A tensor that is read from front to back, be it in the parts of several ranks, is hashed on its
- * way. Of others nothing is known here: who wants their hash reads them again.
+ * A tensor that is read from front to back, also in the parts of several ranks, is hashed on the
+ * way. Tensors that are read in another order have no hash here and must be read again.
  */
 #ifndef CONVERT_TENSOR_HASHES_H
 #define CONVERT_TENSOR_HASHES_H

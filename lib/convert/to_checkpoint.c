@@ -2,8 +2,8 @@
  * to_checkpoint.c - a model as a checkpoint, cut for tp x pp ranks
  *
  * Each rank's file holds the parts of the parameters that such a rank computes with, and of their
- * moments where there are some, so that it reads one file from front to back. Others find theirs by
- * range.
+ * moments where there are some, so that it reads one file from front to back. Ranks of another
+ * layout find their parts by range.
  */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static int check_degrees(struct conversion *c, int tp, struct err *err)
     str_release(&text);
     if (!status)
         return 0;
-    /* It was asked for by --tp and --pp, which say so themselves. */
+    /* --tp or --pp caused the error, and it names them. */
     static const char prefix[] = "--set parallel.tp: ";
     if (str_starts_with(err->text, prefix))
         memmove(err->text, err->text + sizeof prefix - 1, strlen(err->text) + 2 - sizeof prefix);
@@ -245,7 +245,9 @@ static int load_piece(void *context, struct store_slice *slice, struct err *err)
     int64_t n = slice->row_end - slice->row_begin;
     int turn = t->turn ^= 1;
 
-    /* A row of ours would be a column of theirs, for which all of theirs is read. */
+    /*
+     * A row of our parameter is a column of the HF tensor, so the whole tensor must be read for it.
+     */
     if (!is_transposed(c, slice->name))
         n = min_i64(n, max_i64(1, conversion_piece(c) / row_bytes));
     size_t n_bytes = (size_t)(n * row_bytes);

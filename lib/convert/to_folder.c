@@ -18,7 +18,7 @@
 #include "convert/hf_rows.h"
 #include "weights/special_tokens.h"
 
-/* A tensor of theirs that is to be written. */
+/* An HF tensor to be written. */
 struct folder_tensor {
     struct hf_tensor tensor;
     int number; /* of the names' tensors; -1 for a head beside a tied embedding */

@@ -25,7 +25,7 @@
 struct tensor_comparison {
     struct conversion *c;
     struct vocab_source to; /* nothing grows in it any more */
-    int number;             /* of theirs, or of the checkpoint's where both are checkpoints */
+    int number; /* of the HF tensors, or of the parameters where both sides are checkpoints */
     const char *name;
     enum dtype dtype; /* in which both are compared: that of what was written */
     int64_t rows, cols, step;
@@ -264,8 +264,10 @@ static bool is_same_model(const struct job *a, const struct job *b)
     return same;
 }
 
-/* Of both models, in the same memory where they are of one kind: to fill it anew is most of the
- * work. */
+/*
+ * The logits of both models. The second model is loaded into the memory of the first if their
+ * shapes are equal, since touching new memory is most of the work.
+ */
 static int compute_logits(struct conversion *c, struct served *to, int n_logits, float *before,
                           float *after, struct err *err)
 {

@@ -1,5 +1,5 @@
 /*
- * harness.c - the order in which a model is asked
+ * harness.c - the order in which the items of a task are evaluated
  */
 #include "eval/harness.h"
 

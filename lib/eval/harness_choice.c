@@ -14,7 +14,7 @@
 #define CHUNK_ITEMS 256
 #define CHUNK_TOKENS 8192
 
-/* An item that is to be asked, as tokens. */
+/* An item to be scored, as tokens. */
 struct asked {
     int64_t item;
     int32_t *tokens; /* heap: the context, then the continuations */
@@ -72,7 +72,7 @@ static int encode_item(struct asking *a, int64_t index, struct err *err)
     if (!asked->n_continuation)
         return err_set(err, ERR_DEVICE, "out of host memory");
     a->n++;
-    int status = run->task->parts[item->part].way.last_token /* asked for behind all of it */
+    int status = run->task->parts[item->part].way.last_token /* scored after the whole context */
                      ? encode_prompt(run->h->tokenizer, run->cache, item->context, item->is_framed,
                                      &tokens, err)
                      : encode_context(run->h->tokenizer, run->cache, item->context, &context_bytes,
@@ -224,7 +224,7 @@ static void add_records(struct asking *a, const struct asked *asked, int64_t n, 
     }
 }
 
-/* Of one item: whoever judges does, the others know that it is done. */
+/* Finish one item: the rank that judges scores it, the others only mark it as done. */
 static int keep_record(struct harness_run *run, const struct choice_record *record,
                        const char *scores, struct err *err)
 {

@@ -2,7 +2,7 @@
  * harness_journal.c - what is known of items, a line of JSON each
  *
  * {"task":..,"part":..,"item":..,"prompt":"HASH",..}: an evaluation takes from a journal what is of
- * its own prompts, whatever else is in it, so that its options need not be told apart.
+ * its own prompts, whatever else is in it, so that options need not be compared.
  */
 #include <errno.h>
 #include <fcntl.h>

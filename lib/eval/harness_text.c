@@ -215,7 +215,7 @@ static int run_prompts(struct text_generation *w, struct waiting_prompt *prompts
     return status;
 }
 
-/* What one generator can do: the parts' ways ask for the same. */
+/* Whether one generator can serve both parts: their ways have the same options. */
 static int same_way(const struct task_way *a, const struct task_way *b)
 {
     int same = a->kind == b->kind && a->max_new_tokens == b->max_new_tokens &&

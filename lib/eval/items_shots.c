@@ -128,7 +128,7 @@ static int pick_shots(struct item_maker *m, const char *text, struct err *err)
     return status;
 }
 
-/* Shots ready made: taken where they are, and no other number is asked for. */
+/* Finished shots of a file, which are used unless --shots gives a number. */
 int item_maker_read_shots(struct item_maker *m, struct err *err)
 {
     const struct task_way *way = &m->part->way;

@@ -20,7 +20,10 @@ struct measuring {
     int64_t batch_tokens; /* of the batch that was loaded last */
 };
 
-/* What came of a batch. Losses are added up in the batches' order, whoever has computed them. */
+/*
+ * The result of a batch. Losses are summed in the order of batches, whichever rank has computed
+ * them.
+ */
 struct batch_loss {
     double loss;
     int64_t tokens;

@@ -1,9 +1,9 @@
 /*
  * python_random.h - the numbers of CPython's random.Random, to the bit
  *
- * Published evaluations choose their few-shot examples by random.Random(seed).sample; whoever wants
- * their scores needs their examples. Mersenne Twister MT19937 (Matsumoto & Nishimura 1998), seeded,
- * cut down and sampled as CPython 3's Lib/random.py and _randommodule.c do.
+ * Published evaluations choose their few-shot examples by random.Random(seed).sample; comparable
+ * scores need the same examples. Mersenne Twister MT19937 (Matsumoto & Nishimura 1998), seeded, cut
+ * down and sampled as CPython 3's Lib/random.py and _randommodule.c do.
  */
 #ifndef EVAL_PYTHON_RANDOM_H
 #define EVAL_PYTHON_RANDOM_H

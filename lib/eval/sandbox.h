@@ -24,7 +24,7 @@
 
 enum sandbox_outcome { SANDBOX_PASSED, SANDBOX_FAILED, SANDBOX_TIMED_OUT };
 
-/* Layers; those not asked for are left out, and limits are always there. */
+/* Layers of the sandbox; limits are always on, the others where they are requested. */
 enum sandbox_layers {
     SANDBOX_NAMESPACES = 1,
     SANDBOX_LANDLOCK = 2,

@@ -13,10 +13,13 @@
  * namespace is for children. folder: where the root is put together; stays empty outside. */
 int sandbox_enter_namespaces(const char *folder);
 
-/* Of root become nobody, so that limits and permissions hold; others stay who they are. */
+/*
+ * Root changes to the user "nobody", so that limits and permissions apply; other users stay the
+ * same.
+ */
 int sandbox_leave_root(void);
 
-/* Give a folder to who that will be. */
+/* Change the owner of a folder to that user. */
 int sandbox_give_away(const char *folder);
 
 /*

@@ -31,13 +31,13 @@
 static const char *const system_folders[] = { "/usr", "/lib", "/lib64", "/bin",
                                               "/etc/alternatives" };
 
-/* ---- who we are ---- */
+/* ---- users ---- */
 
 #define NOBODY 65534
 
 /*
- * Limits of processes don't hold for root, nor do permissions: of him we become nobody. Others stay
- * who they are. The maps of a user namespace are written by who may be looked into (dumpable).
+ * Limits of processes and permissions do not apply to root, so root changes to the user "nobody";
+ * other users stay the same. Only a dumpable process can write the maps of its user namespace.
  */
 int sandbox_leave_root(void)
 {
@@ -375,7 +375,9 @@ static const struct argument_rule argument_rules[] = {
     { "fcntl", 1, LOW_BITS, F_GETFD },
     { "fcntl", 1, LOW_BITS, F_SETFD },
     { "fcntl", 1, LOW_BITS, F_GETFL },
-    /* Of a terminal's and a file's only what Python asks: not FIOASYNC, not TIOCSTI. */
+    /*
+     * Of the ioctls of terminals and files only those that Python calls: not FIOASYNC, not TIOCSTI.
+     */
     { "ioctl", 1, LOW_BITS, TCGETS },
     { "ioctl", 1, LOW_BITS, TIOCGWINSZ },
     { "ioctl", 1, LOW_BITS, FIOCLEX },
@@ -415,7 +417,7 @@ static int allow_calls(scmp_filter_ctx filter)
     return 0;
 }
 
-/* Rules over two arguments, and over who this process is: its own pid lasts through execve. */
+/* Rules over two arguments, and over the pid of this process, which execve keeps. */
 static int allow_own(scmp_filter_ctx filter)
 {
     static const char *const signals[] = { "kill", "tgkill" };

@@ -1,11 +1,12 @@
 /*
- * task.h - what an evaluation asks of a model, as a file of configs/tasks says it
+ * task.h - the description of an evaluation, a file of configs/tasks
  *
- * A task has parts (the subjects of MMLU), each with files of its own, and styles: the ways in which
- * those who publish scores ask. Texts are Jinja (template/text_template.h) over the fields of an
- * item's record and over `part` ({name, title, file, shots}), `n_shots` and `is_shot`; part.shots is
- * there if a file of shots is (of JSON: what it has under the part's name, or all of it). A task of a
- * known kind takes no C. A file configs/tasks/NAME.yaml in the working folder is asked before the one in the binary.
+ * A task has parts (the subjects of MMLU), each with files of its own, and styles: the prompts and
+ * metrics of published scores. Texts are Jinja (template/text_template.h) over the fields of an
+ * item's record and over `part` ({name, title, file, shots}), `n_shots` and `is_shot`; part.shots
+ * is there if a file of shots is (of JSON: what it has under the part's name, or all of it). A task
+ * of a known kind takes no C. A file configs/tasks/NAME.yaml in the working folder comes before the
+ * one in the binary.
  */
 #ifndef EVAL_TASK_H
 #define EVAL_TASK_H
@@ -34,9 +35,9 @@ enum task_order {
 
 enum task_source {
     TASK_FROM_SHOTS, /* the set for them */
-    TASK_FROM_TEST,  /* the items themselves, but for the one that is asked */
+    TASK_FROM_TEST,  /* the items themselves, except the one that is evaluated */
     TASK_FROM_ITEMS, /* all of them: lm-evaluation-harness, where a task names no set for shots */
-    TASK_FROM_DESCRIPTION, /* they stand in the description, which is told n_shots */
+    TASK_FROM_DESCRIPTION, /* they are in the description, which has the variable n_shots */
 };
 
 struct task_texts {
@@ -83,7 +84,7 @@ struct task_way {
     struct task_texts shots_file; /* shots ready made, if the user has one of these: part.shots */
     const char *shots_instead;    /* for people: what stands in for it where there is none */
     int chat;       /* prompts go through the model's chat template, where it has one */
-    int last_token; /* of a choice only the last token is asked for, behind the context alone */
+    int last_token; /* of a choice only the last token is scored, after the context alone */
     const char *shot_delimiter, *target_delimiter;
     int max_new_tokens, n_beams;
     double length_penalty, deadline; /* seconds a program may take */

@@ -295,7 +295,7 @@ static int refuse_key(const struct yaml_node *node, struct err *err)
     return task_unknown(node, names, n_way_keys, err);
 }
 
-/* skip: keys that are somebody else's. */
+/* skip: keys that are read elsewhere. */
 static int read_way(struct task *t, const struct yaml_node *map, const char *skip,
                     struct task_way *way, struct err *err)
 {
@@ -353,7 +353,7 @@ struct task_part *task_find_part(struct task *t, const char *name)
     return NULL;
 }
 
-/* Some parts are asked in another way: a map of `parts` and of what differs. */
+/* Parts with another way: a map of `parts` and of what differs. */
 static int read_exception(struct task *t, const struct yaml_node *map, struct err *err)
 {
     const struct yaml_node *parts = yaml_get(map, "parts");

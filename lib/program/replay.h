@@ -7,7 +7,7 @@
  * begin, what it came after, and for each end, what it met.
  *
  * A *transfer* is an async op that was posted to its stream. It begins when what it comes after on
- * its rank is complete, and completes when all ranks that it meets have begun theirs.
+ * its rank is complete, and completes when all ranks that it meets have begun their transfer.
  *
  * Ranks that differ only on an axis that the mesh leaves out run one program in lockstep and are
  * one rank here. Rounds of a step that are known to repeat the round before are skipped, with their

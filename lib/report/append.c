@@ -15,7 +15,7 @@ int append_whole(int fd, const char *path, const void *data, size_t n_bytes, str
     if (!n_left)
         return 0;
     err_set_errno(err, ERR_FAILED, "%s: cannot write", path);
-    /* If this fails too, whoever reads meets a torn record, as after a kill. */
+    /* If this fails too, readers find a torn record, as after a kill. */
     if (n_left < n_bytes && before >= 0 && ftruncate(fd, before) == 0)
         lseek(fd, before, SEEK_SET);
     return -1;

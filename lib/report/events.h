@@ -22,8 +22,9 @@ struct events_scalar {
 };
 
 /*
- * Make a new file in folder. TensorBoard is told that a run begins at first_step, so that it
- * forgets what earlier files of the folder say of this step and later ones. ERR_FAILED on failure.
+ * Make a new file in folder. Its first event says that a run begins at first_step, so that
+ * TensorBoard forgets what earlier files of the folder say of this step and later ones. ERR_FAILED
+ * on failure.
  */
 int events_open(struct events **events, const char *folder, int64_t first_step, struct err *err);
 

@@ -2,7 +2,7 @@
  * terminal.c - the live line of a run
  *
  * The line is drawn with a carriage return, its text, and "clear to the end"; it never reaches the
- * last column, so that no terminal wraps it. The width is asked for at each drawing, which makes a
+ * last column, so that no terminal wraps it. The width is queried at each drawing, which makes a
  * resized window right again at the next one, without a signal handler. One lock covers it all, for
  * log lines come from any thread; nothing here logs.
  */
@@ -48,7 +48,7 @@ struct terminal {
     bool live, utf8, colour;
     int64_t total_steps;
     struct metrics_step step; /* the last one; at first only its number */
-    int n_steps;              /* told so far */
+    int n_steps;              /* printed so far */
     double step_s;            /* smoothed */
     double drawn_s;           /* when, on the monotonic clock */
     char status[256];
@@ -277,7 +277,7 @@ static void add_bar(const struct terminal *terminal, struct str *out, int n_cell
         str_add(out, "\033[0m");
 }
 
-/* Draw the live line anew. */
+/* Draw the live line again. */
 static void draw(struct terminal *terminal)
 {
     int width = window_width(terminal) - 1;
@@ -371,7 +371,7 @@ void terminal_step(struct terminal *terminal, const struct metrics_step *step, i
     }
     pthread_mutex_unlock(&terminal->lock);
     if (line)
-        log_to_file(line); /* takes the log's lock, which those who log take before ours */
+        log_to_file(line); /* takes the lock of the log, which logging threads take before ours */
     free(line);
 }
 

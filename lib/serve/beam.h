@@ -4,8 +4,8 @@
  * n_beams unfinished sequences run side by side; of their continuations the 2 n_beams best (more
  * where there are several end tokens) are looked at, so that enough of them go on. Those that end
  * are kept with their score: the sum of log-probabilities over length^length_penalty. The search is
- * over when no running one can get better than the worst of those kept. Pure: it is told logits and
- * says which tokens come next.
+ * over when no running one can get better than the worst of those kept. Pure: from logits it
+ * chooses the tokens that come next.
  */
 #ifndef SERVE_BEAM_H
 #define SERVE_BEAM_H

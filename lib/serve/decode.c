@@ -208,9 +208,10 @@ static void put_rotations(struct decoder *d, int first, int n, int64_t length)
 }
 
 /*
- * Dynamic NTK: what is fed is rotated as a text of the length that the sequence then has; keys that are in the
- * cache stay as they were rotated, as in transformers. The table is one for all, so sequences are fed together whose
- * lengths ask for the same frequencies, all that are within the original length among them.
+ * Dynamic NTK: tokens that are fed are rotated for the length that the sequence then has; keys that
+ * are in the cache stay as they were rotated, as in transformers. A run has one table, so only
+ * sequences whose lengths have the same frequencies are fed together; all within the original
+ * length have the same.
  */
 static int feed_dynamic(struct decoder *d, const int32_t *const *tokens, const int *n_tokens,
                         struct err *err)

@@ -344,7 +344,7 @@ static int beam_stops(void *context, const int32_t *tokens, int n)
     return is;
 }
 
-/* The best beam of the teller's search, told to all of the replica. */
+/* The best beam of the leader's search, broadcast to all ranks of the replica. */
 static int take_best(struct generator *g, const struct beam_search *search,
                      struct generate_text *text, struct err *err)
 {
@@ -381,7 +381,7 @@ struct beam_turn {
     int32_t next[GENERATE_BATCH_MAX];
 };
 
-/* search: NULL but on the rank that tells. Returns 1, 0 if the search is over, or -1. */
+/* search: NULL except on the leader. Returns 1, 0 if the search is over, or -1. */
 static int take_turn(struct generator *g, struct beam_search *search, const float *const *logits,
                      struct beam_turn *turn, struct err *err)
 {

@@ -1,13 +1,13 @@
 /*
  * generate.h - texts continued by a model, several side by side
  *
- * A text ends at an end token, behind a stop text, after max_new_tokens, or when whoever looks on
+ * A text ends at an end token, behind a stop text, after max_new_tokens, or when the show callback
  * says so. What is drawn depends on the seed, the text's name and the position, and on nothing
  * else: not on threads, nor on the stages of a pipeline, nor on what is beside it.
  *
  * All ranks of served->replica have a generator each, and make the same calls with the same texts;
  * running is collective over them, and all learn what is generated. show is given on all of them
- * and called on the first rank of all; what it returns is asked where one rank is alone.
+ * and called on the first rank of all; its result counts where one rank is alone.
  */
 #ifndef SERVE_GENERATE_H
 #define SERVE_GENERATE_H

@@ -5,10 +5,10 @@
  * are compiled for it alone (compile.h). A job's other ranks are further replicas, which compute
  * other texts; inside a program nothing passes from one to another.
  *
- * What a model says is known where its last stage is. One rank there, the teller, decides (draws
- * tokens, adds up scores) and tells the others of its replica, never the logits themselves: ranks
- * on unlike machines may not get the same bits of the same function. Everything else (what text is
- * fed next, where it stops) all ranks of a replica work out alike.
+ * What a model says is known where its last stage is. One rank there, the leader, decides (samples
+ * tokens, sums scores) and broadcasts the results, never the logits, to its replica: ranks on
+ * unlike machines may not get the same bits of the same function. Everything else (what text is fed
+ * next, where it stops) all ranks of a replica work out alike.
  *
  * NULL in the place of a replica is one rank alone: the calls do nothing, or copy. They are
  * collective, and return 0, or -1 and ERR_PEER.
@@ -66,7 +66,7 @@ int replica_collect(const struct replica *replica, const struct str *own, struct
 /* Whether all ranks of all replicas have the same value; else ERR_CONFIG on all of them, naming what. */
 int replica_agree(const struct replica *replica, const char *what, uint64_t value, struct err *err);
 
-/* Tell who watches that this rank is at work outside of programs. */
+/* Publish on the progress page that this rank is at work outside of programs. */
 void replica_beat(const struct replica *replica, const char *what);
 
 /*

@@ -19,7 +19,7 @@
 
 enum { STAT_MAX, STAT_SUM, STAT_TARGET }; /* of ports.stats */
 
-/* Somebody wants to know of the next token behind a row of the batch. */
+/* A query for the score of the next token after a row of the batch. */
 struct score_query {
     int row;
     int32_t hoped;
@@ -42,7 +42,9 @@ struct scorer {
     struct score_query *questions;
     int64_t n_questions, questions_capacity;
 
-    /* Taken from the front: whoever is on the path of what comes next stays. */
+    /*
+     * Rows are taken from the front of the list; those on the path of the next texts stay in use.
+     */
     int cache_used, segments_used;
 
     int64_t n_fed;
@@ -302,7 +304,7 @@ static struct score_node next_node(const struct score_walk *w, int first, int64_
     return node;
 }
 
-/* Rows of the cache and segments of whoever is not on the path are free. */
+/* Free the rows of the cache and the segments of nodes that are not on the path. */
 static void drop_others(struct score_walk *w)
 {
     const struct score_node *last = w->depth ? &w->path[w->depth - 1] : NULL;
@@ -311,7 +313,7 @@ static void drop_others(struct score_walk *w)
     w->s->segments_used = last ? last->number + 1 : 0;
 }
 
-/* Questions that texts of the node ask behind its token at `position`, which is in `row`. */
+/* Queries of the texts of the node after its token at `position`, which is in `row`. */
 static int add_questions(struct score_walk *w, const struct score_node *node, int position, int row,
                          struct err *err)
 {

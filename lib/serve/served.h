@@ -28,8 +28,8 @@ struct served {
     struct job job; /* not resolved: ranks mean nothing here */
     /* As tokenizer_hash_text, of the tokenizer that it was trained with; "": not known. */
     char tokenizer_hash[TOKENIZER_HASH_BYTES];
-    const struct replica *replica; /* who holds it together, set by whoever has opened it; NULL:
-                                      this rank alone */
+    const struct replica *
+        replica; /* the ranks that hold it, set by the caller after it was opened; NULL: this rank alone */
 };
 
 /* Whether path looks like one of those that served_open takes; else hf_folder_refuse says why. */
@@ -65,7 +65,7 @@ int served_open_tokenizer(const struct served *served, const char *other,
 int served_load(struct served *served, struct run *run, const struct program *program,
                 struct err *err);
 
-/* Say in a program's run options over whom it runs. */
+/* Set the ranks of a program in its run options. */
 void served_run_options(const struct served *served, struct run_options *options);
 
 #endif

@@ -131,7 +131,7 @@ const char *const *chat_template_names(void)
 {
     static const char *names[N_BUILTINS + 1];
 
-    /* Always to the same, so that it does not matter who does it. */
+    /* The result is always the same, so it does not matter which thread writes it. */
     for (int i = 0; i < N_BUILTINS; i++)
         names[i] = builtins[i].name;
     return names;

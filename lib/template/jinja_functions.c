@@ -168,7 +168,7 @@ struct jinja_value jinja_apply(struct jinja_render *r, const struct jinja_functi
         jinja_fail(r, "nested deeper than %d", r->limits->depth);
     if (jinja_step(r, in.kind == JINJA_STRING ? in.s.n : 0) < 0)
         return in;
-    r->depth++; /* map can be told to map */
+    r->depth++; /* the filter of map can be map */
     if (function->variadic)
         out = function->variadic(r, in, arguments);
     else if (bind(r, function, arguments, slots) == 0)

@@ -275,8 +275,10 @@ void jinja_fail(struct jinja_render *r, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Count work; -1 once there was a failure. */
 int jinja_step(struct jinja_render *r, size_t n_bytes);
-/* To be asked before n_bytes are allocated, or added to out (NULL, or a text under construction): -1 if values and
- * texts would then have more bytes than the limit, or there was a failure. */
+/*
+ * To be called before n_bytes are allocated, or added to out (NULL, or a text under construction):
+ * -1 if values and texts would then have more bytes than the limit, or there was a failure.
+ */
 int jinja_reserve(struct jinja_render *r, const struct str *out, size_t n_bytes);
 /* Append to a text under construction, if there is room. */
 void jinja_add(struct jinja_render *r, struct str *out, struct text text);

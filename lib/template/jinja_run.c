@@ -62,7 +62,10 @@ struct jinja_value jinja_capture(struct jinja_render *r, const struct jinja_node
     return v;
 }
 
-/* The items that the loop's condition keeps; it is asked before the first round, as Jinja does. */
+/*
+ * The items for which the loop's condition is true; it is evaluated before the first round, as in
+ * Jinja.
+ */
 static struct jinja_list kept_items(struct jinja_render *r, const struct jinja_node *node,
                                     struct jinja_list items)
 {

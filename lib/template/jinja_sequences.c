@@ -259,7 +259,10 @@ static struct jinja_value named_argument(const struct jinja_arguments *arguments
     return (struct jinja_value){ 0 };
 }
 
-/* Jinja's are lazy: what cannot be gone through is a mistake only once somebody does. */
+/*
+ * Filters of Jinja are lazy: what is not iterable is an error only where it is iterated over, so
+ * none gives no items here.
+ */
 static struct jinja_list lazy_items(struct jinja_render *r, const struct jinja_value *in)
 {
     return in->kind == JINJA_NONE ? (struct jinja_list){ 0 } : jinja_items(r, in);

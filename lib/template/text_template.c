@@ -1,5 +1,5 @@
 /*
- * text_template.c - Jinja for whoever writes texts from records
+ * text_template.c - Jinja templates over records of JSON
  */
 #include "template/text_template.h"
 

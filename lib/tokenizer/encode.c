@@ -90,7 +90,8 @@ static int encode_split(struct encoder *e, int step, const char *text, size_t n_
         e->end = e->plain_end;
     if (step > 0 && step == e->tokenizer->mark_step &&
         !(n_bytes >= 3 && memcmp(text, BPE_SPACE, 3) == 0)) {
-        str_clear(&e->marked); /* pieces with marks are encoded at once: nobody looks at the last */
+        str_clear(
+            &e->marked); /* pieces with marks are encoded at once, so the last one is not used */
         str_add(&e->marked, BPE_SPACE);
         str_add_bytes(&e->marked, text, n_bytes);
         text = e->marked.data;

@@ -30,8 +30,10 @@ struct tokenizer_cache {
 
 /* ---- keys ---- */
 
-/* A key's bytes at from on, of which there are n, up to 16, and zeros behind; end: of what may be
- * read. Without a branch on n: how long a word is nobody foresees. */
+/*
+ * A key's bytes at from on, of which there are n, up to 16, and zeros behind; end: of what may be
+ * read. There is no branch on n, since the lengths of words cannot be predicted.
+ */
 static word_half half_key(const char *from, size_t n, const char *end)
 {
     static const uint8_t ones_then_zeros[32] = { 255, 255, 255, 255, 255, 255, 255, 255,
@@ -393,7 +395,7 @@ int encoder_add_piece(struct encoder *e, const char *text, size_t n_bytes)
         text += length;
         n_bytes -= length;
     }
-    return encoder_flush(e); /* what is unknown is told apart by piece */
+    return encoder_flush(e); /* unknown words are distinguished by piece */
 }
 
 /* ---- the cache ---- */

@@ -50,9 +50,10 @@ static inline size_t pattern_skip(const struct pattern *pattern, const char *tex
 }
 
 /*
- * Length of the match at the start of text (valid UTF-8), 0: none. Added to *n_vain: the bytes behind the match
- * that were read to find that it goes no further. A match is linear, but one sought from every place of a text is not
- * if each reads on to the end ((a+)+b where no b is): who seeks so keeps *n_vain within bounds.
+ * Length of the match at the start of text (valid UTF-8), 0: none. Added to *n_vain: the bytes
+ * behind the match that were read to find that it goes no further. A match is linear, but one
+ * sought from every place of a text is not if each reads on to the end ((a+)+b where no b is): such
+ * a search must keep *n_vain within bounds.
  */
 size_t pattern_match(const struct pattern *pattern, const char *text, size_t n_bytes,
                      size_t *n_vain);

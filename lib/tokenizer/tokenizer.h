@@ -98,8 +98,8 @@ int tokenizer_encode_more(const struct tokenizer *tokenizer, struct tokenizer_ca
                           struct err *err);
 
 /*
- * The stretches of a text that its added tokens cut it into, themselves among them, and the ids of each: enough to
- * find the token of a place later, at no cost for text that is not asked about.
+ * The stretches of a text that its added tokens cut it into, themselves among them, and the ids of
+ * each: enough to find the token of a place later, at no cost for the rest of the text.
  */
 struct token_section {
     size_t begin, end; /* bytes of the text */
@@ -117,8 +117,8 @@ int tokenizer_encode_sections(const struct tokenizer *tokenizer, struct tokenize
                               struct token_sections *sections, struct err *err);
 
 /*
- * Finds tokens by place in a text that tokenizer_encode_sections has encoded to ids (the list from which it
- * was given). All are borrowed. Fast if places are asked for in increasing order.
+ * Finds tokens by place in a text that tokenizer_encode_sections has encoded to ids (the list from
+ * which it was given). All are borrowed. Fast if places are requested in increasing order.
  */
 struct token_finder {
     const struct tokenizer *tokenizer;

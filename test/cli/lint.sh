@@ -140,7 +140,11 @@ printf 'const char *text = "the same command "\n                   "goes on from
 bad 'a quaint message, on two lines' words "lib/ops/two.c:9: 'the same command goes on' .write: the same command continues"
 fresh
 printf '/* nobody waits */\nconst char *path = "by-the-umask";\n' >>"$tree/lib/ops/two.c"
-expect 'words in comments of sources, and no words' 0 '' "$lint" --root "$tree" words
+expect 'words in comments of a module that is not clean yet, and no words' 0 '' "$lint" --root "$tree" words
+printf 'int x;\n/*\n * Whatever: the caller is\n * told.\n */\n' >"$tree/lib/base/one.c"
+bad 'a quaint word in a source of a clean module' words "lib/base/one.c:4: 'told'"
+printf '/* root becomes "nobody"; a kind is told apart by `theirs` */\n' >"$tree/lib/base/one.c"
+expect 'a user, an identifier and what is told apart' 0 '' "$lint" --root "$tree" words
 sed -i '2s/.*/ * one.h - nobody waits/' "$tree/lib/base/one.h"
 bad 'a quaint word in a public header' words "lib/base/one.h:2: 'nobody'"
 fresh

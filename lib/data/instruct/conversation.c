@@ -51,7 +51,10 @@ const struct value *conversation_find(const struct conversation_options *o, cons
     return value_get(row, conversation_column(o, field));
 }
 
-/* Whether a column's list of objects has a field in its first: tells apart what names don't. */
+/*
+ * Whether the first object of a column's list has a field: formats that share the column's name
+ * differ in it.
+ */
 static int list_has(const struct conversation_options *o, const struct value *list,
                     const char *field)
 {

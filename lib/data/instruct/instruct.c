@@ -1,9 +1,9 @@
 /*
  * instruct.c - all rows of all files to one file of samples
  *
- * The caller's thread reads rows into jobs of about a MiB, threads make samples of them, and the
+ * The caller's thread reads rows into batches of about a MiB, threads make samples of them, and the
  * caller writes them in the order of the rows. PREFIX.json is written last: without it, or with
- * another key in it, everything is made anew.
+ * another key in it, all rows are processed again.
  */
 #include "data/instruct/instruct.h"
 
@@ -32,7 +32,7 @@ const char *const instruct_mask_names[] = { "prompt", "history", "none", NULL };
 const char *const instruct_too_long_names[] = { "cut", "drop", "split", "refuse", NULL };
 const char *const instruct_bad_rows_names[] = { "refuse", "skip", NULL };
 
-/* Rows, and what becomes of them. */
+/* Rows, and the samples made of them: what one thread works on at a time. */
 struct instruct_batch {
     struct str text; /* of all its rows */
     struct batch_row {

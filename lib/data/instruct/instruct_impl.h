@@ -18,7 +18,7 @@ struct instruct_maker {
     const struct tokenizer *tokenizer; /* borrowed */
     struct tokenizer_cache *cache;
     struct chat_template *chat; /* NULL: only plain text can be made */
-    bool has_tools;             /* the template was told of tools */
+    bool has_tools;             /* the template renders tools */
     struct chat_parts parts;
     struct token_sections sections;
     struct arena arena; /* of the row at hand */

@@ -230,8 +230,8 @@ static int set_tools(struct instruct_maker *m, const char *tools, struct err *er
 }
 
 /*
- * The token behind the last that has a part of text..end. transformers asks for the token of a block's last
- * character and gets the first, of those that share the character.
+ * The token after the last one that overlaps [text, end). transformers looks up the token of the
+ * last character of a block and gets the first of the tokens that share that character.
  */
 static int64_t find_end(struct token_finder *finder, const char *text, size_t end, int by_blocks)
 {

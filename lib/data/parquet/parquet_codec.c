@@ -184,7 +184,10 @@ static int gzip_decompress(const unsigned char *in, size_t n_in, unsigned char *
     return is_whole ? 0 : -1;
 }
 
-/* How much more than n_in an honest page can be: no page asks for memory that it can't fill. */
+/*
+ * The largest size that n_in compressed bytes can have uncompressed, so that a page header cannot
+ * demand memory that the page cannot fill.
+ */
 static bool is_plausible(int codec, const unsigned char *in, size_t n_in, size_t n_out)
 {
     uint32_t length;

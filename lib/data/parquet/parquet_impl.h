@@ -75,7 +75,7 @@ enum parquet_type {
 
 enum parquet_repetition { PARQUET_REQUIRED, PARQUET_OPTIONAL, PARQUET_REPEATED };
 
-/* What a value means beyond its type, as far as it is told apart here. */
+/* What a value means beyond its physical type, as far as it is distinguished here. */
 enum parquet_meaning {
     MEANING_NONE,
     MEANING_LIST,

@@ -217,7 +217,9 @@ static void read_schema(struct parquet_meta_reader *r, enum thrift_type type)
     m->n_nodes = (int)n;
 }
 
-/* Every group has a leaf below it: levels could not be told otherwise. */
+/*
+ * Every group must have a leaf below it: definition and repetition levels are stored with leaves.
+ */
 static void check_schema(struct parquet_meta_reader *r)
 {
     const struct parquet_meta *m = r->meta;

@@ -4,11 +4,11 @@
  * JSON (an array of objects, or objects one behind the other), JSONL, CSV and TSV (with a header),
  * parquet, and text (a file is a row); each also as gzip or zstd make them smaller (.jsonl.gz, by
  * their first bytes: decompress.h). Inputs are files, folders (all files in them and below whose
- * names say what they are, in the order of their paths) and globs. A row comes as the text of a JSON
- * object, or as a plain text; parsing it is left to whoever has threads for that.
+ * names say what they are, in the order of their paths) and globs. A row comes as the text of a
+ * JSON object, or as a plain text; parsing it is left to the threads of the caller.
  *
  * Files are mapped and read forwards once. What is wrong with one row does not end the reading
- * where its end can still be told.
+ * where its end can still be found.
  */
 #ifndef DATA_ROWS_ROWS_H
 #define DATA_ROWS_ROWS_H

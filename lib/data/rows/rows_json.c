@@ -1,8 +1,8 @@
 /*
  * rows_json.c - an array of objects, objects one behind the other, and lines
  *
- * Here only the ends of rows are found: brackets are counted outside strings. What is wrong within
- * a row is found by who parses it; where rows end can then still be told.
+ * Here only the ends of rows are found: brackets are counted outside strings. An error within a row
+ * is found when it is parsed; the ends of rows are known all the same.
  */
 #include <stdbool.h>
 #include <string.h>

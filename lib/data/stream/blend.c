@@ -1,10 +1,10 @@
 /*
  * blend.c - Tijdeman's rule in integers
  *
- * Before sample k, dataset i is owed share_i * (k + 1) - given_i. Of those that are owed at least
- * 1 / (2n - 2), the next is the one that would first be owed more than 1 - 1 / (2n - 2) if it went
- * on without. Taking simply who is owed most would let a share be off by more than a sample when n
- * > 3.
+ * Before sample k, dataset i has the deficit share_i * (k + 1) - given_i. Among the datasets with a
+ * deficit of at least 1 / (2n - 2), the next is the one whose deficit would first exceed 1 - 1 /
+ * (2n - 2) if it got no sample. Simply taking the largest deficit would let a share be off by more
+ * than a sample when n > 3.
  */
 #include "data/stream/blend.h"
 

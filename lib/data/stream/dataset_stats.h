@@ -1,5 +1,5 @@
 /*
- * dataset_stats.h - what is in a token file: for people who want to know before they train on it
+ * dataset_stats.h - what is in a token file, to be seen before training on it
  */
 #ifndef DATA_STREAM_DATASET_STATS_H
 #define DATA_STREAM_DATASET_STATS_H

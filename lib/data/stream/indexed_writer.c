@@ -1,5 +1,5 @@
 /*
- * indexed_writer.c - the writing half of .bin/.idx; the layout is told in indexed.c
+ * indexed_writer.c - the writing half of .bin/.idx; the layout is documented in indexed.c
  */
 #include "data/stream/indexed_writer.h"
 

@@ -39,7 +39,7 @@ struct loader_options {
     int dp_rank, dp_size;
     uint64_t seed;
     double split;  /* fraction of samples held out, selected by a hash of dataset and sample */
-    bool held_out; /* 1: the held-out part (or, with split 0, all), once, in order: evaluation */
+    bool held_out; /* true: the held-out part (or, with split 0, all), once, in order: evaluation */
     int64_t first_step; /* first step to load, for a resumed run */
     int64_t n_steps;    /* total steps of the run: determines the number of epochs */
 

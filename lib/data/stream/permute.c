@@ -2,8 +2,8 @@
  * permute.c - Feistel network with cycle walking
  *
  * The domain is less than four times n, so that an item is encrypted fewer than four times on
- * average. Six rounds of a strong round function are more than a shuffle of training data can ask
- * for.
+ * average. Six rounds of a strong round function are more than enough for a shuffle of training
+ * data.
  */
 #include "data/stream/permute.h"
 

@@ -2,8 +2,8 @@
  * token_meta.h - PREFIX.json beside a token file: which tokenizer its tokens are of
  *
  * Ids say nothing of the tokenizer they came from: a model that is trained or measured on another
- * one's gives no error, only bad numbers. So `data tokenize` writes down which it was, and who
- * reads token files compares. Files that other programs wrote (Megatron's) have no such file.
+ * one's gives no error, only bad numbers. So `data tokenize` records the tokenizer, and readers of
+ * token files compare it. Files that other programs wrote (Megatron's) have no such file.
  */
 #ifndef DATA_STREAM_TOKEN_META_H
 #define DATA_STREAM_TOKEN_META_H

@@ -3,10 +3,10 @@
  *
  * Nearly all words are short: of those the best pair is found by looking at all of them, in arrays
  * that fit in a few lines of memory (three times as fast as a heap at ten symbols). For the long
- * ones the heap holds every pair of neighbours that has a merge, least rank first and leftmost among
- * equals. A pair that has changed since it was put in is recognised when it comes out, by what it
- * would join to. So a word of n bytes takes n log n, whatever it looks like; searching the least
- * rank anew for each merge would take a minute for a megabyte without a space.
+ * ones the heap holds every pair of neighbours that has a merge, least rank first and leftmost
+ * among equals. A pair that has changed since it was put in is recognised when it comes out, by
+ * what it would join to. So a word of n bytes takes n log n in all cases; searching the least rank
+ * again for each merge would take a minute for a megabyte without a space.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -93,9 +93,9 @@ void bpe_find_ascii(struct bpe *bpe);
  * for each BPE_SPACE, and bpe_encode is to take them so, if it can (takes_spaces). */
 void bpe_index_ascii(struct bpe *bpe, bool has_spaces);
 /*
- * Of characters: a token that comes out of merging is replaced by the two that it was made of, those
- * likewise; a character is unknown then. Which two is asked of all that was encoded by the same call: the pair that was looked at
- * last, as SentencePiece has it. So texts must not be cut into words.
+ * Of characters: a token that comes out of merging is replaced by the two that it was made of,
+ * those likewise; a character is unknown then. Which two depends on all texts of the same call: it
+ * is the pair that was looked at last, as in SentencePiece. So texts must not be cut into words.
  */
 void bpe_set_unused(struct bpe *bpe, int32_t id);
 /* Of characters, once all tokens are in: take <0x00>..<0xFF> for the bytes of what is in no token.

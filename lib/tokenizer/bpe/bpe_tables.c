@@ -1,8 +1,8 @@
 /*
  * bpe_tables.c - tokens by id and by spelling, and merges by pair
  *
- * Most pairs have no merge: a filter of bits tells, which stays in a near cache as the table of merges
- * does not.
+ * Most pairs have no merge: a filter of one bit for each hash rejects them, which fits in a near
+ * cache as the table of merges does not.
  */
 #include <stdio.h>
 #include <string.h>

@@ -222,7 +222,7 @@ static int list_news(struct extending *e, const char *const *tokens, int n)
     return 0;
 }
 
-/* What was written is read again: whoever opens it finds the tokens. */
+/* The files are read again to check that the tokens are found. */
 static int check(struct extending *e)
 {
     struct tokenizer *tokenizer;

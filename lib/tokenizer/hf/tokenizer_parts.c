@@ -10,7 +10,10 @@
 /* What ByteLevel splits by when use_regex is set: GPT-2's. */
 #define GPT2_PATTERN \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-/* Digits asks Rust's char::is_numeric, whose Unicode has these more (tokenizers 0.23.3). */
+/*
+ * The pre-tokenizer Digits uses Rust's char::is_numeric, whose newer Unicode has these as well
+ * (tokenizers 0.23.3).
+ */
 #define NUMBERS "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
 
 struct parts_reader {

@@ -394,9 +394,9 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
 
 /*
  * A sum of n scores, none above 0, is off by at most n roundings of a part of its own size, and a
- * character is one score at most. So the best way stays the best where it leads by more than two such
- * sums are off, here where the lead was measured and there. SentencePiece must not begin anew on the
- * way either, which places that the best way leaves out can have it do.
+ * character is one score at most. So the best way stays the best where it leads by more than two
+ * such sums are off, here where the lead was measured and there. SentencePiece must not restart on
+ * the way either, which positions outside the best path can cause.
  */
 float unigram_reach(const struct unigram *u, const struct unigram_scratch *scratch, size_t n_bytes)
 {
