@@ -1,5 +1,19 @@
 /*
- * store_commit.c - the commit of a checkpoint: its manifest, and the rename of step-N.partial to step-N
+ * store_commit.c - the commit of a checkpoint: its manifest, and the rename of step-N.partial to
+ * step-N
+ *
+ * A checkpoint exists if and only if its folder has its final name. The protocol:
+ *
+ *     1. each rank writes rank-R.safetensors to step-N.partial, fsyncs it, and then writes
+ *        rank-R.json, its part of the manifest with the hash of that file;
+ *     2. when all ranks have done so, rank 0 merges the parts, checks that they cover every tensor
+ *        exactly once, removes files of another world size, and writes and fsyncs manifest.json;
+ *     3. rank 0 renames step-N.partial to step-N and fsyncs the parent folder: the commit.
+ *
+ * A kill before step 3 leaves a partial folder, which the next save of that step reuses and which is
+ * never read as a checkpoint. Where step-N exists already, both names are exchanged atomically and
+ * the old checkpoint is removed; a file system without that exchange gets two renames, between which
+ * the old one is step-N.replaced and the new one is complete under its partial name.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -106,7 +120,10 @@ static int remove_strays(const struct folder *folder, int world_size, struct are
     return failed;
 }
 
-/* Where names cannot be exchanged: at each moment the old or the new is whole under some name. */
+/*
+ * Replace folder where names cannot be exchanged: at each moment the old or the new checkpoint is
+ * complete under some name.
+ */
 static int replace_in_two(const char *partial, const char *folder, struct arena *arena,
                           struct err *err)
 {
@@ -119,7 +136,7 @@ static int replace_in_two(const char *partial, const char *folder, struct arena 
     return file_remove_tree(replaced, err);
 }
 
-/* partial becomes folder; an earlier checkpoint of that name goes. */
+/* Rename partial to folder, and remove an earlier checkpoint of that name. */
 static int publish(const char *partial, const char *folder, struct arena *arena, struct err *err)
 {
     char *parent = arena_printf(arena, "%s/..", folder);

@@ -1,9 +1,18 @@
 /*
  * parquet.c - columns back to rows
  *
- * What Dremel's paper (Melnik et al., VLDB 2010) calls record assembly: the levels of the value at
- * hand in a leaf say where the row goes on. A stack of open structs, lists and maps takes the place
- * of recursion; schemas are at most 16 deep, so it has a fixed size.
+ * This is the record assembly of Dremel (Melnik et al., VLDB 2010). Only leaves are stored, each
+ * value with two levels:
+ *
+ *     definition   how many of the optional and repeated nodes on the path from the root to the leaf
+ *                  are present. max_def: there is a value. Less: the first absent node on the path
+ *                  is a null, or an empty list; the leaf then stores levels but no value.
+ *     repetition   which repeated node on the path has another element here; 0: a new row begins.
+ *
+ * A null or an empty list is stored as one entry of levels in every leaf below it, and all of them
+ * must be skipped together. A node is present if its first leaf's definition level is at least the
+ * node's max_def, so only the first leaf of a group is looked at. A stack of open structs, lists and
+ * maps takes the place of recursion; schemas are at most 16 deep, so it has a fixed size.
  */
 #include "data/parquet/parquet.h"
 
@@ -224,7 +233,7 @@ static int need_value(struct assembly *a, int leaf)
     return rc < 0 ? fail(a->p, c->node->name, a->err) : 0;
 }
 
-/* Pass over the one value that each leaf below has for a null or an empty list. */
+/* Skip the one entry of levels that each leaf below has for a null or an empty list. */
 static int pass_over(struct assembly *a, const struct parquet_node *node)
 {
     for (int leaf = node->first_leaf; leaf < node->first_leaf + node->n_leaves; leaf++) {
@@ -310,7 +319,7 @@ static int begin_value(struct assembly *a, const struct parquet_node *node, bool
         return 0;
     }
     struct parquet_column *c = first_column(a, node);
-    if (def < node->max_def) { /* what it is in is there by the leaf beside it */
+    if (def < node->max_def) { /* present by the first leaf of its group, absent by its own */
         err_set(a->err, ERR_DATA, "a null in a required column");
         return fail(a->p, node->name, a->err);
     }

@@ -1,10 +1,16 @@
 /*
- * unigram.c - Viterbi along a double array
+ * unigram.c - Viterbi segmentation over a trie in a double array
  *
- * A node's child by a byte is at base + byte, if the node there says that it is its child. Children
- * are given places by the order in which a walk over the sorted pieces comes to their parents. Free
- * places are in a list: an only child takes the first; several search on from where the last ones
- * were put, not for long, and then go to the end.
+ * The best segmentation of a text is found from left to right: step i holds the greatest score of
+ * any sequence of pieces that covers the first i bytes, and where its last piece starts. From each
+ * reachable position a walk down the trie finds all pieces that start there, and each piece offers
+ * its end position a score. A search ends at the first position that all segmentations pass, mostly
+ * the end of a word; the segmentation is then read from there backwards.
+ *
+ * The trie is a double array (Aoe 1989): the child of a node by a byte is at base + byte, if the
+ * parent stored there is the node. It is built once, in the order of a walk over the sorted pieces.
+ * Free slots are in a list: an only child takes the first one; for several children a few bases
+ * are tried from where the last group was put, and then the group goes to the end of the array.
  */
 #include "tokenizer/unigram/unigram.h"
 
@@ -31,7 +37,7 @@ struct unigram_node {
 
 /* ---- the trie ---- */
 
-/* A node whose children have yet to get their places: pieces first..end-1, alike up to depth. */
+/* A node whose children have no slots yet: those of pieces [first, end), equal up to depth. */
 struct unplaced_node {
     uint32_t node;
     int first, end;
@@ -255,7 +261,7 @@ int unigram_init(struct unigram *u, struct arena *arena, const struct unigram_pi
     return rc;
 }
 
-/* ---- the best way ---- */
+/* ---- the best segmentation ---- */
 
 void unigram_scratch_release(struct unigram_scratch *scratch)
 {
@@ -280,7 +286,7 @@ static int reserve_steps(struct unigram_scratch *scratch, size_t n)
     return 0;
 }
 
-/* Places up to which steps are in use: [0 .. reach]. What is beyond has no way to it yet. */
+/* Extend the steps in use, [0 .. reach], to end; no segmentation reaches the new ones yet. */
 static int extend(struct unigram_scratch *scratch, size_t *reach, size_t end)
 {
     if (end <= *reach)
@@ -293,6 +299,10 @@ static int extend(struct unigram_scratch *scratch, size_t *reach, size_t end)
     return 0;
 }
 
+/*
+ * A segmentation of the bytes up to step with this score, whose last piece id begins at start. Of
+ * equal scores the first stays; `second` is the best score of those that lost.
+ */
 static void offer(const struct unigram *u, struct unigram_step *step, size_t start, int32_t id,
                   double score)
 {
@@ -310,7 +320,11 @@ static void offer(const struct unigram *u, struct unigram_step *step, size_t sta
     step->id = id;
 }
 
-static void begin_anew(struct unigram_scratch *scratch, size_t at, size_t reach)
+/*
+ * Make scores relative to that of position `at`. In float, a sum that grows along the text loses
+ * the low bits that decide between pieces; SentencePiece subtracts at the same threshold.
+ */
+static void rebase_scores(struct unigram_scratch *scratch, size_t at, size_t reach)
 {
     double base = scratch->steps[at].score;
 
@@ -320,7 +334,10 @@ static void begin_anew(struct unigram_scratch *scratch, size_t at, size_t reach)
     }
 }
 
-/* All pieces that start at a place, and its first character if that is none of them. */
+/*
+ * Offer all pieces that start at a position, and its first character as unknown if that is no
+ * piece.
+ */
 static int offer_pieces(const struct unigram *u, struct unigram_scratch *scratch,
                         const unsigned char *text, size_t n_bytes, size_t start, size_t *reach)
 {
@@ -368,7 +385,7 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
     do {
         scratch->least = fmin(scratch->least, scratch->steps[at].score);
         if (u->keeps_floats && scratch->steps[at].score < UNIGRAM_SUM_LEAST)
-            begin_anew(scratch, at, reach);
+            rebase_scores(scratch, at, reach);
         if (offer_pieces(u, scratch, bytes, n_bytes, at, &reach) < 0)
             return NULL;
         unicode_decode(bytes + at, &length);
@@ -377,7 +394,7 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
     scratch->score = scratch->steps[at].score;
     scratch->gap = INFINITY;
     *n_done = at;
-    /* From the end back, each step moved behind those that are still to be looked at. */
+    /* Backwards along the path, each step is moved after those that are still to be visited. */
     size_t last = at, place = at + 1;
     while (last > 0) {
         struct unigram_step step = scratch->steps[last];
@@ -394,8 +411,8 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
 
 /*
  * A sum of n scores, none above 0, is off by at most n roundings of a part of its own size, and a
- * character is one score at most. So the best way stays the best where it leads by more than two
- * such sums are off, here where the lead was measured and there. SentencePiece must not restart on
+ * character is one score at most. So the best path stays the best where it leads by more than the
+ * errors of two such sums, where the lead was measured and where it is used. SentencePiece must not restart on
  * the way either, which positions outside the best path can cause.
  */
 float unigram_reach(const struct unigram *u, const struct unigram_scratch *scratch, size_t n_bytes)
