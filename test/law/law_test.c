@@ -4,8 +4,9 @@
  * A small model with everything in it is trained for a few steps, once as a reference and then in
  * every way that must not matter: recompute modes, threads, poisoned memory, unfused ops, stops and
  * resumes, ranks as threads. Loss and gradient norm of every step and all final parameters are
- * compared to the bit. Ranks as processes are in law_process_test.c. Products of many settings are
- * rows of pairs (support/pairs.h), or whole where `make soak` wants them so.
+ * compared to the bit. Ranks as processes are in law_process_test.c, tensor parallelism in
+ * law_tensor_test.c. Products of many settings are rows of pairs (support/pairs.h), or complete with
+ * `make soak`.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -21,14 +22,6 @@
 #include "support/law_rig.h"
 #include "support/pairs.h"
 
-/* The reference of a job with so many ranks: one thread each, nothing recomputed. */
-static struct law_outcome reference(struct law_case base)
-{
-    base.n_threads = 1;
-    base.recompute = "none";
-    return law_run(&base);
-}
-
 static void one_rank(void **state)
 {
     static const struct {
@@ -42,7 +35,7 @@ static void one_rank(void **state)
 
     (void)state;
     for (int k = 0; k < 3; k++) {
-        wanted[k] = reference(law_base(kinds[k].model, kinds[k].dtype));
+        wanted[k] = law_reference(law_base(kinds[k].model, kinds[k].dtype));
         assert_true(isfinite(wanted[k].loss[0]));
         assert_true(wanted[k].loss[LAW_STEPS - 1] != wanted[k].loss[0]);
     }
@@ -76,7 +69,7 @@ static void mixture(void **state)
     (void)state;
     for (int m = 0; m < 2; m++) {
         struct law_case c = law_base(models[m], "bf16");
-        struct law_outcome wanted = reference(c);
+        struct law_outcome wanted = law_reference(c);
 
         for (int i = 0; i < 4; i++) {
             c.recompute = modes[i];
@@ -99,7 +92,7 @@ static void lists_on_one_rank(const char *model, const char *dtype)
         "[embed, rmsnorm, layernorm, linear, rope, attention, swiglu, gelu, dropout, add]",
     };
     struct law_case c = law_base(model, dtype);
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     char what[160];
 
     c.n_threads = 2;
@@ -122,7 +115,7 @@ static void lists_on_ranks(int tp, int pp)
 
     c.tp = tp;
     c.n_ranks = tp;
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     c.n_ranks = tp * pp;
     c.pp = pp;
     c.schedule = "zb-h1";
@@ -148,7 +141,7 @@ static void recompute_by_list(void **state)
 static void stopped_and_resumed(void **state)
 {
     struct law_case c = law_base("gpt2", "bf16");
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     char what[64];
 
     (void)state;
@@ -167,7 +160,7 @@ static void four_ranks(const char *gradient_sum)
 
     c.n_ranks = 4;
     c.gradient_sum = gradient_sum;
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     for (int m = 0; m < 2; m++) {
         c.recompute = modes[m];
         c.n_threads = 1 + m;
@@ -204,7 +197,7 @@ static void zero_is_zero(struct law_case c, int zero)
     char what[96];
 
     c.global_batch = 12;
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     c.zero = zero;
     c.recompute = modes[c.n_ranks - 2];
     c.n_threads = c.n_ranks - 1;
@@ -245,7 +238,7 @@ static void hybrid(const char *model, const char *dtype, const char *gradient_su
 
     c.n_ranks = 4;
     c.gradient_sum = gradient_sum;
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     c.zero_group = 2;
     for (c.zero = 1; c.zero <= 3; c.zero++) {
         c.recompute = c.zero == 2 ? "full" : "none";
@@ -278,14 +271,14 @@ static void hybrid_of_eight(void **state)
     (void)state;
     c.n_ranks = 8;
     c.tp = 2;
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     c.zero = 3;
     c.zero_group = 2;
     struct law_outcome got = law_run(&c);
     law_must_equal("tp 2, zero 3 in groups of two", &wanted, &got);
     c.tp = 0;
     c.n_ranks = 4;
-    wanted = reference(c);
+    wanted = law_reference(c);
     c.n_ranks = 8;
     c.pp = 2;
     got = law_run(&c);
@@ -372,7 +365,7 @@ static void pipelines(const char *const *models, int n_models, const char *dtype
     for (int model = 0; model < n_models; model++)
         for (int k = 0; k < 4; k++)
             wanted[model][k / 2][k % 2] =
-                reference(unpiped(models[model], dtype, 1 + k / 2, k % 2));
+                law_reference(unpiped(models[model], dtype, 1 + k / 2, k % 2));
     pairs_build(&rows, (int[]){ n_ways, n_models, 4, 2, 2, 3 }, 6);
     for (int i = 0; i < rows.n_rows; i++) {
         const int *row = rows.level[i];
@@ -409,110 +402,12 @@ static void pipelines_gpt2(void **state)
     pipelines(models, 1, "fp32", 3);
 }
 
-/* ---- tensor parallelism ---- */
-
-static const struct {
-    int dp, pp, zero;
-    const char *schedule, *recompute;
-} tensor_ways[] = {
-    { 1, 1, 0, "1f1b", "selective" },
-    { 1, 1, 0, "1f1b", "full" },
-    { 1, 2, 0, "1f1b", "none" },
-    { 1, 2, 0, "interleaved", "selective" },
-    { 1, 2, 0, "zb-h1", "full" },
-    { 2, 1, 0, "1f1b", "none" },
-    { 2, 1, 1, "1f1b", "selective" },
-    { 2, 1, 2, "1f1b", "none" },
-    { 2, 2, 1, "interleaved", "selective" },
-};
-
-/*
- * The rig's models have 2 and 4 kv heads, the last as many as it has heads. The ways that each
- * takes, by number: every way thrice at least where ranks and layers allow it, or all that it can.
- */
-static const struct {
-    const char *model, *dtype;
-    int tp, sequence_parallel;
-    const char *some, *all;
-} tensor_cases[] = {
-    { "llama", "bf16", 2, 1, "0238", "012345678" },
-    { "llama", "fp32", 4, 0, "1346", "01234567" },
-    { "llama", "bf16", 4, 1, "0357", "01234567" },
-    { "llama-untied", "bf16", 2, 0, "147", "0124567" },
-    { "gpt2", "bf16", 2, 1, "26", "0124567" },
-    { "gpt2", "fp32", 2, 0, "15", "0124567" },
-    { "mixture", "bf16", 2, 1, "047", "0124567" },
-    { "mixture", "fp32", 4, 0, "126", "0124567" },
-    { "pooled", "fp32", 2, 1, "15", "01567" },
-};
-
-static void tensor_parallel_way(struct law_case c, int way, const struct law_outcome *wanted)
-{
-    char what[128];
-
-    c.n_ranks = c.tp * tensor_ways[way].dp * tensor_ways[way].pp;
-    c.pp = tensor_ways[way].pp;
-    c.zero = tensor_ways[way].zero;
-    c.schedule = tensor_ways[way].schedule;
-    c.recompute = tensor_ways[way].recompute;
-    c.poison = way % 2;
-    c.n_threads = 1 + way % 2;
-    struct law_outcome got = law_run(&c);
-    snprintf(what, sizeof what, "%s %s, tp %d%s, dp %d, pp %d %s, zero %d, recompute %s", c.model,
-             c.dtype, c.tp, c.no_sequence_parallel ? "" : " sequence parallel", tensor_ways[way].dp,
-             c.pp, c.schedule, c.zero, c.recompute);
-    law_must_equal(what, wanted, &got);
-}
-
-static void tensor_parallel(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < sizeof tensor_cases / sizeof *tensor_cases; i++) {
-        const char *ways = pairs_whole() ? tensor_cases[i].all : tensor_cases[i].some;
-        struct law_case c = law_base(tensor_cases[i].model, tensor_cases[i].dtype);
-        struct law_outcome wanted[3];
-
-        c.tp = tensor_cases[i].tp;
-        c.no_sequence_parallel = !tensor_cases[i].sequence_parallel;
-        for (int dp = 1; dp <= 2; dp++) {
-            c.n_ranks = c.tp * dp;
-            wanted[dp] = reference(c);
-        }
-        for (; *ways; ways++)
-            if (!law_left_out())
-                tensor_parallel_way(c, *ways - '0', &wanted[tensor_ways[*ways - '0'].dp]);
-    }
-}
-
-/* A checkpoint knows no tensor parallelism either. */
-static void check_resumed(const char *model)
-{
-    struct law_case c = law_base(model, "bf16");
-
-    c.n_ranks = c.tp = 2;
-    struct law_outcome wanted = reference(c);
-    c.stop_after = 3;
-    struct law_outcome got = law_run(&c);
-    law_must_equal("tp 2, stopped", &wanted, &got);
-    c.n_ranks_after = 4;
-    c.pp_after = 2;
-    got = law_run(&c);
-    law_must_equal("tp 2, gone on with by two stages", &wanted, &got);
-}
-
-static void tensor_parallel_resumes(void **state)
-{
-    (void)state;
-    check_resumed("llama");
-    check_resumed("mixture");
-}
-
 /* A checkpoint knows no pipeline: what one saved another goes on with. */
 static void pipelines_resume(void **state)
 {
     static const int ways[][2] = { { 1, 2 }, { 2, 1 }, { 2, 4 } };
     struct law_case c = law_base("llama", "bf16");
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     char what[64];
 
     (void)state;
@@ -533,7 +428,7 @@ static void another_layout_goes_on(void **state)
 
     (void)state;
     c.n_ranks = 4;
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
     c.stop_after = 3;
     c.n_ranks_after = 2;
     struct law_outcome got = law_run(&c);
@@ -548,7 +443,7 @@ static void another_layout_goes_on(void **state)
 static void degrees_agree(void **state)
 {
     struct law_case c = law_base("llama", "fp32");
-    struct law_outcome wanted = reference(c);
+    struct law_outcome wanted = law_reference(c);
 
     (void)state;
     for (c.n_ranks = 2; c.n_ranks <= 4; c.n_ranks *= 2) {
@@ -570,18 +465,18 @@ static void degrees_agree(void **state)
 static void other_numerics_other_bits(void **state)
 {
     struct law_case c = law_base("llama", "fp32");
-    struct law_outcome one = reference(c);
+    struct law_outcome one = law_reference(c);
 
     (void)state;
     c.seed = 2;
-    struct law_outcome other_seed = reference(c);
+    struct law_outcome other_seed = law_reference(c);
     assert_true(one.parameters != other_seed.parameters);
     assert_true(one.numerics != other_seed.numerics);
     c.seed = 0;
     c.n_ranks = 4;
-    struct law_outcome late = reference(c);
+    struct law_outcome late = law_reference(c);
     c.gradient_sum = "early";
-    struct law_outcome early = reference(c);
+    struct law_outcome early = law_reference(c);
     assert_true(late.parameters != early.parameters);
     assert_true(late.loss[0] == early.loss[0]); /* only gradients are summed another way */
     assert_true(late.numerics != early.numerics);
@@ -603,8 +498,6 @@ int main(void)
         cmocka_unit_test(pipelines_of_deep_models),
         cmocka_unit_test(pipelines_gpt2),
         cmocka_unit_test(pipelines_resume),
-        cmocka_unit_test(tensor_parallel),
-        cmocka_unit_test(tensor_parallel_resumes),
         cmocka_unit_test(another_layout_goes_on),
         cmocka_unit_test(degrees_agree),
         cmocka_unit_test(other_numerics_other_bits),

@@ -482,6 +482,13 @@ struct law_outcome law_run(const struct law_case *law)
     return outcome;
 }
 
+struct law_outcome law_reference(struct law_case base)
+{
+    base.n_threads = 1;
+    base.recompute = "none";
+    return law_run(&base);
+}
+
 int law_play_rank(const struct law_case *law, const struct launch_rank *launched,
                   struct law_outcome *outcome, struct err *err)
 {

@@ -73,6 +73,9 @@ int law_left_out(void);
 /* At least 4 micro-batches a step. Fails the test on any error. */
 struct law_outcome law_run(const struct law_case *law);
 
+/* The reference of a job with this number of ranks: one thread each, nothing recomputed. */
+struct law_outcome law_reference(struct law_case base);
+
 /*
  * The same run as one rank of processes that were launched: all steps, no stop. Collective. Under
  * zero 1 outcome's states are of this rank's shards alone: the sum over all ranks is the run's.
