@@ -1,7 +1,7 @@
 /*
  * daemon.c - lmtrain daemon: the agent of one host, which the head of a job starts through ssh
  *
- * It is not for users and so not in the help; called by hand it prints what it is for.
+ * Not in the help: users do not call it. If they do, a message explains what it is for.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ int cmd_daemon(int argc, char **argv)
               stderr);
         return ERR_CONFIG;
     }
-    /* Whoever reads what we say may be gone before we have cleaned up. */
+    /* The reader of stderr may be gone before this process has cleaned up. */
     signal(SIGPIPE, SIG_IGN);
     return daemon_reaper_run(serve);
 }

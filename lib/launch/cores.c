@@ -1,5 +1,5 @@
 /*
- * cores.c - masks told to neighbours, and the dealing of what is in them
+ * cores.c - exchange of CPU masks within a node, and division of the cores in them
  */
 #include "launch/cores.h"
 
@@ -40,7 +40,7 @@ static int is_only_thread(void)
 /*
  * hwloc's plugins look for displays and PCI devices, with the libraries of X11 for that; only cores
  * are asked for. Which are loaded is said by the environment alone, which no other thread may be
- * reading meanwhile, and whoever starts hwloc after us (MPI) is to find it as it was.
+ * reading meanwhile, and MPI, which uses hwloc later, must find it unchanged.
  */
 static int init_without_plugins(hwloc_topology_t *topology)
 {
@@ -151,8 +151,8 @@ static int node_end(const struct units *list, int begin)
 }
 
 /*
- * Each rank within one node: the next rank goes where a rank then has most. Returns 0 if somebody
- * would have fewer units than dealt out across nodes; else 1 and the share.
+ * Each rank within one node: the next rank goes where a rank then has most. Returns 0 if a rank
+ * would get fewer units than if they were divided across nodes; else 1 and the share.
  */
 static int share_of_node(const struct units *list, int index, int n_ranks, struct range *share)
 {
@@ -330,7 +330,7 @@ static hwloc_bitmap_t own_mask(hwloc_topology_t topology)
     return mask;
 }
 
-/* What ranks of a node tell each other: "1 0-3,8-11", GPU's node and mask. */
+/* What ranks of a node exchange: "1 0-3,8-11", the NUMA node of the GPU and the mask. */
 struct neighbours {
     char **masks; /* by local rank */
     int *gpu_nodes;
@@ -338,8 +338,8 @@ struct neighbours {
 };
 
 /*
- * Tell the ranks of this node our mask and get theirs, by world rank. Who watches for hangs tells
- * of ranks that don't come to the fence, so it waits for long.
+ * Exchange masks with the ranks of this node, in the order of world ranks. The fence has a long
+ * timeout: the monitoring of hangs reports ranks that do not reach it.
  */
 static int exchange(const struct launch_rank *rank, const char *mask, int gpu_node,
                     struct neighbours *all, struct err *err)
@@ -371,7 +371,10 @@ static int exchange(const struct launch_rank *rank, const char *mask, int gpu_no
     return status;
 }
 
-/* Which share of how many is ours, and whose GPUs are where; gpu_nodes has room for all local ranks. */
+/*
+ * Which share of how many is ours, and whose GPUs are where; gpu_nodes has room for all local
+ * ranks.
+ */
 struct dealing {
     int index, n_ranks;
     int *gpu_nodes;

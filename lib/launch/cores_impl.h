@@ -9,8 +9,8 @@
 #include "launch/cores.h"
 
 /*
- * The share of rank `index` of n_ranks that all may use `allowed`. gpu_nodes: of each of these ranks
- * the NUMA node of its GPU, -1 unknown; NULL: they have none.
+ * The share of rank `index` of n_ranks that all may use `allowed`. gpu_nodes: of each of these
+ * ranks the NUMA node of its GPU, -1 unknown; NULL: they have none.
  */
 void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int index, int n_ranks,
                 const int *gpu_nodes, struct rank_cores *cores);

@@ -65,15 +65,18 @@ static struct death_verdict reported(int status)
 }
 
 /*
- * Our own code aborts with an exit status. Open MPI aborts with -1 where its connection to a process
- * breaks, which is most often the death of that process.
+ * Our own code aborts with an exit status. Open MPI aborts with -1 where its connection to a
+ * process breaks, which is most often the death of that process.
  */
 static struct death_verdict judge_abort(int status)
 {
     return reported(status > 0 && status <= 255 ? status : ERR_PEER);
 }
 
-/* A rank that was stopped before it could react to the signal had nothing to save: the job is resumed. */
+/*
+ * A rank that was stopped before it could react to the signal had nothing to save: the job is
+ * resumed.
+ */
 static struct death_verdict judge_signal(const struct death *death)
 {
     return own(death->was_forwarded && !death->has_begun ? ERR_REQUEUE
@@ -120,7 +123,9 @@ struct death_verdict death_judge(const struct death *death)
 {
     struct death_verdict verdict = judge_kind(death);
 
-    /* A broken GPU makes its host unfit; if that is the only machine, a restart would fail again. */
+    /*
+     * A broken GPU makes its host unfit; if that is the only machine, a restart would fail again.
+     */
     if (verdict.weight != WEIGHT_NONE && death->gpu_is_broken)
         verdict.may_restart = death->has_other_hosts;
     else if (verdict.weight != WEIGHT_NONE && death->gpu_is_reusable)

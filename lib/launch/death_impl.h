@@ -1,9 +1,10 @@
 /*
  * death_impl.h - why ranks ended: what counts as the cause, the job's exit status, and the messages
  *
- * The head (head.c), the watcher of a node under srun and mpirun (watcher_deaths.c) and the parent of srun
- * (slurm.c) describe what they saw as a struct death; what it means, and all texts about it, are here. All
- * functions are pure. test/launch/death_test.c lists every cause with its message.
+ * The head (head.c), the watcher of a node under srun and mpirun (watcher_deaths.c) and the parent
+ * of srun (slurm.c) describe what they saw as a struct death; what it means, and all texts about
+ * it, are here. All functions are pure. test/launch/death_test.c lists every cause with its
+ * message.
  */
 #ifndef LAUNCH_DEATH_IMPL_H
 #define LAUNCH_DEATH_IMPL_H
@@ -13,7 +14,9 @@
 
 #include "base/err.h"
 
-/* The exit status of a job of which a rank called abort (a bug, CHECK), as shells report SIGABRT. */
+/*
+ * The exit status of a job of which a rank called abort (a bug, CHECK), as shells report SIGABRT.
+ */
 enum { DEATH_ABORTED_STATUS = 134 };
 
 enum death_kind {
@@ -51,12 +54,11 @@ struct death {
     double seconds;
     int first_rank, n_ranks; /* of DEATH_NODE */
     /*
-     * DEATH_ABORT: what the rank reported. DEATH_NODE: why its link was closed; NULL: no message for
-     * `seconds`, or its daemon was killed by `signal`. DEATH_STOP_NOW: what the user is told.
+     * DEATH_ABORT: what the rank reported. DEATH_NODE: why its link was closed; NULL: no message
+     * for `seconds`, or its daemon was killed by `signal`. DEATH_STOP_NOW: what the user is told.
      */
     const char *text;
-    const char
-        *last_message; /* DEATH_NODE: the last line that ssh or the daemon printed, or NULL */
+    const char *last_message; /* DEATH_NODE: the last line of ssh or the daemon, or NULL */
 
     bool was_forwarded; /* DEATH_SIGNAL: the head had forwarded this signal to the ranks */
     bool has_begun;     /* DEATH_SIGNAL: the rank was in a step, so it had something to save */
@@ -66,11 +68,12 @@ struct death {
     const char *gpu;       /* what its GPU reported (rank_gpu_death): "" or NULL: no error */
     bool gpu_is_broken;    /* it needs a reset */
     bool gpu_is_reusable;  /* its error was contained: a restart may use it */
-    bool
-        has_other_hosts; /* the job has a list of hosts, so that a restart can do without this one */
+    bool has_other_hosts;  /* a restart can do without this host: the job has a list of hosts */
 };
 
-/* How much a death explains. A stronger cause replaces a weaker one until the ranks are terminated. */
+/*
+ * How much a death explains. A stronger cause replaces a weaker one until the ranks are terminated.
+ */
 enum death_weight {
     WEIGHT_NONE, /* no failure */
     WEIGHT_PEER, /* the rank saw another one die: perhaps only a consequence */
@@ -87,29 +90,32 @@ struct death_verdict {
 };
 
 /*
- * The death of a rank from its wait status; in_order: it had called launch_leave. Sets kind, signal and
- * status, and nothing else.
+ * The death of a rank from its wait status; in_order: it had called launch_leave. Sets kind, signal
+ * and status, and nothing else.
  */
 struct death death_of_rank(int wait_status, bool in_order);
 
 struct death_verdict death_judge(const struct death *death);
 
-/* Whether a failure with this exit status would recur: a wrong job, wrong data or a wrong device. */
+/*
+ * Whether a failure with this exit status would recur: a wrong job, wrong data or a wrong device.
+ */
 bool death_would_recur(int status);
 
 /* Whether a job that ended with this status may be restarted: it failed, and that may not recur. */
 bool death_may_restart(int status);
 
 /*
- * Whether a rank that is not the cause is counted as terminated as a result: it is still running, or did not
- * end in order with 0 or ERR_REQUEUE.
+ * Whether a rank that is not the cause is counted as terminated as a result: it is still running,
+ * or did not end in order with 0 or ERR_REQUEUE.
  */
 bool death_is_consequence(bool is_running, int wait_status, bool in_order);
 
 /*
- * A job's exit status from srun's wait status, which is the highest of its tasks and so often that of a task
- * that srun killed. first_status: how the first bad task ended according to srun's messages (its exit status,
- * DEATH_ABORTED_STATUS, or ERR_PEER for another signal), 0: srun did not report one.
+ * A job's exit status from srun's wait status, which is the highest of its tasks and so often that
+ * of a task that srun killed. first_status: how the first bad task ended according to srun's
+ * messages (its exit status, DEATH_ABORTED_STATUS, or ERR_PEER for another signal), 0: srun did not
+ * report one.
  */
 int death_status_of_srun(int wait_status, int first_status, bool has_lost_nodes);
 
@@ -118,7 +124,10 @@ int death_status_of_srun_task(const char *how);
 
 /* ---- texts; all return buffer, cut at its size ---- */
 
-/* "was killed by signal 9 (Killed)", "made no progress for 30 s"; of other than ranks the whole sentence. */
+/*
+ * "was killed by signal 9 (Killed)", "made no progress for 30 s"; of other than ranks the whole
+ * sentence.
+ */
 const char *death_predicate(const struct death *death, char *buffer, size_t size);
 
 /*
@@ -127,13 +136,19 @@ const char *death_predicate(const struct death *death, char *buffer, size_t size
  */
 const char *death_sentence(const struct death *death, char *buffer, size_t size);
 
-/* The short form for the watchers of other nodes: "rank 3 on n1 failed", "the launcher on n1 is gone". */
+/*
+ * The short form for the watchers of other nodes: "rank 3 on n1 failed", "the launcher on n1 is
+ * gone".
+ */
 const char *death_notice(const struct death *death, char *buffer, size_t size);
 
 /* What WEIGHT_PEER may be a consequence of: "; no heartbeat from node b for 12 s". */
 const char *death_silent_node(const char *host, double seconds, char *buffer, size_t size);
 
-/* "3 other ranks terminated as a result", "1 other rank of n1 terminated as a result"; host may be NULL. */
+/*
+ * "3 other ranks terminated as a result", "1 other rank of n1 terminated as a result"; host may be
+ * NULL.
+ */
 const char *death_consequences(int n_ranks, const char *host, char *buffer, size_t size);
 
 #endif

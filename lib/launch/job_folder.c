@@ -24,7 +24,7 @@ enum { YOUNG_SECONDS = 60 };
 
 /*
  * When a process was started, in clock ticks since boot; 0 if there is none, or only its corpse: in
- * a container whose first process reaps nobody that may lie there for ever.
+ * a container whose first process does not reap children, a zombie stays until the container ends.
  */
 static unsigned long long start_time(int pid)
 {
@@ -59,14 +59,17 @@ int job_folder_create(const char *parent, char *path, size_t size, struct err *e
         return err_set(err, ERR_FAILED, "the path of the job's folder in %s is too long", parent);
     if (mkdir(path, 0700))
         return err_set_errno(err, ERR_FAILED, "cannot make %s", path);
-    /* Held until we end. Without it, only those who don't see us are in the dark. */
+    /*
+     * Held until this process ends. Without it, only processes of other namespaces cannot see that
+     * it runs.
+     */
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd >= 0)
         flock(fd, LOCK_EX | LOCK_NB);
     return 0;
 }
 
-/* Whether nobody holds the lock of a folder, nor is about to take it. */
+/* Whether no process holds the lock of a folder or is about to take it. */
 static int is_abandoned(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

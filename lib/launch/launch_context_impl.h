@@ -1,6 +1,6 @@
 /*
- * launch_context_impl.h - the decision of launch_context.h as a function of what can be seen, so that a test can show
- * it any cluster
+ * launch_context_impl.h - the decision of launch_context.h as a function of what can be seen, so
+ * that a test can show it any cluster
  */
 #ifndef LAUNCH_LAUNCH_CONTEXT_IMPL_H
 #define LAUNCH_LAUNCH_CONTEXT_IMPL_H

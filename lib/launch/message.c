@@ -1,8 +1,8 @@
 /*
  * message.c - messages to bytes and back
  *
- * There is one add_TYPE and one read_TYPE for each type of field; both ways of every message are rows of
- * MESSAGES, expanded with these.
+ * There is one add_TYPE and one read_TYPE for each type of field; both ways of every message are
+ * rows of MESSAGES, expanded with these.
  */
 #include "launch/message_impl.h"
 

@@ -1,14 +1,14 @@
 /*
  * message_impl.h - messages between the head and its daemons
  *
- * MESSAGES lists every message once: its kind, the name of its struct, and its fields with their types.
- * The enum, the structs (struct message_ended { int rank; ... }), message_encode and message_decode
- * follow from it, and so do the tests. To add a message: a row in MESSAGES, a higher MESSAGE_PROTOCOL,
- * and the cases of head_messages.c or daemon.c.
+ * MESSAGES lists every message once: its kind, the name of its struct, and its fields with their
+ * types. The enum, the structs (struct message_ended { int rank; ... }), message_encode and
+ * message_decode follow from it, and so do the tests. To add a message: a row in MESSAGES, a higher
+ * MESSAGE_PROTOCOL, and the cases of head_messages.c or daemon.c.
  *
  * On the wire a message is its kind (4 bytes) and its fields in the order of the list; numbers have
- * their least significant byte first. Decoding is a pure function over bytes that trusts none of them;
- * whether a rank or a node exists is for the receiver to check.
+ * their least significant byte first. Decoding is a pure function over bytes that trusts none of
+ * them; whether a rank or a node exists is for the receiver to check.
  */
 #ifndef LAUNCH_MESSAGE_IMPL_H
 #define LAUNCH_MESSAGE_IMPL_H
@@ -43,8 +43,8 @@ struct message_bytes {
  *   count     uint32_t, 4 bytes
  *   flag      bool, 4 bytes: 0 or 1
  *   outcome   enum launch_outcome, 4 bytes: one of its values
- *   text      const char *, length, bytes, a 0, which is the only one; at most MESSAGE_TEXT_MAX. In a
- *             message to be sent NULL is "". Once decoded it points into the bytes
+ *   text      const char *, length, bytes, a 0, which is the only one; at most MESSAGE_TEXT_MAX. In
+ *             a message to be sent NULL is "". Once decoded it points into the bytes
  *   bytes     struct message_bytes, length, bytes. Once decoded data points into the bytes
  *   slot      const void *, the sizeof(struct progress_slot) bytes of a rank's slot, not aligned
  */
@@ -57,9 +57,9 @@ struct message_bytes {
 #define MESSAGE_TYPE_slot const void *
 
 /*
- * Ranks are world ranks. An id names a call of PMIx that waits on the daemon that sent it; members is
- * "*" for all ranks of the job, else a list like "0,3". A card is what a rank has published for others
- * (PMIx's direct modex); the head forwards requests for it and keeps nothing of them.
+ * Ranks are world ranks. An id names a call of PMIx that waits on the daemon that sent it; members
+ * is "*" for all ranks of the job, else a list like "0,3". A card is what a rank has published for
+ * others (PMIx's direct modex); the head forwards requests for it and keeps nothing of them.
  */
 /* clang-format off */
 #define MESSAGES(MESSAGE, FIELD) \
@@ -142,8 +142,8 @@ void message_encode(const struct message *message, struct str *bytes);
 int message_decode(const void *bytes, size_t n_bytes, struct message *message, struct err *err);
 
 /*
- * The parts of a list of texts and numbers, for struct job_spec. A reader that has reached its end too
- * early or read an invalid value returns 0 and "" from then on, and is `broken`.
+ * The parts of a list of texts and numbers, for struct job_spec. A reader that has reached its end
+ * too early or read an invalid value returns 0 and "" from then on, and is `broken`.
  */
 struct message_reader {
     const unsigned char *at, *end;

@@ -1,12 +1,13 @@
 /*
- * progress.h - where each rank is, for whoever watches
+ * progress.h - what each rank does, for its daemon or watcher
  *
- * One page of shared memory per node holds a slot per local rank. A rank stores what it does before
- * it does it (a few relaxed stores, no system call); the node's daemon or watcher reads. The words
- * for an op are the upper modules' business.
+ * One page of shared memory per node holds a slot per local rank. A rank stores each activity
+ * before it begins (a few relaxed stores, no system call); the node's daemon or watcher reads. The
+ * texts for ops come from the upper modules.
  *
- * Positions make "furthest behind" known: a rank counts what all ranks of its program do alike (ops
- * begun, agreements), and whoever waits for others says at which position they will be there.
+ * Positions show which rank is furthest behind: a rank counts what all ranks of its program do
+ * alike (ops begun, agreements), and a rank that waits publishes the position at which the others
+ * will have arrived.
  */
 #ifndef PROGRESS_PROGRESS_H
 #define PROGRESS_PROGRESS_H
@@ -20,16 +21,16 @@
 
 #define PROGRESS_TEXT_BYTES 96
 
-/* How a rank has said goodbye. */
+/* How a rank has left. */
 enum progress_end {
     PROGRESS_RUNS,
     PROGRESS_LEFT,   /* launch_leave: in good order */
-    PROGRESS_FAILED, /* launch_abort: it has told why itself */
+    PROGRESS_FAILED, /* launch_abort: it has reported its failure itself */
 };
 
 /*
- * The GPU that a rank computes on (rank_gpu.h): its address is the rank's word, the rest what the
- * node's daemon or watcher sees of it. Texts may be torn, numbers are -1 where they are not known.
+ * The GPU that a rank computes on (rank_gpu.h): its address is written by the rank, the rest
+ * by the node's daemon or watcher. Texts may be torn, numbers are -1 where they are not known.
  */
 struct progress_gpu {
     _Atomic int32_t is_set; /* pci is written */
@@ -59,7 +60,7 @@ struct progress_slot {
     char text[PROGRESS_TEXT_BYTES]; /* "attention layers.9", last written; may be torn */
 };
 
-/* Ranks that meet: what a wait is for. */
+/* The ranks that a rank waits for. */
 struct progress_meeting {
     uint64_t position; /* 0: not known */
     int first, stride, size;
@@ -78,7 +79,7 @@ struct progress_slot *progress_join(int local_rank);
  */
 int progress_is_over(void);
 
-/* This rank says goodbye, if it has a slot. */
+/* Mark this rank as left, if it has a slot. */
 void progress_end(enum progress_end end);
 
 /* Internal: text and state, in this order for who reads them. */
@@ -127,7 +128,7 @@ static inline uint64_t progress_advance(struct progress_slot *slot)
     return position;
 }
 
-/* "Now I wait in text, for the ranks of the meeting." */
+/* Publish that this rank waits in text, for the ranks of the meeting. */
 static inline void progress_wait(struct progress_slot *slot, const char *text,
                                  const struct progress_meeting *meeting)
 {
@@ -140,7 +141,7 @@ static inline void progress_wait(struct progress_slot *slot, const char *text,
     progress_store(slot, text, true);
 }
 
-/* All ranks meet here: an agreement, a fence. */
+/* The same for all ranks: an agreement, a fence. */
 static inline void progress_meet(struct progress_slot *slot, const char *text)
 {
     struct progress_meeting all = { .position = progress_advance(slot) };
@@ -148,7 +149,7 @@ static inline void progress_meet(struct progress_slot *slot, const char *text)
     progress_wait(slot, text, &all);
 }
 
-/* Still at it: for what takes long and is no hang. */
+/* A sign of life, for what takes long and is not a hang. */
 static inline void progress_beat(struct progress_slot *slot)
 {
     if (slot)

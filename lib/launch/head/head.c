@@ -1,14 +1,21 @@
 /*
  * head.c - one attempt from start to end
  *
- * One loop waits for everything: signals through a signalfd, what daemons say, and the clock. The
- * first rank that fails is the cause and is told at once; from then on the daemons end the others
- * (SIGTERM, SIGKILL 0.3 s later, by process group) and their deaths are only counted. A rank that
- * ends with ERR_PEER saw somebody else die, so the loop gives that somebody a moment to be found.
+ * One loop waits for signals (by a signalfd), messages of daemons, and the clock. The first rank
+ * that fails is the cause and is reported at once. From then on the daemons terminate the other
+ * ranks, and their deaths are only counted:
  *
- * A node is lost when its link breaks (a dead machine or a cut cable is found by TCP's user
- * timeout), or when its daemon says nothing for three times as long. That we were stopped ourselves
- * is seen by the time between two turns and starts these clocks anew.
+ *     1. Rank 2 dies. Its peers see a broken connection and may end first, with ERR_PEER.
+ *     2. ENDED of rank 1 with ERR_PEER: a cause of weight WEIGHT_PEER. The loop waits up to 0.25 s
+ *        for a cause of its own weight.
+ *     3. ENDED of rank 2, killed by a signal: WEIGHT_OWN replaces it and is reported.
+ *     4. END to all daemons: SIGTERM to the process groups of their ranks, SIGKILL 0.3 s later.
+ *     5. Once all ranks have ended, or 2.3 s after 4, GOODBYE to all daemons; then their links
+ *        close.
+ *
+ * A node is lost when its link breaks (TCP's user timeout detects a dead machine or a cut cable),
+ * or when its daemon is silent for three times as long. If the head itself was stopped by a signal,
+ * the time between two turns of the loop shows it, and these clocks are restarted.
  */
 #include <math.h>
 #include <pthread.h>
@@ -27,7 +34,7 @@
 #include "launch/watch/rank_gpu_impl.h"
 
 static const double kill_after_seconds = 0.3;
-static const double abandon_after_seconds = 2.3; /* daemons that don't do as told */
+static const double abandon_after_seconds = 2.3; /* daemons that do not follow END */
 static const double peer_grace_seconds = 0.25;
 static const double look_seconds = 0.25;
 static const double hello_seconds = 60;
@@ -88,7 +95,7 @@ void head_judge(struct launch_head *head, int rank)
     head_set_cause(head, &death);
 }
 
-/* Our own daemon has just closed its link: the signal that killed it, or 0. */
+/* The daemon of this machine has just closed its link: the signal that killed it, or 0. */
 static int daemon_death(const struct head_node *node)
 {
     double deadline = clock_seconds() + 0.1;
@@ -168,7 +175,7 @@ static void add_silent_nodes(struct launch_head *head, double now)
     }
 }
 
-/* Tell the cause, with the last words of its rank, and end the others. */
+/* Report the cause, with the last lines of its rank, and terminate the others. */
 static void conclude(struct launch_head *head)
 {
     struct str tail = { 0 };
@@ -223,7 +230,7 @@ static void stop_and_continue(struct launch_head *head)
     restart_clocks(head, clock_seconds());
 }
 
-/* No rank is started, so nothing can be lost; the next start goes on where this one would have. */
+/* No rank is started, so nothing is lost: the next start resumes where this one would have. */
 static void stop_before_start(struct launch_head *head, int number)
 {
     head_set_cause(head, &(struct death){ .kind = DEATH_STOP_UNSTARTED, .signal = number });
@@ -239,7 +246,7 @@ static void stop_at_once(struct launch_head *head, int number)
     conclude(head);
 }
 
-/* Somebody wants the job to stop. */
+/* A signal that asks the job to stop. */
 static void take_stop(struct launch_head *head, int number)
 {
     struct head_console *console = head->console;
@@ -329,7 +336,7 @@ static int watches_hangs(const struct launch_head *head)
     return head->options->hang_seconds > 0 || head->options->hang_abort_seconds > 0;
 }
 
-/* When something is due that no event brings. */
+/* When something is due without an event. */
 static double next_due(struct launch_head *head, double now)
 {
     double due = head_check_fences(head, now);

@@ -1,8 +1,9 @@
 /*
  * head_daemons.c - daemons that are stopped or silent
  *
- * Ranks are seen through their daemon alone. While it shows nothing of them they are not blamed for
- * standing still, but it is. One on another host that says nothing for long is lost with its node.
+ * The head sees ranks through their daemon alone. While a daemon sends nothing, its ranks are not
+ * reported as hanging; the daemon is. A daemon of another host that is silent for too long is lost
+ * with its node.
  */
 #include "base/log.h"
 #include "launch/head/head_impl.h"

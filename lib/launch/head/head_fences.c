@@ -3,20 +3,21 @@
  *
  * A fence over two nodes, in time order:
  *
- *     1. Ranks 0 and 1 call PMIx_Fence. PMIx on node A calls its daemon once both of its ranks are there
- *        (pmix_server.c, on_fence), with what they have published as one blob.
- *     2. A's daemon sends FENCE (id 7 of its own, members "*", the blob). The head makes a fence under the
- *        name "*" and notes id 7 for node A.
- *     3. The same on node B, with an id of B's. The head appends B's blob. No node is missing any more.
- *     4. The head sends FENCE_END to A (id 7) and to B (its id), with all blobs. Each daemon completes the
- *        call of PMIx that it has kept under that id.
+ *     1. Ranks 0 and 1 call PMIx_Fence. PMIx on node A calls its daemon once both of its ranks are
+ *        there (pmix_server.c, on_fence), with what they have published as one blob.
+ *     2. A's daemon sends FENCE (id 7 of its own, members "*", the blob). The head makes a fence
+ *        under the name "*" and notes id 7 for node A.
+ *     3. The same on node B, with an id of B's. The head appends B's blob. No node is missing any
+ *        more.
+ *     4. The head sends FENCE_END to A (id 7) and to B (its id), with all blobs. Each daemon
+ *        completes the call of PMIx that it has kept under that id.
  *
- * Where a rank dies between 2 and 4, the head ends all fences with OUTCOME_DEAD; a FENCE that was sent
- * before its daemon knew of the death arrives later and is answered with OUTCOME_DEAD as well. Two fences
- * of the same members cannot be under way at once, so their list is a sufficient name.
+ * Where a rank dies between 2 and 4, the head ends all fences with OUTCOME_DEAD; a FENCE that was
+ * sent before its daemon knew of the death arrives later and is answered with OUTCOME_DEAD as well.
+ * Two fences of the same members cannot be under way at once, so their list is a sufficient name.
  *
- * A request for a rank's card goes to the node of that rank, and the reply to the node that sent the request;
- * the head keeps no state of it.
+ * A request for a rank's card goes to the node of that rank, and the reply to the node that sent
+ * the request; the head keeps no state of it.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /*
  * head_gpus.c - ranks that lose their GPU, and what that means for the job
  *
- * The driver's error number (Xid) comes in the rank's slot, from its node. Most such ranks end by
- * themselves, with an error of CUDA's that says little: the number says what happened and whether
- * the GPU can be used again. One that hangs in the driver instead is taken for dead after a while; one that
- * goes on all the same (some errors of NVLink are overcome) is left alone.
+ * A rank's slot has the driver's error number (Xid), written by its node's daemon. Most ranks that
+ * lose their GPU exit by themselves with an unspecific CUDA error: the Xid says what happened and
+ * whether the GPU can be used again. A rank that hangs in the driver instead is terminated after
+ * RANK_GPU_GRACE_SECONDS; one that makes progress (NVLink recovers from some errors) is left alone.
  */
 #include <stdio.h>
 #include <string.h>
@@ -43,8 +43,8 @@ static int some_cannot_move(const struct launch_head *head, double now)
 }
 
 /*
- * A rank that waits for another one stands still as well: nothing hangs while any of them moves, or
- * would but cannot, or cannot be seen to.
+ * Ranks that wait for the one without GPU make no progress either, so the job hangs only if no rank
+ * does. While a rank is stopped by a signal, or its daemon is, that cannot be decided.
  */
 static int is_still(struct launch_head *head, double now)
 {
@@ -58,7 +58,7 @@ static int is_still(struct launch_head *head, double now)
     return now >= head->still_since + RANK_GPU_GRACE_SECONDS;
 }
 
-/* Tell of running ranks whose GPU is broken; returns the first, -1: none. */
+/* Warn of running ranks whose GPU is broken; returns the first, -1: none. */
 static int tell_broken(struct launch_head *head)
 {
     int first = -1;

@@ -1,10 +1,11 @@
 /*
- * head_impl.h - one attempt of a job, seen by who decides
+ * head_impl.h - one attempt of a job, in the process that makes its decisions
  *
- * head_nodes.c opens and closes the nodes, head_messages.c takes what their daemons say, head_daemons.c
- * blames those that say nothing, head_gpus.c ends ranks whose GPU is gone, head_fences.c carries what
- * ranks of different nodes tell each other through PMIx, head.c judges, watches and ends. supervise.c
- * makes attempts of it.
+ * head_nodes.c starts and closes the nodes' daemons, head_messages.c receives their messages,
+ * head_daemons.c finds daemons that are stopped or silent, head_gpus.c terminates ranks that have
+ * lost their GPU, head_fences.c forwards what ranks of different nodes exchange through PMIx, and
+ * head.c has the loop: causes, signals, hangs, termination. supervise.c runs attempts until one
+ * succeeds.
  */
 #ifndef LAUNCH_HEAD_HEAD_IMPL_H
 #define LAUNCH_HEAD_HEAD_IMPL_H
@@ -37,11 +38,11 @@ struct head_node {
     struct link link;
     pid_t daemon; /* our child; 0 on other hosts, or once it is reaped */
     bool said_hello;
-    bool is_lost;       /* its link closed before we said goodbye */
+    bool is_lost;       /* its link closed before GOODBYE was sent */
     double blind_since; /* since when its daemon is stopped or silent; 0: it is not */
     bool blindness_told;
     bool is_unfit;             /* a GPU of it is broken: no restart uses it */
-    uint32_t uncredited_bytes; /* output taken and not yet asked for anew (head_send_credit) */
+    uint32_t uncredited_bytes; /* output received since the last credit (head_send_credit) */
 };
 
 struct head_rank {
@@ -50,13 +51,13 @@ struct head_rank {
     bool running;
     int wait_status;  /* once it has ended */
     bool in_order;    /* it left before it ended */
-    bool has_aborted; /* it has said why it ends */
+    bool has_aborted; /* it has reported its failure (ABORT) */
     int64_t first_step;
     bool gpu_is_told;          /* that its GPU is broken */
     struct progress_slot slot; /* the newest copy */
 };
 
-/* What ties the head to who started it; it lasts over all attempts. */
+/* The head's signals and screen; they last over all attempts. */
 struct head_console {
     struct screen *screen;
     int fd; /* a signalfd */
@@ -85,7 +86,7 @@ struct launch_head {
     struct pollfd *polls;
     double lost_seconds;
     double started_at, last_turn;
-    bool is_started;  /* the specs are out */
+    bool is_started;  /* START has been sent */
     bool a_rank_died; /* a rank ended out of order: fences fail */
     int n_running;    /* ranks that are not known to have ended */
     bool hang_reported;
@@ -104,13 +105,13 @@ struct head_result {
     int status;        /* the job's exit status; -1: could not be started */
     bool may_restart;  /* the cause may not recur */
     double seconds;    /* how long it ran */
-    int64_t best_step; /* the highest that any rank told; -1: none began */
-    bool has_advanced; /* some rank was seen to go on by a step */
+    int64_t best_step; /* the highest of all ranks; -1: none has begun */
+    bool has_advanced; /* some rank completed a step */
 };
 
 /*
  * Run one attempt on n_ranks. is_gone has a flag for each host of the list: those are left out, and
- * hosts that turn out to be lost get theirs. Returns 0 with *result, or -1 with err if it could not
+ * and set for hosts that are lost. Returns 0 with *result, or -1 with err if it could not
  * be started.
  */
 int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
@@ -120,8 +121,9 @@ int head_run(const struct supervise_options *options, struct head_console *conso
 /* ---- head.c ---- */
 
 /*
- * Record a death as the cause, unless a stronger one is known or the ranks are being terminated already.
- * Of a rank's death kind, rank and what belongs to the kind are the caller's; the rest is filled in here.
+ * Record a death as the cause, unless a stronger one is known or the ranks are being terminated
+ * already. Of a rank's death kind, rank and what belongs to the kind are the caller's; the rest is
+ * filled in here.
  */
 void head_set_cause(struct launch_head *head, const struct death *death);
 
@@ -136,7 +138,7 @@ void head_lose_node(struct launch_head *head, int node, const char *why);
 /* Deal the ranks out and get a link to each node. */
 int head_open_nodes(struct launch_head *head, bool *is_gone, struct err *err);
 
-/* All have said hello: tell each what to do. */
+/* All daemons are connected: send each the job (START). */
 void head_send_specs(struct launch_head *head);
 
 void head_send_all(struct launch_head *head, const struct message *message);
@@ -146,45 +148,54 @@ void head_close_nodes(struct launch_head *head);
 
 /* ---- head_messages.c ---- */
 
-/* Read what a node's daemon has said. */
+/* Receive the messages of a node's daemon. */
 void head_take_messages(struct launch_head *head, int node);
 
-/* Let the nodes send more output, unless the screen is full. */
+/* Allow the nodes to send more output, unless the screen is full. */
 void head_send_credit(struct launch_head *head);
 
 /* ---- head_daemons.c ---- */
 
-/* Whether nothing of a node's ranks can be seen: its daemon is stopped, or says nothing. */
+/* Whether the head has no view of a node's ranks: its daemon is stopped by a signal, or silent. */
 int head_is_blind(const struct launch_head *head, const struct head_node *node, double now);
 
-/* Blame daemons instead of the ranks that are seen through them. */
+/* Report daemons that are stopped or silent, in place of their ranks, which only seem to hang. */
 void head_watch_daemons(struct launch_head *head, double now);
 
-/* Beats to other hosts, and the end of those from which none have come for long. */
+/* Send heartbeats to other hosts, and give up those from which none has come for too long. */
 void head_watch_links(struct launch_head *head, double now);
 
 /* ---- head_gpus.c ---- */
 
-/* Ranks whose GPU broke: told, and if then no rank moves for a while, taken for the cause. */
+/*
+ * Warn of running ranks whose GPU is broken; if no rank makes progress for a while, the first is
+ * the cause.
+ */
 void head_watch_gpus(struct launch_head *head, double now);
 
-/* Where ranks only heard of a death: the first whose GPU is broken is the cause, running or ended. */
+/*
+ * If the cause so far is a rank that saw another one die: the first rank whose GPU is broken
+ * replaces it.
+ */
 void head_find_broken_gpu(struct launch_head *head);
 
 /* ---- head_fences.c ---- */
 
-/* A node is at a fence. Returns -1 if what it says cannot be. */
+/* A node is at a fence. Returns -1 for a message that the state does not allow. */
 int head_take_fence(struct launch_head *head, int node, const struct message_fence *message);
 
-/* A node requests a card, or replies to a query of the head. Return -1 for a rank or node that does not exist. */
+/*
+ * A node requests a card, or replies to a query of the head. Return -1 for a rank or node that does
+ * not exist.
+ */
 int head_take_card_request(struct launch_head *head, int node,
                            const struct message_card_request *request);
 int head_take_card_reply(struct launch_head *head, const struct message_card_reply *reply);
 
-/* End the fences whose time is over; returns when the next one's is (1e300: none). */
+/* End the fences that have timed out; returns when the next one does (1e300: none). */
 double head_check_fences(struct launch_head *head, double now);
 
-/* All fences under way fail: somebody died. */
+/* All fences under way fail, as a rank has died. */
 void head_fail_fences(struct launch_head *head);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * head_messages.c - what a node's daemon says, and whether that can be
+ * head_messages.c - messages of a node's daemon, checked against the state
  *
- * A daemon is trusted with its own ranks only. What cannot be (a rank of another node, an end
- * before the start) is treated as a lost link.
+ * A daemon is trusted with its own ranks only. A message that the state does not allow (of a rank
+ * of another node, an end before the start) is treated as a lost link.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "launch/head/head_impl.h"
 
-/* Room for this much output is on its way to the head at most, a node. */
+/* Credit is sent in steps of this many bytes. */
 enum { CREDIT_STEP_BYTES = 64 << 10 };
 
 /* The rank of that number, if it is one of the node's; else NULL. */
@@ -43,7 +43,7 @@ static int take_hello(struct launch_head *head, int node, const struct message_h
                 mine->host);
         return 0;
     }
-    /* PMIx tells nodes apart by name, and its lists end names at commas. */
+    /* PMIx identifies nodes by name, and a comma ends a name in its lists. */
     snprintf(name, sizeof name, "%s", hello->host);
     for (char *c = name; *c; c++)
         if (strchr(",;[]() \t\r\n/", *c))
@@ -150,7 +150,7 @@ static void take_failed(struct launch_head *head, int node, const struct message
         err_add(&head->start_err, "host %s", head->nodes[node].host);
 }
 
-/* Returns -1 if that cannot be. */
+/* Returns -1 for a message that the state does not allow. */
 static int take_message(struct launch_head *head, int node, const struct message *message)
 {
     if (message->kind == MESSAGE_HELLO)

@@ -79,7 +79,7 @@ static void clean_up_after(struct launch_head *head, int index)
         struct head_rank *rank = &head->ranks[node->first_rank + i];
         siginfo_t info = { 0 };
 
-        /* Only if it is our child now: else the number may be somebody else's. */
+        /* Only if it is a child of this process now: else the pid may have been reused. */
         if (!rank->running || !rank->pid ||
             waitid(P_PID, (id_t)rank->pid, &info, WEXITED | WNOHANG | WNOWAIT))
             continue;
@@ -215,7 +215,7 @@ int head_open_nodes(struct launch_head *head, bool *is_gone, struct err *err)
 
 enum { SECRET_BYTES = 16, NSPACE_BYTES = 128 };
 
-/* A name that no other launch has, and that whoever is not given it cannot guess. */
+/* A name that is unique to this launch and cannot be guessed: the ranks' secret. */
 static void make_nspace(char nspace[NSPACE_BYTES])
 {
     unsigned char secret[SECRET_BYTES];

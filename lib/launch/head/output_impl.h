@@ -1,10 +1,10 @@
 /*
  * output_impl.h - what the ranks print
  *
- * Bytes of a rank's stdout and stderr come in as they are read, and go as whole lines to
- * rank-N.log (base/log_file.h); lines of stderr that are warnings or errors (log.h's and CHECK's prefixes) go also to
- * our stderr, with "rank N: " in front. Rank 0 is the job's face: what it prints goes to our own
- * stdout and stderr as it is; its log it keeps itself (train/pretrain_report.c).
+ * Bytes of a rank's stdout and stderr come in as they are read, and go as whole lines to rank-N.log
+ * (base/log_file.h); lines of stderr that are warnings or errors (log.h's and CHECK's prefixes) go
+ * also to our stderr, with "rank N: " in front. What rank 0 prints goes to our own stdout and
+ * stderr unchanged; it writes its log itself (train/pretrain_report.c).
  */
 #ifndef LAUNCH_HEAD_OUTPUT_IMPL_H
 #define LAUNCH_HEAD_OUTPUT_IMPL_H
@@ -32,7 +32,7 @@ void output_take(struct output *output, int rank, enum output_stream stream, con
 /* The rank has ended: pass on what it left without a newline. */
 void output_end(struct output *output, int rank);
 
-/* From now on show no more lines of warning or error: they are consequences. Logs go on. */
+/* Show no more warnings and errors: they are consequences. Logs are still written. */
 void output_quiet(struct output *output);
 
 /* The last lines of rank's stderr, at most about 1 KiB; "" for rank 0, whose are on the screen. */

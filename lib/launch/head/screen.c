@@ -39,13 +39,13 @@ struct screen {
 
 /* ---- the thread ---- */
 
-/* All of it; what a reader who is gone does not get is lost. */
+/* Write all of it; the rest is dropped if the reader is gone. */
 static void write_all(int fd, const char *bytes, size_t n_bytes)
 {
     const char *end = bytes + n_bytes;
     size_t n_left;
 
-    /* Somebody who shares it may have made it non-blocking. */
+    /* Another process that shares the terminal may have made it non-blocking. */
     while ((n_left = file_write_all(fd, end - n_bytes, n_bytes)) && errno == EAGAIN) {
         poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, -1);
         n_bytes = n_left;
@@ -180,7 +180,7 @@ int screen_open(struct screen **screen, struct err *err)
     return 0;
 }
 
-/* Whether somebody wants us gone. */
+/* Whether a signal asks this process to end. */
 static int is_interrupted(int signal_fd)
 {
     struct signalfd_siginfo info;
@@ -207,7 +207,8 @@ void screen_close(struct screen *screen, int signal_fd)
         gave_up = is_interrupted(signal_fd);
     }
     if (gave_up) {
-        pthread_detach(screen->thread); /* it stands in a write, and all is its until we exit */
+        /* It is blocked in a write, and uses the screen until exit. */
+        pthread_detach(screen->thread);
         return;
     }
     pthread_mutex_lock(&screen->lock);

@@ -1,11 +1,11 @@
 /*
  * screen_impl.h - what the head shows, written by a thread of its own
  *
- * A terminal that is paused (Ctrl-S), or a pipe that nobody reads, keeps its writer waiting. The
- * head must not wait, or nobody would end the ranks when one dies: it hands over what is to be
- * shown and goes on. The order is kept and nothing is dropped. Whoever passes on what others print
- * asks screen_is_full first and leaves it with them, so that in the end they wait and memory is
- * bounded.
+ * A paused terminal (Ctrl-S), or a pipe without a reader, blocks its writer. The head must not
+ * block, or it could not terminate the ranks when one dies: it queues output here, and a thread
+ * writes it. The order is kept and nothing is dropped. To bound the queue, a caller that forwards
+ * output of ranks checks screen_is_full first and then leaves the output in the ranks' pipes, so
+ * that the ranks block instead.
  */
 #ifndef LAUNCH_HEAD_SCREEN_IMPL_H
 #define LAUNCH_HEAD_SCREEN_IMPL_H

@@ -1,10 +1,14 @@
 /*
  * daemon.c - the loop between the link and the ranks
  *
- * One loop waits for everything: the link, children through a signalfd, the PMIx library's thread
- * through an eventfd, the ranks' pipes, and the clock. Output is sent as far as the head has asked
- * for it; a rank that prints faster waits in its pipe. What a rank has said goes before its abort
- * call, and that before its end.
+ * One loop waits for the link, children (by a signalfd), the PMIx library's thread (by an eventfd),
+ * the ranks' pipes, and the clock. Output is sent as far as the head has given credit; a rank that
+ * prints faster blocks in its pipe. The messages of a rank that ends have an order, on which the
+ * head relies:
+ *
+ *     1. OUTPUT with all that its pipes hold, whatever the credit;
+ *     2. ABORT, if it called launch_abort;
+ *     3. ENDED, with its wait status and its last slot.
  */
 #include "launch/node/daemon.h"
 
@@ -41,7 +45,7 @@ struct daemon {
     int64_t credit_bytes;
     double next_progress, next_gpus;
     struct gpu_watch *gpus; /* NULL: no rank has one, so far */
-    bool has_death;         /* a rank has ended out of order */
+    bool has_death;         /* a rank has ended without launch_leave */
     enum { RUNNING, ENDING, KILLED } phase;
     double ending_since;
     bool is_over; /* goodbye, or the link is gone: leave once no rank is left */
@@ -67,7 +71,7 @@ static void end_ranks(struct daemon *daemon)
         launch_server_rank_died(daemon->node.server);
     node_mark_over(&daemon->node);
     node_signal(&daemon->node, SIGTERM, TO_GROUPS);
-    node_signal(&daemon->node, SIGCONT, TO_GROUPS); /* so that a stopped one hears it */
+    node_signal(&daemon->node, SIGCONT, TO_GROUPS); /* so that a stopped rank handles it */
 }
 
 static void kill_ranks(struct daemon *daemon)
@@ -84,7 +88,7 @@ static void leave(struct daemon *daemon, int status)
     end_ranks(daemon);
 }
 
-/* ---- what the ranks say and do ---- */
+/* ---- from the ranks ---- */
 
 enum output_limit { UP_TO_CREDIT, ALL_OUTPUT };
 
@@ -126,7 +130,10 @@ static void send_progress(struct daemon *daemon, int index, bool is_stopped)
                                                           .slot = &slot } });
 }
 
-/* Why a rank ended may be its GPU's. The first to end so is the cause: only for it is it worth waiting. */
+/*
+ * Why a rank ended may be its GPU's. The first to end so is the cause: only for it is it worth
+ * waiting.
+ */
 static void look_at_death(struct daemon *daemon, int index)
 {
     struct progress_slot *slot = &daemon->node.page[index].slot;
@@ -152,7 +159,7 @@ static void take_abort(struct daemon *daemon, const struct launch_event *event)
                                                        .slot = &slot } });
 }
 
-/* What of an event goes to the head as it is; false if it is too long for a frame. */
+/* Send an event that needs nothing added; false if it is too long for a frame. */
 static bool forward_event(struct daemon *daemon, const struct launch_event *event)
 {
     struct message_bytes data = { event->data, event->n_bytes };
@@ -220,7 +227,7 @@ static void reap(struct daemon *daemon)
             continue;
         node->n_running--;
         pass_output(daemon, i, ALL_OUTPUT);
-        take_events(daemon); /* what it told PMIx while we were looking */
+        take_events(daemon); /* its calls of PMIx that came in the meantime */
         bool in_order = launch_server_finalized(node->server, node->first_rank + i);
         if (!in_order)
             look_at_death(daemon, i);
@@ -233,7 +240,7 @@ static void reap(struct daemon *daemon)
     }
 }
 
-/* Tell what has changed since the last time. A rank that stands still may have been stopped. */
+/* Send slots that have changed, and whether a rank without progress is stopped by a signal. */
 static void tell_progress(struct daemon *daemon, double now)
 {
     struct local_node *node = &daemon->node;
@@ -256,8 +263,9 @@ static void tell_progress(struct daemon *daemon, double now)
 }
 
 /*
- * Look at the ranks' GPUs. The head hears of an Xid at once, and of how a GPU is with the rank's next
- * beat, or once when its rank has stood still for as long as a look takes: a hang's report has it.
+ * Update the ranks' GPUs in their slots. A slot with a new Xid is sent at once; else the GPU's
+ * state goes with the rank's next beat, or once after a second without progress, so that the report
+ * of a hang has it.
  */
 static void look_at_gpus(struct daemon *daemon, double now)
 {
@@ -280,7 +288,7 @@ static void look_at_gpus(struct daemon *daemon, double now)
     }
 }
 
-/* ---- what the head says ---- */
+/* ---- from the head ---- */
 
 static int start_job(struct daemon *daemon, struct message_bytes spec, struct err *err)
 {
@@ -467,7 +475,7 @@ static void loop(struct daemon *daemon)
     }
 }
 
-/* Children come through the descriptor; what asks to stop is for the ranks and for the head. */
+/* SIGCHLD is read from the descriptor; signals that ask to stop are for the ranks and the head. */
 static void set_up_signals(struct daemon *daemon)
 {
     static const int blocked[] = { SIGTERM, SIGINT,  SIGHUP,  SIGUSR1, SIGUSR2,

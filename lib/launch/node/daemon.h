@@ -13,7 +13,7 @@
 
 /*
  * Serve the link, which becomes the daemon's, until it closes or breaks (TCP gives up a head whose
- * machine does not answer for lost_seconds), or the head says goodbye. Call it from the main
+ * machine does not answer for lost_seconds), or GOODBYE comes. Call it from the main
  * thread, whose death is what ends the ranks; leave the process soon after, for a PMIx server
  * cannot be had twice. Returns the process's exit status: 0 after a goodbye, ERR_PEER when
  * the head was lost.

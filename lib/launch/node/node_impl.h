@@ -20,7 +20,7 @@ struct node_rank {
     uint64_t told_beat; /* what the head knows of it */
     bool told_stopped;
     uint64_t gpu_beat;      /* at the last look at its GPU */
-    uint64_t told_gpu_beat; /* at which the head was told of its GPU as it stood still */
+    uint64_t told_gpu_beat; /* at which its GPU was sent because it made no progress */
 };
 
 struct local_node {
@@ -33,7 +33,10 @@ struct local_node {
     char **environment; /* of all ranks, but for what PMIx adds */
 };
 
-/* The attempt is over: tell the ranks, ahead of the signal that ends them (progress_is_over). */
+/*
+ * Mark the attempt as over in the ranks' slots, before the signal that ends them
+ * (progress_is_over).
+ */
 void node_mark_over(const struct local_node *node);
 
 /*
@@ -52,8 +55,8 @@ void node_release(struct local_node *node);
 void node_signal(const struct local_node *node, int signal, enum signal_target target);
 
 /*
- * Read some of what a rank has printed into buffer, without waiting. Returns the number of bytes, and
- * whether they are of its stderr; 0 if there is nothing now.
+ * Read some of what a rank has printed into buffer, without waiting. Returns the number of bytes,
+ * and whether they are of its stderr; 0 if there is nothing now.
  */
 size_t node_read(struct local_node *node, int index, char *buffer, size_t size, bool *is_stderr);
 

@@ -32,8 +32,8 @@ enum { N_ACCEPTS_MAX = 256 };
 /* Bytes on their way from one socket to the other. */
 struct flow {
     size_t start, end;
-    bool is_over; /* its source has no more */
-    bool is_shut; /* and its target knows */
+    bool is_over; /* its source has ended */
+    bool is_shut; /* and its target has been shut down */
     unsigned char bytes[GATE_MESSAGE_MAX];
 };
 
@@ -207,7 +207,10 @@ static const char *name_client(const struct connection *connection, char *text, 
     return text;
 }
 
-/* With a reset: nothing stays in TIME_WAIT, and whoever floods us uses up ports of its own only. */
+/*
+ * With a reset: no socket stays in TIME_WAIT, so a flood of connections uses up the sender's ports
+ * only.
+ */
 static void close_hard(int *fd)
 {
     struct linger none = { .l_onoff = 1 };
@@ -258,7 +261,7 @@ static void close_longest_waiting(struct pmix_gate *gate)
     finish(gate, connection);
 }
 
-/* Whether the peer's socket is of our user, as far as the system says. */
+/* Whether the peer's socket belongs to this user, as far as the system reports it. */
 static int is_our_user(struct pmix_gate *gate, int fd)
 {
     char text[64] = "its socket is already closed, or not on this machine";
@@ -436,7 +439,7 @@ static int has_room(const struct flow *flow)
     return !flow->is_over && (flow->start == flow->end || flow->end < sizeof flow->bytes);
 }
 
-/* A descriptor of which nothing is wanted is left out: its hangup would be reported without end. */
+/* A descriptor without events is left out: poll would report its hangup again and again. */
 static struct pollfd poll_of(int fd, bool can_read, bool can_write)
 {
     int events = (can_read ? POLLIN : 0) | (can_write ? POLLOUT : 0);

@@ -149,7 +149,7 @@ static int connect_unix(const struct sockaddr_un *address)
     return fd;
 }
 
-/* A connection to the TCP port, whatever comes of it: it ends PMIx's select(). */
+/* A connection to the TCP port, successful or not: it wakes PMIx's select(). */
 static int connect_tcp(int listener)
 {
     struct sockaddr_storage address = { 0 };
@@ -179,7 +179,7 @@ static int was_served(int fd, int port)
     return 0;
 }
 
-/* Whoever connected before the gate is there connects again, if it is a rank; there is none yet. */
+/* Close connections from before the gate: no rank is started yet. */
 static void refuse_all(int listener)
 {
     int fd;

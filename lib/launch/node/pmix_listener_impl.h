@@ -1,12 +1,17 @@
 /*
  * pmix_listener_impl.h - the PMIx server's TCP port for ourselves
  *
- * PMIx 4 listens on TCP alone and has no option for a socket of ours. So after PMIx_server_init its
- * listening socket is duplicated, and a listening Unix socket is put under its descriptor number:
- * from then on PMIx accepts what connects there. Its listener thread may be in select() on the old
- * socket, so both are connected to once, and the Unix connection is followed until PMIx has closed
- * it, which also shows that the exchange worked. Connections that PMIx accepted over TCP in between
- * are shut down, so that a silent one does not block it.
+ * PMIx 4 listens on TCP alone and has no option for a socket of ours. So its socket is exchanged:
+ *
+ *     1. After PMIx_server_init the listening TCP socket is the one that did not listen before. It
+ *        is duplicated: the copy is for the gate.
+ *     2. A probe connects to a listening Unix socket, and dup3 puts that socket under the number of
+ *        PMIx's descriptor.
+ *     3. PMIx's listener thread may still be in select() on the TCP socket. A connection to the TCP
+ *        port wakes it; from its next turn on it accepts on the Unix socket.
+ *     4. It accepts the probe, reads its end and closes it: this shows that the exchange worked.
+ *     5. Connections that PMIx accepted over TCP until then are shut down, as a silent one would
+ *        block it, and those still queued are closed: no rank is started yet.
  */
 #ifndef LAUNCH_NODE_PMIX_LISTENER_IMPL_H
 #define LAUNCH_NODE_PMIX_LISTENER_IMPL_H

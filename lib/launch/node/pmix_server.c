@@ -3,10 +3,10 @@
  *
  * What is registered is what PMIx clients and Open MPI need: node map, rank map, job and universe
  * size; the library derives the rest. The namespace is unique per launch because Open MPI names its
- * shared memory by it, and secret because it is what ranks have and other processes have not.
+ * shared memory by it, and secret because it authenticates ranks (pmix_gate_impl.h).
  *
- * Stopping is not done: a stranger's half-open connection can make the library's own end wait for
- * ever, and by then all ranks are gone and the process is about to leave.
+ * PMIx_server_finalize is not called: a half-open connection can block it, and at that point all
+ * ranks have ended and the process is about to exit.
  */
 #include "launch/node/pmix_server_impl.h"
 
@@ -107,7 +107,7 @@ struct launch_event *launch_server_next(struct launch_server *server)
     return event;
 }
 
-/* Note a call that the head will settle; returns its id, 0 if somebody has died. */
+/* Keep a call of PMIx until the head answers it; returns its id, 0 if a rank has died. */
 static uint32_t note_pending(struct launch_server *server, pmix_modex_cbfunc_t done, void *context)
 {
     struct pending_call *made = malloc(sizeof *made);
@@ -289,9 +289,10 @@ static int timeout_of(const pmix_info_t info[], size_t n_info)
 }
 
 /*
- * All ranks of this node are at a fence, in which other nodes take part as well. On one node the
- * library settles fences itself while all live. Asked after a death it must be told no, or the
- * survivors believe that all came. data is ours to free.
+ * All ranks of this node are at a fence in which other nodes take part as well; head_fences.c has
+ * the order of messages. The library completes fences within one node itself while all ranks live.
+ * After a death it calls this for them, too, and gets an error, since else the survivors would
+ * believe that all ranks had come. data is ours to free.
  */
 static pmix_status_t on_fence(const pmix_proc_t procs[], size_t n_procs, const pmix_info_t info[],
                               size_t n_info, char *data, size_t n_bytes, pmix_modex_cbfunc_t done,

@@ -1,10 +1,10 @@
 /*
  * shm_space.h - whether shared memory suffices for a job's ranks, before they start
  *
- * Under MPI ranks of one node talk through files in a folder of shared memory, /dev/shm nearly always. They
- * are mapped sparsely and filled later: where the folder is too small (Docker gives 64 MiB), a rank
- * dies of SIGBUS in the midst of its first exchange. So whoever starts or watches a node's ranks,
- * its daemon or watcher, asks here first.
+ * Under MPI ranks of one node talk through files in a folder of shared memory, /dev/shm nearly
+ * always. They are mapped sparsely and filled later: where the folder is too small (Docker gives 64
+ * MiB), a rank dies of SIGBUS in the midst of its first exchange. So a node's daemon or watcher
+ * checks here before its ranks use them.
  */
 #ifndef LAUNCH_NODE_SHM_SPACE_H
 #define LAUNCH_NODE_SHM_SPACE_H
@@ -25,7 +25,8 @@ int shm_space_judge(const char *folder, int n_ranks, uint64_t free_bytes, uint64
 
 /*
  * The same, asking the file system of folder (that of job_folder_parent, on the node in question).
- * A folder that cannot be asked is no error: the first file in it will say more.
+ * A folder whose file system cannot be queried is no error: creating the first file in it reports
+ * more.
  */
 int shm_space_check(const char *folder, int n_ranks, struct err *err);
 

@@ -17,21 +17,21 @@ enum { HOSTS_MAX = 4096 };
 
 struct host {
     const char *name; /* as ssh takes it */
-    int n_slots;      /* 0: not said */
+    int n_slots;      /* 0: not given */
 };
 
 struct host_list {
     int n_hosts;
     const struct host *hosts;
-    const char *build; /* our caller's to set: what daemons must be too; NULL: not compared */
+    const char *build; /* set by the caller: the build that daemons must have; NULL: not compared */
 };
 
 /* text: a path if such a file exists, else a list. ERR_CONFIG with FILE:LINE or the entry. */
 int hosts_read(struct host_list *list, const char *text, struct arena *arena, struct err *err);
 
 /*
- * Deal n_ranks out: n_ranks_of[i] for each host (0 for hosts that get none). ERR_CONFIG if the
- * slots don't suffice, saying how many there are.
+ * Distribute n_ranks: n_ranks_of[i] for each host (0 for hosts without ranks). ERR_CONFIG with the
+ * number of slots if there are too few.
  */
 int hosts_deal(const struct host_list *list, int n_ranks, int *n_ranks_of, struct err *err);
 
@@ -45,10 +45,10 @@ int hosts_deal(const struct host_list *list, int n_ranks, int *n_ranks_of, struc
  */
 struct host_link {
     const char *host;
-    pid_t ssh;    /* its process; -1: none, or reaped (who reaps it sets that) */
+    pid_t ssh;    /* its process; -1: none, or reaped (set by the caller that reaps it) */
     int fd;       /* connected and authenticated, blocking, close-on-exec; -1: could not be had */
-    int stdin_fd; /* the daemon's second lifeline: closing it ends the daemon; -1 */
-    int words_fd; /* a file of what ssh and the daemon say on stderr, see hosts_link_words; -1 */
+    int stdin_fd; /* closing it ends the daemon, too; -1 */
+    int words_fd; /* the stderr of ssh and the daemon, see hosts_link_words; -1 */
 };
 
 /*
@@ -69,7 +69,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
  */
 void hosts_close(struct host_link *links, int n_links);
 
-/* The last line that ssh or the daemon said on stderr (why a link was lost), or NULL. */
+/* The last line that ssh or the daemon wrote to stderr (why a link was lost), or NULL. */
 const char *hosts_link_words(const struct host_link *link, char words[256]);
 
 /*

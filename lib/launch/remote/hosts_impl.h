@@ -1,19 +1,21 @@
 /*
  * hosts_impl.h - how the head and a daemon authenticate each other
  *
- * The head writes a *handshake* to the daemon's stdin, through ssh: the addresses to connect to, and
- * a cookie of 256 random bits for this host alone. On the connection (all sizes are fixed):
+ * The head writes a *handshake* to the daemon's stdin, through ssh: the addresses to connect to,
+ * and a cookie of 256 random bits for this host alone. On the connection (all sizes are fixed):
  *
  *     head    magic[8]  nonce_head[32]
  *     daemon  index[4]  nonce_daemon[32]  HMAC(cookie, "daemon", index, both nonces)
  *     head    HMAC(cookie, "head", index, both nonces)
  *
  *     1. The daemon connects to each address in turn until one peer sends the magic and a nonce.
- *     2. It proves first: an unauthenticated head has sent a nonce only, and a port scanner gets no more.
- *     3. The head compares the proof with the cookie of host `index`, which must still be expected, and
- *        only then sends its own proof. The role in the HMAC keeps one proof from being used as the other.
- *     4. The daemon tries the next address if the head's proof is wrong: on networks of containers the
- *        same address may belong to another machine.
+ *     2. It proves first: an unauthenticated head has sent a nonce only, and a port scanner gets no
+ *        more.
+ *     3. The head compares the proof with the cookie of host `index`, which must still be expected,
+ *        and only then sends its own proof. The role in the HMAC keeps one proof from being used as
+ *        the other.
+ *     4. The daemon tries the next address if the head's proof is wrong: on networks of containers
+ *        the same address may belong to another machine.
  *
  * Messages after that are as authentic as the network is: they are neither encrypted nor signed.
  */
@@ -55,7 +57,10 @@ struct remote_handshake {
     unsigned char cookie[HOSTS_COOKIE_BYTES];
 };
 
-/* Printed by a daemon of another build, followed by that build; the head makes an error message of it. */
+/*
+ * Printed by a daemon of another build, followed by that build; the head makes an error message of
+ * it.
+ */
 #define REMOTE_OTHER_BUILD "lmtrain-build "
 
 /* The text for stdin; holds the cookie: wipe it. Returns its length. */
@@ -105,8 +110,8 @@ void remote_ssh_reason(const struct host_link *link, const siginfo_t *ended, con
 /* ---- remote_accept.c ---- */
 
 /*
- * The head's side of the connections: listening sockets, and peers that have not proved themselves yet.
- * Their number and their time are limited; when there are too many, the oldest is closed.
+ * The head's side of the connections: listening sockets, and peers that have not proved themselves
+ * yet. Their number and their time are limited; when there are too many, the oldest is closed.
  */
 struct remote_accept;
 
@@ -124,8 +129,9 @@ struct expected_hosts {
 };
 
 /*
- * Wait up to `milliseconds` for connections and answers, and process them. Returns the index of a host
- * that proved itself, with its descriptor in *fd, or -1. After an index call it again without waiting.
+ * Wait up to `milliseconds` for connections and answers, and process them. Returns the index of a
+ * host that proved itself, with its descriptor in *fd, or -1. After an index call it again without
+ * waiting.
  */
 int remote_accept_wait(struct remote_accept *acceptor, const struct expected_hosts *hosts,
                        int milliseconds, int *fd);

@@ -56,17 +56,17 @@ static int read_end(const struct sockaddr_storage *address, struct end *end)
 }
 
 /* Both ends of fd's connection; returns the family, -1 if it is not connected. */
-static int read_ends(int fd, struct end *ours, struct end *theirs)
+static int read_ends(int fd, struct end *own, struct end *peer)
 {
     struct sockaddr_storage address = { 0 };
     socklen_t size = sizeof address;
 
-    if (getsockname(fd, (struct sockaddr *)&address, &size) || read_end(&address, ours) < 0)
+    if (getsockname(fd, (struct sockaddr *)&address, &size) || read_end(&address, own) < 0)
         return -1;
     size = sizeof address;
     if (getpeername(fd, (struct sockaddr *)&address, &size))
         return -1;
-    return read_end(&address, theirs);
+    return read_end(&address, peer);
 }
 
 /* ---- inet_diag ---- */
@@ -76,19 +76,19 @@ struct query {
     struct inet_diag_req_v2 request;
 };
 
-static enum peer_owner take_answer(const struct inet_diag_msg *found, const struct end *ours,
+static enum peer_owner take_answer(const struct inet_diag_msg *found, const struct end *own,
                                    uid_t *uid)
 {
     /* A process that listens on the peer's port is found where the connection is gone. */
     if (found->idiag_state != TCP_ESTABLISHED || !found->idiag_inode ||
-        found->id.idiag_dport != ours->port)
+        found->id.idiag_dport != own->port)
         return PEER_UNOWNED;
     *uid = found->idiag_uid;
     return PEER_OWNED;
 }
 
-static enum peer_owner ask_kernel(int query_fd, int family, const struct end *ours,
-                                  const struct end *theirs, uid_t *uid)
+static enum peer_owner ask_kernel(int query_fd, int family, const struct end *own,
+                                  const struct end *peer, uid_t *uid)
 {
     static uint32_t sequence;
     struct query query = {
@@ -99,8 +99,8 @@ static enum peer_owner ask_kernel(int query_fd, int family, const struct end *ou
         .request = { .sdiag_family = (uint8_t)family,
                      .sdiag_protocol = IPPROTO_TCP,
                      .idiag_states = ~0u,
-                     .id = { .idiag_sport = theirs->port,
-                             .idiag_dport = ours->port,
+                     .id = { .idiag_sport = peer->port,
+                             .idiag_dport = own->port,
                              .idiag_cookie = { INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE } } },
     };
     union {
@@ -108,8 +108,8 @@ static enum peer_owner ask_kernel(int query_fd, int family, const struct end *ou
         char bytes[4096];
     } answer;
 
-    memcpy(query.request.id.idiag_src, theirs->address, sizeof theirs->address);
-    memcpy(query.request.id.idiag_dst, ours->address, sizeof ours->address);
+    memcpy(query.request.id.idiag_src, peer->address, sizeof peer->address);
+    memcpy(query.request.id.idiag_dst, own->address, sizeof own->address);
     if (send(query_fd, &query, sizeof query, 0) != (ssize_t)sizeof query)
         return PEER_UNKNOWN;
     for (;;) {
@@ -123,7 +123,7 @@ static enum peer_owner ask_kernel(int query_fd, int family, const struct end *ou
             continue; /* late, to a question that was given up */
         if (answer.header.nlmsg_type == SOCK_DIAG_BY_FAMILY &&
             n >= (ssize_t)NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
-            return take_answer(NLMSG_DATA(&answer.header), ours, uid);
+            return take_answer(NLMSG_DATA(&answer.header), own, uid);
         /* An error's first word is a negative errno. */
         int error = 0;
         if (answer.header.nlmsg_type == NLMSG_ERROR &&
@@ -155,8 +155,8 @@ static int same_end(const char *text, int family, const struct end *end)
 
 enum peer_owner peer_uid_from_table(const char *path, int fd, uid_t *uid)
 {
-    struct end ours, theirs;
-    int family = read_ends(fd, &ours, &theirs);
+    struct end own, peer;
+    int family = read_ends(fd, &own, &peer);
     enum peer_owner found = PEER_UNOWNED;
     char line[512];
     FILE *table = family < 0 ? NULL : fopen(path, "re");
@@ -172,8 +172,8 @@ enum peer_owner peer_uid_from_table(const char *path, int fd, uid_t *uid)
 
         if (sscanf(line, " %*[0-9]: %63s %63s %x %*s %*s %*s %u %*s %lu", local, remote, &state,
                    &owner, &inode) != 5 ||
-            state != TCP_ESTABLISHED || !inode || !same_end(local, family, &theirs) ||
-            !same_end(remote, family, &ours))
+            state != TCP_ESTABLISHED || !inode || !same_end(local, family, &peer) ||
+            !same_end(remote, family, &own))
             continue;
         *uid = owner;
         found = PEER_OWNED;
@@ -184,14 +184,14 @@ enum peer_owner peer_uid_from_table(const char *path, int fd, uid_t *uid)
 
 enum peer_owner peer_uid(int query_fd, int fd, uid_t *uid)
 {
-    struct end ours, theirs;
-    int family = read_ends(fd, &ours, &theirs);
+    struct end own, peer;
+    int family = read_ends(fd, &own, &peer);
     enum peer_owner found = PEER_UNKNOWN;
 
     if (family < 0)
         return PEER_UNOWNED;
     if (query_fd >= 0)
-        found = ask_kernel(query_fd, family, &ours, &theirs, uid);
+        found = ask_kernel(query_fd, family, &own, &peer, uid);
     if (found != PEER_UNKNOWN)
         return found;
     return peer_uid_from_table(family == AF_INET ? "/proc/self/net/tcp" : "/proc/self/net/tcp6", fd,

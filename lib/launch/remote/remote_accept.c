@@ -74,7 +74,10 @@ static void listen_on(struct remote_accept *acceptor, const struct sockaddr *add
 
 enum interfaces { OUTSIDE, LOOPBACK };
 
-/* Whether to listen on this address: that of $LMTRAIN_INTERFACE, else of the given kind of interface. */
+/*
+ * Whether to listen on this address: that of $LMTRAIN_INTERFACE, else of the given kind of
+ * interface.
+ */
 static int is_wanted(const struct ifaddrs *entry, const char *only, enum interfaces which)
 {
     char ip[INET6_ADDRSTRLEN];
@@ -188,7 +191,9 @@ static int is_proved(struct unproved_peer *peer, const struct expected_hosts *ho
     return send(peer->fd, proof, sizeof proof, MSG_NOSIGNAL) == (ssize_t)sizeof proof;
 }
 
-/* Returns 1 once peer i has proved that it is an expected host, 0 to wait for more, -1 to drop it. */
+/*
+ * Returns 1 once peer i has proved that it is an expected host, 0 to wait for more, -1 to drop it.
+ */
 static int receive_answer(struct remote_accept *acceptor, int i, const struct expected_hosts *hosts)
 {
     struct unproved_peer *peer = &acceptor->peers[i];

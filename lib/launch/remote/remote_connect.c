@@ -15,8 +15,10 @@
 #include "launch/remote/hosts_impl.h"
 #include "launch/remote/link_impl.h"
 
-/* So many ssh on their way at once: each costs the head some milliseconds of key exchange. */
-enum { N_ON_THEIR_WAY_MAX = 64, TICK_MS = 20 };
+/*
+ * Maximum number of ssh processes that are connecting: each costs the head some ms of key exchange.
+ */
+enum { N_CONNECTING_MAX = 64, TICK_MS = 20 };
 
 /* How long hosts_close waits for ssh to end by itself. */
 static const double close_seconds = 1;
@@ -63,7 +65,8 @@ static int send_handshake(struct host_connections *c, int i, struct err *err)
     handshake.n_addresses = remote_accept_addresses(c->acceptor, handshake.addresses);
     size_t n_bytes = remote_handshake_write(&handshake, text);
     ssize_t n = write(c->links[i].stdin_fd, text, n_bytes);
-    bool failed = n != (ssize_t)n_bytes && errno != EPIPE; /* then it has ended, with its reason */
+    /* EPIPE: ssh has ended, and its message is the reason. */
+    bool failed = n != (ssize_t)n_bytes && errno != EPIPE;
 
     sodium_memzero(text, sizeof text);
     sodium_memzero(&handshake, sizeof handshake);
@@ -72,7 +75,7 @@ static int send_handshake(struct host_connections *c, int i, struct err *err)
 
 static int start_some(struct host_connections *c, struct err *err)
 {
-    while (c->n_waiting && c->n_started < N_ON_THEIR_WAY_MAX) {
+    while (c->n_waiting && c->n_started < N_CONNECTING_MAX) {
         int i = c->next++;
 
         if (c->states[i] != CONNECT_WAITING)
@@ -106,7 +109,7 @@ static void take_connections(struct host_connections *c)
     }
 }
 
-/* ssh that ended before its daemon came: looked at, not reaped. */
+/* Find ssh processes that ended before their daemon connected. They are not reaped here. */
 static void notice_ends(struct host_connections *c)
 {
     for (int i = 0; i < c->list->n_hosts; i++) {
@@ -144,7 +147,7 @@ static void give_up(struct host_connections *c, double timeout_seconds)
     }
 }
 
-/* Somebody wants us to end, and whoever called has these signals blocked. */
+/* Whether a signal asks this process to end; the caller has these signals blocked. */
 static int is_interrupted(struct err *err)
 {
     static const int signals[] = { SIGTERM, SIGINT, SIGHUP };
@@ -197,7 +200,7 @@ int hosts_connect(const struct host_list *list, const int *n_ranks_of, double ti
     CHECK(c.states);
     CHECK(c.expected);
     CHECK(c.cookies);
-    /* Those without a rank are neither waited for nor failed. */
+    /* Hosts without a rank are neither awaited nor reported. */
     for (size_t i = 0; i < n; i++) {
         c.states[i] = n_ranks_of[i] ? CONNECT_WAITING : CONNECT_FAILED;
         c.n_waiting += n_ranks_of[i] != 0;

@@ -1,10 +1,10 @@
 /*
  * remote_dial.c - the daemon's way to the head
  *
- * The head may have many addresses, of which this host reaches some, and some of which may be
- * somebody else's here (every machine with containers has the same private networks). So all are
- * tried, each a little after the one before, first the one that ssh came from; who does not know
- * the cookie is not the head.
+ * The head may have many addresses, of which this host reaches only some, and some may belong to
+ * another machine here (every machine with containers has the same private networks). So all are
+ * tried, 0.25 s apart, the one that ssh came from first; hosts_impl.h has the handshake by which
+ * both sides prove themselves.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -73,7 +73,7 @@ static int read_text(int fd, char text[REMOTE_HANDSHAKE_MAX], struct err *err)
     return 0;
 }
 
-/* The address that ssh came from moves to the front. */
+/* Move the address that ssh came from to the front. */
 static void prefer_ssh_client(struct remote_handshake *handshake)
 {
     const char *text = getenv("SSH_CONNECTION");
@@ -139,7 +139,7 @@ static int receive(int fd, unsigned char *bytes, size_t n_bytes, double deadline
     return 0;
 }
 
-/* Both prove themselves. Returns 0, or -1 with errno. */
+/* Steps 2 and 3 of hosts_impl.h. Returns 0, or -1 with errno; EPROTO: the peer is not the head. */
 static int authenticate(int fd, const struct remote_handshake *handshake)
 {
     struct remote_challenge challenge = { .index = (uint32_t)handshake->index };
@@ -186,7 +186,10 @@ static int n_open(const struct calling *c)
     return n;
 }
 
-/* Begin the next address when it is due, or when none is under way; after all of them, again. */
+/*
+ * Begin the next address when it is due, or when none is under way; after the last, the first
+ * again.
+ */
 static void begin_next(struct calling *c)
 {
     double now = clock_seconds();
@@ -270,7 +273,7 @@ struct lifeline {
     int stdin_fd, fd;
 };
 
-/* Whoever serves the connection sees it end when stdin does. */
+/* When stdin ends, shut the connection down, so that the daemon sees its end. */
 static void *hold_lifeline(void *argument)
 {
     struct lifeline lifeline = *(struct lifeline *)argument;
@@ -293,7 +296,7 @@ static int start_lifeline(int stdin_fd, int fd, struct err *err)
     sigset_t all, before;
 
     CHECK(lifeline);
-    /* A descriptor of its own: by then the number may be another file's. */
+    /* A descriptor of its own: the original number may be reused by then. */
     *lifeline = (struct lifeline){ stdin_fd, fcntl(fd, F_DUPFD_CLOEXEC, 3) };
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

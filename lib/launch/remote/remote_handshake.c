@@ -1,5 +1,5 @@
 /*
- * remote_handshake.c - the handshake, the proofs, and the random bytes that both rest on
+ * remote_handshake.c - the text for a daemon's stdin, the proofs, and random bytes
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -93,7 +93,7 @@ static int read_cookie(struct remote_handshake *handshake, const char *text)
            n != sizeof handshake->cookie;
 }
 
-/* "key value", of which each but the address stands once; a later protocol's keys are refused. */
+/* "key value"; each key but address occurs once, and unknown keys are refused. */
 static int read_line(struct remote_handshake *handshake, char *line, unsigned *seen)
 {
     static const char *const keys[] = { "build",        "host",    "seconds",
@@ -148,7 +148,7 @@ static int read_lines(struct remote_handshake *handshake, char *text, const char
             bad = 1;
             continue;
         }
-        /* Another build may say other things: that is what is then wrong. */
+        /* Another build may have other keys: then the build is the error to report. */
         if (seen & 1 && *handshake->build && strcmp(handshake->build, build) != 0)
             return err_set(err, ERR_CONFIG, "this host has lmtrain %s, but the head has %s", build,
                            handshake->build);

@@ -1,8 +1,8 @@
 /*
  * remote_ssh.c - `ssh HOST lmtrain daemon`, and why it ended
  *
- * What ssh and the far daemon say on stderr goes to a file in memory: nobody has to read it for
- * them to go on, and its last line is the reason when they end.
+ * The stderr of ssh and the remote daemon goes to a file in memory: they never block on it, and its
+ * last line is the reason when they end.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -26,7 +26,7 @@ static const int connect_seconds = 10;
 
 /* ---- the command ---- */
 
-/* This binary's path as a word of the far shell. */
+/* This binary's path, quoted for the remote shell. */
 static int quoted_binary(struct str *out, struct err *err)
 {
     char path[4096];
@@ -93,7 +93,7 @@ static void run_child(pid_t head, const char *const *argv, int stdin_fd, int wor
     sigset_t none;
     int null = open("/dev/null", O_WRONLY);
 
-    /* No terminal: Ctrl-C is the head's to hear, and nobody asks for passwords. */
+    /* No terminal: Ctrl-C goes to the head alone, and ssh cannot ask for passwords. */
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != head)
@@ -148,7 +148,7 @@ int remote_ssh_start(struct host_link *link, double timeout_seconds, struct err 
     struct str binary = { 0 };
 
     CHECK(words);
-    /* A little before ours, so that ssh has the time to say it; logging in may take longer. */
+    /* Shorter than our own timeout, so that ssh can report it; logging in may take longer. */
     double patience = timeout_seconds * 0.8;
     snprintf(timeout, sizeof timeout, "ConnectTimeout=%d",
              patience > connect_seconds ? connect_seconds : (int)patience + 1);

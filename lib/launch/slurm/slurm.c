@@ -1,14 +1,16 @@
 /*
  * slurm.c - srun as a child
  *
- * It stays a child, also where nothing is to be restarted: its exit status alone does not tell what
- * came first (srun_messages.c). SIGTERM would make srun kill the step at once, so the first one is
- * passed on as SIGUSR1, which srun hands to the ranks and which asks them for the same: save and
- * leave. Ctrl-C comes from the terminal to srun itself, which hands it on.
+ * srun is a child also if nothing is to be restarted: its exit status alone does not show which
+ * task ended first (srun_messages.c). A request to stop:
  *
- * An srun that has just been started would die of SIGUSR1, and one whose tasks are not there yet
- * drops it. So it is sent once srun takes it, and again until a task has ended; ranks count it as
- * one request.
+ *     1. SIGTERM would make srun kill the step at once, so the first one is forwarded as SIGUSR1,
+ *        which srun sends to the ranks and which asks them for the same: save and leave. The
+ *        terminal sends Ctrl-C to srun itself, which forwards it.
+ *     2. An srun that has just been started would be killed by SIGUSR1: it is sent once /proc shows
+ *        that srun handles or blocks it.
+ *     3. An srun whose tasks are not started yet drops it: it is sent again every second until a
+ *        task has ended. Ranks count repeated signals as one request (stop.h).
  */
 #include "launch/slurm/slurm.h"
 
@@ -234,7 +236,7 @@ static int start(struct srun_process *run, char *const *argv, char *const *envir
     return 0;
 }
 
-/* Note who asks to stop; what is for srun at once goes there. */
+/* Record requests to stop, and forward those that srun must get at once. */
 static void take_signals(struct srun_process *run)
 {
     struct signalfd_siginfo info;
@@ -272,7 +274,8 @@ static int has_signal(const char *text, const char *line, int number)
 
 /*
  * Whether srun has come so far that SIGUSR1 does not kill it: it has a handler, or blocks it for a
- * thread that waits for it. Whoever is about to start a process blocks all for a moment, too.
+ * thread that waits for it. A process that is about to fork blocks all signals for a moment, too,
+ * hence N_LOOKS in a row.
  */
 static int is_listening(struct srun_process *run)
 {
@@ -345,12 +348,15 @@ static int follow(struct srun_process *run)
 
         if (run->srun)
             left = fmin(pass_stop_on(run), end_the_bad(run));
-        /* Where nobody reads what we show, ranks that print wait for it as well. */
+        /* While the screen is full, ranks that print block as well. */
         int errors = run->srun && screen_is_full(run->screen) ? -1 : run->errors;
         struct pollfd polls[] = { { .fd = errors, .events = POLLIN },
                                   { .fd = run->signal_fd, .events = POLLIN },
                                   { .fd = screen_fd(run->screen), .events = POLLIN } };
-        /* What it said last is in the pipe; whoever else holds it open is not waited for. */
+        /*
+         * The last messages of srun are in the pipe; other processes that hold it open are not
+         * awaited.
+         */
         int n = poll(polls, 3, left >= 1e6 ? -1 : (int)(left * 1000) + (left > 0));
 
         screen_rest(run->screen);
@@ -438,7 +444,9 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
     return slurm_status(status, &job->run.messages);
 }
 
-/* Leave out the nodes that are gone. Returns how many are left; the allocation is theirs. */
+/*
+ * Find the nodes that are gone. *left is the allocation without them; returns its number of nodes.
+ */
 static int look_for_nodes(struct slurm_job *job, struct slurm_allocation *left)
 {
     int n = job->allocation.n_nodes;
@@ -491,7 +499,7 @@ static int may_restart(const struct slurm_job *job, int status, int n_restarts)
            !job->run.asked_to_stop;
 }
 
-/* A run, unless somebody wants the job to stop: then nothing is lost, the next start goes on. */
+/* Run the job, unless it is to stop: then nothing is lost, and the next start resumes. */
 static int run_unless_stopped(struct slurm_job *job, const struct slurm_allocation *allocation,
                               int n_restarts, struct err *err)
 {

@@ -58,13 +58,14 @@ char **slurm_argv(const struct slurm_step *step, int major, const char *excluded
  */
 char **slurm_environment(char *const *environment, int attempt, struct arena *arena);
 
-/* What srun tells while it runs, read from the lines of its stderr. */
+/* What srun reports while it runs, read from the lines of its stderr. */
 struct srun_messages {
     char line[512];
     size_t length; /* of the line so far */
     /*
-     * How the first bad task ended: its status, or ERR_PEER; 0: not told. One that has saved is bad
-     * to srun and counts only as long as there is no other.
+     * How the first bad task ended: its status, DEATH_ABORTED_STATUS or ERR_PEER; 0: not reported.
+     * To srun a task that exits with ERR_REQUEUE is bad; it counts only as long as there is no
+     * other.
      */
     int first_status;
     bool was_too_early; /* SIGUSR1 came before there was a task that could take it */

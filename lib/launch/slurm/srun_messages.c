@@ -1,9 +1,9 @@
 /*
- * srun_messages.c - what srun says of its tasks and nodes
+ * srun_messages.c - what srun reports of its tasks and nodes
  *
- * srun's own status is the highest of its tasks', so that the deaths which it brings about itself
- * (143, 137) hide the one that came first. Its lines say it: "srun: error: n1: task 1: Exited with
- * exit code 3", and they have read so for many years. A line that reads otherwise is passed over.
+ * srun's own status is the highest of its tasks', so that the tasks which it kills itself (143,
+ * 137) hide the one that ended first. Its messages show it: "srun: error: n1: task 1: Exited with
+ * exit code 3", a form that has not changed for many years. Lines of another form are ignored.
  */
 #include <signal.h>
 #include <stdlib.h>

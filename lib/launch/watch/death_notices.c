@@ -29,7 +29,7 @@ struct death_notices {
     pthread_cond_t changed; /* any of these: */
     char to_post[TEXT_BYTES], first[TEXT_BYTES];
     bool has_posted; /* to_post is in the file, or could not be */
-    uint64_t wanted; /* looks asked for, and done; the thread does one more each second */
+    uint64_t wanted; /* turns of the thread requested, and done; it takes one more each second */
     uint64_t done;
 };
 
@@ -41,7 +41,7 @@ static int open_notices(const struct death_notices *notices, int flags)
     struct err ignored;
     int length = snprintf(path, sizeof path, "%s/watchers", notices->log_folder);
 
-    /* NFS believes for half a minute that there is no such file, except for who would make it. */
+    /* With O_CREAT: NFS clients cache for half a minute that a file does not exist. */
     return length < (int)sizeof path ? file_open_write(path, flags, &ignored) : -1;
 }
 

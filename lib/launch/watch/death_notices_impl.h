@@ -1,10 +1,10 @@
 /*
- * death_notices_impl.h - how the watchers of several nodes hear that their job is breaking up
+ * death_notices_impl.h - how the watchers of several nodes notify each other of deaths
  *
- * By log/watchers in the job's folder, which all nodes share. Launchers tell other nodes, too, but
- * Slurm gives ranks that wait for a dead one 30 s (KillWait) to hear it. The file is written and
- * looked at (once a second) in a thread, so that a file server that hangs keeps no watcher from its
- * work. Lines carry the launch's number: those of other launches in the same folder are not ours.
+ * They write to the file log/watchers in the job's folder, which all nodes share. Launchers
+ * terminate ranks of other nodes as well, but Slurm only 30 s later (KillWait). A thread writes and
+ * reads the file (once a second), so that a file server that hangs does not block a watcher. Each
+ * line begins with the launch's number: lines of other launches in the same folder are ignored.
  */
 #ifndef LAUNCH_WATCH_DEATH_NOTICES_IMPL_H
 #define LAUNCH_WATCH_DEATH_NOTICES_IMPL_H
@@ -13,19 +13,19 @@
 
 struct death_notices;
 
-/* Begin to look. log_folder stays the caller's, until the process ends. NULL: not possible. */
+/* Start the thread. log_folder is borrowed until the process ends. NULL: not possible. */
 struct death_notices *death_notices_open(const char *log_folder, uint64_t launch_id);
 
-/* Tell the other nodes, as "rank 3 on n2 died": the first time, and as far as it can be done. */
+/* Post a line like "rank 3 on n2 died" for the other nodes. Only the first call has an effect. */
 void death_notices_post(struct death_notices *notices, const char *text);
 
 /*
- * What was told first, by us or by another node's watcher, or NULL. With wait_seconds it looks now,
- * and waits so long at most.
+ * The first line that this or another node's watcher has posted, or NULL. With wait_seconds the
+ * file is read now, and the result awaited for up to that time.
  */
 const char *death_notices_first(struct death_notices *notices, double wait_seconds);
 
-/* Returns once what was told is written, or after wait_seconds. The thread looks on until exit. */
+/* Returns once the posted line is written, or after wait_seconds. */
 void death_notices_flush(struct death_notices *notices, double wait_seconds);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * hang.c - beats, clocks, and the report
  *
- * A rank that waits for one that is still under way is not to blame, however long it stands: it is
- * no root. A hang is a root that stands still: a rank that works at nothing, or one that waits
- * although all whom it waits for are there. As a rank waits only for such as are behind it, every
- * chain of waiting ends in a root.
+ * A rank that waits for a rank that has not reached the same place is not to blame, however long it
+ * waits. A rank that waits for none such is a root: it computes, or all ranks it waits for have
+ * arrived and the communication does not complete. A hang is a root without progress. As ranks wait
+ * only for ranks that are behind them, every chain of waiting ranks ends in a root.
  */
 #include "launch/watch/hang_impl.h"
 
@@ -17,12 +17,12 @@
 enum { N_LINES_MAX = 8, N_RANGES_MAX = 8 };
 
 /*
- * Between two looks lies a quarter second. Where it is more we were stopped ourselves, perhaps with
- * the ranks, or the machine is very busy: what nobody saw does not count.
+ * Looks are 0.25 s apart. A longer gap means that this process was stopped, perhaps with the ranks,
+ * or that the machine is overloaded: the gap does not count.
  */
 static const double gap_seconds = 1;
 
-/* Who stands for less is not looked at more closely. */
+/* Ranks without progress for less than this are not examined. */
 static const double worth_seconds = 0.5;
 
 void hang_watch_init(struct hang_watch *watch, int n_ranks, const struct hang_rank *ranks,
@@ -61,14 +61,14 @@ static void skip(struct hang_watch *watch, double seconds)
         watch->since[rank] += seconds;
 }
 
-/* ---- who is to blame ---- */
+/* ---- the culprit ---- */
 
 static const struct progress_slot *slot_of(const struct hang_watch *watch, int rank)
 {
     return watch->ranks[rank].slot;
 }
 
-/* One that is stopped keeps others waiting whatever it does. */
+/* A rank that is stopped by a signal is not waiting: others wait for it. */
 static int is_waiting(const struct hang_watch *watch, int rank)
 {
     return atomic_load(&slot_of(watch, rank)->waits) && !watch->ranks[rank].stopped;
@@ -99,7 +99,7 @@ static int in_group(const struct progress_slot *waiter, int world_rank)
     return distance >= 0 && distance % stride == 0 && distance / stride < size;
 }
 
-/* Whether the waiting rank waits for other, which is not there yet. */
+/* Whether the waiting rank waits for other, which has not arrived yet. */
 static int waits_for(const struct hang_watch *watch, int waiter, int other)
 {
     const struct progress_slot *slot = slot_of(watch, waiter);
@@ -147,7 +147,7 @@ static int all_stopped(const struct hang_watch *watch)
     return 1;
 }
 
-/* Bring the clocks up to now; returns how long the slowest has stood. */
+/* Update the clocks; returns the longest time that a rank has made no progress. */
 static double take_beats(struct hang_watch *watch, double now)
 {
     double longest = 0;
@@ -196,7 +196,7 @@ static void add_name(const struct hang_watch *watch, int rank, struct str *text)
         str_printf(text, " on %s", r->host);
 }
 
-/* Who, what, since when: the begin of a line. */
+/* The begin of a line: rank, activity, since when. */
 static void add_rank(const struct hang_watch *watch, int rank, double now, struct str *text)
 {
     char words[PROGRESS_TEXT_BYTES + 96], since[32];
@@ -240,7 +240,7 @@ static void add_to_ranges(struct ranges *ranges, int world_rank)
     ranges->n++;
 }
 
-/* For whom a rank waits, and what the one that is furthest behind does. */
+/* The ranks that a rank waits for, and what the one that is furthest behind does. */
 static void add_awaited(const struct hang_watch *watch, int waiter, struct str *text)
 {
     char words[PROGRESS_TEXT_BYTES + 96];
@@ -278,7 +278,7 @@ static void add_awaited(const struct hang_watch *watch, int waiter, struct str *
                    progress_describe(slot_of(watch, last), words, sizeof words));
 }
 
-/* Whether two ranks wait at one place for the same ranks. */
+/* Whether two ranks wait at the same place for the same ranks. */
 static int wait_alike(const struct hang_watch *watch, int a, int b)
 {
     const struct progress_slot *x = slot_of(watch, a), *y = slot_of(watch, b);
@@ -349,7 +349,7 @@ static void report_waiting(const struct hang_watch *watch, double now, struct st
         str_printf(text, "  %d more rank%s\n", n_unsaid, n_unsaid == 1 ? " waits" : "s wait");
 }
 
-/* A GPU's line says why its rank may be slow, or be no more: those in trouble come first. */
+/* One line per GPU, those that are hot, throttled or broken first. */
 static void report_gpus(const struct hang_watch *watch, struct str *text)
 {
     int n = 0, n_seen = 0;

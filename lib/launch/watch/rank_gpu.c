@@ -8,7 +8,7 @@
 
 #include "device/xid.h"
 
-/* A driver that says nothing for so long is worth a word; looks are a second apart. */
+/* A driver without an answer for this time is reported; it is polled once a second. */
 enum { SILENT_SECONDS = 4 };
 
 /* How long an Xid may come after the error that it causes. */
@@ -22,7 +22,7 @@ void rank_gpu_set(struct progress_slot *slot, const char *pci)
     atomic_store(&slot->gpu.is_set, 1);
 }
 
-/* ---- for who sees the GPU ---- */
+/* ---- in the daemon or watcher of the GPU's node ---- */
 
 static void write_sight(struct progress_gpu *gpu, const struct gpu_sight *sight)
 {
@@ -63,7 +63,7 @@ void rank_gpu_look_at_death(struct progress_slot *slot, struct gpu_watch **watch
     rank_gpu_look(slot, watch);
 }
 
-/* ---- for who has the slot ---- */
+/* ---- in any process that has a copy of the slot ---- */
 
 static int xid_of(const struct progress_slot *slot)
 {

@@ -1,5 +1,5 @@
 /*
- * rank_gpu.h - which GPU a rank computes on, for who watches the rank
+ * rank_gpu.h - which GPU a rank computes on, for its daemon or watcher
  */
 #ifndef LAUNCH_WATCH_RANK_GPU_H
 #define LAUNCH_WATCH_RANK_GPU_H

@@ -1,8 +1,8 @@
 /*
  * rank_gpu_impl.h - the GPUs of a node's ranks, seen by the node's daemon or watcher
  *
- * What is seen goes into the ranks' slots, and with those to the head. Only the slots are asked
- * below: who reads them needs no NVML.
+ * Their state is written to the ranks' slots, and reaches the head with those. All other functions
+ * read the slots alone and need no NVML.
  */
 #ifndef LAUNCH_WATCH_RANK_GPU_IMPL_H
 #define LAUNCH_WATCH_RANK_GPU_IMPL_H
@@ -12,7 +12,7 @@
 #include "device/gpu_watch.h"
 #include "launch/watch/rank_gpu.h"
 
-/* For so long may all ranks stand still with a GPU broken, before they are ended. */
+/* Without progress of any rank for this time, with a GPU broken, the ranks are terminated. */
 #define RANK_GPU_GRACE_SECONDS 15.0
 
 /*
@@ -22,7 +22,10 @@
  */
 int rank_gpu_look(struct progress_slot *slot, struct gpu_watch **watch);
 
-/* The same for the first rank that ends with a device's error: its Xid is waited for, a quarter second. */
+/*
+ * The same for the first rank that ends with a device's error: its Xid is waited for, a quarter
+ * second.
+ */
 void rank_gpu_look_at_death(struct progress_slot *slot, struct gpu_watch **watch);
 
 /* It is hot, held down, has an Xid or does not answer. */

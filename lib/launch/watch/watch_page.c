@@ -1,9 +1,9 @@
 /*
  * watch_page.c - a page that appears whole, and leftovers of such
  *
- * The lock is one of the open file description (F_OFD_SETLK): a fork hands it on, and it goes with
- * the last process that holds the descriptor, however that ends. Asking for it does not take it, so
- * that two who ask don't take each other for the watcher.
+ * The lock belongs to the open file description (F_OFD_SETLK): a forked child inherits it, and it
+ * is released when the last process with the descriptor ends, however it ends. F_OFD_GETLK tests it
+ * without taking it, so that two ranks that test do not take each other for the watcher.
  */
 #include "launch/watch/watch_page_impl.h"
 
@@ -62,7 +62,7 @@ static int is_named(int fd, const char *path)
            open_file.st_dev == named.st_dev;
 }
 
-/* Remove a leftover; of several who do only one, lest a new page of that name go with it. */
+/* Remove a leftover. Under flock, as a second process would remove a new page of that name. */
 static void remove_leftover(int fd, const char *path)
 {
     if (flock(fd, LOCK_EX))

@@ -1,10 +1,23 @@
 /*
- * watch_page_impl.h - the page that the ranks of a node find each other by, under srun and mpirun
+ * watch_page_impl.h - the page by which the ranks of a node find their watcher, under srun and
+ * mpirun
  *
- * A file in /dev/shm whose name follows from the job and the node. Whoever comes first makes it,
- * whole at once, and the watcher that it forks holds a lock on it for as long as it lives: a page
- * without that lock is a leftover and is replaced. Each rank claims the next free slot, so nobody
- * needs to know how many there are. Once they do know, the last to come removes the name.
+ * A file in /dev/shm whose name follows from the job and the node. Its life, with ranks A and B of
+ * a node:
+ *
+ *     1. A finds no file. It makes one without a name (O_TMPFILE), of its full size, locks it, and
+ *        gives it its name by linkat: other processes see the page complete and locked, or not at
+ *        all.
+ *     2. If B was faster, linkat fails with EEXIST; A drops its own page and opens B's.
+ *     3. A forks the watcher, which inherits the lock and keeps it as long as it lives. A page that
+ *        is not locked is a leftover of a watcher that was killed: it is removed (under flock, so
+ *        that only one process does so), and the rank begins again at 1.
+ *     4. Each rank claims the next slot by incrementing n_claimed, since the number of ranks is not
+ *        known yet, and writes its pid last, from which on it is watched.
+ *     5. Once PMIx has told the number, the last rank to pass watcher_join removes the name.
+ *     6. When all ranks have ended or left, the watcher sets WATCH_CLOSED in n_claimed by
+ *        compare-and-swap. If a rank claims a slot at that moment, one of both fails: the watcher
+ *        stays for the new rank, or the rank finds the page closed and makes a new one.
  */
 #ifndef LAUNCH_WATCH_WATCH_PAGE_IMPL_H
 #define LAUNCH_WATCH_WATCH_PAGE_IMPL_H
@@ -14,7 +27,7 @@
 enum { WATCH_RANKS_MAX = 1024 };
 
 struct watch_page {
-    _Atomic uint32_t n_claimed;  /* with WATCH_CLOSED once the watcher takes no more */
+    _Atomic uint32_t n_claimed;  /* with WATCH_CLOSED once no more slots are given */
     _Atomic uint32_t n_joined;   /* of local_size: ranks that are past launch_join */
     _Atomic uint32_t world_size; /* 0 until a rank knows it */
     _Atomic uint64_t launch_id;  /* of a launch with other nodes; 0: none, or not known yet */
@@ -35,7 +48,7 @@ int watch_page_path(char *path, size_t size, struct err *err);
 int watch_page_open(const char *path, struct watch_page **page, int *lock_fd, struct err *err);
 void watch_page_close(struct watch_page *page);
 
-/* Claim a slot. NULL: the page takes no more; another is to be opened, or there is no room. */
+/* Claim a slot. NULL: the page is closed and another is to be opened, or all slots are taken. */
 struct progress_slot *watch_page_claim(struct watch_page *page, int world_rank);
 
 /* Remove the page's name, if it is still that of this one. */

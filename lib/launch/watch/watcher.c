@@ -30,7 +30,7 @@ enum { LEAVE_MS = 1000, N_TRIES = 200, FENCE_SECONDS = 600, GET_SECONDS = 60 };
 
 /* One a process, like the job it is a rank of. */
 static struct {
-    struct watch_page *page; /* NULL: nobody watches, or our own supervisor does */
+    struct watch_page *page; /* NULL: no watcher, or our own supervisor monitors */
     char path[512];
     char *log_folder;
     char folder[512];      /* of this rank's own in shared memory; "": none */
@@ -42,7 +42,7 @@ static struct {
 
 /* ---- start ---- */
 
-/* The watcher wants us gone. */
+/* The watcher terminates this rank. */
 static void end_at_once(int number)
 {
     (void)number;
@@ -142,7 +142,7 @@ static int start_watching(const struct watcher_options *options, struct err *err
 
 /*
  * A folder for what Open MPI keeps in files, which it would leave in /dev/shm and /tmp where ranks
- * are killed. Ranks tell each other where their files are, so each may have one of its own.
+ * are killed. Ranks exchange the paths of their files, so each may have a folder of its own.
  */
 static void make_folder(void)
 {
@@ -179,7 +179,7 @@ int watcher_start(const struct watcher_options *options, struct err *err)
 
 /* ---- join ---- */
 
-/* Tell the watcher where this job's part of our log begins. */
+/* Record where this job's part of the log begins, for the watcher. */
 static void note_log(int log)
 {
     struct stat stat;
@@ -189,7 +189,7 @@ static void note_log(int log)
             atomic_store(&self.page->log_starts[i], fstat(log, &stat) ? -1 : stat.st_size);
 }
 
-/* From here on what this rank prints goes to its log, and trouble to the screen as well. */
+/* From now on this rank's output goes to its log, and warnings and errors to the screen as well. */
 static int redirect(int world_rank, struct err *err)
 {
     char path[4096], prefix[32];

@@ -1,17 +1,18 @@
 /*
- * watcher.h - who watches the ranks of a node when the launcher is not ours (srun, mpirun)
+ * watcher.h - the process that monitors the ranks of a node under srun and mpirun
  *
- * The first rank to come on a node makes the progress page and forks a watcher before PMIx, MPI or
- * any thread exists in it. The watcher reports hangs of its node's ranks and ends them after
- * hang_abort_seconds, names a rank that died and ends the others of its node half a second later
- * (not every launcher does), as it does when the launcher itself is gone, and ends with the last of
- * them, leaving nothing behind: each rank has a folder in shared memory for Open MPI's files, and
- * if the launcher was killed its folder in /tmp goes too. What it says is on the first rank's
- * stderr and in the log folder's watcher-HOST.log.
+ * The first rank of a node that starts makes the progress page (watch_page_impl.h) and forks a
+ * watcher before PMIx, MPI or any thread exists in it. The watcher reports hangs of its node's
+ * ranks and ends them after hang_abort_seconds, names a rank that died and ends the others of its
+ * node half a second later (not every launcher does), as it does when the launcher itself is gone,
+ * and ends with the last of them, leaving nothing behind: each rank has a folder in shared memory
+ * for Open MPI's files, and if the launcher was killed its folder in /tmp goes too. Its messages go
+ * to the first rank's stderr and to the log folder's watcher-HOST.log.
  *
- * Of other nodes it knows only what their watchers tell of their end in the log folder (a look a
- * second). Where all its ranks wait for such, it says so, and ends them only after twice
- * hang_abort_seconds, as the others' watchers should have done by then.
+ * Of other nodes it knows only the deaths that their watchers post in the log folder, which it
+ * reads once a second. If all its ranks wait for ranks of other nodes, it reports that, and
+ * terminates them only after twice hang_abort_seconds: by then the watcher of the rank that hangs
+ * should have done so.
  */
 #ifndef LAUNCH_WATCH_WATCHER_H
 #define LAUNCH_WATCH_WATCHER_H
@@ -27,7 +28,7 @@ struct watcher_options {
 /*
  * To be called by every rank before launch_join, without other threads. Under our own supervisor,
  * and for a process that is no rank, it does nothing. Without a watcher (no memory, a folder that
- * cannot be written) a warning is given and the job goes on. Returns 0, or -1 and ERR_FAILED.
+ * cannot be written) a warning is logged and the job continues. Returns 0, or -1 and ERR_FAILED.
  */
 int watcher_start(const struct watcher_options *options, struct err *err);
 

@@ -1,10 +1,10 @@
 /*
  * watcher_deaths.c - ranks that ended, here and on other nodes
  *
- * The ranks are not children of the watcher. A pidfd says that a rank ended; the mark that launch_leave
- * and launch_abort make in its slot says whether it left in order or has reported its failure itself.
- * The signal or exit status is in /proc as long as the process is a zombie, that is, until the launcher
- * reaps it (mpirun and srun report it as well).
+ * The ranks are not children of the watcher. A pidfd says that a rank ended; the mark that
+ * launch_leave and launch_abort make in its slot says whether it left in order or has reported its
+ * failure itself. The signal or exit status is in /proc as long as the process is a zombie, that
+ * is, until the launcher reaps it (mpirun and srun report it as well).
  */
 #include <signal.h>
 #include <unistd.h>

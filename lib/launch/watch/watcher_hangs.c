@@ -47,7 +47,10 @@ void watcher_watch_hangs(struct watcher *w, double now)
         report_hang(w, still, now);
     if (limit <= 0 || culprit < 0)
         return;
-    /* Who waits for other nodes may wait for one at work: its own watcher knows. */
+    /*
+     * A rank that waits for another node may wait for a rank that works: the watcher there decides
+     * first.
+     */
     if (atomic_load(&w->ranks[culprit].slot->waits) && !w->ranks[culprit].stopped &&
         w->hang.world_size > w->n && !w->terminated)
         limit *= elsewhere_factor;
@@ -61,7 +64,7 @@ void watcher_watch_hangs(struct watcher *w, double now)
 
 /* ---- GPUs ---- */
 
-/* But for those without their GPU, which could do nothing else, either. */
+/* Ranks without their GPU do not count: stopped or not, they make no progress. */
 static int some_are_stopped(struct watcher *w)
 {
     look_for_stops(w);
@@ -71,7 +74,10 @@ static int some_are_stopped(struct watcher *w)
     return 0;
 }
 
-/* Where no rank moves, one whose GPU is broken hangs in the driver; not where one is stopped by a signal. */
+/*
+ * If no rank makes progress, one whose GPU is broken hangs in the driver; unless one is stopped by
+ * a signal.
+ */
 static void end_without_gpu(struct watcher *w, int i, double now)
 {
     char gpu[512];
@@ -95,7 +101,8 @@ static void tell_broken_gpu(struct watcher *w, int i, double now)
     if (w->gpu_is_told[i])
         return;
     w->gpu_is_told[i] = true;
-    w->still_since = now; /* what stood before may have had its reason: a long op, a checkpoint */
+    w->still_since =
+        now; /* what took long before may have had its reason: a long op, a checkpoint */
     watcher_open_log(w);
     log_warn("rank %d on %s: %s", w->ranks[i].world_rank, w->host,
              rank_gpu_death(w->ranks[i].slot, gpu, sizeof gpu));

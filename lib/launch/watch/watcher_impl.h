@@ -1,5 +1,5 @@
 /*
- * watcher_impl.h - the watcher's process, and how its parent parts with it
+ * watcher_impl.h - the watcher's process, and how the rank that forked it leaves
  */
 #ifndef LAUNCH_WATCH_WATCHER_IMPL_H
 #define LAUNCH_WATCH_WATCHER_IMPL_H

@@ -39,7 +39,7 @@ void watcher_read_tail(const struct watcher *w, int i, char text[WATCHER_TAIL_BY
         text[strlen(text) - 1] = '\0';
 }
 
-/* Ranks append to their logs through descriptors of their own. */
+/* Ranks append to their logs through their own descriptors. */
 void watcher_bound_logs(struct watcher *w)
 {
     char path[4096];
@@ -54,7 +54,6 @@ void watcher_bound_logs(struct watcher *w)
     }
 }
 
-/* From now on what we say is also in a file: the screen is the launcher's, which may be gone. */
 void watcher_open_log(struct watcher *w)
 {
     char path[4096];

@@ -1,8 +1,8 @@
 /*
  * watcher_process.c - the loop of a node's watcher
  *
- * The signals by which launchers end or checkpoint a job are not for the watcher. SIGTERM is recorded:
- * deaths after it may be its effect.
+ * The signals by which launchers end or checkpoint a job are not for the watcher. SIGTERM is
+ * recorded: deaths after it may be its effect.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -52,7 +52,7 @@ static void adopt_new(struct watcher *w, double now)
 {
     uint32_t claimed = atomic_load(&w->page->n_claimed) & ~WATCH_CLOSED;
 
-    /* A slot whose claimant has not said yet who it is comes next time. */
+    /* A slot whose pid is not written yet is taken in the next turn. */
     while (w->n < (int)claimed && atomic_load(&w->page->places[w->n].slot.pid))
         adopt(w, w->n, now);
 }
@@ -73,7 +73,7 @@ void watcher_begin_ending(struct watcher *w, double now)
     w->phase = ENDING;
     w->ending_since = now;
     signal_ranks(w, SIGUSR2);
-    signal_ranks(w, SIGCONT); /* so that a stopped one hears it */
+    signal_ranks(w, SIGCONT); /* so that a stopped rank handles it */
 }
 
 /* ---- the loop ---- */
@@ -84,12 +84,14 @@ static void take_signals(struct watcher *w)
 
     while (read(w->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
         w->terminated |= info.ssi_signo == SIGTERM;
-    /* What a launcher has told to end it kills soon, by the group; we want to see it out. */
+    /*
+     * A launcher sends SIGKILL soon after SIGTERM, to the group, which the watcher has to outlive.
+     */
     if (w->terminated)
         setpgid(0, 0);
 }
 
-/* Nobody else tells ranks that print nothing: they end when they miss it, perhaps never. */
+/* Ranks that print nothing do not notice the end of their launcher: the watcher terminates them. */
 static void look_for_launcher(struct watcher *w, double now)
 {
     struct pollfd poll_fd = { .fd = w->launcher_fd, .events = POLLIN };
@@ -101,7 +103,9 @@ static void look_for_launcher(struct watcher *w, double now)
     w->launcher_fd = -1;
     if (w->phase != WATCHING || w->end_at > 0)
         return;
-    /* In good order it ends after its ranks; if they have all left, there is nothing to say. */
+    /*
+     * In order a launcher ends after its ranks; if they have all left, there is nothing to report.
+     */
     for (int i = 0; i < w->n; i++)
         if (w->ranks[i].running && atomic_load(&w->ranks[i].slot->end) == PROGRESS_RUNS) {
             struct death death = { .kind = DEATH_LAUNCHER,
@@ -150,7 +154,9 @@ static void wait_for_events(struct watcher *w, double now)
     poll(w->polls, (nfds_t)n, due <= 0 ? 0 : (int)(due * 1000) + 1);
 }
 
-/* All that came have ended or left: let nobody come any more, unless somebody just has. */
+/*
+ * All known ranks have ended or left: close the page, unless another rank has just claimed a slot.
+ */
 static int close_page(struct watcher *w)
 {
     uint32_t n = (uint32_t)w->n;
@@ -171,7 +177,7 @@ static void loop(struct watcher *w)
         adopt_new(w, now);
         watcher_open_notices(w);
         watcher_read_notices(w, now, 0);
-        look_for_launcher(w, now); /* before its ranks, who may end of it */
+        look_for_launcher(w, now); /* before its ranks, which may end as a result */
         if (!watcher_take_ends(w, now) && close_page(w))
             return;
         if (w->phase == WATCHING && w->end_at > 0 && now >= w->end_at)

@@ -3,8 +3,8 @@
  *
  * watcher_process.c has the loop: it finds ranks, waits for events and terminates ranks.
  * watcher_deaths.c finds ranks that ended, and exchanges death notices with other nodes;
- * watcher_hangs.c finds ranks that make no progress or have lost their GPU; watcher_logs.c writes the
- * watcher's log and reads those of the ranks.
+ * watcher_hangs.c finds ranks that make no progress or have lost their GPU; watcher_logs.c writes
+ * the watcher's log and reads those of the ranks.
  */
 #ifndef LAUNCH_WATCH_WATCHER_PROCESS_IMPL_H
 #define LAUNCH_WATCH_WATCHER_PROCESS_IMPL_H
@@ -64,15 +64,18 @@ void watcher_open_notices(struct watcher *w);
 struct death watcher_death_of(const struct watcher *w, int i, enum death_kind kind);
 
 /*
- * Tell the other nodes' watchers why the ranks of this node are about to end, so that ranks that wait for
- * them end, too. Only the first cause is sent.
+ * Tell the other nodes' watchers why the ranks of this node are about to end, so that ranks that
+ * wait for them end, too. Only the first cause is sent.
  */
 void watcher_post_notice(const struct watcher *w, const struct death *death);
 
 /* Report a death, post a notice of it, and terminate the ranks. */
 void watcher_terminate(struct watcher *w, const struct death *death, double now);
 
-/* Terminate the ranks if another node's watcher has posted a notice; waits up to wait_seconds for one. */
+/*
+ * Terminate the ranks if another node's watcher has posted a notice; waits up to wait_seconds for
+ * one.
+ */
 void watcher_read_notices(struct watcher *w, double now, double wait_seconds);
 
 /* Find ranks that ended, and report the first death. Returns how many run and have not left. */
@@ -88,7 +91,10 @@ void watcher_look_at_gpus(struct watcher *w, double now);
 
 /* ---- watcher_logs.c ---- */
 
-/* From now on messages are also written to watcher-HOST.log: the screen may vanish with the launcher. */
+/*
+ * From now on messages are also written to watcher-HOST.log: the screen may vanish with the
+ * launcher.
+ */
 void watcher_open_log(struct watcher *w);
 
 /* The last lines of rank i's log, as far as this job wrote them; "" without a log. */
