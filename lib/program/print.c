@@ -311,8 +311,9 @@ static void print_stashes(const struct program *p, struct str *out)
     for (int i = 0; i < p->n_stashes; i++) {
         const struct stash *s = &p->stashes[i];
 
-        str_printf(out, "   %d: %d slots of 0x%zx @%s+0x%zx", i, s->n_slots, s->slot_bytes,
-                   segment_name(s->segment), s->begin_bytes);
+        str_printf(out, "   %d: %d slot%s of 0x%zx @%s+0x%zx", i, s->n_slots,
+                   s->n_slots == 1 ? "" : "s", s->slot_bytes, segment_name(s->segment),
+                   s->begin_bytes);
         if (s->shared)
             str_printf(out, "  shared %d", s->shared);
         if (s->slots)
