@@ -15,7 +15,7 @@
 void cores_deal(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, int index, int n_ranks,
                 const int *gpu_nodes, struct rank_cores *cores);
 
-/* Whether all of these cores are on another socket than the node; 0 where that cannot be told. */
+/* Whether all of these cores are on another socket than the node; 0 where that is not known. */
 int cores_are_far(hwloc_topology_t topology, const struct rank_cores *cores, int gpu_node);
 
 /*

@@ -1,5 +1,5 @@
 /*
- * job_spec_message_impl.h - what a daemon is told of the job
+ * job_spec_message_impl.h - what a daemon receives of the job
  *
  * Ranks are dealt to nodes in blocks: node i has n_ranks of them from first_rank on, and the blocks
  * follow one another. Decoding is pure and trusts no byte.

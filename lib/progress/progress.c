@@ -28,7 +28,7 @@ int progress_page_create(union progress_place **page, const char *path, int n_sl
 
     if (fd < 0)
         return err_set_errno(err, ERR_FAILED, "cannot make %s", path);
-    /* Not ftruncate: a full /dev/shm is told here and not by a SIGBUS later. */
+    /* Not ftruncate: a full /dev/shm is an error here and not by a SIGBUS later. */
     int status = posix_fallocate(fd, 0, (off_t)page_bytes(n_slots));
 
     if (status) {

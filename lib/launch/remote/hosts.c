@@ -140,7 +140,7 @@ static int add_host(struct hosts_reader *r, const char *name, int n_slots, int l
     return 0;
 }
 
-/* The words behind a host in a file: slots=N, and max_slots=N, which asks nothing of us. */
+/* The words behind a host in a file: slots=N, and max_slots=N, which has no effect. */
 static int read_words(char *words, const char *name, const char *where, int *n_slots,
                       struct err *err)
 {

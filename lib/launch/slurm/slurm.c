@@ -5,7 +5,7 @@
  * task ended first (srun_messages.c). A request to stop:
  *
  *     1. SIGTERM would make srun kill the step at once, so the first one is forwarded as SIGUSR1,
- *        which srun sends to the ranks and which asks them for the same: save and leave. The
+ *        which srun sends to the ranks and which requests the same from them: save and leave. The
  *        terminal sends Ctrl-C to srun itself, which forwards it.
  *     2. An srun that has just been started would be killed by SIGUSR1: it is sent once /proc shows
  *        that srun handles or blocks it.
@@ -400,7 +400,7 @@ static int prepare(struct slurm_job *job, struct err *err)
                : 0;
 }
 
-/* Which attempt the ranks are told: Slurm's requeues and our restarts together. */
+/* The number of the attempt, as ranks see it: Slurm's requeues and our restarts together. */
 static int attempt_number(int n_restarts)
 {
     return n_restarts + environment_count(SLURM_REQUEUES_VARIABLE);

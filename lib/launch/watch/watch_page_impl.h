@@ -14,7 +14,7 @@
  *        that only one process does so), and the rank begins again at 1.
  *     4. Each rank claims the next slot by incrementing n_claimed, since the number of ranks is not
  *        known yet, and writes its pid last, from which on it is watched.
- *     5. Once PMIx has told the number, the last rank to pass watcher_join removes the name.
+ *     5. Once PMIx has reported the number, the last rank to pass watcher_join removes the name.
  *     6. When all ranks have ended or left, the watcher sets WATCH_CLOSED in n_claimed by
  *        compare-and-swap. If a rank claims a slot at that moment, one of both fails: the watcher
  *        stays for the new rank, or the rank finds the page closed and makes a new one.
