@@ -143,6 +143,7 @@ printf '/* nobody waits */\nconst char *path = "by-the-umask";\n' >>"$tree/lib/o
 expect 'words in comments of a module that is not clean yet, and no words' 0 '' "$lint" --root "$tree" words
 printf 'int x;\n/*\n * Whatever: the caller is\n * told.\n */\n' >"$tree/lib/base/one.c"
 bad 'a quaint word in a source of a clean module' words "lib/base/one.c:4: 'told'"
+# shellcheck disable=SC2016 # it is text
 printf '/* root becomes "nobody"; a kind is told apart by `theirs` */\n' >"$tree/lib/base/one.c"
 expect 'a user, an identifier and what is told apart' 0 '' "$lint" --root "$tree" words
 sed -i '2s/.*/ * one.h - nobody waits/' "$tree/lib/base/one.h"
