@@ -29,7 +29,7 @@ struct pretrain_request {
     struct option_list sets;
     const char *resume, *hosts;
     int ranks;
-    bool dry_run;
+    bool accept_numerics, dry_run;
 };
 
 static int dry_run(const struct job *job)
@@ -58,6 +58,7 @@ static int train(const struct pretrain_request *q, struct job *job, const struct
     struct pretrain_options options = {
         .job = job,
         .resume = q->resume,
+        .accept_numerics = q->accept_numerics,
         .engine = &engine,
         .build = cmd_build(),
         .may_be_done = job->kind != JOB_PRETRAIN && tuned_is_unfinished(job),
@@ -203,9 +204,12 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
         return dry_run(&job);
     if (!ranks_are_started(&ranks, &job))
         return run_rank(q, &job, arena);
-    struct ranks_command command = {
-        .name = q->training->name, .job_path = path, .sets = &q->sets, .resume = q->resume
-    };
+    static const char *const accepting[] = { "--accept-numerics", NULL };
+    struct ranks_command command = { .name = q->training->name,
+                                     .job_path = path,
+                                     .sets = &q->sets,
+                                     .resume = q->resume,
+                                     .more = q->accept_numerics ? accepting : NULL };
     return ranks_start(&ranks, &job, &command, arena);
 }
 
@@ -225,6 +229,9 @@ static int train_command(const struct training *training, int argc, char **argv)
             "resume", &q.resume, "auto|none|DIR",
             "auto: continue from the newest checkpoint in the output folder, if there is one; "
             "none: fail if there is one; DIR: start from that run or checkpoint (default: auto)"),
+        option_flag("accept-numerics", &q.accept_numerics,
+                    "resume although the arithmetic differs from the checkpoint's (another dtype, "
+                    "kind of machine or version of lmtrain); it is refused otherwise"),
         option_flag("dry-run", &q.dry_run, "print the resolved job and its plan, do not train"),
     };
     const struct options options = {

@@ -3,7 +3,8 @@
  *
  * A row says all that is known about a field. To add a field: a member in struct job, a row in
  * fields.c, and if it depends on others a check in check.c. Parsing, printing, explaining, the man
- * page and the JSON Schema follow from the row.
+ * page, the JSON Schema and, if it changes bits (.numerics), the description of the numerics follow
+ * from the row.
  */
 #ifndef CONFIG_FIELDS_IMPL_H
 #define CONFIG_FIELDS_IMPL_H
@@ -13,6 +14,7 @@
 #include "base/yaml.h"
 #include "config/diagnostics_impl.h"
 #include "config/job.h"
+#include "config/numerics_lines.h"
 
 enum field_type {
     FIELD_INT,      /* int */
@@ -39,6 +41,46 @@ struct choice {
 
 #define FIELD_ITEMS_MAX BITSET_MAX
 
+/* When a field has a line in the description of the numerics; others have no effect. */
+enum numerics_when {
+    WHEN_ALWAYS,
+    WHEN_SET, /* its value is not 0 (of a choice: the first of its enum), not empty */
+    WHEN_LEARNED,
+    WHEN_ROPE,
+    WHEN_SCALED,
+    WHEN_SCALED_NOT_LINEAR,
+    WHEN_LLAMA3,
+    WHEN_YARN,
+    WHEN_EXPERTS,
+    WHEN_WINDOW,
+    WHEN_WINDOW_PERIOD,
+    WHEN_ATTENTION_BIAS,    /* one of attention alone */
+    WHEN_DROPOUT_IN_LAYERS, /* but not after the embedding */
+    WHEN_ADAPTERS,
+    WHEN_FP16,
+    WHEN_TP,
+    WHEN_DECAY, /* of the learning rate */
+    WHEN_WSD,
+    WHEN_SIZES_DIFFER, /* of micro-batches */
+};
+
+/* What a field is of the numerics (config/numerics_lines.h); all 0: no part of them. */
+struct field_numerics {
+    enum numerics_change change;
+    int place; /* orders the lines; 0: the value is a part of another field's line */
+    enum numerics_when when;
+    int or_zero; /* at other times its line says 0, else it has none */
+    /* Append the value, where the line does not have it as it is; NULL: it has. */
+    void (*print)(const struct job *job, struct str *out);
+};
+
+void numerics_print_norm(const struct job *job, struct str *out);
+void numerics_print_router_balance(const struct job *job, struct str *out);
+void numerics_print_original_seq_len(const struct job *job, struct str *out);
+void numerics_print_alpha(const struct job *job, struct str *out);
+void numerics_print_gradient_sum(const struct job *job, struct str *out);
+void numerics_print_reductions(const struct job *job, struct str *out);
+
 struct field {
     const char *key; /* "train.steps"; the fields of a group stand together */
     enum field_type type;
@@ -58,6 +100,7 @@ struct field {
     const struct choice *synonyms; /* words that are read as others of choices; ended likewise */
     int built_max;                 /* of FIELD_INT: job_check_built refuses larger ones; 0: none */
     const char *not_built;         /* the word of choices that it refuses, or NULL */
+    struct field_numerics numerics;
 };
 
 extern const struct field job_fields[];

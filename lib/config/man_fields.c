@@ -120,6 +120,8 @@ static void explain_field(const struct field *f, struct str *out)
         str_printf(out, "; default %s\n", f->initial);
     else
         str_add(out, "; default none\n");
+    if (f->numerics.change)
+        str_printf(out, "    %s\n", numerics_change_text(f->numerics.change));
 }
 
 int job_explain(const char *key, struct str *out, struct err *err)
@@ -330,6 +332,8 @@ void job_manual(struct str *out)
                    f->initial ? *f->initial ? "; default %s.\n" : "; default none%s.\n"
                               : "; required%s.\n",
                    f->initial ? f->initial : "");
+        if (f->numerics.change)
+            str_printf(&line, "%s\n", numerics_change_text(f->numerics.change));
         add_roff(out, str_text(&line));
     }
     str_release(&line);

@@ -17,7 +17,8 @@
 /*
  * On every rank, before its kernels are prepared: load the algorithm choices from the run's folder,
  * or else from its newest checkpoint. Choices of another version of the library, or of another kind
- * of GPU, are reported and selected again: the numerics then differ, which is reported.
+ * of GPU, are reported and selected again: the numerics then differ, which a resume refuses without
+ * --accept-numerics.
  */
 void algo_cache_recall(const struct job *job, struct kernels *kernels);
 

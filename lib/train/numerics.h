@@ -5,7 +5,7 @@
 #define TRAIN_NUMERICS_H
 
 /* Is increased when the engine's arithmetic changes: runs of different versions are not equal. */
-#define NUMERICS_VERSION 2
+#define NUMERICS_VERSION 2 /* what is new in each: versions[] in numerics.c */
 
 #include "base/str.h"
 #include "config/job.h"
@@ -29,5 +29,23 @@ uint64_t numerics_hash(const struct str *description);
  */
 int numerics_check_weights(const struct model_spec *ours, const struct model_spec *theirs,
                            const char *path, struct err *err);
+
+/* What of a checkpoint's description is not as the job's, a line "KEY is now X, was Y" each. */
+struct numerics_differences {
+    struct str logged;   /* layout and recipe */
+    struct str accepted; /* arithmetic: only with --accept-numerics */
+};
+
+/*
+ * Compare the description of a job with that of the checkpoint from which it resumes. Each field's
+ * row says what a difference means (config/numerics_lines.h); the version and the kernels are
+ * arithmetic; the kernels' choices, too, unless the layout differs, which has other products.
+ * accept: arithmetic may differ. Appends to *out, which starts as zeros. Returns 0, or -1 and
+ * ERR_CONFIG, *out untouched: a key of the run differs, or arithmetic that is not accepted (all of
+ * these are named, with both values and their meaning).
+ */
+int numerics_compare(const char *ours, const char *theirs, int accept,
+                     struct numerics_differences *out, struct err *err);
+void numerics_differences_release(struct numerics_differences *differences);
 
 #endif

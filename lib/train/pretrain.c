@@ -417,8 +417,9 @@ static int begin(struct pretrain *p, struct err *err)
         .available_bytes = engine_available_bytes(engine),
         .n_sharing = engine->n_sharing,
         .build = p->options->build,
+        .accept_numerics = p->options->accept_numerics,
     };
-    struct str notes = { 0 };
+    struct numerics_differences differences = { 0 };
 
     if (p->is_first && (check_inputs(p, err) < 0 || take_folder(p, err) < 0))
         return -1;
@@ -428,7 +429,7 @@ static int begin(struct pretrain *p, struct err *err)
     /* A trainer is made by all ranks or by none, unless they have lost each other. */
     p->agreed = status < 0 && err->code != ERR_PEER;
     if (!status)
-        status = pretrain_resume(p, &notes, err);
+        status = pretrain_resume(p, &differences, err);
     if (!status) {
         p->replicas = replicas_create(p->trainer);
         p->whole_step = p->saved_step;
@@ -443,9 +444,9 @@ static int begin(struct pretrain *p, struct err *err)
         status = algo_cache_keep(p->job, engine->kernels, err);
     if (!status) {
         greet(p);
-        pretrain_report_changes(p, &notes);
+        pretrain_report_changes(p, &differences);
     }
-    str_release(&notes);
+    numerics_differences_release(&differences);
     return status;
 }
 

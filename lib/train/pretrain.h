@@ -10,6 +10,7 @@
 struct pretrain_options {
     const struct job *job; /* resolved */
     const char *resume;    /* "auto", "none", or a checkpoint or run */
+    int accept_numerics;   /* resume although the checkpoint's arithmetic is another one */
     struct engine *engine;
     const char *build; /* version of the binary: all ranks must have the same */
     /* A run that has completed all steps returns success instead of being refused: the caller has

@@ -11,6 +11,7 @@
 #include "report/terminal.h"
 #include "tokenizer/tokenizer.h"
 #include "train/cautions.h"
+#include "train/numerics.h"
 #include "train/pretrain.h"
 #include "train/replicas.h"
 #include "train/trainer.h"
@@ -75,11 +76,12 @@ int pretrain_checkpoint_path(const struct pretrain *pretrain, char *path, int64_
                              struct err *err);
 
 /*
- * Go on from where the options say: what changed since is listed in *notes. Refuses a run that is
- * finished or stopped early. Collective, and so is its failure: all ranks return it and p->agreed
- * is set.
+ * Resume from where the options say: what differs from the checkpoint is appended to *differences.
+ * Refuses a run that is finished or stopped early. Collective, and so is its failure: all ranks
+ * return it and p->agreed is set.
  */
-int pretrain_resume(struct pretrain *pretrain, struct str *notes, struct err *err);
+int pretrain_resume(struct pretrain *pretrain, struct numerics_differences *differences,
+                    struct err *err);
 
 /* pretrain_report.c. On ranks but 0 they do nothing. */
 /* From now on what is logged is in OUTPUT/log/rank-0.log as well, also after the run. */
@@ -93,8 +95,9 @@ void pretrain_report_eval(struct pretrain *pretrain, double loss, int64_t tokens
 void pretrain_report_event(struct pretrain *pretrain, const char *event, const char *text);
 /* A device's failure of a run of one process: the GPU's Xid, if there is one, is added to err. */
 void pretrain_report_gpu_loss(struct pretrain *pretrain, struct err *err);
-/* What was noted at a resume, one a line: these are logged by every rank's level. */
-void pretrain_report_changes(struct pretrain *pretrain, const struct str *notes);
+/* What differs from the checkpoint of a resume: an event each, and the accepted ones a warning. */
+void pretrain_report_changes(struct pretrain *pretrain,
+                             const struct numerics_differences *differences);
 
 /*
  * pretrain_evaluate.c. Whether the evaluation of this step is due and was not done; and do it:

@@ -196,14 +196,32 @@ void pretrain_report_event(struct pretrain *p, const char *event, const char *te
                 &err);
 }
 
-void pretrain_report_changes(struct pretrain *p, const struct str *notes)
+/* Each line is an event; `say` logs it, of all ranks' on rank 0 alone. */
+static void report_lines(struct pretrain *p, const char *event, const struct str *lines,
+                         void (*say)(const char *line))
 {
-    char *copy = strdup(str_text(notes)), *rest = copy, *line;
+    char *copy = strdup(str_text(lines)), *rest = copy, *line;
 
     while (copy && (line = strsep(&rest, "\n")))
-        if (*line) {
-            log_info("changed since the checkpoint: %s", line);
-            pretrain_report_event(p, "changed", line);
+        if (*line && p->is_first) {
+            say(line);
+            pretrain_report_event(p, event, line);
         }
     free(copy);
+}
+
+static void say_changed(const char *line)
+{
+    log_info("changed since the checkpoint: %s", line);
+}
+
+static void say_accepted(const char *line)
+{
+    log_warn("other numerics than the checkpoint, by --accept-numerics: %s", line);
+}
+
+void pretrain_report_changes(struct pretrain *p, const struct numerics_differences *differences)
+{
+    report_lines(p, "changed", &differences->logged, say_changed);
+    report_lines(p, "numerics", &differences->accepted, say_accepted);
 }

@@ -98,9 +98,10 @@ static void restore_run_state(struct pretrain *p)
     cJSON_Delete(extra);
 }
 
-static int restore(struct pretrain *p, const char *folder, struct str *notes, struct err *err)
+static int restore(struct pretrain *p, const char *folder, struct numerics_differences *differences,
+                   struct err *err)
 {
-    if (trainer_restore(p->trainer, folder, notes, err) < 0)
+    if (trainer_restore(p->trainer, folder, differences, err) < 0)
         return -1;
     int64_t step = trainer_step_number(p->trainer);
     restore_run_state(p);
@@ -152,7 +153,8 @@ static void set_newer_aside(const struct pretrain *p, int64_t step)
  * The newest of this output; where any rank finds it damaged (of which a manifest and sizes say
  * nothing), all go back to the one before.
  */
-static int restore_newest(struct pretrain *p, int64_t step, struct str *notes, struct err *err)
+static int restore_newest(struct pretrain *p, int64_t step,
+                          struct numerics_differences *differences, struct err *err)
 {
     char folder[PATH_BYTES];
 
@@ -161,9 +163,10 @@ static int restore_newest(struct pretrain *p, int64_t step, struct str *notes, s
         struct err ignored;
         int64_t older;
 
-        str_clear(notes);
+        str_clear(&differences->logged);
+        str_clear(&differences->accepted);
         if (!status)
-            status = restore(p, folder, notes, err);
+            status = restore(p, folder, differences, err);
         int64_t worst = agree(p, status, err);
         if (!worst)
             break;
@@ -193,7 +196,7 @@ static int begin(struct pretrain *p, struct err *err)
 }
 
 /* --resume DIR; else what the output folder holds. */
-static int resume(struct pretrain *p, struct str *notes, struct err *err)
+static int resume(struct pretrain *p, struct numerics_differences *differences, struct err *err)
 {
     const char *wanted = p->options->resume;
     struct arena arena = { 0 };
@@ -212,24 +215,24 @@ static int resume(struct pretrain *p, struct str *notes, struct err *err)
                        p->job->output, step);
     }
     if (!strcmp(wanted, "auto"))
-        return restore_newest(p, step, notes, err);
+        return restore_newest(p, step, differences, err);
     if (step >= 0)
         return err_set(err, ERR_CONFIG,
                        "--resume %s, but %s already holds another run, at step %" PRId64
                        " (hint: use a different output folder)",
                        wanted, p->job->output, step);
     const char *newest = store_newest(wanted, &arena, err);
-    int status = newest ? restore(p, newest, notes, err) : -1;
+    int status = newest ? restore(p, newest, differences, err) : -1;
     if (!status)
         say_resumed(p, newest);
     arena_release(&arena);
     return status;
 }
 
-int pretrain_resume(struct pretrain *p, struct str *notes, struct err *err)
+int pretrain_resume(struct pretrain *p, struct numerics_differences *differences, struct err *err)
 {
     struct err own = { 0 };
-    int64_t failed = resume(p, notes, &own) < 0 ? (int64_t)own.code : 0;
+    int64_t failed = resume(p, differences, &own) < 0 ? (int64_t)own.code : 0;
     int64_t worst = failed;
 
     if (trainer_agree(p->trainer, &worst, err) < 0)

@@ -51,6 +51,8 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
     }
     cJSON_AddStringToObject(state, "numerics", hash);
     cJSON_AddStringToObject(state, "numerics_text", str_text(&t->description));
+    if (t->numerics_changes)
+        cJSON_AddRawToObject(state, "numerics_changes", t->numerics_changes);
     cJSON_AddNumberToObject(state, "world_size", t->world_size);
     struct str job = { 0 };
     job_print_absolute(t->job, &job);
@@ -234,89 +236,6 @@ int trainer_save_failed(struct trainer *t, struct err *why)
 
 /* ---- restoring ---- */
 
-/* The value of `key` in "key value" lines, NULL if there is none; *length of it. */
-static const char *find_line(const char *text, const char *key, size_t key_length, size_t *length)
-{
-    while (text && *text) {
-        const char *end = strchr(text, '\n');
-
-        if (!strncmp(text, key, key_length) && text[key_length] == ' ') {
-            text += key_length + 1;
-            *length = end ? (size_t)(end - text) : strlen(text);
-            return text;
-        }
-        text = end ? end + 1 : NULL;
-    }
-    return NULL;
-}
-
-/* Changes that make it another run. */
-static int must_not_change(const char *key, size_t length)
-{
-    static const char *const keys[] = { "data", "data.seq_len", "train.seed",
-                                        "train.global_batch" };
-
-    if (length > 6 && !strncmp(key, "model.", 6))
-        return 1;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strlen(keys[i]) == length && !strncmp(keys[i], key, length))
-            return 1;
-    return 0;
-}
-
-/* Lines that the checkpoint's description has and ours has not. */
-static void note_gone(const char *ours, const char *theirs, struct str *notes)
-{
-    size_t length;
-
-    for (const char *line = theirs; line && *line;) {
-        const char *end = strchr(line, '\n'), *space = strchr(line, ' ');
-
-        if (!end || !space)
-            return;
-        if (!find_line(ours, line, (size_t)(space - line), &length))
-            str_printf(notes, "%.*s is now unset, was %.*s\n", (int)(space - line), line,
-                       (int)(end - space - 1), space + 1);
-        line = end + 1;
-    }
-}
-
-/* Compare our description with the checkpoint's, line by line. */
-static int compare_descriptions(const char *ours, const char *theirs, struct str *notes,
-                                struct err *err)
-{
-    const char *data_key = NULL;
-
-    for (const char *line = ours; line && *line;) {
-        const char *end = strchr(line, '\n'), *space = strchr(line, ' ');
-        size_t key = (size_t)(space - line), n = (size_t)(end - space - 1), length = 0;
-        const char *before = find_line(theirs, line, key, &length);
-
-        if (!before || length != n || strncmp(before, space + 1, n) != 0) {
-            int is_data = key == 4 && !strncmp(line, "data", 4);
-            if (is_data)
-                data_key = line;
-            else if (must_not_change(line, key))
-                return err_set(err, ERR_CONFIG,
-                               "%.*s is %.*s, but the run was started with %.*s (hint: set it "
-                               "back, or use a different output folder)",
-                               (int)key, line, (int)n, space + 1, (int)length,
-                               before ? before : "");
-            else
-                str_printf(notes, "%.*s is now %.*s, was %.*s\n", (int)key, line, (int)n, space + 1,
-                           before ? (int)length : 5, before ? before : "unset");
-        }
-        line = end ? end + 1 : NULL;
-    }
-    note_gone(ours, theirs, notes);
-    if (data_key)
-        return err_set(
-            err, ERR_CONFIG,
-            "data.train: the datasets, their weights or eval.split differ from those that the run "
-            "was started with (hint: set them back, or use a different output folder)");
-    return 0;
-}
-
 static int64_t number_of(const cJSON *state, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(state, name);
@@ -339,7 +258,47 @@ static void read_loss_scale(struct trainer *t, const cJSON *state)
     t->n_clean = n_clean;
 }
 
-static int read_state(struct trainer *t, const char *text, struct str *notes, struct err *err)
+static void add_lines(cJSON *list, const struct str *lines)
+{
+    char *copy = strdup(str_text(lines)), *rest = copy, *line;
+
+    CHECK(copy);
+    while ((line = strsep(&rest, "\n")))
+        if (*line)
+            cJSON_AddItemToArray(list, cJSON_CreateString(line));
+    free(copy);
+}
+
+/*
+ * At which steps of the run its numerics changed, and how, for a later reader of a checkpoint: what
+ * the restored one says, and the change that this resume is.
+ */
+static void note_numerics(struct trainer *t, const cJSON *state,
+                          const struct numerics_differences *differences)
+{
+    const cJSON *before = cJSON_GetObjectItemCaseSensitive(state, "numerics_changes");
+    const cJSON *from = cJSON_GetObjectItemCaseSensitive(state, "numerics");
+    cJSON *changes = cJSON_IsArray(before) ? cJSON_Duplicate(before, 1) : cJSON_CreateArray();
+    char hash[24];
+
+    if (differences->logged.length || differences->accepted.length) {
+        cJSON *change = cJSON_CreateObject();
+
+        snprintf(hash, sizeof hash, "%016" PRIx64, t->numerics);
+        cJSON_AddNumberToObject(change, "step", (double)t->step);
+        cJSON_AddStringToObject(change, "from", cJSON_IsString(from) ? from->valuestring : "");
+        cJSON_AddStringToObject(change, "to", hash);
+        add_lines(cJSON_AddArrayToObject(change, "accepted"), &differences->accepted);
+        add_lines(cJSON_AddArrayToObject(change, "logged"), &differences->logged);
+        cJSON_AddItemToArray(changes, change);
+    }
+    free(t->numerics_changes);
+    t->numerics_changes = cJSON_GetArraySize(changes) ? cJSON_PrintUnformatted(changes) : NULL;
+    cJSON_Delete(changes);
+}
+
+static int read_state(struct trainer *t, const char *text, struct numerics_differences *differences,
+                      struct err *err)
 {
     cJSON *state = cJSON_Parse(text);
     const cJSON *description = cJSON_GetObjectItemCaseSensitive(state, "numerics_text");
@@ -359,8 +318,10 @@ static int read_state(struct trainer *t, const char *text, struct str *notes, st
                       "train.init)"
                     : "its training state is incomplete");
     else
-        status =
-            compare_descriptions(str_text(&t->description), description->valuestring, notes, err);
+        status = numerics_compare(str_text(&t->description), description->valuestring,
+                                  t->options.accept_numerics, differences, err);
+    if (!status)
+        note_numerics(t, state, differences);
     free(t->restored_extra);
     t->restored_extra = run ? cJSON_PrintUnformatted(run) : NULL;
     cJSON_Delete(state);
@@ -391,14 +352,15 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     return status;
 }
 
-int trainer_restore(struct trainer *t, const char *folder, struct str *notes, struct err *err)
+int trainer_restore(struct trainer *t, const char *folder, struct numerics_differences *differences,
+                    struct err *err)
 {
     struct store *store;
 
     progress_phase(t->options.progress, "reading a checkpoint");
     if (store_open(&store, folder, err) < 0)
         return -1;
-    int status = read_state(t, store_state(store), notes, err);
+    int status = read_state(t, store_state(store), differences, err);
     if (!status)
         status = read_slices(t, store, err);
     store_close(store);

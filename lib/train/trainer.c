@@ -305,6 +305,7 @@ void trainer_destroy(struct trainer *t)
     str_release(&t->description);
     str_release(&t->save_state);
     free(t->restored_extra);
+    free(t->numerics_changes);
     free(t);
 }
 

@@ -13,6 +13,7 @@
 #include "config/job.h"
 #include "model/compile.h"
 #include "run/run.h"
+#include "train/numerics.h"
 
 /* Hardware and communication, created by the caller (engine.h, or a test). */
 struct trainer_options {
@@ -23,8 +24,9 @@ struct trainer_options {
     struct worker *worker;          /* the thread that uses comm; NULL: the caller's own */
     struct progress_slot *progress; /* may be NULL */
     size_t available_bytes;         /* a plan that needs more is refused; 0: no limit */
-    int n_sharing;     /* number of ranks that share the device's memory; 0: only this rank */
-    const char *build; /* version of the binary, equal on all ranks; NULL: none */
+    int n_sharing;       /* number of ranks that share the device's memory; 0: only this rank */
+    const char *build;   /* version of the binary, equal on all ranks; NULL: none */
+    int accept_numerics; /* restore checkpoints of other arithmetic (trainer_restore) */
 };
 
 struct trainer;
@@ -145,12 +147,12 @@ int trainer_save_failed(struct trainer *trainer, struct err *why);
 int trainer_begin(struct trainer *trainer, struct err *err);
 
 /*
- * Load a checkpoint: parameters, moments, counters. A changed model, seed or data is ERR_CONFIG and
- * names the key. What else changed (lr, steps, layout, ...) is listed in *notes, one a line, for
- * the log. Collective.
+ * Load a checkpoint: parameters, moments, counters. Another model, seed or data is ERR_CONFIG, and
+ * so is other arithmetic without options.accept_numerics (numerics_compare). What else differs is
+ * appended to *differences, and becomes a part of the checkpoints that follow. Collective.
  */
-int trainer_restore(struct trainer *trainer, const char *folder, struct str *notes,
-                    struct err *err);
+int trainer_restore(struct trainer *trainer, const char *folder,
+                    struct numerics_differences *differences, struct err *err);
 
 /* The extra text of the checkpoint that was restored; NULL if none was. */
 const char *trainer_restored_extra(const struct trainer *trainer);

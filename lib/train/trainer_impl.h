@@ -37,6 +37,7 @@ struct trainer {
     int64_t n_clean;        /* fp16: steps since the scale changed */
     struct str description; /* of the numerics */
     uint64_t numerics;
+    char *numerics_changes; /* since the run began, a JSON array; NULL: none */
     char *restored_extra;
 
     struct store_save *save;          /* under way, or NULL */

@@ -215,6 +215,18 @@ expect 'from another run' 0 'resuming from .*/two/checkpoints/step-00000012, ste
     pretrain branch --set train.steps=13 --resume "$dir/two"
 expect 'from another run into a used folder' 2 'already holds another run, at step 13' \
     pretrain branch --set train.steps=14 --resume "$dir/two"
+# Of other arithmetic it is resumed only if that is said, and on all ranks.
+other="--set train.steps=13 --set train.dtype=fp32 --resume $dir/two"
+# shellcheck disable=SC2086 # words
+expect 'another dtype has to be accepted' 2 'train.dtype: there bf16, here fp32 \(dtype of weights and activations\)' pretrain dtype $other
+expect 'by an option' 0 'hint: set back what was changed, or --accept-numerics' printf '%s' "$output"
+# shellcheck disable=SC2086
+expect 'on two ranks, too' 0 'warn: other numerics .* by --accept-numerics: train.dtype is now fp32, was bf16' \
+    pretrain dtype $other --ranks 2 --accept-numerics
+expect 'once' 0 '^1$' sh -c 'grep -c "\"event\": *\"numerics\"" "$1"' sh "$dir/dtype/metrics.jsonl"
+expect 'and in the checkpoint' 0 '"numerics_changes":\[\{"step":12,.*"accepted":\["train.dtype is now fp32, was bf16"\]' \
+    grep -o '"numerics_changes".*' "$dir/dtype/checkpoints/step-00000013/manifest.json"
+expect 'which resumes as it is' 0 '^done: step 14' pretrain dtype --ranks 2 --set train.steps=14 --set train.dtype=fp32
 expect 'from nowhere' 3 'nowhere' pretrain fresh --resume "$dir/nowhere"
 
 start busy --set train.steps=5000 --set eval.every_steps=0 --set checkpoint.every_steps=0

@@ -22,7 +22,12 @@ static void test_explain(void **state)
         "    sequences per optimizer step over all ranks; a multiple of micro_batch * dp; auto: "
         "64 for pretrain, 16 for finetune and lora.\n"
         "    a whole number from 1 to 1000000000 or auto, in sequences; default "
-        "auto\n");
+        "auto\n"
+        "    Part of the numerics: another value changes bits, and a resume with it is "
+        "refused.\n");
+    str_clear(&out);
+    assert_int_equal(job_explain("train.log_every", &out, &err), 0);
+    assert_null(strstr(out.data, "numerics"));
     str_clear(&out);
     assert_int_equal(job_explain("data.train", &out, &err), 0);
     assert_non_null(strstr(out.data, "; required\n"));

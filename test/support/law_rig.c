@@ -315,12 +315,12 @@ static uint64_t hash_states(const struct trainer *trainer, const struct mesh_pla
 static int train(struct rank *r, struct trainer *trainer, struct err *err)
 {
     struct trainer_result result;
-    struct str notes = { 0 };
+    struct numerics_differences differences = { 0 };
     int status = 0;
 
     if (r->begin)
-        status = trainer_restore(trainer, r->checkpoint, &notes, err);
-    str_release(&notes);
+        status = trainer_restore(trainer, r->checkpoint, &differences, err);
+    numerics_differences_release(&differences);
     for (int step = r->begin; step < r->end && !status; step++) {
         status = trainer_step(trainer, &result, err);
         r->outcome.loss[step] = result.loss;

@@ -71,7 +71,11 @@ void trained_open(struct trained *rig, const char *model, const char *const *ove
 void trained_again(struct trained *rig, const char *model, const char *const *overrides)
 {
     struct trainer_options options = {
-        .job = &rig->job, .pool = rig->pool, .comm = rig->comm, .kernels = rig->kernels
+        .job = &rig->job,
+        .pool = rig->pool,
+        .comm = rig->comm,
+        .kernels = rig->kernels,
+        .accept_numerics = rig->accept_numerics,
     };
     struct err err;
 

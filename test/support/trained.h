@@ -15,6 +15,7 @@ struct trained {
     struct comm *comm;
     struct trainer *trainer;
     const char *samples; /* of law_write_samples, in place of tokens; NULL: the tokens */
+    int accept_numerics; /* of trainers from now on: trainer_options */
 };
 
 /*

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "config/fields_impl.h"
+#include "support/golden_text.h"
 #include "train/numerics.h"
 
 static const char text[] =
@@ -309,6 +310,209 @@ static void choices_count(void **state)
     arena_release(&arena);
 }
 
+/* ---- byte for byte as ever: the text is in checkpoints, and its hash in metrics ---- */
+
+static void describe_golden(const char *overrides, int world_size, struct str *out)
+{
+    const char *items[16];
+    struct arena arena = { 0 };
+    struct job job;
+    struct err err;
+    char *copy = arena_strdup(&arena, overrides), *item;
+    int n = 0;
+
+    while ((item = strsep(&copy, ";")))
+        if (*item)
+            items[n++] = item;
+    if (job_read_text(&job, text, sizeof text - 1, "job", items, n, &arena, &err) < 0 ||
+        job_resolve(&job, world_size, &arena, &err) < 0)
+        fail_msg("%s: %s", overrides, err.text);
+    str_printf(out, "== %d %s\n", world_size, overrides);
+    numerics_describe(&job, 42, "cpu", "", out);
+    arena_release(&arena);
+}
+
+static void it_stays_as_it_was(void **state)
+{
+    static const struct {
+        int world_size;
+        const char *overrides;
+    } cases[] = {
+        { 1, "" },
+        { 1, "model=gpt2-tiny;data.seq_len=16;optimizer.schedule=constant" },
+        { 1, "model.position=alibi;model.embedding_norm=true;model.dropout=0.1;"
+             "model.embedding_dropout=false" },
+        { 1, "model.qk_norm=true;model.window=8;model.window_first_layer=1;"
+             "model.window_period=3;model.normalized_head=true;model.tied_embeddings=true" },
+        { 1, "model.window=8;model.window_first_layer=1;model.attention_bias=qkv" },
+        { 1, "model.attention_bias=all;model.bias=true" },
+        { 1, "model.rope_scaling={type: linear, factor: 2.0}" },
+        { 1, "model.rope_scaling={type: dynamic, factor: 2.0}" },
+        { 1, "model.rope_scaling={type: llama3, factor: 8.0, original_max_seq_len: 8192}" },
+        { 1, "model.rope_scaling={type: yarn, factor: 4.0, attention_factor: 1.1, "
+             "truncate: false}" },
+        { 1, "model={from: mixtral-tiny, router_balance: 0.01, router_balance_kind: pooled}" },
+        { 1, "model={from: mixtral-tiny, router_balance: 0.01, router_normalize: false}" },
+        { 1, "train.dtype=fp16;train.loss_scale.initial=1024;train.gradient_dtype=bf16" },
+        { 1, "train.residual=bf16;optimizer.states=bf16;optimizer.schedule=wsd" },
+        { 1, "train.init=elsewhere;train.only=[layers.1.*, final_norm.weight];"
+             "train.freeze=embedding.*" },
+        { 1, "kind=lora;data.tokenizer=t;train.init=elsewhere;lora={rank: 4, dropout: 0.1, bias: "
+             "lora_only, targets: [q_proj, v_proj], modules_to_save: [lm_head]}" },
+        { 1, "kind=lora;data.tokenizer=t;train.init=elsewhere;lora={rank: 4, alpha: 3.0, "
+             "rslora: true}" },
+        { 1, "parallel.schedule=dynamic;train.global_batch=4;train.micro_batch=auto;"
+             "parallel.micro_batches=[1, 2, 1]" },
+        { 2, "parallel.tp=2;parallel.reductions=fast" },
+        { 2, "parallel.tp=2;parallel.sequence_parallel=false" },
+        { 2, "parallel.zero=2;optimizer.lr=0.1234567890123" },
+        { 4, "parallel.gradient_sum=late;parallel.zero=3;train.seed=9223372036854775807" },
+        { 4, "train.micro_batch=2;train.global_batch=8;parallel.gradient_sum=early" },
+    };
+    struct str out = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        describe_golden(cases[i].overrides, cases[i].world_size, &out);
+    golden_text_check("test/train/golden/numerics.txt", str_text(&out));
+    str_release(&out);
+}
+
+/* ---- what a resume does about another value ---- */
+
+/* Compare a description with one of its lines replaced, added (from "") or removed (to ""). */
+static int compare(const char *from, const char *to, int accept,
+                   struct numerics_differences *differences, struct err *err)
+{
+    char *ours = describe("parallel.dp=1", 1), *at = strstr(ours, from);
+    struct str theirs = { 0 };
+
+    assert_non_null(at);
+    str_printf(&theirs, "%.*s%s%s", (int)(at - ours), ours, to, at + strlen(from));
+    int status = numerics_compare(ours, str_text(&theirs), accept, differences, err);
+    str_release(&theirs);
+    free(ours);
+    return status;
+}
+
+static void refuses(const char *from, const char *to, int accept, const char *words)
+{
+    struct numerics_differences differences = { 0 };
+    struct err err = { 0 };
+
+    if (compare(from, to, accept, &differences, &err) != -1)
+        fail_msg("%s is accepted", words);
+    assert_int_equal(err.code, ERR_CONFIG);
+    if (!strstr(err.text, words))
+        fail_msg("\"%s\" is not in \"%s\"", words, err.text);
+    assert_int_equal(differences.logged.length + differences.accepted.length, 0);
+}
+
+static void lists(const char *from, const char *to, int accept, const char *logged,
+                  const char *accepted)
+{
+    struct numerics_differences differences = { 0 };
+    struct err err;
+
+    if (compare(from, to, accept, &differences, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_string_equal(str_text(&differences.logged), logged);
+    assert_string_equal(str_text(&differences.accepted), accepted);
+    numerics_differences_release(&differences);
+}
+
+static void another_run_is_refused_always(void **state)
+{
+    (void)state;
+    for (int accept = 0; accept < 2; accept++) {
+        refuses("train.seed 1\n", "train.seed 2\n", accept,
+                "train.seed is 1, but the run was started with 2 (hint: set it back, or use a "
+                "different output folder)");
+        refuses("data 0", "data 1", accept, "data.train: the datasets");
+        refuses("model.n_layers 2\n", "model.n_layers 3\n", accept, "model.n_layers is 2");
+        /* What only the checkpoint has is a difference of the model, too. */
+        refuses("model.dropout 0\n", "model.dropout 0\nmodel.window 5\n", accept,
+                "model.window is unset, but the run was started with 5");
+        refuses("model.dropout 0\n", "", accept, "model.dropout is 0, but the run was started");
+    }
+}
+
+static void other_arithmetic_has_to_be_accepted(void **state)
+{
+    static const struct {
+        const char *from, *to, *words, *line;
+    } cases[] = {
+        { "version 2\n", "version 1\n", "version: there 1, here 2 (the arithmetic of lmtrain",
+          "version is now 2, was 1\n" },
+        { "version 2\n", "version 3\n", "the checkpoint is of a newer one",
+          "version is now 2, was 3\n" },
+        { "train.dtype bf16\n", "train.dtype fp32\n",
+          "train.dtype: there fp32, here bf16 (dtype of weights and activations)",
+          "train.dtype is now bf16, was fp32\n" },
+        { "train.gradient_dtype fp32\n", "train.gradient_dtype bf16\n",
+          "train.gradient_dtype: there bf16, here fp32 (",
+          "train.gradient_dtype is now fp32, was bf16\n" },
+        { "kernels cpu\n", "kernels cpu avx2\n",
+          "kernels: there cpu avx2, here cpu (backend, instruction set or kind of GPU, and "
+          "versions of libraries)",
+          "kernels is now cpu, was cpu avx2\n" },
+        { "kernels cpu\n", "kernels cpu\nkernels.choices 01\n",
+          "kernels.choices: there 01, here unset (", "kernels.choices is now unset, was 01\n" },
+        { "kernels cpu\n", "kernels cpu\ntrain.rounding up\n",
+          "train.rounding: there up, here unset (a setting that this lmtrain does not have)",
+          "train.rounding is now unset, was up\n" },
+        { "optimizer.name adamw\n", "optimizer.name adamw\noptimizer.states bf16\n",
+          "optimizer.states: there bf16, here unset (dtype of the Adam moments)",
+          "optimizer.states is now unset, was bf16\n" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refuses(cases[i].from, cases[i].to, 0, cases[i].words);
+        lists(cases[i].from, cases[i].to, 1, "", cases[i].line);
+    }
+    /* All of them are named. */
+    refuses("version 2\nmodel", "kernels old\nversion 1\nmodel", 0, "version: there 1");
+    refuses("version 2\nmodel", "kernels old\nversion 1\nmodel", 0, "\n    kernels: there old");
+}
+
+static void layout_and_recipe_are_logged(void **state)
+{
+    (void)state;
+    lists("optimizer.lr ", "optimizer.lr 1", 0, "optimizer.lr is now 0.0003, was 10.0003\n", "");
+    lists("parallel.dp 1\n", "parallel.dp 4\n", 0, "parallel.dp is now 1, was 4\n", "");
+    /* Another layout has other products: that they are chosen again is no news. */
+    lists("parallel.dp 1\n", "parallel.dp 4\nkernels.choices 01\n", 0,
+          "parallel.dp is now 1, was 4\nkernels.choices is now unset, was 01\n", "");
+    lists("version", "version", 0, "", "");
+}
+
+/* A flag of a row that has neither a line of its own nor a part in another one would be a lie. */
+static void fields_without_a_line(void **state)
+{
+    static const char *const keys[] = { "model.router_balance_kind", "eval.split", "data.packing",
+                                        "data.lengths" };
+    size_t n = 0;
+
+    (void)state;
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *f = &job_fields[i];
+        size_t k = 0;
+
+        assert_true(!f->numerics.place || f->numerics.change);
+        for (int j = 0; j < i && f->numerics.place; j++)
+            assert_int_not_equal(job_fields[j].numerics.place, f->numerics.place);
+        if (!f->numerics.change || f->numerics.place)
+            continue;
+        while (k < sizeof keys / sizeof *keys && strcmp(keys[k], f->key) != 0)
+            k++;
+        if (k == sizeof keys / sizeof *keys)
+            fail_msg("%s has no line", f->key);
+        n++;
+    }
+    assert_int_equal(n, sizeof keys / sizeof *keys);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +525,11 @@ int main(void)
         cmocka_unit_test(fast_sums_count_over_each_axis),
         cmocka_unit_test(data_and_kernels_count),
         cmocka_unit_test(choices_count),
+        cmocka_unit_test(it_stays_as_it_was),
+        cmocka_unit_test(another_run_is_refused_always),
+        cmocka_unit_test(other_arithmetic_has_to_be_accepted),
+        cmocka_unit_test(layout_and_recipe_are_logged),
+        cmocka_unit_test(fields_without_a_line),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,25 +107,26 @@ static const char *copy(const char *from, const struct change *change)
 
 static void restore_fails(const char *folder, enum err_code code, const char *words)
 {
-    struct str notes = { 0 };
+    struct numerics_differences differences = { 0 };
     struct err err = { 0 };
 
-    assert_int_equal(trainer_restore(rig.trainer, folder, &notes, &err), -1);
+    assert_int_equal(trainer_restore(rig.trainer, folder, &differences, &err), -1);
     if (err.code != code || !strstr(err.text, words))
         fail_msg("code %d, not %d, or \"%s\" is not in \"%s\"", err.code, code, words, err.text);
-    str_release(&notes);
+    numerics_differences_release(&differences);
 }
 
-/* The notes, which live as long as the rig. */
+/* What differs, those lines first that were accepted; it lives as long as the rig. */
 static const char *restore(const char *folder)
 {
-    struct str notes = { 0 };
+    struct numerics_differences differences = { 0 };
     struct err err;
 
-    if (trainer_restore(rig.trainer, folder, &notes, &err) < 0)
+    if (trainer_restore(rig.trainer, folder, &differences, &err) < 0)
         fail_msg("%s", err.text);
-    const char *text = arena_strdup(&rig.arena, str_text(&notes));
-    str_release(&notes);
+    const char *text = arena_printf(&rig.arena, "%s%s", str_text(&differences.accepted),
+                                    str_text(&differences.logged));
+    numerics_differences_release(&differences);
     return text;
 }
 
@@ -240,6 +241,8 @@ static void states_of_another_dtype_are_read(void **state)
 
     assert_int_equal(stored_dtype(wide, "layers.0.qkv.weight"), DTYPE_F32);
     assert_int_equal(stored_dtype(wide, "layers.0.qkv.weight.m"), DTYPE_F32);
+    refused(wide, "train.dtype=bf16", "train.dtype: there fp32, here bf16 (dtype of weights");
+    rig.accept_numerics = 1;
     trained_again(&rig, "llama", bf16);
     notes = restore(wide);
     assert_non_null(strstr(notes, "optimizer.states is now bf16, was unset\n"));
@@ -256,6 +259,48 @@ static void states_of_another_dtype_are_read(void **state)
     trained_steps(&rig, 1);
     assert_int_equal(stored_dtype(trained_save(&rig, "step-00000006"), "layers.0.qkv.weight.m"),
                      DTYPE_F32);
+}
+
+/* The state of a checkpoint, which lives as long as the rig. */
+static const char *stored_state(const char *folder)
+{
+    struct store *store;
+    struct err err;
+
+    if (store_open(&store, folder, &err) < 0)
+        fail_msg("%s", err.text);
+    const char *text = arena_strdup(&rig.arena, store_state(store));
+    store_close(store);
+    return text;
+}
+
+/* Of another version of the engine: it says what is new, and leaves a record in what follows. */
+static void another_version_has_to_be_accepted(void **state)
+{
+    const struct change older = { .from = "\"numerics_text\":\"version 2",
+                                  .to = "\"numerics_text\":\"version 1" };
+    const char *folder = copy(*state, &older);
+
+    trained_again(&rig, "llama", NULL);
+    restore_fails(folder, ERR_CONFIG, "\n    version: there 1, here 2 (the arithmetic of lmtrain");
+    restore_fails(folder, ERR_CONFIG, "new in 2: the gradient norm");
+    restore_fails(folder, ERR_CONFIG, "(hint: set back what was changed, or --accept-numerics");
+    rig.accept_numerics = 1;
+    trained_again(&rig, "llama", NULL);
+    assert_string_equal(restore(folder), "version is now 2, was 1\n");
+    trained_steps(&rig, 1);
+    const char *saved = trained_save(&rig, "step-00000005"), *text = stored_state(saved);
+    assert_non_null(strstr(text, "\"numerics_changes\":[{\"step\":4,\"from\":\""));
+    assert_non_null(strstr(text, "\"accepted\":[\"version is now 2, was 1\"],\"logged\":[]}]"));
+    /* What follows with the same numerics needs no consent, and keeps the record. */
+    rig.accept_numerics = 0;
+    trained_again(&rig, "llama", NULL);
+    assert_string_equal(restore(saved), "");
+    trained_steps(&rig, 1);
+    text = stored_state(trained_save(&rig, "step-00000006"));
+    assert_non_null(strstr(text, "\"accepted\":[\"version is now 2, was 1\"],\"logged\":[]}]"));
+    /* A run that begins here has none. */
+    assert_null(strstr(stored_state(*state), "numerics_changes"));
 }
 
 static void evaluation(void **state)
@@ -511,6 +556,7 @@ int main(void)
         TEST(what_makes_it_another_run_is_refused),
         TEST(what_may_change_is_noted),
         TEST(states_of_another_dtype_are_read),
+        TEST(another_version_has_to_be_accepted),
         TEST(evaluation),
         TEST(an_evaluation_is_left_and_harms_nothing),
         TEST(a_checkpoint_is_described_later),

@@ -1,0 +1,307 @@
+/*
+ * numerics_lines.c - the lines of a job's numerics, from the table of fields
+ */
+#include "config/numerics_lines.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/fields_impl.h"
+
+/* ---- which lines there are ---- */
+
+static int sizes_differ(const struct job_counts *sizes)
+{
+    int differ = 0;
+
+    for (int i = 1; i < sizes->n; i++)
+        differ |= sizes->values[i] != sizes->values[0];
+    return differ;
+}
+
+static int model_is(enum numerics_when when, const struct model_spec *s)
+{
+    int is_rope = s->position == POSITION_ROPE;
+    enum rope_scaling scaling = is_rope ? s->rope_scaling.type : ROPE_PLAIN;
+    int has_window = s->window && s->window_first_layer < s->n_layers;
+
+    switch (when) {
+    case WHEN_LEARNED:
+        return s->position == POSITION_LEARNED;
+    case WHEN_ROPE:
+        return is_rope;
+    case WHEN_SCALED:
+        return scaling != ROPE_PLAIN;
+    case WHEN_SCALED_NOT_LINEAR:
+        return scaling != ROPE_PLAIN && scaling != ROPE_LINEAR;
+    case WHEN_LLAMA3:
+        return scaling == ROPE_LLAMA3;
+    case WHEN_YARN:
+        return scaling == ROPE_YARN;
+    case WHEN_EXPERTS:
+        return s->n_experts > 0;
+    case WHEN_WINDOW:
+        return has_window;
+    case WHEN_WINDOW_PERIOD:
+        return has_window && s->window_period;
+    case WHEN_ATTENTION_BIAS:
+        return !s->bias && s->attention_bias;
+    case WHEN_DROPOUT_IN_LAYERS:
+        return s->dropout > 0 && !s->embedding_dropout;
+    default:
+        CHECK(!"a condition on the model");
+        return 0;
+    }
+}
+
+static int job_is(enum numerics_when when, const struct field *f, const struct job *job)
+{
+    const char *at = (const char *)job + f->offset;
+
+    switch (when) {
+    case WHEN_ALWAYS:
+        return 1;
+    case WHEN_SET:
+        if (f->type == FIELD_TEXT)
+            return *(const char *const *)(const void *)at != NULL;
+        if (f->type == FIELD_TEXTS)
+            return ((const struct job_texts *)(const void *)at)->n > 0;
+        return *(const int *)(const void *)at != 0;
+    case WHEN_ADAPTERS:
+        return job->lora.rank > 0 &&
+               (f->type != FIELD_TEXTS || ((const struct job_texts *)(const void *)at)->n > 0);
+    case WHEN_FP16:
+        return job->train.dtype == DTYPE_F16;
+    case WHEN_TP:
+        return job->parallel.tp > 1;
+    case WHEN_DECAY:
+        return job->optimizer.schedule != LR_CONSTANT;
+    case WHEN_WSD:
+        return job->optimizer.schedule == LR_WSD;
+    case WHEN_SIZES_DIFFER:
+        /* Micro-batches of one size are the same numerics however they are given. */
+        return sizes_differ(&job->parallel.micro_batches);
+    default:
+        return model_is(when, &job->model);
+    }
+}
+
+static const char *line_key(const struct field *f)
+{
+    return f->type == FIELD_DATASETS ? "data" : f->key;
+}
+
+/* The field whose line follows that place; NULL: none. */
+static const struct field *next_line(int place)
+{
+    const struct field *next = NULL;
+
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *f = &job_fields[i];
+
+        if (f->numerics.place > place && (!next || f->numerics.place < next->numerics.place))
+            next = f;
+    }
+    return next;
+}
+
+/* ---- their values ---- */
+
+/* A double with as few digits as read back to it. */
+static void print_number(double value, struct str *out)
+{
+    char text[40];
+
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    str_add(out, text);
+}
+
+static void print_texts(const struct job_texts *texts, struct str *out)
+{
+    for (int i = 0; i < texts->n; i++)
+        str_printf(out, i ? " %s" : "%s", texts->values[i]);
+}
+
+static void print_counts(const struct job_counts *counts, struct str *out)
+{
+    for (int i = 0; i < counts->n; i++)
+        str_printf(out, i ? " %d" : "%d", counts->values[i]);
+}
+
+static void print_word(const struct field *f, int value, struct str *out)
+{
+    for (const struct choice *c = f->choices; c->word; c++)
+        if (c->value == value) {
+            str_add(out, c->word);
+            return;
+        }
+    CHECK(!"a choice of the table");
+}
+
+static void print_value(const struct field *f, const struct job *job, uint64_t data,
+                        struct str *out)
+{
+    const void *at = (const char *)job + f->offset;
+
+    switch (f->type) {
+    case FIELD_INT:
+    case FIELD_BOOL:
+        str_printf(out, "%d", *(const int *)at);
+        return;
+    case FIELD_I64:
+        str_printf(out, "%" PRId64, *(const int64_t *)at);
+        return;
+    case FIELD_U64:
+        str_printf(out, "%" PRIu64, *(const uint64_t *)at);
+        return;
+    case FIELD_FLOAT:
+        print_number(*(const double *)at, out);
+        return;
+    case FIELD_CHOICE:
+        print_word(f, *(const int *)at, out);
+        return;
+    case FIELD_TEXT:
+    case FIELD_WORD:
+        str_add(out, *(const char *const *)at);
+        return;
+    case FIELD_TEXTS:
+        print_texts(at, out);
+        return;
+    case FIELD_COUNTS:
+        print_counts(at, out);
+        return;
+    case FIELD_DATASETS:
+        str_printf(out, "%016" PRIx64, data);
+        return;
+    case FIELD_NAME:
+    case FIELD_KINDS:
+    case FIELD_PAIRS:
+        CHECK(!"a field of a type that numerics have");
+    }
+}
+
+/* Older than the names that jobs have for them. */
+void numerics_print_norm(const struct job *job, struct str *out)
+{
+    str_add(out, job->model.norm == NORM_RMS ? "rms" : "layer");
+}
+
+/* One line for both keys, so that a run that has the one kind is not resumed with the other. */
+void numerics_print_router_balance(const struct job *job, struct str *out)
+{
+    const struct model_spec *s = &job->model;
+
+    print_number(s->router_balance, out);
+    if (s->router_balance > 0 && s->router_balance_kind == ROUTER_BALANCE_POOLED)
+        str_add(out, " pooled");
+}
+
+void numerics_print_original_seq_len(const struct job *job, struct str *out)
+{
+    int given = job->model.rope_scaling.original_max_seq_len;
+
+    str_printf(out, "%d", given ? given : job->model.max_seq_len);
+}
+
+void numerics_print_alpha(const struct job *job, struct str *out)
+{
+    print_number(job->lora.alpha > 0 ? job->lora.alpha : 2.0 * job->lora.rank, out);
+}
+
+/* One rank or one micro-batch has one order of sums. */
+void numerics_print_gradient_sum(const struct job *job, struct str *out)
+{
+    int is_early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY;
+    int one_order = job->parallel.dp == 1 || job->n_micro_batches == 1;
+
+    str_add(out, one_order ? "any" : is_early ? "early" : "late");
+}
+
+/* With one rank there is nothing to sum. */
+void numerics_print_reductions(const struct job *job, struct str *out)
+{
+    int is_fast = job->parallel.reductions == REDUCTIONS_FAST &&
+                  (job->parallel.dp > 1 || job->parallel.tp > 1 || job->parallel.cp > 1);
+
+    str_add(out, is_fast ? "fast" : "fixed");
+}
+
+/* ---- the description ---- */
+
+static void print_line(const struct field *f, const struct job *job, uint64_t data, struct str *out)
+{
+    const struct field_numerics *n = &f->numerics;
+    int is_used = job_is(n->when, f, job);
+
+    if (!is_used && !n->or_zero)
+        return;
+    str_printf(out, "%s ", line_key(f));
+    if (!is_used)
+        str_add_char(out, '0');
+    else if (n->print)
+        n->print(job, out);
+    else
+        print_value(f, job, data, out);
+    str_add_char(out, '\n');
+}
+
+void numerics_lines(const struct job *job, uint64_t data, struct str *out)
+{
+    for (const struct field *f = next_line(0); f; f = next_line(f->numerics.place))
+        print_line(f, job, data, out);
+}
+
+void numerics_model_lines(const struct model_spec *spec, struct str *out)
+{
+    struct job job = { .model = *spec };
+
+    for (const struct field *f = next_line(0); f; f = next_line(f->numerics.place))
+        if (str_starts_with(f->key, "model."))
+            print_line(f, &job, 0, out);
+}
+
+/* ---- what a line is ---- */
+
+static const struct field *find_line(const char *key)
+{
+    for (int i = 0; i < n_job_fields; i++)
+        if (job_fields[i].numerics.place && !strcmp(line_key(&job_fields[i]), key))
+            return &job_fields[i];
+    return NULL;
+}
+
+enum numerics_change numerics_change_of(const char *key)
+{
+    const struct field *f = find_line(key);
+
+    return f ? f->numerics.change : NUMERICS_NONE;
+}
+
+const char *numerics_meaning_of(const char *key, struct arena *arena)
+{
+    const struct field *f = find_line(key);
+
+    return f ? arena_strndup(arena, f->help, strcspn(f->help, ";")) : NULL;
+}
+
+const char *numerics_change_text(enum numerics_change change)
+{
+    static const char *const texts[] = {
+        [NUMERICS_NONE] = "",
+        [NUMERICS_RUN] = "Part of the numerics: another value changes bits, and a resume with it "
+                         "is refused.",
+        [NUMERICS_ARITHMETIC] = "Part of the numerics: another value changes bits, and a resume "
+                                "with it needs --accept-numerics.",
+        [NUMERICS_LAYOUT] = "Part of the numerics: another value changes bits (the order of "
+                            "sums); a resume logs it.",
+        [NUMERICS_RECIPE] = "Part of the numerics: another value changes bits; a resume logs it.",
+    };
+
+    return texts[change];
+}
