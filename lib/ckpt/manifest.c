@@ -10,10 +10,17 @@
 #include <xxhash.h>
 
 #include "ckpt/json_reader.h"
+#include "version.h"
 
 #define HASH_DIGITS 16
+static const char any_version[] = "{\"lmtrain_checkpoint\":";
 static const char prefix[] = "{\"lmtrain_checkpoint\":1,\"xxh3\":\"";
 #define PREFIX_LENGTH (sizeof prefix - 1)
+_Static_assert(STORE_VERSION == 1, "the prefix has the version that is written");
+
+/* Who wrote it, for those that cannot read it: behind the hash, in every format. */
+static const char writer_key[] = "\"lmtrain\":\"";
+enum { WRITER_WITHIN = 256, WRITER_BYTES = 40 };
 
 int manifest_is_file_name(const char *name)
 {
@@ -80,8 +87,9 @@ void manifest_print(const struct manifest *manifest, struct str *out)
 
     str_clear(out);
     str_add(out, prefix);
-    str_printf(out, "%016d\",\n\"step\":%lld,\n\"world_size\":%d,\n\"state\":%s,\n\"files\":[", 0,
-               (long long)manifest->step, manifest->world_size, manifest->state);
+    str_printf(out, "%016d\",\n%s" LMTRAIN_VERSION "\",\n\"step\":%lld,\n\"world_size\":%d,\n", 0,
+               writer_key, (long long)manifest->step, manifest->world_size);
+    str_printf(out, "\"state\":%s,\n\"files\":[", manifest->state);
     for (int i = 0; i < manifest->n_files; i++) {
         str_add(out, i ? ",\n{\"name\":" : "\n{\"name\":");
         json_add_string(out, manifest->files[i].name);
@@ -260,7 +268,7 @@ static void read_member(struct json_reader *reader, struct manifest *manifest, i
 {
     if (bit == HAS_VERSION) {
         if (json_count(reader, INT32_MAX) != 1)
-            json_fail(reader, "unsupported format version, only 1 is supported");
+            json_fail(reader, "unsupported format version, only 1 is of this form");
     } else if (bit == HAS_STEP) {
         manifest->step = json_count(reader, INT64_MAX);
     } else if (bit == HAS_WORLD) {
@@ -398,23 +406,14 @@ int manifest_parse_body(struct manifest *manifest, const char *path, const char 
     return 0;
 }
 
-int manifest_parse(struct manifest *manifest, const char *path, const char *text, size_t n_bytes,
+/* ---- formats ---- */
+
+/* Format 1: the hash of the text is its second member. */
+static int parse_1(struct manifest *manifest, const char *path, const char *text, size_t n_bytes,
                    struct arena *arena, struct err *err)
 {
-    static const char any_version[] = "{\"lmtrain_checkpoint\":";
-    size_t length = sizeof any_version - 1;
     char digits[HASH_DIGITS + 1];
 
-    if (n_bytes >= PREFIX_LENGTH && !memcmp(text, any_version, length)) {
-        int n_digits = (int)strspn(text + length, "0123456789");
-
-        if (n_digits > 1 || (n_digits == 1 && text[length] != '1'))
-            return err_set(
-                err, ERR_DATA,
-                "%s is of version %.*s, but only 1 is supported (hint: it was written by "
-                "another version of lmtrain)",
-                path, n_digits, text + length);
-    }
     if (n_bytes < PREFIX_LENGTH + HASH_DIGITS || memcmp(text, prefix, PREFIX_LENGTH))
         return err_set(err, ERR_DATA, "%s is not a checkpoint's manifest", path);
     snprintf(digits, sizeof digits, "%016llx", (unsigned long long)own_hash(text, n_bytes));
@@ -423,4 +422,79 @@ int manifest_parse(struct manifest *manifest, const char *path, const char *text
                        "%s is damaged: it says hash %.16s, but its content has hash %s", path,
                        text + PREFIX_LENGTH, digits);
     return manifest_parse_body(manifest, path, text, n_bytes, arena, err);
+}
+
+/*
+ * Every format that any lmtrain has written, for good: test/golden/checkpoints has a checkpoint of
+ * each. What is written is of the last one.
+ */
+static const struct format {
+    int version;
+    int (*parse)(struct manifest *manifest, const char *path, const char *text, size_t n_bytes,
+                 struct arena *arena, struct err *err);
+} formats[] = {
+    { 1, parse_1 },
+};
+
+#define N_FORMATS (sizeof formats / sizeof *formats)
+
+/* The version of the lmtrain that wrote it, as far as it can be shown; "" where it is not said. */
+static void find_writer(const char *text, size_t n_bytes, char writer[WRITER_BYTES])
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-";
+    char head[WRITER_WITHIN + 1] = "";
+
+    memcpy(head, text, n_bytes < WRITER_WITHIN ? n_bytes : WRITER_WITHIN);
+    const char *at = strstr(head, writer_key);
+    size_t n = at ? strspn(at + strlen(writer_key), plain) : 0;
+    n = n < WRITER_BYTES - 1 ? n : WRITER_BYTES - 1;
+    if (n)
+        memcpy(writer, at + strlen(writer_key), n);
+    writer[n] = '\0';
+}
+
+static int refuse_format(const char *path, int version, const char *text, size_t n_bytes,
+                         struct err *err)
+{
+    char writer[WRITER_BYTES];
+
+    if (version < STORE_VERSION)
+        return err_set(err, ERR_DATA,
+                       "%s is of checkpoint format %d, which no lmtrain has written: formats 1 to "
+                       "%d exist",
+                       path, version, STORE_VERSION);
+    find_writer(text, n_bytes, writer);
+    return err_set(
+        err, ERR_DATA,
+        "%s is of checkpoint format %d, written by %slmtrain%s%s: this lmtrain, " LMTRAIN_VERSION
+        ", reads formats 1 to %d (hint: use lmtrain %s%s)",
+        path, version, *writer ? "" : "a newer ", *writer ? " " : "", writer, STORE_VERSION,
+        *writer ? writer : "of the version that wrote it", *writer ? " or newer" : "");
+}
+
+int manifest_version(const char *text, size_t n_bytes)
+{
+    size_t length = sizeof any_version - 1;
+    char digits[10] = "";
+
+    if (n_bytes < length + sizeof digits || memcmp(text, any_version, length))
+        return -1;
+    memcpy(digits, text + length, sizeof digits - 1);
+    size_t n_digits = strspn(digits, "0123456789");
+    if (n_digits == 0 || n_digits == sizeof digits - 1)
+        return -1;
+    return (int)strtol(digits, NULL, 10);
+}
+
+int manifest_parse(struct manifest *manifest, const char *path, const char *text, size_t n_bytes,
+                   struct arena *arena, struct err *err)
+{
+    int version = manifest_version(text, n_bytes);
+
+    if (version < 0)
+        return err_set(err, ERR_DATA, "%s is not a checkpoint's manifest", path);
+    for (size_t i = 0; i < N_FORMATS; i++)
+        if (formats[i].version == version)
+            return formats[i].parse(manifest, path, text, n_bytes, arena, err);
+    return refuse_format(path, version, text, n_bytes, err);
 }

@@ -54,7 +54,10 @@ struct manifest {
 /* Text with its hash in place. tensors need not be in order. */
 void manifest_print(const struct manifest *manifest, struct str *out);
 
-/* Read and check what manifest_print made, its hash included. All of *manifest lives in the arena.
+/*
+ * Read and check what manifest_print made, its hash included, of this version or an older one. All
+ * of *manifest lives in the arena. ERR_DATA: it is damaged; or of a format that this lmtrain does
+ * not know, and then the message names the version of lmtrain that wrote it.
  */
 int manifest_parse(struct manifest *manifest, const char *path, const char *text, size_t n_bytes,
                    struct arena *arena, struct err *err);
@@ -62,6 +65,9 @@ int manifest_parse(struct manifest *manifest, const char *path, const char *text
 /* The same without checking the hash: for fuzzing only. */
 int manifest_parse_body(struct manifest *manifest, const char *path, const char *text,
                         size_t n_bytes, struct arena *arena, struct err *err);
+
+/* The format that a manifest says it is of, from its first bytes; -1: it is not a manifest. */
+int manifest_version(const char *text, size_t n_bytes);
 
 /* Refuse, with ERR_DATA, a manifest whose slices leave out or give twice any part of a tensor. */
 int manifest_check_complete(const struct manifest *manifest, const char *path, struct err *err);

@@ -81,6 +81,24 @@ void store_close(struct store *store)
     free(store);
 }
 
+int store_version(const char *folder)
+{
+    struct folder opened = { .fd = -1 };
+    struct err ignored;
+    char head[64];
+    ssize_t n = -1;
+
+    if (folder_open(&opened, folder, &ignored) < 0)
+        return -1;
+    int fd = folder_open_file(&opened, "manifest.json", -1, &ignored);
+    if (fd >= 0) {
+        n = read(fd, head, sizeof head);
+        close(fd);
+    }
+    folder_close(&opened);
+    return n < 0 ? -1 : manifest_version(head, (size_t)n);
+}
+
 int64_t store_step(const struct store *store)
 {
     return store->manifest.step;

@@ -21,7 +21,8 @@
 #include "base/dtype.h"
 #include "base/err.h"
 
-#define STORE_VERSION 1 /* of the format of checkpoints: the only one that is written and read */
+/* The format of checkpoints that is written. It and all before it are read (formats in manifest.c). */
+#define STORE_VERSION 1
 
 /* A rectangle of a logical tensor in memory, row-major. A 1-D tensor has cols = 1. */
 struct store_slice {
@@ -124,6 +125,10 @@ struct store;
  */
 int store_open(struct store **store, const char *folder, struct err *err);
 void store_close(struct store *store);
+
+/* The format that a checkpoint says it is of, also one that cannot be opened; -1: it says none. */
+int store_version(const char *folder);
+
 int64_t store_step(const struct store *store);
 const char *store_state(const struct store *store); /* the JSON text given at the commit */
 int store_n_tensors(const struct store *store);
@@ -153,7 +158,8 @@ int store_verify(struct store *store, void (*progress)(void *context, double sha
 /*
  * The newest complete checkpoint in folder (a run's checkpoints/, a run, or a checkpoint itself),
  * as a path in the arena; NULL with err ERR_DATA if there is none. Complete: the manifest is valid
- * and all files have their sizes. Newer incomplete ones are skipped with a warning.
+ * and all files have their sizes. Newer incomplete ones are skipped with a warning; one of a format
+ * that only a newer lmtrain reads is an error, for it is complete to that.
  */
 const char *store_newest(const char *folder, struct arena *arena, struct err *err);
 

@@ -197,6 +197,8 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
             continue;
         if (is_whole(path, err))
             return path;
+        if (store_version(path) > STORE_VERSION)
+            return NULL;
         log_warn("%s is skipped: %s", path, err->text);
         n_damaged++;
     }

@@ -122,6 +122,45 @@ static void numbers_and_names_from_outside_are_checked(void **state)
     }
 }
 
+/* A manifest whose version and writer are others; what follows is never looked at. */
+static void reads_as(const char *version, const char *writer, const char *words)
+{
+    struct manifest manifest = { 1, 1, "{}", 0, NULL, 0, NULL };
+    struct str text = { 0 }, changed = { 0 };
+    struct err err = { 0 };
+
+    manifest_print(&manifest, &text);
+    const char *rest = strstr(str_text(&text), ",\"xxh3\""), *key = strstr(rest, "\"lmtrain\"");
+    const char *end = strchr(key, ',');
+    str_printf(&changed, "{\"lmtrain_checkpoint\":%s%.*s", version, (int)(key - rest), rest);
+    if (*writer)
+        str_printf(&changed, "\"lmtrain\":\"%s\"", writer);
+    str_add(&changed, end + !*writer);
+    assert_fails(
+        manifest_parse(&manifest, "m.json", changed.data, changed.length, &fixture_arena, &err),
+        &err, ERR_DATA, words);
+    str_release(&text);
+    str_release(&changed);
+}
+
+static void other_formats_are_named(void **state)
+{
+    (void)state;
+    reads_as("2", "1.4.0",
+             "m.json is of checkpoint format 2, written by lmtrain 1.4.0: this lmtrain, ");
+    reads_as("2", "1.4.0", "reads formats 1 to 1 (hint: use lmtrain 1.4.0 or newer)");
+    reads_as("17", "", "format 17, written by a newer lmtrain: this lmtrain");
+    reads_as("17", "", "(hint: use lmtrain of the version that wrote it)");
+    reads_as("2", "x\033[2Jy", "written by lmtrain x: this"); /* nothing that moves a cursor */
+    reads_as("2", "0123456789012345678901234567890123456789-and-more",
+             "written by lmtrain 012345678901234567890123456789012345678: this");
+    reads_as("0", "0.0.1", "format 0, which no lmtrain has written: formats 1 to 1 exist");
+    reads_as("1", "0.0.1", "m.json is damaged: it says hash"); /* what is read is protected */
+    reads_as("", "0.0.1", "m.json is not a checkpoint's manifest");
+    reads_as("-1", "0.0.1", "m.json is not a checkpoint's manifest");
+    reads_as("99999999999999999999", "0.0.1", "m.json is not a checkpoint's manifest");
+}
+
 static void unknown_keys_are_passed_over(void **state)
 {
     struct manifest manifest;
@@ -275,9 +314,13 @@ int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(what_is_printed_reads_back),   TEST(numbers_and_names_from_outside_are_checked),
-        TEST(unknown_keys_are_passed_over), TEST(completeness_is_what_counting_says),
-        TEST(tilings_of_many_slices),       TEST(slice_names),
+        TEST(what_is_printed_reads_back),
+        TEST(numbers_and_names_from_outside_are_checked),
+        TEST(other_formats_are_named),
+        TEST(unknown_keys_are_passed_over),
+        TEST(completeness_is_what_counting_says),
+        TEST(tilings_of_many_slices),
+        TEST(slice_names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

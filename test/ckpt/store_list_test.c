@@ -78,6 +78,24 @@ static void damaged_ones_are_passed_over_with_a_warning(void **state)
     assert_non_null(strstr(err.text, "rank-00000.safetensors"));
 }
 
+/* It is whole to the lmtrain that wrote it: to resume from the one before would lose its steps. */
+static void one_of_a_newer_format_is_an_error(void **state)
+{
+    struct err err = { 0 };
+    const char *old = make(*state, 1), *newer = make(*state, 2);
+
+    assert_int_equal(store_version(newer), STORE_VERSION);
+    fixture_poke(fixture_path(newer, "manifest.json"), strlen("{\"lmtrain_checkpoint\":"), "2", 1);
+    assert_int_equal(store_version(newer), 2);
+    assert_null(store_newest(*state, &fixture_arena, &err));
+    assert_int_equal(err.code, ERR_DATA);
+    assert_non_null(strstr(err.text, "step-00000002/manifest.json is of checkpoint format 2, "));
+    assert_string_equal(store_newest_before(*state, 2, &fixture_arena, &err), old);
+    assert_int_equal(store_version(fixture_path(*state, "nowhere")), -1);
+    fixture_write(fixture_path(newer, "manifest.json"), "{", 1);
+    assert_int_equal(store_version(newer), -1);
+}
+
 static void count_kept(void *context, enum log_level level, const char *line)
 {
     assert_int_equal(level, LOG_WARN);
@@ -252,6 +270,7 @@ int main(void)
         TEST(newest_is_found_from_each_folder),
         TEST(newest_goes_by_number),
         TEST(damaged_ones_are_passed_over_with_a_warning),
+        TEST(one_of_a_newer_format_is_an_error),
         TEST(damaged_ones_are_set_aside),
         TEST(clean_keeps_the_newest_and_all_that_is_not_ours),
         TEST(clean_does_not_count_damaged_ones),

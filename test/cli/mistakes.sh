@@ -296,8 +296,8 @@ alone() {
     rm -rf "$dir"/copy/checkpoints/step-0000000*
 }
 alone
-sed -i '1s/"lmtrain_checkpoint":1/"lmtrain_checkpoint":2/' "$newest/manifest.json"
-damage 'a checkpoint of a later version' 'manifest.json is of version 2, but only 1 is supported'
+sed -i '1s/"lmtrain_checkpoint":1/"lmtrain_checkpoint":2/; 2s/"lmtrain":"[^"]*"/"lmtrain":"9.8.7"/' "$newest/manifest.json"
+damage 'a checkpoint of a later version' 'format 2, written by lmtrain 9.8.7: .* reads formats 1 to 1 \(hint: use lmtrain 9.8.7 or newer'
 alone
 sed -i 's/"step":12/"step":13/' "$newest/manifest.json"
 damage 'a manifest that was edited' 'manifest.json is damaged: it says hash'
