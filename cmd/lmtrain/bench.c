@@ -153,6 +153,8 @@ static int run(const struct bench_command *sub, const struct bench_request *q, c
 
     if (job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
+    if (!launch_is_rank())
+        job_log_warnings(&job);
     if (q->ranks)
         job.ranks = q->ranks;
     job.restarts = 0;

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/file.h"
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "cmd.h"
 #include "config/man_fields.h"
@@ -213,6 +214,8 @@ int cmd_parse(const struct options *given, int argc, char **argv,
                      ? -1
                      : options_parse(options, argc, argv, arguments, arena, &err);
 
+    for (int i = 0; status == 0 && i < arguments->n_warnings; i++)
+        log_warn("%s", arguments->warnings[i]);
     if (status == 0)
         return -1;
     if (status < 0)

@@ -23,6 +23,7 @@ static int print_job(const struct config_request *q, const char *path, struct ar
 
     if (job_read(&job, path, q->sets.items, q->sets.n, arena, err))
         return -1;
+    job_log_warnings(&job);
     int ranks = q->ranks ? q->ranks : job.ranks;
     if (ranks && job_derive(&job, ranks, arena, err))
         return -1;

@@ -297,6 +297,7 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
     if ((q->print_after && check_pass(q->print_after, &err) < 0) ||
         job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
+    job_log_warnings(&job);
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
     tuned_foresee_vocabulary(&job, arena);
     prepare_data_foresee(&job, arena);
@@ -324,11 +325,12 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
 int cmd_plan(int argc, char **argv)
 {
     struct plan_request q = { .rank = -1 };
+    const struct option ranks = option_int("ranks", &q.world, "N", 1, 1000000,
+                                           "plan for N ranks; overrides ranks of the job");
     const struct option table[] = {
         cmd_option_set(&q.sets),
-        option_int("ranks", &q.world, "N", 1, 1000000,
-                   "plan for N ranks; overrides ranks of the job"),
-        option_int("world", &q.world, "N", 1, 1000000, "synonym of --ranks"),
+        ranks,
+        option_deprecated("world", &ranks, "0.1", "0.3"),
         option_flag(
             "print-program", &q.print_program,
             "print the step program: cells, ops and actions with their shapes and addresses"),

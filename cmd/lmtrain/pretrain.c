@@ -36,6 +36,7 @@ static int dry_run(const struct job *job)
 {
     struct str out = { 0 };
 
+    job_log_warnings(job);
     job_print(job, &out);
     for (int i = 0; i < job->n_notes; i++)
         str_printf(&out, i ? "# %s\n" : "\n# %s\n", job->notes[i]);

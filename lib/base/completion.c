@@ -67,14 +67,16 @@ void completion_options(const struct options *options, struct str *out)
                    sub + 1);
     str_printf(out, "_lmtrain_options['%s']='", command);
     for (int i = 0; i < options->n_options; i++)
-        str_printf(out, "--%s ", options->table[i].name);
+        if (!options->table[i].successor)
+            str_printf(out, "--%s ", options->table[i].name);
     str_add(out, "--help'\n");
     str_printf(out, "_lmtrain_kinds['%s']='", command);
     if (options->max_arguments > 0)
         add_kinds(options->arguments, out);
     str_add(out, "'\n");
     for (int i = 0; i < options->n_options; i++)
-        add_option(command, &options->table[i], out);
+        if (!options->table[i].successor)
+            add_option(command, &options->table[i], out);
     str_add_char(out, '\n');
 }
 

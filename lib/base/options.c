@@ -77,10 +77,24 @@ struct option option_list(const char *name, struct option_list *value, const cha
     };
 }
 
+struct option option_deprecated(const char *name, const struct option *successor, const char *since,
+                                const char *removed_in)
+{
+    struct option o = *successor;
+
+    o.name = name;
+    o.successor = successor->name;
+    o.since = since;
+    o.removed_in = removed_in;
+    return o;
+}
+
 /* ---- parsing ---- */
 
 struct options_parser {
     const struct options *options;
+    struct option_arguments *arguments;
+    const struct option **given; /* [n_options]: the row that gave the value of each, or NULL */
     struct arena *arena;
     struct err *err;
 };
@@ -121,7 +135,13 @@ static const char *nearest_option(const struct options_parser *p, const char *na
         names[i] = p->options->table[i].name;
     names[n] = "help";
     const char *near = str_nearest(name, names, n + 1);
-    return near && (!at_most || str_distance(name, near) <= at_most) ? near : NULL;
+    if (near && at_most && str_distance(name, near) > at_most)
+        return NULL;
+    /* A slip is not corrected to a deprecated name. */
+    for (int i = 0; i < n; i++)
+        if (names[i] == near && p->options->table[i].successor)
+            return p->options->table[i].successor;
+    return near;
 }
 
 /* next: the word behind it, or NULL. A slip of one letter, then another name, then what is near. */
@@ -225,6 +245,28 @@ static int set_value(const struct options_parser *p, const struct option *o, con
     return -1;
 }
 
+/* A deprecated option is given for its successor: not with it, and with a warning. */
+static int note_given(const struct options_parser *p, const struct option *o)
+{
+    const char *name = o->successor ? o->successor : o->name;
+    const struct option *main = find_long(p, name, strlen(name));
+
+    CHECK(main);
+    const struct option **given = &p->given[main - p->options->table];
+    if (*given && *given != o)
+        return fail(p,
+                    "--%s and --%s are both given: the former is the deprecated name of the "
+                    "latter (hint: leave --%s out)",
+                    o->successor ? o->name : (*given)->name, name,
+                    o->successor ? o->name : (*given)->name);
+    if (o->successor && !*given)
+        p->arguments->warnings[p->arguments->n_warnings++] = arena_printf(
+            p->arena, "%s: --%s is deprecated since %s, use --%s; it will be removed in %s",
+            p->options->command, o->name, o->since, o->successor, o->removed_in);
+    *given = o;
+    return 0;
+}
+
 /* One option at argv[*at]; *at moves to its last word. */
 static int take_option(const struct options_parser *p, int argc, char **argv, int *at)
 {
@@ -236,6 +278,8 @@ static int take_option(const struct options_parser *p, int argc, char **argv, in
 
     if (!o)
         return unknown(p, word, *at + 1 < argc ? argv[*at + 1] : NULL);
+    if (note_given(p, o) < 0)
+        return -1;
     if (o->kind == OPTION_FLAG) {
         if (equals)
             return fail(p, "--%s takes no value", o->name);
@@ -275,13 +319,18 @@ static int too_many(const struct options_parser *p, const char *argument)
 int options_parse(const struct options *options, int argc, char **argv,
                   struct option_arguments *arguments, struct arena *arena, struct err *err)
 {
-    struct options_parser p = { options, arena, err };
+    struct options_parser p = { options, arguments,
+                                arena_array(arena, const struct option *, options->n_options),
+                                arena, err };
     bool ended = false;
 
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (is_help(argv[i]))
             return OPTIONS_HELP;
-    *arguments = (struct option_arguments){ .items = arena_array(arena, const char *, argc + 1) };
+    *arguments = (struct option_arguments){
+        .items = arena_array(arena, const char *, argc + 1),
+        .warnings = arena_array(arena, const char *, options->n_options),
+    };
     for (int i = 1; i < argc; i++) {
         if (!ended && !strcmp(argv[i], "--"))
             ended = true;
@@ -326,6 +375,7 @@ static void add_option(struct str *out, const char *dashes, const struct option 
 {
     int column = width < HELP_NARROW ? HELP_COLUMN_NARROW : HELP_COLUMN;
     size_t begin = out->length;
+    struct str text = { 0 };
 
     str_printf(out, "  %s%s", dashes, option->name);
     if (option->argument)
@@ -336,7 +386,14 @@ static void add_option(struct str *out, const char *dashes, const struct option 
         used = 0;
     }
     str_printf(out, "%*s", column - used, "");
-    options_wrap(out, option->help, column, column, width);
+    if (!option->successor) {
+        options_wrap(out, option->help, column, column, width);
+        return;
+    }
+    str_printf(&text, "deprecated since %s: use --%s; it will be removed in %s", option->since,
+               option->successor, option->removed_in);
+    options_wrap(out, str_text(&text), column, column, width);
+    str_release(&text);
 }
 
 /*

@@ -39,6 +39,9 @@ struct option {
     const char *help;           /* without a full stop */
     double min, max;            /* of numbers; both 0: any */
     const char *const *choices; /* ended by NULL */
+    /* Of a deprecated option: the option of the same table that it is read as, the version since
+     * which it has one, and the version that will remove it. */
+    const char *successor, *since, *removed_in;
 };
 
 /* Rows of a table; what is not named is 0. A flag is set to true, a number is in min .. max. */
@@ -55,6 +58,10 @@ struct option option_choice(const char *name, const char **value, const char *ar
                             const char *const *choices, const char *help);
 struct option option_list(const char *name, struct option_list *value, const char *argument,
                           const char *help);
+
+/* An old name of the option `successor` (above it in the table). Help says so, completion omits it. */
+struct option option_deprecated(const char *name, const struct option *successor, const char *since,
+                                const char *removed_in);
 
 struct options {
     const char *command;   /* "lmtrain config" */
@@ -77,6 +84,8 @@ struct options {
 struct option_arguments {
     const char **items;
     int n;
+    const char **warnings; /* "lmtrain plan: --world is deprecated since 0.1, ...", for the log */
+    int n_warnings;
 };
 
 #define OPTIONS_HELP 1
@@ -84,8 +93,8 @@ struct option_arguments {
 /*
  * Read argv[1] to argv[argc - 1] into the values of the table. Texts point into argv. Returns 0; or
  * OPTIONS_HELP if -h or --help stands among them (the values are then not to be used); or -1 and
- * ERR_CONFIG: an unknown option (with the nearest), a value missing, no number or out of range, too
- * few or too many arguments.
+ * ERR_CONFIG: an unknown option (with the nearest), a value missing, no number or out of range, a
+ * deprecated option beside its successor, too few or too many arguments.
  */
 int options_parse(const struct options *options, int argc, char **argv,
                   struct option_arguments *arguments, struct arena *arena, struct err *err);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "config/read_impl.h"
 #include "config/yaml_tree_impl.h"
 
@@ -52,6 +53,61 @@ static void take_field(struct job_reader *r, const struct field *field,
             return;
     }
     r->given[index] = node;
+}
+
+/* Another name of a field. What a model's own file gives may be overridden under either. */
+static int is_given_twice(const struct job_reader *r, const char *key, const struct yaml_node *node)
+{
+    const struct yaml_node *other = reader_given(r, key);
+
+    return other && (!str_starts_with(key, "model.") || !strcmp(other->source, node->source));
+}
+
+static void refuse_both(struct job_reader *r, const struct deprecated_key *key,
+                        const struct yaml_node *node)
+{
+    r->refused[field_find(key->successor) - job_fields] = 1;
+    diagnostics_add_at_key(&r->mistakes, node,
+                           "%s and %s are both given: the former is the deprecated name of the "
+                           "latter (hint: leave %s out)",
+                           key->old, key->successor, key->old);
+}
+
+static void take_deprecated(struct job_reader *r, const struct deprecated_key *key,
+                            const struct yaml_node *node)
+{
+    const struct field *field = field_find(key->successor);
+    struct job *job = r->job;
+    struct str text = { 0 };
+
+    CHECK(field);
+    if (is_given_twice(r, key->successor, node)) {
+        refuse_both(r, key, node);
+        return;
+    }
+    if (node->line > 0)
+        str_printf(&text, "%s:%d:%d: ", node->source, node->key_line, node->key_column);
+    else
+        str_printf(&text, "%s: ", node->source);
+    deprecated_describe(key, &text);
+    job->warnings = arena_grow(r->arena, job->warnings, sizeof *job->warnings, &r->n_warnings_max,
+                               job->n_warnings + 1);
+    job->warnings[job->n_warnings++] = arena_strdup(r->arena, str_text(&text));
+    str_release(&text);
+    take_field(r, field, node);
+    r->deprecated_by[field - job_fields] = key;
+}
+
+/* By its name of today. */
+static void take_named(struct job_reader *r, const struct field *field,
+                       const struct yaml_node *node)
+{
+    const struct deprecated_key *by = r->deprecated_by[field - job_fields];
+
+    if (by && is_given_twice(r, field->key, node))
+        refuse_both(r, by, node);
+    else
+        take_field(r, field, node);
 }
 
 void reader_refuse(struct job_reader *r, const char *key)
@@ -98,12 +154,15 @@ void reader_take_map(struct job_reader *r, const struct yaml_node *map, const ch
             const char *key =
                 *now.prefix ? arena_printf(r->arena, "%s.%s", now.prefix, node->key) : node->key;
             const struct field *field = field_find(key);
+            const struct deprecated_key *old = deprecated_find(r->deprecated, key);
 
             if (!strcmp(key, "model"))
                 reader_take_model(r, node);
             else if (field)
-                take_field(r, field, node);
-            else if (!field_is_group(key))
+                take_named(r, field, node);
+            else if (old)
+                take_deprecated(r, old, node);
+            else if (!field_is_group(key) && !deprecated_is_group(r->deprecated, key))
                 reader_add_unknown(r, node, key);
             else if (!is_group_word(r, node, key)) {
                 CHECK(n_open < MAX_OPEN_GROUPS);
@@ -222,6 +281,7 @@ struct job_request {
     const char *const *overrides;
     int n_overrides;
     int model_only;
+    const struct deprecated_keys *deprecated; /* NULL: job_deprecated_keys */
 };
 
 static int read_tree(struct job *job, struct yaml_node *root, const struct job_request *request,
@@ -232,6 +292,10 @@ static int read_tree(struct job *job, struct yaml_node *root, const struct job_r
     struct job_reader r = { .job = &result,
                             .arena = arena,
                             .model_only = request->model_only,
+                            .deprecated =
+                                request->deprecated ? request->deprecated : &job_deprecated_keys,
+                            .deprecated_by =
+                                arena_array(arena, const struct deprecated_key *, n_job_fields),
                             .mistakes = { .arena = arena, .source = result.source },
                             .given = arena_array(arena, const struct yaml_node *, n_job_fields),
                             .refused = arena_array(arena, char, n_job_fields) };
@@ -254,9 +318,26 @@ int job_read_text(struct job *job, const char *text, size_t n_bytes, const char 
                   struct err *err)
 {
     struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
-    struct job_request request = { source, overrides, n_overrides, 0 };
+    struct job_request request = { source, overrides, n_overrides, 0, NULL };
 
     return root ? read_tree(job, root, &request, arena, err) : -1;
+}
+
+int job_read_text_with(struct job *job, const char *text, size_t n_bytes, const char *source,
+                       const char *const *overrides, int n_overrides,
+                       const struct deprecated_keys *deprecated, struct arena *arena,
+                       struct err *err)
+{
+    struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
+    struct job_request request = { source, overrides, n_overrides, 0, deprecated };
+
+    return root ? read_tree(job, root, &request, arena, err) : -1;
+}
+
+void job_log_warnings(const struct job *job)
+{
+    for (int i = 0; i < job->n_warnings; i++)
+        log_warn("%s", job->warnings[i]);
 }
 
 int job_read_model(struct job *job, const char *text, size_t n_bytes, const char *source,
@@ -264,7 +345,7 @@ int job_read_model(struct job *job, const char *text, size_t n_bytes, const char
                    struct err *err)
 {
     struct yaml_node *root = yaml_parse(text, n_bytes, source, arena, err);
-    struct job_request request = { source, overrides, n_overrides, 1 };
+    struct job_request request = { source, overrides, n_overrides, 1, NULL };
 
     return root ? read_tree(job, root, &request, arena, err) : -1;
 }
@@ -290,7 +371,7 @@ int job_read(struct job *job, const char *path, const char *const *overrides, in
              struct arena *arena, struct err *err)
 {
     struct yaml_node *root = yaml_read(path, arena, err);
-    struct job_request request = { path, overrides, n_overrides, 0 };
+    struct job_request request = { path, overrides, n_overrides, 0, NULL };
 
     return root ? read_tree(job, root, &request, arena, err) : -1;
 }

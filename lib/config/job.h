@@ -176,7 +176,9 @@ struct job {
     int n_micro_batches;
     const char **notes; /* "parallel.dp = 2 (auto: 2 ranks / (tp 1 * pp 1))", ... */
     int n_notes;
-    int n_read_notes; /* the first of them: written by job_read */
+    int n_read_notes;      /* the first of them: written by job_read */
+    const char **warnings; /* "job.yaml:3:1: train.x is deprecated since 0.4, ...", by job_read */
+    int n_warnings;
 };
 
 /*
@@ -205,6 +207,9 @@ int job_read_model(struct job *job, const char *text, size_t n_bytes, const char
 /* job_read_model of a HF folder. */
 int job_read_folder(struct job *job, const char *folder, const char *const *overrides,
                     int n_overrides, struct arena *arena, struct err *err);
+
+/* Log the warnings of a job that was read: once per command, by one rank. */
+void job_log_warnings(const struct job *job);
 
 /*
  * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes, and refuse

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/completion.h"
+#include "config/deprecated_impl.h"
 #include "config/embedded.h"
 #include "config/fields_impl.h"
 #include "config/man_fields.h"
@@ -137,6 +138,12 @@ int job_explain(const char *key, struct str *out, struct err *err)
     }
     if (n > 0)
         return 0;
+    const struct deprecated_key *old = deprecated_find(&job_deprecated_keys, key);
+    if (old) {
+        deprecated_describe(old, out);
+        str_add_char(out, '\n');
+        return 0;
+    }
     const char *near = field_suggest(key);
     return err_set(err, ERR_CONFIG, "no field %.128s (hint: %s)", key,
                    near ? near : "lmtrain config --explain all");
@@ -244,12 +251,53 @@ static void schema_field(const struct field *f, struct str *out)
     str_release(&gaps);
 }
 
+/* What a deprecated key is called in the object of a group: its last name; of a group that no field
+ * has, the group's, at the top level. Its length, 0 if it is not in this object. */
+static size_t deprecated_name(const struct deprecated_key *key, const char *group)
+{
+    size_t prefix = *group ? strlen(group) + 1 : 0, length = strcspn(key->old + prefix, ".");
+    char first[64];
+
+    if (!is_below(key->old, group))
+        return 0;
+    if (!key->old[prefix + length])
+        return length;
+    CHECK(length < sizeof first);
+    memcpy(first, key->old, length);
+    first[length] = '\0';
+    return !*group && !field_is_group(first) ? length : 0;
+}
+
+/* Such a key may have any value here: it is checked when it is read. */
+static void schema_deprecated(const char *group, const struct deprecated_keys *keys,
+                              struct str *out)
+{
+    size_t prefix = *group ? strlen(group) + 1 : 0;
+    struct str text = { 0 };
+
+    for (int i = 0; i < keys->n; i++) {
+        const struct deprecated_key *key = &keys->items[i];
+        size_t length = deprecated_name(key, group);
+
+        if (!length)
+            continue;
+        str_clear(&text);
+        deprecated_describe(key, &text);
+        str_printf(out, ",\n\"%.*s\": {\"deprecated\": true, \"description\": ", (int)length,
+                   key->old + prefix);
+        field_print_json_text(out, str_text(&text));
+        str_add_char(out, '}');
+    }
+    str_release(&text);
+}
+
 /*
  * The properties of one group, from its first field on; *next is left behind its last. The table
  * has the fields of a group together, so one pass does, and depth is the number of dots of our own
  * keys.
  */
-static void schema_group(const char *group, int *next, struct str *out)
+static void schema_group(const char *group, int *next, const struct deprecated_keys *deprecated,
+                         struct str *out)
 {
     size_t prefix = *group ? strlen(group) + 1 : 0;
     int is_model = !strcmp(group, "model"), n = 0;
@@ -280,21 +328,27 @@ static void schema_group(const char *group, int *next, struct str *out)
             str_add(out, "{\"type\": \"string\"}, ");
         if (!strcmp(name, "parallel"))
             str_add(out, "{\"const\": \"auto\"}, ");
-        schema_group(name, next, out);
+        schema_group(name, next, deprecated, out);
         str_add(out, ", {\"type\": \"null\"}]}");
     }
+    schema_deprecated(group, deprecated, out);
     str_add(out, "}}");
 }
 
-void job_schema(struct str *out)
+void job_schema_with(const struct deprecated_keys *deprecated, struct str *out)
 {
     int next = 0;
 
     str_add(out, "{\"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n"
                  "\"title\": \"a job of lmtrain\",\n"
                  "\"required\": [\"model\", \"data\", \"train\"],\n\"allOf\": [");
-    schema_group("", &next, out);
+    schema_group("", &next, deprecated, out);
     str_add(out, "]}\n");
+}
+
+void job_schema(struct str *out)
+{
+    job_schema_with(&job_deprecated_keys, out);
 }
 
 static void add_roff(struct str *out, const char *text)
@@ -337,6 +391,7 @@ void job_manual(struct str *out)
         add_roff(out, str_text(&line));
     }
     str_release(&line);
+    deprecated_manual(&job_deprecated_keys, out);
 }
 
 /* The names of configs/models. */

@@ -5,6 +5,7 @@
 #define CONFIG_READ_IMPL_H
 
 #include "base/num.h"
+#include "config/deprecated_impl.h"
 #include "config/diagnostics_impl.h"
 #include "config/fields_impl.h"
 
@@ -16,6 +17,10 @@ struct job_reader {
     struct diagnostics mistakes;
     const struct yaml_node **given; /* by index in job_fields: the node it came from, or NULL */
     char *refused; /* by index in job_fields: it was meant to be given, and what is wrong is said */
+    const struct deprecated_keys *deprecated;
+    /* By index in job_fields: the deprecated key that gave it, or NULL. */
+    const struct deprecated_key **deprecated_by;
+    int n_warnings_max;
     const char *model_folder; /* that the key model names, where weights are too; or NULL */
     int model_failed;         /* said so already: its missing fields are no news */
     int model_only;           /* what is missing beside the model's fields is none */
@@ -53,6 +58,12 @@ void reader_derive_tuning(struct job_reader *reader);
  * are not said to be missing besides. Any other text is none of them.
  */
 void reader_refuse(struct job_reader *reader, const char *key);
+
+/* job_read_text with another table of deprecated keys, for tests of them. */
+int job_read_text_with(struct job *job, const char *text, size_t n_bytes, const char *source,
+                       const char *const *overrides, int n_overrides,
+                       const struct deprecated_keys *deprecated, struct arena *arena,
+                       struct err *err);
 
 /* Put down that a key is unknown, with what was probably meant. */
 void reader_add_unknown(struct job_reader *reader, const struct yaml_node *node, const char *key);

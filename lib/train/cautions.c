@@ -19,6 +19,7 @@ void cautions_of_job(const struct job *job)
 {
     const struct model_spec *s = &job->model;
 
+    job_log_warnings(job);
     if (job->optimizer.lr > LR_LARGE)
         log_warn("optimizer.lr is %g: with AdamW each step changes a parameter by about that much "
                  "(hint: rates from 1e-5 to 1e-2 are usual)",

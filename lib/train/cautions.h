@@ -7,8 +7,7 @@
 
 #include "config/job.h"
 
-/* Warn of the job's values: a rate no optimizer takes, positions that the model was not made for.
- * */
+/* Warn of deprecated keys, a rate no optimizer takes, positions that the model was not made for. */
 void cautions_of_job(const struct job *job);
 
 /* Detects a loss that stays at ln of the vocabulary, that of an untrained model. Initially all

@@ -26,7 +26,7 @@ static const char *const styles[] = { "plain", "fancy", NULL };
 /* A command with an option of each kind. */
 static const struct options *command(void)
 {
-    static struct option table[7];
+    static struct option table[8];
     static struct options options = {
         .command = "lmtrain test",
         .arguments = "IN...",
@@ -48,6 +48,7 @@ static const struct options *command(void)
                     "and on about what the option does");
     table[5] = option_choice("style", &got.style, "STYLE", styles, "plain or fancy");
     table[6] = option_list("set", &got.sets, "K=V", "change");
+    table[7] = option_deprecated("count", &table[1], "0.4", "0.6");
     return &options;
 }
 
@@ -175,6 +176,8 @@ static void test_help(void **state)
                         "                            goes on and on about what the option does\n"
                         "  --style STYLE             plain or fancy\n"
                         "  --set K=V                 change\n"
+                        "  --count N                 deprecated since 0.4: use --number; it will "
+                        "be removed in 0.6\n"
                         "  -h, --help                show this\n"
                         "\n"
                         "More of it, with an example:\n"
@@ -268,12 +271,51 @@ static void test_suggestions(void **state)
     arena_release(&arena);
 }
 
+static void test_deprecated(void **state)
+{
+    struct option_arguments arguments;
+    struct arena arena = { 0 };
+    struct str help = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(parse(WORDS("in", "--count", "3"), &arguments, &arena, &err), 0);
+    assert_int_equal(got.n, 3);
+    assert_int_equal(arguments.n_warnings, 1);
+    assert_string_equal(arguments.warnings[0],
+                        "lmtrain test: --count is deprecated since 0.4, use --number; it will be "
+                        "removed in 0.6");
+    assert_int_equal(parse(WORDS("in", "--count=3", "--count=4"), &arguments, &arena, &err), 0);
+    assert_int_equal(got.n, 4);
+    assert_int_equal(arguments.n_warnings, 1);
+    assert_int_equal(parse(WORDS("in", "--number", "3"), &arguments, &arena, &err), 0);
+    assert_int_equal(arguments.n_warnings, 0);
+    static const char *const both[][5] = { { "in", "--count=3", "--number=3", NULL },
+                                           { "in", "--number=3", "--count=3", NULL } };
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(parse(both[i], &arguments, &arena, &err), -1);
+        assert_string_equal(err.text, "lmtrain test: --count and --number are both given: the "
+                                      "former is the deprecated name of the latter (hint: leave "
+                                      "--count out)");
+    }
+    assert_int_equal(parse(WORDS("in", "--count=11"), &arguments, &arena, &err), -1);
+    assert_string_equal(err.text, "lmtrain test: --count is 11, not a whole number from 1 to 10");
+    /* A slip is not corrected to an old name. */
+    assert_int_equal(parse(WORDS("in", "--cuont=3"), &arguments, &arena, &err), -1);
+    assert_string_equal(err.text, "lmtrain test: unknown option --cuont=3 (hint: --number)");
+    options_help(command(), 100, &help);
+    assert_non_null(strstr(str_text(&help), "  --count N                 deprecated since 0.4: use "
+                                            "--number; it will be removed in 0.6\n"));
+    str_release(&help);
+    arena_release(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_kinds),   cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_help),        cmocka_unit_test(test_help_widths),
-        cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_all_kinds),   cmocka_unit_test(test_deprecated),
+        cmocka_unit_test(test_mistakes),    cmocka_unit_test(test_help),
+        cmocka_unit_test(test_help_widths), cmocka_unit_test(test_suggestions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

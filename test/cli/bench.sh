@@ -91,6 +91,8 @@ program_ops() {
 # ---- ops ----
 
 expect 'bench ops --json is JSON' 0 '' figures ops ops "$dir/job.yaml" --steps 2
+output=$(cat "$dir/ops.json")
+promised 'bench ops'
 expect 'its sums add up' 0 '' sums ops ops
 expect 'and each' 0 '' figures each ops "$dir/job.yaml" --steps 2 --each
 expect 'its sums add up as well' 0 '' sums each ops
@@ -109,6 +111,8 @@ expect 'in fp32' 0 'GFLOP/s fp32, ' "$lmtrain" bench ops "$dir/job.yaml" --steps
 # ---- step ----
 
 expect 'bench step --json is JSON' 0 '' figures step step "$dir/job.yaml" --steps 3
+output=$(cat "$dir/step.json")
+promised 'bench step'
 expect 'its families add up' 0 '' sums step families
 expect 'tokens a second are tokens by seconds' 0 '' awk '{ x[$1] = $2 } END { r = x["tokens"] / x["best_step_seconds"] / x["tokens_per_s"]
     exit !(x["tokens"] == 256 && r > 0.999999 && r < 1.000001 && x["median_step_seconds"] >= x["best_step_seconds"] &&

@@ -30,6 +30,7 @@ expect 'inspect' 0 'documents   3 of' $lmtrain data inspect "$dir/x" --tokenizer
 expect 'and its text' 0 'In the beginning<.endoftext.>' \
     $lmtrain data inspect "$dir/x" --tokenizer $tokenizer
 expect 'inspect --json' 0 '"documents": 3,' $lmtrain data inspect "$dir/x" --json
+promised 'data inspect'
 expect 'which tokenizer it was' 0 '"tokenizer": "1-37aa4ec3f6eafdb2-eec1778a", "vocab_size": 4096,' $lmtrain data inspect "$dir/x" --json
 expect 'in words' 0 'tokenizer   1-37aa4ec3f6eafdb2-eec1778a, of 4,096 tokens, documents end with 0' $lmtrain data inspect "$dir/x"
 expect 'another one' 3 'x was made with another tokenizer than test/.*small.json: .*x.json with 1-37aa4ec3f6eafdb2-eec1778a, of 4096 tokens, not' \
@@ -43,6 +44,7 @@ expect 'a .json of something else' 2 'rows.json exists but does not belong to a 
 expect 'stays' 0 '^.1, 2.$' cat "$dir/rows.json"
 expect 'standard input' 0 '"documents": 2,' \
     sh -c "$lmtrain data tokenize - --format jsonl --tokenizer $tokenizer --out $dir/y --json <$dir/in.jsonl"
+promised 'data tokenize'
 truncate -s -1 "$dir/x.bin"
 expect 'a short file' 3 'x.bin has .* bytes, but its .idx requires' $lmtrain data inspect "$dir/x"
 

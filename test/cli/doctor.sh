@@ -9,6 +9,7 @@ for part in machine system libraries launchers; do
 done
 expect 'it names the kernels' 0 'kernels +cpu' "$lmtrain" doctor
 expect 'as JSON' 0 '"can_train":[[:space:]]true' "$lmtrain" doctor --json
+promised doctor
 expect 'no room for temporary files is a problem' 4 '^  problem +temporary files' env TMPDIR=/no/such/folder \
     "$lmtrain" doctor
 expect 'which JSON says as well' 4 '"can_train":[[:space:]]false' env TMPDIR=/no/such/folder "$lmtrain" doctor --json

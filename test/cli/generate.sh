@@ -19,6 +19,7 @@ close_to() {
 
 expect 'perplexity' 0 '^loss +[0-9.]+ nats/token' "$lmtrain" eval --model "$dir/one"
 expect 'as JSON' 0 '"task":"perplexity"' "$lmtrain" eval --model "$dir/one" --json
+promised eval
 loss=$(printf '%s\n' "$output" | number_of loss)
 logged=$(number_of eval_loss <"$dir/one/metrics.jsonl" | tail -n 1)
 expect "is the run's last held-out loss ($loss, $logged)" 0 '' close_to "$loss" "$logged"
@@ -147,6 +148,7 @@ text --prompt "$prompt" --temperature 0 --stop "$stop"
 text_is "up to '$stop'" "$prompt${rest%%"$stop"*}"
 text --prompt "$prompt" --temperature 0 --json --stop "$stop"
 expect 'and why' 0 '"finish":"stop"' printf '%s' "$output"
+promised generate
 text --prompt "$prompt" --beams 3
 beams=$output
 text --prompts "$dir/prompt" --beams 3 --json

@@ -91,11 +91,11 @@ offers 'a prefix' '^set/a$' data inspect set/
 refuse 'without its suffix' 'set/a[.]'
 offers 'a key to explain' '^optimizer.lr$' config --explain optimizer.l
 
-# Of each command, and of each command of a command, all the long options that its -h lists, and no other.
+# Of each command, and of each command of a command, all the long options that its -h lists, but for deprecated ones, and no other.
 for command in $("${LMTRAIN:-build/lmtrain}" -h | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
     "${LMTRAIN:-build/lmtrain}" "$command" -h
 done | awk '/^usage:/ { name = $3 ($4 ~ /^[a-z]+$/ ? " " $4 : "") }
-    match($0, /^  (-[a-z], )?--[-a-z]+/) { option = substr($0, 1, RLENGTH); sub(/.* /, "", option); print name "/" option }' >"$dir/options"
+    !/ deprecated since / && match($0, /^  (-[a-z], )?--[-a-z]+/) { option = substr($0, 1, RLENGTH); sub(/.* /, "", option); print name "/" option }' >"$dir/options"
 cut -d/ -f1 "$dir/options" | sort -u >"$dir/commands"
 expect 'those of commands and of commands of commands' 0 '^pretrain$' cat "$dir/commands"
 expect 'are known' 0 '^data inspect$' cat "$dir/commands"

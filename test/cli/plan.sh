@@ -40,15 +40,17 @@ sum=$(printf '%s\n' "$output" | awk '/^memory of a rank/ { inside = 1; next } /^
     inside && match($0, /[KMG]?i?B +[0-9]+ /) { split(substr($0, RSTART), word, / +/); n += word[2] } END { print n }')
 expect "which adds up ($sum)" 0 '' test "$sum" = "$total"
 expect 'as JSON, the same' 0 "\"total_bytes\":[[:space:]]*$total" plan --json
+promised plan
 expect 'no file is read, none is made' 0 '' test ! -e nowhere
-expect 'more ranks' 0 '^4 ranks \(dp 4\), 1 micro-batch of 2 x ' plan --world 4
-expect 'zero 1' 0 '^4 ranks \(dp 4, zero 1\), ' plan --world 4 --set parallel.zero=1
-expect 'zero 3' 0 '^4 ranks \(dp 4, zero 3 hold pass\), ' plan --world 4 --set parallel.zero=3
-expect 'its program gathers weights' 0 'all_gather weights\.[0-9]+:shard  over dp' plan --world 4 --set parallel.zero=1 --print-program
+expect 'more ranks' 0 '^4 ranks \(dp 4\), 1 micro-batch of 2 x ' plan --ranks 4
+expect 'by the old name of the option' 0 'plan: --world is deprecated since 0.1, use --ranks; it will be removed in 0.3' plan --world 4
+expect 'zero 1' 0 '^4 ranks \(dp 4, zero 1\), ' plan --ranks 4 --set parallel.zero=1
+expect 'zero 3' 0 '^4 ranks \(dp 4, zero 3 hold pass\), ' plan --ranks 4 --set parallel.zero=3
+expect 'its program gathers weights' 0 'all_gather weights\.[0-9]+:shard  over dp' plan --ranks 4 --set parallel.zero=1 --print-program
 expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --json --set recompute=full |
     awk '/total_bytes/ { gsub(/[^0-9]/, \"\"); exit !(\$0 + 0 < $total) }'"
 expect 'the program' 0 '^ *F +.*= *attention' plan --print-program
-expect 'has collectives only with ranks' 0 'all_reduce' plan --print-program --world 2
+expect 'has collectives only with ranks' 0 'all_reduce' plan --print-program --ranks 2
 plan --print-program >"$dir/one.txt"
 expect 'and not alone' 1 '' grep all_reduce "$dir/one.txt"
 plan --print-program >"$dir/two.txt"
@@ -58,9 +60,9 @@ expect 'has no update yet' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --print-a
 expect 'which it has after that pass' 0 '= *adamw|adamw ' plan --print-after update
 expect 'after place it is the program' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --print-after place | tail -n +2 | cmp - '$dir/one.txt'"
 expect 'a pass that is none' 2 'print-after is nope, wanted declare, forward, ' plan --print-after nope
-expect 'a rank that is not there' 2 'rank is 2, but the job has ranks 0 to 1' plan --print-program --world 2 --rank 2
-expect 'ranks that do not divide' 2 'not a multiple of' plan --world 3
-expect 'no ranks' 2 'world is 0' plan --world 0
+expect 'a rank that is not there' 2 'rank is 2, but the job has ranks 0 to 1' plan --print-program --ranks 2 --rank 2
+expect 'ranks that do not divide' 2 'not a multiple of' plan --ranks 3
+expect 'no ranks' 2 'ranks is 0' plan --ranks 0
 expect 'an unknown option' 2 'hint: --print-program' plan --print-progam
 expect 'for a GPU, in any build' 0 '^vendor +[0-9.]+ [KMG]iB +[0-9]+ +estimate, in addition: cuDNN' plan --set device=cuda
 expect 'and as JSON' 0 '"vendor_bytes":' plan --set device=cuda --json

@@ -50,11 +50,18 @@ static void the_number_of_ranks_has_many_names(void **state)
         if (!strstr(text, "(hint: --ranks)"))
             fail_msg("%s: %s", names[i], text);
     }
-    /* Behind -- it is a file; and where it is an option it is one. */
+    /* Behind -- it is a file; and where it is an option it is one, with a warning. */
     char *file[] = { "pretrain", "--", "--world", NULL };
     assert_non_null(strstr(said(cmd_pretrain, file, &status), "--world: No such file"));
     char *plan[] = { "plan", "--world", "2", "nowhere.yaml", NULL };
-    assert_non_null(strstr(said(cmd_plan, plan, &status), "nowhere.yaml: No such file"));
+    const char *text = said(cmd_plan, plan, &status);
+    assert_non_null(strstr(text, "nowhere.yaml: No such file"));
+    assert_non_null(strstr(text, "lmtrain plan: --world is deprecated since 0.1, use --ranks; it "
+                                 "will be removed in 0.3"));
+    char *both[] = { "plan", "--ranks", "2", "--world", "2", "nowhere.yaml", NULL };
+    text = said(cmd_plan, both, &status);
+    assert_int_equal(status, ERR_CONFIG);
+    assert_non_null(strstr(text, "lmtrain plan: --world and --ranks are both given"));
 }
 
 static void a_family_asks_for_a_member(void **state)

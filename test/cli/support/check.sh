@@ -43,6 +43,19 @@ refuse() {
     echo "ok $1"
 }
 
+# promised COMMAND - the last output, JSON, has all fields that test/golden/promises/json_fields.txt lists for it
+promised() {
+    promised_missing=$(sed -n "s/^$1: //p" test/golden/promises/json_fields.txt | while read -r promised_field; do
+        printf '%s\n' "$output" | grep -qE "\"$promised_field\"[[:space:]]*:" || printf ' %s' "$promised_field"
+    done)
+    if grep -q "^$1: " test/golden/promises/json_fields.txt && [ -z "$promised_missing" ]; then
+        echo "ok $1 --json has the promised fields"
+    else
+        echo "not ok $1 --json lacks promised fields:$promised_missing"
+        n_wrong=$((n_wrong + 1))
+    fi
+}
+
 finish() {
     [ "$n_wrong" = 0 ]
     exit
