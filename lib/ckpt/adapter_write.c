@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "base/num.h"
 #include "base/str.h"
 #include "ckpt/adapter_impl.h"
-#include "ckpt/json_reader.h"
 #include "ckpt/weights.h"
 
 /* A tensor of the file. */

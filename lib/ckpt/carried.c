@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "ckpt/file_hash.h"
-#include "ckpt/json_reader.h"
 
 #define CARRIED_MAX_BYTES ((size_t)256 << 20)
 #define TEMPLATES "additional_chat_templates"

@@ -10,12 +10,12 @@
 
 #include "base/file.h"
 #include "base/hub.h"
+#include "base/json_reader.h"
 #include "base/num.h"
 #include "base/str.h"
 #include "ckpt/convert_dtype.h"
 #include "ckpt/fp8.h"
 #include "ckpt/hf_folder_impl.h"
-#include "ckpt/json_reader.h"
 
 #define INDEX_NAME "model.safetensors.index.json"
 #define INDEX_MAX_BYTES ((size_t)64 << 20)

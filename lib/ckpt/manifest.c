@@ -9,7 +9,7 @@
 #define XXH_STATIC_LINKING_ONLY /* a state on the stack */
 #include <xxhash.h>
 
-#include "ckpt/json_reader.h"
+#include "base/json_reader.h"
 #include "version.h"
 
 #define HASH_DIGITS 16

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "ckpt/json_reader.h"
+#include "base/json_reader.h"
 
 static const struct {
     const char *name;

@@ -12,8 +12,8 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "base/str.h"
-#include "ckpt/json_reader.h"
 #include "ckpt/safetensors.h"
 
 #define BUFFER_BYTES ((size_t)4 << 20)

@@ -25,9 +25,9 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "ckpt/checkpoint_dir_impl.h"
 #include "ckpt/file_hash.h"
-#include "ckpt/json_reader.h"
 #include "ckpt/manifest.h"
 #include "ckpt/store.h"
 

@@ -7,10 +7,10 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/json_reader.h"
 #include "base/log.h"
 #include "base/num.h"
 #include "ckpt/carried.h"
-#include "ckpt/json_reader.h"
 #include "ckpt/read_ahead.h"
 #include "config/hf_config.h"
 #include "config/model_differences.h"

@@ -1,164 +1,67 @@
 /*
  * jinja_json.c - JSON to values, and values to JSON as json.dumps of Python writes it
  */
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_reader.h"
 #include "template/jinja_impl.h"
 
-struct reader {
-    struct text s;
-    size_t at;
-    struct arena *arena;
-    const char *problem;
+/* ---- reading ---- */
+
+struct jinja_json_reader {
+    struct json_reader json;
     int depth;
 };
 
-static struct jinja_value fail(struct reader *r, const char *problem)
+static struct jinja_value copy_string(struct jinja_json_reader *r, struct json_span span)
 {
-    if (!r->problem)
-        r->problem = problem;
-    return jinja_none();
+    char *out = arena_alloc(r->json.arena, span.n_bytes + 1);
+
+    return jinja_string((struct text){ out, json_decode(span, out) });
 }
 
-static int peek(struct reader *r)
+static struct jinja_value read_number(struct jinja_json_reader *r, struct json_span span)
 {
-    while (r->at < r->s.n && strchr(" \t\r\n", r->s.data[r->at]) && r->s.data[r->at])
-        r->at++;
-    return r->at < r->s.n && !r->problem ? (unsigned char)r->s.data[r->at] : -1;
-}
+    const char *digits = arena_strndup(r->json.arena, span.text, span.n_bytes);
+    bool is_float = digits[strcspn(digits, ".eE")] != '\0';
 
-static int take(struct reader *r, char c)
-{
-    int is = peek(r) == c;
-
-    r->at += (size_t)is;
-    return is;
-}
-
-static int read_hex(struct reader *r, uint32_t *code)
-{
-    *code = 0;
-    if (r->s.n - r->at < 4)
-        return -1;
-    for (int i = 0; i < 4; i++) {
-        int c = (unsigned char)r->s.data[r->at++];
-
-        if (!isxdigit(c))
-            return -1;
-        *code = *code * 16 + (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
-    }
-    return 0;
-}
-
-/* \uXXXX, of which \u was read; a pair of surrogates is one character. */
-static size_t read_escape(struct reader *r, char *out)
-{
-    uint32_t code, low;
-
-    if (read_hex(r, &code) < 0) {
-        fail(r, "a \\u without four digits");
-        return 0;
-    }
-    if (code >= 0xd800 && code < 0xdc00 && r->s.n - r->at >= 6 && r->s.data[r->at] == '\\' &&
-        r->s.data[r->at + 1] == 'u') {
-        r->at += 2;
-        if (read_hex(r, &low) == 0 && low >= 0xdc00 && low < 0xe000)
-            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-    }
-    if (code >= 0xd800 && code < 0xe000) {
-        fail(r, "an unpaired surrogate");
-        return 0;
-    }
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    size_t n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--, code >>= 6)
-        out[i] = (char)(0x80 | (code & 63));
-    out[0] = (char)((0xf00 >> n & 0xff) | code);
-    return n;
-}
-
-/* What an escape makes is never longer than it. */
-static struct jinja_value read_string(struct reader *r)
-{
-    size_t begin = ++r->at, n = 0;
-
-    while (r->at < r->s.n && r->s.data[r->at] != '"')
-        r->at += r->s.data[r->at] == '\\' ? 2 : 1;
-    if (r->at >= r->s.n)
-        return fail(r, "a string that does not end");
-    size_t end = r->at;
-    char *out = arena_alloc(r->arena, end - begin + 1);
-    for (r->at = begin; r->at < end && !r->problem;) {
-        static const char plain[] = "\"\\/bfnrt", means[] = "\"\\/\b\f\n\r\t";
-        char c = r->s.data[r->at++];
-
-        if ((unsigned char)c < 0x20)
-            return fail(r, "a control character in a text");
-        if (c == '\\') {
-            c = r->s.data[r->at++];
-            const char *found = c ? strchr(plain, c) : NULL;
-
-            if (c == 'u') {
-                n += read_escape(r, out + n);
-                continue;
-            }
-            if (!found)
-                return fail(r, "an escape that JSON does not have");
-            c = means[found - plain];
-        }
-        out[n++] = c;
-    }
-    r->at = end + 1;
-    return jinja_string((struct text){ out, n });
-}
-
-static struct jinja_value read_number(struct reader *r)
-{
-    char digits[64], *end;
-    size_t n = 0;
-    int is_float = 0;
-
-    while (r->at < r->s.n && n + 1 < sizeof digits && r->s.data[r->at] &&
-           strchr("+-.eE0123456789", r->s.data[r->at])) {
-        is_float |= strchr(".eE", r->s.data[r->at]) != NULL;
-        digits[n++] = r->s.data[r->at++];
-    }
-    digits[n] = 0;
-    size_t first = digits[0] == '-';
-    if (!isdigit((unsigned char)digits[first]) ||
-        (digits[first] == '0' && isdigit((unsigned char)digits[first + 1])))
-        return fail(r, "an invalid number");
     errno = 0;
-    struct jinja_value v = jinja_int(is_float ? 0 : strtoll(digits, &end, 10));
+    struct jinja_value v = jinja_int(is_float ? 0 : strtoll(digits, NULL, 10));
     /* As model_max_length of 1e30 without an exponent, which many folders have. */
-    if (is_float || errno)
-        v = jinja_float(strtod(digits, &end));
-    if (*end)
-        return fail(r, "an invalid number");
-    return v;
+    return is_float || errno ? jinja_float(strtod(digits, NULL)) : v;
 }
 
-static struct jinja_value read_value(struct reader *r);
-
-static struct jinja_value read_list(struct reader *r)
+static struct jinja_value read_scalar(struct jinja_json_reader *r)
 {
-    struct jinja_value v = { JINJA_LIST, { .list = arena_new(r->arena, struct jinja_list) } };
+    struct json_span span = json_scalar(&r->json);
 
-    r->at++;
-    if (take(r, ']'))
-        return v;
-    do
-        jinja_list_add(r->arena, v.list, read_value(r));
-    while (take(r, ','));
-    return take(r, ']') ? v : fail(r, "a list that does not end");
+    switch (*span.text) {
+    case '\0': /* a problem */
+    case 'n':
+        return jinja_none();
+    case 't':
+    case 'f':
+        return jinja_bool(*span.text == 't');
+    default:
+        return read_number(r, span);
+    }
+}
+
+static struct jinja_value read_value(struct jinja_json_reader *r);
+
+static struct jinja_value read_list(struct jinja_json_reader *r)
+{
+    struct arena *arena = r->json.arena;
+    struct jinja_value v = { JINJA_LIST, { .list = arena_new(arena, struct jinja_list) } };
+
+    json_open(&r->json, '[');
+    while (json_next(&r->json, ']'))
+        jinja_list_add(arena, v.list, read_value(r));
+    return v;
 }
 
 static int by_text(const void *a, const void *b)
@@ -171,84 +74,71 @@ static int by_text(const void *a, const void *b)
 }
 
 /* Found by sorting, as an object may have many. */
-static int has_key_twice(struct reader *r, const struct jinja_dict *dict)
+static bool has_key_twice(struct arena *arena, const struct jinja_dict *dict)
 {
-    struct jinja_pair *sorted = arena_array(r->arena, struct jinja_pair, dict->n);
+    struct jinja_pair *sorted = arena_array(arena, struct jinja_pair, dict->n);
 
-    memcpy(sorted, dict->items, sizeof *sorted * (size_t)dict->n);
+    if (dict->n)
+        memcpy(sorted, dict->items, sizeof *sorted * (size_t)dict->n);
     qsort(sorted, (size_t)dict->n, sizeof *sorted, by_text);
     for (int i = 1; i < dict->n; i++)
         if (text_equal(sorted[i - 1].key.s, sorted[i].key.s))
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
-static struct jinja_value read_dict(struct reader *r)
+static struct jinja_value read_dict(struct jinja_json_reader *r)
 {
-    struct jinja_dict *dict;
+    struct arena *arena = r->json.arena;
+    struct jinja_dict *dict = arena_new(arena, struct jinja_dict);
 
-    struct jinja_value v = { JINJA_DICT, { .dict = arena_new(r->arena, struct jinja_dict) } };
+    json_open(&r->json, '{');
+    while (json_next(&r->json, '}')) {
+        struct jinja_value key = copy_string(r, json_key_span(&r->json)), value = read_value(r);
 
-    r->at++;
-    if (take(r, '}'))
-        return v;
-    do {
-        if (peek(r) != '"')
-            return fail(r, "an object's key is not a string");
-        struct jinja_value key = read_string(r);
-        if (!take(r, ':'))
-            return fail(r, "an object's key without ':'");
-        struct jinja_value value = read_value(r);
-        dict = v.dict;
         dict->items =
-            arena_grow(r->arena, dict->items, sizeof *dict->items, &dict->capacity, dict->n + 1);
+            arena_grow(arena, dict->items, sizeof *dict->items, &dict->capacity, dict->n + 1);
         dict->items[dict->n++] = (struct jinja_pair){ key, value };
-    } while (take(r, ','));
-    if (!take(r, '}'))
-        return fail(r, "an object that does not end");
-    return has_key_twice(r, v.dict) ? fail(r, "a key that an object has twice") : v;
+    }
+    if (!r->json.problem && has_key_twice(arena, dict))
+        json_fail(&r->json, "a key that an object has twice");
+    return (struct jinja_value){ JINJA_DICT, { .dict = dict } };
 }
 
-static struct jinja_value read_value(struct reader *r)
+static struct jinja_value read_value(struct jinja_json_reader *r)
 {
-    static const char *const words[] = { "true", "false", "null" };
-    struct jinja_value v;
-    int c = peek(r);
+    enum json_kind kind = json_peek(&r->json);
 
-    if (c == '"')
-        return read_string(r);
-    if (c == '[' || c == '{') {
-        if (++r->depth > JINJA_JSON_DEPTH)
-            return fail(r, "nested too deep");
-        v = c == '[' ? read_list(r) : read_dict(r);
-        r->depth--;
-        return v;
+    if (kind == JSON_STRING)
+        return copy_string(r, json_string_span(&r->json));
+    if (kind != JSON_ARRAY && kind != JSON_OBJECT)
+        return read_scalar(r);
+    if (r->depth == JINJA_JSON_DEPTH) {
+        json_fail(&r->json, "values are nested too deep");
+        return jinja_none();
     }
-    for (int i = 0; i < 3 && c >= 0; i++) {
-        size_t n = strlen(words[i]);
-
-        if (r->s.n - r->at >= n && !memcmp(r->s.data + r->at, words[i], n)) {
-            r->at += n;
-            return i == 2 ? jinja_none() : jinja_bool(i == 0);
-        }
-    }
-    return c < 0 ? fail(r, "a value is missing") : read_number(r);
+    r->depth++;
+    struct jinja_value v = kind == JSON_ARRAY ? read_list(r) : read_dict(r);
+    r->depth--;
+    return v;
 }
 
 int jinja_read_json(struct jinja_value *out, struct text json, struct arena *arena,
                     const char **problem)
 {
-    struct reader r = { .s = json, .arena = arena };
-    struct jinja_value v = read_value(&r);
+    struct jinja_json_reader r = { 0 };
 
-    if (peek(&r) >= 0)
-        fail(&r, "more behind the end");
-    *problem = r.problem;
-    if (r.problem)
-        return -1;
-    *out = v;
-    return 0;
+    json_reader_init(&r.json, json.data, json.n, arena);
+    r.json.any_bytes = true;
+    struct jinja_value v = read_value(&r);
+    int status = json_end(&r.json);
+    *problem = r.json.problem;
+    if (!status)
+        *out = v;
+    return status;
 }
+
+/* ---- writing ---- */
 
 static void add_json_text(struct text s, int ascii, struct str *out)
 {

@@ -61,7 +61,7 @@ static const struct {
 } bad[] = {
     { "", "an object is expected" },
     { "{}", "are missing" },
-    { M("") "x", "follows the end" },
+    { M("") "x", "unexpected characters after" },
     { "{\"lmtrain_checkpoint\":2,\"step\":1,\"world_size\":1,\"state\":{},\"files\":[],"
       "\"tensors\":{}}",
       "unsupported format version" },

@@ -51,6 +51,10 @@ static void a_header_is_read(void **state)
 #define T(name, dtype, shape, offsets) \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
+#define BRACKETS_8 "[[[[[[[["
+#define BRACKETS_64 \
+    BRACKETS_8 BRACKETS_8 BRACKETS_8 BRACKETS_8 BRACKETS_8 BRACKETS_8 BRACKETS_8 BRACKETS_8
+
 /* Each with the words that its message must have; the file has 8 bytes of data. */
 static const struct {
     const char *header, *words;
@@ -60,7 +64,7 @@ static const struct {
     { "{", "a string is expected" },
     { "{" T("a", "F32", "[2]", "[0,8]"), "'}' is expected" },
     { "{" T("a", "F32", "[2]", "[0,8]") ",}", "header byte 54: a string is expected" },
-    { "{" T("a", "F32", "[2]", "[0,8]") "} x", "follows the end" },
+    { "{" T("a", "F32", "[2]", "[0,8]") "} x", "unexpected characters after" },
     { "{" T("a", "F33", "[2]", "[0,8]") "}", "tensor a: unknown dtype" },
     { "{" T("a", "f32", "[2]", "[0,8]") "}", "tensor a: unknown dtype" },
     { "{\"a\":{\"shape\":[2],\"data_offsets\":[0,8]}}", "tensor a: dtype, shape" },
@@ -100,10 +104,10 @@ static const struct {
       "given twice" },
     { "{" T("a\xff", "F32", "[2]", "[0,8]") "}", "broken UTF-8" },
     { "{" T("a\xc0\x80", "F32", "[2]", "[0,8]") "}", "broken UTF-8" },
-    { "{" T("a\\ud800", "F32", "[2]", "[0,8]") "}", "broken UTF-8" },
-    { "{" T("a\\udc00", "F32", "[2]", "[0,8]") "}", "broken UTF-8" },
-    { "{" T("a\\u0000", "F32", "[2]", "[0,8]") "}", "bad escape" },
-    { "{" T("a\\x", "F32", "[2]", "[0,8]") "}", "bad escape" },
+    { "{" T("a\\ud800", "F32", "[2]", "[0,8]") "}", "an unpaired surrogate" },
+    { "{" T("a\\udc00", "F32", "[2]", "[0,8]") "}", "an unpaired surrogate" },
+    { "{" T("a\\u0000", "F32", "[2]", "[0,8]") "}", "\\u0000 in a string" },
+    { "{" T("a\\x", "F32", "[2]", "[0,8]") "}", "unknown escape" },
     { "{" T("a\n", "F32", "[2]", "[0,8]") "}", "control character" },
     { "{\"__metadata__\":{\"a\":1}," T("a", "F32", "[2]", "[0,8]") "}", "a string is expected" },
     { "{\"__metadata__\":{\"a\":{}}," T("a", "F32", "[2]", "[0,8]") "}", "a string is expected" },
@@ -111,12 +115,10 @@ static const struct {
     { "{\"__metadata__\":{},\"__metadata__\":{}," T("a", "F32", "[2]", "[0,8]") "}", "twice" },
     { "{\"__metadata__\":{\"k\":\"\",\"k\":\"\"}," T("a", "F32", "[2]", "[0,8]") "}",
       "k is given twice" },
-    { "{\"a\":{\"x\":"
-      "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
-      "nested too deep" },
+    { "{\"a\":{\"x\":" BRACKETS_64 BRACKETS_64 BRACKETS_64 BRACKETS_64 "[", "nested too deep" },
     { "{\"a\":{\"x\":tru}}", "a value is expected" },
-    { "{\"a\":{\"x\":1.}}", "a value is expected" },
-    { "{\"a\":{\"x\":01}}", "a value is expected" },
+    { "{\"a\":{\"x\":1.}}", "an invalid number" },
+    { "{\"a\":{\"x\":01}}", "an invalid number" },
     { "{\"a\":{\"x\":[1 2]}}", "',' or ']' is expected" },
     { "{\"a\":{\"x\":{\"k\" 2}}}", "':' is expected" },
     { "{\"a", "does not end" },

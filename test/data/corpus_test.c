@@ -184,7 +184,7 @@ static void test_errors(void **state)
     (void)state;
     expect_error(bad_line, ROWS_AUTO, "bad.jsonl:3: field 'text' is not a string");
     expect_error(bad_text, ROWS_AUTO, "bad.txt: byte 3 (0xff) is not valid UTF-8");
-    expect_error(bad_text, ROWS_JSONL, "bad.txt:1: no object");
+    expect_error(bad_text, ROWS_JSONL, "bad.txt:1: an object is expected");
     expect_error(bad_json_text, ROWS_AUTO, "utf8.jsonl:1: byte 1 (0xff) is not valid UTF-8");
     expect_error("/nonexistent.jsonl", ROWS_AUTO, "/nonexistent.jsonl");
     expect_error("/dev/zero", ROWS_JSONL, "/dev/zero:1: the line is longer than 268435456 bytes");

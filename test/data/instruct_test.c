@@ -343,7 +343,7 @@ static const struct bad {
       "byte 19 of the row (0xff) is not valid UTF-8" },
     { "{\"instruction\": \"A\", \"output\": \"\\ud800\"}", "an unpaired surrogate" },
     { "[1]", "the row is a list, not an object" },
-    { "{\"instruction\" \"A\"}", "no ':' after a key" },
+    { "{\"instruction\" \"A\"}", "':' is expected" },
     { CONVERSATION(""), "conversations is empty" },
     { CONVERSATION(TURN("human", "A")), "the conversation ends without an answer" },
     { CONVERSATION(TURN("gpt", "A")), "message 1 is of role assistant: expected a prompt" },

@@ -3,6 +3,7 @@
  */
 #include "data_fixture.h"
 
+#include "base/json_reader.h"
 #include "data/rows/jsonl.h"
 
 static void expect_text(const char *line, size_t n_line, const char *text, size_t n_text)
@@ -52,22 +53,22 @@ static void expect_error(const char *line, const char *text)
 static void test_errors(void **state)
 {
     (void)state;
-    expect_error("", "no object at byte 0");
-    expect_error("[\"text\"]", "no object");
+    expect_error("", "an object is expected at byte 0");
+    expect_error("[\"text\"]", "an object is expected");
     expect_error("{}", "no field 'text'");
     expect_error("{\"a\": {\"text\": \"x\"}}", "no field 'text'");
     expect_error("{\"\": 1, \"\\u001b[31m\": 2, \"c\": []}", "(hint: it has , ");
     expect_error("{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1}",
                  "(hint: it has a, b, c, d, e, f, g, h)");
-    expect_error("{\"a\": {}", "no ',' or '}'");
+    expect_error("{\"a\": {}", "',' or '}' is expected at byte 8");
     expect_error("{\"text\": 5}", "field 'text' is not a string");
     expect_error("{\"text\": \"a\", \"text\": \"b\"}", "occurs twice");
-    expect_error("{\"text\": \"a\"", "no ',' or '}' after a value at byte 12");
+    expect_error("{\"text\": \"a\"", "',' or '}' is expected at byte 12");
     expect_error("{\"text\": \"a\"} x", "unexpected characters after");
     expect_error("{\"text\": \"a\"}{}", "unexpected characters after");
-    expect_error("{\"text\": \"a\",}", "no key");
-    expect_error("{text: \"a\"}", "no key");
-    expect_error("{\"text\" \"a\"}", "no ':'");
+    expect_error("{\"text\": \"a\",}", "a string is expected");
+    expect_error("{text: \"a\"}", "a string is expected");
+    expect_error("{\"text\" \"a\"}", "':' is expected");
     expect_error("{\"text\": \"a", "does not end");
     expect_error("{\"text\": \"a\nb\"}", "control character");
     expect_error("{\"text\": \"\\x\"}", "unknown escape");
@@ -77,19 +78,20 @@ static void test_errors(void **state)
     expect_error("{\"text\": \"\\ud83d\"}", "surrogate");
     expect_error("{\"text\": \"\\ud83d\\u0041\"}", "surrogate");
     expect_error("{\"text\": \"\\ude00\"}", "surrogate");
-    expect_error("{\"a\": }", "not a JSON value");
-    expect_error("{\"a\": nul, \"text\": \"x\"}", "not a JSON value");
-    expect_error("{\"a\": [1 2], \"text\": \"x\"}", "no ','");
-    expect_error("{\"a\": [1,], \"text\": \"x\"}", "not a JSON value");
-    expect_error("{\"a\": [1}, \"text\": \"x\"}", "no ','");
-    expect_error("{\"a\": {\"b\" 1}, \"text\": \"x\"}", "no ':'");
-    expect_error("{\"a\": {1: 1}, \"text\": \"x\"}", "no key");
-    expect_error("{\"a\": {\"b\": 1,}, \"text\": \"x\"}", "no key");
+    expect_error("{\"a\": }", "a value is expected");
+    expect_error("{\"a\": nul, \"text\": \"x\"}", "a value is expected");
+    expect_error("{\"a\": [1 2], \"text\": \"x\"}", "',' or ']' is expected");
+    expect_error("{\"a\": [1,], \"text\": \"x\"}", "a value is expected");
+    expect_error("{\"a\": [1}, \"text\": \"x\"}", "',' or ']' is expected");
+    expect_error("{\"a\": {\"b\" 1}, \"text\": \"x\"}", "':' is expected");
+    expect_error("{\"a\": {1: 1}, \"text\": \"x\"}", "a string is expected");
+    expect_error("{\"a\": 01, \"text\": \"x\"}", "an invalid number at byte 6");
+    expect_error("{\"a\": {\"b\": 1,}, \"text\": \"x\"}", "a string is expected");
 }
 
 static void test_depth(void **state)
 {
-    for (int depth = JSONL_DEPTH_MAX; depth <= JSONL_DEPTH_MAX + 1; depth++) {
+    for (int depth = JSON_DEPTH_MAX; depth <= JSON_DEPTH_MAX + 1; depth++) {
         struct str line = { 0 };
 
         (void)state;
@@ -99,7 +101,7 @@ static void test_depth(void **state)
         for (int i = 0; i < depth; i++)
             str_add_char(&line, ']');
         str_add(&line, ", \"text\": \"x\"}");
-        if (depth == JSONL_DEPTH_MAX)
+        if (depth == JSON_DEPTH_MAX)
             EXPECT_TEXT(line.data, "x");
         else
             expect_error(line.data, "too deep");

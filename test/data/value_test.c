@@ -15,23 +15,23 @@ static const struct parsed {
     { "\"\\u0001\\\\\\\"\\/\"", "\"\\u0001\\\\\\\"/\"", NULL },
     { "0", "0", NULL },
     { "-0.5E+10", "-0.5E+10", NULL },
-    { "", "", "not a JSON value at byte 0" },
+    { "", "", "a value is expected at byte 0" },
     { "01", "", "an invalid number at byte 0" },
     { "1.", "", "an invalid number" },
     { ".5", "", "an invalid number" },
     { "+1", "", "an invalid number" },
     { "1e", "", "an invalid number" },
-    { "[1,]", "", "not a JSON value at byte 3" },
-    { "[1 2]", "", "no ',' between values at byte 3" },
-    { "{\"a\"}", "", "no ':' after a key" },
+    { "[1,]", "", "a value is expected at byte 3" },
+    { "[1 2]", "", "',' or ']' is expected at byte 3" },
+    { "{\"a\"}", "", "':' is expected" },
     { "{\"a\":1,\"a\":2}", "", "a key that was there before" },
-    { "{a:1}", "", "no key" },
-    { "[1}", "", "no ',' between values" },
-    { "[", "", "not a JSON value at byte 1" },
+    { "{a:1}", "", "a string is expected" },
+    { "[1}", "", "',' or ']' is expected" },
+    { "[", "", "a value is expected at byte 1" },
     { "{} x", "", "unexpected characters after the value at byte 3" },
     { "\"\n\"", "", "a control character in a string" },
     { "\"\\ud800x\"", "", "an unpaired surrogate" },
-    { "nul", "", "not a JSON value" },
+    { "nul", "", "a value is expected" },
 };
 
 static void test_parse(void **state)
@@ -91,7 +91,7 @@ static void test_bounds(void **state)
     assert_int_equal(
         value_parse(&value, deep.data + 100000 - VALUE_DEPTH_MAX, VALUE_DEPTH_MAX, &arena, &err),
         -1);
-    assert_non_null(strstr(err.text, "not a JSON value"));
+    assert_non_null(strstr(err.text, "a value is expected"));
     str_add(&many, "[0");
     for (int i = 0; i < VALUE_COUNT_MAX; i++)
         str_add(&many, ",0");

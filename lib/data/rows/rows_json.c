@@ -1,12 +1,13 @@
 /*
  * rows_json.c - an array of objects, objects one behind the other, and lines
  *
- * Here only the ends of rows are found: brackets are counted outside strings. An error within a row
- * is found when it is parsed; the ends of rows are known all the same.
+ * Only the ends of rows are found here, by brackets outside of strings, so that reading can resume
+ * behind a row that is not valid. What is wrong within a row is found when it is parsed.
  */
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/json_reader.h"
 #include "data/rows/row_reader_impl.h"
 
 static const char *skip_space(const char *at, const char *end)
@@ -14,39 +15,6 @@ static const char *skip_space(const char *at, const char *end)
     while (at < end && (*at == ' ' || *at == '\t' || *at == '\r' || *at == '\n'))
         at++;
     return at;
-}
-
-/* Behind the string whose opening quote is at `at`; NULL if it does not end. */
-static const char *skip_string(const char *at, const char *end)
-{
-    for (at++; at < end; at++) {
-        if (*at == '\\' && at + 1 < end)
-            at++;
-        else if (*at == '"')
-            return at + 1;
-    }
-    return NULL;
-}
-
-/* Behind the object or array that starts at `at`; NULL if it does not end. */
-static const char *skip_container(const char *at, const char *end)
-{
-    int64_t depth = 0;
-
-    while (at && at < end) {
-        char c = *at;
-
-        if (c == '"') {
-            at = skip_string(at, end);
-            continue;
-        }
-        at++;
-        if (c == '{' || c == '[')
-            depth++;
-        else if ((c == '}' || c == ']') && --depth == 0)
-            return at;
-    }
-    return NULL;
 }
 
 static int give(struct rows *r, struct row *row, const char *start, const char *end)
@@ -93,7 +61,7 @@ static int next_object(struct rows *r, struct row *row, struct err *err)
         return 0;
     if (*r->at != '{')
         return broken(r, "no object starts here (hint: a row is {\"column\": value, ...})", err);
-    const char *end = skip_container(r->at, r->end);
+    const char *end = json_find_end(r->at, r->end);
     if (!end)
         return broken(r, "the object that starts here does not end", err);
     return give(r, row, r->at, end);
@@ -141,7 +109,7 @@ int rows_open_json(struct rows *rows, struct err *err)
     /* Files called .json are often JSONL, which can be read on behind a bad row: an object that is
      * whole at its line's end says so. */
     const char *newline = memchr(first, '\n', (size_t)(rows->end - first));
-    if (newline && *first == '{' && skip_container(first, newline))
+    if (newline && *first == '{' && json_find_end(first, newline))
         return rows_open_lines(rows, err);
     rows->next = next_object;
     return 0;

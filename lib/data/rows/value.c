@@ -5,200 +5,112 @@
 
 #include <string.h>
 
-#include "data/rows/jsonl_impl.h"
+#include "base/json_reader.h"
 
-struct parser {
-    struct jsonl_reader reader;
-    struct arena *arena;
-    struct str text; /* the string at hand */
+struct value_parser {
+    struct json_reader reader;
     struct value *open[VALUE_DEPTH_MAX], **tails[VALUE_DEPTH_MAX];
     int depth, n_values;
 };
 
-static struct value *new_value(struct parser *p, enum value_kind kind)
+static const char *copy_text(struct value_parser *p, struct json_span span, size_t *n_bytes)
 {
-    struct value *value = arena_new(p->arena, struct value);
+    char *copy = arena_alloc(p->reader.arena, span.n_bytes + 1);
 
-    value->kind = kind;
-    p->n_values++;
-    return value;
+    *n_bytes = json_decode(span, copy);
+    return copy;
 }
 
-static int take_text(struct parser *p, const char **text, size_t *n_bytes)
+/* A value that is not a container. */
+static void read_plain(struct value_parser *p, struct value *value)
 {
-    str_clear(&p->text);
-    if (jsonl_read_string(&p->reader, &p->text) < 0)
-        return -1;
-    *n_bytes = p->text.length;
-    *text = arena_strndup(p->arena, "", 0);
-    if (*n_bytes > 0) {
-        char *copy = arena_alloc(p->arena, *n_bytes + 1);
+    struct json_span span = json_scalar(&p->reader);
 
-        memcpy(copy, p->text.data, *n_bytes);
-        *text = copy;
-    }
-    return 0;
+    value->text = arena_strndup(p->reader.arena, span.text, span.n_bytes);
+    value->n_bytes = span.n_bytes;
+    value->kind = *span.text == 'n'                        ? VALUE_NULL
+                  : *span.text == 't' || *span.text == 'f' ? VALUE_BOOL
+                                                           : VALUE_NUMBER;
 }
 
-/* -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)? */
-static int is_number(const char *s, size_t n)
+/* A list or an object, which is open then (on the stack). */
+static void open_container(struct value_parser *p, struct value *value, enum json_kind kind)
 {
-    size_t i = n > 0 && s[0] == '-', start = i;
-
-    while (i < n && s[i] >= '0' && s[i] <= '9')
-        i++;
-    if (i == start || (s[start] == '0' && i > start + 1))
-        return 0;
-    if (i < n && s[i] == '.') {
-        start = ++i;
-        while (i < n && s[i] >= '0' && s[i] <= '9')
-            i++;
-        if (i == start)
-            return 0;
-    }
-    if (i < n && (s[i] == 'e' || s[i] == 'E')) {
-        i++;
-        i += i < n && (s[i] == '+' || s[i] == '-');
-        start = i;
-        while (i < n && s[i] >= '0' && s[i] <= '9')
-            i++;
-        if (i == start)
-            return 0;
-    }
-    return i == n;
-}
-
-static struct value *read_plain(struct parser *p)
-{
-    size_t start = p->reader.at;
-
-    if (jsonl_skip_plain(&p->reader) < 0)
-        return NULL;
-    const char *text = p->reader.text + start;
-    size_t n = p->reader.at - start;
-    struct value *value = new_value(p, *text == 'n'                   ? VALUE_NULL
-                                       : *text == 't' || *text == 'f' ? VALUE_BOOL
-                                                                      : VALUE_NUMBER);
-    if (value->kind == VALUE_NUMBER && !is_number(text, n)) {
-        p->reader.at = start;
-        jsonl_wrong(&p->reader, "an invalid number");
-        return NULL;
-    }
-    value->text = arena_strndup(p->arena, text, n);
-    value->n_bytes = n;
-    return value;
-}
-
-/* A value, or an open container (on the stack). */
-static struct value *read_value(struct parser *p)
-{
-    struct value *value;
-
-    if (p->n_values >= VALUE_COUNT_MAX) {
-        jsonl_wrong(&p->reader, "more than a million values");
-        return NULL;
-    }
-    if (jsonl_take(&p->reader, '"')) {
-        value = new_value(p, VALUE_TEXT);
-        return take_text(p, &value->text, &value->n_bytes) < 0 ? NULL : value;
-    }
-    int is_list = jsonl_take(&p->reader, '['), is_object = !is_list && jsonl_take(&p->reader, '{');
-    if (!is_list && !is_object)
-        return read_plain(p);
     if (p->depth == VALUE_DEPTH_MAX) {
-        jsonl_wrong(&p->reader, "nested too deep");
-        return NULL;
+        json_fail(&p->reader, "values are nested too deep");
+        return;
     }
-    value = new_value(p, is_list ? VALUE_LIST : VALUE_OBJECT);
+    json_open(&p->reader, kind == JSON_ARRAY ? '[' : '{');
+    value->kind = kind == JSON_ARRAY ? VALUE_LIST : VALUE_OBJECT;
     p->open[p->depth] = value;
     p->tails[p->depth++] = &value->first;
+}
+
+static struct value *read_value(struct value_parser *p)
+{
+    struct value *value = arena_new(p->reader.arena, struct value);
+    enum json_kind kind = json_peek(&p->reader);
+
+    if (p->n_values++ >= VALUE_COUNT_MAX)
+        json_fail(&p->reader, "more than a million values");
+    if (kind == JSON_STRING) {
+        value->kind = VALUE_TEXT;
+        value->text = copy_text(p, json_string_span(&p->reader), &value->n_bytes);
+    } else if (kind == JSON_ARRAY || kind == JSON_OBJECT) {
+        open_container(p, value, kind);
+    } else {
+        read_plain(p, value);
+    }
     return value;
 }
 
-/* Put a value into the innermost container. */
-static int add(struct parser *p, struct value *value, const char *key, size_t n_key)
+/* Put a value into a container. */
+static void add_member(struct value_parser *p, int depth, struct value *value)
 {
-    struct value *object = p->open[p->depth - 1];
-
-    value->key = key;
-    value->n_key = n_key;
-    /* Wide objects are checked no further: data rows have few fields, and this is quadratic. */
+    struct value *container = p->open[depth - 1];
     int i = 0;
-    for (const struct value *v = object->first; key && v && i < 256; v = v->next, i++)
-        if (v->n_key == n_key && !memcmp(v->key, key, n_key))
-            return jsonl_wrong(&p->reader, "a key that was there before");
-    *p->tails[p->depth - 1] = value;
-    p->tails[p->depth - 1] = &value->next;
-    object->n++;
-    return 0;
+
+    /* Wide objects are checked no further: data rows have few fields, and this is quadratic. */
+    for (const struct value *v = container->first; value->key && v && i < 256; v = v->next, i++)
+        if (v->n_key == value->n_key && !memcmp(v->key, value->key, v->n_key))
+            json_fail(&p->reader, "a key that was there before");
+    *p->tails[depth - 1] = value;
+    p->tails[depth - 1] = &value->next;
+    container->n++;
 }
 
-/* Key if need be, value, into the container at hand, which may then be that value. */
-static int read_member(struct parser *p)
+/* The next member of the innermost container, or its end. */
+static void read_member(struct value_parser *p)
 {
-    const struct value *container = p->open[p->depth - 1];
+    int depth = p->depth;
+    bool is_object = p->open[depth - 1]->kind == VALUE_OBJECT;
     const char *key = NULL;
     size_t n_key = 0;
 
-    if (container->kind == VALUE_OBJECT) {
-        if (!jsonl_take(&p->reader, '"'))
-            return jsonl_wrong(&p->reader, "no key");
-        if (take_text(p, &key, &n_key) < 0)
-            return -1;
-        if (!jsonl_take(&p->reader, ':'))
-            return jsonl_wrong(&p->reader, "no ':' after a key");
-    }
-    int depth = p->depth;
-    struct value *value = read_value(p);
-    if (!value)
-        return -1;
-    int is_open = p->depth > depth;
-    p->depth = depth;
-    if (add(p, value, key, n_key) < 0)
-        return -1;
-    p->depth += is_open;
-    return 0;
-}
-
-/* Close what ends here. 1 if something else may come next in a container, 0 if it may not. */
-static int close_containers(struct parser *p)
-{
-    while (p->depth > 0 &&
-           jsonl_take(&p->reader, p->open[p->depth - 1]->kind == VALUE_LIST ? ']' : '}'))
+    if (!json_next(&p->reader, is_object ? '}' : ']')) {
         p->depth--;
-    return p->depth > 0;
-}
-
-static struct value *parse(struct parser *p)
-{
-    struct value *root = read_value(p);
-
-    if (!root)
-        return NULL;
-    while (close_containers(p)) {
-        if (p->open[p->depth - 1]->n > 0 && !jsonl_take(&p->reader, ',')) {
-            jsonl_wrong(&p->reader, "no ',' between values");
-            return NULL;
-        }
-        if (read_member(p) < 0)
-            return NULL;
+        return;
     }
-    if (!jsonl_at_end(&p->reader)) {
-        jsonl_wrong(&p->reader, "unexpected characters after the value");
-        return NULL;
-    }
-    return root;
+    if (is_object)
+        key = copy_text(p, json_key_span(&p->reader), &n_key);
+    struct value *value = read_value(p);
+    value->key = key;
+    value->n_key = n_key;
+    add_member(p, depth, value);
 }
 
 int value_parse(struct value **value, const char *json, size_t n_bytes, struct arena *arena,
                 struct err *err)
 {
-    struct parser p = { .reader = { .text = json, .n = n_bytes, .err = err }, .arena = arena };
-    struct value *root = parse(&p);
+    struct value_parser p = { 0 };
 
-    str_release(&p.text);
-    if (!root)
-        return -1;
+    json_reader_init(&p.reader, json, n_bytes, arena);
+    p.reader.any_bytes = true;
+    struct value *root = read_value(&p);
+    while (p.depth > 0 && !p.reader.problem)
+        read_member(&p);
+    if (json_end(&p.reader) < 0)
+        return err_set(err, ERR_DATA, "%s at byte %zu", p.reader.problem, p.reader.problem_at);
     *value = root;
     return 0;
 }
