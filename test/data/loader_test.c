@@ -329,6 +329,33 @@ static void test_token_outside_vocabulary(void **state)
     loader_close(loader);
 }
 
+/* A failure stays, with nothing written, until a rewind. */
+static void test_rewind_after_a_failure(void **state)
+{
+    struct loader_dataset dataset = { a, 1 };
+    struct loader_options options = options_for(&dataset, 1);
+    struct micro_batch batch = { 0 };
+    struct err err = { 0 }, again = { 0 };
+
+    (void)state;
+    options.held_out = true;
+    options.vocab_size = 900;
+    struct loader *loader = open_loader(&options);
+    for (int round = 0; round < 3; round++) {
+        const int32_t *tokens = NULL;
+        int n = 0;
+
+        for (; loader_next(loader, &batch, &err) == 0; tokens = batch.tokens)
+            assert_int_equal(batch.samples[0], 2 * n++);
+        assert_int_equal(n, 56);
+        assert_int_equal(loader_next(loader, &batch, &again), -1);
+        assert_ptr_equal(batch.tokens, tokens);
+        assert_string_equal(err.text, again.text);
+        loader_rewind(loader);
+    }
+    loader_close(loader);
+}
+
 static void expect_error(const struct loader_options *options, enum err_code code, const char *text)
 {
     struct loader *loader = NULL;
@@ -424,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_rewind_at_any_moment),
         cmocka_unit_test(test_split_shares_no_window),
         cmocka_unit_test(test_token_outside_vocabulary),
+        cmocka_unit_test(test_rewind_after_a_failure),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_fingerprint),
     };

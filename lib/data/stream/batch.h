@@ -1,18 +1,19 @@
 /*
- * batch.h - documents tokenized by several threads, and given back in their order
+ * batch.h - documents, some at a time, as jobs of an ordered pool that tokenizes them
  *
- * A ring of batches: the caller fills one with documents and submits it, threads tokenize, and the
- * caller takes them back oldest first. What comes out does not depend on the number of threads, the
- * first error neither.
+ * The caller fills a batch with documents; what comes out, the first error too, does not depend on
+ * the number of threads.
  */
 #ifndef DATA_STREAM_BATCH_H
 #define DATA_STREAM_BATCH_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
 #include "base/str.h"
+#include "data/stream/ordered_pool.h"
 #include "tokenizer/tokenizer.h"
 
 #define BATCH_BYTES ((size_t)1 << 20) /* a batch with more is full */
@@ -21,7 +22,7 @@
 struct batch_document {
     const char *path; /* for errors; borrowed */
     int64_t line;     /* or of parquet its row; 0: a whole file */
-    int is_json;      /* an object with the text under the column; else the text itself */
+    bool is_json;     /* an object with the text under the column; else the text itself */
     size_t start, n_bytes;
 };
 
@@ -35,24 +36,22 @@ struct batch {
     int64_t ends[BATCH_DOCUMENTS]; /* in ids, of those that are not empty */
     int n_done, n_empty;
     int64_t n_text_bytes;
-    int failed;
+    bool failed;
     struct err err;
 };
 
-struct batches;
+struct batch_options {
+    const struct tokenizer *tokenizer; /* borrowed */
+    const char *column;                /* of JSON objects; borrowed */
+    int end_of_text;                   /* behind each document; -1: nothing */
+};
 
-/* n_threads 0: one a core that this process may use. 1: tokenizes in the caller's own thread.
- * column: of JSONL. Both are borrowed. ERR_DEVICE. */
-int batches_create(struct batches **batches, const struct tokenizer *tokenizer, const char *column,
-                   int end_of_text, int n_threads, struct err *err);
-void batches_destroy(struct batches *batches);
+/* A pool whose jobs are batches. n_threads 0: one a core that this process may use; 1: the caller's
+ * own. Returns 0, or -1 and ERR_DEVICE. */
+int batch_pool_create(struct ordered_pool **pool, const struct batch_options *options,
+                      int n_threads, struct err *err);
 
-/* An empty batch to fill, or NULL while all are under way: then take one back. */
-struct batch *batches_next(struct batches *batches);
-/* The batch that batches_next gave is full. */
-void batches_submit(struct batches *batches);
-/* The oldest batch that was submitted, done; NULL if there is none. It is free again with the next
- * call. */
-struct batch *batches_take(struct batches *batches);
+/* No documents, memory kept: what its pool returned to be filled may be one that was used. */
+void batch_clear(struct batch *batch);
 
 #endif

@@ -22,7 +22,7 @@
 
 struct corpus {
     const struct corpus_options *options;
-    struct batches *batches;
+    struct ordered_pool *pool;
     struct batch *batch; /* being filled, or NULL */
     struct row_files files;
     struct indexed_writer writer;
@@ -37,7 +37,7 @@ struct corpus {
 /* Write the oldest batch: 1, or 0 if there is none, or -1. */
 static int write_batch(struct corpus *c)
 {
-    const struct batch *batch = batches_take(c->batches);
+    const struct batch *batch = ordered_pool_take(c->pool);
     int64_t start = 0;
 
     if (!batch)
@@ -65,7 +65,7 @@ static int write_all(struct corpus *c)
     int rc;
 
     if (c->batch)
-        batches_submit(c->batches);
+        ordered_pool_submit(c->pool);
     c->batch = NULL;
     while ((rc = write_batch(c)) > 0)
         ;
@@ -77,12 +77,16 @@ static struct batch *open_batch(struct corpus *c)
 {
     if (c->batch &&
         (c->batch->text.length >= BATCH_BYTES || c->batch->n_documents == BATCH_DOCUMENTS)) {
-        batches_submit(c->batches);
+        ordered_pool_submit(c->pool);
         c->batch = NULL;
     }
-    while (!c->batch && !(c->batch = batches_next(c->batches)))
-        if (write_batch(c) < 0)
+    while (!c->batch) {
+        c->batch = ordered_pool_next(c->pool);
+        if (c->batch)
+            batch_clear(c->batch);
+        else if (write_batch(c) < 0)
             return NULL;
+    }
     return c->batch;
 }
 
@@ -284,6 +288,7 @@ static int write_corpus(struct corpus *c, const struct tokenizer *tokenizer)
     const struct corpus_options *options = c->options;
     struct token_meta meta = { .vocab_size = tokenizer_vocab_size(tokenizer),
                                .end_of_text = options->end_of_text };
+    struct batch_options batches = { tokenizer, options->column, options->end_of_text };
     int rc = -1;
 
     tokenizer_hash_text(tokenizer, meta.tokenizer);
@@ -291,8 +296,7 @@ static int write_corpus(struct corpus *c, const struct tokenizer *tokenizer)
         return -1;
     if (indexed_writer_open(&c->writer, options->prefix, tokenizer_vocab_size(tokenizer), c->err) ==
             0 &&
-        batches_create(&c->batches, tokenizer, options->column, options->end_of_text,
-                       options->n_threads, c->err) == 0)
+        batch_pool_create(&c->pool, &batches, options->n_threads, c->err) == 0)
         rc = read_all(c);
     meta.n_documents = c->writer.n_documents;
     meta.n_tokens = c->writer.n_tokens;
@@ -303,7 +307,7 @@ static int write_corpus(struct corpus *c, const struct tokenizer *tokenizer)
     }
     if (rc == 0)
         rc = token_meta_write(options->prefix, &meta, c->err);
-    batches_destroy(c->batches);
+    ordered_pool_destroy(c->pool);
     indexed_writer_abandon(&c->writer);
     return rc;
 }

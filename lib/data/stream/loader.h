@@ -44,7 +44,7 @@ struct loader_options {
     int64_t n_steps;    /* total steps of the run: determines the number of epochs */
 
     const char *samples; /* prefix of a file of samples, in place of datasets; or NULL */
-    int packing;         /* samples: as many as fit share a sequence */
+    bool packing;        /* samples: as many as fit share a sequence */
     const int *lengths;  /* samples, no packing: lengths that micro-batches may have, ascending, the
                             last is seq_len; copied */
     int n_lengths;       /* 0: all have seq_len */

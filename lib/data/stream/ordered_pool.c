@@ -11,8 +11,8 @@
 
 enum { THREADS_MAX = 256 };
 
-struct worker_thread {
-    struct ordered_pool *ordered;
+struct pool_thread {
+    struct ordered_pool *pool;
     void *worker;
     pthread_t thread;
 };
@@ -20,44 +20,51 @@ struct worker_thread {
 struct ordered_pool {
     struct ordered_pool_options options;
     char *jobs, *workers; /* [n_ring], [n_workers] */
-    uint8_t *is_done;     /* [n_ring] */
+    bool *is_done;        /* [n_ring] */
     int n_ring, n_workers;
     int n_started_workers, n_threads;
     /* Numbers since the start; a job's place is its number % n_ring. */
     int64_t n_submitted, n_begun, n_taken;
-    int is_taken; /* the caller holds job n_taken */
-    int is_over;
+    bool is_taken; /* the caller holds job n_taken */
+    bool is_over;
     pthread_mutex_t lock;
     pthread_cond_t submitted, done;
-    struct worker_thread threads[THREADS_MAX];
+    struct pool_thread threads[THREADS_MAX];
 };
 
-static void *job_at(struct ordered_pool *o, int64_t number)
+static void *job_at(const struct ordered_pool *pool, int64_t number)
 {
-    return o->jobs + (size_t)(number % o->n_ring) * o->options.job_bytes;
+    return pool->jobs + (size_t)(number % pool->n_ring) * pool->options.job_bytes;
+}
+
+static void *worker_at(const struct ordered_pool *pool, int i)
+{
+    return pool->workers + (size_t)i * pool->options.worker_bytes;
 }
 
 static void *work_main(void *context)
 {
-    struct worker_thread *self = context;
-    struct ordered_pool *o = self->ordered;
+    struct pool_thread *self = context;
+    struct ordered_pool *pool = self->pool;
 
-    pthread_mutex_lock(&o->lock);
+    pthread_mutex_lock(&pool->lock);
     for (;;) {
-        while (!o->is_over && o->n_begun == o->n_submitted)
-            pthread_cond_wait(&o->submitted, &o->lock);
-        if (o->is_over)
+        while (!pool->is_over && pool->n_begun == pool->n_submitted)
+            pthread_cond_wait(&pool->submitted, &pool->lock);
+        if (pool->is_over)
             break;
-        int64_t number = o->n_begun++;
-        pthread_mutex_unlock(&o->lock);
-        o->options.work(job_at(o, number), self->worker);
-        pthread_mutex_lock(&o->lock);
-        o->is_done[number % o->n_ring] = 1;
-        pthread_cond_signal(&o->done);
+        int64_t number = pool->n_begun++;
+        pthread_mutex_unlock(&pool->lock);
+        pool->options.work(job_at(pool, number), self->worker);
+        pthread_mutex_lock(&pool->lock);
+        pool->is_done[number % pool->n_ring] = true;
+        pthread_cond_signal(&pool->done);
     }
-    pthread_mutex_unlock(&o->lock);
+    pthread_mutex_unlock(&pool->lock);
     return NULL;
 }
+
+/* ---- start and end ---- */
 
 static int count_cores(void)
 {
@@ -66,22 +73,40 @@ static int count_cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* Fewer threads than asked for only take longer; none at all leaves the work to the caller. Signals
- * are the main thread's business. */
-static void start_threads(struct ordered_pool *o)
+static int allocate(struct ordered_pool *pool, struct err *err)
+{
+    const struct ordered_pool_options *o = &pool->options;
+
+    pool->jobs = calloc((size_t)pool->n_ring, o->job_bytes);
+    pool->workers = calloc((size_t)pool->n_workers, o->worker_bytes);
+    pool->is_done = calloc((size_t)pool->n_ring, sizeof *pool->is_done);
+    if (!pool->jobs || (!pool->workers && o->worker_bytes) || !pool->is_done)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int i = 0; o->start_job && i < pool->n_ring; i++)
+        if (o->start_job(job_at(pool, i), o->context, err) < 0)
+            return -1;
+    for (; pool->n_started_workers < pool->n_workers; pool->n_started_workers++)
+        if (o->start_worker &&
+            o->start_worker(worker_at(pool, pool->n_started_workers), o->context, err) < 0)
+            return -1;
+    return 0;
+}
+
+/* Fewer threads than there are workers only take longer. Signals are left to the main thread. */
+static void start_threads(struct ordered_pool *pool)
 {
     sigset_t all, before;
 
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (o->n_workers > 1 && o->n_threads < o->n_workers) {
-        struct worker_thread *t = &o->threads[o->n_threads];
+    while (pool->n_threads < pool->n_workers) {
+        struct pool_thread *t = &pool->threads[pool->n_threads];
 
-        t->ordered = o;
-        t->worker = o->workers + (size_t)o->n_threads * o->options.worker_bytes;
+        t->pool = pool;
+        t->worker = worker_at(pool, pool->n_threads);
         if (pthread_create(&t->thread, NULL, work_main, t) != 0)
             break;
-        o->n_threads++;
+        pool->n_threads++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
@@ -89,97 +114,117 @@ static void start_threads(struct ordered_pool *o)
 int ordered_pool_create(struct ordered_pool **out, const struct ordered_pool_options *options,
                         struct err *err)
 {
-    struct ordered_pool *o = calloc(1, sizeof *o);
+    struct ordered_pool *pool = calloc(1, sizeof *pool);
     int n = options->n_threads > 0 ? options->n_threads : count_cores();
 
-    if (!o)
+    if (!pool)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    o->options = *options;
-    o->n_workers = n < THREADS_MAX ? n : THREADS_MAX;
-    o->n_ring = o->n_workers > 1 ? 2 * o->n_workers + 1 : 1;
-    pthread_mutex_init(&o->lock, NULL);
-    pthread_cond_init(&o->submitted, NULL);
-    pthread_cond_init(&o->done, NULL);
-    o->jobs = calloc((size_t)o->n_ring, options->job_bytes);
-    o->workers = calloc((size_t)o->n_workers, options->worker_bytes);
-    o->is_done = calloc((size_t)o->n_ring, 1);
-    if (!o->jobs || !o->workers || !o->is_done) {
-        ordered_pool_destroy(o);
-        return err_set(err, ERR_DEVICE, "out of host memory");
+    pool->options = *options;
+    pool->n_workers = n < THREADS_MAX ? n : THREADS_MAX;
+    bool has_threads = pool->n_workers > 1 || options->background;
+    pool->n_ring = options->n_jobs ? options->n_jobs : has_threads ? 2 * pool->n_workers + 1 : 1;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->submitted, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    if (allocate(pool, err) < 0) {
+        ordered_pool_destroy(pool);
+        return -1;
     }
-    for (; o->n_started_workers < o->n_workers; o->n_started_workers++)
-        if (options->start_worker(o->workers + (size_t)o->n_started_workers * options->worker_bytes,
-                                  options->context, err) < 0) {
-            ordered_pool_destroy(o);
-            return -1;
-        }
-    start_threads(o);
-    *out = o;
+    if (has_threads)
+        start_threads(pool);
+    if (options->background && pool->n_threads == 0) {
+        ordered_pool_destroy(pool);
+        return err_set(err, ERR_DEVICE, "cannot start a thread");
+    }
+    *out = pool;
     return 0;
 }
 
-void ordered_pool_destroy(struct ordered_pool *o)
+void ordered_pool_destroy(struct ordered_pool *pool)
 {
-    if (!o)
+    if (!pool)
         return;
-    pthread_mutex_lock(&o->lock);
-    o->is_over = 1;
-    pthread_cond_broadcast(&o->submitted);
-    pthread_mutex_unlock(&o->lock);
-    for (int i = 0; i < o->n_threads; i++)
-        pthread_join(o->threads[i].thread, NULL);
-    for (int i = 0; i < o->n_started_workers; i++)
-        o->options.release_worker(o->workers + (size_t)i * o->options.worker_bytes);
-    for (int i = 0; o->jobs && o->options.release_job && i < o->n_ring; i++)
-        o->options.release_job(job_at(o, i));
-    pthread_cond_destroy(&o->done);
-    pthread_cond_destroy(&o->submitted);
-    pthread_mutex_destroy(&o->lock);
-    free(o->jobs);
-    free(o->workers);
-    free(o->is_done);
-    free(o);
+    const struct ordered_pool_options *o = &pool->options;
+    pthread_mutex_lock(&pool->lock);
+    pool->is_over = true;
+    pthread_cond_broadcast(&pool->submitted);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->n_threads; i++)
+        pthread_join(pool->threads[i].thread, NULL);
+    for (int i = 0; o->release_worker && i < pool->n_started_workers; i++)
+        o->release_worker(worker_at(pool, i));
+    for (int i = 0; pool->jobs && o->release_job && i < pool->n_ring; i++)
+        o->release_job(job_at(pool, i));
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->submitted);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool->jobs);
+    free(pool->workers);
+    free(pool->is_done);
+    free(pool);
 }
+
+/* ---- the ring ---- */
 
 /* The job that was taken last is free again. */
-static void give_back(struct ordered_pool *o)
+static void give_back(struct ordered_pool *pool)
 {
-    if (!o->is_taken)
+    if (!pool->is_taken)
         return;
-    o->is_taken = 0;
-    o->is_done[o->n_taken++ % o->n_ring] = 0;
+    pool->is_taken = false;
+    pool->is_done[pool->n_taken++ % pool->n_ring] = false;
 }
 
-void *ordered_pool_next(struct ordered_pool *o)
+/* With the lock: wait for a job that a thread works on, or has done. */
+static void wait_for(struct ordered_pool *pool, int64_t number)
 {
-    give_back(o);
-    return o->n_submitted - o->n_taken == o->n_ring ? NULL : job_at(o, o->n_submitted);
+    while (!pool->is_done[number % pool->n_ring])
+        pthread_cond_wait(&pool->done, &pool->lock);
 }
 
-void ordered_pool_submit(struct ordered_pool *o)
+void *ordered_pool_next(struct ordered_pool *pool)
 {
-    if (o->n_threads == 0) {
-        int64_t number = o->n_submitted++;
+    give_back(pool);
+    return pool->n_submitted - pool->n_taken == pool->n_ring ? NULL
+                                                             : job_at(pool, pool->n_submitted);
+}
 
-        o->options.work(job_at(o, number), o->workers);
-        o->is_done[number % o->n_ring] = 1;
+void ordered_pool_submit(struct ordered_pool *pool)
+{
+    if (pool->n_threads == 0) {
+        int64_t number = pool->n_submitted++;
+
+        pool->n_begun++;
+        pool->options.work(job_at(pool, number), pool->workers);
+        pool->is_done[number % pool->n_ring] = true;
         return;
     }
-    pthread_mutex_lock(&o->lock);
-    o->n_submitted++;
-    pthread_cond_signal(&o->submitted);
-    pthread_mutex_unlock(&o->lock);
+    pthread_mutex_lock(&pool->lock);
+    pool->n_submitted++;
+    pthread_cond_signal(&pool->submitted);
+    pthread_mutex_unlock(&pool->lock);
 }
 
-void *ordered_pool_take(struct ordered_pool *o)
+void *ordered_pool_take(struct ordered_pool *pool)
 {
-    give_back(o);
-    if (o->n_taken == o->n_submitted)
+    give_back(pool);
+    if (pool->n_taken == pool->n_submitted)
         return NULL;
-    pthread_mutex_lock(&o->lock);
-    while (!o->is_done[o->n_taken % o->n_ring])
-        pthread_cond_wait(&o->done, &o->lock);
-    pthread_mutex_unlock(&o->lock);
-    o->is_taken = 1;
-    return job_at(o, o->n_taken);
+    pthread_mutex_lock(&pool->lock);
+    wait_for(pool, pool->n_taken);
+    pthread_mutex_unlock(&pool->lock);
+    pool->is_taken = true;
+    return job_at(pool, pool->n_taken);
+}
+
+void ordered_pool_discard(struct ordered_pool *pool)
+{
+    give_back(pool);
+    pthread_mutex_lock(&pool->lock);
+    pool->n_submitted = pool->n_begun;
+    for (; pool->n_taken < pool->n_begun; pool->n_taken++) {
+        wait_for(pool, pool->n_taken);
+        pool->is_done[pool->n_taken % pool->n_ring] = false;
+    }
+    pthread_mutex_unlock(&pool->lock);
 }

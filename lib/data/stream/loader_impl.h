@@ -1,0 +1,75 @@
+/*
+ * loader_impl.h - the loader from the inside
+ *
+ * Micro-batches are numbered from first_step on without a gap. They are the jobs of an ordered pool
+ * with one thread, which fills them: no more than N_SLOTS - 1 ahead of the one that the caller
+ * holds. All memory is allocated by loader_open.
+ *
+ *   loader_open.c   checks, files, memory
+ *   loader_fill.c   the sequences of a micro-batch, in the thread
+ *   loader.c        the ring, and what the caller may ask
+ */
+#ifndef DATA_STREAM_LOADER_IMPL_H
+#define DATA_STREAM_LOADER_IMPL_H
+
+#include <stdbool.h>
+
+#include "data/instruct/packs.h"
+#include "data/stream/indexed.h"
+#include "data/stream/loader.h"
+#include "data/stream/ordered_pool.h"
+#include "data/stream/sampler.h"
+
+#define N_SLOTS 8
+
+/* Which sequence each place of a step's batch gets, and how long its micro-batches are. */
+struct step_deal {
+    int64_t step; /* -1: none yet */
+    struct dealt_sequence {
+        int64_t k, sequence; /* -1: behind the end */
+        int32_t length;
+    } * places;   /* [global_batch] */
+    int *lengths; /* [n_micro_batches] */
+};
+
+/* A micro-batch: a job of the pool. */
+struct loader_slot {
+    int64_t number;
+    int32_t *tokens, *targets, *positions, *starts;
+    int64_t *samples;
+    int seq_len;
+    bool failed;
+    struct err err;
+};
+
+struct loader {
+    struct loader_options options;  /* its datasets pointer is not kept */
+    struct packs packs;             /* of samples; else all zero */
+    int *lengths;                   /* of samples: [n_lengths] */
+    struct step_deal filled, asked; /* the thread's, and the caller's */
+    struct indexed *files;
+    int n_files;               /* opened so far */
+    struct sampler sampler;    /* the thread's, once it runs; its sizes never change */
+    int rows, n_micro_batches; /* of a micro-batch, at most; per step, on this rank */
+    int *begins;               /* [n_micro_batches + 1]: sequences before each in a step */
+    int64_t n_steps;           /* of the run, or of one evaluation */
+    int64_t n_batches;         /* in all */
+    uint64_t fingerprint;
+    int32_t *window; /* the thread's: seq_len + 1 tokens */
+
+    struct ordered_pool *pool;
+    int64_t n_submitted, n_taken; /* batches */
+    bool failed;                  /* the next one: each call fails with err */
+    struct err err;
+};
+
+/* Fill the slot with the micro-batch of its number; failed and err tell how it went. */
+void loader_fill(struct loader *loader, struct loader_slot *slot);
+
+/* Deal the sequences of a step, unless deal has them already. */
+void loader_deal_step(const struct loader *loader, struct step_deal *deal, int64_t step);
+
+/* Submit micro-batches until the ring is full, or there are no more. */
+void loader_prefetch(struct loader *loader);
+
+#endif
