@@ -1,7 +1,7 @@
 /*
  * deprecated_test.c - an old key is read as its successor, with a warning; both are a mistake
  */
-#include "fixture.h"
+#include "config_fixture.h"
 
 #include <cjson/cJSON.h>
 
