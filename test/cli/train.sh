@@ -223,7 +223,7 @@ expect 'by an option' 0 'hint: set back what was changed, or --accept-numerics' 
 # shellcheck disable=SC2086
 expect 'on two ranks, too' 0 'warn: other numerics .* by --accept-numerics: train.dtype is now fp32, was bf16' \
     pretrain dtype $other --ranks 2 --accept-numerics
-expect 'once' 0 '^1$' sh -c 'grep -c "\"event\": *\"numerics\"" "$1"' sh "$dir/dtype/metrics.jsonl"
+expect 'once' 0 '^1$' grep -c '"event": *"numerics"' "$dir/dtype/metrics.jsonl"
 expect 'and in the checkpoint' 0 '"numerics_changes":\[\{"step":12,.*"accepted":\["train.dtype is now fp32, was bf16"\]' \
     grep -o '"numerics_changes".*' "$dir/dtype/checkpoints/step-00000013/manifest.json"
 expect 'which resumes as it is' 0 '^done: step 14' pretrain dtype --ranks 2 --set train.steps=14 --set train.dtype=fp32
