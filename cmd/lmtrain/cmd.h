@@ -71,11 +71,7 @@ struct option cmd_option_set(struct option_list *sets);
 /* How wide help may be: $COLUMNS, else the terminal's columns, 40 to 100; 100 where there is neither. */
 int cmd_columns(void);
 
-/*
- * What --dtype of a conversion may be, torch's spellings too, ended by NULL, and the enum dtype of one:
- * -1 for "keep".
- */
-extern const char *const cmd_dtype_names[];
+/* The enum dtype of a word of dtype_conversion_choices: -1 for "keep". */
 int cmd_dtype(const char *name);
 
 /* This build, "0.1.0 3301bc0", which all hosts of a job must have. */

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/completion.h"
-#include "base/dtype.h"
+#include "base/dtype_choices.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/log.h"
@@ -73,17 +73,9 @@ struct option cmd_option_set(struct option_list *sets)
     return option_list("set", sets, "KEY=VALUE", "override a field of the job; may be repeated");
 }
 
-const char *const cmd_dtype_names[] = { "keep",    "fp32",     "bf16",    "fp16",
-                                        "float32", "bfloat16", "float16", NULL };
-
 int cmd_dtype(const char *name)
 {
-    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_BF16, DTYPE_F16 };
-
-    for (int i = 1; cmd_dtype_names[i]; i++)
-        if (!strcmp(name, cmd_dtype_names[i]))
-            return (int)dtypes[(i - 1) % 3];
-    return -1;
+    return choice_find(dtype_conversion_choices, name)->value;
 }
 
 static int help_of_family(const struct cmd_family *family)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/dtype_choices.h"
 #include "base/fault.h"
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -184,8 +185,8 @@ static void list_options(struct convert_request *q, struct option *out)
         option_int("pp", &q->pp, "N", 1, 65536,
                    "pipeline parallel size that the checkpoint's files are divided for (default: "
                    "1); any layout can read any checkpoint"),
-        option_choice("dtype", &q->dtype, "TYPE", cmd_dtype_names,
-                      "dtype of all tensors: keep (unchanged), fp32, bf16 or fp16 (default: keep)"),
+        option_named("dtype", &q->dtype, "TYPE", dtype_conversion_choices,
+                     "dtype of all tensors: keep (unchanged), fp32, bf16 or fp16 (default: keep)"),
         option_text("tokenizer", &q->tokenizer, "DIR",
                     "tokenizer folder to copy to the output (default: the model's own)"),
         option_flag("no-tokenizer", &q->no_tokenizer,

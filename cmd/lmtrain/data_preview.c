@@ -48,13 +48,10 @@ struct previewing {
 
 /* ---- options to instruct_options ---- */
 
-static int index_of(const char *const *names, const char *name)
+/* The first of a table's is the default. */
+static int value_of(const struct choice *choices, const char *word)
 {
-    int i = 0;
-
-    while (strcmp(names[i], name) != 0)
-        i++;
-    return i;
+    return word ? choice_find(choices, word)->value : choices->value;
 }
 
 static int take_columns(struct previewing *p)
@@ -189,14 +186,12 @@ static int take_options(struct previewing *p, const struct option_arguments *inp
     p->options = (struct instruct_options){
         .inputs = inputs->items,
         .n_inputs = inputs->n,
-        .format =
-            (enum instruct_format)index_of(instruct_format_names, q->format ? q->format : "auto"),
+        .format = (enum instruct_format)value_of(instruct_format_choices, q->format),
         .tokenizer = given_tokenizer(p),
         .chat = q->chat,
         .system = q->system,
-        .mask = (enum instruct_mask)index_of(instruct_mask_names, q->mask ? q->mask : "prompt"),
-        .too_long = (enum instruct_too_long)index_of(instruct_too_long_names,
-                                                     q->too_long ? q->too_long : "cut"),
+        .mask = (enum instruct_mask)value_of(instruct_mask_choices, q->mask),
+        .too_long = (enum instruct_too_long)value_of(instruct_too_long_choices, q->too_long),
         .max_tokens = q->seq_len ? q->seq_len : 2048,
     };
     if (take_columns(p) < 0)
@@ -508,16 +503,16 @@ static void add_row_options(struct preview_request *q, struct option *table)
         option_text("model", &q->tokenizer, "DIR", "synonym of --tokenizer"),
         option_text("template", &q->chat, "NAME",
                     "chat template: a name (chatml, llama3, ...) or a file of Jinja"),
-        option_choice("format", &q->format, "FORMAT", instruct_format_names,
-                      "format of the rows; auto: detected from the column names (default: auto)"),
+        option_named("format", &q->format, "FORMAT", instruct_format_choices,
+                     "format of the rows; auto: detected from the column names (default: auto)"),
         option_list("columns", &q->columns, "FIELD=COLUMN",
                     "column name of the files for a field of the format; may be repeated"),
         option_text("system", &q->system, "TEXT", "system message of conversations that have none"),
-        option_choice("mask", &q->mask, "MASK", instruct_mask_names,
-                      "tokens without loss: prompt (all but the answers), history (all but the "
-                      "last answer) or none (default: prompt)"),
-        option_choice(
-            "too-long", &q->too_long, "HOW", instruct_too_long_names,
+        option_named("mask", &q->mask, "MASK", instruct_mask_choices,
+                     "tokens without loss: prompt (all but the answers), history (all but the "
+                     "last answer) or none (default: prompt)"),
+        option_named(
+            "too-long", &q->too_long, "HOW", instruct_too_long_choices,
             "what happens to samples that are too long: cut, drop, split or refuse (default: cut)"),
     };
 

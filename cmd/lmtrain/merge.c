@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/dtype_choices.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "cmd.h"
@@ -74,9 +75,9 @@ int cmd_merge(int argc, char **argv)
         option_choice(
             "as", &q.as, "KIND", kinds,
             "format of the output: hf (a Hugging Face folder) or checkpoint (default: hf)"),
-        option_choice("dtype", &q.dtype, "TYPE", cmd_dtype_names,
-                      "dtype of all tensors: keep (that of the base model), fp32, bf16 or fp16 "
-                      "(default: keep)"),
+        option_named("dtype", &q.dtype, "TYPE", dtype_conversion_choices,
+                     "dtype of all tensors: keep (that of the base model), fp32, bf16 or fp16 "
+                     "(default: keep)"),
         option_float("max-shard-gb", &q.max_shard_gb, "GB", 0.001, 1000,
                      "maximum size of a safetensors file in GB (default: 5)"),
     };

@@ -123,9 +123,7 @@ static void print_recompute(const struct job *job, struct str *out)
     int n = 0;
 
     if (job->recompute != RECOMPUTE_LIST)
-        str_add(out, job->recompute == RECOMPUTE_FULL        ? "full"
-                     : job->recompute == RECOMPUTE_SELECTIVE ? "selective"
-                                                             : "none");
+        str_add(out, choice_word(recompute_choices, (int)job->recompute));
     for (int kind = 0; kind < N_OP_KINDS; kind++)
         if (bitset_has(&job->recompute_ops, kind))
             str_printf(out, n++ ? ", %s" : "%s", op_info((enum op_kind)kind)->name);
@@ -164,11 +162,7 @@ static void print_summary(const struct plan *plan, struct str *out)
     if (job->parallel.zero_group)
         str_printf(out, " in groups of %d", job->parallel.zero_group);
     if (job->parallel.zero == 3)
-        str_printf(out, " hold %s",
-                   job->parallel.hold == HOLD_OP     ? "op"
-                   : job->parallel.hold == HOLD_PASS ? "pass"
-                   : job->parallel.hold == HOLD_RUN  ? "run"
-                                                     : "step");
+        str_printf(out, " hold %s", choice_word(hold_choices, (int)job->parallel.hold));
     str_printf(out, "), %d micro-batch%s of ", job->n_micro_batches, str_es(job->n_micro_batches));
     print_sizes(job, out);
     str_printf(out, " x %d token%s, %s, recompute ", job->data.seq_len, str_s(job->data.seq_len),
@@ -182,7 +176,7 @@ static void print_summary(const struct plan *plan, struct str *out)
                    "steps: as many as %g epoch%s need, known once the data is read "
                    "(lmtrain %s JOB.yaml --dry-run)\n",
                    job->train.epochs, job->train.epochs == 1 ? " takes" : "s take",
-                   job->kind == JOB_LORA ? "lora" : "finetune");
+                   choice_word(job_kind_choices, (int)job->kind));
     str_add(out, "\n");
 }
 

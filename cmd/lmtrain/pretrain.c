@@ -151,9 +151,6 @@ static int check_init(const struct pretrain_request *q, const struct job *job, s
 static int check_kind(const struct pretrain_request *q, const char *path, struct arena *arena,
                       struct err *err)
 {
-    static const char *const names[] = {
-        [JOB_PRETRAIN] = "pretrain", [JOB_FINETUNE] = "finetune", [JOB_LORA] = "lora"
-    };
     struct job job;
     struct err ignored;
     struct stat status;
@@ -161,10 +158,11 @@ static int check_kind(const struct pretrain_request *q, const char *path, struct
     /* What comes through a pipe can be read once. */
     if (stat(path, &status) < 0 || !S_ISREG(status.st_mode) ||
         job_read(&job, path, q->sets.items, q->sets.n, arena, &ignored) < 0 || !job.kind_given ||
-        !strcmp(names[job.kind], q->training->name))
+        !strcmp(choice_word(job_kind_choices, (int)job.kind), q->training->name))
         return 0;
+    const char *kind = choice_word(job_kind_choices, (int)job.kind);
     return err_set(err, ERR_CONFIG, "%s: kind is %s, the command is %s (hint: lmtrain %s %s)", path,
-                   names[job.kind], q->training->name, names[job.kind], path);
+                   kind, q->training->name, kind, path);
 }
 
 static int run(const struct pretrain_request *q, const char *path, struct arena *arena)

@@ -13,7 +13,6 @@
 
 void serving_options(struct serving *s, struct option *out)
 {
-    static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
     const struct option table[SERVING_N_OPTIONS] = {
         option_int("tp", &s->tp, "N", 1, 1024, "tensor parallel size (default: 1)"),
         option_int("pp", &s->pp, "N", 1, 1024, "pipeline parallel size (default: 1)"),
@@ -22,9 +21,8 @@ void serving_options(struct serving *s, struct option *out)
                    "work (default: tp * pp)"),
         option_text("hosts", &s->hosts, "FILE|HOST,...",
                     "run on these hosts through ssh, as for pretrain"),
-        option_choice(
-            "device", &s->device, "auto|cpu|cuda", devices,
-            "device to compute on; auto: GPUs if there are any, else CPU (default: auto)"),
+        option_named("device", &s->device, "auto|cpu|cuda", job_device_choices,
+                     "device to compute on; auto: GPUs if there are any, else CPU (default: auto)"),
     };
 
     memcpy(out, table, sizeof table);
@@ -41,9 +39,8 @@ int serving_find(struct serving *s, const char *command, int alone, struct arena
     int size = max_int(1, s->tp) * max_int(1, s->pp);
 
     s->job = (struct job){ .source = command, .output = "", .ranks = s->n_ranks };
-    s->job.device = !s->device || !strcmp(s->device, "auto") ? JOB_DEVICE_AUTO
-                    : !strcmp(s->device, "cpu")              ? JOB_DEVICE_CPU
-                                                             : JOB_DEVICE_CUDA;
+    s->job.device = s->device ? (enum job_device)choice_find(job_device_choices, s->device)->value
+                              : JOB_DEVICE_AUTO;
     s->job.parallel.tp = max_int(1, s->tp);
     s->job.parallel.pp = max_int(1, s->pp);
     s->job.parallel.cp = 1;

@@ -46,10 +46,11 @@ static void add_option(const char *command, const struct option *option, struct 
     if (option->kind == OPTION_FLAG)
         return;
     str_printf(out, "_lmtrain_kinds['%s --%s']='", command, option->name);
-    if (option->kind == OPTION_CHOICE)
-        for (int i = 0; option->choices[i]; i++)
-            str_printf(out, " =%s", option->choices[i]);
-    else
+    for (int i = 0; option->choices && option->choices[i]; i++)
+        str_printf(out, " =%s", option->choices[i]);
+    for (const struct choice *c = option->named; c && c->word; c++)
+        str_printf(out, " =%s", c->word);
+    if (option->kind != OPTION_CHOICE)
         add_kinds(option->argument, out);
     str_add(out, "'\n");
 }

@@ -69,6 +69,16 @@ struct option option_choice(const char *name, const char **value, const char *ar
     return o;
 }
 
+struct option option_named(const char *name, const char **value, const char *argument,
+                           const struct choice *choices, const char *help)
+{
+    struct option o = option_text(name, value, argument, help);
+
+    o.kind = OPTION_CHOICE;
+    o.named = choices;
+    return o;
+}
+
 struct option option_list(const char *name, struct option_list *value, const char *argument,
                           const char *help)
 {
@@ -203,15 +213,16 @@ static int set_number(const struct options_parser *p, const struct option *o, co
 
 static int set_choice(const struct options_parser *p, const struct option *o, const char *text)
 {
+    const char *const *words = o->named ? choice_words(o->named, p->arena) : o->choices;
     struct str all = { 0 };
 
-    for (int i = 0; o->choices[i]; i++) {
-        if (!strcmp(o->choices[i], text)) {
-            *(const char **)o->value = o->choices[i];
+    for (int i = 0; words[i]; i++) {
+        if (!strcmp(words[i], text)) {
+            *(const char **)o->value = words[i];
             str_release(&all);
             return 0;
         }
-        str_printf(&all, i ? ", %s" : "%s", o->choices[i]);
+        str_printf(&all, i ? ", %s" : "%s", words[i]);
     }
     fail(p, "--%s is %.64s, not one of %s", o->name, text, str_text(&all));
     str_release(&all);

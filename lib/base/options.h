@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/choice.h"
 #include "base/err.h"
 #include "base/str.h"
 
@@ -38,7 +39,8 @@ struct option {
     const char *argument;       /* what help calls the value: "N", "DIR"; NULL for a flag */
     const char *help;           /* without a full stop */
     double min, max;            /* of numbers; both 0: any */
-    const char *const *choices; /* ended by NULL */
+    const char *const *choices; /* ended by NULL; or */
+    const struct choice *named; /* a table, of which the word is the value */
     /* Of a deprecated option: the option of the same table that it is read as, the version since
      * which it has one, and the version that will remove it. */
     const char *successor, *since, *removed_in;
@@ -56,6 +58,8 @@ struct option option_text(const char *name, const char **value, const char *argu
                           const char *help);
 struct option option_choice(const char *name, const char **value, const char *argument,
                             const char *const *choices, const char *help);
+struct option option_named(const char *name, const char **value, const char *argument,
+                           const struct choice *choices, const char *help);
 struct option option_list(const char *name, struct option_list *value, const char *argument,
                           const char *help);
 

@@ -238,7 +238,6 @@ static void print_list(struct str *out, const char *key, const char *const *name
 
 static void print_config(const struct adapter_writer *w, struct str *out)
 {
-    static const char *const biases[] = { "none", "all", "lora_only" };
     const struct job *job = w->source->job;
     double alpha = job->lora.alpha > 0 ? job->lora.alpha : 2.0 * job->lora.rank;
 
@@ -247,7 +246,8 @@ static void print_config(const struct adapter_writer *w, struct str *out)
         json_add_string(out, w->source->base);
     else
         str_add(out, "null");
-    str_printf(out, ",\n  \"bias\": \"%s\",\n  \"fan_in_fan_out\": %s,\n", biases[job->lora.bias],
+    str_printf(out, ",\n  \"bias\": \"%s\",\n  \"fan_in_fan_out\": %s,\n",
+               choice_word(lora_bias_choices, (int)job->lora.bias),
                strcmp(w->names.family, "gpt2") ? "false" : "true");
     str_add(out, "  \"inference_mode\": true,\n  \"init_lora_weights\": true,\n"
                  "  \"layers_pattern\": null,\n  \"layers_to_transform\": null,\n");

@@ -85,13 +85,13 @@ static void derive_length(struct job_reader *r)
         job->train.global_batch = tunes ? 16 : 64;
         if (tunes)
             job_note(job, r->arena, "train.global_batch = %d (auto: %s)", job->train.global_batch,
-                     job->kind == JOB_LORA ? "lora" : "finetune");
+                     choice_word(job_kind_choices, (int)job->kind));
     }
     if (job->optimizer.lr == 0) {
         job->optimizer.lr = job->kind == JOB_LORA ? 2e-4 : tunes ? 1e-5 : 3e-4;
         if (tunes)
             job_note(job, r->arena, "optimizer.lr = %g (auto: %s)", job->optimizer.lr,
-                     job->kind == JOB_LORA ? "lora" : "finetune");
+                     choice_word(job_kind_choices, (int)job->kind));
     }
 }
 

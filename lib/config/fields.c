@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/dtype_choices.h"
 #include "ops/op_info.h"
 
 #define AT(member) offsetof(struct job, member)
@@ -12,63 +13,7 @@
 #define N_STEPS_MAX 1e15
 #define SCALE_MAX 1073741824.0 /* 2^30 */
 
-static const struct choice norms[] = { { "rmsnorm", NORM_RMS },
-                                       { "layernorm", NORM_LAYER },
-                                       { 0 } };
-static const struct choice positions[] = {
-    { "rope", POSITION_ROPE }, { "learned", POSITION_LEARNED }, { "alibi", POSITION_ALIBI }, { 0 }
-};
-static const struct choice activations[] = { { "swiglu", ACTIVATION_SWIGLU },
-                                             { "gelu", ACTIVATION_GELU },
-                                             { 0 } };
-static const struct choice rope_scalings[] = {
-    { "none", ROPE_PLAIN },    { "linear", ROPE_LINEAR }, { "dynamic", ROPE_DYNAMIC },
-    { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },     { 0 }
-};
-static const struct choice attention_biases[] = { { "none", ATTENTION_BIAS_NONE },
-                                                  { "qkv", ATTENTION_BIAS_QKV },
-                                                  { "all", ATTENTION_BIAS_ALL },
-                                                  { 0 } };
-static const struct choice devices[] = {
-    { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
-};
-static const struct choice dtypes[] = { { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { 0 } };
-static const struct choice act_dtypes[] = {
-    { "fp32", DTYPE_F32 }, { "bf16", DTYPE_BF16 }, { "fp16", DTYPE_F16 }, { 0 }
-};
-static const struct choice torch_dtypes[] = {
-    { "float32", DTYPE_F32 }, { "bfloat16", DTYPE_BF16 }, { "float16", DTYPE_F16 }, { 0 }
-};
 static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
-static const struct choice lr_schedules[] = { { "constant", LR_CONSTANT },
-                                              { "linear", LR_LINEAR },
-                                              { "cosine", LR_COSINE },
-                                              { "wsd", LR_WSD },
-                                              { 0 } };
-static const struct choice sums[] = { { "auto", GRADIENT_SUM_LATE },
-                                      { "late", GRADIENT_SUM_LATE },
-                                      { "early", GRADIENT_SUM_EARLY },
-                                      { 0 } };
-static const struct choice holds[] = {
-    { "op", HOLD_OP }, { "pass", HOLD_PASS }, { "run", HOLD_RUN }, { "step", HOLD_STEP }, { 0 }
-};
-static const struct choice reductions[] = { { "fixed", REDUCTIONS_FIXED },
-                                            { "fast", REDUCTIONS_FAST },
-                                            { 0 } };
-static const struct choice schedules[] = { { "gpipe", PIPELINE_GPIPE },
-                                           { "1f1b", PIPELINE_1F1B },
-                                           { "interleaved", PIPELINE_INTERLEAVED },
-                                           { "breadth-first", PIPELINE_BREADTH_FIRST },
-                                           { "zb-h1", PIPELINE_ZB_H1 },
-                                           { "zb-h2", PIPELINE_ZB_H2 },
-                                           { "zb-v", PIPELINE_ZB_V },
-                                           { "dynamic", PIPELINE_DYNAMIC },
-                                           { 0 } };
-static const struct choice recomputes[] = { { "none", RECOMPUTE_NONE },
-                                            { "selective", RECOMPUTE_SELECTIVE },
-                                            { "full", RECOMPUTE_FULL },
-                                            { "auto", RECOMPUTE_AUTO },
-                                            { 0 } };
 
 /* Ops that a forward may have, by their names in the catalogue. */
 static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
@@ -82,31 +27,6 @@ static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
     ops[n] = (struct choice){ 0 };
     return n;
 }
-
-static const struct choice data_formats[] = { { "auto", 0 },     { "alpaca", 1 }, { "sharegpt", 2 },
-                                              { "messages", 3 }, { "belle", 4 },  { "moss", 5 },
-                                              { "leetcode", 6 }, { "text", 7 },   { 0 } };
-static const struct choice data_masks[] = {
-    { "prompt", 0 }, { "history", 1 }, { "none", 2 }, { 0 }
-};
-static const struct choice data_too_longs[] = {
-    { "cut", 0 }, { "drop", 1 }, { "split", 2 }, { "refuse", 3 }, { 0 }
-};
-static const struct choice data_bad_rows[] = { { "refuse", 0 }, { "skip", 1 }, { 0 } };
-static const struct choice kinds[] = {
-    { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
-};
-static const struct choice router_balance_kinds[] = { { "per_layer", ROUTER_BALANCE_PER_LAYER },
-                                                      { "pooled", ROUTER_BALANCE_POOLED },
-                                                      { 0 } };
-static const struct choice lora_biases[] = { { "none", LORA_BIAS_NONE },
-                                             { "all", LORA_BIAS_ALL },
-                                             { "lora_only", LORA_BIAS_LORA_ONLY },
-                                             { 0 } };
-
-static const struct choice output_modes[] = {
-    { "private", OUTPUT_PRIVATE }, { "group", OUTPUT_GROUP }, { "all", OUTPUT_ALL }, { 0 }
-};
 
 const struct field job_fields[] = {
     { "model.name", FIELD_NAME, AT(model.name), .initial = "custom",
@@ -155,7 +75,7 @@ const struct field job_fields[] = {
               "summed over MoE layers; it is part of the training objective and is reported "
               "apart from loss; 0: none" },
     { "model.router_balance_kind", FIELD_CHOICE, AT(model.router_balance_kind),
-      .initial = "per_layer", .choices = router_balance_kinds, .numerics = { NUMERICS_RUN },
+      .initial = "per_layer", .choices = router_balance_choices, .numerics = { NUMERICS_RUN },
       .help = "definition of the load-balancing loss over m experts, with f_e the fraction of "
               "tokens routed to expert e and P_e its mean probability; per_layer: sum over "
               "layers of m sum_e f_e P_e (Fedus et al.); pooled: number of layers times m "
@@ -166,22 +86,22 @@ const struct field job_fields[] = {
     { "model.max_seq_len", FIELD_INT, AT(model.max_seq_len), .initial = "2048", .min = 1,
       .max = N_MAX, .unit = "tokens", .numerics = { NUMERICS_RUN, 80, WHEN_LEARNED, .or_zero = 1 },
       .help = "maximum sequence length; with position learned: number of position embeddings" },
-    { "model.norm", FIELD_CHOICE, AT(model.norm), .initial = "rmsnorm", .choices = norms,
+    { "model.norm", FIELD_CHOICE, AT(model.norm), .initial = "rmsnorm", .choices = norm_choices,
       .numerics = { NUMERICS_RUN, 90, .print = numerics_print_norm },
       .help = "type of the normalisation layers: before attention, before the FFN and before "
               "the output head" },
     { "model.norm_eps", FIELD_FLOAT, AT(model.norm_eps), .initial = "1.0e-5", .max = 1,
       .above_min = 1, .numerics = { NUMERICS_RUN, 100 },
       .help = "epsilon of the normalisation layers, added to the variance" },
-    { "model.position", FIELD_CHOICE, AT(model.position), .initial = "rope", .choices = positions,
-      .numerics = { NUMERICS_RUN, 110 },
+    { "model.position", FIELD_CHOICE, AT(model.position), .initial = "rope",
+      .choices = position_choices, .numerics = { NUMERICS_RUN, 110 },
       .help = "position encoding; rope: rotary embeddings; learned: learned absolute "
               "embeddings; alibi: linear attention biases (ALiBi)" },
     { "model.rope_theta", FIELD_FLOAT, AT(model.rope_theta), .initial = "10000.0", .max = 1e12,
       .above_min = 1, .numerics = { NUMERICS_RUN, 120, WHEN_ROPE, .or_zero = 1 },
       .help = "base of the RoPE frequencies" },
     { "model.rope_scaling.type", FIELD_CHOICE, AT(model.rope_scaling.type), .initial = "none",
-      .choices = rope_scalings, .numerics = { NUMERICS_RUN, 260, WHEN_SCALED },
+      .choices = rope_scaling_choices, .numerics = { NUMERICS_RUN, 260, WHEN_SCALED },
       .help = "RoPE scaling method for sequences longer than those of the original pretraining" },
     { "model.rope_scaling.factor", FIELD_FLOAT, AT(model.rope_scaling.factor), .initial = "1.0",
       .min = 1, .max = 1e6, .numerics = { NUMERICS_RUN, 270, WHEN_SCALED },
@@ -241,14 +161,14 @@ const struct field job_fields[] = {
       .help = "normalise the rows of the output head to L2 norm 1 before the logits (NormHead "
               "of Baichuan2)" },
     { "model.activation", FIELD_CHOICE, AT(model.activation), .initial = "swiglu",
-      .choices = activations, .numerics = { NUMERICS_RUN, 130 },
+      .choices = activation_choices, .numerics = { NUMERICS_RUN, 130 },
       .help = "activation function of the FFN; swiglu: gated SiLU; gelu: tanh approximation of "
               "GELU" },
     { "model.bias", FIELD_BOOL, AT(model.bias), .initial = "false",
       .numerics = { NUMERICS_RUN, 140 },
       .help = "bias terms in all linear layers but the output head, and in layernorms" },
     { "model.attention_bias", FIELD_CHOICE, AT(model.attention_bias), .initial = "none",
-      .choices = attention_biases, .numerics = { NUMERICS_RUN, 190, WHEN_ATTENTION_BIAS },
+      .choices = attention_bias_choices, .numerics = { NUMERICS_RUN, 190, WHEN_ATTENTION_BIAS },
       .help = "bias terms in attention where model.bias is false; qkv: in the query, key and "
               "value projections; all: in the output projection, too" },
     { "model.tied_embeddings", FIELD_BOOL, AT(model.tied_embeddings), .initial = "false",
@@ -287,7 +207,8 @@ const struct field job_fields[] = {
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens", .numerics = { NUMERICS_RUN, 540 },
       .help = "training sequence length; auto: model.max_seq_len, at most 2048" },
-    { "data.format", FIELD_WORD, AT(data.format), .initial = "auto", .choices = data_formats,
+    { "data.format", FIELD_CHOICE, AT(data.format), .initial = "auto",
+      .choices = instruct_format_choices,
       .help = "format of finetuning rows; auto: detected from the column names" },
     { "data.columns", FIELD_PAIRS, AT(data.columns), .initial = "none", .word = "none",
       .help = "column names of the files for the fields of data.format, such as {instruction: "
@@ -298,14 +219,17 @@ const struct field job_fields[] = {
               "template of data.tokenizer" },
     { "data.system", FIELD_TEXT, AT(data.system), .initial = "",
       .help = "system message of conversations that have none" },
-    { "data.mask", FIELD_WORD, AT(data.mask), .initial = "prompt", .choices = data_masks,
+    { "data.mask", FIELD_CHOICE, AT(data.mask), .initial = "prompt",
+      .choices = instruct_mask_choices,
       .help = "tokens without loss; prompt: all but the assistant's answers; history: all but "
               "the last answer; none: no token is masked" },
-    { "data.too_long", FIELD_WORD, AT(data.too_long), .initial = "cut", .choices = data_too_longs,
+    { "data.too_long", FIELD_CHOICE, AT(data.too_long), .initial = "cut",
+      .choices = instruct_too_long_choices,
       .help = "what happens to samples of more than seq_len tokens; cut: truncate; drop: leave "
               "out and count; split: into several samples (plain text only); refuse: end the "
               "job with an error" },
-    { "data.bad_rows", FIELD_WORD, AT(data.bad_rows), .initial = "refuse", .choices = data_bad_rows,
+    { "data.bad_rows", FIELD_CHOICE, AT(data.bad_rows), .initial = "refuse",
+      .choices = instruct_bad_rows_choices,
       .help = "what happens to rows that do not fit the format; refuse: end the job with an "
               "error; skip: leave out and count" },
     { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "true", .numerics = { NUMERICS_RUN },
@@ -338,8 +262,9 @@ const struct field job_fields[] = {
           "sequences per micro-batch of a data-parallel rank; auto: the largest of 4, 2, 1 that "
           "divides global_batch; with parallel.micro_batches: their largest, and no other value "
           "is allowed" },
-    { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16", .choices = act_dtypes,
-      .synonyms = torch_dtypes, .numerics = { NUMERICS_ARITHMETIC, 580 },
+    { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16",
+      .choices = dtype_float_choices, .synonyms = dtype_torch_choices,
+      .numerics = { NUMERICS_ARITHMETIC, 580 },
       .help = "dtype of weights and activations; master weights are fp32 (but see "
               "optimizer.states); fp16 uses a dynamic loss scale; float32, bfloat16 and "
               "float16 are synonyms" },
@@ -360,12 +285,14 @@ const struct field job_fields[] = {
       .max = SCALE_MAX, .numerics = { NUMERICS_RECIPE, 640, WHEN_FP16 },
       .help = "with dtype fp16: largest loss scale, a power of two" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
-      .choices = dtypes, .synonyms = torch_dtypes, .numerics = { NUMERICS_ARITHMETIC, 590 },
+      .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
+      .numerics = { NUMERICS_ARITHMETIC, 590 },
       .help = "dtype of gradient accumulators of matrices and of their reduction over ranks; "
               "bf16: each micro-batch is added in fp32 and the sum rounded. Gradients of "
               "vectors (norms, biases) are always fp32" },
-    { "train.residual", FIELD_CHOICE, AT(train.residual), .initial = "fp32", .choices = dtypes,
-      .synonyms = torch_dtypes, .numerics = { NUMERICS_ARITHMETIC, 600, WHEN_SET },
+    { "train.residual", FIELD_CHOICE, AT(train.residual), .initial = "fp32",
+      .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
+      .numerics = { NUMERICS_ARITHMETIC, 600, WHEN_SET },
       .help = "dtype of the residual stream and of its gradient; bf16 (needs train.dtype "
               "bf16): each addition is computed in fp32 and rounded to nearest, which halves "
               "the traffic between pipeline stages and the memory that recompute keeps per "
@@ -412,7 +339,7 @@ const struct field job_fields[] = {
     { "lora.rslora", FIELD_BOOL, AT(lora.rslora), .initial = "false",
       .numerics = { NUMERICS_ARITHMETIC, 480, WHEN_ADAPTERS },
       .help = "rank-stabilised LoRA: scale by alpha / sqrt(rank) instead of alpha / rank" },
-    { "lora.bias", FIELD_CHOICE, AT(lora.bias), .initial = "none", .choices = lora_biases,
+    { "lora.bias", FIELD_CHOICE, AT(lora.bias), .initial = "none", .choices = lora_bias_choices,
       .numerics = { NUMERICS_RECIPE, 490, WHEN_ADAPTERS },
       .help = "biases to train besides the adapters; lora_only: those of the adapted modules; "
               "all: all biases of the model" },
@@ -452,7 +379,7 @@ const struct field job_fields[] = {
       .word_value = -1, .max = 100, .numerics = { NUMERICS_RECIPE, 760, WHEN_DECAY, .or_zero = 1 },
       .help = "learning rate at the last step; auto: lr / 10" },
     { "optimizer.schedule", FIELD_CHOICE, AT(optimizer.schedule), .initial = "cosine",
-      .choices = lr_schedules, .numerics = { NUMERICS_RECIPE, 740 },
+      .choices = lr_schedule_choices, .numerics = { NUMERICS_RECIPE, 740 },
       .help = "learning rate after warm-up; constant: lr; linear, cosine: decay from lr to "
               "min_lr; wsd: lr, then linear decay to min_lr over the last decay_steps" },
     { "optimizer.warmup_steps", FIELD_I64, AT(optimizer.warmup_steps), .initial = "auto",
@@ -477,15 +404,16 @@ const struct field job_fields[] = {
     { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
       .numerics = { NUMERICS_RECIPE, 830 },
       .help = "maximum global gradient norm (gradient clipping); 0: no clipping" },
-    { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32", .choices = dtypes,
-      .synonyms = torch_dtypes, .numerics = { NUMERICS_ARITHMETIC, 840, WHEN_SET },
+    { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32",
+      .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
+      .numerics = { NUMERICS_ARITHMETIC, 840, WHEN_SET },
       .help = "dtype of the Adam moments; bf16: moments and bf16 weights are rounded "
               "stochastically and no fp32 master weights are kept: 6 bytes per parameter for "
               "weights and states instead of 14" },
 
     { "ranks", FIELD_INT, AT(ranks), .initial = "auto", .word = "auto", .min = 1, .max = 1000000,
       .help = "number of ranks (processes); auto: one per GPU, or 1 without GPUs" },
-    { "device", FIELD_CHOICE, AT(device), .initial = "auto", .choices = devices,
+    { "device", FIELD_CHOICE, AT(device), .initial = "auto", .choices = job_device_choices,
       .help = "device on which the ranks compute; auto: GPUs if this machine has any, else CPU" },
     { "threads", FIELD_INT, AT(threads), .initial = "auto", .word = "auto", .min = 1, .max = 4096,
       .help = "CPU threads per rank; auto: the cores of the node divided among its ranks" },
@@ -514,12 +442,12 @@ const struct field job_fields[] = {
       .help = "size of the groups of consecutive data-parallel ranks that shard among "
               "themselves; the groups are replicas of each other (hybrid sharding, HSDP); must "
               "divide dp; 0: one group of all" },
-    { "parallel.hold", FIELD_CHOICE, AT(parallel.hold), .initial = "pass", .choices = holds,
+    { "parallel.hold", FIELD_CHOICE, AT(parallel.hold), .initial = "pass", .choices = hold_choices,
       .help = "for zero 3: how long gathered weights are kept before they are freed; op: for "
               "one op; pass: for one forward or backward of a micro-batch; run: for "
               "consecutive micro-batches of one chunk; step: for the whole step" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
-      .choices = schedules,
+      .choices = pipeline_choices,
       .help = "pipeline schedule; dynamic: interleaved with micro-batches of the sizes in "
               "micro_batches" },
     { "parallel.chunks", FIELD_INT, AT(parallel.chunks), .initial = "auto", .word = "auto",
@@ -540,13 +468,13 @@ const struct field job_fields[] = {
       .numerics = { NUMERICS_LAYOUT, 670, WHEN_TP, .or_zero = 1 },
       .help = "with tp above 1: split norms and the residual stream along the sequence" },
     { "parallel.gradient_sum", FIELD_CHOICE, AT(parallel.gradient_sum), .initial = "auto",
-      .choices = sums, .given_offset = AT(parallel.gradient_sum_given),
+      .choices = gradient_sum_choices, .given_offset = AT(parallel.gradient_sum_given),
       .numerics = { NUMERICS_LAYOUT, 700, .print = numerics_print_gradient_sum },
       .help = "order in which gradients are summed; late: accumulate over micro-batches, then "
               "reduce over ranks once per step; early: reduce each micro-batch over ranks, "
               "then accumulate; auto: late for zero 0 and 1, early for zero 2 and 3" },
     { "parallel.reductions", FIELD_CHOICE, AT(parallel.reductions), .initial = "fixed",
-      .choices = reductions,
+      .choices = reduction_choices,
       .numerics = { NUMERICS_LAYOUT, 710, .print = numerics_print_reductions },
       .help = "how gradients and activations are reduced over ranks; fixed: in one order, with "
               "the same bits each time; fast: by NCCL if each rank has a GPU of its own (else "
@@ -556,7 +484,7 @@ const struct field job_fields[] = {
       .max = 65536, .unit = "MiB",
       .help = "size of a gradient bucket: gradients that are reduced together" },
 
-    { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recomputes,
+    { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recompute_choices,
       .not_built = "auto", .list_items = list_forward_ops, .items_offset = AT(recompute_ops),
       .word_value = RECOMPUTE_LIST,
       .help = "activation recomputation (checkpointing); selective: norms, activation "
@@ -571,11 +499,12 @@ const struct field job_fields[] = {
 
     { "output", FIELD_TEXT, AT(output), .initial = "",
       .help = "run folder; if left out, runs/NAME with the name of the job file" },
-    { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private", .choices = output_modes,
+    { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private",
+      .choices = output_mode_choices,
       .help = "who may read the run folder; private: the owner; group: the owner and the "
               "group; all: all users" },
 
-    { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = kinds,
+    { "kind", FIELD_CHOICE, AT(kind), .initial = "pretrain", .choices = job_kind_choices,
       .help =
           "kind of the job, for the commands plan and config (pretrain, finetune and lora set it "
           "themselves); if left out, lora if a key lora.* is given, finetune if a key that only "

@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 
+#include "base/choice.h"
 #include "base/yaml.h"
 #include "config/diagnostics_impl.h"
 #include "config/job.h"
@@ -32,11 +33,6 @@ enum field_type {
     FIELD_TEXTS,    /* struct job_texts: a text or a list of texts, or word for none */
     FIELD_PAIRS,    /* struct job_texts: a map of texts, or word for none; "KEY=TEXT" of each */
     FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
-};
-
-struct choice {
-    const char *word;
-    int value;
 };
 
 #define FIELD_ITEMS_MAX BITSET_MAX

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype_choices.h"
 #include "base/file.h"
 #include "config/fields_impl.h"
 #include "config/hf_config.h"
@@ -56,7 +57,6 @@ static void add_flag(cJSON *json, const char *name, int value)
 
 static void add_scaling(cJSON *json, const struct model_spec *s)
 {
-    static const char *const types[] = { "default", "linear", "dynamic", "llama3", "yarn" };
     const struct rope_scaling_spec *r = &s->rope_scaling;
     int original = r->original_max_seq_len ? r->original_max_seq_len : s->max_seq_len;
 
@@ -65,7 +65,7 @@ static void add_scaling(cJSON *json, const struct model_spec *s)
         return;
     }
     cJSON *scaling = cJSON_AddObjectToObject(json, "rope_scaling");
-    add_text(scaling, "rope_type", types[r->type]);
+    add_text(scaling, "rope_type", choice_word(rope_scaling_choices, (int)r->type));
     add_float(scaling, "factor", r->factor);
     if (r->type == ROPE_LLAMA3 || r->type == ROPE_YARN)
         add_int(scaling, "original_max_position_embeddings", original);
@@ -229,7 +229,9 @@ static const struct printed_family {
 
 static const char *torch_name(enum dtype dtype)
 {
-    return dtype == DTYPE_BF16 ? "bfloat16" : dtype == DTYPE_F16 ? "float16" : "float32";
+    int is_half = dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+
+    return choice_word(dtype_torch_choices, is_half ? (int)dtype : DTYPE_F32);
 }
 
 static void print_json(cJSON *json, struct str *out)

@@ -226,7 +226,7 @@ static void infer_kind(struct job_reader *r)
         }
     if (by)
         job_note(r->job, r->arena, "kind = %s (auto: %s is given)",
-                 r->job->kind == JOB_LORA ? "lora" : "finetune", by);
+                 choice_word(job_kind_choices, (int)r->job->kind), by);
 }
 
 static void read_root(struct job_reader *r, struct yaml_node *root)

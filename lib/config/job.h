@@ -13,11 +13,13 @@
 
 #include "base/arena.h"
 #include "base/bitset.h"
+#include "base/choice.h"
 #include "base/dtype.h"
 #include "base/err.h"
 #include "base/str.h"
 #include "config/model_spec.h"
 #include "config/tuning.h"
+#include "data/instruct/instruct_choices.h"
 #include "layout/mesh.h"
 #include "layout/pipeline.h"
 
@@ -50,6 +52,16 @@ struct job_counts {
 
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 
+/* Names of the enums above. gradient_sum_choices has auto, too, whose value is the first's. */
+extern const struct choice job_kind_choices[];
+extern const struct choice recompute_choices[];
+extern const struct choice gradient_sum_choices[];
+extern const struct choice hold_choices[];
+extern const struct choice reduction_choices[];
+extern const struct choice lr_schedule_choices[];
+extern const struct choice output_mode_choices[];
+extern const struct choice job_device_choices[];
+
 /* What is said, once, of a model that untied_by is of. */
 #define JOB_UNTIED \
     "config.json says that the embeddings are tied, but the weights have an lm_head.weight " \
@@ -69,8 +81,11 @@ struct job {
         const char *tokenizer; /* folder, or NULL */
         int check_tokenizer;   /* token files of another one are refused */
         int seq_len;
-        /* Of finetuning, as data/instruct/instruct.h says; words are those of its enums. */
-        const char *format, *mask, *too_long, *bad_rows;
+        /* Of finetuning. */
+        enum instruct_format format;
+        enum instruct_mask mask;
+        enum instruct_too_long too_long;
+        enum instruct_bad_rows bad_rows;
         const char *chat_template; /* a name or a file; NULL: the tokenizer's */
         const char *system;        /* message, or NULL */
         struct job_texts columns;  /* "FIELD=COLUMN" */

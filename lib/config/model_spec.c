@@ -5,6 +5,27 @@
 
 #include "config/parameters.h"
 
+const struct choice norm_choices[] = { { "rmsnorm", NORM_RMS },
+                                       { "layernorm", NORM_LAYER },
+                                       { 0 } };
+const struct choice position_choices[] = {
+    { "rope", POSITION_ROPE }, { "learned", POSITION_LEARNED }, { "alibi", POSITION_ALIBI }, { 0 }
+};
+const struct choice activation_choices[] = { { "swiglu", ACTIVATION_SWIGLU },
+                                             { "gelu", ACTIVATION_GELU },
+                                             { 0 } };
+const struct choice rope_scaling_choices[] = {
+    { "none", ROPE_PLAIN },    { "linear", ROPE_LINEAR }, { "dynamic", ROPE_DYNAMIC },
+    { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },     { 0 }
+};
+const struct choice attention_bias_choices[] = { { "none", ATTENTION_BIAS_NONE },
+                                                 { "qkv", ATTENTION_BIAS_QKV },
+                                                 { "all", ATTENTION_BIAS_ALL },
+                                                 { 0 } };
+const struct choice router_balance_choices[] = { { "per_layer", ROUTER_BALANCE_PER_LAYER },
+                                                 { "pooled", ROUTER_BALANCE_POOLED },
+                                                 { 0 } };
+
 int model_spec_has_experts(const struct model_spec *s, int n)
 {
     return s->n_experts && (n + 1) % s->expert_every == 0;

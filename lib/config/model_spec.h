@@ -12,6 +12,8 @@
 
 #include <stdint.h>
 
+#include "base/choice.h"
+
 enum norm_kind { NORM_RMS, NORM_LAYER };
 /* Whether f_e and P_e of the load-balancing loss are taken per layer or averaged over all layers.
  * */
@@ -20,6 +22,14 @@ enum position_kind { POSITION_ROPE, POSITION_LEARNED, POSITION_ALIBI };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };
 enum attention_bias { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3, ROPE_YARN };
+
+/* Their names in jobs. */
+extern const struct choice norm_choices[];
+extern const struct choice position_choices[];
+extern const struct choice activation_choices[];
+extern const struct choice rope_scaling_choices[];
+extern const struct choice attention_bias_choices[];
+extern const struct choice router_balance_choices[];
 
 /*
  * How rotary frequencies are changed for texts longer than the model was first trained on (train/

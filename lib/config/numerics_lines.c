@@ -134,16 +134,6 @@ static void print_counts(const struct job_counts *counts, struct str *out)
         str_printf(out, i ? " %d" : "%d", counts->values[i]);
 }
 
-static void print_word(const struct field *f, int value, struct str *out)
-{
-    for (const struct choice *c = f->choices; c->word; c++)
-        if (c->value == value) {
-            str_add(out, c->word);
-            return;
-        }
-    CHECK(!"a choice of the table");
-}
-
 static void print_value(const struct field *f, const struct job *job, uint64_t data,
                         struct str *out)
 {
@@ -164,7 +154,7 @@ static void print_value(const struct field *f, const struct job *job, uint64_t d
         print_number(*(const double *)at, out);
         return;
     case FIELD_CHOICE:
-        print_word(f, *(const int *)at, out);
+        str_add(out, choice_word(f->choices, *(const int *)at));
         return;
     case FIELD_TEXT:
     case FIELD_WORD:
@@ -217,10 +207,10 @@ void numerics_print_alpha(const struct job *job, struct str *out)
 /* One rank or one micro-batch has one order of sums. */
 void numerics_print_gradient_sum(const struct job *job, struct str *out)
 {
-    int is_early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY;
     int one_order = job->parallel.dp == 1 || job->n_micro_batches == 1;
 
-    str_add(out, one_order ? "any" : is_early ? "early" : "late");
+    str_add(out,
+            one_order ? "any" : choice_word(gradient_sum_choices, (int)job->parallel.gradient_sum));
 }
 
 /* With one rank there is nothing to sum. */
@@ -229,7 +219,7 @@ void numerics_print_reductions(const struct job *job, struct str *out)
     int is_fast = job->parallel.reductions == REDUCTIONS_FAST &&
                   (job->parallel.dp > 1 || job->parallel.tp > 1 || job->parallel.cp > 1);
 
-    str_add(out, is_fast ? "fast" : "fixed");
+    str_add(out, choice_word(reduction_choices, is_fast ? REDUCTIONS_FAST : REDUCTIONS_FIXED));
 }
 
 /* ---- the description ---- */

@@ -178,7 +178,8 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
         result.parallel.gradient_sum =
             result.parallel.zero >= 2 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
         job_note(&result, arena, "parallel.gradient_sum = %s (auto: zero %d)",
-                 result.parallel.zero >= 2 ? "early" : "late", result.parallel.zero);
+                 choice_word(gradient_sum_choices, (int)result.parallel.gradient_sum),
+                 result.parallel.zero);
     }
     if (result.parallel.reductions == REDUCTIONS_FAST && result.device == JOB_DEVICE_CPU) {
         result.parallel.reductions = REDUCTIONS_FIXED;

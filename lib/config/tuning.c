@@ -11,6 +11,11 @@
 #include "base/num.h"
 #include "base/str.h"
 
+const struct choice lora_bias_choices[] = { { "none", LORA_BIAS_NONE },
+                                            { "all", LORA_BIAS_ALL },
+                                            { "lora_only", LORA_BIAS_LORA_ONLY },
+                                            { 0 } };
+
 #define BIT(module) (1u << (module))
 #define FFN (BIT(LORA_GATE) | BIT(LORA_UP) | BIT(LORA_DOWN))
 #define HEADS (BIT(LORA_Q) | BIT(LORA_K) | BIT(LORA_V))

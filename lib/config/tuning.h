@@ -38,6 +38,7 @@ enum lora_module {
 };
 
 enum lora_bias { LORA_BIAS_NONE, LORA_BIAS_ALL, LORA_BIAS_LORA_ONLY };
+extern const struct choice lora_bias_choices[]; /* peft has the same names */
 
 /* An adapter's; rank 0: there is none. */
 struct lora_place {

@@ -215,12 +215,7 @@ static void print_choice(const struct field *f, const struct job *job, struct st
         str_add(out, "auto");
         return;
     }
-    for (const struct choice *c = f->choices; c->word; c++)
-        if (c->value == value && !(f->given_offset && !strcmp(c->word, "auto"))) {
-            str_add(out, c->word);
-            return;
-        }
-    CHECK(!"a choice of the table");
+    str_add(out, choice_word(f->choices, value));
 }
 
 void field_print(const struct field *f, const struct job *job, struct str *out)

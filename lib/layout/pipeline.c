@@ -9,29 +9,35 @@
 #include "base/num.h"
 #include "layout/pipeline_impl.h"
 
-/* One row per kind: the numbers of chunks that it allows, and the function that writes its lists.
- * */
+const struct choice pipeline_choices[] = { { "gpipe", PIPELINE_GPIPE },
+                                           { "1f1b", PIPELINE_1F1B },
+                                           { "interleaved", PIPELINE_INTERLEAVED },
+                                           { "breadth-first", PIPELINE_BREADTH_FIRST },
+                                           { "zb-h1", PIPELINE_ZB_H1 },
+                                           { "zb-h2", PIPELINE_ZB_H2 },
+                                           { "zb-v", PIPELINE_ZB_V },
+                                           { "dynamic", PIPELINE_DYNAMIC },
+                                           { 0 } };
+
+/* One row per kind: the numbers of chunks that it allows, and the function that writes its lists. */
 static const struct schedule_family {
-    const char *name;
     int least_chunks, most_chunks;
     const char *instead; /* for other numbers of chunks */
     void (*write)(struct list_writer *writer, const struct pipeline_spec *spec, int rank);
 } families[N_PIPELINE_KINDS] = {
-    [PIPELINE_GPIPE] = { "gpipe", 1, 1, "schedule breadth-first", write_gpipe },
-    [PIPELINE_1F1B] = { "1f1b", 1, 1, "schedule interleaved", write_1f1b },
-    [PIPELINE_INTERLEAVED] = { "interleaved", 1, PIPELINE_CHUNKS_MAX, NULL, write_interleaved },
-    [PIPELINE_BREADTH_FIRST] = { "breadth-first", 1, PIPELINE_CHUNKS_MAX, NULL,
-                                 write_breadth_first },
-    [PIPELINE_ZB_H1] = { "zb-h1", 1, 1, "schedule zb-v with 2 chunks", write_zb_h1 },
-    [PIPELINE_ZB_H2] = { "zb-h2", 1, 1, "schedule zb-v with 2 chunks", write_zb_h2 },
-    [PIPELINE_ZB_V] = { "zb-v", 2, 2, "schedule interleaved", write_zb_v },
-    [PIPELINE_DYNAMIC] = { "dynamic", 1, PIPELINE_CHUNKS_MAX, NULL, write_interleaved },
+    [PIPELINE_GPIPE] = { 1, 1, "schedule breadth-first", write_gpipe },
+    [PIPELINE_1F1B] = { 1, 1, "schedule interleaved", write_1f1b },
+    [PIPELINE_INTERLEAVED] = { 1, PIPELINE_CHUNKS_MAX, NULL, write_interleaved },
+    [PIPELINE_BREADTH_FIRST] = { 1, PIPELINE_CHUNKS_MAX, NULL, write_breadth_first },
+    [PIPELINE_ZB_H1] = { 1, 1, "schedule zb-v with 2 chunks", write_zb_h1 },
+    [PIPELINE_ZB_H2] = { 1, 1, "schedule zb-v with 2 chunks", write_zb_h2 },
+    [PIPELINE_ZB_V] = { 2, 2, "schedule interleaved", write_zb_v },
+    [PIPELINE_DYNAMIC] = { 1, PIPELINE_CHUNKS_MAX, NULL, write_interleaved },
 };
 
 const char *pipeline_name(enum pipeline_kind kind)
 {
-    CHECK((unsigned)kind < N_PIPELINE_KINDS);
-    return families[kind].name;
+    return choice_word(pipeline_choices, (int)kind);
 }
 
 /* ---- what can be ---- */
@@ -55,8 +61,9 @@ static int check_chunks(const struct pipeline_spec *spec, struct err *err)
         return 0;
     return err_set(err, ERR_CONFIG,
                    "schedule %s runs %d chunk%s on each rank, not %d (hint: %d chunk%s, or %s)",
-                   family->name, family->least_chunks, family->least_chunks > 1 ? "s" : "", n,
-                   family->least_chunks, family->least_chunks > 1 ? "s" : "",
+                   pipeline_name(spec->kind), family->least_chunks,
+                   family->least_chunks > 1 ? "s" : "", n, family->least_chunks,
+                   family->least_chunks > 1 ? "s" : "",
                    n > 1 ? family->instead : "schedule 1f1b, zb-h1 or zb-h2");
 }
 
@@ -70,7 +77,7 @@ static int check_group(const struct pipeline_spec *spec, struct err *err)
         return err_set(err, ERR_CONFIG,
                        "schedule %s has no groups of micro-batches, but group is %d "
                        "(hint: leave it out, or use schedule interleaved)",
-                       families[spec->kind].name, spec->group);
+                       pipeline_name(spec->kind), spec->group);
     if (spec->group >= spec->n_ranks)
         return 0;
     return err_set(

@@ -51,6 +51,7 @@
 #include <stdint.h>
 
 #include "base/arena.h"
+#include "base/choice.h"
 #include "base/err.h"
 #include "base/str.h"
 
@@ -67,6 +68,7 @@ enum pipeline_kind {
 };
 
 /* "gpipe", "1f1b", ... as in job files. */
+extern const struct choice pipeline_choices[];
 const char *pipeline_name(enum pipeline_kind kind);
 
 #define PIPELINE_RANKS_MAX 1024

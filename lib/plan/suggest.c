@@ -40,12 +40,11 @@ static size_t plan_bytes(const struct job *job, struct kernels *kernels)
 
 static void describe_change(const struct job *from, const struct job *to, struct str *text)
 {
-    static const char *const words[] = { "none", "selective", "full", "auto", "list" };
-
     if (to->parallel.zero != from->parallel.zero)
         str_printf(text, "parallel.zero: %d", to->parallel.zero);
     if (to->recompute != from->recompute)
-        str_printf(text, "%srecompute: %s", text->length ? " with " : "", words[to->recompute]);
+        str_printf(text, "%srecompute: %s", text->length ? " with " : "",
+                   choice_word(recompute_choices, (int)to->recompute));
     if (to->train.gradient_dtype != from->train.gradient_dtype)
         str_printf(text, "%strain.gradient_dtype: %s", text->length ? " with " : "",
                    dtype_name(to->train.gradient_dtype));

@@ -1,18 +1,9 @@
 /*
- * instruct_job.c - words to numbers
+ * instruct_job.c - the data section of a job as options of instruct_prepare
  */
 #include "train/instruct_job.h"
 
 #include <string.h>
-
-static int index_of(const char *const *names, const char *name)
-{
-    for (int i = 0; names[i]; i++)
-        if (!strcmp(names[i], name))
-            return i;
-    CHECK(!"a word of the job's that data does not know");
-    return -1;
-}
 
 static const struct instruct_column *columns_of(const struct job *job, struct arena *arena)
 {
@@ -47,15 +38,15 @@ int instruct_of_job(struct instruct_options *options, const struct job *job, str
     *options = (struct instruct_options){
         .inputs = inputs,
         .n_inputs = job->data.n_train,
-        .format = (enum instruct_format)index_of(instruct_format_names, job->data.format),
+        .format = job->data.format,
         .columns = columns_of(job, arena),
         .n_columns = job->data.columns.n,
         .tokenizer = job->data.tokenizer,
         .chat = job->data.chat_template,
         .system = job->data.system,
-        .mask = (enum instruct_mask)index_of(instruct_mask_names, job->data.mask),
-        .too_long = (enum instruct_too_long)index_of(instruct_too_long_names, job->data.too_long),
-        .bad_rows = (enum instruct_bad_rows)index_of(instruct_bad_rows_names, job->data.bad_rows),
+        .mask = job->data.mask,
+        .too_long = job->data.too_long,
+        .bad_rows = job->data.bad_rows,
         .max_tokens = job->data.seq_len,
     };
     return 0;

@@ -149,8 +149,8 @@ static void test_rows(void **state)
 
     (void)state;
     must_read(&j, SMALL, &arena);
-    assert_string_equal(j.data.format, "auto");
-    assert_string_equal(j.data.mask, "prompt");
+    assert_int_equal(j.data.format, INSTRUCT_AUTO);
+    assert_int_equal(j.data.mask, INSTRUCT_MASK_PROMPT);
     assert_int_equal(j.data.columns.n, 0);
     must_read(&j, text, &arena);
     for (int json = 0; json < 2; json++) {
@@ -160,7 +160,7 @@ static void test_rows(void **state)
         assert_int_equal(again.data.columns.n, 2);
         assert_string_equal(again.data.columns.values[0], "instruction=a question");
         assert_string_equal(again.data.columns.values[1], "output=b=c");
-        assert_string_equal(again.data.mask, "history");
+        assert_int_equal(again.data.mask, INSTRUCT_MASK_HISTORY);
         assert_int_equal(again.data.lengths.values[1], 128);
     }
     assert_int_equal(read_job_with(&j, SMALL, "data.columns=x", &arena, &err), -1);

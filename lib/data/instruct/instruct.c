@@ -26,12 +26,6 @@
 #define BATCH_WARNINGS 16 /* bad rows of a batch that are named; the rest is counted */
 #define STATE_BYTES_MAX ((size_t)1 << 20)
 
-const char *const instruct_format_names[] = { "auto", "alpaca",   "sharegpt", "messages", "belle",
-                                              "moss", "leetcode", "text",     NULL };
-const char *const instruct_mask_names[] = { "prompt", "history", "none", NULL };
-const char *const instruct_too_long_names[] = { "cut", "drop", "split", "refuse", NULL };
-const char *const instruct_bad_rows_names[] = { "refuse", "skip", NULL };
-
 /* Rows, and the samples made of them: what one thread works on at a time. */
 struct instruct_batch {
     struct str text; /* of all its rows */

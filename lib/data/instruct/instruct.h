@@ -18,27 +18,8 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "data/instruct/instruct_choices.h"
 #include "tokenizer/tokenizer.h"
-
-enum instruct_format {
-    INSTRUCT_AUTO,     /* by the columns of the first row */
-    INSTRUCT_ALPACA,   /* instruction, input, output, system, history */
-    INSTRUCT_SHAREGPT, /* conversations: from, value; system */
-    INSTRUCT_MESSAGES, /* messages: role, content (OpenAI) */
-    INSTRUCT_BELLE,    /* instruction with "Human:" and "Assistant:" turns in one text, output */
-    INSTRUCT_MOSS,     /* chat: turn_1 ... with Human, MOSS; meta_instruction */
-    INSTRUCT_LEETCODE, /* code_with_problem, explanation_only, ... */
-    INSTRUCT_TEXT,     /* text: all tokens have loss */
-};
-
-enum instruct_mask {
-    INSTRUCT_MASK_PROMPT,  /* loss on every answer */
-    INSTRUCT_MASK_HISTORY, /* loss on the last answer only */
-    INSTRUCT_MASK_NONE,    /* loss on all tokens, prompts included */
-};
-
-enum instruct_too_long { INSTRUCT_CUT, INSTRUCT_DROP, INSTRUCT_SPLIT, INSTRUCT_REFUSE };
-enum instruct_bad_rows { INSTRUCT_BAD_REFUSE, INSTRUCT_BAD_SKIP };
 
 /* The column name of a field in the files: "instruction", "output", "messages", "role", .... */
 struct instruct_column {
@@ -86,12 +67,6 @@ struct instruct_report {
  */
 int instruct_prepare(const struct instruct_options *options, const char *prefix,
                      struct instruct_report *report, struct err *err);
-
-/* Names of the enums' values in their order, NULL behind the last. */
-extern const char *const instruct_format_names[];
-extern const char *const instruct_mask_names[];
-extern const char *const instruct_too_long_names[];
-extern const char *const instruct_bad_rows_names[];
 
 /* Append the report as text lines to *out; losses (dropped, truncated, skipped) are always
  * included. */

@@ -1,0 +1,34 @@
+/*
+ * job_choices.c - the names of the values of job.h's enums
+ */
+#include "config/job.h"
+
+const struct choice job_kind_choices[] = {
+    { "pretrain", JOB_PRETRAIN }, { "finetune", JOB_FINETUNE }, { "lora", JOB_LORA }, { 0 }
+};
+const struct choice recompute_choices[] = { { "none", RECOMPUTE_NONE },
+                                            { "selective", RECOMPUTE_SELECTIVE },
+                                            { "full", RECOMPUTE_FULL },
+                                            { "auto", RECOMPUTE_AUTO },
+                                            { 0 } };
+const struct choice gradient_sum_choices[] = { { "auto", GRADIENT_SUM_LATE },
+                                               { "late", GRADIENT_SUM_LATE },
+                                               { "early", GRADIENT_SUM_EARLY },
+                                               { 0 } };
+const struct choice hold_choices[] = {
+    { "op", HOLD_OP }, { "pass", HOLD_PASS }, { "run", HOLD_RUN }, { "step", HOLD_STEP }, { 0 }
+};
+const struct choice reduction_choices[] = { { "fixed", REDUCTIONS_FIXED },
+                                            { "fast", REDUCTIONS_FAST },
+                                            { 0 } };
+const struct choice lr_schedule_choices[] = { { "constant", LR_CONSTANT },
+                                              { "linear", LR_LINEAR },
+                                              { "cosine", LR_COSINE },
+                                              { "wsd", LR_WSD },
+                                              { 0 } };
+const struct choice output_mode_choices[] = {
+    { "private", OUTPUT_PRIVATE }, { "group", OUTPUT_GROUP }, { "all", OUTPUT_ALL }, { 0 }
+};
+const struct choice job_device_choices[] = {
+    { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
+};
