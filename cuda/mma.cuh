@@ -25,30 +25,47 @@ template <typename T> static inline float mma_half(uint32_t pair, int upper)
     return to_float(x);
 }
 
-/* The two exchanges after one another keep both their results readable. */
+struct mma_registers {
+    float *d;
+    const uint32_t *a, *b;
+};
+
+/* The whole product of a warp, of the registers of its lanes. */
+template <typename T> static void mma_of_warp(void *const *lanes)
+{
+    float a[16][16], b[16][8];
+
+    for (int lane = 0; lane < 32; lane++) {
+        const mma_registers *r = (const mma_registers *)lanes[lane];
+        int g = lane / 4, t = lane % 4;
+
+        for (int i = 0; i < 2; i++) {
+            for (int k = 0; k < 2; k++) {
+                a[g][2 * t + 8 * k + i] = mma_half<T>(r->a[2 * k], i);
+                a[g + 8][2 * t + 8 * k + i] = mma_half<T>(r->a[2 * k + 1], i);
+                b[2 * t + 8 * k + i][g] = mma_half<T>(r->b[k], i);
+            }
+        }
+    }
+    for (int row = 0; row < 16; row++) {
+        float sum[8] = { 0 };
+
+        for (int k = 0; k < 16; k++)
+            for (int col = 0; col < 8; col++)
+                sum[col] += a[row][k] * b[k][col];
+        for (int col = 0; col < 8; col++) {
+            const mma_registers *r = (const mma_registers *)lanes[row % 8 * 4 + col / 2];
+
+            r->d[row / 8 * 2 + col % 2] += sum[col];
+        }
+    }
+}
+
 template <typename T> static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    uint64_t upper[32], lower[32], right[32];
-    int lane = (int)emulate_lane(), g = lane / 4, t = lane % 4;
-    uint64_t rows = (uint64_t)a[1] << 32 | a[0], rows8 = (uint64_t)a[3] << 32 | a[2];
+    mma_registers registers = { d, a, b };
 
-    memcpy(upper, emulate_exchange(0xffffffffu, rows), sizeof upper);
-    memcpy(lower, emulate_exchange(0xffffffffu, rows8), sizeof lower);
-    memcpy(right, emulate_exchange(0xffffffffu, (uint64_t)b[1] << 32 | b[0]), sizeof right);
-    for (int i = 0; i < 4; i++) {
-        int row8 = i / 2, col = 2 * t + i % 2;
-        float sum = 0;
-
-        for (int k = 0; k < 16; k++) {
-            uint64_t x = (k < 8 ? upper : lower)[g * 4 + k % 8 / 2];
-            uint64_t y = right[col * 4 + k % 8 / 2];
-            float p = mma_half<T>((uint32_t)(row8 ? x >> 32 : x), k % 2);
-            float q = mma_half<T>((uint32_t)(k < 8 ? y : y >> 32), k % 2);
-
-            sum += p * q;
-        }
-        d[i] += sum;
-    }
+    emulate_meet(0xffffffffu, &registers, mma_of_warp<T>);
 }
 
 static inline void mma_matrix(uint32_t *registers, const void *row, int n, int transposed)

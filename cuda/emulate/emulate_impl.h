@@ -1,7 +1,8 @@
 /*
  * emulate_impl.h - what the files of the emulated GPU share
  *
- *   emulate.cc  threads as fibers, blocks, the order of both
+ *   emulate.cc  launches and their limits, devices
+ *   threads.cc  threads as fibers, blocks, the order of both, where threads meet
  *   shared.cc   a block's shared memory: guard page, poison, asynchronous copies
  *   memory.cc   device and pinned memory, copies
  *   faults.cc   names the kernel whose thread touches memory that is not its own
@@ -12,7 +13,10 @@
 
 #include "cuda_runtime.h"
 
-/* ---- emulate.cc ---- */
+/* ---- threads.cc ---- */
+
+/* All blocks of a launch, by the calling OS thread. */
+void emulate_run_grid(const emulate_launch &launch, const std::function<void()> &body);
 
 /* "emulated GPU: kernel: block 0,0,0 thread 1,0,0: ", of the thread that runs or ran last; with what
  * is wrong, and the end of the process. */
@@ -21,6 +25,8 @@ void emulate_print_place(void);
 
 bool emulate_is_in_kernel(void);
 int emulate_thread(void); /* its index in its block */
+
+/* ---- emulate.cc ---- */
 
 /* The value of an environment variable: its place in a list of names that ends with NULL, 0 where
  * it is not set. Ends the process where it is none of them. */

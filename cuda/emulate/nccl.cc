@@ -17,16 +17,14 @@
 #include <memory>
 #include <string>
 
-extern "C" {
-#include "base/dtype.h"
-}
+#include "nccl_sum.h"
 
 enum kind { SEND, RECEIVE, ALL_GATHER, BROADCAST, REDUCE_SCATTER, ALL_REDUCE };
 static const char *const kind_names[] = { "send",      "receive",        "all_gather",
                                           "broadcast", "reduce_scatter", "all_reduce" };
 
 /* One rank's part in a meeting. */
-struct part {
+struct meeting_part {
     bool enqueued, arrived, taken;
     const void *send;
     cudaStream_t stream;
@@ -37,7 +35,7 @@ struct meeting {
     kind what;
     size_t n_bytes;
     int root;
-    std::vector<part> parts;
+    std::vector<meeting_part> parts;
 };
 
 typedef std::shared_ptr<meeting> meeting_ref;
@@ -335,40 +333,13 @@ template <typename F> static void each_awaited(const call &c, F f)
             f(c.met->parts[i]);
 }
 
-static float element_of(const void *from, size_t i, int type)
+static ring_sum sum_of(const call &c)
 {
-    return type == ncclBfloat16 ? bf16_to_float(((const uint16_t *)from)[i])
-                                : ((const float *)from)[i];
-}
+    ring_sum sum = { {}, c.peer == ncclBfloat16 };
 
-/* to[i] = the sum of all ranks' element first + i, added up round the ring to `last`. */
-static void add_up(const call &c, void *to, size_t first, size_t n, size_t last)
-{
-    size_t size = c.met->parts.size();
-
-    for (size_t i = 0; i < n; i++) {
-        float sum = element_of(c.met->parts[(last + 1) % size].send, first + i, c.peer);
-
-        for (size_t k = 2; k <= size; k++) {
-            sum += element_of(c.met->parts[(last + k) % size].send, first + i, c.peer);
-            if (c.peer == ncclBfloat16)
-                sum = bf16_to_float(bf16_from_float(sum));
-        }
-        if (c.peer == ncclBfloat16)
-            ((uint16_t *)to)[i] = bf16_from_float(sum);
-        else
-            ((float *)to)[i] = sum;
-    }
-}
-
-/* Each rank has a part of the elements, the last ones maybe less. */
-static void add_up_all(const call &c, char *to)
-{
-    size_t element = c.peer == ncclBfloat16 ? 2 : 4, n = c.n_bytes / element;
-    size_t size = c.met->parts.size(), part = (n + size - 1) / size;
-
-    for (size_t r = 0; r < size && r * part < n; r++)
-        add_up(c, to + r * part * element, r * part, n - r * part < part ? n - r * part : part, r);
+    for (const meeting_part &part : c.met->parts)
+        sum.terms.push_back(part.send);
+    return sum;
 }
 
 static void take(const call &c)
@@ -391,11 +362,11 @@ static void take(const call &c)
     case REDUCE_SCATTER: {
         size_t n = c.n_bytes / (c.peer == ncclBfloat16 ? 2 : 4);
 
-        add_up(c, to, (size_t)c.place * n, n, (size_t)c.place);
+        emulate_ring_sum(sum_of(c), to, (size_t)c.place * n, n, (size_t)c.place);
         break;
     }
     case ALL_REDUCE:
-        add_up_all(c, to);
+        emulate_ring_sum_all(sum_of(c), to, c.n_bytes);
     }
 }
 
@@ -406,7 +377,7 @@ static bool have_arrived(const calls &all)
 
     for (const call &c : all)
         if (c.what != SEND)
-            each_awaited(c, [&](const part &p) { yes &= p.arrived; });
+            each_awaited(c, [&](const meeting_part &p) { yes &= p.arrived; });
     return yes;
 }
 
@@ -416,7 +387,7 @@ static bool have_taken(const calls &all)
 
     for (const call &c : all)
         if (c.what != RECEIVE)
-            each_awaited(c, [&](const part &p) { yes &= p.taken; });
+            each_awaited(c, [&](const meeting_part &p) { yes &= p.taken; });
     return yes;
 }
 
@@ -447,7 +418,7 @@ static emulate_item take_item(const std::shared_ptr<calls> &all)
     item.ready = [=] { return e->aborted || have_arrived(*all); };
     item.needs = [=](std::vector<cudaStream_t> &needs) {
         for (const call &c : *all)
-            each_awaited(c, [&](const part &p) {
+            each_awaited(c, [&](const meeting_part &p) {
                 if (p.enqueued && !p.arrived)
                     needs.push_back(p.stream);
             });
@@ -473,7 +444,7 @@ static emulate_item leave_item(const std::shared_ptr<calls> &all)
     item.ready = [=] { return e->aborted || have_taken(*all); };
     item.needs = [=](std::vector<cudaStream_t> &needs) {
         for (const call &c : *all)
-            each_awaited(c, [&](const part &p) {
+            each_awaited(c, [&](const meeting_part &p) {
                 if (p.enqueued && !p.taken)
                     needs.push_back(p.stream);
             });

@@ -17,52 +17,20 @@
  * start, because its stream is not so far or an event is not reached, keeps back all behind it. So
  * streams 0 and 8 may wait for each other without an event. An OS thread is a rank here, as a
  * process is with real GPUs: each has its own hardware queues on each device.
- *
- * Capture follows the rules of cudaStreamCaptureModeThreadLocal: what the thread that captures may
- * not call meanwhile gives the error that it gives on a GPU, and the capture is invalid from there
- * on. A GPU is laxer with some of it (cudaMemGetInfo, a query of another stream's event).
  */
-#include "emulate_impl.h"
+#include "streams_impl.h"
 
 #include <stdlib.h>
 #include <time.h>
 
 #include <algorithm>
 #include <condition_variable>
-#include <deque>
 #include <map>
-#include <memory>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 enum {
     N_ITEMS_MAX = 4096, /* a stream that is given more waits until some of it has run */
     N_CONNECTIONS = 8,
     N_CONNECTIONS_MAX = 32
-};
-
-struct emulate_graph {
-    std::vector<emulate_item> work;
-};
-
-/* A graph while it is made, and for the events that were recorded into it. */
-struct capture {
-    std::unique_ptr<emulate_graph> graph;  /* NULL: it has ended */
-    std::vector<emulate_stream *> streams; /* where it began first, then those that joined */
-    std::thread::id owner;
-    bool is_invalid;
-};
-typedef std::shared_ptr<capture> capture_ref;
-
-/* The streams of the items that have not started, in the order in which they were enqueued. */
-typedef std::deque<emulate_stream *> hardware_queue;
-
-struct emulate_stream {
-    std::deque<emulate_item> items;
-    bool busy; /* an OS thread runs the first of them */
-    capture_ref capturing;
-    std::shared_ptr<hardware_queue> queue;
 };
 
 /* Where an event was recorded. Who waits for it keeps it, whatever the event is used for next. */
@@ -81,8 +49,6 @@ static std::mutex *the_lock = new std::mutex();
 static std::condition_variable *changed = new std::condition_variable();
 static std::vector<emulate_stream *> *streams = new std::vector<emulate_stream *>();
 static uint64_t drawn;
-
-typedef std::unique_lock<std::mutex> hold;
 
 std::mutex &emulate_lock(void)
 {
@@ -252,90 +218,6 @@ static void go_on_a_little(hold &held)
     }
 }
 
-/* ---- capture ----------------------------------------------------------------------------------- */
-
-static thread_local std::vector<capture_ref> own_captures;
-
-/* Lock held. */
-static cudaError_t invalidate(const capture_ref &capture, cudaError_t error)
-{
-    capture->is_invalid = true;
-    return emulate_error(error);
-}
-
-cudaError_t emulate_refuse_in_capture(void)
-{
-    hold held(*the_lock);
-    cudaError_t refused = cudaSuccess;
-
-    for (const capture_ref &c : own_captures)
-        refused = invalidate(c, cudaErrorStreamCaptureUnsupported);
-    return refused;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
-{
-    hold held(*the_lock);
-
-    if (stream->capturing)
-        return emulate_error(cudaErrorIllegalState);
-    stream->capturing = std::make_shared<capture>();
-    stream->capturing->graph.reset(new emulate_graph());
-    stream->capturing->streams.push_back(stream);
-    stream->capturing->owner = std::this_thread::get_id();
-    own_captures.push_back(stream->capturing);
-    return cudaSuccess;
-}
-
-/* A stream that waits for what is being captured is captured from then on, too. */
-static cudaError_t join_capture(cudaStream_t stream, const capture_ref &capture)
-{
-    if (!capture->graph)
-        return emulate_error(cudaErrorCapturedEvent);
-    if (stream->capturing && stream->capturing != capture) {
-        invalidate(stream->capturing, cudaErrorStreamCaptureMerge);
-        return invalidate(capture, cudaErrorStreamCaptureMerge);
-    }
-    if (stream->capturing != capture) {
-        stream->capturing = capture;
-        capture->streams.push_back(stream);
-    }
-    return cudaSuccess;
-}
-
-static cudaError_t end_error(const cudaStream_t stream)
-{
-    const capture_ref &c = stream->capturing;
-
-    if (!c)
-        return emulate_error(cudaErrorIllegalState);
-    if (c->owner != std::this_thread::get_id())
-        return invalidate(c, cudaErrorStreamCaptureWrongThread);
-    if (c->streams.front() != stream)
-        return invalidate(c, cudaErrorStreamCaptureUnmatched);
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
-{
-    hold held(*the_lock);
-    cudaError_t error = end_error(stream);
-    capture_ref ended = stream->capturing;
-
-    *graph = NULL;
-    if (error != cudaSuccess)
-        return error;
-    for (emulate_stream *s : ended->streams)
-        s->capturing = nullptr;
-    own_captures.erase(std::find(own_captures.begin(), own_captures.end(), ended));
-    if (ended->is_invalid) {
-        ended->graph.reset();
-        return emulate_error(cudaErrorStreamCaptureInvalidated);
-    }
-    *graph = ended->graph.release();
-    return cudaSuccess;
-}
-
 /* ---- streams ----------------------------------------------------------------------------------- */
 
 /* Of an OS thread, on each device. */
@@ -459,7 +341,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (refused != cudaSuccess || !stream)
         return refused;
     if (stream->capturing)
-        return invalidate(stream->capturing, cudaErrorStreamCaptureUnsupported);
+        return emulate_invalidate(stream->capturing, cudaErrorStreamCaptureUnsupported);
     run_until(held, stream, [=] { return stream->items.empty(); });
     return emulate_failure();
 }
@@ -522,9 +404,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     std::shared_ptr<position> there = event->last;
 
     if (there && there->captured)
-        return join_capture(stream, there->captured);
+        return emulate_join_capture(stream, there->captured);
     if (stream->capturing)
-        return invalidate(stream->capturing, cudaErrorStreamCaptureIsolation);
+        return emulate_invalidate(stream->capturing, cudaErrorStreamCaptureIsolation);
     if (!there)
         return cudaSuccess;
     emulate_item item = {};
@@ -540,7 +422,7 @@ static cudaError_t refuse_captured(const std::shared_ptr<position> &there)
 {
     if (!there || !there->captured)
         return cudaSuccess;
-    return invalidate(there->captured, cudaErrorCapturedEvent);
+    return emulate_invalidate(there->captured, cudaErrorCapturedEvent);
 }
 
 /* Who asks brings it about, step by step: nothing else may come to run it. */
@@ -582,35 +464,5 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
     if (!from->last->done || !to->last->done)
         return cudaErrorNotReady;
     *ms = (float)((to->last->at - from->last->at) * 1e3);
-    return cudaSuccess;
-}
-
-/* ---- graphs ------------------------------------------------------------------------------------ */
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
-{
-    *exec = new emulate_graph(*graph);
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
-{
-    cudaError_t error = cudaSuccess;
-
-    for (const emulate_item &item : exec->work)
-        if (error == cudaSuccess)
-            error = emulate_enqueue_item(stream, item);
-    return error;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    delete graph;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
-    delete exec;
     return cudaSuccess;
 }
