@@ -89,6 +89,7 @@ void cuda_register_head_norm(struct kernels_backend *table);
 void cuda_register_normalize_rows(struct kernels_backend *table);
 void cuda_register_embed(struct kernels_backend *table);
 void cuda_register_dropout(struct kernels_backend *table);
+void cuda_register_gradient_norm(struct kernels_backend *table);
 void cuda_register_optimizer(struct kernels_backend *table);
 void cuda_register_router(struct kernels_backend *table);
 void cuda_register_dispatch(struct kernels_backend *table);
@@ -353,6 +354,12 @@ template <typename T> struct rows_of {
 
 template <typename T> static inline struct rows_of<T> cuda_rows(const struct tensor *t) {
     return rows_of<T>{ tensor_given(t) ? (T *)t->data : NULL, t->stride };
+}
+
+/* Rows one after the other, or no rows at all. */
+static inline bool cuda_is_dense(const struct tensor *t)
+{
+    return !tensor_given(t) || t->rows == 1 || t->stride == t->cols;
 }
 
 /*

@@ -43,6 +43,7 @@ static void register_families(struct kernels_backend *table)
         cuda_register_normalize_rows,
         cuda_register_embed,
         cuda_register_dropout,
+        cuda_register_gradient_norm,
         cuda_register_optimizer,
         cuda_register_router,
         cuda_register_dispatch,

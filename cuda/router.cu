@@ -1,5 +1,6 @@
 /*
- * router.cu - router, router_grad: whom a token goes to, and how evenly
+ * router.cu - router, router_grad: the top s of m experts for each token, and the balance loss
+ * (Shazeer et al. 2017; Fedus et al. 2021, eq. 4)
  *
  * A token a warp; lane l has experts l, l + 32, ... Choosing: each lane keeps the best of its own
  * that are left, the warp takes the best of these, and the lane that had it looks for its next: n
