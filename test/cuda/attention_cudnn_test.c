@@ -168,7 +168,7 @@ static void test_own_instead(void **state)
 
         setenv(variables[i], values[i], 1);
         assert_false(is_taken(&c->op));
-        op_case_run(c, 1, 1);
+        op_case_run(c, 1, RUN_FIRST);
         kernels = test_device_open(1);
         assert_non_null(strstr(kernels_identity(kernels), i ? "attention own" : "workspace 0"));
         test_device_close(kernels);
@@ -329,7 +329,7 @@ static void test_slots_and_graphs(void **state)
 
     (void)state;
     assert_true(in_bytes % 16 == 0 && out_bytes % 16 == 0 && out_bytes <= sizeof got);
-    op_case_run(c, 1, 1);
+    op_case_run(c, 1, RUN_FIRST);
     memcpy(wanted, out->data, out_bytes);
     kernels = test_device_open(1);
     ins = device_bytes(kernels, N_SLOTS * in_bytes);
@@ -361,7 +361,7 @@ static void test_slots_and_graphs(void **state)
     for (int contents = 0; contents < 2; contents++) {
         for (int64_t col = 0; contents && col < in->cols; col++)
             tensor_set(in, 3, col, 0.25 * (double)(col % 7) - 0.5);
-        op_case_run(c, 1, 1);
+        op_case_run(c, 1, RUN_FIRST);
         to_device(kernels, call.op.in[0].data, in);
         kernels->device->ops->graph_launch(kernels->device, graph);
         kernels->device->ops->copy(kernels->device, DEVICE_COMPUTE, got, call.op.out[0].data,

@@ -80,21 +80,15 @@ static void fill_saved(struct op_case *grad, const struct form *f, const struct 
     op_case_fill_saved(grad, forward);
 }
 
-/* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
-static double tolerance_of(enum dtype act, double fp32)
-{
-    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
-}
-
 static void check(const struct form *f, const struct view *v, enum dtype act)
 {
     struct op_case *c = sight_case(OP_ATTENTION, f, v, act);
 
-    op_case_check(c, tolerance_of(act, 3e-6));
+    op_case_check(c, attention_tolerance(act, 3e-6));
     op_case_destroy(c);
     c = sight_case(OP_ATTENTION_GRAD, f, v, act);
     fill_saved(c, f, v, act);
-    op_case_check(c, tolerance_of(act, 4e-6));
+    op_case_check(c, attention_tolerance(act, 4e-6));
     op_case_destroy(c);
 }
 
@@ -127,14 +121,6 @@ static void test_views(void **state)
     }
 }
 
-static void same_bits(const struct tensor *a, const struct tensor *b)
-{
-    for (int64_t row = 0; row < a->rows; row++)
-        assert_memory_equal((char *)a->data + (size_t)(row * a->stride) * dtype_bytes(a->dtype),
-                            (char *)b->data + (size_t)(row * b->stride) * dtype_bytes(b->dtype),
-                            (size_t)a->cols * dtype_bytes(a->dtype));
-}
-
 /* Both kinds on both forms and views: what comes out is equal to the bit. */
 static void check_equal(const struct form *f, const struct view *v, const struct form *g,
                         const struct view *w)
@@ -145,10 +131,9 @@ static void check_equal(const struct form *f, const struct view *v, const struct
             struct op_case *a = sight_case((enum op_kind)kind, f, v, act);
             struct op_case *b = sight_case((enum op_kind)kind, g, w, act);
 
-            op_case_run(a, 2, 1);
-            op_case_run(b, 3, 1);
-            for (int i = 0; i < op_info(a->op.kind)->n_outputs; i++)
-                same_bits(&a->op.out[i], &b->op.out[i]);
+            op_case_run(a, 2, RUN_FIRST);
+            op_case_run(b, 3, RUN_FIRST);
+            op_case_same_outputs(a, b, "differs between the two views");
             op_case_destroy(a);
             op_case_destroy(b);
         }
@@ -180,10 +165,9 @@ static void test_documents_are_sequences(void **state)
             a = sight_case((enum op_kind)kind, &one, &packed, DTYPE_F32);
             for (int row = 0; row < 192; row++)
                 tensor_set(&a->op.in[first], row, 0, row / 64 * 64);
-            op_case_run(a, 2, 1);
-            op_case_run(b, 2, 1);
-            for (int i = 0; i < op_info(a->op.kind)->n_outputs; i++)
-                same_bits(&a->op.out[i], &b->op.out[i]);
+            op_case_run(a, 2, RUN_FIRST);
+            op_case_run(b, 2, RUN_FIRST);
+            op_case_same_outputs(a, b, "differs between the two views");
             op_case_destroy(a);
             op_case_destroy(b);
         }
@@ -202,7 +186,7 @@ static void test_what_nobody_sees_is_not_read(void **state)
         for (int row = 0; row < 64; row++)
             for (int col = 0; col < 16; col++)
                 tensor_set(&c->op.in[1 + col / 8], row, col % 8, NAN);
-        op_case_run(c, 1, 1);
+        op_case_run(c, 1, RUN_FIRST);
         for (int row = 128; row < 256; row++)
             for (int col = 0; col < 16; col++)
                 assert_true(isfinite(tensor_get(&c->op.out[0], row, col)));
@@ -301,9 +285,9 @@ static void check_part(const struct form *f, const struct view *v, const struct 
     struct op_case *whole = sight_case(OP_ATTENTION, f, v, act), *part;
 
     part = part_case(whole, f, p, row_of, n);
-    op_case_check(part, tolerance_of(act, 3e-6));
-    op_case_run(whole, 2, 1);
-    op_case_run(part, 3, 1);
+    op_case_check(part, attention_tolerance(act, 3e-6));
+    op_case_run(whole, 2, RUN_FIRST);
+    op_case_run(part, 3, RUN_FIRST);
     for (int i = ATTENTION_OUT; i <= ATTENTION_LSE; i++)
         check_rows_of(&part->op.out[i], &whole->op.out[i], f, p, row_of);
     op_case_destroy(whole);
@@ -312,9 +296,9 @@ static void check_part(const struct form *f, const struct view *v, const struct 
     whole = sight_case(OP_ATTENTION_GRAD, f, v, act);
     fill_saved(whole, f, v, act);
     part = part_case(whole, f, p, row_of, n);
-    op_case_check(part, tolerance_of(act, 4e-6));
-    op_case_run(whole, 2, 1);
-    op_case_run(part, 3, 1);
+    op_case_check(part, attention_tolerance(act, 4e-6));
+    op_case_run(whole, 2, RUN_FIRST);
+    op_case_run(part, 3, RUN_FIRST);
     check_rows_of(&part->op.out[ATTENTION_GRAD_DQ], &whole->op.out[ATTENTION_GRAD_DQ], f, p,
                   row_of);
     op_case_destroy(whole);
@@ -372,17 +356,17 @@ static void test_rows_that_see_nothing(void **state)
                 tensor_set(&c[i]->op.in[first + 1], row, 0, row < 70 ? row - 1 : 69);
             }
         }
-        op_case_check(c[0], tolerance_of(act, 3e-6));
+        op_case_check(c[0], attention_tolerance(act, 3e-6));
         for (int i = 0; i < 3; i++)
             op_case_copy(&c[0]->op.in[i], &c[1]->op.in[1 + i]);
         op_case_to_reference(c[0], &saved);
-        reference_run(&saved, 1);
+        reference_run(&saved, RUN_FIRST);
         op_case_copy(&c[1]->op.in[ATTENTION_GRAD_OUT], &saved.out[ATTENTION_OUT]);
         op_case_copy(&c[1]->op.in[ATTENTION_GRAD_LSE], &saved.out[ATTENTION_LSE]);
         reference_release(&saved);
-        op_case_check(c[1], tolerance_of(act, 4e-6));
-        op_case_run(c[0], 1, 1);
-        op_case_run(c[1], 1, 1);
+        op_case_check(c[1], attention_tolerance(act, 4e-6));
+        op_case_run(c[0], 1, RUN_FIRST);
+        op_case_run(c[1], 1, RUN_FIRST);
         for (int row = 0; row < 140; row++) {
             int is_empty = row < 21 || row >= 70;
 
@@ -411,8 +395,8 @@ static void test_slopes_of_a_part(void **state)
         for (int col = 0; col < 48; col++)
             tensor_set(&c->op.in[col / 16], row, col % 16,
                        tensor_get(&whole->op.in[col / 16], row, 32 + col % 16));
-    op_case_run(whole, 1, 1);
-    op_case_run(c, 1, 1);
+    op_case_run(whole, 1, RUN_FIRST);
+    op_case_run(c, 1, RUN_FIRST);
     for (int row = 0; row < 70; row++)
         for (int col = 0; col < 16; col++)
             assert_true(tensor_get(&c->op.out[0], row, col) ==
@@ -467,12 +451,12 @@ static void test_cached(void **state)
 
             for (int t = 0; t < 27; t++)
                 tensor_set(&c->op.in[3], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 3 * (t / 9));
-            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
+            op_case_check(c, attention_tolerance(act_at(i_act), 2e-6));
             op_case_destroy(c);
             c = cached_case(&decode, &views[v], 40, act);
             for (int t = 0; t < 5; t++)
                 tensor_set(&c->op.in[3], t, 0, t == 2 ? -1 : 9 * t + 3);
-            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
+            op_case_check(c, attention_tolerance(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
 }
@@ -497,7 +481,7 @@ static void test_prefill(void **state)
                 tensor_set(&c->op.in[3], 140 + i, 0, i < 3 ? -1 : i - 3);
                 tensor_set(&c->op.in[3], 210 + i, 0, -1);
             }
-            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
+            op_case_check(c, attention_tolerance(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
 }
@@ -524,9 +508,9 @@ static void test_prefill_is_attention(void **state)
                     tensor_set(&cached->op.in[4], row, col, NAN);
                     tensor_set(&cached->op.in[5], row, col, NAN);
                 }
-            op_case_run(whole, 2, 1);
-            op_case_run(cached, 3, 1);
-            same_bits(&whole->op.out[0], &cached->op.out[0]);
+            op_case_run(whole, 2, RUN_FIRST);
+            op_case_run(cached, 3, RUN_FIRST);
+            op_case_same(&whole->op.out[0], &cached->op.out[0], "differs from that over a cache");
             op_case_destroy(whole);
             op_case_destroy(cached);
         }

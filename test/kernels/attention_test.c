@@ -51,12 +51,6 @@ static struct op_case *attention_case(enum op_kind kind, const struct form *f, e
     return attention_case_values(kind, f, act, p, f->head_dim);
 }
 
-/* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
-static double tolerance_of(enum dtype act, double fp32)
-{
-    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
-}
-
 static void test_attention(void **state)
 {
     (void)state;
@@ -66,7 +60,7 @@ static void test_attention(void **state)
                 struct op_case *c =
                     attention_case(OP_ATTENTION, &forms[f], act_at(i_act), drop ? 0.2 : 0);
 
-                op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
+                op_case_check(c, attention_tolerance(act_at(i_act), 2e-6));
                 op_case_destroy(c);
             }
 }
@@ -82,7 +76,7 @@ static void test_attention_grad(void **state)
                 struct op_case *c = attention_case(OP_ATTENTION_GRAD, &forms[f], act, p);
 
                 op_case_fill_saved(c, attention_case(OP_ATTENTION, &forms[f], act, p));
-                op_case_check(c, tolerance_of(act_at(i_act), 3e-6));
+                op_case_check(c, attention_tolerance(act_at(i_act), 3e-6));
                 op_case_destroy(c);
             }
 }
@@ -111,11 +105,11 @@ static void test_values_of_another_width(void **state)
                 int width = valued[f].value_dim;
                 struct op_case *c = attention_case_values(OP_ATTENTION, form, act, p, width);
 
-                op_case_check(c, tolerance_of(act, 2e-6));
+                op_case_check(c, attention_tolerance(act, 2e-6));
                 op_case_destroy(c);
                 c = attention_case_values(OP_ATTENTION_GRAD, form, act, p, width);
                 op_case_fill_saved(c, attention_case_values(OP_ATTENTION, form, act, p, width));
-                op_case_check(c, tolerance_of(act, 3e-6));
+                op_case_check(c, attention_tolerance(act, 3e-6));
                 op_case_destroy(c);
             }
 }
@@ -140,8 +134,8 @@ static void test_width_changes_no_bit(void **state)
                            col % 24 < WIDTH
                                ? tensor_get(&narrow->op.in[2], row, col / 24 * WIDTH + col % 24)
                                : 0);
-        op_case_run(narrow, 2, 1);
-        op_case_run(whole, 1, 1);
+        op_case_run(narrow, 2, RUN_FIRST);
+        op_case_run(whole, 1, RUN_FIRST);
         for (int64_t row = 0; row < form.seq_len; row++)
             for (int64_t col = 0; col < narrow->op.out[0].cols; col++)
                 assert_true(tensor_get(&narrow->op.out[0], row, col) ==
@@ -203,13 +197,13 @@ static void check_heads(enum op_kind kind, const struct form *f, int n_parts, en
 
     if (kind == OP_ATTENTION_GRAD)
         op_case_fill_saved(whole, attention_case(OP_ATTENTION, f, act, 0.3));
-    op_case_run(whole, 2, 1);
+    op_case_run(whole, 2, RUN_FIRST);
     for (int part = 0; part < n_parts; part++) {
         struct op_case *c = heads_part(whole, f, n_parts, part, act);
 
         if (part == 1)
-            op_case_check(c, tolerance_of(act, 3e-6));
-        op_case_run(c, 3, 1);
+            op_case_check(c, attention_tolerance(act, 3e-6));
+        op_case_run(c, 3, RUN_FIRST);
         for (int i = 0; i < op_info(kind)->n_outputs; i++)
             each_head(&whole->op.out[i], &c->op.out[i], f, n_parts, part, 1);
         op_case_destroy(c);
@@ -289,12 +283,12 @@ static void test_cached_values_of_another_width(void **state)
 
             for (int t = 0; t < 27; t++)
                 tensor_set(&c->op.in[3], t, 0, t % 9 + 2 * (t / 9));
-            op_case_check(c, tolerance_of(act, 2e-6));
+            op_case_check(c, attention_tolerance(act, 2e-6));
             op_case_destroy(c);
             c = cached_case_values(&decode, 40, act, is_wide ? 24 : 3);
             for (int t = 0; t < 5; t++)
                 tensor_set(&c->op.in[3], t, 0, t == 2 ? -1 : 9 * t + 3);
-            op_case_check(c, tolerance_of(act, 2e-6));
+            op_case_check(c, attention_tolerance(act, 2e-6));
             op_case_destroy(c);
         }
 }
@@ -310,12 +304,12 @@ static void test_cached(void **state)
 
         for (int t = 0; t < 27; t++)
             tensor_set(&c->op.in[3], t, 0, t / 9 == 1 && t % 9 > 6 ? -1 : t % 9 + 2 * (t / 9));
-        op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
+        op_case_check(c, attention_tolerance(act_at(i_act), 2e-6));
         op_case_destroy(c);
         c = cached_case(&decode, 40, act_at(i_act));
         for (int t = 0; t < 5; t++)
             tensor_set(&c->op.in[3], t, 0, t == 2 ? -1 : 9 * t + 3);
-        op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
+        op_case_check(c, attention_tolerance(act_at(i_act), 2e-6));
         op_case_destroy(c);
     }
 }
@@ -332,8 +326,8 @@ static void test_cached_is_attention(void **state)
         tensor_set(&cached->op.in[3], row, 0, (double)(row % 20));
     for (int i = 0; i < 3; i++)
         op_case_copy(&cached->op.in[i], &whole->op.in[i]);
-    op_case_run(whole, 1, 1);
-    op_case_run(cached, 2, 1);
+    op_case_run(whole, 1, RUN_FIRST);
+    op_case_run(cached, 2, RUN_FIRST);
     for (int64_t row = 0; row < 40; row++)
         for (int64_t col = 0; col < 64; col++)
             assert_true(fabs(tensor_get(&whole->op.out[0], row, col) -
@@ -361,7 +355,7 @@ static void test_decoding_is_prefill(void **state)
 
         for (int t = 0; t < all.seq_len; t++)
             tensor_set(&prefill->op.in[3], t, 0, t);
-        op_case_run(prefill, 2, 1);
+        op_case_run(prefill, 2, RUN_FIRST);
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             struct op_case *c = cached_case(&one, 80, act_at(i_act));
 
@@ -370,7 +364,7 @@ static void test_decoding_is_prefill(void **state)
             tensor_set(&c->op.in[3], 0, 0, rows[i]);
             copy_rows(&c->op.in[4], &prefill->op.in[4], 0, rows[i]);
             copy_rows(&c->op.in[5], &prefill->op.in[5], 0, rows[i]);
-            op_case_run(c, 1, 1);
+            op_case_run(c, 1, RUN_FIRST);
             for (int64_t col = 0; col < c->op.out[0].cols; col++)
                 assert_true(tensor_get(&c->op.out[0], 0, col) ==
                             tensor_get(&prefill->op.out[0], rows[i], col));

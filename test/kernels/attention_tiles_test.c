@@ -15,12 +15,6 @@
 #include "support/op_case.h"
 #include "support/op_facts.h"
 
-/* Where pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them. */
-static double tolerance_of(enum dtype act, double fp32)
-{
-    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
-}
-
 struct form {
     int n_heads, n_kv_heads, head_dim, sequences, seq_len;
     int window, alibi, document;
@@ -71,11 +65,11 @@ static void check(const struct form *f)
         enum dtype act = act_at(i_act);
         struct op_case *c = tiles_case(OP_ATTENTION, f, act);
 
-        op_case_check(c, tolerance_of(act, 3e-6));
+        op_case_check(c, attention_tolerance(act, 3e-6));
         op_case_destroy(c);
         c = tiles_case(OP_ATTENTION_GRAD, f, act);
         op_case_fill_saved(c, tiles_case(OP_ATTENTION, f, act));
-        op_case_check(c, tolerance_of(act, 5e-6));
+        op_case_check(c, attention_tolerance(act, 5e-6));
         op_case_destroy(c);
     }
 }
@@ -176,7 +170,7 @@ static void test_cached_widths(void **state)
 
             for (int row = 0; row < f->sequences * f->seq_len; row++)
                 tensor_set(&c->op.in[3], row, 0, 45 + row % f->seq_len + row / f->seq_len);
-            op_case_check(c, tolerance_of(act_at(i_act), 2e-6));
+            op_case_check(c, attention_tolerance(act_at(i_act), 2e-6));
             op_case_destroy(c);
         }
 }
@@ -201,7 +195,7 @@ static void test_chunks(void **state)
 
             for (int row = 0; row < ROWS; row++)
                 tensor_set(&all->op.in[3], row, 0, FROM + row);
-            op_case_run(all, 2, 1);
+            op_case_run(all, 2, RUN_FIRST);
             for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
                 struct op_case *one = cached_case(&few, CACHE, 0, act);
 
@@ -209,8 +203,8 @@ static void test_chunks(void **state)
                 op_case_copy(&one->op.in[4], &all->op.in[4]);
                 op_case_copy(&one->op.in[5], &all->op.in[5]);
                 tensor_set(&one->op.in[3], 0, 0, FROM + wanted[i]);
-                op_case_check(one, tolerance_of(act_at(i_act), 2e-6));
-                op_case_run(one, 1, 1);
+                op_case_check(one, attention_tolerance(act_at(i_act), 2e-6));
+                op_case_run(one, 1, RUN_FIRST);
                 same_row(&one->op.out[0], 0, &all->op.out[0], wanted[i]);
                 op_case_destroy(one);
             }
@@ -284,8 +278,8 @@ static void test_segments(void **state)
             tensor_set(&shared->op.in[3], i, 0, rows[i].position);
             tensor_set(&shared->op.in[7], i, 0, rows[i].segment);
         }
-        op_case_run(own, 2, 1);
-        op_case_run(shared, 2, 1);
+        op_case_run(own, 2, RUN_FIRST);
+        op_case_run(shared, 2, RUN_FIRST);
         for (int i = 0; i < TREE_ROWS; i++)
             if (rows[i].position >= 0)
                 same_row(&shared->op.out[0], i, &own->op.out[0],

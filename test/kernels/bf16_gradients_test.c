@@ -99,14 +99,14 @@ static void check(const struct way *way)
     struct op_case *wide = make(way, DTYPE_F32), *narrow = make(way, DTYPE_BF16);
     struct tensor *w = &wide->op.out[way->out], *n = &narrow->op.out[way->out];
 
-    op_case_run(wide, 2, 1);
-    op_case_run(narrow, 3, 1);
+    op_case_run(wide, 2, RUN_FIRST);
+    op_case_run(narrow, 3, RUN_FIRST);
     for (int64_t row = 0; row < w->rows; row++)
         for (int64_t col = 0; col < w->cols; col++) {
             assert_true(tensor_get(n, row, col) == rounded(tensor_get(w, row, col)));
             tensor_set(n, row, col, held(row, col));
         }
-    op_case_run(narrow, 1, 0);
+    op_case_run(narrow, 1, RUN_AGAIN);
     for (int64_t row = 0; row < w->rows; row++)
         for (int64_t col = 0; col < w->cols; col++) {
             float sum = (float)rounded(held(row, col)) + (float)tensor_get(w, row, col);

@@ -117,7 +117,7 @@ static struct op_case *loss_case(const struct form *f, int part, int n_parts, en
     for (int p = 0; p < n_parts; p++) {
         struct op_case *stats = stats_case(f, p, n_parts);
 
-        op_case_run(stats, 1, 1);
+        op_case_run(stats, 1, RUN_FIRST);
         for (int t = 0; t < f->tokens; t++)
             for (int i = 0; i < OPS_N_STATS; i++)
                 tensor_set(&c->op.in[1], p * f->tokens + t, i, tensor_get(&stats->op.out[0], t, i));
@@ -148,8 +148,8 @@ static void test_strides_change_no_bit(void **state)
         struct op_case *dense = stats_case_of(&forms[f], 0, 1, 1);
         struct op_case *apart = stats_case_of(&forms[f], 0, 1, 0);
 
-        op_case_run(dense, 1, 1);
-        op_case_run(apart, 1, 1);
+        op_case_run(dense, 1, RUN_FIRST);
+        op_case_run(apart, 1, RUN_FIRST);
         for (int t = 0; t < forms[f].tokens; t++)
             for (int i = 0; i < OPS_N_STATS; i++)
                 assert_true(tensor_get(&dense->op.out[0], t, i) ==
@@ -173,7 +173,7 @@ static void test_empty_parts(void **state)
         const struct tensor *stats = &parts[i]->op.out[0];
 
         fill_targets(parts[i], 1, &(struct form){ (int)stats->rows, 1 });
-        op_case_run(parts[i], 2, 1);
+        op_case_run(parts[i], 2, RUN_FIRST);
         for (int64_t t = 0; t < stats->rows; t++) {
             assert_true(tensor_get(stats, t, 0) == -INFINITY);
             assert_true(tensor_get(stats, t, 1) == 0);
@@ -218,7 +218,7 @@ static struct op_case *head_case(const struct form *f, enum dtype act)
         for (int64_t v = 0; v < f->vocab; v++)
             tensor_set(&c->op.in[1], v, t, logit_of(t, v));
     }
-    op_case_run(c, 2, 1);
+    op_case_run(c, 2, RUN_FIRST);
     return c;
 }
 
@@ -254,7 +254,7 @@ static void parts_agree(const struct form *f, int n_parts, enum dtype act)
         struct op_case *c = loss_case(f, part, n_parts, act);
         double got;
 
-        op_case_run(c, 3, 1);
+        op_case_run(c, 3, RUN_FIRST);
         got = tensor_get(&c->op.out[1], 0, 0);
         assert_true(fabs(got - wanted) <= f->tokens * relative);
         assert_true(part == 0 || got == loss);
@@ -285,12 +285,12 @@ static void test_accumulates_finished_losses(void **state)
     double loss;
 
     (void)state;
-    op_case_run(c, 2, 1);
+    op_case_run(c, 2, RUN_FIRST);
     loss = tensor_get(&c->op.out[1], 0, 0);
     tensor_set(&c->op.out[1], 0, 0, 1234.5);
-    op_case_run(c, 3, 0);
+    op_case_run(c, 3, RUN_AGAIN);
     assert_true(tensor_get(&c->op.out[1], 0, 0) == 1234.5 + loss);
-    op_case_run(alone, 1, 1);
+    op_case_run(alone, 1, RUN_FIRST);
     assert_true(tensor_get(&alone->op.out[1], 0, 0) == loss);
     op_case_destroy(c);
     op_case_destroy(alone);
@@ -312,7 +312,7 @@ static void test_large_logits(void **state)
             tensor_set(&c->op.in[1], p, 1, 1);
             tensor_set(&c->op.in[1], p, 2, p == 0 ? logits[0] : 0);
         }
-        op_case_run(c, 1, 1);
+        op_case_run(c, 1, RUN_FIRST);
         assert_true(tensor_get(&c->op.out[1], 0, 0) == 2e4);
         assert_true(tensor_get(&c->op.out[0], 0, 0) == (part ? SCALE : -SCALE));
         op_case_destroy(c);
@@ -329,11 +329,11 @@ static void test_nan_reaches_the_loss(void **state)
             struct op_case *c = loss_case(&forms[2], 0, 3, DTYPE_F32);
 
             tensor_set(&stats->op.in[0], row, column, (double)NAN);
-            op_case_run(stats, 1, 1);
+            op_case_run(stats, 1, RUN_FIRST);
             for (int i = 0; i < OPS_N_STATS; i++)
                 tensor_set(&c->op.in[1], forms[2].tokens + row, i,
                            tensor_get(&stats->op.out[0], row, i));
-            op_case_run(c, 2, 1);
+            op_case_run(c, 2, RUN_FIRST);
             assert_int_equal(isnan(tensor_get(&c->op.out[1], 0, 0)) != 0, row == 0);
             for (int64_t j = 0; j < c->op.out[0].cols; j++)
                 assert_int_equal(isnan(tensor_get(&c->op.out[0], row, j)) != 0, row == 0);

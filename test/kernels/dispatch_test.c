@@ -5,13 +5,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <cmocka.h>
 
 #include "support/op_case.h"
-#include "support/test_device.h"
 
 /* gap: columns behind each row; of the last, rows are of 16 bytes. */
 static const struct size {
@@ -50,40 +47,12 @@ static struct op_case *order(const struct size *s)
     return c;
 }
 
-/* What is moved, or summed in order, is the CPU's to the bit. */
-static void check_bits(struct op_case *c)
-{
-    const struct op_info *info = op_info(c->op.kind);
-    size_t element = dtype_bytes(c->op.out[0].dtype);
-    char *kept[OPS_MAX_OUTPUTS] = { 0 };
-
-    if (!test_device_is_cuda())
-        return;
-    op_case_run(c, 1, 1);
-    for (int i = 0; i < info->n_outputs; i++) {
-        size_t n_bytes = (size_t)(c->op.out[i].rows * c->op.out[i].stride) * element;
-
-        kept[i] = malloc(n_bytes);
-        assert_non_null(kept[i]);
-        memcpy(kept[i], c->op.out[i].data, n_bytes);
-    }
-    setenv("LMTRAIN_TEST_DEVICE", "cpu", 1);
-    op_case_run(c, 1, 1);
-    setenv("LMTRAIN_TEST_DEVICE", "cuda", 1);
-    for (int i = 0; i < info->n_outputs; i++) {
-        const struct tensor *t = &c->op.out[i];
-
-        assert_memory_equal(kept[i], t->data, (size_t)(t->rows * t->stride) * element);
-        free(kept[i]);
-    }
-}
-
 static void check_order(const struct size *s)
 {
     struct op_case *c = order(s);
 
     op_case_check(c, 0);
-    check_bits(c);
+    op_case_check_cpu_bits(c, RUN_FIRST); /* what is moved, or summed in order */
     op_case_destroy(c);
 }
 
@@ -100,7 +69,7 @@ static void take_places(const struct tensor *to, const struct size *s)
 {
     struct op_case *c = order(s);
 
-    op_case_run(c, 1, 1);
+    op_case_run(c, 1, RUN_FIRST);
     for (int64_t t = 0; t < s->tokens; t++)
         for (int64_t i = 0; i < s->n; i++)
             tensor_set(to, t, i, tensor_get(&c->op.out[0], t, i));
@@ -119,7 +88,7 @@ static void check_moving(enum op_kind kind, const struct size *s, enum dtype act
     op_case_input(c, 1, rows[back], s->cols, act, 1);
     op_case_output(c, 0, rows[!back], s->cols, act);
     op_case_check(c, back ? 1e-6 : 0);
-    check_bits(c);
+    op_case_check_cpu_bits(c, RUN_FIRST);
     op_case_destroy(c);
 }
 
@@ -150,8 +119,8 @@ static void test_each_is_the_others_gradient(void **state)
     op_case_output(there, 0, s->tokens * s->n, s->cols, DTYPE_F32);
     op_case_input(back, 1, s->tokens * s->n, s->cols, DTYPE_F32, 1);
     op_case_output(back, 0, s->tokens, s->cols, DTYPE_F32);
-    op_case_run(there, 2, 1);
-    op_case_run(back, 2, 1);
+    op_case_run(there, 2, RUN_FIRST);
+    op_case_run(back, 2, RUN_FIRST);
     for (int64_t row = 0; row < s->tokens * s->n; row++)
         for (int64_t col = 0; col < s->cols; col++)
             a += tensor_get(&there->op.out[0], row, col) * tensor_get(&back->op.in[1], row, col);

@@ -64,20 +64,20 @@ static void test_masks(void **state)
     struct op_case *b = dropout_case(OP_DROPOUT, 4, 16, 256, DTYPE_F32, 0.1);
 
     (void)state;
-    op_case_run(a, 2, 1);
-    op_case_run(b, 2, 1);
+    op_case_run(a, 2, RUN_FIRST);
+    op_case_run(b, 2, RUN_FIRST);
     assert_false(differ(a, b));
     assert_true(fabs(dropped_share(a) - 0.1) < 0.01);
     b->op.attributes.seed++;
-    op_case_run(b, 2, 1);
+    op_case_run(b, 2, RUN_FIRST);
     assert_true(differ(a, b));
     b->op.attributes = a->op.attributes;
-    b->op.attributes.rng_site++;
-    op_case_run(b, 2, 1);
+    b->op.attributes.place++;
+    op_case_run(b, 2, RUN_FIRST);
     assert_true(differ(a, b));
     b->op.attributes = a->op.attributes;
     tensor_set(&b->op.in[1], 3, 0, 5);
-    op_case_run(b, 2, 1);
+    op_case_run(b, 2, RUN_FIRST);
     assert_true(differ(a, b));
     op_case_destroy(a);
     op_case_destroy(b);
@@ -100,7 +100,7 @@ static void check_part(const struct op_case *whole, int64_t begin, int64_t rows)
         for (int64_t col = 0; col < x->cols; col++)
             tensor_set(&c->op.in[0], row, col, tensor_get(x, begin + row, col));
     op_case_check(c, 1e-7);
-    op_case_run(c, 3, 1);
+    op_case_run(c, 3, RUN_FIRST);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t col = 0; col < x->cols; col++)
             if (tensor_get(&c->op.out[0], row, col) != tensor_get(y, begin + row, col))
@@ -116,7 +116,7 @@ static void test_parts_of_rows(void **state)
         for (int i_act = 0; i_act < N_ACTS; i_act++) {
             struct op_case *whole = dropout_case((enum op_kind)kind, 4, 6, 30, act_at(i_act), 0.4);
 
-            op_case_run(whole, 2, 1);
+            op_case_run(whole, 2, RUN_FIRST);
             for (int n = 1; n <= 4; n++)
                 for (int part = 0; part < n; part++)
                     check_part(whole, 24 / n * part, 24 / n);
@@ -131,7 +131,7 @@ static void test_p_zero_copies(void **state)
     struct op_case *c = dropout_case(OP_DROPOUT, 1, 3, 10, DTYPE_F32, 0);
 
     (void)state;
-    op_case_run(c, 1, 1);
+    op_case_run(c, 1, RUN_FIRST);
     for (int row = 0; row < 3; row++)
         for (int col = 0; col < 10; col++)
             assert_true(tensor_get(&c->op.in[0], row, col) == tensor_get(&c->op.out[0], row, col));

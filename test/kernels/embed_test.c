@@ -110,7 +110,7 @@ static struct op_case *whole_case(enum op_kind kind, int64_t d)
     op_case_output(c, 0, dw ? TABLE : TOKENS, d, DTYPE_F32);
     for (int t = 0; t < TOKENS; t++)
         tensor_set(&c->op.in[dw], t, 0, index_of(t));
-    op_case_run(c, 2, 1);
+    op_case_run(c, 2, RUN_FIRST);
     return c;
 }
 
@@ -128,7 +128,7 @@ static void test_parts_sum_to_the_whole(void **state)
             struct op_case *c = part_case(whole, part, n);
 
             op_case_check(c, 1e-7);
-            op_case_run(c, 3, 1);
+            op_case_run(c, 3, RUN_FIRST);
             for (int t = 0; t < TOKENS; t++)
                 for (int i = 0; i < 33; i++)
                     sum[t][i] += (float)tensor_get(&c->op.out[0], t, i);
@@ -152,7 +152,7 @@ static void test_parts_of_dw(void **state)
             int64_t begin = part * part_rows(n);
 
             op_case_check(c, 1e-6);
-            op_case_run(c, 3, 1);
+            op_case_run(c, 3, RUN_FIRST);
             for (int64_t row = 0; row < c->op.out[0].rows; row++)
                 for (int64_t i = 0; i < 33; i++) {
                     double wanted =
@@ -195,7 +195,7 @@ static void test_embed_dw_adds_once(void **state)
     tensor_set(&c->op.in[0], 0, 0, 1);
     tensor_set(&c->op.in[0], 1, 0, 1);
     tensor_set(&c->op.out[0], 0, 0, 0x1p24);
-    op_case_run(c, 1, 0);
+    op_case_run(c, 1, RUN_AGAIN);
     assert_true(tensor_get(&c->op.out[0], 0, 0) == 0x1p24 + 2);
     op_case_destroy(c);
 }

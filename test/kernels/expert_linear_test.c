@@ -115,8 +115,8 @@ static void test_alignment_does_not_matter(void **state)
 
             s.gap = 3;
             odd = products(kinds[kind], &s, act_at(i_act));
-            op_case_run(wide, 2, 1);
-            op_case_run(odd, 2, 1);
+            op_case_run(wide, 2, RUN_FIRST);
+            op_case_run(odd, 2, RUN_FIRST);
             for (int64_t row = 0; row < out->rows; row++)
                 for (int64_t col = 0; col < out->cols; col++)
                     assert_true(tensor_get(out, row, col) == tensor_get(&odd->op.out[0], row, col));
@@ -170,13 +170,13 @@ static void check_plain(enum op_kind kind, const struct size *s, enum dtype act)
     for (int e = 0; e < s->m; begin += rows_of(s, e++))
         if (rows_of(s, e))
             each[e] = product_of(all, s, e, begin);
-    op_case_run(all, 2, 0);
+    op_case_run(all, 2, RUN_AGAIN);
     begin = 0;
     for (int e = 0; e < s->m; begin += rows_of(s, e++)) {
         int64_t row = is_dw ? e * s->n : begin;
 
         if (each[e])
-            op_case_run(each[e], 3, 0);
+            op_case_run(each[e], 3, RUN_AGAIN);
         for (int64_t i = 0; i < (is_dw ? s->n : rows_of(s, e)); i++)
             for (int64_t col = 0; col < all->op.out[0].cols; col++) {
                 double got = tensor_get(&all->op.out[0], row + i, col);

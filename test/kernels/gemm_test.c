@@ -15,7 +15,8 @@
 
 #include "base/num.h"
 #include "kernels/cpu/gemm_impl.h"
-#include "support/kernel_case.h"
+#include "support/op_case.h"
+#include "support/test_device.h"
 
 #define N(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -33,23 +34,34 @@ enum form { FORM_LINEAR, FORM_DX, FORM_DW, N_FORMS };
 
 static const enum op_kind kinds[N_FORMS] = { OP_LINEAR, OP_LINEAR_DX, OP_LINEAR_DW };
 
-static struct op_shape make_op(enum form form, struct dims d, enum dtype in, enum dtype out)
+/* splitmix64: uniform in [-1, 1), by element and seed. */
+static double number(uint64_t seed, uint64_t i)
 {
-    struct op_shape op = { .kind = kinds[form] };
+    uint64_t x = (seed << 32 ^ i) + 0x9e3779b97f4a7c15u;
 
-    if (form == FORM_DW)
-        case_make(&op.in[0], d.k, d.m, 2, in);
-    else
-        case_make(&op.in[0], d.m, d.k, 3, in);
-    if (form == FORM_LINEAR)
-        case_make(&op.in[1], d.n, d.k, 1, in);
-    else
-        case_make(&op.in[1], d.k, d.n, 1, in);
-    case_make(&op.out[0], d.m, d.n, 5, out);
-    case_fill(&op.in[0], 3);
-    case_fill(&op.in[1], 4);
-    case_poison(&op.out[0]);
-    return op;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    x ^= x >> 31;
+    return (double)(x >> 11) * 0x1p-52 - 1.0;
+}
+
+static void add_input(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype)
+{
+    op_case_input(c, i, rows, cols, dtype, 0);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t col = 0; col < cols; col++)
+            tensor_set(&c->op.in[i], row, col,
+                       number((uint64_t)i + 3, (uint64_t)(row * cols + col)));
+}
+
+static struct op_case *make(enum form form, struct dims d, enum dtype in, enum dtype out)
+{
+    struct op_case *c = op_case_create(kinds[form], &(struct op_attributes){ 0 });
+
+    add_input(c, 0, form == FORM_DW ? d.k : d.m, form == FORM_DW ? d.m : d.k, in);
+    add_input(c, 1, form == FORM_LINEAR ? d.n : d.k, form == FORM_LINEAR ? d.k : d.n, in);
+    op_case_output(c, 0, d.m, d.n, out);
+    return c;
 }
 
 /* What one step of the chain does: which depends on the instruction set that the process uses. */
@@ -59,7 +71,7 @@ static enum chain chain_of(enum dtype in)
 {
     const char *isa = getenv("LMTRAIN_CPU_ISA");
 
-    if (in == DTYPE_BF16 && case_has_bf16())
+    if (in == DTYPE_BF16 && test_has_bf16())
         return CHAIN_PAIRS;
     return isa && !strcmp(isa, "plain") ? CHAIN_ROUNDED : CHAIN_FUSED;
 }
@@ -84,11 +96,11 @@ static float reference(const struct op_shape *op, int64_t row, int64_t col, enum
 
         if (k == n_terms)
             k = n_terms - 1;
-        sum = add_product(sum, (float)(is_dw ? case_get(a, k, row) : case_get(a, row, k)),
-                          (float)(is_linear ? case_get(b, col, k) : case_get(b, k, col)), chain);
+        sum = add_product(sum, (float)(is_dw ? tensor_get(a, k, row) : tensor_get(a, row, k)),
+                          (float)(is_linear ? tensor_get(b, col, k) : tensor_get(b, k, col)), chain);
     }
     if (tensor_given(&op->in[2]))
-        sum += (float)case_get(&op->in[2], 0, col);
+        sum += (float)tensor_get(&op->in[2], 0, col);
     if (op->out[0].dtype == DTYPE_F16)
         return fp16_to_float(fp16_from_float(sum));
     return op->out[0].dtype == DTYPE_BF16 ? bf16_to_float(bf16_from_float(sum)) : sum;
@@ -96,7 +108,7 @@ static float reference(const struct op_shape *op, int64_t row, int64_t col, enum
 
 static void assert_element(const struct op_shape *op, int64_t row, int64_t col, enum chain chain)
 {
-    float got = (float)case_get(&op->out[0], row, col), wanted = reference(op, row, col, chain);
+    float got = (float)tensor_get(&op->out[0], row, col), wanted = reference(op, row, col, chain);
 
     if (!(got == wanted))
         fail_msg("%s of %s [%lld x %lld] at (%lld, %lld): %.9g, not %.9g", op_info(op->kind)->name,
@@ -136,23 +148,20 @@ static int n_thread_counts(void)
 static void check(enum form form, struct dims d, enum dtype in, enum dtype out)
 {
     static const int thread_counts[] = { 3, 2, 7 };
-    struct op_shape op = make_op(form, d, in, out);
+    struct op_case *c = make(form, d, in, out);
     struct tensor alone;
 
-    if (form == FORM_LINEAR && d.m % 2) {
-        case_make(&op.in[2], 1, d.n, 0, DTYPE_F32);
-        case_fill(&op.in[2], 5);
-    }
-    case_run(&op, 1, 1);
-    assert_chains(&op);
-    case_copy(&alone, &op.out[0]);
+    if (form == FORM_LINEAR && d.m % 2)
+        add_input(c, 2, 1, d.n, DTYPE_F32);
+    op_case_run(c, 1, RUN_FIRST);
+    assert_chains(&c->op);
+    alone = op_case_keep(&c->op.out[0]);
     for (int t = 0; t < n_thread_counts(); t++) {
-        case_poison(&op.out[0]);
-        case_run(&op, thread_counts[t], 1);
-        assert_true(case_equal(&op.out[0], &alone));
+        op_case_run(c, thread_counts[t], RUN_FIRST);
+        op_case_same(&c->op.out[0], &alone, "depends on the number of threads");
     }
-    case_free(&alone);
-    case_free_op(&op);
+    free(alone.data);
+    op_case_destroy(c);
 }
 
 static void test_chains(void **state)
@@ -169,41 +178,39 @@ static void test_chains(void **state)
     check(FORM_LINEAR, all_dims[5], DTYPE_BF16, DTYPE_F32);
 }
 
-static void copy_rows(struct tensor *to, const struct tensor *from, int64_t start, int64_t end)
+static void copy_rows(const struct tensor *to, const struct tensor *from, int64_t start)
 {
-    case_make(to, end - start, from->cols, 2, from->dtype);
-    for (int64_t row = start; row < end; row++)
-        for (int64_t col = 0; col < from->cols; col++)
-            case_set(to, row - start, col, case_get(from, row, col));
+    for (int64_t row = 0; row < to->rows; row++)
+        for (int64_t col = 0; col < to->cols; col++)
+            tensor_set(to, row, col, tensor_get(from, start + row, col));
 }
 
 /* Rows computed apart are the rows computed together. */
 static void test_slices(void **state)
 {
     static const int64_t cuts[] = { 0, 1, 3, 6, 14, 37, 201 };
+    static const struct dims d = { 201, 70, 501 };
 
     (void)state;
     for (int form = 0; form < FORM_DW; form++)
         for (int i_act = 0; i_act < N_ACTS; i_act++) {
             enum dtype act = act_at(i_act);
-            struct op_shape op = make_op((enum form)form, (struct dims){ 201, 70, 501 }, act, act);
+            struct op_case *whole = make((enum form)form, d, act, act);
 
-            case_run(&op, 2, 1);
+            op_case_run(whole, 2, RUN_FIRST);
             for (int i = 0; i + 1 < N(cuts); i++) {
-                struct op_shape slice = op;
-                struct tensor wanted;
+                struct dims slice_dims = { cuts[i + 1] - cuts[i], d.n, d.k };
+                struct op_case *slice = make((enum form)form, slice_dims, act, act);
+                struct op_case *wanted = make((enum form)form, slice_dims, act, act);
 
-                copy_rows(&slice.in[0], &op.in[0], cuts[i], cuts[i + 1]);
-                copy_rows(&slice.out[0], &op.out[0], cuts[i], cuts[i + 1]);
-                case_copy(&wanted, &slice.out[0]);
-                case_poison(&slice.out[0]);
-                case_run(&slice, 3, 1);
-                assert_true(case_equal(&slice.out[0], &wanted));
-                case_free(&slice.in[0]);
-                case_free(&slice.out[0]);
-                case_free(&wanted);
+                copy_rows(&slice->op.in[0], &whole->op.in[0], cuts[i]);
+                copy_rows(&wanted->op.out[0], &whole->op.out[0], cuts[i]);
+                op_case_run(slice, 3, RUN_FIRST);
+                op_case_same_outputs(slice, wanted, "differs from the rows of the whole product");
+                op_case_destroy(slice);
+                op_case_destroy(wanted);
             }
-            case_free_op(&op);
+            op_case_destroy(whole);
         }
 }
 
@@ -216,24 +223,23 @@ static void test_not_finite(void **state)
     for (int i_act = 0; i_act < N_ACTS; i_act++)
         for (int i = 0; i < N(values); i++) {
             enum dtype act = act_at(i_act);
-            struct op_shape op = make_op(FORM_LINEAR, (struct dims){ 13, 50, 77 }, act, act);
-            struct tensor before;
+            struct op_case *finite = make(FORM_LINEAR, (struct dims){ 13, 50, 77 }, act, act);
+            struct op_case *c = make(FORM_LINEAR, (struct dims){ 13, 50, 77 }, act, act);
 
-            case_run(&op, 1, 1);
-            case_copy(&before, &op.out[0]);
-            case_set(&op.in[0], 11, 76, values[i]);
-            case_run(&op, 2, 1);
+            tensor_set(&c->op.in[0], 11, 76, values[i]);
+            op_case_run(finite, 1, RUN_FIRST);
+            op_case_run(c, 2, RUN_FIRST);
             for (int64_t row = 0; row < 13; row++)
                 for (int64_t col = 0; col < 50; col++) {
-                    double got = case_get(&op.out[0], row, col);
+                    double got = tensor_get(&c->op.out[0], row, col);
 
                     if (row == 11)
                         assert_true(!isfinite(got));
                     else
-                        assert_true(got == case_get(&before, row, col));
+                        assert_true(got == tensor_get(&finite->op.out[0], row, col));
                 }
-            case_free(&before);
-            case_free_op(&op);
+            op_case_destroy(finite);
+            op_case_destroy(c);
         }
 }
 
@@ -288,5 +294,5 @@ static int run_all(void)
 
 int main(void)
 {
-    return case_each_isa(run_all);
+    return test_each_isa(run_all);
 }

@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-#include "support/kernel_case.h"
+#include "support/op_case.h"
+#include "support/test_device.h"
 
 struct fixture {
     struct pool *pool;
@@ -39,14 +40,19 @@ static int tear_down(void **state)
     return 0;
 }
 
-static struct kernel_call linear_call(void)
+static struct op_case *linear_case(void)
 {
-    struct kernel_call call = { .op = { .kind = OP_LINEAR } };
+    struct op_case *c = op_case_create(OP_LINEAR, &(struct op_attributes){ 0 });
 
-    case_make(&call.op.in[0], 4, 8, 0, DTYPE_F32);
-    case_make(&call.op.in[1], 6, 8, 0, DTYPE_F32);
-    case_make(&call.op.out[0], 4, 6, 0, DTYPE_F32);
-    return call;
+    op_case_input(c, LINEAR_X, 4, 8, DTYPE_F32, 1);
+    op_case_input(c, LINEAR_W, 6, 8, DTYPE_F32, 1);
+    op_case_output(c, LINEAR_Y, 4, 6, DTYPE_F32);
+    return c;
+}
+
+static void *scratch_of(const struct fixture *f, const struct op_shape *op)
+{
+    return aligned_alloc(64, kernels_scratch_bytes(f->kernels, op) / 64 * 64 + 64);
 }
 
 static void assert_refused(struct fixture *f, struct kernel_call *call, enum err_code code,
@@ -62,7 +68,8 @@ static void assert_refused(struct fixture *f, struct kernel_call *call, enum err
 static void test_refuses_what_does_not_fit(void **state)
 {
     struct fixture *f = *state;
-    struct kernel_call good = linear_call(), call;
+    struct op_case *c = linear_case();
+    struct kernel_call good = { .op = c->op }, call;
 
     call = good;
     call.op.in[1].cols = 7;
@@ -80,7 +87,7 @@ static void test_refuses_what_does_not_fit(void **state)
     call.scratch = good.op.out[0].data;
     call.scratch = (void *)((uintptr_t)call.scratch / 64 * 64 + 32);
     assert_refused(f, &call, ERR_FAILED, "not a multiple of 64");
-    case_free_op(&good.op);
+    op_case_destroy(c);
 }
 
 /* Collectives belong to run, not to a backend. */
@@ -95,48 +102,43 @@ static void test_refuses_kinds_it_lacks(void **state)
 static void test_operands_may_move(void **state)
 {
     struct fixture *f = *state;
-    struct kernel_call call = linear_call();
-    struct tensor x = call.op.in[0], y = call.op.out[0], moved_x, moved_y;
+    struct op_case *c = linear_case(), *moved = linear_case();
+    struct kernel_call call = { .op = c->op, .scratch = scratch_of(f, &c->op) };
 
-    case_fill(&x, 1);
-    case_fill(&call.op.in[1], 2);
-    case_copy(&moved_x, &x);
-    case_make(&moved_y, 4, 6, 0, DTYPE_F32);
-    call.scratch = aligned_alloc(64, kernels_scratch_bytes(f->kernels, &call.op) / 64 * 64 + 64);
     assert_int_equal(kernels_prepare(f->kernels, &call, &f->err), 0);
     kernels_run(f->kernels, &call, KERNELS_FIRST);
-    call.op.in[0].data = moved_x.data;
-    call.op.out[0].data = moved_y.data;
-    case_poison(&x);
+    call.op.in[LINEAR_X].data = moved->op.in[LINEAR_X].data;
+    call.op.out[LINEAR_Y].data = moved->op.out[LINEAR_Y].data;
+    for (int64_t col = 0; col < 8; col++)
+        tensor_set(&c->op.in[LINEAR_X], 0, col, (double)NAN);
     kernels_run(f->kernels, &call, KERNELS_FIRST);
-    assert_true(case_equal(&y, &moved_y));
-    call.op.in[0] = x;
-    call.op.out[0] = y;
+    op_case_same_outputs(moved, c, "depends on where operands lay before");
     kernels_release(f->kernels, &call);
     assert_null(call.state);
     kernels_release(f->kernels, &call);
     free(call.scratch);
-    case_free(&moved_x);
-    case_free(&moved_y);
-    case_free_op(&call.op);
+    op_case_destroy(c);
+    op_case_destroy(moved);
 }
 
 /* What is awaited is left as it is. */
 static void test_await_does_nothing(void **state)
 {
     struct fixture *f = *state;
-    struct kernel_call call = { .op.kind = OP_AWAIT };
-    struct tensor *x = &call.op.in[AWAIT_X], before;
+    struct op_case *c = op_case_create(OP_AWAIT, &(struct op_attributes){ 0 });
+    struct kernel_call call;
+    struct tensor before;
 
-    case_make(x, 4, 6, 0, DTYPE_I32);
-    case_fill(x, 1);
-    case_copy(&before, x);
+    op_case_input(c, AWAIT_X, 4, 6, DTYPE_I32, 0);
+    tensor_set(&c->op.in[AWAIT_X], 2, 3, 7);
+    before = op_case_keep(&c->op.in[AWAIT_X]);
+    call = (struct kernel_call){ .op = c->op };
     assert_int_equal(kernels_prepare(f->kernels, &call, &f->err), 0);
     kernels_run(f->kernels, &call, KERNELS_FIRST);
-    assert_true(case_equal(x, &before));
+    op_case_same(&c->op.in[AWAIT_X], &before, "was changed");
     kernels_release(f->kernels, &call);
-    case_free(&before);
-    case_free_op(&call.op);
+    free(before.data);
+    op_case_destroy(c);
 }
 
 static void test_has_every_kind_that_is_computed(void **state)
@@ -172,54 +174,45 @@ static void test_identity(void **state)
 }
 
 /* -(1 + 2^-11) + (1 + 2^-12)^2 is 2^-24 in one rounding, and 0 in two. */
-static float difference_of_product(struct kernels *kernels)
+static double difference_of_product(struct op_case *c)
 {
-    struct kernel_call call = { .op = { .kind = OP_LINEAR } };
-    struct err err;
+    static const double x[] = { -(1 + 0x1p-11), 1 + 0x1p-12 }, w[] = { 1, 1 + 0x1p-12 };
 
-    case_make(&call.op.in[0], 1, 2, 0, DTYPE_F32);
-    case_make(&call.op.in[1], 1, 2, 0, DTYPE_F32);
-    case_make(&call.op.out[0], 1, 1, 0, DTYPE_F32);
-    float *x = call.op.in[0].data, *w = call.op.in[1].data;
-    x[0] = -(1 + 0x1p-11f);
-    w[0] = 1;
-    x[1] = w[1] = 1 + 0x1p-12f;
-    call.scratch = aligned_alloc(64, kernels_scratch_bytes(kernels, &call.op) / 64 * 64 + 64);
-    assert_int_equal(kernels_prepare(kernels, &call, &err), 0);
-    kernels_run(kernels, &call, KERNELS_FIRST);
-    kernels_release(kernels, &call);
-    float difference = *(float *)call.op.out[0].data;
-    free(call.scratch);
-    case_free_op(&call.op);
-    return difference;
+    for (int i = 0; i < 2; i++) {
+        tensor_set(&c->op.in[LINEAR_X], 0, i, x[i]);
+        tensor_set(&c->op.in[LINEAR_W], 0, i, w[i]);
+    }
+    op_case_run(c, 1, RUN_FIRST);
+    return tensor_get(&c->op.out[LINEAR_Y], 0, 0);
 }
 
 /* Equal identities mean equal bits, however this was compiled. */
 static void test_identity_says_whether_products_fuse(void **state)
 {
     struct fixture *f = *state;
-    char *before = getenv("LMTRAIN_CPU_ISA") ? strdup(getenv("LMTRAIN_CPU_ISA")) : NULL;
+    struct op_case *c = op_case_create(OP_LINEAR, &(struct op_attributes){ 0 });
+    char *kept = test_set_aside("LMTRAIN_CPU_ISA", "plain");
     struct kernels *plain;
 
-    setenv("LMTRAIN_CPU_ISA", "plain", 1);
+    op_case_input(c, LINEAR_X, 1, 2, DTYPE_F32, 0);
+    op_case_input(c, LINEAR_W, 1, 2, DTYPE_F32, 0);
+    op_case_output(c, LINEAR_Y, 1, 1, DTYPE_F32);
     assert_int_equal(kernels_cpu_create(&plain, f->pool, NULL, &f->err), 0);
-    if (before)
-        setenv("LMTRAIN_CPU_ISA", before, 1);
-    else
-        unsetenv("LMTRAIN_CPU_ISA");
-    free(before);
-    int fused = strstr(kernels_identity(plain), " fused ") != NULL;
-    assert_true(difference_of_product(plain) == (fused ? 0x1p-24f : 0));
+    bool fused = strstr(kernels_identity(plain), " fused ") != NULL;
+    assert_true(difference_of_product(c) == (fused ? 0x1p-24 : 0));
     kernels_destroy(plain);
+    test_put_back("LMTRAIN_CPU_ISA", kept);
     if (!strstr(kernels_identity(f->kernels), "plain"))
-        assert_true(difference_of_product(f->kernels) == 0x1p-24f);
+        assert_true(difference_of_product(c) == 0x1p-24);
+    op_case_destroy(c);
 }
 
 /* Nothing is chosen here that text could tell. */
 static void test_has_no_choices(void **state)
 {
     struct fixture *f = *state;
-    struct kernel_call call = linear_call();
+    struct op_case *c = linear_case();
+    struct kernel_call call = { .op = c->op };
     struct str text = { 0 };
 
     assert_int_equal(kernels_prepare(f->kernels, &call, &f->err), 0);
@@ -227,24 +220,19 @@ static void test_has_no_choices(void **state)
     assert_int_equal(text.length, 0);
     assert_int_equal(kernels_choices_load(f->kernels, "product of a GPU\n", &f->err), 0);
     kernels_release(f->kernels, &call);
-    case_free_op(&call.op);
+    op_case_destroy(c);
 }
 
 static void test_refuses_unknown_isas(void **state)
 {
     struct fixture *f = *state;
-    char *before = getenv("LMTRAIN_CPU_ISA") ? strdup(getenv("LMTRAIN_CPU_ISA")) : NULL;
+    char *kept = test_set_aside("LMTRAIN_CPU_ISA", "avx1024");
     struct kernels *kernels = NULL;
 
-    setenv("LMTRAIN_CPU_ISA", "avx1024", 1);
     assert_int_equal(kernels_cpu_create(&kernels, f->pool, NULL, &f->err), -1);
     assert_null(kernels);
     assert_non_null(strstr(f->err.text, "avx1024"));
-    if (before)
-        setenv("LMTRAIN_CPU_ISA", before, 1);
-    else
-        unsetenv("LMTRAIN_CPU_ISA");
-    free(before);
+    test_put_back("LMTRAIN_CPU_ISA", kept);
 }
 
 static int run_all(void)
@@ -267,5 +255,5 @@ static int run_all(void)
 
 int main(void)
 {
-    return case_each_isa(run_all);
+    return test_each_isa(run_all);
 }

@@ -1,19 +1,16 @@
 /*
- * linear_test.c - linear, linear_dx, linear_dw against products in double
+ * linear_test.c - linear and its gradients against the reference; what accumulates, and where bits are
+ * those of another op
  *
- * Tolerances: a sum of k products in fp32 in any order errs by at most (k + 2) u sum |a b|; a bf16
- * or fp16 result by its own rounding besides.
+ * gemm_test.c holds the CPU's products to their sequence of operations, bit for bit.
  */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #include <cmocka.h>
 
-#include "base/num.h"
-#include "support/kernel_case.h"
+#include "support/op_case.h"
 #include "support/test_device.h"
 
 /* T, k and n cross the edges of tiles, vectors and one another. */
@@ -21,225 +18,134 @@ static const struct dims {
     int64_t tokens, k, n;
 } all_dims[] = { { 1, 1, 1 },     { 1, 64, 96 },   { 3, 5, 7 },    { 2, 300, 1 },
                  { 130, 1, 40 },  { 17, 33, 129 }, { 64, 64, 64 }, { 31, 515, 260 },
-                 { 515, 40, 31 }, { 270, 48, 600 } };
+                 { 515, 40, 31 }, { 70, 48, 600 } };
 
-static const int thread_counts[] = { 2, 3, 7 };
+#define N_DIMS (int)(sizeof all_dims / sizeof *all_dims)
 
-#define N(array) ((int)(sizeof(array) / sizeof *(array)))
-
-static struct op_shape make_op(enum op_kind kind, struct dims d, enum dtype act, enum dtype out,
-                               int bias)
+static struct op_case *make(enum op_kind kind, struct dims d, enum dtype act, enum dtype out,
+                            bool bias)
 {
-    struct op_shape op = { .kind = kind };
+    struct op_case *c = op_case_create(kind, &(struct op_attributes){ 0 });
+    int64_t rows = kind == OP_LINEAR_DW ? d.tokens : d.n;
 
-    if (kind == OP_LINEAR) {
-        case_make(&op.in[0], d.tokens, d.k, 3, act);
-        case_make(&op.in[1], d.n, d.k, 1, act);
-        if (bias)
-            case_make(&op.in[2], 1, d.n, 0, DTYPE_F32);
-        case_make(&op.out[0], d.tokens, d.n, 5, out);
-    } else if (kind == OP_LINEAR_DX) {
-        case_make(&op.in[0], d.tokens, d.n, 3, act);
-        case_make(&op.in[1], d.n, d.k, 1, act);
-        case_make(&op.out[0], d.tokens, d.k, 5, act);
-    } else {
-        case_make(&op.in[0], d.tokens, d.n, 3, act);
-        case_make(&op.in[1], d.tokens, d.k, 1, act);
-        case_make(&op.out[0], d.n, d.k, 5, DTYPE_F32);
-        if (bias)
-            case_make(&op.out[1], 1, d.n, 0, DTYPE_F32);
-    }
-    for (int i = 0; i < 3; i++)
-        case_fill(&op.in[i], (uint64_t)(7 + i));
-    return op;
+    op_case_input(c, 0, d.tokens, kind == OP_LINEAR ? d.k : d.n, act, 1);
+    op_case_input(c, 1, rows, d.k, act, 1);
+    if (kind == OP_LINEAR_DW)
+        op_case_output(c, LINEAR_DW_DW, d.n, d.k, DTYPE_F32);
+    else
+        op_case_output(c, 0, d.tokens, kind == OP_LINEAR ? d.n : d.k, out);
+    if (bias && kind == OP_LINEAR)
+        op_case_input(c, LINEAR_B, 1, d.n, DTYPE_F32, 1);
+    if (bias && kind == OP_LINEAR_DW)
+        op_case_output(c, LINEAR_DW_DB, 1, d.n, DTYPE_F32);
+    return c;
 }
 
-/* Element (row, col) of the op's product: its value, and the sum of its terms' magnitudes. */
-static void reference(const struct op_shape *op, int64_t row, int64_t col, double *value,
-                      double *magnitude)
+/* Where the result has 16 bits a GPU rounds either the bias before it is added, or the product
+ * (cuda/gemm.cuh): a second rounding. */
+static double tolerance_of(const struct op_case *c)
 {
-    const struct tensor *a = &op->in[0], *b = &op->in[1];
-    int64_t n_terms = op->kind == OP_LINEAR_DW ? a->rows : a->cols;
+    enum dtype out = c->op.out[0].dtype;
+    bool twice = test_device_is_cuda() && c->op.kind == OP_LINEAR && tensor_given(&c->op.in[2]);
 
-    *value = *magnitude = 0;
-    for (int64_t i = 0; i < n_terms; i++) {
-        double x = op->kind == OP_LINEAR_DW ? case_get(a, i, row) : case_get(a, row, i);
-        double y = op->kind == OP_LINEAR ? case_get(b, col, i) : case_get(b, i, col);
-
-        *value += x * y;
-        *magnitude += fabs(x * y);
-    }
-    if (op->kind == OP_LINEAR && tensor_given(&op->in[2])) {
-        *value += case_get(&op->in[2], 0, col);
-        *magnitude += fabs(case_get(&op->in[2], 0, col));
-    }
+    return twice && out == DTYPE_BF16 ? 0x1p-7 : twice && out == DTYPE_F16 ? 0x1p-10 : 2e-6;
 }
 
-/*
- * Where the result has 16 bits a GPU rounds either the bias before it is added, or the product
- * (cuda/gemm.cuh), which is no more than value and bias.
- */
-static double bias_error(const struct op_shape *op, int64_t col, double value)
+static void test_products(void **state)
 {
-    if (!test_device_is_cuda() || op->kind != OP_LINEAR || !tensor_given(&op->in[2]))
-        return 0;
-    return 1.02 * act_rounding(op->out[0].dtype, fabs(value) + fabs(case_get(&op->in[2], 0, col)));
+    static const enum op_kind kinds[] = { OP_LINEAR, OP_LINEAR_DX, OP_LINEAR_DW };
+
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < N_DIMS; i++)
+            for (int i_act = 0; i_act < N_ACTS; i_act++) {
+                enum dtype act = act_at(i_act);
+                struct op_case *c = make(kinds[k], all_dims[i], act, act, i % 2);
+
+                op_case_check(c, tolerance_of(c));
+                op_case_destroy(c);
+            }
 }
 
-static void assert_product(const struct op_shape *op)
-{
-    const struct tensor *out = &op->out[0];
-    int64_t n_terms = op->kind == OP_LINEAR_DW ? op->in[0].rows : op->in[0].cols;
-
-    for (int64_t row = 0; row < out->rows; row++)
-        for (int64_t col = 0; col < out->cols; col++) {
-            double got = case_get(out, row, col), value, magnitude, tolerance;
-
-            reference(op, row, col, &value, &magnitude);
-            tolerance = (double)(n_terms + 2) * CASE_U32 * magnitude;
-            tolerance += 1.01 * act_rounding(out->dtype, value) + bias_error(op, col, value);
-            if (!(fabs(got - value) <= tolerance))
-                fail_msg("%s [%lld x %lld] of %lld at (%lld, %lld): %.9g, not %.9g +- %.2g",
-                         op_info(op->kind)->name, (long long)out->rows, (long long)out->cols,
-                         (long long)n_terms, (long long)row, (long long)col, got, value, tolerance);
-        }
-}
-
-static void assert_db(const struct op_shape *op)
-{
-    for (int64_t col = 0; col < op->out[1].cols; col++) {
-        double sum = 0;
-
-        for (int64_t row = 0; row < op->in[0].rows; row++)
-            sum += case_get(&op->in[0], row, col);
-        assert_true(fabs(case_get(&op->out[1], 0, col) - sum) <= 1.01 * CASE_U32 * fabs(sum));
-    }
-}
-
-/* Against the reference with one thread, then the same bits with others. */
-static void check_op(struct op_shape *op)
-{
-    struct tensor alone[2] = { 0 };
-
-    for (int i = 0; i < 2; i++)
-        case_poison(&op->out[i]);
-    case_run(op, 1, 1);
-    assert_product(op);
-    assert_db(op);
-    for (int i = 0; i < 2; i++)
-        case_copy(&alone[i], &op->out[i]);
-    for (int t = 0; t < N(thread_counts); t++) {
-        for (int i = 0; i < 2; i++)
-            case_poison(&op->out[i]);
-        case_run(op, thread_counts[t], 1);
-        for (int i = 0; i < 2; i++)
-            assert_true(case_equal(&op->out[i], &alone[i]));
-    }
-    for (int i = 0; i < 2; i++)
-        case_free(&alone[i]);
-}
-
-static void check_kind(enum op_kind kind)
-{
-    static const enum dtype dtypes[][2] = { { DTYPE_F32, DTYPE_F32 },
-                                            { DTYPE_BF16, DTYPE_BF16 },
-                                            { DTYPE_F16, DTYPE_F16 },
-                                            { DTYPE_BF16, DTYPE_F32 },
-                                            { DTYPE_F16, DTYPE_F32 } };
-
-    for (int i = 0; i < N(all_dims); i++)
-        for (int j = 0; j < (kind == OP_LINEAR ? 5 : 3); j++) {
-            struct op_shape op = make_op(kind, all_dims[i], dtypes[j][0], dtypes[j][1], i % 2);
-
-            check_op(&op);
-            case_free_op(&op);
-        }
-}
-
-static void test_forward(void **state)
+/* 16-bit operands, fp32 result: logits. */
+static void test_wide_results(void **state)
 {
     (void)state;
-    check_kind(OP_LINEAR);
-}
+    for (int i = 0; i < N_DIMS; i++) {
+        struct op_case *c =
+            make(OP_LINEAR, all_dims[i], act_at(1 + i / 2 % 2), DTYPE_F32, i % 2);
 
-static void test_dx(void **state)
-{
-    (void)state;
-    check_kind(OP_LINEAR_DX);
-}
-
-static void test_dw(void **state)
-{
-    (void)state;
-    check_kind(OP_LINEAR_DW);
+        op_case_check(c, 2e-6);
+        op_case_destroy(c);
+    }
 }
 
 /* out += contribution is the finished contribution, then one fp32 add: bit for bit. */
-static void test_accumulates_finished_products(void **state)
+static void check_accumulates(const struct dims *d, enum dtype act)
 {
-    (void)state;
-    for (int i = 0; i < N(all_dims); i++) {
-        enum dtype act = act_at(i % N_ACTS);
-        struct op_shape op = make_op(OP_LINEAR_DW, all_dims[i], act, DTYPE_F32, 1);
-        struct tensor product[2], before[2];
+    struct op_case *wanted = make(OP_LINEAR_DW, *d, act, DTYPE_F32, true);
+    struct op_case *c = make(OP_LINEAR_DW, *d, act, DTYPE_F32, true);
 
-        case_run(&op, 2, 1);
-        for (int j = 0; j < 2; j++) {
-            case_copy(&product[j], &op.out[j]);
-            case_fill(&op.out[j], 99);
-            case_copy(&before[j], &op.out[j]);
-        }
-        case_run(&op, 3, 0);
-        for (int j = 0; j < 2; j++) {
-            for (int64_t row = 0; row < before[j].rows; row++)
-                for (int64_t col = 0; col < before[j].cols; col++)
-                    case_set(&before[j], row, col,
-                             (double)((float)case_get(&before[j], row, col) +
-                                      (float)case_get(&product[j], row, col)));
-            assert_true(case_equal(&op.out[j], &before[j]));
-            case_free(&product[j]);
-            case_free(&before[j]);
-        }
-        case_free_op(&op);
+    op_case_run(wanted, 2, RUN_FIRST);
+    for (int i = 0; i < 2; i++) {
+        const struct tensor *out = &c->op.out[i], *product = &wanted->op.out[i];
+
+        op_case_fill(out, 99, 1);
+        for (int64_t row = 0; row < out->rows; row++)
+            for (int64_t col = 0; col < out->cols; col++) {
+                float sum = (float)tensor_get(out, row, col) + (float)tensor_get(product, row, col);
+
+                tensor_set(product, row, col, (double)sum);
+            }
     }
+    op_case_run(c, 3, RUN_AGAIN);
+    op_case_same_outputs(c, wanted, "is not the product added once");
+    op_case_destroy(wanted);
+    op_case_destroy(c);
 }
 
 /* bias_grad is linear_dw's db, to the bit, first and on top of what is there. */
-static void test_bias_grad_is_db(void **state)
+static void check_bias_grad(const struct dims *d, enum dtype act)
 {
-    (void)state;
-    for (int i = 0; i < N(all_dims); i++) {
-        enum dtype act = act_at(i % N_ACTS);
-        struct op_shape dw = make_op(OP_LINEAR_DW, all_dims[i], act, DTYPE_F32, 1);
-        struct op_shape alone = { .kind = OP_BIAS_GRAD, .in = { dw.in[0] } };
+    struct op_case *dw = make(OP_LINEAR_DW, *d, act, DTYPE_F32, true);
+    struct op_case *alone = op_case_create(OP_BIAS_GRAD, &(struct op_attributes){ 0 });
 
-        case_make(&alone.out[0], 1, all_dims[i].n, 0, DTYPE_F32);
-        case_poison(&dw.out[1]);
-        case_poison(&alone.out[0]);
-        for (int first = 1; first >= 0; first--) {
-            case_run(&dw, 2, first);
-            case_run(&alone, 3, first);
-            assert_true(case_equal(&alone.out[0], &dw.out[1]));
-        }
-        case_free(&alone.out[0]);
-        case_free_op(&dw);
+    op_case_input(alone, BIAS_GRAD_DY, d->tokens, d->n, act, 0);
+    op_case_copy(&alone->op.in[BIAS_GRAD_DY], &dw->op.in[0]);
+    op_case_output(alone, BIAS_GRAD_DB, 1, d->n, DTYPE_F32);
+    for (int turn = RUN_FIRST; turn >= RUN_AGAIN; turn--) {
+        op_case_run(dw, 2, (enum run_turn)turn);
+        op_case_run(alone, 3, (enum run_turn)turn);
+        op_case_same(&alone->op.out[0], &dw->op.out[LINEAR_DW_DB], "is not linear_dw's db");
     }
+    op_case_destroy(dw);
+    op_case_destroy(alone);
 }
 
-static int run_all(void)
+/* Of each instruction set; those that the machine lacks are its best once more. */
+static void test_bits(void **state)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward),
-        cmocka_unit_test(test_dx),
-        cmocka_unit_test(test_dw),
-        cmocka_unit_test(test_accumulates_finished_products),
-        cmocka_unit_test(test_bias_grad_is_db),
-    };
+    static const char *const isas[] = { "plain", "avx2", "avx512", "avx512_bf16" };
 
-    return cmocka_run_group_tests_name("linear", tests, NULL, NULL);
+    (void)state;
+    for (int isa = test_device_is_cuda() ? 3 : 0; isa < 4; isa++) {
+        char *kept = test_set_aside("LMTRAIN_CPU_ISA", isas[isa]);
+
+        for (int i = 0; i < N_DIMS; i++) {
+            check_accumulates(&all_dims[i], act_at(i % N_ACTS));
+            check_bias_grad(&all_dims[i], act_at(i % N_ACTS));
+        }
+        test_put_back("LMTRAIN_CPU_ISA", kept);
+    }
 }
 
 int main(void)
 {
-    return case_each_isa(run_all);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_wide_results),
+        cmocka_unit_test(test_bits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,21 +109,6 @@ static void test_grads(void **state)
             }
 }
 
-static void same_contents(const struct tensor *a, const struct tensor *b)
-{
-    for (int64_t row = 0; row < a->rows; row++)
-        assert_memory_equal((char *)a->data + (size_t)(row * a->stride) * dtype_bytes(a->dtype),
-                            (char *)b->data + (size_t)(row * b->stride) * dtype_bytes(b->dtype),
-                            (size_t)a->cols * dtype_bytes(a->dtype));
-}
-
-static void copy_contents(const struct tensor *to, const struct tensor *from)
-{
-    for (int64_t row = 0; row < to->rows; row++)
-        for (int64_t col = 0; col < to->cols; col++)
-            tensor_set(to, row, col, tensor_get(from, row, col));
-}
-
 static void fused_case(enum op_kind fused, enum op_kind alone, int types)
 {
     enum { ROWS = 37, D = 70 };
@@ -136,18 +121,18 @@ static void fused_case(enum op_kind fused, enum op_kind alone, int types)
     op_case_input(add, 0, ROWS, D, res, 1);
     op_case_input(add, 1, ROWS, D, act, 1);
     op_case_output(add, 0, ROWS, D, res);
-    copy_contents(&add->op.in[0], &both->op.in[0]);
-    copy_contents(&add->op.in[1], &both->op.in[1]);
-    op_case_run(add, 2, 1);
-    copy_contents(&norm->op.in[0], &add->op.out[0]);
-    copy_contents(&norm->op.in[1], &both->op.in[2]);
+    op_case_copy(&add->op.in[0], &both->op.in[0]);
+    op_case_copy(&add->op.in[1], &both->op.in[1]);
+    op_case_run(add, 2, RUN_FIRST);
+    op_case_copy(&norm->op.in[0], &add->op.out[0]);
+    op_case_copy(&norm->op.in[1], &both->op.in[2]);
     if (layer)
-        copy_contents(&norm->op.in[2], &both->op.in[3]);
-    op_case_run(norm, 2, 1);
-    op_case_run(both, 2, 1);
+        op_case_copy(&norm->op.in[2], &both->op.in[3]);
+    op_case_run(norm, 2, RUN_FIRST);
+    op_case_run(both, 2, RUN_FIRST);
     for (int i = 0; i < 2 + layer; i++)
-        same_contents(&norm->op.out[i], &both->op.out[i]);
-    same_contents(&add->op.out[0], &both->op.out[2 + layer]);
+        op_case_same(&norm->op.out[i], &both->op.out[i], "differs where the sum is fused");
+    op_case_same(&add->op.out[0], &both->op.out[2 + layer], "differs where it is fused");
     op_case_destroy(both);
     op_case_destroy(add);
     op_case_destroy(norm);
@@ -182,16 +167,16 @@ static void copy_case(int layer, enum dtype act)
         op_case_output(c, 1, 1, D, DTYPE_F32);
         if (k)
             op_case_output(c, 2 + layer, ROWS, D, act);
-        op_case_run(c, 2, 1);
+        op_case_run(c, 2, RUN_FIRST);
         cases[k] = c;
     }
     op_case_input(cast, 0, ROWS, D, DTYPE_F32, 1);
     op_case_output(cast, 0, ROWS, D, act);
-    copy_contents(&cast->op.in[0], &cases[0]->op.out[0]);
-    op_case_run(cast, 2, 1);
-    same_contents(&cases[0]->op.out[0], &cases[1]->op.out[0]);
-    same_contents(&cases[0]->op.out[1], &cases[1]->op.out[1]);
-    same_contents(&cast->op.out[0], &cases[1]->op.out[2 + layer]);
+    op_case_copy(&cast->op.in[0], &cases[0]->op.out[0]);
+    op_case_run(cast, 2, RUN_FIRST);
+    for (int i = 0; i < 2; i++)
+        op_case_same(&cases[0]->op.out[i], &cases[1]->op.out[i], "differs where there is a copy");
+    op_case_same(&cast->op.out[0], &cases[1]->op.out[2 + layer], "is not the copy");
     op_case_destroy(cases[0]);
     op_case_destroy(cases[1]);
     op_case_destroy(cast);

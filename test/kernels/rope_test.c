@@ -54,11 +54,11 @@ static void test_grad_is_the_inverse(void **state)
     struct op_case *back = rope_case(OP_ROPE_GRAD, 6, 16, DTYPE_F32);
 
     (void)state;
-    op_case_run(there, 2, 1);
+    op_case_run(there, 2, RUN_FIRST);
     for (int t = 0; t < ROWS; t++)
         for (int i = 0; i < 6 * 16; i++)
             tensor_set(&back->op.in[0], t, i, tensor_get(&there->op.out[0], t, i));
-    op_case_run(back, 2, 1);
+    op_case_run(back, 2, RUN_FIRST);
     for (int t = 0; t < ROWS; t++)
         for (int i = 0; i < 6 * 16; i++)
             assert_true(fabs(tensor_get(&back->op.out[0], t, i) -
@@ -74,7 +74,7 @@ static void test_no_token(void **state)
 
     (void)state;
     tensor_set(&c->op.in[1], 3, 0, -1);
-    op_case_run(c, 1, 1);
+    op_case_run(c, 1, RUN_FIRST);
     for (int i = 0; i < 4 * 4; i++)
         assert_true(isfinite(tensor_get(&c->op.out[0], 3, i)));
     op_case_destroy(c);
@@ -86,9 +86,9 @@ static void in_place_case(enum op_kind kind, int e, enum dtype act)
     struct op_case *apart = rope_case(kind, 8, e, act), *over = rope_case(kind, 8, e, act);
     struct tensor own = over->op.out[0];
 
-    op_case_run(apart, 3, 1);
+    op_case_run(apart, 3, RUN_FIRST);
     over->op.out[0] = over->op.in[0];
-    op_case_run(over, 3, 0);
+    op_case_run(over, 3, RUN_AGAIN);
     for (int t = 0; t < ROWS; t++)
         for (int i = 0; i < 8 * e; i++)
             if (tensor_get(&over->op.in[0], t, i) != tensor_get(&apart->op.out[0], t, i))

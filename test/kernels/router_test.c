@@ -51,7 +51,7 @@ static void check_gradient(const struct size *s, int normalize, double balance, 
     struct op_attributes a = { .normalize = normalize, .balance = balance };
     struct op_case *forward = router(s, normalize, 0), *c = op_case_create(OP_ROUTER_GRAD, &a);
 
-    op_case_run(forward, 2, 1);
+    op_case_run(forward, 2, RUN_FIRST);
     op_case_input(c, 0, s->tokens, s->n, DTYPE_F32, 1);
     op_case_input(c, 1, s->tokens, s->n, DTYPE_F32, 0);
     op_case_input(c, 2, s->tokens, s->n, DTYPE_I32, 0);
@@ -108,7 +108,7 @@ static void test_ties_and_nans(void **state)
     for (int t = 0; t < 4; t++)
         for (int e = 0; e < 6; e++)
             tensor_set(&c->op.in[0], t, e, rows[t][e]);
-    op_case_run(c, 1, 1);
+    op_case_run(c, 1, RUN_FIRST);
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < 3; i++) {
             int e = (int)tensor_get(&c->op.out[1], t, i);

@@ -41,4 +41,13 @@ static inline double act_rounding(enum dtype act, double value)
     return act == DTYPE_F16 ? fmax(0x1p-11 * fabs(value), 0x1p-25) : 0;
 }
 
+/*
+ * The tolerance of attention by the dtype of activations, relative to the largest element: where pairs
+ * of 16 bits are multiplied, P, dS and the scaled queries are rounded to them.
+ */
+static inline double attention_tolerance(enum dtype act, double fp32)
+{
+    return act == DTYPE_BF16 ? 8e-3 : act == DTYPE_F16 ? 1e-3 : fp32;
+}
+
 #endif

@@ -24,7 +24,7 @@ static double loss(const struct op_shape *forward, const struct tensor *cotangen
 {
     double sum = 0;
 
-    reference_run(forward, 1);
+    reference_run(forward, RUN_FIRST);
     for (int64_t i = 0; i < tensor_elements(cotangent); i++)
         sum += ((double *)forward->out[0].data)[i] * ((double *)cotangent->data)[i];
     return sum;
@@ -93,7 +93,7 @@ void gradient_check(const struct op_case *c, enum op_kind gradient_kind)
     cotangent.data = malloc((size_t)tensor_elements(&cotangent) * sizeof(double));
     for (int64_t i = 0; i < tensor_elements(&cotangent); i++)
         ((double *)cotangent.data)[i] = sin(1.7 * (double)i + 0.3);
-    reference_run(&forward, 1);
+    reference_run(&forward, RUN_FIRST);
     for (int i = 0; i < gradient_info->n_inputs; i++)
         gradient.in[i] = gradient_input(&forward, &cotangent, gradient_info->inputs[i].name);
     for (int i = 0; i < gradient_info->n_outputs; i++) {
@@ -107,7 +107,7 @@ void gradient_check(const struct op_case *c, enum op_kind gradient_kind)
             gradient.out[i].data =
                 malloc((size_t)tensor_elements(&gradient.out[i]) * sizeof(double));
     }
-    reference_run(&gradient, 1);
+    reference_run(&gradient, RUN_FIRST);
     is_checked[gradient_kind] = 1;
     for (int i = 0; i < gradient_info->n_outputs; i++) {
         const char *name = gradient_info->outputs[i].name + 1;

@@ -115,7 +115,7 @@ static void check_sums(struct large_case *c, const struct row_kind *kind, const 
         if (c->op.in[i].cols == c->op.in[0].cols)
             r.in_cols |= 1u << i;
     make_reference(c, &r, NULL, &s->cols, &reference);
-    reference_run(&reference, 1);
+    reference_run(&reference, RUN_FIRST);
     for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
         if (kind->sums >> i & 1)
             compare_output(c, i, NULL, &s->cols, &reference, kind->tolerance);
@@ -130,7 +130,7 @@ static void check_rows(struct large_case *c, const struct row_kind *kind)
 
     choose_both(&s, &c->op.out[0], kind->kind);
     make_reference(c, &r, &s.rows, NULL, &reference);
-    reference_run(&reference, 1);
+    reference_run(&reference, RUN_FIRST);
     for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
         if (kind->out >> i & 1)
             compare_output(c, i, &s.rows, NULL, &reference, kind->tolerance);
@@ -165,7 +165,7 @@ static void check_product(struct large_case *c)
         if (is_dw && tensor_given(&c->op.out[1]))
             reference.out[1] = zeros(1, N_PICKS, DTYPE_F64);
     }
-    reference_run(&reference, 1);
+    reference_run(&reference, RUN_FIRST);
     /* A 16-bit result may have a rounded bias in it (cuda/gemm.cuh): 2e-3 of the largest. */
     compare_output(c, 0, &s.rows, &s.cols, &reference, tensor_given(&c->op.in[2]) ? 3e-3 : 1e-3);
     compare_output(c, 1, NULL, &s.rows, &reference, 1e-3);
@@ -190,7 +190,7 @@ static void check_embed(struct large_case *c)
     reference.in[1] = large_part(c, 1, &(struct large_picks){ N_PICKS, tokens }, NULL);
     reference.in[2] = large_part(c, 2, &s.rows, NULL);
     reference.out[0] = zeros(N_PICKS, c->op.out[0].cols, DTYPE_F64);
-    reference_run(&reference, 1);
+    reference_run(&reference, RUN_FIRST);
     compare_output(c, 0, &s.rows, NULL, &reference, 1e-6);
     reference_release(&reference);
 }
@@ -225,7 +225,7 @@ static void check_embed_dw(struct large_case *c)
     reference.out[0] = zeros(N_PICKS, N_PICKS, DTYPE_F64);
     for (int64_t i = 0; i < found.n; i++)
         tensor_set(&reference.in[1], i, 0, (double)row_of[i]);
-    reference_run(&reference, 1);
+    reference_run(&reference, RUN_FIRST);
     /* A token that was picked twice has its sum in the first of its rows. */
     for (int i = 0; i < N_PICKS; i++)
         for (int k = 0; k < i; k++)
@@ -254,7 +254,7 @@ static int check_adamw(struct large_case *c)
         return -1;
     choose_both(&s, &c->op.in[4], OP_ADAMW);
     make_reference(c, &r, &s.rows, &s.cols, &reference);
-    reference_run(&reference, 1);
+    reference_run(&reference, RUN_FIRST);
     /* States of two bytes are rounded by chance: by up to a whole step. */
     for (int i = 4; i < 7; i++)
         large_compare(c, info->inputs[i].name, &c->op.in[i], &s.rows, &s.cols, &reference.in[i],
@@ -296,7 +296,7 @@ static void check_whole(struct large_case *c)
     struct op_shape reference;
 
     make_reference(c, &nothing, NULL, NULL, &reference);
-    reference_run(&reference, 1);
+    reference_run(&reference, RUN_FIRST);
     for (int i = 0; i < op_info(c->op.kind)->n_outputs; i++)
         compare_output(c, i, NULL, NULL, &reference,
                        c->op.out[i].dtype == DTYPE_F32 ? 1e-6 : 1e-12);

@@ -25,13 +25,13 @@ const char *op_example(enum op_kind kind)
     return op_facts(kind)->example;
 }
 
-void reference_run(const struct op_shape *op, int first)
+void reference_run(const struct op_shape *op, enum run_turn turn)
 {
     const struct op_info *info = op_info(op->kind);
 
-    for (int i = 0; first && i < info->n_outputs; i++)
+    for (int i = 0; turn == RUN_FIRST && i < info->n_outputs; i++)
         if (info->outputs[i].flags & OPERAND_ACCUMULATED)
-            start(&op->out[i], 1);
+            start(&op->out[i]);
     if (!op_facts(op->kind)->reference)
         fprintf(stderr, "%s has no reference in test/support/ops\n", info->name);
     CHECK(op_facts(op->kind)->reference);

@@ -14,6 +14,9 @@
 
 #include "ops/ops.h"
 
+/* How an accumulated output starts: at zero (as a kernel's under KERNELS_FIRST), or as it is. */
+enum run_turn { RUN_AGAIN, RUN_FIRST };
+
 struct op_facts {
     /* A good op with every optional operand, as op_text.h has it, by the attributes there. */
     const char *example;
@@ -41,7 +44,7 @@ const struct op_facts *op_facts(enum op_kind kind);
 /* Its example. */
 const char *op_example(enum op_kind kind);
 
-/* Run an op's reference. Accumulated outputs start at zero where first is set. */
-void reference_run(const struct op_shape *op, int first);
+/* Run an op's reference. */
+void reference_run(const struct op_shape *op, enum run_turn turn);
 
 #endif

@@ -5,8 +5,11 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -14,11 +17,29 @@
 
 enum { GUARD_BYTES = 256, GUARD = 0xa5, POISON = 0xff };
 
-int test_device_is_cuda(void)
+bool test_device_is_cuda(void)
 {
     const char *name = getenv("LMTRAIN_TEST_DEVICE");
 
     return name && !strcmp(name, "cuda");
+}
+
+char *test_set_aside(const char *name, const char *value)
+{
+    const char *was = getenv(name);
+    char *kept = was ? strdup(was) : NULL;
+
+    setenv(name, value, 1);
+    return kept;
+}
+
+void test_put_back(const char *name, char *kept)
+{
+    if (kept)
+        setenv(name, kept, 1);
+    else
+        unsetenv(name);
+    free(kept);
 }
 
 static struct device *gpu(void)
@@ -148,7 +169,7 @@ static void drop_scratch(struct device *device, unsigned char *scratch, size_t n
 }
 
 void test_device_run(const struct op_shape *op, const struct test_extent in[OPS_MAX_INPUTS],
-                     const struct test_extent out[OPS_MAX_OUTPUTS], int n_threads, int first)
+                     const struct test_extent out[OPS_MAX_OUTPUTS], int n_threads, bool first)
 {
     struct kernels *kernels = test_device_open(n_threads);
     struct device *device = kernels->device;
@@ -173,4 +194,53 @@ void test_device_run(const struct op_shape *op, const struct test_extent in[OPS_
     for (int i = 0; i < OPS_MAX_OUTPUTS; i++)
         move_back(device, &moved_out[i]);
     test_device_close(kernels);
+}
+
+/* ---- instruction sets ---- */
+
+/* Whether the CPU's backend, as LMTRAIN_CPU_ISA leaves it, names this instruction set. */
+static bool backend_is_of(const char *isa)
+{
+    struct kernels *kernels = NULL;
+    struct pool *pool;
+    struct err err;
+    char word[32];
+
+    if (pool_create(&pool, 1, NULL, &err) || kernels_cpu_create(&kernels, pool, NULL, &err))
+        fail_msg("%s", err.text);
+    snprintf(word, sizeof word, " %s ", isa);
+    bool is = strstr(kernels_identity(kernels), word) != NULL;
+    kernels_destroy(kernels);
+    pool_destroy(pool);
+    return is;
+}
+
+bool test_has_bf16(void)
+{
+    return backend_is_of("avx512_bf16");
+}
+
+int test_each_isa(int (*tests)(void))
+{
+    static const char *const isas[] = { "avx512_bf16", "avx512", "avx2", "plain" };
+    int n_failed = 0;
+
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+        pid_t pid;
+        int status;
+
+        fflush(NULL);
+        pid = fork();
+        if (pid == 0) {
+            setenv("LMTRAIN_CPU_ISA", isas[i], 1);
+            bool is_new = backend_is_of(isas[i]);
+            printf("LMTRAIN_CPU_ISA=%s%s\n", isas[i], is_new ? "" : ": not of this machine");
+            exit(is_new && tests() ? 1 : 0);
+        }
+        if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0) {
+            fprintf(stderr, "failed with LMTRAIN_CPU_ISA=%s\n", isas[i]);
+            n_failed++;
+        }
+    }
+    return n_failed;
 }

@@ -7,9 +7,15 @@
 #ifndef SUPPORT_TEST_DEVICE_H
 #define SUPPORT_TEST_DEVICE_H
 
+#include <stdbool.h>
+
 #include "kernels/kernels.h"
 
-int test_device_is_cuda(void);
+bool test_device_is_cuda(void);
+
+/* Set an environment variable; returns a copy of what it was, or NULL, for test_put_back. */
+char *test_set_aside(const char *name, const char *value);
+void test_put_back(const char *name, char *kept);
 
 /*
  * A backend of its own; fails the test if there is none. n_threads: the CPU's. Close gives back all
@@ -31,6 +37,15 @@ struct test_extent {
 
 /* Prepare, run with first, release; scratch is poisoned, and guarded behind. */
 void test_device_run(const struct op_shape *op, const struct test_extent in[OPS_MAX_INPUTS],
-                     const struct test_extent out[OPS_MAX_OUTPUTS], int n_threads, int first);
+                     const struct test_extent out[OPS_MAX_OUTPUTS], int n_threads, bool first);
+
+/* Whether the CPU's backend, as LMTRAIN_CPU_ISA leaves it, multiplies bf16 by itself. */
+bool test_has_bf16(void);
+
+/*
+ * For tests of what an instruction set promises: call tests() with each of LMTRAIN_CPU_ISA's values
+ * that this machine has, each in a process of its own. Returns the sum of failures.
+ */
+int test_each_isa(int (*tests)(void));
 
 #endif

@@ -170,7 +170,7 @@ static void attention(const struct op_shape *op)
     int grad = op->kind == OP_ATTENTION_GRAD;
 
     for (int i = 0; i < 3 && grad; i++)
-        start(&op->out[i], 1);
+        start(&op->out[i]);
     for (int64_t sequence = 0; sequence < n_sequences; sequence++)
         for (int head = 0; head < op->attributes.n_heads; head++)
             if (grad)

@@ -85,7 +85,7 @@ static void router_grad(const struct op_shape *op)
     CHECK(m <= EXPERTS_MAX);
     if (tensor_given(&op->in[ROUTER_GRAD_SCALE]))
         scale *= IN(ROUTER_GRAD_SCALE, 0, 0);
-    start(&op->out[ROUTER_GRAD_DLOGITS], 1);
+    start(&op->out[ROUTER_GRAD_DLOGITS]);
     for (int64_t e = 0; e < m; e++)
         shares[e] = share_of(
             tensor_given(&op->in[ROUTER_GRAD_CHOICES]) ? &op->in[ROUTER_GRAD_CHOICES] : experts, e);
@@ -136,7 +136,7 @@ static void combine(const struct op_shape *op)
 {
     const struct tensor *place = &op->in[COMBINE_PLACE];
 
-    start(&op->out[COMBINE_X], 1);
+    start(&op->out[COMBINE_X]);
     for (int64_t t = 0; t < place->rows; t++)
         for (int64_t i = 0; i < place->cols; i++)
             for (int64_t col = 0; col < op->out[COMBINE_X].cols; col++)
@@ -158,26 +158,29 @@ static void expert_linear(const struct op_shape *op)
     int dx = op->kind == OP_EXPERT_LINEAR_DX;
     int64_t n = op->in[EXPERT_LINEAR_W].rows / op->in[EXPERT_LINEAR_ENDS].cols;
 
-    start(&op->out[EXPERT_LINEAR_Y], 1);
-    for (int64_t t = 0; t < op->in[EXPERT_LINEAR_X].rows; t++)
-        for (int64_t i = 0; i < n; i++)
-            for (int64_t k = 0; k < op->in[EXPERT_LINEAR_W].cols; k++) {
-                double w =
-                    IN(EXPERT_LINEAR_W, expert_of(&op->in[EXPERT_LINEAR_ENDS], t) * n + i, k);
+    start(&op->out[EXPERT_LINEAR_Y]);
+    for (int64_t t = 0; t < op->in[EXPERT_LINEAR_X].rows; t++) {
+        int64_t w_row = expert_of(&op->in[EXPERT_LINEAR_ENDS], t) * n;
 
-                OUT(EXPERT_LINEAR_Y, t, dx ? k : i) += w * IN(EXPERT_LINEAR_X, t, dx ? i : k);
-            }
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t k = 0; k < op->in[EXPERT_LINEAR_W].cols; k++)
+                OUT(EXPERT_LINEAR_Y, t, dx ? k : i) +=
+                    IN(EXPERT_LINEAR_W, w_row + i, k) * IN(EXPERT_LINEAR_X, t, dx ? i : k);
+    }
 }
 
 static void expert_linear_dw(const struct op_shape *op)
 {
     int64_t n = op->in[EXPERT_LINEAR_DW_DY].cols;
 
-    for (int64_t t = 0; t < op->in[EXPERT_LINEAR_DW_DY].rows; t++)
+    for (int64_t t = 0; t < op->in[EXPERT_LINEAR_DW_DY].rows; t++) {
+        int64_t w_row = expert_of(&op->in[EXPERT_LINEAR_DW_ENDS], t) * n;
+
         for (int64_t i = 0; i < n; i++)
             for (int64_t k = 0; k < op->in[EXPERT_LINEAR_DW_X].cols; k++)
-                OUT(EXPERT_LINEAR_DW_DW, expert_of(&op->in[EXPERT_LINEAR_DW_ENDS], t) * n + i, k) +=
+                OUT(EXPERT_LINEAR_DW_DW, w_row + i, k) +=
                     IN(EXPERT_LINEAR_DW_DY, t, i) * IN(EXPERT_LINEAR_DW_X, t, k);
+    }
 }
 
 static double silu(double x)
@@ -204,7 +207,7 @@ static void expert_swiglu_grad(const struct op_shape *op)
 {
     int64_t f = op->in[EXPERT_SWIGLU_GRAD_DY].cols;
 
-    start(&op->out[EXPERT_SWIGLU_GRAD_DWEIGHT], 1);
+    start(&op->out[EXPERT_SWIGLU_GRAD_DWEIGHT]);
     for (int64_t t = 0; t < op->in[EXPERT_SWIGLU_GRAD_WEIGHT].rows; t++)
         for (int64_t i = 0; i < op->in[EXPERT_SWIGLU_GRAD_WEIGHT].cols; i++) {
             int32_t row = *chosen(&op->in[EXPERT_SWIGLU_GRAD_PLACE], t, i);
@@ -262,22 +265,22 @@ static void balance_gradients(void)
 
     op_case_output(c, ROUTER_STATS, 1, 6, DTYPE_F64);
     op_case_to_reference(c, &forward);
-    reference_run(&forward, 1);
+    reference_run(&forward, RUN_FIRST);
     gradient.in[ROUTER_GRAD_DWEIGHT] = (struct tensor){ none, 4, 2, 2, DTYPE_F64 };
     gradient.in[ROUTER_GRAD_WEIGHT] = forward.out[ROUTER_WEIGHT];
     gradient.in[ROUTER_GRAD_EXPERT] = forward.out[ROUTER_EXPERT];
     gradient.in[ROUTER_GRAD_LOGITS] = forward.in[ROUTER_LOGITS];
     gradient.out[ROUTER_GRAD_DLOGITS] = (struct tensor){ dlogits, 4, 5, 5, DTYPE_F64 };
-    reference_run(&gradient, 1);
+    reference_run(&gradient, RUN_FIRST);
     logits = forward.in[ROUTER_LOGITS].data;
     for (int i = 0; i < 20; i++) {
         double kept = logits[i], above, below;
 
         logits[i] = kept + GRADIENT_STEP;
-        reference_run(&forward, 1);
+        reference_run(&forward, RUN_FIRST);
         above = a.balance * *(double *)forward.out[ROUTER_STATS].data;
         logits[i] = kept - GRADIENT_STEP;
-        reference_run(&forward, 1);
+        reference_run(&forward, RUN_FIRST);
         below = a.balance * *(double *)forward.out[ROUTER_STATS].data;
         logits[i] = kept;
         assert_true(fabs((above - below) / (2 * GRADIENT_STEP) - dlogits[i]) < 1e-8);

@@ -20,7 +20,7 @@ static void head(const struct op_shape *op)
     double *logits = malloc((size_t)n_vocab * sizeof *logits);
 
     if (grads)
-        start(&op->out[HEAD_CROSS_ENTROPY_DX], 1);
+        start(&op->out[HEAD_CROSS_ENTROPY_DX]);
     for (int64_t t = 0; t < op->in[HEAD_CROSS_ENTROPY_X].rows; t++) {
         int32_t target = int_at(&op->in[HEAD_CROSS_ENTROPY_TARGET], t);
         double top = -INFINITY, sum = 0;
@@ -84,7 +84,7 @@ static void cross_entropy(const struct op_shape *op)
     int64_t n = n_tokens(op, begin), n_rows = op->in[CROSS_ENTROPY_LOGITS].rows;
 
     if (tensor_given(&op->out[CROSS_ENTROPY_DLOGITS]))
-        start(&op->out[CROSS_ENTROPY_DLOGITS], 1);
+        start(&op->out[CROSS_ENTROPY_DLOGITS]);
     for (int64_t t = 0; t < n_rows; t++) {
         int32_t target = int_at(&op->in[CROSS_ENTROPY_TARGET], t);
         double lse = -INFINITY, logit = 0;
@@ -128,8 +128,8 @@ static void head_gradients(void)
     head.out[HEAD_CROSS_ENTROPY_DX] = (struct tensor){ dx, 5, 3, 3, DTYPE_F64 };
     head.out[HEAD_CROSS_ENTROPY_DW] = (struct tensor){ dw, 6, 3, 3, DTYPE_F64 };
     head.out[HEAD_CROSS_ENTROPY_LOSS] = (struct tensor){ &sum, 1, 1, 1, DTYPE_F64 };
-    reference_run(&head, 1);
-    reference_run(&forward, 1);
+    reference_run(&head, RUN_FIRST);
+    reference_run(&forward, RUN_FIRST);
     assert_true(fabs(sum - *(double *)forward.out[HEAD_LOSS_LOSS].data) < 1e-12);
     gradient_check_input(&forward, &scalar, "x", &head.out[HEAD_CROSS_ENTROPY_DX]);
     gradient_check_input(&forward, &scalar, "w", &head.out[HEAD_CROSS_ENTROPY_DW]);
@@ -175,7 +175,7 @@ static double loss_of_parts(struct parts *p)
             op.out[LOGIT_STATS_STATS] =
                 (struct tensor){ p->stats[i], ROWS, OPS_N_STATS, OPS_N_STATS, DTYPE_F64 };
         }
-        reference_run(&op, 1);
+        reference_run(&op, RUN_FIRST);
     }
     return loss;
 }

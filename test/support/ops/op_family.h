@@ -28,12 +28,11 @@ static inline int32_t int_at(const struct tensor *t, int64_t row)
 #define IN(i, row, col) (*at(&op->in[i], row, col))
 #define OUT(i, row, col) (*at(&op->out[i], row, col))
 
-/* Zeros, to which what follows is added; nothing where first is not set. */
-static inline void start(const struct tensor *t, int first)
+/* Zeros, to which what follows is added. */
+static inline void start(const struct tensor *t)
 {
-    if (first)
-        for (int64_t i = 0; i < tensor_elements(t); i++)
-            ((double *)t->data)[i] = 0;
+    for (int64_t i = 0; i < tensor_elements(t); i++)
+        ((double *)t->data)[i] = 0;
 }
 
 /* Where the rank's part begins, by an optional input. */

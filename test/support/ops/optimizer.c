@@ -7,14 +7,14 @@
 
 static void sumsq(const struct op_shape *op)
 {
-    start(&op->out[SUMSQ_SUMS], 1);
+    start(&op->out[SUMSQ_SUMS]);
     for (int64_t i = 0; i < tensor_elements(&op->in[SUMSQ_X]); i++)
         OUT(SUMSQ_SUMS, 0, i / OPS_NORM_BLOCK) += IN(SUMSQ_X, 0, i) * IN(SUMSQ_X, 0, i);
 }
 
 static void sum_runs(const struct op_shape *op)
 {
-    start(&op->out[SUM_RUNS_Y], 1);
+    start(&op->out[SUM_RUNS_Y]);
     for (int64_t k = 0; k < op->out[SUM_RUNS_Y].cols; k++)
         for (int64_t i = k ? int_at(&op->in[SUM_RUNS_ENDS], k - 1) : 0;
              i < int_at(&op->in[SUM_RUNS_ENDS], k); i++)
