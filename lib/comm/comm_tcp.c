@@ -10,6 +10,11 @@
  *   broadcast  a binomial tree, each rank passing on what has come so far;
  *   all-to-all every rank with every other.
  * So but for all-to-all a rank talks to log2(n) others, and has so many connections.
+ *
+ * An all-gather of five ranks, as rank 0 sees it (it holds the parts in brackets):
+ *   step 0  from rank 1 its part                [0 1]
+ *   step 1  from rank 2 the parts of 2, 3       [0 1 2 3]
+ *   step 2  from rank 4 its part, the last one  [0 1 2 3 4]
  */
 #include <stdlib.h>
 #include <string.h>

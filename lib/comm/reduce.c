@@ -5,6 +5,16 @@
  * stack holds the sums of aligned power-of-two runs of terms, largest first; a new term is merged
  * with the top while both cover equally many, and what remains in the end is merged from the right.
  * That is the tree of the header: the largest power of two below n first, its rest likewise.
+ * Of seven terms:
+ *
+ *   term   stack after it
+ *   0      0
+ *   1      01
+ *   2      01 2
+ *   3      0123
+ *   4      0123 4
+ *   5      0123 45
+ *   6      0123 45 6    end: 45 + 6, then 0123 + 456
  *
  * Vectors are spelled out, since gcc -O2 leaves loops of unknown length scalar. Each element's sum
  * is the same sequence of adds whatever its width, so vectors change no bit.

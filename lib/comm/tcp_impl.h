@@ -10,6 +10,12 @@
  * waits for its receive, and nothing on a connection waits behind what nobody has asked for. Long
  * transfers go in frames of piece_bytes, between which others get their turn.
  *
+ *   1. rank 0  posts a send of call 8 to rank 1, and keeps it: no mark has come
+ *   2. rank 1  begins its receive of call 8, and sends the mark (8, n bytes)
+ *   3. rank 0  reads the mark in a test of any request, and sends data frames
+ *   4. rank 1  reads frames straight into the receive's buffer; rank 0 is done when the last is sent
+ * Where 2 comes before 1 the mark is kept until the send is posted.
+ *
  * Nothing here waits: tcp_progress does what can be done at once, and is called by every test of a
  * request.
  *

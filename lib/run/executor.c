@@ -1,5 +1,25 @@
 /*
- * executor.c - walk the actions
+ * executor.c - walk the actions of an entry
+ *
+ * What waits for what is order.h's; here it is done. A given op (a collective, a copy) goes to its
+ * stream and the walk goes on; the op that uses one of its values next comes after it. Two ways:
+ *
+ *   host memory, or staged through it: the comm thread does given ops, this thread waits
+ *     1. this thread     posts all_gather %7 (ticket 5), runs an op that does not touch %7
+ *     2. the comm thread takes turns at ticket 5, between those of other streams
+ *     3. this thread     comes to linear %7: worker_wait(5), then runs it
+ *
+ *   enqueued (GPUs with NCCL): queues wait for events, this thread for nothing
+ *     1. compute queue   ..., event `given`
+ *     2. stream's queue  waits for `given` and for `done` of users on other streams; all_gather; event `done`
+ *     3. compute queue   waits for `done`; linear
+ *   All of it is enqueued long before it is executed. An event holds its last recording: an op's next
+ *   run records `given` again only behind the wait of (2), which is enqueued already.
+ *
+ * Ranges (struct op_range): consecutive ops of a function that are run at once and of which only the
+ * first waits for a given op. On a GPU a range runs op by op the first time, as libraries load code at
+ * a first call; the second time it is captured; from then on it is one graph launch. Graphs are kept
+ * by whether accumulators start at nothing (KERNELS_FIRST is an argument of kernels), for each set of slots.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -196,7 +216,7 @@ void run_beat(struct run *run)
     progress_beat(run->progress);
 }
 
-/* Say for whom we wait: of a collective the ranks along its axis, until they have begun it too. */
+/* Publish the op that is waited for; of a collective also the ranks along its axis, which must begin it too. */
 static void publish_wait(struct run *run, const struct resolved_op *op)
 {
     struct progress_meeting meeting = { 0 };
@@ -265,8 +285,8 @@ static void list_after(struct run *run, struct resolved_op *op)
     }
 }
 
-/* To the comm thread. What the op was given last time, and how, must have been taken up before it
- * is told anew. */
+/* Post the op on the comm thread. Its stream_op is one struct for all of its runs, so the last run must be
+ * done before `first` and `after` are overwritten. */
 static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
     struct stream_op *s = &op->stream_op;

@@ -1,7 +1,8 @@
 /*
  * dropout.c - dropout of rows, and its gradient, which is the same function of dy
  *
- * Rectangles as elementwise.c's. Bound by Philox: ten rounds for four elements.
+ * Srivastava et al. 2014, scaled by 1 / (1 - p) in training. Tiles are elementwise.c's rectangles.
+ * Bound by Philox: ten rounds for four elements; the mask is computed again and never stored.
  */
 #include "kernels/cpu/dropout_impl.h"
 #include "kernels/cpu/rows_impl.h"

@@ -1,5 +1,5 @@
 /*
- * lora.c - low-rank adapters' products added to what they adapt
+ * lora.c - low-rank adapters' products added to what they adapt (Hu et al. 2021, eq. 3)
  *
  * A block of rows at a time: h b' of each part by gemm.c into fp32 scratch, then one add and one
  * rounding an element. Bound by memory, ranks being small: y is read and out written once, and the

@@ -1,7 +1,14 @@
 /*
- * norm.c - RMSNorm and LayerNorm, alone and fused with the residual add, and their gradients
+ * norm.c - RMSNorm (Zhang and Sennrich 2019) and LayerNorm (Ba et al. 2016), alone and fused with the
+ * residual add, and their gradients
  *
- * Work is cut by blocks of rows; all of it is bound by memory. The parameters' gradients are sums
+ *     rmsnorm    y = x r w            r = 1 / sqrt(mean(x^2) + eps)
+ *     layernorm  y = (x - m) r w + b  r = 1 / sqrt(var(x) + eps)
+ *     gradient   g = dy w; dx = r (g - [mean(g)] - xh mean(g xh)), xh = (x - [m]) r; dw = sum of dy xh
+ *                (what is in brackets: LayerNorm's)
+ *
+ * A tile is a block of rows. Bound by memory: a row stays in the first-level cache between the pass
+ * that makes its statistics and the one that uses them. The parameters' gradients are sums
  * over all rows: each block of GRAD_ROWS rows sums its own into scratch, then blocks are added in
  * order, column tiles side by side, and the total goes to the accumulator in one add.
  */

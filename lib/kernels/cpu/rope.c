@@ -1,7 +1,8 @@
 /*
- * rope_tables.c - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form)
+ * rope.c - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form)
  *
- * Blocks of rows, bound by memory. The gradient is the rotation by the opposite angle.
+ * A tile is a block of rows with all of their heads: the table's row of an angle is read once for all
+ * of them. Bound by memory. The gradient is the rotation by the opposite angle.
  */
 #include "kernels/cpu/rows_impl.h"
 

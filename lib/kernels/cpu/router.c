@@ -1,5 +1,7 @@
 /*
- * router.c - router, router_grad: whom a token goes to, and how evenly
+ * router.c - router, router_grad: the top s of m experts for each token, and the balance loss
+ *
+ * Softmax and top-s as in Shazeer et al. 2017; the balance is Fedus et al. 2021, eq. 4.
  *
  * A tile takes ROWS_A_TILE tokens. Choosing is a few passes over m numbers: m is up to a few
  * hundred, so all of this is a thousandth of what the experts do. Shares and mean probabilities
