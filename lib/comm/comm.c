@@ -101,15 +101,15 @@ int comm_group_size(const struct comm_group *group)
 /* ---- calls ---- */
 
 /* What needs no peer: groups of one, and nothing to move. 1 if it was that, and is done. */
-static int is_trivial(const struct comm_group *group, const struct comm_call *call)
+static bool is_trivial(const struct comm_group *group, const struct comm_call *call)
 {
     int gathers = call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL;
 
     if (group->size > 1 && (call->n_bytes || call->kind == COMM_BARRIER))
-        return 0;
+        return false;
     if (group->size == 1 && gathers && call->n_bytes && call->send != call->receive)
         memcpy(call->receive, call->send, call->n_bytes);
-    return 1;
+    return true;
 }
 
 static void check_call(const struct comm_group *group, const struct comm_call *call)

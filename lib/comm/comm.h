@@ -22,6 +22,7 @@
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -148,7 +149,7 @@ int comm_enqueue(struct comm_group *group, const struct comm_call *call, int que
  * doesn't overlap it. Otherwise as comm_enqueue. dtype: DTYPE_F32 or DTYPE_BF16.
  */
 struct comm_sum {
-    int is_scattered;
+    bool is_scattered;
     enum dtype dtype;
     const void *send;
     void *receive;

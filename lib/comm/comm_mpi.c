@@ -128,7 +128,7 @@ static int test_requests(struct comm_request *request, int *done)
     return status;
 }
 
-static int is_pairwise(const struct comm_request *request)
+static bool is_pairwise(const struct comm_request *request)
 {
     return request->call.kind == COMM_SEND || request->call.kind == COMM_RECEIVE;
 }
@@ -142,7 +142,7 @@ static int meet(struct comm_request *request, struct err *err)
 
     if (is_pairwise(request)) {
         /* A hello of its own each way: there may be a send and a receive between the same two. */
-        int is_send = request->call.kind == COMM_SEND;
+        bool is_send = request->call.kind == COMM_SEND;
 
         status = MPI_Irecv(NULL, 0, MPI_BYTE, peer, is_send ? TAG_RECEIVER : TAG_SENDER, comm,
                            &requests[0]);

@@ -190,19 +190,19 @@ static void barrier_step(const struct comm_group *group, int step)
 
     /* Whoever waits may be the one who connects. */
     tcp_dial_begin(tcp_comm_of(group), peer_of(group, rank_at(group, -(1 << step))));
-    *flow = (struct tcp_flow){ .peer = peer_of(group, to), .is_open = 1 };
+    *flow = (struct tcp_flow){ .peer = peer_of(group, to), .is_open = true };
     flow->n_bytes = (size_t)tcp_tell(tcp_comm_of(group), flow->peer, tag);
 }
 
 /* ---- how far it is ---- */
 
 /* Whether the call still needs rank i of the group. */
-static int needs_rank(const struct comm_group *group, enum comm_kind kind, int i)
+static bool needs_rank(const struct comm_group *group, enum comm_kind kind, int i)
 {
     int step = tcp_group_of(group)->step;
 
     if (flow_of(group, ALL_RECEIVE, i)->is_open || flow_of(group, ALL_SEND, i)->is_open)
-        return 1;
+        return true;
     return kind == COMM_BARRIER && step < n_steps_of(group) && i == rank_at(group, -(1 << step));
 }
 
@@ -225,7 +225,7 @@ static const struct tcp_peer *missing_peer(const struct comm_request *request)
 }
 
 /* Whether all transfers of the call that were begun are done; offset: of so many that is known. */
-static int are_flows_done(struct comm_request *request)
+static bool are_flows_done(struct comm_request *request)
 {
     const struct comm_group *group = request->group;
 
@@ -265,7 +265,7 @@ static int test_barrier(struct comm_request *request)
     return own->step == n_steps_of(group) && are_flows_done(request);
 }
 
-static int is_done(struct comm_request *request)
+static bool is_done(struct comm_request *request)
 {
     const struct comm_group *group = request->group;
     int peer = request->call.peer;

@@ -64,7 +64,7 @@ static const unsigned char *ip_of(const struct tcp_address *address, int *port, 
 {
     const struct sockaddr_in *four = (const struct sockaddr_in *)&address->socket;
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&address->socket;
-    int is_four = address->socket.ss_family == AF_INET;
+    bool is_four = address->socket.ss_family == AF_INET;
 
     *port = ntohs(is_four ? four->sin_port : six->sin6_port);
     *n_bytes = is_four ? 4 : 16;
@@ -127,7 +127,7 @@ int tcp_card_read(const unsigned char *bytes, size_t n_bytes, struct tcp_card *c
 /* ---- addresses of this machine ---- */
 
 /* Whether address lies in a network (ADDRESS/BITS). */
-static int is_in_network(const struct sockaddr *address, const char *network)
+static bool is_in_network(const struct sockaddr *address, const char *network)
 {
     const void *ip = address->sa_family == AF_INET
                          ? (const void *)&((const struct sockaddr_in *)address)->sin_addr
@@ -139,29 +139,29 @@ static int is_in_network(const struct sockaddr *address, const char *network)
 
     if (!slash || (size_t)(slash - network) >= sizeof text || str_to_i64(slash + 1, &bits) ||
         bits < 0 || bits > (address->sa_family == AF_INET ? 32 : 128))
-        return 0;
+        return false;
     memcpy(text, network, (size_t)(slash - network));
     text[slash - network] = '\0';
     if (inet_pton(address->sa_family, text, theirs) != 1)
-        return 0;
+        return false;
     memcpy(ours, ip, address->sa_family == AF_INET ? 4 : 16);
     for (int64_t i = 0; i < bits; i++)
         if ((ours[i / 8] ^ theirs[i / 8]) & 0x80 >> i % 8)
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
-static int is_wanted(const struct ifaddrs *entry, const char *only, int loopback)
+static bool is_wanted(const struct ifaddrs *entry, const char *only, int loopback)
 {
     const struct sockaddr *address = entry->ifa_addr;
 
     if (!address || !(entry->ifa_flags & IFF_UP) ||
         (address->sa_family != AF_INET && address->sa_family != AF_INET6))
-        return 0;
+        return false;
     /* Link-local ones mean nothing on another host. */
     if (address->sa_family == AF_INET6 &&
         IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)address)->sin6_addr))
-        return 0;
+        return false;
     if (only)
         return !strcmp(entry->ifa_name, only) || is_in_network(address, only);
     return !(entry->ifa_flags & IFF_LOOPBACK) == !loopback;

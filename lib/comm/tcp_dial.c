@@ -52,7 +52,7 @@ struct tcp_dial {
     struct tcp_address addresses[TCP_ADDRESSES_MAX + 1];
     struct attempt attempts[TCP_ADDRESSES_MAX + 1];
     int n_addresses, n_begun;
-    int is_over;
+    bool is_over;
     double begun_at;   /* the newest address */
     int wrong_address; /* of those that failed the first, which is the fastest; and why */
     char wrong[160];
@@ -120,7 +120,7 @@ static void try_address(struct tcp_comm *comm, struct tcp_dial *dial, int i)
     tcp_watch_begin(comm, &attempt->watch, EPOLLOUT);
 }
 
-static int has_connected(struct tcp_comm *comm, struct attempt *attempt)
+static bool has_connected(struct tcp_comm *comm, struct attempt *attempt)
 {
     struct epoll_event event = { .events = EPOLLIN, .data.ptr = &attempt->watch };
     int error = 0;
@@ -128,7 +128,7 @@ static int has_connected(struct tcp_comm *comm, struct attempt *attempt)
 
     if (getsockopt(attempt->watch.fd, SOL_SOCKET, SO_ERROR, &error, &size) || error) {
         errno = error ? error : errno;
-        return 0;
+        return false;
     }
     errno = EACCES;
     return !tcp_is_stranger(attempt->watch.fd) &&
@@ -140,7 +140,7 @@ static int has_connected(struct tcp_comm *comm, struct attempt *attempt)
  * is to be the connection. Where it says nothing others may, and the first with a proof is it: a
  * peer takes one connection from us and sends no second proof.
  */
-static int is_answered(const struct tcp_dial *dial)
+static bool is_answered(const struct tcp_dial *dial)
 {
     double now = clock_seconds();
 
@@ -149,9 +149,9 @@ static int is_answered(const struct tcp_dial *dial)
 
         if (attempt->watch.fd >= 0 && attempt->stage == STAGE_CHOSEN &&
             now < attempt->chosen_at + silent_seconds)
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
 static int answer(struct tcp_comm *comm, struct attempt *attempt)
@@ -189,7 +189,7 @@ static void answer_next(struct tcp_comm *comm, struct tcp_dial *dial)
     }
 }
 
-static int is_proof(const struct tcp_comm *comm, const struct attempt *attempt)
+static bool is_proof(const struct tcp_comm *comm, const struct attempt *attempt)
 {
     const uint32_t ranks[2] = { (uint32_t)comm->base.world_rank,
                                 (uint32_t)attempt->dial->peer->rank };
@@ -215,7 +215,7 @@ static void conclude(struct tcp_comm *comm, struct attempt *attempt)
     }
     epoll_ctl(comm->epoll, EPOLL_CTL_DEL, fd, NULL);
     attempt->watch.fd = -1;
-    dial->is_over = 1;
+    dial->is_over = true;
     tcp_link_up(comm, dial->peer, fd);
 }
 
@@ -248,11 +248,11 @@ static void give_up(struct tcp_comm *comm, struct tcp_dial *dial)
     char why[200];
 
     snprintf(why, sizeof why, "cannot connect to it at %s", dial->wrong);
-    dial->is_over = 1;
+    dial->is_over = true;
     tcp_link_lost(comm, dial->peer, why);
 }
 
-static int is_next_due(const struct tcp_dial *dial, double now)
+static bool is_next_due(const struct tcp_dial *dial, double now)
 {
     double wait = 0; /* none where all that were begun have failed */
 
@@ -278,7 +278,7 @@ static void tick(struct tcp_comm *comm, struct tcp_dial *dial, double now)
     }
     for (int i = 0; i < dial->n_begun; i++) {
         struct attempt *attempt = &dial->attempts[i];
-        int may_again = attempt->n_failures < FAILURES_MAX;
+        bool may_again = attempt->n_failures < FAILURES_MAX;
 
         if (attempt->watch.fd < 0 && may_again && now >= attempt->again_at)
             try_address(comm, dial, i);
@@ -306,8 +306,8 @@ static int get_card(struct tcp_comm *comm, int rank, struct tcp_card *card, stru
 static void list_addresses(const struct tcp_comm *comm, const struct tcp_card *card,
                            struct tcp_dial *dial)
 {
-    int is_near = !memcmp(card->machine, comm->card.machine, sizeof card->machine);
-    int is_loopback = comm->wireup->local_size == comm->base.world_size;
+    bool is_near = !memcmp(card->machine, comm->card.machine, sizeof card->machine);
+    bool is_loopback = comm->wireup->local_size == comm->base.world_size;
 
     if (is_near)
         tcp_card_unix(card->name, &dial->addresses[dial->n_addresses++]);

@@ -280,7 +280,7 @@ static int introduce(struct tcp_comm *comm, struct err *err)
 
 int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, struct err *err)
 {
-    int is_apart = settings->no_unix || comm->wireup->local_size < comm->base.world_size;
+    bool is_apart = settings->no_unix || comm->wireup->local_size < comm->base.world_size;
 
     if (sodium_init() < 0)
         return err_set(err, ERR_FAILED, "libsodium cannot be initialised on this machine");

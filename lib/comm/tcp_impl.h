@@ -99,8 +99,8 @@ struct tcp_flow {
     struct tcp_flow *next; /* of its peer and direction */
     struct tcp_peer *peer;
     size_t n_done;
-    int is_open;  /* begun and not yet done */
-    int is_ready; /* of a send: the receiver waits for it */
+    bool is_open;  /* begun and not yet done */
+    bool is_ready; /* of a send: the receiver waits for it */
 };
 
 /* ---- connections ---- */
@@ -135,7 +135,7 @@ struct tcp_peer {
     struct tcp_flow *out_flow; /* NULL: none */
 
     struct tcp_peer *next_active;
-    int is_active; /* has something to send */
+    bool is_active; /* has something to send */
 };
 
 /* Where a rank can be reached. */

@@ -44,7 +44,7 @@ static void activate(struct tcp_comm *comm, struct tcp_peer *peer)
 {
     if (peer->is_active || peer->state != TCP_CONNECTED)
         return;
-    peer->is_active = 1;
+    peer->is_active = true;
     peer->next_active = comm->active;
     comm->active = peer;
 }
@@ -68,7 +68,7 @@ static void add_control(struct tcp_comm *comm, struct tcp_peer *peer, const stru
     activate(comm, peer);
 }
 
-static int is_same(struct tcp_tag a, struct tcp_tag b)
+static bool is_same(struct tcp_tag a, struct tcp_tag b)
 {
     return a.group == b.group && a.number == b.number && a.is_pair == b.is_pair;
 }
@@ -142,8 +142,8 @@ static void begin(struct tcp_peer *peer, struct tcp_flow *flow, struct tcp_flow 
     flow->peer = peer;
     flow->next = NULL;
     flow->n_done = 0;
-    flow->is_open = 1;
-    flow->is_ready = 0;
+    flow->is_open = true;
+    flow->is_ready = false;
     while (*list)
         list = &(*list)->next;
     *list = flow;
@@ -154,7 +154,7 @@ static void finish(struct tcp_flow *flow, struct tcp_flow **list)
     while (*list != flow)
         list = &(*list)->next;
     *list = flow->next;
-    flow->is_open = 0;
+    flow->is_open = false;
 }
 
 /* Bytes of a flow have moved; one that is complete leaves the list. */
@@ -454,7 +454,7 @@ static void send_all(struct tcp_comm *comm)
     comm->active = NULL;
     for (struct tcp_peer *next, *peer = list; peer; peer = next) {
         next = peer->next_active;
-        peer->is_active = 0;
+        peer->is_active = false;
         if (peer->state == TCP_CONNECTED && send_turn(comm, peer))
             activate(comm, peer);
     }

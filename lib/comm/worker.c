@@ -56,14 +56,14 @@ static uint64_t ticket_of(int stream, uint64_t number)
     return number * WORKER_STREAMS + (uint64_t)stream;
 }
 
-static int is_done(const struct worker *worker, uint64_t ticket)
+static bool is_done(const struct worker *worker, uint64_t ticket)
 {
     const struct ring *ring = &worker->streams[ticket % WORKER_STREAMS];
 
     return atomic_load_explicit(&ring->n_done, memory_order_acquire) >= ticket / WORKER_STREAMS;
 }
 
-static int has_work(const struct ring *ring)
+static bool has_work(const struct ring *ring)
 {
     return ring->n_done < ring->n_given;
 }

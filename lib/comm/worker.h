@@ -13,6 +13,7 @@
 #ifndef COMM_WORKER_H
 #define COMM_WORKER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"

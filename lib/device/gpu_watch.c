@@ -117,7 +117,7 @@ static void listen(struct gpu_watch *watch, struct nvml *nvml)
     pthread_mutex_unlock(&watch->lock);
 }
 
-static int is_wanted(struct gpu_watch *watch)
+static bool is_wanted(struct gpu_watch *watch)
 {
     pthread_mutex_lock(&watch->lock);
     int wanted = watch->is_wanted;
@@ -145,7 +145,7 @@ static void *run(void *argument)
     }
     nvml_close(nvml);
     pthread_mutex_lock(&watch->lock);
-    watch->is_over = 1;
+    watch->is_over = true;
     pthread_cond_broadcast(&watch->changed);
     let_go(watch);
     return NULL;
@@ -163,7 +163,7 @@ struct gpu_watch *gpu_watch_open(const char *pci)
         return NULL;
     if (pci)
         snprintf(watch->pci, sizeof watch->pci, "%s", pci);
-    watch->is_wanted = 1;
+    watch->is_wanted = true;
     watch->n_holders = 2;
     pthread_mutex_init(&watch->lock, NULL);
     pthread_condattr_init(&monotonic);
@@ -195,7 +195,7 @@ void gpu_watch_close(struct gpu_watch *watch)
     if (!watch)
         return;
     pthread_mutex_lock(&watch->lock);
-    watch->is_wanted = 0;
+    watch->is_wanted = false;
     while (!watch->is_over &&
            pthread_cond_timedwait(&watch->changed, &watch->lock, &until) != ETIMEDOUT)
         ;
@@ -217,7 +217,7 @@ int gpu_watch_see(struct gpu_watch *watch, const char *pci, struct gpu_sight *si
         return -1;
     pthread_mutex_lock(&watch->lock);
     const struct tensor_hash *seen = find(watch, pci);
-    int is_seen = seen && (seen->at > 0 || seen->xid);
+    bool is_seen = seen && (seen->at > 0 || seen->xid);
 
     if (is_seen)
         *sight = (struct gpu_sight){ .index = seen->index,

@@ -8,6 +8,8 @@
 #ifndef DEVICE_GPU_WATCH_H
 #define DEVICE_GPU_WATCH_H
 
+#include <stdbool.h>
+
 #include "device/nvml.h"
 
 struct gpu_watch;

@@ -13,7 +13,7 @@ enum { WORKSPACE_LEAST = 64 << 10, WORKSPACE_MOST = 32 << 20 };
 
 size_t gpu_product_bias_bytes(const struct gpu_product *p)
 {
-    int is_rounded = p->biased && p->out != DTYPE_F32;
+    bool is_rounded = p->biased && p->out != DTYPE_F32;
 
     return is_rounded ? align_up((size_t)p->n * dtype_bytes(p->out), GPU_PRODUCT_ALIGNMENT) : 0;
 }
@@ -67,7 +67,7 @@ static size_t larger(size_t most, int64_t m, int64_t n, enum dtype in, enum dtyp
 /* Logits of a chunk, a loss a row, and the largest of its products, of whole chunks and the rest. */
 static size_t head(const struct op_shape *op)
 {
-    int has_gradients = op->kind == OP_HEAD_CROSS_ENTROPY;
+    bool has_gradients = op->kind == OP_HEAD_CROSS_ENTROPY;
     const struct tensor *x = &op->in[HEAD_LOSS_X], *w = &op->in[HEAD_LOSS_W],
                         *dx = &op->out[HEAD_CROSS_ENTROPY_DX],
                         *dw = &op->out[HEAD_CROSS_ENTROPY_DW];
@@ -118,7 +118,7 @@ static size_t cached(const struct op_shape *op)
 
 static size_t norm_grad(const struct op_shape *op)
 {
-    int has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[LAYERNORM_GRAD_DB]);
+    bool has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[LAYERNORM_GRAD_DB]);
     int n_sums = tensor_given(&op->out[RMSNORM_GRAD_DW]) + has_db;
     int64_t n_blocks =
         ceil_div(op->in[RMSNORM_GRAD_DY].rows, gpu_norm_block_rows(op->in[RMSNORM_GRAD_DY].rows));
@@ -163,7 +163,7 @@ static size_t counts(const struct tensor *experts, int64_t m)
 
 static size_t router_grad(const struct op_shape *op)
 {
-    int has_choices = tensor_given(&op->in[ROUTER_GRAD_CHOICES]);
+    bool has_choices = tensor_given(&op->in[ROUTER_GRAD_CHOICES]);
 
     if (!(op->attributes.balance > 0))
         return 0;
@@ -213,7 +213,7 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
 size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes)
 {
     const struct op_attributes *a = &op->attributes;
-    int is_grad = op->kind == OP_ATTENTION_GRAD;
+    bool is_grad = op->kind == OP_ATTENTION_GRAD;
     const struct tensor *q = &op->in[is_grad ? ATTENTION_GRAD_Q : ATTENTION_Q];
 
     if (op->kind != OP_ATTENTION && !is_grad)

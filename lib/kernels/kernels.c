@@ -86,13 +86,13 @@ int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, in
 
     if (!kernels_are_gpu(kernels))
         return 0;
-    kernels->is_early = 1;
+    kernels->is_early = true;
     int status = kernels_prepare(kernels, &call, err);
     if (!status && kernels->backend->load)
         kernels->backend->load(kernels, &call);
     if (!status)
         kernels_release(kernels, &call);
-    kernels->is_early = 0;
+    kernels->is_early = false;
     return status;
 }
 

@@ -25,7 +25,7 @@ static int64_t part_of(int64_t n, int size)
     return (n + size - 1) / size;
 }
 
-static int is_summed_by_all(const struct tensor *x, int size)
+static bool is_summed_by_all(const struct tensor *x, int size)
 {
     return (size_t)size * bytes_of(x) <= GATHERED_BYTES_MAX;
 }
@@ -51,7 +51,7 @@ int collective_may_be_fast(const struct op_shape *shape)
            (shape->out[0].dtype == DTYPE_F32 || shape->out[0].dtype == DTYPE_BF16);
 }
 
-size_t collective_scratch_bytes(const struct op_shape *shape, int size, int is_fast)
+size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast)
 {
     const struct tensor *out = &shape->out[0];
     size_t element_bytes = dtype_bytes(out->dtype);
@@ -78,7 +78,7 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, int is_f
 
 /* ---- what is computed: at once in host memory, or on the collective's queue ---- */
 
-static int is_enqueued(const struct collective *c)
+static bool is_enqueued(const struct collective *c)
 {
     return c->base.device && !tensor_given(&c->device_in) && !tensor_given(&c->device_out);
 }
@@ -189,7 +189,7 @@ static int step_sum_by_parts(const struct collective *c, int step, struct comm_c
     int size = comm_group_size(c->group);
     int64_t n = tensor_elements(&c->in), part = part_of(n, size);
     size_t n_bytes = bytes_of(&c->in), part_bytes = (size_t)part * dtype_bytes(c->in.dtype);
-    int is_padded = part * size > n;
+    bool is_padded = part * size > n;
     unsigned char *terms = c->scratch, *padded = terms + (size_t)size * part_bytes;
     unsigned char *whole = is_padded ? padded : c->out.data;
     unsigned char *own = whole + (size_t)comm_group_rank(c->group) * part_bytes;

@@ -28,7 +28,7 @@ struct collective {
     struct comm_group *group;
     struct tensor in, out;
     void *scratch;
-    int is_fast; /* enqueued, and comm adds (reduce_scatter, all_reduce) */
+    bool is_fast; /* enqueued, and comm adds (reduce_scatter, all_reduce) */
     int peer;    /* send, receive: in the group */
     int n_moves; /* begun in this run, the last of them under way */
     struct comm_request request;
@@ -54,7 +54,7 @@ size_t collective_extent(const struct tensor *t);
 
 /* Bytes of scratch for a collective of this shape over size ranks; is_fast: as struct collective has
  * it. */
-size_t collective_scratch_bytes(const struct op_shape *shape, int size, int is_fast);
+size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast);
 
 /* Whether comm may add what this kind sums. Scalars keep their order: they are little. */
 int collective_may_be_fast(const struct op_shape *shape);

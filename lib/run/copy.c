@@ -15,7 +15,7 @@ static void give(struct copy *c, struct device *device, size_t n_bytes)
     c->n_given += n_bytes;
 }
 
-static int is_over(struct copy *c)
+static bool is_over(struct copy *c)
 {
     return !c->base.device || stream_op_has_passed(&c->base);
 }

@@ -228,7 +228,7 @@ static void publish_wait(struct run *run, const struct resolved_op *op)
     progress_wait(run->progress, op->text, &meeting);
 }
 
-static int is_done(const struct run *run, const struct resolved_op *op)
+static bool is_done(const struct run *run, const struct resolved_op *op)
 {
     return run->enqueues ? traffic_is_done(run, op) : worker_done(run->options.worker, op->ticket);
 }
@@ -425,7 +425,7 @@ static struct op_range *range_at(struct resolved_function *f, int i, int first, 
     struct op_range *range = &f->ranges[(*next)++];
     if (range->has_run[first != 0])
         return range;
-    range->has_run[first != 0] = 1;
+    range->has_run[first != 0] = true;
     return NULL;
 }
 

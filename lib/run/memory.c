@@ -3,9 +3,10 @@
  */
 #include "run/memory.h"
 
+#include <stdbool.h>
 #include <string.h>
 
-static int is_pinned(int segment)
+static bool is_pinned(int segment)
 {
     return segment_space((enum segment)segment) == SPACE_HOST;
 }

@@ -49,7 +49,7 @@ static int reserve_op(const struct program *p, const struct op *op, int beside,
 }
 
 /* Its ops that have collectives beside them, or those that have none. */
-static int reserve_function(const struct program *p, int function, int has_beside,
+static int reserve_function(const struct program *p, int function, bool has_beside,
                             struct kernels *kernels, struct progress_slot *progress,
                             struct err *err)
 {
@@ -76,7 +76,7 @@ int run_reserve(const struct program *program, struct kernels *kernels,
     if (!kernels_are_gpu(kernels))
         return 0;
     /* Whether collectives will be enqueued is not known yet: they are where it matters. */
-    for (int has_beside = 1; has_beside >= 0; has_beside--)
+    for (int has_beside = true; has_beside >= 0; has_beside--)
         for (int f = 0; f < program->n_functions; f++)
             if (reserve_function(program, f, has_beside, kernels, progress, err) < 0)
                 return err_add(err, "%s", program->functions[f].name);

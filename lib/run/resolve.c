@@ -69,7 +69,7 @@ static int touches_base(const struct program *p, int function, int base)
 }
 
 /* Does a later function of the same micro-batch touch this stash value? */
-static int is_used_later(const struct program *p, const struct function *f, int base)
+static bool is_used_later(const struct program *p, const struct function *f, int base)
 {
     int function = (int)(f - p->functions);
 
@@ -86,10 +86,10 @@ static int is_used_later(const struct program *p, const struct function *f, int 
                 micro_batch = a->micro_batch;
             else if (micro_batch >= 0 && a->micro_batch == micro_batch &&
                      touches_base(p, a->function, base))
-                return 1;
+                return true;
         }
     }
-    return 0;
+    return false;
 }
 
 static int dies_in(const struct program *p, const struct function *f, int id)
@@ -164,14 +164,14 @@ static void describe_op(const struct program *p, const struct op *op,
 }
 
 /* Whether it can be moved as it lies: what heads are gathered of is packed first. */
-static int is_movable(const struct op_shape *shape, const struct tensor *t)
+static bool is_movable(const struct op_shape *shape, const struct tensor *t)
 {
     return shape->kind == OP_GATHER_HEADS || shape->kind == OP_GATHER_HEADS_GRAD || t->rows <= 1 ||
            t->stride == t->cols;
 }
 
 /* Sums that comm does not add need more than those it does: plan and run must say the same. */
-static int has_room(const struct run *run, const struct op *op, const struct op_shape *shape)
+static bool has_room(const struct run *run, const struct op *op, const struct op_shape *shape)
 {
     int size = run->resolving->mesh.size[op->attributes.axis];
 

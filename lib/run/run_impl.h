@@ -29,7 +29,7 @@ struct resolved_op {
     enum stream stream;
     uint64_t ticket;   /* of a given op: when it was last posted */
     uint64_t position; /* and this rank's position then (progress/progress.h) */
-    int is_async;
+    bool is_async;
     const int *users; /* of what it touches: indices in those of the run */
     int n_users;
     const struct dead_range *dead;
@@ -45,7 +45,7 @@ struct resolved_op {
  */
 struct op_range {
     int begin, end;
-    int has_run[2];                 /* [first] */
+    bool has_run[2];                 /* [first] */
     struct device_graph *graphs[2]; /* likewise */
 };
 
@@ -70,7 +70,7 @@ struct variants {
 struct transfer {
     unsigned char *up[2], *down;
     struct device_mark *marks[2]; /* when what was in a half has gone */
-    int is_marked[2];
+    bool is_marked[2];
     int half;
     size_t used; /* of the half */
 };
@@ -95,8 +95,8 @@ struct run {
     void *staging[N_STREAMS];                     /* theirs, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
-    int is_timed;      /* run_set_timed */
-    int is_one_by_one; /* one_by_one.h */
+    bool is_timed;      /* run_set_timed */
+    bool is_one_by_one; /* one_by_one.h */
     double wait_seconds;
 };
 

@@ -7,11 +7,11 @@
 #include "comm/comm.h"
 
 /* Whether all have come that this one is after. */
-static int may_begin(const struct stream_op *op)
+static bool may_begin(const struct stream_op *op)
 {
     for (int i = 0; i < op->n_after; i++)
         if (!worker_done(op->worker, op->after[i]))
-            return 0;
+            return false;
     return !op->given || op->device->ops->mark_done(op->device, op->given);
 }
 
@@ -23,12 +23,12 @@ int stream_op_run(void *argument, struct err *err)
         if (!may_begin(op))
             return COMM_WAITING;
         op->began_at = clock_seconds();
-        op->has_begun = 1;
+        op->has_begun = true;
     }
     int progress = op->mover->turn(op, err);
     if (progress != COMM_DONE)
         return progress;
-    op->has_begun = 0;
+    op->has_begun = false;
     op->seconds += clock_seconds() - op->began_at;
     return COMM_DONE;
 }

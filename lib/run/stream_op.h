@@ -10,6 +10,8 @@
 #ifndef RUN_STREAM_OP_H
 #define RUN_STREAM_OP_H
 
+#include <stdbool.h>
+
 #include "comm/worker.h"
 #include "device/device.h"
 #include "program/order.h"
@@ -32,7 +34,7 @@ struct stream_op {
     const struct worker *worker;
     uint64_t after[ORDER_MAX_AFTER];
     int n_after;
-    int has_begun;
+    bool has_begun;
     double began_at;
     double seconds; /* from begin to end, all runs */
 
@@ -42,7 +44,7 @@ struct stream_op {
     int queue;
     struct device_mark *given, *done;
     struct device_mark *begun; /* enqueued and timed: with done, how long it took; else NULL */
-    int is_untold;             /* and its last run's time is not in seconds yet */
+    bool is_untold;             /* and its last run's time is not in seconds yet */
 };
 
 /* A worker_fn: a turn at the struct stream_op *argument. */

@@ -112,7 +112,7 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
         give_collective(run, op);
     if (device->ops->open_queue(device, s->queue, err) < 0)
         return -1;
-    int is_timed = run->enqueues && run->options.timed;
+    bool is_timed = run->enqueues && run->options.timed;
     if (device->ops->mark_create(device, 0, &s->given, err) < 0 ||
         device->ops->mark_create(device, is_timed, &s->done, err) < 0)
         return -1;
@@ -167,7 +167,7 @@ static int tell_time(struct run *run, struct resolved_op *op, struct err *err)
     if (traffic_wait(run, op, err) < 0)
         return -1;
     s->seconds += run->device->ops->seconds(run->device, s->begun, s->done);
-    s->is_untold = 0;
+    s->is_untold = false;
     return 0;
 }
 

@@ -63,7 +63,7 @@ static void turn_halves(struct run *run)
     struct transfer *t = &run->transfer;
 
     run->device->ops->mark(run->device, DEVICE_COMPUTE, t->marks[t->half]);
-    t->is_marked[t->half] = 1;
+    t->is_marked[t->half] = true;
     t->half = !t->half;
     t->used = 0;
     while (t->is_marked[t->half] && !run->device->ops->mark_done(run->device, t->marks[t->half]))
@@ -141,7 +141,7 @@ int run_get(struct run *run, int value, int micro_batch, size_t offset, void *da
 
 int run_get_all(struct run *run, const struct run_piece *pieces, int n, struct err *err)
 {
-    int is_host = device_is_host(run->device);
+    bool is_host = device_is_host(run->device);
     unsigned char *at = run->transfer.down;
 
     for (int i = 0; i < n; i++) {

@@ -77,12 +77,12 @@ CPU_INLINE void grad_row(struct grad_scratch *s, int64_t r, const struct mask *m
 }
 
 /* Whether no row sees a key beyond the one that has its number in the block. */
-CPU_INLINE int is_lower(const struct sight *s, int64_t n_queries, int64_t key)
+CPU_INLINE bool is_lower(const struct sight *s, int64_t n_queries, int64_t key)
 {
     for (int64_t r = 0; r < n_queries; r++)
         if (s->own[r] > key + r)
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *s,
@@ -100,7 +100,7 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                               .k = width };
     struct product dscores, dvalues, dkeys, dq;
     int diagonal = is_lower(&s->sight, n_queries, key);
-    int is_plain = key >= s->sight.most && !(s->slope > 0);
+    bool is_plain = key >= s->sight.most && !(s->slope > 0);
 
     scores.part = diagonal ? PART_C_LOWER : PART_ALL;
     dscores = scores;

@@ -18,7 +18,7 @@ struct query_block {
     float *q, *out;   /* [BLOCK x width] */
     float *max, *sum; /* [BLOCK] */
     float slope[BLOCK];
-    int has_slopes;
+    bool has_slopes;
     int64_t n_rows;
     struct sight *sight;
 };
@@ -64,7 +64,7 @@ static inline void walk_init(struct walk *w, const struct tile_code *code, int64
 
 /* Queries that have seen nothing; q, slope and sight are the caller's to fill. */
 CPU_INLINE void query_block_begin(struct query_block *b, const struct walk *w, int64_t n_rows,
-                                  int has_slopes)
+                                  bool has_slopes)
 {
     memset(b->out, 0, (size_t)(BLOCK * w->width) * sizeof *b->out);
     for (int r = 0; r < BLOCK; r++) {
@@ -76,12 +76,12 @@ CPU_INLINE void query_block_begin(struct query_block *b, const struct walk *w, i
 }
 
 /* Whether row r's own key is the block's r-th, if it has one. */
-CPU_INLINE int is_diagonal(const struct query_block *b, int64_t key)
+CPU_INLINE bool is_diagonal(const struct query_block *b, int64_t key)
 {
     for (int64_t r = 0; r < b->n_rows; r++)
         if (b->sight->own[r] >= 0 && b->sight->own[r] != key + r)
-            return 0;
-    return 1;
+            return false;
+    return true;
 }
 
 /* The walk's keys and values are those of positions key .. . mask: NULL, or what is dropped. */
@@ -90,7 +90,7 @@ CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, 
 {
     int64_t width = w->width;
     const struct sight *sight = b->sight;
-    int is_plain = key >= sight->most && key <= sight->fewest && !b->has_slopes;
+    bool is_plain = key >= sight->most && key <= sight->fewest && !b->has_slopes;
     struct product scores = { .c = w->scores,
                               .c_stride = BLOCK,
                               .a = b->q,

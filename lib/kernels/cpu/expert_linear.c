@@ -16,12 +16,12 @@
 /* What an op is made of, whichever it is. */
 struct parts {
     const struct tensor *rows, *ends, *other, *out; /* x or dy; ends; w, or x of dw; y, dx or dw */
-    int is_dw;
+    bool is_dw;
 };
 
 static struct parts parts_of(const struct op_shape *op)
 {
-    int is_dw = op->kind == OP_EXPERT_LINEAR_DW;
+    bool is_dw = op->kind == OP_EXPERT_LINEAR_DW;
 
     return (struct parts){ .rows = &op->in[EXPERT_LINEAR_X],
                            .ends = &op->in[is_dw ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS],

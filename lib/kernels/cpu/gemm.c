@@ -42,7 +42,7 @@ struct cut {
     int64_t panel_lanes;  /* from one panel of a to the next */
     int64_t group_rows;   /* of c in a task, whole panels */
     int shared_stage;     /* k takes more than one round */
-    int is_few;           /* rows of c: b is not packed */
+    bool is_few;           /* rows of c: b is not packed */
     int64_t stage_stride; /* floats from one register block of a task to the next */
     size_t packed_bytes, stage_bytes, panel_bytes; /* the stage's: of all threads, if shared */
 };

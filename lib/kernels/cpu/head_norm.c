@@ -130,7 +130,7 @@ CPU_INLINE void head_norm_grad_row(const struct head_norm *n, int64_t row, float
                            .e = a->head_dim };
 
     for (int head = 0; head < n_normed(a); head++) {
-        int is_key = head >= a->n_heads;
+        bool is_key = head >= a->n_heads;
 
         h.w = n->op->in[is_key ? HEAD_NORM_GRAD_WK : HEAD_NORM_GRAD_WQ].data;
         h.dw = partial + is_key * h.e;

@@ -18,7 +18,7 @@
 static struct cpu_gemm_shape product_shape(const struct op_shape *op)
 {
     const struct tensor *a = &op->in[LINEAR_X], *b = &op->in[LINEAR_W], *c = &op->out[LINEAR_Y];
-    int is_dw = op->kind == OP_LINEAR_DW;
+    bool is_dw = op->kind == OP_LINEAR_DW;
 
     return (struct cpu_gemm_shape){ .m = c->rows,
                                     .n = c->cols,

@@ -232,7 +232,7 @@ CPU_TILES(norm_total_tile);
 
 static size_t norm_grad_scratch(struct kernels *kernels, const struct op_shape *op)
 {
-    int has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[LAYERNORM_GRAD_DB]);
+    bool has_db = op->kind == OP_LAYERNORM_GRAD && tensor_given(&op->out[LAYERNORM_GRAD_DB]);
 
     (void)kernels;
     return (size_t)(ceil_div(op->in[RMSNORM_GRAD_DY].rows, GRAD_ROWS) *

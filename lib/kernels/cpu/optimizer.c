@@ -22,7 +22,7 @@
 
 #include <math.h>
 
-static inline int is_bf16(const struct tensor *t)
+static inline bool is_bf16(const struct tensor *t)
 {
     return t->dtype == DTYPE_BF16;
 }
