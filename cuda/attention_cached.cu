@@ -189,12 +189,12 @@ template <typename T, int WIDTH> struct cached_shape {
 };
 
 /* A block's pairs of head and row: pair i is of head i / n_rows, row i % n_rows. */
-struct span {
+struct query_rows {
     int64_t row;
     int n_rows, position, text, kv_head, pair, n_pairs;
 };
 
-static __device__ __forceinline__ int pair_head(const cached_args &c, const span &s, int i)
+static __device__ __forceinline__ int pair_head(const cached_args &c, const query_rows &s, int i)
 {
     return s.kv_head * c.a.group + (s.pair + i) / s.n_rows;
 }
@@ -212,7 +212,7 @@ static __device__ __forceinline__ void clear_row(const cached_args &c, rows_of<T
 
 /* What the block has is the whole, or one chunk's part. */
 template <typename T, int WIDTH>
-static __device__ __forceinline__ void store_pairs(const cached_args &c, const span &s,
+static __device__ __forceinline__ void store_pairs(const cached_args &c, const query_rows &s,
                                                    const attention_walk<WIDTH, 1> &w,
                                                    rows_of<T> out, int own, int chunk)
 {
@@ -251,7 +251,7 @@ static __device__ __forceinline__ void store_pairs(const cached_args &c, const s
 }
 
 /* The warp's rows: pairs `own` .. */
-static __device__ __forceinline__ void see_pairs(const cached_args &c, const span &s,
+static __device__ __forceinline__ void see_pairs(const cached_args &c, const query_rows &s,
                                                  attention_pairs &sight, int own)
 {
     for (int i = 0; i < 2; i++) {
@@ -268,7 +268,7 @@ static __device__ __forceinline__ void see_pairs(const cached_args &c, const spa
 /* Blocks: kv head, then chunk, then pack of pairs, then row, the last first. Returns whether there
  * is something to do. */
 template <typename T>
-static __device__ __forceinline__ int find_span(const cached_args &c, rows_of<T> out, span &s,
+static __device__ __forceinline__ int find_span(const cached_args &c, rows_of<T> out, query_rows &s,
                                                 int &chunk)
 {
     unsigned block = blockIdx.x;
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(N_THREADS) cached_kernel(cached_args c, cached
     typedef cached_shape<T, WIDTH> shape;
     constexpr int KEYS = shape::KEYS;
     int head_dim = c.a.head_dim, own = (int)threadIdx.x / 32 * 16, chunk;
-    span s;
+    query_rows s;
     CUDA_SHARED(T, q);
     T *stages = q + shape::QUERY_ELEMENTS;
     attention_walk<WIDTH, 1> w, all;

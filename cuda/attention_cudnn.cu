@@ -219,7 +219,7 @@ static void *const *packs_of(struct cudnn_attention *c, const struct kernel_call
 {
     struct attention_operands o = attention_operands_of(&call->op);
     struct address_set wanted = { o.q->data,    o.k->data,  o.v->data,  o.out->data,
-                           o.dout->data, o.dq->data, o.dk->data, o.dv->data };
+                                  o.dout->data, o.dq->data, o.dk->data, o.dv->data };
     int slot = c->next_slot;
 
     for (int i = 0; i < c->n_slots; i++)

@@ -102,7 +102,8 @@ static_assert(dkv_bytes<bf16, 256, 0> == 136192 && dq_bytes<bf16, 256, 0> == 135
 static_assert(dkv_bytes<float, 32, 0> == 37888 && dkv_bytes<float, 64, 0> == 70656, "the table");
 static_assert(dkv_bytes<float, 128, 0> == 136192 && dkv_bytes<float, 128, 1> == 68096, "the table");
 static_assert(dq_bytes<float, 32, 0> == 55296 && dq_bytes<float, 64, 0> == 104448, "the table");
-static_assert(dq_bytes<float, 64, 1> == 87040 && dq_bytes<float, 128, 1> == SMALL_BYTES, "the table");
+static_assert(dq_bytes<float, 64, 1> == 87040 && dq_bytes<float, 128, 1> == SMALL_BYTES,
+              "the table");
 static_assert(dq_bytes<float, 128, 0> == 135168 && dq_bytes<float, 256, 0> == 133120, "the table");
 static_assert(dkv_bytes<float, 256, 0> == 133632, "the table");
 

@@ -308,7 +308,7 @@ static void report_plan(const struct shape_plan *p)
 }
 
 struct shape_plan *attention_plan_of(struct cuda_kernels *cuda, const struct op_shape *op,
-                                  struct err *err)
+                                     struct err *err)
 {
     struct attention_library *library = attention_library_of(cuda);
     struct attention_shape shape;
@@ -363,8 +363,8 @@ size_t attention_memory_bytes(const struct shape_plan *p)
     return (p->shape.grad ? 2 : 1) * attention_row_bytes(&p->shape) + p->plan.workspace_bytes;
 }
 
-struct memory_block *attention_make_room(struct attention_library *library, struct cuda_kernels *cuda,
-                                      size_t n_bytes, struct err *err)
+struct memory_block *attention_make_room(struct attention_library *library,
+                                         struct cuda_kernels *cuda, size_t n_bytes, struct err *err)
 {
     struct device *device = &cuda->device->base;
     struct memory_block *block = library->blocks;

@@ -13,26 +13,27 @@
 enum { STAT_MAX, STAT_SUM, STAT_TARGET };
 
 /* Which tokens the columns are; begin is read on the device. */
-struct part {
+struct vocab_columns {
     const int32_t *begin; /* NULL: 0 */
     int64_t cols, vocab;
 };
 
-static struct part part_of(const struct op_shape *op, const struct tensor *begin)
+static struct vocab_columns part_of(const struct op_shape *op, const struct tensor *begin)
 {
-    struct part part = { tensor_given(begin) ? (const int32_t *)begin->data : NULL,
-                         op->in[LOGIT_STATS_LOGITS].cols, op->attributes.vocab_size };
+    struct vocab_columns part = { tensor_given(begin) ? (const int32_t *)begin->data : NULL,
+                                  op->in[LOGIT_STATS_LOGITS].cols, op->attributes.vocab_size };
 
     return part;
 }
 
-static __device__ __forceinline__ int64_t part_begin(const struct part &part)
+static __device__ __forceinline__ int64_t part_begin(const struct vocab_columns &part)
 {
     return part.begin ? *part.begin : 0;
 }
 
 /* Columns of tokens that exist; padding follows. */
-static __device__ __forceinline__ int64_t part_columns(const struct part &part, int64_t begin)
+static __device__ __forceinline__ int64_t part_columns(const struct vocab_columns &part,
+                                                       int64_t begin)
 {
     int64_t n = part.vocab - begin;
 
@@ -44,7 +45,7 @@ static __device__ __forceinline__ int64_t part_columns(const struct part &part, 
 template <int WIDE>
 __global__ void __launch_bounds__(SOFTMAX_THREADS, SOFTMAX_BLOCKS)
     stats_kernel(rows_of<const float> logits, rows_of<const int32_t> targets, rows_of<float> stats,
-                 struct part part)
+                 struct vocab_columns part)
 {
     const float *row = logits.row(blockIdx.x);
     int64_t begin = part_begin(part), n = part_columns(part, begin);
@@ -104,7 +105,7 @@ struct loss_arguments {
     const float *scale;
     double *losses;
     int64_t n_rows, n_stats;
-    struct part part;
+    struct vocab_columns part;
 };
 
 /* dlogits.at is NULL where only the loss is wanted. One thread joins: exp in fp64 is long. */

@@ -357,7 +357,8 @@ template <typename T> static inline struct rows_of<T> cuda_rows(const struct ten
 }
 
 /* Rows one after the other, or no rows at all. */
-static inline bool cuda_is_dense(const struct tensor *t)
+static inline bool
+cuda_is_dense(const struct tensor *t)
 {
     return !tensor_given(t) || t->rows == 1 || t->stride == t->cols;
 }
@@ -366,8 +367,7 @@ static inline bool cuda_is_dense(const struct tensor *t)
  * Whether rows begin at multiples of n_bytes and are whole multiples of it long, so that they can
  * be read n_bytes at a time. Ask it of every operand; else the kernel goes one by one.
  */
-static inline int
-cuda_is_aligned(const struct tensor *t, size_t n_bytes)
+static inline int cuda_is_aligned(const struct tensor *t, size_t n_bytes)
 {
     size_t element = dtype_bytes(t->dtype);
 

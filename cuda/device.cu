@@ -1,5 +1,5 @@
 /*
- * device.cu - one GPU: memory, queues that are streams, marks that are events, graphs
+ * device.cu - one GPU: memory, queues that are streams, events, graphs
  *
  * The primary context is made at open; streams do not wait for the default one. Streams and events
  * are few and made early: at run time nothing is allocated.
@@ -23,8 +23,8 @@ extern "C" {
 #include "base/str.h"
 }
 
-struct device_mark {
-    cudaEvent_t event;
+struct device_event {
+    cudaEvent_t cuda;
 };
 
 struct device_graph {
@@ -126,64 +126,64 @@ static struct device_memory cuda_memory(struct device *base)
     return memory;
 }
 
-/* ---- marks ---- */
+/* ---- events ---- */
 
-static int cuda_mark_create(struct device *base, int timed, struct device_mark **mark,
-                            struct err *err)
+static int cuda_event_create(struct device *base, int timed, struct device_event **event,
+                             struct err *err)
 {
-    struct device_mark *made = (struct device_mark *)calloc(1, sizeof *made);
+    struct device_event *made = (struct device_event *)calloc(1, sizeof *made);
 
     (void)base;
     if (!made)
         return err_set(err, ERR_DEVICE, "out of host memory");
     cudaError_t error = cudaEventCreateWithFlags(
-        &made->event, timed ? (unsigned)cudaEventDefault : (unsigned)cudaEventDisableTiming);
+        &made->cuda, timed ? (unsigned)cudaEventDefault : (unsigned)cudaEventDisableTiming);
     if (error != cudaSuccess) {
         free(made);
         return err_set(err, ERR_DEVICE, "cudaEventCreate: %s", cudaGetErrorName(error));
     }
-    *mark = made;
+    *event = made;
     return 0;
 }
 
-static void cuda_mark_destroy(struct device *base, struct device_mark *mark)
+static void cuda_event_destroy(struct device *base, struct device_event *event)
 {
-    if (!mark)
+    if (!event)
         return;
-    cuda_check(cuda_device_of(base), "cudaEventDestroy", cudaEventDestroy(mark->event));
-    free(mark);
+    cuda_check(cuda_device_of(base), "cudaEventDestroy", cudaEventDestroy(event->cuda));
+    free(event);
 }
 
-static void cuda_mark(struct device *base, int queue, struct device_mark *mark)
+static void cuda_event_record(struct device *base, int queue, struct device_event *event)
 {
     struct cuda_device *device = cuda_device_of(base);
 
     cuda_check(device, "cudaEventRecord",
-               cudaEventRecord(mark->event, cuda_stream_of(device, queue)));
+               cudaEventRecord(event->cuda, cuda_stream_of(device, queue)));
 }
 
-static void cuda_wait_mark(struct device *base, int queue, struct device_mark *mark)
+static void cuda_event_wait(struct device *base, int queue, struct device_event *event)
 {
     struct cuda_device *device = cuda_device_of(base);
 
     cuda_check(device, "cudaStreamWaitEvent",
-               cudaStreamWaitEvent(cuda_stream_of(device, queue), mark->event, 0));
+               cudaStreamWaitEvent(cuda_stream_of(device, queue), event->cuda, 0));
 }
 
-static double cuda_seconds(struct device *base, struct device_mark *from, struct device_mark *to)
+static double cuda_seconds(struct device *base, struct device_event *from, struct device_event *to)
 {
     float ms = 0;
 
     cuda_check(cuda_device_of(base), "cudaEventElapsedTime",
-               cudaEventElapsedTime(&ms, from->event, to->event));
+               cudaEventElapsedTime(&ms, from->cuda, to->cuda));
     return (double)ms * 1e-3;
 }
 
 /* Of any thread, so a failure is left for wait to find: what failed is done. */
-static int cuda_mark_done(struct device *base, struct device_mark *mark)
+static int cuda_event_done(struct device *base, struct device_event *event)
 {
     (void)base;
-    return cudaEventQuery(mark->event) != cudaErrorNotReady;
+    return cudaEventQuery(event->cuda) != cudaErrorNotReady;
 }
 
 /* ---- graphs ---- */
@@ -289,12 +289,12 @@ static const struct device_ops *cuda_ops(void)
         .destroy = cuda_destroy,
         .open_queue = cuda_open_queue,
         .use = cuda_use,
-        .mark_create = cuda_mark_create,
-        .mark_destroy = cuda_mark_destroy,
-        .mark = cuda_mark,
-        .wait_mark = cuda_wait_mark,
+        .event_create = cuda_event_create,
+        .event_destroy = cuda_event_destroy,
+        .event_record = cuda_event_record,
+        .event_wait = cuda_event_wait,
         .seconds = cuda_seconds,
-        .mark_done = cuda_mark_done,
+        .event_done = cuda_event_done,
         .graph_begin = cuda_graph_begin,
         .graph_end = cuda_graph_end,
         .graph_launch = cuda_graph_launch,

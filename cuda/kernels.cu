@@ -36,24 +36,12 @@ static size_t scratch_of(struct kernels *, const struct op_shape *op)
 static void register_families(struct kernels_backend *table)
 {
     static void (*const families[])(struct kernels_backend *) = {
-        cuda_register_elementwise,
-        cuda_register_norm,
-        cuda_register_rope,
-        cuda_register_head_norm,
-        cuda_register_normalize_rows,
-        cuda_register_embed,
-        cuda_register_dropout,
-        cuda_register_gradient_norm,
-        cuda_register_optimizer,
-        cuda_register_router,
-        cuda_register_dispatch,
-        cuda_register_linear,
-        cuda_register_expert_linear,
-        cuda_register_lora,
-        cuda_register_head,
-        cuda_register_cross_entropy,
-        cuda_register_attention,
-        cuda_register_attention_cached,
+        cuda_register_elementwise,   cuda_register_norm,           cuda_register_rope,
+        cuda_register_head_norm,     cuda_register_normalize_rows, cuda_register_embed,
+        cuda_register_dropout,       cuda_register_gradient_norm,  cuda_register_optimizer,
+        cuda_register_router,        cuda_register_dispatch,       cuda_register_linear,
+        cuda_register_expert_linear, cuda_register_lora,           cuda_register_head,
+        cuda_register_cross_entropy, cuda_register_attention,      cuda_register_attention_cached,
     };
 
     for (auto family : families)

@@ -99,12 +99,12 @@ struct splitting {
 };
 
 /* A rank's place in one split: ranks of a color get a communicator, in the order of their keys. */
-struct part {
+struct split_place {
     ncclComm_t *link;
     int color, key, max_blocks;
 };
 
-static int split(const struct splitting *s, struct part part, struct err *err)
+static int split(const struct splitting *s, struct split_place part, struct err *err)
 {
     ncclConfig_t config = config_of(part.max_blocks);
     ncclComm_t none = NULL;
@@ -116,7 +116,7 @@ static int split(const struct splitting *s, struct part part, struct err *err)
 }
 
 /* The color is the world rank of the group's first: groups that are connected together are apart. */
-static struct part part_together(const struct splitting *s)
+static struct split_place part_together(const struct splitting *s)
 {
     const struct comm_group *group = s->group;
 
@@ -134,7 +134,7 @@ static int phase_of(int from, int size)
 }
 
 /* The color is the world rank of the pair's source. */
-static struct part part_of_pair(const struct splitting *s, int step, int phase)
+static struct split_place part_of_pair(const struct splitting *s, int step, int phase)
 {
     const struct comm_group *group = s->group;
 
@@ -204,8 +204,8 @@ static int first_of_pairs(struct nccl_comm *comm, const struct nccl_group *group
 /* room: size + 1 of the device. */
 static int first_sums(struct comm_group *group, float *room, struct err *err)
 {
-    for (int is_scattered = 0; is_scattered < 2; is_scattered++) {
-        struct comm_sum sum = { is_scattered, DTYPE_F32, room, room + group->size, 1 };
+    for (int k = 0; k < 2; k++) {
+        struct comm_sum sum = { k == 1, DTYPE_F32, room, room + group->size, 1 };
 
         if (nccl_enqueue_sum(group, &sum, DEVICE_TRAFFIC, err) < 0)
             return -1;

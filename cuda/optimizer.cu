@@ -40,7 +40,8 @@ template <typename G, typename P, typename S, typename W> struct adamw {
  * comes from constant memory the compiler would load for each element.
  */
 struct adamw_factors {
-    float factor, decay, one_minus_beta1, one_minus_beta2, beta2, step, sqrt_bias2, inverse_sqrt_bias2, eps;
+    float factor, decay, one_minus_beta1, one_minus_beta2, beta2, step, sqrt_bias2,
+        inverse_sqrt_bias2, eps;
     uint64_t key, low, high; /* of the rounding's numbers; low: of the block's first */
 };
 

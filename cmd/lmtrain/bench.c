@@ -105,9 +105,9 @@ static int run_rank(const struct bench_command *sub, const struct bench_request 
 
     if (status)
         return status;
-    const struct engine_wish wish = { job->threads, job->device };
+    const struct engine_request request = { job->threads, job->device };
     if (job_resolve(job, rank.world_size, arena, &err) < 0 ||
-        engine_open(&engine, &rank, &wish, &err) < 0)
+        engine_open(&engine, &rank, &request, &err) < 0)
         return ranks_fail(&rank, &err);
     engine_settle(&engine, job);
     if (sub->run(q, job, &engine, &out, &err) < 0)

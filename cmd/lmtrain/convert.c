@@ -147,9 +147,9 @@ static int answer(const struct convert_request *q, struct str *out, struct err *
         return -1;
     file_share(FILE_UMASK);
     if (q->verify) {
-        const struct engine_wish wish = { q->threads, JOB_DEVICE_CPU };
+        const struct engine_request request = { q->threads, JOB_DEVICE_CPU };
 
-        if (engine_open(&engine, &alone, &wish, err) < 0)
+        if (engine_open(&engine, &alone, &request, err) < 0)
             return -1;
         options.kernels = engine.kernels;
         options.available_bytes = engine_available_bytes(&engine);

@@ -49,11 +49,11 @@ static int dry_run(const struct job *job)
 
 static int train(const struct pretrain_request *q, struct job *job, const struct launch_rank *rank)
 {
-    const struct engine_wish wish = { job->threads, job->device };
+    const struct engine_request request = { job->threads, job->device };
     struct engine engine;
     struct err err;
 
-    if (engine_open(&engine, rank, &wish, &err) < 0)
+    if (engine_open(&engine, rank, &request, &err) < 0)
         return ranks_fail(rank, &err);
     engine_settle(&engine, job);
     struct pretrain_options options = {

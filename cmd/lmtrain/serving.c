@@ -178,9 +178,9 @@ void serving_tell(const struct serving *s, const struct served *served)
 
 int serving_open(struct serving *s, struct served *served, int n_threads, struct err *err)
 {
-    const struct engine_wish wish = { n_threads, s->job.device };
+    const struct engine_request request = { n_threads, s->job.device };
 
-    if (engine_open(&s->engine, &s->rank, &wish, err) < 0)
+    if (engine_open(&s->engine, &s->rank, &request, err) < 0)
         return -1;
     s->has_engine = true;
     if (s->rank.world_size == 1 && s->job.parallel.tp * s->job.parallel.pp == 1)

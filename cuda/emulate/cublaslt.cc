@@ -207,7 +207,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 /* ---- algorithms ---- */
 
 /* What a call is about: A[m x k] B[k x n] -> D[m x n], transposed as the descriptor says. */
-struct product {
+struct matmul_call {
     emulate_matmul matmul;
     emulate_layout a, b, c, d;
     int64_t m, n, k;
@@ -218,7 +218,7 @@ static int is_aligned(uint64_t address, uint64_t n_bytes)
     return address % n_bytes == 0;
 }
 
-static cublasStatus_t check_layouts(const product *p)
+static cublasStatus_t check_layouts(const matmul_call *p)
 {
     const emulate_layout *all[] = { &p->a, &p->b, &p->c, &p->d };
     int64_t ak = p->matmul.transposed_a ? p->a.rows : p->a.cols;
@@ -235,7 +235,7 @@ static cublasStatus_t check_layouts(const product *p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t check_types(const product *p)
+static cublasStatus_t check_types(const matmul_call *p)
 {
     const emulate_matmul *m = &p->matmul;
 
@@ -254,9 +254,10 @@ static cublasStatus_t check_types(const product *p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t product_of(product *p, cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul,
-                                 cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                 cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
+static cublasStatus_t product_of(matmul_call *p, cublasLtHandle_t handle,
+                                 cublasLtMatmulDesc_t matmul, cublasLtMatrixLayout_t a,
+                                 cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                 cublasLtMatrixLayout_t d)
 {
     cublasStatus_t status;
 
@@ -264,20 +265,20 @@ static cublasStatus_t product_of(product *p, cublasLtHandle_t handle, cublasLtMa
         return CUBLAS_STATUS_NOT_INITIALIZED;
     if (!matmul || !a || !b || !c || !d)
         return CUBLAS_STATUS_INVALID_VALUE;
-    *p = product{ *matmul, *a, *b, *c, *d, d->rows, d->cols, 0 };
+    *p = matmul_call{ *matmul, *a, *b, *c, *d, d->rows, d->cols, 0 };
     p->k = matmul->transposed_a ? a->rows : a->cols;
     status = check_layouts(p);
     return status != CUBLAS_STATUS_SUCCESS ? status : check_types(p);
 }
 
-static uint64_t alignment_of(const product *p, const cublasLtMatmulAlgo_t *algo,
+static uint64_t alignment_of(const matmul_call *p, const cublasLtMatmulAlgo_t *algo,
                              cudaDataType_t type)
 {
     (void)p;
     return algo->data[1] == WIDE ? (uint64_t)WIDE_BYTES : bytes_of(type);
 }
 
-static size_t workspace_of(const product *p, const cublasLtMatmulAlgo_t *algo)
+static size_t workspace_of(const matmul_call *p, const cublasLtMatmulAlgo_t *algo)
 {
     return algo->data[2] > 1       ? algo->data[2] * (size_t)(p->m * p->n) * sizeof(float)
            : algo->data[1] == WIDE ? 1024
@@ -288,7 +289,7 @@ static size_t workspace_of(const product *p, const cublasLtMatmulAlgo_t *algo)
  * $LMTRAIN_EMULATE_TARGET is "ID what": what a target of multiprocessors makes of the algorithm with
  * that id. "bits": k is begun elsewhere; "refused": there is none with a target.
  */
-static int target_makes(const product *p, const cublasLtMatmulAlgo_t *algo, const char *what)
+static int target_makes(const matmul_call *p, const cublasLtMatmulAlgo_t *algo, const char *what)
 {
     const char *says = getenv("LMTRAIN_EMULATE_TARGET");
     char *end;
@@ -297,7 +298,7 @@ static int target_makes(const product *p, const cublasLtMatmulAlgo_t *algo, cons
            *end == ' ' && !strcmp(end + 1, what);
 }
 
-static int lets(const product *p, const cublasLtMatmulAlgo_t *algo)
+static int lets(const matmul_call *p, const cublasLtMatmulAlgo_t *algo)
 {
     const emulate_layout *all[] = { &p->a, &p->b, &p->c, &p->d };
 
@@ -321,7 +322,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
                                        const cublasLtMatmulAlgo_t *algo,
                                        cublasLtMatmulHeuristicResult_t *result)
 {
-    product p;
+    matmul_call p;
     cublasStatus_t status = product_of(&p, handle, matmul, a, b, c, d);
 
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -335,7 +336,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static int is_wanted(const product *p, const emulate_preference *preference,
+static int is_wanted(const matmul_call *p, const emulate_preference *preference,
                      const cublasLtMatmulAlgo_t *algo)
 {
     const emulate_layout *all[] = { &p->a, &p->b, &p->c, &p->d };
@@ -360,7 +361,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                                 { { MAGIC, NARROW, 4 } },
                                                 { { MAGIC, WIDE, 1 } },
                                                 { { MAGIC, NARROW, 1 } } };
-    product p;
+    matmul_call p;
     cublasStatus_t status = product_of(&p, handle, matmul, a, b, c, d);
 
     if (status != CUBLAS_STATUS_SUCCESS)
@@ -404,7 +405,8 @@ static int is_slow(const cublasLtMatmulAlgo_t *algo)
 }
 
 /* A kernel is for an algorithm, types, transpositions and an epilogue. */
-static bool is_loaded(cublasLtHandle_t handle, const product *p, const cublasLtMatmulAlgo_t *algo)
+static bool is_loaded(cublasLtHandle_t handle, const matmul_call *p,
+                      const cublasLtMatmulAlgo_t *algo)
 {
     const emulate_matmul *m = &p->matmul;
     const std::vector<uint64_t> kernel = {
@@ -455,7 +457,7 @@ struct operands {
     void *d;
 };
 
-static void store(const product *p, const operands *o, int64_t row, int64_t col, float sum)
+static void store(const matmul_call *p, const operands *o, int64_t row, int64_t col, float sum)
 {
     int64_t at = row + col * p->d.ld;
     float value = o->alpha * sum;
@@ -468,7 +470,7 @@ static void store(const product *p, const operands *o, int64_t row, int64_t col,
 }
 
 /* begin: of k, where sums begin; they go round. */
-static void compute(const product &p, const operands &o, int64_t begin)
+static void compute(const matmul_call &p, const operands &o, int64_t begin)
 {
     int64_t n_padded = (p.n + COLUMNS - 1) / COLUMNS * COLUMNS;
     std::vector<float> panel((size_t)(PANEL * p.k)), b((size_t)(n_padded * p.k));
@@ -503,7 +505,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
 {
     const void *memory[] = { a, b, c, d };
     const emulate_layout *layouts[] = { a_layout, b_layout, c_layout, d_layout };
-    product p;
+    matmul_call p;
     cublasStatus_t status = product_of(&p, handle, matmul, a_layout, b_layout, c_layout, d_layout);
 
     if (status != CUBLAS_STATUS_SUCCESS)

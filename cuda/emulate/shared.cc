@@ -29,7 +29,7 @@ enum { PAGE = 4096, SHARED_ROOM = (227 << 10) / PAGE * PAGE + PAGE, ALIGN = 16 }
 
 /* ---- static variables -------------------------------------------------------------------------- */
 
-struct span {
+struct static_variable {
     size_t offset, n_bytes; /* in a thread's copy of the program's thread_local variables */
 };
 
@@ -49,12 +49,12 @@ static std::vector<unsigned char> read_program(void)
     return bytes;
 }
 
-static std::vector<span> find_static_shared(void)
+static std::vector<static_variable> find_static_shared(void)
 {
     std::vector<unsigned char> program = read_program();
     const unsigned char *at = program.data();
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)(const void *)at;
-    std::vector<span> found;
+    std::vector<static_variable> found;
     bool has_symbols = false;
 
     for (int s = 0; s < header->e_shnum; s++) {
@@ -80,9 +80,10 @@ static std::vector<span> find_static_shared(void)
     return found;
 }
 
-static const std::vector<span> &static_shared(void)
+static const std::vector<static_variable> &static_shared(void)
 {
-    static const std::vector<span> *spans = new std::vector<span>(find_static_shared());
+    static const std::vector<static_variable> *spans =
+        new std::vector<static_variable>(find_static_shared());
 
     return *spans;
 }
@@ -110,7 +111,7 @@ static thread_local std::vector<bool> is_used;
  * longer than most blocks do. */
 static void poison_static(int n_blocks_before)
 {
-    const std::vector<span> &spans = static_shared();
+    const std::vector<static_variable> &spans = static_shared();
     unsigned char *begin = own_variables();
 
     is_used.resize(spans.size());
@@ -214,7 +215,7 @@ static bool is_shared(const unsigned char *at, size_t n_bytes)
 
     if (at >= shared.begin && at + n_bytes <= shared.begin + shared.n_bytes)
         return true;
-    for (const span &s : static_shared())
+    for (const static_variable &s : static_shared())
         if (at >= begin + s.offset && at + n_bytes <= begin + s.offset + s.n_bytes)
             return true;
     return false;

@@ -54,10 +54,7 @@ emulate_switch:
 .text
 )");
 
-enum {
-    STACK_BYTES = 128 << 10,
-    WARP = 32
-};
+enum { STACK_BYTES = 128 << 10, WARP = 32 };
 
 enum fiber_state { READY, AT_BLOCK, AT_WARP, ENDED };
 
@@ -65,7 +62,7 @@ struct fiber {
     void *at; /* its stack pointer while it does not run */
     unsigned char *stack;
     fiber_state state;
-    unsigned mask; /* AT_WARP: of the lanes it waits for */
+    unsigned mask;      /* AT_WARP: of the lanes it waits for */
     emulate_work *work; /* AT_WARP: what is done once when all of them have come; or NULL */
     void *record;       /* its argument for this lane */
 };
@@ -271,15 +268,15 @@ static order order_of(const char *variable, const char *backward, order by_defau
 }
 
 /* 0..n-1, each once. */
-struct walk {
+struct permutation {
     uint64_t n, size, begin, step;
     bool is_backward;
 };
 
 /* Odd steps through a power of two visit all: a cheap permutation. */
-static walk walk_of(uint64_t n, order order, uint64_t *random)
+static permutation permutation_of(uint64_t n, order order, uint64_t *random)
 {
-    walk w = { n, 1, 0, 1, order == BACKWARD };
+    permutation w = { n, 1, 0, 1, order == BACKWARD };
 
     while (w.size < n)
         w.size *= 2;
@@ -291,7 +288,7 @@ static walk walk_of(uint64_t n, order order, uint64_t *random)
 }
 
 /* The one at turn i of size; n or more: none. */
-static uint64_t walk_at(const walk &w, uint64_t i)
+static uint64_t permuted_at(const permutation &w, uint64_t i)
 {
     return w.is_backward ? w.n - 1 - i : (w.begin + i * w.step) & (w.size - 1);
 }
@@ -317,14 +314,14 @@ static uint64_t draw_seed(void)
     return drawn_seed;
 }
 
-static walk blocks_of(uint64_t n)
+static permutation blocks_of(uint64_t n)
 {
     uint64_t seed = 0;
     order order = order_of("LMTRAIN_EMULATE_BLOCKS", "reverse", RANDOM, &seed);
 
     if (order == RANDOM && !seed)
         seed = draw_seed();
-    return walk_of(n, order, &seed);
+    return permutation_of(n, order, &seed);
 }
 
 static void run_thread(int thread)
@@ -345,10 +342,10 @@ static void run_warp(int warp, order order)
     uint64_t n = (uint64_t)(left < WARP ? left : WARP);
 
     do {
-        walk lanes = walk_of(n, order, &here->shuffle);
+        permutation lanes = permutation_of(n, order, &here->shuffle);
 
         for (uint64_t i = 0; i < lanes.size; i++) {
-            uint64_t lane = walk_at(lanes, i);
+            uint64_t lane = permuted_at(lanes, i);
 
             if (lane < n)
                 run_thread(first + (int)lane);
@@ -364,11 +361,11 @@ static void run_block(order order)
     for (size_t i = 0; i < here->fibers.size(); i++)
         fiber_start(&here->fibers[i], i);
     for (;;) {
-        walk warps = walk_of(n_warps, order, &here->shuffle);
+        permutation warps = permutation_of(n_warps, order, &here->shuffle);
         int left = 0;
 
         for (uint64_t i = 0; i < warps.size; i++) {
-            uint64_t w = walk_at(warps, i);
+            uint64_t w = permuted_at(warps, i);
 
             if (w < n_warps)
                 run_warp((int)w, order);
@@ -440,10 +437,10 @@ static machine *open_machine(int n_threads)
 static void run_blocks(const emulate_launch &l, order order)
 {
     uint64_t n_x = l.grid.x, n_y = l.grid.y, n = n_x * n_y * l.grid.z;
-    walk walk = blocks_of(n);
+    permutation walk = blocks_of(n);
 
     for (uint64_t i = 0; i < walk.size; i++) {
-        uint64_t b = walk_at(walk, i);
+        uint64_t b = permuted_at(walk, i);
 
         if (b >= n)
             continue;

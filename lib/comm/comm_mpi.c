@@ -106,7 +106,7 @@ static int strided_type(size_t n_bytes, size_t stride, MPI_Datatype *type)
 
 /* ---- calls ---- */
 
-enum phase { PHASE_MEET, PHASE_MOVE };
+enum mpi_phase { PHASE_MEET, PHASE_MOVE };
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request's handle has room in comm's");
 

@@ -243,7 +243,7 @@ static void thread_destroy(struct comm *base)
 
 /* ---- collectives ---- */
 
-enum phase { PHASE_MEET, PHASE_LEAVE };
+enum meeting_phase { PHASE_MEET, PHASE_LEAVE };
 
 static void check_visits(const struct thread_group *group, const struct comm_call *own)
 {

@@ -1,16 +1,16 @@
 /*
- * device.h - the device of a rank: memory, copies, queues (CUDA streams), marks (CUDA events) and
+ * device.h - the device of a rank: memory, copies, queues (CUDA streams), events (CUDA events) and
  * graphs
  *
  * A device has queues, each of which executes its work in order; work of different queues is
- * ordered only by marks. The host device (device_host) has a single queue, in which all work has
+ * ordered only by events. The host device (device_host) has a single queue, in which all work has
  * completed on return. On a GPU calls only enqueue, unless documented as waiting, and the first
  * failure of enqueued work is kept and returned by wait.
  *
  * It knows no ops: kernels/kernels.h fills a table of these per device, and struct kernels says on
  * which device they run.
  *
- * A device is used by one thread, but for its marks' device_mark_done and for queues that another
+ * A device is used by one thread, but for its events' device_event_done and for queues that another
  * thread has to itself.
  */
 #ifndef DEVICE_DEVICE_H
@@ -25,7 +25,7 @@
 enum { DEVICE_COMPUTE = 0, DEVICE_TRAFFIC = 1, DEVICE_N_QUEUES = 18 };
 
 struct device;
-struct device_mark;  /* a position in a queue: a CUDA event */
+struct device_event; /* a position in a queue: a CUDA event */
 struct device_graph; /* captured work: a CUDA graph */
 
 struct device_memory {
@@ -68,15 +68,15 @@ struct device_ops {
     /* Make the device current in the calling thread, before any other call except copy. */
     void (*use)(struct device *device);
 
-    int (*mark_create)(struct device *device, int timed, struct device_mark **mark,
-                       struct err *err);
-    void (*mark_destroy)(struct device *device, struct device_mark *mark);
-    void (*mark)(struct device *device, int queue, struct device_mark *mark);
-    /* Later work of the queue starts after the last recording of the mark. */
-    void (*wait_mark)(struct device *device, int queue, struct device_mark *mark);
-    /* Seconds between two completed marks that were created with timed. */
-    double (*seconds)(struct device *device, struct device_mark *from, struct device_mark *to);
-    int (*mark_done)(struct device *device, struct device_mark *mark); /* any thread */
+    int (*event_create)(struct device *device, int timed, struct device_event **event,
+                        struct err *err);
+    void (*event_destroy)(struct device *device, struct device_event *event);
+    void (*event_record)(struct device *device, int queue, struct device_event *event);
+    /* Later work of the queue starts after the last recording of the event. */
+    void (*event_wait)(struct device *device, int queue, struct device_event *event);
+    /* Seconds between two completed events that were created with timed. */
+    double (*seconds)(struct device *device, struct device_event *from, struct device_event *to);
+    int (*event_done)(struct device *device, struct device_event *event); /* any thread */
 
     /*
      * Between begin and end the work of the compute queue is captured, not executed. Returns 0, or

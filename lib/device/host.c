@@ -18,16 +18,16 @@
 #define ALIGNMENT ((size_t)64)
 
 /* What lies two pages below a block's first page: the page between is a guard. */
-struct header {
+struct block_header {
     void *mapped;
     size_t mapped_bytes;
 };
 
-static struct header *header_of(void *memory)
+static struct block_header *header_of(void *memory)
 {
     uintptr_t page = (uintptr_t)memory / PAGE_BYTES * PAGE_BYTES;
 
-    return (struct header *)(page - 2 * PAGE_BYTES);
+    return (struct block_header *)(page - 2 * PAGE_BYTES);
 }
 
 static int host_allocate(struct device *device, size_t n_bytes, void **memory, struct err *err)
@@ -45,14 +45,14 @@ static int host_allocate(struct device *device, size_t n_bytes, void **memory, s
         return err_set_errno(err, ERR_DEVICE, "cannot reserve %s",
                              str_bytes(text, sizeof text, n_bytes));
     uintptr_t at = align_up((uintptr_t)mapped + 2 * PAGE_BYTES, alignment);
-    struct header *header = (struct header *)(at - 2 * PAGE_BYTES);
+    struct block_header *header = (struct block_header *)(at - 2 * PAGE_BYTES);
     if (mprotect((void *)at, body, PROT_READ | PROT_WRITE) < 0 ||
         mprotect(header, PAGE_BYTES, PROT_READ | PROT_WRITE) < 0) {
         err_set_errno(err, ERR_DEVICE, "cannot allocate %s", str_bytes(text, sizeof text, n_bytes));
         munmap(mapped, whole);
         return -1;
     }
-    *header = (struct header){ mapped, whole };
+    *header = (struct block_header){ mapped, whole };
     if (n_bytes >= HUGE_BYTES)
         madvise((void *)at, body / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
     /* The end, not the begin, lies at a guard: running over is the commoner mistake. */
@@ -65,7 +65,7 @@ static void host_release(struct device *device, void *memory)
     (void)device;
     if (!memory)
         return;
-    struct header header = *header_of(memory);
+    struct block_header header = *header_of(memory);
     munmap(header.mapped, header.mapped_bytes);
 }
 

@@ -29,7 +29,7 @@
 #define SPINS_LEAST 16
 #define N_TILES_MAX UINT32_MAX
 
-struct worker {
+struct pool_worker {
     struct pool *pool;
     pthread_t handle;
     int thread;
@@ -39,10 +39,10 @@ struct worker {
 
 struct pool {
     int n_threads;
-    struct worker *workers; /* n_threads - 1 */
-    int n_workers;          /* of them running */
-    int caller_spins;       /* as a worker's */
-    cpu_set_t caller_cores; /* before we bound it */
+    struct pool_worker *workers; /* n_threads - 1 */
+    int n_workers;               /* of them running */
+    int caller_spins;            /* as a worker's */
+    cpu_set_t caller_cores;      /* before we bound it */
     int caller_bound;
 
     _Atomic(pool_tile_fn) fn;
@@ -140,7 +140,7 @@ static void wait_for_finish(struct pool *pool, uint32_t run)
 
 static void *worker_main(void *argument)
 {
-    struct worker *worker = argument;
+    struct pool_worker *worker = argument;
     struct pool *pool = worker->pool;
 
     for (;;) {
@@ -215,7 +215,7 @@ static int bind_caller(struct pool *pool, int core, struct err *err)
 }
 
 /* Signals are the main thread's business: the workers are born with all of them blocked. */
-static int start_worker(struct pool *pool, struct worker *worker, struct err *err)
+static int start_worker(struct pool *pool, struct pool_worker *worker, struct err *err)
 {
     sigset_t all, before;
     int error;
@@ -249,9 +249,9 @@ int pool_create(struct pool **result, int n_threads, const int *cores, struct er
     if (cores && bind_caller(pool, cores[0], err))
         goto out;
     for (int i = 1; i < n_threads; i++) {
-        struct worker *worker = &pool->workers[i - 1];
+        struct pool_worker *worker = &pool->workers[i - 1];
 
-        *worker = (struct worker){
+        *worker = (struct pool_worker){
             .pool = pool, .thread = i, .core = cores ? cores[i] : -1, .spins = SPINS
         };
         if (start_worker(pool, worker, err))

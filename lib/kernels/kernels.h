@@ -93,7 +93,7 @@ struct kernels {
     struct device *device; /* where operands and scratch lie, and what runs the calls; borrowed */
     struct pool *pool;     /* the CPU's; NULL elsewhere */
     const char *identity;  /* the instance's memory */
-    bool is_early;          /* kernels_prepare_early is preparing */
+    bool is_early;         /* kernels_prepare_early is preparing */
 };
 
 /* Also for kernels that only compute sizes (kernels_gpu_sizes_create). */

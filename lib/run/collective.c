@@ -220,33 +220,33 @@ static unsigned char *column(const struct tensor *t, int64_t at)
 }
 
 /* The columns of a gather_heads: q, then k and v of e each, or a rank's w of either. */
-struct heads {
+struct head_gather {
     int64_t rows, q, e, w, piece;
     int first, n; /* the ranks that share this one's kv head */
     size_t element_bytes, piece_bytes;
 };
 
-static struct heads heads_of(const struct collective *c)
+static struct head_gather heads_of(const struct collective *c)
 {
     const struct op_attributes *a = &c->attributes;
     int64_t piece = heads_piece(a, c->in.rows);
     size_t element_bytes = dtype_bytes(c->in.dtype);
 
     CHECK(comm_group_size(c->group) % a->group == 0);
-    return (struct heads){ .rows = c->in.rows,
-                           .q = (int64_t)a->n_heads * a->head_dim,
-                           .e = a->head_dim,
-                           .w = a->head_dim / a->group,
-                           .piece = piece,
-                           .first = comm_group_rank(c->group) / a->group * a->group,
-                           .n = a->group,
-                           .element_bytes = element_bytes,
-                           .piece_bytes = (size_t)piece * element_bytes };
+    return (struct head_gather){ .rows = c->in.rows,
+                                 .q = (int64_t)a->n_heads * a->head_dim,
+                                 .e = a->head_dim,
+                                 .w = a->head_dim / a->group,
+                                 .piece = piece,
+                                 .first = comm_group_rank(c->group) / a->group * a->group,
+                                 .n = a->group,
+                                 .element_bytes = element_bytes,
+                                 .piece_bytes = (size_t)piece * element_bytes };
 }
 
 /* The i-th sharer's columns of k and v: between t, which has all of them, and its piece. */
-static void copy_shared(const struct collective *c, const struct heads *h, const struct tensor *t,
-                        int i, unsigned char *piece, int to_piece)
+static void copy_shared(const struct collective *c, const struct head_gather *h,
+                        const struct tensor *t, int i, unsigned char *piece, int to_piece)
 {
     for (int v = 0; v < 2; v++) {
         unsigned char *whole = column(t, h->q + v * h->e + i * h->w);
@@ -261,7 +261,7 @@ static void copy_shared(const struct collective *c, const struct heads *h, const
     }
 }
 
-static void copy_queries(const struct collective *c, const struct heads *h)
+static void copy_queries(const struct collective *c, const struct head_gather *h)
 {
     copy_columns(c, (struct kernels_columns){ c->out.data, c->out.stride, c->in.data, c->in.stride,
                                               h->rows, h->q, h->element_bytes });
@@ -269,7 +269,7 @@ static void copy_queries(const struct collective *c, const struct heads *h)
 
 static int step_gather_heads(const struct collective *c, int step, struct comm_call *call)
 {
-    struct heads h = heads_of(c);
+    struct head_gather h = heads_of(c);
     unsigned char *pieces = c->scratch;
     unsigned char *own = pieces + (size_t)comm_group_rank(c->group) * h.piece_bytes;
 
@@ -288,7 +288,7 @@ static int step_gather_heads(const struct collective *c, int step, struct comm_c
 /* Who does not share the head is sent zeros, which nobody reads. */
 static int step_gather_heads_grad(const struct collective *c, int step, struct comm_call *call)
 {
-    struct heads h = heads_of(c);
+    struct head_gather h = heads_of(c);
     size_t all_bytes = (size_t)comm_group_size(c->group) * h.piece_bytes;
     size_t first = (size_t)h.first * h.piece_bytes;
     unsigned char *pieces = c->scratch, *terms = pieces + all_bytes;
@@ -363,14 +363,14 @@ static void copy_in(struct collective *c)
     copy_operand(c, &c->in, &c->device_in);
     if (tensor_given(&c->out) && (!c->base.first || c->out.stride != c->out.cols))
         copy_operand(c, &c->out, &c->device_out);
-    c->base.device->ops->mark(c->base.device, c->base.queue, c->base.done);
+    c->base.device->ops->event_record(c->base.device, c->base.queue, c->base.done);
     c->stage = COLLECTIVE_COPIES_IN;
 }
 
 static void copy_out(struct collective *c)
 {
     copy_operand(c, &c->device_out, &c->out);
-    c->base.device->ops->mark(c->base.device, c->base.queue, c->base.done);
+    c->base.device->ops->event_record(c->base.device, c->base.queue, c->base.done);
     c->stage = COLLECTIVE_COPIES_OUT;
 }
 

@@ -29,8 +29,8 @@ struct collective {
     struct tensor in, out;
     void *scratch;
     bool is_fast; /* enqueued, and comm adds (reduce_scatter, all_reduce) */
-    int peer;    /* send, receive: in the group */
-    int n_moves; /* begun in this run, the last of them under way */
+    int peer;     /* send, receive: in the group */
+    int n_moves;  /* begun in this run, the last of them under way */
     struct comm_request request;
 
     struct kernels *kernels; /* of base.device, where that is given */

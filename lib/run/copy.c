@@ -28,7 +28,7 @@ static int turn(struct stream_op *op, struct err *err)
     (void)err;
     if (rest && op->device) {
         give(c, op->device, rest);
-        op->device->ops->mark(op->device, op->queue, op->done);
+        op->device->ops->event_record(op->device, op->queue, op->done);
         return COMM_MOVING;
     }
     if (rest)

@@ -296,7 +296,7 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
     list_after(run, op);
     s->first = first;
     if (s->given)
-        run->device->ops->mark(run->device, DEVICE_COMPUTE, s->given);
+        run->device->ops->event_record(run->device, DEVICE_COMPUTE, s->given);
     op->position = progress_advance(run->progress);
     op->ticket = worker_post(run->options.worker, (int)op->stream, stream_op_run, s);
     return 0;
@@ -318,7 +318,7 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
     return 0;
 }
 
-/* Alone on the device: marks stand right around it. */
+/* Alone on the device: events stand right around it. */
 static int run_timed(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
     struct device *device = run->device;
@@ -330,9 +330,9 @@ static int run_timed(struct run *run, struct resolved_op *op, int first, struct 
         op->seconds += clock_seconds() - begin;
         return 0;
     }
-    device->ops->mark(device, DEVICE_COMPUTE, run->begin);
+    device->ops->event_record(device, DEVICE_COMPUTE, run->begin);
     kernels_run(run->options.kernels, &op->call, first);
-    device->ops->mark(device, DEVICE_COMPUTE, run->end);
+    device->ops->event_record(device, DEVICE_COMPUTE, run->end);
     if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
         return -1;
     op->seconds += device->ops->seconds(device, run->begin, run->end);

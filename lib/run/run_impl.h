@@ -45,7 +45,7 @@ struct resolved_op {
  */
 struct op_range {
     int begin, end;
-    bool has_run[2];                 /* [first] */
+    bool has_run[2];                /* [first] */
     struct device_graph *graphs[2]; /* likewise */
 };
 
@@ -67,10 +67,10 @@ struct variants {
 
 /* Pinned memory between the host and a GPU (transfer.c): two halves for what goes there, and a
  * piece for what comes back. All NULL on the host. */
-struct transfer {
+struct pinned_staging {
     unsigned char *up[2], *down;
-    struct device_mark *marks[2]; /* when what was in a half has gone */
-    bool is_marked[2];
+    struct device_event *events[2]; /* when what was in a half has gone */
+    bool is_recorded[2];
     int half;
     size_t used; /* of the half */
 };
@@ -78,8 +78,8 @@ struct transfer {
 struct run {
     struct run_options options;
     struct device *device;
-    struct transfer transfer;
-    struct device_mark *begin, *end; /* of an op that is timed */
+    struct pinned_staging transfer;
+    struct device_event *begin, *end; /* of an op that is timed */
     const struct program *program;
     const struct program *resolving; /* resolve's: the one at hand */
     struct run_memory memory;

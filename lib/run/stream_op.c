@@ -12,7 +12,7 @@ static bool may_begin(const struct stream_op *op)
     for (int i = 0; i < op->n_after; i++)
         if (!worker_done(op->worker, op->after[i]))
             return false;
-    return !op->given || op->device->ops->mark_done(op->device, op->given);
+    return !op->given || op->device->ops->event_done(op->device, op->given);
 }
 
 int stream_op_run(void *argument, struct err *err)

@@ -42,8 +42,8 @@ struct stream_op {
      * was given, and in its own queue when it was done. */
     struct device *device;
     int queue;
-    struct device_mark *given, *done;
-    struct device_mark *begun; /* enqueued and timed: with done, how long it took; else NULL */
+    struct device_event *given, *done;
+    struct device_event *begun; /* enqueued and timed: with done, how long it took; else NULL */
     bool is_untold;             /* and its last run's time is not in seconds yet */
 };
 
@@ -53,7 +53,7 @@ int stream_op_run(void *argument, struct err *err);
 /* Whether its own queue has come to `done` as it was last set. */
 static inline int stream_op_has_passed(const struct stream_op *op)
 {
-    return op->device->ops->mark_done(op->device, op->done);
+    return op->device->ops->event_done(op->device, op->done);
 }
 
 #endif

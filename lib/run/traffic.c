@@ -113,10 +113,10 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
     if (device->ops->open_queue(device, s->queue, err) < 0)
         return -1;
     bool is_timed = run->enqueues && run->options.timed;
-    if (device->ops->mark_create(device, 0, &s->given, err) < 0 ||
-        device->ops->mark_create(device, is_timed, &s->done, err) < 0)
+    if (device->ops->event_create(device, 0, &s->given, err) < 0 ||
+        device->ops->event_create(device, is_timed, &s->done, err) < 0)
         return -1;
-    return is_timed ? device->ops->mark_create(device, 1, &s->begun, err) : 0;
+    return is_timed ? device->ops->event_create(device, 1, &s->begun, err) : 0;
 }
 
 int traffic_create(struct run *run, struct err *err)
@@ -137,9 +137,9 @@ static int take_back(struct run *run, struct resolved_op *op, struct err *err)
     (void)err;
     if (!op->stream_op.device)
         return 0;
-    device->ops->mark_destroy(device, op->stream_op.given);
-    device->ops->mark_destroy(device, op->stream_op.done);
-    device->ops->mark_destroy(device, op->stream_op.begun);
+    device->ops->event_destroy(device, op->stream_op.given);
+    device->ops->event_destroy(device, op->stream_op.done);
+    device->ops->event_destroy(device, op->stream_op.begun);
     return 0;
 }
 
@@ -157,7 +157,7 @@ void traffic_release(struct run *run)
 
 /* ---- on queues ---- */
 
-/* How long the op's last run took, once it is done: marks hold one. */
+/* How long the op's last run took, once it is done: events hold one. */
 static int tell_time(struct run *run, struct resolved_op *op, struct err *err)
 {
     struct stream_op *s = &op->stream_op;
@@ -183,31 +183,31 @@ int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
 
     if (tell_time(run, op, err) < 0)
         return -1;
-    device->ops->mark(device, DEVICE_COMPUTE, s->given);
-    device->ops->wait_mark(device, s->queue, s->given);
+    device->ops->event_record(device, DEVICE_COMPUTE, s->given);
+    device->ops->event_wait(device, s->queue, s->given);
     for (int k = 0; k < op->n_users; k++) {
         const struct resolved_op *user = run->users[op->users[k]];
 
         if (user && user->stream != op->stream)
-            device->ops->wait_mark(device, s->queue, user->stream_op.done);
+            device->ops->event_wait(device, s->queue, user->stream_op.done);
     }
     if (run->is_timed)
-        device->ops->mark(device, s->queue, s->begun);
+        device->ops->event_record(device, s->queue, s->begun);
     if (s->mover->enqueue(s, err) < 0)
         return -1;
-    device->ops->mark(device, s->queue, s->done);
+    device->ops->event_record(device, s->queue, s->done);
     s->is_untold = run->is_timed;
     return 0;
 }
 
 void traffic_before_compute(struct run *run, const struct resolved_op *op)
 {
-    run->device->ops->wait_mark(run->device, DEVICE_COMPUTE, op->stream_op.done);
+    run->device->ops->event_wait(run->device, DEVICE_COMPUTE, op->stream_op.done);
 }
 
 int traffic_is_done(const struct run *run, const struct resolved_op *op)
 {
-    return run->device->ops->mark_done(run->device, op->stream_op.done);
+    return run->device->ops->event_done(run->device, op->stream_op.done);
 }
 
 static int check_peers(const struct run *run, struct err *err)

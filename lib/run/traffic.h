@@ -2,7 +2,7 @@
  * traffic.h - what given ops need where values lie in a device's memory
  *
  * Where comm enqueues (GPUs with NCCL each), collectives are given to the device's queues, and
- * compute and they wait for each other by marks. Else they are staged: each stream has one block of
+ * compute and they wait for each other by events. Else they are staged: each stream has one block of
  * pinned host memory, of its largest collective's size, and the comm thread copies.
  */
 #ifndef RUN_TRAFFIC_H

@@ -16,16 +16,16 @@ int transfer_create(struct run *run, struct err *err)
 {
     struct device *device = run->device;
     const struct device_ops *ops = device->ops;
-    struct transfer *t = &run->transfer;
+    struct pinned_staging *t = &run->transfer;
     void *memory[3] = { NULL };
 
     if (device_is_host(device))
         return 0;
-    int status = ops->mark_create(device, 1, &run->begin, err);
+    int status = ops->event_create(device, 1, &run->begin, err);
     if (!status)
-        status = ops->mark_create(device, 1, &run->end, err);
+        status = ops->event_create(device, 1, &run->end, err);
     for (int i = 0; i < 2 && !status; i++)
-        status = ops->mark_create(device, 0, &t->marks[i], err);
+        status = ops->event_create(device, 0, &t->events[i], err);
     for (int i = 0; i < 3 && !status; i++)
         status = ops->allocate_pinned(device, PIECE_BYTES, &memory[i], err);
     t->up[0] = memory[0];
@@ -38,14 +38,14 @@ void transfer_release(struct run *run)
 {
     struct device *device = run->device;
     const struct device_ops *ops = device->ops;
-    struct transfer *t = &run->transfer;
+    struct pinned_staging *t = &run->transfer;
 
     if (device_is_host(device))
         return;
-    ops->mark_destroy(device, run->begin);
-    ops->mark_destroy(device, run->end);
+    ops->event_destroy(device, run->begin);
+    ops->event_destroy(device, run->end);
     for (int i = 0; i < 2; i++) {
-        ops->mark_destroy(device, t->marks[i]);
+        ops->event_destroy(device, t->events[i]);
         ops->release_pinned(device, t->up[i]);
     }
     ops->release_pinned(device, t->down);
@@ -60,19 +60,20 @@ struct device *run_device(const struct run *run)
 static void turn_halves(struct run *run)
 {
     const struct timespec pause = { 0, 20000 };
-    struct transfer *t = &run->transfer;
+    struct pinned_staging *t = &run->transfer;
 
-    run->device->ops->mark(run->device, DEVICE_COMPUTE, t->marks[t->half]);
-    t->is_marked[t->half] = true;
+    run->device->ops->event_record(run->device, DEVICE_COMPUTE, t->events[t->half]);
+    t->is_recorded[t->half] = true;
     t->half = !t->half;
     t->used = 0;
-    while (t->is_marked[t->half] && !run->device->ops->mark_done(run->device, t->marks[t->half]))
+    while (t->is_recorded[t->half] &&
+           !run->device->ops->event_done(run->device, t->events[t->half]))
         nanosleep(&pause, NULL);
 }
 
 void run_put_at(struct run *run, void *address, const void *data, size_t n_bytes)
 {
-    struct transfer *t = &run->transfer;
+    struct pinned_staging *t = &run->transfer;
     const unsigned char *from = data;
     unsigned char *to = address;
 

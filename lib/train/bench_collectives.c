@@ -34,7 +34,7 @@ struct collective_benchmark {
     /* On a GPU: */
     int enqueues;
     unsigned char *staging[2]; /* pinned, of the operands where they are staged; scratch is, too */
-    struct device_mark *given, *done;
+    struct device_event *given, *done;
 };
 
 /* Bytes that a rank's link carries: NCCL's "bus bandwidth" of the same collective. */
@@ -75,7 +75,7 @@ static int run_to_end(const struct collective_benchmark *r, struct stream_op *op
     if (r->enqueues)
         return op->mover->enqueue(op, err) < 0 ? -1 : device->ops->wait(device, op->queue, err);
     if (op->device)
-        device->ops->mark(device, DEVICE_COMPUTE, op->given);
+        device->ops->event_record(device, DEVICE_COMPUTE, op->given);
     comm_pause_begin(&pause);
     while ((progress = stream_op_run(op, err)) > COMM_DONE)
         comm_pause(&pause, progress);
@@ -250,9 +250,9 @@ static int allocate_on_gpu(struct collective_benchmark *r, size_t operand_bytes,
     int status = ops->open_queue(device, DEVICE_TRAFFIC, err);
 
     if (!status)
-        status = ops->mark_create(device, 0, &r->given, err);
+        status = ops->event_create(device, 0, &r->given, err);
     if (!status)
-        status = ops->mark_create(device, 0, &r->done, err);
+        status = ops->event_create(device, 0, &r->done, err);
     for (int i = 0; i < 2 && !status; i++)
         status = ops->allocate(device, operand_bytes, &memory[i], err);
     if (!status && r->enqueues)
@@ -289,8 +289,8 @@ static void give_back(struct collective_benchmark *r)
         ops->release(device, r->scratch);
     else if (r->scratch)
         ops->release_pinned(device, r->scratch);
-    ops->mark_destroy(device, r->given);
-    ops->mark_destroy(device, r->done);
+    ops->event_destroy(device, r->given);
+    ops->event_destroy(device, r->done);
 }
 
 int bench_collectives(struct engine *engine, size_t max_bytes, int n_rounds,

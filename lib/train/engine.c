@@ -27,14 +27,14 @@ static int make_comm(void *argument, struct err *err)
 {
     struct engine *engine = argument;
     const struct launch_rank *rank = &engine->rank;
-    const char *wish = getenv("LMTRAIN_COMM");
+    const char *name = getenv("LMTRAIN_COMM");
 
-    if (!wish || !*wish)
-        wish = LMTRAIN_MPI ? "mpi" : "tcp";
-    if (!strcmp(wish, "mpi"))
+    if (!name || !*name)
+        name = LMTRAIN_MPI ? "mpi" : "tcp";
+    if (!strcmp(name, "mpi"))
         return comm_mpi_create(&engine->comm, err);
-    if (strcmp(wish, "tcp") != 0)
-        return err_set(err, ERR_CONFIG, "LMTRAIN_COMM is '%s', not mpi or tcp", wish);
+    if (strcmp(name, "tcp") != 0)
+        return err_set(err, ERR_CONFIG, "LMTRAIN_COMM is '%s', not mpi or tcp", name);
     engine->wireup = (struct comm_wireup){
         .world_rank = rank->world_rank,
         .world_size = rank->world_size,
@@ -155,7 +155,7 @@ static int choose_nccl(void *argument, struct err *err)
     return status;
 }
 
-static int open_comm(struct engine *engine, enum job_device wish, struct rank_cores *cores,
+static int open_comm(struct engine *engine, enum job_device requested, struct rank_cores *cores,
                      struct err *err)
 {
     struct progress_slot *progress = progress_join(engine->rank.local_rank);
@@ -171,7 +171,7 @@ static int open_comm(struct engine *engine, enum job_device wish, struct rank_co
     if (comm_world_size(engine->comm) != engine->rank.world_size)
         return err_set(err, ERR_PEER, "MPI has %d ranks, but PMIx %d",
                        comm_world_size(engine->comm), engine->rank.world_size);
-    if (wish != JOB_DEVICE_CPU && worker_call(engine->worker, choose_nccl, engine, err) < 0)
+    if (requested != JOB_DEVICE_CPU && worker_call(engine->worker, choose_nccl, engine, err) < 0)
         return -1;
     progress_phase(progress, "starting");
     return 0;
@@ -182,17 +182,17 @@ static int open_comm(struct engine *engine, enum job_device wish, struct rank_co
  * be used (a driver that is too old) are an error unless the CPU is asked for: training there
  * would take a hundred times as long.
  */
-static int open_device(struct engine *engine, enum job_device wish, struct err *err)
+static int open_device(struct engine *engine, enum job_device requested, struct err *err)
 {
     const struct launch_rank *rank = &engine->rank;
-    int n_seen = wish == JOB_DEVICE_CPU ? 0 : device_cuda_seen();
+    int n_seen = requested == JOB_DEVICE_CPU ? 0 : device_cuda_seen();
     const char *why;
 
     engine->device = device_host();
-    if (wish == JOB_DEVICE_CPU || (wish == JOB_DEVICE_AUTO && !n_seen))
+    if (requested == JOB_DEVICE_CPU || (requested == JOB_DEVICE_AUTO && !n_seen))
         return 0;
     int n = device_cuda_count(&why);
-    if (!n && wish == JOB_DEVICE_CUDA)
+    if (!n && requested == JOB_DEVICE_CUDA)
         return err_set(err, ERR_DEVICE, "device is cuda, but there is no GPU: %s", why);
     if (!n)
         return err_set(err, ERR_DEVICE,
@@ -214,12 +214,12 @@ static int make_kernels(struct engine *engine, struct err *err)
 }
 
 /* Near the GPU that open_device will take. */
-static int find_cores(struct engine *engine, enum job_device wish, struct rank_cores *cores,
+static int find_cores(struct engine *engine, enum job_device requested, struct rank_cores *cores,
                       struct err *err)
 {
     struct gpu_place place;
 
-    gpu_place_find(&place, &engine->rank, wish);
+    gpu_place_find(&place, &engine->rank, requested);
     int status = launch_cores(&engine->rank, place.nodes, cores, err);
     memcpy(engine->gpu, place.pci, sizeof engine->gpu);
     if (*place.pci)
@@ -229,7 +229,7 @@ static int find_cores(struct engine *engine, enum job_device wish, struct rank_c
 }
 
 int engine_open(struct engine *engine, const struct launch_rank *rank,
-                const struct engine_wish *wish, struct err *err)
+                const struct engine_request *request, struct err *err)
 {
     struct rank_cores cores;
 
@@ -239,9 +239,9 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
     engine->isa_note = "";
     if (rank->world_size > 1)
         progress_meet(progress_join(rank->local_rank), "first synchronisation of all ranks");
-    if (find_cores(engine, wish->device, &cores, err) < 0)
+    if (find_cores(engine, request->device, &cores, err) < 0)
         return -1;
-    int n = wish->n_threads ? wish->n_threads : cores.n_cores;
+    int n = request->n_threads ? request->n_threads : cores.n_cores;
     if (n > cores.n_cores && rank->world_rank == 0)
         log_warn("threads is %d, but a rank has %d core%s here: more threads than cores are slower "
                  "(hint: "
@@ -249,8 +249,8 @@ int engine_open(struct engine *engine, const struct launch_rank *rank,
                  n, cores.n_cores, cores.n_cores == 1 ? "" : "s");
     /* Threads are bound only where each has a core of its own. */
     if (pool_create(&engine->pool, n, n <= cores.n_cores ? cores.cores : NULL, err) < 0 ||
-        open_device(engine, wish->device, err) < 0 || make_kernels(engine, err) < 0 ||
-        open_comm(engine, wish->device, &cores, err) < 0) {
+        open_device(engine, request->device, err) < 0 || make_kernels(engine, err) < 0 ||
+        open_comm(engine, request->device, &cores, err) < 0) {
         engine_close(engine);
         return -1;
     }
@@ -341,21 +341,21 @@ static void product_fill(struct engine *engine, const struct engine_product *pro
 }
 
 /* Seconds of one run. */
-static int time_product(struct engine *engine, const struct engine_product *product,
-                        struct device_mark *marks[2], double *seconds, struct err *err)
+static int time_product(struct engine *engine, const struct product *product,
+                        struct device_event *events[2], double *seconds, struct err *err)
 {
     struct device *device = engine->device;
     double begin = clock_seconds();
 
-    if (marks[0])
-        device->ops->mark(device, DEVICE_COMPUTE, marks[0]);
+    if (events[0])
+        device->ops->event_record(device, DEVICE_COMPUTE, events[0]);
     kernels_run(engine->kernels, &product->call, KERNELS_FIRST);
-    if (marks[0])
-        device->ops->mark(device, DEVICE_COMPUTE, marks[1]);
+    if (events[0])
+        device->ops->event_record(device, DEVICE_COMPUTE, events[1]);
     if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
         return -1;
     *seconds =
-        marks[0] ? device->ops->seconds(device, marks[0], marks[1]) : clock_seconds() - begin;
+        events[0] ? device->ops->seconds(device, events[0], events[1]) : clock_seconds() - begin;
     return 0;
 }
 
@@ -363,8 +363,8 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
                          int n_rounds, double *flops, struct err *err)
 {
     struct device *device = engine->device;
-    struct device_mark *marks[2] = { NULL };
-    struct engine_product product;
+    struct device_event *events[2] = { NULL };
+    struct product product;
     double best = 1e30;
 
     if (product_open(engine, dtype, shape, &product, err) < 0)
@@ -372,20 +372,20 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
     product_fill(engine, &product);
     int status = kernels_prepare(engine->kernels, &product.call, err);
     int is_prepared = !status;
-    for (int i = 0; i < 2 && !status && device->ops->mark_create; i++)
-        status = device->ops->mark_create(device, 1, &marks[i], err);
+    for (int i = 0; i < 2 && !status && device->ops->event_create; i++)
+        status = device->ops->event_create(device, 1, &events[i], err);
     for (int i = 0; i < n_rounds && !status; i++) {
         double took;
 
-        status = time_product(engine, &product, marks, &took, err);
+        status = time_product(engine, &product, events, &took, err);
         best = !status && took < best ? took : best;
     }
     if (!status)
         *flops = op_flops(&product.call.op) / best;
     if (is_prepared)
         kernels_release(engine->kernels, &product.call);
-    for (int i = 0; i < 2 && device->ops->mark_destroy; i++)
-        device->ops->mark_destroy(device, marks[i]);
+    for (int i = 0; i < 2 && device->ops->event_destroy; i++)
+        device->ops->event_destroy(device, events[i]);
     device->ops->release(device, product.memory);
     return status;
 }
@@ -423,7 +423,7 @@ int engine_peak_flops(struct engine *engine, enum dtype dtype, double *flops, st
 static int fill_window(struct engine *engine, const struct engine_product *product, double start,
                        double seconds, double *n_products, struct err *err)
 {
-    struct device_mark *none[2] = { NULL };
+    struct device_event *none[2] = { NULL };
     double now;
 
     while ((now = clock_seconds()) < start)

@@ -24,7 +24,7 @@ struct engine {
     struct worker *worker; /* the only thread that uses comm; NULL if there is no other rank */
 };
 
-struct engine_wish {
+struct engine_request {
     int n_threads;          /* 0: this rank's share of the cores */
     enum job_device device; /* GPUs are assigned round-robin to the ranks of a machine */
 };
@@ -34,7 +34,7 @@ struct engine_wish {
  * then.
  */
 int engine_open(struct engine *engine, const struct launch_rank *rank,
-                const struct engine_wish *wish, struct err *err);
+                const struct engine_request *name, struct err *err);
 void engine_close(struct engine *engine);
 
 /*

@@ -138,17 +138,17 @@ int64_t machine_peak_tiles(size_t caches_bytes, int n_ranks, int n_threads, size
 #define COPY_ROUNDS 10
 
 /* Copies within its memory, each byte read once and written once. */
-static int time_copies(struct device *device, unsigned char *memory, struct device_mark *marks[2],
+static int time_copies(struct device *device, unsigned char *memory, struct device_event *events[2],
                        double *best_seconds, struct err *err)
 {
     *best_seconds = 1e30;
     for (int i = 0; i < COPY_ROUNDS; i++) {
-        device->ops->mark(device, DEVICE_COMPUTE, marks[0]);
+        device->ops->event_record(device, DEVICE_COMPUTE, events[0]);
         device->ops->copy(device, DEVICE_COMPUTE, memory + COPIED_BYTES, memory, COPIED_BYTES);
-        device->ops->mark(device, DEVICE_COMPUTE, marks[1]);
+        device->ops->event_record(device, DEVICE_COMPUTE, events[1]);
         if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
             return -1;
-        double took = device->ops->seconds(device, marks[0], marks[1]);
+        double took = device->ops->seconds(device, events[0], events[1]);
         *best_seconds = took < *best_seconds ? took : *best_seconds;
     }
     return 0;
@@ -156,20 +156,20 @@ static int time_copies(struct device *device, unsigned char *memory, struct devi
 
 static int measure_gpu_memory(struct device *device, double *bytes_per_second, struct err *err)
 {
-    struct device_mark *marks[2] = { NULL };
+    struct device_event *events[2] = { NULL };
     void *memory;
     double seconds = 1;
 
     if (device->ops->allocate(device, 2 * COPIED_BYTES, &memory, err) < 0)
         return -1;
-    int status = device->ops->mark_create(device, 1, &marks[0], err);
+    int status = device->ops->event_create(device, 1, &events[0], err);
     if (!status)
-        status = device->ops->mark_create(device, 1, &marks[1], err);
+        status = device->ops->event_create(device, 1, &events[1], err);
     if (!status)
-        status = time_copies(device, memory, marks, &seconds, err);
+        status = time_copies(device, memory, events, &seconds, err);
     *bytes_per_second = 2 * (double)COPIED_BYTES / seconds;
     for (int i = 0; i < 2; i++)
-        device->ops->mark_destroy(device, marks[i]);
+        device->ops->event_destroy(device, events[i]);
     device->ops->release(device, memory);
     return status;
 }

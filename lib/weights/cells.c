@@ -79,7 +79,7 @@ int cells_read(struct run *run, const struct store_slice *slice, cells_read_fn r
 
 struct cells_reader {
     struct device *device;
-    struct device_mark *mark;
+    struct device_event *event;
     unsigned char *pieces[2]; /* pinned; a piece stays until the one after the next */
     size_t piece_bytes[2];
     int next;
@@ -98,13 +98,13 @@ int cells_reader_create(struct cells_reader **out, struct run *run, struct err *
         return err_set(err, ERR_DEVICE, "out of host memory");
     reader->device = device;
     if (device->ops->open_queue(device, SAVE_QUEUE, err) < 0 ||
-        device->ops->mark_create(device, 0, &reader->mark, err) < 0) {
+        device->ops->event_create(device, 0, &reader->event, err) < 0) {
         cells_reader_destroy(reader);
         return -1;
     }
     /* What has been run so far comes first. */
-    device->ops->mark(device, DEVICE_COMPUTE, reader->mark);
-    device->ops->wait_mark(device, SAVE_QUEUE, reader->mark);
+    device->ops->event_record(device, DEVICE_COMPUTE, reader->event);
+    device->ops->event_wait(device, SAVE_QUEUE, reader->event);
     *out = reader;
     return 0;
 }
@@ -113,7 +113,7 @@ void cells_reader_destroy(struct cells_reader *reader)
 {
     if (!reader)
         return;
-    reader->device->ops->mark_destroy(reader->device, reader->mark);
+    reader->device->ops->event_destroy(reader->device, reader->event);
     for (int i = 0; i < 2; i++)
         if (reader->pieces[i])
             reader->device->ops->release_pinned(reader->device, reader->pieces[i]);
@@ -159,8 +159,8 @@ int cells_load(void *context, struct store_slice *slice, struct err *err)
         for (int64_t row = 0; row < n_rows; row++)
             device->ops->copy(device, SAVE_QUEUE, to + (size_t)row * row_bytes,
                               from + (size_t)row * stride_bytes, row_bytes);
-    device->ops->mark(device, SAVE_QUEUE, reader->mark);
-    while (!device->ops->mark_done(device, reader->mark))
+    device->ops->event_record(device, SAVE_QUEUE, reader->event);
+    while (!device->ops->event_done(device, reader->event))
         nanosleep(&pause, NULL);
     slice->row_end = slice->row_begin + n_rows;
     slice->data = to;

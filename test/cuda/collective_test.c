@@ -5,7 +5,7 @@
  * comm_thread, which test/run/collective_test.c holds against the tree written down; then staged,
  * and enqueued with NCCL, under every order in which queues may run (LMTRAIN_EMULATE_STREAMS).
  * Inputs are written on the compute queue just before, and read and overwritten there just after:
- * a mark that is missed shows as wrong bits.
+ * an event that is missed shows as wrong bits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,8 +28,8 @@ enum { N_RUNS = 3, N_GUARD = 64 };
 struct play {
     struct op_shape shape;
     struct gpu_ranks ranks;
-    bool adds;        /* to what is there */
-    bool leaves_mark; /* breaks: the queue does not wait for the compute queue's mark */
+    bool adds;         /* to what is there */
+    bool leaves_event; /* breaks: the queue does not wait for the compute queue's event */
     size_t in_bytes, out_bytes;
     unsigned char *out[N_GPU_WAYS][GPU_RANKS_MAX]; /* of all runs, one behind the other */
 };
@@ -59,17 +59,17 @@ static void run_on_queue(const struct play *play, struct collective *c)
     struct device *device = c->base.device;
     struct err err;
 
-    if (!play->leaves_mark)
-        device->ops->wait_mark(device, c->base.queue, c->base.given);
+    if (!play->leaves_event)
+        device->ops->event_wait(device, c->base.queue, c->base.given);
     CHECK(c->base.mover->enqueue(&c->base, &err) == 0);
-    device->ops->mark(device, c->base.queue, c->base.done);
-    device->ops->wait_mark(device, DEVICE_COMPUTE, c->base.done);
+    device->ops->event_record(device, c->base.queue, c->base.done);
+    device->ops->event_wait(device, DEVICE_COMPUTE, c->base.done);
 }
 
 static void run_once(const struct play *play, struct collective *c)
 {
     if (c->base.device)
-        c->base.device->ops->mark(c->base.device, DEVICE_COMPUTE, c->base.given);
+        c->base.device->ops->event_record(c->base.device, DEVICE_COMPUTE, c->base.given);
     if (play->ranks.way >= ENQUEUED)
         run_on_queue(play, c);
     else
@@ -177,8 +177,8 @@ static struct collective make_collective(const struct play *play, const struct g
         c.scratch = o->staging[2];
     }
     if (p->kernels) {
-        CHECK(p->device->ops->mark_create(p->device, 0, &c.base.given, &err) == 0);
-        CHECK(p->device->ops->mark_create(p->device, 0, &c.base.done, &err) == 0);
+        CHECK(p->device->ops->event_create(p->device, 0, &c.base.given, &err) == 0);
+        CHECK(p->device->ops->event_create(p->device, 0, &c.base.done, &err) == 0);
     }
     return c;
 }
@@ -204,8 +204,8 @@ static void *play_rank(void *argument)
     memcpy(play->out[play->ranks.way][me->rank], o.to, play->out_bytes * N_RUNS);
     check_guard(&p, &o);
     if (c.base.given) {
-        p.device->ops->mark_destroy(p.device, c.base.given);
-        p.device->ops->mark_destroy(p.device, c.base.done);
+        p.device->ops->event_destroy(p.device, c.base.given);
+        p.device->ops->event_destroy(p.device, c.base.done);
     }
     CHECK(comm_barrier(p.group, &err) == 0);
     drop_operands(&p, &o);
@@ -274,7 +274,8 @@ static struct tensor dense(int64_t rows, int64_t cols, enum dtype dtype)
 
 static struct play make(enum op_kind kind, int size, struct tensor in, struct tensor out)
 {
-    struct play p = { .shape = { .kind = kind, .attributes = { .axis = AXIS_TP } }, .ranks.size = size };
+    struct play p = { .shape = { .kind = kind, .attributes = { .axis = AXIS_TP } },
+                      .ranks.size = size };
 
     p.shape.in[0] = in;
     p.shape.out[0] = out;
@@ -370,14 +371,14 @@ static void heads(void **state)
         }
 }
 
-/* Without the wait for the compute queue's mark some order of the queues must show it. */
-static void missing_mark(void **state)
+/* Without the wait for the compute queue's event some order of the queues must show it. */
+static void missing_event(void **state)
 {
     struct play p = make(OP_ALL_GATHER, 2, dense(3, 7, DTYPE_F32), dense(6, 7, DTYPE_F32));
     int is_seen = 0;
 
     (void)state;
-    p.leaves_mark = 1;
+    p.leaves_event = 1;
     begin(&p);
     play_way(&p, ON_HOST);
     for (int i = 0; i < GPU_N_ORDERS; i++) {
@@ -468,7 +469,7 @@ int main(void)
         cmocka_unit_test(all_reduce),
         cmocka_unit_test(all_reduce_of_scalars),
         cmocka_unit_test(heads),
-        cmocka_unit_test(missing_mark),
+        cmocka_unit_test(missing_event),
         cmocka_unit_test(sums_of_nccl),
         cmocka_unit_test(scratch_of_fast_sums),
     };

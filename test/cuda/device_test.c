@@ -22,7 +22,7 @@ static int open_engine(enum job_device wish, int *is_host, struct err *err)
 {
     struct engine engine;
 
-    if (engine_open(&engine, &alone, &(struct engine_wish){ 1, wish }, err) < 0)
+    if (engine_open(&engine, &alone, &(struct engine_request){ 1, wish }, err) < 0)
         return -1;
     *is_host = device_is_host(engine.device);
     engine_close(&engine);

@@ -48,35 +48,35 @@ static void *ring_rank(void *argument)
     struct gpu_rank p = gpu_rank_open(ranks, me->rank);
     size_t n_bytes = N_ELEMENTS * sizeof(float);
     float *host = gpu_rank_allocate_pinned(&p, 4 * n_bytes);
-    struct device_mark *marks[5];
+    struct device_event *events[5];
     char *there = gpu_rank_allocate(&p, 4 * n_bytes);
     struct err err;
 
     for (int k = 0; k < 5; k++)
-        CHECK(p.device->ops->mark_create(p.device, 0, &marks[k], &err) == 0);
+        CHECK(p.device->ops->event_create(p.device, 0, &events[k], &err) == 0);
     for (int run = 0; run < N_RUNS; run++) {
         for (int k = 0; k < 2; k++)
             for (int i = 0; i < N_ELEMENTS; i++)
                 host[k * N_ELEMENTS + i] = ring_number(me->rank, k == 0, run, i);
         gpu_rank_copy(&p, there, host, 2 * n_bytes);
-        p.device->ops->mark(p.device, DEVICE_COMPUTE, marks[4]);
+        p.device->ops->event_record(p.device, DEVICE_COMPUTE, events[4]);
         for (int k = 0; k < 4; k++) {
-            p.device->ops->wait_mark(p.device, DEVICE_TRAFFIC + 5 + k, marks[4]);
+            p.device->ops->event_wait(p.device, DEVICE_TRAFFIC + 5 + k, events[4]);
             enqueue_exchange(&p, me->rank, ranks->size, k, there + (size_t)k * n_bytes);
-            p.device->ops->mark(p.device, DEVICE_TRAFFIC + 5 + k, marks[k]);
-            p.device->ops->wait_mark(p.device, DEVICE_COMPUTE, marks[k]);
+            p.device->ops->event_record(p.device, DEVICE_TRAFFIC + 5 + k, events[k]);
+            p.device->ops->event_wait(p.device, DEVICE_COMPUTE, events[k]);
         }
         gpu_rank_copy(&p, host, there, 4 * n_bytes);
         CHECK(p.device->ops->wait(p.device, DEVICE_COMPUTE, &err) == 0);
         for (int k = 2; k < 4; k++)
             for (int i = 0; i < N_ELEMENTS; i++)
                 CHECK(host[k * N_ELEMENTS + i] ==
-                      ring_number((me->rank + exchanges[k].step + ranks->size) % ranks->size, k == 2,
-                                  run, i));
+                      ring_number((me->rank + exchanges[k].step + ranks->size) % ranks->size,
+                                  k == 2, run, i));
     }
     CHECK(comm_check(p.comm, &err) == 0);
     for (int k = 0; k < 5; k++)
-        p.device->ops->mark_destroy(p.device, marks[k]);
+        p.device->ops->event_destroy(p.device, events[k]);
     p.device->ops->release(p.device, there);
     p.device->ops->release_pinned(p.device, host);
     gpu_rank_close(&p);

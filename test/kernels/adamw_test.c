@@ -262,15 +262,15 @@ static struct rounded expected(const struct op_shape *op, int64_t row, int64_t c
     uint64_t part = tensor_given(&op->in[9]) ? N_PART : 0;
     struct rng_block noise = rng_at(a->seed, RNG_ROUNDING, N_UPDATE | part << 32,
                                     place << 11 | (uint64_t)(i % OPS_NORM_BLOCK) / 2);
-    float take1 = (float)(1 - a->beta1), take2 = (float)(1 - a->beta2);
-    float root2 = (float)sqrt(tensor_get(&op->in[1], 0, SCALAR_BIAS2));
+    float one_minus_beta1 = (float)(1 - a->beta1), one_minus_beta2 = (float)(1 - a->beta2);
+    float sqrt_bias2 = (float)sqrt(tensor_get(&op->in[1], 0, SCALAR_BIAS2));
     float g = (float)tensor_get(&op->in[0], row, col) * (float)tensor_get(&op->in[2], 0, 0);
     float p = (float)tensor_get(&op->in[4], row, col) * (float)(1 - lr * wd);
     float m = (float)tensor_get(&op->in[5], row, col), v = (float)tensor_get(&op->in[6], row, col);
 
-    m = m + take1 * (g - m);
-    v = v * (float)a->beta2 + take2 * g * g;
-    p = p - (float)(lr / bias1) * (m / (sqrtf(v) / root2 + (float)a->eps));
+    m = m + one_minus_beta1 * (g - m);
+    v = v * (float)a->beta2 + one_minus_beta2 * g * g;
+    p = p - (float)(lr / bias1) * (m / (sqrtf(v) / sqrt_bias2 + (float)a->eps));
     return (struct rounded){ op->in[4].dtype == DTYPE_BF16 ? round_up_by(p, noise.word[0], i) : p,
                              round_up_by(m, noise.word[1], i), round_up_by(v, noise.word[2], i) };
 }

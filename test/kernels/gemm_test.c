@@ -96,8 +96,9 @@ static float reference(const struct op_shape *op, int64_t row, int64_t col, enum
 
         if (k == n_terms)
             k = n_terms - 1;
-        sum = add_product(sum, (float)(is_dw ? tensor_get(a, k, row) : tensor_get(a, row, k)),
-                          (float)(is_linear ? tensor_get(b, col, k) : tensor_get(b, k, col)), chain);
+        sum =
+            add_product(sum, (float)(is_dw ? tensor_get(a, k, row) : tensor_get(a, row, k)),
+                        (float)(is_linear ? tensor_get(b, col, k) : tensor_get(b, k, col)), chain);
     }
     if (tensor_given(&op->in[2]))
         sum += (float)tensor_get(&op->in[2], 0, col);

@@ -16,9 +16,10 @@
 /* T, k and n cross the edges of tiles, vectors and one another. */
 static const struct dims {
     int64_t tokens, k, n;
-} all_dims[] = { { 1, 1, 1 },     { 1, 64, 96 },   { 3, 5, 7 },    { 2, 300, 1 },
-                 { 130, 1, 40 },  { 17, 33, 129 }, { 64, 64, 64 }, { 31, 515, 260 },
-                 { 515, 40, 31 }, { 70, 48, 600 } };
+} all_dims[] = {
+    { 1, 1, 1 },     { 1, 64, 96 },  { 3, 5, 7 },      { 2, 300, 1 },   { 130, 1, 40 },
+    { 17, 33, 129 }, { 64, 64, 64 }, { 31, 515, 260 }, { 515, 40, 31 }, { 70, 48, 600 }
+};
 
 #define N_DIMS (int)(sizeof all_dims / sizeof *all_dims)
 
@@ -72,8 +73,7 @@ static void test_wide_results(void **state)
 {
     (void)state;
     for (int i = 0; i < N_DIMS; i++) {
-        struct op_case *c =
-            make(OP_LINEAR, all_dims[i], act_at(1 + i / 2 % 2), DTYPE_F32, i % 2);
+        struct op_case *c = make(OP_LINEAR, all_dims[i], act_at(1 + i / 2 % 2), DTYPE_F32, i % 2);
 
         op_case_check(c, 2e-6);
         op_case_destroy(c);

@@ -270,7 +270,7 @@ static int wait_for(struct large_case *c, struct err *err)
     return device_of(c)->ops->wait(device_of(c), DEVICE_COMPUTE, err);
 }
 
-static int run_once(struct large_case *c, struct device_mark *marks[2], struct err *err)
+static int run_once(struct large_case *c, struct device_event *events[2], struct err *err)
 {
     struct device *device = device_of(c);
     const struct op_info *info = op_info(c->op.kind);
@@ -284,16 +284,16 @@ static int run_once(struct large_case *c, struct device_mark *marks[2], struct e
                               tensor_bytes(&c->op.out[i]));
     if (wait_for(c, err) < 0)
         return -1;
-    if (marks[0])
-        device->ops->mark(device, DEVICE_COMPUTE, marks[0]);
+    if (events[0])
+        device->ops->event_record(device, DEVICE_COMPUTE, events[0]);
     double begin = clock_seconds();
     kernels_run(c->kernels, &c->call, KERNELS_FIRST);
-    if (marks[0])
-        device->ops->mark(device, DEVICE_COMPUTE, marks[1]);
+    if (events[0])
+        device->ops->event_record(device, DEVICE_COMPUTE, events[1]);
     if (wait_for(c, err) < 0)
         return -1;
     double took =
-        marks[0] ? device->ops->seconds(device, marks[0], marks[1]) : clock_seconds() - begin;
+        events[0] ? device->ops->seconds(device, events[0], events[1]) : clock_seconds() - begin;
     c->seconds = c->seconds == 0 || took < c->seconds ? took : c->seconds;
     return 0;
 }
@@ -504,7 +504,7 @@ static int fill_saved(struct large_case *c, struct err *err)
 {
     struct large_item item = { .shape = { .kind = OP_ATTENTION } };
     struct large_case forward = { .item = &item, .kernels = c->kernels };
-    struct device_mark *none[2] = { NULL };
+    struct device_event *none[2] = { NULL };
     int is_prepared = 0, status = -1;
 
     forward.op = item.shape;
@@ -551,7 +551,7 @@ static int fill_all(struct large_case *c, struct err *err)
 static int measure(struct large_case *c, struct err *err)
 {
     struct device *device = device_of(c);
-    struct device_mark *marks[2] = { NULL }, *none[2] = { NULL };
+    struct device_event *events[2] = { NULL }, *none[2] = { NULL };
     struct digests first = { .n = { 0 } }, second = { .n = { 0 } };
     const struct op_info *info = op_info(c->op.kind);
     int status = fill_all(c, err) < 0 || run_once(c, none, err) < 0 ? -1 : 0;
@@ -561,10 +561,10 @@ static int measure(struct large_case *c, struct err *err)
     if (!status && large_check(c) < 0)
         snprintf(c->worst, sizeof c->worst, "there is no reference for it (large_reference.c)");
     c->seconds = 0;
-    for (int i = 0; i < 2 && !status && device->ops->mark_create; i++)
-        status = device->ops->mark_create(device, 1, &marks[i], err);
+    for (int i = 0; i < 2 && !status && device->ops->event_create; i++)
+        status = device->ops->event_create(device, 1, &events[i], err);
     for (int i = 0; i < TIMED_RUNS && !status; i++)
-        status = run_once(c, marks, err);
+        status = run_once(c, events, err);
     if (!status)
         status = make_digests(c, &second, err);
     if (!status)
@@ -573,8 +573,8 @@ static int measure(struct large_case *c, struct err *err)
         check_guard(c, &c->op.in[i], info->inputs[i].name);
     for (int i = 0; i < info->n_outputs && !status; i++)
         check_guard(c, &c->op.out[i], info->outputs[i].name);
-    for (int i = 0; i < 2 && device->ops->mark_destroy; i++)
-        device->ops->mark_destroy(device, marks[i]);
+    for (int i = 0; i < 2 && device->ops->event_destroy; i++)
+        device->ops->event_destroy(device, events[i]);
     release_digests(&first);
     release_digests(&second);
     return status;

@@ -502,8 +502,8 @@ int law_play_rank(const struct law_case *law, const struct launch_rank *launched
                          .number = launched->world_rank,
                          .place.of[AXIS_DP] = launched->world_rank,
                          .end = LAW_STEPS };
-    const struct engine_wish wish = { law->n_threads, JOB_DEVICE_CPU };
-    int status = engine_open(&engine, launched, &wish, err);
+    const struct engine_request request = { law->n_threads, JOB_DEVICE_CPU };
+    int status = engine_open(&engine, launched, &request, err);
     if (!status) {
         struct trainer_options options = { .job = &job,
                                            .pool = engine.pool,

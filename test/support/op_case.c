@@ -89,8 +89,8 @@ static struct tensor guarded(const struct op_case *c, int64_t rows, int64_t cols
 
     if (rows > 1 && cols > 1 && !c->dense)
         t.stride += c->gap ? c->gap : GAP_COLS;
-    *n_bytes =
-        align_up((size_t)(rows * t.stride) * dtype_bytes(dtype), ALIGNMENT) + 2 * OP_CASE_GUARD_BYTES;
+    *n_bytes = align_up((size_t)(rows * t.stride) * dtype_bytes(dtype), ALIGNMENT) +
+               2 * OP_CASE_GUARD_BYTES;
     memory = aligned_alloc(ALIGNMENT, *n_bytes + ALIGNMENT);
     assert_non_null(memory);
     memset(memory, OP_CASE_GUARD, *n_bytes + ALIGNMENT);

@@ -31,7 +31,8 @@ static void check_guards(const char *name, const struct tensor *t, size_t n_byte
         bool inside = i >= OP_CASE_GUARD_BYTES && at < end && at % stride < row_bytes;
 
         if (!inside && memory[i] != OP_CASE_GUARD)
-            fail_msg("%s: byte %ld from its start was overwritten", name, (long)i - OP_CASE_GUARD_BYTES);
+            fail_msg("%s: byte %ld from its start was overwritten", name,
+                     (long)i - OP_CASE_GUARD_BYTES);
     }
 }
 

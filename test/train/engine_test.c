@@ -22,7 +22,8 @@ static void open_it(struct engine *engine, int n_threads)
 {
     struct err err;
 
-    if (engine_open(engine, &alone, &(struct engine_wish){ n_threads, JOB_DEVICE_CPU }, &err) < 0)
+    if (engine_open(engine, &alone, &(struct engine_request){ n_threads, JOB_DEVICE_CPU }, &err) <
+        0)
         fail_msg("%s", err.text);
 }
 

@@ -53,7 +53,7 @@ static void of_this_machine(void **state)
     struct err err;
 
     (void)state;
-    if (engine_open(&engine, &alone, &(struct engine_wish){ 2, JOB_DEVICE_CPU }, &err) < 0 ||
+    if (engine_open(&engine, &alone, &(struct engine_request){ 2, JOB_DEVICE_CPU }, &err) < 0 ||
         machine_peak_measure(&c, &engine, DTYPE_BF16, &err) < 0)
         fail_msg("%s", err.text);
     assert_true(c.flops > 1e8);

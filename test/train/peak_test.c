@@ -60,7 +60,8 @@ static void *take_part(void *argument)
     struct engine engine;
     struct err err;
 
-    member->status = engine_open(&engine, &alone, &(struct engine_wish){ 1, JOB_DEVICE_CPU }, &err);
+    member->status =
+        engine_open(&engine, &alone, &(struct engine_request){ 1, JOB_DEVICE_CPU }, &err);
     if (member->status)
         return NULL;
     comm_destroy(engine.comm);
@@ -90,8 +91,8 @@ static void shared_cores(void **state)
     if (n > RANKS_MAX)
         n = RANKS_MAX;
     assert_int_equal(comm_hub_create(&hub, n, &err), 0);
-    assert_int_equal(engine_open(&engine, &alone, &(struct engine_wish){ 1, JOB_DEVICE_CPU }, &err),
-                     0);
+    assert_int_equal(
+        engine_open(&engine, &alone, &(struct engine_request){ 1, JOB_DEVICE_CPU }, &err), 0);
     assert_int_equal(engine_peak_flops(&engine, DTYPE_F32, &one_core, &err), 0);
     assert_int_equal(peak_find(&engine, DTYPE_F32, &one_rank, &err), 0);
     assert_true(one_rank > 1e8);

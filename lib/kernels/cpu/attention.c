@@ -21,13 +21,13 @@ struct attention {
 
 /* Store output and log of the sums. q: the queries, of whatever head. */
 CPU_INLINE void finish_head(const struct attention *a, const struct query_block *b, int head,
-                            const struct piece *q)
+                            const struct head_columns *q)
 {
-    struct piece out = { .tensor = &a->op->out[ATTENTION_OUT],
-                         .row = q->row,
-                         .col = (int64_t)head * a->value_dim,
-                         .n_rows = q->n_rows,
-                         .n_cols = a->value_dim };
+    struct head_columns out = { .tensor = &a->op->out[ATTENTION_OUT],
+                                .row = q->row,
+                                .col = (int64_t)head * a->value_dim,
+                                .n_rows = q->n_rows,
+                                .n_cols = a->value_dim };
 
     for (int64_t r = 0; r < q->n_rows; r++)
         float_row_mut(&a->op->out[ATTENTION_LSE], q->row + r)[head] =
@@ -37,15 +37,15 @@ CPU_INLINE void finish_head(const struct attention *a, const struct query_block 
 }
 
 /* Of the keys, and values, from `row` on. */
-CPU_INLINE void load_keys_and_values(const struct attention *a, struct walk *w, int64_t row,
+CPU_INLINE void load_keys_and_values(const struct attention *a, struct key_walk *w, int64_t row,
                                      int64_t n_rows, int kv_head)
 {
     const struct op_attributes *at = &a->op->attributes;
-    struct piece piece = { .tensor = &a->op->in[ATTENTION_K],
-                           .row = row,
-                           .n_rows = n_rows,
-                           .col = (int64_t)kv_head * at->head_dim,
-                           .n_cols = at->head_dim };
+    struct head_columns piece = { .tensor = &a->op->in[ATTENTION_K],
+                                  .row = row,
+                                  .n_rows = n_rows,
+                                  .col = (int64_t)kv_head * at->head_dim,
+                                  .n_cols = at->head_dim };
 
     load_tile(w->tile, w->width, &piece, 1.0f);
     tile_transpose(w->code, w->keys, w->tile, w->width);
@@ -67,11 +67,11 @@ CPU_INLINE void attention_tile_body(void *context, int64_t tile, int thread)
     int head = kv_head * a->group + head_tile % tiles_a_group * WALK_QUERIES;
     int n_heads = min_int(WALK_QUERIES, (kv_head + 1) * a->group - head);
     int64_t keys_row = sequence * a->key_len, query = block * BLOCK;
-    struct piece q = { .tensor = &a->op->in[ATTENTION_Q],
-                       .row = sequence * at->seq_len + query,
-                       .n_rows = min_i64(BLOCK, at->seq_len - query),
-                       .n_cols = at->head_dim };
-    struct walk w;
+    struct head_columns q = { .tensor = &a->op->in[ATTENTION_Q],
+                              .row = sequence * at->seq_len + query,
+                              .n_rows = min_i64(BLOCK, at->seq_len - query),
+                              .n_cols = at->head_dim };
+    struct key_walk w;
     struct mask masks[WALK_QUERIES];
     struct sight sight;
 

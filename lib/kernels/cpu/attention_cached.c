@@ -12,19 +12,19 @@
 #include "kernels/cpu/attention_walk_impl.h"
 
 /* Rows row .. row + n - 1 stand at positions position .. of one segment. */
-struct span {
+struct query_span {
     int32_t row, n, position, segment;
 };
 
 /* A segment as ports.segments has it. */
-struct segment {
+struct cache_segment {
     int32_t row, first, parent;
 };
 
 struct cached {
     const struct op_shape *op;
     const struct tile_code *code;
-    struct span *spans;
+    struct query_span *spans;
     int n_spans;
     int64_t width;
     int value_dim;
@@ -43,13 +43,13 @@ static int32_t index_at(const struct cached *c, enum attention_cached_in input, 
     return *(const int32_t *)cpu_row(&c->op->in[input], row);
 }
 
-static struct segment segment_at(const struct cached *c, int32_t number)
+static struct cache_segment segment_at(const struct cached *c, int32_t number)
 {
     const struct tensor *segments = &c->op->in[ATTENTION_CACHED_SEGMENTS];
 
     CHECK(number >= 0 && number < segments->rows);
     const int32_t *row = cpu_row(segments, number);
-    return (struct segment){ row[0], row[1], row[2] };
+    return (struct cache_segment){ row[0], row[1], row[2] };
 }
 
 /* Without segments they are sequences. */
@@ -70,7 +70,7 @@ static int64_t cache_row(const struct cached *c, int32_t number, int64_t positio
         CHECK(position + *n <= cache_len);
         return number * cache_len + position;
     }
-    struct segment s = segment_at(c, number);
+    struct cache_segment s = segment_at(c, number);
     while (position < s.first) {
         *n = min_i64(*n, s.first - position);
         s = segment_at(c, s.parent);
@@ -116,7 +116,7 @@ static int find_spans(struct cached *c)
 
     for (int64_t row = 0; row < c->op->in[ATTENTION_CACHED_Q].rows; row++) {
         int32_t position = index_at(c, ATTENTION_CACHED_POSITION, row), segment = number_at(c, row);
-        struct span *last = n ? &c->spans[n - 1] : NULL;
+        struct query_span *last = n ? &c->spans[n - 1] : NULL;
 
         if (position < 0)
             memset(cpu_row(&c->op->out[ATTENTION_CACHED_OUT], row), 0,
@@ -126,7 +126,7 @@ static int find_spans(struct cached *c)
                  last->position + last->n == position && last->n < BLOCK)
             last->n++;
         else
-            c->spans[n++] = (struct span){ (int32_t)row, 1, position, segment };
+            c->spans[n++] = (struct query_span){ (int32_t)row, 1, position, segment };
     }
     return n;
 }
@@ -138,9 +138,9 @@ CPU_INLINE void load_cached(const struct cached *c, enum attention_cached_in inp
                             int32_t segment, int64_t key, int64_t n, int kv_head)
 {
     int width = input == ATTENTION_CACHED_KEYS ? c->op->attributes.head_dim : c->value_dim;
-    struct piece piece = { .tensor = &c->op->in[input],
-                           .col = (int64_t)kv_head * width,
-                           .n_cols = width };
+    struct head_columns piece = { .tensor = &c->op->in[input],
+                                  .col = (int64_t)kv_head * width,
+                                  .n_cols = width };
 
     memset(tile + n * c->width, 0, (size_t)((BLOCK - n) * c->width) * sizeof *tile);
     for (int64_t r = 0; r < n; r += piece.n_rows) {
@@ -153,25 +153,25 @@ CPU_INLINE void load_cached(const struct cached *c, enum attention_cached_in inp
 /* Pair i of a pack and those behind it that are of the same head, which it returns: rows of q, or
  * out. */
 static inline int pairs_at(const struct cached *c, const struct tensor *tensor,
-                           const struct span *span, int kv_head, const struct pack *p, int i,
-                           struct piece *piece)
+                           const struct query_span *span, int kv_head, const struct pack *p, int i,
+                           struct head_columns *piece)
 {
     int pair = p->begin + i, row = pair % span->n, head = kv_head * c->group + pair / span->n;
     int64_t width = tensor->cols / c->op->attributes.n_heads;
 
-    *piece = (struct piece){ .tensor = tensor,
-                             .row = span->row + row,
-                             .col = head * width,
-                             .n_rows = min_int(p->n - i, span->n - row),
-                             .n_cols = width };
+    *piece = (struct head_columns){ .tensor = tensor,
+                                    .row = span->row + row,
+                                    .col = head * width,
+                                    .n_rows = min_int(p->n - i, span->n - row),
+                                    .n_cols = width };
     return head;
 }
 
-CPU_INLINE void load_pack(const struct cached *c, const struct walk *w, struct query_block *b,
-                          struct pack *p, const struct span *span, int kv_head)
+CPU_INLINE void load_pack(const struct cached *c, const struct key_walk *w, struct query_block *b,
+                          struct pack *p, const struct query_span *span, int kv_head)
 {
     const struct op_attributes *at = &c->op->attributes;
-    struct piece piece;
+    struct head_columns piece;
 
     query_block_begin(b, w, p->n, at->alibi);
     sight_init(&p->sight);
@@ -190,9 +190,9 @@ CPU_INLINE void load_pack(const struct cached *c, const struct walk *w, struct q
 }
 
 CPU_INLINE void store_pack(const struct cached *c, const struct query_block *b,
-                           const struct pack *p, const struct span *span, int kv_head)
+                           const struct pack *p, const struct query_span *span, int kv_head)
 {
-    struct piece piece;
+    struct head_columns piece;
 
     query_block_divide(b, c->width);
     for (int i = 0; i < p->n; i += (int)piece.n_rows) {
@@ -202,8 +202,8 @@ CPU_INLINE void store_pack(const struct cached *c, const struct query_block *b,
 }
 
 /* Up to WALK_QUERIES blocks of a span's pairs, from `begin` on, over all keys that it sees. */
-CPU_INLINE void attend_pairs(const struct cached *c, struct walk *w, const struct span *span,
-                             int kv_head, int begin)
+CPU_INLINE void attend_pairs(const struct cached *c, struct key_walk *w,
+                             const struct query_span *span, int kv_head, int begin)
 {
     const struct op_attributes *at = &c->op->attributes;
     int n_pairs = span->n * c->group, n_packs = 0;
@@ -234,8 +234,8 @@ CPU_INLINE void cached_tile_body(void *context, int64_t tile, int thread)
     const struct cached *c = context;
     int n_kv_heads = c->op->attributes.n_kv_heads;
     /* Late spans of a text have the most keys: they go first. */
-    const struct span *span = &c->spans[c->n_spans - 1 - tile / n_kv_heads];
-    struct walk w;
+    const struct query_span *span = &c->spans[c->n_spans - 1 - tile / n_kv_heads];
+    struct key_walk w;
 
     walk_init(&w, c->code, c->width, c->scratch + (size_t)thread * walk_floats(c->width));
     for (int begin = 0; begin < span->n * c->group; begin += WALK_QUERIES * BLOCK)
@@ -246,7 +246,8 @@ CPU_VARIANTS(cached_tile, (void *context, int64_t tile, int thread), (context, t
 
 static size_t span_bytes(const struct op_shape *op)
 {
-    return (size_t)round_up(op->in[ATTENTION_CACHED_Q].rows * (int64_t)sizeof(struct span), 64);
+    return (size_t)round_up(op->in[ATTENTION_CACHED_Q].rows * (int64_t)sizeof(struct query_span),
+                            64);
 }
 
 static size_t cached_scratch_bytes(struct kernels *kernels, const struct op_shape *op)

@@ -89,16 +89,16 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
                            const struct mask *mask, int64_t n_queries, int64_t key)
 {
     int64_t width = a->width, at = key * width; /* of the key block's tile */
-    struct product scores = { .c = s->p,
-                              .c_stride = BLOCK,
-                              .a = s->q,
-                              .a_row = width,
-                              .a_col = 1,
-                              .b = s->keys_t + at,
-                              .b_stride = BLOCK,
-                              .n = BLOCK,
-                              .k = width };
-    struct product dscores, dvalues, dkeys, dq;
+    struct tile_product scores = { .c = s->p,
+                                   .c_stride = BLOCK,
+                                   .a = s->q,
+                                   .a_row = width,
+                                   .a_col = 1,
+                                   .b = s->keys_t + at,
+                                   .b_stride = BLOCK,
+                                   .n = BLOCK,
+                                   .k = width };
+    struct tile_product dscores, dvalues, dkeys, dq;
     int diagonal = is_lower(&s->sight, n_queries, key);
     bool is_plain = key >= s->sight.most && !(s->slope > 0);
 
@@ -117,32 +117,32 @@ CPU_INLINE void grad_block(const struct attention_grad *a, struct grad_scratch *
         memset(s->p + r * BLOCK, 0, BLOCK * sizeof(float));
         memset(s->dp + r * BLOCK, 0, BLOCK * sizeof(float));
     }
-    dvalues = (struct product){ .c = s->dvalues + at,
-                                .c_stride = width,
-                                .a = s->p,
-                                .a_row = 1,
-                                .a_col = BLOCK,
-                                .b = s->dout,
-                                .b_stride = width,
-                                .n = width,
-                                .k = BLOCK,
-                                .add = 1,
-                                .part = diagonal ? PART_A_UPPER : PART_ALL };
+    dvalues = (struct tile_product){ .c = s->dvalues + at,
+                                     .c_stride = width,
+                                     .a = s->p,
+                                     .a_row = 1,
+                                     .a_col = BLOCK,
+                                     .b = s->dout,
+                                     .b_stride = width,
+                                     .n = width,
+                                     .k = BLOCK,
+                                     .add = 1,
+                                     .part = diagonal ? PART_A_UPPER : PART_ALL };
     dkeys = dvalues;
     dkeys.c = s->dkeys + at;
     dkeys.a = s->dp;
     dkeys.b = s->q;
-    dq = (struct product){ .c = s->dq,
-                           .c_stride = width,
-                           .a = s->dp,
-                           .a_row = BLOCK,
-                           .a_col = 1,
-                           .b = s->keys + at,
-                           .b_stride = width,
-                           .n = width,
-                           .k = BLOCK,
-                           .add = 1,
-                           .part = diagonal ? PART_A_LOWER : PART_ALL };
+    dq = (struct tile_product){ .c = s->dq,
+                                .c_stride = width,
+                                .a = s->dp,
+                                .a_row = BLOCK,
+                                .a_col = 1,
+                                .b = s->keys + at,
+                                .b_stride = width,
+                                .n = width,
+                                .k = BLOCK,
+                                .add = 1,
+                                .part = diagonal ? PART_A_LOWER : PART_ALL };
     tile_product(a->code, &dvalues);
     tile_product(a->code, &dkeys);
     tile_product(a->code, &dq);
@@ -167,10 +167,10 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
 {
     const struct op_attributes *at = &a->op->attributes;
     struct mask mask = mask_of(a->op, ATTENTION_GRAD_SAMPLE, sequence, head);
-    struct piece piece = { .row = sequence * at->seq_len + query,
-                           .col = (int64_t)head * a->value_dim,
-                           .n_rows = min_i64(BLOCK, at->seq_len - query),
-                           .n_cols = a->value_dim };
+    struct head_columns piece = { .row = sequence * at->seq_len + query,
+                                  .col = (int64_t)head * a->value_dim,
+                                  .n_rows = min_i64(BLOCK, at->seq_len - query),
+                                  .n_cols = a->value_dim };
 
     piece.tensor = &a->op->in[ATTENTION_GRAD_OUT];
     load_tile(s->q, a->width, &piece, 1.0f);
@@ -195,8 +195,8 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
 }
 
 /* The block of keys, and of values, that begins there. */
-static inline void at_keys(struct piece *k, struct piece *v, int64_t key_len, int64_t sequence,
-                           int64_t key)
+static inline void at_keys(struct head_columns *k, struct head_columns *v, int64_t key_len,
+                           int64_t sequence, int64_t key)
 {
     k->row = v->row = sequence * key_len + key;
     k->n_rows = v->n_rows = min_i64(BLOCK, key_len - key);
@@ -208,12 +208,12 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     const struct op_attributes *at = &a->op->attributes;
     int kv_head = (int)(tile % at->n_kv_heads), group = at->n_heads / at->n_kv_heads;
     int64_t sequence = tile / at->n_kv_heads, width = a->width;
-    struct piece k = { .tensor = &a->op->in[ATTENTION_GRAD_K],
-                       .col = (int64_t)kv_head * at->head_dim,
-                       .n_cols = at->head_dim };
-    struct piece v = { .tensor = &a->op->in[ATTENTION_GRAD_V],
-                       .col = (int64_t)kv_head * a->value_dim,
-                       .n_cols = a->value_dim };
+    struct head_columns k = { .tensor = &a->op->in[ATTENTION_GRAD_K],
+                              .col = (int64_t)kv_head * at->head_dim,
+                              .n_cols = at->head_dim };
+    struct head_columns v = { .tensor = &a->op->in[ATTENTION_GRAD_V],
+                              .col = (int64_t)kv_head * a->value_dim,
+                              .n_cols = a->value_dim };
     struct grad_scratch s;
 
     carve_grad(&s, a, thread);

@@ -27,13 +27,13 @@ static inline int64_t tile_width(const struct op_shape *op, const struct tensor 
 }
 
 /* A rectangle of a row-major operand: one head's columns of some rows. */
-struct piece {
+struct head_columns {
     const struct tensor *tensor;
     int64_t row, col;
     int64_t n_rows, n_cols; /* n_rows <= BLOCK */
 };
 
-CPU_INLINE void load_rows_as(float *tile, int64_t width, const struct piece *p, float scale,
+CPU_INLINE void load_rows_as(float *tile, int64_t width, const struct head_columns *p, float scale,
                              enum dtype act)
 {
     for (int64_t r = 0; r < p->n_rows; r++) {
@@ -48,19 +48,19 @@ CPU_INLINE void load_rows_as(float *tile, int64_t width, const struct piece *p, 
 }
 
 /* The tile's first rows. */
-CPU_INLINE void load_rows(float *tile, int64_t width, const struct piece *p, float scale)
+CPU_INLINE void load_rows(float *tile, int64_t width, const struct head_columns *p, float scale)
 {
     WITH_ACT(p->tensor->dtype, load_rows_as(tile, width, p, scale, act));
 }
 
-CPU_INLINE void load_tile(float *tile, int64_t width, const struct piece *p, float scale)
+CPU_INLINE void load_tile(float *tile, int64_t width, const struct head_columns *p, float scale)
 {
     load_rows(tile, width, p, scale);
     memset(tile + p->n_rows * width, 0, (size_t)((BLOCK - p->n_rows) * width) * sizeof *tile);
 }
 
-CPU_INLINE void store_tile_as(const struct piece *p, const float *tile, int64_t width, float scale,
-                              enum dtype act)
+CPU_INLINE void store_tile_as(const struct head_columns *p, const float *tile, int64_t width,
+                              float scale, enum dtype act)
 {
     for (int64_t r = 0; r < p->n_rows; r++) {
         void *row = cpu_row(p->tensor, p->row + r);
@@ -70,7 +70,8 @@ CPU_INLINE void store_tile_as(const struct piece *p, const float *tile, int64_t 
     }
 }
 
-CPU_INLINE void store_tile(const struct piece *p, const float *tile, int64_t width, float scale)
+CPU_INLINE void store_tile(const struct head_columns *p, const float *tile, int64_t width,
+                           float scale)
 {
     WITH_ACT(p->tensor->dtype, store_tile_as(p, tile, width, scale, act));
 }
@@ -88,36 +89,36 @@ CPU_INLINE void store_tile(const struct piece *p, const float *tile, int64_t wid
  */
 #define PRODUCT_ROWS 4
 
-enum part {
+enum product_part {
     PART_ALL,
     PART_C_LOWER, /* of c only columns up to the row's number are wanted */
     PART_A_LOWER, /* a(i, k) is zero for k > i */
     PART_A_UPPER, /* a(i, k) is zero for k < i */
 };
 
-struct product {
+struct tile_product {
     float *c;
     const float *a, *b;
     int64_t c_stride, a_row, a_col, b_stride;
     int64_t n, k;
     int64_t n_rows; /* of c that are wanted; 0: BLOCK */
     int add;
-    enum part part;
+    enum product_part part;
 };
 
-static inline int64_t product_rows(const struct product *p)
+static inline int64_t product_rows(const struct tile_product *p)
 {
     return p->n_rows ? p->n_rows : BLOCK;
 }
 
 /* What to do of rows i .. i + PRODUCT_ROWS - 1. */
-struct extent {
+struct product_range {
     int64_t n, k_start, k_end;
 };
 
-CPU_INLINE struct extent product_extent(const struct product *p, int64_t i)
+CPU_INLINE struct product_range product_range_of(const struct tile_product *p, int64_t i)
 {
-    struct extent e = { .n = p->n, .k_end = p->k };
+    struct product_range e = { .n = p->n, .k_end = p->k };
 
     if (p->part == PART_C_LOWER)
         e.n = min_i64(p->n, round_up(i + PRODUCT_ROWS, WIDTH_STEP));
@@ -130,7 +131,7 @@ CPU_INLINE struct extent product_extent(const struct product *p, int64_t i)
 
 /* What each instruction set does in its own way. */
 struct tile_code {
-    void (*product)(const struct product *p);
+    void (*product)(const struct tile_product *p);
     /* [BLOCK x width] to [width x BLOCK] */
     void (*transpose)(float *out, const float *tile, int64_t width);
 };
@@ -143,7 +144,7 @@ static inline void tile_check(const float *rows, int64_t stride, int64_t n_rows,
 }
 
 /* code->product and code->transpose, some of which are compiled without sanitizers. */
-static inline void tile_product(const struct tile_code *code, const struct product *p)
+static inline void tile_product(const struct tile_code *code, const struct tile_product *p)
 {
 #if defined(__SANITIZE_ADDRESS__)
     int64_t n_rows = round_up(product_rows(p), PRODUCT_ROWS);
@@ -170,8 +171,8 @@ static inline void tile_transpose(const struct tile_code *code, float *out, cons
 const struct tile_code *attention_tile_code(const struct cpu_kernels *cpu, enum dtype act);
 
 /* Entered only where the CPU has AVX-512, and its bf16. */
-void attention_product_avx512(const struct product *p);
-void attention_product_avx512bf16(const struct product *p);
+void attention_product_avx512(const struct tile_product *p);
+void attention_product_avx512bf16(const struct tile_product *p);
 void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 
 /*

@@ -7,7 +7,7 @@
  */
 #include "kernels/cpu/attention_impl.h"
 
-CPU_INLINE void sweep(const struct product *p, int64_t i, int64_t k, int64_t n)
+CPU_INLINE void sweep(const struct tile_product *p, int64_t i, int64_t k, int64_t n)
 {
     const float *a = p->a + i * p->a_row + k * p->a_col;
     const float *b0 = p->b + k * p->b_stride, *b1 = b0 + p->b_stride;
@@ -30,10 +30,10 @@ CPU_INLINE void sweep(const struct product *p, int64_t i, int64_t k, int64_t n)
         }
 }
 
-CPU_INLINE void product_body(const struct product *p)
+CPU_INLINE void product_body(const struct tile_product *p)
 {
     for (int64_t i = 0; i < product_rows(p); i += PRODUCT_ROWS) {
-        struct extent e = product_extent(p, i);
+        struct product_range e = product_range_of(p, i);
 
         if (!p->add)
             for (int r = 0; r < PRODUCT_ROWS; r++)
@@ -43,12 +43,12 @@ CPU_INLINE void product_body(const struct product *p)
     }
 }
 
-static void product_plain(const struct product *p)
+static void product_plain(const struct tile_product *p)
 {
     product_body(p);
 }
 
-CPU_TARGET_AVX2 static void product_avx2(const struct product *p)
+CPU_TARGET_AVX2 static void product_avx2(const struct tile_product *p)
 {
     product_body(p);
 }

@@ -12,8 +12,8 @@
 #define LANES 16
 
 /* Columns j .. j + 16 * n_vectors - 1 of PRODUCT_ROWS rows. */
-CPU_INLINE void block(const struct product *p, int64_t i, int64_t j, const struct extent *e,
-                      const int n_vectors)
+CPU_INLINE void block(const struct tile_product *p, int64_t i, int64_t j,
+                      const struct product_range *e, const int n_vectors)
 {
     __m512 c[PRODUCT_ROWS][4];
     float *out = p->c + i * p->c_stride + j;
@@ -43,10 +43,10 @@ CPU_INLINE void block(const struct product *p, int64_t i, int64_t j, const struc
             _mm512_storeu_ps(out + r * p->c_stride + v * LANES, c[r][v]);
 }
 
-void attention_product_avx512(const struct product *p)
+void attention_product_avx512(const struct tile_product *p)
 {
     for (int64_t i = 0; i < product_rows(p); i += PRODUCT_ROWS) {
-        struct extent e = product_extent(p, i);
+        struct product_range e = product_range_of(p, i);
         int64_t j = 0;
 
         for (; j + 4 * LANES <= e.n; j += 4 * LANES)

@@ -61,8 +61,8 @@ CPU_INLINE void pair_neighbours(uint32_t *to, const float *from, int64_t stride,
 }
 
 /* Columns j .. j + 16 * n_vectors - 1 of PRODUCT_ROWS rows; e's k in pairs. */
-CPU_INLINE void block(const struct product *p, const struct pairs *a, const uint32_t *b, int64_t i,
-                      int64_t j, const struct extent *e, const int n_vectors)
+CPU_INLINE void block(const struct tile_product *p, const struct pairs *a, const uint32_t *b,
+                      int64_t i, int64_t j, const struct product_range *e, const int n_vectors)
 {
     __m512 c[PRODUCT_ROWS][4];
     float *out = p->c + i * p->c_stride + j;
@@ -89,7 +89,7 @@ CPU_INLINE void block(const struct product *p, const struct pairs *a, const uint
             _mm512_storeu_ps(out + r * p->c_stride + v * LANES, c[r][v]);
 }
 
-void attention_product_avx512bf16(const struct product *p)
+void attention_product_avx512bf16(const struct tile_product *p)
 {
     _Alignas(64) uint32_t b[SIDE_MAX / 2 * SIDE_MAX / 4];
     struct pairs a;
@@ -106,7 +106,7 @@ void attention_product_avx512bf16(const struct product *p)
         pair_columns(a.lanes, p->a, p->a_col, n_pairs, BLOCK);
     }
     for (int64_t i = 0; i < product_rows(p); i += PRODUCT_ROWS) {
-        struct extent e = product_extent(p, i);
+        struct product_range e = product_range_of(p, i);
         int64_t j = 0;
 
         e.k_start /= 2;

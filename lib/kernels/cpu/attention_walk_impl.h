@@ -23,7 +23,7 @@ struct query_block {
     struct sight *sight;
 };
 
-struct walk {
+struct key_walk {
     const struct tile_code *code;
     int64_t width;
     float *keys, *values; /* [width x BLOCK], [BLOCK x width] */
@@ -39,7 +39,7 @@ static inline size_t walk_floats(int64_t width)
 }
 
 /* scratch: walk_floats(width) of them, this thread's. */
-static inline void walk_init(struct walk *w, const struct tile_code *code, int64_t width,
+static inline void walk_init(struct key_walk *w, const struct tile_code *code, int64_t width,
                              float *scratch)
 {
     int64_t tile = BLOCK * width;
@@ -63,7 +63,7 @@ static inline void walk_init(struct walk *w, const struct tile_code *code, int64
 }
 
 /* Queries that have seen nothing; q, slope and sight are the caller's to fill. */
-CPU_INLINE void query_block_begin(struct query_block *b, const struct walk *w, int64_t n_rows,
+CPU_INLINE void query_block_begin(struct query_block *b, const struct key_walk *w, int64_t n_rows,
                                   bool has_slopes)
 {
     memset(b->out, 0, (size_t)(BLOCK * w->width) * sizeof *b->out);
@@ -85,33 +85,33 @@ CPU_INLINE bool is_diagonal(const struct query_block *b, int64_t key)
 }
 
 /* The walk's keys and values are those of positions key .. . mask: NULL, or what is dropped. */
-CPU_INLINE void query_block_attend(struct query_block *b, const struct walk *w, int64_t key,
+CPU_INLINE void query_block_attend(struct query_block *b, const struct key_walk *w, int64_t key,
                                    const struct mask *mask)
 {
     int64_t width = w->width;
     const struct sight *sight = b->sight;
     bool is_plain = key >= sight->most && key <= sight->fewest && !b->has_slopes;
-    struct product scores = { .c = w->scores,
-                              .c_stride = BLOCK,
-                              .a = b->q,
-                              .a_row = width,
-                              .a_col = 1,
-                              .b = w->keys,
-                              .b_stride = BLOCK,
-                              .n = BLOCK,
-                              .k = width,
-                              .n_rows = b->n_rows };
-    struct product out = { .c = b->out,
-                           .c_stride = width,
-                           .a = w->scores,
-                           .a_row = BLOCK,
-                           .a_col = 1,
-                           .b = w->values,
-                           .b_stride = width,
-                           .n = width,
-                           .k = BLOCK,
-                           .n_rows = b->n_rows,
-                           .add = 1 };
+    struct tile_product scores = { .c = w->scores,
+                                   .c_stride = BLOCK,
+                                   .a = b->q,
+                                   .a_row = width,
+                                   .a_col = 1,
+                                   .b = w->keys,
+                                   .b_stride = BLOCK,
+                                   .n = BLOCK,
+                                   .k = width,
+                                   .n_rows = b->n_rows };
+    struct tile_product out = { .c = b->out,
+                                .c_stride = width,
+                                .a = w->scores,
+                                .a_row = BLOCK,
+                                .a_col = 1,
+                                .b = w->values,
+                                .b_stride = width,
+                                .n = width,
+                                .k = BLOCK,
+                                .n_rows = b->n_rows,
+                                .add = 1 };
 
     if (is_diagonal(b, key)) {
         scores.part = PART_C_LOWER;

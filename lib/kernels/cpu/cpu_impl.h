@@ -25,7 +25,7 @@ struct cpu_kernels {
     struct kernels base;
     struct kernels_backend table; /* base.backend: filled by the families */
     enum cpu_isa isa;             /* the machine's best that LMTRAIN_CPU_ISA allows */
-    bool has_avx512_bf16;          /* besides AVX-512 */
+    bool has_avx512_bf16;         /* besides AVX-512 */
     char identity[128];
 };
 

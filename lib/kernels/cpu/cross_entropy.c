@@ -19,14 +19,14 @@
 enum { STAT_MAX, STAT_SUM, STAT_TARGET };
 
 /* Which tokens the columns are. */
-struct part {
+struct vocab_part {
     int64_t begin, n; /* n: columns of tokens that exist; padding follows */
     int64_t vocab;
 };
 
-static struct part part_of(const struct op_shape *op, const struct tensor *begin)
+static struct vocab_part part_of(const struct op_shape *op, const struct tensor *begin)
 {
-    struct part part = { .vocab = op->attributes.vocab_size };
+    struct vocab_part part = { .vocab = op->attributes.vocab_size };
 
     if (tensor_given(begin))
         part.begin = *(const int32_t *)begin->data;
@@ -38,7 +38,7 @@ static struct part part_of(const struct op_shape *op, const struct tensor *begin
 #define NO_COLUMN (-1)
 
 /* The target's column, or NO_COLUMN where that is another rank's; target >= 0. */
-static int64_t target_column(const struct part *part, int32_t target)
+static int64_t target_column(const struct vocab_part *part, int32_t target)
 {
     int64_t column = target - part->begin;
 
@@ -50,7 +50,7 @@ static int64_t target_column(const struct part *part, int32_t target)
 
 struct stats_run {
     const struct op_shape *op;
-    struct part part;
+    struct vocab_part part;
 };
 
 CPU_INLINE void stats_row(const struct stats_run *run, int64_t row)
@@ -92,7 +92,7 @@ static void logit_stats_run(struct kernels *kernels, const struct kernel_call *c
 
 struct loss_run {
     const struct op_shape *op;
-    struct part part;
+    struct vocab_part part;
     double *nll; /* of each row */
     float scale;
 };

@@ -15,7 +15,7 @@ struct dropout {
     float p, scale;
 };
 
-CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct rectangle *r,
+CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct tile_bounds *r,
                             enum dtype act)
 {
     const struct op_attributes *a = &d->op->attributes;
@@ -44,7 +44,7 @@ CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct r
 CPU_INLINE void dropout_tile_body(void *context, int64_t tile)
 {
     const struct dropout *d = context;
-    struct rectangle r = tiling_at(&d->tiling, tile);
+    struct tile_bounds r = tiling_at(&d->tiling, tile);
 
     WITH_ACT(d->op->in[DROPOUT_X].dtype,
              for (int64_t row = r.row; row < r.row_end; row++) dropout_row(d, row, &r, act));

@@ -28,7 +28,7 @@ CPU_INLINE float gelu_slope(float x)
     return __builtin_fmaf(0.5f * x * (1.0f - t * t), inner, 0.5f * (1.0f + t));
 }
 
-CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                            enum dtype act)
 {
     int64_t f = op->out[SWIGLU_Y].cols;
@@ -43,7 +43,7 @@ CPU_INLINE void swiglu_row(const struct op_shape *op, int64_t row, const struct 
     }
 }
 
-CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                                 enum dtype act)
 {
     int64_t f = op->in[SWIGLU_GRAD_DY].cols;
@@ -61,7 +61,7 @@ CPU_INLINE void swiglu_grad_row(const struct op_shape *op, int64_t row, const st
     }
 }
 
-CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                          enum dtype act)
 {
     const void *x = cpu_row(&op->in[GELU_X], row);
@@ -72,7 +72,7 @@ CPU_INLINE void gelu_row(const struct op_shape *op, int64_t row, const struct re
         act_put(y, i, gelu_of(act_get(x, i, act)), act);
 }
 
-CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                               enum dtype act)
 {
     const void *dy = cpu_row(&op->in[GELU_GRAD_DY], row), *x = cpu_row(&op->in[GELU_GRAD_X], row);
@@ -83,7 +83,7 @@ CPU_INLINE void gelu_grad_row(const struct op_shape *op, int64_t row, const stru
         act_put(dx, i, act_get(dy, i, act) * gelu_slope(act_get(x, i, act)), act);
 }
 
-CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                         enum dtype act)
 {
     const float *a = float_row(&op->in[ADD_A], row);
@@ -96,7 +96,7 @@ CPU_INLINE void add_row(const struct op_shape *op, int64_t row, const struct rec
 }
 
 /* a, b and y are of one type. */
-CPU_INLINE void add_alike_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void add_alike_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                               enum dtype act)
 {
     const void *a = cpu_row(&op->in[ADD_A], row), *b = cpu_row(&op->in[ADD_B], row);
@@ -107,7 +107,7 @@ CPU_INLINE void add_alike_row(const struct op_shape *op, int64_t row, const stru
         act_put(y, i, act_get(a, i, act) + act_get(b, i, act), act);
 }
 
-CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                           enum dtype act)
 {
     const void *x = cpu_row(&op->in[SCALE_X], row);
@@ -119,7 +119,7 @@ CPU_INLINE void scale_row(const struct op_shape *op, int64_t row, const struct r
         act_put(y, i, act_get(x, i, act) * factor, act);
 }
 
-CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                              enum dtype act)
 {
     const void *x = cpu_row(&op->in[ADD_BIAS_X], row);
@@ -131,7 +131,7 @@ CPU_INLINE void add_bias_row(const struct op_shape *op, int64_t row, const struc
         act_put(y, i, act_get(x, i, act) + b[i], act);
 }
 
-CPU_INLINE void cast_cols(const void *x, void *y, const struct rectangle *r, enum dtype from,
+CPU_INLINE void cast_cols(const void *x, void *y, const struct tile_bounds *r, enum dtype from,
                           enum dtype to)
 {
     INDEPENDENT_TURNS
@@ -140,7 +140,7 @@ CPU_INLINE void cast_cols(const void *x, void *y, const struct rectangle *r, enu
 }
 
 /* act: of the output; the input is another type. */
-CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                          enum dtype act)
 {
     const void *x = cpu_row(&op->in[CAST_X], row);
@@ -155,7 +155,7 @@ CPU_INLINE void cast_row(const struct op_shape *op, int64_t row, const struct re
 }
 
 /* What comes first is taken as it is: as a reduction leaves it, a zero's sign included. */
-CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const struct rectangle *r,
+CPU_INLINE void accumulate_row(const struct op_shape *op, int64_t row, const struct tile_bounds *r,
                                int first, enum dtype act)
 {
     const void *x = cpu_row(&op->in[ACCUMULATE_X], row);
@@ -184,7 +184,7 @@ static void elementwise(struct kernels *kernels, const struct kernel_call *call,
     CPU_INLINE void name##_tile_body(void *context, int64_t tile) \
     { \
         const struct elementwise *e = context; \
-        struct rectangle r = tiling_at(&e->tiling, tile); \
+        struct tile_bounds r = tiling_at(&e->tiling, tile); \
 \
         name##_rows(e, &r); \
     } \
@@ -197,7 +197,7 @@ static void elementwise(struct kernels *kernels, const struct kernel_call *call,
 
 /* Of name_row(op, row, r, act). */
 #define ELEMENTWISE_ACT(name) \
-    CPU_INLINE void name##_rows(const struct elementwise *e, const struct rectangle *r) \
+    CPU_INLINE void name##_rows(const struct elementwise *e, const struct tile_bounds *r) \
     { \
         WITH_ACT(e->act, for (int64_t row = r->row; row < r->row_end; row++) \
                              name##_row(e->op, row, r, act)); \
@@ -229,7 +229,7 @@ ELEMENTWISE_ACT(scale)
 ELEMENTWISE_ACT(add_bias)
 ELEMENTWISE_ACT(cast)
 
-CPU_INLINE void accumulate_rows(const struct elementwise *e, const struct rectangle *r)
+CPU_INLINE void accumulate_rows(const struct elementwise *e, const struct tile_bounds *r)
 {
     if (e->first)
         WITH_ACT(e->act, for (int64_t row = r->row; row < r->row_end; row++)

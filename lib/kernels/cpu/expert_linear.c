@@ -14,26 +14,28 @@
 #include "kernels/cpu/gemm_impl.h"
 
 /* What an op is made of, whichever it is. */
-struct parts {
+struct expert_operands {
     const struct tensor *rows, *ends, *other, *out; /* x or dy; ends; w, or x of dw; y, dx or dw */
     bool is_dw;
 };
 
-static struct parts parts_of(const struct op_shape *op)
+static struct expert_operands parts_of(const struct op_shape *op)
 {
     bool is_dw = op->kind == OP_EXPERT_LINEAR_DW;
 
-    return (struct parts){ .rows = &op->in[EXPERT_LINEAR_X],
-                           .ends = &op->in[is_dw ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS],
-                           .other = &op->in[is_dw ? EXPERT_LINEAR_DW_X : EXPERT_LINEAR_W],
-                           .out = &op->out[EXPERT_LINEAR_Y],
-                           .is_dw = is_dw };
+    return (struct expert_operands){
+        .rows = &op->in[EXPERT_LINEAR_X],
+        .ends = &op->in[is_dw ? EXPERT_LINEAR_DW_ENDS : EXPERT_LINEAR_ENDS],
+        .other = &op->in[is_dw ? EXPERT_LINEAR_DW_X : EXPERT_LINEAR_W],
+        .out = &op->out[EXPERT_LINEAR_Y],
+        .is_dw = is_dw
+    };
 }
 
 /* The product of an expert with so many rows. */
 static struct cpu_gemm_shape product_shape(const struct op_shape *op, int64_t n_rows)
 {
-    struct parts p = parts_of(op);
+    struct expert_operands p = parts_of(op);
 
     return (struct cpu_gemm_shape){ .m = p.is_dw ? p.rows->cols : n_rows,
                                     .n = p.out->cols,
@@ -83,7 +85,7 @@ static void zero_rows(struct kernels *kernels, const struct tensor *dw, int64_t 
 /* Rows of w, or of its gradient, that an expert has. */
 static int64_t rows_an_expert(const struct op_shape *op)
 {
-    struct parts p = parts_of(op);
+    struct expert_operands p = parts_of(op);
 
     return p.is_dw ? p.rows->cols : p.other->rows / p.ends->cols;
 }
@@ -92,7 +94,7 @@ static void run_expert(struct kernels *kernels, const struct kernel_call *call, 
                        int64_t begin, int64_t end, int first)
 {
     const struct op_shape *op = &call->op;
-    struct parts p = parts_of(op);
+    struct expert_operands p = parts_of(op);
     int64_t first_row = expert * rows_an_expert(op);
     struct cpu_gemm_shape shape = product_shape(op, end - begin);
     struct cpu_gemm_operands operands = { .a = cpu_row(p.rows, begin), .first = first };
@@ -104,7 +106,7 @@ static void run_expert(struct kernels *kernels, const struct kernel_call *call, 
 
 static void expert_linear_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    struct parts p = parts_of(&call->op);
+    struct expert_operands p = parts_of(&call->op);
     const int32_t *ends = p.ends->data;
     int64_t begin = 0, n = rows_an_expert(&call->op);
 

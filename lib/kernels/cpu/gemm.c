@@ -11,8 +11,8 @@
  * One panel of a, as in decoding, is another matter: each weight is used for these rows alone, and
  * bringing it here is all the work. A task reads its lines of b once then, and packs none.
  *
- * Between pieces of k a task's sums stay in its stage, fp32 register block by register block; where
- * k is too long for one round, all of a round's sums do, in a stage that all tasks share. The last
+ * Between pieces of k a task's sums stay in its accumulation buffer (fp32) register block by register block; where
+ * k is too long for one round, all of a round's sums do, in one that all tasks share. The last
  * piece finishes: bias, rounding to 16 bits, or the one add to an accumulated c.
  */
 #include "kernels/cpu/gemm_impl.h"
@@ -24,7 +24,7 @@
 /* None of these shows in the bits. */
 #define ROWS_A_BLOCK 1024
 #define PACKED_LANES (1 << 20)        /* of a in a round: 4 MiB */
-#define SHARED_STAGE_FLOATS (2 << 20) /* 8 MiB */
+#define SHARED_ACCUM_FLOATS (2 << 20) /* 8 MiB */
 #define ROWS_A_GROUP_MIN 128
 #define TASKS_A_THREAD 4
 #define PANEL_GAP 16      /* lanes */
@@ -41,10 +41,10 @@ struct cut {
     int64_t piece_steps;  /* of k in a panel */
     int64_t panel_lanes;  /* from one panel of a to the next */
     int64_t group_rows;   /* of c in a task, whole panels */
-    int shared_stage;     /* k takes more than one round */
-    bool is_few;           /* rows of c: b is not packed */
-    int64_t stage_stride; /* floats from one register block of a task to the next */
-    size_t packed_bytes, stage_bytes, panel_bytes; /* the stage's: of all threads, if shared */
+    int shares_accum;     /* k takes more than one round */
+    bool is_skinny;       /* rows of c: b is not packed */
+    int64_t accum_stride; /* floats from one register block of a task to the next */
+    size_t packed_bytes, accum_bytes, panel_bytes; /* accum: of all threads, if shared */
 };
 
 /* length cut into as few pieces of at most `most` as it takes, of equal size but for rounding. */
@@ -63,15 +63,16 @@ static void cut_block(struct cut *cut, const struct cpu_gemm_shape *s, int n_thr
     cut->piece_steps = even_piece(cut->n_steps, code->steps, 1);
     cut->chunk_steps = even_piece(
         cut->n_steps, max_i64(PACKED_LANES / cut->block_rows, cut->piece_steps), cut->piece_steps);
-    cut->shared_stage = cut->chunk_steps < cut->n_steps;
-    if (cut->shared_stage)
+    cut->shares_accum = cut->chunk_steps < cut->n_steps;
+    if (cut->shares_accum)
         cut->block_cols =
-            min_i64(cut->block_cols, round_up(SHARED_STAGE_FLOATS / cut->block_rows, code->cols));
+            min_i64(cut->block_cols, round_up(SHARED_ACCUM_FLOATS / cut->block_rows, code->cols));
 
     n_panels = cut->block_cols / code->cols;
-    cut->is_few = code->multiply_few && s->m <= code->rows && s->b_transposed && !cut->shared_stage;
+    cut->is_skinny =
+        code->multiply_skinny && s->m <= code->rows && s->b_transposed && !cut->shares_accum;
     /* A line apart, or panels of 128 steps would begin in one cache set. */
-    cut->panel_lanes = cut->piece_steps * code->rows + (cut->is_few ? 0 : PANEL_GAP);
+    cut->panel_lanes = cut->piece_steps * code->rows + (cut->is_skinny ? 0 : PANEL_GAP);
     cut->group_rows = cut->block_rows;
     while (n_panels * ceil_div(cut->block_rows, cut->group_rows) < TASKS_A_THREAD * n_threads &&
            cut->group_rows >= 2 * ROWS_A_GROUP_MIN)
@@ -95,18 +96,18 @@ static struct cut cut_product(const struct cpu_kernels *cpu, const struct cpu_ge
 
     block_floats = (int64_t)cut.code->rows * cut.code->cols;
     /* Of one piece, a task needs one register block at a time. */
-    cut.stage_stride = cut.piece_steps < cut.n_steps ? block_floats : 0;
-    if (cut.shared_stage)
-        cut.stage_bytes = (size_t)(cut.block_rows * cut.block_cols) * sizeof(float);
+    cut.accum_stride = cut.piece_steps < cut.n_steps ? block_floats : 0;
+    if (cut.shares_accum)
+        cut.accum_bytes = (size_t)(cut.block_rows * cut.block_cols) * sizeof(float);
     else
-        cut.stage_bytes =
-            (size_t)max_i64(cut.group_rows / cut.code->rows * cut.stage_stride, block_floats) *
+        cut.accum_bytes =
+            (size_t)max_i64(cut.group_rows / cut.code->rows * cut.accum_stride, block_floats) *
             sizeof(float);
     n_panels = cut.block_rows / cut.code->rows * (cut.chunk_steps / cut.piece_steps);
     cut.packed_bytes = (size_t)(n_panels * cut.panel_lanes) * sizeof(uint32_t);
     cut.panel_bytes = (size_t)(cut.code->cols * cut.piece_steps) * sizeof(uint32_t);
     cut.packed_bytes = align_up(cut.packed_bytes, 64);
-    cut.stage_bytes = align_up(cut.stage_bytes, 64);
+    cut.accum_bytes = align_up(cut.accum_bytes, 64);
     cut.panel_bytes = align_up(cut.panel_bytes, 64);
     return cut;
 }
@@ -117,7 +118,7 @@ size_t cpu_gemm_scratch_bytes(const struct cpu_kernels *cpu, const struct cpu_ge
     size_t n_threads = (size_t)cpu_n_threads(cpu);
 
     return cut.packed_bytes + n_threads * cut.panel_bytes +
-           (cut.shared_stage ? 1 : n_threads) * cut.stage_bytes;
+           (cut.shares_accum ? 1 : n_threads) * cut.accum_bytes;
 }
 
 /* Pieces and blocks are rounded up by less than one of their own, whatever is cut. */
@@ -132,11 +133,12 @@ size_t cpu_gemm_scratch_most(const struct cpu_kernels *cpu, const struct cpu_gem
     /* Of several pieces, each is half of the longest or more. */
     int64_t n_panels = min_i64(rows / code->rows * ceil_div(cut.n_steps, code->steps),
                                ceil_div(2 * packed, (int64_t)code->rows * code->steps));
-    int64_t stages = n_threads * max_i64(rows, code->rows) * code->cols;
+    int64_t accum_buffers = n_threads * max_i64(rows, code->rows) * code->cols;
     int64_t panels = n_threads * round_up((int64_t)code->cols * code->steps, 16);
 
-    stages = max_i64(stages, min_i64(rows * cols, SHARED_STAGE_FLOATS + rows * code->cols));
-    return (size_t)(packed + n_panels * PANEL_GAP + stages + panels) * sizeof(uint32_t) +
+    accum_buffers =
+        max_i64(accum_buffers, min_i64(rows * cols, SHARED_ACCUM_FLOATS + rows * code->cols));
+    return (size_t)(packed + n_panels * PANEL_GAP + accum_buffers + panels) * sizeof(uint32_t) +
            64 * (size_t)(n_threads + 2);
 }
 
@@ -149,7 +151,7 @@ struct round {
     const struct cut *cut;
     struct gemm_source a, b;
     uint32_t *packed; /* pieces of k, of panels, of steps */
-    char *stages, *panels;
+    char *accum_buffers, *panels;
     /* What it covers. */
     int64_t row, n_rows, col, n_cols, step, n_steps;
 };
@@ -319,30 +321,32 @@ CPU_INLINE void prefetch_b(const struct round *r, const struct gemm_part *part, 
 }
 
 /* A task's rows, and its sums. */
-struct task {
+struct gemm_task {
     int64_t row, row_end, panel; /* within the round */
-    float *stage;                /* of its first register block */
+    float *accum_buffer;         /* of its first register block */
     uint32_t *b;                 /* its thread's panel */
 };
 
-static struct task task_at(const struct round *r, int64_t number, int thread)
+static struct gemm_task task_at(const struct round *r, int64_t number, int thread)
 {
     const struct cut *cut = r->cut;
     int64_t n_panels = ceil_div(r->n_cols, cut->code->cols);
-    struct task task = { .row = number / n_panels * cut->group_rows, .panel = number % n_panels };
+    struct gemm_task task = { .row = number / n_panels * cut->group_rows,
+                              .panel = number % n_panels };
 
     task.row_end = min_i64(task.row + cut->group_rows, r->n_rows);
     task.b = (uint32_t *)(void *)(r->panels + (size_t)thread * cut->panel_bytes);
-    if (cut->shared_stage)
-        task.stage = (float *)(void *)r->stages +
-                     (task.panel * cut->block_rows + task.row) * cut->code->cols;
+    if (cut->shares_accum)
+        task.accum_buffer = (float *)(void *)r->accum_buffers +
+                            (task.panel * cut->block_rows + task.row) * cut->code->cols;
     else
-        task.stage = (float *)(void *)(r->stages + (size_t)thread * cut->stage_bytes);
+        task.accum_buffer = (float *)(void *)(r->accum_buffers + (size_t)thread * cut->accum_bytes);
     return task;
 }
 
 /* Of b, what this thread will probably pack after this: the others take the panels between. */
-static struct gemm_part next_part(const struct round *r, const struct task *task, int64_t piece)
+static struct gemm_part next_part(const struct round *r, const struct gemm_task *task,
+                                  int64_t piece)
 {
     int64_t panel = task->panel;
 
@@ -367,7 +371,7 @@ static void multiply(const struct gemm_code *code, float *sums, const uint32_t *
     code->multiply(sums, a, b, n_steps, fresh, at->n_rows, at->n_cols);
 }
 
-static void multiply_piece(const struct round *r, const struct task *task, int64_t piece)
+static void multiply_piece(const struct round *r, const struct gemm_task *task, int64_t piece)
 {
     const struct cut *cut = r->cut;
     const struct gemm_code *code = cut->code;
@@ -382,7 +386,7 @@ static void multiply_piece(const struct round *r, const struct task *task, int64
     code->pack_b(task->b, 0, &r->b, &part);
     for (int64_t block = 0; block < n_blocks; block++) {
         int64_t row = task->row + block * code->rows;
-        float *sums = task->stage + block * cut->stage_stride;
+        float *sums = task->accum_buffer + block * cut->accum_stride;
 
         at.row = r->row + row;
         at.n_rows = (int)min_i64(code->rows, task->row_end - row);
@@ -396,7 +400,7 @@ static void multiply_piece(const struct round *r, const struct task *task, int64
 }
 
 /* The pieces of a's one panel lie one behind the other. */
-static void multiply_few(const struct round *r, const struct task *task)
+static void multiply_skinny(const struct round *r, const struct gemm_task *task)
 {
     const struct gemm_code *code = r->cut->code;
     int64_t col = task->panel * code->cols;
@@ -405,17 +409,17 @@ static void multiply_few(const struct round *r, const struct task *task)
                         .n_cols = (int)min_i64(code->cols, r->n_cols - col) };
     struct gemm_part part = { .line = col, .n_lines = at.n_cols, .n_k = r->shape->k };
 
-    code->multiply_few(task->stage, r->packed, &r->b, &part, at.n_rows);
-    finish(r, &at, task->stage);
+    code->multiply_skinny(task->accum_buffer, r->packed, &r->b, &part, at.n_rows);
+    finish(r, &at, task->accum_buffer);
 }
 
 static void multiply_tile(void *context, int64_t tile, int thread)
 {
     const struct round *r = context;
-    struct task task = task_at(r, tile, thread);
+    struct gemm_task task = task_at(r, tile, thread);
 
-    if (r->cut->is_few) {
-        multiply_few(r, &task);
+    if (r->cut->is_skinny) {
+        multiply_skinny(r, &task);
         return;
     }
     for (int64_t piece = 0; piece < n_pieces(r); piece++)
@@ -449,7 +453,7 @@ void cpu_gemm_run(struct cpu_kernels *cpu, const struct cpu_gemm_shape *s,
     r.b = source_of(o->b, cut.lane, s->b_transposed, s->ldb);
     r.packed = scratch;
     r.panels = (char *)scratch + cut.packed_bytes;
-    r.stages = r.panels + (size_t)cpu_n_threads(cpu) * cut.panel_bytes;
+    r.accum_buffers = r.panels + (size_t)cpu_n_threads(cpu) * cut.panel_bytes;
     for (r.row = 0; r.row < s->m; r.row += cut.block_rows)
         for (r.col = 0; r.col < s->n; r.col += cut.block_cols)
             for (r.step = 0; r.step < cut.n_steps; r.step += cut.chunk_steps) {

@@ -124,14 +124,15 @@ const struct gemm_code *cpu_gemm_code(const struct cpu_kernels *cpu, enum gemm_l
                                              .pack_a = gemm_pack_a_avx512,
                                              .pack_b = gemm_pack_b_avx512,
                                              .multiply = gemm_multiply_avx512,
-                                             .multiply_few = gemm_multiply_few_avx512 };
+                                             .multiply_skinny = gemm_multiply_skinny_avx512 };
     static const struct gemm_code avx512bf16 = { .rows = 8,
                                                  .cols = 48,
                                                  .steps = 192,
                                                  .pack_a = gemm_pack_a_avx512,
                                                  .pack_b = gemm_pack_b_avx512,
                                                  .multiply = gemm_multiply_avx512bf16,
-                                                 .multiply_few = gemm_multiply_few_avx512bf16 };
+                                                 .multiply_skinny =
+                                                     gemm_multiply_skinny_avx512bf16 };
 
     if (lane == LANE_PAIR) {
         CHECK(cpu->has_avx512_bf16);

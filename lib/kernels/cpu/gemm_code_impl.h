@@ -61,8 +61,8 @@ struct gemm_code {
      * k, with the bits of the above: b passes through registers once and is packed nowhere. a: one
      * panel. Pays where there is no more than one. NULL: not here.
      */
-    void (*multiply_few)(float *c, const uint32_t *a, const struct gemm_source *b,
-                         const struct gemm_part *part, int n_rows);
+    void (*multiply_skinny)(float *c, const uint32_t *a, const struct gemm_source *b,
+                            const struct gemm_part *part, int n_rows);
 };
 
 /* Of the best instruction set that the instance may use; LANE_PAIR only with has_avx512_bf16. */
@@ -85,9 +85,9 @@ void gemm_multiply_avx512(float *c, const uint32_t *a, const uint32_t *b, int64_
                           int fresh, int n_rows, int n_cols);
 void gemm_multiply_avx512bf16(float *c, const uint32_t *a, const uint32_t *b, int64_t n_steps,
                               int fresh, int n_rows, int n_cols);
-void gemm_multiply_few_avx512(float *c, const uint32_t *a, const struct gemm_source *b,
-                              const struct gemm_part *part, int n_rows);
-void gemm_multiply_few_avx512bf16(float *c, const uint32_t *a, const struct gemm_source *b,
-                                  const struct gemm_part *part, int n_rows);
+void gemm_multiply_skinny_avx512(float *c, const uint32_t *a, const struct gemm_source *b,
+                                 const struct gemm_part *part, int n_rows);
+void gemm_multiply_skinny_avx512bf16(float *c, const uint32_t *a, const struct gemm_source *b,
+                                     const struct gemm_part *part, int n_rows);
 
 #endif

@@ -68,7 +68,7 @@ static size_t lora_scratch_bytes(struct kernels *kernels, const struct op_shape 
     return product_bytes(op) + most;
 }
 
-CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct rectangle *r,
+CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct tile_bounds *r,
                          enum dtype act)
 {
     const void *y = cpu_row(&l->op->in[LORA_Y], l->begin + row);
@@ -86,7 +86,7 @@ CPU_INLINE void lora_row(const struct lora *l, int64_t row, const struct rectang
 CPU_INLINE void lora_tile_body(void *context, int64_t tile)
 {
     const struct lora *l = context;
-    struct rectangle r = tiling_at(&l->tiling, tile);
+    struct tile_bounds r = tiling_at(&l->tiling, tile);
 
     WITH_ACT(l->op->in[LORA_Y].dtype,
              for (int64_t row = r.row; row < r.row_end; row++) lora_row(l, row, &r, act));

@@ -5,14 +5,14 @@
  * for a 16-bit weight. The order of IEEE operations is the contract with other backends:
  *
  *   once a call, in double then rounded to float:
- *     decay = 1 - lr * weight_decay (or of each block's), take1 = 1 - beta1, take2 = 1 - beta2,
- *     step = lr / bias1, root2 = sqrt(bias2)
+ *     decay = 1 - lr * weight_decay (or of each block's), one_minus_beta1 = 1 - beta1, one_minus_beta2 = 1 - beta2,
+ *     step = lr / bias1, sqrt_bias2 = sqrt(bias2)
  *   an element, in float, each operation rounded, none fused:
  *     g = gradient * factor
  *     p = master * decay
- *     m = m + take1 * (g - m)
- *     v = v * beta2 + take2 * g * g           ((take2 * g) * g)
- *     p = p - step * (m / (sqrt(v) / root2 + eps))
+ *     m = m + one_minus_beta1 * (g - m)
+ *     v = v * beta2 + one_minus_beta2 * g * g           ((one_minus_beta2 * g) * g)
+ *     p = p - step * (m / (sqrt(v) / sqrt_bias2 + eps))
  *
  * Of states in bf16 these are the numbers before they are rounded (ops/ops.h says how), m and v of
  * the element's own line included. An element then takes 8 to 16 bytes.
@@ -142,39 +142,40 @@ struct adamw {
     const struct op_shape *op;
     struct tiling tiling;
     double lr;
-    float factor, decay, take1, take2, beta2, step, root2, eps;
+    float factor, decay, one_minus_beta1, one_minus_beta2, beta2, step, sqrt_bias2, eps;
     uint64_t key, high; /* of the rounding's numbers */
 };
 
 /* Elements of one row. */
-struct stretch {
+struct row_range {
     int64_t row, col, n;
 };
 
-CPU_INLINE void adamw_exact(const struct adamw *a, const struct stretch *s, float decay,
+CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, float decay,
                             int gradient16)
 {
     const void *gradient = cpu_row(&a->op->in[ADAMW_GRADIENT], s->row);
     float *master = float_row_mut(&a->op->in[ADAMW_MASTER], s->row) + s->col;
     float *m = float_row_mut(&a->op->in[ADAMW_M], s->row) + s->col;
     float *v = float_row_mut(&a->op->in[ADAMW_V], s->row) + s->col;
-    float factor = a->factor, take1 = a->take1, take2 = a->take2;
-    float beta2 = a->beta2, step = a->step, root2 = a->root2, eps = a->eps;
+    float factor = a->factor, one_minus_beta1 = a->one_minus_beta1,
+          one_minus_beta2 = a->one_minus_beta2;
+    float beta2 = a->beta2, step = a->step, sqrt_bias2 = a->sqrt_bias2, eps = a->eps;
 
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < s->n; i++) {
         float g = act_get(gradient, s->col + i, gradient16 ? DTYPE_BF16 : DTYPE_F32) * factor,
               p = master[i] * decay;
-        float mean = m[i] + take1 * (g - m[i]);
-        float square = v[i] * beta2 + take2 * g * g;
+        float mean = m[i] + one_minus_beta1 * (g - m[i]);
+        float square = v[i] * beta2 + one_minus_beta2 * g * g;
 
         m[i] = mean;
         v[i] = square;
-        master[i] = p - step * (mean / (sqrtf(square) / root2 + eps));
+        master[i] = p - step * (mean / (sqrtf(square) / sqrt_bias2 + eps));
     }
 }
 
-CPU_INLINE void adamw_stretch(const struct adamw *a, const struct stretch *s, float decay)
+CPU_INLINE void adamw_stretch(const struct adamw *a, const struct row_range *s, float decay)
 {
     if (is_bf16(&a->op->in[ADAMW_GRADIENT]))
         adamw_exact(a, s, decay, 1);
@@ -221,7 +222,7 @@ CPU_INLINE uint16_t round_by(float x, uint32_t bits16)
 }
 
 /* At most NOISE_ELEMENTS; noise: of the first element. master16: it is bf16, too. */
-CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, float decay,
+CPU_INLINE void adamw_rounded(const struct adamw *a, const struct row_range *s, float decay,
                               const struct noise *noise, int64_t skip, int master16, int gradient16)
 {
     const void *gradient = cpu_row(&a->op->in[ADAMW_GRADIENT], s->row);
@@ -230,8 +231,9 @@ CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, fl
         (uint16_t *)a->op->in[ADAMW_MASTER].data + s->row * a->op->in[ADAMW_MASTER].stride;
     uint16_t *m = (uint16_t *)a->op->in[ADAMW_M].data + s->row * a->op->in[ADAMW_M].stride + s->col;
     uint16_t *v = (uint16_t *)a->op->in[ADAMW_V].data + s->row * a->op->in[ADAMW_V].stride + s->col;
-    float factor = a->factor, take1 = a->take1, take2 = a->take2;
-    float beta2 = a->beta2, step = a->step, root2 = a->root2, eps = a->eps;
+    float factor = a->factor, one_minus_beta1 = a->one_minus_beta1,
+          one_minus_beta2 = a->one_minus_beta2;
+    float beta2 = a->beta2, step = a->step, sqrt_bias2 = a->sqrt_bias2, eps = a->eps;
 
     weight += s->col;
     INDEPENDENT_TURNS
@@ -239,9 +241,9 @@ CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, fl
         float old = vec_from_bf16(m[i]), before = master16 ? vec_from_bf16(weight[i]) : master[i];
         float g = act_get(gradient, s->col + i, gradient16 ? DTYPE_BF16 : DTYPE_F32) * factor,
               p = before * decay;
-        float mean = old + take1 * (g - old);
-        float square = vec_from_bf16(v[i]) * beta2 + take2 * g * g;
-        float after = p - step * (mean / (sqrtf(square) / root2 + eps));
+        float mean = old + one_minus_beta1 * (g - old);
+        float square = vec_from_bf16(v[i]) * beta2 + one_minus_beta2 * g * g;
+        float after = p - step * (mean / (sqrtf(square) / sqrt_bias2 + eps));
 
         m[i] = round_by(mean, noise->m[skip + i]);
         v[i] = round_by(square, noise->v[skip + i]);
@@ -253,14 +255,14 @@ CPU_INLINE void adamw_rounded(const struct adamw *a, const struct stretch *s, fl
 }
 
 /* Within a block of OPS_NORM_BLOCK elements, whose element `first` is the stretch's first. */
-CPU_INLINE void adamw_of_block(const struct adamw *a, const struct stretch *s, float decay,
+CPU_INLINE void adamw_of_block(const struct adamw *a, const struct row_range *s, float decay,
                                uint64_t place, int64_t first)
 {
     struct noise noise;
 
     for (int64_t at = 0; at < s->n;) {
         int64_t skip = (first + at) % 2, n = min_i64(s->n - at, NOISE_ELEMENTS - skip);
-        struct stretch some = { s->row, s->col + at, n };
+        struct row_range some = { s->row, s->col + at, n };
 
         make_noise(&noise, a->key, a->high, ops_rounding_low(place, first + at));
         if (is_bf16(&a->op->in[ADAMW_MASTER]) && is_bf16(&a->op->in[ADAMW_GRADIENT]))
@@ -276,7 +278,7 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct stretch *s, f
 /* ---- pieces ---- */
 
 /* Where each block of elements has its own decay, or place, block by block. */
-CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
+CPU_INLINE void adamw_blocks(const struct adamw *a, const struct row_range *s)
 {
     const double *decays = a->op->in[ADAMW_DECAY].data, *places = a->op->in[ADAMW_RNG_SITE].data;
     int64_t start = s->row * a->op->in[ADAMW_GRADIENT].cols, last = start + s->col + s->n;
@@ -286,7 +288,7 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
         float decay = decays ? (float)(1.0 - a->lr * decays[block]) : a->decay;
 
         end = min_i64((block + 1) * OPS_NORM_BLOCK, last);
-        struct stretch piece = { s->row, at - start, end - at };
+        struct row_range piece = { s->row, at - start, end - at };
         if (a->op->in[ADAMW_M].dtype == DTYPE_BF16)
             adamw_of_block(a, &piece, decay,
                            places ? (uint64_t)places[block]
@@ -297,7 +299,7 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct stretch *s)
     }
 }
 
-CPU_INLINE void weight_stretch(const struct adamw *a, const struct stretch *s)
+CPU_INLINE void weight_stretch(const struct adamw *a, const struct row_range *s)
 {
     const float *master = float_row(&a->op->in[ADAMW_MASTER], s->row);
     void *weight = cpu_row(&a->op->out[ADAMW_WEIGHT], s->row);
@@ -309,10 +311,10 @@ CPU_INLINE void weight_stretch(const struct adamw *a, const struct stretch *s)
 CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
 {
     const struct adamw *a = context;
-    struct rectangle r = tiling_at(&a->tiling, tile);
+    struct tile_bounds r = tiling_at(&a->tiling, tile);
 
     for (int64_t row = r.row; row < r.row_end; row++) {
-        struct stretch s = { row, r.col, r.col_end - r.col };
+        struct row_range s = { row, r.col, r.col_end - r.col };
 
         if (tensor_given(&a->op->in[ADAMW_DECAY]) || a->op->in[ADAMW_M].dtype == DTYPE_BF16)
             adamw_blocks(a, &s);
@@ -343,11 +345,11 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
         .lr = lr,
         .factor = *(const float *)op->in[ADAMW_CLIP_FACTOR].data,
         .decay = (float)(1.0 - lr * at->weight_decay),
-        .take1 = (float)(1.0 - at->beta1),
-        .take2 = (float)(1.0 - at->beta2),
+        .one_minus_beta1 = (float)(1.0 - at->beta1),
+        .one_minus_beta2 = (float)(1.0 - at->beta2),
         .beta2 = (float)at->beta2,
         .step = (float)(lr / (double)scalars[SCALAR_BIAS1]),
-        .root2 = (float)sqrt((double)scalars[SCALAR_BIAS2]),
+        .sqrt_bias2 = (float)sqrt((double)scalars[SCALAR_BIAS2]),
         .eps = (float)at->eps,
         .key = rng_key(at->seed, RNG_ROUNDING),
         .high = ops_rounding_high((uint64_t)scalars[SCALAR_UPDATE], part ? (uint64_t)*part : 0),

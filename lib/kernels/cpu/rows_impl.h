@@ -104,7 +104,7 @@ struct tiling {
     int64_t n_col_tiles, n_tiles;
 };
 
-struct rectangle {
+struct tile_bounds {
     int64_t row, row_end, col, col_end;
 };
 
@@ -119,13 +119,13 @@ static inline struct tiling tiling_of(int64_t rows, int64_t cols)
     return t;
 }
 
-static inline struct rectangle tiling_at(const struct tiling *t, int64_t tile)
+static inline struct tile_bounds tiling_at(const struct tiling *t, int64_t tile)
 {
     int64_t row = tile / t->n_col_tiles * t->rows_a_tile;
     int64_t col = tile % t->n_col_tiles * t->cols_a_tile;
 
-    return (struct rectangle){ row, min_i64(row + t->rows_a_tile, t->rows), col,
-                               min_i64(col + t->cols_a_tile, t->cols) };
+    return (struct tile_bounds){ row, min_i64(row + t->rows_a_tile, t->rows), col,
+                                 min_i64(col + t->cols_a_tile, t->cols) };
 }
 
 #endif

@@ -140,14 +140,14 @@ static void head_gradients(void)
 /* The last part has one token. */
 enum { ROWS = 4, VOCAB = 7, N_PARTS = 3, COLS = 3, N_LOGITS = N_PARTS * ROWS * COLS };
 
-struct parts {
+struct vocab_parts {
     double logits[N_LOGITS], dlogits[N_LOGITS]; /* [ROWS x COLS], part by part */
     double stats[N_PARTS][ROWS][OPS_N_STATS];
     int32_t target[ROWS];
 };
 
 /* The loss that the last part sees; all parts' gradients. */
-static double loss_of_parts(struct parts *p)
+static double loss_of_parts(struct vocab_parts *p)
 {
     struct op_attributes a = { .vocab_size = VOCAB };
     struct tensor target = { p->target, ROWS, 1, 1, DTYPE_I32 };
@@ -182,7 +182,7 @@ static double loss_of_parts(struct parts *p)
 
 static void cross_entropy_gradients(void)
 {
-    static struct parts p, moved;
+    static struct vocab_parts p, moved;
 
     for (int i = 0; i < N_LOGITS; i++)
         p.logits[i] = 2 * sin(1.9 * i);

@@ -1,11 +1,11 @@
 /*
- * gemm_few_avx512_impl.h - few rows by all columns, each weight read once and used from registers
+ * gemm_skinny_avx512_impl.h - few rows by all columns, each weight read once and used from registers
  *
  * A block of 16 lines of b and 16 steps is a kilobyte; turning it takes 64 shuffles, so a core can
  * read about as fast as memory gives. Included where gemm_block_avx512_impl.h is.
  */
-#ifndef KERNELS_CPU_GEMM_FEW_AVX512_IMPL_H
-#define KERNELS_CPU_GEMM_FEW_AVX512_IMPL_H
+#ifndef KERNELS_CPU_GEMM_SKINNY_AVX512_IMPL_H
+#define KERNELS_CPU_GEMM_SKINNY_AVX512_IMPL_H
 
 #include "kernels/cpu/gemm_block_avx512_impl.h"
 #include "kernels/cpu/transpose_avx512_impl.h"
@@ -60,9 +60,9 @@ CPU_INLINE void multiply_lines(float *c, const float *a, const char *from, int64
         _mm512_storeu_ps(c + r * COLS, sums[r]);
 }
 
-CPU_INLINE void multiply_few(float *c, const uint32_t *a_panel, const struct gemm_source *b,
-                             const struct gemm_part *part, const int rows,
-                             const enum gemm_lane lane)
+CPU_INLINE void multiply_skinny(float *c, const uint32_t *a_panel, const struct gemm_source *b,
+                                const struct gemm_part *part, const int rows,
+                                const enum gemm_lane lane)
 {
     const float *a = (const float *)(const void *)a_panel;
     const int64_t element_bytes = lane == LANE_F32 ? 4 : 2;
@@ -79,13 +79,13 @@ CPU_INLINE void multiply_few_rows(float *c, const uint32_t *a, const struct gemm
                                   const enum gemm_lane lane)
 {
     if (n_rows > 4)
-        multiply_few(c, a, b, part, 8, lane);
+        multiply_skinny(c, a, b, part, 8, lane);
     else if (n_rows > 2)
-        multiply_few(c, a, b, part, 4, lane);
+        multiply_skinny(c, a, b, part, 4, lane);
     else if (n_rows > 1)
-        multiply_few(c, a, b, part, 2, lane);
+        multiply_skinny(c, a, b, part, 2, lane);
     else
-        multiply_few(c, a, b, part, 1, lane);
+        multiply_skinny(c, a, b, part, 1, lane);
 }
 
 #endif
