@@ -247,8 +247,8 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
                 tensor_given(order) ? order->cols : op->in[GRADIENT_NORM_SUMS].cols,
                 cuda_rows<float>(&op->in[GRADIENT_NORM_SCALE]).at, op->attributes.clip,
                 (double *)op->out[GRADIENT_NORM_NORM].data,
-                (float *)op->out[GRADIENT_NORM_FACTOR].data,
-                (int32_t *)op->out[GRADIENT_NORM_SKIP].data);
+                (float *)op->out[GRADIENT_NORM_CLIP_FACTOR].data,
+                (int32_t *)op->out[GRADIENT_NORM_SKIP_UPDATE].data);
 }
 
 void cuda_register_gradient_norm(struct kernels_backend *table)

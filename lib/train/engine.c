@@ -341,7 +341,7 @@ static void product_fill(struct engine *engine, const struct engine_product *pro
 }
 
 /* Seconds of one run. */
-static int time_product(struct engine *engine, const struct product *product,
+static int time_product(struct engine *engine, const struct engine_product *product,
                         struct device_event *events[2], double *seconds, struct err *err)
 {
     struct device *device = engine->device;
@@ -364,7 +364,7 @@ int engine_product_flops(struct engine *engine, enum dtype dtype, const int64_t 
 {
     struct device *device = engine->device;
     struct device_event *events[2] = { NULL };
-    struct product product;
+    struct engine_product product;
     double best = 1e30;
 
     if (product_open(engine, dtype, shape, &product, err) < 0)

@@ -204,7 +204,8 @@ enum { N_PART = 3, N_UPDATE = 77 };
 /* Places of blocks that are not one after the other. */
 static double place_of_block(int64_t block)
 {
-    return (double)(ops_place(rng_hash_name(block % 2 ? "one" : "other")) + (uint64_t)(5 + block));
+    return (double)(ops_rng_site(rng_hash_name(block % 2 ? "one" : "other")) +
+                    (uint64_t)(5 + block));
 }
 
 static struct op_case *make_rounded(const void *context)
@@ -221,7 +222,7 @@ static struct op_case *make_rounded(const void *context)
         for (int64_t col = 0; col < s->cols; col++)
             tensor_set(&c->op.in[6], row, col, fabs(tensor_get(&c->op.in[6], row, col)));
     c->op.attributes.seed = 0x123456789abcdef;
-    c->op.attributes.place = ops_place(rng_hash_name("layers.0.up.weight"));
+    c->op.attributes.rng_site = ops_rng_site(rng_hash_name("layers.0.up.weight"));
     tensor_set(&c->op.in[1], 0, SCALAR_UPDATE, N_UPDATE);
     if (s->has_tables) {
         op_case_input(c, 7, 1, n_blocks, DTYPE_F64, 0.1);
@@ -258,7 +259,7 @@ static struct rounded expected(const struct op_shape *op, int64_t row, int64_t c
     double lr = tensor_get(&op->in[1], 0, SCALAR_LR), bias1 = tensor_get(&op->in[1], 0, 1);
     double wd = tensor_given(&op->in[7]) ? tensor_get(&op->in[7], 0, block) : a->weight_decay;
     uint64_t place = tensor_given(&op->in[8]) ? (uint64_t)tensor_get(&op->in[8], 0, block)
-                                              : a->place + (uint64_t)block;
+                                              : a->rng_site + (uint64_t)block;
     uint64_t part = tensor_given(&op->in[9]) ? N_PART : 0;
     struct rng_block noise = rng_at(a->seed, RNG_ROUNDING, N_UPDATE | part << 32,
                                     place << 11 | (uint64_t)(i % OPS_NORM_BLOCK) / 2);
@@ -337,7 +338,7 @@ static void test_rounding_is_the_parameter_s(void **state)
 
         tensor_set(&bucket->op.in[7], 0, b, 0.25);
         tensor_set(&bucket->op.in[8], 0, b,
-                   (double)(ops_place(rng_hash_name(names[k])) + (uint64_t)(b == 1)));
+                   (double)(ops_rng_site(rng_hash_name(names[k])) + (uint64_t)(b == 1)));
     }
     struct op_case *before = make_rounded(&all);
     op_case_run(bucket, 2, RUN_AGAIN);
@@ -348,7 +349,7 @@ static void test_rounding_is_the_parameter_s(void **state)
         };
         struct op_case *alone = make_rounded(&shape);
 
-        alone->op.attributes.place = ops_place(rng_hash_name(names[k]));
+        alone->op.attributes.rng_site = ops_rng_site(rng_hash_name(names[k]));
         alone->op.attributes.weight_decay = 0.25;
         for (int i = 0; i < 7; i += i ? 1 : 4)
             for (int64_t e = 0; e < sizes[k]; e++)

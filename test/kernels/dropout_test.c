@@ -72,7 +72,7 @@ static void test_masks(void **state)
     op_case_run(b, 2, RUN_FIRST);
     assert_true(differ(a, b));
     b->op.attributes = a->op.attributes;
-    b->op.attributes.place++;
+    b->op.attributes.rng_site++;
     op_case_run(b, 2, RUN_FIRST);
     assert_true(differ(a, b));
     b->op.attributes = a->op.attributes;
