@@ -255,11 +255,12 @@ static void schema_field(const struct field *f, struct str *out)
  * has, the group's, at the top level. Its length, 0 if it is not in this object. */
 static size_t deprecated_name(const struct deprecated_key *key, const char *group)
 {
-    size_t prefix = *group ? strlen(group) + 1 : 0, length = strcspn(key->old + prefix, ".");
+    size_t prefix = *group ? strlen(group) + 1 : 0;
     char first[64];
 
-    if (!is_below(key->old, group))
+    if (!is_below(key->old, group) || strlen(key->old) <= prefix)
         return 0;
+    size_t length = strcspn(key->old + prefix, ".");
     if (!key->old[prefix + length])
         return length;
     CHECK(length < sizeof first);
