@@ -16,8 +16,8 @@
 #include "config/sequence_lengths.h"
 #include "data/instruct/instruct.h"
 #include "data/instruct/samples.h"
+#include "data/rows/json_value.h"
 #include "data/rows/rows.h"
-#include "data/rows/value.h"
 #include "data/stream/loader.h"
 #include "tokenizer/tokenizer.h"
 #include "train/instruct_job.h"
@@ -270,7 +270,7 @@ static void show_json(struct previewing *p, int64_t sample, const int32_t *ids,
         str_printf(p->out, i > 0 ? ",%d" : "%d", learned[i]);
     tokenizer_decode(p->tokenizer, ids, n, &text);
     str_add(p->out, "], \"text\": ");
-    value_print_utf8(str_text(&text), text.length, p->out);
+    json_value_print_utf8(str_text(&text), text.length, p->out);
     str_add_char(p->out, '}');
     str_release(&text);
 }
@@ -442,7 +442,7 @@ static void add_row(const struct row *row, const char *path, struct str *out)
     if (row->kind == ROW_JSON) {
         str_add_utf8(out, row->text, row->n_bytes);
     } else if (row->kind == ROW_TEXT) {
-        value_print_utf8(row->text, row->n_bytes, out);
+        json_value_print_utf8(row->text, row->n_bytes, out);
     } else {
         fprintf(stderr, "lmtrain: %s:%lld: %s\n", path, (long long)row->number, row->text);
         return;

@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "data/rows/json_value.h"
 #include "data/rows/rows.h"
-#include "data/rows/value.h"
 #include "eval/harness_impl.h"
 
 static void print_text(struct str *out, const char *key, const char *text)
 {
     str_printf(out, ",\"%s\":", key);
-    value_print_utf8(text, strlen(text), out);
+    json_value_print_utf8(text, strlen(text), out);
 }
 
 void harness_print_item(struct task *task, const struct item *item, const struct item_result *r,
@@ -29,7 +29,7 @@ void harness_print_item(struct task *task, const struct item *item, const struct
     const struct task_part *part = &task->parts[item->part];
 
     str_add(out, "{\"task\":");
-    value_print_text(task->name, strlen(task->name), out);
+    json_value_print_text(task->name, strlen(task->name), out);
     print_text(out, "style", task->style);
     print_text(out, "part", part->name);
     str_printf(out, ",\"item\":%" PRId64 ",\"prompt\":\"%016" PRIx64 "\"", item->number,
@@ -66,45 +66,45 @@ int journal_add(struct harness_run *run, int64_t item, struct err *err)
 
 /* ---- going on ---- */
 
-static int consistency_text(const struct value *object, const char *key, const char *text)
+static int consistency_text(const struct json_value *object, const char *key, const char *text)
 {
-    const struct value *v = value_get(object, key);
+    const struct json_value *v = json_value_get(object, key);
 
-    return v && v->kind == VALUE_TEXT && !strcmp(v->text, text);
+    return v && v->kind == JSON_STRING && !strcmp(v->text, text);
 }
 
 /* Whether there is a whole number under a key. */
-static int number_of(const struct value *object, const char *key, int64_t *number)
+static int number_of(const struct json_value *object, const char *key, int64_t *number)
 {
-    const struct value *v = value_get(object, key);
+    const struct json_value *v = json_value_get(object, key);
 
-    return v && v->kind == VALUE_NUMBER && str_to_i64(v->text, number) == 0;
+    return v && v->kind == JSON_NUMBER && str_to_i64(v->text, number) == 0;
 }
 
-static char *copy_text(const struct value *object, const char *key)
+static char *copy_text(const struct json_value *object, const char *key)
 {
-    const struct value *v = value_get(object, key);
+    const struct json_value *v = json_value_get(object, key);
 
-    return v && v->kind == VALUE_TEXT ? strdup(v->text) : NULL;
+    return v && v->kind == JSON_STRING ? strdup(v->text) : NULL;
 }
 
-static int take_likelihoods(const struct value *list, const struct item *item,
+static int take_likelihoods(const struct json_value *list, const struct item *item,
                             struct item_result *r)
 {
-    if (!list || list->kind != VALUE_LIST || list->n != item->n_choices)
+    if (!list || list->kind != JSON_ARRAY || list->n != item->n_choices)
         return 0;
-    for (const struct value *v = list->first; v; v = v->next)
-        if (v->kind != VALUE_NUMBER)
+    for (const struct json_value *v = list->first; v; v = v->next)
+        if (v->kind != JSON_NUMBER)
             return 0;
     r->log_likelihoods = calloc((size_t)list->n + 1, sizeof *r->log_likelihoods);
-    const struct value *v = list->first;
+    const struct json_value *v = list->first;
     for (int i = 0; r->log_likelihoods && v; i++, v = v->next)
         r->log_likelihoods[i] = strtod(v->text, NULL);
     return r->log_likelihoods != NULL;
 }
 
 /* Whether a line is of an item: then it is done. */
-static int take(struct harness_run *run, int64_t index, const struct value *line)
+static int take(struct harness_run *run, int64_t index, const struct json_value *line)
 {
     const struct item *item = &run->items->items[index];
     const struct task_way *way = &run->task->parts[item->part].way;
@@ -119,13 +119,14 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
         !consistency_text(line, "style", run->task->style))
         return 0;
     for (int m = 0; m < task_n_metrics(way); m++) {
-        const struct value *value = value_get(line, task_metric(run->task, way, m));
+        const struct json_value *value = json_value_get(line, task_metric(run->task, way, m));
 
-        if (!value || value->kind != VALUE_NUMBER)
+        if (!value || value->kind != JSON_NUMBER)
             return 0;
         r->values[m] = strtod(value->text, NULL);
     }
-    if (way->kind == TASK_CHOICE && !take_likelihoods(value_get(line, "log_likelihoods"), item, r))
+    if (way->kind == TASK_CHOICE &&
+        !take_likelihoods(json_value_get(line, "log_likelihoods"), item, r))
         return 0;
     r->choice = is_choice ? (int)chosen : -1;
     r->text = copy_text(line, "text");
@@ -138,7 +139,7 @@ static int take(struct harness_run *run, int64_t index, const struct value *line
 
 /* The item that a line speaks of, or -1. starts: of each part. */
 static int64_t find_item(const struct harness_run *run, const int64_t *starts,
-                         const struct value *line)
+                         const struct json_value *line)
 {
     int64_t number;
 
@@ -167,10 +168,11 @@ static int read_lines(struct harness_run *run, const int64_t *starts, struct err
         return -1;
     while ((more = rows_next(rows, &row, err)) > 0) {
         struct arena arena = { 0 };
-        struct value *line;
+        struct json_value *line;
 
         /* A line that was cut off is one that wasn't written. */
-        if (row.kind == ROW_JSON && !value_parse(&line, row.text, row.n_bytes, &arena, &ignored)) {
+        if (row.kind == ROW_JSON &&
+            !json_value_parse(&line, row.text, row.n_bytes, &arena, &ignored)) {
             int64_t at = find_item(run, starts, line);
 
             if (at >= 0)

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/num.h"
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 #include "eval/harness_impl.h"
 
 #define INVALID "[invalid]" /* what the references call an answer that isn't there */
@@ -36,7 +36,7 @@ static int filter(const struct task_filter *f, const struct str *text, const cha
 
     if (f->render) {
         str_add(&variables, "{\"text\":");
-        value_print_text(str_text(text), text->length, &variables);
+        json_value_print_text(str_text(text), text->length, &variables);
         str_add(&variables, "}");
         const char *objects[] = { record, str_text(&variables) };
         status = text_template_render(f->render, objects, 2, &rendered, err);
@@ -128,7 +128,7 @@ static int render_program(const struct task_way *way, const struct item *item,
     int status = 0;
 
     str_add(&variables, "{\"text\":");
-    value_print_text(str_text(text), text->length, &variables);
+    json_value_print_text(str_text(text), text->length, &variables);
     str_add(&variables, "}");
     const char *objects[] = { item->record, str_text(&variables) };
     for (size_t i = 0; i < sizeof parts / sizeof *parts && !status; i++)

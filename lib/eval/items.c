@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 
 #define MISSING_SHOWN 3 /* names of parts without files */
 
@@ -48,7 +48,7 @@ int item_maker_choices(struct item_maker *m, const char *record, bool is_shot,
     const struct task_way *way = &m->part->way;
     struct arena *arena = &m->l->items->arena, scratch = { 0 };
     struct str text = { 0 };
-    struct value *list;
+    struct json_value *list;
     int k = 0;
 
     *choices = way->choice_texts.items;
@@ -57,15 +57,17 @@ int item_maker_choices(struct item_maker *m, const char *record, bool is_shot,
         return 0;
     int status = item_maker_render(m, way->choices, record, is_shot, &text, err);
     if (!status)
-        status = value_parse(&list, str_text(&text), text.length, &scratch, err);
-    if (!status && (list->kind != VALUE_LIST || list->n < 1))
-        status = err_set(err, ERR_DATA, "the choices are %s, not a list", value_kind_name(list));
+        status = json_value_parse(&list, str_text(&text), text.length, &scratch, err);
+    if (!status && (list->kind != JSON_ARRAY || list->n < 1))
+        status =
+            err_set(err, ERR_DATA, "the choices are %s, not a list", json_value_kind_name(list));
     if (!status) {
         *choices = arena_array(arena, const char *, list->n);
         *n = list->n;
-        for (const struct value *v = list->first; v && !status; v = v->next) {
-            if (v->kind != VALUE_TEXT)
-                status = err_set(err, ERR_DATA, "a choice is %s, not a string", value_kind_name(v));
+        for (const struct json_value *v = list->first; v && !status; v = v->next) {
+            if (v->kind != JSON_STRING)
+                status =
+                    err_set(err, ERR_DATA, "a choice is %s, not a string", json_value_kind_name(v));
             else
                 status = refuse_nul(m, v->text, v->n_bytes, err);
             if (!status)
@@ -165,11 +167,11 @@ static void set_variables(struct item_maker *m, const char *file)
     struct str out = { 0 };
 
     str_add(&out, "{\"part\":{\"name\":");
-    value_print_text(part->name, strlen(part->name), &out);
+    json_value_print_text(part->name, strlen(part->name), &out);
     str_add(&out, ",\"title\":");
-    value_print_text(part->title, strlen(part->title), &out);
+    json_value_print_text(part->title, strlen(part->title), &out);
     str_add(&out, ",\"file\":");
-    value_print_text(file, strlen(file), &out);
+    json_value_print_text(file, strlen(file), &out);
     if (m->file_shots)
         str_printf(&out, ",\"shots\":%s", m->file_shots);
     str_printf(&out, "},\"n_shots\":%d,\"is_shot\":", m->n_shots);
@@ -393,7 +395,7 @@ int items_load(struct items *items, const struct task *task, const struct items_
 static void print_text(const char *key, const char *text, struct str *out)
 {
     str_printf(out, ",\"%s\":", key);
-    value_print_utf8(text, strlen(text), out);
+    json_value_print_utf8(text, strlen(text), out);
 }
 
 void items_print(const struct items *items, const struct task *task, struct str *out)
@@ -402,13 +404,13 @@ void items_print(const struct items *items, const struct task *task, struct str 
         const struct item *item = &items->items[i];
 
         str_add(out, "{\"task\":");
-        value_print_text(task->name, strlen(task->name), out);
+        json_value_print_text(task->name, strlen(task->name), out);
         print_text("part", task->parts[item->part].name, out);
         str_printf(out, ",\"item\":%lld", (long long)item->number);
         print_text("prompt", item->context, out);
         for (int k = 0; k < item->n_choices; k++) {
             str_add(out, k ? "," : ",\"choices\":[");
-            value_print_utf8(item->choices[k], strlen(item->choices[k]), out);
+            json_value_print_utf8(item->choices[k], strlen(item->choices[k]), out);
         }
         str_add(out, item->n_choices ? "]" : "");
         print_text("target", item->target, out);

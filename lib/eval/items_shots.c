@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 #include "eval/items_impl.h"
 
 #define SHOTS_SEED 1234
@@ -106,20 +106,20 @@ int item_maker_add_shots(struct item_maker *m, const char *record, struct str *o
 static int pick_shots(struct item_maker *m, const char *text, struct err *err)
 {
     struct arena scratch = { 0 };
-    struct value *all;
+    struct json_value *all;
     struct str out = { 0 };
     int status = 0;
 
     if (str_ends_with(m->file_shots_path, ".json")) {
-        status = value_parse(&all, text, strlen(text), &scratch, err);
+        status = json_value_parse(&all, text, strlen(text), &scratch, err);
         if (status < 0)
             err_add(err, "%s", m->file_shots_path);
-        const struct value *own =
-            !status && all->kind == VALUE_OBJECT ? value_get(all, m->part->name) : NULL;
+        const struct json_value *own =
+            !status && all->kind == JSON_OBJECT ? json_value_get(all, m->part->name) : NULL;
         if (!status)
-            value_print(own ? own : all, &out);
+            json_value_print(own ? own : all, &out);
     } else {
-        value_print_text(text, strlen(text), &out);
+        json_value_print_text(text, strlen(text), &out);
     }
     if (!status)
         m->file_shots = item_maker_keep(m, &out);

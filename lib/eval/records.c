@@ -13,8 +13,8 @@
 #include <zlib.h>
 
 #include "base/file.h"
+#include "data/rows/json_value.h"
 #include "data/rows/rows.h"
-#include "data/rows/value.h"
 
 #define UNZIPPED_MAX ((size_t)1 << 30)
 
@@ -147,7 +147,7 @@ static int add_row(struct records_reader *r, const char *row, int64_t number, st
     const char *objects[] = { row, r->variables };
     struct str text = { 0 };
     struct arena scratch = { 0 };
-    struct value *value;
+    struct json_value *value;
     int status = 0;
 
     if (is_full(r))
@@ -157,10 +157,10 @@ static int add_row(struct records_reader *r, const char *row, int64_t number, st
     else
         status = text_template_render(r->form->record, objects, 2, &text, err);
     if (!status && strspn(str_text(&text), " \n\t") < text.length) {
-        status = value_parse(&value, str_text(&text), text.length, &scratch, err);
-        if (!status && value->kind != VALUE_OBJECT)
-            status =
-                err_set(err, ERR_DATA, "the record is %s, not an object", value_kind_name(value));
+        status = json_value_parse(&value, str_text(&text), text.length, &scratch, err);
+        if (!status && value->kind != JSON_OBJECT)
+            status = err_set(err, ERR_DATA, "the record is %s, not an object",
+                             json_value_kind_name(value));
         if (!status)
             add(r, arena_strndup(r->arena, text.data, text.length));
     }
@@ -174,20 +174,20 @@ static int add_row(struct records_reader *r, const char *row, int64_t number, st
 static int add_list(struct records_reader *r, const struct row *row, struct err *err)
 {
     struct arena arena = { 0 };
-    struct value *object;
+    struct json_value *object;
     struct str text = { 0 };
     int64_t number = 0;
 
-    int status = value_parse(&object, row->text, row->n_bytes, &arena, err);
+    int status = json_value_parse(&object, row->text, row->n_bytes, &arena, err);
     if (status < 0)
         err_add(err, "%s:%lld", r->path, (long long)row->number);
-    const struct value *list = status < 0 ? NULL : value_get(object, r->form->list);
-    if (!status && (!list || list->kind != VALUE_LIST))
+    const struct json_value *list = status < 0 ? NULL : json_value_get(object, r->form->list);
+    if (!status && (!list || list->kind != JSON_ARRAY))
         status = err_set(err, ERR_DATA, "%s:%lld: '%s' is %s, not a list", r->path,
-                         (long long)row->number, r->form->list, value_kind_name(list));
-    for (const struct value *v = status ? NULL : list->first; v && !status; v = v->next) {
+                         (long long)row->number, r->form->list, json_value_kind_name(list));
+    for (const struct json_value *v = status ? NULL : list->first; v && !status; v = v->next) {
         str_clear(&text);
-        value_print(v, &text);
+        json_value_print(v, &text);
         status = add_row(r, str_text(&text), ++number, err);
     }
     str_release(&text);

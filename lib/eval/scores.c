@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 #include "eval/harness_impl.h"
 
 /* ---- sums ---- */
@@ -184,7 +184,7 @@ void scores_print(const struct scores *scores, const struct task *task, int n_sh
 
 static void add_text(struct str *out, const char *text)
 {
-    value_print_utf8(text, strlen(text), out);
+    json_value_print_utf8(text, strlen(text), out);
 }
 
 static void print_values(const struct score_line *line, struct str *out)

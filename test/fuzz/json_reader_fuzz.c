@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 #include "base/json_reader.h"
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 #include "template/jinja_impl.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
@@ -35,10 +35,10 @@ static bool is_json(const char *text, size_t n_bytes, bool any_bytes)
 static void read_as_value(const char *text, size_t n_bytes, bool expected)
 {
     struct arena arena = { 0 };
-    struct value *value;
+    struct json_value *value;
     struct err err;
 
-    if (value_parse(&value, text, n_bytes, &arena, &err) == 0)
+    if (json_value_parse(&value, text, n_bytes, &arena, &err) == 0)
         CHECK(expected);
     else if (expected)
         CHECK(strstr(err.text, "nested too deep") || strstr(err.text, "there before"));

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "data/parquet/parquet.h"
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 
 #define ROWS_MAX 2000 /* a run of nulls may be long in few bytes */
 
@@ -24,10 +24,10 @@ static void read_rows(const void *bytes, size_t n_bytes)
         return;
     for (int i = 0; i < ROWS_MAX && parquet_next_row(parquet, &row, &err) > 0; i++) {
         struct arena arena = { 0 };
-        struct value *value;
+        struct json_value *value;
 
         /* Columns of one name are the file's mistake, and said as such. */
-        if (value_parse(&value, str_text(&row), row.length, &arena, &err) < 0)
+        if (json_value_parse(&value, str_text(&row), row.length, &arena, &err) < 0)
             CHECK(strstr(err.text, "was there before") || strstr(err.text, "million"));
         arena_release(&arena);
         str_clear(&row);

@@ -17,15 +17,15 @@ static void read_row(const struct row *row)
 {
     const struct conversation_options options = { INSTRUCT_AUTO, NULL, 0, "be kind" };
     struct arena arena = { 0 };
-    struct value *value, *again;
+    struct json_value *value, *again;
     struct conversation c;
     struct str first = { 0 }, second = { 0 };
     struct err err;
 
-    if (value_parse(&value, row->text, row->n_bytes, &arena, &err) == 0) {
-        value_print(value, &first);
-        CHECK(value_parse(&again, str_text(&first), first.length, &arena, &err) == 0);
-        value_print(again, &second);
+    if (json_value_parse(&value, row->text, row->n_bytes, &arena, &err) == 0) {
+        json_value_print(value, &first);
+        CHECK(json_value_parse(&again, str_text(&first), first.length, &arena, &err) == 0);
+        json_value_print(again, &second);
         CHECK(first.length == second.length);
         CHECK(memcmp(str_text(&first), str_text(&second), first.length) == 0);
         if (conversation_read(&options, value, &arena, &c, &err) == 0)

@@ -45,40 +45,40 @@ const char *conversation_column(const struct conversation_options *o, const char
     return field;
 }
 
-const struct value *conversation_find(const struct conversation_options *o, const struct value *row,
-                                      const char *field)
+const struct json_value *conversation_find(const struct conversation_options *o,
+                                           const struct json_value *row, const char *field)
 {
-    return value_get(row, conversation_column(o, field));
+    return json_value_get(row, conversation_column(o, field));
 }
 
 /*
  * Whether the first object of a column's list has a field: formats that share the column's name
  * differ in it.
  */
-static int list_has(const struct conversation_options *o, const struct value *list,
+static int list_has(const struct conversation_options *o, const struct json_value *list,
                     const char *field)
 {
-    return list && list->kind == VALUE_LIST && list->first &&
+    return list && list->kind == JSON_ARRAY && list->first &&
            conversation_find(o, list->first, field);
 }
 
-static int looks_like_belle(const struct value *instruction)
+static int looks_like_belle(const struct json_value *instruction)
 {
-    return instruction && instruction->kind == VALUE_TEXT &&
+    return instruction && instruction->kind == JSON_STRING &&
            !strncmp(instruction->text, "Human:", 6) && strstr(instruction->text, "Assistant:");
 }
 
 /* The format that a row's columns say, INSTRUCT_AUTO if none. */
 static enum instruct_format conversation_format(const struct conversation_options *o,
-                                                const struct value *row)
+                                                const struct json_value *row)
 {
-    const struct value *conversations = conversation_find(o, row, "conversations");
+    const struct json_value *conversations = conversation_find(o, row, "conversations");
 
     if (conversation_find(o, row, "messages") || list_has(o, conversations, "role"))
         return INSTRUCT_MESSAGES;
     if (conversations)
         return INSTRUCT_SHAREGPT;
-    if (value_get(row, "code_with_problem"))
+    if (json_value_get(row, "code_with_problem"))
         return INSTRUCT_LEETCODE;
     if (conversation_find(o, row, "chat"))
         return INSTRUCT_MOSS;
@@ -91,11 +91,11 @@ static enum instruct_format conversation_format(const struct conversation_option
 }
 
 /* A text as a C string; NULL and the error if it is something else. `what` names it. */
-const char *conversation_text(struct conversation_reader *r, const struct value *value,
+const char *conversation_text(struct conversation_reader *r, const struct json_value *value,
                               const char *what)
 {
-    if (!value || value->kind != VALUE_TEXT) {
-        conversation_refuse(r, "%s is %s%s", what, value_kind_name(value),
+    if (!value || value->kind != JSON_STRING) {
+        conversation_refuse(r, "%s is %s%s", what, json_value_kind_name(value),
                             value ? ", not a string" : "");
         return NULL;
     }
@@ -107,7 +107,7 @@ const char *conversation_text(struct conversation_reader *r, const struct value 
 }
 
 /* The text of a column, which must be there. */
-const char *conversation_need_text(struct conversation_reader *r, const struct value *row,
+const char *conversation_need_text(struct conversation_reader *r, const struct json_value *row,
                                    const char *field)
 {
     return conversation_text(r, conversation_find(r->options, row, field),
@@ -115,7 +115,7 @@ const char *conversation_need_text(struct conversation_reader *r, const struct v
 }
 
 /* The text of a column, "" if it is not there; NULL if it is not a string. */
-const char *conversation_optional_text(struct conversation_reader *r, const struct value *row,
+const char *conversation_optional_text(struct conversation_reader *r, const struct json_value *row,
                                        const char *field)
 {
     return conversation_find(r->options, row, field) ? conversation_need_text(r, row, field) : "";
@@ -208,22 +208,22 @@ static void add_default_system(struct conversation_reader *r)
     c->messages[0] = system;
 }
 
-static int refuse_columns(struct conversation_reader *r, const struct value *row)
+static int refuse_columns(struct conversation_reader *r, const struct json_value *row)
 {
     static const char *const pair[2] = { "instruction", "output" };
     struct str names = { 0 };
 
     /* One half of what most rows have: it is the other that is wrong. */
     for (int i = 0; i < 2; i++) {
-        const struct value *there = conversation_find(r->options, row, pair[i]);
-        const struct value *other = conversation_find(r->options, row, pair[!i]);
+        const struct json_value *there = conversation_find(r->options, row, pair[i]);
+        const struct json_value *other = conversation_find(r->options, row, pair[!i]);
 
-        if (there && there->kind == VALUE_TEXT && (!other || other->kind == VALUE_NULL))
+        if (there && there->kind == JSON_STRING && (!other || other->kind == JSON_NULL))
             return conversation_refuse(
                 r, "%s is %s, beside %s", conversation_column(r->options, pair[!i]),
-                value_kind_name(other), conversation_column(r->options, pair[i]));
+                json_value_kind_name(other), conversation_column(r->options, pair[i]));
     }
-    for (const struct value *v = row->first; v && names.length < 300; v = v->next)
+    for (const struct json_value *v = row->first; v && names.length < 300; v = v->next)
         str_printf(&names, "%s%.60s", names.length ? ", " : "", v->key);
     conversation_refuse(
         r,
@@ -234,10 +234,10 @@ static int refuse_columns(struct conversation_reader *r, const struct value *row
     return -1;
 }
 
-int conversation_read(const struct conversation_options *options, const struct value *row,
+int conversation_read(const struct conversation_options *options, const struct json_value *row,
                       struct arena *arena, struct conversation *out, struct err *err)
 {
-    static int (*const readers[])(struct conversation_reader * r, const struct value *row) = {
+    static int (*const readers[])(struct conversation_reader * r, const struct json_value *row) = {
         [INSTRUCT_AUTO] = refuse_columns,
         [INSTRUCT_ALPACA] = conversation_read_alpaca,
         [INSTRUCT_SHAREGPT] = conversation_read_sharegpt,
@@ -251,8 +251,8 @@ int conversation_read(const struct conversation_options *options, const struct v
     struct conversation_reader r = { .options = options, .arena = arena, .out = &c, .err = err };
     enum instruct_format format = options->format;
 
-    if (row->kind != VALUE_OBJECT)
-        return conversation_refuse(&r, "the row is %s, not an object", value_kind_name(row));
+    if (row->kind != JSON_OBJECT)
+        return conversation_refuse(&r, "the row is %s, not an object", json_value_kind_name(row));
     if (format == INSTRUCT_AUTO)
         format = conversation_format(options, row);
     if (readers[format](&r, row) < 0)

@@ -14,7 +14,7 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "data/instruct/instruct.h"
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 #include "template/chat.h"
 
 struct conversation {
@@ -34,7 +34,7 @@ struct conversation_options {
 };
 
 /* What row (an object) says. It borrows from row, and lives in the arena. 0, or -1 and ERR_DATA. */
-int conversation_read(const struct conversation_options *options, const struct value *row,
+int conversation_read(const struct conversation_options *options, const struct json_value *row,
                       struct arena *arena, struct conversation *out, struct err *err);
 
 /* Whether field is one that `columns` may name: "instruction", "user_tag", ...; and all, with

@@ -17,9 +17,9 @@
 
 #include "data/instruct/conversation_impl.h"
 
-static int read_pair(struct conversation_reader *r, const struct value *pair)
+static int read_pair(struct conversation_reader *r, const struct json_value *pair)
 {
-    if (pair->kind != VALUE_LIST || pair->n != 2)
+    if (pair->kind != JSON_ARRAY || pair->n != 2)
         return conversation_refuse(r, "%s is not a list of pairs of prompt and answer",
                                    conversation_column(r->options, "history"));
     const char *prompt = conversation_text(r, pair->first, "a prompt of the history");
@@ -32,23 +32,23 @@ static int read_pair(struct conversation_reader *r, const struct value *pair)
     return 0;
 }
 
-static int read_history(struct conversation_reader *r, const struct value *row)
+static int read_history(struct conversation_reader *r, const struct json_value *row)
 {
-    const struct value *history = conversation_find(r->options, row, "history");
+    const struct json_value *history = conversation_find(r->options, row, "history");
 
     if (!history)
         return 0;
-    if (history->kind != VALUE_LIST)
+    if (history->kind != JSON_ARRAY)
         return conversation_refuse(r, "%s is %s, not a list",
                                    conversation_column(r->options, "history"),
-                                   value_kind_name(history));
-    for (const struct value *pair = history->first; pair; pair = pair->next)
+                                   json_value_kind_name(history));
+    for (const struct json_value *pair = history->first; pair; pair = pair->next)
         if (read_pair(r, pair) < 0)
             return -1;
     return 0;
 }
 
-int conversation_read_alpaca(struct conversation_reader *r, const struct value *row)
+int conversation_read_alpaca(struct conversation_reader *r, const struct json_value *row)
 {
     const char *instruction = conversation_need_text(r, row, "instruction");
     const char *input = instruction ? conversation_optional_text(r, row, "input") : NULL;
@@ -98,10 +98,11 @@ static const char *role_of(const struct conversation_reader *r, const char *name
 /* An answer that calls a function: {"name": ..., "arguments": ...} as text. */
 static int add_call(struct conversation_reader *r, const char *text)
 {
-    struct value *call;
+    struct json_value *call;
     struct err err;
 
-    if (value_parse(&call, text, strlen(text), r->arena, &err) < 0 || !value_get(call, "name"))
+    if (json_value_parse(&call, text, strlen(text), r->arena, &err) < 0 ||
+        !json_value_get(call, "name"))
         return conversation_refuse(r, "a function_call is not a JSON object with a name");
     conversation_add(r, "assistant", NULL);
     r->out->messages[r->out->n - 1].fields =
@@ -109,29 +110,29 @@ static int add_call(struct conversation_reader *r, const char *text)
     return 0;
 }
 
-static int add_tools(struct conversation_reader *r, const struct value *row)
+static int add_tools(struct conversation_reader *r, const struct json_value *row)
 {
-    const struct value *tools = conversation_find(r->options, row, "tools");
+    const struct json_value *tools = conversation_find(r->options, row, "tools");
     struct str text = { 0 };
 
-    if (!tools || (tools->kind == VALUE_TEXT && conversation_is_blank(tools->text)) ||
-        (tools->kind == VALUE_LIST && tools->n == 0))
+    if (!tools || (tools->kind == JSON_STRING && conversation_is_blank(tools->text)) ||
+        (tools->kind == JSON_ARRAY && tools->n == 0))
         return 0;
-    if (tools->kind == VALUE_TEXT) {
-        struct value *list;
+    if (tools->kind == JSON_STRING) {
+        struct json_value *list;
         struct err err;
 
-        if (value_parse(&list, tools->text, tools->n_bytes, r->arena, &err) < 0)
+        if (json_value_parse(&list, tools->text, tools->n_bytes, r->arena, &err) < 0)
             return conversation_refuse(r, "%s is not valid JSON: %.200s",
                                        conversation_column(r->options, "tools"), err.text);
         tools = list;
     }
-    if (tools->kind != VALUE_LIST)
+    if (tools->kind != JSON_ARRAY)
         return conversation_refuse(r, "%s is %s, not a list",
                                    conversation_column(r->options, "tools"),
-                                   value_kind_name(tools));
+                                   json_value_kind_name(tools));
     if (tools->n > 0) {
-        value_print(tools, &text);
+        json_value_print(tools, &text);
         r->out->tools = arena_strdup(r->arena, str_text(&text));
         str_release(&text);
     }
@@ -139,23 +140,23 @@ static int add_tools(struct conversation_reader *r, const struct value *row)
 }
 
 /* The list of turns under a column: CSV and some others have it as JSON text. NULL: the error. */
-static const struct value *turns_of(struct conversation_reader *r, const struct value *row,
-                                    const char *field)
+static const struct json_value *turns_of(struct conversation_reader *r,
+                                         const struct json_value *row, const char *field)
 {
     const char *name = conversation_column(r->options, field);
-    const struct value *turns = value_get(row, name);
+    const struct json_value *turns = json_value_get(row, name);
 
-    if (turns && turns->kind == VALUE_TEXT && *turns->text == '[') {
-        struct value *list;
+    if (turns && turns->kind == JSON_STRING && *turns->text == '[') {
+        struct json_value *list;
 
-        if (value_parse(&list, turns->text, turns->n_bytes, r->arena, r->err) < 0) {
+        if (json_value_parse(&list, turns->text, turns->n_bytes, r->arena, r->err) < 0) {
             err_add(r->err, "%s", name);
             return NULL;
         }
         turns = list;
     }
-    if (!turns || turns->kind != VALUE_LIST) {
-        conversation_refuse(r, "%s is %s%s", name, value_kind_name(turns),
+    if (!turns || turns->kind != JSON_ARRAY) {
+        conversation_refuse(r, "%s is %s%s", name, json_value_kind_name(turns),
                             turns ? ", not a list" : "");
         return NULL;
     }
@@ -166,15 +167,15 @@ static const struct value *turns_of(struct conversation_reader *r, const struct 
     return turns;
 }
 
-int conversation_read_sharegpt(struct conversation_reader *r, const struct value *row)
+int conversation_read_sharegpt(struct conversation_reader *r, const struct json_value *row)
 {
-    const struct value *turns = turns_of(r, row, "conversations");
+    const struct json_value *turns = turns_of(r, row, "conversations");
     const char *system = turns ? conversation_optional_text(r, row, "system") : NULL;
 
     if (!system || add_tools(r, row) < 0)
         return -1;
     conversation_add_system(r, system);
-    for (const struct value *turn = turns->first; turn; turn = turn->next) {
+    for (const struct json_value *turn = turns->first; turn; turn = turn->next) {
         const char *from = conversation_need_text(r, turn, "from");
         const char *value = from ? conversation_need_text(r, turn, "value") : NULL;
         const char *role = value ? role_of(r, from) : NULL;
@@ -196,7 +197,7 @@ int conversation_read_sharegpt(struct conversation_reader *r, const struct value
 }
 
 /* A content that is a list of parts: their texts, one behind the other. */
-static int read_content(struct conversation_reader *r, const struct value *content,
+static int read_content(struct conversation_reader *r, const struct json_value *content,
                         const char **out)
 {
     struct str text = { 0 };
@@ -204,20 +205,20 @@ static int read_content(struct conversation_reader *r, const struct value *conte
     *out = NULL;
     if (!content)
         return 0;
-    if (content->kind != VALUE_LIST)
+    if (content->kind != JSON_ARRAY)
         return (*out = conversation_text(r, content, conversation_column(r->options, "content")))
                    ? 0
                    : -1;
-    for (const struct value *part = content->first; part; part = part->next) {
-        const struct value *type = value_get(part, "type");
+    for (const struct json_value *part = content->first; part; part = part->next) {
+        const struct json_value *type = json_value_get(part, "type");
         const char *piece;
 
-        if (!type || type->kind != VALUE_TEXT || strcmp(type->text, "text")) {
+        if (!type || type->kind != JSON_STRING || strcmp(type->text, "text")) {
             str_release(&text);
             return conversation_refuse(r, "%s has a part that is not {type: text}",
                                        conversation_column(r->options, "content"));
         }
-        if (!(piece = conversation_text(r, value_get(part, "text"), "a part's text"))) {
+        if (!(piece = conversation_text(r, json_value_get(part, "text"), "a part's text"))) {
             str_release(&text);
             return -1;
         }
@@ -229,19 +230,19 @@ static int read_content(struct conversation_reader *r, const struct value *conte
 }
 
 /* What a message has besides role and content, as JSON; NULL if nothing. */
-static const char *other_fields(struct conversation_reader *r, const struct value *message)
+static const char *other_fields(struct conversation_reader *r, const struct json_value *message)
 {
     struct str out = { 0 };
     const char *fields = NULL;
 
-    for (const struct value *v = message->first; v; v = v->next) {
-        if (v->kind == VALUE_NULL || !strcmp(v->key, conversation_column(r->options, "role")) ||
+    for (const struct json_value *v = message->first; v; v = v->next) {
+        if (v->kind == JSON_NULL || !strcmp(v->key, conversation_column(r->options, "role")) ||
             !strcmp(v->key, conversation_column(r->options, "content")))
             continue;
         str_add(&out, out.length ? "," : "{");
-        value_print_text(v->key, v->n_key, &out);
+        json_value_print_text(v->key, v->n_key, &out);
         str_add_char(&out, ':');
-        value_print(v, &out);
+        json_value_print(v, &out);
     }
     if (out.length) {
         str_add_char(&out, '}');
@@ -251,14 +252,14 @@ static const char *other_fields(struct conversation_reader *r, const struct valu
     return fields;
 }
 
-int conversation_read_messages(struct conversation_reader *r, const struct value *row)
+int conversation_read_messages(struct conversation_reader *r, const struct json_value *row)
 {
     bool is_named = conversation_find(r->options, row, "messages") != NULL;
-    const struct value *turns = turns_of(r, row, is_named ? "messages" : "conversations");
+    const struct json_value *turns = turns_of(r, row, is_named ? "messages" : "conversations");
 
     if (!turns || add_tools(r, row) < 0)
         return -1;
-    for (const struct value *turn = turns->first; turn; turn = turn->next) {
+    for (const struct json_value *turn = turns->first; turn; turn = turn->next) {
         const char *name = conversation_need_text(r, turn, "role"), *content;
         const char *role = name ? role_of(r, name) : NULL;
 
@@ -276,7 +277,7 @@ int conversation_read_messages(struct conversation_reader *r, const struct value
 }
 
 /* One "Human: ... Assistant: ..." after the other; the last answer is the output. */
-int conversation_read_belle(struct conversation_reader *r, const struct value *row)
+int conversation_read_belle(struct conversation_reader *r, const struct json_value *row)
 {
     static const char human[] = "Human:", assistant[] = "Assistant:";
     const char *at = conversation_need_text(r, row, "instruction");
@@ -307,10 +308,10 @@ int conversation_read_belle(struct conversation_reader *r, const struct value *r
 }
 
 /* Without the marks around it. */
-static const char *moss_text(struct conversation_reader *r, const struct value *turn,
+static const char *moss_text(struct conversation_reader *r, const struct json_value *turn,
                              const char *key, const char *start, const char *end)
 {
-    const char *text = conversation_text(r, value_get(turn, key), key);
+    const char *text = conversation_text(r, json_value_get(turn, key), key);
 
     if (!text)
         return NULL;
@@ -321,20 +322,21 @@ static const char *moss_text(struct conversation_reader *r, const struct value *
     return conversation_trim(r, text, mark ? (size_t)(mark - text) : strlen(text));
 }
 
-int conversation_read_moss(struct conversation_reader *r, const struct value *row)
+int conversation_read_moss(struct conversation_reader *r, const struct json_value *row)
 {
-    const struct value *chat = conversation_find(r->options, row, "chat");
-    const struct value *meta = value_get(row, "meta_instruction");
+    const struct json_value *chat = conversation_find(r->options, row, "chat");
+    const struct json_value *meta = json_value_get(row, "meta_instruction");
     const char *system = meta ? conversation_text(r, meta, "meta_instruction") : "";
 
     if (!system)
         return -1;
-    if (!chat || chat->kind != VALUE_OBJECT)
+    if (!chat || chat->kind != JSON_OBJECT)
         return conversation_refuse(r, "%s is %s%s", conversation_column(r->options, "chat"),
-                                   value_kind_name(chat), chat ? ", not an object of turns" : "");
+                                   json_value_kind_name(chat),
+                                   chat ? ", not an object of turns" : "");
     conversation_add_system(r, system);
-    for (const struct value *turn = chat->first; turn; turn = turn->next) {
-        if (turn->kind == VALUE_NULL || (turn->kind == VALUE_OBJECT && turn->n == 0))
+    for (const struct json_value *turn = chat->first; turn; turn = turn->next) {
+        if (turn->kind == JSON_NULL || (turn->kind == JSON_OBJECT && turn->n == 0))
             continue;
         const char *prompt = moss_text(r, turn, "Human", "<|Human|>:", "<eoh>");
         const char *answer = prompt ? moss_text(r, turn, "MOSS", "<|MOSS|>:", "<eom>") : NULL;
@@ -348,14 +350,15 @@ int conversation_read_moss(struct conversation_reader *r, const struct value *ro
                : conversation_refuse(r, "%s has no turn", conversation_column(r->options, "chat"));
 }
 
-int conversation_read_leetcode(struct conversation_reader *r, const struct value *row)
+int conversation_read_leetcode(struct conversation_reader *r, const struct json_value *row)
 {
     const char *problem =
-        conversation_text(r, value_get(row, "code_with_problem"), "code_with_problem");
+        conversation_text(r, json_value_get(row, "code_with_problem"), "code_with_problem");
     const char *code =
-        problem ? conversation_text(r, value_get(row, "code_only"), "code_only") : NULL;
+        problem ? conversation_text(r, json_value_get(row, "code_only"), "code_only") : NULL;
     const char *explanation =
-        code ? conversation_text(r, value_get(row, "explanation_only"), "explanation_only") : NULL;
+        code ? conversation_text(r, json_value_get(row, "explanation_only"), "explanation_only")
+             : NULL;
 
     if (!explanation)
         return -1;
@@ -370,13 +373,13 @@ int conversation_read_leetcode(struct conversation_reader *r, const struct value
     return 0;
 }
 
-int conversation_read_text(struct conversation_reader *r, const struct value *row)
+int conversation_read_text(struct conversation_reader *r, const struct json_value *row)
 {
-    const struct value *text = conversation_find(r->options, row, "text");
+    const struct json_value *text = conversation_find(r->options, row, "text");
 
-    if (!text || text->kind != VALUE_TEXT)
+    if (!text || text->kind != JSON_STRING)
         return conversation_refuse(r, "%s is %s%s", conversation_column(r->options, "text"),
-                                   value_kind_name(text), text ? ", not a string" : "");
+                                   json_value_kind_name(text), text ? ", not a string" : "");
     r->out->text = text->text;
     r->out->n_text = text->n_bytes;
     return 0;

@@ -27,17 +27,17 @@ int conversation_refuse(struct conversation_reader *r, const char *format, ...)
 /* The name of a field's column. */
 const char *conversation_column(const struct conversation_options *o, const char *field);
 /* The value of a field, or NULL. */
-const struct value *conversation_find(const struct conversation_options *o, const struct value *row,
-                                      const char *field);
+const struct json_value *conversation_find(const struct conversation_options *o,
+                                           const struct json_value *row, const char *field);
 
 /* A text as a C string; NULL and the error if it is not one. what: its name in the message. */
-const char *conversation_text(struct conversation_reader *r, const struct value *value,
+const char *conversation_text(struct conversation_reader *r, const struct json_value *value,
                               const char *what);
 /* The text of a field that must exist; NULL and the error if it does not. */
-const char *conversation_need_text(struct conversation_reader *r, const struct value *row,
+const char *conversation_need_text(struct conversation_reader *r, const struct json_value *row,
                                    const char *field);
 /* The text of a field, "" if it does not exist; NULL and the error if it is not a string. */
-const char *conversation_optional_text(struct conversation_reader *r, const struct value *row,
+const char *conversation_optional_text(struct conversation_reader *r, const struct json_value *row,
                                        const char *field);
 
 /* Whether a text is NULL, empty or white space. */
@@ -50,12 +50,12 @@ void conversation_add(struct conversation_reader *r, const char *role, const cha
 void conversation_add_system(struct conversation_reader *r, const char *text);
 
 /* The formats of enum instruct_format. */
-int conversation_read_alpaca(struct conversation_reader *r, const struct value *row);
-int conversation_read_sharegpt(struct conversation_reader *r, const struct value *row);
-int conversation_read_messages(struct conversation_reader *r, const struct value *row);
-int conversation_read_belle(struct conversation_reader *r, const struct value *row);
-int conversation_read_moss(struct conversation_reader *r, const struct value *row);
-int conversation_read_leetcode(struct conversation_reader *r, const struct value *row);
-int conversation_read_text(struct conversation_reader *r, const struct value *row);
+int conversation_read_alpaca(struct conversation_reader *r, const struct json_value *row);
+int conversation_read_sharegpt(struct conversation_reader *r, const struct json_value *row);
+int conversation_read_messages(struct conversation_reader *r, const struct json_value *row);
+int conversation_read_belle(struct conversation_reader *r, const struct json_value *row);
+int conversation_read_moss(struct conversation_reader *r, const struct json_value *row);
+int conversation_read_leetcode(struct conversation_reader *r, const struct json_value *row);
+int conversation_read_text(struct conversation_reader *r, const struct json_value *row);
 
 #endif

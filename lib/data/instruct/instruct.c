@@ -16,8 +16,8 @@
 #include "base/file.h"
 #include "data/instruct/instruct_impl.h"
 #include "data/instruct/samples.h"
+#include "data/rows/json_value.h"
 #include "data/rows/rows.h"
-#include "data/rows/value.h"
 #include "data/stream/ordered_pool.h"
 
 #define FORMAT_VERSION 2 /* of what is made: with another, old files are made again */
@@ -368,7 +368,7 @@ static int parse_state(const char *text, size_t n_bytes, uint64_t key,
                        struct instruct_report *report)
 {
     struct arena arena = { 0 };
-    struct value *state;
+    struct json_value *state;
     struct err err;
     const char *name;
     char hex[24];
@@ -376,15 +376,14 @@ static int parse_state(const char *text, size_t n_bytes, uint64_t key,
     bool is_same = false;
 
     snprintf(hex, sizeof hex, "%016llx", (unsigned long long)key);
-    if (value_parse(&state, text, n_bytes, &arena, &err) == 0) {
-        const struct value *old = value_get(state, "key");
+    if (json_value_parse(&state, text, n_bytes, &arena, &err) == 0) {
+        const struct json_value *old = json_value_get(state, "key");
 
-        is_same = old && old->kind == VALUE_TEXT && !strcmp(old->text, hex);
+        is_same = old && old->kind == JSON_STRING && !strcmp(old->text, hex);
         for (int i = 0; is_same && (count = count_at(report, i, &name)); i++) {
-            const struct value *number = value_get(state, name);
+            const struct json_value *number = json_value_get(state, name);
 
-            is_same =
-                number && number->kind == VALUE_NUMBER && str_to_i64(number->text, count) == 0;
+            is_same = number && number->kind == JSON_NUMBER && str_to_i64(number->text, count) == 0;
         }
     }
     arena_release(&arena);

@@ -21,7 +21,7 @@ static int set_end(struct chat_template *chat, const struct tokenizer *tokenizer
     if (end < 0)
         return 0;
     tokenizer_decode(tokenizer, &end, 1, &text);
-    value_print_text(str_text(&text), text.length, &json);
+    json_value_print_text(str_text(&text), text.length, &json);
     rc = chat_template_set(chat, "eos_token", str_text(&json), err);
     str_release(&text);
     str_release(&json);
@@ -316,7 +316,7 @@ static int make(struct instruct_maker *m, const struct row *row, struct instruct
                 struct instruct_report *report, struct err *err)
 {
     struct conversation c = { .text = row->text, .n_text = row->n_bytes };
-    struct value *value;
+    struct json_value *value;
     int64_t from = s->ids.n;
 
     if (row->kind == ROW_BAD)
@@ -324,7 +324,7 @@ static int make(struct instruct_maker *m, const struct row *row, struct instruct
     if (check_utf8(row, err) < 0)
         return -1;
     if (row->kind == ROW_JSON &&
-        (value_parse(&value, row->text, row->n_bytes, &m->arena, err) < 0 ||
+        (json_value_parse(&value, row->text, row->n_bytes, &m->arena, err) < 0 ||
          conversation_read(&m->rows, value, &m->arena, &c, err) < 0))
         return -1;
     if ((c.text ? make_text(m, c.text, c.n_text, s, err)

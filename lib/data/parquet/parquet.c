@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "data/parquet/parquet_impl.h"
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 
 struct parquet {
     const char *name;
@@ -330,7 +330,7 @@ static int begin_value(struct assembly *a, const struct parquet_node *node, bool
 
 static void print_name(struct assembly *a, const struct parquet_node *node)
 {
-    value_print_text(node->name, strlen(node->name), a->out);
+    json_value_print_text(node->name, strlen(node->name), a->out);
     str_add_char(a->out, ':');
 }
 

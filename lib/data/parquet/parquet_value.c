@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "data/parquet/parquet_impl.h"
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 
 /* The shortest of these digits that reads back as the same number. */
 static void print_double(double value, int digits, int digits_max, struct str *out)
@@ -80,7 +80,7 @@ static void print_slice(const struct parquet_node *node, struct parquet_slice sl
     else if (node->meaning == MEANING_FLOAT16 && slice.n == 2)
         print_double(half(slice.at[0] | (unsigned)slice.at[1] << 8), 5, 9, out);
     else
-        value_print_text((const char *)slice.at, slice.n, out);
+        json_value_print_text((const char *)slice.at, slice.n, out);
 }
 
 /* Nanoseconds since 1970 of an INT96: those of the day, then the Julian day. */

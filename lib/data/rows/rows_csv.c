@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/rows/json_value.h"
 #include "data/rows/row_reader_impl.h"
-#include "data/rows/value.h"
 
 #define COLUMNS_MAX 4096
 
@@ -104,9 +104,9 @@ static void add_column(struct rows *r, struct csv *csv, int column)
         return;
     }
     str_add_char(&r->text, column == 0 ? '{' : ',');
-    value_print_text(name_of(csv, column), strlen(name_of(csv, column)), &r->text);
+    json_value_print_text(name_of(csv, column), strlen(name_of(csv, column)), &r->text);
     str_add_char(&r->text, ':');
-    value_print_text(str_text(&csv->field), csv->field.length, &r->text);
+    json_value_print_text(str_text(&csv->field), csv->field.length, &r->text);
 }
 
 static int next_record(struct rows *r, struct row *row, struct err *err)

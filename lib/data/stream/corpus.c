@@ -129,20 +129,20 @@ static int read_text(struct corpus *c, const char *path)
 }
 
 /* A JSONL file while it is read. */
-struct lines {
+struct jsonl_input {
     const char *path;
     int64_t number; /* of the line that is being read */
     size_t start;   /* of its part that is in the batch */
     bool is_open;   /* there is such a part */
 };
 
-static int line_failed(struct corpus *c, const struct lines *lines)
+static int line_failed(struct corpus *c, const struct jsonl_input *lines)
 {
     return err_add(c->err, "%s:%lld", lines->path, (long long)lines->number);
 }
 
 /* Take n bytes of the file, line by line. */
-static int add_lines(struct corpus *c, struct lines *lines, const char *bytes, size_t n)
+static int add_lines(struct corpus *c, struct jsonl_input *lines, const char *bytes, size_t n)
 {
     while (n > 0) {
         const char *end = memchr(bytes, '\n', n);
@@ -175,7 +175,7 @@ static int read_jsonl(struct corpus *c, const char *path)
     bool is_stdin = strcmp(path, "-") == 0;
     int rc = 0;
     FILE *file = is_stdin ? stdin : fopen(path, "re");
-    struct lines lines = { .path = path, .number = 1 };
+    struct jsonl_input lines = { .path = path, .number = 1 };
     size_t n;
 
     if (!file)

@@ -1,32 +1,31 @@
 /*
- * value.h - a row of data as a tree: what JSON can say
+ * json_value.h - a row of data as a tree: what JSON can say
  *
  * Trees live in an arena and are read-only once made. Texts are as the file has them: whether they
  * are UTF-8 is asked by who uses them, and they may hold zero bytes (n_bytes counts).
  */
-#ifndef DATA_ROWS_VALUE_H
-#define DATA_ROWS_VALUE_H
+#ifndef DATA_ROWS_JSON_VALUE_H
+#define DATA_ROWS_JSON_VALUE_H
 
 #include <stddef.h>
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/json_reader.h"
 #include "base/str.h"
 
-#define VALUE_DEPTH_MAX 64
-#define VALUE_COUNT_MAX 1000000 /* of one tree */
+#define JSON_VALUE_DEPTH_MAX 64
+#define JSON_VALUE_COUNT_MAX 1000000 /* of one tree */
 
-enum value_kind { VALUE_NULL, VALUE_BOOL, VALUE_NUMBER, VALUE_TEXT, VALUE_LIST, VALUE_OBJECT };
-
-struct value {
-    enum value_kind kind;
+struct json_value {
+    enum json_kind kind;
     const char *text; /* of a text; of a number or bool as it was spelled; a 0 byte is behind it */
     size_t n_bytes;
     const char *key; /* in an object, else NULL */
     size_t n_key;
-    int n;               /* list, object: how many are in it */
-    struct value *first; /* list, object */
-    struct value *next;  /* behind this one in its list or object */
+    int n;                    /* list, object: how many are in it */
+    struct json_value *first; /* list, object */
+    struct json_value *next;  /* behind this one in its list or object */
 };
 
 /*
@@ -34,21 +33,21 @@ struct value {
  * are none, keys that come twice and what follows the value are errors. No recursion. Returns 0, or
  * -1 and ERR_DATA with what is wrong at which byte.
  */
-int value_parse(struct value **value, const char *json, size_t n_bytes, struct arena *arena,
-                struct err *err);
+int json_value_parse(struct json_value **value, const char *json, size_t n_bytes,
+                     struct arena *arena, struct err *err);
 
 /* What an object has under a key, or NULL: also if it is not an object, or what it has is null. */
-const struct value *value_get(const struct value *object, const char *key);
+const struct json_value *json_value_get(const struct json_value *object, const char *key);
 
 /* "a text", "a list", ... for messages; NULL is "missing". */
-const char *value_kind_name(const struct value *value);
+const char *json_value_kind_name(const struct json_value *value);
 
 /* Append as JSON, without white space. */
-void value_print(const struct value *value, struct str *out);
+void json_value_print(const struct json_value *value, struct str *out);
 
 /* Append text as a JSON string; bytes that are no UTF-8 stay as they are. */
-void value_print_text(const char *text, size_t n_bytes, struct str *out);
+void json_value_print_text(const char *text, size_t n_bytes, struct str *out);
 /* The same for readers of JSON, which refuse other bytes: each part that is not valid UTF-8 becomes U+FFFD. */
-void value_print_utf8(const char *text, size_t n_bytes, struct str *out);
+void json_value_print_utf8(const char *text, size_t n_bytes, struct str *out);
 
 #endif

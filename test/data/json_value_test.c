@@ -1,9 +1,9 @@
 /*
- * value_test.c - JSON to trees and back, strictly
+ * json_value_test.c - JSON to trees and back, strictly
  */
 #include "data_fixture.h"
 
-#include "data/rows/value.h"
+#include "data/rows/json_value.h"
 
 /* What parses prints as `expected` ("" where it is refused with `text`). */
 static const struct parsed {
@@ -40,12 +40,12 @@ static void test_parse(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct arena arena = { 0 };
         struct str out = { 0 };
-        struct value *value;
+        struct json_value *value;
         struct err err = { 0 };
-        int rc = value_parse(&value, cases[i].json, strlen(cases[i].json), &arena, &err);
+        int rc = json_value_parse(&value, cases[i].json, strlen(cases[i].json), &arena, &err);
 
         if (rc == 0)
-            value_print(value, &out);
+            json_value_print(value, &out);
         assert_string_equal(str_text(&out), cases[i].expected);
         assert_int_equal(rc, cases[i].text ? -1 : 0);
         if (cases[i].text && !strstr(err.text, cases[i].text))
@@ -59,19 +59,19 @@ static void test_get(void **state)
 {
     static const char json[] = "{\"a\": {\"b\": \"x\\u0000y\"}, \"n\": null}";
     struct arena arena = { 0 };
-    struct value *value;
+    struct json_value *value;
     struct err err;
 
     (void)state;
-    assert_int_equal(value_parse(&value, json, sizeof json - 1, &arena, &err), 0);
-    const struct value *b = value_get(value_get(value, "a"), "b");
+    assert_int_equal(json_value_parse(&value, json, sizeof json - 1, &arena, &err), 0);
+    const struct json_value *b = json_value_get(json_value_get(value, "a"), "b");
     assert_int_equal(b->n_bytes, 3);
     assert_memory_equal(b->text, "x\0y", 4);
-    assert_null(value_get(value, "n"));
-    assert_null(value_get(value, "c"));
-    assert_null(value_get(b, "c"));
-    assert_string_equal(value_kind_name(b), "a string");
-    assert_string_equal(value_kind_name(NULL), "missing");
+    assert_null(json_value_get(value, "n"));
+    assert_null(json_value_get(value, "c"));
+    assert_null(json_value_get(b, "c"));
+    assert_string_equal(json_value_kind_name(b), "a string");
+    assert_string_equal(json_value_kind_name(NULL), "missing");
     arena_release(&arena);
 }
 
@@ -80,23 +80,23 @@ static void test_bounds(void **state)
 {
     struct str deep = { 0 }, many = { 0 };
     struct arena arena = { 0 };
-    struct value *value;
+    struct json_value *value;
     struct err err;
 
     (void)state;
     for (int i = 0; i < 100000; i++)
         str_add_char(&deep, '[');
-    assert_int_equal(value_parse(&value, deep.data, deep.length, &arena, &err), -1);
+    assert_int_equal(json_value_parse(&value, deep.data, deep.length, &arena, &err), -1);
     assert_non_null(strstr(err.text, "nested too deep"));
-    assert_int_equal(
-        value_parse(&value, deep.data + 100000 - VALUE_DEPTH_MAX, VALUE_DEPTH_MAX, &arena, &err),
-        -1);
+    assert_int_equal(json_value_parse(&value, deep.data + 100000 - JSON_VALUE_DEPTH_MAX,
+                                      JSON_VALUE_DEPTH_MAX, &arena, &err),
+                     -1);
     assert_non_null(strstr(err.text, "a value is expected"));
     str_add(&many, "[0");
-    for (int i = 0; i < VALUE_COUNT_MAX; i++)
+    for (int i = 0; i < JSON_VALUE_COUNT_MAX; i++)
         str_add(&many, ",0");
     str_add_char(&many, ']');
-    assert_int_equal(value_parse(&value, many.data, many.length, &arena, &err), -1);
+    assert_int_equal(json_value_parse(&value, many.data, many.length, &arena, &err), -1);
     assert_non_null(strstr(err.text, "more than a million values"));
     str_release(&deep);
     str_release(&many);
