@@ -2,8 +2,8 @@
  * parquet.c - how fast a column of texts is read
  *
  * build/bench/parquet FILE COLUMN: every text is touched (its bytes are hashed), as whoever uses it
- * would. Prints texts, bytes and MB/s of text by the fastest of five passes, in time of the CPU: others
- * may run beside it.
+ * would. Prints texts, bytes and MB/s of text by the fastest of five passes, in time of the CPU:
+ * others may run beside it.
  */
 #include <stdio.h>
 #include <time.h>

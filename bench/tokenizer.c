@@ -3,9 +3,9 @@
  *
  *     build/bench/tokenizer TOKENIZER FILE...
  *
- * Each file is encoded in pieces of 64 kB, cut at lines, first with an empty cache (cold), then twice
- * more (warm is the best of them). Speeds are in MB of text a second of this thread's own CPU time, so
- * that what else runs does not count.
+ * Each file is encoded in pieces of 64 kB, cut at lines, first with an empty cache (cold), then
+ * twice more (warm is the best of them). Speeds are in MB of text a second of this thread's own CPU
+ * time, so that what else runs does not count.
  */
 #include <stdio.h>
 #include <stdlib.h>

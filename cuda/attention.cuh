@@ -249,8 +249,8 @@ static __device__ __forceinline__ void attention_turn(uint32_t (&x)[4], int c)
 
 /*
  * The same with keys as rows (key: that of the warp's first row) and eight queries, whose positions
- * `query_of` gives, as columns: four lanes share four blocks; lane c of them makes block c, of query
- * c % 2 and the rows' half c / 2, and they trade words as a matrix is transposed.
+ * `query_of` gives, as columns: four lanes share four blocks; lane c of them makes block c, of
+ * query c % 2 and the rows' half c / 2, and they trade words as a matrix is transposed.
  */
 template <typename F>
 static __device__ __forceinline__ void
@@ -307,9 +307,9 @@ template <int M> struct attention_sight {
 };
 
 /*
- * Rows that are queries from `query` on of one head: own and slope are not kept a row. Positions that
- * are data are read again where they are wanted, in tiles that have something to hide: they would
- * cost registers in all others.
+ * Rows that are queries from `query` on of one head: own and slope are not kept a row. Positions
+ * that are data are read again where they are wanted, in tiles that have something to hide: they
+ * would cost registers in all others.
  */
 template <int M> struct attention_rows : attention_sight<M> {
     int query, seq_len, key_len;

@@ -1,9 +1,9 @@
 /*
  * attention_cudnn.cu - attention and its gradient by cuDNN 9, where it can
  *
- * Plans are by shape (attention_library.cu). A call has its own numbers and, for each set of addresses
- * that it was run with, a variant pack: running only looks the pack up and executes the plan. The
- * first run at some addresses makes it, which allocates host memory alone.
+ * Plans are by shape (attention_library.cu). A call has its own numbers and, for each set of
+ * addresses that it was run with, a variant pack: running only looks the pack up and executes the
+ * plan. The first run at some addresses makes it, which allocates host memory alone.
  *
  * cuDNN keeps one number a head and row as [sequence, head, row]; lse is [row, head]. They are
  * exchanged in tiles of 32 x 32 through shared memory, a few microseconds beside the attention:

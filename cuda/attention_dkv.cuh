@@ -1,5 +1,6 @@
 /*
- * attention_dkv.cuh - the kernel that makes dk and dv: a block's keys against all queries that see them
+ * attention_dkv.cuh - the kernel that makes dk and dv: a block's keys against all queries that see
+ * them
  *
  *     P' = exp2(K Q' - lse)   dS' = P' (V dO' - delta)   dV += P' dO   dK += dS' Q   (Dao 2023, alg. 2)
  *

@@ -4,7 +4,8 @@
  *     P = exp2(Q K' - lse)   dS = P (dO V' - delta)   dQ += dS K   (Dao 2023, algorithm 2)
  *
  * Blocks, warps and stages are the forward's (attention.cu), with dO beside Q. A kernel of its own
- * computes scores a second time, but needs no atomics and no fp32 copy of dq. Bound by the three products.
+ * computes scores a second time, but needs no atomics and no fp32 copy of dq. Bound by the three
+ * products.
  */
 #ifndef CUDA_ATTENTION_DQ_CUH
 #define CUDA_ATTENTION_DQ_CUH

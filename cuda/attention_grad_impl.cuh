@@ -1,6 +1,6 @@
 /*
- * attention_grad_impl.cuh - what the kernels of attention's gradient share: operands, sizes of tiles and
- * the shared memory that they take, storing a gradient
+ * attention_grad_impl.cuh - what the kernels of attention's gradient share: operands, sizes of
+ * tiles and the shared memory that they take, storing a gradient
  */
 #ifndef CUDA_ATTENTION_GRAD_IMPL_CUH
 #define CUDA_ATTENTION_GRAD_IMPL_CUH
@@ -79,9 +79,9 @@ struct dq_shape : dq_tile<T, WIDTH, DROPS, SMALL> {
 enum { SMALL_BYTES = 99 << 10 }; /* that every GPU since sm_80 has for a block */
 
 /*
- * A block's shared memory by width of heads, and with small tiles where those are for GPUs that have
- * no more than SMALL_BYTES (163 KiB on sm_80, 227 KiB on sm_90). Heads of 256 have none: sm_86 and
- * sm_89 refuse their gradient.
+ * A block's shared memory by width of heads, and with small tiles where those are for GPUs that
+ * have no more than SMALL_BYTES (163 KiB on sm_80, 227 KiB on sm_90). Heads of 256 have none: sm_86
+ * and sm_89 refuse their gradient.
  *
  *               32     64    128, small        256
  *   dkv 16 bits 31744  56320 105472,  87552 136192
@@ -107,8 +107,8 @@ static_assert(dq_bytes<float, 64, 1> == 87040 && dq_bytes<float, 128, 1> == SMAL
 static_assert(dq_bytes<float, 128, 0> == 135168 && dq_bytes<float, 256, 0> == 133120, "the table");
 static_assert(dkv_bytes<float, 256, 0> == 133632, "the table");
 
-/* Call f(width_of<1>()) for small tiles where there are some (for heads of up to 128) and the device
- * has no room for others, else f(width_of<0>()). */
+/* Call f(width_of<1>()) for small tiles where there are some (for heads of up to 128) and the
+ * device has no room for others, else f(width_of<0>()). */
 template <int WIDTH, int SHARED_BYTES, typename F>
 static void with_size(struct kernels *kernels, F f)
 {

@@ -33,7 +33,8 @@ enum attention_role {
     GRAPH_DQ,
     GRAPH_DK,
     GRAPH_DV,
-    /* Scratch, [batch, head, row] fp32: the log of sums of exp; grad: the rows' sums of dout out. */
+    /* Scratch, [batch, head, row] fp32: the log of sums of exp; grad: the rows' sums of dout
+     * out. */
     GRAPH_STATS,
     GRAPH_SUMS,
     /* Numbers. */

@@ -1,8 +1,9 @@
 /*
- * attention_library.cu - cuDNN as it is opened for attention: its plans by shape, and the memory of calls
+ * attention_library.cu - cuDNN as it is opened for attention: its plans by shape, and the memory of
+ * calls
  *
- * A plan is made at the first question about a shape and kept until the backend goes; calls of equal
- * shapes share it.
+ * A plan is made at the first question about a shape and kept until the backend goes; calls of
+ * equal shapes share it.
  *
  * The deterministic gradient keeps dS, two bytes a query and key and head: gigabytes. So that its
  * workspace stays below 1 GiB a call is done in pieces, one after the other, by one plan for a
@@ -346,9 +347,9 @@ struct shape_plan *attention_plan_of(struct cuda_kernels *cuda, const struct op_
 
 /* ---- memory ------------------------------------------------------------------------------------
  *
- * cuDNN's log sums of exp, the sums of dout out, its workspace: each aligned to 256. It is one block
- * for all calls, which run one after the other, and the vendor's, not of any plan: what cuDNN wants
- * is known only where there is a GPU.
+ * cuDNN's log sums of exp, the sums of dout out, its workspace: each aligned to 256. It is one
+ * block for all calls, which run one after the other, and the vendor's, not of any plan: what cuDNN
+ * wants is known only where there is a GPU.
  */
 
 size_t attention_row_bytes(const struct attention_shape *s)

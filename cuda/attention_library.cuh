@@ -1,5 +1,6 @@
 /*
- * attention_library.cuh - what calls of cuDNN's attention need of the library: plans by shape, memory
+ * attention_library.cuh - what calls of cuDNN's attention need of the library: plans by shape,
+ * memory
  *
  * One struct attention_library an instance of the backend; it lives until cudnn_attention_close.
  */
@@ -66,9 +67,9 @@ size_t attention_memory_bytes(const struct shape_plan *p);
 
 /*
  * A block of at least so many bytes, for a call that is prepared now; NULL and *err on failure. A
- * call that was given a smaller one keeps it; one that no call uses any more makes way. All calls of
- * a program are prepared once before any of them is to stay (kernels_prepare_early): those that do
- * find the largest block there.
+ * call that was given a smaller one keeps it; one that no call uses any more makes way. All calls
+ * of a program are prepared once before any of them is to stay (kernels_prepare_early): those that
+ * do find the largest block there.
  */
 struct memory_block *attention_make_room(struct attention_library *library,
                                          struct cuda_kernels *cuda, size_t n_bytes,

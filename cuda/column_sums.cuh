@@ -6,19 +6,19 @@
  * how many there are alone.
  *
  * The columns of a gradient (bias_grad, and linear_dw's db) are added in fp64: exact to the one
- * rounding to fp32, as the CPU's are. A lane takes 16 bytes of a row and a warp every COLUMN_WARPS-th
- * row of its block, so that all is whole lines with several loads in flight. Bound by reading dy:
- * fp64 adds and conversions take less time on GPUs that have fp64 units to speak of.
+ * rounding to fp32, as the CPU's are. A lane takes 16 bytes of a row and a warp every
+ * COLUMN_WARPS-th row of its block, so that all is whole lines with several loads in flight. Bound
+ * by reading dy: fp64 adds and conversions take less time on GPUs that have fp64 units to speak of.
  *
- * rope_grad writes q's and k's columns of a dy just before, and could add them up in this very order,
- * rows cut and warps taking turns as here, so with the same bits. It does not. Of Qwen2.5-7B that
- * saves reading (28 + 4) * 128 columns of 2 bytes, 8 KB a token and layer: 28 layers at 3 TB/s are
- * 0.08 us of the 68 to 73 us that a token takes, 0.1 %. v's columns, which nobody rotates, would be
- * added by two launches of their own for 128 blocks of a few rows a warp, estimated at 7 of the 12 us
- * that 4096 tokens save: 0.05 % are left. For that the accumulator would be written by two ops in halves, and
- * every pass from split_backward to shard takes it for one value of one op. Nor is the epilogue of
- * the product that reads dy (CUBLASLT_EPILOGUE_BGRADB) one for us: it adds in fp32, in an order of
- * its own.
+ * rope_grad writes q's and k's columns of a dy just before, and could add them up in this very
+ * order, rows cut and warps taking turns as here, so with the same bits. It does not. Of Qwen2.5-7B
+ * that saves reading (28 + 4) * 128 columns of 2 bytes, 8 KB a token and layer: 28 layers at 3 TB/s
+ * are 0.08 us of the 68 to 73 us that a token takes, 0.1 %. v's columns, which nobody rotates,
+ * would be added by two launches of their own for 128 blocks of a few rows a warp, estimated at 7
+ * of the 12 us that 4096 tokens save: 0.05 % are left. For that the accumulator would be written by
+ * two ops in halves, and every pass from split_backward to shard takes it for one value of one op.
+ * Nor is the epilogue of the product that reads dy (CUBLASLT_EPILOGUE_BGRADB) one for us: it adds
+ * in fp32, in an order of its own.
  */
 #ifndef CUDA_COLUMN_SUMS_CUH
 #define CUDA_COLUMN_SUMS_CUH

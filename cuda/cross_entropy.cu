@@ -2,8 +2,8 @@
  * cross_entropy.cu - logit_stats and cross_entropy: the loss of logits whose vocabulary lies in
  * parts on several ranks
  *
- * Shoeybi et al. 2019, section 3. Each rank reads its part twice, a block a row: for its statistics,
- * whose few numbers ranks exchange in between, and for the gradient. Bound by memory.
+ * Shoeybi et al. 2019, section 3. Each rank reads its part twice, a block a row: for its
+ * statistics, whose few numbers ranks exchange in between, and for the gradient. Bound by memory.
  *
  * Numerics: a row's parts are joined in fp64 in order of rank, so that all ranks have the loss to
  * the same bits. Losses of rows are kept in fp64, and added by one tree.

@@ -136,8 +136,8 @@ static inline void cuda_allow_shared(struct cuda_device *device, const char *nam
 }
 
 /*
- * A kernel's code is otherwise loaded when it is first launched, which may wait for the device to be
- * idle: without end, where a receive waits on it for a rank that waits to load a kernel, too.
+ * A kernel's code is otherwise loaded when it is first launched, which may wait for the device to
+ * be idle: without end, where a receive waits on it for a rank that waits to load a kernel, too.
  */
 template <typename... P>
 static inline void cuda_load(struct cuda_device *device, const char *name, void (*kernel)(P...))
@@ -311,7 +311,8 @@ template <typename T, int N> struct __align__(sizeof(T) * N) packed
     T at[N];
 };
 
-/* Call f(T()) with the element type of an activation: cuda_with_act(dtype, [&](auto zero) {...}). */
+/* Call f(T()) with the element type of an activation: cuda_with_act(dtype, [&](auto zero)
+ * {...}). */
 template <typename F> static inline void cuda_with_act(enum dtype dtype, F f)
 {
     switch (dtype) {

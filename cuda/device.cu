@@ -4,12 +4,13 @@
  * The primary context is made at open; streams do not wait for the default one. Streams and events
  * are few and made early: at run time nothing is allocated.
  *
- * Streams beyond the number of hardware queues share them (8 unless CUDA_DEVICE_MAX_CONNECTIONS says
- * more), and work behind a receive that waits for a peer would wait with it, although the program
- * says nothing of the kind: so as many are asked for as there can be, and only the streams that a
- * program uses are made. For NCCL's sake, which reads the environment as well, likewise: since 2.22 it
- * connects ranks for an algorithm when a call first takes that, in the midst of a step, where memory
- * that it wants then may wait for the device; NCCL_RUNTIME_CONNECT=0 has all made with the communicator.
+ * Streams beyond the number of hardware queues share them (8 unless CUDA_DEVICE_MAX_CONNECTIONS
+ * says more), and work behind a receive that waits for a peer would wait with it, although the
+ * program says nothing of the kind: so as many are asked for as there can be, and only the streams
+ * that a program uses are made. For NCCL's sake, which reads the environment as well, likewise:
+ * since 2.22 it connects ranks for an algorithm when a call first takes that, in the midst of a
+ * step, where memory that it wants then may wait for the device; NCCL_RUNTIME_CONNECT=0 has all
+ * made with the communicator.
  */
 #include "cuda/cuda.cuh"
 

@@ -125,7 +125,8 @@ static __device__ __forceinline__ struct places places_at(const embed_dw<O, R> &
     return p;
 }
 
-/* Add dx's rows of n tokens, lane `from`'s and those of the lanes behind it, at a lane's columns. */
+/* Add dx's rows of n tokens, lane `from`'s and those of the lanes behind it, at a lane's
+ * columns. */
 template <typename O, typename R, int N>
 static __device__ __forceinline__ void add_tokens(const embed_dw<O, R> &e, int32_t token, int from,
                                                   int n, int64_t col, int starts, float (&sum)[N])

@@ -1,5 +1,6 @@
 /*
- * embed.cuh - which row of an embedding's table is a token's; and tokens sorted by it (embed_sort.cu)
+ * embed.cuh - which row of an embedding's table is a token's; and tokens sorted by it
+ * (embed_sort.cu)
  */
 #ifndef CUDA_EMBED_CUH
 #define CUDA_EMBED_CUH

@@ -1,5 +1,6 @@
 /*
- * embed_sort.cu - tokens sorted by their row of the table, stably: a radix sort of eight bits a pass
+ * embed_sort.cu - tokens sorted by their row of the table, stably: a radix sort of eight bits a
+ * pass
  *
  * A pass is two kernels. In the first each block counts the digits of its tile of tokens. In the
  * second it sums what lies before it of those counts, ranks its tokens by digit with their order

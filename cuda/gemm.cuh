@@ -7,21 +7,22 @@
  * one add to c, and no algorithm is taken that splits k among blocks, so that bits depend on
  * operands, shape and algorithm alone. fp32 is multiplied as fp32, never as TF32.
  *
- * The algorithm is what choices that were loaded say (kernels_choices_load); else, of those that the
- * library's heuristic offers for shape, strides and alignment, the fastest where calls are prepared
- * early (gemm_measure.cu), or the first. It is taken once, when a product is prepared, and kept for
- * all products that are alike.
+ * The algorithm is what choices that were loaded say (kernels_choices_load); else, of those that
+ * the library's heuristic offers for shape, strides and alignment, the fastest where calls are
+ * prepared early (gemm_measure.cu), or the first. It is taken once, when a product is prepared, and
+ * kept for all products that are alike.
  *
- * A product beside collectives is to leave them their multiprocessors: it has a target of those that
- * are left, as one of a block for each would end in a second wave. The target is the library's word to
- * the algorithm that was chosen, and no part of what products are alike by: where collectives travel
- * follows from the layout, and bits must not. What is measured for a product with a target is measured
- * with it, and is right with it; any target is tried when a call is prepared early, and taken only if
- * the library has the algorithm with it, and it leaves every bit of a product of all mantissas as it
- * was.
+ * A product beside collectives is to leave them their multiprocessors: it has a target of those
+ * that are left, as one of a block for each would end in a second wave. The target is the library's
+ * word to the algorithm that was chosen, and no part of what products are alike by: where
+ * collectives travel follows from the layout, and bits must not. What is measured for a product
+ * with a target is measured with it, and is right with it; any target is tried when a call is
+ * prepared early, and taken only if the library has the algorithm with it, and it leaves every bit
+ * of a product of all mantissas as it was.
  *
- * Accumulators of 16 bits are read, added to in fp32, and rounded once. Where the library has no such
- * product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of ours.
+ * Accumulators of 16 bits are read, added to in fp32, and rounded once. Where the library has no
+ * such product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of
+ * ours.
  *
  * A bias of fp32 goes on the fp32 sum, in the product's epilogue. Where the result is of 16 bits
  * the library wants it in the result's dtype, to which it is rounded first, as weights are; where

@@ -86,8 +86,8 @@ int gemm_measure(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
                  const struct cuda_gemm_operands *operands, const cublasLtMatmulAlgo_t *algos,
                  int n, int target);
 
-/* Whether gemm's algorithm is one with the target, too, and gives the same bits; 0 also where memory
- * to try that cannot be had. */
+/* Whether gemm's algorithm is one with the target, too, and gives the same bits; 0 also where
+ * memory to try that cannot be had. */
 int gemm_holds(struct cuda_kernels *cuda, const struct cuda_gemm *gemm,
                const struct cuda_gemm_operands *operands, int target);
 

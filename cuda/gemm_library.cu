@@ -39,7 +39,8 @@ static int find_functions(struct gemm_library *lt, void *handle)
            CUDA_SYMBOL(handle, lt->multiply, cublasLtMatmul);
 }
 
-/* One of its files, down to a handle: a library that is newer than the driver is found, and fails. */
+/* One of its files, down to a handle: a library that is newer than the driver is found, and
+ * fails. */
 static int open_file(struct gemm_library *lt, const char *file, struct err *err)
 {
     void *handle;

@@ -2,8 +2,8 @@
  * gemm_measure.cu - which of the algorithms that cuBLASLt offers for a product is the fastest here
  *
  * Its heuristic knows a GPU by name, and is off by some percent for many shapes. Candidates run on
- * numbers of all mantissas (on zeros a GPU draws less power, and its order of algorithms is another)
- * in memory that is given back: products are measured before a run takes its own.
+ * numbers of all mantissas (on zeros a GPU draws less power, and its order of algorithms is
+ * another) in memory that is given back: products are measured before a run takes its own.
  */
 #include <float.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  * those lanes take up to two heads of one row. In the gradient a block takes consecutive rows, and
  * its groups of lanes their heads in turn, each lane keeping its columns' sums of wq's and wk's
  * gradients; these are added over groups, then over blocks, in order (column_sums.cuh). Which group
- * has which head decides bits, so v's heads, which were copied here once, keep their turns. Bound by
- * memory: q and k (and dout) read once, the output written once.
+ * has which head decides bits, so v's heads, which were copied here once, keep their turns. Bound
+ * by memory: q and k (and dout) read once, the output written once.
  */
 #include "cuda/column_sums.cuh"
 #include "cuda/rows.cuh"

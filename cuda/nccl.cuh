@@ -63,8 +63,8 @@ static inline cudaStream_t nccl_stream(const struct nccl_comm *comm, int queue)
     return cuda_stream_of(comm->device, queue);
 }
 
-/* 0, or -1 with NCCL's words for the result, which is the comm's failure if it is the first. link may
- * be NULL. */
+/* 0, or -1 with NCCL's words for the result, which is the comm's failure if it is the first.
+ * link may be NULL. */
 int nccl_result(struct nccl_comm *comm, ncclComm_t link, ncclResult_t result, const char *call,
                 struct err *err);
 

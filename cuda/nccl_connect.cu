@@ -1,16 +1,17 @@
 /*
  * nccl_connect.cu - the NCCL communicators of groups, and the first call over each
  *
- * A group gets one communicator of all its ranks, and for neighbours one of two ranks each way, since
- * NCCL does the calls over a communicator one after the other, whatever their streams: a send that
- * waits for its receive would hold up the receive that its peer waits for.
+ * A group gets one communicator of all its ranks, and for neighbours one of two ranks each way,
+ * since NCCL does the calls over a communicator one after the other, whatever their streams: a send
+ * that waits for its receive would hold up the receive that its peer waits for.
  *
- * All are split (ncclCommSplit) from one root communicator of all the ranks that connect together, so
- * the ranks find each other once, and not again for each axis, stream and pair. The root moves
+ * All are split (ncclCommSplit) from one root communicator of all the ranks that connect together,
+ * so the ranks find each other once, and not again for each axis, stream and pair. The root moves
  * nothing: from 2.22 on NCCL then makes no connections for it, and before that those of one block.
  * Parts share no resources with it (splitShare 0, NCCL's default): parts that share have one stream
- * for launches, one proxy and one abort flag, and NCCL forbids calls over two of them at a time. Ours
- * are on streams that run at the same time, where one waits for a peer that is behind in another.
+ * for launches, one proxy and one abort flag, and NCCL forbids calls over two of them at a time.
+ * Ours are on streams that run at the same time, where one waits for a peer that is behind in
+ * another.
  *
  * Communicators are blocking: calls that don't block hand each launch to a thread of its own, which
  * costs more than the launch, and must be polled before a mark may be set behind it. What blocks
@@ -115,7 +116,8 @@ static int split(const struct splitting *s, struct split_place part, struct err 
                        "ncclCommSplit", err);
 }
 
-/* The color is the world rank of the group's first: groups that are connected together are apart. */
+/* The color is the world rank of the group's first: groups that are connected together are
+ * apart. */
 static struct split_place part_together(const struct splitting *s)
 {
     const struct comm_group *group = s->group;
@@ -126,8 +128,8 @@ static struct split_place part_together(const struct splitting *s)
              COMM_BLOCKS_TOGETHER };
 }
 
-/* The pairs of a direction are made in two splits, and of an odd number of ranks in three, so that a
- * rank is in one pair of each at most: which one has the pair of this source. */
+/* The pairs of a direction are made in two splits, and of an odd number of ranks in three, so
+ * that a rank is in one pair of each at most: which one has the pair of this source. */
 static int phase_of(int from, int size)
 {
     return size % 2 && from == size - 1 ? 2 : from % 2;

@@ -8,8 +8,8 @@
  * are read again for dx, and a second kernel sums their columns.
  *
  * Bound by memory: dy, x, add, dx once; the partial sums are a few per cent of that, w is in the
- * L1. How rows are cut follows from T and d: at most GPU_NORM_BLOCKS blocks, four to a multiprocessor
- * of the largest GPUs.
+ * L1. How rows are cut follows from T and d: at most GPU_NORM_BLOCKS blocks, four to a
+ * multiprocessor of the largest GPUs.
  */
 #include "cuda/column_sums.cuh"
 #include "cuda/norm.cuh"

@@ -2,10 +2,10 @@
  * optimizer.cu - AdamW (Loshchilov and Hutter 2019, algorithm 2), with the bits of the CPU's
  *
  * lib/kernels/cpu/optimizer.c says which IEEE operations in which order; here the same ones are
- * spread over threads. A thread block takes OPS_NORM_BLOCK elements, which have one decay. What is the
- * same for all of them (bias corrections and so on) four threads compute while the first loads are
- * under way. Bound by memory, also where states are bf16: 100 instructions an element take less time
- * than its 16 bytes.
+ * spread over threads. A thread block takes OPS_NORM_BLOCK elements, which have one decay. What is
+ * the same for all of them (bias corrections and so on) four threads compute while the first loads
+ * are under way. Bound by memory, also where states are bf16: 100 instructions an element take less
+ * time than its 16 bytes.
  *
  * lr, bias corrections, factor and skip are read by the kernels: a graph replays with new ones.
  */
@@ -74,11 +74,11 @@ static __device__ __forceinline__ void make_factors(const A &a, struct adamw_fac
 }
 
 /*
- * x / sqrt_bias2 with the bits of a division, for half its instructions. The second quotient is off by
- * less than an ulp; and from such a one, with an exact rest and an inverse that is rounded to
+ * x / sqrt_bias2 with the bits of a division, for half its instructions. The second quotient is off
+ * by less than an ulp; and from such a one, with an exact rest and an inverse that is rounded to
  * nearest, the last step finds the nearest (Markstein, IBM J. Res. Dev. 34, 1990). x is a root of
- * fp32, so 0, infinite, NaN or within 2^-75 .. 2^64, and sqrt_bias2 is within 2^-27 .. 1, as beta2 < 1:
- * nothing here is too large or too small to be exact.
+ * fp32, so 0, infinite, NaN or within 2^-75 .. 2^64, and sqrt_bias2 is within 2^-27 .. 1, as beta2
+ * < 1: nothing here is too large or too small to be exact.
  */
 static __device__ __forceinline__ float divide_by_sqrt_bias2(const struct adamw_factors &f, float x)
 {
@@ -263,7 +263,8 @@ static __device__ __forceinline__ void adamw_step(const adamw<G, P, S, W> &a,
         store_floats<W, ADAMW_WIDTH>(a.weight.at + i, master);
 }
 
-/* All operands are one dense row at addresses of 16 bytes; half of a thread's packs on their way. */
+/* All operands are one dense row at addresses of 16 bytes; half of a thread's packs on their
+ * way. */
 template <typename G, typename P, typename S, typename W>
 __global__ void __launch_bounds__(ADAMW_THREADS, 3) adamw_wide_kernel(adamw<G, P, S, W> a)
 {

@@ -1,5 +1,6 @@
 /*
- * reduce.cu - what collectives compute around their moves: the fixed tree of sums, copies of columns
+ * reduce.cu - what collectives compute around their moves: the fixed tree of sums, copies of
+ * columns
  *
  * The tree is comm/reduce.h's: split at the largest power of two below n, so the bits are those of
  * the CPU. A thread sums 16 bytes' worth of elements over all terms, where addresses and strides
@@ -87,7 +88,8 @@ static __device__ __forceinline__ void sum_rest(A (&sum)[N], const T *terms, int
     }
 }
 
-/* The same of more than a group: sums of 2^level groups wait in stack[level] for their neighbour. */
+/* The same of more than a group: sums of 2^level groups wait in stack[level] for their
+ * neighbour. */
 template <typename T, typename A, int N>
 static __device__ __forceinline__ void sum_groups(A (&sum)[N], const T *terms, int n,
                                                   int64_t stride)

@@ -2,8 +2,8 @@
  * rope.cu - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form); the
  * gradient is the rotation by the opposite angle
  *
- * A thread takes 16 bytes of a head's first half and the same of its second, for up to four heads of
- * one row that lie n_groups apart, so that it reads their angles once; neighbouring threads have
+ * A thread takes 16 bytes of a head's first half and the same of its second, for up to four heads
+ * of one row that lie n_groups apart, so that it reads their angles once; neighbouring threads have
  * neighbouring packs of a half, then neighbouring heads. Bound by memory: heads read and written
  * once; the table's row is in the L1 after its first head.
  */

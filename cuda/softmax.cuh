@@ -101,8 +101,8 @@ static __device__ __forceinline__ float softmax_at_target(float e, double sum, f
  * `target`, where 0 <= target < n. N elements are stored at once; N > 1: memory goes on to a whole
  * pack.
  *
- * to may be the memory of from, of 16-bit elements too: step s then writes over what steps up to s /
- * 2 read, so no thread may be at s before all have read that. Where they meet in step s, they may
+ * to may be the memory of from, of 16-bit elements too: step s then writes over what steps up to s
+ * / 2 read, so no thread may be at s before all have read that. Where they meet in step s, they may
  * go on to 2 s + 1; so they meet in steps 0, 2, 6, 14, ...
  */
 template <typename T, int N>
@@ -157,7 +157,8 @@ template <typename T, int N> static __device__ inline void softmax_zero(T *to, i
 
 enum { LOSS_THREADS = 1024 };
 
-/* *loss = (first ? 0 : *loss) + the sum of n rows': a thread's in order, then a tree over threads. */
+/* *loss = (first ? 0 : *loss) + the sum of n rows': a thread's in order, then a tree over
+ * threads. */
 static __global__ void __launch_bounds__(LOSS_THREADS)
     sum_losses_kernel(const double *losses, int64_t n, double *loss, int first)
 {

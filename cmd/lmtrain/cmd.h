@@ -68,7 +68,8 @@ int cmd_plan_print(const struct job *job, struct str *out);
 /* The option --set KEY=VALUE, alike for all commands that take a job. */
 struct option cmd_option_set(struct option_list *sets);
 
-/* How wide help may be: $COLUMNS, else the terminal's columns, 40 to 100; 100 where there is neither. */
+/* How wide help may be: $COLUMNS, else the terminal's columns, 40 to 100; 100 where there is
+ * neither. */
 int cmd_columns(void);
 
 /* The enum dtype of a word of dtype_conversion_choices: -1 for "keep". */
@@ -78,8 +79,8 @@ int cmd_dtype(const char *name);
 const char *cmd_build(void);
 
 /*
- * A new folder below $TMPDIR or /tmp, in arena, for the caller to remove; an interrupt removes it, too
- * (base/interrupt.h). NULL and ERR_FAILED if it cannot be made.
+ * A new folder below $TMPDIR or /tmp, in arena, for the caller to remove; an interrupt removes it,
+ * too (base/interrupt.h). NULL and ERR_FAILED if it cannot be made.
  */
 const char *cmd_scratch_folder(struct arena *arena, struct err *err);
 

@@ -104,7 +104,8 @@ static void print_counts(const struct data_request *q, const struct corpus_count
                    str_count(documents, sizeof documents, counts->n_empty), str_s(counts->n_empty));
 }
 
-/* The name of a file or folder without the endings of rows and text, in arena; "tokens" of others. */
+/* The name of a file or folder without the endings of rows and text, in arena; "tokens" of
+ * others. */
 static const char *name_of(const char *input, struct arena *arena)
 {
     static const char *const endings[] = { ".gz",    ".xz",  ".zst", ".txt",    ".json",
@@ -124,8 +125,8 @@ static const char *name_of(const char *input, struct arena *arena)
 }
 
 /*
- * The prefix that --out means: with .bin or .idx it is that file's; in a folder, which ends in a slash
- * or is there, it is called like the one input, or tokens. Returns 0, or -1 and ERR_CONFIG.
+ * The prefix that --out means: with .bin or .idx it is that file's; in a folder, which ends in a
+ * slash or is there, it is called like the one input, or tokens. Returns 0, or -1 and ERR_CONFIG.
  */
 static int find_prefix(struct data_request *q, const struct option_arguments *inputs,
                        struct arena *arena, struct err *err)

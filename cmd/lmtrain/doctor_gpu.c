@@ -188,7 +188,8 @@ static void report_gpu(struct doctor *doctor, const struct gpu *gpu, int index)
 
 /* ---- the driver ---- */
 
-/* cuda: the driver's, as 12080 for 12.8; below 1: not known. Returns 0 if this build's CUDA cannot run on it. */
+/* cuda: the driver's, as 12080 for 12.8; below 1: not known. Returns 0 if this build's CUDA
+ * cannot run on it. */
 static int report_driver(struct doctor *doctor, const char *driver, int cuda, int n_gpus)
 {
     int ours = device_cuda_version();

@@ -1,8 +1,8 @@
 /*
  * generate_chat.c - turns read from stdin, answers to stdout, and the conversation kept
  *
- * The generator keeps what it has computed: each turn costs its own tokens only, unless the template
- * writes earlier turns in another way once there are later ones.
+ * The generator keeps what it has computed: each turn costs its own tokens only, unless the
+ * template writes earlier turns in another way once there are later ones.
  */
 #include <errno.h>
 #include <signal.h>

@@ -74,7 +74,8 @@ int generate_encode(struct generation *g, const char *prompt, struct token_list 
 
 /* ---- what is printed ---- */
 
-/* Text as a JSON string: what is not valid UTF-8 is U+FFFD, and zero bytes, where cJSON would end it, are there. */
+/* Text as a JSON string: what is not valid UTF-8 is U+FFFD, and zero bytes, where cJSON would
+ * end it, are there. */
 static void quote(const struct str *text, struct str *out)
 {
     struct str valid = { 0 };
@@ -181,7 +182,8 @@ void generate_write(const char *bytes, size_t n_bytes)
     str_release(&text);
 }
 
-/* context: the prompt, once the first of what follows it is there, so that an error stands alone. */
+/* context: the prompt, once the first of what follows it is there, so that an error stands
+ * alone. */
 static int show(void *context, const char *bytes, size_t n_bytes)
 {
     const char **prompt = context;

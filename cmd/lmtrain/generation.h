@@ -1,8 +1,8 @@
 /*
  * generation.h - what the files of `lmtrain generate` share
  *
- * generate.c has the options and opens what they name, generate_prompts.c makes tokens of prompts and
- * prints what comes of them, generate_chat.c talks.
+ * generate.c has the options and opens what they name, generate_prompts.c makes tokens of prompts
+ * and prints what comes of them, generate_chat.c talks.
  */
 #ifndef CMD_GENERATION_H
 #define CMD_GENERATION_H
@@ -41,8 +41,8 @@ struct generation {
     bool has_model;
 };
 
-/* Tokens of a prompt as the model expects it: behind its bos, or as a conversation. out is added to.
- * rendered: gets the text, or NULL. */
+/* Tokens of a prompt as the model expects it: behind its bos, or as a conversation. out is added
+ * to. rendered: gets the text, or NULL. */
 int generate_encode(struct generation *g, const char *prompt, struct token_list *out,
                     struct str *rendered, struct err *err);
 int generate_encode_messages(struct generation *g, const struct chat_message *messages, int n,

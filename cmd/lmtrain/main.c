@@ -38,8 +38,8 @@ static const struct command commands[] = {
 #define N_COMMANDS (int)(sizeof commands / sizeof *commands)
 
 /*
- * In a folder of `make dist` the plugins of Open MPI and PMIx lie beside us. Who names others, means
- * them.
+ * In a folder of `make dist` the plugins of Open MPI and PMIx lie beside us. Who names others,
+ * means them.
  */
 static void find_plugins(void)
 {

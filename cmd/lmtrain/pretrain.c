@@ -109,7 +109,8 @@ static void share_output(const struct job *job)
     file_share(sharings[job->output_mode]);
 }
 
-/* tuned_prepare whose output folder is one of its own, which goes again; samples and steps stay known. */
+/* tuned_prepare whose output folder is one of its own, which goes again; samples and steps stay
+ * known. */
 static int prepare_nothing(struct job *job, struct arena *arena)
 {
     const char *output = job->output, *scratch, *tokenizer;
@@ -145,8 +146,9 @@ static int check_init(const struct pretrain_request *q, const struct job *job, s
 }
 
 /*
- * A job that says what it is must not become something else by the command: adapters that were meant
- * would be a model trained from scratch. Mistakes in the file are reported by the read that follows.
+ * A job that says what it is must not become something else by the command: adapters that were
+ * meant would be a model trained from scratch. Mistakes in the file are reported by the read that
+ * follows.
  */
 static int check_kind(const struct pretrain_request *q, const char *path, struct arena *arena,
                       struct err *err)

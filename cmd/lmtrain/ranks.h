@@ -39,8 +39,8 @@ enum ranks_logs { RANKS_WITH_LOGS, RANKS_WITHOUT_LOGS };
 
 /*
  * Join the job as a rank: progress page, PMIx, faults on demand, and as many ranks as the job says.
- * logs: whether ranks write logs to the job's output folder. Collective. Returns 0, or the exit status
- * after a message.
+ * logs: whether ranks write logs to the job's output folder. Collective. Returns 0, or the exit
+ * status after a message.
  */
 int ranks_join(struct launch_rank *rank, const struct job *job, enum ranks_logs logs,
                struct err *err);

@@ -28,8 +28,8 @@ int tuned_tokenizer(struct job *job, struct arena *arena, struct err *err);
 
 /*
  * The vocabulary that the model of a run will have (as tuned_prepare grows it), without writing
- * anything: job->model.vocab_size, with a note. Where no tokenizer can be read yet it stays, which is
- * said if the job adds tokens.
+ * anything: job->model.vocab_size, with a note. Where no tokenizer can be read yet it stays, which
+ * is said if the job adds tokens.
  */
 void tuned_foresee_vocabulary(struct job *job, struct arena *arena);
 

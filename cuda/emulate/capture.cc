@@ -9,7 +9,8 @@
 
 #include <algorithm>
 
-/* ---- capture ----------------------------------------------------------------------------------- */
+/* ---- capture
+ * ----------------------------------------------------------------------------------- */
 
 static thread_local std::vector<capture_ref> own_captures;
 
@@ -91,7 +92,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     return cudaSuccess;
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------ */
+/* ---- graphs
+ * ------------------------------------------------------------------------------------ */
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {

@@ -286,8 +286,8 @@ static size_t workspace_of(const matmul_call *p, const cublasLtMatmulAlgo_t *alg
 }
 
 /*
- * $LMTRAIN_EMULATE_TARGET is "ID what": what a target of multiprocessors makes of the algorithm with
- * that id. "bits": k is begun elsewhere; "refused": there is none with a target.
+ * $LMTRAIN_EMULATE_TARGET is "ID what": what a target of multiprocessors makes of the algorithm
+ * with that id. "bits": k is begun elsewhere; "refused": there is none with a target.
  */
 static int target_makes(const matmul_call *p, const cublasLtMatmulAlgo_t *algo, const char *what)
 {

@@ -123,12 +123,12 @@ void emulate_sync_warp(unsigned mask);
 /* What each lane of the mask gives, for all of them to read: [32], good until the lane's next
  * meeting but one. */
 const uint64_t *emulate_exchange(unsigned mask, uint64_t value);
-/* An instruction of a warp: once all lanes of the mask are here, work is called once with each lane's
- * record, NULL for lanes outside of the mask, and may write to them; then all go on. */
+/* An instruction of a warp: once all lanes of the mask are here, work is called once with each
+ * lane's record, NULL for lanes outside of the mask, and may write to them; then all go on. */
 typedef void emulate_work(void *const *records);
 void emulate_meet(unsigned mask, void *record, emulate_work *work);
-/* The block's dynamic shared memory. It ends at a guard page: aligned to 16, or to the largest power
- * of two that its size is a multiple of. */
+/* The block's dynamic shared memory. It ends at a guard page: aligned to 16, or to the largest
+ * power of two that its size is a multiple of. */
 void *emulate_shared(void);
 unsigned emulate_lane(void);
 

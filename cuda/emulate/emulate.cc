@@ -64,7 +64,8 @@ static size_t shared_limit(const void *kernel)
     return shared_limits->count(kernel) ? (size_t)(*shared_limits)[kernel] : (size_t)SHARED_DEFAULT;
 }
 
-/* $LMTRAIN_EMULATE_FAIL: a kernel's name, of which each launch fails, as seen by who waits for it. */
+/* $LMTRAIN_EMULATE_FAIL: a kernel's name, of which each launch fails, as seen by who waits for
+ * it. */
 static std::atomic<int> has_failed;
 
 cudaError_t emulate_failure(void)
@@ -135,7 +136,8 @@ void emulate_run(const emulate_launch *launch, std::function<void()> body)
     });
 }
 
-/* ---- the runtime -------------------------------------------------------------------------------- */
+/* ---- the runtime
+ * -------------------------------------------------------------------------------- */
 
 cudaError_t emulate_error(cudaError_t error)
 {

@@ -18,8 +18,8 @@
 /* All blocks of a launch, by the calling OS thread. */
 void emulate_run_grid(const emulate_launch &launch, const std::function<void()> &body);
 
-/* "emulated GPU: kernel: block 0,0,0 thread 1,0,0: ", of the thread that runs or ran last; with what
- * is wrong, and the end of the process. */
+/* "emulated GPU: kernel: block 0,0,0 thread 1,0,0: ", of the thread that runs or ran last; with
+ * what is wrong, and the end of the process. */
 void emulate_print_place(void);
 [[noreturn]] void emulate_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -5,11 +5,12 @@
  * it was received, who gathers when all have what they came for. Calls over a communicator come one
  * after the other, whatever their streams. Ranks that call with unequal kinds, sizes or roots are
  * told (ncclInvalidArgument, and ncclInvalidUsage as the others' asynchronous error); real NCCL
- * hangs or writes beyond buffers. Sums go round the ring from the rank behind the one that gets the part, and
- * are rounded at each, as NCCL's rings do: another order than that of comm/reduce.h.
+ * hangs or writes beyond buffers. Sums go round the ring from the rank behind the one that gets the
+ * part, and are rounded at each, as NCCL's rings do: another order than that of comm/reduce.h.
  *
- * LMTRAIN_EMULATE_NCCL_LOG names a file to which each rank adds what it makes: `id`, `init RANK of N`,
- * and `split COLOR: RANK of N` for each communicator that it gets. LMTRAIN_EMULATE_NCCL is the version.
+ * LMTRAIN_EMULATE_NCCL_LOG names a file to which each rank adds what it makes: `id`, `init RANK of
+ * N`, and `split COLOR: RANK of N` for each communicator that it gets. LMTRAIN_EMULATE_NCCL is the
+ * version.
  */
 #ifndef EMULATE_NCCL_H
 #define EMULATE_NCCL_H
@@ -48,7 +49,8 @@ typedef struct {
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int n_ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config);
-/* Called by all ranks of the communicator, which has nothing under way; each waits for the others. */
+/* Called by all ranks of the communicator, which has nothing under way; each waits for the
+ * others. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *new_comm,
                            ncclConfig_t *config);
 ncclResult_t ncclCommAbort(ncclComm_t comm);

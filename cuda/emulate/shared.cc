@@ -27,7 +27,8 @@
 
 enum { PAGE = 4096, SHARED_ROOM = (227 << 10) / PAGE * PAGE + PAGE, ALIGN = 16 };
 
-/* ---- static variables -------------------------------------------------------------------------- */
+/* ---- static variables
+ * -------------------------------------------------------------------------- */
 
 struct static_variable {
     size_t offset, n_bytes; /* in a thread's copy of the program's thread_local variables */
@@ -127,7 +128,8 @@ static void poison_static(int n_blocks_before)
     }
 }
 
-/* ---- dynamic ----------------------------------------------------------------------------------- */
+/* ---- dynamic
+ * ----------------------------------------------------------------------------------- */
 
 struct copy {
     unsigned char *to;
@@ -231,7 +233,8 @@ void emulate_check_shared(const void *at, int n_bytes, const char *instruction)
                      instruction, n_bytes);
 }
 
-/* ---- asynchronous copies ----------------------------------------------------------------------- */
+/* ---- asynchronous copies
+ * ----------------------------------------------------------------------- */
 
 static void land(const copy &c)
 {

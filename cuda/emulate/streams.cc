@@ -55,7 +55,8 @@ std::mutex &emulate_lock(void)
     return *the_lock;
 }
 
-/* ---- what runs next ---------------------------------------------------------------------------- */
+/* ---- what runs next
+ * ---------------------------------------------------------------------------- */
 
 enum policy { EAGER, LAZY, DRAWN };
 
@@ -218,7 +219,8 @@ static void go_on_a_little(hold &held)
     }
 }
 
-/* ---- streams ----------------------------------------------------------------------------------- */
+/* ---- streams
+ * ----------------------------------------------------------------------------------- */
 
 /* Of an OS thread, on each device. */
 struct connections {
@@ -361,7 +363,8 @@ cudaError_t cudaDeviceSynchronize(void)
     return cudaSuccess;
 }
 
-/* ---- events ------------------------------------------------------------------------------------ */
+/* ---- events
+ * ------------------------------------------------------------------------------------ */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {

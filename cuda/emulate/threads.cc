@@ -1,10 +1,11 @@
 /*
  * threads.cc - the threads of a kernel: fibers, the order in which they run, and where they meet
  *
- * A launch runs in one OS thread, block by block. A block's threads are fibers that are switched where
- * they wait: at __syncthreads, or at an instruction of a warp (shuffles, votes, mma). Between two
- * __syncthreads each warp runs as far as it can before the next one begins. So a barrier that is
- * missing between one warp's write of shared memory and another's read shows in one of two orders:
+ * A launch runs in one OS thread, block by block. A block's threads are fibers that are switched
+ * where they wait: at __syncthreads, or at an instruction of a warp (shuffles, votes, mma). Between
+ * two __syncthreads each warp runs as far as it can before the next one begins. So a barrier that
+ * is missing between one warp's write of shared memory and another's read shows in one of two
+ * orders:
  *
  *   forward    1. warp 0 writes s[0]          2. warp 1 reads s[0]: what was written
  *   backward   1. warp 1 reads s[0]: poison   2. warp 0 writes s[0]
@@ -249,7 +250,8 @@ static uint64_t next_random(uint64_t *state)
     return x ^ x >> 31;
 }
 
-/* ---- the order of threads and of blocks --------------------------------------------------------- */
+/* ---- the order of threads and of blocks
+ * --------------------------------------------------------- */
 
 enum order { FORWARD, BACKWARD, RANDOM };
 
@@ -469,7 +471,8 @@ void emulate_run_grid(const emulate_launch &l, const std::function<void()> &body
     here = NULL;
 }
 
-/* ---- meetings ---------------------------------------------------------------------------------- */
+/* ---- meetings
+ * ---------------------------------------------------------------------------------- */
 
 unsigned emulate_lane(void)
 {

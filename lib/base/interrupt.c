@@ -1,5 +1,6 @@
 /*
- * interrupt.c - the handler calls only what may be called in one: write, unlink, raise and their like
+ * interrupt.c - the handler calls only what may be called in one: write, unlink, raise and their
+ * like
  */
 #include "base/interrupt.h"
 

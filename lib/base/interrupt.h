@@ -10,13 +10,14 @@
 #ifndef BASE_INTERRUPT_H
 #define BASE_INTERRUPT_H
 
-/* Catch the signals. advice: what happens to the work and how to go on, borrowed; NULL: says none. */
+/* Catch the signals. advice: what happens to the work and how to go on, borrowed; NULL: says
+ * none. */
 void interrupt_catch(const char *advice);
 
 /*
- * Mark a file as half-written, or a folder with files alone in it as scratch, until it is forgotten:
- * path, borrowed until then, is removed at a signal that was caught. Of more than 16 at a time the
- * rest is not marked.
+ * Mark a file as half-written, or a folder with files alone in it as scratch, until it is
+ * forgotten: path, borrowed until then, is removed at a signal that was caught. Of more than 16 at
+ * a time the rest is not marked.
  */
 void interrupt_mark(const char *path);
 void interrupt_forget(const char *path);

@@ -103,8 +103,8 @@ int json_next(struct json_reader *reader, char close)
 
 /* ---- strings ---- */
 
-/* In each byte's highest bit: whether it is below 0x20, a quote or a backslash. Exact in the lowest byte
- * that has it; those above may have it wrongly, by a borrow. */
+/* In each byte's highest bit: whether it is below 0x20, a quote or a backslash. Exact in the
+ * lowest byte that has it; those above may have it wrongly, by a borrow. */
 static uint64_t find_special(uint64_t word)
 {
     const uint64_t ones = 0x0101010101010101, high = 0x8080808080808080;
@@ -115,7 +115,8 @@ static uint64_t find_special(uint64_t word)
            high;
 }
 
-/* The first byte that is a quote, a backslash, below 0x20 or, unless any_bytes, not ASCII; or end. */
+/* The first byte that is a quote, a backslash, below 0x20 or, unless any_bytes, not ASCII; or
+ * end. */
 static const char *skip_plain(const char *at, const char *end, bool any_bytes)
 {
     const uint64_t not_ascii = any_bytes ? 0 : 0x8080808080808080;

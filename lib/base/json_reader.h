@@ -1,5 +1,6 @@
 /*
- * json_reader.h - a pull parser for JSON: all readers of JSON with a format of their own stand on it
+ * json_reader.h - a pull parser for JSON: all readers of JSON with a format of their own stand on
+ * it
  *
  * The caller asks for what its format has at this place and gets it, or a problem. So nesting is
  * the caller's own and there is no recursion; only json_skip walks values that the caller does not
@@ -69,10 +70,12 @@ enum json_kind json_peek(struct json_reader *reader);
 /* The bracket '{' or '['. */
 void json_open(struct json_reader *reader, char bracket);
 
-/* Whether another item comes before the closing bracket, which is passed otherwise; 0 after a problem. */
+/* Whether another item comes before the closing bracket, which is passed otherwise; 0 after a
+ * problem. */
 int json_next(struct json_reader *reader, char close);
 
-/* "key": inside an object, or a string, checked; n_bytes is 0 after a problem, text is never NULL. */
+/* "key": inside an object, or a string, checked; n_bytes is 0 after a problem, text is never
+ * NULL. */
 struct json_span json_key_span(struct json_reader *reader);
 struct json_span json_string_span(struct json_reader *reader);
 
@@ -103,8 +106,8 @@ void json_add_decoded(struct str *out, struct json_span span);
 bool json_span_is(struct json_span span, const char *text, size_t n_bytes);
 
 /*
- * Behind the object or array that starts at `at`, or NULL if it does not end before `end`. Found by brackets
- * and quotes alone: whether it is valid, and which bracket closes which, is not checked.
+ * Behind the object or array that starts at `at`, or NULL if it does not end before `end`. Found by
+ * brackets and quotes alone: whether it is valid, and which bracket closes which, is not checked.
  */
 const char *json_find_end(const char *at, const char *end);
 

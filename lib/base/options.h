@@ -3,8 +3,8 @@
  *
  * The table is all there is to know: it parses the command line and writes the help, and a test
  * holds the man page against that help. Options are --name VALUE or --name=VALUE, of short ones
- * there is -h alone; "--" ends options; what is no option is an argument, wherever it stands. Nothing is
- * printed here.
+ * there is -h alone; "--" ends options; what is no option is an argument, wherever it stands.
+ * Nothing is printed here.
  */
 #ifndef BASE_OPTIONS_H
 #define BASE_OPTIONS_H
@@ -63,7 +63,8 @@ struct option option_named(const char *name, const char **value, const char *arg
 struct option option_list(const char *name, struct option_list *value, const char *argument,
                           const char *help);
 
-/* An old name of the option `successor` (above it in the table). Help says so, completion omits it. */
+/* An old name of the option `successor` (above it in the table). Help says so, completion omits
+ * it. */
 struct option option_deprecated(const char *name, const struct option *successor, const char *since,
                                 const char *removed_in);
 
@@ -77,9 +78,9 @@ struct options {
     int min_arguments, max_arguments;
 
     /*
-     * What else an option may mean that the table lacks, or NULL: the hint for --NAME VALUE, in arena, or
-     * NULL if it knows none. VALUE is NULL where none follows. exact: only names that it knows as they
-     * stand, which win over an option of nearly that name; else the nearest.
+     * What else an option may mean that the table lacks, or NULL: the hint for --NAME VALUE, in
+     * arena, or NULL if it knows none. VALUE is NULL where none follows. exact: only names that it
+     * knows as they stand, which win over an option of nearly that name; else the nearest.
      */
     const char *(*suggest)(const char *name, const char *value, bool exact, struct arena *arena);
 };
@@ -106,12 +107,13 @@ int options_parse(const struct options *options, int argc, char **argv,
 #define OPTIONS_HELP_WIDTH 100 /* where the reader is no terminal */
 
 /*
- * Usage, summary, options and details, as -h shows them, in lines of at most width columns, from 40 on
- * (a longer word has a line of its own). Lines of details that begin with a blank stay lines.
+ * Usage, summary, options and details, as -h shows them, in lines of at most width columns, from 40
+ * on (a longer word has a line of its own). Lines of details that begin with a blank stay lines.
  */
 void options_help(const struct options *options, int width, struct str *out);
 
-/* Text broken at blanks: the first line begins at column `at`, the others are indented by indent. */
+/* Text broken at blanks: the first line begins at column `at`, the others are indented by
+ * indent. */
 void options_wrap(struct str *out, const char *text, int at, int indent, int width);
 
 #endif

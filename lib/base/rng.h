@@ -27,8 +27,8 @@ struct rng_block {
 };
 
 /*
- * Ten rounds of Philox4x32 on the counter (low, high) under a key. Words are 64 bits wide, their upper
- * halves empty: so a loop over many blocks becomes vector code.
+ * Ten rounds of Philox4x32 on the counter (low, high) under a key. Words are 64 bits wide, their
+ * upper halves empty: so a loop over many blocks becomes vector code.
  */
 static inline __attribute__((always_inline)) void rng_philox_lane(uint64_t word[4], uint64_t key,
                                                                   uint64_t low, uint64_t high)

@@ -76,13 +76,13 @@ bool str_has_json_nul(const char *json, size_t n_bytes);
 /* Length of a valid UTF-8 sequence at text (n bytes left), or 0 if there is none. */
 int str_utf8_length(const unsigned char *text, size_t n);
 
-/* Append bytes as UTF-8: each part that is none becomes one U+FFFD, cut as Unicode recommends and Python and Rust do (a
- * sequence that breaks off is one part). */
+/* Append bytes as UTF-8: each part that is none becomes one U+FFFD, cut as Unicode recommends
+ * and Python and Rust do (a sequence that breaks off is one part). */
 void str_add_utf8(struct str *str, const void *bytes, size_t n_bytes);
 
 /*
- * Each byte of text that is not valid UTF-8, or that a terminal would act on (but for newline and tab),
- * becomes a '?'.
+ * Each byte of text that is not valid UTF-8, or that a terminal would act on (but for newline and
+ * tab), becomes a '?'.
  */
 void str_make_printable(char *text);
 

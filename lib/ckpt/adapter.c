@@ -186,7 +186,8 @@ static bool is_lora_of(const struct adapter *a, const char *tensor, enum module_
            !strncmp(tensor + strlen(ADAPTER_PREFIX) + n, ".lora_", 6);
 }
 
-/* What of peft a tensor is of that lmtrain does not have; NULL if it is of nothing that is known. */
+/* What of peft a tensor is of that lmtrain does not have; NULL if it is of nothing that is
+ * known. */
 static const char *unsupported(const struct adapter *a, const char *tensor)
 {
     if (strstr(tensor, "lora_magnitude_vector"))

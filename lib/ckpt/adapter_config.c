@@ -116,8 +116,9 @@ static int check_variants(const cJSON *root, struct err *err)
 }
 
 /*
- * PiSSA, OLoRA, CorDA, LoRA-GA and LoftQ take the initial B A out of the model's weights, or quantize
- * those, and an adapter folder does not have what is left: peft computes it again when it loads one.
+ * PiSSA, OLoRA, CorDA, LoRA-GA and LoftQ take the initial B A out of the model's weights, or
+ * quantize those, and an adapter folder does not have what is left: peft computes it again when it
+ * loads one.
  */
 static int check_init(const cJSON *root, struct err *err)
 {

@@ -53,7 +53,8 @@ int adapter_config_read(struct adapter_config *config, const char *path, struct 
 /* alpha of the module of this name. */
 double adapter_config_alpha(const struct adapter_config *config, const char *module);
 
-/* The rank that it says the module of this name has, and which of its keys says so; 0: none does. */
+/* The rank that it says the module of this name has, and which of its keys says so; 0: none
+ * does. */
 int adapter_config_rank(const struct adapter_config *config, const char *module, const char **key);
 
 /*

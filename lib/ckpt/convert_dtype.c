@@ -21,8 +21,8 @@ int convert_supported(enum dtype to, enum dtype from)
 }
 
 /*
- * A loop a pair: what is unlike between them is known to the compiler. memcpy as nothing is aligned.
- * Of fp16 the portable form: it becomes vector code.
+ * A loop a pair: what is unlike between them is known to the compiler. memcpy as nothing is
+ * aligned. Of fp16 the portable form: it becomes vector code.
  */
 #define LOOP(name, in_type, out_type, expression) \
     static void name(unsigned char *restrict out, const unsigned char *restrict in, int64_t n) \

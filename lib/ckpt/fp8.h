@@ -1,8 +1,9 @@
 /*
  * fp8.h - numbers of eight bits, as files hold them
  *
- * E4M3 is safetensors' F8_E4M3 (torch.float8_e4m3fn: no infinities, NaN is all ones), E5M2 an fp16's
- * upper half. All of them are exact in bf16, fp16 and fp32. No value here is ever computed in them.
+ * E4M3 is safetensors' F8_E4M3 (torch.float8_e4m3fn: no infinities, NaN is all ones), E5M2 an
+ * fp16's upper half. All of them are exact in bf16, fp16 and fp32. No value here is ever computed
+ * in them.
  */
 #ifndef CKPT_FP8_H
 #define CKPT_FP8_H

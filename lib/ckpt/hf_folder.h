@@ -3,8 +3,8 @@
  *
  * model.safetensors, or several with model.safetensors.index.json. Every tensor that the family's
  * table wants must be there with its shape, and nothing else but known buffers, scales of eight-bit
- * weights and the head that old versions saved beside a tied embedding. Nothing is trusted before that. Links are followed:
- * the hub's cache is made of them. Pickles are never read.
+ * weights and the head that old versions saved beside a tied embedding. Nothing is trusted before
+ * that. Links are followed: the hub's cache is made of them. Pickles are never read.
  */
 #ifndef CKPT_HF_FOLDER_H
 #define CKPT_HF_FOLDER_H
@@ -52,9 +52,9 @@ const struct safetensors *hf_folder_tied_head(const struct hf_folder *folder,
                                               const struct safetensors_tensor **tensor);
 
 /*
- * As store_read. Not from two threads at once. Weights of eight bits are multiplied in fp32 by their
- * weight_scale_inv or weight_scale: one for all, for each row, or for each block of 128 x 128 (or
- * whatever divides the matrix).
+ * As store_read. Not from two threads at once. Weights of eight bits are multiplied in fp32 by
+ * their weight_scale_inv or weight_scale: one for all, for each row, or for each block of 128 x 128
+ * (or whatever divides the matrix).
  */
 int hf_folder_read(struct hf_folder *folder, const struct store_slice *slice, struct err *err);
 

@@ -21,7 +21,8 @@
 #include "base/dtype.h"
 #include "base/err.h"
 
-/* The format of checkpoints that is written. It and all before it are read (formats in manifest.c). */
+/* The format of checkpoints that is written. It and all before it are read (formats in
+ * manifest.c). */
 #define STORE_VERSION 1
 
 /* A rectangle of a logical tensor in memory, row-major. A 1-D tensor has cols = 1. */

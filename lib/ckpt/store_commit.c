@@ -10,10 +10,10 @@
  *        exactly once, removes files of another world size, and writes and fsyncs manifest.json;
  *     3. rank 0 renames step-N.partial to step-N and fsyncs the parent folder: the commit.
  *
- * A kill before step 3 leaves a partial folder, which the next save of that step reuses and which is
- * never read as a checkpoint. Where step-N exists already, both names are exchanged atomically and
- * the old checkpoint is removed; a file system without that exchange gets two renames, between which
- * the old one is step-N.replaced and the new one is complete under its partial name.
+ * A kill before step 3 leaves a partial folder, which the next save of that step reuses and which
+ * is never read as a checkpoint. Where step-N exists already, both names are exchanged atomically
+ * and the old checkpoint is removed; a file system without that exchange gets two renames, between
+ * which the old one is step-N.replaced and the new one is complete under its partial name.
  */
 #include <dirent.h>
 #include <errno.h>

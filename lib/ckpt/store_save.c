@@ -1,5 +1,6 @@
 /*
- * store_save.c - writing checkpoints in the background, into step-N.partial (store_commit.c renames it)
+ * store_save.c - writing checkpoints in the background, into step-N.partial (store_commit.c renames
+ * it)
  */
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /*
  * comm_tcp.c - ranks that are processes, without MPI
  *
- * Calls of all are built from transfers between two (tcp_impl.h), of which a rank has at most one each way
- * with any other in one call, so a call's number tells them apart:
+ * Calls of all are built from transfers between two (tcp_impl.h), of which a rank has at most one
+ * each way with any other in one call, so a call's number tells them apart:
  *   barrier    in step k a rank tells the one 2^k further on that it has come, and waits for the one
  *              2^k before it (dissemination);
  *   all-gather in step k a rank gets the parts of up to 2^k ranks from the one 2^k further on, which

@@ -7,14 +7,15 @@
  * that a program that counts on buffering hangs here as it would under NCCL. Unequal calls are bugs
  * and are CHECKed.
  *
- * A collective is two meetings of the room, counted by n_meetings (of ranks 0 and 1, call number 6):
+ * A collective is two meetings of the room, counted by n_meetings (of ranks 0 and 1, call number
+ * 6):
  *   1. rank 0  leaves its addresses, n_arrived = 1                               (meeting 6)
  *   2. rank 1  leaves its addresses, n_arrived = 2: all are here, n_meetings = 7
  *   3. both    see n_meetings > 6, and copy out of each other's buffers without the lock
  *   4. rank 1  has copied and arrives again                                      (meeting 7)
  *   5. rank 0  has copied, arrives, n_meetings = 8: only now may either use its buffers again
- * Rank 1 may come with its next call between 5 and the moment that rank 0 sees 8: that is meeting 8,
- * and overwrites addresses that nobody reads any more.
+ * Rank 1 may come with its next call between 5 and the moment that rank 0 sees 8: that is meeting
+ * 8, and overwrites addresses that nobody reads any more.
  *
  * An end that is destroyed while others wait for it fails them with ERR_PEER and breaks the room.
  */

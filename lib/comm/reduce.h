@@ -15,7 +15,8 @@
 
 /*
  * out[i] = tree sum over k of terms[k * stride + i], for i in 0..n-1; DTYPE_F32, DTYPE_F64 or
- * DTYPE_BF16, DTYPE_F16 (both added in fp32, rounded once). terms is left unspecified; out may be terms.
+ * DTYPE_BF16, DTYPE_F16 (both added in fp32, rounded once). terms is left unspecified; out may be
+ * terms.
  */
 void reduce_tree(enum dtype dtype, void *out, void *terms, int n_terms, int64_t stride, int64_t n);
 

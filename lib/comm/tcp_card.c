@@ -1,8 +1,8 @@
 /*
  * tcp_card.c - where a rank can be reached, as it tells the others
  *
- * Card: the machine[16], the name[16] of the Unix socket, a count, and so many addresses of 19 bytes: 4 or
- * 6, the port's two bytes, the higher one first, and 16 of the address.
+ * Card: the machine[16], the name[16] of the Unix socket, a count, and so many addresses of 19
+ * bytes: 4 or 6, the port's two bytes, the higher one first, and 16 of the address.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -20,7 +20,8 @@
 #include "base/str.h"
 #include "comm/tcp_impl.h"
 
-/* What two processes have alike that see each other's Unix sockets, and each other's users alike. */
+/* What two processes have alike that see each other's Unix sockets, and each other's users
+ * alike. */
 void tcp_card_machine(unsigned char machine[16])
 {
     static const char *const spaces[] = { "/proc/self/ns/net", "/proc/self/ns/user" };

@@ -2,12 +2,12 @@
  * tcp_dial.c - connecting to other ranks
  *
  * A rank may have many addresses, of which another reaches some, and some of which may be somebody
- * else's there (every machine with containers has the same private networks). So all are tried, each
- * a little after the one before, the fastest first; who does not know the key is not the rank. One
- * that fails is tried again some times, whatever the others do.
+ * else's there (every machine with containers has the same private networks). So all are tried,
+ * each a little after the one before, the fastest first; who does not know the key is not the rank.
+ * One that fails is tried again some times, whatever the others do.
  *
- * One that is connected and silent may well be the rank, which computes and does not look: it is waited
- * for without end, but not it alone.
+ * One that is connected and silent may well be the rank, which computes and does not look: it is
+ * waited for without end, but not it alone.
  */
 #include <errno.h>
 #include <math.h>
@@ -58,7 +58,8 @@ struct tcp_dial {
     char wrong[160];
 };
 
-/* Ranks that failed at once don't all come again at once: each waits half to one and a half times as long, by its number. */
+/* Ranks that failed at once don't all come again at once: each waits half to one and a half
+ * times as long, by its number. */
 static double wait_seconds(const struct tcp_comm *comm, int n_failures)
 {
     double part = (double)((uint32_t)comm->base.world_rank * 2654435769u) / 4294967296.0;
@@ -136,9 +137,9 @@ static bool has_connected(struct tcp_comm *comm, struct attempt *attempt)
 }
 
 /*
- * Whether one has our answer, and time left for its proof: then no other is answered, as the fastest
- * is to be the connection. Where it says nothing others may, and the first with a proof is it: a
- * peer takes one connection from us and sends no second proof.
+ * Whether one has our answer, and time left for its proof: then no other is answered, as the
+ * fastest is to be the connection. Where it says nothing others may, and the first with a proof is
+ * it: a peer takes one connection from us and sends no second proof.
  */
 static bool is_answered(const struct tcp_dial *dial)
 {
@@ -302,7 +303,8 @@ static int get_card(struct tcp_comm *comm, int rank, struct tcp_card *card, stru
                : 0;
 }
 
-/* Where it may be reached. Loopback, which ranks of one machine tell, is for those without a Unix socket alone. */
+/* Where it may be reached. Loopback, which ranks of one machine tell, is for those without a
+ * Unix socket alone. */
 static void list_addresses(const struct tcp_comm *comm, const struct tcp_card *card,
                            struct tcp_dial *dial)
 {

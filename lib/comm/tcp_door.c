@@ -1,5 +1,6 @@
 /*
- * tcp_door.c - a rank listens, tells the others where, and takes in those that prove that they are ranks of the job
+ * tcp_door.c - a rank listens, tells the others where, and takes in those that prove that they are
+ * ranks of the job
  */
 #include <errno.h>
 #include <sodium.h>
@@ -128,8 +129,8 @@ static void tell_shortage(struct tcp_comm *comm)
 }
 
 /*
- * Where all places are taken, who comes waits in the system's queue until a visitor has left or had its
- * time: many ranks that come at once would else put each other out before any could answer.
+ * Where all places are taken, who comes waits in the system's queue until a visitor has left or had
+ * its time: many ranks that come at once would else put each other out before any could answer.
  */
 static void accept_all(struct tcp_comm *comm, const struct tcp_watch *listener)
 {
@@ -199,8 +200,8 @@ static int listen_on_networks(struct tcp_comm *comm, struct err *err)
 }
 
 /*
- * For ranks of one machine that cannot use each other's Unix sockets, as each has a user namespace of
- * its own (a rootless container a rank). It is a second way, and may fail.
+ * For ranks of one machine that cannot use each other's Unix sockets, as each has a user namespace
+ * of its own (a rootless container a rank). It is a second way, and may fail.
  */
 static void listen_on_loopback(struct tcp_comm *comm)
 {
@@ -240,8 +241,8 @@ void tcp_door_tick(struct tcp_comm *comm)
 }
 
 /*
- * Each connection takes a descriptor, and while it is made one for each address that is tried (others
- * have about as many as this rank); the usual 1024 are few for calls of all with all.
+ * Each connection takes a descriptor, and while it is made one for each address that is tried
+ * (others have about as many as this rank); the usual 1024 are few for calls of all with all.
  */
 static void make_room(const struct tcp_comm *comm)
 {

@@ -68,8 +68,8 @@ int tcp_is_stranger(int fd)
 }
 
 /*
- * No TCP_USER_TIMEOUT: it ends connections, too, whose other end is there and does not read, as a rank
- * that is stopped or computes for long (the system counts the time that a window is closed).
+ * No TCP_USER_TIMEOUT: it ends connections, too, whose other end is there and does not read, as a
+ * rank that is stopped or computes for long (the system counts the time that a window is closed).
  */
 static void watch_silence(int fd)
 {

@@ -25,10 +25,10 @@
  *     who connects rank[4]  to[4]  nonce[32]  HMAC(key, "connect", rank, to, both nonces)
  *     who accepts  HMAC(key, "accept", rank, to, both nonces)
  *
- * A stranger learns a nonce and nothing else. Between processes of one machine it is a Unix socket, whose
- * other end must be of the same user, too; or TCP over loopback, where each process has a user namespace
- * of its own. What is sent later is authentic only as far as the
- * network is: nothing is encrypted.
+ * A stranger learns a nonce and nothing else. Between processes of one machine it is a Unix socket,
+ * whose other end must be of the same user, too; or TCP over loopback, where each process has a
+ * user namespace of its own. What is sent later is authentic only as far as the network is: nothing
+ * is encrypted.
  */
 #ifndef COMM_TCP_IMPL_H
 #define COMM_TCP_IMPL_H
@@ -195,9 +195,9 @@ size_t tcp_card_write(const struct tcp_card *card, unsigned char bytes[TCP_CARD_
 int tcp_card_read(const unsigned char *bytes, size_t n_bytes, struct tcp_card *card);
 
 /*
- * This machine's addresses on interfaces that are up, of the fastest first: loopback or all others; or,
- * where only is given, of the interface of this name, or in this network (an address and its bits).
- * Returns how many; where there are more than there is room for, the slowest are left out.
+ * This machine's addresses on interfaces that are up, of the fastest first: loopback or all others;
+ * or, where only is given, of the interface of this name, or in this network (an address and its
+ * bits). Returns how many; where there are more than there is room for, the slowest are left out.
  */
 int tcp_addresses_list(const char *only, int loopback,
                        struct tcp_address addresses[TCP_ADDRESSES_MAX]);
@@ -215,8 +215,8 @@ void tcp_prove(const struct tcp_comm *comm, const char *role, const uint32_t ran
 /* A message of a new connection, all of it: 0, or -1 with errno. */
 int tcp_send_whole(int fd, const void *bytes, size_t n_bytes);
 
-/* More of a message of known length: 1 when it is whole, 0 to wait, -1 at the connection's end, with
- * errno, which is 0 where the other end has closed it. */
+/* More of a message of known length: 1 when it is whole, 0 to wait, -1 at the connection's end,
+ * with errno, which is 0 where the other end has closed it. */
 int tcp_receive_some(int fd, unsigned char *bytes, size_t *n_bytes, size_t n_whole);
 
 /* Whether the other end is another user's process on this machine; such ones are told nothing. */
@@ -231,8 +231,8 @@ void tcp_watch_begin(struct tcp_comm *comm, struct tcp_watch *what, uint32_t eve
 /* ---- tcp_door.c: who comes ---- */
 
 /*
- * Listen, tell the others where, and learn the job's key: collective. Returns 0, or -1 and ERR_PEER,
- * ERR_CONFIG or ERR_FAILED.
+ * Listen, tell the others where, and learn the job's key: collective. Returns 0, or -1 and
+ * ERR_PEER, ERR_CONFIG or ERR_FAILED.
  */
 int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, struct err *err);
 void tcp_door_close(struct tcp_comm *comm);

@@ -1,18 +1,18 @@
 /*
  * worker.c - rings of work, one a stream, and one thread that takes turns at their oldest entries
  *
- * n_given and the work itself are guarded by the lock. n_done grows under the lock, too, but is read
- * without it by worker_done, which is asked before every op: stored with release after the work, loaded
- * with acquire, so who sees its ticket done sees the bytes that were moved.
+ * n_given and the work itself are guarded by the lock. n_done grows under the lock, too, but is
+ * read without it by worker_done, which is asked before every op: stored with release after the
+ * work, loaded with acquire, so who sees its ticket done sees the bytes that were moved.
  *
  * No wake-up is lost:
  *   1. the worker  holds the lock, finds no stream with work
  *   2. a poster    wants the lock
  *   3. the worker  waits on `given`, which releases the lock in the same step
  *   4. the poster  takes the lock, adds work, signals `given`
- * and where 4 comes before 1, the worker finds the work. Waiting for `done` is the same with the roles
- * exchanged. While work runs the lock is free: its ring entry is not overwritten, as n_done has not
- * passed it and a full ring keeps posters waiting.
+ * and where 4 comes before 1, the worker finds the work. Waiting for `done` is the same with the
+ * roles exchanged. While work runs the lock is free: its ring entry is not overwritten, as n_done
+ * has not passed it and a full ring keeps posters waiting.
  */
 #include "comm/worker.h"
 

@@ -145,12 +145,13 @@ void field_print_json_text(struct str *out, const char *text);
 void field_print_float(struct str *out, double value);
 
 /*
- * "a whole number, 1 to 10", "true or false", "one of fp32, bf16": what may be written, and which of it
- * is not built yet.
+ * "a whole number, 1 to 10", "true or false", "one of fp32, bf16": what may be written, and which
+ * of it is not built yet.
  */
 void field_print_range(const struct field *field, struct str *out);
 
-/* Add "above 1" or "auto", the values that are not built yet. Returns 0, adding nothing, if all are. */
+/* Add "above 1" or "auto", the values that are not built yet. Returns 0, adding nothing, if all
+ * are. */
 int field_print_not_built(const struct field *field, struct str *out);
 
 #endif

@@ -28,8 +28,8 @@ const char *hf_config_family(const char *folder, struct arena *arena, struct err
 int hf_config_parse(struct model_spec *spec, const char *text, size_t n_bytes, struct arena *arena,
                     struct err *err);
 
-/* The family that has such models, the plainest of several. NULL if there is none: ERR_CONFIG, which
- * names the nearest and the fields that it lacks. */
+/* The family that has such models, the plainest of several. NULL if there is none: ERR_CONFIG,
+ * which names the nearest and the fields that it lacks. */
 const char *hf_config_family_of(const struct model_spec *spec, struct err *err);
 
 /*

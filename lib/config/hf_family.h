@@ -1,8 +1,8 @@
 /*
  * hf_family.h - families of Hugging Face that are described, not programmed
  *
- * A model_type that hf_families.c has no function for may be of a known shape under other names. Then
- * configs/families/MODEL_TYPE.yaml (on disk, else in the binary; in small letters) says so:
+ * A model_type that hf_families.c has no function for may be of a known shape under other names.
+ * Then configs/families/MODEL_TYPE.yaml (on disk, else in the binary; in small letters) says so:
  *
  *     like: llama                          a family that is built in: its config.json, its tensors
  *     keys: {num_hidden_layers: n_layer}   keys of its config.json, and what they are called here
@@ -10,8 +10,8 @@
  *     model: {attention_bias: qkv}         fields of a job's model that config.json does not say
  *     ignore: [mup_base_width]             keys of its config.json that change nothing of the model
  *
- * A part of a name stands between dots or at an end. The first pair that fits a place is taken. A key
- * that neither the family nor this file reads is refused, unless it is known to change nothing.
+ * A part of a name stands between dots or at an end. The first pair that fits a place is taken. A
+ * key that neither the family nor this file reads is refused, unless it is known to change nothing.
  */
 #ifndef CONFIG_HF_FAMILY_H
 #define CONFIG_HF_FAMILY_H

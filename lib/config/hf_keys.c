@@ -137,7 +137,8 @@ static const char *const harmless[] = {
 };
 
 /*
- * Harmless with one of these values (NULL: any) in these families (NULL: all), both separated by "|".
+ * Harmless with one of these values (NULL: any) in these families (NULL: all), both separated by
+ * "|".
  */
 static const struct {
     const char *key, *values, *families;

@@ -1,11 +1,11 @@
 /*
  * hf_keys_impl.h - which keys of a config.json decide nothing that lmtrain does not know of
  *
- * The reader of a family (hf_families.c) records each key that it reads. A key that it does not read
- * must be known to leave what the model computes as it is, or the folder is refused: a model_type
- * that a file of configs/families/ describes may scale its embeddings or leave rope out of some
- * layers by a key that the family it is like does not have. Differences that no key says are listed
- * by model_type. Both lists are held against transformers by test/oracle/families.py.
+ * The reader of a family (hf_families.c) records each key that it reads. A key that it does not
+ * read must be known to leave what the model computes as it is, or the folder is refused: a
+ * model_type that a file of configs/families/ describes may scale its embeddings or leave rope out
+ * of some layers by a key that the family it is like does not have. Differences that no key says
+ * are listed by model_type. Both lists are held against transformers by test/oracle/families.py.
  */
 #ifndef CONFIG_HF_KEYS_IMPL_H
 #define CONFIG_HF_KEYS_IMPL_H

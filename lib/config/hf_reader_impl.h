@@ -26,7 +26,8 @@ struct hf_reader {
 /* Put down a mistake. */
 void hf_refuse(struct hf_reader *h, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Put down a key that lmtrain does not read, with its value; place ("" or words) is what it is in. */
+/* Put down a key that lmtrain does not read, with its value; place ("" or words) is what it is
+ * in. */
 void hf_refuse_key(struct hf_reader *h, const char *place, const cJSON *item);
 
 /* The member, or NULL if it is absent or null. */

@@ -180,7 +180,8 @@ struct job {
     enum output_mode output_mode;
     int poison; /* debug.poison: values become NaN at their death */
 
-    /* Prefixes of files of samples (data/instruct/samples.h) that the data was made into; NULL: token files. */
+    /* Prefixes of files of samples (data/instruct/samples.h) that the data was made into; NULL:
+     * token files. */
     struct {
         const char *train, *eval;
     } samples;
@@ -253,7 +254,8 @@ int job_check_tp(const struct model_spec *spec, int tp, const char *what, struct
 
 /*
  * The most ranks, at most n_possible, with which the job can go on at the same global batch:
- * degrees but dp kept, dp smaller (elastic restart) and a multiple of zero_group. 0 if there is none.
+ * degrees but dp kept, dp smaller (elastic restart) and a multiple of zero_group. 0 if there is
+ * none.
  */
 int job_fit_ranks(const struct job *job, int n_possible);
 

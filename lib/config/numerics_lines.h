@@ -36,7 +36,8 @@ void numerics_model_lines(const struct model_spec *spec, struct str *out);
 /* Of the field whose line has this key; NUMERICS_NONE if no field has. */
 enum numerics_change numerics_change_of(const char *key);
 
-/* What the field of such a line is, in a few words (the beginning of its help); NULL: no field's. */
+/* What the field of such a line is, in a few words (the beginning of its help); NULL: no
+ * field's. */
 const char *numerics_meaning_of(const char *key, struct arena *arena);
 
 /* "Part of the numerics: a resume ...", the sentence of man 5 on such a field, or "". */

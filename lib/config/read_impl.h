@@ -50,12 +50,13 @@ int hf_config_take(struct job_reader *reader, const char *path, const char *text
 void reader_derive(struct job_reader *reader);
 void reader_check(struct job_reader *reader);
 
-/* Of reader_derive, what is trained: job.tuning, and targets and modules that follow from others. */
+/* Of reader_derive, what is trained: job.tuning, and targets and modules that follow from
+ * others. */
 void reader_derive_tuning(struct job_reader *reader);
 
 /*
- * Note that a field, or all fields of a group, were meant to be given by what is wrong, so that they
- * are not said to be missing besides. Any other text is none of them.
+ * Note that a field, or all fields of a group, were meant to be given by what is wrong, so that
+ * they are not said to be missing besides. Any other text is none of them.
  */
 void reader_refuse(struct job_reader *reader, const char *key);
 
@@ -69,8 +70,8 @@ int job_read_text_with(struct job *job, const char *text, size_t n_bytes, const 
 void reader_add_unknown(struct job_reader *reader, const struct yaml_node *node, const char *key);
 
 /*
- * Where the first of these fields, ended by NULL, that the job file or an override gives stands, for
- * messages of what is found later; the job's name if it gives none.
+ * Where the first of these fields, ended by NULL, that the job file or an override gives stands,
+ * for messages of what is found later; the job's name if it gives none.
  */
 const char *job_place(const struct job *job, const char *const *keys);
 

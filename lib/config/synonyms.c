@@ -339,7 +339,8 @@ const char *field_suggest(const char *key)
     return near ? near : nearest_key(key);
 }
 
-/* What people call a field or a group on a command line; NULL: as alias_find and same_leaf know it. */
+/* What people call a field or a group on a command line; NULL: as alias_find and same_leaf know
+ * it. */
 static const char *option_key(const char *name, bool exact)
 {
     static const char *const names[][2] = { { "model", "model" },

@@ -308,9 +308,9 @@ static int lora_name_is_packed(const char *name)
 
 /*
  * What a target's name stands for in this model: a set of 1 << module, 0 if it means nothing here.
- * Names are peft's users' (q_proj, c_attn, ...), ours (q, qkv, gate_up, ...), and `all`. packed: qkv
- * has one pair where a name stands for all of it. family (of Hugging Face; NULL: not known) says
- * which is meant where two call different matrices alike.
+ * Names are peft's users' (q_proj, c_attn, ...), ours (q, qkv, gate_up, ...), and `all`. packed:
+ * qkv has one pair where a name stands for all of it. family (of Hugging Face; NULL: not known)
+ * says which is meant where two call different matrices alike.
  */
 static unsigned lora_find_modules(const struct model_spec *spec, const char *family,
                                   const char *name, int packed)

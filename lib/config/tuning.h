@@ -99,7 +99,8 @@ int tuning_check(const struct tuning *tuning, const struct model_spec *spec, str
 /* Whether models of this family (may be NULL) keep q, k and v in one matrix. */
 int lora_family_packs(const char *family);
 
-/* Our names of all modules that have adapters: as targets they mean the same whatever the family. */
+/* Our names of all modules that have adapters: as targets they mean the same whatever the
+ * family. */
 struct job_texts lora_targets(const struct tuning *tuning, struct arena *arena);
 
 /* What the job wants of adapters. */
@@ -118,9 +119,9 @@ struct lora_wish {
 double lora_scale(double alpha, int rank, int rslora);
 
 /*
- * The tuning of a model by adapters. Experts have none: of a mixture, names of feed-forward matrices
- * mean those of its other layers. Returns 0, or -1 and ERR_CONFIG: a target or a module to save that
- * the model does not have, or only in experts.
+ * The tuning of a model by adapters. Experts have none: of a mixture, names of feed-forward
+ * matrices mean those of its other layers. Returns 0, or -1 and ERR_CONFIG: a target or a module to
+ * save that the model does not have, or only in experts.
  */
 int tuning_make_lora(struct tuning *tuning, const struct model_spec *spec,
                      const struct lora_wish *wish, struct arena *arena, struct err *err);

@@ -15,8 +15,8 @@
 int yaml_tree_override(struct yaml_node *root, const char *override, struct diagnostics *mistakes);
 
 /*
- * Replace ${VAR} in every scalar value by the environment's; "$${" gives "${". Returns 0 or -1; a value
- * that could not be filled in is marked as unexpanded.
+ * Replace ${VAR} in every scalar value by the environment's; "$${" gives "${". Returns 0 or -1; a
+ * value that could not be filled in is marked as unexpanded.
  */
 int yaml_tree_expand(struct yaml_node *root, struct diagnostics *mistakes);
 

@@ -13,8 +13,8 @@ int64_t hf_rows_rows(const struct hf_tensor *tensor);
 int64_t hf_rows_cols(const struct hf_tensor *tensor);
 
 /*
- * n rows of an HF tensor, from row `begin` on, into out (dense, [n x hf_rows_cols]). scratch has the
- * same size. ERR_DATA as grown_vocab_read.
+ * n rows of an HF tensor, from row `begin` on, into out (dense, [n x hf_rows_cols]). scratch has
+ * the same size. ERR_DATA as grown_vocab_read.
  */
 int hf_rows_read(const struct vocab_source *source, const struct hf_tensor *tensor,
                  enum dtype dtype, int64_t begin, int64_t n, void *out, void *scratch,

@@ -1,8 +1,9 @@
 /*
  * staging.c - the folder in which is written: whose it is, what of it is whole, whether it has room
  *
- * STORE_NOTES says of which conversion it is, a line a fact. A file of a HF folder that is whole has
- * a file NAME.done with its hash beside it; that of a checkpoint's rank has its part of the manifest.
+ * STORE_NOTES says of which conversion it is, a line a fact. A file of a HF folder that is whole
+ * has a file NAME.done with its hash beside it; that of a checkpoint's rank has its part of the
+ * manifest.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -58,7 +59,8 @@ static void add_text(XXH3_state_t *hash, const char *path)
     free(text);
 }
 
-/* What would be another source: of a folder its files' sizes and times, of a checkpoint its table. */
+/* What would be another source: of a folder its files' sizes and times, of a checkpoint its
+ * table. */
 static uint64_t hash_source(struct conversion *c)
 {
     const struct hf_folder *folder = c->from.weights.folder;

@@ -73,8 +73,8 @@ static int check_degrees(struct conversion *c, int tp, struct err *err)
 }
 
 /*
- * Files are cut as tp ranks will want them. Where no such ranks can be, because their number doesn't
- * divide the heads, there are still as many files, which any layout reads.
+ * Files are cut as tp ranks will want them. Where no such ranks can be, because their number
+ * doesn't divide the heads, there are still as many files, which any layout reads.
  */
 static int choose_cut(struct checkpoint_target *t, struct err *err)
 {

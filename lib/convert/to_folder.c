@@ -355,8 +355,8 @@ static int write_config(struct folder_target *t, struct err *err)
     return status;
 }
 
-/* What the checkpoint carries, with the tokenizer that the model has now. Where config.json is ours,
- * so is what is said of special tokens. */
+/* What the checkpoint carries, with the tokenizer that the model has now. Where config.json is
+ * ours, so is what is said of special tokens. */
 static int carry(struct conversion *c, struct err *err)
 {
     const char *carried = carried_folder(c, &c->arena);

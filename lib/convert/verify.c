@@ -199,7 +199,8 @@ static int compare_tensor(struct tensor_comparison *v, struct err *err)
                    c->from.folder);
 }
 
-/* Bytes that will be read: of all that was written, and of what did not go by from front to back. */
+/* Bytes that will be read: of all that was written, and of what did not go by from front to
+ * back. */
 static int64_t count_bytes(struct tensor_comparison *v, int n)
 {
     struct conversion *c = v->c;

@@ -21,7 +21,7 @@
 enum { LOOK_MS = 1000, WAIT_MS = 200, XID_LOST = 79 };
 static const double close_seconds = 0.25;
 
-struct tensor_hash {
+struct watched_gpu {
     int index;
     struct nvml_gpu gpu;
     struct nvml_state state;
@@ -34,7 +34,7 @@ struct gpu_watch {
     pthread_cond_t changed;   /* an Xid came, or the thread has ended */
     char pci[NVML_PCI_BYTES]; /* "": all */
     int n;
-    struct tensor_hash *gpus;
+    struct watched_gpu *gpus;
     int is_wanted, is_over, n_holders;
 };
 
@@ -54,7 +54,7 @@ static void let_go(struct gpu_watch *watch)
 /* ---- the thread ---- */
 
 /* The lock is held. Of two of one kind the first stays. */
-static void note_xid(struct gpu_watch *watch, struct tensor_hash *seen, int xid)
+static void note_xid(struct gpu_watch *watch, struct watched_gpu *seen, int xid)
 {
     if (seen->xid && xid_kind(xid) <= xid_kind(seen->xid))
         return;
@@ -66,13 +66,13 @@ static void note_xid(struct gpu_watch *watch, struct tensor_hash *seen, int xid)
 static void find_gpus(struct gpu_watch *watch, struct nvml *nvml)
 {
     int n = nvml_n_gpus(nvml);
-    struct tensor_hash *gpus = calloc((size_t)n + 1, sizeof *gpus);
+    struct watched_gpu *gpus = calloc((size_t)n + 1, sizeof *gpus);
     struct err err;
     int n_found = 0;
 
     CHECK(gpus);
     for (int i = 0; i < n; i++) {
-        struct tensor_hash *seen = &gpus[n_found];
+        struct watched_gpu *seen = &gpus[n_found];
 
         seen->index = i;
         if (nvml_gpu(nvml, i, &seen->gpu, &err) < 0)
@@ -203,7 +203,7 @@ void gpu_watch_close(struct gpu_watch *watch)
 }
 
 /* The lock is held. */
-static struct tensor_hash *find(struct gpu_watch *watch, const char *pci)
+static struct watched_gpu *find(struct gpu_watch *watch, const char *pci)
 {
     for (int i = 0; i < watch->n; i++)
         if (!strcmp(watch->gpus[i].gpu.pci, pci))
@@ -216,7 +216,7 @@ int gpu_watch_see(struct gpu_watch *watch, const char *pci, struct gpu_sight *si
     if (!watch)
         return -1;
     pthread_mutex_lock(&watch->lock);
-    const struct tensor_hash *seen = find(watch, pci);
+    const struct watched_gpu *seen = find(watch, pci);
     bool is_seen = seen && (seen->at > 0 || seen->xid);
 
     if (is_seen)
@@ -232,7 +232,7 @@ int gpu_watch_see(struct gpu_watch *watch, const char *pci, struct gpu_sight *si
 void gpu_watch_wait_xid(struct gpu_watch *watch, const char *pci, double seconds)
 {
     struct timespec until = after(seconds);
-    const struct tensor_hash *seen;
+    const struct watched_gpu *seen;
 
     if (!watch)
         return;

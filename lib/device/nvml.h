@@ -1,10 +1,10 @@
 /*
  * nvml.h - what the driver's management library (NVML) says of this machine's GPUs
  *
- * libnvidia-ml.so.1 comes with NVIDIA's driver and is opened at run time, so builds without CUDA ask
- * it, too. $LMTRAIN_NVML names another file of it. Indices are NVML's, which counts by PCI address;
- * CUDA may count otherwise (CUDA_VISIBLE_DEVICES), so a GPU's name between modules is its PCI
- * address as sysfs writes it, "0000:17:00.0".
+ * libnvidia-ml.so.1 comes with NVIDIA's driver and is opened at run time, so builds without CUDA
+ * ask it, too. $LMTRAIN_NVML names another file of it. Indices are NVML's, which counts by PCI
+ * address; CUDA may count otherwise (CUDA_VISIBLE_DEVICES), so a GPU's name between modules is its
+ * PCI address as sysfs writes it, "0000:17:00.0".
  *
  * What a GPU or a driver does not say is NVML_UNKNOWN. All calls may be made from any thread. A
  * broken GPU may keep a call from returning: a loop that has to go on asks a gpu_watch instead.
@@ -70,7 +70,8 @@ int nvml_cuda_version(const struct nvml *nvml);           /* 13000 is CUDA 13.0;
 
 int nvml_n_gpus(const struct nvml *nvml);
 
-/* Returns 0, or -1 and ERR_DEVICE: this GPU does not answer; or ERR_FAILED: it is not for this process. */
+/* Returns 0, or -1 and ERR_DEVICE: this GPU does not answer; or ERR_FAILED: it is not for this
+ * process. */
 int nvml_gpu(struct nvml *nvml, int index, struct nvml_gpu *gpu, struct err *err);
 void nvml_state(struct nvml *nvml, int index, struct nvml_state *state);
 void nvml_health(struct nvml *nvml, int index, struct nvml_health *health);

@@ -8,7 +8,8 @@
  *
  * Sleeping: a thread spins for some pauses, then waits on a futex. SPINS of them take about 50
  * microseconds, more than the gap between two ops; a thread that spun in vain spins half as long
- * the next time, since what it waits for is a thread whose core a neighbour has. No wake-up is lost:
+ * the next time, since what it waits for is a thread whose core a neighbour has. No wake-up is
+ * lost:
  *   sleeper  1. counts itself   2. futex_wait(word, old): the kernel compares the word again
  *   waker    a. changes the word   b. reads the count, and wakes if it is not 0
  * If b comes before 1, so does a, and 2 returns at once; else b sees the count.

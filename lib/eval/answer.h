@@ -39,9 +39,9 @@ int answer_cut(struct str *text, const char *const *stops);
 void answer_strip(struct str *text);
 
 /*
- * Whether two answers to a mathematical question are the same but for how they are written: AGIEval's
- * parse_math_answer (the last \boxed, else between dollar signs, else behind the last "=", else the
- * last number) and the normal form of Hendrycks et al. 2021, "MATH", is_equiv.
+ * Whether two answers to a mathematical question are the same but for how they are written:
+ * AGIEval's parse_math_answer (the last \boxed, else between dollar signs, else behind the last
+ * "=", else the last number) and the normal form of Hendrycks et al. 2021, "MATH", is_equiv.
  */
 bool answer_math_equal(const char *a, const char *b);
 

@@ -9,8 +9,8 @@
 #include "eval/harness_impl.h"
 #include "serve/score.h"
 
-/* Between two lines of progress that last, journal and score: what an interruption loses. Where items
- * share their shots, those are computed once more in each. */
+/* Between two lines of progress that last, journal and score: what an interruption loses. Where
+ * items share their shots, those are computed once more in each. */
 #define CHUNK_ITEMS 256
 #define CHUNK_TOKENS 8192
 

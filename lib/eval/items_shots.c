@@ -2,9 +2,10 @@
  * items_shots.c - the few-shot examples in front of an item's prompt, as lm-evaluation-harness
  * draws them
  *
- * Shots are the first records, or a sample by Python's random generator with the seed of the harness;
- * one generator serves the whole part, so items are made in their order. Where shots come from the
- * items themselves, an item is never a shot of its own prompt. A file may have finished shots instead.
+ * Shots are the first records, or a sample by Python's random generator with the seed of the
+ * harness; one generator serves the whole part, so items are made in their order. Where shots come
+ * from the items themselves, an item is never a shot of its own prompt. A file may have finished
+ * shots instead.
  */
 #include <string.h>
 

@@ -180,8 +180,9 @@ static void close_once(int *fd)
 }
 
 /*
- * Nonce and texts into the pipe; reads what comes until the end, the limit (0) or the deadline (-1),
- * which begins with the first byte: how long interpreters take to start is not the program's doing.
+ * Nonce and texts into the pipe; reads what comes until the end, the limit (0) or the deadline
+ * (-1), which begins with the first byte: how long interpreters take to start is not the program's
+ * doing.
  */
 static int talk(int *to, int from, const char *text, size_t n_bytes, double deadline,
                 struct str *output)

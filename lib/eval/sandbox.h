@@ -53,10 +53,10 @@ struct sandbox_program {
 };
 
 /*
- * Run a program and its test, for at most so many seconds after their interpreters have started. The test passes arguments of built-in
- * types, which are copied, with what was changed in them copied back; a result of another type
- * equals only itself. program and test together have to compile as one text, too. Texts above 4 MiB
- * fail. ERR_FAILED: the helper is gone.
+ * Run a program and its test, for at most so many seconds after their interpreters have started.
+ * The test passes arguments of built-in types, which are copied, with what was changed in them
+ * copied back; a result of another type equals only itself. program and test together have to
+ * compile as one text, too. Texts above 4 MiB fail. ERR_FAILED: the helper is gone.
  */
 int sandbox_run(struct sandbox *sandbox, const struct sandbox_program *program, double deadline,
                 enum sandbox_outcome *outcome, struct err *err);

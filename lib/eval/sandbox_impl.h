@@ -38,8 +38,8 @@ struct sandbox_filter {
 };
 
 /*
- * Build, before sandbox_limit (it allocates), and load, as the last thing before execve; by the same
- * process, whose pid is in it, and which has set PR_SET_NO_NEW_PRIVS.
+ * Build, before sandbox_limit (it allocates), and load, as the last thing before execve; by the
+ * same process, whose pid is in it, and which has set PR_SET_NO_NEW_PRIVS.
  */
 int sandbox_seccomp_build(struct sandbox_filter *filter);
 int sandbox_seccomp_load(const struct sandbox_filter *filter);

@@ -64,7 +64,8 @@ static size_t larger(size_t most, int64_t m, int64_t n, enum dtype in, enum dtyp
     return n_bytes > most ? n_bytes : most;
 }
 
-/* Logits of a chunk, a loss a row, and the largest of its products, of whole chunks and the rest. */
+/* Logits of a chunk, a loss a row, and the largest of its products, of whole chunks and the
+ * rest. */
 static size_t head(const struct op_shape *op)
 {
     bool has_gradients = op->kind == OP_HEAD_CROSS_ENTROPY;

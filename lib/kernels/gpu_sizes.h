@@ -1,8 +1,8 @@
 /*
  * gpu_sizes.h - the memory that the CUDA kernels want beside their operands
  *
- * Plain C and pure, so that a build without CUDA plans for GPUs, too. How the kernels cut their work
- * is here where scratch follows from it; cuda/ has the rest.
+ * Plain C and pure, so that a build without CUDA plans for GPUs, too. How the kernels cut their
+ * work is here where scratch follows from it; cuda/ has the rest.
  */
 #ifndef KERNELS_GPU_SIZES_H
 #define KERNELS_GPU_SIZES_H
@@ -17,16 +17,16 @@ size_t gpu_scratch_bytes(const struct op_shape *op);
 
 /*
  * An estimate of what vendors' libraries take of the device's memory for the op, in one block for
- * all ops: cuDNN's workspace of attention, most of it the gradient's dS of two bytes a score, cut as
- * cuda/attention_cudnn.cu does on a GPU of gpu_bytes. 0 for other ops, and where lmtrain's own
+ * all ops: cuDNN's workspace of attention, most of it the gradient's dS of two bytes a score, cut
+ * as cuda/attention_cudnn.cu does on a GPU of gpu_bytes. 0 for other ops, and where lmtrain's own
  * kernels do it.
  */
 size_t gpu_library_bytes(const struct op_shape *op, size_t gpu_bytes);
 
 /*
- * What cuDNN's workspace of a piece of a call is to be at most; and of the smallest piece, on a GPU of
- * gpu_bytes: a sixteenth of them, down to a power of two, as a GPU's memory is never quite what its
- * name says.
+ * What cuDNN's workspace of a piece of a call is to be at most; and of the smallest piece, on a GPU
+ * of gpu_bytes: a sixteenth of them, down to a power of two, as a GPU's memory is never quite what
+ * its name says.
  */
 #define GPU_ATTENTION_WANTED_BYTES ((size_t)1 << 30)
 static inline size_t gpu_attention_most_bytes(size_t gpu_bytes)
@@ -102,8 +102,8 @@ static inline int gpu_choices_blocks(const struct tensor *experts)
     return (int)ceil_div(tensor_elements(experts), GPU_CHOICES_A_BLOCK);
 }
 
-/* Positions of a chunk of the cache, and how many chunks get a block of their own: 1 where one block
- * walks all of them. */
+/* Positions of a chunk of the cache, and how many chunks get a block of their own: 1 where one
+ * block walks all of them. */
 int gpu_cached_chunk(const struct op_attributes *attributes);
 int gpu_cached_chunks(const struct op_shape *op);
 

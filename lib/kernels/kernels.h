@@ -157,7 +157,8 @@ void kernels_release(struct kernels *kernels, struct kernel_call *call);
  * graphs, communicators). Candidate algorithms are measured, and the selected ones are run once, in
  * free memory, which takes some seconds. Addresses of operands must be the final ones, or have the
  * same alignment; they are not read. beside: a kernel_call's; of calls that are otherwise alike
- * those with collectives beside them should come first, as the algorithm is selected for the first. Errors as kernels_prepare. A no-op on the CPU.
+ * those with collectives beside them should come first, as the algorithm is selected for the first.
+ * Errors as kernels_prepare. A no-op on the CPU.
  */
 int kernels_prepare_early(struct kernels *kernels, const struct op_shape *op, int beside,
                           struct err *err);

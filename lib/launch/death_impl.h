@@ -55,7 +55,8 @@ struct death {
     int first_rank, n_ranks; /* of DEATH_NODE */
     /*
      * DEATH_ABORT: what the rank reported. DEATH_NODE: why its link was closed; NULL: no message
-     * for `seconds`, or its daemon was killed by `signal`. DEATH_STOP_NOW: the message for the user.
+     * for `seconds`, or its daemon was killed by `signal`. DEATH_STOP_NOW: the message for the
+     * user.
      */
     const char *text;
     const char *last_message; /* DEATH_NODE: the last line of ssh or the daemon, or NULL */

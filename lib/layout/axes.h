@@ -11,8 +11,8 @@
  *   layers   pp: ranks have other layers.
  *
  * Among the axes of tokens one is that over which ZeRO shards gradients and states (dp); a sum over
- * all tokens is a reduce-scatter over that, then an all-reduce of the shards over each of the others,
- * in the order of axes_of.
+ * all tokens is a reduce-scatter over that, then an all-reduce of the shards over each of the
+ * others, in the order of axes_of.
  */
 #ifndef LAYOUT_AXES_H
 #define LAYOUT_AXES_H
@@ -38,16 +38,17 @@ struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum para
 
 /*
  * The one axis over which ZeRO shards; which divides the matrices of every layer (tensor parallel);
- * which divides experts alone; and which divides layers (the pipeline's stages).
- * Parameters are divided over the second and the third alone (config/parameters.h, model/declare.c):
- * ranks of a further axis of the model hold all of each, until these ask for that axis, too.
+ * which divides experts alone; and which divides layers (the pipeline's stages). Parameters are
+ * divided over the second and the third alone (config/parameters.h, model/declare.c): ranks of a
+ * further axis of the model hold all of each, until these ask for that axis, too.
  */
 enum mesh_axis axes_shard(void);
 enum mesh_axis axes_tensor(void);
 enum mesh_axis axes_experts(void);
 enum mesh_axis axes_stages(void);
 
-/* Those of axes_of(SPLITS_TOKENS) but the sharding one: what is summed over each after a shard is. */
+/* Those of axes_of(SPLITS_TOKENS) but the sharding one: what is summed over each after a shard
+ * is. */
 struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind kind);
 
 /* Product of the sizes of all axes of the role. */

@@ -1,7 +1,8 @@
 /*
  * mesh.h - the ranks of a job as a box with one axis per kind of parallelism
  *
- * tp varies fastest with the world rank, then cp, ep, dp, replica, pp (ep has size 1 for now), so that the ranks that talk most are neighbours.
+ * tp varies fastest with the world rank, then cp, ep, dp, replica, pp (ep has size 1 for now), so
+ * that the ranks that talk most are neighbours.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H

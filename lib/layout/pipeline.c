@@ -19,7 +19,8 @@ const struct choice pipeline_choices[] = { { "gpipe", PIPELINE_GPIPE },
                                            { "dynamic", PIPELINE_DYNAMIC },
                                            { 0 } };
 
-/* One row per kind: the numbers of chunks that it allows, and the function that writes its lists. */
+/* One row per kind: the numbers of chunks that it allows, and the function that writes its
+ * lists. */
 static const struct schedule_family {
     int least_chunks, most_chunks;
     const char *instead; /* for other numbers of chunks */

@@ -83,7 +83,8 @@ struct pipeline_spec {
     int n_ranks;
     int n_chunks; /* per rank */
     int n_micro_batches;
-    int group; /* interleaved, dynamic: least micro-batches of a group; 0: p, or as chosen by dynamic */
+    /* interleaved, dynamic: least micro-batches of a group; 0: p, or as chosen by dynamic */
+    int group;
     const int *sizes; /* dynamic: [n_micro_batches]; no other kind reads it */
 };
 

@@ -135,9 +135,9 @@ static int spread_heads(const struct spread_query *q, const struct spread_form *
 }
 
 /*
- * Pairs (query, key) that causal attention looks at, over all sequences and heads. Ranges of keys are
- * known at run time only: this counts no documents, and queries that are a part of their sequence
- * as if they were spread evenly over it.
+ * Pairs (query, key) that causal attention looks at, over all sequences and heads. Ranges of keys
+ * are known at run time only: this counts no documents, and queries that are a part of their
+ * sequence as if they were spread evenly over it.
  */
 static double causal_pairs(const struct op_shape *op, const struct tensor *queries,
                            const struct tensor *keys)

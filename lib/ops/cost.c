@@ -2,8 +2,8 @@
  * cost.c - operations and bytes of an op
  *
  * Kinds with products (linear, attention, head) count their products alone: what biases, softmax
- * and norms inside them add is under a hundredth. All others count their arithmetic by element, exp,
- * tanh, sqrt and division as one each; they are bound by bytes anyway.
+ * and norms inside them add is under a hundredth. All others count their arithmetic by element,
+ * exp, tanh, sqrt and division as one each; they are bound by bytes anyway.
  */
 #include "ops/op_info.h"
 

@@ -67,9 +67,9 @@ static void product_weight_backward(struct backward *b, const int in[2], int dw,
 }
 
 /*
- * Where every rank has all of w, its summand of dy gives it a summand of each gradient: that of x is
- * added up where others of x are, that of w at the update. So an adapter's small products meet no
- * other rank.
+ * Where every rank has all of w, its summand of dy gives it a summand of each gradient: that of x
+ * is added up where others of x are, that of w at the update. So an adapter's small products meet
+ * no other rank.
  */
 static void linear_backward(struct backward *b, const struct op_node *op)
 {

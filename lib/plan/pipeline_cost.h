@@ -11,8 +11,9 @@
 void plan_list_layers(const struct plan *plan, int pp_rank, struct str *out);
 
 /*
- * The share of a step [0, 1) that the ranks wait for each other on average, if an op takes as long as
- * its FLOPs say and transfers take no time. Returns 0, or -1 with err: a schedule that cannot be built.
+ * The share of a step [0, 1) that the ranks wait for each other on average, if an op takes as long
+ * as its FLOPs say and transfers take no time. Returns 0, or -1 with err: a schedule that cannot be
+ * built.
  */
 int plan_bubble(const struct plan *plan, double *bubble, struct err *err);
 

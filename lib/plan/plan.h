@@ -1,7 +1,9 @@
 /*
- * plan.h - what a resolved job takes: its programs compiled for every pipeline rank, and sums over them
+ * plan.h - what a resolved job takes: its programs compiled for every pipeline rank, and sums over
+ * them
  *
- * Pure but for what kernels ask of the machine: nothing is allocated on a device, no rank is started.
+ * Pure but for what kernels ask of the machine: nothing is allocated on a device, no rank is
+ * started.
  */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
@@ -22,9 +24,9 @@ struct plan {
 };
 
 /*
- * Compile a resolved job. n_threads: of a rank where the job does not say (scratch grows with them).
- * rank: which is shown, or -1 for the pipeline rank with the highest memory use. Returns 0, or -1
- * with err; plan_close in any case. The job outlives the plan.
+ * Compile a resolved job. n_threads: of a rank where the job does not say (scratch grows with
+ * them). rank: which is shown, or -1 for the pipeline rank with the highest memory use. Returns 0,
+ * or -1 with err; plan_close in any case. The job outlives the plan.
  */
 int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err);
 void plan_close(struct plan *plan);
@@ -38,8 +40,8 @@ struct plan_flops {
 struct plan_flops plan_count_flops(const struct plan *plan);
 
 /*
- * Bytes that the libraries of a GPU of device_bytes take beside the shown program's segments: cuDNN's
- * largest workspace; without the CUDA context (GPU_CONTEXT_BYTES).
+ * Bytes that the libraries of a GPU of device_bytes take beside the shown program's segments:
+ * cuDNN's largest workspace; without the CUDA context (GPU_CONTEXT_BYTES).
  */
 size_t plan_library_bytes(const struct plan *plan, size_t device_bytes);
 

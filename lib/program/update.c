@@ -61,8 +61,8 @@ static void sum_uses(const struct update *u, const struct parameter *parameter)
 }
 
 /*
- * Add the accumulator of the use of a tied parameter that another stage has: both send their own, and
- * both add (the order of two summands changes no bit).
+ * Add the accumulator of the use of a tied parameter that another stage has: both send their own,
+ * and both add (the order of two summands changes no bit).
  */
 void update_add_other_use(const struct update *u, int peer, int own)
 {

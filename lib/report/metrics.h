@@ -45,17 +45,17 @@ struct metrics;
 int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err);
 
 /*
- * Before metrics_open: drop folder's lines of the evaluation at this step, which will be done again.
- * A file that is not there is fine.
+ * Before metrics_open: drop folder's lines of the evaluation at this step, which will be done
+ * again. A file that is not there is fine.
  */
 int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
 
 /*
  * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
- * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also balance,
- * most_used and least_used; where not all tokens are learned learned_per_s, of fp16 loss_scale; of a GPU
- * gpu_memory_bytes, gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they are known, and
- * gpu_throttle. Scalars to TensorBoard.
+ * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also
+ * balance, most_used and least_used; where not all tokens are learned learned_per_s, of fp16
+ * loss_scale; of a GPU gpu_memory_bytes, gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they
+ * are known, and gpu_throttle. Scalars to TensorBoard.
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 

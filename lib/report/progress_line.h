@@ -1,9 +1,10 @@
 /*
  * progress_line.h - how far a command is, on standard error
  *
- * In a terminal one line is rewritten in place, five times a second at most, and is gone at the end.
- * Where it is too narrow, the last parts are left out, so the caller gives what changes first.
- * Elsewhere a line is printed each time 15 seconds have passed: a command that is soon done is silent.
+ * In a terminal one line is rewritten in place, five times a second at most, and is gone at the
+ * end. Where it is too narrow, the last parts are left out, so the caller gives what changes first.
+ * Elsewhere a line is printed each time 15 seconds have passed: a command that is soon done is
+ * silent.
  */
 #ifndef REPORT_PROGRESS_LINE_H
 #define REPORT_PROGRESS_LINE_H

@@ -3,8 +3,8 @@
  *
  * In a terminal the line is rewritten in place, and log lines appear above it; where it is too
  * narrow for all, what changes stays: the step, what is done between steps, the time that is left.
- * Elsewhere a plain line is printed now and then. Only ASCII where the locale is not UTF-8; no colour when $NO_COLOR
- * is set or the output is no terminal.
+ * Elsewhere a plain line is printed now and then. Only ASCII where the locale is not UTF-8; no
+ * colour when $NO_COLOR is set or the output is no terminal.
  */
 #ifndef REPORT_TERMINAL_H
 #define REPORT_TERMINAL_H

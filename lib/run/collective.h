@@ -52,8 +52,8 @@ struct collective collective_of(const struct op_shape *shape, struct comm_group 
 /* Bytes from a tensor's first element to behind its last: what staging copies. */
 size_t collective_extent(const struct tensor *t);
 
-/* Bytes of scratch for a collective of this shape over size ranks; is_fast: as struct collective has
- * it. */
+/* Bytes of scratch for a collective of this shape over size ranks; is_fast: as struct collective
+ * has it. */
 size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast);
 
 /* Whether comm may add what this kind sums. Scalars keep their order: they are little. */

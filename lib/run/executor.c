@@ -16,10 +16,11 @@
  *   All of it is enqueued long before it is executed. An event holds its last recording: an op's next
  *   run records `given` again only behind the wait of (2), which is enqueued already.
  *
- * Ranges (struct op_range): consecutive ops of a function that are run at once and of which only the
- * first waits for a given op. On a GPU a range runs op by op the first time, as libraries load code at
- * a first call; the second time it is captured; from then on it is one graph launch. Graphs are kept
- * by whether accumulators start at nothing (KERNELS_FIRST is an argument of kernels), for each set of slots.
+ * Ranges (struct op_range): consecutive ops of a function that are run at once and of which only
+ * the first waits for a given op. On a GPU a range runs op by op the first time, as libraries load
+ * code at a first call; the second time it is captured; from then on it is one graph launch. Graphs
+ * are kept by whether accumulators start at nothing (KERNELS_FIRST is an argument of kernels), for
+ * each set of slots.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -216,7 +217,8 @@ void run_beat(struct run *run)
     progress_beat(run->progress);
 }
 
-/* Publish the op that is waited for; of a collective also the ranks along its axis, which must begin it too. */
+/* Publish the op that is waited for; of a collective also the ranks along its axis, which must
+ * begin it too. */
 static void publish_wait(struct run *run, const struct resolved_op *op)
 {
     struct progress_meeting meeting = { 0 };
@@ -285,8 +287,8 @@ static void list_after(struct run *run, struct resolved_op *op)
     }
 }
 
-/* Post the op on the comm thread. Its stream_op is one struct for all of its runs, so the last run must be
- * done before `first` and `after` are overwritten. */
+/* Post the op on the comm thread. Its stream_op is one struct for all of its runs, so the last
+ * run must be done before `first` and `after` are overwritten. */
 static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
     struct stream_op *s = &op->stream_op;

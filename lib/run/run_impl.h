@@ -115,8 +115,9 @@ int transfer_create(struct run *run, struct err *err);
 void transfer_release(struct run *run);
 
 /*
- * beside[i]: for a compute op of the function, the multiprocessors that given ops take meanwhile where
- * they are enqueued, from where they are given to where they are known to be done (order_completion).
+ * beside[i]: for a compute op of the function, the multiprocessors that given ops take meanwhile
+ * where they are enqueued, from where they are given to where they are known to be done
+ * (order_completion).
  */
 void run_find_beside(const struct program *program, int function, const int *completed_at,
                      int *beside);

@@ -1,8 +1,8 @@
 /*
  * stream_op.h - an op that is given to a stream
  *
- * No kernel computes it: it moves bytes, between ranks (collective.h) or between the device's memory
- * and the host's (copy.h). Each kind of mover does so in two ways:
+ * No kernel computes it: it moves bytes, between ranks (collective.h) or between the device's
+ * memory and the host's (copy.h). Each kind of mover does so in two ways:
  *   on the comm thread, which takes turns at all that is given to it;
  *   enqueued: all of it is given to a queue of the device, and no thread waits for anything.
  * When it may begin, and what waits for it, is the same for all (program/order.h).

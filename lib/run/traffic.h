@@ -2,8 +2,8 @@
  * traffic.h - what given ops need where values lie in a device's memory
  *
  * Where comm enqueues (GPUs with NCCL each), collectives are given to the device's queues, and
- * compute and they wait for each other by events. Else they are staged: each stream has one block of
- * pinned host memory, of its largest collective's size, and the comm thread copies.
+ * compute and they wait for each other by events. Else they are staged: each stream has one block
+ * of pinned host memory, of its largest collective's size, and the comm thread copies.
  */
 #ifndef RUN_TRAFFIC_H
 #define RUN_TRAFFIC_H

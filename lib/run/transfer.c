@@ -2,8 +2,8 @@
  * transfer.c - values from the host's memory to the device and back
  *
  * On the host both are copies. To a GPU things go through pinned memory, so that neither side waits
- * for the other: a half is filled while the other's contents are on their way, in the compute queue,
- * so in the order of what is run. What comes back is waited for.
+ * for the other: a half is filled while the other's contents are on their way, in the compute
+ * queue, so in the order of what is run. What comes back is waited for.
  */
 #include <string.h>
 #include <time.h>

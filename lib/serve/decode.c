@@ -272,7 +272,8 @@ void decoder_truncate(struct decoder *d, int sequence, int length)
     d->lengths[sequence] = length;
 }
 
-/* Rows of a sequence in a cell of keys or values; returns how many bytes, or 0 if it is another cell. */
+/* Rows of a sequence in a cell of keys or values; returns how many bytes, or 0 if it is another
+ * cell. */
 static size_t cache_bytes(const struct decoder *d, int value)
 {
     const struct value *v = &d->program.values[value];

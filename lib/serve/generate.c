@@ -148,7 +148,8 @@ static bool is_end(const struct generator *g, int32_t id)
     return false;
 }
 
-/* Where the first stop text begins in what was written, or -1. from: bytes that were seen before. */
+/* Where the first stop text begins in what was written, or -1. from: bytes that were seen
+ * before. */
 static int64_t find_stop(const struct generator *g, const struct str *text, size_t from)
 {
     int64_t first = -1;

@@ -52,7 +52,8 @@ typedef int (*generate_show_fn)(void *context, const char *bytes, size_t n_bytes
 
 struct generator;
 
-/* served, kernels, tokenizer and options stay the caller's and outlive it; nothing is placed yet. */
+/* served, kernels, tokenizer and options stay the caller's and outlive it; nothing is placed
+ * yet. */
 int generator_create(struct generator **generator, struct served *served, struct kernels *kernels,
                      const struct tokenizer *tokenizer, const struct generate_options *options,
                      struct err *err);

@@ -59,11 +59,13 @@ int replica_tell(const struct replica *replica, void *buffer, size_t n_bytes, st
 /* The first rank's n_bytes, to all of all replicas. */
 int replica_tell_all(const struct replica *replica, void *buffer, size_t n_bytes, struct err *err);
 
-/* What each replica's first rank has in `own`, replica by replica, is added to `all`, everywhere. */
+/* What each replica's first rank has in `own`, replica by replica, is added to `all`,
+ * everywhere. */
 int replica_collect(const struct replica *replica, const struct str *own, struct str *all,
                     struct err *err);
 
-/* Whether all ranks of all replicas have the same value; else ERR_CONFIG on all of them, naming what. */
+/* Whether all ranks of all replicas have the same value; else ERR_CONFIG on all of them, naming
+ * what. */
 int replica_agree(const struct replica *replica, const char *what, uint64_t value, struct err *err);
 
 /* Publish on the progress page that this rank is at work outside of programs. */

@@ -140,8 +140,8 @@ void scorer_destroy(struct scorer *s)
 
 /* ---- a batch ---- */
 
-/* stats: of n_parts parts of the vocabulary, `stride` numbers apart, joined in their order (Milakov &
- * Gimelshein 2018). */
+/* stats: of n_parts parts of the vocabulary, `stride` numbers apart, joined in their order
+ * (Milakov & Gimelshein 2018). */
 static void answer(const struct score_query *q, const float *stats, int n_parts, int64_t stride)
 {
     double most = (double)stats[STAT_MAX], sum = 0, target = 0;

@@ -29,7 +29,8 @@ struct served {
     /* As tokenizer_hash_text, of the tokenizer that it was trained with; "": not known. */
     char tokenizer_hash[TOKENIZER_HASH_BYTES];
     const struct replica *
-        replica; /* the ranks that hold it, set by the caller after it was opened; NULL: this rank alone */
+        /* the ranks that hold it, set by the caller after it was opened; NULL: this rank alone */
+        replica;
 };
 
 /* Whether path looks like one of those that served_open takes; else hf_folder_refuse says why. */
@@ -60,8 +61,8 @@ void served_close(struct served *served);
 int served_open_tokenizer(const struct served *served, const char *other,
                           struct tokenizer **tokenizer, struct err *err);
 
-/* Fill the weights of a program's parameters, or the rank's parts of them, rounded to their dtype as
- * training rounds them. */
+/* Fill the weights of a program's parameters, or the rank's parts of them, rounded to their
+ * dtype as training rounds them. */
 int served_load(struct served *served, struct run *run, const struct program *program,
                 struct err *err);
 

@@ -21,8 +21,8 @@ static int add_fields(struct arena *arena, struct jinja_dict *dict, const char *
     return 0;
 }
 
-/* The templates' words for thinking are reasoning_content and thinking; transformers takes all three, and
- * puts what was missing first. */
+/* The templates' words for thinking are reasoning_content and thinking; transformers takes all
+ * three, and puts what was missing first. */
 static struct jinja_dict *name_reasoning(struct arena *arena, struct jinja_dict *dict)
 {
     static const char *const names[] = { "reasoning_content", "reasoning", "thinking" };
@@ -55,8 +55,8 @@ static int add_message(struct arena *arena, struct jinja_list *list,
     return 0;
 }
 
-/* The spans of a text, in bytes: they are in an arena that goes. As transformers has it, a block is so many
- * characters from where it begins, whether they are its own or, in a macro, others. */
+/* The spans of a text, in bytes: they are in an arena that goes. As transformers has it, a block
+ * is so many characters from where it begins, whether they are its own or, in a macro, others. */
 static int copy_spans(const struct jinja_spans *spans, struct text text, struct chat_parts *out,
                       struct err *err)
 {

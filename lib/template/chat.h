@@ -4,8 +4,8 @@
  * A template is Jinja, as model folders carry it ("chat_template" in tokenizer_config.json, or
  * chat_template.jinja), or one of ours by name. It is rendered as transformers renders it
  * (trim_blocks and lstrip_blocks on, loop controls, tojson, strftime_now, raise_exception), by a
- * subset of the language that published templates need (jinja_impl.h says which); what isn't in it is
- * refused by name and line when the template is opened. A template is data from outside: it is
+ * subset of the language that published templates need (jinja_impl.h says which); what isn't in it
+ * is refused by name and line when the template is opened. A template is data from outside: it is
  * bounded in steps, depth and bytes, reads no files and changes nothing.
  *
  * The text begins with the model's bos token where its template puts one, so that it is encoded
@@ -50,7 +50,8 @@ void chat_template_close(struct chat_template *t);
 /* Built-in names, ends with NULL. */
 const char *const *chat_template_names(void);
 
-/* Whether folder holds a template, so that chat_template_open(NULL, folder) has something to read. */
+/* Whether folder holds a template, so that chat_template_open(NULL, folder) has something to
+ * read. */
 bool chat_template_is_in(const char *folder);
 
 /*
@@ -72,7 +73,8 @@ int chat_template_render(const struct chat_template *t, const struct chat_messag
  *
  * 1. Of a template with {% generation %} blocks: what these write, as transformers'
  *    return_assistant_tokens_mask has it.
- * 2. Of another, by the difference of rendered prefixes. The answer of message i ends where the text of messages
+ * 2. Of another, by the difference of rendered prefixes. The answer of message i ends where the
+ * text of messages
  *    0..i ends, less the white space at its end (the line break that many templates put behind the end token). It
  *    begins where the text of messages 0..i-1 with add_generation_prompt ends, or where the text of the whole
  *    begins to differ from it (a prompt that begins thinking which the answer has not).
@@ -85,7 +87,8 @@ int chat_template_render(const struct chat_template *t, const struct chat_messag
 struct chat_part {
     size_t begin, end;
     bool is_answer;
-    int message; /* an answer's index among the messages; -1 otherwise, and of {% generation %} blocks */
+    /* an answer's index among the messages; -1 otherwise, and of {% generation %} blocks */
+    int message;
 };
 
 struct chat_parts {
@@ -102,8 +105,8 @@ enum chat_marks { CHAT_MARK_NONE, CHAT_MARK_ALL, CHAT_MARK_LAST };
 
 /*
  * The text of chat_template_render without a generation prompt, cut into parts; *parts is
- * overwritten, its memory used again (all zero at first). ERR_DATA also where what comes before the last answer
- * is rewritten.
+ * overwritten, its memory used again (all zero at first). ERR_DATA also where what comes before the
+ * last answer is rewritten.
  */
 int chat_template_parts(const struct chat_template *t, const struct chat_message *messages, int n,
                         enum chat_marks marks, struct chat_parts *parts, struct err *err);

@@ -22,8 +22,9 @@ struct chat_template {
 
 #define ROLE_ASSISTANT "assistant"
 
-/* chat_template_render; blocks, unless NULL, gets a part for the text of each {% generation %} block,
- * in the order of their ends, which may lie beyond the text, be empty or lie upon each other. */
+/* chat_template_render; blocks, unless NULL, gets a part for the text of each {% generation %}
+ * block, in the order of their ends, which may lie beyond the text, be empty or lie upon each
+ * other. */
 int chat_render(const struct chat_template *t, const struct chat_message *messages, int n,
                 int add_generation_prompt, struct str *out, struct chat_parts *blocks,
                 struct err *err);

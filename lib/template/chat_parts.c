@@ -1,8 +1,8 @@
 /*
  * chat_parts.c - a conversation's text cut into answers and what is between them
  *
- * chat.h states the two rules. That of {% generation %} blocks takes one rendering, that of prefixes
- * two more for each answer, and two again where the template writes no generation prompt.
+ * chat.h states the two rules. That of {% generation %} blocks takes one rendering, that of
+ * prefixes two more for each answer, and two again where the template writes no generation prompt.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +128,8 @@ static int refuse_rewriting(int message, struct err *err)
                    message);
 }
 
-/* Where answers at message i's place stop to be alike; as it was if that is white space further on. */
+/* Where answers at message i's place stop to be alike; as it was if that is white space further
+ * on. */
 static int skip_header(const struct chat_template *t, const struct chat_message *messages, int i,
                        const struct str *text, size_t *begin, struct err *err)
 {

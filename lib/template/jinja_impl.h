@@ -3,15 +3,16 @@
  *
  * Statements: for (with if, else, unpacking, loop.*, break, continue), if/elif/else, set (also of a
  * namespace's field, of several names, of a block with filters), macro and call, filter, with, raw,
- * generation (its body). Expressions: literals, lists, tuples, dicts, attributes, items, slices, calls
- * with named arguments, + - * / // % ** ~, comparisons (chained), in, and/or/not, x if y else z, filters
- * (jinja_filters.c, jinja_sequences.c), tests (jinja_tests.c), methods (jinja_methods.c), and range,
- * namespace, dict, raise_exception, strftime_now. Not there, and refused by name: include, import,
- * extends, block, do, recursive loops, *args. Values cannot be changed but for namespaces, as in
- * transformers' sandbox.
+ * generation (its body). Expressions: literals, lists, tuples, dicts, attributes, items, slices,
+ * calls with named arguments, + - * / // % ** ~, comparisons (chained), in, and/or/not, x if y else
+ * z, filters (jinja_filters.c, jinja_sequences.c), tests (jinja_tests.c), methods
+ * (jinja_methods.c), and range, namespace, dict, raise_exception, strftime_now. Not there, and
+ * refused by name: include, import, extends, block, do, recursive loops, *args. Values cannot be
+ * changed but for namespaces, as in transformers' sandbox.
  *
- * Text is UTF-8 and counted in code points; integers have 64 bits. A rendering lives in one arena and
- * is bounded by struct jinja_limits: recursion here is never deeper than `depth`, nor is the parser's.
+ * Text is UTF-8 and counted in code points; integers have 64 bits. A rendering lives in one arena
+ * and is bounded by struct jinja_limits: recursion here is never deeper than `depth`, nor is the
+ * parser's.
  */
 #ifndef TEMPLATE_JINJA_IMPL_H
 #define TEMPLATE_JINJA_IMPL_H
@@ -229,7 +230,8 @@ struct jinja_scope {
     struct jinja_scope *parent;
 };
 
-/* What a {% generation %} block wrote: the byte of the text where it begins, and its code points. */
+/* What a {% generation %} block wrote: the byte of the text where it begins, and its code
+ * points. */
 struct jinja_span {
     size_t begin, n_codes;
 };
@@ -264,8 +266,8 @@ int jinja_render(const struct jinja *jinja, const struct jinja_limits *limits,
                  struct err *err);
 /*
  * The same, and where {% generation %} blocks have written, from where out ended. As transformers
- * counts, a block begins at what the template itself has written so far: one within a macro, whose text is not written
- * yet, begins where the macro's will.
+ * counts, a block begins at what the template itself has written so far: one within a macro, whose
+ * text is not written yet, begins where the macro's will.
  */
 int jinja_render_spans(const struct jinja *jinja, const struct jinja_limits *limits,
                        const struct jinja_dict *variables, struct arena *arena, struct str *out,
@@ -284,12 +286,14 @@ int jinja_reserve(struct jinja_render *r, const struct str *out, size_t n_bytes)
 void jinja_add(struct jinja_render *r, struct str *out, struct text text);
 
 struct jinja_value jinja_eval(struct jinja_render *r, const struct jinja_node *node);
-/* One level deeper, at node: 0 once there was a failure, or the nesting or the work is at its limit; else 1, and the
- * caller decrements r->depth afterwards. */
+/* One level deeper, at node: 0 once there was a failure, or the nesting or the work is at its
+ * limit; else 1, and the caller decrements r->depth afterwards. */
 bool jinja_enter(struct jinja_render *r, const struct jinja_node *node);
-/* The value of a name: of the innermost scope that has it, else a global function, else undefined. */
+/* The value of a name: of the innermost scope that has it, else a global function, else
+ * undefined. */
 struct jinja_value jinja_look_up(struct jinja_render *r, struct text name);
-/* The filters of node (NODE_PIPE), applied to text where the innermost has no operand of its own. */
+/* The filters of node (NODE_PIPE), applied to text where the innermost has no operand of its
+ * own. */
 struct jinja_value jinja_eval_pipe(struct jinja_render *r, const struct jinja_node *node,
                                    struct jinja_value text);
 /* The call node (NODE_CALL); caller: the macro of a {% call %} block, or absent. */
@@ -351,7 +355,8 @@ static inline bool jinja_is_given(const struct jinja_value *v)
 {
     return v->kind != JINJA_ABSENT;
 }
-/* The string or the integer of a slot; fails where it is another kind. otherwise: where it was not given. */
+/* The string or the integer of a slot; fails where it is another kind. otherwise: where it was
+ * not given. */
 struct text jinja_text_slot(struct jinja_render *r, const struct jinja_value *v);
 int64_t jinja_integer_slot(struct jinja_render *r, const struct jinja_value *v, int64_t otherwise);
 
@@ -384,8 +389,8 @@ const char *jinja_kind_name(const struct jinja_value *v);
 bool jinja_is_true(const struct jinja_value *v);
 bool jinja_is_number(const struct jinja_value *v);
 double jinja_number(const struct jinja_value *v);
-/* r: counts the work, as values may hold the same one many times; NULL: for keys, which are unequal after some thousand
- * comparisons. */
+/* r: counts the work, as values may hold the same one many times; NULL: for keys, which are
+ * unequal after some thousand comparisons. */
 bool jinja_equal(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b);
 /* <0, 0, >0; fails where there is no order. */
 int jinja_compare(struct jinja_render *r, const struct jinja_value *a, const struct jinja_value *b);

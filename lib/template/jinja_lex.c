@@ -290,7 +290,8 @@ static int lex_inside(struct lexer *l, bool is_output)
     return status;
 }
 
-/* At the start of a block: whether it is {% word %}; *end is then behind it, *sign that of its end. */
+/* At the start of a block: whether it is {% word %}; *end is then behind it, *sign that of its
+ * end. */
 static bool is_word_block(const struct lexer *l, size_t at, const char *word, size_t *end,
                           int *sign)
 {

@@ -312,7 +312,8 @@ static struct jinja_node *parse_output(struct jinja_parser *p)
     return node;
 }
 
-/* Whether the block at hand is one of ends (NULL: the end of the template), whose word is then next. */
+/* Whether the block at hand is one of ends (NULL: the end of the template), whose word is then
+ * next. */
 static bool is_end(struct jinja_parser *p, const char *const *ends)
 {
     if (p->next->kind == TOKEN_END) {

@@ -1,8 +1,8 @@
 /*
  * encode.c - text to ids
  *
- * Text is cut at added tokens, the rest normalized and split into pieces, whose words encode_words.c
- * makes ids of.
+ * Text is cut at added tokens, the rest normalized and split into pieces, whose words
+ * encode_words.c makes ids of.
  */
 #include <string.h>
 
@@ -249,7 +249,8 @@ static void take_space(const struct added_token *token, const char *text, size_t
         *end += n;
 }
 
-/* What lies between the added tokens of a pass, or before or behind them; in the first pass a section. */
+/* What lies between the added tokens of a pass, or before or behind them; in the first pass a
+ * section. */
 static int encode_stretch(struct encoder *e, int pass, const char *text, size_t begin, size_t end,
                           enum start within)
 {

@@ -2,10 +2,10 @@
  * encode_words.c - pieces of text to ids, word by word
  *
  * Words repeat: a direct-mapped cache of short ones, a line of memory each, answers nearly all of
- * them. Of bytes a piece is a word. Of characters it is cut where no token has the two bytes side by
- * side, above all before spaces: no merge and no way of a unigram model crosses that. What a unigram
- * model makes of a word hangs on the sum of scores before it only by rounding; a slot says up to
- * which sum its ids are beyond doubt.
+ * them. Of bytes a piece is a word. Of characters it is cut where no token has the two bytes side
+ * by side, above all before spaces: no merge and no way of a unigram model crosses that. What a
+ * unigram model makes of a word hangs on the sum of scores before it only by rounding; a slot says
+ * up to which sum its ids are beyond doubt.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -111,8 +111,8 @@ static inline bool is_in_slot(const struct encoder *e, const struct cached_word 
                                 unigram_is_within(&e->tokenizer->unigram, &e->way, slot->reach));
 }
 
-/* The line beside it, which mostly is fetched with it. New words come there; one that is found there
- * changes places with the first, so that the frequent ones are found at once and stay. */
+/* The line beside it, which mostly is fetched with it. New words come there; one that is found
+ * there changes places with the first, so that the frequent ones are found at once and stay. */
 static struct cached_word *other_slot(struct encoder *e, struct cached_word *slot)
 {
     return &e->cache->words[(size_t)(slot - e->cache->words) ^ 1];
@@ -205,7 +205,8 @@ static int append_way(struct encoder *e, const char *text, size_t n_bytes)
     return 0;
 }
 
-/* Put a word into the cache, by its best way from a sum of 0: in *slot, NULL if it can't be there. */
+/* Put a word into the cache, by its best way from a sum of 0: in *slot, NULL if it can't be
+ * there. */
 static int keep_way(struct encoder *e, const struct waiting_word *w, const char *text,
                     size_t n_bytes, struct cached_word **slot)
 {
@@ -324,8 +325,8 @@ static int joins(const struct tokenizer *t, unsigned char a, unsigned char b)
     return t->joins[a][b >> 3] >> (b & 7) & 1;
 }
 
-/* Length of the first word of a piece in which spaces are marks already, which begin with a byte that
- * other characters share. */
+/* Length of the first word of a piece in which spaces are marks already, which begin with a byte
+ * that other characters share. */
 static size_t marked_word(const struct tokenizer *t, const char *text, size_t n_bytes)
 {
     const unsigned char *bytes = (const unsigned char *)text;
@@ -342,7 +343,8 @@ static size_t marked_word(const struct tokenizer *t, const char *text, size_t n_
     return n_bytes;
 }
 
-/* Words of text whose spaces are kept: cuts are sought for 64 bytes at once, again without a branch. */
+/* Words of text whose spaces are kept: cuts are sought for 64 bytes at once, again without a
+ * branch. */
 static int add_words(struct encoder *e, const char *text, size_t n_bytes)
 {
     const struct tokenizer *t = e->tokenizer;
@@ -379,8 +381,8 @@ int encoder_add_piece(struct encoder *e, const char *text, size_t n_bytes)
                         : -1;
     if (whole >= 0)
         return append(e, &whole, 1);
-    /* With ignore_merges a word is looked up whole, so it must not be cut. bpe_set_unused says why not
-     * with such tokens. */
+    /* With ignore_merges a word is looked up whole, so it must not be cut. bpe_set_unused says
+     * why not with such tokens. */
     bool is_one = t->bpe.ignore_merges || t->bpe.n_unused > 0;
     if (t->keeps_spaces && !is_one) {
         if (add_words(e, text, n_bytes) < 0)

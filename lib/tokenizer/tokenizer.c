@@ -49,8 +49,8 @@ static void set_join(struct tokenizer *t, int a, int b, int joins)
     t->joins[a][b >> 3] = (uint8_t)((t->joins[a][b >> 3] & ~(1 << (b & 7))) | joins << (b & 7));
 }
 
-/* A space joins as the mark does: with what is behind it as the mark's last byte, 0x81, with what is
- * before it as joins_space says, but that several of them stay together if they can. */
+/* A space joins as the mark does: with what is behind it as the mark's last byte, 0x81, with
+ * what is before it as joins_space says, but that several of them stay together if they can. */
 static void index_spaces(struct tokenizer *t)
 {
     int both = t->joins[0x81][0xe2 >> 3] >> (0xe2 & 7) & 1;

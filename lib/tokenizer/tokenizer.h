@@ -71,8 +71,8 @@ void token_list_release(struct token_list *list);
 int token_list_add(struct token_list *list, int32_t id, struct err *err);
 
 /*
- * Append the ids of text. Added tokens in it are recognised as such. Text that is not valid UTF-8 is
- * ERR_DATA. On failure out is as it was.
+ * Append the ids of text. Added tokens in it are recognised as such. Text that is not valid UTF-8
+ * is ERR_DATA. On failure out is as it was.
  */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
                      struct token_list *out, struct err *err);
@@ -136,9 +136,9 @@ void token_finder_init(struct token_finder *finder, const struct tokenizer *toke
 void token_finder_release(struct token_finder *finder);
 
 /*
- * The index in ids of the first token that has a part of byte `at` of the text: what char_to_token of HF's
- * tokenizers gives for a character's first byte. Of what the tokenizer leaves out, the next token. The end of the
- * ids where there is none.
+ * The index in ids of the first token that has a part of byte `at` of the text: what char_to_token
+ * of HF's tokenizers gives for a character's first byte. Of what the tokenizer leaves out, the next
+ * token. The end of the ids where there is none.
  */
 int64_t token_finder_find(struct token_finder *finder, size_t at);
 

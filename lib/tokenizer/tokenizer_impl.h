@@ -53,8 +53,8 @@ struct split_step {
 
 enum prepend { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS };
 
-/* What one call may do for its text: a tokenizer is data from outside, and its replacements and patterns could
- * make gigabytes of little, or read a text again from each of its characters. */
+/* What one call may do for its text: a tokenizer is data from outside, and its replacements and
+ * patterns could make gigabytes of little, or read a text again from each of its characters. */
 struct tokenizer_budget {
     size_t n_text;    /* bytes of the text */
     size_t n_written; /* bytes that the normalizing steps have written */
@@ -92,13 +92,14 @@ struct tokenizer {
     enum prepend prepend;
     struct split_step splits[TOKENIZER_STEPS_MAX];
     int n_splits;
-    int mark_step; /* if not 0: what this many splits leave gets a mark in front, unless it has one */
+    /* if not 0: what this many splits leave gets a mark in front, unless it has one */
+    int mark_step;
     /* Of characters. A space in text that is split stands for BPE_SPACE, which may be in it too:
      * words are spelled out only to be encoded. There are no splits then. */
     bool keeps_spaces;
-    /* What no token has side by side no merge joins, so that words may end there: a bit for every two
-     * bytes, set within characters; and by the last byte of a character, whether a token has it
-     * before BPE_SPACE, whose first byte begins many other characters. */
+    /* What no token has side by side no merge joins, so that words may end there: a bit for
+     * every two bytes, set within characters; and by the last byte of a character, whether a
+     * token has it before BPE_SPACE, whose first byte begins many other characters. */
     uint8_t joins[256][32], joins_space[256];
     size_t token_bytes_max;
 
@@ -167,8 +168,8 @@ void tokenizer_guess_end_of_text(struct tokenizer *tokenizer);
 /* Once all tokens are in, of characters: joins, joins_space and token_bytes_max. */
 void tokenizer_index_words(struct tokenizer *tokenizer);
 
-/* Append what text becomes by the normalizing steps; is_within: but for what they put in front. Returns 0, or -1 and
- * ERR_DATA where that exceeds the budget, of which it takes what it needs. */
+/* Append what text becomes by the normalizing steps; is_within: but for what they put in front.
+ * Returns 0, or -1 and ERR_DATA where that exceeds the budget, of which it takes what it needs. */
 int tokenizer_normalize(const struct tokenizer *tokenizer, const char *text, size_t n_bytes,
                         bool is_within, struct tokenizer_budget *budget, struct str *out,
                         struct err *err);

@@ -39,10 +39,10 @@ struct bench {
 };
 
 /*
- * Compile, run one step and n_warm more, then n_steps (at least 1), and n_steps with their ops timed. Collective over the
- * job's ranks; each measures itself. Returns 0, or -1 and ERR_DEVICE or ERR_PEER; *bench is then
- * empty. Ranks agree on nothing: if one fails, others may wait for it, and the caller must abort
- * the job.
+ * Compile, run one step and n_warm more, then n_steps (at least 1), and n_steps with their ops
+ * timed. Collective over the job's ranks; each measures itself. Returns 0, or -1 and ERR_DEVICE or
+ * ERR_PEER; *bench is then empty. Ranks agree on nothing: if one fails, others may wait for it, and
+ * the caller must abort the job.
  */
 int bench_run(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
               int n_steps, struct err *err);

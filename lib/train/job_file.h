@@ -1,10 +1,10 @@
 /*
  * job_file.h - OUTPUT/job.yaml: the job with every field, as a run was started
  *
- * The file is replaced at each start of the run. So that no other file is, it begins with a line that
- * names lmtrain and holds a hash of the rest. A file without that line is the user's own job, as
- * with `output: .`, and is never touched; one with the line whose rest was changed is kept beside the
- * new one. Files of versions that wrote no such line are known by their form.
+ * The file is replaced at each start of the run. So that no other file is, it begins with a line
+ * that names lmtrain and holds a hash of the rest. A file without that line is the user's own job,
+ * as with `output: .`, and is never touched; one with the line whose rest was changed is kept
+ * beside the new one. Files of versions that wrote no such line are known by their form.
  */
 #ifndef TRAIN_JOB_FILE_H
 #define TRAIN_JOB_FILE_H

@@ -68,12 +68,12 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
 /* ---- a checkpoint's description ---- */
 
 /* A line of a description; value NULL: it does not have one with this key. */
-struct line {
+struct numerics_line {
     const char *key, *value;
 };
 
-struct lines {
-    struct line *items;
+struct numerics_lines {
+    struct numerics_line *items;
     int n;
 };
 
@@ -83,10 +83,10 @@ struct difference {
     enum numerics_change change;
 };
 
-static struct lines parse_lines(const char *text, struct arena *arena)
+static struct numerics_lines parse_lines(const char *text, struct arena *arena)
 {
     char *rest = arena_strdup(arena, text), *line;
-    struct lines lines = { 0 };
+    struct numerics_lines lines = { 0 };
     int capacity = 0;
 
     while ((line = strsep(&rest, "\n"))) {
@@ -96,12 +96,12 @@ static struct lines parse_lines(const char *text, struct arena *arena)
             continue;
         *space = '\0';
         lines.items = arena_grow(arena, lines.items, sizeof *lines.items, &capacity, lines.n + 1);
-        lines.items[lines.n++] = (struct line){ line, space + 1 };
+        lines.items[lines.n++] = (struct numerics_line){ line, space + 1 };
     }
     return lines;
 }
 
-static const char *value_of(const struct lines *lines, const char *key)
+static const char *value_of(const struct numerics_lines *lines, const char *key)
 {
     for (int i = 0; i < lines->n; i++)
         if (!strcmp(lines->items[i].key, key))
@@ -154,13 +154,13 @@ static const char *explain(const struct difference *d, struct arena *arena)
     return meaning ? meaning : "a setting that this lmtrain does not have";
 }
 
-static int find_differences(const struct lines *ours, const struct lines *theirs,
+static int find_differences(const struct numerics_lines *ours, const struct numerics_lines *theirs,
                             struct difference *out)
 {
     int n = 0;
 
     for (int i = 0; i < ours->n; i++) {
-        const struct line *line = &ours->items[i];
+        const struct numerics_line *line = &ours->items[i];
         const char *there = value_of(theirs, line->key);
 
         if (!there || strcmp(there, line->value) != 0)
@@ -168,7 +168,7 @@ static int find_differences(const struct lines *ours, const struct lines *theirs
                                             change_of(line->key) };
     }
     for (int i = 0; i < theirs->n; i++) {
-        const struct line *line = &theirs->items[i];
+        const struct numerics_line *line = &theirs->items[i];
 
         if (!value_of(ours, line->key))
             out[n++] = (struct difference){ line->key, "unset", line->value, change_of(line->key) };
@@ -237,7 +237,7 @@ int numerics_compare(const char *ours, const char *theirs, int accept,
                      struct numerics_differences *out, struct err *err)
 {
     struct arena arena = { 0 };
-    struct lines here = parse_lines(ours, &arena), there = parse_lines(theirs, &arena);
+    struct numerics_lines here = parse_lines(ours, &arena), there = parse_lines(theirs, &arena);
     struct difference *list = arena_array(&arena, struct difference, here.n + there.n);
     int n = find_differences(&here, &there, list);
 

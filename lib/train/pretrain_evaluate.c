@@ -2,10 +2,11 @@
  * pretrain_evaluate.c - evaluations of a run: when one is owed, what a signal does to it
  *
  * A checkpoint comes before the evaluation of its step: an evaluation may take long, be left on a
- * signal or die, and must then cost no training. So that none is lost or repeated, a checkpoint says
- * whether its step's evaluation is owed. It is saved as owed; when the evaluation has ended, its result
- * takes the place of that, in a save under way as well as in a committed checkpoint. A run that is
- * resumed where one is owed begins with it, and then has the state of a run that was never stopped.
+ * signal or die, and must then cost no training. So that none is lost or repeated, a checkpoint
+ * says whether its step's evaluation is owed. It is saved as owed; when the evaluation has ended,
+ * its result takes the place of that, in a save under way as well as in a committed checkpoint. A
+ * run that is resumed where one is owed begins with it, and then has the state of a run that was
+ * never stopped.
  */
 #include <inttypes.h>
 #include <math.h>

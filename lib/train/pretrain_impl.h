@@ -1,7 +1,7 @@
 /*
  * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence), resume.c (where
- * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind) and pretrain_report.c (what
- * it says)
+ * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind) and pretrain_report.c
+ * (what it says)
  */
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H

@@ -18,9 +18,9 @@ void signals_catch(void);
 int signals_pending(void);
 
 /*
- * What the first signal is answered with at once, as "lmtrain: SIGTERM: TEXT" on standard error: what
- * happens next and when. TEXT is borrowed until the next call. NULL, as at the start: no answer,
- * which is right for all ranks but one.
+ * What the first signal is answered with at once, as "lmtrain: SIGTERM: TEXT" on standard error:
+ * what happens next and when. TEXT is borrowed until the next call. NULL, as at the start: no
+ * answer, which is right for all ranks but one.
  */
 void signals_answer(const char *text);
 

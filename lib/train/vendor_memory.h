@@ -1,5 +1,6 @@
 /*
- * vendor_memory.h - what is left of a GPU's memory to vendors: its own account less what was planned
+ * vendor_memory.h - what is left of a GPU's memory to vendors: its own account less what was
+ * planned
  *
  * The context, modules, graphs and what NCCL and cuDNN keep are no part of any plan. They are
  * measured in a run's second step, when all of it is there, and remembered for this machine

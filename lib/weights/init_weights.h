@@ -10,8 +10,8 @@
 
 /*
  * Initial parameters, by seed, name and element of the whole alone (RNG_INIT): equal on every rank
- * and layout; padding is zero. Masters and the rounded weights are filled, of sharded ones what this rank keeps; moments are
- * zero from the start.
+ * and layout; padding is zero. Masters and the rounded weights are filled, of sharded ones what
+ * this rank keeps; moments are zero from the start.
  */
 void init_parameters(struct run *run, const struct program *program, const struct mesh_place *place,
                      struct pool *pool, uint64_t seed);

@@ -1,8 +1,9 @@
 /*
- * model_files.h - the files of a run's model beside its weights: tokenizer, chat template, config.json
+ * model_files.h - the files of a run's model beside its weights: tokenizer, chat template,
+ * config.json
  *
- * A run writes them once, when it starts, and each checkpoint of it has them (ckpt/carried.h): moved
- * or copied, it is still a model with its tokenizer.
+ * A run writes them once, when it starts, and each checkpoint of it has them (ckpt/carried.h):
+ * moved or copied, it is still a model with its tokenizer.
  */
 #ifndef WEIGHTS_MODEL_FILES_H
 #define WEIGHTS_MODEL_FILES_H
@@ -17,8 +18,8 @@
  */
 int model_files_put_tokenizer(const char *path, const char *folder, struct err *err);
 
-/* The folder with what the first weights came with (config.json, tokenizer, ...), of train.init or, where
- * that is gone, of the newest checkpoint of the run; NULL if there is none. */
+/* The folder with what the first weights came with (config.json, tokenizer, ...), of train.init
+ * or, where that is gone, of the newest checkpoint of the run; NULL if there is none. */
 const char *model_files_base(const struct job *job, struct arena *arena);
 
 /*

@@ -1,5 +1,6 @@
 /*
- * rope_tables.h - the cosines and sines of rotary positions, with every scaling of their frequencies
+ * rope_tables.h - the cosines and sines of rotary positions, with every scaling of their
+ * frequencies
  *
  * Su et al. 2021; element j turns with j + head_dim / 2. The scalings are those of transformers'
  * modeling_rope_utils: linear (kaiokendev), dynamic NTK (emozilla), llama3 (Llama 3.1's code), YaRN

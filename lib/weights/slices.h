@@ -30,8 +30,8 @@ void slices_of_masters(struct slices *slices, const struct run *run, const struc
 
 /*
  * Of that, what the rank saves: all ranks' together are the whole once. Along the axis over which
- * ZeRO shards, each rank saves what it keeps or, where all hold the same bits, its share of the rows;
- * what all ranks of another axis have is saved by the first of them.
+ * ZeRO shards, each rank saves what it keeps or, where all hold the same bits, its share of the
+ * rows; what all ranks of another axis have is saved by the first of them.
  */
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
                     const struct mesh_place *place, enum slices_of of);

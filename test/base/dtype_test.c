@@ -112,7 +112,8 @@ static void same_from_float(uint32_t bits)
                  theirs_from(x));
 }
 
-/* All of fp16, NaN with their payloads; floats of all exponents, and all around where it changes. */
+/* All of fp16, NaN with their payloads; floats of all exponents, and all around where it
+ * changes. */
 static void the_processor_has_the_same_bits(void **state)
 {
     static const uint32_t edges[] = { 0x33000000, 0x38800000, 0x477ff000, 0x47800000, 0x7f800000 };

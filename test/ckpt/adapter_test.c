@@ -206,8 +206,8 @@ static void copy(const char *from, const char *to)
     free(data);
 }
 
-/* The adapter of llama with this text's first occurrence in config or header another one, as long in
- * the header. */
+/* The adapter of llama with this text's first occurrence in config or header another one, as
+ * long in the header. */
 static const char *change(int in_tensors, const char *was, const char *is)
 {
     static const char *const files[] = { "adapter_config.json", "adapter_model.safetensors" };

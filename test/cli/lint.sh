@@ -111,8 +111,11 @@ mkdir -p "$tree/scripts/lint"
 echo 'lib/ops/two.c:three it is a table' >"$tree/scripts/lint/allow"
 expect 'a long function with a reason' 0 '' "$lint" --root "$tree" sizes
 fresh
-yes '/* one */' | head -n 801 >"$tree/lib/ops/long.c"
-bad 'a long file' sizes 'long.c:801: 801 lines, more than 800'
+yes '/* one */' | head -n 601 >"$tree/lib/ops/long.c"
+bad 'a long file' sizes 'long.c:601: 601 lines, more than 600'
+fresh
+{ printf '/* '; printf '%097d' 0; echo ' */'; } >>"$tree/lib/ops/two.c"
+bad 'a wide comment' sizes 'two.c:9: a comment of 103 columns'
 fresh
 printf '/* short */\n#ifndef A\n#define A\n#endif\n' >"$tree/lib/base/short.h"
 bad 'a header that says nothing' sizes 'a header opens with a comment'

@@ -1,5 +1,6 @@
 /*
- * promises_test.c - what test/golden/promises lists is there: job keys and words, exit codes, metrics
+ * promises_test.c - what test/golden/promises lists is there: job keys and words, exit codes,
+ * metrics
  */
 // clang-format off
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /*
- * comm_tcp_process_test.c - ranks as processes under our server, over sockets: on one machine, and as on two
+ * comm_tcp_process_test.c - ranks as processes under our server, over sockets: on one machine, and
+ * as on two
  */
 #include <setjmp.h>
 #include <stdarg.h>

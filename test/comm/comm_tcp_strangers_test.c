@@ -78,8 +78,9 @@ static int knock(int no_unix)
 enum { N_STRANGERS = TCP_VISITORS_MAX + 20 };
 
 /*
- * Before the ranks meet, more strangers stand at rank 0's door than it has places for: silent ones, ones with half an
- * answer, and ones with a wrong one. They learn no more than a hello, and are sent away; the ranks meet.
+ * Before the ranks meet, more strangers stand at rank 0's door than it has places for: silent ones,
+ * ones with half an answer, and ones with a wrong one. They learn no more than a hello, and are
+ * sent away; the ranks meet.
  */
 static void among_strangers(struct comm *comm, void *context)
 {
@@ -118,7 +119,8 @@ static void test_strangers(void **state)
                       &no_unix);
 }
 
-/* Somebody else is at rank 0's fastest address, talks as a rank would, and then says nothing, or half of a proof. */
+/* Somebody else is at rank 0's fastest address, talks as a rank would, and then says nothing, or
+ * half of a proof. */
 struct stranger {
     pthread_t thread;
     int listener;
@@ -172,7 +174,8 @@ static void test_stranger_at_address(void **state)
         beside_stranger(is_silent);
 }
 
-/* While all places are taken by visitors who just came, one more waits; then it has the place of the oldest. */
+/* While all places are taken by visitors who just came, one more waits; then it has the place of
+ * the oldest. */
 static void keep_places(struct comm *comm, void *context)
 {
     struct tcp_comm *tcp = (struct tcp_comm *)comm;

@@ -1,7 +1,8 @@
 /*
  * tcp_card_test.c - which of a machine's addresses ranks tell each other
  *
- * The interfaces are played: getifaddrs is this file's. Their speeds are files of the test's own, reached from
+ * The interfaces are played: getifaddrs is this file's. Their speeds are files of the test's own,
+ * reached from
  * /sys/class/net by the interface's name.
  */
 #include <setjmp.h>

@@ -1,5 +1,6 @@
 /*
- * convert_dtype_test.c - the folders in golden/, of every family: transformers' logits; there and back
+ * convert_dtype_test.c - the folders in golden/, of every family: transformers' logits; there and
+ * back
  *
  * scripts/golden/convert.py made them.
  */

@@ -1,8 +1,8 @@
 /*
  * arch_test.c - ops that need much shared memory, on GPUs that have less of it than sm_90
  *
- * The emulated GPU has the limits of the architecture that LMTRAIN_EMULATE_ARCH names: all tests are
- * run for each in a process of its own, as a device is opened once.
+ * The emulated GPU has the limits of the architecture that LMTRAIN_EMULATE_ARCH names: all tests
+ * are run for each in a process of its own, as a device is opened once.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -68,9 +68,9 @@ static void test_forms(void **state)
 }
 
 /*
- * In pieces of two sequences, one, a group of heads of the only one, and of each of two. The stand-in's
- * workspace is 64 bytes a score: cuDNN's two bytes would want larger shapes, so that on a real GPU
- * these are whole.
+ * In pieces of two sequences, one, a group of heads of the only one, and of each of two. The
+ * stand-in's workspace is 64 bytes a score: cuDNN's two bytes would want larger shapes, so that on
+ * a real GPU these are whole.
  */
 static void test_pieces(void **state)
 {
@@ -199,8 +199,8 @@ static int is_taken_with(const struct op_shape *op, const char *gib)
 }
 
 /*
- * The smallest piece may want up to a sixteenth of the GPU's memory: 1.6 GB of a stand-in's 64 bytes
- * a score is too much for 8 GiB, and not for 80.
+ * The smallest piece may want up to a sixteenth of the GPU's memory: 1.6 GB of a stand-in's 64
+ * bytes a score is too much for 8 GiB, and not for 80.
  */
 static void test_limit_by_memory(void **state)
 {

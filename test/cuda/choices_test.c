@@ -223,8 +223,8 @@ static int differs_beside(int beside, int is_early, const char *prepared, const 
     return memcmp(alone, other, sizeof alone) != 0;
 }
 
-/* A target that would change bits, that the library has no algorithm with, or that was not tried, is
- * not given to it. */
+/* A target that would change bits, that the library has no algorithm with, or that was not
+ * tried, is not given to it. */
 static void test_bits_beside(void **state)
 {
     (void)state;

@@ -64,8 +64,8 @@ static void old_driver(void **state)
     assert_false(is_host);
 }
 
-/* All hardware queues are asked for before the driver starts, and NCCL's connections before it does,
- * unless somebody set them. */
+/* All hardware queues are asked for before the driver starts, and NCCL's connections before it
+ * does, unless somebody set them. */
 static void environment(void **state)
 {
     (void)state;

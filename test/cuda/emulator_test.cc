@@ -519,8 +519,8 @@ static void what_other_threads_may(void **)
 
 /* ---- hardware queues ----------------------------------------------------------------------------
  *
- * Two ranks, each a thread: stream 0 receives what the other sends on stream 8, and goes on. Without
- * a queue of its own the send stays behind the receive's successor, on both sides.
+ * Two ranks, each a thread: stream 0 receives what the other sends on stream 8, and goes on.
+ * Without a queue of its own the send stays behind the receive's successor, on both sides.
  */
 
 enum { N_STREAMS = 9, N_RANKS = 2 };

@@ -1,12 +1,13 @@
 /*
  * large_test.c - every op of two models' training programs at its own shapes; `gpu-tests large`
  *
- * The list is made of the compiled programs: Qwen2.5's 7B with states and gradients in bf16, Llama 3's
- * 70B with both in fp32, of one layer each that a layer's neighbours have, in micro-batches of 4096 and
- * 8192 tokens, and the 70B's of 65,536, where operands have more than 2^31 elements. Attention is run
- * as it is, by lmtrain's own kernels, and by cuDNN alone, and at 32,768 tokens as well. Each op is one
- * line: milliseconds, rates, error of a sample, verdict. An op that does not fit the memory that is
- * free is left out; one that ends the process, or hangs it, costs the others nothing.
+ * The list is made of the compiled programs: Qwen2.5's 7B with states and gradients in bf16, Llama
+ * 3's 70B with both in fp32, of one layer each that a layer's neighbours have, in micro-batches of
+ * 4096 and 8192 tokens, and the 70B's of 65,536, where operands have more than 2^31 elements.
+ * Attention is run as it is, by lmtrain's own kernels, and by cuDNN alone, and at 32,768 tokens as
+ * well. Each op is one line: milliseconds, rates, error of a sample, verdict. An op that does not
+ * fit the memory that is free is left out; one that ends the process, or hangs it, costs the others
+ * nothing.
  *
  * On the emulated GPU widths, vocabulary and tokens are LMTRAIN_LARGE_SCALE times less (64),
  * and the 65,536 tokens are left out.
@@ -279,8 +280,8 @@ static void run_from(const struct list *list, struct progress *progress, const c
     exit(0);
 }
 
-/* Whether the GPU is there, and whether it is the emulated one, as only another process may ask: who has
- * asked a driver cannot fork any more. */
+/* Whether the GPU is there, and whether it is the emulated one, as only another process may ask:
+ * who has asked a driver cannot fork any more. */
 static int is_emulated(void)
 {
     struct device *device;

@@ -1,5 +1,6 @@
 /*
- * law_test.c - a training run on a GPU: it follows the CPU's, and equal numerics are equal bits there
+ * law_test.c - a training run on a GPU: it follows the CPU's, and equal numerics are equal bits
+ * there
  *
  * The small models of test/law, by the kernels, graphs and copies of cuda/. What must not matter:
  * recomputation, poisoned memory, stops, pipelines, zero stages (ranks are threads, each with a
@@ -53,7 +54,8 @@ struct beside {
                      leaves fp32's as far */
 };
 
-/* The stand-ins round where ours do; NVIDIA's libraries round elsewhere, and so four times as far. */
+/* The stand-ins round where ours do; NVIDIA's libraries round elsewhere, and so four times as
+ * far. */
 static double slack_of_libraries(void)
 {
     struct device *device;

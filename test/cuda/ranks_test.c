@@ -3,8 +3,9 @@
  * same bits
  *
  * Parts of a layer's sums on two ranks, two stages of a pipeline, sharded gradients: what is sent
- * between ranks goes by each of the collectives' streams. Sums that NCCL adds itself are near those.
- * No code is loaded in the midst of a step, of libraries neither, where a stream waits for a peer.
+ * between ranks goes by each of the collectives' streams. Sums that NCCL adds itself are near
+ * those. No code is loaded in the midst of a step, of libraries neither, where a stream waits for a
+ * peer.
  */
 #include <setjmp.h>
 #include <stdarg.h>

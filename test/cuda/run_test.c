@@ -154,7 +154,8 @@ static int note_beside(struct kernels *kernels, struct kernel_call *call, struct
     return 0;
 }
 
-/* Those that leave multiprocessors to a collective are chosen for before those that are like them. */
+/* Those that leave multiprocessors to a collective are chosen for before those that are like
+ * them. */
 static void reserve_and_listen(const struct player *me, const struct program *program,
                                struct kernels *kernels)
 {

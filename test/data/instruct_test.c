@@ -188,8 +188,8 @@ static void test_masks(void **state)
     }
 }
 
-/* Templates of files: headers without a generation prompt, one that ends in a space, blocks, and one that drops
- * what was thought. */
+/* Templates of files: headers without a generation prompt, one that ends in a space, blocks, and
+ * one that drops what was thought. */
 static const struct {
     const char *chat, *expected;
     int64_t n_rewritten;

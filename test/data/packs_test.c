@@ -76,7 +76,8 @@ static struct loader *open_loader(const struct loader_options *options)
     return loader;
 }
 
-/* What was seen of a run: how often each sample, and what its tokens hash to, by sequence number. */
+/* What was seen of a run: how often each sample, and what its tokens hash to, by sequence
+ * number. */
 struct tensor_hash {
     int times[N];
     uint64_t sequence[STEPS_MAX * 8];

@@ -1,5 +1,6 @@
 /*
- * rows_test.c - each kind of file gives its rows, with their lines, and says what is wrong with them
+ * rows_test.c - each kind of file gives its rows, with their lines, and says what is wrong with
+ * them
  */
 #include "data_fixture.h"
 

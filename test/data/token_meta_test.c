@@ -1,5 +1,6 @@
 /*
- * token_meta_test.c - which tokenizer a token file is of: written, read, compared, and never another's file
+ * token_meta_test.c - which tokenizer a token file is of: written, read, compared, and never
+ * another's file
  */
 #include "data_fixture.h"
 

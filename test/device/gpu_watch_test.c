@@ -57,8 +57,8 @@ static void only_the_named_one_is_watched(void **state)
 }
 
 /*
- * Xid 45 follows from others: it does not hide the cause, whether it comes before it or after. 48 and
- * 94 are of one error, in whatever order, and 48 alone is not the last word.
+ * Xid 45 follows from others: it does not hide the cause, whether it comes before it or after. 48
+ * and 94 are of one error, in whatever order, and 48 alone is not the last word.
  */
 static void one_xid_stands_for_all(void **state)
 {

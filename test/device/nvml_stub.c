@@ -2,11 +2,12 @@
  * nvml_stub.c - a libnvidia-ml.so.1 that plays the GPUs written in the file $NVML_STUB
  *
  * Lines of the file are "key value", read anew at every call, so that a test changes a GPU by
- * rewriting it: "driver 580.65.06", "cuda 13000", "gpus 2"; of GPU i "i.name", "i.uuid", "i.bus"
- * (a number), "i.sm", "i.sm_max", "i.watts", "i.limit", "i.celsius", "i.busy", "i.used_mib",
+ * rewriting it: "driver 580.65.06", "cuda 13000", "gpus 2"; of GPU i "i.name", "i.uuid", "i.bus" (a
+ * number), "i.sm", "i.sm_max", "i.watts", "i.limit", "i.celsius", "i.busy", "i.used_mib",
  * "i.throttle", "i.ecc", "i.remap_pending", "i.remap_failed", "i.links", "i.links_down",
- * "i.link_errors"; "i.lost 1" is a GPU that does not answer, "i.forbidden 1" another job's; "i.slow_ms" is how long its memory
- * takes to tell; "init N" makes nvmlInit fail with N. Every "xid i N" is an event, once a process.
+ * "i.link_errors"; "i.lost 1" is a GPU that does not answer, "i.forbidden 1" another job's;
+ * "i.slow_ms" is how long its memory takes to tell; "init N" makes nvmlInit fail with N. Every "xid
+ * i N" is an event, once a process.
  */
 #include <stddef.h>
 #include <stdio.h>

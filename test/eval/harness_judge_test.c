@@ -1,8 +1,9 @@
 /*
- * harness_judge_test.c - what of a text that a model wrote is taken for its answer, and whether it counts
+ * harness_judge_test.c - what of a text that a model wrote is taken for its answer, and whether it
+ * counts
  *
- * Each row was worked out by hand from the references' sources: the filters of lm-evaluation-harness
- * 0.4.13, and what evaluation.py of ModelLink does.
+ * Each row was worked out by hand from the references' sources: the filters of
+ * lm-evaluation-harness 0.4.13, and what evaluation.py of ModelLink does.
  */
 /* cmocka.h needs the first four. */
 /* clang-format off */
@@ -181,7 +182,8 @@ static void second_filter(void **state)
     task_close(&task);
 }
 
-/* What is kept of a completion: up to the first line that begins at the margin and defines or imports nothing. */
+/* What is kept of a completion: up to the first line that begins at the margin and defines or
+ * imports nothing. */
 static void programs(void **state)
 {
     static const struct {

@@ -166,7 +166,8 @@ static int measure_as_rank(struct team_rank *rank, struct err *err)
                               NULL, rank->context, err);
 }
 
-/* Whoever computes a window, its loss is added in its turn: seven batches, which divide by nothing. */
+/* Whoever computes a window, its loss is added in its turn: seven batches, which divide by
+ * nothing. */
 static void over_ranks(void **state)
 {
     static const struct team teams[] = {

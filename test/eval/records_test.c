@@ -1,8 +1,9 @@
 /*
- * records_test.c - each form in which a benchmark is published is found and read, and what is missing, short or broken
- * is said
+ * records_test.c - each form in which a benchmark is published is found and read, and what is
+ * missing, short or broken is said
  *
- * Parquet files are scripts/golden/eval_sets.py's. The text forms of most tasks are in items_test.c.
+ * Parquet files are scripts/golden/eval_sets.py's. The text forms of most tasks are in
+ * items_test.c.
  */
 /* cmocka.h needs the first four. */
 /* clang-format off */

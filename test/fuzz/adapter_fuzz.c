@@ -1,9 +1,9 @@
 /*
  * adapter_fuzz.c - any adapter_config.json and any header as an adapter of peft's
  *
- * The input is parts, each behind a line "%%". The first says of which family the tiny model is: 'g'
- * for GPT-2, else LLaMA. The second is the config, the third the header of the tensors' file, whose
- * data are as long as the header's last number says. What is opened must be read to its end.
+ * The input is parts, each behind a line "%%". The first says of which family the tiny model is:
+ * 'g' for GPT-2, else LLaMA. The second is the config, the third the header of the tensors' file,
+ * whose data are as long as the header's last number says. What is opened must be read to its end.
  */
 #include <stdint.h>
 #include <stdio.h>

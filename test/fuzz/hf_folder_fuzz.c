@@ -1,10 +1,11 @@
 /*
  * hf_folder_fuzz.c - any index and any headers as the weights of a Hugging Face folder
  *
- * The input is parts, each behind a line "%%". The first says of which family the tiny model is: 'g'
- * for GPT-2, else LLaMA. The second is the index; if it is empty there is none. Each other one is the
- * header of a file, a.safetensors, b.safetensors, ... (model.safetensors where there is no index),
- * whose data are as long as the header's last number says. What is opened must be read to its end.
+ * The input is parts, each behind a line "%%". The first says of which family the tiny model is:
+ * 'g' for GPT-2, else LLaMA. The second is the index; if it is empty there is none. Each other one
+ * is the header of a file, a.safetensors, b.safetensors, ... (model.safetensors where there is no
+ * index), whose data are as long as the header's last number says. What is opened must be read to
+ * its end.
  */
 #include <stdint.h>
 #include <stdio.h>

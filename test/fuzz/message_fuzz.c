@@ -1,9 +1,9 @@
 /*
  * message_fuzz.c - what heads and daemons send each other: messages, job specs, frames
  *
- * The first byte selects one: the bytes of a message, of a job spec, a stream of frames that comes through
- * a socket in pieces, or the values of a message's fields, of the kind that the second byte selects. What
- * is decoded must encode to the same bytes.
+ * The first byte selects one: the bytes of a message, of a job spec, a stream of frames that comes
+ * through a socket in pieces, or the values of a message's fields, of the kind that the second byte
+ * selects. What is decoded must encode to the same bytes.
  */
 #include <stdlib.h>
 #include <string.h>

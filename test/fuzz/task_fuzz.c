@@ -1,10 +1,10 @@
 /*
  * task_fuzz.c - descriptions of benchmarks, and files of items, from outside
  *
- * The first byte says what the rest is: a description, or a file of one of the sets, in the form that
- * its authors publish; the second how many shots are asked for. A description is taken or refused
- * with its place; items that are read have prompts, and right choices among theirs; and an answer is
- * found, or isn't, in whatever text.
+ * The first byte says what the rest is: a description, or a file of one of the sets, in the form
+ * that its authors publish; the second how many shots are asked for. A description is taken or
+ * refused with its place; items that are read have prompts, and right choices among theirs; and an
+ * answer is found, or isn't, in whatever text.
  */
 #include <fcntl.h>
 #include <stdint.h>

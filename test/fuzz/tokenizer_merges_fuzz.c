@@ -2,8 +2,8 @@
  * tokenizer_merges_fuzz.c - vocab.json, merges.txt and tokenizer_config.json, and text through what
  * came of them
  *
- * The input is the three, parted by bytes of 0. The vocabulary gets the 256 characters of bytes, for
- * without them none is taken.
+ * The input is the three, parted by bytes of 0. The vocabulary gets the 256 characters of bytes,
+ * for without them none is taken.
  */
 #include "tokenizer_use.h"
 

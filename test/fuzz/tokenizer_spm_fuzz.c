@@ -2,8 +2,8 @@
  * tokenizer_spm_fuzz.c - a SentencePiece model, and text through what came of it
  *
  * The input is a .model file. If it is taken, some text with all that a normalizer and a model look
- * at is encoded with it, and the input's own bytes if they are UTF-8: part by part, with and without
- * a cache, decoding must give the same.
+ * at is encoded with it, and the input's own bytes if they are UTF-8: part by part, with and
+ * without a cache, decoding must give the same.
  */
 #include "tokenizer_use.h"
 

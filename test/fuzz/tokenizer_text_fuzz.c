@@ -1,8 +1,8 @@
 /*
  * tokenizer_text_fuzz.c - any bytes through a tokenizer of 4096 tokens
  *
- * What is not valid UTF-8 is refused; of all else the bytes come back, with a cache and without, whole and
- * in two halves of ids.
+ * What is not valid UTF-8 is refused; of all else the bytes come back, with a cache and without,
+ * whole and in two halves of ids.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,8 @@
  *
  * The goldens beside this file are what PyTorch computes from exactly these numbers; the Python
  * twin is scripts/golden/fill.py. Element i of the thing called name is word i % 4 of the Philox
- * block at (GOLDEN_SEED, RNG_TEST, hash of the name, i / 4). init_weights_test.c holds the two together.
+ * block at (GOLDEN_SEED, RNG_TEST, hash of the name, i / 4). init_weights_test.c holds the two
+ * together.
  */
 #ifndef GOLDEN_FILL_H
 #define GOLDEN_FILL_H

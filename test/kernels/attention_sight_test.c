@@ -201,7 +201,8 @@ struct part {
     int run, number, n_parts;
 };
 
-/* The two runs that context parallelism gives a rank for balance: from either end of the sequence. */
+/* The two runs that context parallelism gives a rank for balance: from either end of the
+ * sequence. */
 static int zigzag_row(const struct part *p, int i)
 {
     int far = 2 * p->n_parts - 1 - p->number;

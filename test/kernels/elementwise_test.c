@@ -7,8 +7,8 @@
 
 #include "support/op_case.h"
 
-/* Odd, one wide row of several tiles, many rows of several tiles; without gaps between rows of whole
- * multiples of 16 bytes. */
+/* Odd, one wide row of several tiles, many rows of several tiles; without gaps between rows of
+ * whole multiples of 16 bytes. */
 static const int64_t sizes[][2] = { { 1, 1 }, { 5, 33 }, { 1, 40001 }, { 700, 50 }, { 37, 264 } };
 
 #define N_SIZES (int)(sizeof sizes / sizeof *sizes)

@@ -1,5 +1,6 @@
 /*
- * families_test.c - kernels of those kinds whose facts (test/support/ops) say at what they must be right
+ * families_test.c - kernels of those kinds whose facts (test/support/ops) say at what they must be
+ * right
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,9 +1,10 @@
 /*
- * head_test.c - head_cross_entropy and head_loss against the reference, and what they promise besides
+ * head_test.c - head_cross_entropy and head_loss against the reference, and what they promise
+ * besides
  *
  * 16-bit activations round the gradients of logits before the products over them: hence the wide
- * tolerances there. A logit of magnitude 20 has an error of some ulps of its own, 1e-6 each, which its
- * probability has relatively: hence 2e-5 for fp32.
+ * tolerances there. A logit of magnitude 20 has an error of some ulps of its own, 1e-6 each, which
+ * its probability has relatively: hence 2e-5 for fp32.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -14,8 +15,8 @@
 
 #include "support/op_case.h"
 
-/* vocab 2,100 crosses two blocks of the sum of exponentials; 9,001 and 40,003 are several steps of a
- * GPU's block, which writes over what it has read. */
+/* vocab 2,100 crosses two blocks of the sum of exponentials; 9,001 and 40,003 are several steps
+ * of a GPU's block, which writes over what it has read. */
 static const struct dims {
     int64_t tokens, d, vocab;
     int chunk;

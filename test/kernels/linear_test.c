@@ -1,6 +1,6 @@
 /*
- * linear_test.c - linear and its gradients against the reference; what accumulates, and where bits are
- * those of another op
+ * linear_test.c - linear and its gradients against the reference; what accumulates, and where bits
+ * are those of another op
  *
  * gemm_test.c holds the CPU's products to their sequence of operations, bit for bit.
  */

@@ -9,7 +9,8 @@
 
 #include "support/op_case.h"
 
-/* Ranks of three parts (0: no pair), their widths, rows: ranks of any size, blocks and their rest. */
+/* Ranks of three parts (0: no pair), their widths, rows: ranks of any size, blocks and their
+ * rest. */
 static const struct form {
     int rows, ranks[OPS_LORA_PARTS], parts[OPS_LORA_PARTS];
     int gap; /* 0: 3 columns behind each row; 8: all are of 16 bytes */

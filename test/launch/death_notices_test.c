@@ -1,5 +1,6 @@
 /*
- * death_notices_test.c - what one node's watcher tells is heard by those of its launch, as it was told
+ * death_notices_test.c - what one node's watcher tells is heard by those of its launch, as it was
+ * told
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -101,7 +102,8 @@ static void test_lines(void **state)
     assert_int_equal(strspn(heard, "x"), strlen(heard));
 }
 
-/* Nothing is written through a link or into a pipe, and where there is not a folder nobody hears. */
+/* Nothing is written through a link or into a pipe, and where there is not a folder nobody
+ * hears. */
 static void test_no_file(void **state)
 {
     char path[128], other[128], *data;

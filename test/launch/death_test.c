@@ -41,7 +41,8 @@ static const struct {
     { { .kind = DEATH_SIGNAL, .signal = SIGKILL, .after_sigterm = true },
       "rank 3 on n1 was killed by signal 9 (Killed) after SIGTERM",
       "rank 3 on n1 was killed by signal 9 (Killed)", WEIGHT_OWN, ERR_PEER, RESTART },
-    /* A signal that the head forwarded: nothing to save before the first step, and else a failure. */
+    /* A signal that the head forwarded: nothing to save before the first step, and else a
+     * failure. */
     { { .kind = DEATH_SIGNAL, .signal = SIGTERM, .was_forwarded = true },
       "rank 3 on n1 was killed by signal 15 (Terminated), which was forwarded to it", NULL,
       WEIGHT_OWN, ERR_REQUEUE, RESTART },
@@ -204,7 +205,8 @@ static void test_restarts(void **state)
         assert_true(death_may_restart(may[i]));
 }
 
-/* srun's own status, what it reported of the first bad task, whether it lost nodes (slurm_test.c has its lines). */
+/* srun's own status, what it reported of the first bad task, whether it lost nodes (slurm_test.c
+ * has its lines). */
 static void test_srun(void **state)
 {
     (void)state;

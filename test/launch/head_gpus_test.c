@@ -1,5 +1,6 @@
 /*
- * head_gpus_test.c - for how long ranks may stand still beside a broken GPU, on a clock that is played
+ * head_gpus_test.c - for how long ranks may stand still beside a broken GPU, on a clock that is
+ * played
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,8 @@
 
 enum { XID_OFF_THE_BUS = 79, LOST_SECONDS = 10 };
 
-/* Two ranks on two nodes, of which the first's daemon is ours (this process); rank 1's GPU is broken. */
+/* Two ranks on two nodes, of which the first's daemon is ours (this process); rank 1's GPU is
+ * broken. */
 static struct head_node nodes[2];
 static struct head_rank ranks[2];
 static struct hang_rank watched[2];
@@ -41,7 +43,8 @@ static void begin(double now)
                                  .cause.rank = -1 };
 }
 
-/* The look at time now, at which the other host is heard, too; whether rank 1 is the cause by then. */
+/* The look at time now, at which the other host is heard, too; whether rank 1 is the cause by
+ * then. */
 static int look(double now)
 {
     nodes[1].link.heard_at = now;

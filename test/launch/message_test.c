@@ -142,7 +142,8 @@ static void test_there_and_back(void **state)
     str_release(&bytes);
 }
 
-/* Messages that are cut, followed by a byte, or have one byte changed: refused, or within bounds. */
+/* Messages that are cut, followed by a byte, or have one byte changed: refused, or within
+ * bounds. */
 static void check_broken(enum message_kind kind)
 {
     struct message message = example(kind), found = { .kind = MESSAGE_KINDS };

@@ -1,10 +1,11 @@
 /*
  * agreement_test.c - layouts whose numerics differ agree
  *
- * Loss and every gradient of one step in fp32, put together from the ranks' parts: against PyTorch's
- * goldens for tp 1, 2 and 4 with and without sequence parallel, with dp and pp; and, for a
- * vocabulary that no degree divides, up to 8 data-parallel ranks, and micro-batches of several
- * sequences, as many each or not, against one rank's with one each. Per tensor the largest difference is at most 1e-5 of the largest element. Ranks are threads.
+ * Loss and every gradient of one step in fp32, put together from the ranks' parts: against
+ * PyTorch's goldens for tp 1, 2 and 4 with and without sequence parallel, with dp and pp; and, for
+ * a vocabulary that no degree divides, up to 8 data-parallel ranks, and micro-batches of several
+ * sequences, as many each or not, against one rank's with one each. Per tensor the largest
+ * difference is at most 1e-5 of the largest element. Ranks are threads.
  */
 #include <math.h>
 #include <setjmp.h>

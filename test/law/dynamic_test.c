@@ -1,5 +1,6 @@
 /*
- * dynamic_test.c - micro-batches of given sizes: one numerics on any number of stages (design.md §5)
+ * dynamic_test.c - micro-batches of given sizes: one numerics on any number of stages (design.md
+ * §5)
  *
  * As law_test.c: a list of sizes is trained with on one rank after the other as the reference, and
  * then on stages, in shards, recomputed, stopped.

@@ -1,9 +1,9 @@
 /*
  * families_test.c - every family of Hugging Face, by layouts whose numerics differ, is PyTorch's
  *
- * Loss and gradients of test/convert/golden (scripts/golden/convert.py, moe.py) in fp32, under the folders'
- * own names: per tensor the largest difference is at most 1e-5 of the largest element. Ranks are
- * threads.
+ * Loss and gradients of test/convert/golden (scripts/golden/convert.py, moe.py) in fp32, under the
+ * folders' own names: per tensor the largest difference is at most 1e-5 of the largest element.
+ * Ranks are threads.
  */
 /* cmocka.h needs the first four. */
 /* clang-format off */

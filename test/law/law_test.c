@@ -5,8 +5,8 @@
  * every way that must not matter: recompute modes, threads, poisoned memory, unfused ops, stops and
  * resumes, ranks as threads. Loss and gradient norm of every step and all final parameters are
  * compared to the bit. Ranks as processes are in law_process_test.c, tensor parallelism in
- * law_tensor_test.c. Products of many settings are rows of pairs (support/pairs.h), or complete with
- * `make soak`.
+ * law_tensor_test.c. Products of many settings are rows of pairs (support/pairs.h), or complete
+ * with `make soak`.
  */
 #include <math.h>
 #include <setjmp.h>

@@ -73,8 +73,8 @@ static void every_mesh(void **state)
 }
 
 /*
- * Micro-batches of several sizes, for each rank of pipelines: over tp the larger have more pieces of
- * the head than the smaller, so that their sums over ranks are begun at other ops.
+ * Micro-batches of several sizes, for each rank of pipelines: over tp the larger have more pieces
+ * of the head than the smaller, so that their sums over ranks are begun at other ops.
  */
 static void given_sizes(void **state)
 {

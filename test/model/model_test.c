@@ -150,8 +150,8 @@ static void one_decoder(void **state)
     check_one_decoder("mixture");
 }
 
-/* Logits in memory stay near 8 M, or are those of 256 tokens where the vocabulary is large, and a chunk
- * is never more than all. */
+/* Logits in memory stay near 8 M, or are those of 256 tokens where the vocabulary is large, and
+ * a chunk is never more than all. */
 static void head_chunks(void **state)
 {
     static const char *const models[] = { "llama-tiny", "gpt2", "llama2-7b", "llama3-70b" };

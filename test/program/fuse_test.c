@@ -138,7 +138,8 @@ static void a_norm_of_something_else_stays(void **state)
 
 /* ---- casts ---- */
 
-/* Every cast of a decoder's backward is of a norm's gradient: of the stream, for the block before. */
+/* Every cast of a decoder's backward is of a norm's gradient: of the stream, for the block
+ * before. */
 static void no_cast_is_left(void **state)
 {
     struct tiny tiny;

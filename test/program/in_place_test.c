@@ -1,5 +1,6 @@
 /*
- * in_place_test.c - where an op writes over its input, and that nothing reads what is no longer there
+ * in_place_test.c - where an op writes over its input, and that nothing reads what is no longer
+ * there
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /*
- * order_rounds_test.c - the parts of an entry are its actions, and few where these repeat themselves
+ * order_rounds_test.c - the parts of an entry are its actions, and few where these repeat
+ * themselves
  */
 #include <setjmp.h>
 #include <stdarg.h>

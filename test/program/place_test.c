@@ -468,7 +468,8 @@ static void check_compiled_map(const struct compile_train *options, const char *
     program_release(&p);
 }
 
-/* One stage; stages whose chunks share slots by a table; staging of gradients and gathered weights. */
+/* One stage; stages whose chunks share slots by a table; staging of gradients and gathered
+ * weights. */
 static void maps_of_programs(void **state)
 {
     struct model_spec spec = tiny_spec("llama");

@@ -199,8 +199,9 @@ static void hybrid_text(void **state)
 }
 
 /*
- * Axes that no pass names: cp and ep divide tokens as dp does, so rows are split over them, and what
- * one has summed the others sum, too: gradients' shards in the last micro-batch, the loss at the end.
+ * Axes that no pass names: cp and ep divide tokens as dp does, so rows are split over them, and
+ * what one has summed the others sum, too: gradients' shards in the last micro-batch, the loss at
+ * the end.
  */
 static void token_axes_text(void **state)
 {

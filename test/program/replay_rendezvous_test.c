@@ -1,6 +1,6 @@
 /*
- * replay_rendezvous_test.c - small programs of a few ranks, each legal by itself, that wait for each
- * other or don't
+ * replay_rendezvous_test.c - small programs of a few ranks, each legal by itself, that wait for
+ * each other or don't
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -36,8 +36,9 @@ static void accepted(const struct program *p)
 }
 
 /*
- * On the device are five values of layers at a time, whatever the number of layers: those on their way, what is
- * computed and what from. On the host are all, of the three micro-batches that are under way.
+ * On the device are five values of layers at a time, whatever the number of layers: those on their
+ * way, what is computed and what from. On the host are all, of the three micro-batches that are
+ * under way.
  */
 static void test_memory_of_each_space(void **state)
 {

@@ -17,8 +17,8 @@
 
 enum { CHUNKS_MAX = 4, MICRO_BATCHES_MAX = 40, SLOT_BYTES = 2 * 16 * 8 * 4 };
 
-/* A pipeline rank without its neighbours: each chunk keeps x and y from its forward to its backward,
- * in which z dies. */
+/* A pipeline rank without its neighbours: each chunk keeps x and y from its forward to its
+ * backward, in which z dies. */
 struct rank {
     struct program program;
     struct pipeline pipeline;

@@ -180,8 +180,8 @@ static int do_meet(const struct chain *c, int id, int n_slots)
 }
 
 /*
- * Functions that run some of the micro-batches only (those of one size): as many slots as keep those
- * apart, which may be more than live at one time, and no more.
+ * Functions that run some of the micro-batches only (those of one size): as many slots as keep
+ * those apart, which may be more than live at one time, and no more.
  */
 static void slots_of_some_micro_batches(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * verify_mutants_test.c - one action or op of a rank at random is missing, doubled or misplaced: what
- * alters the work of a stream is refused
+ * verify_mutants_test.c - one action or op of a rank at random is missing, doubled or misplaced:
+ * what alters the work of a stream is refused
  */
 #include "rank_programs.h"
 

@@ -473,7 +473,8 @@ static void missing_reduce(void **state)
     }
 }
 
-/* Zero 2: what shares a staging cell is written there while another's sums still wait for their reduce. */
+/* Zero 2: what shares a staging cell is written there while another's sums still wait for their
+ * reduce. */
 static void staging_with_two_buckets(void **state)
 {
     static struct model_spec spec;

@@ -322,7 +322,8 @@ static size_t max_bytes(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* A staging cell is no larger than its larger chunk, whose buckets include the likes of the other's. */
+/* A staging cell is no larger than its larger chunk, whose buckets include the likes of the
+ * other's. */
 static void check_staging(const struct program *p)
 {
     size_t shards = 0, stagings = 0;

@@ -221,7 +221,8 @@ static int has_whole_parts(const char *line)
     return !*line || (unsigned char)*line >= 0x80; /* the bar */
 }
 
-/* At every width: never the last column, whole parts or nothing, the step and what is left always. */
+/* At every width: never the last column, whole parts or nothing, the step and what is left
+ * always. */
 static void every_width_is_kept(void **state)
 {
     struct terminal *terminal = terminal_open(device.theirs, 0, 300);

@@ -1,8 +1,8 @@
 /*
  * executor_ranks_test.c - collectives of a small program executed by three ranks, which are threads
  *
- * Each rank's bucket is reduced into shards, micro-batch by micro-batch; in the end shards are gathered
- * and doubled, which every rank can check.
+ * Each rank's bucket is reduced into shards, micro-batch by micro-batch; in the end shards are
+ * gathered and doubled, which every rank can check.
  */
 #include <setjmp.h>
 #include <stdarg.h>

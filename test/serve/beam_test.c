@@ -1,5 +1,6 @@
 /*
- * beam_test.c - the search finds the likeliest of all texts, and drawn beams follow the distribution
+ * beam_test.c - the search finds the likeliest of all texts, and drawn beams follow the
+ * distribution
  */
 /* cmocka.h needs the first four. */
 /* clang-format off */
@@ -158,8 +159,8 @@ static void one_beam_is_greedy(void **state)
     assert_memory_equal(best, greedy, sizeof *best * (size_t)n);
 }
 
-/* The greatest of logits and Gumbel numbers is drawn from the softmax: by chi-square, and the second
- * from what is left. */
+/* The greatest of logits and Gumbel numbers is drawn from the softmax: by chi-square, and the
+ * second from what is left. */
 static void lots_without_putting_back(void **state)
 {
     static const double p[4] = { 0.5, 0.25, 0.15, 0.1 };

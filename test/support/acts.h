@@ -42,8 +42,8 @@ static inline double act_rounding(enum dtype act, double value)
 }
 
 /*
- * The tolerance of attention by the dtype of activations, relative to the largest element: where pairs
- * of 16 bits are multiplied, P, dS and the scaled queries are rounded to them.
+ * The tolerance of attention by the dtype of activations, relative to the largest element: where
+ * pairs of 16 bits are multiplied, P, dS and the scaled queries are rounded to them.
  */
 static inline double attention_tolerance(enum dtype act, double fp32)
 {

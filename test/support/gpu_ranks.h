@@ -1,5 +1,6 @@
 /*
- * gpu_ranks.h - ranks that are threads, each with a comm, a group of all and an emulated GPU of its own
+ * gpu_ranks.h - ranks that are threads, each with a comm, a group of all and an emulated GPU of its
+ * own
  *
  * What runs in a rank's thread may not use cmocka: it CHECKs.
  */

@@ -146,7 +146,8 @@ static double content_at(const struct large_case *c, const char *name, int64_t i
     return !strcmp(name, "scale") ? 1 : !strcmp(name, "clip_factor") ? 0.5 : 0;
 }
 
-/* Products of random numbers come out near 1, squares' roots and what is divided by are positive. */
+/* Products of random numbers come out near 1, squares' roots and what is divided by are
+ * positive. */
 static void choose_numbers(struct large_case *c, int i)
 {
     const char *name = op_info(c->op.kind)->inputs[i].name;

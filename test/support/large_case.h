@@ -1,12 +1,13 @@
 /*
- * large_case.h - one op at a real model's shapes: operands that are made where they lie, samples of what comes out
+ * large_case.h - one op at a real model's shapes: operands that are made where they lie, samples of
+ * what comes out
  *
- * Operands are gigabytes, so the host never has them. A table of random numbers of prime length fills
- * each operand on the device by copies of what is filled already; so the host knows every element
- * from the table alone, and elements that are 2^31 or 2^32 apart differ. Results are compared on a
- * sample with what the reference makes of those rows and columns that the sample needs; that every
- * element was written, and that a second run has the same bits, is told by sums of squares of blocks,
- * which the device makes.
+ * Operands are gigabytes, so the host never has them. A table of random numbers of prime length
+ * fills each operand on the device by copies of what is filled already; so the host knows every
+ * element from the table alone, and elements that are 2^31 or 2^32 apart differ. Results are
+ * compared on a sample with what the reference makes of those rows and columns that the sample
+ * needs; that every element was written, and that a second run has the same bits, is told by sums
+ * of squares of blocks, which the device makes.
  */
 #ifndef SUPPORT_LARGE_CASE_H
 #define SUPPORT_LARGE_CASE_H

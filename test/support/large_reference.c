@@ -6,9 +6,9 @@
  * tests (op_facts.h). Attention's and the head's rows need all keys, or the whole vocabulary:
  * they are written out here.
  *
- * Tolerances are of the largest wanted number: sums in fp32 of up to 60,000 products, 1e-3 (a tensor
- * core cuts off what it adds up); what is rounded to 16 bits within the op (P and dS of attention, a
- * head's gradients of logits), 1e-2.
+ * Tolerances are of the largest wanted number: sums in fp32 of up to 60,000 products, 1e-3 (a
+ * tensor core cuts off what it adds up); what is rounded to 16 bits within the op (P and dS of
+ * attention, a head's gradients of logits), 1e-2.
  */
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,8 @@
 int nvml_script_begin(void **state);
 int nvml_script_end(void **state);
 
-/* From now on the GPUs are as these lines say (nvml_stub.c); in one exchange of the file. Children, too, may call it. */
+/* From now on the GPUs are as these lines say (nvml_stub.c); in one exchange of the file.
+ * Children, too, may call it. */
 void nvml_script(const char *lines);
 
 #endif

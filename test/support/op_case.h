@@ -1,11 +1,11 @@
 /*
- * op_case.h - the rig of kernels' tests: one op with guarded operands, on the device under test and on
- * the reference
+ * op_case.h - the rig of kernels' tests: one op with guarded operands, on the device under test and
+ * on the reference
  *
  * A test states the op, its attributes and the shapes, dtypes and contents of its operands;
  * op_case_check does the rest. Operands lie in rows with a gap behind each and guard bytes around;
- * outputs, scratch and what may not be read start as NaN. The device under test is the CPU, or GPU 0
- * (support/test_device.h), which in builds without one is emulated:
+ * outputs, scratch and what may not be read start as NaN. The device under test is the CPU, or GPU
+ * 0 (support/test_device.h), which in builds without one is emulated:
  *
  *   against the double-precision reference (support/op_facts.h), by one tolerance rule
  *   guard bytes, gaps and inputs that are no outputs are untouched
@@ -37,14 +37,15 @@ struct op_case {
 struct op_case *op_case_create(enum op_kind kind, const struct op_attributes *attributes);
 void op_case_destroy(struct op_case *c);
 
-/* Floats are standard normal times scale, seeded by kind and index; integers are zero: fill them. */
+/* Floats are standard normal times scale, seeded by kind and index; integers are zero: fill
+ * them. */
 void op_case_input(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype,
                    double scale);
 void op_case_output(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype);
 
 /*
- * What attention, its gradient and attention over a cache always have: q, k and v, out and the rest,
- * by the attributes; not the cache, nor what is optional.
+ * What attention, its gradient and attention over a cache always have: q, k and v, out and the
+ * rest, by the attributes; not the cache, nor what is optional.
  */
 void op_case_attention(struct op_case *c, int64_t rows, enum dtype act);
 /* The same, with value heads of another width than head_dim. */
@@ -72,7 +73,8 @@ void op_case_run(struct op_case *c, int n_threads, enum run_turn turn);
 /* The same by the CPU's kernels, whatever the device under test is. */
 void op_case_run_on_cpu(struct op_case *c, enum run_turn turn);
 
-/* Fails the test at the first element whose bits differ; `what` completes "these of two cases ..". */
+/* Fails the test at the first element whose bits differ; `what` completes "these of two cases
+ * ..". */
 void op_case_same(const struct tensor *a, const struct tensor *b, const char *what);
 void op_case_same_outputs(const struct op_case *a, const struct op_case *b, const char *what);
 

@@ -2,9 +2,10 @@
  * op_case_check.c - one op against the reference, and against itself on other threads, instruction
  * sets and orders
  *
- * The tolerance rule, one for all: |kernel - reference| <= tolerance * the operand's largest element,
- * and one rounding to the element's dtype besides (act_rounding). The contents before a run are kept
- * (struct snapshot) and put back for each further one, so that all of them start alike.
+ * The tolerance rule, one for all: |kernel - reference| <= tolerance * the operand's largest
+ * element, and one rounding to the element's dtype besides (act_rounding). The contents before a
+ * run are kept (struct snapshot) and put back for each further one, so that all of them start
+ * alike.
  */
 #include "support/op_case.h"
 

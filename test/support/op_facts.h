@@ -1,9 +1,9 @@
 /*
  * op_facts.h - what tests know of each op kind
  *
- * The other side of the catalogue's rows (ops/op_info.h): an example, all spreads that the op takes,
- * what it computes in plain double precision, and its own checks. They stand together in a file a
- * family, support/ops/FAMILY.c, and tests go through all kinds.
+ * The other side of the catalogue's rows (ops/op_info.h): an example, all spreads that the op
+ * takes, what it computes in plain double precision, and its own checks. They stand together in a
+ * file a family, support/ops/FAMILY.c, and tests go through all kinds.
  *
  * References are written to be read beside ops.h, not to be fast. Floating-point operands are dense
  * DTYPE_F64 whatever the catalogue says; integers are as there. Nothing is shared with lib/kernels
@@ -27,11 +27,12 @@ struct op_facts {
      */
     const char *spreads;
 
-    /* Called by reference_run, which lets accumulated outputs start at zero where the op is first. */
+    /* Called by reference_run, which lets accumulated outputs start at zero where the op is
+     * first. */
     void (*reference)(const struct op_shape *op);
 
-    /* Holds references of gradients against differences of this forward's (gradient_check.h); one of
-     * a family's may do so for several. Or NULL. */
+    /* Holds references of gradients against differences of this forward's (gradient_check.h);
+     * one of a family's may do so for several. Or NULL. */
     void (*gradients)(void);
 
     /* Holds kernels against the reference (op_case_check): sizes and dtypes that they must be right

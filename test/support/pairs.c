@@ -1,8 +1,8 @@
 /*
  * pairs.c - covering arrays, a row at a time
  *
- * Each row begins with the first pair that no row has yet; every other factor then takes the setting
- * that has most new pairs with those chosen, of several the one that rows have least.
+ * Each row begins with the first pair that no row has yet; every other factor then takes the
+ * setting that has most new pairs with those chosen, of several the one that rows have least.
  */
 #include "support/pairs.h"
 

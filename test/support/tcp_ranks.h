@@ -27,7 +27,8 @@ extern in_port_t tcp_stranger_port;
 void tcp_table_begin(int n_ranks);
 void tcp_table_end(void);
 
-/* The calling thread is this rank, whose wireup lives as long as the thread, until it joins again. */
+/* The calling thread is this rank, whose wireup lives as long as the thread, until it joins
+ * again. */
 const struct comm_wireup *tcp_table_join(int rank, int n_ranks);
 
 struct tcp_ranks {

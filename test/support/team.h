@@ -26,8 +26,8 @@ struct team_rank {
 /* What a rank does. Runs on a thread: no asserts of cmocka's. */
 typedef int (*team_fn)(struct team_rank *rank, struct err *err);
 
-/* All ranks do work with contexts[rank]; returns when all are done. Fails the test if one fails. One
- * rank has no replica. */
+/* All ranks do work with contexts[rank]; returns when all are done. Fails the test if one fails.
+ * One rank has no replica. */
 void team_run(const struct team *team, team_fn work, void *const *contexts);
 
 #endif

@@ -246,7 +246,8 @@ static void a_header_is_no_answer(void **state)
     chat_template_close(t);
 }
 
-/* What transformers' AssistantTracker notes; a block in a macro is where the macro's text will begin. */
+/* What transformers' AssistantTracker notes; a block in a macro is where the macro's text will
+ * begin. */
 static void generation_blocks_are_answers(void **state)
 {
     struct chat_template *t =

@@ -102,8 +102,8 @@ static void refused(const char *template, const char *says)
     str_release(&out);
 }
 
-/* Whatever makes text or lists asks for room before it takes it: the text at hand, those of the macros around it
- * and all values together stay below the limit. */
+/* Whatever makes text or lists asks for room before it takes it: the text at hand, those of the
+ * macros around it and all values together stay below the limit. */
 static void nothing_outgrows_its_limit(void **state)
 {
     static const struct jinja_limits wide = { .steps = 1 << 24, .bytes = 1 << 24, .depth = 300 };

@@ -2,7 +2,8 @@
  * encode_words_test.c - the cache of words changes no id
  *
  * Texts of a vocabulary's own pieces, good words and nonsense, long enough for words to come again,
- * to push each other out and, of a unigram model, for the sum of scores to grow until it begins anew.
+ * to push each other out and, of a unigram model, for the sum of scores to grow until it begins
+ * anew.
  */
 #include "data/data_fixture.h"
 

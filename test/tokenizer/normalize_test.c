@@ -1,6 +1,6 @@
 /*
- * normalize_test.c - what normalizers and patterns of a file may take for a text, and that those of real ones stay
- * far below it
+ * normalize_test.c - what normalizers and patterns of a file may take for a text, and that those of
+ * real ones stay far below it
  */
 #include <sys/resource.h>
 
@@ -169,8 +169,8 @@ static void test_slow_patterns(void **state)
     free(text);
 }
 
-/* Real ones of all sorts of text, the monotonous included, read next to nothing in vain: they must never come near
- * the limit. */
+/* Real ones of all sorts of text, the monotonous included, read next to nothing in vain: they
+ * must never come near the limit. */
 static void test_real_patterns(void **state)
 {
     static const char *const tokenizers[] = { "data/kjv-tokenizer", GOLDEN "qwen.json",

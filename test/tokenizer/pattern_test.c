@@ -1,6 +1,6 @@
 /*
- * pattern_test.c - matches are Oniguruma's, and what cannot be read is named; the whole of Unicode is
- * test/oracle/tokenizer.py's
+ * pattern_test.c - matches are Oniguruma's, and what cannot be read is named; the whole of Unicode
+ * is test/oracle/tokenizer.py's
  */
 #include "data/data_fixture.h"
 

@@ -34,7 +34,8 @@ static void close_found(struct found *f)
     tokenizer_close(f->tokenizer);
 }
 
-/* The first id behind whose text more than `at` bytes are; n_front of them are no bytes of the text. */
+/* The first id behind whose text more than `at` bytes are; n_front of them are no bytes of the
+ * text. */
 static int64_t expected_token(const struct found *f, size_t at, size_t n_front)
 {
     struct str text = { 0 };

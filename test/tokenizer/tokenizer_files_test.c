@@ -132,7 +132,8 @@ static void test_vocab_merges(void **state)
     remove_file("vocab.txt");
 }
 
-/* A text that would end at a NUL byte, were it read as a C string, is refused wherever it stands. */
+/* A text that would end at a NUL byte, were it read as a C string, is refused wherever it
+ * stands. */
 static void test_nul_bytes(void **state)
 {
     static const char *const places[] = { "added_tokens", "normalizer", "vocab" };

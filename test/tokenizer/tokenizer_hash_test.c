@@ -1,5 +1,6 @@
 /*
- * tokenizer_hash_test.c - one tokenizer has one hash, whatever its JSON looks like; another has another
+ * tokenizer_hash_test.c - one tokenizer has one hash, whatever its JSON looks like; another has
+ * another
  */
 #include "data/data_fixture.h"
 

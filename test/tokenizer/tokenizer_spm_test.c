@@ -1,6 +1,6 @@
 /*
- * tokenizer_spm_test.c - a .model that is cut off or says what isn't supported is refused; one with unused
- * pieces
+ * tokenizer_spm_test.c - a .model that is cut off or says what isn't supported is refused; one with
+ * unused pieces
  */
 #include <math.h>
 
@@ -139,8 +139,8 @@ static void test_unused(void **state)
     tokenizer_close(tokenizer);
 }
 
-/* Ways that differ by less than rounding far from a text's start: the same word has other ids there,
- * and the cache must know. */
+/* Ways that differ by less than rounding far from a text's start: the same word has other ids
+ * there, and the cache must know. */
 static void test_near_ties(void **state)
 {
     struct tokenizer_cache *cache = tokenizer_cache_create();

@@ -109,7 +109,8 @@ static void test_golden_spm(void **state)
     check_golden(GOLDEN "unigram.model", GOLDEN "unigram.txt", 0);
 }
 
-/* Part by part, cut in front of each space, is the whole: nothing is put in front of a later part. */
+/* Part by part, cut in front of each space, is the whole: nothing is put in front of a later
+ * part. */
 static void check_parts(const char *path, const char *text)
 {
     struct tokenizer *tokenizer = open_tokenizer(path);

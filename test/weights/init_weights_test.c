@@ -1,5 +1,6 @@
 /*
- * init_weights_test.c - initial parameters: their distribution, and that they depend on seed and name alone
+ * init_weights_test.c - initial parameters: their distribution, and that they depend on seed and
+ * name alone
  */
 #include <setjmp.h>
 #include <stdarg.h>

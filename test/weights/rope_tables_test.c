@@ -128,8 +128,8 @@ static void table(void **state)
     }
 }
 
-/* Dynamic NTK at several lengths, by transformers' _compute_dynamic_ntk_parameters; up to the original length nothing
- * changes. Dimensions 1, 4 and 7. */
+/* Dynamic NTK at several lengths, by transformers' _compute_dynamic_ntk_parameters; up to the
+ * original length nothing changes. Dimensions 1, 4 and 7. */
 static void dynamic_lengths(void **state)
 {
     static const struct {

@@ -3,8 +3,9 @@
  *
  * alpaca     instruction, input, output; system; history: pairs of prompt and answer before. The
  *            prompt is instruction, line break, input.
- * sharegpt   conversations: from (human, gpt, system, function_call, observation) and value; system.
- * messages   messages: role (user, assistant, system, developer, tool) and content, a text or a list
+ * sharegpt   conversations: from (human, gpt, system, function_call, observation) and value;
+ * system. messages   messages: role (user, assistant, system, developer, tool) and content, a text
+ * or a list
  *            of {type: text, text}; what else a message has goes to the template. tools.
  * belle      instruction with "Human:" and "Assistant:" in it, ending with the latter; output.
  * moss       chat: turn_1, ...: Human "<|Human|>: ...<eoh>", MOSS "<|MOSS|>: ...<eom>"; the first

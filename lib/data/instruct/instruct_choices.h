@@ -1,5 +1,6 @@
 /*
- * instruct_choices.h - what can be chosen for rows of instruction data, and the names of the choices
+ * instruct_choices.h - what can be chosen for rows of instruction data, and the names of the
+ * choices
  *
  * Jobs (data.format and others) and options of lmtrain data preview have the names; instruct.h has
  * what they do.

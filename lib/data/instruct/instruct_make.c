@@ -10,8 +10,8 @@
 #include "base/num.h"
 #include "data/instruct/instruct_impl.h"
 
-/* Where the folder names no end token, the tokenizer's own end of text is it: answers must end. Where
- * it names one, that is the same. */
+/* Where the folder names no end token, the tokenizer's own end of text is it: answers must end.
+ * Where it names one, that is the same. */
 static int set_end(struct chat_template *chat, const struct tokenizer *tokenizer, struct err *err)
 {
     int32_t end = tokenizer_end_of_text(tokenizer);

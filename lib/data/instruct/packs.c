@@ -134,7 +134,8 @@ static int make_singles(struct packs *p, struct packing *m)
     return 0;
 }
 
-/* Samples order[0..n-1] (places in chosen) in their bins become sequences behind those there are. */
+/* Samples order[0..n-1] (places in chosen) in their bins become sequences behind those there
+ * are. */
 static int close_window(struct packs *p, struct packing *m, const int32_t *order, int64_t n,
                         int32_t *sizes, int32_t *bin_of)
 {

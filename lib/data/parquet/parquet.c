@@ -11,8 +11,8 @@
  *
  * A null or an empty list is stored as one entry of levels in every leaf below it, and all of them
  * must be skipped together. A node is present if its first leaf's definition level is at least the
- * node's max_def, so only the first leaf of a group is looked at. A stack of open structs, lists and
- * maps takes the place of recursion; schemas are at most 16 deep, so it has a fixed size.
+ * node's max_def, so only the first leaf of a group is looked at. A stack of open structs, lists
+ * and maps takes the place of recursion; schemas are at most 16 deep, so it has a fixed size.
  */
 #include "data/parquet/parquet.h"
 

@@ -3,9 +3,9 @@
  *
  * Our own reader of the format (github.com/apache/parquet-format): flat columns, lists, maps and
  * structs at any depth up to 16; data pages v1 and v2; encodings plain, dictionary, RLE, the three
- * delta ones and byte stream split; compression none, snappy, gzip, zstd; checksums where a page has
- * one. What isn't among these (LZO, brotli, LZ4, encryption) is refused by name. The file is mapped
- * and not trusted: every offset, size, count and level is checked before it is used.
+ * delta ones and byte stream split; compression none, snappy, gzip, zstd; checksums where a page
+ * has one. What isn't among these (LZO, brotli, LZ4, encryption) is refused by name. The file is
+ * mapped and not trusted: every offset, size, count and level is checked before it is used.
  */
 #ifndef DATA_PARQUET_PARQUET_H
 #define DATA_PARQUET_PARQUET_H

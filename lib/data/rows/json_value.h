@@ -47,7 +47,8 @@ void json_value_print(const struct json_value *value, struct str *out);
 
 /* Append text as a JSON string; bytes that are no UTF-8 stay as they are. */
 void json_value_print_text(const char *text, size_t n_bytes, struct str *out);
-/* The same for readers of JSON, which refuse other bytes: each part that is not valid UTF-8 becomes U+FFFD. */
+/* The same for readers of JSON, which refuse other bytes: each part that is not valid UTF-8
+ * becomes U+FFFD. */
 void json_value_print_utf8(const char *text, size_t n_bytes, struct str *out);
 
 #endif

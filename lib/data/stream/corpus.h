@@ -19,7 +19,8 @@
 struct corpus_counts {
     int64_t n_documents, n_empty, n_tokens;
     int64_t n_bytes; /* of text, as UTF-8 */
-    /* Of the files: what the tokens so far are of, and all; 0 where standard input is among them. */
+    /* Of the files: what the tokens so far are of, and all; 0 where standard input is among
+     * them. */
     int64_t n_file_bytes, n_all_file_bytes;
     int n_inputs;  /* files done so far */
     int n_found;   /* files there are */

@@ -44,8 +44,8 @@ struct indexed {
 };
 
 /*
- * What may be meant by a prefix without PREFIX.idx, as a hint: without .bin, a folder's, rows or text
- * that have no tokens yet.
+ * What may be meant by a prefix without PREFIX.idx, as a hint: without .bin, a folder's, rows or
+ * text that have no tokens yet.
  */
 void indexed_hint(const char *prefix, char *buffer, size_t size);
 

@@ -48,7 +48,8 @@ void ordered_pool_submit(struct ordered_pool *pool);
 /* The oldest job that was submitted, done; NULL if there is none. It is free again with the next
  * call. */
 void *ordered_pool_take(struct ordered_pool *pool);
-/* Free all jobs: waits for those that threads work on; those that wait for a thread are not done. */
+/* Free all jobs: waits for those that threads work on; those that wait for a thread are not
+ * done. */
 void ordered_pool_discard(struct ordered_pool *pool);
 
 #endif

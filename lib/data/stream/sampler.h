@@ -42,7 +42,8 @@ struct sampler {
 struct sample_place {
     int dataset;
     int64_t first; /* position of its first token */
-    int n_targets; /* tokens with loss: seq_len, or fewer in a last short window; 0 behind the end */
+    /* tokens with loss: seq_len, or fewer in a last short window; 0 behind the end */
+    int n_targets;
 };
 
 struct sampler_options {

@@ -125,7 +125,8 @@ static int parse(struct token_meta *meta, const cJSON *root, const char *path, s
     return 1;
 }
 
-/* Whether PREFIX.bin has so many tokens of some width: it may have been replaced by another program. */
+/* Whether PREFIX.bin has so many tokens of some width: it may have been replaced by another
+ * program. */
 static int fits(const char *prefix, const struct token_meta *meta, struct arena *arena)
 {
     int64_t n_bytes = file_size(arena_printf(arena, "%s.bin", prefix));

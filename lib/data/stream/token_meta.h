@@ -30,9 +30,9 @@ int token_meta_write(const char *prefix, const struct token_meta *meta, struct e
 void token_meta_remove(const char *prefix);
 
 /*
- * 1, or 0 if there is none that says anything of this token file: no PREFIX.json, or one that is not
- * of this format, or of other tokens than PREFIX.bin has (a warning says so). -1 and ERR_DATA if it
- * is damaged.
+ * 1, or 0 if there is none that says anything of this token file: no PREFIX.json, or one that is
+ * not of this format, or of other tokens than PREFIX.bin has (a warning says so). -1 and ERR_DATA
+ * if it is damaged.
  */
 int token_meta_read(const char *prefix, struct token_meta *meta, struct err *err);
 

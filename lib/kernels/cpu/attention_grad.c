@@ -3,8 +3,8 @@
  *
  * A tile of work is one kv head of one sequence. It keeps fp32 copies of its keys and values, and
  * the gradients of both, in its thread's scratch, and walks its query heads, their query blocks and
- * the key blocks that each sees, in this order, so every sum has one order and no other thread adds to it.
- * Probabilities are recomputed from lse. Bound by five products a block pair.
+ * the key blocks that each sees, in this order, so every sum has one order and no other thread adds
+ * to it. Probabilities are recomputed from lse. Bound by five products a block pair.
  */
 #include "kernels/cpu/attention_impl.h"
 

@@ -176,9 +176,9 @@ void attention_product_avx512bf16(const struct tile_product *p);
 void attention_transpose_avx512(float *out, const float *tile, int64_t width);
 
 /*
- * What each query of a block sees: keys from first[r] to own[r], its own position; none where own[r]
- * is negative. The block as a whole sees keys in [least, last], all of its queries those in [most,
- * fewest].
+ * What each query of a block sees: keys from first[r] to own[r], its own position; none where
+ * own[r] is negative. The block as a whole sees keys in [least, last], all of its queries those in
+ * [most, fewest].
  */
 struct sight {
     int64_t first[BLOCK], own[BLOCK];
@@ -210,8 +210,8 @@ static inline void sight_add(struct sight *s, const struct op_attributes *a, int
 }
 
 /*
- * ranges: number of op's input `first`, behind which `last` is. query: the block's first, within the
- * sequence.
+ * ranges: number of op's input `first`, behind which `last` is. query: the block's first, within
+ * the sequence.
  */
 static inline void sight_of(struct sight *s, const struct op_shape *op, int ranges,
                             int64_t sequence, int64_t query)
@@ -248,7 +248,8 @@ CPU_INLINE int sees_block(const struct sight *s, int64_t r, int64_t key)
     return s->first[r] < key + BLOCK && s->own[r] >= key;
 }
 
-/* Its scaled scores of these get the slope's bias, and -infinity where they are before its first. */
+/* Its scaled scores of these get the slope's bias, and -infinity where they are before its
+ * first. */
 CPU_INLINE void score_row(float *scores, float slope, const struct sight *s, int64_t r, int64_t key)
 {
     int64_t n_hidden = min_i64(BLOCK, s->first[r] - key);
@@ -298,7 +299,8 @@ struct mask {
     int head;                     /* its number among all ranks' heads */
 };
 
-/* sample: this op's input number, that of head_offset being the next. head: of those that are here. */
+/* sample: this op's input number, that of head_offset being the next. head: of those that are
+ * here. */
 static inline struct mask mask_of(const struct op_shape *op, int sample, int64_t sequence, int head)
 {
     const struct op_attributes *a = &op->attributes;

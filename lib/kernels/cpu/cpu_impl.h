@@ -46,8 +46,8 @@ static inline void *cpu_row(const struct tensor *tensor, int64_t row)
 }
 
 /*
- * AddressSanitizer's check of a whole range, by the callers of inner loops that are compiled without
- * it (the Makefile's unchecked_of); nothing in other builds.
+ * AddressSanitizer's check of a whole range, by the callers of inner loops that are compiled
+ * without it (the Makefile's unchecked_of); nothing in other builds.
  */
 static inline void cpu_check_range(const void *start, int64_t n_bytes)
 {

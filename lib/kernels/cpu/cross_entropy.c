@@ -6,9 +6,9 @@
  * vocabulary in parts. Each rank reads its part twice: for its statistics, whose few numbers ranks
  * exchange in between, and for the gradient. Bound by exp in fp32, as the head is.
  *
- * Numerics: a row is softmax_impl.h's, its parts are joined in fp64 in order of rank. One part gives
- * what head_cross_entropy makes of the same logits but for the sum, which is rounded to fp32 on its
- * way through stats. Losses of rows are kept in fp64 and added in row order.
+ * Numerics: a row is softmax_impl.h's, its parts are joined in fp64 in order of rank. One part
+ * gives what head_cross_entropy makes of the same logits but for the sum, which is rounded to fp32
+ * on its way through stats. Losses of rows are kept in fp64 and added in row order.
  */
 #include <math.h>
 

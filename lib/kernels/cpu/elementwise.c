@@ -1,9 +1,9 @@
 /*
  * elementwise.c - activations and small data movements: each output element on its own
  *
- * swiglu is silu(gate) * up (Shazeer 2020, eq. 6); gelu is the tanh form (Hendrycks and Gimpel 2016,
- * section 2). A tile is a rectangle of about 16k elements (rows_impl.h), so that one wide row is shared too.
- * Bound by memory, but for swiglu and gelu in fp32, whose exp takes about as long.
+ * swiglu is silu(gate) * up (Shazeer 2020, eq. 6); gelu is the tanh form (Hendrycks and Gimpel
+ * 2016, section 2). A tile is a rectangle of about 16k elements (rows_impl.h), so that one wide row
+ * is shared too. Bound by memory, but for swiglu and gelu in fp32, whose exp takes about as long.
  */
 #include "kernels/cpu/rows_impl.h"
 

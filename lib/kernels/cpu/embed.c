@@ -3,11 +3,11 @@
  *
  * Both are bound by memory. The forward takes blocks of tokens. The gradient must add rows of equal
  * tokens in token order without two threads meeting: tokens with the same index are chained first
- * (one thread, T steps), then each chain is summed by the thread that has the tile of its first token,
- * and the sum goes to the table's row in one add.
+ * (one thread, T steps), then each chain is summed by the thread that has the tile of its first
+ * token, and the sum goes to the table's row in one add.
  *
- * A rank that has a part of the table has its rows from `offset` on; tokens of other ranks' rows are
- * passed over as those without an index are.
+ * A rank that has a part of the table has its rows from `offset` on; tokens of other ranks' rows
+ * are passed over as those without an index are.
  */
 #include "kernels/cpu/rows_impl.h"
 

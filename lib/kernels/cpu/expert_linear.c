@@ -2,9 +2,9 @@
  * expert_linear.c - expert_linear, expert_linear_dx, expert_linear_dw: a product for each expert
  *
  * Rows come sorted by expert, so each expert's are a rectangle, and its product is gemm.c's, which
- * shares the tiles of one among all threads. How many rows it has is known at run time only: scratch
- * is of as many as all of them. An expert without rows costs nothing, but where its gradient starts
- * over.
+ * shares the tiles of one among all threads. How many rows it has is known at run time only:
+ * scratch is of as many as all of them. An expert without rows costs nothing, but where its
+ * gradient starts over.
  *
  * Bound by the multipliers where experts have a hundred rows and more each, by reading w below.
  */

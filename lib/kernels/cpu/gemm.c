@@ -11,9 +11,10 @@
  * One panel of a, as in decoding, is another matter: each weight is used for these rows alone, and
  * bringing it here is all the work. A task reads its lines of b once then, and packs none.
  *
- * Between pieces of k a task's sums stay in its accumulation buffer (fp32) register block by register block; where
- * k is too long for one round, all of a round's sums do, in one that all tasks share. The last
- * piece finishes: bias, rounding to 16 bits, or the one add to an accumulated c.
+ * Between pieces of k a task's sums stay in its accumulation buffer (fp32) register block by
+ * register block; where k is too long for one round, all of a round's sums do, in one that all
+ * tasks share. The last piece finishes: bias, rounding to 16 bits, or the one add to an accumulated
+ * c.
  */
 #include "kernels/cpu/gemm_impl.h"
 

@@ -57,9 +57,9 @@ struct gemm_code {
     void (*multiply)(float *c, const uint32_t *a, const uint32_t *b, int64_t n_steps, int fresh,
                      int n_rows, int n_cols);
     /*
-     * c[rows x cols, dense] = a b for at most cols lines of b that lie along k (k_stride 1), and all
-     * k, with the bits of the above: b passes through registers once and is packed nowhere. a: one
-     * panel. Pays where there is no more than one. NULL: not here.
+     * c[rows x cols, dense] = a b for at most cols lines of b that lie along k (k_stride 1), and
+     * all k, with the bits of the above: b passes through registers once and is packed nowhere. a:
+     * one panel. Pays where there is no more than one. NULL: not here.
      */
     void (*multiply_skinny)(float *c, const uint32_t *a, const struct gemm_source *b,
                             const struct gemm_part *part, int n_rows);

@@ -1,5 +1,6 @@
 /*
- * gemm_skinny_avx512_impl.h - few rows by all columns, each weight read once and used from registers
+ * gemm_skinny_avx512_impl.h - few rows by all columns, each weight read once and used from
+ * registers
  *
  * A block of 16 lines of b and 16 steps is a kilobyte; turning it takes 64 shuffles, so a core can
  * read about as fast as memory gives. Included where gemm_block_avx512_impl.h is.

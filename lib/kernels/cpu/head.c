@@ -10,8 +10,8 @@
  * bf16), so `chunk` is part of the numerics, as is the call's number of rows; threads are not. A
  * row's are softmax_impl.h's.
  *
- * 16-bit gradients are written over the fp32 logits that they come from: row stride stays that of the
- * logits, so it counts twice as many elements. Rows are padded by a cache line, so that a
+ * 16-bit gradients are written over the fp32 logits that they come from: row stride stays that of
+ * the logits, so it counts twice as many elements. Rows are padded by a cache line, so that a
  * vocabulary that is a power of two does not put a column into one cache set.
  */
 #include <math.h>

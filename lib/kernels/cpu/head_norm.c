@@ -1,10 +1,10 @@
 /*
  * head_norm.c - RMSNorm of each query head and each key head, and its gradient
  *
- * norm.c's RMSNorm over head_dim elements. A tile is a block of rows with all of their heads; bound by
- * memory. The weights' gradients are sums over all rows and heads: each
- * block of GRAD_ROWS rows sums its own into scratch, row by row and head by head, then blocks are
- * added in order, and the total goes to the accumulator in one add.
+ * norm.c's RMSNorm over head_dim elements. A tile is a block of rows with all of their heads; bound
+ * by memory. The weights' gradients are sums over all rows and heads: each block of GRAD_ROWS rows
+ * sums its own into scratch, row by row and head by head, then blocks are added in order, and the
+ * total goes to the accumulator in one add.
  */
 #include "kernels/cpu/rows_impl.h"
 

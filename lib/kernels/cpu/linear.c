@@ -2,8 +2,8 @@
  * linear.c - linear, linear_dx, linear_dw: products by gemm.c, and the bias' gradient, which is
  * bias_grad too
  *
- * gemm.c divides the product into panels and tasks of the pool. Bound by FLOPs for T of a hundred and
- * more, by reading w below.
+ * gemm.c divides the product into panels and tasks of the pool. Bound by FLOPs for T of a hundred
+ * and more, by reading w below.
  *
  * db is the column sums of dy: each tile takes DB_COLS columns and adds their rows in order in
  * fp64, so that a sum over any number of tokens is exact to its one rounding to fp32.

@@ -1,6 +1,6 @@
 /*
- * norm.c - RMSNorm (Zhang and Sennrich 2019) and LayerNorm (Ba et al. 2016), alone and fused with the
- * residual add, and their gradients
+ * norm.c - RMSNorm (Zhang and Sennrich 2019) and LayerNorm (Ba et al. 2016), alone and fused with
+ * the residual add, and their gradients
  *
  *     rmsnorm    y = x r w            r = 1 / sqrt(mean(x^2) + eps)
  *     layernorm  y = (x - m) r w + b  r = 1 / sqrt(var(x) + eps)

@@ -1,8 +1,8 @@
 /*
  * rope.c - rotary position embedding of heads (Su et al. 2021, eq. 34, in the halves' form)
  *
- * A tile is a block of rows with all of their heads: the table's row of an angle is read once for all
- * of them. Bound by memory. The gradient is the rotation by the opposite angle.
+ * A tile is a block of rows with all of their heads: the table's row of an angle is read once for
+ * all of them. Bound by memory. The gradient is the rotation by the opposite angle.
  */
 #include "kernels/cpu/rows_impl.h"
 

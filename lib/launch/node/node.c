@@ -51,8 +51,8 @@ static void add_variables(struct local_node *node)
     environment_set_default(environment, "OMPI_MCA_pml", "ob1");
     environment_set_default(environment, "OMPI_MCA_btl",
                             node->spec->n_nodes > 1 ? "self,vader,tcp" : "self,vader");
-    /* A rank that polls by sched_yield keeps ranks of other scheduling groups off its core for a minute
-     * (Linux 6.18); comm's own waits sleep, so that polls of MPI are few. */
+    /* A rank that polls by sched_yield keeps ranks of other scheduling groups off its core for a
+     * minute (Linux 6.18); comm's own waits sleep, so that polls of MPI are few. */
     environment_set_default(environment, "OMPI_MCA_mpi_yield_when_idle", "0");
 }
 

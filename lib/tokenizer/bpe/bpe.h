@@ -4,8 +4,8 @@
  * Of bytes: tokens are spelled in tokenizer.json with one printable character a byte (GPT-2's
  * bytes_to_unicode: "Ġ" is the space), and a word starts as one token a byte. Or of characters, as
  * SentencePiece has it ("▁" is the space): a word starts as one token a character, and what is in
- * no token becomes its bytes' tokens (<0x0A>) in the end, or the unknown token. The neighbours whose
- * merge has the least rank are joined, the leftmost first, until none can be.
+ * no token becomes its bytes' tokens (<0x0A>) in the end, or the unknown token. The neighbours
+ * whose merge has the least rank are joined, the leftmost first, until none can be.
  */
 #ifndef TOKENIZER_BPE_BPE_H
 #define TOKENIZER_BPE_BPE_H
@@ -85,7 +85,8 @@ int bpe_add_bytes(struct bpe *bpe, int32_t id, const unsigned char *bytes, size_
 /* Id by spelling, or -1. */
 int32_t bpe_find(const struct bpe *bpe, const char *spelling, size_t n_bytes);
 
-/* Once all tokens are in: -1, or the least byte that no token stands for; lacks_bytes is then set. */
+/* Once all tokens are in: -1, or the least byte that no token stands for; lacks_bytes is then
+ * set. */
 int bpe_find_bytes(struct bpe *bpe);
 /* Of characters, once all tokens are in: index those of one ASCII character. */
 void bpe_find_ascii(struct bpe *bpe);
@@ -104,7 +105,8 @@ int bpe_find_fallback(struct bpe *bpe);
 
 #define BPE_RANKS_MAX (1 << 25)
 
-/* left and right join to id, ranked (below BPE_RANKS_MAX); a pair that is there already gets the new rank. */
+/* left and right join to id, ranked (below BPE_RANKS_MAX); a pair that is there already gets the
+ * new rank. */
 void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id);
 
 /*

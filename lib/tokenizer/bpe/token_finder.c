@@ -1,10 +1,10 @@
 /*
  * token_finder.c - which token a byte of a text went into
  *
- * Encoding notes only sections. Within one, its ids are laid over its normalized text again, each over as many
- * bytes as it stands for; what stands for nothing there (a space that was put in front) takes none. Where a token's
- * bytes are not what comes next (what is unknown, or what a split removed), the place where they stand shortly behind
- * counts.
+ * Encoding notes only sections. Within one, its ids are laid over its normalized text again, each
+ * over as many bytes as it stands for; what stands for nothing there (a space that was put in
+ * front) takes none. Where a token's bytes are not what comes next (what is unknown, or what a
+ * split removed), the place where they stand shortly behind counts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -74,8 +74,8 @@ static size_t skip_spaces(const char *text, size_t n_bytes, size_t at)
     return at;
 }
 
-/* Where token bytes end that begin at `at`, -1 if others stand there. A space may be a mark; in front it may have
- * been put there, and takes nothing. */
+/* Where token bytes end that begin at `at`, -1 if others stand there. A space may be a mark; in
+ * front it may have been put there, and takes nothing. */
 static ptrdiff_t match_bytes(const struct str *text, size_t at, const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

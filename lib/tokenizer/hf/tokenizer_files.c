@@ -1,10 +1,10 @@
 /*
  * tokenizer_files.c - tokenizers of before tokenizer.json: ranks (tiktoken), vocabulary and merges
  *
- * Such files have the tokens only. How text is split and which tokens are special is in each model's
- * code, so it is known here by kind: of ranks by their number, of a vocabulary by the tokenizer_class
- * of its tokenizer_config.json (GPT-2's if that names none). From that the parts are made as a
- * tokenizer.json would have them, and read as such.
+ * Such files have the tokens only. How text is split and which tokens are special is in each
+ * model's code, so it is known here by kind: of ranks by their number, of a vocabulary by the
+ * tokenizer_class of its tokenizer_config.json (GPT-2's if that names none). From that the parts
+ * are made as a tokenizer.json would have them, and read as such.
  */
 #include <stdio.h>
 #include <stdlib.h>

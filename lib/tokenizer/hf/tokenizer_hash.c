@@ -1,8 +1,9 @@
 /*
  * tokenizer_hash.c - which tokenizer a file is, by what decides its ids
  *
- * Of JSON each leaf is hashed with the path of keys and indices that leads to it, and the hashes are
- * added: neither white space nor the order of keys counts, nor whether a key is null or missing.
+ * Of JSON each leaf is hashed with the path of keys and indices that leads to it, and the hashes
+ * are added: neither white space nor the order of keys counts, nor whether a key is null or
+ * missing.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -323,8 +323,8 @@ static bool is_mark(const char *text, size_t n)
     return n == sizeof BPE_SPACE - 1 && memcmp(text, BPE_SPACE, n) == 0;
 }
 
-/* Where all that is done with spaces is to mark them, leave that to the encoder: it has less to read
- * and to compare. */
+/* Where all that is done with spaces is to mark them, leave that to the encoder: it has less to
+ * read and to compare. */
 static void keep_spaces(struct tokenizer *t)
 {
     struct normal_step *steps = t->normal, *last = &steps[t->n_normal == 2];

@@ -10,8 +10,8 @@
 #include "tokenizer/hf/tokenizer_reader.h"
 
 /*
- * A score as HF reads it: its JSON library divides the digits, as a double, by a power of ten, which
- * is not always the nearest double. Ties between ways hang on that. The file's digits are the
+ * A score as HF reads it: its JSON library divides the digits, as a double, by a power of ten,
+ * which is not always the nearest double. Ties between ways hang on that. The file's digits are the
  * shortest that give the number, as every writer of JSON has them.
  */
 static double as_read(double score)

@@ -53,8 +53,8 @@ extern const int unicode_n_category_runs, unicode_n_class_runs;
 extern const uint32_t unicode_category_runs[];
 extern const uint32_t unicode_class_runs[]; /* canonical combining classes */
 
-/* What a code point does in a grapheme cluster; others just begin one. (Hangul is left out: it takes
- * three bytes a letter, and only clusters of fewer than six matter to anyone.) */
+/* What a code point does in a grapheme cluster; others just begin one. (Hangul is left out: it
+ * takes three bytes a letter, and only clusters of fewer than six matter to anyone.) */
 enum unicode_cluster { CLUSTER_OTHER, CLUSTER_ATTACHES, CLUSTER_CONTROLS, CLUSTER_PREPENDS };
 extern const int unicode_n_cluster_runs;
 extern const uint32_t unicode_cluster_runs[];

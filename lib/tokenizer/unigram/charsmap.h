@@ -1,8 +1,8 @@
 /*
  * charsmap.h - SentencePiece's normalizer
  *
- * A table of replacements (a Darts double array and the texts that its values point at), the longest
- * match first; then spaces are stripped and joined, and one is put in front, as the model
+ * A table of replacements (a Darts double array and the texts that its values point at), the
+ * longest match first; then spaces are stripped and joined, and one is put in front, as the model
  * says. User-defined pieces are passed on as they are. All is as sentencepiece's normalizer.cc does
  * it, for a model was trained on just that; but spaces are left for the encoder to mark.
  */
@@ -35,13 +35,15 @@ int charsmap_read(struct charsmap *map, struct arena *arena, const void *data, s
 /* Set plain, once all else is. */
 void charsmap_index(struct charsmap *map);
 
-/* Append what text (valid UTF-8) becomes by the table alone, as HF's Precompiled does it: by grapheme
- * clusters, of which a short one becomes what its shortest prefix does. Stops, and returns -1, once out is longer than
- * n_max by more than a replacement, of which the table has at most n_texts bytes. */
+/* Append what text (valid UTF-8) becomes by the table alone, as HF's Precompiled does it: by
+ * grapheme clusters, of which a short one becomes what its shortest prefix does. Stops, and
+ * returns -1, once out is longer than n_max by more than a replacement, of which the table has
+ * at most n_texts bytes. */
 int charsmap_apply_clusters(const struct charsmap *map, const char *text, size_t n_bytes,
                             size_t n_max, struct str *out);
 
-/* Append what text (valid UTF-8) becomes. With escape_whitespaces a space of it stands for BPE_SPACE. n_max as above. */
+/* Append what text (valid UTF-8) becomes. With escape_whitespaces a space of it stands for
+ * BPE_SPACE. n_max as above. */
 int charsmap_apply(const struct charsmap *map, const char *text, size_t n_bytes, size_t n_max,
                    struct str *out);
 

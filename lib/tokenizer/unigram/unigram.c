@@ -30,8 +30,8 @@ struct unigram_node {
     int32_t piece;         /* that ends here, -1: none; of a free one: the free one before it */
 };
 
-/* No child is before this place, so that bases are above 0. Place 0 is the root's, and the ends of the
- * list of free places. */
+/* No child is before this place, so that bases are above 0. Place 0 is the root's, and the ends
+ * of the list of free places. */
 #define CHILDREN_FROM 256
 #define TRIES_MAX 256
 
@@ -412,8 +412,8 @@ const struct unigram_step *unigram_encode(const struct unigram *u, struct unigra
 /*
  * A sum of n scores, none above 0, is off by at most n roundings of a part of its own size, and a
  * character is one score at most. So the best path stays the best where it leads by more than the
- * errors of two such sums, where the lead was measured and where it is used. SentencePiece must not restart on
- * the way either, which positions outside the best path can cause.
+ * errors of two such sums, where the lead was measured and where it is used. SentencePiece must not
+ * restart on the way either, which positions outside the best path can cause.
  */
 float unigram_reach(const struct unigram *u, const struct unigram_scratch *scratch, size_t n_bytes)
 {

@@ -1,5 +1,6 @@
 /*
- * op_family.h - what the families' facts share: their tables, and elements of a reference's operands
+ * op_family.h - what the families' facts share: their tables, and elements of a reference's
+ * operands
  */
 #ifndef TEST_SUPPORT_OPS_OP_FAMILY_H
 #define TEST_SUPPORT_OPS_OP_FAMILY_H
