@@ -372,7 +372,7 @@ static void tcp_destroy(struct comm *base)
 {
     struct tcp_comm *comm = (struct tcp_comm *)base;
 
-    tcp_door_close(comm);
+    tcp_accept_close(comm);
     tcp_dials_close(comm);
     tcp_links_close(comm);
     if (comm->epoll >= 0)
@@ -405,7 +405,7 @@ int comm_tcp_create_as(struct comm **comm, const struct comm_wireup *wireup,
     CHECK(made->peers);
     made->epoll = epoll_create1(EPOLL_CLOEXEC);
     int status = made->epoll < 0 ? err_set_errno(err, ERR_FAILED, "cannot watch connections")
-                                 : tcp_door_open(made, settings, err);
+                                 : tcp_accept_open(made, settings, err);
     if (status) {
         tcp_destroy(&made->base);
         return -1;

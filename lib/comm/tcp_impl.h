@@ -47,7 +47,7 @@ enum {
     TCP_ANSWER_BYTES = 8 + TCP_NONCE_BYTES + TCP_PROOF_BYTES,
     TCP_ADDRESSES_MAX = 16,
     TCP_CARD_BYTES_MAX = 33 + TCP_ADDRESSES_MAX * 19,
-    TCP_VISITORS_MAX = 128,
+    TCP_INCOMING_MAX = 128,
 };
 
 #define TCP_MAGIC "lmtcomm1"
@@ -153,7 +153,7 @@ struct tcp_card {
 };
 
 /* Somebody at our door who has not proved anything yet. */
-struct tcp_visitor {
+struct tcp_incoming {
     struct tcp_watch watch;
     double since;
     size_t n_bytes;
@@ -170,9 +170,9 @@ struct tcp_comm {
     unsigned char key[TCP_KEY_BYTES];
     struct tcp_card card;
     int epoll;
-    int n_listeners, n_visitors;
+    int n_listeners, n_incoming;
     struct tcp_watch listeners[TCP_ADDRESSES_MAX + 1];
-    struct tcp_visitor *visitors; /* TCP_VISITORS_MAX places */
+    struct tcp_incoming *incoming; /* TCP_INCOMING_MAX places */
     struct tcp_dial *dials;
     struct tcp_peer **peers; /* by world rank; NULL: never needed */
     struct tcp_peer *active;
@@ -228,18 +228,18 @@ void tcp_prepare(int fd, int family);
 /* Events of what->fd are what's from now on. */
 void tcp_watch_begin(struct tcp_comm *comm, struct tcp_watch *what, uint32_t events);
 
-/* ---- tcp_door.c: who comes ---- */
+/* ---- tcp_accept.c: incoming connections ---- */
 
 /*
  * Listen, tell the others where, and learn the job's key: collective. Returns 0, or -1 and
  * ERR_PEER, ERR_CONFIG or ERR_FAILED.
  */
-int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, struct err *err);
-void tcp_door_close(struct tcp_comm *comm);
+int tcp_accept_open(struct tcp_comm *comm, const struct tcp_settings *settings, struct err *err);
+void tcp_accept_close(struct tcp_comm *comm);
 
-/* See to an event of a listener or visitor; and, between events, to what is due. */
-void tcp_door_event(struct tcp_comm *comm, struct tcp_watch *watch);
-void tcp_door_tick(struct tcp_comm *comm);
+/* See to an event of a listener or incoming; and, between events, to what is due. */
+void tcp_accept_event(struct tcp_comm *comm, struct tcp_watch *watch);
+void tcp_accept_tick(struct tcp_comm *comm);
 
 /* ---- tcp_dial.c: connecting to others ---- */
 

@@ -475,9 +475,9 @@ void tcp_progress(struct tcp_comm *comm)
         else if (watch->kind == TCP_ATTEMPT)
             tcp_dial_event(comm, watch);
         else
-            tcp_door_event(comm, watch);
+            tcp_accept_event(comm, watch);
     }
-    tcp_door_tick(comm);
+    tcp_accept_tick(comm);
     tcp_dials_tick(comm);
     send_all(comm);
 }

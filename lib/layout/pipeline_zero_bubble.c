@@ -1,9 +1,10 @@
 /*
  * pipeline_zero_bubble.c - ZB-H1, ZB-H2 and ZB-V
  *
- * Qi et al. 2023: ZB-H1 and ZB-H2 are the schedules of figures 2 and 3, ZB-V that of section 6.
- * Only I is on the path from rank to rank: W may run any time later and fills the bubble, at the
- * price of keeping its inputs. The schedules assume F = I = W.
+ * Qi et al. 2023, Zero Bubble Pipeline Parallelism: the handcrafted schedules ZB-H1 and ZB-H2, and
+ * ZB-V, in which a rank has one chunk on the way forth and one on the way back. Only I is on the
+ * path from rank to rank: W may run any time later and fills the bubble, at the price of keeping
+ * its inputs. The schedules assume F = I = W.
  */
 #include "base/num.h"
 #include "layout/pipeline_impl.h"

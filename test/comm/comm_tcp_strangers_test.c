@@ -75,7 +75,7 @@ static int knock(int no_unix)
     return fd;
 }
 
-enum { N_STRANGERS = TCP_VISITORS_MAX + 20 };
+enum { N_STRANGERS = TCP_INCOMING_MAX + 20 };
 
 /*
  * Before the ranks meet, more strangers stand at rank 0's door than it has places for: silent ones,
@@ -174,32 +174,32 @@ static void test_stranger_at_address(void **state)
         beside_stranger(is_silent);
 }
 
-/* While all places are taken by visitors who just came, one more waits; then it has the place of
+/* While all places are taken by connections that just came, one more waits; then it has the place of
  * the oldest. */
 static void keep_places(struct comm *comm, void *context)
 {
     struct tcp_comm *tcp = (struct tcp_comm *)comm;
     unsigned char got[TCP_HELLO_BYTES];
-    int fds[TCP_VISITORS_MAX + 1], n_helloed = 0;
+    int fds[TCP_INCOMING_MAX + 1], n_helloed = 0;
     double begin = clock_seconds();
 
     (void)context;
-    for (int i = 0; i <= TCP_VISITORS_MAX; i++) {
+    for (int i = 0; i <= TCP_INCOMING_MAX; i++) {
         fds[i] = knock(0);
         tcp_progress(tcp);
     }
-    for (int i = 0; i <= TCP_VISITORS_MAX; i++)
+    for (int i = 0; i <= TCP_INCOMING_MAX; i++)
         n_helloed += recv(fds[i], got, sizeof got, MSG_DONTWAIT) == sizeof got;
     if (clock_seconds() - begin < 0.9) { /* this test was not held up */
-        CHECK(n_helloed == TCP_VISITORS_MAX);
+        CHECK(n_helloed == TCP_INCOMING_MAX);
         CHECK(recv(fds[0], got, 1, MSG_DONTWAIT) == -1);
         CHECK(errno == EAGAIN);
     }
     for (double until = clock_seconds() + 1.2; clock_seconds() < until; usleep(20000))
         tcp_progress(tcp);
     CHECK(recv(fds[0], got, 1, MSG_DONTWAIT) == 0);
-    CHECK(tcp->n_visitors == TCP_VISITORS_MAX);
-    for (int i = 0; i <= TCP_VISITORS_MAX; i++)
+    CHECK(tcp->n_incoming == TCP_INCOMING_MAX);
+    for (int i = 0; i <= TCP_INCOMING_MAX; i++)
         close(fds[i]);
 }
 

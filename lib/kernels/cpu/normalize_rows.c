@@ -2,7 +2,7 @@
  * normalize_rows.c - rows of a matrix divided by their lengths, and the gradient of that
  *
  * y = w / max(|w|, eps), dw = (dy - y (y . dy)) / |w|: the head of Baichuan 2 (Yang et al. 2023,
- * section 2.5, NormHead). A tile is a block of rows, each of which is read twice, the second time
+ * NormHead). A tile is a block of rows, each of which is read twice, the second time
  * from cache. Bound by memory.
  */
 #include "kernels/cpu/rows_impl.h"

@@ -1,5 +1,5 @@
 /*
- * tcp_door.c - a rank listens, tells the others where, and takes in those that prove that they are
+ * tcp_accept.c - a rank listens, tells the others where, and takes in those that prove that they are
  * ranks of the job
  */
 #include <errno.h>
@@ -19,22 +19,22 @@ static const double place_seconds = 1; /* of them with others waiting */
 
 /* ---- who comes ---- */
 
-static void turn_away(struct tcp_comm *comm, struct tcp_visitor *visitor)
+static void refuse_incoming(struct tcp_comm *comm, struct tcp_incoming *incoming)
 {
-    close(visitor->watch.fd);
-    visitor->watch.fd = -1;
-    comm->n_visitors--;
+    close(incoming->watch.fd);
+    incoming->watch.fd = -1;
+    comm->n_incoming--;
 }
 
 /* The peer that a whole answer proves, if it is due; it is told so. */
-static struct tcp_peer *recognize(struct tcp_comm *comm, const struct tcp_visitor *visitor)
+static struct tcp_peer *recognize(struct tcp_comm *comm, const struct tcp_incoming *incoming)
 {
-    const unsigned char *nonce = visitor->answer + 8;
+    const unsigned char *nonce = incoming->answer + 8;
     unsigned char proof[TCP_PROOF_BYTES];
     uint32_t ranks[2];
 
-    memcpy(ranks, visitor->answer, sizeof ranks);
-    tcp_prove(comm, "connect", ranks, visitor->nonce, nonce, proof);
+    memcpy(ranks, incoming->answer, sizeof ranks);
+    tcp_prove(comm, "connect", ranks, incoming->nonce, nonce, proof);
     if (sodium_memcmp(proof, nonce + TCP_NONCE_BYTES, sizeof proof) ||
         ranks[0] >= (uint32_t)comm->base.world_size ||
         ranks[1] != (uint32_t)comm->base.world_rank || ranks[0] <= ranks[1])
@@ -42,49 +42,49 @@ static struct tcp_peer *recognize(struct tcp_comm *comm, const struct tcp_visito
     struct tcp_peer *peer = tcp_peer_of(comm, (int)ranks[0]);
     if (peer->state != TCP_UNKNOWN)
         return NULL;
-    tcp_prove(comm, "accept", ranks, visitor->nonce, nonce, proof);
-    return tcp_send_whole(visitor->watch.fd, proof, sizeof proof) ? NULL : peer;
+    tcp_prove(comm, "accept", ranks, incoming->nonce, nonce, proof);
+    return tcp_send_whole(incoming->watch.fd, proof, sizeof proof) ? NULL : peer;
 }
 
-static void hear(struct tcp_comm *comm, struct tcp_visitor *visitor)
+static void hear(struct tcp_comm *comm, struct tcp_incoming *incoming)
 {
-    int status = tcp_receive_some(visitor->watch.fd, visitor->answer, &visitor->n_bytes,
-                                  sizeof visitor->answer);
-    struct tcp_peer *peer = status > 0 ? recognize(comm, visitor) : NULL;
+    int status = tcp_receive_some(incoming->watch.fd, incoming->answer, &incoming->n_bytes,
+                                  sizeof incoming->answer);
+    struct tcp_peer *peer = status > 0 ? recognize(comm, incoming) : NULL;
 
     if (!status)
         return;
     if (!peer) {
-        turn_away(comm, visitor);
+        refuse_incoming(comm, incoming);
         return;
     }
-    int fd = visitor->watch.fd;
-    visitor->watch.fd = -1;
-    comm->n_visitors--;
+    int fd = incoming->watch.fd;
+    incoming->watch.fd = -1;
+    comm->n_incoming--;
     epoll_ctl(comm->epoll, EPOLL_CTL_DEL, fd, NULL);
     tcp_link_up(comm, peer, fd);
 }
 
 /* Its time is over; what it has said by now counts. */
-static void dismiss(struct tcp_comm *comm, struct tcp_visitor *visitor)
+static void dismiss(struct tcp_comm *comm, struct tcp_incoming *incoming)
 {
-    hear(comm, visitor);
-    if (visitor->watch.fd >= 0)
-        turn_away(comm, visitor);
+    hear(comm, incoming);
+    if (incoming->watch.fd >= 0)
+        refuse_incoming(comm, incoming);
 }
 
-/* A free place, or that of the oldest visitor. */
-static struct tcp_visitor *find_place(struct tcp_comm *comm)
+/* A free place, or that of the oldest incoming. */
+static struct tcp_incoming *find_place(struct tcp_comm *comm)
 {
-    struct tcp_visitor *oldest = &comm->visitors[0];
+    struct tcp_incoming *oldest = &comm->incoming[0];
 
-    for (int i = 0; i < TCP_VISITORS_MAX; i++) {
-        struct tcp_visitor *visitor = &comm->visitors[i];
+    for (int i = 0; i < TCP_INCOMING_MAX; i++) {
+        struct tcp_incoming *incoming = &comm->incoming[i];
 
-        if (visitor->watch.fd < 0)
-            return visitor;
-        if (visitor->since < oldest->since)
-            oldest = visitor;
+        if (incoming->watch.fd < 0)
+            return incoming;
+        if (incoming->since < oldest->since)
+            oldest = incoming;
     }
     return oldest;
 }
@@ -98,7 +98,7 @@ static int family_of(int fd)
     return name.ss_family;
 }
 
-static void welcome(struct tcp_comm *comm, struct tcp_visitor *place, int fd)
+static void welcome(struct tcp_comm *comm, struct tcp_incoming *place, int fd)
 {
     unsigned char hello[TCP_HELLO_BYTES];
 
@@ -108,15 +108,15 @@ static void welcome(struct tcp_comm *comm, struct tcp_visitor *place, int fd)
     }
     if (place->watch.fd >= 0)
         dismiss(comm, place);
-    *place = (struct tcp_visitor){ .watch = { TCP_VISITOR, fd }, .since = clock_seconds() };
-    comm->n_visitors++;
+    *place = (struct tcp_incoming){ .watch = { TCP_VISITOR, fd }, .since = clock_seconds() };
+    comm->n_incoming++;
     tcp_prepare(fd, family_of(fd));
     randombytes_buf(place->nonce, sizeof place->nonce);
     memcpy(hello, TCP_MAGIC, TCP_MAGIC_BYTES);
     memcpy(hello + TCP_MAGIC_BYTES, place->nonce, TCP_NONCE_BYTES);
     tcp_watch_begin(comm, &place->watch, EPOLLIN);
     if (tcp_send_whole(fd, hello, sizeof hello))
-        turn_away(comm, place);
+        refuse_incoming(comm, place);
 }
 
 /* Without a descriptor for it, a rank would wait at the door for ever. */
@@ -129,14 +129,14 @@ static void tell_shortage(struct tcp_comm *comm)
 }
 
 /*
- * Where all places are taken, who comes waits in the system's queue until a visitor has left or had
+ * Where all places are taken, who comes waits in the system's queue until a incoming has left or had
  * its time: many ranks that come at once would else put each other out before any could answer.
  */
 static void accept_all(struct tcp_comm *comm, const struct tcp_watch *listener)
 {
     /* Not more at once than there is room for, or a flood of them would keep us here. */
-    for (int n = 0; n < TCP_VISITORS_MAX; n++) {
-        struct tcp_visitor *place = find_place(comm);
+    for (int n = 0; n < TCP_INCOMING_MAX; n++) {
+        struct tcp_incoming *place = find_place(comm);
 
         if (place->watch.fd >= 0 && clock_seconds() < place->since + place_seconds)
             return;
@@ -223,21 +223,21 @@ static int listen_on_unix(struct tcp_comm *comm, struct err *err)
 
 /* ---- all of it ---- */
 
-void tcp_door_event(struct tcp_comm *comm, struct tcp_watch *what)
+void tcp_accept_event(struct tcp_comm *comm, struct tcp_watch *what)
 {
     if (what->kind == TCP_LISTENER)
         accept_all(comm, what);
     else
-        hear(comm, (struct tcp_visitor *)what);
+        hear(comm, (struct tcp_incoming *)what);
 }
 
-void tcp_door_tick(struct tcp_comm *comm)
+void tcp_accept_tick(struct tcp_comm *comm)
 {
-    double now = comm->n_visitors ? clock_seconds() : 0;
+    double now = comm->n_incoming ? clock_seconds() : 0;
 
-    for (int i = 0; comm->n_visitors && i < TCP_VISITORS_MAX; i++)
-        if (comm->visitors[i].watch.fd >= 0 && now > comm->visitors[i].since + visit_seconds)
-            dismiss(comm, &comm->visitors[i]);
+    for (int i = 0; comm->n_incoming && i < TCP_INCOMING_MAX; i++)
+        if (comm->incoming[i].watch.fd >= 0 && now > comm->incoming[i].since + visit_seconds)
+            dismiss(comm, &comm->incoming[i]);
 }
 
 /*
@@ -247,7 +247,7 @@ void tcp_door_tick(struct tcp_comm *comm)
 static void make_room(const struct tcp_comm *comm)
 {
     rlim_t n_connections = (rlim_t)comm->base.world_size * (rlim_t)(1 + comm->card.n_addresses);
-    rlim_t wanted = n_connections + TCP_VISITORS_MAX + 512;
+    rlim_t wanted = n_connections + TCP_INCOMING_MAX + 512;
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= wanted)
@@ -279,16 +279,16 @@ static int introduce(struct tcp_comm *comm, struct err *err)
     return key_bytes == sizeof comm->key ? 0 : err_set(err, ERR_PEER, "rank 0's key is damaged");
 }
 
-int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, struct err *err)
+int tcp_accept_open(struct tcp_comm *comm, const struct tcp_settings *settings, struct err *err)
 {
     bool is_apart = settings->no_unix || comm->wireup->local_size < comm->base.world_size;
 
     if (sodium_init() < 0)
         return err_set(err, ERR_FAILED, "libsodium cannot be initialised on this machine");
-    comm->visitors = calloc(TCP_VISITORS_MAX, sizeof *comm->visitors);
-    CHECK(comm->visitors);
-    for (int i = 0; i < TCP_VISITORS_MAX; i++)
-        comm->visitors[i].watch.fd = -1;
+    comm->incoming = calloc(TCP_INCOMING_MAX, sizeof *comm->incoming);
+    CHECK(comm->incoming);
+    for (int i = 0; i < TCP_INCOMING_MAX; i++)
+        comm->incoming[i].watch.fd = -1;
     if (settings->no_unix)
         randombytes_buf(comm->card.machine, sizeof comm->card.machine);
     else
@@ -301,13 +301,13 @@ int tcp_door_open(struct tcp_comm *comm, const struct tcp_settings *settings, st
     return introduce(comm, err);
 }
 
-void tcp_door_close(struct tcp_comm *comm)
+void tcp_accept_close(struct tcp_comm *comm)
 {
     for (int i = 0; i < comm->n_listeners; i++)
         close(comm->listeners[i].fd);
-    for (int i = 0; comm->visitors && i < TCP_VISITORS_MAX; i++)
-        if (comm->visitors[i].watch.fd >= 0)
-            close(comm->visitors[i].watch.fd);
-    free(comm->visitors);
+    for (int i = 0; comm->incoming && i < TCP_INCOMING_MAX; i++)
+        if (comm->incoming[i].watch.fd >= 0)
+            close(comm->incoming[i].watch.fd);
+    free(comm->incoming);
     sodium_memzero(comm->key, sizeof comm->key);
 }
