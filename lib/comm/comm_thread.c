@@ -15,7 +15,7 @@
  *   4. rank 1  has copied and arrives again                                      (meeting 7)
  *   5. rank 0  has copied, arrives, n_meetings = 8: only now may either use its buffers again
  * Rank 1 may come with its next call between 5 and the moment that rank 0 sees 8: that is meeting
- * 8, and overwrites addresses that nobody reads any more.
+ * 8, and overwrites addresses that no rank reads any more.
  *
  * An end that is destroyed while others wait for it fails them with ERR_PEER and breaks the room.
  */

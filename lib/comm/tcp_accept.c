@@ -26,7 +26,7 @@ static void refuse_incoming(struct tcp_comm *comm, struct tcp_incoming *incoming
     comm->n_incoming--;
 }
 
-/* The peer that a whole answer proves, if it is due; it is told so. */
+/* The peer that a whole answer proves, if it is due; a proof is sent back. */
 static struct tcp_peer *recognize(struct tcp_comm *comm, const struct tcp_incoming *incoming)
 {
     const unsigned char *nonce = incoming->answer + 8;

@@ -32,7 +32,7 @@ void tcp_card_machine(unsigned char machine[16])
     if (fd >= 0)
         close(fd);
     if (n <= 0) {
-        randombytes_buf(machine, 16); /* nobody's */
+        randombytes_buf(machine, 16); /* equal to no other machine's */
         return;
     }
     gethostname(text + n, 256);

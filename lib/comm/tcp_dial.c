@@ -1,8 +1,8 @@
 /*
  * tcp_dial.c - connecting to other ranks
  *
- * A rank may have many addresses, of which another reaches some, and some of which may be somebody
- * else's there (every machine with containers has the same private networks). So all are tried,
+ * A rank may have many addresses, of which another reaches some, and some of which may be another
+ * machine's there (every machine with containers has the same private networks). So all are tried,
  * each a little after the one before, the fastest first; who does not know the key is not the rank.
  * One that fails is tried again some times, whatever the others do.
  *

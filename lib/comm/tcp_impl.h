@@ -7,7 +7,7 @@
  *
  * A transfer is one-sided news first: who receives sends a mark ("n bytes of call number N of this
  * group, now"), and only then does who sends send data. So data always has a place to go to, a send
- * waits for its receive, and nothing on a connection waits behind what nobody has asked for. Long
+ * waits for its receive, and nothing on a connection waits behind what was not requested. Long
  * transfers go in frames of piece_bytes, between which others get their turn.
  *
  *   1. rank 0  posts a send of call 8 to rank 1, and keeps it: no mark has come
@@ -219,7 +219,7 @@ int tcp_send_whole(int fd, const void *bytes, size_t n_bytes);
  * with errno, which is 0 where the other end has closed it. */
 int tcp_receive_some(int fd, unsigned char *bytes, size_t *n_bytes, size_t n_whole);
 
-/* Whether the other end is another user's process on this machine; such ones are told nothing. */
+/* Whether the other end is another user's process on this machine; these get no answer. */
 int tcp_is_stranger(int fd);
 
 /* What the system is to do for a rank's connection. */
@@ -267,7 +267,7 @@ int tcp_link_explain(struct tcp_comm *comm, const struct tcp_peer *peer, struct 
 void tcp_begin_send(struct tcp_comm *comm, struct tcp_peer *peer, struct tcp_flow *flow);
 void tcp_begin_receive(struct tcp_comm *comm, struct tcp_peer *peer, struct tcp_flow *flow);
 
-/* Tell it that this rank has come to a place, and whether it has told so: then the news is used up.
+/* Send that this rank has reached a place; a peer's message of that kind is consumed.
  * Returns where the news ends in control_sent. */
 uint64_t tcp_tell(struct tcp_comm *comm, struct tcp_peer *peer, struct tcp_tag tag);
 int tcp_was_told(struct tcp_peer *peer, struct tcp_tag tag);

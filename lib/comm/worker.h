@@ -3,7 +3,7 @@
  *
  * Work is given to a stream. Within a stream it is done in the order in which it was given, one
  * piece at a time; streams don't wait for each other: the thread goes round those that have work
- * and asks each whether it got further. So what a stream waits for can come through another one.
+ * and polls each. So what a stream waits for can come through another one.
  *
  * A ticket names a piece of work; it is done when all up to it in its stream are. Giving work
  * allocates nothing: a stream is a ring of fixed size, and worker_post waits while it is full. The
