@@ -245,8 +245,9 @@ static int all_come(double seconds)
 /*
  * MPI_Finalize waits for all ranks, a comm's end must not: so come together first, with a deadline.
  * A rank that is alone in leaving (it failed, or the others did) skips MPI's end; its process ends
- * soon. One barrier is not enough: a rank that is late, after the others' deadline, still finds that
- * they entered it. Only a rank that finds all in the second one as well knows that none gave up.
+ * soon. One barrier is not enough: a rank that is late, after the others' deadline, still finds
+ * that they entered it. Only a rank that finds all in the second one as well knows that none gave
+ * up.
  */
 static void mpi_destroy(struct comm *base)
 {

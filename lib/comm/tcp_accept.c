@@ -1,6 +1,6 @@
 /*
- * tcp_accept.c - a rank listens, tells the others where, and takes in those that prove that they are
- * ranks of the job
+ * tcp_accept.c - a rank listens, tells the others where, and takes in those that prove that they
+ * are ranks of the job
  */
 #include <errno.h>
 #include <sodium.h>
@@ -129,8 +129,8 @@ static void tell_shortage(struct tcp_comm *comm)
 }
 
 /*
- * Where all places are taken, who comes waits in the system's queue until a incoming has left or had
- * its time: many ranks that come at once would else put each other out before any could answer.
+ * Where all places are taken, who comes waits in the system's queue until a incoming has left or
+ * had its time: many ranks that come at once would else put each other out before any could answer.
  */
 static void accept_all(struct tcp_comm *comm, const struct tcp_watch *listener)
 {

@@ -174,8 +174,8 @@ static void test_stranger_at_address(void **state)
         beside_stranger(is_silent);
 }
 
-/* While all places are taken by connections that just came, one more waits; then it has the place of
- * the oldest. */
+/* While all places are taken by connections that just came, one more waits; then it has the
+ * place of the oldest. */
 static void keep_places(struct comm *comm, void *context)
 {
     struct tcp_comm *tcp = (struct tcp_comm *)comm;
