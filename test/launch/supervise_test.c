@@ -20,8 +20,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "launch/failing_rank.h"
 #include "launch/launch.h"
-#include "progress/progress.h"
 #include "support/pmix_first.h"
 #include "support/run_job.h"
 
@@ -59,33 +59,6 @@ static int play_exchange(const struct launch_rank *rank)
 {
     exchange(rank);
     return run_job_leave(0);
-}
-
-/* Rank 1 fails in the way that scenario says; the others wait in a fence for it. */
-static int play_failure(const struct launch_rank *rank, const char *scenario)
-{
-    struct err err;
-
-    CHECK(!launch_fence(30, &err));
-    run_job_publish(rank, "attention layers.9", 0);
-    if (rank->world_rank != 1) {
-        launch_fence(30, &err);
-        launch_abort(ERR_PEER, err.text);
-    }
-    usleep(20000);
-    if (!strcmp(scenario, "kill"))
-        raise(SIGKILL);
-    if (!strcmp(scenario, "bug"))
-        CHECK(rank->world_rank == 0);
-    if (!strcmp(scenario, "exit3")) {
-        fprintf(stderr, "last words\n");
-        _exit(3);
-    }
-    if (!strcmp(scenario, "exit0"))
-        _exit(0);
-    if (!strcmp(scenario, "peer"))
-        _exit(ERR_PEER);
-    launch_abort(4, "device is full");
 }
 
 /* Ranks that don't end by SIGTERM, with a child each, while rank 1 dies. */
@@ -181,48 +154,6 @@ static int play_late_card(const struct launch_rank *rank)
         CHECK(n_bytes == sizeof text && !strcmp(found, text));
     }
     CHECK(!launch_fence(30, &err));
-    return run_job_leave(0);
-}
-
-static int attempt(void)
-{
-    const char *text = getenv("LMTRAIN_ATTEMPT");
-
-    CHECK(text);
-    return (int)strtol(text, NULL, 10);
-}
-
-/* The last rank dies before attempt `until`, after a step if it is "dies-late". */
-static int play_death(const struct launch_rank *rank, int until, int64_t step)
-{
-    struct progress_slot *slot = progress_join(rank->local_rank);
-    struct err err;
-
-    if (!rank->world_rank)
-        printf("attempt %d of %d ranks\n", attempt(), rank->world_size);
-    fflush(stdout);
-    atomic_store(&slot->step, step);
-    progress_publish(slot, "attention", 0);
-    CHECK(!launch_fence(30, &err));
-    if (attempt() >= until)
-        return run_job_leave(0);
-    if (rank->world_rank == rank->world_size - 1)
-        raise(SIGKILL);
-    for (;;)
-        pause();
-}
-
-/* In attempt 0 the test kills a daemon; whoever is left goes on to the end. */
-static int play_node_loss(const struct launch_rank *rank)
-{
-    struct err err;
-
-    CHECK(!launch_fence(30, &err));
-    if (!rank->world_rank)
-        printf("attempt %d of %d ranks\n", attempt(), rank->world_size);
-    fflush(stdout);
-    while (!attempt())
-        pause();
     return run_job_leave(0);
 }
 
@@ -350,14 +281,6 @@ static int play(const char *scenario)
         return play_two_nodes(&rank);
     if (!strcmp(scenario, "late-card"))
         return play_late_card(&rank);
-    if (!strcmp(scenario, "dies-once"))
-        return play_death(&rank, 1, 0);
-    if (!strcmp(scenario, "dies-always"))
-        return play_death(&rank, 1000, 0);
-    if (!strcmp(scenario, "dies-later"))
-        return play_death(&rank, 4, attempt());
-    if (!strcmp(scenario, "node-loss"))
-        return play_node_loss(&rank);
     if (!strcmp(scenario, "output"))
         return play_output(&rank);
     if (!strcmp(scenario, "late"))
@@ -527,83 +450,6 @@ static void test_death_on_another_host(void **state)
     run_job_check_clean(&result);
 }
 
-static void test_restart(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "dies-once", 3, .n_restarts = 2 }, &result);
-    if (result.status)
-        fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_string_equal(result.out, "attempt 0 of 3 ranks\nattempt 1 of 3 ranks\n");
-    run_job_check_says(&result, "rank 2 on ");
-    run_job_check_says(&result, "restarting (1 of 2) from the newest checkpoint\n");
-    run_job_check_clean(&result);
-}
-
-/* No use: nobody gets anywhere. With steps done it is used up instead. */
-static void test_restarts_end(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "dies-always", 2, .n_restarts = 10 }, &result);
-    assert_int_equal(result.status, ERR_PEER);
-    run_job_check_says(&result, "restarting (2 of 10)");
-    assert_null(strstr(result.err, "restarting (3 of 10)"));
-    run_job_check_says(&result, "no restart: 3 times in a row the job failed");
-    run_job_check_clean(&result);
-
-    run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 3 }, &result);
-    assert_int_equal(result.status, ERR_PEER);
-    run_job_check_says(&result, "no restart: all 3 of 3 restarts are used");
-    run_job_check_clean(&result);
-
-    run_job(&(struct job_plan){ "dies-later", 2, .n_restarts = 4 }, &result);
-    assert_int_equal(result.status, 0);
-    run_job_check_clean(&result);
-
-    /* A verdict comes again. */
-    run_job(&(struct job_plan){ "exit3", 2, .n_restarts = 3 }, &result);
-    assert_int_equal(result.status, 3);
-    assert_null(strstr(result.err, "restart"));
-    run_job_check_clean(&result);
-}
-
-static int even(void *context, int n_possible, char *const **argv, struct err *err)
-{
-    (void)context;
-    (void)argv;
-    return n_possible < 2 ? err_set(err, ERR_CONFIG, "two at least") + 1 : n_possible / 2 * 2;
-}
-
-/* A lost host is left out, and the job goes on with as many ranks as the others can have. */
-static void test_fewer_hosts(void **state)
-{
-    struct job_result result;
-
-    (void)state;
-    run_job(&(struct job_plan){ "node-loss", 6, .signal = SIGKILL, .victim = VICTIM_DAEMON,
-                                .n_restarts = 3, .hosts = "alpha:3,beta:3", .again = even },
-            &result);
-    if (result.status)
-        fail_msg("status %d; stderr:\n%s", result.status, result.err);
-    assert_string_equal(result.out, "attempt 0 of 6 ranks\nattempt 1 of 2 ranks\n");
-    run_job_check_says(&result, "node beta is lost (its link closed), with ranks 3 to 5");
-    run_job_check_says(&result, "restarting (1 of 3) from the newest checkpoint, with 2 ranks");
-    free(result.out);
-    free(result.err);
-
-    run_job(&(struct job_plan){ "node-loss", 4, .signal = SIGKILL, .victim = VICTIM_DAEMON,
-                                .n_restarts = 3, .hosts = "alpha,beta" },
-            &result);
-    assert_int_equal(result.status, ERR_PEER);
-    run_job_check_says(
-        &result, "no restart: 4 ranks are more than the 2 for which the remaining hosts have room");
-    free(result.out);
-    free(result.err);
-}
-
 static void test_fence_times_out(void **state)
 {
     struct job_result result;
@@ -684,14 +530,12 @@ static void test_many_ranks(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exchange),    cmocka_unit_test(test_deaths),
-        cmocka_unit_test(test_only_peers),  cmocka_unit_test(test_stubborn),
-        cmocka_unit_test(test_late_cause),  cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_two_hosts),   cmocka_unit_test(test_death_on_another_host),
-        cmocka_unit_test(test_restart),     cmocka_unit_test(test_restarts_end),
-        cmocka_unit_test(test_fewer_hosts), cmocka_unit_test(test_fence_times_out),
-        cmocka_unit_test(test_many_ranks),  cmocka_unit_test(test_silent_connections),
-        cmocka_unit_test(test_stranger),
+        cmocka_unit_test(test_exchange),           cmocka_unit_test(test_deaths),
+        cmocka_unit_test(test_only_peers),         cmocka_unit_test(test_stubborn),
+        cmocka_unit_test(test_late_cause),         cmocka_unit_test(test_hang),
+        cmocka_unit_test(test_two_hosts),          cmocka_unit_test(test_death_on_another_host),
+        cmocka_unit_test(test_fence_times_out),    cmocka_unit_test(test_many_ranks),
+        cmocka_unit_test(test_silent_connections), cmocka_unit_test(test_stranger),
     };
 
     run_job_as_daemon(argc, argv);
