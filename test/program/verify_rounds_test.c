@@ -4,7 +4,7 @@
  *
  * Programs of many micro-batches are spoilt in one place or two, and the answer must be that of a
  * walk through all of them, down to the text. That the walk refuses what it has to is in
- * verify_test.c and verify_stage_test.c.
+ * verify_test.c, verify_sums_test.c and verify_stage_test.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>

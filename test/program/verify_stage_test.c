@@ -2,7 +2,7 @@
  * verify_stage_test.c - a stage compiled for tp 2, dp 2 and pp 2 is refused with one mistake in it
  *
  * The mistakes that concern several ranks' programs at once are in verify_ranks_test.c, those of
- * small programs in verify_test.c.
+ * small programs in verify_test.c, those of sums over ranks in verify_sums_test.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,28 +13,7 @@
 #include <cmocka.h>
 
 #include "support/tiny_model.h"
-
-static void check_accepted(const struct program *program)
-{
-    struct err err;
-
-    if (verify(program, &err) < 0)
-        fail_msg("%s", err.text);
-}
-
-/* parts: up to three texts that the message must contain. */
-static void check_refused(const struct program *program, const char *const parts[3])
-{
-    struct err err = { 0 };
-
-    assert_int_equal(verify(program, &err), -1);
-    assert_int_equal(err.code, ERR_FAILED);
-    for (int i = 0; i < 3; i++)
-        if (parts[i] && !strstr(err.text, parts[i]))
-            fail_msg("\"%s\" is not in \"%s\"", parts[i], err.text);
-}
-
-#define REFUSED(program, ...) check_refused(program, (const char *const[3]){ __VA_ARGS__ })
+#include "verify_judge.h"
 
 static void compile_stage(struct program *program, enum pipeline_kind kind, int rank, int zero,
                           int sequence_parallel)

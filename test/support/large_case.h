@@ -57,7 +57,7 @@ void large_make_table(int64_t n);
 enum large_verdict large_run(const struct large_item *item, struct kernels *kernels, int *is_lost,
                              char *text, size_t size);
 
-/* ---- for the references (large_reference.c) ---- */
+/* ---- for the references (large_reference.c, large_softmax.c) ---- */
 
 /* n elements of an input's row from column col on. */
 void large_input_row(const struct large_case *c, int input, int64_t row, int64_t col, int64_t n,
