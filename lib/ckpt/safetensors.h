@@ -69,8 +69,8 @@ struct safetensors_index {
 
 const char *safetensors_type_name(enum safetensors_type type);
 size_t safetensors_type_bytes(enum safetensors_type type);
-/* The dtype of a safetensors type, or -1 if lmtrain has none; every dtype has a safetensors type.
- * */
+/* The dtype of a safetensors type, or -1 if lmtrain has none; every dtype has a safetensors
+ * type. */
 int safetensors_type_dtype(enum safetensors_type type);
 enum safetensors_type safetensors_dtype_type(enum dtype dtype);
 

@@ -15,8 +15,8 @@
 #include "base/choice.h"
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-/* Whether f_e and P_e of the load-balancing loss are taken per layer or averaged over all layers.
- * */
+/* Whether f_e and P_e of the load-balancing loss are taken per layer or averaged over all
+ * layers. */
 enum router_balance_kind { ROUTER_BALANCE_PER_LAYER, ROUTER_BALANCE_POOLED };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED, POSITION_ALIBI };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };

@@ -34,12 +34,12 @@ int launch_attempt(void);
  */
 int launch_join(struct launch_rank *rank, struct err *err);
 
-/* PMIx_Finalize if joined with PMIx: only after it the supervisor treats exit status 0 as success.
- * */
+/* PMIx_Finalize if joined with PMIx: only after it the supervisor treats exit status 0 as
+ * success. */
 void launch_leave(void);
 
-/* Report failure of this rank with status and text to the supervisor (or srun, mpirun): PMIx_Abort.
- * */
+/* Report failure of this rank with status and text to the supervisor (or srun, mpirun):
+ * PMIx_Abort. */
 void launch_abort(int status, const char *text) __attribute__((noreturn));
 
 /*

@@ -268,8 +268,8 @@ int64_t simulation_cost_of(const struct simulation *sim, const struct pipeline_s
     return cost * simulation_size_of(sim, step->micro_batch);
 }
 
-/* When what the step needs from another stage is there; 0 if it needs nothing, -1: not yet known.
- * */
+/* When what the step needs from another stage is there; 0 if it needs nothing, -1: not yet
+ * known. */
 int64_t simulation_ready_at(const struct simulation *sim, int rank,
                             const struct pipeline_step *step, int stage)
 {

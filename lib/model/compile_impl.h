@@ -50,8 +50,8 @@ void stages_norm_parts(struct compiling *c, struct update_options *update);
 
 /* ---- boundary.c ---- */
 
-/* A function of a chunk: "forward 0"; "forward 0, 2 sequences" if micro-batches have several sizes.
- * */
+/* A function of a chunk: "forward 0"; "forward 0, 2 sequences" if micro-batches have several
+ * sizes. */
 int compile_function(const struct compiling *c, const char *name, int chunk);
 
 /* A value for the residual stream, or its gradient, between two stages. */

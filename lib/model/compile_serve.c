@@ -41,8 +41,8 @@ static const char *name_of_sum(struct program *p, enum mesh_axis axis, const cha
     return arena_printf(&p->arena, "%s_all_%s", name, axis_places(axis));
 }
 
-/* Sums over the axes of tokens, one after the other, and of stages count each rank's summand once.
- * */
+/* Sums over the axes of tokens, one after the other, and of stages count each rank's summand
+ * once. */
 int compile_sum(struct program *p, int function, int value, const char *name)
 {
     struct axis_list tokens = axes_of(&p->mesh, SPLITS_TOKENS, PARAMETER_DENSE);

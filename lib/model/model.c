@@ -75,8 +75,8 @@ static int norm(const struct emitter *e, enum module_id module, int x, enum dtyp
     return y;
 }
 
-/* The sites of dropout in a layer: part of the key of random numbers, so they are never renumbered.
- * */
+/* The sites of dropout in a layer: part of the key of random numbers, so they are never
+ * renumbered. */
 enum dropout_site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT };
 
 static uint64_t rng_site_of(const struct emitter *e, enum dropout_site site)
@@ -202,8 +202,8 @@ static int attention_over_cache(const struct emitter *e, struct qkv_columns head
     return out;
 }
 
-/* Gather kv heads that several ranks share, of which each rank has computed a part of the columns.
- * */
+/* Gather kv heads that several ranks share, of which each rank has computed a part of the
+ * columns. */
 static int whole_heads(const struct emitter *e, int qkv)
 {
     struct op_attributes attributes = head_attributes(e);

@@ -34,8 +34,8 @@ int stages_longest(const struct compile_train *o)
 }
 
 /* Costs are multiplications a token: one for each parameter, and those of attention. The head's op
- * has its backward in the forward, but in total it multiplies each parameter as often as others do.
- * */
+ * has its backward in the forward, but in total it multiplies each parameter as often as others
+ * do. */
 static int cut_stages(struct compiling *c, struct err *err)
 {
     const struct model_spec *m = c->options->model;

@@ -188,8 +188,8 @@ struct op_info {
     int (*spread)(const struct spread_query *query);
     struct spread_form spread_form;
 
-    /* The rule of op_flops, if it is not flops_per_element times the elements of the first input.
-     * */
+    /* The rule of op_flops, if it is not flops_per_element times the elements of the first
+     * input. */
     double (*flops)(const struct op_shape *op);
     double flops_per_element;
 

@@ -47,8 +47,8 @@ void plan_list_layers(const struct plan *plan, int pp_rank, struct str *out)
     arena_release(&arena);
 }
 
-/* FLOPs of the first micro-batch by the stage's F, I and W; of a sequence, where sizes are given.
- * */
+/* FLOPs of the first micro-batch by the stage's F, I and W; of a sequence, where sizes are
+ * given. */
 static void add_costs(const struct plan *plan, const struct pipeline_spec *spec, int rank,
                       int64_t *costs[3])
 {

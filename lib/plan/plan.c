@@ -7,8 +7,8 @@
 #include "layout/axes.h"
 #include "plan/programs.h"
 
-/* The backend that the job would use here. A GPU backend is used for sizes alone and needs no GPU.
- * */
+/* The backend that the job would use here. A GPU backend is used for sizes alone and needs no
+ * GPU. */
 static int make_kernels(struct plan *plan, struct err *err)
 {
     enum job_device device = plan->job->device;

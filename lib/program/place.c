@@ -314,8 +314,8 @@ static void place_views(struct program *p)
     }
 }
 
-/* One op runs at a time on each stream, so the largest scratch is enough for all ops of the stream.
- * */
+/* One op runs at a time on each stream, so the largest scratch is enough for all ops of the
+ * stream. */
 static void place_scratch(struct program *p)
 {
     size_t largest[N_STREAMS] = { 0 };

@@ -488,8 +488,8 @@ enum first_mode program_first_mode(const struct program *program, const struct o
 /* The slot of a stash value, or input, that holds micro-batch m; 0 for others and for m < 0. */
 int program_slot(const struct program *program, int id, int micro_batch);
 
-/* The value's offset in its segment, for a micro-batch and the first rank of a local shard's axis.
- * */
+/* The value's offset in its segment, for a micro-batch and the first rank of a local shard's
+ * axis. */
 size_t program_place(const struct program *program, int id, int micro_batch);
 
 /* Whether the program computes the elements of a constant; writes them, dense. */

@@ -42,8 +42,8 @@ struct replay_group {
 /* Communicators of sends and receives: order_group_of for forward, backward and others. */
 enum { N_WAYS = 3 };
 
-/* The state of all ranks as numbers, with micro-batches relative to one of them (replay_rounds.c).
- * */
+/* The state of all ranks as numbers, with micro-batches relative to one of them
+ * (replay_rounds.c). */
 struct replay_snapshot {
     struct arena *arena;
     int *numbers, n, capacity;

@@ -9,8 +9,8 @@
 /* The functions of a chunk, in the order in which a micro-batch runs them. */
 enum chunk_part { PART_FORWARD, PART_BACKWARD, PART_WEIGHT };
 
-/* The point of a micro-batch's backward at which an accumulator is complete, in the order of time.
- * */
+/* The point of a micro-batch's backward at which an accumulator is complete, in the order of
+ * time. */
 struct completion_point {
     int turn; /* n_chunks - 1 - chunk */
     enum chunk_part part;

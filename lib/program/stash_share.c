@@ -63,8 +63,8 @@ static bool is_of_step(const struct dividing *d, int stash)
 }
 
 /* The chunk of all functions that touch the stash; NONE if they have several chunks, or run in
- * other entries. Stashes in host memory keep slots of their own, since host memory is not scarce.
- * */
+ * other entries. Stashes in host memory keep slots of their own, since host memory is not
+ * scarce. */
 static int chunk_of(const struct sharing *s, int stash)
 {
     const struct program *p = s->program;
@@ -251,8 +251,8 @@ static int lay_out_slot(struct sharing *s, int *list)
     return n;
 }
 
-/* Give each value the offset of a reference value of equal size; taken: those that have been used.
- * */
+/* Give each value the offset of a reference value of equal size; taken: those that have been
+ * used. */
 static void put_alike(struct sharing *s, const struct slot_frame *frame, const int *list, int n,
                       char *taken)
 {

@@ -351,8 +351,8 @@ static void extend(const struct program *p, struct memory_extent *extents, int *
     e->last = max_int(e->last, end);
 }
 
-/* List extents in order of birth. They live until all ops that touch them are known to be complete.
- * */
+/* List extents in order of birth. They live until all ops that touch them are known to be
+ * complete. */
 static int list_extents(const struct program *p, int function, struct memory_extent *extents,
                         int *index, int *completed_at)
 {

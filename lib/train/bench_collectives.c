@@ -64,8 +64,8 @@ static void shape_of(const struct bench_collective *b, struct op_shape *shape)
                                                     : whole;
 }
 
-/* As the worker does it, with nothing else to do meanwhile; or given to the queue, and waited for.
- * */
+/* As the worker does it, with nothing else to do meanwhile; or given to the queue, and waited
+ * for. */
 static int run_to_end(const struct collective_benchmark *r, struct stream_op *op, struct err *err)
 {
     struct device *device = r->engine->device;
@@ -129,8 +129,8 @@ static int time_one(struct collective_benchmark *r, struct bench_collective *b,
     return 0;
 }
 
-/* Make the group of the first n_ranks ranks: NULL on the others, which it is connected with, too.
- * */
+/* Make the group of the first n_ranks ranks: NULL on the others, which it is connected with,
+ * too. */
 static int open_group(struct collective_benchmark *r, struct comm_group *world, int n_ranks,
                       int channel, struct comm_group **group, struct err *err)
 {

@@ -56,8 +56,8 @@ struct trainer {
 /* trainer.c: (re)open the training data at t->step. */
 int trainer_open_data(struct trainer *trainer, struct err *err);
 
-/* trainer.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter length.
- * */
+/* trainer.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter
+ * length. */
 int trainer_choose_held_out(void *trainer, int micro_batch);
 
 /* state.c */
