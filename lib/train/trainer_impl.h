@@ -1,6 +1,6 @@
 /*
- * trainer_impl.h - the trainer's state, shared by trainer.c (steps), agree.c (all ranks) and
- * state.c (checkpoints)
+ * trainer_impl.h - the trainer's state, shared by trainer.c (making it), trainer_data.c,
+ * trainer_step.c, evaluate.c, agree.c (all ranks) and state.c (checkpoints)
  */
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
@@ -53,10 +53,12 @@ struct trainer {
     struct str save_state;
 };
 
-/* trainer.c: (re)open the training data at t->step. */
+/* trainer_data.c: (re)open the training data at t->step; open the held-out data, if the job has
+ * any. */
 int trainer_open_data(struct trainer *trainer, struct err *err);
+int trainer_open_held_out(struct trainer *trainer, struct err *err);
 
-/* trainer.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter
+/* trainer_step.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter
  * length. */
 int trainer_choose_held_out(void *trainer, int micro_batch);
 

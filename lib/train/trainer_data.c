@@ -1,0 +1,102 @@
+/*
+ * trainer_data.c - the loaders of the training data and of the held-out data
+ */
+#include "base/file.h"
+#include "base/hub.h"
+#include "base/num.h"
+#include "data/stream/indexed.h"
+#include "train/trainer_impl.h"
+
+static struct loader_options loader_options_of(struct trainer *t)
+{
+    const struct job *job = t->job;
+    struct loader_dataset *datasets =
+        arena_array(&t->program.arena, struct loader_dataset, job->data.n_train);
+
+    for (int i = 0; i < job->data.n_train; i++)
+        datasets[i] = (struct loader_dataset){ job->data.train[i].path, job->data.train[i].weight };
+    return (struct loader_options){ .datasets = datasets,
+                                    .n_datasets = job->data.n_train,
+                                    .samples = job->samples.train,
+                                    .packing = job->data.packing,
+                                    .lengths = t->lengths,
+                                    .n_lengths = t->n_shorter ? t->n_shorter + 1 : 0,
+                                    .vocab_size = job->model.vocab_size,
+                                    .seq_len = job->data.seq_len,
+                                    .global_batch = job->train.global_batch,
+                                    .micro_batch = job->train.micro_batch,
+                                    .sizes = job->parallel.micro_batches.values,
+                                    .n_sizes = job->parallel.micro_batches.n,
+                                    .dp_rank = mesh_data_rank(&t->program.mesh, t->world_rank),
+                                    .dp_size = job->parallel.dp,
+                                    .seed = job->train.seed,
+                                    .split = job->eval.split,
+                                    .first_step = t->step,
+                                    .n_steps = job->train.steps };
+}
+
+/* Names the key, and what a prefix is, where the file is simply not there. */
+static int check_there(const char *key, const char *prefix, struct err *err)
+{
+    struct str path = { 0 };
+    char hint[1024]; /* HUB_HINT_MAX at least */
+
+    str_printf(&path, "%s.idx", prefix);
+    int there = file_exists(str_text(&path));
+    str_release(&path);
+    if (there)
+        return 0;
+    if (hub_is_name(prefix))
+        return err_set(err, ERR_DATA, "%s: there is no %s.idx%s", key, prefix,
+                       hub_hint(hint, sizeof hint, prefix, HUB_DATASET));
+    indexed_hint(prefix, hint, sizeof hint);
+    return err_set(err, ERR_DATA, "%s: there is no %s.idx (hint: %s)", key, prefix, hint);
+}
+
+int trainer_open_data(struct trainer *t, struct err *err)
+{
+    struct loader_options options = loader_options_of(t);
+
+    progress_phase(t->options.progress, "opening the data");
+    loader_close(t->train);
+    t->train = NULL;
+    for (int i = 0; i < t->job->data.n_train && !t->job->samples.train; i++)
+        if (check_there("data.train", t->job->data.train[i].path, err) < 0)
+            return -1;
+    return loader_open(&t->train, &options, err);
+}
+
+/* Evaluation reads one micro-batch a rank at a time. */
+int trainer_open_held_out(struct trainer *t, struct err *err)
+{
+    struct loader_dataset own = { t->job->eval.data, 1 };
+    struct loader_options options = loader_options_of(t);
+
+    if (!trainer_has_held_out(t))
+        return 0;
+    options.held_out = 1;
+    options.n_sizes = 0;
+    options.global_batch = options.micro_batch * options.dp_size;
+    if (t->job->samples.eval) {
+        options.samples = t->job->samples.eval;
+        options.split = 0;
+    } else if (t->job->eval.data) {
+        if (check_there("eval.data", t->job->eval.data, err) < 0)
+            return -1;
+        /* Token files, whatever is trained on: sequences of seq_len without padding. */
+        options.samples = NULL;
+        options.n_lengths = 0;
+        options.datasets = &own;
+        options.n_datasets = 1;
+        options.split = 0;
+    }
+    if (loader_open(&t->held_out, &options, err) < 0)
+        return err_add(err, "held-out data");
+    t->n_held_out_batches = ceil_div(loader_n_samples(t->held_out), options.global_batch);
+    return 0;
+}
+
+int trainer_has_held_out(const struct trainer *t)
+{
+    return t->job->eval.data || t->job->eval.split > 0;
+}

@@ -1,0 +1,163 @@
+/*
+ * trainer_step.c - a step: its batches into the program, its scalars, its results out
+ */
+#include <math.h>
+
+#include "base/fault.h"
+#include "base/num.h"
+#include "train/lr.h"
+#include "train/replicas.h"
+#include "train/trainer_impl.h"
+#include "weights/inputs.h"
+
+/* The program of this length. */
+static int program_of(const struct trainer *t, int length)
+{
+    int i = 0;
+
+    while (i < t->n_shorter && t->lengths[i] != length)
+        i++;
+    return i < t->n_shorter ? i + 1 : 0;
+}
+
+static int choose(void *context, int micro_batch)
+{
+    struct trainer *t = context;
+
+    return t->n_shorter ? program_of(t, loader_length(t->train, t->step, micro_batch)) : 0;
+}
+
+int trainer_choose_held_out(void *context, int micro_batch)
+{
+    struct trainer *t = context;
+
+    return t->n_shorter ? program_of(t, loader_length(t->held_out, t->held_out_batch, micro_batch))
+                        : 0;
+}
+
+static int load_train(void *context, int micro_batch, struct err *err)
+{
+    struct trainer *t = context;
+    struct micro_batch batch;
+
+    if (loader_next(t->train, &batch, err) < 0)
+        return -1;
+    int chosen = choose(t, micro_batch);
+    inputs_of_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
+    if (micro_batch + 1 < t->job->n_micro_batches)
+        return 0;
+    enum fault fault = fault_at("gradients", t->step + 1);
+    const float nan = NAN;
+    /* The factor of each gradient: the loss stays as it is, as when a kernel goes wrong. */
+    if (fault == FAULT_NAN)
+        run_put(t->run, t->program.ports.loss_scale, 0, 0, &nan, sizeof nan);
+    if (fault == FAULT_FLIP)
+        replicas_flip(t);
+    return 0;
+}
+
+static void write_scalars(struct trainer *t, double lr, int64_t tokens)
+{
+    const struct ports *ports = &t->program.ports;
+    float scalars[OPS_N_SCALARS], scale = (float)t->loss_scale;
+    float loss_scale = scale * (1.0f / (float)tokens);
+    double update = (double)(t->updates + 1);
+
+    scalars[SCALAR_LR] = (float)lr;
+    scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
+    scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
+    scalars[SCALAR_UPDATE] = (float)update;
+    if (ports->gradient_scale)
+        run_put(t->run, ports->gradient_scale, 0, 0, &scale, sizeof scale);
+    run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
+    run_put(t->run, ports->scalars, 0, 0, scalars, sizeof scalars);
+}
+
+/*
+ * Micikevicius et al. 2018, section 3.2, and how torch's GradScaler goes about it. All ranks have
+ * the same `skipped`, hence the same scale. Powers of two: no bit of what is not lost depends on
+ * it.
+ */
+static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
+{
+    const struct job *job = t->job;
+
+    if (!t->program.ports.gradient_scale)
+        return;
+    result->loss_scale = t->loss_scale;
+    t->n_clean = result->skipped ? 0 : t->n_clean + 1;
+    if (result->skipped && t->loss_scale > job->train.loss_scale.min) {
+        t->loss_scale /= 2;
+        /* A loss that is not finite itself has another cause. */
+        result->scale_fell = isfinite(result->loss) != 0;
+    } else if (job->train.loss_scale.growth_every &&
+               t->n_clean >= job->train.loss_scale.growth_every) {
+        t->loss_scale = fmin(2 * t->loss_scale, job->train.loss_scale.max);
+        t->n_clean = 0;
+    }
+}
+
+static void count_experts(const struct trainer *t, const double *stats,
+                          struct trainer_result *result)
+{
+    const struct model_spec *s = &t->job->model;
+    int n_layers = model_spec_n_expert_layers(s, s->n_layers);
+    double n_micro_batches = (double)t->job->n_micro_batches * t->job->parallel.dp;
+    double even = (double)t->job->train.global_batch * t->job->data.seq_len * s->n_active_experts /
+                  max_int(1, s->n_experts);
+
+    for (int layer = 0; layer < n_layers; layer++) {
+        result->balance += *stats++ / n_micro_batches / n_layers;
+        for (int e = 0; e < s->n_experts; e++, stats++) {
+            double used = *stats / even;
+
+            result->most_used = used > result->most_used ? used : result->most_used;
+            result->least_used =
+                (!layer && !e) || used < result->least_used ? used : result->least_used;
+        }
+    }
+}
+
+int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
+{
+    const struct ports *ports = &t->program.ports;
+    struct run_hooks hooks = { t, load_train, trainer_save_gate, choose };
+    int experts = ports->router_stats_total;
+    int32_t skipped = 0;
+    double loss = 0, norm = 0;
+    /* All that the host learns of a step, with one wait. */
+    const struct run_piece told[4] = {
+        { ports->skip_update, &skipped, sizeof skipped },
+        { ports->loss_total, &loss, sizeof loss },
+        { ports->norm, &norm, sizeof norm },
+        { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
+    };
+    int64_t tokens = loader_step_tokens(t->train, t->step);
+    double lr = lr_at(t->job, t->step);
+
+    if (t->options.progress)
+        atomic_store_explicit(&t->options.progress->step, t->step + 1, memory_order_relaxed);
+    write_scalars(t, lr, tokens);
+    if (run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0)
+        return -1;
+    if (run_get_all(t->run, told, 4, err) < 0)
+        return -1;
+    progress_phase(t->options.progress, "between steps");
+    t->step++;
+    t->updates += !skipped;
+    t->n_skipped += skipped != 0;
+    t->tokens += tokens;
+    *result = (struct trainer_result){
+        .step = t->step,
+        .loss = loss / (double)tokens,
+        .grad_norm = norm,
+        .lr = lr,
+        .tokens = tokens,
+        .read = loader_step_read(t->train, t->step - 1),
+        .skipped = skipped != 0,
+    };
+    adapt_loss_scale(t, result);
+    if (experts)
+        count_experts(t, t->expert_stats, result);
+    return 0;
+}
