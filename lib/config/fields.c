@@ -28,54 +28,58 @@ static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
     return n;
 }
 
+/* What a field is of the numerics: the rule at a resume, the place of its line (0: it is a part of
+ * another's), and further members of struct field_numerics. */
+#define NUMERICS(rule, place_of_line, ...) \
+    .numerics = { .change = NUMERICS_##rule, .place = place_of_line, ##__VA_ARGS__ }
+
 const struct field job_fields[] = {
     { "model.name", FIELD_NAME, AT(model.name), .initial = "custom",
       .help = "model name in messages and reports" },
     { "model.vocab_size", FIELD_INT, AT(model.vocab_size), .min = 1, .max = 16777216,
-      .unit = "tokens", .numerics = { NUMERICS_RUN, 10 },
+      .unit = "tokens", NUMERICS(RUN, 10),
       .help = "vocabulary size: rows of the embedding and of the output head; at least the "
               "number of tokens of the tokenizer" },
     { "model.hidden_size", FIELD_INT, AT(model.hidden_size), .min = 1, .max = 1048576,
-      .numerics = { NUMERICS_RUN, 20 }, .help = "hidden size: width of the residual stream" },
-    { "model.n_layers", FIELD_INT, AT(model.n_layers), .min = 1, .max = 10000,
-      .numerics = { NUMERICS_RUN, 30 }, .help = "number of transformer layers" },
-    { "model.n_heads", FIELD_INT, AT(model.n_heads), .min = 1, .max = 65536,
-      .numerics = { NUMERICS_RUN, 40 }, .help = "number of query heads per layer" },
+      NUMERICS(RUN, 20), .help = "hidden size: width of the residual stream" },
+    { "model.n_layers", FIELD_INT, AT(model.n_layers), .min = 1, .max = 10000, NUMERICS(RUN, 30),
+      .help = "number of transformer layers" },
+    { "model.n_heads", FIELD_INT, AT(model.n_heads), .min = 1, .max = 65536, NUMERICS(RUN, 40),
+      .help = "number of query heads per layer" },
     { "model.n_kv_heads", FIELD_INT, AT(model.n_kv_heads), .initial = "auto", .word = "auto",
-      .min = 1, .max = 65536, .numerics = { NUMERICS_RUN, 50 },
+      .min = 1, .max = 65536, NUMERICS(RUN, 50),
       .help = "number of key/value heads per layer (grouped-query attention); must divide "
               "n_heads; auto: n_heads" },
     { "model.head_dim", FIELD_INT, AT(model.head_dim), .initial = "auto", .word = "auto", .min = 1,
-      .max = 65536, .numerics = { NUMERICS_RUN, 60 },
+      .max = 65536, NUMERICS(RUN, 60),
       .help = "dimension of one attention head; auto: hidden_size / n_heads" },
-    { "model.ffn_size", FIELD_INT, AT(model.ffn_size), .min = 1, .max = 16777216,
-      .numerics = { NUMERICS_RUN, 70 },
+    { "model.ffn_size", FIELD_INT, AT(model.ffn_size), .min = 1, .max = 16777216, NUMERICS(RUN, 70),
       .help = "intermediate size of the feed-forward network (FFN, MLP) of a layer" },
     { "model.n_experts", FIELD_INT, AT(model.n_experts), .initial = "0", .max = 65536,
-      .numerics = { NUMERICS_RUN, 200, WHEN_EXPERTS },
+      NUMERICS(RUN, 200, .when = WHEN_EXPERTS),
       .help = "number of experts in an MoE layer; 0: dense model" },
     { "model.n_active_experts", FIELD_INT, AT(model.n_active_experts), .initial = "2", .min = 1,
-      .max = 65536, .numerics = { NUMERICS_RUN, 210, WHEN_EXPERTS },
+      .max = 65536, NUMERICS(RUN, 210, .when = WHEN_EXPERTS),
       .help = "number of experts that the router selects per token (top-k)" },
     { "model.expert_ffn_size", FIELD_INT, AT(model.expert_ffn_size), .initial = "auto",
-      .word = "auto", .min = 1, .max = 16777216, .numerics = { NUMERICS_RUN, 220, WHEN_EXPERTS },
+      .word = "auto", .min = 1, .max = 16777216, NUMERICS(RUN, 220, .when = WHEN_EXPERTS),
       .help = "intermediate size of one expert; auto: ffn_size" },
     { "model.expert_every", FIELD_INT, AT(model.expert_every), .initial = "1", .min = 1,
-      .max = 10000, .numerics = { NUMERICS_RUN, 230, WHEN_EXPERTS },
+      .max = 10000, NUMERICS(RUN, 230, .when = WHEN_EXPERTS),
       .help = "every N-th layer is an MoE layer, the other layers have a dense FFN of "
               "ffn_size; 1: all are MoE layers" },
     { "model.router_normalize", FIELD_BOOL, AT(model.router_normalize), .initial = "true",
-      .numerics = { NUMERICS_RUN, 240, WHEN_EXPERTS },
+      NUMERICS(RUN, 240, .when = WHEN_EXPERTS),
       .help = "softmax over the router logits of the selected experts, so that their weights "
               "sum to 1; false: softmax over all experts, the selected ones keep their "
               "probabilities" },
     { "model.router_balance", FIELD_FLOAT, AT(model.router_balance), .initial = "0.0", .max = 100,
-      .numerics = { NUMERICS_RUN, 250, WHEN_EXPERTS, .print = numerics_print_router_balance },
+      NUMERICS(RUN, 250, .when = WHEN_EXPERTS, .print = numerics_print_router_balance),
       .help = "coefficient of the load-balancing auxiliary loss (Fedus et al. 2021, eq. 4), "
               "summed over MoE layers; it is part of the training objective and is reported "
               "apart from loss; 0: none" },
     { "model.router_balance_kind", FIELD_CHOICE, AT(model.router_balance_kind),
-      .initial = "per_layer", .choices = router_balance_choices, .numerics = { NUMERICS_RUN },
+      .initial = "per_layer", .choices = router_balance_choices, NUMERICS(RUN, 0),
       .help = "definition of the load-balancing loss over m experts, with f_e the fraction of "
               "tokens routed to expert e and P_e its mean probability; per_layer: sum over "
               "layers of m sum_e f_e P_e (Fedus et al.); pooled: number of layers times m "
@@ -84,112 +88,108 @@ const struct field job_fields[] = {
               "output_router_logits sets pooled. The reported value is the mean over layers in "
               "both cases" },
     { "model.max_seq_len", FIELD_INT, AT(model.max_seq_len), .initial = "2048", .min = 1,
-      .max = N_MAX, .unit = "tokens", .numerics = { NUMERICS_RUN, 80, WHEN_LEARNED, .or_zero = 1 },
+      .max = N_MAX, .unit = "tokens", NUMERICS(RUN, 80, .when = WHEN_LEARNED, .or_zero = 1),
       .help = "maximum sequence length; with position learned: number of position embeddings" },
     { "model.norm", FIELD_CHOICE, AT(model.norm), .initial = "rmsnorm", .choices = norm_choices,
-      .numerics = { NUMERICS_RUN, 90, .print = numerics_print_norm },
+      NUMERICS(RUN, 90, .print = numerics_print_norm),
       .help = "type of the normalisation layers: before attention, before the FFN and before "
               "the output head" },
     { "model.norm_eps", FIELD_FLOAT, AT(model.norm_eps), .initial = "1.0e-5", .max = 1,
-      .above_min = 1, .numerics = { NUMERICS_RUN, 100 },
+      .above_min = 1, NUMERICS(RUN, 100),
       .help = "epsilon of the normalisation layers, added to the variance" },
     { "model.position", FIELD_CHOICE, AT(model.position), .initial = "rope",
-      .choices = position_choices, .numerics = { NUMERICS_RUN, 110 },
+      .choices = position_choices, NUMERICS(RUN, 110),
       .help = "position encoding; rope: rotary embeddings; learned: learned absolute "
               "embeddings; alibi: linear attention biases (ALiBi)" },
     { "model.rope_theta", FIELD_FLOAT, AT(model.rope_theta), .initial = "10000.0", .max = 1e12,
-      .above_min = 1, .numerics = { NUMERICS_RUN, 120, WHEN_ROPE, .or_zero = 1 },
+      .above_min = 1, NUMERICS(RUN, 120, .when = WHEN_ROPE, .or_zero = 1),
       .help = "base of the RoPE frequencies" },
     { "model.rope_scaling.type", FIELD_CHOICE, AT(model.rope_scaling.type), .initial = "none",
-      .choices = rope_scaling_choices, .numerics = { NUMERICS_RUN, 260, WHEN_SCALED },
+      .choices = rope_scaling_choices, NUMERICS(RUN, 260, .when = WHEN_SCALED),
       .help = "RoPE scaling method for sequences longer than those of the original pretraining" },
     { "model.rope_scaling.factor", FIELD_FLOAT, AT(model.rope_scaling.factor), .initial = "1.0",
-      .min = 1, .max = 1e6, .numerics = { NUMERICS_RUN, 270, WHEN_SCALED },
+      .min = 1, .max = 1e6, NUMERICS(RUN, 270, .when = WHEN_SCALED),
       .help = "context extension factor: new maximum sequence length / original_max_seq_len" },
     { "model.rope_scaling.original_max_seq_len", FIELD_INT,
       AT(model.rope_scaling.original_max_seq_len), .initial = "auto", .word = "auto", .min = 1,
       .max = N_MAX, .unit = "tokens",
-      .numerics = { NUMERICS_RUN, 280, WHEN_SCALED_NOT_LINEAR,
-                    .print = numerics_print_original_seq_len },
+      NUMERICS(RUN, 280, .when = WHEN_SCALED_NOT_LINEAR, .print = numerics_print_original_seq_len),
       .help = "maximum sequence length of the original pretraining; auto: max_seq_len" },
     { "model.rope_scaling.low_freq_factor", FIELD_FLOAT, AT(model.rope_scaling.low_freq_factor),
-      .initial = "1.0", .max = 1e6, .above_min = 1, .numerics = { NUMERICS_RUN, 290, WHEN_LLAMA3 },
+      .initial = "1.0", .max = 1e6, .above_min = 1, NUMERICS(RUN, 290, .when = WHEN_LLAMA3),
       .help = "for type llama3: frequencies with fewer rotations than this over "
               "original_max_seq_len are divided by factor" },
     { "model.rope_scaling.high_freq_factor", FIELD_FLOAT, AT(model.rope_scaling.high_freq_factor),
-      .initial = "4.0", .max = 1e6, .above_min = 1, .numerics = { NUMERICS_RUN, 300, WHEN_LLAMA3 },
+      .initial = "4.0", .max = 1e6, .above_min = 1, NUMERICS(RUN, 300, .when = WHEN_LLAMA3),
       .help = "for type llama3: frequencies with more rotations than this over "
               "original_max_seq_len are not scaled; those between low_freq_factor and "
               "high_freq_factor are interpolated" },
     { "model.rope_scaling.beta_fast", FIELD_FLOAT, AT(model.rope_scaling.beta_fast),
-      .initial = "32.0", .max = 1e6, .above_min = 1, .numerics = { NUMERICS_RUN, 310, WHEN_YARN },
+      .initial = "32.0", .max = 1e6, .above_min = 1, NUMERICS(RUN, 310, .when = WHEN_YARN),
       .help = "for type yarn: frequencies with more rotations than this over "
               "original_max_seq_len are not scaled" },
     { "model.rope_scaling.beta_slow", FIELD_FLOAT, AT(model.rope_scaling.beta_slow),
-      .initial = "1.0", .max = 1e6, .above_min = 1, .numerics = { NUMERICS_RUN, 320, WHEN_YARN },
+      .initial = "1.0", .max = 1e6, .above_min = 1, NUMERICS(RUN, 320, .when = WHEN_YARN),
       .help = "for type yarn: frequencies with fewer rotations than this over "
               "original_max_seq_len are divided by factor; those between beta_slow and "
               "beta_fast are interpolated" },
     { "model.rope_scaling.attention_factor", FIELD_FLOAT, AT(model.rope_scaling.attention_factor),
       .initial = "auto", .word = "auto", .max = 1e6, .above_min = 1,
-      .numerics = { NUMERICS_RUN, 330, WHEN_YARN },
+      NUMERICS(RUN, 330, .when = WHEN_YARN),
       .help = "for type yarn: factor by which cosines and sines are multiplied; auto: 0.1 "
               "ln(factor) + 1" },
     { "model.rope_scaling.truncate", FIELD_BOOL, AT(model.rope_scaling.truncate), .initial = "true",
-      .numerics = { NUMERICS_RUN, 340, WHEN_YARN },
+      NUMERICS(RUN, 340, .when = WHEN_YARN),
       .help = "for type yarn: round the bounds of the interpolated range to whole dimensions" },
     { "model.embedding_norm", FIELD_BOOL, AT(model.embedding_norm), .initial = "false",
-      .numerics = { NUMERICS_RUN, 350, WHEN_SET },
+      NUMERICS(RUN, 350, .when = WHEN_SET),
       .help = "normalisation layer after the embedding (Bloom)" },
     { "model.qk_norm", FIELD_BOOL, AT(model.qk_norm), .initial = "false",
-      .numerics = { NUMERICS_RUN, 360, WHEN_SET },
+      NUMERICS(RUN, 360, .when = WHEN_SET),
       .help = "RMSNorm over each head of queries and keys, before RoPE" },
     { "model.window", FIELD_INT, AT(model.window), .initial = "none", .word = "none", .min = 1,
-      .max = N_MAX, .unit = "tokens", .numerics = { NUMERICS_RUN, 370, WHEN_WINDOW },
+      .max = N_MAX, .unit = "tokens", NUMERICS(RUN, 370, .when = WHEN_WINDOW),
       .help = "size of the sliding attention window: a token attends to this number of tokens, "
               "itself included; none: full causal attention" },
     { "model.window_first_layer", FIELD_INT, AT(model.window_first_layer), .initial = "0",
-      .max = 10000, .numerics = { NUMERICS_RUN, 380, WHEN_WINDOW },
+      .max = 10000, NUMERICS(RUN, 380, .when = WHEN_WINDOW),
       .help = "index of the first layer with a sliding window (from 0); earlier layers have "
               "full attention" },
     { "model.window_period", FIELD_INT, AT(model.window_period), .initial = "none", .word = "none",
-      .min = 2, .max = 10000, .numerics = { NUMERICS_RUN, 390, WHEN_WINDOW_PERIOD },
+      .min = 2, .max = 10000, NUMERICS(RUN, 390, .when = WHEN_WINDOW_PERIOD),
       .help = "counted from window_first_layer, every N-th layer has full attention instead of "
               "the window; none: no such layer" },
     { "model.normalized_head", FIELD_BOOL, AT(model.normalized_head), .initial = "false",
-      .numerics = { NUMERICS_RUN, 410, WHEN_SET },
+      NUMERICS(RUN, 410, .when = WHEN_SET),
       .help = "normalise the rows of the output head to L2 norm 1 before the logits (NormHead "
               "of Baichuan2)" },
     { "model.activation", FIELD_CHOICE, AT(model.activation), .initial = "swiglu",
-      .choices = activation_choices, .numerics = { NUMERICS_RUN, 130 },
+      .choices = activation_choices, NUMERICS(RUN, 130),
       .help = "activation function of the FFN; swiglu: gated SiLU; gelu: tanh approximation of "
               "GELU" },
-    { "model.bias", FIELD_BOOL, AT(model.bias), .initial = "false",
-      .numerics = { NUMERICS_RUN, 140 },
+    { "model.bias", FIELD_BOOL, AT(model.bias), .initial = "false", NUMERICS(RUN, 140),
       .help = "bias terms in all linear layers but the output head, and in layernorms" },
     { "model.attention_bias", FIELD_CHOICE, AT(model.attention_bias), .initial = "none",
-      .choices = attention_bias_choices, .numerics = { NUMERICS_RUN, 190, WHEN_ATTENTION_BIAS },
+      .choices = attention_bias_choices, NUMERICS(RUN, 190, .when = WHEN_ATTENTION_BIAS),
       .help = "bias terms in attention where model.bias is false; qkv: in the query, key and "
               "value projections; all: in the output projection, too" },
     { "model.tied_embeddings", FIELD_BOOL, AT(model.tied_embeddings), .initial = "false",
-      .numerics = { NUMERICS_RUN, 150 },
-      .help = "input embedding and output head share one matrix" },
+      NUMERICS(RUN, 150), .help = "input embedding and output head share one matrix" },
     { "model.dropout", FIELD_FLOAT, AT(model.dropout), .initial = "0.0", .max = 0.9,
-      .numerics = { NUMERICS_RUN, 160 },
+      NUMERICS(RUN, 160),
       .help = "dropout probability after the embedding and on the outputs of attention and FFN "
               "before the residual addition" },
     { "model.embedding_dropout", FIELD_BOOL, AT(model.embedding_dropout), .initial = "true",
-      .numerics = { NUMERICS_RUN, 400, WHEN_DROPOUT_IN_LAYERS },
+      NUMERICS(RUN, 400, .when = WHEN_DROPOUT_IN_LAYERS),
       .help = "apply model.dropout after the embedding, too" },
     { "model.attention_dropout", FIELD_FLOAT, AT(model.attention_dropout), .initial = "0.0",
-      .max = 0.9, .numerics = { NUMERICS_RUN, 170 },
-      .help = "dropout probability on attention probabilities" },
+      .max = 0.9, NUMERICS(RUN, 170), .help = "dropout probability on attention probabilities" },
     { "model.init_std", FIELD_FLOAT, AT(model.init_std), .initial = "0.02", .max = 1,
-      .above_min = 1, .numerics = { NUMERICS_RUN, 180 },
+      .above_min = 1, NUMERICS(RUN, 180),
       .help = "standard deviation of the initial weights; for the projections that write to "
               "the residual stream it is divided by sqrt(2 n_layers)" },
 
-    { "data.train", FIELD_DATASETS, AT(data.train), .numerics = { NUMERICS_RUN, 520 },
+    { "data.train", FIELD_DATASETS, AT(data.train), NUMERICS(RUN, 520),
       .help = "training data: prefix of a .bin/.idx pair (Megatron format), or a list of "
               "prefixes or of {path, weight} to blend; for finetune and lora also files and "
               "folders of rows" },
@@ -205,7 +205,7 @@ const struct field job_fields[] = {
               "they are trained (lora: with the whole embedding and output head) and saved "
               "with the tokenizer" },
     { "data.seq_len", FIELD_INT, AT(data.seq_len), .initial = "auto", .word = "auto", .min = 1,
-      .max = N_MAX, .unit = "tokens", .numerics = { NUMERICS_RUN, 540 },
+      .max = N_MAX, .unit = "tokens", NUMERICS(RUN, 540),
       .help = "training sequence length; auto: model.max_seq_len, at most 2048" },
     { "data.format", FIELD_CHOICE, AT(data.format), .initial = "auto",
       .choices = instruct_format_choices,
@@ -232,74 +232,70 @@ const struct field job_fields[] = {
       .choices = instruct_bad_rows_choices,
       .help = "what happens to rows that do not fit the format; refuse: end the job with an "
               "error; skip: leave out and count" },
-    { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "true", .numerics = { NUMERICS_RUN },
+    { "data.packing", FIELD_BOOL, AT(data.packing), .initial = "true", NUMERICS(RUN, 0),
       .help = "pack several samples into one sequence of seq_len tokens, without attention "
               "between them; false: one padded sample per sequence" },
     { "data.lengths", FIELD_COUNTS, AT(data.lengths), .initial = "auto", .word = "auto", .min = 1,
-      .max = N_MAX, .unit = "tokens", .numerics = { NUMERICS_RUN },
+      .max = N_MAX, .unit = "tokens", NUMERICS(RUN, 0),
       .help = "without packing: sequence lengths below seq_len to which micro-batches of short "
               "samples are padded, in ascending order, for training and evaluation; a program "
               "is compiled for each; auto: 1/8, 1/4 and 1/2 of seq_len" },
 
     { "train.steps", FIELD_I64, AT(train.steps), .initial = "auto", .word = "auto", .min = 1,
-      .max = N_STEPS_MAX, .numerics = { NUMERICS_RECIPE, 780, WHEN_DECAY, .or_zero = 1 },
+      .max = N_STEPS_MAX, NUMERICS(RECIPE, 780, .when = WHEN_DECAY, .or_zero = 1),
       .help = "optimizer steps; auto (finetune and lora only): as many as train.epochs need" },
     { "train.epochs", FIELD_FLOAT, AT(train.epochs), .initial = "auto", .word = "auto", .max = 1e6,
       .above_min = 1,
       .help = "passes over the finetuning data if train.steps is not given; auto: 3" },
     { "train.init", FIELD_TEXT, AT(train.init), .initial = "",
-      .numerics = { NUMERICS_RECIPE, 420, WHEN_SET },
+      NUMERICS(RECIPE, 420, .when = WHEN_SET),
       .help = "folder from which a new run takes its initial weights: a Hugging Face folder, a "
               "checkpoint or a run folder; or random. If left out, finetune and lora take the "
               "model's folder; pretrain requires the key if that folder has weights" },
     { "train.global_batch", FIELD_INT, AT(train.global_batch), .initial = "auto", .word = "auto",
-      .min = 1, .max = N_MAX, .unit = "sequences", .numerics = { NUMERICS_RUN, 550 },
+      .min = 1, .max = N_MAX, .unit = "sequences", NUMERICS(RUN, 550),
       .help = "sequences per optimizer step over all ranks; a multiple of micro_batch * dp; "
               "auto: 64 for pretrain, 16 for finetune and lora" },
     { "train.micro_batch", FIELD_INT, AT(train.micro_batch), .initial = "auto", .word = "auto",
-      .min = 1, .max = N_MAX, .unit = "sequences", .numerics = { NUMERICS_LAYOUT, 560 },
+      .min = 1, .max = N_MAX, .unit = "sequences", NUMERICS(LAYOUT, 560),
       .help =
           "sequences per micro-batch of a data-parallel rank; auto: the largest of 4, 2, 1 that "
           "divides global_batch; with parallel.micro_batches: their largest, and no other value "
           "is allowed" },
     { "train.dtype", FIELD_CHOICE, AT(train.dtype), .initial = "bf16",
-      .choices = dtype_float_choices, .synonyms = dtype_torch_choices,
-      .numerics = { NUMERICS_ARITHMETIC, 580 },
+      .choices = dtype_float_choices, .synonyms = dtype_torch_choices, NUMERICS(ARITHMETIC, 580),
       .help = "dtype of weights and activations; master weights are fp32 (but see "
               "optimizer.states); fp16 uses a dynamic loss scale; float32, bfloat16 and "
               "float16 are synonyms" },
     { "train.loss_scale.initial", FIELD_INT, AT(train.loss_scale.initial), .initial = "65536",
-      .min = 1, .max = SCALE_MAX, .numerics = { NUMERICS_RECIPE, 610, WHEN_FP16 },
+      .min = 1, .max = SCALE_MAX, NUMERICS(RECIPE, 610, .when = WHEN_FP16),
       .help = "with dtype fp16: initial loss scale, a power of two; after an overflow of "
               "gradients the step is skipped and the scale halved" },
     { "train.loss_scale.growth_every", FIELD_INT, AT(train.loss_scale.growth_every),
-      .initial = "2000", .max = N_MAX, .unit = "steps",
-      .numerics = { NUMERICS_RECIPE, 620, WHEN_FP16 },
+      .initial = "2000", .max = N_MAX, .unit = "steps", NUMERICS(RECIPE, 620, .when = WHEN_FP16),
       .help = "with dtype fp16: the loss scale doubles after this number of consecutive steps "
               "without overflow; 0: never" },
     { "train.loss_scale.min", FIELD_INT, AT(train.loss_scale.min), .initial = "1", .min = 1,
-      .max = SCALE_MAX, .numerics = { NUMERICS_RECIPE, 630, WHEN_FP16 },
+      .max = SCALE_MAX, NUMERICS(RECIPE, 630, .when = WHEN_FP16),
       .help = "with dtype fp16: smallest loss scale, a power of two; steps that overflow at it "
               "count for train.max_skipped" },
     { "train.loss_scale.max", FIELD_INT, AT(train.loss_scale.max), .initial = "16777216", .min = 1,
-      .max = SCALE_MAX, .numerics = { NUMERICS_RECIPE, 640, WHEN_FP16 },
+      .max = SCALE_MAX, NUMERICS(RECIPE, 640, .when = WHEN_FP16),
       .help = "with dtype fp16: largest loss scale, a power of two" },
     { "train.gradient_dtype", FIELD_CHOICE, AT(train.gradient_dtype), .initial = "fp32",
-      .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
-      .numerics = { NUMERICS_ARITHMETIC, 590 },
+      .choices = dtype_wide_choices, .synonyms = dtype_torch_choices, NUMERICS(ARITHMETIC, 590),
       .help = "dtype of gradient accumulators of matrices and of their reduction over ranks; "
               "bf16: each micro-batch is added in fp32 and the sum rounded. Gradients of "
               "vectors (norms, biases) are always fp32" },
     { "train.residual", FIELD_CHOICE, AT(train.residual), .initial = "fp32",
       .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
-      .numerics = { NUMERICS_ARITHMETIC, 600, WHEN_SET },
+      NUMERICS(ARITHMETIC, 600, .when = WHEN_SET),
       .help = "dtype of the residual stream and of its gradient; bf16 (needs train.dtype "
               "bf16): each addition is computed in fp32 and rounded to nearest, which halves "
               "the traffic between pipeline stages and the memory that recompute keeps per "
               "layer. A property of the run, not of the model: generate and eval use fp32" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
-      .numerics = { NUMERICS_RUN, 530 },
-      .help = "random seed of initial weights, data order and dropout" },
+      NUMERICS(RUN, 530), .help = "random seed of initial weights, data order and dropout" },
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,
       .unit = "steps", .help = "interval between logged steps (terminal and metrics.jsonl)" },
     { "train.max_skipped", FIELD_INT, AT(train.max_skipped), .initial = "10", .max = N_MAX,
@@ -318,37 +314,37 @@ const struct field job_fields[] = {
               "detect silent data corruption; 0: never" },
 
     { "train.only", FIELD_TEXTS, AT(train.only), .initial = "all", .word = "all",
-      .numerics = { NUMERICS_RECIPE, 430, WHEN_SET },
+      NUMERICS(RECIPE, 430, .when = WHEN_SET),
       .help = "patterns of the parameters to train, such as layers.11.*; all others are frozen "
               "and have no gradients and optimizer states" },
     { "train.freeze", FIELD_TEXTS, AT(train.freeze), .initial = "none", .word = "none",
-      .numerics = { NUMERICS_RECIPE, 440, WHEN_SET },
+      NUMERICS(RECIPE, 440, .when = WHEN_SET),
       .help = "patterns of frozen parameters, such as embedding.*" },
 
     { "lora.rank", FIELD_INT, AT(lora.rank), .initial = "0", .max = 65536,
-      .numerics = { NUMERICS_RECIPE, 450, WHEN_ADAPTERS },
+      NUMERICS(RECIPE, 450, .when = WHEN_ADAPTERS),
       .help = "rank r of the LoRA adapters, which are trained instead of the model; 0: no "
               "adapters (the command lora then uses 8)" },
     { "lora.alpha", FIELD_FLOAT, AT(lora.alpha), .initial = "auto", .word = "auto", .max = 1e9,
       .above_min = 1,
-      .numerics = { NUMERICS_ARITHMETIC, 460, WHEN_ADAPTERS, .print = numerics_print_alpha },
+      NUMERICS(ARITHMETIC, 460, .when = WHEN_ADAPTERS, .print = numerics_print_alpha),
       .help = "LoRA scaling: the adapters' output is multiplied by alpha / rank; auto: 2 * rank" },
     { "lora.dropout", FIELD_FLOAT, AT(lora.dropout), .initial = "0.0", .max = 0.9,
-      .numerics = { NUMERICS_RECIPE, 470, WHEN_ADAPTERS },
+      NUMERICS(RECIPE, 470, .when = WHEN_ADAPTERS),
       .help = "dropout probability on the adapters' input" },
     { "lora.rslora", FIELD_BOOL, AT(lora.rslora), .initial = "false",
-      .numerics = { NUMERICS_ARITHMETIC, 480, WHEN_ADAPTERS },
+      NUMERICS(ARITHMETIC, 480, .when = WHEN_ADAPTERS),
       .help = "rank-stabilised LoRA: scale by alpha / sqrt(rank) instead of alpha / rank" },
     { "lora.bias", FIELD_CHOICE, AT(lora.bias), .initial = "none", .choices = lora_bias_choices,
-      .numerics = { NUMERICS_RECIPE, 490, WHEN_ADAPTERS },
+      NUMERICS(RECIPE, 490, .when = WHEN_ADAPTERS),
       .help = "biases to train besides the adapters; lora_only: those of the adapted modules; "
               "all: all biases of the model" },
     { "lora.targets", FIELD_TEXTS, AT(lora.targets), .initial = "all", .word = "",
-      .numerics = { NUMERICS_RECIPE, 500, WHEN_ADAPTERS },
+      NUMERICS(RECIPE, 500, .when = WHEN_ADAPTERS),
       .help = "modules with adapters, such as [q_proj, v_proj]; all: every matrix of every "
               "layer" },
     { "lora.modules_to_save", FIELD_TEXTS, AT(lora.modules_to_save), .initial = "none",
-      .word = "none", .numerics = { NUMERICS_RECIPE, 510, WHEN_ADAPTERS },
+      .word = "none", NUMERICS(RECIPE, 510, .when = WHEN_ADAPTERS),
       .help = "modules to train in full besides the adapters, such as [embed_tokens, lm_head, "
               "norm]" },
 
@@ -357,8 +353,7 @@ const struct field job_fields[] = {
       .help = "interval between evaluations on held-out data; 0: only after the last step" },
     { "eval.data", FIELD_TEXT, AT(eval.data), .initial = "",
       .help = "prefix of a held-out .bin/.idx pair; not together with eval.split" },
-    { "eval.split", FIELD_FLOAT, AT(eval.split), .initial = "0.0", .max = 0.5,
-      .numerics = { NUMERICS_RUN },
+    { "eval.split", FIELD_FLOAT, AT(eval.split), .initial = "0.0", .max = 0.5, NUMERICS(RUN, 0),
       .help = "fraction of the training samples that is held out for evaluation; 0: none" },
     { "eval.batches", FIELD_INT, AT(eval.batches), .initial = "0", .max = N_MAX,
       .unit = "global batches", .help = "maximum size of one evaluation; 0: all held-out data" },
@@ -368,45 +363,43 @@ const struct field job_fields[] = {
               "loss; 0: never" },
 
     { "optimizer.name", FIELD_WORD, AT(optimizer.name), .initial = "adamw", .choices = optimizers,
-      .numerics = { NUMERICS_ARITHMETIC, 720 },
+      NUMERICS(ARITHMETIC, 720),
       .help = "optimizer; adamw: AdamW with decoupled weight decay, which does not apply to "
               "vectors (norms, biases)" },
     { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto", .max = 100,
-      .above_min = 1, .numerics = { NUMERICS_RECIPE, 730 },
+      .above_min = 1, NUMERICS(RECIPE, 730),
       .help = "peak learning rate, reached after warm-up; auto: 3e-4 for pretrain, 1e-5 for "
               "finetune, 2e-4 for lora" },
     { "optimizer.min_lr", FIELD_FLOAT, AT(optimizer.min_lr), .initial = "auto", .word = "auto",
-      .word_value = -1, .max = 100, .numerics = { NUMERICS_RECIPE, 760, WHEN_DECAY, .or_zero = 1 },
+      .word_value = -1, .max = 100, NUMERICS(RECIPE, 760, .when = WHEN_DECAY, .or_zero = 1),
       .help = "learning rate at the last step; auto: lr / 10" },
     { "optimizer.schedule", FIELD_CHOICE, AT(optimizer.schedule), .initial = "cosine",
-      .choices = lr_schedule_choices, .numerics = { NUMERICS_RECIPE, 740 },
+      .choices = lr_schedule_choices, NUMERICS(RECIPE, 740),
       .help = "learning rate after warm-up; constant: lr; linear, cosine: decay from lr to "
               "min_lr; wsd: lr, then linear decay to min_lr over the last decay_steps" },
     { "optimizer.warmup_steps", FIELD_I64, AT(optimizer.warmup_steps), .initial = "auto",
-      .word = "auto", .word_value = -1, .max = N_STEPS_MAX, .unit = "steps",
-      .numerics = { NUMERICS_RECIPE, 750 },
+      .word = "auto", .word_value = -1, .max = N_STEPS_MAX, .unit = "steps", NUMERICS(RECIPE, 750),
       .help = "length of the linear warm-up from 0 to lr; auto: train.steps / 50, at most 2000" },
     { "optimizer.decay_steps", FIELD_I64, AT(optimizer.decay_steps), .initial = "auto",
       .word = "auto", .min = 1, .max = N_STEPS_MAX, .unit = "steps",
-      .numerics = { NUMERICS_RECIPE, 770, WHEN_WSD, .or_zero = 1 },
+      NUMERICS(RECIPE, 770, .when = WHEN_WSD, .or_zero = 1),
       .help = "for schedule wsd: length of the final decay; auto: train.steps / 5" },
     { "optimizer.beta1", FIELD_FLOAT, AT(optimizer.beta1), .initial = "0.9", .max = 0.9999999,
-      .numerics = { NUMERICS_RECIPE, 790 }, .help = "decay rate of the first moment (Adam beta1)" },
+      NUMERICS(RECIPE, 790), .help = "decay rate of the first moment (Adam beta1)" },
     { "optimizer.beta2", FIELD_FLOAT, AT(optimizer.beta2), .initial = "0.95", .max = 0.9999999,
-      .numerics = { NUMERICS_RECIPE, 800 },
-      .help = "decay rate of the second moment (Adam beta2)" },
+      NUMERICS(RECIPE, 800), .help = "decay rate of the second moment (Adam beta2)" },
     { "optimizer.eps", FIELD_FLOAT, AT(optimizer.eps), .initial = "1.0e-8", .max = 1,
-      .above_min = 1, .numerics = { NUMERICS_RECIPE, 810 },
+      .above_min = 1, NUMERICS(RECIPE, 810),
       .help = "Adam epsilon, added to the square root of the second moment" },
     { "optimizer.weight_decay", FIELD_FLOAT, AT(optimizer.weight_decay), .initial = "0.1",
-      .max = 100, .numerics = { NUMERICS_RECIPE, 820 },
+      .max = 100, NUMERICS(RECIPE, 820),
       .help = "decoupled weight decay: weights shrink by lr * weight_decay per step" },
     { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
-      .numerics = { NUMERICS_RECIPE, 830 },
+      NUMERICS(RECIPE, 830),
       .help = "maximum global gradient norm (gradient clipping); 0: no clipping" },
     { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32",
       .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
-      .numerics = { NUMERICS_ARITHMETIC, 840, WHEN_SET },
+      NUMERICS(ARITHMETIC, 840, .when = WHEN_SET),
       .help = "dtype of the Adam moments; bf16: moments and bf16 weights are rounded "
               "stochastically and no fp32 master weights are kept: 6 bytes per parameter for "
               "weights and states instead of 14" },
@@ -423,17 +416,16 @@ const struct field job_fields[] = {
               "has failed" },
 
     { "parallel.tp", FIELD_INT, AT(parallel.tp), .initial = "1", .min = 1, .max = 65536,
-      .numerics = { NUMERICS_LAYOUT, 660 }, .help = "tensor parallel size" },
+      NUMERICS(LAYOUT, 660), .help = "tensor parallel size" },
     { "parallel.pp", FIELD_INT, AT(parallel.pp), .initial = "1", .min = 1, .max = 65536,
       .help = "pipeline parallel size" },
     { "parallel.dp", FIELD_INT, AT(parallel.dp), .initial = "auto", .word = "auto", .min = 1,
-      .max = 1000000, .given_offset = AT(parallel.dp_given), .numerics = { NUMERICS_LAYOUT, 650 },
+      .max = 1000000, .given_offset = AT(parallel.dp_given), NUMERICS(LAYOUT, 650),
       .help = "data parallel size; auto: ranks / (tp * pp * cp)" },
     { "parallel.cp", FIELD_INT, AT(parallel.cp), .initial = "1", .min = 1, .max = 65536,
-      .built_max = 1, .numerics = { NUMERICS_LAYOUT, 680 }, .help = "context parallel size" },
+      .built_max = 1, NUMERICS(LAYOUT, 680), .help = "context parallel size" },
     { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
-      .built_max = 1, .numerics = { NUMERICS_LAYOUT, 690 },
-      .help = "expert parallel size; must divide dp * cp" },
+      .built_max = 1, NUMERICS(LAYOUT, 690), .help = "expert parallel size; must divide dp * cp" },
     { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,
       .help = "ZeRO stage: what is sharded over data-parallel ranks; 0: nothing; 1: optimizer "
               "states; 2: and gradients; 3: and parameters" },
@@ -456,7 +448,7 @@ const struct field job_fields[] = {
               "interleaved, dynamic, breadth-first and zb-v, else 1" },
     { "parallel.micro_batches", FIELD_COUNTS, AT(parallel.micro_batches), .initial = "none",
       .word = "none", .min = 1, .max = 1000000, .unit = "sequences",
-      .numerics = { NUMERICS_LAYOUT, 570, WHEN_SIZES_DIFFER },
+      NUMERICS(LAYOUT, 570, .when = WHEN_SIZES_DIFFER),
       .help = "for schedule dynamic: sizes of a rank's micro-batches in execution order, such "
               "as [1, 2, 4, 4, 2, 1]; small ones at both ends shorten the pipeline bubble; "
               "their sum must be global_batch / dp; changes the numerics" },
@@ -465,17 +457,16 @@ const struct field job_fields[] = {
       .help = "number of layers in each pipeline stage, such as [5, 6, 6, 5]; auto: balanced "
               "by cost, embedding and output head included" },
     { "parallel.sequence_parallel", FIELD_BOOL, AT(parallel.sequence_parallel), .initial = "true",
-      .numerics = { NUMERICS_LAYOUT, 670, WHEN_TP, .or_zero = 1 },
+      NUMERICS(LAYOUT, 670, .when = WHEN_TP, .or_zero = 1),
       .help = "with tp above 1: split norms and the residual stream along the sequence" },
     { "parallel.gradient_sum", FIELD_CHOICE, AT(parallel.gradient_sum), .initial = "auto",
       .choices = gradient_sum_choices, .given_offset = AT(parallel.gradient_sum_given),
-      .numerics = { NUMERICS_LAYOUT, 700, .print = numerics_print_gradient_sum },
+      NUMERICS(LAYOUT, 700, .print = numerics_print_gradient_sum),
       .help = "order in which gradients are summed; late: accumulate over micro-batches, then "
               "reduce over ranks once per step; early: reduce each micro-batch over ranks, "
               "then accumulate; auto: late for zero 0 and 1, early for zero 2 and 3" },
     { "parallel.reductions", FIELD_CHOICE, AT(parallel.reductions), .initial = "fixed",
-      .choices = reduction_choices,
-      .numerics = { NUMERICS_LAYOUT, 710, .print = numerics_print_reductions },
+      .choices = reduction_choices, NUMERICS(LAYOUT, 710, .print = numerics_print_reductions),
       .help = "how gradients and activations are reduced over ranks; fixed: in one order, with "
               "the same bits each time; fast: by NCCL if each rank has a GPU of its own (else "
               "as fixed): less traffic and memory, but bits depend on the NCCL version and "
