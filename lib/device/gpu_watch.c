@@ -1,8 +1,8 @@
 /*
  * gpu_watch.c - the thread and what it last saw
  *
- * NVML is called without the lock. The thread and its opener both hold the watch; whoever lets go
- * last frees it, so that a thread that is stuck in the driver can be left.
+ * NVML is called without the lock. The thread and its opener both hold the watch; the last of
+ * them to let go frees it, so that a thread that is stuck in the driver can be left.
  */
 #include "device/gpu_watch.h"
 

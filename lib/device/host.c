@@ -2,8 +2,8 @@
  * host.c - this machine's processor and memory as a device: all is done on return
  *
  * Blocks are anonymous mappings, zero at the start, with an inaccessible page on either side:
- * whoever runs over a block's end (rounded up to 64 bytes) is stopped at the first byte, whoever
- * runs below its begin within a page. Large ones ask for huge pages.
+ * an access beyond a block's end (rounded up to 64 bytes) faults at the first byte, one below its
+ * begin within a page. Large ones ask for huge pages.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -120,7 +120,7 @@ struct nvml {
     int cuda, n_gpus;
     handle_t *handles; /* NULL: that GPU cannot be asked, for this reason: */
     int *errors;
-    void *events; /* NULL: not asked for yet, or none are told: */
+    void *events; /* NULL: not asked for yet, or it has none: */
     int has_no_events;
 };
 

@@ -7,7 +7,7 @@
  * PCI address as sysfs writes it, "0000:17:00.0".
  *
  * What a GPU or a driver does not say is NVML_UNKNOWN. All calls may be made from any thread. A
- * broken GPU may keep a call from returning: a loop that has to go on asks a gpu_watch instead.
+ * broken GPU may keep a call from returning: a loop that must not block uses a gpu_watch instead.
  */
 #ifndef DEVICE_NVML_H
 #define DEVICE_NVML_H

@@ -2,8 +2,8 @@
  * pool.c - threads that claim tiles from one counter
  *
  * The counter and the number of the run stand in one 64-bit word, so that a thread claims a tile by
- * one compare-and-swap that also proves that the run it saw is still on. Hence nobody waits for a
- * thread that comes late: where a neighbour holds a core, the others take its tiles, and the run
+ * one compare-and-swap that also proves that the run it saw is still on. Hence the run does not
+ * wait for a late thread: where a neighbour holds a core, the others take its tiles, and the run
  * ends with the last tile and not with the last thread.
  *
  * Sleeping: a thread spins for some pauses, then waits on a futex. SPINS of them take about 50

@@ -44,7 +44,7 @@ const char *xid_words(int xid)
     return found ? found->words : "see NVIDIA's catalogue of Xid errors";
 }
 
-/* One that is not listed ends no restart: it is told, and that is all we know. */
+/* One that is not listed ends no restart: it is reported, without an explanation. */
 enum xid_kind xid_kind(int xid)
 {
     const struct xid *found = find(xid);

@@ -178,8 +178,8 @@ struct op_info {
     const struct op_fusion *fusion; /* of a norm and of what it is fused to; else NULL */
 
     /*
-     * What op_check asks besides: of the attributes, ahead of all operands; and, where each operand
-     * by itself is right, of several of them. Optional. Return 0, or -1 and ERR_FAILED.
+     * What op_check requires besides: of the attributes, ahead of all operands; and, where each
+     * operand by itself is right, of several of them. Optional. Return 0, or -1 and ERR_FAILED.
      */
     int (*check_attributes)(const struct op_shape *op, struct err *err);
     int (*check)(const struct op_shape *op, struct err *err);

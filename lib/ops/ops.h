@@ -104,8 +104,8 @@
  *   router              logits[T x m] fp32
  *                       -> weight[T x s] fp32, expert[T x s] i32, stats?[1 x 1 + m] fp64 +=
  *                         expert: those of a token's s largest logits, the largest first, of equal
- *                         ones the lower; weight: softmax over these (`normalize`), or theirs of
- *                         the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
+ *                         ones the lower; weight: softmax over these (`normalize`), or their
+ *                         shares of the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
  *                         share of the T s choices and P_e the mean of its softmax over all m
  *                         (Fedus et al. 2021, eq. 4-6; 1 where all are alike); then e's choices
  *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m], scale?[1 x 1] fp32,

@@ -285,7 +285,7 @@ static int step_gather_heads(const struct collective *c, int step, struct comm_c
     return 0;
 }
 
-/* Who does not share the head is sent zeros, which nobody reads. */
+/* A rank without a share of the head is sent zeros, which it does not read. */
 static int step_gather_heads_grad(const struct collective *c, int step, struct comm_call *call)
 {
     struct head_gather h = heads_of(c);

@@ -1,7 +1,7 @@
 /*
  * one_by_one.h - LMTRAIN_CUDA_SYNC=1: which op failed on a GPU
  *
- * A kernel's failure is told at some later wait, and says nothing of the op. Asked to, the executor
+ * A kernel's failure is reported at some later wait, without the op. Asked to, the executor
  * makes no graphs and waits for the device after each op; the error then has the op's name and its
  * operands. Training takes a few times as long.
  */

@@ -226,7 +226,7 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
     out->call.scratch = run->memory.segment[SEGMENT_LIBRARY];
     out->first = op->first;
     out->is_async = order_is_async(op);
-    /* Kernels are told of accumulated outputs alone, collectives of whatever they replace. */
+    /* Kernels get the flag for accumulated outputs alone, collectives of whatever they replace. */
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (op->out[k] && program_first_mode(run->resolving, op, k) == FIRST_ALWAYS &&
             (out->is_async || program_accumulates(run->resolving, op, k)))

@@ -92,7 +92,7 @@ struct run {
     struct resolved_op **users;                   /* its: the op given last, or NULL */
     struct resolved_op *last_given[N_STREAMS];    /* NULL before the first */
     int enqueues;                                 /* what is given: traffic.h */
-    void *staging[N_STREAMS];                     /* theirs, where values lie on a device */
+    void *staging[N_STREAMS];                     /* of the streams, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
     bool is_timed;      /* run_set_timed */

@@ -3,7 +3,7 @@
  *
  * Replicas are compared before a checkpoint is made of them. Under zero 1 they can be compared only
  * within a step that is known to be saved at its end: a save on a signal, or at an early stop, is
- * of shards that nobody else has, and of weights that may last have been compared steps ago.
+ * of shards that no other rank has, and of weights that may last have been compared steps ago.
  *
  * A disk may be full for a while, and an hour of many machines is worth more than a checkpoint: a
  * run that has one goes on without the next. Where there is none, or none will follow, it is an

@@ -1,5 +1,5 @@
 /*
- * resume.c - where a run begins: anew, or where its output or another run stands
+ * resume.c - where a run begins: at step 0, or at the last step of its output or of another run
  */
 #include <cjson/cJSON.h>
 #include <inttypes.h>

@@ -151,7 +151,7 @@ static int commit(struct trainer *t, struct err *err)
     return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state), err);
 }
 
-/* A disk may take its time: whoever watches is to see that it is at work. */
+/* A disk may take its time: the progress page is to show that it is at work. */
 static void watch_save(const struct trainer *t)
 {
     const struct timespec pause = { 0, 20000000 };

@@ -3,7 +3,7 @@
  *
  * Four rows by 64 columns are 16 registers; a step of k loads four vectors of b and broadcasts four
  * elements of a for 16 fused multiply-adds, so that the multipliers are the bound and not the
- * loads. The plain form, which lets the compiler vectorise along rows, loads b for every row anew
+ * loads. The plain form, which lets the compiler vectorise along rows, loads b again for every row
  * and reaches 60 % of this.
  */
 #include "kernels/cpu/attention_impl.h"
