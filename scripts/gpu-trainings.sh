@@ -146,6 +146,7 @@ part() {
 check_part() {
     item=$1 limit=$2
     shift 2
+    printf '%s\n' "$item" | grep -qE "${GPU_CHECK_TRAININGS:-}" || return 0
     check "$item" "$limit" env GPU_CHECK_PART="$*" GPU_CHECK_LMTRAIN="$lmtrain" GPU_CHECK_STEPS="$steps" \
         "$scripts/gpu-check" "$stage" --folder "$folder"
 }

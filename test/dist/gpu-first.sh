@@ -5,7 +5,9 @@
 . test/cli/support/check.sh
 
 export LMTRAIN_EMULATE_DEVICES=1 GPU_CHECK_LMTRAIN=build/lmtrain-emulated GPU_CHECK_TESTS=build/gpu-tests-emulated
-export GPU_CHECK_STEPS=2 GPU_CHECK_ONLY=rope GPU_CHECK_LARGE_ONLY=' 64: rope ' OUT="$dir/out" XDG_CACHE_HOME="$dir/cache"
+# The others are test/cuda/law_test's and test/cli/gpu.sh's.
+GPU_CHECK_TRAININGS='fp32|^one rank|resume|^two replicas$|zero 1|generate|memory'
+export GPU_CHECK_STEPS=2 GPU_CHECK_TRAININGS GPU_CHECK_ONLY=rope GPU_CHECK_LARGE_ONLY=' 64: rope ' OUT="$dir/out" XDG_CACHE_HOME="$dir/cache"
 mkdir -p "$OUT" "$dir/bin"
 
 # NVIDIA's tools: what they run is run, what they say is said.
