@@ -51,11 +51,9 @@ static void add_variables(struct local_node *node)
     environment_set_default(environment, "OMPI_MCA_pml", "ob1");
     environment_set_default(environment, "OMPI_MCA_btl",
                             node->spec->n_nodes > 1 ? "self,vader,tcp" : "self,vader");
-    /* Ranks of one node are one scheduling group: where they share cores, a rank that polls (in
-     * MPI_Init, MPI_Comm_create_group) should yield to the others. Yielding ranks of several groups
-     * on one machine keep each other off a core for a minute (Linux 6.18). */
-    environment_set_default(environment, "OMPI_MCA_mpi_yield_when_idle",
-                            node->spec->n_nodes > 1 ? "0" : "1");
+    /* A rank that polls by sched_yield keeps ranks of other scheduling groups off its core for a
+     * minute (Linux 6.18); comm's own waits sleep, so that polls of MPI are few. */
+    environment_set_default(environment, "OMPI_MCA_mpi_yield_when_idle", "0");
 }
 
 /* Ours, which may be that of another host's ssh daemon, with what the head has sent along. */
