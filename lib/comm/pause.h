@@ -2,7 +2,8 @@
  * pause.h - asking again without burning the core
  *
  * On CPUs the cores that waiting comm threads would burn are the ones that compute: some quick
- * polls for peers that are nearly there, then sleeps that grow to a fifth of a millisecond.
+ * polls for peers that are nearly there, then sleeps that grow to a fifth of a millisecond. Where the
+ * cores are crowded with other processes, sleeps at once.
  */
 #ifndef COMM_PAUSE_H
 #define COMM_PAUSE_H
@@ -18,7 +19,10 @@ void comm_pause_begin(struct comm_pause *pause); /* again after every progress *
  * comm_progress: the most urgent of what is waited for. */
 long comm_pause_next(struct comm_pause *pause, int progress);
 
-/* Sleep for that long. */
+/* Let others run. */
+void comm_pause_yield(void);
+
+/* Sleep for that long, or let others run. */
 void comm_pause(struct comm_pause *pause, int progress);
 
 #endif

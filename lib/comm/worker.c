@@ -148,7 +148,7 @@ static void *worker_main(void *context)
             wait_for_work(worker, nanoseconds);
         } else {
             pthread_mutex_unlock(&worker->lock);
-            sched_yield();
+            comm_pause_yield();
             pthread_mutex_lock(&worker->lock);
         }
     }
