@@ -407,6 +407,19 @@ bool file_is_folder(const char *path)
     return stat(path, &stat_buffer) == 0 && S_ISDIR(stat_buffer.st_mode);
 }
 
+bool file_is_empty_folder(const char *path)
+{
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    int n = 0;
+
+    while (dir && (entry = readdir(dir)))
+        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    if (dir)
+        closedir(dir);
+    return dir && n == 0;
+}
+
 int64_t file_size(const char *path)
 {
     struct stat stat_buffer;

@@ -82,6 +82,8 @@ int file_remove_tree(const char *path, struct err *err);
 
 int file_exists(const char *path);
 bool file_is_folder(const char *path);
+/* A folder that can be read and in which nothing is. */
+bool file_is_empty_folder(const char *path);
 /* -1 if it is unknown. */
 int64_t file_size(const char *path);
 

@@ -4,7 +4,6 @@
 #include "convert/convert.h"
 
 #include <cjson/cJSON.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -51,23 +50,10 @@ void conversion_tell(struct conversion *c, const char *doing, int64_t n_bytes)
         c->options->progress(c->options->context, doing, c->done, c->total);
 }
 
-static bool is_empty_folder(const char *path)
-{
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-    int n = 0;
-
-    while (dir && (entry = readdir(dir)))
-        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    if (dir)
-        closedir(dir);
-    return dir && n == 0;
-}
-
 /* An existing output is never replaced: it may be the only copy. */
 static int check_target(const char *to, struct err *err)
 {
-    if (!file_exists(to) || is_empty_folder(to))
+    if (!file_exists(to) || file_is_empty_folder(to))
         return 0;
     return err_set(err, ERR_CONFIG, "--to %s exists already (hint: another name, or remove it)",
                    to);

@@ -146,19 +146,6 @@ static const char *notes_path(struct arena *arena, const struct conversion *c)
     return arena_printf(arena, "%s/" STORE_NOTES, c->partial);
 }
 
-static bool is_empty(const char *path)
-{
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-    int n = 0;
-
-    while (dir && (entry = readdir(dir)))
-        n += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-    if (dir)
-        closedir(dir);
-    return n == 0;
-}
-
 static int remove_inside(struct arena *arena, const char *path, struct err *err)
 {
     DIR *dir = opendir(path);
@@ -197,7 +184,7 @@ static int take_over(struct conversion *c, const char *notes, int *goes_on, stru
     struct err ignored;
 
     *goes_on = 0;
-    if (is_empty(c->partial))
+    if (file_is_empty_folder(c->partial))
         return 0;
     if (file_read(notes_path(&c->arena, c), NOTES_MAX_BYTES, ERR_DATA, &was, &n_bytes, &ignored) <
         0) {

@@ -4,32 +4,14 @@
 #ifndef TEST_CKPT_CKPT_FIXTURE_H
 #define TEST_CKPT_CKPT_FIXTURE_H
 
-/* cmocka.h needs the first four. */
-/* clang-format off */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/arena.h"
-#include "base/file.h"
 #include "base/str.h"
 #include "ckpt/store.h"
-
-/* Success, or the error's text as the failure. */
-#define assert_ok(call, err) \
-    do { \
-        if ((call) != 0) \
-            fail_msg("%s", (err)->text); \
-    } while (0)
+#include "support/folder_fixture.h"
 
 /* Failure with this code, and these words in the text. */
 #define assert_fails(call, err, wanted_code, words) \
@@ -40,35 +22,6 @@
         if (!strstr((err)->text, (words))) \
             fail_msg("\"%s\" is not in \"%s\"", (words), (err)->text); \
     } while (0)
-
-/* What fixture_path makes; freed by the teardown. */
-static struct arena fixture_arena;
-
-/* cmocka's setup and teardown: *state is a fresh folder's name. */
-static inline int fixture_setup(void **state)
-{
-    const char *base = getenv("TMPDIR");
-    char *folder =
-        arena_printf(&fixture_arena, "%s/lmtrain-test-XXXXXX", base && *base ? base : "/tmp");
-
-    *state = folder;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static inline int fixture_teardown(void **state)
-{
-    struct err err;
-    int failed = file_remove_tree(*state, &err);
-
-    arena_release(&fixture_arena);
-    return failed;
-}
-
-/* FOLDER/NAME, until the teardown. */
-static inline const char *fixture_path(const char *folder, const char *name)
-{
-    return arena_printf(&fixture_arena, "%s/%s", folder, name);
-}
 
 static inline struct store_slice fixture_slice(const char *name, enum dtype dtype, int64_t rows,
                                                int64_t cols, int64_t r0, int64_t r1, int64_t c0,
@@ -116,7 +69,7 @@ static inline void fixture_poke(const char *path, off_t offset, const void *byte
     close(fd);
 }
 
-/* Make path anew with these bytes. */
+/* Make the file, or replace it. */
 static inline void fixture_write(const char *path, const void *bytes, size_t n)
 {
     struct err err = { 0 };
