@@ -301,12 +301,13 @@ static int extend(struct unigram_scratch *scratch, size_t *reach, size_t end)
 
 /*
  * A segmentation of the bytes up to step with this score, whose last piece id begins at start. Of
- * equal scores the first stays; `second` is the best score of those that lost. SentencePiece
- * compares the sum as a double with the best one, which it stores as a float.
+ * equal scores the first stays; `second` is the best score of those that lost.
  */
 static void offer(const struct unigram *u, struct unigram_step *step, size_t start, int32_t id,
                   double score)
 {
+    if (u->keeps_floats)
+        score = (double)(float)score;
     if (step->start != UINT32_MAX) {
         if (!(score > step->score)) {
             step->second = score > step->second ? score : step->second;
@@ -314,7 +315,7 @@ static void offer(const struct unigram *u, struct unigram_step *step, size_t sta
         }
         step->second = step->score;
     }
-    step->score = u->keeps_floats ? (double)(float)score : score;
+    step->score = score;
     step->start = (uint32_t)start;
     step->id = id;
 }
