@@ -2,8 +2,8 @@
  * pause.h - asking again without burning the core
  *
  * On CPUs the cores that waiting comm threads would burn are the ones that compute: some quick
- * polls for peers that are nearly there, then sleeps that grow to a fifth of a millisecond. Where the
- * cores are crowded with other processes, sleeps at once.
+ * polls for peers that are nearly there, then sleeps that grow to a fifth of a millisecond. Where
+ * other processes need the cores, sleeps at once.
  */
 #ifndef COMM_PAUSE_H
 #define COMM_PAUSE_H
