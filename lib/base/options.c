@@ -272,8 +272,8 @@ static int note_given(const struct options_parser *p, const struct option *o)
                     o->successor ? o->name : (*given)->name);
     if (o->successor && !*given)
         p->arguments->warnings[p->arguments->n_warnings++] = arena_printf(
-            p->arena, "%s: --%s is deprecated since %s, use --%s; it will be removed in %s",
-            p->options->command, o->name, o->since, o->successor, o->removed_in);
+            p->arena, "--%s is deprecated since %s, use --%s; it will be removed in %s", o->name,
+            o->since, o->successor, o->removed_in);
     *given = o;
     return 0;
 }

@@ -89,7 +89,7 @@ struct options {
 struct option_arguments {
     const char **items;
     int n;
-    const char **warnings; /* "lmtrain plan: --world is deprecated since 0.1, ...", for the log */
+    const char **warnings; /* "--world is deprecated since 0.1, ...", for the log */
     int n_warnings;
 };
 

@@ -283,7 +283,7 @@ static void test_deprecated(void **state)
     assert_int_equal(got.n, 3);
     assert_int_equal(arguments.n_warnings, 1);
     assert_string_equal(arguments.warnings[0],
-                        "lmtrain test: --count is deprecated since 0.4, use --number; it will be "
+                        "--count is deprecated since 0.4, use --number; it will be "
                         "removed in 0.6");
     assert_int_equal(parse(WORDS("in", "--count=3", "--count=4"), &arguments, &arena, &err), 0);
     assert_int_equal(got.n, 4);

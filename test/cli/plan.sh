@@ -43,7 +43,7 @@ expect 'as JSON, the same' 0 "\"total_bytes\":[[:space:]]*$total" plan --json
 promised plan
 expect 'no file is read, none is made' 0 '' test ! -e nowhere
 expect 'more ranks' 0 '^4 ranks \(dp 4\), 1 micro-batch of 2 x ' plan --ranks 4
-expect 'by the old name of the option' 0 'plan: --world is deprecated since 0.1, use --ranks; it will be removed in 0.3' plan --world 4
+expect 'by the old name of the option' 0 'warn: --world is deprecated since 0.1, use --ranks; it will be removed in 0.3' plan --world 4
 expect 'zero 1' 0 '^4 ranks \(dp 4, zero 1\), ' plan --ranks 4 --set parallel.zero=1
 expect 'zero 3' 0 '^4 ranks \(dp 4, zero 3 hold pass\), ' plan --ranks 4 --set parallel.zero=3
 expect 'its program gathers weights' 0 'all_gather weights\.[0-9]+:shard  over dp' plan --ranks 4 --set parallel.zero=1 --print-program

@@ -56,7 +56,7 @@ static void the_number_of_ranks_has_many_names(void **state)
     char *plan[] = { "plan", "--world", "2", "nowhere.yaml", NULL };
     const char *text = said(cmd_plan, plan, &status);
     assert_non_null(strstr(text, "nowhere.yaml: No such file"));
-    assert_non_null(strstr(text, "lmtrain plan: --world is deprecated since 0.1, use --ranks; it "
+    assert_non_null(strstr(text, "warn: --world is deprecated since 0.1, use --ranks; it "
                                  "will be removed in 0.3"));
     char *both[] = { "plan", "--ranks", "2", "--world", "2", "nowhere.yaml", NULL };
     text = said(cmd_plan, both, &status);
