@@ -239,12 +239,16 @@ test-oracle:
 
 # These take minutes there each; what they run, the other laws and test/train run under ASan, too. make soak-asan runs them.
 # Fuzz targets run under both sanitizers in `make fuzz`.
-ASAN_SOAK := $(addprefix test/law/,law_test.c law_tensor_test.c tuned_test.c states_test.c dynamic_test.c)
+ASAN_SOAK := $(addprefix test/law/,law_test.c law_tensor_test.c tuned_test.c states_test.c dynamic_test.c hold_test.c layouts_test.c) \
+    test/cmd/tuned_test.c
 ASAN_SOURCES := $(filter-out $(ASAN_SOAK),$(TEST_SOURCES))
 ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g1'
+asan-build:
+	@$(MAKE) --no-print-directory $(PARALLEL) -k $(ASAN) $(ASAN_SOURCES:%.c=build/asan/%)
+
 asan:
 	@scripts/bootstrap --test
-	@$(MAKE) --no-print-directory $(PARALLEL) -k $(ASAN) $(ASAN_SOURCES:%.c=build/asan/%) || true
+	@$(MAKE) --no-print-directory asan-build || true
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/asan.times $(ASAN_SOURCES:%.c=build/asan/%)
 
 soak-asan:
@@ -258,9 +262,12 @@ soak-asan:
 TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
     test/ckpt/*save*_test.c test/ckpt/read_ahead_test.c test/progress/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
+tsan-build:
+	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%)
+
 tsan:
 	@scripts/bootstrap --test
-	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%) || true
+	@$(MAKE) --no-print-directory tsan-build || true
 	@scripts/test-runner --jobs $(TEST_JOBS) --sanitized --times $(TIMES)/tsan.times $(TSAN_SOURCES:%.c=build/tsan/%)
 
 # Modules that read what comes from outside are sanitized and counted; what these call of the others is the plain
@@ -355,7 +362,7 @@ hooks:
 help:
 	@scripts/help
 
-.PHONY: all objects syntax format test golden hooks test-build test-cuda test-oracle asan tsan fuzz fuzz-build soak soak-law soak-asan soak-fuzz lint quickstart install uninstall clean help FORCE \
+.PHONY: all objects syntax format test golden hooks test-build test-cuda test-oracle asan asan-build tsan tsan-build fuzz fuzz-build soak soak-law soak-asan soak-fuzz lint quickstart install uninstall clean help FORCE \
     check-deps
 .SECONDARY:
 .DELETE_ON_ERROR:
