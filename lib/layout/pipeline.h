@@ -74,9 +74,9 @@ const char *pipeline_name(enum pipeline_kind kind);
 #define PIPELINE_RANKS_MAX 1024
 #define PIPELINE_CHUNKS_MAX 64
 #define PIPELINE_MICRO_BATCHES_MAX 131072
-/* Over all ranks: what compiles and is verified in a second (scripts/bench/compile); 29,127
+/* Over all ranks: what compiles and is verified in a second (scripts/bench/compile); 18,204
  * micro-batches of 96 ranks. */
-#define PIPELINE_STEPS_MAX (1 << 23)
+#define PIPELINE_STEPS_MAX (5 << 20)
 
 struct pipeline_spec {
     enum pipeline_kind kind;

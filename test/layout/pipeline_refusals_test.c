@@ -197,7 +197,7 @@ static void what_cannot_be(void **state)
           "micro-batch 1 has 0 sequences, but must have 1 or more (hint: leave it out, or 1)" },
         { { PIPELINE_INTERLEAVED, 64, 16, 16384, 0, NULL },
           "64 ranks of 16 chunks with 16384 micro-batches are up to 50331648 steps, but at most "
-          "8388608 are allowed (hint: larger micro-batches, at most 2730 of them)" },
+          "5242880 are allowed (hint: larger micro-batches, at most 1706 of them)" },
     };
 
     (void)state;
