@@ -67,6 +67,34 @@ static int check(struct mpi_comm *comm, int status, const char *call, struct err
     return err_set(err, ERR_PEER, "%s: %s", call, text);
 }
 
+/*
+ * Until all of the group are here, asleep rather than in MPI, whose blocking calls poll: on fewer
+ * cores than ranks those that came first would keep off the core whom they wait for. Dissemination:
+ * in round k each hears, indirectly, from 2^(k+1) ranks before it.
+ */
+static int gather_ranks(struct comm_group *group)
+{
+    int n = group->size, status = MPI_SUCCESS;
+
+    for (int distance = 1; distance < n && status == MPI_SUCCESS; distance *= 2) {
+        int to = group->ranks[(group->rank + distance) % n];
+        int from = group->ranks[(group->rank - distance + n) % n];
+        MPI_Request requests[2];
+        struct comm_pause pause;
+        int done = 0;
+
+        status = MPI_Irecv(NULL, 0, MPI_BYTE, from, group->channel, MPI_COMM_WORLD, &requests[0]);
+        if (status == MPI_SUCCESS)
+            status = MPI_Isend(NULL, 0, MPI_BYTE, to, group->channel, MPI_COMM_WORLD, &requests[1]);
+        comm_pause_begin(&pause);
+        while (status == MPI_SUCCESS &&
+               (status = MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE)) == MPI_SUCCESS &&
+               !done)
+            comm_pause(&pause, COMM_WAITING);
+    }
+    return status;
+}
+
 static int mpi_group_open(struct comm_group *base, struct err *err)
 {
     struct mpi_group *group = (struct mpi_group *)base;
@@ -74,6 +102,8 @@ static int mpi_group_open(struct comm_group *base, struct err *err)
     int status;
 
     group->comm = MPI_COMM_NULL;
+    if (check(mpi_comm(base), gather_ranks(base), "connecting to other ranks", err))
+        return -1;
     status = MPI_Comm_group(MPI_COMM_WORLD, &world);
     if (check(mpi_comm(base), status, "MPI_Comm_group", err))
         return -1;

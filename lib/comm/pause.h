@@ -10,6 +10,7 @@
 
 struct comm_pause {
     int n_polls;
+    int n_yields; /* since the last sleep */
     long nanoseconds;
 };
 
