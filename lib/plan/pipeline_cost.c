@@ -1,14 +1,17 @@
 /*
  * pipeline_cost.c - layers by the parameters that a program has; the bubble by simulating the
- * schedule with its FLOPs
+ * programs with their FLOPs as times
  */
 #include "plan/pipeline_cost.h"
 
 #include <stdbool.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "config/parameters.h"
-#include "layout/pipeline.h"
+#include "plan/simulate.h"
+#include "program/order.h"
+#include "program/passes.h"
 
 /* Whether the stage has the parameter, and not a copy of another's. */
 static bool has_weight(const struct program *p, enum module_id module, int layer)
@@ -47,72 +50,66 @@ void plan_list_layers(const struct plan *plan, int pp_rank, struct str *out)
     arena_release(&arena);
 }
 
-/* FLOPs of the first micro-batch by the stage's F, I and W; of a sequence, where sizes are
- * given. */
-static void add_costs(const struct plan *plan, const struct pipeline_spec *spec, int rank,
-                      int64_t *costs[3])
+/* ---- the bubble ---- */
+
+/* FLOPs count as nanoseconds, divided where a step's exceed the range of times. */
+static double flops_of_ns(const struct plan *plan)
 {
-    const struct program *p = &plan->programs[rank];
-    const struct entry *step = &p->entries[ENTRY_STEP];
+    const double most = (double)(INT64_MAX / 4);
+    double total = 0;
 
-    for (int i = 0; i < step->n_actions; i++) {
-        const struct action *a = &step->actions[i];
-
-        if (a->kind != ACTION_RUN || a->micro_batch)
-            continue;
-        const struct function *f = &p->functions[a->function];
-        int stage = pipeline_stage_of(spec, rank, f->chunk);
-        for (int k = 0; k < f->n_ops; k++) {
-            struct op_shape shape = program_op_shape(p, &f->ops[k]);
-            int which = f->ops[k].phase == PHASE_F ? 0 : f->ops[k].phase == PHASE_W ? 2 : 1;
-
-            costs[which][stage] += (int64_t)op_flops(&shape);
-        }
-    }
-    for (int chunk = 0; spec->sizes && chunk < spec->n_chunks; chunk++)
-        for (int which = 0; which < 3; which++)
-            costs[which][pipeline_stage_of(spec, rank, chunk)] /= spec->sizes[0];
+    for (int rank = 0; rank < plan->job->parallel.pp; rank++)
+        total += program_entry_flops(&plan->programs[rank], ENTRY_STEP);
+    return total > most ? total / most : 1;
 }
 
-/* Costs are divided by a constant if a step's FLOPs exceed the range of times. */
-static void scale_costs(const struct pipeline_spec *spec, int64_t *costs[3])
+static const struct simulated_op *price_function(const struct program *p, const struct function *f,
+                                                 double flops_of_ns, struct arena *arena)
 {
-    double total = 0, most = (double)(INT64_MAX / 4);
-    int n = pipeline_n_stages(spec);
-    int64_t n_sequences = spec->n_micro_batches;
+    struct simulated_op *ops = arena_array(arena, struct simulated_op, f->n_ops);
 
-    for (int m = 0; spec->sizes && m < spec->n_micro_batches; m++)
-        n_sequences += spec->sizes[m] - 1;
-    for (int i = 0; i < 3 * n; i++)
-        total += (double)n_sequences * (double)costs[i / n][i % n];
-    for (int i = 0; i < 3 * n && total > most; i++)
-        costs[i / n][i % n] /= 1 + (int64_t)(total / most);
+    for (int i = 0; i < f->n_ops; i++) {
+        struct op_shape shape = program_op_shape(p, &f->ops[i]);
+
+        ops[i].ns = (int64_t)((double)op_flops(&shape) / flops_of_ns);
+        /* What waits for an async op waits for who meets it. */
+        ops[i].class = order_is_async(&f->ops[i]) ? TIME_STAGES : TIME_PRODUCTS;
+    }
+    return ops;
+}
+
+static const struct simulated_op *const *price_program(const struct program *p, double flops_of_ns,
+                                                       struct arena *arena)
+{
+    const struct simulated_op **functions =
+        arena_array(arena, const struct simulated_op *, p->n_functions);
+
+    for (int i = 0; i < p->n_functions; i++)
+        functions[i] = price_function(p, &p->functions[i], flops_of_ns, arena);
+    return functions;
 }
 
 int plan_bubble(const struct plan *plan, double *bubble, struct err *err)
 {
-    const struct job *job = plan->job;
-    struct pipeline_spec spec = { .kind = job->parallel.schedule,
-                                  .n_ranks = job->parallel.pp,
-                                  .n_chunks = job->parallel.chunks ? job->parallel.chunks : 1,
-                                  .n_micro_batches = job->n_micro_batches,
-                                  .sizes = job->parallel.micro_batches.values };
+    int n = plan->job->parallel.pp;
+    double scale = flops_of_ns(plan);
+    struct mesh mesh = mesh_pipeline(n);
     struct arena arena = { 0 };
-    struct pipeline pipeline;
-    struct pipeline_timing timing;
-    int64_t *costs[3];
+    const struct program **programs = arena_array(&arena, const struct program *, n);
+    const struct simulated_op *const **ops =
+        arena_array(&arena, const struct simulated_op *const *, n);
+    struct simulated_step step;
 
-    for (int i = 0; i < 3; i++)
-        costs[i] = arena_array(&arena, int64_t, pipeline_n_stages(&spec));
-    for (int rank = 0; rank < spec.n_ranks; rank++)
-        add_costs(plan, &spec, rank, costs);
-    scale_costs(&spec, costs);
-    struct pipeline_costs all = { costs[0], costs[1], costs[2], 0, spec.sizes };
-    int status = pipeline_build(&pipeline, &spec, &arena, err);
+    for (int rank = 0; rank < n; rank++) {
+        programs[rank] = &plan->programs[rank];
+        ops[rank] = price_program(programs[rank], scale, &arena);
+    }
+    struct simulate_request request = {
+        .programs = programs, .mesh = &mesh, .entry = ENTRY_STEP, .ops = ops
+    };
+    int status = simulate(&step, &request, &arena, err);
     if (!status)
-        status = pipeline_simulate(&timing, &pipeline, &all, &arena, err);
-    if (!status)
-        *bubble = (double)timing.bubble / (double)timing.span;
+        *bubble = (double)step.ranks[step.busiest].of[TIME_STAGES] / (double)max_i64(1, step.ns);
     arena_release(&arena);
     return status;
 }

@@ -11,9 +11,8 @@
 void plan_list_layers(const struct plan *plan, int pp_rank, struct str *out);
 
 /*
- * The share of a step [0, 1) that the ranks wait for each other on average, if an op takes as long
- * as its FLOPs say and transfers take no time. Returns 0, or -1 with err: a schedule that cannot be
- * built.
+ * The share of a step [0, 1) in which the busiest rank waits for the others, if an op takes as long
+ * as its FLOPs say and transfers take no time. Returns 0, or -1 as simulate.
  */
 int plan_bubble(const struct plan *plan, double *bubble, struct err *err);
 

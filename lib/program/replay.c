@@ -14,32 +14,33 @@
 
 /* ---- outlines ---- */
 
-static void add_event(struct arena *arena, struct replay_outline *o, enum replay_event_kind kind,
-                      int what)
+static void add_event(struct arena *arena, struct replay_outline *o, struct replay_event event)
 {
     o->events =
         arena_grow(arena, o->events, sizeof *o->events, &o->events_capacity, o->n_events + 1);
-    o->events[o->n_events++] = (struct replay_event){ kind, what };
+    o->events[o->n_events++] = event;
 }
 
-static void add_base(struct arena *arena, struct replay_outline *o, int base)
+static void add_base(struct arena *arena, struct replay_outline *o, int base, int op)
 {
     /* Once is enough until the next post. */
     for (int i = o->n_events - 1; i >= 0 && o->events[i].kind == EVENT_TOUCH; i--)
         if (o->events[i].what == base)
             return;
-    add_event(arena, o, EVENT_TOUCH, base);
+    add_event(arena, o, (struct replay_event){ EVENT_TOUCH, base, op });
 }
 
 /* An op that runs at once waits for the users of its operands. */
 static void add_touches(struct arena *arena, struct replay_outline *o,
-                        const struct replay_rank *rank, const struct op *op)
+                        const struct replay_rank *rank, const struct function *f, int at)
 {
+    const struct op *op = &f->ops[at];
+
     for (int k = 0; k < ORDER_MAX_USERS; k++) {
         int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
 
         if (order_user(&rank->order, id, 0) != ORDER_NO_USER)
-            add_base(arena, o, program_base(rank->program, id));
+            add_base(arena, o, program_base(rank->program, id), at);
     }
 }
 
@@ -58,17 +59,17 @@ static void outline(struct arena *arena, struct replay_rank *rank, int function,
     for (int i = 0; i < f->n_ops; i++) {
         if (order_is_async(&f->ops[i])) {
             o->posted_ops[o->n_posted_ops] = (struct replay_posted_op){ .op = i };
-            add_event(arena, o, EVENT_POST, o->n_posted_ops++);
+            add_event(arena, o, (struct replay_event){ EVENT_POST, o->n_posted_ops++, i });
             continue;
         }
-        add_touches(arena, o, rank, &f->ops[i]);
+        add_touches(arena, o, rank, f, i);
     }
     if (!n_posted_ops)
         return;
     order_completion(p, function, completed_at);
     unsigned streams = order_drains(p, function, completed_at);
     if (streams)
-        add_event(arena, o, EVENT_DRAIN, (int)streams);
+        add_event(arena, o, (struct replay_event){ EVENT_DRAIN, (int)streams, f->n_ops });
 }
 
 static void open_rank(struct replay *r, int number, const struct program *p)
@@ -196,17 +197,24 @@ int replay_is_over(const struct replay *r, int rank)
 }
 
 /* Returns 1 when the rank passes the gate. */
-static int pass_gate(struct replay *r, struct replay_rank *rank)
+static int pass_gate(struct replay *r, int number)
 {
+    struct replay_rank *rank = &r->list[number];
+
     if (!is_drained(rank, ALL_STREAMS))
         return 0;
-    if (!rank->is_at_gate)
+    if (!rank->is_at_gate) {
         rank->n_gates++;
+        if (r->clock)
+            r->clock->on_reach(r->clock->context, number, rank->n_gates);
+    }
     rank->is_at_gate = 1;
     for (int i = 0; i < r->n; i++)
         if (r->list[i].n_gates < rank->n_gates)
             return 0;
     rank->is_at_gate = 0;
+    if (r->clock)
+        r->clock->on_pass(r->clock->context, number, rank->n_gates);
     return 1;
 }
 
@@ -220,6 +228,33 @@ static bool is_user_done(const struct replay *r, const struct replay_rank *rank,
                          int micro_batch)
 {
     return is_done(r, rank->users[order_user(&rank->order, value, micro_batch)]);
+}
+
+/* ---- the clock ---- */
+
+/* The rank runs what its function has up to this op, from where the event before it was. */
+static void run_up_to(const struct replay *r, int number, const struct action *a, int op)
+{
+    const struct replay_rank *rank = &r->list[number];
+    const struct replay_outline *o = &rank->outlines[a->function];
+    int begin = rank->event ? o->events[rank->event - 1].op : 0;
+
+    if (r->clock && op > begin)
+        r->clock->on_run(r->clock->context, number, a, begin, op);
+}
+
+static void wait_for_user(const struct replay *r, int number, int user)
+{
+    if (r->clock && user != ORDER_NO_USER)
+        r->clock->on_wait(r->clock->context, number, user);
+}
+
+static void wait_for_inputs(const struct replay *r, int number, const struct action *a)
+{
+    const struct order *order = &r->list[number].order;
+
+    for (int i = 0; i < order->n_inputs; i++)
+        wait_for_user(r, number, order_user(order, order->inputs[i], a->micro_batch));
 }
 
 /* Inputs may be written once no transfer reads them. */
@@ -250,19 +285,37 @@ static bool can_post(const struct replay *r, const struct replay_rank *rank, con
     return q->n - q->n_done < ORDER_MAX_POSTED;
 }
 
+/* What is posted to a stream that is free begins before the rank goes on: what runs beside it is
+ * known to a clock only then. */
+static int start_posted(struct replay *r, int number, const struct action *a, int posted)
+{
+    struct replay_rank *rank = &r->list[number];
+    int op = rank->outlines[a->function].posted_ops[posted].op;
+    enum stream stream = rank->program->functions[a->function].ops[op].stream;
+
+    return r->clock ? advance_stream(r, &rank->streams[stream]) : 0;
+}
+
 /* Returns 1 if the event happened, 0 if it has to wait, or -1. */
 static int try_event(struct replay *r, int number, const struct action *a,
                      const struct replay_event *event)
 {
     const struct replay_rank *rank = &r->list[number];
 
-    if (event->kind == EVENT_TOUCH)
-        return is_user_done(r, rank, event->what, a->micro_batch);
-    if (event->kind == EVENT_DRAIN)
-        return is_drained(rank, event->what);
-    if (!can_post(r, rank, a, event->what))
+    if (event->kind == EVENT_TOUCH   ? !is_user_done(r, rank, event->what, a->micro_batch)
+        : event->kind == EVENT_DRAIN ? !is_drained(rank, event->what)
+                                     : !can_post(r, rank, a, event->what))
         return 0;
-    return post_op(r, number, a, event->what) < 0 ? -1 : 1;
+    run_up_to(r, number, a, event->op);
+    if (event->kind == EVENT_TOUCH)
+        wait_for_user(r, number, order_user(&rank->order, event->what, a->micro_batch));
+    else if (event->kind == EVENT_DRAIN && r->clock)
+        r->clock->on_drain(r->clock->context, number, (unsigned)event->what);
+    else if (event->kind == EVENT_POST)
+        return post_op(r, number, a, event->what) < 0 || start_posted(r, number, a, event->what) < 0
+                   ? -1
+                   : 1;
+    return 1;
 }
 
 /* One event, or the end of an action. Returns 1 if it happened, 0 if it has to wait, or -1. */
@@ -279,9 +332,13 @@ static int advance_action(struct replay *r, int number)
         return moved;
     }
     if (a->kind == ACTION_GATE)
-        moved = pass_gate(r, rank);
+        moved = pass_gate(r, number);
     else if (a->kind == ACTION_LOAD)
         moved = can_load(r, rank, a);
+    if (moved && a->kind == ACTION_LOAD)
+        wait_for_inputs(r, number, a);
+    if (moved && o)
+        run_up_to(r, number, a, rank->program->functions[a->function].n_ops);
     if (moved) {
         rank->action++;
         rank->event = 0;
@@ -366,6 +423,8 @@ int replay_run(struct replay *replay, const struct program *const *programs, int
     replay_open_rendezvous(replay);
     for (int i = 0; i < replay->n; i++)
         open_rank(replay, i, programs[i]);
+    if (replay->clock)
+        replay->clock->on_open(replay->clock->context);
     return walk(replay, in_full);
 }
 

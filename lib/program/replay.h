@@ -3,8 +3,9 @@
  *
  * Nothing is computed or moved: a replay determines which transfers meet, in which order events
  * happen, and whether all of them do. The watch's functions are called when a transfer is posted,
- * begins and ends. verify_ranks is a replay without a clock; a simulation of time gets, for each
- * begin, what it came after, and for each end, what it met.
+ * begins and ends. verify_ranks is a replay without a clock. A simulation of time keeps clocks of
+ * its own (struct replay_clock): an event's time follows from those of the events that it comes
+ * after, all of which have happened.
  *
  * A *transfer* is an async op that was posted to its stream. It begins when what it comes after on
  * its rank is complete, and completes when all ranks that it meets have begun their transfer.
@@ -70,11 +71,41 @@ struct replay_watch {
     int (*on_deadlock)(void *context);
 };
 
-/* All zero at first but for mesh, entry and watch. */
+struct replay_snapshot;
+
+/* What else a simulation of time learns, each before it takes effect. Times that differ make
+ * snapshots differ, so rounds are skipped only where their time repeats, too. */
+struct replay_clock {
+    void *context;
+    /* The ranks are open: their orders are known. */
+    void (*on_open)(void *context);
+    /* The rank runs the ops begin..end-1 of the action's function, but for async ones. */
+    void (*on_run)(void *context, int rank, const struct action *a, int begin, int end);
+    /* The rank has waited for this user (order.h), if there is one. */
+    void (*on_wait)(void *context, int rank, int user);
+    /* It has waited for all that was posted to this set of streams. */
+    void (*on_drain)(void *context, int rank, unsigned streams);
+    /* It reaches its n-th gate, its streams drained; it passes it, which all ranks have reached. */
+    void (*on_reach)(void *context, int rank, int n);
+    void (*on_pass)(void *context, int rank, int n);
+    /* Add the rank's times, relative to those of rank 0, to the snapshot. *kept is the watch's, one
+     * a snapshot, NULL at first. */
+    void (*on_snapshot)(void *context, int rank, struct replay_snapshot *snapshot, void **kept);
+    /* n_rounds more rounds like the one since the snapshot of kept are skipped, each with
+     * micro-batches `shift` later. */
+    void (*on_skip)(void *context, int n_rounds, int shift, void *kept);
+};
+
+/* Append a number to the snapshot; a micro-batch, relative to the snapshot's. */
+void replay_snapshot_add(struct replay_snapshot *snapshot, int number);
+void replay_snapshot_add_micro_batch(struct replay_snapshot *snapshot, int micro_batch);
+
+/* All zero at first but for mesh, entry, watch and, if there is one, clock. */
 struct replay {
     const struct mesh *mesh;
     enum entry_kind entry;
     const struct replay_watch *watch;
+    const struct replay_clock *clock;
 
     struct replay_rank *list; /* by rank of the mesh */
     int n;

@@ -13,6 +13,7 @@ enum replay_event_kind { EVENT_POST, EVENT_TOUCH, EVENT_DRAIN };
 struct replay_event {
     enum replay_event_kind kind;
     int what; /* POST: an index in posted_ops; TOUCH: a base value; DRAIN: a set of streams */
+    int op;   /* of the function, before which it is */
 };
 
 struct replay_outline {
@@ -49,6 +50,7 @@ struct replay_snapshot {
     int *numbers, n, capacity;
     int n_places; /* of the numbers, those of the ranks' positions, which come first */
     int micro_batch;
+    void *kept; /* the clock's */
 };
 
 /* An earlier snapshot, with which the present one is compared. Initially all zero. */
@@ -87,8 +89,5 @@ void replay_snapshot_peers(const struct replay *r, int rank, struct replay_snaps
 
 /* Called when each rank has been advanced once: skips the rounds whose result is known. */
 void replay_skip_rounds(struct replay *r, struct replay_rounds *rounds);
-
-/* Append a number to the snapshot. */
-void replay_snapshot_add(struct replay_snapshot *snapshot, int number);
 
 #endif

@@ -34,6 +34,11 @@ static int relative_micro_batch(const struct replay_snapshot *s, int micro_batch
     return micro_batch < 0 ? INT32_MIN : micro_batch - s->micro_batch;
 }
 
+void replay_snapshot_add_micro_batch(struct replay_snapshot *s, int micro_batch)
+{
+    replay_snapshot_add(s, relative_micro_batch(s, micro_batch));
+}
+
 /* Of a transfer of the rank: 0 if it is complete, else its stream and its position there. */
 static int position_in_flight(const struct replay *r, const struct replay_rank *rank, int transfer)
 {
@@ -92,6 +97,8 @@ static void add_rank(const struct replay *r, const struct replay_rank *rank,
             replay_snapshot_add(s, rank->outlines[f].posted_ops[g].partner !=
                                        NULL); /* does not change back */
     replay_snapshot_peers(r, (int)(rank - r->list), s);
+    if (r->clock)
+        r->clock->on_snapshot(r->clock->context, (int)(rank - r->list), s, &s->kept);
 }
 
 /* Relative to the first rank's micro-batch. Returns 0 if its action is not for a micro-batch. */
@@ -249,6 +256,8 @@ static void move_rank(struct replay *r, struct replay_rank *rank, int by)
 
 static void skip_rounds(struct replay *r, struct replay_rounds *rounds, int n_rounds, int shift)
 {
+    if (r->clock)
+        r->clock->on_skip(r->clock->context, n_rounds, shift, rounds->previous.kept);
     for (int i = 0; i < r->n; i++) {
         r->list[i].action += n_rounds * (r->list[i].action - rounds->actions[i]);
         move_rank(r, &r->list[i], n_rounds * shift);
