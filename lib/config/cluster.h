@@ -1,0 +1,105 @@
+/*
+ * cluster.h - the machines that a plan is for: devices, nodes, links, and what software costs
+ *
+ * A device is configs/devices/NAME.yaml (on disk, else in the binary). `lmtrain plan` prices
+ * programs with it; nothing is measured here, and no device is needed.
+ *
+ * An island is a set of equal nodes. World ranks fill islands, their nodes, and the devices of a
+ * node one after the other, so the ranks of a fast domain are neighbours.
+ *
+ * Times are whole nanoseconds, sizes bytes, rates bytes or FLOPs a second of one direction.
+ */
+#ifndef CONFIG_CLUSTER_H
+#define CONFIG_CLUSTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+
+/* Number formats of products. */
+enum device_format {
+    FORMAT_F32,
+    FORMAT_TF32,
+    FORMAT_F16,
+    FORMAT_BF16,
+    FORMAT_F8,
+    FORMAT_F4,
+    N_DEVICE_FORMATS
+};
+/* "fp32", "tf32", "fp16", "bf16", "fp8", "fp4" */
+const char *device_format_name(enum device_format format);
+
+struct device_spec {
+    const char *name;              /* "h100-sxm" */
+    bool is_cpu;                   /* ranks are processes on cores */
+    int64_t memory, reserve;       /* bytes; reserve: of memory, for the driver and libraries */
+    int n_sms;                     /* multiprocessors, or compute units */
+    double hbm;                    /* bytes a second, by the data sheet */
+    double peak[N_DEVICE_FORMATS]; /* dense FLOP/s, by the data sheet; 0: has no such unit */
+    /* Shares of the peak that a product alone reaches at sustained clocks, and within a step. */
+    double kernel_reach[N_DEVICE_FORMATS], step_reach[N_DEVICE_FORMATS];
+    /* Of the fast link (NVLink, xGMI): bus bandwidth of a ring in a node, of the link itself, and
+     * latency of a collective; how many devices it joins. */
+    double fast_bus, fast_link;
+    int64_t fast_latency;
+    int fast_domain;
+    bool has_nvls;              /* switches add: all-reduces at 1.3 times the bus */
+    double nic;                 /* of the NIC that nodes with it have for each */
+    int64_t launch;             /* from kernel to kernel in a queue */
+    double host_link;           /* PCIe or C2C, each direction */
+    const char *const *sources; /* URLs */
+    int n_sources;
+};
+
+struct cluster_island {
+    int n_nodes, per_node; /* nodes; devices of a node */
+    int fast_domain;       /* devices that the fast link joins; may span nodes (NVL72) */
+    int n_nics;            /* of a node */
+    double nic;            /* of one NIC, the line's rate */
+    int64_t host_memory;   /* of a node */
+    int n_cores;           /* of a node */
+    const struct device_spec *device;
+};
+
+struct cluster {
+    const char *name;
+    struct cluster_island *islands;
+    int n_islands;
+    struct {
+        int64_t fast_latency; /* 0: the device's */
+        double fast_bus;      /* 0: the device's */
+        int64_t rail_latency;
+        double rail_efficiency; /* share of the line that a step reaches */
+        int64_t spine_latency;
+        double oversubscription;
+        int nodes_per_leaf; /* 0: one leaf */
+        int64_t islands_latency;
+        double islands_bandwidth; /* of a node; 0: the NICs' */
+        double host_bandwidth;    /* 0: the device's host_link */
+        int host_shared_by;
+    } links;
+    struct {
+        int64_t host_op, graph_op, nccl_op; /* the host's time to issue an op */
+        int64_t constant;                   /* of a step: data, scalars, logging */
+        double jitter;                      /* sigma of a rank's step, as a share of it */
+        double overlap_fast, overlap_nic;   /* kappa: compute is so much longer meanwhile */
+    } software;
+};
+
+/*
+ * The device of this name: of configs/devices, or a path (it has a '/'). Everything lives in the
+ * arena. Returns 0, or -1 and ERR_CONFIG with the place of the first mistake; an unknown name lists
+ * those there are.
+ */
+int device_read(struct device_spec *device, const char *name, struct arena *arena, struct err *err);
+
+/* A cluster of n_devices of this device, in nodes of the fast link's domain with a NIC for each
+ * device, under one leaf switch, its software's times those of this engine. */
+void cluster_of_device(struct cluster *cluster, const struct device_spec *device, int n_devices,
+                       struct arena *arena);
+
+int cluster_n_devices(const struct cluster *cluster);
+
+#endif

@@ -1,0 +1,172 @@
+/*
+ * cluster_test.c - device files: those that are shipped, and every mistake with its place
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "config/cluster.h"
+#include "config/embedded.h"
+
+#define FOLDER "configs/devices/"
+
+/* All that a file must have. */
+static const char whole[] = "memory: 80 GB\n"
+                            "sms: 132\n"
+                            "hbm: 3.35 TB/s\n"
+                            "peak: {fp32: 67 TFLOP/s, bf16: 0.989 PFLOP/s}\n"
+                            "kernel_reach: {fp32: 0.9, bf16: 0.76}\n"
+                            "step_reach: {fp32: 0.9, bf16: 0.68}\n"
+                            "fast: {bus: 360 GB/s, link: 450 GB/s, latency: 12 us, domain: 8}\n"
+                            "nic: 50 GB/s\n"
+                            "launch: 3000 ns\n"
+                            "host_link: 55 GB/s\n";
+
+static int read_text(struct device_spec *device, const char *text, struct arena *arena,
+                     struct err *err)
+{
+    char path[] = "/tmp/device-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    int status = device_read(device, path, arena, err);
+    unlink(path);
+    return status;
+}
+
+static void test_units(void **state)
+{
+    struct device_spec device;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    if (read_text(&device, whole, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_int_equal(device.memory, 80000000000);
+    assert_int_equal(device.reserve, 0);
+    assert_int_equal(device.launch, 3000);
+    assert_int_equal(device.fast_latency, 12000);
+    assert_int_equal(device.fast_domain, 8);
+    assert_true(device.hbm == 3.35e12 && device.peak[FORMAT_BF16] == 989e12);
+    assert_true(device.peak[FORMAT_F8] == 0 && !device.has_nvls);
+    arena_release(&arena);
+}
+
+/* Every shipped file reads, by its name alone, and says where its figures are from. */
+static void test_shipped(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    for (int i = 0; i < n_embedded_files; i++) {
+        const char *path = embedded_files[i].path;
+        struct device_spec device;
+        struct arena arena = { 0 };
+        struct err err;
+        char name[64];
+
+        if (strncmp(path, FOLDER, strlen(FOLDER)) != 0)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)(strlen(path) - strlen(FOLDER) - strlen(".yaml")),
+                 path + strlen(FOLDER));
+        if (device_read(&device, name, &arena, &err))
+            fail_msg("%s: %s", name, err.text);
+        assert_true(device.n_sources > 0);
+        assert_true(device.step_reach[FORMAT_BF16] <= device.kernel_reach[FORMAT_BF16]);
+        assert_true(device.peak[FORMAT_BF16] >= device.peak[FORMAT_F32]);
+        arena_release(&arena);
+        n++;
+    }
+    assert_true(n >= 4);
+}
+
+/* The line of `whole` that begins so, replaced. */
+static void refuses(const char *begins, const char *by, const char *expected)
+{
+    struct device_spec device;
+    struct arena arena = { 0 };
+    struct err err;
+    char text[2048];
+    const char *at = strstr(whole, begins);
+
+    assert_non_null(at);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - whole), whole, by, strchr(at, '\n') + 1);
+    assert_int_equal(read_text(&device, text, &arena, &err), -1);
+    if (!strstr(err.text, expected))
+        fail_msg("\"%s\" instead of \"%s\"", err.text, expected);
+    arena_release(&arena);
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    refuses("memory", "", "key memory is missing (hint: 80 GB)");
+    refuses("memory", "memory: 80\n", ":1:9: memory is not a value such as 80 GB");
+    refuses("memory", "memory: 80 GB/s\n", ":1:9: memory is not a value such as 80 GB");
+    refuses("memory", "memory: -80 GB\n", ":1:9: memory is not a value such as 80 GB");
+    refuses("memory", "memory: [80 GB]\n", "memory is not a value such as 80 GB");
+    refuses("sms", "sms: many\n", ":2:6: sms is not a value such as 132");
+    refuses("hbm", "hbm: 1e40 TB/s\n", ":3:6: hbm is not a value such as 3.35 TB/s");
+    refuses("peak", "peak: {bf16: 989 TFLOP/s}\n", "peak.fp32 is missing");
+    refuses("peak", "peak: {fp32: 67 TFLOP/s, fp8: 1979 TFLOP/s}\n",
+            "peak has fp8, which kernel_reach or step_reach lacks");
+    refuses("peak", "peak: {fp33: 67 TFLOP/s}\n", ":4:8: unknown key fp33");
+    refuses("step_reach", "step_reach: {fp32: 1.1}\n", ":6:20: fp32 is not a value such as 0.68");
+    refuses("fast", "fast: {bus: 360 GB/s}\n", "key fast.link is missing");
+    refuses("fast", "fast: {speed: 360 GB/s}\n", ":7:8: unknown key speed");
+    refuses("nic", "nick: 50 GB/s\n", ":8:1: unknown key nick");
+}
+
+static void test_unknown_name(void **state)
+{
+    struct device_spec device;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(device_read(&device, "h101", &arena, &err), -1);
+    assert_non_null(strstr(err.text, "no device is named h101 (there are a100-sxm-80, "));
+    assert_int_equal(device_read(&device, "/nowhere/h100.yaml", &arena, &err), -1);
+    arena_release(&arena);
+}
+
+static void test_clusters(void **state)
+{
+    static const int n_devices[] = { 1, 2, 8, 12, 64, 1000 };
+    static const int n_nodes[] = { 1, 1, 1, 2, 8, 125 };
+    struct device_spec device;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(device_read(&device, "h100-sxm", &arena, &err), 0);
+    for (int i = 0; i < 6; i++) {
+        struct cluster cluster;
+
+        cluster_of_device(&cluster, &device, n_devices[i], &arena);
+        assert_int_equal(cluster.islands[0].n_nodes, n_nodes[i]);
+        assert_in_range(cluster_n_devices(&cluster), n_devices[i], n_devices[i] + 7);
+    }
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_units),    cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_unknown_name),
+        cmocka_unit_test(test_clusters),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
