@@ -25,7 +25,7 @@ static int64_t part_of(int64_t n, int size)
     return (n + size - 1) / size;
 }
 
-static bool is_summed_by_all(const struct tensor *x, int size)
+bool collective_is_gathered(const struct tensor *x, int size)
 {
     return (size_t)size * bytes_of(x) <= GATHERED_BYTES_MAX;
 }
@@ -34,7 +34,7 @@ static size_t all_reduce_scratch_bytes(const struct tensor *x, int size)
 {
     int64_t n = tensor_elements(x), padded = part_of(n, size) * size;
 
-    if (is_summed_by_all(x, size))
+    if (collective_is_gathered(x, size))
         return (size_t)size * bytes_of(x);
     return (size_t)(padded > n ? 2 * padded : n) * dtype_bytes(x->dtype);
 }
@@ -319,7 +319,7 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_REDUCE_SCATTER:
         return step_reduce_scatter(c, step, call);
     case OP_ALL_REDUCE:
-        return is_summed_by_all(&c->in, comm_group_size(c->group))
+        return collective_is_gathered(&c->in, comm_group_size(c->group))
                    ? step_sum_by_all(c, step, call)
                    : step_sum_by_parts(c, step, call);
     case OP_ALL_REDUCE_SCALAR:

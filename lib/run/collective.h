@@ -59,4 +59,8 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
 /* Whether comm may add what this kind sums. Scalars keep their order: they are little. */
 int collective_may_be_fast(const struct op_shape *shape);
 
+/* Whether an all_reduce of x over size ranks, whose order of sums is fixed, is one gather: then
+ * each rank sums all of it. Else each sums a part, and these are gathered. */
+bool collective_is_gathered(const struct tensor *x, int size);
+
 #endif

@@ -1,0 +1,85 @@
+/*
+ * price.c - see the header
+ */
+#include "plan/price.h"
+
+#include <math.h>
+
+#include "base/num.h"
+#include "ops/op_info.h"
+#include "plan/price_impl.h"
+
+enum price_class price_class_of(enum op_kind kind)
+{
+    if (!op_has_kernel(kind))
+        return PRICE_EXCHANGE;
+    if (price_is_product(kind))
+        return PRICE_PRODUCT;
+    if (price_is_attention(kind))
+        return PRICE_ATTENTION;
+    return op_info(kind)->family == FAMILY_OPTIMIZER ? PRICE_UPDATE : PRICE_MEMORY;
+}
+
+/* Bytes; and the operations, where these are not the usual few an element. */
+static struct formula memory_formula(const struct prices *prices, const struct op_shape *op)
+{
+    double reach, peak = price_peak(prices, FORMAT_F32, &reach);
+    double flop_ns = 1e9 * op_flops(op) / (peak * reach);
+
+    return (struct formula){ fmax(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH)),
+                             1 };
+}
+
+/* Over the link to the host; on a CPU from memory to memory. */
+static struct formula copy_formula(const struct prices *prices, const struct op_shape *op)
+{
+    const struct cluster *cluster = prices->cluster;
+    const struct cluster_island *island = &cluster->islands[prices->island];
+    double rate = cluster->links.host_bandwidth > 0 ? cluster->links.host_bandwidth
+                                                    : island->device->host_link;
+
+    if (island->device->is_cpu || !(rate > 0))
+        return (struct formula){ price_memory_ns(prices, op_bytes(op), MEMORY_REACH), 1 };
+    rate /= max_int(1, cluster->links.host_shared_by);
+    return (struct formula){ 1e9 * op_bytes(op) / 2 / rate, 1 };
+}
+
+static struct formula formula_of(const struct prices *prices, const struct op_shape *op)
+{
+    if (op_info(op->kind)->traits & TRAIT_COPY)
+        return copy_formula(prices, op);
+    switch (price_class_of(op->kind)) {
+    case PRICE_PRODUCT:
+        return price_products(prices, op);
+    case PRICE_ATTENTION:
+        return price_attention(prices, op);
+    default:
+        return memory_formula(prices, op);
+    }
+}
+
+/* What the host does for an op of n_kernels: by itself on a CPU, meanwhile on a GPU. */
+static void add_issue(const struct prices *prices, int n_kernels, struct price *price)
+{
+    const struct cluster *cluster = prices->cluster;
+    int64_t host_op = cluster->software.host_op;
+
+    if (cluster->islands[prices->island].device->is_cpu)
+        price->ns += host_op;
+    else
+        price->issue_ns = n_kernels * (prices->has_graphs ? cluster->software.graph_op : host_op);
+}
+
+struct price price_op(const struct prices *prices, const struct op_shape *op)
+{
+    int64_t launch = prices->cluster->islands[prices->island].device->launch;
+    struct price price = { 0 };
+
+    CHECK(!op_is_collective(op->kind));
+    struct formula formula =
+        op->kind == OP_AWAIT ? (struct formula){ 0, 1 } : formula_of(prices, op);
+    if (op->kind != OP_AWAIT)
+        price.ns = llround(formula.ns) + formula.n_kernels * launch;
+    add_issue(prices, formula.n_kernels, &price);
+    return price;
+}

@@ -1,0 +1,58 @@
+/*
+ * price.h - how long an op of a program takes on a device, by formulas from its data sheet
+ *
+ *   ns = max(FLOPs / (peak * reach * efficiency of the shape), bytes / bandwidth)
+ *        + kernels * launch
+ *
+ * What an op multiplies and moves is the catalogue's (op_flops, op_bytes); the shapes of its matrix
+ * products are those of its operands.
+ *
+ * On a GPU kernels are queued: ns is the GPU's, and issue_ns is the host's, which issues ops one
+ * after the other, meanwhile. On a CPU the host executes an op itself: ns has its host_op, and
+ * issue_ns is 0.
+ */
+#ifndef PLAN_PRICE_H
+#define PLAN_PRICE_H
+
+#include "config/cluster.h"
+#include "ops/ops.h"
+#include "plan/collective_cost.h"
+
+/* What the table of a step's time counts an op with. */
+enum price_class {
+    PRICE_PRODUCT,
+    PRICE_ATTENTION,
+    PRICE_MEMORY,   /* bound by memory */
+    PRICE_UPDATE,   /* of the optimizer */
+    PRICE_EXCHANGE, /* collectives, transfers, copies to the host */
+    N_PRICE_CLASSES
+};
+enum price_class price_class_of(enum op_kind kind);
+
+struct price {
+    int64_t ns;
+    int64_t issue_ns; /* of the host */
+};
+
+struct prices {
+    const struct cluster *cluster;
+    int island;
+    bool has_graphs;      /* ops are issued by recorded graphs */
+    bool fast_reductions; /* libraries add, in their order; else data is moved, then added */
+};
+
+/*
+ * Of an op that is no collective: a kernel, a copy between the memories of device and host, or an
+ * await, which takes no time. The device has a peak of some format and a bandwidth.
+ */
+struct price price_op(const struct prices *prices, const struct op_shape *op);
+
+/* Of a collective over this group, as run executes it: moves, and adds where it adds itself. */
+struct price price_collective(const struct prices *prices, const struct group_shape *group,
+                              const struct op_shape *op);
+
+/* Of a message between world ranks. n_sharing: ranks of the node that send at once. */
+struct price price_transfer(const struct prices *prices, int from, int to, int64_t n_bytes,
+                            int n_sharing);
+
+#endif

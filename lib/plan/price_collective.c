@@ -1,0 +1,97 @@
+/*
+ * price_collective.c - collectives as run executes them, and transfers
+ *
+ * Where the order of a sum is fixed, a library only moves data: each rank gets all terms of its
+ * part (all-to-all), adds them, and, where all are to have the sum, the parts are gathered; little
+ * is gathered at once and summed by every rank (run/collective.c).
+ */
+#include <math.h>
+
+#include "plan/price_impl.h"
+#include "run/collective.h"
+
+static int64_t tensor_bytes(const struct tensor *t)
+{
+    return tensor_elements(t) * (int64_t)dtype_bytes(t->dtype);
+}
+
+/* Of the whole: what is gathered, or what each of n ranks sums. */
+static int64_t whole_bytes(const struct op_shape *op, int n)
+{
+    const struct op_attributes *a = &op->attributes;
+    const struct tensor *in = &op->in[OPS_FIRST], *out = &op->out[OPS_FIRST];
+
+    switch (op->kind) {
+    case OP_ALL_GATHER:
+        return tensor_bytes(out);
+    case OP_GATHER_HEADS:
+    case OP_GATHER_HEADS_GRAD:
+        /* A rank's columns of k and of v, of every rank. */
+        return n * in->rows * 2 * (a->head_dim / a->group) * (int64_t)dtype_bytes(in->dtype);
+    default:
+        return tensor_bytes(in);
+    }
+}
+
+/* Terms are read, the sum written. */
+static double adding_ns(const struct prices *prices, double n_bytes)
+{
+    return price_memory_ns(prices, n_bytes, MEMORY_REACH);
+}
+
+static double fixed_sum_ns(const struct prices *prices, const struct group_shape *group,
+                           const struct op_shape *op, int64_t n_bytes)
+{
+    double bytes = (double)n_bytes, n = group->n;
+    double moved = (double)all_to_all_ns(prices->cluster, group, n_bytes);
+
+    if (op->kind == OP_ALL_REDUCE && collective_is_gathered(&op->in[OPS_FIRST], group->n))
+        return (double)collective_ns(prices->cluster, group, OP_ALL_GATHER, group->n * n_bytes) +
+               adding_ns(prices, (n + 1) * bytes);
+    moved += adding_ns(prices, bytes + bytes / n);
+    if (op->kind == OP_ALL_REDUCE)
+        moved += (double)collective_ns(prices->cluster, group, OP_ALL_GATHER, n_bytes);
+    return moved;
+}
+
+static bool has_fixed_sum(const struct prices *prices, const struct op_shape *op)
+{
+    if (op->kind == OP_GATHER_HEADS_GRAD)
+        return true;
+    return (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE) &&
+           !(prices->fast_reductions && collective_may_be_fast(op));
+}
+
+/* Of the thread that posts it: on a CPU that is nothing beside the moves. */
+static int64_t issue_ns(const struct prices *prices)
+{
+    bool is_cpu = prices->cluster->islands[prices->island].device->is_cpu;
+
+    return is_cpu ? 0 : prices->cluster->software.nccl_op;
+}
+
+struct price price_collective(const struct prices *prices, const struct group_shape *group,
+                              const struct op_shape *op)
+{
+    struct price price = { .issue_ns = issue_ns(prices) };
+    int64_t n_bytes = whole_bytes(op, group->n);
+    bool is_fixed = has_fixed_sum(prices, op);
+
+    CHECK(op_is_collective(op->kind));
+    if (group->n < 2)
+        return price;
+    price.ns = is_fixed ? llround(fixed_sum_ns(prices, group, op, n_bytes))
+                        : collective_ns(prices->cluster, group, op->kind, n_bytes);
+    return price;
+}
+
+struct price price_transfer(const struct prices *prices, int from, int to, int64_t n_bytes,
+                            int n_sharing)
+{
+    struct price price = { .issue_ns = issue_ns(prices) };
+    enum link_level level = transfer_level(prices->cluster, from, to);
+
+    if (level != LEVEL_SAME)
+        price.ns = transfer_ns(prices->cluster, from, to, n_bytes, n_sharing);
+    return price;
+}

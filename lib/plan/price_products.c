@@ -1,0 +1,328 @@
+/*
+ * price_products.c - matrix products and attention by formula
+ *
+ * A product is divided into tiles of its result, one a multiprocessor at a time: the last tiles may
+ * be partly empty, the last wave may leave multiprocessors without one, and each tile has a start
+ * and an end that cost as much as K0 steps of its sum. Libraries choose the tile that suits the
+ * shape best, so the best of a few counts. Where tiles are fewer than multiprocessors, each is
+ * divided along k as well.
+ */
+#include <math.h>
+
+#include "base/num.h"
+#include "plan/price_impl.h"
+
+#define PRODUCT_MEMORY_REACH 0.85
+#define K0 96
+#define K0_F8 192
+#define SPLITS_MAX 8
+#define SPLIT_REACH 0.85
+
+/* Attention that never stores scores: of the peak, at long sequences; and of its backward. */
+#define ATTENTION_REACH 0.6
+#define ATTENTION_S0 600 /* rows of a sequence at which half of that is reached */
+#define ATTENTION_GRAD_REACH 0.87
+
+/* Attention that does: batched products, and passes over the scores of 2 bytes. */
+
+/* Of an element of logits, by the kernel between a head's products (cuda/head.cu). */
+#define LOGIT_LOSS_BYTES 8
+#define LOGIT_GRAD_BYTES 12
+
+/* ---- the products of each kind ---- */
+
+static int add_product(struct product *products, int n, struct product product)
+{
+    if (product.m * product.n * product.k * product.times > 0)
+        products[n++] = product;
+    return n;
+}
+
+static int linear_products(const struct op_shape *op, struct product *products)
+{
+    const struct tensor *w = &op->in[LINEAR_W];
+
+    return add_product(
+        products, 0,
+        (struct product){ (double)op->in[LINEAR_X].rows, (double)w->rows, (double)w->cols, 1 });
+}
+
+static int linear_dx_products(const struct op_shape *op, struct product *products)
+{
+    const struct tensor *w = &op->in[LINEAR_DX_W];
+
+    return add_product(
+        products, 0,
+        (struct product){ (double)op->in[LINEAR_DX_DY].rows, (double)w->cols, (double)w->rows, 1 });
+}
+
+static int linear_dw_products(const struct op_shape *op, struct product *products)
+{
+    const struct tensor *dw = &op->out[LINEAR_DW_DW];
+
+    return add_product(products, 0,
+                       (struct product){ (double)dw->rows, (double)dw->cols,
+                                         (double)op->in[LINEAR_DW_DY].rows, 1 });
+}
+
+/* Of rows that are divided evenly among experts. */
+static int expert_linear_products(const struct op_shape *op, struct product *products)
+{
+    const struct tensor *x = &op->in[EXPERT_LINEAR_X], *w = &op->in[EXPERT_LINEAR_W];
+    double m = (double)op->in[EXPERT_LINEAR_ENDS].cols;
+
+    return add_product(
+        products, 0,
+        (struct product){ (double)x->rows / m, (double)w->rows / m, (double)w->cols, m });
+}
+
+static int expert_linear_dx_products(const struct op_shape *op, struct product *products)
+{
+    const struct tensor *dy = &op->in[EXPERT_LINEAR_DX_DY], *w = &op->in[EXPERT_LINEAR_DX_W];
+    double m = (double)op->in[EXPERT_LINEAR_DX_ENDS].cols;
+
+    return add_product(
+        products, 0,
+        (struct product){ (double)dy->rows / m, (double)w->cols, (double)w->rows / m, m });
+}
+
+static int expert_linear_dw_products(const struct op_shape *op, struct product *products)
+{
+    const struct tensor *dy = &op->in[EXPERT_LINEAR_DW_DY], *x = &op->in[EXPERT_LINEAR_DW_X];
+    double m = (double)op->in[EXPERT_LINEAR_DW_ENDS].cols;
+
+    return add_product(
+        products, 0,
+        (struct product){ (double)dy->cols, (double)x->cols, (double)dy->rows / m, m });
+}
+
+/* Rows of whole chunks, and of the last where that is shorter. */
+struct head_chunks {
+    double rows, rest;
+    int n;
+};
+
+static struct head_chunks chunks_of(const struct op_shape *op)
+{
+    int64_t n_rows = op->in[HEAD_LOSS_X].rows;
+    int64_t chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, n_rows) : n_rows;
+
+    return (struct head_chunks){ (double)chunk, (double)(n_rows % chunk), (int)(n_rows / chunk) };
+}
+
+/* Products of a chunk are one after the other, here and in those below. */
+static int head_products(const struct op_shape *op, struct product *products)
+{
+    const struct tensor *w = &op->in[HEAD_LOSS_W];
+    struct head_chunks chunks = chunks_of(op);
+    double v = (double)w->rows, d = (double)w->cols;
+    bool is_gradient = op->kind == OP_HEAD_CROSS_ENTROPY;
+    int n = 0;
+
+    for (int i = 0; i < 2; i++) {
+        double rows = i ? chunks.rest : chunks.rows, times = i ? 1 : chunks.n;
+
+        n = add_product(products, n, (struct product){ rows, v, d, times });
+        if (is_gradient)
+            n = add_product(products, n, (struct product){ rows, d, v, times });
+        if (is_gradient && tensor_given(&op->out[HEAD_CROSS_ENTROPY_DW]))
+            n = add_product(products, n, (struct product){ v, d, rows, times });
+    }
+    return n;
+}
+
+static int lora_products(const struct op_shape *op, struct product *products)
+{
+    int n = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        const struct tensor *b = &op->in[LORA_B0 + 2 * i];
+
+        if (tensor_given(b))
+            n = add_product(products, n,
+                            (struct product){ (double)op->in[LORA_Y].rows, (double)b->rows,
+                                              (double)b->cols, 1 });
+    }
+    return n;
+}
+
+typedef int (*list_products_fn)(const struct op_shape *op, struct product *products);
+
+static const list_products_fn products_of[N_OP_KINDS] = {
+    [OP_LINEAR] = linear_products,
+    [OP_LINEAR_DX] = linear_dx_products,
+    [OP_LINEAR_DW] = linear_dw_products,
+    [OP_EXPERT_LINEAR] = expert_linear_products,
+    [OP_EXPERT_LINEAR_DX] = expert_linear_dx_products,
+    [OP_EXPERT_LINEAR_DW] = expert_linear_dw_products,
+    [OP_HEAD_CROSS_ENTROPY] = head_products,
+    [OP_HEAD_LOSS] = head_products,
+    [OP_LORA] = lora_products,
+};
+
+bool price_is_product(enum op_kind kind)
+{
+    return products_of[kind] != NULL;
+}
+
+int price_list_products(const struct op_shape *op, struct product products[N_PRODUCTS_MAX])
+{
+    return products_of[op->kind](op, products);
+}
+
+/* ---- the efficiency of a shape ---- */
+
+struct tile {
+    double m, n, reach;
+};
+
+struct wave {
+    double n_sms, n_splits;
+};
+
+static const struct tile tiles[] = {
+    { 256, 128, 1 }, { 128, 256, 1 }, { 128, 128, 0.93 }, { 128, 64, 0.8 }, { 64, 64, 0.6 },
+};
+
+/* Each tile divided along k into n_splits, which are summed at the end. */
+static double tile_efficiency(const struct product *p, const struct tile *tile, double k0,
+                              struct wave wave)
+{
+    double n_tiles = p->times * ceil(p->m / tile->m) * ceil(p->n / tile->n) * wave.n_splits;
+    double full = p->times * p->m * p->n / (tile->m * tile->n) * wave.n_splits;
+    double k = p->k / wave.n_splits, reach = tile->reach * (wave.n_splits > 1 ? SPLIT_REACH : 1);
+
+    return reach * full / (ceil(n_tiles / wave.n_sms) * wave.n_sms) * k / (k + k0);
+}
+
+static double best_of_tile(const struct product *p, const struct tile *tile, double k0, int n_sms)
+{
+    double n_tiles = p->times * ceil(p->m / tile->m) * ceil(p->n / tile->n);
+    double n_splits = fmin(SPLITS_MAX, floor(n_sms / n_tiles));
+    double whole = tile_efficiency(p, tile, k0, (struct wave){ n_sms, 1 });
+
+    if (n_splits < 2)
+        return whole;
+    return fmax(whole, tile_efficiency(p, tile, k0, (struct wave){ n_sms, n_splits }));
+}
+
+double price_product_efficiency(const struct product *product, enum device_format format, int n_sms)
+{
+    double k0 = format == FORMAT_F8 || format == FORMAT_F4 ? K0_F8 : K0, best = 0;
+
+    if (n_sms < 1)
+        return 1;
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+        best = fmax(best, best_of_tile(product, &tiles[i], k0, n_sms));
+    return fmin(1, best);
+}
+
+/* ---- time ---- */
+
+static const struct cluster_island *island_of(const struct prices *prices)
+{
+    return &prices->cluster->islands[prices->island];
+}
+
+enum device_format price_format(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_BF16:
+        return FORMAT_BF16;
+    case DTYPE_F16:
+        return FORMAT_F16;
+    case DTYPE_U8:
+        return FORMAT_F8;
+    default:
+        return FORMAT_F32;
+    }
+}
+
+double price_peak(const struct prices *prices, enum device_format format, double *reach)
+{
+    const struct cluster_island *island = island_of(prices);
+    int f = (int)format;
+
+    while (f > 0 && !(island->device->peak[f] > 0))
+        f--;
+    while (f < N_DEVICE_FORMATS - 1 && !(island->device->peak[f] > 0))
+        f++;
+    CHECK(island->device->peak[f] > 0);
+    double in_step = island->device->step_reach[f], alone = island->device->kernel_reach[f];
+    *reach = in_step > 0 ? in_step : alone > 0 ? alone : 1;
+    return island->device->peak[f];
+}
+
+double price_memory_ns(const struct prices *prices, double n_bytes, double reach)
+{
+    double bandwidth = reach * island_of(prices)->device->hbm;
+
+    CHECK(bandwidth > 0);
+    return 1e9 * n_bytes / bandwidth;
+}
+
+static bool is_head(enum op_kind kind)
+{
+    return kind == OP_HEAD_CROSS_ENTROPY || kind == OP_HEAD_LOSS;
+}
+
+/* Logits are written by one product, changed, and read by others; each chunk has its own. */
+static double logits_ns(const struct prices *prices, const struct op_shape *op)
+{
+    double n_logits = (double)op->in[HEAD_LOSS_X].rows * (double)op->in[HEAD_LOSS_W].rows;
+    int each = op->kind == OP_HEAD_LOSS ? LOGIT_LOSS_BYTES : LOGIT_GRAD_BYTES;
+
+    return price_memory_ns(prices, n_logits * each, MEMORY_REACH);
+}
+
+struct formula price_products(const struct prices *prices, const struct op_shape *op)
+{
+    enum device_format format = price_format(op->in[OPS_FIRST].dtype);
+    struct product products[N_PRODUCTS_MAX];
+    double reach, peak = price_peak(prices, format, &reach), flop_ns = 0;
+    int n = price_list_products(op, products), n_kernels = max_int(1, n);
+
+    for (int i = 0; i < n; i++) {
+        const struct product *p = &products[i];
+        /* The chunks of a head come one after the other. */
+        struct product launched = { p->m, p->n, p->k, is_head(op->kind) ? 1 : p->times };
+        int n_sms = island_of(prices)->device->n_sms;
+        double efficiency = price_product_efficiency(&launched, format, n_sms);
+
+        flop_ns += 1e9 * 2 * p->m * p->n * p->k * p->times / (peak * reach * efficiency);
+    }
+    double ns = fmax(flop_ns, price_memory_ns(prices, op_bytes(op), PRODUCT_MEMORY_REACH));
+    if (is_head(op->kind)) {
+        struct head_chunks chunks = chunks_of(op);
+
+        ns += logits_ns(prices, op);
+        n_kernels = (n_kernels / (chunks.rest > 0 ? 2 : 1) + 1) * (chunks.n + (chunks.rest > 0));
+    }
+    return (struct formula){ ns, n_kernels };
+}
+
+/* ---- attention ---- */
+
+bool price_is_attention(enum op_kind kind)
+{
+    return kind == OP_ATTENTION || kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_CACHED;
+}
+
+static const struct tensor *queries_of(const struct op_shape *op)
+{
+    return op->kind == OP_ATTENTION_GRAD ? &op->in[ATTENTION_GRAD_Q] : &op->in[ATTENTION_Q];
+}
+
+struct formula price_attention(const struct prices *prices, const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    double rows = op->kind == OP_ATTENTION_CACHED ? a->cache_len : a->seq_len, reach;
+    double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
+    double share = ATTENTION_REACH * rows / (rows + ATTENTION_S0);
+
+    if (op->kind == OP_ATTENTION_GRAD)
+        share *= ATTENTION_GRAD_REACH;
+    double flop_ns = 1e9 * op_flops(op) / (share * peak);
+    return (struct formula){ fmax(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH)),
+                             1 };
+}

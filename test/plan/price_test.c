@@ -1,0 +1,162 @@
+/*
+ * price_test.c - ops by formula: those of whole programs, products in closed form, memory's floor
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <math.h>
+#include <cmocka.h>
+
+#include "plan/price_impl.h"
+#include "support/tiny_model.h"
+
+struct fixture {
+    struct device_spec device;
+    struct cluster cluster;
+    struct prices prices;
+    struct arena arena;
+};
+
+static void open_fixture(struct fixture *f)
+{
+    struct err err;
+
+    *f = (struct fixture){ .arena = { 0 } };
+    if (device_read(&f->device, "a100-sxm-80", &f->arena, &err))
+        fail_msg("%s", err.text);
+    cluster_of_device(&f->cluster, &f->device, 8, &f->arena);
+    f->prices.cluster = &f->cluster;
+}
+
+static struct tensor bf16(int64_t rows, int64_t cols)
+{
+    return (struct tensor){ .rows = rows, .cols = cols, .stride = cols, .dtype = DTYPE_BF16 };
+}
+
+static struct op_shape linear(int64_t m, int64_t n, int64_t k)
+{
+    struct op_shape op = { .kind = OP_LINEAR };
+
+    op.in[LINEAR_X] = bf16(m, k);
+    op.in[LINEAR_W] = bf16(n, k);
+    op.out[OPS_FIRST] = bf16(m, n);
+    return op;
+}
+
+/* All SMs busy with whole waves of tiles: the peak, times the share reached, and the ends of K. */
+static void test_products(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    /* 108 tiles of 128 x 256. */
+    for (int64_t k = 1024; k <= 65536; k *= 4) {
+        struct op_shape op = linear(128 * 9, 256 * 12, k);
+        double flops = 2.0 * 128 * 9 * 256 * 12 * (double)k;
+        double compute = 1e9 * flops / (312e12 * 0.76) * ((double)k + 96) / (double)k;
+        double memory = 1e9 * op_bytes(&op) / (0.85 * 2.04e12);
+        double expected = fmax(compute, memory) + 3000;
+
+        assert_true(fabs((double)price_op(&f.prices, &op).ns / expected - 1) < 1e-3);
+    }
+    /* A 109th tile is a second wave. */
+    struct op_shape whole = linear(128 * 9, 256 * 12, 65536);
+    struct op_shape more = linear(128 * 9 + 1, 256 * 12, 65536);
+    assert_true(price_op(&f.prices, &more).ns > price_op(&f.prices, &whole).ns);
+    /* One row reads all of the weight. */
+    struct op_shape row = linear(1, 8192, 8192);
+    double floor = 1e9 * 2 * 8192.0 * 8192 / (0.85 * 2.04e12);
+    assert_true((double)price_op(&f.prices, &row).ns >= floor);
+    arena_release(&f.arena);
+}
+
+static void test_efficiency(void **state)
+{
+    (void)state;
+    for (int m = 1; m < 40000; m = m * 5 / 3 + 1)
+        for (int k = 16; k < 40000; k *= 5) {
+            struct product product = { m, 3000, k, 1 };
+            double efficiency = price_product_efficiency(&product, FORMAT_BF16, 132);
+
+            assert_true(efficiency > 0 && efficiency <= 1);
+            product.k *= 2;
+            assert_true(price_product_efficiency(&product, FORMAT_BF16, 132) >= efficiency);
+        }
+}
+
+static void has_prices(const struct fixture *f, const struct function *function,
+                       const struct program *p)
+{
+    for (int i = 0; i < function->n_ops; i++) {
+        struct op_shape op = program_op_shape(p, &function->ops[i]);
+
+        if (op_is_collective(op.kind))
+            continue;
+        struct price price = price_op(&f->prices, &op);
+        double floor = 1e9 * op_bytes(&op) / f->device.hbm;
+        assert_in_range(price.ns, f->device.launch, 1000 * 1000);
+        assert_true((double)price.ns >= floor);
+        assert_true(price.issue_ns >= f->cluster.software.host_op);
+    }
+}
+
+/* Every op of a step has a price, and none is faster than its bytes. */
+static void test_programs(void **state)
+{
+    static const char *const models[] = { "llama", "gpt2", "mixture" };
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    for (int i = 0; i < 3; i++) {
+        struct model_spec spec = tiny_spec(models[i]);
+        struct compile_train options = tiny_compile(&spec, 2);
+        struct program p;
+        struct err err;
+
+        if (compile_train(&p, &options, &err) < 0)
+            fail_msg("%s", err.text);
+        for (int k = 0; k < p.n_functions; k++)
+            has_prices(&f, &p.functions[k], &p);
+        program_release(&p);
+    }
+    arena_release(&f.arena);
+}
+
+/* A fixed order of sums moves the terms and adds them: more than where the library adds. */
+static void test_sums(void **state)
+{
+    struct fixture f;
+    struct mesh mesh = mesh_data_parallel(8);
+    struct op_shape op = { .kind = OP_REDUCE_SCATTER };
+
+    (void)state;
+    open_fixture(&f);
+    op.in[OPS_FIRST] =
+        (struct tensor){ .rows = 1, .cols = 1 << 26, .stride = 1 << 26, .dtype = DTYPE_F32 };
+    op.out[OPS_FIRST] =
+        (struct tensor){ .rows = 1, .cols = 1 << 23, .stride = 1 << 23, .dtype = DTYPE_F32 };
+    struct group_shape group = collective_group(&f.cluster, &mesh, 0, AXIS_DP);
+    struct price fixed = price_collective(&f.prices, &group, &op);
+    f.prices.fast_reductions = true;
+    struct price fast = price_collective(&f.prices, &group, &op);
+    assert_true(fixed.ns > 0 && fast.ns > 0);
+    assert_true(fast.ns <= fixed.ns);
+    assert_int_equal(fast.issue_ns, f.cluster.software.nccl_op);
+    arena_release(&f.arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_efficiency),
+        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_sums),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
