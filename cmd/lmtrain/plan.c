@@ -13,6 +13,7 @@
 #include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan_stages.h"
+#include "plan_time.h"
 #include "report/table.h"
 #include "train/prepare_data.h"
 #include "train/vendor_memory.h"
@@ -26,6 +27,7 @@ struct plan_request {
     int world, rank; /* rank -1: the one that needs most memory */
     bool print_program, json;
     const char *print_after; /* a pass; NULL: none */
+    const char *device;      /* a name or a file; NULL: no times */
 };
 
 /* As many threads as a rank will have here. */
@@ -202,7 +204,9 @@ int cmd_plan_print(const struct job *job, struct str *out)
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
-static void print_json(const struct plan *plan, struct str *out)
+/* device NULL: without times. Returns as plan_add_time. */
+static int print_json(const struct plan *plan, const struct device_spec *device, struct str *out,
+                      struct err *err)
 {
     const struct job *job = plan->job;
     cJSON *json = cJSON_CreateObject(), *memory = cJSON_AddObjectToObject(json, "memory_bytes");
@@ -228,10 +232,12 @@ static void print_json(const struct plan *plan, struct str *out)
     cJSON_AddNumberToObject(json, "step_flops", flops.executed);
     cJSON_AddNumberToObject(json, "model_flops", flops.model);
     cJSON_AddNumberToObject(json, "megatron_flops", flops.megatron);
+    int status = device ? plan_add_time(plan, device, json, err) : 0;
     char *text = cJSON_Print(json);
     str_printf(out, "%s\n", text);
     free(text);
     cJSON_Delete(json);
+    return status;
 }
 
 /* ---- the program after a pass ---- */
@@ -285,13 +291,18 @@ static int check_pass(const char *pass, struct err *err)
 static int answer(const struct plan_request *q, const char *path, struct arena *arena,
                   struct str *out)
 {
+    struct device_spec device;
     struct job job;
     struct err err;
 
+    if (q->device && device_read(&device, q->device, arena, &err))
+        return cmd_fail(&err);
     if ((q->print_after && check_pass(q->print_after, &err) < 0) ||
         job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
     job_log_warnings(&job);
+    if (q->device)
+        job.device = JOB_DEVICE_CUDA;
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
     tuned_foresee_vocabulary(&job, arena);
     prepare_data_foresee(&job, arena);
@@ -307,13 +318,14 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
     if (!status && q->print_after)
         status = print_passes(&plan, q->print_after, out, &err);
     else if (!status && q->json)
-        print_json(&plan, out);
-    else if (!status && !q->print_program)
+        status = print_json(&plan, q->device ? &device : NULL, out, &err);
+    else if (!status && !q->print_program) {
         print_plan(&plan, out);
-    else if (!status)
+        status = q->device ? plan_print_time(&plan, &device, out, &err) : 0;
+    } else if (!status)
         print_program(&plan.programs[plan.shown], PRINT_ADDRESSES, out);
     plan_close(&plan);
-    return status < 0 ? cmd_fail(&err) : 0;
+    return status < 0 ? cmd_fail(&err) : status;
 }
 
 int cmd_plan(int argc, char **argv)
@@ -335,13 +347,17 @@ int cmd_plan(int argc, char **argv)
         option_int("rank", &q.rank, "R", 0, 1000000,
                    "rank whose memory and program are shown (ranks of the same pipeline stage are "
                    "equal); default: a rank with the highest memory use"),
+        option_text("device", &q.device, "NAME",
+                    "predict the time of a step on this device, say whether the job fits: a name "
+                    "of configs/devices (a wrong one lists them), or a file"),
         option_flag("json", &q.json, "print the results as JSON"),
     };
     const struct options options = {
         .command = "lmtrain plan",
         .arguments = "JOB.yaml",
         .summary = "Predict what a job needs: parameters, memory of each rank, FLOPs; needs no GPU",
-        .details = "Exit status: 0, or 2 if the job or the command line is wrong.\n",
+        .details = "Exit status: 0, or 2 if the job or the command line is wrong, or the job "
+                   "does not fit the device.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,
         .min_arguments = 1,
@@ -354,8 +370,11 @@ int cmd_plan(int argc, char **argv)
 
     if (status < 0) {
         status = answer(&q, arguments.items[0], &arena, &out);
-        if (!status)
-            status = cmd_print(&out);
+        if (out.length) {
+            int printed = cmd_print(&out);
+
+            status = status ? status : printed;
+        }
     }
     str_release(&out);
     arena_release(&arena);

@@ -49,6 +49,24 @@ expect 'zero 3' 0 '^4 ranks \(dp 4, zero 3 hold pass\), ' plan --ranks 4 --set p
 expect 'its program gathers weights' 0 'all_gather weights\.[0-9]+:shard  over dp' plan --ranks 4 --set parallel.zero=1 --print-program
 expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --json --set recompute=full |
     awk '/total_bytes/ { gsub(/[^0-9]/, \"\"); exit !(\$0 + 0 < $total) }'"
+
+# ---- the time of a step ----
+
+expect 'the time of a step' 0 '^predicted on 1 h100-sxm: [0-9.]+ s a step, [0-9]+ tokens/s, MFU [0-9.]+ %' plan --device h100-sxm
+expect 'what it goes into' 0 '^products +[0-9.]+ ms +[0-9.]+ %' plan --device h100-sxm
+expect 'and that it fits' 0 '^fits: a rank needs ' plan --device h100-sxm
+expect "GPT-3 on 1,024 A100s: a model FLOPs utilization of 45 to 55 %, as papers say" 0 'MFU (4[5-9]|5[0-4])\.' \
+    "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 1024 --device a100-sxm-80
+expect 'GPT-3 on 64 A100s within 15 % of 13.75 s (Korthikanti et al. 2022, table 5)' 0 ': 1(1\.[7-9]|[2-4]\.|5\.[0-7])[0-9]* s a step' \
+    "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 64 --device a100-sxm-80 --set train.global_batch=64 --set parallel.pp=8 \
+    --set parallel.schedule=interleaved --set parallel.chunks=3 --set parallel.sequence_parallel=true
+expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the ' plan --set model=llama-65b --device h100-sxm
+expect 'and what to change' 2 'hint: more of parallel.pp, ' plan --set model=llama-65b --device h100-sxm
+expect 'as JSON' 0 '"step_ns":' plan --device h100-sxm --json
+expect 'as JSON, what does not fit' 2 '"fits":[[:space:]]*false' plan --set model=llama-65b --device h100-sxm --json
+expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-80, ' plan --device h101
+sed 's/^hbm: .*/hbm: fast/' configs/devices/h100-sxm.yaml >"$dir/mine.yaml"
+expect "a device file's mistake" 2 'mine.yaml:5:6: hbm is not a value such as 3.35 TB/s' plan --device "$dir/mine.yaml"
 expect 'the program' 0 '^ *F +.*= *attention' plan --print-program
 expect 'has collectives only with ranks' 0 'all_reduce' plan --print-program --ranks 2
 plan --print-program >"$dir/one.txt"

@@ -1,0 +1,137 @@
+/*
+ * plan_time.c - the time of a step, as text and as JSON
+ */
+#include "plan_time.h"
+
+#include <stdio.h>
+
+#include "base/num.h"
+#include "plan/step_time.h"
+#include "program/passes.h"
+#include "report/table.h"
+
+/* Of the device's memory, what cells and buffers may take: the rest is fragmentation's. */
+#define MEMORY_SHARE 0.94
+
+struct answer {
+    struct step_time time;
+    size_t needed, available; /* bytes of the rank that needs most, and of the device */
+    struct arena arena;
+};
+
+static size_t most_memory(const struct plan *plan)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < plan->job->parallel.pp; i++) {
+        size_t n = program_memory_bytes(&plan->programs[i]);
+
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+static int find_answer(struct answer *answer, const struct plan *plan,
+                       const struct device_spec *device, struct err *err)
+{
+    struct cluster cluster;
+
+    *answer = (struct answer){ .needed = most_memory(plan) };
+    answer->available = (size_t)((double)device->memory * MEMORY_SHARE) - (size_t)device->reserve;
+    cluster_of_device(&cluster, device, plan->job->world_size, &answer->arena);
+    return step_time_predict(&answer->time, plan, &cluster, &answer->arena, err);
+}
+
+static bool fits(const struct answer *answer)
+{
+    return answer->needed <= answer->available;
+}
+
+/* ---- text ---- */
+
+static void add_row(struct report_table *table, const char *what, int64_t ns, int64_t all)
+{
+    if (ns)
+        report_table_row(table, "%s\t%.1f ms\t%.1f %%", what, (double)ns / 1e6,
+                         100 * (double)ns / (double)all);
+}
+
+static void print_classes(const struct answer *answer, struct str *out)
+{
+    const struct step_time *time = &answer->time;
+    const struct simulated_rank *rank = &time->simulated.ranks[time->simulated.busiest];
+    struct report_table table;
+
+    report_table_init(&table, "lrr");
+    report_table_heading(&table, "time of a step (busiest stage)\ttime\tshare");
+    for (int i = 0; i < N_TIME_CLASSES; i++)
+        add_row(&table, time_class_name((enum time_class)i), rank->of[i], time->ns);
+    add_row(&table, "host: data, scalars, logging", time->constant_ns, time->ns);
+    add_row(&table, "waiting for the slowest of all ranks", time->jitter_ns, time->ns);
+    report_table_print(&table, 0, out);
+    report_table_release(&table);
+}
+
+int plan_print_time(const struct plan *plan, const struct device_spec *device, struct str *out,
+                    struct err *err)
+{
+    struct answer answer;
+    char needed[32], available[32];
+    int status = find_answer(&answer, plan, device, err);
+
+    if (!status) {
+        const struct step_time *time = &answer.time;
+
+        str_printf(out,
+                   "\npredicted on %d %s: %.3f s a step, %.0f tokens/s, MFU %.1f %%, HFU %.1f %% "
+                   "(%s)\n\n",
+                   plan->job->world_size, device->name, (double)time->ns / 1e9,
+                   time->tokens_per_second, 100 * time->mfu, 100 * time->hfu,
+                   "by formulas from the device's data sheet, nothing measured");
+        print_classes(&answer, out);
+        str_bytes(needed, sizeof needed, answer.needed);
+        str_bytes(available, sizeof available, answer.available);
+        str_printf(out, "\n%s: a rank needs %s of the %s that a job may use of the device\n",
+                   fits(&answer) ? "fits" : "does not fit", needed, available);
+        if (!fits(&answer))
+            str_add(out, "(hint: more of parallel.pp, parallel.tp or parallel.zero, "
+                         "train.recompute, a smaller train.micro_batch, or more ranks)\n");
+        status = fits(&answer) ? 0 : 2;
+    }
+    arena_release(&answer.arena);
+    return status;
+}
+
+/* ---- JSON ---- */
+
+int plan_add_time(const struct plan *plan, const struct device_spec *device, cJSON *json,
+                  struct err *err)
+{
+    struct answer answer;
+    int status = find_answer(&answer, plan, device, err);
+
+    if (!status) {
+        const struct step_time *time = &answer.time;
+        const struct simulated_rank *rank = &time->simulated.ranks[time->simulated.busiest];
+        cJSON *made = cJSON_AddObjectToObject(json, "predicted");
+
+        cJSON_AddStringToObject(made, "device", device->name);
+        cJSON_AddNumberToObject(made, "step_ns", (double)time->ns);
+        cJSON_AddNumberToObject(made, "tokens_per_second", time->tokens_per_second);
+        cJSON_AddNumberToObject(made, "mfu", time->mfu);
+        cJSON_AddNumberToObject(made, "hfu", time->hfu);
+        cJSON_AddNumberToObject(made, "busiest_stage", time->simulated.busiest);
+        cJSON *classes = cJSON_AddObjectToObject(made, "busiest_stage_ns");
+        for (int i = 0; i < N_TIME_CLASSES; i++)
+            cJSON_AddNumberToObject(classes, time_class_name((enum time_class)i),
+                                    (double)rank->of[i]);
+        cJSON_AddNumberToObject(made, "constant_ns", (double)time->constant_ns);
+        cJSON_AddNumberToObject(made, "jitter_ns", (double)time->jitter_ns);
+        cJSON_AddNumberToObject(made, "needed_bytes", (double)answer.needed);
+        cJSON_AddNumberToObject(made, "available_bytes", (double)answer.available);
+        cJSON_AddBoolToObject(made, "fits", fits(&answer));
+        status = fits(&answer) ? 0 : 2;
+    }
+    arena_release(&answer.arena);
+    return status;
+}

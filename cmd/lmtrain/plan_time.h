@@ -1,0 +1,21 @@
+/*
+ * plan_time.h - `lmtrain plan --device`: how long a step takes on GPUs that need not be here
+ */
+#ifndef CMD_PLAN_TIME_H
+#define CMD_PLAN_TIME_H
+
+#include <cjson/cJSON.h>
+
+#include "config/cluster.h"
+#include "plan/plan.h"
+
+/* The time of a step, what it goes into, and whether the job fits. 0, 2 if it does not fit (it says
+ * what does not), or -1. */
+int plan_print_time(const struct plan *plan, const struct device_spec *device, struct str *out,
+                    struct err *err);
+
+/* The same as "predicted" of the JSON. */
+int plan_add_time(const struct plan *plan, const struct device_spec *device, cJSON *json,
+                  struct err *err);
+
+#endif

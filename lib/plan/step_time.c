@@ -1,0 +1,197 @@
+/*
+ * step_time.c - prices of all ops of all pipeline ranks, simulated
+ */
+#include "plan/step_time.h"
+
+#include <math.h>
+
+#include "base/num.h"
+#include "plan/price_impl.h"
+#include "program/order.h"
+
+/* The ranks that are simulated: of each stage the one that is first on all other axes. */
+struct pricing {
+    const struct plan *plan;
+    struct prices prices;
+    struct mesh mesh;
+    int rank;   /* in the world */
+    int stride; /* from a rank to that of the next stage */
+    int pp_rank;
+    const struct program *program;
+    struct arena *arena;
+};
+
+static int stride_of(const struct mesh *mesh, enum mesh_axis axis)
+{
+    int stride = 1;
+
+    for (int i = 0; mesh_nth_axis(i) != axis; i++)
+        stride *= mesh->size[mesh_nth_axis(i)];
+    return stride;
+}
+
+/* ---- what an op's time counts as ---- */
+
+static enum time_class class_of_stream(enum stream stream)
+{
+    switch (stream) {
+    case STREAM_DP_GATHER:
+        return TIME_GATHERS;
+    case STREAM_DP_REDUCE:
+        return TIME_GRADIENTS;
+    case STREAM_PP:
+        return TIME_STAGES;
+    case STREAM_COPY_IN:
+    case STREAM_COPY_OUT:
+        return TIME_COPIES;
+    default:
+        return TIME_TENSOR;
+    }
+}
+
+static enum time_class class_of_compute(const struct op *op)
+{
+    enum price_class class = price_class_of(op->kind);
+
+    if (op->phase == PHASE_U)
+        return TIME_UPDATE;
+    if (op->phase == PHASE_R)
+        return TIME_RECOMPUTE;
+    return class == PRICE_PRODUCT     ? TIME_PRODUCTS
+           : class == PRICE_ATTENTION ? TIME_ATTENTION
+                                      : TIME_MEMORY;
+}
+
+static bool is_transfer(const struct op *op)
+{
+    return op->kind == OP_SEND || op->kind == OP_RECEIVE;
+}
+
+static enum time_class class_of(const struct op *op)
+{
+    if (is_transfer(op))
+        return TIME_TRANSFERS;
+    if (op_is_collective(op->kind) && op->stream == STREAM_COMPUTE)
+        return class_of_stream(stream_of_axis(op->attributes.axis));
+    return order_is_async(op) ? class_of_stream(op->stream) : class_of_compute(op);
+}
+
+/* ---- prices ---- */
+
+/* All ranks of the node that lie between this rank and the next stage's send at the same time. */
+static struct price price_stage_transfer(const struct pricing *p, const struct op *op,
+                                         const struct op_shape *shape, bool *uses_nic)
+{
+    const struct tensor *t = op->kind == OP_SEND ? &shape->in[OPS_FIRST] : &shape->out[OPS_FIRST];
+    int64_t n_bytes = tensor_elements(t) * (int64_t)dtype_bytes(t->dtype);
+    int n_stages = p->plan->job->parallel.pp;
+    int peer = (p->pp_rank + op->attributes.peer + n_stages) % n_stages;
+    int to = p->rank + (peer - p->pp_rank) * p->stride;
+    int n_sharing = min_int(p->stride, p->prices.cluster->islands[p->prices.island].per_node);
+
+    *uses_nic = transfer_level(p->prices.cluster, p->rank, to) >= LEVEL_RAIL;
+    return price_transfer(&p->prices, p->rank, to, n_bytes, n_sharing);
+}
+
+static struct simulated_op price(const struct pricing *p, const struct op *op)
+{
+    const struct cluster *cluster = p->prices.cluster;
+    struct op_shape shape = program_op_shape(p->program, op);
+    bool uses_nic = false, is_exchange = op_is_collective(op->kind);
+    struct price price;
+
+    if (is_transfer(op)) {
+        price = price_stage_transfer(p, op, &shape, &uses_nic);
+    } else if (is_exchange) {
+        struct group_shape group =
+            collective_group(cluster, &p->mesh, p->rank, op->attributes.axis);
+
+        price = price_collective(&p->prices, &group, &shape);
+        uses_nic = collective_uses_nic(&group);
+    } else {
+        price = price_op(&p->prices, &shape);
+    }
+    return (struct simulated_op){ .ns = price.ns,
+                                  .issue_ns = price.issue_ns,
+                                  .class = class_of(op),
+                                  .slowdown = !is_exchange || !order_is_async(op) ? 0
+                                              : uses_nic ? cluster->software.overlap_nic
+                                                         : cluster->software.overlap_fast };
+}
+
+static const struct simulated_op *price_function(const struct pricing *p, int function)
+{
+    const struct function *f = &p->program->functions[function];
+    struct simulated_op *ops = arena_array(p->arena, struct simulated_op, f->n_ops);
+
+    for (int i = 0; i < f->n_ops; i++)
+        ops[i] = price(p, &f->ops[i]);
+    return ops;
+}
+
+static const struct simulated_op *const *price_program(const struct pricing *p)
+{
+    const struct program *program = p->program;
+    const struct simulated_op **functions =
+        arena_array(p->arena, const struct simulated_op *, program->n_functions);
+
+    for (int i = 0; i < program->n_functions; i++)
+        functions[i] = price_function(p, i);
+    return functions;
+}
+
+/* ---- the step ---- */
+
+static void add_constants(struct step_time *time, const struct cluster *cluster, int world_size)
+{
+    double spread = sqrt(2 * log(world_size));
+
+    time->constant_ns = cluster->software.constant;
+    time->jitter_ns = llround((double)(time->simulated.ns + time->constant_ns) *
+                              cluster->software.jitter * spread);
+    time->ns = time->simulated.ns + time->constant_ns + time->jitter_ns;
+}
+
+static void rate(struct step_time *time, const struct pricing *p)
+{
+    const struct job *job = p->plan->job;
+    struct plan_flops flops = plan_count_flops(p->plan);
+    double seconds = (double)time->ns / 1e9, reach;
+    double peak = price_peak(&p->prices, price_format(job->train.dtype), &reach);
+
+    time->tokens_per_second = (double)job->train.global_batch * (double)job->data.seq_len / seconds;
+    time->mfu = flops.model / (seconds * peak * job->world_size);
+    time->hfu = flops.executed / (seconds * peak * job->world_size);
+}
+
+int step_time_predict(struct step_time *time, const struct plan *plan,
+                      const struct cluster *cluster, struct arena *arena, struct err *err)
+{
+    int n = plan->job->parallel.pp;
+    struct pricing p = { .plan = plan, .mesh = job_mesh(plan->job), .arena = arena };
+    struct mesh stages = mesh_pipeline(n);
+    const struct program **programs = arena_array(arena, const struct program *, n);
+    const struct simulated_op *const **ops =
+        arena_array(arena, const struct simulated_op *const *, n);
+
+    *time = (struct step_time){ .ns = 0 };
+    p.prices =
+        (struct prices){ .cluster = cluster,
+                         .has_graphs = true,
+                         .fast_reductions = plan->job->parallel.reductions == REDUCTIONS_FAST };
+    p.stride = stride_of(&p.mesh, AXIS_PP);
+    for (int rank = 0; rank < n; rank++) {
+        p.pp_rank = rank;
+        p.rank = rank * p.stride;
+        p.program = programs[rank] = &plan->programs[rank];
+        ops[rank] = price_program(&p);
+    }
+    struct simulate_request request = {
+        .programs = programs, .mesh = &stages, .entry = ENTRY_STEP, .ops = ops
+    };
+    if (simulate(&time->simulated, &request, arena, err))
+        return -1;
+    add_constants(time, cluster, plan->job->world_size);
+    rate(time, &p);
+    return 0;
+}
