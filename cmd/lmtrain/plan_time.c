@@ -13,9 +13,15 @@
 /* Of the device's memory, what cells and buffers may take: the rest is fragmentation's. */
 #define MEMORY_SHARE 0.94
 
+/* What of a device is varied, one at a time. */
+enum part { PART_PRODUCTS, PART_MEMORY, PART_FAST_LINK, PART_NIC, N_PARTS };
+static const char *const part_names[N_PARTS] = { "products", "memory", "fast link", "NICs" };
+#define FASTER 1.1
+
 struct answer {
     struct step_time time;
-    size_t needed, available; /* bytes of the rank that needs most, and of the device */
+    int64_t faster_ns[N_PARTS]; /* a step, if this part were 10 % faster */
+    size_t needed, available;   /* bytes of the rank that needs most, and of the device */
     struct arena arena;
 };
 
@@ -31,15 +37,42 @@ static size_t most_memory(const struct plan *plan)
     return most;
 }
 
-static int find_answer(struct answer *answer, const struct plan *plan,
-                       const struct device_spec *device, struct err *err)
+static struct device_spec make_faster(const struct device_spec *device, int part)
+{
+    struct device_spec faster = *device;
+
+    for (int i = 0; i < N_DEVICE_FORMATS && part == PART_PRODUCTS; i++)
+        faster.step_reach[i] *= FASTER;
+    faster.hbm *= part == PART_MEMORY ? FASTER : 1;
+    faster.fast_bus *= part == PART_FAST_LINK ? FASTER : 1;
+    faster.fast_link *= part == PART_FAST_LINK ? FASTER : 1;
+    faster.nic *= part == PART_NIC ? FASTER : 1;
+    return faster;
+}
+
+static int predict(struct step_time *time, const struct plan *plan,
+                   const struct device_spec *device, struct arena *arena, struct err *err)
 {
     struct cluster cluster;
 
+    cluster_of_device(&cluster, device, plan->job->world_size, arena);
+    return step_time_predict(time, plan, &cluster, arena, err);
+}
+
+static int find_answer(struct answer *answer, const struct plan *plan,
+                       const struct device_spec *device, struct err *err)
+{
     *answer = (struct answer){ .needed = most_memory(plan) };
     answer->available = (size_t)((double)device->memory * MEMORY_SHARE) - (size_t)device->reserve;
-    cluster_of_device(&cluster, device, plan->job->world_size, &answer->arena);
-    return step_time_predict(&answer->time, plan, &cluster, &answer->arena, err);
+    int status = predict(&answer->time, plan, device, &answer->arena, err);
+    for (int i = 0; i < N_PARTS && !status; i++) {
+        struct device_spec faster = make_faster(device, i);
+        struct step_time time;
+
+        status = predict(&time, plan, &faster, &answer->arena, err);
+        answer->faster_ns[i] = time.ns;
+    }
+    return status;
 }
 
 static bool fits(const struct answer *answer)
@@ -72,6 +105,26 @@ static void print_classes(const struct answer *answer, struct str *out)
     report_table_release(&table);
 }
 
+static void print_sensitivity(const struct answer *answer, struct str *out)
+{
+    str_add(out, "\n10 % faster, one at a time, change the step by:");
+    for (int i = 0; i < N_PARTS; i++)
+        str_printf(out, "%s %s -%.1f %%", i ? "," : "", part_names[i],
+                   100 * (1 - (double)answer->faster_ns[i] / (double)answer->time.ns));
+    str_add(out, "\n");
+}
+
+static void print_run(const struct plan *plan, const struct answer *answer, struct str *out)
+{
+    int64_t n_steps = plan->job->train.steps;
+    double days = (double)n_steps * (double)answer->time.ns / 1e9 / (24 * 3600);
+
+    if (n_steps > 1)
+        str_printf(out, "all %lld steps: %.1f days, %.0f GPU-days, %.4g ZFLOP of the model\n",
+                   (long long)n_steps, days, days * plan->job->world_size,
+                   (double)n_steps * plan_count_flops(plan).model / 1e21);
+}
+
 int plan_print_time(const struct plan *plan, const struct device_spec *device, struct str *out,
                     struct err *err)
 {
@@ -89,9 +142,11 @@ int plan_print_time(const struct plan *plan, const struct device_spec *device, s
                    time->tokens_per_second, 100 * time->mfu, 100 * time->hfu,
                    "by formulas from the device's data sheet, nothing measured");
         print_classes(&answer, out);
+        print_sensitivity(&answer, out);
+        print_run(plan, &answer, out);
         str_bytes(needed, sizeof needed, answer.needed);
         str_bytes(available, sizeof available, answer.available);
-        str_printf(out, "\n%s: a rank needs %s of the %s that a job may use of the device\n",
+        str_printf(out, "%s: a rank needs %s of the %s that a job may use of the device\n",
                    fits(&answer) ? "fits" : "does not fit", needed, available);
         if (!fits(&answer))
             str_add(out, "(hint: more of parallel.pp, parallel.tp or parallel.zero, "
@@ -125,6 +180,9 @@ int plan_add_time(const struct plan *plan, const struct device_spec *device, cJS
         for (int i = 0; i < N_TIME_CLASSES; i++)
             cJSON_AddNumberToObject(classes, time_class_name((enum time_class)i),
                                     (double)rank->of[i]);
+        cJSON *faster = cJSON_AddObjectToObject(made, "step_ns_if_10_percent_faster");
+        for (int i = 0; i < N_PARTS; i++)
+            cJSON_AddNumberToObject(faster, part_names[i], (double)answer.faster_ns[i]);
         cJSON_AddNumberToObject(made, "constant_ns", (double)time->constant_ns);
         cJSON_AddNumberToObject(made, "jitter_ns", (double)time->jitter_ns);
         cJSON_AddNumberToObject(made, "needed_bytes", (double)answer.needed);

@@ -54,6 +54,9 @@ expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yam
 
 expect 'the time of a step' 0 '^predicted on 1 h100-sxm: [0-9.]+ s a step, [0-9]+ tokens/s, MFU [0-9.]+ %' plan --device h100-sxm
 expect 'what it goes into' 0 '^products +[0-9.]+ ms +[0-9.]+ %' plan --device h100-sxm
+expect 'what would make it faster' 0 '^10 % faster, one at a time, change the step by: products -[0-9.]+ %, memory -[0-9.]+ %, ' plan --device h100-sxm
+expect 'all of the run' 0 '^all 100000 steps: [0-9.]+ days, 2[0-9]{4} GPU-days, 3[0-9][0-9]\.?[0-9]* ZFLOP of the model$' \
+    "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 1024 --device a100-sxm-80
 expect 'and that it fits' 0 '^fits: a rank needs ' plan --device h100-sxm
 expect "GPT-3 on 1,024 A100s: a model FLOPs utilization of 45 to 55 %, as papers say" 0 'MFU (4[5-9]|5[0-4])\.' \
     "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 1024 --device a100-sxm-80
