@@ -92,7 +92,7 @@ same_bits 'the bits of two, again' own2 alone 12
 
 . test/cli/support/serving.sh
 serving_alone "$dir/own2"
-serving_like 'srun --mpi=pmix, two nodes' '--pp 2 --threads 1' bounded srun --mpi=pmix -K -n 4 -N 2
+serving_like 'srun --mpi=pmix, two nodes' '--pp 2 --threads 1' bounded srun --quiet --mpi=pmix -K -n 4 -N 2
 serving_like 'bare in an allocation of two nodes' '--threads 1' bounded salloc --quiet -n 2 -N 2
 
 # ---- wrongly ----
