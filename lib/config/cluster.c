@@ -3,10 +3,8 @@
  */
 #include "config/cluster.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -14,6 +12,7 @@
 #include "base/str.h"
 #include "base/yaml.h"
 #include "config/embedded.h"
+#include "config/quantities_impl.h"
 
 #define FOLDER "configs/devices/"
 
@@ -25,68 +24,10 @@ const char *device_format_name(enum device_format format)
     return names[format];
 }
 
-/* ---- quantities: a number and a unit ---- */
-
-enum quantity { COUNT, SHARE, FLAG, BYTES, RATE, FLOP_RATE, TIME, N_QUANTITIES };
-
-struct quantity_unit {
-    const char *name;
-    double factor;
-};
-
-static const struct quantity_unit units[N_QUANTITIES][8] = {
-    [COUNT] = { { "", 1 } },
-    [SHARE] = { { "", 1 } },
-    [FLAG] = { { "", 1 } },
-    [BYTES] = { { "GB", 1e9 }, { "MB", 1e6 }, { "GiB", 0x1p30 }, { "MiB", 0x1p20 } },
-    [RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
-    [FLOP_RATE] = { { "PFLOP/s", 1e15 }, { "TFLOP/s", 1e12 }, { "GFLOP/s", 1e9 } },
-    [TIME] = { { "us", 1e3 }, { "ns", 1 }, { "ms", 1e6 } },
-};
-static const char *const examples[N_QUANTITIES] = {
-    [COUNT] = "132",
-    [SHARE] = "0.68",
-    [FLAG] = "true",
-    [BYTES] = "80 GB",
-    [RATE] = "3.35 TB/s",
-    [TIME] = "12 us",
-    [FLOP_RATE] = "989 TFLOP/s",
-};
-
-static double most_of(enum quantity quantity)
-{
-    return quantity == SHARE ? 1 : quantity == COUNT ? 1e6 : 1e18;
-}
-
-/* The number, or -1: it is none of this kind, or not above 0. */
-static double parse_quantity(const char *text, enum quantity quantity)
-{
-    char *end;
-
-    if (quantity == FLAG)
-        return !strcmp(text, "true") ? 1 : !strcmp(text, "false") ? 0 : -1;
-    double number = strtod(text, &end);
-    if (end == text || !isfinite(number) || number <= 0)
-        return -1;
-    while (*end == ' ')
-        end++;
-    for (const struct quantity_unit *u = units[quantity]; u < units[quantity] + 8 && u->name; u++)
-        if (!strcmp(end, u->name) && number * u->factor <= most_of(quantity))
-            return number * u->factor;
-    return -1;
-}
-
 /* ---- keys ---- */
 
-struct device_key {
-    const char *group, *name; /* group NULL: at the top */
-    enum quantity quantity;
-    size_t offset;
-    bool is_optional;
-};
-
 #define AT(member) offsetof(struct device_spec, member)
-static const struct device_key keys[] = {
+static const struct quantity_key keys[] = {
     { NULL, "memory", BYTES, AT(memory), false },
     { NULL, "reserve", BYTES, AT(reserve), true },
     { NULL, "sms", COUNT, AT(n_sms), false },
@@ -100,7 +41,8 @@ static const struct device_key keys[] = {
     { "fast", "domain", COUNT, AT(fast_domain), false },
     { "fast", "nvls", FLAG, AT(has_nvls), true },
 };
-enum { N_KEYS = sizeof keys / sizeof *keys };
+static const struct quantity_keys device_keys = { keys, sizeof keys / sizeof *keys,
+                                                  FOLDER "h100-sxm.yaml" };
 
 static const struct {
     const char *name;
@@ -113,66 +55,18 @@ static const struct {
 };
 enum { N_BY_FORMAT = sizeof by_format / sizeof *by_format };
 
-static void store(struct device_spec *device, const struct device_key *key, double number)
-{
-    void *at = (char *)device + key->offset;
-
-    switch (key->quantity) {
-    case FLAG:
-        *(bool *)at = number > 0;
-        break;
-    case COUNT:
-        *(int *)at = (int)number;
-        break;
-    case BYTES:
-    case TIME:
-        *(int64_t *)at = llround(number);
-        break;
-    default:
-        *(double *)at = number;
-    }
-}
-
-static int take_quantity(struct device_spec *device, const struct device_key *key,
-                         const struct yaml_node *node, struct err *err)
-{
-    double number = node->kind == YAML_SCALAR ? parse_quantity(node->text, key->quantity) : -1;
-
-    if (number < 0)
-        return err_set(err, ERR_CONFIG, "%s:%d:%d: %s is not a value such as %s", node->source,
-                       node->line, node->column, node->key, examples[key->quantity]);
-    store(device, key, number);
-    return 0;
-}
-
-static int refuse_key(const struct yaml_node *node, struct err *err)
-{
-    return err_set(err, ERR_CONFIG, "%s:%d:%d: unknown key %.64s (see " FOLDER "h100-sxm.yaml)",
-                   node->source, node->key_line, node->key_column, node->key);
-}
-
-/* Keys of a group, or of the top, that hold one value. */
-static int take_key(struct device_spec *device, const char *group, const struct yaml_node *node,
-                    struct err *err)
-{
-    for (int i = 0; i < N_KEYS; i++)
-        if (!strcmp(keys[i].name, node->key) &&
-            (group ? keys[i].group && !strcmp(keys[i].group, group) : !keys[i].group))
-            return take_quantity(device, &keys[i], node, err);
-    return refuse_key(node, err);
-}
-
 static int take_format(struct device_spec *device, int which, const struct yaml_node *node,
                        struct err *err)
 {
     for (int f = 0; f < N_DEVICE_FORMATS; f++)
         if (!strcmp(device_format_name((enum device_format)f), node->key)) {
-            struct device_key key = { NULL, node->key, by_format[which].quantity,
-                                      by_format[which].offset + (size_t)f * sizeof(double), false };
+            struct quantity_key key = { NULL, node->key, by_format[which].quantity,
+                                        by_format[which].offset + (size_t)f * sizeof(double),
+                                        false };
 
-            return take_quantity(device, &key, node, err);
+            return quantity_take(device, &key, node, err);
         }
-    return refuse_key(node, err);
+    return quantity_refuse_key(&device_keys, node, err);
 }
 
 static int take_sources(struct device_spec *device, const struct yaml_node *list,
@@ -195,32 +89,24 @@ static int take_node(struct device_spec *device, const struct yaml_node *node, s
     if (!strcmp(node->key, "sources") && node->kind == YAML_LIST)
         return take_sources(device, node, arena);
     if (node->kind != YAML_MAP)
-        return take_key(device, NULL, node, err);
+        return quantity_take_key(device, &device_keys, NULL, node, err);
     for (const struct yaml_node *pair = node->first; pair; pair = pair->next) {
         int which = 0;
 
         while (which < N_BY_FORMAT && strcmp(by_format[which].name, node->key) != 0)
             which++;
         if (which < N_BY_FORMAT ? take_format(device, which, pair, err)
-                                : take_key(device, node->key, pair, err))
+                                : quantity_take_key(device, &device_keys, node->key, pair, err))
             return -1;
     }
     return 0;
 }
 
-static const struct yaml_node *find(const struct yaml_node *root, const struct device_key *key)
-{
-    return yaml_get(key->group ? yaml_get(root, key->group) : root, key->name);
-}
-
 static int check_whole(const struct device_spec *device, const struct yaml_node *root,
                        struct err *err)
 {
-    for (int i = 0; i < N_KEYS; i++)
-        if (!keys[i].is_optional && !find(root, &keys[i]))
-            return err_set(err, ERR_CONFIG, "%s: key %s%s%s is missing (hint: %s)", root->source,
-                           keys[i].group ? keys[i].group : "", keys[i].group ? "." : "",
-                           keys[i].name, examples[keys[i].quantity]);
+    if (quantity_check(&device_keys, root, err))
+        return -1;
     for (int f = 0; f < N_DEVICE_FORMATS; f++)
         if (device->peak[f] > 0 && !(device->kernel_reach[f] > 0 && device->step_reach[f] > 0))
             return err_set(err, ERR_CONFIG,

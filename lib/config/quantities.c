@@ -1,0 +1,128 @@
+/*
+ * quantities.c - see the header
+ */
+#include "config/quantities_impl.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct quantity_unit {
+    const char *name;
+    double factor;
+};
+
+static const struct quantity_unit units[N_QUANTITIES][8] = {
+    [COUNT] = { { "", 1 } },
+    [SHARE] = { { "", 1 } },
+    [FACTOR] = { { "", 1 } },
+    [FLAG] = { { "", 1 } },
+    [BYTES] = { { "GB", 1e9 }, { "MB", 1e6 }, { "GiB", 0x1p30 }, { "MiB", 0x1p20 } },
+    [RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
+    [FLOP_RATE] = { { "PFLOP/s", 1e15 }, { "TFLOP/s", 1e12 }, { "GFLOP/s", 1e9 } },
+    [TIME] = { { "us", 1e3 }, { "ns", 1 }, { "ms", 1e6 } },
+};
+static const char *const examples[N_QUANTITIES] = {
+    [COUNT] = "132",   [SHARE] = "0.68",     [FACTOR] = "1.5", [FLAG] = "true",
+    [BYTES] = "80 GB", [RATE] = "3.35 TB/s", [TIME] = "12 us", [FLOP_RATE] = "989 TFLOP/s",
+};
+
+static double most_of(enum quantity quantity)
+{
+    return quantity == SHARE ? 1 : quantity == COUNT ? 1e6 : 1e18;
+}
+
+/* The number, or -1: it is none of this kind, or not above 0. */
+static double parse_quantity(const char *text, enum quantity quantity)
+{
+    char *end;
+
+    if (quantity == FLAG)
+        return !strcmp(text, "true") ? 1 : !strcmp(text, "false") ? 0 : -1;
+    double number = strtod(text, &end);
+    if (end == text || !isfinite(number) || number <= 0)
+        return -1;
+    while (*end == ' ')
+        end++;
+    for (const struct quantity_unit *u = units[quantity]; u < units[quantity] + 8 && u->name; u++)
+        if (!strcmp(end, u->name) && number * u->factor <= most_of(quantity))
+            return number * u->factor;
+    return -1;
+}
+
+static void store(void *target, const struct quantity_key *key, double number)
+{
+    void *at = (char *)target + key->offset;
+
+    switch (key->quantity) {
+    case FLAG:
+        *(bool *)at = number > 0;
+        break;
+    case COUNT:
+        *(int *)at = (int)number;
+        break;
+    case BYTES:
+    case TIME:
+        *(int64_t *)at = llround(number);
+        break;
+    default:
+        *(double *)at = number;
+    }
+}
+
+int quantity_take(void *target, const struct quantity_key *key, const struct yaml_node *node,
+                  struct err *err)
+{
+    double number = node->kind == YAML_SCALAR ? parse_quantity(node->text, key->quantity) : -1;
+
+    if (number < 0)
+        return err_set(err, ERR_CONFIG, "%s:%d:%d: %s is not a value such as %s", node->source,
+                       node->line, node->column, node->key, examples[key->quantity]);
+    store(target, key, number);
+    return 0;
+}
+
+int quantity_refuse_key(const struct quantity_keys *keys, const struct yaml_node *node,
+                        struct err *err)
+{
+    return err_set(err, ERR_CONFIG, "%s:%d:%d: unknown key %.64s (see %s)", node->source,
+                   node->key_line, node->key_column, node->key, keys->example);
+}
+
+int quantity_take_key(void *target, const struct quantity_keys *keys, const char *group,
+                      const struct yaml_node *node, struct err *err)
+{
+    for (const struct quantity_key *key = keys->keys; key < keys->keys + keys->n; key++)
+        if (!strcmp(key->name, node->key) &&
+            (group ? key->group && !strcmp(key->group, group) : !key->group))
+            return quantity_take(target, key, node, err);
+    return quantity_refuse_key(keys, node, err);
+}
+
+int quantity_take_map(void *target, const struct quantity_keys *keys, const struct yaml_node *map,
+                      struct err *err)
+{
+    for (const struct yaml_node *node = map->first; node; node = node->next) {
+        if (node->kind != YAML_MAP) {
+            if (quantity_take_key(target, keys, NULL, node, err))
+                return -1;
+            continue;
+        }
+        for (const struct yaml_node *pair = node->first; pair; pair = pair->next)
+            if (quantity_take_key(target, keys, node->key, pair, err))
+                return -1;
+    }
+    return 0;
+}
+
+int quantity_check(const struct quantity_keys *keys, const struct yaml_node *root, struct err *err)
+{
+    for (const struct quantity_key *key = keys->keys; key < keys->keys + keys->n; key++)
+        if (!key->is_optional &&
+            !yaml_get(key->group ? yaml_get(root, key->group) : root, key->name))
+            return err_set(err, ERR_CONFIG, "%s:%d:%d: key %s%s%s is missing (hint: %s)",
+                           root->source, root->line, root->column, key->group ? key->group : "",
+                           key->group ? "." : "", key->name, examples[key->quantity]);
+    return 0;
+}

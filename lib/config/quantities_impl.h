@@ -1,0 +1,49 @@
+/*
+ * quantities_impl.h - keys of device and cluster files: numbers with units, into a struct's members
+ */
+#ifndef CONFIG_QUANTITIES_IMPL_H
+#define CONFIG_QUANTITIES_IMPL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/err.h"
+#include "base/yaml.h"
+
+/* int; double in (0, 1]; double above 0; bool; int64_t bytes; double bytes/s; double FLOP/s;
+ * int64_t ns. */
+enum quantity { COUNT, SHARE, FACTOR, FLAG, BYTES, RATE, FLOP_RATE, TIME, N_QUANTITIES };
+
+struct quantity_key {
+    const char *group, *name; /* group NULL: at the top */
+    enum quantity quantity;
+    size_t offset; /* of the member */
+    bool is_optional;
+};
+
+struct quantity_keys {
+    const struct quantity_key *keys;
+    int n;
+    const char *example; /* a file of this form, for messages */
+};
+
+/* The value of one key into the member. Returns 0, or -1 and ERR_CONFIG with its place. */
+int quantity_take(void *target, const struct quantity_key *key, const struct yaml_node *node,
+                  struct err *err);
+
+/* The same for a key of this group that is looked up; unknown ones are refused. */
+int quantity_take_key(void *target, const struct quantity_keys *keys, const char *group,
+                      const struct yaml_node *node, struct err *err);
+
+/* All keys of a map and of the maps in it. */
+int quantity_take_map(void *target, const struct quantity_keys *keys, const struct yaml_node *map,
+                      struct err *err);
+
+/* "FILE:LINE:COLUMN: unknown key" */
+int quantity_refuse_key(const struct quantity_keys *keys, const struct yaml_node *node,
+                        struct err *err);
+
+/* Whether all keys are there that must be. */
+int quantity_check(const struct quantity_keys *keys, const struct yaml_node *root, struct err *err);
+
+#endif
