@@ -324,7 +324,7 @@ ROOT_DIR = $(DESTDIR)$(PREFIX)
 SHARE_DIR = $(ROOT_DIR)/share/lmtrain
 COMPLETION_DIR = $(ROOT_DIR)/share/bash-completion/completions
 INSTALL_DIRS = $(addprefix $(ROOT_DIR),/bin /share /share/man /share/man/man1 /share/man/man5 /share/man/man7 /share/bash-completion) \
-    $(COMPLETION_DIR) $(SHARE_DIR) $(addprefix $(SHARE_DIR)/,models devices jobs families tasks slurm)
+    $(COMPLETION_DIR) $(SHARE_DIR) $(addprefix $(SHARE_DIR)/,models devices clusters jobs families tasks slurm)
 INSTALL_FILE = install -m 644
 
 install: all
@@ -336,6 +336,7 @@ install: all
 	$(INSTALL_FILE) $(sort $(wildcard man/*.7)) '$(ROOT_DIR)/share/man/man7/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/models/*.yaml)) '$(SHARE_DIR)/models/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/devices/*.yaml)) '$(SHARE_DIR)/devices/'
+	$(INSTALL_FILE) $(sort $(wildcard configs/clusters/*.yaml)) '$(SHARE_DIR)/clusters/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/jobs/*.yaml)) '$(SHARE_DIR)/jobs/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/families/*.yaml)) '$(SHARE_DIR)/families/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/tasks/*.yaml)) '$(SHARE_DIR)/tasks/'
@@ -351,7 +352,7 @@ uninstall:
 	    $(patsubst man/%.7,'$(ROOT_DIR)/share/man/man7/%.7',$(wildcard man/*.7)) \
 	    $(patsubst configs/%,'$(SHARE_DIR)/%',$(wildcard configs/*/*.yaml)) \
 	    $(patsubst scripts/slurm/%,'$(SHARE_DIR)/slurm/%',$(wildcard scripts/slurm/*.sbatch))
-	rmdir $(addprefix $(SHARE_DIR)/,models devices jobs families tasks slurm) '$(SHARE_DIR)' 2>/dev/null || true
+	rmdir $(addprefix $(SHARE_DIR)/,models devices clusters jobs families tasks slurm) '$(SHARE_DIR)' 2>/dev/null || true
 
 clean:
 	rm -rf build

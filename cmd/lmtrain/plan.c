@@ -26,8 +26,8 @@ struct plan_request {
     struct option_list sets;
     int world, rank; /* rank -1: the one that needs most memory */
     bool print_program, json;
-    const char *print_after; /* a pass; NULL: none */
-    const char *device;      /* a name or a file; NULL: no times */
+    const char *print_after;      /* a pass; NULL: none */
+    const char *device, *cluster; /* names or files; both NULL: no times */
 };
 
 /* As many threads as a rank will have here. */
@@ -204,8 +204,8 @@ int cmd_plan_print(const struct job *job, struct str *out)
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
-/* device NULL: without times. Returns as plan_add_time. */
-static int print_json(const struct plan *plan, const struct device_spec *device, struct str *out,
+/* cluster NULL: without times. Returns as plan_add_time. */
+static int print_json(const struct plan *plan, const struct cluster *cluster, struct str *out,
                       struct err *err)
 {
     const struct job *job = plan->job;
@@ -232,7 +232,7 @@ static int print_json(const struct plan *plan, const struct device_spec *device,
     cJSON_AddNumberToObject(json, "step_flops", flops.executed);
     cJSON_AddNumberToObject(json, "model_flops", flops.model);
     cJSON_AddNumberToObject(json, "megatron_flops", flops.megatron);
-    int status = device ? plan_add_time(plan, device, json, err) : 0;
+    int status = cluster ? plan_add_time(plan, cluster, json, err) : 0;
     char *text = cJSON_Print(json);
     str_printf(out, "%s\n", text);
     free(text);
@@ -288,25 +288,60 @@ static int check_pass(const char *pass, struct err *err)
     return strcmp(pass, "all") != 0 ? -1 : 0;
 }
 
+static bool has_times(const struct plan_request *q)
+{
+    return q->device || q->cluster;
+}
+
+/* That of --cluster, or of n_ranks devices. */
+static int find_cluster(struct cluster *cluster, const struct plan_request *q, int n_ranks,
+                        struct arena *arena, struct err *err)
+{
+    struct device_spec *device = arena_array(arena, struct device_spec, 1);
+
+    if (q->device && q->cluster)
+        return err_set(err, ERR_CONFIG,
+                       "--device and --cluster exclude each other (hint: a "
+                       "cluster's file names its devices)");
+    if (q->device && device_read(device, q->device, arena, err))
+        return -1;
+    if (q->device) {
+        cluster_of_device(cluster, device, n_ranks, arena);
+        return 0;
+    }
+    if (cluster_read(cluster, q->cluster, arena, err))
+        return -1;
+    if (n_ranks > cluster_n_devices(cluster))
+        return err_set(err, ERR_CONFIG, "%d ranks, but cluster %s has %d devices", n_ranks,
+                       q->cluster, cluster_n_devices(cluster));
+    for (int i = 1; i < cluster->n_islands; i++)
+        if (strcmp(cluster->islands[i].device->name, cluster->islands[0].device->name) != 0)
+            return err_set(err, ERR_CONFIG,
+                           "cluster %s has %s and %s: steps on devices of different kinds are not "
+                           "predicted",
+                           q->cluster, cluster->islands[0].device->name,
+                           cluster->islands[i].device->name);
+    return 0;
+}
+
 static int answer(const struct plan_request *q, const char *path, struct arena *arena,
                   struct str *out)
 {
-    struct device_spec device;
+    struct cluster cluster;
     struct job job;
     struct err err;
 
-    if (q->device && device_read(&device, q->device, arena, &err))
-        return cmd_fail(&err);
     if ((q->print_after && check_pass(q->print_after, &err) < 0) ||
         job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
     job_log_warnings(&job);
-    if (q->device)
+    if (has_times(q))
         job.device = JOB_DEVICE_CUDA;
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
     tuned_foresee_vocabulary(&job, arena);
     prepare_data_foresee(&job, arena);
-    if (job_resolve(&job, n_ranks, arena, &err) < 0)
+    if ((has_times(q) && find_cluster(&cluster, q, n_ranks, arena, &err)) ||
+        job_resolve(&job, n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->rank >= n_ranks) {
         err_set(&err, ERR_CONFIG, "--rank is %d, but the job has ranks 0 to %d", q->rank,
@@ -318,10 +353,10 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
     if (!status && q->print_after)
         status = print_passes(&plan, q->print_after, out, &err);
     else if (!status && q->json)
-        status = print_json(&plan, q->device ? &device : NULL, out, &err);
+        status = print_json(&plan, has_times(q) ? &cluster : NULL, out, &err);
     else if (!status && !q->print_program) {
         print_plan(&plan, out);
-        status = q->device ? plan_print_time(&plan, &device, out, &err) : 0;
+        status = has_times(q) ? plan_print_time(&plan, &cluster, out, &err) : 0;
     } else if (!status)
         print_program(&plan.programs[plan.shown], PRINT_ADDRESSES, out);
     plan_close(&plan);
@@ -350,6 +385,8 @@ int cmd_plan(int argc, char **argv)
         option_text("device", &q.device, "NAME",
                     "predict the time of a step on this device, say whether the job fits: a name "
                     "of configs/devices (a wrong one lists them), or a file"),
+        option_text("cluster", &q.cluster, "NAME",
+                    "the same on the nodes and links of a file of configs/clusters"),
         option_flag("json", &q.json, "print the results as JSON"),
     };
     const struct options options = {

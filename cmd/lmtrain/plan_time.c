@@ -37,39 +37,42 @@ static size_t most_memory(const struct plan *plan)
     return most;
 }
 
-static struct device_spec make_faster(const struct device_spec *device, int part)
+/* A copy in the arena, of all islands and their devices. */
+static struct cluster make_faster(const struct cluster *cluster, int part, struct arena *arena)
 {
-    struct device_spec faster = *device;
+    struct cluster faster = *cluster;
 
-    for (int i = 0; i < N_DEVICE_FORMATS && part == PART_PRODUCTS; i++)
-        faster.step_reach[i] *= FASTER;
-    faster.hbm *= part == PART_MEMORY ? FASTER : 1;
-    faster.fast_bus *= part == PART_FAST_LINK ? FASTER : 1;
-    faster.fast_link *= part == PART_FAST_LINK ? FASTER : 1;
-    faster.nic *= part == PART_NIC ? FASTER : 1;
+    faster.islands = arena_array(arena, struct cluster_island, cluster->n_islands);
+    faster.links.fast_bus *= part == PART_FAST_LINK ? FASTER : 1;
+    for (int i = 0; i < cluster->n_islands; i++) {
+        struct device_spec *device = arena_array(arena, struct device_spec, 1);
+
+        *device = *cluster->islands[i].device;
+        for (int f = 0; f < N_DEVICE_FORMATS && part == PART_PRODUCTS; f++)
+            device->step_reach[f] *= FASTER;
+        device->hbm *= part == PART_MEMORY ? FASTER : 1;
+        device->fast_bus *= part == PART_FAST_LINK ? FASTER : 1;
+        device->fast_link *= part == PART_FAST_LINK ? FASTER : 1;
+        faster.islands[i] = cluster->islands[i];
+        faster.islands[i].device = device;
+        faster.islands[i].nic *= part == PART_NIC ? FASTER : 1;
+    }
     return faster;
 }
 
-static int predict(struct step_time *time, const struct plan *plan,
-                   const struct device_spec *device, struct arena *arena, struct err *err)
-{
-    struct cluster cluster;
-
-    cluster_of_device(&cluster, device, plan->job->world_size, arena);
-    return step_time_predict(time, plan, &cluster, arena, err);
-}
-
 static int find_answer(struct answer *answer, const struct plan *plan,
-                       const struct device_spec *device, struct err *err)
+                       const struct cluster *cluster, struct err *err)
 {
+    const struct device_spec *device = cluster->islands[0].device;
+
     *answer = (struct answer){ .needed = most_memory(plan) };
     answer->available = (size_t)((double)device->memory * MEMORY_SHARE) - (size_t)device->reserve;
-    int status = predict(&answer->time, plan, device, &answer->arena, err);
+    int status = step_time_predict(&answer->time, plan, cluster, &answer->arena, err);
     for (int i = 0; i < N_PARTS && !status; i++) {
-        struct device_spec faster = make_faster(device, i);
+        struct cluster faster = make_faster(cluster, i, &answer->arena);
         struct step_time time;
 
-        status = predict(&time, plan, &faster, &answer->arena, err);
+        status = step_time_predict(&time, plan, &faster, &answer->arena, err);
         answer->faster_ns[i] = time.ns;
     }
     return status;
@@ -125,12 +128,12 @@ static void print_run(const struct plan *plan, const struct answer *answer, stru
                    (double)n_steps * plan_count_flops(plan).model / 1e21);
 }
 
-int plan_print_time(const struct plan *plan, const struct device_spec *device, struct str *out,
+int plan_print_time(const struct plan *plan, const struct cluster *cluster, struct str *out,
                     struct err *err)
 {
     struct answer answer;
     char needed[32], available[32];
-    int status = find_answer(&answer, plan, device, err);
+    int status = find_answer(&answer, plan, cluster, err);
 
     if (!status) {
         const struct step_time *time = &answer.time;
@@ -138,9 +141,9 @@ int plan_print_time(const struct plan *plan, const struct device_spec *device, s
         str_printf(out,
                    "\npredicted on %d %s: %.3f s a step, %.0f tokens/s, MFU %.1f %%, HFU %.1f %% "
                    "(%s)\n\n",
-                   plan->job->world_size, device->name, (double)time->ns / 1e9,
+                   plan->job->world_size, cluster->islands[0].device->name, (double)time->ns / 1e9,
                    time->tokens_per_second, 100 * time->mfu, 100 * time->hfu,
-                   "by formulas from the device's data sheet, nothing measured");
+                   "by formulas from data sheets, nothing measured");
         print_classes(&answer, out);
         print_sensitivity(&answer, out);
         print_run(plan, &answer, out);
@@ -159,18 +162,18 @@ int plan_print_time(const struct plan *plan, const struct device_spec *device, s
 
 /* ---- JSON ---- */
 
-int plan_add_time(const struct plan *plan, const struct device_spec *device, cJSON *json,
+int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON *json,
                   struct err *err)
 {
     struct answer answer;
-    int status = find_answer(&answer, plan, device, err);
+    int status = find_answer(&answer, plan, cluster, err);
 
     if (!status) {
         const struct step_time *time = &answer.time;
         const struct simulated_rank *rank = &time->simulated.ranks[time->simulated.busiest];
         cJSON *made = cJSON_AddObjectToObject(json, "predicted");
 
-        cJSON_AddStringToObject(made, "device", device->name);
+        cJSON_AddStringToObject(made, "device", cluster->islands[0].device->name);
         cJSON_AddNumberToObject(made, "step_ns", (double)time->ns);
         cJSON_AddNumberToObject(made, "tokens_per_second", time->tokens_per_second);
         cJSON_AddNumberToObject(made, "mfu", time->mfu);

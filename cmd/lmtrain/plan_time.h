@@ -1,5 +1,6 @@
 /*
- * plan_time.h - `lmtrain plan --device`: how long a step takes on GPUs that need not be here
+ * plan_time.h - `lmtrain plan --device` and `--cluster`: how long a step takes on GPUs that need
+ * not be here
  */
 #ifndef CMD_PLAN_TIME_H
 #define CMD_PLAN_TIME_H
@@ -11,11 +12,11 @@
 
 /* The time of a step, what it goes into, and whether the job fits. 0, 2 if it does not fit (it says
  * what does not), or -1. */
-int plan_print_time(const struct plan *plan, const struct device_spec *device, struct str *out,
+int plan_print_time(const struct plan *plan, const struct cluster *cluster, struct str *out,
                     struct err *err);
 
 /* The same as "predicted" of the JSON. */
-int plan_add_time(const struct plan *plan, const struct device_spec *device, cJSON *json,
+int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON *json,
                   struct err *err);
 
 #endif

@@ -7,11 +7,9 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/num.h"
-#include "base/str.h"
 #include "base/yaml.h"
-#include "config/embedded.h"
+#include "config/cluster_impl.h"
 #include "config/quantities_impl.h"
 
 #define FOLDER "configs/devices/"
@@ -130,44 +128,31 @@ static int take_device(struct device_spec *device, const struct yaml_node *root,
     return check_whole(device, root, err);
 }
 
-/* ---- files ---- */
-
-static int refuse_name(const char *name, struct err *err)
-{
-    struct str names = { 0 };
-
-    for (int i = 0; i < n_embedded_files; i++) {
-        const char *path = embedded_files[i].path;
-
-        if (!strncmp(path, FOLDER, strlen(FOLDER)))
-            str_printf(&names, "%s%.*s", names.length ? ", " : "",
-                       (int)(strlen(path) - strlen(FOLDER) - strlen(".yaml")),
-                       path + strlen(FOLDER));
-    }
-    err_set(err, ERR_CONFIG, "no device is named %.64s (there are %s; or the path of a file)", name,
-            str_text(&names));
-    str_release(&names);
-    return -1;
-}
-
 int device_read(struct device_spec *device, const char *name, struct arena *arena, struct err *err)
 {
-    bool is_path = strchr(name, '/') != NULL;
-    const char *path = is_path ? name : arena_printf(arena, FOLDER "%s.yaml", name);
-    const struct embedded_file *embedded = embedded_find(path);
-    const struct yaml_node *root;
+    const struct yaml_node *root = quantity_read_file(FOLDER, "device", name, arena, err);
 
     *device = (struct device_spec){ .name = arena_strndup(arena, name, strlen(name)) };
-    if (is_path || file_exists(path))
-        root = yaml_read(path, arena, err);
-    else if (embedded)
-        root = yaml_parse(embedded->text, strlen(embedded->text), path, arena, err);
-    else
-        return refuse_name(name, err);
     return root ? take_device(device, root, arena, err) : -1;
 }
 
 /* ---- clusters ---- */
+
+void cluster_set_defaults(struct cluster *cluster)
+{
+    cluster->links.rail_latency = 5000;
+    cluster->links.rail_efficiency = 0.75;
+    cluster->links.spine_latency = 2000;
+    cluster->links.oversubscription = 1;
+    cluster->links.host_shared_by = 1;
+    cluster->software.host_op = 5000;
+    cluster->software.graph_op = 500;
+    cluster->software.nccl_op = 10000;
+    cluster->software.constant = 30 * 1000 * 1000;
+    cluster->software.jitter = 0.004;
+    cluster->software.overlap_fast = 0.12;
+    cluster->software.overlap_nic = 0.03;
+}
 
 void cluster_of_device(struct cluster *cluster, const struct device_spec *device, int n_devices,
                        struct arena *arena)
@@ -182,18 +167,7 @@ void cluster_of_device(struct cluster *cluster, const struct device_spec *device
                                                    .n_nics = per_node,
                                                    .nic = device->nic,
                                                    .device = device };
-    cluster->links.rail_latency = 5000;
-    cluster->links.rail_efficiency = 0.75;
-    cluster->links.spine_latency = 2000;
-    cluster->links.oversubscription = 1;
-    cluster->links.host_shared_by = 1;
-    cluster->software.host_op = 5000;
-    cluster->software.graph_op = 500;
-    cluster->software.nccl_op = 10000;
-    cluster->software.constant = 30 * 1000 * 1000;
-    cluster->software.jitter = 0.004;
-    cluster->software.overlap_fast = 0.12;
-    cluster->software.overlap_nic = 0.03;
+    cluster_set_defaults(cluster);
 }
 
 int cluster_n_devices(const struct cluster *cluster)

@@ -1,7 +1,8 @@
 /*
  * cluster.h - the machines that a plan is for: devices, nodes, links, and what software costs
  *
- * A device is configs/devices/NAME.yaml (on disk, else in the binary). `lmtrain plan` prices
+ * A device is configs/devices/NAME.yaml (on disk, else in the binary), a cluster
+ * configs/clusters/NAME.yaml. `lmtrain plan` prices
  * programs with it; nothing is measured here, and no device is needed.
  *
  * An island is a set of equal nodes. World ranks fill islands, their nodes, and the devices of a
@@ -94,6 +95,12 @@ struct cluster {
  * those there are.
  */
 int device_read(struct device_spec *device, const char *name, struct arena *arena, struct err *err);
+
+/*
+ * The cluster of this name: of configs/clusters, or a path. Everything lives in the arena. Returns
+ * 0, or -1 and ERR_CONFIG as device_read.
+ */
+int cluster_read(struct cluster *cluster, const char *name, struct arena *arena, struct err *err);
 
 /* A cluster of n_devices of this device, in nodes of the fast link's domain with a NIC for each
  * device, under one leaf switch, its software's times those of this engine. */

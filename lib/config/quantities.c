@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
+#include "base/str.h"
+#include "config/embedded.h"
+
 struct quantity_unit {
     const char *name;
     double factor;
@@ -125,4 +129,44 @@ int quantity_check(const struct quantity_keys *keys, const struct yaml_node *roo
                            root->source, root->line, root->column, key->group ? key->group : "",
                            key->group ? "." : "", key->name, examples[key->quantity]);
     return 0;
+}
+
+/* ---- files ---- */
+
+static void refuse_name(const char *folder, const char *what, const char *name, struct err *err)
+{
+    struct str names = { 0 };
+
+    for (int i = 0; i < n_embedded_files; i++) {
+        const char *path = embedded_files[i].path;
+
+        if (!strncmp(path, folder, strlen(folder)))
+            str_printf(&names, "%s%.*s", names.length ? ", " : "",
+                       (int)(strlen(path) - strlen(folder) - strlen(".yaml")),
+                       path + strlen(folder));
+    }
+    err_set(err, ERR_CONFIG, "no %s is named %.64s (there are %s; or the path of a file)", what,
+            name, str_text(&names));
+    str_release(&names);
+}
+
+const struct yaml_node *quantity_read_file(const char *folder, const char *what, const char *name,
+                                           struct arena *arena, struct err *err)
+{
+    bool is_path = strchr(name, '/') != NULL;
+    const char *path = is_path ? name : arena_printf(arena, "%s%s.yaml", folder, name);
+    const struct embedded_file *embedded = embedded_find(path);
+    const struct yaml_node *root = NULL;
+
+    if (is_path || file_exists(path))
+        root = yaml_read(path, arena, err);
+    else if (embedded)
+        root = yaml_parse(embedded->text, strlen(embedded->text), path, arena, err);
+    else
+        refuse_name(folder, what, name, err);
+    if (root && root->kind != YAML_MAP) {
+        err_set(err, ERR_CONFIG, "%s: not a map of keys of a %s", root->source, what);
+        return NULL;
+    }
+    return root;
 }

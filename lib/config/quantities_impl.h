@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/arena.h"
 #include "base/err.h"
 #include "base/yaml.h"
 
@@ -26,6 +27,14 @@ struct quantity_keys {
     int n;
     const char *example; /* a file of this form, for messages */
 };
+
+/*
+ * The map of FOLDER/NAME.yaml (on disk, else in the binary), or of the file NAME if it has a '/'.
+ * what: "device", for messages. NULL and ERR_CONFIG on failure; an unknown name lists those there
+ * are.
+ */
+const struct yaml_node *quantity_read_file(const char *folder, const char *what, const char *name,
+                                           struct arena *arena, struct err *err);
 
 /* The value of one key into the member. Returns 0, or -1 and ERR_CONFIG with its place. */
 int quantity_take(void *target, const struct quantity_key *key, const struct yaml_node *node,

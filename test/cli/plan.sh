@@ -67,6 +67,15 @@ expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the 
 expect 'and what to change' 2 'hint: more of parallel.pp, ' plan --set model=llama-65b --device h100-sxm
 expect 'as JSON' 0 '"step_ns":' plan --device h100-sxm --json
 expect 'as JSON, what does not fit' 2 '"fits":[[:space:]]*false' plan --set model=llama-65b --device h100-sxm --json
+expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 64 --cluster dgx-h100
+expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx-h100 has 128 devices' \
+    "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 256 --cluster dgx-h100
+expect 'a cluster, or a device' 2 'exclude each other' plan --device h100-sxm --cluster dgx-h100
+expect 'an unknown cluster' 2 'no cluster is named dgx-h101 \(there are dgx-a100, dgx-h100; or the path of a file\)' plan --cluster dgx-h101
+printf 'islands:\n  - {nodes: 1, device: h100-sxm, per_node: 8}\n  - {nodes: 1, device: h200, per_node: 8}\n' >"$dir/two.yaml"
+expect 'devices of two kinds' 2 'has h100-sxm and h200: steps on devices of different kinds are not predicted' plan --cluster "$dir/two.yaml"
+printf 'islands:\n  - {nodes: 0, device: h100-sxm, per_node: 8}\n' >"$dir/none.yaml"
+expect 'no nodes' 2 'none.yaml:2:13: nodes is not a value such as 132' plan --cluster "$dir/none.yaml"
 expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-80, ' plan --device h101
 sed 's/^hbm: .*/hbm: fast/' configs/devices/h100-sxm.yaml >"$dir/mine.yaml"
 expect "a device file's mistake" 2 'mine.yaml:5:6: hbm is not a value such as 3.35 TB/s' plan --device "$dir/mine.yaml"

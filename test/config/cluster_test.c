@@ -160,12 +160,116 @@ static void test_clusters(void **state)
     arena_release(&arena);
 }
 
+/* ---- cluster files ---- */
+
+static int read_cluster(struct cluster *cluster, const char *text, struct arena *arena,
+                        struct err *err)
+{
+    char path[] = "/tmp/cluster-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    int status = cluster_read(cluster, path, arena, err);
+    unlink(path);
+    return status;
+}
+
+/* What a file does not say is the device's, or that of a cluster of one device. */
+static void test_cluster_file(void **state)
+{
+    struct cluster cluster, plain;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    if (read_cluster(&cluster,
+                     "islands:\n"
+                     "  - {nodes: 4, device: h100-sxm, per_node: 8, nics: 4, nic: 25 GB/s}\n"
+                     "  - {nodes: 2, device: h100-sxm, per_node: 4}\n"
+                     "links: {fast: {bus: 300 GB/s}, spine: {oversubscription: 2.5}}\n"
+                     "software: {jitter: 0.01, overlap: {nic: 0.05}}\n",
+                     &arena, &err))
+        fail_msg("%s", err.text);
+    cluster_of_device(&plain, cluster.islands[0].device, 8, &arena);
+    assert_int_equal(cluster_n_devices(&cluster), 40);
+    assert_true(cluster.islands[0].nic == 25e9 && cluster.islands[1].nic == 50e9);
+    assert_int_equal(cluster.islands[0].n_nics, 4);
+    assert_int_equal(cluster.islands[1].n_nics, 4);
+    assert_int_equal(cluster.islands[1].fast_domain, 8);
+    assert_true(cluster.links.fast_bus == 300e9 && cluster.links.oversubscription == 2.5);
+    assert_int_equal(cluster.links.rail_latency, plain.links.rail_latency);
+    assert_true(cluster.software.jitter == 0.01 && cluster.software.overlap_nic == 0.05);
+    assert_true(cluster.software.overlap_fast == plain.software.overlap_fast);
+    arena_release(&arena);
+}
+
+static void test_cluster_mistakes(void **state)
+{
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        { "links: {}\n", "key islands is missing" },
+        { "islands: []\n", ":1:10: islands is not a list of islands" },
+        { "islands: 3\n", ":1:10: islands is not a list of islands" },
+        { "islands:\n  - 3\n", "an island has no device (hint: h100-sxm)" },
+        { "islands:\n  - {nodes: 1, per_node: 8}\n", "an island has no device" },
+        { "islands:\n  - {nodes: 1, device: h100-sxm}\n", "key per_node is missing (hint: " },
+        { "islands:\n  - {nodes: 1, device: h101, per_node: 8}\n", "no device is named h101" },
+        { "islands:\n  - {nodes: 1, gpus: 8, device: h200}\n", ":2:16: unknown key gpus" },
+        { "links: {rail: {efficiency: 75}}\n", ":1:28: efficiency is not a value such as 0.68" },
+        { "links: {rails: {latency: 5 us}}\n", ":1:17: unknown key latency" },
+        { "software: {overlap: 0.1}\n", ":1:12: unknown key overlap" },
+        { "racks: 3\n", ":1:1: unknown key racks" },
+        { "- 3\n", "not a map of keys of a cluster" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cluster cluster;
+        struct arena arena = { 0 };
+        struct err err;
+
+        assert_int_equal(read_cluster(&cluster, cases[i].text, &arena, &err), -1);
+        if (!strstr(err.text, cases[i].expected))
+            fail_msg("\"%s\" instead of \"%s\"", err.text, cases[i].expected);
+        arena_release(&arena);
+    }
+}
+
+static void test_shipped_clusters(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    for (int i = 0; i < n_embedded_files; i++) {
+        struct cluster cluster;
+        struct arena arena = { 0 };
+        struct err err;
+
+        if (strncmp(embedded_files[i].path, "configs/clusters/", 17) != 0)
+            continue;
+        if (cluster_read(&cluster, embedded_files[i].path, &arena, &err))
+            fail_msg("%s: %s", embedded_files[i].path, err.text);
+        assert_true(cluster_n_devices(&cluster) >= 8);
+        arena_release(&arena);
+        n++;
+    }
+    assert_true(n >= 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_units),    cmocka_unit_test(test_shipped),
-        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_unknown_name),
+        cmocka_unit_test(test_units),
+        cmocka_unit_test(test_shipped),
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_unknown_name),
         cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_cluster_file),
+        cmocka_unit_test(test_cluster_mistakes),
+        cmocka_unit_test(test_shipped_clusters),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
