@@ -12,6 +12,7 @@
 #include "launch/cores.h"
 #include "plan/plan.h"
 #include "plan/programs.h"
+#include "plan_layout.h"
 #include "plan_stages.h"
 #include "plan_time.h"
 #include "report/table.h"
@@ -119,18 +120,6 @@ static void print_memory(const struct plan *plan, struct str *out)
     report_table_release(&table);
 }
 
-/* "full", or "swiglu, rmsnorm". */
-static void print_recompute(const struct job *job, struct str *out)
-{
-    int n = 0;
-
-    if (job->recompute != RECOMPUTE_LIST)
-        str_add(out, choice_word(recompute_choices, (int)job->recompute));
-    for (int kind = 0; kind < N_OP_KINDS; kind++)
-        if (bitset_has(&job->recompute_ops, kind))
-            str_printf(out, n++ ? ", %s" : "%s", op_info((enum op_kind)kind)->name);
-}
-
 /* "4", or "1, 2, 4, 4, 2, 1" */
 static void print_sizes(const struct job *job, struct str *out)
 {
@@ -142,7 +131,22 @@ static void print_sizes(const struct job *job, struct str *out)
         str_printf(out, "%d", job->train.micro_batch);
 }
 
-static void print_summary(const struct plan *plan, struct str *out)
+/* cluster NULL: the job's own device. */
+static void print_device(const struct plan *plan, const struct cluster *cluster, struct str *out)
+{
+    char memory[32];
+
+    if (cluster)
+        str_printf(out, "device: %s, %s\n", cluster->islands[0].device->name,
+                   str_bytes(memory, sizeof memory, (size_t)cluster->islands[0].device->memory));
+    else if (kernels_are_gpu(plan->kernels))
+        str_printf(out, "device: a GPU of %s, assumed (--device NAME: which one)\n",
+                   str_bytes(memory, sizeof memory, ASSUMED_GPU_BYTES));
+    else
+        str_add(out, "device: cpu\n");
+}
+
+static void print_summary(const struct plan *plan, const struct cluster *cluster, struct str *out)
 {
     const struct job *job = plan->job;
     char count[40];
@@ -156,21 +160,16 @@ static void print_summary(const struct plan *plan, struct str *out)
     for (int i = 0; i < job->n_notes; i++)
         if (str_starts_with(job->notes[i], "model.vocab_size"))
             str_printf(out, "%s\n", job->notes[i]);
-    str_printf(out, "%d rank%s (dp %d", job->world_size, str_s(job->world_size), job->parallel.dp);
-    if (job->parallel.pp > 1)
-        str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
-    if (job->parallel.zero)
-        str_printf(out, ", zero %d", job->parallel.zero);
-    if (job->parallel.zero_group)
-        str_printf(out, " in groups of %d", job->parallel.zero_group);
-    if (job->parallel.zero == 3)
-        str_printf(out, " hold %s", choice_word(hold_choices, (int)job->parallel.hold));
+    str_printf(out, "%d rank%s (", job->world_size, str_s(job->world_size));
+    plan_print_layout(job, out);
     str_printf(out, "), %d micro-batch%s of ", job->n_micro_batches, str_es(job->n_micro_batches));
     print_sizes(job, out);
     str_printf(out, " x %d token%s, %s, recompute ", job->data.seq_len, str_s(job->data.seq_len),
                dtype_name(job->train.dtype));
-    print_recompute(job, out);
-    str_printf(out, "\nprogram: %d function%s, %d op%s, %d action%s a step\n", p->n_functions,
+    plan_print_recompute(job, out);
+    str_add(out, "\n");
+    print_device(plan, cluster, out);
+    str_printf(out, "program: %d function%s, %d op%s, %d action%s a step\n", p->n_functions,
                str_s(p->n_functions), n_ops, str_s(n_ops), p->entries[ENTRY_STEP].n_actions,
                str_s(p->entries[ENTRY_STEP].n_actions));
     if (!job->train.steps)
@@ -182,14 +181,28 @@ static void print_summary(const struct plan *plan, struct str *out)
     str_add(out, "\n");
 }
 
-static void print_plan(const struct plan *plan, struct str *out)
+/* Of a GPU that is not named. */
+static void print_assumed_fit(const struct plan *plan, struct str *out)
 {
-    print_summary(plan, out);
+    size_t vendor = plan_library_bytes(plan, ASSUMED_GPU_BYTES) + GPU_CONTEXT_BYTES;
+    struct device_spec device = { .memory = (int64_t)ASSUMED_GPU_BYTES,
+                                  .reserve = (int64_t)vendor };
+    struct plan_fit fit = plan_judge(plan, &device);
+
+    str_add(out, "\n");
+    plan_print_fit(plan, &fit, "the assumed GPU", out);
+}
+
+static void print_plan(const struct plan *plan, const struct cluster *cluster, struct str *out)
+{
+    print_summary(plan, cluster, out);
     if (plan->job->parallel.pp > 1)
         plan_print_stages(plan, out);
     print_memory(plan, out);
     str_add(out, "\n");
     print_flops(plan, out);
+    if (!cluster && kernels_are_gpu(plan->kernels))
+        print_assumed_fit(plan, out);
 }
 
 int cmd_plan_print(const struct job *job, struct str *out)
@@ -199,7 +212,7 @@ int cmd_plan_print(const struct job *job, struct str *out)
     int status = open_plan(&plan, job, -1, &err);
 
     if (!status)
-        print_plan(&plan, out);
+        print_plan(&plan, NULL, out);
     plan_close(&plan);
     return status < 0 ? cmd_fail(&err) : 0;
 }
@@ -216,6 +229,8 @@ static int print_json(const struct plan *plan, const struct cluster *cluster, st
 
     cJSON_AddNumberToObject(json, "parameters", (double)model_spec_n_parameters(&job->model));
     cJSON_AddNumberToObject(json, "world_size", job->world_size);
+    plan_add_layout(job, json);
+    plan_add_stages(plan, json);
     cJSON_AddNumberToObject(json, "n_micro_batches", job->n_micro_batches);
     if (job->parallel.micro_batches.n)
         cJSON_AddItemToObject(json, "micro_batches",
@@ -355,7 +370,7 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
     else if (!status && q->json)
         status = print_json(&plan, has_times(q) ? &cluster : NULL, out, &err);
     else if (!status && !q->print_program) {
-        print_plan(&plan, out);
+        print_plan(&plan, has_times(q) ? &cluster : NULL, out);
         status = has_times(q) ? plan_print_time(&plan, &cluster, out, &err) : 0;
     } else if (!status)
         print_program(&plan.programs[plan.shown], PRINT_ADDRESSES, out);

@@ -6,12 +6,11 @@
 #include <stdio.h>
 
 #include "base/num.h"
+#include "plan/fit.h"
 #include "plan/step_time.h"
+#include "plan/suggest.h"
 #include "program/passes.h"
 #include "report/table.h"
-
-/* Of the device's memory, what cells and buffers may take: the rest is fragmentation's. */
-#define MEMORY_SHARE 0.94
 
 /* What of a device is varied, one at a time. */
 enum part { PART_PRODUCTS, PART_MEMORY, PART_FAST_LINK, PART_NIC, N_PARTS };
@@ -21,21 +20,9 @@ static const char *const part_names[N_PARTS] = { "products", "memory", "fast lin
 struct answer {
     struct step_time time;
     int64_t faster_ns[N_PARTS]; /* a step, if this part were 10 % faster */
-    size_t needed, available;   /* bytes of the rank that needs most, and of the device */
+    struct plan_fit fit;
     struct arena arena;
 };
-
-static size_t most_memory(const struct plan *plan)
-{
-    size_t most = 0;
-
-    for (int i = 0; i < plan->job->parallel.pp; i++) {
-        size_t n = program_memory_bytes(&plan->programs[i]);
-
-        most = n > most ? n : most;
-    }
-    return most;
-}
 
 /* A copy in the arena, of all islands and their devices. */
 static struct cluster make_faster(const struct cluster *cluster, int part, struct arena *arena)
@@ -63,10 +50,7 @@ static struct cluster make_faster(const struct cluster *cluster, int part, struc
 static int find_answer(struct answer *answer, const struct plan *plan,
                        const struct cluster *cluster, struct err *err)
 {
-    const struct device_spec *device = cluster->islands[0].device;
-
-    *answer = (struct answer){ .needed = most_memory(plan) };
-    answer->available = (size_t)((double)device->memory * MEMORY_SHARE) - (size_t)device->reserve;
+    *answer = (struct answer){ .fit = plan_judge(plan, cluster->islands[0].device) };
     int status = step_time_predict(&answer->time, plan, cluster, &answer->arena, err);
     for (int i = 0; i < N_PARTS && !status; i++) {
         struct cluster faster = make_faster(cluster, i, &answer->arena);
@@ -76,11 +60,6 @@ static int find_answer(struct answer *answer, const struct plan *plan,
         answer->faster_ns[i] = time.ns;
     }
     return status;
-}
-
-static bool fits(const struct answer *answer)
-{
-    return answer->needed <= answer->available;
 }
 
 /* ---- text ---- */
@@ -128,11 +107,26 @@ static void print_run(const struct plan *plan, const struct answer *answer, stru
                    (double)n_steps * plan_count_flops(plan).model / 1e21);
 }
 
+void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const char *device,
+                    struct str *out)
+{
+    char needed[32], available[32];
+
+    str_bytes(needed, sizeof needed, fit->needed);
+    str_bytes(available, sizeof available, fit->available);
+    str_printf(out, "%s: a rank needs %s of the %s that a job may use of %s\n",
+               fit->fits ? "fits" : "does not fit", needed, available, device);
+    if (fit->fits)
+        return;
+    str_add(out, "(hint: ");
+    suggest_changes(plan->job, plan->kernels, fit->needed, fit->available, out);
+    str_add(out, "; or more of parallel.pp or parallel.tp, or more ranks)\n");
+}
+
 int plan_print_time(const struct plan *plan, const struct cluster *cluster, struct str *out,
                     struct err *err)
 {
     struct answer answer;
-    char needed[32], available[32];
     int status = find_answer(&answer, plan, cluster, err);
 
     if (!status) {
@@ -147,14 +141,8 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
         print_classes(&answer, out);
         print_sensitivity(&answer, out);
         print_run(plan, &answer, out);
-        str_bytes(needed, sizeof needed, answer.needed);
-        str_bytes(available, sizeof available, answer.available);
-        str_printf(out, "%s: a rank needs %s of the %s that a job may use of the device\n",
-                   fits(&answer) ? "fits" : "does not fit", needed, available);
-        if (!fits(&answer))
-            str_add(out, "(hint: more of parallel.pp, parallel.tp or parallel.zero, "
-                         "train.recompute, a smaller train.micro_batch, or more ranks)\n");
-        status = fits(&answer) ? 0 : 2;
+        plan_print_fit(plan, &answer.fit, cluster->islands[0].device->name, out);
+        status = answer.fit.fits ? 0 : 2;
     }
     arena_release(&answer.arena);
     return status;
@@ -188,10 +176,10 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
             cJSON_AddNumberToObject(faster, part_names[i], (double)answer.faster_ns[i]);
         cJSON_AddNumberToObject(made, "constant_ns", (double)time->constant_ns);
         cJSON_AddNumberToObject(made, "jitter_ns", (double)time->jitter_ns);
-        cJSON_AddNumberToObject(made, "needed_bytes", (double)answer.needed);
-        cJSON_AddNumberToObject(made, "available_bytes", (double)answer.available);
-        cJSON_AddBoolToObject(made, "fits", fits(&answer));
-        status = fits(&answer) ? 0 : 2;
+        cJSON_AddNumberToObject(made, "needed_bytes", (double)answer.fit.needed);
+        cJSON_AddNumberToObject(made, "available_bytes", (double)answer.fit.available);
+        cJSON_AddBoolToObject(made, "fits", answer.fit.fits);
+        status = answer.fit.fits ? 0 : 2;
     }
     arena_release(&answer.arena);
     return status;

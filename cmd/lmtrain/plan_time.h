@@ -8,7 +8,12 @@
 #include <cjson/cJSON.h>
 
 #include "config/cluster.h"
+#include "plan/fit.h"
 #include "plan/plan.h"
+
+/* Whether the plan fits the device, and if not, which changes of the job make it fit. */
+void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const char *device,
+                    struct str *out);
 
 /* The time of a step, what it goes into, and whether the job fits. 0, 2 if it does not fit (it says
  * what does not), or -1. */

@@ -96,8 +96,7 @@ static int try_micro_batches(struct fit *fit, struct job job)
     return 0;
 }
 
-/* Which changes bring the plan under `available`. */
-static void describe(const struct job *job, struct kernels *kernels, size_t planned,
+void suggest_changes(const struct job *job, struct kernels *kernels, size_t planned,
                      size_t available, struct str *out)
 {
     struct fit fit = {
@@ -125,7 +124,7 @@ static void describe(const struct job *job, struct kernels *kernels, size_t plan
     try_micro_batches(&fit, *job);
     if (fit.n_found == 0) {
         changed.recompute = RECOMPUTE_FULL;
-        changed.parallel.zero = job->parallel.dp > 1 ? max_int(1, job->parallel.zero) : 0;
+        changed.parallel.zero = max_int(job->parallel.dp > 1, job->parallel.zero);
         if (!try_job(&fit, &changed))
             try_micro_batches(&fit, changed);
     }
@@ -157,7 +156,7 @@ int suggest_check(const struct job *job, struct kernels *kernels, size_t planned
 
     if (!available || planned <= available)
         return 0;
-    describe(job, kernels, planned, available, &hint);
+    suggest_changes(job, kernels, planned, available, &hint);
     err_set(
         err, ERR_DEVICE,
         "the plan needs %s per rank, but %s are free (hint: %s%s; `lmtrain plan` shows the table)",

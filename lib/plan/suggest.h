@@ -20,4 +20,12 @@
 int suggest_check(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
                   struct err *err);
 
+/*
+ * Append the changes of the resolved job that bring a plan of `planned` bytes a rank under
+ * `available`: "recompute: full needs 1.2 GiB, or train.micro_batch: 2 needs 900 MiB"; or that none
+ * does. Alternatives are compiled: milliseconds each.
+ */
+void suggest_changes(const struct job *job, struct kernels *kernels, size_t planned,
+                     size_t available, struct str *out);
+
 #endif

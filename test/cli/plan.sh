@@ -46,6 +46,15 @@ expect 'more ranks' 0 '^4 ranks \(dp 4\), 1 micro-batch of 2 x ' plan --ranks 4
 expect 'by the old name of the option' 0 'warn: --world is deprecated since 0.1, use --ranks; it will be removed in 0.3' plan --world 4
 expect 'zero 1' 0 '^4 ranks \(dp 4, zero 1\), ' plan --ranks 4 --set parallel.zero=1
 expect 'zero 3' 0 '^4 ranks \(dp 4, zero 3 hold pass\), ' plan --ranks 4 --set parallel.zero=3
+expect 'tensor parallel, chunks' 0 '^4 ranks \(dp 1, tp 2 with sequence parallel, pp 2 interleaved of 2 chunks\), ' plan --ranks 4 --set parallel.tp=2 \
+    --set parallel.pp=2 --set parallel.schedule=interleaved --set model=llama-22m
+expect 'the device' 0 '^device: cpu$' plan --set device=cpu
+expect 'a GPU that is not named' 0 '^device: a GPU of 80.0 GiB, assumed ' plan --set device=cuda
+expect 'and that the job fits it' 0 '^fits: a rank needs [0-9.]+ MiB of the [0-9.]+ GiB that a job may use of the assumed GPU$' plan --set device=cuda
+expect 'or not' 0 '^does not fit: a rank needs [0-9.]+ TiB of the ' plan --set device=cuda --set model=llama-65b
+expect 'the layout as JSON' 0 '"schedule":[[:space:]]*"1f1b"' plan --json --ranks 2 --set parallel.pp=2
+expect 'the pipeline ranks' 0 '"layers":[[:space:]]*"embedding, 0' plan --json --ranks 2 --set parallel.pp=2
+expect 'and the bubble' 0 '"bubble":[[:space:]]*0\.' plan --json --ranks 2 --set parallel.pp=2
 expect 'its program gathers weights' 0 'all_gather weights\.[0-9]+:shard  over dp' plan --ranks 4 --set parallel.zero=1 --print-program
 expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --json --set recompute=full |
     awk '/total_bytes/ { gsub(/[^0-9]/, \"\"); exit !(\$0 + 0 < $total) }'"
@@ -64,7 +73,7 @@ expect 'GPT-3 on 64 A100s within 15 % of 13.75 s (Korthikanti et al. 2022, table
     "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 64 --device a100-sxm-80 --set train.global_batch=64 --set parallel.pp=8 \
     --set parallel.schedule=interleaved --set parallel.chunks=3 --set parallel.sequence_parallel=true
 expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the ' plan --set model=llama-65b --device h100-sxm
-expect 'and what to change' 2 'hint: more of parallel.pp, ' plan --set model=llama-65b --device h100-sxm
+expect 'and what to change' 2 'hint: even recompute: full.* or more of parallel.pp or ' plan --set model=llama-65b --device h100-sxm
 expect 'as JSON' 0 '"step_ns":' plan --device h100-sxm --json
 expect 'as JSON, what does not fit' 2 '"fits":[[:space:]]*false' plan --set model=llama-65b --device h100-sxm --json
 expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 64 --cluster dgx-h100

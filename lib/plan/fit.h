@@ -1,0 +1,22 @@
+/*
+ * fit.h - whether a planned job fits the memory of a device
+ */
+#ifndef PLAN_FIT_H
+#define PLAN_FIT_H
+
+#include "config/cluster.h"
+#include "plan/plan.h"
+
+/* Of a device's memory, what segments may take: the rest is for fragmentation. */
+#define PLAN_MEMORY_SHARE 0.94
+
+struct plan_fit {
+    size_t needed;    /* bytes, by the pipeline rank that needs most */
+    size_t available; /* bytes: a share of the device's memory, less its reserve */
+    bool fits;
+};
+
+size_t plan_available_bytes(const struct device_spec *device);
+struct plan_fit plan_judge(const struct plan *plan, const struct device_spec *device);
+
+#endif
