@@ -13,6 +13,7 @@
 #include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan_layout.h"
+#include "plan_search.h"
 #include "plan_stages.h"
 #include "plan_time.h"
 #include "report/table.h"
@@ -29,6 +30,15 @@ struct plan_request {
     bool print_program, json;
     const char *print_after;      /* a pass; NULL: none */
     const char *device, *cluster; /* names or files; both NULL: no times */
+    int n_top;                    /* layouts of a search */
+};
+
+/* The cluster that times are predicted on, and the layouts that were searched. */
+struct prediction {
+    struct cluster cluster;
+    bool has_cluster;
+    struct search_result search; /* n_rows 0: nothing was searched */
+    double within;
 };
 
 /* As many threads as a rank will have here. */
@@ -217,8 +227,8 @@ int cmd_plan_print(const struct job *job, struct str *out)
     return status < 0 ? cmd_fail(&err) : 0;
 }
 
-/* cluster NULL: without times. Returns as plan_add_time. */
-static int print_json(const struct plan *plan, const struct cluster *cluster, struct str *out,
+/* Returns as plan_add_time. */
+static int print_json(const struct plan *plan, const struct prediction *prediction, struct str *out,
                       struct err *err)
 {
     const struct job *job = plan->job;
@@ -247,7 +257,9 @@ static int print_json(const struct plan *plan, const struct cluster *cluster, st
     cJSON_AddNumberToObject(json, "step_flops", flops.executed);
     cJSON_AddNumberToObject(json, "model_flops", flops.model);
     cJSON_AddNumberToObject(json, "megatron_flops", flops.megatron);
-    int status = cluster ? plan_add_time(plan, cluster, json, err) : 0;
+    int status = prediction->has_cluster ? plan_add_time(plan, &prediction->cluster, json, err) : 0;
+    if (prediction->search.n_rows)
+        plan_add_search(&prediction->search, json);
     char *text = cJSON_Print(json);
     str_printf(out, "%s\n", text);
     free(text);
@@ -303,46 +315,86 @@ static int check_pass(const char *pass, struct err *err)
     return strcmp(pass, "all") != 0 ? -1 : 0;
 }
 
-static bool has_times(const struct plan_request *q)
+/* That of --cluster or of the job, or of n_ranks devices. */
+static int find_cluster(struct prediction *prediction, const struct plan_request *q,
+                        const struct job *job, int n_ranks, struct arena *arena, struct err *err)
 {
-    return q->device || q->cluster;
-}
-
-/* That of --cluster, or of n_ranks devices. */
-static int find_cluster(struct cluster *cluster, const struct plan_request *q, int n_ranks,
-                        struct arena *arena, struct err *err)
-{
+    struct cluster *cluster = &prediction->cluster;
     struct device_spec *device = arena_array(arena, struct device_spec, 1);
+    const char *name = q->cluster ? q->cluster : q->device ? NULL : job->cluster;
 
     if (q->device && q->cluster)
         return err_set(err, ERR_CONFIG,
                        "--device and --cluster exclude each other (hint: a "
                        "cluster's file names its devices)");
+    prediction->has_cluster = q->device || name;
     if (q->device && device_read(device, q->device, arena, err))
         return -1;
-    if (q->device) {
+    if (q->device)
         cluster_of_device(cluster, device, n_ranks, arena);
+    if (!name)
         return 0;
-    }
-    if (cluster_read(cluster, q->cluster, arena, err))
+    if (cluster_read(cluster, name, arena, err))
         return -1;
     if (n_ranks > cluster_n_devices(cluster))
-        return err_set(err, ERR_CONFIG, "%d ranks, but cluster %s has %d devices", n_ranks,
-                       q->cluster, cluster_n_devices(cluster));
+        return err_set(err, ERR_CONFIG, "%d ranks, but cluster %s has %d devices", n_ranks, name,
+                       cluster_n_devices(cluster));
     for (int i = 1; i < cluster->n_islands; i++)
         if (strcmp(cluster->islands[i].device->name, cluster->islands[0].device->name) != 0)
             return err_set(err, ERR_CONFIG,
                            "cluster %s has %s and %s: steps on devices of different kinds are not "
                            "predicted",
-                           q->cluster, cluster->islands[0].device->name,
+                           name, cluster->islands[0].device->name,
                            cluster->islands[i].device->name);
     return 0;
+}
+
+/* Give the job the best layout if it leaves that to a search. */
+static int find_layout(struct prediction *prediction, const struct plan_request *q, struct job *job,
+                       int n_ranks, struct arena *arena, struct err *err)
+{
+    struct kernels *kernels = NULL;
+
+    if (!search_is_wanted(job))
+        return 0;
+    if (!prediction->has_cluster)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.mode is %s, which needs the devices that the layout is for "
+                       "(hint: --cluster NAME, --device NAME, or the key cluster)",
+                       job->source, choice_word(parallel_mode_choices, (int)job->parallel.mode));
+    prediction->within = job->search.within;
+    int status = kernels_gpu_sizes_create(&kernels, err);
+    if (!status)
+        status = search_job(&prediction->search, job, n_ranks, q->n_top, &prediction->cluster,
+                            kernels, arena, err);
+    kernels_destroy(kernels);
+    return status;
+}
+
+static int print_answer(const struct plan_request *q, const struct plan *plan,
+                        const struct prediction *prediction, struct str *out, struct err *err)
+{
+    const struct cluster *cluster = prediction->has_cluster ? &prediction->cluster : NULL;
+
+    if (q->print_after)
+        return print_passes(plan, q->print_after, out, err);
+    if (q->json)
+        return print_json(plan, prediction, out, err);
+    if (q->print_program) {
+        print_program(&plan->programs[plan->shown], PRINT_ADDRESSES, out);
+        return 0;
+    }
+    print_plan(plan, cluster, out);
+    int status = cluster ? plan_print_time(plan, cluster, out, err) : 0;
+    if (prediction->search.n_rows && status >= 0)
+        plan_print_search(&prediction->search, prediction->within, out);
+    return status;
 }
 
 static int answer(const struct plan_request *q, const char *path, struct arena *arena,
                   struct str *out)
 {
-    struct cluster cluster;
+    struct prediction prediction = { .has_cluster = false };
     struct job job;
     struct err err;
 
@@ -350,12 +402,13 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
         job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
         return cmd_fail(&err);
     job_log_warnings(&job);
-    if (has_times(q))
+    if (q->device || q->cluster || job.cluster)
         job.device = JOB_DEVICE_CUDA;
     int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
     tuned_foresee_vocabulary(&job, arena);
     prepare_data_foresee(&job, arena);
-    if ((has_times(q) && find_cluster(&cluster, q, n_ranks, arena, &err)) ||
+    if (find_cluster(&prediction, q, &job, n_ranks, arena, &err) ||
+        find_layout(&prediction, q, &job, n_ranks, arena, &err) ||
         job_resolve(&job, n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->rank >= n_ranks) {
@@ -365,22 +418,15 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
     }
     struct plan plan;
     int status = open_plan(&plan, &job, q->rank, &err);
-    if (!status && q->print_after)
-        status = print_passes(&plan, q->print_after, out, &err);
-    else if (!status && q->json)
-        status = print_json(&plan, has_times(q) ? &cluster : NULL, out, &err);
-    else if (!status && !q->print_program) {
-        print_plan(&plan, has_times(q) ? &cluster : NULL, out);
-        status = has_times(q) ? plan_print_time(&plan, &cluster, out, &err) : 0;
-    } else if (!status)
-        print_program(&plan.programs[plan.shown], PRINT_ADDRESSES, out);
+    if (!status)
+        status = print_answer(q, &plan, &prediction, out, &err);
     plan_close(&plan);
     return status < 0 ? cmd_fail(&err) : status;
 }
 
 int cmd_plan(int argc, char **argv)
 {
-    struct plan_request q = { .rank = -1 };
+    struct plan_request q = { .rank = -1, .n_top = 10 };
     const struct option ranks = option_int("ranks", &q.world, "N", 1, 1000000,
                                            "plan for N ranks; overrides ranks of the job");
     const struct option table[] = {
@@ -402,6 +448,8 @@ int cmd_plan(int argc, char **argv)
                     "of configs/devices (a wrong one lists them), or a file"),
         option_text("cluster", &q.cluster, "NAME",
                     "the same on the nodes and links of a file of configs/clusters"),
+        option_int("top", &q.n_top, "N", 1, 1000,
+                   "how many of the best layouts a search prints (default: 10)"),
         option_flag("json", &q.json, "print the results as JSON"),
     };
     const struct options options = {

@@ -297,8 +297,49 @@ static void check_zero(struct job_reader *r)
                  job->parallel.zero);
 }
 
+/* What a search chooses is not given, too. */
+static void check_mode(struct job_reader *r)
+{
+    static const char *const degrees[] = { "parallel.tp", "parallel.pp" };
+    static const char *const searched[] = { "parallel.dp",       "parallel.schedule",
+                                            "parallel.chunks",   "parallel.zero",
+                                            "parallel.hold",     "parallel.zero_group",
+                                            "parallel.bucket_mb" };
+    enum parallel_mode mode = r->job->parallel.mode;
+    const char *word = choice_word(parallel_mode_choices, (int)mode);
+
+    if (mode != PARALLEL_AUTO && mode != PARALLEL_DATA)
+        return;
+    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
+        if (reader_given(r, degrees[i]))
+            diagnostics_add(&r->mistakes, reader_given(r, degrees[i]),
+                            "%s is given, but parallel.mode is %s (hint: mode: semi)", degrees[i],
+                            word);
+    for (size_t i = 0; i < sizeof searched / sizeof *searched && mode == PARALLEL_AUTO; i++)
+        if (reader_given(r, searched[i]))
+            diagnostics_add(&r->mistakes, reader_given(r, searched[i]),
+                            "%s is given, but parallel.mode auto searches it (hint: mode: semi)",
+                            searched[i]);
+}
+
+/* A search cuts stages by cost, into micro-batches of one size. */
+static void check_searched(struct job_reader *r)
+{
+    static const char *const fixed[] = { "parallel.stages", "parallel.micro_batches" };
+
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+        if (r->job->parallel.mode != PARALLEL_MANUAL && reader_given(r, fixed[i]))
+            diagnostics_add(&r->mistakes, reader_given(r, fixed[i]),
+                            "%s is given, but parallel.mode is %s: it is of one layout (hint: "
+                            "mode: manual)",
+                            fixed[i],
+                            choice_word(parallel_mode_choices, (int)r->job->parallel.mode));
+}
+
 static void check_parallel(struct job_reader *r)
 {
+    check_mode(r);
+    check_searched(r);
     const struct job *job = r->job;
     const struct model_spec *s = &job->model;
     char divisors[128];

@@ -28,6 +28,18 @@ static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
     return n;
 }
 
+static const struct choice schedules_choices[] = { { "auto", 0 }, { 0 } };
+
+static int list_schedules(struct choice kinds[FIELD_ITEMS_MAX + 1])
+{
+    int n = 0;
+
+    for (int kind = 0; kind < PIPELINE_DYNAMIC; kind++)
+        kinds[n++] = (struct choice){ pipeline_name((enum pipeline_kind)kind), kind };
+    kinds[n] = (struct choice){ 0 };
+    return n;
+}
+
 /* What a field is of the numerics: the rule at a resume, the place of its line (0: it is a part of
  * another's), and further members of struct field_numerics. */
 #define NUMERICS(rule, place_of_line, ...) \
@@ -415,6 +427,15 @@ const struct field job_fields[] = {
       .help = "number of automatic restarts from the newest checkpoint after a rank or node "
               "has failed" },
 
+    { "cluster", FIELD_TEXT, AT(cluster), .initial = "",
+      .help = "devices, nodes and links for which a layout is searched and times are predicted: a "
+              "name of configs/clusters, or a file" },
+
+    { "parallel.mode", FIELD_CHOICE, AT(parallel.mode), .initial = "manual",
+      .choices = parallel_mode_choices,
+      .help = "who chooses the layout; manual: the keys below; auto: all of them are searched for "
+              "the fastest layout that fits the cluster's memory (parallel: auto is short for "
+              "it); semi: those that are not given; data: all but tp and pp, which are 1" },
     { "parallel.tp", FIELD_INT, AT(parallel.tp), .initial = "1", .min = 1, .max = 65536,
       NUMERICS(LAYOUT, 660), .help = "tensor parallel size" },
     { "parallel.pp", FIELD_INT, AT(parallel.pp), .initial = "1", .min = 1, .max = 65536,
@@ -474,6 +495,24 @@ const struct field job_fields[] = {
     { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "32", .min = 1,
       .max = 65536, .unit = "MiB",
       .help = "size of a gradient bucket: gradients that are reduced together" },
+
+    { "search.memory_share", FIELD_FLOAT, AT(search.memory_share), .initial = "0.94", .min = 0.1,
+      .max = 1,
+      .help = "share of a device's memory that a searched layout may use, what the device's file "
+              "reserves not included" },
+    { "search.max_tp", FIELD_INT, AT(search.max_tp), .initial = "auto", .word = "auto", .min = 1,
+      .max = 65536,
+      .help = "largest tp that is searched; auto: the devices that the fast link joins" },
+    { "search.micro_batch", FIELD_BOOL, AT(search.micro_batch), .initial = "false",
+      .help = "also search train.micro_batch (powers of two up to 64); changes the numerics" },
+    { "search.schedules", FIELD_KINDS, AT(search.listed), .initial = "auto",
+      .choices = schedules_choices, .list_items = list_schedules,
+      .items_offset = AT(search.schedules), .word_value = 1,
+      .help = "pipeline schedules that are searched; auto: 1f1b, interleaved and zb-v; a list: "
+              "these" },
+    { "search.within", FIELD_FLOAT, AT(search.within), .initial = "0.01", .max = 1,
+      .help = "layouts whose predicted times differ by no more than this share count as equal, and "
+              "the simplest of them is used" },
 
     { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recompute_choices,
       .not_built = "auto", .list_items = list_forward_ops, .items_offset = AT(recompute_ops),

@@ -129,8 +129,11 @@ static int is_group_word(struct job_reader *r, const struct yaml_node *node, con
         return 0;
     if (yaml_is_null(node))
         return 1;
-    if (!strcmp(key, "parallel") && node->kind == YAML_SCALAR && !strcmp(node->text, "auto"))
+    if (!strcmp(key, "parallel") && node->kind == YAML_SCALAR && !strcmp(node->text, "auto")) {
+        r->job->parallel.mode = PARALLEL_AUTO;
+        r->given[field_find("parallel.mode") - job_fields] = node;
         return 1;
+    }
     reader_refuse(r, key);
     if (node->unexpanded)
         return 1;
@@ -273,6 +276,11 @@ const char *job_place(const struct job *job, const char *const *keys)
             return place;
     }
     return job->source;
+}
+
+bool job_is_given(const struct job *job, const char *key)
+{
+    return job->places && job->places[field_find(key) - job_fields];
 }
 
 /* What is to be read, and how. */

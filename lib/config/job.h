@@ -34,6 +34,9 @@ enum recompute_mode {
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum parameter_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
+/* Who chooses the layout: the job's keys alone; a search, all of it, or what is not given, or
+ * without tensor and pipeline parallel (plan/search.h). */
+enum parallel_mode { PARALLEL_MANUAL, PARALLEL_AUTO, PARALLEL_SEMI, PARALLEL_DATA };
 enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
 
 struct job_dataset {
@@ -58,6 +61,7 @@ extern const struct choice recompute_choices[];
 extern const struct choice gradient_sum_choices[];
 extern const struct choice hold_choices[];
 extern const struct choice reduction_choices[];
+extern const struct choice parallel_mode_choices[];
 extern const struct choice lr_schedule_choices[];
 extern const struct choice output_mode_choices[];
 extern const struct choice job_device_choices[];
@@ -151,7 +155,10 @@ struct job {
     enum job_device device;
     int threads; /* of each rank; 0 auto: its share of the cores */
 
+    const char *cluster; /* a name of configs/clusters or a file; NULL: none */
+
     struct {
+        enum parallel_mode mode;
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */
         int dp_given;           /* else by the number of ranks */
         int zero;
@@ -167,6 +174,15 @@ struct job {
         int sequence_parallel;
         int bucket_mb; /* MiB of gradients that are reduced together */
     } parallel;
+
+    struct {
+        double memory_share;     /* of a device's memory */
+        int max_tp;              /* 0: the devices that the fast link joins */
+        int micro_batch;         /* searched, too */
+        int listed;              /* schedules are; else auto */
+        struct bitset schedules; /* enum pipeline_kind of each */
+        double within;           /* layouts are equal whose times differ by this share */
+    } search;
 
     enum recompute_mode recompute;
     struct bitset recompute_ops; /* RECOMPUTE_LIST: enum op_kind of each */
@@ -289,6 +305,9 @@ void job_schema(struct str *out);
  * "". Returns 0, or -1 and ERR_CONFIG naming the nearest field.
  */
 int job_explain(const char *key, struct str *out, struct err *err);
+
+/* Whether the job file or an override gives the field. */
+bool job_is_given(const struct job *job, const char *key);
 
 /* The ranks of a resolved job. */
 struct mesh job_mesh(const struct job *job);

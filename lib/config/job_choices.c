@@ -21,6 +21,11 @@ const struct choice hold_choices[] = {
 const struct choice reduction_choices[] = { { "fixed", REDUCTIONS_FIXED },
                                             { "fast", REDUCTIONS_FAST },
                                             { 0 } };
+const struct choice parallel_mode_choices[] = { { "manual", PARALLEL_MANUAL },
+                                                { "auto", PARALLEL_AUTO },
+                                                { "semi", PARALLEL_SEMI },
+                                                { "data", PARALLEL_DATA },
+                                                { 0 } };
 const struct choice lr_schedule_choices[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },
                                               { "cosine", LR_COSINE },

@@ -11,7 +11,7 @@
 #include "config/man_fields.h"
 #include "config/read_impl.h"
 
-#define MAX_FIELDS 128
+#define MAX_FIELDS 256
 
 static const char *const aliases[][2] = {
     /* model */

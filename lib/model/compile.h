@@ -71,6 +71,13 @@ int compile_pipeline(struct pipeline *pipeline, const struct compile_train *opti
                      struct arena *arena, struct err *err);
 
 /*
+ * How the layers are divided among the stages of a pipeline where the job does not say: counts
+ * [n_stages], as equal as possible in multiplications a token (stage_split). Fails as stage_split.
+ */
+int model_cut_stages(const struct model_spec *model, int seq_len, int n_stages, int *counts,
+                     struct arena *scratch, struct err *err);
+
+/*
  * What programs without a backward (evaluation, generation, scoring) have in common: a trained
  * model on the ranks that hold it together, a mesh of tp and pp alone, divided into stages as for
  * training. A program is for one of these ranks. Entries have the same names on all of them and

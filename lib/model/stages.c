@@ -36,27 +36,33 @@ int stages_longest(const struct compile_train *o)
 /* Costs are multiplications a token: one for each parameter, and those of attention. The head's op
  * has its backward in the forward, but in total it multiplies each parameter as often as others
  * do. */
-static int cut_stages(struct compiling *c, struct err *err)
+int model_cut_stages(const struct model_spec *m, int seq_len, int n_stages, int *counts,
+                     struct arena *scratch, struct err *err)
 {
-    const struct model_spec *m = c->options->model;
-    struct arena *arena = &c->program->arena;
-    int64_t *layers = arena_array(arena, int64_t, m->n_layers);
-    int *by_cost = arena_array(arena, int, c->n_stages), *first;
-    const int *counts = by_cost;
+    int64_t *layers = arena_array(scratch, int64_t, m->n_layers);
     int64_t attention = (int64_t)m->n_heads * m->head_dim;
     struct stage_costs costs = { .n_layers = m->n_layers,
                                  .layers = layers,
                                  .head = parameters_count_head(m) };
 
     for (int i = 0; i < m->n_layers; i++)
-        layers[i] =
-            parameters_count_matmul(m, i) +
-            (int64_t)((double)attention * 2 * model_spec_keys(m, i, stages_longest(c->options)));
+        layers[i] = parameters_count_matmul(m, i) +
+                    (int64_t)((double)attention * 2 * model_spec_keys(m, i, seq_len));
+    return stage_split(counts, n_stages, &costs, scratch, err);
+}
+
+static int cut_stages(struct compiling *c, struct err *err)
+{
+    const struct model_spec *m = c->options->model;
+    struct arena *arena = &c->program->arena;
+    int *by_cost = arena_array(arena, int, c->n_stages), *first;
+    const int *counts = by_cost;
+
     if (c->options->pipeline.stage_layers) {
         counts = c->options->pipeline.stage_layers;
         if (stage_check(counts, c->n_stages, c->n_stages, m->n_layers, err))
             return -1;
-    } else if (stage_split(by_cost, c->n_stages, &costs, arena, err)) {
+    } else if (model_cut_stages(m, stages_longest(c->options), c->n_stages, by_cost, arena, err)) {
         return -1;
     }
     first = arena_array(arena, int, c->n_stages + 1);

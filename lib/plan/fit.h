@@ -16,7 +16,8 @@ struct plan_fit {
     bool fits;
 };
 
-size_t plan_available_bytes(const struct device_spec *device);
+/* share: of the memory; 0: PLAN_MEMORY_SHARE. */
+size_t plan_available_bytes(const struct device_spec *device, double share);
 struct plan_fit plan_judge(const struct plan *plan, const struct device_spec *device);
 
 #endif

@@ -18,22 +18,37 @@ static int make_kernels(struct plan *plan, struct err *err)
     return kernels_cpu_create(&plan->kernels, plan->pool, NULL, err);
 }
 
-int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err)
+static int compile(struct plan *plan, struct err *err)
 {
-    int pp_size = job->parallel.pp;
-    struct mesh mesh = job_mesh(job);
+    int pp_size = plan->job->parallel.pp;
 
-    *plan = (struct plan){ .job = job };
     plan->programs = arena_array(&plan->arena, struct program, pp_size);
-    if (pool_create(&plan->pool, job->threads ? job->threads : n_threads, NULL, err) < 0 ||
-        make_kernels(plan, err) < 0 ||
-        programs_compile_ranks(plan->programs, job, plan->kernels, err) < 0)
+    if (programs_compile_ranks(plan->programs, plan->job, plan->kernels, err) < 0)
         return -1;
-    plan->shown = rank < 0 ? 0 : mesh_coordinate(&mesh, rank, axes_stages());
-    for (int i = 0; rank < 0 && i < pp_size; i++)
+    for (int i = 0; i < pp_size; i++)
         if (program_memory_bytes(&plan->programs[i]) >
             program_memory_bytes(&plan->programs[plan->shown]))
             plan->shown = i;
+    return 0;
+}
+
+int plan_open_with(struct plan *plan, const struct job *job, struct kernels *kernels,
+                   struct err *err)
+{
+    *plan = (struct plan){ .job = job, .kernels = kernels };
+    return compile(plan, err);
+}
+
+int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err)
+{
+    struct mesh mesh = job_mesh(job);
+
+    *plan = (struct plan){ .job = job };
+    if (pool_create(&plan->pool, job->threads ? job->threads : n_threads, NULL, err) < 0 ||
+        make_kernels(plan, err) < 0 || compile(plan, err) < 0)
+        return -1;
+    if (rank >= 0)
+        plan->shown = mesh_coordinate(&mesh, rank, axes_stages());
     return 0;
 }
 
@@ -41,7 +56,8 @@ void plan_close(struct plan *plan)
 {
     for (int i = 0; plan->programs && i < plan->job->parallel.pp; i++)
         program_release(&plan->programs[i]);
-    kernels_destroy(plan->kernels);
+    if (plan->pool)
+        kernels_destroy(plan->kernels);
     pool_destroy(plan->pool);
     arena_release(&plan->arena);
 }

@@ -16,7 +16,7 @@
 
 struct plan {
     const struct job *job;
-    struct pool *pool;
+    struct pool *pool;        /* NULL: kernels are the caller's */
     struct kernels *kernels;  /* those that would run here; a GPU's say sizes and need no GPU */
     struct program *programs; /* [pp], in the arena */
     int shown;                /* the pipeline rank whose memory and program are of interest */
@@ -29,6 +29,12 @@ struct plan {
  * or -1 with err; plan_close in any case. The job outlives the plan.
  */
 int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err);
+/*
+ * The same for kernels of the caller's, which outlive the plan; shown is the pipeline rank with the
+ * highest memory use.
+ */
+int plan_open_with(struct plan *plan, const struct job *job, struct kernels *kernels,
+                   struct err *err);
 void plan_close(struct plan *plan);
 
 /* FLOPs of a step, by all ranks. */

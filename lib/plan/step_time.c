@@ -11,7 +11,7 @@
 
 /* The ranks that are simulated: of each stage the one that is first on all other axes. */
 struct pricing {
-    const struct plan *plan;
+    const struct job *job;
     struct prices prices;
     struct mesh mesh;
     int rank;   /* in the world */
@@ -84,7 +84,7 @@ static struct price price_stage_transfer(const struct pricing *p, const struct o
 {
     const struct tensor *t = op->kind == OP_SEND ? &shape->in[OPS_FIRST] : &shape->out[OPS_FIRST];
     int64_t n_bytes = tensor_elements(t) * (int64_t)dtype_bytes(t->dtype);
-    int n_stages = p->plan->job->parallel.pp;
+    int n_stages = p->job->parallel.pp;
     int peer = (p->pp_rank + op->attributes.peer + n_stages) % n_stages;
     int to = p->rank + (peer - p->pp_rank) * p->stride;
     int n_sharing = min_int(p->stride, p->prices.cluster->islands[p->prices.island].per_node);
@@ -152,46 +152,77 @@ static void add_constants(struct step_time *time, const struct cluster *cluster,
     time->ns = time->simulated.ns + time->constant_ns + time->jitter_ns;
 }
 
-static void rate(struct step_time *time, const struct pricing *p)
+static void rate(struct step_time *time, const struct plan *plan, const struct cluster *cluster)
 {
-    const struct job *job = p->plan->job;
-    struct plan_flops flops = plan_count_flops(p->plan);
+    const struct job *job = plan->job;
+    struct plan_flops flops = plan_count_flops(plan);
+    struct prices prices = { .cluster = cluster };
     double seconds = (double)time->ns / 1e9, reach;
-    double peak = price_peak(&p->prices, price_format(job->train.dtype), &reach);
+    double peak = price_peak(&prices, price_format(job->train.dtype), &reach);
 
     time->tokens_per_second = (double)job->train.global_batch * (double)job->data.seq_len / seconds;
     time->mfu = flops.model / (seconds * peak * job->world_size);
     time->hfu = flops.executed / (seconds * peak * job->world_size);
 }
 
-int step_time_predict(struct step_time *time, const struct plan *plan,
-                      const struct cluster *cluster, struct arena *arena, struct err *err)
+int step_time_simulate(struct simulated_step *simulated, const struct job *job,
+                       const struct program *programs, const struct cluster *cluster,
+                       const struct simulate_watch *watch, struct arena *arena, struct err *err)
 {
-    int n = plan->job->parallel.pp;
-    struct pricing p = { .plan = plan, .mesh = job_mesh(plan->job), .arena = arena };
+    int n = job->parallel.pp;
+    struct pricing p = { .job = job, .mesh = job_mesh(job), .arena = arena };
     struct mesh stages = mesh_pipeline(n);
-    const struct program **programs = arena_array(arena, const struct program *, n);
+    const struct program **list = arena_array(arena, const struct program *, n);
     const struct simulated_op *const **ops =
         arena_array(arena, const struct simulated_op *const *, n);
 
-    *time = (struct step_time){ .ns = 0 };
-    p.prices =
-        (struct prices){ .cluster = cluster,
-                         .has_graphs = true,
-                         .fast_reductions = plan->job->parallel.reductions == REDUCTIONS_FAST };
+    p.prices = (struct prices){ .cluster = cluster,
+                                .has_graphs = true,
+                                .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
     p.stride = stride_of(&p.mesh, AXIS_PP);
     for (int rank = 0; rank < n; rank++) {
         p.pp_rank = rank;
         p.rank = rank * p.stride;
-        p.program = programs[rank] = &plan->programs[rank];
+        p.program = list[rank] = &programs[rank];
         ops[rank] = price_program(&p);
     }
     struct simulate_request request = {
-        .programs = programs, .mesh = &stages, .entry = ENTRY_STEP, .ops = ops
+        .programs = list, .mesh = &stages, .entry = ENTRY_STEP, .ops = ops, .watch = watch
     };
-    if (simulate(&time->simulated, &request, arena, err))
+    return simulate(simulated, &request, arena, err);
+}
+
+int64_t step_time_boundary_bytes(const struct job *job)
+{
+    int64_t n = (int64_t)job->train.micro_batch * job->data.seq_len * job->model.hidden_size *
+                (int64_t)dtype_bytes(job->train.residual);
+
+    return n / (job->parallel.sequence_parallel ? job->parallel.tp : 1);
+}
+
+int64_t step_time_boundary_ns(const struct job *job, const struct cluster *cluster)
+{
+    struct mesh mesh = job_mesh(job);
+    struct prices prices = { .cluster = cluster };
+    int stride = stride_of(&mesh, AXIS_PP);
+    int64_t n_bytes = step_time_boundary_bytes(job), most = 0;
+    int n_sharing = min_int(stride, cluster->islands[0].per_node);
+
+    for (int rank = 0; rank + 1 < job->parallel.pp; rank++) {
+        int from = rank * stride;
+
+        most = max_i64(most, price_transfer(&prices, from, from + stride, n_bytes, n_sharing).ns);
+    }
+    return most;
+}
+
+int step_time_predict(struct step_time *time, const struct plan *plan,
+                      const struct cluster *cluster, struct arena *arena, struct err *err)
+{
+    *time = (struct step_time){ .ns = 0 };
+    if (step_time_simulate(&time->simulated, plan->job, plan->programs, cluster, NULL, arena, err))
         return -1;
     add_constants(time, cluster, plan->job->world_size);
-    rate(time, &p);
+    rate(time, plan, cluster);
     return 0;
 }

@@ -22,6 +22,19 @@ struct step_time {
     double mfu, hfu;
 };
 
+/*
+ * One step of the programs [pp] of a job with the prices of this cluster, without what is added.
+ * watch: NULL, or of every op. Results in the arena. Returns 0, or -1 and ERR_FAILED.
+ */
+int step_time_simulate(struct simulated_step *simulated, const struct job *job,
+                       const struct program *programs, const struct cluster *cluster,
+                       const struct simulate_watch *watch, struct arena *arena, struct err *err);
+
+/* Bytes of the residual stream that stages of the job send each other, and the longest transfer of
+ * them between neighbours. */
+int64_t step_time_boundary_bytes(const struct job *job);
+int64_t step_time_boundary_ns(const struct job *job, const struct cluster *cluster);
+
 /* cluster: of one island, with at least the job's ranks. Returns 0, or -1 and ERR_FAILED. */
 int step_time_predict(struct step_time *time, const struct plan *plan,
                       const struct cluster *cluster, struct arena *arena, struct err *err);

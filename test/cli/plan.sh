@@ -76,6 +76,32 @@ expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the 
 expect 'and what to change' 2 'hint: even recompute: full.* or more of parallel.pp or ' plan --set model=llama-65b --device h100-sxm
 expect 'as JSON' 0 '"step_ns":' plan --device h100-sxm --json
 expect 'as JSON, what does not fit' 2 '"fits":[[:space:]]*false' plan --set model=llama-65b --device h100-sxm --json
+
+# ---- the search ----
+
+searched() {
+    "$lmtrain" plan configs/jobs/llama2-70b.yaml --device h100-sxm --set parallel=auto "$@"
+}
+
+expect 'a layout is searched' 0 '^best of [0-9]+ layouts \([0-9]+ do not fit, ' searched --ranks 64
+printf '%s\n' "$output" >"$dir/search.txt"
+expect 'it fits' 0 '^fits: a rank needs ' cat "$dir/search.txt"
+expect 'ten are printed' 0 '^10 +[0-9]+ ' cat "$dir/search.txt"
+expect 'and what others lack' 0 '^    tp 8 is slower, by [0-9.]+ % or more' cat "$dir/search.txt"
+searched --ranks 64 >"$dir/again.txt"
+expect 'the same each time' 0 '' cmp "$dir/search.txt" "$dir/again.txt"
+expect 'the best is what the plan is of' 0 '' sh -c "'$lmtrain' plan configs/jobs/llama2-70b.yaml --device h100-sxm --set parallel=auto --ranks 64 --top 1 --json | python3 -c '
+import json, sys
+plan = json.load(sys.stdin)
+best = plan[\"search\"][\"layouts\"][0]
+assert best[\"step_ns\"] == plan[\"predicted\"][\"step_ns\"] and best[\"total_bytes\"] == plan[\"predicted\"][\"needed_bytes\"]
+assert all(best[key] == plan[\"layout\"][key] for key in (\"tp\", \"pp\", \"dp\", \"zero\", \"schedule\", \"chunks\", \"bucket_mb\"))'"
+expect 'what is given stays' 0 '^16 ranks \(dp 2, tp 8 ' "$lmtrain" plan configs/jobs/llama2-7b.yaml --ranks 16 --device h100-sxm --set 'parallel={mode: semi, tp: 8, dp: 2}'
+expect 'nothing fits' 2 'none of [0-9]+ layouts of 8 ranks fits h100-sxm: the smallest \(tp 8, ' searched --ranks 8
+expect 'nothing is known of the devices' 2 'parallel.mode is auto, which needs the devices that the layout is for \(hint: --cluster NAME' plan --set parallel=auto
+expect 'a degree beside auto' 2 'parallel.tp is given, but parallel.mode is auto \(hint: mode: semi\)' plan --set 'parallel={mode: auto, tp: 2}'
+expect 'stages of one layout' 2 'parallel.stages is given, but parallel.mode is semi: it is of one layout' plan --set 'parallel={mode: semi, stages: [1, 1]}'
+
 expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 64 --cluster dgx-h100
 expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx-h100 has 128 devices' \
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 256 --cluster dgx-h100

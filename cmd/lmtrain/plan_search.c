@@ -1,0 +1,186 @@
+/*
+ * plan_search.c - the best layouts, and what others lack
+ */
+#include "plan_search.h"
+
+#include <stdio.h>
+
+#include "report/table.h"
+
+static const char *key_word(enum search_key key)
+{
+    static const char *const words[N_SEARCH_KEYS] = {
+        [SEARCH_TP] = "tp",
+        [SEARCH_PP] = "pp",
+        [SEARCH_SCHEDULE] = "schedule",
+        [SEARCH_ZERO] = "zero",
+        [SEARCH_ZERO_GROUP] = "zero_group",
+        [SEARCH_HOLD] = "hold",
+        [SEARCH_BUCKET] = "bucket_mb",
+        [SEARCH_RECOMPUTE] = "recompute",
+        [SEARCH_MICRO_BATCH] = "micro_batch",
+    };
+
+    return words[key];
+}
+
+/* ---- rows ---- */
+
+/* Why a row is not the first. */
+static void print_reason(const struct search_result *result, const struct search_row *row,
+                         double within, struct str *out)
+{
+    const struct search_row *first = &result->rows[0];
+    double slower = (double)row->ns / (double)first->ns - 1;
+
+    str_clear(out);
+    if (row == first)
+        str_add(out, "the best");
+    else if (slower < 0.0005 && slower > -0.0005)
+        str_add(out, "as fast, but less simple");
+    else if (slower < 0)
+        str_printf(out, "%.1f %% faster, which counts as equal (within %g %%), but less simple",
+                   -100 * slower, 100 * within);
+    else
+        str_printf(out, "%.1f %% slower", 100 * slower);
+}
+
+static void print_rows(const struct search_result *result, double within, struct str *out)
+{
+    struct report_table table;
+    struct str reason = { 0 };
+    char bytes[32];
+
+    report_table_init(&table, "rrrrrrlrrlrrrrl");
+    report_table_heading(&table,
+                         "#\ttp\tpp\tdp\tzero\tbucket\tschedule\tchunks\tmicro-batch\trecompute\t"
+                         "step\tMFU\tmemory\tbubble\twhy");
+    for (int i = 0; i < result->n_rows; i++) {
+        const struct search_row *row = &result->rows[i];
+        const struct layout *l = &row->layout;
+        char zero[32], bucket[32];
+
+        if (l->zero_group)
+            snprintf(zero, sizeof zero, "%d/%d", l->zero, l->zero_group);
+        else
+            snprintf(zero, sizeof zero, "%d", l->zero);
+        snprintf(bucket, sizeof bucket, l->dp > 1 ? "%d MiB" : "-", l->bucket_mb);
+        print_reason(result, row, within, &reason);
+        report_table_row(
+            &table, "%d\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\t%s\t%.1f ms\t%.1f %%\t%s\t%.1f %%\t%s",
+            i + 1, l->tp, l->pp, l->dp, zero, bucket, l->pp > 1 ? pipeline_name(l->schedule) : "-",
+            l->chunks, l->micro_batch, choice_word(recompute_choices, (int)l->recompute),
+            (double)row->ns / 1e6, 100 * row->mfu, str_bytes(bytes, sizeof bytes, row->bytes),
+            100 * row->bubble, str_text(&reason));
+    }
+    report_table_print(&table, 0, out);
+    report_table_release(&table);
+    str_release(&reason);
+}
+
+/* ---- what is not there ---- */
+
+static void print_value(const struct search_other *other, struct str *out)
+{
+    str_printf(out, "%s ", key_word(other->key));
+    if (other->key == SEARCH_SCHEDULE)
+        str_add(out, pipeline_name((enum pipeline_kind)other->value));
+    else if (other->key == SEARCH_RECOMPUTE)
+        str_add(out, choice_word(recompute_choices, other->value));
+    else
+        str_printf(out, "%d", other->value);
+}
+
+static void print_other(const struct search_result *result, const struct search_other *other,
+                        struct str *out)
+{
+    const struct search_row *first = &result->rows[0];
+    char over[32];
+
+    print_value(other, out);
+    if (!other->fits)
+        str_printf(out, " does not fit, by %s or more",
+                   str_bytes(over, sizeof over, other->bytes - result->available));
+    else
+        str_printf(out, " is slower, by %.1f %% or more",
+                   100 * ((double)other->bound_ns / (double)first->estimate_ns - 1));
+}
+
+static bool is_slower(const struct search_result *result, const struct search_other *other)
+{
+    return other->bound_ns > result->rows[0].estimate_ns;
+}
+
+static void print_others(const struct search_result *result, struct str *out)
+{
+    int n = 0;
+
+    for (int i = 0; i < result->n_others; i++) {
+        const struct search_other *other = &result->others[i];
+
+        if (other->fits && !is_slower(result, other))
+            continue;
+        str_add(out, n++ ? ";\n    " : "why others are not here:\n    ");
+        print_other(result, other, out);
+    }
+    if (n)
+        str_add(out, "\n");
+}
+
+void plan_print_search(const struct search_result *result, double within, struct str *out)
+{
+    str_printf(out,
+               "\nbest of %d layouts (%d do not fit, %d were ruled out by their bounds, %d "
+               "estimated, %d compiled whole)\n",
+               result->n_layouts, result->n_misfits, result->n_bounded, result->n_estimated,
+               result->n_predicted);
+    print_rows(result, within, out);
+    print_others(result, out);
+}
+
+/* ---- JSON ---- */
+
+static void add_layout(const struct layout *l, cJSON *json)
+{
+    cJSON_AddNumberToObject(json, "tp", l->tp);
+    cJSON_AddNumberToObject(json, "pp", l->pp);
+    cJSON_AddNumberToObject(json, "dp", l->dp);
+    cJSON_AddStringToObject(json, "schedule", pipeline_name(l->schedule));
+    cJSON_AddNumberToObject(json, "chunks", l->chunks);
+    cJSON_AddNumberToObject(json, "zero", l->zero);
+    cJSON_AddNumberToObject(json, "zero_group", l->zero_group);
+    if (l->zero == 3)
+        cJSON_AddStringToObject(json, "hold", choice_word(hold_choices, (int)l->hold));
+    cJSON_AddNumberToObject(json, "bucket_mb", l->bucket_mb);
+    cJSON_AddNumberToObject(json, "micro_batch", l->micro_batch);
+    cJSON_AddStringToObject(json, "recompute", choice_word(recompute_choices, (int)l->recompute));
+}
+
+void plan_add_search(const struct search_result *result, cJSON *json)
+{
+    cJSON *search = cJSON_AddObjectToObject(json, "search"), *rows;
+
+    cJSON_AddNumberToObject(search, "n_layouts", result->n_layouts);
+    cJSON_AddNumberToObject(search, "n_misfits", result->n_misfits);
+    cJSON_AddNumberToObject(search, "n_bounded", result->n_bounded);
+    cJSON_AddNumberToObject(search, "n_estimated", result->n_estimated);
+    cJSON_AddNumberToObject(search, "n_predicted", result->n_predicted);
+    cJSON_AddNumberToObject(search, "n_compiled", result->n_compiled);
+    cJSON_AddNumberToObject(search, "available_bytes", (double)result->available);
+    rows = cJSON_AddArrayToObject(search, "layouts");
+    for (int i = 0; i < result->n_rows; i++) {
+        const struct search_row *row = &result->rows[i];
+        cJSON *item = cJSON_CreateObject();
+
+        add_layout(&row->layout, item);
+        cJSON_AddNumberToObject(item, "step_ns", (double)row->ns);
+        cJSON_AddNumberToObject(item, "estimate_ns", (double)row->estimate_ns);
+        cJSON_AddNumberToObject(item, "bound_ns", (double)row->bound_ns);
+        cJSON_AddNumberToObject(item, "mfu", row->mfu);
+        cJSON_AddNumberToObject(item, "tokens_per_second", row->tokens_per_second);
+        cJSON_AddNumberToObject(item, "total_bytes", (double)row->bytes);
+        cJSON_AddNumberToObject(item, "estimate_bytes", (double)row->estimate_bytes);
+        cJSON_AddNumberToObject(item, "bubble", row->bubble);
+        cJSON_AddItemToArray(rows, item);
+    }
+}

@@ -1,0 +1,248 @@
+/*
+ * layer_cost.c - compiling and simulating programs of few layers, and their differences
+ */
+#include "plan/layer_cost.h"
+
+#include <string.h>
+
+#include "base/num.h"
+#include "config/parameters.h"
+#include "plan/programs.h"
+#include "plan/step_time.h"
+
+/* Times are of the second micro-batch's forward and of the first's backward: the first gathers
+ * weights, and the last sums gradients, beside. */
+enum { N_MICRO_BATCHES = 2 };
+
+struct layer_cost_entry {
+    struct layer_key key;
+    struct layer_costs costs;
+};
+
+/* ---- kinds of layers ---- */
+
+/* Whether two layers of the model have the same parameters and attend to as many keys. */
+static bool is_same_kind(const struct job *job, int a, int b)
+{
+    struct parameter_spec of[2][LAYER_MAX_PARAMETERS];
+    int n = parameters_of_layer(&job->model, a, of[0]);
+
+    if (parameters_of_layer(&job->model, b, of[1]) != n ||
+        model_spec_keys(&job->model, a, job->data.seq_len) !=
+            model_spec_keys(&job->model, b, job->data.seq_len))
+        return false;
+    for (int i = 0; i < n; i++)
+        if (of[0][i].id.module != of[1][i].id.module || of[0][i].id.part != of[1][i].id.part ||
+            of[0][i].rows != of[1][i].rows || of[0][i].cols != of[1][i].cols)
+            return false;
+    return true;
+}
+
+/* The first layer after the model's first that is of this layer's kind; where the first is the only
+ * one of its kind, the second layer. */
+static int representative_of(const struct job *job, int layer)
+{
+    for (int i = 1; i < job->model.n_layers; i++)
+        if (is_same_kind(job, i, layer))
+            return i;
+    return min_int(1, job->model.n_layers - 1);
+}
+
+/* ---- one program ---- */
+
+/* What a program of one stage takes. */
+struct measure {
+    struct layer_cost cost; /* once: all of the step */
+    int64_t fixed_bytes;
+};
+
+enum layer_pass { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHT, N_PASSES };
+
+struct function_watch {
+    const struct program *program; /* of rank 0 */
+    struct {
+        int64_t begin, end, of_weights;
+    } of[N_PASSES][N_MICRO_BATCHES];
+};
+
+static int pass_of(const struct function *f)
+{
+    static const char *const names[N_PASSES] = { "forward", "backward", "weight" };
+
+    for (int i = 0; i < N_PASSES; i++)
+        if (str_starts_with(f->name, names[i]))
+            return i;
+    return -1;
+}
+
+static void on_span(void *context, const struct simulated_span *span)
+{
+    struct function_watch *watch = context;
+
+    if (span->rank || span->stream != STREAM_COMPUTE || span->micro_batch < 0 || span->function < 0)
+        return;
+    const struct function *f = &watch->program->functions[span->function];
+    int pass = pass_of(f), m = span->micro_batch;
+    if (pass < 0)
+        return;
+    if (!watch->of[pass][m].end)
+        watch->of[pass][m].begin = span->begin;
+    watch->of[pass][m].end = span->end;
+    if (span->op >= 0 && f->ops[span->op].phase == PHASE_W)
+        watch->of[pass][m].of_weights += span->end - span->begin;
+}
+
+static void take_bytes(const struct program *p, struct measure *m)
+{
+    for (int s = 0; s < N_SEGMENTS; s++) {
+        int64_t n = (int64_t)p->segment_bytes[s];
+
+        if (s != SEGMENT_STASH)
+            *(s == SEGMENT_WEIGHTS     ? &m->cost.weight_bytes
+              : s == SEGMENT_GRADIENTS ? &m->cost.gradient_bytes
+              : s == SEGMENT_STATES    ? &m->cost.state_bytes
+                                       : &m->fixed_bytes) += n;
+    }
+    for (int i = 0; i < p->n_stashes; i++)
+        m->cost.slot_bytes +=
+            p->stashes[i].segment == SEGMENT_STASH ? (int64_t)p->stashes[i].slot_bytes : 0;
+}
+
+static int64_t duration(const struct function_watch *watch, enum layer_pass pass, int micro_batch)
+{
+    return watch->of[pass][micro_batch].end - watch->of[pass][micro_batch].begin;
+}
+
+static void take_times(const struct function_watch *watch, bool is_split, int64_t step_ns,
+                       struct measure *m)
+{
+    int64_t b = duration(watch, PASS_BACKWARD, 0);
+
+    m->cost.f = duration(watch, PASS_FORWARD, 1);
+    m->cost.w = is_split ? duration(watch, PASS_WEIGHT, 0) : watch->of[PASS_BACKWARD][0].of_weights;
+    m->cost.i = is_split ? b : b - m->cost.w;
+    m->cost.once = max_i64(0, step_ns - N_MICRO_BATCHES * (m->cost.f + m->cost.i + m->cost.w));
+}
+
+static struct job job_of(const struct job *job, const struct layer_key *key, int n_layers)
+{
+    struct job small = *job;
+
+    small.model.n_layers = n_layers;
+    small.train.micro_batch = key->micro_batch;
+    small.train.global_batch = N_MICRO_BATCHES * key->micro_batch * key->dp;
+    small.n_micro_batches = N_MICRO_BATCHES;
+    small.parallel.tp = key->tp;
+    small.parallel.dp = key->dp;
+    small.parallel.pp = key->is_split ? 2 : 1;
+    small.parallel.chunks = 1;
+    small.parallel.schedule = key->is_split ? PIPELINE_ZB_H1 : PIPELINE_1F1B;
+    small.parallel.stages = (struct job_counts){ NULL, 0 };
+    small.parallel.micro_batches = (struct job_counts){ NULL, 0 };
+    small.parallel.zero = key->zero;
+    small.parallel.zero_group = key->zero_group;
+    small.parallel.bucket_mb = key->bucket_mb;
+    small.parallel.hold = key->hold;
+    if (!job->parallel.gradient_sum_given)
+        small.parallel.gradient_sum = key->zero >= 2 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
+    small.recompute = key->recompute;
+    small.world_size = key->tp * key->dp * small.parallel.pp;
+    return small;
+}
+
+/* Where backwards are split there is a second rank, with a layer and the head: one has no
+ * pipeline. */
+static int measure(struct layer_cost_cache *cache, const struct layer_key *key, int n_layers,
+                   struct measure *m)
+{
+    struct job job = job_of(cache->job, key, n_layers + key->is_split);
+    const int stages[] = { n_layers, 1 };
+    struct program programs[2] = { 0 };
+    struct function_watch watch = { .program = programs };
+    struct simulate_watch on = { &watch, on_span };
+    struct arena arena = { 0 };
+    struct programs_request request = { .job = &job, .kernels = cache->kernels };
+    struct simulated_step step;
+    struct err err;
+    int status = 0;
+
+    if (key->is_split)
+        job.parallel.stages = (struct job_counts){ stages, 2 };
+    for (; request.pp_rank < job.parallel.pp && !status; request.pp_rank++)
+        status = programs_compile(&programs[request.pp_rank], &request, &err);
+    cache->n_compiled += request.pp_rank;
+    *m = (struct measure){ 0 };
+    if (!status)
+        status = step_time_simulate(&step, &job, programs, cache->cluster, &on, &arena, &err);
+    if (!status) {
+        take_bytes(programs, m);
+        take_times(&watch, key->is_split, step.ns, m);
+    }
+    for (int i = 0; i < request.pp_rank; i++)
+        program_release(&programs[i]);
+    arena_release(&arena);
+    return status;
+}
+
+/* ---- differences ---- */
+
+static struct layer_cost subtract(struct layer_cost a, struct layer_cost b)
+{
+    return (struct layer_cost){ .f = max_i64(0, a.f - b.f),
+                                .i = max_i64(0, a.i - b.i),
+                                .w = max_i64(0, a.w - b.w),
+                                .once = max_i64(0, a.once - b.once),
+                                .weight_bytes = max_i64(0, a.weight_bytes - b.weight_bytes),
+                                .gradient_bytes = max_i64(0, a.gradient_bytes - b.gradient_bytes),
+                                .state_bytes = max_i64(0, a.state_bytes - b.state_bytes),
+                                .slot_bytes = max_i64(0, a.slot_bytes - b.slot_bytes),
+                                .handed_bytes = 0 };
+}
+
+static int find_costs(struct layer_cost_cache *cache, const struct layer_key *key,
+                      struct layer_costs *costs)
+{
+    int n = cache->job->model.n_layers;
+    const struct layer_cost **layers = arena_array(cache->arena, const struct layer_cost *, n);
+    struct measure first, before, with;
+
+    if (measure(cache, key, 1, &first))
+        return -1;
+    for (int i = 0; i < n; i++) {
+        int like = representative_of(cache->job, i);
+
+        for (int j = 0; j < i && !layers[i]; j++)
+            layers[i] = representative_of(cache->job, j) == like ? layers[j] : NULL;
+        if (layers[i])
+            continue;
+        struct layer_cost *cost = arena_array(cache->arena, struct layer_cost, 1);
+        before = first;
+        if ((like > 1 && measure(cache, key, like, &before)) ||
+            (like > 0 && measure(cache, key, like + 1, &with)))
+            return -1;
+        if (like > 0)
+            *cost = subtract(with.cost, before.cost);
+        layers[i] = cost;
+    }
+    costs->layers = layers;
+    costs->ends = subtract(first.cost, *layers[0]);
+    costs->fixed_bytes = first.fixed_bytes;
+    costs->is_possible = true;
+    return 0;
+}
+
+const struct layer_costs *layer_costs_find(struct layer_cost_cache *cache,
+                                           const struct layer_key *key)
+{
+    for (int i = 0; i < cache->n; i++)
+        if (!memcmp(&cache->entries[i]->key, key, sizeof *key))
+            return &cache->entries[i]->costs;
+    cache->entries = arena_grow(cache->arena, cache->entries, sizeof *cache->entries,
+                                &cache->capacity, cache->n + 1);
+    struct layer_cost_entry *entry = arena_array(cache->arena, struct layer_cost_entry, 1);
+    entry->key = *key;
+    cache->entries[cache->n++] = entry;
+    if (find_costs(cache, key, &entry->costs))
+        entry->costs.is_possible = false;
+    return &entry->costs;
+}

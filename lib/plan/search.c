@@ -1,0 +1,410 @@
+/*
+ * search.c - bounds, estimates in their order, and predictions of the best
+ */
+#include "plan/search.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "plan/fit.h"
+#include "plan/search_impl.h"
+#include "plan/step_time.h"
+
+/* Predicted beyond the rows that are wanted, as predictions may change their order. */
+enum { N_SPARE = 2 };
+
+/* Estimates of bytes may be above what a whole program needs by so much. */
+#define BYTES_SLACK 1.06
+
+void search_apply(struct job *job, const struct layout *l)
+{
+    job->parallel.tp = l->tp;
+    job->parallel.pp = l->pp;
+    job->parallel.dp = l->dp;
+    job->parallel.dp_given = 1;
+    job->parallel.schedule = l->schedule;
+    job->parallel.chunks = l->chunks;
+    job->parallel.chunks_given = 1;
+    job->parallel.zero = l->zero;
+    job->parallel.zero_group = l->zero_group;
+    job->parallel.hold = l->hold;
+    job->parallel.bucket_mb = l->bucket_mb;
+    job->train.micro_batch = l->micro_batch;
+    job->recompute = l->recompute;
+}
+
+/* ---- which of two equal layouts is simpler ---- */
+
+static int count_axes(const struct layout *l)
+{
+    return (l->tp > 1) + (l->pp > 1) + (l->dp > 1);
+}
+
+static int compare_keys(const struct layout *a, const struct layout *b)
+{
+    const int of_a[] = {
+        a->tp,         a->pp,        a->chunks,    (int)a->schedule,  a->zero,
+        a->zero_group, (int)a->hold, a->bucket_mb, (int)a->recompute, a->micro_batch
+    };
+    const int of_b[] = {
+        b->tp,         b->pp,        b->chunks,    (int)b->schedule,  b->zero,
+        b->zero_group, (int)b->hold, b->bucket_mb, (int)b->recompute, b->micro_batch
+    };
+
+    for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
+        if (of_a[i] != of_b[i])
+            return of_a[i] < of_b[i] ? -1 : 1;
+    return 0;
+}
+
+static int compare_simple(const struct cluster *cluster, const struct layout *a,
+                          const struct layout *b)
+{
+    int domain = cluster->islands[0].fast_domain;
+    const int of_a[] = { count_axes(a), a->tp > domain, a->pp, a->zero > 2, (int)a->recompute };
+    const int of_b[] = { count_axes(b), b->tp > domain, b->pp, b->zero > 2, (int)b->recompute };
+
+    for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
+        if (of_a[i] != of_b[i])
+            return of_a[i] < of_b[i] ? -1 : 1;
+    return compare_keys(a, b);
+}
+
+/* ---- order ---- */
+
+static int by_bound(const void *pa, const void *pb)
+{
+    const struct layout_candidate *a = pa, *b = pb;
+
+    if (a->bound_ns != b->bound_ns)
+        return a->bound_ns < b->bound_ns ? -1 : 1;
+    int axes = count_axes(&a->layout) - count_axes(&b->layout);
+    return axes ? axes : compare_keys(&a->layout, &b->layout);
+}
+
+static int by_estimate(const void *pa, const void *pb)
+{
+    const struct layout_candidate *a = pa, *b = pb;
+
+    if (a->estimate_ns != b->estimate_ns)
+        return a->estimate_ns < b->estimate_ns ? -1 : 1;
+    return by_bound(pa, pb);
+}
+
+static int by_time(const void *pa, const void *pb)
+{
+    const struct search_row *a = pa, *b = pb;
+
+    if (a->ns != b->ns)
+        return a->ns < b->ns ? -1 : 1;
+    return compare_keys(&a->layout, &b->layout);
+}
+
+/* ---- estimates ---- */
+
+/* The best so far, in order; of layouts that differ in the bucket alone, the better one. */
+struct best {
+    struct layout_candidate **items;
+    int n, most;
+};
+
+static bool is_but_bucket(const struct layout *a, const struct layout *b)
+{
+    struct layout same = *b;
+
+    same.bucket_mb = a->bucket_mb;
+    return !compare_keys(a, &same);
+}
+
+static void keep(struct best *best, struct layout_candidate *c)
+{
+    int at = best->n, from;
+
+    for (from = 0; from < best->n; from++)
+        if (is_but_bucket(&c->layout, &best->items[from]->layout))
+            break;
+    while (at > 0 && by_estimate(c, best->items[at - 1]) < 0)
+        at--;
+    /* Its other bucket is there, and before it; or there are better ones enough. */
+    if (from < at || at == best->most)
+        return;
+    if (from == best->n && best->n < best->most)
+        best->n++;
+    from = min_int(from, best->n - 1);
+    memmove(&best->items[at + 1], &best->items[at], sizeof *best->items * (size_t)(from - at));
+    best->items[at] = c;
+}
+
+/* Whether the layout can still be among the best. */
+static bool may_be_kept(const struct best *best, const struct layout_candidate *c)
+{
+    return best->n < best->most || c->bound_ns < best->items[best->n - 1]->estimate_ns;
+}
+
+static void note_smallest(struct search_result *result, const struct layout_candidate *c,
+                          size_t n_bytes)
+{
+    if (result->smallest_bytes && n_bytes >= result->smallest_bytes)
+        return;
+    result->smallest = c->layout;
+    result->smallest_bytes = n_bytes;
+}
+
+/* Bounds of all; those that are possible first, in order. */
+static int bound_all(struct search *search, struct candidates *all, struct search_result *result)
+{
+    int n = 0;
+
+    for (int i = 0; i < all->n; i++) {
+        struct layout_candidate c = all->items[i];
+
+        if (!search_bound(search, &c))
+            continue;
+        result->n_layouts++;
+        all->items[n++] = c;
+    }
+    all->n = n;
+    if (n)
+        qsort(all->items, (size_t)n, sizeof *all->items, by_bound);
+    return n;
+}
+
+static bool is_too_large(const struct search *search, const struct layout_candidate *c)
+{
+    size_t n_bytes = c->bound_bytes > c->estimate_bytes ? c->bound_bytes : c->estimate_bytes;
+
+    return c->is_misfit || c->bound_bytes > search->available ||
+           (double)n_bytes > (double)search->available * BYTES_SLACK;
+}
+
+/* Called again when one of the best does not fit. */
+static void estimate_best(struct search *search, struct candidates *all, struct best *best,
+                          struct search_result *result)
+{
+    result->n_bounded = result->n_misfits = result->n_estimated = best->n = 0;
+    for (int i = 0; i < all->n; i++) {
+        struct layout_candidate *c = &all->items[i];
+
+        if (!search->request->in_full && !may_be_kept(best, c)) {
+            result->n_bounded++;
+            continue;
+        }
+        if (!is_too_large(search, c) && !c->is_estimated)
+            c->is_estimated = search_estimate(search, c);
+        note_smallest(result, c,
+                      c->bound_bytes > c->estimate_bytes ? c->bound_bytes : c->estimate_bytes);
+        if (is_too_large(search, c)) {
+            result->n_misfits++;
+        } else if (c->is_estimated) {
+            result->n_estimated++;
+            keep(best, c);
+        }
+    }
+}
+
+/* ---- predictions ---- */
+
+/* The whole job with this layout, as `lmtrain plan` compiles and simulates it. Returns whether it
+ * could be. */
+static bool predict(struct search *search, const struct layout_candidate *c, struct search_row *row,
+                    struct err *err)
+{
+    const struct search_request *r = search->request;
+    struct job job = *r->job;
+    struct arena arena = { 0 };
+    struct step_time time;
+    struct plan plan;
+
+    search_apply(&job, &c->layout);
+    bool is_possible = !job_resolve(&job, r->n_ranks, &arena, err);
+    if (is_possible) {
+        is_possible = !plan_open_with(&plan, &job, r->kernels, err) &&
+                      !step_time_predict(&time, &plan, r->cluster, &arena, err);
+        *row = (struct search_row){ .layout = c->layout,
+                                    .bound_ns = c->bound_ns,
+                                    .estimate_ns = c->estimate_ns,
+                                    .estimate_bytes = c->estimate_bytes };
+        if (is_possible) {
+            const struct simulated_step *s = &time.simulated;
+
+            row->ns = time.ns;
+            row->mfu = time.mfu;
+            row->tokens_per_second = time.tokens_per_second;
+            row->bubble = (double)s->ranks[s->busiest].of[TIME_STAGES] / (double)time.ns;
+            row->bytes = plan_judge(&plan, r->cluster->islands[0].device).needed;
+        }
+        plan_close(&plan);
+    }
+    arena_release(&arena);
+    return is_possible;
+}
+
+/* The simplest of those that are as fast as the fastest comes first. */
+static void choose_first(const struct search_request *r, struct search_result *result)
+{
+    int first = 0;
+
+    for (int i = 1; i < result->n_rows; i++)
+        if ((double)result->rows[i].ns <= (double)result->rows[0].ns * (1 + r->within) &&
+            compare_simple(r->cluster, &result->rows[i].layout, &result->rows[first].layout) < 0)
+            first = i;
+    struct search_row row = result->rows[first];
+    memmove(&result->rows[1], result->rows, sizeof row * (size_t)first);
+    result->rows[0] = row;
+}
+
+static bool has_row(const struct search_result *result, const struct layout *l)
+{
+    for (int i = 0; i < result->n_rows; i++)
+        if (!compare_keys(&result->rows[i].layout, l))
+            return true;
+    return false;
+}
+
+/* Those that are not rows yet. Returns how many of the best do not fit. */
+static int predict_new(struct search *search, const struct best *best, struct search_result *result,
+                       struct err *err)
+{
+    int n_misfits = 0;
+
+    for (int i = 0; i < best->n && result->n_rows < best->most; i++) {
+        struct search_row *row = &result->rows[result->n_rows];
+        struct layout_candidate *c = best->items[i];
+
+        if (has_row(result, &c->layout))
+            continue;
+        bool is_possible = predict(search, c, row, err);
+        result->n_predicted += is_possible;
+        if (is_possible)
+            note_smallest(result, c, row->bytes);
+        c->is_misfit = !is_possible || row->bytes > search->available;
+        n_misfits += c->is_misfit;
+        result->n_rows += !c->is_misfit;
+    }
+    return n_misfits;
+}
+
+/* Returns 0, or -1 and what is wrong where none could be compiled. */
+static int find_best(struct search *search, struct candidates *all, struct search_result *result,
+                     struct err *err)
+{
+    struct best best = { .most = search->request->n_rows + N_SPARE };
+
+    best.items = arena_array(search->arena, struct layout_candidate *, best.most + 1);
+    result->rows = arena_array(search->arena, struct search_row, best.most + 1);
+    do
+        estimate_best(search, all, &best, result);
+    while (predict_new(search, &best, result, err));
+    if (!result->n_rows)
+        return result->n_misfits == result->n_layouts || result->n_predicted ? 0 : -1;
+    qsort(result->rows, (size_t)result->n_rows, sizeof *result->rows, by_time);
+    choose_first(search->request, result);
+    result->n_rows = min_int(result->n_rows, search->request->n_rows);
+    return 0;
+}
+
+/* ---- what is not among the rows ---- */
+
+static int value_of(const struct layout *l, enum search_key key)
+{
+    switch (key) {
+    case SEARCH_TP:
+        return l->tp;
+    case SEARCH_PP:
+        return l->pp;
+    case SEARCH_SCHEDULE:
+        return (int)l->schedule;
+    case SEARCH_ZERO:
+        return l->zero;
+    case SEARCH_RECOMPUTE:
+        return (int)l->recompute;
+    case SEARCH_MICRO_BATCH:
+        return l->micro_batch;
+    default:
+        return 0;
+    }
+}
+
+static bool is_among_rows(const struct search_result *result, enum search_key key, int value)
+{
+    for (int i = 0; i < result->n_rows; i++)
+        if (value_of(&result->rows[i].layout, key) == value)
+            return true;
+    return false;
+}
+
+static struct search_other *find_other(struct search *search, struct search_result *result,
+                                       int *capacity, enum search_key key, int value)
+{
+    for (int i = 0; i < result->n_others; i++)
+        if (result->others[i].key == key && result->others[i].value == value)
+            return &result->others[i];
+    result->others = arena_grow(search->arena, result->others, sizeof *result->others, capacity,
+                                result->n_others + 1);
+    struct search_other *other = &result->others[result->n_others++];
+    *other = (struct search_other){ .key = key, .value = value };
+    return other;
+}
+
+static void add_other(struct search_other *other, const struct layout_candidate *c,
+                      size_t available)
+{
+    size_t n_bytes = c->estimate_bytes > c->bound_bytes ? c->estimate_bytes : c->bound_bytes;
+    int64_t ns = max_i64(c->bound_ns, c->estimate_ns);
+
+    if (n_bytes <= available && (!other->fits || ns < other->bound_ns)) {
+        other->fits = true;
+        other->bound_ns = ns;
+    }
+    if (!other->bytes || n_bytes < other->bytes)
+        other->bytes = n_bytes;
+}
+
+static void list_others(struct search *search, const struct candidates *all,
+                        struct search_result *result)
+{
+    static const enum search_key keys[] = { SEARCH_TP,   SEARCH_PP,        SEARCH_SCHEDULE,
+                                            SEARCH_ZERO, SEARCH_RECOMPUTE, SEARCH_MICRO_BATCH };
+    int capacity = 0;
+
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+        for (int i = 0; i < all->n; i++) {
+            int value = value_of(&all->items[i].layout, keys[k]);
+
+            if (!is_among_rows(result, keys[k], value))
+                add_other(find_other(search, result, &capacity, keys[k], value), &all->items[i],
+                          search->available);
+        }
+}
+
+int search_layouts(struct search_result *result, const struct search_request *request,
+                   struct arena *arena, struct err *err)
+{
+    struct device_spec device = *request->cluster->islands[0].device;
+    struct search search = {
+        .request = request,
+        .arena = arena,
+        .costs = { .job = request->job,
+                   .kernels = request->kernels,
+                   .cluster = request->cluster,
+                   .arena = arena },
+        .cuts = arena_array(arena, struct stage_cut, request->job->model.n_layers + 1),
+        .available = plan_available_bytes(&device, request->memory_share),
+    };
+    struct candidates all = { 0 };
+
+    *result = (struct search_result){ .available = search.available };
+    search_list(&search, &all);
+    if (!bound_all(&search, &all, result))
+        return err_set(err, ERR_CONFIG,
+                       "%s: no layout of %d ranks is possible: they are to be tp * pp * dp, "
+                       "train.global_batch %d a multiple of train.micro_batch %d * dp",
+                       request->job->source, request->n_ranks, request->job->train.global_batch,
+                       request->job->train.micro_batch);
+    if (find_best(&search, &all, result, err))
+        return -1;
+    list_others(&search, &all, result);
+    result->n_compiled = search.costs.n_compiled;
+    return 0;
+}

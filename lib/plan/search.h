@@ -1,0 +1,106 @@
+/*
+ * search.h - the fastest layout of a job on a cluster that fits its memory
+ *
+ * Layouts are all ways to divide the ranks among tensor, pipeline and data parallel, with each
+ * schedule, ZeRO stage, group, bucket and level of recomputation that the job leaves open. The
+ * search has three steps:
+ *
+ *   bound     of every layout, from the costs of a layer (layer_cost.h) without data parallel: a
+ *             time that it cannot be below, bytes that it cannot be below
+ *   estimate  in the order of bounds, until they are above the best estimates: costs of a layer
+ *             with all that the layout has, through the pipeline's own lists
+ *             (pipeline_simulate), and the bytes of every pipeline rank
+ *   predict   the best estimates, compiled whole and simulated as `lmtrain plan` does for one
+ *             layout: what is printed, and what decides
+ *
+ * Bounds are never above estimates (test/plan/search_test.c), so the estimates that are found are
+ * the best of all layouts. Nothing is random and nothing depends on a clock: equal input gives
+ * equal output.
+ *
+ * Layouts whose times are within a share of each other are equal; among them the simplest is
+ * first: fewer axes in use, no tensor parallel across nodes, fewer pipeline ranks, less than
+ * ZeRO 3, less recomputation.
+ */
+#ifndef PLAN_SEARCH_H
+#define PLAN_SEARCH_H
+
+#include "config/cluster.h"
+#include "config/job.h"
+#include "kernels/kernels.h"
+
+struct layout {
+    int tp, pp, dp, chunks;
+    enum pipeline_kind schedule;
+    int zero, zero_group, bucket_mb, micro_batch;
+    enum recompute_mode recompute;
+    enum parameter_hold hold;
+};
+
+/* What the search may vary. */
+enum search_key {
+    SEARCH_TP,
+    SEARCH_PP,
+    SEARCH_SCHEDULE, /* and chunks */
+    SEARCH_ZERO,
+    SEARCH_ZERO_GROUP,
+    SEARCH_HOLD,
+    SEARCH_BUCKET,
+    SEARCH_RECOMPUTE,
+    SEARCH_MICRO_BATCH,
+    N_SEARCH_KEYS
+};
+
+struct search_request {
+    const struct job *job; /* read; what is not searched is as it says */
+    struct kernels *kernels;
+    const struct cluster *cluster;
+    int n_ranks;
+    unsigned keys;       /* 1 << enum search_key: to be searched */
+    unsigned schedules;  /* 1 << enum pipeline_kind: those that are tried */
+    int max_tp;          /* 0: the devices that the fast link joins */
+    double memory_share; /* of a device's memory; 0: PLAN_MEMORY_SHARE */
+    double within;       /* times within this share are equal */
+    int n_rows;          /* layouts that are predicted, if there are so many */
+    bool in_full;        /* estimate every layout: for tests */
+};
+
+struct search_row {
+    struct layout layout;
+    int64_t bound_ns, estimate_ns;
+    int64_t ns; /* predicted: with host constant and jitter */
+    size_t estimate_bytes, bytes;
+    double bubble; /* share of the step in which the busiest rank waits for other stages */
+    double mfu, tokens_per_second;
+};
+
+/* The least that layouts with this value of a key come to, where none of them is a row. */
+struct search_other {
+    enum search_key key;
+    int value;        /* of SEARCH_SCHEDULE the pipeline_kind, of SEARCH_RECOMPUTE its mode */
+    bool fits;        /* any of them; else */
+    size_t bytes;     /* the least that they need */
+    int64_t bound_ns; /* the least bound of those that fit */
+};
+
+struct search_result {
+    struct search_row *rows; /* [n_rows], the first is the best; in the arena */
+    int n_rows;
+    struct search_other *others;
+    int n_others;
+    int n_layouts, n_misfits, n_bounded, n_estimated; /* looked at; of which did not fit, were ruled
+                                                         out by their bound, were estimated */
+    int n_predicted;                                  /* compiled whole */
+    int n_compiled;                                   /* programs of few layers */
+    size_t available;                                 /* bytes of a device */
+    struct layout smallest; /* where n_rows is 0: the layout that needs least, and its bytes */
+    size_t smallest_bytes;
+};
+
+/* Returns 0, also where nothing fits (n_rows 0); or -1 and ERR_CONFIG if no layout is possible. */
+int search_layouts(struct search_result *result, const struct search_request *request,
+                   struct arena *arena, struct err *err);
+
+/* Give the job the layout; it is then resolved as usual. */
+void search_apply(struct job *job, const struct layout *layout);
+
+#endif

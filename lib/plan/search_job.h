@@ -1,0 +1,21 @@
+/*
+ * search_job.h - the layout of a job whose keys leave it to a search
+ */
+#ifndef PLAN_SEARCH_JOB_H
+#define PLAN_SEARCH_JOB_H
+
+#include "plan/search.h"
+
+/* Whether the job's layout is to be searched (parallel.mode). */
+bool search_is_wanted(const struct job *job);
+
+/*
+ * Search what parallel.mode and the given keys leave open, and give the job the best layout;
+ * parallel.mode is manual then. n_rows: as search_request. The job is read, not resolved. Returns
+ * as search_layouts; where nothing fits, -1 and ERR_CONFIG with the nearest.
+ */
+int search_job(struct search_result *result, struct job *job, int n_ranks, int n_rows,
+               const struct cluster *cluster, struct kernels *kernels, struct arena *arena,
+               struct err *err);
+
+#endif

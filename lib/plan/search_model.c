@@ -1,0 +1,430 @@
+/*
+ * search_model.c - bounds and estimates of one layout from the costs of its layers
+ *
+ * A bound is what a pipeline cannot be below, whatever its schedule: a rank cannot begin before the
+ * first micro-batch has come to it, then computes all of its own, and where a backward is one step,
+ * the stages before it still have the last micro-batch's backward to do.
+ *
+ *     rank 0  F0 F1 F2 ..                          B1 B2
+ *     rank 1     F0 F1 F2 ..                  B1 B2
+ *     rank 2        F0 B0 F1 B1 F2 B2                     bound of rank 2: pre + all + post
+ *             | pre |   all of its own  | post     |
+ */
+#include "base/num.h"
+#include "layout/axes.h"
+#include "model/compile.h"
+#include "plan/collective_cost.h"
+#include "plan/search_impl.h"
+#include "plan/step_time.h"
+
+/* Micro-batches that are simulated for each pipeline rank; those between are as long as these. */
+#define ROUNDS 8
+
+static void add_cost(struct layer_cost *sum, const struct layer_cost *c)
+{
+    sum->f += c->f;
+    sum->i += c->i;
+    sum->w += c->w;
+    sum->once += c->once;
+    sum->weight_bytes += c->weight_bytes;
+    sum->gradient_bytes += c->gradient_bytes;
+    sum->state_bytes += c->state_bytes;
+    sum->slot_bytes += c->slot_bytes;
+    sum->handed_bytes += c->handed_bytes;
+}
+
+/* ---- stages ---- */
+
+static const struct stage_cut *find_cut(struct search *search, int n_stages)
+{
+    const struct job *job = search->request->job;
+    struct stage_cut *cut = &search->cuts[n_stages];
+    struct arena scratch = { 0 };
+    struct err err;
+
+    if (cut->n_stages)
+        return cut;
+    int *counts = arena_array(search->arena, int, n_stages);
+    int *first = arena_array(search->arena, int, n_stages + 1);
+    cut->n_stages = n_stages;
+    if (!model_cut_stages(&job->model, job->data.seq_len, n_stages, counts, &scratch, &err)) {
+        for (int i = 0; i < n_stages; i++)
+            first[i + 1] = first[i] + counts[i];
+        cut->first_layer = first;
+    }
+    arena_release(&scratch);
+    return cut;
+}
+
+/* What the ends add to the first and to the last stage. The head's matrix products are the last
+ * stage's; a table that both have, if they are of two ranks, is of each, else half of the bytes. */
+static struct layer_cost end_of(const struct layer_costs *costs, bool is_first, bool is_last,
+                                bool is_tied)
+{
+    struct layer_cost end = costs->ends;
+    int share = is_first && is_last ? 1 : is_tied ? 1 : 2;
+
+    if (!is_last)
+        end.f = end.i = end.w = end.slot_bytes = 0;
+    end.once /= share;
+    end.weight_bytes /= share;
+    end.gradient_bytes /= share;
+    end.state_bytes /= share;
+    return end;
+}
+
+static struct layer_cost cost_of_stage(const struct search *search, const struct layer_costs *costs,
+                                       const struct stage_cut *cut, int stage, int pp)
+{
+    struct layer_cost sum = { 0 };
+    bool is_first = stage == 0, is_last = stage + 1 == cut->n_stages;
+
+    for (int i = cut->first_layer[stage]; i < cut->first_layer[stage + 1]; i++)
+        add_cost(&sum, costs->layers[i]);
+    if (is_first || is_last) {
+        struct layer_cost end = end_of(costs, is_first || pp == 1, is_last || pp == 1,
+                                       search->request->job->model.tied_embeddings && pp > 1);
+
+        /* One rank with several stages has both ends once. */
+        if (pp > 1 || is_last)
+            add_cost(&sum, &end);
+    }
+    return sum;
+}
+
+static struct pipeline_spec spec_of(const struct layout_candidate *c)
+{
+    return (struct pipeline_spec){ .kind = c->layout.pp == 1 ? PIPELINE_1F1B : c->layout.schedule,
+                                   .n_ranks = c->layout.pp,
+                                   .n_chunks = c->layout.pp == 1 ? 1 : c->layout.chunks,
+                                   .n_micro_batches = c->n_micro_batches };
+}
+
+static struct layer_key key_of(const struct layout *l)
+{
+    struct layer_key key = { 0 };
+
+    key.tp = l->tp;
+    key.dp = l->dp;
+    key.zero = l->zero;
+    key.zero_group = l->zero_group;
+    key.bucket_mb = l->bucket_mb;
+    key.micro_batch = l->micro_batch;
+    key.recompute = l->recompute;
+    key.hold = l->hold;
+    return key;
+}
+
+static bool has_split_backward(enum pipeline_kind kind)
+{
+    return kind == PIPELINE_ZB_H1 || kind == PIPELINE_ZB_H2 || kind == PIPELINE_ZB_V;
+}
+
+/* Costs that no data parallel adds to. */
+static const struct layer_costs *find_base_costs(struct search *search, const struct layout *l)
+{
+    struct layer_key key = key_of(l);
+
+    key.dp = 1;
+    key.zero = key.zero_group = 0;
+    key.bucket_mb = search->request->job->parallel.bucket_mb;
+    key.hold = HOLD_PASS;
+    return layer_costs_find(&search->costs, &key);
+}
+
+/* Costs of each stage of the pipeline, in the arena. */
+static struct layer_cost *list_stages(const struct search *search, const struct layer_costs *costs,
+                                      const struct stage_cut *cut, int pp, struct arena *arena)
+{
+    struct layer_cost *stages = arena_array(arena, struct layer_cost, cut->n_stages);
+
+    for (int i = 0; i < cut->n_stages; i++)
+        stages[i] = cost_of_stage(search, costs, cut, i, pp);
+    return stages;
+}
+
+/* ---- the bound ---- */
+
+/* How sums and gathers of data parallel are bounded. */
+struct exchanges {
+    const struct cluster *cluster;
+    struct group_shape group; /* that shards, or sums */
+    bool is_fast, is_early;   /* libraries add; each micro-batch's gradients are summed */
+    int zero;
+    enum parameter_hold hold;
+};
+
+static struct exchanges find_exchanges(const struct search *search, const struct layout *l)
+{
+    struct job job = *search->request->job;
+
+    search_apply(&job, l);
+    const struct mesh mesh = job_mesh(&job);
+    struct exchanges x = { .cluster = search->request->cluster,
+                           .is_fast = job.parallel.reductions == REDUCTIONS_FAST,
+                           .is_early = job.parallel.gradient_sum_given
+                                           ? job.parallel.gradient_sum == GRADIENT_SUM_EARLY
+                                           : l->zero > 1,
+                           .zero = l->zero,
+                           .hold = l->hold };
+    x.group = collective_group(x.cluster, &mesh, 0, axes_shard());
+    return x;
+}
+
+/* The least that summing gradients of so many bytes takes: in one piece. */
+static int64_t sum_ns(const struct exchanges *x, int64_t n_bytes)
+{
+    if (x->group.n < 2)
+        return 0;
+    if (x->is_fast)
+        return collective_ns(x->cluster, &x->group, x->zero ? OP_REDUCE_SCATTER : OP_ALL_REDUCE,
+                             n_bytes);
+    return all_to_all_ns(x->cluster, &x->group, n_bytes) +
+           (x->zero ? 0 : collective_ns(x->cluster, &x->group, OP_ALL_GATHER, n_bytes));
+}
+
+/*
+ * Of one rank, what its sums and gathers take beside its compute. Late sums: those of the first
+ * chunk begin with its last backward, which comes when all else is done. Early ones, and what ZeRO
+ * 3 gathers for each pass, take turns on their streams.
+ */
+static int64_t bound_exchanges(const struct exchanges *x, const struct pipeline_spec *spec,
+                               const struct layer_cost *stages, int rank, int64_t compute_end)
+{
+    const struct layer_cost *first = &stages[pipeline_stage_of(spec, rank, 0)];
+    int64_t gradients = 0, weights = 0, m = spec->n_micro_batches;
+
+    for (int i = 0; i < spec->n_chunks; i++) {
+        const struct layer_cost *c = &stages[pipeline_stage_of(spec, rank, i)];
+
+        gradients += c->gradient_bytes;
+        weights += c->weight_bytes;
+    }
+    if (!x->is_early)
+        return compute_end - first->i - first->w + sum_ns(x, first->gradient_bytes);
+    int64_t sums = m * sum_ns(x, gradients), gathers = 0;
+    if (x->zero == 3 && x->hold == HOLD_PASS && x->group.n > 1)
+        gathers = m * 2 * collective_ns(x->cluster, &x->group, OP_ALL_GATHER, weights);
+    return max_i64(sums, gathers);
+}
+
+static int64_t bound_time(const struct exchanges *x, const struct pipeline_spec *spec,
+                          const struct layer_cost *stages)
+{
+    int64_t most = 0, pre = 0, post = 0, m = spec->n_micro_batches;
+    bool is_split = has_split_backward(spec->kind);
+
+    for (int rank = 0; rank < spec->n_ranks; rank++) {
+        const struct layer_cost *first = &stages[pipeline_stage_of(spec, rank, 0)];
+        int64_t all = 0;
+
+        for (int i = 0; i < spec->n_chunks; i++) {
+            const struct layer_cost *c = &stages[pipeline_stage_of(spec, rank, i)];
+
+            all += c->f + c->i + c->w;
+        }
+        most = max_i64(most, pre + m * all + (is_split ? 0 : post));
+        most = max_i64(most, bound_exchanges(x, spec, stages, rank, pre + m * all));
+        pre += first->f;
+        post += first->i + first->w;
+    }
+    return most;
+}
+
+/* Bytes of cells with what ZeRO leaves of them. */
+static size_t least_cells(const struct layout *l, const struct layer_cost *c)
+{
+    int64_t d = l->zero_group ? l->zero_group : l->dp;
+
+    return (size_t)(c->weight_bytes / (l->zero > 2 ? d : 1) +
+                    c->gradient_bytes / (l->zero > 1 ? d : 1) +
+                    c->state_bytes / (l->zero > 0 ? d : 1));
+}
+
+/* The first rank has the first chunk's values of as many micro-batches as there are ranks, until
+ * the first of them has come back; others have at least one. */
+static size_t bound_bytes(const struct layout_candidate *c, const struct pipeline_spec *spec,
+                          const struct layer_cost *stages)
+{
+    size_t most = 0;
+
+    for (int rank = 0; rank < spec->n_ranks; rank++) {
+        size_t n = 0;
+
+        for (int i = 0; i < spec->n_chunks; i++) {
+            const struct layer_cost *s = &stages[pipeline_stage_of(spec, rank, i)];
+            int slots = rank == 0 && i == 0 ? min_int(spec->n_ranks, spec->n_micro_batches) : 1;
+
+            n += least_cells(&c->layout, s) + (size_t)(slots * s->slot_bytes);
+        }
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+bool search_bound(struct search *search, struct layout_candidate *candidate)
+{
+    struct pipeline_spec spec = spec_of(candidate);
+    const struct stage_cut *cut = find_cut(search, pipeline_n_stages(&spec));
+    const struct layer_costs *costs = find_base_costs(search, &candidate->layout);
+    struct arena scratch = { 0 };
+
+    if (!cut->first_layer || !costs->is_possible)
+        return false;
+    struct layer_cost *stages = list_stages(search, costs, cut, spec.n_ranks, &scratch);
+    struct exchanges exchanges = find_exchanges(search, &candidate->layout);
+    candidate->bound_ns = bound_time(&exchanges, &spec, stages);
+    candidate->bound_bytes = bound_bytes(candidate, &spec, stages);
+    arena_release(&scratch);
+    return true;
+}
+
+/* ---- the estimate ---- */
+
+/* Costs are at least what they are without data parallel, so that no estimate is below its
+ * bound. */
+static void raise_costs(struct layer_cost *stages, const struct layer_cost *base, int n)
+{
+    for (int i = 0; i < n; i++) {
+        stages[i].f = max_i64(stages[i].f, base[i].f);
+        stages[i].i = max_i64(stages[i].i, base[i].i);
+        stages[i].w = max_i64(stages[i].w, base[i].w);
+    }
+}
+
+/* Layers' times, and what I hands on to W, where the backward is in two. */
+static bool split_costs(struct search *search, const struct layout_candidate *c,
+                        const struct stage_cut *cut, struct layer_cost *stages)
+{
+    struct layer_key key = key_of(&c->layout), whole = key;
+
+    key.is_split = true;
+    const struct layer_costs *split = layer_costs_find(&search->costs, &key);
+    const struct layer_costs *costs = layer_costs_find(&search->costs, &whole);
+    if (!split->is_possible)
+        return false;
+    for (int s = 0; s < cut->n_stages; s++)
+        for (int i = cut->first_layer[s]; i < cut->first_layer[s + 1]; i++) {
+            const struct layer_cost *to = split->layers[i], *from = costs->layers[i];
+
+            stages[s].f += to->f - from->f;
+            stages[s].i += to->i - from->i;
+            stages[s].w += to->w - from->w;
+            stages[s].handed_bytes += max_i64(0, to->slot_bytes - from->slot_bytes);
+        }
+    return true;
+}
+
+/* What crosses from a stage to the next. */
+struct boundary {
+    int64_t ns, bytes;
+};
+
+static struct boundary find_boundary(const struct search *search, const struct layout *l)
+{
+    struct job job = *search->request->job;
+
+    search_apply(&job, l);
+    return (struct boundary){ step_time_boundary_ns(&job, search->request->cluster),
+                              step_time_boundary_bytes(&job) };
+}
+
+/* Chunks of equal values share slots (program/stash_share.c), so the rank's peak counts; where
+ * there are several, one slot more, as a boundary is received a little before it is used. What
+ * is sent is kept, too. */
+static size_t bytes_of_rank(const struct pipeline *pipeline, const struct layer_cost *stages,
+                            int64_t boundary_bytes, int rank)
+{
+    struct pipeline_slots peak = pipeline_peak(pipeline, rank);
+    int64_t n = 0, slot = 0, handed = 0;
+
+    for (int chunk = 0; chunk < pipeline->spec.n_chunks; chunk++) {
+        const struct layer_cost *s = &stages[pipeline_stage_of(&pipeline->spec, rank, chunk)];
+
+        n += s->weight_bytes + s->gradient_bytes + s->state_bytes;
+        slot = max_i64(slot, s->slot_bytes + boundary_bytes);
+        handed = max_i64(handed, s->handed_bytes);
+    }
+    int n_slots = peak.f_to_w + (pipeline->spec.n_chunks > 1);
+    return (size_t)(n + n_slots * slot + peak.i_to_w * handed);
+}
+
+static int64_t once_of_rank(const struct pipeline_spec *spec, const struct layer_cost *stages,
+                            int rank)
+{
+    int64_t once = 0;
+
+    for (int chunk = 0; chunk < spec->n_chunks; chunk++)
+        once += stages[pipeline_stage_of(spec, rank, chunk)].once;
+    return once;
+}
+
+/* The end of the step of these micro-batches: each rank's last step, then what it does once. */
+static int64_t time_pipeline(const struct pipeline_spec *spec, const struct layer_cost *stages,
+                             struct boundary boundary, int64_t fixed_bytes, size_t *bytes)
+{
+    struct arena arena = { 0 };
+    int n = pipeline_n_stages(spec);
+    int64_t *f = arena_array(&arena, int64_t, n), *i = arena_array(&arena, int64_t, n);
+    int64_t *w = arena_array(&arena, int64_t, n), end = 0;
+    struct pipeline_costs costs = { .f = f, .i = i, .w = w, .transfer = boundary.ns };
+    struct pipeline_timing timing;
+    struct pipeline pipeline;
+    struct err err;
+
+    for (int s = 0; s < n; s++) {
+        f[s] = stages[s].f;
+        i[s] = stages[s].i;
+        w[s] = stages[s].w;
+    }
+    CHECK(!pipeline_build(&pipeline, spec, &arena, &err) &&
+          !pipeline_simulate(&timing, &pipeline, &costs, &arena, &err));
+    *bytes = 0;
+    for (int rank = 0; rank < spec->n_ranks; rank++) {
+        size_t n_bytes =
+            (size_t)fixed_bytes + bytes_of_rank(&pipeline, stages, boundary.bytes, rank);
+
+        end = max_i64(end, timing.ranks[rank].last_end + once_of_rank(spec, stages, rank));
+        *bytes = n_bytes > *bytes ? n_bytes : *bytes;
+    }
+    arena_release(&arena);
+    return end;
+}
+
+bool search_estimate(struct search *search, struct layout_candidate *candidate)
+{
+    const struct layout *l = &candidate->layout;
+    struct pipeline_spec spec = spec_of(candidate), shorter;
+    const struct stage_cut *cut = find_cut(search, pipeline_n_stages(&spec));
+    struct layer_key key = key_of(l);
+    const struct layer_costs *costs = layer_costs_find(&search->costs, &key);
+    const struct layer_costs *base = find_base_costs(search, l);
+    struct arena scratch = { 0 };
+    int p = spec.n_ranks, m = spec.n_micro_batches, rounds = m / p - ROUNDS;
+    size_t ignored;
+
+    if (!cut->first_layer || !costs->is_possible || !base->is_possible)
+        return false;
+    struct layer_cost *stages = list_stages(search, costs, cut, p, &scratch);
+    if (has_split_backward(spec.kind) && !split_costs(search, candidate, cut, stages)) {
+        arena_release(&scratch);
+        return false;
+    }
+    raise_costs(stages, list_stages(search, base, cut, p, &scratch), cut->n_stages);
+    struct boundary boundary = p > 1 ? find_boundary(search, l) : (struct boundary){ 0, 0 };
+    if (rounds > 0)
+        spec.n_micro_batches = m - rounds * p;
+    int64_t ns =
+        time_pipeline(&spec, stages, boundary, costs->fixed_bytes, &candidate->estimate_bytes);
+    if (rounds > 0) {
+        shorter = spec;
+        shorter.n_micro_batches -= p;
+        ns +=
+            rounds * (ns - time_pipeline(&shorter, stages, boundary, costs->fixed_bytes, &ignored));
+    }
+    candidate->estimate_ns = max_i64(ns, candidate->bound_ns);
+    if (candidate->estimate_bytes < candidate->bound_bytes)
+        candidate->estimate_bytes = candidate->bound_bytes;
+    arena_release(&scratch);
+    return true;
+}

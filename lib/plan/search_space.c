@@ -1,0 +1,270 @@
+/*
+ * search_space.c - all layouts of a job that are possible
+ */
+#include <string.h>
+
+#include "base/num.h"
+#include "plan/search_impl.h"
+
+enum { N_VALUES_MAX = 512 };
+
+struct values {
+    int items[N_VALUES_MAX];
+    int n;
+};
+
+struct listing {
+    const struct search *search;
+    const struct job *job;
+    struct candidates *out;
+    struct layout layout;
+    int n_micro_batches;
+};
+
+static void add(struct values *values, int value)
+{
+    if (values->n < N_VALUES_MAX)
+        values->items[values->n++] = value;
+}
+
+static struct values one(int value)
+{
+    return (struct values){ .items = { value }, .n = 1 };
+}
+
+static bool is_free(const struct search *search, enum search_key key)
+{
+    return (search->request->keys >> key & 1) != 0;
+}
+
+static struct values divisors(int n, int most)
+{
+    struct values values = { .n = 0 };
+
+    for (int i = 1; i <= min_int(n, most); i++)
+        if (n % i == 0)
+            add(&values, i);
+    return values;
+}
+
+static int most_tp(const struct search *search)
+{
+    const struct search_request *r = search->request;
+
+    return r->max_tp ? r->max_tp : max_int(1, r->cluster->islands[0].fast_domain);
+}
+
+static struct values list_tp(const struct search *search)
+{
+    const struct search_request *r = search->request;
+    struct values all = divisors(r->n_ranks, most_tp(search)), possible = { .n = 0 };
+    struct err err;
+
+    if (!is_free(search, SEARCH_TP))
+        return one(r->job->parallel.tp);
+    for (int i = 0; i < all.n; i++)
+        if (!job_check_tp(&r->job->model, all.items[i], "tp", &err))
+            add(&possible, all.items[i]);
+    return possible;
+}
+
+static struct values list_micro_batches(const struct search *search)
+{
+    const struct job *job = search->request->job;
+
+    if (!is_free(search, SEARCH_MICRO_BATCH))
+        return one(job->train.micro_batch);
+    struct values values = { .n = 0 };
+    for (int size = 1; size <= min_int(64, job->train.global_batch); size *= 2)
+        add(&values, size);
+    return values;
+}
+
+/* ---- a pipeline's schedule ---- */
+
+static void add_layout(struct listing *l)
+{
+    struct candidates *c = l->out;
+
+    c->items = arena_grow(l->search->arena, c->items, sizeof *c->items, &c->capacity, c->n + 1);
+    c->items[c->n++] =
+        (struct layout_candidate){ .layout = l->layout, .n_micro_batches = l->n_micro_batches };
+}
+
+static void add_schedule(struct listing *l, enum pipeline_kind kind, int chunks)
+{
+    struct pipeline_spec spec = { .kind = kind,
+                                  .n_ranks = l->layout.pp,
+                                  .n_chunks = chunks,
+                                  .n_micro_batches = l->n_micro_batches };
+    struct err err;
+
+    if (l->layout.pp * chunks > l->job->model.n_layers || pipeline_check(&spec, &err))
+        return;
+    l->layout.schedule = kind;
+    l->layout.chunks = chunks;
+    add_layout(l);
+}
+
+static void list_schedules(struct listing *l)
+{
+    static const int chunks[] = { 2, 3, 4, 5, 6, 8 };
+    bool has_chunks[] = {
+        [PIPELINE_INTERLEAVED] = true, [PIPELINE_BREADTH_FIRST] = true, [PIPELINE_ZB_V] = false
+    };
+
+    if (l->layout.pp == 1) {
+        add_schedule(l, PIPELINE_1F1B, 1);
+        return;
+    }
+    if (!is_free(l->search, SEARCH_SCHEDULE)) {
+        add_schedule(l, l->job->parallel.schedule, l->job->parallel.chunks);
+        return;
+    }
+    for (int kind = 0; kind < PIPELINE_DYNAMIC; kind++) {
+        if (!(l->search->request->schedules >> kind & 1))
+            continue;
+        bool several = kind < (int)(sizeof has_chunks / sizeof *has_chunks) && has_chunks[kind];
+
+        for (size_t i = 0; several && i < sizeof chunks / sizeof *chunks; i++)
+            add_schedule(l, (enum pipeline_kind)kind, chunks[i]);
+        if (!several)
+            add_schedule(l, (enum pipeline_kind)kind, kind == PIPELINE_ZB_V ? 2 : 1);
+    }
+}
+
+/* ---- ZeRO ---- */
+
+/* The data-parallel ranks of a node, if they are a part of all. */
+static struct values list_groups(const struct listing *l)
+{
+    const struct search *s = l->search;
+    int of_node = s->request->cluster->islands[0].fast_domain / l->layout.tp;
+    struct values values = one(0);
+
+    if (!is_free(s, SEARCH_ZERO_GROUP))
+        return one(l->layout.zero ? l->job->parallel.zero_group : 0);
+    if (l->layout.zero && of_node > 1 && of_node < l->layout.dp && l->layout.dp % of_node == 0)
+        add(&values, of_node);
+    return values;
+}
+
+static struct values list_buckets(const struct listing *l)
+{
+    struct values values = one(l->job->parallel.bucket_mb);
+
+    if (is_free(l->search, SEARCH_BUCKET) && l->layout.dp > 1)
+        add(&values, 8 * l->job->parallel.bucket_mb);
+    return values;
+}
+
+static struct values list_holds(const struct listing *l)
+{
+    struct values values = one((int)l->job->parallel.hold);
+
+    if (!is_free(l->search, SEARCH_HOLD) || l->layout.zero < 3)
+        return values;
+    values = one(HOLD_PASS);
+    add(&values, HOLD_RUN);
+    return values;
+}
+
+static struct values list_zero(const struct listing *l)
+{
+    struct values values = { .n = 0 };
+
+    if (!is_free(l->search, SEARCH_ZERO))
+        return one(l->job->parallel.zero);
+    for (int zero = 0; zero <= (l->layout.dp > 1 ? 3 : 0); zero++)
+        add(&values, zero);
+    return values;
+}
+
+static struct values list_recompute(const struct listing *l)
+{
+    struct values values = one(RECOMPUTE_NONE);
+
+    if (!is_free(l->search, SEARCH_RECOMPUTE))
+        return one((int)l->job->recompute);
+    add(&values, RECOMPUTE_SELECTIVE);
+    add(&values, RECOMPUTE_FULL);
+    return values;
+}
+
+static void list_shards(struct listing *l)
+{
+    struct values zeros = list_zero(l);
+
+    for (int z = 0; z < zeros.n; z++) {
+        l->layout.zero = zeros.items[z];
+        struct values groups = list_groups(l), holds = list_holds(l), buckets = list_buckets(l);
+
+        for (int g = 0; g < groups.n; g++)
+            for (int h = 0; h < holds.n; h++)
+                for (int b = 0; b < buckets.n; b++) {
+                    l->layout.zero_group = groups.items[g];
+                    l->layout.hold = (enum parameter_hold)holds.items[h];
+                    l->layout.bucket_mb = buckets.items[b];
+                    list_schedules(l);
+                }
+    }
+}
+
+/* ---- the whole ---- */
+
+/* What reading a job refuses of degrees that it gives. */
+static bool is_refused(const struct listing *l)
+{
+    const struct model_spec *m = &l->job->model;
+    int64_t rows = (int64_t)l->layout.micro_batch * l->job->data.seq_len;
+
+    return (l->layout.pp > 1 && m->n_experts > 0 && m->router_balance > 0 &&
+            m->router_balance_kind == ROUTER_BALANCE_POOLED) ||
+           (l->job->parallel.sequence_parallel && rows % l->layout.tp);
+}
+
+/* The micro-batches of a data-parallel rank; 0: the global batch is not divisible so. */
+static int count_micro_batches(const struct listing *l)
+{
+    int64_t unit = (int64_t)l->layout.micro_batch * l->layout.dp;
+
+    return l->job->train.global_batch % unit ? 0 : (int)(l->job->train.global_batch / unit);
+}
+
+static void list_data(struct listing *l)
+{
+    struct values recompute = list_recompute(l);
+    int given = l->job->parallel.dp_given ? l->job->parallel.dp : 0;
+
+    l->layout.dp = l->search->request->n_ranks / (l->layout.tp * l->layout.pp);
+    l->n_micro_batches = count_micro_batches(l);
+    if (!l->n_micro_batches || is_refused(l) || (given && given != l->layout.dp))
+        return;
+    for (int i = 0; i < recompute.n; i++) {
+        l->layout.recompute = (enum recompute_mode)recompute.items[i];
+        list_shards(l);
+    }
+}
+
+void search_list(const struct search *search, struct candidates *candidates)
+{
+    struct listing l = { .search = search, .job = search->request->job, .out = candidates };
+    struct values tps = list_tp(search), sizes = list_micro_batches(search);
+    int n = search->request->n_ranks;
+
+    for (int t = 0; t < tps.n; t++) {
+        l.layout.tp = tps.items[t];
+        if (n % l.layout.tp)
+            continue;
+        struct values pps = is_free(search, SEARCH_PP)
+                                ? divisors(n / l.layout.tp, l.job->model.n_layers)
+                                : one(l.job->parallel.pp);
+        for (int p = 0; p < pps.n; p++)
+            for (int m = 0; m < sizes.n; m++) {
+                l.layout.pp = pps.items[p];
+                l.layout.micro_batch = sizes.items[m];
+                if (n / l.layout.tp % l.layout.pp == 0)
+                    list_data(&l);
+            }
+    }
+}

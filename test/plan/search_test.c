@@ -1,0 +1,329 @@
+/*
+ * search_test.c - the search against estimating every layout, on random small spaces; its bounds;
+ * its words for what is not possible
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/gpu_sizes.h"
+#include "plan/search_impl.h"
+#include "plan/search_job.h"
+
+struct fixture {
+    struct arena arena;
+    struct kernels *kernels;
+    struct device_spec device;
+    struct cluster cluster;
+    struct job job;
+    struct search_request request;
+};
+
+static void open_fixture(struct fixture *f)
+{
+    struct err err;
+
+    *f = (struct fixture){ .arena = { 0 } };
+    if (kernels_gpu_sizes_create(&f->kernels, &err))
+        fail_msg("%s", err.text);
+}
+
+static void close_fixture(struct fixture *f)
+{
+    kernels_destroy(f->kernels);
+    arena_release(&f->arena);
+}
+
+static void read_job(struct fixture *f, const char *text)
+{
+    struct err err;
+
+    if (job_read_text(&f->job, text, strlen(text), "job.yaml", NULL, 0, &f->arena, &err))
+        fail_msg("%s", err.text);
+}
+
+/* Devices with so much memory, `per_node` of them under the fast link. */
+static void make_cluster(struct fixture *f, int n_ranks, int per_node, int64_t memory)
+{
+    struct err err;
+
+    if (device_read(&f->device, "h100-sxm", &f->arena, &err))
+        fail_msg("%s", err.text);
+    f->device.memory = memory;
+    f->device.reserve = 0;
+    f->device.fast_domain = per_node;
+    cluster_of_device(&f->cluster, &f->device, n_ranks, &f->arena);
+}
+
+/* ---- random spaces ---- */
+
+struct dice {
+    uint64_t state;
+};
+
+static int roll(struct dice *dice, int n)
+{
+    dice->state = dice->state * 6364136223846793005U + 1442695040888963407U;
+    return (int)((dice->state >> 33) % (uint64_t)n);
+}
+
+static void make_space(struct fixture *f, int seed)
+{
+    static const char *const kinds[] = { "rope", "learned" };
+    struct dice dice = { (uint64_t)seed };
+    int heads = 1 << (1 + roll(&dice, 3)), n_layers = 2 + roll(&dice, 5);
+    int n_ranks = 2 << roll(&dice, 3), tied = roll(&dice, 2);
+    char text[600];
+
+    snprintf(text, sizeof text,
+             "{model: {vocab_size: %d, hidden_size: %d, n_layers: %d, n_heads: %d, ffn_size: %d, "
+             "max_seq_len: 128, position: %s, tied_embeddings: %s},"
+             " data: {train: a, seq_len: 128}, device: cuda, parallel: auto,"
+             " train: {steps: 10, global_batch: %d, micro_batch: %d, dtype: bf16}}",
+             512 << roll(&dice, 4), 32 * heads, n_layers, heads, 128 << roll(&dice, 3),
+             kinds[roll(&dice, 2)], tied ? "true" : "false", 32 << roll(&dice, 3),
+             1 << roll(&dice, 2));
+    read_job(f, text);
+    make_cluster(f, n_ranks, 2 << roll(&dice, 3), (int64_t)(1 + roll(&dice, 40)) << 20);
+    f->request = (struct search_request){
+        .job = &f->job,
+        .kernels = f->kernels,
+        .cluster = &f->cluster,
+        .n_ranks = n_ranks,
+        .keys = ((1U << N_SEARCH_KEYS) - 1) & ~(unsigned)roll(&dice, 1 << N_SEARCH_KEYS),
+        .schedules = 1U << roll(&dice, PIPELINE_DYNAMIC) | 1U << roll(&dice, PIPELINE_DYNAMIC),
+        .memory_share = 1,
+        .within = 0.01,
+        .n_rows = 2
+    };
+}
+
+static int find(struct fixture *f, struct search_result *result)
+{
+    struct err err;
+    int status = search_layouts(result, &f->request, &f->arena, &err);
+
+    if (status && err.code != ERR_CONFIG)
+        fail_msg("%s", err.text);
+    return status;
+}
+
+static void test_search_finds_what_estimating_every_layout_finds(void **state)
+{
+    int n_found = 0, n_bounded = 0;
+
+    (void)state;
+    for (int seed = 0; seed < 200; seed++) {
+        struct search_result quick, full;
+        struct fixture f;
+
+        open_fixture(&f);
+        make_space(&f, seed);
+        int status = find(&f, &quick);
+        f.request.in_full = true;
+        assert_int_equal(find(&f, &full), status);
+        if (!status) {
+            assert_int_equal(quick.n_layouts, full.n_layouts);
+            assert_int_equal(quick.n_rows, full.n_rows);
+            for (int i = 0; i < quick.n_rows; i++)
+                assert_memory_equal(&quick.rows[i], &full.rows[i], sizeof quick.rows[i]);
+            assert_int_equal(full.n_bounded, 0);
+            assert_int_equal(quick.n_misfits + quick.n_bounded + quick.n_estimated,
+                             quick.n_layouts);
+            n_found += quick.n_rows > 0;
+            n_bounded += quick.n_bounded > 0;
+        }
+        close_fixture(&f);
+    }
+    assert_true(n_found > 50 && n_bounded > 25);
+}
+
+static void test_a_bound_is_never_above_the_estimate(void **state)
+{
+    int n_estimated = 0;
+
+    (void)state;
+    for (int seed = 1000; seed < 1040; seed++) {
+        struct candidates all = { 0 };
+        struct fixture f;
+
+        open_fixture(&f);
+        make_space(&f, seed);
+        struct search search = { .request = &f.request,
+                                 .arena = &f.arena,
+                                 .costs = { .job = &f.job,
+                                            .kernels = f.kernels,
+                                            .cluster = &f.cluster,
+                                            .arena = &f.arena },
+                                 .cuts = arena_array(&f.arena, struct stage_cut,
+                                                     f.job.model.n_layers + 1) };
+        search_list(&search, &all);
+        for (int i = 0; i < all.n; i++)
+            if (search_bound(&search, &all.items[i]) && search_estimate(&search, &all.items[i])) {
+                const struct layout_candidate *c = &all.items[i];
+
+                assert_true(c->bound_ns > 0 && c->bound_ns <= c->estimate_ns);
+                assert_true(c->bound_bytes > 0 && c->bound_bytes <= c->estimate_bytes);
+                n_estimated++;
+            }
+        close_fixture(&f);
+    }
+    assert_true(n_estimated > 500);
+}
+
+/* The first rank keeps at least as many micro-batches of its first chunk as bounds assume. */
+static void test_slots_that_bounds_assume(void **state)
+{
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    for (int kind = 0; kind < PIPELINE_DYNAMIC; kind++)
+        for (int p = 2; p <= 8; p++)
+            for (int v = 1; v <= 4; v++)
+                for (int m = 1; m <= 16; m++) {
+                    struct pipeline_spec spec = { .kind = (enum pipeline_kind)kind,
+                                                  .n_ranks = p,
+                                                  .n_chunks = v,
+                                                  .n_micro_batches = m };
+                    struct pipeline pipeline;
+
+                    if (pipeline_build(&pipeline, &spec, &arena, &err))
+                        continue;
+                    assert_true(pipeline_slots(&pipeline, 0, 0).f_to_w >= (p < m ? p : m));
+                }
+    arena_release(&arena);
+}
+
+/* ---- what a job leaves open ---- */
+
+#define MODEL_8 \
+    "model: {vocab_size: 512, hidden_size: 64, n_layers: 8, n_heads: 4, ffn_size: 128, " \
+    "max_seq_len: 128}, data: {train: a, seq_len: 128}, device: cuda, "
+
+static void search_8(struct fixture *f, const char *text, struct search_result *result)
+{
+    struct err err;
+
+    read_job(f, text);
+    make_cluster(f, 8, 8, (int64_t)1 << 30);
+    if (search_job(result, &f->job, 8, 50, &f->cluster, f->kernels, &f->arena, &err))
+        fail_msg("%s", err.text);
+}
+
+static void test_what_is_given_is_not_searched(void **state)
+{
+    struct search_result result;
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    search_8(&f,
+             "{" MODEL_8 "train: {steps: 1, global_batch: 32, micro_batch: 1}, recompute: full,"
+             " parallel: {mode: semi, tp: 2, zero: 1}}",
+             &result);
+    assert_true(result.n_rows > 1);
+    for (int i = 0; i < result.n_rows; i++) {
+        assert_int_equal(result.rows[i].layout.tp, 2);
+        assert_int_equal(result.rows[i].layout.zero, 1);
+        assert_int_equal(result.rows[i].layout.recompute, RECOMPUTE_FULL);
+        assert_int_equal(result.rows[i].layout.micro_batch, 1);
+    }
+    assert_int_equal(f.job.parallel.tp, 2);
+    assert_int_equal(f.job.parallel.mode, PARALLEL_MANUAL);
+    close_fixture(&f);
+}
+
+static void test_data_has_neither_tp_nor_pp(void **state)
+{
+    struct search_result result;
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    search_8(&f,
+             "{" MODEL_8 "train: {steps: 1, global_batch: 32, micro_batch: 1},"
+             " parallel: {mode: data}}",
+             &result);
+    for (int i = 0; i < result.n_rows; i++)
+        assert_int_equal(result.rows[i].layout.dp, 8);
+    close_fixture(&f);
+}
+
+static void test_schedules_and_micro_batches_may_be_searched(void **state)
+{
+    struct search_result result;
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    search_8(&f,
+             "{" MODEL_8 "train: {steps: 1, global_batch: 32, micro_batch: 1},"
+             " parallel: {mode: semi, pp: 4}, search: {schedules: [gpipe], micro_batch: true}}",
+             &result);
+    int most = 0;
+    for (int i = 0; i < result.n_rows; i++) {
+        assert_int_equal(result.rows[i].layout.schedule, PIPELINE_GPIPE);
+        most = result.rows[i].layout.micro_batch > most ? result.rows[i].layout.micro_batch : most;
+    }
+    assert_true(most > 1);
+    close_fixture(&f);
+}
+
+static void test_equal_layouts_prefer_the_simpler(void **state)
+{
+    struct search_result result;
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    search_8(&f,
+             "{" MODEL_8 "train: {steps: 1, global_batch: 32, micro_batch: 1},"
+             " parallel: {mode: auto}, search: {within: 1}}",
+             &result);
+    const struct layout *l = &result.rows[0].layout;
+    assert_int_equal((l->tp > 1) + (l->pp > 1) + (l->dp > 1), 1);
+    assert_int_equal(l->recompute, RECOMPUTE_NONE);
+    close_fixture(&f);
+}
+
+static void test_nothing_fits(void **state)
+{
+    struct search_result result;
+    struct fixture f;
+    struct err err;
+
+    (void)state;
+    open_fixture(&f);
+    read_job(&f,
+             "{" MODEL_8 "train: {steps: 1, global_batch: 32, micro_batch: 1}, parallel: auto}");
+    make_cluster(&f, 8, 8, 1000);
+    assert_int_equal(search_job(&result, &f.job, 8, 10, &f.cluster, f.kernels, &f.arena, &err), -1);
+    assert_non_null(strstr(err.text, "layouts of 8 ranks fits h100-sxm: the smallest (tp "));
+    read_job(&f, "{" MODEL_8 "train: {steps: 1, global_batch: 7, micro_batch: 7}, parallel: auto}");
+    assert_int_equal(search_job(&result, &f.job, 64, 10, &f.cluster, f.kernels, &f.arena, &err),
+                     -1);
+    assert_non_null(strstr(err.text, "no layout of 64 ranks is possible"));
+    close_fixture(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_search_finds_what_estimating_every_layout_finds),
+        cmocka_unit_test(test_a_bound_is_never_above_the_estimate),
+        cmocka_unit_test(test_slots_that_bounds_assume),
+        cmocka_unit_test(test_what_is_given_is_not_searched),
+        cmocka_unit_test(test_data_has_neither_tp_nor_pp),
+        cmocka_unit_test(test_schedules_and_micro_batches_may_be_searched),
+        cmocka_unit_test(test_equal_layouts_prefer_the_simpler),
+        cmocka_unit_test(test_nothing_fits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
