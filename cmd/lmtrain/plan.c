@@ -363,11 +363,18 @@ static int find_layout(struct prediction *prediction, const struct plan_request 
                        "(hint: --cluster NAME, --device NAME, or the key cluster)",
                        job->source, choice_word(parallel_mode_choices, (int)job->parallel.mode));
     prediction->within = job->search.within;
-    int status = kernels_gpu_sizes_create(&kernels, err);
+    struct rank_cores cores;
+    struct pool *pool = NULL;
+    int status = launch_cores_of(0, 1, &cores, err);
+    if (!status)
+        status = pool_create(&pool, cores.n_cores, NULL, err);
+    if (!status)
+        status = kernels_gpu_sizes_create(&kernels, err);
     if (!status)
         status = search_job(&prediction->search, job, n_ranks, q->n_top, &prediction->cluster,
-                            kernels, arena, err);
+                            kernels, pool, arena, err);
     kernels_destroy(kernels);
+    pool_destroy(pool);
     return status;
 }
 

@@ -47,19 +47,47 @@ static struct cluster make_faster(const struct cluster *cluster, int part, struc
     return faster;
 }
 
+/* The step as it is, and with each part faster. */
+struct variations {
+    const struct plan *plan;
+    const struct cluster *cluster;
+    struct answer *answer;
+    struct arena arenas[N_PARTS];
+    struct err errs[N_PARTS + 1];
+    int statuses[N_PARTS + 1];
+};
+
+static void predict_variation(void *context, int64_t tile, int thread)
+{
+    struct variations *v = context;
+    struct step_time time;
+
+    (void)thread;
+    if (tile == N_PARTS) {
+        v->statuses[tile] = step_time_predict(&v->answer->time, v->plan, v->cluster,
+                                              &v->answer->arena, &v->errs[tile]);
+        return;
+    }
+    struct arena *arena = &v->arenas[tile];
+    struct cluster faster = make_faster(v->cluster, (int)tile, arena);
+    v->statuses[tile] = step_time_predict(&time, v->plan, &faster, arena, &v->errs[tile]);
+    v->answer->faster_ns[tile] = time.ns;
+    arena_release(arena);
+}
+
 static int find_answer(struct answer *answer, const struct plan *plan,
                        const struct cluster *cluster, struct err *err)
 {
-    *answer = (struct answer){ .fit = plan_judge(plan, cluster->islands[0].device) };
-    int status = step_time_predict(&answer->time, plan, cluster, &answer->arena, err);
-    for (int i = 0; i < N_PARTS && !status; i++) {
-        struct cluster faster = make_faster(cluster, i, &answer->arena);
-        struct step_time time;
+    struct variations v = { .plan = plan, .cluster = cluster, .answer = answer };
 
-        status = step_time_predict(&time, plan, &faster, &answer->arena, err);
-        answer->faster_ns[i] = time.ns;
-    }
-    return status;
+    *answer = (struct answer){ .fit = plan_judge(plan, cluster->islands[0].device) };
+    pool_run(plan->pool, N_PARTS + 1, predict_variation, &v);
+    for (int i = N_PARTS; i >= 0; i--)
+        if (v.statuses[i]) {
+            *err = v.errs[i];
+            return -1;
+        }
+    return 0;
 }
 
 /* ---- text ---- */

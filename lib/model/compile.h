@@ -47,6 +47,7 @@ struct compile_train {
     struct update_options update;
     enum dtype gradient_dtype;  /* of accumulators of 2-D parameters: DTYPE_F32 or DTYPE_BF16 */
     int no_fuse;                /* for tests: no pass fuses ops */
+    int unverified;             /* of a program that is priced and not run: no verify */
     program_scratch_fn scratch; /* scratch of each op; NULL: none is planned */
     void *scratch_context;
     const struct compile_watch *watch; /* NULL: none */

@@ -18,12 +18,14 @@ static int make_kernels(struct plan *plan, struct err *err)
     return kernels_cpu_create(&plan->kernels, plan->pool, NULL, err);
 }
 
-static int compile(struct plan *plan, struct err *err)
+/* The programs of a plan that has its job and kernels. */
+static int take_programs(struct plan *plan, bool are_run, struct err *err)
 {
     int pp_size = plan->job->parallel.pp;
 
     plan->programs = arena_array(&plan->arena, struct program, pp_size);
-    if (programs_compile_ranks(plan->programs, plan->job, plan->kernels, err) < 0)
+    if ((are_run ? programs_compile_ranks : programs_compile_unverified)(plan->programs, plan->job,
+                                                                         plan->kernels, err) < 0)
         return -1;
     for (int i = 0; i < pp_size; i++)
         if (program_memory_bytes(&plan->programs[i]) >
@@ -36,7 +38,7 @@ int plan_open_with(struct plan *plan, const struct job *job, struct kernels *ker
                    struct err *err)
 {
     *plan = (struct plan){ .job = job, .kernels = kernels };
-    return compile(plan, err);
+    return take_programs(plan, false, err);
 }
 
 int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err)
@@ -45,7 +47,7 @@ int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank,
 
     *plan = (struct plan){ .job = job };
     if (pool_create(&plan->pool, job->threads ? job->threads : n_threads, NULL, err) < 0 ||
-        make_kernels(plan, err) < 0 || compile(plan, err) < 0)
+        make_kernels(plan, err) < 0 || take_programs(plan, true, err) < 0)
         return -1;
     if (rank >= 0)
         plan->shown = mesh_coordinate(&mesh, rank, axes_stages());

@@ -30,8 +30,8 @@ struct plan {
  */
 int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank, struct err *err);
 /*
- * The same for kernels of the caller's, which outlive the plan; shown is the pipeline rank with the
- * highest memory use.
+ * The same for kernels of the caller's, which outlive the plan, to look at and not to run: programs
+ * are not verified together. shown is the pipeline rank with the highest memory use.
  */
 int plan_open_with(struct plan *plan, const struct job *job, struct kernels *kernels,
                    struct err *err);

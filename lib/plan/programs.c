@@ -44,6 +44,7 @@ int programs_compile_by_length(struct programs_by_length *programs,
     options.scratch_context = &scratch;
     options.pipeline.built = request->built;
     options.watch = request->watch;
+    options.unverified = request->unverified;
     if (compile_train(programs->longest, &options, err) < 0)
         return -1;
     return compile_shorter(programs, &options, err);
@@ -62,24 +63,42 @@ int programs_compile(struct program *program, const struct programs_request *req
     return status;
 }
 
+static int compile_ranks(struct program *programs, struct programs_request request, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct compile_train options = compile_job(request.job, 0);
+    struct pipeline pipeline;
+    int n = request.job->parallel.pp;
+
+    for (int i = 0; i < n; i++)
+        programs[i] = (struct program){ 0 };
+    request.built = &pipeline;
+    int status = compile_pipeline(&pipeline, &options, &arena, err);
+    for (; request.pp_rank < n && !status; request.pp_rank++)
+        status = programs_compile(&programs[request.pp_rank], &request, err);
+    arena_release(&arena);
+    return status;
+}
+
+int programs_compile_unverified(struct program *programs, const struct job *job,
+                                struct kernels *kernels, struct err *err)
+{
+    struct programs_request request = { .job = job, .kernels = kernels, .unverified = true };
+
+    return compile_ranks(programs, request, err);
+}
+
 int programs_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
                            struct err *err)
 {
     struct mesh stages = mesh_pipeline(job->parallel.pp);
     struct arena arena = { 0 };
-    struct compile_train options = compile_job(job, 0);
-    struct pipeline pipeline;
-    struct programs_request request = { .job = job, .kernels = kernels, .built = &pipeline };
-    int n = job->parallel.pp;
-    const struct program **list = arena_array(&arena, const struct program *, n);
+    const struct program **list = arena_array(&arena, const struct program *, job->parallel.pp);
+    struct programs_request request = { .job = job, .kernels = kernels };
+    int status = compile_ranks(programs, request, err);
 
-    for (int i = 0; i < n; i++) {
-        programs[i] = (struct program){ 0 };
+    for (int i = 0; i < job->parallel.pp; i++)
         list[i] = &programs[i];
-    }
-    int status = compile_pipeline(&pipeline, &options, &arena, err);
-    for (; request.pp_rank < n && !status; request.pp_rank++)
-        status = programs_compile(&programs[request.pp_rank], &request, err);
     if (!status)
         status = verify_ranks(list, &stages, err);
     arena_release(&arena);

@@ -15,6 +15,7 @@ struct programs_request {
     int pp_rank;
     const struct pipeline *built; /* of compile_pipeline, if several ranks are compiled; or NULL */
     const struct compile_watch *watch; /* NULL: none */
+    bool unverified;                   /* priced, not run */
 };
 
 /*
@@ -37,9 +38,12 @@ int programs_compile_by_length(struct programs_by_length *programs,
                                struct err *err);
 
 /*
- * The programs [pp] of all pipeline ranks, verified together. All are the caller's to release, on
- * failure too.
+ * The programs [pp] of all pipeline ranks, not verified: to be priced, not run. All are the caller's to release, on failure too.
  */
+int programs_compile_unverified(struct program *programs, const struct job *job,
+                                struct kernels *kernels, struct err *err);
+
+/* The same, verified together. */
 int programs_compile_ranks(struct program *programs, const struct job *job, struct kernels *kernels,
                            struct err *err);
 

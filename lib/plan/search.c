@@ -205,39 +205,46 @@ static void estimate_best(struct search *search, struct candidates *all, struct 
 
 /* ---- predictions ---- */
 
-/* The whole job with this layout, as `lmtrain plan` compiles and simulates it. Returns whether it
- * could be. */
-static bool predict(struct search *search, const struct layout_candidate *c, struct search_row *row,
-                    struct err *err)
+static int predict_time(const struct search_request *r, const struct plan *plan,
+                        struct search_row *row, struct arena *arena, struct err *err)
+{
+    struct step_time time;
+
+    if (step_time_predict(&time, plan, r->cluster, arena, err))
+        return -1;
+    const struct simulated_step *s = &time.simulated;
+    row->ns = time.ns;
+    row->mfu = time.mfu;
+    row->tokens_per_second = time.tokens_per_second;
+    row->bubble = (double)s->ranks[s->busiest].of[TIME_STAGES] / (double)time.ns;
+    return 0;
+}
+
+/* The whole job with this layout, as `lmtrain plan` compiles it, and simulates it if it fits. */
+static int predict(struct search *search, const struct layout_candidate *c, struct search_row *row,
+                   struct err *err)
 {
     const struct search_request *r = search->request;
     struct job job = *r->job;
     struct arena arena = { 0 };
-    struct step_time time;
-    struct plan plan;
+    struct plan plan = { .job = &job };
 
+    *row = (struct search_row){ .layout = c->layout,
+                                .bound_ns = c->bound_ns,
+                                .estimate_ns = c->estimate_ns,
+                                .estimate_bytes = c->estimate_bytes };
     search_apply(&job, &c->layout);
-    bool is_possible = !job_resolve(&job, r->n_ranks, &arena, err);
-    if (is_possible) {
-        is_possible = !plan_open_with(&plan, &job, r->kernels, err) &&
-                      !step_time_predict(&time, &plan, r->cluster, &arena, err);
-        *row = (struct search_row){ .layout = c->layout,
-                                    .bound_ns = c->bound_ns,
-                                    .estimate_ns = c->estimate_ns,
-                                    .estimate_bytes = c->estimate_bytes };
-        if (is_possible) {
-            const struct simulated_step *s = &time.simulated;
-
-            row->ns = time.ns;
-            row->mfu = time.mfu;
-            row->tokens_per_second = time.tokens_per_second;
-            row->bubble = (double)s->ranks[s->busiest].of[TIME_STAGES] / (double)time.ns;
-            row->bytes = plan_judge(&plan, r->cluster->islands[0].device).needed;
-        }
-        plan_close(&plan);
+    int status = job_resolve(&job, r->n_ranks, &arena, err);
+    if (!status)
+        status = plan_open_with(&plan, &job, r->kernels, err);
+    if (!status) {
+        row->bytes = plan_judge(&plan, r->cluster->islands[0].device).needed;
+        if (row->bytes <= search->available)
+            status = predict_time(r, &plan, row, &arena, err);
     }
+    plan_close(&plan);
     arena_release(&arena);
-    return is_possible;
+    return status;
 }
 
 /* The simplest of those that are as fast as the fastest comes first. */
@@ -262,26 +269,66 @@ static bool has_row(const struct search_result *result, const struct layout *l)
     return false;
 }
 
+/* Predictions that are made at the same time. */
+struct predicting {
+    struct search *search;
+    struct layout_candidate **candidates;
+    struct search_row *rows;
+    struct err *errs;
+    char *are_possible;
+    int n;
+};
+
+static void predict_one(void *context, int64_t tile, int thread)
+{
+    struct predicting *p = context;
+
+    (void)thread;
+    p->are_possible[tile] =
+        !predict(p->search, p->candidates[tile], &p->rows[tile], &p->errs[tile]);
+}
+
+static void take_prediction(struct search *search, struct predicting *p, int i,
+                            struct search_result *result, struct err *err)
+{
+    struct layout_candidate *c = p->candidates[i];
+
+    c->is_misfit = !p->are_possible[i] || p->rows[i].bytes > search->available;
+    result->n_predicted += p->are_possible[i];
+    if (p->are_possible[i])
+        note_smallest(result, c, p->rows[i].bytes);
+    else
+        *err = p->errs[i];
+    if (!c->is_misfit)
+        result->rows[result->n_rows++] = p->rows[i];
+}
+
 /* Those that are not rows yet. Returns how many of the best do not fit. */
 static int predict_new(struct search *search, const struct best *best, struct search_result *result,
                        struct err *err)
 {
+    struct arena scratch = { 0 };
+    struct predicting p = {
+        .search = search,
+        .candidates = arena_array(&scratch, struct layout_candidate *, best->n),
+        .rows = arena_array(&scratch, struct search_row, best->n),
+        .errs = arena_array(&scratch, struct err, best->n),
+        .are_possible = arena_array(&scratch, char, best->n),
+    };
     int n_misfits = 0;
 
-    for (int i = 0; i < best->n && result->n_rows < best->most; i++) {
-        struct search_row *row = &result->rows[result->n_rows];
-        struct layout_candidate *c = best->items[i];
-
-        if (has_row(result, &c->layout))
-            continue;
-        bool is_possible = predict(search, c, row, err);
-        result->n_predicted += is_possible;
-        if (is_possible)
-            note_smallest(result, c, row->bytes);
-        c->is_misfit = !is_possible || row->bytes > search->available;
-        n_misfits += c->is_misfit;
-        result->n_rows += !c->is_misfit;
+    for (int i = 0; i < best->n && result->n_rows + p.n < best->most; i++)
+        if (!has_row(result, &best->items[i]->layout))
+            p.candidates[p.n++] = best->items[i];
+    if (search->request->pool)
+        pool_run(search->request->pool, p.n, predict_one, &p);
+    for (int i = 0; i < p.n; i++) {
+        if (!search->request->pool)
+            predict_one(&p, i, 0);
+        take_prediction(search, &p, i, result, err);
+        n_misfits += p.candidates[i]->is_misfit;
     }
+    arena_release(&scratch);
     return n_misfits;
 }
 

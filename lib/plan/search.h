@@ -26,6 +26,7 @@
 
 #include "config/cluster.h"
 #include "config/job.h"
+#include "device/pool.h"
 #include "kernels/kernels.h"
 
 struct layout {
@@ -61,6 +62,7 @@ struct search_request {
     double memory_share; /* of a device's memory; 0: PLAN_MEMORY_SHARE */
     double within;       /* times within this share are equal */
     int n_rows;          /* layouts that are predicted, if there are so many */
+    struct pool *pool;   /* whose threads predict; NULL: the caller's */
     bool in_full;        /* estimate every layout: for tests */
 };
 

@@ -65,11 +65,12 @@ static int refuse_misfit(const struct search_result *result, const struct job *j
 }
 
 int search_job(struct search_result *result, struct job *job, int n_ranks, int n_rows,
-               const struct cluster *cluster, struct kernels *kernels, struct arena *arena,
-               struct err *err)
+               const struct cluster *cluster, struct kernels *kernels, struct pool *pool,
+               struct arena *arena, struct err *err)
 {
     struct search_request request = { .job = job,
                                       .kernels = kernels,
+                                      .pool = pool,
                                       .cluster = cluster,
                                       .n_ranks = n_ranks,
                                       .keys = open_keys(job),

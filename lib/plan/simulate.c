@@ -288,7 +288,7 @@ static int on_begin(void *context, const struct replay_transfer *t,
     struct times *times = &c->times[number_of(c, t)];
     int64_t begin = max_i64(times->ready, c->list[t->rank].stream_end[t->op->stream]);
 
-    for (int i = 0; i < t->n_after; i++)
+    for (int i = 0; i < min_int(t->n_after, ORDER_MAX_AFTER); i++)
         begin = max_i64(begin, c->times[t->after[i]].end);
     times->begin = begin;
     times->first = number_of(c, first);

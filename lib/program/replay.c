@@ -118,7 +118,9 @@ static void follow_users(struct replay *r, struct replay_transfer *t, int number
         if (user == REPLAY_NONE || r->transfers[user].is_done ||
             r->transfers[user].op->stream == t->op->stream)
             continue;
-        t->after[t->n_after++] = user;
+        if (t->n_after < ORDER_MAX_AFTER)
+            t->after[t->n_after] = user;
+        t->n_after++;
     }
 }
 
@@ -149,7 +151,7 @@ static int post_op(struct replay *r, int number, const struct action *a, int pos
 
 static bool can_begin(const struct replay *r, const struct replay_transfer *t)
 {
-    for (int i = 0; i < t->n_after; i++)
+    for (int i = 0; i < min_int(t->n_after, ORDER_MAX_AFTER); i++)
         if (!r->transfers[t->after[i]].is_done)
             return false;
     return true;

@@ -32,7 +32,9 @@ struct replay_transfer {
     int rank, function, micro_batch;
     struct replay_posted_op *posted;
     const struct op *op;
-    int after[ORDER_MAX_USERS], n_after; /* transfers of its rank, on other streams */
+    /* Transfers of its rank, on other streams; beyond ORDER_MAX_AFTER they are counted alone, and
+     * verify_ranks refuses the program. */
+    int after[ORDER_MAX_AFTER], n_after;
     int number;                          /* on its channel, or in its group */
     int place;                           /* on its stream */
     int has_begun, is_done;

@@ -58,7 +58,7 @@ static void add_transfer(const struct replay *r, const struct replay_rank *rank,
     replay_snapshot_add(s, relative_micro_batch(s, t->micro_batch));
     replay_snapshot_add(s, t->has_begun + 2 * t->is_done);
     replay_snapshot_add(s, replay_distance(r, t));
-    for (int i = 0; i < t->n_after; i++)
+    for (int i = 0; i < min_int(t->n_after, ORDER_MAX_AFTER); i++)
         if (position_in_flight(r, rank, t->after[i]))
             replay_snapshot_add(s, position_in_flight(r, rank, t->after[i]));
     replay_snapshot_add(s, 0);

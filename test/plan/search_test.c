@@ -212,7 +212,7 @@ static void search_8(struct fixture *f, const char *text, struct search_result *
 
     read_job(f, text);
     make_cluster(f, 8, 8, (int64_t)1 << 30);
-    if (search_job(result, &f->job, 8, 50, &f->cluster, f->kernels, &f->arena, &err))
+    if (search_job(result, &f->job, 8, 50, &f->cluster, f->kernels, NULL, &f->arena, &err))
         fail_msg("%s", err.text);
 }
 
@@ -303,11 +303,12 @@ static void test_nothing_fits(void **state)
     read_job(&f,
              "{" MODEL_8 "train: {steps: 1, global_batch: 32, micro_batch: 1}, parallel: auto}");
     make_cluster(&f, 8, 8, 1000);
-    assert_int_equal(search_job(&result, &f.job, 8, 10, &f.cluster, f.kernels, &f.arena, &err), -1);
+    assert_int_equal(
+        search_job(&result, &f.job, 8, 10, &f.cluster, f.kernels, NULL, &f.arena, &err), -1);
     assert_non_null(strstr(err.text, "layouts of 8 ranks fits h100-sxm: the smallest (tp "));
     read_job(&f, "{" MODEL_8 "train: {steps: 1, global_batch: 7, micro_batch: 7}, parallel: auto}");
-    assert_int_equal(search_job(&result, &f.job, 64, 10, &f.cluster, f.kernels, &f.arena, &err),
-                     -1);
+    assert_int_equal(
+        search_job(&result, &f.job, 64, 10, &f.cluster, f.kernels, NULL, &f.arena, &err), -1);
     assert_non_null(strstr(err.text, "no layout of 64 ranks is possible"));
     close_fixture(&f);
 }
