@@ -12,33 +12,28 @@
 #include "launch/cores.h"
 #include "plan/plan.h"
 #include "plan/programs.h"
+#include "plan_calibrate.h"
 #include "plan_layout.h"
 #include "plan_search.h"
 #include "plan_stages.h"
+#include "plan_subject.h"
+#include "plan_sweep.h"
 #include "plan_time.h"
 #include "report/table.h"
-#include "train/prepare_data.h"
 #include "train/vendor_memory.h"
-#include "tuned.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
 #define ASSUMED_GPU_BYTES ((size_t)80 << 30)
 
 struct plan_request {
-    struct option_list sets;
+    struct plan_reading read;
     int world, rank; /* rank -1: the one that needs most memory */
     bool print_program, json;
-    const char *print_after;      /* a pass; NULL: none */
-    const char *device, *cluster; /* names or files; both NULL: no times */
-    int n_top;                    /* layouts of a search */
-};
-
-/* The cluster that times are predicted on, and the layouts that were searched. */
-struct prediction {
-    struct cluster cluster;
-    bool has_cluster;
-    struct search_result search; /* n_rows 0: nothing was searched */
-    double within;
+    const char *print_after; /* a pass; NULL: none */
+    const char *sweep;       /* "ranks=8,16"; NULL: none */
+    const char *calibrated;  /* the measured seconds; NULL: none */
+    double calibrate;
+    bool weak;
 };
 
 /* As many threads as a rank will have here. */
@@ -228,7 +223,7 @@ int cmd_plan_print(const struct job *job, struct str *out)
 }
 
 /* Returns as plan_add_time. */
-static int print_json(const struct plan *plan, const struct prediction *prediction, struct str *out,
+static int print_json(const struct plan *plan, const struct plan_subject *subject, struct str *out,
                       struct err *err)
 {
     const struct job *job = plan->job;
@@ -257,9 +252,9 @@ static int print_json(const struct plan *plan, const struct prediction *predicti
     cJSON_AddNumberToObject(json, "step_flops", flops.executed);
     cJSON_AddNumberToObject(json, "model_flops", flops.model);
     cJSON_AddNumberToObject(json, "megatron_flops", flops.megatron);
-    int status = prediction->has_cluster ? plan_add_time(plan, &prediction->cluster, json, err) : 0;
-    if (prediction->search.n_rows)
-        plan_add_search(&prediction->search, json);
+    int status = subject->has_cluster ? plan_add_time(plan, &subject->cluster, json, err) : 0;
+    if (subject->search.n_rows)
+        plan_add_search(&subject->search, json);
     char *text = cJSON_Print(json);
     str_printf(out, "%s\n", text);
     free(text);
@@ -315,129 +310,76 @@ static int check_pass(const char *pass, struct err *err)
     return strcmp(pass, "all") != 0 ? -1 : 0;
 }
 
-/* That of --cluster or of the job, or of n_ranks devices. */
-static int find_cluster(struct prediction *prediction, const struct plan_request *q,
-                        const struct job *job, int n_ranks, struct arena *arena, struct err *err)
-{
-    struct cluster *cluster = &prediction->cluster;
-    struct device_spec *device = arena_array(arena, struct device_spec, 1);
-    const char *name = q->cluster ? q->cluster : q->device ? NULL : job->cluster;
-
-    if (q->device && q->cluster)
-        return err_set(err, ERR_CONFIG,
-                       "--device and --cluster exclude each other (hint: a "
-                       "cluster's file names its devices)");
-    prediction->has_cluster = q->device || name;
-    if (q->device && device_read(device, q->device, arena, err))
-        return -1;
-    if (q->device)
-        cluster_of_device(cluster, device, n_ranks, arena);
-    if (!name)
-        return 0;
-    if (cluster_read(cluster, name, arena, err))
-        return -1;
-    if (n_ranks > cluster_n_devices(cluster))
-        return err_set(err, ERR_CONFIG, "%d ranks, but cluster %s has %d devices", n_ranks, name,
-                       cluster_n_devices(cluster));
-    for (int i = 1; i < cluster->n_islands; i++)
-        if (strcmp(cluster->islands[i].device->name, cluster->islands[0].device->name) != 0)
-            return err_set(err, ERR_CONFIG,
-                           "cluster %s has %s and %s: steps on devices of different kinds are not "
-                           "predicted",
-                           name, cluster->islands[0].device->name,
-                           cluster->islands[i].device->name);
-    return 0;
-}
-
-/* Give the job the best layout if it leaves that to a search. */
-static int find_layout(struct prediction *prediction, const struct plan_request *q, struct job *job,
-                       int n_ranks, struct arena *arena, struct err *err)
-{
-    struct kernels *kernels = NULL;
-
-    if (!search_is_wanted(job))
-        return 0;
-    if (!prediction->has_cluster)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.mode is %s, which needs the devices that the layout is for "
-                       "(hint: --cluster NAME, --device NAME, or the key cluster)",
-                       job->source, choice_word(parallel_mode_choices, (int)job->parallel.mode));
-    prediction->within = job->search.within;
-    struct rank_cores cores;
-    struct pool *pool = NULL;
-    int status = launch_cores_of(0, 1, &cores, err);
-    if (!status)
-        status = pool_create(&pool, cores.n_cores, NULL, err);
-    if (!status)
-        status = kernels_gpu_sizes_create(&kernels, err);
-    if (!status)
-        status = search_job(&prediction->search, job, n_ranks, q->n_top, &prediction->cluster,
-                            kernels, pool, arena, err);
-    kernels_destroy(kernels);
-    pool_destroy(pool);
-    return status;
-}
-
 static int print_answer(const struct plan_request *q, const struct plan *plan,
-                        const struct prediction *prediction, struct str *out, struct err *err)
+                        const struct plan_subject *subject, struct str *out, struct err *err)
 {
-    const struct cluster *cluster = prediction->has_cluster ? &prediction->cluster : NULL;
+    const struct cluster *cluster = subject->has_cluster ? &subject->cluster : NULL;
 
     if (q->print_after)
         return print_passes(plan, q->print_after, out, err);
     if (q->json)
-        return print_json(plan, prediction, out, err);
+        return print_json(plan, subject, out, err);
     if (q->print_program) {
         print_program(&plan->programs[plan->shown], PRINT_ADDRESSES, out);
         return 0;
     }
     print_plan(plan, cluster, out);
     int status = cluster ? plan_print_time(plan, cluster, out, err) : 0;
-    if (prediction->search.n_rows && status >= 0)
-        plan_print_search(&prediction->search, prediction->within, out);
+    if (subject->search.n_rows && status >= 0)
+        plan_print_search(&subject->search, subject->within, out);
     return status;
 }
 
 static int answer(const struct plan_request *q, const char *path, struct arena *arena,
                   struct str *out)
 {
-    struct prediction prediction = { .has_cluster = false };
-    struct job job;
+    struct plan_subject subject;
+    struct plan plan;
     struct err err;
 
     if ((q->print_after && check_pass(q->print_after, &err) < 0) ||
-        job_read(&job, path, q->sets.items, q->sets.n, arena, &err) < 0)
+        plan_read_subject(&subject, &q->read, path, q->world, arena, &err))
         return cmd_fail(&err);
-    job_log_warnings(&job);
-    if (q->device || q->cluster || job.cluster)
-        job.device = JOB_DEVICE_CUDA;
-    int n_ranks = q->world ? q->world : cmd_n_ranks(&job);
-    tuned_foresee_vocabulary(&job, arena);
-    prepare_data_foresee(&job, arena);
-    if (find_cluster(&prediction, q, &job, n_ranks, arena, &err) ||
-        find_layout(&prediction, q, &job, n_ranks, arena, &err) ||
-        job_resolve(&job, n_ranks, arena, &err) < 0)
-        return cmd_fail(&err);
-    if (q->rank >= n_ranks) {
+    if (q->rank >= subject.job.world_size) {
         err_set(&err, ERR_CONFIG, "--rank is %d, but the job has ranks 0 to %d", q->rank,
-                n_ranks - 1);
+                subject.job.world_size - 1);
         return cmd_fail(&err);
     }
-    struct plan plan;
-    int status = open_plan(&plan, &job, q->rank, &err);
-    if (!status)
-        status = print_answer(q, &plan, &prediction, out, &err);
+    int status = open_plan(&plan, &subject.job, q->rank, &err);
+    if (!status && q->calibrate > 0)
+        status = plan_calibrate(&plan, &subject.cluster, q->calibrate, out, &err);
+    else if (!status)
+        status = print_answer(q, &plan, &subject, out, &err);
     plan_close(&plan);
     return status < 0 ? cmd_fail(&err) : status;
 }
 
+/* -1 if the text is not a number above 0. */
+static double read_seconds(const char *text)
+{
+    char *end;
+    double seconds = strtod(text, &end);
+
+    return *text && !*end && seconds > 0 && seconds < 1e9 ? seconds : -1;
+}
+
+/* What options do not go together. */
+static int check_request(const struct plan_request *q, struct err *err)
+{
+    if (q->weak && !q->sweep)
+        return err_set(err, ERR_CONFIG, "--weak is for --sweep ranks=N,N,...");
+    if (q->calibrate < 0)
+        return err_set(err, ERR_CONFIG, "--calibrate is not a number of seconds (hint: 14.72)");
+    return 0;
+}
+
 int cmd_plan(int argc, char **argv)
 {
-    struct plan_request q = { .rank = -1, .n_top = 10 };
+    struct plan_request q = { .rank = -1, .read.n_top = 10 };
     const struct option ranks = option_int("ranks", &q.world, "N", 1, 1000000,
                                            "plan for N ranks; overrides ranks of the job");
     const struct option table[] = {
-        cmd_option_set(&q.sets),
+        cmd_option_set(&q.read.sets),
         ranks,
         option_deprecated("world", &ranks, "0.1", "0.3"),
         option_flag(
@@ -450,12 +392,22 @@ int cmd_plan(int argc, char **argv)
         option_int("rank", &q.rank, "R", 0, 1000000,
                    "rank whose memory and program are shown (ranks of the same pipeline stage are "
                    "equal); default: a rank with the highest memory use"),
-        option_text("device", &q.device, "NAME",
+        option_text("device", &q.read.device, "NAME",
                     "predict the time of a step on this device, say whether the job fits: a name "
                     "of configs/devices (a wrong one lists them), or a file"),
-        option_text("cluster", &q.cluster, "NAME",
+        option_text("cluster", &q.read.cluster, "NAME",
                     "the same on the nodes and links of a file of configs/clusters"),
-        option_int("top", &q.n_top, "N", 1, 1000,
+        option_text("layout", &q.read.layout, "KEY=VALUE,...",
+                    "plan this layout, whatever the job says: tp, pp, dp, zero, schedule, chunks, "
+                    "recompute, micro_batch and other keys of parallel"),
+        option_text("sweep", &q.sweep, "ranks=N,N,...",
+                    "a table of predicted times for these numbers of ranks"),
+        option_flag("weak", &q.weak,
+                    "with --sweep: train.global_batch grows with the ranks, from the first on"),
+        option_text("calibrate", &q.calibrated, "SECONDS",
+                    "find by how much products take longer than by the formulas, if a step takes "
+                    "so long; written to the cluster's file, if it is given by its path"),
+        option_int("top", &q.read.n_top, "N", 1, 1000,
                    "how many of the best layouts a search prints (default: 10)"),
         option_flag("json", &q.json, "print the results as JSON"),
     };
@@ -476,7 +428,15 @@ int cmd_plan(int argc, char **argv)
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
     if (status < 0) {
-        status = answer(&q, arguments.items[0], &arena, &out);
+        struct err err;
+
+        q.calibrate = q.calibrated ? read_seconds(q.calibrated) : 0;
+        if (check_request(&q, &err))
+            status = cmd_fail(&err);
+        else if (q.sweep)
+            status = plan_sweep(&q.read, arguments.items[0], q.sweep, q.weak, q.json, &arena, &out);
+        else
+            status = answer(&q, arguments.items[0], &arena, &out);
         if (out.length) {
             int printed = cmd_print(&out);
 

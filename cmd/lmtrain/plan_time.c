@@ -124,15 +124,45 @@ static void print_sensitivity(const struct answer *answer, struct str *out)
     str_add(out, "\n");
 }
 
-static void print_run(const struct plan *plan, const struct answer *answer, struct str *out)
-{
-    int64_t n_steps = plan->job->train.steps;
-    double days = (double)n_steps * (double)answer->time.ns / 1e9 / (24 * 3600);
+/* What all steps of the run take. */
+struct run_totals {
+    int64_t n_steps;
+    double tokens, days, device_days, zettaflop;
+    double kilowatt_hours, price; /* 0: not known */
+};
 
-    if (n_steps > 1)
-        str_printf(out, "all %lld steps: %.1f days, %.0f GPU-days, %.4g ZFLOP of the model\n",
-                   (long long)n_steps, days, days * plan->job->world_size,
-                   (double)n_steps * plan_count_flops(plan).model / 1e21);
+static struct run_totals find_run(const struct plan *plan, const struct cluster *cluster,
+                                  const struct answer *answer)
+{
+    const struct job *job = plan->job;
+    const struct cluster_island *island = &cluster->islands[0];
+    struct run_totals run = { .n_steps = job->train.steps };
+    double steps = (double)run.n_steps;
+
+    run.tokens = steps * (double)job->train.global_batch * (double)job->data.seq_len;
+    run.days = steps * (double)answer->time.ns / 1e9 / (24 * 3600);
+    run.device_days = run.days * job->world_size;
+    run.zettaflop = steps * plan_count_flops(plan).model / 1e21;
+    run.kilowatt_hours = run.device_days * 24 * island->watts / 1000;
+    run.price = run.device_days * 24 * island->price_per_hour;
+    return run;
+}
+
+static void print_run(const struct plan *plan, const struct cluster *cluster,
+                      const struct answer *answer, struct str *out)
+{
+    struct run_totals run = find_run(plan, cluster, answer);
+
+    if (run.n_steps < 2)
+        return;
+    str_printf(out,
+               "all %lld steps: %.4g G tokens, %.1f days, %.0f GPU-days, %.4g ZFLOP of the model",
+               (long long)run.n_steps, run.tokens / 1e9, run.days, run.device_days, run.zettaflop);
+    if (run.kilowatt_hours > 0)
+        str_printf(out, ", %.4g MWh", run.kilowatt_hours / 1000);
+    if (run.price > 0)
+        str_printf(out, ", a price of %.4g", run.price);
+    str_add(out, "\n");
 }
 
 void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const char *device,
@@ -168,7 +198,7 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
                    "by formulas from data sheets, nothing measured");
         print_classes(&answer, out);
         print_sensitivity(&answer, out);
-        print_run(plan, &answer, out);
+        print_run(plan, cluster, &answer, out);
         plan_print_fit(plan, &answer.fit, cluster->islands[0].device->name, out);
         status = answer.fit.fits ? 0 : 2;
     }
@@ -204,6 +234,17 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
             cJSON_AddNumberToObject(faster, part_names[i], (double)answer.faster_ns[i]);
         cJSON_AddNumberToObject(made, "constant_ns", (double)time->constant_ns);
         cJSON_AddNumberToObject(made, "jitter_ns", (double)time->jitter_ns);
+        struct run_totals run = find_run(plan, cluster, &answer);
+        cJSON *total = cJSON_AddObjectToObject(made, "run");
+        cJSON_AddNumberToObject(total, "steps", (double)run.n_steps);
+        cJSON_AddNumberToObject(total, "tokens", run.tokens);
+        cJSON_AddNumberToObject(total, "seconds", run.days * 24 * 3600);
+        cJSON_AddNumberToObject(total, "device_days", run.device_days);
+        cJSON_AddNumberToObject(total, "model_flops", run.zettaflop * 1e21);
+        if (run.kilowatt_hours > 0)
+            cJSON_AddNumberToObject(total, "kilowatt_hours", run.kilowatt_hours);
+        if (run.price > 0)
+            cJSON_AddNumberToObject(total, "price", run.price);
         cJSON_AddNumberToObject(made, "needed_bytes", (double)answer.fit.needed);
         cJSON_AddNumberToObject(made, "available_bytes", (double)answer.fit.available);
         cJSON_AddBoolToObject(made, "fits", answer.fit.fits);

@@ -152,6 +152,8 @@ void cluster_set_defaults(struct cluster *cluster)
     cluster->software.jitter = 0.004;
     cluster->software.overlap_fast = 0.12;
     cluster->software.overlap_nic = 0.03;
+    for (int f = 0; f < N_DEVICE_FORMATS; f++)
+        cluster->calibration[f] = 1;
 }
 
 void cluster_of_device(struct cluster *cluster, const struct device_spec *device, int n_devices,

@@ -61,6 +61,8 @@ struct cluster_island {
     double nic;            /* of one NIC, the line's rate */
     int64_t host_memory;   /* of a node */
     int n_cores;           /* of a node */
+    double watts;          /* of a device with its share of the node; 0: not known */
+    double price_per_hour; /* of a device, in any currency; 0: not known */
     const struct device_spec *device;
 };
 
@@ -87,6 +89,9 @@ struct cluster {
         double jitter;                      /* sigma of a rank's step, as a share of it */
         double overlap_fast, overlap_nic;   /* kappa: compute is so much longer meanwhile */
     } software;
+    /* By which products and attention of operands of this format take longer than by the formulas:
+     * fitted from one measured step (`lmtrain plan --calibrate`). */
+    double calibration[N_DEVICE_FORMATS];
 };
 
 /*

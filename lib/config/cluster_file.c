@@ -20,6 +20,8 @@ static const struct quantity_key island_keys[] = {
     { NULL, "nic", RATE, IN_ISLAND(nic), true },
     { NULL, "host_memory", BYTES, IN_ISLAND(host_memory), true },
     { NULL, "cores", COUNT, IN_ISLAND(n_cores), true },
+    { NULL, "watts", FACTOR, IN_ISLAND(watts), true },
+    { NULL, "price_per_hour", FACTOR, IN_ISLAND(price_per_hour), true },
 };
 static const struct quantity_keys of_island = { island_keys,
                                                 sizeof island_keys / sizeof *island_keys, EXAMPLE };
@@ -54,6 +56,19 @@ static const struct quantity_key software_keys[] = {
 static const struct quantity_keys of_software = { software_keys,
                                                   sizeof software_keys / sizeof *software_keys,
                                                   EXAMPLE };
+
+#define IN_CALIBRATION(format) offsetof(struct cluster, calibration) + (format) * sizeof(double)
+static const struct quantity_key calibration_keys[] = {
+    { NULL, "fp32", FACTOR, IN_CALIBRATION(FORMAT_F32), true },
+    { NULL, "tf32", FACTOR, IN_CALIBRATION(FORMAT_TF32), true },
+    { NULL, "fp16", FACTOR, IN_CALIBRATION(FORMAT_F16), true },
+    { NULL, "bf16", FACTOR, IN_CALIBRATION(FORMAT_BF16), true },
+    { NULL, "fp8", FACTOR, IN_CALIBRATION(FORMAT_F8), true },
+    { NULL, "fp4", FACTOR, IN_CALIBRATION(FORMAT_F4), true },
+};
+static const struct quantity_keys of_calibration = {
+    calibration_keys, sizeof calibration_keys / sizeof *calibration_keys, EXAMPLE
+};
 
 static int take_island(struct cluster_island *island, const struct yaml_node *map,
                        struct arena *arena, struct err *err)
@@ -103,6 +118,8 @@ static int take_node(struct cluster *cluster, const struct yaml_node *node, stru
         return quantity_take_map(cluster, &of_links, node, err);
     if (!strcmp(node->key, "software") && node->kind == YAML_MAP)
         return quantity_take_map(cluster, &of_software, node, err);
+    if (!strcmp(node->key, "calibration") && node->kind == YAML_MAP)
+        return quantity_take_map(cluster, &of_calibration, node, err);
     return quantity_refuse_key(&of_island, node, err);
 }
 

@@ -44,15 +44,25 @@ static struct formula copy_formula(const struct prices *prices, const struct op_
     return (struct formula){ 1e9 * op_bytes(op) / 2 / rate, 1 };
 }
 
+/* By its operands' format, as one measured step has it. */
+static struct formula calibrate(const struct prices *prices, const struct op_shape *op,
+                                struct formula formula)
+{
+    double factor = prices->cluster->calibration[price_format(op->in[OPS_FIRST].dtype)];
+
+    formula.ns *= factor > 0 ? factor : 1;
+    return formula;
+}
+
 static struct formula formula_of(const struct prices *prices, const struct op_shape *op)
 {
     if (op_info(op->kind)->traits & TRAIT_COPY)
         return copy_formula(prices, op);
     switch (price_class_of(op->kind)) {
     case PRICE_PRODUCT:
-        return price_products(prices, op);
+        return calibrate(prices, op, price_products(prices, op));
     case PRICE_ATTENTION:
-        return price_attention(prices, op);
+        return calibrate(prices, op, price_attention(prices, op));
     default:
         return memory_formula(prices, op);
     }

@@ -38,7 +38,8 @@ int programs_compile_by_length(struct programs_by_length *programs,
                                struct err *err);
 
 /*
- * The programs [pp] of all pipeline ranks, not verified: to be priced, not run. All are the caller's to release, on failure too.
+ * The programs [pp] of all pipeline ranks, not verified: to be priced, not run. All are the
+ * caller's to release, on failure too.
  */
 int programs_compile_unverified(struct program *programs, const struct job *job,
                                 struct kernels *kernels, struct err *err);

@@ -11,8 +11,8 @@ bool search_is_wanted(const struct job *job);
 
 /*
  * Search what parallel.mode and the given keys leave open, and give the job the best layout;
- * parallel.mode is manual then. n_rows, pool: as search_request. The job is read, not resolved. Returns
- * as search_layouts; where nothing fits, -1 and ERR_CONFIG with the nearest.
+ * parallel.mode is manual then. n_rows, pool: as search_request. The job is read, not resolved.
+ * Returns as search_layouts; where nothing fits, -1 and ERR_CONFIG with the nearest.
  */
 int search_job(struct search_result *result, struct job *job, int n_ranks, int n_rows,
                const struct cluster *cluster, struct kernels *kernels, struct pool *pool,

@@ -35,8 +35,8 @@ struct replay_transfer {
     /* Transfers of its rank, on other streams; beyond ORDER_MAX_AFTER they are counted alone, and
      * verify_ranks refuses the program. */
     int after[ORDER_MAX_AFTER], n_after;
-    int number;                          /* on its channel, or in its group */
-    int place;                           /* on its stream */
+    int number; /* on its channel, or in its group */
+    int place;  /* on its stream */
     int has_begun, is_done;
 };
 

@@ -64,7 +64,7 @@ expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yam
 expect 'the time of a step' 0 '^predicted on 1 h100-sxm: [0-9.]+ s a step, [0-9]+ tokens/s, MFU [0-9.]+ %' plan --device h100-sxm
 expect 'what it goes into' 0 '^products +[0-9.]+ ms +[0-9.]+ %' plan --device h100-sxm
 expect 'what would make it faster' 0 '^10 % faster, one at a time, change the step by: products -[0-9.]+ %, memory -[0-9.]+ %, ' plan --device h100-sxm
-expect 'all of the run' 0 '^all 100000 steps: [0-9.]+ days, 2[0-9]{4} GPU-days, 3[0-9][0-9]\.?[0-9]* ZFLOP of the model$' \
+expect 'all of the run' 0 '^all 100000 steps: 314.6 G tokens, [0-9.]+ days, 2[0-9]{4} GPU-days, 3[0-9][0-9]\.?[0-9]* ZFLOP of the model$' \
     "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 1024 --device a100-sxm-80
 expect 'and that it fits' 0 '^fits: a rank needs ' plan --device h100-sxm
 expect "GPT-3 on 1,024 A100s: a model FLOPs utilization of 45 to 55 %, as papers say" 0 'MFU (4[5-9]|5[0-4])\.' \
@@ -101,6 +101,38 @@ expect 'nothing fits' 2 'none of [0-9]+ layouts of 8 ranks fits h100-sxm: the sm
 expect 'nothing is known of the devices' 2 'parallel.mode is auto, which needs the devices that the layout is for \(hint: --cluster NAME' plan --set parallel=auto
 expect 'a degree beside auto' 2 'parallel.tp is given, but parallel.mode is auto \(hint: mode: semi\)' plan --set 'parallel={mode: auto, tp: 2}'
 expect 'stages of one layout' 2 'parallel.stages is given, but parallel.mode is semi: it is of one layout' plan --set 'parallel={mode: semi, stages: [1, 1]}'
+
+# ---- one layout, many numbers of ranks, calibration ----
+
+expect 'one layout' 0 '^16 ranks \(dp 1, tp 8 with sequence parallel, pp 2 interleaved of 4 chunks\), .* recompute full$' searched --ranks 16 \
+    --layout tp=8,pp=2,schedule=interleaved,chunks=4,recompute=full --set train.global_batch=64
+expect 'no layout' 2 'layout is tp, not KEY=VALUE,... \(hint: tp=8,pp=4,zero=1\)' searched --ranks 16 --layout tp
+expect 'strong scaling' 0 '^ *64 +1024 +[0-9.]+ ms +[0-9]+ +[0-9.]+ % +100.0 % .* dp 4, tp 2' searched --sweep ranks=8,64,256
+expect 'some do not fit' 0 '^ *8 .* none of [0-9]+ layouts of 8 ranks fits' searched --sweep ranks=8,64,256
+expect 'weak scaling' 0 '^ *128 +2048 ' searched --sweep ranks=64,128 --weak
+expect 'as JSON' 0 '"efficiency":[[:space:]]*1,' searched --sweep ranks=64,128 --json
+expect 'no numbers' 2 'sweep is ranks=8,x, not up to 64 numbers of ranks \(hint: ranks=8,16,32\)' searched --sweep ranks=8,x
+expect 'no devices' 2 'sweep predicts times \(hint: --device NAME or' plan --sweep ranks=1,2
+expect 'weak alone' 2 'weak is for --sweep' searched --ranks 64 --weak
+sed 's/cores: 112/cores: 112, watts: 1000, price_per_hour: 2.5/' configs/clusters/dgx-h100.yaml >"$dir/mine.cluster.yaml"
+calibrated() {
+    "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster "$dir/mine.cluster.yaml" --ranks 8 --layout tp=8,pp=1,zero=0,recompute=full \
+        --set model=llama2-7b "$@"
+}
+expect 'energy and price' 0 ' MWh, a price of [0-9.e+]+$' calibrated
+expect 'a measured step calibrates' 0 '^calibration: \{bf16: [0-9.]+\}$' calibrated --calibrate 100
+expect 'into the file' 0 '^calibration: \{bf16: ' cat "$dir/mine.cluster.yaml"
+expect 'and then it is predicted' 0 'h100-sxm: (99.9|100.0)[0-9]* s a step' calibrated
+expect 'again' 0 'written to .*mine.cluster.yaml' calibrated --calibrate 110
+expect 'one line of it' 0 '' test "$(grep -c calibration "$dir/mine.cluster.yaml")" = 1
+expect 'nothing measured' 2 'calibrate is not a number of seconds' calibrated --calibrate x
+expect 'too much' 2 'is this the job that was measured' calibrated --calibrate 10000
+expect "GPT-3's training: 430 ZFLOP, 16,000 A100-days at 312 TFLOP/s" 0 '' sh -c "'$lmtrain' plan configs/jobs/gpt3-175b.yaml --ranks 1024 \
+    --device a100-sxm-80 --set recompute=full --set train.steps=95000 --set train.global_batch=1536 --set data.seq_len=2048 --json | python3 -c '
+import json, sys
+flops = 95000 * json.load(sys.stdin)[\"megatron_flops\"]
+assert abs(flops / 430e21 - 1) < 0.03, flops
+assert abs(flops / 312e12 / 86400 / 16000 - 1) < 0.03, flops / 312e12 / 86400'"
 
 expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 64 --cluster dgx-h100
 expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx-h100 has 128 devices' \

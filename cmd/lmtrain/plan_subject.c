@@ -1,0 +1,138 @@
+/*
+ * plan_subject.c - reading a job for `lmtrain plan`
+ */
+#include "plan_subject.h"
+
+#include <string.h>
+
+#include "cmd.h"
+#include "kernels/gpu_sizes.h"
+#include "launch/cores.h"
+#include "train/prepare_data.h"
+#include "tuned.h"
+
+/* ---- --layout ---- */
+
+/* Which field a key of --layout is. */
+static const char *field_of(const char *key, struct arena *arena)
+{
+    if (!strcmp(key, "recompute"))
+        return key;
+    return arena_printf(arena, strcmp(key, "micro_batch") ? "parallel.%s" : "train.%s", key);
+}
+
+/* The overrides, and those that "tp=8,pp=4" is: a layout is given, not searched. */
+static int add_layout(const struct plan_reading *q, struct option_list *sets, struct arena *arena,
+                      struct err *err)
+{
+    const char *at = q->layout ? q->layout : "";
+    int capacity = 0;
+
+    *sets = (struct option_list){ .n = 0 };
+    for (int i = 0; i < q->sets.n; i++) {
+        sets->items = arena_grow(arena, sets->items, sizeof *sets->items, &capacity, sets->n + 2);
+        sets->items[sets->n++] = q->sets.items[i];
+    }
+    while (*at) {
+        size_t length = strcspn(at, ","), key = strcspn(at, "=");
+
+        if (key == 0 || key >= length)
+            return err_set(err, ERR_CONFIG,
+                           "--layout is %s, not KEY=VALUE,... (hint: tp=8,pp=4,zero=1)", q->layout);
+        sets->items = arena_grow(arena, sets->items, sizeof *sets->items, &capacity, sets->n + 2);
+        sets->items[sets->n++] =
+            arena_printf(arena, "%s=%.*s", field_of(arena_strndup(arena, at, key), arena),
+                         (int)(length - key - 1), at + key + 1);
+        sets->items[sets->n] = "parallel.mode=manual";
+        at += length + (at[length] == ',');
+    }
+    sets->n += q->layout && *q->layout;
+    return 0;
+}
+
+/* ---- the cluster and the layout ---- */
+
+/* That of --cluster or of the job, or of n_ranks devices. */
+static int find_cluster(struct plan_subject *subject, const struct plan_reading *q,
+                        const struct job *job, int n_ranks, struct arena *arena, struct err *err)
+{
+    struct cluster *cluster = &subject->cluster;
+    struct device_spec *device = arena_array(arena, struct device_spec, 1);
+    const char *name = q->cluster ? q->cluster : q->device ? NULL : job->cluster;
+
+    if (q->device && q->cluster)
+        return err_set(err, ERR_CONFIG,
+                       "--device and --cluster exclude each other (hint: a "
+                       "cluster's file names its devices)");
+    subject->has_cluster = q->device || name;
+    if (q->device && device_read(device, q->device, arena, err))
+        return -1;
+    if (q->device)
+        cluster_of_device(cluster, device, n_ranks, arena);
+    if (!name)
+        return 0;
+    if (cluster_read(cluster, name, arena, err))
+        return -1;
+    if (n_ranks > cluster_n_devices(cluster))
+        return err_set(err, ERR_CONFIG, "%d ranks, but cluster %s has %d devices", n_ranks, name,
+                       cluster_n_devices(cluster));
+    for (int i = 1; i < cluster->n_islands; i++)
+        if (strcmp(cluster->islands[i].device->name, cluster->islands[0].device->name) != 0)
+            return err_set(err, ERR_CONFIG,
+                           "cluster %s has %s and %s: steps on devices of different kinds are not "
+                           "predicted",
+                           name, cluster->islands[0].device->name,
+                           cluster->islands[i].device->name);
+    return 0;
+}
+
+/* Give the job the best layout if it leaves that to a search. */
+static int find_layout(struct plan_subject *subject, const struct plan_reading *q, struct job *job,
+                       int n_ranks, struct arena *arena, struct err *err)
+{
+    struct kernels *kernels = NULL;
+
+    if (!search_is_wanted(job))
+        return 0;
+    if (!subject->has_cluster)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.mode is %s, which needs the devices that the layout is for "
+                       "(hint: --cluster NAME, --device NAME, or the key cluster)",
+                       job->source, choice_word(parallel_mode_choices, (int)job->parallel.mode));
+    subject->within = job->search.within;
+    struct rank_cores cores;
+    struct pool *pool = NULL;
+    int status = launch_cores_of(0, 1, &cores, err);
+    if (!status)
+        status = pool_create(&pool, cores.n_cores, NULL, err);
+    if (!status)
+        status = kernels_gpu_sizes_create(&kernels, err);
+    if (!status)
+        status = search_job(&subject->search, job, n_ranks, q->n_top, &subject->cluster, kernels,
+                            pool, arena, err);
+    kernels_destroy(kernels);
+    pool_destroy(pool);
+    return status;
+}
+
+int plan_read_subject(struct plan_subject *subject, const struct plan_reading *reading,
+                      const char *path, int n_ranks, struct arena *arena, struct err *err)
+{
+    struct job *job = &subject->job;
+    struct option_list sets;
+
+    *subject = (struct plan_subject){ .has_cluster = false };
+    if (add_layout(reading, &sets, arena, err) ||
+        job_read(job, path, sets.items, sets.n, arena, err) < 0)
+        return -1;
+    job_log_warnings(job);
+    if (reading->device || reading->cluster || job->cluster)
+        job->device = JOB_DEVICE_CUDA;
+    n_ranks = n_ranks ? n_ranks : cmd_n_ranks(job);
+    tuned_foresee_vocabulary(job, arena);
+    prepare_data_foresee(job, arena);
+    if (find_cluster(subject, reading, job, n_ranks, arena, err) ||
+        find_layout(subject, reading, job, n_ranks, arena, err))
+        return -1;
+    return job_resolve(job, n_ranks, arena, err) < 0 ? -1 : 0;
+}

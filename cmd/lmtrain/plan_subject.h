@@ -1,0 +1,35 @@
+/*
+ * plan_subject.h - what `lmtrain plan` looks at: the job with its layout, and the cluster
+ */
+#ifndef CMD_PLAN_SUBJECT_H
+#define CMD_PLAN_SUBJECT_H
+
+#include "base/options.h"
+#include "config/cluster.h"
+#include "plan/search_job.h"
+
+/* How the job is read. */
+struct plan_reading {
+    struct option_list sets;
+    const char *device, *cluster; /* names or files; both NULL: the job's cluster, or no times */
+    const char *layout;           /* "tp=8,pp=4"; NULL: the job's */
+    int n_top;                    /* layouts of a search */
+};
+
+struct plan_subject {
+    struct job job;         /* resolved */
+    struct cluster cluster; /* where has_cluster */
+    bool has_cluster;
+    struct search_result search; /* n_rows 0: nothing was searched */
+    double within;
+};
+
+/*
+ * Read the job, find the cluster, search the layout if the job leaves it to a search, and resolve
+ * it for n_ranks (0: as many as the job says). Everything is in the arena. Returns 0, or -1 and
+ * ERR_CONFIG.
+ */
+int plan_read_subject(struct plan_subject *subject, const struct plan_reading *reading,
+                      const char *path, int n_ranks, struct arena *arena, struct err *err);
+
+#endif
