@@ -373,6 +373,28 @@ static int check_request(const struct plan_request *q, struct err *err)
     return 0;
 }
 
+static int run(struct plan_request *q, const char *path, struct arena *arena)
+{
+    struct str out = { 0 };
+    struct err err;
+    int status;
+
+    q->calibrate = q->calibrated ? read_seconds(q->calibrated) : 0;
+    if (check_request(q, &err))
+        status = cmd_fail(&err);
+    else if (q->sweep)
+        status = plan_sweep(&q->read, path, q->sweep, q->weak, q->json, arena, &out);
+    else
+        status = answer(q, path, arena, &out);
+    if (out.length) {
+        int printed = cmd_print(&out);
+
+        status = status ? status : printed;
+    }
+    str_release(&out);
+    return status;
+}
+
 int cmd_plan(int argc, char **argv)
 {
     struct plan_request q = { .rank = -1, .read.n_top = 10 };
@@ -424,26 +446,10 @@ int cmd_plan(int argc, char **argv)
     };
     struct option_arguments arguments;
     struct arena arena = { 0 };
-    struct str out = { 0 };
     int status = cmd_parse(&options, argc, argv, &arguments, &arena);
 
-    if (status < 0) {
-        struct err err;
-
-        q.calibrate = q.calibrated ? read_seconds(q.calibrated) : 0;
-        if (check_request(&q, &err))
-            status = cmd_fail(&err);
-        else if (q.sweep)
-            status = plan_sweep(&q.read, arguments.items[0], q.sweep, q.weak, q.json, &arena, &out);
-        else
-            status = answer(&q, arguments.items[0], &arena, &out);
-        if (out.length) {
-            int printed = cmd_print(&out);
-
-            status = status ? status : printed;
-        }
-    }
-    str_release(&out);
+    if (status < 0)
+        status = run(&q, arguments.items[0], &arena);
     arena_release(&arena);
     return status;
 }

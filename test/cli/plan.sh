@@ -104,8 +104,8 @@ expect 'stages of one layout' 2 'parallel.stages is given, but parallel.mode is 
 
 # ---- one layout, many numbers of ranks, calibration ----
 
-expect 'one layout' 0 '^16 ranks \(dp 1, tp 8 with sequence parallel, pp 2 interleaved of 4 chunks\), .* recompute full$' searched --ranks 16 \
-    --layout tp=8,pp=2,schedule=interleaved,chunks=4,recompute=full --set train.global_batch=64
+expect 'one layout' 0 '^32 ranks \(dp 1, tp 8 with sequence parallel, pp 4 interleaved of 4 chunks\), .* recompute full$' searched --ranks 32 \
+    --layout tp=8,pp=4,schedule=interleaved,chunks=4,recompute=full --set train.global_batch=64
 expect 'no layout' 2 'layout is tp, not KEY=VALUE,... \(hint: tp=8,pp=4,zero=1\)' searched --ranks 16 --layout tp
 expect 'strong scaling' 0 '^ *64 +1024 +[0-9.]+ ms +[0-9]+ +[0-9.]+ % +100.0 % .* dp 4, tp 2' searched --sweep ranks=8,64,256
 expect 'some do not fit' 0 '^ *8 .* none of [0-9]+ layouts of 8 ranks fits' searched --sweep ranks=8,64,256
@@ -119,7 +119,8 @@ calibrated() {
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster "$dir/mine.cluster.yaml" --ranks 8 --layout tp=8,pp=1,zero=0,recompute=full \
         --set model=llama2-7b "$@"
 }
-expect 'energy and price' 0 ' MWh, a price of [0-9.e+]+$' calibrated
+calibrated >"$dir/before.txt"
+expect 'energy and price' 0 ' MWh, a price of [0-9.e+]+$' cat "$dir/before.txt"
 expect 'a measured step calibrates' 0 '^calibration: \{bf16: [0-9.]+\}$' calibrated --calibrate 100
 expect 'into the file' 0 '^calibration: \{bf16: ' cat "$dir/mine.cluster.yaml"
 expect 'and then it is predicted' 0 'h100-sxm: (99.9|100.0)[0-9]* s a step' calibrated
