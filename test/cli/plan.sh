@@ -119,11 +119,11 @@ calibrated() {
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster "$dir/mine.cluster.yaml" --ranks 8 --layout tp=8,pp=1,zero=0,recompute=full \
         --set model=llama2-7b "$@"
 }
-calibrated >"$dir/before.txt"
+calibrated --rank 0 >"$dir/before.txt"
 expect 'energy and price' 0 ' MWh, a price of [0-9.e+]+$' cat "$dir/before.txt"
 expect 'a measured step calibrates' 0 '^calibration: \{bf16: [0-9.]+\}$' calibrated --calibrate 100
 expect 'into the file' 0 '^calibration: \{bf16: ' cat "$dir/mine.cluster.yaml"
-expect 'and then it is predicted' 0 'h100-sxm: (99.9|100.0)[0-9]* s a step' calibrated
+expect 'and then it is predicted' 0 'h100-sxm: (99.9|100.0)[0-9]* s a step' calibrated --rank 0
 expect 'again' 0 'written to .*mine.cluster.yaml' calibrated --calibrate 110
 expect 'one line of it' 0 '' test "$(grep -c calibration "$dir/mine.cluster.yaml")" = 1
 expect 'nothing measured' 2 'calibrate is not a number of seconds' calibrated --calibrate x
