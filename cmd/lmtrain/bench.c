@@ -6,15 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "bench_report.h"
 #include "cmd.h"
 #include "ranks.h"
+#include "train/bench_cluster.h"
 
 #define N_WARM 2
 
 struct bench_request {
     struct option_list sets;
-    const char *hosts;
+    const char *hosts, *to;
     int ranks, steps, rounds, max_mb, seconds;
     bool each, json;
 };
@@ -92,6 +94,46 @@ static int run_ceilings(const struct bench_request *q, const struct job *job, st
     return 0;
 }
 
+/* FILE and, beside it, its tables. */
+static int write_cluster(const struct bench_cluster *c, const struct engine *engine,
+                         enum dtype dtype, const char *path, struct arena *arena, struct err *err)
+{
+    const char *tables = arena_printf(arena, "%s.tables.json", path);
+    const char *slash = strrchr(tables, '/');
+    struct str text = { 0 }, table = { 0 };
+
+    bench_cluster_print(c, engine, dtype, slash ? slash + 1 : tables, &text);
+    price_table_print(&c->table, &table);
+    int status = file_write(tables, str_text(&table), table.length, err);
+    if (!status)
+        status = file_write(path, str_text(&text), text.length, err);
+    str_release(&text);
+    str_release(&table);
+    return status;
+}
+
+static int run_cluster(const struct bench_request *q, const struct job *job, struct engine *engine,
+                       struct str *out, struct err *err)
+{
+    struct bench_cluster cluster;
+    struct arena arena = { 0 };
+    const char *path = q->to ? q->to : cmd_machine_cluster(true, &arena);
+    int status = 0;
+
+    if (!path)
+        status = err_set(err, ERR_CONFIG, "there is no home for this machine's file (hint: --to)");
+    if (!status)
+        status = bench_cluster(&cluster, job, engine, q->steps, &arena, err);
+    if (!status && engine->rank.world_rank == 0)
+        status = write_cluster(&cluster, engine, job->train.dtype, path, &arena, err);
+    if (!status)
+        str_printf(out, "%s: %d ops and %d collectives of %d rank%s, contention %.2f\n", path,
+                   cluster.table.ops.n, cluster.table.collectives.n, engine->rank.world_size,
+                   str_s(engine->rank.world_size), cluster.table.contention);
+    arena_release(&arena);
+    return status;
+}
+
 /* ---- as a rank ---- */
 
 static int run_rank(const struct bench_command *sub, const struct bench_request *q, struct job *job,
@@ -140,6 +182,8 @@ static const char *const *more_words(const struct bench_command *sub, const stru
         words[n++] = arena_printf(arena, "--seconds=%d", q->seconds);
     } else {
         words[n++] = arena_printf(arena, "--steps=%d", q->steps);
+        if (q->to)
+            words[n++] = arena_printf(arena, "--to=%s", q->to);
     }
     return words;
 }
@@ -262,6 +306,21 @@ static struct options comm_options(struct bench_request *q, struct option *table
         "died.\n");
 }
 
+static struct options cluster_options(struct bench_request *q, struct option *table)
+{
+    int n = common_options(q, table) - 1; /* all but --json: the result is a file */
+
+    table[n++] = steps_option(q);
+    table[n++] = option_text("to", &q->to, "FILE",
+                             "the file to write, with FILE.tables.json beside it; default: the one "
+                             "of this machine, which plan and pretrain use");
+    return with_table(
+        table, n, "lmtrain bench cluster",
+        "Measure the ops of a job's steps and the collectives of its ranks on this machine, as "
+        "lmtrain plan --cluster prices steps with",
+        "Exit status: 0; 1 failed; 2 usage or job; 4 device or memory; 5 a rank died.\n");
+}
+
 static struct options ceilings_options(struct bench_request *q, struct option *table)
 {
     int n = common_options(q, table);
@@ -280,6 +339,7 @@ static const struct bench_command subcommands[] = {
     { "step", step_options, run_step },
     { "comm", comm_options, run_comm },
     { "ceilings", ceilings_options, run_ceilings },
+    { "cluster", cluster_options, run_cluster },
 };
 
 #define N_SUBCOMMANDS (int)(sizeof subcommands / sizeof *subcommands)
@@ -316,7 +376,7 @@ static void add_help(int member, struct str *out)
 
 int cmd_bench(int argc, char **argv)
 {
-    static const struct cmd_family family = { "bench",       "ops, step, comm or ceilings",
+    static const struct cmd_family family = { "bench",       "ops, step, comm, ceilings or cluster",
                                               N_SUBCOMMANDS, member_name,
                                               add_help,      run_subcommand };
 

@@ -84,6 +84,13 @@ const char *cmd_build(void);
  */
 const char *cmd_scratch_folder(struct arena *arena, struct err *err);
 
+/*
+ * The path of the cluster file that `lmtrain bench cluster` measured of this machine
+ * ($XDG_CACHE_HOME/lmtrain/cluster.yaml), in the arena; NULL if there is none, or, to make one, no
+ * home for it.
+ */
+const char *cmd_machine_cluster(bool to_make, struct arena *arena);
+
 /* Returns 0, or -1 and why it, or something in it, is still there. */
 int cmd_remove_scratch(const char *folder, struct err *err);
 

@@ -217,3 +217,20 @@ int cmd_parse(const struct options *given, int argc, char **argv,
     str_release(&help);
     return status;
 }
+
+const char *cmd_machine_cluster(bool to_make, struct arena *arena)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME"), *folder;
+    struct err ignored;
+
+    if (cache && *cache)
+        folder = arena_printf(arena, "%s/lmtrain", cache);
+    else if (home && *home)
+        folder = arena_printf(arena, "%s/.cache/lmtrain", home);
+    else
+        return NULL;
+    const char *path = arena_printf(arena, "%s/cluster.yaml", folder);
+    if (to_make)
+        return file_make_folders(folder, &ignored) < 0 ? NULL : path;
+    return access(path, R_OK) == 0 ? path : NULL;
+}

@@ -8,6 +8,7 @@
 #include "cmd.h"
 #include "kernels/gpu_sizes.h"
 #include "launch/cores.h"
+#include "plan/price_table.h"
 #include "train/prepare_data.h"
 #include "tuned.h"
 
@@ -52,6 +53,14 @@ static int add_layout(const struct plan_reading *q, struct option_list *sets, st
 
 /* ---- the cluster and the layout ---- */
 
+static int read_tables(struct cluster *cluster, struct arena *arena, struct err *err)
+{
+    struct price_table *table = arena_array(arena, struct price_table, 1);
+
+    cluster->table = table;
+    return price_table_read(table, cluster->tables, arena, err);
+}
+
 /* That of --cluster or of the job, or of n_ranks devices. */
 static int find_cluster(struct plan_subject *subject, const struct plan_reading *q,
                         const struct job *job, int n_ranks, struct arena *arena, struct err *err)
@@ -59,6 +68,9 @@ static int find_cluster(struct plan_subject *subject, const struct plan_reading 
     struct cluster *cluster = &subject->cluster;
     struct device_spec *device = arena_array(arena, struct device_spec, 1);
     const char *name = q->cluster ? q->cluster : q->device ? NULL : job->cluster;
+
+    if (!q->device && !name && search_is_wanted(job))
+        name = cmd_machine_cluster(false, arena);
 
     if (q->device && q->cluster)
         return err_set(err, ERR_CONFIG,
@@ -76,6 +88,8 @@ static int find_cluster(struct plan_subject *subject, const struct plan_reading 
     if (n_ranks > cluster_n_devices(cluster))
         return err_set(err, ERR_CONFIG, "%d ranks, but cluster %s has %d devices", n_ranks, name,
                        cluster_n_devices(cluster));
+    if (cluster->tables && read_tables(cluster, arena, err))
+        return -1;
     for (int i = 1; i < cluster->n_islands; i++)
         if (strcmp(cluster->islands[i].device->name, cluster->islands[0].device->name) != 0)
             return err_set(err, ERR_CONFIG,
@@ -97,7 +111,8 @@ static int find_layout(struct plan_subject *subject, const struct plan_reading *
     if (!subject->has_cluster)
         return err_set(err, ERR_CONFIG,
                        "%s: parallel.mode is %s, which needs the devices that the layout is for "
-                       "(hint: --cluster NAME, --device NAME, or the key cluster)",
+                       "(hint: --cluster NAME, --device NAME, the key cluster; or lmtrain bench "
+                       "cluster, which measures this machine)",
                        job->source, choice_word(parallel_mode_choices, (int)job->parallel.mode));
     subject->within = job->search.within;
     struct rank_cores cores;
@@ -106,7 +121,8 @@ static int find_layout(struct plan_subject *subject, const struct plan_reading *
     if (!status)
         status = pool_create(&pool, cores.n_cores, NULL, err);
     if (!status)
-        status = kernels_gpu_sizes_create(&kernels, err);
+        status = cluster_is_cpu(&subject->cluster) ? kernels_cpu_create(&kernels, pool, NULL, err)
+                                                   : kernels_gpu_sizes_create(&kernels, err);
     if (!status)
         status = search_job(&subject->search, job, n_ranks, q->n_top, &subject->cluster, kernels,
                             pool, arena, err);
@@ -126,13 +142,14 @@ int plan_read_subject(struct plan_subject *subject, const struct plan_reading *r
         job_read(job, path, sets.items, sets.n, arena, err) < 0)
         return -1;
     job_log_warnings(job);
-    if (reading->device || reading->cluster || job->cluster)
-        job->device = JOB_DEVICE_CUDA;
     n_ranks = n_ranks ? n_ranks : cmd_n_ranks(job);
     tuned_foresee_vocabulary(job, arena);
     prepare_data_foresee(job, arena);
-    if (find_cluster(subject, reading, job, n_ranks, arena, err) ||
-        find_layout(subject, reading, job, n_ranks, arena, err))
+    if (find_cluster(subject, reading, job, n_ranks, arena, err))
+        return -1;
+    if (subject->has_cluster)
+        job->device = cluster_is_cpu(&subject->cluster) ? JOB_DEVICE_CPU : JOB_DEVICE_CUDA;
+    if (find_layout(subject, reading, job, n_ranks, arena, err))
         return -1;
     return job_resolve(job, n_ranks, arena, err) < 0 ? -1 : 0;
 }

@@ -27,12 +27,13 @@ const char *device_format_name(enum device_format format)
 #define AT(member) offsetof(struct device_spec, member)
 static const struct quantity_key keys[] = {
     { NULL, "memory", BYTES, AT(memory), false },
+    { NULL, "cpu", FLAG, AT(is_cpu), true },
     { NULL, "reserve", BYTES, AT(reserve), true },
-    { NULL, "sms", COUNT, AT(n_sms), false },
+    { NULL, "sms", COUNT, AT(n_sms), true },
     { NULL, "hbm", RATE, AT(hbm), false },
-    { NULL, "nic", RATE, AT(nic), false },
-    { NULL, "launch", TIME, AT(launch), false },
-    { NULL, "host_link", RATE, AT(host_link), false },
+    { NULL, "nic", RATE, AT(nic), true },
+    { NULL, "launch", TIME, AT(launch), true },
+    { NULL, "host_link", RATE, AT(host_link), true },
     { "fast", "bus", RATE, AT(fast_bus), false },
     { "fast", "link", RATE, AT(fast_link), false },
     { "fast", "latency", TIME, AT(fast_latency), false },
@@ -110,14 +111,21 @@ static int check_whole(const struct device_spec *device, const struct yaml_node 
             return err_set(err, ERR_CONFIG,
                            "%s: peak has %s, which kernel_reach or step_reach lacks (hint: 0.7)",
                            root->source, device_format_name((enum device_format)f));
+    if (!device->is_cpu &&
+        !(device->n_sms && device->nic > 0 && device->launch && device->host_link > 0))
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: sms, nic, launch and host_link are of every device but a CPU (see " FOLDER
+            "h100-sxm.yaml; hint: cpu: true)",
+            root->source);
     if (!(device->peak[FORMAT_F32] > 0))
         return err_set(err, ERR_CONFIG, "%s: peak.fp32 is missing (hint: 67 TFLOP/s)",
                        root->source);
     return 0;
 }
 
-static int take_device(struct device_spec *device, const struct yaml_node *root,
-                       struct arena *arena, struct err *err)
+int device_take(struct device_spec *device, const struct yaml_node *root, struct arena *arena,
+                struct err *err)
 {
     if (root->kind != YAML_MAP)
         return err_set(err, ERR_CONFIG, "%s: not a map (see " FOLDER "h100-sxm.yaml)",
@@ -133,10 +141,15 @@ int device_read(struct device_spec *device, const char *name, struct arena *aren
     const struct yaml_node *root = quantity_read_file(FOLDER, "device", name, arena, err);
 
     *device = (struct device_spec){ .name = arena_strndup(arena, name, strlen(name)) };
-    return root ? take_device(device, root, arena, err) : -1;
+    return root ? device_take(device, root, arena, err) : -1;
 }
 
 /* ---- clusters ---- */
+
+bool cluster_is_cpu(const struct cluster *cluster)
+{
+    return cluster->islands[0].device->is_cpu;
+}
 
 void cluster_set_defaults(struct cluster *cluster)
 {

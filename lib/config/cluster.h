@@ -66,6 +66,8 @@ struct cluster_island {
     const struct device_spec *device;
 };
 
+struct price_table;
+
 struct cluster {
     const char *name;
     struct cluster_island *islands;
@@ -92,6 +94,8 @@ struct cluster {
     /* By which products and attention of operands of this format take longer than by the formulas:
      * fitted from one measured step (`lmtrain plan --calibrate`). */
     double calibration[N_DEVICE_FORMATS];
+    const char *tables; /* the path of measured times (plan/price_table.h); NULL: none */
+    const struct price_table *table; /* they, once plan has read them; NULL: none */
 };
 
 /*
@@ -106,6 +110,9 @@ int device_read(struct device_spec *device, const char *name, struct arena *aren
  * 0, or -1 and ERR_CONFIG as device_read.
  */
 int cluster_read(struct cluster *cluster, const char *name, struct arena *arena, struct err *err);
+
+/* Whether its ranks are processes on cores. */
+bool cluster_is_cpu(const struct cluster *cluster);
 
 /* A cluster of n_devices of this device, in nodes of the fast link's domain with a NIC for each
  * device, under one leaf switch, its software's times those of this engine. */

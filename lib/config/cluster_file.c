@@ -76,14 +76,19 @@ static int take_island(struct cluster_island *island, const struct yaml_node *ma
     const struct yaml_node *name = yaml_get(map, "device");
     struct device_spec *device = arena_array(arena, struct device_spec, 1);
 
-    if (!name || name->kind != YAML_SCALAR)
+    if (!name || name->kind == YAML_LIST)
         return err_set(err, ERR_CONFIG, "%s:%d:%d: an island has no device (hint: h100-sxm)",
                        map->source, map->line, map->column);
     for (const struct yaml_node *node = map->first; node; node = node->next)
         if (node != name && quantity_take_key(island, &of_island, NULL, node, err))
             return -1;
-    if (quantity_check(&of_island, map, err) || device_read(device, name->text, arena, err))
+    device->name = "its device";
+    if (quantity_check(&of_island, map, err) ||
+        (name->kind == YAML_MAP ? device_take(device, name, arena, err)
+                                : device_read(device, name->text, arena, err)))
         return -1;
+    if (device->is_cpu && name->kind == YAML_MAP)
+        device->name = "cpu";
     island->device = device;
     island->fast_domain = island->fast_domain ? island->fast_domain : device->fast_domain;
     island->n_nics = island->n_nics ? island->n_nics : island->per_node;
@@ -109,6 +114,16 @@ static int take_islands(struct cluster *cluster, const struct yaml_node *list, s
     return 0;
 }
 
+/* A path that is relative is so to the cluster's file. */
+static const char *beside(const char *file, const char *path, struct arena *arena)
+{
+    const char *slash = strrchr(file, '/');
+
+    if (*path == '/' || !slash)
+        return arena_strdup(arena, path);
+    return arena_printf(arena, "%.*s/%s", (int)(slash - file), file, path);
+}
+
 static int take_node(struct cluster *cluster, const struct yaml_node *node, struct arena *arena,
                      struct err *err)
 {
@@ -118,6 +133,10 @@ static int take_node(struct cluster *cluster, const struct yaml_node *node, stru
         return quantity_take_map(cluster, &of_links, node, err);
     if (!strcmp(node->key, "software") && node->kind == YAML_MAP)
         return quantity_take_map(cluster, &of_software, node, err);
+    if (!strcmp(node->key, "tables") && node->kind == YAML_SCALAR) {
+        cluster->tables = beside(cluster->name, node->text, arena);
+        return 0;
+    }
     if (!strcmp(node->key, "calibration") && node->kind == YAML_MAP)
         return quantity_take_map(cluster, &of_calibration, node, err);
     return quantity_refuse_key(&of_island, node, err);

@@ -4,9 +4,14 @@
 #ifndef CONFIG_CLUSTER_IMPL_H
 #define CONFIG_CLUSTER_IMPL_H
 
+#include "base/yaml.h"
 #include "config/cluster.h"
 
 /* Links and software, where nothing else is said. */
 void cluster_set_defaults(struct cluster *cluster);
+
+/* A device from its map of keys. Returns 0, or -1 and ERR_CONFIG. */
+int device_take(struct device_spec *device, const struct yaml_node *root, struct arena *arena,
+                struct err *err);
 
 #endif

@@ -80,6 +80,29 @@ static void add_issue(const struct prices *prices, int n_kernels, struct price *
         price->issue_ns = n_kernels * (prices->has_graphs ? cluster->software.graph_op : host_op);
 }
 
+/* When all ranks of a node compute, memory and clocks are shared: as measured with all of them, and
+ * in proportion with less. */
+static double contention_of(const struct prices *prices)
+{
+    int per_node = prices->cluster->islands[prices->island].per_node;
+    int others = min_int(prices->n_computing, per_node) - 1;
+
+    if (others < 1 || !(prices->cluster->table->contention > 1))
+        return 1;
+    return 1 + (prices->cluster->table->contention - 1) * others / (per_node - 1);
+}
+
+/* -1: there is no price in the cluster's table. */
+static double measured_ns(const struct prices *prices, const struct op_shape *op,
+                          enum price_source *source)
+{
+    *source = PRICE_FORMULA;
+    if (!prices->cluster->table || op->kind == OP_AWAIT || (op_info(op->kind)->traits & TRAIT_COPY))
+        return -1;
+    double ns = price_table_op(prices->cluster->table, op, source);
+    return ns < 0 ? -1 : ns * contention_of(prices);
+}
+
 struct price price_op(const struct prices *prices, const struct op_shape *op)
 {
     int64_t launch = prices->cluster->islands[prices->island].device->launch;
@@ -88,7 +111,10 @@ struct price price_op(const struct prices *prices, const struct op_shape *op)
     CHECK(!op_is_collective(op->kind));
     struct formula formula =
         op->kind == OP_AWAIT ? (struct formula){ 0, 1 } : formula_of(prices, op);
-    if (op->kind != OP_AWAIT)
+    double measured = measured_ns(prices, op, &price.source);
+    if (measured >= 0)
+        price.ns = llround(measured);
+    else if (op->kind != OP_AWAIT)
         price.ns = llround(formula.ns) + formula.n_kernels * launch;
     add_issue(prices, formula.n_kernels, &price);
     return price;

@@ -1,5 +1,6 @@
 /*
- * price.h - how long an op of a program takes on a device, by formulas from its data sheet
+ * price.h - how long an op of a program takes on a device: as measured (price_table.h), else by
+ * formulas from its data sheet
  *
  *   ns = max(FLOPs / (peak * reach * efficiency of the shape), bytes / bandwidth)
  *        + kernels * launch
@@ -17,6 +18,7 @@
 #include "config/cluster.h"
 #include "ops/ops.h"
 #include "plan/collective_cost.h"
+#include "plan/price_table.h"
 
 /* What the table of a step's time counts an op with. */
 enum price_class {
@@ -32,11 +34,13 @@ enum price_class price_class_of(enum op_kind kind);
 struct price {
     int64_t ns;
     int64_t issue_ns; /* of the host */
+    enum price_source source;
 };
 
 struct prices {
     const struct cluster *cluster;
     int island;
+    int n_computing;      /* ranks of a node; 0: one */
     bool has_graphs;      /* ops are issued by recorded graphs */
     bool fast_reductions; /* libraries add, in their order; else data is moved, then added */
 };

@@ -70,6 +70,16 @@ static int64_t issue_ns(const struct prices *prices)
     return is_cpu ? 0 : prices->cluster->software.nccl_op;
 }
 
+/* Of a group within a node, as run executes it; -1: there is no price in the cluster's table. */
+static double measured_ns(const struct prices *prices, const struct group_shape *group,
+                          const struct op_shape *op, int64_t n_bytes, enum price_source *source)
+{
+    *source = PRICE_FORMULA;
+    if (!prices->cluster->table || group->n_nodes > 1)
+        return -1;
+    return price_table_collective(prices->cluster->table, op->kind, group->n, n_bytes, source);
+}
+
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
                               const struct op_shape *op)
 {
@@ -80,6 +90,11 @@ struct price price_collective(const struct prices *prices, const struct group_sh
     CHECK(op_is_collective(op->kind));
     if (group->n < 2)
         return price;
+    double measured = measured_ns(prices, group, op, n_bytes, &price.source);
+    if (measured >= 0) {
+        price.ns = llround(measured);
+        return price;
+    }
     price.ns = is_fixed ? llround(fixed_sum_ns(prices, group, op, n_bytes))
                         : collective_ns(prices->cluster, group, op->kind, n_bytes);
     return price;

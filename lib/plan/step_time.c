@@ -176,9 +176,11 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
     const struct simulated_op *const **ops =
         arena_array(arena, const struct simulated_op *const *, n);
 
-    p.prices = (struct prices){ .cluster = cluster,
-                                .has_graphs = true,
-                                .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
+    p.prices =
+        (struct prices){ .cluster = cluster,
+                         .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
+                         .has_graphs = true,
+                         .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
     p.stride = stride_of(&p.mesh, AXIS_PP);
     for (int rank = 0; rank < n; rank++) {
         p.pp_rank = rank;

@@ -1,0 +1,38 @@
+/*
+ * bench_cluster.h - what this machine's ranks take for ops and collectives: the tables that
+ * `lmtrain plan` prices with
+ *
+ * Ops are measured where they run, in steps of the job's own program on one rank, while the others
+ * wait: the model as it is, and narrowed to what each of several tensor-parallel ranks has of it,
+ * with whole and with half micro-batches. Then all ranks measure the first of these at the same
+ * time, which says what they take from each other, and then their collectives.
+ */
+#ifndef TRAIN_BENCH_CLUSTER_H
+#define TRAIN_BENCH_CLUSTER_H
+
+#include "plan/price_table.h"
+#include "train/bench.h"
+
+struct bench_cluster {
+    struct price_table table;
+    struct machine_peak peak; /* of one rank alone */
+    double host_op_seconds;   /* between two ops */
+    double jitter;            /* standard deviation of a step, as a share of it */
+    double bus_bytes_per_second, latency_seconds; /* of an all_gather of all ranks; 0: one rank */
+    int64_t memory_bytes;                         /* of a rank's device, or its share of the node */
+    int n_threads;                                /* of a rank */
+};
+
+/*
+ * Collective over the job's ranks, which lie on one node; n_steps of each kind, after warming up.
+ * Rank 0 has the result, in the arena. Returns 0, or -1 as bench_run; if one rank fails others may
+ * wait for it, and the caller must abort the job.
+ */
+int bench_cluster(struct bench_cluster *cluster, const struct job *job, struct engine *engine,
+                  int n_steps, struct arena *arena, struct err *err);
+
+/* Append the cluster's file; tables: the name of the tables' file beside it. */
+void bench_cluster_print(const struct bench_cluster *cluster, const struct engine *engine,
+                         enum dtype dtype, const char *tables, struct str *out);
+
+#endif
