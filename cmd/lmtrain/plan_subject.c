@@ -131,6 +131,18 @@ static int find_layout(struct plan_subject *subject, const struct plan_reading *
     return status;
 }
 
+int plan_find_layout(struct plan_subject *subject, const struct plan_reading *reading, int n_ranks,
+                     struct arena *arena, struct err *err)
+{
+    struct job *job = &subject->job;
+
+    if (find_cluster(subject, reading, job, n_ranks, arena, err))
+        return -1;
+    if (subject->has_cluster)
+        job->device = cluster_is_cpu(&subject->cluster) ? JOB_DEVICE_CPU : JOB_DEVICE_CUDA;
+    return find_layout(subject, reading, job, n_ranks, arena, err);
+}
+
 int plan_read_subject(struct plan_subject *subject, const struct plan_reading *reading,
                       const char *path, int n_ranks, struct arena *arena, struct err *err)
 {
@@ -145,11 +157,7 @@ int plan_read_subject(struct plan_subject *subject, const struct plan_reading *r
     n_ranks = n_ranks ? n_ranks : cmd_n_ranks(job);
     tuned_foresee_vocabulary(job, arena);
     prepare_data_foresee(job, arena);
-    if (find_cluster(subject, reading, job, n_ranks, arena, err))
-        return -1;
-    if (subject->has_cluster)
-        job->device = cluster_is_cpu(&subject->cluster) ? JOB_DEVICE_CPU : JOB_DEVICE_CUDA;
-    if (find_layout(subject, reading, job, n_ranks, arena, err))
+    if (plan_find_layout(subject, reading, n_ranks, arena, err))
         return -1;
     return job_resolve(job, n_ranks, arena, err) < 0 ? -1 : 0;
 }

@@ -30,6 +30,9 @@ static struct cluster make_faster(const struct cluster *cluster, int part, struc
     struct cluster faster = *cluster;
 
     faster.islands = arena_array(arena, struct cluster_island, cluster->n_islands);
+    faster.faster.products = part == PART_PRODUCTS ? FASTER : 1;
+    faster.faster.memory = part == PART_MEMORY ? FASTER : 1;
+    faster.faster.links = part == PART_FAST_LINK ? FASTER : 1;
     faster.links.fast_bus *= part == PART_FAST_LINK ? FASTER : 1;
     for (int i = 0; i < cluster->n_islands; i++) {
         struct device_spec *device = arena_array(arena, struct device_spec, 1);
@@ -181,6 +184,21 @@ void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const c
     str_add(out, "; or more of parallel.pp or parallel.tp, or more ranks)\n");
 }
 
+static void print_sources(const struct step_time *time, struct str *out)
+{
+    const double *shares = time->shares;
+
+    if (shares[PRICE_MEASURED] + shares[PRICE_INTERPOLATED] <= 0)
+        str_add(out, "by formulas from data sheets, nothing measured");
+    else
+        str_printf(
+            out,
+            "%.0f %% of the time from measured tables, %.0f %% interpolated in them, %.0f %% "
+            "by formulas",
+            100 * shares[PRICE_MEASURED], 100 * shares[PRICE_INTERPOLATED],
+            100 * shares[PRICE_FORMULA]);
+}
+
 int plan_print_time(const struct plan *plan, const struct cluster *cluster, struct str *out,
                     struct err *err)
 {
@@ -191,11 +209,11 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
         const struct step_time *time = &answer.time;
 
         str_printf(out,
-                   "\npredicted on %d %s: %.3f s a step, %.0f tokens/s, MFU %.1f %%, HFU %.1f %% "
-                   "(%s)\n\n",
+                   "\npredicted on %d %s: %.3f s a step, %.0f tokens/s, MFU %.1f %%, HFU %.1f %% (",
                    plan->job->world_size, cluster->islands[0].device->name, (double)time->ns / 1e9,
-                   time->tokens_per_second, 100 * time->mfu, 100 * time->hfu,
-                   "by formulas from data sheets, nothing measured");
+                   time->tokens_per_second, 100 * time->mfu, 100 * time->hfu);
+        print_sources(time, out);
+        str_add(out, ")\n\n");
         print_classes(&answer, out);
         print_sensitivity(&answer, out);
         print_run(plan, cluster, &answer, out);
@@ -224,6 +242,8 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         cJSON_AddNumberToObject(made, "tokens_per_second", time->tokens_per_second);
         cJSON_AddNumberToObject(made, "mfu", time->mfu);
         cJSON_AddNumberToObject(made, "hfu", time->hfu);
+        cJSON_AddNumberToObject(made, "measured_share", time->shares[PRICE_MEASURED]);
+        cJSON_AddNumberToObject(made, "interpolated_share", time->shares[PRICE_INTERPOLATED]);
         cJSON_AddNumberToObject(made, "busiest_stage", time->simulated.busiest);
         cJSON *classes = cJSON_AddObjectToObject(made, "busiest_stage_ns");
         for (int i = 0; i < N_TIME_CLASSES; i++)

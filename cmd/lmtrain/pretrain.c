@@ -13,6 +13,7 @@
 #include "config/job.h"
 #include "launch/launch.h"
 #include "ranks.h"
+#include "searched.h"
 #include "train/job_file.h"
 #include "train/pretrain.h"
 #include "train/signals.h"
@@ -29,7 +30,7 @@ struct pretrain_request {
     struct option_list sets;
     const char *resume, *hosts;
     int ranks;
-    bool accept_numerics, dry_run;
+    bool accept_numerics, dry_run, replan;
 };
 
 static int dry_run(const struct job *job)
@@ -84,6 +85,7 @@ static int train(const struct pretrain_request *q, struct job *job, const struct
 
 static int run_rank(const struct pretrain_request *q, struct job *job, struct arena *arena)
 {
+    struct option_list ignored = { 0 };
     struct launch_rank rank;
     struct err err;
 
@@ -94,7 +96,8 @@ static int run_rank(const struct pretrain_request *q, struct job *job, struct ar
     int status = ranks_join(&rank, job, RANKS_WITH_LOGS, &err);
     if (status)
         return status;
-    if (job_resolve(job, rank.world_size, arena, &err) < 0)
+    if (searched_layout(job, rank.world_size, q->replan, &ignored, arena, &err) < 0 ||
+        job_resolve(job, rank.world_size, arena, &err) < 0)
         return ranks_fail(&rank, &err);
     return train(q, job, &rank);
 }
@@ -199,7 +202,9 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
     }
     if (ranks.context == CONTEXT_RANK && !q->dry_run)
         return run_rank(q, &job, arena);
-    if (job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
+    struct option_list all_sets = q->sets;
+    if (searched_layout(&job, ranks.n_ranks, q->replan, &all_sets, arena, &err) < 0 ||
+        job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->dry_run)
         return dry_run(&job);
@@ -208,7 +213,7 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
     static const char *const accepting[] = { "--accept-numerics", NULL };
     struct ranks_command command = { .name = q->training->name,
                                      .job_path = path,
-                                     .sets = &q->sets,
+                                     .sets = &all_sets,
                                      .resume = q->resume,
                                      .more = q->accept_numerics ? accepting : NULL };
     return ranks_start(&ranks, &job, &command, arena);
@@ -233,6 +238,9 @@ static int train_command(const struct training *training, int argc, char **argv)
         option_flag("accept-numerics", &q.accept_numerics,
                     "resume although the arithmetic differs from the checkpoint's (another dtype, "
                     "kind of machine or version of lmtrain); it is refused otherwise"),
+        option_flag("replan", &q.replan,
+                    "search the layout again although the run in the output folder has one (with "
+                    "parallel.mode auto, semi or data)"),
         option_flag("dry-run", &q.dry_run, "print the resolved job and its plan, do not train"),
     };
     const struct options options = {

@@ -96,6 +96,11 @@ struct cluster {
     double calibration[N_DEVICE_FORMATS];
     const char *tables; /* the path of measured times (plan/price_table.h); NULL: none */
     const struct price_table *table; /* they, once plan has read them; NULL: none */
+    /* By which measured times of products and attention, of other ops, and of collectives are
+     * divided, to see what other hardware would give; 0: 1. */
+    struct {
+        double products, memory, links;
+    } faster;
 };
 
 /*

@@ -514,6 +514,13 @@ const struct field job_fields[] = {
       .help = "layouts whose predicted times differ by no more than this share count as equal, and "
               "the simplest of them is used" },
 
+    { "searched.cluster", FIELD_TEXT, AT(searched.cluster), .initial = "",
+      .help = "written by lmtrain: the cluster for which the layout was searched or predicted" },
+    { "searched.predicted_ms", FIELD_FLOAT, AT(searched.predicted_ms), .initial = "0", .max = 1e12,
+      .unit = "ms",
+      .help = "written by lmtrain: the predicted time of a step, which pretrain compares with the "
+              "measured one after 10 steps; 0: not known" },
+
     { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recompute_choices,
       .not_built = "auto", .list_items = list_forward_ops, .items_offset = AT(recompute_ops),
       .word_value = RECOMPUTE_LIST,

@@ -184,6 +184,12 @@ struct job {
         double within;           /* layouts are equal whose times differ by this share */
     } search;
 
+    /* What a search, or a prediction, said of this layout; kept in the run's job.yaml. */
+    struct {
+        const char *cluster; /* it was made for; NULL: none was made */
+        double predicted_ms; /* a step; 0: not known */
+    } searched;
+
     enum recompute_mode recompute;
     struct bitset recompute_ops; /* RECOMPUTE_LIST: enum op_kind of each */
 

@@ -175,7 +175,7 @@ static int measure(struct layer_cost_cache *cache, const struct layer_key *key, 
     cache->n_compiled += request.pp_rank;
     *m = (struct measure){ 0 };
     if (!status)
-        status = step_time_simulate(&step, &job, programs, cache->cluster, &on, &arena, &err);
+        status = step_time_simulate(&step, &job, programs, cache->cluster, &on, NULL, &arena, &err);
     if (!status) {
         take_bytes(programs, m);
         take_times(&watch, key->is_split, step.ns, m);

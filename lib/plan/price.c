@@ -100,7 +100,11 @@ static double measured_ns(const struct prices *prices, const struct op_shape *op
     if (!prices->cluster->table || op->kind == OP_AWAIT || (op_info(op->kind)->traits & TRAIT_COPY))
         return -1;
     double ns = price_table_op(prices->cluster->table, op, source);
-    return ns < 0 ? -1 : ns * contention_of(prices);
+    enum price_class class = price_class_of(op->kind);
+    double faster = class == PRICE_PRODUCT || class == PRICE_ATTENTION
+                        ? prices->cluster->faster.products
+                        : prices->cluster->faster.memory;
+    return ns < 0 ? -1 : ns * contention_of(prices) / (faster > 0 ? faster : 1);
 }
 
 struct price price_op(const struct prices *prices, const struct op_shape *op)

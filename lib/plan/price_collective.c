@@ -77,7 +77,9 @@ static double measured_ns(const struct prices *prices, const struct group_shape 
     *source = PRICE_FORMULA;
     if (!prices->cluster->table || group->n_nodes > 1)
         return -1;
-    return price_table_collective(prices->cluster->table, op->kind, group->n, n_bytes, source);
+    double faster = prices->cluster->faster.links;
+    double ns = price_table_collective(prices->cluster->table, op->kind, group->n, n_bytes, source);
+    return ns < 0 || !(faster > 0) ? ns : ns / faster;
 }
 
 struct price price_collective(const struct prices *prices, const struct group_shape *group,

@@ -56,9 +56,15 @@ static int64_t size_of(const struct op_shape *op)
     return first->rows > 1 ? first->rows : first->cols;
 }
 
-static void add_dim(int64_t n, bool is_size, struct str *name)
+/* In training there are as many rows of keys as tokens. */
+static bool is_size(const struct op_shape *op, enum dim dim, int64_t n, enum dim of_size)
 {
-    if (is_size)
+    return dim == of_size || (dim == DIM_U && of_size == DIM_T && n == size_of(op));
+}
+
+static void add_dim(int64_t n, bool is_curve, struct str *name)
+{
+    if (is_curve)
         str_add(name, "T");
     else
         str_printf(name, "%lld", (long long)n);
@@ -82,9 +88,9 @@ static void name_op(const struct op_shape *op, struct str *name)
         if (!has_dims)
             continue;
         str_add(name, "[");
-        add_dim(t->rows, operand_of(op->kind, i)->rows == of_size, name);
+        add_dim(t->rows, is_size(op, operand_of(op->kind, i)->rows, t->rows, of_size), name);
         str_add(name, " x ");
-        add_dim(t->cols, operand_of(op->kind, i)->cols == of_size, name);
+        add_dim(t->cols, is_size(op, operand_of(op->kind, i)->cols, t->cols, of_size), name);
         str_add(name, "]");
     }
     if (price_class_of(op->kind) == PRICE_ATTENTION)

@@ -19,6 +19,8 @@ struct pricing {
     int pp_rank;
     const struct program *program;
     struct arena *arena;
+    double *ns;  /* [N_PRICE_SOURCES]: of all ops of the step, by source; NULL: not asked for */
+    int *n_runs; /* in the step, by function of the program; where ns is */
 };
 
 static int stride_of(const struct mesh *mesh, enum mesh_axis axis)
@@ -93,7 +95,7 @@ static struct price price_stage_transfer(const struct pricing *p, const struct o
     return price_transfer(&p->prices, p->rank, to, n_bytes, n_sharing);
 }
 
-static struct simulated_op price(const struct pricing *p, const struct op *op)
+static struct simulated_op price(const struct pricing *p, const struct op *op, int n_runs)
 {
     const struct cluster *cluster = p->prices.cluster;
     struct op_shape shape = program_op_shape(p->program, op);
@@ -111,6 +113,8 @@ static struct simulated_op price(const struct pricing *p, const struct op *op)
     } else {
         price = price_op(&p->prices, &shape);
     }
+    if (p->ns)
+        p->ns[price.source] += (double)price.ns * n_runs;
     return (struct simulated_op){ .ns = price.ns,
                                   .issue_ns = price.issue_ns,
                                   .class = class_of(op),
@@ -125,13 +129,26 @@ static const struct simulated_op *price_function(const struct pricing *p, int fu
     struct simulated_op *ops = arena_array(p->arena, struct simulated_op, f->n_ops);
 
     for (int i = 0; i < f->n_ops; i++)
-        ops[i] = price(p, &f->ops[i]);
+        ops[i] = price(p, &f->ops[i], p->n_runs ? p->n_runs[function] : 0);
     return ops;
 }
 
-static const struct simulated_op *const *price_program(const struct pricing *p)
+static int *count_runs(const struct program *program, struct arena *arena)
+{
+    const struct entry *step = &program->entries[ENTRY_STEP];
+    int *n_runs = arena_array(arena, int, program->n_functions);
+
+    for (int i = 0; i < step->n_actions; i++)
+        if (step->actions[i].kind == ACTION_RUN)
+            n_runs[step->actions[i].function]++;
+    return n_runs;
+}
+
+static const struct simulated_op *const *price_program(struct pricing *p)
 {
     const struct program *program = p->program;
+
+    p->n_runs = p->ns ? count_runs(program, p->arena) : NULL;
     const struct simulated_op **functions =
         arena_array(p->arena, const struct simulated_op *, program->n_functions);
 
@@ -167,10 +184,14 @@ static void rate(struct step_time *time, const struct plan *plan, const struct c
 
 int step_time_simulate(struct simulated_step *simulated, const struct job *job,
                        const struct program *programs, const struct cluster *cluster,
-                       const struct simulate_watch *watch, struct arena *arena, struct err *err)
+                       const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
+                       struct arena *arena, struct err *err)
 {
     int n = job->parallel.pp;
-    struct pricing p = { .job = job, .mesh = job_mesh(job), .arena = arena };
+    double ns[N_PRICE_SOURCES] = { 0 }, all = 0;
+    struct pricing p = {
+        .job = job, .mesh = job_mesh(job), .arena = arena, .ns = shares ? ns : NULL
+    };
     struct mesh stages = mesh_pipeline(n);
     const struct program **list = arena_array(arena, const struct program *, n);
     const struct simulated_op *const **ops =
@@ -188,6 +209,10 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
         p.program = list[rank] = &programs[rank];
         ops[rank] = price_program(&p);
     }
+    for (int i = 0; i < N_PRICE_SOURCES; i++)
+        all += ns[i];
+    for (int i = 0; i < N_PRICE_SOURCES && shares; i++)
+        shares[i] = all > 0 ? ns[i] / all : 0;
     struct simulate_request request = {
         .programs = list, .mesh = &stages, .entry = ENTRY_STEP, .ops = ops, .watch = watch
     };
@@ -222,7 +247,8 @@ int step_time_predict(struct step_time *time, const struct plan *plan,
                       const struct cluster *cluster, struct arena *arena, struct err *err)
 {
     *time = (struct step_time){ .ns = 0 };
-    if (step_time_simulate(&time->simulated, plan->job, plan->programs, cluster, NULL, arena, err))
+    if (step_time_simulate(&time->simulated, plan->job, plan->programs, cluster, NULL, time->shares,
+                           arena, err))
         return -1;
     add_constants(time, cluster, plan->job->world_size);
     rate(time, plan, cluster);

@@ -20,15 +20,18 @@ struct step_time {
     /* Shares of the peak that products of the job's dtype have by the data sheet: the model's
      * FLOPs, and those that are executed. */
     double mfu, hfu;
+    double shares[N_PRICE_SOURCES]; /* of the time of all ops: where its prices come from */
 };
 
 /*
  * One step of the programs [pp] of a job with the prices of this cluster, without what is added.
- * watch: NULL, or of every op. Results in the arena. Returns 0, or -1 and ERR_FAILED.
+ * watch: NULL, or of every op. shares: NULL, or as above. Results in the arena. Returns 0, or -1
+ * and ERR_FAILED.
  */
 int step_time_simulate(struct simulated_step *simulated, const struct job *job,
                        const struct program *programs, const struct cluster *cluster,
-                       const struct simulate_watch *watch, struct arena *arena, struct err *err);
+                       const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
+                       struct arena *arena, struct err *err);
 
 /* Bytes of the residual stream that stages of the job send each other, and the longest transfer of
  * them between neighbours. */

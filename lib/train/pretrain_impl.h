@@ -50,6 +50,8 @@ struct pretrain {
     int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;
     struct flat_loss flat_loss;
+    int n_timed;            /* steps, to compare with what was predicted */
+    double timed_seconds;   /* of those after warming up */
     int agreed;             /* the failure is known to all ranks */
     int stopped;            /* early: the run is over though steps are left */
     int64_t evaluated_step; /* of the last evaluation, -1 none */

@@ -18,6 +18,9 @@
 #include "train/job_file.h"
 #include "train/pretrain_impl.h"
 
+/* A prediction that is farther off is worth a warning. */
+#define PREDICTION_OFF 0.15
+
 /* Earlier observations of the GPU are not reported; an Xid follows the failure within this time. */
 static const double gpu_age_seconds = 10, xid_seconds = 0.25;
 
@@ -137,6 +140,32 @@ void pretrain_report_gpu_loss(struct pretrain *p, struct err *err)
                 sight.gpu.uuid, sight.xid, xid_words(sight.xid), xid_advice(sight.xid));
 }
 
+/* Once a process: the mean of the steps after the first, which touch memory and load code. */
+static void compare_with_plan(struct pretrain *p, double took)
+{
+    enum { N_WARM = 2, N_COMPARED = 10 };
+    double predicted = p->job->searched.predicted_ms;
+
+    if (!(predicted > 0) || p->n_timed >= N_COMPARED)
+        return;
+    p->timed_seconds += p->n_timed >= N_WARM ? took : 0;
+    if (++p->n_timed < N_COMPARED)
+        return;
+    double measured = 1e3 * p->timed_seconds / (N_COMPARED - N_WARM);
+    double off = predicted / measured - 1;
+    char text[256];
+
+    snprintf(text, sizeof text, "a step takes %.1f ms, %.1f ms were predicted for %s (%+.1f %%)",
+             measured, predicted, p->job->searched.cluster ? p->job->searched.cluster : "it",
+             100 * off);
+    if (off > PREDICTION_OFF || off < -PREDICTION_OFF)
+        log_warn("%s (hint: lmtrain plan --calibrate %.4g, or lmtrain bench cluster)", text,
+                 measured / 1e3);
+    else
+        log_info("%s", text);
+    pretrain_report_event(p, "predicted", text);
+}
+
 void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
 {
     const struct job *job = p->job;
@@ -167,6 +196,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
 
     if (!p->is_first)
         return;
+    compare_with_plan(p, took);
     terminal_step(p->terminal, &m, logged);
     if (!logged)
         return;

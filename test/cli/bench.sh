@@ -146,8 +146,8 @@ expect 'seconds are whole and at least one' 2 'seconds' "$lmtrain" bench ceiling
 
 # ---- wrongly ----
 
-expect 'no subcommand' 2 'give ops, step, comm or ceilings' "$lmtrain" bench
-expect 'an unknown one' 2 'give ops, step, comm or ceilings' "$lmtrain" bench opps "$dir/job.yaml"
+expect 'no subcommand' 2 'give ops, step, comm, ceilings or cluster' "$lmtrain" bench
+expect 'an unknown one' 2 'give ops, step, comm, ceilings or cluster' "$lmtrain" bench opps "$dir/job.yaml"
 expect 'no job' 2 'JOB.yaml' "$lmtrain" bench ops
 expect 'no step' 2 'steps' "$lmtrain" bench step "$dir/job.yaml" --steps 0
 expect 'each is for ops' 2 'each' "$lmtrain" bench step "$dir/job.yaml" --each

@@ -1,0 +1,63 @@
+#!/bin/sh
+# test/cli/search.sh - layouts that are searched for this machine: its measured tables, a run with parallel: auto, its resume,
+# what was predicted beside what is measured
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+# ---- this machine, measured ----
+
+expect 'this machine is measured' 0 '^.*here.yaml: [0-9]+ ops and 4 collectives of 2 ranks, contention ' \
+    "$lmtrain" bench cluster "$dir/job.yaml" --ranks 2 --steps 2 --to "$dir/here.yaml"
+expect 'its file' 0 '^      cpu: true$' cat "$dir/here.yaml"
+expect 'names its tables' 0 '^tables: here.yaml.tables.json$' cat "$dir/here.yaml"
+expect 'which have ops' 0 '"linear [a-z0-9]+\[T x [0-9]+\] .*": \[\[[0-9]+, [0-9]+\]' cat "$dir/here.yaml.tables.json"
+expect 'and collectives' 0 '"all_reduce of 2": \[\[4096, [0-9]+\], ' cat "$dir/here.yaml.tables.json"
+expect 'by default it is of this user' 0 '/lmtrain/cluster.yaml: [0-9]+ ops and 0 collectives of 1 rank' \
+    env XDG_CACHE_HOME="$dir/cache" "$lmtrain" bench cluster "$dir/job.yaml" --steps 1
+expect 'a plan is priced with it' 0 '^predicted on 2 cpu: ' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml"
+expect 'and says how much of the time was measured' 0 '\(([89][0-9]|100) % of the time from measured tables, ' \
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml"
+expect 'a layout is searched for it' 0 '^best of [0-9]+ layouts' \
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml" --set parallel=auto
+expect 'for this machine if none is named' 0 '^predicted on 1 cpu: ' \
+    env XDG_CACHE_HOME="$dir/cache" "$lmtrain" plan "$dir/job.yaml" --set parallel=auto
+expect 'which was not measured' 2 'or lmtrain bench cluster, which measures this machine' \
+    env XDG_CACHE_HOME="$dir/nothing" "$lmtrain" plan "$dir/job.yaml" --set parallel=auto
+sed 's/"ops"/"ops": 3, "x"/' "$dir/here.yaml.tables.json" >"$dir/broken.json"
+sed 's/^tables: .*/tables: broken.json/' "$dir/here.yaml" >"$dir/broken.yaml"
+expect 'tables that are none' 2 'broken.json: not a table of prices: ' \
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/broken.yaml"
+sed 's/^tables: .*/tables: gone.json/' "$dir/here.yaml" >"$dir/gone.yaml"
+expect 'tables that are not there' 2 'gone.json' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/gone.yaml"
+
+# ---- a run ----
+
+# searched NAME OPTION... - a run of 12 steps whose layout is searched
+searched() {
+    searched_name=$1
+    shift
+    pretrain "$searched_name" --ranks 2 --set parallel=auto --set "cluster=$dir/here.yaml" "$@"
+}
+searched one >"$dir/one.txt" 2>&1
+expect 'a run searches its layout' 0 '^.*layout: dp [12].*: the best of [0-9]+ \(lmtrain plan shows the others\), [0-9.]+ ms a step' cat "$dir/one.txt"
+expect 'its job has the layout' 0 '^  mode: manual$' cat "$dir/one/job.yaml"
+expect 'and what was predicted' 0 '^  predicted_ms: [0-9.]+$' cat "$dir/one/job.yaml"
+expect 'it is compared after 10 steps' 0 'a step takes [0-9.]+ ms, [0-9.]+ ms were predicted for .*here.yaml' cat "$dir/one/log/rank-0.log"
+expect 'once' 0 '^1$' grep -c 'were predicted' "$dir/one/log/rank-0.log"
+expect 'as an event, too' 0 '"event": ?"predicted"' cat "$dir/one/metrics.jsonl"
+layout=$(sed -n '/^parallel:/,/^[a-z]/p' "$dir/one/job.yaml")
+expect 'the same layout by hand' 0 '^done' pretrain by_hand --ranks 2 --set "parallel=$(printf '%s\n' "$layout" | awk '
+    /^  (tp|pp|dp|zero|zero_group|chunks|bucket_mb|schedule|hold):/ { printf "%s%s %s", n++ ? ", " : "{", $1, $2 } END { print "}" }')" \
+    --set "recompute=$(sed -n 's/^recompute: //p' "$dir/one/job.yaml")"
+same_bits 'has the same bits' one by_hand 12
+
+expect 'a run that is stopped' 0 '^done: step 6 ' searched two --set train.steps=6 --set 'parallel={mode: semi, pp: 2}'
+expect 'goes on' 0 '^done: step 12 ' searched two
+expect 'with the layout that it has' 0 '^  pp: 2$' cat "$dir/two/job.yaml"
+refuse 'without a search' 'layout: '
+expect 'on other ranks it is searched again' 0 'layout: dp 1.*the best of ' pretrain two --ranks 1 --set parallel=auto \
+    --set "cluster=$dir/here.yaml" --set train.steps=14
+expect 'and again if that is wanted' 0 'layout: dp 1.*the best of ' pretrain two --ranks 1 --set parallel=auto \
+    --set "cluster=$dir/here.yaml" --set train.steps=16 --replan
+expect 'a manual run on a cluster is predicted, too' 0 'were predicted for ' pretrain manual --set "cluster=$dir/here.yaml"
+finish

@@ -1,0 +1,193 @@
+/*
+ * price_table_test.c - what is found between, beside and beyond measured points; tables as files
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "plan/price_table.h"
+
+static struct tensor fp32(int64_t rows, int64_t cols)
+{
+    return (struct tensor){ .rows = rows, .cols = cols, .stride = cols, .dtype = DTYPE_F32 };
+}
+
+/* y [tokens x n] = x [tokens x k] w' */
+static struct op_shape linear(int64_t tokens, int64_t n, int64_t k)
+{
+    struct op_shape op = { .kind = OP_LINEAR };
+
+    op.in[LINEAR_X] = fp32(tokens, k);
+    op.in[LINEAR_W] = fp32(n, k);
+    op.out[OPS_FIRST] = fp32(tokens, n);
+    return op;
+}
+
+static struct op_shape adamw(int64_t rows, int64_t cols)
+{
+    struct op_shape op = { .kind = OP_ADAMW };
+
+    for (int i = 0; i < OPS_MAX_INPUTS; i++)
+        op.in[i] = fp32(rows, cols);
+    return op;
+}
+
+static double find(const struct price_table *table, struct op_shape op, enum price_source *source)
+{
+    return price_table_op(table, &op, source);
+}
+
+static void add(struct price_table *table, struct op_shape op, double ns)
+{
+    price_table_add_op(table, &op, ns);
+}
+
+static void fill(struct price_table *table, struct arena *arena)
+{
+    *table = (struct price_table){ .machine = "mine", .contention = 1.25, .arena = arena };
+    add(table, linear(256, 64, 32), 1000);
+    add(table, linear(256, 64, 32), 3000); /* the mean counts */
+    add(table, linear(1024, 64, 32), 8000);
+    add(table, adamw(10, 100), 500);
+    price_table_add_collective(table, OP_ALL_GATHER, 2, 4096, 1000);
+    price_table_add_collective(table, OP_ALL_GATHER, 2, 16384, 2000);
+}
+
+static void check_filled(const struct price_table *t)
+{
+    enum price_source source;
+
+    assert_true(find(t, linear(256, 64, 32), &source) == 2000 && source == PRICE_MEASURED);
+    /* Twice the tokens: half way in logarithms, both of tokens and of time. */
+    assert_true(fabs(find(t, linear(512, 64, 32), &source) - 4000) < 1e-6);
+    assert_int_equal(source, PRICE_INTERPOLATED);
+    assert_true(find(t, linear(2048, 64, 32), &source) == 16000 && source == PRICE_INTERPOLATED);
+    assert_true(find(t, linear(128, 64, 32), &source) == 1000 && source == PRICE_INTERPOLATED);
+    /* Too far off, or another op. */
+    assert_true(find(t, linear(16384, 64, 32), &source) < 0 && source == PRICE_FORMULA);
+    assert_true(find(t, linear(256, 64, 33), &source) < 0);
+    assert_true(find(t, linear(256, 65, 32), &source) < 0);
+    /* The optimizer's price is by elements. */
+    assert_true(find(t, adamw(1, 1000), &source) == 500 && source == PRICE_MEASURED);
+    assert_true(find(t, adamw(1, 2000), &source) == 1000);
+    assert_true(fabs(price_table_collective(t, OP_ALL_GATHER, 2, 8192, &source) - 1000 * sqrt(2)) <
+                1e-6);
+    assert_true(price_table_collective(t, OP_ALL_GATHER, 4, 8192, &source) < 0);
+    assert_true(price_table_collective(t, OP_ALL_REDUCE, 2, 8192, &source) < 0);
+}
+
+static void test_lookups(void **state)
+{
+    struct arena arena = { 0 };
+    struct price_table table;
+
+    (void)state;
+    fill(&table, &arena);
+    check_filled(&table);
+    arena_release(&arena);
+}
+
+/* A weight with as many rows as there are tokens is not over tokens. */
+static void test_weights_are_not_tokens(void **state)
+{
+    struct arena arena = { 0 };
+    struct price_table table = { .arena = &arena };
+    enum price_source source;
+
+    (void)state;
+    add(&table, linear(64, 64, 64), 1000);
+    assert_true(find(&table, linear(128, 64, 64), &source) == 2000);
+    assert_true(find(&table, linear(128, 128, 64), &source) < 0);
+    arena_release(&arena);
+}
+
+static void with_file(const char *text, void (*use)(const char *path))
+{
+    char path[] = "/tmp/price-table-XXXXXX";
+    int fd = mkstemp(path);
+
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    use(path);
+    unlink(path);
+}
+
+static void read_filled(const char *path)
+{
+    struct arena arena = { 0 };
+    struct price_table table;
+    struct err err;
+
+    if (price_table_read(&table, path, &arena, &err))
+        fail_msg("%s", err.text);
+    check_filled(&table);
+    assert_string_equal(table.machine, "mine");
+    assert_true(table.contention == 1.25);
+    arena_release(&arena);
+}
+
+static void test_a_table_is_read_as_it_was_printed(void **state)
+{
+    struct arena arena = { 0 };
+    struct price_table table;
+    struct str text = { 0 };
+
+    (void)state;
+    fill(&table, &arena);
+    price_table_print(&table, &text);
+    with_file(str_text(&text), read_filled);
+    str_release(&text);
+    arena_release(&arena);
+}
+
+static void read_refused(const char *path)
+{
+    struct arena arena = { 0 };
+    struct price_table table;
+    struct err err;
+
+    assert_int_equal(price_table_read(&table, path, &arena, &err), -1);
+    assert_int_equal(err.code, ERR_CONFIG);
+    assert_non_null(strstr(err.text, "not a table of prices"));
+    arena_release(&arena);
+}
+
+static void test_refused_files(void **state)
+{
+    static const char *const texts[] = {
+        "",
+        "[]",
+        "{\"ops\": []}",
+        "{\"ops\": {\"a\": [[1]]}}",
+        "{\"ops\": {\"a\": [[0, 5]]}}",
+        "{\"ops\": {\"a\": [[1, -5]]}}",
+        "{\"ops\": {\"a\": [[1, 2, 3]]}}",
+        "{\"collectives\": {\"a\": 3}}",
+        "{\"ops\": {\"a\": [[1, 2]",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        with_file(texts[i], read_refused);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lookups),
+        cmocka_unit_test(test_weights_are_not_tokens),
+        cmocka_unit_test(test_a_table_is_read_as_it_was_printed),
+        cmocka_unit_test(test_refused_files),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
