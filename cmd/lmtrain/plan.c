@@ -20,6 +20,7 @@
 #include "plan_sweep.h"
 #include "plan_time.h"
 #include "report/table.h"
+#include "timelines.h"
 #include "train/vendor_memory.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
@@ -30,6 +31,7 @@ struct plan_request {
     int world, rank; /* rank -1: the one that needs most memory */
     bool print_program, json;
     const char *print_after; /* a pass; NULL: none */
+    const char *trace;       /* a file for a timeline; NULL: none */
     const char *sweep;       /* "ranks=8,16"; NULL: none */
     const char *calibrated;  /* the measured seconds; NULL: none */
     double calibrate;
@@ -310,11 +312,30 @@ static int check_pass(const char *pass, struct err *err)
     return strcmp(pass, "all") != 0 ? -1 : 0;
 }
 
+/* The predicted step of each stage's first rank. */
+static int write_trace(const char *path, const struct plan *plan, const struct cluster *cluster,
+                       struct err *err)
+{
+    struct arena arena = { 0 };
+    struct timeline_list list = { .arena = &arena };
+
+    if (!cluster)
+        return err_set(err, ERR_CONFIG,
+                       "--trace is of a predicted step (hint: --device NAME or --cluster NAME)");
+    int status = timelines_add_predicted(&list, plan, cluster, NULL, 0, err);
+    if (!status)
+        status = timelines_write(&list, plan, plan->job->source, path, err);
+    arena_release(&arena);
+    return status;
+}
+
 static int print_answer(const struct plan_request *q, const struct plan *plan,
                         const struct plan_subject *subject, struct str *out, struct err *err)
 {
     const struct cluster *cluster = subject->has_cluster ? &subject->cluster : NULL;
 
+    if (q->trace && write_trace(q->trace, plan, cluster, err))
+        return -1;
     if (q->print_after)
         return print_passes(plan, q->print_after, out, err);
     if (q->json)
@@ -422,6 +443,8 @@ int cmd_plan(int argc, char **argv)
         option_text("layout", &q.read.layout, "KEY=VALUE,...",
                     "plan this layout, whatever the job says: tp, pp, dp, zero, schedule, chunks, "
                     "recompute, micro_batch and other keys of parallel"),
+        option_text("trace", &q.trace, "FILE",
+                    "write a timeline of the predicted step of each pipeline stage, for Perfetto"),
         option_text("sweep", &q.sweep, "ranks=N,N,...",
                     "a table of predicted times for these numbers of ranks"),
         option_flag("weak", &q.weak,

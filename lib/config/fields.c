@@ -534,6 +534,15 @@ const struct field job_fields[] = {
     { "checkpoint.keep", FIELD_INT, AT(checkpoint.keep), .initial = "3", .max = N_MAX,
       .help = "number of newest checkpoints to keep; 0: all" },
 
+    { "trace.steps", FIELD_COUNTS, AT(trace.steps), .initial = "none", .word = "none", .min = 1,
+      .max = 1000000000,
+      .help =
+          "steps, such as [10, 11], of which each rank records when its ops began and ended, in "
+          "the run folder's trace/ (lmtrain report --trace); on a GPU ops of these steps are "
+          "run one by one" },
+    { "trace.ranks", FIELD_COUNTS, AT(trace.ranks), .initial = "all", .word = "all", .min = 0,
+      .max = 1000000, .help = "the ranks that do, such as [0, 8]" },
+
     { "output", FIELD_TEXT, AT(output), .initial = "",
       .help = "run folder; if left out, runs/NAME with the name of the job file" },
     { "output_mode", FIELD_CHOICE, AT(output_mode), .initial = "private",

@@ -198,6 +198,10 @@ struct job {
         int keep;            /* newest checkpoints kept; 0 all */
     } checkpoint;
 
+    struct {
+        struct job_counts steps, ranks; /* traced; none: no step, all ranks */
+    } trace;
+
     const char *output; /* run folder */
     enum output_mode output_mode;
     int poison; /* debug.poison: values become NaN at their death */

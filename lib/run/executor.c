@@ -244,7 +244,9 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
     double begin = clock_seconds();
     int status = run->enqueues ? traffic_wait(run, op, err)
                                : worker_wait(run->options.worker, op->ticket, err);
-    run->wait_seconds += clock_seconds() - begin;
+    double end = clock_seconds();
+    run->wait_seconds += end - begin;
+    run_trace_add(run, RUN_RECORD_WAIT, STREAM_COMPUTE, begin, end);
     progress_publish(run->progress, op->text, 0);
     return status;
 }
@@ -295,6 +297,7 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
 
     if (op->ticket && wait_for(run, op, err) < 0)
         return -1;
+    run_trace_done(run, op);
     list_after(run, op);
     s->first = first;
     if (s->given)
@@ -304,7 +307,7 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
     return 0;
 }
 
-static int post(struct run *run, struct resolved_op *op, int first, struct err *err)
+static int post(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
 {
     if (run->enqueues) {
         op->stream_op.first = first;
@@ -314,6 +317,7 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
     } else if (hand_over(run, op, first, err) < 0) {
         return -1;
     }
+    run_trace_post(run, op, index);
     run->last_given[op->stream] = op;
     for (int k = 0; k < op->n_users; k++)
         run->users[op->users[k]] = op;
@@ -321,7 +325,7 @@ static int post(struct run *run, struct resolved_op *op, int first, struct err *
 }
 
 /* Alone on the device: events stand right around it. */
-static int run_timed(struct run *run, struct resolved_op *op, int first, struct err *err)
+static int run_timed(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
 {
     struct device *device = run->device;
 
@@ -329,7 +333,9 @@ static int run_timed(struct run *run, struct resolved_op *op, int first, struct 
         double begin = clock_seconds();
 
         kernels_run(run->options.kernels, &op->call, first);
-        op->seconds += clock_seconds() - begin;
+        double end = clock_seconds();
+        op->seconds += end - begin;
+        run_trace_add(run, index, STREAM_COMPUTE, begin, end);
         return 0;
     }
     device->ops->event_record(device, DEVICE_COMPUTE, run->begin);
@@ -337,7 +343,9 @@ static int run_timed(struct run *run, struct resolved_op *op, int first, struct 
     device->ops->event_record(device, DEVICE_COMPUTE, run->end);
     if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
         return -1;
-    op->seconds += device->ops->seconds(device, run->begin, run->end);
+    double seconds = device->ops->seconds(device, run->begin, run->end), end = clock_seconds();
+    op->seconds += seconds;
+    run_trace_add(run, index, STREAM_COMPUTE, end - seconds, end);
     return 0;
 }
 
@@ -347,7 +355,7 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         first = 0;
     first = first ? KERNELS_FIRST : op->always;
     if (op->is_async)
-        return post(run, op, first, err);
+        return post(run, op, index, first, err);
     if (op->n_users && wait_for_users(run, op, err) < 0)
         return -1;
     if (run->progress) {
@@ -356,8 +364,8 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
-    if (run->is_timed)
-        return run_timed(run, op, first, err);
+    if (run->is_timed || run->trace)
+        return run_timed(run, op, index, first, err);
     kernels_run(run->options.kernels, &op->call, first);
     return one_by_one_wait(run, op, DEVICE_COMPUTE, err);
 }
@@ -440,7 +448,7 @@ static int run_function(struct run *run, const struct action *action, int first,
     struct resolved_function *f = resolved(run, program, action->function, action->micro_batch);
 
     for (int i = 0, next = 0; i < f->n_ops; i++) {
-        struct op_range *range = run->is_timed ? NULL : range_at(f, i, first, &next);
+        struct op_range *range = run->is_timed || run->trace ? NULL : range_at(f, i, first, &next);
 
         if (range) {
             int n = run_range(run, f, range, first, err);
@@ -490,6 +498,8 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         const struct action *a = &e->actions[i];
         int status = 0;
 
+        if (run->trace)
+            run->trace->action = i;
         if (run->progress)
             atomic_store_explicit(&run->progress->micro_batch, a->micro_batch,
                                   memory_order_relaxed);
@@ -502,7 +512,10 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         if (status < 0)
             return -1;
     }
-    return run_drain(run, ALL_STREAMS, err) < 0 ? -1 : traffic_tell_times(run, err);
+    if (run_drain(run, ALL_STREAMS, err) < 0)
+        return -1;
+    run_trace_end(run);
+    return traffic_tell_times(run, err);
 }
 
 /* ---- what it took ---- */

@@ -9,6 +9,7 @@
 #include "run/copy.h"
 #include "run/memory.h"
 #include "run/run.h"
+#include "run/run_trace.h"
 #include "run/traffic.h"
 
 /* Memory to poison once the op before has run. */
@@ -35,7 +36,9 @@ struct resolved_op {
     const struct dead_range *dead;
     int n_dead;
     int layer;
-    double seconds;                 /* a compute op's runs, where they are timed */
+    int traced, traced_index; /* 1 + the action and the index it was posted by; 0: no record is
+                                 owed */
+    double seconds;           /* a compute op's runs, where they are timed */
     char text[PROGRESS_TEXT_BYTES]; /* for who watches */
 };
 
@@ -95,8 +98,9 @@ struct run {
     void *staging[N_STREAMS];                     /* of the streams, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
-    bool is_timed;      /* run_set_timed */
-    bool is_one_by_one; /* one_by_one.h */
+    bool is_timed;           /* run_set_timed */
+    struct run_trace *trace; /* run_set_trace; NULL: none */
+    bool is_one_by_one;      /* one_by_one.h */
     double wait_seconds;
 };
 
@@ -109,6 +113,13 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
 
     return &variants->list[order_variant(&variants->by, micro_batch)];
 }
+
+/* run_trace.c: a record of the action at hand; an async op was posted, and is known to be done; all
+ * are. Nothing where there is no trace. */
+void run_trace_add(struct run *run, int op, enum stream stream, double begin, double end);
+void run_trace_post(struct run *run, struct resolved_op *op, int index);
+void run_trace_done(struct run *run, struct resolved_op *op);
+void run_trace_end(struct run *run);
 
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);

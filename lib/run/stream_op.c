@@ -29,6 +29,7 @@ int stream_op_run(void *argument, struct err *err)
     if (progress != COMM_DONE)
         return progress;
     op->has_begun = false;
-    op->seconds += clock_seconds() - op->began_at;
+    op->ended_at = clock_seconds();
+    op->seconds += op->ended_at - op->began_at;
     return COMM_DONE;
 }

@@ -35,7 +35,7 @@ struct stream_op {
     uint64_t after[ORDER_MAX_AFTER];
     int n_after;
     bool has_begun;
-    double began_at;
+    double began_at, ended_at;
     double seconds; /* from begin to end, all runs */
 
     /* Where values lie in a GPU's memory; else all NULL. The place in the compute queue when the op

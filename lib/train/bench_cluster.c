@@ -146,6 +146,33 @@ static int measure_together(const struct job *job, struct engine *alone, int n_s
     return 0;
 }
 
+/* Ops that only tensor-parallel programs have (a head whose vocabulary is divided), where the ranks
+ * can be divided so; less what they take from each other. */
+static int measure_tensor(struct bench_cluster *c, const struct job *job, struct engine *engine,
+                          int n_steps, struct err *err)
+{
+    int n_ranks = engine->rank.world_size;
+    struct job tensor = narrow(job, 1, 1);
+    struct bench bench;
+    enum price_source source;
+
+    if (!can_divide(job, n_ranks))
+        return 0;
+    tensor.parallel.tp = tensor.world_size = n_ranks;
+    if (bench_run(&bench, &tensor, engine, N_WARM, n_steps, err))
+        return -1;
+    for (int i = 0; i < bench.n_ops && engine->rank.world_rank == 0; i++) {
+        const struct bench_op *op = &bench.ops[i];
+
+        if (op_has_kernel(op->shape.kind) && op->seconds > 0 &&
+            price_table_op(&c->table, &op->shape, &source) < 0)
+            price_table_add_op(&c->table, &op->shape,
+                               1e9 * op->seconds / op->n_runs / fmax(1, c->table.contention));
+    }
+    bench_release(&bench);
+    return 0;
+}
+
 static int wait_for_all(void *context, struct err *err)
 {
     struct comm_group *group = context;
@@ -221,6 +248,8 @@ static int measure_all(struct bench_cluster *c, const struct job *job, struct en
         worker_call(engine->worker, wait_for_all, world.group, err))
         return -1;
     c->table.contention = by_one > 0 ? by_all / by_one : 0;
+    if (measure_tensor(c, job, engine, n_steps, err))
+        return -1;
     return measure_collectives(c, engine, arena, err);
 }
 

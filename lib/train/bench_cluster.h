@@ -5,7 +5,8 @@
  * Ops are measured where they run, in steps of the job's own program on one rank, while the others
  * wait: the model as it is, and narrowed to what each of several tensor-parallel ranks has of it,
  * with whole and with half micro-batches. Then all ranks measure the first of these at the same
- * time, which says what they take from each other, and then their collectives.
+ * time, which says what they take from each other; ops that only tensor-parallel programs have; and
+ * the collectives.
  */
 #ifndef TRAIN_BENCH_CLUSTER_H
 #define TRAIN_BENCH_CLUSTER_H

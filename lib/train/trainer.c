@@ -78,6 +78,7 @@ static int open_run(struct trainer *t, struct err *err)
                                    .worker = t->options.worker,
                                    .progress = t->options.progress,
                                    .poison = t->job->poison,
+                                   .timed = t->job->trace.steps.n > 0,
                                    .fast = t->job->parallel.reductions == REDUCTIONS_FAST };
 
     progress_phase(t->options.progress, "allocating and preparing kernels");

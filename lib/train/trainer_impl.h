@@ -7,6 +7,7 @@
 
 #include "ckpt/store.h"
 #include "data/stream/loader.h"
+#include "run/run_trace.h"
 #include "train/trainer.h"
 #include "weights/cells.h"
 
@@ -46,6 +47,10 @@ struct trainer {
     trainer_gate_fn gate;             /* may be NULL */
     void *gate_context;
 
+    struct run_trace trace; /* of the step at hand, if it is traced */
+    struct arena trace_arena;
+    int64_t trace_offset_ns, trace_error_ns;
+
     struct err save_err;  /* of this rank's start */
     struct err save_lost; /* of the save that a step waited for; no code if it is whole */
     char save_folder[4096];
@@ -64,6 +69,11 @@ int trainer_choose_held_out(void *trainer, int micro_batch);
 
 /* state.c */
 int trainer_save_gate(void *context, struct err *err);
+
+/* trainer_trace.c: before and after a step, nothing unless the job traces it. The first is
+ * collective: 0, or -1 and ERR_PEER. */
+int trainer_begin_trace(struct trainer *trainer, struct err *err);
+void trainer_end_trace(struct trainer *trainer);
 
 /* agree.c, collective over all ranks, from the trainer's thread. First the group is made; 0, or -1
  * and ERR_DEVICE (host memory) or ERR_PEER. */

@@ -1,0 +1,85 @@
+/*
+ * timelines.c - spans of a simulation as ranks of a timeline
+ */
+#include "timelines.h"
+
+#include "base/file.h"
+#include "base/num.h"
+#include "layout/axes.h"
+#include "plan/step_time.h"
+
+/* Spans of one pipeline rank. */
+struct collected {
+    struct timeline_span *spans;
+    int n, capacity;
+};
+
+struct collecting {
+    struct collected *stages;
+    struct arena *arena;
+};
+
+static void on_span(void *context, const struct simulated_span *s)
+{
+    struct collecting *c = context;
+    struct collected *stage = &c->stages[s->rank];
+
+    stage->spans =
+        arena_grow(c->arena, stage->spans, sizeof *stage->spans, &stage->capacity, stage->n + 1);
+    stage->spans[stage->n++] = (struct timeline_span){ .action = s->action,
+                                                       .op = s->op,
+                                                       .stream = s->stream,
+                                                       .begin = s->begin,
+                                                       .end = s->end,
+                                                       .category = time_class_name(s->class) };
+}
+
+static void add_rank(struct timeline_list *list, const struct plan *plan, int rank, int stage,
+                     const struct collected *spans)
+{
+    list->ranks =
+        arena_grow(list->arena, list->ranks, sizeof *list->ranks, &list->capacity, list->n + 1);
+    list->ranks[list->n++] = (struct timeline_rank){
+        .rank = rank, .program = &plan->programs[stage], .spans = spans->spans, .n = spans->n
+    };
+}
+
+int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
+                            const struct cluster *cluster, const int *ranks, int n_ranks,
+                            struct err *err)
+{
+    int n = plan->job->parallel.pp, n_of_stage = plan->job->world_size / n;
+    struct mesh mesh = job_mesh(plan->job);
+    struct collecting c = { .stages = arena_array(list->arena, struct collected, n),
+                            .arena = list->arena };
+    struct simulate_watch watch = { &c, on_span };
+    struct simulated_step step;
+
+    if (step_time_simulate(&step, plan->job, plan->programs, cluster, &watch, NULL, list->arena,
+                           err))
+        return -1;
+    /* Stages are the slowest axis, so their ranks lie one after the other. */
+    for (int i = 0; i < n && !n_ranks && list->n < TIMELINE_RANKS_MAX; i++)
+        add_rank(list, plan, i * n_of_stage, i, &c.stages[i]);
+    for (int i = 0; i < n_ranks && list->n < 2 * TIMELINE_RANKS_MAX; i++) {
+        int stage = mesh_coordinate(&mesh, ranks[i], axes_stages());
+
+        add_rank(list, plan, ranks[i], stage, &c.stages[stage]);
+    }
+    return 0;
+}
+
+int timelines_write(const struct timeline_list *list, const struct plan *plan, const char *title,
+                    const char *path, struct err *err)
+{
+    struct mesh mesh = job_mesh(plan->job);
+    struct timeline timeline = {
+        .mesh = &mesh, .ranks = list->ranks, .n = list->n, .title = title
+    };
+    struct str out = { 0 };
+
+    timeline_print(&timeline, &out);
+    int status = file_write(path, str_text(&out), out.length, err);
+    str_release(&out);
+    return status;
+}

@@ -1,0 +1,30 @@
+/*
+ * timelines.h - timelines of predicted steps, and of steps that a run traced
+ */
+#ifndef CMD_TIMELINES_H
+#define CMD_TIMELINES_H
+
+#include "config/cluster.h"
+#include "plan/plan.h"
+#include "plan/timeline.h"
+
+/* Ranks of a timeline that is made. */
+struct timeline_list {
+    struct timeline_rank *ranks;
+    int n, capacity;
+    struct arena *arena;
+};
+
+/*
+ * Add a predicted step of the plan on the cluster: for each of these world ranks that of its
+ * pipeline stage; n_ranks 0: for the first rank of each stage. Returns 0, or -1 and ERR_FAILED.
+ */
+int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
+                            const struct cluster *cluster, const int *ranks, int n_ranks,
+                            struct err *err);
+
+/* Write them to a file. Returns 0, or -1 and ERR_FAILED. */
+int timelines_write(const struct timeline_list *list, const struct plan *plan, const char *title,
+                    const char *path, struct err *err);
+
+#endif

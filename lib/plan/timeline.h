@@ -1,0 +1,47 @@
+/*
+ * timeline.h - steps of ranks, predicted and measured, as one file for Perfetto and
+ * chrome://tracing
+ *
+ * Chrome's JSON trace format: a process for each rank and kind (2 * rank predicted, 2 * rank + 1
+ * measured), a thread for each stream, on which slices come one after the other; waiting has slices
+ * of its own. A flow leads from each send to its receive, and around the members of each collective
+ * that are there. A counter has the bytes of values that are kept for the backward. Slices of one
+ * op of one action are matched by these two: args of both have the other's time.
+ */
+#ifndef PLAN_TIMELINE_H
+#define PLAN_TIMELINE_H
+
+#include "base/str.h"
+#include "layout/mesh.h"
+#include "program/program.h"
+
+/* An op of an action, or waiting (op -1). ns on one clock of all ranks. */
+struct timeline_span {
+    int action, op;
+    enum stream stream;
+    int64_t begin, end;
+    const char *category; /* "products"; NULL: by the op's phase */
+};
+
+struct timeline_rank {
+    int rank; /* of the world */
+    const struct program *program;
+    const struct timeline_span *spans; /* of a stream in order of time; [n] */
+    int n;
+    bool is_measured;
+};
+
+struct timeline {
+    const struct mesh *mesh;
+    const struct timeline_rank *ranks;
+    int n;
+    const char *title;
+};
+
+/* Most ranks of a file: what browsers can show. */
+#define TIMELINE_RANKS_MAX 64
+
+/* Append the file. */
+void timeline_print(const struct timeline *timeline, struct str *out);
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * step_trace.c - a line and records
+ */
+#include "train/step_trace.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/str.h"
+
+#define FILE_BYTES_MAX ((size_t)1 << 31)
+
+int step_trace_write(const struct step_trace *t, const char *output, struct err *err)
+{
+    struct str path = { 0 }, data = { 0 };
+
+    str_printf(&path, "%s/trace", output);
+    int status = file_make_folders(str_text(&path), err);
+    if (!status) {
+        str_printf(&path, "/step-%08" PRId64 ".rank-%d", t->step, t->rank);
+        str_printf(&data,
+                   "lmtrain trace 1 step %" PRId64 " rank %d of %d, %d records, offset %" PRId64
+                   ", error %" PRId64 "\n",
+                   t->step, t->rank, t->world_size, t->n, t->offset_ns, t->error_ns);
+        str_add_bytes(&data, (const char *)t->records, (size_t)t->n * sizeof *t->records);
+        status = file_write(str_text(&path), str_text(&data), data.length, err);
+    }
+    str_release(&path);
+    str_release(&data);
+    return status;
+}
+
+int step_trace_read(struct step_trace *t, const char *path, struct arena *arena, struct err *err)
+{
+    size_t n_bytes;
+    char *text;
+    int length = 0;
+
+    if (file_read(path, FILE_BYTES_MAX, ERR_DATA, &text, &n_bytes, err))
+        return -1;
+    int n = sscanf(text,
+                   "lmtrain trace 1 step %" SCNd64 " rank %d of %d, %d records, offset %" SCNd64
+                   ", error %" SCNd64 "%n",
+                   &t->step, &t->rank, &t->world_size, &t->n, &t->offset_ns, &t->error_ns, &length);
+    int is_whole = n == 6 && t->n >= 0 && text[length] == '\n' &&
+                   n_bytes == (size_t)length + 1 + (size_t)t->n * sizeof *t->records;
+    if (is_whole) {
+        t->records = arena_alloc_array(arena, sizeof *t->records, (size_t)t->n);
+        memcpy(t->records, text + length + 1, (size_t)t->n * sizeof *t->records);
+    }
+    free(text);
+    return is_whole ? 0 : err_set(err, ERR_DATA, "%s: not a trace of a step, or cut off", path);
+}
