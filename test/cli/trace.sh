@@ -3,7 +3,8 @@
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
-# check FILE [SLACK_US]
+# check FILE [SLACK_US] - what is a timeline
+# shellcheck disable=SC2317 # expect calls it
 check() {
     python3 test/cli/support/check_timeline.py "$@"
 }
