@@ -192,9 +192,15 @@ static void print_summary(const struct plan *plan, const struct cluster *cluster
 static void print_assumed_fit(const struct plan *plan, struct str *out)
 {
     size_t vendor = plan_library_bytes(plan, ASSUMED_GPU_BYTES) + GPU_CONTEXT_BYTES;
-    struct device_spec device = { .memory = (int64_t)ASSUMED_GPU_BYTES,
+    struct device_spec device = { .fast_domain = 8,
+                                  .memory = (int64_t)ASSUMED_GPU_BYTES,
                                   .reserve = (int64_t)vendor };
-    struct plan_fit fit = plan_judge(plan, &device);
+    struct cluster cluster;
+    struct arena arena = { 0 };
+
+    cluster_of_device(&cluster, &device, plan->job->world_size, &arena);
+    struct plan_fit fit = plan_judge(plan, &cluster, 0);
+    arena_release(&arena);
 
     str_add(out, "\n");
     plan_print_fit(plan, &fit, "the assumed GPU", out);

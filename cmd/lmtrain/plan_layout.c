@@ -10,6 +10,10 @@ static void print_pipeline(const struct job *job, struct str *out)
     str_printf(out, ", pp %d %s", job->parallel.pp, pipeline_name(job->parallel.schedule));
     if (job->parallel.chunks > 1)
         str_printf(out, " of %d chunks", job->parallel.chunks);
+    for (int i = 0; i < job->parallel.stages.n; i++)
+        str_printf(out, i ? "+%d" : " of %d", job->parallel.stages.values[i]);
+    if (job->parallel.stages.n)
+        str_add(out, " layers");
 }
 
 void plan_print_layout(const struct job *job, struct str *out)
@@ -51,6 +55,10 @@ void plan_add_layout(const struct job *job, cJSON *json)
     cJSON_AddNumberToObject(layout, "pp", job->parallel.pp);
     cJSON_AddStringToObject(layout, "schedule", pipeline_name(job->parallel.schedule));
     cJSON_AddNumberToObject(layout, "chunks", job->parallel.chunks);
+    if (job->parallel.stages.n)
+        cJSON_AddItemToObject(
+            layout, "stages",
+            cJSON_CreateIntArray(job->parallel.stages.values, job->parallel.stages.n));
     cJSON_AddNumberToObject(layout, "zero", job->parallel.zero);
     cJSON_AddNumberToObject(layout, "zero_group", job->parallel.zero_group);
     if (job->parallel.zero == 3)

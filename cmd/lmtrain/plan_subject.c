@@ -90,13 +90,6 @@ static int find_cluster(struct plan_subject *subject, const struct plan_reading 
                        cluster_n_devices(cluster));
     if (cluster->tables && read_tables(cluster, arena, err))
         return -1;
-    for (int i = 1; i < cluster->n_islands; i++)
-        if (strcmp(cluster->islands[i].device->name, cluster->islands[0].device->name) != 0)
-            return err_set(err, ERR_CONFIG,
-                           "cluster %s has %s and %s: steps on devices of different kinds are not "
-                           "predicted",
-                           name, cluster->islands[0].device->name,
-                           cluster->islands[i].device->name);
     return 0;
 }
 

@@ -94,7 +94,7 @@ static int predict(struct plan_sweep *sweep, struct swept *row, struct err *err)
     if (!status)
         status = step_time_predict(&row->time, &plan, &subject.cluster, sweep->arena, err);
     if (!status) {
-        row->fit = plan_judge(&plan, subject.cluster.islands[0].device);
+        row->fit = plan_judge(&plan, &subject.cluster, 0);
         row->global_batch = subject.job.train.global_batch;
         plan_print_layout(&subject.job, &layout);
         str_add(&layout, ", recompute ");

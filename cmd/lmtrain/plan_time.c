@@ -7,6 +7,7 @@
 
 #include "base/num.h"
 #include "plan/fit.h"
+#include "plan/islands.h"
 #include "plan/step_time.h"
 #include "plan/suggest.h"
 #include "program/passes.h"
@@ -83,7 +84,7 @@ static int find_answer(struct answer *answer, const struct plan *plan,
 {
     struct variations v = { .plan = plan, .cluster = cluster, .answer = answer };
 
-    *answer = (struct answer){ .fit = plan_judge(plan, cluster->islands[0].device) };
+    *answer = (struct answer){ .fit = plan_judge(plan, cluster, 0) };
     pool_run(plan->pool, N_PARTS + 1, predict_variation, &v);
     for (int i = N_PARTS; i >= 0; i--)
         if (v.statuses[i]) {
@@ -207,17 +208,23 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
 
     if (!status) {
         const struct step_time *time = &answer.time;
+        struct str devices = { 0 };
+        char count[32] = "";
 
+        islands_name(cluster, plan->job->world_size, &devices);
+        if (islands_are_alike(cluster))
+            snprintf(count, sizeof count, "%d ", plan->job->world_size);
         str_printf(out,
-                   "\npredicted on %d %s: %.3f s a step, %.0f tokens/s, MFU %.1f %%, HFU %.1f %% (",
-                   plan->job->world_size, cluster->islands[0].device->name, (double)time->ns / 1e9,
-                   time->tokens_per_second, 100 * time->mfu, 100 * time->hfu);
+                   "\npredicted on %s%s: %.3f s a step, %.0f tokens/s, MFU %.1f %%, HFU %.1f %% (",
+                   count, str_text(&devices), (double)time->ns / 1e9, time->tokens_per_second,
+                   100 * time->mfu, 100 * time->hfu);
+        str_release(&devices);
         print_sources(time, out);
         str_add(out, ")\n\n");
         print_classes(&answer, out);
         print_sensitivity(&answer, out);
         print_run(plan, cluster, &answer, out);
-        plan_print_fit(plan, &answer.fit, cluster->islands[0].device->name, out);
+        plan_print_fit(plan, &answer.fit, answer.fit.device, out);
         status = answer.fit.fits ? 0 : 2;
     }
     arena_release(&answer.arena);
@@ -237,7 +244,11 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         const struct simulated_rank *rank = &time->simulated.ranks[time->simulated.busiest];
         cJSON *made = cJSON_AddObjectToObject(json, "predicted");
 
-        cJSON_AddStringToObject(made, "device", cluster->islands[0].device->name);
+        struct str devices = { 0 };
+
+        islands_name(cluster, plan->job->world_size, &devices);
+        cJSON_AddStringToObject(made, "device", str_text(&devices));
+        str_release(&devices);
         cJSON_AddNumberToObject(made, "step_ns", (double)time->ns);
         cJSON_AddNumberToObject(made, "tokens_per_second", time->tokens_per_second);
         cJSON_AddNumberToObject(made, "mfu", time->mfu);

@@ -31,6 +31,18 @@ static void add_number(struct option_list *sets, const char *key, int value, str
     add_set(sets, arena_printf(arena, "%s=%d", key, value), arena);
 }
 
+static void add_stages(const struct job *job, struct option_list *sets, struct arena *arena)
+{
+    struct str text = { 0 };
+
+    str_add(&text, "parallel.stages=[");
+    for (int i = 0; i < job->parallel.stages.n; i++)
+        str_printf(&text, i ? ", %d" : "%d", job->parallel.stages.values[i]);
+    str_add(&text, "]");
+    add_set(sets, arena_printf(arena, "%s", str_text(&text)), arena);
+    str_release(&text);
+}
+
 static void add_layout(const struct job *job, struct option_list *sets, struct arena *arena)
 {
     add_set(sets, "parallel.mode=manual", arena);
@@ -49,6 +61,8 @@ static void add_layout(const struct job *job, struct option_list *sets, struct a
         sets,
         arena_printf(arena, "parallel.hold=%s", choice_word(hold_choices, (int)job->parallel.hold)),
         arena);
+    if (job->parallel.stages.n)
+        add_stages(job, sets, arena);
     if (job->recompute != RECOMPUTE_LIST)
         add_set(sets,
                 arena_printf(arena, "recompute=%s",
@@ -88,7 +102,8 @@ static bool take_from_run(struct job *job, int n_ranks, struct arena *arena)
                              .bucket_mb = run.parallel.bucket_mb,
                              .micro_batch = run.train.micro_batch,
                              .recompute = run.recompute,
-                             .hold = run.parallel.hold };
+                             .hold = run.parallel.hold,
+                             .stages = run.parallel.stages.values };
     search_apply(job, &layout);
     job->parallel.mode = PARALLEL_MANUAL;
     job->searched.cluster = run.searched.cluster;

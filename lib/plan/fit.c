@@ -3,6 +3,7 @@
  */
 #include "plan/fit.h"
 
+#include "plan/islands.h"
 #include "program/passes.h"
 
 size_t plan_available_bytes(const struct device_spec *device, double share)
@@ -13,15 +14,22 @@ size_t plan_available_bytes(const struct device_spec *device, double share)
     return usable > 0 ? (size_t)usable : 0;
 }
 
-struct plan_fit plan_judge(const struct plan *plan, const struct device_spec *device)
+struct plan_fit plan_judge(const struct plan *plan, const struct cluster *cluster, double share)
 {
-    struct plan_fit fit = { .available = plan_available_bytes(device, 0) };
+    int n = plan->job->parallel.pp, n_of_stage = plan->job->world_size / n;
+    struct plan_fit worst = { 0 };
 
-    for (int i = 0; i < plan->job->parallel.pp; i++) {
-        size_t n = program_memory_bytes(&plan->programs[i]);
+    for (int i = 0; i < n; i++) {
+        const struct device_spec *device = islands_smallest(cluster, i * n_of_stage, n_of_stage);
+        struct plan_fit fit = { .needed = program_memory_bytes(&plan->programs[i]),
+                                .available = plan_available_bytes(device, share),
+                                .device = device->name };
 
-        fit.needed = n > fit.needed ? n : fit.needed;
+        fit.fits = fit.needed <= fit.available;
+        /* Shares of what there is, compared without dividing. */
+        if (!i || (double)fit.needed * (double)worst.available >
+                      (double)worst.needed * (double)fit.available)
+            worst = fit;
     }
-    fit.fits = fit.needed <= fit.available;
-    return fit;
+    return worst;
 }

@@ -11,13 +11,16 @@
 #define PLAN_MEMORY_SHARE 0.94
 
 struct plan_fit {
-    size_t needed;    /* bytes, by the pipeline rank that needs most */
-    size_t available; /* bytes: a share of the device's memory, less its reserve */
+    size_t needed;    /* bytes, by the pipeline rank that has least room left */
+    size_t available; /* bytes: a share of its device's memory, less its reserve */
+    const char *device;
     bool fits;
 };
 
 /* share: of the memory; 0: PLAN_MEMORY_SHARE. */
 size_t plan_available_bytes(const struct device_spec *device, double share);
-struct plan_fit plan_judge(const struct plan *plan, const struct device_spec *device);
+
+/* share: as above. */
+struct plan_fit plan_judge(const struct plan *plan, const struct cluster *cluster, double share);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/num.h"
 #include "config/parameters.h"
+#include "plan/islands.h"
 #include "plan/programs.h"
 #include "plan/step_time.h"
 
@@ -150,6 +151,16 @@ static struct job job_of(const struct job *job, const struct layer_key *key, int
     return small;
 }
 
+static int simulate_on(const struct layer_cost_cache *cache, const struct layer_key *key,
+                       struct simulated_step *step, const struct job *job,
+                       const struct program *programs, const struct simulate_watch *watch,
+                       struct arena *arena, struct err *err)
+{
+    struct cluster view = islands_view(cache->cluster, key->island, job->world_size, arena);
+
+    return step_time_simulate(step, job, programs, &view, watch, NULL, arena, err);
+}
+
 /* Where backwards are split there is a second rank, with a layer and the head: one has no
  * pipeline. */
 static int measure(struct layer_cost_cache *cache, const struct layer_key *key, int n_layers,
@@ -175,7 +186,7 @@ static int measure(struct layer_cost_cache *cache, const struct layer_key *key, 
     cache->n_compiled += request.pp_rank;
     *m = (struct measure){ 0 };
     if (!status)
-        status = step_time_simulate(&step, &job, programs, cache->cluster, &on, NULL, &arena, &err);
+        status = simulate_on(cache, key, &step, &job, programs, &on, &arena, &err);
     if (!status) {
         take_bytes(programs, m);
         take_times(&watch, key->is_split, step.ns, m);

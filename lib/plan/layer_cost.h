@@ -20,6 +20,7 @@ struct layer_key {
     enum recompute_mode recompute;
     enum parameter_hold hold;
     int is_split; /* the backward is in two, I and W */
+    int island;   /* of the cluster, on whose devices */
 };
 
 struct layer_cost {

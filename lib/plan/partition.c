@@ -69,8 +69,11 @@ static void fill_cell(struct solving *s, int n_stages, int begin, int device)
 {
     const struct partition_problem *p = s->problem;
     struct cell best = { .value = PARTITION_NEVER };
+    bool is_one_each = p->most_per_stage == 1 && !p->may_idle;
 
-    for (int n = 1; n <= min_int(p->most_per_stage, p->n_devices - device); n++)
+    /* Then as many stages are left as devices. */
+    for (int n = is_one_each && n_stages != p->n_devices - device ? p->n_devices : 1;
+         n <= min_int(p->most_per_stage, p->n_devices - device); n++)
         for (int end = begin + 1; end <= p->n_layers; end++) {
             struct partition_stage stage = { begin, end, device, n };
 

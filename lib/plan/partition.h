@@ -1,13 +1,13 @@
 /*
  * partition.h - a chain of layers cut into stages on a row of devices, exactly
  *
- * N layers, in order, go to stages on K devices, in order: a stage has layers begin .. end - 1 and n
- * neighbouring devices from `device` on, and takes a time that the caller says. Devices may be of
+ * N layers, in order, go to stages on K devices, in order: a stage has layers begin .. end - 1 and
+ * n neighbouring devices from `device` on, and takes a time that the caller says. Devices may be of
  * different kinds and the time of any form; a stage that is not possible (it does not fit) takes
  * PARTITION_NEVER.
  *
- * Two objectives, both by dynamic programming over (layers, devices) left, built from the last stage
- * so that a stage's time may depend on how many stages are behind it (what 1F1B keeps alive):
+ * Two objectives, both by dynamic programming over (layers, devices) left, built from the last
+ * stage so that a stage's time may depend on how many stages are behind it (what 1F1B keeps alive):
  *
  *   throughput  the slowest stage, O(K^2 N^2) for each number of stages; the pipelines of
  *               Tarnawski et al. 2020 (arXiv:2006.16423), section 5, for chains

@@ -8,6 +8,7 @@
 
 #include "base/num.h"
 #include "plan/fit.h"
+#include "plan/islands.h"
 #include "plan/search_impl.h"
 #include "plan/step_time.h"
 
@@ -32,6 +33,8 @@ void search_apply(struct job *job, const struct layout *l)
     job->parallel.bucket_mb = l->bucket_mb;
     job->train.micro_batch = l->micro_batch;
     job->recompute = l->recompute;
+    if (l->stages)
+        job->parallel.stages = (struct job_counts){ l->stages, l->pp * l->chunks };
 }
 
 /* ---- which of two equal layouts is simpler ---- */
@@ -238,8 +241,11 @@ static int predict(struct search *search, const struct layout_candidate *c, stru
     if (!status)
         status = plan_open_with(&plan, &job, r->kernels, err);
     if (!status) {
-        row->bytes = plan_judge(&plan, r->cluster->islands[0].device).needed;
-        if (row->bytes <= search->available)
+        struct plan_fit fit = plan_judge(&plan, r->cluster, r->memory_share);
+
+        row->bytes = fit.needed;
+        row->fits = fit.fits;
+        if (fit.fits)
             status = predict_time(r, &plan, row, &arena, err);
     }
     plan_close(&plan);
@@ -288,12 +294,12 @@ static void predict_one(void *context, int64_t tile, int thread)
         !predict(p->search, p->candidates[tile], &p->rows[tile], &p->errs[tile]);
 }
 
-static void take_prediction(struct search *search, struct predicting *p, int i,
-                            struct search_result *result, struct err *err)
+static void take_prediction(struct predicting *p, int i, struct search_result *result,
+                            struct err *err)
 {
     struct layout_candidate *c = p->candidates[i];
 
-    c->is_misfit = !p->are_possible[i] || p->rows[i].bytes > search->available;
+    c->is_misfit = !p->are_possible[i] || !p->rows[i].fits;
     result->n_predicted += p->are_possible[i];
     if (p->are_possible[i])
         note_smallest(result, c, p->rows[i].bytes);
@@ -325,7 +331,7 @@ static int predict_new(struct search *search, const struct best *best, struct se
     for (int i = 0; i < p.n; i++) {
         if (!search->request->pool)
             predict_one(&p, i, 0);
-        take_prediction(search, &p, i, result, err);
+        take_prediction(&p, i, result, err);
         n_misfits += p.candidates[i]->is_misfit;
     }
     arena_release(&scratch);
@@ -428,7 +434,6 @@ static void list_others(struct search *search, const struct candidates *all,
 int search_layouts(struct search_result *result, const struct search_request *request,
                    struct arena *arena, struct err *err)
 {
-    struct device_spec device = *request->cluster->islands[0].device;
     struct search search = {
         .request = request,
         .arena = arena,
@@ -436,8 +441,10 @@ int search_layouts(struct search_result *result, const struct search_request *re
                    .kernels = request->kernels,
                    .cluster = request->cluster,
                    .arena = arena },
-        .cuts = arena_array(arena, struct stage_cut, request->job->model.n_layers + 1),
-        .available = plan_available_bytes(&device, request->memory_share),
+        .cuts = arena_array(arena, const int *, request->job->model.n_layers + 1),
+        .are_alike = islands_are_alike(request->cluster),
+        .available =
+            plan_available_bytes(request->cluster->islands[0].device, request->memory_share),
     };
     struct candidates all = { 0 };
 

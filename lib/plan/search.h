@@ -35,6 +35,8 @@ struct layout {
     int zero, zero_group, bucket_mb, micro_batch;
     enum recompute_mode recompute;
     enum parameter_hold hold;
+    /* Layers of each stage where devices differ [pp * chunks]; NULL: cut alike. */
+    const int *stages;
 };
 
 /* What the search may vary. */
@@ -71,6 +73,7 @@ struct search_row {
     int64_t bound_ns, estimate_ns;
     int64_t ns; /* predicted: with host constant and jitter */
     size_t estimate_bytes, bytes;
+    bool fits;
     double bubble; /* share of the step in which the busiest rank waits for other stages */
     double mfu, tokens_per_second;
 };

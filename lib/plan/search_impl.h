@@ -7,18 +7,13 @@
 #include "plan/layer_cost.h"
 #include "plan/search.h"
 
-/* Layers of the stages of a pipeline. */
-struct stage_cut {
-    int n_stages;
-    const int *first_layer; /* [n_stages + 1]; NULL: not possible */
-};
-
 struct search {
     const struct search_request *request;
     struct arena *arena;
     struct layer_cost_cache costs;
-    struct stage_cut *cuts; /* by n_stages */
-    size_t available;
+    const int **cuts; /* by n_stages: the first layer of each stage, and the end */
+    bool are_alike;   /* all devices */
+    size_t available; /* bytes of the first island's devices */
 };
 
 /* A layout with what bounds and estimates are made of it. */
@@ -34,6 +29,22 @@ struct candidates {
     struct layout_candidate *items;
     int n, capacity;
 };
+
+/* ---- search_cut.c ---- */
+
+void search_add_cost(struct layer_cost *sum, const struct layer_cost *cost);
+
+/* Bytes of cells with what ZeRO leaves of them. */
+size_t search_least_cells(const struct layout *layout, const struct layer_cost *cost);
+
+/* First layers of the stages [n + 1], by base costs of each stage; NULL: not possible. */
+const int *search_cut(struct search *search, const struct layout *layout,
+                      const struct pipeline_spec *spec, const struct layer_costs *const *base);
+
+/* Give the layout its cut into n stages, if it is not what compiling a job does by itself. */
+void search_keep_cut(struct search *search, struct layout *layout, const int *first, int n);
+
+/* ---- search_space.c, search_model.c ---- */
 
 /* All layouts that are possible, in lexicographic order. */
 void search_list(const struct search *search, struct candidates *candidates);

@@ -14,47 +14,16 @@
 #include "layout/axes.h"
 #include "model/compile.h"
 #include "plan/collective_cost.h"
+#include "plan/fit.h"
+#include "plan/islands.h"
+#include "plan/partition.h"
 #include "plan/search_impl.h"
 #include "plan/step_time.h"
 
 /* Micro-batches that are simulated for each pipeline rank; those between are as long as these. */
 #define ROUNDS 8
 
-static void add_cost(struct layer_cost *sum, const struct layer_cost *c)
-{
-    sum->f += c->f;
-    sum->i += c->i;
-    sum->w += c->w;
-    sum->once += c->once;
-    sum->weight_bytes += c->weight_bytes;
-    sum->gradient_bytes += c->gradient_bytes;
-    sum->state_bytes += c->state_bytes;
-    sum->slot_bytes += c->slot_bytes;
-    sum->handed_bytes += c->handed_bytes;
-}
-
 /* ---- stages ---- */
-
-static const struct stage_cut *find_cut(struct search *search, int n_stages)
-{
-    const struct job *job = search->request->job;
-    struct stage_cut *cut = &search->cuts[n_stages];
-    struct arena scratch = { 0 };
-    struct err err;
-
-    if (cut->n_stages)
-        return cut;
-    int *counts = arena_array(search->arena, int, n_stages);
-    int *first = arena_array(search->arena, int, n_stages + 1);
-    cut->n_stages = n_stages;
-    if (!model_cut_stages(&job->model, job->data.seq_len, n_stages, counts, &scratch, &err)) {
-        for (int i = 0; i < n_stages; i++)
-            first[i + 1] = first[i] + counts[i];
-        cut->first_layer = first;
-    }
-    arena_release(&scratch);
-    return cut;
-}
 
 /* What the ends add to the first and to the last stage. The head's matrix products are the last
  * stage's; a table that both have, if they are of two ranks, is of each, else half of the bytes. */
@@ -74,20 +43,20 @@ static struct layer_cost end_of(const struct layer_costs *costs, bool is_first, 
 }
 
 static struct layer_cost cost_of_stage(const struct search *search, const struct layer_costs *costs,
-                                       const struct stage_cut *cut, int stage, int pp)
+                                       const int *first, int stage, int n_stages, int pp)
 {
     struct layer_cost sum = { 0 };
-    bool is_first = stage == 0, is_last = stage + 1 == cut->n_stages;
+    bool is_first = stage == 0, is_last = stage + 1 == n_stages;
 
-    for (int i = cut->first_layer[stage]; i < cut->first_layer[stage + 1]; i++)
-        add_cost(&sum, costs->layers[i]);
+    for (int i = first[stage]; i < first[stage + 1]; i++)
+        search_add_cost(&sum, costs->layers[i]);
     if (is_first || is_last) {
         struct layer_cost end = end_of(costs, is_first || pp == 1, is_last || pp == 1,
                                        search->request->job->model.tied_embeddings && pp > 1);
 
         /* One rank with several stages has both ends once. */
         if (pp > 1 || is_last)
-            add_cost(&sum, &end);
+            search_add_cost(&sum, &end);
     }
     return sum;
 }
@@ -100,7 +69,7 @@ static struct pipeline_spec spec_of(const struct layout_candidate *c)
                                    .n_micro_batches = c->n_micro_batches };
 }
 
-static struct layer_key key_of(const struct layout *l)
+static struct layer_key key_of(const struct layout *l, int island)
 {
     struct layer_key key = { 0 };
 
@@ -112,6 +81,7 @@ static struct layer_key key_of(const struct layout *l)
     key.micro_batch = l->micro_batch;
     key.recompute = l->recompute;
     key.hold = l->hold;
+    key.island = island;
     return key;
 }
 
@@ -120,27 +90,80 @@ static bool has_split_backward(enum pipeline_kind kind)
     return kind == PIPELINE_ZB_H1 || kind == PIPELINE_ZB_H2 || kind == PIPELINE_ZB_V;
 }
 
-/* Costs that no data parallel adds to. */
-static const struct layer_costs *find_base_costs(struct search *search, const struct layout *l)
-{
-    struct layer_key key = key_of(l);
+/* Which costs: those that no data parallel adds to, all, or all of programs whose backward is
+ * split. */
+enum cost_kind { COSTS_BASE, COSTS_WHOLE, COSTS_SPLIT };
 
-    key.dp = 1;
-    key.zero = key.zero_group = 0;
-    key.bucket_mb = search->request->job->parallel.bucket_mb;
-    key.hold = HOLD_PASS;
+static const struct layer_costs *find_costs(struct search *search, const struct layout *l,
+                                            int island, enum cost_kind kind)
+{
+    struct layer_key key = key_of(l, island);
+
+    key.is_split = kind == COSTS_SPLIT;
+    if (kind == COSTS_BASE) {
+        key.dp = 1;
+        key.zero = key.zero_group = 0;
+        key.bucket_mb = search->request->job->parallel.bucket_mb;
+        key.hold = HOLD_PASS;
+    }
     return layer_costs_find(&search->costs, &key);
 }
 
-/* Costs of each stage of the pipeline, in the arena. */
-static struct layer_cost *list_stages(const struct search *search, const struct layer_costs *costs,
-                                      const struct stage_cut *cut, int pp, struct arena *arena)
+/* Whose devices a stage's ranks compute on. */
+static int island_of(const struct search *search, const struct pipeline_spec *spec, int stage)
 {
-    struct layer_cost *stages = arena_array(arena, struct layer_cost, cut->n_stages);
+    const struct search_request *r = search->request;
+    int n = r->n_ranks / spec->n_ranks;
 
-    for (int i = 0; i < cut->n_stages; i++)
-        stages[i] = cost_of_stage(search, costs, cut, i, pp);
+    if (r->cluster->n_islands == 1)
+        return 0;
+    return islands_slowest(r->cluster, pipeline_rank_of(spec, stage) * n, n, r->job->train.dtype);
+}
+
+/* Costs of each stage's island, by stage; NULL: the layout is not possible. */
+static const struct layer_costs **list_costs(struct search *search, const struct layout *l,
+                                             const struct pipeline_spec *spec, enum cost_kind kind,
+                                             struct arena *arena)
+{
+    int n = pipeline_n_stages(spec);
+    const struct layer_costs **costs = arena_array(arena, const struct layer_costs *, n);
+
+    for (int i = 0; i < n; i++) {
+        costs[i] = find_costs(search, l, island_of(search, spec, i), kind);
+        if (!costs[i]->is_possible)
+            return NULL;
+    }
+    return costs;
+}
+
+/* Costs of each stage of the pipeline, in the arena. */
+static struct layer_cost *list_stages(const struct search *search,
+                                      const struct layer_costs *const *costs, const int *first,
+                                      const struct pipeline_spec *spec, struct arena *arena)
+{
+    int n = pipeline_n_stages(spec);
+    struct layer_cost *stages = arena_array(arena, struct layer_cost, n);
+
+    for (int i = 0; i < n; i++)
+        stages[i] = cost_of_stage(search, costs[i], first, i, n, spec->n_ranks);
     return stages;
+}
+
+/* ---- memory of devices that differ ---- */
+
+/* Bytes of a pipeline rank, as if its devices had as much memory as the first island's. */
+static size_t scale_bytes(const struct search *search, const struct pipeline_spec *spec, int rank,
+                          size_t n_bytes)
+{
+    const struct search_request *r = search->request;
+    int n = r->n_ranks / spec->n_ranks;
+
+    if (search->are_alike)
+        return n_bytes;
+    size_t available =
+        plan_available_bytes(islands_smallest(r->cluster, rank * n, n), r->memory_share);
+    return (size_t)((double)n_bytes * (double)search->available /
+                    (double)(available ? available : 1));
 }
 
 /* ---- the bound ---- */
@@ -231,20 +254,10 @@ static int64_t bound_time(const struct exchanges *x, const struct pipeline_spec 
     return most;
 }
 
-/* Bytes of cells with what ZeRO leaves of them. */
-static size_t least_cells(const struct layout *l, const struct layer_cost *c)
-{
-    int64_t d = l->zero_group ? l->zero_group : l->dp;
-
-    return (size_t)(c->weight_bytes / (l->zero > 2 ? d : 1) +
-                    c->gradient_bytes / (l->zero > 1 ? d : 1) +
-                    c->state_bytes / (l->zero > 0 ? d : 1));
-}
-
 /* The first rank has the first chunk's values of as many micro-batches as there are ranks, until
  * the first of them has come back; others have at least one. */
-static size_t bound_bytes(const struct layout_candidate *c, const struct pipeline_spec *spec,
-                          const struct layer_cost *stages)
+static size_t bound_bytes(const struct search *search, const struct layout_candidate *c,
+                          const struct pipeline_spec *spec, const struct layer_cost *stages)
 {
     size_t most = 0;
 
@@ -255,8 +268,9 @@ static size_t bound_bytes(const struct layout_candidate *c, const struct pipelin
             const struct layer_cost *s = &stages[pipeline_stage_of(spec, rank, i)];
             int slots = rank == 0 && i == 0 ? min_int(spec->n_ranks, spec->n_micro_batches) : 1;
 
-            n += least_cells(&c->layout, s) + (size_t)(slots * s->slot_bytes);
+            n += search_least_cells(&c->layout, s) + (size_t)(slots * s->slot_bytes);
         }
+        n = scale_bytes(search, spec, rank, n);
         most = n > most ? n : most;
     }
     return most;
@@ -265,18 +279,21 @@ static size_t bound_bytes(const struct layout_candidate *c, const struct pipelin
 bool search_bound(struct search *search, struct layout_candidate *candidate)
 {
     struct pipeline_spec spec = spec_of(candidate);
-    const struct stage_cut *cut = find_cut(search, pipeline_n_stages(&spec));
-    const struct layer_costs *costs = find_base_costs(search, &candidate->layout);
+    struct layout *l = &candidate->layout;
     struct arena scratch = { 0 };
+    const struct layer_costs **costs = list_costs(search, l, &spec, COSTS_BASE, &scratch);
+    const int *first = costs ? search_cut(search, l, &spec, costs) : NULL;
 
-    if (!cut->first_layer || !costs->is_possible)
-        return false;
-    struct layer_cost *stages = list_stages(search, costs, cut, spec.n_ranks, &scratch);
-    struct exchanges exchanges = find_exchanges(search, &candidate->layout);
-    candidate->bound_ns = bound_time(&exchanges, &spec, stages);
-    candidate->bound_bytes = bound_bytes(candidate, &spec, stages);
+    if (first) {
+        struct layer_cost *stages = list_stages(search, costs, first, &spec, &scratch);
+        struct exchanges exchanges = find_exchanges(search, l);
+
+        search_keep_cut(search, l, first, pipeline_n_stages(&spec));
+        candidate->bound_ns = bound_time(&exchanges, &spec, stages);
+        candidate->bound_bytes = bound_bytes(search, candidate, &spec, stages);
+    }
     arena_release(&scratch);
-    return true;
+    return first != NULL;
 }
 
 /* ---- the estimate ---- */
@@ -293,26 +310,19 @@ static void raise_costs(struct layer_cost *stages, const struct layer_cost *base
 }
 
 /* Layers' times, and what I hands on to W, where the backward is in two. */
-static bool split_costs(struct search *search, const struct layout_candidate *c,
-                        const struct stage_cut *cut, struct layer_cost *stages)
+static void split_costs(const struct layer_costs *const *whole,
+                        const struct layer_costs *const *split, const int *first, int n_stages,
+                        struct layer_cost *stages)
 {
-    struct layer_key key = key_of(&c->layout), whole = key;
-
-    key.is_split = true;
-    const struct layer_costs *split = layer_costs_find(&search->costs, &key);
-    const struct layer_costs *costs = layer_costs_find(&search->costs, &whole);
-    if (!split->is_possible)
-        return false;
-    for (int s = 0; s < cut->n_stages; s++)
-        for (int i = cut->first_layer[s]; i < cut->first_layer[s + 1]; i++) {
-            const struct layer_cost *to = split->layers[i], *from = costs->layers[i];
+    for (int s = 0; s < n_stages; s++)
+        for (int i = first[s]; i < first[s + 1]; i++) {
+            const struct layer_cost *to = split[s]->layers[i], *from = whole[s]->layers[i];
 
             stages[s].f += to->f - from->f;
             stages[s].i += to->i - from->i;
             stages[s].w += to->w - from->w;
             stages[s].handed_bytes += max_i64(0, to->slot_bytes - from->slot_bytes);
         }
-    return true;
 }
 
 /* What crosses from a stage to the next. */
@@ -360,8 +370,9 @@ static int64_t once_of_rank(const struct pipeline_spec *spec, const struct layer
 }
 
 /* The end of the step of these micro-batches: each rank's last step, then what it does once. */
-static int64_t time_pipeline(const struct pipeline_spec *spec, const struct layer_cost *stages,
-                             struct boundary boundary, int64_t fixed_bytes, size_t *bytes)
+static int64_t time_pipeline(const struct search *search, const struct pipeline_spec *spec,
+                             const struct layer_cost *stages, struct boundary boundary,
+                             int64_t fixed_bytes, size_t *bytes)
 {
     struct arena arena = { 0 };
     int n = pipeline_n_stages(spec);
@@ -384,6 +395,7 @@ static int64_t time_pipeline(const struct pipeline_spec *spec, const struct laye
         size_t n_bytes =
             (size_t)fixed_bytes + bytes_of_rank(&pipeline, stages, boundary.bytes, rank);
 
+        n_bytes = scale_bytes(search, spec, rank, n_bytes);
         end = max_i64(end, timing.ranks[rank].last_end + once_of_rank(spec, stages, rank));
         *bytes = n_bytes > *bytes ? n_bytes : *bytes;
     }
@@ -391,40 +403,58 @@ static int64_t time_pipeline(const struct pipeline_spec *spec, const struct laye
     return end;
 }
 
-bool search_estimate(struct search *search, struct layout_candidate *candidate)
+/* Costs of all stages with all that the layout has; NULL: not possible. */
+static struct layer_cost *list_whole_stages(struct search *search,
+                                            const struct layout_candidate *candidate,
+                                            const struct pipeline_spec *spec, int64_t *fixed_bytes,
+                                            struct arena *arena)
 {
     const struct layout *l = &candidate->layout;
+    int n = pipeline_n_stages(spec);
+    bool is_split = has_split_backward(spec->kind);
+    const struct layer_costs **base = list_costs(search, l, spec, COSTS_BASE, arena);
+    const struct layer_costs **whole = list_costs(search, l, spec, COSTS_WHOLE, arena);
+    const struct layer_costs **split =
+        is_split ? list_costs(search, l, spec, COSTS_SPLIT, arena) : NULL;
+    const int *first = base ? search_cut(search, l, spec, base) : NULL;
+
+    if (!first || !whole || (is_split && !split))
+        return NULL;
+    struct layer_cost *stages = list_stages(search, whole, first, spec, arena);
+    if (is_split)
+        split_costs(whole, split, first, n, stages);
+    raise_costs(stages, list_stages(search, base, first, spec, arena), n);
+    *fixed_bytes = whole[0]->fixed_bytes;
+    return stages;
+}
+
+bool search_estimate(struct search *search, struct layout_candidate *candidate)
+{
     struct pipeline_spec spec = spec_of(candidate), shorter;
-    const struct stage_cut *cut = find_cut(search, pipeline_n_stages(&spec));
-    struct layer_key key = key_of(l);
-    const struct layer_costs *costs = layer_costs_find(&search->costs, &key);
-    const struct layer_costs *base = find_base_costs(search, l);
     struct arena scratch = { 0 };
     int p = spec.n_ranks, m = spec.n_micro_batches, rounds = m / p - ROUNDS;
+    int64_t fixed_bytes = 0;
     size_t ignored;
+    struct layer_cost *stages = list_whole_stages(search, candidate, &spec, &fixed_bytes, &scratch);
 
-    if (!cut->first_layer || !costs->is_possible || !base->is_possible)
-        return false;
-    struct layer_cost *stages = list_stages(search, costs, cut, p, &scratch);
-    if (has_split_backward(spec.kind) && !split_costs(search, candidate, cut, stages)) {
-        arena_release(&scratch);
-        return false;
+    if (stages) {
+        struct boundary boundary =
+            p > 1 ? find_boundary(search, &candidate->layout) : (struct boundary){ 0, 0 };
+
+        if (rounds > 0)
+            spec.n_micro_batches = m - rounds * p;
+        int64_t ns =
+            time_pipeline(search, &spec, stages, boundary, fixed_bytes, &candidate->estimate_bytes);
+        if (rounds > 0) {
+            shorter = spec;
+            shorter.n_micro_batches -= p;
+            ns += rounds *
+                  (ns - time_pipeline(search, &shorter, stages, boundary, fixed_bytes, &ignored));
+        }
+        candidate->estimate_ns = max_i64(ns, candidate->bound_ns);
+        if (candidate->estimate_bytes < candidate->bound_bytes)
+            candidate->estimate_bytes = candidate->bound_bytes;
     }
-    raise_costs(stages, list_stages(search, base, cut, p, &scratch), cut->n_stages);
-    struct boundary boundary = p > 1 ? find_boundary(search, l) : (struct boundary){ 0, 0 };
-    if (rounds > 0)
-        spec.n_micro_batches = m - rounds * p;
-    int64_t ns =
-        time_pipeline(&spec, stages, boundary, costs->fixed_bytes, &candidate->estimate_bytes);
-    if (rounds > 0) {
-        shorter = spec;
-        shorter.n_micro_batches -= p;
-        ns +=
-            rounds * (ns - time_pipeline(&shorter, stages, boundary, costs->fixed_bytes, &ignored));
-    }
-    candidate->estimate_ns = max_i64(ns, candidate->bound_ns);
-    if (candidate->estimate_bytes < candidate->bound_bytes)
-        candidate->estimate_bytes = candidate->bound_bytes;
     arena_release(&scratch);
-    return true;
+    return stages != NULL;
 }

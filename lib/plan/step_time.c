@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "base/num.h"
+#include "plan/islands.h"
 #include "plan/price_impl.h"
 #include "program/order.h"
 
@@ -173,13 +174,12 @@ static void rate(struct step_time *time, const struct plan *plan, const struct c
 {
     const struct job *job = plan->job;
     struct plan_flops flops = plan_count_flops(plan);
-    struct prices prices = { .cluster = cluster };
-    double seconds = (double)time->ns / 1e9, reach;
-    double peak = price_peak(&prices, price_format(job->train.dtype), &reach);
+    double seconds = (double)time->ns / 1e9;
+    double peak = islands_peak(cluster, job->world_size, job->train.dtype);
 
     time->tokens_per_second = (double)job->train.global_batch * (double)job->data.seq_len / seconds;
-    time->mfu = flops.model / (seconds * peak * job->world_size);
-    time->hfu = flops.executed / (seconds * peak * job->world_size);
+    time->mfu = flops.model / (seconds * peak);
+    time->hfu = flops.executed / (seconds * peak);
 }
 
 int step_time_simulate(struct simulated_step *simulated, const struct job *job,
@@ -206,6 +206,7 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
     for (int rank = 0; rank < n; rank++) {
         p.pp_rank = rank;
         p.rank = rank * p.stride;
+        p.prices.island = islands_slowest(cluster, p.rank, job->world_size / n, job->train.dtype);
         p.program = list[rank] = &programs[rank];
         ops[rank] = price_program(&p);
     }

@@ -38,7 +38,7 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
 int64_t step_time_boundary_bytes(const struct job *job);
 int64_t step_time_boundary_ns(const struct job *job, const struct cluster *cluster);
 
-/* cluster: of one island, with at least the job's ranks. Returns 0, or -1 and ERR_FAILED. */
+/* cluster: with at least the job's ranks. Returns 0, or -1 and ERR_FAILED. */
 int step_time_predict(struct step_time *time, const struct plan *plan,
                       const struct cluster *cluster, struct arena *arena, struct err *err);
 

@@ -140,8 +140,15 @@ expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 256 --cluster dgx-h100
 expect 'a cluster, or a device' 2 'exclude each other' plan --device h100-sxm --cluster dgx-h100
 expect 'an unknown cluster' 2 'no cluster is named dgx-h101 \(there are dgx-a100, dgx-h100; or the path of a file\)' plan --cluster dgx-h101
-printf 'islands:\n  - {nodes: 1, device: h100-sxm, per_node: 8}\n  - {nodes: 1, device: h200, per_node: 8}\n' >"$dir/two.yaml"
-expect 'devices of two kinds' 2 'has h100-sxm and h200: steps on devices of different kinds are not predicted' plan --cluster "$dir/two.yaml"
+printf 'islands:\n  - {nodes: 2, device: h100-sxm, per_node: 8}\n  - {nodes: 2, device: a100-sxm-80, per_node: 8}\n' >"$dir/two.yaml"
+two() {
+    "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 32 --cluster "$dir/two.yaml" "$@"
+}
+two --layout tp=8,pp=4 >"$dir/even.txt"
+expect 'devices of two kinds' 0 '^predicted on 16 h100-sxm and 16 a100-sxm-80: ' cat "$dir/even.txt"
+expect 'of which stages get layers by their speed' 0 'pp 4 .* of 2[0-9]\+2[0-9]\+1[0-9]\+1[0-9] layers' two --set parallel=auto
+seconds_of() { printf '%s\n' "$1" | sed -n 's/^predicted on .*: \([0-9]*\).*/\1/p'; }
+expect 'in less than two thirds of the time' 0 '' test "$(($(seconds_of "$output") * 3))" -lt "$(($(seconds_of "$(cat "$dir/even.txt")") * 2))"
 printf 'islands:\n  - {nodes: 0, device: h100-sxm, per_node: 8}\n' >"$dir/none.yaml"
 expect 'no nodes' 2 'none.yaml:2:13: nodes is not a value such as 132' plan --cluster "$dir/none.yaml"
 expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-80, ' plan --device h101

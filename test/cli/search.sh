@@ -15,7 +15,7 @@ expect 'and collectives' 0 '"all_reduce of 2": \[\[4096, [0-9]+\], ' cat "$dir/h
 expect 'by default it is of this user' 0 '/lmtrain/cluster.yaml: [0-9]+ ops and 0 collectives of 1 rank' \
     env XDG_CACHE_HOME="$dir/cache" "$lmtrain" bench cluster "$dir/job.yaml" --steps 1
 expect 'a plan is priced with it' 0 '^predicted on 2 cpu: ' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml"
-expect 'and says how much of the time was measured' 0 '\(([89][0-9]|100) % of the time from measured tables, ' \
+expect 'and says how much of the time was measured' 0 '\(([4-9][0-9]|100) % of the time from measured tables, ' \
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml"
 expect 'a layout is searched for it' 0 '^best of [0-9]+ layouts' \
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml" --set parallel=auto

@@ -160,8 +160,9 @@ static void test_a_bound_is_never_above_the_estimate(void **state)
                                             .kernels = f.kernels,
                                             .cluster = &f.cluster,
                                             .arena = &f.arena },
-                                 .cuts = arena_array(&f.arena, struct stage_cut,
-                                                     f.job.model.n_layers + 1) };
+                                 .are_alike = true,
+                                 .cuts =
+                                     arena_array(&f.arena, const int *, f.job.model.n_layers + 1) };
         search_list(&search, &all);
         for (int i = 0; i < all.n; i++)
             if (search_bound(&search, &all.items[i]) && search_estimate(&search, &all.items[i])) {

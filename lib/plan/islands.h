@@ -1,0 +1,34 @@
+/*
+ * islands.h - devices of a range of world ranks, where a cluster has several kinds
+ *
+ * Ranks of one pipeline stage wait for each other, so the slowest of its devices sets the
+ * pace, and the one with the least memory what fits.
+ */
+#ifndef PLAN_ISLANDS_H
+#define PLAN_ISLANDS_H
+
+#include "base/dtype.h"
+#include "base/str.h"
+#include "config/cluster.h"
+
+/* Whether all devices are of one kind. */
+bool islands_are_alike(const struct cluster *cluster);
+
+/* Of the islands that world ranks first .. first + n - 1 are on, the one whose devices multiply
+ * this dtype most slowly. */
+int islands_slowest(const struct cluster *cluster, int first, int n, enum dtype dtype);
+
+/* Of their devices, the one with the least memory to use. */
+const struct device_spec *islands_smallest(const struct cluster *cluster, int first, int n);
+
+/* Sum of the FLOP/s of ranks 0 .. n - 1, by their data sheets. */
+double islands_peak(const struct cluster *cluster, int n, enum dtype dtype);
+
+/* Append "h100-sxm", or "32 h100-sxm and 16 a100-sxm-80" of ranks 0 .. n - 1. */
+void islands_name(const struct cluster *cluster, int n, struct str *out);
+
+/* A cluster of so many devices of this island alone, with the same links, in the arena. */
+struct cluster islands_view(const struct cluster *cluster, int island, int n_devices,
+                            struct arena *arena);
+
+#endif
