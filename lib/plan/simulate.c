@@ -8,6 +8,8 @@
  */
 #include "plan/simulate.h"
 
+#include <string.h>
+
 #include <limits.h>
 
 #include "base/num.h"
@@ -46,8 +48,8 @@ struct clocks {
     const struct simulate_request *request;
     struct replay *replay;
     struct clock *list;
-    struct times *times;
-    int n_times, capacity;
+    struct times *times; /* by number, from n_dropped on: those before are past */
+    int n_times, n_dropped, capacity;
     struct arena *arena, *results;
     struct err *err;
 };
@@ -76,12 +78,17 @@ static const struct simulated_op *price_of(const struct clocks *c, int rank, int
 
 static int number_of(const struct clocks *c, const struct replay_transfer *t)
 {
-    return (int)(t - c->replay->transfers);
+    return replay_number(c->replay, t);
+}
+
+static struct times *times_of(const struct clocks *c, int number)
+{
+    return &c->times[number - c->n_dropped];
 }
 
 static const struct simulated_op *transfer_price(const struct clocks *c, int number)
 {
-    const struct times *t = &c->times[number];
+    const struct times *t = times_of(c, number);
 
     return price_of(c, t->rank, t->function, t->op);
 }
@@ -98,7 +105,7 @@ static void show(const struct clocks *c, const struct simulated_span *span)
 
 static void show_transfer(const struct clocks *c, int number)
 {
-    const struct times *t = &c->times[number];
+    const struct times *t = times_of(c, number);
     const struct function *f = &c->request->programs[t->rank]->functions[t->function];
 
     show(c, &(struct simulated_span){ t->rank, t->action, t->function, t->op, t->micro_batch,
@@ -126,7 +133,7 @@ static void wait_until(struct clocks *c, int rank, int64_t time, enum time_class
 static void wait_for(struct clocks *c, int rank, int number)
 {
     const struct simulated_op *price = transfer_price(c, number);
-    int64_t end = c->times[number].end;
+    int64_t end = times_of(c, number)->end;
 
     if (price->class == TIME_TRANSFERS)
         wait_until(c, rank, end - price->ns, TIME_STAGES);
@@ -213,7 +220,7 @@ static void wait_for_user(void *context, int rank, int user)
     struct clocks *c = context;
     int number = c->list[rank].last[user];
 
-    if (number != NO_TRANSFER)
+    if (number != NO_TRANSFER && number >= c->n_dropped)
         wait_for(c, rank, number);
 }
 
@@ -225,7 +232,7 @@ static void drain(void *context, int rank, unsigned streams)
 
     for (int s = 0; s < N_STREAMS; s++)
         if ((streams >> s & 1) && k->stream_last[s] != NO_TRANSFER && k->stream_end[s] > k->now &&
-            (latest == NO_TRANSFER || k->stream_end[s] > c->times[latest].end))
+            (latest == NO_TRANSFER || k->stream_end[s] > times_of(c, latest)->end))
             latest = k->stream_last[s];
     if (latest != NO_TRANSFER)
         wait_for(c, rank, latest);
@@ -253,6 +260,41 @@ static void pass_gate(void *context, int rank, int n)
 
 /* ---- transfers ---- */
 
+/* The first that a transfer in flight is, or comes after. */
+static int oldest_needed(const struct clocks *c)
+{
+    int oldest = c->n_times;
+
+    for (int i = 0; i < c->replay->n; i++)
+        for (int s = 0; s < N_STREAMS; s++) {
+            const struct replay_queue *q = &c->replay->list[i].streams[s];
+
+            for (int k = q->n_done; k < q->n; k++) {
+                const struct replay_transfer *t = replay_at(c->replay, q->transfers[k]);
+
+                oldest = min_int(oldest, q->transfers[k]);
+                for (int a = 0; a < min_int(t->n_after, ORDER_MAX_AFTER); a++)
+                    oldest = min_int(oldest, t->after[a]);
+            }
+        }
+    return oldest;
+}
+
+/* Those that have ended, in the past of their rank, if they are half of what is kept. */
+static void drop_past(struct clocks *c)
+{
+    int oldest = oldest_needed(c), n = c->n_dropped;
+
+    while (n < oldest && times_of(c, n)->end <= c->list[times_of(c, n)->rank].now)
+        n++;
+    n -= c->n_dropped;
+    int n_kept = c->n_times - c->n_dropped - n;
+    if (n < n_kept)
+        return;
+    memmove(c->times, c->times + n, sizeof *c->times * (size_t)n_kept);
+    c->n_dropped += n;
+}
+
 static int on_post(void *context, const struct replay_transfer *t)
 {
     struct clocks *c = context;
@@ -260,9 +302,12 @@ static int on_post(void *context, const struct replay_transfer *t)
     int users[ORDER_MAX_USERS], number = number_of(c, t);
     int n = order_users(&c->replay->list[t->rank].order, t->op, t->micro_batch, users);
 
-    c->times = arena_grow(c->arena, c->times, sizeof *c->times, &c->capacity, number + 1);
+    if (number - c->n_dropped == c->capacity)
+        drop_past(c);
+    c->times =
+        arena_grow(c->arena, c->times, sizeof *c->times, &c->capacity, number - c->n_dropped + 1);
     c->n_times = number + 1;
-    struct times *times = &c->times[number];
+    struct times *times = times_of(c, number);
     *times = (struct times){ .end = NOT_YET,
                              .rank = t->rank,
                              .function = t->function,
@@ -274,8 +319,8 @@ static int on_post(void *context, const struct replay_transfer *t)
     for (int i = 0; i < n; i++) {
         int before = k->last[users[i]];
 
-        if (before != NO_TRANSFER && c->times[before].end != NOT_YET)
-            times->ready = max_i64(times->ready, c->times[before].end);
+        if (before != NO_TRANSFER && before >= c->n_dropped && times_of(c, before)->end != NOT_YET)
+            times->ready = max_i64(times->ready, times_of(c, before)->end);
         k->last[users[i]] = number;
     }
     return 0;
@@ -285,14 +330,14 @@ static int on_begin(void *context, const struct replay_transfer *t,
                     const struct replay_transfer *first)
 {
     struct clocks *c = context;
-    struct times *times = &c->times[number_of(c, t)];
+    struct times *times = times_of(c, number_of(c, t));
     int64_t begin = max_i64(times->ready, c->list[t->rank].stream_end[t->op->stream]);
 
     for (int i = 0; i < min_int(t->n_after, ORDER_MAX_AFTER); i++)
-        begin = max_i64(begin, c->times[t->after[i]].end);
+        begin = max_i64(begin, times_of(c, t->after[i])->end);
     times->begin = begin;
     times->first = number_of(c, first);
-    struct times *joint = &c->times[times->first];
+    struct times *joint = times_of(c, times->first);
     joint->all_begin = max_i64(joint->all_begin, begin);
     return 0;
 }
@@ -302,7 +347,7 @@ static void complete(struct clocks *c, const struct replay_transfer *t, int64_t 
 {
     int number = number_of(c, t);
     struct clock *k = &c->list[t->rank];
-    struct times *times = &c->times[number];
+    struct times *times = times_of(c, number);
     double slowdown = transfer_price(c, number)->slowdown;
 
     times->begin = begin;
@@ -323,12 +368,12 @@ static int on_end(void *context, const struct replay_transfer *t,
     int a = number_of(c, t), b = number_of(c, other);
 
     if (a == b) {
-        int64_t begin = c->times[c->times[a].first].all_begin;
+        int64_t begin = times_of(c, times_of(c, a)->first)->all_begin;
 
         complete(c, t, begin, transfer_price(c, a)->ns);
         return 0;
     }
-    int64_t begin = max_i64(c->times[a].begin, c->times[b].begin);
+    int64_t begin = max_i64(times_of(c, a)->begin, times_of(c, b)->begin);
     int64_t ns = max_i64(transfer_price(c, a)->ns, transfer_price(c, b)->ns);
     complete(c, t, begin, ns);
     complete(c, other, begin, ns);
@@ -362,7 +407,7 @@ static int64_t earliest(const struct clocks *c)
 /* Whether a rank may still have to wait for it. */
 static bool is_pending(const struct clocks *c, const struct clock *k, int number)
 {
-    return number != NO_TRANSFER && c->times[number].end > k->now;
+    return number != NO_TRANSFER && number >= c->n_dropped && times_of(c, number)->end > k->now;
 }
 
 /* Times that no event to come can be after are all alike. */
@@ -392,14 +437,14 @@ static void add_transfers(const struct clocks *c, int rank, int64_t base, struct
 
     for (int i = 0; i < N_STREAMS; i++)
         for (int j = r->streams[i].n_done; j < r->streams[i].n; j++) {
-            const struct times *t = &c->times[r->streams[i].transfers[j]];
+            const struct times *t = times_of(c, r->streams[i].transfers[j]);
 
             add_time(s, max_i64(t->ready, first) - base);
             add_time(s, max_i64(t->begin, first) - base);
         }
     for (int u = 0; u < r->order.n_users; u++)
-        if (is_pending(c, k, k->last[u]) && c->times[k->last[u]].end != NOT_YET) {
-            const struct times *t = &c->times[k->last[u]];
+        if (is_pending(c, k, k->last[u]) && times_of(c, k->last[u])->end != NOT_YET) {
+            const struct times *t = times_of(c, k->last[u]);
 
             replay_snapshot_add(s, t->function);
             replay_snapshot_add(s, t->op);
@@ -448,7 +493,7 @@ static void move_transfers(struct clocks *c, int rank, int64_t later, int by)
         pending[at] = number;
     }
     for (int i = 0; i < n; i++) {
-        struct times *t = &c->times[pending[i]];
+        struct times *t = times_of(c, pending[i]);
 
         t->micro_batch += t->micro_batch >= 0 ? by : 0;
         t->ready += later;

@@ -8,6 +8,7 @@
  * so every order reaches the same end, or the same deadlock.
  */
 #include <stdbool.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "program/replay_impl.h"
@@ -105,6 +106,30 @@ void replay_queue_push(struct arena *arena, struct replay_queue *q, int transfer
     q->transfers[q->n++] = transfer;
 }
 
+static bool is_done(const struct replay *r, int transfer)
+{
+    return transfer == REPLAY_NONE || transfer < r->n_dropped || replay_at(r, transfer)->is_done;
+}
+
+/* Those before the first that is not done, if they are half of what is kept. */
+static void drop_done(struct replay *r)
+{
+    int oldest = r->n_transfers;
+
+    for (int i = 0; i < r->n; i++)
+        for (int s = 0; s < N_STREAMS; s++) {
+            const struct replay_queue *q = &r->list[i].streams[s];
+
+            if (q->n_done < q->n)
+                oldest = min_int(oldest, q->transfers[q->n_done]);
+        }
+    int n = oldest - r->n_dropped, n_kept = r->n_transfers - oldest;
+    if (n < n_kept)
+        return;
+    memmove(r->transfers, r->transfers + n, sizeof *r->transfers * (size_t)n_kept);
+    r->n_dropped = oldest;
+}
+
 /* It begins after the users of its operands, and is their user from now on. */
 static void follow_users(struct replay *r, struct replay_transfer *t, int number)
 {
@@ -115,8 +140,7 @@ static void follow_users(struct replay *r, struct replay_transfer *t, int number
         int user = rank->users[users[k]];
 
         rank->users[users[k]] = number;
-        if (user == REPLAY_NONE || r->transfers[user].is_done ||
-            r->transfers[user].op->stream == t->op->stream)
+        if (is_done(r, user) || replay_at(r, user)->op->stream == t->op->stream)
             continue;
         if (t->n_after < ORDER_MAX_AFTER)
             t->after[t->n_after] = user;
@@ -132,9 +156,12 @@ static int post_op(struct replay *r, int number, const struct action *a, int pos
     const struct op *op = &rank->program->functions[a->function].ops[o->posted_ops[posted].op];
     int at = r->n_transfers;
 
-    r->transfers = arena_grow(&r->arena, r->transfers, sizeof *r->transfers, &r->capacity, at + 1);
+    if (r->clock && at - r->n_dropped == r->capacity)
+        drop_done(r);
+    r->transfers = arena_grow(&r->arena, r->transfers, sizeof *r->transfers, &r->capacity,
+                              at - r->n_dropped + 1);
     r->n_transfers++;
-    struct replay_transfer *t = &r->transfers[at];
+    struct replay_transfer *t = replay_at(r, at);
     *t = (struct replay_transfer){ .rank = number,
                                    .function = a->function,
                                    .micro_batch = a->micro_batch,
@@ -152,7 +179,7 @@ static int post_op(struct replay *r, int number, const struct action *a, int pos
 static bool can_begin(const struct replay *r, const struct replay_transfer *t)
 {
     for (int i = 0; i < min_int(t->n_after, ORDER_MAX_AFTER); i++)
-        if (!r->transfers[t->after[i]].is_done)
+        if (!is_done(r, t->after[i]))
             return false;
     return true;
 }
@@ -163,7 +190,7 @@ static int advance_stream(struct replay *r, struct replay_queue *q)
     int moved = 0;
 
     for (; q->n_done < q->n; q->n_done++) {
-        struct replay_transfer *t = &r->transfers[q->transfers[q->n_done]];
+        struct replay_transfer *t = replay_at(r, q->transfers[q->n_done]);
 
         if (!t->has_begun && !can_begin(r, t))
             return moved;
@@ -220,11 +247,6 @@ static int pass_gate(struct replay *r, int number)
     return 1;
 }
 
-static bool is_done(const struct replay *r, int transfer)
-{
-    return transfer == REPLAY_NONE || r->transfers[transfer].is_done;
-}
-
 /* Whether the user of a value that async ops touch is complete. */
 static bool is_user_done(const struct replay *r, const struct replay_rank *rank, int value,
                          int micro_batch)
@@ -278,7 +300,7 @@ static bool can_post(const struct replay *r, const struct replay_rank *rank, con
     int variant = order_variant(&o->variants, a->micro_batch);
 
     for (int i = q->n_done; i < q->n; i++) {
-        const struct replay_transfer *t = &r->transfers[q->transfers[i]];
+        const struct replay_transfer *t = replay_at(r, q->transfers[i]);
 
         if (t->posted == &o->posted_ops[posted] &&
             order_variant(&o->variants, t->micro_batch) == variant)

@@ -116,8 +116,9 @@ struct replay {
     struct replay_channel *channels;
     int channels_at[N_AXES], n_channels; /* of a rank */
     struct replay_group *groups;
+    /* By number, from n_dropped on: with a clock, the first ones that are done are not kept. */
     struct replay_transfer *transfers;
-    int n_transfers, capacity;
+    int n_transfers, n_dropped, capacity;
     struct arena arena;
 };
 
@@ -125,6 +126,17 @@ struct replay {
  * must be released in either case. */
 int replay_run(struct replay *replay, const struct program *const *programs, int in_full);
 void replay_release(struct replay *replay);
+
+/* The transfer of a number that is kept; and the number of one. */
+static inline struct replay_transfer *replay_at(const struct replay *replay, int number)
+{
+    return &replay->transfers[number - replay->n_dropped];
+}
+
+static inline int replay_number(const struct replay *replay, const struct replay_transfer *t)
+{
+    return (int)(t - replay->transfers) + replay->n_dropped;
+}
 
 /* Whether the rank has completed all actions of the entry. */
 int replay_is_over(const struct replay *replay, int rank);

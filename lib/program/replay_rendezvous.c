@@ -34,11 +34,11 @@ static int begin_collective(struct replay *r, struct replay_transfer *t)
     if (t->number == group->n) {
         group->rendezvous = arena_grow(&r->arena, group->rendezvous, sizeof *group->rendezvous,
                                        &group->capacity, group->n + 1);
-        group->rendezvous[group->n++] = (struct replay_rendezvous){ (int)(t - r->transfers), 0 };
+        group->rendezvous[group->n++] = (struct replay_rendezvous){ replay_number(r, t), 0 };
     }
     struct replay_rendezvous *rendezvous = &group->rendezvous[t->number];
     rendezvous->n_begun++;
-    return r->watch->on_begin(r->watch->context, t, &r->transfers[rendezvous->first]);
+    return r->watch->on_begin(r->watch->context, t, replay_at(r, rendezvous->first));
 }
 
 /* ---- sends and receives ---- */
@@ -85,7 +85,7 @@ static void join_channel(struct replay *r, struct replay_transfer *t)
     struct replay_queue *end = &channel->ends[sends];
 
     t->number = end->n;
-    replay_queue_push(&r->arena, end, (int)(t - r->transfers));
+    replay_queue_push(&r->arena, end, replay_number(r, t));
 }
 
 /* A send and its receive are complete when both have begun. */
@@ -96,7 +96,7 @@ static int complete_pair(struct replay *r, struct replay_transfer *t)
 
     if (t->number >= others->n)
         return 0;
-    struct replay_transfer *other = &r->transfers[others->transfers[t->number]];
+    struct replay_transfer *other = replay_at(r, others->transfers[t->number]);
     if (!other->has_begun)
         return 0;
     t->is_done = other->is_done = 1;
@@ -110,7 +110,7 @@ static int complete_pair(struct replay *r, struct replay_transfer *t)
 const struct replay_transfer *replay_first_sent(const struct replay *r,
                                                 const struct replay_transfer *t)
 {
-    return &r->transfers[channel_of(r, t)->ends[t->op->kind == OP_SEND].transfers[0]];
+    return replay_at(r, channel_of(r, t)->ends[t->op->kind == OP_SEND].transfers[0]);
 }
 
 int replay_is_point_to_point(const struct op *op)
@@ -174,7 +174,7 @@ static void add_group(const struct replay *r, const struct replay_group *group, 
                       struct replay_snapshot *snapshot)
 {
     for (int i = group->n - 1; i >= 0 && group->rendezvous[i].n_begun < size; i--) {
-        const struct replay_transfer *first = &r->transfers[group->rendezvous[i].first];
+        const struct replay_transfer *first = replay_at(r, group->rendezvous[i].first);
 
         replay_snapshot_add(snapshot, group->rendezvous[i].n_begun);
         replay_snapshot_add(snapshot, first->rank);

@@ -42,9 +42,9 @@ void replay_snapshot_add_micro_batch(struct replay_snapshot *s, int micro_batch)
 /* Of a transfer of the rank: 0 if it is complete, else its stream and its position there. */
 static int position_in_flight(const struct replay *r, const struct replay_rank *rank, int transfer)
 {
-    if (transfer == REPLAY_NONE || r->transfers[transfer].is_done)
+    if (transfer == REPLAY_NONE || transfer < r->n_dropped || replay_at(r, transfer)->is_done)
         return 0;
-    const struct replay_transfer *t = &r->transfers[transfer];
+    const struct replay_transfer *t = replay_at(r, transfer);
     const struct replay_queue *q = &rank->streams[t->op->stream];
 
     return 1 + (int)t->op->stream + (t->place - q->n_done) * N_STREAMS;
@@ -90,7 +90,7 @@ static void add_rank(const struct replay *r, const struct replay_rank *rank,
         const struct replay_queue *q = &rank->streams[i];
 
         for (int k = q->n_done; k < q->n; k++)
-            add_transfer(r, rank, &r->transfers[q->transfers[k]], s);
+            add_transfer(r, rank, replay_at(r, q->transfers[k]), s);
     }
     for (int f = 0; f < rank->program->n_functions; f++)
         for (int g = 0; g < rank->outlines[f].n_posted_ops; g++)
@@ -204,7 +204,7 @@ static int count_slot_rounds(const struct replay *r, const struct replay_rank *r
         }
     for (int s = 0; s < N_STREAMS; s++)
         for (int k = rank->streams[s].n_done; k < rank->streams[s].n; k++) {
-            int m = r->transfers[rank->streams[s].transfers[k]].micro_batch;
+            int m = replay_at(r, rank->streams[s].transfers[k])->micro_batch;
 
             lowest = m >= 0 ? min_int(lowest, m) : lowest;
         }
@@ -245,7 +245,7 @@ static void move_rank(struct replay *r, struct replay_rank *rank, int by)
     for (int s = 0; s < N_STREAMS; s++)
         for (int k = rank->streams[s].n_done; k < rank->streams[s].n; k++) {
             int number = rank->streams[s].transfers[k];
-            struct replay_transfer *t = &r->transfers[number];
+            struct replay_transfer *t = replay_at(r, number);
 
             t->micro_batch += t->micro_batch >= 0 ? by : 0;
             int n = order_users(&rank->order, t->op, t->micro_batch, users);

@@ -215,7 +215,7 @@ static int fail_stuck(void *context)
         for (int s = 0; s < N_STREAMS; s++) {
             const struct replay_queue *q = &rank->streams[s];
             const struct replay_transfer *t =
-                q->n_done < q->n ? &c->replay->transfers[q->transfers[q->n_done]] : NULL;
+                q->n_done < q->n ? replay_at(c->replay, q->transfers[q->n_done]) : NULL;
 
             if (!t || !t->has_begun || n++ >= MAX_WAITS)
                 continue;
