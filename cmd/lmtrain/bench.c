@@ -151,6 +151,7 @@ static int run_rank(const struct bench_command *sub, const struct bench_request 
     if (job_resolve(job, rank.world_size, arena, &err) < 0 ||
         engine_open(&engine, &rank, &request, &err) < 0)
         return ranks_fail(&rank, &err);
+    job_take_replica(job, rank.world_rank);
     engine_settle(&engine, job);
     if (sub->run(q, job, &engine, &out, &err) < 0)
         status = ranks_fail(&rank, &err);

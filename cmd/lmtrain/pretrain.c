@@ -99,6 +99,7 @@ static int run_rank(const struct pretrain_request *q, struct job *job, struct ar
     if (searched_layout(job, rank.world_size, q->replan, &ignored, arena, &err) < 0 ||
         job_resolve(job, rank.world_size, arena, &err) < 0)
         return ranks_fail(&rank, &err);
+    job_take_replica(job, rank.world_rank);
     return train(q, job, &rank);
 }
 

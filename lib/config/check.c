@@ -325,7 +325,8 @@ static void check_mode(struct job_reader *r)
 /* A search cuts stages by cost, into micro-batches of one size. */
 static void check_searched(struct job_reader *r)
 {
-    static const char *const fixed[] = { "parallel.stages", "parallel.micro_batches" };
+    static const char *const fixed[] = { "parallel.stages", "parallel.micro_batches",
+                                         "parallel.replica_micro_batches" };
 
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
         if (r->job->parallel.mode != PARALLEL_MANUAL && reader_given(r, fixed[i]))
@@ -336,8 +337,35 @@ static void check_searched(struct job_reader *r)
                             choice_word(parallel_mode_choices, (int)r->job->parallel.mode));
 }
 
+/* Only sums at the end of a step do not mind how many micro-batches a rank has. */
+static void check_replicas(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    const struct yaml_node *node = reader_given(r, "parallel.replica_micro_batches");
+
+    if (!job->parallel.replica_micro_batches.n)
+        return;
+    if (job->parallel.zero > 1)
+        diagnostics_add(
+            &r->mistakes, node,
+            "parallel.replica_micro_batches is given, but zero %d sums the gradients of "
+            "each micro-batch over the ranks (hint: zero: 0 or 1)",
+            job->parallel.zero);
+    else if (job->parallel.gradient_sum_given && job->parallel.gradient_sum == GRADIENT_SUM_EARLY)
+        diagnostics_add(&r->mistakes, node,
+                        "parallel.replica_micro_batches is given, but gradient_sum early sums the "
+                        "gradients of each micro-batch over the ranks (hint: late)");
+    if (job->parallel.micro_batches.n)
+        diagnostics_add(&r->mistakes, node,
+                        "parallel.replica_micro_batches and parallel.micro_batches exclude each "
+                        "other");
+    if (job->kind != JOB_PRETRAIN)
+        diagnostics_add(&r->mistakes, node, "parallel.replica_micro_batches is for pretrain");
+}
+
 static void check_parallel(struct job_reader *r)
 {
+    check_replicas(r);
     check_mode(r);
     check_searched(r);
     const struct job *job = r->job;

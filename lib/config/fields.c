@@ -473,6 +473,12 @@ const struct field job_fields[] = {
       .help = "for schedule dynamic: sizes of a rank's micro-batches in execution order, such "
               "as [1, 2, 4, 4, 2, 1]; small ones at both ends shorten the pipeline bubble; "
               "their sum must be global_batch / dp; changes the numerics" },
+    { "parallel.replica_micro_batches", FIELD_COUNTS, AT(parallel.replica_micro_batches),
+      .initial = "none", .word = "none", .min = 1, .max = 1000000,
+      NUMERICS(LAYOUT, 575, .when = WHEN_COUNTS_DIFFER),
+      .help = "number of micro-batches of each data-parallel rank, such as [5, 3], where some are "
+              "slower than others; they add up to global_batch / micro_batch; for zero 0 and 1 "
+              "with gradient_sum late; changes the numerics" },
     { "parallel.stages", FIELD_COUNTS, AT(parallel.stages), .initial = "auto", .word = "auto",
       .min = 1, .max = 100000,
       .help = "number of layers in each pipeline stage, such as [5, 6, 6, 5]; auto: balanced "

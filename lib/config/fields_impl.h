@@ -57,7 +57,8 @@ enum numerics_when {
     WHEN_TP,
     WHEN_DECAY, /* of the learning rate */
     WHEN_WSD,
-    WHEN_SIZES_DIFFER, /* of micro-batches */
+    WHEN_SIZES_DIFFER,  /* of micro-batches */
+    WHEN_COUNTS_DIFFER, /* of micro-batches, on data-parallel ranks */
 };
 
 /* What a field is of the numerics (config/numerics_lines.h); all 0: no part of them. */

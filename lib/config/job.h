@@ -171,6 +171,7 @@ struct job {
         int chunks, chunks_given;        /* of a pipeline rank; else by the schedule: 2 or 1 */
         struct job_counts stages;        /* layers of each stage; none: cut by cost */
         struct job_counts micro_batches; /* dynamic: sequences of each, in order; else none */
+        struct job_counts replica_micro_batches; /* of each dp rank; none: all alike */
         int sequence_parallel;
         int bucket_mb; /* MiB of gradients that are reduced together */
     } parallel;
@@ -318,6 +319,15 @@ int job_explain(const char *key, struct str *out, struct err *err);
 
 /* Whether the job file or an override gives the field. */
 bool job_is_given(const struct job *job, const char *key);
+
+/*
+ * Once it is known which world rank this is: the micro-batches of its replica, where these differ
+ * (parallel.replica_micro_batches). n_micro_batches is the most of any rank before that.
+ */
+void job_take_replica(struct job *job, int world_rank);
+
+/* Micro-batches of a step on all data-parallel ranks of a resolved job. */
+int64_t job_all_micro_batches(const struct job *job);
 
 /* The ranks of a resolved job. */
 struct mesh job_mesh(const struct job *job);

@@ -83,6 +83,8 @@ static int job_is(enum numerics_when when, const struct field *f, const struct j
     case WHEN_SIZES_DIFFER:
         /* Micro-batches of one size are the same numerics however they are given. */
         return sizes_differ(&job->parallel.micro_batches);
+    case WHEN_COUNTS_DIFFER:
+        return sizes_differ(&job->parallel.replica_micro_batches);
     default:
         return model_is(when, &job->model);
     }
@@ -207,7 +209,8 @@ void numerics_print_alpha(const struct job *job, struct str *out)
 /* One rank or one micro-batch has one order of sums. */
 void numerics_print_gradient_sum(const struct job *job, struct str *out)
 {
-    int one_order = job->parallel.dp == 1 || job->n_micro_batches == 1;
+    int one_order =
+        job->parallel.dp == 1 || job_all_micro_batches(job) == (int64_t)job->parallel.dp;
 
     str_add(out,
             one_order ? "any" : choice_word(gradient_sum_choices, (int)job->parallel.gradient_sum));

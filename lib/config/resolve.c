@@ -73,8 +73,50 @@ static int take_micro_batches(struct job *job, struct arena *arena, struct err *
     return 0;
 }
 
+/* Of each data-parallel rank. */
+static int take_replica_counts(struct job *job, struct arena *arena, struct err *err)
+{
+    const struct job_counts *counts = &job->parallel.replica_micro_batches;
+    int64_t sum = sum_of(counts), all = job->train.global_batch / job->train.micro_batch;
+
+    if (counts->n != job->parallel.dp)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.replica_micro_batches has %d number%s, but dp is %d",
+                       PLACE(job, "parallel.replica_micro_batches"), counts->n, str_s(counts->n),
+                       job->parallel.dp);
+    if (sum * job->train.micro_batch != job->train.global_batch)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.replica_micro_batches add up to %lld, times micro_batch %d is "
+                       "%lld, but train.global_batch is %d (hint: numbers that add up to %lld)",
+                       PLACE(job, "parallel.replica_micro_batches"), (long long)sum,
+                       job->train.micro_batch, (long long)sum * job->train.micro_batch,
+                       job->train.global_batch, (long long)all);
+    job->n_micro_batches = largest_count(counts);
+    job_note(job, arena, "n_micro_batches = %d (the most of parallel.replica_micro_batches)",
+             job->n_micro_batches);
+    return 0;
+}
+
+void job_take_replica(struct job *job, int world_rank)
+{
+    const struct mesh mesh = job_mesh(job);
+
+    if (job->parallel.replica_micro_batches.n)
+        job->n_micro_batches =
+            job->parallel.replica_micro_batches.values[mesh_data_rank(&mesh, world_rank)];
+}
+
+int64_t job_all_micro_batches(const struct job *job)
+{
+    if (job->parallel.replica_micro_batches.n)
+        return sum_of(&job->parallel.replica_micro_batches);
+    return (int64_t)job->n_micro_batches * job->parallel.dp;
+}
+
 static int derive_micro_batches(struct job *job, struct arena *arena, struct err *err)
 {
+    if (job->parallel.replica_micro_batches.n)
+        return take_replica_counts(job, arena, err);
     if (job->parallel.micro_batches.n)
         return take_micro_batches(job, arena, err);
     int global = job->train.global_batch;
@@ -195,7 +237,10 @@ int job_fit_ranks(const struct job *job, int n_possible)
     int others = job->parallel.tp * job->parallel.pp * job->parallel.cp;
 
     int64_t sum = sum_of(&job->parallel.micro_batches);
+    int n_replicas = job->parallel.replica_micro_batches.n;
 
+    if (n_replicas)
+        return n_replicas * others <= n_possible ? n_replicas * others : 0;
     for (int dp = n_possible / others; dp > 0; dp--) {
         int groups_fit = job->parallel.zero_group == 0 || dp % job->parallel.zero_group == 0;
         int batches_fit = sum ? sum * dp == job->train.global_batch

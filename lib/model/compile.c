@@ -177,6 +177,8 @@ static int64_t global_batch(const struct compile_train *o)
 {
     int64_t n = 0;
 
+    if (o->global_batch)
+        return o->global_batch;
     for (int m = 0; m < o->n_micro_batches; m++)
         n += o->micro_batches ? o->micro_batches[m] : o->micro_batch;
     return n * mesh_data_size(&o->mesh);

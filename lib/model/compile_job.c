@@ -27,6 +27,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,
         .n_micro_batches = job->n_micro_batches,
+        .global_batch = job->parallel.replica_micro_batches.n ? job->train.global_batch : 0,
         .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
         .tuning = job->tuning,

@@ -27,6 +27,7 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .micro_batch = job->train.micro_batch,
                                     .sizes = job->parallel.micro_batches.values,
                                     .n_sizes = job->parallel.micro_batches.n,
+                                    .counts = job->parallel.replica_micro_batches.values,
                                     .dp_rank = mesh_data_rank(&t->program.mesh, t->world_rank),
                                     .dp_size = job->parallel.dp,
                                     .seed = job->train.seed,
@@ -76,6 +77,7 @@ int trainer_open_held_out(struct trainer *t, struct err *err)
         return 0;
     options.held_out = 1;
     options.n_sizes = 0;
+    options.counts = NULL;
     options.global_batch = options.micro_batch * options.dp_size;
     if (t->job->samples.eval) {
         options.samples = t->job->samples.eval;

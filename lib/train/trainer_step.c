@@ -102,7 +102,7 @@ static void count_experts(const struct trainer *t, const double *stats,
 {
     const struct model_spec *s = &t->job->model;
     int n_layers = model_spec_n_expert_layers(s, s->n_layers);
-    double n_micro_batches = (double)t->job->n_micro_batches * t->job->parallel.dp;
+    double n_micro_batches = (double)job_all_micro_batches(t->job);
     double even = (double)t->job->train.global_batch * t->job->data.seq_len * s->n_active_experts /
                   max_int(1, s->n_experts);
 

@@ -36,6 +36,9 @@ struct loader_options {
     int global_batch, micro_batch;
     const int *sizes; /* sequences of each micro-batch of a step, at most micro_batch; copied */
     int n_sizes;      /* 0: all are micro_batch */
+    /* [dp_size]: micro-batches of each rank, copied; NULL: alike. Token files without sizes only.
+     * The micro-batches of a step are then dealt in turn to the ranks that still take one. */
+    const int *counts;
     int dp_rank, dp_size;
     uint64_t seed;
     double split;  /* fraction of samples held out, selected by a hash of dataset and sample */

@@ -19,6 +19,8 @@ static int64_t place_of(const struct loader *loader, int64_t b, int i)
     const struct loader_options *o = &loader->options;
     int64_t m = b % loader->n_micro_batches;
 
+    if (loader->turns)
+        return (int64_t)loader->turns[m] * o->micro_batch + i;
     return (int64_t)loader->begins[m] * o->dp_size + (int64_t)o->dp_rank * size_of(loader, b) + i;
 }
 

@@ -52,8 +52,10 @@ struct loader {
     struct sampler sampler;    /* the thread's, once it runs; its sizes never change */
     int rows, n_micro_batches; /* of a micro-batch, at most; per step, on this rank */
     int *begins;               /* [n_micro_batches + 1]: sequences before each in a step */
-    int64_t n_steps;           /* of the run, or of one evaluation */
-    int64_t n_batches;         /* in all */
+    int *turns;        /* [n_micro_batches]: of the step's micro-batches, where ranks have different
+                   numbers; else NULL */
+    int64_t n_steps;   /* of the run, or of one evaluation */
+    int64_t n_batches; /* in all */
     uint64_t fingerprint;
     int32_t *window; /* the thread's: seq_len + 1 tokens */
 

@@ -36,6 +36,17 @@ static int check_options(const struct loader_options *o, struct err *err)
                        o->global_batch, (long long)sum, o->dp_size);
     if (o->n_sizes)
         return check_rows(o, err);
+    for (int r = 0; o->counts && r < o->dp_size; r++) {
+        CHECK(o->counts[r] >= 1);
+        sum += o->counts[r];
+    }
+    if (o->counts && sum * o->micro_batch != o->global_batch)
+        return err_set(err, ERR_CONFIG,
+                       "global_batch %d is not the sum %lld of all ranks' micro-batches times "
+                       "micro_batch %d",
+                       o->global_batch, (long long)sum, o->micro_batch);
+    if (o->counts)
+        return check_rows(o, err);
     if (o->micro_batch < 1 || o->global_batch < 1 ||
         o->global_batch % ((int64_t)o->micro_batch * o->dp_size) != 0)
         return err_set(err, ERR_CONFIG,
@@ -185,11 +196,29 @@ static int allocate_deal(struct loader *loader, struct step_deal *deal, struct e
     return 0;
 }
 
+/* Which of the step's micro-batches each of this rank's is: all first ones of the ranks, then the
+ * second ones of those that have one, .... */
+static int find_turns(struct loader *loader, struct err *err)
+{
+    const struct loader_options *o = &loader->options;
+
+    loader->turns = calloc((size_t)loader->n_micro_batches, sizeof *loader->turns);
+    if (!loader->turns)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int m = 0; m < loader->n_micro_batches; m++)
+        for (int r = 0; r < o->dp_size; r++)
+            loader->turns[m] += min_int(o->counts[r], m) + (r < o->dp_rank && o->counts[r] > m);
+    loader->options.counts = NULL;
+    return 0;
+}
+
 /* Where each micro-batch begins on one rank. */
 static int find_begins(struct loader *loader, struct err *err)
 {
     const struct loader_options *o = &loader->options;
-    int n = o->n_sizes ? o->n_sizes : o->global_batch / (o->micro_batch * o->dp_size);
+    int n = o->counts    ? o->counts[o->dp_rank]
+            : o->n_sizes ? o->n_sizes
+                         : o->global_batch / (o->micro_batch * o->dp_size);
 
     loader->n_micro_batches = n;
     loader->begins = calloc((size_t)n + 1, sizeof *loader->begins);
@@ -198,7 +227,7 @@ static int find_begins(struct loader *loader, struct err *err)
     for (int m = 0; m < n; m++)
         loader->begins[m + 1] = loader->begins[m] + (o->n_sizes ? o->sizes[m] : o->micro_batch);
     loader->options.sizes = NULL;
-    return 0;
+    return o->counts ? find_turns(loader, err) : 0;
 }
 
 /* ---- the thread ---- */
@@ -287,6 +316,7 @@ void loader_close(struct loader *loader)
     free(loader->lengths);
     packs_close(&loader->packs);
     free(loader->begins);
+    free(loader->turns);
     free(loader->window);
     sampler_release(&loader->sampler);
     for (int i = 0; i < loader->n_files; i++)
