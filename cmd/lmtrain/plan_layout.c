@@ -18,7 +18,16 @@ static void print_pipeline(const struct job *job, struct str *out)
 
 void plan_print_layout(const struct job *job, struct str *out)
 {
+    const struct job_counts *counts = &job->parallel.replica_micro_batches;
+
     str_printf(out, "dp %d", job->parallel.dp);
+    for (int i = 0, n; i < counts->n; i += n) {
+        for (n = 1; i + n < counts->n && counts->values[i + n] == counts->values[i];)
+            n++;
+        str_printf(out, i ? " + %d x %d" : " of %d x %d", n, counts->values[i]);
+    }
+    if (counts->n)
+        str_add(out, " micro-batches");
     if (job->parallel.tp > 1)
         str_printf(out, ", tp %d%s", job->parallel.tp,
                    job->parallel.sequence_parallel ? " with sequence parallel" : "");
@@ -55,6 +64,10 @@ void plan_add_layout(const struct job *job, cJSON *json)
     cJSON_AddNumberToObject(layout, "pp", job->parallel.pp);
     cJSON_AddStringToObject(layout, "schedule", pipeline_name(job->parallel.schedule));
     cJSON_AddNumberToObject(layout, "chunks", job->parallel.chunks);
+    if (job->parallel.replica_micro_batches.n)
+        cJSON_AddItemToObject(layout, "replica_micro_batches",
+                              cJSON_CreateIntArray(job->parallel.replica_micro_batches.values,
+                                                   job->parallel.replica_micro_batches.n));
     if (job->parallel.stages.n)
         cJSON_AddItemToObject(
             layout, "stages",

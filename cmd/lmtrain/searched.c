@@ -31,13 +31,16 @@ static void add_number(struct option_list *sets, const char *key, int value, str
     add_set(sets, arena_printf(arena, "%s=%d", key, value), arena);
 }
 
-static void add_stages(const struct job *job, struct option_list *sets, struct arena *arena)
+static void add_counts(const char *key, const struct job_counts *counts, struct option_list *sets,
+                       struct arena *arena)
 {
     struct str text = { 0 };
 
-    str_add(&text, "parallel.stages=[");
-    for (int i = 0; i < job->parallel.stages.n; i++)
-        str_printf(&text, i ? ", %d" : "%d", job->parallel.stages.values[i]);
+    if (!counts->n)
+        return;
+    str_printf(&text, "%s=[", key);
+    for (int i = 0; i < counts->n; i++)
+        str_printf(&text, i ? ", %d" : "%d", counts->values[i]);
     str_add(&text, "]");
     add_set(sets, arena_printf(arena, "%s", str_text(&text)), arena);
     str_release(&text);
@@ -61,8 +64,8 @@ static void add_layout(const struct job *job, struct option_list *sets, struct a
         sets,
         arena_printf(arena, "parallel.hold=%s", choice_word(hold_choices, (int)job->parallel.hold)),
         arena);
-    if (job->parallel.stages.n)
-        add_stages(job, sets, arena);
+    add_counts("parallel.stages", &job->parallel.stages, sets, arena);
+    add_counts("parallel.replica_micro_batches", &job->parallel.replica_micro_batches, sets, arena);
     if (job->recompute != RECOMPUTE_LIST)
         add_set(sets,
                 arena_printf(arena, "recompute=%s",
@@ -103,7 +106,8 @@ static bool take_from_run(struct job *job, int n_ranks, struct arena *arena)
                              .micro_batch = run.train.micro_batch,
                              .recompute = run.recompute,
                              .hold = run.parallel.hold,
-                             .stages = run.parallel.stages.values };
+                             .stages = run.parallel.stages.values,
+                             .counts = run.parallel.replica_micro_batches.values };
     search_apply(job, &layout);
     job->parallel.mode = PARALLEL_MANUAL;
     job->searched.cluster = run.searched.cluster;

@@ -72,7 +72,9 @@ struct plan_flops plan_count_flops(const struct plan *plan)
     for (int i = 0; i < job->parallel.pp; i++)
         of_stages += program_entry_flops(&plan->programs[i], ENTRY_STEP);
     return (struct plan_flops){
-        .executed = of_stages * job->world_size / job->parallel.pp,
+        /* Programs are those of the data-parallel rank with most micro-batches. */
+        .executed = of_stages * job->parallel.tp * (double)job_all_micro_batches(job) /
+                    job->n_micro_batches,
         .model = model_spec_flops_per_token(&job->model, job->data.seq_len) * tokens,
         .megatron = model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
                                                         job->recompute == RECOMPUTE_FULL) *

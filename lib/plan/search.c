@@ -35,6 +35,8 @@ void search_apply(struct job *job, const struct layout *l)
     job->recompute = l->recompute;
     if (l->stages)
         job->parallel.stages = (struct job_counts){ l->stages, l->pp * l->chunks };
+    if (l->counts)
+        job->parallel.replica_micro_batches = (struct job_counts){ l->counts, l->dp };
 }
 
 /* ---- which of two equal layouts is simpler ---- */

@@ -37,6 +37,8 @@ struct layout {
     enum parameter_hold hold;
     /* Layers of each stage where devices differ [pp * chunks]; NULL: cut alike. */
     const int *stages;
+    /* Micro-batches of each data-parallel rank, where their devices differ [dp]; NULL: alike. */
+    const int *counts;
 };
 
 /* What the search may vary. */

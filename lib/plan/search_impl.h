@@ -30,6 +30,17 @@ struct candidates {
     int n, capacity;
 };
 
+/* ---- search_share.c ---- */
+
+/*
+ * How many of n_all micro-batches each data-parallel rank of a layout of one stage gets, so that
+ * the slowest has as little to do as possible [dp]; NULL: as many each, or not possible.
+ */
+const int *search_share(struct search *search, const struct layout *layout, int64_t n_all);
+
+/* The longest of all ranks' own micro-batches of a layout with counts. */
+int64_t search_shared_ns(struct search *search, const struct layout *layout);
+
 /* ---- search_cut.c ---- */
 
 void search_add_cost(struct layer_cost *sum, const struct layer_cost *cost);
@@ -46,8 +57,12 @@ void search_keep_cut(struct search *search, struct layout *layout, const int *fi
 
 /* ---- search_space.c, search_model.c ---- */
 
+/* Costs of a layer without data parallel, on the devices of an island. */
+const struct layer_costs *search_base_costs(struct search *search, const struct layout *layout,
+                                            int island);
+
 /* All layouts that are possible, in lexicographic order. */
-void search_list(const struct search *search, struct candidates *candidates);
+void search_list(struct search *search, struct candidates *candidates);
 
 /* Fill a candidate's bounds. Returns whether it is possible. */
 bool search_bound(struct search *search, struct layout_candidate *candidate);

@@ -109,6 +109,12 @@ static const struct layer_costs *find_costs(struct search *search, const struct 
     return layer_costs_find(&search->costs, &key);
 }
 
+const struct layer_costs *search_base_costs(struct search *search, const struct layout *l,
+                                            int island)
+{
+    return find_costs(search, l, island, COSTS_BASE);
+}
+
 /* Whose devices a stage's ranks compute on. */
 static int island_of(const struct search *search, const struct pipeline_spec *spec, int stage)
 {
@@ -289,7 +295,8 @@ bool search_bound(struct search *search, struct layout_candidate *candidate)
         struct exchanges exchanges = find_exchanges(search, l);
 
         search_keep_cut(search, l, first, pipeline_n_stages(&spec));
-        candidate->bound_ns = bound_time(&exchanges, &spec, stages);
+        candidate->bound_ns =
+            l->counts ? search_shared_ns(search, l) : bound_time(&exchanges, &spec, stages);
         candidate->bound_bytes = bound_bytes(search, candidate, &spec, stages);
     }
     arena_release(&scratch);
@@ -451,6 +458,9 @@ bool search_estimate(struct search *search, struct layout_candidate *candidate)
             ns += rounds *
                   (ns - time_pipeline(search, &shorter, stages, boundary, fixed_bytes, &ignored));
         }
+        /* One stage: the rest of a step is as if all had as many. */
+        if (candidate->layout.counts)
+            ns = search_shared_ns(search, &candidate->layout) + stages[0].once;
         candidate->estimate_ns = max_i64(ns, candidate->bound_ns);
         if (candidate->estimate_bytes < candidate->bound_bytes)
             candidate->estimate_bytes = candidate->bound_bytes;

@@ -14,7 +14,7 @@ struct values {
 };
 
 struct listing {
-    const struct search *search;
+    struct search *search;
     const struct job *job;
     struct candidates *out;
     struct layout layout;
@@ -82,13 +82,38 @@ static struct values list_micro_batches(const struct search *search)
 
 /* ---- a pipeline's schedule ---- */
 
-static void add_layout(struct listing *l)
+static void append(struct listing *l)
 {
     struct candidates *c = l->out;
 
     c->items = arena_grow(l->search->arena, c->items, sizeof *c->items, &c->capacity, c->n + 1);
     c->items[c->n++] =
         (struct layout_candidate){ .layout = l->layout, .n_micro_batches = l->n_micro_batches };
+}
+
+/* Where data-parallel ranks lie on devices of several kinds, also with as many micro-batches for
+ * each as it has time for: sums at the end of the step do not mind, and one stage is of one kind
+ * then. */
+static void add_counted(struct listing *l)
+{
+    struct layout alike = l->layout;
+    const struct job *job = l->job;
+    bool is_late =
+        !job->parallel.gradient_sum_given || job->parallel.gradient_sum == GRADIENT_SUM_LATE;
+
+    if (l->search->are_alike || alike.pp > 1 || alike.dp < 2 || alike.zero > 1 || !is_late ||
+        job->kind != JOB_PRETRAIN)
+        return;
+    l->layout.counts = search_share(l->search, &l->layout, (int64_t)l->n_micro_batches * alike.dp);
+    if (l->layout.counts)
+        append(l);
+    l->layout = alike;
+}
+
+static void add_layout(struct listing *l)
+{
+    append(l);
+    add_counted(l);
 }
 
 static void add_schedule(struct listing *l, enum pipeline_kind kind, int chunks)
@@ -246,7 +271,7 @@ static void list_data(struct listing *l)
     }
 }
 
-void search_list(const struct search *search, struct candidates *candidates)
+void search_list(struct search *search, struct candidates *candidates)
 {
     struct listing l = { .search = search, .job = search->request->job, .out = candidates };
     struct values tps = list_tp(search), sizes = list_micro_batches(search);

@@ -133,11 +133,10 @@ static void wait_until(struct clocks *c, int rank, int64_t time, enum time_class
 static void wait_for(struct clocks *c, int rank, int number)
 {
     const struct simulated_op *price = transfer_price(c, number);
-    int64_t end = times_of(c, number)->end;
 
     if (price->class == TIME_TRANSFERS)
-        wait_until(c, rank, end - price->ns, TIME_STAGES);
-    wait_until(c, rank, end, price->class);
+        wait_until(c, rank, times_of(c, number)->end - price->ns, TIME_STAGES);
+    wait_until(c, rank, times_of(c, number)->end, price->class);
 }
 
 /* The host is ready to issue the next op, which takes it so long. */
@@ -382,9 +381,8 @@ static int on_end(void *context, const struct replay_transfer *t,
 
 static int on_deadlock(void *context)
 {
-    struct clocks *c = context;
-
-    return err_set(c->err, ERR_FAILED, "the programs of the ranks wait for each other");
+    return err_set(((struct clocks *)context)->err, ERR_FAILED,
+                   "the programs of the ranks wait for each other");
 }
 
 /* ---- rounds that repeat ---- */

@@ -8,6 +8,7 @@
 #include "base/num.h"
 #include "plan/islands.h"
 #include "plan/price_impl.h"
+#include "plan/programs.h"
 #include "program/order.h"
 
 /* The ranks that are simulated: of each stage the one that is first on all other axes. */
@@ -182,12 +183,13 @@ static void rate(struct step_time *time, const struct plan *plan, const struct c
     time->hfu = flops.executed / (seconds * peak);
 }
 
-int step_time_simulate(struct simulated_step *simulated, const struct job *job,
-                       const struct program *programs, const struct cluster *cluster,
-                       const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
-                       struct arena *arena, struct err *err)
+/* A data-parallel rank's ranks of each stage, or, for -1, those of all. */
+static int simulate_replica(struct simulated_step *simulated, const struct job *job,
+                            const struct program *programs, const struct cluster *cluster,
+                            int replica, const struct simulate_watch *watch,
+                            double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
 {
-    int n = job->parallel.pp;
+    int n = job->parallel.pp, tp = job->parallel.tp;
     double ns[N_PRICE_SOURCES] = { 0 }, all = 0;
     struct pricing p = {
         .job = job, .mesh = job_mesh(job), .arena = arena, .ns = shares ? ns : NULL
@@ -205,8 +207,9 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
     p.stride = stride_of(&p.mesh, AXIS_PP);
     for (int rank = 0; rank < n; rank++) {
         p.pp_rank = rank;
-        p.rank = rank * p.stride;
-        p.prices.island = islands_slowest(cluster, p.rank, job->world_size / n, job->train.dtype);
+        p.rank = rank * p.stride + max_int(0, replica) * tp;
+        p.prices.island =
+            islands_slowest(cluster, p.rank, replica < 0 ? p.stride : tp, job->train.dtype);
         p.program = list[rank] = &programs[rank];
         ops[rank] = price_program(&p);
     }
@@ -218,6 +221,69 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
         .programs = list, .mesh = &stages, .entry = ENTRY_STEP, .ops = ops, .watch = watch
     };
     return simulate(simulated, &request, arena, err);
+}
+
+int step_time_simulate(struct simulated_step *simulated, const struct job *job,
+                       const struct program *programs, const struct cluster *cluster,
+                       const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
+                       struct arena *arena, struct err *err)
+{
+    return simulate_replica(simulated, job, programs, cluster, -1, watch, shares, arena, err);
+}
+
+/* ---- replicas with different numbers of micro-batches ---- */
+
+/* Whether an earlier one has as many, on devices of the same kinds. */
+static bool is_like_earlier(const struct job *job, const struct cluster *cluster, int replica)
+{
+    const int *counts = job->parallel.replica_micro_batches.values;
+    int tp = job->parallel.tp, stride = job->world_size / job->parallel.pp;
+
+    for (int r = 0; r < replica; r++) {
+        bool is_like = counts[r] == counts[replica];
+
+        for (int s = 0; s < job->parallel.pp && is_like; s++)
+            is_like = islands_slowest(cluster, s * stride + r * tp, tp, job->train.dtype) ==
+                      islands_slowest(cluster, s * stride + replica * tp, tp, job->train.dtype);
+        if (is_like)
+            return true;
+    }
+    return false;
+}
+
+/* The programs of so many micro-batches. */
+static int simulate_count(struct simulated_step *simulated, const struct plan *plan,
+                          const struct cluster *cluster, int replica,
+                          double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
+{
+    struct job job = *plan->job;
+    struct program *programs = arena_array(arena, struct program, job.parallel.pp);
+
+    job.n_micro_batches = job.parallel.replica_micro_batches.values[replica];
+    int status = programs_compile_unverified(programs, &job, plan->kernels, err);
+    if (!status)
+        status =
+            simulate_replica(simulated, &job, programs, cluster, replica, NULL, shares, arena, err);
+    for (int i = 0; i < job.parallel.pp; i++)
+        program_release(&programs[i]);
+    return status;
+}
+
+/* All wait for the slowest when gradients are summed. */
+static int simulate_slowest(struct step_time *time, const struct plan *plan,
+                            const struct cluster *cluster, struct arena *arena, struct err *err)
+{
+    for (int r = 0; r < plan->job->parallel.replica_micro_batches.n; r++) {
+        struct step_time of_replica = { .ns = 0 };
+
+        if (is_like_earlier(plan->job, cluster, r))
+            continue;
+        if (simulate_count(&of_replica.simulated, plan, cluster, r, of_replica.shares, arena, err))
+            return -1;
+        if (of_replica.simulated.ns > time->simulated.ns)
+            *time = of_replica;
+    }
+    return 0;
 }
 
 int64_t step_time_boundary_bytes(const struct job *job)
@@ -248,8 +314,10 @@ int step_time_predict(struct step_time *time, const struct plan *plan,
                       const struct cluster *cluster, struct arena *arena, struct err *err)
 {
     *time = (struct step_time){ .ns = 0 };
-    if (step_time_simulate(&time->simulated, plan->job, plan->programs, cluster, NULL, time->shares,
-                           arena, err))
+    if (plan->job->parallel.replica_micro_batches.n
+            ? simulate_slowest(time, plan, cluster, arena, err)
+            : step_time_simulate(&time->simulated, plan->job, plan->programs, cluster, NULL,
+                                 time->shares, arena, err))
         return -1;
     add_constants(time, cluster, plan->job->world_size);
     rate(time, plan, cluster);

@@ -24,9 +24,9 @@ struct step_time {
 };
 
 /*
- * One step of the programs [pp] of a job with the prices of this cluster, without what is added.
- * watch: NULL, or of every op. shares: NULL, or as above. Results in the arena. Returns 0, or -1
- * and ERR_FAILED.
+ * One step of the programs [pp] of a job with the prices of this cluster, without what is added, on
+ * the slowest devices of each stage. watch: NULL, or of every op. shares: NULL, or as above.
+ * Results in the arena. Returns 0, or -1 and ERR_FAILED.
  */
 int step_time_simulate(struct simulated_step *simulated, const struct job *job,
                        const struct program *programs, const struct cluster *cluster,

@@ -4,6 +4,7 @@
 . test/cli/support/tiny.sh
 
 # replicas RUN COUNTS PARALLEL RANKS OPTION... - the job with 8 sequences a step as micro-batches of one
+# shellcheck disable=SC2317 # expect calls it
 replicas() {
     replicas_run=$1 replicas_counts=$2 replicas_parallel=$3 replicas_ranks=$4
     shift 4
@@ -42,6 +43,7 @@ expect 'other numbers are other numerics' 0 'changed since the checkpoint: .*rep
 expect 'its description' 0 'replica_micro_batches' cat "$dir/uneven/job.yaml"
 expect 'a plan is of the rank with most' 0 '5 micro-batches of 1 x 32 tokens' "$lmtrain" plan "$dir/job.yaml" --ranks 2 \
     --set train.micro_batch=1 --set 'parallel={replica_micro_batches: [5, 3]}'
+# shellcheck disable=SC2317 # likewise
 plan() {
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set train.micro_batch=1 --set "parallel={replica_micro_batches: $1}"
 }
