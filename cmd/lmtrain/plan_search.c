@@ -178,7 +178,7 @@ void plan_add_search(const struct search_result *result, cJSON *json)
         cJSON_AddNumberToObject(item, "bound_ns", (double)row->bound_ns);
         cJSON_AddNumberToObject(item, "mfu", row->mfu);
         cJSON_AddNumberToObject(item, "tokens_per_second", row->tokens_per_second);
-        cJSON_AddNumberToObject(item, "total_bytes", (double)row->bytes);
+        cJSON_AddNumberToObject(item, "needed_bytes", (double)row->bytes);
         cJSON_AddNumberToObject(item, "estimate_bytes", (double)row->estimate_bytes);
         cJSON_AddNumberToObject(item, "bubble", row->bubble);
         cJSON_AddItemToArray(rows, item);

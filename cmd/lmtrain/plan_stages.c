@@ -60,7 +60,7 @@ void plan_add_stages(const struct plan *plan, cJSON *json)
 
         plan_list_layers(plan, i, &layers);
         cJSON_AddStringToObject(stage, "layers", str_text(&layers));
-        cJSON_AddNumberToObject(stage, "total_bytes",
+        cJSON_AddNumberToObject(stage, "stage_bytes",
                                 (double)program_memory_bytes(&plan->programs[i]));
         cJSON_AddNumberToObject(stage, "flops_share", shares[i]);
         cJSON_AddItemToArray(stages, stage);

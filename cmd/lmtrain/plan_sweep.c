@@ -167,7 +167,7 @@ static void print_json(const struct plan_sweep *sweep, struct str *out)
             cJSON_AddNumberToObject(item, "tokens_per_second", row->time.tokens_per_second);
             cJSON_AddNumberToObject(item, "mfu", row->time.mfu);
             cJSON_AddNumberToObject(item, "efficiency", efficiency_of(sweep, row));
-            cJSON_AddNumberToObject(item, "total_bytes", (double)row->fit.needed);
+            cJSON_AddNumberToObject(item, "needed_bytes", (double)row->fit.needed);
             cJSON_AddBoolToObject(item, "fits", row->fit.fits);
             cJSON_AddStringToObject(item, "layout", row->layout);
         } else {

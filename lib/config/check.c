@@ -325,16 +325,23 @@ static void check_mode(struct job_reader *r)
 /* A search cuts stages by cost, into micro-batches of one size. */
 static void check_searched(struct job_reader *r)
 {
-    static const char *const fixed[] = { "parallel.stages", "parallel.micro_batches",
-                                         "parallel.replica_micro_batches" };
+    const struct job *job = r->job;
+    const struct {
+        const char *key;
+        const struct job_counts *list;
+    } fixed[] = {
+        { "parallel.stages", &job->parallel.stages },
+        { "parallel.micro_batches", &job->parallel.micro_batches },
+        { "parallel.replica_micro_batches", &job->parallel.replica_micro_batches },
+    };
 
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        if (r->job->parallel.mode != PARALLEL_MANUAL && reader_given(r, fixed[i]))
-            diagnostics_add(&r->mistakes, reader_given(r, fixed[i]),
+        if (job->parallel.mode != PARALLEL_MANUAL && fixed[i].list->n)
+            diagnostics_add(&r->mistakes, reader_given(r, fixed[i].key),
                             "%s is given, but parallel.mode is %s: it is of one layout (hint: "
                             "mode: manual)",
-                            fixed[i],
-                            choice_word(parallel_mode_choices, (int)r->job->parallel.mode));
+                            fixed[i].key,
+                            choice_word(parallel_mode_choices, (int)job->parallel.mode));
 }
 
 /* Only sums at the end of a step do not mind how many micro-batches a rank has. */

@@ -35,11 +35,28 @@ static void print_field(const struct field *field, const char *previous, const s
     str_add_char(out, '\n');
 }
 
+/* What a search chooses reads back as left to it only if it is not there. */
+static bool is_left_to_search(const struct job *job, const struct field *field)
+{
+    static const char *const searched[] = {
+        "parallel.tp",        "parallel.pp",   "parallel.dp",   "parallel.schedule",
+        "parallel.chunks",    "parallel.zero", "parallel.hold", "parallel.zero_group",
+        "parallel.bucket_mb", "recompute",
+    };
+
+    for (size_t i = 0; i < sizeof searched / sizeof *searched; i++)
+        if (job->parallel.mode != PARALLEL_MANUAL && !strcmp(field->key, searched[i]))
+            return !job_is_given(job, field->key);
+    return false;
+}
+
 void job_print(const struct job *job, struct str *out)
 {
     const char *previous = "";
 
     for (int i = 0; i < n_job_fields; i++) {
+        if (is_left_to_search(job, &job_fields[i]))
+            continue;
         print_field(&job_fields[i], previous, job, out);
         previous = job_fields[i].key;
     }
@@ -129,6 +146,9 @@ void job_print_json(const struct job *job, struct str *out)
     for (int i = 0; i < n_job_fields; i++) {
         const char *key = job_fields[i].key, *name = key;
         int shared = shared_groups(previous, key);
+
+        if (is_left_to_search(job, &job_fields[i]))
+            continue;
 
         for (; depth > shared; depth--)
             str_add_char(out, '}');

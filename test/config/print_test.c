@@ -48,6 +48,11 @@ static void test_jobs(void **state)
         "{model: llama-tiny, data: {train: x}, train: {steps: 1}, parallel: {pp: 2, stages: [1, "
         "1]}}",
         "{model: llama-tiny, data: {train: x}, train: {steps: 1}, recompute: [rmsnorm]}",
+        "{model: llama-tiny, data: {train: x}, train: {steps: 1}, parallel: auto}",
+        "{model: llama-tiny, data: {train: x}, train: {steps: 1}, recompute: full, parallel: "
+        "{mode: semi, tp: 2, zero: 1}, search: {schedules: [gpipe, zb-v]}, cluster: dgx-h100}",
+        "{model: llama-tiny, data: {train: x}, train: {steps: 1, global_batch: 8, micro_batch: 1}, "
+        "parallel: {replica_micro_batches: [5, 3]}, trace: {steps: [3], ranks: [0, 1]}}",
         "{model: gpt2, data: {train: x}, train: {steps: 1}, recompute: [linear, gelu, "
         "layernorm]}",
         "{model: llama-tiny, data: {train: '$${HOME}', tokenizer: '~'}, train: {steps: 1}, "
