@@ -175,6 +175,41 @@ static void test_given_sizes(void **state)
         }
 }
 
+/* The micro-batches of a step are dealt in turn to the ranks that still take one. */
+static void test_ranks_with_different_numbers(void **state)
+{
+    static const int counts[] = { 4, 1, 3 };
+    static const int turns[][4] = { { 0, 3, 5, 7 }, { 1 }, { 2, 4, 6 } };
+    struct loader_dataset dataset = { a, 1 };
+    struct loader_options options = options_for(&dataset, 1);
+    int32_t reference[16 * 24];
+
+    (void)state;
+    clear(reference, 16 * 24);
+    collect(&options, reference);
+    options.dp_size = 3;
+    options.micro_batch = 2;
+    options.counts = counts;
+    for (options.dp_rank = 0; options.dp_rank < 3; options.dp_rank++)
+        for (options.first_step = 0; options.first_step < 6; options.first_step += 5) {
+            struct loader *loader = open_loader(&options);
+            int n = counts[options.dp_rank];
+
+            for (int i = 0; i < 3 * n; i++) {
+                int64_t k = (options.first_step + i / n) * 16 + 2 * turns[options.dp_rank][i % n];
+                struct micro_batch batch;
+                struct err err;
+
+                assert_int_equal(loader_next(loader, &batch, &err), 0);
+                for (int q = 0; q < 2; q++) {
+                    assert_int_equal(batch.samples[q], k + q);
+                    assert_int_equal(batch.tokens[q * SEQ_LEN], reference[k + q]);
+                }
+            }
+            loader_close(loader);
+        }
+}
+
 static void test_seed_changes_the_order(void **state)
 {
     struct loader_dataset dataset = { a, 1 };
@@ -383,6 +418,12 @@ static void test_refusals(void **state)
     expect_error(&o, ERR_CONFIG,
                  "global_batch 16 is not the sum 3 of micro-batches times dp_size 1");
     o = options;
+    o.counts = (const int[]){ 15 };
+    o.micro_batch = 1;
+    expect_error(
+        &o, ERR_CONFIG,
+        "global_batch 16 is not the sum 15 of all ranks' micro-batches times micro_batch 1");
+    o = options;
     o.split = 0.6;
     expect_error(&o, ERR_CONFIG, "split is 0.6");
     o = options;
@@ -446,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_every_sample_once_per_epoch),
         cmocka_unit_test(test_layout_and_resume_change_nothing),
         cmocka_unit_test(test_given_sizes),
+        cmocka_unit_test(test_ranks_with_different_numbers),
         cmocka_unit_test(test_seed_changes_the_order),
         cmocka_unit_test(test_held_out_reads_all_once_and_again),
         cmocka_unit_test(test_rewind_at_any_moment),
