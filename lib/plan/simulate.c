@@ -288,7 +288,7 @@ static void drop_past(struct clocks *c)
         n++;
     n -= c->n_dropped;
     int n_kept = c->n_times - c->n_dropped - n;
-    if (n < n_kept)
+    if (!n || n < n_kept)
         return;
     memmove(c->times, c->times + n, sizeof *c->times * (size_t)n_kept);
     c->n_dropped += n;

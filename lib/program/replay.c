@@ -124,7 +124,7 @@ static void drop_done(struct replay *r)
                 oldest = min_int(oldest, q->transfers[q->n_done]);
         }
     int n = oldest - r->n_dropped, n_kept = r->n_transfers - oldest;
-    if (n < n_kept)
+    if (!n || n < n_kept)
         return;
     memmove(r->transfers, r->transfers + n, sizeof *r->transfers * (size_t)n_kept);
     r->n_dropped = oldest;
