@@ -52,33 +52,35 @@ void plan_print_recompute(const struct job *job, struct str *out)
             str_printf(out, n++ ? ", %s" : "%s", op_info((enum op_kind)kind)->name);
 }
 
+void plan_add_layout_keys(const struct layout *layout, cJSON *json)
+{
+    for (int i = 0; i < N_LAYOUT_KEYS; i++) {
+        enum layout_key key = (enum layout_key)i;
+        const struct job_counts *list = layout_list(layout, key);
+        const char *word = layout_value_word(key, layout_value(layout, key)),
+                   *name = layout_word(key);
+
+        if (key == LAYOUT_HOLD && layout->zero < 3)
+            continue;
+        if (word)
+            cJSON_AddStringToObject(json, name, word);
+        else if (!list)
+            cJSON_AddNumberToObject(json, name, layout_value(layout, key));
+        else if (list->n)
+            cJSON_AddItemToObject(json, name, cJSON_CreateIntArray(list->values, list->n));
+    }
+}
+
 void plan_add_layout(const struct job *job, cJSON *json)
 {
-    cJSON *layout = cJSON_AddObjectToObject(json, "layout");
+    cJSON *object = cJSON_AddObjectToObject(json, "layout");
+    const struct layout layout = layout_of_job(job);
     struct str recompute = { 0 };
 
-    cJSON_AddNumberToObject(layout, "dp", job->parallel.dp);
-    cJSON_AddNumberToObject(layout, "tp", job->parallel.tp);
-    cJSON_AddBoolToObject(layout, "sequence_parallel",
+    plan_add_layout_keys(&layout, object);
+    cJSON_AddBoolToObject(object, "sequence_parallel",
                           job->parallel.tp > 1 && job->parallel.sequence_parallel);
-    cJSON_AddNumberToObject(layout, "pp", job->parallel.pp);
-    cJSON_AddStringToObject(layout, "schedule", pipeline_name(job->parallel.schedule));
-    cJSON_AddNumberToObject(layout, "chunks", job->parallel.chunks);
-    if (job->parallel.replica_micro_batches.n)
-        cJSON_AddItemToObject(layout, "replica_micro_batches",
-                              cJSON_CreateIntArray(job->parallel.replica_micro_batches.values,
-                                                   job->parallel.replica_micro_batches.n));
-    if (job->parallel.stages.n)
-        cJSON_AddItemToObject(
-            layout, "stages",
-            cJSON_CreateIntArray(job->parallel.stages.values, job->parallel.stages.n));
-    cJSON_AddNumberToObject(layout, "zero", job->parallel.zero);
-    cJSON_AddNumberToObject(layout, "zero_group", job->parallel.zero_group);
-    if (job->parallel.zero == 3)
-        cJSON_AddStringToObject(layout, "hold", choice_word(hold_choices, (int)job->parallel.hold));
-    cJSON_AddNumberToObject(layout, "bucket_mb", job->parallel.bucket_mb);
-    cJSON_AddNumberToObject(layout, "micro_batch", job->train.micro_batch);
     plan_print_recompute(job, &recompute);
-    cJSON_AddStringToObject(layout, "recompute", str_text(&recompute));
+    cJSON_ReplaceItemInObject(object, "recompute", cJSON_CreateString(str_text(&recompute)));
     str_release(&recompute);
 }

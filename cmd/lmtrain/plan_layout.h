@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "base/str.h"
-#include "config/job.h"
+#include "config/job_layout.h"
 
 /* Append "dp 2, tp 4 with sequence parallel, pp 2 interleaved of 3 chunks, zero 1". */
 void plan_print_layout(const struct job *job, struct str *out);
@@ -15,7 +15,10 @@ void plan_print_layout(const struct job *job, struct str *out);
 /* Append "full", or "swiglu, rmsnorm". */
 void plan_print_recompute(const struct job *job, struct str *out);
 
-/* The same as an object whose keys are those of a job file. */
+/* Add the layout's fields to the object, by the names that they have in a job. */
+void plan_add_layout_keys(const struct layout *layout, cJSON *object);
+
+/* The job's layout as the object "layout". */
 void plan_add_layout(const struct job *job, cJSON *json);
 
 #endif

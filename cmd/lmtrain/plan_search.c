@@ -5,24 +5,8 @@
 
 #include <stdio.h>
 
+#include "plan_layout.h"
 #include "report/table.h"
-
-static const char *key_word(enum search_key key)
-{
-    static const char *const words[N_SEARCH_KEYS] = {
-        [SEARCH_TP] = "tp",
-        [SEARCH_PP] = "pp",
-        [SEARCH_SCHEDULE] = "schedule",
-        [SEARCH_ZERO] = "zero",
-        [SEARCH_ZERO_GROUP] = "zero_group",
-        [SEARCH_HOLD] = "hold",
-        [SEARCH_BUCKET] = "bucket_mb",
-        [SEARCH_RECOMPUTE] = "recompute",
-        [SEARCH_MICRO_BATCH] = "micro_batch",
-    };
-
-    return words[key];
-}
 
 /* ---- rows ---- */
 
@@ -82,11 +66,11 @@ static void print_rows(const struct search_result *result, double within, struct
 
 static void print_value(const struct search_other *other, struct str *out)
 {
-    str_printf(out, "%s ", key_word(other->key));
-    if (other->key == SEARCH_SCHEDULE)
-        str_add(out, pipeline_name((enum pipeline_kind)other->value));
-    else if (other->key == SEARCH_RECOMPUTE)
-        str_add(out, choice_word(recompute_choices, other->value));
+    const char *word = layout_value_word(other->key, other->value);
+
+    str_printf(out, "%s ", layout_word(other->key));
+    if (word)
+        str_add(out, word);
     else
         str_printf(out, "%d", other->value);
 }
@@ -140,22 +124,6 @@ void plan_print_search(const struct search_result *result, double within, struct
 
 /* ---- JSON ---- */
 
-static void add_layout(const struct layout *l, cJSON *json)
-{
-    cJSON_AddNumberToObject(json, "tp", l->tp);
-    cJSON_AddNumberToObject(json, "pp", l->pp);
-    cJSON_AddNumberToObject(json, "dp", l->dp);
-    cJSON_AddStringToObject(json, "schedule", pipeline_name(l->schedule));
-    cJSON_AddNumberToObject(json, "chunks", l->chunks);
-    cJSON_AddNumberToObject(json, "zero", l->zero);
-    cJSON_AddNumberToObject(json, "zero_group", l->zero_group);
-    if (l->zero == 3)
-        cJSON_AddStringToObject(json, "hold", choice_word(hold_choices, (int)l->hold));
-    cJSON_AddNumberToObject(json, "bucket_mb", l->bucket_mb);
-    cJSON_AddNumberToObject(json, "micro_batch", l->micro_batch);
-    cJSON_AddStringToObject(json, "recompute", choice_word(recompute_choices, (int)l->recompute));
-}
-
 void plan_add_search(const struct search_result *result, cJSON *json)
 {
     cJSON *search = cJSON_AddObjectToObject(json, "search"), *rows;
@@ -172,7 +140,7 @@ void plan_add_search(const struct search_result *result, cJSON *json)
         const struct search_row *row = &result->rows[i];
         cJSON *item = cJSON_CreateObject();
 
-        add_layout(&row->layout, item);
+        plan_add_layout_keys(&row->layout, item);
         cJSON_AddNumberToObject(item, "step_ns", (double)row->ns);
         cJSON_AddNumberToObject(item, "estimate_ns", (double)row->estimate_ns);
         cJSON_AddNumberToObject(item, "bound_ns", (double)row->bound_ns);

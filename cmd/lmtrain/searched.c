@@ -26,51 +26,19 @@ static void add_set(struct option_list *sets, const char *text, struct arena *ar
     sets->items = items;
 }
 
-static void add_number(struct option_list *sets, const char *key, int value, struct arena *arena)
-{
-    add_set(sets, arena_printf(arena, "%s=%d", key, value), arena);
-}
-
-static void add_counts(const char *key, const struct job_counts *counts, struct option_list *sets,
-                       struct arena *arena)
-{
-    struct str text = { 0 };
-
-    if (!counts->n)
-        return;
-    str_printf(&text, "%s=[", key);
-    for (int i = 0; i < counts->n; i++)
-        str_printf(&text, i ? ", %d" : "%d", counts->values[i]);
-    str_add(&text, "]");
-    add_set(sets, arena_printf(arena, "%s", str_text(&text)), arena);
-    str_release(&text);
-}
-
 static void add_layout(const struct job *job, struct option_list *sets, struct arena *arena)
 {
+    struct str value = { 0 };
+
     add_set(sets, "parallel.mode=manual", arena);
-    add_number(sets, "parallel.tp", job->parallel.tp, arena);
-    add_number(sets, "parallel.pp", job->parallel.pp, arena);
-    add_number(sets, "parallel.dp", job->parallel.dp, arena);
-    add_number(sets, "parallel.chunks", job->parallel.chunks, arena);
-    add_number(sets, "parallel.zero", job->parallel.zero, arena);
-    add_number(sets, "parallel.zero_group", job->parallel.zero_group, arena);
-    add_number(sets, "parallel.bucket_mb", job->parallel.bucket_mb, arena);
-    add_number(sets, "train.micro_batch", job->train.micro_batch, arena);
-    add_set(sets,
-            arena_printf(arena, "parallel.schedule=%s", pipeline_name(job->parallel.schedule)),
-            arena);
-    add_set(
-        sets,
-        arena_printf(arena, "parallel.hold=%s", choice_word(hold_choices, (int)job->parallel.hold)),
-        arena);
-    add_counts("parallel.stages", &job->parallel.stages, sets, arena);
-    add_counts("parallel.replica_micro_batches", &job->parallel.replica_micro_batches, sets, arena);
-    if (job->recompute != RECOMPUTE_LIST)
+    for (int key = 0; key < N_LAYOUT_KEYS; key++) {
+        str_clear(&value);
+        layout_print_value(job, (enum layout_key)key, &value);
         add_set(sets,
-                arena_printf(arena, "recompute=%s",
-                             choice_word(recompute_choices, (int)job->recompute)),
+                arena_printf(arena, "%s=%s", layout_field((enum layout_key)key), str_text(&value)),
                 arena);
+    }
+    str_release(&value);
 }
 
 static void add_prediction(const struct job *job, struct option_list *sets, struct arena *arena)
@@ -95,20 +63,9 @@ static bool take_from_run(struct job *job, int n_ranks, struct arena *arena)
         job_read(&run, path, NULL, 0, arena, &ignored) || search_is_wanted(&run) ||
         run.parallel.tp * run.parallel.pp * run.parallel.dp != n_ranks)
         return false;
-    struct layout layout = { .tp = run.parallel.tp,
-                             .pp = run.parallel.pp,
-                             .dp = run.parallel.dp,
-                             .chunks = run.parallel.chunks,
-                             .schedule = run.parallel.schedule,
-                             .zero = run.parallel.zero,
-                             .zero_group = run.parallel.zero_group,
-                             .bucket_mb = run.parallel.bucket_mb,
-                             .micro_batch = run.train.micro_batch,
-                             .recompute = run.recompute,
-                             .hold = run.parallel.hold,
-                             .stages = run.parallel.stages.values,
-                             .counts = run.parallel.replica_micro_batches.values };
-    search_apply(job, &layout);
+    const struct layout layout = layout_of_job(&run);
+    layout_apply(job, &layout);
+    job->recompute_ops = run.recompute_ops;
     job->parallel.mode = PARALLEL_MANUAL;
     job->searched.cluster = run.searched.cluster;
     job->searched.predicted_ms = run.searched.predicted_ms;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/num.h"
+#include "config/job_layout.h"
 #include "config/read_impl.h"
 
 static void list_divisors(int n, char *out, size_t size)
@@ -297,51 +298,30 @@ static void check_zero(struct job_reader *r)
                  job->parallel.zero);
 }
 
-/* What a search chooses is not given, too. */
+/* What a search chooses is not given, too; it cuts stages by cost, into micro-batches of one size. */
 static void check_mode(struct job_reader *r)
 {
-    static const char *const degrees[] = { "parallel.tp", "parallel.pp" };
-    static const char *const searched[] = { "parallel.dp",       "parallel.schedule",
-                                            "parallel.chunks",   "parallel.zero",
-                                            "parallel.hold",     "parallel.zero_group",
-                                            "parallel.bucket_mb" };
     enum parallel_mode mode = r->job->parallel.mode;
     const char *word = choice_word(parallel_mode_choices, (int)mode);
+    const struct layout layout = layout_of_job(r->job);
 
-    if (mode != PARALLEL_AUTO && mode != PARALLEL_DATA)
-        return;
-    for (size_t i = 0; i < sizeof degrees / sizeof *degrees; i++)
-        if (reader_given(r, degrees[i]))
-            diagnostics_add(&r->mistakes, reader_given(r, degrees[i]),
-                            "%s is given, but parallel.mode is %s (hint: mode: semi)", degrees[i],
-                            word);
-    for (size_t i = 0; i < sizeof searched / sizeof *searched && mode == PARALLEL_AUTO; i++)
-        if (reader_given(r, searched[i]))
-            diagnostics_add(&r->mistakes, reader_given(r, searched[i]),
-                            "%s is given, but parallel.mode auto searches it (hint: mode: semi)",
-                            searched[i]);
-}
+    for (int i = 0; i < N_LAYOUT_KEYS; i++) {
+        enum layout_key key = (enum layout_key)i;
+        const struct job_counts *list = layout_list(&layout, key);
+        const char *field = layout_field(key);
 
-/* A search cuts stages by cost, into micro-batches of one size. */
-static void check_searched(struct job_reader *r)
-{
-    const struct job *job = r->job;
-    const struct {
-        const char *key;
-        const struct job_counts *list;
-    } fixed[] = {
-        { "parallel.stages", &job->parallel.stages },
-        { "parallel.micro_batches", &job->parallel.micro_batches },
-        { "parallel.replica_micro_batches", &job->parallel.replica_micro_batches },
-    };
-
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
-        if (job->parallel.mode != PARALLEL_MANUAL && fixed[i].list->n)
-            diagnostics_add(&r->mistakes, reader_given(r, fixed[i].key),
-                            "%s is given, but parallel.mode is %s: it is of one layout (hint: "
-                            "mode: manual)",
-                            fixed[i].key,
-                            choice_word(parallel_mode_choices, (int)job->parallel.mode));
+        if (layout_is_refused(mode, key) && (list ? list->n > 0 : !!reader_given(r, field)))
+            diagnostics_add(&r->mistakes, reader_given(r, field),
+                            list ? "%s is given, but parallel.mode is %s: it is of one layout "
+                                   "(hint: mode: manual)"
+                                 : "%s is given, but parallel.mode is %s (hint: mode: semi)",
+                            field, word);
+    }
+    if (mode != PARALLEL_MANUAL && r->job->parallel.micro_batches.n)
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.micro_batches"),
+                        "parallel.micro_batches is given, but parallel.mode is %s: it is of one "
+                        "layout (hint: mode: manual)",
+                        word);
 }
 
 /* Only sums at the end of a step do not mind how many micro-batches a rank has. */
@@ -374,7 +354,6 @@ static void check_parallel(struct job_reader *r)
 {
     check_replicas(r);
     check_mode(r);
-    check_searched(r);
     const struct job *job = r->job;
     const struct model_spec *s = &job->model;
     char divisors[128];

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "config/fields_impl.h"
+#include "config/job_layout.h"
 
 /* Names that two keys share from the front: groups that need not be opened again. */
 static int shared_groups(const char *a, const char *b)
@@ -35,27 +36,12 @@ static void print_field(const struct field *field, const char *previous, const s
     str_add_char(out, '\n');
 }
 
-/* What a search chooses reads back as left to it only if it is not there. */
-static bool is_left_to_search(const struct job *job, const struct field *field)
-{
-    static const char *const searched[] = {
-        "parallel.tp",        "parallel.pp",   "parallel.dp",   "parallel.schedule",
-        "parallel.chunks",    "parallel.zero", "parallel.hold", "parallel.zero_group",
-        "parallel.bucket_mb", "recompute",
-    };
-
-    for (size_t i = 0; i < sizeof searched / sizeof *searched; i++)
-        if (job->parallel.mode != PARALLEL_MANUAL && !strcmp(field->key, searched[i]))
-            return !job_is_given(job, field->key);
-    return false;
-}
-
 void job_print(const struct job *job, struct str *out)
 {
     const char *previous = "";
 
     for (int i = 0; i < n_job_fields; i++) {
-        if (is_left_to_search(job, &job_fields[i]))
+        if (layout_is_unset(job, job_fields[i].key))
             continue;
         print_field(&job_fields[i], previous, job, out);
         previous = job_fields[i].key;
@@ -147,7 +133,7 @@ void job_print_json(const struct job *job, struct str *out)
         const char *key = job_fields[i].key, *name = key;
         int shared = shared_groups(previous, key);
 
-        if (is_left_to_search(job, &job_fields[i]))
+        if (layout_is_unset(job, job_fields[i].key))
             continue;
 
         for (; depth > shared; depth--)

@@ -18,49 +18,11 @@ enum { N_SPARE = 2 };
 /* Estimates of bytes may be above what a whole program needs by so much. */
 #define BYTES_SLACK 1.06
 
-void search_apply(struct job *job, const struct layout *l)
-{
-    job->parallel.tp = l->tp;
-    job->parallel.pp = l->pp;
-    job->parallel.dp = l->dp;
-    job->parallel.dp_given = 1;
-    job->parallel.schedule = l->schedule;
-    job->parallel.chunks = l->chunks;
-    job->parallel.chunks_given = 1;
-    job->parallel.zero = l->zero;
-    job->parallel.zero_group = l->zero_group;
-    job->parallel.hold = l->hold;
-    job->parallel.bucket_mb = l->bucket_mb;
-    job->train.micro_batch = l->micro_batch;
-    job->recompute = l->recompute;
-    if (l->stages)
-        job->parallel.stages = (struct job_counts){ l->stages, l->pp * l->chunks };
-    if (l->counts)
-        job->parallel.replica_micro_batches = (struct job_counts){ l->counts, l->dp };
-}
-
 /* ---- which of two equal layouts is simpler ---- */
 
 static int count_axes(const struct layout *l)
 {
     return (l->tp > 1) + (l->pp > 1) + (l->dp > 1);
-}
-
-static int compare_keys(const struct layout *a, const struct layout *b)
-{
-    const int of_a[] = {
-        a->tp,         a->pp,        a->chunks,    (int)a->schedule,  a->zero,
-        a->zero_group, (int)a->hold, a->bucket_mb, (int)a->recompute, a->micro_batch
-    };
-    const int of_b[] = {
-        b->tp,         b->pp,        b->chunks,    (int)b->schedule,  b->zero,
-        b->zero_group, (int)b->hold, b->bucket_mb, (int)b->recompute, b->micro_batch
-    };
-
-    for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
-        if (of_a[i] != of_b[i])
-            return of_a[i] < of_b[i] ? -1 : 1;
-    return 0;
 }
 
 static int compare_simple(const struct cluster *cluster, const struct layout *a,
@@ -73,7 +35,7 @@ static int compare_simple(const struct cluster *cluster, const struct layout *a,
     for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
         if (of_a[i] != of_b[i])
             return of_a[i] < of_b[i] ? -1 : 1;
-    return compare_keys(a, b);
+    return layout_compare(a, b);
 }
 
 /* ---- order ---- */
@@ -85,7 +47,7 @@ static int by_bound(const void *pa, const void *pb)
     if (a->bound_ns != b->bound_ns)
         return a->bound_ns < b->bound_ns ? -1 : 1;
     int axes = count_axes(&a->layout) - count_axes(&b->layout);
-    return axes ? axes : compare_keys(&a->layout, &b->layout);
+    return axes ? axes : layout_compare(&a->layout, &b->layout);
 }
 
 static int by_estimate(const void *pa, const void *pb)
@@ -103,7 +65,7 @@ static int by_time(const void *pa, const void *pb)
 
     if (a->ns != b->ns)
         return a->ns < b->ns ? -1 : 1;
-    return compare_keys(&a->layout, &b->layout);
+    return layout_compare(&a->layout, &b->layout);
 }
 
 /* ---- estimates ---- */
@@ -119,7 +81,7 @@ static bool is_but_bucket(const struct layout *a, const struct layout *b)
     struct layout same = *b;
 
     same.bucket_mb = a->bucket_mb;
-    return !compare_keys(a, &same);
+    return !layout_compare(a, &same);
 }
 
 static void keep(struct best *best, struct layout_candidate *c)
@@ -238,7 +200,7 @@ static int predict(struct search *search, const struct layout_candidate *c, stru
                                 .bound_ns = c->bound_ns,
                                 .estimate_ns = c->estimate_ns,
                                 .estimate_bytes = c->estimate_bytes };
-    search_apply(&job, &c->layout);
+    layout_apply(&job, &c->layout);
     int status = job_resolve(&job, r->n_ranks, &arena, err);
     if (!status)
         status = plan_open_with(&plan, &job, r->kernels, err);
@@ -272,7 +234,7 @@ static void choose_first(const struct search_request *r, struct search_result *r
 static bool has_row(const struct search_result *result, const struct layout *l)
 {
     for (int i = 0; i < result->n_rows; i++)
-        if (!compare_keys(&result->rows[i].layout, l))
+        if (!layout_compare(&result->rows[i].layout, l))
             return true;
     return false;
 }
@@ -361,36 +323,16 @@ static int find_best(struct search *search, struct candidates *all, struct searc
 
 /* ---- what is not among the rows ---- */
 
-static int value_of(const struct layout *l, enum search_key key)
-{
-    switch (key) {
-    case SEARCH_TP:
-        return l->tp;
-    case SEARCH_PP:
-        return l->pp;
-    case SEARCH_SCHEDULE:
-        return (int)l->schedule;
-    case SEARCH_ZERO:
-        return l->zero;
-    case SEARCH_RECOMPUTE:
-        return (int)l->recompute;
-    case SEARCH_MICRO_BATCH:
-        return l->micro_batch;
-    default:
-        return 0;
-    }
-}
-
-static bool is_among_rows(const struct search_result *result, enum search_key key, int value)
+static bool is_among_rows(const struct search_result *result, enum layout_key key, int value)
 {
     for (int i = 0; i < result->n_rows; i++)
-        if (value_of(&result->rows[i].layout, key) == value)
+        if (layout_value(&result->rows[i].layout, key) == value)
             return true;
     return false;
 }
 
 static struct search_other *find_other(struct search *search, struct search_result *result,
-                                       int *capacity, enum search_key key, int value)
+                                       int *capacity, enum layout_key key, int value)
 {
     for (int i = 0; i < result->n_others; i++)
         if (result->others[i].key == key && result->others[i].value == value)
@@ -419,13 +361,13 @@ static void add_other(struct search_other *other, const struct layout_candidate 
 static void list_others(struct search *search, const struct candidates *all,
                         struct search_result *result)
 {
-    static const enum search_key keys[] = { SEARCH_TP,   SEARCH_PP,        SEARCH_SCHEDULE,
-                                            SEARCH_ZERO, SEARCH_RECOMPUTE, SEARCH_MICRO_BATCH };
+    static const enum layout_key keys[] = { LAYOUT_TP,   LAYOUT_PP,        LAYOUT_SCHEDULE,
+                                            LAYOUT_ZERO, LAYOUT_RECOMPUTE, LAYOUT_MICRO_BATCH };
     int capacity = 0;
 
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
         for (int i = 0; i < all->n; i++) {
-            int value = value_of(&all->items[i].layout, keys[k]);
+            int value = layout_value(&all->items[i].layout, keys[k]);
 
             if (!is_among_rows(result, keys[k], value))
                 add_other(find_other(search, result, &capacity, keys[k], value), &all->items[i],

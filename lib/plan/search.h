@@ -25,42 +25,16 @@
 #define PLAN_SEARCH_H
 
 #include "config/cluster.h"
-#include "config/job.h"
+#include "config/job_layout.h"
 #include "device/pool.h"
 #include "kernels/kernels.h"
-
-struct layout {
-    int tp, pp, dp, chunks;
-    enum pipeline_kind schedule;
-    int zero, zero_group, bucket_mb, micro_batch;
-    enum recompute_mode recompute;
-    enum parameter_hold hold;
-    /* Layers of each stage where devices differ [pp * chunks]; NULL: cut alike. */
-    const int *stages;
-    /* Micro-batches of each data-parallel rank, where their devices differ [dp]; NULL: alike. */
-    const int *counts;
-};
-
-/* What the search may vary. */
-enum search_key {
-    SEARCH_TP,
-    SEARCH_PP,
-    SEARCH_SCHEDULE, /* and chunks */
-    SEARCH_ZERO,
-    SEARCH_ZERO_GROUP,
-    SEARCH_HOLD,
-    SEARCH_BUCKET,
-    SEARCH_RECOMPUTE,
-    SEARCH_MICRO_BATCH,
-    N_SEARCH_KEYS
-};
 
 struct search_request {
     const struct job *job; /* read; what is not searched is as it says */
     struct kernels *kernels;
     const struct cluster *cluster;
     int n_ranks;
-    unsigned keys;       /* 1 << enum search_key: to be searched */
+    unsigned keys;       /* 1 << enum layout_key: to be searched; SCHEDULE: and chunks */
     unsigned schedules;  /* 1 << enum pipeline_kind: those that are tried */
     int max_tp;          /* 0: the devices that the fast link joins */
     double memory_share; /* of a device's memory; 0: PLAN_MEMORY_SHARE */
@@ -82,8 +56,8 @@ struct search_row {
 
 /* The least that layouts with this value of a key come to, where none of them is a row. */
 struct search_other {
-    enum search_key key;
-    int value;        /* of SEARCH_SCHEDULE the pipeline_kind, of SEARCH_RECOMPUTE its mode */
+    enum layout_key key;
+    int value;        /* as layout_value */
     bool fits;        /* any of them; else */
     size_t bytes;     /* the least that they need */
     int64_t bound_ns; /* the least bound of those that fit */
@@ -106,8 +80,5 @@ struct search_result {
 /* Returns 0, also where nothing fits (n_rows 0); or -1 and ERR_CONFIG if no layout is possible. */
 int search_layouts(struct search_result *result, const struct search_request *request,
                    struct arena *arena, struct err *err);
-
-/* Give the job the layout; it is then resolved as usual. */
-void search_apply(struct job *job, const struct layout *layout);
 
 #endif

@@ -137,22 +137,22 @@ const int *search_cut(struct search *search, const struct layout *l,
 {
     int n = pipeline_n_stages(spec);
 
-    if (!l->stages)
+    if (!l->stages.n)
         return search->are_alike || n == 1 ? cut_alike(search, n)
                                            : cut_uneven(search, l, spec, base);
     int *first = arena_array(search->arena, int, n + 1);
     for (int i = 0; i < n; i++)
-        first[i + 1] = first[i] + l->stages[i];
+        first[i + 1] = first[i] + l->stages.values[i];
     return first;
 }
 
 /* The layout has its cut, if it is not what compiling a job does by itself. */
 void search_keep_cut(struct search *search, struct layout *l, const int *first, int n)
 {
-    if (search->are_alike || n == 1 || l->stages)
+    if (search->are_alike || n == 1 || l->stages.n)
         return;
     int *counts = arena_array(search->arena, int, n);
     for (int i = 0; i < n; i++)
         counts[i] = first[i + 1] - first[i];
-    l->stages = counts;
+    l->stages = (struct job_counts){ counts, n };
 }

@@ -12,26 +12,10 @@ bool search_is_wanted(const struct job *job)
 
 static unsigned open_keys(const struct job *job)
 {
-    static const struct {
-        enum search_key key;
-        const char *field;
-    } fields[] = {
-        { SEARCH_TP, "parallel.tp" },
-        { SEARCH_PP, "parallel.pp" },
-        { SEARCH_SCHEDULE, "parallel.schedule" },
-        { SEARCH_ZERO, "parallel.zero" },
-        { SEARCH_ZERO_GROUP, "parallel.zero_group" },
-        { SEARCH_HOLD, "parallel.hold" },
-        { SEARCH_BUCKET, "parallel.bucket_mb" },
-        { SEARCH_RECOMPUTE, "recompute" },
-    };
-    unsigned keys = job->search.micro_batch ? 1U << SEARCH_MICRO_BATCH : 0;
+    unsigned keys = 0;
 
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (!job_is_given(job, fields[i].field))
-            keys |= 1U << fields[i].key;
-    if (job->parallel.mode == PARALLEL_DATA)
-        keys &= ~(1U << SEARCH_TP | 1U << SEARCH_PP);
+    for (int key = 0; key < N_LAYOUT_KEYS; key++)
+        keys |= (unsigned)layout_is_open(job, (enum layout_key)key) << key;
     return keys;
 }
 
@@ -84,7 +68,7 @@ int search_job(struct search_result *result, struct job *job, int n_ranks, int n
         return -1;
     if (!result->n_rows)
         return refuse_misfit(result, job, n_ranks, cluster, err);
-    search_apply(job, &result->rows[0].layout);
+    layout_apply(job, &result->rows[0].layout);
     job->parallel.mode = PARALLEL_MANUAL;
     return 0;
 }

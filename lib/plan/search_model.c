@@ -187,7 +187,7 @@ static struct exchanges find_exchanges(const struct search *search, const struct
 {
     struct job job = *search->request->job;
 
-    search_apply(&job, l);
+    layout_apply(&job, l);
     const struct mesh mesh = job_mesh(&job);
     struct exchanges x = { .cluster = search->request->cluster,
                            .is_fast = job.parallel.reductions == REDUCTIONS_FAST,
@@ -296,7 +296,7 @@ bool search_bound(struct search *search, struct layout_candidate *candidate)
 
         search_keep_cut(search, l, first, pipeline_n_stages(&spec));
         candidate->bound_ns =
-            l->counts ? search_shared_ns(search, l) : bound_time(&exchanges, &spec, stages);
+            l->counts.n ? search_shared_ns(search, l) : bound_time(&exchanges, &spec, stages);
         candidate->bound_bytes = bound_bytes(search, candidate, &spec, stages);
     }
     arena_release(&scratch);
@@ -341,7 +341,7 @@ static struct boundary find_boundary(const struct search *search, const struct l
 {
     struct job job = *search->request->job;
 
-    search_apply(&job, l);
+    layout_apply(&job, l);
     return (struct boundary){ step_time_boundary_ns(&job, search->request->cluster),
                               step_time_boundary_bytes(&job) };
 }
@@ -459,7 +459,7 @@ bool search_estimate(struct search *search, struct layout_candidate *candidate)
                   (ns - time_pipeline(search, &shorter, stages, boundary, fixed_bytes, &ignored));
         }
         /* One stage: the rest of a step is as if all had as many. */
-        if (candidate->layout.counts)
+        if (candidate->layout.counts.n)
             ns = search_shared_ns(search, &candidate->layout) + stages[0].once;
         candidate->estimate_ns = max_i64(ns, candidate->bound_ns);
         if (candidate->estimate_bytes < candidate->bound_bytes)

@@ -81,6 +81,6 @@ int64_t search_shared_ns(struct search *search, const struct layout *l)
     int64_t most = 0;
 
     for (int i = 0; i < l->dp; i++)
-        most = max_i64(most, l->counts[i] * micro_batch_ns(search, l, i));
+        most = max_i64(most, l->counts.values[i] * micro_batch_ns(search, l, i));
     return most;
 }

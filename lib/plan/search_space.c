@@ -32,7 +32,7 @@ static struct values one(int value)
     return (struct values){ .items = { value }, .n = 1 };
 }
 
-static bool is_free(const struct search *search, enum search_key key)
+static bool is_free(const struct search *search, enum layout_key key)
 {
     return (search->request->keys >> key & 1) != 0;
 }
@@ -60,7 +60,7 @@ static struct values list_tp(const struct search *search)
     struct values all = divisors(r->n_ranks, most_tp(search)), possible = { .n = 0 };
     struct err err;
 
-    if (!is_free(search, SEARCH_TP))
+    if (!is_free(search, LAYOUT_TP))
         return one(r->job->parallel.tp);
     for (int i = 0; i < all.n; i++)
         if (!job_check_tp(&r->job->model, all.items[i], "tp", &err))
@@ -72,7 +72,7 @@ static struct values list_micro_batches(const struct search *search)
 {
     const struct job *job = search->request->job;
 
-    if (!is_free(search, SEARCH_MICRO_BATCH))
+    if (!is_free(search, LAYOUT_MICRO_BATCH))
         return one(job->train.micro_batch);
     struct values values = { .n = 0 };
     for (int size = 1; size <= min_int(64, job->train.global_batch); size *= 2)
@@ -104,8 +104,9 @@ static void add_counted(struct listing *l)
     if (l->search->are_alike || alike.pp > 1 || alike.dp < 2 || alike.zero > 1 || !is_late ||
         job->kind != JOB_PRETRAIN)
         return;
-    l->layout.counts = search_share(l->search, &l->layout, (int64_t)l->n_micro_batches * alike.dp);
-    if (l->layout.counts)
+    const int *counts = search_share(l->search, &l->layout, (int64_t)l->n_micro_batches * alike.dp);
+    l->layout.counts = (struct job_counts){ counts, alike.dp };
+    if (counts)
         append(l);
     l->layout = alike;
 }
@@ -142,7 +143,7 @@ static void list_schedules(struct listing *l)
         add_schedule(l, PIPELINE_1F1B, 1);
         return;
     }
-    if (!is_free(l->search, SEARCH_SCHEDULE)) {
+    if (!is_free(l->search, LAYOUT_SCHEDULE)) {
         add_schedule(l, l->job->parallel.schedule, l->job->parallel.chunks);
         return;
     }
@@ -167,7 +168,7 @@ static struct values list_groups(const struct listing *l)
     int of_node = s->request->cluster->islands[0].fast_domain / l->layout.tp;
     struct values values = one(0);
 
-    if (!is_free(s, SEARCH_ZERO_GROUP))
+    if (!is_free(s, LAYOUT_ZERO_GROUP))
         return one(l->layout.zero ? l->job->parallel.zero_group : 0);
     if (l->layout.zero && of_node > 1 && of_node < l->layout.dp && l->layout.dp % of_node == 0)
         add(&values, of_node);
@@ -178,7 +179,7 @@ static struct values list_buckets(const struct listing *l)
 {
     struct values values = one(l->job->parallel.bucket_mb);
 
-    if (is_free(l->search, SEARCH_BUCKET) && l->layout.dp > 1)
+    if (is_free(l->search, LAYOUT_BUCKET) && l->layout.dp > 1)
         add(&values, 8 * l->job->parallel.bucket_mb);
     return values;
 }
@@ -187,7 +188,7 @@ static struct values list_holds(const struct listing *l)
 {
     struct values values = one((int)l->job->parallel.hold);
 
-    if (!is_free(l->search, SEARCH_HOLD) || l->layout.zero < 3)
+    if (!is_free(l->search, LAYOUT_HOLD) || l->layout.zero < 3)
         return values;
     values = one(HOLD_PASS);
     add(&values, HOLD_RUN);
@@ -198,7 +199,7 @@ static struct values list_zero(const struct listing *l)
 {
     struct values values = { .n = 0 };
 
-    if (!is_free(l->search, SEARCH_ZERO))
+    if (!is_free(l->search, LAYOUT_ZERO))
         return one(l->job->parallel.zero);
     for (int zero = 0; zero <= (l->layout.dp > 1 ? 3 : 0); zero++)
         add(&values, zero);
@@ -209,7 +210,7 @@ static struct values list_recompute(const struct listing *l)
 {
     struct values values = one(RECOMPUTE_NONE);
 
-    if (!is_free(l->search, SEARCH_RECOMPUTE))
+    if (!is_free(l->search, LAYOUT_RECOMPUTE))
         return one((int)l->job->recompute);
     add(&values, RECOMPUTE_SELECTIVE);
     add(&values, RECOMPUTE_FULL);
@@ -281,7 +282,7 @@ void search_list(struct search *search, struct candidates *candidates)
         l.layout.tp = tps.items[t];
         if (n % l.layout.tp)
             continue;
-        struct values pps = is_free(search, SEARCH_PP)
+        struct values pps = is_free(search, LAYOUT_PP)
                                 ? divisors(n / l.layout.tp, l.job->model.n_layers)
                                 : one(l.job->parallel.pp);
         for (int p = 0; p < pps.n; p++)

@@ -95,7 +95,7 @@ static void make_space(struct fixture *f, int seed)
         .kernels = f->kernels,
         .cluster = &f->cluster,
         .n_ranks = n_ranks,
-        .keys = ((1U << N_SEARCH_KEYS) - 1) & ~(unsigned)roll(&dice, 1 << N_SEARCH_KEYS),
+        .keys = ((1U << N_LAYOUT_KEYS) - 1) & ~(unsigned)roll(&dice, 1 << N_LAYOUT_KEYS),
         .schedules = 1U << roll(&dice, PIPELINE_DYNAMIC) | 1U << roll(&dice, PIPELINE_DYNAMIC),
         .memory_share = 1,
         .within = 0.01,

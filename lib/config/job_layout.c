@@ -1,0 +1,149 @@
+/*
+ * job_layout.c - the table of a layout's fields
+ */
+#include "config/job_layout.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "config/fields_impl.h"
+
+#define IN_JOB(member) offsetof(struct job, member)
+#define IN_LAYOUT(member) offsetof(struct layout, member)
+
+static const struct layout_row {
+    const char *field;
+    size_t in_job, in_layout; /* an int, an enum, or a struct job_counts */
+    bool is_list;
+    size_t given; /* in the job, an int that is 1 if the value is given; 0: none */
+} rows[N_LAYOUT_KEYS] = {
+    [LAYOUT_TP] = { "parallel.tp", IN_JOB(parallel.tp), IN_LAYOUT(tp), false, 0 },
+    [LAYOUT_PP] = { "parallel.pp", IN_JOB(parallel.pp), IN_LAYOUT(pp), false, 0 },
+    [LAYOUT_DP] = { "parallel.dp", IN_JOB(parallel.dp), IN_LAYOUT(dp), false,
+                    IN_JOB(parallel.dp_given) },
+    [LAYOUT_CHUNKS] = { "parallel.chunks", IN_JOB(parallel.chunks), IN_LAYOUT(chunks), false,
+                        IN_JOB(parallel.chunks_given) },
+    [LAYOUT_SCHEDULE] = { "parallel.schedule", IN_JOB(parallel.schedule), IN_LAYOUT(schedule),
+                          false, 0 },
+    [LAYOUT_ZERO] = { "parallel.zero", IN_JOB(parallel.zero), IN_LAYOUT(zero), false, 0 },
+    [LAYOUT_ZERO_GROUP] = { "parallel.zero_group", IN_JOB(parallel.zero_group),
+                            IN_LAYOUT(zero_group), false, 0 },
+    [LAYOUT_HOLD] = { "parallel.hold", IN_JOB(parallel.hold), IN_LAYOUT(hold), false, 0 },
+    [LAYOUT_BUCKET] = { "parallel.bucket_mb", IN_JOB(parallel.bucket_mb), IN_LAYOUT(bucket_mb),
+                        false, 0 },
+    [LAYOUT_RECOMPUTE] = { "recompute", IN_JOB(recompute), IN_LAYOUT(recompute), false, 0 },
+    [LAYOUT_MICRO_BATCH] = { "train.micro_batch", IN_JOB(train.micro_batch), IN_LAYOUT(micro_batch),
+                             false, 0 },
+    [LAYOUT_STAGES] = { "parallel.stages", IN_JOB(parallel.stages), IN_LAYOUT(stages), true, 0 },
+    [LAYOUT_COUNTS] = { "parallel.replica_micro_batches", IN_JOB(parallel.replica_micro_batches),
+                        IN_LAYOUT(counts), true, 0 },
+};
+
+static size_t size_of(const struct layout_row *row)
+{
+    return row->is_list ? sizeof(struct job_counts) : sizeof(int);
+}
+
+const char *layout_field(enum layout_key key)
+{
+    return rows[key].field;
+}
+
+const char *layout_word(enum layout_key key)
+{
+    const char *dot = strrchr(rows[key].field, '.');
+
+    return dot ? dot + 1 : rows[key].field;
+}
+
+const struct job_counts *layout_list(const struct layout *layout, enum layout_key key)
+{
+    if (!rows[key].is_list)
+        return NULL;
+    return (const struct job_counts *)(const void *)((const char *)layout + rows[key].in_layout);
+}
+
+int layout_value(const struct layout *layout, enum layout_key key)
+{
+    int value = 0;
+
+    if (!rows[key].is_list)
+        memcpy(&value, (const char *)layout + rows[key].in_layout, sizeof value);
+    return value;
+}
+
+int layout_compare(const struct layout *a, const struct layout *b)
+{
+    for (int key = 0; key < N_LAYOUT_KEYS; key++) {
+        int of_a = layout_value(a, (enum layout_key)key);
+        int of_b = layout_value(b, (enum layout_key)key);
+
+        if (of_a != of_b)
+            return of_a < of_b ? -1 : 1;
+    }
+    return 0;
+}
+
+struct layout layout_of_job(const struct job *job)
+{
+    struct layout layout = { 0 };
+
+    for (const struct layout_row *row = rows; row < rows + N_LAYOUT_KEYS; row++)
+        memcpy((char *)&layout + row->in_layout, (const char *)job + row->in_job, size_of(row));
+    return layout;
+}
+
+void layout_apply(struct job *job, const struct layout *layout)
+{
+    const int given = 1;
+
+    for (const struct layout_row *row = rows; row < rows + N_LAYOUT_KEYS; row++) {
+        memcpy((char *)job + row->in_job, (const char *)layout + row->in_layout, size_of(row));
+        if (row->given)
+            memcpy((char *)job + row->given, &given, sizeof given);
+    }
+}
+
+void layout_print_value(const struct job *job, enum layout_key key, struct str *out)
+{
+    field_print(field_find(rows[key].field), job, out);
+}
+
+const char *layout_value_word(enum layout_key key, int value)
+{
+    const struct field *field = field_find(rows[key].field);
+
+    return field->choices ? choice_word(field->choices, value) : NULL;
+}
+
+/* ---- what parallel.mode leaves open ---- */
+
+bool layout_is_open(const struct job *job, enum layout_key key)
+{
+    enum parallel_mode mode = job->parallel.mode;
+
+    if (mode == PARALLEL_MANUAL || rows[key].is_list)
+        return false;
+    if (key == LAYOUT_MICRO_BATCH)
+        return job->search.micro_batch;
+    if (mode == PARALLEL_DATA && (key == LAYOUT_TP || key == LAYOUT_PP))
+        return false;
+    return !job_is_given(job, rows[key].field);
+}
+
+bool layout_is_unset(const struct job *job, const char *field)
+{
+    for (int key = 0; key < N_LAYOUT_KEYS; key++)
+        if (!rows[key].is_list && key != LAYOUT_MICRO_BATCH && !strcmp(rows[key].field, field))
+            return job->parallel.mode != PARALLEL_MANUAL && !job_is_given(job, field);
+    return false;
+}
+
+bool layout_is_refused(enum parallel_mode mode, enum layout_key key)
+{
+    if (rows[key].is_list)
+        return mode != PARALLEL_MANUAL;
+    if (mode == PARALLEL_DATA)
+        return key == LAYOUT_TP || key == LAYOUT_PP;
+    return mode == PARALLEL_AUTO && key != LAYOUT_MICRO_BATCH && key != LAYOUT_RECOMPUTE;
+}

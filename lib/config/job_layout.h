@@ -1,0 +1,77 @@
+/*
+ * job_layout.h - the fields of a job that are its layout: what a search chooses
+ *
+ * One table names the fields and where struct layout and struct job keep them. All that treats a
+ * layout field by field follows from it: giving a job a layout, taking one from a job, comparing
+ * two, printing one, what parallel.mode leaves open. To add a field: its row in fields.c, a
+ * member of struct layout, a key and a row in job_layout.c; then the search lists its values
+ * (plan/search_space.c).
+ */
+#ifndef CONFIG_JOB_LAYOUT_H
+#define CONFIG_JOB_LAYOUT_H
+
+#include "config/job.h"
+
+/* In the order in which two layouts are compared. */
+enum layout_key {
+    LAYOUT_TP,
+    LAYOUT_PP,
+    LAYOUT_DP,
+    LAYOUT_CHUNKS,
+    LAYOUT_SCHEDULE,
+    LAYOUT_ZERO,
+    LAYOUT_ZERO_GROUP,
+    LAYOUT_HOLD,
+    LAYOUT_BUCKET,
+    LAYOUT_RECOMPUTE,
+    LAYOUT_MICRO_BATCH,
+    LAYOUT_STAGES,
+    LAYOUT_COUNTS,
+    N_LAYOUT_KEYS
+};
+
+struct layout {
+    int tp, pp, dp, chunks;
+    enum pipeline_kind schedule;
+    int zero, zero_group, bucket_mb, micro_batch;
+    enum recompute_mode recompute;
+    enum parameter_hold hold;
+    struct job_counts stages; /* layers of each stage; none: cut by cost as compiling does */
+    struct job_counts counts; /* micro-batches of each data-parallel rank; none: all alike */
+};
+
+/* The field's name: "parallel.zero_group"; and without its group: "zero_group". */
+const char *layout_field(enum layout_key key);
+const char *layout_word(enum layout_key key);
+
+/* A key is a number (of an enum, its value), or a list: then layout_value is 0, else layout_list
+ * NULL. */
+int layout_value(const struct layout *layout, enum layout_key key);
+const struct job_counts *layout_list(const struct layout *layout, enum layout_key key);
+
+/* Below, equal to or above 0; lists are not compared. */
+int layout_compare(const struct layout *a, const struct layout *b);
+
+/* The job's layout; lists are the job's. */
+struct layout layout_of_job(const struct job *job);
+
+/* Give the job the layout, as if it were given in its file; it is then resolved as usual. */
+void layout_apply(struct job *job, const struct layout *layout);
+
+/* Append the value of a key of the job's layout, as YAML. */
+void layout_print_value(const struct job *job, enum layout_key key, struct str *out);
+
+/* The word for a value of the key: "1f1b"; NULL where values are numbers, or lists. */
+const char *layout_value_word(enum layout_key key, int value);
+
+/* Whether parallel.mode leaves the key to a search: it is not in the job's file, say. */
+bool layout_is_open(const struct job *job, enum layout_key key);
+
+/* Whether a field of any name is one that parallel.mode chooses and the job does not give: where it
+ * is not written, the job reads back as left to a search. */
+bool layout_is_unset(const struct job *job, const char *field);
+
+/* Whether parallel.mode refuses that the key is given, too. */
+bool layout_is_refused(enum parallel_mode mode, enum layout_key key);
+
+#endif
