@@ -324,13 +324,14 @@ static int write_trace(const char *path, const struct plan *plan, const struct c
 {
     struct arena arena = { 0 };
     struct timeline_list list = { .arena = &arena };
+    struct timeline_order order;
 
     if (!cluster)
         return err_set(err, ERR_CONFIG,
                        "--trace is of a predicted step (hint: --device NAME or --cluster NAME)");
     int status = timelines_add_predicted(&list, plan, cluster, NULL, 0, err);
     if (!status)
-        status = timelines_write(&list, plan, plan->job->source, path, err);
+        status = timelines_write(&list, plan, plan->job->source, path, &order, err);
     arena_release(&arena);
     return status;
 }

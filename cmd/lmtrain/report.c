@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/num.h"
 #include "cmd.h"
 #include "kernels/kernels.h"
 #include "layout/axes.h"
@@ -110,19 +111,25 @@ static int add_measured(struct timeline_list *list, const struct plan *plan,
                            "the trace of step %lld, rank %d, is of another program than the run's "
                            "job.yaml says (hint: was it changed, or is it of another version?)",
                            (long long)trace->step, trace->rank);
-        spans[i] = (struct timeline_span){ .action = r->action,
-                                           .op = r->op,
-                                           .stream = (enum stream)r->stream,
-                                           .begin = r->begin_ns + trace->offset_ns,
-                                           .end = r->end_ns + trace->offset_ns };
+        spans[i] = (struct timeline_span){
+            .action = r->action,
+            .op = r->op,
+            .stream = (enum stream)r->stream,
+            .begin = clock_offset_map(&trace->begin, &trace->end, r->begin_ns),
+            .end = clock_offset_map(&trace->begin, &trace->end, r->end_ns)
+        };
     }
     if (trace->n)
         qsort(spans, (size_t)trace->n, sizeof *spans, compare_spans);
     list->ranks =
         arena_grow(list->arena, list->ranks, sizeof *list->ranks, &list->capacity, list->n + 1);
-    list->ranks[list->n++] = (struct timeline_rank){
-        .rank = trace->rank, .program = program, .spans = spans, .n = trace->n, .is_measured = true
-    };
+    list->ranks[list->n++] =
+        (struct timeline_rank){ .rank = trace->rank,
+                                .program = program,
+                                .spans = spans,
+                                .n = trace->n,
+                                .is_measured = true,
+                                .clock_error_ns = max_i64(trace->begin.error, trace->end.error) };
     return 0;
 }
 
@@ -132,6 +139,7 @@ static int write_trace(const struct report_request *q, const char *run, const st
 {
     struct timeline_list list = { .arena = arena };
     int *ranks = arena_array(arena, int, traces->n), status = 0;
+    struct timeline_order order;
 
     for (int i = 0; i < traces->n; i++)
         ranks[i] = traces->items[i].rank;
@@ -142,11 +150,15 @@ static int write_trace(const struct report_request *q, const char *run, const st
     if (!status)
         status = timelines_write(&list, plan,
                                  arena_printf(arena, "%s, step %lld", run, (long long)traces->step),
-                                 q->trace, err);
+                                 q->trace, &order, err);
     if (!status)
         str_printf(out, "%s: step %lld of %d rank%s%s (hint: open it at ui.perfetto.dev)\n",
                    q->trace, (long long)traces->step, traces->n, str_s(traces->n),
                    subject->has_cluster ? ", predicted and measured" : "");
+    if (!status && order.n_beyond)
+        log_warn("%d times something ends before it can, up to %.3f ms by the ranks' clocks, whose "
+                 "errors are up to %.3f ms: was a clock set during the step?",
+                 order.n_beyond, (double)order.most_ns / 1e6, (double)order.error_ns / 1e6);
     if (!status && traces->n_left_out)
         log_warn("%d more ranks were traced; a file has %d", traces->n_left_out,
                  TIMELINE_RANKS_MAX);

@@ -70,7 +70,7 @@ int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
 }
 
 int timelines_write(const struct timeline_list *list, const struct plan *plan, const char *title,
-                    const char *path, struct err *err)
+                    const char *path, struct timeline_order *order, struct err *err)
 {
     struct mesh mesh = job_mesh(plan->job);
     struct timeline timeline = {
@@ -78,7 +78,7 @@ int timelines_write(const struct timeline_list *list, const struct plan *plan, c
     };
     struct str out = { 0 };
 
-    timeline_print(&timeline, &out);
+    timeline_print(&timeline, order, &out);
     int status = file_write(path, str_text(&out), out.length, err);
     str_release(&out);
     return status;

@@ -23,8 +23,8 @@ int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
                             const struct cluster *cluster, const int *ranks, int n_ranks,
                             struct err *err);
 
-/* Write them to a file. Returns 0, or -1 and ERR_FAILED. */
+/* Write them to a file; *order: what clocks make of it. Returns 0, or -1 and ERR_FAILED. */
 int timelines_write(const struct timeline_list *list, const struct plan *plan, const char *title,
-                    const char *path, struct err *err);
+                    const char *path, struct timeline_order *order, struct err *err);
 
 #endif

@@ -25,6 +25,7 @@ enum fault_action {
     ACTION_STALL,
     ACTION_NAN,
     ACTION_FLIP,
+    ACTION_SKEW,
     N_ACTIONS
 };
 
@@ -32,6 +33,7 @@ static const char *const action_names[N_ACTIONS] = {
     [ACTION_SIGKILL] = "sigkill", [ACTION_SIGTERM] = "sigterm", [ACTION_SEGV] = "segv",
     [ACTION_ABORT] = "abort",     [ACTION_EXIT] = "exit",       [ACTION_STOP] = "stop",
     [ACTION_STALL] = "stall",     [ACTION_NAN] = "nan",         [ACTION_FLIP] = "flip",
+    [ACTION_SKEW] = "skew",
 };
 
 static const char *const places[] = {
@@ -40,6 +42,7 @@ static const char *const places[] = {
     "step",
     "evaluate",
     "gradients",
+    "trace",
     "save:begin",
     "save:writing",
     "save:before_rename",
@@ -158,6 +161,8 @@ static int read_rule(struct rule *rule, const char *text, struct err *err)
     if (rule->action == ACTION_FLIP && strcmp(rule->place, "gradients") != 0 &&
         strcmp(rule->place, "step") != 0)
         return refuse(text, "flip, which is for step:N and gradients:N,", err);
+    if (rule->action == ACTION_SKEW && strcmp(rule->place, "trace") != 0)
+        return refuse(text, "skew, which is for trace:N,", err);
     return 0;
 }
 
@@ -228,6 +233,8 @@ static enum fault perform(enum fault_action action)
         return FAULT_NAN;
     case ACTION_FLIP:
         return FAULT_FLIP;
+    case ACTION_SKEW:
+        return FAULT_SKEW;
     case N_ACTIONS:
         break;
     }

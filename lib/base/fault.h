@@ -10,6 +10,7 @@
  *     step:N               before step N
  *     evaluate:N           in an evaluation after step N, after its first batch
  *     gradients:N          before the last micro-batch of step N, whose gradients come and go
+ *     trace:N              before step N, the first that is traced
  *     op:TEXT:N            before the op that the hang report calls TEXT ("attention layers.1")
  *     save:begin:N         before the rank writes its file of the checkpoint of step N
  *     save:writing:N       in the midst of it
@@ -25,10 +26,11 @@
  *     convert:sealed       only --verify and the rename are left
  *
  * ACTION: sigkill (when left out), sigterm, segv, abort, exit (status 1, without leaving), stop
- * (SIGSTOP), stall (sleeps forever); and two that the place's owner performs: nan (at gradients:
- * what the rank adds to the gradients from there is NaN) and flip (at step and gradients: a bit of
- * one of the rank's parameters is flipped). Under zero 1 a flip stays only at gradients, of a rank
- * with several micro-batches: the forward of the first one gathers the other ranks' parts again.
+ * (SIGSTOP), stall (sleeps forever); and those that the place's owner performs: nan (at gradients:
+ * what the rank adds to the gradients from there is NaN), flip (at step and gradients: a bit of
+ * one of the rank's parameters is flipped) and skew (at trace: the rank's clock is another, as if
+ * it were on a machine of its own). Under zero 1 a flip stays only at gradients, of a rank with
+ * several micro-batches: the forward of the first one gathers the other ranks' parts again.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
@@ -38,7 +40,7 @@
 #include "base/err.h"
 
 /* What the caller must do itself. */
-enum fault { FAULT_NONE, FAULT_NAN, FAULT_FLIP };
+enum fault { FAULT_NONE, FAULT_NAN, FAULT_FLIP, FAULT_SKEW };
 
 /*
  * Read LMTRAIN_FAULT for this rank and attempt; ERR_CONFIG for a rule that cannot be read, listing

@@ -29,6 +29,7 @@ struct timeline_rank {
     const struct timeline_span *spans; /* of a stream in order of time; [n] */
     int n;
     bool is_measured;
+    int64_t clock_error_ns; /* measured: of its clock against rank 0's */
 };
 
 struct timeline {
@@ -41,7 +42,17 @@ struct timeline {
 /* Most ranks of a file: what browsers can show. */
 #define TIMELINE_RANKS_MAX 64
 
+/*
+ * What cannot be, and is so by the ranks' clocks: a receive that ends before its send begins, a
+ * member of a collective that ends before another begins. Clocks are known to some error only; the
+ * file's metadata (otherData) say all of this.
+ */
+struct timeline_order {
+    int n, n_beyond;           /* pairs; by more than both clocks' errors */
+    int64_t most_ns, error_ns; /* the largest; the largest error of a clock */
+};
+
 /* Append the file. */
-void timeline_print(const struct timeline *timeline, struct str *out);
+void timeline_print(const struct timeline *timeline, struct timeline_order *order, struct str *out);
 
 #endif

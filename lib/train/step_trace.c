@@ -22,9 +22,10 @@ int step_trace_write(const struct step_trace *t, const char *output, struct err 
     if (!status) {
         str_printf(&path, "/step-%08" PRId64 ".rank-%d", t->step, t->rank);
         str_printf(&data,
-                   "lmtrain trace 1 step %" PRId64 " rank %d of %d, %d records, offset %" PRId64
-                   ", error %" PRId64 "\n",
-                   t->step, t->rank, t->world_size, t->n, t->offset_ns, t->error_ns);
+                   "lmtrain trace 2 step %" PRId64 " rank %d of %d, %d records, clock %" PRId64
+                   " %" PRId64 " %" PRId64 ", %" PRId64 " %" PRId64 " %" PRId64 "\n",
+                   t->step, t->rank, t->world_size, t->n, t->begin.at, t->begin.ns, t->begin.error,
+                   t->end.at, t->end.ns, t->end.error);
         str_add_bytes(&data, (const char *)t->records, (size_t)t->n * sizeof *t->records);
         status = file_write(str_text(&path), str_text(&data), data.length, err);
     }
@@ -42,10 +43,11 @@ int step_trace_read(struct step_trace *t, const char *path, struct arena *arena,
     if (file_read(path, FILE_BYTES_MAX, ERR_DATA, &text, &n_bytes, err))
         return -1;
     int n = sscanf(text,
-                   "lmtrain trace 1 step %" SCNd64 " rank %d of %d, %d records, offset %" SCNd64
-                   ", error %" SCNd64 "%n",
-                   &t->step, &t->rank, &t->world_size, &t->n, &t->offset_ns, &t->error_ns, &length);
-    int is_whole = n == 6 && t->n >= 0 && text[length] == '\n' &&
+                   "lmtrain trace 2 step %" SCNd64 " rank %d of %d, %d records, clock %" SCNd64
+                   " %" SCNd64 " %" SCNd64 ", %" SCNd64 " %" SCNd64 " %" SCNd64 "%n",
+                   &t->step, &t->rank, &t->world_size, &t->n, &t->begin.at, &t->begin.ns,
+                   &t->begin.error, &t->end.at, &t->end.ns, &t->end.error, &length);
+    int is_whole = n == 10 && t->n >= 0 && text[length] == '\n' &&
                    n_bytes == (size_t)length + 1 + (size_t)t->n * sizeof *t->records;
     if (is_whole) {
         t->records = arena_alloc_array(arena, sizeof *t->records, (size_t)t->n);

@@ -1,9 +1,10 @@
 /*
  * step_trace.h - records of traced steps as files: OUTPUT/trace/step-N.rank-R
  *
- * A line "lmtrain trace 1 step N rank R of WORLD, K records, offset NS, error NS", then K records
- * (run/run_trace.h) in this machine's byte order. offset: what is added to the rank's clock to get
- * rank 0's; error: by how much that can be wrong.
+ * A line "lmtrain trace 2 step N rank R of WORLD, K records, clock AT OFFSET ERROR, AT OFFSET
+ * ERROR", then K records (run/run_trace.h) in this machine's byte order. The clock's numbers are
+ * ns: what leads from the rank's clock to rank 0's, before and after the step
+ * (train/clock_offset.h).
  */
 #ifndef TRAIN_STEP_TRACE_H
 #define TRAIN_STEP_TRACE_H
@@ -13,9 +14,11 @@
 #include "base/arena.h"
 #include "base/err.h"
 #include "run/run_trace.h"
+#include "train/clock_offset.h"
 
 struct step_trace {
-    int64_t step, offset_ns, error_ns;
+    int64_t step;
+    struct clock_offset begin, end;
     int rank, world_size, n;
     struct run_record *records; /* [n] */
 };

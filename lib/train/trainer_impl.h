@@ -8,8 +8,21 @@
 #include "ckpt/store.h"
 #include "data/stream/loader.h"
 #include "run/run_trace.h"
+#include "train/clock_offset.h"
 #include "train/trainer.h"
 #include "weights/cells.h"
+
+/* Steps of which each rank keeps when its ops began and ended. */
+struct trainer_trace {
+    struct run_trace run; /* of the step at hand, if it is traced here */
+    struct arena arena;   /* its */
+    /* How rank 0's clock differs, at the step's begin and end. */
+    struct clock_offset begin, end;
+    bool is_compared;  /* whose clock this is: both below are known */
+    bool shares_clock; /* with rank 0 */
+    bool all_share;
+    int64_t skewed_since; /* 0: it is as it is */
+};
 
 struct trainer {
     struct trainer_options options;
@@ -47,9 +60,7 @@ struct trainer {
     trainer_gate_fn gate;             /* may be NULL */
     void *gate_context;
 
-    struct run_trace trace; /* of the step at hand, if it is traced */
-    struct arena trace_arena;
-    int64_t trace_offset_ns, trace_error_ns;
+    struct trainer_trace trace;
 
     struct err save_err;  /* of this rank's start */
     struct err save_lost; /* of the save that a step waited for; no code if it is whole */
@@ -70,10 +81,10 @@ int trainer_choose_held_out(void *trainer, int micro_batch);
 /* state.c */
 int trainer_save_gate(void *context, struct err *err);
 
-/* trainer_trace.c: before and after a step, nothing unless the job traces it. The first is
- * collective: 0, or -1 and ERR_PEER. */
+/* trainer_trace.c: before and after a step, nothing unless the job traces it. Collective: 0, or -1
+ * and ERR_PEER. */
 int trainer_begin_trace(struct trainer *trainer, struct err *err);
-void trainer_end_trace(struct trainer *trainer);
+int trainer_end_trace(struct trainer *trainer, struct err *err);
 
 /* agree.c, collective over all ranks, from the trainer's thread. First the group is made; 0, or -1
  * and ERR_DEVICE (host memory) or ERR_PEER. */

@@ -138,10 +138,8 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     if (t->options.progress)
         atomic_store_explicit(&t->options.progress->step, t->step + 1, memory_order_relaxed);
     write_scalars(t, lr, tokens);
-    if (trainer_begin_trace(t, err) < 0 || run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0)
-        return -1;
-    trainer_end_trace(t);
-    if (run_get_all(t->run, told, 4, err) < 0)
+    if (trainer_begin_trace(t, err) < 0 || run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0 ||
+        trainer_end_trace(t, err) < 0 || run_get_all(t->run, told, 4, err) < 0)
         return -1;
     progress_phase(t->options.progress, "between steps");
     t->step++;

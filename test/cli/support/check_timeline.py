@@ -1,6 +1,6 @@
-"""check_timeline.py FILE [SLACK_US]: slices of a track follow each other, a flow has both its ends, in slices and in order
-(measured clocks within SLACK_US), tracks have names, counters are not negative, and of each rank that is predicted and measured the
-same ops of the same actions are there."""
+"""check_timeline.py FILE: slices of a track follow each other, a flow has both its ends, in slices and in order (of measured ranks but
+for what the file itself says is out of order), tracks have names, counters are not negative, and of each rank that is predicted and
+measured the same ops of the same actions are there."""
 import collections
 import json
 import sys
@@ -33,7 +33,8 @@ def check(events, slack):
         for end in ends.values():
             spans = tracks[end["pid"], end["tid"]]
             assert any(a - ROUNDED_US <= end["ts"] <= b + ROUNDED_US for a, b in spans), end
-        assert ends["f"]["ts"] >= ends["s"]["ts"] - slack, ends
+        early = ends["s"]["ts"] - ends["f"]["ts"]
+        assert early <= (slack if ends["s"]["pid"] % 2 else 0) + ROUNDED_US, ends
     both = [pid for pid in ops if pid % 2 == 0 and pid + 1 in ops]
     for pid in both:
         assert sorted(ops[pid]) == sorted(ops[pid + 1]), pid
@@ -42,7 +43,16 @@ def check(events, slack):
 
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
-        print(check(json.load(file)["traceEvents"], float(sys.argv[2]) if len(sys.argv) > 2 else ROUNDED_US))
+        timeline = json.load(file)
+    about = timeline["otherData"]
+    order = about.get("out_of_order", {"count": 0, "beyond_error": 0, "most_us": 0})
+    assert (order["count"] > 0) == (order["most_us"] > 0) and order["beyond_error"] <= order["count"], order
+    if not order["beyond_error"]:
+        assert order["most_us"] <= 2 * about.get("clock_error_us", 0), about
+    text = check(timeline["traceEvents"], order["most_us"])
+    if "clock_error_us" in about:
+        text += f", clocks within {about['clock_error_us']:.0f} us, {order['count']} out of order, {order['beyond_error']} beyond that"
+    print(text)
 
 
 main()
