@@ -138,14 +138,36 @@ static void print_sizes(const struct job *job, struct str *out)
         str_printf(out, "%d", job->train.micro_batch);
 }
 
+/* Each kind of devices that ranks are on. */
+static void print_devices(const struct cluster *cluster, int n_ranks, struct str *out)
+{
+    char memory[32];
+
+    str_add(out, "device: ");
+    for (int i = 0, first = 0; i < cluster->n_islands && first < n_ranks; i++) {
+        const struct device_spec *device = cluster->islands[i].device;
+        bool is_named = false;
+
+        first += cluster->islands[i].n_nodes * cluster->islands[i].per_node;
+
+        for (int j = 0; j < i && !is_named; j++)
+            is_named = !strcmp(cluster->islands[j].device->name, device->name);
+        if (is_named)
+            continue;
+        str_printf(out, "%s%s, %s%s", i ? "; " : "", device->name,
+                   str_bytes(memory, sizeof memory, (size_t)device->memory),
+                   device->is_planning_only ? " (planning only: lmtrain cannot run on it)" : "");
+    }
+    str_add(out, "\n");
+}
+
 /* cluster NULL: the job's own device. */
 static void print_device(const struct plan *plan, const struct cluster *cluster, struct str *out)
 {
     char memory[32];
 
     if (cluster)
-        str_printf(out, "device: %s, %s\n", cluster->islands[0].device->name,
-                   str_bytes(memory, sizeof memory, (size_t)cluster->islands[0].device->memory));
+        print_devices(cluster, plan->job->world_size, out);
     else if (kernels_are_gpu(plan->kernels))
         str_printf(out, "device: a GPU of %s, assumed (--device NAME: which one)\n",
                    str_bytes(memory, sizeof memory, ASSUMED_GPU_BYTES));

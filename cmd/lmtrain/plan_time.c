@@ -249,6 +249,7 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         islands_name(cluster, plan->job->world_size, &devices);
         cJSON_AddStringToObject(made, "device", str_text(&devices));
         str_release(&devices);
+        cJSON_AddBoolToObject(made, "planning_only", cluster_planning_only(cluster) != NULL);
         cJSON_AddNumberToObject(made, "step_ns", (double)time->ns);
         cJSON_AddNumberToObject(made, "tokens_per_second", time->tokens_per_second);
         cJSON_AddNumberToObject(made, "mfu", time->mfu);

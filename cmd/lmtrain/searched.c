@@ -105,6 +105,24 @@ static void predict(struct plan_subject *subject, struct job *job, int n_ranks, 
     pool_destroy(pool);
 }
 
+/* A job for devices that lmtrain has no code for can be planned, not run. */
+static int check_devices(const struct job *job, struct arena *arena, struct err *err)
+{
+    struct cluster cluster;
+
+    if (!job->cluster)
+        return 0;
+    if (cluster_read(&cluster, job->cluster, arena, err))
+        return -1;
+    const struct device_spec *device = cluster_planning_only(&cluster);
+    if (device)
+        return err_set(err, ERR_CONFIG,
+                       "%s: cluster is %s, whose device %s is for planning only: lmtrain cannot "
+                       "run on it (hint: lmtrain plan; to run here, remove the key cluster)",
+                       job->source, job->cluster, device->name);
+    return 0;
+}
+
 int searched_layout(struct job *job, int n_ranks, bool to_replan, struct option_list *sets,
                     struct arena *arena, struct err *err)
 {
@@ -113,6 +131,8 @@ int searched_layout(struct job *job, int n_ranks, bool to_replan, struct option_
     bool is_wanted = search_is_wanted(job);
     struct str text = { 0 };
 
+    if (check_devices(job, arena, err))
+        return -1;
     if (!is_wanted && (!job->cluster || job->searched.predicted_ms > 0))
         return 0;
     if (is_wanted && !to_replan && take_from_run(job, n_ranks, arena)) {

@@ -10,9 +10,13 @@
 #include "base/num.h"
 #include "base/yaml.h"
 #include "config/cluster_impl.h"
+#include "config/networks_impl.h"
 #include "config/quantities_impl.h"
 
 #define FOLDER "configs/devices/"
+
+/* Of the line of a NIC, where neither the file nor the network's name says it: InfiniBand. */
+#define RAIL_EFFICIENCY 0.75
 
 const char *device_format_name(enum device_format format)
 {
@@ -28,12 +32,13 @@ const char *device_format_name(enum device_format format)
 static const struct quantity_key keys[] = {
     { NULL, "memory", BYTES, AT(memory), false },
     { NULL, "cpu", FLAG, AT(is_cpu), true },
+    { NULL, "planning_only", FLAG, AT(is_planning_only), true },
     { NULL, "reserve", BYTES, AT(reserve), true },
     { NULL, "sms", COUNT, AT(n_sms), true },
     { NULL, "hbm", RATE, AT(hbm), false },
-    { NULL, "nic", RATE, AT(nic), true },
+    { NULL, "nic", NIC_RATE, AT(nic), true },
     { NULL, "launch", TIME, AT(launch), true },
-    { NULL, "host_link", RATE, AT(host_link), true },
+    { NULL, "host_link", HOST_RATE, AT(host_link), true },
     { "fast", "bus", RATE, AT(fast_bus), false },
     { "fast", "link", RATE, AT(fast_link), false },
     { "fast", "latency", TIME, AT(fast_latency), false },
@@ -87,6 +92,8 @@ static int take_node(struct device_spec *device, const struct yaml_node *node, s
 {
     if (!strcmp(node->key, "sources") && node->kind == YAML_LIST)
         return take_sources(device, node, arena);
+    if (node->kind == YAML_SCALAR && !strcmp(node->key, "nic"))
+        device->nic_efficiency = network_efficiency(node->text);
     if (node->kind != YAML_MAP)
         return quantity_take_key(device, &device_keys, NULL, node, err);
     for (const struct yaml_node *pair = node->first; pair; pair = pair->next) {
@@ -154,7 +161,6 @@ bool cluster_is_cpu(const struct cluster *cluster)
 void cluster_set_defaults(struct cluster *cluster)
 {
     cluster->links.rail_latency = 5000;
-    cluster->links.rail_efficiency = 0.75;
     cluster->links.spine_latency = 2000;
     cluster->links.oversubscription = 1;
     cluster->links.host_shared_by = 1;
@@ -169,6 +175,26 @@ void cluster_set_defaults(struct cluster *cluster)
         cluster->calibration[f] = 1;
 }
 
+void cluster_settle(struct cluster *cluster)
+{
+    for (int i = 0; i < cluster->n_islands; i++) {
+        struct cluster_island *island = &cluster->islands[i];
+
+        if (cluster->links.rail_efficiency > 0)
+            island->nic_efficiency = cluster->links.rail_efficiency;
+        else if (!(island->nic_efficiency > 0))
+            island->nic_efficiency = RAIL_EFFICIENCY;
+    }
+}
+
+const struct device_spec *cluster_planning_only(const struct cluster *cluster)
+{
+    for (int i = 0; i < cluster->n_islands; i++)
+        if (cluster->islands[i].device->is_planning_only)
+            return cluster->islands[i].device;
+    return NULL;
+}
+
 void cluster_of_device(struct cluster *cluster, const struct device_spec *device, int n_devices,
                        struct arena *arena)
 {
@@ -181,8 +207,10 @@ void cluster_of_device(struct cluster *cluster, const struct device_spec *device
                                                    .fast_domain = device->fast_domain,
                                                    .n_nics = per_node,
                                                    .nic = device->nic,
+                                                   .nic_efficiency = device->nic_efficiency,
                                                    .device = device };
     cluster_set_defaults(cluster);
+    cluster_settle(cluster);
 }
 
 int cluster_n_devices(const struct cluster *cluster)

@@ -35,6 +35,7 @@ const char *device_format_name(enum device_format format);
 struct device_spec {
     const char *name;              /* "h100-sxm" */
     bool is_cpu;                   /* ranks are processes on cores */
+    bool is_planning_only;         /* lmtrain has no code for it */
     int64_t memory, reserve;       /* bytes; reserve: of memory, for the driver and libraries */
     int n_sms;                     /* multiprocessors, or compute units */
     double hbm;                    /* bytes a second, by the data sheet */
@@ -48,6 +49,7 @@ struct device_spec {
     int fast_domain;
     bool has_nvls;              /* switches add: all-reduces at 1.3 times the bus */
     double nic;                 /* of the NIC that nodes with it have for each */
+    double nic_efficiency;      /* by the network's name; 0: not known */
     int64_t launch;             /* from kernel to kernel in a queue */
     double host_link;           /* PCIe or C2C, each direction */
     const char *const *sources; /* URLs */
@@ -59,6 +61,7 @@ struct cluster_island {
     int fast_domain;       /* devices that the fast link joins; may span nodes (NVL72) */
     int n_nics;            /* of a node */
     double nic;            /* of one NIC, the line's rate */
+    double nic_efficiency; /* share of the line that a step reaches */
     int64_t host_memory;   /* of a node */
     int n_cores;           /* of a node */
     double watts;          /* of a device with its share of the node; 0: not known */
@@ -76,7 +79,7 @@ struct cluster {
         int64_t fast_latency; /* 0: the device's */
         double fast_bus;      /* 0: the device's */
         int64_t rail_latency;
-        double rail_efficiency; /* share of the line that a step reaches */
+        double rail_efficiency; /* of all islands; 0: each as its network */
         int64_t spine_latency;
         double oversubscription;
         int nodes_per_leaf; /* 0: one leaf */
@@ -115,6 +118,9 @@ int device_read(struct device_spec *device, const char *name, struct arena *aren
  * 0, or -1 and ERR_CONFIG as device_read.
  */
 int cluster_read(struct cluster *cluster, const char *name, struct arena *arena, struct err *err);
+
+/* The first of its devices that lmtrain cannot run on, or NULL. */
+const struct device_spec *cluster_planning_only(const struct cluster *cluster);
 
 /* Whether its ranks are processes on cores. */
 bool cluster_is_cpu(const struct cluster *cluster);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "config/networks_impl.h"
 #include "config/quantities_impl.h"
 
 #define FOLDER "configs/clusters/"
@@ -17,7 +18,7 @@ static const struct quantity_key island_keys[] = {
     { NULL, "per_node", COUNT, IN_ISLAND(per_node), false },
     { NULL, "fast_domain", COUNT, IN_ISLAND(fast_domain), true },
     { NULL, "nics", COUNT, IN_ISLAND(n_nics), true },
-    { NULL, "nic", RATE, IN_ISLAND(nic), true },
+    { NULL, "nic", NIC_RATE, IN_ISLAND(nic), true },
     { NULL, "host_memory", BYTES, IN_ISLAND(host_memory), true },
     { NULL, "cores", COUNT, IN_ISLAND(n_cores), true },
     { NULL, "watts", FACTOR, IN_ISLAND(watts), true },
@@ -37,7 +38,7 @@ static const struct quantity_key link_keys[] = {
     { "spine", "nodes_per_leaf", COUNT, IN_LINKS(nodes_per_leaf), true },
     { "islands", "latency", TIME, IN_LINKS(islands_latency), true },
     { "islands", "bandwidth", RATE, IN_LINKS(islands_bandwidth), true },
-    { "host", "bandwidth", RATE, IN_LINKS(host_bandwidth), true },
+    { "host", "bandwidth", HOST_RATE, IN_LINKS(host_bandwidth), true },
     { "host", "shared_by", COUNT, IN_LINKS(host_shared_by), true },
 };
 static const struct quantity_keys of_links = { link_keys, sizeof link_keys / sizeof *link_keys,
@@ -92,7 +93,12 @@ static int take_island(struct cluster_island *island, const struct yaml_node *ma
     island->device = device;
     island->fast_domain = island->fast_domain ? island->fast_domain : device->fast_domain;
     island->n_nics = island->n_nics ? island->n_nics : island->per_node;
-    island->nic = island->nic > 0 ? island->nic : device->nic;
+    if (island->nic > 0) {
+        island->nic_efficiency = network_efficiency(yaml_get(map, "nic")->text);
+    } else {
+        island->nic = device->nic;
+        island->nic_efficiency = device->nic_efficiency;
+    }
     return 0;
 }
 
@@ -156,5 +162,6 @@ int cluster_read(struct cluster *cluster, const char *name, struct arena *arena,
     if (!cluster->n_islands)
         return err_set(err, ERR_CONFIG, "%s: key islands is missing (see " EXAMPLE ")",
                        root->source);
+    cluster_settle(cluster);
     return 0;
 }

@@ -10,6 +10,9 @@
 /* Links and software, where nothing else is said. */
 void cluster_set_defaults(struct cluster *cluster);
 
+/* The share of its line that each island's NIC reaches: that of the file, else its network's. */
+void cluster_settle(struct cluster *cluster);
+
 /* A device from its map of keys. Returns 0, or -1 and ERR_CONFIG. */
 int device_take(struct device_spec *device, const struct yaml_node *root, struct arena *arena,
                 struct err *err);

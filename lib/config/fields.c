@@ -429,7 +429,7 @@ const struct field job_fields[] = {
 
     { "cluster", FIELD_TEXT, AT(cluster), .initial = "",
       .help = "devices, nodes and links for which a layout is searched and times are predicted: a "
-              "name of configs/clusters, or a file" },
+              "name of configs/clusters (man lmtrain-plan lists them), or a file" },
 
     { "parallel.mode", FIELD_CHOICE, AT(parallel.mode), .initial = "manual",
       .choices = parallel_mode_choices,

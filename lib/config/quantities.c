@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "config/embedded.h"
+#include "config/networks_impl.h"
 
 struct quantity_unit {
     const char *name;
@@ -24,12 +25,17 @@ static const struct quantity_unit units[N_QUANTITIES][8] = {
     [FLAG] = { { "", 1 } },
     [BYTES] = { { "GB", 1e9 }, { "MB", 1e6 }, { "GiB", 0x1p30 }, { "MiB", 0x1p20 } },
     [RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
+    [NIC_RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
+    [HOST_RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
     [FLOP_RATE] = { { "PFLOP/s", 1e15 }, { "TFLOP/s", 1e12 }, { "GFLOP/s", 1e9 } },
     [TIME] = { { "us", 1e3 }, { "ns", 1 }, { "ms", 1e6 } },
 };
 static const char *const examples[N_QUANTITIES] = {
-    [COUNT] = "132",   [SHARE] = "0.68",     [FACTOR] = "1.5", [FLAG] = "true",
-    [BYTES] = "80 GB", [RATE] = "3.35 TB/s", [TIME] = "12 us", [FLOP_RATE] = "989 TFLOP/s",
+    [COUNT] = "132",        [SHARE] = "0.68",
+    [FACTOR] = "1.5",       [FLAG] = "true",
+    [BYTES] = "80 GB",      [RATE] = "3.35 TB/s",
+    [NIC_RATE] = "50 GB/s", [HOST_RATE] = "55 GB/s",
+    [TIME] = "12 us",       [FLOP_RATE] = "989 TFLOP/s",
 };
 
 static double most_of(enum quantity quantity)
@@ -44,6 +50,11 @@ static double parse_quantity(const char *text, enum quantity quantity)
 
     if (quantity == FLAG)
         return !strcmp(text, "true") ? 1 : !strcmp(text, "false") ? 0 : -1;
+    double named = quantity == NIC_RATE    ? network_rate(LINK_NIC, text)
+                   : quantity == HOST_RATE ? network_rate(LINK_HOST, text)
+                                           : 0;
+    if (named > 0)
+        return named;
     double number = strtod(text, &end);
     if (end == text || !isfinite(number) || number <= 0)
         return -1;
@@ -75,14 +86,28 @@ static void store(void *target, const struct quantity_key *key, double number)
     }
 }
 
+static int refuse_value(const struct quantity_key *key, const struct yaml_node *node,
+                        struct err *err)
+{
+    struct str names = { 0 };
+
+    if (key->quantity == NIC_RATE || key->quantity == HOST_RATE) {
+        str_add(&names, ", or one of ");
+        network_list(key->quantity == NIC_RATE ? LINK_NIC : LINK_HOST, &names);
+    }
+    err_set(err, ERR_CONFIG, "%s:%d:%d: %s is not a value such as %s%s", node->source, node->line,
+            node->column, node->key, examples[key->quantity], str_text(&names));
+    str_release(&names);
+    return -1;
+}
+
 int quantity_take(void *target, const struct quantity_key *key, const struct yaml_node *node,
                   struct err *err)
 {
     double number = node->kind == YAML_SCALAR ? parse_quantity(node->text, key->quantity) : -1;
 
     if (number < 0)
-        return err_set(err, ERR_CONFIG, "%s:%d:%d: %s is not a value such as %s", node->source,
-                       node->line, node->column, node->key, examples[key->quantity]);
+        return refuse_value(key, node, err);
     store(target, key, number);
     return 0;
 }

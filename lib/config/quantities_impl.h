@@ -11,9 +11,21 @@
 #include "base/err.h"
 #include "base/yaml.h"
 
-/* int; double in (0, 1]; double above 0; bool; int64_t bytes; double bytes/s; double FLOP/s;
- * int64_t ns. */
-enum quantity { COUNT, SHARE, FACTOR, FLAG, BYTES, RATE, FLOP_RATE, TIME, N_QUANTITIES };
+/* int; double in (0, 1]; double above 0; bool; int64_t bytes; double bytes/s; the same, or the name
+ * of a NIC or of a link to the host (networks_impl.h); double FLOP/s; int64_t ns. */
+enum quantity {
+    COUNT,
+    SHARE,
+    FACTOR,
+    FLAG,
+    BYTES,
+    RATE,
+    NIC_RATE,
+    HOST_RATE,
+    FLOP_RATE,
+    TIME,
+    N_QUANTITIES
+};
 
 struct quantity_key {
     const char *group, *name; /* group NULL: at the top */

@@ -228,6 +228,7 @@ struct link_rates {
     double fast_latency, fast_bus; /* ns; bytes a second of a rank's fast link */
     double host;                   /* of a rank's link to the host */
     double nic;                    /* of a rank's share of the node's NICs, the line's rate */
+    double net;                    /* of this what a step reaches */
 };
 
 static struct link_rates rates_of_island(const struct cluster *cluster, int i, int n_sharing)
@@ -245,7 +246,9 @@ static struct link_rates rates_of_island(const struct cluster *cluster, int i, i
     return (struct link_rates){ .fast_latency = (double)latency,
                                 .fast_bus = bus,
                                 .host = host,
-                                .nic = island->nic * (nics < 1 ? nics : 1) };
+                                .nic = island->nic * (nics < 1 ? nics : 1),
+                                .net =
+                                    island->nic * island->nic_efficiency * (nics < 1 ? nics : 1) };
 }
 
 static struct link_rates rates_of_group(const struct cluster *cluster,
@@ -260,6 +263,7 @@ static struct link_rates rates_of_group(const struct cluster *cluster,
         rates.fast_bus = fmin(rates.fast_bus, other.fast_bus);
         rates.host = fmin(rates.host, other.host);
         rates.nic = fmin(rates.nic, other.nic);
+        rates.net = fmin(rates.net, other.net);
     }
     return rates;
 }
@@ -289,7 +293,7 @@ static double net_rate(const struct cluster *cluster, const struct group_shape *
                        const struct link_rates *rates)
 {
     double ranks = ranks_of_unit(group);
-    double rate = ranks * rates->nic * cluster->links.rail_efficiency;
+    double rate = ranks * rates->net;
     double nodes_of_leaf = (double)group->n_nodes / group->n_leaves;
 
     if (group->n_leaves > group->n_islands && cluster->links.oversubscription > nodes_of_leaf)
@@ -448,7 +452,7 @@ int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *g
     double inner = fast_alpha(&q, group->n - 1);
     if (!collective_uses_nic(group))
         return llround(inner + transmit_ns((n - 1) * each, ring_rate(cluster, group, &q.rates)));
-    double rate = fmin(q.rates.nic * cluster->links.rail_efficiency, q.rates.fast_bus);
+    double rate = fmin(q.rates.net, q.rates.fast_bus);
     double beyond_leaf = 1 - 1.0 / group->n_leaves;
     double spine = beyond_leaf * cluster->links.oversubscription;
     if (group->n_leaves > group->n_islands && spine > 1)

@@ -139,7 +139,7 @@ expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jo
 expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx-h100 has 128 devices' \
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 256 --cluster dgx-h100
 expect 'a cluster, or a device' 2 'exclude each other' plan --device h100-sxm --cluster dgx-h100
-expect 'an unknown cluster' 2 'no cluster is named dgx-h101 \(there are dgx-a100, dgx-h100; or the path of a file\)' plan --cluster dgx-h101
+expect 'an unknown cluster' 2 'no cluster is named dgx-h101 \(there are dgx-a100, dgx-b200, dgx-h100, dgx-h200, gb200-nvl72, two-kinds; or the path of a file\)' plan --cluster dgx-h101
 printf 'islands:\n  - {nodes: 2, device: h100-sxm, per_node: 8}\n  - {nodes: 2, device: a100-sxm-80, per_node: 8}\n' >"$dir/two.yaml"
 two() {
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 32 --cluster "$dir/two.yaml" "$@"
@@ -159,7 +159,23 @@ expect 'get micro-batches by their speed' 0 'dp 16 of 8 x [89][0-9] \+ 8 x [34][
 expect 'in less than two thirds of the time, too' 0 '' test "$(($(seconds_of "$output") * 3))" -lt "$(($(seconds_of "$(cat "$dir/even.txt")") * 2))"
 printf 'islands:\n  - {nodes: 0, device: h100-sxm, per_node: 8}\n' >"$dir/none.yaml"
 expect 'no nodes' 2 'none.yaml:2:13: nodes is not a value such as 132' plan --cluster "$dir/none.yaml"
-expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-80, ' plan --device h101
+expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-40, a100-sxm-80, b200, gb200, gb300, h100-sxm, h200, mi300x; or' \
+    plan --device h101
+for device in a100-sxm-40 a100-sxm-80 h100-sxm h200; do
+    expect "$device can run" 0 "^device: $device, [0-9.]+ GiB\$" plan --device "$device"
+done
+for device in b200 gb200 gb300 mi300x; do
+    expect "$device is for planning" 0 "^device: $device, [0-9]+ GiB \(planning only: lmtrain cannot run on it\)\$" plan --device "$device"
+done
+expect 'as JSON' 0 '"planning_only":[[:space:]]*true' plan --device gb300 --json
+expect 'a job is not run on it' 2 'job.yaml: cluster is gb200-nvl72, whose device gb200 is for planning only' \
+    "$lmtrain" pretrain "$dir/job.yaml" --dry-run --set cluster=gb200-nvl72
+expect 'nor searched for it' 2 'gb200 is for planning only' "$lmtrain" pretrain "$dir/job.yaml" --set cluster=gb200-nvl72 --set parallel=auto
+expect 'one domain of 72' 0 '^predicted on 576 gb200: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 576 --cluster gb200-nvl72 \
+    --set train.global_batch=1152 --layout tp=4,pp=2,zero=1
+expect 'the devices that ranks are on' 0 '^device: h100-sxm, 74.5 GiB$' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 512 --cluster two-kinds
+expect 'of both kinds' 0 '^device: h100-sxm, 74.5 GiB; a100-sxm-80, 74.5 GiB$' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 640 \
+    --cluster two-kinds --set train.global_batch=1280
 sed 's/^hbm: .*/hbm: fast/' configs/devices/h100-sxm.yaml >"$dir/mine.yaml"
 expect "a device file's mistake" 2 'mine.yaml:5:6: hbm is not a value such as 3.35 TB/s' plan --device "$dir/mine.yaml"
 expect 'the program' 0 '^ *F +.*= *attention' plan --print-program

@@ -84,10 +84,15 @@ static void test_shipped(void **state)
         assert_true(device.n_sources > 0);
         assert_true(device.step_reach[FORMAT_BF16] <= device.kernel_reach[FORMAT_BF16]);
         assert_true(device.peak[FORMAT_BF16] >= device.peak[FORMAT_F32]);
+        for (int s = 0; s < device.n_sources; s++)
+            assert_int_equal(strncmp(device.sources[s], "https://", 8), 0);
+        /* Machine code is for compute capabilities 8.0 to 9.0. */
+        assert_int_equal(device.is_planning_only,
+                         strncmp(name, "a100", 4) != 0 && strncmp(name, "h", 1) != 0);
         arena_release(&arena);
         n++;
     }
-    assert_true(n >= 4);
+    assert_true(n >= 8);
 }
 
 /* The line of `whole` that begins so, replaced. */
@@ -125,6 +130,13 @@ static void test_mistakes(void **state)
     refuses("fast", "fast: {bus: 360 GB/s}\n", "key fast.link is missing");
     refuses("fast", "fast: {speed: 360 GB/s}\n", ":7:8: unknown key speed");
     refuses("nic", "nick: 50 GB/s\n", ":8:1: unknown key nick");
+    refuses("nic", "nic: ib-nrd\n",
+            ":8:6: nic is not a value such as 50 GB/s, or one of ib-hdr, ib-ndr, ib-xdr, roce-400, "
+            "efa-v2");
+    refuses("nic", "nic: pcie5-x16\n", ":8:6: nic is not a value such as 50 GB/s, or one of ");
+    refuses("host_link", "host_link: ib-ndr\n",
+            ":10:12: host_link is not a value such as 55 GB/s, or one of pcie4-x16, pcie5-x16, "
+            "c2c");
 }
 
 static void test_unknown_name(void **state)
@@ -135,7 +147,8 @@ static void test_unknown_name(void **state)
 
     (void)state;
     assert_int_equal(device_read(&device, "h101", &arena, &err), -1);
-    assert_non_null(strstr(err.text, "no device is named h101 (there are a100-sxm-80, "));
+    assert_non_null(
+        strstr(err.text, "no device is named h101 (there are a100-sxm-40, a100-sxm-80, "));
     assert_int_equal(device_read(&device, "/nowhere/h100.yaml", &arena, &err), -1);
     arena_release(&arena);
 }
@@ -205,6 +218,65 @@ static void test_cluster_file(void **state)
     arena_release(&arena);
 }
 
+/* A network by its name has a rate and the share that a step reaches, unless links says it. */
+static void test_networks(void **state)
+{
+    static const struct {
+        const char *nic, *links;
+        double rate, efficiency;
+    } cases[] = {
+        { "ib-hdr", "", 25e9, 0.75 },
+        { "ib-ndr", "", 50e9, 0.75 },
+        { "ib-xdr", "", 100e9, 0.75 },
+        { "roce-400", "", 50e9, 0.65 },
+        { "efa-v2", "", 50e9, 0.6 },
+        { "30 GB/s", "", 30e9, 0.75 },
+        { "efa-v2", "links: {rail: {efficiency: 0.5}}\n", 50e9, 0.5 },
+        { "ib-ndr", "links: {rail: {efficiency: 0.9}}\n", 50e9, 0.9 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cluster cluster;
+        struct arena arena = { 0 };
+        struct err err;
+        char text[256];
+
+        snprintf(text, sizeof text,
+                 "%sislands:\n  - {nodes: 4, device: mi300x, per_node: 8, nic: %s}\n"
+                 "  - {nodes: 4, device: mi300x, per_node: 8}\n",
+                 cases[i].links, cases[i].nic);
+        if (read_cluster(&cluster, text, &arena, &err))
+            fail_msg("%s", err.text);
+        assert_true(cluster.islands[0].nic == cases[i].rate);
+        assert_true(cluster.islands[0].nic_efficiency == cases[i].efficiency);
+        /* The device's own is roce-400. */
+        assert_true(cluster.islands[1].nic == 50e9);
+        assert_true(cluster.islands[1].nic_efficiency ==
+                    (*cases[i].links ? cases[i].efficiency : 0.65));
+        assert_string_equal(cluster_planning_only(&cluster)->name, "mi300x");
+        arena_release(&arena);
+    }
+}
+
+static void test_host_links(void **state)
+{
+    struct cluster cluster;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    if (read_cluster(&cluster,
+                     "islands:\n  - {nodes: 1, device: h100-sxm, per_node: 8}\n"
+                     "links: {host: {bandwidth: c2c}}\n",
+                     &arena, &err))
+        fail_msg("%s", err.text);
+    assert_true(cluster.links.host_bandwidth == 400e9);
+    assert_true(cluster.islands[0].device->host_link == 55e9);
+    assert_null(cluster_planning_only(&cluster));
+    arena_release(&arena);
+}
+
 static void test_cluster_mistakes(void **state)
 {
     static const struct {
@@ -221,6 +293,8 @@ static void test_cluster_mistakes(void **state)
         { "links: {rail: {efficiency: 75}}\n", ":1:28: efficiency is not a value such as 0.68" },
         { "links: {rails: {latency: 5 us}}\n", ":1:17: unknown key latency" },
         { "software: {overlap: 0.1}\n", ":1:12: unknown key overlap" },
+        { "links: {host: {bandwidth: pcie6}}\n",
+          ":1:27: bandwidth is not a value such as 55 GB/s, or one of pcie4-x16, pcie5-x16, c2c" },
         { "racks: 3\n", ":1:1: unknown key racks" },
         { "- 3\n", "not a map of keys of a cluster" },
     };
@@ -256,7 +330,7 @@ static void test_shipped_clusters(void **state)
         arena_release(&arena);
         n++;
     }
-    assert_true(n >= 2);
+    assert_true(n >= 6);
 }
 
 int main(void)
@@ -268,6 +342,8 @@ int main(void)
         cmocka_unit_test(test_unknown_name),
         cmocka_unit_test(test_clusters),
         cmocka_unit_test(test_cluster_file),
+        cmocka_unit_test(test_networks),
+        cmocka_unit_test(test_host_links),
         cmocka_unit_test(test_cluster_mistakes),
         cmocka_unit_test(test_shipped_clusters),
     };
