@@ -10,6 +10,7 @@
 #include "plan/islands.h"
 #include "plan/step_time.h"
 #include "plan/suggest.h"
+#include "plan/whole_run.h"
 #include "program/passes.h"
 #include "report/table.h"
 
@@ -22,6 +23,7 @@ struct answer {
     struct step_time time;
     int64_t faster_ns[N_PARTS]; /* a step, if this part were 10 % faster */
     struct plan_fit fit;
+    struct whole_run run;
     struct arena arena;
 };
 
@@ -91,6 +93,7 @@ static int find_answer(struct answer *answer, const struct plan *plan,
             *err = v.errs[i];
             return -1;
         }
+    whole_run_find(&answer->run, plan, cluster, &answer->time);
     return 0;
 }
 
@@ -128,45 +131,40 @@ static void print_sensitivity(const struct answer *answer, struct str *out)
     str_add(out, "\n");
 }
 
-/* What all steps of the run take. */
-struct run_totals {
-    int64_t n_steps;
-    double tokens, days, device_days, zettaflop;
-    double kilowatt_hours, price; /* 0: not known */
-};
-
-static struct run_totals find_run(const struct plan *plan, const struct cluster *cluster,
-                                  const struct answer *answer)
+static void print_checkpoints(const struct whole_run *run, struct str *out)
 {
-    const struct job *job = plan->job;
-    const struct cluster_island *island = &cluster->islands[0];
-    struct run_totals run = { .n_steps = job->train.steps };
-    double steps = (double)run.n_steps;
+    char bytes[32];
 
-    run.tokens = steps * (double)job->train.global_batch * (double)job->data.seq_len;
-    run.days = steps * (double)answer->time.ns / 1e9 / (24 * 3600);
-    run.device_days = run.days * job->world_size;
-    run.zettaflop = steps * plan_count_flops(plan).model / 1e21;
-    run.kilowatt_hours = run.device_days * 24 * island->watts / 1000;
-    run.price = run.device_days * 24 * island->price_per_hour;
-    return run;
+    if (!(run->checkpoints.save_seconds > 0) && !(run->checkpoints.load_seconds > 0))
+        return;
+    str_printf(out, "checkpoints: %lld of %s", (long long)run->checkpoints.n,
+               str_bytes(bytes, sizeof bytes, (size_t)run->checkpoints.bytes));
+    if (run->checkpoints.save_seconds > 0)
+        str_printf(out, ", one is written in %.3g s, for which a step waits %.3g s",
+                   run->checkpoints.save_seconds, run->checkpoints.stall_seconds);
+    if (run->checkpoints.load_seconds > 0)
+        str_printf(out, ", a resume reads it in %.3g s", run->checkpoints.load_seconds);
+    str_add(out, "\n");
 }
 
-static void print_run(const struct plan *plan, const struct cluster *cluster,
-                      const struct answer *answer, struct str *out)
+static void print_run(const struct whole_run *run, struct str *out)
 {
-    struct run_totals run = find_run(plan, cluster, answer);
-
-    if (run.n_steps < 2)
+    if (run->n_steps < 2)
         return;
     str_printf(out,
                "all %lld steps: %.4g G tokens, %.1f days, %.0f GPU-days, %.4g ZFLOP of the model",
-               (long long)run.n_steps, run.tokens / 1e9, run.days, run.device_days, run.zettaflop);
-    if (run.kilowatt_hours > 0)
-        str_printf(out, ", %.4g MWh", run.kilowatt_hours / 1000);
-    if (run.price > 0)
-        str_printf(out, ", a price of %.4g", run.price);
+               (long long)run->n_steps, run->tokens / 1e9, run->seconds / 86400, run->device_days,
+               run->model_flops / 1e21);
+    if (run->kilowatt_hours > 0)
+        str_printf(out, ", %.4g MWh", run->kilowatt_hours / 1000);
+    if (run->price > 0)
+        str_printf(out, ", a price of %.4g", run->price);
     str_add(out, "\n");
+    str_printf(out,
+               "at the peak of the data sheets: %.0f GPU-days for %.4g ZFLOP by Megatron-LM's "
+               "formula\n",
+               run->device_days_at_peak, run->megatron_flops / 1e21);
+    print_checkpoints(run, out);
 }
 
 void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const char *device,
@@ -223,7 +221,7 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
         str_add(out, ")\n\n");
         print_classes(&answer, out);
         print_sensitivity(&answer, out);
-        print_run(plan, cluster, &answer, out);
+        print_run(&answer.run, out);
         plan_print_fit(plan, &answer.fit, answer.fit.device, out);
         status = answer.fit.fits ? 0 : 2;
     }
@@ -232,6 +230,31 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
 }
 
 /* ---- JSON ---- */
+
+static void add_run(const struct whole_run *run, cJSON *json)
+{
+    cJSON *total = cJSON_AddObjectToObject(json, "run");
+
+    cJSON_AddNumberToObject(total, "steps", (double)run->n_steps);
+    cJSON_AddNumberToObject(total, "tokens", run->tokens);
+    cJSON_AddNumberToObject(total, "seconds", run->seconds);
+    cJSON_AddNumberToObject(total, "device_days", run->device_days);
+    cJSON_AddNumberToObject(total, "model_flops", run->model_flops);
+    cJSON_AddNumberToObject(total, "megatron_flops", run->megatron_flops);
+    cJSON_AddNumberToObject(total, "device_days_at_peak", run->device_days_at_peak);
+    if (run->kilowatt_hours > 0)
+        cJSON_AddNumberToObject(total, "kilowatt_hours", run->kilowatt_hours);
+    if (run->price > 0)
+        cJSON_AddNumberToObject(total, "price", run->price);
+    cJSON_AddNumberToObject(total, "checkpoints", (double)run->checkpoints.n);
+    cJSON_AddNumberToObject(total, "checkpoint_bytes", run->checkpoints.bytes);
+    if (run->checkpoints.save_seconds > 0) {
+        cJSON_AddNumberToObject(total, "checkpoint_save_seconds", run->checkpoints.save_seconds);
+        cJSON_AddNumberToObject(total, "checkpoint_stall_seconds", run->checkpoints.stall_seconds);
+    }
+    if (run->checkpoints.load_seconds > 0)
+        cJSON_AddNumberToObject(total, "checkpoint_load_seconds", run->checkpoints.load_seconds);
+}
 
 int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON *json,
                   struct err *err)
@@ -266,17 +289,7 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
             cJSON_AddNumberToObject(faster, part_names[i], (double)answer.faster_ns[i]);
         cJSON_AddNumberToObject(made, "constant_ns", (double)time->constant_ns);
         cJSON_AddNumberToObject(made, "jitter_ns", (double)time->jitter_ns);
-        struct run_totals run = find_run(plan, cluster, &answer);
-        cJSON *total = cJSON_AddObjectToObject(made, "run");
-        cJSON_AddNumberToObject(total, "steps", (double)run.n_steps);
-        cJSON_AddNumberToObject(total, "tokens", run.tokens);
-        cJSON_AddNumberToObject(total, "seconds", run.days * 24 * 3600);
-        cJSON_AddNumberToObject(total, "device_days", run.device_days);
-        cJSON_AddNumberToObject(total, "model_flops", run.zettaflop * 1e21);
-        if (run.kilowatt_hours > 0)
-            cJSON_AddNumberToObject(total, "kilowatt_hours", run.kilowatt_hours);
-        if (run.price > 0)
-            cJSON_AddNumberToObject(total, "price", run.price);
+        add_run(&answer.run, made);
         cJSON_AddNumberToObject(made, "needed_bytes", (double)answer.fit.needed);
         cJSON_AddNumberToObject(made, "available_bytes", (double)answer.fit.available);
         cJSON_AddBoolToObject(made, "fits", answer.fit.fits);

@@ -87,6 +87,7 @@ struct cluster {
         double islands_bandwidth; /* of a node; 0: the NICs' */
         double host_bandwidth;    /* 0: the device's host_link */
         int host_shared_by;
+        double storage_read, storage_write; /* of all nodes together; 0: not known */
     } links;
     struct {
         int64_t host_op, graph_op, nccl_op; /* the host's time to issue an op */

@@ -40,6 +40,8 @@ static const struct quantity_key link_keys[] = {
     { "islands", "bandwidth", RATE, IN_LINKS(islands_bandwidth), true },
     { "host", "bandwidth", HOST_RATE, IN_LINKS(host_bandwidth), true },
     { "host", "shared_by", COUNT, IN_LINKS(host_shared_by), true },
+    { "storage", "read", RATE, IN_LINKS(storage_read), true },
+    { "storage", "write", RATE, IN_LINKS(storage_write), true },
 };
 static const struct quantity_keys of_links = { link_keys, sizeof link_keys / sizeof *link_keys,
                                                EXAMPLE };

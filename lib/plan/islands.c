@@ -14,8 +14,7 @@ static int64_t devices_of(const struct cluster_island *island)
     return (int64_t)island->n_nodes * island->per_node;
 }
 
-/* How many of the ranks first .. first + n - 1 are on the island. */
-static int64_t count_on(const struct cluster *cluster, int island, int first, int n)
+int64_t islands_count(const struct cluster *cluster, int island, int first, int n)
 {
     int64_t begin = 0;
 
@@ -51,7 +50,7 @@ int islands_slowest(const struct cluster *cluster, int first, int n, enum dtype 
     for (int i = 0; i < cluster->n_islands; i++) {
         double reach, peak = peak_of(cluster, i, dtype, &reach);
 
-        if (!count_on(cluster, i, first, n) || (least > 0 && peak * reach >= least))
+        if (!islands_count(cluster, i, first, n) || (least > 0 && peak * reach >= least))
             continue;
         least = peak * reach;
         slowest = i;
@@ -66,7 +65,7 @@ const struct device_spec *islands_smallest(const struct cluster *cluster, int fi
     for (int i = 0; i < cluster->n_islands; i++) {
         const struct device_spec *device = cluster->islands[i].device;
 
-        if (count_on(cluster, i, first, n) &&
+        if (islands_count(cluster, i, first, n) &&
             (!smallest || plan_available_bytes(device, 0) < plan_available_bytes(smallest, 0)))
             smallest = device;
     }
@@ -78,7 +77,7 @@ double islands_peak(const struct cluster *cluster, int n, enum dtype dtype)
     double sum = 0, reach;
 
     for (int i = 0; i < cluster->n_islands; i++)
-        sum += (double)count_on(cluster, i, 0, n) * peak_of(cluster, i, dtype, &reach);
+        sum += (double)islands_count(cluster, i, 0, n) * peak_of(cluster, i, dtype, &reach);
     return sum;
 }
 
@@ -88,7 +87,7 @@ void islands_name(const struct cluster *cluster, int n, struct str *out)
     int n_named = 0;
 
     for (int i = 0; i < (are_alike ? 1 : cluster->n_islands); i++) {
-        int64_t on = count_on(cluster, i, 0, n);
+        int64_t on = islands_count(cluster, i, 0, n);
 
         if (are_alike)
             str_add(out, cluster->islands[i].device->name);

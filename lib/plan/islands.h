@@ -14,6 +14,9 @@
 /* Whether all devices are of one kind. */
 bool islands_are_alike(const struct cluster *cluster);
 
+/* How many of the world ranks first .. first + n - 1 are on the island. */
+int64_t islands_count(const struct cluster *cluster, int island, int first, int n);
+
 /* Of the islands that world ranks first .. first + n - 1 are on, the one whose devices multiply
  * this dtype most slowly. */
 int islands_slowest(const struct cluster *cluster, int first, int n, enum dtype dtype);

@@ -128,12 +128,21 @@ expect 'again' 0 'written to .*mine.cluster.yaml' calibrated --calibrate 110
 expect 'one line of it' 0 '' test "$(grep -c calibration "$dir/mine.cluster.yaml")" = 1
 expect 'nothing measured' 2 'calibrate is not a number of seconds' calibrated --calibrate x
 expect 'too much' 2 'is this the job that was measured' calibrated --calibrate 10000
-expect "GPT-3's training: 430 ZFLOP, 16,000 A100-days at 312 TFLOP/s" 0 '' sh -c "'$lmtrain' plan configs/jobs/gpt3-175b.yaml --ranks 1024 \
-    --device a100-sxm-80 --set recompute=full --set train.steps=95000 --set train.global_batch=1536 --set data.seq_len=2048 --json | python3 -c '
+training() {
+    "$lmtrain" plan configs/jobs/gpt3-175b.yaml --cluster dgx-a100 --set recompute=full --set train.steps=95000 --set train.global_batch=1536 \
+        --set data.seq_len=2048 "$@"
+}
+expect "GPT-3's training: 430 ZFLOP, 16,000 A100-days at 312 TFLOP/s" 0 '' sh -c "'$lmtrain' plan configs/jobs/gpt3-175b.yaml --cluster dgx-a100 \
+    --set recompute=full --set train.steps=95000 --set train.global_batch=1536 --set data.seq_len=2048 --json | python3 -c '
 import json, sys
-flops = 95000 * json.load(sys.stdin)[\"megatron_flops\"]
-assert abs(flops / 430e21 - 1) < 0.03, flops
-assert abs(flops / 312e12 / 86400 / 16000 - 1) < 0.03, flops / 312e12 / 86400'"
+run = json.load(sys.stdin)[\"predicted\"][\"run\"]
+assert run[\"steps\"] == 95000 and run[\"tokens\"] == 95000 * 1536 * 2048
+assert abs(run[\"megatron_flops\"] / 430e21 - 1) < 0.03, run
+assert abs(run[\"device_days_at_peak\"] / 16000 - 1) < 0.03, run
+assert abs(run[\"megatron_flops\"] / 312e12 / 86400 / run[\"device_days_at_peak\"] - 1) < 1e-9, run'"
+expect 'as text' 0 '^at the peak of the data sheets: 1[56][0-9]{3} GPU-days for 4[23][0-9].[0-9] ZFLOP by' training
+expect 'and its checkpoints' 0 '^checkpoints: 95 of 1.9 TiB, one is written in 83.8 s, for which a step waits 0 s, a resume reads it in 52.4 s$' \
+    printf '%s\n' "$output"
 
 expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 64 --cluster dgx-h100
 expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx-h100 has 128 devices' \

@@ -40,6 +40,16 @@ searched() {
 }
 searched one >"$dir/one.txt" 2>&1
 expect 'a run searches its layout' 0 '^.*layout: dp [12].*: the best of [0-9]+ \(lmtrain plan shows the others\), [0-9.]+ ms a step' cat "$dir/one.txt"
+expect 'a checkpoint has the bytes that plan says' 0 '' sh -c "'$lmtrain' plan '$dir/one/job.yaml' --ranks 2 --cluster '$dir/here.yaml' --json |
+    python3 -c '
+import glob, json, sys
+said = json.load(sys.stdin)[\"predicted\"][\"run\"][\"checkpoint_bytes\"]
+found = 0
+for name in glob.glob(sys.argv[1]):
+    with open(name, \"rb\") as file:
+        file.seek(int.from_bytes(file.read(8), \"little\"), 1)
+        found += len(file.read())
+assert found == said, (found, said)' '$dir/one/checkpoints/step-00000012/*.safetensors'"
 expect 'its job has the layout' 0 '^  mode: manual$' cat "$dir/one/job.yaml"
 expect 'and what was predicted' 0 '^  predicted_ms: [0-9.]+$' cat "$dir/one/job.yaml"
 expect 'it is compared after 10 steps' 0 'a step takes [0-9.]+ ms, [0-9.]+ ms were predicted for .*here.yaml' cat "$dir/one/log/rank-0.log"
