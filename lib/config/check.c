@@ -298,7 +298,8 @@ static void check_zero(struct job_reader *r)
                  job->parallel.zero);
 }
 
-/* What a search chooses is not given, too; it cuts stages by cost, into micro-batches of one size. */
+/* What a search chooses is not given, too. It cuts stages by cost, into micro-batches of one
+ * size. */
 static void check_mode(struct job_reader *r)
 {
     enum parallel_mode mode = r->job->parallel.mode;
