@@ -15,8 +15,8 @@
 /* Predicted beyond the rows that are wanted, as predictions may change their order. */
 enum { N_SPARE = 2 };
 
-/* Estimates of bytes may be above what a whole program needs by so much. */
-#define BYTES_SLACK 1.06
+/* Bytes by the costs of layers may be above what programs need by so much (scripts/bench/search). */
+#define BYTES_SLACK 1.6
 
 /* ---- which of two equal layouts is simpler ---- */
 
@@ -137,12 +137,17 @@ static int bound_all(struct search *search, struct candidates *all, struct searc
     return n;
 }
 
+static size_t largest_bytes(const struct layout_candidate *c)
+{
+    return c->bound_bytes > c->estimate_bytes ? c->bound_bytes : c->estimate_bytes;
+}
+
 static bool is_too_large(const struct search *search, const struct layout_candidate *c)
 {
-    size_t n_bytes = c->bound_bytes > c->estimate_bytes ? c->bound_bytes : c->estimate_bytes;
-
+    if (c->is_measured)
+        return c->is_misfit || c->estimate_bytes > search->available;
     return c->is_misfit || c->bound_bytes > search->available ||
-           (double)n_bytes > (double)search->available * BYTES_SLACK;
+           (double)c->estimate_bytes > (double)search->available * BYTES_SLACK;
 }
 
 /* Called again when one of the best does not fit. */
@@ -159,8 +164,7 @@ static void estimate_best(struct search *search, struct candidates *all, struct 
         }
         if (!is_too_large(search, c) && !c->is_estimated)
             c->is_estimated = search_estimate(search, c);
-        note_smallest(result, c,
-                      c->bound_bytes > c->estimate_bytes ? c->bound_bytes : c->estimate_bytes);
+        note_smallest(result, c, largest_bytes(c));
         if (is_too_large(search, c)) {
             result->n_misfits++;
         } else if (c->is_estimated) {
@@ -239,7 +243,51 @@ static bool has_row(const struct search_result *result, const struct layout *l)
     return false;
 }
 
-/* Predictions that are made at the same time. */
+/* ---- several layouts at the same time ---- */
+
+static void run_each(struct search *search, int n, void (*tile)(void *, int64_t, int),
+                     void *context)
+{
+    if (search->request->pool)
+        pool_run(search->request->pool, n, tile, context);
+    for (int i = 0; i < n && !search->request->pool; i++)
+        tile(context, i, 0);
+}
+
+struct measuring {
+    const struct search *search;
+    struct layout_candidate **candidates;
+};
+
+static void measure_one(void *context, int64_t tile, int thread)
+{
+    struct measuring *m = context;
+    struct layout_candidate *c = m->candidates[tile];
+    struct err ignored;
+
+    (void)thread;
+    c->is_misfit = search_measure_bytes(m->search, c, &ignored) != 0;
+}
+
+/* The bytes of the best, from programs of their largest ranks. Returns how many do not fit. */
+static int measure_new(struct search *search, const struct best *best)
+{
+    struct arena scratch = { 0 };
+    struct measuring m = { .search = search,
+                           .candidates =
+                               arena_array(&scratch, struct layout_candidate *, best->n) };
+    int n = 0, n_misfits = 0;
+
+    for (int i = 0; i < best->n; i++)
+        if (!best->items[i]->is_measured)
+            m.candidates[n++] = best->items[i];
+    run_each(search, n, measure_one, &m);
+    for (int i = 0; i < n; i++)
+        n_misfits += is_too_large(search, m.candidates[i]);
+    arena_release(&scratch);
+    return n_misfits;
+}
+
 struct predicting {
     struct search *search;
     struct layout_candidate **candidates;
@@ -290,11 +338,8 @@ static int predict_new(struct search *search, const struct best *best, struct se
     for (int i = 0; i < best->n && result->n_rows + p.n < best->most; i++)
         if (!has_row(result, &best->items[i]->layout))
             p.candidates[p.n++] = best->items[i];
-    if (search->request->pool)
-        pool_run(search->request->pool, p.n, predict_one, &p);
+    run_each(search, p.n, predict_one, &p);
     for (int i = 0; i < p.n; i++) {
-        if (!search->request->pool)
-            predict_one(&p, i, 0);
         take_prediction(&p, i, result, err);
         n_misfits += p.candidates[i]->is_misfit;
     }
@@ -310,9 +355,11 @@ static int find_best(struct search *search, struct candidates *all, struct searc
 
     best.items = arena_array(search->arena, struct layout_candidate *, best.most + 1);
     result->rows = arena_array(search->arena, struct search_row, best.most + 1);
-    do
-        estimate_best(search, all, &best, result);
-    while (predict_new(search, &best, result, err));
+    do {
+        do
+            estimate_best(search, all, &best, result);
+        while (measure_new(search, &best));
+    } while (predict_new(search, &best, result, err));
     if (!result->n_rows)
         return result->n_misfits == result->n_layouts || result->n_predicted ? 0 : -1;
     qsort(result->rows, (size_t)result->n_rows, sizeof *result->rows, by_time);
@@ -347,7 +394,7 @@ static struct search_other *find_other(struct search *search, struct search_resu
 static void add_other(struct search_other *other, const struct layout_candidate *c,
                       size_t available)
 {
-    size_t n_bytes = c->estimate_bytes > c->bound_bytes ? c->estimate_bytes : c->bound_bytes;
+    size_t n_bytes = c->is_measured ? c->estimate_bytes : largest_bytes(c);
     int64_t ns = max_i64(c->bound_ns, c->estimate_ns);
 
     if (n_bytes <= available && (!other->fits || ns < other->bound_ns)) {

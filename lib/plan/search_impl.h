@@ -16,13 +16,22 @@ struct search {
     size_t available; /* bytes of the first island's devices */
 };
 
+/* The pipeline ranks that need most, the largest first. */
+enum { N_LARGEST = 2 };
+struct largest_ranks {
+    int ranks[N_LARGEST], n;
+    size_t bytes[N_LARGEST];
+};
+
 /* A layout with what bounds and estimates are made of it. */
 struct layout_candidate {
     struct layout layout;
     int n_micro_batches;
     int64_t bound_ns, estimate_ns;
     size_t bound_bytes, estimate_bytes;
+    struct largest_ranks largest; /* by the costs of layers */
     bool is_estimated, is_misfit; /* as compiled whole */
+    bool is_measured;             /* estimate_bytes is of compiled programs */
 };
 
 struct candidates {
@@ -40,6 +49,26 @@ const int *search_share(struct search *search, const struct layout *layout, int6
 
 /* The longest of all ranks' own micro-batches of a layout with counts. */
 int64_t search_shared_ns(struct search *search, const struct layout *layout);
+
+/* ---- search_memory.c ---- */
+
+/* Bytes of a pipeline rank, as if its devices had as much memory as the first island's. */
+size_t search_scale_bytes(const struct search *search, const struct pipeline_spec *spec, int rank,
+                          size_t n_bytes);
+
+/* Bytes of a rank by the costs of its stages, without what a layout has whatever its layers are. */
+size_t search_bytes_of_rank(const struct pipeline *pipeline, const struct layer_cost *stages,
+                            int64_t boundary_bytes, int rank);
+
+void search_note_largest(struct largest_ranks *largest, int rank, size_t n_bytes);
+
+/*
+ * Compile the largest ranks of an estimated layout: estimate_bytes becomes what they need, if it is
+ * not more than there is; else of the first that needs more. Returns 0, or -1 where the layout
+ * cannot be compiled.
+ */
+int search_measure_bytes(const struct search *search, struct layout_candidate *candidate,
+                         struct err *err);
 
 /* ---- search_cut.c ---- */
 

@@ -155,23 +155,6 @@ static struct layer_cost *list_stages(const struct search *search,
     return stages;
 }
 
-/* ---- memory of devices that differ ---- */
-
-/* Bytes of a pipeline rank, as if its devices had as much memory as the first island's. */
-static size_t scale_bytes(const struct search *search, const struct pipeline_spec *spec, int rank,
-                          size_t n_bytes)
-{
-    const struct search_request *r = search->request;
-    int n = r->n_ranks / spec->n_ranks;
-
-    if (search->are_alike)
-        return n_bytes;
-    size_t available =
-        plan_available_bytes(islands_smallest(r->cluster, rank * n, n), r->memory_share);
-    return (size_t)((double)n_bytes * (double)search->available /
-                    (double)(available ? available : 1));
-}
-
 /* ---- the bound ---- */
 
 /* How sums and gathers of data parallel are bounded. */
@@ -276,7 +259,7 @@ static size_t bound_bytes(const struct search *search, const struct layout_candi
 
             n += search_least_cells(&c->layout, s) + (size_t)(slots * s->slot_bytes);
         }
-        n = scale_bytes(search, spec, rank, n);
+        n = search_scale_bytes(search, spec, rank, n);
         most = n > most ? n : most;
     }
     return most;
@@ -346,26 +329,6 @@ static struct boundary find_boundary(const struct search *search, const struct l
                               step_time_boundary_bytes(&job) };
 }
 
-/* Chunks of equal values share slots (program/stash_share.c), so the rank's peak counts; where
- * there are several, one slot more, as a boundary is received a little before it is used. What
- * is sent is kept, too. */
-static size_t bytes_of_rank(const struct pipeline *pipeline, const struct layer_cost *stages,
-                            int64_t boundary_bytes, int rank)
-{
-    struct pipeline_slots peak = pipeline_peak(pipeline, rank);
-    int64_t n = 0, slot = 0, handed = 0;
-
-    for (int chunk = 0; chunk < pipeline->spec.n_chunks; chunk++) {
-        const struct layer_cost *s = &stages[pipeline_stage_of(&pipeline->spec, rank, chunk)];
-
-        n += s->weight_bytes + s->gradient_bytes + s->state_bytes;
-        slot = max_i64(slot, s->slot_bytes + boundary_bytes);
-        handed = max_i64(handed, s->handed_bytes);
-    }
-    int n_slots = peak.f_to_w + (pipeline->spec.n_chunks > 1);
-    return (size_t)(n + n_slots * slot + peak.i_to_w * handed);
-}
-
 static int64_t once_of_rank(const struct pipeline_spec *spec, const struct layer_cost *stages,
                             int rank)
 {
@@ -379,7 +342,7 @@ static int64_t once_of_rank(const struct pipeline_spec *spec, const struct layer
 /* The end of the step of these micro-batches: each rank's last step, then what it does once. */
 static int64_t time_pipeline(const struct search *search, const struct pipeline_spec *spec,
                              const struct layer_cost *stages, struct boundary boundary,
-                             int64_t fixed_bytes, size_t *bytes)
+                             int64_t fixed_bytes, struct largest_ranks *largest)
 {
     struct arena arena = { 0 };
     int n = pipeline_n_stages(spec);
@@ -397,14 +360,14 @@ static int64_t time_pipeline(const struct search *search, const struct pipeline_
     }
     CHECK(!pipeline_build(&pipeline, spec, &arena, &err) &&
           !pipeline_simulate(&timing, &pipeline, &costs, &arena, &err));
-    *bytes = 0;
+    *largest = (struct largest_ranks){ .n = 0 };
     for (int rank = 0; rank < spec->n_ranks; rank++) {
         size_t n_bytes =
-            (size_t)fixed_bytes + bytes_of_rank(&pipeline, stages, boundary.bytes, rank);
+            (size_t)fixed_bytes + search_bytes_of_rank(&pipeline, stages, boundary.bytes, rank);
 
-        n_bytes = scale_bytes(search, spec, rank, n_bytes);
+        n_bytes = search_scale_bytes(search, spec, rank, n_bytes);
         end = max_i64(end, timing.ranks[rank].last_end + once_of_rank(spec, stages, rank));
-        *bytes = n_bytes > *bytes ? n_bytes : *bytes;
+        search_note_largest(largest, rank, n_bytes);
     }
     arena_release(&arena);
     return end;
@@ -441,7 +404,7 @@ bool search_estimate(struct search *search, struct layout_candidate *candidate)
     struct arena scratch = { 0 };
     int p = spec.n_ranks, m = spec.n_micro_batches, rounds = m / p - ROUNDS;
     int64_t fixed_bytes = 0;
-    size_t ignored;
+    struct largest_ranks ignored;
     struct layer_cost *stages = list_whole_stages(search, candidate, &spec, &fixed_bytes, &scratch);
 
     if (stages) {
@@ -451,7 +414,7 @@ bool search_estimate(struct search *search, struct layout_candidate *candidate)
         if (rounds > 0)
             spec.n_micro_batches = m - rounds * p;
         int64_t ns =
-            time_pipeline(search, &spec, stages, boundary, fixed_bytes, &candidate->estimate_bytes);
+            time_pipeline(search, &spec, stages, boundary, fixed_bytes, &candidate->largest);
         if (rounds > 0) {
             shorter = spec;
             shorter.n_micro_batches -= p;
@@ -462,6 +425,7 @@ bool search_estimate(struct search *search, struct layout_candidate *candidate)
         if (candidate->layout.counts.n)
             ns = search_shared_ns(search, &candidate->layout) + stages[0].once;
         candidate->estimate_ns = max_i64(ns, candidate->bound_ns);
+        candidate->estimate_bytes = candidate->largest.bytes[0];
         if (candidate->estimate_bytes < candidate->bound_bytes)
             candidate->estimate_bytes = candidate->bound_bytes;
     }

@@ -1,0 +1,91 @@
+/*
+ * search_memory.c - bytes of a layout's ranks: by the costs of layers, then of compiled programs
+ *
+ * What a rank needs is nearly linear in its layers and micro-batches, but for slots that chunks
+ * share, buckets that are padded, and scratch that ops use in turn. So the linear sum says which
+ * ranks are the largest, and these are compiled before a layout is taken for one of the best.
+ */
+#include "base/num.h"
+#include "plan/fit.h"
+#include "plan/islands.h"
+#include "plan/programs.h"
+#include "plan/search_impl.h"
+#include "program/passes.h"
+
+size_t search_scale_bytes(const struct search *search, const struct pipeline_spec *spec, int rank,
+                          size_t n_bytes)
+{
+    const struct search_request *r = search->request;
+    int n = r->n_ranks / spec->n_ranks;
+
+    if (search->are_alike)
+        return n_bytes;
+    size_t available =
+        plan_available_bytes(islands_smallest(r->cluster, rank * n, n), r->memory_share);
+    return (size_t)((double)n_bytes * (double)search->available /
+                    (double)(available ? available : 1));
+}
+
+/* Chunks of equal values share slots (program/stash_share.c), so the rank's peak counts; what is
+ * sent is kept, too. */
+size_t search_bytes_of_rank(const struct pipeline *pipeline, const struct layer_cost *stages,
+                            int64_t boundary_bytes, int rank)
+{
+    struct pipeline_slots peak = pipeline_peak(pipeline, rank);
+    int64_t n = 0, slot = 0, handed = 0;
+
+    for (int chunk = 0; chunk < pipeline->spec.n_chunks; chunk++) {
+        const struct layer_cost *s = &stages[pipeline_stage_of(&pipeline->spec, rank, chunk)];
+
+        n += s->weight_bytes + s->gradient_bytes + s->state_bytes;
+        slot = max_i64(slot, s->slot_bytes + boundary_bytes);
+        handed = max_i64(handed, s->handed_bytes);
+    }
+    return (size_t)(n + peak.f_to_w * slot + peak.i_to_w * handed);
+}
+
+void search_note_largest(struct largest_ranks *largest, int rank, size_t n_bytes)
+{
+    int at = largest->n;
+
+    while (at > 0 && n_bytes > largest->bytes[at - 1])
+        at--;
+    if (at == N_LARGEST)
+        return;
+    largest->n = min_int(largest->n + 1, N_LARGEST);
+    for (int i = largest->n - 1; i > at; i--) {
+        largest->ranks[i] = largest->ranks[i - 1];
+        largest->bytes[i] = largest->bytes[i - 1];
+    }
+    largest->ranks[at] = rank;
+    largest->bytes[at] = n_bytes;
+}
+
+int search_measure_bytes(const struct search *search, struct layout_candidate *c, struct err *err)
+{
+    const struct search_request *r = search->request;
+    struct pipeline_spec spec = { .n_ranks = c->layout.pp };
+    struct job job = *r->job;
+    struct arena arena = { 0 };
+    size_t most = 0;
+
+    layout_apply(&job, &c->layout);
+    int status = job_resolve(&job, r->n_ranks, &arena, err);
+    for (int i = 0; i < c->largest.n && !status && most <= search->available; i++) {
+        struct programs_request request = {
+            .job = &job, .kernels = r->kernels, .pp_rank = c->largest.ranks[i], .unverified = true
+        };
+        struct program program;
+
+        status = programs_compile(&program, &request, err);
+        size_t n = status ? 0
+                          : search_scale_bytes(search, &spec, request.pp_rank,
+                                               program_memory_bytes(&program));
+        most = n > most ? n : most;
+        program_release(&program);
+    }
+    c->is_measured = !status;
+    c->estimate_bytes = status ? c->estimate_bytes : most;
+    arena_release(&arena);
+    return status;
+}
