@@ -55,6 +55,7 @@ static int representative_of(const struct job *job, int layer)
 struct measure {
     struct layer_cost cost; /* once: all of the step */
     int64_t fixed_bytes;
+    int n_compiled;
 };
 
 enum layer_pass { PASS_FORWARD, PASS_BACKWARD, PASS_WEIGHT, N_PASSES };
@@ -163,7 +164,7 @@ static int simulate_on(const struct layer_cost_cache *cache, const struct layer_
 
 /* Where backwards are split there is a second rank, with a layer and the head: one has no
  * pipeline. */
-static int measure(struct layer_cost_cache *cache, const struct layer_key *key, int n_layers,
+static int measure(const struct layer_cost_cache *cache, const struct layer_key *key, int n_layers,
                    struct measure *m)
 {
     struct job job = job_of(cache->job, key, n_layers + key->is_split);
@@ -183,8 +184,7 @@ static int measure(struct layer_cost_cache *cache, const struct layer_key *key, 
         job.parallel.stages = (struct job_counts){ stages, 2 };
     for (; request.pp_rank < job.parallel.pp && !status; request.pp_rank++)
         status = programs_compile(&programs[request.pp_rank], &request, &err);
-    cache->n_compiled += request.pp_rank;
-    *m = (struct measure){ 0 };
+    *m = (struct measure){ .n_compiled = request.pp_rank };
     if (!status)
         status = simulate_on(cache, key, &step, &job, programs, &on, &arena, &err);
     if (!status) {
@@ -212,34 +212,132 @@ static struct layer_cost subtract(struct layer_cost a, struct layer_cost b)
                                 .handed_bytes = 0 };
 }
 
+/* ---- several programs at the same time ---- */
+
+/* A program of so many layers, and what it took. */
+struct layer_measure {
+    struct layer_key key;
+    int n_layers;
+    bool is_possible;
+    struct measure of;
+};
+
+static struct layer_measure *find_measure(const struct layer_cost_cache *cache,
+                                          const struct layer_key *key, int n_layers)
+{
+    for (int i = 0; i < cache->n_measures; i++)
+        if (cache->measures[i].n_layers == n_layers &&
+            !memcmp(&cache->measures[i].key, key, sizeof *key))
+            return &cache->measures[i];
+    return NULL;
+}
+
+static void add_measure(struct layer_cost_cache *cache, const struct layer_key *key, int n_layers)
+{
+    if (find_measure(cache, key, n_layers))
+        return;
+    cache->measures = arena_grow(cache->arena, cache->measures, sizeof *cache->measures,
+                                 &cache->measures_capacity, cache->n_measures + 1);
+    cache->measures[cache->n_measures++] =
+        (struct layer_measure){ .key = *key, .n_layers = n_layers };
+}
+
+/* One layer, and for each kind as many as there are before its representative, and that one. */
+static void add_measures_of(struct layer_cost_cache *cache, const struct layer_key *key)
+{
+    add_measure(cache, key, 1);
+    for (int i = 0; i < cache->job->model.n_layers; i++) {
+        int like = cache->representatives[i];
+
+        if (like > 1)
+            add_measure(cache, key, like);
+        if (like > 0)
+            add_measure(cache, key, like + 1);
+    }
+}
+
+static void list_representatives(struct layer_cost_cache *cache)
+{
+    if (cache->representatives)
+        return;
+    cache->representatives = arena_array(cache->arena, int, cache->job->model.n_layers);
+    for (int i = 0; i < cache->job->model.n_layers; i++)
+        cache->representatives[i] = representative_of(cache->job, i);
+}
+
+struct measuring_layers {
+    const struct layer_cost_cache *cache;
+    struct layer_measure *measures;
+};
+
+static void measure_one(void *context, int64_t tile, int thread)
+{
+    struct measuring_layers *m = context;
+    struct layer_measure *measured = &m->measures[tile];
+
+    (void)thread;
+    measured->is_possible = !measure(m->cache, &measured->key, measured->n_layers, &measured->of);
+}
+
+static struct layer_cost_entry *find_entry(const struct layer_cost_cache *cache,
+                                           const struct layer_key *key)
+{
+    for (int i = 0; i < cache->n; i++)
+        if (!memcmp(&cache->entries[i]->key, key, sizeof *key))
+            return cache->entries[i];
+    return NULL;
+}
+
+void layer_costs_prepare(struct layer_cost_cache *cache, const struct layer_key *keys, int n)
+{
+    int first = cache->n_measures;
+    struct measuring_layers m = { .cache = cache };
+
+    list_representatives(cache);
+    for (int i = 0; i < n; i++)
+        if (!find_entry(cache, &keys[i]))
+            add_measures_of(cache, &keys[i]);
+    m.measures = cache->measures + first;
+    if (cache->pool)
+        pool_run(cache->pool, cache->n_measures - first, measure_one, &m);
+    for (int i = first; i < cache->n_measures; i++) {
+        if (!cache->pool)
+            measure_one(&m, i - first, 0);
+        cache->n_compiled += cache->measures[i].of.n_compiled;
+    }
+}
+
+/* ---- costs of a key ---- */
+
 static int find_costs(struct layer_cost_cache *cache, const struct layer_key *key,
                       struct layer_costs *costs)
 {
     int n = cache->job->model.n_layers;
     const struct layer_cost **layers = arena_array(cache->arena, const struct layer_cost *, n);
-    struct measure first, before, with;
+    const struct layer_measure *first = find_measure(cache, key, 1);
 
-    if (measure(cache, key, 1, &first))
+    if (!first->is_possible)
         return -1;
     for (int i = 0; i < n; i++) {
-        int like = representative_of(cache->job, i);
+        int like = cache->representatives[i];
 
         for (int j = 0; j < i && !layers[i]; j++)
-            layers[i] = representative_of(cache->job, j) == like ? layers[j] : NULL;
+            layers[i] = cache->representatives[j] == like ? layers[j] : NULL;
         if (layers[i])
             continue;
         struct layer_cost *cost = arena_array(cache->arena, struct layer_cost, 1);
-        before = first;
-        if ((like > 1 && measure(cache, key, like, &before)) ||
-            (like > 0 && measure(cache, key, like + 1, &with)))
+        const struct layer_measure *before = like > 1 ? find_measure(cache, key, like) : first;
+        const struct layer_measure *with = like > 0 ? find_measure(cache, key, like + 1) : first;
+
+        if (!before->is_possible || !with->is_possible)
             return -1;
         if (like > 0)
-            *cost = subtract(with.cost, before.cost);
+            *cost = subtract(with->of.cost, before->of.cost);
         layers[i] = cost;
     }
     costs->layers = layers;
-    costs->ends = subtract(first.cost, *layers[0]);
-    costs->fixed_bytes = first.fixed_bytes;
+    costs->ends = subtract(first->of.cost, *layers[0]);
+    costs->fixed_bytes = first->of.fixed_bytes;
     costs->is_possible = true;
     return 0;
 }
@@ -247,15 +345,16 @@ static int find_costs(struct layer_cost_cache *cache, const struct layer_key *ke
 const struct layer_costs *layer_costs_find(struct layer_cost_cache *cache,
                                            const struct layer_key *key)
 {
-    for (int i = 0; i < cache->n; i++)
-        if (!memcmp(&cache->entries[i]->key, key, sizeof *key))
-            return &cache->entries[i]->costs;
+    struct layer_cost_entry *entry = find_entry(cache, key);
+
+    if (entry)
+        return &entry->costs;
+    layer_costs_prepare(cache, key, 1);
     cache->entries = arena_grow(cache->arena, cache->entries, sizeof *cache->entries,
                                 &cache->capacity, cache->n + 1);
-    struct layer_cost_entry *entry = arena_array(cache->arena, struct layer_cost_entry, 1);
+    entry = arena_array(cache->arena, struct layer_cost_entry, 1);
     entry->key = *key;
     cache->entries[cache->n++] = entry;
-    if (find_costs(cache, key, &entry->costs))
-        entry->costs.is_possible = false;
+    entry->costs.is_possible = !find_costs(cache, key, &entry->costs);
     return &entry->costs;
 }

@@ -12,6 +12,7 @@
 
 #include "config/cluster.h"
 #include "config/job.h"
+#include "device/pool.h"
 #include "kernels/kernels.h"
 
 /* All that a layer's cost depends on, of what the search varies. */
@@ -44,10 +45,17 @@ struct layer_cost_cache {
     struct kernels *kernels;
     const struct cluster *cluster;
     struct arena *arena;
+    struct pool *pool; /* whose threads compile; NULL: the caller's */
     struct layer_cost_entry **entries;
     int n, capacity;
+    int *representatives; /* by layer: the layer whose cost it has */
+    struct layer_measure *measures;
+    int n_measures, measures_capacity;
     int n_compiled; /* programs */
 };
+
+/* Compile what the costs of these keys need, on all threads: layer_costs_find then has them. */
+void layer_costs_prepare(struct layer_cost_cache *cache, const struct layer_key *keys, int n);
 
 /* The costs of a key; compiled when they are asked for the first time: milliseconds. */
 const struct layer_costs *layer_costs_find(struct layer_cost_cache *cache,

@@ -123,6 +123,7 @@ static int bound_all(struct search *search, struct candidates *all, struct searc
 {
     int n = 0;
 
+    search_prepare(search, all->items, all->n, true);
     for (int i = 0; i < all->n; i++) {
         struct layout_candidate c = all->items[i];
 
@@ -150,6 +151,25 @@ static bool is_too_large(const struct search *search, const struct layout_candid
            (double)c->estimate_bytes > (double)search->available * BYTES_SLACK;
 }
 
+/* Before the estimates of so many candidates, what those need that may be kept then is compiled. */
+enum { N_PREPARED = 64 };
+
+static void prepare_estimates(struct search *search, const struct candidates *all, int first,
+                              const struct best *best)
+{
+    struct layout_candidate needed[N_PREPARED];
+    int n = 0;
+
+    for (int i = first; i < min_int(all->n, first + N_PREPARED); i++) {
+        const struct layout_candidate *c = &all->items[i];
+
+        if (!is_too_large(search, c) && !c->is_estimated &&
+            (search->request->in_full || may_be_kept(best, c)))
+            needed[n++] = *c;
+    }
+    search_prepare(search, needed, n, false);
+}
+
 /* Called again when one of the best does not fit. */
 static void estimate_best(struct search *search, struct candidates *all, struct best *best,
                           struct search_result *result)
@@ -158,6 +178,8 @@ static void estimate_best(struct search *search, struct candidates *all, struct 
     for (int i = 0; i < all->n; i++) {
         struct layout_candidate *c = &all->items[i];
 
+        if (i % N_PREPARED == 0)
+            prepare_estimates(search, all, i, best);
         if (!search->request->in_full && !may_be_kept(best, c)) {
             result->n_bounded++;
             continue;
@@ -431,7 +453,8 @@ int search_layouts(struct search_result *result, const struct search_request *re
         .costs = { .job = request->job,
                    .kernels = request->kernels,
                    .cluster = request->cluster,
-                   .arena = arena },
+                   .arena = arena,
+                   .pool = request->pool },
         .cuts = arena_array(arena, const int *, request->job->model.n_layers + 1),
         .are_alike = islands_are_alike(request->cluster),
         .available =

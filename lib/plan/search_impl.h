@@ -93,6 +93,10 @@ const struct layer_costs *search_base_costs(struct search *search, const struct 
 /* All layouts that are possible, in lexicographic order. */
 void search_list(struct search *search, struct candidates *candidates);
 
+/* Compile on all threads what these candidates' bounds, or estimates, need. */
+void search_prepare(struct search *search, const struct layout_candidate *candidates, int n,
+                    bool for_bounds);
+
 /* Fill a candidate's bounds. Returns whether it is possible. */
 bool search_bound(struct search *search, struct layout_candidate *candidate);
 

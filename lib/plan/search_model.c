@@ -10,6 +10,8 @@
  *     rank 2        F0 B0 F1 B1 F2 B2                     bound of rank 2: pre + all + post
  *             | pre |   all of its own  | post     |
  */
+#include <string.h>
+
 #include "base/num.h"
 #include "layout/axes.h"
 #include "model/compile.h"
@@ -94,8 +96,8 @@ static bool has_split_backward(enum pipeline_kind kind)
  * split. */
 enum cost_kind { COSTS_BASE, COSTS_WHOLE, COSTS_SPLIT };
 
-static const struct layer_costs *find_costs(struct search *search, const struct layout *l,
-                                            int island, enum cost_kind kind)
+static struct layer_key key_of_costs(const struct search *search, const struct layout *l,
+                                     int island, enum cost_kind kind)
 {
     struct layer_key key = key_of(l, island);
 
@@ -106,6 +108,14 @@ static const struct layer_costs *find_costs(struct search *search, const struct 
         key.bucket_mb = search->request->job->parallel.bucket_mb;
         key.hold = HOLD_PASS;
     }
+    return key;
+}
+
+static const struct layer_costs *find_costs(struct search *search, const struct layout *l,
+                                            int island, enum cost_kind kind)
+{
+    struct layer_key key = key_of_costs(search, l, island, kind);
+
     return layer_costs_find(&search->costs, &key);
 }
 
@@ -140,6 +150,48 @@ static const struct layer_costs **list_costs(struct search *search, const struct
             return NULL;
     }
     return costs;
+}
+
+/* By rank and not by stage: a rank's stages are on the same devices. */
+static void add_keys(struct search *search, const struct layout_candidate *c, enum cost_kind kind,
+                     struct layer_key **keys, int *n, int *capacity, struct arena *arena)
+{
+    struct pipeline_spec spec = spec_of(c);
+
+    for (int rank = 0; rank < spec.n_ranks; rank++) {
+        int island = island_of(search, &spec, pipeline_stage_of(&spec, rank, 0));
+        struct layer_key key = key_of_costs(search, &c->layout, island, kind);
+        bool is_new = true;
+
+        for (int i = *n - 1; i >= 0 && is_new; i--)
+            is_new = memcmp(&(*keys)[i], &key, sizeof key) != 0;
+        if (!is_new)
+            continue;
+        *keys = arena_grow(arena, *keys, sizeof **keys, capacity, *n + 1);
+        (*keys)[(*n)++] = key;
+        if (search->request->cluster->n_islands == 1)
+            return;
+    }
+}
+
+void search_prepare(struct search *search, const struct layout_candidate *candidates, int n,
+                    bool for_bounds)
+{
+    struct layer_key *keys = NULL;
+    int n_keys = 0, capacity = 0;
+    struct arena arena = { 0 };
+
+    for (int i = 0; i < n; i++) {
+        const struct layout_candidate *c = &candidates[i];
+        bool is_split = has_split_backward(spec_of(c).kind);
+
+        add_keys(search, c, for_bounds ? COSTS_BASE : COSTS_WHOLE, &keys, &n_keys, &capacity,
+                 &arena);
+        if (is_split && !for_bounds)
+            add_keys(search, c, COSTS_SPLIT, &keys, &n_keys, &capacity, &arena);
+    }
+    layer_costs_prepare(&search->costs, keys, n_keys);
+    arena_release(&arena);
 }
 
 /* Costs of each stage of the pipeline, in the arena. */
