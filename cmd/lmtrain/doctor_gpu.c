@@ -19,6 +19,7 @@
 #include "device/pci.h"
 #include "doctor_impl.h"
 #include "kernels/kernels.h"
+#include "train/vendor_memory.h"
 
 enum { N_GPUS_MAX = 64, NVML_SECONDS = 20 };
 
@@ -316,11 +317,24 @@ static int probe_without_nvml(struct doctor *doctor, const struct err *why)
     return is_usable;
 }
 
+/* What no plan has, as the last run measured it. */
+static void report_vendor_memory(struct doctor *doctor)
+{
+    char name[256], bytes[32];
+    size_t vendor;
+
+    if (vendor_memory_recall(&vendor, name, sizeof name))
+        doctor_add(doctor, DOCTOR_OK, "gpu vendor memory", NULL,
+                   "%s beside what was planned, in the last run (of any job) on %s",
+                   str_bytes(bytes, sizeof bytes, vendor), name);
+}
+
 void doctor_probe_gpus(struct doctor *doctor)
 {
     struct survey *survey = ask_nvml(doctor);
     bool is_usable = false;
 
+    report_vendor_memory(doctor);
     if (!survey)
         return;
     if (survey->status < 0 || !survey->n) {

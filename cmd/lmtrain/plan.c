@@ -21,7 +21,6 @@
 #include "plan_time.h"
 #include "report/table.h"
 #include "timelines.h"
-#include "train/vendor_memory.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
 #define ASSUMED_GPU_BYTES ((size_t)80 << 30)
@@ -84,21 +83,17 @@ static void print_flops(const struct plan *plan, struct str *out)
     report_table_release(&table);
 }
 
-/* Beside what is planned: an estimate for this job, and what was measured here with another. */
-static void add_vendor_rows(const struct plan *plan, struct report_table *table)
+/* An estimate, beside what is planned; what the last run measured here is the doctor's. */
+static void add_vendor_row(const struct plan *plan, struct report_table *table)
 {
     size_t vendor = plan_library_bytes(plan, ASSUMED_GPU_BYTES) + GPU_CONTEXT_BYTES;
-    char name[256], text[32], library[32];
+    char text[32], library[32];
 
     report_table_row(table,
                      "vendor\t%s\t%zu\testimate, in addition: cuDNN's workspace of %s, the CUDA "
                      "context, modules and graphs",
                      str_bytes(text, sizeof text, vendor), vendor,
                      str_bytes(library, sizeof library, vendor - GPU_CONTEXT_BYTES));
-    if (vendor_memory_recall(&vendor, name, sizeof name))
-        report_table_row(table,
-                         "vendor, last\t%s\t%zu\tas measured in the last run (of any job) on %s",
-                         str_bytes(text, sizeof text, vendor), vendor, name);
 }
 
 static void print_memory(const struct plan *plan, struct str *out)
@@ -122,7 +117,7 @@ static void print_memory(const struct plan *plan, struct str *out)
     report_table_total(&table, "total\t%s\t%zu\tallocated at start; nothing is allocated later",
                        str_bytes(text, sizeof text, total), total);
     if (kernels_are_gpu(plan->kernels))
-        add_vendor_rows(plan, &table);
+        add_vendor_row(plan, &table);
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }
@@ -172,10 +167,13 @@ static void print_device(const struct plan *plan, const struct cluster *cluster,
         str_printf(out, "device: a GPU of %s, assumed (--device NAME: which one)\n",
                    str_bytes(memory, sizeof memory, ASSUMED_GPU_BYTES));
     else
-        str_add(out, "device: cpu\n");
+        str_printf(out, "device: cpu, %d thread%s a rank\n", pool_n_threads(plan->pool),
+                   str_s(pool_n_threads(plan->pool)));
 }
 
-static void print_summary(const struct plan *plan, const struct cluster *cluster, struct str *out)
+/* note: NULL, or why there are so many ranks. */
+static void print_summary(const struct plan *plan, const struct cluster *cluster, const char *note,
+                          struct str *out)
 {
     const struct job *job = plan->job;
     char count[40];
@@ -197,6 +195,8 @@ static void print_summary(const struct plan *plan, const struct cluster *cluster
                dtype_name(job->train.dtype));
     plan_print_recompute(job, out);
     str_add(out, "\n");
+    if (note)
+        str_printf(out, "%s\n", note);
     print_device(plan, cluster, out);
     str_printf(out, "program: %d function%s, %d op%s, %d action%s a step\n", p->n_functions,
                str_s(p->n_functions), n_ops, str_s(n_ops), p->entries[ENTRY_STEP].n_actions,
@@ -228,9 +228,10 @@ static void print_assumed_fit(const struct plan *plan, struct str *out)
     plan_print_fit(plan, &fit, "the assumed GPU", out);
 }
 
-static void print_plan(const struct plan *plan, const struct cluster *cluster, struct str *out)
+static void print_plan(const struct plan *plan, const struct cluster *cluster, const char *note,
+                       struct str *out)
 {
-    print_summary(plan, cluster, out);
+    print_summary(plan, cluster, note, out);
     if (plan->job->parallel.pp > 1)
         plan_print_stages(plan, out);
     print_memory(plan, out);
@@ -247,7 +248,7 @@ int cmd_plan_print(const struct job *job, struct str *out)
     int status = open_plan(&plan, job, -1, &err);
 
     if (!status)
-        print_plan(&plan, NULL, out);
+        print_plan(&plan, NULL, NULL, out);
     plan_close(&plan);
     return status < 0 ? cmd_fail(&err) : 0;
 }
@@ -373,7 +374,7 @@ static int print_answer(const struct plan_request *q, const struct plan *plan,
         print_program(&plan->programs[plan->shown], PRINT_ADDRESSES, out);
         return 0;
     }
-    print_plan(plan, cluster, out);
+    print_plan(plan, cluster, subject->ranks_note, out);
     int status = cluster ? plan_print_time(plan, cluster, out, err) : 0;
     if (subject->search.n_rows && status >= 0)
         plan_print_search(&subject->search, subject->within, out);

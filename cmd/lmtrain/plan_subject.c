@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/num.h"
 #include "cmd.h"
 #include "kernels/gpu_sizes.h"
 #include "launch/cores.h"
@@ -61,16 +62,24 @@ static int read_tables(struct cluster *cluster, struct arena *arena, struct err 
     return price_table_read(table, cluster->tables, arena, err);
 }
 
+/* NULL: there is --device, or nothing. */
+static const char *cluster_name(const struct plan_reading *q, const struct job *job,
+                                struct arena *arena)
+{
+    if (q->cluster || q->device)
+        return q->cluster;
+    if (job->cluster || !search_is_wanted(job))
+        return job->cluster;
+    return cmd_machine_cluster(false, arena);
+}
+
 /* That of --cluster or of the job, or of n_ranks devices. */
 static int find_cluster(struct plan_subject *subject, const struct plan_reading *q,
                         const struct job *job, int n_ranks, struct arena *arena, struct err *err)
 {
     struct cluster *cluster = &subject->cluster;
     struct device_spec *device = arena_array(arena, struct device_spec, 1);
-    const char *name = q->cluster ? q->cluster : q->device ? NULL : job->cluster;
-
-    if (!q->device && !name && search_is_wanted(job))
-        name = cmd_machine_cluster(false, arena);
+    const char *name = cluster_name(q, job, arena);
 
     if (q->device && q->cluster)
         return err_set(err, ERR_CONFIG,
@@ -136,6 +145,31 @@ int plan_find_layout(struct plan_subject *subject, const struct plan_reading *re
     return find_layout(subject, reading, job, n_ranks, arena, err);
 }
 
+/*
+ * Where neither an option nor the job says how many: all devices of the cluster; for --device one
+ * copy of the model, whatever GPUs are here. -1 on failure.
+ */
+static int count_ranks(struct plan_subject *subject, const struct plan_reading *q,
+                       struct arena *arena, struct err *err)
+{
+    const struct job *job = &subject->job;
+    const char *name = cluster_name(q, job, arena);
+    bool are_counted = job->ranks || (job->parallel.dp && !search_is_wanted(job));
+    struct cluster cluster;
+
+    if (are_counted || (!name && !q->device))
+        return cmd_n_ranks(job);
+    if (!name)
+        return job->parallel.tp * job->parallel.pp * job->parallel.cp *
+               max_int(1, job->parallel.dp);
+    if (cluster_read(&cluster, name, arena, err))
+        return -1;
+    int n = cluster_n_devices(&cluster);
+    subject->ranks_note =
+        arena_printf(arena, "ranks: %d, all devices of the cluster (--ranks N: less)", n);
+    return n;
+}
+
 int plan_read_subject(struct plan_subject *subject, const struct plan_reading *reading,
                       const char *path, int n_ranks, struct arena *arena, struct err *err)
 {
@@ -147,7 +181,8 @@ int plan_read_subject(struct plan_subject *subject, const struct plan_reading *r
         job_read(job, path, sets.items, sets.n, arena, err) < 0)
         return -1;
     job_log_warnings(job);
-    n_ranks = n_ranks ? n_ranks : cmd_n_ranks(job);
+    if (!n_ranks && (n_ranks = count_ranks(subject, reading, arena, err)) < 0)
+        return -1;
     tuned_foresee_vocabulary(job, arena);
     prepare_data_foresee(job, arena);
     if (plan_find_layout(subject, reading, n_ranks, arena, err))

@@ -20,14 +20,15 @@ struct plan_subject {
     struct job job;         /* resolved */
     struct cluster cluster; /* where has_cluster */
     bool has_cluster;
+    const char *ranks_note;      /* where the number of ranks is the cluster's; NULL: it is not */
     struct search_result search; /* n_rows 0: nothing was searched */
     double within;
 };
 
 /*
  * Read the job, find the cluster, search the layout if the job leaves it to a search, and resolve
- * it for n_ranks (0: as many as the job says). Everything is in the arena. Returns 0, or -1 and
- * ERR_CONFIG.
+ * it for n_ranks (0: as many as the job says, else as its cluster has devices). Everything is in
+ * the arena. Returns 0, or -1 and ERR_CONFIG.
  */
 int plan_read_subject(struct plan_subject *subject, const struct plan_reading *reading,
                       const char *path, int n_ranks, struct arena *arena, struct err *err);

@@ -12,7 +12,7 @@
 
 /* ---- checkpoints ---- */
 
-/* Of a parameter, its master and moments, whoever keeps them. */
+/* Of a parameter, its master and moments, on all ranks that have parts of them. */
 static double parameter_bytes(const struct program *program, int i)
 {
     const struct parameter *p = &program->parameters[i];

@@ -4,7 +4,8 @@
  *
  * The context, modules, graphs and what NCCL and cuDNN keep are no part of any plan. They are
  * measured in a run's second step, when all of it is there, and remembered for this machine
- * ($XDG_CACHE_HOME/lmtrain/gpu-account), so that `plan` can show them on a line of their own.
+ * ($XDG_CACHE_HOME/lmtrain/gpu-account), so that `doctor` can say them. `plan` does not: its text
+ * depends on no machine's past.
  */
 #ifndef TRAIN_VENDOR_MEMORY_H
 #define TRAIN_VENDOR_MEMORY_H

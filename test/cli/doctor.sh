@@ -18,6 +18,12 @@ printf '#!/bin/sh\nsleep 60\n' >"$dir/srun"
 chmod +x "$dir/srun"
 expect 'an srun that hangs does not hang the doctor' 0 'fails or hangs' env PATH="$dir:$PATH" timeout 40 \
     "$lmtrain" doctor
+mkdir -p "$dir/cache/lmtrain"
+echo '1503238553 NVIDIA H100' >"$dir/cache/lmtrain/gpu-account"
+expect "what a GPU's libraries took in the last run" 0 'gpu vendor memory +1.4 GiB beside what was planned, .* on NVIDIA H100$' \
+    env XDG_CACHE_HOME="$dir/cache" "$lmtrain" doctor
+expect 'which was none' 0 '' env XDG_CACHE_HOME="$dir/none" "$lmtrain" doctor
+refuse 'is not said' 'gpu vendor memory'
 expect 'help' 0 '^usage: lmtrain doctor' "$lmtrain" doctor -h
 expect 'an unknown option' 2 'json' "$lmtrain" doctor --jso
 expect 'an argument too many' 2 '' "$lmtrain" doctor now

@@ -48,7 +48,7 @@ expect 'zero 1' 0 '^4 ranks \(dp 4, zero 1\), ' plan --ranks 4 --set parallel.ze
 expect 'zero 3' 0 '^4 ranks \(dp 4, zero 3 hold pass\), ' plan --ranks 4 --set parallel.zero=3
 expect 'tensor parallel, chunks' 0 '^4 ranks \(dp 1, tp 2 with sequence parallel, pp 2 interleaved of 2 chunks\), ' plan --ranks 4 --set parallel.tp=2 \
     --set parallel.pp=2 --set parallel.schedule=interleaved --set model=llama-22m
-expect 'the device' 0 '^device: cpu$' plan --set device=cpu
+expect 'the device' 0 '^device: cpu, 3 threads a rank$' plan --set device=cpu --set threads=3
 expect 'a GPU that is not named' 0 '^device: a GPU of 80.0 GiB, assumed ' plan --set device=cuda
 expect 'and that the job fits it' 0 '^fits: a rank needs [0-9.]+ MiB of the [0-9.]+ GiB that a job may use of the assumed GPU$' plan --set device=cuda
 expect 'or not' 0 '^does not fit: a rank needs [0-9.]+ TiB of the ' plan --set device=cuda --set model=llama-65b
@@ -128,10 +128,6 @@ expect 'again' 0 'written to .*mine.cluster.yaml' calibrated --calibrate 110
 expect 'one line of it' 0 '' test "$(grep -c calibration "$dir/mine.cluster.yaml")" = 1
 expect 'nothing measured' 2 'calibrate is not a number of seconds' calibrated --calibrate x
 expect 'too much' 2 'is this the job that was measured' calibrated --calibrate 10000
-training() {
-    "$lmtrain" plan configs/jobs/gpt3-175b.yaml --cluster dgx-a100 --set recompute=full --set train.steps=95000 --set train.global_batch=1536 \
-        --set data.seq_len=2048 "$@"
-}
 expect "GPT-3's training: 430 ZFLOP, 16,000 A100-days at 312 TFLOP/s" 0 '' sh -c "'$lmtrain' plan configs/jobs/gpt3-175b.yaml --cluster dgx-a100 \
     --set recompute=full --set train.steps=95000 --set train.global_batch=1536 --set data.seq_len=2048 --json | python3 -c '
 import json, sys
@@ -140,10 +136,20 @@ assert run[\"steps\"] == 95000 and run[\"tokens\"] == 95000 * 1536 * 2048
 assert abs(run[\"megatron_flops\"] / 430e21 - 1) < 0.03, run
 assert abs(run[\"device_days_at_peak\"] / 16000 - 1) < 0.03, run
 assert abs(run[\"megatron_flops\"] / 312e12 / 86400 / run[\"device_days_at_peak\"] - 1) < 1e-9, run'"
-expect 'as text' 0 '^at the peak of the data sheets: 1[56][0-9]{3} GPU-days for 4[23][0-9].[0-9] ZFLOP by' training
+expect 'as text' 0 '^at the peak of the data sheets: 1[56][0-9]{3} GPU-days for 4[23][0-9].[0-9] ZFLOP by' \
+    "$lmtrain" plan configs/jobs/gpt3-175b.yaml --cluster dgx-a100 --set recompute=full --set train.steps=95000 --set train.global_batch=1536
 expect 'and its checkpoints' 0 '^checkpoints: 95 of 1.9 TiB, one is written in 83.8 s, for which a step waits 0 s, a resume reads it in 52.4 s$' \
     printf '%s\n' "$output"
 
+expect 'all devices of a cluster' 0 '^128 ranks \(dp 4, tp 8 with ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster dgx-h100 --set ranks=auto \
+    --layout tp=8,pp=4,zero=1
+expect 'which is said' 0 '^ranks: 128, all devices of the cluster \(--ranks N: less\)$' printf '%s\n' "$output"
+expect 'of the cluster of the job' 0 '^ranks: 128, all devices ' plan --set cluster=dgx-a100 --set train.global_batch=256
+expect 'and of a search' 0 '^ranks: 640, all devices ' plan --cluster two-kinds --set train.global_batch=1280 --set parallel=auto
+expect 'but for --ranks' 0 '^64 ranks ' plan --cluster dgx-a100 --ranks 64 --set train.global_batch=128
+refuse 'which is not said' '^ranks: '
+expect 'or dp of the job' 0 '^4 ranks \(dp 4\)' plan --cluster dgx-a100 --set parallel.dp=4
+expect 'a device has one copy' 0 '^2 ranks \(dp 1, tp 2 ' plan --device h100-sxm --set parallel.tp=2
 expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 64 --cluster dgx-h100
 expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx-h100 has 128 devices' \
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 256 --cluster dgx-h100
@@ -204,5 +210,11 @@ expect 'no ranks' 2 'ranks is 0' plan --ranks 0
 expect 'an unknown option' 2 'hint: --print-program' plan --print-progam
 expect 'for a GPU, in any build' 0 '^vendor +[0-9.]+ [KMG]iB +[0-9]+ +estimate, in addition: cuDNN' plan --set device=cuda
 expect 'and as JSON' 0 '"vendor_bytes":' plan --set device=cuda --json
+mkdir -p "$dir/cache/lmtrain"
+echo '1503238553 NVIDIA H100' >"$dir/cache/lmtrain/gpu-account"
+plan --set device=cuda >"$dir/here.txt"
+expect 'whatever ran here before' 0 '' sh -c "XDG_CACHE_HOME='$dir/cache' '$lmtrain' plan '$dir/job.yaml' --set device=cuda | cmp - '$dir/here.txt'"
+plan --device h100-sxm --ranks 2 >"$dir/here.txt"
+expect 'on whatever machine' 0 '' sh -c "XDG_CACHE_HOME='$dir/cache' taskset 1 '$lmtrain' plan '$dir/job.yaml' --device h100-sxm --ranks 2 | cmp - '$dir/here.txt'"
 expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' plan '$dir/job.yaml' >/dev/full"
 finish
