@@ -256,6 +256,26 @@ static void add_run(const struct whole_run *run, cJSON *json)
         cJSON_AddNumberToObject(total, "checkpoint_load_seconds", run->checkpoints.load_seconds);
 }
 
+static void add_classes(const struct simulated_rank *rank, cJSON *json)
+{
+    for (int i = 0; i < N_TIME_CLASSES; i++)
+        cJSON_AddNumberToObject(json, time_class_name((enum time_class)i), (double)rank->of[i]);
+}
+
+static void add_stages(const struct simulated_step *simulated, cJSON *json)
+{
+    cJSON_AddNumberToObject(json, "busiest_stage", simulated->busiest);
+    add_classes(&simulated->ranks[simulated->busiest],
+                cJSON_AddObjectToObject(json, "busiest_stage_ns"));
+    cJSON *stages = cJSON_AddArrayToObject(json, "stages_ns");
+    for (int i = 0; i < simulated->n_ranks; i++) {
+        cJSON *stage = cJSON_CreateObject();
+
+        add_classes(&simulated->ranks[i], stage);
+        cJSON_AddItemToArray(stages, stage);
+    }
+}
+
 int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON *json,
                   struct err *err)
 {
@@ -264,7 +284,6 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
 
     if (!status) {
         const struct step_time *time = &answer.time;
-        const struct simulated_rank *rank = &time->simulated.ranks[time->simulated.busiest];
         cJSON *made = cJSON_AddObjectToObject(json, "predicted");
 
         struct str devices = { 0 };
@@ -279,11 +298,7 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         cJSON_AddNumberToObject(made, "hfu", time->hfu);
         cJSON_AddNumberToObject(made, "measured_share", time->shares[PRICE_MEASURED]);
         cJSON_AddNumberToObject(made, "interpolated_share", time->shares[PRICE_INTERPOLATED]);
-        cJSON_AddNumberToObject(made, "busiest_stage", time->simulated.busiest);
-        cJSON *classes = cJSON_AddObjectToObject(made, "busiest_stage_ns");
-        for (int i = 0; i < N_TIME_CLASSES; i++)
-            cJSON_AddNumberToObject(classes, time_class_name((enum time_class)i),
-                                    (double)rank->of[i]);
+        add_stages(&time->simulated, made);
         cJSON *faster = cJSON_AddObjectToObject(made, "step_ns_if_10_percent_faster");
         for (int i = 0; i < N_PARTS; i++)
             cJSON_AddNumberToObject(faster, part_names[i], (double)answer.faster_ns[i]);

@@ -11,6 +11,7 @@
 #include "cmd.h"
 #include "kernels/kernels.h"
 #include "layout/axes.h"
+#include "plan/time_class.h"
 #include "plan_subject.h"
 #include "timelines.h"
 #include "train/step_trace.h"
@@ -90,9 +91,19 @@ static int check_record(const struct program *program, const struct run_record *
     const struct entry *e = &program->entries[ENTRY_STEP];
 
     if (record->action < 0 || record->action >= e->n_actions || record->stream < 0 ||
-        record->stream >= N_STREAMS || record->end_ns < record->begin_ns)
+        record->stream >= N_STREAMS || record->waited < 0 || record->waited >= N_STREAMS ||
+        record->end_ns < record->begin_ns)
         return -1;
     return record->op < program->functions[e->actions[record->action].function].n_ops ? 0 : -1;
+}
+
+static const char *category_of(const struct program *program, const struct run_record *record)
+{
+    const struct action *a = &program->entries[ENTRY_STEP].actions[record->action];
+
+    return time_class_name(record->op < 0
+                               ? time_class_of_stream((enum stream)record->waited)
+                               : time_class_of(&program->functions[a->function].ops[record->op]));
 }
 
 static int add_measured(struct timeline_list *list, const struct plan *plan,
@@ -113,6 +124,7 @@ static int add_measured(struct timeline_list *list, const struct plan *plan,
                            (long long)trace->step, trace->rank);
         spans[i] = (struct timeline_span){
             .action = r->action,
+            .category = category_of(program, r),
             .op = r->op,
             .stream = (enum stream)r->stream,
             .begin = clock_offset_map(&trace->begin, &trace->end, r->begin_ns),

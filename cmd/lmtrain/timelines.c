@@ -19,19 +19,40 @@ struct collecting {
     struct arena *arena;
 };
 
+static void add_span(struct collecting *c, struct collected *stage, struct timeline_span span)
+{
+    stage->spans =
+        arena_grow(c->arena, stage->spans, sizeof *stage->spans, &stage->capacity, stage->n + 1);
+    stage->spans[stage->n++] = span;
+}
+
+/* Slices add up to the table of a step's time: what an op takes longer counts as TIME_OVERLAP. */
 static void on_span(void *context, const struct simulated_span *s)
 {
     struct collecting *c = context;
     struct collected *stage = &c->stages[s->rank];
 
-    stage->spans =
-        arena_grow(c->arena, stage->spans, sizeof *stage->spans, &stage->capacity, stage->n + 1);
-    stage->spans[stage->n++] = (struct timeline_span){ .action = s->action,
-                                                       .op = s->op,
-                                                       .stream = s->stream,
-                                                       .begin = s->begin,
-                                                       .end = s->end,
-                                                       .category = time_class_name(s->class) };
+    struct timeline_span span = { .action = s->action,
+                                  .op = s->op,
+                                  .stream = s->stream,
+                                  .begin = s->begin,
+                                  .end = s->end - s->slowed,
+                                  .category = time_class_name(s->class),
+                                  .slowed = s->slowed };
+
+    if (s->price) {
+        span.bound = price_bound_name(s->price->bound);
+        span.source = price_source_name(s->price->source);
+    }
+    add_span(c, stage, span);
+    if (s->slowed)
+        add_span(c, stage,
+                 (struct timeline_span){ .action = s->action,
+                                         .op = -1,
+                                         .stream = s->stream,
+                                         .begin = span.end,
+                                         .end = s->end,
+                                         .category = time_class_name(TIME_OVERLAP) });
 }
 
 static void add_rank(struct timeline_list *list, const struct plan *plan, int rank, int stage,

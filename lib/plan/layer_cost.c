@@ -81,16 +81,17 @@ static void on_span(void *context, const struct simulated_span *span)
 {
     struct function_watch *watch = context;
 
-    if (span->rank || span->stream != STREAM_COMPUTE || span->micro_batch < 0 || span->function < 0)
+    if (span->rank || span->stream != STREAM_COMPUTE || span->op < 0)
         return;
-    const struct function *f = &watch->program->functions[span->function];
-    int pass = pass_of(f), m = span->micro_batch;
-    if (pass < 0)
+    const struct action *a = &watch->program->entries[ENTRY_STEP].actions[span->action];
+    const struct function *f = &watch->program->functions[a->function];
+    int pass = pass_of(f), m = a->micro_batch;
+    if (pass < 0 || m < 0)
         return;
     if (!watch->of[pass][m].end)
         watch->of[pass][m].begin = span->begin;
     watch->of[pass][m].end = span->end;
-    if (span->op >= 0 && f->ops[span->op].phase == PHASE_W)
+    if (f->ops[span->op].phase == PHASE_W)
         watch->of[pass][m].of_weights += span->end - span->begin;
 }
 

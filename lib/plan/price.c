@@ -20,14 +20,37 @@ enum price_class price_class_of(enum op_kind kind)
     return op_info(kind)->family == FAMILY_OPTIMIZER ? PRICE_UPDATE : PRICE_MEMORY;
 }
 
+const char *price_bound_name(enum price_bound bound)
+{
+    static const char *const names[N_PRICE_BOUNDS] = { "flops", "bytes", "issue", "link" };
+
+    return names[bound];
+}
+
+const char *price_source_name(enum price_source source)
+{
+    static const char *const names[N_PRICE_SOURCES] = {
+        [PRICE_FORMULA] = "formula",
+        [PRICE_INTERPOLATED] = "interpolated",
+        [PRICE_MEASURED] = "measured",
+    };
+
+    return names[source];
+}
+
+struct formula price_longer(double flop_ns, double byte_ns)
+{
+    return (struct formula){ fmax(flop_ns, byte_ns), 1,
+                             flop_ns > byte_ns ? BOUND_FLOPS : BOUND_BYTES };
+}
+
 /* Bytes; and the operations, where these are not the usual few an element. */
 static struct formula memory_formula(const struct prices *prices, const struct op_shape *op)
 {
     double reach, peak = price_peak(prices, FORMAT_F32, &reach);
     double flop_ns = 1e9 * op_flops(op) / (peak * reach);
 
-    return (struct formula){ fmax(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH)),
-                             1 };
+    return price_longer(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));
 }
 
 /* Over the link to the host; on a CPU from memory to memory. */
@@ -39,9 +62,9 @@ static struct formula copy_formula(const struct prices *prices, const struct op_
                                                     : island->device->host_link;
 
     if (island->device->is_cpu || !(rate > 0))
-        return (struct formula){ price_memory_ns(prices, op_bytes(op), MEMORY_REACH), 1 };
+        return price_longer(0, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));
     rate /= max_int(1, cluster->links.host_shared_by);
-    return (struct formula){ 1e9 * op_bytes(op) / 2 / rate, 1 };
+    return (struct formula){ 1e9 * op_bytes(op) / 2 / rate, 1, BOUND_LINK };
 }
 
 /* By its operands' format, as one measured step has it. */
@@ -80,6 +103,18 @@ static void add_issue(const struct prices *prices, int n_kernels, struct price *
         price->issue_ns = n_kernels * (prices->has_graphs ? cluster->software.graph_op : host_op);
 }
 
+/* Of what is issued, and launches so long, whichever way it was priced. */
+static enum price_bound bound_of(const struct prices *prices, const struct formula *formula,
+                                 int64_t launch_ns, const struct price *price)
+{
+    bool is_cpu = prices->cluster->islands[prices->island].device->is_cpu;
+    double issue_ns = is_cpu ? (double)prices->cluster->software.host_op
+                             : fmax((double)price->issue_ns, (double)launch_ns);
+
+    return 2 * issue_ns > (double)price->ns && issue_ns > formula->ns ? BOUND_ISSUE
+                                                                      : formula->bound;
+}
+
 /* When all ranks of a node compute, memory and clocks are shared: as measured with all of them, and
  * in proportion with less. */
 static double contention_of(const struct prices *prices)
@@ -114,12 +149,13 @@ struct price price_op(const struct prices *prices, const struct op_shape *op)
 
     CHECK(!op_is_collective(op->kind));
     struct formula formula =
-        op->kind == OP_AWAIT ? (struct formula){ 0, 1 } : formula_of(prices, op);
+        op->kind == OP_AWAIT ? (struct formula){ 0, 1, BOUND_LINK } : formula_of(prices, op);
     double measured = measured_ns(prices, op, &price.source);
     if (measured >= 0)
         price.ns = llround(measured);
     else if (op->kind != OP_AWAIT)
         price.ns = llround(formula.ns) + formula.n_kernels * launch;
     add_issue(prices, formula.n_kernels, &price);
+    price.bound = bound_of(prices, &formula, formula.n_kernels * launch, &price);
     return price;
 }

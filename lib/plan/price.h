@@ -31,11 +31,25 @@ enum price_class {
 };
 enum price_class price_class_of(enum op_kind kind);
 
+/* What an op would have to have more of to be faster, by the formulas. */
+enum price_bound {
+    BOUND_FLOPS,
+    BOUND_BYTES, /* of the device's memory */
+    BOUND_ISSUE, /* of the host, or the launch of kernels */
+    BOUND_LINK,  /* between ranks, or to the host */
+    N_PRICE_BOUNDS
+};
+
 struct price {
     int64_t ns;
     int64_t issue_ns; /* of the host */
     enum price_source source;
+    enum price_bound bound;
 };
+
+/* "flops", "formula". */
+const char *price_bound_name(enum price_bound bound);
+const char *price_source_name(enum price_source source);
 
 struct prices {
     const struct cluster *cluster;
@@ -54,6 +68,10 @@ struct price price_op(const struct prices *prices, const struct op_shape *op);
 /* Of a collective over this group, as run executes it: moves, and adds where it adds itself. */
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
                               const struct op_shape *op);
+
+/* Bytes that a rank of a group of n gets of the others in a collective, as a ring carries them; of
+ * a transfer those of the message. */
+int64_t price_link_bytes(const struct op_shape *op, int n);
 
 /* Of a message between world ranks. n_sharing: ranks of the node that send at once. */
 struct price price_transfer(const struct prices *prices, int from, int to, int64_t n_bytes,

@@ -62,6 +62,13 @@ static bool has_fixed_sum(const struct prices *prices, const struct op_shape *op
            !(prices->fast_reductions && collective_may_be_fast(op));
 }
 
+int64_t price_link_bytes(const struct op_shape *op, int n)
+{
+    if (op->kind == OP_SEND || op->kind == OP_RECEIVE)
+        return tensor_bytes(op->kind == OP_SEND ? &op->in[OPS_FIRST] : &op->out[OPS_FIRST]);
+    return whole_bytes(op, n) * (n - 1) / n * (op->kind == OP_ALL_REDUCE ? 2 : 1);
+}
+
 /* Of the thread that posts it: on a CPU that is nothing beside the moves. */
 static int64_t issue_ns(const struct prices *prices)
 {
@@ -85,7 +92,7 @@ static double measured_ns(const struct prices *prices, const struct group_shape 
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
                               const struct op_shape *op)
 {
-    struct price price = { .issue_ns = issue_ns(prices) };
+    struct price price = { .issue_ns = issue_ns(prices), .bound = BOUND_LINK };
     int64_t n_bytes = whole_bytes(op, group->n);
     bool is_fixed = has_fixed_sum(prices, op);
 
@@ -105,7 +112,7 @@ struct price price_collective(const struct prices *prices, const struct group_sh
 struct price price_transfer(const struct prices *prices, int from, int to, int64_t n_bytes,
                             int n_sharing)
 {
-    struct price price = { .issue_ns = issue_ns(prices) };
+    struct price price = { .issue_ns = issue_ns(prices), .bound = BOUND_LINK };
     enum link_level level = transfer_level(prices->cluster, from, to);
 
     if (level != LEVEL_SAME)

@@ -16,11 +16,15 @@
 struct formula {
     double ns;
     int n_kernels; /* that it launches */
+    enum price_bound bound;
 };
 
 /* Whether the kind is matrix products, or attention. */
 bool price_is_product(enum op_kind kind);
 bool price_is_attention(enum op_kind kind);
+
+/* The longer of the two times. */
+struct formula price_longer(double flop_ns, double byte_ns);
 
 struct formula price_products(const struct prices *prices, const struct op_shape *op);
 struct formula price_attention(const struct prices *prices, const struct op_shape *op);

@@ -291,14 +291,16 @@ struct formula price_products(const struct prices *prices, const struct op_shape
 
         flop_ns += 1e9 * 2 * p->m * p->n * p->k * p->times / (peak * reach * efficiency);
     }
-    double ns = fmax(flop_ns, price_memory_ns(prices, op_bytes(op), PRODUCT_MEMORY_REACH));
+    struct formula formula =
+        price_longer(flop_ns, price_memory_ns(prices, op_bytes(op), PRODUCT_MEMORY_REACH));
     if (is_head(op->kind)) {
         struct head_chunks chunks = chunks_of(op);
 
-        ns += logits_ns(prices, op);
+        formula.ns += logits_ns(prices, op);
         n_kernels = (n_kernels / (chunks.rest > 0 ? 2 : 1) + 1) * (chunks.n + (chunks.rest > 0));
     }
-    return (struct formula){ ns, n_kernels };
+    formula.n_kernels = n_kernels;
+    return formula;
 }
 
 /* ---- attention ---- */
@@ -323,6 +325,5 @@ struct formula price_attention(const struct prices *prices, const struct op_shap
     if (op->kind == OP_ATTENTION_GRAD)
         share *= ATTENTION_GRAD_REACH;
     double flop_ns = 1e9 * op_flops(op) / (share * peak);
-    return (struct formula){ fmax(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH)),
-                             1 };
+    return price_longer(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));
 }

@@ -8,9 +8,8 @@
  */
 #include "plan/simulate.h"
 
-#include <string.h>
-
 #include <limits.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "program/replay.h"
@@ -60,17 +59,6 @@ struct kept {
     int64_t (*of)[N_TIME_CLASSES]; /* by rank */
 };
 
-const char *time_class_name(enum time_class class)
-{
-    static const char *const names[N_TIME_CLASSES] = {
-        "products",        "attention", "memory bound", "recompute", "update",
-        "tensor parallel", "stages",    "transfers",    "gradients", "gathers",
-        "copies",          "overlap",   "issue",
-    };
-
-    return names[class];
-}
-
 static const struct simulated_op *price_of(const struct clocks *c, int rank, int function, int op)
 {
     return &c->request->ops[rank][function][op];
@@ -108,24 +96,32 @@ static void show_transfer(const struct clocks *c, int number)
     const struct times *t = times_of(c, number);
     const struct function *f = &c->request->programs[t->rank]->functions[t->function];
 
-    show(c, &(struct simulated_span){ t->rank, t->action, t->function, t->op, t->micro_batch,
-                                      f->ops[t->op].stream, transfer_price(c, number)->class,
-                                      t->begin, t->end });
+    show(c, &(struct simulated_span){ t->rank, t->action, t->op, f->ops[t->op].stream,
+                                      transfer_price(c, number)->class, t->begin, t->end, 0,
+                                      transfer_price(c, number) });
 }
 
 /* ---- a rank's clock ---- */
 
+/* What the rank's time goes into, next: tables and slices are this alone. */
+static void spend(struct clocks *c, const struct simulated_span *span)
+{
+    struct clock *k = &c->list[span->rank];
+
+    k->of[span->class] += span->end - span->begin - span->slowed;
+    k->of[TIME_OVERLAP] += span->slowed;
+    k->now = span->end;
+    show(c, span);
+}
+
 /* The rank does nothing until then, which counts as this. */
 static void wait_until(struct clocks *c, int rank, int64_t time, enum time_class class)
 {
-    struct clock *k = &c->list[rank];
+    int64_t now = c->list[rank].now;
 
-    if (time <= k->now)
-        return;
-    show(c, &(struct simulated_span){ rank, c->replay->list[rank].action, -1, -1, -1,
-                                      STREAM_COMPUTE, class, k->now, time });
-    k->of[class] += time - k->now;
-    k->now = time;
+    if (time > now)
+        spend(c, &(struct simulated_span){ rank, c->replay->list[rank].action, -1, STREAM_COMPUTE,
+                                           class, now, time, 0, NULL });
 }
 
 /* Until a transfer's end. What exceeds the time of a transfer between stages is waiting for the
@@ -205,12 +201,9 @@ static void run_ops(void *context, int rank, const struct action *a, int begin, 
         issue(k, price->issue_ns);
         wait_until(c, rank, k->issue, TIME_ISSUE);
         int64_t ends = k->n_busy ? end_of(k, price->ns) : k->now + price->ns;
-        show(c, &(struct simulated_span){ rank, c->replay->list[rank].action, a->function, i,
-                                          a->micro_batch, STREAM_COMPUTE, price->class, k->now,
-                                          ends });
-        k->of[price->class] += price->ns;
-        k->of[TIME_OVERLAP] += ends - k->now - price->ns;
-        k->now = ends;
+        spend(c, &(struct simulated_span){ rank, c->replay->list[rank].action, i, STREAM_COMPUTE,
+                                           price->class, k->now, ends, ends - k->now - price->ns,
+                                           price });
     }
 }
 

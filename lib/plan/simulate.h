@@ -19,43 +19,29 @@
 
 #include <stdbool.h>
 
+#include "plan/price.h"
+#include "plan/time_class.h"
 #include "program/program.h"
 
 #define SIMULATE_AHEAD_NS ((int64_t)10000000) /* about 1,000 kernels: a GPU's queue */
-
-/* What a rank's time goes into. Of an async op it is what waiting for it counts as. */
-enum time_class {
-    TIME_PRODUCTS,
-    TIME_ATTENTION,
-    TIME_MEMORY, /* ops bound by memory */
-    TIME_RECOMPUTE,
-    TIME_UPDATE,
-    TIME_TENSOR,    /* collectives of tensor parallelism that are not hidden */
-    TIME_STAGES,    /* waiting for other stages: the bubble */
-    TIME_TRANSFERS, /* of activations and their gradients between stages, not hidden */
-    TIME_GRADIENTS, /* sums of gradients, not hidden */
-    TIME_GATHERS,   /* of parameters, not hidden */
-    TIME_COPIES,    /* between the device's memory and the host's, not hidden */
-    TIME_OVERLAP,   /* compute is slower beside async ops */
-    TIME_ISSUE,     /* the host issues ops more slowly than they run */
-    N_TIME_CLASSES
-};
-/* "products"; and for people: "matrix products" */
-const char *time_class_name(enum time_class class);
 
 struct simulated_op {
     int64_t ns, issue_ns;
     enum time_class class;
     double slowdown; /* async: ops beside it take (1 + slowdown) times as long */
+    enum price_source source;
+    enum price_bound bound;
 };
 
 /* An op, or a wait (op -1), of a rank. */
 struct simulated_span {
     int rank, action; /* of the entry; a wait's is the action that waits */
-    int function, op, micro_batch;
+    int op;           /* of the action's function */
     enum stream stream;
     enum time_class class;
     int64_t begin, end;
+    int64_t slowed;                   /* of it, because of async ops beside it: TIME_OVERLAP */
+    const struct simulated_op *price; /* of an op; NULL: a wait */
 };
 
 struct simulate_watch {

@@ -34,50 +34,9 @@ static int stride_of(const struct mesh *mesh, enum mesh_axis axis)
     return stride;
 }
 
-/* ---- what an op's time counts as ---- */
-
-static enum time_class class_of_stream(enum stream stream)
-{
-    switch (stream) {
-    case STREAM_DP_GATHER:
-        return TIME_GATHERS;
-    case STREAM_DP_REDUCE:
-        return TIME_GRADIENTS;
-    case STREAM_PP:
-        return TIME_STAGES;
-    case STREAM_COPY_IN:
-    case STREAM_COPY_OUT:
-        return TIME_COPIES;
-    default:
-        return TIME_TENSOR;
-    }
-}
-
-static enum time_class class_of_compute(const struct op *op)
-{
-    enum price_class class = price_class_of(op->kind);
-
-    if (op->phase == PHASE_U)
-        return TIME_UPDATE;
-    if (op->phase == PHASE_R)
-        return TIME_RECOMPUTE;
-    return class == PRICE_PRODUCT     ? TIME_PRODUCTS
-           : class == PRICE_ATTENTION ? TIME_ATTENTION
-                                      : TIME_MEMORY;
-}
-
 static bool is_transfer(const struct op *op)
 {
     return op->kind == OP_SEND || op->kind == OP_RECEIVE;
-}
-
-static enum time_class class_of(const struct op *op)
-{
-    if (is_transfer(op))
-        return TIME_TRANSFERS;
-    if (op_is_collective(op->kind) && op->stream == STREAM_COMPUTE)
-        return class_of_stream(stream_of_axis(op->attributes.axis));
-    return order_is_async(op) ? class_of_stream(op->stream) : class_of_compute(op);
 }
 
 /* ---- prices ---- */
@@ -119,7 +78,9 @@ static struct simulated_op price(const struct pricing *p, const struct op *op, i
         p->ns[price.source] += (double)price.ns * n_runs;
     return (struct simulated_op){ .ns = price.ns,
                                   .issue_ns = price.issue_ns,
-                                  .class = class_of(op),
+                                  .class = time_class_of(op),
+                                  .source = price.source,
+                                  .bound = price.bound,
                                   .slowdown = !is_exchange || !order_is_async(op) ? 0
                                               : uses_nic ? cluster->software.overlap_nic
                                                          : cluster->software.overlap_fast };

@@ -105,6 +105,22 @@ static const struct timeline_span *find_match(const struct by_place *other,
     return found ? *found : NULL;
 }
 
+/* Either may be NULL. */
+static void print_times(struct printing *p, const struct timeline_span *predicted,
+                        const struct timeline_span *measured)
+{
+    int64_t predicted_ns = predicted ? predicted->end - predicted->begin + predicted->slowed : 0;
+    int64_t measured_ns = measured ? measured->end - measured->begin : 0;
+
+    if (predicted)
+        str_printf(p->out, ",\"bound\":\"%s\",\"source\":\"%s\",\"predicted_us\":%.3f",
+                   predicted->bound, predicted->source, timeline_us(predicted_ns));
+    if (measured)
+        str_printf(p->out, ",\"measured_us\":%.3f", timeline_us(measured_ns));
+    if (measured && predicted_ns)
+        str_printf(p->out, ",\"ratio\":%.4f", (double)measured_ns / (double)predicted_ns);
+}
+
 static void print_args(struct printing *p, const struct timeline_rank *r,
                        const struct timeline_span *s, const struct op *op,
                        const struct timeline_span *match)
@@ -117,21 +133,13 @@ static void print_args(struct printing *p, const struct timeline_rank *r,
     str_printf(
         p->out,
         ",\"args\":{\"function\":\"%s\",\"action\":%d,\"op\":%d,\"micro_batch\":%d,\"chunk\":%d,"
-        "\"layer\":%d,\"shape\":\"%lld x %lld\",\"bytes\":%.0f,\"flops\":%.0f",
-        f->name, s->action, s->op, a->micro_batch, f->chunk, op->layer, (long long)first->rows,
-        (long long)first->cols, op_bytes(&shape), op_flops(&shape));
-    if (match) {
-        const struct timeline_span *predicted = r->is_measured ? match : s;
-        const struct timeline_span *measured = r->is_measured ? s : match;
-
-        str_printf(p->out, ",\"predicted_us\":%.3f,\"measured_us\":%.3f",
-                   timeline_us(predicted->end - predicted->begin),
-                   timeline_us(measured->end - measured->begin));
-        if (predicted->end > predicted->begin)
-            str_printf(p->out, ",\"ratio\":%.4f",
-                       (double)(measured->end - measured->begin) /
-                           (double)(predicted->end - predicted->begin));
-    }
+        "\"phase\":\"%s\",\"layer\":%d,\"shape\":\"%lld x %lld\",\"bytes\":%.0f,\"flops\":%.0f",
+        f->name, s->action, s->op, a->micro_batch, f->chunk, phase_name(op->phase), op->layer,
+        (long long)first->rows, (long long)first->cols, op_bytes(&shape), op_flops(&shape));
+    if (op_is_collective(op->kind))
+        str_printf(p->out, ",\"link_bytes\":%lld",
+                   (long long)timeline_link_bytes(p->timeline, r, op));
+    print_times(p, r->is_measured ? match : s, r->is_measured ? s : match);
     str_add(p->out, "}");
 }
 
@@ -145,12 +153,10 @@ static void print_slice(struct printing *p, const struct timeline_rank *r,
     if (op)
         str_printf(p->out, op->layer >= 0 ? "%s L%d" : "%s", op_name(op->kind), op->layer);
     else
-        str_add(p->out, "wait");
-    str_printf(p->out, "\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
-               s->category ? s->category
-               : op        ? phase_name(op->phase)
-                           : "wait",
-               timeline_pid(r), (int)s->stream, timeline_us(s->begin - p->first[r->is_measured]),
+        str_printf(p->out, "wait: %s", s->category);
+    str_printf(p->out, "\",\"cat\":\"%s%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
+               s->category, s->stream == STREAM_COMPUTE ? "" : " under way", timeline_pid(r),
+               (int)s->stream, timeline_us(s->begin - p->first[r->is_measured]),
                timeline_us(s->end - s->begin));
     if (op)
         print_args(p, r, s, op, find_match(other, s));

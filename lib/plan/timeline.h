@@ -20,7 +20,10 @@ struct timeline_span {
     int action, op;
     enum stream stream;
     int64_t begin, end;
-    const char *category; /* "products"; NULL: by the op's phase */
+    const char *category;       /* "products": what it counts as (plan/time_class.h) */
+    const char *bound, *source; /* of a price (plan/price.h); NULL: measured */
+    int64_t slowed;             /* predicted: ns that the op takes longer beside others, which come
+                                   after its slice as one of their own */
 };
 
 struct timeline_rank {

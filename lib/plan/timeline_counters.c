@@ -1,8 +1,13 @@
 /*
  * timeline_counters.c - what varies over a step
  */
+#include <stdlib.h>
+
 #include "base/num.h"
+#include "plan/price.h"
 #include "plan/timeline_impl.h"
+
+/* ---- the stash ---- */
 
 /* Bytes that a micro-batch of a chunk keeps from its forward to its backward: all chunks' share
  * alike. */
@@ -31,7 +36,7 @@ static int change_of(const struct program *program, const struct function *f)
     return str_starts_with(f->name, has_weight ? "weight" : "backward") ? -1 : 0;
 }
 
-void timeline_print_counters(struct printing *p, const struct timeline_rank *r)
+static void print_stash(struct printing *p, const struct timeline_rank *r)
 {
     int64_t each = slot_bytes(r->program), alive = 0;
     int last = -1;
@@ -53,4 +58,79 @@ void timeline_print_counters(struct printing *p, const struct timeline_rank *r)
                    timeline_pid(r), timeline_us(s->begin - p->first[r->is_measured]),
                    (long long)(alive * each));
     }
+}
+
+/* ---- links ---- */
+
+int64_t timeline_link_bytes(const struct timeline *timeline, const struct timeline_rank *r,
+                            const struct op *op)
+{
+    struct op_shape shape = program_op_shape(r->program, op);
+
+    return price_link_bytes(&shape, timeline->mesh->size[op->attributes.axis]);
+}
+
+/* From this time on, by so much more or less. */
+struct change {
+    int64_t time;
+    double rate; /* bytes a second */
+    int n_more;
+};
+
+static int compare_changes(const void *pa, const void *pb)
+{
+    const struct change *a = pa, *b = pb;
+
+    return (a->time > b->time) - (a->time < b->time);
+}
+
+/* Of all collectives and transfers: each carries its bytes evenly from its begin to its end. */
+static int list_changes(const struct printing *p, const struct timeline_rank *r,
+                        struct change *changes)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->n; i++) {
+        const struct timeline_span *s = &r->spans[i];
+        const struct op *op = timeline_op(r, s);
+
+        if (!op || !op_is_collective(op->kind) || s->end <= s->begin)
+            continue;
+        double bytes = (double)timeline_link_bytes(p->timeline, r, op);
+        double rate = bytes * 1e9 / (double)(s->end - s->begin);
+        changes[n++] = (struct change){ s->begin, rate, 1 };
+        changes[n++] = (struct change){ s->end, -rate, -1 };
+    }
+    if (n)
+        qsort(changes, (size_t)n, sizeof *changes, compare_changes);
+    return n;
+}
+
+static void print_links(struct printing *p, const struct timeline_rank *r)
+{
+    struct arena arena = { 0 };
+    struct change *changes = arena_array(&arena, struct change, 2 * r->n + 1);
+    int n = list_changes(p, r, changes), n_under_way = 0;
+    double rate = 0;
+
+    for (int i = 0; i < n; i++) {
+        rate += changes[i].rate;
+        n_under_way += changes[i].n_more;
+        if (!n_under_way)
+            rate = 0; /* and not what rounding left */
+        if (i + 1 < n && changes[i + 1].time == changes[i].time)
+            continue;
+        timeline_begin_event(p);
+        str_printf(p->out,
+                   "{\"ph\":\"C\",\"name\":\"link bytes/s\",\"pid\":%d,\"ts\":%.3f,\"args\":{"
+                   "\"bytes\":%.0f}}",
+                   timeline_pid(r), timeline_us(changes[i].time - p->first[r->is_measured]), rate);
+    }
+    arena_release(&arena);
+}
+
+void timeline_print_counters(struct printing *p, const struct timeline_rank *r)
+{
+    print_stash(p, r);
+    print_links(p, r);
 }

@@ -51,6 +51,10 @@ void timeline_find_flows(struct printing *p);
 void timeline_print_flows(struct printing *p);
 struct timeline_order timeline_find_order(const struct printing *p);
 
+/* Bytes that the op, a collective or transfer, brings over the rank's links. */
+int64_t timeline_link_bytes(const struct timeline *timeline, const struct timeline_rank *r,
+                            const struct op *op);
+
 void timeline_print_counters(struct printing *p, const struct timeline_rank *r);
 
 #endif

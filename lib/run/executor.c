@@ -246,7 +246,7 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
                                : worker_wait(run->options.worker, op->ticket, err);
     double end = clock_seconds();
     run->wait_seconds += end - begin;
-    run_trace_add(run, RUN_RECORD_WAIT, STREAM_COMPUTE, begin, end);
+    run_trace_wait(run, op, begin, end);
     progress_publish(run->progress, op->text, 0);
     return status;
 }

@@ -114,9 +114,10 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
     return &variants->list[order_variant(&variants->by, micro_batch)];
 }
 
-/* run_trace.c: a record of the action at hand; an async op was posted, and is known to be done; all
- * are. Nothing where there is no trace. */
+/* run_trace.c: a record of the action at hand; of waiting for an op; an async op was posted, and is
+ * known to be done; all are. Nothing where there is no trace. */
 void run_trace_add(struct run *run, int op, enum stream stream, double begin, double end);
+void run_trace_wait(struct run *run, const struct resolved_op *op, double begin, double end);
 void run_trace_post(struct run *run, struct resolved_op *op, int index);
 void run_trace_done(struct run *run, struct resolved_op *op);
 void run_trace_end(struct run *run);

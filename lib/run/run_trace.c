@@ -50,6 +50,15 @@ void run_trace_add(struct run *run, int op, enum stream stream, double begin, do
                                                   .stream = (int32_t)stream };
 }
 
+void run_trace_wait(struct run *run, const struct resolved_op *op, double begin, double end)
+{
+    struct run_trace *t = run->trace;
+
+    run_trace_add(run, RUN_RECORD_WAIT, STREAM_COMPUTE, begin, end);
+    if (t && t->n)
+        t->records[t->n - 1].waited = (int32_t)op->stream;
+}
+
 /* Of an op that was posted and is done. */
 static void take(struct run_trace *t, struct resolved_op *op)
 {

@@ -21,7 +21,7 @@ struct run_record {
     int32_t action, op;       /* of the entry; of the action's function */
     int64_t begin_ns, end_ns; /* on this machine's monotonic clock */
     int32_t stream;           /* enum stream */
-    int32_t reserved;
+    int32_t waited;           /* of waiting: enum stream, of the op that is waited for */
 };
 _Static_assert(sizeof(struct run_record) == 32, "records are files' format");
 

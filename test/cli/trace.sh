@@ -3,19 +3,21 @@
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
-# check FILE - what is a timeline
+# check FILE [PLAN] - what is a timeline
 # shellcheck disable=SC2317 # expect calls it
 check() {
     python3 test/cli/support/check_timeline.py "$@"
 }
 
 plan="$lmtrain plan configs/jobs/llama2-7b.yaml --device h100-sxm --ranks 16 --set train.global_batch=32"
-# shellcheck disable=SC2086 # words
-expect 'a predicted step' 0 '^fits' $plan --layout tp=4,pp=4,zero=0,schedule=zb-h1 --trace "$dir/predicted.json"
-expect 'is a timeline' 0 '^[0-9]+ tracks, [1-9][0-9]+ flows, 0 ranks both' check "$dir/predicted.json"
-# shellcheck disable=SC2086
-expect 'of gathered weights' 0 '^fits' $plan --layout zero=3 --trace "$dir/predicted.json"
-expect 'is one, too' 0 ' tracks, 0 flows' check "$dir/predicted.json"
+for layout in tp=4,pp=4,zero=0,schedule=zb-h1 pp=4,zero=1,schedule=zb-v tp=2,pp=8,schedule=1f1b zero=2 zero=3; do
+    # shellcheck disable=SC2086 # words
+    $plan --layout $layout --trace "$dir/predicted.json" --json >"$dir/plan.json"
+    case $layout in *pp=*) flows='[1-9][0-9]+' ;; *) flows=0 ;; esac
+    expect "a predicted step of $layout is what its table says" 0 \
+        "^[0-9]+ tracks, $flows flows, 0 ranks both .*, links add up, [148] ranks' slices add up to their tables of ([89]|1[01]) rows" \
+        check "$dir/predicted.json" "$dir/plan.json"
+done
 expect 'no device' 2 'trace is of a predicted step \(hint: --device NAME' "$lmtrain" plan "$dir/job.yaml" --trace "$dir/none.json"
 
 "$lmtrain" bench cluster "$dir/job.yaml" --ranks 2 --steps 1 --to "$dir/here.yaml" >/dev/null
@@ -24,7 +26,7 @@ expect 'a run that traces steps' 0 '^done' pretrain traced --ranks 2 --set 'para
 expect 'its records' 0 '^step-00000003.rank-0 step-00000003.rank-1 step-00000005.rank-0 step-00000005.rank-1 $' \
     sh -c "ls '$dir/traced/trace' | tr '\n' ' '"
 expect 'predicted and measured' 0 'step 5 of 2 ranks, predicted and measured' "$lmtrain" report "$dir/traced" --trace "$dir/both.json"
-expect 'have the same ops' 0 ' 2 ranks both predicted and measured, clocks within 0 us, 0 out of order' check "$dir/both.json"
+expect 'have the same ops' 0 ' 2 ranks both predicted and measured, links add up, clocks within 0 us, 0 out of order' check "$dir/both.json"
 expect 'with the time of the other' 0 '"ratio":[0-9.]+' cat "$dir/both.json"
 expect 'an earlier step' 0 'step 3 of 2 ranks' "$lmtrain" report "$dir/traced" --trace "$dir/both.json" --step 3
 expect 'the same bits as without' 0 '^done' pretrain plain --ranks 2 --set 'parallel={pp: 2, schedule: zb-h1}'

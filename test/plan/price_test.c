@@ -73,6 +73,33 @@ static void test_products(void **state)
     arena_release(&f.arena);
 }
 
+/* What bounds an op: its products, its bytes, the launch of a kernel that has little to do. */
+static void test_bounds(void **state)
+{
+    struct op_shape large = linear(4096, 4096, 4096), add = { .kind = OP_ADD };
+    struct op_shape small = linear(16, 16, 16), gather = { .kind = OP_ALL_GATHER };
+    const struct group_shape group = {
+        .n = 8, .per_node = 8, .per_domain = 8, .n_nodes = 1, .n_domains = 1
+    };
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    assert_int_equal(price_op(&f.prices, &large).bound, BOUND_FLOPS);
+    add.in[0] = add.in[1] = add.out[0] = bf16(4096, 4096);
+    assert_int_equal(price_op(&f.prices, &add).bound, BOUND_BYTES);
+    add.in[0] = add.in[1] = add.out[0] = bf16(16, 16);
+    assert_int_equal(price_op(&f.prices, &add).bound, BOUND_ISSUE);
+    assert_int_equal(price_op(&f.prices, &small).bound, BOUND_ISSUE);
+    gather.in[OPS_FIRST] = bf16(8, 1024);
+    gather.out[OPS_FIRST] = bf16(64, 1024);
+    assert_int_equal(price_collective(&f.prices, &group, &gather).bound, BOUND_LINK);
+    assert_int_equal(price_link_bytes(&gather, 8), 7 * 8 * 1024 * 2);
+    assert_string_equal(price_bound_name(BOUND_LINK), "link");
+    assert_string_equal(price_source_name(price_op(&f.prices, &large).source), "formula");
+    arena_release(&f.arena);
+}
+
 static void test_efficiency(void **state)
 {
     (void)state;
@@ -152,9 +179,8 @@ static void test_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_efficiency),
-        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_products),   cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_efficiency), cmocka_unit_test(test_programs),
         cmocka_unit_test(test_sums),
     };
 
