@@ -41,6 +41,17 @@ void plan_print_layout(const struct job *job, struct str *out)
         str_printf(out, " hold %s", choice_word(hold_choices, (int)job->parallel.hold));
 }
 
+static void print_recomputed_layers(const char *word, const struct job_counts *layers,
+                                    struct str *out)
+{
+    if (layers->n)
+        str_printf(out, ", %s in ", word);
+    for (int i = 0; i < layers->n; i++)
+        str_printf(out, i ? "+%d" : "%d", layers->values[i]);
+    if (layers->n)
+        str_add(out, " layers");
+}
+
 void plan_print_recompute(const struct job *job, struct str *out)
 {
     int n = 0;
@@ -50,6 +61,8 @@ void plan_print_recompute(const struct job *job, struct str *out)
     for (int kind = 0; kind < N_OP_KINDS; kind++)
         if (bitset_has(&job->recompute_ops, kind))
             str_printf(out, n++ ? ", %s" : "%s", op_info((enum op_kind)kind)->name);
+    print_recomputed_layers("full", &job->recompute_layers.full, out);
+    print_recomputed_layers("selective", &job->recompute_layers.selective, out);
 }
 
 void plan_add_layout_keys(const struct layout *layout, cJSON *json)

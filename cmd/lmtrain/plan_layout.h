@@ -12,7 +12,7 @@
 /* Append "dp 2, tp 4 with sequence parallel, pp 2 interleaved of 3 chunks, zero 1". */
 void plan_print_layout(const struct job *job, struct str *out);
 
-/* Append "full", or "swiglu, rmsnorm". */
+/* Append "full", or "swiglu, rmsnorm", or "none, full in 4+2 layers". */
 void plan_print_recompute(const struct job *job, struct str *out);
 
 /* Add the layout's fields to the object, by the names that they have in a job. */

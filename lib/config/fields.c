@@ -533,6 +533,14 @@ const struct field job_fields[] = {
       .help = "activation recomputation (checkpointing); selective: norms, activation "
               "functions, dropout and casts are recomputed in the backward; full: all but the "
               "inputs of the layers; a list: these ops" },
+    { "recompute_layers.full", FIELD_COUNTS, AT(recompute_layers.full), .initial = "none",
+      .word = "none", .min = 0, .max = 100000,
+      .help = "number of layers of each pipeline stage that are recomputed in full, such as "
+              "[4, 2, 0, 0]: its first ones; for the others recompute counts" },
+    { "recompute_layers.selective", FIELD_COUNTS, AT(recompute_layers.selective), .initial = "none",
+      .word = "none", .min = 0, .max = 100000,
+      .help = "number of layers of each pipeline stage, after those recomputed in full, that are "
+              "recomputed as by recompute selective" },
 
     { "checkpoint.every_steps", FIELD_I64, AT(checkpoint.every_steps), .initial = "0",
       .max = N_STEPS_MAX, .unit = "steps",

@@ -193,6 +193,9 @@ struct job {
 
     enum recompute_mode recompute;
     struct bitset recompute_ops; /* RECOMPUTE_LIST: enum op_kind of each */
+    struct {
+        struct job_counts full, selective; /* layers of each stage; none: recompute alone counts */
+    } recompute_layers;
 
     struct {
         int64_t every_steps; /* 0: only at the end */

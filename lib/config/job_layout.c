@@ -37,6 +37,10 @@ static const struct layout_row {
     [LAYOUT_STAGES] = { "parallel.stages", IN_JOB(parallel.stages), IN_LAYOUT(stages), true, 0 },
     [LAYOUT_COUNTS] = { "parallel.replica_micro_batches", IN_JOB(parallel.replica_micro_batches),
                         IN_LAYOUT(counts), true, 0 },
+    [LAYOUT_FULL_LAYERS] = { "recompute_layers.full", IN_JOB(recompute_layers.full),
+                             IN_LAYOUT(full_layers), true, 0 },
+    [LAYOUT_SELECTIVE_LAYERS] = { "recompute_layers.selective", IN_JOB(recompute_layers.selective),
+                                  IN_LAYOUT(selective_layers), true, 0 },
 };
 
 static size_t size_of(const struct layout_row *row)

@@ -27,6 +27,8 @@ enum layout_key {
     LAYOUT_MICRO_BATCH,
     LAYOUT_STAGES,
     LAYOUT_COUNTS,
+    LAYOUT_FULL_LAYERS,
+    LAYOUT_SELECTIVE_LAYERS,
     N_LAYOUT_KEYS
 };
 
@@ -38,6 +40,7 @@ struct layout {
     enum parameter_hold hold;
     struct job_counts stages; /* layers of each stage; none: cut by cost as compiling does */
     struct job_counts counts; /* micro-batches of each data-parallel rank; none: all alike */
+    struct job_counts full_layers, selective_layers; /* of each stage, that are recomputed so */
 };
 
 /* The field's name: "parallel.zero_group"; and without its group: "zero_group". */

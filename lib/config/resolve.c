@@ -158,6 +158,27 @@ static void derive_chunks(struct job *job, struct arena *arena)
                  pipeline_name(kind));
 }
 
+/* Whether a stage has so many layers is known when the model is cut into stages. */
+static int check_recompute_layers(const struct job *job, int n_stages, struct err *err)
+{
+    const struct {
+        const char *field;
+        int n;
+    } lists[] = {
+        { "recompute_layers.full", job->recompute_layers.full.n },
+        { "recompute_layers.selective", job->recompute_layers.selective.n },
+    };
+
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        if (lists[i].n && lists[i].n != n_stages)
+            return err_set(err, ERR_CONFIG,
+                           "%s: %s has %d number%s, but the pipeline has %d stage%s (hint: one for "
+                           "each)",
+                           PLACE(job, lists[i].field), lists[i].field, lists[i].n,
+                           str_s(lists[i].n), n_stages, str_s(n_stages));
+    return 0;
+}
+
 static int check_pipeline(const struct job *job, struct err *err)
 {
     struct pipeline_spec spec = { .kind = job->parallel.schedule,
@@ -184,7 +205,7 @@ static int check_pipeline(const struct job *job, struct err *err)
     if (job->parallel.stages.n && stage_check(job->parallel.stages.values, job->parallel.stages.n,
                                               n_stages, job->model.n_layers, err))
         return err_add(err, "%s: parallel.stages", PLACE(job, "parallel.stages"));
-    return 0;
+    return check_recompute_layers(job, n_stages, err);
 }
 
 static int check_sharding(struct job *job, struct arena *arena, struct err *err)

@@ -48,10 +48,18 @@ static void fuse_chunk(struct compiling *c, int chunk)
 
 static void recompute_chunk(struct compiling *c, int chunk)
 {
+    const struct compile_train *options = c->options;
     const struct chunk_functions *f = &c->functions[chunk];
+    int stage = c->chunks[chunk].stage;
+    struct recompute_levels levels = {
+        .kind = options->recompute,
+        .ops = options->recompute_ops,
+        .first_layer = c->first_layer[stage],
+        .n_full = options->full_layers ? options->full_layers[stage] : 0,
+        .n_selective = options->selective_layers ? options->selective_layers[stage] : 0,
+    };
 
-    recompute(c->program, f->forward, f->backward, c->options->recompute,
-              &c->options->recompute_ops);
+    recompute(c->program, f->forward, f->backward, &levels);
 }
 
 static void split_chunk(struct compiling *c, int chunk)

@@ -35,6 +35,9 @@ struct compile_train {
     uint64_t seed;
     enum recompute_kind recompute;
     struct bitset recompute_ops; /* of RECOMPUTE_KIND_LIST: a set of enum op_kind */
+    /* [pp * n_chunks]: how many of each stage's layers, the first ones, are recomputed in full, and
+     * how many after them selectively, whatever recompute says; NULL: none. */
+    const int *full_layers, *selective_layers;
     /* The pipeline, and the rank in it that this program is for; zeros for one stage. */
     struct {
         enum pipeline_kind kind;

@@ -35,6 +35,8 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .seed = job->train.seed,
         .recompute = kinds[job->recompute],
         .recompute_ops = job->recompute_ops,
+        .full_layers = job->recompute_layers.full.values,
+        .selective_layers = job->recompute_layers.selective.values,
         .pipeline = { .kind = job->parallel.schedule,
                       .n_chunks = job->parallel.chunks,
                       .stage_layers = job->parallel.stages.values,

@@ -51,6 +51,25 @@ int model_cut_stages(const struct model_spec *m, int seq_len, int n_stages, int 
     return stage_split(counts, n_stages, &costs, scratch, err);
 }
 
+/* No stage has more layers to recompute than it has. */
+static int check_recomputed(const struct compiling *c, struct err *err)
+{
+    const struct compile_train *o = c->options;
+
+    for (int i = 0; i < c->n_stages; i++) {
+        int n_layers = c->first_layer[i + 1] - c->first_layer[i];
+        int n = (o->full_layers ? o->full_layers[i] : 0) +
+                (o->selective_layers ? o->selective_layers[i] : 0);
+
+        if (n > n_layers)
+            return err_set(err, ERR_CONFIG,
+                           "recompute_layers has %d layer%s of stage %d, which has %d (hint: %d or "
+                           "fewer, full and selective together)",
+                           n, str_s(n), i, n_layers, n_layers);
+    }
+    return 0;
+}
+
 static int cut_stages(struct compiling *c, struct err *err)
 {
     const struct model_spec *m = c->options->model;
@@ -69,7 +88,7 @@ static int cut_stages(struct compiling *c, struct err *err)
     for (int i = 0; i < c->n_stages; i++)
         first[i + 1] = first[i] + counts[i];
     c->first_layer = first;
-    return 0;
+    return check_recomputed(c, err);
 }
 
 /* The smallest size of micro-batches above this one. */

@@ -15,7 +15,7 @@
 /* Predicted beyond the rows that are wanted, as predictions may change their order. */
 enum { N_SPARE = 2 };
 
-/* Bytes by the costs of layers may be above what programs need by so much (scripts/bench/search). */
+/* Bytes by the costs of layers may be above what programs need by so much. */
 #define BYTES_SLACK 1.6
 
 /* ---- which of two equal layouts is simpler ---- */

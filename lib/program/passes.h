@@ -53,11 +53,14 @@ int fuse_casts(struct program *program, int function);
  *              casts
  *   FULL       the layers' inputs only
  *   LIST       all but the outputs of ops whose kinds are in `ops`; a fused op counts as an add and
- *              a norm. In other modes `ops` is NULL.
+ *              a norm.
  *
  * Inputs of layers and, except under FULL, row statistics (of norms, attention) are always kept.
  * What is gathered over tp is never kept. What is not kept is computed again in `backward`, phase
  * R, before its first use, and only as far as the backward reads it.
+ *
+ * Layers may differ: of the chunk's layers, which begin with first_layer, the first n_full are as
+ * with FULL, the n_selective after them as with SELECTIVE, all else as `kind` says.
  */
 enum recompute_kind {
     RECOMPUTE_KIND_NONE,
@@ -66,8 +69,13 @@ enum recompute_kind {
     RECOMPUTE_KIND_LIST
 };
 _Static_assert(N_OP_KINDS <= BITSET_MAX, "a set has room for each kind");
-void recompute(struct program *program, int forward, int backward, enum recompute_kind kind,
-               const struct bitset *ops);
+struct recompute_levels {
+    enum recompute_kind kind;
+    struct bitset ops; /* of LIST */
+    int first_layer, n_full, n_selective;
+};
+void recompute(struct program *program, int forward, int backward,
+               const struct recompute_levels *levels);
 
 /*
  * split.c: move the ops that compute weights' gradients (class W, and recomputation for them alone)

@@ -27,8 +27,8 @@
 
 struct remake {
     struct program *program;
-    int all;               /* full recomputation: all values but the layers' inputs */
-    struct bitset dropped; /* kinds of ops */
+    const struct recompute_levels *levels;
+    struct bitset cheap; /* kinds of ops */
     int forward, backward;
     int n_values;
     int *producer; /* by value: index of the forward op that writes it, -1 if none does */
@@ -83,6 +83,29 @@ static bool accumulates(const struct program *p, const struct op *op)
     return false;
 }
 
+static enum recompute_kind level_of(const struct remake *r, int layer)
+{
+    int at = layer - r->levels->first_layer;
+
+    if (at >= 0 && at < r->levels->n_full)
+        return RECOMPUTE_KIND_FULL;
+    if (at >= 0 && at < r->levels->n_full + r->levels->n_selective)
+        return RECOMPUTE_KIND_SELECTIVE;
+    return r->levels->kind;
+}
+
+static bool is_dropped(const struct remake *r, enum recompute_kind level, enum op_kind kind)
+{
+    switch (level) {
+    case RECOMPUTE_KIND_SELECTIVE:
+        return bitset_has(&r->cheap, (int)kind);
+    case RECOMPUTE_KIND_LIST:
+        return bitset_has(&r->levels->ops, (int)kind);
+    default:
+        return false;
+    }
+}
+
 static bool is_kept(const struct remake *r, int v)
 {
     const struct op *op;
@@ -97,12 +120,13 @@ static bool is_kept(const struct remake *r, int v)
         return true;
     if ((traits & TRAIT_GATHER) && axis_role(op->attributes.axis, PARAMETER_DENSE) == SPLITS_MODEL)
         return false;
-    if (r->all || r->program->values[v].boundary)
+    enum recompute_kind level = level_of(r, op->layer);
+    if (level == RECOMPUTE_KIND_FULL || r->program->values[v].boundary)
         return r->program->values[v].boundary;
     while (op->out[output] != v)
         output++;
     enum op_kind kind = kind_of(op, output);
-    return kind == N_OP_KINDS || !bitset_has(&r->dropped, (int)kind);
+    return kind == N_OP_KINDS || !is_dropped(r, level, kind);
 }
 
 /*
@@ -213,11 +237,12 @@ static void remake_value(struct remake *r, int v, int *stack)
     }
 }
 
-void recompute(struct program *program, int forward, int backward, enum recompute_kind kind,
-               const struct bitset *ops)
+void recompute(struct program *program, int forward, int backward,
+               const struct recompute_levels *levels)
 {
     struct remake r = { .program = program,
-                        .all = kind == RECOMPUTE_KIND_FULL,
+                        .levels = levels,
+                        .cheap = cheap_ops(),
                         .forward = forward,
                         .backward = backward,
                         .n_values = program->n_values };
@@ -226,11 +251,7 @@ void recompute(struct program *program, int forward, int backward, enum recomput
     int n_ops = b->n_ops;
     struct op *old = b->ops;
 
-    if (kind == RECOMPUTE_KIND_SELECTIVE)
-        r.dropped = cheap_ops();
-    if (kind == RECOMPUTE_KIND_LIST)
-        r.dropped = *ops;
-    if (kind == RECOMPUTE_KIND_NONE &&
+    if (levels->kind == RECOMPUTE_KIND_NONE && !levels->n_full && !levels->n_selective &&
         axes_size(&program->mesh, SPLITS_MODEL, PARAMETER_DENSE) == 1)
         return;
     r.producer = arena_array(&program->arena, int, r.n_values);

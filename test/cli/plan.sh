@@ -100,6 +100,12 @@ expect 'what is given stays' 0 '^16 ranks \(dp 2, tp 8 ' "$lmtrain" plan configs
 expect 'nothing fits' 2 'none of [0-9]+ layouts of 8 ranks fits h100-sxm: the smallest \(tp 8, ' searched --ranks 8
 expect 'nothing is known of the devices' 2 'parallel.mode is auto, which needs the devices that the layout is for \(hint: --cluster NAME' plan --set parallel=auto
 expect 'a degree beside auto' 2 'parallel.tp is given, but parallel.mode is auto \(hint: mode: semi\)' plan --set 'parallel={mode: auto, tp: 2}'
+expect 'layers of each stage' 0 'recompute none, full in 1\+0 layers, selective in 0\+1 layers$' plan --ranks 2 \
+    --set parallel.pp=2 --set model.n_layers=4 --set 'recompute_layers={full: [1, 0], selective: [0, 1]}'
+expect 'of too few stages' 2 'recompute_layers.full has 1 number, but the pipeline has 2 stages' plan --ranks 2 \
+    --set parallel.pp=2 --set 'recompute_layers.full=[1]'
+expect 'of a stage that has fewer' 2 'recompute_layers has 3 layers of stage 1, which has 2 \(hint: 2 or fewer' plan --ranks 2 \
+    --set parallel.pp=2 --set model.n_layers=4 --set 'recompute_layers={full: [0, 2], selective: [0, 1]}'
 expect 'stages of one layout' 2 'parallel.stages is given, but parallel.mode is semi: it is of one layout' plan --set 'parallel={mode: semi, stages: [1, 1]}'
 
 # ---- one layout, many numbers of ranks, calibration ----

@@ -66,6 +66,39 @@ static void schedules(void **state)
     }
 }
 
+/* ---- layers that are recomputed differently ---- */
+
+static void recomputed_layers(void **state)
+{
+    static const struct {
+        const char *schedule;
+        int pp, zero;
+        const char *layers;
+    } ways[] = {
+        { "1f1b", 1, 0, "recompute_layers={full: [3], selective: [2]}" },
+        { "1f1b", 2, 1, "recompute_layers={full: [4, 1], selective: [0, 2]}" },
+        { "zb-v", 2, 3, "recompute_layers={full: [1, 0, 2, 1]}|recompute=selective" },
+        { "interleaved", 2, 2, "recompute_layers={selective: [2, 1, 0, 2]}|recompute=[swiglu]" },
+    };
+    struct law_case c = base_case("llama-deep", "late");
+    char what[160];
+
+    (void)state;
+    c.n_ranks = 2;
+    struct law_outcome wanted = law_run(&c);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        c.schedule = ways[i].schedule;
+        c.pp = ways[i].pp;
+        c.zero = ways[i].zero;
+        c.tuning = ways[i].layers;
+        c.n_ranks = 2 * c.pp;
+        c.poison = i % 2;
+        struct law_outcome got = law_run(&c);
+        snprintf(what, sizeof what, "pp %d %s, zero %d, %s", c.pp, c.schedule, c.zero, c.tuning);
+        law_must_equal(what, &wanted, &got);
+    }
+}
+
 /* ---- from each into each ---- */
 
 /* Four data-parallel ranks, one numerics. Each way into each: by this model or by the other. */
@@ -145,6 +178,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules),
+        cmocka_unit_test(recomputed_layers),
         cmocka_unit_test(from_each_into_each_late),
         cmocka_unit_test(from_each_into_each_early),
         cmocka_unit_test(hybrid_and_sequence_parallel),

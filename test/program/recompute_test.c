@@ -157,6 +157,42 @@ static void full_keeps_layer_inputs(void **state)
     check_full("gpt2");
 }
 
+/* The ops of phase R of a layer, or of all (-1). */
+static int count_in_layer(const struct tiny *tiny, int layer)
+{
+    const struct function *b = &tiny->program.functions[tiny->backward];
+    int n = 0;
+
+    for (int i = 0; i < b->n_ops; i++)
+        n += b->ops[i].phase == PHASE_R && (layer < 0 || b->ops[i].layer == layer);
+    return n;
+}
+
+/* The first layer is recomputed as the first list says, the second as the other. */
+static void layers_may_differ(void **state)
+{
+    struct tiny full, selective, mixed, none;
+
+    (void)state;
+    tiny_recompute(&full, "llama", 1, RECOMPUTE_KIND_FULL);
+    tiny_recompute(&selective, "llama", 1, RECOMPUTE_KIND_SELECTIVE);
+    tiny_recompute_levels(&mixed, "llama",
+                          &(struct recompute_levels){ .n_full = 1, .n_selective = 1 });
+    assert_int_equal(count_in_layer(&mixed, 0), count_in_layer(&full, 0));
+    assert_int_equal(count_in_layer(&mixed, 1), count_in_layer(&selective, 1));
+    assert_true(count_in_layer(&full, 0) > count_in_layer(&selective, 0));
+    check_order(&mixed);
+    check_no_op_twice(&mixed);
+    tiny_recompute_levels(&none, "llama", &(struct recompute_levels){ .n_full = 1 });
+    assert_int_equal(count_in_layer(&none, 0), count_in_layer(&full, 0));
+    assert_int_equal(count_in_layer(&none, 1), 0);
+    check_order(&none);
+    tiny_release(&full);
+    tiny_release(&selective);
+    tiny_release(&mixed);
+    tiny_release(&none);
+}
+
 /* A remade op is its original but for operands: dropout draws the same numbers. */
 static void remade_ops_keep_their_attributes(void **state)
 {
@@ -290,7 +326,9 @@ static void half_open(struct half *h, enum recompute_kind kind, const char *ops)
     h->sum = emit(h, OP_REDUCE_SCATTER, emit(h, OP_LINEAR, h->active, down, 8, 16), 0, 4, 16);
     struct gradient_seed gradient = { emit(h, OP_RMSNORM, h->sum, last, 4, 16), seed };
     differentiate(&h->program, h->forward, h->backward, &gradient, 1, 0);
-    recompute(&h->program, h->forward, h->backward, kind, &kinds);
+    const struct recompute_levels levels = { .kind = kind, .ops = kinds };
+
+    recompute(&h->program, h->forward, h->backward, &levels);
 }
 
 static int is_read(const struct half *h, int value)
@@ -391,6 +429,7 @@ int main(void)
         cmocka_unit_test(none_changes_nothing),
         cmocka_unit_test(selective_keeps_sums_and_statistics),
         cmocka_unit_test(full_keeps_layer_inputs),
+        cmocka_unit_test(layers_may_differ),
         cmocka_unit_test(remade_ops_keep_their_attributes),
         cmocka_unit_test(lists_remake_what_they_name),
         cmocka_unit_test(what_is_gathered_over_tp_is_gathered_again),

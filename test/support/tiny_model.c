@@ -108,12 +108,24 @@ void tiny_differentiate(struct tiny *tiny, const char *name, int dp_size)
     differentiate(&tiny->program, tiny->forward, tiny->backward, &tiny->seed, 1, 0);
 }
 
-void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recompute_kind kind)
+static void recompute_fused(struct tiny *tiny, const char *name, int dp_size,
+                            const struct recompute_levels *levels)
 {
     tiny_differentiate(tiny, name, dp_size);
     fuse(&tiny->program, tiny->forward);
     fuse_casts(&tiny->program, tiny->backward);
-    recompute(&tiny->program, tiny->forward, tiny->backward, kind, NULL);
+    recompute(&tiny->program, tiny->forward, tiny->backward, levels);
+}
+
+void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recompute_kind kind)
+{
+    recompute_fused(tiny, name, dp_size, &(struct recompute_levels){ .kind = kind });
+}
+
+void tiny_recompute_levels(struct tiny *tiny, const char *name,
+                           const struct recompute_levels *levels)
+{
+    recompute_fused(tiny, name, 1, levels);
 }
 
 struct bitset op_kinds(const char *names)
@@ -131,12 +143,9 @@ struct bitset op_kinds(const char *names)
 
 void tiny_recompute_list(struct tiny *tiny, const char *name, const char *ops)
 {
-    struct bitset kinds = op_kinds(ops);
+    const struct recompute_levels levels = { .kind = RECOMPUTE_KIND_LIST, .ops = op_kinds(ops) };
 
-    tiny_differentiate(tiny, name, 1);
-    fuse(&tiny->program, tiny->forward);
-    fuse_casts(&tiny->program, tiny->backward);
-    recompute(&tiny->program, tiny->forward, tiny->backward, RECOMPUTE_KIND_LIST, &kinds);
+    recompute_fused(tiny, name, 1, &levels);
 }
 
 void tiny_shard(struct tiny *tiny, const char *name, int dp_size, int early)

@@ -31,6 +31,8 @@ void tiny_differentiate(struct tiny *tiny, const char *name, int dp_size);
 
 /* ... fused, and then recomputed. */
 void tiny_recompute(struct tiny *tiny, const char *name, int dp_size, enum recompute_kind kind);
+void tiny_recompute_levels(struct tiny *tiny, const char *name,
+                           const struct recompute_levels *levels);
 
 /* The set of these kinds: "rmsnorm add". */
 struct bitset op_kinds(const char *names);
