@@ -52,15 +52,22 @@ static void add_prediction(const struct job *job, struct option_list *sets, stru
 
 /* ---- the run that is resumed ---- */
 
-/* Its layout, if the run is there and has as many ranks. */
-static bool take_from_run(struct job *job, int n_ranks, struct arena *arena)
+/* Whether the run is there, with a layout. */
+static bool read_run(struct job *run, const struct job *job, struct arena *arena)
 {
     const char *path = arena_printf(arena, "%s/job.yaml", job->output);
     struct err ignored;
+
+    return store_count(arena_printf(arena, "%s/checkpoints", job->output), &ignored) > 0 &&
+           !job_read(run, path, NULL, 0, arena, &ignored) && !search_is_wanted(run);
+}
+
+/* Its layout, if the run has as many ranks. */
+static bool take_from_run(struct job *job, int n_ranks, struct arena *arena)
+{
     struct job run;
 
-    if (store_count(arena_printf(arena, "%s/checkpoints", job->output), &ignored) <= 0 ||
-        job_read(&run, path, NULL, 0, arena, &ignored) || search_is_wanted(&run) ||
+    if (!read_run(&run, job, arena) ||
         run.parallel.tp * run.parallel.pp * run.parallel.dp != n_ranks)
         return false;
     const struct layout layout = layout_of_job(&run);
@@ -70,6 +77,24 @@ static bool take_from_run(struct job *job, int n_ranks, struct arena *arena)
     job->searched.cluster = run.searched.cluster;
     job->searched.predicted_ms = run.searched.predicted_ms;
     return true;
+}
+
+/* Nothing where there is no run yet. */
+static int keep_numerics(struct job *job, struct arena *arena, struct err *err)
+{
+    struct job run;
+
+    if (!read_run(&run, job, arena))
+        return 0;
+    if (run.parallel.replica_micro_batches.n)
+        return err_set(err, ERR_CONFIG,
+                       "%s: search.keep_numerics is true, but the run in %s has "
+                       "parallel.replica_micro_batches, which are of one layout (hint: without "
+                       "--replan, on %d ranks)",
+                       job->source, job->output,
+                       run.parallel.tp * run.parallel.pp * run.parallel.dp);
+    layout_keep_numerics(job, &run, arena);
+    return 0;
 }
 
 /* ---- predictions ---- */
@@ -140,6 +165,8 @@ int searched_layout(struct job *job, int n_ranks, bool to_replan, struct option_
         add_prediction(job, sets, arena);
         return 0;
     }
+    if (is_wanted && job->search.keep_numerics && keep_numerics(job, arena, err))
+        return -1;
     subject->job = *job;
     if (plan_find_layout(subject, &reading, n_ranks, arena, err))
         return -1;

@@ -509,8 +509,14 @@ const struct field job_fields[] = {
     { "search.max_tp", FIELD_INT, AT(search.max_tp), .initial = "auto", .word = "auto", .min = 1,
       .max = 65536,
       .help = "largest tp that is searched; auto: the devices that the fast link joins" },
-    { "search.micro_batch", FIELD_BOOL, AT(search.micro_batch), .initial = "false",
-      .help = "also search train.micro_batch (powers of two up to 64); changes the numerics" },
+    { "search.micro_batch", FIELD_CHOICE, AT(search.micro_batch), .initial = "fixed",
+      .choices = search_micro_batch_choices,
+      .help = "fixed: as train.micro_batch says; auto: searched, too (powers of two up to 64); "
+              "changes the numerics" },
+    { "search.keep_numerics", FIELD_BOOL, AT(search.keep_numerics), .initial = "false",
+      .help = "a search for a run that has checkpoints (--replan) keeps what the bits of its "
+              "results depend on: tp, dp, micro_batch, sequence_parallel and the order in which "
+              "gradients are summed" },
     { "search.schedules", FIELD_KINDS, AT(search.listed), .initial = "auto",
       .choices = schedules_choices, .list_items = list_schedules,
       .items_offset = AT(search.schedules), .word_value = 1,

@@ -21,6 +21,10 @@ const struct choice hold_choices[] = {
 const struct choice reduction_choices[] = { { "fixed", REDUCTIONS_FIXED },
                                             { "fast", REDUCTIONS_FAST },
                                             { 0 } };
+const struct choice search_micro_batch_choices[] = { { "fixed", SEARCH_MICRO_BATCH_FIXED },
+                                                     { "auto", SEARCH_MICRO_BATCH_AUTO },
+                                                     { 0 } };
+
 const struct choice parallel_mode_choices[] = { { "manual", PARALLEL_MANUAL },
                                                 { "auto", PARALLEL_AUTO },
                                                 { "semi", PARALLEL_SEMI },

@@ -120,6 +120,38 @@ const char *layout_value_word(enum layout_key key, int value)
     return field->choices ? choice_word(field->choices, value) : NULL;
 }
 
+/* ---- the numerics ---- */
+
+/* The order of gradient sums as the run has it, whether its job says so or not. */
+static enum gradient_sum sum_of(const struct job *run)
+{
+    if (run->parallel.gradient_sum_given)
+        return run->parallel.gradient_sum;
+    return run->parallel.zero > 1 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
+}
+
+void layout_keep_numerics(struct job *job, const struct job *run, struct arena *arena)
+{
+    static const char kept[] = "the run";
+    const char **places = arena_array(arena, const char *, n_job_fields);
+
+    for (int i = 0; i < n_job_fields; i++) {
+        const struct field *field = &job_fields[i];
+        bool is_list = field->type == FIELD_COUNTS;
+
+        places[i] = job->places ? job->places[i] : NULL;
+        if (field->numerics.change != NUMERICS_LAYOUT || !field->numerics.place)
+            continue;
+        memcpy((char *)job + field->offset, (const char *)run + field->offset,
+               is_list ? sizeof(struct job_counts) : sizeof(int));
+        places[i] = kept;
+    }
+    job->parallel.dp_given = job->parallel.gradient_sum_given = 1;
+    job->parallel.gradient_sum = sum_of(run);
+    job->search.micro_batch = SEARCH_MICRO_BATCH_FIXED;
+    job->places = places;
+}
+
 /* ---- what parallel.mode leaves open ---- */
 
 bool layout_is_open(const struct job *job, enum layout_key key)
@@ -129,7 +161,7 @@ bool layout_is_open(const struct job *job, enum layout_key key)
     if (mode == PARALLEL_MANUAL || rows[key].is_list)
         return false;
     if (key == LAYOUT_MICRO_BATCH)
-        return job->search.micro_batch;
+        return job->search.micro_batch == SEARCH_MICRO_BATCH_AUTO;
     if (mode == PARALLEL_DATA && (key == LAYOUT_TP || key == LAYOUT_PP))
         return false;
     return !job_is_given(job, rows[key].field);

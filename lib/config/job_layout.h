@@ -61,6 +61,13 @@ struct layout layout_of_job(const struct job *job);
 /* Give the job the layout, as if it were given in its file; it is then resolved as usual. */
 void layout_apply(struct job *job, const struct layout *layout);
 
+/*
+ * Give the job the values of all fields that make the numerics of a layout (tp, dp, micro_batch,
+ * how gradients are summed, ...) as the run of an earlier job has them, as if the job gave them: a
+ * search then finds layouts with the bits of the run.
+ */
+void layout_keep_numerics(struct job *job, const struct job *run, struct arena *arena);
+
 /* Append the value of a key of the job's layout, as YAML. */
 void layout_print_value(const struct job *job, enum layout_key key, struct str *out);
 

@@ -69,5 +69,10 @@ expect 'on other ranks it is searched again' 0 'layout: dp 1.*the best of ' pret
     --set "cluster=$dir/here.yaml" --set train.steps=14
 expect 'and again if that is wanted' 0 'layout: dp 1.*the best of ' pretrain two --ranks 1 --set parallel=auto \
     --set "cluster=$dir/here.yaml" --set train.steps=16 --replan
+expect 'the bits of the run can be kept' 0 'layout: dp 1, .*the best of ' pretrain two --ranks 2 --set parallel=auto \
+    --set "cluster=$dir/here.yaml" --set train.steps=18 --set search.keep_numerics=true --replan
+expect 'with its data-parallel ranks' 0 '^  dp: 1$' cat "$dir/two/job.yaml"
+expect 'where that is possible' 2 'no layout of 2 ranks is possible' pretrain two --ranks 2 --set 'parallel={mode: semi, pp: 1}' \
+    --set "cluster=$dir/here.yaml" --set train.steps=20 --set search.keep_numerics=true --replan
 expect 'a manual run on a cluster is predicted, too' 0 'were predicted for ' pretrain manual --set "cluster=$dir/here.yaml"
 finish

@@ -265,7 +265,7 @@ static void test_schedules_and_micro_batches_may_be_searched(void **state)
     open_fixture(&f);
     search_8(&f,
              "{" MODEL_8 "train: {steps: 1, global_batch: 32, micro_batch: 1},"
-             " parallel: {mode: semi, pp: 4}, search: {schedules: [gpipe], micro_batch: true}}",
+             " parallel: {mode: semi, pp: 4}, search: {schedules: [gpipe], micro_batch: auto}}",
              &result);
     int most = 0;
     for (int i = 0; i < result.n_rows; i++) {
