@@ -20,9 +20,11 @@
 #include "plan_sweep.h"
 #include "plan_time.h"
 #include "report/table.h"
+#include "report/waterfall.h"
 #include "timelines.h"
 
 #define N_ROWS_MAX (N_SEGMENTS + 1)
+#define MEMORY_BAR 16 /* characters */
 #define ASSUMED_GPU_BYTES ((size_t)80 << 30)
 
 struct plan_request {
@@ -90,7 +92,7 @@ static void add_vendor_row(const struct plan *plan, struct report_table *table)
     char text[32], library[32];
 
     report_table_row(table,
-                     "vendor\t%s\t%zu\testimate, in addition: cuDNN's workspace of %s, the CUDA "
+                     "vendor\t%s\t%zu\t\testimate, in addition: cuDNN's workspace of %s, the CUDA "
                      "context, modules and graphs",
                      str_bytes(text, sizeof text, vendor), vendor,
                      str_bytes(library, sizeof library, vendor - GPU_CONTEXT_BYTES));
@@ -101,20 +103,28 @@ static void print_memory(const struct plan *plan, struct str *out)
     struct memory_row rows[N_ROWS_MAX];
     int n = program_memory_table(&plan->programs[plan->shown], rows, N_ROWS_MAX);
     struct report_table table;
+    struct waterfall waterfall = { .whole =
+                                       (double)program_memory_bytes(&plan->programs[plan->shown]),
+                                   .width = MEMORY_BAR };
+    struct str bar = { 0 };
     char text[32];
 
-    report_table_init(&table, "lrrl");
+    report_table_init(&table, "lrrll");
     if (plan->job->parallel.pp > 1)
-        report_table_heading(&table, "memory of pipeline rank %d\tsize\tbytes\twhat", plan->shown);
+        report_table_heading(&table, "memory of pipeline rank %d\tsize\tbytes\t\twhat",
+                             plan->shown);
     else
-        report_table_heading(&table, "memory of a rank\tsize\tbytes\twhat");
-    for (int i = 0; i < n; i++)
-        report_table_row(&table, "%s\t%s\t%zu\t%s", rows[i].name,
+        report_table_heading(&table, "memory of a rank\tsize\tbytes\t\twhat");
+    for (int i = 0; i < n; i++) {
+        waterfall_next(&waterfall, (double)rows[i].n_bytes, &bar);
+        report_table_row(&table, "%s\t%s\t%zu\t%s\t%s", rows[i].name,
                          str_bytes(text, sizeof text, rows[i].n_bytes), rows[i].n_bytes,
-                         rows[i].what);
+                         str_text(&bar), rows[i].what);
+    }
+    str_release(&bar);
     size_t total = program_memory_bytes(&plan->programs[plan->shown]);
 
-    report_table_total(&table, "total\t%s\t%zu\tallocated at start; nothing is allocated later",
+    report_table_total(&table, "total\t%s\t%zu\t\tallocated at start; nothing is allocated later",
                        str_bytes(text, sizeof text, total), total);
     if (kernels_are_gpu(plan->kernels))
         add_vendor_row(plan, &table);

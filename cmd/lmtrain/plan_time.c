@@ -8,127 +8,109 @@
 #include "base/num.h"
 #include "plan/fit.h"
 #include "plan/islands.h"
+#include "plan/sensitivity.h"
 #include "plan/step_time.h"
 #include "plan/suggest.h"
 #include "plan/whole_run.h"
 #include "program/passes.h"
 #include "report/table.h"
+#include "report/waterfall.h"
 
-/* What of a device is varied, one at a time. */
-enum part { PART_PRODUCTS, PART_MEMORY, PART_FAST_LINK, PART_NIC, N_PARTS };
-static const char *const part_names[N_PARTS] = { "products", "memory", "fast link", "NICs" };
-#define FASTER 1.1
+#define TIME_BAR 32 /* characters */
 
 struct answer {
     struct step_time time;
-    int64_t faster_ns[N_PARTS]; /* a step, if this part were 10 % faster */
+    struct sensitivity sensitivity;
     struct plan_fit fit;
     struct whole_run run;
+    int rank; /* in the world: the busiest stage's first */
     struct arena arena;
 };
-
-/* A copy in the arena, of all islands and their devices. */
-static struct cluster make_faster(const struct cluster *cluster, int part, struct arena *arena)
-{
-    struct cluster faster = *cluster;
-
-    faster.islands = arena_array(arena, struct cluster_island, cluster->n_islands);
-    faster.faster.products = part == PART_PRODUCTS ? FASTER : 1;
-    faster.faster.memory = part == PART_MEMORY ? FASTER : 1;
-    faster.faster.links = part == PART_FAST_LINK ? FASTER : 1;
-    faster.links.fast_bus *= part == PART_FAST_LINK ? FASTER : 1;
-    for (int i = 0; i < cluster->n_islands; i++) {
-        struct device_spec *device = arena_array(arena, struct device_spec, 1);
-
-        *device = *cluster->islands[i].device;
-        for (int f = 0; f < N_DEVICE_FORMATS && part == PART_PRODUCTS; f++)
-            device->step_reach[f] *= FASTER;
-        device->hbm *= part == PART_MEMORY ? FASTER : 1;
-        device->fast_bus *= part == PART_FAST_LINK ? FASTER : 1;
-        device->fast_link *= part == PART_FAST_LINK ? FASTER : 1;
-        faster.islands[i] = cluster->islands[i];
-        faster.islands[i].device = device;
-        faster.islands[i].nic *= part == PART_NIC ? FASTER : 1;
-    }
-    return faster;
-}
-
-/* The step as it is, and with each part faster. */
-struct variations {
-    const struct plan *plan;
-    const struct cluster *cluster;
-    struct answer *answer;
-    struct arena arenas[N_PARTS];
-    struct err errs[N_PARTS + 1];
-    int statuses[N_PARTS + 1];
-};
-
-static void predict_variation(void *context, int64_t tile, int thread)
-{
-    struct variations *v = context;
-    struct step_time time;
-
-    (void)thread;
-    if (tile == N_PARTS) {
-        v->statuses[tile] = step_time_predict(&v->answer->time, v->plan, v->cluster,
-                                              &v->answer->arena, &v->errs[tile]);
-        return;
-    }
-    struct arena *arena = &v->arenas[tile];
-    struct cluster faster = make_faster(v->cluster, (int)tile, arena);
-    v->statuses[tile] = step_time_predict(&time, v->plan, &faster, arena, &v->errs[tile]);
-    v->answer->faster_ns[tile] = time.ns;
-    arena_release(arena);
-}
 
 static int find_answer(struct answer *answer, const struct plan *plan,
                        const struct cluster *cluster, struct err *err)
 {
-    struct variations v = { .plan = plan, .cluster = cluster, .answer = answer };
-
     *answer = (struct answer){ .fit = plan_judge(plan, cluster, 0) };
-    pool_run(plan->pool, N_PARTS + 1, predict_variation, &v);
-    for (int i = N_PARTS; i >= 0; i--)
-        if (v.statuses[i]) {
-            *err = v.errs[i];
-            return -1;
-        }
+    if (step_time_predict(&answer->time, plan, cluster, &answer->arena, err) ||
+        sensitivity_find(&answer->sensitivity, plan, cluster, &answer->time, &answer->arena, err))
+        return -1;
+    answer->rank =
+        answer->time.simulated.busiest * (plan->job->world_size / plan->job->parallel.pp);
     whole_run_find(&answer->run, plan, cluster, &answer->time);
     return 0;
 }
 
 /* ---- text ---- */
 
-static void add_row(struct report_table *table, const char *what, int64_t ns, int64_t all)
+static void add_row(struct report_table *table, struct waterfall *waterfall, const char *what,
+                    int64_t ns)
 {
+    struct str bar = { 0 };
+
+    waterfall_next(waterfall, (double)ns, &bar);
     if (ns)
-        report_table_row(table, "%s\t%.1f ms\t%.1f %%", what, (double)ns / 1e6,
-                         100 * (double)ns / (double)all);
+        report_table_row(table, "%s\t%.1f ms\t%.1f %%\t%s", what, (double)ns / 1e6,
+                         100 * (double)ns / waterfall->whole, str_text(&bar));
+    str_release(&bar);
 }
 
 static void print_classes(const struct answer *answer, struct str *out)
 {
     const struct step_time *time = &answer->time;
     const struct simulated_rank *rank = &time->simulated.ranks[time->simulated.busiest];
+    struct waterfall waterfall = { .whole = (double)time->ns, .width = TIME_BAR };
     struct report_table table;
 
-    report_table_init(&table, "lrr");
-    report_table_heading(&table, "time of a step (busiest stage)\ttime\tshare");
+    report_table_init(&table, "lrrl");
+    if (time->simulated.n_ranks > 1)
+        report_table_heading(&table, "time of a step of rank %d, the busiest\ttime\tshare",
+                             answer->rank);
+    else
+        report_table_heading(&table, "time of a step\ttime\tshare");
     for (int i = 0; i < N_TIME_CLASSES; i++)
-        add_row(&table, time_class_name((enum time_class)i), rank->of[i], time->ns);
-    add_row(&table, "host: data, scalars, logging", time->constant_ns, time->ns);
-    add_row(&table, "waiting for the slowest of all ranks", time->jitter_ns, time->ns);
+        add_row(&table, &waterfall, time_class_name((enum time_class)i), rank->of[i]);
+    add_row(&table, &waterfall, "host: data, scalars, logging", time->constant_ns);
+    add_row(&table, &waterfall, "waiting for the slowest of all ranks", time->jitter_ns);
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }
 
+static double percent_more(const struct answer *answer, int64_t ns)
+{
+    return 100 * ((double)ns / (double)answer->time.ns - 1);
+}
+
+static void print_halved(const struct answer *answer, struct str *out)
+{
+    const struct other_layout *halved = &answer->sensitivity.halved;
+    char lacks[32];
+
+    if (!halved->change)
+        return;
+    str_printf(out, "half as many micro-batches (%s): %+.1f %%", halved->change,
+               percent_more(answer, halved->ns));
+    if (!halved->fit.fits)
+        str_printf(out, ", which lacks %s",
+                   str_bytes(lacks, sizeof lacks, halved->fit.needed - halved->fit.available));
+    str_add(out, "\n");
+}
+
 static void print_sensitivity(const struct answer *answer, struct str *out)
 {
+    const struct sensitivity *s = &answer->sensitivity;
+
     str_add(out, "\n10 % faster, one at a time, change the step by:");
-    for (int i = 0; i < N_PARTS; i++)
-        str_printf(out, "%s %s -%.1f %%", i ? "," : "", part_names[i],
-                   100 * (1 - (double)answer->faster_ns[i] / (double)answer->time.ns));
-    str_add(out, "\n");
+    for (int i = 0; i < N_DEVICE_PARTS; i++)
+        str_printf(out, "%s %s %+.1f %%", i ? "," : "", device_part_name((enum device_part)i),
+                   percent_more(answer, s->faster_ns[i]));
+    str_printf(out, "\none slow rank, %g times as long: %+.1f %%\n", SENSITIVITY_SLOWER,
+               percent_more(answer, s->slow_ns));
+    print_halved(answer, out);
+    if (s->roomier.change)
+        str_printf(out, "16 GiB more memory: %+.1f %% (%s)\n", percent_more(answer, s->roomier.ns),
+                   s->roomier.change);
+    else if (answer->fit.fits)
+        str_add(out, "16 GiB more memory: no faster layout by one change\n");
 }
 
 static void print_checkpoints(const struct whole_run *run, struct str *out)
@@ -231,6 +213,31 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
 
 /* ---- JSON ---- */
 
+static void add_other(const char *name, const struct other_layout *other, cJSON *json)
+{
+    if (!other->change)
+        return;
+    cJSON *item = cJSON_AddObjectToObject(json, name);
+
+    cJSON_AddStringToObject(item, "change", other->change);
+    cJSON_AddNumberToObject(item, "step_ns", (double)other->ns);
+    cJSON_AddNumberToObject(item, "needed_bytes", (double)other->fit.needed);
+    cJSON_AddNumberToObject(item, "available_bytes", (double)other->fit.available);
+    cJSON_AddBoolToObject(item, "fits", other->fit.fits);
+}
+
+static void add_sensitivity(const struct sensitivity *s, cJSON *json)
+{
+    cJSON *faster = cJSON_AddObjectToObject(json, "step_ns_if_10_percent_faster");
+
+    for (int i = 0; i < N_DEVICE_PARTS; i++)
+        cJSON_AddNumberToObject(faster, device_part_name((enum device_part)i),
+                                (double)s->faster_ns[i]);
+    cJSON_AddNumberToObject(json, "step_ns_if_a_rank_is_10_percent_slower", (double)s->slow_ns);
+    add_other("if_half_the_micro_batches", &s->halved, json);
+    add_other("if_16_gib_more_memory", &s->roomier, json);
+}
+
 static void add_run(const struct whole_run *run, cJSON *json)
 {
     cJSON *total = cJSON_AddObjectToObject(json, "run");
@@ -298,10 +305,10 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         cJSON_AddNumberToObject(made, "hfu", time->hfu);
         cJSON_AddNumberToObject(made, "measured_share", time->shares[PRICE_MEASURED]);
         cJSON_AddNumberToObject(made, "interpolated_share", time->shares[PRICE_INTERPOLATED]);
+        cJSON_AddNumberToObject(made, "formula_share", time->shares[PRICE_FORMULA]);
+        cJSON_AddNumberToObject(made, "busiest_rank", answer.rank);
         add_stages(&time->simulated, made);
-        cJSON *faster = cJSON_AddObjectToObject(made, "step_ns_if_10_percent_faster");
-        for (int i = 0; i < N_PARTS; i++)
-            cJSON_AddNumberToObject(faster, part_names[i], (double)answer.faster_ns[i]);
+        add_sensitivity(&answer.sensitivity, made);
         cJSON_AddNumberToObject(made, "constant_ns", (double)time->constant_ns);
         cJSON_AddNumberToObject(made, "jitter_ns", (double)time->jitter_ns);
         add_run(&answer.run, made);

@@ -105,6 +105,12 @@ struct cluster {
     struct {
         double products, memory, links;
     } faster;
+    /* One rank of this pipeline stage takes so many times as long for all that it computes; 0:
+     * none. */
+    struct {
+        int stage;
+        double factor;
+    } slow;
 };
 
 /*

@@ -73,6 +73,8 @@ static struct simulated_op price(const struct pricing *p, const struct op *op, i
         uses_nic = collective_uses_nic(&group);
     } else {
         price = price_op(&p->prices, &shape);
+        if (cluster->slow.factor > 0 && cluster->slow.stage == p->pp_rank)
+            price.ns = llround((double)price.ns * cluster->slow.factor);
     }
     if (p->ns)
         p->ns[price.source] += (double)price.ns * n_runs;

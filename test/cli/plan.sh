@@ -64,6 +64,14 @@ expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yam
 expect 'the time of a step' 0 '^predicted on 1 h100-sxm: [0-9.]+ s a step, [0-9]+ tokens/s, MFU [0-9.]+ %' plan --device h100-sxm
 expect 'what it goes into' 0 '^products +[0-9.]+ ms +[0-9.]+ %' plan --device h100-sxm
 expect 'what would make it faster' 0 '^10 % faster, one at a time, change the step by: products -[0-9.]+ %, memory -[0-9.]+ %, ' plan --device h100-sxm
+expect 'or slower' 0 '^one slow rank, 1.1 times as long: \+[0-9.]+ %$' printf '%s\n' "$output"
+expect 'or use more memory' 0 '^16 GiB more memory: no faster layout by one change$' printf '%s\n' "$output"
+expect 'half as many micro-batches' 0 '^half as many micro-batches \(train.micro_batch: 4\): [-+][0-9.]+ %$' printf '%s\n' "$output"
+expect 'with less memory' 0 '^16 GiB more memory: -[0-9.]+ % \(recompute: (none|selective)\)$' \
+    "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster dgx-h100 --ranks 64 --set train.global_batch=128 --set parallel=auto
+expect 'as bars, each where the one before ends' 0 '^attention +[0-9.]+ ms +[0-9.]+ % {20,30}#+$' printf '%s\n' "$output"
+expect 'of memory, too' 0 '^gradients +[0-9.]+ GiB +[0-9]+ {3,}#+ +accumulators' printf '%s\n' "$output"
+expect 'the busiest rank' 0 '^time of a step of rank [0-9]+, the busiest ' printf '%s\n' "$output"
 expect 'all of the run' 0 '^all 100000 steps: 314.6 G tokens, [0-9.]+ days, 2[0-9]{4} GPU-days, 3[0-9][0-9]\.?[0-9]* ZFLOP of the model$' \
     "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 1024 --device a100-sxm-80
 expect 'and that it fits' 0 '^fits: a rank needs ' plan --device h100-sxm
@@ -75,6 +83,9 @@ expect 'GPT-3 on 64 A100s within 15 % of 13.75 s (Korthikanti et al. 2022, table
 expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the ' plan --set model=llama-65b --device h100-sxm
 expect 'and what to change' 2 'hint: even recompute: full.* or more of parallel.pp or ' plan --set model=llama-65b --device h100-sxm
 expect 'as JSON' 0 '"step_ns":' plan --device h100-sxm --json
+for field in step_ns_if_10_percent_faster step_ns_if_a_rank_is_10_percent_slower if_half_the_micro_batches busiest_rank formula_share; do
+    expect "with $field" 0 "\"$field\":" printf '%s\n' "$output"
+done
 expect 'as JSON, what does not fit' 2 '"fits":[[:space:]]*false' plan --set model=llama-65b --device h100-sxm --json
 
 # ---- the search ----
