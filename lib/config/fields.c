@@ -559,7 +559,7 @@ const struct field job_fields[] = {
       .help =
           "steps, such as [10, 11], of which each rank records when its ops began and ended, in "
           "the run folder's trace/ (lmtrain report --trace); on a GPU ops of these steps are "
-          "run one by one" },
+          "issued one by one" },
     { "trace.ranks", FIELD_COUNTS, AT(trace.ranks), .initial = "all", .word = "all", .min = 0,
       .max = 1000000, .help = "the ranks that do, such as [0, 8]" },
 

@@ -256,8 +256,11 @@ static int come_after(struct run *run, const struct resolved_op *op, struct err 
 {
     if (!run->enqueues)
         return wait_for(run, op, err);
-    if (op)
-        traffic_before_compute(run, op);
+    if (!op)
+        return 0;
+    run_trace_begin(run, DEVICE_COMPUTE);
+    traffic_before_compute(run, op);
+    run_trace_finish_wait(run, op, DEVICE_COMPUTE);
     return 0;
 }
 
@@ -312,7 +315,7 @@ static int post(struct run *run, struct resolved_op *op, int index, int first, s
     if (run->enqueues) {
         op->stream_op.first = first;
         op->position = progress_advance(run->progress);
-        if (traffic_enqueue(run, op, err) < 0)
+        if (traffic_enqueue(run, op, index, err) < 0)
             return -1;
     } else if (hand_over(run, op, first, err) < 0) {
         return -1;
@@ -325,7 +328,7 @@ static int post(struct run *run, struct resolved_op *op, int index, int first, s
 }
 
 /* Alone on the device: events stand right around it. */
-static int run_timed(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
+static int run_timed(struct run *run, struct resolved_op *op, int first, struct err *err)
 {
     struct device *device = run->device;
 
@@ -335,7 +338,6 @@ static int run_timed(struct run *run, struct resolved_op *op, int index, int fir
         kernels_run(run->options.kernels, &op->call, first);
         double end = clock_seconds();
         op->seconds += end - begin;
-        run_trace_add(run, index, STREAM_COMPUTE, begin, end);
         return 0;
     }
     device->ops->event_record(device, DEVICE_COMPUTE, run->begin);
@@ -343,9 +345,7 @@ static int run_timed(struct run *run, struct resolved_op *op, int index, int fir
     device->ops->event_record(device, DEVICE_COMPUTE, run->end);
     if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
         return -1;
-    double seconds = device->ops->seconds(device, run->begin, run->end), end = clock_seconds();
-    op->seconds += seconds;
-    run_trace_add(run, index, STREAM_COMPUTE, end - seconds, end);
+    op->seconds += device->ops->seconds(device, run->begin, run->end);
     return 0;
 }
 
@@ -364,9 +364,11 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         progress_publish(run->progress, op->text, 0);
         fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
-    if (run->is_timed || run->trace)
-        return run_timed(run, op, index, first, err);
+    if (run->is_timed)
+        return run_timed(run, op, first, err);
+    run_trace_begin(run, DEVICE_COMPUTE);
     kernels_run(run->options.kernels, &op->call, first);
+    run_trace_finish(run, index, STREAM_COMPUTE, DEVICE_COMPUTE);
     return one_by_one_wait(run, op, DEVICE_COMPUTE, err);
 }
 
@@ -494,6 +496,8 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
 {
     const struct entry *e = &run->program->entries[entry];
 
+    if (run_trace_start(run, err) < 0)
+        return -1;
     for (int i = 0; i < e->n_actions; i++) {
         const struct action *a = &e->actions[i];
         int status = 0;
@@ -512,9 +516,8 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         if (status < 0)
             return -1;
     }
-    if (run_drain(run, ALL_STREAMS, err) < 0)
+    if (run_drain(run, ALL_STREAMS, err) < 0 || run_trace_end(run, err) < 0)
         return -1;
-    run_trace_end(run);
     return traffic_tell_times(run, err);
 }
 

@@ -114,13 +114,22 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
     return &variants->list[order_variant(&variants->by, micro_batch)];
 }
 
-/* run_trace.c: a record of the action at hand; of waiting for an op; an async op was posted, and is
- * known to be done; all are. Nothing where there is no trace. */
-void run_trace_add(struct run *run, int op, enum stream stream, double begin, double end);
+/*
+ * run_trace.c, nothing where there is no trace. An entry begins and ends: 0, or -1 and the device's
+ * failure. In between, of the action at hand:
+ *   begin, finish: around an op, or what the queue waits for, wherever this thread or the queue
+ *     does it;
+ *   wait: this thread waited for an op, between these times;
+ *   post, done: an op was given to the comm thread, and is known to be done.
+ */
+int run_trace_start(struct run *run, struct err *err);
+int run_trace_end(struct run *run, struct err *err);
+void run_trace_begin(struct run *run, int queue);
+void run_trace_finish(struct run *run, int op, enum stream stream, int queue);
+void run_trace_finish_wait(struct run *run, const struct resolved_op *op, int queue);
 void run_trace_wait(struct run *run, const struct resolved_op *op, double begin, double end);
 void run_trace_post(struct run *run, struct resolved_op *op, int index);
 void run_trace_done(struct run *run, struct resolved_op *op);
-void run_trace_end(struct run *run);
 
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);

@@ -176,7 +176,7 @@ int traffic_tell_times(struct run *run, struct err *err)
     return run->enqueues && run->is_timed ? for_each(run, tell_time, err) : 0;
 }
 
-int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
+int traffic_enqueue(struct run *run, struct resolved_op *op, int index, struct err *err)
 {
     struct device *device = run->device;
     struct stream_op *s = &op->stream_op;
@@ -193,8 +193,10 @@ int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err)
     }
     if (run->is_timed)
         device->ops->event_record(device, s->queue, s->begun);
+    run_trace_begin(run, s->queue);
     if (s->mover->enqueue(s, err) < 0)
         return -1;
+    run_trace_finish(run, index, op->stream, s->queue);
     device->ops->event_record(device, s->queue, s->done);
     s->is_untold = run->is_timed;
     return 0;

@@ -21,8 +21,9 @@ int traffic_is_enqueued(const struct run *run);
 int traffic_create(struct run *run, struct err *err);
 void traffic_release(struct run *run);
 
-/* Give an op to its queue, after all that its operands' users were given. 0, or -1 and ERR_PEER. */
-int traffic_enqueue(struct run *run, struct resolved_op *op, struct err *err);
+/* Give an op, its function's `index`-th, to its queue, after all that its operands' users were
+ * given. 0, or -1 and ERR_PEER. */
+int traffic_enqueue(struct run *run, struct resolved_op *op, int index, struct err *err);
 
 /* What the compute queue is given from now on comes after the op. */
 void traffic_before_compute(struct run *run, const struct resolved_op *op);

@@ -78,7 +78,6 @@ static int open_run(struct trainer *t, struct err *err)
                                    .worker = t->options.worker,
                                    .progress = t->options.progress,
                                    .poison = t->job->poison,
-                                   .timed = t->job->trace.steps.n > 0,
                                    .fast = t->job->parallel.reductions == REDUCTIONS_FAST };
 
     progress_phase(t->options.progress, "allocating and preparing kernels");
@@ -190,6 +189,7 @@ void trainer_destroy(struct trainer *t)
     if (t->save)
         store_save_wait(t->save, &ignored);
     cells_reader_destroy(t->save_reader);
+    trainer_close_trace(t);
     run_destroy(t->run);
     loader_close(t->train);
     loader_close(t->held_out);

@@ -14,8 +14,7 @@
 
 /* Steps of which each rank keeps when its ops began and ended. */
 struct trainer_trace {
-    struct run_trace run; /* of the step at hand, if it is traced here */
-    struct arena arena;   /* its */
+    struct run_trace run; /* of the step at hand, if it is traced here; no capacity: not open */
     /* How rank 0's clock differs, at the step's begin and end. */
     struct clock_offset begin, end;
     bool is_compared;  /* whose clock this is: both below are known */
@@ -82,9 +81,10 @@ int trainer_choose_held_out(void *trainer, int micro_batch);
 int trainer_save_gate(void *context, struct err *err);
 
 /* trainer_trace.c: before and after a step, nothing unless the job traces it. Collective: 0, or -1
- * and ERR_PEER. */
+ * and ERR_PEER or ERR_DEVICE. Close: what is left, before the run is destroyed. */
 int trainer_begin_trace(struct trainer *trainer, struct err *err);
 int trainer_end_trace(struct trainer *trainer, struct err *err);
+void trainer_close_trace(struct trainer *trainer);
 
 /* agree.c, collective over all ranks, from the trainer's thread. First the group is made; 0, or -1
  * and ERR_DEVICE (host memory) or ERR_PEER. */

@@ -132,7 +132,8 @@ int trainer_begin_trace(struct trainer *t, struct err *err)
         return -1;
     if (!is_traced_here(t))
         return 0;
-    run_trace_open(&t->trace.run, &t->program, ENTRY_STEP, &t->trace.arena);
+    if (!t->trace.run.capacity && run_trace_open(&t->trace.run, t->run, ENTRY_STEP, err) < 0)
+        return -1;
     run_set_trace(t->run, &t->trace.run);
     return 0;
 }
@@ -149,6 +150,8 @@ static void write_trace(struct trainer *t)
                                 .end = t->trace.end };
     struct err err;
 
+    trace.begin.error += run->error_ns;
+    trace.end.error += run->error_ns;
     for (int i = 0; i < run->n && t->trace.skewed_since; i++) {
         run->records[i].begin_ns = skewed(t, run->records[i].begin_ns);
         run->records[i].end_ns = skewed(t, run->records[i].end_ns);
@@ -166,6 +169,15 @@ int trainer_end_trace(struct trainer *t, struct err *err)
         return -1;
     if (is_traced_here(t))
         write_trace(t);
-    arena_release(&t->trace.arena);
+    /* The next step's is this one's. */
+    if (!has(&t->job->trace.steps, t->step + 2))
+        run_trace_close(&t->trace.run);
     return 0;
+}
+
+void trainer_close_trace(struct trainer *t)
+{
+    if (t->run)
+        run_set_trace(t->run, NULL);
+    run_trace_close(&t->trace.run);
 }

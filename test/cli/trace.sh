@@ -66,6 +66,14 @@ expect 'one rank of them' 0 '^done' pretrain other --ranks 2 --set 'trace={steps
 expect 'is recorded alone' 0 'step 2 of 1 rank ' "$lmtrain" report "$dir/other" --trace "$dir/one.json"
 expect 'measured alone' 0 '^[0-9]+ tracks, 0 flows, 0 ranks' check "$dir/one.json"
 
+# On a GPU events are read: a rank alone, and two that share it.
+for n in 1 2; do
+    LMTRAIN_EMULATE_DEVICES=1 expect "$n ranks on a GPU" 0 '^done' "$(dirname "$lmtrain")/lmtrain-emulated" pretrain "$dir/job.yaml" --ranks $n \
+        --set "output=$dir/gpu$n" --set device=cuda --set train.steps=3 --set eval.every_steps=0 --set 'trace.steps=[2, 3]'
+    expect 'recorded' 0 'step 3 of .* predicted and measured' "$lmtrain" report "$dir/gpu$n" --trace "$dir/both.json" --device h100-sxm
+    expect 'all of it' 0 " $n ranks both predicted and measured, .* 0 out of order" check "$dir/both.json"
+done
+
 expect 'nothing was traced' 3 'has no traced steps \(hint: trace.steps: \[10, 11\] in the job\)' "$lmtrain" report "$dir/plain" --trace "$dir/x.json"
 expect 'not that step' 3 'has no trace of step 4 ' "$lmtrain" report "$dir/traced" --trace "$dir/x.json" --step 4
 expect 'nothing to make' 2 'there is nothing to make \(hint: --trace FILE\)' "$lmtrain" report "$dir/traced"

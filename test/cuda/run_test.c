@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "program/passes.h"
 #include "run/run_impl.h"
@@ -29,7 +30,7 @@ struct player {
     struct comm_hub *hub;
     int rank, tp_size, residual, poison;
     enum way way;
-    int timed;
+    int timed, traced;
     int fails;       /* one_by_one.h */
     int overlaps;    /* build_overlap's program */
     int leaves_mark; /* breaks: compute does not wait for collectives */
@@ -131,6 +132,8 @@ static void build_overlap(struct tp_layers *t)
         program_emit(p, t->function, &ops[i]);
 }
 
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+
 /* What runs beside an enqueued collective leaves it its multiprocessors; nothing else does. */
 static void expect_beside(const struct run *run, const struct player *me)
 {
@@ -140,8 +143,6 @@ static void expect_beside(const struct run *run, const struct player *me)
         CHECK(f->ops[i].call.beside ==
               (me->overlaps && me->way == ENQUEUED && i == 2 ? COMM_BLOCKS_TOGETHER : 0));
 }
-
-#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
 
 /* What each add was told to have beside it when calls were prepared early, in their order. */
 static _Thread_local int told_beside[4], n_told;
@@ -181,6 +182,48 @@ static int has_graph(const struct run *run)
         if (f->ranges[i].graphs[0] || f->ranges[i].graphs[1])
             return 1;
     return 0;
+}
+
+/* Each op has one record, those of a stream come one after the other, all within the entry. */
+static void expect_records(const struct run_trace *trace, const struct program *p, double begin,
+                           double end)
+{
+    int64_t last_end[N_STREAMS] = { 0 };
+    int n_ops[64] = { 0 };
+
+    CHECK(p->functions[0].n_ops <= COUNT(n_ops));
+    for (int i = 0; i < trace->n; i++) {
+        const struct run_record *r = &trace->records[i];
+
+        CHECK(r->action == 0);
+        CHECK(r->begin_ns <= r->end_ns);
+        CHECK(r->begin_ns >= last_end[r->stream]);
+        CHECK((double)r->begin_ns >= begin * 1e9 - (double)trace->error_ns);
+        CHECK((double)r->end_ns <= end * 1e9 + (double)trace->error_ns);
+        last_end[r->stream] = r->end_ns;
+        if (r->op == RUN_RECORD_WAIT)
+            continue;
+        CHECK(r->stream == (int)p->functions[0].ops[r->op].stream);
+        n_ops[r->op]++;
+    }
+    for (int i = 0; i < p->functions[0].n_ops; i++)
+        CHECK(n_ops[i] == 1);
+}
+
+static void run_traced(struct run *run, const struct program *p)
+{
+    struct run_trace trace;
+    struct err err;
+
+    CHECK(run_trace_open(&trace, run, ENTRY_STEP, &err) == 0);
+    for (int i = 0; i < 2; i++) {
+        run_set_trace(run, &trace);
+        double begin = clock_seconds();
+        CHECK(run_entry(run, ENTRY_STEP, 0, NULL, &err) == 0);
+        expect_records(&trace, p, begin, clock_seconds());
+        run_set_trace(run, NULL);
+    }
+    run_trace_close(&trace);
 }
 
 /* The op that failed, and its operands. */
@@ -227,7 +270,10 @@ static void *play_rank(void *argument)
         if (me->timed)
             run_set_timed(run, step >= N_STEPS / 2);
         fill_cells(run, &t, me, step);
-        CHECK(run_entry(run, ENTRY_STEP, 0, NULL, &err) == 0);
+        if (me->traced && step >= N_STEPS / 2)
+            run_traced(run, &t.program);
+        else
+            CHECK(run_entry(run, ENTRY_STEP, 0, NULL, &err) == 0);
         CHECK(run_get(run, t.out, 0, 0, me->out[step], program_value_bytes(&t.program, t.out),
                       &err) == 0);
         for (int i = 0; me->timed && i < t.program.functions[0].n_ops; i++)
@@ -313,6 +359,17 @@ static void times(void **state)
         assert_int_equal(n_differ(&example, way), 0);
 }
 
+/* Ops and collectives of a step have records, on the comm thread and on queues, whatever the order
+ * in which these go on; and nothing else changes. */
+static void traces(void **state)
+{
+    struct player example = { .tp_size = 2, .residual = 1, .traced = 1 };
+
+    (void)state;
+    for (enum way way = ON_HOST; way < N_WAYS; way++)
+        assert_int_equal(n_differ(&example, way), 0);
+}
+
 static void beside(void **state)
 {
     struct player example = { .tp_size = 2, .overlaps = 1 };
@@ -345,8 +402,8 @@ static void culprit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers),       cmocka_unit_test(times),   cmocka_unit_test(beside),
-        cmocka_unit_test(missing_wait), cmocka_unit_test(culprit),
+        cmocka_unit_test(layers), cmocka_unit_test(times),        cmocka_unit_test(traces),
+        cmocka_unit_test(beside), cmocka_unit_test(missing_wait), cmocka_unit_test(culprit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
