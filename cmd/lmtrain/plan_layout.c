@@ -33,6 +33,9 @@ void plan_print_layout(const struct job *job, struct str *out)
                    job->parallel.sequence_parallel ? " with sequence parallel" : "");
     if (job->parallel.pp > 1)
         print_pipeline(job, out);
+    if (job->parallel.order != ORDER_STAGES)
+        str_printf(out, " in the order %s",
+                   choice_word(rank_order_choices, (int)job->parallel.order));
     if (job->parallel.zero)
         str_printf(out, ", zero %d", job->parallel.zero);
     if (job->parallel.zero_group)

@@ -29,15 +29,28 @@ static void print_reason(const struct search_result *result, const struct search
         str_printf(out, "%.1f %% slower", 100 * slower);
 }
 
+/* Orders of ranks are said where they differ. */
+static bool has_orders(const struct search_result *result)
+{
+    for (int i = 0; i < result->n_rows; i++)
+        if (result->rows[i].layout.order != ORDER_STAGES)
+            return true;
+    return false;
+}
+
 static void print_rows(const struct search_result *result, double within, struct str *out)
 {
     struct report_table table;
     struct str reason = { 0 };
     char bytes[32];
 
-    report_table_init(&table, "rrrrrrlrrlrrrrl");
-    report_table_heading(&table,
-                         "#\ttp\tpp\tdp\tzero\tbucket\tschedule\tchunks\tmicro-batch\trecompute\t"
+    bool orders = has_orders(result);
+
+    report_table_init(&table, orders ? "rrrrrrlrlrlrrrrl" : "rrrrrrlrrlrrrrl");
+    report_table_heading(
+        &table, orders ? "#\ttp\tpp\tdp\tzero\tbucket\tschedule\tchunks\torder\tmicro-batch\t"
+                         "recompute\tstep\tMFU\tmemory\tbubble\twhy"
+                       : "#\ttp\tpp\tdp\tzero\tbucket\tschedule\tchunks\tmicro-batch\trecompute\t"
                          "step\tMFU\tmemory\tbubble\twhy");
     for (int i = 0; i < result->n_rows; i++) {
         const struct search_row *row = &result->rows[i];
@@ -51,9 +64,10 @@ static void print_rows(const struct search_result *result, double within, struct
         snprintf(bucket, sizeof bucket, l->dp > 1 ? "%d MiB" : "-", l->bucket_mb);
         print_reason(result, row, within, &reason);
         report_table_row(
-            &table, "%d\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%d\t%s\t%.1f ms\t%.1f %%\t%s\t%.1f %%\t%s",
+            &table, "%d\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%s%s%d\t%s\t%.1f ms\t%.1f %%\t%s\t%.1f %%\t%s",
             i + 1, l->tp, l->pp, l->dp, zero, bucket, l->pp > 1 ? pipeline_name(l->schedule) : "-",
-            l->chunks, l->micro_batch, choice_word(recompute_choices, (int)l->recompute),
+            l->chunks, orders ? choice_word(rank_order_choices, (int)l->order) : "",
+            orders ? "\t" : "", l->micro_batch, choice_word(recompute_choices, (int)l->recompute),
             (double)row->ns / 1e6, 100 * row->mfu, str_bytes(bytes, sizeof bytes, row->bytes),
             100 * row->bubble, str_text(&reason));
     }

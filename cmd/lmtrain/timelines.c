@@ -69,7 +69,7 @@ int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
                             const struct cluster *cluster, const int *ranks, int n_ranks,
                             struct err *err)
 {
-    int n = plan->job->parallel.pp, n_of_stage = plan->job->world_size / n;
+    int n = plan->job->parallel.pp;
     struct mesh mesh = job_mesh(plan->job);
     struct collecting c = { .stages = arena_array(list->arena, struct collected, n),
                             .arena = list->arena };
@@ -79,9 +79,8 @@ int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
     if (step_time_simulate(&step, plan->job, plan->programs, cluster, &watch, NULL, list->arena,
                            err))
         return -1;
-    /* Stages are the slowest axis, so their ranks lie one after the other. */
     for (int i = 0; i < n && !n_ranks && list->n < TIMELINE_RANKS_MAX; i++)
-        add_rank(list, plan, i * n_of_stage, i, &c.stages[i]);
+        add_rank(list, plan, mesh_stage_ranks(&mesh, i).first, i, &c.stages[i]);
     for (int i = 0; i < n_ranks && list->n < 2 * TIMELINE_RANKS_MAX; i++) {
         int stage = mesh_coordinate(&mesh, ranks[i], axes_stages());
 

@@ -3,8 +3,6 @@
  */
 #include "config/fields_impl.h"
 
-#include <string.h>
-
 #include "base/dtype_choices.h"
 #include "ops/op_info.h"
 
@@ -483,6 +481,11 @@ const struct field job_fields[] = {
       .min = 1, .max = 100000,
       .help = "number of layers in each pipeline stage, such as [5, 6, 6, 5]; auto: balanced "
               "by cost, embedding and output head included" },
+    { "parallel.order", FIELD_CHOICE, AT(parallel.order), .initial = "tp-dp-pp",
+      .choices = rank_order_choices,
+      .help =
+          "places of ranks on devices, the fastest axis first; reversed: the first devices have "
+          "the last stage; tp-pp-dp: neighbours are a pipeline; changes no bit" },
     { "parallel.sequence_parallel", FIELD_BOOL, AT(parallel.sequence_parallel), .initial = "true",
       NUMERICS(LAYOUT, 670, .when = WHEN_TP, .or_zero = 1),
       .help = "with tp above 1: split norms and the residual stream along the sequence" },
@@ -582,21 +585,3 @@ const struct field job_fields[] = {
 };
 
 const int n_job_fields = (int)(sizeof job_fields / sizeof *job_fields);
-
-const struct field *field_find(const char *key)
-{
-    for (int i = 0; i < n_job_fields; i++)
-        if (!strcmp(job_fields[i].key, key))
-            return &job_fields[i];
-    return NULL;
-}
-
-int field_is_group(const char *group)
-{
-    size_t length = strlen(group);
-
-    for (int i = 0; i < n_job_fields; i++)
-        if (!strncmp(job_fields[i].key, group, length) && job_fields[i].key[length] == '.')
-            return 1;
-    return 0;
-}

@@ -61,6 +61,7 @@ extern const struct choice job_kind_choices[];
 extern const struct choice recompute_choices[];
 extern const struct choice gradient_sum_choices[];
 extern const struct choice hold_choices[];
+extern const struct choice rank_order_choices[];
 extern const struct choice reduction_choices[];
 extern const struct choice parallel_mode_choices[];
 extern const struct choice search_micro_batch_choices[];
@@ -172,6 +173,7 @@ struct job {
         enum pipeline_kind schedule;
         int chunks, chunks_given;        /* of a pipeline rank; else by the schedule: 2 or 1 */
         struct job_counts stages;        /* layers of each stage; none: cut by cost */
+        enum rank_order order;           /* of world ranks on the mesh */
         struct job_counts micro_batches; /* dynamic: sequences of each, in order; else none */
         struct job_counts replica_micro_batches; /* of each dp rank; none: all alike */
         int sequence_parallel;

@@ -18,6 +18,10 @@ const struct choice gradient_sum_choices[] = { { "auto", GRADIENT_SUM_LATE },
 const struct choice hold_choices[] = {
     { "op", HOLD_OP }, { "pass", HOLD_PASS }, { "run", HOLD_RUN }, { "step", HOLD_STEP }, { 0 }
 };
+const struct choice rank_order_choices[] = { { "tp-dp-pp", ORDER_STAGES },
+                                             { "tp-dp-pp-reversed", ORDER_STAGES_REVERSED },
+                                             { "tp-pp-dp", ORDER_PIPELINES },
+                                             { 0 } };
 const struct choice reduction_choices[] = { { "fixed", REDUCTIONS_FIXED },
                                             { "fast", REDUCTIONS_FAST },
                                             { 0 } };

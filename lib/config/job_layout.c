@@ -34,6 +34,7 @@ static const struct layout_row {
     [LAYOUT_RECOMPUTE] = { "recompute", IN_JOB(recompute), IN_LAYOUT(recompute), false, 0 },
     [LAYOUT_MICRO_BATCH] = { "train.micro_batch", IN_JOB(train.micro_batch), IN_LAYOUT(micro_batch),
                              false, 0 },
+    [LAYOUT_ORDER] = { "parallel.order", IN_JOB(parallel.order), IN_LAYOUT(order), false, 0 },
     [LAYOUT_STAGES] = { "parallel.stages", IN_JOB(parallel.stages), IN_LAYOUT(stages), true, 0 },
     [LAYOUT_COUNTS] = { "parallel.replica_micro_batches", IN_JOB(parallel.replica_micro_batches),
                         IN_LAYOUT(counts), true, 0 },

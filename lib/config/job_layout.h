@@ -25,6 +25,7 @@ enum layout_key {
     LAYOUT_BUCKET,
     LAYOUT_RECOMPUTE,
     LAYOUT_MICRO_BATCH,
+    LAYOUT_ORDER,
     LAYOUT_STAGES,
     LAYOUT_COUNTS,
     LAYOUT_FULL_LAYERS,
@@ -38,6 +39,7 @@ struct layout {
     int zero, zero_group, bucket_mb, micro_batch;
     enum recompute_mode recompute;
     enum parameter_hold hold;
+    enum rank_order order;
     struct job_counts stages; /* layers of each stage; none: cut by cost as compiling does */
     struct job_counts counts; /* micro-batches of each data-parallel rank; none: all alike */
     struct job_counts full_layers, selective_layers; /* of each stage, that are recomputed so */

@@ -11,5 +11,6 @@ struct mesh job_mesh(const struct job *job)
     mesh.size[AXIS_REPLICA] = group ? dp / group : 1;
     mesh.size[AXIS_TP] = job->parallel.tp;
     mesh.size[AXIS_PP] = job->parallel.pp;
+    mesh.order = job->parallel.order;
     return mesh;
 }

@@ -3,16 +3,21 @@
  */
 #include "layout/mesh.h"
 
+#include <stdbool.h>
+
 #include "base/err.h"
 
-static const enum mesh_axis fastest_first[] = { AXIS_TP, AXIS_CP,      AXIS_EP,
-                                                AXIS_DP, AXIS_REPLICA, AXIS_PP };
-_Static_assert(sizeof fastest_first / sizeof *fastest_first == N_AXES,
+static const enum mesh_axis stages_outside[] = { AXIS_TP, AXIS_CP,      AXIS_EP,
+                                                 AXIS_DP, AXIS_REPLICA, AXIS_PP };
+static const enum mesh_axis pipelines_inside[] = { AXIS_TP, AXIS_CP, AXIS_EP,
+                                                   AXIS_PP, AXIS_DP, AXIS_REPLICA };
+_Static_assert(sizeof stages_outside / sizeof *stages_outside == N_AXES &&
+                   sizeof pipelines_inside / sizeof *pipelines_inside == N_AXES,
                "each axis has its place in the order of world ranks");
 
 struct mesh mesh_data_parallel(int dp_size)
 {
-    struct mesh mesh;
+    struct mesh mesh = { .order = ORDER_STAGES };
 
     for (int axis = 0; axis < N_AXES; axis++)
         mesh.size[axis] = 1;
@@ -28,10 +33,10 @@ struct mesh mesh_pipeline(int pp_size)
     return mesh;
 }
 
-enum mesh_axis mesh_nth_axis(int i)
+enum mesh_axis mesh_nth_axis(const struct mesh *mesh, int i)
 {
     CHECK(i >= 0 && i < N_AXES);
-    return fastest_first[i];
+    return mesh->order == ORDER_PIPELINES ? pipelines_inside[i] : stages_outside[i];
 }
 
 int mesh_world_size(const struct mesh *mesh)
@@ -54,21 +59,32 @@ int mesh_data_rank(const struct mesh *mesh, int world_rank)
            mesh_coordinate(mesh, world_rank, AXIS_DP);
 }
 
-/* Ranks between neighbours on the axis. */
-static int mesh_stride(const struct mesh *mesh, enum mesh_axis axis)
+static bool is_reversed(const struct mesh *mesh, enum mesh_axis axis)
 {
-    int stride = 1;
+    return axis == AXIS_PP && mesh->order == ORDER_STAGES_REVERSED;
+}
 
-    for (int i = 0; fastest_first[i] != axis; i++)
-        stride *= mesh->size[fastest_first[i]];
-    return stride;
+/* Ranks between neighbours on the axis, whichever is first. */
+static int distance(const struct mesh *mesh, enum mesh_axis axis)
+{
+    int product = 1;
+
+    for (int i = 0; mesh_nth_axis(mesh, i) != axis; i++)
+        product *= mesh->size[mesh_nth_axis(mesh, i)];
+    return product;
+}
+
+int mesh_stride(const struct mesh *mesh, enum mesh_axis axis)
+{
+    return is_reversed(mesh, axis) ? -distance(mesh, axis) : distance(mesh, axis);
 }
 
 int mesh_coordinate(const struct mesh *mesh, int world_rank, enum mesh_axis axis)
 {
     CHECK(world_rank >= 0);
     CHECK(world_rank < mesh_world_size(mesh));
-    return world_rank / mesh_stride(mesh, axis) % mesh->size[axis];
+    int at = world_rank / distance(mesh, axis) % mesh->size[axis];
+    return is_reversed(mesh, axis) ? mesh->size[axis] - 1 - at : at;
 }
 
 struct mesh_place mesh_place(const struct mesh *mesh, int world_rank)
@@ -78,6 +94,42 @@ struct mesh_place mesh_place(const struct mesh *mesh, int world_rank)
     for (int axis = 0; axis < N_AXES; axis++)
         place.of[axis] = mesh_coordinate(mesh, world_rank, (enum mesh_axis)axis);
     return place;
+}
+
+int mesh_rank_at(const struct mesh *mesh, const struct mesh_place *place)
+{
+    int rank = 0;
+
+    for (int i = 0; i < N_AXES; i++) {
+        enum mesh_axis axis = (enum mesh_axis)i;
+        int at = place->of[axis];
+
+        rank += distance(mesh, axis) * (is_reversed(mesh, axis) ? mesh->size[axis] - 1 - at : at);
+    }
+    return rank;
+}
+
+struct mesh_ranks mesh_replica_ranks(const struct mesh *mesh, int pp_rank, int data_rank)
+{
+    struct mesh_place place = { 0 };
+
+    place.of[AXIS_PP] = pp_rank;
+    place.of[AXIS_DP] = data_rank % mesh->size[AXIS_DP];
+    place.of[AXIS_REPLICA] = data_rank / mesh->size[AXIS_DP];
+    int n = mesh->size[AXIS_TP] * mesh->size[AXIS_CP] * mesh->size[AXIS_EP];
+    return (struct mesh_ranks){ mesh_rank_at(mesh, &place), n, 1, n };
+}
+
+/* Data-parallel ranks lie as far apart on both of their axes, the second behind the first. */
+struct mesh_ranks mesh_stage_ranks(const struct mesh *mesh, int pp_rank)
+{
+    struct mesh_ranks ranks = mesh_replica_ranks(mesh, pp_rank, 0);
+
+    ranks.n_runs = mesh_data_size(mesh);
+    ranks.stride = distance(mesh, AXIS_DP);
+    if (ranks.stride == ranks.n)
+        return (struct mesh_ranks){ ranks.first, ranks.n * ranks.n_runs, 1, 0 };
+    return ranks;
 }
 
 void mesh_group(const struct mesh *mesh, int world_rank, enum mesh_axis axis, int *ranks)

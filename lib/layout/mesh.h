@@ -2,15 +2,20 @@
  * mesh.h - the ranks of a job as a box with one axis per kind of parallelism
  *
  * tp varies fastest with the world rank, then cp, ep, dp, replica, pp (ep has size 1 for now), so
- * that the ranks that talk most are neighbours.
+ * that the ranks that talk most are neighbours. Where devices differ, two other orders put stages
+ * elsewhere: with the stages in reverse, and with whole pipelines as neighbours (tp, cp, ep, pp,
+ * dp, replica). The order is no numerics: sums are in the order of coordinates.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H
 
 #include "ops/ops.h"
 
+enum rank_order { ORDER_STAGES, ORDER_STAGES_REVERSED, ORDER_PIPELINES, N_RANK_ORDERS };
+
 struct mesh {
     int size[N_AXES];
+    enum rank_order order;
 };
 
 /* All sizes 1 but dp; and all but pp. */
@@ -22,7 +27,10 @@ int mesh_data_size(const struct mesh *mesh);
 int mesh_data_rank(const struct mesh *mesh, int world_rank);
 
 /* The axis whose coordinate varies fastest with the world rank (i 0), and those behind it. */
-enum mesh_axis mesh_nth_axis(int i);
+enum mesh_axis mesh_nth_axis(const struct mesh *mesh, int i);
+
+/* World ranks from a place on the axis to the next; below 0 on pp in reverse. */
+int mesh_stride(const struct mesh *mesh, enum mesh_axis axis);
 
 /* Product of all sizes. */
 int mesh_world_size(const struct mesh *mesh);
@@ -33,6 +41,19 @@ struct mesh_place {
     int of[N_AXES];
 };
 struct mesh_place mesh_place(const struct mesh *mesh, int world_rank);
+
+/* The world rank of a place. */
+int mesh_rank_at(const struct mesh *mesh, const struct mesh_place *place);
+
+/* The ranks of a pipeline rank: runs of n neighbouring world ranks. */
+struct mesh_ranks {
+    int first, n; /* of the first run */
+    int n_runs, stride;
+};
+struct mesh_ranks mesh_stage_ranks(const struct mesh *mesh, int pp_rank);
+
+/* Those of them that one data-parallel rank has: one run. */
+struct mesh_ranks mesh_replica_ranks(const struct mesh *mesh, int pp_rank, int data_rank);
 
 /*
  * The ranks that differ from world_rank on this axis alone, in order of their coordinate,

@@ -150,7 +150,7 @@ static bool is_aligned(int64_t stride, int64_t span, int64_t unit, int64_t begin
     return unit % span == 0 || (span % unit == 0 && unit % stride == 0);
 }
 
-/* The axis' groups of one pipeline rank. */
+/* The axis' groups of one pipeline rank; where whole pipelines are neighbours, of all. */
 struct axis_groups {
     int64_t begin, end; /* world ranks */
     int64_t stride;     /* from rank to rank of a group */
@@ -160,11 +160,10 @@ struct axis_groups {
 static struct axis_groups groups_of_axis(const struct mesh *mesh, int world_rank,
                                          enum mesh_axis axis)
 {
-    int64_t world = mesh_world_size(mesh), stage = world / mesh->size[AXIS_PP], stride = 1;
+    int64_t world = mesh_world_size(mesh), stage = world / mesh->size[AXIS_PP];
+    int64_t stride = abs(mesh_stride(mesh, axis));
 
-    for (int i = 0; mesh_nth_axis(i) != axis; i++)
-        stride *= mesh->size[mesh_nth_axis(i)];
-    if (axis == AXIS_PP)
+    if (axis == AXIS_PP || mesh->order == ORDER_PIPELINES)
         stage = world;
     int64_t begin = world_rank / stage * stage;
     return (struct axis_groups){ begin, begin + stage, stride, mesh->size[axis] };
@@ -207,7 +206,7 @@ struct group_shape collective_group(const struct cluster *cluster, const struct 
 {
     struct axis_groups groups = groups_of_axis(mesh, world_rank, axis);
     int64_t span = groups.stride * groups.n;
-    int64_t first = world_rank - mesh_coordinate(mesh, world_rank, axis) * groups.stride;
+    int64_t first = world_rank - world_rank / groups.stride % groups.n * groups.stride;
     struct group_shape shape =
         shape_of_ranks(cluster, (struct progression){ first, groups.stride, groups.n });
     const struct cluster_island *island = &cluster->islands[shape.island];

@@ -16,11 +16,11 @@ size_t plan_available_bytes(const struct device_spec *device, double share)
 
 struct plan_fit plan_judge(const struct plan *plan, const struct cluster *cluster, double share)
 {
-    int n = plan->job->parallel.pp, n_of_stage = plan->job->world_size / n;
+    const struct mesh mesh = job_mesh(plan->job);
     struct plan_fit worst = { 0 };
 
-    for (int i = 0; i < n; i++) {
-        const struct device_spec *device = islands_smallest(cluster, i * n_of_stage, n_of_stage);
+    for (int i = 0; i < plan->job->parallel.pp; i++) {
+        const struct device_spec *device = islands_smallest(cluster, mesh_stage_ranks(&mesh, i));
         struct plan_fit fit = { .needed = program_memory_bytes(&plan->programs[i]),
                                 .available = plan_available_bytes(device, share),
                                 .device = device->name };

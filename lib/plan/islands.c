@@ -27,6 +27,14 @@ int64_t islands_count(const struct cluster *cluster, int island, int first, int 
     return max_i64(0, min_i64(end, (int64_t)first + n) - max_i64(begin, first));
 }
 
+static bool has_any(const struct cluster *cluster, int island, struct mesh_ranks ranks)
+{
+    for (int i = 0; i < ranks.n_runs; i++)
+        if (islands_count(cluster, island, ranks.first + i * ranks.stride, ranks.n))
+            return true;
+    return false;
+}
+
 bool islands_are_alike(const struct cluster *cluster)
 {
     for (int i = 1; i < cluster->n_islands; i++)
@@ -42,7 +50,7 @@ static double peak_of(const struct cluster *cluster, int island, enum dtype dtyp
     return price_peak(&prices, price_format(dtype), reach);
 }
 
-int islands_slowest(const struct cluster *cluster, int first, int n, enum dtype dtype)
+int islands_slowest(const struct cluster *cluster, struct mesh_ranks ranks, enum dtype dtype)
 {
     double least = 0;
     int slowest = 0;
@@ -50,7 +58,7 @@ int islands_slowest(const struct cluster *cluster, int first, int n, enum dtype 
     for (int i = 0; i < cluster->n_islands; i++) {
         double reach, peak = peak_of(cluster, i, dtype, &reach);
 
-        if (!islands_count(cluster, i, first, n) || (least > 0 && peak * reach >= least))
+        if (!has_any(cluster, i, ranks) || (least > 0 && peak * reach >= least))
             continue;
         least = peak * reach;
         slowest = i;
@@ -58,14 +66,14 @@ int islands_slowest(const struct cluster *cluster, int first, int n, enum dtype 
     return slowest;
 }
 
-const struct device_spec *islands_smallest(const struct cluster *cluster, int first, int n)
+const struct device_spec *islands_smallest(const struct cluster *cluster, struct mesh_ranks ranks)
 {
     const struct device_spec *smallest = NULL;
 
     for (int i = 0; i < cluster->n_islands; i++) {
         const struct device_spec *device = cluster->islands[i].device;
 
-        if (islands_count(cluster, i, first, n) &&
+        if (has_any(cluster, i, ranks) &&
             (!smallest || plan_available_bytes(device, 0) < plan_available_bytes(smallest, 0)))
             smallest = device;
     }

@@ -84,16 +84,18 @@ static int64_t cost_of_cut(void *context, const struct partition_stage *s, int n
 }
 
 /* What each stage's devices have. */
-static const size_t *list_available(const struct search *search, const struct pipeline_spec *spec,
-                                    struct arena *arena)
+static const size_t *list_available(const struct search *search, const struct layout *l,
+                                    const struct pipeline_spec *spec, struct arena *arena)
 {
     const struct search_request *r = search->request;
-    int n_stages = pipeline_n_stages(spec), n = r->n_ranks / spec->n_ranks;
+    const struct mesh mesh = search_mesh(search, l);
+    int n_stages = pipeline_n_stages(spec);
     size_t *available = arena_array(arena, size_t, n_stages);
 
     for (int i = 0; i < n_stages; i++)
         available[i] = plan_available_bytes(
-            islands_smallest(r->cluster, pipeline_rank_of(spec, i) * n, n), r->memory_share);
+            islands_smallest(r->cluster, mesh_stage_ranks(&mesh, pipeline_rank_of(spec, i))),
+            r->memory_share);
     return available;
 }
 
@@ -116,7 +118,7 @@ static const int *cut_uneven(struct search *search, const struct layout *l,
     struct arena scratch = { 0 };
     int *first = NULL;
 
-    uneven.available = spec->n_chunks == 1 ? list_available(search, spec, &scratch) : NULL;
+    uneven.available = spec->n_chunks == 1 ? list_available(search, l, spec, &scratch) : NULL;
     partition_find(&partition, &problem, &scratch);
     if (!partition.n && uneven.available) {
         uneven.available = NULL;

@@ -42,18 +42,16 @@ struct candidates {
 /* ---- search_share.c ---- */
 
 /*
- * How many of n_all micro-batches each data-parallel rank of a layout of one stage gets, so that
- * the slowest has as little to do as possible [dp]; NULL: as many each, or not possible.
+ * How many micro-batches each data-parallel rank of a layout gets that has n_micro_batches for each
+ * of them, so that the slowest is ready as early as possible [dp]; NULL: as many each, or not
+ * possible.
  */
-const int *search_share(struct search *search, const struct layout *layout, int64_t n_all);
-
-/* The longest of all ranks' own micro-batches of a layout with counts. */
-int64_t search_shared_ns(struct search *search, const struct layout *layout);
+const int *search_share(struct search *search, const struct layout_candidate *candidate);
 
 /* ---- search_memory.c ---- */
 
 /* Bytes of a pipeline rank, as if its devices had as much memory as the first island's. */
-size_t search_scale_bytes(const struct search *search, const struct pipeline_spec *spec, int rank,
+size_t search_scale_bytes(const struct search *search, const struct mesh *mesh, int rank,
                           size_t n_bytes);
 
 /* Bytes of a rank by the costs of its stages, without what a layout has whatever its layers are. */
@@ -86,9 +84,22 @@ void search_keep_cut(struct search *search, struct layout *layout, const int *fi
 
 /* ---- search_space.c, search_model.c ---- */
 
-/* Costs of a layer without data parallel, on the devices of an island. */
-const struct layer_costs *search_base_costs(struct search *search, const struct layout *layout,
-                                            int island);
+/* Where the layout's ranks lie. */
+struct mesh search_mesh(const struct search *search, const struct layout *layout);
+
+/* Whether one of these data-parallel ranks has devices of the same kinds as the other, and as many
+ * micro-batches. */
+bool search_is_like(const struct search *search, const struct layout *layout, int replica,
+                    int other);
+
+struct pipeline_spec search_spec(const struct layout_candidate *candidate);
+
+/* Costs of each stage without data parallel on the slowest devices of all data-parallel ranks, or
+ * of one; in the arena. NULL: not possible. */
+enum { ALL_REPLICAS = -1 };
+struct layer_cost *search_base_stages(struct search *search, const struct layout *layout,
+                                      const struct pipeline_spec *spec, int replica,
+                                      struct arena *arena);
 
 /* All layouts that are possible, in lexicographic order. */
 void search_list(struct search *search, struct candidates *candidates);

@@ -12,16 +12,15 @@
 #include "plan/search_impl.h"
 #include "program/passes.h"
 
-size_t search_scale_bytes(const struct search *search, const struct pipeline_spec *spec, int rank,
+size_t search_scale_bytes(const struct search *search, const struct mesh *mesh, int rank,
                           size_t n_bytes)
 {
     const struct search_request *r = search->request;
-    int n = r->n_ranks / spec->n_ranks;
 
     if (search->are_alike)
         return n_bytes;
-    size_t available =
-        plan_available_bytes(islands_smallest(r->cluster, rank * n, n), r->memory_share);
+    size_t available = plan_available_bytes(
+        islands_smallest(r->cluster, mesh_stage_ranks(mesh, rank)), r->memory_share);
     return (size_t)((double)n_bytes * (double)search->available /
                     (double)(available ? available : 1));
 }
@@ -64,7 +63,7 @@ void search_note_largest(struct largest_ranks *largest, int rank, size_t n_bytes
 int search_measure_bytes(const struct search *search, struct layout_candidate *c, struct err *err)
 {
     const struct search_request *r = search->request;
-    struct pipeline_spec spec = { .n_ranks = c->layout.pp };
+    const struct mesh mesh = search_mesh(search, &c->layout);
     struct job job = *r->job;
     struct arena arena = { 0 };
     size_t most = 0;
@@ -79,7 +78,7 @@ int search_measure_bytes(const struct search *search, struct layout_candidate *c
 
         status = programs_compile(&program, &request, err);
         size_t n = status ? 0
-                          : search_scale_bytes(search, &spec, request.pp_rank,
+                          : search_scale_bytes(search, &mesh, request.pp_rank,
                                                program_memory_bytes(&program));
         most = n > most ? n : most;
         program_release(&program);

@@ -63,7 +63,7 @@ static struct layer_cost cost_of_stage(const struct search *search, const struct
     return sum;
 }
 
-static struct pipeline_spec spec_of(const struct layout_candidate *c)
+struct pipeline_spec search_spec(const struct layout_candidate *c)
 {
     return (struct pipeline_spec){ .kind = c->layout.pp == 1 ? PIPELINE_1F1B : c->layout.schedule,
                                    .n_ranks = c->layout.pp,
@@ -119,33 +119,50 @@ static const struct layer_costs *find_costs(struct search *search, const struct 
     return layer_costs_find(&search->costs, &key);
 }
 
-const struct layer_costs *search_base_costs(struct search *search, const struct layout *l,
-                                            int island)
+struct mesh search_mesh(const struct search *search, const struct layout *l)
 {
-    return find_costs(search, l, island, COSTS_BASE);
+    struct job job = *search->request->job;
+
+    layout_apply(&job, l);
+    return job_mesh(&job);
 }
 
-/* Whose devices a stage's ranks compute on. */
-static int island_of(const struct search *search, const struct pipeline_spec *spec, int stage)
+/* Whose devices a pipeline rank's ranks compute on, those of one replica or of all. */
+static int island_of(const struct search *search, const struct mesh *mesh, int pp_rank, int replica)
 {
     const struct search_request *r = search->request;
-    int n = r->n_ranks / spec->n_ranks;
 
     if (r->cluster->n_islands == 1)
         return 0;
-    return islands_slowest(r->cluster, pipeline_rank_of(spec, stage) * n, n, r->job->train.dtype);
+    return islands_slowest(r->cluster,
+                           replica < 0 ? mesh_stage_ranks(mesh, pp_rank)
+                                       : mesh_replica_ranks(mesh, pp_rank, replica),
+                           r->job->train.dtype);
+}
+
+bool search_is_like(const struct search *search, const struct layout *l, int replica, int other)
+{
+    const struct mesh mesh = search_mesh(search, l);
+    bool is_like = !l->counts.n || l->counts.values[replica] == l->counts.values[other];
+
+    for (int rank = 0; rank < l->pp && is_like; rank++)
+        is_like = island_of(search, &mesh, rank, replica) == island_of(search, &mesh, rank, other);
+    return is_like;
 }
 
 /* Costs of each stage's island, by stage; NULL: the layout is not possible. */
 static const struct layer_costs **list_costs(struct search *search, const struct layout *l,
-                                             const struct pipeline_spec *spec, enum cost_kind kind,
-                                             struct arena *arena)
+                                             const struct pipeline_spec *spec, int replica,
+                                             enum cost_kind kind, struct arena *arena)
 {
     int n = pipeline_n_stages(spec);
     const struct layer_costs **costs = arena_array(arena, const struct layer_costs *, n);
+    const struct mesh mesh = search_mesh(search, l);
 
     for (int i = 0; i < n; i++) {
-        costs[i] = find_costs(search, l, island_of(search, spec, i), kind);
+        int island = island_of(search, &mesh, pipeline_rank_of(spec, i), replica);
+
+        costs[i] = find_costs(search, l, island, kind);
         if (!costs[i]->is_possible)
             return NULL;
     }
@@ -156,10 +173,10 @@ static const struct layer_costs **list_costs(struct search *search, const struct
 static void add_keys(struct search *search, const struct layout_candidate *c, enum cost_kind kind,
                      struct layer_key **keys, int *n, int *capacity, struct arena *arena)
 {
-    struct pipeline_spec spec = spec_of(c);
+    const struct mesh mesh = search_mesh(search, &c->layout);
 
-    for (int rank = 0; rank < spec.n_ranks; rank++) {
-        int island = island_of(search, &spec, pipeline_stage_of(&spec, rank, 0));
+    for (int rank = 0; rank < c->layout.pp; rank++) {
+        int island = island_of(search, &mesh, rank, ALL_REPLICAS);
         struct layer_key key = key_of_costs(search, &c->layout, island, kind);
         bool is_new = true;
 
@@ -183,7 +200,7 @@ void search_prepare(struct search *search, const struct layout_candidate *candid
 
     for (int i = 0; i < n; i++) {
         const struct layout_candidate *c = &candidates[i];
-        bool is_split = has_split_backward(spec_of(c).kind);
+        bool is_split = has_split_backward(search_spec(c).kind);
 
         add_keys(search, c, for_bounds ? COSTS_BASE : COSTS_WHOLE, &keys, &n_keys, &capacity,
                  &arena);
@@ -205,6 +222,18 @@ static struct layer_cost *list_stages(const struct search *search,
     for (int i = 0; i < n; i++)
         stages[i] = cost_of_stage(search, costs[i], first, i, n, spec->n_ranks);
     return stages;
+}
+
+/* The cut is by the slowest devices. */
+struct layer_cost *search_base_stages(struct search *search, const struct layout *l,
+                                      const struct pipeline_spec *spec, int replica,
+                                      struct arena *arena)
+{
+    const struct layer_costs **all = list_costs(search, l, spec, ALL_REPLICAS, COSTS_BASE, arena);
+    const struct layer_costs **own = list_costs(search, l, spec, replica, COSTS_BASE, arena);
+    const int *first = all ? search_cut(search, l, spec, all) : NULL;
+
+    return first && own ? list_stages(search, own, first, spec, arena) : NULL;
 }
 
 /* ---- the bound ---- */
@@ -272,6 +301,7 @@ static int64_t bound_exchanges(const struct exchanges *x, const struct pipeline_
     return max_i64(sums, gathers);
 }
 
+/* exchanges: NULL, or what is done beside. */
 static int64_t bound_time(const struct exchanges *x, const struct pipeline_spec *spec,
                           const struct layer_cost *stages)
 {
@@ -288,7 +318,8 @@ static int64_t bound_time(const struct exchanges *x, const struct pipeline_spec 
             all += c->f + c->i + c->w;
         }
         most = max_i64(most, pre + m * all + (is_split ? 0 : post));
-        most = max_i64(most, bound_exchanges(x, spec, stages, rank, pre + m * all));
+        if (x)
+            most = max_i64(most, bound_exchanges(x, spec, stages, rank, pre + m * all));
         pre += first->f;
         post += first->i + first->w;
     }
@@ -300,6 +331,7 @@ static int64_t bound_time(const struct exchanges *x, const struct pipeline_spec 
 static size_t bound_bytes(const struct search *search, const struct layout_candidate *c,
                           const struct pipeline_spec *spec, const struct layer_cost *stages)
 {
+    const struct mesh mesh = search_mesh(search, &c->layout);
     size_t most = 0;
 
     for (int rank = 0; rank < spec->n_ranks; rank++) {
@@ -311,18 +343,37 @@ static size_t bound_bytes(const struct search *search, const struct layout_candi
 
             n += search_least_cells(&c->layout, s) + (size_t)(slots * s->slot_bytes);
         }
-        n = search_scale_bytes(search, spec, rank, n);
+        n = search_scale_bytes(search, &mesh, rank, n);
         most = n > most ? n : most;
     }
     return most;
 }
 
+/* Of the slowest replica, each with its own micro-batches, without what ranks exchange. */
+static int64_t bound_counted(struct search *search, const struct layout *l,
+                             struct pipeline_spec spec)
+{
+    struct arena scratch = { 0 };
+    int64_t most = 0;
+
+    for (int i = 0; i < l->dp; i++) {
+        if (i && search_is_like(search, l, i, i - 1))
+            continue;
+        spec.n_micro_batches = l->counts.values[i];
+        struct layer_cost *stages = search_base_stages(search, l, &spec, i, &scratch);
+        most = max_i64(most, stages ? bound_time(NULL, &spec, stages) : 0);
+    }
+    arena_release(&scratch);
+    return most;
+}
+
 bool search_bound(struct search *search, struct layout_candidate *candidate)
 {
-    struct pipeline_spec spec = spec_of(candidate);
+    struct pipeline_spec spec = search_spec(candidate);
     struct layout *l = &candidate->layout;
     struct arena scratch = { 0 };
-    const struct layer_costs **costs = list_costs(search, l, &spec, COSTS_BASE, &scratch);
+    const struct layer_costs **costs =
+        list_costs(search, l, &spec, ALL_REPLICAS, COSTS_BASE, &scratch);
     const int *first = costs ? search_cut(search, l, &spec, costs) : NULL;
 
     if (first) {
@@ -331,7 +382,7 @@ bool search_bound(struct search *search, struct layout_candidate *candidate)
 
         search_keep_cut(search, l, first, pipeline_n_stages(&spec));
         candidate->bound_ns =
-            l->counts.n ? search_shared_ns(search, l) : bound_time(&exchanges, &spec, stages);
+            l->counts.n ? bound_counted(search, l, spec) : bound_time(&exchanges, &spec, stages);
         candidate->bound_bytes = bound_bytes(search, candidate, &spec, stages);
     }
     arena_release(&scratch);
@@ -392,9 +443,10 @@ static int64_t once_of_rank(const struct pipeline_spec *spec, const struct layer
 }
 
 /* The end of the step of these micro-batches: each rank's last step, then what it does once. */
-static int64_t time_pipeline(const struct search *search, const struct pipeline_spec *spec,
-                             const struct layer_cost *stages, struct boundary boundary,
-                             int64_t fixed_bytes, struct largest_ranks *largest)
+static int64_t time_pipeline(const struct search *search, const struct mesh *mesh,
+                             const struct pipeline_spec *spec, const struct layer_cost *stages,
+                             struct boundary boundary, int64_t fixed_bytes,
+                             struct largest_ranks *largest)
 {
     struct arena arena = { 0 };
     int n = pipeline_n_stages(spec);
@@ -417,7 +469,7 @@ static int64_t time_pipeline(const struct search *search, const struct pipeline_
         size_t n_bytes =
             (size_t)fixed_bytes + search_bytes_of_rank(&pipeline, stages, boundary.bytes, rank);
 
-        n_bytes = search_scale_bytes(search, spec, rank, n_bytes);
+        n_bytes = search_scale_bytes(search, mesh, rank, n_bytes);
         end = max_i64(end, timing.ranks[rank].last_end + once_of_rank(spec, stages, rank));
         search_note_largest(largest, rank, n_bytes);
     }
@@ -425,22 +477,21 @@ static int64_t time_pipeline(const struct search *search, const struct pipeline_
     return end;
 }
 
-/* Costs of all stages with all that the layout has; NULL: not possible. */
-static struct layer_cost *list_whole_stages(struct search *search,
-                                            const struct layout_candidate *candidate,
-                                            const struct pipeline_spec *spec, int64_t *fixed_bytes,
-                                            struct arena *arena)
+/* Costs of all stages of a replica with all that the layout has; NULL: not possible. */
+static struct layer_cost *list_whole_stages(struct search *search, const struct layout *l,
+                                            const struct pipeline_spec *spec, int replica,
+                                            int64_t *fixed_bytes, struct arena *arena)
 {
-    const struct layout *l = &candidate->layout;
     int n = pipeline_n_stages(spec);
     bool is_split = has_split_backward(spec->kind);
-    const struct layer_costs **base = list_costs(search, l, spec, COSTS_BASE, arena);
-    const struct layer_costs **whole = list_costs(search, l, spec, COSTS_WHOLE, arena);
+    const struct layer_costs **all = list_costs(search, l, spec, ALL_REPLICAS, COSTS_BASE, arena);
+    const struct layer_costs **base = list_costs(search, l, spec, replica, COSTS_BASE, arena);
+    const struct layer_costs **whole = list_costs(search, l, spec, replica, COSTS_WHOLE, arena);
     const struct layer_costs **split =
-        is_split ? list_costs(search, l, spec, COSTS_SPLIT, arena) : NULL;
-    const int *first = base ? search_cut(search, l, spec, base) : NULL;
+        is_split ? list_costs(search, l, spec, replica, COSTS_SPLIT, arena) : NULL;
+    const int *first = all ? search_cut(search, l, spec, all) : NULL;
 
-    if (!first || !whole || (is_split && !split))
+    if (!first || !base || !whole || (is_split && !split))
         return NULL;
     struct layer_cost *stages = list_stages(search, whole, first, spec, arena);
     if (is_split)
@@ -450,37 +501,55 @@ static struct layer_cost *list_whole_stages(struct search *search,
     return stages;
 }
 
-bool search_estimate(struct search *search, struct layout_candidate *candidate)
+/* Raise the candidate's estimates to what a replica with so many micro-batches, or, for
+ * ALL_REPLICAS, the slowest devices of all, come to. */
+static bool estimate_replica(struct search *search, struct layout_candidate *candidate, int replica,
+                             int n_micro_batches)
 {
-    struct pipeline_spec spec = spec_of(candidate), shorter;
+    const struct layout *l = &candidate->layout;
+    struct pipeline_spec spec = search_spec(candidate), shorter;
     struct arena scratch = { 0 };
-    int p = spec.n_ranks, m = spec.n_micro_batches, rounds = m / p - ROUNDS;
+    int p = spec.n_ranks, rounds = n_micro_batches / p - ROUNDS;
     int64_t fixed_bytes = 0;
-    struct largest_ranks ignored;
-    struct layer_cost *stages = list_whole_stages(search, candidate, &spec, &fixed_bytes, &scratch);
+    struct largest_ranks largest, ignored;
+    struct layer_cost *stages =
+        list_whole_stages(search, l, &spec, replica, &fixed_bytes, &scratch);
 
+    spec.n_micro_batches = n_micro_batches - (rounds > 0 ? rounds * p : 0);
     if (stages) {
-        struct boundary boundary =
-            p > 1 ? find_boundary(search, &candidate->layout) : (struct boundary){ 0, 0 };
+        const struct mesh mesh = search_mesh(search, l);
+        struct boundary boundary = p > 1 ? find_boundary(search, l) : (struct boundary){ 0, 0 };
+        int64_t ns = time_pipeline(search, &mesh, &spec, stages, boundary, fixed_bytes, &largest);
 
-        if (rounds > 0)
-            spec.n_micro_batches = m - rounds * p;
-        int64_t ns =
-            time_pipeline(search, &spec, stages, boundary, fixed_bytes, &candidate->largest);
         if (rounds > 0) {
             shorter = spec;
             shorter.n_micro_batches -= p;
-            ns += rounds *
-                  (ns - time_pipeline(search, &shorter, stages, boundary, fixed_bytes, &ignored));
+            ns += rounds * (ns - time_pipeline(search, &mesh, &shorter, stages, boundary,
+                                               fixed_bytes, &ignored));
         }
-        /* One stage: the rest of a step is as if all had as many. */
-        if (candidate->layout.counts.n)
-            ns = search_shared_ns(search, &candidate->layout) + stages[0].once;
-        candidate->estimate_ns = max_i64(ns, candidate->bound_ns);
-        candidate->estimate_bytes = candidate->largest.bytes[0];
-        if (candidate->estimate_bytes < candidate->bound_bytes)
-            candidate->estimate_bytes = candidate->bound_bytes;
+        candidate->estimate_ns = max_i64(ns, candidate->estimate_ns);
+        if (!candidate->largest.n || candidate->largest.bytes[0] < largest.bytes[0])
+            candidate->largest = largest;
     }
     arena_release(&scratch);
     return stages != NULL;
+}
+
+bool search_estimate(struct search *search, struct layout_candidate *candidate)
+{
+    const struct layout *l = &candidate->layout;
+    int n = l->counts.n ? l->dp : 1;
+    bool is_possible = true;
+
+    candidate->estimate_ns = candidate->bound_ns;
+    candidate->largest.n = 0;
+    for (int i = 0; i < n && is_possible; i++)
+        if (!i || !search_is_like(search, l, i, i - 1))
+            is_possible =
+                estimate_replica(search, candidate, l->counts.n ? i : ALL_REPLICAS,
+                                 l->counts.n ? l->counts.values[i] : candidate->n_micro_batches);
+    candidate->estimate_bytes = candidate->largest.n ? candidate->largest.bytes[0] : 0;
+    if (candidate->estimate_bytes < candidate->bound_bytes)
+        candidate->estimate_bytes = candidate->bound_bytes;
+    return is_possible;
 }

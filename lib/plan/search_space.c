@@ -91,30 +91,69 @@ static void append(struct listing *l)
         (struct layout_candidate){ .layout = l->layout, .n_micro_batches = l->n_micro_batches };
 }
 
+/* Whether all data-parallel ranks have schedules for their numbers of micro-batches. */
+static bool has_schedules(const struct layout *layout, const int *counts)
+{
+    struct pipeline_spec spec = { .kind = layout->schedule,
+                                  .n_ranks = layout->pp,
+                                  .n_chunks = layout->chunks };
+    struct err err;
+
+    for (int i = 0; i < layout->dp; i++) {
+        spec.n_micro_batches = counts[i];
+        if (pipeline_check(&spec, &err))
+            return false;
+    }
+    return true;
+}
+
 /* Where data-parallel ranks lie on devices of several kinds, also with as many micro-batches for
- * each as it has time for: sums at the end of the step do not mind, and one stage is of one kind
- * then. */
+ * each as it has time for: sums at the end of the step do not mind. */
 static void add_counted(struct listing *l)
 {
     struct layout alike = l->layout;
+    const struct layout_candidate candidate = { .layout = alike,
+                                                .n_micro_batches = l->n_micro_batches };
     const struct job *job = l->job;
     bool is_late =
         !job->parallel.gradient_sum_given || job->parallel.gradient_sum == GRADIENT_SUM_LATE;
 
-    if (l->search->are_alike || alike.pp > 1 || alike.dp < 2 || alike.zero > 1 || !is_late ||
+    if (l->search->are_alike || alike.dp < 2 || alike.zero > 1 || !is_late ||
         job->kind != JOB_PRETRAIN)
         return;
-    const int *counts = search_share(l->search, &l->layout, (int64_t)l->n_micro_batches * alike.dp);
+    const int *counts = search_share(l->search, &candidate);
+    if (!counts || !has_schedules(&alike, counts))
+        return;
     l->layout.counts = (struct job_counts){ counts, alike.dp };
-    if (counts)
-        append(l);
+    append(l);
     l->layout = alike;
 }
 
+/* Whether another place for stages is on other devices. */
+static bool order_matters(const struct listing *l)
+{
+    const struct cluster_island *first = &l->search->request->cluster->islands[0];
+
+    return l->layout.pp > 1 && !l->search->are_alike &&
+           l->layout.tp * l->layout.pp * l->layout.dp > first->n_nodes * first->per_node;
+}
+
+/* Stages on the devices in their order, the last stage first, or a pipeline of each replica on
+ * devices of its own. */
 static void add_layout(struct listing *l)
 {
-    append(l);
-    add_counted(l);
+    enum rank_order given = l->layout.order;
+
+    for (int order = 0; order < N_RANK_ORDERS; order++) {
+        bool is_tried = order_matters(l) && (order != ORDER_PIPELINES || l->layout.dp > 1);
+
+        if (is_free(l->search, LAYOUT_ORDER) ? order > 0 && !is_tried : order != (int)given)
+            continue;
+        l->layout.order = (enum rank_order)order;
+        append(l);
+        add_counted(l);
+    }
+    l->layout.order = given;
 }
 
 static void add_schedule(struct listing *l, enum pipeline_kind kind, int chunks)
@@ -274,7 +313,10 @@ static void list_data(struct listing *l)
 
 void search_list(struct search *search, struct candidates *candidates)
 {
-    struct listing l = { .search = search, .job = search->request->job, .out = candidates };
+    const struct job *job = search->request->job;
+    struct listing l = {
+        .search = search, .job = job, .out = candidates, .layout.order = job->parallel.order
+    };
     struct values tps = list_tp(search), sizes = list_micro_batches(search);
     int n = search->request->n_ranks;
 

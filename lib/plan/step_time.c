@@ -4,6 +4,7 @@
 #include "plan/step_time.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/num.h"
 #include "plan/islands.h"
@@ -17,22 +18,13 @@ struct pricing {
     struct prices prices;
     struct mesh mesh;
     int rank;   /* in the world */
-    int stride; /* from a rank to that of the next stage */
+    int stride; /* from a rank to that of the next stage; below 0: that comes before it */
     int pp_rank;
     const struct program *program;
     struct arena *arena;
     double *ns;  /* [N_PRICE_SOURCES]: of all ops of the step, by source; NULL: not asked for */
     int *n_runs; /* in the step, by function of the program; where ns is */
 };
-
-static int stride_of(const struct mesh *mesh, enum mesh_axis axis)
-{
-    int stride = 1;
-
-    for (int i = 0; mesh_nth_axis(i) != axis; i++)
-        stride *= mesh->size[mesh_nth_axis(i)];
-    return stride;
-}
 
 static bool is_transfer(const struct op *op)
 {
@@ -50,7 +42,7 @@ static struct price price_stage_transfer(const struct pricing *p, const struct o
     int n_stages = p->job->parallel.pp;
     int peer = (p->pp_rank + op->attributes.peer + n_stages) % n_stages;
     int to = p->rank + (peer - p->pp_rank) * p->stride;
-    int n_sharing = min_int(p->stride, p->prices.cluster->islands[p->prices.island].per_node);
+    int n_sharing = min_int(abs(p->stride), p->prices.cluster->islands[p->prices.island].per_node);
 
     *uses_nic = transfer_level(p->prices.cluster, p->rank, to) >= LEVEL_RAIL;
     return price_transfer(&p->prices, p->rank, to, n_bytes, n_sharing);
@@ -152,7 +144,7 @@ static int simulate_replica(struct simulated_step *simulated, const struct job *
                             int replica, const struct simulate_watch *watch,
                             double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
 {
-    int n = job->parallel.pp, tp = job->parallel.tp;
+    int n = job->parallel.pp;
     double ns[N_PRICE_SOURCES] = { 0 }, all = 0;
     struct pricing p = {
         .job = job, .mesh = job_mesh(job), .arena = arena, .ns = shares ? ns : NULL
@@ -167,12 +159,14 @@ static int simulate_replica(struct simulated_step *simulated, const struct job *
                          .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
                          .has_graphs = true,
                          .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
-    p.stride = stride_of(&p.mesh, AXIS_PP);
+    p.stride = mesh_stride(&p.mesh, AXIS_PP);
     for (int rank = 0; rank < n; rank++) {
+        struct mesh_ranks ranks = replica < 0 ? mesh_stage_ranks(&p.mesh, rank)
+                                              : mesh_replica_ranks(&p.mesh, rank, replica);
+
         p.pp_rank = rank;
-        p.rank = rank * p.stride + max_int(0, replica) * tp;
-        p.prices.island =
-            islands_slowest(cluster, p.rank, replica < 0 ? p.stride : tp, job->train.dtype);
+        p.rank = ranks.first;
+        p.prices.island = islands_slowest(cluster, ranks, job->train.dtype);
         p.program = list[rank] = &programs[rank];
         ops[rank] = price_program(&p);
     }
@@ -200,14 +194,15 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
 static bool is_like_earlier(const struct job *job, const struct cluster *cluster, int replica)
 {
     const int *counts = job->parallel.replica_micro_batches.values;
-    int tp = job->parallel.tp, stride = job->world_size / job->parallel.pp;
+    const struct mesh mesh = job_mesh(job);
+    enum dtype dtype = job->train.dtype;
 
     for (int r = 0; r < replica; r++) {
         bool is_like = counts[r] == counts[replica];
 
         for (int s = 0; s < job->parallel.pp && is_like; s++)
-            is_like = islands_slowest(cluster, s * stride + r * tp, tp, job->train.dtype) ==
-                      islands_slowest(cluster, s * stride + replica * tp, tp, job->train.dtype);
+            is_like = islands_slowest(cluster, mesh_replica_ranks(&mesh, s, r), dtype) ==
+                      islands_slowest(cluster, mesh_replica_ranks(&mesh, s, replica), dtype);
         if (is_like)
             return true;
     }
@@ -261,12 +256,12 @@ int64_t step_time_boundary_ns(const struct job *job, const struct cluster *clust
 {
     struct mesh mesh = job_mesh(job);
     struct prices prices = { .cluster = cluster };
-    int stride = stride_of(&mesh, AXIS_PP);
+    int stride = mesh_stride(&mesh, AXIS_PP);
     int64_t n_bytes = step_time_boundary_bytes(job), most = 0;
-    int n_sharing = min_int(stride, cluster->islands[0].per_node);
+    int n_sharing = min_int(abs(stride), cluster->islands[0].per_node);
 
     for (int rank = 0; rank + 1 < job->parallel.pp; rank++) {
-        int from = rank * stride;
+        int from = mesh_stage_ranks(&mesh, rank).first;
 
         most = max_i64(most, price_transfer(&prices, from, from + stride, n_bytes, n_sharing).ns);
     }

@@ -12,21 +12,11 @@ static bool is_transfer(const struct op *op)
     return op->kind == OP_SEND || op->kind == OP_RECEIVE;
 }
 
-/* World ranks from one on the axis to the next. */
-static int stride_on(const struct mesh *mesh, enum mesh_axis axis)
-{
-    int stride = 1;
-
-    for (int i = 0; mesh_nth_axis(i) != axis; i++)
-        stride *= mesh->size[mesh_nth_axis(i)];
-    return stride;
-}
-
 static void name_channel(const struct timeline *t, const struct timeline_rank *r,
                          const struct op *op, struct flow_end *end)
 {
     enum mesh_axis axis = op->attributes.axis;
-    int size = t->mesh->size[axis], stride = stride_on(t->mesh, axis);
+    int size = t->mesh->size[axis], stride = mesh_stride(t->mesh, axis);
     int at = mesh_coordinate(t->mesh, r->rank, axis), first = r->rank - at * stride;
 
     end->stream = (int)order_group_of(op->stream);

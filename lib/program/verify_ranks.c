@@ -37,7 +37,7 @@ static const char *rank_text(const struct checking *c, int rank, char text[TEXT_
 
     text[0] = 0;
     for (int i = 0; i < N_AXES; i++) {
-        enum mesh_axis axis = mesh_nth_axis(i);
+        enum mesh_axis axis = mesh_nth_axis(c->replay->mesh, i);
 
         if (c->replay->mesh->size[axis] > 1)
             n += (size_t)snprintf(text + n, TEXT_BYTES - n, "%s%s rank %d", n ? ", " : "",

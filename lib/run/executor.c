@@ -27,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/num.h"
 #include "run/one_by_one.h"
 #include "run/run_impl.h"
 
@@ -80,7 +81,9 @@ static int make_axis_group(const struct group_request *request, struct comm_grou
     for (int i = 0; i < size; i++)
         ranks[i] += first;
     run->meetings[request->axis] =
-        (struct progress_meeting){ .first = ranks[0], .stride = ranks[1] - ranks[0], .size = size };
+        (struct progress_meeting){ .first = min_int(ranks[0], ranks[size - 1]),
+                                   .stride = abs(ranks[1] - ranks[0]),
+                                   .size = size };
     return comm_group_create(group, comm, ranks, size, request->axis * N_STREAMS + request->stream,
                              err);
 }

@@ -178,7 +178,11 @@ two() {
 }
 two --layout tp=8,pp=4 >"$dir/even.txt"
 expect 'devices of two kinds' 0 '^predicted on 16 h100-sxm and 16 a100-sxm-80: ' cat "$dir/even.txt"
-expect 'of which stages get layers by their speed' 0 'pp 4 .* of 2[0-9]\+2[0-9]\+1[0-9]\+1[0-9] layers' two --set parallel=auto
+expect 'of which stages get layers by their speed' 0 'pp 4 .* of 2[0-9]\+2[0-9]\+1[0-9]\+1[0-9] layers\)' \
+    two --set 'parallel={mode: semi, tp: 8, order: tp-dp-pp}'
+expect 'the slower ones first, too' 0 'pp 4 .* of 1[0-9]\+1[0-9]\+[23][0-9]\+2[0-9] layers in the order tp-dp-pp-reversed' \
+    two --set 'parallel={mode: semi, tp: 8, order: tp-dp-pp-reversed}'
+expect 'whichever is faster' 0 'pp 4 .* layers in the order tp-dp-pp-reversed' two --set parallel=auto
 seconds_of() { printf '%s\n' "$1" | sed -n 's/^predicted on .*: \([0-9]*\).*/\1/p'; }
 expect 'in less than two thirds of the time' 0 '' test "$(($(seconds_of "$output") * 3))" -lt "$(($(seconds_of "$(cat "$dir/even.txt")") * 2))"
 printf 'islands:\n  - {nodes: 1, device: h100-sxm, per_node: 8}\n  - {nodes: 1, device: a100-sxm-80, per_node: 8}\n' >"$dir/two.yaml"
@@ -189,6 +193,11 @@ replicas --layout zero=1 >"$dir/even.txt"
 expect 'replicas on two kinds' 0 '^predicted on 8 h100-sxm and 8 a100-sxm-80: ' cat "$dir/even.txt"
 expect 'get micro-batches by their speed' 0 'dp 16 of 8 x [89][0-9] \+ 8 x [34][0-9] micro-batches' replicas --set 'parallel={mode: data}'
 expect 'in less than two thirds of the time, too' 0 '' test "$(($(seconds_of "$output") * 3))" -lt "$(($(seconds_of "$(cat "$dir/even.txt")") * 2))"
+expect 'replicas that are pipelines on devices of one kind' 0 \
+    'dp 4 of 2 x [34][0-9]+ \+ 2 x 1[0-9]+ micro-batches, pp 4 .* in the order tp-pp-dp' \
+    "$lmtrain" plan configs/jobs/llama2-13b.yaml --ranks 16 --cluster "$dir/two.yaml" \
+    --set 'parallel={mode: semi, pp: 4, zero: 1}'
+expect 'which the table says' 0 ' order .* tp-pp-dp ' printf '%s' "$(printf '%s' "$output" | tr '\n' ' ')"
 printf 'islands:\n  - {nodes: 0, device: h100-sxm, per_node: 8}\n' >"$dir/none.yaml"
 expect 'no nodes' 2 'none.yaml:2:13: nodes is not a value such as 132' plan --cluster "$dir/none.yaml"
 expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-40, a100-sxm-80, b200, gb200, gb300, h100-sxm, h200, mi300x; or' \

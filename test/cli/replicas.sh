@@ -23,12 +23,20 @@ for a, b in zip(losses('plain'), losses('uneven')): assert abs(a - b) < 2e-2 * a
 assert abs(losses('plain')[0] - losses('uneven')[0]) < 1e-5 * losses('plain')[0]"
 expect 'the same again' 0 '^done' replicas again '[5, 3]' '' 2
 same_bits 'with the same bits' uneven again 12
-for parallel in 'zero: 1' 'pp: 2, schedule: 1f1b' 'pp: 2, schedule: zb-h1' 'pp: 2, schedule: interleaved' 'zero: 1, pp: 2'; do
+for parallel in 'zero: 1' 'pp: 2, schedule: 1f1b' 'pp: 2, schedule: zb-h1' 'pp: 2, schedule: interleaved' 'pp: 2, schedule: zb-v' 'zero: 1, pp: 2'; do
     rm -rf "$dir/other"
     ranks=2
     case $parallel in *pp*) ranks=4 ;; esac
     expect "the same with $parallel" 0 '^done' replicas other '[5, 3]' ", $parallel" $ranks
     same_bits "$parallel changes no bit" uneven other 12
+done
+# The order of ranks: which devices have which stages.
+for order in tp-dp-pp-reversed tp-pp-dp; do
+    for parallel in 'schedule: 1f1b' 'schedule: zb-h1' 'schedule: interleaved, zero: 1'; do
+        rm -rf "$dir/other"
+        expect "the order $order, $parallel" 0 '^done' replicas other '[5, 3]' ", pp: 2, order: $order, $parallel" 4
+        same_bits 'changes no bit' uneven other 12
+    done
 done
 rm -rf "$dir/other"
 expect 'recomputation' 0 '^done' replicas other '[5, 3]' '' 2 --set recompute=full
@@ -37,6 +45,9 @@ expect 'a run at one rate' 0 '^done' replicas steady '[5, 3]' '' 2 --set optimiz
 expect 'that ends early' 0 '^done: step 4 ' replicas stopped '[5, 3]' '' 2 --set optimizer.schedule=constant --set train.steps=4
 expect 'is resumed' 0 '^done: step 12 ' replicas stopped '[5, 3]' '' 2 --set optimizer.schedule=constant
 same_bits 'with the same bits' steady stopped 12
+expect 'a pipeline' 0 '^done: step 4 ' replicas moved '[5, 3]' ', pp: 2, schedule: zb-h1' 4 --set optimizer.schedule=constant --set train.steps=4
+expect 'is resumed in another order' 0 '^done: step 12 ' replicas moved '[5, 3]' ', pp: 2, order: tp-pp-dp' 4 --set optimizer.schedule=constant
+same_bits 'with the same bits, too' steady moved 12
 expect 'other numbers are other numerics' 0 'changed since the checkpoint: .*replica_micro_batches' \
     replicas stopped '[3, 5]' '' 2 --set train.steps=14
 

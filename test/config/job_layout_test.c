@@ -54,6 +54,7 @@ static void test_a_job_gets_the_layout_and_has_it(void **state)
                                    .micro_batch = 4,
                                    .recompute = RECOMPUTE_FULL,
                                    .hold = HOLD_RUN,
+                                   .order = ORDER_PIPELINES,
                                    .stages = { stages, 4 },
                                    .counts = { counts, 2 } };
     struct arena arena = { 0 };

@@ -1,5 +1,5 @@
 /*
- * mesh_test.c - every mesh of up to 64 ranks: coordinates and groups agree
+ * mesh_test.c - every mesh of up to 64 ranks, in every order: coordinates and groups agree
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,18 +11,45 @@
 
 #define WORLD_MAX 64
 
-/* The rank at these coordinates, by the order that mesh.h states: tp fastest, then cp, ep, dp,
- * replica, pp. */
+/* The rank at these coordinates, by the orders that mesh.h states: tp fastest, then cp, ep, dp,
+ * replica, pp, which may be in reverse; or pp before dp. */
 static int rank_at(const struct mesh *mesh, const int *coordinates)
 {
-    static const enum mesh_axis slowest_first[] = { AXIS_PP, AXIS_REPLICA, AXIS_DP,
-                                                    AXIS_EP, AXIS_CP,      AXIS_TP };
+    static const enum mesh_axis slowest_first[][N_AXES] = {
+        { AXIS_PP, AXIS_REPLICA, AXIS_DP, AXIS_EP, AXIS_CP, AXIS_TP },
+        { AXIS_REPLICA, AXIS_DP, AXIS_PP, AXIS_EP, AXIS_CP, AXIS_TP },
+    };
+    const enum mesh_axis *axes = slowest_first[mesh->order == ORDER_PIPELINES];
     int rank = 0;
 
-    _Static_assert(sizeof slowest_first / sizeof *slowest_first == N_AXES, "each axis has a place");
-    for (int i = 0; i < N_AXES; i++)
-        rank = rank * mesh->size[slowest_first[i]] + coordinates[slowest_first[i]];
+    for (int i = 0; i < N_AXES; i++) {
+        int at = coordinates[axes[i]];
+
+        if (axes[i] == AXIS_PP && mesh->order == ORDER_STAGES_REVERSED)
+            at = mesh->size[AXIS_PP] - 1 - at;
+        rank = rank * mesh->size[axes[i]] + at;
+    }
     return rank;
+}
+
+/* The ranks of a stage, and of one data-parallel rank in it, are those with their coordinates. */
+static void check_stage(const struct mesh *mesh, int rank)
+{
+    int pp_rank = mesh_coordinate(mesh, rank, AXIS_PP), data_rank = mesh_data_rank(mesh, rank);
+    struct mesh_ranks stage = mesh_stage_ranks(mesh, pp_rank);
+    struct mesh_ranks own = mesh_replica_ranks(mesh, pp_rank, data_rank);
+    int n = 0;
+
+    for (int i = 0; i < stage.n_runs; i++)
+        for (int j = 0; j < stage.n; j++, n++)
+            assert_int_equal(mesh_coordinate(mesh, stage.first + i * stage.stride + j, AXIS_PP),
+                             pp_rank);
+    assert_int_equal(n * mesh->size[AXIS_PP], mesh_world_size(mesh));
+    assert_int_equal(own.n_runs, 1);
+    assert_int_equal(own.n * mesh->size[AXIS_PP] * mesh_data_size(mesh), mesh_world_size(mesh));
+    assert_in_range(rank, own.first, own.first + own.n - 1);
+    assert_int_equal(mesh_data_rank(mesh, own.first), data_rank);
+    assert_int_equal(mesh_data_rank(mesh, own.first + own.n - 1), data_rank);
 }
 
 /* Along each axis the group holds the ranks with that one coordinate changed, in order. */
@@ -37,12 +64,16 @@ static void check_rank(const struct mesh *mesh, int rank)
     assert_int_equal(rank_at(mesh, at), rank);
     struct mesh_place place = mesh_place(mesh, rank);
     assert_memory_equal(place.of, at, sizeof at);
+    assert_int_equal(mesh_rank_at(mesh, &place), rank);
+    check_stage(mesh, rank);
     assert_int_equal(mesh_data_rank(mesh, rank),
                      at[AXIS_REPLICA] * mesh->size[AXIS_DP] + at[AXIS_DP]);
     for (int axis = 0; axis < N_AXES; axis++) {
         int here = at[axis];
 
         mesh_group(mesh, rank, (enum mesh_axis)axis, ranks);
+        assert_true(mesh->size[axis] == 1 ||
+                    ranks[1] - ranks[0] == mesh_stride(mesh, (enum mesh_axis)axis));
         for (int i = 0; i < mesh->size[axis]; i++) {
             at[axis] = i;
             assert_int_equal(ranks[i], rank_at(mesh, at));
@@ -85,8 +116,11 @@ static void every_mesh(void **state)
                     mesh.size[AXIS_CP] = cp;
                     assert_int_equal(mesh_world_size(&mesh), dp * tp * pp * cp);
                     assert_int_equal(mesh_data_size(&mesh), dp);
-                    for (int rank = 0; rank < mesh_world_size(&mesh); rank++)
-                        check_rank(&mesh, rank);
+                    for (int order = 0; order < N_RANK_ORDERS; order++) {
+                        mesh.order = (enum rank_order)order;
+                        for (int rank = 0; rank < mesh_world_size(&mesh); rank++)
+                            check_rank(&mesh, rank);
+                    }
                     n_meshes++;
                 }
     assert_true(n_meshes > 1000);
@@ -112,6 +146,27 @@ static void tp_is_fastest(void **state)
     assert_int_equal(ranks[1], 9);
 }
 
+/* Four ranks of two stages: the last stage first, or pipelines one after the other. */
+static void other_orders(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(2);
+    int ranks[2];
+
+    (void)state;
+    mesh.size[AXIS_PP] = 2;
+    mesh.order = ORDER_STAGES_REVERSED;
+    mesh_group(&mesh, 1, AXIS_PP, ranks);
+    assert_int_equal(ranks[0], 3);
+    assert_int_equal(ranks[1], 1);
+    mesh.order = ORDER_PIPELINES;
+    mesh_group(&mesh, 1, AXIS_PP, ranks);
+    assert_int_equal(ranks[0], 0);
+    assert_int_equal(ranks[1], 1);
+    mesh_group(&mesh, 1, AXIS_DP, ranks);
+    assert_int_equal(ranks[0], 1);
+    assert_int_equal(ranks[1], 3);
+}
+
 static void data_parallel(void **state)
 {
     struct mesh mesh = mesh_data_parallel(5);
@@ -125,9 +180,8 @@ static void data_parallel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_axis_alone),
-        cmocka_unit_test(every_mesh),
-        cmocka_unit_test(tp_is_fastest),
+        cmocka_unit_test(every_axis_alone), cmocka_unit_test(every_mesh),
+        cmocka_unit_test(tp_is_fastest),    cmocka_unit_test(other_orders),
         cmocka_unit_test(data_parallel),
     };
 

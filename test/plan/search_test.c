@@ -60,6 +60,26 @@ static void make_cluster(struct fixture *f, int n_ranks, int per_node, int64_t m
     cluster_of_device(&f->cluster, &f->device, n_ranks, &f->arena);
 }
 
+/* Two islands of a node each; one has devices that are slower and smaller. */
+static void make_islands(struct fixture *f, int n_ranks, bool slow_first)
+{
+    struct cluster_island *islands = arena_array(&f->arena, struct cluster_island, 2);
+    struct device_spec *slow = arena_array(&f->arena, struct device_spec, 1);
+
+    f->cluster.islands[0].n_nodes = 1;
+    f->cluster.islands[0].per_node = f->cluster.islands[0].n_nics = n_ranks / 2;
+    f->cluster.islands[0].fast_domain = n_ranks / 2;
+    *slow = f->device;
+    slow->name = "slow";
+    slow->memory -= slow->memory / 4;
+    for (int i = 0; i < N_DEVICE_FORMATS; i++)
+        slow->peak[i] /= 3;
+    islands[0] = islands[1] = f->cluster.islands[0];
+    islands[!slow_first].device = slow;
+    f->cluster.islands = islands;
+    f->cluster.n_islands = 2;
+}
+
 /* ---- random spaces ---- */
 
 struct dice {
@@ -143,9 +163,70 @@ static void test_search_finds_what_estimating_every_layout_finds(void **state)
     assert_true(n_found > 50 && n_bounded > 25);
 }
 
+/* What rows of a search with two islands are. */
+struct uneven_found {
+    int n_rows, n_ordered, n_counted, n_counted_pipelines;
+    int64_t best_ns;
+};
+
+static struct uneven_found find_uneven(int seed, bool slow_first)
+{
+    struct uneven_found found = { .best_ns = INT64_MAX };
+    struct search_result result;
+    struct fixture f;
+
+    open_fixture(&f);
+    make_space(&f, seed);
+    f.device.memory += (int64_t)seed << 20;
+    f.request.keys = (1U << N_LAYOUT_KEYS) - 1;
+    f.request.n_rows = 4;
+    if (seed % 3) {
+        f.request.keys &= ~(1U << LAYOUT_PP | 1U << LAYOUT_TP | 1U << LAYOUT_ZERO);
+        f.job.parallel.pp = seed % 3;
+    }
+    if (seed % 6 == 5) {
+        f.request.keys &= ~(1U << LAYOUT_ORDER);
+        f.job.parallel.order = ORDER_PIPELINES;
+    }
+    make_islands(&f, f.request.n_ranks, slow_first);
+    if (!find(&f, &result))
+        found.n_rows = result.n_rows;
+    for (int i = 0; i < found.n_rows; i++) {
+        const struct layout *l = &result.rows[i].layout;
+
+        found.n_ordered += l->order != ORDER_STAGES;
+        found.n_counted += l->counts.n > 0;
+        found.n_counted_pipelines += l->counts.n > 0 && l->pp > 1;
+        found.best_ns = result.rows[i].ns < found.best_ns ? result.rows[i].ns : found.best_ns;
+    }
+    close_fixture(&f);
+    return found;
+}
+
+/* Which island is first changes no time: both orders are tried. */
+static void test_islands_in_another_order_are_as_fast(void **state)
+{
+    struct uneven_found all = { 0 };
+    int n_found = 0;
+
+    (void)state;
+    for (int seed = 0; seed < 36; seed++) {
+        struct uneven_found a = find_uneven(seed, false), b = find_uneven(seed, true);
+
+        assert_int_equal(a.n_rows, b.n_rows);
+        assert_true(a.best_ns == b.best_ns);
+        n_found += a.n_rows > 0;
+        all.n_ordered += a.n_ordered + b.n_ordered;
+        all.n_counted += a.n_counted + b.n_counted;
+        all.n_counted_pipelines += a.n_counted_pipelines + b.n_counted_pipelines;
+    }
+    assert_true(n_found > 15 && all.n_ordered > 10);
+    assert_true(all.n_counted > 10 && all.n_counted_pipelines > 0);
+}
+
 static void test_a_bound_is_never_above_the_estimate(void **state)
 {
-    int n_estimated = 0;
+    int n_estimated = 0, n_uneven = 0;
 
     (void)state;
     for (int seed = 1000; seed < 1040; seed++) {
@@ -154,13 +235,16 @@ static void test_a_bound_is_never_above_the_estimate(void **state)
 
         open_fixture(&f);
         make_space(&f, seed);
+        if (seed % 2)
+            make_islands(&f, f.request.n_ranks, seed % 4 == 1);
         struct search search = { .request = &f.request,
                                  .arena = &f.arena,
                                  .costs = { .job = &f.job,
                                             .kernels = f.kernels,
                                             .cluster = &f.cluster,
                                             .arena = &f.arena },
-                                 .are_alike = true,
+                                 .are_alike = seed % 2 == 0,
+                                 .available = (size_t)f.device.memory,
                                  .cuts =
                                      arena_array(&f.arena, const int *, f.job.model.n_layers + 1) };
         search_list(&search, &all);
@@ -171,10 +255,12 @@ static void test_a_bound_is_never_above_the_estimate(void **state)
                 assert_true(c->bound_ns > 0 && c->bound_ns <= c->estimate_ns);
                 assert_true(c->bound_bytes > 0 && c->bound_bytes <= c->estimate_bytes);
                 n_estimated++;
+                n_uneven += c->layout.stages.n > 0 || c->layout.counts.n > 0;
             }
         close_fixture(&f);
     }
     assert_true(n_estimated > 500);
+    assert_true(n_uneven > 50);
 }
 
 /* The first rank keeps at least as many micro-batches of its first chunk as bounds assume. */
@@ -318,6 +404,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_search_finds_what_estimating_every_layout_finds),
+        cmocka_unit_test(test_islands_in_another_order_are_as_fast),
         cmocka_unit_test(test_a_bound_is_never_above_the_estimate),
         cmocka_unit_test(test_slots_that_bounds_assume),
         cmocka_unit_test(test_what_is_given_is_not_searched),
