@@ -3,15 +3,29 @@
  */
 #include "train/step_trace.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/str.h"
 
 #define FILE_BYTES_MAX ((size_t)1 << 31)
+
+/* Not to disk: a step is not to wait for that, and a file that is cut off is found out. */
+static int write_file(const char *path, const struct str *data, struct err *err)
+{
+    int fd = file_open_write(path, O_WRONLY | O_TRUNC, err);
+
+    if (fd < 0)
+        return -1;
+    bool failed = file_write_all(fd, str_text(data), data->length) != 0;
+    failed |= close(fd) < 0;
+    return failed ? err_set_errno(err, ERR_FAILED, "%s", path) : 0;
+}
 
 int step_trace_write(const struct step_trace *t, const char *output, struct err *err)
 {
@@ -27,7 +41,7 @@ int step_trace_write(const struct step_trace *t, const char *output, struct err 
                    t->step, t->rank, t->world_size, t->n, t->begin.at, t->begin.ns, t->begin.error,
                    t->end.at, t->end.ns, t->end.error);
         str_add_bytes(&data, (const char *)t->records, (size_t)t->n * sizeof *t->records);
-        status = file_write(str_text(&path), str_text(&data), data.length, err);
+        status = write_file(str_text(&path), &data, err);
     }
     str_release(&path);
     str_release(&data);
