@@ -235,7 +235,7 @@ static void print_assumed_fit(const struct plan *plan, struct str *out)
     arena_release(&arena);
 
     str_add(out, "\n");
-    plan_print_fit(plan, &fit, "the assumed GPU", out);
+    plan_print_fit(plan, &fit, "the assumed GPU", N_RANKS_MAX, out);
 }
 
 static void print_plan(const struct plan *plan, const struct cluster *cluster, const char *note,
@@ -440,6 +440,7 @@ static int run(struct plan_request *q, const char *path, struct arena *arena)
     struct err err;
     int status;
 
+    q->read.to_suggest = !q->sweep;
     q->calibrate = q->calibrated ? read_seconds(q->calibrated) : 0;
     if (check_request(q, &err))
         status = cmd_fail(&err);

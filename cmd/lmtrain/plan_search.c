@@ -138,6 +138,30 @@ void plan_print_search(const struct search_result *result, double within, struct
 
 /* ---- JSON ---- */
 
+/* Values that no row has: the least bytes of those that do not fit, the least time of others. */
+static void add_others(const struct search_result *result, cJSON *search)
+{
+    cJSON *others = cJSON_AddArrayToObject(search, "others");
+
+    for (int i = 0; i < result->n_others; i++) {
+        const struct search_other *other = &result->others[i];
+        const char *word = layout_value_word(other->key, other->value);
+        cJSON *item = cJSON_CreateObject();
+
+        cJSON_AddStringToObject(item, "key", layout_word(other->key));
+        if (word)
+            cJSON_AddStringToObject(item, "value", word);
+        else
+            cJSON_AddNumberToObject(item, "value", other->value);
+        cJSON_AddBoolToObject(item, "fits", other->fits);
+        if (other->fits)
+            cJSON_AddNumberToObject(item, "bound_ns", (double)other->bound_ns);
+        else
+            cJSON_AddNumberToObject(item, "needed_bytes", (double)other->bytes);
+        cJSON_AddItemToArray(others, item);
+    }
+}
+
 void plan_add_search(const struct search_result *result, cJSON *json)
 {
     cJSON *search = cJSON_AddObjectToObject(json, "search"), *rows;
@@ -165,4 +189,5 @@ void plan_add_search(const struct search_result *result, cJSON *json)
         cJSON_AddNumberToObject(item, "bubble", row->bubble);
         cJSON_AddItemToArray(rows, item);
     }
+    add_others(result, search);
 }

@@ -10,6 +10,8 @@
 #include "kernels/gpu_sizes.h"
 #include "launch/cores.h"
 #include "plan/price_table.h"
+#include "plan/suggest_search.h"
+#include "plan_time.h"
 #include "train/prepare_data.h"
 #include "tuned.h"
 
@@ -102,6 +104,21 @@ static int find_cluster(struct plan_subject *subject, const struct plan_reading 
     return 0;
 }
 
+/* After the message that none of the layouts fits: what would. */
+static void add_suggestions(const struct plan_subject *subject, const struct plan_reading *q,
+                            int n_ranks, struct kernels *kernels, struct pool *pool,
+                            struct err *err)
+{
+    const struct err told = *err;
+    struct str text = { 0 };
+    int n_max = q->device ? N_RANKS_MAX : cluster_n_devices(&subject->cluster);
+
+    suggest_search(&subject->job, n_ranks, n_max, &subject->cluster, kernels, pool, &text);
+    if (text.length)
+        err_set(err, told.code, "%s; what fits: %s", told.text, str_text(&text));
+    str_release(&text);
+}
+
 /* Give the job the best layout if it leaves that to a search. */
 static int find_layout(struct plan_subject *subject, const struct plan_reading *q, struct job *job,
                        int n_ranks, struct arena *arena, struct err *err)
@@ -128,6 +145,8 @@ static int find_layout(struct plan_subject *subject, const struct plan_reading *
     if (!status)
         status = search_job(&subject->search, job, n_ranks, q->n_top, &subject->cluster, kernels,
                             pool, arena, err);
+    if (status && q->to_suggest && kernels && subject->search.n_layouts)
+        add_suggestions(subject, q, n_ranks, kernels, pool, err);
     kernels_destroy(kernels);
     pool_destroy(pool);
     return status;

@@ -14,6 +14,7 @@ struct plan_reading {
     const char *device, *cluster; /* names or files; both NULL: the job's cluster, or no times */
     const char *layout;           /* "tp=8,pp=4"; NULL: the job's */
     int n_top;                    /* layouts of a search */
+    bool to_suggest;              /* where no layout fits: find what would */
 };
 
 struct plan_subject {

@@ -150,9 +150,11 @@ static void print_run(const struct whole_run *run, struct str *out)
 }
 
 void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const char *device,
-                    struct str *out)
+                    int n_ranks_max, struct str *out)
 {
     char needed[32], available[32];
+    struct suggestions suggestions;
+    struct arena arena = { 0 };
 
     str_bytes(needed, sizeof needed, fit->needed);
     str_bytes(available, sizeof available, fit->available);
@@ -161,8 +163,18 @@ void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const c
     if (fit->fits)
         return;
     str_add(out, "(hint: ");
-    suggest_changes(plan->job, plan->kernels, fit->needed, fit->available, out);
-    str_add(out, "; or more of parallel.pp or parallel.tp, or more ranks)\n");
+    suggest_find(&suggestions, plan->job, plan->kernels, fit->needed, fit->available, n_ranks_max,
+                 &arena);
+    suggest_print(&suggestions, out);
+    str_add(out, ")\n");
+    arena_release(&arena);
+}
+
+/* Of a device that is named there are as many as one likes; a cluster has as many as it has. */
+static int most_ranks(const struct cluster *cluster)
+{
+    return cluster->name == cluster->islands[0].device->name ? N_RANKS_MAX
+                                                             : cluster_n_devices(cluster);
 }
 
 static void print_sources(const struct step_time *time, struct str *out)
@@ -204,7 +216,7 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
         print_classes(&answer, out);
         print_sensitivity(&answer, out);
         print_run(&answer.run, out);
-        plan_print_fit(plan, &answer.fit, answer.fit.device, out);
+        plan_print_fit(plan, &answer.fit, answer.fit.device, most_ranks(cluster), out);
         status = answer.fit.fits ? 0 : 2;
     }
     arena_release(&answer.arena);
@@ -236,6 +248,28 @@ static void add_sensitivity(const struct sensitivity *s, cJSON *json)
     cJSON_AddNumberToObject(json, "step_ns_if_a_rank_is_10_percent_slower", (double)s->slow_ns);
     add_other("if_half_the_micro_batches", &s->halved, json);
     add_other("if_16_gib_more_memory", &s->roomier, json);
+}
+
+/* What would fit, if the plan does not. */
+static void add_suggestions(const struct plan *plan, const struct cluster *cluster,
+                            const struct plan_fit *fit, cJSON *json)
+{
+    struct suggestions suggestions;
+    struct arena arena = { 0 };
+
+    if (fit->fits)
+        return;
+    cJSON *list = cJSON_AddArrayToObject(json, "would_fit");
+    suggest_find(&suggestions, plan->job, plan->kernels, fit->needed, fit->available,
+                 most_ranks(cluster), &arena);
+    for (int i = 0; i < suggestions.n; i++) {
+        cJSON *item = cJSON_CreateObject();
+
+        cJSON_AddStringToObject(item, "change", suggestions.found[i].change);
+        cJSON_AddNumberToObject(item, "needed_bytes", (double)suggestions.found[i].bytes);
+        cJSON_AddItemToArray(list, item);
+    }
+    arena_release(&arena);
 }
 
 static void add_run(const struct whole_run *run, cJSON *json)
@@ -315,6 +349,7 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         cJSON_AddNumberToObject(made, "needed_bytes", (double)answer.fit.needed);
         cJSON_AddNumberToObject(made, "available_bytes", (double)answer.fit.available);
         cJSON_AddBoolToObject(made, "fits", answer.fit.fits);
+        add_suggestions(plan, cluster, &answer.fit, made);
         status = answer.fit.fits ? 0 : 2;
     }
     arena_release(&answer.arena);

@@ -11,9 +11,13 @@
 #include "plan/fit.h"
 #include "plan/plan.h"
 
-/* Whether the plan fits the device, and if not, which changes of the job make it fit. */
+/* As many as a job may have. */
+#define N_RANKS_MAX 1000000
+
+/* Whether the plan fits the device, and if not, which changes of the job make it fit, up to so many
+ * ranks. */
 void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const char *device,
-                    struct str *out);
+                    int n_ranks_max, struct str *out);
 
 /* The time of a step, what it goes into, and whether the job fits. 0, 2 if it does not fit (it says
  * what does not), or -1. */

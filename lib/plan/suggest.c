@@ -8,24 +8,26 @@
 #include "plan/suggest.h"
 
 #include "base/num.h"
+#include "plan/changes.h"
 #include "plan/programs.h"
 
-enum { N_SHOWN = 3 };
+enum { N_TIMES_MAX = 64, N_TP_MAX = 8 };
 
 struct fit {
     const struct job *job;
     struct kernels *kernels;
-    size_t available, smallest;
-    int n_found;
-    struct str *out, smallest_text;
+    size_t available;
+    struct suggestions *found;
+    struct arena *arena;
 };
 
-/* What job takes a rank, of the pipeline's the largest, or SIZE_MAX if it cannot be compiled. */
-static size_t plan_bytes(const struct job *job, struct kernels *kernels)
+/* What job takes a rank, of the pipeline's the largest, or SIZE_MAX if it cannot be compiled.
+ * is_enough: or the first that is more than that. */
+static size_t plan_bytes(const struct job *job, struct kernels *kernels, size_t is_enough)
 {
     size_t most = 0;
 
-    for (int pp_rank = 0; pp_rank < job->parallel.pp; pp_rank++) {
+    for (int pp_rank = 0; pp_rank < job->parallel.pp && most <= is_enough; pp_rank++) {
         struct program program;
         struct err err;
         struct programs_request request = { .job = job, .kernels = kernels, .pp_rank = pp_rank };
@@ -38,125 +40,204 @@ static size_t plan_bytes(const struct job *job, struct kernels *kernels)
     return most;
 }
 
-static void describe_change(const struct job *from, const struct job *to, struct str *text)
+static void add(struct fit *fit, const char *change, size_t n_bytes)
 {
-    if (to->parallel.zero != from->parallel.zero)
-        str_printf(text, "parallel.zero: %d", to->parallel.zero);
-    if (to->recompute != from->recompute)
-        str_printf(text, "%srecompute: %s", text->length ? " with " : "",
-                   choice_word(recompute_choices, (int)to->recompute));
-    if (to->train.gradient_dtype != from->train.gradient_dtype)
-        str_printf(text, "%strain.gradient_dtype: %s", text->length ? " with " : "",
-                   dtype_name(to->train.gradient_dtype));
-    if (to->train.micro_batch != from->train.micro_batch)
-        str_printf(text, "%strain.micro_batch: %d", text->length ? " with " : "",
-                   to->train.micro_batch);
+    struct suggestions *found = fit->found;
+
+    if (found->n == SUGGEST_MAX)
+        return;
+    found->found[found->n].change = change;
+    found->found[found->n++].bytes = n_bytes;
 }
 
-/* Plan the job; returns 1, and adds it to the suggestion, if it fits. */
-static int try_job(struct fit *fit, const struct job *job)
+/* Plan the job; returns true, and adds it to the suggestions, if it fits. */
+static bool try_job(struct fit *fit, const struct job *job)
 {
     struct err err;
     struct str text = { 0 };
-    char size[32];
 
     if (job_check_built(job, &err) < 0)
-        return 0;
-    size_t n_bytes = plan_bytes(job, fit->kernels);
-    describe_change(fit->job, job, &text);
-    if (n_bytes < fit->smallest) {
-        fit->smallest = n_bytes;
-        str_clear(&fit->smallest_text);
-        str_add(&fit->smallest_text, str_text(&text));
+        return false;
+    size_t n_bytes = plan_bytes(job, fit->kernels, SIZE_MAX);
+    changes_describe(fit->job, job, &text);
+    const char *change = arena_strdup(fit->arena, str_text(&text));
+    if (n_bytes < fit->found->smallest_bytes) {
+        fit->found->smallest = change;
+        fit->found->smallest_bytes = n_bytes;
     }
-    int fits = n_bytes <= fit->available;
-    if (fits && fit->n_found < N_SHOWN)
-        str_printf(fit->out, "%s%s needs %s", fit->n_found ? ", or " : "", str_text(&text),
-                   str_bytes(size, sizeof size, n_bytes));
-    fit->n_found += fits;
+    if (n_bytes <= fit->available)
+        add(fit, change, n_bytes);
     str_release(&text);
-    return fits;
+    return n_bytes <= fit->available;
 }
 
 /* The largest smaller micro-batch that fits, with whatever else job has changed. */
-static int try_micro_batches(struct fit *fit, struct job job)
+static bool try_micro_batches(struct fit *fit, struct job job)
 {
     int per_rank = job.train.micro_batch * job.n_micro_batches;
 
     if (job.parallel.micro_batches.n)
-        return 0;
+        return false;
     for (int micro = job.train.micro_batch / 2; micro >= 1; micro /= 2) {
         if (per_rank % micro != 0)
             continue;
         job.train.micro_batch = micro;
         job.n_micro_batches = per_rank / micro;
         if (try_job(fit, &job))
-            return 1;
+            return true;
     }
-    return 0;
+    return false;
 }
 
-void suggest_changes(const struct job *job, struct kernels *kernels, size_t planned,
-                     size_t available, struct str *out)
+static void shard_all(struct job *job)
+{
+    job->parallel.zero = 3;
+    if (!job->parallel.gradient_sum_given)
+        job->parallel.gradient_sum = GRADIENT_SUM_EARLY;
+}
+
+static bool can_halve_gradients(const struct job *job)
+{
+    return job->train.dtype == DTYPE_BF16 && job->train.gradient_dtype == DTYPE_F32;
+}
+
+/* One at a time. */
+static void try_changes(struct fit *fit)
+{
+    struct job changed = *fit->job;
+
+    if (changed.parallel.dp > 1 && changed.parallel.zero == 0) {
+        changed.parallel.zero = 1;
+        try_job(fit, &changed);
+        changed = *fit->job;
+    }
+    if (changed.recompute != RECOMPUTE_FULL) {
+        changed.recompute = RECOMPUTE_FULL;
+        try_job(fit, &changed);
+        changed = *fit->job;
+    }
+    if (changed.parallel.dp > 1 && changed.parallel.zero < 3) {
+        shard_all(&changed);
+        try_job(fit, &changed);
+        changed = *fit->job;
+    }
+    if (can_halve_gradients(&changed)) {
+        changed.train.gradient_dtype = DTYPE_BF16;
+        try_job(fit, &changed);
+    }
+    try_micro_batches(fit, *fit->job);
+}
+
+/* One more at a time, until it fits. */
+static void try_together(struct fit *fit)
+{
+    struct job changed = *fit->job;
+
+    changed.recompute = RECOMPUTE_FULL;
+    changed.parallel.zero = max_int(changed.parallel.dp > 1, changed.parallel.zero);
+    if (try_job(fit, &changed) || try_micro_batches(fit, changed))
+        return;
+    if (changed.parallel.dp > 1 && changed.parallel.zero < 3) {
+        shard_all(&changed);
+        if (try_job(fit, &changed) || try_micro_batches(fit, changed))
+            return;
+    }
+    if (can_halve_gradients(&changed)) {
+        changed.train.gradient_dtype = DTYPE_BF16;
+        if (!try_job(fit, &changed))
+            try_micro_batches(fit, changed);
+    }
+}
+
+/* ---- more ranks ---- */
+
+static bool try_ranks(struct fit *fit, struct job job, int n_ranks)
+{
+    struct str text = { 0 };
+    struct err err;
+
+    if (job_resolve(&job, n_ranks, fit->arena, &err))
+        return false;
+    size_t n_bytes = plan_bytes(&job, fit->kernels, fit->available);
+    if (n_bytes <= fit->available) {
+        changes_describe(fit->job, &job, &text);
+        add(fit, arena_strdup(fit->arena, str_text(&text)), n_bytes);
+    }
+    str_release(&text);
+    return n_bytes <= fit->available;
+}
+
+/* So many times the ranks: shards of states, else more of tp, within a node, or more stages. */
+static bool try_times(struct fit *fit, const struct job *job, int times)
+{
+    int n_ranks = job->world_size * times;
+    struct job changed = *job;
+
+    changed.parallel.dp = job->parallel.dp * times;
+    changed.parallel.dp_given = 1;
+    if (job->parallel.zero && try_ranks(fit, changed, n_ranks))
+        return true;
+    for (int tp = min_int(times, N_TP_MAX / job->parallel.tp); tp >= 1; tp /= 2) {
+        changed = *job;
+        changed.parallel.dp_given = 1;
+        changed.parallel.tp *= tp;
+        changed.parallel.pp *= times / tp;
+        if (try_ranks(fit, changed, n_ranks))
+            return true;
+    }
+    return false;
+}
+
+void suggest_find(struct suggestions *suggestions, const struct job *job, struct kernels *kernels,
+                  size_t planned, size_t available, int n_ranks_max, struct arena *arena)
 {
     struct fit fit = {
-        .job = job, .kernels = kernels, .available = available, .smallest = planned, .out = out
+        .job = job, .kernels = kernels, .available = available, .found = suggestions, .arena = arena
     };
-    struct job changed = *job;
+
+    *suggestions = (struct suggestions){ .smallest_bytes = planned };
+    try_changes(&fit);
+    if (!suggestions->n)
+        try_together(&fit);
+    struct job with = *job;
+    if (!suggestions->n) {
+        with.recompute = RECOMPUTE_FULL;
+        with.parallel.zero = max_int(1, job->parallel.zero);
+    }
+    for (int times = 2; times <= N_TIMES_MAX && job->world_size <= n_ranks_max / times; times *= 2)
+        if (try_times(&fit, &with, times))
+            break;
+}
+
+/* ---- words ---- */
+
+void suggest_print(const struct suggestions *suggestions, struct str *out)
+{
     char size[32];
 
-    if (job->parallel.dp > 1 && job->parallel.zero == 0) {
-        changed.parallel.zero = 1;
-        try_job(&fit, &changed);
-        changed = *job;
-    }
-    if (job->recompute != RECOMPUTE_FULL) {
-        changed.recompute = RECOMPUTE_FULL;
-        try_job(&fit, &changed);
-    }
-    changed = *job;
-    int can_halve = job->train.dtype == DTYPE_BF16 && job->train.gradient_dtype == DTYPE_F32;
-    if (can_halve) {
-        changed.train.gradient_dtype = DTYPE_BF16;
-        try_job(&fit, &changed);
-        changed = *job;
-    }
-    try_micro_batches(&fit, *job);
-    if (fit.n_found == 0) {
-        changed.recompute = RECOMPUTE_FULL;
-        changed.parallel.zero = max_int(job->parallel.dp > 1, job->parallel.zero);
-        if (!try_job(&fit, &changed))
-            try_micro_batches(&fit, changed);
-    }
-    if (fit.n_found == 0 && job->parallel.dp > 1 && job->parallel.zero < 3) {
-        changed.parallel.zero = 3;
-        if (!job->parallel.gradient_sum_given)
-            changed.parallel.gradient_sum = GRADIENT_SUM_EARLY;
-        if (!try_job(&fit, &changed))
-            try_micro_batches(&fit, changed);
-    }
-    if (fit.n_found == 0 && can_halve) {
-        changed.train.gradient_dtype = DTYPE_BF16;
-        if (!try_job(&fit, &changed))
-            try_micro_batches(&fit, changed);
-    }
-    if (fit.n_found == 0 && fit.smallest < planned)
+    for (int i = 0; i < suggestions->n; i++)
+        str_printf(out, "%s%s needs %s", i ? ", or " : "", suggestions->found[i].change,
+                   str_bytes(size, sizeof size, suggestions->found[i].bytes));
+    if (!suggestions->n && suggestions->smallest)
         str_printf(out, "even %s needs %s: use a smaller model or more memory",
-                   str_text(&fit.smallest_text), str_bytes(size, sizeof size, fit.smallest));
-    else if (fit.n_found == 0)
+                   suggestions->smallest,
+                   str_bytes(size, sizeof size, suggestions->smallest_bytes));
+    else if (!suggestions->n)
         str_add(out, "use a smaller model or more memory");
-    str_release(&fit.smallest_text);
 }
 
 int suggest_check(const struct job *job, struct kernels *kernels, size_t planned, size_t available,
                   struct err *err)
 {
+    struct suggestions suggestions;
+    struct arena arena = { 0 };
     struct str hint = { 0 };
     char a[32], b[32];
 
     if (!available || planned <= available)
         return 0;
-    suggest_changes(job, kernels, planned, available, &hint);
+    suggest_find(&suggestions, job, kernels, planned, available, 0, &arena);
+    suggest_print(&suggestions, &hint);
     err_set(
         err, ERR_DEVICE,
         "the plan needs %s per rank, but %s are free (hint: %s%s; `lmtrain plan` shows the table)",
@@ -164,5 +245,6 @@ int suggest_check(const struct job *job, struct kernels *kernels, size_t planned
         job->parallel.dp * job->parallel.tp * job->parallel.pp > 1 ? "; or fewer ranks on this node"
                                                                    : "");
     str_release(&hint);
+    arena_release(&arena);
     return -1;
 }

@@ -11,6 +11,20 @@
 #include "config/job.h"
 #include "kernels/kernels.h"
 
+#define SUGGEST_MAX 6
+
+/* Changes of a job that make it fit, each compiled. */
+struct suggestions {
+    struct {
+        const char *change; /* "recompute: full", in the arena */
+        size_t bytes;       /* that a rank then needs */
+    } found[SUGGEST_MAX];
+    int n;
+    /* Where none does: the one that needs least; NULL: none needs less than the job. */
+    const char *smallest;
+    size_t smallest_bytes;
+};
+
 /*
  * Refuse a plan of `planned` bytes a rank where fewer are available (0: it is not known). Returns
  * 0, or -1 and ERR_DEVICE with the changes of the resolved job that bring it under that, each with
@@ -21,11 +35,15 @@ int suggest_check(const struct job *job, struct kernels *kernels, size_t planned
                   struct err *err);
 
 /*
- * Append the changes of the resolved job that bring a plan of `planned` bytes a rank under
- * `available`: "recompute: full needs 1.2 GiB, or train.micro_batch: 2 needs 900 MiB"; or that none
- * does. Alternatives are compiled: milliseconds each.
+ * The changes of the resolved job that bring a plan of `planned` bytes a rank under `available`:
+ * sharding, recomputation, smaller micro-batches, gradients of bf16, alone, else together; and, up
+ * to n_ranks_max (0: as many as the job has), the least ranks that do.
  */
-void suggest_changes(const struct job *job, struct kernels *kernels, size_t planned,
-                     size_t available, struct str *out);
+void suggest_find(struct suggestions *suggestions, const struct job *job, struct kernels *kernels,
+                  size_t planned, size_t available, int n_ranks_max, struct arena *arena);
+
+/* Append "recompute: full needs 1.2 GiB, or train.micro_batch: 2 needs 900 MiB", or that none does.
+ */
+void suggest_print(const struct suggestions *suggestions, struct str *out);
 
 #endif

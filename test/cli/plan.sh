@@ -61,6 +61,8 @@ expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yam
 
 # ---- the time of a step ----
 
+printf 'islands:\n  - {nodes: 1, device: h100-sxm, per_node: 8}\n' >"$dir/eight.yaml"
+
 expect 'the time of a step' 0 '^predicted on 1 h100-sxm: [0-9.]+ s a step, [0-9]+ tokens/s, MFU [0-9.]+ %' plan --device h100-sxm
 expect 'what it goes into' 0 '^products +[0-9.]+ ms +[0-9.]+ %' plan --device h100-sxm
 expect 'what would make it faster' 0 '^10 % faster, one at a time, change the step by: products -[0-9.]+ %, memory -[0-9.]+ %, ' plan --device h100-sxm
@@ -81,7 +83,12 @@ expect 'GPT-3 on 64 A100s within 15 % of 13.75 s (Korthikanti et al. 2022, table
     "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 64 --device a100-sxm-80 --set train.global_batch=64 --set parallel.pp=8 \
     --set parallel.schedule=interleaved --set parallel.chunks=3 --set parallel.sequence_parallel=true
 expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the ' plan --set model=llama-65b --device h100-sxm
-expect 'and what to change' 2 'hint: even recompute: full.* or more of parallel.pp or ' plan --set model=llama-65b --device h100-sxm
+expect 'and what to change' 2 '^\(hint: parallel.tp: 8 with parallel.pp: [0-9]+ with .*ranks: [0-9]+ needs [0-9.]+ GiB\)$' plan --set model=llama-65b --device h100-sxm
+expect 'or that nothing does' 2 '^\(hint: even recompute: full with .*needs [0-9.]+ TiB: use a smaller model or more memory\)$' \
+    plan --set model=gpt3-175b --cluster "$dir/eight.yaml" --ranks 1
+expect 'one change' 2 '^\(hint: recompute: full with train.gradient_dtype: bf16 needs [0-9.]+ GiB, or ranks: 32 needs [0-9.]+ GiB\)$' \
+    "$lmtrain" plan configs/jobs/llama2-70b.yaml --device h100-sxm --ranks 16
+expect 'as JSON' 2 '"change":[[:space:]]*"ranks: 32"' "$lmtrain" plan configs/jobs/llama2-70b.yaml --device h100-sxm --ranks 16 --json
 expect 'as JSON' 0 '"step_ns":' plan --device h100-sxm --json
 for field in step_ns_if_10_percent_faster step_ns_if_a_rank_is_10_percent_slower if_half_the_micro_batches busiest_rank formula_share; do
     expect "with $field" 0 "\"$field\":" printf '%s\n' "$output"
@@ -107,8 +114,20 @@ plan = json.load(sys.stdin)
 best = plan[\"search\"][\"layouts\"][0]
 assert best[\"step_ns\"] == plan[\"predicted\"][\"step_ns\"] and best[\"needed_bytes\"] == plan[\"predicted\"][\"needed_bytes\"]
 assert all(best[key] == plan[\"layout\"][key] for key in (\"tp\", \"pp\", \"dp\", \"zero\", \"schedule\", \"chunks\", \"bucket_mb\"))'"
+expect 'and what is not there' 0 '^tp ' sh -c "'$lmtrain' plan configs/jobs/llama2-70b.yaml --device h100-sxm --set parallel=auto --ranks 64 --json |
+    python3 -c '
+import json, sys
+search = json.load(sys.stdin)[\"search\"]
+for other in search[\"others\"]:
+    assert all(row[other[\"key\"]] != other[\"value\"] for row in search[\"layouts\"]), other
+    assert other[\"bound_ns\"] > 0 if other[\"fits\"] else other[\"needed_bytes\"] > search[\"available_bytes\"], other
+    print(other[\"key\"], other[\"value\"])'"
 expect 'what is given stays' 0 '^16 ranks \(dp 2, tp 8 ' "$lmtrain" plan configs/jobs/llama2-7b.yaml --ranks 16 --device h100-sxm --set 'parallel={mode: semi, tp: 8, dp: 2}'
 expect 'nothing fits' 2 'none of [0-9]+ layouts of 8 ranks fits h100-sxm: the smallest \(tp 8, ' searched --ranks 8
+expect 'and what would' 0 '; what fits: 32 ranks \(tp [0-9]+, pp [0-9]+, dp [0-9]+, zero [0-9], recompute [a-z]+: [0-9.]+ GiB a rank\)$' \
+    printf '%s\n' "$output"
+expect 'or with all of what is given' 2 '; what fits: [0-9]+ ranks with recompute: full, train.micro_batch: 1 \(' \
+    searched --ranks 8 --set recompute=none --set train.micro_batch=8
 expect 'nothing is known of the devices' 2 'parallel.mode is auto, which needs the devices that the layout is for \(hint: --cluster NAME' plan --set parallel=auto
 expect 'a degree beside auto' 2 'parallel.tp is given, but parallel.mode is auto \(hint: mode: semi\)' plan --set 'parallel={mode: auto, tp: 2}'
 expect 'layers of each stage' 0 'recompute none, full in 1\+0 layers, selective in 0\+1 layers$' plan --ranks 2 \
