@@ -148,6 +148,8 @@ static void print_devices(const struct cluster *cluster, int n_ranks, struct str
 {
     char memory[32];
 
+    if (cluster->title)
+        str_printf(out, "cluster: %s\n", cluster->title);
     str_add(out, "device: ");
     for (int i = 0, first = 0; i < cluster->n_islands && first < n_ranks; i++) {
         const struct device_spec *device = cluster->islands[i].device;

@@ -72,7 +72,8 @@ struct cluster_island {
 struct price_table;
 
 struct cluster {
-    const char *name;
+    const char *name;  /* by which it was read: of configs/clusters, or a path */
+    const char *title; /* key name: what people call it; NULL: the file does not say */
     struct cluster_island *islands;
     int n_islands;
     struct {
@@ -93,6 +94,7 @@ struct cluster {
         int64_t host_op, graph_op, nccl_op; /* the host's time to issue an op */
         int64_t constant;                   /* of a step: data, scalars, logging */
         double jitter;                      /* sigma of a rank's step, as a share of it */
+        bool has_unfused_attention;         /* scores in memory: software before FlashAttention */
         double overlap_fast, overlap_nic;   /* kappa: compute is so much longer meanwhile */
     } software;
     /* By which products and attention of operands of this format take longer than by the formulas:

@@ -53,6 +53,7 @@ static const struct quantity_key software_keys[] = {
     { NULL, "nccl_op", TIME, IN_SOFTWARE(nccl_op), true },
     { NULL, "constant", TIME, IN_SOFTWARE(constant), true },
     { NULL, "jitter", SHARE, IN_SOFTWARE(jitter), true },
+    { NULL, "unfused_attention", FLAG, IN_SOFTWARE(has_unfused_attention), true },
     { "overlap", "fast", SHARE, IN_SOFTWARE(overlap_fast), true },
     { "overlap", "nic", SHARE, IN_SOFTWARE(overlap_nic), true },
 };
@@ -143,6 +144,10 @@ static int take_node(struct cluster *cluster, const struct yaml_node *node, stru
         return quantity_take_map(cluster, &of_software, node, err);
     if (!strcmp(node->key, "tables") && node->kind == YAML_SCALAR) {
         cluster->tables = beside(cluster->name, node->text, arena);
+        return 0;
+    }
+    if (!strcmp(node->key, "name") && node->kind == YAML_SCALAR) {
+        cluster->title = arena_strdup(arena, node->text);
         return 0;
     }
     if (!strcmp(node->key, "calibration") && node->kind == YAML_MAP)

@@ -23,7 +23,12 @@
 #define ATTENTION_S0 600 /* rows of a sequence at which half of that is reached */
 #define ATTENTION_GRAD_REACH 0.87
 
-/* Attention that does: batched products, and passes over the scores of 2 bytes. */
+/* Attention that does: batched products, as before FlashAttention. Passes over the scores, forward: one
+ * product writes them, softmax reads and writes them, the other product reads them; backward: each
+ * of four products reads or writes them once, and softmax reads two and writes one. */
+#define UNFUSED_REACH 0.45
+#define UNFUSED_PASSES 4
+#define UNFUSED_GRAD_PASSES 7
 
 /* Of an element of logits, by the kernel between a head's products (cuda/head.cu). */
 #define LOGIT_LOSS_BYTES 8
@@ -315,11 +320,31 @@ static const struct tensor *queries_of(const struct op_shape *op)
     return op->kind == OP_ATTENTION_GRAD ? &op->in[ATTENTION_GRAD_Q] : &op->in[ATTENTION_Q];
 }
 
+/* Scores of all pairs are written, and softmax and products read and write them: batched products,
+ * and passes over a matrix of scores for each head. */
+static struct formula unfused_attention(const struct prices *prices, const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    double pairs = (double)queries_of(op)->rows * a->seq_len * a->n_heads, reach;
+    double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
+    bool is_grad = op->kind == OP_ATTENTION_GRAD;
+    double n_products = is_grad ? 4 : 2, n_passes = is_grad ? UNFUSED_GRAD_PASSES : UNFUSED_PASSES;
+    double flop_ns = 1e9 * n_products * 2 * pairs * a->head_dim / (UNFUSED_REACH * peak);
+    double pass_ns =
+        price_memory_ns(prices, pairs * (double)dtype_bytes(queries_of(op)->dtype), MEMORY_REACH);
+
+    return (struct formula){ .ns = flop_ns + n_passes * pass_ns,
+                             .n_kernels = (int)(n_products + 1),
+                             .bound = n_passes * pass_ns > flop_ns ? BOUND_BYTES : BOUND_FLOPS };
+}
+
 struct formula price_attention(const struct prices *prices, const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
     double rows = op->kind == OP_ATTENTION_CACHED ? a->cache_len : a->seq_len, reach;
     double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
+    if (prices->cluster->software.has_unfused_attention && op->kind != OP_ATTENTION_CACHED)
+        return unfused_attention(prices, op);
     double share = ATTENTION_REACH * rows / (rows + ATTENTION_S0);
 
     if (op->kind == OP_ATTENTION_GRAD)

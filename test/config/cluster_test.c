@@ -277,6 +277,45 @@ static void test_host_links(void **state)
     arena_release(&arena);
 }
 
+/* All keys that there are. */
+static void test_all_keys(void **state)
+{
+    static const char text[] =
+        "name: two kinds\n"
+        "islands:\n"
+        "  - {nodes: 64, device: h100-sxm, per_node: 8, fast_domain: 8, nics: 8, nic: 50 GB/s,"
+        " host_memory: 2 TiB, cores: 112, watts: 1100, price_per_hour: 2.5}\n"
+        "  - {nodes: 16, device: a100-sxm-80, per_node: 8, nics: 8, nic: 25 GB/s,"
+        " host_memory: 1 TB, cores: 128}\n"
+        "links:\n"
+        "  fast: {latency: 12 us, bus: 360 GB/s}\n"
+        "  rail: {latency: 5 us, efficiency: 0.75}\n"
+        "  spine: {latency: 2 us, oversubscription: 1.0, nodes_per_leaf: 32}\n"
+        "  islands: {latency: 20 us, bandwidth: 12.5 GB/s}\n"
+        "  host: {bandwidth: 55 GB/s, shared_by: 1}\n"
+        "  storage: {read: 40 GB/s, write: 25 GB/s}\n"
+        "software: {host_op: 5 us, graph_op: 0.5 us, nccl_op: 10 us, constant: 30 ms,"
+        " jitter: 0.004, overlap: {fast: 0.12, nic: 0.03}}\n"
+        "calibration: {bf16: 1.02, fp8: 1.0}\n"
+        "tables: two-kinds.tables.json\n";
+    struct cluster cluster;
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    if (read_cluster(&cluster, text, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_string_equal(cluster.title, "two kinds");
+    assert_int_equal(cluster_n_devices(&cluster), 640);
+    assert_int_equal(cluster.islands[0].host_memory, INT64_C(2) << 40);
+    assert_int_equal(cluster.islands[1].host_memory, 1000000000000);
+    assert_true(cluster.links.storage_read == 40e9 && cluster.links.storage_write == 25e9);
+    assert_true(cluster.links.islands_bandwidth == 12.5e9);
+    assert_true(cluster.calibration[FORMAT_BF16] == 1.02);
+    assert_string_equal(cluster.tables, "/tmp/two-kinds.tables.json");
+    arena_release(&arena);
+}
+
 static void test_cluster_mistakes(void **state)
 {
     static const struct {
@@ -342,6 +381,7 @@ int main(void)
         cmocka_unit_test(test_unknown_name),
         cmocka_unit_test(test_clusters),
         cmocka_unit_test(test_cluster_file),
+        cmocka_unit_test(test_all_keys),
         cmocka_unit_test(test_networks),
         cmocka_unit_test(test_host_links),
         cmocka_unit_test(test_cluster_mistakes),

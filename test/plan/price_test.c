@@ -130,6 +130,32 @@ static void has_prices(const struct fixture *f, const struct function *function,
     }
 }
 
+/* Scores in memory: two products of all pairs and four passes over them, four and seven backward. */
+static void test_unfused_attention(void **state)
+{
+    struct fixture f;
+    struct op_shape op = { .kind = OP_ATTENTION,
+                           .attributes = {
+                               .seq_len = 2048, .n_heads = 8, .n_kv_heads = 8, .head_dim = 96 } };
+    double pairs = 4096.0 * 2048 * 8, product = 2 * pairs * 96 / (0.45 * 312e12);
+    double pass = 2 * pairs / (0.78 * 2.04e12);
+
+    (void)state;
+    open_fixture(&f);
+    op.in[ATTENTION_Q] = op.in[ATTENTION_K] = op.in[ATTENTION_V] = bf16(4096, 768);
+    op.out[OPS_FIRST] = bf16(4096, 768);
+    double fused = price_attention(&f.prices, &op).ns;
+    f.cluster.software.has_unfused_attention = true;
+    double unfused = price_attention(&f.prices, &op).ns;
+    assert_true(fabs(unfused / (1e9 * (2 * product + 4 * pass)) - 1) < 1e-9);
+    assert_true(unfused > 2 * fused);
+    op.kind = OP_ATTENTION_GRAD;
+    op.in[ATTENTION_GRAD_Q] = bf16(4096, 768);
+    unfused = price_attention(&f.prices, &op).ns;
+    assert_true(fabs(unfused / (1e9 * (4 * product + 7 * pass)) - 1) < 1e-9);
+    arena_release(&f.arena);
+}
+
 /* Every op of a step has a price, and none is faster than its bytes. */
 static void test_programs(void **state)
 {
@@ -179,9 +205,9 @@ static void test_sums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_efficiency), cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_products),          cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_efficiency),        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_unfused_attention), cmocka_unit_test(test_sums),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
