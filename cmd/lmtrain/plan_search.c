@@ -166,6 +166,7 @@ void plan_add_search(const struct search_result *result, cJSON *json)
 {
     cJSON *search = cJSON_AddObjectToObject(json, "search"), *rows;
 
+    cJSON_AddNumberToObject(search, "n_devices", result->n_ranks);
     cJSON_AddNumberToObject(search, "n_layouts", result->n_layouts);
     cJSON_AddNumberToObject(search, "n_misfits", result->n_misfits);
     cJSON_AddNumberToObject(search, "n_bounded", result->n_bounded);

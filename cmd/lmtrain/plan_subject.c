@@ -152,16 +152,36 @@ static int find_layout(struct plan_subject *subject, const struct plan_reading *
     return status;
 }
 
-int plan_find_layout(struct plan_subject *subject, const struct plan_reading *reading, int n_ranks,
+/* As many ranks as the layout has; a number of the job's was what there is. */
+static void take_ranks(struct plan_subject *subject, int *n_ranks, struct arena *arena)
+{
+    int n = layout_n_ranks(&subject->search.rows[0].layout);
+
+    if (n == *n_ranks)
+        return;
+    subject->ranks_note = arena_printf(arena,
+                                       "ranks: %d of %d devices, the others are idle "
+                                       "(search.allow_idle)",
+                                       n, *n_ranks);
+    if (subject->job.ranks)
+        subject->job.ranks = n;
+    *n_ranks = n;
+}
+
+int plan_find_layout(struct plan_subject *subject, const struct plan_reading *reading, int *n_ranks,
                      struct arena *arena, struct err *err)
 {
     struct job *job = &subject->job;
 
-    if (find_cluster(subject, reading, job, n_ranks, arena, err))
+    if (find_cluster(subject, reading, job, *n_ranks, arena, err))
         return -1;
     if (subject->has_cluster)
         job->device = cluster_is_cpu(&subject->cluster) ? JOB_DEVICE_CPU : JOB_DEVICE_CUDA;
-    return find_layout(subject, reading, job, n_ranks, arena, err);
+    if (find_layout(subject, reading, job, *n_ranks, arena, err))
+        return -1;
+    if (subject->search.n_rows)
+        take_ranks(subject, n_ranks, arena);
+    return 0;
 }
 
 /*
@@ -204,7 +224,7 @@ int plan_read_subject(struct plan_subject *subject, const struct plan_reading *r
         return -1;
     tuned_foresee_vocabulary(job, arena);
     prepare_data_foresee(job, arena);
-    if (plan_find_layout(subject, reading, n_ranks, arena, err))
+    if (plan_find_layout(subject, reading, &n_ranks, arena, err))
         return -1;
     return job_resolve(job, n_ranks, arena, err) < 0 ? -1 : 0;
 }

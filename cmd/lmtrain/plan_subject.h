@@ -36,9 +36,10 @@ int plan_read_subject(struct plan_subject *subject, const struct plan_reading *r
 
 /*
  * Find the cluster (has_cluster false: none is named), search the layout of subject->job if it is
- * left to a search, and give it to the job, which is read and not resolved. Returns as above.
+ * left to a search, and give it to the job, which is read and not resolved. *n_ranks becomes what
+ * the layout has, where the search may leave devices idle. Returns as above.
  */
-int plan_find_layout(struct plan_subject *subject, const struct plan_reading *reading, int n_ranks,
+int plan_find_layout(struct plan_subject *subject, const struct plan_reading *reading, int *n_ranks,
                      struct arena *arena, struct err *err);
 
 #endif

@@ -83,6 +83,17 @@ static int train(const struct pretrain_request *q, struct job *job, const struct
     return status;
 }
 
+/* Ranks that another launcher has started are all part of the run. */
+static int check_started(const struct job *job, int n_ranks, int n_started, struct err *err)
+{
+    if (n_ranks == n_started)
+        return 0;
+    return err_set(err, ERR_CONFIG,
+                   "%s: search.allow_idle is true and the best layout has %d ranks, but the "
+                   "launcher started %d (hint: start %d, or search.allow_idle: false)",
+                   job->source, n_ranks, n_started, n_ranks);
+}
+
 static int run_rank(const struct pretrain_request *q, struct job *job, struct arena *arena)
 {
     struct option_list ignored = { 0 };
@@ -96,8 +107,10 @@ static int run_rank(const struct pretrain_request *q, struct job *job, struct ar
     int status = ranks_join(&rank, job, RANKS_WITH_LOGS, &err);
     if (status)
         return status;
-    if (searched_layout(job, rank.world_size, q->replan, &ignored, arena, &err) < 0 ||
-        job_resolve(job, rank.world_size, arena, &err) < 0)
+    int n_ranks = rank.world_size;
+    if (searched_layout(job, &n_ranks, q->replan, &ignored, arena, &err) < 0 ||
+        check_started(job, n_ranks, rank.world_size, &err) < 0 ||
+        job_resolve(job, n_ranks, arena, &err) < 0)
         return ranks_fail(&rank, &err);
     job_take_replica(job, rank.world_rank);
     return train(q, job, &rank);
@@ -204,7 +217,7 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
     if (ranks.context == CONTEXT_RANK && !q->dry_run)
         return run_rank(q, &job, arena);
     struct option_list all_sets = q->sets;
-    if (searched_layout(&job, ranks.n_ranks, q->replan, &all_sets, arena, &err) < 0 ||
+    if (searched_layout(&job, &ranks.n_ranks, q->replan, &all_sets, arena, &err) < 0 ||
         job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->dry_run)

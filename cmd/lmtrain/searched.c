@@ -62,16 +62,20 @@ static bool read_run(struct job *run, const struct job *job, struct arena *arena
            !job_read(run, path, NULL, 0, arena, &ignored) && !search_is_wanted(run);
 }
 
-/* Its layout, if the run has as many ranks. */
-static bool take_from_run(struct job *job, int n_ranks, struct arena *arena)
+/* Its layout, if the run has as many ranks, or may leave the others idle. */
+static bool take_from_run(struct job *job, int *n_ranks, struct arena *arena)
 {
     struct job run;
 
-    if (!read_run(&run, job, arena) ||
-        run.parallel.tp * run.parallel.pp * run.parallel.dp != n_ranks)
+    if (!read_run(&run, job, arena))
         return false;
     const struct layout layout = layout_of_job(&run);
+    int n = layout_n_ranks(&layout);
+    if (n > *n_ranks || (n < *n_ranks && !job->search.allow_idle))
+        return false;
     layout_apply(job, &layout);
+    *n_ranks = n;
+    job->ranks = job->ranks ? n : 0;
     job->recompute_ops = run.recompute_ops;
     job->parallel.mode = PARALLEL_MANUAL;
     job->searched.cluster = run.searched.cluster;
@@ -148,7 +152,7 @@ static int check_devices(const struct job *job, struct arena *arena, struct err 
     return 0;
 }
 
-int searched_layout(struct job *job, int n_ranks, bool to_replan, struct option_list *sets,
+int searched_layout(struct job *job, int *n_ranks, bool to_replan, struct option_list *sets,
                     struct arena *arena, struct err *err)
 {
     struct plan_reading reading = { .n_top = 5 };
@@ -173,11 +177,13 @@ int searched_layout(struct job *job, int n_ranks, bool to_replan, struct option_
     enum job_device device = job->device;
     *job = subject->job;
     job->device = device;
-    predict(subject, job, n_ranks, arena);
+    predict(subject, job, *n_ranks, arena);
     if (is_wanted) {
         plan_print_layout(job, &text);
         str_add(&text, ", recompute ");
         plan_print_recompute(job, &text);
+        if (ranks_expected() == 0 && subject->ranks_note)
+            log_info("%s", subject->ranks_note);
         if (ranks_expected() == 0)
             log_info("layout: %s: the best of %d (lmtrain plan shows the others), %.1f ms a step "
                      "predicted on %s",

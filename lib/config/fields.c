@@ -528,6 +528,9 @@ const struct field job_fields[] = {
     { "search.within", FIELD_FLOAT, AT(search.within), .initial = "0.01", .max = 1,
       .help = "layouts whose predicted times differ by no more than this share count as equal, and "
               "the simplest of them is used" },
+    { "search.allow_idle", FIELD_BOOL, AT(search.allow_idle), .initial = "false",
+      .help = "layouts that leave the last devices idle are searched, too; where they are as fast, "
+              "the one with fewest ranks is used" },
 
     { "searched.cluster", FIELD_TEXT, AT(searched.cluster), .initial = "",
       .help = "written by lmtrain: the cluster for which the layout was searched or predicted" },

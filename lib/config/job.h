@@ -188,6 +188,7 @@ struct job {
         int listed;              /* schedules are; else auto */
         struct bitset schedules; /* enum pipeline_kind of each */
         double within;           /* layouts are equal whose times differ by this share */
+        int allow_idle;          /* layouts of fewer ranks are searched, too */
     } search;
 
     /* What a search, or a prediction, said of this layout; kept in the run's job.yaml. */

@@ -77,6 +77,11 @@ int layout_value(const struct layout *layout, enum layout_key key)
     return value;
 }
 
+int layout_n_ranks(const struct layout *layout)
+{
+    return layout->tp * layout->pp * layout->dp;
+}
+
 int layout_compare(const struct layout *a, const struct layout *b)
 {
     for (int key = 0; key < N_LAYOUT_KEYS; key++) {

@@ -54,6 +54,9 @@ const char *layout_word(enum layout_key key);
 int layout_value(const struct layout *layout, enum layout_key key);
 const struct job_counts *layout_list(const struct layout *layout, enum layout_key key);
 
+/* tp * pp * dp. */
+int layout_n_ranks(const struct layout *layout);
+
 /* Below, equal to or above 0; lists are not compared. */
 int layout_compare(const struct layout *a, const struct layout *b);
 

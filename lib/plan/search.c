@@ -29,8 +29,10 @@ static int compare_simple(const struct cluster *cluster, const struct layout *a,
                           const struct layout *b)
 {
     int domain = cluster->islands[0].fast_domain;
-    const int of_a[] = { count_axes(a), a->tp > domain, a->pp, a->zero > 2, (int)a->recompute };
-    const int of_b[] = { count_axes(b), b->tp > domain, b->pp, b->zero > 2, (int)b->recompute };
+    const int of_a[] = { layout_n_ranks(a), count_axes(a),    a->tp > domain, a->pp,
+                         a->zero > 2,       (int)a->recompute };
+    const int of_b[] = { layout_n_ranks(b), count_axes(b),    b->tp > domain, b->pp,
+                         b->zero > 2,       (int)b->recompute };
 
     for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
         if (of_a[i] != of_b[i])
@@ -227,7 +229,7 @@ static int predict(struct search *search, const struct layout_candidate *c, stru
                                 .estimate_ns = c->estimate_ns,
                                 .estimate_bytes = c->estimate_bytes };
     layout_apply(&job, &c->layout);
-    int status = job_resolve(&job, r->n_ranks, &arena, err);
+    int status = job_resolve(&job, layout_n_ranks(&c->layout), &arena, err);
     if (!status)
         status = plan_open_with(&plan, &job, r->kernels, err);
     if (!status) {
@@ -462,14 +464,16 @@ int search_layouts(struct search_result *result, const struct search_request *re
     };
     struct candidates all = { 0 };
 
-    *result = (struct search_result){ .available = search.available };
+    *result = (struct search_result){ .n_ranks = request->n_ranks, .available = search.available };
     search_list(&search, &all);
     if (!bound_all(&search, &all, result))
         return err_set(err, ERR_CONFIG,
                        "%s: no layout of %d ranks is possible: they are to be tp * pp * dp, "
-                       "train.global_batch %d a multiple of train.micro_batch %d * dp",
+                       "train.global_batch %d a multiple of train.micro_batch %d * dp%s",
                        request->job->source, request->n_ranks, request->job->train.global_batch,
-                       request->job->train.micro_batch);
+                       request->job->train.micro_batch,
+                       request->may_idle ? ""
+                                         : " (hint: search.allow_idle: true leaves devices idle)");
     if (find_best(&search, &all, result, err))
         return -1;
     list_others(&search, &all, result);

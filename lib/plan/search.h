@@ -18,8 +18,8 @@
  * equal output.
  *
  * Layouts whose times are within a share of each other are equal; among them the simplest is
- * first: fewer axes in use, no tensor parallel across nodes, fewer pipeline ranks, less than
- * ZeRO 3, less recomputation.
+ * first: fewer ranks, fewer axes in use, no tensor parallel across nodes, fewer pipeline ranks,
+ * less than ZeRO 3, less recomputation.
  */
 #ifndef PLAN_SEARCH_H
 #define PLAN_SEARCH_H
@@ -34,6 +34,7 @@ struct search_request {
     struct kernels *kernels;
     const struct cluster *cluster;
     int n_ranks;
+    bool may_idle;       /* layouts of fewer ranks, on the first devices, are looked at, too */
     unsigned keys;       /* 1 << enum layout_key: to be searched; SCHEDULE: and chunks */
     unsigned schedules;  /* 1 << enum pipeline_kind: those that are tried */
     int max_tp;          /* 0: the devices that the fast link joins */
@@ -64,6 +65,7 @@ struct search_other {
 };
 
 struct search_result {
+    int n_ranks;             /* as asked for; a row may have fewer */
     struct search_row *rows; /* [n_rows], the first is the best; in the arena */
     int n_rows;
     struct search_other *others;

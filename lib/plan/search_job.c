@@ -57,6 +57,7 @@ int search_job(struct search_result *result, struct job *job, int n_ranks, int n
                                       .pool = pool,
                                       .cluster = cluster,
                                       .n_ranks = n_ranks,
+                                      .may_idle = job->search.allow_idle,
                                       .keys = open_keys(job),
                                       .schedules = list_schedules(job),
                                       .max_tp = job->search.max_tp,

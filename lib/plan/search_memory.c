@@ -69,7 +69,7 @@ int search_measure_bytes(const struct search *search, struct layout_candidate *c
     size_t most = 0;
 
     layout_apply(&job, &c->layout);
-    int status = job_resolve(&job, r->n_ranks, &arena, err);
+    int status = job_resolve(&job, layout_n_ranks(&c->layout), &arena, err);
     for (int i = 0; i < c->largest.n && !status && most <= search->available; i++) {
         struct programs_request request = {
             .job = &job, .kernels = r->kernels, .pp_rank = c->largest.ranks[i], .unverified = true

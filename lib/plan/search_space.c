@@ -47,6 +47,15 @@ static struct values divisors(int n, int most)
     return values;
 }
 
+static struct values up_to(int most)
+{
+    struct values values = { .n = 0 };
+
+    for (int i = 1; i <= most; i++)
+        add(&values, i);
+    return values;
+}
+
 static int most_tp(const struct search *search)
 {
     const struct search_request *r = search->request;
@@ -57,7 +66,8 @@ static int most_tp(const struct search *search)
 static struct values list_tp(const struct search *search)
 {
     const struct search_request *r = search->request;
-    struct values all = divisors(r->n_ranks, most_tp(search)), possible = { .n = 0 };
+    int n = min_int(r->n_ranks, most_tp(search));
+    struct values all = r->may_idle ? up_to(n) : divisors(r->n_ranks, n), possible = { .n = 0 };
     struct err err;
 
     if (!is_free(search, LAYOUT_TP))
@@ -296,18 +306,78 @@ static int count_micro_batches(const struct listing *l)
     return l->job->train.global_batch % unit ? 0 : (int)(l->job->train.global_batch / unit);
 }
 
+/* Up to so many ranks all numbers are tried that leave devices idle; beyond, the largest of each
+ * tp and pp on all devices, and on those of the first islands, if a quarter of them are idle at
+ * most. */
+enum { N_RANKS_IN_FULL = 64 };
+
+/* Whether no more ranks would do with this tp and pp on all devices, or the first islands'. */
+static bool is_largest(const struct listing *l, int dp)
+{
+    const struct search_request *r = l->search->request;
+    int64_t n_devices = 0, unit = (int64_t)l->layout.tp * l->layout.pp;
+    int n_batches = l->job->train.global_batch / l->layout.micro_batch;
+
+    for (int i = 0; i < r->cluster->n_islands; i++) {
+        n_devices += (int64_t)r->cluster->islands[i].n_nodes * r->cluster->islands[i].per_node;
+        int64_t n = min_i64(n_devices, r->n_ranks);
+        int most = (int)(n / unit), next = dp + 1;
+
+        while (next <= most && n_batches % next)
+            next++;
+        if (dp <= most && next > most && 4 * dp * unit >= 3 * n)
+            return true;
+    }
+    return false;
+}
+
+static struct values list_dp(const struct listing *l)
+{
+    int n = l->search->request->n_ranks, unit = l->layout.tp * l->layout.pp;
+    int n_batches = l->job->train.global_batch / l->layout.micro_batch;
+    struct values values = { .n = 0 };
+
+    if (!l->search->request->may_idle)
+        return n % unit ? values : one(n / unit);
+    for (int dp = 1; dp <= min_int(n / unit, n_batches); dp++)
+        if (n_batches % dp == 0 && (n <= N_RANKS_IN_FULL || is_largest(l, dp)))
+            add(&values, dp);
+    return values;
+}
+
 static void list_data(struct listing *l)
 {
     struct values recompute = list_recompute(l);
     int given = l->job->parallel.dp_given ? l->job->parallel.dp : 0;
 
-    l->layout.dp = l->search->request->n_ranks / (l->layout.tp * l->layout.pp);
     l->n_micro_batches = count_micro_batches(l);
     if (!l->n_micro_batches || is_refused(l) || (given && given != l->layout.dp))
         return;
     for (int i = 0; i < recompute.n; i++) {
         l->layout.recompute = (enum recompute_mode)recompute.items[i];
         list_shards(l);
+    }
+}
+
+static struct values list_pp(const struct listing *l)
+{
+    const struct search_request *r = l->search->request;
+    int n = r->n_ranks / l->layout.tp, n_layers = l->job->model.n_layers;
+
+    if (!is_free(l->search, LAYOUT_PP))
+        return one(l->job->parallel.pp);
+    if (!r->may_idle)
+        return divisors(n, n_layers);
+    return up_to(min_int(n, n_layers));
+}
+
+static void list_ranks(struct listing *l)
+{
+    struct values dps = list_dp(l);
+
+    for (int i = 0; i < dps.n; i++) {
+        l->layout.dp = dps.items[i];
+        list_data(l);
     }
 }
 
@@ -322,17 +392,14 @@ void search_list(struct search *search, struct candidates *candidates)
 
     for (int t = 0; t < tps.n; t++) {
         l.layout.tp = tps.items[t];
-        if (n % l.layout.tp)
+        if (n % l.layout.tp && !search->request->may_idle)
             continue;
-        struct values pps = is_free(search, LAYOUT_PP)
-                                ? divisors(n / l.layout.tp, l.job->model.n_layers)
-                                : one(l.job->parallel.pp);
+        struct values pps = list_pp(&l);
         for (int p = 0; p < pps.n; p++)
             for (int m = 0; m < sizes.n; m++) {
                 l.layout.pp = pps.items[p];
                 l.layout.micro_batch = sizes.items[m];
-                if (n / l.layout.tp % l.layout.pp == 0)
-                    list_data(&l);
+                list_ranks(&l);
             }
     }
 }

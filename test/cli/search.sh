@@ -74,5 +74,28 @@ expect 'the bits of the run can be kept' 0 'layout: dp 1, .*the best of ' pretra
 expect 'with its data-parallel ranks' 0 '^  dp: 1$' cat "$dir/two/job.yaml"
 expect 'where that is possible' 2 'no layout of 2 ranks is possible' pretrain two --ranks 2 --set 'parallel={mode: semi, pp: 1}' \
     --set "cluster=$dir/here.yaml" --set train.steps=20 --set search.keep_numerics=true --replan
+sed 's/per_node: 2/per_node: 3/' "$dir/here.yaml" >"$dir/three.yaml"
+# idle RUN OPTION... - two ranks of three devices
+# shellcheck disable=SC2317 # expect calls it
+idle() {
+    idle_run=$1
+    shift
+    pretrain "$idle_run" --ranks 3 --set 'parallel={mode: data, dp: 2}' --set "cluster=$dir/three.yaml" "$@"
+}
+expect 'ranks that no layout has' 2 'no layout of 3 ranks is possible: .*search.allow_idle: true leaves' idle idle
+expect 'may be idle' 0 '^done: step 6 ' idle idle --set search.allow_idle=true --set train.steps=6
+expect 'two are started' 0 '^  dp: 2$' cat "$dir/idle/job.yaml" "$dir/idle/log/rank-1.log"
+expect 'not three' 1 '' test -e "$dir/idle/log/rank-2.log"
+expect 'and go on alike' 0 '^done: step 12 ' idle idle --set search.allow_idle=true
+expect 'a plan says so' 0 '^ranks: 2 of 3 devices, the others are idle \(search.allow_idle\)$' "$lmtrain" plan "$dir/job.yaml" \
+    --ranks 3 --set 'parallel={mode: data, dp: 2}' --cluster "$dir/three.yaml" --set search.allow_idle=true
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+if command -v mpirun >/dev/null; then
+    expect 'ranks that are started already cannot be' 2 'best layout has 2 ranks, but the launcher started 3 \(hint: start 2' \
+        mpirun --oversubscribe -n 3 "$lmtrain" pretrain "$dir/job.yaml" --set ranks=3 --set 'parallel={mode: data, dp: 2}' \
+        --set "cluster=$dir/three.yaml" --set search.allow_idle=true --set "output=$dir/started"
+else
+    echo 'skip ranks that are started already: there is no mpirun'
+fi
 expect 'a manual run on a cluster is predicted, too' 0 'were predicted for ' pretrain manual --set "cluster=$dir/here.yaml"
 finish

@@ -224,6 +224,60 @@ static void test_islands_in_another_order_are_as_fast(void **state)
     assert_true(all.n_counted > 10 && all.n_counted_pipelines > 0);
 }
 
+static int64_t least_estimate(const struct search_result *result, int n_ranks)
+{
+    int64_t least = INT64_MAX;
+
+    for (int i = 0; i < result->n_rows; i++) {
+        assert_true(layout_n_ranks(&result->rows[i].layout) <= n_ranks);
+        if (result->rows[i].estimate_ns < least)
+            least = result->rows[i].estimate_ns;
+    }
+    return least;
+}
+
+/* As good as the best of all searches that have to use so many devices. */
+static void test_devices_may_be_idle(void **state)
+{
+    int n_idle = 0, n_found = 0;
+
+    (void)state;
+    for (int seed = 2000; seed < 2024; seed++) {
+        struct search_result idle, result;
+        int64_t best = INT64_MAX;
+        struct fixture f;
+
+        open_fixture(&f);
+        make_space(&f, seed);
+        f.request.n_ranks -= seed % 3;
+        f.request.keys = (1U << N_LAYOUT_KEYS) - 1;
+        f.request.n_rows = 8;
+        f.device.memory += (int64_t)seed << 14;
+        if (seed % 2 && f.request.n_ranks > 1)
+            make_islands(&f, f.request.n_ranks + f.request.n_ranks % 2, seed % 4 == 1);
+        int n_ranks = f.request.n_ranks;
+        f.request.may_idle = true;
+        if (!n_ranks || find(&f, &idle)) {
+            close_fixture(&f);
+            continue;
+        }
+        int64_t least = least_estimate(&idle, n_ranks);
+        f.request.may_idle = false;
+        for (int n = 1; n <= n_ranks; n++) {
+            f.request.n_ranks = n;
+            if (find(&f, &result) || !result.n_rows)
+                continue;
+            int64_t of_n = least_estimate(&result, n);
+            best = of_n < best ? of_n : best;
+        }
+        assert_true(least == best);
+        n_found += idle.n_rows > 0;
+        n_idle += idle.n_rows > 0 && layout_n_ranks(&idle.rows[0].layout) < n_ranks;
+        close_fixture(&f);
+    }
+    assert_true(n_found > 8 && n_idle > 3);
+}
+
 static void test_a_bound_is_never_above_the_estimate(void **state)
 {
     int n_estimated = 0, n_uneven = 0;
@@ -405,6 +459,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_search_finds_what_estimating_every_layout_finds),
         cmocka_unit_test(test_islands_in_another_order_are_as_fast),
+        cmocka_unit_test(test_devices_may_be_idle),
         cmocka_unit_test(test_a_bound_is_never_above_the_estimate),
         cmocka_unit_test(test_slots_that_bounds_assume),
         cmocka_unit_test(test_what_is_given_is_not_searched),
