@@ -1,81 +1,28 @@
 /*
  * report.c - lmtrain report: what a run recorded, for people to look at
  */
-#include <glob.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "base/num.h"
 #include "cmd.h"
 #include "kernels/kernels.h"
 #include "layout/axes.h"
-#include "plan/time_class.h"
 #include "plan_subject.h"
+#include "report_summary.h"
 #include "timelines.h"
-#include "train/step_trace.h"
+#include "train/step_traces.h"
+
+#define N_DIFFERENCES 20
 
 struct report_request {
-    const char *trace, *device, *cluster;
-    int step; /* 0: the last that was traced */
+    const char *trace, *device, *cluster, *steps, *ranks;
+    bool json;
 };
-
-/* The traces of a step. */
-struct traces {
-    struct step_trace items[TIMELINE_RANKS_MAX];
-    int n, n_left_out, world_size;
-    int64_t step;
-};
-
-/* ---- the traces of a run ---- */
-
-/* The number in ".../step-00000010.rank-3", or -1. */
-static int64_t step_of(const char *path)
-{
-    const char *name = strrchr(path, '/');
-    long long step;
-    int rank;
-
-    return name && sscanf(name, "/step-%lld.rank-%d", &step, &rank) == 2 ? step : -1;
-}
-
-static int read_traces(struct traces *traces, const char *run, int wanted, struct arena *arena,
-                       struct err *err)
-{
-    glob_t found = { 0 };
-    int status = 0;
-
-    *traces = (struct traces){ .step = wanted };
-    if (glob(arena_printf(arena, "%s/trace/step-*.rank-*", run), 0, NULL, &found) != 0)
-        found.gl_pathc = 0;
-    for (size_t i = 0; i < found.gl_pathc && !wanted; i++)
-        if (step_of(found.gl_pathv[i]) > traces->step)
-            traces->step = step_of(found.gl_pathv[i]);
-    for (size_t i = 0; i < found.gl_pathc && !status; i++) {
-        if (step_of(found.gl_pathv[i]) != traces->step)
-            continue;
-        if (traces->n == TIMELINE_RANKS_MAX) {
-            traces->n_left_out++;
-            continue;
-        }
-        struct step_trace *trace = &traces->items[traces->n];
-        status = step_trace_read(trace, found.gl_pathv[i], arena, err);
-        traces->world_size = trace->world_size;
-        traces->n += !status;
-    }
-    globfree(&found);
-    if (!status && !traces->n)
-        status = err_set(err, ERR_DATA,
-                         wanted ? "%s has no trace of step %d (hint: trace.steps: [%d] in the job)"
-                                : "%s has no traced steps (hint: trace.steps: [10, 11] in the job)",
-                         run, wanted, wanted);
-    return status;
-}
 
 /* ---- timelines ---- */
 
-/* Records of a stream in order of time, as spans on rank 0's clock. */
+/* Records of a stream in order of time. */
 static int compare_spans(const void *pa, const void *pb)
 {
     const struct timeline_span *a = pa, *b = pb;
@@ -97,15 +44,15 @@ static int check_record(const struct program *program, const struct run_record *
     return record->op < program->functions[e->actions[record->action].function].n_ops ? 0 : -1;
 }
 
-static const char *category_of(const struct program *program, const struct run_record *record)
+static enum time_class class_of(const struct program *program, const struct run_record *record)
 {
     const struct action *a = &program->entries[ENTRY_STEP].actions[record->action];
 
-    return time_class_name(record->op < 0
-                               ? time_class_of_stream((enum stream)record->waited)
-                               : time_class_of(&program->functions[a->function].ops[record->op]));
+    return record->op < 0 ? time_class_of_stream((enum stream)record->waited)
+                          : time_class_of(&program->functions[a->function].ops[record->op]);
 }
 
+/* On rank 0's clock. */
 static int add_measured(struct timeline_list *list, const struct plan *plan,
                         const struct step_trace *trace, struct err *err)
 {
@@ -122,80 +69,161 @@ static int add_measured(struct timeline_list *list, const struct plan *plan,
                            "the trace of step %lld, rank %d, is of another program than the run's "
                            "job.yaml says (hint: was it changed, or is it of another version?)",
                            (long long)trace->step, trace->rank);
-        spans[i] = (struct timeline_span){
-            .action = r->action,
-            .category = category_of(program, r),
-            .op = r->op,
-            .stream = (enum stream)r->stream,
-            .begin = clock_offset_map(&trace->begin, &trace->end, r->begin_ns),
-            .end = clock_offset_map(&trace->begin, &trace->end, r->end_ns)
-        };
+        spans[i] =
+            (struct timeline_span){ .action = r->action,
+                                    .op = r->op,
+                                    .stream = (enum stream)r->stream,
+                                    .begin =
+                                        clock_offset_map(&trace->begin, &trace->end, r->begin_ns),
+                                    .end = clock_offset_map(&trace->begin, &trace->end, r->end_ns),
+                                    .class = class_of(program, r) };
     }
     if (trace->n)
         qsort(spans, (size_t)trace->n, sizeof *spans, compare_spans);
-    list->ranks =
-        arena_grow(list->arena, list->ranks, sizeof *list->ranks, &list->capacity, list->n + 1);
-    list->ranks[list->n++] =
-        (struct timeline_rank){ .rank = trace->rank,
-                                .program = program,
-                                .spans = spans,
-                                .n = trace->n,
-                                .is_measured = true,
-                                .clock_error_ns = max_i64(trace->begin.error, trace->end.error) };
+    timelines_add(list, &(struct timeline_rank){
+                            .rank = trace->rank,
+                            .step = trace->step,
+                            .program = program,
+                            .spans = spans,
+                            .n = trace->n,
+                            .is_measured = true,
+                            .clock_error_ns = max_i64(trace->begin.error, trace->end.error) });
     return 0;
 }
 
-static int write_trace(const struct report_request *q, const char *run, const struct traces *traces,
-                       const struct plan_subject *subject, const struct plan *plan,
-                       struct arena *arena, struct str *out, struct err *err)
+/* When the first of the measured ranks begins the step. */
+static int64_t begin_of(const struct timeline_list *list, int64_t step)
 {
-    struct timeline_list list = { .arena = arena };
-    int *ranks = arena_array(arena, int, traces->n), status = 0;
-    struct timeline_order order;
+    int64_t first = INT64_MAX;
+
+    for (int i = 0; i < list->n; i++)
+        for (int k = 0; k < list->ranks[i].n; k++)
+            if (list->ranks[i].is_measured && list->ranks[i].step == step)
+                first = min_i64(first, list->ranks[i].spans[k].begin);
+    return first;
+}
+
+/* Predicted steps begin where measured ones do. */
+static int add_predicted(struct timeline_list *list, const struct plan *plan,
+                         const struct cluster *cluster, const struct step_traces *traces,
+                         struct err *err)
+{
+    int *ranks = arena_array(list->arena, int, traces->n), first = list->n;
 
     for (int i = 0; i < traces->n; i++)
         ranks[i] = traces->items[i].rank;
-    if (subject->has_cluster)
-        status = timelines_add_predicted(&list, plan, &subject->cluster, ranks, traces->n, err);
-    for (int i = 0; i < traces->n && !status; i++)
-        status = add_measured(&list, plan, &traces->items[i], err);
-    if (!status)
-        status = timelines_write(&list, plan,
-                                 arena_printf(arena, "%s, step %lld", run, (long long)traces->step),
-                                 q->trace, &order, err);
-    if (!status)
-        str_printf(out, "%s: step %lld of %d rank%s%s (hint: open it at ui.perfetto.dev)\n",
-                   q->trace, (long long)traces->step, traces->n, str_s(traces->n),
-                   subject->has_cluster ? ", predicted and measured" : "");
-    if (!status && order.n_beyond)
+    if (timelines_add_predicted(list, plan, cluster, ranks, traces->n, err))
+        return -1;
+    for (int i = 0; i < traces->n; i++) {
+        struct timeline_rank *r = &list->ranks[first + i];
+
+        r->step = traces->items[i].step;
+        r->shift = begin_of(list, r->step) - begin_of(list, traces->items[0].step);
+    }
+    return 0;
+}
+
+/* ---- what is made of them ---- */
+
+static int write_trace(const struct report_request *q, const char *title,
+                       const struct timeline_list *list, const struct step_traces *traces,
+                       const struct plan *plan, struct str *out, struct err *err)
+{
+    struct timeline_order order;
+    int n_steps = 1;
+
+    if (timelines_write(list, plan, title, q->trace, &order, err))
+        return -1;
+    for (int i = 1; i < traces->n; i++)
+        n_steps += traces->items[i].step != traces->items[i - 1].step;
+    int n_ranks = traces->n / n_steps;
+    str_printf(out, "%s: step %lld", q->trace, (long long)traces->items[0].step);
+    if (n_steps > 1)
+        str_printf(out, " and %lld", (long long)traces->items[traces->n - 1].step);
+    str_printf(out, " of %d rank%s%s (hint: open it at ui.perfetto.dev)\n", n_ranks, str_s(n_ranks),
+               list->n > traces->n ? ", predicted and measured" : "");
+    if (order.n_beyond)
         log_warn("%d times something ends before it can, up to %.3f ms by the ranks' clocks, whose "
                  "errors are up to %.3f ms: was a clock set during the step?",
                  order.n_beyond, (double)order.most_ns / 1e6, (double)order.error_ns / 1e6);
+    return 0;
+}
+
+static void summarize(const struct report_request *q, const struct timeline_list *list,
+                      const struct plan *plan, struct str *out)
+{
+    struct mesh mesh = job_mesh(plan->job);
+    struct timeline timeline = { .mesh = &mesh, .ranks = list->ranks, .n = list->n };
+    struct timeline_summary summary;
+
+    timeline_summarize(&summary, &timeline, N_DIFFERENCES, list->arena);
+    if (!q->json) {
+        report_summary_print(&summary, out);
+        return;
+    }
+    cJSON *json = report_summary_json(&summary);
+    char *text = cJSON_Print(json);
+    str_printf(out, "%s\n", text);
+    free(text);
+    cJSON_Delete(json);
+}
+
+static int make(const struct report_request *q, const char *run, const struct step_traces *traces,
+                const struct plan_subject *subject, const struct plan *plan, struct arena *arena,
+                struct str *out, struct err *err)
+{
+    struct timeline_list list = { .arena = arena };
+    int status = 0;
+
+    for (int i = 0; i < traces->n && !status; i++)
+        status = add_measured(&list, plan, &traces->items[i], err);
+    if (!status && subject->has_cluster)
+        status = add_predicted(&list, plan, &subject->cluster, traces, err);
+    if (!status && q->trace)
+        status = write_trace(q, run, &list, traces, plan, out, err);
+    if (!status && (!q->trace || q->json))
+        summarize(q, &list, plan, out);
     if (!status && traces->n_left_out)
-        log_warn("%d more ranks were traced; a file has %d", traces->n_left_out,
-                 TIMELINE_RANKS_MAX);
+        log_warn("these are the first %d ranks that were traced of %d (hint: --ranks, such as "
+                 "0-31,64-95)",
+                 TIMELINE_RANKS_MAX, TIMELINE_RANKS_MAX + traces->n_left_out);
     return status;
+}
+
+static int read_traces(struct step_traces *traces, const struct report_request *q, const char *run,
+                       struct arena *arena, struct err *err)
+{
+    struct step_traces_choice choice = { .n_ranks_max = TIMELINE_RANKS_MAX };
+    int64_t *steps = NULL, *ranks = NULL;
+
+    choice.n_steps =
+        q->steps ? step_traces_parse("--step", q->steps, TIMELINE_STEPS_MAX, &steps, arena, err)
+                 : 0;
+    choice.n_ranks =
+        q->ranks ? step_traces_parse("--ranks", q->ranks, TIMELINE_RANKS_MAX, &ranks, arena, err)
+                 : 0;
+    if (choice.n_steps < 0 || choice.n_ranks < 0)
+        return -1;
+    choice.steps = steps;
+    choice.ranks = ranks;
+    return step_traces_read(traces, run, &choice, arena, err);
 }
 
 static int answer(const struct report_request *q, const char *run, struct arena *arena,
                   struct str *out)
 {
     struct plan_reading reading = { .device = q->device, .cluster = q->cluster, .n_top = 1 };
-    struct traces *traces = arena_array(arena, struct traces, 1);
+    struct step_traces traces;
     struct plan_subject *subject = arena_array(arena, struct plan_subject, 1);
     struct pool *pool = NULL;
     struct kernels *kernels = NULL;
     struct plan plan = { .job = &subject->job };
     struct err err;
 
-    if (!q->trace) {
-        err_set(&err, ERR_CONFIG, "there is nothing to make (hint: --trace FILE)");
-        return cmd_fail(&err);
-    }
-    int status = read_traces(traces, run, q->step, arena, &err);
+    int status = read_traces(&traces, q, run, arena, &err);
     if (!status)
         status = plan_read_subject(subject, &reading, arena_printf(arena, "%s/job.yaml", run),
-                                   traces->world_size, arena, &err);
+                                   traces.world_size, arena, &err);
     if (!status)
         status = pool_create(&pool, 1, NULL, &err);
     if (!status)
@@ -203,7 +231,7 @@ static int answer(const struct report_request *q, const char *run, struct arena 
     if (!status)
         status = plan_open_with(&plan, &subject->job, kernels, &err);
     if (!status)
-        status = write_trace(q, run, traces, subject, &plan, arena, out, &err);
+        status = make(q, run, &traces, subject, &plan, arena, out, &err);
     plan_close(&plan);
     kernels_destroy(kernels);
     pool_destroy(pool);
@@ -215,11 +243,15 @@ int cmd_report(int argc, char **argv)
     struct report_request q = { 0 };
     const struct option table[] = {
         option_text("trace", &q.trace, "FILE",
-                    "write a timeline of a step that the run traced (trace.steps of its job), for "
+                    "write a timeline of steps that the run traced (trace.steps of its job), for "
                     "Perfetto: each rank's ops, transfers and waiting; with a cluster the "
-                    "predicted step beside it"),
-        option_int("step", &q.step, "N", 1, 2000000000,
-                   "the step (default: the last that was traced)"),
+                    "predicted steps beside them"),
+        option_flag("json", &q.json, "print the tables as JSON, also beside --trace"),
+        option_text("step", &q.steps, "LIST",
+                    "the step, or two, such as 10,11 (default: the last that was traced)"),
+        option_text("ranks", &q.ranks, "LIST",
+                    "these ranks, up to 64, such as 0-7,16 (default: the first 64 that were "
+                    "traced)"),
         option_text("device", &q.device, "NAME", "predict the step on this device"),
         option_text("cluster", &q.cluster, "NAME",
                     "predict it on this cluster (default: the job's, if it has one)"),
@@ -227,7 +259,7 @@ int cmd_report(int argc, char **argv)
     const struct options options = {
         .command = "lmtrain report",
         .arguments = "RUN",
-        .summary = "Make what a run recorded into files to look at",
+        .summary = "Say where the time of steps went that a run traced, or make a timeline of them",
         .details = "Exit status: 0; 2 usage; 3 the run has no such records.\n",
         .table = table,
         .n_options = sizeof table / sizeof *table,

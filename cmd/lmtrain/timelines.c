@@ -4,6 +4,7 @@
 #include "timelines.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "layout/axes.h"
 #include "plan/step_time.h"
@@ -37,7 +38,7 @@ static void on_span(void *context, const struct simulated_span *s)
                                   .stream = s->stream,
                                   .begin = s->begin,
                                   .end = s->end - s->slowed,
-                                  .category = time_class_name(s->class),
+                                  .class = s->class,
                                   .slowed = s->slowed };
 
     if (s->price) {
@@ -52,17 +53,23 @@ static void on_span(void *context, const struct simulated_span *s)
                                          .stream = s->stream,
                                          .begin = span.end,
                                          .end = s->end,
-                                         .category = time_class_name(TIME_OVERLAP) });
+                                         .class = TIME_OVERLAP });
 }
 
-static void add_rank(struct timeline_list *list, const struct plan *plan, int rank, int stage,
-                     const struct collected *spans)
+void timelines_add(struct timeline_list *list, const struct timeline_rank *rank)
 {
     list->ranks =
         arena_grow(list->arena, list->ranks, sizeof *list->ranks, &list->capacity, list->n + 1);
-    list->ranks[list->n++] = (struct timeline_rank){
-        .rank = rank, .program = &plan->programs[stage], .spans = spans->spans, .n = spans->n
-    };
+    list->ranks[list->n++] = *rank;
+}
+
+static void add_stage(struct timeline_list *list, const struct plan *plan, int rank, int stage,
+                      const struct collected *spans)
+{
+    timelines_add(list, &(struct timeline_rank){ .rank = rank,
+                                                 .program = &plan->programs[stage],
+                                                 .spans = spans->spans,
+                                                 .n = spans->n });
 }
 
 int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
@@ -79,12 +86,15 @@ int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
     if (step_time_simulate(&step, plan->job, plan->programs, cluster, &watch, NULL, list->arena,
                            err))
         return -1;
+    if (!n_ranks && n > TIMELINE_RANKS_MAX)
+        log_warn("a timeline has at most %d ranks: these are of stages 0 to %d of %d",
+                 TIMELINE_RANKS_MAX, TIMELINE_RANKS_MAX - 1, n);
     for (int i = 0; i < n && !n_ranks && list->n < TIMELINE_RANKS_MAX; i++)
-        add_rank(list, plan, mesh_stage_ranks(&mesh, i).first, i, &c.stages[i]);
-    for (int i = 0; i < n_ranks && list->n < 2 * TIMELINE_RANKS_MAX; i++) {
+        add_stage(list, plan, mesh_stage_ranks(&mesh, i).first, i, &c.stages[i]);
+    for (int i = 0; i < n_ranks; i++) {
         int stage = mesh_coordinate(&mesh, ranks[i], axes_stages());
 
-        add_rank(list, plan, ranks[i], stage, &c.stages[stage]);
+        add_stage(list, plan, ranks[i], stage, &c.stages[stage]);
     }
     return 0;
 }

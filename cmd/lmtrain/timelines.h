@@ -15,9 +15,13 @@ struct timeline_list {
     struct arena *arena;
 };
 
+/* Add a rank, whose spans live as long as the list. */
+void timelines_add(struct timeline_list *list, const struct timeline_rank *rank);
+
 /*
  * Add a predicted step of the plan on the cluster: for each of these world ranks that of its
- * pipeline stage; n_ranks 0: for the first rank of each stage. Returns 0, or -1 and ERR_FAILED.
+ * pipeline stage, in their order; n_ranks 0: for the first rank of each stage, of at most
+ * TIMELINE_RANKS_MAX, with a warning that names them. Returns 0, or -1 and ERR_FAILED.
  */
 int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
                             const struct cluster *cluster, const int *ranks, int n_ranks,

@@ -25,6 +25,14 @@ enum time_class time_class_of_stream(enum stream stream)
     case STREAM_DP_REDUCE:
         return TIME_GRADIENTS;
     case STREAM_PP:
+    case STREAM_F_TO_NEXT:
+    case STREAM_F_TO_PREVIOUS:
+    case STREAM_F_FROM_NEXT:
+    case STREAM_F_FROM_PREVIOUS:
+    case STREAM_B_TO_NEXT:
+    case STREAM_B_TO_PREVIOUS:
+    case STREAM_B_FROM_NEXT:
+    case STREAM_B_FROM_PREVIOUS:
         return TIME_STAGES;
     case STREAM_COPY_IN:
     case STREAM_COPY_OUT:

@@ -31,7 +31,8 @@ const char *time_class_name(enum time_class class);
 /* Of an op's own time, or, of one that runs beside compute, of waiting for it. */
 enum time_class time_class_of(const struct op *op);
 
-/* Of waiting for what such a stream carries. */
+/* Of waiting for what a stream carries: for transfers it is the other stage that is waited for,
+ * as far as one can tell. */
 enum time_class time_class_of_stream(enum stream stream);
 
 #endif

@@ -32,11 +32,30 @@ const struct function *timeline_function(const struct timeline_rank *r,
 
 /* ---- names of tracks ---- */
 
+/* Those of the rank's steps together; false: an earlier step has printed them. */
+static bool find_streams(const struct timeline *t, const struct timeline_rank *r,
+                         bool has[N_STREAMS])
+{
+    for (int i = 0; i < t->n; i++) {
+        const struct timeline_rank *other = &t->ranks[i];
+
+        if (timeline_pid(other) != timeline_pid(r))
+            continue;
+        if (other < r)
+            return false;
+        for (int k = 0; k < other->n; k++)
+            has[other->spans[k].stream] = true;
+    }
+    return true;
+}
+
 static void print_tracks(struct printing *p, const struct timeline_rank *r)
 {
     struct mesh_place place = mesh_place(p->timeline->mesh, r->rank);
     bool has[N_STREAMS] = { false };
 
+    if (!find_streams(p->timeline, r, has))
+        return;
     timeline_begin_event(p);
     str_printf(
         p->out,
@@ -48,8 +67,6 @@ static void print_tracks(struct printing *p, const struct timeline_rank *r)
         p->out,
         "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
         timeline_pid(r), timeline_pid(r));
-    for (int i = 0; i < r->n; i++)
-        has[r->spans[i].stream] = true;
     for (int s = 0; s < N_STREAMS; s++)
         if (has[s]) {
             timeline_begin_event(p);
@@ -139,6 +156,8 @@ static void print_args(struct printing *p, const struct timeline_rank *r,
     if (op_is_collective(op->kind))
         str_printf(p->out, ",\"link_bytes\":%lld",
                    (long long)timeline_link_bytes(p->timeline, r, op));
+    if (r->step)
+        str_printf(p->out, ",\"step\":%lld", (long long)r->step);
     print_times(p, r->is_measured ? match : s, r->is_measured ? s : match);
     str_add(p->out, "}");
 }
@@ -153,10 +172,11 @@ static void print_slice(struct printing *p, const struct timeline_rank *r,
     if (op)
         str_printf(p->out, op->layer >= 0 ? "%s L%d" : "%s", op_name(op->kind), op->layer);
     else
-        str_printf(p->out, "wait: %s", s->category);
+        str_printf(p->out, "wait: %s", time_class_name(s->class));
     str_printf(p->out, "\",\"cat\":\"%s%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
-               s->category, s->stream == STREAM_COMPUTE ? "" : " under way", timeline_pid(r),
-               (int)s->stream, timeline_us(s->begin - p->first[r->is_measured]),
+               time_class_name(s->class), s->stream == STREAM_COMPUTE ? "" : " under way",
+               timeline_pid(r), (int)s->stream,
+               timeline_us(timeline_begin(r, s) - p->first[r->is_measured]),
                timeline_us(s->end - s->begin));
     if (op)
         print_args(p, r, s, op, find_match(other, s));
@@ -169,7 +189,8 @@ static const struct timeline_rank *find_other(const struct timeline *t,
                                               const struct timeline_rank *r)
 {
     for (int i = 0; i < t->n; i++)
-        if (t->ranks[i].rank == r->rank && t->ranks[i].is_measured != r->is_measured)
+        if (t->ranks[i].rank == r->rank && t->ranks[i].step == r->step &&
+            t->ranks[i].is_measured != r->is_measured)
             return &t->ranks[i];
     return NULL;
 }
@@ -181,7 +202,7 @@ static int64_t find_first(const struct timeline *t, bool is_measured)
 
     for (int i = 0; i < t->n; i++)
         for (int k = 0; k < t->ranks[i].n && t->ranks[i].is_measured == is_measured; k++)
-            first = min_i64(first, t->ranks[i].spans[k].begin);
+            first = min_i64(first, timeline_begin(&t->ranks[i], &t->ranks[i].spans[k]));
     return first;
 }
 

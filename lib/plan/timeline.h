@@ -6,13 +6,14 @@
  * measured), a thread for each stream, on which slices come one after the other; waiting has slices
  * of its own. A flow leads from each send to its receive, and around the members of each collective
  * that are there. A counter has the bytes of values that are kept for the backward. Slices of one
- * op of one action are matched by these two: args of both have the other's time.
+ * op of one action of one step are matched by these: args of both have the other's time.
  */
 #ifndef PLAN_TIMELINE_H
 #define PLAN_TIMELINE_H
 
 #include "base/str.h"
 #include "layout/mesh.h"
+#include "plan/time_class.h"
 #include "program/program.h"
 
 /* An op of an action, or waiting (op -1). ns on one clock of all ranks. */
@@ -20,14 +21,16 @@ struct timeline_span {
     int action, op;
     enum stream stream;
     int64_t begin, end;
-    const char *category;       /* "products": what it counts as (plan/time_class.h) */
+    enum time_class class;
     const char *bound, *source; /* of a price (plan/price.h); NULL: measured */
     int64_t slowed;             /* predicted: ns that the op takes longer beside others, which come
                                    after its slice as one of their own */
 };
 
 struct timeline_rank {
-    int rank; /* of the world */
+    int rank;      /* of the world */
+    int64_t step;  /* 0: of no run */
+    int64_t shift; /* ns that are added to its spans */
     const struct program *program;
     const struct timeline_span *spans; /* of a stream in order of time; [n] */
     int n;
@@ -42,8 +45,9 @@ struct timeline {
     const char *title;
 };
 
-/* Most ranks of a file: what browsers can show. */
+/* Most of a file: what browsers can show. */
 #define TIMELINE_RANKS_MAX 64
+#define TIMELINE_STEPS_MAX 2
 
 /*
  * What cannot be, and is so by the ranks' clocks: a receive that ends before its send begins, a

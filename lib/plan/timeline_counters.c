@@ -55,7 +55,7 @@ static void print_stash(struct printing *p, const struct timeline_rank *r)
         str_printf(p->out,
                    "{\"ph\":\"C\",\"name\":\"stash "
                    "bytes\",\"pid\":%d,\"ts\":%.3f,\"args\":{\"bytes\":%lld}}",
-                   timeline_pid(r), timeline_us(s->begin - p->first[r->is_measured]),
+                   timeline_pid(r), timeline_us(timeline_begin(r, s) - p->first[r->is_measured]),
                    (long long)(alive * each));
     }
 }
@@ -98,8 +98,8 @@ static int list_changes(const struct printing *p, const struct timeline_rank *r,
             continue;
         double bytes = (double)timeline_link_bytes(p->timeline, r, op);
         double rate = bytes * 1e9 / (double)(s->end - s->begin);
-        changes[n++] = (struct change){ s->begin, rate, 1 };
-        changes[n++] = (struct change){ s->end, -rate, -1 };
+        changes[n++] = (struct change){ timeline_begin(r, s), rate, 1 };
+        changes[n++] = (struct change){ timeline_begin(r, s) + s->end - s->begin, -rate, -1 };
     }
     if (n)
         qsort(changes, (size_t)n, sizeof *changes, compare_changes);

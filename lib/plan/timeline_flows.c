@@ -34,8 +34,10 @@ static void name_channel(const struct timeline *t, const struct timeline_rank *r
 static int compare_ends(const void *pa, const void *pb)
 {
     const struct flow_end *a = pa, *b = pb;
-    const int of_a[] = { a->is_measured, a->from, a->to, a->stream, a->number, a->member };
-    const int of_b[] = { b->is_measured, b->from, b->to, b->stream, b->number, b->member };
+    const int64_t of_a[] = { a->is_measured, a->step,   a->from,  a->to,
+                             a->stream,      a->number, a->member };
+    const int64_t of_b[] = { b->is_measured, b->step,   b->from,  b->to,
+                             b->stream,      b->number, b->member };
 
     for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
         if (of_a[i] != of_b[i])
@@ -71,8 +73,9 @@ static void add_ends(struct printing *p, const struct timeline_rank *r)
         struct flow_end end = { .is_measured = r->is_measured,
                                 .pid = timeline_pid(r),
                                 .tid = (int)s->stream,
-                                .begin = s->begin,
-                                .end = s->end,
+                                .step = r->step,
+                                .begin = timeline_begin(r, s),
+                                .end = timeline_begin(r, s) + s->end - s->begin,
                                 .error = r->clock_error_ns };
         name_channel(p->timeline, r, op, &end);
         end.number = number_of(p, &end, since);
@@ -92,7 +95,7 @@ void timeline_find_flows(struct printing *p)
 static bool is_same_flow(const struct flow_end *a, const struct flow_end *b)
 {
     return a->is_measured == b->is_measured && a->from == b->from && a->to == b->to &&
-           a->stream == b->stream && a->number == b->number;
+           a->stream == b->stream && a->number == b->number && a->step == b->step;
 }
 
 /* ---- what cannot be ---- */

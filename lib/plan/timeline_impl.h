@@ -11,8 +11,9 @@ struct flow_end {
     int is_measured;
     int from, to; /* of the channel: ranks of a transfer; of a collective its first rank, and -1 */
     int stream;   /* its group of streams */
-    int number;   /* on the channel */
-    int member;   /* order among the ends of one flow */
+    int number;   /* on the channel, in the step */
+    int64_t step;
+    int member; /* order among the ends of one flow */
     int pid, tid;
     int64_t begin, end, error;
 };
@@ -29,6 +30,12 @@ struct printing {
 static inline int timeline_pid(const struct timeline_rank *r)
 {
     return 2 * r->rank + r->is_measured;
+}
+
+static inline int64_t timeline_begin(const struct timeline_rank *r,
+                                     const struct timeline_span *span)
+{
+    return span->begin + r->shift;
 }
 
 static inline double timeline_us(int64_t ns)

@@ -29,6 +29,15 @@ expect 'predicted and measured' 0 'step 5 of 2 ranks, predicted and measured' "$
 expect 'have the same ops' 0 ' 2 ranks both predicted and measured, links add up, clocks within 0 us, 0 out of order' check "$dir/both.json"
 expect 'with the time of the other' 0 '"ratio":[0-9.]+' cat "$dir/both.json"
 expect 'an earlier step' 0 'step 3 of 2 ranks' "$lmtrain" report "$dir/traced" --trace "$dir/both.json" --step 3
+expect 'two steps' 0 'step 3 and 5 of 2 ranks, predicted and measured' "$lmtrain" report "$dir/traced" --trace "$dir/both.json" --step 3,5
+expect 'have all ops of both' 0 ' 2 ranks both predicted and measured, links add up' check "$dir/both.json"
+expect 'and no third' 2 "--step is '3-5', more than 2 " "$lmtrain" report "$dir/traced" --step 3-5
+expect 'some ranks' 0 'step 5 of 1 rank, ' "$lmtrain" report "$dir/traced" --trace "$dir/both.json" --ranks 1
+expect 'ranks that are not there' 3 'has no trace of rank 2 at step 5 ' "$lmtrain" report "$dir/traced" --ranks 0-2
+expect 'ranks that are no numbers' 2 "--ranks is '1-', not numbers such as 8, 0,2,5 or 0-7,16" "$lmtrain" report "$dir/traced" --ranks 1-
+expect 'as a table' 0 '^ +5 +1 +1 +measured +[0-9.]+' "$lmtrain" report "$dir/traced"
+expect 'with ops that differ from their price' 0 '^head_cross_entropy +forward 0 +1 +4 .* ms +[0-9.]+ ms +[-+][0-9.]+ ms$' \
+    "$lmtrain" report "$dir/traced"
 expect 'the same bits as without' 0 '^done' pretrain plain --ranks 2 --set 'parallel={pp: 2, schedule: zb-h1}'
 same_bits 'traced or not' traced plain 12
 
@@ -63,6 +72,8 @@ for parallel in '{zero: 1}' '{zero: 3}' '{tp: 2}' '{pp: 2, schedule: interleaved
 done
 rm -rf "$dir/other"
 expect 'one rank of them' 0 '^done' pretrain other --ranks 2 --set 'trace={steps: [2], ranks: [1]}'
+expect 'is a table without prices' 0 '^ +2 +1 +0 +measured' "$lmtrain" report "$dir/other"
+refuse 'and without ops' 'predicted'
 expect 'is recorded alone' 0 'step 2 of 1 rank ' "$lmtrain" report "$dir/other" --trace "$dir/one.json"
 expect 'measured alone' 0 '^[0-9]+ tracks, 0 flows, 0 ranks' check "$dir/one.json"
 
@@ -76,9 +87,22 @@ done
 
 expect 'nothing was traced' 3 'has no traced steps \(hint: trace.steps: \[10, 11\] in the job\)' "$lmtrain" report "$dir/plain" --trace "$dir/x.json"
 expect 'not that step' 3 'has no trace of step 4 ' "$lmtrain" report "$dir/traced" --trace "$dir/x.json" --step 4
-expect 'nothing to make' 2 'there is nothing to make \(hint: --trace FILE\)' "$lmtrain" report "$dir/traced"
 printf 'cut' >"$dir/traced/trace/step-00000005.rank-1"
 expect 'a file that is cut off' 3 'rank-1: not a trace of a step, or cut off' "$lmtrain" report "$dir/traced" --trace "$dir/x.json"
 cp "$dir/traced/trace/step-00000003.rank-0" "$dir/other/trace/step-00000009.rank-0"
+# Totals, ops and slow ranks are those of the slices.
+expect 'two ranks a stage' 0 '^done' pretrain four --ranks 4 --set 'parallel={pp: 2, zero: 1, schedule: zb-h1}' --set 'trace.steps=[2, 3]' \
+    --set train.steps=3
+for step in 2 3; do
+    "$lmtrain" report "$dir/four" --device h100-sxm --step $step --trace "$dir/both.json" >/dev/null
+    "$lmtrain" report "$dir/four" --device h100-sxm --step $step --json >"$dir/summary.json"
+    expect 'the numbers of a step' 0 ', 8 totals, 20 ops and 2 slowest ranks are theirs' check "$dir/both.json" "$dir/summary.json"
+done
+expect 'the rank that is slower than its peers' 0 '^stage 1, step 3: rank [23] computes longest, [0-9.]+ ms, \+[0-9.]+ % of the median of 1 other' \
+    "$lmtrain" report "$dir/four"
+expect 'more stages than a file has' 0 'a timeline has at most 64 ranks: these are of stages 0 to 63 of 96' \
+    "$lmtrain" plan configs/jobs/gpt3-175b.yaml --device h100-sxm --ranks 768 --layout tp=8,pp=96,schedule=1f1b --set train.global_batch=16 \
+    --trace "$dir/both.json"
+
 expect 'of another program' 3 'is of another program than the run' "$lmtrain" report "$dir/other" --trace "$dir/x.json"
 finish

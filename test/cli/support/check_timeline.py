@@ -1,7 +1,8 @@
 """check_timeline.py FILE [PLAN]: slices of a track follow each other, a flow has both its ends, in slices and in order (of measured ranks
 but for what the file itself says is out of order), tracks have names, counters are not negative, what links carry adds up to the bytes
 of collectives and transfers, and of each rank that is predicted and measured the same ops of the same actions are there. With PLAN, what
-`lmtrain plan --json` says of the same step: slices of a rank add up to its stage's table, to the nanosecond."""
+`lmtrain plan --json` says of the same step: slices of a rank add up to its stage's table, to the nanosecond. With what `lmtrain report
+--json` says of the same run as PLAN: totals, ops and the slowest ranks are what the slices say."""
 import collections
 import json
 import sys
@@ -75,16 +76,83 @@ def check_links(events):
 
 def check_table(events, stages):
     """Sums of slices by category, of predicted ranks; what runs beside compute has categories of its own."""
-    stage_of, sums = {}, collections.defaultdict(collections.Counter)
+    stage_of, sums = stages_of(events), collections.defaultdict(collections.Counter)
     for event in events:
-        if event["ph"] == "M" and event["name"] == "process_name":
-            stage_of[event["pid"]] = int(event["args"]["name"].split()[3])
-        elif event["ph"] == "X" and event["pid"] % 2 == 0 and not event["cat"].endswith(" under way"):
+        if event["ph"] == "X" and event["pid"] % 2 == 0 and not event["cat"].endswith(" under way"):
             sums[event["pid"]][event["cat"]] += round(event["dur"] * 1000)
     for pid, categories in sums.items():
         table = {name: ns for name, ns in stages[stage_of[pid]].items() if ns}
         assert dict(categories) == table, (pid, dict(categories), table)
     return f", {len(sums)} ranks' slices add up to their tables of {max(len(c) for c in sums.values())} rows"
+
+
+COMPUTE = {"products", "attention", "memory bound", "recompute", "update", "overlap"}
+EXPOSED = {"tensor parallel", "gradients", "gathers", "copies"}
+
+
+def stages_of(events):
+    return {event["pid"]: int(event["args"]["name"].split()[3]) for event in events
+            if event["ph"] == "M" and event["name"] == "process_name"}
+
+
+def check_totals(slices, ranks):
+    """Of one step."""
+    sums = collections.defaultdict(collections.Counter)
+    ends = collections.defaultdict(list)
+    for event in slices:
+        begin, ns = round(event["ts"] * 1000), round(event["dur"] * 1000)
+        sums[event["pid"]][event["cat"]] += ns
+        ends[event["pid"] % 2] += [begin, begin + ns]
+    for rank in ranks:
+        pid = 2 * rank["rank"] + (rank["kind"] == "measured")
+        of = sums[pid]
+        assert all(of[name] == ns for name, ns in rank["ns"].items()), (rank, of)
+        assert all(of[f"{name} under way"] == ns for name, ns in rank["beside_ns"].items()), (rank, of)
+        assert rank["compute_ns"] == sum(of[name] for name in COMPUTE) and rank["exposed_ns"] == sum(of[name] for name in EXPOSED), rank
+        assert rank["step_ns"] == max(ends[pid % 2]) - min(ends[pid % 2]), rank
+        assert rank["step_ns"] - rank["compute_ns"] - rank["exposed_ns"] - rank["waits_ns"] == rank["idle_ns"] >= 0, rank
+    assert len(ranks) == len(sums), (len(ranks), len(sums))
+    return sums
+
+
+def check_slowest(sums, stages, slowest):
+    compute = collections.defaultdict(dict)
+    for pid, of in sums.items():
+        if pid % 2:
+            compute[stages[pid]][pid // 2] = sum(of[name] for name in COMPUTE)
+    compute = {stage: ranks for stage, ranks in compute.items() if len(ranks) > 1}
+    assert len(slowest) == len(compute), (slowest, compute)
+    for found in slowest:
+        ranks = compute[found["stage"]]
+        assert found["compute_ns"] == ranks[found["rank"]] == max(ranks.values()), (found, ranks)
+        others = sorted(ns for rank, ns in ranks.items() if rank != found["rank"])
+        assert found["peers_compute_ns"] == others[(len(others) - 1) // 2] and found["peers"] == len(others), (found, ranks)
+
+
+def check_ops(slices, stages, ops):
+    """Means over ranks of a stage, of all runs of an op; the 20 that differ most."""
+    times, ranks = collections.defaultdict(lambda: [0, 0]), collections.defaultdict(set)
+    for event in slices:
+        if event["pid"] % 2 and event["tid"] == 0 and "args" in event:
+            key = stages[event["pid"]], event["args"]["function"], event["args"]["op"]
+            ranks[key[0]].add(event["pid"])
+            if "predicted_us" in event["args"]:
+                times[key][0] += event["args"]["predicted_us"]
+                times[key][1] += event["args"]["measured_us"]
+    gaps = sorted((abs(b - a) * 1000 / len(ranks[key[0]]) for key, (a, b) in times.items()), reverse=True)
+    assert len(ops) == min(20, len(gaps)), (len(ops), len(gaps))
+    for op, gap in zip(ops, gaps):
+        predicted, measured = times[op["stage"], op["function"], op["op"]]
+        n = len(ranks[op["stage"]])
+        assert abs(op["predicted_ns"] - 1000 * predicted / n) < 1 and abs(op["measured_ns"] - 1000 * measured / n) < 1, (op, predicted, measured)
+        assert abs(abs(op["measured_ns"] - op["predicted_ns"]) - gap) < 1, (op, gap)
+
+
+def check_summary(events, summary):
+    slices, stages = [event for event in events if event["ph"] == "X"], stages_of(events)
+    check_slowest(check_totals(slices, summary["ranks"]), stages, summary["slowest"])
+    check_ops(slices, stages, summary["ops"])
+    return f", {len(summary['ranks'])} totals, {len(summary['ops'])} ops and {len(summary['slowest'])} slowest ranks are theirs"
 
 
 def main():
@@ -102,7 +170,8 @@ def main():
         text += f", clocks within {about['clock_error_us']:.0f} us, {order['count']} out of order, {order['beyond_error']} beyond that"
     if len(sys.argv) > 2:
         with open(sys.argv[2], encoding="utf-8") as file:
-            text += check_table(events, json.load(file)["predicted"]["stages_ns"])
+            said = json.load(file)
+        text += check_summary(events, said) if "ranks" in said else check_table(events, said["predicted"]["stages_ns"])
     print(text)
 
 
