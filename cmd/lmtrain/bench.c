@@ -60,15 +60,27 @@ static int run_step(const struct bench_request *q, const struct job *job, struct
     return measure_step(q, job, engine, 1, out, err);
 }
 
+/* Ranks that lie otherwise than on nodes with as many each are taken as those of one. */
+static int find_nodes(struct bench_nodes *nodes, struct engine *engine, struct err *err)
+{
+    if (!bench_find_nodes(nodes, engine, err))
+        return 0;
+    *nodes = (struct bench_nodes){ 1, engine->rank.world_size };
+    return err->code == ERR_CONFIG ? 0 : -1;
+}
+
 static int run_comm(const struct bench_request *q, const struct job *job, struct engine *engine,
                     struct str *out, struct err *err)
 {
     struct bench_report report = { job, engine, NULL };
-    struct bench_collective *list;
+    struct bench_collective *list = NULL;
     struct arena arena = { 0 };
-    int n, status = bench_collectives(engine, (size_t)q->max_mb << 20, q->rounds, &list, &n, &arena,
-                                      err);
+    struct bench_nodes nodes;
+    int n = 0, status = find_nodes(&nodes, engine, err);
 
+    if (!status)
+        status = bench_collectives(engine, &nodes, (size_t)q->max_mb << 20, q->rounds, &list, &n,
+                                   &arena, err);
     if (!status && q->json)
         bench_print_collectives_json(&report, list, n, out);
     else if (!status)

@@ -437,13 +437,13 @@ void bench_print_collectives(const struct bench_report *r, const struct bench_co
 
     str_printf(out, "%d ranks x %d thread%s\n\n", r->job->world_size,
                pool_n_threads(r->engine->pool), pool_n_threads(r->engine->pool) == 1 ? "" : "s");
-    report_table_init(&table, "lrrrrr");
-    report_table_heading(&table, "collective\tranks\tsize\tbest ms\tmedian ms\tbus GB/s");
+    report_table_init(&table, "lrrrrrr");
+    report_table_heading(&table, "collective\tranks\tnodes\tsize\tbest ms\tmedian ms\tbus GB/s");
     for (int i = 0; i < n; i++)
-        report_table_row(&table, "%s\t%d\t%s\t%.4f\t%.4f\t%.3f", op_info(list[i].kind)->name,
-                         list[i].n_ranks, str_bytes(size, sizeof size, list[i].n_bytes),
-                         list[i].best_seconds * 1e3, list[i].seconds * 1e3,
-                         list[i].bus_bytes_per_second * 1e-9);
+        report_table_row(&table, "%s\t%d\t%d\t%s\t%.4f\t%.4f\t%.3f", op_info(list[i].kind)->name,
+                         list[i].n_ranks, list[i].n_nodes,
+                         str_bytes(size, sizeof size, list[i].n_bytes), list[i].best_seconds * 1e3,
+                         list[i].seconds * 1e3, list[i].bus_bytes_per_second * 1e-9);
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }
@@ -458,6 +458,7 @@ void bench_print_collectives_json(const struct bench_report *r, const struct ben
 
         cJSON_AddStringToObject(item, "collective", op_info(list[i].kind)->name);
         cJSON_AddNumberToObject(item, "ranks", list[i].n_ranks);
+        cJSON_AddNumberToObject(item, "nodes", list[i].n_nodes);
         cJSON_AddNumberToObject(item, "bytes", (double)list[i].n_bytes);
         cJSON_AddNumberToObject(item, "best_seconds", list[i].best_seconds);
         cJSON_AddNumberToObject(item, "median_seconds", list[i].seconds);

@@ -24,6 +24,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SPINS 1000
@@ -185,6 +186,27 @@ void pool_run(struct pool *pool, int64_t n_tiles, pool_tile_fn fn, void *context
 int pool_n_threads(const struct pool *pool)
 {
     return pool->n_threads;
+}
+
+static double seconds_of(clockid_t clock)
+{
+    struct timespec time = { 0, 0 };
+
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+double pool_cpu_seconds(const struct pool *pool)
+{
+    double seconds = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+
+    for (int i = 0; pool && i < pool->n_workers; i++) {
+        clockid_t clock;
+
+        if (!pthread_getcpuclockid(pool->workers[i].handle, &clock))
+            seconds += seconds_of(clock);
+    }
+    return seconds;
 }
 
 static int bind_thread(pthread_t handle, int core, struct err *err)

@@ -26,6 +26,9 @@ int pool_create(struct pool **pool, int n_threads, const int *cores, struct err 
 void pool_destroy(struct pool *pool);
 int pool_n_threads(const struct pool *pool);
 
+/* Seconds of CPU time that the pool's threads, and the calling one, have taken so far. */
+double pool_cpu_seconds(const struct pool *pool);
+
 /* Run fn on tiles 0..n_tiles-1. One caller at a time; not from within a tile. Allocates nothing. */
 void pool_run(struct pool *pool, int64_t n_tiles, pool_tile_fn fn, void *context);
 

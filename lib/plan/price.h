@@ -73,6 +73,14 @@ struct price price_collective(const struct prices *prices, const struct group_sh
  * a transfer those of the message. */
 int64_t price_link_bytes(const struct op_shape *op, int n);
 
+/*
+ * What a collective takes longer because its ranks have computed for so long since they last met,
+ * and come one after the other: those that come first sleep between asking for the others
+ * (comm/pause.h). Nothing, where that was not measured.
+ */
+#define PRICE_APART_NS ((int64_t)1000000) /* some per cent of it is more than polling lasts */
+int64_t price_lateness(const struct prices *prices, int64_t apart_ns);
+
 /* Of a message between world ranks. n_sharing: ranks of the node that send at once. */
 struct price price_transfer(const struct prices *prices, int from, int to, int64_t n_bytes,
                             int n_sharing);

@@ -77,16 +77,33 @@ static int64_t issue_ns(const struct prices *prices)
     return is_cpu ? 0 : prices->cluster->software.nccl_op;
 }
 
-/* Of a group within a node, as run executes it; -1: there is no price in the cluster's table. */
+static double by_faster_links(const struct prices *prices, double ns)
+{
+    double faster = prices->cluster->faster.links;
+
+    return ns < 0 || !(faster > 0) ? ns : ns / faster;
+}
+
+/* Of a group with as many ranks on each node, as run executes it; -1: there is no price in the
+ * cluster's table. */
 static double measured_ns(const struct prices *prices, const struct group_shape *group,
                           const struct op_shape *op, int64_t n_bytes, enum price_source *source)
 {
+    struct price_span span = { group->per_node, group->n_nodes };
+
     *source = PRICE_FORMULA;
-    if (!prices->cluster->table || group->n_nodes > 1)
+    if (!prices->cluster->table || span.per_node * span.n_nodes != group->n)
         return -1;
-    double faster = prices->cluster->faster.links;
-    double ns = price_table_collective(prices->cluster->table, op->kind, group->n, n_bytes, source);
-    return ns < 0 || !(faster > 0) ? ns : ns / faster;
+    return by_faster_links(
+        prices, price_table_collective(prices->cluster->table, op->kind, span, n_bytes, source));
+}
+
+int64_t price_lateness(const struct prices *prices, int64_t apart_ns)
+{
+    double late = prices->cluster->table ? prices->cluster->table->late_ns : 0;
+
+    return llround(by_faster_links(prices, late) *
+                   fmin(1, (double)apart_ns / (double)PRICE_APART_NS));
 }
 
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
@@ -109,13 +126,33 @@ struct price price_collective(const struct prices *prices, const struct group_sh
     return price;
 }
 
+/* One message, as measured; others of the node that share its NICs, by formula. */
+static double measured_transfer_ns(const struct prices *prices, int from, int to, int64_t n_bytes,
+                                   int n_sharing, enum price_source *source)
+{
+    const struct cluster *cluster = prices->cluster;
+    enum link_level level = transfer_level(cluster, from, to);
+
+    *source = PRICE_FORMULA;
+    if (!cluster->table || level == LEVEL_ISLANDS)
+        return -1;
+    double ns = by_faster_links(
+        prices, price_table_transfer(cluster->table, level >= LEVEL_RAIL, n_bytes, source));
+    if (ns < 0 || level < LEVEL_RAIL)
+        return ns;
+    return ns + (double)(transfer_ns(cluster, from, to, n_bytes, n_sharing) -
+                         transfer_ns(cluster, from, to, n_bytes, 1));
+}
+
 struct price price_transfer(const struct prices *prices, int from, int to, int64_t n_bytes,
                             int n_sharing)
 {
     struct price price = { .issue_ns = issue_ns(prices), .bound = BOUND_LINK };
-    enum link_level level = transfer_level(prices->cluster, from, to);
 
-    if (level != LEVEL_SAME)
-        price.ns = transfer_ns(prices->cluster, from, to, n_bytes, n_sharing);
+    if (transfer_level(prices->cluster, from, to) == LEVEL_SAME)
+        return price;
+    double measured = measured_transfer_ns(prices, from, to, n_bytes, n_sharing, &price.source);
+    price.ns = measured >= 0 ? llround(measured)
+                             : transfer_ns(prices->cluster, from, to, n_bytes, n_sharing);
     return price;
 }

@@ -98,9 +98,17 @@ static void name_op(const struct op_shape *op, struct str *name)
                    a->head_dim, a->n_kv_heads, a->seq_len, a->window);
 }
 
-static void name_collective(enum op_kind kind, int n_ranks, struct str *name)
+/* "all_gather of 2"; "all_gather of 8 on 2 nodes" */
+static void name_collective(enum op_kind kind, struct price_span span, struct str *name)
 {
-    str_printf(name, "%s of %d", op_name(kind), n_ranks);
+    str_printf(name, "%s of %d", op_name(kind), span.per_node * span.n_nodes);
+    if (span.n_nodes > 1)
+        str_printf(name, " on %d nodes", span.n_nodes);
+}
+
+static const char *name_transfer(bool is_across)
+{
+    return is_across ? "across nodes" : "in a node";
 }
 
 /* ---- curves ---- */
@@ -155,7 +163,21 @@ static void add_point(struct price_table *table, struct price_curves *curves, co
     curve->n++;
 }
 
-static double look_up(const struct price_curve *curve, int64_t size, enum price_source *source)
+/* Beyond a curve's end at ratio times its size: in proportion; but little takes no less than the
+ * least that was exchanged. */
+static double look_beyond(const struct price_point *end, double ratio, bool is_exchange,
+                          enum price_source *source)
+{
+    bool is_latency = is_exchange && ratio < 1;
+
+    if (!is_latency && (ratio > BEYOND || ratio < 1 / BEYOND))
+        return -1;
+    *source = PRICE_INTERPOLATED;
+    return is_latency ? end->ns : end->ns * ratio;
+}
+
+static double look_up(const struct price_curve *curve, int64_t size, bool is_exchange,
+                      enum price_source *source)
 {
     const struct price_point *p = curve ? curve->points : NULL;
     int n = curve ? curve->n : 0, at = 0;
@@ -169,13 +191,12 @@ static double look_up(const struct price_curve *curve, int64_t size, enum price_
         *source = PRICE_MEASURED;
         return p[at].ns;
     }
-    const struct price_point *end = at == 0 ? &p[0] : &p[n - 1];
-    double ratio = (double)size / (double)end->size;
-    if ((at == 0 || at == n) && (ratio > BEYOND || ratio < 1 / BEYOND))
-        return -1;
+    if (at == 0 || at == n) {
+        const struct price_point *end = at == 0 ? &p[0] : &p[n - 1];
+
+        return look_beyond(end, (double)size / (double)end->size, is_exchange, source);
+    }
     *source = PRICE_INTERPOLATED;
-    if (at == 0 || at == n)
-        return end->ns * ratio;
     const struct price_point *a = &p[at - 1], *b = &p[at];
     double share = log((double)size / (double)a->size) / log((double)b->size / (double)a->size);
     return a->ns * pow(b->ns / a->ns, share);
@@ -192,14 +213,19 @@ void price_table_add_op(struct price_table *table, const struct op_shape *op, do
     str_release(&name);
 }
 
-void price_table_add_collective(struct price_table *table, enum op_kind kind, int n_ranks,
-                                int64_t n_bytes, double ns)
+void price_table_add_collective(struct price_table *table, enum op_kind kind,
+                                struct price_span span, int64_t n_bytes, double ns)
 {
     struct str name = { 0 };
 
-    name_collective(kind, n_ranks, &name);
+    name_collective(kind, span, &name);
     add_point(table, &table->collectives, str_text(&name), n_bytes, ns);
     str_release(&name);
+}
+
+void price_table_add_transfer(struct price_table *table, bool is_across, int64_t n_bytes, double ns)
+{
+    add_point(table, &table->transfers, name_transfer(is_across), n_bytes, ns);
 }
 
 double price_table_op(const struct price_table *table, const struct op_shape *op,
@@ -208,20 +234,26 @@ double price_table_op(const struct price_table *table, const struct op_shape *op
     struct str name = { 0 };
 
     name_op(op, &name);
-    double ns = look_up(find_curve(&table->ops, str_text(&name)), size_of(op), source);
+    double ns = look_up(find_curve(&table->ops, str_text(&name)), size_of(op), false, source);
     str_release(&name);
     return ns;
 }
 
-double price_table_collective(const struct price_table *table, enum op_kind kind, int n_ranks,
-                              int64_t n_bytes, enum price_source *source)
+double price_table_collective(const struct price_table *table, enum op_kind kind,
+                              struct price_span span, int64_t n_bytes, enum price_source *source)
 {
     struct str name = { 0 };
 
-    name_collective(kind, n_ranks, &name);
-    double ns = look_up(find_curve(&table->collectives, str_text(&name)), n_bytes, source);
+    name_collective(kind, span, &name);
+    double ns = look_up(find_curve(&table->collectives, str_text(&name)), n_bytes, true, source);
     str_release(&name);
     return ns;
+}
+
+double price_table_transfer(const struct price_table *table, bool is_across, int64_t n_bytes,
+                            enum price_source *source)
+{
+    return look_up(find_curve(&table->transfers, name_transfer(is_across)), n_bytes, true, source);
 }
 
 /* ---- its file ---- */
@@ -245,10 +277,15 @@ void price_table_print(const struct price_table *table, struct str *out)
 {
     str_add(out, "{\"machine\": ");
     json_add_string(out, table->machine ? table->machine : "");
-    str_printf(out, ",\n\"contention\": %.4f,\n\"ops\": {", table->contention);
+    str_add(out, ",\n\"build\": ");
+    json_add_string(out, table->build ? table->build : "");
+    str_printf(out, ",\n\"contention\": %.4f,\n\"late_ns\": %.0f,\n\"ops\": {", table->contention,
+               table->late_ns);
     print_curves(&table->ops, out);
     str_add(out, "},\n\"collectives\": {");
     print_curves(&table->collectives, out);
+    str_add(out, "},\n\"transfers\": {");
+    print_curves(&table->transfers, out);
     str_add(out, "}}\n");
 }
 
@@ -301,12 +338,18 @@ int price_table_read(struct price_table *table, const char *path, struct arena *
 
         if (!strcmp(key, "machine"))
             table->machine = json_string(&r);
+        else if (!strcmp(key, "build"))
+            table->build = json_string(&r);
         else if (!strcmp(key, "contention"))
             table->contention = read_number(&r);
+        else if (!strcmp(key, "late_ns"))
+            table->late_ns = read_number(&r);
         else if (!strcmp(key, "ops"))
             read_curves(table, &table->ops, &r);
         else if (!strcmp(key, "collectives"))
             read_curves(table, &table->collectives, &r);
+        else if (!strcmp(key, "transfers"))
+            read_curves(table, &table->transfers, &r);
         else
             json_skip(&r);
     }

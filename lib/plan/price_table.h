@@ -10,6 +10,8 @@
 #ifndef PLAN_PRICE_TABLE_H
 #define PLAN_PRICE_TABLE_H
 
+#include <stdbool.h>
+
 #include "base/arena.h"
 #include "base/err.h"
 #include "base/str.h"
@@ -34,24 +36,36 @@ struct price_curves {
 };
 
 struct price_table {
-    const char *machine; /* what was measured, for messages; NULL: not known */
-    struct price_curves ops, collectives;
+    const char *machine; /* what was measured: device, kernels, libraries; NULL: not known */
+    const char *build;   /* of lmtrain, that measured; NULL: not known */
+    struct price_curves ops, collectives, transfers;
     double contention; /* ops take longer by it when all ranks of the node compute; 0: not known */
+    double late_ns;    /* a collective takes longer by it whose ranks come one after the other */
     struct arena *arena;
 };
 
 enum price_source { PRICE_FORMULA, PRICE_INTERPOLATED, PRICE_MEASURED, N_PRICE_SOURCES };
 
-/* One more sample of an op; and of a collective over n_ranks ranks of a node. */
-void price_table_add_op(struct price_table *table, const struct op_shape *op, double ns);
-void price_table_add_collective(struct price_table *table, enum op_kind kind, int n_ranks,
-                                int64_t n_bytes, double ns);
+/* The ranks of a collective: as many on each node. */
+struct price_span {
+    int per_node, n_nodes;
+};
 
-/* ns, or -1 where the table has no price. */
+/* One more sample of an op; of a collective; of a message between two ranks, of a node or of two.
+ * */
+void price_table_add_op(struct price_table *table, const struct op_shape *op, double ns);
+void price_table_add_collective(struct price_table *table, enum op_kind kind,
+                                struct price_span span, int64_t n_bytes, double ns);
+void price_table_add_transfer(struct price_table *table, bool is_across, int64_t n_bytes,
+                              double ns);
+
+/* ns, or -1 where the table has no price. Less than the least that was exchanged takes as long. */
 double price_table_op(const struct price_table *table, const struct op_shape *op,
                       enum price_source *source);
-double price_table_collective(const struct price_table *table, enum op_kind kind, int n_ranks,
-                              int64_t n_bytes, enum price_source *source);
+double price_table_collective(const struct price_table *table, enum op_kind kind,
+                              struct price_span span, int64_t n_bytes, enum price_source *source);
+double price_table_transfer(const struct price_table *table, bool is_across, int64_t n_bytes,
+                            enum price_source *source);
 
 /* As JSON; and read from a file, in the arena: 0, or -1 and ERR_CONFIG. */
 void price_table_print(const struct price_table *table, struct str *out);

@@ -22,6 +22,7 @@ struct pricing {
     int pp_rank;
     const struct program *program;
     struct arena *arena;
+    int64_t apart_ns; /* of compute since its last collective */
     double *ns;  /* [N_PRICE_SOURCES]: of all ops of the step, by source; NULL: not asked for */
     int *n_runs; /* in the step, by function of the program; where ns is */
 };
@@ -48,7 +49,22 @@ static struct price price_stage_transfer(const struct pricing *p, const struct o
     return price_transfer(&p->prices, p->rank, to, n_bytes, n_sharing);
 }
 
-static struct simulated_op price(const struct pricing *p, const struct op *op, int n_runs)
+static struct price price_exchange(struct pricing *p, const struct op *op,
+                                   const struct op_shape *shape, bool *uses_nic)
+{
+    const struct cluster *cluster = p->prices.cluster;
+    struct group_shape group = collective_group(cluster, &p->mesh, p->rank, op->attributes.axis);
+    struct price price = price_collective(&p->prices, &group, shape);
+
+    *uses_nic = collective_uses_nic(&group);
+    if (group.n < 2)
+        return price;
+    price.ns += price_lateness(&p->prices, p->apart_ns);
+    p->apart_ns = 0;
+    return price;
+}
+
+static struct simulated_op price(struct pricing *p, const struct op *op, int n_runs)
 {
     const struct cluster *cluster = p->prices.cluster;
     struct op_shape shape = program_op_shape(p->program, op);
@@ -58,15 +74,12 @@ static struct simulated_op price(const struct pricing *p, const struct op *op, i
     if (is_transfer(op)) {
         price = price_stage_transfer(p, op, &shape, &uses_nic);
     } else if (is_exchange) {
-        struct group_shape group =
-            collective_group(cluster, &p->mesh, p->rank, op->attributes.axis);
-
-        price = price_collective(&p->prices, &group, &shape);
-        uses_nic = collective_uses_nic(&group);
+        price = price_exchange(p, op, &shape, &uses_nic);
     } else {
         price = price_op(&p->prices, &shape);
         if (cluster->slow.factor > 0 && cluster->slow.stage == p->pp_rank)
             price.ns = llround((double)price.ns * cluster->slow.factor);
+        p->apart_ns += price.ns;
     }
     if (p->ns)
         p->ns[price.source] += (double)price.ns * n_runs;
@@ -80,7 +93,7 @@ static struct simulated_op price(const struct pricing *p, const struct op *op, i
                                                          : cluster->software.overlap_fast };
 }
 
-static const struct simulated_op *price_function(const struct pricing *p, int function)
+static const struct simulated_op *price_function(struct pricing *p, int function)
 {
     const struct function *f = &p->program->functions[function];
     struct simulated_op *ops = arena_array(p->arena, struct simulated_op, f->n_ops);
@@ -104,13 +117,20 @@ static int *count_runs(const struct program *program, struct arena *arena)
 static const struct simulated_op *const *price_program(struct pricing *p)
 {
     const struct program *program = p->program;
+    const struct entry *step = &program->entries[ENTRY_STEP];
 
     p->n_runs = p->ns ? count_runs(program, p->arena) : NULL;
     const struct simulated_op **functions =
         arena_array(p->arena, const struct simulated_op *, program->n_functions);
 
+    /* In the order of the step: how far ranks are apart in a function depends on those before. */
+    p->apart_ns = PRICE_APART_NS;
+    for (int i = 0; i < step->n_actions; i++)
+        if (step->actions[i].kind == ACTION_RUN && !functions[step->actions[i].function])
+            functions[step->actions[i].function] = price_function(p, step->actions[i].function);
     for (int i = 0; i < program->n_functions; i++)
-        functions[i] = price_function(p, i);
+        if (!functions[i])
+            functions[i] = price_function(p, i);
     return functions;
 }
 

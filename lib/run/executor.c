@@ -336,11 +336,13 @@ static int run_timed(struct run *run, struct resolved_op *op, int first, struct 
     struct device *device = run->device;
 
     if (device_is_host(device)) {
-        double begin = clock_seconds();
+        const struct pool *pool = run->options.kernels->pool;
+        double cpu = run->is_timed ? pool_cpu_seconds(pool) : 0, begin = clock_seconds();
 
         kernels_run(run->options.kernels, &op->call, first);
         double end = clock_seconds();
         op->seconds += end - begin;
+        op->cpu_seconds += run->is_timed ? pool_cpu_seconds(pool) - cpu : 0;
         return 0;
     }
     device->ops->event_record(device, DEVICE_COMPUTE, run->begin);
@@ -545,6 +547,16 @@ double run_op_seconds(const struct run *run, int function, int op)
     return seconds;
 }
 
+double run_op_cpu_seconds(const struct run *run, int function, int op)
+{
+    double seconds = 0;
+
+    CHECK(run->options.timed);
+    for (int i = 0; i < run->functions[function].n; i++)
+        seconds += run->functions[function].list[i].ops[op].cpu_seconds;
+    return seconds;
+}
+
 double run_wait_seconds(const struct run *run)
 {
     return run->wait_seconds;
@@ -558,6 +570,6 @@ void run_clear_times(struct run *run)
             struct resolved_function *r = &run->functions[f].list[k];
 
             for (int i = 0; i < r->n_ops; i++)
-                r->ops[i].seconds = r->ops[i].stream_op.seconds = 0;
+                r->ops[i].seconds = r->ops[i].cpu_seconds = r->ops[i].stream_op.seconds = 0;
         }
 }

@@ -120,10 +120,12 @@ void run_set_timed(struct run *run, int timed);
 /*
  * Total seconds of the timed executions of an op since the start or the last
  * run_clear_times, over all slots: for a compute op in its kernel, for a collective on its queue or
- * (timed or not) on the comm thread. run_wait_seconds: total time that this thread has waited for
- * collectives, timed or not. Call between entries.
+ * (timed or not) on the comm thread. run_op_cpu_seconds: of a compute op on a CPU, the time that
+ * its threads had a core, which others on the machine hardly change. run_wait_seconds: total time
+ * that this thread has waited for collectives, timed or not. Call between entries.
  */
 double run_op_seconds(const struct run *run, int function, int op);
+double run_op_cpu_seconds(const struct run *run, int function, int op);
 double run_wait_seconds(const struct run *run);
 void run_clear_times(struct run *run);
 

@@ -39,6 +39,7 @@ struct resolved_op {
     int traced, traced_index; /* 1 + the action and the index it was posted by; 0: no record is
                                  owed */
     double seconds;           /* a compute op's runs, where they are timed */
+    double cpu_seconds;       /* of these, the host's threads' time on the CPU */
     char text[PROGRESS_TEXT_BYTES]; /* for who watches */
 };
 

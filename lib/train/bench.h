@@ -53,23 +53,58 @@ double bench_median(double *numbers, int n);
 
 /* ---- collectives ---- */
 
-/* One kind of collective, of one size, over the first n_ranks ranks. */
+/* Where a job's ranks lie: nodes with as many each, whose ranks are neighbours. */
+struct bench_nodes {
+    int n, per_node;
+};
+
+/* Collective over the job's ranks. Returns 0, or -1 and ERR_CONFIG (they lie otherwise) or
+ * ERR_PEER, on all ranks. */
+int bench_find_nodes(struct bench_nodes *nodes, struct engine *engine, struct err *err);
+
+/* One kind of collective, of one size, over the first per_node ranks of each of n_nodes nodes. */
 struct bench_collective {
     enum op_kind kind;
-    int n_ranks;
-    size_t n_bytes;               /* of the whole: what is gathered, or what each rank sums */
-    double best_seconds, seconds; /* until the slowest rank has its part; median */
-    double bus_bytes_per_second;  /* by the best: what each rank's link carries, as NCCL counts */
+    int n_ranks, per_node, n_nodes; /* n_ranks: of all of them */
+    size_t n_bytes;                 /* of the whole: what is gathered, or what each rank sums */
+    double best_seconds, seconds;   /* from the last rank's coming to the last one's end; median */
+    double bus_bytes_per_second;    /* by the best: what each rank's link carries, as NCCL counts */
 };
 
 /*
- * all_gather, reduce_scatter and all_reduce_scalar as the executor runs them, for 2, 4, ... and all
- * ranks and sizes of 4 KiB to max_bytes in steps of 4. Collective over the job's ranks, of which
- * there must be 2; all get the same list, in the arena, but of entries that a rank had no part in
- * it has no figures: rank 0 has all. Returns 0, or -1 and ERR_PEER or ERR_DEVICE; if one rank fails
- * others may wait for it, and the caller must abort the job.
+ * all_gather, reduce_scatter, all_reduce and all_reduce_scalar as the executor runs them, over 1,
+ * 2, 4, ... and all ranks of 1, 2, 4, ... and all nodes, for sizes of 4 KiB to max_bytes in steps
+ * of 4; long ones in fewer rounds. Collective over the job's ranks, of which there must be 2; all
+ * get the same list, in the arena, but of entries that a rank had no part in it has no figures:
+ * rank 0 has all. Returns 0, or -1 and ERR_PEER or ERR_DEVICE; if one rank fails others may wait
+ * for it, and the caller must abort the job.
  */
-int bench_collectives(struct engine *engine, size_t max_bytes, int n_rounds,
-                      struct bench_collective **list, int *n, struct arena *arena, struct err *err);
+int bench_collectives(struct engine *engine, const struct bench_nodes *nodes, size_t max_bytes,
+                      int n_rounds, struct bench_collective **list, int *n, struct arena *arena,
+                      struct err *err);
+
+/* ---- the rest of what a cluster is measured for (bench_impl.h) ---- */
+
+/* What the host takes for an op, and for a step with its data, scalars and results. */
+struct bench_host {
+    double op_seconds, step_seconds;
+};
+
+/* A message between two ranks, of one node or of two. */
+struct bench_transfer {
+    bool is_across;
+    size_t n_bytes;
+    double seconds; /* median */
+};
+
+/* What exchanges of a cluster's ranks take, but for collectives by size. */
+struct bench_exchanges {
+    struct bench_transfer *transfers;
+    int n_transfers;
+    double late_seconds;         /* that a collective takes longer if a rank comes late */
+    double nic_bytes_per_second; /* of a node, by one of its ranks or all; 0: one node */
+    double overlap, overlap_nic; /* compute beside exchanges in and across nodes takes so much
+                                    longer, as a share; below 0: there are none */
+};
 
 #endif

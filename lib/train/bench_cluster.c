@@ -1,17 +1,47 @@
 /*
- * bench_cluster.c - steps of narrowed models, alone and with all ranks, and collectives
+ * bench_cluster.c - steps of narrowed models, alone and with all ranks, and exchanges
  */
 #include "train/bench_cluster.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/num.h"
 #include "plan/price_impl.h"
+#include "report/progress_line.h"
+#include "train/bench_impl.h"
 
-enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 10 };
+enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 10, N_STAGES_OF_ALL = 5 };
 #define COLLECTIVE_BYTES ((size_t)64 << 20)
 #define BUS_BYTES ((size_t)16 << 20)
+
+/* What one measurement is made of. */
+struct cluster_benchmark {
+    struct bench_cluster *cluster;
+    const struct job *job;
+    struct engine *engine, *alone; /* with all ranks; this rank for itself */
+    int n_steps;
+    struct comm_group *world; /* NULL: one rank */
+    struct arena *arena;
+    struct progress_line line;
+    int stage, n_stages;
+};
+
+/* On standard error of rank 0. */
+static void tell(struct cluster_benchmark *b, const char *what)
+{
+    char left[PROGRESS_LEFT_BYTES], part[64];
+
+    b->stage++;
+    if (b->engine->rank.world_rank || !(b->line.is_terminal || progress_line_is_due(&b->line)))
+        return;
+    snprintf(part, sizeof part, "%d of %d", b->stage, b->n_stages);
+    const char *const texts[] = { "measuring", part, what,
+                                  progress_line_left(&b->line, b->stage - 1, b->n_stages, left) };
+    progress_line_show(&b->line, texts, 4);
+}
 
 /* ---- the jobs that are measured ---- */
 
@@ -79,26 +109,18 @@ static void add_ops(struct bench_cluster *c, const struct bench *bench)
     }
 }
 
-static double jitter_of(const struct bench *bench)
+/* Of a step, without those that others on the machine disturbed: by the median of what steps are
+ * off their median, which of a normal distribution is .67 sigma. */
+static double jitter_of(const struct bench *bench, struct arena *arena)
 {
-    double mean = 0, square = 0;
+    int n = bench->n_steps;
+    double *steps = arena_array(arena, double, n), *off = arena_array(arena, double, n);
 
-    for (int i = 0; i < bench->n_steps; i++)
-        mean += bench->step_seconds[i] / bench->n_steps;
-    for (int i = 0; i < bench->n_steps; i++)
-        square += pow(bench->step_seconds[i] / mean - 1, 2) / bench->n_steps;
-    return sqrt(square);
-}
-
-/* Of a step as in training: what no op accounts for, an op. */
-static double host_op_of(struct bench *bench)
-{
-    double step = bench_median(bench->step_seconds, bench->n_steps);
-    int n_runs = 0;
-
-    for (int i = 0; i < bench->n_ops; i++)
-        n_runs += bench->ops[i].n_runs;
-    return fmax(0, step - sum_ops(bench)) / max_int(1, n_runs);
+    memcpy(steps, bench->step_seconds, sizeof *steps * (size_t)n);
+    double median = bench_median(steps, n);
+    for (int i = 0; i < n; i++)
+        off[i] = fabs(bench->step_seconds[i] / median - 1);
+    return 1.4826 * bench_median(off, n);
 }
 
 /* ---- measuring ---- */
@@ -110,22 +132,35 @@ static bool can_divide(const struct job *job, int tp)
     return !job_check_tp(&job->model, tp, "tp", &ignored);
 }
 
-/* This rank alone: all models. *together: the ops of a step of the first. */
-static int measure_alone(struct bench_cluster *c, const struct job *job, struct engine *alone,
-                         int n_ranks, int n_steps, double *seconds, struct err *err)
+/* How many models this rank measures alone. */
+static int count_models(const struct job *job, int n_ranks)
 {
+    int n = 0;
+
     for (int tp = 1; tp <= n_ranks; tp *= 2)
-        for (int parts = 1; parts <= 2 && can_divide(job, tp); parts++) {
-            struct job narrowed = narrow(job, tp, parts);
+        n += can_divide(job, tp) ? 2 : 0;
+    return n;
+}
+
+/* This rank: all models. *seconds: the ops of a step of the first. */
+static int measure_models(struct cluster_benchmark *b, double *seconds, struct err *err)
+{
+    struct bench_cluster *c = b->cluster;
+
+    for (int tp = 1; tp <= c->nodes.per_node; tp *= 2)
+        for (int parts = 1; parts <= 2 && can_divide(b->job, tp); parts++) {
+            struct job narrowed = narrow(b->job, tp, parts);
             struct bench bench;
 
-            if (bench_run(&bench, &narrowed, alone, N_WARM, n_steps, err))
+            tell(b,
+                 arena_printf(b->arena, "ops of one of %d tensor-parallel rank%s, %s micro-batch",
+                              tp, str_s(tp), parts > 1 ? "half a" : "a"));
+            if (bench_run(&bench, &narrowed, b->alone, N_WARM, b->n_steps, err))
                 return -1;
             add_ops(c, &bench);
             if (tp == 1 && parts == 1) {
                 c->peak = bench.ceiling;
-                c->jitter = jitter_of(&bench);
-                c->host_op_seconds = host_op_of(&bench);
+                c->jitter = jitter_of(&bench, b->arena);
                 *seconds = sum_ops(&bench);
             }
             bench_release(&bench);
@@ -133,35 +168,47 @@ static int measure_alone(struct bench_cluster *c, const struct job *job, struct 
     return 0;
 }
 
-static int measure_together(const struct job *job, struct engine *alone, int n_steps,
-                            double *seconds, struct err *err)
+static int measure_alone(struct cluster_benchmark *b, double *seconds, struct err *err)
 {
-    struct job whole = narrow(job, 1, 1);
+    if (measure_models(b, seconds, err))
+        return -1;
+    tell(b, "the host's time of an op and of a step");
+    return bench_host(&b->cluster->host, b->job, b->alone, b->arena, err);
+}
+
+/* ---- ops of all ranks ---- */
+
+static int measure_together(struct cluster_benchmark *b, double *seconds, struct err *err)
+{
+    struct job whole = narrow(b->job, 1, 1);
     struct bench bench;
 
-    if (bench_run(&bench, &whole, alone, N_WARM, n_steps, err))
+    tell(b, "ops while all ranks compute");
+    if (bench_barrier(b->engine, b->world, err) ||
+        bench_run(&bench, &whole, b->alone, N_WARM, b->n_steps, err))
         return -1;
     *seconds = sum_ops(&bench);
     bench_release(&bench);
-    return 0;
+    return bench_barrier(b->engine, b->world, err);
 }
 
 /* Ops that only tensor-parallel programs have (a head whose vocabulary is divided), where the ranks
  * can be divided so; less what they take from each other. */
-static int measure_tensor(struct bench_cluster *c, const struct job *job, struct engine *engine,
-                          int n_steps, struct err *err)
+static int measure_tensor(struct cluster_benchmark *b, struct err *err)
 {
-    int n_ranks = engine->rank.world_size;
-    struct job tensor = narrow(job, 1, 1);
+    struct bench_cluster *c = b->cluster;
+    int n_ranks = b->engine->rank.world_size;
+    struct job tensor = narrow(b->job, 1, 1);
     struct bench bench;
     enum price_source source;
 
-    if (!can_divide(job, n_ranks))
+    tell(b, "ops of tensor-parallel ranks");
+    if (!can_divide(b->job, n_ranks))
         return 0;
     tensor.parallel.tp = tensor.world_size = n_ranks;
-    if (bench_run(&bench, &tensor, engine, N_WARM, n_steps, err))
+    if (bench_run(&bench, &tensor, b->engine, N_WARM, b->n_steps, err))
         return -1;
-    for (int i = 0; i < bench.n_ops && engine->rank.world_rank == 0; i++) {
+    for (int i = 0; i < bench.n_ops && b->engine->rank.world_rank == 0; i++) {
         const struct bench_op *op = &bench.ops[i];
 
         if (op_has_kernel(op->shape.kind) && op->seconds > 0 &&
@@ -173,84 +220,83 @@ static int measure_tensor(struct bench_cluster *c, const struct job *job, struct
     return 0;
 }
 
-static int wait_for_all(void *context, struct err *err)
+/* ---- exchanges ---- */
+
+/* Of a gather over all ranks of a node, and of as many nodes as there are: the bus at a middle
+ * size, the latency at the least. */
+static void take_link(const struct bench_collective *list, int n, struct price_span span,
+                      struct bench_link *link)
 {
-    struct comm_group *group = context;
-
-    return comm_barrier(group, err);
-}
-
-struct world_group {
-    struct engine *engine;
-    struct comm_group *group;
-};
-
-static int open_world(void *context, struct err *err)
-{
-    struct world_group *w = context;
-    int n = w->engine->rank.world_size;
-    struct arena arena = { 0 };
-    int *ranks = arena_array(&arena, int, n);
-
-    for (int i = 0; i < n; i++)
-        ranks[i] = i;
-    /* A channel of its own, behind those of the axes, the trainer's and the benchmarks'. */
-    int status = comm_group_create(&w->group, w->engine->comm, ranks, n, N_AXES + 40, err);
-    arena_release(&arena);
-    return status;
-}
-
-static int measure_collectives(struct bench_cluster *c, struct engine *engine, struct arena *arena,
-                               struct err *err)
-{
-    struct bench_collective *list;
-    int n, world_size = engine->rank.world_size;
     size_t least = SIZE_MAX, nearest = SIZE_MAX;
 
-    if (bench_collectives(engine, COLLECTIVE_BYTES, N_ROUNDS, &list, &n, arena, err))
-        return -1;
-    for (int i = 0; i < n && engine->rank.world_rank == 0; i++) {
-        const struct bench_collective *b = &list[i];
+    for (int i = 0; i < n; i++) {
+        const struct bench_collective *e = &list[i];
+        size_t off = e->n_bytes > BUS_BYTES ? e->n_bytes - BUS_BYTES : BUS_BYTES - e->n_bytes;
 
-        price_table_add_collective(&c->table, b->kind, b->n_ranks, (int64_t)b->n_bytes,
-                                   1e9 * b->seconds);
-        if (b->kind != OP_ALL_GATHER || b->n_ranks != world_size)
+        if (e->kind != OP_ALL_GATHER || e->per_node != span.per_node || e->n_nodes != span.n_nodes)
             continue;
-        size_t off = b->n_bytes > BUS_BYTES ? b->n_bytes - BUS_BYTES : BUS_BYTES - b->n_bytes;
         if (off < nearest) {
             nearest = off;
-            c->bus_bytes_per_second = b->bus_bytes_per_second;
+            link->bytes_per_second = e->bus_bytes_per_second;
         }
-        if (b->n_bytes < least) {
-            least = b->n_bytes;
-            c->latency_seconds = b->best_seconds;
+        if (e->n_bytes < least) {
+            least = e->n_bytes;
+            link->latency_seconds = e->seconds;
         }
     }
+}
+
+static int measure_collectives(struct cluster_benchmark *b, struct err *err)
+{
+    struct bench_cluster *c = b->cluster;
+    struct bench_collective *list;
+    int n;
+
+    tell(b, "collectives");
+    if (bench_collectives(b->engine, &c->nodes, COLLECTIVE_BYTES, N_ROUNDS, &list, &n, b->arena,
+                          err))
+        return -1;
+    for (int i = 0; i < n && b->engine->rank.world_rank == 0; i++)
+        price_table_add_collective(&c->table, list[i].kind,
+                                   (struct price_span){ list[i].per_node, list[i].n_nodes },
+                                   (int64_t)list[i].n_bytes, 1e9 * list[i].seconds);
+    take_link(list, n, (struct price_span){ c->nodes.per_node, 1 }, &c->fast);
+    take_link(list, n, (struct price_span){ c->nodes.per_node, c->nodes.n }, &c->net);
     return 0;
 }
 
-static int measure_all(struct bench_cluster *c, const struct job *job, struct engine *engine,
-                       struct engine *alone, int n_steps, struct arena *arena, struct err *err)
+static int measure_transfers(struct cluster_benchmark *b, struct err *err)
 {
-    struct world_group world = { .engine = engine };
-    int n_ranks = engine->rank.world_size;
+    struct bench_cluster *c = b->cluster;
+    struct bench_exchanges *x = &c->exchanges;
+
+    tell(b, "transfers");
+    if (bench_transfers(x, b->engine, &c->nodes, COLLECTIVE_BYTES, N_ROUNDS, b->arena, err))
+        return -1;
+    for (int i = 0; i < x->n_transfers; i++)
+        price_table_add_transfer(&c->table, x->transfers[i].is_across,
+                                 (int64_t)x->transfers[i].n_bytes, 1e9 * x->transfers[i].seconds);
+    c->table.late_ns = 1e9 * x->late_seconds;
+    tell(b, "compute beside exchanges");
+    return bench_overlap(x, b->engine, &c->nodes, b->job->train.dtype, err);
+}
+
+static int measure_all(struct cluster_benchmark *b, struct err *err)
+{
+    struct bench_cluster *c = b->cluster;
     double by_one = 0, by_all = 0;
 
-    if (n_ranks > 1 && worker_call(engine->worker, open_world, &world, err))
+    if (b->engine->rank.world_size > 1 && bench_group_open_world(&b->world, b->engine, err))
         return -1;
-    if (engine->rank.world_rank == 0 &&
-        measure_alone(c, job, alone, n_ranks, n_steps, &by_one, err))
+    if (b->engine->rank.world_rank == 0 && measure_alone(b, &by_one, err))
         return -1;
-    if (n_ranks == 1)
+    if (b->engine->rank.world_size == 1)
         return 0;
-    if (worker_call(engine->worker, wait_for_all, world.group, err) ||
-        measure_together(job, alone, n_steps, &by_all, err) ||
-        worker_call(engine->worker, wait_for_all, world.group, err))
+    if (measure_together(b, &by_all, err))
         return -1;
     c->table.contention = by_one > 0 ? by_all / by_one : 0;
-    if (measure_tensor(c, job, engine, n_steps, err))
-        return -1;
-    return measure_collectives(c, engine, arena, err);
+    return measure_tensor(b, err) || measure_collectives(b, err) || measure_transfers(b, err) ? -1
+                                                                                              : 0;
 }
 
 static int64_t memory_of(const struct engine *engine)
@@ -258,56 +304,32 @@ static int64_t memory_of(const struct engine *engine)
     if (!device_is_host(engine->device))
         return (int64_t)engine->device->ops->memory(engine->device).total_bytes;
     return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) /
-           max_int(1, engine->rank.world_size);
+           max_int(1, engine->rank.local_size);
 }
 
 int bench_cluster(struct bench_cluster *cluster, const struct job *job, struct engine *engine,
                   int n_steps, struct arena *arena, struct err *err)
 {
     struct engine alone;
+    struct cluster_benchmark b = { .cluster = cluster,
+                                   .job = job,
+                                   .engine = engine,
+                                   .alone = &alone,
+                                   .n_steps = n_steps,
+                                   .arena = arena };
 
-    *cluster = (struct bench_cluster){ .table = { .arena = arena } };
+    *cluster = (struct bench_cluster){ .table = { .arena = arena },
+                                       .exchanges = { .overlap = -1, .overlap_nic = -1 } };
     cluster->table.machine = arena_strdup(arena, kernels_identity(engine->kernels));
     cluster->n_threads = engine->pool ? pool_n_threads(engine->pool) : 0;
     cluster->memory_bytes = memory_of(engine);
-    if (isolate(&alone, engine, err))
+    if (bench_find_nodes(&cluster->nodes, engine, err) || isolate(&alone, engine, err))
         return -1;
-    int status = measure_all(cluster, job, engine, &alone, n_steps, arena, err);
+    b.n_stages = count_models(job, cluster->nodes.per_node) + 1 +
+                 (engine->rank.world_size > 1 ? N_STAGES_OF_ALL : 0);
+    progress_line_begin(&b.line, 2);
+    int status = measure_all(&b, err);
+    progress_line_end(&b.line);
     comm_destroy(alone.comm);
     return status;
-}
-
-/* ---- its file ---- */
-
-void bench_cluster_print(const struct bench_cluster *c, const struct engine *engine,
-                         enum dtype dtype, const char *tables, struct str *out)
-{
-    const char *format = device_format_name(price_format(dtype));
-    int n = engine->rank.world_size;
-    double bus = c->bus_bytes_per_second > 0 ? c->bus_bytes_per_second : c->peak.bytes_per_second;
-
-    str_printf(out, "# %s; %d rank%s of %d thread%s, measured by lmtrain bench cluster\n",
-               c->table.machine, n, str_s(n), c->n_threads, str_s(c->n_threads));
-    str_printf(out, "islands:\n  - nodes: 1\n    per_node: %d\n    device:\n", n);
-    if (device_is_host(engine->device))
-        str_add(out, "      cpu: true\n");
-    str_printf(out, "      memory: %lld MiB\n      hbm: %.3f GB/s\n",
-               (long long)(c->memory_bytes >> 20), c->peak.bytes_per_second / 1e9);
-    if (dtype == DTYPE_F32)
-        str_printf(out,
-                   "      peak: {fp32: %.6f TFLOP/s}\n      kernel_reach: {fp32: 1}\n"
-                   "      step_reach: {fp32: 1}\n",
-                   c->peak.f32_flops / 1e12);
-    else
-        str_printf(out,
-                   "      peak: {fp32: %.6f TFLOP/s, %s: %.6f TFLOP/s}\n"
-                   "      kernel_reach: {fp32: 1, %s: 1}\n      step_reach: {fp32: 1, %s: 1}\n",
-                   c->peak.f32_flops / 1e12, format, c->peak.flops / 1e12, format, format);
-    str_printf(out, "      fast: {bus: %.3f GB/s, link: %.3f GB/s, latency: %lld ns, domain: %d}\n",
-               bus / 1e9, bus / 1e9, (long long)max_i64(1, llround(1e9 * c->latency_seconds)), n);
-    str_printf(out,
-               "software: {host_op: %lld ns, constant: 100 us, jitter: %.4f, "
-               "overlap: {fast: 0.5, nic: 0.5}}\n",
-               (long long)max_i64(1, llround(1e9 * c->host_op_seconds)), fmax(1e-4, c->jitter));
-    str_printf(out, "tables: %s\n", tables);
 }

@@ -40,6 +40,9 @@ static struct op_shape adamw(int64_t rows, int64_t cols)
     return op;
 }
 
+/* In a node, and on two of them. */
+static const struct price_span two = { 2, 1 }, far = { 2, 2 };
+
 static double find(const struct price_table *table, struct op_shape op, enum price_source *source)
 {
     return price_table_op(table, &op, source);
@@ -52,13 +55,40 @@ static void add(struct price_table *table, struct op_shape op, double ns)
 
 static void fill(struct price_table *table, struct arena *arena)
 {
-    *table = (struct price_table){ .machine = "mine", .contention = 1.25, .arena = arena };
+    *table = (struct price_table){
+        .machine = "mine", .build = "0.1", .contention = 1.25, .late_ns = 150000, .arena = arena
+    };
     add(table, linear(256, 64, 32), 1000);
     add(table, linear(256, 64, 32), 3000); /* the mean counts */
     add(table, linear(1024, 64, 32), 8000);
     add(table, adamw(10, 100), 500);
-    price_table_add_collective(table, OP_ALL_GATHER, 2, 4096, 1000);
-    price_table_add_collective(table, OP_ALL_GATHER, 2, 16384, 2000);
+    price_table_add_collective(table, OP_ALL_GATHER, two, 4096, 1000);
+    price_table_add_collective(table, OP_ALL_GATHER, two, 16384, 2000);
+    price_table_add_collective(table, OP_ALL_GATHER, far, 4096, 9000);
+    price_table_add_transfer(table, false, 4096, 700);
+    price_table_add_transfer(table, true, 4096, 7000);
+}
+
+static void check_exchanges(const struct price_table *t)
+{
+    const struct price_span four = { 4, 1 }, alone = { 1, 4 };
+    enum price_source source;
+
+    assert_true(
+        fabs(price_table_collective(t, OP_ALL_GATHER, two, 8192, &source) - 1000 * sqrt(2)) < 1e-6);
+    assert_true(price_table_collective(t, OP_ALL_GATHER, four, 8192, &source) < 0);
+    assert_true(price_table_collective(t, OP_ALL_REDUCE, two, 8192, &source) < 0);
+    /* As many ranks, but on one node, or one on each. */
+    assert_true(price_table_collective(t, OP_ALL_GATHER, far, 4096, &source) == 9000);
+    assert_int_equal(source, PRICE_MEASURED);
+    assert_true(price_table_collective(t, OP_ALL_GATHER, alone, 4096, &source) < 0);
+    /* The latency is the least there is, and beyond the largest the rate goes on. */
+    assert_true(price_table_collective(t, OP_ALL_GATHER, two, 1, &source) == 1000);
+    assert_int_equal(source, PRICE_INTERPOLATED);
+    assert_true(price_table_collective(t, OP_ALL_GATHER, two, 65536, &source) == 8000);
+    assert_true(price_table_collective(t, OP_ALL_GATHER, two, 1 << 20, &source) < 0);
+    assert_true(price_table_transfer(t, false, 4096, &source) == 700);
+    assert_true(price_table_transfer(t, true, 8192, &source) == 14000);
 }
 
 static void check_filled(const struct price_table *t)
@@ -78,10 +108,7 @@ static void check_filled(const struct price_table *t)
     /* The optimizer's price is by elements. */
     assert_true(find(t, adamw(1, 1000), &source) == 500 && source == PRICE_MEASURED);
     assert_true(find(t, adamw(1, 2000), &source) == 1000);
-    assert_true(fabs(price_table_collective(t, OP_ALL_GATHER, 2, 8192, &source) - 1000 * sqrt(2)) <
-                1e-6);
-    assert_true(price_table_collective(t, OP_ALL_GATHER, 4, 8192, &source) < 0);
-    assert_true(price_table_collective(t, OP_ALL_REDUCE, 2, 8192, &source) < 0);
+    check_exchanges(t);
 }
 
 static void test_lookups(void **state)
@@ -131,7 +158,9 @@ static void read_filled(const char *path)
         fail_msg("%s", err.text);
     check_filled(&table);
     assert_string_equal(table.machine, "mine");
+    assert_string_equal(table.build, "0.1");
     assert_true(table.contention == 1.25);
+    assert_true(table.late_ns == 150000);
     arena_release(&arena);
 }
 
@@ -147,6 +176,32 @@ static void test_a_table_is_read_as_it_was_printed(void **state)
     with_file(str_text(&text), read_filled);
     str_release(&text);
     arena_release(&arena);
+}
+
+/* Of a version that knew neither builds, nor lateness, nor transfers. */
+static void read_old(const char *path)
+{
+    const struct price_span pair = { 2, 1 };
+    struct arena arena = { 0 };
+    struct price_table table;
+    enum price_source source;
+    struct err err;
+
+    if (price_table_read(&table, path, &arena, &err))
+        fail_msg("%s", err.text);
+    assert_null(table.build);
+    assert_true(table.late_ns == 0);
+    assert_true(price_table_collective(&table, OP_ALL_REDUCE, pair, 4096, &source) == 7196);
+    assert_true(price_table_transfer(&table, false, 4096, &source) < 0);
+    arena_release(&arena);
+}
+
+static void test_an_old_table_is_read(void **state)
+{
+    (void)state;
+    with_file("{\"machine\": \"old\", \"contention\": 1.1, \"ops\": {}, \"collectives\": "
+              "{\"all_reduce of 2\": [[4096, 7196], [16384, 10391]]}}",
+              read_old);
 }
 
 static void read_refused(const char *path)
@@ -172,6 +227,7 @@ static void test_refused_files(void **state)
         "{\"ops\": {\"a\": [[1, -5]]}}",
         "{\"ops\": {\"a\": [[1, 2, 3]]}}",
         "{\"collectives\": {\"a\": 3}}",
+        "{\"transfers\": [[4096, 5]]}",
         "{\"ops\": {\"a\": [[1, 2]",
     };
 
@@ -186,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_lookups),
         cmocka_unit_test(test_weights_are_not_tokens),
         cmocka_unit_test(test_a_table_is_read_as_it_was_printed),
+        cmocka_unit_test(test_an_old_table_is_read),
         cmocka_unit_test(test_refused_files),
     };
 

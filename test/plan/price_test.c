@@ -202,12 +202,72 @@ static void test_sums(void **state)
     arena_release(&f.arena);
 }
 
+/* Messages and groups of the table are priced with it, others by formula; links that are faster
+ * make all of it faster. */
+static void test_measured_exchanges(void **state)
+{
+    struct fixture f;
+    struct price_table table = { .late_ns = 100000 };
+    struct op_shape op = { .kind = OP_ALL_GATHER };
+
+    (void)state;
+    open_fixture(&f);
+    cluster_of_device(&f.cluster, &f.device, 32, &f.arena);
+    table.arena = &f.arena;
+    f.cluster.table = &table;
+    price_table_add_transfer(&table, false, 4096, 5000);
+    price_table_add_transfer(&table, true, 4096, 50000);
+    price_table_add_collective(&table, OP_ALL_GATHER, (struct price_span){ 1, 4 }, 4096, 70000);
+    struct price near = price_transfer(&f.prices, 0, 1, 4096, 8);
+    struct price far = price_transfer(&f.prices, 0, 8, 4096, 1);
+    assert_true(near.ns == 5000 && near.source == PRICE_MEASURED);
+    assert_true(far.ns == 50000 && far.source == PRICE_MEASURED);
+    /* All ranks of a node have as many NICs: sharing starts beyond. */
+    assert_true(price_transfer(&f.prices, 0, 8, 4096, 8).ns == 50000);
+    assert_true(price_transfer(&f.prices, 0, 8, 4096, 64).ns > 50000);
+    assert_int_equal(price_transfer(&f.prices, 3, 3, 4096, 1).ns, 0);
+
+    op.in[OPS_FIRST] = bf16(1, 512);
+    op.out[OPS_FIRST] = bf16(1, 2048);
+    struct group_shape group = {
+        .n = 4, .per_node = 1, .n_nodes = 4, .n_domains = 4, .n_leaves = 1
+    };
+    group.n_islands = group.per_domain = group.n_sharing = 1;
+    struct price price = price_collective(&f.prices, &group, &op);
+    assert_true(price.ns == 70000 && price.source == PRICE_MEASURED);
+    group.n = 8; /* not as many on each node */
+    assert_int_equal(price_collective(&f.prices, &group, &op).source, PRICE_FORMULA);
+    f.cluster.faster.links = 2;
+    assert_int_equal(price_transfer(&f.prices, 0, 8, 4096, 1).ns, 25000);
+    assert_int_equal(price_lateness(&f.prices, PRICE_APART_NS), 50000);
+    arena_release(&f.arena);
+}
+
+/* Ranks that have computed for longer come farther apart, up to what sleeping between two questions
+ * costs. */
+static void test_lateness(void **state)
+{
+    struct fixture f;
+    struct price_table table = { .late_ns = 100000 };
+
+    (void)state;
+    open_fixture(&f);
+    assert_int_equal(price_lateness(&f.prices, PRICE_APART_NS), 0);
+    f.cluster.table = &table;
+    assert_int_equal(price_lateness(&f.prices, 0), 0);
+    assert_int_equal(price_lateness(&f.prices, PRICE_APART_NS / 2), 50000);
+    assert_int_equal(price_lateness(&f.prices, PRICE_APART_NS), 100000);
+    assert_int_equal(price_lateness(&f.prices, 100 * PRICE_APART_NS), 100000);
+    arena_release(&f.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),          cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_efficiency),        cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_unfused_attention), cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_products),           cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_efficiency),         cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_unfused_attention),  cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_measured_exchanges), cmocka_unit_test(test_lateness),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,7 +97,8 @@ static void memory_of_collectives(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct bench_collective *list;
         size_t operand, scratch, most = 0, n_scalars = 0;
-        int n = bench_list_collectives(sizes[i], (size_t)1 << 20, &list, &arena);
+        struct bench_nodes nodes = { 1, sizes[i] };
+        int n = bench_list_collectives(&nodes, (size_t)1 << 20, &list, &arena);
 
         bench_collective_memory(list, n, &operand, &scratch);
         assert_int_equal(list[0].n_ranks, 2);
@@ -122,6 +123,29 @@ static void memory_of_collectives(void **state)
     arena_release(&arena);
 }
 
+/* Over 1, 2, 4, ... and all ranks of 1, 2, 4, ... and all nodes, each once, but for the lone rank.
+ * */
+static void groups_of_nodes(void **state)
+{
+    static const int wanted[][2] = { { 2, 1 }, { 4, 1 }, { 6, 1 }, { 1, 2 }, { 2, 2 }, { 4, 2 },
+                                     { 6, 2 }, { 1, 3 }, { 2, 3 }, { 4, 3 }, { 6, 3 } };
+    const struct bench_nodes nodes = { 3, 6 };
+    struct bench_collective *list;
+    struct arena arena = { 0 };
+    int n = bench_list_collectives(&nodes, 4096, &list, &arena), at = -1;
+
+    (void)state;
+    for (int i = 0; i < n; i++) {
+        at += i == 0 || list[i].per_node != list[i - 1].per_node ||
+              list[i].n_nodes != list[i - 1].n_nodes;
+        assert_int_equal(list[i].per_node, wanted[at][0]);
+        assert_int_equal(list[i].n_nodes, wanted[at][1]);
+        assert_int_equal(list[i].n_ranks, wanted[at][0] * wanted[at][1]);
+    }
+    assert_int_equal(at + 1, sizeof wanted / sizeof *wanted);
+    arena_release(&arena);
+}
+
 static void medians(void **state)
 {
     double odd[] = { 3, 1, 2 }, even[] = { 4, 1, 3, 2 }, one[] = { 7 };
@@ -138,7 +162,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longer_time), cmocka_unit_test(of_this_machine),
         cmocka_unit_test(buffers),         cmocka_unit_test(memory_of_collectives),
-        cmocka_unit_test(medians),
+        cmocka_unit_test(groups_of_nodes), cmocka_unit_test(medians),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

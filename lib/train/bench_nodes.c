@@ -1,0 +1,43 @@
+/*
+ * bench_nodes.c - where a job's ranks lie
+ */
+#include <stdbool.h>
+
+#include "train/bench_impl.h"
+
+/* Whether this rank's neighbours on its node are those of equal blocks of ranks. */
+static bool is_block(const struct engine *engine, const int *peers, int n)
+{
+    const struct launch_rank *rank = &engine->rank;
+    int first = rank->world_rank / n * n;
+
+    for (int i = 0; i < n; i++)
+        if (peers[i] != first + i)
+            return false;
+    return rank->world_size % n == 0;
+}
+
+int bench_find_nodes(struct bench_nodes *nodes, struct engine *engine, struct err *err)
+{
+    int n = engine->rank.local_size, peers[BENCH_RANKS_MAX];
+    struct comm_group *world;
+
+    *nodes = (struct bench_nodes){ 1, 1 };
+    if (engine->rank.world_size == 1)
+        return 0;
+    if (n > BENCH_RANKS_MAX)
+        return err_set(err, ERR_CONFIG, "%d ranks of a node are more than %d", n, BENCH_RANKS_MAX);
+    if (launch_local_peers(peers, n, err) || bench_group_open_world(&world, engine, err))
+        return -1;
+    double is_odd = is_block(engine, peers, n) ? 0 : 1, most = n, least = -n;
+    if (bench_largest(engine, world, &is_odd, err) || bench_largest(engine, world, &most, err) ||
+        bench_largest(engine, world, &least, err))
+        return -1;
+    if (is_odd > 0 || most + least > 0.5)
+        return err_set(err, ERR_CONFIG,
+                       "the %d ranks do not lie on nodes of equally many neighbours (hint: as many "
+                       "slots on each host; srun --distribution=block)",
+                       engine->rank.world_size);
+    *nodes = (struct bench_nodes){ engine->rank.world_size / n, n };
+    return 0;
+}
