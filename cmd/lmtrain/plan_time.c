@@ -30,12 +30,13 @@ struct answer {
 static int find_answer(struct answer *answer, const struct plan *plan,
                        const struct cluster *cluster, struct err *err)
 {
+    const struct mesh mesh = job_mesh(plan->job);
+
     *answer = (struct answer){ .fit = plan_judge(plan, cluster, 0) };
     if (step_time_predict(&answer->time, plan, cluster, &answer->arena, err) ||
         sensitivity_find(&answer->sensitivity, plan, cluster, &answer->time, &answer->arena, err))
         return -1;
-    answer->rank =
-        answer->time.simulated.busiest * (plan->job->world_size / plan->job->parallel.pp);
+    answer->rank = mesh_stage_ranks(&mesh, answer->time.simulated.busiest).first;
     whole_run_find(&answer->run, plan, cluster, &answer->time);
     return 0;
 }

@@ -23,9 +23,9 @@
 #define ATTENTION_S0 600 /* rows of a sequence at which half of that is reached */
 #define ATTENTION_GRAD_REACH 0.87
 
-/* Attention that does: batched products, as before FlashAttention. Passes over the scores, forward: one
- * product writes them, softmax reads and writes them, the other product reads them; backward: each
- * of four products reads or writes them once, and softmax reads two and writes one. */
+/* Attention that does: batched products, as before FlashAttention. Passes over the scores, forward:
+ * one product writes them, softmax reads and writes them, the other product reads them; backward:
+ * each of four products reads or writes them once, and softmax reads two and writes one. */
 #define UNFUSED_REACH 0.45
 #define UNFUSED_PASSES 4
 #define UNFUSED_GRAD_PASSES 7

@@ -130,7 +130,7 @@ static void has_prices(const struct fixture *f, const struct function *function,
     }
 }
 
-/* Scores in memory: two products of all pairs and four passes over them, four and seven backward. */
+/* With scores in memory two products and four passes over them; four and seven backward. */
 static void test_unfused_attention(void **state)
 {
     struct fixture f;
