@@ -23,11 +23,18 @@ struct solving {
     bool is_sum; /* value: the sum, else the slowest */
 };
 
+/* Then as many stages are left as devices, and a cell has no device of its own. */
+static bool is_one_each(const struct partition_problem *p)
+{
+    return p->most_per_stage == 1 && !p->may_idle;
+}
+
 static struct cell *cell_at(const struct solving *s, int n_stages, int begin, int device)
 {
     const struct partition_problem *p = s->problem;
+    int64_t at = (int64_t)n_stages * (p->n_layers + 1) + begin;
 
-    return &s->cells[((int64_t)n_stages * (p->n_layers + 1) + begin) * (p->n_devices + 1) + device];
+    return &s->cells[is_one_each(p) ? at : at * (p->n_devices + 1) + device];
 }
 
 static int most_stages(const struct partition_problem *p)
@@ -41,7 +48,7 @@ static void fill_ends(struct solving *s)
     const struct partition_problem *p = s->problem;
 
     for (int begin = 0; begin <= p->n_layers; begin++)
-        for (int device = 0; device <= p->n_devices; device++)
+        for (int device = is_one_each(p) ? p->n_devices : 0; device <= p->n_devices; device++)
             *cell_at(s, 0, begin, device) =
                 (struct cell){ .value =
                                    begin == p->n_layers && (device == p->n_devices || p->may_idle)
@@ -49,35 +56,35 @@ static void fill_ends(struct solving *s)
                                        : PARTITION_NEVER };
 }
 
-static void try_stage(struct solving *s, int n_stages, const struct partition_stage *stage,
+/* Returns whether the same stage with more layers may be better. */
+static bool try_stage(struct solving *s, int n_stages, const struct partition_stage *stage,
                       struct cell *best)
 {
     const struct partition_problem *p = s->problem;
     const struct cell *rest = cell_at(s, n_stages - 1, stage->end, stage->device + stage->n);
 
     if (rest->value >= PARTITION_NEVER)
-        return;
+        return true;
     int64_t cost = p->cost(p->context, stage, n_stages - 1);
-    if (cost >= PARTITION_NEVER || cost > s->cap)
-        return;
+    if (cost >= PARTITION_NEVER || cost > s->cap || cost >= best->value)
+        return !p->is_monotone;
     int64_t value = s->is_sum ? rest->value + cost : max_i64(rest->value, cost);
     if (value < best->value)
         *best = (struct cell){ value, max_i64(rest->slowest, cost), stage->end, stage->n };
+    return true;
 }
 
 static void fill_cell(struct solving *s, int n_stages, int begin, int device)
 {
     const struct partition_problem *p = s->problem;
     struct cell best = { .value = PARTITION_NEVER };
-    bool is_one_each = p->most_per_stage == 1 && !p->may_idle;
 
-    /* Then as many stages are left as devices. */
-    for (int n = is_one_each && n_stages != p->n_devices - device ? p->n_devices : 1;
-         n <= min_int(p->most_per_stage, p->n_devices - device); n++)
+    for (int n = 1; n <= min_int(p->most_per_stage, p->n_devices - device); n++)
         for (int end = begin + 1; end <= p->n_layers; end++) {
             struct partition_stage stage = { begin, end, device, n };
 
-            try_stage(s, n_stages, &stage, &best);
+            if (!try_stage(s, n_stages, &stage, &best))
+                break;
         }
     *cell_at(s, n_stages, begin, device) = best;
 }
@@ -88,7 +95,8 @@ static void fill(struct solving *s)
 
     for (int n = 1; n <= most_stages(p); n++)
         for (int begin = 0; begin <= p->n_layers; begin++)
-            for (int device = 0; device <= p->n_devices; device++)
+            for (int device = is_one_each(p) ? p->n_devices - n : 0;
+                 device <= (is_one_each(p) ? p->n_devices - n : p->n_devices); device++)
                 fill_cell(s, n, begin, device);
 }
 
@@ -96,9 +104,10 @@ static void fill(struct solving *s)
  * equals. */
 static int best_number(const struct solving *s)
 {
+    const struct partition_problem *p = s->problem;
     int best = 0;
 
-    for (int n = 1; n <= most_stages(s->problem); n++)
+    for (int n = is_one_each(p) ? p->n_devices : 1; n <= most_stages(p); n++)
         if (cell_at(s, n, 0, 0)->value < (best ? cell_at(s, best, 0, 0)->value : PARTITION_NEVER))
             best = n;
     return best;
@@ -194,7 +203,7 @@ void partition_find(struct partition *partition, const struct partition_problem 
     *partition = (struct partition){ .objective = PARTITION_NEVER };
     s.cells = arena_array(&scratch, struct cell,
                           (int64_t)(most_stages(problem) + 1) * (problem->n_layers + 1) *
-                              (problem->n_devices + 1));
+                              (is_one_each(problem) ? 1 : problem->n_devices + 1));
     fill_ends(&s);
     fill(&s);
     int n = best_number(&s);

@@ -10,7 +10,8 @@
  * stage so that a stage's time may depend on how many stages are behind it (what 1F1B keeps alive):
  *
  *   throughput  the slowest stage, O(K^2 N^2) for each number of stages; the pipelines of
- *               Tarnawski et al. 2020 (arXiv:2006.16423), section 5, for chains
+ *               Tarnawski et al. 2020 (arXiv:2006.16423), section 5, for chains. With one device a
+ *               stage, all used, there is one number, and O(K N^2)
  *   step        sum of all stages + (micro-batches - 1) * the slowest: one flush. The sum is
  *               minimised below each cap on the slowest, from the best throughput on, until no
  *               higher cap can win
@@ -34,6 +35,7 @@ struct partition_problem {
     int n_layers, n_devices;
     int most_per_stage;      /* devices of a stage */
     bool may_idle;           /* the last devices may be left out */
+    bool is_monotone;        /* no stage takes less with one more layer: found faster */
     int64_t n_micro_batches; /* 0: throughput; else step */
     /* ns of a stage with n_behind stages behind it. Called often: O(1). */
     int64_t (*cost)(void *context, const struct partition_stage *stage, int n_behind);

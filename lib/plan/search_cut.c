@@ -56,6 +56,7 @@ size_t search_least_cells(const struct layout *l, const struct layer_cost *c)
 
 struct uneven_cut {
     const struct layer_costs *const *costs;
+    const struct layer_cost **before; /* by stage: what the first 0, 1, .. layers take together */
     const struct layout *layout;
     const size_t *available; /* bytes, by stage; NULL: memory does not count */
     int n_stages, n_micro_batches;
@@ -66,10 +67,14 @@ static int64_t cost_of_cut(void *context, const struct partition_stage *s, int n
 {
     const struct uneven_cut *u = context;
     bool is_last = s->device + 1 == u->n_stages;
-    struct layer_cost sum = { 0 };
+    const struct layer_cost *a = &u->before[s->device][s->begin];
+    const struct layer_cost *b = &u->before[s->device][s->end];
+    struct layer_cost sum = { .weight_bytes = b->weight_bytes - a->weight_bytes,
+                              .gradient_bytes = b->gradient_bytes - a->gradient_bytes,
+                              .state_bytes = b->state_bytes - a->state_bytes,
+                              .slot_bytes = b->slot_bytes - a->slot_bytes };
+    int64_t ns = b->f + b->i + b->w - (a->f + a->i + a->w);
 
-    for (int i = s->begin; i < s->end; i++)
-        search_add_cost(&sum, u->costs[s->device]->layers[i]);
     /* Of 1F1B, a stage keeps one micro-batch more than the stage behind it. */
     int alive = min_int(n_behind + 1, u->n_micro_batches);
     if (u->available && search_least_cells(u->layout, &sum) + (size_t)(alive * sum.slot_bytes) >
@@ -78,9 +83,27 @@ static int64_t cost_of_cut(void *context, const struct partition_stage *s, int n
     if (is_last) {
         const struct layer_cost *ends = &u->costs[s->device]->ends;
 
-        sum.f += ends->f + ends->i + ends->w;
+        ns += ends->f + ends->i + ends->w;
     }
-    return sum.f + sum.i + sum.w;
+    return ns;
+}
+
+/* Stages on devices of one kind share a list. */
+static void list_before(struct uneven_cut *u, int n_layers, struct arena *arena)
+{
+    u->before = arena_array(arena, const struct layer_cost *, u->n_stages);
+    for (int s = 0; s < u->n_stages; s++) {
+        for (int t = 0; t < s && !u->before[s]; t++)
+            u->before[s] = u->costs[t] == u->costs[s] ? u->before[t] : NULL;
+        if (u->before[s])
+            continue;
+        struct layer_cost *before = arena_array(arena, struct layer_cost, n_layers + 1);
+        for (int i = 0; i < n_layers; i++) {
+            before[i + 1] = before[i];
+            search_add_cost(&before[i + 1], u->costs[s]->layers[i]);
+        }
+        u->before[s] = before;
+    }
 }
 
 /* What each stage's devices have. */
@@ -112,12 +135,14 @@ static const int *cut_uneven(struct search *search, const struct layout *l,
     struct partition_problem problem = { .n_layers = search->request->job->model.n_layers,
                                          .n_devices = uneven.n_stages,
                                          .most_per_stage = 1,
+                                         .is_monotone = true,
                                          .cost = cost_of_cut,
                                          .context = &uneven };
     struct partition partition;
     struct arena scratch = { 0 };
     int *first = NULL;
 
+    list_before(&uneven, problem.n_layers, &scratch);
     uneven.available = spec->n_chunks == 1 ? list_available(search, l, spec, &scratch) : NULL;
     partition_find(&partition, &problem, &scratch);
     if (!partition.n && uneven.available) {

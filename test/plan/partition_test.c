@@ -15,7 +15,7 @@ enum { N_LAYERS_MAX = 8, N_DEVICES_MAX = 6 };
 struct chain {
     int64_t layers[N_LAYERS_MAX], memory[N_LAYERS_MAX];
     int64_t speed[N_DEVICES_MAX], capacity[N_DEVICES_MAX];
-    int64_t boundary;
+    int64_t boundary, bump; /* bump: of stages with an odd number of layers */
     uint64_t dice;
 };
 
@@ -41,7 +41,8 @@ static int64_t cost(void *context, const struct partition_stage *s, int n_behind
     }
     if (memory * (n_behind + 1) > least * s->n)
         return PARTITION_NEVER;
-    return work * 1000 / (slowest * s->n) + (s->begin ? c->boundary : 0) + 7 * (s->n - 1);
+    return work * 1000 / (slowest * s->n) + (s->begin ? c->boundary : 0) + 7 * (s->n - 1) +
+           (s->end - s->begin) % 2 * c->bump;
 }
 
 struct brute {
@@ -106,16 +107,28 @@ static void check_whole(const struct partition *p, struct chain *chain,
         (problem->n_micro_batches ? sum + (problem->n_micro_batches - 1) * slowest : slowest));
 }
 
+/* What a problem may have, and how many possible ones had each combination. */
+enum { HAS_STEP = 1, HAS_IDLE = 2, HAS_SEVERAL = 4, IS_UNEVEN = 8, IS_MONOTONE = 16, N_WAYS = 32 };
+
+static int way_of(const struct chain *chain, const struct partition_problem *p)
+{
+    return (p->n_micro_batches ? HAS_STEP : 0) | (p->may_idle ? HAS_IDLE : 0) |
+           (p->most_per_stage > 1 ? HAS_SEVERAL : 0) |
+           (chain->speed[0] != chain->speed[p->n_devices - 1] ? IS_UNEVEN : 0) |
+           (p->is_monotone ? IS_MONOTONE : 0);
+}
+
 static void test_random_chains(void **state)
 {
-    int n_possible = 0, n_impossible = 0;
+    int n_possible[N_WAYS] = { 0 }, n_impossible = 0;
 
     (void)state;
-    for (int seed = 0; seed < 300; seed++) {
+    for (int seed = 0; seed < 1000; seed++) {
         struct chain chain = { .dice = (uint64_t)seed };
         struct partition_problem problem = { .n_layers = 1 + roll(&chain, N_LAYERS_MAX),
                                              .n_devices = 1 + roll(&chain, N_DEVICES_MAX),
                                              .may_idle = roll(&chain, 2),
+                                             .is_monotone = roll(&chain, 2),
                                              .cost = cost,
                                              .context = &chain };
         struct partition found;
@@ -134,16 +147,19 @@ static void test_random_chains(void **state)
             chain.capacity[i] = 20 + roll(&chain, 100);
         }
         chain.boundary = roll(&chain, 30);
+        chain.bump = problem.is_monotone ? 0 : 1 + roll(&chain, 1000);
         int64_t best = search_all(&chain, &problem);
         partition_find(&found, &problem, &arena);
         assert_true(found.objective == best);
         if (best < PARTITION_NEVER)
             check_whole(&found, &chain, &problem);
-        n_possible += best < PARTITION_NEVER;
+        n_possible[way_of(&chain, &problem)] += best < PARTITION_NEVER;
         n_impossible += best == PARTITION_NEVER;
         arena_release(&arena);
     }
-    assert_true(n_possible > 100 && n_impossible > 10);
+    for (int way = 0; way < N_WAYS; way++)
+        assert_true(n_possible[way] > 0);
+    assert_true(n_impossible > 10);
 }
 
 int main(void)
