@@ -103,7 +103,17 @@ static int64_t begin_of(const struct timeline_list *list, int64_t step)
     return first;
 }
 
-/* Predicted steps begin where measured ones do. */
+static int64_t last_end(const struct timeline_rank *ranks, int n)
+{
+    int64_t last = 0;
+
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < ranks[i].n; k++)
+            last = max_i64(last, ranks[i].spans[k].end);
+    return last;
+}
+
+/* Predicted steps begin where measured ones do, but not before the one before has ended. */
 static int add_predicted(struct timeline_list *list, const struct plan *plan,
                          const struct cluster *cluster, const struct step_traces *traces,
                          struct err *err)
@@ -114,11 +124,15 @@ static int add_predicted(struct timeline_list *list, const struct plan *plan,
         ranks[i] = traces->items[i].rank;
     if (timelines_add_predicted(list, plan, cluster, ranks, traces->n, err))
         return -1;
+    int64_t took = last_end(&list->ranks[first], traces->n), shift = 0;
     for (int i = 0; i < traces->n; i++) {
         struct timeline_rank *r = &list->ranks[first + i];
+        int64_t begin = begin_of(list, traces->items[i].step);
 
         r->step = traces->items[i].step;
-        r->shift = begin_of(list, r->step) - begin_of(list, traces->items[0].step);
+        if (i && r->step != r[-1].step)
+            shift = max_i64(shift + took, begin - begin_of(list, traces->items[0].step));
+        r->shift = shift;
     }
     return 0;
 }

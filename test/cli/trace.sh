@@ -1,5 +1,6 @@
 #!/bin/sh
 # test/cli/trace.sh - timelines: of a predicted step, of steps that a run records, of both
+# PERFETTO_BIN: a trace_processor of Perfetto's, which then reads one, too; skipped without
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
@@ -31,6 +32,16 @@ expect 'with the time of the other' 0 '"ratio":[0-9.]+' cat "$dir/both.json"
 expect 'an earlier step' 0 'step 3 of 2 ranks' "$lmtrain" report "$dir/traced" --trace "$dir/both.json" --step 3
 expect 'two steps' 0 'step 3 and 5 of 2 ranks, predicted and measured' "$lmtrain" report "$dir/traced" --trace "$dir/both.json" --step 3,5
 expect 'have all ops of both' 0 ' 2 ranks both predicted and measured, links add up' check "$dir/both.json"
+sed 's/^hbm: .*/hbm: 1 GB\/s/' configs/devices/a100-sxm-80.yaml >"$dir/slow.yaml"
+expect 'two that are predicted to take longer' 0 'step 3 and 5 of 2 ranks, predicted and measured' "$lmtrain" report "$dir/traced" \
+    --trace "$dir/both.json" --step 3,5 --device "$dir/slow.yaml"
+expect 'come one after the other' 0 ' 2 ranks both predicted and measured' check "$dir/both.json"
+
+# Perfetto's own reader, where there is one.
+if [ -n "${PERFETTO_BIN:-}" ]; then
+    expect 'Perfetto reads it' 0 '^Perfetto has [1-9][0-9]* slices, [1-9][0-9]* flows, ' \
+        python3 test/cli/support/check_perfetto.py "$PERFETTO_BIN" "$dir/both.json"
+fi
 expect 'and no third' 2 "--step is '3-5', more than 2 " "$lmtrain" report "$dir/traced" --step 3-5
 expect 'some ranks' 0 'step 5 of 1 rank, ' "$lmtrain" report "$dir/traced" --trace "$dir/both.json" --ranks 1
 expect 'ranks that are not there' 3 'has no trace of rank 2 at step 5 ' "$lmtrain" report "$dir/traced" --ranks 0-2
