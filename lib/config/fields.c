@@ -415,7 +415,9 @@ const struct field job_fields[] = {
               "weights and states instead of 14" },
 
     { "ranks", FIELD_INT, AT(ranks), .initial = "auto", .word = "auto", .min = 1, .max = 1000000,
-      .help = "number of ranks (processes); auto: one per GPU, or 1 without GPUs" },
+      .help = "number of ranks (processes); auto: one per GPU, or 1 without GPUs; lmtrain plan: "
+              "all devices of its "
+              "cluster" },
     { "device", FIELD_CHOICE, AT(device), .initial = "auto", .choices = job_device_choices,
       .help = "device on which the ranks compute; auto: GPUs if this machine has any, else CPU" },
     { "threads", FIELD_INT, AT(threads), .initial = "auto", .word = "auto", .min = 1, .max = 4096,
