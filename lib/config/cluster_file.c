@@ -12,6 +12,8 @@
 #define FOLDER "configs/clusters/"
 #define EXAMPLE FOLDER "dgx-h100.yaml"
 
+enum { N_DEVICES_MAX = 1000000 }; /* as many ranks as a job may have */
+
 #define IN_ISLAND(member) offsetof(struct cluster_island, member)
 static const struct quantity_key island_keys[] = {
     { NULL, "nodes", COUNT, IN_ISLAND(n_nodes), false },
@@ -108,6 +110,7 @@ static int take_island(struct cluster_island *island, const struct yaml_node *ma
 static int take_islands(struct cluster *cluster, const struct yaml_node *list, struct arena *arena,
                         struct err *err)
 {
+    int64_t n_devices = 0;
     int n = 0;
 
     for (const struct yaml_node *item = list->first; item; item = item->next)
@@ -117,9 +120,18 @@ static int take_islands(struct cluster *cluster, const struct yaml_node *list, s
                        "%s:%d:%d: islands is not a list of islands (see " EXAMPLE ")", list->source,
                        list->line, list->column);
     cluster->islands = arena_array(arena, struct cluster_island, n);
-    for (const struct yaml_node *item = list->first; item; item = item->next)
-        if (take_island(&cluster->islands[cluster->n_islands++], item, arena, err))
+    for (const struct yaml_node *item = list->first; item; item = item->next) {
+        struct cluster_island *island = &cluster->islands[cluster->n_islands++];
+
+        if (take_island(island, item, arena, err))
             return -1;
+        n_devices += (int64_t)island->n_nodes * island->per_node;
+        if (n_devices > N_DEVICES_MAX)
+            return err_set(err, ERR_CONFIG,
+                           "%s:%d:%d: islands have %lld devices and more, at most %d are possible",
+                           item->source, item->line, item->column, (long long)n_devices,
+                           N_DEVICES_MAX);
+    }
     return 0;
 }
 

@@ -329,6 +329,9 @@ static void test_cluster_mistakes(void **state)
         { "islands:\n  - {nodes: 1, device: h100-sxm}\n", "key per_node is missing (hint: " },
         { "islands:\n  - {nodes: 1, device: h101, per_node: 8}\n", "no device is named h101" },
         { "islands:\n  - {nodes: 1, gpus: 8, device: h200}\n", ":2:16: unknown key gpus" },
+        { "islands:\n  - {nodes: 1000000, device: h100-sxm, per_node: 1}\n"
+          "  - {nodes: 1000000, device: h100-sxm, per_node: 1000000}\n",
+          ":3:5: islands have 1000001000000 devices and more, at most 1000000 are possible" },
         { "links: {rail: {efficiency: 75}}\n", ":1:28: efficiency is not a value such as 0.68" },
         { "links: {rails: {latency: 5 us}}\n", ":1:17: unknown key latency" },
         { "software: {overlap: 0.1}\n", ":1:12: unknown key overlap" },
