@@ -68,6 +68,17 @@ void plan_print_recompute(const struct job *job, struct str *out)
     print_recomputed_layers("selective", &job->recompute_layers.selective, out);
 }
 
+/* "recompute_layers.full" is in an object; what is of parallel or train is not. */
+static cJSON *object_of(enum layout_key key, cJSON *json)
+{
+    static const char group[] = "recompute_layers";
+
+    if (!str_starts_with(layout_field(key), group))
+        return json;
+    cJSON *object = cJSON_GetObjectItem(json, group);
+    return object ? object : cJSON_AddObjectToObject(json, group);
+}
+
 void plan_add_layout_keys(const struct layout *layout, cJSON *json)
 {
     for (int i = 0; i < N_LAYOUT_KEYS; i++) {
@@ -83,7 +94,8 @@ void plan_add_layout_keys(const struct layout *layout, cJSON *json)
         else if (!list)
             cJSON_AddNumberToObject(json, name, layout_value(layout, key));
         else if (list->n)
-            cJSON_AddItemToObject(json, name, cJSON_CreateIntArray(list->values, list->n));
+            cJSON_AddItemToObject(object_of(key, json), name,
+                                  cJSON_CreateIntArray(list->values, list->n));
     }
 }
 

@@ -38,6 +38,21 @@ static bool has_orders(const struct search_result *result)
     return false;
 }
 
+/* "full", or how many of all layers: "12 full, 4 selective". */
+static const char *recompute_text(const struct layout *l, char *buffer, size_t size)
+{
+    int n_full = 0, n_selective = 0;
+
+    for (int i = 0; i < l->full_layers.n; i++) {
+        n_full += l->full_layers.values[i];
+        n_selective += l->selective_layers.values[i];
+    }
+    if (!l->full_layers.n)
+        return choice_word(recompute_choices, (int)l->recompute);
+    snprintf(buffer, size, "%d full, %d selective", n_full, n_selective);
+    return buffer;
+}
+
 static void print_rows(const struct search_result *result, double within, struct str *out)
 {
     struct report_table table;
@@ -55,7 +70,7 @@ static void print_rows(const struct search_result *result, double within, struct
     for (int i = 0; i < result->n_rows; i++) {
         const struct search_row *row = &result->rows[i];
         const struct layout *l = &row->layout;
-        char zero[32], bucket[32];
+        char zero[32], bucket[32], recompute[48];
 
         if (l->zero_group)
             snprintf(zero, sizeof zero, "%d/%d", l->zero, l->zero_group);
@@ -67,7 +82,7 @@ static void print_rows(const struct search_result *result, double within, struct
             &table, "%d\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%s%s%d\t%s\t%.1f ms\t%.1f %%\t%s\t%.1f %%\t%s",
             i + 1, l->tp, l->pp, l->dp, zero, bucket, l->pp > 1 ? pipeline_name(l->schedule) : "-",
             l->chunks, orders ? choice_word(rank_order_choices, (int)l->order) : "",
-            orders ? "\t" : "", l->micro_batch, choice_word(recompute_choices, (int)l->recompute),
+            orders ? "\t" : "", l->micro_batch, recompute_text(l, recompute, sizeof recompute),
             (double)row->ns / 1e6, 100 * row->mfu, str_bytes(bytes, sizeof bytes, row->bytes),
             100 * row->bubble, str_text(&reason));
     }

@@ -82,14 +82,24 @@ int layout_n_ranks(const struct layout *layout)
     return layout->tp * layout->pp * layout->dp;
 }
 
+static int compare_lists(const struct job_counts *a, const struct job_counts *b)
+{
+    for (int i = 0; i < a->n && i < b->n; i++)
+        if (a->values[i] != b->values[i])
+            return a->values[i] < b->values[i] ? -1 : 1;
+    return (a->n > b->n) - (a->n < b->n);
+}
+
 int layout_compare(const struct layout *a, const struct layout *b)
 {
-    for (int key = 0; key < N_LAYOUT_KEYS; key++) {
-        int of_a = layout_value(a, (enum layout_key)key);
-        int of_b = layout_value(b, (enum layout_key)key);
+    for (int i = 0; i < N_LAYOUT_KEYS; i++) {
+        enum layout_key key = (enum layout_key)i;
+        const struct job_counts *list = layout_list(a, key);
+        int of_a = layout_value(a, key), of_b = layout_value(b, key);
+        int order = list ? compare_lists(list, layout_list(b, key)) : (of_a > of_b) - (of_a < of_b);
 
-        if (of_a != of_b)
-            return of_a < of_b ? -1 : 1;
+        if (order)
+            return order;
     }
     return 0;
 }

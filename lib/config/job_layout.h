@@ -57,7 +57,7 @@ const struct job_counts *layout_list(const struct layout *layout, enum layout_ke
 /* tp * pp * dp. */
 int layout_n_ranks(const struct layout *layout);
 
-/* Below, equal to or above 0; lists are not compared. */
+/* Below, equal to or above 0. A list is below those that it begins. */
 int layout_compare(const struct layout *a, const struct layout *b);
 
 /* The job's layout; lists are the job's. */

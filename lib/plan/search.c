@@ -16,7 +16,7 @@
 enum { N_SPARE = 2 };
 
 /* Bytes by the costs of layers may be above what programs need by so much. */
-#define BYTES_SLACK 1.6
+#define BYTES_SLACK 1.25
 
 /* ---- which of two equal layouts is simpler ---- */
 
@@ -29,10 +29,10 @@ static int compare_simple(const struct cluster *cluster, const struct layout *a,
                           const struct layout *b)
 {
     int domain = cluster->islands[0].fast_domain;
-    const int of_a[] = { layout_n_ranks(a), count_axes(a),    a->tp > domain, a->pp,
-                         a->zero > 2,       (int)a->recompute };
-    const int of_b[] = { layout_n_ranks(b), count_axes(b),    b->tp > domain, b->pp,
-                         b->zero > 2,       (int)b->recompute };
+    const int of_a[] = { layout_n_ranks(a), count_axes(a),      a->tp > domain,   a->pp,
+                         a->zero > 2,       search_is_mixed(a), (int)a->recompute };
+    const int of_b[] = { layout_n_ranks(b), count_axes(b),      b->tp > domain,   b->pp,
+                         b->zero > 2,       search_is_mixed(b), (int)b->recompute };
 
     for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
         if (of_a[i] != of_b[i])
@@ -188,12 +188,14 @@ static void estimate_best(struct search *search, struct candidates *all, struct 
         }
         if (!is_too_large(search, c) && !c->is_estimated)
             c->is_estimated = search_estimate(search, c);
-        note_smallest(result, c, largest_bytes(c));
+        if (!c->full)
+            note_smallest(result, c, largest_bytes(c));
         if (is_too_large(search, c)) {
             result->n_misfits++;
         } else if (c->is_estimated) {
             result->n_estimated++;
-            keep(best, c);
+            if (!c->is_plain)
+                keep(best, c);
         }
     }
 }
@@ -279,35 +281,42 @@ static void run_each(struct search *search, int n, void (*tile)(void *, int64_t,
 }
 
 struct measuring {
-    const struct search *search;
+    struct search *search;
     struct layout_candidate **candidates;
+    struct err *errs;
 };
 
 static void measure_one(void *context, int64_t tile, int thread)
 {
     struct measuring *m = context;
     struct layout_candidate *c = m->candidates[tile];
-    struct err ignored;
 
     (void)thread;
-    c->is_misfit = search_measure_bytes(m->search, c, &ignored) != 0;
+    c->is_misfit = (c->full ? search_measure_levels(m->search, c, &m->errs[tile])
+                            : search_measure_bytes(m->search, c, &m->errs[tile])) < 0;
 }
 
-/* The bytes of the best, from programs of their largest ranks. Returns how many do not fit. */
-static int measure_new(struct search *search, const struct best *best)
+/* The bytes of the best, from programs of their largest ranks. Returns how many do not fit, or have
+ * other levels now. */
+static int measure_new(struct search *search, const struct best *best, struct err *failure)
 {
     struct arena scratch = { 0 };
-    struct measuring m = { .search = search,
-                           .candidates =
-                               arena_array(&scratch, struct layout_candidate *, best->n) };
+    struct measuring m = {
+        .search = search,
+        .candidates = arena_array(&scratch, struct layout_candidate *, best->n),
+        .errs = arena_array(&scratch, struct err, best->n),
+    };
     int n = 0, n_misfits = 0;
 
     for (int i = 0; i < best->n; i++)
         if (!best->items[i]->is_measured)
             m.candidates[n++] = best->items[i];
     run_each(search, n, measure_one, &m);
-    for (int i = 0; i < n; i++)
-        n_misfits += is_too_large(search, m.candidates[i]);
+    for (int i = 0; i < n; i++) {
+        if (m.candidates[i]->is_misfit)
+            *failure = m.errs[i];
+        n_misfits += is_too_large(search, m.candidates[i]) || m.candidates[i]->full;
+    }
     arena_release(&scratch);
     return n_misfits;
 }
@@ -379,13 +388,18 @@ static int find_best(struct search *search, struct candidates *all, struct searc
 
     best.items = arena_array(search->arena, struct layout_candidate *, best.most + 1);
     result->rows = arena_array(search->arena, struct search_row, best.most + 1);
+    struct err failure = { 0 };
     do {
         do
             estimate_best(search, all, &best, result);
-        while (measure_new(search, &best));
-    } while (predict_new(search, &best, result, err));
+        while (measure_new(search, &best, &failure));
+    } while (predict_new(search, &best, result, &failure));
+    if (!result->n_rows && !result->n_predicted && failure.code) {
+        *err = failure;
+        return -1;
+    }
     if (!result->n_rows)
-        return result->n_misfits == result->n_layouts || result->n_predicted ? 0 : -1;
+        return 0;
     qsort(result->rows, (size_t)result->n_rows, sizeof *result->rows, by_time);
     choose_first(search->request, result);
     result->n_rows = min_int(result->n_rows, search->request->n_rows);

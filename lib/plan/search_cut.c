@@ -160,14 +160,15 @@ static const int *cut_uneven(struct search *search, const struct layout *l,
 
 /* First layers of the stages [n + 1]; NULL: not possible. */
 const int *search_cut(struct search *search, const struct layout *l,
-                      const struct pipeline_spec *spec, const struct layer_costs *const *base)
+                      const struct pipeline_spec *spec, const struct layer_costs *const *base,
+                      struct arena *arena)
 {
     int n = pipeline_n_stages(spec);
 
     if (!l->stages.n)
         return search->are_alike || n == 1 ? cut_alike(search, n)
                                            : cut_uneven(search, l, spec, base);
-    int *first = arena_array(search->arena, int, n + 1);
+    int *first = arena_array(arena, int, n + 1);
     for (int i = 0; i < n; i++)
         first[i + 1] = first[i] + l->stages.values[i];
     return first;

@@ -5,6 +5,7 @@
 #define PLAN_SEARCH_IMPL_H
 
 #include "plan/layer_cost.h"
+#include "plan/levels.h"
 #include "plan/search.h"
 
 struct search {
@@ -32,6 +33,11 @@ struct layout_candidate {
     struct largest_ranks largest; /* by the costs of layers */
     bool is_estimated, is_misfit; /* as compiled whole */
     bool is_measured;             /* estimate_bytes is of compiled programs */
+    /* Of a layout whose levels are chosen with its estimate: those of its layout [stages]. */
+    int *full, *selective;
+    int64_t sums_off_bytes; /* what programs need beyond the sums of costs, as far as known */
+    bool are_levels_kept;   /* from now on */
+    bool is_plain;          /* all layers are alike: another layout is that */
 };
 
 struct candidates {
@@ -49,6 +55,9 @@ struct candidates {
 const int *search_share(struct search *search, const struct layout_candidate *candidate);
 
 /* ---- search_memory.c ---- */
+
+/* What the devices of a pipeline rank have for it. */
+size_t search_available(const struct search *search, const struct mesh *mesh, int rank);
 
 /* Bytes of a pipeline rank, as if its devices had as much memory as the first island's. */
 size_t search_scale_bytes(const struct search *search, const struct mesh *mesh, int rank,
@@ -75,14 +84,47 @@ void search_add_cost(struct layer_cost *sum, const struct layer_cost *cost);
 /* Bytes of cells with what ZeRO leaves of them. */
 size_t search_least_cells(const struct layout *layout, const struct layer_cost *cost);
 
-/* First layers of the stages [n + 1], by base costs of each stage; NULL: not possible. */
+/* First layers of the stages [n + 1], by base costs of each stage; NULL: not possible. The arena's
+ * if the layout has its cut, else the search's. */
 const int *search_cut(struct search *search, const struct layout *layout,
-                      const struct pipeline_spec *spec, const struct layer_costs *const *base);
+                      const struct pipeline_spec *spec, const struct layer_costs *const *base,
+                      struct arena *arena);
 
 /* Give the layout its cut into n stages, if it is not what compiling a job does by itself. */
 void search_keep_cut(struct search *search, struct layout *layout, const int *first, int n);
 
-/* ---- search_space.c, search_model.c ---- */
+/* ---- search_costs.c ---- */
+
+/* Which costs: those that no data parallel adds to, all, or all of programs whose backward is
+ * split. */
+enum cost_kind { COSTS_BASE, COSTS_WHOLE, COSTS_SPLIT };
+
+/* Costs of each stage's layers at each level of recomputation; where a layout's layers are alike,
+ * at the level of its recompute. */
+struct stage_costs {
+    const struct layer_costs **of[N_RECOMPUTE_LEVELS]; /* [stages] */
+};
+
+/* Whether layers of the layout are recomputed differently, and how those of a stage are. */
+bool search_is_mixed(const struct layout *layout);
+struct level_counts search_levels_of(const struct layout *layout, int stage);
+
+bool search_has_split_backward(enum pipeline_kind kind);
+
+/* Fill the costs, in the arena; of the devices that replica says (below). Returns whether the
+ * layout is possible. */
+bool search_list_costs(struct stage_costs *costs, struct search *search,
+                       const struct layout *layout, const struct pipeline_spec *spec, int replica,
+                       enum cost_kind kind, struct arena *arena);
+
+/* What embedding and head add to a stage. */
+struct layer_cost search_ends_of_stage(const struct search *search, const struct stage_costs *costs,
+                                       const struct pipeline_spec *spec, int stage);
+
+/* The sums over the layers of each stage, in the arena. */
+struct layer_cost *search_list_stages(const struct search *search, const struct stage_costs *costs,
+                                      const struct layout *layout, const int *first,
+                                      const struct pipeline_spec *spec, struct arena *arena);
 
 /* Where the layout's ranks lie. */
 struct mesh search_mesh(const struct search *search, const struct layout *layout);
@@ -100,6 +142,30 @@ enum { ALL_REPLICAS = -1 };
 struct layer_cost *search_base_stages(struct search *search, const struct layout *layout,
                                       const struct pipeline_spec *spec, int replica,
                                       struct arena *arena);
+
+/* ---- search_levels.c ---- */
+
+/* What the choice of levels goes by. */
+struct levels_request {
+    const struct pipeline *pipeline;
+    const struct mesh *mesh;
+    const struct stage_costs *whole, *split; /* split: NULL where backwards are not */
+    const int *first;
+    int64_t fixed_bytes, boundary_bytes;
+};
+
+/* Fill the candidate's levels by sums of costs: the fastest that fit; all full where none do. */
+void search_choose_levels(struct search *search, struct layout_candidate *candidate,
+                          const struct levels_request *request);
+
+/* Whether one level is that of all layers. */
+bool search_are_levels_plain(const struct layout_candidate *candidate, const struct search *search);
+
+/* search_measure_bytes of a candidate with levels, which are chosen again by what it says. */
+int search_measure_levels(struct search *search, struct layout_candidate *candidate,
+                          struct err *err);
+
+/* ---- search_space.c, search_bound.c, search_estimate.c ---- */
 
 /* All layouts that are possible, in lexicographic order. */
 void search_list(struct search *search, struct candidates *candidates);

@@ -12,15 +12,23 @@
 #include "plan/search_impl.h"
 #include "program/passes.h"
 
-size_t search_scale_bytes(const struct search *search, const struct mesh *mesh, int rank,
-                          size_t n_bytes)
+size_t search_available(const struct search *search, const struct mesh *mesh, int rank)
 {
     const struct search_request *r = search->request;
 
     if (search->are_alike)
+        return search->available;
+    return plan_available_bytes(islands_smallest(r->cluster, mesh_stage_ranks(mesh, rank)),
+                                r->memory_share);
+}
+
+size_t search_scale_bytes(const struct search *search, const struct mesh *mesh, int rank,
+                          size_t n_bytes)
+{
+    size_t available = search_available(search, mesh, rank);
+
+    if (available == search->available)
         return n_bytes;
-    size_t available = plan_available_bytes(
-        islands_smallest(r->cluster, mesh_stage_ranks(mesh, rank)), r->memory_share);
     return (size_t)((double)n_bytes * (double)search->available /
                     (double)(available ? available : 1));
 }
@@ -60,6 +68,9 @@ void search_note_largest(struct largest_ranks *largest, int rank, size_t n_bytes
     largest->bytes[at] = n_bytes;
 }
 
+/* More micro-batches for each pipeline rank take no more memory, but longer to compile. */
+enum { N_MEASURED_ROUNDS = 8 };
+
 int search_measure_bytes(const struct search *search, struct layout_candidate *c, struct err *err)
 {
     const struct search_request *r = search->request;
@@ -69,6 +80,11 @@ int search_measure_bytes(const struct search *search, struct layout_candidate *c
     size_t most = 0;
 
     layout_apply(&job, &c->layout);
+    /* Counts of replicas add up to the whole batch. */
+    if (!c->layout.counts.n)
+        job.train.global_batch =
+            min_int(job.train.global_batch,
+                    N_MEASURED_ROUNDS * c->layout.pp * c->layout.micro_batch * c->layout.dp);
     int status = job_resolve(&job, layout_n_ranks(&c->layout), &arena, err);
     for (int i = 0; i < c->largest.n && !status && most <= search->available; i++) {
         struct programs_request request = {

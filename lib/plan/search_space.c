@@ -92,13 +92,28 @@ static struct values list_micro_batches(const struct search *search)
 
 /* ---- a pipeline's schedule ---- */
 
-static void append(struct listing *l)
+static struct layout_candidate *append(struct listing *l)
 {
     struct candidates *c = l->out;
 
     c->items = arena_grow(l->search->arena, c->items, sizeof *c->items, &c->capacity, c->n + 1);
-    c->items[c->n++] =
+    c->items[c->n] =
         (struct layout_candidate){ .layout = l->layout, .n_micro_batches = l->n_micro_batches };
+    return &c->items[c->n++];
+}
+
+/* The same with layers that are recomputed differently: the numbers come with the estimate. */
+static void add_mixed(struct listing *l)
+{
+    int n = l->layout.pp * l->layout.chunks;
+
+    if (!is_free(l->search, LAYOUT_RECOMPUTE) || l->layout.recompute != RECOMPUTE_NONE)
+        return;
+    struct layout_candidate *c = append(l);
+    c->full = arena_array(l->search->arena, int, n);
+    c->selective = arena_array(l->search->arena, int, n);
+    c->layout.full_layers = (struct job_counts){ c->full, n };
+    c->layout.selective_layers = (struct job_counts){ c->selective, n };
 }
 
 /* Whether all data-parallel ranks have schedules for their numbers of micro-batches. */
@@ -161,6 +176,7 @@ static void add_layout(struct listing *l)
             continue;
         l->layout.order = (enum rank_order)order;
         append(l);
+        add_mixed(l);
         add_counted(l);
     }
     l->layout.order = given;
@@ -181,31 +197,34 @@ static void add_schedule(struct listing *l, enum pipeline_kind kind, int chunks)
     add_layout(l);
 }
 
+/* A schedule with all numbers of chunks that it may have, or with those of the job. */
+static void add_kind(struct listing *l, enum pipeline_kind kind)
+{
+    static const int several[] = { 2, 3, 4, 5, 6, 8 };
+    bool has_several = kind == PIPELINE_INTERLEAVED || kind == PIPELINE_BREADTH_FIRST;
+
+    if (!is_free(l->search, LAYOUT_CHUNKS) && l->job->parallel.chunks_given)
+        add_schedule(l, kind, l->job->parallel.chunks);
+    else if (!has_several)
+        add_schedule(l, kind, kind == PIPELINE_ZB_V ? 2 : 1);
+    else
+        for (size_t i = 0; i < sizeof several / sizeof *several; i++)
+            add_schedule(l, kind, several[i]);
+}
+
 static void list_schedules(struct listing *l)
 {
-    static const int chunks[] = { 2, 3, 4, 5, 6, 8 };
-    bool has_chunks[] = {
-        [PIPELINE_INTERLEAVED] = true, [PIPELINE_BREADTH_FIRST] = true, [PIPELINE_ZB_V] = false
-    };
-
     if (l->layout.pp == 1) {
         add_schedule(l, PIPELINE_1F1B, 1);
         return;
     }
     if (!is_free(l->search, LAYOUT_SCHEDULE)) {
-        add_schedule(l, l->job->parallel.schedule, l->job->parallel.chunks);
+        add_kind(l, l->job->parallel.schedule);
         return;
     }
-    for (int kind = 0; kind < PIPELINE_DYNAMIC; kind++) {
-        if (!(l->search->request->schedules >> kind & 1))
-            continue;
-        bool several = kind < (int)(sizeof has_chunks / sizeof *has_chunks) && has_chunks[kind];
-
-        for (size_t i = 0; several && i < sizeof chunks / sizeof *chunks; i++)
-            add_schedule(l, (enum pipeline_kind)kind, chunks[i]);
-        if (!several)
-            add_schedule(l, (enum pipeline_kind)kind, kind == PIPELINE_ZB_V ? 2 : 1);
-    }
+    for (int kind = 0; kind < PIPELINE_DYNAMIC; kind++)
+        if (l->search->request->schedules >> kind & 1)
+            add_kind(l, (enum pipeline_kind)kind);
 }
 
 /* ---- ZeRO ---- */

@@ -88,6 +88,10 @@ static void test_layouts_are_compared_in_the_order_of_keys(void **state)
     assert_true(layout_compare(&a, &b) > 0);
     b.micro_batch = 9;
     assert_int_equal(layout_compare(&a, &b), 0);
+    b.stages = (struct job_counts){ (const int[]){ 3, 5 }, 2 };
+    assert_true(layout_compare(&a, &b) < 0);
+    a.stages = (struct job_counts){ (const int[]){ 4, 4 }, 2 };
+    assert_true(layout_compare(&a, &b) > 0);
 }
 
 static void test_modes_leave_open_what_is_not_given(void **state)

@@ -133,6 +133,13 @@ static int find(struct fixture *f, struct search_result *result)
     return status;
 }
 
+static void check_equal_rows(const struct search_row *a, const struct search_row *b)
+{
+    assert_int_equal(layout_compare(&a->layout, &b->layout), 0);
+    assert_true(a->bound_ns == b->bound_ns && a->estimate_ns == b->estimate_ns && a->ns == b->ns);
+    assert_true(a->bytes == b->bytes && a->estimate_bytes == b->estimate_bytes);
+}
+
 static void test_search_finds_what_estimating_every_layout_finds(void **state)
 {
     int n_found = 0, n_bounded = 0;
@@ -151,7 +158,7 @@ static void test_search_finds_what_estimating_every_layout_finds(void **state)
             assert_int_equal(quick.n_layouts, full.n_layouts);
             assert_int_equal(quick.n_rows, full.n_rows);
             for (int i = 0; i < quick.n_rows; i++)
-                assert_memory_equal(&quick.rows[i], &full.rows[i], sizeof quick.rows[i]);
+                check_equal_rows(&quick.rows[i], &full.rows[i]);
             assert_int_equal(full.n_bounded, 0);
             assert_int_equal(quick.n_misfits + quick.n_bounded + quick.n_estimated,
                              quick.n_layouts);
@@ -221,6 +228,7 @@ static void test_islands_in_another_order_are_as_fast(void **state)
         all.n_counted_pipelines += a.n_counted_pipelines + b.n_counted_pipelines;
     }
     assert_true(n_found > 15 && all.n_ordered > 10);
+
     assert_true(all.n_counted > 10 && all.n_counted_pipelines > 0);
 }
 
@@ -380,6 +388,53 @@ static void test_what_is_given_is_not_searched(void **state)
     close_fixture(&f);
 }
 
+/* The layout of a two-stage pipeline with this text of recompute, on devices of so many bytes. */
+static struct search_row find_recomputed(const char *recompute, int64_t memory)
+{
+    struct search_result result;
+    struct fixture f;
+    struct err err;
+    char text[500];
+
+    open_fixture(&f);
+    snprintf(text, sizeof text,
+             "{" MODEL_8 "train: {steps: 1, global_batch: 64, micro_batch: 8, dtype: bf16}, %s"
+             " parallel: {mode: semi, tp: 1, pp: 2, zero: 0, schedule: 1f1b, bucket_mb: 32}}",
+             recompute);
+    read_job(&f, text);
+    make_cluster(&f, 2, 2, memory);
+    f.job.search.memory_share = 1;
+    f.job.search.within = 0;
+    if (search_job(&result, &f.job, 2, 50, &f.cluster, f.kernels, NULL, &f.arena, &err))
+        fail_msg("%s", err.text);
+    struct search_row row = result.rows[0];
+    assert_true(row.bytes <= (size_t)memory);
+    assert_int_equal(row.estimate_bytes, row.bytes);
+    row.layout.full_layers.values = row.layout.selective_layers.values = NULL;
+    close_fixture(&f);
+    return row;
+}
+
+/* Between what no and selective recomputation need, some layers are recomputed, in less time. */
+static void test_layers_are_recomputed_where_memory_is_short(void **state)
+{
+    struct search_row none = find_recomputed("recompute: none,", (int64_t)1 << 30);
+    struct search_row selective = find_recomputed("recompute: selective,", (int64_t)1 << 30);
+    int n_mixed = 0;
+
+    (void)state;
+    assert_true(none.bytes > selective.bytes && none.ns < selective.ns);
+    for (int i = 0; i <= 4; i++) {
+        size_t memory = selective.bytes + (none.bytes - selective.bytes) / 4 * (size_t)i;
+        struct search_row row = find_recomputed("", i == 4 ? (int64_t)none.bytes : (int64_t)memory);
+
+        assert_true(row.ns <= selective.ns && row.ns >= none.ns);
+        n_mixed += row.layout.full_layers.n > 0;
+        assert_true(i < 4 || row.layout.full_layers.n == 0);
+    }
+    assert_true(n_mixed >= 2);
+}
+
 static void test_data_has_neither_tp_nor_pp(void **state)
 {
     struct search_result result;
@@ -463,6 +518,7 @@ int main(void)
         cmocka_unit_test(test_a_bound_is_never_above_the_estimate),
         cmocka_unit_test(test_slots_that_bounds_assume),
         cmocka_unit_test(test_what_is_given_is_not_searched),
+        cmocka_unit_test(test_layers_are_recomputed_where_memory_is_short),
         cmocka_unit_test(test_data_has_neither_tp_nor_pp),
         cmocka_unit_test(test_schedules_and_micro_batches_may_be_searched),
         cmocka_unit_test(test_equal_layouts_prefer_the_simpler),

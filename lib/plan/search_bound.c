@@ -1,0 +1,189 @@
+/*
+ * search_bound.c - times and bytes that a layout cannot be below
+ *
+ * A bound is what a pipeline cannot be below, whatever its schedule: a rank cannot begin before the
+ * first micro-batch has come to it, then computes all of its own, and where a backward is one step,
+ * the stages before it still have the last micro-batch's backward to do.
+ *
+ *     rank 0  F0 F1 F2 ..                          B1 B2
+ *     rank 1     F0 F1 F2 ..                  B1 B2
+ *     rank 2        F0 B0 F1 B1 F2 B2                     bound of rank 2: pre + all + post
+ *             | pre |   all of its own  | post     |
+ *
+ * Where the numbers of recomputed layers are chosen with the estimate, the time is as if none were,
+ * and the bytes as if all were in full.
+ */
+#include "base/num.h"
+#include "layout/axes.h"
+#include "plan/collective_cost.h"
+#include "plan/search_impl.h"
+
+/* How sums and gathers of data parallel are bounded. */
+struct exchanges {
+    const struct cluster *cluster;
+    struct group_shape group; /* that shards, or sums */
+    bool is_fast, is_early;   /* libraries add; each micro-batch's gradients are summed */
+    int zero;
+    enum parameter_hold hold;
+};
+
+static struct exchanges find_exchanges(const struct search *search, const struct layout *l)
+{
+    struct job job = *search->request->job;
+
+    layout_apply(&job, l);
+    const struct mesh mesh = job_mesh(&job);
+    struct exchanges x = { .cluster = search->request->cluster,
+                           .is_fast = job.parallel.reductions == REDUCTIONS_FAST,
+                           .is_early = job.parallel.gradient_sum_given
+                                           ? job.parallel.gradient_sum == GRADIENT_SUM_EARLY
+                                           : l->zero > 1,
+                           .zero = l->zero,
+                           .hold = l->hold };
+    x.group = collective_group(x.cluster, &mesh, 0, axes_shard());
+    return x;
+}
+
+/* The least that summing gradients of so many bytes takes: in one piece. */
+static int64_t sum_ns(const struct exchanges *x, int64_t n_bytes)
+{
+    if (x->group.n < 2)
+        return 0;
+    if (x->is_fast)
+        return collective_ns(x->cluster, &x->group, x->zero ? OP_REDUCE_SCATTER : OP_ALL_REDUCE,
+                             n_bytes);
+    return all_to_all_ns(x->cluster, &x->group, n_bytes) +
+           (x->zero ? 0 : collective_ns(x->cluster, &x->group, OP_ALL_GATHER, n_bytes));
+}
+
+/*
+ * Of one rank, what its sums and gathers take beside its compute. Late sums: those of the first
+ * chunk begin with its last backward, which comes when all else is done. Early ones, and what ZeRO
+ * 3 gathers for each pass, take turns on their streams.
+ */
+static int64_t bound_exchanges(const struct exchanges *x, const struct pipeline_spec *spec,
+                               const struct layer_cost *stages, int rank, int64_t compute_end)
+{
+    const struct layer_cost *first = &stages[pipeline_stage_of(spec, rank, 0)];
+    int64_t gradients = 0, weights = 0, m = spec->n_micro_batches;
+
+    for (int i = 0; i < spec->n_chunks; i++) {
+        const struct layer_cost *c = &stages[pipeline_stage_of(spec, rank, i)];
+
+        gradients += c->gradient_bytes;
+        weights += c->weight_bytes;
+    }
+    if (!x->is_early)
+        return compute_end - first->i - first->w + sum_ns(x, first->gradient_bytes);
+    int64_t sums = m * sum_ns(x, gradients), gathers = 0;
+    if (x->zero == 3 && x->hold == HOLD_PASS && x->group.n > 1)
+        gathers = m * 2 * collective_ns(x->cluster, &x->group, OP_ALL_GATHER, weights);
+    return max_i64(sums, gathers);
+}
+
+/* exchanges: NULL, or what is done beside. */
+static int64_t bound_time(const struct exchanges *x, const struct pipeline_spec *spec,
+                          const struct layer_cost *stages)
+{
+    int64_t most = 0, pre = 0, post = 0, m = spec->n_micro_batches;
+    bool is_split = search_has_split_backward(spec->kind);
+
+    for (int rank = 0; rank < spec->n_ranks; rank++) {
+        const struct layer_cost *first = &stages[pipeline_stage_of(spec, rank, 0)];
+        int64_t all = 0;
+
+        for (int i = 0; i < spec->n_chunks; i++) {
+            const struct layer_cost *c = &stages[pipeline_stage_of(spec, rank, i)];
+
+            all += c->f + c->i + c->w;
+        }
+        most = max_i64(most, pre + m * all + (is_split ? 0 : post));
+        if (x)
+            most = max_i64(most, bound_exchanges(x, spec, stages, rank, pre + m * all));
+        pre += first->f;
+        post += first->i + first->w;
+    }
+    return most;
+}
+
+/* The first rank has the first chunk's values of as many micro-batches as there are ranks, until
+ * the first of them has come back; others have at least one. */
+static size_t bound_bytes(const struct search *search, const struct layout_candidate *c,
+                          const struct pipeline_spec *spec, const struct layer_cost *stages)
+{
+    const struct mesh mesh = search_mesh(search, &c->layout);
+    size_t most = 0;
+
+    for (int rank = 0; rank < spec->n_ranks; rank++) {
+        size_t n = 0;
+
+        for (int i = 0; i < spec->n_chunks; i++) {
+            const struct layer_cost *s = &stages[pipeline_stage_of(spec, rank, i)];
+            int slots = rank == 0 && i == 0 ? min_int(spec->n_ranks, spec->n_micro_batches) : 1;
+
+            n += search_least_cells(&c->layout, s) + (size_t)(slots * s->slot_bytes);
+        }
+        n = search_scale_bytes(search, &mesh, rank, n);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Of the slowest replica, each with its own micro-batches, without what ranks exchange. */
+static int64_t bound_counted(struct search *search, const struct layout *l,
+                             struct pipeline_spec spec)
+{
+    struct arena scratch = { 0 };
+    int64_t most = 0;
+
+    for (int i = 0; i < l->dp; i++) {
+        if (i && search_is_like(search, l, i, i - 1))
+            continue;
+        spec.n_micro_batches = l->counts.values[i];
+        struct layer_cost *stages = search_base_stages(search, l, &spec, i, &scratch);
+        most = max_i64(most, stages ? bound_time(NULL, &spec, stages) : 0);
+    }
+    arena_release(&scratch);
+    return most;
+}
+
+/* As if all layers were recomputed in full. */
+static size_t least_bytes(const struct search *search, const struct layout_candidate *c,
+                          const struct pipeline_spec *spec, const struct stage_costs *costs,
+                          const int *first, struct arena *arena)
+{
+    struct layout_candidate smallest = *c;
+    int n = pipeline_n_stages(spec), *all = arena_array(arena, int, n);
+
+    for (int i = 0; i < n; i++)
+        all[i] = first[i + 1] - first[i];
+    smallest.layout.full_layers = (struct job_counts){ all, n };
+    return bound_bytes(search, &smallest, spec,
+                       search_list_stages(search, costs, &smallest.layout, first, spec, arena));
+}
+
+bool search_bound(struct search *search, struct layout_candidate *candidate)
+{
+    struct pipeline_spec spec = search_spec(candidate);
+    struct layout *l = &candidate->layout;
+    struct arena scratch = { 0 };
+    struct stage_costs costs;
+    const int *first =
+        search_list_costs(&costs, search, l, &spec, ALL_REPLICAS, COSTS_BASE, &scratch)
+            ? search_cut(search, l, &spec, costs.of[LEVEL_NONE], &scratch)
+            : NULL;
+
+    if (first) {
+        struct layer_cost *stages = search_list_stages(search, &costs, l, first, &spec, &scratch);
+        struct exchanges exchanges = find_exchanges(search, l);
+
+        search_keep_cut(search, l, first, pipeline_n_stages(&spec));
+        candidate->bound_ns =
+            l->counts.n ? bound_counted(search, l, spec) : bound_time(&exchanges, &spec, stages);
+        candidate->bound_bytes =
+            search_is_mixed(l) ? least_bytes(search, candidate, &spec, &costs, first, &scratch)
+                               : bound_bytes(search, candidate, &spec, stages);
+    }
+    arena_release(&scratch);
+    return first != NULL;
+}
