@@ -136,6 +136,7 @@ static int run_cluster(const struct bench_request *q, const struct job *job, str
         status = err_set(err, ERR_CONFIG, "there is no home for this machine's file (hint: --to)");
     if (!status)
         status = bench_cluster(&cluster, job, engine, q->steps, &arena, err);
+    cluster.table.build = cmd_build();
     if (!status && engine->rank.world_rank == 0)
         status = write_cluster(&cluster, engine, job->train.dtype, path, &arena, err);
     if (!status)

@@ -264,6 +264,8 @@ static void add_step(const struct bench *bench, const struct line *total, cJSON 
     cJSON_AddNumberToObject(json, "steps", bench->n_steps);
     cJSON_AddItemToObject(json, "step_seconds",
                           cJSON_CreateDoubleArray(bench->step_seconds, bench->n_steps));
+    cJSON_AddItemToObject(json, "step_cpu_seconds",
+                          cJSON_CreateDoubleArray(bench->cpu_seconds, bench->n_steps));
     cJSON_AddNumberToObject(json, "tokens", (double)bench->tokens);
     cJSON_AddNumberToObject(json, "first_step_seconds", bench->first_seconds);
     cJSON_AddNumberToObject(json, "best_step_seconds", best);

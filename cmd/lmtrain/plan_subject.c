@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/log.h"
 #include "base/num.h"
 #include "cmd.h"
 #include "kernels/gpu_sizes.h"
@@ -56,12 +57,50 @@ static int add_layout(const struct plan_reading *q, struct option_list *sets, st
 
 /* ---- the cluster and the layout ---- */
 
+/* What determines the speed of this machine's CPUs' kernels, in the arena; NULL: it cannot be
+ * found. */
+static const char *find_machine(struct arena *arena)
+{
+    struct kernels *kernels = NULL;
+    const char *machine = NULL;
+    struct pool *pool = NULL;
+    struct err ignored;
+
+    if (!pool_create(&pool, 1, NULL, &ignored) &&
+        !kernels_cpu_create(&kernels, pool, NULL, &ignored))
+        machine = arena_strdup(arena, kernels_identity(kernels));
+    kernels_destroy(kernels);
+    pool_destroy(pool);
+    return machine;
+}
+
+/* Prices of another build, or of other kernels and libraries than here, may be others today. */
+static void warn_if_stale(const struct cluster *cluster, struct arena *arena)
+{
+    const struct price_table *table = cluster->table;
+    const char *machine = cluster_is_cpu(cluster) ? find_machine(arena) : NULL;
+
+    if (!table->build || strcmp(table->build, cmd_build()) != 0)
+        log_warn(
+            "%s was measured by %s%s, this is lmtrain %s (hint: lmtrain bench cluster measures "
+            "again)",
+            cluster->tables, table->build ? "lmtrain " : "an earlier lmtrain",
+            table->build ? table->build : "", cmd_build());
+    if (machine && table->machine && strcmp(table->machine, machine) != 0)
+        log_warn("%s is of a machine \"%s\", this one is \"%s\" (hint: lmtrain bench cluster "
+                 "measures this one)",
+                 cluster->tables, table->machine, machine);
+}
+
 static int read_tables(struct cluster *cluster, struct arena *arena, struct err *err)
 {
     struct price_table *table = arena_array(arena, struct price_table, 1);
 
     cluster->table = table;
-    return price_table_read(table, cluster->tables, arena, err);
+    if (price_table_read(table, cluster->tables, arena, err))
+        return -1;
+    warn_if_stale(cluster, arena);
+    return 0;
 }
 
 /* NULL: there is --device, or nothing. */

@@ -335,6 +335,8 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         str_release(&devices);
         cJSON_AddBoolToObject(made, "planning_only", cluster_planning_only(cluster) != NULL);
         cJSON_AddNumberToObject(made, "step_ns", (double)time->ns);
+        if (time->cpu_ns)
+            cJSON_AddNumberToObject(made, "step_cpu_ns", (double)time->cpu_ns);
         cJSON_AddNumberToObject(made, "tokens_per_second", time->tokens_per_second);
         cJSON_AddNumberToObject(made, "mfu", time->mfu);
         cJSON_AddNumberToObject(made, "hfu", time->hfu);

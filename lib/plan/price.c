@@ -117,14 +117,14 @@ static enum price_bound bound_of(const struct prices *prices, const struct formu
 
 /* When all ranks of a node compute, memory and clocks are shared: as measured with all of them, and
  * in proportion with less. */
-static double contention_of(const struct prices *prices)
+static double contention_of(const struct prices *prices, double of_all)
 {
     int per_node = prices->cluster->islands[prices->island].per_node;
     int others = min_int(prices->n_computing, per_node) - 1;
 
-    if (others < 1 || !(prices->cluster->table->contention > 1))
+    if (others < 1 || !(of_all > 1))
         return 1;
-    return 1 + (prices->cluster->table->contention - 1) * others / (per_node - 1);
+    return 1 + (of_all - 1) * others / (per_node - 1);
 }
 
 /* -1: there is no price in the cluster's table. */
@@ -139,7 +139,9 @@ static double measured_ns(const struct prices *prices, const struct op_shape *op
     double faster = class == PRICE_PRODUCT || class == PRICE_ATTENTION
                         ? prices->cluster->faster.products
                         : prices->cluster->faster.memory;
-    return ns < 0 ? -1 : ns * contention_of(prices) / (faster > 0 ? faster : 1);
+    return ns < 0 ? -1
+                  : ns * contention_of(prices, prices->cluster->table->contention) /
+                        (faster > 0 ? faster : 1);
 }
 
 struct price price_op(const struct prices *prices, const struct op_shape *op)
@@ -158,4 +160,17 @@ struct price price_op(const struct prices *prices, const struct op_shape *op)
     add_issue(prices, formula.n_kernels, &price);
     price.bound = bound_of(prices, &formula, formula.n_kernels * launch, &price);
     return price;
+}
+
+int64_t price_op_cpu(const struct prices *prices, const struct op_shape *op)
+{
+    const struct price_table *table = prices->cluster->table;
+    bool may_be_measured =
+        table && op->kind != OP_AWAIT && !(op_info(op->kind)->traits & TRAIT_COPY);
+    double ns = may_be_measured ? price_table_op_cpu(table, op) : -1;
+
+    if (ns < 0)
+        return price_op(prices, op).ns;
+    return llround(ns * contention_of(prices, table->cpu_contention)) +
+           prices->cluster->software.host_op;
 }

@@ -65,6 +65,10 @@ struct prices {
  */
 struct price price_op(const struct prices *prices, const struct op_shape *op);
 
+/* On a CPU: for how long the threads that compute it have a core, which others on the machine
+ * hardly change; as price_op's where that was not measured. */
+int64_t price_op_cpu(const struct prices *prices, const struct op_shape *op);
+
 /* Of a collective over this group, as run executes it: moves, and adds where it adds itself. */
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
                               const struct op_shape *op);

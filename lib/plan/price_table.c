@@ -134,7 +134,7 @@ static struct price_curve *find_curve(const struct price_curves *curves, const c
 }
 
 static void add_point(struct price_table *table, struct price_curves *curves, const char *name,
-                      int64_t size, double ns)
+                      struct price_point point)
 {
     struct price_curve *curve = find_curve(curves, name);
     int at = 0;
@@ -146,12 +146,13 @@ static void add_point(struct price_table *table, struct price_curves *curves, co
         *curve =
             (struct price_curve){ .name = arena_strdup(table->arena, name), .hash = hash_of(name) };
     }
-    while (at < curve->n && curve->points[at].size < size)
+    while (at < curve->n && curve->points[at].size < point.size)
         at++;
-    if (at < curve->n && curve->points[at].size == size) {
+    if (at < curve->n && curve->points[at].size == point.size) {
         struct price_point *p = &curve->points[at];
 
-        p->ns = (p->ns * p->n_samples + ns) / (p->n_samples + 1);
+        p->ns = (p->ns * p->n_samples + point.ns) / (p->n_samples + 1);
+        p->cpu_ns = (p->cpu_ns * p->n_samples + point.cpu_ns) / (p->n_samples + 1);
         p->n_samples++;
         return;
     }
@@ -159,28 +160,42 @@ static void add_point(struct price_table *table, struct price_curves *curves, co
                                curve->n + 1);
     memmove(&curve->points[at + 1], &curve->points[at],
             sizeof *curve->points * (size_t)(curve->n - at));
-    curve->points[at] = (struct price_point){ size, ns, 1 };
+    point.n_samples = 1;
+    curve->points[at] = point;
     curve->n++;
 }
 
-/* Beyond a curve's end at ratio times its size: in proportion; but little takes no less than the
- * least that was exchanged. */
-static double look_beyond(const struct price_point *end, double ratio, bool is_exchange,
+/* What is looked up. */
+struct look {
+    int64_t size;
+    bool is_exchange, is_cpu;
+};
+
+static double number_of(const struct price_point *point, const struct look *look)
+{
+    return look->is_cpu ? point->cpu_ns : point->ns;
+}
+
+/* Beyond a curve's end: in proportion; but little that is exchanged takes no less than the least
+ * that was. */
+static double look_beyond(const struct price_point *end, const struct look *look,
                           enum price_source *source)
 {
-    bool is_latency = is_exchange && ratio < 1;
+    double ratio = (double)look->size / (double)end->size;
+    bool is_latency = look->is_exchange && ratio < 1;
 
     if (!is_latency && (ratio > BEYOND || ratio < 1 / BEYOND))
         return -1;
     *source = PRICE_INTERPOLATED;
-    return is_latency ? end->ns : end->ns * ratio;
+    return number_of(end, look) * (is_latency ? 1 : ratio);
 }
 
-static double look_up(const struct price_curve *curve, int64_t size, bool is_exchange,
+static double look_up(const struct price_curve *curve, const struct look *look,
                       enum price_source *source)
 {
     const struct price_point *p = curve ? curve->points : NULL;
     int n = curve ? curve->n : 0, at = 0;
+    int64_t size = look->size;
 
     *source = PRICE_FORMULA;
     if (!n || size < 1)
@@ -189,27 +204,27 @@ static double look_up(const struct price_curve *curve, int64_t size, bool is_exc
         at++;
     if (at < n && p[at].size == size) {
         *source = PRICE_MEASURED;
-        return p[at].ns;
+        return number_of(&p[at], look);
     }
-    if (at == 0 || at == n) {
-        const struct price_point *end = at == 0 ? &p[0] : &p[n - 1];
-
-        return look_beyond(end, (double)size / (double)end->size, is_exchange, source);
-    }
+    if (at == 0 || at == n)
+        return look_beyond(at == 0 ? &p[0] : &p[n - 1], look, source);
     *source = PRICE_INTERPOLATED;
-    const struct price_point *a = &p[at - 1], *b = &p[at];
-    double share = log((double)size / (double)a->size) / log((double)b->size / (double)a->size);
-    return a->ns * pow(b->ns / a->ns, share);
+    double a = number_of(&p[at - 1], look), b = number_of(&p[at], look);
+    double share = log((double)size / (double)p[at - 1].size) /
+                   log((double)p[at].size / (double)p[at - 1].size);
+    return a > 0 && b > 0 ? a * pow(b / a, share) : -1;
 }
 
 /* ---- the table ---- */
 
-void price_table_add_op(struct price_table *table, const struct op_shape *op, double ns)
+void price_table_add_op(struct price_table *table, const struct op_shape *op, double ns,
+                        double cpu_ns)
 {
     struct str name = { 0 };
 
     name_op(op, &name);
-    add_point(table, &table->ops, str_text(&name), size_of(op), ns);
+    add_point(table, &table->ops, str_text(&name),
+              (struct price_point){ .size = size_of(op), .ns = ns, .cpu_ns = cpu_ns });
     str_release(&name);
 }
 
@@ -219,33 +234,51 @@ void price_table_add_collective(struct price_table *table, enum op_kind kind,
     struct str name = { 0 };
 
     name_collective(kind, span, &name);
-    add_point(table, &table->collectives, str_text(&name), n_bytes, ns);
+    add_point(table, &table->collectives, str_text(&name),
+              (struct price_point){ .size = n_bytes, .ns = ns });
     str_release(&name);
 }
 
 void price_table_add_transfer(struct price_table *table, bool is_across, int64_t n_bytes, double ns)
 {
-    add_point(table, &table->transfers, name_transfer(is_across), n_bytes, ns);
+    add_point(table, &table->transfers, name_transfer(is_across),
+              (struct price_point){ .size = n_bytes, .ns = ns });
+}
+
+static double look_up_op(const struct price_table *table, const struct op_shape *op, bool is_cpu,
+                         enum price_source *source)
+{
+    const struct look look = { size_of(op), false, is_cpu };
+    struct str name = { 0 };
+
+    name_op(op, &name);
+    double ns = look_up(find_curve(&table->ops, str_text(&name)), &look, source);
+    str_release(&name);
+    return ns;
 }
 
 double price_table_op(const struct price_table *table, const struct op_shape *op,
                       enum price_source *source)
 {
-    struct str name = { 0 };
+    return look_up_op(table, op, false, source);
+}
 
-    name_op(op, &name);
-    double ns = look_up(find_curve(&table->ops, str_text(&name)), size_of(op), false, source);
-    str_release(&name);
-    return ns;
+double price_table_op_cpu(const struct price_table *table, const struct op_shape *op)
+{
+    enum price_source ignored;
+    double ns = look_up_op(table, op, true, &ignored);
+
+    return ns > 0 ? ns : -1;
 }
 
 double price_table_collective(const struct price_table *table, enum op_kind kind,
                               struct price_span span, int64_t n_bytes, enum price_source *source)
 {
+    const struct look look = { n_bytes, true, false };
     struct str name = { 0 };
 
     name_collective(kind, span, &name);
-    double ns = look_up(find_curve(&table->collectives, str_text(&name)), n_bytes, true, source);
+    double ns = look_up(find_curve(&table->collectives, str_text(&name)), &look, source);
     str_release(&name);
     return ns;
 }
@@ -253,10 +286,21 @@ double price_table_collective(const struct price_table *table, enum op_kind kind
 double price_table_transfer(const struct price_table *table, bool is_across, int64_t n_bytes,
                             enum price_source *source)
 {
-    return look_up(find_curve(&table->transfers, name_transfer(is_across)), n_bytes, true, source);
+    const struct look look = { n_bytes, true, false };
+
+    return look_up(find_curve(&table->transfers, name_transfer(is_across)), &look, source);
 }
 
 /* ---- its file ---- */
+
+/* [size, ns], or [size, ns, cpu_ns] */
+static void print_point(const struct price_point *point, bool is_first, struct str *out)
+{
+    str_printf(out, "%s[%lld, %.0f", is_first ? "" : ", ", (long long)point->size, point->ns);
+    if (point->cpu_ns > 0)
+        str_printf(out, ", %.0f", point->cpu_ns);
+    str_add(out, "]");
+}
 
 static void print_curves(const struct price_curves *curves, struct str *out)
 {
@@ -267,8 +311,7 @@ static void print_curves(const struct price_curves *curves, struct str *out)
         json_add_string(out, c->name);
         str_add(out, ": [");
         for (int k = 0; k < c->n; k++)
-            str_printf(out, "%s[%lld, %.0f]", k ? ", " : "", (long long)c->points[k].size,
-                       c->points[k].ns);
+            print_point(&c->points[k], k == 0, out);
         str_add(out, "]");
     }
 }
@@ -301,6 +344,20 @@ static double read_number(struct json_reader *r)
     return strtod(text, NULL);
 }
 
+/* [size, ns], or [size, ns, cpu_ns] */
+static bool read_point(struct price_point *point, struct json_reader *r)
+{
+    json_open(r, '[');
+    point->size = json_next(r, ']') ? json_count(r, INT64_MAX) : 0;
+    point->ns = json_next(r, ']') ? read_number(r) : 0;
+    if (point->size < 1 || !(point->ns > 0))
+        return false;
+    if (!json_next(r, ']'))
+        return true;
+    point->cpu_ns = read_number(r);
+    return point->cpu_ns > 0 && !json_next(r, ']');
+}
+
 static void read_curves(struct price_table *table, struct price_curves *curves,
                         struct json_reader *r)
 {
@@ -310,13 +367,11 @@ static void read_curves(struct price_table *table, struct price_curves *curves,
 
         json_open(r, '[');
         while (json_next(r, ']')) {
-            json_open(r, '[');
-            int64_t size = json_next(r, ']') ? json_count(r, INT64_MAX) : 0;
-            double ns = json_next(r, ']') ? read_number(r) : 0;
-            if (size < 1 || !(ns > 0) || json_next(r, ']'))
-                json_fail(r, "not [size, nanoseconds]");
+            struct price_point point = { 0 };
+            if (read_point(&point, r))
+                add_point(table, curves, name, point);
             else
-                add_point(table, curves, name, size, ns);
+                json_fail(r, "not [size, nanoseconds]");
         }
     }
 }
@@ -342,6 +397,8 @@ int price_table_read(struct price_table *table, const char *path, struct arena *
             table->build = json_string(&r);
         else if (!strcmp(key, "contention"))
             table->contention = read_number(&r);
+        else if (!strcmp(key, "cpu_contention"))
+            table->cpu_contention = read_number(&r);
         else if (!strcmp(key, "late_ns"))
             table->late_ns = read_number(&r);
         else if (!strcmp(key, "ops"))

@@ -20,7 +20,8 @@
 struct price_point {
     int64_t size;
     double ns;
-    int n_samples; /* whose mean ns is */
+    double cpu_ns; /* of an op on a CPU: that its threads had a core; 0: not known */
+    int n_samples; /* whose mean these are */
 };
 
 struct price_curve {
@@ -40,7 +41,8 @@ struct price_table {
     const char *build;   /* of lmtrain, that measured; NULL: not known */
     struct price_curves ops, collectives, transfers;
     double contention; /* ops take longer by it when all ranks of the node compute; 0: not known */
-    double late_ns;    /* a collective takes longer by it whose ranks come one after the other */
+    double cpu_contention; /* the same of cpu_ns */
+    double late_ns; /* a collective takes longer by it whose ranks come one after the other */
     struct arena *arena;
 };
 
@@ -53,7 +55,8 @@ struct price_span {
 
 /* One more sample of an op; of a collective; of a message between two ranks, of a node or of two.
  * */
-void price_table_add_op(struct price_table *table, const struct op_shape *op, double ns);
+void price_table_add_op(struct price_table *table, const struct op_shape *op, double ns,
+                        double cpu_ns);
 void price_table_add_collective(struct price_table *table, enum op_kind kind,
                                 struct price_span span, int64_t n_bytes, double ns);
 void price_table_add_transfer(struct price_table *table, bool is_across, int64_t n_bytes,
@@ -62,6 +65,7 @@ void price_table_add_transfer(struct price_table *table, bool is_across, int64_t
 /* ns, or -1 where the table has no price. Less than the least that was exchanged takes as long. */
 double price_table_op(const struct price_table *table, const struct op_shape *op,
                       enum price_source *source);
+double price_table_op_cpu(const struct price_table *table, const struct op_shape *op);
 double price_table_collective(const struct price_table *table, enum op_kind kind,
                               struct price_span span, int64_t n_bytes, enum price_source *source);
 double price_table_transfer(const struct price_table *table, bool is_across, int64_t n_bytes,

@@ -146,6 +146,26 @@ static void add_constants(struct step_time *time, const struct cluster *cluster,
     time->ns = time->simulated.ns + time->constant_ns + time->jitter_ns;
 }
 
+/* Of rank 0; nothing where a GPU computes. */
+static int64_t sum_cpu(const struct plan *plan, const struct cluster *cluster, struct arena *arena)
+{
+    const struct program *program = &plan->programs[0];
+    const struct prices prices = { .cluster = cluster,
+                                   .n_computing = min_int(plan->job->world_size,
+                                                          cluster->islands[0].per_node) };
+    const int *n_runs = count_runs(program, arena);
+    int64_t ns = 0;
+
+    for (int f = 0; f < program->n_functions && cluster_is_cpu(cluster); f++)
+        for (int i = 0; n_runs[f] && i < program->functions[f].n_ops; i++) {
+            struct op_shape shape = program_op_shape(program, &program->functions[f].ops[i]);
+
+            if (!op_is_collective(shape.kind) && op_has_kernel(shape.kind))
+                ns += n_runs[f] * price_op_cpu(&prices, &shape);
+        }
+    return ns;
+}
+
 static void rate(struct step_time *time, const struct plan *plan, const struct cluster *cluster)
 {
     const struct job *job = plan->job;
@@ -298,6 +318,7 @@ int step_time_predict(struct step_time *time, const struct plan *plan,
                                  time->shares, arena, err))
         return -1;
     add_constants(time, cluster, plan->job->world_size);
+    time->cpu_ns = sum_cpu(plan, cluster, arena);
     rate(time, plan, cluster);
     return 0;
 }

@@ -15,6 +15,7 @@
 struct step_time {
     int64_t ns; /* with both of: */
     int64_t constant_ns, jitter_ns;
+    int64_t cpu_ns; /* of a cluster of CPUs: that the first rank's compute threads have a core */
     struct simulated_step simulated; /* in the arena; a rank for each pipeline rank */
     double tokens_per_second;
     /* Shares of the peak that products of the job's dtype have by the data sheet: the model's

@@ -167,55 +167,71 @@ double bench_median(double *numbers, int n)
 /* ---- measuring it ---- */
 
 /* Until all that the step gave to the device is done. */
-static int run_step(struct run *run, const struct run_hooks *hooks, double *seconds,
-                    struct err *err)
+struct step_seconds {
+    double wall, cpu;
+};
+
+static int run_step(struct run *run, const struct pool *pool, const struct run_hooks *hooks,
+                    struct step_seconds *seconds, struct err *err)
 {
     struct device *device = run_device(run);
 
     run_clear_times(run);
-    double begin = clock_seconds();
+    double cpu = pool_cpu_seconds(pool), begin = clock_seconds();
     if (run_entry(run, ENTRY_STEP, 0, hooks, err) < 0 ||
         device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
         return -1;
-    *seconds = clock_seconds() - begin;
+    *seconds = (struct step_seconds){ clock_seconds() - begin, pool_cpu_seconds(pool) - cpu };
     return 0;
 }
 
-static int measure_steps(struct bench *bench, struct run *run, const struct run_hooks *hooks,
-                         int n_warm, struct err *err)
+static int measure_steps(struct bench *bench, struct run *run, const struct pool *pool,
+                         const struct run_hooks *hooks, int n_warm, struct err *err)
 {
     int n = bench->n_steps;
-    double *waits = arena_array(&bench->arena, double, n), ignored;
+    double *waits = arena_array(&bench->arena, double, n);
+    struct step_seconds seconds;
 
-    if (run_step(run, hooks, &bench->first_seconds, err) < 0)
+    if (run_step(run, pool, hooks, &seconds, err) < 0)
         return -1;
+    bench->first_seconds = seconds.wall;
     for (int i = 0; i < n_warm; i++)
-        if (run_step(run, hooks, &ignored, err) < 0)
+        if (run_step(run, pool, hooks, &seconds, err) < 0)
             return -1;
     for (int i = 0; i < n; i++) {
-        if (run_step(run, hooks, &bench->step_seconds[i], err) < 0)
+        if (run_step(run, pool, hooks, &seconds, err) < 0)
             return -1;
+        bench->step_seconds[i] = seconds.wall;
+        bench->cpu_seconds[i] = seconds.cpu;
         waits[i] = run_wait_seconds(run);
     }
     bench->wait_seconds = bench_median(waits, n);
     return 0;
 }
 
-static int measure_ops(struct bench *bench, struct run *run, const struct run_hooks *hooks,
-                       struct err *err)
+static int measure_ops(struct bench *bench, struct run *run, const struct pool *pool,
+                       const struct run_hooks *hooks, struct err *err)
 {
     int n = bench->n_steps;
-    double *samples = arena_array(&bench->arena, double, (int64_t)n * bench->n_ops);
+    double *wall = arena_array(&bench->arena, double, (int64_t)n * bench->n_ops);
+    double *cpu = arena_array(&bench->arena, double, (int64_t)n * bench->n_ops);
 
     run_set_timed(run, 1);
     for (int i = 0; i < n; i++) {
-        if (run_step(run, hooks, &bench->timed_seconds[i], err) < 0)
+        struct step_seconds seconds;
+
+        if (run_step(run, pool, hooks, &seconds, err) < 0)
             return -1;
-        for (int k = 0; k < bench->n_ops; k++)
-            samples[k * n + i] = run_op_seconds(run, bench->ops[k].function, bench->ops[k].op);
+        bench->timed_seconds[i] = seconds.wall;
+        for (int k = 0; k < bench->n_ops; k++) {
+            wall[k * n + i] = run_op_seconds(run, bench->ops[k].function, bench->ops[k].op);
+            cpu[k * n + i] = run_op_cpu_seconds(run, bench->ops[k].function, bench->ops[k].op);
+        }
     }
-    for (int k = 0; k < bench->n_ops; k++)
-        bench->ops[k].seconds = bench_median(samples + k * n, n);
+    for (int k = 0; k < bench->n_ops; k++) {
+        bench->ops[k].seconds = bench_median(wall + k * n, n);
+        bench->ops[k].cpu_seconds = bench_median(cpu + k * n, n);
+    }
     return 0;
 }
 
@@ -239,9 +255,9 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
     write_scalars(run, &bench->program, bench->tokens);
     list_ops(bench);
     struct run_hooks hooks = { .context = &source, .load = load_random };
-    int status = measure_steps(bench, run, &hooks, n_warm, err);
+    int status = measure_steps(bench, run, engine->pool, &hooks, n_warm, err);
     if (!status)
-        status = measure_ops(bench, run, &hooks, err);
+        status = measure_ops(bench, run, engine->pool, &hooks, err);
     run_destroy(run);
     return status;
 }
@@ -253,6 +269,7 @@ int bench_run(struct bench *bench, const struct job *job, struct engine *engine,
     *bench = (struct bench){ .n_steps = n_steps,
                              .tokens = (int64_t)job->train.global_batch * job->data.seq_len };
     bench->step_seconds = arena_array(&bench->arena, double, n_steps);
+    bench->cpu_seconds = arena_array(&bench->arena, double, n_steps);
     bench->timed_seconds = arena_array(&bench->arena, double, n_steps);
     if (run_and_measure(bench, job, engine, n_warm, err) < 0) {
         bench_release(bench);

@@ -19,6 +19,7 @@ struct bench_op {
     int n_runs; /* in a step: micro-batches */
     struct op_shape shape;
     double seconds;       /* of a step: all its runs; the median of the timed steps */
+    double cpu_seconds;   /* the same, that its threads had a core; 0 on a GPU */
     double flops, bytes;  /* of a step */
     double light_seconds; /* of a step, at the speed of light */
 };
@@ -32,6 +33,7 @@ struct bench {
     int64_t tokens;        /* of a step, all ranks */
     double first_seconds;  /* the first step, which touches the memory */
     double *step_seconds;  /* [n_steps] as in training, in order */
+    double *cpu_seconds;   /* [n_steps] of these, that this rank's compute threads had a core */
     double *timed_seconds; /* [n_steps] of those whose ops are timed */
     int n_steps;
     double wait_seconds; /* of a step as in training, for collectives; median */
@@ -88,6 +90,13 @@ int bench_collectives(struct engine *engine, const struct bench_nodes *nodes, si
 /* What the host takes for an op, and for a step with its data, scalars and results. */
 struct bench_host {
     double op_seconds, step_seconds;
+};
+
+/* Of one copy from the host to the device (on a CPU within memory), and of one file where the job
+ * writes; 0: not measured. */
+struct bench_links {
+    double host_bytes_per_second;
+    double read_bytes_per_second, write_bytes_per_second;
 };
 
 /* A message between two ranks, of one node or of two. */

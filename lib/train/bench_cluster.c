@@ -90,12 +90,21 @@ static int isolate(struct engine *alone, const struct engine *engine, struct err
 
 /* ---- what a step says ---- */
 
-static double sum_ops(const struct bench *bench)
-{
-    double sum = 0;
+/* Of all ops; and for how long their threads had a core. */
+struct ops_seconds {
+    double wall, cpu;
+};
 
-    for (int i = 0; i < bench->n_ops; i++)
-        sum += bench->ops[i].seconds;
+static struct ops_seconds sum_ops(const struct bench *bench)
+{
+    struct ops_seconds sum = { 0, 0 };
+
+    for (int i = 0; i < bench->n_ops; i++) {
+        if (!op_has_kernel(bench->ops[i].shape.kind))
+            continue;
+        sum.wall += bench->ops[i].seconds;
+        sum.cpu += bench->ops[i].cpu_seconds;
+    }
     return sum;
 }
 
@@ -105,7 +114,8 @@ static void add_ops(struct bench_cluster *c, const struct bench *bench)
         const struct bench_op *op = &bench->ops[i];
 
         if (op_has_kernel(op->shape.kind) && op->seconds > 0)
-            price_table_add_op(&c->table, &op->shape, 1e9 * op->seconds / op->n_runs);
+            price_table_add_op(&c->table, &op->shape, 1e9 * op->seconds / op->n_runs,
+                               1e9 * op->cpu_seconds / op->n_runs);
     }
 }
 
@@ -143,7 +153,7 @@ static int count_models(const struct job *job, int n_ranks)
 }
 
 /* This rank: all models. *seconds: the ops of a step of the first. */
-static int measure_models(struct cluster_benchmark *b, double *seconds, struct err *err)
+static int measure_models(struct cluster_benchmark *b, struct ops_seconds *seconds, struct err *err)
 {
     struct bench_cluster *c = b->cluster;
 
@@ -168,17 +178,21 @@ static int measure_models(struct cluster_benchmark *b, double *seconds, struct e
     return 0;
 }
 
-static int measure_alone(struct cluster_benchmark *b, double *seconds, struct err *err)
+static int measure_alone(struct cluster_benchmark *b, struct ops_seconds *seconds, struct err *err)
 {
     if (measure_models(b, seconds, err))
         return -1;
     tell(b, "the host's time of an op and of a step");
-    return bench_host(&b->cluster->host, b->job, b->alone, b->arena, err);
+    if (bench_host(&b->cluster->host, b->job, b->alone, b->arena, err))
+        return -1;
+    tell(b, "the host's link and storage");
+    return bench_links(&b->cluster->links, b->job->output, b->alone, b->arena, err);
 }
 
 /* ---- ops of all ranks ---- */
 
-static int measure_together(struct cluster_benchmark *b, double *seconds, struct err *err)
+static int measure_together(struct cluster_benchmark *b, struct ops_seconds *seconds,
+                            struct err *err)
 {
     struct job whole = narrow(b->job, 1, 1);
     struct bench bench;
@@ -214,7 +228,9 @@ static int measure_tensor(struct cluster_benchmark *b, struct err *err)
         if (op_has_kernel(op->shape.kind) && op->seconds > 0 &&
             price_table_op(&c->table, &op->shape, &source) < 0)
             price_table_add_op(&c->table, &op->shape,
-                               1e9 * op->seconds / op->n_runs / fmax(1, c->table.contention));
+                               1e9 * op->seconds / op->n_runs / fmax(1, c->table.contention),
+                               1e9 * op->cpu_seconds / op->n_runs /
+                                   fmax(1, c->table.cpu_contention));
     }
     bench_release(&bench);
     return 0;
@@ -284,7 +300,7 @@ static int measure_transfers(struct cluster_benchmark *b, struct err *err)
 static int measure_all(struct cluster_benchmark *b, struct err *err)
 {
     struct bench_cluster *c = b->cluster;
-    double by_one = 0, by_all = 0;
+    struct ops_seconds by_one = { 0, 0 }, by_all = { 0, 0 };
 
     if (b->engine->rank.world_size > 1 && bench_group_open_world(&b->world, b->engine, err))
         return -1;
@@ -294,7 +310,8 @@ static int measure_all(struct cluster_benchmark *b, struct err *err)
         return 0;
     if (measure_together(b, &by_all, err))
         return -1;
-    c->table.contention = by_one > 0 ? by_all / by_one : 0;
+    c->table.contention = by_one.wall > 0 ? by_all.wall / by_one.wall : 0;
+    c->table.cpu_contention = by_one.cpu > 0 ? by_all.cpu / by_one.cpu : 0;
     return measure_tensor(b, err) || measure_collectives(b, err) || measure_transfers(b, err) ? -1
                                                                                               : 0;
 }
@@ -325,7 +342,7 @@ int bench_cluster(struct bench_cluster *cluster, const struct job *job, struct e
     cluster->memory_bytes = memory_of(engine);
     if (bench_find_nodes(&cluster->nodes, engine, err) || isolate(&alone, engine, err))
         return -1;
-    b.n_stages = count_models(job, cluster->nodes.per_node) + 1 +
+    b.n_stages = count_models(job, cluster->nodes.per_node) + 2 +
                  (engine->rank.world_size > 1 ? N_STAGES_OF_ALL : 0);
     progress_line_begin(&b.line, 2);
     int status = measure_all(&b, err);

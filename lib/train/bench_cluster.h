@@ -26,6 +26,7 @@ struct bench_cluster {
     struct bench_nodes nodes;
     struct machine_peak peak; /* of one rank alone */
     struct bench_host host;
+    struct bench_links links;
     double jitter;          /* standard deviation of a step, as a share of it */
     struct bench_link fast; /* in a node; 0: one rank */
     struct bench_link net;  /* over all nodes */

@@ -45,12 +45,16 @@ static void print_device(const struct bench_cluster *c, const struct engine *eng
 /* What NICs carry of a gather over all ranks, beside what messages alone reach. */
 static void print_links(const struct bench_cluster *c, struct str *out)
 {
+    const struct bench_links *l = &c->links;
     double efficiency = c->net.bytes_per_second / c->exchanges.nic_bytes_per_second;
 
-    if (c->nodes.n == 1)
-        return;
-    str_printf(out, "links:\n  rail: {latency: %lld ns, efficiency: %.3f}\n",
-               nanoseconds(c->net.latency_seconds), fmin(1, fmax(0.01, efficiency)));
+    str_printf(out, "links:\n  host: {bandwidth: %.3f GB/s}\n", l->host_bytes_per_second / 1e9);
+    if (l->read_bytes_per_second > 0 && l->write_bytes_per_second > 0)
+        str_printf(out, "  storage: {read: %.4f GB/s, write: %.4f GB/s}\n",
+                   l->read_bytes_per_second / 1e9, l->write_bytes_per_second / 1e9);
+    if (c->nodes.n > 1)
+        str_printf(out, "  rail: {latency: %lld ns, efficiency: %.3f}\n",
+                   nanoseconds(c->net.latency_seconds), fmin(1, fmax(0.01, efficiency)));
 }
 
 static double overlap_of(double measured)

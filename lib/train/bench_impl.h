@@ -81,6 +81,14 @@ int bench_time_exchange(const struct bench_operands *operands, struct collective
 int bench_host(struct bench_host *host, const struct job *like, struct engine *alone,
                struct arena *arena, struct err *err);
 
+/* ---- links of a rank ---- */
+
+/* folder: of the job's output, which need not exist. By this rank alone; takes about two seconds
+ * and leaves no file. A folder that cannot be written to is a warning. Returns 0, or -1 and
+ * ERR_DEVICE. */
+int bench_links(struct bench_links *links, const char *folder, struct engine *engine,
+                struct arena *arena, struct err *err);
+
 /* ---- transfers ---- */
 
 /* Between the first two ranks of a node, and those of two nodes; across nodes also all ranks of two

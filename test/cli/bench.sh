@@ -113,6 +113,8 @@ expect 'in fp32' 0 'GFLOP/s fp32, ' "$lmtrain" bench ops "$dir/job.yaml" --steps
 expect 'bench step --json is JSON' 0 '' figures step step "$dir/job.yaml" --steps 3
 output=$(cat "$dir/step.json")
 promised 'bench step'
+expect 'steps have the time that threads had a core' 0 '' awk '/^step_cpu_seconds/ { n++; if (!($2 > 0)) exit 1 } END { exit n != 3 }' \
+    "$dir/step"
 expect 'its families add up' 0 '' sums step families
 expect 'tokens a second are tokens by seconds' 0 '' awk '{ x[$1] = $2 } END { r = x["tokens"] / x["best_step_seconds"] / x["tokens_per_s"]
     exit !(x["tokens"] == 256 && r > 0.999999 && r < 1.000001 && x["median_step_seconds"] >= x["best_step_seconds"] &&

@@ -9,8 +9,11 @@
 expect 'this machine is measured' 0 '^.*here.yaml: [0-9]+ ops and 4 collectives of 2 ranks, contention ' \
     "$lmtrain" bench cluster "$dir/job.yaml" --ranks 2 --steps 2 --to "$dir/here.yaml"
 expect 'its file' 0 '^      cpu: true$' cat "$dir/here.yaml"
+expect 'its link to the host' 0 '^  host: \{bandwidth: [0-9.]+ GB/s\}$' cat "$dir/here.yaml"
+expect 'its storage' 0 '^  storage: \{read: [0-9.]+ GB/s, write: [0-9.]+ GB/s\}$' cat "$dir/here.yaml"
+expect 'and no file is left of that' 1 '' sh -c "ls -A '$dir' | grep lmtrain-bench"
 expect 'names its tables' 0 '^tables: here.yaml.tables.json$' cat "$dir/here.yaml"
-expect 'which have ops' 0 '"linear [a-z0-9]+\[T x [0-9]+\] .*": \[\[[0-9]+, [0-9]+\]' cat "$dir/here.yaml.tables.json"
+expect 'which have ops' 0 '"linear [a-z0-9]+\[T x [0-9]+\] .*": \[\[[0-9]+, [0-9]+, [0-9]+\]' cat "$dir/here.yaml.tables.json"
 expect 'and collectives' 0 '"all_reduce of 2": \[\[4096, [0-9]+\], ' cat "$dir/here.yaml.tables.json"
 expect 'and transfers' 0 '"in a node": \[\[4096, [0-9]+\], ' cat "$dir/here.yaml.tables.json"
 expect 'and what coming late costs' 0 '^"late_ns": [0-9]+,$' cat "$dir/here.yaml.tables.json"
@@ -32,6 +35,16 @@ sed 's/^tables: .*/tables: broken.json/' "$dir/here.yaml" >"$dir/broken.yaml"
 expect 'tables that are none' 2 'broken.json: not a table of prices: ' \
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/broken.yaml"
 sed 's/^tables: .*/tables: gone.json/' "$dir/here.yaml" >"$dir/gone.yaml"
+sed 's/^"build": .*/"build": "0.0 old",/' "$dir/here.yaml.tables.json" >"$dir/old.json"
+sed 's/^tables: .*/tables: old.json/' "$dir/here.yaml" >"$dir/old.yaml"
+expect 'tables of this build are no matter' 0 '^predicted on' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml"
+refuse 'and nothing is said' 'measured by|is of a machine'
+expect 'those of another are named' 0 'old.json was measured by lmtrain 0.0 old, this is lmtrain .* \(hint: ' \
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/old.yaml"
+expect 'and used' 0 '^predicted on 2 cpu: ' printf '%s\n' "$output"
+sed 's/^{"machine": "[^"]*"/{"machine": "cpu of old"/' "$dir/here.yaml.tables.json" >"$dir/old.json"
+expect 'as are those of another machine' 0 'old.json is of a machine "cpu of old", this one is "cpu ' \
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/old.yaml"
 expect 'tables that are not there' 2 'gone.json' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/gone.yaml"
 
 # ---- a run ----

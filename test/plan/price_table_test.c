@@ -50,7 +50,7 @@ static double find(const struct price_table *table, struct op_shape op, enum pri
 
 static void add(struct price_table *table, struct op_shape op, double ns)
 {
-    price_table_add_op(table, &op, ns);
+    price_table_add_op(table, &op, ns, ns / 2);
 }
 
 static void fill(struct price_table *table, struct arena *arena)
@@ -101,6 +101,10 @@ static void check_filled(const struct price_table *t)
     assert_int_equal(source, PRICE_INTERPOLATED);
     assert_true(find(t, linear(2048, 64, 32), &source) == 16000 && source == PRICE_INTERPOLATED);
     assert_true(find(t, linear(128, 64, 32), &source) == 1000 && source == PRICE_INTERPOLATED);
+    /* The time on a core is interpolated alike. */
+    struct op_shape twice = linear(512, 64, 32), once = linear(256, 64, 32);
+    assert_true(price_table_op_cpu(t, &once) == 1000);
+    assert_true(fabs(price_table_op_cpu(t, &twice) - 2000) < 1e-6);
     /* Too far off, or another op. */
     assert_true(find(t, linear(16384, 64, 32), &source) < 0 && source == PRICE_FORMULA);
     assert_true(find(t, linear(256, 64, 33), &source) < 0);
@@ -191,6 +195,9 @@ static void read_old(const char *path)
         fail_msg("%s", err.text);
     assert_null(table.build);
     assert_true(table.late_ns == 0);
+    struct op_shape op = linear(256, 64, 32);
+    assert_true(price_table_op(&table, &op, &source) == 500);
+    assert_true(price_table_op_cpu(&table, &op) < 0);
     assert_true(price_table_collective(&table, OP_ALL_REDUCE, pair, 4096, &source) == 7196);
     assert_true(price_table_transfer(&table, false, 4096, &source) < 0);
     arena_release(&arena);
@@ -199,9 +206,11 @@ static void read_old(const char *path)
 static void test_an_old_table_is_read(void **state)
 {
     (void)state;
-    with_file("{\"machine\": \"old\", \"contention\": 1.1, \"ops\": {}, \"collectives\": "
-              "{\"all_reduce of 2\": [[4096, 7196], [16384, 10391]]}}",
-              read_old);
+    with_file(
+        "{\"machine\": \"old\", \"contention\": 1.1, \"ops\": "
+        "{\"linear fp32[T x 32] fp32[64 x 32] -> fp32[T x 64]\": [[256, 500]]}, \"collectives\": "
+        "{\"all_reduce of 2\": [[4096, 7196], [16384, 10391]]}}",
+        read_old);
 }
 
 static void read_refused(const char *path)
@@ -225,7 +234,8 @@ static void test_refused_files(void **state)
         "{\"ops\": {\"a\": [[1]]}}",
         "{\"ops\": {\"a\": [[0, 5]]}}",
         "{\"ops\": {\"a\": [[1, -5]]}}",
-        "{\"ops\": {\"a\": [[1, 2, 3]]}}",
+        "{\"ops\": {\"a\": [[1, 2, 3, 4]]}}",
+        "{\"ops\": {\"a\": [[1, 2, 0]]}}",
         "{\"collectives\": {\"a\": 3}}",
         "{\"transfers\": [[4096, 5]]}",
         "{\"ops\": {\"a\": [[1, 2]",
