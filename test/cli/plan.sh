@@ -218,6 +218,8 @@ expect 'replicas that are pipelines on devices of one kind' 0 \
     --set 'parallel={mode: semi, pp: 4, zero: 1}'
 expect 'which the table says' 0 ' order .* tp-pp-dp ' printf '%s' "$(printf '%s' "$output" | tr '\n' ' ')"
 printf 'islands:\n  - {nodes: 0, device: h100-sxm, per_node: 8}\n' >"$dir/none.yaml"
+sed -n '/^\.SH CLUSTER FILES/,/^\.SH EXIT/p' man/lmtrain-plan.1 | sed -n '/^\.nf/,/^\.fi/p' | sed '/^\./d; s/\\-/-/g' >"$dir/manual.yaml"
+expect "the manual's example" 0 '^cluster: two kinds$' "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster "$dir/manual.yaml" --ranks 64
 expect 'no nodes' 2 'none.yaml:2:13: nodes is not a value such as 132' plan --cluster "$dir/none.yaml"
 expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-40, a100-sxm-80, b200, gb200, gb300, h100-sxm, h200, mi300x; or' \
     plan --device h101
