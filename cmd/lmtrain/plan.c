@@ -358,15 +358,18 @@ static int write_trace(const char *path, const struct plan *plan, const struct c
                        struct err *err)
 {
     struct arena arena = { 0 };
-    struct timeline_list list = { .arena = &arena };
+    struct replica_programs replicas;
+    struct timeline_list list = { .replicas = &replicas, .arena = &arena };
     struct timeline_order order;
 
     if (!cluster)
         return err_set(err, ERR_CONFIG,
                        "--trace is of a predicted step (hint: --device NAME or --cluster NAME)");
+    replica_programs_init(&replicas, plan);
     int status = timelines_add_predicted(&list, plan, cluster, NULL, 0, err);
     if (!status)
         status = timelines_write(&list, plan, plan->job->source, path, &order, err);
+    replica_programs_release(&replicas);
     arena_release(&arena);
     return status;
 }

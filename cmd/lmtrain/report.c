@@ -58,7 +58,11 @@ static int add_measured(struct timeline_list *list, const struct plan *plan,
 {
     struct mesh mesh = job_mesh(plan->job);
     int stage = mesh_coordinate(&mesh, trace->rank, axes_stages());
-    const struct program *program = &plan->programs[stage];
+    const struct program *programs =
+        replica_programs_find(list->replicas, mesh_data_rank(&mesh, trace->rank), err);
+    if (!programs)
+        return -1;
+    const struct program *program = &programs[stage];
     struct timeline_span *spans = arena_array(list->arena, struct timeline_span, trace->n);
 
     for (int i = 0; i < trace->n; i++) {
@@ -186,8 +190,11 @@ static int make(const struct report_request *q, const char *run, const struct st
                 const struct plan_subject *subject, const struct plan *plan, struct arena *arena,
                 struct str *out, struct err *err)
 {
-    struct timeline_list list = { .arena = arena };
+    struct replica_programs replicas;
+    struct timeline_list list = { .replicas = &replicas, .arena = arena };
     int status = 0;
+
+    replica_programs_init(&replicas, plan);
 
     for (int i = 0; i < traces->n && !status; i++)
         status = add_measured(&list, plan, &traces->items[i], err);
@@ -201,6 +208,7 @@ static int make(const struct report_request *q, const char *run, const struct st
         log_warn("these are the first %d ranks that were traced of %d (hint: --ranks, such as "
                  "0-31,64-95)",
                  TIMELINE_RANKS_MAX, TIMELINE_RANKS_MAX + traces->n_left_out);
+    replica_programs_release(&replicas);
     return status;
 }
 

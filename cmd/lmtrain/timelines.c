@@ -63,40 +63,76 @@ void timelines_add(struct timeline_list *list, const struct timeline_rank *rank)
     list->ranks[list->n++] = *rank;
 }
 
-static void add_stage(struct timeline_list *list, const struct plan *plan, int rank, int stage,
-                      const struct collected *spans)
+/* A predicted step, by rank of the simulation. */
+struct predicted {
+    struct step_replica *replicas;
+    int *of_data_rank, n;
+    struct collected *ranks;
+};
+
+static int predict(struct predicted *p, const struct timeline_list *list, const struct plan *plan,
+                   const struct cluster *cluster, struct err *err)
 {
-    timelines_add(list, &(struct timeline_rank){ .rank = rank,
-                                                 .program = &plan->programs[stage],
-                                                 .spans = spans->spans,
-                                                 .n = spans->n });
+    int dp = plan->job->parallel.dp;
+    struct simulated_step step;
+
+    p->replicas = arena_array(list->arena, struct step_replica, dp);
+    p->of_data_rank = arena_array(list->arena, int, dp);
+    p->n = step_time_replicas(p->replicas, p->of_data_rank, list->replicas, cluster, err);
+    if (p->n < 0)
+        return -1;
+    p->ranks = arena_array(list->arena, struct collected, plan->job->parallel.pp * p->n);
+    struct collecting c = { .stages = p->ranks, .arena = list->arena };
+    struct simulate_watch watch = { &c, on_span };
+    return step_time_simulate(&step, plan->job, p->replicas, p->n, cluster, &watch, NULL,
+                              list->arena, err);
+}
+
+/* The first rank of each stage, as many as a timeline has. */
+static int list_first_ranks(int *ranks, const struct plan *plan, const struct cluster *cluster,
+                            struct arena *arena, struct err *err)
+{
+    const struct mesh mesh = job_mesh(plan->job);
+    int n = plan->job->parallel.pp;
+    struct step_time time;
+
+    if (step_time_predict(&time, plan, cluster, arena, err))
+        return -1;
+    if (n > TIMELINE_RANKS_MAX)
+        log_warn("a timeline has at most %d ranks: these are of stages 0 to %d of %d",
+                 TIMELINE_RANKS_MAX, TIMELINE_RANKS_MAX - 1, n);
+    n = min_int(n, TIMELINE_RANKS_MAX);
+    for (int i = 0; i < n; i++)
+        ranks[i] = mesh_replica_ranks(&mesh, i, max_int(0, time.replica)).first;
+    return n;
 }
 
 int timelines_add_predicted(struct timeline_list *list, const struct plan *plan,
                             const struct cluster *cluster, const int *ranks, int n_ranks,
                             struct err *err)
 {
-    int n = plan->job->parallel.pp;
-    struct mesh mesh = job_mesh(plan->job);
-    struct collecting c = { .stages = arena_array(list->arena, struct collected, n),
-                            .arena = list->arena };
-    struct simulate_watch watch = { &c, on_span };
-    struct simulated_step step;
+    const struct mesh mesh = job_mesh(plan->job);
+    int *first = arena_array(list->arena, int, plan->job->parallel.pp);
+    struct predicted predicted;
 
-    if (step_time_simulate(&step, plan->job, plan->programs, cluster, &watch, NULL, list->arena,
-                           err))
+    if (predict(&predicted, list, plan, cluster, err))
         return -1;
-    if (!n_ranks && n > TIMELINE_RANKS_MAX)
-        log_warn("a timeline has at most %d ranks: these are of stages 0 to %d of %d",
-                 TIMELINE_RANKS_MAX, TIMELINE_RANKS_MAX - 1, n);
-    for (int i = 0; i < n && !n_ranks && list->n < TIMELINE_RANKS_MAX; i++)
-        add_stage(list, plan, mesh_stage_ranks(&mesh, i).first, i, &c.stages[i]);
+    if (!n_ranks) {
+        n_ranks = list_first_ranks(first, plan, cluster, list->arena, err);
+        ranks = first;
+    }
     for (int i = 0; i < n_ranks; i++) {
         int stage = mesh_coordinate(&mesh, ranks[i], axes_stages());
+        int like = predicted.of_data_rank[mesh_data_rank(&mesh, ranks[i])];
+        const struct collected *spans = &predicted.ranks[stage * predicted.n + like];
 
-        add_stage(list, plan, ranks[i], stage, &c.stages[stage]);
+        timelines_add(list,
+                      &(struct timeline_rank){ .rank = ranks[i],
+                                               .program = &predicted.replicas[like].programs[stage],
+                                               .spans = spans->spans,
+                                               .n = spans->n });
     }
-    return 0;
+    return n_ranks < 0 ? -1 : 0;
 }
 
 int timelines_write(const struct timeline_list *list, const struct plan *plan, const char *title,

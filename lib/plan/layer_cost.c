@@ -160,7 +160,9 @@ static int simulate_on(const struct layer_cost_cache *cache, const struct layer_
 {
     struct cluster view = islands_view(cache->cluster, key->island, job->world_size, arena);
 
-    return step_time_simulate(step, job, programs, &view, watch, NULL, arena, err);
+    const struct step_replica all = { ALL_DATA_RANKS, programs };
+
+    return step_time_simulate(step, job, &all, 1, &view, watch, NULL, arena, err);
 }
 
 /* Where backwards are split there is a second rank, with a layer and the head: one has no

@@ -9,7 +9,7 @@
 #include "base/num.h"
 #include "plan/islands.h"
 #include "plan/price_impl.h"
-#include "plan/programs.h"
+#include "plan/replica_programs.h"
 #include "program/order.h"
 
 /* The ranks that are simulated: of each stage the one that is first on all other axes. */
@@ -178,110 +178,112 @@ static void rate(struct step_time *time, const struct plan *plan, const struct c
     time->hfu = flops.executed / (seconds * peak);
 }
 
-/* A data-parallel rank's ranks of each stage, or, for -1, those of all. */
-static int simulate_replica(struct simulated_step *simulated, const struct job *job,
-                            const struct program *programs, const struct cluster *cluster,
-                            int replica, const struct simulate_watch *watch,
-                            double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
+/* Prices of all ops of one data-parallel rank's, or all ranks', stages: every n_replicas-th. */
+static void price_replica(struct pricing *p, const struct step_replica *replica, int n_replicas,
+                          const struct program **programs, const struct simulated_op *const **ops)
 {
-    int n = job->parallel.pp;
+    for (int rank = 0; rank < p->job->parallel.pp; rank++) {
+        struct mesh_ranks ranks = replica->data_rank < 0
+                                      ? mesh_stage_ranks(&p->mesh, rank)
+                                      : mesh_replica_ranks(&p->mesh, rank, replica->data_rank);
+
+        p->pp_rank = rank;
+        p->rank = ranks.first;
+        p->prices.island = islands_slowest(p->prices.cluster, ranks, p->job->train.dtype);
+        p->program = programs[rank * n_replicas] = &replica->programs[rank];
+        ops[rank * n_replicas] = price_program(p);
+    }
+}
+
+int step_time_simulate(struct simulated_step *simulated, const struct job *job,
+                       const struct step_replica *replicas, int n_replicas,
+                       const struct cluster *cluster, const struct simulate_watch *watch,
+                       double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
+{
+    int n = job->parallel.pp * n_replicas;
     double ns[N_PRICE_SOURCES] = { 0 }, all = 0;
     struct pricing p = {
         .job = job, .mesh = job_mesh(job), .arena = arena, .ns = shares ? ns : NULL
     };
-    struct mesh stages = mesh_pipeline(n);
-    const struct program **list = arena_array(arena, const struct program *, n);
+    struct mesh mesh = mesh_pipeline(job->parallel.pp);
+    const struct program **programs = arena_array(arena, const struct program *, n);
     const struct simulated_op *const **ops =
         arena_array(arena, const struct simulated_op *const *, n);
 
+    mesh.size[AXIS_DP] = n_replicas;
     p.prices =
         (struct prices){ .cluster = cluster,
                          .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
                          .has_graphs = true,
                          .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
     p.stride = mesh_stride(&p.mesh, AXIS_PP);
-    for (int rank = 0; rank < n; rank++) {
-        struct mesh_ranks ranks = replica < 0 ? mesh_stage_ranks(&p.mesh, rank)
-                                              : mesh_replica_ranks(&p.mesh, rank, replica);
-
-        p.pp_rank = rank;
-        p.rank = ranks.first;
-        p.prices.island = islands_slowest(cluster, ranks, job->train.dtype);
-        p.program = list[rank] = &programs[rank];
-        ops[rank] = price_program(&p);
-    }
+    for (int i = 0; i < n_replicas; i++)
+        price_replica(&p, &replicas[i], n_replicas, programs + i, ops + i);
     for (int i = 0; i < N_PRICE_SOURCES; i++)
         all += ns[i];
     for (int i = 0; i < N_PRICE_SOURCES && shares; i++)
         shares[i] = all > 0 ? ns[i] / all : 0;
-    struct simulate_request request = {
-        .programs = list, .mesh = &stages, .entry = ENTRY_STEP, .ops = ops, .watch = watch
-    };
+    struct simulate_request request = { .programs = programs,
+                                        .mesh = &mesh,
+                                        .entry = ENTRY_STEP,
+                                        .ops = ops,
+                                        .in_full = n_replicas > 1,
+                                        .watch = watch };
     return simulate(simulated, &request, arena, err);
-}
-
-int step_time_simulate(struct simulated_step *simulated, const struct job *job,
-                       const struct program *programs, const struct cluster *cluster,
-                       const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
-                       struct arena *arena, struct err *err)
-{
-    return simulate_replica(simulated, job, programs, cluster, -1, watch, shares, arena, err);
 }
 
 /* ---- replicas with different numbers of micro-batches ---- */
 
-/* Whether an earlier one has as many, on devices of the same kinds. */
-static bool is_like_earlier(const struct job *job, const struct cluster *cluster, int replica)
+static bool is_like(const struct job *job, const struct cluster *cluster, int a, int b)
 {
-    const int *counts = job->parallel.replica_micro_batches.values;
     const struct mesh mesh = job_mesh(job);
     enum dtype dtype = job->train.dtype;
+    bool is_like = replica_micro_batches(job, a) == replica_micro_batches(job, b);
 
-    for (int r = 0; r < replica; r++) {
-        bool is_like = counts[r] == counts[replica];
+    for (int s = 0; s < job->parallel.pp && is_like; s++)
+        is_like = islands_slowest(cluster, mesh_replica_ranks(&mesh, s, a), dtype) ==
+                  islands_slowest(cluster, mesh_replica_ranks(&mesh, s, b), dtype);
+    return is_like;
+}
 
-        for (int s = 0; s < job->parallel.pp && is_like; s++)
-            is_like = islands_slowest(cluster, mesh_replica_ranks(&mesh, s, r), dtype) ==
-                      islands_slowest(cluster, mesh_replica_ranks(&mesh, s, replica), dtype);
-        if (is_like)
-            return true;
+int step_time_replicas(struct step_replica *replicas, int *of_data_rank,
+                       struct replica_programs *programs, const struct cluster *cluster,
+                       struct err *err)
+{
+    const struct job *job = programs->plan->job;
+    int n = 0;
+
+    if (!job->parallel.replica_micro_batches.n) {
+        replicas[0] = (struct step_replica){ ALL_DATA_RANKS, programs->plan->programs };
+        return 1;
     }
-    return false;
-}
+    for (int rank = 0; rank < job->parallel.dp; rank++) {
+        int i = 0;
 
-/* The programs of so many micro-batches. */
-static int simulate_count(struct simulated_step *simulated, const struct plan *plan,
-                          const struct cluster *cluster, int replica,
-                          double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
-{
-    struct job job = *plan->job;
-    struct program *programs = arena_array(arena, struct program, job.parallel.pp);
-
-    job.n_micro_batches = job.parallel.replica_micro_batches.values[replica];
-    int status = programs_compile_unverified(programs, &job, plan->kernels, err);
-    if (!status)
-        status =
-            simulate_replica(simulated, &job, programs, cluster, replica, NULL, shares, arena, err);
-    for (int i = 0; i < job.parallel.pp; i++)
-        program_release(&programs[i]);
-    return status;
-}
-
-/* All wait for the slowest when gradients are summed. */
-static int simulate_slowest(struct step_time *time, const struct plan *plan,
-                            const struct cluster *cluster, struct arena *arena, struct err *err)
-{
-    for (int r = 0; r < plan->job->parallel.replica_micro_batches.n; r++) {
-        struct step_time of_replica = { .ns = 0 };
-
-        if (is_like_earlier(plan->job, cluster, r))
+        while (i < n && !is_like(job, cluster, replicas[i].data_rank, rank))
+            i++;
+        of_data_rank[rank] = i;
+        if (i < n)
             continue;
-        if (simulate_count(&of_replica.simulated, plan, cluster, r, of_replica.shares, arena, err))
+        replicas[n] = (struct step_replica){ rank, replica_programs_find(programs, rank, err) };
+        if (!replicas[n++].programs)
             return -1;
-        if (of_replica.simulated.ns > time->simulated.ns)
-            *time = of_replica;
     }
-    return 0;
+    return n;
+}
+
+/* Of a step of several replicas that of the one that waits least, whose times are shown. */
+static void take_busiest(struct step_time *time, const struct step_replica *replicas,
+                         int n_replicas)
+{
+    struct simulated_step *s = &time->simulated;
+    int replica = s->busiest % n_replicas;
+
+    s->busiest /= n_replicas;
+    s->n_ranks /= n_replicas;
+    for (int i = 0; i < s->n_ranks; i++)
+        s->ranks[i] = s->ranks[i * n_replicas + replica];
+    time->replica = replicas[replica].data_rank;
 }
 
 int64_t step_time_boundary_bytes(const struct job *job)
@@ -311,14 +313,23 @@ int64_t step_time_boundary_ns(const struct job *job, const struct cluster *clust
 int step_time_predict(struct step_time *time, const struct plan *plan,
                       const struct cluster *cluster, struct arena *arena, struct err *err)
 {
+    int dp = plan->job->parallel.dp;
+    struct step_replica *replicas = arena_array(arena, struct step_replica, dp);
+    int *ignored = arena_array(arena, int, dp);
+    struct replica_programs programs;
+
     *time = (struct step_time){ .ns = 0 };
-    if (plan->job->parallel.replica_micro_batches.n
-            ? simulate_slowest(time, plan, cluster, arena, err)
-            : step_time_simulate(&time->simulated, plan->job, plan->programs, cluster, NULL,
-                                 time->shares, arena, err))
-        return -1;
-    add_constants(time, cluster, plan->job->world_size);
-    time->cpu_ns = sum_cpu(plan, cluster, arena);
-    rate(time, plan, cluster);
-    return 0;
+    replica_programs_init(&programs, plan);
+    int n = step_time_replicas(replicas, ignored, &programs, cluster, err);
+    int status = n < 0 ? -1
+                       : step_time_simulate(&time->simulated, plan->job, replicas, n, cluster, NULL,
+                                            time->shares, arena, err);
+    if (!status) {
+        take_busiest(time, replicas, n);
+        add_constants(time, cluster, plan->job->world_size);
+        time->cpu_ns = sum_cpu(plan, cluster, arena);
+        rate(time, plan, cluster);
+    }
+    replica_programs_release(&programs);
+    return status;
 }

@@ -8,9 +8,11 @@
 #ifndef PLAN_STEP_TIME_H
 #define PLAN_STEP_TIME_H
 
-#include "plan/plan.h"
 #include "plan/price.h"
+#include "plan/replica_programs.h"
 #include "plan/simulate.h"
+
+enum { ALL_DATA_RANKS = -1 };
 
 struct step_time {
     int64_t ns; /* with both of: */
@@ -22,17 +24,36 @@ struct step_time {
      * FLOPs, and those that are executed. */
     double mfu, hfu;
     double shares[N_PRICE_SOURCES]; /* of the time of all ops: where its prices come from */
+    int replica; /* the data-parallel rank that simulated is of, where they have different numbers
+                    of micro-batches: the busiest; else ALL_DATA_RANKS */
+};
+
+/* A data-parallel rank, or, for ALL_DATA_RANKS, the slowest devices of each stage; and its programs
+ * [pp]. */
+struct step_replica {
+    int data_rank;
+    const struct program *programs;
 };
 
 /*
- * One step of the programs [pp] of a job with the prices of this cluster, without what is added, on
- * the slowest devices of each stage. watch: NULL, or of every op. shares: NULL, or as above.
- * Results in the arena. Returns 0, or -1 and ERR_FAILED.
+ * One step of the job with the prices of this cluster, without what is added, of data-parallel
+ * ranks that meet in their sums; simulated has for each pipeline rank one rank of each of them, in
+ * turn. watch: NULL, or of every op. shares: NULL, or as above. Results in the arena. Returns 0, or
+ * -1 and ERR_FAILED.
  */
 int step_time_simulate(struct simulated_step *simulated, const struct job *job,
-                       const struct program *programs, const struct cluster *cluster,
-                       const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
-                       struct arena *arena, struct err *err);
+                       const struct step_replica *replicas, int n_replicas,
+                       const struct cluster *cluster, const struct simulate_watch *watch,
+                       double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err);
+
+/*
+ * The data-parallel ranks of a plan that differ in micro-batches or devices: replicas[dp], and of
+ * each rank which of them it is like: of_data_rank[dp]. Where all have as many micro-batches, one:
+ * ALL_DATA_RANKS. Returns how many, or -1 where a program cannot be compiled.
+ */
+int step_time_replicas(struct step_replica *replicas, int *of_data_rank,
+                       struct replica_programs *programs, const struct cluster *cluster,
+                       struct err *err);
 
 /* Bytes of the residual stream that stages of the job send each other, and the longest transfer of
  * them between neighbours. */

@@ -51,6 +51,15 @@ same_bits 'with the same bits, too' steady moved 12
 expect 'other numbers are other numerics' 0 'changed since the checkpoint: .*replica_micro_batches' \
     replicas stopped '[3, 5]' '' 2 --set train.steps=14
 
+# Traces: each rank's program has its own micro-batches; predicted ranks meet in the sums.
+printf 'islands:\n  - {nodes: 1, device: h100-sxm, per_node: 2}\n  - {nodes: 1, device: a100-sxm-80, per_node: 2}\n' >"$dir/two.yaml"
+expect 'a traced run' 0 '^done' replicas traced '[5, 3]' ', pp: 2, order: tp-pp-dp' 4 --set train.steps=4 --set 'trace={steps: [3]}'
+expect 'has a timeline' 0 'of 4 ranks, predicted and measured' "$lmtrain" report "$dir/traced" --trace "$dir/traced.json" --cluster "$dir/two.yaml"
+expect 'whose flows are in order' 0 '4 ranks both predicted and measured' python3 test/cli/support/check_timeline.py "$dir/traced.json"
+expect 'that of a plan' 0 '' "$lmtrain" plan "$dir/traced/job.yaml" --ranks 4 --cluster "$dir/two.yaml" --trace "$dir/plan.json"
+"$lmtrain" plan "$dir/traced/job.yaml" --ranks 4 --cluster "$dir/two.yaml" --json >"$dir/table.json"
+expect 'adds up to its table' 0 "2 ranks' slices add up" python3 test/cli/support/check_timeline.py "$dir/plan.json" "$dir/table.json"
+
 expect 'its description' 0 'replica_micro_batches' cat "$dir/uneven/job.yaml"
 expect 'a plan is of the rank with most' 0 '5 micro-batches of 1 x 32 tokens' "$lmtrain" plan "$dir/job.yaml" --ranks 2 \
     --set train.micro_batch=1 --set 'parallel={replica_micro_batches: [5, 3]}'

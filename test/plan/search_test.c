@@ -217,7 +217,7 @@ static void test_islands_in_another_order_are_as_fast(void **state)
     int n_found = 0;
 
     (void)state;
-    for (int seed = 0; seed < 36; seed++) {
+    for (int seed = 0; seed < 30; seed++) {
         struct uneven_found a = find_uneven(seed, false), b = find_uneven(seed, true);
 
         assert_int_equal(a.n_rows, b.n_rows);
@@ -250,7 +250,7 @@ static void test_devices_may_be_idle(void **state)
     int n_idle = 0, n_found = 0;
 
     (void)state;
-    for (int seed = 2000; seed < 2024; seed++) {
+    for (int seed = 2000; seed < 2014; seed++) {
         struct search_result idle, result;
         int64_t best = INT64_MAX;
         struct fixture f;
@@ -283,7 +283,7 @@ static void test_devices_may_be_idle(void **state)
         n_idle += idle.n_rows > 0 && layout_n_ranks(&idle.rows[0].layout) < n_ranks;
         close_fixture(&f);
     }
-    assert_true(n_found > 8 && n_idle > 3);
+    assert_true(n_found > 5 && n_idle > 1);
 }
 
 static void test_a_bound_is_never_above_the_estimate(void **state)
