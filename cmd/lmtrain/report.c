@@ -143,15 +143,12 @@ static int add_predicted(struct timeline_list *list, const struct plan *plan,
 
 /* ---- what is made of them ---- */
 
-static int write_trace(const struct report_request *q, const char *title,
-                       const struct timeline_list *list, const struct step_traces *traces,
-                       const struct plan *plan, struct str *out, struct err *err)
+/* "FILE: step 10 and 11 of 2 ranks, predicted and measured" */
+static void print_made(const struct report_request *q, const struct timeline_list *list,
+                       const struct step_traces *traces, struct str *out)
 {
-    struct timeline_order order;
     int n_steps = 1;
 
-    if (timelines_write(list, plan, title, q->trace, &order, err))
-        return -1;
     for (int i = 1; i < traces->n; i++)
         n_steps += traces->items[i].step != traces->items[i - 1].step;
     int n_ranks = traces->n / n_steps;
@@ -160,6 +157,18 @@ static int write_trace(const struct report_request *q, const char *title,
         str_printf(out, " and %lld", (long long)traces->items[traces->n - 1].step);
     str_printf(out, " of %d rank%s%s (hint: open it at ui.perfetto.dev)\n", n_ranks, str_s(n_ranks),
                list->n > traces->n ? ", predicted and measured" : "");
+}
+
+static int write_trace(const struct report_request *q, const char *title,
+                       const struct timeline_list *list, const struct step_traces *traces,
+                       const struct plan *plan, struct str *out, struct err *err)
+{
+    struct timeline_order order;
+
+    if (timelines_write(list, plan, title, q->trace, &order, err))
+        return -1;
+    if (!q->json)
+        print_made(q, list, traces, out);
     if (order.n_beyond)
         log_warn("%d times something ends before it can, up to %.3f ms by the ranks' clocks, whose "
                  "errors are up to %.3f ms: was a clock set during the step?",

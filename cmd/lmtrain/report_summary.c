@@ -100,11 +100,30 @@ static void print_slowest(const struct timeline_summary *s, struct str *out)
     }
 }
 
+/* What the step waits for in the end, where it is more than a hundredth of it. */
+static void print_paths(const struct timeline_summary *s, struct str *out)
+{
+    for (int i = 0; i < s->n_paths; i++) {
+        const struct critical_path *p = &s->paths[i];
+
+        str_printf(out, "%scritical path of step %lld, %s, %.2f ms:", i ? "" : "\n",
+                   (long long)p->step, p->is_measured ? "measured" : "predicted",
+                   in_ms((double)p->ns));
+        for (int class = 0; class < N_TIME_CLASSES; class ++)
+            if (p->of[class] * 100 > p->ns)
+                str_printf(out, " %s %.2f,", time_class_name((enum time_class) class),
+                           in_ms((double)p->of[class]));
+        str_printf(out, " idle %.2f; it goes %d time%s from a rank to another\n",
+                   in_ms((double)p->idle), p->n_changes, str_s(p->n_changes));
+    }
+}
+
 void report_summary_print(const struct timeline_summary *summary, struct str *out)
 {
     print_totals(summary, out);
     print_differences(summary, out);
     print_slowest(summary, out);
+    print_paths(summary, out);
 }
 
 /* ---- JSON ---- */
@@ -168,12 +187,40 @@ static cJSON *slowest_json(const struct timeline_slowest *w)
     return json;
 }
 
+static cJSON *path_json(const struct critical_path *p, const struct timeline_summary *s)
+{
+    cJSON *json = cJSON_CreateObject();
+
+    cJSON_AddNumberToObject(json, "step", (double)p->step);
+    cJSON_AddStringToObject(json, "kind", p->is_measured ? "measured" : "predicted");
+    cJSON_AddNumberToObject(json, "step_ns", (double)p->ns);
+    cJSON_AddNumberToObject(json, "idle_ns", (double)p->idle);
+    cJSON_AddNumberToObject(json, "unexplained_ns", (double)p->unexplained);
+    cJSON_AddNumberToObject(json, "changes", p->n_changes);
+    add_classes(json, "ns", p->of);
+    cJSON *bounds = cJSON_AddObjectToObject(json, "bound_ns");
+    for (int i = 0; i < N_PRICE_BOUNDS && !p->is_measured; i++)
+        cJSON_AddNumberToObject(bounds, price_bound_name((enum price_bound)i), (double)p->bound[i]);
+    cJSON *ranks = cJSON_AddArrayToObject(json, "ranks_ns");
+    for (int i = 0; i < s->n_totals; i++) {
+        if (!p->ranks[i])
+            continue;
+        cJSON *rank = cJSON_CreateObject();
+
+        cJSON_AddNumberToObject(rank, "rank", s->totals[i].rank);
+        cJSON_AddNumberToObject(rank, "ns", (double)p->ranks[i]);
+        cJSON_AddItemToArray(ranks, rank);
+    }
+    return json;
+}
+
 cJSON *report_summary_json(const struct timeline_summary *summary)
 {
     cJSON *json = cJSON_CreateObject();
     cJSON *ranks = cJSON_AddArrayToObject(json, "ranks");
     cJSON *ops = cJSON_AddArrayToObject(json, "ops");
     cJSON *slowest = cJSON_AddArrayToObject(json, "slowest");
+    cJSON *paths = cJSON_AddArrayToObject(json, "critical_paths");
 
     for (int i = 0; i < summary->n_totals; i++)
         cJSON_AddItemToArray(ranks, total_json(&summary->totals[i]));
@@ -181,5 +228,7 @@ cJSON *report_summary_json(const struct timeline_summary *summary)
         cJSON_AddItemToArray(ops, difference_json(&summary->differences[i]));
     for (int i = 0; i < summary->n_slowest; i++)
         cJSON_AddItemToArray(slowest, slowest_json(&summary->slowest[i]));
+    for (int i = 0; i < summary->n_paths; i++)
+        cJSON_AddItemToArray(paths, path_json(&summary->paths[i], summary));
     return json;
 }

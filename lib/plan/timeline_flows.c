@@ -92,7 +92,7 @@ void timeline_find_flows(struct printing *p)
         qsort(p->ends, (size_t)p->n_ends, sizeof *p->ends, compare_ends);
 }
 
-static bool is_same_flow(const struct flow_end *a, const struct flow_end *b)
+bool timeline_is_same_flow(const struct flow_end *a, const struct flow_end *b)
 {
     return a->is_measured == b->is_measured && a->from == b->from && a->to == b->to &&
            a->stream == b->stream && a->number == b->number && a->step == b->step;
@@ -126,7 +126,7 @@ struct timeline_order timeline_find_order(const struct printing *p)
     for (int i = 0; i < p->timeline->n; i++)
         order.error_ns = max_i64(order.error_ns, p->timeline->ranks[i].clock_error_ns);
     for (int i = 0, end = 0; i < p->n_ends; i = end) {
-        while (end < p->n_ends && is_same_flow(&p->ends[i], &p->ends[end]))
+        while (end < p->n_ends && timeline_is_same_flow(&p->ends[i], &p->ends[end]))
             end++;
         for (int k = i; k < end; k++)
             for (int j = i; j < end; j++)
@@ -155,7 +155,7 @@ void timeline_print_flows(struct printing *p)
     int id = 1;
 
     for (int i = 0; i + 1 < p->n_ends; i++)
-        if (is_same_flow(&p->ends[i], &p->ends[i + 1]) &&
+        if (timeline_is_same_flow(&p->ends[i], &p->ends[i + 1]) &&
             p->ends[i].member != p->ends[i + 1].member) {
             print_end(p, id, &p->ends[i], true);
             print_end(p, id++, &p->ends[i + 1], false);

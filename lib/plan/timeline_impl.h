@@ -55,6 +55,7 @@ void timeline_begin_event(struct printing *p);
 
 /* Before anything is printed: the ends of all flows. */
 void timeline_find_flows(struct printing *p);
+bool timeline_is_same_flow(const struct flow_end *a, const struct flow_end *b);
 void timeline_print_flows(struct printing *p);
 struct timeline_order timeline_find_order(const struct printing *p);
 

@@ -267,6 +267,23 @@ static void find_slowest(struct timeline_summary *s, struct arena *arena)
     }
 }
 
+/* ---- critical paths ---- */
+
+static void find_paths(struct timeline_summary *s, const struct timeline *t, struct arena *arena)
+{
+    s->paths = arena_array(arena, struct critical_path, t->n);
+    for (int i = 0; i < t->n; i++) {
+        bool is_new = true;
+
+        for (int k = 0; k < i; k++)
+            is_new &= t->ranks[k].step != t->ranks[i].step ||
+                      t->ranks[k].is_measured != t->ranks[i].is_measured;
+        if (is_new)
+            critical_path_find(&s->paths[s->n_paths++], t, t->ranks[i].step,
+                               t->ranks[i].is_measured, arena);
+    }
+}
+
 void timeline_summarize(struct timeline_summary *summary, const struct timeline *timeline,
                         int n_differences_max, struct arena *arena)
 {
@@ -277,4 +294,5 @@ void timeline_summarize(struct timeline_summary *summary, const struct timeline 
         summary->totals[i] = total_of(timeline, &timeline->ranks[i]);
     find_differences(summary, timeline, n_differences_max, arena);
     find_slowest(summary, arena);
+    find_paths(summary, timeline, arena);
 }

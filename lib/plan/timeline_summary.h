@@ -5,7 +5,7 @@
 #ifndef PLAN_TIMELINE_SUMMARY_H
 #define PLAN_TIMELINE_SUMMARY_H
 
-#include "plan/timeline.h"
+#include "plan/critical_path.h"
 
 /* A rank's step, of one kind. ns; of: what its compute stream does and waits for, in classes. */
 struct timeline_total {
@@ -45,6 +45,8 @@ struct timeline_summary {
     int n_differences;
     struct timeline_slowest *slowest; /* of stages with two measured ranks or more, by stage */
     int n_slowest;
+    struct critical_path *paths; /* of each step and kind */
+    int n_paths;
 };
 
 /* Of ops on the compute stream alone; those beside it wait for peers. Results in the arena. */

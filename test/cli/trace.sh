@@ -37,6 +37,11 @@ expect 'two that are predicted to take longer' 0 'step 3 and 5 of 2 ranks, predi
     --trace "$dir/both.json" --step 3,5 --device "$dir/slow.yaml"
 expect 'come one after the other' 0 ' 2 ranks both predicted and measured' check "$dir/both.json"
 
+# On a CPU no issue of the host's is waited for, so that all of a predicted path is what ran.
+"$lmtrain" report "$dir/traced" --json --trace "$dir/one.json" >"$dir/summary.json"
+expect 'the path that a step waits for' 0 ', 4 totals, .* paths have 0 ns unexplained' check "$dir/one.json" "$dir/summary.json"
+expect 'in words' 0 '^critical path of step 5, predicted, [0-9.]+ ms: products ' "$lmtrain" report "$dir/traced"
+
 # Perfetto's own reader, where there is one.
 if [ -n "${PERFETTO_BIN:-}" ]; then
     expect 'Perfetto reads it' 0 '^Perfetto has [1-9][0-9]* slices, [1-9][0-9]* flows, ' \

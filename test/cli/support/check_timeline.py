@@ -148,11 +148,25 @@ def check_ops(slices, stages, ops):
         assert abs(abs(op["measured_ns"] - op["predicted_ns"]) - gap) < 1, (op, gap)
 
 
+def check_paths(paths, ranks):
+    """They add up to their steps. Returns what predicted ones wait for unexplained, and no rank is idle in them."""
+    assert {path["kind"] for path in paths} == {rank["kind"] for rank in ranks}, paths
+    for path in paths:
+        assert path["step_ns"] == next(rank["step_ns"] for rank in ranks if rank["kind"] == path["kind"]), path
+        assert sum(path["ns"].values()) + path["idle_ns"] == path["step_ns"] == sum(rank["ns"] for rank in path["ranks_ns"]), path
+        if path["kind"] == "predicted":
+            assert path["idle_ns"] == 0 and path["unexplained_ns"] < path["step_ns"] / 4, path
+
+
+    return sum(path["unexplained_ns"] for path in paths if path["kind"] == "predicted")
+
+
 def check_summary(events, summary):
+    unexplained = check_paths(summary["critical_paths"], summary["ranks"])
     slices, stages = [event for event in events if event["ph"] == "X"], stages_of(events)
     check_slowest(check_totals(slices, summary["ranks"]), stages, summary["slowest"])
     check_ops(slices, stages, summary["ops"])
-    return f", {len(summary['ranks'])} totals, {len(summary['ops'])} ops and {len(summary['slowest'])} slowest ranks are theirs"
+    return f", {len(summary['ranks'])} totals, {len(summary['ops'])} ops and {len(summary['slowest'])} slowest ranks are theirs, paths have {unexplained} ns unexplained"
 
 
 def main():
