@@ -217,6 +217,10 @@ expect 'replicas that are pipelines on devices of one kind' 0 \
     "$lmtrain" plan configs/jobs/llama2-13b.yaml --ranks 16 --cluster "$dir/two.yaml" \
     --set 'parallel={mode: semi, pp: 4, zero: 1}'
 expect 'which the table says' 0 ' order .* tp-pp-dp ' printf '%s' "$(printf '%s' "$output" | tr '\n' ' ')"
+printf 'islands:\n  - {nodes: 1, device: a100-sxm-80, per_node: 8}\n  - {nodes: 1, device: a100-sxm-40, per_node: 8}\n' >"$dir/two.yaml"
+sed '/^recompute/d' configs/jobs/llama2-13b.yaml >"$dir/open.yaml"
+expect 'stages on smaller devices recompute more' 0 'pp 2 1f1b of 20\+20 layers.*selective in 0\+[1-9][0-9]* layers' \
+    "$lmtrain" plan "$dir/open.yaml" --ranks 16 --cluster "$dir/two.yaml" --set train.micro_batch=2 --set 'parallel={mode: semi, pp: 2, zero: 2}'
 printf 'islands:\n  - {nodes: 0, device: h100-sxm, per_node: 8}\n' >"$dir/none.yaml"
 sed -n '/^\.SH CLUSTER FILES/,/^\.SH EXIT/p' man/lmtrain-plan.1 | sed -n '/^\.nf/,/^\.fi/p' | sed '/^\./d; s/\\-/-/g' >"$dir/manual.yaml"
 expect "the manual's example" 0 '^cluster: two kinds$' "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster "$dir/manual.yaml" --ranks 64
