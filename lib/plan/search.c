@@ -283,6 +283,7 @@ static void run_each(struct search *search, int n, void (*tile)(void *, int64_t,
 struct measuring {
     struct search *search;
     struct layout_candidate **candidates;
+    int **counts; /* of each, room for the layers of its stages; NULL: one stage */
     struct err *errs;
 };
 
@@ -292,6 +293,8 @@ static void measure_one(void *context, int64_t tile, int thread)
     struct layout_candidate *c = m->candidates[tile];
 
     (void)thread;
+    if (m->counts[tile])
+        search_move_layers(m->search, c, m->counts[tile]);
     c->is_misfit = (c->full ? search_measure_levels(m->search, c, &m->errs[tile])
                             : search_measure_bytes(m->search, c, &m->errs[tile])) < 0;
 }
@@ -304,18 +307,25 @@ static int measure_new(struct search *search, const struct best *best, struct er
     struct measuring m = {
         .search = search,
         .candidates = arena_array(&scratch, struct layout_candidate *, best->n),
+        .counts = arena_array(&scratch, int *, best->n),
         .errs = arena_array(&scratch, struct err, best->n),
     };
     int n = 0, n_misfits = 0;
 
     for (int i = 0; i < best->n; i++)
-        if (!best->items[i]->is_measured)
+        if (!best->items[i]->is_measured) {
+            const struct layout *l = &best->items[i]->layout;
+
+            m.counts[n] = search->request->may_move && l->pp > 1
+                              ? arena_array(search->arena, int, l->pp * l->chunks)
+                              : NULL;
             m.candidates[n++] = best->items[i];
+        }
     run_each(search, n, measure_one, &m);
     for (int i = 0; i < n; i++) {
         if (m.candidates[i]->is_misfit)
             *failure = m.errs[i];
-        n_misfits += is_too_large(search, m.candidates[i]) || m.candidates[i]->full;
+        n_misfits += is_too_large(search, m.candidates[i]) || m.candidates[i]->full || m.counts[i];
     }
     arena_release(&scratch);
     return n_misfits;

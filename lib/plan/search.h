@@ -13,6 +13,9 @@
  *   predict   the best estimates, compiled whole and simulated as `lmtrain plan` does for one
  *             layout: what is printed, and what decides
  *
+ * With may_move the best estimates' cuts are then improved by moving single layers between stages
+ * (search_moves.c): estimates of other cuts are not looked at.
+ *
  * Bounds are never above estimates (test/plan/search_test.c), so the estimates that are found are
  * the best of all layouts. Nothing is random and nothing depends on a clock: equal input gives
  * equal output.
@@ -41,8 +44,9 @@ struct search_request {
     double memory_share; /* of a device's memory; 0: PLAN_MEMORY_SHARE */
     double within;       /* times within this share are equal */
     int n_rows;          /* layouts that are predicted, if there are so many */
-    struct pool *pool;   /* whose threads predict; NULL: the caller's */
-    bool in_full;        /* estimate every layout: for tests */
+    bool may_move; /* layers between the stages of the best, while their estimates are shorter */
+    struct pool *pool; /* whose threads predict; NULL: the caller's */
+    bool in_full;      /* estimate every layout: for tests */
 };
 
 struct search_row {

@@ -165,6 +165,12 @@ bool search_are_levels_plain(const struct layout_candidate *candidate, const str
 int search_measure_levels(struct search *search, struct layout_candidate *candidate,
                           struct err *err);
 
+/* ---- search_moves.c ---- */
+
+/* Move layers between the stages of an estimated pipeline while its estimate is shorter, if by
+ * more than times that count as equal; counts [stages] is room for the layout's cut then. */
+void search_move_layers(struct search *search, struct layout_candidate *candidate, int *counts);
+
 /* ---- search_space.c, search_bound.c, search_estimate.c ---- */
 
 /* All layouts that are possible, in lexicographic order. */

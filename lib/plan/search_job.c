@@ -63,6 +63,7 @@ int search_job(struct search_result *result, struct job *job, int n_ranks, int n
                                       .max_tp = job->search.max_tp,
                                       .memory_share = job->search.memory_share,
                                       .within = job->search.within,
+                                      .may_move = true,
                                       .n_rows = n_rows };
 
     if (search_layouts(result, &request, arena, err))

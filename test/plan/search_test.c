@@ -435,6 +435,34 @@ static void test_layers_are_recomputed_where_memory_is_short(void **state)
     assert_true(n_mixed >= 2);
 }
 
+/* Stages are cut by multiplications: what else a large head takes, the moves see. */
+static void test_layers_are_moved_from_a_stage_with_a_large_head(void **state)
+{
+    const char *text = "{model: bloom-7b1, data: {train: a, seq_len: 2048}, device: cuda, "
+                       "train: {steps: 1, global_batch: 64, micro_batch: 1}, recompute: selective, "
+                       "parallel: {mode: semi, tp: 2, pp: 8, zero: 0, schedule: 1f1b}}";
+    struct search_request request = { .n_ranks = 16, .memory_share = 1, .n_rows = 4 };
+    struct search_result cut, moved;
+    struct fixture f;
+    struct err err;
+
+    (void)state;
+    open_fixture(&f);
+    read_job(&f, text);
+    make_cluster(&f, 16, 8, (int64_t)80 << 30);
+    request.job = &f.job;
+    request.kernels = f.kernels;
+    request.cluster = &f.cluster;
+    assert_int_equal(search_layouts(&cut, &request, &f.arena, &err), 0);
+    request.may_move = true;
+    assert_int_equal(search_layouts(&moved, &request, &f.arena, &err), 0);
+    assert_int_equal(cut.rows[0].layout.stages.n, 0);
+    assert_int_equal(moved.rows[0].layout.stages.n, 8);
+    assert_true(moved.rows[0].ns < cut.rows[0].ns);
+    assert_true(moved.rows[0].estimate_ns < cut.rows[0].estimate_ns);
+    close_fixture(&f);
+}
+
 static void test_data_has_neither_tp_nor_pp(void **state)
 {
     struct search_result result;
@@ -519,6 +547,7 @@ int main(void)
         cmocka_unit_test(test_slots_that_bounds_assume),
         cmocka_unit_test(test_what_is_given_is_not_searched),
         cmocka_unit_test(test_layers_are_recomputed_where_memory_is_short),
+        cmocka_unit_test(test_layers_are_moved_from_a_stage_with_a_large_head),
         cmocka_unit_test(test_data_has_neither_tp_nor_pp),
         cmocka_unit_test(test_schedules_and_micro_batches_may_be_searched),
         cmocka_unit_test(test_equal_layouts_prefer_the_simpler),
