@@ -15,18 +15,19 @@ static void print_reason(const struct search_result *result, const struct search
                          double within, struct str *out)
 {
     const struct search_row *first = &result->rows[0];
-    double slower = (double)row->ns / (double)first->ns - 1;
+    double slower = search_cost(row) / search_cost(first) - 1;
+    bool is_time = result->objective == OBJECTIVE_TIME;
 
     str_clear(out);
     if (row == first)
         str_add(out, "the best");
     else if (slower < 0.0005 && slower > -0.0005)
-        str_add(out, "as fast, but less simple");
+        str_printf(out, "as %s, but less simple", is_time ? "fast" : "cheap");
     else if (slower < 0)
-        str_printf(out, "%.1f %% faster, which counts as equal (within %g %%), but less simple",
-                   -100 * slower, 100 * within);
+        str_printf(out, "%.1f %% %s, which counts as equal (within %g %%), but less simple",
+                   -100 * slower, is_time ? "faster" : "less device time", 100 * within);
     else
-        str_printf(out, "%.1f %% slower", 100 * slower);
+        str_printf(out, "%.1f %% %s", 100 * slower, is_time ? "slower" : "more device time");
 }
 
 /* Orders of ranks are said where they differ. */
@@ -104,6 +105,11 @@ static void print_value(const struct search_other *other, struct str *out)
         str_printf(out, "%d", other->value);
 }
 
+static double estimate_cost(const struct search_row *row)
+{
+    return (double)row->estimate_ns * row->weight;
+}
+
 static void print_other(const struct search_result *result, const struct search_other *other,
                         struct str *out)
 {
@@ -115,13 +121,15 @@ static void print_other(const struct search_result *result, const struct search_
         str_printf(out, " does not fit, by %s or more",
                    str_bytes(over, sizeof over, other->bytes - result->available));
     else
-        str_printf(out, " is slower, by %.1f %% or more",
-                   100 * ((double)other->bound_ns / (double)first->estimate_ns - 1));
+        str_printf(out,
+                   result->objective == OBJECTIVE_TIME ? " is slower, by %.1f %% or more"
+                                                       : " takes %.1f %% more device time or more",
+                   100 * ((double)other->bound_ns / estimate_cost(first) - 1));
 }
 
 static bool is_slower(const struct search_result *result, const struct search_other *other)
 {
-    return other->bound_ns > result->rows[0].estimate_ns;
+    return (double)other->bound_ns > estimate_cost(&result->rows[0]);
 }
 
 static void print_others(const struct search_result *result, struct str *out)

@@ -518,6 +518,10 @@ const struct field job_fields[] = {
       .choices = search_micro_batch_choices,
       .help = "fixed: as train.micro_batch says; auto: searched, too (powers of two up to 64); "
               "changes the numerics" },
+    { "search.objective", FIELD_CHOICE, AT(search.objective), .initial = "time",
+      .choices = search_objective_choices,
+      .help = "what a search makes small; time: of a step; device_time: of a step, times the "
+              "devices in use, with allow_idle: the cheapest run" },
     { "search.keep_numerics", FIELD_BOOL, AT(search.keep_numerics), .initial = "false",
       .help = "a search for a run that has checkpoints (--replan) keeps what the bits of its "
               "results depend on: tp, dp, micro_batch, sequence_parallel and the order in which "

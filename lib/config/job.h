@@ -34,6 +34,8 @@ enum recompute_mode {
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum parameter_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
+/* What a search makes small: a step's time, or that times the devices in use. */
+enum search_objective { OBJECTIVE_TIME, OBJECTIVE_DEVICE_TIME };
 enum search_micro_batch { SEARCH_MICRO_BATCH_FIXED, SEARCH_MICRO_BATCH_AUTO };
 /* Who chooses the layout: the job's keys alone; a search, all of it, or what is not given, or
  * without tensor and pipeline parallel (plan/search.h). */
@@ -65,6 +67,7 @@ extern const struct choice rank_order_choices[];
 extern const struct choice reduction_choices[];
 extern const struct choice parallel_mode_choices[];
 extern const struct choice search_micro_batch_choices[];
+extern const struct choice search_objective_choices[];
 extern const struct choice lr_schedule_choices[];
 extern const struct choice output_mode_choices[];
 extern const struct choice job_device_choices[];
@@ -184,6 +187,7 @@ struct job {
         double memory_share; /* of a device's memory */
         int max_tp;          /* 0: the devices that the fast link joins */
         enum search_micro_batch micro_batch;
+        enum search_objective objective;
         int keep_numerics;       /* a search for a run that exists finds layouts of the same bits */
         int listed;              /* schedules are; else auto */
         struct bitset schedules; /* enum pipeline_kind of each */

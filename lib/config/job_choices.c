@@ -25,6 +25,10 @@ const struct choice rank_order_choices[] = { { "tp-dp-pp", ORDER_STAGES },
 const struct choice reduction_choices[] = { { "fixed", REDUCTIONS_FIXED },
                                             { "fast", REDUCTIONS_FAST },
                                             { 0 } };
+const struct choice search_objective_choices[] = { { "time", OBJECTIVE_TIME },
+                                                   { "device_time", OBJECTIVE_DEVICE_TIME },
+                                                   { 0 } };
+
 const struct choice search_micro_batch_choices[] = { { "fixed", SEARCH_MICRO_BATCH_FIXED },
                                                      { "auto", SEARCH_MICRO_BATCH_AUTO },
                                                      { 0 } };

@@ -42,12 +42,20 @@ static int compare_simple(const struct cluster *cluster, const struct layout *a,
 
 /* ---- order ---- */
 
+static int compare_times(int64_t a_ns, int a_weight, int64_t b_ns, int b_weight)
+{
+    int64_t a = a_ns * a_weight, b = b_ns * b_weight;
+
+    return (a > b) - (a < b);
+}
+
 static int by_bound(const void *pa, const void *pb)
 {
     const struct layout_candidate *a = pa, *b = pb;
+    int times = compare_times(a->bound_ns, a->weight, b->bound_ns, b->weight);
 
-    if (a->bound_ns != b->bound_ns)
-        return a->bound_ns < b->bound_ns ? -1 : 1;
+    if (times)
+        return times;
     int axes = count_axes(&a->layout) - count_axes(&b->layout);
     return axes ? axes : layout_compare(&a->layout, &b->layout);
 }
@@ -55,19 +63,17 @@ static int by_bound(const void *pa, const void *pb)
 static int by_estimate(const void *pa, const void *pb)
 {
     const struct layout_candidate *a = pa, *b = pb;
+    int times = compare_times(a->estimate_ns, a->weight, b->estimate_ns, b->weight);
 
-    if (a->estimate_ns != b->estimate_ns)
-        return a->estimate_ns < b->estimate_ns ? -1 : 1;
-    return by_bound(pa, pb);
+    return times ? times : by_bound(pa, pb);
 }
 
 static int by_time(const void *pa, const void *pb)
 {
     const struct search_row *a = pa, *b = pb;
+    int times = compare_times(a->ns, a->weight, b->ns, b->weight);
 
-    if (a->ns != b->ns)
-        return a->ns < b->ns ? -1 : 1;
-    return layout_compare(&a->layout, &b->layout);
+    return times ? times : layout_compare(&a->layout, &b->layout);
 }
 
 /* ---- estimates ---- */
@@ -108,7 +114,10 @@ static void keep(struct best *best, struct layout_candidate *c)
 /* Whether the layout can still be among the best. */
 static bool may_be_kept(const struct best *best, const struct layout_candidate *c)
 {
-    return best->n < best->most || c->bound_ns < best->items[best->n - 1]->estimate_ns;
+    const struct layout_candidate *last = best->n ? best->items[best->n - 1] : NULL;
+
+    return best->n < best->most ||
+           compare_times(c->bound_ns, c->weight, last->estimate_ns, last->weight) < 0;
 }
 
 static void note_smallest(struct search_result *result, const struct layout_candidate *c,
@@ -227,6 +236,7 @@ static int predict(struct search *search, const struct layout_candidate *c, stru
     struct plan plan = { .job = &job };
 
     *row = (struct search_row){ .layout = c->layout,
+                                .weight = c->weight,
                                 .bound_ns = c->bound_ns,
                                 .estimate_ns = c->estimate_ns,
                                 .estimate_bytes = c->estimate_bytes };
@@ -247,13 +257,18 @@ static int predict(struct search *search, const struct layout_candidate *c, stru
     return status;
 }
 
+double search_cost(const struct search_row *row)
+{
+    return (double)row->ns * row->weight;
+}
+
 /* The simplest of those that are as fast as the fastest comes first. */
 static void choose_first(const struct search_request *r, struct search_result *result)
 {
     int first = 0;
 
     for (int i = 1; i < result->n_rows; i++)
-        if ((double)result->rows[i].ns <= (double)result->rows[0].ns * (1 + r->within) &&
+        if (search_cost(&result->rows[i]) <= search_cost(&result->rows[0]) * (1 + r->within) &&
             compare_simple(r->cluster, &result->rows[i].layout, &result->rows[first].layout) < 0)
             first = i;
     struct search_row row = result->rows[first];
@@ -443,7 +458,7 @@ static void add_other(struct search_other *other, const struct layout_candidate 
                       size_t available)
 {
     size_t n_bytes = c->is_measured ? c->estimate_bytes : largest_bytes(c);
-    int64_t ns = max_i64(c->bound_ns, c->estimate_ns);
+    int64_t ns = max_i64(c->bound_ns, c->estimate_ns) * c->weight;
 
     if (n_bytes <= available && (!other->fits || ns < other->bound_ns)) {
         other->fits = true;
@@ -488,7 +503,9 @@ int search_layouts(struct search_result *result, const struct search_request *re
     };
     struct candidates all = { 0 };
 
-    *result = (struct search_result){ .n_ranks = request->n_ranks, .available = search.available };
+    *result = (struct search_result){ .objective = request->objective,
+                                      .n_ranks = request->n_ranks,
+                                      .available = search.available };
     search_list(&search, &all);
     if (!bound_all(&search, &all, result))
         return err_set(err, ERR_CONFIG,

@@ -44,6 +44,7 @@ struct search_request {
     double memory_share; /* of a device's memory; 0: PLAN_MEMORY_SHARE */
     double within;       /* times within this share are equal */
     int n_rows;          /* layouts that are predicted, if there are so many */
+    enum search_objective objective;
     bool may_move; /* layers between the stages of the best, while their estimates are shorter */
     struct pool *pool; /* whose threads predict; NULL: the caller's */
     bool in_full;      /* estimate every layout: for tests */
@@ -53,6 +54,7 @@ struct search_row {
     struct layout layout;
     int64_t bound_ns, estimate_ns;
     int64_t ns; /* predicted: with host constant and jitter */
+    int weight; /* times are compared times it: 1, or for OBJECTIVE_DEVICE_TIME the devices */
     size_t estimate_bytes, bytes;
     bool fits;
     double bubble; /* share of the step in which the busiest rank waits for other stages */
@@ -65,10 +67,11 @@ struct search_other {
     int value;        /* as layout_value */
     bool fits;        /* any of them; else */
     size_t bytes;     /* the least that they need */
-    int64_t bound_ns; /* the least bound of those that fit */
+    int64_t bound_ns; /* the least bound of those that fit, times their weight */
 };
 
 struct search_result {
+    enum search_objective objective;
     int n_ranks;             /* as asked for; a row may have fewer */
     struct search_row *rows; /* [n_rows], the first is the best; in the arena */
     int n_rows;
@@ -82,6 +85,9 @@ struct search_result {
     struct layout smallest; /* where n_rows is 0: the layout that needs least, and its bytes */
     size_t smallest_bytes;
 };
+
+/* What the search makes small. */
+double search_cost(const struct search_row *row);
 
 /* Returns 0, also where nothing fits (n_rows 0); or -1 and ERR_CONFIG if no layout is possible. */
 int search_layouts(struct search_result *result, const struct search_request *request,

@@ -28,6 +28,7 @@ struct largest_ranks {
 struct layout_candidate {
     struct layout layout;
     int n_micro_batches;
+    int weight; /* as search_row */
     int64_t bound_ns, estimate_ns;
     size_t bound_bytes, estimate_bytes;
     struct largest_ranks largest; /* by the costs of layers */

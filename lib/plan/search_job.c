@@ -64,6 +64,7 @@ int search_job(struct search_result *result, struct job *job, int n_ranks, int n
                                       .memory_share = job->search.memory_share,
                                       .within = job->search.within,
                                       .may_move = true,
+                                      .objective = job->search.objective,
                                       .n_rows = n_rows };
 
     if (search_layouts(result, &request, arena, err))

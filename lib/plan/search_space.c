@@ -97,8 +97,12 @@ static struct layout_candidate *append(struct listing *l)
     struct candidates *c = l->out;
 
     c->items = arena_grow(l->search->arena, c->items, sizeof *c->items, &c->capacity, c->n + 1);
-    c->items[c->n] =
-        (struct layout_candidate){ .layout = l->layout, .n_micro_batches = l->n_micro_batches };
+    c->items[c->n] = (struct layout_candidate){
+        .layout = l->layout,
+        .n_micro_batches = l->n_micro_batches,
+        .weight =
+            l->search->request->objective == OBJECTIVE_DEVICE_TIME ? layout_n_ranks(&l->layout) : 1,
+    };
     return &c->items[c->n++];
 }
 

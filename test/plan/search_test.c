@@ -435,6 +435,32 @@ static void test_layers_are_recomputed_where_memory_is_short(void **state)
     assert_true(n_mixed >= 2);
 }
 
+/* With the devices' time as objective no layout in more of it is first. */
+static void test_the_objective_may_be_the_time_of_devices(void **state)
+{
+    struct search_result fastest, cheapest;
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    make_space(&f, 2001);
+    f.request.keys = (1U << N_LAYOUT_KEYS) - 1;
+    f.request.n_rows = 8;
+    f.request.may_idle = true;
+    f.request.within = 0;
+    f.device.memory = (int64_t)1 << 30;
+    assert_int_equal(find(&f, &fastest), 0);
+    f.request.objective = OBJECTIVE_DEVICE_TIME;
+    assert_int_equal(find(&f, &cheapest), 0);
+    const struct search_row *a = &fastest.rows[0], *b = &cheapest.rows[0];
+    assert_true(a->ns <= b->ns);
+    assert_true(layout_n_ranks(&b->layout) < layout_n_ranks(&a->layout));
+    assert_true(b->ns * layout_n_ranks(&b->layout) < a->ns * layout_n_ranks(&a->layout));
+    for (int i = 1; i < cheapest.n_rows; i++)
+        assert_true(search_cost(&cheapest.rows[i - 1]) <= search_cost(&cheapest.rows[i]));
+    close_fixture(&f);
+}
+
 /* Stages are cut by multiplications: what else a large head takes, the moves see. */
 static void test_layers_are_moved_from_a_stage_with_a_large_head(void **state)
 {
@@ -547,6 +573,7 @@ int main(void)
         cmocka_unit_test(test_slots_that_bounds_assume),
         cmocka_unit_test(test_what_is_given_is_not_searched),
         cmocka_unit_test(test_layers_are_recomputed_where_memory_is_short),
+        cmocka_unit_test(test_the_objective_may_be_the_time_of_devices),
         cmocka_unit_test(test_layers_are_moved_from_a_stage_with_a_large_head),
         cmocka_unit_test(test_data_has_neither_tp_nor_pp),
         cmocka_unit_test(test_schedules_and_micro_batches_may_be_searched),
