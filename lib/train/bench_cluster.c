@@ -198,7 +198,7 @@ static int measure_together(struct cluster_benchmark *b, struct ops_seconds *sec
     struct bench bench;
 
     tell(b, "ops while all ranks compute");
-    if (bench_barrier(b->engine, b->world, err) ||
+    if (bench_await(b->engine, b->world, err) ||
         bench_run(&bench, &whole, b->alone, N_WARM, b->n_steps, err))
         return -1;
     *seconds = sum_ops(&bench);

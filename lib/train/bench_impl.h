@@ -41,6 +41,8 @@ int bench_group_open_world(struct comm_group **world, struct engine *engine, str
 
 /* Called by the thread that computes. */
 int bench_barrier(struct engine *engine, struct comm_group *group, struct err *err);
+/* The same where the others may take minutes: this rank shows that it is alive. */
+int bench_await(struct engine *engine, struct comm_group *group, struct err *err);
 int bench_largest(struct engine *engine, struct comm_group *group, double *number, struct err *err);
 
 /* ---- operands ---- */

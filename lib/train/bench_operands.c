@@ -3,9 +3,13 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "progress/progress.h"
 #include "train/bench_impl.h"
+
+#define AWAIT_MICROSECONDS 10000
 
 /* Some per cent of the compute between two collectives of a small step; what it costs hardly
  * depends on it. */
@@ -74,6 +78,20 @@ int bench_barrier(struct engine *engine, struct comm_group *group, struct err *e
     struct meeting q = { .group = group };
 
     return worker_call(engine->worker, meet, &q, err);
+}
+
+int bench_await(struct engine *engine, struct comm_group *group, struct err *err)
+{
+    struct progress_slot *slot = progress_join(engine->rank.local_rank);
+    struct meeting meeting = { .group = group };
+
+    progress_phase(slot, "waiting for a rank that measures alone");
+    uint64_t ticket = worker_post(engine->worker, 0, meet, &meeting);
+    while (!worker_done(engine->worker, ticket)) {
+        progress_beat(slot);
+        usleep(AWAIT_MICROSECONDS);
+    }
+    return worker_wait(engine->worker, ticket, err);
 }
 
 static int find_largest(void *argument, struct err *err)
