@@ -235,8 +235,15 @@ static int measure_ops(struct bench *bench, struct run *run, const struct pool *
     return 0;
 }
 
+enum { N_WARM_TOGETHER = 2 };
+
+static int meet(const struct bench_meeting *meeting, struct err *err)
+{
+    return meeting ? meeting->meet(meeting->context, err) : 0;
+}
+
 static int run_and_measure(struct bench *bench, const struct job *job, struct engine *engine,
-                           int n_warm, struct err *err)
+                           int n_warm, const struct bench_meeting *meeting, struct err *err)
 {
     struct progress_slot *progress = progress_join(engine->rank.local_rank);
     struct bench_source source;
@@ -255,27 +262,47 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
     write_scalars(run, &bench->program, bench->tokens);
     list_ops(bench);
     struct run_hooks hooks = { .context = &source, .load = load_random };
-    int status = measure_steps(bench, run, engine->pool, &hooks, n_warm, err);
+    int status = meet(meeting, err);
+    if (!status)
+        status = measure_steps(bench, run, engine->pool, &hooks, n_warm, err);
+    if (!status)
+        status = meet(meeting, err);
     if (!status)
         status = measure_ops(bench, run, engine->pool, &hooks, err);
     run_destroy(run);
     return status;
 }
 
-int bench_run(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
-              int n_steps, struct err *err)
+static int run_bench(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
+                     const struct bench_meeting *meeting, struct err *err)
 {
-    CHECK(n_steps >= 1);
-    *bench = (struct bench){ .n_steps = n_steps,
-                             .tokens = (int64_t)job->train.global_batch * job->data.seq_len };
+    int n_steps = bench->n_steps;
+
+    bench->tokens = (int64_t)job->train.global_batch * job->data.seq_len;
     bench->step_seconds = arena_array(&bench->arena, double, n_steps);
-    bench->cpu_seconds = arena_array(&bench->arena, double, n_steps);
     bench->timed_seconds = arena_array(&bench->arena, double, n_steps);
-    if (run_and_measure(bench, job, engine, n_warm, err) < 0) {
+    bench->cpu_seconds = arena_array(&bench->arena, double, n_steps);
+    if (run_and_measure(bench, job, engine, n_warm, meeting, err) < 0) {
         bench_release(bench);
         return -1;
     }
     return 0;
+}
+
+int bench_run(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
+              int n_steps, struct err *err)
+{
+    CHECK(n_steps >= 1);
+    *bench = (struct bench){ .n_steps = n_steps };
+    return run_bench(bench, job, engine, n_warm, NULL, err);
+}
+
+int bench_run_together(struct bench *bench, const struct job *job, struct engine *engine,
+                       int n_steps, const struct bench_meeting *meeting, struct err *err)
+{
+    CHECK(n_steps >= 1);
+    *bench = (struct bench){ .n_steps = n_steps };
+    return run_bench(bench, job, engine, N_WARM_TOGETHER, meeting, err);
 }
 
 void bench_release(struct bench *bench)

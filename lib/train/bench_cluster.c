@@ -13,7 +13,7 @@
 #include "report/progress_line.h"
 #include "train/bench_impl.h"
 
-enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 10, N_STAGES_OF_ALL = 5 };
+enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 10, N_STAGES_OF_ALL = 5, N_STEPS_TOGETHER = 10 };
 #define COLLECTIVE_BYTES ((size_t)64 << 20)
 #define BUS_BYTES ((size_t)16 << 20)
 
@@ -90,22 +90,16 @@ static int isolate(struct engine *alone, const struct engine *engine, struct err
 
 /* ---- what a step says ---- */
 
-/* Of all ops; and for how long their threads had a core. */
-struct ops_seconds {
+/* Of a step; and for how long its threads had a core. Whole steps: where ranks share cores they
+ * take turns for longer than an op lasts. */
+struct rank_seconds {
     double wall, cpu;
 };
 
-static struct ops_seconds sum_ops(const struct bench *bench)
+static struct rank_seconds median_step(struct bench *bench)
 {
-    struct ops_seconds sum = { 0, 0 };
-
-    for (int i = 0; i < bench->n_ops; i++) {
-        if (!op_has_kernel(bench->ops[i].shape.kind))
-            continue;
-        sum.wall += bench->ops[i].seconds;
-        sum.cpu += bench->ops[i].cpu_seconds;
-    }
-    return sum;
+    return (struct rank_seconds){ bench_median(bench->step_seconds, bench->n_steps),
+                                  bench_median(bench->cpu_seconds, bench->n_steps) };
 }
 
 static void add_ops(struct bench_cluster *c, const struct bench *bench)
@@ -152,8 +146,9 @@ static int count_models(const struct job *job, int n_ranks)
     return n;
 }
 
-/* This rank: all models. *seconds: the ops of a step of the first. */
-static int measure_models(struct cluster_benchmark *b, struct ops_seconds *seconds, struct err *err)
+/* This rank: all models. *seconds: a step of the first. */
+static int measure_models(struct cluster_benchmark *b, struct rank_seconds *seconds,
+                          struct err *err)
 {
     struct bench_cluster *c = b->cluster;
 
@@ -171,14 +166,14 @@ static int measure_models(struct cluster_benchmark *b, struct ops_seconds *secon
             if (tp == 1 && parts == 1) {
                 c->peak = bench.ceiling;
                 c->jitter = jitter_of(&bench, b->arena);
-                *seconds = sum_ops(&bench);
+                *seconds = median_step(&bench);
             }
             bench_release(&bench);
         }
     return 0;
 }
 
-static int measure_alone(struct cluster_benchmark *b, struct ops_seconds *seconds, struct err *err)
+static int measure_alone(struct cluster_benchmark *b, struct rank_seconds *seconds, struct err *err)
 {
     if (measure_models(b, seconds, err))
         return -1;
@@ -191,17 +186,26 @@ static int measure_alone(struct cluster_benchmark *b, struct ops_seconds *second
 
 /* ---- ops of all ranks ---- */
 
-static int measure_together(struct cluster_benchmark *b, struct ops_seconds *seconds,
+static int meet_all(void *context, struct err *err)
+{
+    const struct cluster_benchmark *b = context;
+
+    return bench_barrier(b->engine, b->world, err);
+}
+
+static int measure_together(struct cluster_benchmark *b, struct rank_seconds *seconds,
                             struct err *err)
 {
+    const struct bench_meeting meeting = { meet_all, b };
     struct job whole = narrow(b->job, 1, 1);
     struct bench bench;
 
     tell(b, "ops while all ranks compute");
     if (bench_await(b->engine, b->world, err) ||
-        bench_run(&bench, &whole, b->alone, N_WARM, b->n_steps, err))
+        bench_run_together(&bench, &whole, b->alone, max_int(b->n_steps, N_STEPS_TOGETHER),
+                           &meeting, err))
         return -1;
-    *seconds = sum_ops(&bench);
+    *seconds = median_step(&bench);
     bench_release(&bench);
     return bench_barrier(b->engine, b->world, err);
 }
@@ -215,6 +219,7 @@ static int measure_tensor(struct cluster_benchmark *b, struct err *err)
     struct job tensor = narrow(b->job, 1, 1);
     struct bench bench;
     enum price_source source;
+    double shared = fmax(1, c->table.cpu_contention); /* of memory and caches, not of cores */
 
     tell(b, "ops of tensor-parallel ranks");
     if (!can_divide(b->job, n_ranks))
@@ -227,10 +232,8 @@ static int measure_tensor(struct cluster_benchmark *b, struct err *err)
 
         if (op_has_kernel(op->shape.kind) && op->seconds > 0 &&
             price_table_op(&c->table, &op->shape, &source) < 0)
-            price_table_add_op(&c->table, &op->shape,
-                               1e9 * op->seconds / op->n_runs / fmax(1, c->table.contention),
-                               1e9 * op->cpu_seconds / op->n_runs /
-                                   fmax(1, c->table.cpu_contention));
+            price_table_add_op(&c->table, &op->shape, 1e9 * op->seconds / op->n_runs / shared,
+                               1e9 * op->cpu_seconds / op->n_runs / shared);
     }
     bench_release(&bench);
     return 0;
@@ -300,7 +303,7 @@ static int measure_transfers(struct cluster_benchmark *b, struct err *err)
 static int measure_all(struct cluster_benchmark *b, struct err *err)
 {
     struct bench_cluster *c = b->cluster;
-    struct ops_seconds by_one = { 0, 0 }, by_all = { 0, 0 };
+    struct rank_seconds by_one = { 0, 0 }, by_all = { 0, 0 };
 
     if (b->engine->rank.world_size > 1 && bench_group_open_world(&b->world, b->engine, err))
         return -1;

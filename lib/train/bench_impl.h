@@ -16,6 +16,15 @@
 int bench_compile(struct program *program, const struct job *job, struct engine *engine,
                   struct err *err);
 
+/* As bench_run, of ranks that compute at the same time, each for itself: before its steps, and
+ * before those whose ops are timed, it meets the others by this. */
+struct bench_meeting {
+    int (*meet)(void *context, struct err *err);
+    void *context;
+};
+int bench_run_together(struct bench *bench, const struct job *job, struct engine *engine,
+                       int n_steps, const struct bench_meeting *meeting, struct err *err);
+
 /* A run of bench's program, whose parameters are filled. Collective; errors as run_create's. */
 int bench_open_run(struct run **run, const struct bench *bench, const struct job *job,
                    struct engine *engine, struct err *err);
