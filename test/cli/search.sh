@@ -114,5 +114,23 @@ if command -v mpirun >/dev/null; then
 else
     echo 'skip ranks that are started already: there is no mpirun'
 fi
+
+# ---- memory is short ----
+
+# needs RECOMPUTE - the bytes of the largest rank
+wide="--set model.n_layers=8 --set model.ffn_size=512 --set model.max_seq_len=64 --set data.seq_len=64 --set train.micro_batch=4"
+# shellcheck disable=SC2086 # words
+needs() {
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml" $wide --set parallel.pp=2 --set "recompute=$1" --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["predicted"]["needed_bytes"])'
+}
+memory=$(printf '%s %s\n' "$(needs none)" "$(needs selective)" | awk '{ printf "%.4f MiB", ($1 + $2) / 2 / 1048576 }')
+sed "s/^      memory: .*/      memory: $memory/" "$dir/here.yaml" >"$dir/small.yaml"
+# shellcheck disable=SC2086 # words
+expect 'some layers are recomputed' 0 'layout: .* recompute none, full in [0-9]+\+[0-9]+ layers, selective in ' pretrain mixed --ranks 2 $wide \
+    --set 'parallel={mode: semi, pp: 2, schedule: 1f1b}' --set "cluster=$dir/small.yaml" --set search.memory_share=1 --set search.within=0
+# shellcheck disable=SC2086 # words
+expect 'none of them' 0 '^done' pretrain unmixed --ranks 2 $wide --set parallel.pp=2
+same_bits 'changes no bit' mixed unmixed 12
 expect 'a manual run on a cluster is predicted, too' 0 'were predicted for ' pretrain manual --set "cluster=$dir/here.yaml"
 finish
