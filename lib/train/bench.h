@@ -70,6 +70,7 @@ struct bench_collective {
     int n_ranks, per_node, n_nodes; /* n_ranks: of all of them */
     size_t n_bytes;                 /* of the whole: what is gathered, or what each rank sums */
     double best_seconds, seconds;   /* from the last rank's coming to the last one's end; median */
+    double quiet_seconds;           /* of the lower quartile: others on the machine hardly count */
     double bus_bytes_per_second;    /* by the best: what each rank's link carries, as NCCL counts */
 };
 

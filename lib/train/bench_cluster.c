@@ -13,7 +13,7 @@
 #include "report/progress_line.h"
 #include "train/bench_impl.h"
 
-enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 10, N_STAGES_OF_ALL = 5, N_STEPS_TOGETHER = 10 };
+enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 20, N_STAGES_OF_ALL = 5, N_STEPS_TOGETHER = 10 };
 #define COLLECTIVE_BYTES ((size_t)64 << 20)
 #define BUS_BYTES ((size_t)16 << 20)
 
@@ -260,7 +260,7 @@ static void take_link(const struct bench_collective *list, int n, struct price_s
         }
         if (e->n_bytes < least) {
             least = e->n_bytes;
-            link->latency_seconds = e->seconds;
+            link->latency_seconds = e->quiet_seconds;
         }
     }
 }
@@ -278,7 +278,7 @@ static int measure_collectives(struct cluster_benchmark *b, struct err *err)
     for (int i = 0; i < n && b->engine->rank.world_rank == 0; i++)
         price_table_add_collective(&c->table, list[i].kind,
                                    (struct price_span){ list[i].per_node, list[i].n_nodes },
-                                   (int64_t)list[i].n_bytes, 1e9 * list[i].seconds);
+                                   (int64_t)list[i].n_bytes, 1e9 * list[i].quiet_seconds);
     take_link(list, n, (struct price_span){ c->nodes.per_node, 1 }, &c->fast);
     take_link(list, n, (struct price_span){ c->nodes.per_node, c->nodes.n }, &c->net);
     return 0;
