@@ -295,7 +295,7 @@ static void run_each(struct search *search, int n, void (*tile)(void *, int64_t,
         tile(context, i, 0);
 }
 
-struct measuring {
+struct measuring_bytes {
     struct search *search;
     struct layout_candidate **candidates;
     int **counts; /* of each, room for the layers of its stages; NULL: one stage */
@@ -304,7 +304,7 @@ struct measuring {
 
 static void measure_one(void *context, int64_t tile, int thread)
 {
-    struct measuring *m = context;
+    struct measuring_bytes *m = context;
     struct layout_candidate *c = m->candidates[tile];
 
     (void)thread;
@@ -319,7 +319,7 @@ static void measure_one(void *context, int64_t tile, int thread)
 static int measure_new(struct search *search, const struct best *best, struct err *failure)
 {
     struct arena scratch = { 0 };
-    struct measuring m = {
+    struct measuring_bytes m = {
         .search = search,
         .candidates = arena_array(&scratch, struct layout_candidate *, best->n),
         .counts = arena_array(&scratch, int *, best->n),

@@ -149,7 +149,7 @@ static int64_t bound_counted(struct search *search, const struct layout *l,
 
 /* As if all layers were recomputed in full. */
 static size_t least_bytes(const struct search *search, const struct layout_candidate *c,
-                          const struct pipeline_spec *spec, const struct stage_costs *costs,
+                          const struct pipeline_spec *spec, const struct level_costs *costs,
                           const int *first, struct arena *arena)
 {
     struct layout_candidate smallest = *c;
@@ -167,7 +167,7 @@ bool search_bound(struct search *search, struct layout_candidate *candidate)
     struct pipeline_spec spec = search_spec(candidate);
     struct layout *l = &candidate->layout;
     struct arena scratch = { 0 };
-    struct stage_costs costs;
+    struct level_costs costs;
     const int *first =
         search_list_costs(&costs, search, l, &spec, ALL_REPLICAS, COSTS_BASE, &scratch)
             ? search_cut(search, l, &spec, costs.of[LEVEL_NONE], &scratch)

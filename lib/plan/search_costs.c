@@ -26,7 +26,7 @@ static struct layer_cost end_of(const struct layer_costs *costs, bool is_first, 
     return end;
 }
 
-struct layer_cost search_ends_of_stage(const struct search *search, const struct stage_costs *costs,
+struct layer_cost search_ends_of_stage(const struct search *search, const struct level_costs *costs,
                                        const struct pipeline_spec *spec, int stage)
 {
     bool is_piped = spec->n_ranks > 1, is_first = stage == 0;
@@ -39,7 +39,7 @@ struct layer_cost search_ends_of_stage(const struct search *search, const struct
                   search->request->job->model.tied_embeddings && is_piped);
 }
 
-static struct layer_cost cost_of_stage(const struct search *search, const struct stage_costs *costs,
+static struct layer_cost cost_of_stage(const struct search *search, const struct level_costs *costs,
                                        const struct layout *l, const int *first,
                                        const struct pipeline_spec *spec, int stage)
 {
@@ -182,7 +182,7 @@ static struct layout at_level(const struct layout *l, enum recompute_level level
     return at;
 }
 
-bool search_list_costs(struct stage_costs *costs, struct search *search, const struct layout *l,
+bool search_list_costs(struct level_costs *costs, struct search *search, const struct layout *l,
                        const struct pipeline_spec *spec, int replica, enum cost_kind kind,
                        struct arena *arena)
 {
@@ -250,7 +250,7 @@ void search_prepare(struct search *search, const struct layout_candidate *candid
 
 /* ---- stages from keys ---- */
 
-struct layer_cost *search_list_stages(const struct search *search, const struct stage_costs *costs,
+struct layer_cost *search_list_stages(const struct search *search, const struct level_costs *costs,
                                       const struct layout *l, const int *first,
                                       const struct pipeline_spec *spec, struct arena *arena)
 {
@@ -267,7 +267,7 @@ struct layer_cost *search_base_stages(struct search *search, const struct layout
                                       const struct pipeline_spec *spec, int replica,
                                       struct arena *arena)
 {
-    struct stage_costs all, own;
+    struct level_costs all, own;
 
     if (!search_list_costs(&all, search, l, spec, ALL_REPLICAS, COSTS_BASE, arena) ||
         !search_list_costs(&own, search, l, spec, replica, COSTS_BASE, arena))

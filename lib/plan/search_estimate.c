@@ -20,7 +20,7 @@ static void raise_costs(struct layer_cost *stages, const struct layer_cost *base
 }
 
 /* Layers' times, and what I hands on to W, where the backward is in two. */
-static void split_costs(const struct stage_costs *whole, const struct stage_costs *split,
+static void split_costs(const struct level_costs *whole, const struct level_costs *split,
                         const struct layout *l, const int *first, int n_stages,
                         struct layer_cost *stages)
 {
@@ -115,7 +115,7 @@ static bool model_replica(struct replica_model *r, struct search *search,
     const struct pipeline_spec *spec = &r->pipeline.spec;
     const struct layout *l = &c->layout;
     bool is_split = search_has_split_backward(spec->kind);
-    struct stage_costs all, base, whole, split;
+    struct level_costs all, base, whole, split;
 
     if (!search_list_costs(&all, search, l, spec, ALL_REPLICAS, COSTS_BASE, arena) ||
         !search_list_costs(&base, search, l, spec, replica, COSTS_BASE, arena) ||

@@ -102,7 +102,7 @@ enum cost_kind { COSTS_BASE, COSTS_WHOLE, COSTS_SPLIT };
 
 /* Costs of each stage's layers at each level of recomputation; where a layout's layers are alike,
  * at the level of its recompute. */
-struct stage_costs {
+struct level_costs {
     const struct layer_costs **of[N_RECOMPUTE_LEVELS]; /* [stages] */
 };
 
@@ -114,16 +114,16 @@ bool search_has_split_backward(enum pipeline_kind kind);
 
 /* Fill the costs, in the arena; of the devices that replica says (below). Returns whether the
  * layout is possible. */
-bool search_list_costs(struct stage_costs *costs, struct search *search,
+bool search_list_costs(struct level_costs *costs, struct search *search,
                        const struct layout *layout, const struct pipeline_spec *spec, int replica,
                        enum cost_kind kind, struct arena *arena);
 
 /* What embedding and head add to a stage. */
-struct layer_cost search_ends_of_stage(const struct search *search, const struct stage_costs *costs,
+struct layer_cost search_ends_of_stage(const struct search *search, const struct level_costs *costs,
                                        const struct pipeline_spec *spec, int stage);
 
 /* The sums over the layers of each stage, in the arena. */
-struct layer_cost *search_list_stages(const struct search *search, const struct stage_costs *costs,
+struct layer_cost *search_list_stages(const struct search *search, const struct level_costs *costs,
                                       const struct layout *layout, const int *first,
                                       const struct pipeline_spec *spec, struct arena *arena);
 
@@ -150,7 +150,7 @@ struct layer_cost *search_base_stages(struct search *search, const struct layout
 struct levels_request {
     const struct pipeline *pipeline;
     const struct mesh *mesh;
-    const struct stage_costs *whole, *split; /* split: NULL where backwards are not */
+    const struct level_costs *whole, *split; /* split: NULL where backwards are not */
     const int *first;
     int64_t fixed_bytes, boundary_bytes;
 };

@@ -71,7 +71,7 @@ int64_t timeline_link_bytes(const struct timeline *timeline, const struct timeli
 }
 
 /* From this time on, by so much more or less. */
-struct change {
+struct level_change {
     int64_t time;
     double rate; /* bytes a second */
     int n_more;
@@ -79,14 +79,14 @@ struct change {
 
 static int compare_changes(const void *pa, const void *pb)
 {
-    const struct change *a = pa, *b = pb;
+    const struct level_change *a = pa, *b = pb;
 
     return (a->time > b->time) - (a->time < b->time);
 }
 
 /* Of all collectives and transfers: each carries its bytes evenly from its begin to its end. */
 static int list_changes(const struct printing *p, const struct timeline_rank *r,
-                        struct change *changes)
+                        struct level_change *changes)
 {
     int n = 0;
 
@@ -98,8 +98,8 @@ static int list_changes(const struct printing *p, const struct timeline_rank *r,
             continue;
         double bytes = (double)timeline_link_bytes(p->timeline, r, op);
         double rate = bytes * 1e9 / (double)(s->end - s->begin);
-        changes[n++] = (struct change){ timeline_begin(r, s), rate, 1 };
-        changes[n++] = (struct change){ timeline_begin(r, s) + s->end - s->begin, -rate, -1 };
+        changes[n++] = (struct level_change){ timeline_begin(r, s), rate, 1 };
+        changes[n++] = (struct level_change){ timeline_begin(r, s) + s->end - s->begin, -rate, -1 };
     }
     if (n)
         qsort(changes, (size_t)n, sizeof *changes, compare_changes);
@@ -109,7 +109,7 @@ static int list_changes(const struct printing *p, const struct timeline_rank *r,
 static void print_links(struct printing *p, const struct timeline_rank *r)
 {
     struct arena arena = { 0 };
-    struct change *changes = arena_array(&arena, struct change, 2 * r->n + 1);
+    struct level_change *changes = arena_array(&arena, struct level_change, 2 * r->n + 1);
     int n = list_changes(p, r, changes), n_under_way = 0;
     double rate = 0;
 

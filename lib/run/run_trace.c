@@ -17,12 +17,12 @@ enum { N_ANCHORS = 4 };
 
 /* ---- room ---- */
 
-struct room {
+struct event_room {
     int64_t n_records, n_posted, n_marks;
 };
 
 /* What the runs of a function can add: each op, waits before it and for its last run. */
-static void add_function(struct room *room, const struct resolved_function *f)
+static void add_function(struct event_room *room, const struct resolved_function *f)
 {
     for (int i = 0; i < f->n_ops; i++) {
         const struct resolved_op *op = &f->ops[i];
@@ -33,10 +33,10 @@ static void add_function(struct room *room, const struct resolved_function *f)
     }
 }
 
-static struct room find_room(const struct run *run, enum entry_kind entry)
+static struct event_room find_room(const struct run *run, enum entry_kind entry)
 {
     const struct entry *e = &run->program->entries[entry];
-    struct room room = { .n_marks = N_ANCHORS };
+    struct event_room room = { .n_marks = N_ANCHORS };
 
     for (int i = 0; i < e->n_actions; i++) {
         const struct action *a = &e->actions[i];
@@ -68,7 +68,7 @@ static int create_events(struct run_trace *t, int n, struct err *err)
 
 int run_trace_open(struct run_trace *trace, struct run *run, enum entry_kind entry, struct err *err)
 {
-    struct room room = find_room(run, entry);
+    struct event_room room = find_room(run, entry);
 
     *trace = (struct run_trace){ .capacity = (int)min_i64(room.n_records, INT32_MAX) };
     trace->records =

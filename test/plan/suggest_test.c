@@ -157,7 +157,7 @@ static void suggest(struct fixture *f, const char *text, int64_t memory, int n_r
     struct device_spec device;
     struct cluster cluster;
     struct search_result result;
-    struct job job, searched;
+    struct job job = { 0 }, searched;
     struct err err;
 
     if (device_read(&device, "h100-sxm", &f->arena, &err) ||
