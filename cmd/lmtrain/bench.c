@@ -195,7 +195,8 @@ static const char *const *more_words(const struct bench_command *sub, const stru
     } else if (sub->run == run_ceilings) {
         words[n++] = arena_printf(arena, "--seconds=%d", q->seconds);
     } else {
-        words[n++] = arena_printf(arena, "--steps=%d", q->steps);
+        if (q->steps)
+            words[n++] = arena_printf(arena, "--steps=%d", q->steps);
         if (q->to)
             words[n++] = arena_printf(arena, "--to=%s", q->to);
     }
@@ -324,7 +325,10 @@ static struct options cluster_options(struct bench_request *q, struct option *ta
 {
     int n = common_options(q, table) - 1; /* all but --json: the result is a file */
 
-    table[n++] = steps_option(q);
+    q->steps = 0;
+    table[n++] = option_int("steps", &q->steps, "N", 1, 100000,
+                            "measure N steps of each program (default: as many as a second has, "
+                            "10 to 400)");
     table[n++] = option_text("to", &q->to, "FILE",
                              "the file to write, with FILE.tables.json beside it; default: the one "
                              "of this machine, which plan and pretrain use");

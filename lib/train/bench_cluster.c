@@ -13,7 +13,7 @@
 #include "report/progress_line.h"
 #include "train/bench_impl.h"
 
-enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 20, N_STAGES_OF_ALL = 5, N_STEPS_TOGETHER = 10 };
+enum { N_WARM = 2, N_LAYERS_MAX = 8, N_ROUNDS = 20, N_STAGES_OF_ALL = 5, N_STEPS_TOGETHER = 20 };
 #define COLLECTIVE_BYTES ((size_t)64 << 20)
 #define BUS_BYTES ((size_t)16 << 20)
 
@@ -146,6 +146,25 @@ static int count_models(const struct job *job, int n_ranks)
     return n;
 }
 
+/* Steps of a job that has no number of its own: so many, and so long. */
+enum { N_STEPS_LEAST = 10, N_STEPS_MOST = 400 };
+#define SECONDS_LEAST 1.0
+
+/* One disturbance of a short measurement would be in all prices. */
+static int run_long_enough(struct bench *bench, const struct job *job, struct cluster_benchmark *b,
+                           struct err *err)
+{
+    int n = b->n_steps ? b->n_steps : N_STEPS_LEAST;
+
+    if (bench_run(bench, job, b->alone, N_WARM, n, err))
+        return -1;
+    double wanted = SECONDS_LEAST / median_step(bench).wall;
+    if (b->n_steps || wanted <= n)
+        return 0;
+    bench_release(bench);
+    return bench_run(bench, job, b->alone, N_WARM, (int)fmin(wanted, N_STEPS_MOST), err);
+}
+
 /* This rank: all models. *seconds: a step of the first. */
 static int measure_models(struct cluster_benchmark *b, struct rank_seconds *seconds,
                           struct err *err)
@@ -160,7 +179,7 @@ static int measure_models(struct cluster_benchmark *b, struct rank_seconds *seco
             tell(b,
                  arena_printf(b->arena, "ops of one of %d tensor-parallel rank%s, %s micro-batch",
                               tp, str_s(tp), parts > 1 ? "half a" : "a"));
-            if (bench_run(&bench, &narrowed, b->alone, N_WARM, b->n_steps, err))
+            if (run_long_enough(&bench, &narrowed, b, err))
                 return -1;
             add_ops(c, &bench);
             if (tp == 1 && parts == 1) {
@@ -225,7 +244,8 @@ static int measure_tensor(struct cluster_benchmark *b, struct err *err)
     if (!can_divide(b->job, n_ranks))
         return 0;
     tensor.parallel.tp = tensor.world_size = n_ranks;
-    if (bench_run(&bench, &tensor, b->engine, N_WARM, b->n_steps, err))
+    if (bench_run(&bench, &tensor, b->engine, N_WARM, b->n_steps ? b->n_steps : N_STEPS_TOGETHER,
+                  err))
         return -1;
     for (int i = 0; i < bench.n_ops && b->engine->rank.world_rank == 0; i++) {
         const struct bench_op *op = &bench.ops[i];
