@@ -115,16 +115,31 @@ static enum price_bound bound_of(const struct prices *prices, const struct formu
                                                                       : formula->bound;
 }
 
-/* When all ranks of a node compute, memory and clocks are shared: as measured with all of them, and
- * in proportion with less. */
+/*
+ * Ranks of a node share memory, clocks and, where there are more of them than cores, cores: as if
+ * the node could serve `served` of them at full speed. Of the others each computes with the
+ * probability that it is busy, which says how many do at a time; with all of them it is what was
+ * measured.
+ */
 static double contention_of(const struct prices *prices, double of_all)
 {
     int per_node = prices->cluster->islands[prices->island].per_node;
     int others = min_int(prices->n_computing, per_node) - 1;
+    double busy = prices->busy > 0 ? fmin(prices->busy, 1) : 1;
+    double served = per_node / of_all, sum = 0, weight = 1;
 
     if (others < 1 || !(of_all > 1))
         return 1;
-    return 1 + (of_all - 1) * others / (per_node - 1);
+    if (busy >= 1)
+        return fmax(1, (others + 1) / served);
+    /* Binomial weights of k others, from none on. */
+    for (int i = 0; i < others; i++)
+        weight *= 1 - busy;
+    for (int k = 0; k <= others; k++) {
+        sum += weight * fmax(1, (k + 1) / served);
+        weight *= busy / (1 - busy) * (others - k) / (k + 1);
+    }
+    return sum;
 }
 
 /* -1: there is no price in the cluster's table. */

@@ -55,6 +55,7 @@ struct prices {
     const struct cluster *cluster;
     int island;
     int n_computing;      /* ranks of a node; 0: one */
+    double busy;          /* share of a step in which a rank computes; 0: all of it */
     bool has_graphs;      /* ops are issued by recorded graphs */
     bool fast_reductions; /* libraries add, in their order; else data is moved, then added */
 };

@@ -195,10 +195,12 @@ static void price_replica(struct pricing *p, const struct step_replica *replica,
     }
 }
 
-int step_time_simulate(struct simulated_step *simulated, const struct job *job,
-                       const struct step_replica *replicas, int n_replicas,
-                       const struct cluster *cluster, const struct simulate_watch *watch,
-                       double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
+/* With ranks that compute for this share of the step. */
+static int simulate_busy(struct simulated_step *simulated, const struct job *job,
+                         const struct step_replica *replicas, int n_replicas,
+                         const struct cluster *cluster, double busy,
+                         const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
+                         struct arena *arena, struct err *err)
 {
     int n = job->parallel.pp * n_replicas;
     double ns[N_PRICE_SOURCES] = { 0 }, all = 0;
@@ -214,6 +216,7 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
     p.prices =
         (struct prices){ .cluster = cluster,
                          .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
+                         .busy = busy,
                          .has_graphs = true,
                          .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
     p.stride = mesh_stride(&p.mesh, AXIS_PP);
@@ -230,6 +233,40 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
                                         .in_full = n_replicas > 1,
                                         .watch = watch };
     return simulate(simulated, &request, arena, err);
+}
+
+/* The share of the step in which ranks compute. */
+static double busy_share(const struct simulated_step *s)
+{
+    double computing = 0;
+
+    for (int i = 0; i < s->n_ranks; i++) {
+        for (int class = TIME_PRODUCTS; class <= TIME_UPDATE; class ++)
+            computing += (double)s->ranks[i].of[class];
+        computing += (double)s->ranks[i].of[TIME_OVERLAP];
+    }
+    return computing / ((double)s->n_ranks * (double)max_i64(1, s->ns));
+}
+
+/* How long ops take depends on how many ranks compute beside, and that on how long they take. */
+enum { N_BUSY_ROUNDS = 3 };
+
+int step_time_simulate(struct simulated_step *simulated, const struct job *job,
+                       const struct step_replica *replicas, int n_replicas,
+                       const struct cluster *cluster, const struct simulate_watch *watch,
+                       double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err)
+{
+    bool is_shared = cluster->table && cluster->table->contention > 1 && job->parallel.pp > 1;
+    double busy = 1;
+
+    for (int i = 0; i < N_BUSY_ROUNDS && is_shared; i++) {
+        if (simulate_busy(simulated, job, replicas, n_replicas, cluster, busy, NULL, NULL, arena,
+                          err))
+            return -1;
+        busy = busy_share(simulated);
+    }
+    return simulate_busy(simulated, job, replicas, n_replicas, cluster, busy, watch, shares, arena,
+                         err);
 }
 
 /* ---- replicas with different numbers of micro-batches ---- */

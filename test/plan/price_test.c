@@ -261,6 +261,39 @@ static void test_lateness(void **state)
     arena_release(&f.arena);
 }
 
+/* Four ranks of a node that serves two at full speed: all take twice as long when all compute; when
+ * each computes half of the time, as the numbers that compute at a time say. */
+static void test_ranks_share_a_node(void **state)
+{
+    struct fixture f;
+    struct price_table table = { .contention = 2 };
+    struct op_shape op = linear(128, 256, 512);
+
+    (void)state;
+    open_fixture(&f);
+    cluster_of_device(&f.cluster, &f.device, 4, &f.arena);
+    table.arena = &f.arena;
+    f.cluster.table = &table;
+    price_table_add_op(&table, &op, 100000, 100000);
+    struct prices prices = { .cluster = &f.cluster };
+    assert_int_equal(price_op(&prices, &op).ns, 100000);
+    prices.n_computing = 4;
+    assert_int_equal(price_op(&prices, &op).ns, 200000);
+    prices.busy = 1;
+    assert_int_equal(price_op(&prices, &op).ns, 200000);
+    /* One or two at a time: as alone; three: 1.5; four: 2; of 1, 3, 3, 1 eighths. */
+    prices.busy = 0.5;
+    assert_int_equal(price_op(&prices, &op).ns, 131250);
+    prices.busy = 1e-6;
+    assert_int_equal(price_op(&prices, &op).ns, 100000);
+    prices.busy = 0;
+    prices.n_computing = 2;
+    assert_int_equal(price_op(&prices, &op).ns, 100000);
+    prices.n_computing = 3;
+    assert_int_equal(price_op(&prices, &op).ns, 150000);
+    arena_release(&f.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_efficiency),         cmocka_unit_test(test_programs),
         cmocka_unit_test(test_unfused_attention),  cmocka_unit_test(test_sums),
         cmocka_unit_test(test_measured_exchanges), cmocka_unit_test(test_lateness),
+        cmocka_unit_test(test_ranks_share_a_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
