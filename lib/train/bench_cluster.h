@@ -37,9 +37,9 @@ struct bench_cluster {
 
 /*
  * Collective over the job's ranks, of which each node has as many; n_steps of each kind, after
- * warming up (0: as many as take a second, where a rank is alone). Rank 0 has the result, in the arena, and says on standard error what is measured.
- * Returns 0, or -1 as bench_run and bench_find_nodes; if one rank fails others may wait for it, and
- * the caller must abort the job.
+ * warming up (0: as many as take a second, where a rank is alone). Rank 0 has the result, in the
+ * arena, and says on standard error what is measured. Returns 0, or -1 as bench_run and
+ * bench_find_nodes; if one rank fails others may wait for it, and the caller must abort the job.
  */
 int bench_cluster(struct bench_cluster *cluster, const struct job *job, struct engine *engine,
                   int n_steps, struct arena *arena, struct err *err);
