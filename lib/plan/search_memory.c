@@ -71,12 +71,31 @@ void search_note_largest(struct largest_ranks *largest, int rank, size_t n_bytes
 /* More micro-batches for each pipeline rank take no more memory, but longer to compile. */
 enum { N_MEASURED_ROUNDS = 8 };
 
+/* The largest ranks by sums, and both ends, which sums may underrate. */
+static int list_measured(const struct layout_candidate *c, int ranks[N_LARGEST + 2])
+{
+    int ends[] = { 0, c->layout.pp - 1 }, n = 0;
+
+    for (int i = 0; i < c->largest.n; i++)
+        ranks[n++] = c->largest.ranks[i];
+    for (int i = 0; i < 2; i++) {
+        bool is_new = true;
+
+        for (int k = 0; k < n && is_new; k++)
+            is_new = ranks[k] != ends[i];
+        if (is_new)
+            ranks[n++] = ends[i];
+    }
+    return n;
+}
+
 int search_measure_bytes(const struct search *search, struct layout_candidate *c, struct err *err)
 {
     const struct search_request *r = search->request;
     const struct mesh mesh = search_mesh(search, &c->layout);
     struct job job = *r->job;
     struct arena arena = { 0 };
+    int ranks[N_LARGEST + 2], n_ranks = list_measured(c, ranks);
     size_t most = 0;
 
     layout_apply(&job, &c->layout);
@@ -86,9 +105,9 @@ int search_measure_bytes(const struct search *search, struct layout_candidate *c
             min_int(job.train.global_batch,
                     N_MEASURED_ROUNDS * c->layout.pp * c->layout.micro_batch * c->layout.dp);
     int status = job_resolve(&job, layout_n_ranks(&c->layout), &arena, err);
-    for (int i = 0; i < c->largest.n && !status && most <= search->available; i++) {
+    for (int i = 0; i < n_ranks && !status && most <= search->available; i++) {
         struct programs_request request = {
-            .job = &job, .kernels = r->kernels, .pp_rank = c->largest.ranks[i], .unverified = true
+            .job = &job, .kernels = r->kernels, .pp_rank = ranks[i], .unverified = true
         };
         struct program program;
 
