@@ -18,6 +18,11 @@ void waterfall_next(struct waterfall *w, double part, struct str *out)
     str_clear(out);
     if (!(part > 0) || !(w->whole > 0))
         return;
+    /* Beside a share of 0.0 % a mark would say otherwise. */
+    if (part < w->whole / 2000) {
+        w->begin += part;
+        return;
+    }
     int begin = min_int(column_of(w, w->begin), w->width - 1);
     int end = max_int(begin + 1, column_of(w, w->begin + part));
 

@@ -13,14 +13,14 @@
 
 static void test_bars(void **state)
 {
-    static const double parts[] = { 50, 25, 0, 1, 24 };
+    static const double parts[] = { 50, 25, 0, 0.04, 1, 23.96 };
     /* A half is rounded up: 75 of 100 is 8 of 10. */
-    static const char *const bars[] = { "#####", "     ###", "", "        #", "        ##" };
+    static const char *const bars[] = { "#####", "     ###", "", "", "        #", "        ##" };
     struct waterfall w = { .whole = 100, .width = 10 };
     struct str bar = { 0 };
 
     (void)state;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         waterfall_next(&w, parts[i], &bar);
         assert_string_equal(str_text(&bar), bars[i]);
     }
