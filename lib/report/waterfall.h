@@ -17,7 +17,8 @@ struct waterfall {
 
 /*
  * Set *out to the bar of the next part: blanks up to its begin, then at least one mark; nothing for
- * a part below 0.05 % of the whole, which tables print as 0.0 %. Parts that are together more than the whole (by rounding) end with it.
+ * a part below 0.05 % of the whole, which tables print as 0.0 %. Parts that are together more than
+ * the whole (by rounding) end with it.
  */
 void waterfall_next(struct waterfall *waterfall, double part, struct str *out);
 
