@@ -66,7 +66,6 @@ static int64_t once_of_rank(const struct pipeline_spec *spec, const struct layer
 
 /* A replica's pipeline: its lists for so many micro-batches, its stages. */
 struct replica_model {
-    const struct layout *layout;
     struct mesh mesh;
     struct pipeline pipeline;
     struct layer_cost *stages;
@@ -125,7 +124,6 @@ static bool model_replica(struct replica_model *r, struct search *search,
     const int *first = search_cut(search, l, spec, all.of[LEVEL_NONE], arena);
     if (!first)
         return false;
-    r->layout = l;
     r->mesh = search_mesh(search, l);
     r->boundary = spec->n_ranks > 1 ? find_boundary(search, l) : (struct boundary){ 0, 0 };
     r->fixed_bytes = whole.of[LEVEL_NONE][0]->fixed_bytes;
