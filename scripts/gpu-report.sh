@@ -6,17 +6,19 @@
 
 escape() { LC_ALL=C tr -cd '\n\t -~' | awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); gsub(/\t/, " "); printf "%s%s", (NR > 1 ? "\\n" : ""), $0 }'; }
 
+key_of() { echo "$1" | tr '/ ' '__'; }
+
 # record NAME pass|fail|skip SECONDS DETAIL [MORE]: MORE is further fields of JSON
 record() {
     printf '{"stage":"%s","name":"%s","status":"%s","seconds":%s,"detail":"%s"%s}\n' "$stage" "$1" "$2" "$3" \
-        "$(printf '%s' "$4" | escape)" "${5:+,$5}" >"$folder/new"
-    mv "$folder/new" "$folder/done/$stage.$(echo "$1" | tr '/ ' '__').json"
-    write_report
+        "$(printf '%s' "$4" | escape)" "${5:+,$5}" >"$folder/new.$(key_of "$1")"
+    mv "$folder/new.$(key_of "$1")" "$folder/done/$stage.$(key_of "$1").json"
+    [ -n "${beside:-}" ] || write_report
     echo "$2 $1 ($3 s) $(printf '%s' "$4" | head -n 1 | cut -c 1-150)"
 }
 
 is_done() {
-    file=$folder/done/$stage.$(echo "$1" | tr '/ ' '__').json
+    file=$folder/done/$stage.$(key_of "$1").json
     [ -e "$file" ] || return 1
     [ "$retry" = 1 ] && grep -q '"status":"fail"' "$file" && return 1
     return 0
@@ -115,29 +117,55 @@ markdown() {
 }
 
 # The end of a log whose command failed, beside the report.
+log=$work/log
 keep_failed() {
     [ "$status" -eq 0 ] && return
     {
         echo "== $stage: $item: status $status"
-        tail -n 60 "$work/log" | cut -c 1-300
+        tail -n 60 "$log" | cut -c 1-300
     } >>"$folder/failed.txt"
 }
 
-# check NAME SECONDS COMMAND...: passes if the command ends well in that time
+run_check() {
+    status=0
+    timeout -k 10 "$limit" "$@" >"$log" 2>&1 || status=$?
+    keep_failed
+    case $status in
+    0) record "$item" pass "$(took)" "$(grep '^gpu-check: ' "$log" | sed 's/^gpu-check: //' | tail -n 3)" ;;
+    124 | 137) record "$item" fail "$(took)" "over $limit s
+$(tail -n 15 "$log")" ;;
+    *) record "$item" fail "$(took)" "status $status: $(sed '/^ *$/d' "$log" | tail -n 1)
+$(tail -n 15 "$log")" ;;
+    esac
+}
+
+# check NAME SECONDS COMMAND...: passes if the command ends well in that time. With --jobs it runs beside others, as many
+# as there are tokens in a pipe; `join` waits for all.
 check() {
     item=$1 limit=$2
     shift 2
     wanted "$item" "$limit" || return 0
-    status=0
-    timeout -k 10 "$limit" "$@" >"$work/log" 2>&1 || status=$?
-    keep_failed
-    case $status in
-    0) record "$item" pass "$(took)" "$(grep '^gpu-check: ' "$work/log" | sed 's/^gpu-check: //' | tail -n 3)" ;;
-    124 | 137) record "$item" fail "$(took)" "over $limit s
-$(tail -n 15 "$work/log")" ;;
-    *) record "$item" fail "$(took)" "status $status: $(sed '/^ *$/d' "$work/log" | tail -n 1)
-$(tail -n 15 "$work/log")" ;;
-    esac
+    if [ "$jobs" = 1 ]; then
+        run_check "$@"
+        return
+    fi
+    if [ ! -p "$work/tokens" ]; then
+        mkfifo "$work/tokens"
+        exec 9<>"$work/tokens"
+        for _ in $(seq "$jobs"); do echo >&9; done
+    fi
+    read -r _ <&9
+    wanted "$item" "$limit" || return 0
+    {
+        beside=1 log=$work/log.$(key_of "$item")
+        run_check "$@" 9>&-
+        echo >&9
+    } &
+}
+
+join() {
+    wait
+    write_report
 }
 
 # told NAME SECONDS COMMAND...: what it prints is its detail
@@ -146,7 +174,7 @@ told() {
     shift 2
     wanted "$item" "$limit" || return 0
     status=0
-    timeout -k 10 "$limit" "$@" >"$work/log" 2>&1 || status=$?
+    timeout -k 10 "$limit" "$@" >"$log" 2>&1 || status=$?
     keep_failed
-    record "$item" "$(verdict)" "$(took)" "$(head -n 60 "$work/log" | cut -c 1-200)"
+    record "$item" "$(verdict)" "$(took)" "$(head -n 60 "$log" | cut -c 1-200)"
 }

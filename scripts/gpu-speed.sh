@@ -85,7 +85,7 @@ stop_watcher() {
     watcher=''
 }
 
-speed_seconds=270
+speed_seconds=${GPU_CHECK_SPEED_SECONDS:-270}
 # Runs COMMAND within what is left of the item's time, output to $work/answer, and finds the most memory of the GPU in use meanwhile.
 with_memory() {
     : >"$work/used"
@@ -103,24 +103,33 @@ with_memory() {
 lmtrain_turn() {
     # shellcheck disable=SC2046 # words without spaces
     with_memory "$lmtrain" bench ops "$work/$model-$length.yaml" --json --steps 3 --set "train.micro_batch=$1" \
-        $(for pair in $recipe; do printf -- '--set %s ' "$pair"; done)
+        $(for pair in $recipe ${2:+recompute=selective}; do printf -- '--set %s ' "$pair"; done)
 }
 
 torch_turn() {
     with_memory env TORCHINDUCTOR_CACHE_DIR="$folder/inductor" "$python" "$scripts/$torch_script" "$work/$model-$length.json" \
-        --seq-len "$length" --global-batch "$batch" --micro-batch "$1" --steps 3 --weights "$weights" --compile "$compile"
+        --seq-len "$length" --global-batch "$batch" --micro-batch "$1" --steps 3 --weights "$weights" --compile "$compile" ${2:+--checkpoint}
 }
 
-# turn WHO ROUND: where memory is too small (status 4) a micro-batch is halved, and stays so.
+# turn WHO ROUND: where memory is too small (status 4) a micro-batch is halved, then the forward computed again, and it
+# stays so.
 turn() {
     who=$1 item="$model $length $1 $2" small=$work/micro.$model.$length.$1
     wanted "$item" "$speed_seconds" || return 0
-    micro=$(cat "$small" 2>/dev/null || echo $((micro_tokens / length)))
+    micro=$((micro_tokens / length)) again=''
+    # shellcheck disable=SC1090 # what is set below
+    [ ! -e "$small" ] || . "$small"
     while :; do
-        "${who}_turn" "$micro"
-        if [ "$status" -ne 4 ] || [ "$micro" -le 1 ] || [ "$(took)" -ge $((speed_seconds - 60)) ]; then break; fi
-        micro=$((micro / 2))
-        echo "$micro" >"$small"
+        "${who}_turn" "$micro" $again
+        if [ "$status" -ne 4 ] || [ "$(took)" -ge $((speed_seconds - 60)) ]; then break; fi
+        if [ "$micro" -gt 1 ]; then
+            micro=$((micro / 2))
+        elif [ -z "$again" ]; then
+            again=recomputed
+        else
+            break
+        fi
+        echo "micro=$micro again=$again" >"$small"
     done
     if [ "$status" -ne 0 ]; then
         keep_failed
@@ -134,7 +143,7 @@ $(tail -n 8 "$work/log")"
     speed=$(awk -v n=$((batch * length)) -v s="$seconds" 'BEGIN { printf "%.1f", n / s }')
     if [ "$who" = lmtrain ]; then how="bf16, masters fp32" && [ -z "$recipe" ] || how="bf16,$recipe"
     else how="compiled ($compile), SDPA, fused AdamW, $([ "$weights" = bf16 ] && echo 'all in bf16' || echo 'autocast')"; fi
-    record "$item" pass "$(took)" "$speed tokens/s, $batch x $length a step, micro-batch $micro, $how${timed:+; $(awk -v a="$seconds" -v b="$timed" 'BEGIN { printf "a step %.1f ms, %.1f with each op waited for", a * 1e3, b * 1e3 }')}" \
+    record "$item" pass "$(took)" "$speed tokens/s, $batch x $length a step, micro-batch $micro, $how${again:+, $([ "$who" = torch ] && echo 'layers checkpointed' || echo 'recompute selective')}${timed:+; $(awk -v a="$seconds" -v b="$timed" 'BEGIN { printf "a step %.1f ms, %.1f with each op waited for", a * 1e3, b * 1e3 }')}" \
         "\"what\":\"$model $length\",\"who\":\"$who\",\"tokens_per_s\":$speed,\"step_seconds\":$seconds,\"micro_batch\":$micro,\"memory_bytes\":$used,\"flops_per_token\":$(flops_per_token "$length"),\"peak\":$peak"
 }
 

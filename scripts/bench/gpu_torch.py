@@ -1,6 +1,7 @@
 """PyTorch's side of `scripts/gpu-check speed`: whole training steps of a decoder written by hand, on one GPU.
 
     gpu_torch.py MODEL.json --seq-len T --global-batch N --micro-batch N --steps N --weights fp32|bf16 --compile whole|layer
+                 [--checkpoint]
 
 The model is GPT-2-like or LLaMA-like, as MODEL.json's fields (those of a job's `model:`) say; compiled by
 torch.compile, attention is SDPA, AdamW the fused one, gradients are accumulated over micro-batches and clipped. With
@@ -22,6 +23,7 @@ from torch_decoder import Decoder, loss_of
 def make_model(m, options):
     with torch.device(options.device):
         model = Decoder(m, options.seq_len)
+    model.checkpoint = options.checkpoint
     if options.weights == "bf16":
         model.to(torch.bfloat16)
     if options.compile == "layer":
@@ -73,6 +75,7 @@ def parse():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--weights", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--compile", choices=("whole", "layer", "none"), default="whole")
+    parser.add_argument("--checkpoint", action="store_true", help="compute each layer's forward again in the backward")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: one step, to try the program")
     return parser.parse_args()
 

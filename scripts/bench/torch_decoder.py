@@ -5,6 +5,7 @@ GPT-2-like or LLaMA-like, as the fields of a job's `model:` say; attention is SD
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 
 def norm_of(m):
@@ -75,7 +76,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(m) for _ in range(m["n_layers"]))
         self.norm = norm_of(m)
         self.head = self.embedding if m["tied_embeddings"] else nn.Embedding(m["vocab_size"], m["hidden_size"])
-        self.loss_of = loss_of
+        self.loss_of, self.checkpoint = loss_of, False
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
@@ -88,5 +89,5 @@ class Decoder(nn.Module):
         if self.positions is not None:
             x, rope = x + self.positions.weight[:tokens.shape[1]], None
         for layer in self.layers:
-            x = layer(x, rope)
+            x = checkpoint(layer, x, rope, use_reentrant=False) if self.checkpoint else layer(x, rope)
         return self.loss_of(self.norm(x), self.head.weight, targets)
