@@ -139,14 +139,10 @@ $(tail -n 15 "$log")" ;;
     esac
 }
 
-# check NAME SECONDS COMMAND...: passes if the command ends well in that time. With --jobs it runs beside others, as many
-# as there are tokens in a pipe; `join` waits for all.
-check() {
-    item=$1 limit=$2
-    shift 2
-    wanted "$item" "$limit" || return 0
+# in_turn COMMAND...: the item's, with --jobs beside others: as many as there are tokens in a pipe; `join` waits for all.
+in_turn() {
     if [ "$jobs" = 1 ]; then
-        run_check "$@"
+        "$@"
         return
     fi
     if [ ! -p "$work/tokens" ]; then
@@ -155,12 +151,24 @@ check() {
         for _ in $(seq "$jobs"); do echo >&9; done
     fi
     read -r _ <&9
-    wanted "$item" "$limit" || return 0
+    if ! wanted "$item" "$limit"; then
+        echo >&9
+        return 0
+    fi
+    # shellcheck disable=SC2030 # its own log
     {
         beside=1 log=$work/log.$(key_of "$item")
-        run_check "$@" 9>&-
+        "$@" 9>&- || true
         echo >&9
     } &
+}
+
+# check NAME SECONDS COMMAND...: passes if the command ends well in that time.
+check() {
+    item=$1 limit=$2
+    shift 2
+    wanted "$item" "$limit" || return 0
+    in_turn run_check "$@"
 }
 
 join() {
@@ -169,6 +177,7 @@ join() {
 }
 
 # told NAME SECONDS COMMAND...: what it prints is its detail
+# shellcheck disable=SC2031 # of no item beside others
 told() {
     item=$1 limit=$2
     shift 2

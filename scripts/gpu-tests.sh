@@ -65,24 +65,30 @@ $(grep -E '^(FAIL|skip|ok  ) ' "$work/log" | sort -s -k 1,1 | cut -c 1-260)"
 
 # ---- sanitizers ----
 
-# sanitizer TOOL NAME COMMAND...
-sanitizer_seconds=90
-sanitizer() {
-    tool=$1 item="$1 $2"
-    shift 2
-    wanted "$item" "$sanitizer_seconds" || return 0
+run_sanitizer() {
+    tool=$1
+    shift
     status=0
     # Programs' own processes are looked at, too; what the libraries of NVIDIA leave unwritten is not ours.
-    timeout -k 10 "$sanitizer_seconds" compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 86 --print-limit 20 "$@" \
-        >"$work/log" 2>&1 || status=$?
-    summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/log" | tail -n 1 | sed 's/^=* *//')
+    timeout -k 10 "$limit" compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 86 --print-limit 20 "$@" \
+        >"$log" 2>&1 || status=$?
+    summary=$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$log" | tail -n 1 | sed 's/^=* *//')
     case $status in
     0) record "$item" pass "$(took)" "${summary:-no summary}" ;;
-    124 | 137) record "$item" skip "$(took)" "over $sanitizer_seconds s under this tool; ${summary:-nothing found until then}" ;;
+    124 | 137) record "$item" skip "$(took)" "over $limit s under this tool; ${summary:-nothing found until then}" ;;
     *) keep_failed && record "$item" fail "$(took)" "${summary:-status $status}
-$(grep '^=========' "$work/log" | head -n 25)
-$(grep -v '^=========' "$work/log" | tail -n 5)" ;;
+$(grep '^=========' "$log" | head -n 25)
+$(grep -v '^=========' "$log" | tail -n 5)" ;;
     esac
+}
+
+# sanitizer TOOL NAME COMMAND...
+sanitizer_seconds=${GPU_CHECK_SANITIZER_SECONDS:-90}
+sanitizer() {
+    tool=$1 item="$1 $2" limit=$sanitizer_seconds
+    shift 2
+    wanted "$item" "$limit" || return 0
+    in_turn run_sanitizer "$tool" "$@"
 }
 
 # Tests that failed by themselves.
@@ -125,10 +131,11 @@ stage_sanitize() {
         is_done 'no compute-sanitizer' || record 'no compute-sanitizer' skip 0 'it comes with the CUDA toolkit'
         return
     fi
-    if [ "$all" = 1 ]; then
-        sanitize_all
-        return
-    fi
+    if [ "$all" = 1 ]; then sanitize_all; else sanitize_some; fi
+    join
+}
+
+sanitize_some() {
     if grep -q '"name":"[^/"]*","status":"fail"' "$folder"/done/tests.*.json 2>/dev/null; then training_by_op; fi
     failed=$(failed_tests)
     for test in $failed; do sanitizer memcheck "$test" "$tests" "$test"; done

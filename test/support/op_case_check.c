@@ -79,7 +79,13 @@ static const char *element(const struct tensor *t, int64_t row, int64_t col)
     return (const char *)t->data + (size_t)(row * t->stride + col) * dtype_bytes(t->dtype);
 }
 
-/* By their bits: a NaN is equal to itself. */
+/* By their bits; a NaN is equal to any, as its sign and payload are the processor's kind's. */
+static int same_element(const struct tensor *a, const struct tensor *b, int64_t row, int64_t col)
+{
+    return memcmp(element(a, row, col), element(b, row, col), dtype_bytes(a->dtype)) == 0 ||
+           (isnan(tensor_get(a, row, col)) && isnan(tensor_get(b, row, col)));
+}
+
 static void same_elements(const char *op, const char *operand, const struct tensor *a,
                           const struct tensor *b, const char *what)
 {
@@ -88,7 +94,7 @@ static void same_elements(const char *op, const char *operand, const struct tens
     assert_int_equal(a->dtype, b->dtype);
     for (int64_t row = 0; row < a->rows; row++)
         for (int64_t col = 0; col < a->cols; col++)
-            if (memcmp(element(a, row, col), element(b, row, col), dtype_bytes(a->dtype)) != 0)
+            if (!same_element(a, b, row, col))
                 fail_msg("%s: %s %s: [%lld, %lld] of %lld x %lld %s is %a, was %a", op, operand,
                          what, (long long)row, (long long)col, (long long)a->rows,
                          (long long)a->cols, dtype_name(a->dtype), tensor_get(a, row, col),
