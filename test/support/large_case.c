@@ -175,7 +175,7 @@ static void compare_element(struct large_case *c, const char *name, int64_t row,
 
 void large_compare(struct large_case *c, const char *name, const struct tensor *got,
                    const struct large_picks *rows, const struct large_picks *cols,
-                   const struct tensor *wanted, double tolerance, int n_roundings)
+                   const struct tensor *wanted, double tolerance, int n_roundings, double slack)
 {
     size_t row_bytes = (size_t)got->cols * dtype_bytes(got->dtype);
     struct tensor row = { .rows = 1, .cols = got->cols, .stride = got->cols, .dtype = got->dtype };
@@ -199,7 +199,7 @@ void large_compare(struct large_case *c, const char *name, const struct tensor *
 
             compare_element(c, name, pick(rows, r), pick(cols, k),
                             tensor_get(&row, 0, pick(cols, k)), b,
-                            tolerance * top + n_roundings * act_rounding(got->dtype, b));
+                            tolerance * top + n_roundings * act_rounding(got->dtype, b) + slack);
         }
     }
     free(row.data);

@@ -76,11 +76,12 @@ struct tensor large_part(const struct large_case *c, int input, const struct lar
 
 /*
  * Compare those rows and columns of a tensor on the device with wanted, of that size: each within
- * tolerance of the largest wanted, and n_roundings roundings to the tensor's dtype.
+ * tolerance of the largest wanted, n_roundings roundings to the tensor's dtype, and slack, which is
+ * for sums whose terms cancel.
  */
 void large_compare(struct large_case *c, const char *name, const struct tensor *got,
                    const struct large_picks *rows, const struct large_picks *cols,
-                   const struct tensor *wanted, double tolerance, int n_roundings);
+                   const struct tensor *wanted, double tolerance, int n_roundings, double slack);
 
 /* All elements of a small or needed operand of the device, dense; free it. */
 void *large_fetch(const struct large_case *c, const struct tensor *tensor);
