@@ -121,7 +121,7 @@ for other in search[\"others\"]:
     assert other[\"bound_ns\"] > 0 if other[\"fits\"] else other[\"needed_bytes\"] > search[\"available_bytes\"], other'"
 grep -v '^recompute:' configs/jobs/llama2-7b.yaml >"$dir/open.yaml"
 expect 'layers are recomputed where memory is short' 0 'recompute none, full in [0-9]+ layers, selective in [1-9][0-9]* layers$' \
-    "$lmtrain" plan "$dir/open.yaml" --ranks 16 --device a100-sxm-80 --set 'parallel={mode: semi, tp: 1, pp: 1, zero: 1, bucket_mb: 32}' --set search.within=0
+    "$lmtrain" plan "$dir/open.yaml" --ranks 4 --device h100-sxm --set 'parallel={mode: semi, tp: 1, pp: 1, zero: 1, bucket_mb: 32}' --set search.within=0
 expect 'what is given stays' 0 '^16 ranks \(dp 2, tp 8 ' "$lmtrain" plan configs/jobs/llama2-7b.yaml --ranks 16 --device h100-sxm --set 'parallel={mode: semi, tp: 8, dp: 2}'
 expect 'nothing fits' 2 'none of [0-9]+ layouts of 8 ranks fits h100-sxm: the smallest \(tp 8, ' searched --ranks 8
 expect 'and what would' 0 '; what fits: 32 ranks \(tp [0-9]+, pp [0-9]+, dp [0-9]+, zero [0-9], recompute [a-z]+: [0-9.]+ GiB a rank\)$' \
