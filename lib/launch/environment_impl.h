@@ -10,6 +10,9 @@
 #define ATTEMPT_VARIABLE "LMTRAIN_ATTEMPT"
 #define SLURM_REQUEUES_VARIABLE "SLURM_RESTART_COUNT"
 
+/* Where ranks of our daemons learn how the head calls their host (launch_host in excluded.h). */
+#define HOST_VARIABLE "LMTRAIN_HOST"
+
 /* What our own environment says of a count: 0 if it says nothing or nonsense. */
 int environment_count(const char *name);
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "launch/environment_impl.h"
 #include "launch/head/head_impl.h"
 #include "launch/job_folder_impl.h"
 #include "launch/node/daemon.h"
@@ -226,8 +227,32 @@ static void make_nspace(char nspace[NSPACE_BYTES])
     snprintf(nspace, NSPACE_BYTES, "lmtrain-%d-%s", (int)getpid(), hex);
 }
 
+/* What travels, with room for LMTRAIN_HOST. */
+static char **copy_variables(struct launch_head *head)
+{
+    char *const *travelling = job_spec_variables(environ, &head->arena);
+    int n = 0;
+
+    while (travelling[n])
+        n++;
+    char **variables = arena_array(&head->arena, char *, n + 2);
+    memcpy(variables, travelling, (size_t)n * sizeof *variables);
+    return variables;
+}
+
+/* A rank learns how its host is called here (excluded.h). */
+static void name_host(struct launch_head *head, char **variables, const struct head_node *node)
+{
+    int last = 0;
+
+    while (variables[last] && !str_starts_with(variables[last], HOST_VARIABLE "="))
+        last++;
+    variables[last] = arena_printf(&head->arena, HOST_VARIABLE "=%s", node->host);
+}
+
 void head_send_specs(struct launch_head *head)
 {
+    char **variables = copy_variables(head);
     struct job_node *nodes = arena_array(&head->arena, struct job_node, head->n_nodes);
     char *cwd = getcwd(NULL, 0), nspace[NSPACE_BYTES];
     struct str bytes = { 0 };
@@ -244,13 +269,14 @@ void head_send_specs(struct launch_head *head)
                              .n_nodes = head->n_nodes,
                              .nodes = nodes,
                              .argv = head->argv,
-                             .variables = job_spec_variables(environ, &head->arena),
+                             .variables = variables,
                              .progress_ms = PROGRESS_MS,
                              .credit_bytes = CREDIT_BYTES };
     head->is_started = true;
     for (int i = 0; i < head->n_nodes; i++) {
         bool is_local = head->nodes[i].daemon > 0;
 
+        name_host(head, variables, &head->nodes[i]);
         spec.node = i;
         spec.has_screen = is_local && !head->nodes[i].first_rank;
         spec.beat_ms = is_local ? 0 : (int)(head->lost_seconds * 250);
