@@ -4,7 +4,8 @@
 # A thing that is done is a file of one line of JSON in FOLDER/done; all of them are the report.
 # shellcheck disable=SC2154 # stage, folder, minutes, gpu ... are gpu-check's
 
-escape() { LC_ALL=C tr -cd '\n\t -~' | awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); gsub(/\t/, " "); printf "%s%s", (NR > 1 ? "\\n" : ""), $0 }'; }
+# Reports are committed: they name no folder of a machine.
+escape() { sed -e "s|$root|.|g" -e "s|${HOME:-/root}|~|g" | LC_ALL=C tr -cd '\n\t -~' | awk '{ gsub(/\\/, "\\\\"); gsub(/"/, "\\\""); gsub(/\t/, " "); printf "%s%s", (NR > 1 ? "\\n" : ""), $0 }'; }
 
 key_of() { echo "$1" | tr '/ ' '__'; }
 

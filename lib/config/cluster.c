@@ -39,6 +39,8 @@ static const struct quantity_key keys[] = {
     { NULL, "nic", NIC_RATE, AT(nic), true },
     { NULL, "launch", TIME, AT(launch), true },
     { NULL, "host_link", HOST_RATE, AT(host_link), true },
+    { "attention_reach", "forward", SHARE, AT(attention), true },
+    { "attention_reach", "backward", SHARE, AT(attention_grad), true },
     { "fast", "bus", RATE, AT(fast_bus), false },
     { "fast", "link", RATE, AT(fast_link), false },
     { "fast", "latency", TIME, AT(fast_latency), false },

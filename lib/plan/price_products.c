@@ -18,10 +18,11 @@
 #define SPLITS_MAX 8
 #define SPLIT_REACH 0.85
 
-/* Attention that never stores scores: of the peak, at long sequences; and of its backward. */
+/* Attention that never stores scores, and its backward, where the device's file does not say: shares
+ * of the peak at long sequences. */
 #define ATTENTION_REACH 0.6
+#define ATTENTION_GRAD_REACH 0.52
 #define ATTENTION_S0 600 /* rows of a sequence at which half of that is reached */
-#define ATTENTION_GRAD_REACH 0.87
 
 /* Attention that does: batched products, as before FlashAttention. Passes over the scores, forward:
  * one product writes them, softmax reads and writes them, the other product reads them; backward:
@@ -338,6 +339,13 @@ static struct formula unfused_attention(const struct prices *prices, const struc
                              .bound = n_passes * pass_ns > flop_ns ? BOUND_BYTES : BOUND_FLOPS };
 }
 
+static double attention_reach(const struct device_spec *device, bool is_grad)
+{
+    if (is_grad)
+        return device->attention_grad > 0 ? device->attention_grad : ATTENTION_GRAD_REACH;
+    return device->attention > 0 ? device->attention : ATTENTION_REACH;
+}
+
 struct formula price_attention(const struct prices *prices, const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
@@ -345,10 +353,9 @@ struct formula price_attention(const struct prices *prices, const struct op_shap
     double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
     if (prices->cluster->software.has_unfused_attention && op->kind != OP_ATTENTION_CACHED)
         return unfused_attention(prices, op);
-    double share = ATTENTION_REACH * rows / (rows + ATTENTION_S0);
+    double share = attention_reach(island_of(prices)->device, op->kind == OP_ATTENTION_GRAD) *
+                   rows / (rows + ATTENTION_S0);
 
-    if (op->kind == OP_ATTENTION_GRAD)
-        share *= ATTENTION_GRAD_REACH;
     double flop_ns = 1e9 * op_flops(op) / (share * peak);
     return price_longer(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));
 }

@@ -98,7 +98,7 @@ def main():
             step()
         seconds, loss = time_steps(step, options.steps)
     except torch.cuda.OutOfMemoryError as error:
-        print(f"gpu_torch: {str(error).splitlines()[0]}", file=sys.stderr)
+        print(f"gpu_torch: {str(error).split(' See ')[0].splitlines()[0]}", file=sys.stderr)
         sys.exit(4)
     if not 0 < loss < 100:
         sys.exit(f"gpu_torch: the loss is {loss}")

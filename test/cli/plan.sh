@@ -71,7 +71,7 @@ expect 'or use more memory' 0 '^16 GiB more memory: no faster layout by one chan
 expect 'half as many micro-batches' 0 '^half as many micro-batches \(train.micro_batch: 4\): [-+][0-9.]+ %$' printf '%s\n' "$output"
 expect 'with less memory' 0 '^16 GiB more memory: -[0-9.]+ % \(recompute: (none|selective)\)$' \
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster dgx-h100 --ranks 64 --set train.global_batch=128 --layout tp=2,pp=8,zero=1,recompute=full
-expect 'as bars, each where the one before ends' 0 '^attention +[0-9.]+ ms +[0-9.]+ % {20,30}#+$' printf '%s\n' "$output"
+expect 'as bars, each where the one before ends' 0 '^attention +[0-9.]+ ms +[0-9.]+ % {15,30}#+$' printf '%s\n' "$output"
 expect 'of memory, too' 0 '^gradients +[0-9.]+ GiB +[0-9]+ {3,}#+ +accumulators' printf '%s\n' "$output"
 expect 'the busiest rank' 0 '^time of a step of rank [0-9]+, the busiest ' printf '%s\n' "$output"
 expect 'all of the run' 0 '^all 100000 steps: 314.6 G tokens, [0-9.]+ days, 2[0-9]{4} GPU-days, 3[0-9][0-9]\.?[0-9]* ZFLOP of the model$' \
