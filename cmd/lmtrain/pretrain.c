@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/log_file.h"
 #include "ckpt/store.h"
 #include "cmd.h"
 #include "config/job.h"
@@ -117,13 +118,14 @@ static int run_rank(const struct pretrain_request *q, struct job *job, struct ar
 }
 
 /* Before anybody makes a file in the run's folder: the head its logs, a rank all else. */
-static void share_output(const struct job *job)
+static void settle_files(const struct job *job)
 {
     static const enum file_sharing sharings[] = {
         [OUTPUT_PRIVATE] = FILE_PRIVATE, [OUTPUT_GROUP] = FILE_GROUP, [OUTPUT_ALL] = FILE_ALL
     };
 
     file_share(sharings[job->output_mode]);
+    log_file_set_limit((size_t)job->metrics.log_mb << 20);
 }
 
 /* tuned_prepare whose output folder is one of its own, which goes again; samples and steps stay
@@ -207,7 +209,7 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
         job.ranks = q->ranks;
     if (ranks_find(&ranks, &job, q->hosts, arena, &err) < 0)
         return cmd_fail(&err);
-    share_output(&job);
+    settle_files(&job);
     if (job.kind != JOB_PRETRAIN) {
         int status = q->dry_run ? prepare_nothing(&job, arena) : tuned_prepare(&job, arena);
 

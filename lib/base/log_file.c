@@ -4,6 +4,7 @@
 #include "base/log_file.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +23,32 @@ struct log_file {
     char path[];
 };
 
+static size_t limit_bytes = (size_t)LOG_FILE_MB << 20;
+
+void log_file_set_limit(size_t n_bytes)
+{
+    limit_bytes = n_bytes;
+}
+
 /* "PATH.1"; heap. */
-static char *older_path(const char *path)
+static char *older_path(const char *path, int i)
 {
     char *older = NULL;
 
-    CHECK(asprintf(&older, "%s.1", path) >= 0);
+    CHECK(asprintf(&older, "%s.%d", path, i) >= 0);
     return older;
+}
+
+/* PATH.1 becomes PATH.2, and so on; the last is replaced. */
+static void shift_older(const char *path)
+{
+    for (int i = LOG_FILE_N_OLD - 1; i > 0; i--) {
+        char *from = older_path(path, i), *to = older_path(path, i + 1);
+
+        rename(from, to);
+        free(from);
+        free(to);
+    }
 }
 
 struct log_file *log_file_open(const char *path, struct err *err)
@@ -58,11 +78,12 @@ void log_file_close(struct log_file *file)
 
 static void turn_over(struct log_file *file)
 {
-    char *older = older_path(file->path);
+    char *older = older_path(file->path, 1);
     struct err ignored;
 
     if (file->fd >= 0)
         close(file->fd);
+    shift_older(file->path);
     rename(file->path, older);
     free(older);
     file->fd = file_open_write(file->path, O_WRONLY | O_APPEND, &ignored);
@@ -93,7 +114,7 @@ static void look_after(struct log_file *file)
 void log_file_write(struct log_file *file, const char *lines, size_t n_bytes)
 {
     look_after(file);
-    if (file->n_bytes && file->n_bytes + n_bytes > LOG_FILE_BYTES)
+    if (file->n_bytes && file->n_bytes + n_bytes > limit_bytes)
         turn_over(file);
     if (file->fd >= 0)
         file_write_all(file->fd, lines, n_bytes);
@@ -119,10 +140,11 @@ int log_file_bound(const char *path)
 
     if (fd < 0)
         return 0;
-    if (!fstat(fd, &stat) && S_ISREG(stat.st_mode) && stat.st_size > LOG_FILE_BYTES) {
-        char *older = older_path(path);
-        int to = file_open_write(older, O_WRONLY | O_TRUNC, &ignored);
+    if (!fstat(fd, &stat) && S_ISREG(stat.st_mode) && (size_t)stat.st_size > limit_bytes) {
+        char *older = older_path(path, 1);
 
+        shift_older(path);
+        int to = file_open_write(older, O_WRONLY | O_TRUNC, &ignored);
         if (to >= 0) {
             copy_all(fd, to); /* as much as the disk takes */
             close(to);
@@ -132,4 +154,55 @@ int log_file_bound(const char *path)
     }
     close(fd);
     return emptied;
+}
+
+/* ---- reading ---- */
+
+/* The last bytes from `begin` on, at most `size`; returns how many, -1 if there is no such file.
+ * *is_cut: there are earlier ones. A file shorter than `begin` was rotated. */
+static ssize_t read_end(const char *path, int64_t begin, char *bytes, size_t size, bool *is_rotated,
+                        bool *is_cut)
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    struct stat stat;
+    ssize_t n = -1;
+
+    if (fd < 0)
+        return -1;
+    if (!fstat(fd, &stat) && S_ISREG(stat.st_mode)) {
+        *is_rotated = stat.st_size < begin;
+        off_t first = *is_rotated ? 0 : (off_t)begin;
+        off_t from = stat.st_size - first > (off_t)size ? stat.st_size - (off_t)size : first;
+
+        *is_cut = from > first;
+        n = pread(fd, bytes, size, from);
+    }
+    close(fd);
+    return n;
+}
+
+void log_file_tail(const char *path, int64_t begin, char *text, size_t size)
+{
+    bool is_rotated = false, is_cut = false;
+    ssize_t n = read_end(path, begin, text, size - 1, &is_rotated, &is_cut);
+    size_t length = n > 0 ? (size_t)n : 0;
+
+    if (n >= 0 && is_rotated && length < size - 1) {
+        char *older = older_path(path, 1);
+        size_t room = size - 1 - length;
+        bool ignored;
+
+        memmove(text + room, text, length);
+        n = read_end(older, 0, text, room, &ignored, &is_cut);
+        size_t before = n > 0 ? (size_t)n : 0;
+        memmove(text + before, text + room, length);
+        length += before;
+        free(older);
+    }
+    text[length] = '\0';
+    char *newline = is_cut ? strchr(text, '\n') : NULL;
+    if (newline) /* the first line is not whole */
+        memmove(text, newline + 1, strlen(newline + 1) + 1);
+    while (text[0] && text[strlen(text) - 1] == '\n')
+        text[strlen(text) - 1] = '\0';
 }

@@ -413,6 +413,11 @@ const struct field job_fields[] = {
     { "checkpoint.keep", FIELD_INT, AT(checkpoint.keep), .initial = "3", .max = N_MAX,
       .help = "number of newest checkpoints to keep; 0: all" },
 
+    { "metrics.log_mb", FIELD_INT, AT(metrics.log_mb), .initial = "64", .min = 1, .max = 1048576,
+      .unit = "MiB",
+      .help =
+          "size at which a file of the run folder's log/ is rotated; three older ones are kept" },
+
     { "trace.steps", FIELD_COUNTS, AT(trace.steps), .initial = "none", .word = "none", .min = 1,
       .max = 1000000000,
       .help =

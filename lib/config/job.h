@@ -213,6 +213,10 @@ struct job {
     } checkpoint;
 
     struct {
+        int log_mb; /* MiB at which a file of log/ is rotated */
+    } metrics;
+
+    struct {
         struct job_counts steps, ranks; /* traced; none: no step, all ranks */
     } trace;
 

@@ -1,5 +1,5 @@
 /*
- * log_file_test.c - two files at most, whoever writes
+ * log_file_test.c - a bounded number of files, whoever writes; and their last lines
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +20,8 @@
 #include "base/log_file.h"
 #include "support/temporary.h"
 
+#define LIMIT_BYTES ((size_t)64 << 10)
+
 static char folder[256], path[300], older[310];
 
 static int set_up(void **state)
@@ -29,6 +31,7 @@ static int set_up(void **state)
         return -1;
     snprintf(path, sizeof path, "%s/rank-0.log", folder);
     snprintf(older, sizeof older, "%s.1", path);
+    log_file_set_limit(LIMIT_BYTES);
     return 0;
 }
 
@@ -66,32 +69,70 @@ static int first_line(const char *name)
     return number;
 }
 
+/* PATH.i */
+static const char *old_file(int i)
+{
+    static char name[320];
+
+    snprintf(name, sizeof name, "%s.%d", path, i);
+    return name;
+}
+
 static void test_turns_over(void **state)
 {
-    enum { LINES = LOG_FILE_BYTES / 1024 };
+    enum { LINES = LIMIT_BYTES / 1024 };
     struct err err;
     struct log_file *file = log_file_open(path, &err);
 
     (void)state;
     assert_non_null(file);
     write_lines(file, 0, LINES);
-    assert_int_equal(file_size(path), LOG_FILE_BYTES);
+    assert_int_equal(file_size(path), LIMIT_BYTES);
     assert_int_equal(access(older, F_OK), -1);
     write_lines(file, LINES, 1);
     assert_int_equal(file_size(path), 1024);
-    assert_int_equal(file_size(older), LOG_FILE_BYTES);
+    assert_int_equal(file_size(older), LIMIT_BYTES);
     assert_int_equal(first_line(older), 0);
     assert_int_equal(first_line(path), LINES);
     log_file_close(file);
 
     file = log_file_open(path, &err); /* as after a restart */
     assert_non_null(file);
-    write_lines(file, LINES + 1, 2 * LINES);
+    write_lines(file, LINES + 1, 6 * LINES);
     log_file_close(file);
-    assert_true(file_size(path) <= LOG_FILE_BYTES);
-    assert_int_equal(file_size(older), LOG_FILE_BYTES);
-    assert_int_equal(first_line(path), 3 * LINES);
-    assert_int_equal(first_line(older), 2 * LINES);
+    assert_true(file_size(path) <= (int64_t)LIMIT_BYTES);
+    assert_int_equal(first_line(path), 7 * LINES);
+    for (int i = 1; i <= LOG_FILE_N_OLD; i++) {
+        assert_int_equal(file_size(old_file(i)), LIMIT_BYTES);
+        assert_int_equal(first_line(old_file(i)), (7 - i) * LINES);
+    }
+    assert_int_equal(access(old_file(LOG_FILE_N_OLD + 1), F_OK), -1);
+}
+
+static void test_tail(void **state)
+{
+    enum { LINES = LIMIT_BYTES / 1024 };
+    struct err err;
+    char text[2200];
+
+    (void)state;
+    log_file_tail(path, 0, text, sizeof text);
+    assert_string_equal(text, "");
+    struct log_file *file = log_file_open(path, &err);
+    assert_non_null(file);
+    write_lines(file, 0, 3);
+    log_file_tail(path, 2048, text, sizeof text); /* the first two are of another job */
+    assert_int_equal(strtol(text, NULL, 10), 2);
+    assert_int_equal(strlen(text), 1023);
+    log_file_tail(path, 0, text, sizeof text); /* the first one is not whole */
+    assert_int_equal(strtol(text, NULL, 10), 1);
+    assert_int_equal(strlen(text), 2047);
+    write_lines(file, 3, LINES - 2); /* its last line goes to a new file */
+    log_file_tail(path, 2048, text, sizeof text);
+    assert_int_equal(strtol(text, NULL, 10), LINES - 1);
+    assert_int_equal(strlen(text), 2047);
+    assert_int_equal(strtol(text + 1024, NULL, 10), LINES);
+    log_file_close(file);
 }
 
 static void test_deleted(void **state)
@@ -123,7 +164,7 @@ static void test_bounds_others(void **state)
     memset(bytes, 'x', sizeof bytes);
     assert_true(fd >= 0);
     assert_int_equal(log_file_bound(path), 0);
-    for (; written <= LOG_FILE_BYTES; written += sizeof bytes)
+    for (; written <= LIMIT_BYTES; written += sizeof bytes)
         assert_int_equal(write(fd, bytes, sizeof bytes), sizeof bytes);
     assert_int_equal(log_file_bound(path), 1);
     assert_int_equal(file_size(path), 0);
@@ -131,6 +172,11 @@ static void test_bounds_others(void **state)
     assert_int_equal(write(fd, bytes, 10), 10); /* through the descriptor it has had all along */
     assert_int_equal(file_size(path), 10);
     assert_int_equal(log_file_bound(path), 0);
+    for (size_t i = 0; i <= LIMIT_BYTES; i += sizeof bytes)
+        assert_int_equal(write(fd, bytes, sizeof bytes), sizeof bytes);
+    assert_int_equal(log_file_bound(path), 1);
+    assert_int_equal(file_size(old_file(2)), written); /* what was the older one */
+    written = (size_t)file_size(older);
     close(fd);
 
     char link_path[320];
@@ -174,6 +220,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_turns_over, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_tail, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_deleted, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_bounds_others, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_copies_the_log, set_up, tear_down),

@@ -15,28 +15,15 @@
 /* The last lines of a rank's log, as far as they are this job's; "" if it has none. */
 void watcher_read_tail(const struct watcher *w, int i, char text[WATCHER_TAIL_BYTES + 1])
 {
-    off_t begin = atomic_load(&w->page->log_starts[i]), from = begin;
+    off_t begin = atomic_load(&w->page->log_starts[i]);
     char path[4096];
-    struct stat stat;
 
     text[0] = '\0';
     if (begin < 0)
         return;
     snprintf(path, sizeof path, "%s/rank-%d.log", w->start->options.log_folder,
              w->ranks[i].world_rank);
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    if (!fstat(fd, &stat) && stat.st_size - begin > WATCHER_TAIL_BYTES)
-        from = stat.st_size - WATCHER_TAIL_BYTES;
-    ssize_t n = pread(fd, text, WATCHER_TAIL_BYTES, from);
-    close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    char *newline = from > begin ? strchr(text, '\n') : NULL;
-    if (newline) /* the first line is not whole */
-        memmove(text, newline + 1, strlen(newline + 1) + 1);
-    while (text[0] && text[strlen(text) - 1] == '\n')
-        text[strlen(text) - 1] = '\0';
+    log_file_tail(path, begin, text, WATCHER_TAIL_BYTES + 1);
 }
 
 /* Ranks append to their logs through their own descriptors. */
