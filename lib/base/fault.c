@@ -26,6 +26,7 @@ enum fault_action {
     ACTION_NAN,
     ACTION_FLIP,
     ACTION_SKEW,
+    ACTION_SLOW,
     N_ACTIONS
 };
 
@@ -33,12 +34,15 @@ static const char *const action_names[N_ACTIONS] = {
     [ACTION_SIGKILL] = "sigkill", [ACTION_SIGTERM] = "sigterm", [ACTION_SEGV] = "segv",
     [ACTION_ABORT] = "abort",     [ACTION_EXIT] = "exit",       [ACTION_STOP] = "stop",
     [ACTION_STALL] = "stall",     [ACTION_NAN] = "nan",         [ACTION_FLIP] = "flip",
-    [ACTION_SKEW] = "skew",
+    [ACTION_SKEW] = "skew",       [ACTION_SLOW] = "slow",
 };
 
 static const char *const places[] = {
     "start",
     "joined",
+    "preflight",
+    "preflight:repeat",
+    "preflight:memory",
     "step",
     "evaluate",
     "gradients",
@@ -159,8 +163,10 @@ static int read_rule(struct rule *rule, const char *text, struct err *err)
     if (rule->action == ACTION_NAN && strcmp(rule->place, "gradients") != 0)
         return refuse(text, "nan, which is for gradients:N,", err);
     if (rule->action == ACTION_FLIP && strcmp(rule->place, "gradients") != 0 &&
-        strcmp(rule->place, "step") != 0)
-        return refuse(text, "flip, which is for step:N and gradients:N,", err);
+        strcmp(rule->place, "step") != 0 && !str_starts_with(rule->place, "preflight"))
+        return refuse(text, "flip, which is for step:N, gradients:N and preflight,", err);
+    if (rule->action == ACTION_SLOW && strcmp(rule->place, "preflight") != 0)
+        return refuse(text, "slow, which is for preflight,", err);
     if (rule->action == ACTION_SKEW && strcmp(rule->place, "trace") != 0)
         return refuse(text, "skew, which is for trace:N,", err);
     return 0;
@@ -235,6 +241,8 @@ static enum fault perform(enum fault_action action)
         return FAULT_FLIP;
     case ACTION_SKEW:
         return FAULT_SKEW;
+    case ACTION_SLOW:
+        return FAULT_SLOW;
     case N_ACTIONS:
         break;
     }

@@ -7,6 +7,9 @@
  * PLACE, whose N is a step and may be left out for "the first time"; "stepN" stands for "step:N":
  *     start                before the rank joins the others
  *     joined               when it has
+ *     preflight            before the rank's first product of the preflight check
+ *     preflight:repeat:N   in its repetition N of the product, from 0
+ *     preflight:memory     between writing and reading its first pattern of memory
  *     step:N               before step N
  *     evaluate:N           in an evaluation after step N, after its first batch
  *     gradients:N          before the last micro-batch of step N, whose gradients come and go
@@ -28,9 +31,11 @@
  * ACTION: sigkill (when left out), sigterm, segv, abort, exit (status 1, without leaving), stop
  * (SIGSTOP), stall (sleeps forever); and those that the place's owner performs: nan (at gradients:
  * what the rank adds to the gradients from there is NaN), flip (at step and gradients: a bit of
- * one of the rank's parameters is flipped) and skew (at trace: the rank's clock is another, as if
- * it were on a machine of its own). Under zero 1 a flip stays only at gradients, of a rank with
- * several micro-batches: the forward of the first one gathers the other ranks' parts again.
+ * one of the rank's parameters is flipped; at preflight: of an operand, a result, memory), slow (at
+ * preflight: the rank's device takes twice as long) and skew (at trace: the rank's clock is
+ * another, as if it were on a machine of its own). Under zero 1 a flip stays only at gradients, of
+ * a rank with several micro-batches: the forward of the first one gathers the other ranks' parts
+ * again.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
@@ -40,7 +45,7 @@
 #include "base/err.h"
 
 /* What the caller must do itself. */
-enum fault { FAULT_NONE, FAULT_NAN, FAULT_FLIP, FAULT_SKEW };
+enum fault { FAULT_NONE, FAULT_NAN, FAULT_FLIP, FAULT_SKEW, FAULT_SLOW };
 
 /*
  * Read LMTRAIN_FAULT for this rank and attempt; ERR_CONFIG for a rule that cannot be read, listing

@@ -13,13 +13,14 @@
 #include <stdint.h>
 
 enum rng_purpose {
-    RNG_INIT = 1, /* initial parameters: place = hash of the name, element */
-    RNG_DROPOUT,  /* place = sample, layer and op, position and column */
-    RNG_SHUFFLE,  /* data order */
-    RNG_SAMPLE,   /* generation: place = prompt, position */
-    RNG_TEST = 6, /* golden files hold what it gives */
-    RNG_BENCH,    /* tokens to time steps on: place = micro-batch, token */
-    RNG_ROUNDING, /* optimizer states to bf16: place = update, element (ops/ops.h) */
+    RNG_INIT = 1,  /* initial parameters: place = hash of the name, element */
+    RNG_DROPOUT,   /* place = sample, layer and op, position and column */
+    RNG_SHUFFLE,   /* data order */
+    RNG_SAMPLE,    /* generation: place = prompt, position */
+    RNG_TEST = 6,  /* golden files hold what it gives */
+    RNG_BENCH,     /* tokens to time steps on: place = micro-batch, token */
+    RNG_ROUNDING,  /* optimizer states to bf16: place = update, element (ops/ops.h) */
+    RNG_PREFLIGHT, /* operands of known products: place = operand and row, column */
 };
 
 struct rng_block {

@@ -274,6 +274,21 @@ const struct field job_fields[] = {
       .help = "number of automatic restarts from the newest checkpoint after a rank or node "
               "has failed" },
 
+    { "preflight.mode", FIELD_CHOICE, AT(preflight.mode), .initial = "off",
+      .choices = preflight_choices,
+      .help = "check of hosts, devices and links before training, on all ranks: products with "
+              "known bits, memory, disk and links (preflight: quick is short for it); quick: some "
+              "seconds; full: up to a minute for each check, and most of the memory. With restarts "
+              "an unfit host is excluded (OUTPUT/excluded_hosts); without, wrong bits end the job, "
+              "and so does, with full, a slow host" },
+    { "preflight.min_ratio", FIELD_FLOAT, AT(preflight.min_ratio), .initial = "0.85", .max = 1,
+      .help = "a rank is slow whose product runs at less than this share of the median of its "
+              "kind of device; memory and links: at less than two thirds of this share" },
+    { "preflight.seconds", FIELD_FLOAT, AT(preflight.seconds), .initial = "auto", .word = "auto",
+      .max = 3600, .above_min = 1, .unit = "seconds",
+      .help = "duration of the product with known bits on each device; auto: 2 for quick, 60 for "
+              "full" },
+
     { "cluster", FIELD_TEXT, AT(cluster), .initial = "",
       .help = "devices, nodes and links for which a layout is searched and times are predicted: a "
               "name of configs/clusters (man lmtrain-plan lists them), or a file" },

@@ -134,6 +134,10 @@ static int is_group_word(struct job_reader *r, const struct yaml_node *node, con
         r->given[field_find("parallel.mode") - job_fields] = node;
         return 1;
     }
+    if (!strcmp(key, "preflight") && node->kind == YAML_SCALAR) {
+        take_field(r, field_find("preflight.mode"), node);
+        return 1;
+    }
     reader_refuse(r, key);
     if (node->unexpanded)
         return 1;

@@ -56,6 +56,9 @@ struct job_counts {
     int n;
 };
 
+/* What is checked of the hosts before a run (train/preflight.h). */
+enum job_preflight { PREFLIGHT_OFF, PREFLIGHT_QUICK, PREFLIGHT_FULL };
+
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 
 /* Names of the enums above. gradient_sum_choices has auto, too, whose value is the first's. */
@@ -71,6 +74,7 @@ extern const struct choice search_objective_choices[];
 extern const struct choice lr_schedule_choices[];
 extern const struct choice output_mode_choices[];
 extern const struct choice job_device_choices[];
+extern const struct choice preflight_choices[];
 
 /* What is said, once, of a model that untied_by is of. */
 #define JOB_UNTIED \
@@ -160,6 +164,12 @@ struct job {
     int restarts; /* after a death */
     enum job_device device;
     int threads; /* of each rank; 0 auto: its share of the cores */
+
+    struct {
+        enum job_preflight mode;
+        double min_ratio; /* of the median, below which a device or link is slow */
+        double seconds;   /* of the product; 0 auto: by mode */
+    } preflight;
 
     const char *cluster; /* a name of configs/clusters or a file; NULL: none */
 

@@ -49,3 +49,6 @@ const struct choice output_mode_choices[] = {
 const struct choice job_device_choices[] = {
     { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
 };
+const struct choice preflight_choices[] = {
+    { "off", PREFLIGHT_OFF }, { "quick", PREFLIGHT_QUICK }, { "full", PREFLIGHT_FULL }, { 0 }
+};

@@ -414,7 +414,6 @@ static int begin(struct pretrain *p, struct err *err)
         .comm = engine->comm,
         .worker = engine->worker,
         .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,
-        .available_bytes = engine_available_bytes(engine),
         .n_sharing = engine->n_sharing,
         .build = p->options->build,
         .accept_numerics = p->options->accept_numerics,
@@ -424,6 +423,9 @@ static int begin(struct pretrain *p, struct err *err)
     if (p->is_first && (check_inputs(p, err) < 0 || take_folder(p, err) < 0))
         return -1;
     pretrain_log_open(p);
+    if (pretrain_preflight(p, err) < 0)
+        return -1;
+    options.available_bytes = engine_available_bytes(engine);
     algo_cache_recall(p->job, engine->kernels);
     int status = trainer_create(&p->trainer, &options, err);
     /* A trainer is made by all ranks or by none, unless they have lost each other. */
@@ -444,6 +446,8 @@ static int begin(struct pretrain *p, struct err *err)
         status = algo_cache_keep(p->job, engine->kernels, err);
     if (!status) {
         greet(p);
+        if (p->preflight)
+            pretrain_report_event(p, "preflight", p->preflight);
         pretrain_report_changes(p, &differences);
     }
     numerics_differences_release(&differences);

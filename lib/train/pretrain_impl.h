@@ -61,6 +61,7 @@ struct pretrain {
     int64_t compared_step;  /* at which replicas were equal, -1 none */
     double looked_at;       /* at the folder, whether it is still there */
     double begin;
+    const char *preflight; /* what the check found, in words, on rank 0; NULL: none was made */
     struct arena arena;
     char tokenizer_hash[TOKENIZER_HASH_BYTES]; /* of rank 0; "": there is none */
 };
@@ -124,6 +125,13 @@ int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one
  */
 int pretrain_compare(struct pretrain *pretrain, struct err *err);
 int pretrain_gate(void *pretrain, struct err *err);
+
+/*
+ * pretrain_preflight.c. The job's preflight check, before the trainer takes memory. Collective;
+ * p->agreed is set where all ranks return the same failure: ERR_PEER after hosts were excluded,
+ * ERR_DEVICE for unfit ones that cannot be, ERR_REQUEUE after a signal.
+ */
+int pretrain_preflight(struct pretrain *pretrain, struct err *err);
 
 /* What must be kept with a checkpoint besides the trainer's state, as JSON. */
 void pretrain_describe(const struct pretrain *pretrain, struct str *out);

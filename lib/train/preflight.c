@@ -1,0 +1,232 @@
+/*
+ * preflight.c - the checks in their order, and what ranks tell each other
+ */
+#include "train/preflight.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/num.h"
+#include "launch/excluded.h"
+#include "train/bench_impl.h"
+#include "train/preflight_impl.h"
+#include "train/signals.h"
+
+#define POLL_MICROSECONDS 1000
+#define QUICK_SECONDS 2.0
+#define FULL_SECONDS 60.0
+/* A product that seems slow is measured again: other processes may have had the cores. */
+enum { N_CONFIRMATIONS = 2 };
+
+bool preflight_is_stopped(void)
+{
+    return signals_pending() != 0;
+}
+
+void preflight_beat(struct preflight_check *check)
+{
+    progress_beat(check->progress);
+}
+
+/* ---- exchanges ---- */
+
+struct gathering {
+    struct comm_group *group;
+    const void *own;
+    void *all;
+    size_t n_bytes;
+};
+
+static int gather(void *argument, struct err *err)
+{
+    const struct gathering *g = argument;
+
+    return comm_all_gather(g->group, g->own, g->all, g->n_bytes, err);
+}
+
+int preflight_gather(struct preflight_check *check, const void *own, void *all, size_t n_bytes,
+                     struct err *err)
+{
+    struct gathering g = { check->world, own, all, n_bytes };
+
+    if (!check->world) {
+        memcpy(all, own, n_bytes);
+        return 0;
+    }
+    uint64_t ticket = worker_post(check->engine->worker, 0, gather, &g);
+    while (!worker_done(check->engine->worker, ticket)) {
+        preflight_beat(check);
+        usleep(POLL_MICROSECONDS);
+    }
+    return worker_wait(check->engine->worker, ticket, err);
+}
+
+/* All ranks know all ranks; whether to go on: no rank has a signal. */
+static int share(struct preflight_check *check, bool *goes_on, struct err *err)
+{
+    struct preflight *p = check->result;
+
+    check->own->signal = signals_pending();
+    if (preflight_gather(check, check->own, p->ranks, sizeof *check->own, err))
+        return -1;
+    for (int i = 0; i < p->n_ranks; i++)
+        p->signal = max_int(p->signal, p->ranks[i].signal);
+    *goes_on = !p->signal;
+    return 0;
+}
+
+int preflight_agree(struct engine *engine, int *failed, struct err *err)
+{
+    struct comm_group *world;
+    double any = *failed;
+
+    if (engine->rank.world_size == 1)
+        return 0;
+    if (bench_group_open_world(&world, engine, err) || bench_largest(engine, world, &any, err))
+        return -1;
+    *failed = any > 0;
+    return 0;
+}
+
+/* ---- who a rank is ---- */
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    snprintf(to, size, "%s", from);
+    str_make_printable(to);
+}
+
+static int describe(struct preflight_check *check, struct err *err)
+{
+    struct engine *engine = check->engine;
+    struct preflight_rank *own = check->own;
+    const char *kernels = kernels_identity(engine->kernels);
+    const char *device = device_is_host(engine->device) ? "cpu" : engine->device->description;
+    int n = engine->rank.local_size;
+    int *peers = arena_array(check->arena, int, max_int(1, n));
+
+    *own = (struct preflight_rank){ .local_rank = engine->rank.local_rank,
+                                    .local_size = max_int(1, n),
+                                    .n_threads = 1 };
+    copy_text(own->host, sizeof own->host, launch_host());
+    copy_text(own->device, sizeof own->device, device);
+    copy_text(own->pci, sizeof own->pci, engine->gpu);
+    own->kernels = XXH3_64bits(kernels, strlen(kernels));
+    own->kind = XXH3_64bits(own->device, strlen(own->device)) ^ own->kernels;
+    if (device_is_host(engine->device))
+        own->n_threads = pool_n_threads(engine->pool);
+    peers[0] = engine->rank.world_rank;
+    if (check->world && launch_local_peers(peers, n, err))
+        return -1;
+    own->node = peers[0];
+    return 0;
+}
+
+static void read_faults(struct preflight_check *check)
+{
+    enum fault fault = fault_at("preflight", -1);
+
+    check->is_throttled = fault == FAULT_SLOW;
+    check->is_flipped = fault == FAULT_FLIP;
+}
+
+/* ---- the checks ---- */
+
+/* On standard error of rank 0, and to the watchers. */
+static void begin_check(struct preflight_check *check, int i, int n, const char *what)
+{
+    char part[32];
+
+    progress_phase(check->progress, arena_printf(check->arena, "preflight: %s", what));
+    if (check->engine->rank.world_rank ||
+        !(check->line.is_terminal || progress_line_is_due(&check->line)))
+        return;
+    snprintf(part, sizeof part, "%d of %d", i, n);
+    const char *const texts[] = { "preflight", part, what };
+    progress_line_show(&check->line, texts, 3);
+}
+
+static double product_seconds(const struct preflight_request *request)
+{
+    return request->seconds > 0 ? request->seconds
+           : request->is_full   ? FULL_SECONDS
+                                : QUICK_SECONDS;
+}
+
+/* Ranks that seem slow, while the others wait. */
+static int confirm_product(struct preflight_check *check, bool *goes_on, struct err *err)
+{
+    const struct preflight *p = check->result;
+    double seconds = fmin(product_seconds(check->request), QUICK_SECONDS);
+
+    for (int i = 0; i < N_CONFIRMATIONS && *goes_on; i++) {
+        bool is_any = false, is_own = false;
+
+        for (int rank = 0; rank < p->n_ranks; rank++)
+            if (preflight_is_slow(p, rank, PREFLIGHT_PRODUCT, check->request->min_ratio, NULL)) {
+                is_any = true;
+                is_own |= rank == check->engine->rank.world_rank;
+            }
+        if (!is_any)
+            return 0;
+        if ((is_own && preflight_product(check, seconds, err)) || share(check, goes_on, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int check_product(struct preflight_check *check, bool *goes_on, struct err *err)
+{
+    if (preflight_product(check, product_seconds(check->request), err) ||
+        share(check, goes_on, err))
+        return -1;
+    return confirm_product(check, goes_on, err);
+}
+
+static int run_checks(struct preflight_check *check, struct err *err)
+{
+    enum { N_CHECKS = 1 };
+    bool goes_on;
+
+    if (describe(check, err) || share(check, &goes_on, err))
+        return -1;
+    read_faults(check);
+    if (goes_on) {
+        begin_check(check, 1, N_CHECKS, "product");
+        if (check_product(check, &goes_on, err))
+            return -1;
+    }
+    return 0;
+}
+
+int preflight_run(struct preflight *preflight, const struct preflight_request *request,
+                  struct engine *engine, struct arena *arena, struct err *err)
+{
+    int n = engine->rank.world_size;
+    struct preflight_rank own;
+    struct preflight_check check = { .request = request,
+                                     .engine = engine,
+                                     .result = preflight,
+                                     .own = &own,
+                                     .progress = progress_join(engine->rank.local_rank),
+                                     .arena = arena };
+    double begin = clock_seconds();
+
+    *preflight =
+        (struct preflight){ .n_ranks = n, .ranks = arena_array(arena, struct preflight_rank, n) };
+    if (n > 1 && bench_group_open_world(&check.world, engine, err))
+        return -1;
+    progress_line_begin(&check.line, 2);
+    int status = run_checks(&check, err);
+    progress_line_end(&check.line);
+    progress_phase(check.progress, "starting");
+    preflight->seconds = clock_seconds() - begin;
+    if (!status && !preflight->signal)
+        preflight_judge(preflight, request->min_ratio, arena);
+    return status;
+}
