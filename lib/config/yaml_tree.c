@@ -22,7 +22,19 @@ static struct yaml_node *new_child(struct yaml_node *parent, const char *key, co
     return node;
 }
 
-/* A scalar that is now to hold keys: a model's name becomes {from: NAME}, any other word goes. */
+/* The key that a group's word is short for, NULL: none. */
+static const char *key_of_word(const char *group)
+{
+    static const char *const keys[][2] = { { "model", "from" }, { "preflight", "mode" } };
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(group, keys[i][0]))
+            return keys[i][1];
+    return NULL;
+}
+
+/* A scalar that is now to hold keys: a model's name becomes {from: NAME}, preflight's word
+ * {mode: WORD}, any other word goes. */
 static void make_map(struct yaml_node *node, const struct yaml_node *parent_of_model,
                      const char *source, struct arena *arena)
 {
@@ -33,9 +45,11 @@ static void make_map(struct yaml_node *node, const struct yaml_node *parent_of_m
     node->line = node->column = 0;
     node->text = NULL;
     node->first = node->last = NULL;
-    if (!parent_of_model || strcmp(node->key, "model") != 0 || yaml_is_null(&old))
+    const char *key = parent_of_model ? key_of_word(node->key) : NULL;
+
+    if (!key || yaml_is_null(&old))
         return;
-    struct yaml_node *from = new_child(node, "from", old.source, arena);
+    struct yaml_node *from = new_child(node, key, old.source, arena);
     from->kind = YAML_SCALAR;
     from->text = old.text;
     from->plain = old.plain;

@@ -36,7 +36,8 @@ enum bench_channel {
     BENCH_CHANNEL_WORLD = 2048,
     BENCH_CHANNEL_OVERLAP,
     BENCH_CHANNEL_PAIR = 2056,
-    BENCH_CHANNEL_GROUPS = 2064
+    BENCH_CHANNEL_GROUPS = 2064,
+    BENCH_CHANNEL_PREFLIGHT = 3072 /* its node's; then a pair's of each round */
 };
 
 /* What has room for the ranks of a group. */
@@ -75,6 +76,10 @@ void bench_operands_close(struct bench_operands *operands);
 struct collective bench_operands_exchange(const struct bench_operands *operands,
                                           const struct op_shape *shape, struct comm_group *group);
 
+/* A message of a pair, from that one of its two ranks. */
+struct collective bench_operands_transfer(const struct bench_operands *operands,
+                                          struct comm_group *pair, int from, size_t n_bytes);
+
 /*
  * Seconds from when the last rank of the group comes until the last one is done. late: the rank
  * that comes a little after the others, as in training one does after much compute: they poll for
@@ -99,6 +104,20 @@ int bench_host(struct bench_host *host, const struct job *like, struct engine *a
  * ERR_DEVICE. */
 int bench_links(struct bench_links *links, const char *folder, struct engine *engine,
                 struct arena *arena, struct err *err);
+
+/* A file where a job writes. */
+struct bench_storage {
+    const char *folder;       /* need not exist: the nearest one above it then */
+    size_t most_bytes;        /* of the file, and */
+    double most_seconds;      /* that writing may take */
+    bool (*is_stopped)(void); /* ends it early; may be NULL */
+    double write_bytes_per_second, read_bytes_per_second; /* 0: not measured */
+    int n_wrong; /* pieces that were read other than they were written */
+};
+
+/* Written to the disk and read from it, past the system's cache where the file system can
+ * (O_DIRECT). It leaves no file. A folder that cannot be written to is a warning. */
+void bench_storage(struct bench_storage *storage, struct arena *arena);
 
 /* ---- transfers ---- */
 

@@ -83,83 +83,129 @@ static const char *existing_folder(const char *folder, struct arena *arena)
     return path;
 }
 
-/* Until it is on the disk. Returns the bytes written, or -1 and errno. */
-static int64_t write_file(int fd, const unsigned char *piece, double *seconds)
+static bool is_stopped(const struct bench_storage *s)
 {
-    double begin = clock_seconds();
+    return s->is_stopped && s->is_stopped();
+}
+
+/* A file that is written piece by piece, each of which has its number all over. */
+struct storage_file {
+    int fd;
+    uint64_t *piece;
+};
+
+static void fill_piece(const struct storage_file *f, int64_t number)
+{
+    for (size_t i = 0; i < PIECE_BYTES / sizeof *f->piece; i++)
+        f->piece[i] = (uint64_t)number << 32 ^ i;
+}
+
+static bool is_piece(const struct storage_file *f, int64_t number)
+{
+    uint64_t bits = 0;
+
+    for (size_t i = 0; i < PIECE_BYTES / sizeof *f->piece; i++)
+        bits |= f->piece[i] ^ ((uint64_t)number << 32 ^ i);
+    return !bits;
+}
+
+/* Until it is on the disk. Returns the bytes written, or -1 and errno. */
+static int64_t write_file(const struct bench_storage *s, const struct storage_file *f,
+                          double *seconds)
+{
     int64_t n_bytes = 0;
 
-    for (int i = 0; i < FILE_PIECES && clock_seconds() < begin + FILE_SECONDS; i++) {
-        ssize_t n = write(fd, piece, PIECE_BYTES);
+    *seconds = 0;
+    while ((size_t)n_bytes < s->most_bytes && *seconds < s->most_seconds && !is_stopped(s)) {
+        fill_piece(f, n_bytes);
+        double begin = clock_seconds();
+        ssize_t n = write(f->fd, f->piece, PIECE_BYTES);
 
-        if (n <= 0)
+        if (n != (ssize_t)PIECE_BYTES)
             return -1;
         n_bytes += n;
+        *seconds += clock_seconds() - begin;
     }
-    if (fsync(fd))
+    double begin = clock_seconds();
+    if (fsync(f->fd))
         return -1;
-    *seconds = clock_seconds() - begin;
+    *seconds += clock_seconds() - begin;
     return n_bytes;
 }
 
 /* From the disk, where the system gives up what it has in memory. */
-static int64_t read_file(int fd, unsigned char *piece, double *seconds)
+static int64_t read_file(struct bench_storage *s, const struct storage_file *f, double *seconds)
 {
-    double begin = clock_seconds();
     int64_t n_bytes = 0;
-    ssize_t n;
+    ssize_t n = 1;
 
-    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    if (lseek(fd, 0, SEEK_SET))
+    *seconds = 0;
+    posix_fadvise(f->fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (lseek(f->fd, 0, SEEK_SET))
         return -1;
-    while ((n = read(fd, piece, PIECE_BYTES)) > 0)
-        n_bytes += n;
-    *seconds = clock_seconds() - begin;
+    while (n > 0 && !is_stopped(s)) {
+        double begin = clock_seconds();
+
+        n = read(f->fd, f->piece, PIECE_BYTES);
+        *seconds += clock_seconds() - begin;
+        s->n_wrong += n > 0 && (n != (ssize_t)PIECE_BYTES || !is_piece(f, n_bytes));
+        n_bytes += n > 0 ? n : 0;
+    }
     return n < 0 ? -1 : n_bytes;
 }
 
-static int measure_file(struct bench_links *links, int fd, unsigned char *piece)
+static int measure_file(struct bench_storage *s, const struct storage_file *f)
 {
     double seconds;
-    int64_t n_bytes = write_file(fd, piece, &seconds);
+    int flags = fcntl(f->fd, F_GETFL);
+    int64_t n_bytes;
 
-    if (n_bytes < 0)
+    /* Not every file system has it, and some refuse it only when a piece is written. */
+    if (flags >= 0 && fcntl(f->fd, F_SETFL, flags | O_DIRECT) == 0 &&
+        (pwrite(f->fd, f->piece, PIECE_BYTES, 0) != (ssize_t)PIECE_BYTES || ftruncate(f->fd, 0)))
+        fcntl(f->fd, F_SETFL, flags);
+    if ((n_bytes = write_file(s, f, &seconds)) < 0)
         return -1;
-    links->write_bytes_per_second = (double)n_bytes / seconds;
-    n_bytes = read_file(fd, piece, &seconds);
-    if (n_bytes < 0)
+    double written = n_bytes > 0 ? (double)n_bytes / seconds : 0;
+    if ((n_bytes = read_file(s, f, &seconds)) < 0)
         return -1;
-    links->read_bytes_per_second = (double)n_bytes / seconds;
+    s->write_bytes_per_second = written;
+    s->read_bytes_per_second = n_bytes > 0 ? (double)n_bytes / seconds : 0;
     return 0;
 }
 
 /* What a folder does not take is not measured, and said. */
-static void measure_storage(struct bench_links *links, const char *folder, struct arena *arena)
+void bench_storage(struct bench_storage *s, struct arena *arena)
 {
-    char *path = arena_printf(arena, "%s/.lmtrain-bench-XXXXXX", existing_folder(folder, arena));
-    unsigned char *piece = aligned_alloc(4096, PIECE_BYTES);
-    int fd = mkstemp(path);
+    char *path = arena_printf(arena, "%s/.lmtrain-bench-XXXXXX", existing_folder(s->folder, arena));
+    struct storage_file file = { mkstemp(path), aligned_alloc(4096, PIECE_BYTES) };
 
-    if (fd >= 0)
+    s->n_wrong = 0;
+    s->write_bytes_per_second = s->read_bytes_per_second = 0;
+    if (file.fd >= 0)
         unlink(path);
-    if (piece)
-        memset(piece, 0x5a, PIECE_BYTES);
-    if (fd < 0 || !piece || measure_file(links, fd, piece)) {
-        *links = (struct bench_links){ .host_bytes_per_second = links->host_bytes_per_second };
+    if (file.piece)
+        memset(file.piece, 0x5a, PIECE_BYTES);
+    if (file.fd < 0 || !file.piece || measure_file(s, &file))
         log_warn("storage is not measured: %s: %s (hint: --set output=FOLDER)", path,
                  strerror(errno));
-    }
-    free(piece);
-    if (fd >= 0)
-        close(fd);
+    free(file.piece);
+    if (file.fd >= 0)
+        close(file.fd);
 }
 
 int bench_links(struct bench_links *links, const char *folder, struct engine *engine,
                 struct arena *arena, struct err *err)
 {
+    struct bench_storage storage = { .folder = folder,
+                                     .most_bytes = FILE_PIECES * PIECE_BYTES,
+                                     .most_seconds = FILE_SECONDS };
+
     *links = (struct bench_links){ 0 };
     if (measure_host_link(links, engine, err))
         return -1;
-    measure_storage(links, folder, arena);
+    bench_storage(&storage, arena);
+    links->read_bytes_per_second = storage.read_bytes_per_second;
+    links->write_bytes_per_second = storage.write_bytes_per_second;
     return 0;
 }

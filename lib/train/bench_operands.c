@@ -221,6 +221,19 @@ struct collective bench_operands_exchange(const struct bench_operands *o,
     return c;
 }
 
+struct collective bench_operands_transfer(const struct bench_operands *operands,
+                                          struct comm_group *pair, int from, size_t n_bytes)
+{
+    int64_t n = (int64_t)(n_bytes / sizeof(float));
+    bool sends = comm_group_rank(pair) == from;
+    struct op_shape shape = { .kind = sends ? OP_SEND : OP_RECEIVE };
+
+    (sends ? shape.in : shape.out)[0] = (struct tensor){ NULL, 1, n, n, DTYPE_F32 };
+    struct collective c = bench_operands_exchange(operands, &shape, pair);
+    c.peer = sends ? 1 - from : from;
+    return c;
+}
+
 /* ---- time ---- */
 
 struct enqueued {

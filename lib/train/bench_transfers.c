@@ -25,24 +25,10 @@ struct transfers {
     struct arena *arena;
 };
 
-/* From the pair's first rank to its second. */
-static struct collective transfer_of(const struct transfers *t, struct comm_group *pair,
-                                     size_t n_bytes)
-{
-    int64_t n = (int64_t)(n_bytes / sizeof(float));
-    bool sends = comm_group_rank(pair) == 0;
-    struct op_shape shape = { .kind = sends ? OP_SEND : OP_RECEIVE };
-
-    (sends ? shape.in : shape.out)[0] = (struct tensor){ NULL, 1, n, n, DTYPE_F32 };
-    struct collective c = bench_operands_exchange(&t->operands, &shape, pair);
-    c.peer = sends ? 1 : 0;
-    return c;
-}
-
 static int time_size(struct transfers *t, struct comm_group *pair, size_t n_bytes, double *seconds,
                      struct err *err)
 {
-    struct collective c = transfer_of(t, pair, n_bytes);
+    struct collective c = bench_operands_transfer(&t->operands, pair, 0, n_bytes);
     int n = t->n_rounds;
 
     for (int round = -1; round < n; round++) {

@@ -20,12 +20,27 @@
 #define POLL_MICROSECONDS 1000
 #define QUICK_SECONDS 2.0
 #define FULL_SECONDS 60.0
-/* A product that seems slow is measured again: other processes may have had the cores. */
+/* What seems slow is measured again: other processes may have had the cores, or the network. */
 enum { N_CONFIRMATIONS = 2 };
 
 bool preflight_is_stopped(void)
 {
     return signals_pending() != 0;
+}
+
+double preflight_product_seconds(const struct preflight_check *check)
+{
+    const struct preflight_request *request = check->request;
+    double seconds = request->seconds > 0 ? request->seconds
+                     : request->is_full   ? FULL_SECONDS
+                                          : QUICK_SECONDS;
+
+    return check->own->n_repetitions ? fmin(seconds, QUICK_SECONDS) : seconds;
+}
+
+double preflight_seconds(const struct preflight_check *check, double full)
+{
+    return check->request->is_full ? full : fmin(1, preflight_product_seconds(check));
 }
 
 void preflight_beat(struct preflight_check *check)
@@ -137,68 +152,80 @@ static void read_faults(struct preflight_check *check)
 
 /* ---- the checks ---- */
 
+struct check_row {
+    const char *name;
+    int (*run)(struct preflight_check *check, struct err *err);
+    bool is_collective;
+    unsigned confirmed; /* bits of enum preflight_what that are measured again where slow */
+};
+
+static const struct check_row rows[] = {
+    { "product", preflight_product, false, 1u << PREFLIGHT_PRODUCT },
+    { "memory patterns", preflight_memory, false, 0 },
+    { "memory bandwidth", preflight_bandwidth, false, 1u << PREFLIGHT_MEMORY },
+    { "disk", preflight_disk, false, 0 },
+    { "links", preflight_links, true, 1u << PREFLIGHT_NODE | 1u << PREFLIGHT_LINK },
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
 /* On standard error of rank 0, and to the watchers. */
-static void begin_check(struct preflight_check *check, int i, int n, const char *what)
+static void begin_check(struct preflight_check *check, int i)
 {
     char part[32];
 
-    progress_phase(check->progress, arena_printf(check->arena, "preflight: %s", what));
+    progress_phase(check->progress, arena_printf(check->arena, "preflight: %s", rows[i].name));
     if (check->engine->rank.world_rank ||
         !(check->line.is_terminal || progress_line_is_due(&check->line)))
         return;
-    snprintf(part, sizeof part, "%d of %d", i, n);
-    const char *const texts[] = { "preflight", part, what };
+    snprintf(part, sizeof part, "%d of %d", i + 1, N_ROWS);
+    const char *const texts[] = { "preflight", part, rows[i].name };
     progress_line_show(&check->line, texts, 3);
 }
 
-static double product_seconds(const struct preflight_request *request)
+static bool seems_slow(const struct preflight_check *check, int rank, unsigned confirmed)
 {
-    return request->seconds > 0 ? request->seconds
-           : request->is_full   ? FULL_SECONDS
-                                : QUICK_SECONDS;
+    for (int what = 0; what < PREFLIGHT_N_WHATS; what++)
+        if ((confirmed & 1u << what) &&
+            preflight_is_slow(check->result, rank, (enum preflight_what)what,
+                              check->request->min_ratio, NULL))
+            return true;
+    return false;
 }
 
-/* Ranks that seem slow, while the others wait. */
-static int confirm_product(struct preflight_check *check, bool *goes_on, struct err *err)
+/* By the ranks that seem slow, while the others wait; by all where it is collective. */
+static int confirm(struct preflight_check *check, const struct check_row *row, bool *goes_on,
+                   struct err *err)
 {
-    const struct preflight *p = check->result;
-    double seconds = fmin(product_seconds(check->request), QUICK_SECONDS);
-
     for (int i = 0; i < N_CONFIRMATIONS && *goes_on; i++) {
-        bool is_any = false, is_own = false;
+        bool is_any = false;
 
-        for (int rank = 0; rank < p->n_ranks; rank++)
-            if (preflight_is_slow(p, rank, PREFLIGHT_PRODUCT, check->request->min_ratio, NULL)) {
-                is_any = true;
-                is_own |= rank == check->engine->rank.world_rank;
-            }
+        for (int rank = 0; rank < check->result->n_ranks && !is_any; rank++)
+            is_any = seems_slow(check, rank, row->confirmed);
         if (!is_any)
             return 0;
-        if ((is_own && preflight_product(check, seconds, err)) || share(check, goes_on, err))
+        if ((row->is_collective ||
+             seems_slow(check, check->engine->rank.world_rank, row->confirmed)) &&
+            row->run(check, err))
+            return -1;
+        if (share(check, goes_on, err))
             return -1;
     }
     return 0;
 }
 
-static int check_product(struct preflight_check *check, bool *goes_on, struct err *err)
-{
-    if (preflight_product(check, product_seconds(check->request), err) ||
-        share(check, goes_on, err))
-        return -1;
-    return confirm_product(check, goes_on, err);
-}
-
 static int run_checks(struct preflight_check *check, struct err *err)
 {
-    enum { N_CHECKS = 1 };
     bool goes_on;
 
     if (describe(check, err) || share(check, &goes_on, err))
         return -1;
     read_faults(check);
-    if (goes_on) {
-        begin_check(check, 1, N_CHECKS, "product");
-        if (check_product(check, &goes_on, err))
+    for (int i = 0; i < N_ROWS && goes_on; i++) {
+        if (rows[i].is_collective && !check->world)
+            continue;
+        begin_check(check, i);
+        if (rows[i].run(check, err) || share(check, &goes_on, err) ||
+            confirm(check, &rows[i], &goes_on, err))
             return -1;
     }
     return 0;

@@ -24,21 +24,25 @@ struct preflight_check {
 /* Whether a signal asks this rank to stop: checks then end early, in good order. */
 bool preflight_is_stopped(void);
 
+/* Seconds that a check other than the product may take: of a full one as given; of a quick one as
+ * the product, but at most one. */
+double preflight_seconds(const struct preflight_check *check, double full);
+
+/* Seconds of the product; less when it is measured again. */
+double preflight_product_seconds(const struct preflight_check *check);
+
 /* A sign of life for the watcher. */
 void preflight_beat(struct preflight_check *check);
 
-/* Products for so many seconds: fills the own rank's hash, errors, and speed, if it is better than
- * what is there. Local. Errors: ERR_DEVICE. */
-int preflight_product(struct preflight_check *check, double seconds, struct err *err);
-
-/* Patterns through free memory: the own rank's errors and tested_bytes. Local. */
-int preflight_memory(struct preflight_check *check, struct err *err);
-
-/* Disk, by the first rank of each node. Local. */
-void preflight_disk(struct preflight_check *check);
-
-/* Exchanges in nodes and between pairs of them: speeds of nodes and links, and the result's pairs
- * as far as this rank knows them. Collective. */
+/*
+ * The checks, each of which fills figures of the own rank. A speed is kept if it is better than
+ * what is there. All are local but links. They return 0, or -1 and ERR_DEVICE or ERR_PEER.
+ */
+int preflight_product(struct preflight_check *check, struct err *err); /* speed, hash, errors */
+int preflight_memory(struct preflight_check *check, struct err *err);  /* errors, tested_bytes */
+int preflight_bandwidth(struct preflight_check *check, struct err *err);
+int preflight_disk(struct preflight_check *check, struct err *err); /* the first rank of a node */
+/* Speeds of nodes and links, and the result's pairs. Collective. */
 int preflight_links(struct preflight_check *check, struct err *err);
 
 /* All ranks' parts [n_bytes] of all, on all. Collective. */

@@ -14,8 +14,8 @@
  * do, whose best repetition counts. A disk is compared too, but its speed never makes a host unfit.
  */
 static const double allowed[PREFLIGHT_N_WHATS] = {
-    [PREFLIGHT_PRODUCT] = 1,         [PREFLIGHT_MEMORY] = 2.0 / 3, [PREFLIGHT_DISK_WRITE] = 1.0 / 3,
-    [PREFLIGHT_DISK_READ] = 1.0 / 3, [PREFLIGHT_NODE] = 2.0 / 3,   [PREFLIGHT_LINK] = 2.0 / 3,
+    [PREFLIGHT_PRODUCT] = 1,     [PREFLIGHT_MEMORY] = 0.7, [PREFLIGHT_DISK_WRITE] = 0.3,
+    [PREFLIGHT_DISK_READ] = 0.3, [PREFLIGHT_NODE] = 0.5,   [PREFLIGHT_LINK] = 0.5,
 };
 
 static const char *const subjects[PREFLIGHT_N_WHATS] = {
@@ -123,10 +123,11 @@ static bool judge_errors(struct judgement *j, int rank)
     if (e->n_memory)
         add(j, PREFLIGHT_WRONG, rank, PREFLIGHT_MEMORY,
             arena_printf(j->arena,
-                         "wrong bits: %" PRIu64 " words of %s memory are not what was written, the "
-                         "first at offset 0x%" PRIx64 ", where bits 0x%016" PRIx64 " differ",
-                         e->n_memory, e->is_device_memory ? "device" : "host", e->memory_at,
-                         e->memory_bits));
+                         "wrong bits: %" PRIu64 " 64-bit word%s of %s memory not as "
+                         "written, the first at offset 0x%" PRIx64 ", where bits 0x%016" PRIx64
+                         " differ",
+                         e->n_memory, str_s((int64_t)e->n_memory),
+                         e->is_device_memory ? "device" : "host", e->memory_at, e->memory_bits));
     if (e->n_disk)
         add(j, PREFLIGHT_WRONG, rank, PREFLIGHT_DISK_READ,
             arena_printf(j->arena, "wrong bits: %d pieces of a file are not what was written",

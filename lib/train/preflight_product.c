@@ -358,9 +358,9 @@ static int check_chains(struct preflight_check *check, double seconds, struct er
     return status;
 }
 
-int preflight_product(struct preflight_check *check, double seconds, struct err *err)
+int preflight_product(struct preflight_check *check, struct err *err)
 {
     if (!check->own->n_repetitions && check_exact(check, err) < 0)
         return -1;
-    return check_chains(check, seconds, err);
+    return check_chains(check, preflight_product_seconds(check), err);
 }

@@ -305,6 +305,18 @@ static void test_overrides(void **state)
                      0);
     assert_string_equal(j.model.name, "gpt2-tiny");
     assert_int_equal(j.model.n_layers, 2);
+    /* A word for a group, with a key of it. */
+    assert_int_equal(read_job_with(&j,
+                                   "{model: llama-tiny, data: {train: a}, train: {steps: 1}, "
+                                   "preflight: quick}",
+                                   "preflight.seconds=3", &arena, &err),
+                     0);
+    assert_int_equal(j.preflight.mode, PREFLIGHT_QUICK);
+    assert_true(j.preflight.seconds == 3);
+    assert_int_equal(read_job_with(&j, "{model: llama-tiny, data: {train: a}, train: {steps: 1}}",
+                                   "preflight=fast", &arena, &err),
+                     -1);
+    assert_non_null(strstr(err.text, "preflight.mode is fast, not one of off, quick, full"));
     /* Onto an empty file. */
     static const char *const all[] = { "model=llama-tiny", "data.train=a", "train.steps=3" };
     assert_int_equal(job_read_text(&j, "", 0, "j.yaml", all, 3, &arena, &err), 0);
