@@ -3,11 +3,13 @@
  */
 #include "base/fault.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -23,6 +25,7 @@ enum fault_action {
     ACTION_EXIT,
     ACTION_STOP,
     ACTION_STALL,
+    ACTION_SLEEP,
     ACTION_NAN,
     ACTION_FLIP,
     ACTION_SKEW,
@@ -34,7 +37,7 @@ static const char *const action_names[N_ACTIONS] = {
     [ACTION_SIGKILL] = "sigkill", [ACTION_SIGTERM] = "sigterm", [ACTION_SEGV] = "segv",
     [ACTION_ABORT] = "abort",     [ACTION_EXIT] = "exit",       [ACTION_STOP] = "stop",
     [ACTION_STALL] = "stall",     [ACTION_NAN] = "nan",         [ACTION_FLIP] = "flip",
-    [ACTION_SKEW] = "skew",       [ACTION_SLOW] = "slow",
+    [ACTION_SKEW] = "skew",       [ACTION_SLOW] = "slow",       [ACTION_SLEEP] = "sleep",
 };
 
 static const char *const places[] = {
@@ -43,6 +46,7 @@ static const char *const places[] = {
     "preflight",
     "preflight:repeat",
     "preflight:memory",
+    "data",
     "step",
     "evaluate",
     "gradients",
@@ -68,6 +72,7 @@ struct rule {
     int64_t index; /* -1: any */
     int64_t rank, attempt;
     enum fault_action action;
+    int64_t seconds; /* of sleep */
     atomic_int fired;
 };
 
@@ -85,7 +90,7 @@ static int refuse(const char *rule, const char *why, struct err *err)
         str_printf(&text, "%s%s", i ? ", " : "", places[i]);
     str_add(&text, ", op:TEXT; actions are ");
     for (int i = 0; i < N_ACTIONS; i++)
-        str_printf(&text, "%s%s", i ? ", " : "", action_names[i]);
+        str_printf(&text, "%s%s%s", i ? ", " : "", action_names[i], i == ACTION_SLEEP ? "N" : "");
     err_set(err, ERR_CONFIG,
             "LMTRAIN_FAULT: %s in '%s', which is [attemptN:]rankR:PLACE[:N][:ACTION] (hint: places "
             "are %s)",
@@ -110,14 +115,29 @@ static int take_number(const char **text, const char *name, int64_t *number)
     return str_to_i64(digits, number) == 0;
 }
 
-/* Cut ":ACTION" off the end of place, if one is there. */
-static void cut_action(char *place, enum fault_action *action)
+/* The seconds of "sleepN"; -1: it is another text. */
+static int64_t read_sleep(const char *text)
 {
-    char *colon = strrchr(place, ':');
+    const char *name = action_names[ACTION_SLEEP];
+    int64_t seconds;
 
-    for (int i = 0; colon && i < N_ACTIONS; i++)
-        if (!strcmp(colon + 1, action_names[i])) {
-            *action = (enum fault_action)i;
+    if (!str_starts_with(text, name) || !text[strlen(name)] ||
+        str_to_i64(text + strlen(name), &seconds) < 0 || seconds > 1000000)
+        return -1;
+    return seconds;
+}
+
+/* Cut ":ACTION" off the end of the rule's place, if one is there. */
+static void cut_action(struct rule *rule)
+{
+    char *colon = strrchr(rule->place, ':');
+
+    if (!colon)
+        return;
+    for (int i = 0; i < N_ACTIONS; i++)
+        if (i == ACTION_SLEEP ? (rule->seconds = read_sleep(colon + 1)) >= 0
+                              : !strcmp(colon + 1, action_names[i])) {
+            rule->action = (enum fault_action)i;
             *colon = '\0';
             return;
         }
@@ -156,7 +176,7 @@ static int read_rule(struct rule *rule, const char *text, struct err *err)
     if (strlen(rest) >= sizeof rule->place)
         return refuse(text, "too long a place", err);
     memcpy(rule->place, rest, strlen(rest) + 1);
-    cut_action(rule->place, &rule->action);
+    cut_action(rule);
     cut_index(rule->place, &rule->index);
     if (!is_place(rule->place))
         return refuse(text, "an unknown place or action", err);
@@ -213,9 +233,17 @@ static void die_of(int signal_number)
         pause();
 }
 
-static enum fault perform(enum fault_action action)
+static void sleep_for(int64_t seconds)
 {
-    switch (action) {
+    struct timespec left = { .tv_sec = (time_t)seconds };
+
+    while (nanosleep(&left, &left) < 0 && errno == EINTR)
+        ;
+}
+
+static enum fault perform(const struct rule *rule)
+{
+    switch (rule->action) {
     case ACTION_SIGKILL:
         die_of(SIGKILL);
         break;
@@ -235,6 +263,9 @@ static enum fault perform(enum fault_action action)
     case ACTION_STALL:
         for (;;)
             pause();
+    case ACTION_SLEEP:
+        sleep_for(rule->seconds);
+        break;
     case ACTION_NAN:
         return FAULT_NAN;
     case ACTION_FLIP:
@@ -265,7 +296,7 @@ static enum fault at(const char *prefix, const char *place, int64_t index)
         snprintf(number, sizeof number, ":%lld", (long long)index);
         log_warn("LMTRAIN_FAULT: rank %d at %s%s%s: %s", own_rank, prefix, place,
                  index < 0 ? "" : number, action_names[rule->action]);
-        enum fault wanted = perform(rule->action);
+        enum fault wanted = perform(rule);
         if (wanted)
             fault = wanted;
     }

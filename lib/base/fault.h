@@ -10,6 +10,7 @@
  *     preflight            before the rank's first product of the preflight check
  *     preflight:repeat:N   in its repetition N of the product, from 0
  *     preflight:memory     between writing and reading its first pattern of memory
+ *     data                 before it opens its training data
  *     step:N               before step N
  *     evaluate:N           in an evaluation after step N, after its first batch
  *     gradients:N          before the last micro-batch of step N, whose gradients come and go
@@ -29,8 +30,8 @@
  *     convert:sealed       only --verify and the rename are left
  *
  * ACTION: sigkill (when left out), sigterm, segv, abort, exit (status 1, without leaving), stop
- * (SIGSTOP), stall (sleeps forever); and those that the place's owner performs: nan (at gradients:
- * what the rank adds to the gradients from there is NaN), flip (at step and gradients: a bit of
+ * (SIGSTOP), stall (sleeps forever), sleepN (for N seconds); and those that the place's owner
+ * performs: nan (at gradients: what the rank adds to the gradients from there is NaN), flip (at step and gradients: a bit of
  * one of the rank's parameters is flipped; at preflight: of an operand, a result, memory), slow (at
  * preflight: the rank's device takes twice as long) and skew (at trace: the rank's clock is
  * another, as if it were on a machine of its own). Under zero 1 a flip stays only at gradients, of

@@ -62,6 +62,20 @@ int store_save_start_from(struct store_save **save, const char *folder, int worl
 
 /* Whether the save still reads the slices' memory. */
 int store_save_busy(const struct store_save *save);
+/* Whether store_save_wait returns at once; and how much of the slices is written, in bytes. */
+int store_save_ended(const struct store_save *save);
+void store_save_amount(const struct store_save *save, int64_t *n_written, int64_t *n_bytes);
+
+/*
+ * Copy what a save with a load callback has not loaded yet into memory of its own, from which it
+ * goes on: then it no longer reads the slices' memory, however long the writing takes. load and
+ * context are like those of the save, whose own context another thread uses. Returns 1; 0 where
+ * more than limit bytes are left, or memory is short, and the save goes on as it was; or -1 and
+ * load's error, likewise.
+ */
+int store_save_copy(struct store_save *save, int64_t limit, store_load_fn load, void *context,
+                    struct err *err);
+
 /* Wait for the end (files and hash are on disk), free. Returns 0, or -1 and the writer's error. */
 int store_save_wait(struct store_save *save, struct err *err);
 

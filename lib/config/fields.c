@@ -429,6 +429,11 @@ const struct field job_fields[] = {
       .help = "interval between checkpoints; 0: only after the last step" },
     { "checkpoint.keep", FIELD_INT, AT(checkpoint.keep), .initial = "3", .max = N_MAX,
       .help = "number of newest checkpoints to keep; 0: all" },
+    { "checkpoint.copy_mb", FIELD_INT, AT(checkpoint.copy_mb), .initial = "auto", .word = "auto",
+      .word_value = -1, .max = 2147483647, .unit = "MiB",
+      .help = "host memory that a rank may use to copy what a slow file system has not taken of a "
+              "checkpoint when the next update is due, so that training goes on; auto: half of "
+              "what is available, divided among the ranks of the node; 0: the update waits" },
 
     { "metrics.log_mb", FIELD_INT, AT(metrics.log_mb), .initial = "64", .min = 1, .max = 1048576,
       .unit = "MiB",

@@ -220,6 +220,7 @@ struct job {
     struct {
         int64_t every_steps; /* 0: only at the end */
         int keep;            /* newest checkpoints kept; 0 all */
+        int copy_mb;         /* of host memory a rank may copy of a slow save; -1 auto */
     } checkpoint;
 
     struct {

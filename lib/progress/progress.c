@@ -139,3 +139,17 @@ const char *progress_describe(const struct progress_slot *slot, char *buffer, si
         add_number(buffer, size, "micro-batch", micro_batch);
     return buffer;
 }
+
+void progress_phase_path(struct progress_slot *slot, const char *what, const char *path)
+{
+    char text[PROGRESS_TEXT_BYTES];
+    size_t room = sizeof text - 1 - strlen(what) - 1, n = strlen(path);
+
+    CHECK(strlen(what) < sizeof text / 2);
+    if (n <= room)
+        snprintf(text, sizeof text, "%s %s", what, path);
+    else /* where it is mounted, and which file it is */
+        snprintf(text, sizeof text, "%s %.*s...%s", what, (int)(room / 2), path,
+                 path + n - (room - room / 2 - 3));
+    progress_phase(slot, text);
+}

@@ -19,7 +19,7 @@
 
 #include "base/err.h"
 
-#define PROGRESS_TEXT_BYTES 96
+#define PROGRESS_TEXT_BYTES 192
 
 /* How a rank has left. */
 enum progress_end {
@@ -116,6 +116,9 @@ static inline void progress_phase(struct progress_slot *slot, const char *text)
     atomic_store_explicit(&slot->op, -1, memory_order_relaxed);
     progress_publish(slot, text, false);
 }
+
+/* The same of a file or folder: "writing a checkpoint to /a/b", ... in the midst of a long path. */
+void progress_phase_path(struct progress_slot *slot, const char *what, const char *path);
 
 /* One thing more begun that all ranks of the program do alike. Returns the new position. */
 static inline uint64_t progress_advance(struct progress_slot *slot)

@@ -62,6 +62,16 @@ int trainer_agree(struct trainer *t, int64_t *value, struct err *err)
     return trainer_call(t, agree_largest, &request, err);
 }
 
+int trainer_agree_in_rounds(struct trainer *t, int64_t *value, bool meets, struct err *err)
+{
+    struct world_request request = { .trainer = t, .value = value };
+
+    if (meets)
+        progress_meet(t->options.progress, "agreement of all ranks");
+    return t->options.worker ? worker_call(t->options.worker, agree_largest, &request, err)
+                             : agree_largest(&request, err);
+}
+
 static int gather_all(void *argument, struct err *err)
 {
     struct world_request *r = argument;

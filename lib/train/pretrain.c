@@ -51,6 +51,7 @@ static int check_tokenizer(struct pretrain *p, struct err *err)
 
     if (!job->data.tokenizer)
         return 0;
+    progress_phase_path(p->progress, "reading", job->data.tokenizer);
     if (tokenizer_open(&tokenizer, job->data.tokenizer, err) < 0)
         return err_add(err, "data.tokenizer");
     int n_tokens = tokenizer_vocab_size(tokenizer);
@@ -80,6 +81,7 @@ static int find_hash(struct pretrain *p, struct err *err)
     }
     for (int i = 0; i < p->job->data.n_train && !p->job->samples.train && !*p->tokenizer_hash;
          i++) {
+        progress_phase_path(p->progress, "reading", p->job->data.train[i].path);
         int found = token_meta_read(p->job->data.train[i].path, &meta, err);
 
         if (found < 0)
@@ -116,9 +118,11 @@ static int check_token_files(const struct pretrain *p, struct err *err)
 {
     const struct job *job = p->job;
 
-    for (int i = 0; i < job->data.n_train && !job->samples.train; i++)
+    for (int i = 0; i < job->data.n_train && !job->samples.train; i++) {
+        progress_phase_path(p->progress, "reading", job->data.train[i].path);
         if (check_tokens(p, job->data.train[i].path, "data.train", err) < 0)
             return -1;
+    }
     if (!job->eval.data || job->samples.eval)
         return 0;
     return check_tokens(p, job->eval.data, "eval.data", err);
@@ -154,6 +158,7 @@ static int take_folder(struct pretrain *p, struct err *err)
 {
     char path[PATH_BYTES];
 
+    progress_phase_path(p->progress, "opening the run folder", p->job->output);
     if (p->lock >= 0) /* of a folder that is gone */
         close(p->lock);
     p->lock = run_lock(p->job->output, err);
@@ -413,8 +418,9 @@ static int begin(struct pretrain *p, struct err *err)
         .kernels = engine->kernels,
         .comm = engine->comm,
         .worker = engine->worker,
-        .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,
+        .progress = p->progress,
         .n_sharing = engine->n_sharing,
+        .n_local = engine->rank.local_size,
         .build = p->options->build,
         .accept_numerics = p->options->accept_numerics,
     };
@@ -468,6 +474,8 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
 
     if (!p.is_first)
         log_set_level(LOG_WARN);
+    if (options->engine->rank.under_pmix)
+        p.progress = progress_join(options->engine->rank.local_rank);
     signals_catch();
     signals_answer(p.is_first ? PRETRAIN_ANSWER_STARTING : NULL);
     int status = begin(&p, err);

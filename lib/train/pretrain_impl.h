@@ -40,12 +40,13 @@ struct pretrain {
     struct replicas *replicas; /* NULL: each rank is the only one of its kind */
     struct metrics *metrics;   /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
-    struct gpu_watch *gpu; /* rank 0's; NULL: it has none */
-    int is_first;          /* rank 0 */
-    int is_unwritten;      /* the disk did not take the last line of metrics */
-    int lock;              /* fd of the run folder's lock */
-    int n_stepped;         /* by this process */
-    double peak_flops;     /* of all ranks */
+    struct gpu_watch *gpu;          /* rank 0's; NULL: it has none */
+    struct progress_slot *progress; /* NULL: nothing watches this process */
+    int is_first;                   /* rank 0 */
+    int is_unwritten;               /* the disk did not take the last line of metrics */
+    int lock;                       /* fd of the run folder's lock */
+    int n_stepped;                  /* by this process */
+    double peak_flops;              /* of all ranks */
     double best_eval;
     int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;

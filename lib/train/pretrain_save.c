@@ -97,6 +97,17 @@ static int prepare(struct pretrain *p, struct err *why)
     return 0;
 }
 
+/* The file system has not taken the one before yet. */
+static void leave_out(struct pretrain *p, int64_t step)
+{
+    char text[96];
+
+    snprintf(text, sizeof text, "the checkpoint of step %" PRId64 " is still being written",
+             p->saved_step);
+    log_info("step %" PRId64 " is not saved: %s", step, text);
+    pretrain_report_event(p, "save left out", text);
+}
+
 static int save(struct pretrain *p, int is_last, struct err *err)
 {
     char folder[PATH_BYTES];
@@ -106,6 +117,10 @@ static int save(struct pretrain *p, int is_last, struct err *err)
 
     if (p->saved_step == step)
         return 0;
+    if (!is_last && trainer_save_pending(p->trainer)) {
+        leave_out(p, step);
+        return 0;
+    }
     if (pretrain_compare(p, err) < 0 || pretrain_checkpoint_path(p, folder, step, err) < 0)
         return -1;
     int64_t failed = prepare(p, &why) < 0;
@@ -144,7 +159,25 @@ int pretrain_saved(struct pretrain *p, struct err *err)
 
     if (trainer_save_failed(p->trainer, &why))
         return lose(p, p->saved_step, 0, &why, err);
-    note_whole(p);
+    if (!trainer_save_pending(p->trainer))
+        note_whole(p);
+    return 0;
+}
+
+/* One of an earlier step, to its end; that it fails matters little, as another one follows. */
+static int end_earlier(struct pretrain *p, struct err *err)
+{
+    if (!trainer_save_pending(p->trainer) || p->saved_step == trainer_step_number(p->trainer))
+        return 0;
+    if (trainer_save_finish(p->trainer, err) == 0) {
+        note_whole(p);
+        return 0;
+    }
+    if (err->code == ERR_PEER)
+        return -1;
+    log_error("step %" PRId64 " is not saved: %s", p->saved_step, err->text);
+    pretrain_report_event(p, "save failed", err->text);
+    p->saved_step = p->whole_step;
     return 0;
 }
 
@@ -152,7 +185,7 @@ int pretrain_save_last(struct pretrain *p, struct err *err)
 {
     struct err why;
 
-    if (save(p, 1, err) < 0)
+    if (end_earlier(p, err) < 0 || save(p, 1, err) < 0)
         return -1;
     if (trainer_save_finish(p->trainer, &why) < 0) {
         if (why.code != ERR_PEER)

@@ -1,21 +1,14 @@
 /*
- * state.c - a trainer into a checkpoint and back
- *
- * The save reads the cells in place while the next step's forward and backward run;
- * trainer_save_gate holds that step's update back until it is done.
+ * state.c - a trainer's state as JSON of a checkpoint, and a checkpoint into a trainer (save.c is
+ * the other way)
  */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/fault.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "base/num.h"
-#include "ckpt/carried.h"
 #include "ckpt/store.h"
 #include "train/algo_cache.h"
 #include "train/trainer_impl.h"
@@ -23,7 +16,7 @@
 #include "weights/init_weights.h"
 #include "weights/slices.h"
 
-/* ---- saving ---- */
+/* ---- what a checkpoint says ---- */
 
 static void add_choices(const struct trainer *t, cJSON *state)
 {
@@ -35,7 +28,7 @@ static void add_choices(const struct trainer *t, cJSON *state)
     str_release(&text);
 }
 
-static void describe_state(const struct trainer *t, const char *extra, struct str *out)
+void trainer_describe_state(const struct trainer *t, const char *extra, struct str *out)
 {
     cJSON *state = cJSON_CreateObject();
     char hash[24];
@@ -73,45 +66,16 @@ static void describe_state(const struct trainer *t, const char *extra, struct st
 }
 
 /* Adapters of a model that lies elsewhere are saved without it. */
-static enum slices_of saved_parameters(const struct trainer *t)
+enum slices_of trainer_saved_parameters(const struct trainer *t)
 {
     return t->job->lora.rank && t->job->train.init ? SLICES_OF_TRAINED : SLICES_OF_ALL;
-}
-
-int trainer_save(struct trainer *t, const char *folder, const char *extra, struct err *err)
-{
-    struct slices list = { 0 };
-
-    if (trainer_save_finish(t, err) < 0)
-        return -1;
-    progress_phase(t->options.progress, "starting a checkpoint");
-    CHECK(strlen(folder) < sizeof t->save_folder);
-    snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
-    t->save_step = t->step;
-    describe_state(t, extra, &t->save_state);
-    slices_to_save(&list, t->run, &t->program, &t->place, saved_parameters(t));
-    t->save_err.code = ERR_NONE;
-    fault_at("save:begin", t->step);
-    if (cells_reader_create(&t->save_reader, t->run, &t->save_err) < 0 ||
-        store_save_start_from(&t->save, folder, t->world_rank, list.slices, list.n,
-                              t->save_reader ? cells_load : NULL, t->save_reader, &t->save_err) < 0)
-        t->save = NULL;
-    t->save_started = 1;
-    slices_release(&list);
-    return 0;
-}
-
-void trainer_save_describe(struct trainer *t, const char *extra)
-{
-    if (t->save_started && t->save_step == t->step)
-        describe_state(t, extra, &t->save_state);
 }
 
 int trainer_redescribe(struct trainer *t, const char *folder, const char *extra, struct err *err)
 {
     struct str state = { 0 };
 
-    describe_state(t, extra, &state);
+    trainer_describe_state(t, extra, &state);
     int status = store_restate(folder, t->step, str_text(&state), err);
     str_release(&state);
     return status;
@@ -120,118 +84,6 @@ int trainer_redescribe(struct trainer *t, const char *folder, const char *extra,
 void trainer_set_carried(struct trainer *t, const struct trainer_carried *carried)
 {
     t->carried = *carried;
-}
-
-/* The files that go along. Their removal is no reason to lose what was learned. */
-static int carry(const struct trainer *t, struct err *err)
-{
-    struct arena arena = { 0 };
-    const char *from = t->carried.folder;
-    int status = 0;
-
-    if (from && file_is_folder(from))
-        status = carried_link(
-            from, arena_printf(&arena, "%s/" STORE_CARRIED, store_partial(t->save_folder, &arena)),
-            err);
-    else if (from)
-        log_warn("%s is missing: step %" PRId64
-                 " is saved without tokenizer (hint: restart the job, which creates it)",
-                 from, t->save_step);
-    arena_release(&arena);
-    return status;
-}
-
-/* All ranks' files are there: rank 0 makes them a checkpoint. */
-static int commit(struct trainer *t, struct err *err)
-{
-    if (t->world_rank != 0)
-        return 0;
-    if (carry(t, err) < 0)
-        return -1;
-    return store_commit(t->save_folder, t->world_size, t->save_step, str_text(&t->save_state), err);
-}
-
-/* A disk may take its time: the progress page is to show that it is at work. */
-static void watch_save(const struct trainer *t)
-{
-    const struct timespec pause = { 0, 20000000 };
-
-    if (!t->save || !t->options.progress)
-        return;
-    progress_phase(t->options.progress, "writing a checkpoint");
-    while (store_save_busy(t->save)) {
-        nanosleep(&pause, NULL);
-        progress_beat(t->options.progress);
-    }
-}
-
-int trainer_save_finish(struct trainer *t, struct err *err)
-{
-    int status = 0;
-
-    if (!t->save_started)
-        return 0;
-    t->save_started = 0;
-    watch_save(t);
-    if (t->save)
-        status = store_save_wait(t->save, err);
-    else
-        *err = t->save_err;
-    if (!t->save)
-        status = -1;
-    t->save = NULL;
-    cells_reader_destroy(t->save_reader);
-    t->save_reader = NULL;
-    int64_t failed = status < 0 ? err->code : 0;
-    struct err agreed;
-    if (trainer_agree(t, &failed, &agreed) < 0) {
-        *err = agreed;
-        return -1;
-    }
-    if (failed)
-        return status < 0 ? -1
-                          : err_set(err, (enum err_code)failed, "another rank could not save %s",
-                                    t->save_folder);
-    /* The others go on only when it is known to exist. */
-    failed = commit(t, err) < 0 ? err->code : 0;
-    status = failed ? -1 : 0;
-    if (trainer_agree(t, &failed, &agreed) < 0) {
-        *err = agreed;
-        return -1;
-    }
-    if (failed && !status)
-        return err_set(err, (enum err_code)failed, "rank 0 could not commit %s", t->save_folder);
-    if (!failed)
-        fault_at("save:committed", t->save_step);
-    return status;
-}
-
-int trainer_save_gate(void *context, struct err *err)
-{
-    struct trainer *t = context;
-
-    if (trainer_save_finish(t, err) < 0) {
-        if (err->code == ERR_PEER)
-            return -1;
-        t->save_lost = *err;
-    }
-    return t->gate ? t->gate(t->gate_context, err) : 0;
-}
-
-void trainer_set_gate(struct trainer *t, trainer_gate_fn gate, void *context)
-{
-    t->gate = gate;
-    t->gate_context = context;
-}
-
-int trainer_save_failed(struct trainer *t, struct err *why)
-{
-    int failed = t->save_lost.code != ERR_NONE;
-
-    if (failed)
-        *why = t->save_lost;
-    t->save_lost.code = ERR_NONE;
-    return failed;
 }
 
 /* ---- restoring ---- */
@@ -338,9 +190,9 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     struct slices list = { 0 };
     int status = 0;
 
-    slices_to_read(&list, t->run, &t->program, &t->place, saved_parameters(t));
+    slices_to_read(&list, t->run, &t->program, &t->place, trainer_saved_parameters(t));
     slices_clear_split(t->run, &t->program, &t->place);
-    if (saved_parameters(t) == SLICES_OF_TRAINED)
+    if (trainer_saved_parameters(t) == SLICES_OF_TRAINED)
         status = trainer_begin(t, err);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
@@ -357,7 +209,7 @@ int trainer_restore(struct trainer *t, const char *folder, struct numerics_diffe
 {
     struct store *store;
 
-    progress_phase(t->options.progress, "reading a checkpoint");
+    progress_phase_path(t->options.progress, "reading the checkpoint", folder);
     if (store_open(&store, folder, err) < 0)
         return -1;
     int status = read_state(t, store_state(store), differences, err);

@@ -149,6 +149,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         return err_set(err, ERR_DEVICE, "out of host memory");
     t->options = *options;
     t->job = options->job;
+    t->save_took = -1;
     t->loss_scale = t->job->train.dtype == DTYPE_F16 ? t->job->train.loss_scale.initial : 1;
     t->world_size = comm_world_size(options->comm);
     t->world_rank = comm_world_rank(options->comm);
@@ -182,13 +183,9 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
 
 void trainer_destroy(struct trainer *t)
 {
-    struct err ignored;
-
     if (!t)
         return;
-    if (t->save)
-        store_save_wait(t->save, &ignored);
-    cells_reader_destroy(t->save_reader);
+    trainer_drop_save(t);
     trainer_close_trace(t);
     run_destroy(t->run);
     loader_close(t->train);

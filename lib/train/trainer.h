@@ -26,6 +26,7 @@ struct trainer_options {
     size_t available_bytes;         /* a plan that needs more is refused; 0: no limit */
     int n_sharing;       /* number of ranks that share the device's memory; 0: only this rank */
     const char *build;   /* version of the binary, equal on all ranks; NULL: none */
+    int n_local;         /* ranks of this node, which share its memory; 0: only this rank */
     int accept_numerics; /* restore checkpoints of other arithmetic (trainer_restore) */
 };
 
@@ -112,10 +113,16 @@ int64_t trainer_n_held_out_batches(const struct trainer *trainer, int64_t max_ba
 
 /*
  * Start saving into folder (a checkpoint's final path); extra is a JSON object's text that is kept
- * with it under "run". The next step's update waits for the save, and continues if it
- * failed (trainer_save_failed). Collective.
+ * with it under "run". A save that is still under way is waited for. The next step's update waits
+ * until the save is about to end or what it has not read is copied to host memory, and continues
+ * if it failed (trainer_save_failed). Collective.
  */
 int trainer_save(struct trainer *trainer, const char *folder, const char *extra, struct err *err);
+
+/* Whether a save is under way, equal on all ranks; the seconds that the last one took, -1: none
+ * yet. */
+int trainer_save_pending(const struct trainer *trainer);
+double trainer_save_seconds(const struct trainer *trainer);
 
 /*
  * Replace extra of the save that was started at this step and is not committed yet; a no-op

@@ -1,6 +1,7 @@
 /*
  * trainer_data.c - the loaders of the training data and of the held-out data
  */
+#include "base/fault.h"
 #include "base/file.h"
 #include "base/hub.h"
 #include "base/num.h"
@@ -58,12 +59,16 @@ int trainer_open_data(struct trainer *t, struct err *err)
 {
     struct loader_options options = loader_options_of(t);
 
-    progress_phase(t->options.progress, "opening the data");
     loader_close(t->train);
     t->train = NULL;
-    for (int i = 0; i < t->job->data.n_train && !t->job->samples.train; i++)
+    progress_phase_path(t->options.progress, "opening",
+                        t->job->samples.train ? t->job->samples.train : "the data");
+    for (int i = 0; i < t->job->data.n_train && !t->job->samples.train; i++) {
+        progress_phase_path(t->options.progress, "opening", t->job->data.train[i].path);
         if (check_there("data.train", t->job->data.train[i].path, err) < 0)
             return -1;
+    }
+    fault_at("data", -1);
     return loader_open(&t->train, &options, err);
 }
 
@@ -75,6 +80,8 @@ int trainer_open_held_out(struct trainer *t, struct err *err)
 
     if (!trainer_has_held_out(t))
         return 0;
+    progress_phase_path(t->options.progress, "opening",
+                        t->job->eval.data ? t->job->eval.data : "the held-out data");
     options.held_out = 1;
     options.n_sizes = 0;
     options.counts = NULL;

@@ -1,6 +1,6 @@
 /*
  * trainer_impl.h - the trainer's state, shared by trainer.c (making it), trainer_data.c,
- * trainer_step.c, evaluate.c, agree.c (all ranks) and state.c (checkpoints)
+ * trainer_step.c, evaluate.c, agree.c (all ranks), save.c and state.c (checkpoints)
  */
 #ifndef TRAIN_TRAINER_IMPL_H
 #define TRAIN_TRAINER_IMPL_H
@@ -11,6 +11,7 @@
 #include "train/clock_offset.h"
 #include "train/trainer.h"
 #include "weights/cells.h"
+#include "weights/slices.h"
 
 /* Steps of which each rank keeps when its ops began and ended. */
 struct trainer_trace {
@@ -53,15 +54,22 @@ struct trainer {
     char *numerics_changes; /* since the run began, a JSON array; NULL: none */
     char *restored_extra;
 
-    struct store_save *save;          /* under way, or NULL */
-    struct cells_reader *save_reader; /* its, on a GPU */
+    struct store_save *save;          /* of this rank's file; NULL: written, or there is none */
+    struct cells_reader *save_reader; /* its */
+    struct trainer_commit *commit;    /* on rank 0, under way; or NULL */
     int save_started;                 /* on every rank, also one whose start failed */
+    bool is_committing;               /* all ranks have written; equal on all */
+    double save_begin, save_took;     /* when it was started; seconds of the last one, -1 none */
+    double save_late;                 /* when to say that it takes long, in seconds so far */
+    double save_waited;               /* by gates, in seconds */
+    bool save_is_late;                /* that was said */
+    bool save_is_shown, save_has_met; /* in a row of rounds: what is published once */
     trainer_gate_fn gate;             /* may be NULL */
     void *gate_context;
 
     struct trainer_trace trace;
 
-    struct err save_err;  /* of this rank's start */
+    struct err save_err;  /* of this rank's part of it */
     struct err save_lost; /* of the save that a step waited for; no code if it is whole */
     char save_folder[4096];
     int64_t save_step;
@@ -77,8 +85,14 @@ int trainer_open_held_out(struct trainer *trainer, struct err *err);
  * length. */
 int trainer_choose_held_out(void *trainer, int micro_batch);
 
-/* state.c */
+/* save.c: before the update of each step. Collective; only ERR_PEER is a failure of the step. */
 int trainer_save_gate(void *context, struct err *err);
+/* Wait for this rank's part of a save, and forget it. */
+void trainer_drop_save(struct trainer *trainer);
+
+/* state.c: the state of a checkpoint as JSON; which parameters are in it. */
+void trainer_describe_state(const struct trainer *trainer, const char *extra, struct str *out);
+enum slices_of trainer_saved_parameters(const struct trainer *trainer);
 
 /* trainer_trace.c: before and after a step, nothing unless the job traces it. Collective: 0, or -1
  * and ERR_PEER or ERR_DEVICE. Close: what is left, before the run is destroyed. */
@@ -89,6 +103,10 @@ void trainer_close_trace(struct trainer *trainer);
 /* agree.c, collective over all ranks, from the trainer's thread. First the group is made; 0, or -1
  * and ERR_DEVICE (host memory) or ERR_PEER. */
 int trainer_join(struct trainer *trainer, struct err *err);
+
+/* trainer_agree in rounds until all ranks are ready, as one agreement of the progress page: it is
+ * published where this rank `meets` the others, in the first round in which it is ready. */
+int trainer_agree_in_rounds(struct trainer *trainer, int64_t *value, bool meets, struct err *err);
 
 /* What one rank cannot do must not leave the others waiting: status and err are its own, and a
  * failure of any is returned on all, on the others as "another rank could not start". */

@@ -91,12 +91,14 @@ int cells_reader_create(struct cells_reader **out, struct run *run, struct err *
     struct cells_reader *reader;
 
     *out = NULL;
-    if (device_is_host(device))
-        return 0;
     reader = calloc(1, sizeof *reader);
     if (!reader)
         return err_set(err, ERR_DEVICE, "out of host memory");
     reader->device = device;
+    if (device_is_host(device)) {
+        *out = reader;
+        return 0;
+    }
     if (device->ops->open_queue(device, SAVE_QUEUE, err) < 0 ||
         device->ops->event_create(device, 0, &reader->event, err) < 0) {
         cells_reader_destroy(reader);
@@ -113,7 +115,8 @@ void cells_reader_destroy(struct cells_reader *reader)
 {
     if (!reader)
         return;
-    reader->device->ops->event_destroy(reader->device, reader->event);
+    if (!device_is_host(reader->device))
+        reader->device->ops->event_destroy(reader->device, reader->event);
     for (int i = 0; i < 2; i++)
         if (reader->pieces[i])
             reader->device->ops->release_pinned(reader->device, reader->pieces[i]);
@@ -139,9 +142,21 @@ static int make_room(struct cells_reader *reader, size_t n_bytes, struct err *er
     return 0;
 }
 
-int cells_load(void *context, struct store_slice *slice, struct err *err)
+/* Until the queue of saves has done what was put there. */
+static void wait_for_copy(struct cells_reader *reader)
 {
     const struct timespec pause = { 0, 50000 };
+    struct device *device = reader->device;
+
+    if (device_is_host(device))
+        return;
+    device->ops->event_record(device, SAVE_QUEUE, reader->event);
+    while (!device->ops->event_done(device, reader->event))
+        nanosleep(&pause, NULL);
+}
+
+int cells_load(void *context, struct store_slice *slice, struct err *err)
+{
     struct cells_reader *reader = context;
     struct device *device = reader->device;
     int64_t n_rows = rows_that_fit(slice);
@@ -159,9 +174,7 @@ int cells_load(void *context, struct store_slice *slice, struct err *err)
         for (int64_t row = 0; row < n_rows; row++)
             device->ops->copy(device, SAVE_QUEUE, to + (size_t)row * row_bytes,
                               from + (size_t)row * stride_bytes, row_bytes);
-    device->ops->event_record(device, SAVE_QUEUE, reader->event);
-    while (!device->ops->event_done(device, reader->event))
-        nanosleep(&pause, NULL);
+    wait_for_copy(reader);
     slice->row_end = slice->row_begin + n_rows;
     slice->data = to;
     slice->stride = 0;

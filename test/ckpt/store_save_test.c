@@ -8,6 +8,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "base/fault.h"
+
 static void a_full_disk_fails_the_save_and_nothing_else(void **state)
 {
     const char *first = fixture_path(*state, "step-1"), *second = fixture_path(*state, "step-2");
@@ -102,6 +104,65 @@ static void start_copies_all_but_data(void **state)
     struct store_slice want = fixture_whole("gone", DTYPE_F32, 2, 1, back);
     assert_ok(store_read(store, &want, &err), &err);
     assert_true(back[0] == 5 && back[1] == 6);
+    store_close(store);
+}
+
+/* A load callback that copies a row at a time, into one of two buffers as cells_load does. */
+struct row_loader {
+    float rows[2][3];
+    int next;
+};
+
+static int load_row(void *context, struct store_slice *slice, struct err *err)
+{
+    struct row_loader *loader = context;
+    float *row = loader->rows[loader->next];
+
+    (void)err;
+    loader->next = !loader->next;
+    memcpy(row, slice->data, sizeof loader->rows[0]);
+    slice->row_end = slice->row_begin + 1;
+    slice->data = row;
+    slice->stride = 0;
+    return 0;
+}
+
+/* The writing stands still in its midst; what was not loaded by then is copied. */
+static void a_copy_frees_the_memory_of_a_slow_save(void **state)
+{
+    const char *folder = fixture_path(*state, "step-1");
+    struct row_loader own = { .next = 0 }, other = { .next = 0 };
+    int64_t n_written, n_bytes;
+    float w[12], back[12];
+    struct err err = { 0 };
+    struct store_save *save;
+    struct store *store;
+
+    for (int i = 0; i < 12; i++)
+        w[i] = (float)i;
+    struct store_slice slice = fixture_whole("w", DTYPE_F32, 4, 3, w);
+    setenv("LMTRAIN_FAULT", "rank0:save:writing:1:sleep1", 1);
+    assert_ok(fault_init(0, 0, &err), &err);
+    assert_ok(store_save_start_from(&save, folder, 0, &slice, 1, load_row, &own, &err), &err);
+    assert_int_equal(store_save_copy(save, 11, load_row, &other, &err), 0);
+    assert_true(store_save_busy(save));
+    assert_int_equal(store_save_copy(save, 48, load_row, &other, &err), 1);
+    assert_false(store_save_busy(save));
+    assert_false(store_save_ended(save));
+    memset(w, 0, sizeof w);
+    while (!store_save_ended(save))
+        usleep(1000);
+    store_save_amount(save, &n_written, &n_bytes);
+    assert_true(n_written == 48 && n_bytes == 48);
+    assert_ok(store_save_wait(save, &err), &err);
+    unsetenv("LMTRAIN_FAULT");
+    assert_ok(fault_init(0, 0, &err), &err);
+    assert_ok(store_commit(folder, 1, 1, "{}", &err), &err);
+    assert_ok(store_open(&store, folder, &err), &err);
+    struct store_slice want = fixture_whole("w", DTYPE_F32, 4, 3, back);
+    assert_ok(store_read(store, &want, &err), &err);
+    for (int i = 0; i < 12; i++)
+        assert_true(back[i] == (float)i);
     store_close(store);
 }
 
@@ -351,6 +412,7 @@ int main(void)
         TEST(a_full_disk_at_the_commit_can_be_tried_again),
         TEST(modes_are_private),
         TEST(start_copies_all_but_data),
+        TEST(a_copy_frees_the_memory_of_a_slow_save),
         TEST(empty_slices_and_empty_ranks),
         TEST(places_that_cannot_be_written_are_errors),
         TEST(a_planted_link_is_replaced_and_not_followed),

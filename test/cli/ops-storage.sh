@@ -1,0 +1,53 @@
+#!/bin/sh
+# test/cli/ops-storage.sh - file systems that are slow, hang or go away, and what a run does meanwhile
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+plain="--set eval.every_steps=0 --set eval.data="
+# said NAME PATTERN RUN
+said() { expect "$1" 0 "$2" cat "$dir/$3.out"; }
+# line_of PATTERN FILE - its number
+line_of() { grep -nE -m1 -e "$1" "$2" | cut -d: -f1; }
+
+# shellcheck disable=SC2086
+pretrain quiet --ranks 2 $plain >"$dir/quiet.out" 2>&1
+expect 'a run of which nothing is disturbed' 0 '^done' cat "$dir/quiet.out"
+
+# ---- a file system that stands still while a checkpoint is written ----
+
+# shellcheck disable=SC2086
+LMTRAIN_FAULT=rank1:save:writing:4:sleep8 start slow --ranks 2 $plain --set train.steps=12
+slow=$pid
+# shellcheck disable=SC2086
+LMTRAIN_FAULT=rank0:save:writing:4:sleep6 start waits --ranks 2 $plain --set checkpoint.copy_mb=0 --set train.steps=6
+waits=$pid
+# shellcheck disable=SC2086
+LMTRAIN_FAULT=rank0:data:stall start dead --ranks 2 $plain --set train.hang_seconds=2 --set train.hang_abort_seconds=4
+dead=$pid
+# shellcheck disable=SC2086
+LMTRAIN_FAULT=rank0:save:writing:12:stall start hangs --ranks 2 $plain --set train.hang_seconds=2 \
+    --set train.hang_abort_seconds=4
+ended 'a file system that does not come back ends the job' 5 hangs
+said 'the report names what is written where' \
+    "rank 0 .*: writing a checkpoint to $dir/hangs/checkpoints/step-00000012.* since" hangs
+pid=$dead
+ended 'data that cannot be opened end the job' 5 dead
+said 'the report names them' "rank 0 .*: opening $dir/train since" dead
+pid=$waits
+ended 'without memory for copies the update waits' 0 waits
+expect 'for what is slow' 0 '' test "$(line_of 'step-00000004 takes' "$dir/waits.out")" -lt "$(line_of '^step 5/6 ' "$dir/waits.out")"
+pid=$slow
+ended 'with it training goes on' 0 slow
+said 'the slow checkpoint is named' \
+    "writing a checkpoint to $dir/slow/checkpoints/step-00000004 takes [0-9.]+ s so far" slow
+said 'a save that comes meanwhile is left out' 'step 8 is not saved: the checkpoint of step 4 is still being written' slow
+expect 'the steps did not wait' 0 '' test "$(line_of '^step 12/12 ' "$dir/slow.out")" -lt "$(line_of 'step-00000004 is written after' "$dir/slow.out")"
+expect 'metrics tell' 0 '"event":"save left out"' cat "$dir/slow/metrics.jsonl"
+expect 'both checkpoints are there' 0 '' test "$(cd "$dir/slow/checkpoints" && echo step-*)" = 'step-00000004 step-00000012'
+same_bits 'no bit changes' quiet slow 12
+for step in 4 12; do
+    expect "the checkpoint of step $step is that of a quiet run" 0 '' cmp \
+        "$dir/quiet/checkpoints/step-000000$(printf %02d $step)/rank-00001.safetensors" \
+        "$dir/slow/checkpoints/step-000000$(printf %02d $step)/rank-00001.safetensors"
+done
+finish
