@@ -66,6 +66,39 @@ static void test_seek_equals_walking(void **state)
     }
 }
 
+/* Weights over four orders of magnitude, equal ones, few and many: a jump ends in the state that
+ * walking reaches, whatever state it starts from. */
+static void test_seeks_of_any_weights(void **state)
+{
+    static struct blend walked, sought;
+    double weights[40];
+    struct err err = { 0 };
+    int64_t number;
+
+    (void)state;
+    for (int trial = 0; trial < 80; trial++) {
+        int n = 1 + (trial * 7) % 40;
+
+        for (int i = 0; i < n; i++) {
+            struct rng_block r = rng_at(6, RNG_TEST, (uint64_t)trial, (uint64_t)i);
+
+            weights[i] = trial % 3 == 0   ? 1.0 + (double)(r.word[0] % 3)
+                         : trial % 3 == 1 ? exp(-9.0 * (double)rng_uniform(r.word[0]))
+                                          : 0.5 + (double)rng_uniform(r.word[0]);
+        }
+        assert_int_equal(blend_init(&walked, weights, n, &err), 0);
+        assert_int_equal(blend_init(&sought, weights, n, &err), 0);
+        for (int64_t k = 0; k < 40000; k++) {
+            if (k % 1777 == 0 || k > 39990) {
+                blend_seek(&sought, k % 2 ? 39999 - k / 3 : 0);
+                blend_seek(&sought, k);
+                assert_memory_equal(&sought, &walked, sizeof walked);
+            }
+            blend_next(&walked, &number);
+        }
+    }
+}
+
 static void test_far_seek(void **state)
 {
     static struct blend blend;
@@ -104,6 +137,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shares),
         cmocka_unit_test(test_seek_equals_walking),
+        cmocka_unit_test(test_seeks_of_any_weights),
         cmocka_unit_test(test_far_seek),
         cmocka_unit_test(test_refusals),
     };

@@ -4,6 +4,7 @@
 #include "data_fixture.h"
 
 #include "data/stream/indexed.h"
+#include "data/stream/indexed_impl.h"
 
 static const char *folder;
 
@@ -231,6 +232,45 @@ static void test_broken_tables(void **state)
     expect_refused(&image, "hold 2 of its 3 sequences");
 }
 
+/* An image as a large file that is read by position alone: only ends and places are looked at. */
+static int check_places(struct image *image, struct indexed *indexed, struct err *err)
+{
+    static char prefix[] = "image";
+
+    *indexed = (struct indexed){ .prefix = prefix,
+                                 .bin = { image->bin, image->bin_bytes },
+                                 .idx = { image->idx, image->idx_bytes } };
+    return indexed_check_tokens(indexed, 1, err);
+}
+
+static void test_large_files_are_checked_at_their_ends(void **state)
+{
+    const struct image good = make_image(INDEXED_U16, 2);
+    struct image image = good;
+    struct indexed indexed;
+    struct err err = { 0 };
+    int32_t length = 1, out[5];
+
+    (void)state;
+    assert_int_equal(check_places(&image, &indexed, &err), 0);
+    assert_int_equal(indexed.n_tokens, 5);
+    assert_null(indexed.documents);
+    assert_int_equal(indexed_read(&indexed, 0, 5, 6, out, &err), 0);
+    put_u64(&image, 78, UINT64_MAX); /* documents are not looked at */
+    assert_int_equal(check_places(&image, &indexed, &err), 0);
+    put_u64(&image, 46, 2);
+    assert_int_equal(check_places(&image, &indexed, &err), -1);
+    assert_non_null(strstr(err.text, "sequence 0 starts at byte 2"));
+    image = good;
+    put(&image, 42, &length, 4);
+    assert_int_equal(check_places(&image, &indexed, &err), -1);
+    assert_non_null(strstr(err.text, "image.bin has 10 bytes, but its .idx requires 6"));
+    image = good;
+    image.idx_bytes--;
+    assert_int_equal(check_places(&image, &indexed, &err), -1);
+    assert_non_null(strstr(err.text, "does not match"));
+}
+
 static void test_multimodal_modes_are_skipped(void **state)
 {
     struct image image = make_image(INDEXED_U16, 2);
@@ -274,6 +314,7 @@ int main(void)
         cmocka_unit_test(test_signed_and_wide_tokens),
         cmocka_unit_test(test_broken_headers),
         cmocka_unit_test(test_broken_tables),
+        cmocka_unit_test(test_large_files_are_checked_at_their_ends),
         cmocka_unit_test(test_multimodal_modes_are_skipped),
         cmocka_unit_test(test_missing_files),
     };

@@ -9,6 +9,7 @@
 #include "data/stream/blend.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #define ONE ((int64_t)1 << 31)
@@ -59,9 +60,15 @@ int blend_init(struct blend *blend, const double *weights, int n, struct err *er
     return 0;
 }
 
+/* The least deficit with which a dataset may give a sample, in parts of ONE. */
+static int64_t least_owed(const struct blend *blend)
+{
+    return blend->n > 1 ? ONE / (2 * blend->n - 2) : 0;
+}
+
 static int choose(const struct blend *blend)
 {
-    int64_t least = blend->n > 1 ? ONE / (2 * blend->n - 2) : 0;
+    int64_t least = least_owed(blend);
     int best = -1;
     __int128 best_room = 0;
 
@@ -93,25 +100,55 @@ int blend_next(struct blend *blend, int64_t *number)
     return best;
 }
 
+/* Whether the deadline of the last sample that dataset a gave is later than that of b's; of equal
+ * ones the lower dataset's comes first. */
+static bool is_later(const struct blend *blend, int a, int b)
+{
+    /* (given - least) / weight, multiplied out: the deadline but for what all have in common. */
+    __int128 least = least_owed(blend);
+    __int128 of_a = ((__int128)blend->given[a] * ONE - least) * blend->weight[b];
+    __int128 of_b = ((__int128)blend->given[b] * ONE - least) * blend->weight[a];
+
+    return of_a != of_b ? of_a > of_b : a > b;
+}
+
+/* The state at sample k in which of all samples released before k those with the earliest deadlines
+ * are given. */
+static void start_at(struct blend *blend, int64_t k)
+{
+    int64_t least = least_owed(blend), n_given = 0;
+
+    for (int i = 0; i < blend->n; i++) {
+        __int128 owed = (__int128)blend->weight[i] * k - least;
+
+        blend->given[i] = owed < 0 ? 0 : (int64_t)(owed / ONE) + 1;
+        n_given += blend->given[i];
+    }
+    for (; n_given > k; n_given--) {
+        int latest = -1;
+
+        for (int i = 0; i < blend->n; i++)
+            if (blend->given[i] > 0 && (latest < 0 || is_later(blend, i, latest)))
+                latest = i;
+        blend->given[latest]--;
+    }
+    for (int i = 0; i < blend->n; i++)
+        blend->debt[i] =
+            (int64_t)((__int128)blend->weight[i] * k - (__int128)blend->given[i] * ONE);
+    blend->k = k;
+}
+
 void blend_seek(struct blend *blend, int64_t k)
 {
-    int64_t number;
+    int64_t number, least_weight = ONE;
 
     CHECK(k >= 0);
-    if (k < blend->k) {
-        blend->k = 0;
-        memset(blend->debt, 0, sizeof blend->debt);
-        memset(blend->given, 0, sizeof blend->given);
-    }
-    if (blend->n == 1) {
-        blend->given[0] += k - blend->k;
-        blend->k = k;
-    }
-    /* After ONE samples everyone has exactly his weight: whole rounds are skipped. */
-    int64_t rounds = (k - blend->k) / ONE;
     for (int i = 0; i < blend->n; i++)
-        blend->given[i] += rounds * blend->weight[i];
-    blend->k += rounds * ONE;
+        if (blend->weight[i] < least_weight)
+            least_weight = blend->weight[i];
+    int64_t back = ONE / least_weight + 2; /* samples after which the start is forgotten */
+    if (k < blend->k || k - blend->k > back)
+        start_at(blend, k > back ? k - back : 0);
     while (blend->k < k)
         blend_next(blend, &number);
 }

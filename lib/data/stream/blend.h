@@ -29,7 +29,8 @@ int blend_init(struct blend *blend, const double *weights, int n, struct err *er
 /* The dataset of sample k, and how many samples it gave before; then goes on to k + 1. */
 int blend_next(struct blend *blend, int64_t *number);
 
-/* Go to sample k, onwards or back. Takes (steps forward) * n of the simplest operations. */
+/* Go to sample k, onwards or back. Takes n / (the least share) of the simplest operations, however
+ * far k is. */
 void blend_seek(struct blend *blend, int64_t k);
 
 #endif

@@ -21,6 +21,8 @@
 #define MAGIC_BYTES 9
 #define HEADER_BYTES 34
 #define FINGERPRINT_BYTES ((size_t)1 << 20)
+#define WHOLE_SEQUENCES ((int64_t)1 << 21) /* 40 MiB of index, some 10 ms */
+#define N_SPOTS 64                         /* reads of a page each, where storage is far */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, ".bin/.idx are read in place");
 
@@ -108,31 +110,57 @@ static int check_header(struct indexed *indexed, const unsigned char **lengths, 
     return 0;
 }
 
-/* Sequences lie back to back from byte 0 to the end of .bin. */
-static int check_sequences(struct indexed *indexed, const unsigned char *lengths, struct err *err)
+/* Sequence i lies behind *end, where the one before ends; *end becomes its own. */
+static int check_sequence(const struct indexed *indexed, const unsigned char *lengths, int64_t i,
+                          int64_t *end, struct err *err)
 {
-    int64_t token_bytes = (int64_t)indexed->token_bytes, end = 0;
+    int64_t offset = load_i64(indexed->offsets + i * 8);
+    int32_t length;
 
-    for (int64_t i = 0; i < indexed->n_sequences; i++) {
-        int64_t offset = load_i64(indexed->offsets + i * 8);
-        int32_t length;
+    memcpy(&length, lengths + i * 4, sizeof length);
+    if (length < 0)
+        return err_set(err, ERR_DATA, "%s.idx: sequence %lld has length %d", indexed->prefix,
+                       (long long)i, length);
+    if (offset != *end)
+        return err_set(err, ERR_DATA,
+                       "%s.idx: sequence %lld starts at byte %lld, the one before ends at %lld",
+                       indexed->prefix, (long long)i, (long long)offset, (long long)*end);
+    if (__builtin_add_overflow(*end, (int64_t)length * (int64_t)indexed->token_bytes, end))
+        return err_set(err, ERR_DATA, "%s.idx: more than 2^63 bytes of tokens", indexed->prefix);
+    return 0;
+}
 
-        memcpy(&length, lengths + i * 4, sizeof length);
-        if (length < 0)
-            return err_set(err, ERR_DATA, "%s.idx: sequence %lld has length %d", indexed->prefix,
-                           (long long)i, length);
-        if (offset != end)
-            return err_set(err, ERR_DATA,
-                           "%s.idx: sequence %lld starts at byte %lld, the one before ends at %lld",
-                           indexed->prefix, (long long)i, (long long)offset, (long long)end);
-        if (__builtin_add_overflow(end, (int64_t)length * token_bytes, &end))
-            return err_set(err, ERR_DATA, "%s.idx: more than 2^63 bytes of tokens",
-                           indexed->prefix);
-    }
+/* All of .bin belongs to sequences, which end at byte `end`. */
+static int check_end(struct indexed *indexed, int64_t end, struct err *err)
+{
     if ((uint64_t)end != indexed->bin.n_bytes)
         return err_set(err, ERR_DATA, "%s.bin has %zu bytes, but its .idx requires %lld",
                        indexed->prefix, indexed->bin.n_bytes, (long long)end);
-    indexed->n_tokens = end / token_bytes;
+    indexed->n_tokens = end / (int64_t)indexed->token_bytes;
+    return 0;
+}
+
+/* Sequences lie back to back from byte 0 to the end of .bin. */
+static int check_sequences(struct indexed *indexed, const unsigned char *lengths, struct err *err)
+{
+    int64_t end = 0;
+
+    for (int64_t i = 0; i < indexed->n_sequences; i++)
+        if (check_sequence(indexed, lengths, i, &end, err) < 0)
+            return -1;
+    return check_end(indexed, end, err);
+}
+
+static int check_document(const struct indexed *indexed, int64_t i, int64_t *last, struct err *err)
+{
+    int64_t start = load_i64(indexed->documents + i * 8);
+
+    if (start < *last || start > indexed->n_sequences || (i == 0 && start != 0))
+        return err_set(err, ERR_DATA,
+                       "%s.idx: document %lld starts at sequence %lld, not in %lld..%lld",
+                       indexed->prefix, (long long)i, (long long)start, (long long)*last,
+                       (long long)(i == 0 ? 0 : indexed->n_sequences));
+    *last = start;
     return 0;
 }
 
@@ -140,16 +168,9 @@ static int check_documents(const struct indexed *indexed, struct err *err)
 {
     int64_t last = 0;
 
-    for (int64_t i = 0; i <= indexed->n_documents; i++) {
-        int64_t start = load_i64(indexed->documents + i * 8);
-
-        if (start < last || start > indexed->n_sequences || (i == 0 && start != 0))
-            return err_set(err, ERR_DATA,
-                           "%s.idx: document %lld starts at sequence %lld, not in %lld..%lld",
-                           indexed->prefix, (long long)i, (long long)start, (long long)last,
-                           (long long)(i == 0 ? 0 : indexed->n_sequences));
-        last = start;
-    }
+    for (int64_t i = 0; i <= indexed->n_documents; i++)
+        if (check_document(indexed, i, &last, err) < 0)
+            return -1;
     if (last != indexed->n_sequences)
         return err_set(err, ERR_DATA, "%s.idx: its documents hold %lld of its %lld sequences",
                        indexed->prefix, (long long)last, (long long)indexed->n_sequences);
@@ -163,6 +184,37 @@ int indexed_check(struct indexed *indexed, struct err *err)
     if (check_header(indexed, &lengths, err) < 0 || check_sequences(indexed, lengths, err) < 0)
         return -1;
     return check_documents(indexed, err);
+}
+
+/* Pairs of neighbours among n sequences, spread evenly, the first and the last ones among them. */
+static int check_spots(struct indexed *indexed, const unsigned char *lengths, struct err *err)
+{
+    int64_t n = indexed->n_sequences, end = 0;
+
+    for (int spot = 0; spot < N_SPOTS; spot++) {
+        int64_t i = (int64_t)((__int128)(n - 2) * spot / (N_SPOTS - 1));
+
+        end = spot == 0 ? 0 : load_i64(indexed->offsets + i * 8);
+        if (check_sequence(indexed, lengths, i, &end, err) < 0 ||
+            check_sequence(indexed, lengths, i + 1, &end, err) < 0)
+            return -1;
+    }
+    return check_end(indexed, end, err);
+}
+
+int indexed_check_tokens(struct indexed *indexed, int64_t whole_sequences, struct err *err)
+{
+    const unsigned char *lengths = NULL;
+
+    CHECK(whole_sequences >= 1);
+    if (check_header(indexed, &lengths, err) < 0)
+        return -1;
+    if (indexed->n_sequences <= whole_sequences && indexed->n_documents <= whole_sequences)
+        return indexed_check(indexed, err);
+    int rc = indexed->n_sequences >= 2 ? check_spots(indexed, lengths, err)
+                                       : check_sequences(indexed, lengths, err);
+    indexed->documents = NULL; /* nobody may ask for what was not checked */
+    return rc;
 }
 
 static int map_beside(struct file_map *map, const char *prefix, const char *suffix, struct err *err)
@@ -208,7 +260,8 @@ void indexed_hint(const char *prefix, char *buffer, size_t size)
                  "lmtrain data tokenize --out PREFIX makes PREFIX.bin and PREFIX.idx");
 }
 
-int indexed_open(struct indexed *out, const char *prefix, struct err *err)
+/* all: every sequence and document is checked. */
+static int open_pair(struct indexed *out, const char *prefix, bool all, struct err *err)
 {
     struct indexed indexed = { .prefix = strdup(prefix) };
     char hint[1024];
@@ -224,13 +277,24 @@ int indexed_open(struct indexed *out, const char *prefix, struct err *err)
         goto fail;
     if (map_beside(&indexed.bin, prefix, ".bin", err) < 0)
         goto fail;
-    if (indexed_check(&indexed, err) < 0)
+    if ((all ? indexed_check(&indexed, err)
+             : indexed_check_tokens(&indexed, WHOLE_SEQUENCES, err)) < 0)
         goto fail;
     *out = indexed;
     return 0;
 fail:
     indexed_close(&indexed);
     return -1;
+}
+
+int indexed_open(struct indexed *out, const char *prefix, struct err *err)
+{
+    return open_pair(out, prefix, true, err);
+}
+
+int indexed_open_tokens(struct indexed *out, const char *prefix, struct err *err)
+{
+    return open_pair(out, prefix, false, err);
 }
 
 void indexed_close(struct indexed *indexed)
@@ -295,6 +359,7 @@ int64_t indexed_document_start(const struct indexed *indexed, int64_t document)
 {
     CHECK(document >= 0);
     CHECK(document <= indexed->n_documents);
+    CHECK(indexed->documents);
     int64_t sequence = load_i64(indexed->documents + document * 8);
 
     if (sequence == indexed->n_sequences)

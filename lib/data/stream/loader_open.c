@@ -93,7 +93,7 @@ static int open_tokens(struct loader *loader, const struct loader_options *o, st
         goto out;
     }
     for (int i = 0; i < o->n_datasets; i++) {
-        if (indexed_open(&loader->files[i], o->datasets[i].path, err) < 0)
+        if (indexed_open_tokens(&loader->files[i], o->datasets[i].path, err) < 0)
             goto out;
         loader->n_files = i + 1;
         files[i] = &loader->files[i];
