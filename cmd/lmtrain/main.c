@@ -29,7 +29,7 @@ static const struct command commands[] = {
     { "report", cmd_report, "make what a run recorded into files to look at" },
     { "bench", cmd_bench,
       "measure the speed of a job on this machine, op by op, against the hardware limits" },
-    { "data", cmd_data, "tokenize text, inspect token files and finetuning samples" },
+    { "data", cmd_data, "tokenize text, merge and inspect token files, preview finetuning samples" },
     { "config", cmd_config, "print a job with all fields, or explain a field" },
     { "doctor", cmd_doctor, "check this machine's hardware and software for training" },
     { "completion", cmd_completion, NULL },

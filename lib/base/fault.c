@@ -63,6 +63,10 @@ static const char *const places[] = {
     "convert:file",
     "convert:carried",
     "convert:sealed",
+    "tokenize:writing",
+    "tokenize:renamed",
+    "merge:copied",
+    "merge:renamed",
 };
 
 enum { N_PLACES = sizeof places / sizeof *places };

@@ -28,6 +28,10 @@
  *     convert:file:N       its file N is whole
  *     convert:carried      so are all, and what goes along
  *     convert:sealed       only --verify and the rename are left
+ *     tokenize:writing     lmtrain data tokenize (rank 0) has written its first batch of documents
+ *     tokenize:renamed     .bin and .idx are in place, .json is not
+ *     merge:copied         lmtrain data merge (rank 0) has copied the tokens, and has no index
+ *     merge:renamed        .bin and .idx are in place, .json is not
  *
  * ACTION: sigkill (when left out), sigterm, segv, abort, exit (status 1, without leaving), stop
  * (SIGSTOP), stall (sleeps forever), sleepN (for N seconds); and those that the place's owner

@@ -8,7 +8,7 @@ printf '{"text": "In the beginning"}\n{"text": "And God said"}\n' >"$dir/in.json
 printf '{"text": "fine"}\n{"txt": "x"}\n' >"$dir/bad.jsonl"
 printf 'Let there be light\n' >"$dir/in.txt"
 
-expect 'data of nothing' 2 'give tokenize, inspect, preview or rows' $lmtrain data
+expect 'data of nothing' 2 'give tokenize, merge, inspect, preview or rows' $lmtrain data
 expect 'data -h: both' 0 '^usage: lmtrain data inspect' $lmtrain data -h
 expect 'tokenize -h' 0 '--no-eod' $lmtrain data tokenize -h
 expect 'no input' 2 '' $lmtrain data tokenize --tokenizer $tokenizer --out "$dir/x"

@@ -67,7 +67,7 @@ is 'merge without --base' 2 '--base is missing \(hint: --base MODEL --adapter DI
 is 'generate without a model' 2 '--model is missing \(hint: --model DIR, a run' generate
 is 'eval without a model' 2 '--model is missing \(hint: --model DIR, a run' eval
 is 'torch has other dtypes' 2 'dtype is float8, not one of keep, fp32, bf16, fp16, float32' convert --dtype float8
-is 'a mistyped subcommand' 2 'give tokenize, inspect, preview or rows \(hint: lmtrain data tokenize\)' data tokenise
+is 'a mistyped subcommand' 2 'give tokenize, merge, inspect, preview or rows \(hint: lmtrain data tokenize\)' data tokenise
 is 'a benchmark that is none' 2 'give ops, step, comm, ceilings or cluster \(hint: lmtrain bench step\)' bench stpe
 is 'another shell' 2 'zsh is not bash' completion zsh
 is 'a field that is none' 2 'no field nothing \(hint: lmtrain config --explain all\)' config --explain nothing

@@ -144,6 +144,16 @@ static int find_row(struct parquet *p, struct err *err)
     return 0;
 }
 
+int64_t parquet_skip_groups(struct parquet *p, int64_t row)
+{
+    int64_t before = 0;
+
+    CHECK(!p->is_started);
+    while (p->group < p->meta.n_groups && before + p->meta.groups[p->group].n_rows <= row)
+        before += p->meta.groups[p->group++].n_rows;
+    return before;
+}
+
 /* ---- one column of texts ---- */
 
 int parquet_select_text(struct parquet *p, const char *column, struct err *err)

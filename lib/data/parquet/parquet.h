@@ -36,6 +36,10 @@ const char *parquet_column_name(const struct parquet *parquet, int column);
  */
 int parquet_select_text(struct parquet *parquet, const char *column, struct err *err);
 
+/* Before the first row: leave out the row groups that end at or before row `row` (from 0). Returns
+ * the number of the row that comes next, at most row. */
+int64_t parquet_skip_groups(struct parquet *parquet, int64_t row);
+
 /* 1 with the next row's text (NULL where it is null; until the next call), 0 at the end, -1. */
 int parquet_next_text(struct parquet *parquet, const char **text, size_t *n_bytes, struct err *err);
 

@@ -16,9 +16,10 @@ struct rows {
     struct str text;      /* of the row at hand, where it is not in the file as it is */
     struct str bad;       /* what is wrong with it */
     int (*next)(struct rows *rows, struct row *row, struct err *err);
-    double (*share)(const struct rows *rows); /* NULL: by `at` */
-    void (*close)(struct rows *rows);         /* NULL: nothing to do */
-    void *state;                              /* the format's own */
+    int64_t n_rows; /* of a file whose rows are numbered, or -1: places are bytes */
+    int64_t (*skip)(struct rows *rows, int64_t place); /* NULL: cannot */
+    void (*close)(struct rows *rows);                  /* NULL: nothing to do */
+    void *state;                                       /* the format's own */
 };
 
 /* Go on to `to`, counting lines. */

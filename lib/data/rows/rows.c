@@ -165,16 +165,43 @@ void row_files_release(struct row_files *files)
     for (int i = 0; i < files->n; i++)
         free(files->paths[i]);
     free(files->paths);
+    free(files->ranges);
     *files = (struct row_files){ 0 };
 }
 
 /* ---- rows ---- */
 
-double rows_share(const struct rows *rows)
+int64_t rows_size(const struct rows *rows)
 {
-    if (rows->share)
-        return rows->share(rows);
-    return rows->map.n_bytes ? 1 - (double)(rows->end - rows->at) / (double)rows->map.n_bytes : 1;
+    return rows->n_rows >= 0 ? rows->n_rows : (int64_t)rows->map.n_bytes;
+}
+
+int64_t rows_place(const struct rows *rows)
+{
+    if (rows->n_rows >= 0)
+        return rows->line - 1;
+    return (int64_t)rows->map.n_bytes - (rows->end - rows->at);
+}
+
+int64_t rows_skip(struct rows *rows, int64_t place)
+{
+    return rows->skip ? rows->skip(rows, place) : 0;
+}
+
+int rows_count(int64_t *n, const char *path, enum rows_format format, struct err *err)
+{
+    struct rows *rows;
+    struct row row;
+    int rc;
+
+    if (rows_open(&rows, path, format, NULL, err) < 0)
+        return -1;
+    *n = rows->n_rows >= 0 ? rows->n_rows : 0;
+    rc = rows->n_rows >= 0 ? 0 : rows_next(rows, &row, err);
+    for (; rc > 0; rc = rows_next(rows, &row, err))
+        ++*n;
+    rows_close(rows);
+    return rc;
 }
 
 void rows_advance(struct rows *rows, const char *to)
@@ -246,7 +273,8 @@ static int open_rows(struct rows **out, const char *path, enum rows_format forma
 
     if (!rows)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    *rows = (struct rows){ .path = path, .column = column, .names = names, .line = 1 };
+    *rows =
+        (struct rows){ .path = path, .column = column, .names = names, .line = 1, .n_rows = -1 };
     if (decompress_map(&rows->map, path, err) < 0) {
         err->code = ERR_DATA;
         free(rows);

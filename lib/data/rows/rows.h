@@ -26,9 +26,15 @@ enum rows_format { ROWS_AUTO, ROWS_JSON, ROWS_JSONL, ROWS_CSV, ROWS_PARQUET, ROW
 /* "auto", "json", ... in the enum's order, then NULL. */
 extern const char *const rows_format_names[];
 
+/* Rows begin to end - 1 of a file, from 0. */
+struct file_rows {
+    int64_t begin, end;
+};
+
 /* The files that inputs stand for. */
 struct row_files {
-    char **paths; /* heap */
+    char **paths;             /* heap */
+    struct file_rows *ranges; /* heap: of each file; NULL: all rows of all files */
     int n, capacity;
     int n_ignored; /* in folders: their names don't say what they are */
 };
@@ -68,8 +74,19 @@ int rows_open_named(struct rows **rows, const char *path, const char *const *nam
                     struct err *err);
 void rows_close(struct rows *rows);
 
-/* How much of the file is read, from 0 to 1: of its bytes, or of parquet its rows. */
-double rows_share(const struct rows *rows);
+/*
+ * Where reading is (what rows_next gives begins there), and where it ends: bytes of the text, or of
+ * parquet rows.
+ */
+int64_t rows_place(const struct rows *rows);
+int64_t rows_size(const struct rows *rows);
+
+/* Before the first row: leave out rows before `place` without reading them, as far as the format
+ * can (parquet: whole row groups). Returns how many were left out. */
+int64_t rows_skip(struct rows *rows, int64_t place);
+
+/* The number of rows of a file: all but parquet is read for it. 0, or -1 and ERR_DATA. */
+int rows_count(int64_t *n, const char *path, enum rows_format format, struct err *err);
 
 /* 1 with the next row, 0 at the end, -1 and ERR_DATA with the line where reading can't go on. */
 int rows_next(struct rows *rows, struct row *row, struct err *err);

@@ -30,11 +30,12 @@ static int next_text(struct rows *r, struct row *row, struct err *err)
     return 1;
 }
 
-static double share(const struct rows *r)
+static int64_t skip(struct rows *r, int64_t place)
 {
-    int64_t n = parquet_n_rows(r->state);
+    int64_t n = parquet_skip_groups(r->state, place);
 
-    return n > 0 ? (double)(r->line - 1) / (double)n : 1;
+    r->line = n + 1;
+    return n;
 }
 
 static void close_parquet(struct rows *r)
@@ -49,7 +50,8 @@ int rows_open_parquet(struct rows *rows, struct err *err)
     if (parquet_open(&parquet, rows->map.data, rows->map.n_bytes, rows->path, err) < 0)
         return -1;
     rows->state = parquet;
-    rows->share = share;
+    rows->n_rows = parquet_n_rows(parquet);
+    rows->skip = skip;
     rows->close = close_parquet;
     rows->next = rows->column ? next_text : next_row;
     return rows->column ? parquet_select_text(parquet, rows->column, err) : 0;

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "data/rows/jsonl.h"
-#include "data/rows/rows.h"
 
 struct batch_worker {
     struct batch_options options;
@@ -72,12 +71,7 @@ static void tokenize(void *job, void *worker)
         if (rc >= 0)
             continue;
         batch->failed = true;
-        if (document->line && rows_format_of(document->path) == ROWS_PARQUET)
-            err_add(&batch->err, "%s: row %lld", document->path, (long long)document->line);
-        else if (document->line)
-            err_add(&batch->err, "%s:%lld", document->path, (long long)document->line);
-        else
-            err_add(&batch->err, "%s", document->path);
+        batch->failed_document = i;
     }
     str_release(&line_text);
 }

@@ -37,6 +37,7 @@ struct batch {
     int n_done, n_empty;
     int64_t n_text_bytes;
     bool failed;
+    int failed_document; /* err does not name it yet */
     struct err err;
 };
 

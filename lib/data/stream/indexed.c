@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "base/str.h"
@@ -22,7 +23,7 @@
 #define HEADER_BYTES 34
 #define FINGERPRINT_BYTES ((size_t)1 << 20)
 #define WHOLE_SEQUENCES ((int64_t)1 << 21) /* 40 MiB of index, some 10 ms */
-#define N_SPOTS 64                         /* reads of a page each, where storage is far */
+#define N_SPOTS 16                         /* reads of three pages each, where storage is far */
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, ".bin/.idx are read in place");
 
@@ -213,7 +214,7 @@ int indexed_check_tokens(struct indexed *indexed, int64_t whole_sequences, struc
         return indexed_check(indexed, err);
     int rc = indexed->n_sequences >= 2 ? check_spots(indexed, lengths, err)
                                        : check_sequences(indexed, lengths, err);
-    indexed->documents = NULL; /* nobody may ask for what was not checked */
+    indexed->documents = NULL; /* not checked: must not be asked for */
     return rc;
 }
 
@@ -277,6 +278,8 @@ static int open_pair(struct indexed *out, const char *prefix, bool all, struct e
         goto fail;
     if (map_beside(&indexed.bin, prefix, ".bin", err) < 0)
         goto fail;
+    if (!all && indexed.idx.n_bytes > WHOLE_SEQUENCES * 20)
+        madvise((void *)(uintptr_t)indexed.idx.data, indexed.idx.n_bytes, MADV_RANDOM);
     if ((all ? indexed_check(&indexed, err)
              : indexed_check_tokens(&indexed, WHOLE_SEQUENCES, err)) < 0)
         goto fail;

@@ -11,8 +11,8 @@
  * another length than the index says are refused. Token values are checked when they are read.
  *
  * Who reads tokens by position alone (training on token files) has no use for the index: 10^12
- * tokens in documents of 1000 have one of 20 GB. indexed_open_tokens looks at its ends and at places
- * in between only, if it is large.
+ * tokens in documents of 1000 have one of 20 GB. indexed_open_tokens looks at its ends and at
+ * places in between only, if it is large.
  */
 #ifndef DATA_STREAM_INDEXED_H
 #define DATA_STREAM_INDEXED_H
@@ -60,7 +60,7 @@ int indexed_open(struct indexed *indexed, const char *prefix, struct err *err);
 
 /*
  * The same for who needs no documents: of an index of more than 2^21 sequences only the sizes, both
- * ends and 64 places between are checked, in constant time and memory, and indexed_document_start
+ * ends and 16 places between are checked, in constant time and memory, and indexed_document_start
  * may not be called. Returns 0, or -1 and ERR_DATA.
  */
 int indexed_open_tokens(struct indexed *indexed, const char *prefix, struct err *err);

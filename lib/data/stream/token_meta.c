@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "data/stream/token_meta_impl.h"
 
 #define FORMAT "lmtrain tokens"
 #define VERSION 1
@@ -30,8 +31,8 @@ static bool is_ours(const cJSON *root)
     return cJSON_IsString(format) && !strcmp(format->valuestring, FORMAT);
 }
 
-/* PREFIX.json as an object; NULL: there is none, or it is none of ours. Large ones are others'. */
-static cJSON *read_file(const char *path)
+/* Large ones are others'. */
+cJSON *token_meta_load(const char *path)
 {
     struct err ignored;
     size_t n_bytes;
@@ -52,7 +53,7 @@ int token_meta_check_place(const char *prefix, struct err *err)
 {
     struct arena arena = { 0 };
     const char *path = arena_printf(&arena, "%s.json", prefix);
-    cJSON *root = read_file(path);
+    cJSON *root = token_meta_load(path);
     int status = 0;
 
     if (!root && file_exists(path))
@@ -65,20 +66,26 @@ int token_meta_check_place(const char *prefix, struct err *err)
     return status;
 }
 
-int token_meta_write(const char *prefix, const struct token_meta *meta, struct err *err)
+void token_meta_print(struct str *out, const struct token_meta *meta)
 {
-    struct str text = { 0 }, path = { 0 };
-
-    str_printf(&text,
+    str_printf(out,
                "{\n  \"format\": \"" FORMAT "\",\n  \"version\": %d,\n  \"tokenizer\": \"%s\",\n"
                "  \"vocab_size\": %d,\n  \"documents\": %lld,\n  \"tokens\": %lld,\n"
                "  \"end_of_text\": ",
                VERSION, meta->tokenizer, meta->vocab_size, (long long)meta->n_documents,
                (long long)meta->n_tokens);
     if (meta->end_of_text >= 0)
-        str_printf(&text, "%d\n}\n", meta->end_of_text);
+        str_printf(out, "%d", meta->end_of_text);
     else
-        str_add(&text, "null\n}\n");
+        str_add(out, "null");
+}
+
+int token_meta_write(const char *prefix, const struct token_meta *meta, struct err *err)
+{
+    struct str text = { 0 }, path = { 0 };
+
+    token_meta_print(&text, meta);
+    str_add(&text, "\n}\n");
     str_printf(&path, "%s.json", prefix);
     int status = file_write(str_text(&path), str_text(&text), text.length, err);
     str_release(&text);
@@ -95,8 +102,7 @@ void token_meta_remove(const char *prefix)
     str_release(&path);
 }
 
-/* A count, or -1. */
-static int64_t count_of(const cJSON *root, const char *key, double most)
+int64_t token_meta_count(const cJSON *root, const char *key, double most)
 {
     const cJSON *item = get(root, key);
 
@@ -106,15 +112,16 @@ static int64_t count_of(const cJSON *root, const char *key, double most)
     return (int64_t)item->valuedouble;
 }
 
-static int parse(struct token_meta *meta, const cJSON *root, const char *path, struct err *err)
+int token_meta_parse(struct token_meta *meta, const cJSON *root, const char *path, struct err *err)
 {
     const cJSON *tokenizer = get(root, "tokenizer");
-    int64_t vocab_size = count_of(root, "vocab_size", INT32_MAX);
+    int64_t vocab_size = token_meta_count(root, "vocab_size", INT32_MAX);
 
-    *meta = (struct token_meta){ .vocab_size = (int)vocab_size,
-                                 .end_of_text = (int)count_of(root, "end_of_text", INT32_MAX),
-                                 .n_documents = count_of(root, "documents", 9e15),
-                                 .n_tokens = count_of(root, "tokens", 9e15) };
+    *meta =
+        (struct token_meta){ .vocab_size = (int)vocab_size,
+                             .end_of_text = (int)token_meta_count(root, "end_of_text", INT32_MAX),
+                             .n_documents = token_meta_count(root, "documents", 9e15),
+                             .n_tokens = token_meta_count(root, "tokens", 9e15) };
     if (!cJSON_IsString(tokenizer) || strlen(tokenizer->valuestring) >= TOKENIZER_HASH_BYTES ||
         vocab_size < 1 || meta->n_documents < 0 || meta->n_tokens < 0)
         return err_set(err, ERR_DATA,
@@ -141,7 +148,7 @@ int token_meta_read(const char *prefix, struct token_meta *meta, struct err *err
 {
     struct arena arena = { 0 };
     const char *path = arena_printf(&arena, "%s.json", prefix);
-    cJSON *root = read_file(path);
+    cJSON *root = token_meta_load(path);
     const cJSON *version = get(root, "version");
     int found = 0;
 
@@ -149,7 +156,7 @@ int token_meta_read(const char *prefix, struct token_meta *meta, struct err *err
         log_warn("%s has version %g, but only %d is supported: it is ignored", path,
                  version->valuedouble, VERSION);
     else if (root)
-        found = parse(meta, root, path, err);
+        found = token_meta_parse(meta, root, path, err);
     if (found > 0 && !fits(prefix, meta, &arena)) {
         log_warn("%s is for %lld tokens, but %s.bin has another number: it is ignored", path,
                  (long long)meta->n_tokens, prefix);
