@@ -123,7 +123,7 @@ hf() {
     $lmtrain data tokenize --hf-dataset "$dir/hf.json.in" --tokenizer $tokenizer --out "$dir/hf" "$@"
 }
 # from FILES...: $dir/hf is what their lines make
-from() { cat "$@" >"$dir/from.jsonl" && $lmtrain data tokenize "$dir/from.jsonl" --tokenizer $tokenizer --out "$dir/from" >/dev/null && same hf from; }
+from() { cat "$@" >"$dir/from.jsonl" && $lmtrain data tokenize "$dir/from.jsonl" --tokenizer "$tokenizer" --out "$dir/from" >/dev/null && same hf from; }
 
 expect "a split's shards" 0 'streaming has no effect' hf '{"path": "SET", "split": "train", "streaming": true}'
 expect 'in their order' 0 '' from "$set/data/train-00000-of-00002.jsonl" "$set/data/train-00001-of-00002.jsonl"
