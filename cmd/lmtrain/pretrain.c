@@ -219,11 +219,14 @@ static int run(const struct pretrain_request *q, const char *path, struct arena 
     if (ranks.context == CONTEXT_RANK && !q->dry_run)
         return run_rank(q, &job, arena);
     struct option_list all_sets = q->sets;
+    int n_offered = ranks.n_ranks;
     if (searched_layout(&job, &ranks.n_ranks, q->replan, &all_sets, arena, &err) < 0 ||
         job_resolve(&job, ranks.n_ranks, arena, &err) < 0)
         return cmd_fail(&err);
     if (q->dry_run)
         return dry_run(&job);
+    if (ranks.n_ranks != n_offered)
+        ranks.is_open = false; /* the layout is for that number */
     if (!ranks_are_started(&ranks, &job))
         return run_rank(q, &job, arena);
     static const char *const accepting[] = { "--accept-numerics", NULL };

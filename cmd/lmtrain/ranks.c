@@ -9,6 +9,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/num.h"
 #include "ckpt/store.h"
 #include "cmd.h"
 #include "launch/slurm/slurm.h"
@@ -17,26 +18,28 @@
 
 /* ---- where, and how many ---- */
 
-/* All slots of the list; a host that does not say counts as one. */
-static int count_slots(const struct host_list *hosts)
+/* The slots of the hosts that are no spares; a host that does not say counts as one. */
+static int count_slots(const struct host_list *hosts, int n_spares)
 {
     int n = 0;
 
-    for (int i = 0; i < hosts->n_hosts; i++)
+    for (int i = 0; i < max_int(1, hosts->n_hosts - n_spares); i++)
         n += hosts->hosts[i].n_slots ? hosts->hosts[i].n_slots : 1;
     return n;
 }
 
-static int count_ranks(const struct ranks *ranks, const struct job *job)
+/* What the job leaves open, the place decides. */
+static void count_ranks(struct ranks *ranks, const struct job *job)
 {
+    bool is_open = !job->ranks && !job->parallel.dp;
     int n = 0;
 
-    /* What the job leaves open, the place decides. */
-    if (!job->ranks && !job->parallel.dp && ranks->hosts.n_hosts)
-        n = count_slots(&ranks->hosts);
-    else if (!job->ranks && !job->parallel.dp && ranks->context == CONTEXT_ALLOCATION)
-        n = slurm_ranks();
-    return n ? n : cmd_n_ranks(job);
+    if (is_open && ranks->hosts.n_hosts)
+        n = count_slots(&ranks->hosts, job->launch.spares);
+    else if (is_open && ranks->context == CONTEXT_ALLOCATION)
+        n = slurm_ranks(job->launch.spares);
+    ranks->is_open = n > 0;
+    ranks->n_ranks = n ? n : cmd_n_ranks(job);
 }
 
 int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, struct arena *arena,
@@ -44,7 +47,8 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
 {
     struct ranks found = { 0 };
 
-    if (launch_context(&found.context, err))
+    if (launch_context(&found.context, err) ||
+        slurm_check_args(job->launch.srun_args.values, job->launch.srun_args.n, job->source, err))
         return -1;
     if (hosts && found.context == CONTEXT_RANK)
         return err_set(err, ERR_CONFIG,
@@ -56,7 +60,8 @@ int ranks_find(struct ranks *ranks, const struct job *job, const char *hosts, st
     if (hosts && hosts_read(&found.hosts, hosts, arena, err) < 0)
         return -1;
     found.hosts.build = cmd_build();
-    found.n_ranks = count_ranks(&found, job);
+    found.hosts_text = hosts;
+    count_ranks(&found, job);
     *ranks = found;
     return 0;
 }
@@ -134,7 +139,9 @@ struct starter {
     const struct job *job;
     const struct ranks_command *command;
     struct arena *arena;
-    int n_ranks;
+    int n_ranks; /* the job's */
+    int n_now;   /* of the last attempt */
+    bool is_open;
 };
 
 static char **build_argv(const struct starter *s, int n_ranks, const char *resume)
@@ -180,10 +187,31 @@ static const char *restart_from(const struct starter *s)
     return store_newest(s->job->output, s->arena, &none) ? "auto" : s->command->resume;
 }
 
-static int again(void *context, int n_possible, char *const **argv, struct err *err)
+/* An attempt has another number of ranks than the one before. */
+static void tell_number(const struct starter *s, int n_ranks)
+{
+    const struct job *job = s->job;
+    int dp = n_ranks / (job->parallel.tp * job->parallel.pp * job->parallel.cp);
+
+    if (n_ranks < s->n_ranks)
+        log_warn("%d of %d ranks %s left: parallel.dp is now %d; the global batch is unchanged, "
+                 "the numerics change",
+                 n_ranks, s->n_ranks, n_ranks == 1 ? "is" : "are", dp);
+    else if (n_ranks == s->n_ranks)
+        log_warn("all %d ranks are back: parallel.dp is %d again, and so are the numerics", n_ranks,
+                 dp);
+    else
+        log_warn("%d ranks instead of %d, as the hosts have room for them: parallel.dp is now %d; "
+                 "the global batch is unchanged, the numerics change",
+                 n_ranks, s->n_ranks, dp);
+}
+
+/* As many ranks as the job says; where it does not say, as many as the hosts offer by now. */
+static int again(void *context, int attempt, int n_possible, char *const **argv, struct err *err)
 {
     struct starter *s = context;
-    int n_ranks = n_possible >= s->n_ranks ? s->n_ranks : job_fit_ranks(s->job, n_possible);
+    bool may_fit = n_possible < s->n_ranks || (s->is_open && n_possible > s->n_ranks);
+    int n_ranks = may_fit ? job_fit_ranks(s->job, n_possible) : s->n_ranks;
 
     if (!n_ranks) {
         err_set(err, ERR_PEER,
@@ -192,28 +220,34 @@ static int again(void *context, int n_possible, char *const **argv, struct err *
                 s->job->parallel.cp);
         return 0;
     }
-    if (n_ranks != s->n_ranks)
-        log_warn("%d of %d ranks %s left: parallel.dp is now %d; the global batch is unchanged, "
-                 "the numerics change",
-                 n_ranks, s->n_ranks, n_ranks == 1 ? "is" : "are",
-                 n_ranks / (s->job->parallel.tp * s->job->parallel.pp * s->job->parallel.cp));
-    *argv = build_argv(s, n_ranks, restart_from(s));
+    if (n_ranks != s->n_now)
+        tell_number(s, n_ranks);
+    s->n_now = n_ranks;
+    *argv = build_argv(s, n_ranks, attempt ? restart_from(s) : s->command->resume);
     return n_ranks;
 }
 
 int ranks_start(const struct ranks *ranks, const struct job *job,
                 const struct ranks_command *command, struct arena *arena)
 {
-    struct starter starter = { job, command, arena, ranks->n_ranks };
+    struct starter starter = {
+        job, command, arena, ranks->n_ranks, ranks->n_ranks, ranks->is_open
+    };
+    bool keeps = !command->keeps_nothing;
     struct supervise_options options = {
         .n_ranks = ranks->n_ranks,
         .argv = build_argv(&starter, ranks->n_ranks, command->resume),
-        .log_folder = command->keeps_nothing ? NULL : arena_printf(arena, "%s/log", job->output),
+        .log_folder = keeps ? arena_printf(arena, "%s/log", job->output) : NULL,
         .hang_seconds = job->train.hang_seconds,
         .hang_abort_seconds = job->train.hang_abort_seconds,
         .hosts = ranks->hosts.n_hosts ? &ranks->hosts : NULL,
+        .hosts_text = ranks->hosts_text,
+        .n_spares = job->launch.spares,
+        .output = keeps ? job->output : NULL,
+        .srun_args = job->launch.srun_args.values,
+        .n_srun_args = job->launch.srun_args.n,
         .stop_words = command->stop_words,
-        .n_restarts = command->keeps_nothing ? 0 : job->restarts,
+        .n_restarts = keeps ? job->restarts : 0,
         .again = again,
         .context = &starter
     };

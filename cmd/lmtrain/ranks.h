@@ -19,7 +19,9 @@
 struct ranks {
     enum launch_context context;
     struct host_list hosts; /* none: this machine, or Slurm's */
-    int n_ranks; /* the number requested; a rank gets the real number from its launcher */
+    const char *hosts_text; /* --hosts, or NULL */
+    int n_ranks;  /* the number requested; a rank gets the real number from its launcher */
+    bool is_open; /* the job leaves the number to the hosts: n_ranks is as many as they offer now */
 };
 
 /*

@@ -291,6 +291,13 @@ const struct field job_fields[] = {
       .help = "duration of the product with known bits on each device; auto: 2 for quick, 60 for "
               "full" },
 
+    { "launch.spares", FIELD_INT, AT(launch.spares), .initial = "0", .max = 100000, .unit = "hosts",
+      .help = "number of hosts of --hosts, or nodes of the Slurm allocation, that are kept idle; "
+              "they replace excluded and lost hosts, in the order of the list" },
+    { "launch.srun_args", FIELD_TEXTS, AT(launch.srun_args), .initial = "none", .word = "none",
+      .help = "further options of the srun that lmtrain runs in a Slurm allocation, behind its own "
+              "ones, as in --container-image=FILE; one that contradicts lmtrain's is refused" },
+
     { "cluster", FIELD_TEXT, AT(cluster), .initial = "",
       .help = "devices, nodes and links for which a layout is searched and times are predicted: a "
               "name of configs/clusters (man lmtrain-plan lists them), or a file" },

@@ -171,6 +171,11 @@ struct job {
         double seconds;   /* of the product; 0 auto: by mode */
     } preflight;
 
+    struct {
+        int spares;                 /* hosts kept idle, to replace others at a restart */
+        struct job_texts srun_args; /* further arguments of the srun that starts ranks */
+    } launch;
+
     const char *cluster; /* a name of configs/clusters or a file; NULL: none */
 
     struct {

@@ -9,7 +9,7 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "launch/fd_impl.h"
 #include "launch/head/head_impl.h"
+#include "launch/host_pool_impl.h"
 #include "launch/stop.h"
 
 /* So many attempts in a row that end so soon and without a step are no use. */
@@ -28,7 +29,8 @@ struct supervisor {
     struct head_console console;
     sigset_t old_mask;
     int was_subreaper;
-    bool *is_gone; /* by host */
+    struct host_pool pool;
+    char machine[256]; /* its host, where there is no list */
     int n_ranks, attempt, n_restarted, n_futile;
     int64_t best_step; /* of all attempts */
     char *const *argv;
@@ -67,12 +69,16 @@ static void unblock_signals(struct supervisor *supervisor)
     pthread_sigmask(SIG_SETMASK, &supervisor->old_mask, NULL);
 }
 
-/* A log for each rank and a link for each node; and a killed daemon's ranks shall come to us. */
+/* A log for each rank and a link for each node. */
+static void allow_files(const struct supervisor *supervisor)
+{
+    fd_allow(supervisor->n_ranks +
+             (supervisor->options->hosts ? 8 * supervisor->pool.list.n_hosts : 0));
+}
+
+/* A killed daemon's ranks shall come to us. */
 static void prepare_process(struct supervisor *supervisor)
 {
-    const struct supervise_options *options = supervisor->options;
-
-    fd_allow(options->n_ranks + (options->hosts ? 8 * options->hosts->n_hosts : 0));
     prctl(PR_GET_CHILD_SUBREAPER, &supervisor->was_subreaper);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
@@ -84,40 +90,48 @@ static void restore_process(const struct supervisor *supervisor)
 
 /* ---- whether and how to go on ---- */
 
-/* How many ranks the machines that are left can have. */
-static int count_possible(const struct supervisor *supervisor)
+static int open_pool(struct supervisor *supervisor, struct err *err)
 {
     const struct supervise_options *options = supervisor->options;
-    int n = 0, *n_ranks_of;
-    struct err ignored;
+    const char *text = options->hosts_text;
+    struct host here = { .name = supervisor->machine };
+    struct host_list list = { .n_hosts = 1, .hosts = &here };
 
-    if (!options->hosts)
-        return options->n_ranks;
-    n_ranks_of = calloc((size_t)options->hosts->n_hosts, sizeof *n_ranks_of);
-    CHECK(n_ranks_of);
-    /* Where a host's slots are not said, it takes what it was dealt at first. */
-    bool dealt = !hosts_deal(options->hosts, options->n_ranks, n_ranks_of, &ignored);
-
-    for (int i = 0; dealt && i < options->hosts->n_hosts; i++)
-        if (!supervisor->is_gone[i]) {
-            int n_slots = options->hosts->hosts[i].n_slots;
-
-            n += n_slots ? n_slots : n_ranks_of[i];
-        }
-    free(n_ranks_of);
-    return n < options->n_ranks ? n : options->n_ranks;
+    gethostname(supervisor->machine, sizeof supervisor->machine - 1);
+    return options->hosts ? host_pool_open(&supervisor->pool, options, options->hosts,
+                                           text && strchr(text, '/') ? text : "--hosts", err)
+                          : host_pool_open(&supervisor->pool, options, &list, NULL, err);
 }
 
-/* Choose the next attempt's ranks. Returns 0, or -1 if there is no way. */
+/* The list as it is now. One that cannot be read leaves it as it was. */
+static void read_hosts(struct supervisor *supervisor)
+{
+    struct host_pool *pool = &supervisor->pool;
+    struct host_list list;
+    struct err err;
+
+    if (!supervisor->options->hosts_text)
+        return;
+    if (hosts_read(&list, supervisor->options->hosts_text, &pool->arena, &err)) {
+        log_warn("%s; the hosts stay as they were", err.text);
+        return;
+    }
+    list.build = pool->list.build;
+    host_pool_list(pool, &list);
+}
+
+/* Choose the next attempt's hosts and ranks. Returns 0, or -1 if there is no way. */
 static int choose_ranks(struct supervisor *supervisor, struct err *err)
 {
     const struct supervise_options *options = supervisor->options;
-    int n_possible = count_possible(supervisor), n = options->n_ranks;
+    int n_possible = host_pool_choose(&supervisor->pool, supervisor->attempt, err);
+    int n = options->n_ranks;
 
     if (n_possible < 1)
-        return err_set(err, ERR_PEER, "no host is left");
-    if (options->again)
-        n = options->again(options->context, n_possible, &supervisor->argv, err);
+        return -1;
+    if (options->again && (supervisor->attempt || n_possible < n))
+        n = options->again(options->context, supervisor->attempt, n_possible, &supervisor->argv,
+                           err);
     else if (n_possible < n)
         return err_set(err, ERR_PEER,
                        "%d ranks are more than the %d for which the remaining hosts have room",
@@ -156,6 +170,8 @@ static int shall_restart(struct supervisor *supervisor, const struct head_result
             supervisor->n_futile, futile_seconds);
         return 0;
     }
+    supervisor->attempt++;
+    read_hosts(supervisor);
     if (choose_ranks(supervisor, &err)) {
         log_error("no restart: %s", err.text);
         return 0;
@@ -167,33 +183,37 @@ static int shall_restart(struct supervisor *supervisor, const struct head_result
 
 static int run_attempt(struct supervisor *supervisor, struct head_result *result, struct err *err)
 {
-    return head_run(supervisor->options, &supervisor->console, supervisor->attempt,
-                    supervisor->n_ranks, supervisor->argv, supervisor->is_gone, result, err);
+    struct supervise_options options = *supervisor->options;
+
+    if (options.hosts)
+        options.hosts = &supervisor->pool.list; /* as it is now */
+    allow_files(supervisor);
+    return head_run(&options, &supervisor->console, supervisor->attempt, supervisor->n_ranks,
+                    supervisor->argv, supervisor->pool.states, result, err);
 }
 
-static int count_gone(const struct supervisor *supervisor)
-{
-    int n = 0;
-
-    for (int i = 0; supervisor->options->hosts && i < supervisor->options->hosts->n_hosts; i++)
-        n += supervisor->is_gone[i];
-    return n;
-}
-
-/* An attempt; hosts that cannot be reached any more are left out of a restart. */
+/*
+ * An attempt. Hosts that cannot be reached are left out of it: at a restart, or if spares replace
+ * them.
+ */
 static int run_on_what_is_left(struct supervisor *supervisor, struct head_result *result,
                                struct err *err)
 {
     for (;;) {
-        int n_gone = count_gone(supervisor);
+        struct err reason;
 
-        if (!run_attempt(supervisor, result, err))
+        if (!run_attempt(supervisor, result, err)) {
+            host_pool_note(&supervisor->pool, supervisor->attempt + (result->has_advanced ? 1 : 2));
             return 0;
-        if (!supervisor->attempt || count_gone(supervisor) == n_gone ||
-            supervisor->console.asked_to_stop)
+        }
+        bool is_start = !supervisor->attempt;
+        if (!host_pool_note(&supervisor->pool, supervisor->attempt + 1) ||
+            (is_start && !supervisor->options->n_spares) || supervisor->console.asked_to_stop)
             return -1;
         log_warn("%s: continuing without it", err->text);
-        if (choose_ranks(supervisor, err))
+        if (choose_ranks(supervisor, &reason))
+            return err_set(err, ERR_PEER, "%s", reason.text);
+        if (is_start && !host_pool_is_whole(&supervisor->pool))
             return -1;
     }
 }
@@ -208,7 +228,6 @@ static int run_attempts(struct supervisor *supervisor, struct err *err)
         int n_ranks = supervisor->n_ranks;
         if (!shall_restart(supervisor, &result))
             return result.status;
-        supervisor->attempt++;
         supervisor->n_restarted++;
         if (supervisor->n_ranks != n_ranks)
             log_warn("restarting (%d of %d) from the newest checkpoint, with %d rank%s",
@@ -227,18 +246,19 @@ int supervise(const struct supervise_options *options, struct err *err)
     };
 
     CHECK(options->n_ranks > 0);
-    if (block_signals(&supervisor, err))
+    if (open_pool(&supervisor, err) || block_signals(&supervisor, err)) {
+        host_pool_close(&supervisor.pool);
         return -1;
-    if (options->hosts)
-        supervisor.is_gone = calloc((size_t)options->hosts->n_hosts, sizeof(bool));
-    CHECK(!options->hosts || supervisor.is_gone);
+    }
     prepare_process(&supervisor);
-    int status = screen_open(&supervisor.console.screen, err);
+    int status = choose_ranks(&supervisor, err);
+    if (!status)
+        status = screen_open(&supervisor.console.screen, err);
     if (!status)
         status = run_attempts(&supervisor, err);
     screen_close(supervisor.console.screen, supervisor.console.fd);
     restore_process(&supervisor);
     unblock_signals(&supervisor);
-    free(supervisor.is_gone);
+    host_pool_close(&supervisor.pool);
     return status;
 }

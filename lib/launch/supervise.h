@@ -19,17 +19,23 @@ struct supervise_options {
     double hang_seconds;           /* report a rank without progress for this time; 0: never */
     double hang_abort_seconds;     /* end the job after this time; 0: never */
     const struct host_list *hosts; /* NULL: this machine */
+    const char *hosts_text;        /* read again before each restart; NULL: hosts stays */
+    int n_spares;                  /* so many hosts are kept to replace others */
+    const char *output;            /* run folder with excluded_hosts (excluded.h); NULL: none */
     /* Not NULL: ranks have nothing to save. The first SIGINT, SIGTERM or SIGHUP terminates them
      * immediately, with this message and the shell's exit status of that signal. */
     const char *stop_words;
+    const char *const *srun_args; /* further arguments of srun (slurm_check_args) */
+    int n_srun_args;
     int n_restarts; /* maximum number of restarts after the failure of a rank or node */
 
     /*
-     * Called before each restart: fit the job to at most n_possible ranks (fewer than
-     * n_ranks if a node was lost). Returns the number of ranks and their command, or 0 and err
-     * if impossible. NULL: restart unchanged, if n_possible suffices.
+     * Called before each restart, and before the first attempt if hosts are excluded: fit the job
+     * to at most n_possible ranks, for which the hosts in use have room (fewer than n_ranks if one
+     * was lost, more if some were added). Returns the number of ranks and their command, or 0 and
+     * err if impossible. NULL: unchanged, if n_possible suffices.
      */
-    int (*again)(void *context, int n_possible, char *const **argv, struct err *err);
+    int (*again)(void *context, int attempt, int n_possible, char *const **argv, struct err *err);
     void *context;
 };
 
@@ -44,6 +50,8 @@ struct supervise_options {
  *
  * The job is restarted after failures that may not recur: a signal, an abort, an exit without
  * launch_leave, no progress, ERR_PEER, a lost node; not after statuses 1, 2, 3 and 4.
+ * Which hosts a restart uses is decided again (host_pool_impl.h): hosts that came back or were
+ * added are taken in.
  *
  * Returns the job's exit status: 0; the first failing rank's own status; 5 when it was killed by a
  * signal or made no progress, 134 when it was SIGABRT (a bug, CHECK); 1 when it exited 0 without

@@ -40,8 +40,9 @@ static void use(const struct slurm_allocation *allocation, struct arena *arena)
             }
             CHECK(step.n_ranks == n_ranks);
             CHECK(step.n_nodes >= 1 && step.n_nodes <= allocation->n_nodes);
-            char *command[] = { (char[]){ "lmtrain" }, NULL };
-            CHECK(slurm_argv(&step, 22, NULL, "lmtrain", command, arena));
+            char *words[] = { (char[]){ "lmtrain" }, NULL };
+            struct slurm_command command = { .major = 22, .binary = "lmtrain", .words = words };
+            CHECK(slurm_argv(&step, &command, arena));
         }
 }
 

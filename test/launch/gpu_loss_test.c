@@ -211,9 +211,11 @@ static void an_uncontained_ecc_error_is_not(void **state)
     run_job_check_clean(&result);
 }
 
-static int all_that_are_possible(void *context, int n_possible, char *const **argv, struct err *err)
+static int all_that_are_possible(void *context, int attempt, int n_possible, char *const **argv,
+                                 struct err *err)
 {
     (void)context;
+    (void)attempt;
     (void)argv;
     (void)err;
     return n_possible;

@@ -203,9 +203,10 @@ static void test_nohup(void **state)
     run_job_check_clean(&result);
 }
 
-static int stop_now(void *context, int n_possible, char *const **argv, struct err *err)
+static int stop_now(void *context, int attempt, int n_possible, char *const **argv, struct err *err)
 {
     (void)context;
+    (void)attempt;
     (void)argv;
     (void)err;
     kill(getpid(), SIGTERM);

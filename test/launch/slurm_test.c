@@ -120,7 +120,7 @@ static const struct {
 
 static void an_allocation_becomes_a_command(void **state)
 {
-    static char *const command[] = { "lmtrain", "pretrain", "job.yaml", NULL };
+    static char *const words[] = { "lmtrain", "pretrain", "job.yaml", NULL };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -134,7 +134,10 @@ static void an_allocation_becomes_a_command(void **state)
             slurm_fit(&step, &allocation, cases[i].n_ranks, cases[i].has_smt, &err))
             got = err.text;
         else
-            got = join(slurm_argv(&step, 22, NULL, "/bin/lmtrain", command, &arena));
+            got = join(slurm_argv(
+                &step,
+                &(struct slurm_command){ .major = 22, .binary = "/bin/lmtrain", .words = words },
+                &arena));
         if (!strncmp(cases[i].command, "srun ", 5))
             assert_string_equal(got, cases[i].command);
         else if (!strstr(got, cases[i].command))
@@ -145,18 +148,62 @@ static void an_allocation_becomes_a_command(void **state)
 
 static void old_slurms_know_no_overlap(void **state)
 {
-    static char *const command[] = { "lmtrain", NULL };
+    static char *const words[] = { "lmtrain", NULL };
+    const struct slurm_command command = {
+        .major = 20, .excluded = "n2,n3", .binary = "/bin/lmtrain", .words = words
+    };
     struct slurm_step step = { 2, 1, 2, 1 };
     struct arena arena = { 0 };
 
     (void)state;
-    char *line = join(slurm_argv(&step, 20, "n2,n3", "/bin/lmtrain", command, &arena));
+    char *line = join(slurm_argv(&step, &command, &arena));
     assert_null(strstr(line, "--overlap"));
     assert_non_null(strstr(line, " --exclude=n2,n3 -- /bin/lmtrain"));
     arena_release(&arena);
     assert_int_equal(slurm_major("slurm-wlm 22.05.8"), 22);
     assert_int_equal(slurm_major("slurm 20.11.9\n"), 20);
     assert_int_equal(slurm_major(""), 0);
+}
+
+static void further_arguments_stand_behind_ours(void **state)
+{
+    static char *const words[] = { "lmtrain", "pretrain", NULL };
+    static const char *const args[] = { "--container-image=a b.sqsh", "-v" };
+    const struct slurm_command command = { .major = 22,
+                                           .excluded = "n2",
+                                           .srun_args = args,
+                                           .n_srun_args = 2,
+                                           .binary = "/bin/lmtrain",
+                                           .words = words };
+    struct slurm_step step = { 2, 1, 2, 1 };
+    struct arena arena = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(slurm_check_args(args, 2, "job.yaml", &err), 0);
+    assert_non_null(strstr(join(slurm_argv(&step, &command, &arena)),
+                           " --exclude=n2 --container-image=a b.sqsh -v -- /bin/lmtrain pretrain"));
+    arena_release(&arena);
+}
+
+/* What the allocation has by now. */
+static void nodes_of_a_job_are_read(void **state)
+{
+    struct arena arena = { 0 };
+    int n_cpus;
+
+    (void)state;
+    assert_string_equal(slurm_job_nodes("JobId=7 JobName=x ReqNodeList=(null) ExcNodeList=(null) "
+                                        "NodeList=n[1-3] BatchHost=n1 NumNodes=3 NumCPUs=12 X=1\n",
+                                        &n_cpus, &arena),
+                        "n[1-3]");
+    assert_int_equal(n_cpus, 12);
+    assert_null(slurm_job_nodes("JobId=7 NodeList=(null) NumCPUs=1", &n_cpus, &arena));
+    assert_null(slurm_job_nodes("JobId=7 ReqNodeList=n1", &n_cpus, &arena));
+    assert_int_equal(n_cpus, 0);
+    assert_null(slurm_job_nodes("", &n_cpus, &arena));
+    assert_null(slurm_job_nodes("JobId=7 NodeList= BatchHost=x", &n_cpus, &arena));
+    arena_release(&arena);
 }
 
 /* Every count that fits is dealt out so that no node gets more tasks than it has CPUs. */
@@ -500,6 +547,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_allocation_becomes_a_command),
         cmocka_unit_test(old_slurms_know_no_overlap),
+        cmocka_unit_test(further_arguments_stand_behind_ours),
+        cmocka_unit_test(nodes_of_a_job_are_read),
         cmocka_unit_test(shares_fit_their_nodes),
         cmocka_unit_test(gpus_are_counted),
         cmocka_unit_test(a_lost_node_takes_its_cpus),

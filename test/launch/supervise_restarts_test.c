@@ -129,9 +129,10 @@ static void test_restarts_end(void **state)
     run_job_check_clean(&result);
 }
 
-static int even(void *context, int n_possible, char *const **argv, struct err *err)
+static int even(void *context, int attempt, int n_possible, char *const **argv, struct err *err)
 {
     (void)context;
+    (void)attempt;
     (void)argv;
     return n_possible < 2 ? err_set(err, ERR_CONFIG, "two at least") + 1 : n_possible / 2 * 2;
 }

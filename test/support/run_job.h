@@ -33,7 +33,7 @@ struct job_plan {
     enum job_victim victim; /* to whom; VICTIM_DAEMON: that of the last rank, both: daemon first */
     int n_restarts;
     const char *hosts; /* "a,b"; NULL: this machine */
-    int (*again)(void *context, int n_possible, char *const **argv, struct err *err);
+    int (*again)(void *context, int attempt, int n_possible, char *const **argv, struct err *err);
     int is_twice; /* the signal is sent again 20 ms later */
 };
 

@@ -423,7 +423,7 @@ static void loop(struct launch_head *head)
 
 /* ---- an attempt ---- */
 
-static int start(struct launch_head *head, bool *is_gone, struct err *err)
+static int start(struct launch_head *head, enum host_state *states, struct err *err)
 {
     int n_nodes_max = head->options->hosts ? head->options->hosts->n_hosts : 1;
     double now = clock_seconds();
@@ -443,7 +443,7 @@ static int start(struct launch_head *head, bool *is_gone, struct err *err)
     hang_watch_init(&head->hang, head->n_ranks, head->watched, now);
     if (output_create(&head->output, head->n_ranks, head->options->log_folder,
                       head->console->screen, err) ||
-        head_open_nodes(head, is_gone, err))
+        head_open_nodes(head, states, err))
         return -1;
     for (int rank = 0; rank < head->n_ranks; rank++) {
         struct head_rank *mine = &head->ranks[rank];
@@ -491,7 +491,8 @@ static void tell_consequences(const struct launch_head *head)
         log_error("%s", death_consequences(n, NULL, text, sizeof text));
 }
 
-static void fill_result(const struct launch_head *head, bool *is_gone, struct head_result *result)
+static void fill_result(const struct launch_head *head, enum host_state *states,
+                        struct head_result *result)
 {
     *result = (struct head_result){ .best_step = -1 };
     result->status = head->some_requeue ? ERR_REQUEUE : 0;
@@ -510,14 +511,18 @@ static void fill_result(const struct launch_head *head, bool *is_gone, struct he
             result->best_step = step;
         result->has_advanced |= step > mine->first_step;
     }
-    for (int i = 0; i < head->n_nodes; i++)
-        if (head->nodes[i].host_index >= 0 &&
-            (head->nodes[i].is_unfit || (head->nodes[i].is_lost && !head->nodes[i].daemon)))
-            is_gone[head->nodes[i].host_index] = true;
+    for (int i = 0; i < head->n_nodes; i++) {
+        const struct head_node *node = &head->nodes[i];
+
+        if (node->host_index >= 0 && node->is_unfit)
+            states[node->host_index] = HOST_UNFIT;
+        else if (node->host_index >= 0 && node->is_lost && !node->daemon)
+            states[node->host_index] = HOST_LOST;
+    }
 }
 
 int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
-             int n_ranks, char *const *argv, bool *is_gone, struct head_result *result,
+             int n_ranks, char *const *argv, enum host_state *states, struct head_result *result,
              struct err *err)
 {
     struct launch_head head = { .options = options,
@@ -527,11 +532,11 @@ int head_run(const struct supervise_options *options, struct head_console *conso
                                 .argv = argv,
                                 .lost_seconds = link_lost_seconds(),
                                 .cause.rank = -1 };
-    int status = start(&head, is_gone, err);
+    int status = start(&head, states, err);
 
     if (!status) {
         loop(&head);
-        fill_result(&head, is_gone, result);
+        fill_result(&head, states, result);
         if (head.start_err.code != ERR_NONE) {
             *err = head.start_err;
             status = -1;

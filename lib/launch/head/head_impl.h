@@ -17,6 +17,7 @@
 #include "launch/death_impl.h"
 #include "launch/head/output_impl.h"
 #include "launch/head/screen_impl.h"
+#include "launch/host_pool_impl.h"
 #include "launch/node/pmix_server_impl.h"
 #include "launch/remote/link_impl.h"
 #include "launch/supervise.h"
@@ -110,12 +111,12 @@ struct head_result {
 };
 
 /*
- * Run one attempt on n_ranks. is_gone has a flag for each host of the list: those are left out, and
- * and set for hosts that are lost. Returns 0 with *result, or -1 with err if it could not
- * be started.
+ * Run one attempt on n_ranks. states has one of each host of the list: HOST_USED ones are dealt the
+ * ranks, and get HOST_LOST or HOST_UNFIT if it comes to that. Returns 0 with *result, or -1 with
+ * err if it could not be started.
  */
 int head_run(const struct supervise_options *options, struct head_console *console, int attempt,
-             int n_ranks, char *const *argv, bool *is_gone, struct head_result *result,
+             int n_ranks, char *const *argv, enum host_state *states, struct head_result *result,
              struct err *err);
 
 /* ---- head.c ---- */
@@ -136,7 +137,7 @@ void head_lose_node(struct launch_head *head, int node, const char *why);
 /* ---- head_nodes.c ---- */
 
 /* Deal the ranks out and get a link to each node. */
-int head_open_nodes(struct launch_head *head, bool *is_gone, struct err *err);
+int head_open_nodes(struct launch_head *head, enum host_state *states, struct err *err);
 
 /* All daemons are connected: send each the job (START). */
 void head_send_specs(struct launch_head *head);

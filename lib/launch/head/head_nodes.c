@@ -120,7 +120,7 @@ static void add_node(struct launch_head *head, const char *host, int host_index,
 
 /* What is missing, with ssh's words, and which hosts are to be left out from now on. */
 static int report_missing(struct launch_head *head, const int *n_ranks_of, char (*reasons)[512],
-                          bool *is_gone, struct err *err)
+                          enum host_state *states, struct err *err)
 {
     struct str text = { 0 };
     int n_missing = 0;
@@ -128,7 +128,7 @@ static int report_missing(struct launch_head *head, const int *n_ranks_of, char 
     for (int i = 0; i < head->options->hosts->n_hosts; i++) {
         if (!n_ranks_of[i] || head->host_links[i].fd >= 0)
             continue;
-        is_gone[i] = true;
+        states[i] = HOST_LOST;
         if (n_missing++ < 4)
             str_printf(&text, "%s%s", text.length ? "; " : "", reasons[i]);
     }
@@ -139,7 +139,7 @@ static int report_missing(struct launch_head *head, const int *n_ranks_of, char 
     return -1;
 }
 
-static int connect_hosts(struct launch_head *head, const int *n_ranks_of, bool *is_gone,
+static int connect_hosts(struct launch_head *head, const int *n_ranks_of, enum host_state *states,
                          struct err *err)
 {
     const struct host_list *hosts = head->options->hosts;
@@ -159,7 +159,7 @@ static int connect_hosts(struct launch_head *head, const int *n_ranks_of, bool *
         if (n < 0)
             status = -1;
         else if (n < n_wanted)
-            status = report_missing(head, n_far, reasons, is_gone, err);
+            status = report_missing(head, n_far, reasons, states, err);
     }
     for (int k = 0; k < head->n_nodes && n_wanted && !status; k++)
         if (!head->nodes[k].daemon) {
@@ -173,7 +173,7 @@ static int connect_hosts(struct launch_head *head, const int *n_ranks_of, bool *
 }
 
 /* The daemons of this machine first: what is forked later would hold the other links open. */
-static int open_hosts(struct launch_head *head, bool *is_gone, struct err *err)
+static int open_hosts(struct launch_head *head, enum host_state *states, struct err *err)
 {
     const struct host_list *hosts = head->options->hosts;
     struct host_list left = { 0 };
@@ -182,13 +182,13 @@ static int open_hosts(struct launch_head *head, bool *is_gone, struct err *err)
     int *n_ranks_of = arena_array(&head->arena, int, hosts->n_hosts);
 
     for (int i = 0; i < hosts->n_hosts; i++)
-        if (!is_gone[i])
+        if (states[i] == HOST_USED)
             list[left.n_hosts++] = hosts->hosts[i];
     left.hosts = list;
     if (hosts_deal(&left, head->n_ranks, dealt, err))
         return -1;
     for (int i = 0, k = 0; i < hosts->n_hosts; i++)
-        if (!is_gone[i])
+        if (states[i] == HOST_USED)
             n_ranks_of[i] = dealt[k++];
     head->nodes = arena_array(&head->arena, struct head_node, hosts->n_hosts);
     for (int i = 0; i < hosts->n_hosts; i++) {
@@ -199,15 +199,15 @@ static int open_hosts(struct launch_head *head, bool *is_gone, struct err *err)
         if (is_here(node->host) && fork_daemon(head, node, err))
             return -1;
     }
-    return connect_hosts(head, n_ranks_of, is_gone, err);
+    return connect_hosts(head, n_ranks_of, states, err);
 }
 
-int head_open_nodes(struct launch_head *head, bool *is_gone, struct err *err)
+int head_open_nodes(struct launch_head *head, enum host_state *states, struct err *err)
 {
     static char host[256] = "localhost";
 
     if (head->options->hosts)
-        return open_hosts(head, is_gone, err);
+        return open_hosts(head, states, err);
     gethostname(host, sizeof host - 1);
     head->nodes = arena_new(&head->arena, struct head_node);
     add_node(head, host, -1, head->n_ranks);

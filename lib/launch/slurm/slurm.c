@@ -53,7 +53,7 @@ static const double deaf_seconds = 10; /* not srun itself but a wrapper, perhaps
 
 static const struct context_view real_view = { .get = context_from_environment };
 
-int slurm_ranks(void)
+int slurm_ranks(int n_spares)
 {
     struct slurm_allocation allocation;
     struct arena arena = { 0 };
@@ -73,6 +73,7 @@ int slurm_ranks(void)
         n = allocation.n_tasks  ? allocation.n_tasks
             : allocation.n_gpus ? allocation.n_gpus
                                 : allocation.n_nodes;
+        n = (int)((int64_t)n * max_int(1, allocation.n_nodes - n_spares) / allocation.n_nodes);
     }
     str_release(&said);
     arena_release(&arena);
@@ -80,6 +81,18 @@ int slurm_ranks(void)
 }
 
 /* ---- what the cluster has ---- */
+
+static int refuse_without_srun(struct err *err)
+{
+    const char *image = getenv("APPTAINER_CONTAINER");
+
+    return err_set(err, ERR_FAILED,
+                   "in a Slurm allocation srun starts the ranks, but `srun --version` does not "
+                   "work here (hint: in a container without Slurm, let srun start the container "
+                   "once per rank: srun --mpi=pmix apptainer exec %s lmtrain ...; or give --hosts "
+                   "with the allocation's nodes; unset SLURM_JOB_ID to run on this machine alone)",
+                   image && *image ? image : "IMAGE");
+}
 
 static int check_srun(int *major, struct err *err)
 {
@@ -89,10 +102,7 @@ static int check_srun(int *major, struct err *err)
     int result = 0;
 
     if (command_capture(version, answer_seconds, &said) != 0)
-        result = err_set(err, ERR_FAILED,
-                         "in a Slurm allocation srun starts the ranks, but `srun --version` does "
-                         "not work here (hint: for a container without Slurm, run srun --mpi=pmix "
-                         "outside of it; unset SLURM_JOB_ID to run on this machine alone)");
+        result = refuse_without_srun(err);
     else
         *major = slurm_major(str_text(&said));
     str_clear(&said);
@@ -115,24 +125,6 @@ static int has_smt(void)
     if (file)
         fclose(file);
     return active;
-}
-
-/* The allocation's nodes by name, n of them, or NULL if Slurm does not tell. */
-static char **list_nodes(int n, struct arena *arena)
-{
-    const char *list = getenv("SLURM_JOB_NODELIST");
-    char *ask[] = { "scontrol", "show", "hostnames", arena_strdup(arena, list ? list : ""), NULL };
-    struct str said = { 0 };
-    char **names = arena_array(arena, char *, n), *rest = NULL;
-    int found = 0;
-
-    if (command_capture(ask, answer_seconds, &said) == 0 && said.length)
-        for (char *name = strtok_r(said.data, "\n", &rest); name && found <= n;
-             name = strtok_r(NULL, "\n", &rest), found++)
-            if (found < n)
-                names[found] = arena_strdup(arena, name);
-    str_release(&said);
-    return found == n ? names : NULL;
 }
 
 /* ---- one srun ---- */
@@ -378,10 +370,9 @@ static int follow(struct srun_process *run)
 struct slurm_job {
     const struct supervise_options *options;
     struct arena arena;
-    struct slurm_allocation allocation;
+    struct slurm_nodes nodes;
     int major;
     char binary[4096];
-    struct str excluded;
     struct srun_process run;
     int n_ranks;
     char *const *command;
@@ -394,10 +385,8 @@ static int prepare(struct slurm_job *job, struct err *err)
     if (n < 0)
         return err_set_errno(err, ERR_FAILED, "/proc/self/exe");
     job->binary[n] = '\0';
-    return slurm_allocation_read(&job->allocation, &real_view, &job->arena, err) ||
-                   check_srun(&job->major, err)
-               ? -1
-               : 0;
+    return check_srun(&job->major, err) || slurm_nodes_open(&job->nodes, job->options, err) ? -1
+                                                                                            : 0;
 }
 
 /* The number of the attempt, as ranks see it: Slurm's requeues and our restarts together. */
@@ -423,8 +412,13 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
 
     if (slurm_fit(&step, allocation, job->n_ranks, has_smt(), err))
         return -1;
-    char **argv = slurm_argv(&step, job->major, str_text(&job->excluded), job->binary, job->command,
-                             &job->arena);
+    struct slurm_command command = { .major = job->major,
+                                     .excluded = str_text(&job->nodes.excluded),
+                                     .srun_args = job->options->srun_args,
+                                     .n_srun_args = job->options->n_srun_args,
+                                     .binary = job->binary,
+                                     .words = job->command };
+    char **argv = slurm_argv(&step, &command, &job->arena);
     char **environment = slurm_environment(environ, attempt_number(n_restarts), &job->arena);
     struct str line = { 0 };
 
@@ -445,51 +439,26 @@ static int run_once(struct slurm_job *job, const struct slurm_allocation *alloca
 }
 
 /*
- * Find the nodes that are gone. *left is the allocation without them; returns its number of nodes.
+ * Choose the nodes and ranks of an attempt: fills *left. Returns 0, or -1 with err: there is no
+ * way.
  */
-static int look_for_nodes(struct slurm_job *job, struct slurm_allocation *left)
-{
-    int n = job->allocation.n_nodes;
-    bool *is_gone = arena_array(&job->arena, bool, n);
-    char **names = list_nodes(n, &job->arena);
-    const char *list = getenv("SLURM_JOB_NODELIST");
-    char *ask[] = { "sinfo", "-N",    "-h", "-n", arena_strdup(&job->arena, list ? list : ""),
-                    "-o",    "%N %T", NULL };
-    struct str states = { 0 };
-
-    *left = job->allocation;
-    str_clear(&job->excluded);
-    if (names && command_capture(ask, answer_seconds, &states) == 0 &&
-        slurm_find_gone(str_text(&states), str_text(&job->run.messages.lost), names, n, is_gone)) {
-        for (int node = 0; node < n; node++)
-            if (is_gone[node])
-                str_printf(&job->excluded, "%s%s", job->excluded.length ? "," : "", names[node]);
-        *left = slurm_allocation_without(&job->allocation, is_gone, &job->arena);
-        log_warn("gone: %s", str_text(&job->excluded));
-    }
-    str_release(&states);
-    return left->n_nodes;
-}
-
-/* How the job goes on after a death: fills *left. Returns 0, or -1 with err: it cannot. */
-static int go_on(struct slurm_job *job, struct slurm_allocation *left, struct err *err)
+static int choose_ranks(struct slurm_job *job, int attempt, struct slurm_allocation *left,
+                        struct err *err)
 {
     const struct supervise_options *options = job->options;
-    int n_nodes = min_int(job->allocation.n_nodes, options->n_ranks);
-    int per_node = (options->n_ranks + n_nodes - 1) / n_nodes;
-    int64_t n_possible = (int64_t)look_for_nodes(job, left) * per_node;
+    int n_possible =
+        slurm_nodes_choose(&job->nodes, attempt, str_text(&job->run.messages.lost), left, err);
 
-    n_possible = min_i64(n_possible, options->n_ranks);
-    if (!n_possible)
-        return err_set(err, ERR_PEER, "no node of the allocation is left");
-    if (!options->again) {
-        if (n_possible < options->n_ranks)
-            return err_set(err, ERR_PEER, "only %lld of %d ranks would have a node",
-                           (long long)n_possible, options->n_ranks);
-        return 0;
+    if (n_possible < 1)
+        return -1;
+    if (options->again && (attempt || n_possible < options->n_ranks)) {
+        job->n_ranks = options->again(options->context, attempt, n_possible, &job->command, err);
+        return job->n_ranks ? 0 : -1;
     }
-    job->n_ranks = options->again(options->context, (int)n_possible, &job->command, err);
-    return job->n_ranks ? 0 : -1;
+    if (n_possible < options->n_ranks)
+        return err_set(err, ERR_PEER, "only %d of %d ranks would have a node", n_possible,
+                       options->n_ranks);
+    return 0;
 }
 
 /* Whether a job that ended with this status is run again. */
@@ -511,15 +480,18 @@ static int run_unless_stopped(struct slurm_job *job, const struct slurm_allocati
 
 static int run_to_the_end(struct slurm_job *job, struct err *err)
 {
-    struct slurm_allocation left = job->allocation;
+    struct slurm_allocation left;
     int n_restarts = 0;
+
+    if (choose_ranks(job, 0, &left, err))
+        return -1;
     int status = run_unless_stopped(job, &left, n_restarts, err);
 
     while (status >= 0 && may_restart(job, status, n_restarts)) {
         struct err reason;
 
         n_restarts++;
-        if (go_on(job, &left, &reason)) {
+        if (choose_ranks(job, n_restarts, &left, &reason)) {
             log_error("not restarted: %s", reason.text);
             return status;
         }
@@ -548,7 +520,7 @@ int slurm_run(const struct supervise_options *options, struct err *err)
     screen_close(job.run.screen, job.run.signal_fd);
     release_signals(&job.run);
     str_release(&job.run.messages.lost);
-    str_release(&job.excluded);
+    slurm_nodes_close(&job.nodes);
     arena_release(&job.arena);
     return status;
 }

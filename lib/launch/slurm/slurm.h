@@ -8,14 +8,23 @@
 
 /*
  * How many ranks this allocation is for when the job leaves it open: its tasks (SLURM_NTASKS) if
- * they were asked for, else one a GPU, else one a node. 0 outside an allocation.
+ * they were asked for, else one a GPU, else one a node; of all nodes but n_spares. 0 outside an
+ * allocation.
  */
-int slurm_ranks(void);
+int slurm_ranks(int n_spares);
+
+/*
+ * Whether srun may get these further arguments. Returns 0, or -1 and ERR_CONFIG with `where`: one
+ * that is no option with its value, or contradicts what lmtrain itself tells srun.
+ */
+int slurm_check_args(const char *const *args, int n, const char *where, struct err *err);
 
 /*
  * Run options->n_ranks ranks as `srun --mpi=pmix ... lmtrain ...` over the allocation's nodes, each
  * with its share of their cores. A second after the first death the others are ended, not by srun
- * -K but from here, which is faster. Signals that ask to stop, and restarts, are as with
+ * -K but from here, which is faster. Nodes that are excluded (excluded.h), gone, or spares are left
+ * out by srun's --exclude; before a restart the allocation is read again, so that nodes that it has
+ * got since are used. Signals that ask to stop, and restarts, are as with
  * supervise(); asked to stop before a rank could take it, the job returns ERR_REQUEUE. Returns the
  * job's exit status, or -1 with ERR_CONFIG (no pmix plugin; more ranks than the allocation has room
  * for, naming both) or ERR_FAILED (no srun).

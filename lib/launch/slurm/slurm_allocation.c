@@ -79,6 +79,19 @@ int slurm_count_gpus(const char *job_text)
     return found && found < end ? as_int(strtol(found + strlen(key), NULL, 10)) : 0;
 }
 
+const char *slurm_job_nodes(const char *job_text, int *n_cpus, struct arena *arena)
+{
+    static const char list[] = " NodeList=", cpus[] = " NumCPUs=";
+    const char *nodes = strstr(job_text, list), *number = strstr(job_text, cpus);
+
+    *n_cpus = number ? as_int(strtol(number + strlen(cpus), NULL, 10)) : 0;
+    if (!nodes)
+        return NULL;
+    nodes += strlen(list);
+    size_t length = strcspn(nodes, " \n");
+    return !length || *nodes == '(' ? NULL : arena_strndup(arena, nodes, length);
+}
+
 /* "72(x2),36" -> 72 72 36. Returns how many there are, or -1. */
 static int expand_counts(const char *text, int *counts, int capacity)
 {
@@ -209,14 +222,14 @@ int slurm_fit(struct slurm_step *step, const struct slurm_allocation *allocation
 
 /* ---- srun ---- */
 
-char **slurm_argv(const struct slurm_step *step, int major, const char *excluded,
-                  const char *binary, char *const *command, struct arena *arena)
+char **slurm_argv(const struct slurm_step *step, const struct slurm_command *command,
+                  struct arena *arena)
 {
-    int n = 0, n_command = 0;
+    int n = 0, n_words = 0;
 
-    while (command[n_command])
-        n_command++;
-    char **argv = arena_array(arena, char *, n_command + 20);
+    while (command->words[n_words])
+        n_words++;
+    char **argv = arena_array(arena, char *, n_words + command->n_srun_args + 20);
 
     argv[n++] = arena_strdup(arena, "srun");
     argv[n++] = arena_strdup(arena, "--mpi=pmix");
@@ -232,14 +245,16 @@ char **slurm_argv(const struct slurm_step *step, int major, const char *excluded
     argv[n++] = arena_strdup(arena, "--distribution=block");
     argv[n++] = arena_printf(arena, "--cpus-per-task=%d", step->n_cpus_per_rank);
     /* A step that is still ending, or watches, must not make this one wait. */
-    if (major >= 21)
+    if (command->major >= 21)
         argv[n++] = arena_strdup(arena, "--overlap");
-    if (excluded && *excluded)
-        argv[n++] = arena_printf(arena, "--exclude=%s", excluded);
+    if (command->excluded && *command->excluded)
+        argv[n++] = arena_printf(arena, "--exclude=%s", command->excluded);
+    for (int i = 0; i < command->n_srun_args; i++)
+        argv[n++] = arena_strdup(arena, command->srun_args[i]);
     argv[n++] = arena_strdup(arena, "--");
-    argv[n++] = arena_strdup(arena, binary);
-    for (int i = 1; i < n_command; i++)
-        argv[n++] = command[i];
+    argv[n++] = arena_strdup(arena, command->binary);
+    for (int i = 1; i < n_words; i++)
+        argv[n++] = command->words[i];
     argv[n] = NULL;
     return argv;
 }

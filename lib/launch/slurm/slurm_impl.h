@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/str.h"
+#include "launch/host_pool_impl.h"
 #include "launch/launch_context_impl.h"
 #include "launch/slurm/slurm.h"
 
@@ -31,6 +32,37 @@ int slurm_count_gpus(const char *job_text);
 struct slurm_allocation slurm_allocation_without(const struct slurm_allocation *allocation,
                                                  const bool *is_gone, struct arena *arena);
 
+/*
+ * "NodeList=n[1-2]" of `scontrol show job -o`, in the arena; NULL: it has none. *n_cpus is
+ * NumCPUs=, 0 if it is not there.
+ */
+const char *slurm_job_nodes(const char *job_text, int *n_cpus, struct arena *arena);
+
+/*
+ * The nodes of the allocation over the attempts (host_pool_impl.h). Slurm may be asked for their
+ * names and states, and for the nodes that the allocation has by now.
+ */
+struct slurm_nodes {
+    struct host_pool pool;
+    struct arena arena;
+    struct slurm_allocation allocation; /* of pool.list's hosts, in its order */
+    const char *node_list;              /* as Slurm writes it; NULL: names are not known */
+    struct str excluded;                /* nodes that the attempt leaves out, for --exclude */
+};
+
+/* Returns 0, or -1 with err: no allocation, too few nodes. */
+int slurm_nodes_open(struct slurm_nodes *nodes, const struct supervise_options *options,
+                     struct err *err);
+void slurm_nodes_close(struct slurm_nodes *nodes);
+
+/*
+ * Choose the nodes of an attempt; lost: those that failed in the one before, with commas between.
+ * *left is the allocation of the chosen ones. Returns the number of ranks that they have room for,
+ * or 0 and err: no node is left.
+ */
+int slurm_nodes_choose(struct slurm_nodes *nodes, int attempt, const char *lost,
+                       struct slurm_allocation *left, struct err *err);
+
 /* Ranks dealt out to nodes. */
 struct slurm_step {
     int n_ranks, n_nodes;
@@ -45,12 +77,19 @@ struct slurm_step {
 int slurm_fit(struct slurm_step *step, const struct slurm_allocation *allocation, int n_ranks,
               bool has_smt, struct err *err);
 
-/*
- * The srun that runs command: binary in the place of command[0]. major: Slurm's version. excluded:
- * nodes with commas between, or NULL.
- */
-char **slurm_argv(const struct slurm_step *step, int major, const char *excluded,
-                  const char *binary, char *const *command, struct arena *arena);
+/* What else goes into a command line of srun. */
+struct slurm_command {
+    int major;            /* Slurm's version */
+    const char *excluded; /* nodes with commas between; "" or NULL: none */
+    const char *const *srun_args;
+    int n_srun_args;
+    const char *binary; /* in the place of words[0] */
+    char *const *words; /* ended by NULL */
+};
+
+/* The srun that runs the command: srun_args stand behind ours. */
+char **slurm_argv(const struct slurm_step *step, const struct slurm_command *command,
+                  struct arena *arena);
 
 /*
  * The environment for it: without what would contradict the command line (SLURM_NTASKS and its

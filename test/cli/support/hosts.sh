@@ -64,7 +64,7 @@ hosts_start_one() {
     hosts_ip=$hosts_net.$2
     setpriv --pdeathsig KILL unshare -n -u -m -p --fork --mount-proc --kill-child=KILL sh -c "$hosts_first" sh "$1" "$dir" \
         "$hosts_ip" >"$dir/host-$1.log" 2>&1 &
-    eval "hosts_holder_$1=$!"
+    eval "hosts_holder_$1=$! hosts_number_$1=$2"
     eval "hosts_pid_$1=$(hosts_child $!)"
     eval "hosts_pid=\$hosts_pid_$1"
     nsenter -t "$hosts_switch" -n ip link add "to-$1" type veth peer name eth0 netns "$hosts_pid" &&
