@@ -65,6 +65,22 @@ static const char *flops_text(char *buffer, size_t size, double flops)
     return buffer;
 }
 
+/* Round 1 of train/recheck.h; what is hashed, there and in the step. */
+static void add_recheck_row(const struct plan *plan, struct report_table *table)
+{
+    struct plan_recheck recheck = plan_count_recheck(plan);
+    int every = plan->job->train.recheck_every;
+    char text[32], hashed[32];
+
+    if (every)
+        report_table_row(table,
+                         "recheck\t%s\tin one of %d steps in addition: %.2g %% of all work; a rank "
+                         "hashes %s of results in it",
+                         flops_text(text, sizeof text, recheck.flops), every,
+                         100 * recheck.flops / plan_count_flops(plan).executed / every,
+                         str_bytes(hashed, sizeof hashed, recheck.hashed_bytes));
+}
+
 static void print_flops(const struct plan *plan, struct str *out)
 {
     const struct job *job = plan->job;
@@ -82,6 +98,7 @@ static void print_flops(const struct plan *plan, struct str *out)
     report_table_row(&table, "Megatron-LM\t%s\tformula of Narayanan et al. 2021, %s recomputation",
                      flops_text(text, sizeof text, flops.megatron),
                      job->recompute == RECOMPUTE_FULL ? "full" : "no");
+    add_recheck_row(plan, &table);
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }

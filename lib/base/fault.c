@@ -28,6 +28,7 @@ enum fault_action {
     ACTION_SLEEP,
     ACTION_NAN,
     ACTION_FLIP,
+    ACTION_FLIPS,
     ACTION_SKEW,
     ACTION_SLOW,
     N_ACTIONS
@@ -37,7 +38,8 @@ static const char *const action_names[N_ACTIONS] = {
     [ACTION_SIGKILL] = "sigkill", [ACTION_SIGTERM] = "sigterm", [ACTION_SEGV] = "segv",
     [ACTION_ABORT] = "abort",     [ACTION_EXIT] = "exit",       [ACTION_STOP] = "stop",
     [ACTION_STALL] = "stall",     [ACTION_NAN] = "nan",         [ACTION_FLIP] = "flip",
-    [ACTION_SKEW] = "skew",       [ACTION_SLOW] = "slow",       [ACTION_SLEEP] = "sleep",
+    [ACTION_FLIPS] = "flips",     [ACTION_SKEW] = "skew",       [ACTION_SLOW] = "slow",
+    [ACTION_SLEEP] = "sleep",
 };
 
 static const char *const places[] = {
@@ -187,8 +189,11 @@ static int read_rule(struct rule *rule, const char *text, struct err *err)
     if (rule->action == ACTION_NAN && strcmp(rule->place, "gradients") != 0)
         return refuse(text, "nan, which is for gradients:N,", err);
     if (rule->action == ACTION_FLIP && strcmp(rule->place, "gradients") != 0 &&
-        strcmp(rule->place, "step") != 0 && !str_starts_with(rule->place, "preflight"))
-        return refuse(text, "flip, which is for step:N, gradients:N and preflight,", err);
+        strcmp(rule->place, "step") != 0 && !str_starts_with(rule->place, "preflight") &&
+        !str_starts_with(rule->place, "op:"))
+        return refuse(text, "flip, which is for step:N, gradients:N, preflight and op:TEXT,", err);
+    if (rule->action == ACTION_FLIPS && !str_starts_with(rule->place, "op:"))
+        return refuse(text, "flips, which is for op:TEXT,", err);
     if (rule->action == ACTION_SLOW && strcmp(rule->place, "preflight") != 0)
         return refuse(text, "slow, which is for preflight,", err);
     if (rule->action == ACTION_SKEW && strcmp(rule->place, "trace") != 0)
@@ -273,6 +278,7 @@ static enum fault perform(const struct rule *rule)
     case ACTION_NAN:
         return FAULT_NAN;
     case ACTION_FLIP:
+    case ACTION_FLIPS:
         return FAULT_FLIP;
     case ACTION_SKEW:
         return FAULT_SKEW;
@@ -284,8 +290,17 @@ static enum fault perform(const struct rule *rule)
     return FAULT_NONE;
 }
 
+/* Whether the rule is to be heeded now: what lasts always is, from its step on. */
+static bool is_on(struct rule *rule, int64_t index, int lasting_alone)
+{
+    if (rule->action == ACTION_FLIPS)
+        return index >= rule->index;
+    return !lasting_alone && (rule->index < 0 || rule->index == index) &&
+           !atomic_load(&rule->fired);
+}
+
 /* prefix and place are the rule's place. */
-static enum fault at(const char *prefix, const char *place, int64_t index)
+static enum fault at(const char *prefix, const char *place, int64_t index, int lasting_alone)
 {
     enum fault fault = FAULT_NONE;
     size_t n = strlen(prefix);
@@ -295,8 +310,13 @@ static enum fault at(const char *prefix, const char *place, int64_t index)
         struct rule *rule = &rules[i];
 
         if (strncmp(rule->place, prefix, n) != 0 || strcmp(rule->place + n, place) != 0 ||
-            (rule->index >= 0 && rule->index != index) || atomic_exchange(&rule->fired, 1))
+            !is_on(rule, index, lasting_alone))
             continue;
+        if (atomic_exchange(&rule->fired, 1)) {
+            if (rule->action == ACTION_FLIPS)
+                fault = FAULT_FLIP;
+            continue;
+        }
         snprintf(number, sizeof number, ":%lld", (long long)index);
         log_warn("LMTRAIN_FAULT: rank %d at %s%s%s: %s", own_rank, prefix, place,
                  index < 0 ? "" : number, action_names[rule->action]);
@@ -309,11 +329,15 @@ static enum fault at(const char *prefix, const char *place, int64_t index)
 
 enum fault fault_at(const char *place, int64_t index)
 {
-    return n_rules ? at("", place, index) : FAULT_NONE;
+    return n_rules ? at("", place, index, 0) : FAULT_NONE;
 }
 
-void fault_at_op(const char *text, int64_t step)
+int fault_watches_ops(void)
 {
-    if (watches_ops)
-        at("op:", text, step);
+    return watches_ops;
+}
+
+enum fault fault_at_op(const char *text, int64_t step, int is_recheck)
+{
+    return watches_ops ? at("op:", text, step, is_recheck) : FAULT_NONE;
 }

@@ -169,6 +169,10 @@ const struct field job_fields[] = {
       .unit = "steps",
       .help = "interval at which data-parallel replicas compare hashes of their parameters, to "
               "detect silent data corruption; 0: never" },
+    { "train.recheck_every", FIELD_INT, AT(train.recheck_every), .initial = "0", .max = N_MAX,
+      .unit = "steps",
+      .help = "interval at which each rank's first micro-batch is computed again by another "
+              "data-parallel rank, and every op's result compared; 0: never" },
 
     { "train.only", FIELD_TEXTS, AT(train.only), .initial = "all", .word = "all",
       NUMERICS(RECIPE, 430, .when = WHEN_SET),

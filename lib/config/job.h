@@ -130,6 +130,7 @@ struct job {
         double hang_seconds;           /* a rank without progress for so long is reported */
         double hang_abort_seconds;     /* and for so long ends the job; 0 never */
         int compare_every;             /* steps between comparisons of replicas; 0 never */
+        int recheck_every;             /* steps between recomputations by other ranks; 0 never */
         struct job_texts only, freeze; /* patterns of parameters; none: all, nothing */
     } train;
 

@@ -30,6 +30,7 @@ struct compile_train {
     const int *micro_batches;
     int sequence_parallel; /* with several tp ranks, which must divide a micro-batch's tokens */
     int64_t head_logits;   /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
+    int has_recheck;       /* ENTRY_RECHECK is made */
     int is_packed; /* a sequence may hold several samples, none of which attends to another */
     const struct tuning *tuning; /* trainable parameters, adapters; NULL: everything is trained */
     uint64_t seed;

@@ -82,6 +82,19 @@ struct plan_flops plan_count_flops(const struct plan *plan)
     };
 }
 
+struct plan_recheck plan_count_recheck(const struct plan *plan)
+{
+    const struct program *shown = &plan->programs[plan->shown];
+    double of_stages = 0;
+
+    for (int i = 0; i < plan->job->parallel.pp; i++)
+        of_stages += program_entry_flops(&plan->programs[i], ENTRY_RECHECK);
+    return (struct plan_recheck){
+        .flops = of_stages * plan->job->parallel.tp * plan->job->parallel.dp,
+        .hashed_bytes = 2 * program_entry_written_bytes(shown, ENTRY_RECHECK),
+    };
+}
+
 size_t plan_library_bytes(const struct plan *plan, size_t device_bytes)
 {
     const struct program *p = &plan->programs[plan->shown];

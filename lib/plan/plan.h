@@ -45,6 +45,13 @@ struct plan_flops {
 };
 struct plan_flops plan_count_flops(const struct plan *plan);
 
+/* What train.recheck_every adds to a step that it falls on. */
+struct plan_recheck {
+    double flops;        /* by all ranks */
+    size_t hashed_bytes; /* results, by a rank of the shown program */
+};
+struct plan_recheck plan_count_recheck(const struct plan *plan);
+
 /*
  * Bytes that the libraries of a GPU of device_bytes take beside the shown program's segments:
  * cuDNN's largest workspace; without the CUDA context (GPU_CONTEXT_BYTES).

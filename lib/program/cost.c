@@ -50,7 +50,10 @@ static double function_flops(const struct program *program, const struct functio
     return total;
 }
 
-double program_entry_flops(const struct program *program, enum entry_kind entry)
+/* A sum over all functions that the entry runs; one that runs for every micro-batch is looked at
+ * once and multiplied. */
+static double sum_entry(const struct program *program, enum entry_kind entry,
+                        double (*of)(const struct program *program, const struct function *f))
 {
     const struct entry *e = &program->entries[entry];
     struct arena arena = { 0 };
@@ -59,14 +62,34 @@ double program_entry_flops(const struct program *program, enum entry_kind entry)
     int n_parts;
     const struct order_rounds *parts = order_list_rounds(e, &n_parts, &arena);
 
-    /* A function that runs for every micro-batch is counted once and multiplied. */
     for (const struct order_rounds *part = parts; part < parts + n_parts; part++)
         for (int i = part->begin; i < part->begin + part->n; i++)
             if (e->actions[i].kind == ACTION_RUN)
                 n_runs[e->actions[i].function] += part->n_times;
     for (int f = 0; f < program->n_functions; f++)
         if (n_runs[f])
-            total += n_runs[f] * function_flops(program, &program->functions[f]);
+            total += n_runs[f] * of(program, &program->functions[f]);
     arena_release(&arena);
     return total;
+}
+
+double program_entry_flops(const struct program *program, enum entry_kind entry)
+{
+    return sum_entry(program, entry, function_flops);
+}
+
+static double written_bytes(const struct program *program, const struct function *f)
+{
+    double total = 0;
+
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_OUTPUTS && !order_is_async(&f->ops[i]); k++)
+            if (f->ops[i].out[k])
+                total += (double)program_value_bytes(program, f->ops[i].out[k]);
+    return total;
+}
+
+size_t program_entry_written_bytes(const struct program *program, enum entry_kind entry)
+{
+    return (size_t)sum_entry(program, entry, written_bytes);
 }

@@ -198,6 +198,12 @@ void schedule_step(struct program *program, const struct pipeline *pipeline, int
                    const struct chunk_functions *chunks, const int *size_of, int gather,
                    int update);
 
+/*
+ * recheck.c: the actions of ENTRY_RECHECK, those of the step's first micro-batch up to its
+ * gradients. After schedule_step, before zero3_gather_weights.
+ */
+void recheck_step(struct program *program);
+
 /* The actions of an entry with one micro-batch through this rank's chunks, forward only. */
 void schedule_forward(struct program *program, enum entry_kind entry,
                       const struct chunk_functions *chunks, int n_chunks);
@@ -281,5 +287,8 @@ size_t program_memory_bytes(const struct program *program);
 
 /* FLOPs of one step on one rank: all actions of the entry, recomputation included. */
 double program_entry_flops(const struct program *program, enum entry_kind entry);
+
+/* Bytes of the outputs of all its compute ops. */
+size_t program_entry_written_bytes(const struct program *program, enum entry_kind entry);
 
 #endif

@@ -266,8 +266,9 @@ enum entry_kind {
     ENTRY_EVALUATE_END,
     ENTRY_PREFILL,
     ENTRY_DECODE,
-    ENTRY_FEED,  /* rows into the cache, and the last layer's output into ports.stream */
-    ENTRY_SCORE, /* logit statistics of target tokens at some of these rows */
+    ENTRY_FEED,    /* rows into the cache, and the last layer's output into ports.stream */
+    ENTRY_SCORE,   /* logit statistics of target tokens at some of these rows */
+    ENTRY_RECHECK, /* the step's first micro-batch once more: recheck.c */
     N_ENTRIES
 };
 

@@ -392,6 +392,16 @@ static int move(struct collective *c, struct err *err)
     }
 }
 
+/* For faults: a bit of a high mantissa digit, in the middle. */
+static void flip_bit(const struct tensor *t)
+{
+    size_t n_bytes = dtype_bytes(t->dtype);
+    unsigned char *at =
+        (unsigned char *)t->data + (size_t)(t->rows / 2 * t->stride + t->cols / 2) * n_bytes;
+
+    at[n_bytes > 2 ? 2 : 0] ^= 1 << 4;
+}
+
 static int turn(struct stream_op *op, struct err *err)
 {
     struct collective *c = (struct collective *)op;
@@ -412,6 +422,8 @@ static int turn(struct stream_op *op, struct err *err)
         if (progress != COMM_DONE)
             return progress;
         c->n_moves = 0;
+        if (op->flips && tensor_given(&c->out))
+            flip_bit(&c->out);
         if (op->device)
             copy_out(c);
     }

@@ -207,6 +207,7 @@ void run_destroy(struct run *run)
     /* After an error collectives may be under way, which use the memory. */
     run_drain(run, ALL_STREAMS, &ignored);
     run->device->ops->wait(run->device, DEVICE_COMPUTE, &ignored);
+    op_hashes_close(run);
     traffic_release(run);
     resolve_release(run);
     transfer_release(run);
@@ -295,6 +296,15 @@ static void list_after(struct run *run, struct resolved_op *op)
     }
 }
 
+/* What LMTRAIN_FAULT says of the op. Where a micro-batch is computed again, only what lasts. */
+static enum fault fault_of(const struct run *run, const struct resolved_op *op)
+{
+    if (!run->progress)
+        return FAULT_NONE;
+    return fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed),
+                       run->is_recheck);
+}
+
 /* Post the op on the comm thread. Its stream_op is one struct for all of its runs, so the last
  * run must be done before `first` and `after` are overwritten. */
 static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
@@ -306,6 +316,7 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
     run_trace_done(run, op);
     list_after(run, op);
     s->first = first;
+    s->flips = fault_of(run, op) == FAULT_FLIP;
     if (s->given)
         run->device->ops->event_record(run->device, DEVICE_COMPUTE, s->given);
     op->position = progress_advance(run->progress);
@@ -354,7 +365,8 @@ static int run_timed(struct run *run, struct resolved_op *op, int first, struct 
     return 0;
 }
 
-static int run_op(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
+static int run_op(struct run *run, struct resolved_op *op, const struct op *source, int index,
+                  int first, struct err *err)
 {
     if (op->first == FIRST_NEVER)
         first = 0;
@@ -367,8 +379,9 @@ static int run_op(struct run *run, struct resolved_op *op, int index, int first,
         atomic_store_explicit(&run->progress->op, index, memory_order_relaxed);
         progress_advance(run->progress);
         progress_publish(run->progress, op->text, 0);
-        fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed));
     }
+    if (run->hashes || fault_watches_ops())
+        return op_hashes_run(run, op, source, first, fault_of(run, op) == FAULT_FLIP, err);
     if (run->is_timed)
         return run_timed(run, op, first, err);
     run_trace_begin(run, DEVICE_COMPUTE);
@@ -453,9 +466,12 @@ static int run_function(struct run *run, const struct action *action, int first,
                       ? hooks->choose(hooks->context, action->micro_batch)
                       : 0;
     struct resolved_function *f = resolved(run, program, action->function, action->micro_batch);
+    const struct function *source =
+        &(program ? &run->options.shorter[program - 1] : run->program)->functions[action->function];
+    bool is_single = run->is_timed || run->trace || run->hashes || fault_watches_ops();
 
     for (int i = 0, next = 0; i < f->n_ops; i++) {
-        struct op_range *range = run->is_timed || run->trace ? NULL : range_at(f, i, first, &next);
+        struct op_range *range = is_single ? NULL : range_at(f, i, first, &next);
 
         if (range) {
             int n = run_range(run, f, range, first, err);
@@ -465,7 +481,7 @@ static int run_function(struct run *run, const struct action *action, int first,
             i += n - 1;
             continue;
         }
-        if (run_op(run, &f->ops[i], i, first, err) < 0)
+        if (run_op(run, &f->ops[i], &source->ops[i], i, first, err) < 0)
             return -1;
         for (int k = 0; k < f->ops[i].n_dead; k++)
             run->device->ops->fill(run->device, DEVICE_COMPUTE, f->ops[i].dead[k].data, 0xff,
@@ -501,6 +517,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
 {
     const struct entry *e = &run->program->entries[entry];
 
+    run->is_recheck = entry == ENTRY_RECHECK;
     if (run_trace_start(run, err) < 0)
         return -1;
     for (int i = 0; i < e->n_actions; i++) {
@@ -512,6 +529,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         if (run->progress)
             atomic_store_explicit(&run->progress->micro_batch, a->micro_batch,
                                   memory_order_relaxed);
+        run->hashes = op_hashes_of(run, a);
         if (a->kind == ACTION_RUN)
             status = run_function(run, a, entry == ENTRY_STEP ? a->first : first, hooks, err);
         else if (a->kind == ACTION_LOAD && hooks && hooks->load)
@@ -521,6 +539,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
         if (status < 0)
             return -1;
     }
+    run->hashes = NULL;
     if (run_drain(run, ALL_STREAMS, err) < 0 || run_trace_end(run, err) < 0)
         return -1;
     return traffic_tell_times(run, err);

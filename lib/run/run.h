@@ -102,6 +102,30 @@ struct run_hooks {
 };
 
 /*
+ * What a compute op read that was given to it (by a collective, from another memory), and what it
+ * wrote, as hashes; two runs of one function on equal inputs have equal records.
+ */
+struct op_hash {
+    uint64_t in, out; /* in: 0 if nothing was given to it */
+    const char *text; /* "linear layers.1"; the run's */
+};
+struct op_hashes {
+    struct op_hash *list; /* on the heap; run_hashes_release */
+    int n, capacity;
+};
+
+/*
+ * While they are given, each compute op that an entry runs for its first micro-batch is appended to
+ * *micro_batch, and each that it runs for none (gather, update), and whose outputs are the same on
+ * all ranks of the axis, to *update. NULL: neither. Each op is awaited, and none is a part of a
+ * CUDA graph; no bit of a result changes. Results of a GPU are copied to the host to be hashed.
+ */
+void run_hash_ops(struct run *run, struct op_hashes *micro_batch, struct op_hashes *update,
+                  enum mesh_axis axis);
+uint64_t run_hashes_digest(const struct op_hashes *hashes);
+void run_hashes_release(struct op_hashes *hashes);
+
+/*
  * Run all actions of an entry. On return everything has completed, including collectives, but
  * kernels on a GPU may still run; run_get waits for them. first: for entries of one micro-batch
  * (evaluate), 1 overwrites accumulators, 0 adds to them. Returns 0, or -1 and the error of a hook

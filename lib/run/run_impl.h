@@ -103,6 +103,9 @@ struct run {
     struct run_trace *trace; /* run_set_trace; NULL: none */
     bool is_one_by_one;      /* one_by_one.h */
     double wait_seconds;
+    struct op_hashing *hashing; /* op_hashes.c; NULL before the first use */
+    struct op_hashes *hashes;   /* of the action at hand; NULL: its ops are not hashed */
+    bool is_recheck;            /* the entry at hand is */
 };
 
 /* program: 0, or 1 + the index of a shorter one */
@@ -131,6 +134,16 @@ void run_trace_finish_wait(struct run *run, const struct resolved_op *op, int qu
 void run_trace_wait(struct run *run, const struct resolved_op *op, double begin, double end);
 void run_trace_post(struct run *run, struct resolved_op *op, int index);
 void run_trace_done(struct run *run, struct resolved_op *op);
+
+/*
+ * op_hashes.c: what the action's ops are hashed into, NULL for nothing; and a compute op by itself,
+ * hashed into run->hashes (if there is such); flips: for faults, a bit of what it writes is
+ * flipped. 0, or -1 and the device's failure.
+ */
+struct op_hashes *op_hashes_of(const struct run *run, const struct action *action);
+int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op *source, int first,
+                  bool flips, struct err *err);
+void op_hashes_close(struct run *run);
 
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);

@@ -28,7 +28,8 @@ struct mover {
 /* A struct collective or a struct copy begins with this; it must outlive its execution. */
 struct stream_op {
     const struct mover *mover;
-    int first; /* the output is written, not added to */
+    int first;  /* the output is written, not added to */
+    bool flips; /* a fault: on the comm thread, a bit of what comes out is another */
 
     /* On the comm thread: tickets of the same worker that come before. */
     const struct worker *worker;

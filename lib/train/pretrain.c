@@ -24,6 +24,7 @@
 #include "train/algo_cache.h"
 #include "train/peak.h"
 #include "train/pretrain_impl.h"
+#include "train/recheck.h"
 #include "train/replicas.h"
 #include "train/run_lock.h"
 #include "train/signals.h"
@@ -245,7 +246,8 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
         vendor_memory_take(p->options->engine, program_memory_bytes(trainer_program(p->trainer)));
     if (note_skipped(p, r, err) < 0 || pretrain_saved(p, err) < 0)
         return -1;
-    if (is_due(job->train.compare_every, r->step) && pretrain_compare(p, err) < 0)
+    if (pretrain_recheck_update(p, err) < 0 ||
+        (is_due(job->train.compare_every, r->step) && pretrain_compare(p, err) < 0))
         return -1;
     if (is_due(job->checkpoint.every_steps, r->step) && !last && pretrain_save(p, err) < 0)
         return -1;
@@ -440,6 +442,7 @@ static int begin(struct pretrain *p, struct err *err)
         status = pretrain_resume(p, &differences, err);
     if (!status) {
         p->replicas = replicas_create(p->trainer);
+        p->recheck = recheck_create(p->trainer);
         p->whole_step = p->saved_step;
         trainer_set_gate(p->trainer, pretrain_gate, p);
         status = peak_find(engine, p->job->train.dtype, &p->peak_flops, err);
@@ -495,6 +498,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     /* Others may be reading this rank's memory: it goes with the process, which the caller ends. */
     if (!*agreed && options->engine->rank.world_size > 1)
         return -1;
+    recheck_destroy(p.recheck);
     replicas_destroy(p.replicas);
     trainer_destroy(p.trainer);
     if (p.lock >= 0)

@@ -38,6 +38,7 @@ struct pretrain {
     const struct job *job;
     struct trainer *trainer;
     struct replicas *replicas; /* NULL: each rank is the only one of its kind */
+    struct recheck *recheck;   /* NULL: the job has none */
     struct metrics *metrics;   /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
     struct gpu_watch *gpu;          /* rank 0's; NULL: it has none */
@@ -126,6 +127,9 @@ int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one
  */
 int pretrain_compare(struct pretrain *pretrain, struct err *err);
 int pretrain_gate(void *pretrain, struct err *err);
+
+/* After a step: what replicas updated alike, if the step was rechecked; ends as above. */
+int pretrain_recheck_update(struct pretrain *pretrain, struct err *err);
 
 /*
  * pretrain_preflight.c. The job's preflight check, before the trainer takes memory. Collective;

@@ -15,7 +15,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "ckpt/store.h"
+#include "launch/excluded.h"
 #include "train/pretrain_impl.h"
+#include "train/recheck.h"
 
 static void clean(const struct pretrain *p)
 {
@@ -49,6 +51,48 @@ int pretrain_compare(struct pretrain *p, struct err *err)
     return compare(p, step, err);
 }
 
+/*
+ * A restart on the same host would most likely meet the same error, so it is excluded, where there
+ * are others and where the job restarts. Called by rank 0.
+ */
+static void exclude(const struct pretrain *p, const struct recheck_finding *finding,
+                    const struct err *why)
+{
+    struct err err;
+
+    if (!p->is_first || finding->rank < 0 || !finding->has_others || !p->job->restarts)
+        return;
+    if (excluded_add(p->job->output, finding->host, why->text, &err) < 0)
+        log_warn("%s is not excluded: %s", finding->host, err.text);
+}
+
+static int convict(struct pretrain *p, int status, const struct recheck_finding *finding,
+                   const struct err *why)
+{
+    if (!finding->is_found)
+        return status;
+    p->agreed = 1;
+    exclude(p, finding, why);
+    pretrain_report_event(p, "recheck", why->text);
+    return -1;
+}
+
+int pretrain_recheck_update(struct pretrain *p, struct err *err)
+{
+    struct recheck_finding finding;
+    int status = recheck_update(p->recheck, &finding, err);
+
+    return status < 0 ? convict(p, status, &finding, err) : 0;
+}
+
+static int recheck(struct pretrain *p, struct err *err)
+{
+    struct recheck_finding finding;
+    int status = recheck_gradients(p->recheck, &finding, err);
+
+    return status < 0 ? convict(p, status, &finding, err) : 0;
+}
+
 int pretrain_gate(void *context, struct err *err)
 {
     struct pretrain *p = context;
@@ -57,6 +101,8 @@ int pretrain_gate(void *context, struct err *err)
     int due = is_due(job->train.compare_every, step) || is_due(job->checkpoint.every_steps, step) ||
               step == job->train.steps;
 
+    if (recheck(p, err) < 0)
+        return -1;
     return job->parallel.zero > 0 && due ? compare(p, step, err) : 0;
 }
 

@@ -8,15 +8,24 @@
 #include "data/stream/indexed.h"
 #include "train/trainer_impl.h"
 
+static const struct loader_dataset *datasets_of(struct trainer *t)
+{
+    const struct job *job = t->job;
+
+    if (t->datasets)
+        return t->datasets;
+    t->datasets = arena_array(&t->program.arena, struct loader_dataset, job->data.n_train);
+    for (int i = 0; i < job->data.n_train; i++)
+        t->datasets[i] =
+            (struct loader_dataset){ job->data.train[i].path, job->data.train[i].weight };
+    return t->datasets;
+}
+
 static struct loader_options loader_options_of(struct trainer *t)
 {
     const struct job *job = t->job;
-    struct loader_dataset *datasets =
-        arena_array(&t->program.arena, struct loader_dataset, job->data.n_train);
 
-    for (int i = 0; i < job->data.n_train; i++)
-        datasets[i] = (struct loader_dataset){ job->data.train[i].path, job->data.train[i].weight };
-    return (struct loader_options){ .datasets = datasets,
+    return (struct loader_options){ .datasets = datasets_of(t),
                                     .n_datasets = job->data.n_train,
                                     .samples = job->samples.train,
                                     .packing = job->data.packing,
@@ -70,6 +79,14 @@ int trainer_open_data(struct trainer *t, struct err *err)
     }
     fault_at("data", -1);
     return loader_open(&t->train, &options, err);
+}
+
+int trainer_open_data_of(struct trainer *t, int dp_rank, struct loader **loader, struct err *err)
+{
+    struct loader_options options = loader_options_of(t);
+
+    options.dp_rank = dp_rank;
+    return loader_open(loader, &options, err);
 }
 
 /* Evaluation reads one micro-batch a rank at a time. */

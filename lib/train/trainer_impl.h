@@ -39,7 +39,8 @@ struct trainer {
     struct run *run;
     struct comm_group *world; /* all ranks, for agreements */
     int world_rank, world_size;
-    struct mesh_place place; /* of world_rank */
+    struct mesh_place place;         /* of world_rank */
+    struct loader_dataset *datasets; /* of train; NULL: not listed yet */
     struct loader *train, *held_out;
     int64_t n_held_out_batches;
     int64_t held_out_batch; /* the one that an evaluation is at */
@@ -67,6 +68,7 @@ struct trainer {
     trainer_gate_fn gate;             /* may be NULL */
     void *gate_context;
 
+    struct recheck *recheck; /* recheck.h; NULL: never */
     struct trainer_trace trace;
 
     struct err save_err;  /* of this rank's part of it */
@@ -80,10 +82,15 @@ struct trainer {
  * any. */
 int trainer_open_data(struct trainer *trainer, struct err *err);
 int trainer_open_held_out(struct trainer *trainer, struct err *err);
+/* The training data from t->step on, as another data-parallel rank sees them: the caller closes. */
+int trainer_open_data_of(struct trainer *trainer, int dp_rank, struct loader **loader,
+                         struct err *err);
 
 /* trainer_step.c: which program a batch of the held-out data runs: 0, or 1 + that of a shorter
  * length. */
 int trainer_choose_held_out(void *trainer, int micro_batch);
+/* The same for a micro-batch of the step at hand. */
+int trainer_choose(void *trainer, int micro_batch);
 
 /* save.c: before the update of each step. Collective; only ERR_PEER is a failure of the step. */
 int trainer_save_gate(void *context, struct err *err);

@@ -6,6 +6,7 @@
 #include "base/fault.h"
 #include "base/num.h"
 #include "train/lr.h"
+#include "train/recheck.h"
 #include "train/replicas.h"
 #include "train/trainer_impl.h"
 #include "weights/inputs.h"
@@ -20,7 +21,7 @@ static int program_of(const struct trainer *t, int length)
     return i < t->n_shorter ? i + 1 : 0;
 }
 
-static int choose(void *context, int micro_batch)
+int trainer_choose(void *context, int micro_batch)
 {
     struct trainer *t = context;
 
@@ -42,7 +43,7 @@ static int load_train(void *context, int micro_batch, struct err *err)
 
     if (loader_next(t->train, &batch, err) < 0)
         return -1;
-    int chosen = choose(t, micro_batch);
+    int chosen = trainer_choose(t, micro_batch);
     inputs_of_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
     if (micro_batch + 1 < t->job->n_micro_batches)
         return 0;
@@ -121,7 +122,7 @@ static void count_experts(const struct trainer *t, const double *stats,
 int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
 {
     const struct ports *ports = &t->program.ports;
-    struct run_hooks hooks = { t, load_train, trainer_save_gate, choose };
+    struct run_hooks hooks = { t, load_train, trainer_save_gate, trainer_choose };
     int experts = ports->router_stats_total;
     int32_t skipped = 0;
     double loss = 0, norm = 0;
@@ -138,9 +139,11 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     if (t->options.progress)
         atomic_store_explicit(&t->options.progress->step, t->step + 1, memory_order_relaxed);
     write_scalars(t, lr, tokens);
-    if (trainer_begin_trace(t, err) < 0 || run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0 ||
-        trainer_end_trace(t, err) < 0 || run_get_all(t->run, told, 4, err) < 0)
+    if (recheck_begin(t->recheck, t->step + 1, err) < 0 || trainer_begin_trace(t, err) < 0 ||
+        run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0 || trainer_end_trace(t, err) < 0 ||
+        run_get_all(t->run, told, 4, err) < 0)
         return -1;
+    recheck_end(t->recheck);
     progress_phase(t->options.progress, "between steps");
     t->step++;
     t->updates += !skipped;

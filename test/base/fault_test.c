@@ -116,6 +116,7 @@ static void test_refused(void **state)
         "attempt1:step3",
         "rank1:step3:nan",
         "rank1:save:begin:3:flip",
+        "rank1:step3:flips",
         "rank1:op:",
         "rank0:step1,rank1:lunch", /* of another rank */
     };
@@ -147,7 +148,7 @@ static int status_of(const char *rules, const char *place, int wait_options)
         setrlimit(RLIMIT_CORE, &no_core);
         init(rules, 2, 0);
         if (strncmp(place, "op:", 3) == 0)
-            fault_at_op(place + 3, 5);
+            fault_at_op(place + 3, 5, 0);
         else
             fault_at(place, 5);
         _exit(42);
@@ -189,6 +190,25 @@ static void test_deaths(void **state)
     assert_int_equal(WEXITSTATUS(status), 42);
 }
 
+/* A flip happens once, and not where something is computed again; flips from a step on. */
+static void test_flips_of_ops(void **state)
+{
+    (void)state;
+    init("rank0:op:linear layers.1:5:flip,rank0:op:rope layers.0:5:flips", 0, 0);
+    assert_true(fault_watches_ops());
+    assert_int_equal(fault_at_op("linear layers.1", 4, 0), FAULT_NONE);
+    assert_int_equal(fault_at_op("linear layers.1", 5, 1), FAULT_NONE);
+    assert_int_equal(fault_at_op("linear layers.1", 5, 0), FAULT_FLIP);
+    assert_int_equal(fault_at_op("linear layers.1", 5, 0), FAULT_NONE);
+    assert_int_equal(fault_at_op("rope layers.0", 4, 0), FAULT_NONE);
+    for (int step = 5; step < 8; step++) {
+        assert_int_equal(fault_at_op("rope layers.0", step, 1), FAULT_FLIP);
+        assert_int_equal(fault_at_op("rope layers.0", step, 0), FAULT_FLIP);
+    }
+    init("rank0:step:flip", 0, 0);
+    assert_false(fault_watches_ops());
+}
+
 static void test_ops(void **state)
 {
     (void)state;
@@ -207,6 +227,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_other_ranks_and_attempts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_deaths, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_flips_of_ops, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_ops, set_up, tear_down),
     };
 

@@ -22,6 +22,7 @@
 #include "data/instruct/samples.h"
 #include "data/stream/indexed_writer.h"
 #include "support/temporary.h"
+#include "train/recheck.h"
 #include "train/trainer.h"
 
 #define VOCAB 64
@@ -312,8 +313,25 @@ static uint64_t hash_states(const struct trainer *trainer, const struct mesh_pla
     return sum;
 }
 
+/* A recheck that finds something ends the run. */
+static int compare_gradients(void *recheck, struct err *err)
+{
+    struct recheck_finding finding;
+
+    return recheck_gradients(recheck, &finding, err);
+}
+
+static int step_once(struct trainer *trainer, struct recheck *recheck,
+                     struct trainer_result *result, struct err *err)
+{
+    struct recheck_finding finding;
+
+    return trainer_step(trainer, result, err) < 0 ? -1 : recheck_update(recheck, &finding, err);
+}
+
 static int train(struct rank *r, struct trainer *trainer, struct err *err)
 {
+    struct recheck *recheck = recheck_create(trainer);
     struct trainer_result result;
     struct numerics_differences differences = { 0 };
     int status = 0;
@@ -321,8 +339,10 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (r->begin)
         status = trainer_restore(trainer, r->checkpoint, &differences, err);
     numerics_differences_release(&differences);
+    if (recheck)
+        trainer_set_gate(trainer, compare_gradients, recheck);
     for (int step = r->begin; step < r->end && !status; step++) {
-        status = trainer_step(trainer, &result, err);
+        status = step_once(trainer, recheck, &result, err);
         r->outcome.loss[step] = result.loss;
         r->outcome.norm[step] = result.grad_norm;
     }
@@ -336,6 +356,7 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     r->outcome.parameters = hash_weights(trainer, &r->place);
     r->has_whole_weights = has_whole_weights(trainer_program(trainer));
     r->outcome.states = hash_states(trainer, &r->place);
+    recheck_destroy(recheck);
     return status;
 }
 

@@ -1,0 +1,51 @@
+#!/bin/sh
+# test/cli/ops-recheck.sh - silent corruption that replicas share (train.recheck_every): flips in a forward, a backward,
+# an optimizer and collectives are found, and the rank is named
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+plain="--set eval.every_steps=0 --set eval.data= --set train.steps=4 --set checkpoint.every_steps=2"
+recheck="--set train.recheck_every=1"
+
+# flipped NAME RULES STATUS RUN PATTERN ARGUMENTS... - the job with these faults ends with STATUS and says PATTERN
+flipped() {
+    flipped_name=$1 flipped_rules=$2 flipped_status=$3 flipped_run=$4 flipped_pattern=$5
+    shift 5
+    # shellcheck disable=SC2086 # words
+    LMTRAIN_FAULT=$flipped_rules expect "$flipped_name" "$flipped_status" "$flipped_pattern" \
+        pretrain "$flipped_run" $plain $recheck "$@"
+}
+here="\($(hostname)\)"
+
+# shellcheck disable=SC2086
+pretrain whole --ranks 2 $plain >"$dir/whole.out" 2>&1
+flipped 'a flip in a forward, and a restart' 'rank1:op:linear layers.1:3:flip' 0 forward \
+    "step 3: rank 1 $here computed linear layers.1 otherwise than others that computed the same micro-batch" \
+    --ranks 2 --set restarts=1
+same_bits 'which ends as if nothing had happened' whole forward 4
+expect 'the metrics tell' 0 '"step":2,"event":"recheck","text":"step 3: rank 1' cat "$dir/forward/metrics.jsonl"
+expect 'the only host is not excluded' 0 '' test ! -e "$dir/forward/excluded_hosts"
+
+flipped 'a flip in a backward, under zero 3' 'rank2:op:linear_dw layers.0:2:flip' 5 backward \
+    "step 2: rank 2 $here computed linear_dw layers.0 otherwise" \
+    --ranks 3 --set train.global_batch=12 --set parallel.zero=3
+flipped 'an optimizer that errs' 'rank1:op:adamw layers.0.qkv.weight.grad:2:flip' 5 optimizer \
+    "step 2: rank 1 $here computed adamw layers.0.qkv.weight.grad otherwise than others that computed the same update" \
+    --ranks 4
+flipped 'a collective of tensor-parallel ranks' 'rank3:op:reduce_scatter tp layers.1:2:flip' 5 collective \
+    "step 2: rank 3 $here received other operands for add_rmsnorm layers.1" --ranks 4 --set parallel.tp=2
+flipped 'stages of a pipeline' 'rank0:op:linear layers.0:2:flip' 5 stages \
+    "step 2: rank 0 $here computed linear layers.0 otherwise" --ranks 4 --set parallel.pp=2 --set train.micro_batch=1
+flipped 'what errs each time, of four' 'rank3:op:rope layers.0:2:flips' 5 lasting \
+    "step 2: rank 3 $here computed rope layers.0 otherwise" --ranks 4
+flipped 'of two' 'rank1:op:rope layers.0:2:flips' 5 lasting2 \
+    "step 2: rank 0 $here and rank 1 $here computed rope layers.0 differently.*no third replica" --ranks 2
+flipped 'one replica computes it twice itself' 'rank1:op:linear layers.1:2:flip' 5 alone \
+    "step 2: rank 1 $here computed linear layers.1 otherwise" --ranks 2 --set parallel.pp=2
+
+# shellcheck disable=SC2086
+expect 'the plan tells its price' 0 'recheck .*in one of 500 steps in addition: [0-9.]* % of all work' \
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set train.recheck_every=500
+LMTRAIN_FAULT=rank0:step:2:flips expect 'flips are for ops' 2 'flips, which is for op:TEXT' \
+    "$lmtrain" pretrain "$dir/job.yaml" --ranks 2
+finish

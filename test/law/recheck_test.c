@@ -1,0 +1,80 @@
+/*
+ * recheck_test.c - a recheck in every step changes no bit, and finds nothing where nothing is wrong
+ *
+ * Its entry runs the step's functions on the step's memory before the step, and what it leaves
+ * behind must not be seen: with memory poisoned, over all stages of zero, schedules and meshes.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "support/law_rig.h"
+
+#define RECHECK "train.recheck_every=1"
+
+struct way {
+    const char *model, *dtype, *schedule, *hold, *gradient_sum, *recompute;
+    int dp, tp, pp, chunks, zero, zero_group;
+};
+
+static void check(const struct way *w)
+{
+    struct law_case c = law_base(w->model, w->dtype);
+    char what[160];
+
+    if (law_left_out())
+        return;
+    c.n_ranks = w->dp * w->tp * w->pp;
+    c.tp = w->tp;
+    c.pp = w->pp;
+    c.chunks = w->chunks;
+    c.schedule = w->schedule;
+    c.zero = w->zero;
+    c.zero_group = w->zero_group;
+    c.hold = w->hold;
+    c.gradient_sum = w->gradient_sum;
+    c.recompute = w->recompute;
+    struct law_outcome wanted = law_run(&c);
+    c.tuning = RECHECK;
+    c.poison = 1;
+    struct law_outcome got = law_run(&c);
+    snprintf(what, sizeof what, "%s %s dp %d tp %d pp %d %s zero %d %s %s", w->model, w->dtype,
+             w->dp, w->tp, w->pp, w->schedule ? w->schedule : "", w->zero, w->hold ? w->hold : "",
+             w->gradient_sum);
+    law_must_equal(what, &wanted, &got);
+}
+
+static void test_ways(void **state)
+{
+    static const struct way ways[] = {
+        { "gpt2", "fp32", NULL, NULL, "late", "none", 1, 1, 1, 0, 0, 0 },
+        { "gpt2", "fp32", NULL, NULL, "late", "selective", 4, 1, 1, 0, 0, 0 },
+        { "llama", "bf16", NULL, NULL, "late", "none", 2, 1, 1, 0, 1, 0 },
+        { "llama", "bf16", NULL, NULL, "early", "full", 2, 1, 1, 0, 2, 0 },
+        { "llama", "bf16", NULL, "op", "early", "none", 4, 1, 1, 0, 3, 0 },
+        { "gpt2", "fp32", NULL, "pass", "late", "none", 2, 1, 1, 0, 3, 0 },
+        { "llama", "bf16", NULL, NULL, "late", "none", 4, 1, 1, 0, 1, 2 },
+        { "llama", "fp32", NULL, NULL, "late", "none", 2, 2, 1, 0, 1, 0 },
+        { "gpt2", "bf16", NULL, "pass", "late", "none", 2, 2, 1, 0, 3, 0 },
+        { "llama-deep", "bf16", "1f1b", NULL, "late", "none", 2, 1, 2, 0, 0, 0 },
+        { "llama-deep", "fp32", "zb-h1", NULL, "early", "none", 2, 1, 2, 0, 2, 0 },
+        { "llama-deep", "bf16", "interleaved", "run", "late", "none", 2, 1, 2, 4, 3, 0 },
+        { "llama-deep", "bf16", "interleaved", "run", "early", "none", 1, 2, 2, 2, 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        check(&ways[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ways),
+    };
+
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
+}
