@@ -42,8 +42,8 @@ struct device_spec {
     double peak[N_DEVICE_FORMATS]; /* dense FLOP/s, by the data sheet; 0: has no such unit */
     /* Shares of the peak that a product alone reaches at sustained clocks, and within a step. */
     double kernel_reach[N_DEVICE_FORMATS], step_reach[N_DEVICE_FORMATS];
-    /* The same of attention that never stores scores, at long sequences, and of its backward; 0: not
-     * known. */
+    /* The same of attention that never stores scores, at long sequences, and of its backward; 0:
+     * not known. */
     double attention, attention_grad;
     /* Of the fast link (NVLink, xGMI): bus bandwidth of a ring in a node, of the link itself, and
      * latency of a collective; how many devices it joins. */

@@ -245,6 +245,7 @@ struct job {
      * token files. */
     struct {
         const char *train, *eval;
+        bool are_blended; /* those of data.train's i-th input are in TRAIN-i, drawn by its weight */
     } samples;
     const struct tuning *tuning; /* of the above: what is trained; NULL: everything */
 

@@ -18,8 +18,8 @@
 #define SPLITS_MAX 8
 #define SPLIT_REACH 0.85
 
-/* Attention that never stores scores, and its backward, where the device's file does not say: shares
- * of the peak at long sequences. */
+/* Attention that never stores scores, and its backward, where the device's file does not say:
+ * shares of the peak at long sequences. */
 #define ATTENTION_REACH 0.6
 #define ATTENTION_GRAD_REACH 0.52
 #define ATTENTION_S0 600 /* rows of a sequence at which half of that is reached */

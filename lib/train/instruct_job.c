@@ -27,14 +27,8 @@ int instruct_of_job(struct instruct_options *options, const struct job *job, str
     if (!job->data.tokenizer)
         return err_set(err, ERR_CONFIG,
                        "data.tokenizer is missing (hint: the model's folder, if it has one)");
-    for (int i = 0; i < job->data.n_train; i++) {
-        if (job->data.train[i].weight != 1)
-            return err_set(err, ERR_CONFIG,
-                           "data.train: %s has weight %g: rows of finetuning data cannot be "
-                           "weighted (hint: leave the weight out)",
-                           job->data.train[i].path, job->data.train[i].weight);
+    for (int i = 0; i < job->data.n_train; i++)
         inputs[i] = job->data.train[i].path;
-    }
     *options = (struct instruct_options){
         .inputs = inputs,
         .n_inputs = job->data.n_train,

@@ -76,14 +76,39 @@ static int make_samples(const struct data_preparation *p, const char *const *inp
     return 0;
 }
 
+/* Weights of which one is not 1 ask for a blend. */
+static bool is_weighted(const struct job *job)
+{
+    for (int i = 0; i < job->data.n_train; i++)
+        if (job->data.train[i].weight != 1)
+            return true;
+    return false;
+}
+
+/* All inputs are one file of samples, or each has its own, SAMPLES-i. */
+static int make_training(const struct data_preparation *p, struct err *err)
+{
+    struct job *job = p->job;
+    int n = job->data.n_train;
+    const char **inputs = arena_array(p->arena, const char *, n), *own;
+
+    for (int i = 0; i < n; i++)
+        inputs[i] = job->data.train[i].path;
+    job->samples.are_blended = is_weighted(job);
+    if (!job->samples.are_blended)
+        return make_samples(p, inputs, n, "train", &job->samples.train, err);
+    for (int i = 0; i < n; i++)
+        if (make_samples(p, &inputs[i], 1, arena_printf(p->arena, "train-%d", i), &own, err) < 0)
+            return -1;
+    job->samples.train = arena_printf(p->arena, "%s/samples/train", job->output);
+    return 0;
+}
+
 static int make_all(const struct data_preparation *p, struct err *err)
 {
     struct job *job = p->job;
-    const char **inputs = arena_array(p->arena, const char *, job->data.n_train);
 
-    for (int i = 0; i < job->data.n_train; i++)
-        inputs[i] = job->data.train[i].path;
-    if (make_samples(p, inputs, job->data.n_train, "train", &job->samples.train, err) < 0)
+    if (make_training(p, err) < 0)
         return -1;
     if (!job->eval.data || is_token_file(p->arena, job->eval.data))
         return 0;
@@ -128,6 +153,7 @@ static int count_steps(const struct data_preparation *p, struct err *err)
     struct loader_options options = { .datasets = datasets,
                                       .n_datasets = job->data.n_train,
                                       .samples = job->samples.train,
+                                      .blends_samples = job->samples.are_blended,
                                       .packing = job->data.packing,
                                       .vocab_size = job->model.vocab_size,
                                       .seq_len = job->data.seq_len,

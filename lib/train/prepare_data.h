@@ -3,7 +3,9 @@
  *
  * Of finetune and lora data.train is files of rows, or prefixes of token files as in pretraining.
  * Rows become OUTPUT/samples/train (and eval): made once, by whichever process of the job is first,
- * while others wait at a lock; who comes later finds them there.
+ * while others wait at a lock; who comes later finds them there. Where a weight of data.train is
+ * not 1, each input has its own file (train-0, train-1, ...), and sequences are drawn from them by
+ * weight.
  */
 #ifndef TRAIN_PREPARE_DATA_H
 #define TRAIN_PREPARE_DATA_H

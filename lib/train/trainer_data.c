@@ -28,6 +28,7 @@ static struct loader_options loader_options_of(struct trainer *t)
     return (struct loader_options){ .datasets = datasets_of(t),
                                     .n_datasets = job->data.n_train,
                                     .samples = job->samples.train,
+                                    .blends_samples = job->samples.are_blended,
                                     .packing = job->data.packing,
                                     .lengths = t->lengths,
                                     .n_lengths = t->n_shorter ? t->n_shorter + 1 : 0,
@@ -105,6 +106,7 @@ int trainer_open_held_out(struct trainer *t, struct err *err)
     options.global_batch = options.micro_batch * options.dp_size;
     if (t->job->samples.eval) {
         options.samples = t->job->samples.eval;
+        options.blends_samples = false;
         options.split = 0;
     } else if (t->job->eval.data) {
         if (check_there("eval.data", t->job->eval.data, err) < 0)

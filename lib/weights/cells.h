@@ -19,7 +19,8 @@ int cells_read(struct run *run, const struct store_slice *slice, cells_read_fn r
 
 /*
  * Reads cells for a save in the background, beside what is run: on a GPU on a queue of its own,
- * from when it was made. Nothing may write the cells until the last of them is read (store_save_busy).
+ * from when it was made. Nothing may write the cells until the last of them is read
+ * (store_save_busy).
  */
 struct cells_reader;
 int cells_reader_create(struct cells_reader **reader, struct run *run, struct err *err);

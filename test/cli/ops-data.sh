@@ -154,4 +154,36 @@ expect 'a name on the hub' 3 'folder allenai/c4 does not exist, and nothing is d
 expect 'an argument that is unknown' 2 '"nam" is not supported .hint: name' hf '{"path": "SET", "nam": "en"}'
 expect 'no JSON' 2 'hf.json.in' hf '{"path": "SET", "streaming: True}'
 expect 'both kinds of input' 2 'are both given' hf '{"path": "SET"}' "$in/f.txt"
+
+# ---- rows by weights ----
+
+. test/cli/support/tiny.sh
+expect "a model to begin with" 0 "^done" pretrain base --set train.steps=4 --set train.dtype=fp32
+expect "as a folder" 0 "" "$lmtrain" convert --from "$dir/base" --to "$dir/model"
+for kind in often rarely; do
+    for i in 1 2 3 4 5 6; do
+        printf '{"instruction": "Say %s %d", "output": "And God said %d"}\n' $kind $i $i
+    done >"$dir/$kind.jsonl"
+done
+cat >"$dir/blend.yaml" <<END
+model: $dir/model
+data: {train: [{path: $dir/often.jsonl, weight: 3}, {path: $dir/rarely.jsonl, weight: 1}], tokenizer: $tokenizer, template: empty, seq_len: 64, packing: false}
+train: {epochs: 2, global_batch: 4, micro_batch: 1, dtype: fp32, log_every: 1}
+optimizer: {lr: 1.0e-2, schedule: constant, warmup_steps: 0}
+checkpoint: {every_steps: 3, keep: 0}
+threads: 1
+END
+blended() { run=$1 && shift && "$lmtrain" finetune "$dir/blend.yaml" --set "output=$dir/$run" "$@"; }
+expect 'rows are blended by weights' 0 '12 samples in 12 sequences' blended blend1
+expect 'each input has its own samples' 0 '"samples":6' cat "$dir/blend1/samples/train-0.json" "$dir/blend1/samples/train-1.json"
+expect 'two epochs are 24 sequences, 6 steps' 0 '^6$' n_logged blend1
+expect 'on two ranks' 0 '^done' blended blend2 --ranks 2
+LMTRAIN_FAULT=rank0:step:5 blended blend3 >/dev/null 2>&1
+expect 'killed and resumed' 0 '^done' blended blend3
+same_bits 'to the same bits' blend1 blend3 6
+blended blend4 --set "data.train=[$dir/often.jsonl,$dir/rarely.jsonl]" >/dev/null 2>&1
+expect 'without weights they are shuffled together' 0 '"samples":12' cat "$dir/blend4/samples/train.json"
+bits blend1 >"$dir/bits.blended"
+expect 'and learned in another order' 1 '' sh -c "sed -n 's/.*\"loss_hex\":\"\([^\"]*\)\".*/\1/p' $dir/blend4/metrics.jsonl | grep . | tail -n 1 | grep -qF -f - $dir/bits.blended"
+expect 'a weight of 0' 2 'data.train.weight is 0, not a number above 0' blended blend5 --set "data.train=[{path: $dir/often.jsonl, weight: 0}]"
 finish

@@ -22,20 +22,18 @@ static int is_learned(int t)
     return t % 3 != 1;
 }
 
-static int set_up(void **state)
+/* A file of samples first, first + step, ... below end. */
+static char *write_samples(const char *name, int first, int end, int step)
 {
     struct indexed_writer writer;
     struct err err = { 0 };
+    char *path = fixture_path(folder, name);
 
-    (void)state;
-    folder = fixture_folder();
-    prefix = fixture_path(folder, "samples");
-    assert_int_equal(samples_writer_open(&writer, prefix, VOCAB, &err), 0);
-    for (int i = 0; i < N; i++) {
+    assert_int_equal(samples_writer_open(&writer, path, VOCAB, &err), 0);
+    for (int i = first; i < end; i += step) {
         int32_t ids[SEQ_LEN];
         uint8_t learned[SEQ_LEN];
 
-        lengths[i] = i == 0 ? SEQ_LEN : i == 1 ? 1 : 2 + (i * 7) % 13;
         for (int t = 0; t < lengths[i]; t++) {
             ids[t] = i * 100 + t;
             learned[t] = (uint8_t)is_learned(t);
@@ -43,6 +41,16 @@ static int set_up(void **state)
         assert_int_equal(samples_writer_add(&writer, ids, learned, lengths[i], &err), 0);
     }
     assert_int_equal(indexed_writer_finish(&writer, &err), 0);
+    return path;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    folder = fixture_folder();
+    for (int i = 0; i < N; i++)
+        lengths[i] = i == 0 ? SEQ_LEN : i == 1 ? 1 : 2 + (i * 7) % 13;
+    prefix = write_samples("samples", 0, N, 1);
     return 0;
 }
 
@@ -268,6 +276,55 @@ static void test_resume(void **state)
                         sizeof whole.sequence - 5 * 8 * sizeof *whole.sequence);
 }
 
+/* Two files, of the N / 2 even samples and of the odd ones below 40, by 3 to 1. */
+static void test_blend(void **state)
+{
+    static const struct loader_dataset datasets[] = { { "even", 3 }, { "odd", 1 } };
+    struct loader_options options = base_options();
+    char *mix = fixture_path(folder, "mix");
+    struct tensor_hash one, two, part = { 0 };
+    int n_odd = 0;
+
+    (void)state;
+    free(write_samples("mix-0", 0, N, 2));
+    free(write_samples("mix-1", 1, 40, 2));
+    options.samples = mix;
+    options.blends_samples = true;
+    options.datasets = datasets;
+    options.n_datasets = 2;
+    options.n_epochs = 4; /* of 120 sequences: 360 even ones, 120 odd ones */
+    run_all(options, 1, &one);
+    assert_int_equal(one.n_steps, 60);
+    for (int k = 0; k < 480; k++) {
+        n_odd += one.sequence[k] % 2 == 0; /* the sample's number and 1 */
+        assert_true(4 * n_odd > k + 1 - 4 && 4 * n_odd < k + 1 + 4);
+    }
+    for (int i = 0; i < N; i++)
+        assert_in_range(one.times[i],
+                        i % 2 == 0 ? 3
+                        : i < 40   ? 6
+                                   : 0,
+                        i % 2 == 0 ? 4
+                        : i < 40   ? 6
+                                   : 0);
+    run_all(options, 4, &two);
+    same_sequences(&one, &two);
+    options.first_step = 33;
+    run_rank(&options, &part);
+    assert_memory_equal(part.sequence + 33 * 8, one.sequence + 33 * 8, 27 * 8 * sizeof(uint64_t));
+    options.first_step = 0;
+    options.packing = 1;
+    run_all(options, 1, &one);
+    run_all(options, 2, &two);
+    same_sequences(&one, &two);
+    options.packing = 0;
+    options.held_out = 1;
+    run_all(options, 2, &one);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(one.times[i], i % 2 == 0 || i < 40);
+    free(mix);
+}
+
 /* Both sides of the split together are everything, each sample on one side. */
 static void test_split(void **state)
 {
@@ -349,10 +406,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_singles),  cmocka_unit_test(test_packing),
-        cmocka_unit_test(test_lengths),  cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_split),    cmocka_unit_test(test_fingerprint),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_singles),     cmocka_unit_test(test_packing),
+        cmocka_unit_test(test_lengths),     cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_blend),       cmocka_unit_test(test_split),
+        cmocka_unit_test(test_fingerprint), cmocka_unit_test(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

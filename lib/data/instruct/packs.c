@@ -16,7 +16,9 @@
 
 #define SPLIT_MAX 0.5
 #define WINDOW_SAMPLES 65536 /* packed together: more would hardly fill sequences better */
-#define PACKING_DATASET 1    /* of permute: the order to pack in is not that of training */
+/* Of permute: the order to pack in is not that of training, nor is any of another file's. */
+#define TRAINING_DATASET(packs) (2 * (packs)->dataset)
+#define PACKING_DATASET(packs) (2 * (packs)->dataset + 1)
 
 /* What is known while sequences are made. */
 struct packing {
@@ -168,7 +170,7 @@ static int make_packs(struct packs *p, struct packing *m)
     int32_t *sizes = malloc(sizeof *sizes * (size_t)window);
     int32_t *bin_of = malloc(sizeof *bin_of * (size_t)window);
     struct permutation shuffle = { .seed = p->held_out ? 0 : p->seed,
-                                   .dataset = PACKING_DATASET,
+                                   .dataset = PACKING_DATASET(p),
                                    .n = m->n };
     int rc = order && sizes && bin_of ? 0 : no_memory(m);
 
@@ -216,6 +218,7 @@ int packs_open(struct packs *out, const struct packs_options *options, struct er
     struct packs p = { .seed = options->seed,
                        .seq_len = options->seq_len,
                        .packing = options->packing,
+                       .dataset = options->dataset,
                        .held_out = options->held_out };
     struct packing m = { .options = options, .err = err };
 
@@ -264,6 +267,7 @@ int64_t packs_find(const struct packs *packs, int64_t k)
         return k < packs->n_sequences ? k : -1;
     struct permutation p = { .seed = packs->seed,
                              .epoch = k / packs->n_sequences,
+                             .dataset = TRAINING_DATASET(packs),
                              .n = packs->n_sequences };
 
     return permute(&p, k % packs->n_sequences);

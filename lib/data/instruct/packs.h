@@ -24,13 +24,14 @@ struct packs_options {
     bool held_out;
     double split;
     uint64_t seed;
+    int dataset; /* number of the file among those that are blended: each has an order of its own */
 };
 
 struct packs {
     struct samples file;
     uint64_t key; /* of the file's contents */
     uint64_t seed;
-    int seq_len, packing;
+    int seq_len, packing, dataset;
     bool held_out;
     int32_t *members;           /* samples, sequence by sequence */
     int64_t *begins;            /* [n_sequences + 1] in members */

@@ -50,31 +50,25 @@ void loader_rewind(struct loader *loader)
     loader_prefetch(loader);
 }
 
-int64_t loader_step_tokens(const struct loader *loader, int64_t step)
+int64_t loader_step_tokens(struct loader *loader, int64_t step)
 {
     int64_t global_batch = loader->options.global_batch, n = 0;
 
     if (!loader->options.samples)
         return sampler_count_targets(&loader->sampler, step * global_batch, global_batch);
-    for (int64_t k = step * global_batch; k < (step + 1) * global_batch; k++) {
-        int64_t sequence = packs_find(&loader->packs, k);
-
-        n += sequence < 0 ? 0 : loader->packs.learned[sequence];
-    }
+    for (int64_t k = step * global_batch; k < (step + 1) * global_batch; k++)
+        n += packs_set_find(&loader->samples, &loader->asked.cursor, k).learned;
     return n;
 }
 
-int64_t loader_step_read(const struct loader *loader, int64_t step)
+int64_t loader_step_read(struct loader *loader, int64_t step)
 {
     int64_t global_batch = loader->options.global_batch, n = 0;
 
     if (!loader->options.samples)
         return loader_step_tokens(loader, step);
-    for (int64_t k = step * global_batch; k < (step + 1) * global_batch; k++) {
-        int64_t sequence = packs_find(&loader->packs, k);
-
-        n += sequence < 0 ? 0 : loader->packs.lengths[sequence];
-    }
+    for (int64_t k = step * global_batch; k < (step + 1) * global_batch; k++)
+        n += packs_set_find(&loader->samples, &loader->asked.cursor, k).length;
     return n;
 }
 
@@ -95,22 +89,22 @@ int64_t loader_n_steps(const struct loader *loader)
 
 int64_t loader_n_samples(const struct loader *loader)
 {
-    return loader->options.samples ? loader->packs.n_sequences : loader->sampler.n_samples;
+    return loader->options.samples ? loader->samples.n_sequences : loader->sampler.n_samples;
 }
 
 int64_t loader_n_tokens(const struct loader *loader)
 {
-    return loader->options.samples ? loader->packs.n_tokens : loader->sampler.n_tokens;
+    return loader->options.samples ? loader->samples.n_tokens : loader->sampler.n_tokens;
 }
 
 struct loader_usage loader_usage(struct loader *loader)
 {
-    const struct packs *packs = &loader->packs;
+    const struct packs_set *samples = &loader->samples;
     const struct loader_options *o = &loader->options;
-    struct loader_usage usage = { .n_samples = packs->n_samples,
+    struct loader_usage usage = { .n_samples = samples->n_samples,
                                   .n_sequences = loader_n_samples(loader),
                                   .n_tokens = loader_n_tokens(loader),
-                                  .n_learned = packs->n_learned };
+                                  .n_learned = samples->n_learned };
 
     if (!o->samples)
         return usage;

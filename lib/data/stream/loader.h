@@ -47,6 +47,7 @@ struct loader_options {
     int64_t n_steps;    /* total steps of the run: determines the number of epochs */
 
     const char *samples; /* prefix of a file of samples, in place of datasets; or NULL */
+    bool blends_samples; /* samples: those of dataset i are in SAMPLES-i, drawn by its weight */
     bool packing;        /* samples: as many as fit share a sequence */
     const int *lengths;  /* samples, no packing: lengths that micro-batches may have, ascending, the
                             last is seq_len; copied */
@@ -83,11 +84,11 @@ void loader_close(struct loader *loader);
 int loader_next(struct loader *loader, struct micro_batch *out, struct err *err);
 
 /* Number of targets with loss in the global batch of this step, over all ranks: the divisor of the
- * loss. */
-int64_t loader_step_tokens(const struct loader *loader, int64_t step);
+ * loss. Same thread as loader_next, as the next two. */
+int64_t loader_step_tokens(struct loader *loader, int64_t step);
 
 /* Number of tokens of that global batch without padding, with and without loss. */
-int64_t loader_step_read(const struct loader *loader, int64_t step);
+int64_t loader_step_read(struct loader *loader, int64_t step);
 
 /* Sequence length of this micro-batch, equal on all dp ranks. Same thread as
  * loader_next. */

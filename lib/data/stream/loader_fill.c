@@ -35,8 +35,8 @@ static int by_length(const void *x, const void *y)
 {
     const struct dealt_sequence *a = x, *b = y;
 
-    if (a->length != b->length)
-        return a->length > b->length ? -1 : 1;
+    if (a->from.length != b->from.length)
+        return a->from.length > b->from.length ? -1 : 1;
     return a->k < b->k ? -1 : a->k > b->k;
 }
 
@@ -65,8 +65,7 @@ void loader_deal_step(const struct loader *loader, struct step_deal *deal, int64
         struct dealt_sequence *place = &deal->places[i];
 
         place->k = step * o->global_batch + i;
-        place->sequence = packs_find(&loader->packs, place->k);
-        place->length = place->sequence < 0 ? 0 : loader->packs.lengths[place->sequence];
+        place->from = packs_set_find(&loader->samples, &deal->cursor, place->k);
     }
     if (o->n_lengths > 1)
         qsort(deal->places, (size_t)o->global_batch, sizeof *deal->places, by_length);
@@ -74,7 +73,7 @@ void loader_deal_step(const struct loader *loader, struct step_deal *deal, int64
         int needed = 0, n = (loader->begins[m + 1] - loader->begins[m]) * o->dp_size;
 
         for (int i = 0; i < n; i++)
-            needed = max_int(needed, deal->places[loader->begins[m] * o->dp_size + i].length);
+            needed = max_int(needed, deal->places[loader->begins[m] * o->dp_size + i].from.length);
         deal->lengths[m] = padded(loader, needed);
     }
     for (int m = 0; m < loader->n_micro_batches && o->even_steps; m++)
@@ -91,8 +90,9 @@ static int fill_sequence(struct loader *loader, struct loader_slot *slot, int i,
                                .starts = slot->starts ? slot->starts + start : NULL,
                                .n_rows = slot->seq_len };
 
-    slot->samples[i] = dealt->sequence < 0 ? -1 : dealt->k;
-    return packs_fill(&loader->packs, dealt->sequence, &rows, &slot->err);
+    slot->samples[i] = dealt->from.sequence < 0 ? -1 : dealt->k;
+    return packs_fill(&loader->samples.packs[dealt->from.file], dealt->from.sequence, &rows,
+                      &slot->err);
 }
 
 static void fill_from_samples(struct loader *loader, struct loader_slot *slot)

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-#include "data/instruct/packs.h"
+#include "data/instruct/packs_set.h"
 #include "data/stream/indexed.h"
 #include "data/stream/loader.h"
 #include "data/stream/ordered_pool.h"
@@ -26,10 +26,11 @@
 struct step_deal {
     int64_t step; /* -1: none yet */
     struct dealt_sequence {
-        int64_t k, sequence; /* -1: behind the end */
-        int32_t length;
-    } * places;   /* [global_batch] */
-    int *lengths; /* [n_micro_batches] */
+        int64_t k;
+        struct packs_place from;
+    } * places;          /* [global_batch] */
+    int *lengths;        /* [n_micro_batches] */
+    struct blend cursor; /* of the files of samples */
 };
 
 /* A micro-batch: a job of the pool. */
@@ -44,7 +45,7 @@ struct loader_slot {
 
 struct loader {
     struct loader_options options;  /* its datasets pointer is not kept */
-    struct packs packs;             /* of samples; else all zero */
+    struct packs_set samples;       /* of samples; else all zero */
     int *lengths;                   /* of samples: [n_lengths] */
     struct step_deal filled, asked; /* the thread's, and the caller's */
     struct indexed *files;

@@ -77,7 +77,16 @@ static int open_samples(struct loader *loader, const struct loader_options *o, s
     }
     loader->options.lengths = NULL;
     loader->options.n_lengths = max_int(o->n_lengths, 1);
-    return packs_open(&loader->packs, &options, err);
+    double *weights = calloc((size_t)max_int(o->n_datasets, 1), sizeof *weights);
+    if (!weights)
+        return err_set(err, ERR_DEVICE, "out of host memory");
+    for (int i = 0; i < o->n_datasets; i++)
+        weights[i] = o->datasets[i].weight;
+    int rc = packs_set_open(&loader->samples, &options, weights,
+                            o->blends_samples ? o->n_datasets : 0, err);
+    free(weights);
+    loader->filled.cursor = loader->asked.cursor = loader->samples.blend;
+    return rc;
 }
 
 /* Files, then the sampler over them. */
@@ -121,8 +130,13 @@ static uint64_t fingerprint_of_samples(const struct loader *loader)
         uint64_t key, seed;
         double split;
         int64_t seq_len, held_out, packing, even_steps;
-    } head = { loader->packs.key, o->seed,    o->split,     o->seq_len,
-               o->held_out,       o->packing, o->even_steps };
+    } head = { packs_set_key(&loader->samples),
+               o->seed,
+               o->split,
+               o->seq_len,
+               o->held_out,
+               o->packing,
+               o->even_steps };
 
     return XXH64(&head, sizeof head, hash);
 }
@@ -314,7 +328,7 @@ void loader_close(struct loader *loader)
     free(loader->asked.places);
     free(loader->asked.lengths);
     free(loader->lengths);
-    packs_close(&loader->packs);
+    packs_set_close(&loader->samples);
     free(loader->begins);
     free(loader->turns);
     free(loader->window);
