@@ -35,7 +35,8 @@ static int nccl_group_open(struct comm_group *base, struct err *err)
                              base->channel, err);
 }
 
-static void nccl_group_close(struct comm_group *base)
+/* The root stays: links of later groups are split from it. */
+static void nccl_disconnect(struct comm_group *base)
 {
     const struct nccl_api *api = &nccl_comm_of(base->comm)->api;
     struct nccl_group *group = nccl_group_of(base);
@@ -43,6 +44,15 @@ static void nccl_group_close(struct comm_group *base)
     for (int i = 0; i < N_LINKS; i++)
         if (group->links[i])
             api->abort(group->links[i]);
+    memset(group->links, 0, sizeof group->links);
+}
+
+static void nccl_group_close(struct comm_group *base)
+{
+    const struct nccl_api *api = &nccl_comm_of(base->comm)->api;
+    struct nccl_group *group = nccl_group_of(base);
+
+    nccl_disconnect(base);
     if (group->root)
         api->abort(group->root);
 }
@@ -262,6 +272,7 @@ static const struct comm_ops *nccl_ops(void)
         .start = nccl_start,
         .test = nccl_test,
         .connect = nccl_connect,
+        .disconnect = nccl_disconnect,
         .enqueue = nccl_enqueue,
         .check = nccl_check_all,
         .enqueue_sum = nccl_enqueue_sum,

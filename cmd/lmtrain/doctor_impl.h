@@ -9,6 +9,7 @@
 #define DOCTOR_IMPL_H
 
 #include "base/arena.h"
+#include "base/options.h"
 #include "base/str.h"
 
 enum doctor_state {
@@ -66,5 +67,16 @@ const char *doctor_command(struct doctor *doctor, char *const *argv, double time
 
 /* The file that a shell would run for this name, in the arena, or NULL. */
 const char *doctor_find_in_path(struct doctor *doctor, const char *name);
+
+/* doctor_cluster.c: `lmtrain doctor --cluster`. */
+struct doctor_cluster {
+    struct option_list sets;
+    const char *hosts;
+    int ranks;
+    bool is_full, as_json;
+};
+
+/* Check the ranks of a job, path NULL: of none. Returns the command's exit status. */
+int doctor_cluster(const struct doctor_cluster *request, const char *path, struct arena *arena);
 
 #endif

@@ -160,6 +160,12 @@ int comm_connect(struct comm_group *all, struct comm_group *group, unsigned uses
     return all->comm->ops->connect(all, group, uses, err);
 }
 
+void comm_disconnect(struct comm_group *group)
+{
+    if (group->comm->ops->disconnect)
+        group->comm->ops->disconnect(group);
+}
+
 int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue, struct err *err)
 {
     CHECK(call->kind != COMM_BARRIER);

@@ -138,6 +138,13 @@ enum comm_use { COMM_TOGETHER = 1, COMM_TO_NEXT = 2, COMM_TO_PREVIOUS = 4, COMM_
  */
 int comm_connect(struct comm_group *all, struct comm_group *group, unsigned uses, struct err *err);
 
+/*
+ * Undo comm_connect for a group, whose enqueued calls are done: the device memory of its
+ * communicators is free again, and the group may be connected again. No-op where it is not
+ * connected. Local.
+ */
+void comm_disconnect(struct comm_group *group);
+
 /* queue: of the device (device/device.h). All kinds but COMM_BARRIER. 0, or -1 and ERR_PEER. */
 int comm_enqueue(struct comm_group *group, const struct comm_call *call, int queue,
                  struct err *err);

@@ -26,6 +26,7 @@ struct comm_ops {
     /* Optional, all or none. Groups of one rank are connected and enqueue their copies, too. */
     int (*connect)(struct comm_group *all, struct comm_group *group, unsigned uses,
                    struct err *err);
+    void (*disconnect)(struct comm_group *group);
     int (*enqueue)(struct comm_group *group, const struct comm_call *call, int queue,
                    struct err *err);
     int (*check)(struct comm *comm, struct err *err);

@@ -49,6 +49,9 @@ int bench_group_open(struct comm_group **group, struct engine *engine, struct co
                      const int *ranks, int n_ranks, int channel, unsigned uses, struct err *err);
 int bench_group_open_world(struct comm_group **world, struct engine *engine, struct err *err);
 
+/* The group moves nothing any more: what it took of the device's memory is free. May be NULL. */
+int bench_group_close(struct engine *engine, struct comm_group *group, struct err *err);
+
 /* Called by the thread that computes. */
 int bench_barrier(struct engine *engine, struct comm_group *group, struct err *err);
 /* The same where the others may take minutes: this rank shows that it is alive. */

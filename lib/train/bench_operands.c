@@ -57,6 +57,18 @@ int bench_group_open(struct comm_group **group, struct engine *engine, struct co
     return status;
 }
 
+static int disconnect(void *argument, struct err *err)
+{
+    (void)err;
+    comm_disconnect(argument);
+    return 0;
+}
+
+int bench_group_close(struct engine *engine, struct comm_group *group, struct err *err)
+{
+    return group ? worker_call(engine->worker, disconnect, group, err) : 0;
+}
+
 int bench_group_open_world(struct comm_group **world, struct engine *engine, struct err *err)
 {
     int n = engine->rank.world_size, ranks[BENCH_RANKS_MAX];

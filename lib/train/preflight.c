@@ -116,6 +116,15 @@ static void copy_text(char *to, size_t size, const char *from)
     str_make_printable(to);
 }
 
+/* "NVIDIA H200 (GPU 3)": which one of a machine's it is makes no difference to its speed. */
+static uint64_t kind_of(const struct preflight_rank *own, int n_sharing)
+{
+    const char *index = strstr(own->device, " (GPU ");
+    size_t n = index ? (size_t)(index - own->device) : strlen(own->device);
+
+    return XXH3_64bits(own->device, n) ^ own->kernels ^ (uint64_t)n_sharing;
+}
+
 static int describe(struct preflight_check *check, struct err *err)
 {
     struct engine *engine = check->engine;
@@ -132,11 +141,11 @@ static int describe(struct preflight_check *check, struct err *err)
     copy_text(own->device, sizeof own->device, device);
     copy_text(own->pci, sizeof own->pci, engine->gpu);
     own->kernels = XXH3_64bits(kernels, strlen(kernels));
-    own->kind = XXH3_64bits(own->device, strlen(own->device)) ^ own->kernels;
+    own->kind = kind_of(own, engine->n_sharing);
     if (device_is_host(engine->device))
         own->n_threads = pool_n_threads(engine->pool);
     peers[0] = engine->rank.world_rank;
-    if (check->world && launch_local_peers(peers, n, err))
+    if (n > 1 && launch_local_peers(peers, n, err))
         return -1;
     own->node = peers[0];
     return 0;

@@ -57,32 +57,38 @@ static int time_best(struct link_check *l, struct collective *c, struct comm_gro
 /* ---- in a node ---- */
 
 /* What a rank's link carries: NCCL's "bus bandwidth". */
+static int time_all_reduce(struct link_check *l, struct comm_group *group, struct err *err)
+{
+    struct preflight_rank *own = l->check->own;
+    int n = comm_group_size(group);
+    int64_t n_numbers = (int64_t)(l->n_bytes / sizeof(float)) / n * n;
+    struct op_shape shape;
+    double best;
+
+    bench_collective_shape(OP_ALL_REDUCE, n_numbers, n, &shape);
+    struct collective c = bench_operands_exchange(&l->operands, &shape, group);
+    if (time_best(l, &c, group, &best, err))
+        return -1;
+    double speed = 2.0 * (n - 1) / n * (double)(n_numbers * (int64_t)sizeof(float)) / best;
+    if (!own->local_rank)
+        own->speed[PREFLIGHT_NODE] = fmax(own->speed[PREFLIGHT_NODE], speed);
+    return 0;
+}
+
 static int time_node(struct link_check *l, struct err *err)
 {
     struct preflight_check *check = l->check;
     int n = check->own->local_size;
     int *peers = arena_array(check->arena, int, n);
     struct comm_group *group;
-    struct op_shape shape;
-    double best;
 
     peers[0] = check->engine->rank.world_rank;
-    if (launch_local_peers(peers, n, err) ||
+    if ((n > 1 && launch_local_peers(peers, n, err)) ||
         bench_group_open(&group, check->engine, check->world, peers, n, BENCH_CHANNEL_PREFLIGHT,
-                         COMM_TOGETHER, err))
+                         n > 1 ? COMM_TOGETHER : 0, err) ||
+        (n > 1 && time_all_reduce(l, group, err)))
         return -1;
-    if (n == 1)
-        return 0;
-    int64_t n_numbers = (int64_t)(l->n_bytes / sizeof(float)) / n * n;
-    bench_collective_shape(OP_ALL_REDUCE, n_numbers, n, &shape);
-    struct collective c = bench_operands_exchange(&l->operands, &shape, group);
-    if (time_best(l, &c, group, &best, err))
-        return -1;
-    if (!check->own->local_rank)
-        check->own->speed[PREFLIGHT_NODE] =
-            fmax(check->own->speed[PREFLIGHT_NODE],
-                 2.0 * (n - 1) / n * (double)(n_numbers * (int64_t)sizeof(float)) / best);
-    return 0;
+    return bench_group_close(check->engine, group, err);
 }
 
 /* ---- between nodes ---- */
@@ -143,7 +149,7 @@ static int time_round(struct link_check *l, int round, struct err *err)
                          BENCH_CHANNEL_PREFLIGHT + 1 + round, COMM_TO_NEXT, err) ||
         (pair && time_pair(l, pair, ranks, round, err)))
         return -1;
-    return 0;
+    return bench_group_close(check->engine, pair, err);
 }
 
 /* Whether a rank has a signal, on all of them; they meet. */

@@ -160,8 +160,9 @@ static void check_group(const struct place *p, struct comm_group *group, const i
     CHECK(!(uses & COMM_TO_PREVIOUS) || p->host[3 * N_RANKS] == ranks[(me + 1) % n]);
 }
 
+/* n_times: connected so often, and disconnected in between. */
 static void play_round(const struct place *p, const struct round *round, struct comm_group *all,
-                       int channel)
+                       int channel, int n_times)
 {
     struct comm_group *group = NULL;
     const int *ranks = NULL;
@@ -175,12 +176,16 @@ static void play_round(const struct place *p, const struct round *round, struct 
                 uses = round->groups[g].uses;
                 group = make_group(p, ranks, round->groups[g].size, channel);
             }
-    CHECK(comm_connect(all, group, uses, &err) == 0);
-    if (group)
-        check_group(p, group, ranks, uses);
+    for (int i = 0; i < n_times; i++) {
+        if (i && group)
+            comm_disconnect(group);
+        CHECK(comm_connect(all, group, uses, &err) == 0);
+        if (group)
+            check_group(p, group, ranks, uses);
+    }
 }
 
-/* All rounds, and the first once more from another group of all ranks, as a second run has it. */
+/* All rounds, and the first twice more from another group of all ranks, as a second run has it. */
 static void *play_rank(void *argument)
 {
     static const int ranks[N_RANKS] = { 0, 1, 2, 3, 4, 5 };
@@ -188,8 +193,8 @@ static void *play_rank(void *argument)
 
     struct place p = open_place((int)(intptr_t)argument);
     for (int i = 0; i < n_rounds; i++)
-        play_round(&p, &rounds[i], p.all, i);
-    play_round(&p, &rounds[0], make_group(&p, ranks, N_RANKS, 100), n_rounds);
+        play_round(&p, &rounds[i], p.all, i, 1);
+    play_round(&p, &rounds[0], make_group(&p, ranks, N_RANKS, 100), n_rounds, 2);
     close_place(&p);
     return NULL;
 }
@@ -231,7 +236,7 @@ static void play(int on_sockets)
     assert_int_equal(count_lines("id"), 1);
     assert_int_equal(count_lines("init "), N_RANKS);
     /* Together 1, and 2 pairs each way, a rank; of two ranks the previous is the next. */
-    assert_int_equal(count_lines("split "), 6 * 5 + 6 * 5 + 2 * 1 + 3 * 2 + 2 * 2 + 6 * 5);
+    assert_int_equal(count_lines("split "), 6 * 5 + 6 * 5 + 2 * 1 + 3 * 2 + 2 * 2 + 2 * 6 * 5);
 }
 
 static void over_threads(void **state)
