@@ -117,14 +117,15 @@ static int exclude(const struct pretrain *p, const struct unfit *u, struct err *
 
 /* ---- what all ranks conclude ---- */
 
-/* Whether the job could go on without the unfit hosts; slow ones are better than none. */
+/* Whether the job could continue without the unfit hosts; slow ones are better than none. */
 static bool can_exclude(const struct pretrain *p, const struct unfit *u)
 {
     const struct job *job = p->job;
 
     if (job->restarts <= 0 || u->result.worst == PREFLIGHT_SUSPECT || !u->n_fit)
         return false;
-    return u->result.worst == PREFLIGHT_WRONG || job_fit_ranks(job, u->n_fit) > 0;
+    return u->result.worst == PREFLIGHT_WRONG || job->launch.spares >= u->n_hosts ||
+           job_fit_ranks(job, u->n_fit) > 0;
 }
 
 static int refuse(struct pretrain *p, const struct unfit *u, enum err_code code, struct err *err)
