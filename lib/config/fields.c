@@ -289,12 +289,11 @@ const struct field job_fields[] = {
     { "preflight.min_ratio", FIELD_FLOAT, AT(preflight.min_ratio), .initial = "0.85", .max = 1,
       .help = "a rank is slow whose product runs at less than this share of the median of its "
               "kind of device; or whose memory is copied at less than 0.7 of this share, or whose "
-              "links "
-              "reach less than half of it" },
+              "links reach less than half of it" },
     { "preflight.seconds", FIELD_FLOAT, AT(preflight.seconds), .initial = "auto", .word = "auto",
       .max = 3600, .above_min = 1, .unit = "seconds",
-      .help = "duration of the product with known bits on each device; auto: 2 for quick, 60 for "
-              "full" },
+      .help = "duration of the product with known bits on each device; the other checks take at "
+              "most as long, and with quick at most a second; auto: 2 for quick, 60 for full" },
 
     { "launch.spares", FIELD_INT, AT(launch.spares), .initial = "0", .max = 100000, .unit = "hosts",
       .help = "number of hosts of --hosts, or nodes of the Slurm allocation, that are kept idle; "

@@ -133,7 +133,7 @@ static int end_line(struct metrics *metrics, struct err *err)
 /* What is said of the machines stays true when the steps are taken again. */
 static bool is_of_machines(const cJSON *object)
 {
-    static const char *const events[] = { "diverged", "save failed" };
+    static const char *const events[] = { "diverged", "save failed", "preflight" };
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
 
     for (size_t i = 0; cJSON_IsString(event) && i < sizeof events / sizeof *events; i++)

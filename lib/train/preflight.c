@@ -28,19 +28,26 @@ bool preflight_is_stopped(void)
     return signals_pending() != 0;
 }
 
+/* That a check may take: as given, or by mode. */
+static double most_seconds(const struct preflight_request *request)
+{
+    return request->seconds > 0 ? request->seconds
+           : request->is_full   ? FULL_SECONDS
+                                : QUICK_SECONDS;
+}
+
 double preflight_product_seconds(const struct preflight_check *check)
 {
-    const struct preflight_request *request = check->request;
-    double seconds = request->seconds > 0 ? request->seconds
-                     : request->is_full   ? FULL_SECONDS
-                                          : QUICK_SECONDS;
+    double seconds = most_seconds(check->request);
 
     return check->own->n_repetitions ? fmin(seconds, QUICK_SECONDS) : seconds;
 }
 
-double preflight_seconds(const struct preflight_check *check, double full)
+double preflight_seconds(const struct preflight_check *check)
 {
-    return check->request->is_full ? full : fmin(1, preflight_product_seconds(check));
+    double seconds = most_seconds(check->request);
+
+    return check->request->is_full ? seconds : fmin(1, seconds);
 }
 
 void preflight_beat(struct preflight_check *check)
@@ -91,6 +98,7 @@ static int share(struct preflight_check *check, bool *goes_on, struct err *err)
         return -1;
     for (int i = 0; i < p->n_ranks; i++)
         p->signal = max_int(p->signal, p->ranks[i].signal);
+    preflight_take_medians(p, check->arena);
     *goes_on = !p->signal;
     return 0;
 }
@@ -196,7 +204,7 @@ static bool seems_slow(const struct preflight_check *check, int rank, unsigned c
     for (int what = 0; what < PREFLIGHT_N_WHATS; what++)
         if ((confirmed & 1u << what) &&
             preflight_is_slow(check->result, rank, (enum preflight_what)what,
-                              check->request->min_ratio, NULL))
+                              check->request->min_ratio))
             return true;
     return false;
 }

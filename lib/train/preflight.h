@@ -89,8 +89,8 @@ struct preflight {
     int n_ranks, n_pairs, n_findings;
     struct preflight_rank *ranks;
     struct preflight_pair *pairs;
-    struct preflight_finding *findings; /* the worst first */
-    double median[PREFLIGHT_N_WHATS];   /* of rank 0's kind; 0: not measured */
+    struct preflight_finding *findings;   /* the worst first */
+    double (*medians)[PREFLIGHT_N_WHATS]; /* [n_ranks]: of each rank's kind; 0: not measured */
     enum preflight_fault worst;
     int signal; /* that stopped the check, 0: none */
     double seconds;
@@ -109,12 +109,15 @@ int preflight_run(struct preflight *preflight, const struct preflight_request *r
 /* *failed becomes whether any rank has it. Collective. Returns 0, or -1 and ERR_PEER. */
 int preflight_agree(struct engine *engine, int *failed, struct err *err);
 
+/* Fill medians from ranks. Of two figures the larger one is the median: half may be slow. */
+void preflight_take_medians(struct preflight *preflight, struct arena *arena);
+
 /* Fill medians, findings and worst from ranks and pairs. */
 void preflight_judge(struct preflight *preflight, double min_ratio, struct arena *arena);
 
-/* Whether the rank's figure is below what its kind's median allows; median: filled if not NULL. */
+/* Whether the rank's figure is below what its kind's median, which was taken, allows. */
 bool preflight_is_slow(const struct preflight *preflight, int rank, enum preflight_what what,
-                       double min_ratio, double *median);
+                       double min_ratio);
 
 /* The worst of this rank. */
 enum preflight_fault preflight_fault_of(const struct preflight *preflight, int rank);

@@ -12,7 +12,6 @@
 
 #define QUICK_FILE_BYTES ((size_t)64 << 20)
 #define FULL_FILE_BYTES ((size_t)1 << 30)
-#define FULL_FILE_SECONDS 30.0
 #define GPU_COPY_BYTES ((size_t)3 << 30) /* free, for machine_peak_memory */
 
 int preflight_bandwidth(struct preflight_check *check, struct err *err)
@@ -33,7 +32,7 @@ int preflight_disk(struct preflight_check *check, struct err *err)
     struct bench_storage storage = {
         .folder = check->request->output,
         .most_bytes = check->request->is_full ? FULL_FILE_BYTES : QUICK_FILE_BYTES,
-        .most_seconds = preflight_seconds(check, FULL_FILE_SECONDS),
+        .most_seconds = preflight_seconds(check) / 2,
         .is_stopped = preflight_is_stopped,
     };
 

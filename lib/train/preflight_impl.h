@@ -24,9 +24,8 @@ struct preflight_check {
 /* Whether a signal asks this rank to stop: checks then end early, in good order. */
 bool preflight_is_stopped(void);
 
-/* Seconds that a check other than the product may take: of a full one as given; of a quick one as
- * the product, but at most one. */
-double preflight_seconds(const struct preflight_check *check, double full);
+/* Seconds that a check other than the product may take: of a quick one at most one. */
+double preflight_seconds(const struct preflight_check *check);
 
 /* Seconds of the product; less when it is measured again. */
 double preflight_product_seconds(const struct preflight_check *check);
@@ -44,6 +43,9 @@ int preflight_bandwidth(struct preflight_check *check, struct err *err);
 int preflight_disk(struct preflight_check *check, struct err *err); /* the first rank of a node */
 /* Speeds of nodes and links, and the result's pairs. Collective. */
 int preflight_links(struct preflight_check *check, struct err *err);
+
+/* Whom a node meets in a round, 0..n_nodes - 2 + n_nodes % 2, of a tournament; -1: none. */
+int preflight_partner(int node, int round, int n_nodes);
 
 /* All ranks' parts [n_bytes] of all, on all. Collective. */
 int preflight_gather(struct preflight_check *check, const void *own, void *all, size_t n_bytes,

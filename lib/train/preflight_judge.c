@@ -51,30 +51,45 @@ static bool is_alike(const struct preflight_rank *a, const struct preflight_rank
     }
 }
 
-/* Of two the larger: half of the ranks may be slow. 0: none was measured. */
-static double median_of(const struct preflight *p, int rank, enum preflight_what what)
+/* numbers: memory for one of each rank. */
+static double median_of(const struct preflight *p, int rank, enum preflight_what what,
+                        double *numbers)
 {
-    double *numbers = malloc(sizeof *numbers * (size_t)p->n_ranks);
     int n = 0;
 
-    CHECK(numbers);
     for (int i = 0; i < p->n_ranks; i++)
         if (p->ranks[i].speed[what] > 0 && is_alike(&p->ranks[rank], &p->ranks[i], what))
             numbers[n++] = p->ranks[i].speed[what];
     qsort(numbers, (size_t)n, sizeof *numbers, compare_numbers);
-    double median = n ? numbers[n / 2] : 0;
+    return n ? numbers[n / 2] : 0;
+}
+
+void preflight_take_medians(struct preflight *p, struct arena *arena)
+{
+    double *numbers = malloc(sizeof *numbers * (size_t)p->n_ranks);
+
+    CHECK(numbers);
+    if (!p->medians)
+        p->medians = arena_alloc(arena, sizeof *p->medians * (size_t)p->n_ranks);
+    for (int what = 0; what < PREFLIGHT_N_WHATS; what++)
+        for (int rank = 0; rank < p->n_ranks; rank++) {
+            enum preflight_what of = (enum preflight_what)what;
+            int like = 0; /* in most clusters all are like the first */
+
+            while (like < rank && !is_alike(&p->ranks[like], &p->ranks[rank], of))
+                like++;
+            p->medians[rank][what] =
+                like < rank ? p->medians[like][what] : median_of(p, rank, of, numbers);
+        }
     free(numbers);
-    return median;
 }
 
 bool preflight_is_slow(const struct preflight *p, int rank, enum preflight_what what,
-                       double min_ratio, double *median)
+                       double min_ratio)
 {
-    double speed = p->ranks[rank].speed[what], of_kind = speed > 0 ? median_of(p, rank, what) : 0;
+    double speed = p->ranks[rank].speed[what];
 
-    if (median)
-        *median = of_kind;
-    return speed > 0 && speed < of_kind * min_ratio * allowed[what];
+    return speed > 0 && speed < p->medians[rank][what] * min_ratio * allowed[what];
 }
 
 /* ---- findings ---- */
@@ -177,9 +192,9 @@ static void judge_speeds(struct judgement *j, int rank)
 
     for (int what = 0; what < PREFLIGHT_N_WHATS; what++) {
         char speed[32], of_kind[32];
-        double median;
+        double median = j->p->medians[rank][what];
 
-        if (!preflight_is_slow(j->p, rank, (enum preflight_what)what, j->min_ratio, &median))
+        if (!preflight_is_slow(j->p, rank, (enum preflight_what)what, j->min_ratio))
             continue;
         const char *unit = what == PREFLIGHT_PRODUCT ? "GFLOP/s" : "GB/s";
         snprintf(speed, sizeof speed, "%.3g %s", 1e-9 * r->speed[what], unit);
@@ -206,8 +221,7 @@ void preflight_judge(struct preflight *p, double min_ratio, struct arena *arena)
 
     p->n_findings = 0;
     p->worst = PREFLIGHT_OK;
-    for (int what = 0; what < PREFLIGHT_N_WHATS; what++)
-        p->median[what] = median_of(p, 0, (enum preflight_what)what);
+    preflight_take_medians(p, arena);
     for (int rank = 0; rank < p->n_ranks; rank++) {
         if (!judge_errors(&j, rank))
             judge_hash(&j, rank);

@@ -38,9 +38,9 @@ struct link_check {
 static int time_best(struct link_check *l, struct collective *c, struct comm_group *group,
                      double *best, struct err *err)
 {
-    double left = preflight_seconds(l->check, FULL_EXCHANGE_SECONDS);
+    double left = fmin(preflight_seconds(l->check),
+                       l->check->request->is_full ? FULL_EXCHANGE_SECONDS : EXCHANGE_SECONDS);
 
-    left = fmin(left, l->check->request->is_full ? FULL_EXCHANGE_SECONDS : EXCHANGE_SECONDS);
     *best = 1e30;
     for (int i = -1; i < REPEATS_MOST && (i < REPEATS_LEAST || left > 0); i++) {
         double took;
@@ -93,8 +93,8 @@ static int time_node(struct link_check *l, struct err *err)
 
 /* ---- between nodes ---- */
 
-/* The circle method: with a last node that stays, the others move on by one. -1: none. */
-static int partner_of(int node, int round, int n_nodes)
+/* The circle method: with a last node that stays, the others move on by one. */
+int preflight_partner(int node, int round, int n_nodes)
 {
     int last = n_nodes - 1 + n_nodes % 2; /* of an even number of players */
     int other = node == last ? round : node == round ? last : (2 * round - node + 2 * last) % last;
@@ -140,7 +140,7 @@ static int time_pair(struct link_check *l, struct comm_group *pair, const int ra
 static int time_round(struct link_check *l, int round, struct err *err)
 {
     struct preflight_check *check = l->check;
-    int other = l->own_node < 0 ? -1 : partner_of(l->own_node, round, l->n_nodes);
+    int other = l->own_node < 0 ? -1 : preflight_partner(l->own_node, round, l->n_nodes);
     int low = min_int(l->own_node, other), high = max_int(l->own_node, other);
     const int ranks[2] = { other < 0 ? -1 : l->leaders[low], other < 0 ? -1 : l->leaders[high] };
     struct comm_group *pair;

@@ -209,7 +209,7 @@ static unsigned char *allocate_gpu(struct device *device, size_t *n_bytes)
 static int run_passes(struct memory_pass *m, unsigned char *gpu_memory, size_t n_bytes,
                       struct err *err)
 {
-    double begin = clock_seconds(), most = preflight_seconds(m->check, FULL_SECONDS);
+    double begin = clock_seconds(), most = preflight_seconds(m->check);
 
     m->end = begin + most / 2;
     for (m->pass = 0; m->pass < N_PASSES && !preflight_is_stopped(); m->pass++) {

@@ -74,7 +74,7 @@ void preflight_print(const struct preflight *p, struct str *out)
             add_rank(&table, p, rank);
     str_add(&row, "\tmedian\t");
     for (int what = 0; what < PREFLIGHT_N_WHATS; what++)
-        add_cell(&row, p->median[what], false);
+        add_cell(&row, p->medians[0][what], false);
     report_table_total(&table, "%s", str_text(&row));
     report_table_print(&table, 0, out);
     for (int i = 0; i < p->n_findings; i++)
@@ -182,8 +182,8 @@ void preflight_print_json(const struct preflight *p, struct str *out)
         cJSON_AddItemToArray(findings, finding_to_json(p, &p->findings[i]));
     cJSON *median = cJSON_AddObjectToObject(root, "median");
     for (int what = 0; what < PREFLIGHT_N_WHATS; what++)
-        if (p->median[what] > 0)
-            cJSON_AddNumberToObject(median, what_names[what], p->median[what]);
+        if (p->medians[0][what] > 0)
+            cJSON_AddNumberToObject(median, what_names[what], p->medians[0][what]);
     cJSON *ranks = cJSON_AddArrayToObject(root, "ranks");
     for (int rank = 0; rank < p->n_ranks; rank++)
         cJSON_AddItemToArray(ranks, rank_to_json(p, rank));

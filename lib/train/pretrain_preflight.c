@@ -115,6 +115,22 @@ static int exclude(const struct pretrain *p, const struct unfit *u, struct err *
     return status;
 }
 
+/* An attempt that ends here has opened no metrics yet: the event goes where earlier ones left
+ * them, and none of theirs is dropped. */
+static void note_end(const struct pretrain *p, const char *text)
+{
+    struct metrics *metrics;
+    struct err err;
+
+    if (metrics_open(&metrics, p->job->output, INT64_MAX, &err)) {
+        log_warn("%s", err.text);
+        return;
+    }
+    if (metrics_event(metrics, 0, "preflight", text, &err))
+        log_warn("%s", err.text);
+    metrics_close(metrics);
+}
+
 /* ---- what all ranks conclude ---- */
 
 /* Whether the job could continue without the unfit hosts; slow ones are better than none. */
@@ -131,6 +147,8 @@ static bool can_exclude(const struct pretrain *p, const struct unfit *u)
 static int refuse(struct pretrain *p, const struct unfit *u, enum err_code code, struct err *err)
 {
     p->agreed = 1;
+    if (p->is_first)
+        note_end(p, p->preflight);
     return err_set(err, code, "preflight: %s %s unfit: %s%s", str_text(&u->hosts),
                    u->n_hosts > 1 ? "are" : "is", u->result.findings[0].text,
                    code == ERR_PEER ? "" : " (hint: leave it out of --hosts; preflight: off)");

@@ -30,6 +30,10 @@ checked 'a throttled rank is named, and the run continues' rank1:preflight:slow 
 expect 'to its end' 0 '"step":4' cat "$dir/slow/metrics.jsonl"
 checked 'a wrong operand' rank1:preflight:flip 4 \
     'is unfit: rank 1 on .*: wrong bits: [0-9]+ elements of a product are not' flip --ranks 2
+# shellcheck disable=SC2086
+LMTRAIN_FAULT=rank1:preflight:slow expect 'a full check refuses what is slow' 4 'is unfit: rank 1 on .*: slow' \
+    pretrain full --ranks 2 $quick --set preflight.mode=full
+expect 'its metrics say so' 0 '"event":"preflight","text":".*rank 1 on .*: slow' cat "$dir/full/metrics.jsonl"
 checked 'a wrong repetition' rank0:preflight:repeat:1:flip 4 \
     'rank 0 on .*: wrong bits: 1 of [0-9]+ repetitions of the same product differ' repeat
 checked 'wrong memory' rank1:preflight:memory:flip 4 \

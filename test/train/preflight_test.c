@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "train/preflight.h"
+#include "train/preflight_impl.h"
 
 enum { N = 5 };
 
@@ -182,6 +182,30 @@ static void wrong_comes_before_slow(void **state)
     arena_release(&f.arena);
 }
 
+static void each_pair_meets_once(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 33; n++) {
+        unsigned char met[33][33] = { { 0 } };
+
+        for (int round = 0; round < n - 1 + n % 2; round++)
+            for (int node = 0; node < n; node++) {
+                int other = preflight_partner(node, round, n);
+
+                if (other < 0) {
+                    assert_int_equal(n % 2, 1);
+                    continue;
+                }
+                assert_true(other < n && other != node);
+                assert_int_equal(preflight_partner(other, round, n), node);
+                assert_int_equal(met[node][other]++, 0);
+            }
+        for (int a = 0; a < n; a++)
+            for (int b = 0; b < n; b++)
+                assert_int_equal(met[a][b], a != b);
+    }
+}
+
 /* ---- this machine ---- */
 
 static void check_here(const char *faults, struct preflight *p, struct arena *arena)
@@ -250,6 +274,7 @@ int main(void)
         cmocka_unit_test(the_majority_decides),
         cmocka_unit_test(without_a_majority_all_are_suspect),
         cmocka_unit_test(wrong_comes_before_slow),
+        cmocka_unit_test(each_pair_meets_once),
         cmocka_unit_test(this_machine_is_fit),
         cmocka_unit_test(flips_are_found),
     };
