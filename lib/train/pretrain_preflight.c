@@ -115,8 +115,7 @@ static int exclude(const struct pretrain *p, const struct unfit *u, struct err *
     return status;
 }
 
-/* An attempt that ends here has opened no metrics yet: the event goes where earlier ones left
- * them, and none of theirs is dropped. */
+/* An attempt that ends here has opened no metrics yet. Lines of earlier attempts stay. */
 static void note_end(const struct pretrain *p, const char *text)
 {
     struct metrics *metrics;
