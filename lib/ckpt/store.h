@@ -132,6 +132,10 @@ int store_restate(const char *folder, int64_t step, const char *state, struct er
  */
 int store_clean(const char *checkpoints, int keep, struct err *err);
 
+/* The same, without removing the checkpoints of these steps. */
+int store_clean_but(const char *checkpoints, int keep, const int64_t *held, int n_held,
+                    struct err *err);
+
 struct store;
 
 /*

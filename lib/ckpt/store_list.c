@@ -135,7 +135,21 @@ static int clean_entry(const char *checkpoints, const struct store_entry *entry,
     return 0;
 }
 
+static int is_held(int64_t step, const int64_t *held, int n_held)
+{
+    for (int i = 0; i < n_held; i++)
+        if (held[i] == step)
+            return 1;
+    return 0;
+}
+
 int store_clean(const char *checkpoints, int keep, struct err *err)
+{
+    return store_clean_but(checkpoints, keep, NULL, 0, err);
+}
+
+int store_clean_but(const char *checkpoints, int keep, const int64_t *held, int n_held,
+                    struct err *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
@@ -144,7 +158,9 @@ int store_clean(const char *checkpoints, int keep, struct err *err)
     int n = list_entries(checkpoints, &entries, &arena, err);
 
     for (int i = 0; i < n; i++)
-        if (clean_entry(checkpoints, &entries[i], keep, &n_kept, &arena, failed ? &later : err) < 0)
+        if (!(entries[i].kind == ENTRY_CHECKPOINT && keep && n_kept == keep &&
+              is_held(entries[i].step, held, n_held)) &&
+            clean_entry(checkpoints, &entries[i], keep, &n_kept, &arena, failed ? &later : err) < 0)
             failed = 1;
     arena_release(&arena);
     return n < 0 || failed ? -1 : 0;

@@ -440,6 +440,18 @@ const struct field job_fields[] = {
       .help = "interval between checkpoints; 0: only after the last step" },
     { "checkpoint.keep", FIELD_INT, AT(checkpoint.keep), .initial = "3", .max = N_MAX,
       .help = "number of newest checkpoints to keep; 0: all" },
+    { "checkpoint.upload", FIELD_TEXT, AT(checkpoint.upload), .initial = "",
+      .help =
+          "shell command that rank 0 runs for each checkpoint, beside training, with its folder "
+          "in LMTRAIN_CHECKPOINT and its step in LMTRAIN_STEP; tried up to 5 times, one at a "
+          "time, newest first; its output is in the run folder's log/upload.log" },
+    { "checkpoint.upload_seconds", FIELD_FLOAT, AT(checkpoint.upload_seconds), .initial = "3600.0",
+      .max = 1e9, .above_min = 1, .unit = "seconds",
+      .help = "time limit of a try of checkpoint.upload" },
+    { "checkpoint.upload_wait_seconds", FIELD_FLOAT, AT(checkpoint.upload_wait), .initial = "600.0",
+      .max = 1e9, .unit = "seconds",
+      .help = "time that a run waits at its end for uploads that are left; one that is ended by a "
+              "signal waits at most 5 seconds" },
     { "checkpoint.copy_mb", FIELD_INT, AT(checkpoint.copy_mb), .initial = "auto", .word = "auto",
       .word_value = -1, .max = 2147483647, .unit = "MiB",
       .help = "host memory that a rank may use to copy what a slow file system has not taken of a "

@@ -224,9 +224,12 @@ struct job {
     } recompute_layers;
 
     struct {
-        int64_t every_steps; /* 0: only at the end */
-        int keep;            /* newest checkpoints kept; 0 all */
-        int copy_mb;         /* of host memory a rank may copy of a slow save; -1 auto */
+        int64_t every_steps;   /* 0: only at the end */
+        int keep;              /* newest checkpoints kept; 0 all */
+        const char *upload;    /* command for each checkpoint; NULL: none */
+        double upload_seconds; /* of a try */
+        double upload_wait;    /* seconds for what is left at the end of the run */
+        int copy_mb;           /* of host memory a rank may copy of a slow save; -1 auto */
     } checkpoint;
 
     struct {

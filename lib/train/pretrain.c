@@ -244,6 +244,7 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
 
     if (++p->n_stepped == 2)
         vendor_memory_take(p->options->engine, program_memory_bytes(trainer_program(p->trainer)));
+    pretrain_upload_report(p);
     if (note_skipped(p, r, err) < 0 || pretrain_saved(p, err) < 0)
         return -1;
     if (pretrain_recheck_update(p, err) < 0 ||
@@ -451,6 +452,8 @@ static int begin(struct pretrain *p, struct err *err)
         status = pretrain_report_open(p, err);
     if (!status && p->is_first)
         status = gather_files(p, err);
+    if (!status)
+        status = pretrain_upload_open(p, err);
     if (!status && p->is_first)
         status = algo_cache_keep(p->job, engine->kernels, err);
     if (!status) {
@@ -485,6 +488,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     signals_answer(p.is_first ? PRETRAIN_ANSWER_STEP : NULL);
     if (!status)
         status = run_steps(&p, err);
+    pretrain_upload_close(&p, !status);
     if (!status && p.is_first)
         say_goodbye(&p);
     if (status < 0)

@@ -15,6 +15,7 @@
 #include "train/pretrain.h"
 #include "train/replicas.h"
 #include "train/trainer.h"
+#include "train/upload.h"
 
 #define PATH_BYTES 4096
 
@@ -41,6 +42,8 @@ struct pretrain {
     struct recheck *recheck;   /* NULL: the job has none */
     struct metrics *metrics;   /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
+    struct upload *upload;          /* rank 0's; NULL: the job has none */
+    bool upload_is_last;            /* the run is done: nothing but uploads is left */
     struct gpu_watch *gpu;          /* rank 0's; NULL: it has none */
     struct progress_slot *progress; /* NULL: nothing watches this process */
     int is_first;                   /* rank 0 */
@@ -120,6 +123,14 @@ int pretrain_save(struct pretrain *pretrain, struct err *err);      /* begin one
 int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a step: how it went */
 int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
 int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one; all are gone */
+
+/*
+ * pretrain_upload.c, on rank 0. Begin with the uploads of the job, if it has any; tell log and
+ * metrics what became of them so far; and end them, of a run that is done with the job's patience.
+ */
+int pretrain_upload_open(struct pretrain *pretrain, struct err *err);
+void pretrain_upload_report(struct pretrain *pretrain);
+void pretrain_upload_close(struct pretrain *pretrain, int is_done);
 
 /*
  * Replicas that differ are the end of this attempt, known to all ranks. Between steps; under zero 1

@@ -22,12 +22,14 @@
 static void clean(const struct pretrain *p)
 {
     char path[PATH_BYTES];
+    int64_t held[2];
+    int n_held = upload_holds(p->upload, held);
     struct err err;
 
     if (!p->is_first)
         return;
     if (pretrain_path(p, path, "checkpoints", &err) < 0 ||
-        store_clean(path, p->job->checkpoint.keep, &err) < 0)
+        store_clean_but(path, p->job->checkpoint.keep, held, n_held, &err) < 0)
         log_warn("old checkpoints: %s: it is not removed for now", err.text);
 }
 
@@ -194,8 +196,12 @@ static void note_whole(struct pretrain *p)
     int is_new = p->whole_step != p->saved_step;
 
     p->whole_step = p->saved_step;
-    if (is_new && p->is_first && p->options->on_saved &&
-        pretrain_checkpoint_path(p, folder, p->whole_step, &ignored) == 0)
+    if (!is_new || !p->is_first || p->whole_step < 0 ||
+        pretrain_checkpoint_path(p, folder, p->whole_step, &ignored) < 0)
+        return;
+    if (p->upload)
+        upload_add(p->upload, folder, p->whole_step);
+    if (p->options->on_saved)
         p->options->on_saved(p->options->context, folder);
 }
 
