@@ -82,21 +82,37 @@ static int is_of_step(const struct context_view *view, const char *nspace, int64
     return !strcmp(nspace, expected);
 }
 
-/* Several processes of a launcher that speaks PMI-1 or PMI-2, or of an Open MPI without PMIx. */
-static const char *foreign_size(const struct context_view *view)
+/*
+ * A process of a launcher that speaks PMI-1 or PMI-2 (Hydra of MPICH and Intel MPI, MVAPICH's
+ * mpirun_rsh), or of an Open MPI without PMIx: the variable that says of how many, else one that
+ * says which; NULL: of none.
+ */
+static const char *foreign_variable(const struct context_view *view)
 {
-    static const char *const names[] = { "PMI_SIZE", "OMPI_COMM_WORLD_SIZE",
-                                         "MV2_COMM_WORLD_SIZE" };
+    static const char *const sizes[] = { "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
+                                         "MPIRUN_NPROCS", "MPI_LOCALNRANKS" };
+    static const char *const ranks[] = { "PMI_RANK", "MV2_COMM_WORLD_RANK", "MPI_LOCALRANKID" };
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (get_number(view, names[i], -1) >= 0)
-            return names[i];
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (get_number(view, sizes[i], -1) >= 0)
+            return sizes[i];
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        if (get_number(view, ranks[i], -1) >= 0)
+            return ranks[i];
     return NULL;
+}
+
+/* One that does not say of how many may be one of several. */
+static bool is_one_of_several(const struct context_view *view, const char *variable)
+{
+    bool is_rank = str_ends_with(variable, "RANK") || str_ends_with(variable, "RANKID");
+
+    return is_rank || get_number(view, variable, 1) > 1;
 }
 
 enum context_verdict context_decide(const struct context_view *view)
 {
-    const char *nspace = context_get(view, "PMIX_NAMESPACE"), *foreign = foreign_size(view);
+    const char *nspace = context_get(view, "PMIX_NAMESPACE"), *foreign = foreign_variable(view);
     int64_t step = get_step(view);
 
     if (nspace && context_get(view, "PMIX_RANK")) {
@@ -115,7 +131,7 @@ enum context_verdict context_decide(const struct context_view *view)
     if (get_job(view) && step >= 0)
         return get_n_tasks(view) > 1 ? VERDICT_STEP : VERDICT_PLAIN;
     if (foreign)
-        return get_number(view, foreign, 1) > 1 ? VERDICT_PMI : VERDICT_PLAIN;
+        return is_one_of_several(view, foreign) ? VERDICT_PMI : VERDICT_PLAIN;
     return get_job(view) ? VERDICT_ALLOCATION : VERDICT_PLAIN;
 }
 
@@ -128,13 +144,14 @@ int context_refuse(const struct context_view *view, enum context_verdict verdict
                    const char *mpi_list, struct err *err)
 {
     if (verdict == VERDICT_PMI) {
-        const char *name = foreign_size(view);
+        const char *name = foreign_variable(view);
 
         return err_set(
             err, ERR_CONFIG,
-            "%s is %s, but this launcher does not support PMIx, which ranks need to find each "
-            "other (hint: Open MPI's mpirun, srun --mpi=pmix, or lmtrain by itself "
-            "with --ranks or --hosts)",
+            "%s is %s, but this launcher (Hydra of MPICH or Intel MPI, MVAPICH, PMI-1 or PMI-2) "
+            "does "
+            "not support PMIx, which ranks need to find each other (hint: Open MPI's mpirun, srun "
+            "--mpi=pmix, or lmtrain by itself with --ranks or --hosts)",
             name, context_get(view, name));
     }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "launch/pmix_version_impl.h"
 
 /* Who we are to PMIx; one per process, as the library is. */
 static pmix_proc_t self;
@@ -33,8 +34,8 @@ static int get_number(const char *key, enum number_owner owner, int *number, str
         proc.rank = PMIX_RANK_WILDCARD;
     pmix_status_t status = PMIx_Get(&proc, key, NULL, 0, &value);
     if (status != PMIX_SUCCESS || !value)
-        return err_set(err, ERR_FAILED, "PMIx does not provide %s: %s", key,
-                       PMIx_Error_string(status));
+        return pmix_version_refuse(key, PMIx_Error_string(status), getenv("PMIX_VERSION"),
+                                   PMIx_Get_version(), err);
     if (value->type == PMIX_UINT16)
         *number = value->data.uint16;
     else if (value->type == PMIX_UINT32 && value->data.uint32 <= INT32_MAX)
@@ -53,7 +54,8 @@ int launch_client_join(struct launch_rank *rank, struct err *err)
     pmix_status_t status = PMIx_Init(&self, NULL, 0);
 
     if (status != PMIX_SUCCESS)
-        return peer_failed(err, "PMIx_Init", status);
+        return pmix_version_refuse("PMIx_Init", PMIx_Error_string(status), getenv("PMIX_VERSION"),
+                                   PMIx_Get_version(), err);
     found.world_rank = (int)self.rank;
     if (get_number(PMIX_JOB_SIZE, OF_JOB, &found.world_size, err) ||
         get_number(PMIX_LOCAL_RANK, OF_RANK, &found.local_rank, err) ||
