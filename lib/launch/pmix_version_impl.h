@@ -12,8 +12,8 @@
 
 /*
  * Say that a rank cannot join: call failed with `reason`. server: the server's version, or NULL if
- * it is not known; client: that of our library, as PMIx_Get_version() has it. Returns -1: ERR_CONFIG
- * if the major versions differ, else ERR_PEER.
+ * it is not known; client: that of our library, as PMIx_Get_version() has it. Returns -1 and
+ * ERR_CONFIG if the major versions differ, else ERR_PEER.
  */
 int pmix_version_refuse(const char *call, const char *reason, const char *server,
                         const char *client, struct err *err);

@@ -88,6 +88,17 @@ same_bits 'the bits of two' own2 fewer 12
 expect 'the only task of a step is its own supervisor' 0 '^done: step 12 in' step alone -n 1 -- --ranks 2
 same_bits 'the bits of two, again' own2 alone 12
 
+# ---- a node that is excluded, and the spare in its place ----
+
+mkdir "$dir/spare"
+echo 'n1 slow' >"$dir/spare/excluded_hosts"
+expect 'a rank on the spare node' 0 '^done: step 12 in' bare spare -N 2 -- --set launch.spares=1
+printf '%s\n' "$output" >"$dir/spare.out"
+expect 'which is named' 0 '' said spare.out 'host n2, a spare, takes the place of n1 \(excluded\)'
+expect 'srun leaves the other out' 0 '' said spare.out 'srun .*--nodes=1 --ntasks=1 .*--exclude=n1 -- '
+expect 'as many spares as nodes' 2 'launch.spares is 2, but the allocation has 2 hosts' bare wrong -N 2 -- \
+    --set launch.spares=2 --ranks 2
+
 # ---- generate and eval ----
 
 . test/cli/support/serving.sh

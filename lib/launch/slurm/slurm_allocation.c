@@ -259,7 +259,10 @@ char **slurm_argv(const struct slurm_step *step, const struct slurm_command *com
     return argv;
 }
 
-/* Whether name (of the given length) is to be kept from srun. */
+/*
+ * Whether name (of the given length) is to be kept from srun. The list of nodes is the allocation's
+ * as it was at first; without it srun asks for that of now.
+ */
 static int contradicts(const char *name, size_t length)
 {
     static const char *const names[] = {
@@ -276,6 +279,8 @@ static int contradicts(const char *name, size_t length)
         "SLURM_LABELIO",
         "SLURM_MPI_TYPE",
         "SLURM_NNODES",
+        "SLURM_JOB_NODELIST",
+        "SLURM_NODELIST",
         "SLURM_NPROCS",
         "SLURM_NTASKS",
         "SLURM_NTASKS_PER_CORE",

@@ -68,7 +68,7 @@ ReturnToService=2
 InactiveLimit=0
 KillWait=30
 MinJobAge=300
-SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0,permit_job_expansion
 NodeName=n1 NodeAddr=127.0.0.1 Port=$2 CPUs=4 RealMemory=1000
 NodeName=n2 NodeAddr=127.0.0.1 Port=$3 CPUs=4 RealMemory=1000
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
