@@ -209,12 +209,20 @@ static bool seems_slow(const struct preflight_check *check, int rank, unsigned c
     return false;
 }
 
+static bool has_slow_pair(const struct preflight_check *check)
+{
+    for (int i = 0; i < check->result->n_pairs; i++)
+        if (preflight_pair_is_slow(check->result, i, check->request->min_ratio))
+            return true;
+    return false;
+}
+
 /* By the ranks that seem slow, while the others wait; by all where it is collective. */
 static int confirm(struct preflight_check *check, const struct check_row *row, bool *goes_on,
                    struct err *err)
 {
     for (int i = 0; i < N_CONFIRMATIONS && *goes_on; i++) {
-        bool is_any = false;
+        bool is_any = row->is_collective && has_slow_pair(check);
 
         for (int rank = 0; rank < check->result->n_ranks && !is_any; rank++)
             is_any = seems_slow(check, rank, row->confirmed);

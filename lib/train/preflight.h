@@ -90,6 +90,8 @@ struct preflight {
     struct preflight_rank *ranks;
     struct preflight_pair *pairs;
     struct preflight_finding *findings;   /* the worst first */
+    double pair_median;                   /* bytes/s; 0: there are none */
+    double min_ratio;                     /* that it is judged by */
     double (*medians)[PREFLIGHT_N_WHATS]; /* [n_ranks]: of each rank's kind; 0: not measured */
     enum preflight_fault worst;
     int signal; /* that stopped the check, 0: none */
@@ -114,6 +116,12 @@ void preflight_take_medians(struct preflight *preflight, struct arena *arena);
 
 /* Fill medians, findings and worst from ranks and pairs. */
 void preflight_judge(struct preflight *preflight, double min_ratio, struct arena *arena);
+
+/*
+ * Whether a pair's bandwidth is below half of min_ratio times the median of all pairs. It is
+ * reported, but no fault of a host, each of which is judged by its best partner.
+ */
+bool preflight_pair_is_slow(const struct preflight *preflight, int pair, double min_ratio);
 
 /* Whether the rank's figure is below what its kind's median, which was taken, allows. */
 bool preflight_is_slow(const struct preflight *preflight, int rank, enum preflight_what what,

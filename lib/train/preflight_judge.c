@@ -64,6 +64,19 @@ static double median_of(const struct preflight *p, int rank, enum preflight_what
     return n ? numbers[n / 2] : 0;
 }
 
+static double median_of_pairs(const struct preflight *p)
+{
+    double *numbers = malloc(sizeof *numbers * (size_t)(p->n_pairs + 1));
+
+    CHECK(numbers);
+    for (int i = 0; i < p->n_pairs; i++)
+        numbers[i] = p->pairs[i].bytes_per_second;
+    qsort(numbers, (size_t)p->n_pairs, sizeof *numbers, compare_numbers);
+    double median = p->n_pairs ? numbers[p->n_pairs / 2] : 0;
+    free(numbers);
+    return median;
+}
+
 void preflight_take_medians(struct preflight *p, struct arena *arena)
 {
     double *numbers = malloc(sizeof *numbers * (size_t)p->n_ranks);
@@ -82,6 +95,12 @@ void preflight_take_medians(struct preflight *p, struct arena *arena)
                 like < rank ? p->medians[like][what] : median_of(p, rank, of, numbers);
         }
     free(numbers);
+    p->pair_median = median_of_pairs(p);
+}
+
+bool preflight_pair_is_slow(const struct preflight *p, int pair, double min_ratio)
+{
+    return p->pairs[pair].bytes_per_second < p->pair_median * min_ratio * allowed[PREFLIGHT_LINK];
 }
 
 bool preflight_is_slow(const struct preflight *p, int rank, enum preflight_what what,
@@ -221,6 +240,7 @@ void preflight_judge(struct preflight *p, double min_ratio, struct arena *arena)
 
     p->n_findings = 0;
     p->worst = PREFLIGHT_OK;
+    p->min_ratio = min_ratio;
     preflight_take_medians(p, arena);
     for (int rank = 0; rank < p->n_ranks; rank++) {
         if (!judge_errors(&j, rank))

@@ -60,6 +60,20 @@ static void add_rank(struct report_table *table, const struct preflight *p, int 
     str_release(&row);
 }
 
+/* Pairs that are slow between hosts whose other links are not. */
+static void print_pairs(const struct preflight *p, struct str *out)
+{
+    for (int i = 0; i < p->n_pairs; i++) {
+        const struct preflight_pair *pair = &p->pairs[i];
+
+        if (preflight_pair_is_slow(p, i, p->min_ratio))
+            str_printf(out, "note: from %s to %s %.3g GB/s, %.0f %% of the median %.3g GB/s\n",
+                       p->ranks[pair->from].host, p->ranks[pair->to].host,
+                       1e-9 * pair->bytes_per_second, 100 * pair->bytes_per_second / p->pair_median,
+                       1e-9 * p->pair_median);
+    }
+}
+
 void preflight_print(const struct preflight *p, struct str *out)
 {
     struct report_table table;
@@ -79,6 +93,7 @@ void preflight_print(const struct preflight *p, struct str *out)
     report_table_print(&table, 0, out);
     for (int i = 0; i < p->n_findings; i++)
         str_printf(out, "%s\n", p->findings[i].text);
+    print_pairs(p, out);
     str_release(&row);
     report_table_release(&table);
 }
@@ -160,14 +175,16 @@ static cJSON *finding_to_json(const struct preflight *p, const struct preflight_
     return object;
 }
 
-static cJSON *pair_to_json(const struct preflight *p, const struct preflight_pair *pair)
+static cJSON *pair_to_json(const struct preflight *p, int i)
 {
+    const struct preflight_pair *pair = &p->pairs[i];
     cJSON *object = cJSON_CreateObject();
 
     cJSON_AddStringToObject(object, "from", p->ranks[pair->from].host);
     cJSON_AddStringToObject(object, "to", p->ranks[pair->to].host);
     cJSON_AddNumberToObject(object, "bytes_per_second", pair->bytes_per_second);
     cJSON_AddNumberToObject(object, "latency_seconds", pair->seconds);
+    cJSON_AddBoolToObject(object, "is_slow", preflight_pair_is_slow(p, i, p->min_ratio));
     return object;
 }
 
@@ -189,7 +206,7 @@ void preflight_print_json(const struct preflight *p, struct str *out)
         cJSON_AddItemToArray(ranks, rank_to_json(p, rank));
     cJSON *pairs = cJSON_AddArrayToObject(root, "pairs");
     for (int i = 0; i < p->n_pairs; i++)
-        cJSON_AddItemToArray(pairs, pair_to_json(p, &p->pairs[i]));
+        cJSON_AddItemToArray(pairs, pair_to_json(p, i));
     char *text = cJSON_Print(root);
     CHECK(text);
     str_printf(out, "%s\n", text);

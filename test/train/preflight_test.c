@@ -182,6 +182,27 @@ static void wrong_comes_before_slow(void **state)
     arena_release(&f.arena);
 }
 
+static void a_slow_pair_is_noted(void **state)
+{
+    static struct preflight_pair pairs[] = { { 0, 1, 100e9, 1e-6 }, { 1, 0, 100e9, 1e-6 },
+                                             { 2, 3, 43e9, 1e-6 },  { 3, 2, 42e9, 1e-6 },
+                                             { 0, 2, 100e9, 1e-6 }, { 2, 0, 100e9, 1e-6 } };
+    struct fixture f;
+    struct str text = { 0 };
+
+    (void)state;
+    set_up(&f);
+    f.p.pairs = pairs;
+    f.p.n_pairs = 6;
+    assert_string_equal(judged(&f, PREFLIGHT_OK), "");
+    preflight_print(&f.p, &text);
+    assert_non_null(strstr(str_text(&text), "note: from host3 to host2 42 GB/s, 42 % of the median "
+                                            "100 GB/s\n"));
+    assert_null(strstr(str_text(&text), "from host2 to host3"));
+    str_release(&text);
+    arena_release(&f.arena);
+}
+
 static void each_pair_meets_once(void **state)
 {
     (void)state;
@@ -274,6 +295,7 @@ int main(void)
         cmocka_unit_test(the_majority_decides),
         cmocka_unit_test(without_a_majority_all_are_suspect),
         cmocka_unit_test(wrong_comes_before_slow),
+        cmocka_unit_test(a_slow_pair_is_noted),
         cmocka_unit_test(each_pair_meets_once),
         cmocka_unit_test(this_machine_is_fit),
         cmocka_unit_test(flips_are_found),
