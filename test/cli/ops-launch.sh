@@ -14,8 +14,6 @@ if ! hosts_start a b c d; then
     cat "$dir"/*.log
     exit 1
 fi
-LMTRAIN_LINK_SECONDS=4
-export LMTRAIN_LINK_SECONDS
 sed -i '/^ranks: 1$/d' "$dir/job.yaml"
 steps=60
 plain="--set train.steps=$steps --set eval.every_steps=$steps --set checkpoint.every_steps=10 --set restarts=3"
@@ -47,7 +45,7 @@ rank() {
 }
 kill_rank() { kill -KILL "$(rank "$1" "$2")"; }
 # halt HOST - end all that runs there, sshd as well; boot HOST - sshd runs again
-halt() { on "$1" sh -c 'kill -KILL -1' || true; }
+halt() { on "$1" sh -c '[ "$(hostname)" = "$0" ] && kill -KILL -1' "$1" || true; }
 boot() {
     eval "boot_ip=$hosts_net.\$hosts_number_$1"
     # shellcheck disable=SC2154 # of the eval
