@@ -29,6 +29,7 @@ enum fault_action {
     ACTION_NAN,
     ACTION_FLIP,
     ACTION_FLIPS,
+    ACTION_SPIKE,
     ACTION_SKEW,
     ACTION_SLOW,
     N_ACTIONS
@@ -38,8 +39,8 @@ static const char *const action_names[N_ACTIONS] = {
     [ACTION_SIGKILL] = "sigkill", [ACTION_SIGTERM] = "sigterm", [ACTION_SEGV] = "segv",
     [ACTION_ABORT] = "abort",     [ACTION_EXIT] = "exit",       [ACTION_STOP] = "stop",
     [ACTION_STALL] = "stall",     [ACTION_NAN] = "nan",         [ACTION_FLIP] = "flip",
-    [ACTION_FLIPS] = "flips",     [ACTION_SKEW] = "skew",       [ACTION_SLOW] = "slow",
-    [ACTION_SLEEP] = "sleep",
+    [ACTION_FLIPS] = "flips",     [ACTION_SPIKE] = "spike",     [ACTION_SKEW] = "skew",
+    [ACTION_SLOW] = "slow",       [ACTION_SLEEP] = "sleep",
 };
 
 static const char *const places[] = {
@@ -188,6 +189,8 @@ static int read_rule(struct rule *rule, const char *text, struct err *err)
         return refuse(text, "an unknown place or action", err);
     if (rule->action == ACTION_NAN && strcmp(rule->place, "gradients") != 0)
         return refuse(text, "nan, which is for gradients:N,", err);
+    if (rule->action == ACTION_SPIKE && strcmp(rule->place, "gradients") != 0)
+        return refuse(text, "spike, which is for gradients:N,", err);
     if (rule->action == ACTION_FLIP && strcmp(rule->place, "gradients") != 0 &&
         strcmp(rule->place, "step") != 0 && !str_starts_with(rule->place, "preflight") &&
         !str_starts_with(rule->place, "op:"))
@@ -280,6 +283,8 @@ static enum fault perform(const struct rule *rule)
     case ACTION_FLIP:
     case ACTION_FLIPS:
         return FAULT_FLIP;
+    case ACTION_SPIKE:
+        return FAULT_SPIKE;
     case ACTION_SKEW:
         return FAULT_SKEW;
     case ACTION_SLOW:

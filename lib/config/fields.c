@@ -170,6 +170,26 @@ const struct field job_fields[] = {
       .unit = "steps",
       .help = "interval at which data-parallel replicas compare hashes of their parameters, to "
               "detect silent data corruption; 0: never" },
+    { "train.on_spike", FIELD_CHOICE, AT(train.on_spike), .initial = "log",
+      .choices = spike_choices,
+      NUMERICS(RECIPE, 645, .when = WHEN_SET, .print = numerics_print_spikes),
+      .help = "what is done about a step whose loss or gradient norm is a spike (spike_z): log "
+              "reports it; skip does not update the parameters; rewind continues from a "
+              "checkpoint before it, without the batches around it (spike_margin)" },
+    { "train.spike_z", FIELD_FLOAT, AT(train.spike_z), .initial = "8.0", .above_min = 1, .max = 1e9,
+      NUMERICS(RECIPE, 0),
+      .help = "z-score that makes a loss or gradient norm a spike: standard deviations above the "
+              "mean of the steps before it (spike_window)" },
+    { "train.spike_window", FIELD_INT, AT(train.spike_window), .initial = "100", .min = 2,
+      .max = 10000, .unit = "steps", NUMERICS(RECIPE, 0),
+      .help = "number of steps whose losses and gradient norms a spike is compared with; there is "
+              "none before as many have been done" },
+    { "train.spike_margin", FIELD_INT, AT(train.spike_margin), .initial = "10", .max = N_MAX,
+      .unit = "steps", NUMERICS(RECIPE, 0),
+      .help = "with on_spike rewind: number of steps before and after the spike whose batches are "
+              "skipped as well" },
+    { "train.spike_rewinds", FIELD_INT, AT(train.spike_rewinds), .initial = "3", .max = 64,
+      .help = "with on_spike rewind: number of times a run goes back; one more fails it" },
     { "train.recheck_every", FIELD_INT, AT(train.recheck_every), .initial = "0", .max = N_MAX,
       .unit = "steps",
       .help = "interval at which each rank's first micro-batch is computed again by another "

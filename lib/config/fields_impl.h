@@ -77,6 +77,7 @@ void numerics_print_original_seq_len(const struct job *job, struct str *out);
 void numerics_print_alpha(const struct job *job, struct str *out);
 void numerics_print_gradient_sum(const struct job *job, struct str *out);
 void numerics_print_reductions(const struct job *job, struct str *out);
+void numerics_print_spikes(const struct job *job, struct str *out);
 
 struct field {
     const char *key; /* "train.steps"; the fields of a group stand together */

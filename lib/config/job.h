@@ -33,6 +33,7 @@ enum recompute_mode {
 };
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum parameter_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
+enum spike_action { SPIKE_LOGGED, SPIKE_SKIPPED, SPIKE_REWOUND };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
 /* What a search makes small: a step's time, or that times the devices in use. */
 enum search_objective { OBJECTIVE_TIME, OBJECTIVE_DEVICE_TIME };
@@ -68,6 +69,7 @@ extern const struct choice gradient_sum_choices[];
 extern const struct choice hold_choices[];
 extern const struct choice rank_order_choices[];
 extern const struct choice reduction_choices[];
+extern const struct choice spike_choices[];
 extern const struct choice parallel_mode_choices[];
 extern const struct choice search_micro_batch_choices[];
 extern const struct choice search_objective_choices[];
@@ -125,12 +127,17 @@ struct job {
         enum dtype residual;       /* of the residual stream and its gradient: F32, or BF16 */
         enum dtype gradient_dtype; /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
         uint64_t seed;
-        int log_every;                 /* steps */
-        int max_skipped;               /* non-finite steps in a row before giving up */
-        double hang_seconds;           /* a rank without progress for so long is reported */
-        double hang_abort_seconds;     /* and for so long ends the job; 0 never */
-        int compare_every;             /* steps between comparisons of replicas; 0 never */
-        int recheck_every;             /* steps between recomputations by other ranks; 0 never */
+        int log_every;              /* steps */
+        int max_skipped;            /* non-finite steps in a row before giving up */
+        double hang_seconds;        /* a rank without progress for so long is reported */
+        double hang_abort_seconds;  /* and for so long ends the job; 0 never */
+        int compare_every;          /* steps between comparisons of replicas; 0 never */
+        enum spike_action on_spike; /* what is done about a spike (train/spike.h): */
+        double spike_z;             /* a value so many standard deviations above the mean */
+        int spike_window;           /* of so many steps */
+        int spike_margin;           /* rewind: batches before and after it that are skipped, too */
+        int spike_rewinds;          /* rewind: more end the job */
+        int recheck_every;          /* steps between recomputations by other ranks; 0 never */
         struct job_texts only, freeze; /* patterns of parameters; none: all, nothing */
     } train;
 

@@ -225,6 +225,15 @@ void numerics_print_reductions(const struct job *job, struct str *out)
     str_add(out, choice_word(reduction_choices, is_fast ? REDUCTIONS_FAST : REDUCTIONS_FIXED));
 }
 
+/* With what decides where it happens. */
+void numerics_print_spikes(const struct job *job, struct str *out)
+{
+    str_printf(out, "%s z %g window %d", choice_word(spike_choices, (int)job->train.on_spike),
+               job->train.spike_z, job->train.spike_window);
+    if (job->train.on_spike == SPIKE_REWOUND)
+        str_printf(out, " margin %d", job->train.spike_margin);
+}
+
 /* ---- the description ---- */
 
 static void print_line(const struct field *f, const struct job *job, uint64_t data, struct str *out)

@@ -99,6 +99,8 @@ static void schedule(struct compiling *c)
 {
     schedule_step(c->program, &c->pipeline, c->options->pipeline.rank, c->of_sizes, c->size_of,
                   c->gather, c->update);
+    if (c->options->decides_late)
+        split_optimizer(c->program, c->update);
     if (c->options->has_recheck)
         recheck_step(c->program);
 }

@@ -31,6 +31,7 @@ struct compile_train {
     int sequence_parallel; /* with several tp ranks, which must divide a micro-batch's tokens */
     int64_t head_logits;   /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
     int has_recheck;       /* ENTRY_RECHECK is made */
+    int decides_late;      /* split_optimizer */
     int is_packed; /* a sequence may hold several samples, none of which attends to another */
     const struct tuning *tuning; /* trainable parameters, adapters; NULL: everything is trained */
     uint64_t seed;

@@ -31,6 +31,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
         .tuning = job->tuning,
+        .decides_late = job->train.on_spike == SPIKE_SKIPPED,
         .has_recheck = job->train.recheck_every > 0,
         .is_packed = job->samples.train && job->data.packing,
         .seed = job->train.seed,

@@ -199,6 +199,12 @@ void schedule_step(struct program *program, const struct pipeline *pipeline, int
                    int update);
 
 /*
+ * update.c: after schedule_step: what follows the op that writes ports.skip_update, the optimizer,
+ * becomes a function of its own, behind a second gate at which the host may set skip_update.
+ */
+void split_optimizer(struct program *program, int update);
+
+/*
  * recheck.c: the actions of ENTRY_RECHECK, those of the step's first micro-batch up to its
  * gradients. After schedule_step, before zero3_gather_weights.
  */

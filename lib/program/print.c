@@ -273,7 +273,8 @@ static void print_entry(const struct program *p, enum entry_kind kind, struct st
         const struct action *a = &entry->actions[i];
 
         if (a->kind == ACTION_GATE)
-            str_add(out, "   gate    wait for a save that still reads the cells\n");
+            str_add(out, a->first ? "   gate    the host may set skip_update\n"
+                                  : "   gate    wait for a save that still reads the cells\n");
         else if (a->kind == ACTION_LOAD)
             str_printf(out, "   load    micro-batch %d\n", a->micro_batch);
         else if (a->micro_batch < 0)

@@ -252,8 +252,9 @@ enum action_kind { ACTION_LOAD, ACTION_RUN, ACTION_GATE };
 /* One action of a rank. */
 struct action {
     uint8_t kind;
-    uint8_t first;       /* RUN: accumulators of FIRST_MICRO_BATCH start from zero */
-    int16_t function;    /* RUN */
+    uint8_t first;    /* RUN: accumulators of FIRST_MICRO_BATCH start from zero; GATE: the norm is
+                            known, and the host may set skip_update */
+    int16_t function; /* RUN */
     int32_t micro_batch; /* LOAD, RUN; -1: not for a micro-batch */
 };
 _Static_assert(sizeof(struct action) <= 16, "actions are at most 16 bytes");

@@ -407,3 +407,27 @@ void build_update(struct program *program, int update, const struct update_optio
     else
         update_parameters(&u, order, n);
 }
+
+void split_optimizer(struct program *p, int update)
+{
+    int optimizer = program_function(p, "optimizer", 0), end = 0;
+    struct function *from = &p->functions[update], *to = &p->functions[optimizer];
+    struct entry *entry = &p->entries[ENTRY_STEP];
+    struct action *actions = arena_array(&p->arena, struct action, entry->n_actions + 2);
+
+    while (end < from->n_ops &&
+           from->ops[end].out[GRADIENT_NORM_SKIP_UPDATE] != p->ports.skip_update)
+        end++;
+    CHECK(end < from->n_ops);
+    to->n_ops = to->capacity = from->n_ops - end - 1;
+    to->ops = arena_array(&p->arena, struct op, to->n_ops + 1);
+    memcpy(to->ops, from->ops + end + 1, (size_t)to->n_ops * sizeof *to->ops);
+    from->n_ops = end + 1;
+    memcpy(actions, entry->actions, (size_t)entry->n_actions * sizeof *actions);
+    entry->actions = actions;
+    actions[entry->n_actions++] =
+        (struct action){ .kind = ACTION_GATE, .first = 1, .micro_batch = -1 };
+    actions[entry->n_actions++] = (struct action){
+        .kind = ACTION_RUN, .first = 0, .function = (int16_t)optimizer, .micro_batch = -1
+    };
+}

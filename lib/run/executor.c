@@ -507,9 +507,14 @@ static int run_load(struct run *run, const struct action *action, const struct r
 
 /* The hook may talk to all ranks, and no stream goes on while it does: some would wait for what it
  * keeps from coming. */
-static int run_gate(struct run *run, const struct run_hooks *hooks, struct err *err)
+static int run_gate(struct run *run, const struct action *action, const struct run_hooks *hooks,
+                    struct err *err)
 {
-    return run_drain(run, ALL_STREAMS, err) < 0 ? -1 : hooks->gate(hooks->context, err);
+    int (*hook)(void *context, struct err *err) = action->first ? hooks->decide : hooks->gate;
+
+    if (!hook)
+        return 0;
+    return run_drain(run, ALL_STREAMS, err) < 0 ? -1 : hook(hooks->context, err);
 }
 
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
@@ -534,8 +539,8 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
             status = run_function(run, a, entry == ENTRY_STEP ? a->first : first, hooks, err);
         else if (a->kind == ACTION_LOAD && hooks && hooks->load)
             status = run_load(run, a, hooks, err);
-        else if (a->kind == ACTION_GATE && hooks && hooks->gate)
-            status = run_gate(run, hooks, err);
+        else if (a->kind == ACTION_GATE && hooks)
+            status = run_gate(run, a, hooks, err);
         if (status < 0)
             return -1;
     }

@@ -96,6 +96,8 @@ struct run_hooks {
     int (*load)(void *context, int micro_batch, struct err *err);
     /* Parameters are about to change: wait for readers (an asynchronous save). */
     int (*gate)(void *context, struct err *err);
+    /* The gradient norm is known, the parameters are as they were: the host may set skip_update. */
+    int (*decide)(void *context, struct err *err);
     /* The program of the micro-batch: 0 options.program, i shorter[i - 1]; the same until the
      * entry ends, and on all ranks. NULL: 0. */
     int (*choose)(void *context, int micro_batch);

@@ -223,17 +223,17 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
     p->n_skipped_in_a_row = r->skipped ? p->n_skipped_in_a_row + 1 : 0;
     if (!r->skipped)
         return 0;
-    if (p->is_first)
+    if (p->is_first && !r->refused)
         log_warn("step %" PRId64 ": gradients are not finite: the step is skipped (%d in a row)",
                  r->step, p->n_skipped_in_a_row);
-    pretrain_report_event(p, "skipped", "gradients not finite");
+    pretrain_report_event(p, "skipped", r->refused ? "a spike" : "gradients not finite");
     p->agreed = p->n_skipped_in_a_row > p->job->train.max_skipped;
     if (p->agreed)
         return err_set(err, ERR_FAILED,
-                       "%d step%s in a row had non-finite gradients, more than train.max_skipped "
+                       "%d step%s in a row had %s, more than train.max_skipped "
                        "%d (hint: a lower optimizer.lr, more warm-up)",
                        p->n_skipped_in_a_row, str_s(p->n_skipped_in_a_row),
-                       p->job->train.max_skipped);
+                       r->refused ? "spikes" : "non-finite gradients", p->job->train.max_skipped);
     return 0;
 }
 
@@ -250,6 +250,9 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     if (pretrain_recheck_update(p, err) < 0 ||
         (is_due(job->train.compare_every, r->step) && pretrain_compare(p, err) < 0))
         return -1;
+    int spiked = pretrain_heed_spike(p, r, err);
+    if (spiked)
+        return spiked < 0 ? -1 : 0;
     if (is_due(job->checkpoint.every_steps, r->step) && !last && pretrain_save(p, err) < 0)
         return -1;
     /* One that is left on a signal is owed: what follows heeds that. */
@@ -429,6 +432,7 @@ static int begin(struct pretrain *p, struct err *err)
     };
     struct numerics_differences differences = { 0 };
 
+    spikes_init(&p->spikes, p->job->train.spike_z, p->job->train.spike_window);
     if (p->is_first && (check_inputs(p, err) < 0 || take_folder(p, err) < 0))
         return -1;
     pretrain_log_open(p);
@@ -446,6 +450,8 @@ static int begin(struct pretrain *p, struct err *err)
         p->recheck = recheck_create(p->trainer);
         p->whole_step = p->saved_step;
         trainer_set_gate(p->trainer, pretrain_gate, p);
+        if (p->job->train.on_spike == SPIKE_SKIPPED)
+            trainer_set_refuse(p->trainer, pretrain_refuse, p);
         status = peak_find(engine, p->job->train.dtype, &p->peak_flops, err);
     }
     if (!status)
@@ -502,6 +508,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     /* Others may be reading this rank's memory: it goes with the process, which the caller ends. */
     if (!*agreed && options->engine->rank.world_size > 1)
         return -1;
+    spikes_release(&p.spikes);
     recheck_destroy(p.recheck);
     replicas_destroy(p.replicas);
     trainer_destroy(p.trainer);

@@ -14,6 +14,7 @@
 #include "train/numerics.h"
 #include "train/pretrain.h"
 #include "train/replicas.h"
+#include "train/spike.h"
 #include "train/trainer.h"
 #include "train/upload.h"
 
@@ -55,6 +56,7 @@ struct pretrain {
     int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;
     struct flat_loss flat_loss;
+    struct spikes spikes;
     int n_timed;            /* steps, to compare with what was predicted */
     double timed_seconds;   /* of those after warming up */
     int agreed;             /* the failure is known to all ranks */
@@ -148,6 +150,22 @@ int pretrain_recheck_update(struct pretrain *pretrain, struct err *err);
  * ERR_DEVICE for unfit ones that cannot be, ERR_REQUEUE after a signal.
  */
 int pretrain_preflight(struct pretrain *pretrain, struct err *err);
+
+/*
+ * pretrain_spike.c. Whether the update of a step is refused (trainer_set_refuse); and after a step,
+ * what is done about a spike: returns 0, 1 if the run is now at an earlier step, or -1. Collective.
+ */
+bool pretrain_refuse(void *pretrain, double loss, double grad_norm);
+int pretrain_heed_spike(struct pretrain *pretrain, const struct trainer_result *result,
+                        struct err *err);
+
+/*
+ * resume.c. The newest checkpoint of this output before a step, or -1; found by rank 0 for all
+ * ranks. And go back to it, leaving out n batches from that of step `first` on. Collective.
+ */
+int pretrain_find_newest(struct pretrain *pretrain, int64_t before, int64_t *step, struct err *err);
+int pretrain_return_to(struct pretrain *pretrain, int64_t step, int64_t first, int64_t n,
+                       struct err *err);
 
 /* What must be kept with a checkpoint besides the trainer's state, as JSON. */
 void pretrain_describe(const struct pretrain *pretrain, struct str *out);

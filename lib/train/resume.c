@@ -30,6 +30,11 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
     cJSON_AddNumberToObject(extra, "n_skipped_in_a_row", p->n_skipped_in_a_row);
     cJSON_AddBoolToObject(extra, "stopped", p->stopped);
     cJSON_AddBoolToObject(extra, "owes_evaluation", pretrain_owes_evaluation(p));
+    struct str spikes = { 0 };
+    spikes_print(&p->spikes, &spikes);
+    if (p->spikes.n)
+        cJSON_AddRawToObject(extra, "spikes", str_text(&spikes));
+    str_release(&spikes);
     char *text = cJSON_PrintUnformatted(extra);
     CHECK(text);
     str_clear(out);
@@ -63,8 +68,7 @@ static int newest_step(const struct pretrain *p, int64_t before, int64_t *step, 
     return status;
 }
 
-/* The newest checkpoint of this output before a step, or -1; found by rank 0 for all ranks. */
-static int find_newest(struct pretrain *p, int64_t before, int64_t *step, struct err *err)
+int pretrain_find_newest(struct pretrain *p, int64_t before, int64_t *step, struct err *err)
 {
     struct err own = { 0 };
 
@@ -78,6 +82,14 @@ static int find_newest(struct pretrain *p, int64_t before, int64_t *step, struct
     else if (*step == INT64_MAX)
         err_set(err, ERR_DATA, "rank 0 could not read the checkpoints");
     return *step == INT64_MAX ? -1 : 0;
+}
+
+static void restore_spikes(struct pretrain *p, const cJSON *extra)
+{
+    char *text = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(extra, "spikes"));
+
+    spikes_read(&p->spikes, text ? text : "[]");
+    free(text);
 }
 
 static void restore_run_state(struct pretrain *p)
@@ -94,6 +106,7 @@ static void restore_run_state(struct pretrain *p)
     p->stopped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "stopped"));
     p->owes_evaluation = trainer_has_held_out(p->trainer) &&
                          cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "owes_evaluation"));
+    restore_spikes(p, extra);
     p->evaluated_step = p->owes_evaluation ? -1 : trainer_step_number(p->trainer);
     cJSON_Delete(extra);
 }
@@ -170,7 +183,7 @@ static int restore_newest(struct pretrain *p, int64_t step,
         int64_t worst = agree(p, status, err);
         if (!worst)
             break;
-        if (worst != ERR_DATA || find_newest(p, step, &older, &ignored) < 0 || older < 0)
+        if (worst != ERR_DATA || pretrain_find_newest(p, step, &older, &ignored) < 0 || older < 0)
             return -1;
         if (status < 0)
             log_warn("%s", err->text);
@@ -182,6 +195,27 @@ static int restore_newest(struct pretrain *p, int64_t step,
     set_newer_aside(p, step);
     say_resumed(p, folder);
     return 0;
+}
+
+int pretrain_return_to(struct pretrain *p, int64_t step, int64_t first, int64_t n, struct err *err)
+{
+    char folder[PATH_BYTES];
+    struct err own = { 0 };
+    int status = pretrain_checkpoint_path(p, folder, step, &own);
+
+    if (!status)
+        status = trainer_return_to(p->trainer, folder, first, n, &own);
+    int64_t worst = agree(p, status, &own);
+    if (worst) {
+        *err = own;
+        p->agreed = worst != ERR_PEER;
+        return -1;
+    }
+    restore_run_state(p);
+    p->saved_step = p->whole_step = step;
+    p->compared_step = -1;
+    set_newer_aside(p, step);
+    return p->is_first ? pretrain_report_reopen(p, err) : 0;
 }
 
 static int begin(struct pretrain *p, struct err *err)
@@ -202,7 +236,7 @@ static int resume(struct pretrain *p, struct numerics_differences *differences, 
     struct arena arena = { 0 };
     int64_t step;
 
-    if (find_newest(p, INT64_MAX, &step, err) < 0)
+    if (pretrain_find_newest(p, INT64_MAX, &step, err) < 0)
         return -1;
     if (!strcmp(wanted, "auto") && step < 0)
         return begin(p, err);

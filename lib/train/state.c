@@ -28,6 +28,16 @@ static void add_choices(const struct trainer *t, cJSON *state)
     str_release(&text);
 }
 
+/* [[first, n], ...] */
+static void add_gaps(const struct trainer *t, cJSON *list)
+{
+    for (int i = 0; i < t->n_gaps; i++) {
+        double gap[2] = { (double)t->gaps[i].first, (double)t->gaps[i].n };
+
+        cJSON_AddItemToArray(list, cJSON_CreateDoubleArray(gap, 2));
+    }
+}
+
 void trainer_describe_state(const struct trainer *t, const char *extra, struct str *out)
 {
     cJSON *state = cJSON_CreateObject();
@@ -42,6 +52,8 @@ void trainer_describe_state(const struct trainer *t, const char *extra, struct s
         cJSON_AddNumberToObject(state, "loss_scale", t->loss_scale);
         cJSON_AddNumberToObject(state, "clean_steps", (double)t->n_clean);
     }
+    if (t->n_gaps)
+        add_gaps(t, cJSON_AddArrayToObject(state, "left_out"));
     cJSON_AddStringToObject(state, "numerics", hash);
     cJSON_AddStringToObject(state, "numerics_text", str_text(&t->description));
     if (t->numerics_changes)
@@ -110,6 +122,23 @@ static void read_loss_scale(struct trainer *t, const cJSON *state)
     t->n_clean = n_clean;
 }
 
+static void read_gaps(struct trainer *t, const cJSON *list)
+{
+    const cJSON *item;
+
+    t->n_gaps = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        const cJSON *first = cJSON_GetArrayItem(item, 0), *n = cJSON_GetArrayItem(item, 1);
+
+        if (t->n_gaps == TRAINER_MAX_GAPS || !cJSON_IsNumber(first) || !cJSON_IsNumber(n) ||
+            n->valuedouble < 1)
+            continue;
+        t->gaps[t->n_gaps].first = (int64_t)first->valuedouble;
+        t->gaps[t->n_gaps++].n = (int64_t)n->valuedouble;
+    }
+}
+
 static void add_lines(cJSON *list, const struct str *lines)
 {
     char *copy = strdup(str_text(lines)), *rest = copy, *line;
@@ -162,6 +191,7 @@ static int read_state(struct trainer *t, const char *text, struct numerics_diffe
     t->tokens = number_of(state, "tokens");
     t->n_skipped = number_of(state, "skipped");
     read_loss_scale(t, state);
+    read_gaps(t, cJSON_GetObjectItemCaseSensitive(state, "left_out"));
     if (t->step < 0 || t->updates < 0 || t->tokens < 0 || t->n_skipped < 0 ||
         !cJSON_IsString(description))
         err_set(err, ERR_DATA, "%s",
@@ -219,4 +249,21 @@ int trainer_restore(struct trainer *t, const char *folder, struct numerics_diffe
     if (status < 0)
         return err_add(err, "%s", folder);
     return trainer_open_data(t, err);
+}
+
+int trainer_return_to(struct trainer *t, const char *folder, int64_t first, int64_t n,
+                      struct err *err)
+{
+    struct numerics_differences differences = { 0 };
+    struct data_gap gaps[TRAINER_MAX_GAPS];
+    int n_gaps = t->n_gaps;
+
+    memcpy(gaps, t->gaps, sizeof gaps);
+    int status = trainer_restore(t, folder, &differences, err);
+    numerics_differences_release(&differences);
+    /* The checkpoint may be older than what is left out. */
+    memcpy(t->gaps, gaps, sizeof gaps);
+    t->n_gaps = n_gaps;
+    trainer_leave_out(t, first, n);
+    return status < 0 ? -1 : trainer_open_data(t, err);
 }

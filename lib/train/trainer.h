@@ -55,7 +55,8 @@ struct trainer_result {
     double lr;
     int64_t tokens;    /* tokens with loss in the global batch */
     int64_t read;      /* all tokens of the global batch without padding */
-    int skipped;       /* gradients were not finite; no parameter was updated */
+    int skipped;       /* gradients were not finite, or refused; no parameter was updated */
+    int refused;       /* by trainer_set_refuse's function */
     double loss_scale; /* fp16: the loss scale of this step; else 0 */
     int scale_fell;    /* skipped, and the loss scale was lowered */
     /*
@@ -81,6 +82,14 @@ int trainer_gather_weights(struct trainer *trainer, struct err *err);
  */
 typedef int (*trainer_gate_fn)(void *context, struct err *err);
 void trainer_set_gate(struct trainer *trainer, trainer_gate_fn gate, void *context);
+
+/*
+ * Called on all ranks in each step of a job with train.on_spike skip, when the loss and the norm of
+ * the step are known (as in its result) and before the update: whether it is not done. Returns the
+ * same on all ranks.
+ */
+typedef bool (*trainer_refuse_fn)(void *context, double loss, double grad_norm);
+void trainer_set_refuse(struct trainer *trainer, trainer_refuse_fn refuse, void *context);
 
 /* One step. Collective. */
 int trainer_step(struct trainer *trainer, struct trainer_result *result, struct err *err);
@@ -160,6 +169,16 @@ int trainer_begin(struct trainer *trainer, struct err *err);
  */
 int trainer_restore(struct trainer *trainer, const char *folder,
                     struct numerics_differences *differences, struct err *err);
+
+/*
+ * Load a checkpoint of this very run, and from now on leave out n batches of the training data, from
+ * that of step `first` (counted from 0, at least the checkpoint's) on, besides those that are left
+ * out so far, which is a part of checkpoints; at most TRAINER_MAX_GAPS times. Collective.
+ */
+#define TRAINER_MAX_GAPS 65
+int trainer_return_to(struct trainer *trainer, const char *folder, int64_t first, int64_t n,
+                      struct err *err);
+int trainer_n_gaps(const struct trainer *trainer);
 
 /* The extra text of the checkpoint that was restored; NULL if none was. */
 const char *trainer_restored_extra(const struct trainer *trainer);

@@ -21,6 +21,25 @@ static const struct loader_dataset *datasets_of(struct trainer *t)
     return t->datasets;
 }
 
+int64_t trainer_data_step(const struct trainer *t)
+{
+    int64_t step = t->step;
+
+    for (int i = 0; i < t->n_gaps; i++)
+        if (step >= t->gaps[i].first)
+            step += t->gaps[i].n;
+    return step;
+}
+
+static int64_t n_left_out(const struct trainer *t)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < t->n_gaps; i++)
+        n += t->gaps[i].n;
+    return n;
+}
+
 static struct loader_options loader_options_of(struct trainer *t)
 {
     const struct job *job = t->job;
@@ -43,8 +62,8 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .dp_size = job->parallel.dp,
                                     .seed = job->train.seed,
                                     .split = job->eval.split,
-                                    .first_step = t->step,
-                                    .n_steps = job->train.steps };
+                                    .first_step = trainer_data_step(t),
+                                    .n_steps = job->train.steps + n_left_out(t) };
 }
 
 /* Names the key, and what a prefix is, where the file is simply not there. */
@@ -79,7 +98,34 @@ int trainer_open_data(struct trainer *t, struct err *err)
             return -1;
     }
     fault_at("data", -1);
+    t->data_step = options.first_step;
     return loader_open(&t->train, &options, err);
+}
+
+int trainer_seek_data(struct trainer *t, struct err *err)
+{
+    return t->data_step == trainer_data_step(t) ? 0 : trainer_open_data(t, err);
+}
+
+void trainer_leave_out(struct trainer *t, int64_t first_step, int64_t n)
+{
+    int64_t first = first_step;
+    int at = t->n_gaps;
+
+    CHECK(t->n_gaps < TRAINER_MAX_GAPS && n > 0);
+    for (int i = 0; i < t->n_gaps; i++)
+        if (first >= t->gaps[i].first)
+            first += t->gaps[i].n;
+    for (; at > 0 && t->gaps[at - 1].first > first; at--)
+        t->gaps[at] = t->gaps[at - 1];
+    t->gaps[at].first = first;
+    t->gaps[at].n = n;
+    t->n_gaps++;
+}
+
+int trainer_n_gaps(const struct trainer *t)
+{
+    return t->n_gaps;
 }
 
 int trainer_open_data_of(struct trainer *t, int dp_rank, struct loader **loader, struct err *err)

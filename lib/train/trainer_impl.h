@@ -24,6 +24,11 @@ struct trainer_trace {
     int64_t skewed_since; /* 0: it is as it is */
 };
 
+/* Batches that are left out, by their numbers as if none were. */
+struct data_gap {
+    int64_t first, n;
+};
+
 struct trainer {
     struct trainer_options options;
     struct trainer_carried carried;
@@ -69,6 +74,13 @@ struct trainer {
     void *gate_context;
 
     struct recheck *recheck; /* recheck.h; NULL: never */
+
+    struct data_gap gaps[TRAINER_MAX_GAPS]; /* in increasing order */
+    int n_gaps;
+    int64_t data_step;        /* at which the loader of the training data is */
+    trainer_refuse_fn refuse; /* may be NULL */
+    void *refuse_context;
+    int is_refused; /* the update of the step at hand */
     struct trainer_trace trace;
 
     struct err save_err;  /* of this rank's part of it */
@@ -82,6 +94,11 @@ struct trainer {
  * any. */
 int trainer_open_data(struct trainer *trainer, struct err *err);
 int trainer_open_held_out(struct trainer *trainer, struct err *err);
+/* The number of the batch of the step at hand; and the loader there, if a gap lies before it. */
+int64_t trainer_data_step(const struct trainer *trainer);
+int trainer_seek_data(struct trainer *trainer, struct err *err);
+/* A gap of n batches more, from that of first_step, counted from 0, on; a seek heeds it. */
+void trainer_leave_out(struct trainer *trainer, int64_t first_step, int64_t n);
 /* The training data from t->step on, as another data-parallel rank sees them: the caller closes. */
 int trainer_open_data_of(struct trainer *trainer, int dp_rank, struct loader **loader,
                          struct err *err);

@@ -25,7 +25,7 @@ int trainer_choose(void *context, int micro_batch)
 {
     struct trainer *t = context;
 
-    return t->n_shorter ? program_of(t, loader_length(t->train, t->step, micro_batch)) : 0;
+    return t->n_shorter ? program_of(t, loader_length(t->train, t->data_step, micro_batch)) : 0;
 }
 
 int trainer_choose_held_out(void *context, int micro_batch)
@@ -34,6 +34,13 @@ int trainer_choose_held_out(void *context, int micro_batch)
 
     return t->n_shorter ? program_of(t, loader_length(t->held_out, t->held_out_batch, micro_batch))
                         : 0;
+}
+
+#define SPIKE_FACTOR 1000 /* for faults */
+
+static float loss_scale_of(const struct trainer *t, int64_t tokens)
+{
+    return (float)t->loss_scale * (1.0f / (float)tokens);
 }
 
 static int load_train(void *context, int micro_batch, struct err *err)
@@ -52,6 +59,11 @@ static int load_train(void *context, int micro_batch, struct err *err)
     /* The factor of each gradient: the loss stays as it is, as when a kernel goes wrong. */
     if (fault == FAULT_NAN)
         run_put(t->run, t->program.ports.loss_scale, 0, 0, &nan, sizeof nan);
+    if (fault == FAULT_SPIKE) {
+        float large = SPIKE_FACTOR * loss_scale_of(t, loader_step_tokens(t->train, t->data_step));
+
+        run_put(t->run, t->program.ports.loss_scale, 0, 0, &large, sizeof large);
+    }
     if (fault == FAULT_FLIP)
         replicas_flip(t);
     return 0;
@@ -61,7 +73,7 @@ static void write_scalars(struct trainer *t, double lr, int64_t tokens)
 {
     const struct ports *ports = &t->program.ports;
     float scalars[OPS_N_SCALARS], scale = (float)t->loss_scale;
-    float loss_scale = scale * (1.0f / (float)tokens);
+    float loss_scale = loss_scale_of(t, tokens);
     double update = (double)(t->updates + 1);
 
     scalars[SCALAR_LR] = (float)lr;
@@ -86,6 +98,8 @@ static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
     if (!t->program.ports.gradient_scale)
         return;
     result->loss_scale = t->loss_scale;
+    if (result->refused)
+        return;
     t->n_clean = result->skipped ? 0 : t->n_clean + 1;
     if (result->skipped && t->loss_scale > job->train.loss_scale.min) {
         t->loss_scale /= 2;
@@ -119,10 +133,41 @@ static void count_experts(const struct trainer *t, const double *stats,
     }
 }
 
+void trainer_set_refuse(struct trainer *t, trainer_refuse_fn refuse, void *context)
+{
+    t->refuse = refuse;
+    t->refuse_context = context;
+}
+
+/* All ranks have the same numbers, and so the same answer. */
+static int decide(void *context, struct err *err)
+{
+    struct trainer *t = context;
+    const struct ports *ports = &t->program.ports;
+    double loss = 0, norm = 0;
+    int32_t skip = 0;
+    const struct run_piece told[3] = { { ports->skip_update, &skip, sizeof skip },
+                                       { ports->loss_total, &loss, sizeof loss },
+                                       { ports->norm, &norm, sizeof norm } };
+
+    t->is_refused = 0;
+    if (!t->refuse)
+        return 0;
+    if (run_get_all(t->run, told, 3, err) < 0)
+        return -1;
+    loss /= (double)loader_step_tokens(t->train, t->data_step);
+    if (skip || !t->refuse(t->refuse_context, loss, norm))
+        return 0;
+    t->is_refused = 1;
+    skip = 1;
+    run_put(t->run, ports->skip_update, 0, 0, &skip, sizeof skip);
+    return 0;
+}
+
 int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
 {
     const struct ports *ports = &t->program.ports;
-    struct run_hooks hooks = { t, load_train, trainer_save_gate, trainer_choose };
+    struct run_hooks hooks = { t, load_train, trainer_save_gate, decide, trainer_choose };
     int experts = ports->router_stats_total;
     int32_t skipped = 0;
     double loss = 0, norm = 0;
@@ -133,7 +178,9 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         { ports->norm, &norm, sizeof norm },
         { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
     };
-    int64_t tokens = loader_step_tokens(t->train, t->step);
+    if (trainer_seek_data(t, err) < 0)
+        return -1;
+    int64_t tokens = loader_step_tokens(t->train, t->data_step);
     double lr = lr_at(t->job, t->step);
 
     if (t->options.progress)
@@ -146,6 +193,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     recheck_end(t->recheck);
     progress_phase(t->options.progress, "between steps");
     t->step++;
+    t->data_step++;
     t->updates += !skipped;
     t->n_skipped += skipped != 0;
     t->tokens += tokens;
@@ -155,8 +203,9 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         .grad_norm = norm,
         .lr = lr,
         .tokens = tokens,
-        .read = loader_step_read(t->train, t->step - 1),
+        .read = loader_step_read(t->train, t->data_step - 1),
         .skipped = skipped != 0,
+        .refused = t->is_refused,
     };
     adapt_loss_scale(t, result);
     if (experts)

@@ -490,8 +490,13 @@ static void layout_and_recipe_are_logged(void **state)
 /* A flag of a row that has neither a line of its own nor a part in another one would be a lie. */
 static void fields_without_a_line(void **state)
 {
-    static const char *const keys[] = { "model.router_balance_kind", "eval.split", "data.packing",
-                                        "data.lengths" };
+    static const char *const keys[] = { "model.router_balance_kind",
+                                        "eval.split",
+                                        "data.packing",
+                                        "data.lengths",
+                                        "train.spike_z",
+                                        "train.spike_window",
+                                        "train.spike_margin" };
     size_t n = 0;
 
     (void)state;
