@@ -286,7 +286,8 @@ fuzz: fuzz-build
 soak:
 	@scripts/bootstrap --test
 	@$(MAKE) --no-print-directory $(PARALLEL) all
-	@scripts/test-runner --jobs 1 --timeout 3600 $(wildcard test/soak/*.sh)
+	@scripts/test-runner --jobs 1 --timeout 3600 $(filter-out test/soak/operations.sh,$(wildcard test/soak/*.sh))
+	@scripts/test-runner --jobs 1 --timeout 72000 test/soak/operations.sh
 	@$(MAKE) --no-print-directory soak-law
 	@$(MAKE) --no-print-directory soak-asan
 	@$(MAKE) --no-print-directory soak-fuzz
