@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define XXH_STATIC_LINKING_ONLY /* a state on the stack */
@@ -24,14 +25,16 @@
 
 #define BUFFER_BYTES ((int64_t)4 << 20)
 #define SHORT_ROW_BYTES ((int64_t)64 << 10)
-#define OPEN_FILES_MAX 32
+#define OPEN_FILES_MIN 32
+#define OPEN_FILES_MAX 4096
 
 struct store {
     struct arena arena;
     struct folder folder;
     struct manifest manifest;
     struct safetensors **files; /* by number in the manifest; NULL where closed */
-    int open[OPEN_FILES_MAX];   /* the open ones' numbers, a ring in order of opening */
+    int *open;                  /* the open ones' numbers, a ring in order of opening */
+    int n_open_max;             /* its size */
     int n_opened;               /* ever */
     unsigned char *buffer;
 };
@@ -52,6 +55,20 @@ static int read_manifest(struct store *store, struct err *err)
     return manifest_check_complete(&store->manifest, path, err);
 }
 
+/*
+ * How many of n files may be open at once: all, within half of what the process may have. A tensor
+ * may have a slice in each file, and a ring that is smaller opens them all again for the next one.
+ */
+static int open_files_limit(int n)
+{
+    struct rlimit files = { 0 };
+    int64_t most = OPEN_FILES_MIN;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0)
+        most = files.rlim_cur / 2 > OPEN_FILES_MAX ? OPEN_FILES_MAX : (int64_t)files.rlim_cur / 2;
+    return min_int(max_int(1, n), (int)max_i64(most, OPEN_FILES_MIN));
+}
+
 int store_open(struct store **store, const char *folder, struct err *err)
 {
     struct store *made = calloc(1, sizeof *made);
@@ -65,6 +82,8 @@ int store_open(struct store **store, const char *folder, struct err *err)
         return -1;
     }
     made->files = arena_array(&made->arena, struct safetensors *, made->manifest.n_files);
+    made->n_open_max = open_files_limit(made->manifest.n_files);
+    made->open = arena_array(&made->arena, int, made->n_open_max);
     *store = made;
     return 0;
 }
@@ -73,7 +92,7 @@ void store_close(struct store *store)
 {
     if (!store)
         return;
-    for (int i = 0; i < min_int(store->n_opened, OPEN_FILES_MAX); i++)
+    for (int i = 0; i < min_int(store->n_opened, store->n_open_max); i++)
         safetensors_close(store->files[store->open[i]]);
     folder_close(&store->folder);
     free(store->buffer);
@@ -163,7 +182,7 @@ const char *store_file_of(const struct store *store, const char *name, int64_t r
 static struct safetensors *get_file(struct store *store, int file, struct err *err)
 {
     const struct manifest_file *listed = &store->manifest.files[file];
-    int *place = &store->open[store->n_opened % OPEN_FILES_MAX];
+    int *place = &store->open[store->n_opened % store->n_open_max];
     char path[4096];
 
     if (store->files[file])
@@ -174,14 +193,14 @@ static struct safetensors *get_file(struct store *store, int file, struct err *e
     snprintf(path, sizeof path, "%s/%s", store->folder.path, listed->name);
     if (safetensors_open_fd(&store->files[file], fd, path, err) < 0)
         return NULL;
-    if (store->n_opened >= OPEN_FILES_MAX) {
+    if (store->n_opened >= store->n_open_max) {
         safetensors_close(store->files[*place]);
         store->files[*place] = NULL;
     }
     *place = file;
     /* Wraps to a value that still says "the ring is full" at the same place of it. */
     store->n_opened =
-        store->n_opened == 2 * OPEN_FILES_MAX - 1 ? OPEN_FILES_MAX : store->n_opened + 1;
+        store->n_opened == 2 * store->n_open_max - 1 ? store->n_open_max : store->n_opened + 1;
     return store->files[file];
 }
 

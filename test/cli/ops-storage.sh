@@ -81,4 +81,36 @@ pretrain endless --ranks 2 $plain --set train.steps=4 --set checkpoint.upload_wa
 expect 'an upload that does not end is no failure of the run' 0 '^done' cat "$dir/endless.out"
 said 'it is said' 'the checkpoint of step 4 is not uploaded: the run has ended' endless
 expect 'and ended' 1 '' pgrep -f 'sleep 1234567'
+
+# ---- opens and stats of a rank: few, and as many with 8 ranks as with 2, but for the files that it reads ----
+
+# counted RUN RANKS STEPS - a run of that many ranks; its counts are in $dir/RUN.opens
+counted() {
+    mkdir -p "$dir/$1.opens"
+    # shellcheck disable=SC2086
+    LD_PRELOAD=$dir/count.so COUNT_OPENS=$dir/$1.opens COUNT_BELOW=$dir pretrain "$1" --ranks "$2" $plain \
+        --set "train.steps=$3" --set train.micro_batch=1 >"$dir/$1.out" 2>&1
+    expect "$2 ranks run to step $3, counted" 0 '^done' cat "$dir/$1.out"
+}
+# n_lines PATTERN FILE
+n_lines() { grep -cE -e "$1" "$2" || true; }
+if cc -O1 -shared -fPIC -o "$dir/count.so" test/cli/support/count_opens.c -ldl 2>/dev/null; then
+    for ranks in 2 8; do
+        counted opens$ranks $ranks 8
+        opens=$dir/opens$ranks.opens/rank-1
+        echo $(($(wc -l <"$opens") - $(n_lines 'step-.*partial' "$opens"))) >"$dir/start.$ranks"
+        n_lines 'step-00000004.partial' "$opens" >"$dir/save.$ranks"
+        rm -r "$dir/opens$ranks.opens"
+        counted opens$ranks $ranks 9
+        n_lines 'checkpoints/step-00000008' "$opens" >"$dir/resume.$ranks"
+    done
+    echo "# of rank 1 with 2 and 8 ranks: start $(cat "$dir/start.2" "$dir/start.8" | xargs), save $(cat "$dir/save.2" "$dir/save.8" |
+        xargs), resume $(cat "$dir/resume.2" "$dir/resume.8" | xargs)"
+    expect 'at the start at most 12' 0 '' test "$(cat "$dir/start.8")" -le 12
+    expect 'as many with more ranks' 0 '' cmp "$dir/start.2" "$dir/start.8"
+    expect 'a save at most 6' 0 '' test "$(cat "$dir/save.8")" -le 6
+    expect 'a resume opens each file that it reads once' 0 '' test "$(cat "$dir/resume.8")" -le 10
+else
+    echo 'skip counting opens: a library cannot be preloaded here'
+fi
 finish
