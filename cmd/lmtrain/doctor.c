@@ -4,13 +4,14 @@
 #include "cmd.h"
 #include "doctor_impl.h"
 
-static int examine(bool as_json, struct arena *arena)
+static int examine(bool as_json, const char *folder, struct arena *arena)
 {
     struct doctor doctor = { .arena = arena };
     struct str out = { 0 };
 
     doctor_probe_machine(&doctor);
     doctor_probe_system(&doctor);
+    doctor_probe_storage(&doctor, folder ? folder : ".");
     doctor_probe_software(&doctor);
     if (as_json)
         doctor_print_json(&out, &doctor);
@@ -44,9 +45,13 @@ static int refuse_alone(const struct doctor_cluster *q, const char *path)
 int cmd_doctor(int argc, char **argv)
 {
     struct doctor_cluster q = { .ranks = 0 };
+    const char *folder = NULL;
     bool is_cluster = false;
     const struct option table[] = {
         option_flag("json", &q.as_json, "print the result as one JSON object"),
+        option_text("folder", &folder, "DIR",
+                    "the folder whose file system is examined, such as output of a job; default: "
+                    "the current one"),
         option_flag("cluster", &is_cluster,
                     "check all ranks of a job, or of --hosts, instead: products with known bits, "
                     "memory, disk and links, each compared with the median"),
@@ -82,7 +87,8 @@ int cmd_doctor(int argc, char **argv)
 
         status = is_cluster ? 0 : refuse_alone(&q, path);
         if (!status)
-            status = is_cluster ? doctor_cluster(&q, path, &arena) : examine(q.as_json, &arena);
+            status =
+                is_cluster ? doctor_cluster(&q, path, &arena) : examine(q.as_json, folder, &arena);
     }
     arena_release(&arena);
     return status;

@@ -55,6 +55,9 @@ void doctor_probe_gpus(struct doctor *doctor);
 /* doctor_system.c: shared memory, limits, folders, loopback. */
 void doctor_probe_system(struct doctor *doctor);
 
+/* doctor_storage.c: the file system of a folder, and what a run does there. */
+void doctor_probe_storage(struct doctor *doctor, const char *folder);
+
 /* doctor_software.c: libraries and their versions, Slurm, mpirun. */
 void doctor_probe_software(struct doctor *doctor);
 

@@ -4,10 +4,17 @@
 lmtrain=${LMTRAIN:-build/lmtrain}
 
 expect 'the doctor ends with a verdict' 0 '^this machine can train' "$lmtrain" doctor
-for part in machine system libraries launchers; do
+for part in machine system storage libraries launchers; do
     expect "it looks at: $part" 0 "^$part\$" "$lmtrain" doctor
 done
 expect 'it names the kernels' 0 'kernels +cpu' "$lmtrain" doctor
+expect 'a file system is named' 0 'file system +/dev/shm is tmpfs \(0x1021994\), of this machine alone' \
+    "$lmtrain" doctor --folder /dev/shm
+for works in 'flock +works' 'write, sync, rename +work'; do
+    expect "tried: $works" 0 "$works" "$lmtrain" doctor --folder "$dir"
+done
+expect 'a folder that is not there' 4 'no/such: No such file' "$lmtrain" doctor --folder /no/such
+expect 'nothing is left of the tries' 0 '' test -z "$(find "$dir" -name 'lmtrain-doctor*')"
 expect 'as JSON' 0 '"can_train":[[:space:]]true' "$lmtrain" doctor --json
 promised doctor
 expect 'no room for temporary files is a problem' 4 '^  problem +temporary files' env TMPDIR=/no/such/folder \
