@@ -299,10 +299,10 @@ static void list_after(struct run *run, struct resolved_op *op)
 /* What LMTRAIN_FAULT says of the op. Where a micro-batch is computed again, only what lasts. */
 static enum fault fault_of(const struct run *run, const struct resolved_op *op)
 {
-    if (!run->progress)
-        return FAULT_NONE;
-    return fault_at_op(op->text, atomic_load_explicit(&run->progress->step, memory_order_relaxed),
-                       run->is_recheck);
+    const struct progress_slot *at = run->progress;
+    return at ? fault_at_op(op->text, atomic_load_explicit(&at->step, memory_order_relaxed),
+                            run->is_recheck)
+              : FAULT_NONE;
 }
 
 /* Post the op on the comm thread. Its stream_op is one struct for all of its runs, so the last
@@ -326,6 +326,8 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
 
 static int post(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
 {
+    if (run->capture && op_hashes_capture(run, op, err) < 0)
+        return -1;
     if (run->enqueues) {
         op->stream_op.first = first;
         op->position = progress_advance(run->progress);
@@ -512,9 +514,7 @@ static int run_gate(struct run *run, const struct action *action, const struct r
 {
     int (*hook)(void *context, struct err *err) = action->first ? hooks->decide : hooks->gate;
 
-    if (!hook)
-        return 0;
-    return run_drain(run, ALL_STREAMS, err) < 0 ? -1 : hook(hooks->context, err);
+    return !hook ? 0 : run_drain(run, ALL_STREAMS, err) < 0 ? -1 : hook(hooks->context, err);
 }
 
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,

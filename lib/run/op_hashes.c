@@ -313,3 +313,20 @@ int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op
         return -1;
     return run->hashes ? hash_written(run, op, source, in, err) : 0;
 }
+
+/* ---- what a collective reads ---- */
+
+void run_capture_input(struct run *run, struct run_capture *capture)
+{
+    run->capture = capture;
+}
+
+int op_hashes_capture(struct run *run, const struct resolved_op *op, struct err *err)
+{
+    struct run_capture *c = run->capture;
+
+    if (run->is_recheck || op->call.op.in[0].data != c->address)
+        return 0;
+    c->is_done = 1;
+    return run_get_at(run, c->data, (const unsigned char *)c->address + c->offset, c->n_bytes, err);
+}

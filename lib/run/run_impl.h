@@ -103,9 +103,10 @@ struct run {
     struct run_trace *trace; /* run_set_trace; NULL: none */
     bool is_one_by_one;      /* one_by_one.h */
     double wait_seconds;
-    struct op_hashing *hashing; /* op_hashes.c; NULL before the first use */
-    struct op_hashes *hashes;   /* of the action at hand; NULL: its ops are not hashed */
-    bool is_recheck;            /* the entry at hand is */
+    struct op_hashing *hashing;  /* op_hashes.c; NULL before the first use */
+    struct op_hashes *hashes;    /* of the action at hand; NULL: its ops are not hashed */
+    bool is_recheck;             /* the entry at hand is */
+    struct run_capture *capture; /* run_capture_input */
 };
 
 /* program: 0, or 1 + the index of a shorter one */
@@ -144,6 +145,9 @@ struct op_hashes *op_hashes_of(const struct run *run, const struct action *actio
 int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op *source, int first,
                   bool flips, struct err *err);
 void op_hashes_close(struct run *run);
+
+/* The op is about to be given: copy what is to be captured. */
+int op_hashes_capture(struct run *run, const struct resolved_op *op, struct err *err);
 
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);

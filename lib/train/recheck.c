@@ -15,6 +15,7 @@
 #include "launch/excluded.h"
 #include "layout/axes.h"
 #include "train/recheck_judge.h"
+#include "train/recheck_sum.h"
 #include "train/trainer_impl.h"
 #include "weights/inputs.h"
 
@@ -26,7 +27,8 @@ struct recheck {
     enum mesh_axis alike; /* along which updates are compared */
     int64_t step;         /* at hand; 0: it has no recheck */
     struct op_hashes rounds[N_ROUNDS], update;
-    uint64_t (*words)[2];  /* [world_size] */
+    uint64_t (*words)[2]; /* [world_size] */
+    struct recheck_sum *sum;
     struct loader *loader; /* of the rank whose micro-batch is computed here */
 };
 
@@ -45,6 +47,7 @@ struct recheck *recheck_create(struct trainer *t)
     r->alike = other;
     r->words = calloc((size_t)t->world_size, sizeof *r->words);
     CHECK(r->words);
+    r->sum = recheck_sum_create(t);
     t->recheck = r;
     return r;
 }
@@ -57,6 +60,7 @@ void recheck_destroy(struct recheck *r)
     for (int i = 0; i < N_ROUNDS; i++)
         run_hashes_release(&r->rounds[i]);
     run_hashes_release(&r->update);
+    recheck_sum_destroy(r->sum);
     loader_close(r->loader);
     free(r->words);
     free(r);
@@ -127,6 +131,7 @@ int recheck_begin(struct recheck *r, int64_t step, struct err *err)
     if (run_round(r, 1, err) < 0)
         return -1;
     r->rounds[0].n = r->update.n = 0;
+    recheck_sum_begin(r->sum, step);
     run_hash_ops(r->trainer->run, &r->rounds[0], &r->update, r->alike);
     return 0;
 }
@@ -299,7 +304,7 @@ int recheck_gradients(struct recheck *r, struct recheck_finding *finding, struct
     for (int rank = 0; rank < t->world_size; rank++)
         differs |= r->words[rank][0] != r->words[rank_at(r, r->ring, rank, -1)][1];
     if (!differs)
-        return 0;
+        return recheck_sum_compare(r->sum, finding, err);
     for (int round = 2; round < n_rounds; round++)
         if (run_round(r, round, err) < 0)
             return -1;

@@ -16,9 +16,10 @@
  * that finds what errs now and then, but cannot tell, or not even see, a rank that always errs in
  * the same way.
  *
- * Covered is what the step really used of its first micro-batch, on every rank. A single error in
- * another of M micro-batches or in another step is not seen; one that repeats is seen sooner or
- * later. No bit of training changes.
+ * A sum over ranks that is wrong is found by recheck_sum.h. Covered is what the step really used of
+ * its first micro-batch, on every rank. A single error in another of M micro-batches or in another
+ * step is not seen; one that repeats is seen sooner or later. What a rank updates alone, its shards
+ * from zero 1 on, is not compared. No bit of training changes.
  */
 #ifndef TRAIN_RECHECK_H
 #define TRAIN_RECHECK_H

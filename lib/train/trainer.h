@@ -171,9 +171,9 @@ int trainer_restore(struct trainer *trainer, const char *folder,
                     struct numerics_differences *differences, struct err *err);
 
 /*
- * Load a checkpoint of this very run, and from now on leave out n batches of the training data, from
- * that of step `first` (counted from 0, at least the checkpoint's) on, besides those that are left
- * out so far, which is a part of checkpoints; at most TRAINER_MAX_GAPS times. Collective.
+ * Load a checkpoint of this very run, and from now on leave out n batches of the training data,
+ * from that of step `first` (counted from 0, at least the checkpoint's) on, besides those that are
+ * left out so far, which is a part of checkpoints; at most TRAINER_MAX_GAPS times. Collective.
  */
 #define TRAINER_MAX_GAPS 65
 int trainer_return_to(struct trainer *trainer, const char *folder, int64_t first, int64_t n,

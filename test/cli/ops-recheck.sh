@@ -34,6 +34,9 @@ flipped 'an optimizer that errs' 'rank1:op:adamw layers.0.qkv.weight.grad:2:flip
     --ranks 4
 flipped 'a collective of tensor-parallel ranks' 'rank3:op:reduce_scatter tp layers.1:2:flip' 5 collective \
     "step 2: rank 3 $here received other operands for add_rmsnorm layers.1" --ranks 4 --set parallel.tp=2
+flipped 'a sum of gradients, under zero 2' 'rank1:op:reduce_scatter dp bucket.0:1:flip' 5 sum \
+    "step 1: rank 1 $here has another sum of the gradients in bucket.0 over ranks" --ranks 2 --set parallel.zero=2 \
+    --set parallel.gradient_sum=late
 flipped 'stages of a pipeline' 'rank0:op:linear layers.0:2:flip' 5 stages \
     "step 2: rank 0 $here computed linear layers.0 otherwise" --ranks 4 --set parallel.pp=2 --set train.micro_batch=1
 flipped 'what errs each time, of four' 'rank3:op:rope layers.0:2:flips' 5 lasting \
