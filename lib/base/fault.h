@@ -37,12 +37,12 @@
  * (SIGSTOP), stall (sleeps forever), sleepN (for N seconds); and those that the place's owner
  * performs: nan (at gradients: what the rank adds to the gradients from there is NaN), spike
  * (likewise, but a thousand times as large), flip (at step and gradients: a bit of one of the
- * rank's parameters is flipped; at preflight: of an operand, a result, memory; at op: a bit of what
- * the op wrote, a collective's only on the comm thread), flips (at op: the same each time from step
- * N on, also where a micro-batch is computed again), slow (at preflight: the rank's device takes
- * twice as long) and skew (at trace: the rank's clock is another, as if it were on a machine of its
- * own). Under zero 1 a flip stays only at gradients, of a rank with several micro-batches: the
- * forward of the first one gathers the other ranks' parts again.
+ * rank's parameters is flipped; at preflight: of an operand, a result, memory; at op: a bit of
+ * what the op wrote, a collective's only on the comm thread), flips (at op: the same each time
+ * from step N on, also where a micro-batch is computed again), slow (at preflight: the rank's
+ * device takes four times as long) and skew (at trace: the rank's clock is another, as if it were
+ * on a machine of its own). Under zero 1 a flip stays only at gradients, of a rank with several
+ * micro-batches: the forward of the first one gathers the other ranks' parts again.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
