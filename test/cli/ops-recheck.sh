@@ -51,4 +51,27 @@ expect 'the plan tells its price' 0 'recheck .*in one of 500 steps in addition: 
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set train.recheck_every=500
 LMTRAIN_FAULT=rank0:step:2:flips expect 'flips are for ops' 2 'flips, which is for op:TEXT' \
     "$lmtrain" pretrain "$dir/job.yaml" --ranks 2
+
+# ---- over hosts, with a spare ----
+
+. test/cli/support/hosts.sh
+reason=$(hosts_missing)
+if [ "$reason" ]; then
+    echo "skip several hosts: $reason"
+    finish
+fi
+if ! hosts_start a b c d; then
+    echo 'not ok four hosts start'
+    n_wrong=$((n_wrong + 1))
+    finish
+fi
+three="--ranks 3 --set train.global_batch=12"
+# shellcheck disable=SC2086
+pretrain whole3 $three $plain >"$dir/whole3.out" 2>&1
+# shellcheck disable=SC2086
+LMTRAIN_FAULT='rank1:op:linear layers.1:3:flip' expect 'a host that errs once' 0 'step 3: rank 1 \(b\) computed linear layers.1' \
+    on a "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/spared" --hosts a,b,c,d $three --set launch.spares=1 \
+    --set restarts=1 $plain $recheck
+expect 'is excluded' 0 '^b	.*	step 3: rank 1 \(b\) computed' cat "$dir/spared/excluded_hosts"
+same_bits 'and a spare goes on, with the same bits' whole3 spared 4
 finish
