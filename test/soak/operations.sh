@@ -82,7 +82,7 @@ again_with() {
     wait "$pid"
     LMTRAIN_FAULT=$1 start "$broken" "$log"
 }
-one_rank() { ranks | shuf -n 1 --random-source=<(yes $RANDOM); }
+one_rank() { ranks | shuf -n 1 --random-source=<(yes "$RANDOM"); }
 
 # Each fault: injects, and sets $named, the pattern of what must be said.
 fault_kill() {
@@ -171,7 +171,7 @@ while [ $((SECONDS - begin + every)) -lt $((minutes * 60)) ]; do
         start "$broken" "$log"
         within "$patience" goes_on
     fi
-    [ ${#bag[@]} -gt 0 ] || mapfile -t bag < <(tr ' ' '\n' <<<"$kinds" | shuf --random-source=<(yes $RANDOM))
+    [ ${#bag[@]} -gt 0 ] || mapfile -t bag < <(tr ' ' '\n' <<<"$kinds" | shuf --random-source=<(yes "$RANDOM"))
     one "${bag[0]}"
     bag=("${bag[@]:1}")
 done
