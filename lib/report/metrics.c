@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/arena.h"
@@ -29,6 +30,7 @@ struct metrics {
     struct events *events;
     struct str line;    /* kept for its memory */
     struct str waiting; /* lines that a full disk did not take */
+    struct metrics_history history;
 };
 
 /* A double by a printf format, with a point whatever the locale says. */
@@ -133,7 +135,8 @@ static int end_line(struct metrics *metrics, struct err *err)
 /* What is said of the machines stays true when the steps are taken again. */
 static bool is_of_machines(const cJSON *object)
 {
-    static const char *const events[] = { "diverged", "save failed", "preflight" };
+    static const char *const events[] = { "diverged",  "save failed",    "preflight",
+                                          "straggler", "straggler over", "started" };
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
 
     for (size_t i = 0; cJSON_IsString(event) && i < sizeof events / sizeof *events; i++)
@@ -145,8 +148,33 @@ static bool is_of_machines(const cJSON *object)
 /* What becomes of a line that was there before. */
 enum fate { LINE_STAYS, LINE_IS_LATER, LINE_IS_TORN };
 
+/* 0 where there is none. */
+static double number_of(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
+/* Steps between the last one that was logged and the first to come took about as long as that. */
+static void note_history(struct metrics_history *history, const cJSON *object, int64_t first_step)
+{
+    const cJSON *event = cJSON_GetObjectItemCaseSensitive(object, "event");
+    double useful_s = number_of(object, "useful_s"), time = number_of(object, "time");
+
+    if (useful_s > 0)
+        history->useful_s = useful_s + number_of(object, "step_s") *
+                                           ((double)first_step - 1 - number_of(object, "step"));
+    if (!cJSON_IsString(event) || strcmp(event->valuestring, "started") != 0)
+        return;
+    history->n_starts++;
+    if (time > 0 && (history->begun_at <= 0 || time < history->begun_at))
+        history->begun_at = time;
+}
+
 /* Torn: no whole object with a step, as a kill leaves one. Lines of machines are never too late. */
-static enum fate fate_of(const char *line, size_t length, int64_t first_step)
+static enum fate fate_of(const char *line, size_t length, int64_t first_step,
+                         struct metrics_history *history)
 {
     cJSON *object = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(object, "step");
@@ -155,6 +183,8 @@ static enum fate fate_of(const char *line, size_t length, int64_t first_step)
     if (cJSON_IsNumber(step))
         fate = step->valuedouble < (double)first_step || is_of_machines(object) ? LINE_STAYS
                                                                                 : LINE_IS_LATER;
+    if (fate == LINE_STAYS)
+        note_history(history, object, first_step);
     cJSON_Delete(object);
     return fate;
 }
@@ -172,7 +202,8 @@ static bool is_evaluation(const char *line, size_t length, int64_t step)
 }
 
 /* Leave only the lines that stay, in one exchange of the file. */
-static int drop_lines(const char *path, int64_t first_step, int64_t eval_step, struct err *err)
+static int drop_lines(const char *path, int64_t first_step, int64_t eval_step,
+                      struct metrics_history *history, struct err *err)
 {
     struct file_map map;
     struct str kept = { 0 };
@@ -186,7 +217,7 @@ static int drop_lines(const char *path, int64_t first_step, int64_t eval_step, s
         const char *line = (const char *)map.data + at;
         const char *end = memchr(line, '\n', n_bytes - at);
         size_t length = end ? (size_t)(end - line) : n_bytes - at;
-        enum fate fate = end ? fate_of(line, length, first_step) : LINE_IS_TORN;
+        enum fate fate = end ? fate_of(line, length, first_step, history) : LINE_IS_TORN;
 
         if (fate == LINE_STAYS && (eval_step < 0 || !is_evaluation(line, length, eval_step)))
             str_add_bytes(&kept, line, length + 1);
@@ -207,7 +238,8 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err)
 {
     struct arena arena = { 0 };
     const char *path = arena_printf(&arena, "%s/metrics.jsonl", folder);
-    int status = file_exists(path) ? drop_lines(path, INT64_MAX, step, err) : 0;
+    struct metrics_history ignored = { 0 };
+    int status = file_exists(path) ? drop_lines(path, INT64_MAX, step, &ignored, err) : 0;
 
     arena_release(&arena);
     return status;
@@ -229,7 +261,8 @@ int metrics_open(struct metrics **metrics, const char *folder, int64_t first_ste
         if (made->fd >= 0)
             close(made->fd);
         made->fd = file_open_write(made->path, O_WRONLY | O_APPEND, err);
-        if (made->fd < 0 || (i == 0 && drop_lines(made->path, first_step, -1, err) < 0))
+        if (made->fd < 0 ||
+            (i == 0 && drop_lines(made->path, first_step, -1, &made->history, err) < 0))
             goto fail;
     }
     if (events_open(&made->events, folder, first_step, err) < 0)
@@ -239,6 +272,11 @@ int metrics_open(struct metrics **metrics, const char *folder, int64_t first_ste
 fail:
     metrics_close(made);
     return -1;
+}
+
+struct metrics_history metrics_history(const struct metrics *metrics)
+{
+    return metrics->history;
 }
 
 /* For TensorBoard: of every step, and all there may be. */
@@ -298,6 +336,7 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     add_double(line, "mfu", step->mfu);
     str_printf(line, ",\"memory_bytes\":%llu", (unsigned long long)step->memory_bytes);
     add_int(line, "skipped", step->skipped);
+    add_double(line, "useful_s", step->useful_s);
     str_printf(line, ",\"numerics\":\"%016llx\"", (unsigned long long)step->numerics);
     if (step->loss_scale > 0) {
         add_double(line, "loss_scale", step->loss_scale);
@@ -341,6 +380,7 @@ int metrics_event(struct metrics *metrics, int64_t step, const char *event, cons
 
     add_text(line, "event", event);
     add_text(line, "text", text);
+    add_int(line, "time", (int64_t)time(NULL));
     return end_line(metrics, err);
 }
 

@@ -23,6 +23,7 @@ struct metrics_step {
     double learned_per_s;                  /* where not all tokens are learned; else 0 */
     uint64_t memory_bytes;                 /* of this rank, as planned */
     int64_t skipped;                       /* steps skipped so far */
+    double useful_s;                       /* of all processes of the run, in steps that count */
     double loss_scale;                     /* of fp16; else 0 */
     uint64_t numerics;                     /* hash (design.md §5) */
     double balance, most_used, least_used; /* of experts (trainer.h); balance 0: there are none */
@@ -35,14 +36,22 @@ struct metrics;
  * Open folder/metrics.jsonl and a new events file in it; the folder is made. first_step is the
  * first step that will be written: lines of it and of later steps, which an interrupted run left,
  * are dropped, and TensorBoard forgets such steps. Events about the machines ("diverged", "save
- * failed", "preflight") stay. Lines that are no objects with a step, such as one that a kill tore,
- * are dropped with a warning that counts them.
+ * failed", "preflight", "straggler", ...) and starts of processes ("started") stay. Lines that are
+ * no objects with a step, such as one that a kill tore, are dropped with a warning that counts them.
  *
  * The three below return -1 if the disk does not take it. A line is then kept, and written ahead of
  * the next one; so are up to 4 MiB of them, some ten thousand steps, after which new ones are lost.
  * Scalars for TensorBoard are not kept: its curves have a gap there.
  */
 int metrics_open(struct metrics **metrics, const char *folder, int64_t first_step, struct err *err);
+
+/* What the lines that metrics_open kept say of earlier processes of the run. */
+struct metrics_history {
+    int64_t n_starts;
+    double begun_at; /* of the first start, in seconds of Unix time; 0: there was none */
+    double useful_s; /* up to the first step that will be written */
+};
+struct metrics_history metrics_history(const struct metrics *metrics);
 
 /*
  * Before metrics_open: drop folder's lines of the evaluation at this step, which will be done
@@ -64,7 +73,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
 int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,
                  struct err *err);
 
-/* {"step":…, "event":…, "text":…}: a skipped step, a changed key, a checkpoint. */
+/* {"step":…, "event":…, "text":…, "time":…}: a skipped step, a changed key, a checkpoint. time is
+ * in seconds of Unix time. */
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,
                   struct err *err);
 

@@ -52,6 +52,7 @@ struct terminal {
     double step_s;            /* smoothed */
     double drawn_s;           /* when, on the monotonic clock */
     char status[256];
+    char note[96];
     struct evaluations evaluations;
     double plain_s;
     struct str line, output; /* kept for their memory */
@@ -237,6 +238,8 @@ static void list_parts(const struct terminal *terminal, struct status_parts *par
         add_part(parts, 7, "skipped %lld", (long long)step->skipped);
     if (step->loss_scale > 0)
         add_part(parts, 8, "scale %.0f", step->loss_scale);
+    if (*terminal->note)
+        add_part(parts, 2, "straggler %s", terminal->note);
     if (terminal->live && *terminal->status)
         add_part(parts, 1, "%s", terminal->status);
     if (isfinite(left))
@@ -385,6 +388,15 @@ void terminal_status(struct terminal *terminal, const char *text)
         if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !terminal->utf8))
             *c = '?';
     }
+    if (terminal->live)
+        draw(terminal);
+    pthread_mutex_unlock(&terminal->lock);
+}
+
+void terminal_note(struct terminal *terminal, const char *text)
+{
+    pthread_mutex_lock(&terminal->lock);
+    snprintf(terminal->note, sizeof terminal->note, "%s", text);
     if (terminal->live)
         draw(terminal);
     pthread_mutex_unlock(&terminal->lock);

@@ -25,6 +25,9 @@ void terminal_step(struct terminal *terminal, const struct metrics_step *step, i
 /* What it does between steps ("saving step 200"); NULL to clear. */
 void terminal_status(struct terminal *terminal, const char *text);
 
+/* What is wrong and lasts ("rank 3 (node2) x1.34"), as a part of the line; "": nothing is. */
+void terminal_note(struct terminal *terminal, const char *text);
+
 /*
  * The time that is left counts the evaluations to come: one each `every` steps (0: none) and one
  * after the last. Each is taken to last as long as `steps` steps until one was timed.

@@ -208,6 +208,7 @@ void run_destroy(struct run *run)
     run_drain(run, ALL_STREAMS, &ignored);
     run->device->ops->wait(run->device, DEVICE_COMPUTE, &ignored);
     op_hashes_close(run);
+    own_time_release(run);
     traffic_release(run);
     resolve_release(run);
     transfer_release(run);
@@ -245,10 +246,12 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
     if (!op || is_done(run, op))
         return 0;
     publish_wait(run, op);
+    own_time_leave(run);
     double begin = clock_seconds();
     int status = run->enqueues ? traffic_wait(run, op, err)
                                : worker_wait(run->options.worker, op->ticket, err);
     double end = clock_seconds();
+    own_time_return(run);
     run->wait_seconds += end - begin;
     run_trace_wait(run, op, begin, end);
     progress_publish(run->progress, op->text, 0);
@@ -262,9 +265,11 @@ static int come_after(struct run *run, const struct resolved_op *op, struct err 
         return wait_for(run, op, err);
     if (!op)
         return 0;
+    own_time_leave(run);
     run_trace_begin(run, DEVICE_COMPUTE);
     traffic_before_compute(run, op);
     run_trace_finish_wait(run, op, DEVICE_COMPUTE);
+    own_time_return(run);
     return 0;
 }
 
@@ -514,7 +519,14 @@ static int run_gate(struct run *run, const struct action *action, const struct r
 {
     int (*hook)(void *context, struct err *err) = action->first ? hooks->decide : hooks->gate;
 
-    return !hook ? 0 : run_drain(run, ALL_STREAMS, err) < 0 ? -1 : hook(hooks->context, err);
+    if (!hook)
+        return 0;
+    if (run_drain(run, ALL_STREAMS, err) < 0)
+        return -1;
+    own_time_leave(run);
+    int status = hook(hooks->context, err);
+    own_time_return(run);
+    return status;
 }
 
 int run_entry(struct run *run, enum entry_kind entry, int first, const struct run_hooks *hooks,
@@ -525,6 +537,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
     run->is_recheck = entry == ENTRY_RECHECK;
     if (run_trace_start(run, err) < 0)
         return -1;
+    own_time_begin(run, entry);
     for (int i = 0; i < e->n_actions; i++) {
         const struct action *a = &e->actions[i];
         int status = 0;
@@ -545,7 +558,10 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
             return -1;
     }
     run->hashes = NULL;
-    if (run_drain(run, ALL_STREAMS, err) < 0 || run_trace_end(run, err) < 0)
+    if (run_drain(run, ALL_STREAMS, err) < 0)
+        return -1;
+    own_time_end(run);
+    if (run_trace_end(run, err) < 0)
         return -1;
     return traffic_tell_times(run, err);
 }

@@ -12,6 +12,8 @@
 #ifndef RUN_RUN_H
 #define RUN_RUN_H
 
+#include <stdbool.h>
+
 #include "comm/comm.h"
 #include "comm/worker.h"
 #include "kernels/kernels.h"
@@ -166,6 +168,26 @@ double run_op_seconds(const struct run *run, int function, int op);
 double run_op_cpu_seconds(const struct run *run, int function, int op);
 double run_wait_seconds(const struct run *run);
 void run_clear_times(struct run *run);
+
+/*
+ * A rank's own time: what the steps (ENTRY_STEP) take it without waiting for other ranks, for
+ * comparing ranks (train/stragglers.h). Measured from a call of run_set_measured(run, true) on,
+ * between entries, until one with false. On a GPU by a pair of events around each wait of the
+ * compute queue, which itself waits for nothing more than before; ops and graphs are unchanged.
+ * Returns 0, or -1 and ERR_DEVICE: no events.
+ */
+int run_set_measured(struct run *run, bool is_measured, struct err *err);
+
+/*
+ * What was measured since the last call, which ends with it. To be called after a run_get, which
+ * has waited for the device.
+ */
+struct run_own_time {
+    int n_steps;
+    double seconds;      /* own time */
+    double idle_seconds; /* of it: on the host, without a core for this thread */
+};
+struct run_own_time run_take_own_time(struct run *run);
 
 /* Scratch of an op, for program_size_scratch: the kernels' own, and run's for collectives. */
 struct run_scratch {

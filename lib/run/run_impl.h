@@ -79,6 +79,19 @@ struct pinned_staging {
     size_t used; /* of the half */
 };
 
+/* own_time.c. On a GPU events[0] and events[1] stand at a step's begin and end, further ones around
+ * waits. */
+struct own_time {
+    bool is_on, is_within;             /* a step */
+    double begin, begin_cpu;           /* of it */
+    double wait_begin, wait_begin_cpu; /* of the wait at hand */
+    double waited, waited_cpu;         /* in it */
+    struct run_own_time total;         /* of steps so far */
+    struct device_event **events;      /* [n_events]; NULL on the host */
+    int n_events, n_used;              /* of the step at hand, or the last one */
+    bool is_untold, is_full;           /* likewise: total lacks it; there were too few */
+};
+
 struct run {
     struct run_options options;
     struct device *device;
@@ -107,6 +120,7 @@ struct run {
     struct op_hashes *hashes;    /* of the action at hand; NULL: its ops are not hashed */
     bool is_recheck;             /* the entry at hand is */
     struct run_capture *capture; /* run_capture_input */
+    struct own_time own;
 };
 
 /* program: 0, or 1 + the index of a shorter one */
@@ -148,6 +162,14 @@ void op_hashes_close(struct run *run);
 
 /* The op is about to be given: copy what is to be captured. */
 int op_hashes_capture(struct run *run, const struct resolved_op *op, struct err *err);
+
+/* own_time.c, nothing where steps are not measured: a step begins and ends; and within one what is
+ * no own time, by this thread or by what it makes the compute queue wait for. */
+void own_time_begin(struct run *run, enum entry_kind entry);
+void own_time_end(struct run *run);
+void own_time_leave(struct run *run);
+void own_time_return(struct run *run);
+void own_time_release(struct run *run);
 
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "base/log.h"
 #include "base/str.h"
@@ -86,10 +87,10 @@ static void a_gpu_is_told_as_far_as_it_is_known(void **state)
 
 static void a_step_has_all_fields_to_the_bit(void **state)
 {
-    static const char *const keys[] = { "step",          "loss", "loss_hex",     "grad_norm",
-                                        "grad_norm_hex", "lr",   "tokens",       "tokens_per_s",
-                                        "step_s",        "mfu",  "memory_bytes", "skipped",
-                                        "numerics" };
+    static const char *const keys[] = { "step",          "loss",    "loss_hex",     "grad_norm",
+                                        "grad_norm_hex", "lr",      "tokens",       "tokens_per_s",
+                                        "step_s",        "mfu",     "memory_bytes", "skipped",
+                                        "useful_s",      "numerics" };
     struct metrics *metrics;
     struct err err = { 0 };
     struct stat status;
@@ -285,6 +286,46 @@ static void a_resumed_run_drops_later_steps(void **state)
     str_release(&said);
 }
 
+/* What the lines of earlier processes say, of which one died after step 9 and was saved at 6. */
+static void earlier_processes_are_known(void **state)
+{
+    struct metrics_history history;
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[16];
+
+    for (int start = 0; start < 3; start++) {
+        int first = start ? 7 : 1;
+        time_t now = time(NULL);
+
+        assert_ok(metrics_open(&metrics, *state, first, &err), &err);
+        history = metrics_history(metrics);
+        assert_int_equal(history.n_starts, start);
+        if (start) {
+            assert_true(history.begun_at > (double)now - 600 && history.begun_at <= (double)now);
+            /* Step 5 was the last one logged: another of its length followed. */
+            assert_true(fabs(history.useful_s - (5 * 0.2 + sample.step_s)) < 1e-9);
+        } else {
+            assert_true(history.begun_at == 0 && history.useful_s == 0);
+        }
+        assert_ok(metrics_event(metrics, first - 1, "started", "here", &err), &err);
+        for (int step = first; step <= 9; step++) {
+            struct metrics_step one = sample;
+
+            one.step = step;
+            one.useful_s = step * 0.2;
+            if (step % 2)
+                assert_ok(metrics_step(metrics, &one, &err), &err);
+        }
+        assert_ok(metrics_event(metrics, 9, "straggler", "rank 1", &err), &err);
+        metrics_close(metrics);
+    }
+    int n = read_lines(*state, lines, 16);
+    assert_int_equal(n, 3 + 3 + 3 + 2); /* starts, stragglers, steps 1, 3, 5, and 7, 9 */
+    for (int i = 0; i < n; i++)
+        cJSON_Delete(lines[i]);
+}
+
 /* Make a locale with decimal commas in folder; 0, or -1 where its source is not installed. */
 static int make_comma_locale(const char *folder)
 {
@@ -416,6 +457,7 @@ int main(void)
         TEST(evaluations_and_events),
         TEST(an_evaluation_is_dropped),
         TEST(a_resumed_run_drops_later_steps),
+        TEST(earlier_processes_are_known),
         TEST(numbers_have_points_in_every_locale),
         TEST(failures_are_told),
         TEST(a_full_disk_delays_lines),

@@ -377,6 +377,23 @@ static void a_status_takes_the_bars_place(void **state)
     terminal_close(terminal);
 }
 
+static void a_note_stays_until_it_is_taken_off(void **state)
+{
+    struct terminal *terminal = terminal_open(device.theirs, 0, 300);
+
+    (void)state;
+    terminal_note(terminal, "rank 3 (node2) x1.34");
+    for (int i = 39; i < 41; i++) {
+        tell(terminal, i, 0);
+        terminal_status(terminal, NULL);
+        assert_non_null(
+            strstr(replay()->lines[0], "1.2 GiB  straggler rank 3 (node2) x1.34  left"));
+    }
+    terminal_note(terminal, "");
+    assert_null(strstr(replay()->lines[0], "straggler"));
+    terminal_close(terminal);
+}
+
 /* Many steps in a moment: few drawings, but the last step is always drawn. */
 static void at_most_ten_drawings_a_second(void **state)
 {
@@ -534,6 +551,7 @@ int main(void)
         PIPE(a_pipe_gets_an_evaluations_progress),
         PTY(log_lines_stand_above),
         PTY(a_status_takes_the_bars_place),
+        PTY(a_note_stays_until_it_is_taken_off),
         PTY(at_most_ten_drawings_a_second),
         PTY(ascii_without_colour_where_asked),
         PTY(a_dumb_terminal_gets_plain_lines),

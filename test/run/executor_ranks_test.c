@@ -9,16 +9,19 @@
 #include <stddef.h>
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "program/passes.h"
 #include "run/run.h"
 #include "support/tiny_model.h"
 
 #define N_RANKS 3
+#define PAUSE_NS 50000000
 #define N_SHARD 5
 
 struct rank {
@@ -29,6 +32,9 @@ struct rank {
     int stalls; /* the last rank, with its second micro-batch, until the others wait for it */
     struct progress_slot slot;
     struct rank *all;
+    bool measured;   /* the last rank reads its second micro-batches for PAUSE_NS longer */
+    double own_time; /* of three steps */
+    double all_time; /* likewise, waiting included */
     float doubled[N_RANKS * N_SHARD];
     double total;
 };
@@ -124,6 +130,8 @@ static int load_bucket(void *context, int micro_batch, struct err *err)
     (void)err;
     if (rank && rank->stalls && rank->number == N_RANKS - 1 && micro_batch == 1)
         check_awaited(rank);
+    if (rank && rank->measured && rank->number == N_RANKS - 1 && micro_batch == 1)
+        nanosleep(&(struct timespec){ 0, PAUSE_NS }, NULL);
     for (int i = 0; i < N_RANKS * N_SHARD; i++)
         bucket[i] = scale[loading_rank] * (float)(micro_batch + 1) + (float)i;
     return 0;
@@ -169,8 +177,15 @@ static void *play_rank(void *argument)
         hooks.load = NULL;
     }
     hooks.gate = rank->fails ? failing_gate : NULL;
+    CHECK(run_set_measured(loading_run, rank->measured, &err) == 0);
+    double begin = clock_seconds();
     for (int step = 0; step < 3 && !rank->fails; step++)
         CHECK(run_entry(loading_run, ENTRY_STEP, 0, &hooks, &err) == 0);
+    rank->all_time = clock_seconds() - begin;
+    struct run_own_time own = run_take_own_time(loading_run);
+    rank->own_time = own.seconds;
+    CHECK(own.n_steps == (rank->measured ? 3 : 0));
+    CHECK(run_take_own_time(loading_run).n_steps == 0);
     if (rank->fails)
         CHECK(run_entry(loading_run, ENTRY_STEP, 0, &hooks, &err) == -1);
     memcpy(rank->doubled, run_data(loading_run, s.doubled, 0), sizeof rank->doubled);
@@ -251,6 +266,23 @@ static void waits_are_published(void **state)
         assert_int_equal(ranks[r].slot.position, ranks[0].slot.position);
 }
 
+/* A rank that is slow is so in its own time; the others wait for it, and that is not theirs. */
+static void own_time_is_without_waiting(void **state)
+{
+    struct rank ranks[N_RANKS];
+    const double pauses = 3 * 1e-9 * PAUSE_NS;
+
+    (void)state;
+    play_as(ranks, (struct rank){ .measured = true });
+    check_doubled(ranks, 1 + 2);
+    assert_true(ranks[N_RANKS - 1].own_time >= pauses);
+    for (int r = 0; r < N_RANKS; r++)
+        assert_true(ranks[r].own_time > 0 && ranks[r].own_time <= ranks[r].all_time);
+    /* Of the first pause a rank that begins late sees less. */
+    for (int r = 0; r < N_RANKS - 1; r++)
+        assert_true(ranks[r].all_time - ranks[r].own_time >= pauses / 2);
+}
+
 /* The second reduce, which adds, must not make the first add that still waits in the queue. */
 static void one_collective_posted_twice(void **state)
 {
@@ -279,6 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives),
         cmocka_unit_test(waits_are_published),
+        cmocka_unit_test(own_time_is_without_waiting),
         cmocka_unit_test(one_collective_posted_twice),
         cmocka_unit_test(failure_with_collectives_under_way),
     };
