@@ -51,6 +51,7 @@ static const char *const places[] = {
     "preflight:memory",
     "data",
     "step",
+    "load",
     "evaluate",
     "gradients",
     "trace",
@@ -197,10 +198,11 @@ static int read_rule(struct rule *rule, const char *text, struct err *err)
         return refuse(text, "flip, which is for step:N, gradients:N, preflight and op:TEXT,", err);
     if (rule->action == ACTION_FLIPS && !str_starts_with(rule->place, "op:"))
         return refuse(text, "flips, which is for op:TEXT,", err);
-    if (rule->action == ACTION_SLOW && strcmp(rule->place, "preflight") != 0)
-        return refuse(text, "slow, which is for preflight,", err);
     if (rule->action == ACTION_SKEW && strcmp(rule->place, "trace") != 0)
         return refuse(text, "skew, which is for trace:N,", err);
+    if (rule->action == ACTION_SLOW && strcmp(rule->place, "step") != 0 &&
+        strcmp(rule->place, "load") != 0 && strcmp(rule->place, "preflight") != 0)
+        return refuse(text, "slow, which is for step:N, load:N and preflight,", err);
     return 0;
 }
 

@@ -12,6 +12,7 @@
  *     preflight:memory     between writing and reading its first pattern of memory
  *     data                 before it opens its training data
  *     step:N               before step N
+ *     load:N               before the first micro-batch of step N is read
  *     evaluate:N           in an evaluation after step N, after its first batch
  *     gradients:N          before the last micro-batch of step N, whose gradients come and go
  *     trace:N              before step N, the first that is traced
@@ -40,9 +41,11 @@
  * rank's parameters is flipped; at preflight: of an operand, a result, memory; at op: a bit of
  * what the op wrote, a collective's only on the comm thread), flips (at op: the same each time
  * from step N on, also where a micro-batch is computed again), slow (at preflight: the rank's
- * device takes four times as long) and skew (at trace: the rank's clock is another, as if it were
- * on a machine of its own). Under zero 1 a flip stays only at gradients, of a rank with several
- * micro-batches: the forward of the first one gathers the other ranks' parts again.
+ * device takes four times as long; at step and load: from step N on the rank computes, or reads
+ * its data, for 30 % of a step longer; a second rule ends it) and skew (at trace: the rank's clock
+ * is another, as if it were on a machine of its own). Under zero 1 a flip stays only at gradients,
+ * of a rank with several micro-batches: the forward of the first one gathers the other ranks'
+ * parts again.
  */
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H

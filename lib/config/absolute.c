@@ -32,6 +32,7 @@ void job_make_absolute(struct job *job, const char *folder, struct arena *arena)
     job->train.init = absolute(job->train.init, folder, arena);
     job->eval.data = absolute(job->eval.data, folder, arena);
     job->output = absolute(job->output, folder, arena);
+    job->metrics.prometheus = absolute(job->metrics.prometheus, folder, arena);
     /* Else it is the name of a built-in one. */
     if (template && (strchr(template, '/') || str_ends_with(template, ".jinja")))
         job->data.chat_template = absolute(template, folder, arena);

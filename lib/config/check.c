@@ -78,6 +78,15 @@ static void check_loss_scale(struct job_reader *r)
             "train.loss_scale.initial is %d, not from min %d to max %d", initial, min, max);
 }
 
+static void check_straggler_ratio(struct job_reader *r)
+{
+    double ratio = r->job->train.straggler_ratio;
+
+    if (ratio != 0 && ratio <= 1)
+        diagnostics_add(&r->mistakes, reader_given(r, "train.straggler_ratio"),
+                        "train.straggler_ratio is %g, not 0 or above 1 (hint: 1.1)", ratio);
+}
+
 static void check_experts(struct job_reader *r)
 {
     const struct model_spec *s = &r->job->model;
@@ -160,6 +169,7 @@ static void check_model(struct job_reader *r)
     }
     check_experts(r);
     check_loss_scale(r);
+    check_straggler_ratio(r);
     if ((int64_t)s->n_heads * s->head_dim > 1048576)
         diagnostics_add(&r->mistakes, reader_given(r, "model.n_heads"),
                         "model.n_heads * head_dim is %lld, more than 1048576",

@@ -194,6 +194,15 @@ const struct field job_fields[] = {
       .unit = "steps",
       .help = "interval at which each rank's first micro-batch is computed again by another "
               "data-parallel rank, and every op's result compared; 0: never" },
+    { "train.straggler_ratio", FIELD_FLOAT, AT(train.straggler_ratio), .initial = "1.1",
+      .max = 1000,
+      .help = "a rank is reported as a straggler if its own time of a step, without waiting for "
+              "other ranks, is more than this number of times that of its peers (ranks with equal "
+              "work); above 1; 0: ranks are not compared" },
+    { "train.straggler_seconds", FIELD_FLOAT, AT(train.straggler_seconds), .initial = "60.0",
+      .max = 1e6, .unit = "seconds",
+      .help = "a straggler is slow for 20 steps and for this time; on shared machines other "
+              "processes make ranks slow for shorter times" },
 
     { "train.only", FIELD_TEXTS, AT(train.only), .initial = "all", .word = "all",
       NUMERICS(RECIPE, 430, .when = WHEN_SET),
@@ -478,6 +487,10 @@ const struct field job_fields[] = {
               "checkpoint when the next update is due, so that training goes on; auto: half of "
               "what is available, divided among the ranks of the node; 0: the update waits" },
 
+    { "metrics.prometheus", FIELD_TEXT, AT(metrics.prometheus), .initial = "",
+      .help = "file with the state of the run for Prometheus, in the format of node_exporter's "
+              "textfile collector, which reads files that end in .prom; replaced every 5 "
+              "seconds and at the end" },
     { "metrics.log_mb", FIELD_INT, AT(metrics.log_mb), .initial = "64", .min = 1, .max = 1048576,
       .unit = "MiB",
       .help =

@@ -138,6 +138,8 @@ struct job {
         int spike_margin;           /* rewind: batches before and after it that are skipped, too */
         int spike_rewinds;          /* rewind: more end the job */
         int recheck_every;          /* steps between recomputations by other ranks; 0 never */
+        double straggler_ratio;     /* > 1: of a step's time to that of peers; 0: not compared */
+        double straggler_seconds;   /* a straggler is slow for 20 steps and for so long */
         struct job_texts only, freeze; /* patterns of parameters; none: all, nothing */
     } train;
 
@@ -240,7 +242,8 @@ struct job {
     } checkpoint;
 
     struct {
-        int log_mb; /* MiB at which a file of log/ is rotated */
+        const char *prometheus; /* file for node_exporter's textfile collector, or NULL */
+        int log_mb;             /* MiB at which a file of log/ is rotated */
     } metrics;
 
     struct {

@@ -171,6 +171,10 @@ void own_time_leave(struct run *run);
 void own_time_return(struct run *run);
 void own_time_release(struct run *run);
 
+/* groups.c: collective over the mesh, fills run->groups, meetings and coordinate. 0, or -1 and
+ * ERR_PEER. */
+int run_make_groups(struct run *run, struct err *err);
+
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);
 void transfer_release(struct run *run);

@@ -264,6 +264,17 @@ static bool is_over(const struct pretrain *p)
     return p->stopped || trainer_step_number(p->trainer) >= p->job->train.steps;
 }
 
+/* All ranks' largest number; beside it, if that is due, a sample of the ranks' times. */
+static int agree(struct pretrain *p, int64_t *pending, struct err *err)
+{
+    int64_t both = 2 * *pending + rank_watch_step(p->watch);
+
+    if (trainer_agree(p->trainer, &both, err) < 0)
+        return -1;
+    *pending = both / 2;
+    return both % 2 ? rank_watch_sample(p->watch, pretrain_monitor_straggler, p, err) : 0;
+}
+
 /* Save and stop if any rank got a signal; save if rank 0 no longer finds the run's folder. */
 static int heed_signals(struct pretrain *p, struct err *err)
 {
@@ -274,7 +285,7 @@ static int heed_signals(struct pretrain *p, struct err *err)
             return -1;
         pending = FOLDER_LOST; /* a signal is heeded after the next step */
     }
-    if (trainer_agree(p->trainer, &pending, err) < 0)
+    if (agree(p, &pending, err) < 0)
         return -1;
     if (!pending)
         return 0;
@@ -333,6 +344,16 @@ static int finish(struct pretrain *p, struct err *err)
         step, p->job->train.steps);
 }
 
+static void perform_fault(struct pretrain *p)
+{
+    enum fault fault = fault_at("step", trainer_step_number(p->trainer) + 1);
+
+    if (fault == FAULT_FLIP)
+        replicas_flip(p->trainer);
+    if (fault == FAULT_SLOW)
+        trainer_slow(p->trainer, TRAINER_SLOW_COMPUTE);
+}
+
 static int run_steps(struct pretrain *p, struct err *err)
 {
     struct trainer_result r;
@@ -342,10 +363,10 @@ static int run_steps(struct pretrain *p, struct err *err)
     while (!is_over(p)) {
         double begin = clock_seconds();
 
-        if (fault_at("step", trainer_step_number(p->trainer) + 1) == FAULT_FLIP)
-            replicas_flip(p->trainer);
+        perform_fault(p);
         if (trainer_step(p->trainer, &r, err) < 0)
             return -1;
+        pretrain_monitor_step(p, &r, clock_seconds() - begin);
         pretrain_report_step(p, &r, clock_seconds() - begin);
         if (after_step(p, &r, err) < 0)
             return -1;
@@ -412,6 +433,7 @@ static void say_goodbye(const struct pretrain *p)
              str_duration(took, sizeof took, clock_seconds() - p->begin),
              str_bytes(planned, sizeof planned, program_memory_bytes(trainer_program(p->trainer))),
              str_bytes(held, sizeof held, resident_bytes()));
+    pretrain_monitor_say(p);
     log_info("the model is in %s", p->job->output);
 }
 
@@ -454,6 +476,8 @@ static int begin(struct pretrain *p, struct err *err)
             trainer_set_refuse(p->trainer, pretrain_refuse, p);
         status = peak_find(engine, p->job->train.dtype, &p->peak_flops, err);
     }
+    if (!status)
+        status = rank_watch_create(&p->watch, p->trainer, p->job, err);
     if (!status)
         status = pretrain_report_open(p, err);
     if (!status && p->is_first)
@@ -499,6 +523,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
         say_goodbye(&p);
     if (status < 0)
         pretrain_report_gpu_loss(&p, err);
+    pretrain_monitor_close(&p);
     gpu_watch_close(p.gpu);
     if (p.terminal)
         terminal_close(p.terminal);
@@ -508,6 +533,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     /* Others may be reading this rank's memory: it goes with the process, which the caller ends. */
     if (!*agreed && options->engine->rank.world_size > 1)
         return -1;
+    rank_watch_destroy(p.watch);
     spikes_release(&p.spikes);
     recheck_destroy(p.recheck);
     replicas_destroy(p.replicas);

@@ -1,10 +1,12 @@
 /*
  * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence), resume.c (where
- * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind) and pretrain_report.c
- * (what it says)
+ * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind), pretrain_report.c
+ * (what it says) and pretrain_monitor.c (how it fares)
  */
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H
+
+#include <stdbool.h>
 
 #include "device/gpu_watch.h"
 #include "report/metrics.h"
@@ -13,6 +15,7 @@
 #include "train/cautions.h"
 #include "train/numerics.h"
 #include "train/pretrain.h"
+#include "train/rank_watch.h"
 #include "train/replicas.h"
 #include "train/spike.h"
 #include "train/trainer.h"
@@ -35,6 +38,17 @@
 #define PRETRAIN_ANSWER_SAVED \
     "the run stops this evaluation at its next batch, completes the checkpoint and exits"
 
+/* On rank 0. */
+struct run_account {
+    double begun_at;          /* first start of the run, Unix time */
+    double useful_s;          /* of all its processes, in steps that count */
+    int64_t n_starts;         /* this one included; 0: not opened */
+    double blocked_s;         /* by checkpoints, this process */
+    double written_at;        /* the file for Prometheus */
+    bool is_unwritten;        /* it could not be */
+    struct metrics_step last; /* the last step */
+};
+
 struct pretrain {
     const struct pretrain_options *options;
     const struct job *job;
@@ -43,6 +57,8 @@ struct pretrain {
     struct recheck *recheck;   /* NULL: the job has none */
     struct metrics *metrics;   /* rank 0 alone, as the terminal is */
     struct terminal *terminal;
+    struct rank_watch *watch; /* NULL: ranks are not compared */
+    struct run_account account;
     struct upload *upload;          /* rank 0's; NULL: the job has none */
     bool upload_is_last;            /* the run is done: nothing but uploads is left */
     struct gpu_watch *gpu;          /* rank 0's; NULL: it has none */
@@ -108,6 +124,23 @@ void pretrain_report_gpu_loss(struct pretrain *pretrain, struct err *err);
 /* What differs from the checkpoint of a resume: an event each, and the accepted ones a warning. */
 void pretrain_report_changes(struct pretrain *pretrain,
                              const struct numerics_differences *differences);
+
+/*
+ * pretrain_monitor.c, on rank 0. Open: metrics are open, and a restart continues the account of
+ * earlier processes. step: one was done, in so many seconds, before it is reported. blocked:
+ * training waited so long for the beginning of a checkpoint. straggler: a rank_watch_report_fn.
+ */
+void pretrain_monitor_open(struct pretrain *pretrain);
+void pretrain_monitor_step(struct pretrain *pretrain, const struct trainer_result *result,
+                           double seconds);
+void pretrain_monitor_blocked(struct pretrain *pretrain, double seconds);
+void pretrain_monitor_straggler(void *pretrain, const struct straggler_finding *finding,
+                                const char *host);
+/* The line of goodput at the end. */
+void pretrain_monitor_say(const struct pretrain *pretrain);
+/* The file for Prometheus: if it is due; and for the last time. */
+void pretrain_monitor_write(struct pretrain *pretrain, const struct metrics_step *step);
+void pretrain_monitor_close(struct pretrain *pretrain);
 
 /*
  * pretrain_evaluate.c. Whether the evaluation of this step is due and was not done; and do it:

@@ -89,6 +89,7 @@ int pretrain_report_open(struct pretrain *p, struct err *err)
         metrics_open(&p->metrics, p->job->output, step + 1, err) < 0)
         return -1;
     p->terminal = terminal_open(2, step, p->job->train.steps);
+    pretrain_monitor_open(p);
     expect_evaluations(p);
     return 0;
 }
@@ -187,6 +188,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
                p->peak_flops,
         .memory_bytes = program_memory_bytes(trainer_program(p->trainer)),
         .skipped = trainer_n_skipped(p->trainer),
+        .useful_s = p->account.useful_s,
         .loss_scale = r->loss_scale,
         .numerics = trainer_numerics(p->trainer),
         .balance = r->balance,
@@ -197,6 +199,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     if (!p->is_first)
         return;
     compare_with_plan(p, took);
+    pretrain_monitor_write(p, &m);
     terminal_step(p->terminal, &m, logged);
     if (!logged)
         return;

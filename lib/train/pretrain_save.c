@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "ckpt/store.h"
@@ -160,6 +161,7 @@ static int save(struct pretrain *p, int is_last, struct err *err)
 {
     char folder[PATH_BYTES];
     int64_t step = trainer_step_number(p->trainer);
+    double begin = clock_seconds();
     struct str extra = { 0 };
     struct err why = { .code = ERR_FAILED, .text = "rank 0 could not create its folder" };
 
@@ -180,6 +182,7 @@ static int save(struct pretrain *p, int is_last, struct err *err)
     pretrain_describe(p, &extra);
     int status = trainer_save(p->trainer, folder, str_text(&extra), err);
     str_release(&extra);
+    pretrain_monitor_blocked(p, clock_seconds() - begin);
     return status;
 }
 

@@ -55,14 +55,14 @@ void stragglers_destroy(struct stragglers *stragglers);
 
 /*
  * Add a sample of n_steps steps, times[n_ranks]. What begins or is over with it goes to
- * findings[2 * n_ranks]; returns how many that are. A sample in which a rank's peers took no time says
- * nothing about the rank: it counts as not slow.
+ * findings[2 * n_ranks]; returns how many that are. A sample in which a rank's peers took no time
+ * says nothing about the rank: it counts as not slow.
  */
 int stragglers_add(struct stragglers *stragglers, const struct straggler_times *times,
                    int64_t n_steps, struct straggler_finding *findings);
 
-/* The rank with the largest ratio of work over the last window. false: there is no whole window yet, or no
- * rank has peers. */
+/* The rank with the largest ratio of work over the last window. false: there is no whole window
+ * yet, or no rank has peers. */
 bool stragglers_slowest(const struct stragglers *stragglers, struct straggler_finding *slowest);
 
 /* How many ranks are stragglers now. */

@@ -94,6 +94,26 @@ void trainer_set_refuse(struct trainer *trainer, trainer_refuse_fn refuse, void 
 /* One step. Collective. */
 int trainer_step(struct trainer *trainer, struct trainer_result *result, struct err *err);
 
+/*
+ * A rank's own time, for comparing ranks: what steps take it without waiting for other ranks.
+ * Measured from trainer_measure(trainer, true) until false, between steps; taken as the sum of what
+ * was measured since it was taken last. On a GPU `waiting` is not known and 0. Only steps that were
+ * measured as a whole count, which is the same on ranks with equal programs.
+ */
+struct trainer_times {
+    int n_steps;
+    double compute, waiting, input; /* seconds (train/stragglers.h) */
+};
+int trainer_measure(struct trainer *trainer, bool is_measured, struct err *err);
+struct trainer_times trainer_take_times(struct trainer *trainer);
+
+/* How long the last step's gate waited for a save or compared replicas, in seconds. */
+double trainer_gate_seconds(const struct trainer *trainer);
+
+/* A fault, for tests: steps compute, or read, longer by 30 % from now on, or no longer so. */
+enum trainer_slowness { TRAINER_SLOW_COMPUTE, TRAINER_SLOW_INPUT, N_TRAINER_SLOW };
+void trainer_slow(struct trainer *trainer, enum trainer_slowness what);
+
 /* Callbacks of an evaluation; each may be NULL, on all ranks alike. */
 struct trainer_evaluation {
     void (*on_batch)(void *context, int64_t done, int64_t total); /* after each batch */

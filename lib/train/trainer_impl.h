@@ -29,6 +29,17 @@ struct data_gap {
     int64_t first, n;
 };
 
+/* trainer_times.c */
+struct trainer_timing {
+    bool is_on;
+    double input, input_idle;       /* of the step at hand: all, and without a core */
+    double step_begin, step_waited; /* likewise: when, and run_wait_seconds then */
+    double gate;                    /* in its gate */
+    double total_input, total_idle; /* of measured steps since they were taken */
+    bool is_slow[N_TRAINER_SLOW];   /* by faults */
+    double slowed, own;             /* seconds added to this step; own time of the last one */
+};
+
 struct trainer {
     struct trainer_options options;
     struct trainer_carried carried;
@@ -82,6 +93,7 @@ struct trainer {
     void *refuse_context;
     int is_refused; /* the update of the step at hand */
     struct trainer_trace trace;
+    struct trainer_timing timing;
 
     struct err save_err;  /* of this rank's part of it */
     struct err save_lost; /* of the save that a step waited for; no code if it is whole */
@@ -123,6 +135,12 @@ enum slices_of trainer_saved_parameters(const struct trainer *trainer);
 int trainer_begin_trace(struct trainer *trainer, struct err *err);
 int trainer_end_trace(struct trainer *trainer, struct err *err);
 void trainer_close_trace(struct trainer *trainer);
+
+/* trainer_times.c: before and after a step's entry; around reading a micro-batch, and before it
+ * what a fault adds. */
+void trainer_time_step(struct trainer *trainer);
+void trainer_time_stepped(struct trainer *trainer);
+int trainer_time_input(struct trainer *trainer, struct micro_batch *batch, struct err *err);
 
 /* agree.c, collective over all ranks, from the trainer's thread. First the group is made; 0, or -1
  * and ERR_DEVICE (host memory) or ERR_PEER. */

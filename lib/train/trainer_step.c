@@ -3,6 +3,7 @@
  */
 #include <math.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/num.h"
 #include "train/lr.h"
@@ -48,7 +49,9 @@ static int load_train(void *context, int micro_batch, struct err *err)
     struct trainer *t = context;
     struct micro_batch batch;
 
-    if (loader_next(t->train, &batch, err) < 0)
+    if (!micro_batch && fault_at("load", t->step + 1) == FAULT_SLOW)
+        trainer_slow(t, TRAINER_SLOW_INPUT);
+    if (trainer_time_input(t, &batch, err) < 0)
         return -1;
     int chosen = trainer_choose(t, micro_batch);
     inputs_of_batch(t->run, chosen ? &t->shorter[chosen - 1] : &t->program, &batch, micro_batch);
@@ -67,6 +70,17 @@ static int load_train(void *context, int micro_batch, struct err *err)
     if (fault == FAULT_FLIP)
         replicas_flip(t);
     return 0;
+}
+
+/* The time that the gate takes is neither the rank's own nor a part of useful work. */
+static int pass_gate(void *context, struct err *err)
+{
+    struct trainer *t = context;
+    double begin = clock_seconds();
+    int status = trainer_save_gate(t, err);
+
+    t->timing.gate += clock_seconds() - begin;
+    return status;
 }
 
 static void write_scalars(struct trainer *t, double lr, int64_t tokens)
@@ -167,7 +181,7 @@ static int decide(void *context, struct err *err)
 int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
 {
     const struct ports *ports = &t->program.ports;
-    struct run_hooks hooks = { t, load_train, trainer_save_gate, decide, trainer_choose };
+    struct run_hooks hooks = { t, load_train, pass_gate, decide, trainer_choose };
     int experts = ports->router_stats_total;
     int32_t skipped = 0;
     double loss = 0, norm = 0;
@@ -186,10 +200,13 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     if (t->options.progress)
         atomic_store_explicit(&t->options.progress->step, t->step + 1, memory_order_relaxed);
     write_scalars(t, lr, tokens);
-    if (recheck_begin(t->recheck, t->step + 1, err) < 0 || trainer_begin_trace(t, err) < 0 ||
-        run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0 || trainer_end_trace(t, err) < 0 ||
+    if (recheck_begin(t->recheck, t->step + 1, err) < 0 || trainer_begin_trace(t, err) < 0)
+        return -1;
+    trainer_time_step(t);
+    if (run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0 || trainer_end_trace(t, err) < 0 ||
         run_get_all(t->run, told, 4, err) < 0)
         return -1;
+    trainer_time_stepped(t);
     recheck_end(t->recheck);
     progress_phase(t->options.progress, "between steps");
     t->step++;

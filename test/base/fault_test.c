@@ -77,6 +77,21 @@ static void test_place_and_number(void **state)
     assert_int_equal(fault_at("gradients", 3), FAULT_NONE);
 }
 
+static void test_slow(void **state)
+{
+    struct err err;
+
+    (void)state;
+    init("rank0:step5:slow,rank0:load:7:slow,rank0:step9:slow", 0, 0);
+    assert_int_equal(fault_at("step", 5), FAULT_SLOW);
+    assert_int_equal(fault_at("load", 6), FAULT_NONE);
+    assert_int_equal(fault_at("load", 7), FAULT_SLOW);
+    assert_int_equal(fault_at("step", 9), FAULT_SLOW);
+    setenv("LMTRAIN_FAULT", "rank0:gradients:5:slow", 1);
+    assert_int_equal(fault_init(0, 0, &err), -1);
+    assert_non_null(strstr(err.text, "slow, which is for step:N, load:N and preflight,"));
+}
+
 static void test_without_number_the_first(void **state)
 {
     (void)state;
@@ -223,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_nothing_asked, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_place_and_number, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_slow, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_without_number_the_first, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_other_ranks_and_attempts, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_refused, set_up, tear_down),

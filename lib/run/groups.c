@@ -1,0 +1,118 @@
+/*
+ * groups.c - the groups of ranks that a run's collectives are over
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "run/run_impl.h"
+
+/* The channel of all ranks of the mesh, behind those of programs (axis by stream), training
+ * (train/agree.c) and serving (serve/replica.c). */
+enum { CHANNEL_MESH = N_AXES * N_STREAMS + 3 };
+
+/* Making a group talks to others, so it is done on the comm thread. */
+struct group_request {
+    struct run *run;
+    int axis, stream;
+    unsigned uses; /* enum comm_use; 0: of other ranks only */
+    struct comm_group *mesh;
+};
+
+/* All ranks of the mesh, which connect their groups together. */
+static int make_mesh_group(void *argument, struct err *err)
+{
+    struct group_request *request = argument;
+    struct run *run = request->run;
+    int size = mesh_world_size(&run->program->mesh);
+    int *ranks = arena_array(&run->arena, int, size);
+
+    for (int i = 0; i < size; i++)
+        ranks[i] = run->options.first_rank + i;
+    return comm_group_create(&request->mesh, run->options.comm, ranks, size, CHANNEL_MESH, err);
+}
+
+static int make_axis_group(const struct group_request *request, struct comm_group **group,
+                           struct err *err)
+{
+    struct run *run = request->run;
+    struct comm *comm = run->options.comm;
+    int size = run->program->mesh.size[request->axis], first = run->options.first_rank;
+    int *ranks = arena_array(&run->arena, int, size);
+
+    mesh_group(&run->program->mesh, comm_world_rank(comm) - first, (enum mesh_axis)request->axis,
+               ranks);
+    for (int i = 0; i < size; i++)
+        ranks[i] += first;
+    run->meetings[request->axis] =
+        (struct progress_meeting){ .first = min_int(ranks[0], ranks[size - 1]),
+                                   .stride = abs(ranks[1] - ranks[0]),
+                                   .size = size };
+    return comm_group_create(group, comm, ranks, size, request->axis * N_STREAMS + request->stream,
+                             err);
+}
+
+static int make_group(void *argument, struct err *err)
+{
+    struct group_request *request = argument;
+    struct comm_group **group = &request->run->groups[request->axis][request->stream];
+
+    if (request->uses && make_axis_group(request, group, err) < 0)
+        return -1;
+    return request->mesh ? comm_connect(request->mesh, *group, request->uses, err) : 0;
+}
+
+static unsigned use_of(const struct run *run, const struct op *op)
+{
+    int forward = (op->kind == OP_SEND) == (op->attributes.peer > 0);
+    struct op_shape shape = program_op_shape(run->program, op);
+
+    if (run->options.fast && collective_may_be_fast(&shape))
+        return COMM_TOGETHER | COMM_SUMS;
+    if (op->kind != OP_SEND && op->kind != OP_RECEIVE)
+        return COMM_TOGETHER;
+    return forward ? COMM_TO_NEXT : COMM_TO_PREVIOUS;
+}
+
+/* uses[axis][stream]: what collectives over the axis on the stream do. The same on all ranks of a
+ * group, not on all of the mesh: stages have layers of several kinds. */
+static void find_uses(const struct run *run, char uses[N_AXES][N_STREAMS])
+{
+    const struct program *p = run->program;
+
+    memset(uses, 0, sizeof(char[N_AXES][N_STREAMS]));
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            if (op_is_collective(op->kind))
+                uses[op->attributes.axis][order_group_of(op->stream)] |= (char)use_of(run, op);
+        }
+}
+
+/* Where groups are connected every rank takes part for each axis and stream, in one order. */
+int run_make_groups(struct run *run, struct err *err)
+{
+    int rank = run->options.comm ? comm_world_rank(run->options.comm) - run->options.first_rank : 0;
+    struct group_request request = { .run = run };
+    char uses[N_AXES][N_STREAMS];
+
+    find_uses(run, uses);
+    if (run->enqueues && mesh_world_size(&run->program->mesh) > 1 &&
+        worker_call(run->options.worker, make_mesh_group, &request, err) < 0)
+        return -1;
+    for (int axis = 0; axis < N_AXES; axis++) {
+        if (run->program->mesh.size[axis] == 1)
+            continue;
+        run->coordinate[axis] = mesh_coordinate(&run->program->mesh, rank, (enum mesh_axis)axis);
+        for (int stream = 0; stream < N_STREAMS; stream++) {
+            request.axis = axis;
+            request.stream = stream;
+            request.uses = (unsigned)uses[axis][stream];
+            if ((request.uses || request.mesh) &&
+                worker_call(run->options.worker, make_group, &request, err) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,176 @@
+/*
+ * rank_watch.c - samples of all ranks' own times, and what rank 0 finds in them
+ */
+#include "train/rank_watch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/num.h"
+#include "launch/excluded.h"
+#include "layout/axes.h"
+#include "train/trainer_impl.h"
+
+enum { HOST_BYTES = 64 };
+
+/* What a rank sends of a sample. */
+struct sample {
+    struct straggler_times times;
+    int32_t n_steps;
+};
+
+struct rank_watch {
+    struct arena arena;
+    struct trainer *trainer;
+    bool is_host;      /* the ranks compute there: every step is measured */
+    bool is_measuring; /* on a GPU: the step at hand */
+    bool is_warm;      /* the first sample is over: it has steps that load code and touch memory */
+    double interval;   /* seconds, between samples */
+    double sampled_at;
+    struct sample *samples; /* [world_size] */
+    /* Rank 0 alone. */
+    struct stragglers *stragglers;
+    struct straggler_times *times;      /* [world_size] */
+    struct straggler_finding *findings; /* [2 * world_size] */
+    char (*hosts)[HOST_BYTES];          /* likewise */
+};
+
+/* Micro-batches of a step of the rank. */
+static int n_micro_batches(const struct job *job, const struct mesh *mesh, int rank)
+{
+    const struct job_counts *counts = &job->parallel.replica_micro_batches;
+
+    return counts->n ? counts->values[mesh_data_rank(mesh, rank)] : job->n_micro_batches;
+}
+
+/* Equal for ranks with equal work: they run the same stage on as many micro-batches. Of experts
+ * some get more tokens than others. */
+static int work_of(const struct job *job, const struct mesh *mesh, int rank)
+{
+    int stage = mesh_coordinate(mesh, rank, axes_stages());
+    int experts = mesh_coordinate(mesh, rank, axes_experts());
+
+    return (n_micro_batches(job, mesh, rank) * mesh->size[axes_stages()] + stage) *
+               mesh->size[axes_experts()] +
+           experts;
+}
+
+static bool has_peers(const int *work, int n)
+{
+    for (int i = 1; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (work[i] == work[k])
+                return true;
+    return false;
+}
+
+int rank_watch_create(struct rank_watch **out, struct trainer *trainer, const struct job *job,
+                      struct err *err)
+{
+    const struct mesh *mesh = &trainer_program(trainer)->mesh;
+    int n = trainer->world_size;
+    char host[HOST_BYTES] = "";
+
+    *out = NULL;
+    if (n < 2 || job->train.straggler_ratio <= 0)
+        return 0;
+    struct rank_watch *w = calloc(1, sizeof *w);
+    CHECK(w);
+    int *work = arena_array(&w->arena, int, n);
+    for (int rank = 0; rank < n; rank++)
+        work[rank] = work_of(job, mesh, rank);
+    w->trainer = trainer;
+    w->is_host = device_is_host(run_device(trainer_run(trainer)));
+    w->interval = job->train.straggler_seconds / STRAGGLER_WINDOW;
+    w->sampled_at = clock_seconds();
+    w->samples = arena_array(&w->arena, struct sample, n);
+    w->hosts = arena_alloc_array(&w->arena, HOST_BYTES, (size_t)n);
+    strncpy(host, launch_host(), sizeof host - 1);
+    if (!has_peers(work, n)) {
+        rank_watch_destroy(w);
+        return 0;
+    }
+    if (trainer_gather(trainer, host, w->hosts, HOST_BYTES, err) < 0 ||
+        (w->is_host && trainer_measure(trainer, true, err) < 0)) {
+        rank_watch_destroy(w);
+        return -1;
+    }
+    if (trainer->world_rank == 0) {
+        w->stragglers = stragglers_create(work, n, job->train.straggler_ratio);
+        w->times = arena_array(&w->arena, struct straggler_times, n);
+        w->findings = arena_array(&w->arena, struct straggler_finding, 2 * n);
+    }
+    *out = w;
+    return 0;
+}
+
+void rank_watch_destroy(struct rank_watch *w)
+{
+    if (!w)
+        return;
+    stragglers_destroy(w->stragglers);
+    arena_release(&w->arena);
+    free(w);
+}
+
+bool rank_watch_step(struct rank_watch *w)
+{
+    struct err ignored;
+
+    if (!w)
+        return false;
+    if (w->is_measuring)
+        trainer_measure(w->trainer, false, &ignored);
+    w->is_measuring = false;
+    return w->trainer->world_rank == 0 && clock_seconds() - w->sampled_at >= w->interval;
+}
+
+/* On rank 0. */
+static void compare(struct rank_watch *w, rank_watch_report_fn report, void *context)
+{
+    int n = 0;
+
+    for (int rank = 0; rank < w->trainer->world_size; rank++)
+        w->times[rank] = w->samples[rank].times;
+    n = stragglers_add(w->stragglers, w->times, w->samples[0].n_steps, w->findings);
+    for (int i = 0; i < n; i++)
+        report(context, &w->findings[i], w->hosts[w->findings[i].rank]);
+}
+
+int rank_watch_sample(struct rank_watch *w, rank_watch_report_fn report, void *context,
+                      struct err *err)
+{
+    if (!w)
+        return 0;
+    struct trainer_times times = trainer_take_times(w->trainer);
+    struct sample own = { .n_steps = times.n_steps };
+
+    own.times.of[STRAGGLER_COMPUTE] = (float)times.compute;
+    own.times.of[STRAGGLER_WAITING] = (float)times.waiting;
+    own.times.of[STRAGGLER_INPUT] = (float)times.input;
+    if (trainer_gather(w->trainer, &own, w->samples, sizeof own, err) < 0)
+        return -1;
+    w->sampled_at = clock_seconds();
+    if (w->stragglers && w->is_warm && w->samples[0].n_steps)
+        compare(w, report, context);
+    w->is_warm |= w->samples[0].n_steps > 0;
+    if (w->is_host)
+        return 0;
+    w->is_measuring = true;
+    return trainer_measure(w->trainer, true, err);
+}
+
+bool rank_watch_slowest(const struct rank_watch *w, struct straggler_finding *slowest,
+                        const char **host)
+{
+    if (!w || !w->stragglers || !stragglers_slowest(w->stragglers, slowest))
+        return false;
+    *host = w->hosts[slowest->rank];
+    return true;
+}
+
+int rank_watch_n_stragglers(const struct rank_watch *w)
+{
+    return w && w->stragglers ? stragglers_count(w->stragglers) : 0;
+}
