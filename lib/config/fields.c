@@ -49,8 +49,7 @@ const struct field job_fields[] = {
     { "data.train", FIELD_DATASETS, AT(data.train), NUMERICS(RUN, 520),
       .help = "training data: prefix of a .bin/.idx pair (Megatron format), or a list of "
               "prefixes or of {path, weight} to blend; for finetune and lora also files and "
-              "folders of rows: shuffled together if all weights are 1, else drawn by weight, "
-              "where an epoch is as many sequences as all have" },
+              "folders of rows, shuffled together if all weights are 1, else drawn by weight" },
     { "data.tokenizer", FIELD_TEXT, AT(data.tokenizer), .initial = "",
       .help = "folder with tokenizer.json; required to generate samples and to export; "
               "finetune grows embedding and output head if the tokenizer has more tokens than "

@@ -134,6 +134,8 @@ void pretrain_monitor_open(struct pretrain *pretrain);
 void pretrain_monitor_step(struct pretrain *pretrain, const struct trainer_result *result,
                            double seconds);
 void pretrain_monitor_blocked(struct pretrain *pretrain, double seconds);
+/* The run went back to a checkpoint: steps after it count no more. */
+void pretrain_monitor_returned(struct pretrain *pretrain);
 void pretrain_monitor_straggler(void *pretrain, const struct straggler_finding *finding,
                                 const char *host);
 /* The line of goodput at the end. */

@@ -58,6 +58,11 @@ void pretrain_monitor_blocked(struct pretrain *p, double seconds)
     p->account.blocked_s += seconds;
 }
 
+void pretrain_monitor_returned(struct pretrain *p)
+{
+    p->account.useful_s = metrics_history(p->metrics).useful_s;
+}
+
 void pretrain_monitor_say(const struct pretrain *p)
 {
     const struct run_account *account = &p->account;

@@ -215,7 +215,12 @@ int pretrain_return_to(struct pretrain *p, int64_t step, int64_t first, int64_t 
     p->saved_step = p->whole_step = step;
     p->compared_step = -1;
     set_newer_aside(p, step);
-    return p->is_first ? pretrain_report_reopen(p, err) : 0;
+    if (!p->is_first)
+        return 0;
+    if (pretrain_report_reopen(p, err) < 0)
+        return -1;
+    pretrain_monitor_returned(p);
+    return 0;
 }
 
 static int begin(struct pretrain *p, struct err *err)

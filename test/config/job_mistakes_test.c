@@ -325,7 +325,8 @@ static void test_all_mistakes_in_order(void **state)
                   "config.json, or fields)\n"
                   "j.yaml: data.train is missing (hint: training data: prefix of a .bin/.idx pair "
                   "(Megatron format), or a list of prefixes or of {path, weight} to blend; for "
-                  "finetune and lora also files and folders of rows)\n"
+                  "finetune and lora also files and folders of rows, shuffled together if all "
+                  "weights are 1, else drawn by weight)\n"
                   "j.yaml: train.steps is missing (hint: optimizer steps; auto (finetune and lora "
                   "only): as many as train.epochs need)");
     for (int i = 0; i < 500; i++)
