@@ -59,13 +59,13 @@ const char *straggler_class_name(enum straggler_class class)
     return names[class];
 }
 
-struct pair {
+struct ranked_work {
     int work, rank;
 };
 
 static int compare_pairs(const void *a, const void *b)
 {
-    const struct pair *x = a, *y = b;
+    const struct ranked_work *x = a, *y = b;
 
     return x->work != y->work ? (x->work > y->work) - (x->work < y->work)
                               : (x->rank > y->rank) - (x->rank < y->rank);
@@ -73,10 +73,10 @@ static int compare_pairs(const void *a, const void *b)
 
 static void group_peers(struct stragglers *s, const int *work)
 {
-    struct pair *pairs = arena_array(&s->arena, struct pair, s->n_ranks);
+    struct ranked_work *pairs = arena_array(&s->arena, struct ranked_work, s->n_ranks);
 
     for (int rank = 0; rank < s->n_ranks; rank++)
-        pairs[rank] = (struct pair){ work[rank], rank };
+        pairs[rank] = (struct ranked_work){ work[rank], rank };
     qsort(pairs, (size_t)s->n_ranks, sizeof *pairs, compare_pairs);
     for (int i = 0; i < s->n_ranks; i++) {
         s->order[i] = pairs[i].rank;
