@@ -37,6 +37,7 @@ expect 'once' 0 '' test "$(grep -c '"event":"straggler","text":"rank 1' "$dir/sl
 # ---- goodput, and the file for Prometheus ----
 
 # checked - what promtool, where it is installed, and our own reading of the format say
+# shellcheck disable=SC2317 # expect calls it
 checked() {
     if command -v promtool >/dev/null; then
         promtool check metrics <"$dir/run.prom" || return 1
