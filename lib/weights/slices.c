@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "base/num.h"
 #include "config/tuning.h"
 #include "layout/axes.h"
 #include "weights/rectangles.h"
@@ -98,15 +99,17 @@ void slices_of_masters(struct slices *slices, const struct run *run, const struc
 static void share_rows(const struct owner *o, int parameter, int64_t *begin, int64_t *end)
 {
     int64_t size = o->program->mesh.size[axes_shard()], rank = o->place->of[axes_shard()];
-    int64_t rows, cols;
+    int64_t n = min_i64(size, SLICES_SAVERS_MAX), share = ceil_div(rank * n, size), rows, cols;
 
     rectangles_part(o->program, parameter, &rows, &cols);
-    if (rows >= size) {
-        *begin = rows * rank / size * cols;
-        *end = rows * (rank + 1) / size * cols;
-    } else if (rank != 0) {
+    if (rows < n && rank == 0)
+        return;
+    if (rows < n || share == n || share * size / n != rank) {
         *end = *begin;
+        return;
     }
+    *begin = rows * share / n * cols;
+    *end = rows * (share + 1) / n * cols;
 }
 
 /* Whether another rank has the same part: a lower one of an axis over which it is not split. */

@@ -28,10 +28,15 @@ void slices_to_read(struct slices *slices, const struct run *run, const struct p
 void slices_of_masters(struct slices *slices, const struct run *run, const struct program *program,
                        const struct mesh_place *place);
 
+/* So many ranks, far from each other, save what all along an axis have: a rank that resumes opens
+ * all their files. */
+enum { SLICES_SAVERS_MAX = 8 };
+
 /*
  * Of that, what the rank saves: all ranks' together are the whole once. Along the axis over which
  * ZeRO shards, each rank saves what it keeps or, where all hold the same bits, its share of the
- * rows; what all ranks of another axis have is saved by the first of them.
+ * rows, if it is one of SLICES_SAVERS_MAX; what all ranks of another axis have is saved by the
+ * first of them.
  */
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
                     const struct mesh_place *place, enum slices_of of);

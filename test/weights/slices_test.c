@@ -14,8 +14,9 @@ struct layout {
 };
 
 static const struct layout layouts[] = {
-    { 1, 1, 0, 1, 1 }, { 2, 1, 0, 1, 1 }, { 4, 1, 0, 1, 1 }, { 1, 3, 0, 1, 1 }, { 1, 2, 1, 1, 1 },
-    { 2, 2, 0, 1, 1 }, { 2, 2, 1, 1, 1 }, { 4, 3, 1, 1, 1 }, { 1, 1, 0, 3, 1 }, { 2, 2, 1, 3, 2 },
+    { 1, 1, 0, 1, 1 }, { 2, 1, 0, 1, 1 }, { 4, 1, 0, 1, 1 },  { 1, 3, 0, 1, 1 },
+    { 1, 2, 1, 1, 1 }, { 2, 2, 0, 1, 1 }, { 2, 2, 1, 1, 1 },  { 4, 3, 1, 1, 1 },
+    { 1, 1, 0, 3, 1 }, { 2, 2, 1, 3, 2 }, { 1, 21, 0, 1, 1 },
 };
 #define N_LAYOUTS (sizeof layouts / sizeof *layouts)
 
@@ -345,15 +346,19 @@ static void saved_slices_cover_the_whole_once(void **state)
         for (int p = 0; p < N_PARAMETERS; p++)
             for (int k = 0; k < 3; k++)
                 counts[p][k] = calloc((size_t)n_whole(p), 1);
+        int n_savers = 0;
         for (int rank = 0; rank < world_size(layouts[l]); rank++) {
             struct slices slices = { 0 };
 
             rig_open(&rig, layouts[l], rank);
             slices_to_save(&slices, rig.run, &rig.program, &rig.place, SLICES_OF_ALL);
             count(&slices, counts);
+            n_savers += slices.n > 0;
             slices_release(&slices);
             rig_close(&rig);
         }
+        if (layouts[l].dp > SLICES_SAVERS_MAX)
+            assert_int_equal(n_savers, SLICES_SAVERS_MAX);
         for (int p = 0; p < N_PARAMETERS; p++)
             for (int k = 0; k < 3; k++) {
                 for (int64_t i = 0; i < n_whole(p); i++)
