@@ -3,6 +3,7 @@
  */
 #include "launch/excluded.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,12 +102,26 @@ static void add_line(struct str *text, const char *host, const char *why)
     struct tm tm;
 
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &tm));
-    if (text->length && text->data[text->length - 1] != '\n')
-        str_add_char(text, '\n');
     str_printf(text, "%s\t%s\t", host, now);
     for (const char *c = why; *c; c++)
         str_add_char(text, (unsigned char)*c < ' ' || *c == 127 ? ' ' : *c);
     str_add_char(text, '\n');
+}
+
+/* Behind the file's lines, by one write: others may add theirs, and a link to a list of many runs
+ * stays one. */
+static int append(const char *path, const struct str *line, struct err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return err_set_errno(err, ERR_FAILED, "%s", path);
+    ssize_t n = write(fd, line->data, line->length);
+    int status = n == (ssize_t)line->length && fsync(fd) == 0 ? 0 : -1;
+    if (status)
+        err_set_errno(err, ERR_FAILED, "%s", path);
+    close(fd);
+    return status;
 }
 
 int excluded_add(const char *output, const char *host, const char *why, struct err *err)
@@ -116,16 +131,17 @@ int excluded_add(const char *output, const char *host, const char *why, struct e
     struct str text = { 0 };
     const char *path = excluded_path(output, &arena);
     char *data = NULL;
-    size_t n_bytes;
+    size_t n_bytes = 0;
     int status = check_name(host, err) || excluded_read(&list, output, &arena, err) ? -1 : 0;
 
     if (!status && !excluded_find(&list, host)) {
         if (file_exists(path))
             status = file_read(path, FILE_MAX_BYTES, ERR_CONFIG, &data, &n_bytes, err);
         if (!status) {
-            str_add(&text, data ? data : "");
+            if (n_bytes && data[n_bytes - 1] != '\n')
+                str_add_char(&text, '\n');
             add_line(&text, host, why);
-            status = file_write(path, text.data, text.length, err);
+            status = append(path, &text, err);
         }
     }
     free(data);

@@ -28,8 +28,8 @@ const char *excluded_path(const char *output, struct arena *arena);
 
 /*
  * Add a host, now, for this reason (control characters in it become blanks); a host that is listed
- * already keeps its line. The file is replaced as a whole. Only one process of a run may call it at
- * a time: rank 0, or the launcher between two attempts. Returns 0, or -1 and ERR_CONFIG for a name
+ * already keeps its line. The line is appended by one write, so that other runs may share the file
+ * through a link. Returns 0, or -1 and ERR_CONFIG for a name
  * that is empty or has a blank or control character, or ERR_FAILED if the file cannot be written.
  */
 int excluded_add(const char *output, const char *host, const char *why, struct err *err);
@@ -49,5 +49,8 @@ const struct excluded_host *excluded_find(const struct excluded_hosts *list, con
  * --hosts), else $SLURMD_NODENAME, else the host name. Static.
  */
 const char *launch_host(void);
+
+/* Room for any name that a launcher has for a host, as ranks send it to each other. */
+#define LAUNCH_HOST_BYTES 320
 
 #endif

@@ -14,7 +14,9 @@
 
 static int n_wanted(const struct host_pool *pool)
 {
-    return max_int(1, pool->list.n_hosts - pool->options->n_spares);
+    int n = pool->list.n_hosts;
+
+    return max_int(max_int(1, n - pool->options->n_spares), min_int(n, pool->n_first));
 }
 
 static int find(const struct host_list *list, const char *name)
@@ -74,6 +76,7 @@ int host_pool_open(struct host_pool *pool, const struct supervise_options *optio
     host_pool_list(pool, list);
     for (int i = 0; i < n; i++)
         pool->hosts[i].is_new = false;
+    pool->n_first = n_wanted(pool);
     if (options->n_spares >= n && source)
         return err_set(err, ERR_CONFIG,
                        "launch.spares is %d, but %s has %d host%s (hint: at most %d, one host "

@@ -48,6 +48,7 @@ struct host_pool {
     struct host_list list; /* as it was last read */
     struct pool_host *hosts;
     enum host_state *states; /* of list, for the attempt */
+    int n_first;             /* used at first: a shorter list takes spares, not ranks */
     int n_used;
     int n_ranks_open; /* of a host without a number in the list: what it got at first */
     int told_attempt; /* for which the excluded hosts are logged */

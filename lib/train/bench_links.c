@@ -133,6 +133,21 @@ static int64_t write_file(const struct bench_storage *s, const struct storage_fi
     return n_bytes;
 }
 
+/* A piece, or what is left of the file. */
+static ssize_t read_piece(const struct storage_file *f)
+{
+    ssize_t n_read = 0, n = 1;
+
+    while (n > 0 && n_read < (ssize_t)PIECE_BYTES) {
+        n = read(f->fd, (char *)f->piece + n_read, PIECE_BYTES - (size_t)n_read);
+        if (n < 0 && errno == EINTR)
+            n = 1;
+        else if (n > 0)
+            n_read += n;
+    }
+    return n < 0 ? -1 : n_read;
+}
+
 /* From the disk, where the system gives up what it has in memory. */
 static int64_t read_file(struct bench_storage *s, const struct storage_file *f, double *seconds)
 {
@@ -146,7 +161,7 @@ static int64_t read_file(struct bench_storage *s, const struct storage_file *f, 
     while (n > 0 && !is_stopped(s)) {
         double begin = clock_seconds();
 
-        n = read(f->fd, f->piece, PIECE_BYTES);
+        n = read_piece(f);
         *seconds += clock_seconds() - begin;
         s->n_wrong += n > 0 && (n != (ssize_t)PIECE_BYTES || !is_piece(f, n_bytes));
         n_bytes += n > 0 ? n : 0;

@@ -15,6 +15,7 @@
 
 #include "base/str.h"
 #include "config/job.h"
+#include "launch/excluded.h"
 #include "train/engine.h"
 
 struct preflight_request {
@@ -51,7 +52,7 @@ struct preflight_errors {
 
 /* Of a rank, as it is sent. */
 struct preflight_rank {
-    char host[64], device[96], pci[32];
+    char host[LAUNCH_HOST_BYTES], device[96], pci[32];
     uint64_t kernels; /* hash of their identity: the bits of equal ones are equal */
     uint64_t kind;    /* hash of device and kernels: the speeds of equal ones compare */
     int32_t local_rank, local_size, n_threads;

@@ -7,12 +7,13 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/num.h"
 #include "launch/excluded.h"
 #include "layout/axes.h"
 #include "train/trainer_impl.h"
 
-enum { HOST_BYTES = 64 };
+enum { HOST_BYTES = LAUNCH_HOST_BYTES };
 
 /* What a rank sends of a sample. */
 struct sample {
@@ -157,8 +158,12 @@ int rank_watch_sample(struct rank_watch *w, rank_watch_report_fn report, void *c
     w->is_warm |= w->samples[0].n_steps > 0;
     if (w->is_host)
         return 0;
-    w->is_measuring = true;
-    return trainer_measure(w->trainer, true, err);
+    /* Of a rank that cannot measure nothing is known, which is no reason to end the run. */
+    struct err why;
+    w->is_measuring = trainer_measure(w->trainer, true, &why) == 0;
+    if (!w->is_measuring)
+        log_warn("the rank's own time is not measured: %s", why.text);
+    return 0;
 }
 
 bool rank_watch_slowest(const struct rank_watch *w, struct straggler_finding *slowest,

@@ -245,15 +245,16 @@ static int convict(const struct hearing *h, struct recheck_finding *finding, str
     if (rank < 0)
         return err_set(err, ERR_PEER, "step %" PRId64 ": hashes of equal hashes differ",
                        h->recheck->step);
-    *finding = (struct recheck_finding){ .is_found = 1, .rank = d.is_decided ? d.wrong : -1 };
+    struct recheck_finding found = { .is_found = 1, .rank = d.is_decided ? d.wrong : -1 };
     if (d.is_decided)
-        memcpy(finding->host, host_of(h, d.wrong), RECHECK_HOST_BYTES);
+        memcpy(found.host, host_of(h, d.wrong), RECHECK_HOST_BYTES);
     for (int i = 0; i < h->recheck->trainer->world_size; i++)
-        finding->has_others |= strcmp(host_of(h, i), finding->host) != 0;
+        found.has_others |= strcmp(host_of(h, i), found.host) != 0;
     if (h->recheck->trainer->world_rank == rank)
         describe(h, rank, &d, &agreed);
     if (trainer_broadcast(h->recheck->trainer, &agreed, sizeof agreed, rank, err) < 0)
         return -1;
+    *finding = found;
     *err = agreed;
     return -1;
 }

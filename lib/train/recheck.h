@@ -24,9 +24,10 @@
 #ifndef TRAIN_RECHECK_H
 #define TRAIN_RECHECK_H
 
+#include "launch/excluded.h"
 #include "train/trainer.h"
 
-#define RECHECK_HOST_BYTES 64
+#define RECHECK_HOST_BYTES LAUNCH_HOST_BYTES
 
 struct recheck;
 

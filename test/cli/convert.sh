@@ -91,7 +91,7 @@ done
 expect 'and leaves nothing' 0 '' test ! -e "$dir/unsaid"
 expect 'random' 0 'starting with random weights, train.seed 1$' pretrain unsaid --set "model=$dir/hf" --set train.init=random \
     --set train.dtype=fp32
-expect 'which they are' 0 '0x1\.0' sh -c 'head -n 1 "$1"' sh "$dir/unsaid/metrics.jsonl"
+expect 'which they are' 0 '0x1\.0' sh -c 'grep -m 1 loss_hex "$1"' sh "$dir/unsaid/metrics.jsonl"
 expect 'a run that is there goes on' 0 'resuming from' pretrain unsaid --set "model=$dir/hf" --set train.dtype=fp32 --set train.steps=13
 expect 'and its job.yaml is a job' 0 'step 14 in' "$lmtrain" pretrain "$dir/unsaid/job.yaml" --set train.steps=14
 mkdir "$dir/shape"

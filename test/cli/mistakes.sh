@@ -71,7 +71,7 @@ is 'a mistyped subcommand' 2 'give tokenize, merge, inspect, preview or rows \(h
 is 'a benchmark that is none' 2 'give ops, step, comm, ceilings or cluster \(hint: lmtrain bench step\)' bench stpe
 is 'another shell' 2 'zsh is not bash' completion zsh
 is 'a field that is none' 2 'no field nothing \(hint: lmtrain config --explain all\)' config --explain nothing
-is 'a word for doctor' 2 'usage: lmtrain doctor\)' doctor now
+is 'a word for doctor' 2 'doctor: now is for --cluster' doctor now
 is "a run for a job" 2 'is a folder, not a file \(hint: .*/a-run/job.yaml\)' plan "$dir/a-run"
 is 'a model that is not there' 3 "nowhere does not exist \(hint: a run's folder" generate --model "$dir/nowhere" --prompt a
 is 'a folder without a model' 3 'neither a checkpoint nor .*\(hint: ' eval --model "$dir/nothing-in-it"

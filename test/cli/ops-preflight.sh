@@ -41,7 +41,6 @@ checked 'wrong memory' rank1:preflight:memory:flip 4 \
 checked 'no restart where this is the only host' rank1:preflight:flip 4 'is unfit: rank 1' only --ranks 2 --set restarts=2
 refuse 'and none is tried' 'restarting'
 expect 'a word that is none' 2 'preflight.mode is fast, not one of off, quick, full' pretrain none --set preflight=fast
-checked 'a fault of another place' rank1:step:2:slow 2 'slow, which is for preflight' none --ranks 2
 
 # shellcheck disable=SC2317 # wait_until calls it
 has_log() { [ -e "$dir/stopped/log/rank-0.log" ]; }

@@ -123,6 +123,25 @@ static void test_spares(void **state)
     close_rig(&rig);
 }
 
+/* A host that is not listed any more is replaced, too, as one that is lost. */
+static void test_spares_of_a_shorter_list(void **state)
+{
+    struct rig rig;
+    struct host_list list;
+    struct err err;
+
+    (void)state;
+    open_rig(&rig, "a:2,b:2,c:2,d:2", 6, 1);
+    check(&rig, 0, "abc- 6");
+    assert_int_equal(hosts_read(&list, "a:2,b:2,d:2", &rig.arena, &err), 0);
+    host_pool_list(&rig.pool, &list);
+    check(&rig, 1, "abd 6");
+    assert_int_equal(hosts_read(&list, "a:2,b:2,d:2,e:2,f:2", &rig.arena, &err), 0);
+    host_pool_list(&rig.pool, &list);
+    check(&rig, 2, "abde- 8");
+    close_rig(&rig);
+}
+
 static void test_excluded(void **state)
 {
     struct rig rig;
@@ -211,9 +230,13 @@ static void test_machine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lost_and_back),   cmocka_unit_test(test_spares),
-        cmocka_unit_test(test_excluded),        cmocka_unit_test(test_another_list),
-        cmocka_unit_test(test_too_many_spares), cmocka_unit_test(test_machine),
+        cmocka_unit_test(test_lost_and_back),
+        cmocka_unit_test(test_spares),
+        cmocka_unit_test(test_spares_of_a_shorter_list),
+        cmocka_unit_test(test_excluded),
+        cmocka_unit_test(test_another_list),
+        cmocka_unit_test(test_too_many_spares),
+        cmocka_unit_test(test_machine),
     };
 
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
