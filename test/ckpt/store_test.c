@@ -127,8 +127,11 @@ static void many_files_take_turns(void **state)
     enum { WORLD = 80 };
     const char *folder = fixture_path(*state, "step-1");
     struct err err = { 0 };
+    struct rlimit before, few;
     struct store *store;
 
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){ 80, before.rlim_max };
     for (int rank = 0; rank < WORLD; rank++) {
         float value[2] = { (float)rank, (float)-rank };
         struct store_slice slice =
@@ -137,6 +140,7 @@ static void many_files_take_turns(void **state)
         fixture_save(folder, rank, &slice, 1);
     }
     assert_ok(store_commit(folder, WORLD, 1, "{}", &err), &err);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     assert_ok(store_open(&store, folder, &err), &err);
     for (int round = 0; round < 4; round++) {
         float data[2 * WORLD];
@@ -156,6 +160,7 @@ static void many_files_take_turns(void **state)
     assert_true(fd < 60);
     close(fd);
     store_close(store);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 /* Rows beyond the short-row limit and tensors beyond the buffer: the other way of reading. */

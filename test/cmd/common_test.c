@@ -72,11 +72,12 @@ static void a_family_asks_for_a_member(void **state)
     (void)state;
     assert_string_equal(
         said(cmd_data, nothing, &status),
-        "lmtrain: data: give tokenize, inspect, preview or rows (hint: lmtrain data -h)\n");
+        "lmtrain: data: give tokenize, merge, inspect, preview or rows (hint: lmtrain data -h)\n");
     assert_int_equal(status, ERR_CONFIG);
-    assert_string_equal(said(cmd_data, wrong, &status),
-                        "lmtrain: data tokenise: give tokenize, inspect, preview or rows (hint: "
-                        "lmtrain data tokenize)\n");
+    assert_string_equal(
+        said(cmd_data, wrong, &status),
+        "lmtrain: data tokenise: give tokenize, merge, inspect, preview or rows (hint: "
+        "lmtrain data tokenize)\n");
 }
 
 static void a_model_that_is_not_there(void **state)
