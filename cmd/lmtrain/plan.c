@@ -65,20 +65,26 @@ static const char *flops_text(char *buffer, size_t size, double flops)
     return buffer;
 }
 
-/* Round 1 of train/recheck.h; what is hashed, there and in the step. */
+/* Round 1 of train/recheck.h; what is hashed, there and in the step; train/recheck_optimizer.h. */
 static void add_recheck_row(const struct plan *plan, struct report_table *table)
 {
     struct plan_recheck recheck = plan_count_recheck(plan);
     int every = plan->job->train.recheck_every;
-    char text[32], hashed[32];
+    char text[32], hashed[32], device[32], host[32], update[160] = "";
 
-    if (every)
-        report_table_row(table,
-                         "recheck\t%s\tin one of %d steps in addition: %.2g %% of all work; a rank "
-                         "hashes %s of results in it",
-                         flops_text(text, sizeof text, recheck.flops), every,
-                         100 * recheck.flops / plan_count_flops(plan).executed / every,
-                         str_bytes(hashed, sizeof hashed, recheck.hashed_bytes));
+    if (!every)
+        return;
+    if (recheck.device_bytes)
+        snprintf(update, sizeof update,
+                 ", and has %s of device memory and %s of host memory for updates of others",
+                 str_bytes(device, sizeof device, recheck.device_bytes),
+                 str_bytes(host, sizeof host, recheck.host_bytes));
+    report_table_row(table,
+                     "recheck\t%s\tin one of %d steps in addition: %.2g %% of all work; a rank "
+                     "hashes %s of results in it%s",
+                     flops_text(text, sizeof text, recheck.flops), every,
+                     100 * recheck.flops / plan_count_flops(plan).executed / every,
+                     str_bytes(hashed, sizeof hashed, recheck.hashed_bytes), update);
 }
 
 static void print_flops(const struct plan *plan, struct str *out)

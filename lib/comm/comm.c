@@ -259,6 +259,31 @@ int comm_receive(struct comm_group *group, void *buffer, size_t n_bytes, int fro
     return call_and_wait(group, &call, err);
 }
 
+int comm_send_receive(struct comm_group *group, const void *send, int to, void *receive, int from,
+                      size_t n_bytes, struct err *err)
+{
+    struct comm_call calls[2] = { { COMM_RECEIVE, NULL, receive, n_bytes, from },
+                                  { COMM_SEND, send, NULL, n_bytes, to } };
+    struct comm_request requests[2];
+    int progress[2] = { COMM_WAITING, COMM_WAITING };
+    struct comm_pause pause;
+
+    for (int i = 0; i < 2; i++)
+        if (comm_start(&requests[i], group, &calls[i], err))
+            return -1;
+    comm_pause_begin(&pause);
+    while (progress[0] > COMM_DONE || progress[1] > COMM_DONE) {
+        for (int i = 0; i < 2; i++) {
+            progress[i] = progress[i] > COMM_DONE ? comm_test(&requests[i], err) : COMM_DONE;
+            if (progress[i] < 0)
+                return -1;
+        }
+        if (progress[0] > COMM_DONE || progress[1] > COMM_DONE)
+            comm_pause(&pause, progress[0] > progress[1] ? progress[0] : progress[1]);
+    }
+    return 0;
+}
+
 int comm_barrier(struct comm_group *group, struct err *err)
 {
     struct comm_call call = { .kind = COMM_BARRIER };

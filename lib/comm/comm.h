@@ -67,6 +67,10 @@ int comm_broadcast(struct comm_group *group, void *buffer, size_t n_bytes, int r
 int comm_send(struct comm_group *group, const void *buffer, size_t n_bytes, int to,
               struct err *err);
 int comm_receive(struct comm_group *group, void *buffer, size_t n_bytes, int from, struct err *err);
+/* Both at once, neither waiting for the other: n_bytes each. The two peers may be one, but not the
+ * caller. */
+int comm_send_receive(struct comm_group *group, const void *send, int to, void *receive, int from,
+                      size_t n_bytes, struct err *err);
 int comm_barrier(struct comm_group *group, struct err *err);
 
 /* The same calls, asynchronous (comm_start, comm_test). Fields that a kind does not need are

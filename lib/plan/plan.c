@@ -6,6 +6,7 @@
 #include "kernels/gpu_sizes.h"
 #include "layout/axes.h"
 #include "plan/programs.h"
+#include "program/recheck_piece.h"
 
 /* The backend that the job would use here. A GPU backend is used for sizes alone and needs no
  * GPU. */
@@ -89,9 +90,12 @@ struct plan_recheck plan_count_recheck(const struct plan *plan)
 
     for (int i = 0; i < plan->job->parallel.pp; i++)
         of_stages += program_entry_flops(&plan->programs[i], ENTRY_RECHECK);
+    size_t piece = plan->job->parallel.zero ? recheck_piece_bytes(shown) : 0;
     return (struct plan_recheck){
         .flops = of_stages * plan->job->parallel.tp * plan->job->parallel.dp,
         .hashed_bytes = 2 * program_entry_written_bytes(shown, ENTRY_RECHECK),
+        .device_bytes = piece,
+        .host_bytes = 2 * piece,
     };
 }
 

@@ -49,6 +49,8 @@ struct plan_flops plan_count_flops(const struct plan *plan);
 struct plan_recheck {
     double flops;        /* by all ranks */
     size_t hashed_bytes; /* results, by a rank of the shown program */
+    size_t device_bytes; /* of its memory, in which another rank's update is computed again */
+    size_t host_bytes;   /* for what that reads, on two ranks */
 };
 struct plan_recheck plan_count_recheck(const struct plan *plan);
 

@@ -301,15 +301,34 @@ static int flip(struct run *run, const struct kernel_call *call, struct err *err
     return 0;
 }
 
+void run_probe_op(struct run *run, const struct run_probe *probe)
+{
+    run->probe = probe;
+}
+
+/* NULL: the op is none that it is for. */
+static const struct run_probe *probe_of(const struct run *run, const struct kernel_call *call)
+{
+    const struct run_probe *probe = run->hashes ? run->probe : NULL;
+
+    return probe && call->op.kind == probe->kind && call->op.in[0].data == probe->address ? probe
+                                                                                          : NULL;
+}
+
 int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op *source, int first,
                   bool flips, struct err *err)
 {
+    const struct run_probe *probe = probe_of(run, &op->call);
     uint64_t in = 0;
 
     if (run->hashes && hash_read(run, op, source, &in, err) < 0)
         return -1;
+    if (probe && probe->before(probe->context, &op->call.op, op->text, err) < 0)
+        return -1;
     kernels_run(run->options.kernels, &op->call, first);
     if (flips && flip(run, &op->call, err) < 0)
+        return -1;
+    if (probe && probe->after(probe->context, err) < 0)
         return -1;
     return run->hashes ? hash_written(run, op, source, in, err) : 0;
 }

@@ -138,6 +138,20 @@ struct run_capture {
 };
 void run_capture_input(struct run *run, struct run_capture *capture);
 
+/*
+ * Called before and after each compute op of the kind whose first operand is at this address, while
+ * ops are hashed: op has its operands, text is that of its hash. They return 0, or -1 and an error,
+ * which ends the entry. One at a time; NULL: none.
+ */
+struct run_probe {
+    enum op_kind kind;
+    const void *address; /* of run_data */
+    void *context;
+    int (*before)(void *context, const struct op_shape *op, const char *text, struct err *err);
+    int (*after)(void *context, struct err *err);
+};
+void run_probe_op(struct run *run, const struct run_probe *probe);
+
 uint64_t run_hashes_digest(const struct op_hashes *hashes);
 void run_hashes_release(struct op_hashes *hashes);
 

@@ -24,7 +24,7 @@ struct world_request {
     const void *send;
     void *receive;
     size_t n_bytes;
-    int root;
+    int root, to, from;
 };
 
 static int make_world(void *argument, struct err *err)
@@ -87,6 +87,24 @@ int trainer_gather(struct trainer *t, const void *send, void *receive, size_t n_
     };
 
     return trainer_call(t, gather_all, &request, err);
+}
+
+static int shift_one(void *argument, struct err *err)
+{
+    struct world_request *r = argument;
+
+    return comm_send_receive(r->trainer->world, r->send, r->to, r->receive, r->from, r->n_bytes,
+                             err);
+}
+
+int trainer_shift(struct trainer *t, const void *send, int to, void *receive, int from,
+                  size_t n_bytes, struct err *err)
+{
+    struct world_request request = {
+        .trainer = t, .send = send, .receive = receive, .n_bytes = n_bytes, .to = to, .from = from
+    };
+
+    return trainer_call(t, shift_one, &request, err);
 }
 
 static int broadcast_one(void *argument, struct err *err)

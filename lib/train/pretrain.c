@@ -469,7 +469,10 @@ static int begin(struct pretrain *p, struct err *err)
         status = pretrain_resume(p, &differences, err);
     if (!status) {
         p->replicas = replicas_create(p->trainer);
-        p->recheck = recheck_create(p->trainer);
+        status = recheck_create(&p->recheck, p->trainer, err);
+        p->agreed = status < 0 && err->code != ERR_PEER;
+    }
+    if (!status) {
         p->whole_step = p->saved_step;
         trainer_set_gate(p->trainer, pretrain_gate, p);
         if (p->job->train.on_spike == SPIKE_SKIPPED)

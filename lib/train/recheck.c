@@ -15,6 +15,7 @@
 #include "launch/excluded.h"
 #include "layout/axes.h"
 #include "train/recheck_judge.h"
+#include "train/recheck_optimizer.h"
 #include "train/recheck_sum.h"
 #include "train/trainer_impl.h"
 #include "weights/inputs.h"
@@ -27,19 +28,21 @@ struct recheck {
     enum mesh_axis alike; /* along which updates are compared */
     int64_t step;         /* at hand; 0: it has no recheck */
     struct op_hashes rounds[N_ROUNDS], update;
-    uint64_t (*words)[2]; /* [world_size] */
+    uint64_t (*words)[3]; /* [world_size] */
     struct recheck_sum *sum;
+    struct recheck_optimizer *optimizer;
     struct loader *loader; /* of the rank whose micro-batch is computed here */
 };
 
-struct recheck *recheck_create(struct trainer *t)
+int recheck_create(struct recheck **out, struct trainer *t, struct err *err)
 {
     const struct mesh *mesh = &trainer_program(t)->mesh;
     struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
     enum mesh_axis other = others.n ? others.axes[0] : axes_shard();
 
+    *out = NULL;
     if (!t->job->train.recheck_every)
-        return NULL;
+        return 0;
     struct recheck *r = calloc(1, sizeof *r);
     CHECK(r);
     r->trainer = t;
@@ -49,7 +52,13 @@ struct recheck *recheck_create(struct trainer *t)
     CHECK(r->words);
     r->sum = recheck_sum_create(t);
     t->recheck = r;
-    return r;
+    int status = recheck_optimizer_create(&r->optimizer, t, err);
+    if (trainer_settle(t, status, err) < 0) {
+        recheck_destroy(r);
+        return -1;
+    }
+    *out = r;
+    return 0;
 }
 
 void recheck_destroy(struct recheck *r)
@@ -61,6 +70,7 @@ void recheck_destroy(struct recheck *r)
         run_hashes_release(&r->rounds[i]);
     run_hashes_release(&r->update);
     recheck_sum_destroy(r->sum);
+    recheck_optimizer_destroy(r->optimizer);
     loader_close(r->loader);
     free(r->words);
     free(r);
@@ -132,14 +142,17 @@ int recheck_begin(struct recheck *r, int64_t step, struct err *err)
         return -1;
     r->rounds[0].n = r->update.n = 0;
     recheck_sum_begin(r->sum, step);
+    recheck_optimizer_begin(r->optimizer, step);
     run_hash_ops(r->trainer->run, &r->rounds[0], &r->update, r->alike);
     return 0;
 }
 
 void recheck_end(struct recheck *r)
 {
-    if (r && r->step)
-        run_hash_ops(r->trainer->run, NULL, NULL, r->alike);
+    if (!r || !r->step)
+        return;
+    run_hash_ops(r->trainer->run, NULL, NULL, r->alike);
+    recheck_optimizer_end(r->optimizer);
 }
 
 /* ---- what ranks tell each other once something differs ---- */
@@ -147,7 +160,9 @@ void recheck_end(struct recheck *r)
 struct hearing {
     const struct recheck *recheck;
     enum mesh_axis axis;
-    int n_rounds; /* 0: of the update, one vote a rank */
+    const struct op_hashes *own; /* by round */
+    int n_rounds;                /* 0: of what all ranks of the axis compute, one vote a rank */
+    const char *what;            /* "the same micro-batch" */
     int64_t n_ops;
     size_t n_bytes;
     const unsigned char *all;
@@ -216,22 +231,20 @@ static void describe(const struct hearing *h, int rank, const struct recheck_dif
                      struct err *err)
 {
     const struct recheck *r = h->recheck;
-    const struct op_hashes *own = h->n_rounds ? &r->rounds[0] : &r->update;
-    const char *op = d->op < own->n ? own->list[d->op].text : "an op";
+    const char *op = d->op < h->own->n ? h->own->list[d->op].text : "an op";
     const char *verb = d->is_computed ? "computed" : "received other operands for";
-    const char *what = h->n_rounds ? "the same micro-batch" : "the same update";
 
     if (d->is_decided)
         err_set(err, ERR_PEER,
                 "step %" PRId64 ": rank %d (%s) %s %s%s than others that computed %s did: " HINT,
                 r->step, d->wrong, host_of(h, d->wrong), verb, op,
-                d->is_computed ? " otherwise" : "", what, "that host");
+                d->is_computed ? " otherwise" : "", h->what, "that host");
     else
         err_set(err, ERR_PEER,
                 "step %" PRId64
                 ": rank %d (%s) and rank %d (%s) %s %s differently, in %s; no third "
                 "replica could decide: " HINT,
-                r->step, rank, host_of(h, rank), d->wrong, host_of(h, d->wrong), verb, op, what,
+                r->step, rank, host_of(h, rank), d->wrong, host_of(h, d->wrong), verb, op, h->what,
                 "one of them");
 }
 
@@ -259,28 +272,24 @@ static int convict(const struct hearing *h, struct recheck_finding *finding, str
     return -1;
 }
 
-/* All ranks hear all ranks. Always -1. */
-static int hear(struct recheck *r, int n_rounds, struct recheck_finding *finding, struct err *err)
+/* All ranks hear all ranks of what h says so far. Always -1. */
+static int hear(struct hearing h, struct recheck_finding *finding, struct err *err)
 {
-    struct trainer *t = r->trainer;
-    struct hearing h = { .recheck = r,
-                         .axis = n_rounds ? r->ring : r->alike,
-                         .n_rounds = n_rounds,
-                         .n_ops = n_rounds ? r->rounds[0].n : r->update.n };
+    struct trainer *t = h.recheck->trainer;
+    int n_lists = max_int(1, h.n_rounds);
 
+    h.n_ops = h.own->n;
     if (trainer_agree(t, &h.n_ops, err) < 0)
         return -1;
-    h.n_bytes = RECHECK_HOST_BYTES +
-                sizeof(struct recheck_pair) * (size_t)h.n_ops * (size_t)max_int(1, n_rounds);
+    h.n_bytes =
+        RECHECK_HOST_BYTES + sizeof(struct recheck_pair) * (size_t)h.n_ops * (size_t)n_lists;
     unsigned char *own = calloc(1, h.n_bytes), *all = calloc((size_t)t->world_size, h.n_bytes);
     CHECK(own && all);
     struct recheck_pair *pairs = (struct recheck_pair *)(own + RECHECK_HOST_BYTES);
     const char *host = launch_host();
     memcpy(own, host, strnlen(host, RECHECK_HOST_BYTES - 1));
-    for (int i = 0; i < n_rounds; i++)
-        write_pairs(pairs + h.n_ops * i, &r->rounds[i]);
-    if (!n_rounds)
-        write_pairs(pairs, &r->update);
+    for (int i = 0; i < n_lists; i++)
+        write_pairs(pairs + h.n_ops * i, &h.own[i]);
     h.all = all;
     if (trainer_gather(t, own, all, h.n_bytes, err) == 0)
         convict(&h, finding, err);
@@ -291,25 +300,76 @@ static int hear(struct recheck *r, int n_rounds, struct recheck_finding *finding
 
 /* ---- comparing ---- */
 
+/* Rounds of which most decide: with two ranks on the axis each computes twice. */
+static int n_rounds_of(const struct recheck *r, enum mesh_axis axis)
+{
+    return size_of(r, axis) == 2 ? N_ROUNDS : 3;
+}
+
+/* Whether words[i] of a rank is not words[i + 1] of who has computed the same in round 1. */
+static int differ(const struct recheck *r, enum mesh_axis axis, int i)
+{
+    int differs = 0;
+
+    for (int rank = 0; rank < r->trainer->world_size; rank++)
+        differs |= r->words[rank][i] != r->words[rank_at(r, axis, rank, -1)][i + 1];
+    return differs;
+}
+
 int recheck_gradients(struct recheck *r, struct recheck_finding *finding, struct err *err)
 {
     *finding = (struct recheck_finding){ .rank = -1 };
     if (!r || !r->step)
         return 0;
-    struct trainer *t = r->trainer;
-    int n = size_of(r, r->ring), n_rounds = n == 2 ? 4 : 3, differs = 0;
-    uint64_t own[2] = { run_hashes_digest(&r->rounds[0]), run_hashes_digest(&r->rounds[1]) };
+    int n_rounds = n_rounds_of(r, r->ring);
+    uint64_t own[3] = { run_hashes_digest(&r->rounds[0]), run_hashes_digest(&r->rounds[1]), 0 };
 
-    if (trainer_gather(t, own, r->words, sizeof own, err) < 0)
+    if (trainer_gather(r->trainer, own, r->words, sizeof own, err) < 0)
         return -1;
-    for (int rank = 0; rank < t->world_size; rank++)
-        differs |= r->words[rank][0] != r->words[rank_at(r, r->ring, rank, -1)][1];
-    if (!differs)
+    if (!differ(r, r->ring, 0))
         return recheck_sum_compare(r->sum, finding, err);
     for (int round = 2; round < n_rounds; round++)
         if (run_round(r, round, err) < 0)
             return -1;
-    return hear(r, n_rounds, finding, err);
+    return hear((struct hearing){ .recheck = r,
+                                  .axis = r->ring,
+                                  .own = r->rounds,
+                                  .n_rounds = n_rounds,
+                                  .what = "the same micro-batch" },
+                finding, err);
+}
+
+/* What ranks update alone; round 1 is done, and words has its hashes. */
+static int compare_shards(struct recheck *r, struct recheck_finding *finding, struct err *err)
+{
+    int n_rounds = n_rounds_of(r, axes_shard());
+
+    *finding = (struct recheck_finding){ .rank = -1 };
+    if (!r->optimizer || !differ(r, axes_shard(), 1))
+        return 0;
+    for (int round = 2; round < n_rounds; round++)
+        if (recheck_optimizer_round(r->optimizer, round, err) < 0)
+            return -1;
+    return hear((struct hearing){ .recheck = r,
+                                  .axis = axes_shard(),
+                                  .own = recheck_optimizer_rounds(r->optimizer),
+                                  .n_rounds = n_rounds,
+                                  .what = "the same update" },
+                finding, err);
+}
+
+/* Of two replicas of a shard (zero_group) that differ, the ranks with other shards know better. */
+static void decide_by_shards(struct recheck *r, struct recheck_finding *finding, struct err *err)
+{
+    struct recheck_finding by_shards;
+    struct err why;
+
+    if (!finding->is_found || finding->rank >= 0)
+        return;
+    if (compare_shards(r, &by_shards, &why) < 0 && by_shards.rank >= 0) {
+        *finding = by_shards;
+        *err = why;
+    }
 }
 
 int recheck_update(struct recheck *r, struct recheck_finding *finding, struct err *err)
@@ -318,12 +378,22 @@ int recheck_update(struct recheck *r, struct recheck_finding *finding, struct er
     if (!r || !r->step)
         return 0;
     struct trainer *t = r->trainer;
-    uint64_t own[2] = { run_hashes_digest(&r->update), 0 };
     int differs = 0;
 
+    if (recheck_optimizer_round(r->optimizer, 1, err) < 0)
+        return -1;
+    uint64_t own[3] = { run_hashes_digest(&r->update), recheck_optimizer_hash(r->optimizer, 0),
+                        recheck_optimizer_hash(r->optimizer, 1) };
     if (trainer_gather(t, own, r->words, sizeof own, err) < 0)
         return -1;
     for (int rank = 0; rank < t->world_size; rank++)
         differs |= r->words[rank][0] != r->words[rank_at(r, r->alike, rank, 1)][0];
-    return differs ? hear(r, 0, finding, err) : 0;
+    if (!differs)
+        return compare_shards(r, finding, err);
+    hear(
+        (struct hearing){
+            .recheck = r, .axis = r->alike, .own = &r->update, .what = "the same update" },
+        finding, err);
+    decide_by_shards(r, finding, err);
+    return -1;
 }

@@ -18,8 +18,9 @@
  *
  * A sum over ranks that is wrong is found by recheck_sum.h. Covered is what the step really used of
  * its first micro-batch, on every rank. A single error in another of M micro-batches or in another
- * step is not seen; one that repeats is seen sooner or later. What a rank updates alone, its shards
- * from zero 1 on, is not compared. No bit of training changes.
+ * step is not seen; one that repeats is seen sooner or later. Of what a rank updates alone, its
+ * shards from zero 1 on, a piece is computed again by other ranks: recheck_optimizer.h. No bit of
+ * training changes.
  */
 #ifndef TRAIN_RECHECK_H
 #define TRAIN_RECHECK_H
@@ -31,9 +32,10 @@
 
 struct recheck;
 
-/* Of a trainer that outlives it and calls recheck_begin and recheck_end. NULL unless
- * train.recheck_every is given: all else takes that too. */
-struct recheck *recheck_create(struct trainer *trainer);
+/* Of a trainer that outlives it and calls recheck_begin and recheck_end. *recheck is NULL unless
+ * train.recheck_every is given: all else takes that too. Collective. 0, or -1 and ERR_DEVICE or
+ * ERR_PEER. */
+int recheck_create(struct recheck **recheck, struct trainer *trainer, struct err *err);
 void recheck_destroy(struct recheck *recheck);
 
 /* By the trainer, around a step, once its scalars are written. Collective. 0, or -1 and an error of
@@ -51,8 +53,9 @@ struct recheck_finding {
 
 /*
  * Compare what was computed: from the trainer's gate, and after the step. Collective over all
- * ranks, a few bytes each; nothing in steps without a recheck. Returns 0, or -1 on every rank and
- * ERR_PEER: who is at fault, and in which op; or a rank that is gone.
+ * ranks, a few bytes each (of an update of shards, a few MiB to the next rank); nothing in steps
+ * without a recheck. Returns 0, or -1 on every rank and ERR_PEER: who is at fault, and in which op;
+ * or a rank that is gone.
  */
 int recheck_gradients(struct recheck *recheck, struct recheck_finding *finding, struct err *err);
 int recheck_update(struct recheck *recheck, struct recheck_finding *finding, struct err *err);

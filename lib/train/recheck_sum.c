@@ -12,6 +12,7 @@
 #include "comm/reduce.h"
 #include "launch/excluded.h"
 #include "layout/axes.h"
+#include "program/recheck_piece.h"
 #include "train/trainer_impl.h"
 
 enum { PIECE_BYTES = 8192, NAME_BYTES = 64 };
@@ -33,18 +34,6 @@ struct recheck_sum {
     struct run_capture capture;
     struct piece own, *all; /* all: [world_size] */
 };
-
-/* Of a bucket that has gradients; -1: there is none. */
-static int next_bucket(const struct program *p, int64_t from)
-{
-    for (int i = 0; i < p->n_buckets; i++) {
-        int b = (int)((from + i) % p->n_buckets);
-
-        if (p->buckets[b].n_uses && p->buckets[b].shards[0])
-            return b;
-    }
-    return -1;
-}
 
 struct recheck_sum *recheck_sum_create(struct trainer *t)
 {
@@ -82,7 +71,7 @@ void recheck_sum_begin(struct recheck_sum *s, int64_t step)
     int size = p->mesh.size[s->axis];
 
     s->step = step;
-    s->bucket = next_bucket(p, turn / size);
+    s->bucket = recheck_bucket(p, turn / size);
     s->own.n = 0;
     if (s->bucket < 0)
         return;

@@ -157,6 +157,8 @@ int trainer_settle(struct trainer *trainer, int status, struct err *err);
 /* comm's calls over them. */
 int trainer_gather(struct trainer *trainer, const void *send, void *receive, size_t n_bytes,
                    struct err *err);
+int trainer_shift(struct trainer *trainer, const void *send, int to, void *receive, int from,
+                  size_t n_bytes, struct err *err);
 int trainer_broadcast(struct trainer *trainer, void *buffer, size_t n_bytes, int root,
                       struct err *err);
 

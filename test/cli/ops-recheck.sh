@@ -32,6 +32,17 @@ flipped 'a flip in a backward, under zero 3' 'rank2:op:linear_dw layers.0:2:flip
 flipped 'an optimizer that errs' 'rank1:op:adamw layers.0.qkv.weight.grad:2:flip' 5 optimizer \
     "step 2: rank 1 $here computed adamw layers.0.qkv.weight.grad otherwise than others that computed the same update" \
     --ranks 4
+flipped 'an optimizer of a shard, under zero 1' 'rank1:op:adamw bucket.2:shard:2:flip' 5 shard \
+    "step 2: rank 1 $here computed adamw bucket.2:shard otherwise than others that computed the same update" \
+    --ranks 3 --set train.global_batch=12 --set parallel.zero=1
+flipped 'and under zero 3, with states in bf16, of two' 'rank0:op:adamw bucket.2:shard:2:flip' 5 shard3 \
+    "step 2: rank 0 $here computed adamw bucket.2:shard otherwise" --ranks 2 --set parallel.zero=3 --set optimizer.states=bf16
+flipped 'each time, of two' 'rank0:op:adamw bucket.2:shard:2:flips' 5 shard2 \
+    "step 2: rank 0 $here and rank 1 $here computed adamw bucket.2:shard differently.*no third replica" --ranks 2 --set parallel.zero=2
+flipped 'of two replicas of shards' 'rank3:op:adamw bucket.2:shard:2:flip' 5 replica \
+    "step 2: rank 3 $here computed adamw bucket.2:shard otherwise" --ranks 4 --set parallel.zero=1 --set parallel.zero_group=2
+flipped 'a step that is skipped has no update' 'rank1:gradients:2:nan' 0 no_update 'step 2: gradients are not finite: the step is skipped' \
+    --ranks 2 --set parallel.zero=1
 flipped 'a collective of tensor-parallel ranks' 'rank3:op:reduce_scatter tp layers.1:2:flip' 5 collective \
     "step 2: rank 3 $here received other operands for add_rmsnorm layers.1" --ranks 4 --set parallel.tp=2
 flipped 'a sum of gradients, under zero 2' 'rank1:op:reduce_scatter dp bucket.0:1:flip' 5 sum \
@@ -49,6 +60,9 @@ flipped 'one replica computes it twice itself' 'rank1:op:linear layers.1:2:flip'
 # shellcheck disable=SC2086
 expect 'the plan tells its price' 0 'recheck .*in one of 500 steps in addition: [0-9.]* % of all work' \
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set train.recheck_every=500
+# shellcheck disable=SC2086
+expect 'and its memory for shards' 0 'recheck .*and has [0-9.]* [KM]iB of device memory and [0-9.]* [KM]iB of host memory for updates of others' \
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set train.recheck_every=500 --set parallel.zero=1
 LMTRAIN_FAULT=rank0:step:2:flips expect 'flips are for ops' 2 'flips, which is for op:TEXT' \
     "$lmtrain" pretrain "$dir/job.yaml" --ranks 2
 

@@ -19,12 +19,13 @@
 struct way {
     const char *model, *dtype, *schedule, *hold, *gradient_sum, *recompute;
     int dp, tp, pp, chunks, zero, zero_group;
+    const char *states; /* of the optimizer; NULL: fp32 */
 };
 
 static void check(const struct way *w)
 {
     struct law_case c = law_base(w->model, w->dtype);
-    char what[160];
+    char what[160], tuning[128], plain[64] = "";
 
     if (law_left_out())
         return;
@@ -38,34 +39,41 @@ static void check(const struct way *w)
     c.hold = w->hold;
     c.gradient_sum = w->gradient_sum;
     c.recompute = w->recompute;
+    if (w->states)
+        snprintf(plain, sizeof plain, "optimizer.states=%s", w->states);
+    c.tuning = plain[0] ? plain : NULL;
     struct law_outcome wanted = law_run(&c);
-    c.tuning = RECHECK;
+    snprintf(tuning, sizeof tuning, "%s%s%s", plain, plain[0] ? "|" : "", RECHECK);
+    c.tuning = tuning;
     c.poison = 1;
     struct law_outcome got = law_run(&c);
     /* What is done about spikes is a part of its description; there are none. */
     got.numerics = wanted.numerics;
-    snprintf(what, sizeof what, "%s %s dp %d tp %d pp %d %s zero %d %s %s", w->model, w->dtype,
+    snprintf(what, sizeof what, "%s %s dp %d tp %d pp %d %s zero %d %s %s %s", w->model, w->dtype,
              w->dp, w->tp, w->pp, w->schedule ? w->schedule : "", w->zero, w->hold ? w->hold : "",
-             w->gradient_sum);
+             w->gradient_sum, plain);
     law_must_equal(what, &wanted, &got);
 }
 
 static void test_ways(void **state)
 {
     static const struct way ways[] = {
-        { "gpt2", "fp32", NULL, NULL, "late", "none", 1, 1, 1, 0, 0, 0 },
-        { "gpt2", "fp32", NULL, NULL, "late", "selective", 4, 1, 1, 0, 0, 0 },
-        { "llama", "bf16", NULL, NULL, "late", "none", 2, 1, 1, 0, 1, 0 },
-        { "llama", "bf16", NULL, NULL, "early", "full", 2, 1, 1, 0, 2, 0 },
-        { "llama", "bf16", NULL, "op", "early", "none", 4, 1, 1, 0, 3, 0 },
-        { "gpt2", "fp32", NULL, "pass", "late", "none", 2, 1, 1, 0, 3, 0 },
-        { "llama", "bf16", NULL, NULL, "late", "none", 4, 1, 1, 0, 1, 2 },
-        { "llama", "fp32", NULL, NULL, "late", "none", 2, 2, 1, 0, 1, 0 },
-        { "gpt2", "bf16", NULL, "pass", "late", "none", 2, 2, 1, 0, 3, 0 },
-        { "llama-deep", "bf16", "1f1b", NULL, "late", "none", 2, 1, 2, 0, 0, 0 },
-        { "llama-deep", "fp32", "zb-h1", NULL, "early", "none", 2, 1, 2, 0, 2, 0 },
-        { "llama-deep", "bf16", "interleaved", "run", "late", "none", 2, 1, 2, 4, 3, 0 },
-        { "llama-deep", "bf16", "interleaved", "run", "early", "none", 1, 2, 2, 2, 0, 0 },
+        { "gpt2", "fp32", NULL, NULL, "late", "none", 1, 1, 1, 0, 0, 0, NULL },
+        { "gpt2", "fp32", NULL, NULL, "late", "selective", 4, 1, 1, 0, 0, 0, NULL },
+        { "llama", "bf16", NULL, NULL, "late", "none", 2, 1, 1, 0, 1, 0, NULL },
+        { "llama", "bf16", NULL, NULL, "early", "full", 2, 1, 1, 0, 2, 0, NULL },
+        { "llama", "bf16", NULL, "op", "early", "none", 4, 1, 1, 0, 3, 0, NULL },
+        { "gpt2", "fp32", NULL, "pass", "late", "none", 2, 1, 1, 0, 3, 0, NULL },
+        { "llama", "bf16", NULL, NULL, "late", "none", 4, 1, 1, 0, 1, 2, NULL },
+        { "llama", "fp32", NULL, NULL, "late", "none", 2, 2, 1, 0, 1, 0, NULL },
+        { "gpt2", "bf16", NULL, "pass", "late", "none", 2, 2, 1, 0, 3, 0, NULL },
+        { "llama-deep", "bf16", "1f1b", NULL, "late", "none", 2, 1, 2, 0, 0, 0, NULL },
+        { "llama-deep", "fp32", "zb-h1", NULL, "early", "none", 2, 1, 2, 0, 2, 0, NULL },
+        { "llama-deep", "bf16", "interleaved", "run", "late", "none", 2, 1, 2, 4, 3, 0, NULL },
+        { "llama-deep", "bf16", "interleaved", "run", "early", "none", 1, 2, 2, 2, 0, 0, NULL },
+        { "llama", "bf16", NULL, NULL, "late", "none", 4, 1, 1, 0, 1, 2, "bf16" },
+        { "llama", "bf16", NULL, "op", "early", "none", 2, 2, 1, 0, 3, 0, "bf16" },
+        { "llama-deep", "bf16", "1f1b", NULL, "late", "none", 2, 1, 2, 0, 2, 0, "bf16" },
     };
 
     (void)state;

@@ -112,6 +112,25 @@ static void try_send(struct comm_group *group, uint64_t step, size_t n)
     free(receive);
 }
 
+/* All at once around the ring, one rank further and one back. */
+static void try_send_receive(struct comm_group *group, uint64_t step, size_t n)
+{
+    int me = comm_group_rank(group), size = comm_group_size(group);
+    int next = (me + 1) % size, previous = (me + size - 1) % size;
+    unsigned char *send = malloc(n + 1), *receive = malloc(n + 1);
+    struct err err;
+
+    fill(send, me, step, 0, n);
+    for (int back = 0; back < 2 && size > 1; back++) {
+        int from = back ? next : previous;
+
+        must(comm_send_receive(group, send, back ? previous : next, receive, from, n, &err), &err);
+        verify(receive, from, step, 0, n);
+    }
+    free(send);
+    free(receive);
+}
+
 static void try_agree(struct comm_group *group)
 {
     int me = comm_group_rank(group), size = comm_group_size(group);
@@ -146,6 +165,7 @@ void comm_exercise_calls(struct comm *comm, size_t limit_bytes)
         for (int root = 0; root < comm_group_size(world); root++)
             try_broadcast(world, i, sizes[i], root);
         try_send(world, i, sizes[i]);
+        try_send_receive(world, i, sizes[i]);
     }
     must(comm_barrier(world, &err), &err);
     try_agree(world);
@@ -183,6 +203,7 @@ static void random_call(struct comm_group *group, uint64_t step, struct rng_bloc
         break;
     case 3:
         try_send(group, step, n);
+        try_send_receive(group, step, n);
         break;
     case 4:
         try_agree(group);

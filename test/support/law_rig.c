@@ -331,12 +331,12 @@ static int step_once(struct trainer *trainer, struct recheck *recheck,
 
 static int train(struct rank *r, struct trainer *trainer, struct err *err)
 {
-    struct recheck *recheck = recheck_create(trainer);
+    struct recheck *recheck = NULL;
     struct trainer_result result;
     struct numerics_differences differences = { 0 };
-    int status = 0;
+    int status = recheck_create(&recheck, trainer, err);
 
-    if (r->begin)
+    if (!status && r->begin)
         status = trainer_restore(trainer, r->checkpoint, &differences, err);
     numerics_differences_release(&differences);
     if (recheck)
