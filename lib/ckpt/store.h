@@ -193,6 +193,10 @@ const char *store_newest_before(const char *folder, int64_t step, struct arena *
  */
 int store_set_aside(const char *checkpoints, int64_t step, struct err *err);
 
+/* Remove the checkpoints of later steps. The folder need not exist. ERR_FAILED for the first that
+ * cannot be removed; the others are. Not during a save. */
+int store_remove_later(const char *checkpoints, int64_t step, struct err *err);
+
 /* How many checkpoints are in checkpoints/, damaged ones included; or -1. 0 if it is not there. */
 int store_count(const char *checkpoints, struct err *err);
 

@@ -166,6 +166,24 @@ int store_clean_but(const char *checkpoints, int keep, const int64_t *held, int 
     return n < 0 || failed ? -1 : 0;
 }
 
+int store_remove_later(const char *checkpoints, int64_t step, struct err *err)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    struct err later;
+    int n = list_entries(checkpoints, &entries, &arena, err), failed = n < 0;
+
+    for (int i = 0; i < n; i++) {
+        const char *path = arena_printf(&arena, "%s/%s", checkpoints, entries[i].name);
+
+        if ((entries[i].kind == ENTRY_CHECKPOINT || entries[i].kind == ENTRY_REPLACED) &&
+            entries[i].step > step && remove_checkpoint(path, &arena, failed ? &later : err) < 0)
+            failed = 1;
+    }
+    arena_release(&arena);
+    return failed ? -1 : 0;
+}
+
 int store_count(const char *checkpoints, struct err *err)
 {
     struct arena arena = { 0 };

@@ -2,6 +2,8 @@
  * check.c - which fields must fit together
  */
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/num.h"
 #include "config/job_layout.h"
@@ -506,6 +508,50 @@ static void check_eval(struct job_reader *r)
                         job->train.hang_abort_seconds, job->train.hang_seconds);
 }
 
+/* Whether path is in folder, or is it; by their names, from the current folder. */
+static int is_inside(const char *path, const char *folder, struct arena *arena)
+{
+    char here[4096];
+
+    if (*folder != '/' && getcwd(here, sizeof here)) {
+        while (!strncmp(folder, "./", 2))
+            folder += 2 + strspn(folder + 2, "/");
+        folder = arena_printf(arena, "%s/%s", here, folder);
+    }
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/')
+        n--;
+    return !strncmp(path, folder, n) && (path[n] == '/' || !path[n]);
+}
+
+static void check_checkpoint(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    const char *local = job->checkpoint.local;
+    const struct yaml_node *node = reader_given(r, "checkpoint.local");
+
+    if (!local && job->checkpoint.local_every_steps)
+        diagnostics_add(&r->mistakes, reader_given(r, "checkpoint.local_every_steps"),
+                        "checkpoint.local_every_steps is given, but checkpoint.local is not (hint: "
+                        "a folder on a disk of each node, such as ${TMPDIR})");
+    if (!local)
+        return;
+    if (!job->checkpoint.local_every_steps)
+        diagnostics_add(&r->mistakes, node,
+                        "checkpoint.local is given, but checkpoint.local_every_steps is not (hint: "
+                        "local_every_steps: 10)");
+    if (*local != '/')
+        diagnostics_add(&r->mistakes, node,
+                        "checkpoint.local is %s, not an absolute path (hint: a folder on a disk of "
+                        "each node, such as ${TMPDIR})",
+                        local);
+    else if (job->output && is_inside(local, job->output, r->arena))
+        diagnostics_add(&r->mistakes, node,
+                        "checkpoint.local is %s, in the run folder %s (hint: a folder on a disk of "
+                        "each node)",
+                        local, job->output);
+}
+
 void reader_check(struct job_reader *r)
 {
     check_model(r);
@@ -515,4 +561,5 @@ void reader_check(struct job_reader *r)
     check_residual(r);
     check_optimizer(r);
     check_eval(r);
+    check_checkpoint(r);
 }

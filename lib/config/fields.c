@@ -485,6 +485,18 @@ const struct field job_fields[] = {
       .help = "host memory that a rank may use to copy what a slow file system has not taken of a "
               "checkpoint when the next update is due, so that training goes on; auto: half of "
               "what is available, divided among the ranks of the node; 0: the update waits" },
+    { "checkpoint.local", FIELD_TEXT, AT(checkpoint.local), .initial = "",
+      .help = "folder on a disk of each node, an absolute path such as ${TMPDIR}, for local "
+              "checkpoints, between those of the run folder: each rank writes all that it reads at "
+              "a restart; they are removed at the end of the run" },
+    { "checkpoint.local_every_steps", FIELD_I64, AT(checkpoint.local_every_steps), .initial = "0",
+      .max = N_STEPS_MAX, .unit = "steps",
+      .help = "interval between local checkpoints; where one of the run folder is due, that alone "
+              "is written" },
+    { "checkpoint.local_keep", FIELD_INT, AT(checkpoint.local_keep), .initial = "1", .min = 1,
+      .max = N_MAX,
+      .help =
+          "number of newest local checkpoints to keep; one that is being written comes on top" },
 
     { "metrics.prometheus", FIELD_TEXT, AT(metrics.prometheus), .initial = "",
       .help = "file with the state of the run for Prometheus, in the format of node_exporter's "

@@ -239,6 +239,9 @@ struct job {
         double upload_seconds; /* of a try */
         double upload_wait;    /* seconds for what is left at the end of the run */
         int copy_mb;           /* of host memory a rank may copy of a slow save; -1 auto */
+        const char *local;     /* folder on a disk of each node; NULL: no local checkpoints */
+        int64_t local_every_steps;
+        int local_keep; /* newest local ones kept */
     } checkpoint;
 
     struct {

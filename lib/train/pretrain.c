@@ -253,7 +253,11 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     int spiked = pretrain_heed_spike(p, r, err);
     if (spiked)
         return spiked < 0 ? -1 : 0;
-    if (is_due(job->checkpoint.every_steps, r->step) && !last && pretrain_save(p, err) < 0)
+    int owes = p->owes_save && !trainer_save_pending(p->trainer);
+    if ((is_due(job->checkpoint.every_steps, r->step) || owes) && !last &&
+        pretrain_save(p, err) < 0)
+        return -1;
+    if (pretrain_local_is_due(p, r->step) && !owes && pretrain_local_save(p, err) < 0)
         return -1;
     /* One that is left on a signal is owed: what follows heeds that. */
     return pretrain_owes_evaluation(p) && !last && pretrain_evaluate(p, err) < 0 ? -1 : 0;
@@ -507,6 +511,8 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
                           .lock = -1,
                           .best_eval = INFINITY,
                           .saved_step = -1,
+                          .local_step = -1,
+                          .resumed_local = -1,
                           .compared_step = -1,
                           .evaluated_step = -1,
                           .begin = clock_seconds() };
@@ -522,6 +528,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
     if (!status)
         status = run_steps(&p, err);
     pretrain_upload_close(&p, !status);
+    pretrain_local_close(&p, !status);
     if (!status && p.is_first)
         say_goodbye(&p);
     if (status < 0)

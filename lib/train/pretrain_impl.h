@@ -1,7 +1,7 @@
 /*
  * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence), resume.c (where
- * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind), pretrain_report.c
- * (what it says) and pretrain_monitor.c (how it fares)
+ * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind), pretrain_local.c (local
+ * checkpoints), pretrain_report.c (what it says) and pretrain_monitor.c (how it fares)
  */
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H
@@ -59,6 +59,7 @@ struct pretrain {
     struct terminal *terminal;
     struct rank_watch *watch; /* NULL: ranks are not compared */
     struct run_account account;
+    struct local_tier *local;       /* NULL: the job has no local checkpoints */
     struct upload *upload;          /* rank 0's; NULL: the job has none */
     bool upload_is_last;            /* the run is done: nothing but uploads is left */
     struct gpu_watch *gpu;          /* rank 0's; NULL: it has none */
@@ -81,6 +82,9 @@ struct pretrain {
     int owes_evaluation;    /* the checkpoint that was restored does */
     int64_t saved_step;     /* of the newest checkpoint, which may be under way, -1 none */
     int64_t whole_step;     /* of the newest that is known to exist, -1 none */
+    int64_t local_step;     /* of the local checkpoint under way, -1 none */
+    int64_t resumed_local;  /* that the run began with, -1 none */
+    int owes_save;          /* one was due while a local one was under way */
     int64_t compared_step;  /* at which replicas were equal, -1 none */
     double looked_at;       /* at the folder, whether it is still there */
     double begin;
@@ -160,6 +164,18 @@ int pretrain_save(struct pretrain *pretrain, struct err *err);      /* begin one
 int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a step: how it went */
 int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
 int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one; all are gone */
+
+/*
+ * pretrain_local.c. Whether a local checkpoint is due after a step, where the job has any; begin
+ * one (collective); the save under way, which is local, has ended on all ranks, or failed because
+ * of `why`; the run goes on from this local checkpoint, -1: from another; and the end of the
+ * process, is_done: of the run on all ranks.
+ */
+int pretrain_local_is_due(const struct pretrain *pretrain, int64_t step);
+int pretrain_local_save(struct pretrain *pretrain, struct err *err);
+void pretrain_local_ended(struct pretrain *pretrain, const struct err *why);
+void pretrain_local_go_on(struct pretrain *pretrain, int64_t step);
+void pretrain_local_close(struct pretrain *pretrain, int is_done);
 
 /*
  * pretrain_upload.c, on rank 0. Begin with the uploads of the job, if it has any; tell log and

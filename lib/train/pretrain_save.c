@@ -102,7 +102,7 @@ int pretrain_gate(void *context, struct err *err)
     const struct job *job = p->job;
     int64_t step = trainer_step_number(p->trainer) + 1;
     int due = is_due(job->train.compare_every, step) || is_due(job->checkpoint.every_steps, step) ||
-              step == job->train.steps;
+              pretrain_local_is_due(p, step) || p->owes_save || step == job->train.steps;
 
     if (recheck(p, err) < 0)
         return -1;
@@ -146,14 +146,20 @@ static int prepare(struct pretrain *p, struct err *why)
     return 0;
 }
 
-/* The file system has not taken the one before yet. */
+/* The file system has not taken the one before yet. After a local one it is made up for: these are
+ * more frequent, and could push out all others. */
 static void leave_out(struct pretrain *p, int64_t step)
 {
     char text[96];
 
-    snprintf(text, sizeof text, "the checkpoint of step %" PRId64 " is still being written",
-             p->saved_step);
-    log_info("step %" PRId64 " is not saved: %s", step, text);
+    p->owes_save = p->local_step >= 0;
+    if (p->owes_save)
+        snprintf(text, sizeof text,
+                 "the local checkpoint of step %" PRId64 " is still being written", p->local_step);
+    else
+        snprintf(text, sizeof text, "the checkpoint of step %" PRId64 " is still being written",
+                 p->saved_step);
+    log_info("step %" PRId64 " is not saved%s: %s", step, p->owes_save ? " yet" : "", text);
     pretrain_report_event(p, "save left out", text);
 }
 
@@ -171,6 +177,7 @@ static int save(struct pretrain *p, int is_last, struct err *err)
         leave_out(p, step);
         return 0;
     }
+    p->owes_save = 0;
     if (pretrain_compare(p, err) < 0 || pretrain_checkpoint_path(p, folder, step, err) < 0)
         return -1;
     int64_t failed = prepare(p, &why) < 0;
@@ -212,16 +219,34 @@ int pretrain_saved(struct pretrain *p, struct err *err)
 {
     struct err why;
 
-    if (trainer_save_failed(p->trainer, &why))
+    int is_lost = trainer_save_failed(p->trainer, &why);
+    if (p->local_step >= 0) {
+        if (is_lost || !trainer_save_pending(p->trainer))
+            pretrain_local_ended(p, is_lost ? &why : NULL);
+        return 0;
+    }
+    if (is_lost)
         return lose(p, p->saved_step, 0, &why, err);
     if (!trainer_save_pending(p->trainer))
         note_whole(p);
     return 0;
 }
 
+static int end_local(struct pretrain *p, struct err *err)
+{
+    int status = trainer_save_finish(p->trainer, err);
+
+    if (status < 0 && err->code == ERR_PEER)
+        return -1;
+    pretrain_local_ended(p, status < 0 ? err : NULL);
+    return 0;
+}
+
 /* One of an earlier step, to its end; that it fails matters little, as another one follows. */
 static int end_earlier(struct pretrain *p, struct err *err)
 {
+    if (p->local_step >= 0)
+        return end_local(p, err);
     if (!trainer_save_pending(p->trainer) || p->saved_step == trainer_step_number(p->trainer))
         return 0;
     if (trainer_save_finish(p->trainer, err) == 0) {
@@ -257,6 +282,8 @@ int pretrain_save_anew(struct pretrain *p, struct err *err)
 {
     struct err why;
 
+    if (p->local_step >= 0 && end_local(p, err) < 0)
+        return -1;
     if (trainer_save_finish(p->trainer, &why) < 0 && why.code == ERR_PEER) {
         *err = why;
         return -1;

@@ -4,12 +4,14 @@
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "ckpt/store.h"
+#include "train/local_tier.h"
 #include "train/pretrain_impl.h"
 
 int pretrain_checkpoint_path(const struct pretrain *p, char *path, int64_t step, struct err *err)
@@ -35,6 +37,8 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
     if (p->spikes.n)
         cJSON_AddRawToObject(extra, "spikes", str_text(&spikes));
     str_release(&spikes);
+    if (p->local_step >= 0)
+        cJSON_AddStringToObject(extra, "local", local_tier_identity(p->local));
     char *text = cJSON_PrintUnformatted(extra);
     CHECK(text);
     str_clear(out);
@@ -111,10 +115,13 @@ static void restore_run_state(struct pretrain *p)
     cJSON_Delete(extra);
 }
 
-static int restore(struct pretrain *p, const char *folder, struct numerics_differences *differences,
-                   struct err *err)
+typedef int (*restore_fn)(struct trainer *t, const char *folder,
+                          struct numerics_differences *differences, struct err *err);
+
+static int restore(struct pretrain *p, const char *folder, restore_fn restore_trainer,
+                   struct numerics_differences *differences, struct err *err)
 {
-    if (trainer_restore(p->trainer, folder, differences, err) < 0)
+    if (restore_trainer(p->trainer, folder, differences, err) < 0)
         return -1;
     int64_t step = trainer_step_number(p->trainer);
     restore_run_state(p);
@@ -134,9 +141,13 @@ static int restore(struct pretrain *p, const char *folder, struct numerics_diffe
     return 0;
 }
 
+/* And why not from local checkpoints, if there are any. */
 static void say_resumed(const struct pretrain *p, const char *folder)
 {
-    log_info("resuming from %s, step %" PRId64, folder, trainer_step_number(p->trainer));
+    const char *lack = p->local ? local_tier_lack(p->local) : "";
+
+    log_info("%s%sresuming from %s, step %" PRId64, lack, *lack ? ": " : "", folder,
+             trainer_step_number(p->trainer));
 }
 
 /* What came of it on all ranks: 0, or the worst code, which is a failure of every rank then. */
@@ -162,38 +173,106 @@ static void set_newer_aside(const struct pretrain *p, int64_t step)
         log_warn("%s", err.text);
 }
 
+static void forget(struct numerics_differences *differences)
+{
+    str_clear(&differences->logged);
+    str_clear(&differences->accepted);
+}
+
 /*
- * The newest of this output; where any rank finds it damaged (of which a manifest and sizes say
- * nothing), all go back to the one before.
+ * From the newest local checkpoint after step `after`, if there is one: returns its step; -1: there
+ * is none that all ranks can read; -2: with err, an error.
+ */
+static int64_t restore_local(struct pretrain *p, int64_t after,
+                             struct numerics_differences *differences, struct err *err)
+{
+    char folder[PATH_BYTES];
+    int64_t step = INT64_MAX;
+
+    for (;;) {
+        if (local_tier_find(p->local, step, after, &step, err) < 0)
+            return -2;
+        if (step < 0)
+            return -1;
+        int status = local_tier_path(p->local, step, folder, sizeof folder, err);
+        forget(differences);
+        if (!status)
+            status = restore(p, folder, trainer_restore_local, differences, err);
+        int64_t worst = agree(p, status, err);
+        if (!worst)
+            return step;
+        if (worst != ERR_DATA)
+            return -2;
+        if (status < 0)
+            log_warn("%s", err->text);
+    }
+}
+
+/* From the checkpoint of the run folder of that step: returns as agree(); *is_own: this rank could
+ * not. */
+static int64_t restore_shared(struct pretrain *p, int64_t step,
+                              struct numerics_differences *differences, bool *is_own,
+                              struct err *err)
+{
+    char folder[PATH_BYTES];
+    int status = pretrain_checkpoint_path(p, folder, step, err);
+
+    forget(differences);
+    if (!status)
+        status = restore(p, folder, trainer_restore, differences, err);
+    *is_own = status < 0;
+    int64_t worst = agree(p, status, err);
+    if (!worst)
+        say_resumed(p, folder);
+    return worst;
+}
+
+static void say_local(const struct pretrain *p, int64_t step)
+{
+    int n = local_tier_n_hosts(p->local);
+
+    if (*local_tier_lack(p->local))
+        log_info("%s", local_tier_lack(p->local));
+    log_info("resuming from the local checkpoints of step %" PRId64 " (%s on %d host%s)", step,
+             local_tier_base(p->local), n, str_s(n));
+}
+
+/*
+ * The newest of this output, step -1: it has none; where any rank finds it damaged (of which a
+ * manifest and sizes say nothing), all go back to the one before. Local ones are tried first.
+ * Returns 1 if there is none of either kind.
  */
 static int restore_newest(struct pretrain *p, int64_t step,
                           struct numerics_differences *differences, struct err *err)
 {
-    char folder[PATH_BYTES];
-
     for (;;) {
-        int status = pretrain_checkpoint_path(p, folder, step, err);
         struct err ignored;
-        int64_t older;
+        int64_t older, worst;
+        bool is_own;
+        int64_t local = p->local ? restore_local(p, step, differences, err) : -1;
 
-        str_clear(&differences->logged);
-        str_clear(&differences->accepted);
-        if (!status)
-            status = restore(p, folder, differences, err);
-        int64_t worst = agree(p, status, err);
+        p->saved_step = step;
+        if (local >= 0) {
+            say_local(p, local);
+            p->resumed_local = local;
+            return 0;
+        }
+        if (local < -1 || step < 0)
+            return local < -1 ? -1 : 1;
+        worst = restore_shared(p, step, differences, &is_own, err);
         if (!worst)
             break;
         if (worst != ERR_DATA || pretrain_find_newest(p, step, &older, &ignored) < 0 || older < 0)
             return -1;
-        if (status < 0)
+        if (is_own)
             log_warn("%s", err->text);
         if (p->is_first)
-            log_warn("%s cannot be read: falling back to step %" PRId64, folder, older);
+            log_warn("%s/checkpoints/step-%08" PRId64
+                     " cannot be read: falling back to step %" PRId64,
+                     p->job->output, step, older);
         step = older;
     }
-    p->saved_step = step;
     set_newer_aside(p, step);
-    say_resumed(p, folder);
     return 0;
 }
 
@@ -214,7 +293,9 @@ int pretrain_return_to(struct pretrain *p, int64_t step, int64_t first, int64_t 
     restore_run_state(p);
     p->saved_step = p->whole_step = step;
     p->compared_step = -1;
+    p->owes_save = 0;
     set_newer_aside(p, step);
+    pretrain_local_go_on(p, -1);
     if (!p->is_first)
         return 0;
     if (pretrain_report_reopen(p, err) < 0)
@@ -234,6 +315,11 @@ static int begin(struct pretrain *p, struct err *err)
     return 0;
 }
 
+static int open_local(struct pretrain *p, bool is_new, struct err *err)
+{
+    return local_tier_open(&p->local, p->trainer, p->options->engine->rank.local_rank, is_new, err);
+}
+
 /* --resume DIR; else what the output folder holds. */
 static int resume(struct pretrain *p, struct numerics_differences *differences, struct err *err)
 {
@@ -243,8 +329,6 @@ static int resume(struct pretrain *p, struct numerics_differences *differences, 
 
     if (pretrain_find_newest(p, INT64_MAX, &step, err) < 0)
         return -1;
-    if (!strcmp(wanted, "auto") && step < 0)
-        return begin(p, err);
     if (!strcmp(wanted, "none")) {
         if (step < 0)
             return begin(p, err);
@@ -253,15 +337,20 @@ static int resume(struct pretrain *p, struct numerics_differences *differences, 
                        " (hint: use a different output folder, or remove that folder)",
                        p->job->output, step);
     }
-    if (!strcmp(wanted, "auto"))
-        return restore_newest(p, step, differences, err);
+    if (!strcmp(wanted, "auto")) {
+        int status = open_local(p, false, err);
+
+        if (!status)
+            status = restore_newest(p, step, differences, err);
+        return status > 0 ? begin(p, err) : status;
+    }
     if (step >= 0)
         return err_set(err, ERR_CONFIG,
                        "--resume %s, but %s already holds another run, at step %" PRId64
                        " (hint: use a different output folder)",
                        wanted, p->job->output, step);
     const char *newest = store_newest(wanted, &arena, err);
-    int status = newest ? restore(p, newest, differences, err) : -1;
+    int status = newest ? restore(p, newest, trainer_restore, differences, err) : -1;
     if (!status)
         say_resumed(p, newest);
     arena_release(&arena);
@@ -276,8 +365,13 @@ int pretrain_resume(struct pretrain *p, struct numerics_differences *differences
 
     if (trainer_agree(p->trainer, &worst, err) < 0)
         return -1;
-    if (!worst)
+    if (!worst) {
+        /* Local ones of before are of another run, unless this one went on by itself. */
+        if (!p->local && open_local(p, true, err) < 0)
+            return -1;
+        pretrain_local_go_on(p, p->resumed_local);
         return 0;
+    }
     p->agreed = 1;
     if (failed)
         *err = own;

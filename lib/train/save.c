@@ -5,7 +5,8 @@
  * before that step's update: it waits for a save that is about to end. What another one has not
  * written yet is copied to host memory, if there is room for it, and training goes on while a slow
  * file system takes its time; the gates of later steps look again. A checkpoint is committed once
- * all ranks have written, by a thread of rank 0, for the same reason.
+ * all ranks have written, by a thread of rank 0, for the same reason; a local one, of which each
+ * rank has its own, by a thread of each.
  *
  * All ranks agree at each gate whether a save is still under way, and so know the same of it.
  */
@@ -43,7 +44,7 @@ static const double late_seconds = 5;
 /* Agreed on above all codes of errors: a rank, this one + its number, is not done. */
 enum { PENDING = 1 << 20 };
 
-/* ---- the commit, in a thread of rank 0 ---- */
+/* ---- the commit, in a thread of rank 0; of local checkpoints, of each rank ---- */
 
 struct trainer_commit {
     pthread_t thread;
@@ -80,7 +81,7 @@ static void *commit_main(void *context)
 
     c->status = carry(t, c->from, &c->err);
     if (!c->status)
-        c->status = store_commit(t->save_folder, t->world_size, t->save_step,
+        c->status = store_commit(t->save_folder, t->save_is_local ? 1 : t->world_size, t->save_step,
                                  str_text(&t->save_state), &c->err);
     atomic_store(&c->ended, 1);
     return NULL;
@@ -95,7 +96,7 @@ static int start_commit(struct trainer *t, struct err *err)
     if (!c)
         return err_set(err, ERR_DEVICE, "%s: out of host memory", t->save_folder);
     c->trainer = t;
-    c->from = t->carried.folder;
+    c->from = t->save_is_local ? NULL : t->carried.folder;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     c->has_thread = pthread_create(&c->thread, NULL, commit_main, c) == 0;
@@ -153,9 +154,9 @@ static void say_late(struct trainer *t, int rank, const char *consequence)
         return;
     t->save_late = 2 * seconds;
     t->save_is_late = true;
-    if (t->save_took >= 0)
+    if (t->save_took[t->save_is_local] >= 0)
         snprintf(before, sizeof before, " (the last took %s)",
-                 str_duration(last, sizeof last, t->save_took));
+                 str_duration(last, sizeof last, t->save_took[t->save_is_local]));
     if (rank > 0)
         snprintf(who, sizeof who, ", rank %d is not done", rank);
     log_warn("writing a checkpoint to %s takes %s so far%s%s%s", t->save_folder,
@@ -227,7 +228,21 @@ static bool while_patient(const struct trainer *t, double begin)
 
 /* ---- the save ---- */
 
-int trainer_save(struct trainer *t, const char *folder, const char *extra, struct err *err)
+static void list_slices(const struct trainer *t, struct slices *list)
+{
+    enum slices_of of = trainer_saved_parameters(t);
+
+    if (!t->save_is_local) {
+        slices_to_save(list, t->run, &t->program, &t->place, of);
+        return;
+    }
+    slices_to_read(list, t->run, &t->program, &t->place, of);
+    slices_make_whole(list);
+    slices_keep_once(list);
+}
+
+static int save(struct trainer *t, const char *folder, bool is_local, const char *extra,
+                struct err *err)
 {
     struct slices list = { 0 };
 
@@ -236,22 +251,33 @@ int trainer_save(struct trainer *t, const char *folder, const char *extra, struc
     CHECK(strlen(folder) < sizeof t->save_folder);
     snprintf(t->save_folder, sizeof t->save_folder, "%s", folder);
     progress_phase_path(t->options.progress, "starting a checkpoint in", folder);
+    t->save_is_local = is_local;
     t->save_step = t->step;
     t->save_begin = clock_seconds();
-    t->save_late = late_seconds + 2 * (t->save_took > 0 ? t->save_took : 0);
+    t->save_late = late_seconds + 2 * (t->save_took[is_local] > 0 ? t->save_took[is_local] : 0);
     trainer_describe_state(t, extra, &t->save_state);
-    slices_to_save(&list, t->run, &t->program, &t->place, trainer_saved_parameters(t));
+    list_slices(t, &list);
     t->save_is_late = false;
     t->save_waited = 0;
     t->save_err.code = ERR_NONE;
     fault_at("save:begin", t->step);
     if (cells_reader_create(&t->save_reader, t->run, &t->save_err) < 0 ||
-        store_save_start_from(&t->save, folder, t->world_rank, list.slices, list.n, cells_load,
-                              t->save_reader, &t->save_err) < 0)
+        store_save_start_from(&t->save, folder, is_local ? 0 : t->world_rank, list.slices, list.n,
+                              cells_load, t->save_reader, &t->save_err) < 0)
         t->save = NULL;
     t->save_started = 1;
     slices_release(&list);
     return 0;
+}
+
+int trainer_save(struct trainer *t, const char *folder, const char *extra, struct err *err)
+{
+    return save(t, folder, false, extra, err);
+}
+
+int trainer_save_local(struct trainer *t, const char *folder, const char *extra, struct err *err)
+{
+    return save(t, folder, true, extra, err);
 }
 
 void trainer_save_describe(struct trainer *t, const char *extra)
@@ -267,7 +293,7 @@ int trainer_save_pending(const struct trainer *t)
 
 double trainer_save_seconds(const struct trainer *t)
 {
-    return t->save_took;
+    return t->save_took[0];
 }
 
 /* How far all ranks are: 0, or 1 if some rank is not done (on rank 0 that is said), or -1 where one
@@ -297,7 +323,7 @@ static int agree_on(struct trainer *t, bool is_gate, int64_t own, const struct e
     return -1;
 }
 
-/* All ranks have written? Then rank 0 begins to commit. */
+/* All ranks have written? Then the commit begins. */
 static int advance_file(struct trainer *t, bool is_gate, struct err *err)
 {
     if (t->save && store_save_ended(t->save)) {
@@ -315,7 +341,7 @@ static int advance_file(struct trainer *t, bool is_gate, struct err *err)
         return status;
     t->is_committing = true;
     t->save_is_shown = false;
-    if (t->world_rank == 0)
+    if (t->world_rank == 0 || t->save_is_local)
         start_commit(t, &t->save_err);
     return 0;
 }
@@ -329,7 +355,9 @@ static int advance_commit(struct trainer *t, bool is_gate, struct err *err)
         end_commit(t, &t->save_err);
         own = t->save_err.code;
     }
-    return agree_on(t, is_gate, own, &t->save_err, "rank 0 could not commit", err);
+    return agree_on(t, is_gate, own, &t->save_err,
+                    t->save_is_local ? "another rank could not commit" : "rank 0 could not commit",
+                    err);
 }
 
 /* What this rank may copy, in bytes. */
@@ -388,10 +416,10 @@ static int advance(struct trainer *t, bool is_gate, struct err *err)
     t->is_committing = false;
     if (status < 0)
         return -1;
-    t->save_took = seconds_so_far(t);
+    t->save_took[t->save_is_local] = seconds_so_far(t);
     if (t->save_is_late)
         log_info("%s is written after %s", t->save_folder,
-                 str_duration(took, sizeof took, t->save_took));
+                 str_duration(took, sizeof took, t->save_took[t->save_is_local]));
     fault_at("save:committed", t->save_step);
     return 0;
 }

@@ -215,12 +215,19 @@ static int read_store(void *context, const struct store_slice *slice, struct err
     return store_read(context, slice, err);
 }
 
-static int read_slices(struct trainer *t, struct store *store, struct err *err)
+static void list_slices(const struct trainer *t, bool is_local, struct slices *list)
+{
+    slices_to_read(list, t->run, &t->program, &t->place, trainer_saved_parameters(t));
+    if (is_local)
+        slices_make_whole(list);
+}
+
+static int read_slices(struct trainer *t, struct store *store, bool is_local, struct err *err)
 {
     struct slices list = { 0 };
     int status = 0;
 
-    slices_to_read(&list, t->run, &t->program, &t->place, trainer_saved_parameters(t));
+    list_slices(t, is_local, &list);
     slices_clear_split(t->run, &t->program, &t->place);
     if (trainer_saved_parameters(t) == SLICES_OF_TRAINED)
         status = trainer_begin(t, err);
@@ -234,8 +241,8 @@ static int read_slices(struct trainer *t, struct store *store, struct err *err)
     return status;
 }
 
-int trainer_restore(struct trainer *t, const char *folder, struct numerics_differences *differences,
-                    struct err *err)
+static int restore(struct trainer *t, const char *folder, bool is_local,
+                   struct numerics_differences *differences, struct err *err)
 {
     struct store *store;
 
@@ -244,11 +251,66 @@ int trainer_restore(struct trainer *t, const char *folder, struct numerics_diffe
         return -1;
     int status = read_state(t, store_state(store), differences, err);
     if (!status)
-        status = read_slices(t, store, err);
+        status = read_slices(t, store, is_local, err);
     store_close(store);
     if (status < 0)
         return err_add(err, "%s", folder);
     return trainer_open_data(t, err);
+}
+
+int trainer_restore(struct trainer *t, const char *folder, struct numerics_differences *differences,
+                    struct err *err)
+{
+    return restore(t, folder, false, differences, err);
+}
+
+int trainer_restore_local(struct trainer *t, const char *folder,
+                          struct numerics_differences *differences, struct err *err)
+{
+    return restore(t, folder, true, differences, err);
+}
+
+/* Whether it was saved by this rank of this layout: its tensors are those that would be read. */
+static int check_layout(const struct trainer *t, const struct store *store, const cJSON *state,
+                        struct err *err)
+{
+    struct slices list = { 0 };
+    int is_same = number_of(state, "world_size") == t->world_size;
+
+    list_slices(t, true, &list);
+    slices_keep_once(&list);
+    is_same = is_same && store_n_tensors(store) == list.n;
+    for (int i = 0; i < list.n && is_same; i++) {
+        const struct store_slice *want = &list.slices[i], *there = store_find(store, want->name);
+
+        is_same = there && there->dtype == want->dtype && there->n_dims == want->n_dims &&
+                  there->rows == want->rows && there->cols == want->cols;
+    }
+    slices_release(&list);
+    return is_same ? 0 : err_set(err, ERR_DATA, "it is of another layout");
+}
+
+int trainer_examine_local(const struct trainer *t, const char *folder, char **state,
+                          struct err *err)
+{
+    struct store *store;
+    char hash[24];
+
+    if (store_open(&store, folder, err) < 0)
+        return -1;
+    cJSON *tree = cJSON_Parse(store_state(store));
+    const cJSON *numerics = cJSON_GetObjectItemCaseSensitive(tree, "numerics");
+    snprintf(hash, sizeof hash, "%016" PRIx64, t->numerics);
+    int status = check_layout(t, store, tree, err);
+    if (!status && (!cJSON_IsString(numerics) || strcmp(numerics->valuestring, hash) != 0))
+        status = err_set(err, ERR_DATA, "it is of other numerics");
+    if (!status)
+        *state = strdup(store_state(store));
+    if (!status && !*state)
+        status = err_set(err, ERR_DEVICE, "out of host memory");
+    cJSON_Delete(tree);
+    store_close(store);
+    return status;
 }
 
 int trainer_return_to(struct trainer *t, const char *folder, int64_t first, int64_t n,

@@ -149,7 +149,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
         return err_set(err, ERR_DEVICE, "out of host memory");
     t->options = *options;
     t->job = options->job;
-    t->save_took = -1;
+    t->save_took[0] = t->save_took[1] = -1;
     t->loss_scale = t->job->train.dtype == DTYPE_F16 ? t->job->train.loss_scale.initial : 1;
     t->world_size = comm_world_size(options->comm);
     t->world_rank = comm_world_rank(options->comm);

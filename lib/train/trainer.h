@@ -148,8 +148,15 @@ int64_t trainer_n_held_out_batches(const struct trainer *trainer, int64_t max_ba
  */
 int trainer_save(struct trainer *trainer, const char *folder, const char *extra, struct err *err);
 
-/* Whether a save is under way, equal on all ranks; the seconds that the last one took, -1: none
- * yet. */
+/*
+ * The same, into a folder of this rank on its node, for trainer_restore_local: a checkpoint by
+ * itself, of all that this rank reads at a resume.
+ */
+int trainer_save_local(struct trainer *trainer, const char *folder, const char *extra,
+                       struct err *err);
+
+/* Whether a save is under way, equal on all ranks; the seconds that the last one took that is not
+ * local, -1: none yet. */
 int trainer_save_pending(const struct trainer *trainer);
 double trainer_save_seconds(const struct trainer *trainer);
 
@@ -189,6 +196,16 @@ int trainer_begin(struct trainer *trainer, struct err *err);
  */
 int trainer_restore(struct trainer *trainer, const char *folder,
                     struct numerics_differences *differences, struct err *err);
+
+/*
+ * The same from what trainer_save_local made of this rank. And what a resume must know before: 0 if
+ * it can be restored, with the text of its state, yours to free, in *state; or -1 and ERR_DATA if
+ * it is damaged, or of another layout or other numerics. Not collective.
+ */
+int trainer_restore_local(struct trainer *trainer, const char *folder,
+                          struct numerics_differences *differences, struct err *err);
+int trainer_examine_local(const struct trainer *trainer, const char *folder, char **state,
+                          struct err *err);
 
 /*
  * Load a checkpoint of this very run, and from now on leave out n batches of the training data,

@@ -73,13 +73,15 @@ struct trainer {
 
     struct store_save *save;          /* of this rank's file; NULL: written, or there is none */
     struct cells_reader *save_reader; /* its */
-    struct trainer_commit *commit;    /* on rank 0, under way; or NULL */
+    struct trainer_commit *commit;    /* on ranks that commit, under way; or NULL */
     int save_started;                 /* on every rank, also one whose start failed */
     bool is_committing;               /* all ranks have written; equal on all */
-    double save_begin, save_took;     /* when it was started; seconds of the last one, -1 none */
-    double save_late;                 /* when to say that it takes long, in seconds so far */
-    double save_waited;               /* by gates, in seconds */
-    bool save_is_late;                /* that was said */
+    bool save_is_local;               /* each rank has a checkpoint of its own */
+    double save_begin;                /* when it was started */
+    double save_took[2]; /* seconds of the last one, and of the last local one; -1 none */
+    double save_late;    /* when to say that it takes long, in seconds so far */
+    double save_waited;  /* by gates, in seconds */
+    bool save_is_late;   /* that was said */
     bool save_is_shown, save_has_met; /* in a row of rounds: what is published once */
     trainer_gate_fn gate;             /* may be NULL */
     void *gate_context;

@@ -4,6 +4,8 @@
 #include "weights/slices.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "config/tuning.h"
@@ -142,6 +144,45 @@ void slices_to_save(struct slices *slices, const struct run *run, const struct p
             share_rows(&owner, i, &begin, &end);
         add_elements(&owner, i, &part, begin, end);
     }
+}
+
+void slices_make_whole(struct slices *slices)
+{
+    int n = 0;
+
+    for (int i = 0; i < slices->n; i++) {
+        struct store_slice s = slices->slices[i];
+
+        if (s.row_begin == s.row_end || s.col_begin == s.col_end)
+            continue;
+        s.name =
+            arena_printf(&slices->arena, "%s@%lld:%lld,%lld:%lld", s.name, (long long)s.row_begin,
+                         (long long)s.row_end, (long long)s.col_begin, (long long)s.col_end);
+        s.rows = s.row_end - s.row_begin;
+        s.cols = s.col_end - s.col_begin;
+        s.row_begin = s.col_begin = 0;
+        s.row_end = s.rows;
+        s.col_end = s.cols;
+        slices->slices[n++] = s;
+    }
+    slices->n = n;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct store_slice *)a)->name, ((const struct store_slice *)b)->name);
+}
+
+void slices_keep_once(struct slices *slices)
+{
+    int n = 0;
+
+    if (slices->n)
+        qsort(slices->slices, (size_t)slices->n, sizeof *slices->slices, compare_names);
+    for (int i = 0; i < slices->n; i++)
+        if (!n || compare_names(&slices->slices[n - 1], &slices->slices[i]))
+            slices->slices[n++] = slices->slices[i];
+    slices->n = n;
 }
 
 void slices_release(struct slices *slices)

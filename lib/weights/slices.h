@@ -41,6 +41,15 @@ enum { SLICES_SAVERS_MAX = 8 };
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
                     const struct mesh_place *place, enum slices_of of);
 
+/*
+ * Make each slice a tensor of its own, named after its place ("layers.0.qkv.weight@0:320,0:256"),
+ * so that they are a whole checkpoint, of this rank alone; those without elements are left out.
+ */
+void slices_make_whole(struct slices *slices);
+
+/* Of slices with the same name keep one: a rank may have tied weights twice, with the same bits. */
+void slices_keep_once(struct slices *slices);
+
 void slices_release(struct slices *slices);
 
 /* Zero what the rank has of split parameters' states: no checkpoint has padding. */

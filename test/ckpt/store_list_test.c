@@ -103,6 +103,21 @@ static void count_kept(void *context, enum log_level level, const char *line)
     ++*(int *)context;
 }
 
+static void later_ones_are_removed(void **state)
+{
+    struct err err = { 0 };
+    const char *first = make(*state, 1);
+
+    assert_ok(store_remove_later(fixture_path(*state, "missing"), 0, &err), &err);
+    make(*state, 2);
+    make(*state, 3);
+    assert_ok(store_remove_later(*state, 3, &err), &err);
+    assert_int_equal(store_count(*state, &err), 3);
+    assert_ok(store_remove_later(*state, 1, &err), &err);
+    assert_int_equal(store_count(*state, &err), 1);
+    assert_string_equal(store_newest(*state, &fixture_arena, &err), first);
+}
+
 static void damaged_ones_are_set_aside(void **state)
 {
     int n_warnings = 0;
@@ -271,6 +286,7 @@ int main(void)
         TEST(newest_goes_by_number),
         TEST(damaged_ones_are_passed_over_with_a_warning),
         TEST(one_of_a_newer_format_is_an_error),
+        TEST(later_ones_are_removed),
         TEST(damaged_ones_are_set_aside),
         TEST(clean_keeps_the_newest_and_all_that_is_not_ours),
         TEST(clean_does_not_count_damaged_ones),

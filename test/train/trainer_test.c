@@ -396,6 +396,33 @@ static void a_checkpoint_is_described_later(void **state)
     assert_true(trained_steps(&rig, 1) == fifth);
 }
 
+/* A rank's own checkpoint, which no other layout and no other numerics take. */
+static void a_local_checkpoint_is_restored(void **state)
+{
+    const char *folder = trained_path(&rig, "local/step-00000004");
+    struct numerics_differences differences = { 0 };
+    struct err err;
+    char *text;
+
+    restore(*state);
+    assert_int_equal(trainer_save_local(rig.trainer, folder, "{\"a\":1}", &err), 0);
+    assert_int_equal(trainer_save_finish(rig.trainer, &err), 0);
+    double sixth = trained_steps(&rig, 2);
+    assert_int_equal(trainer_examine_local(rig.trainer, folder, &text, &err), 0);
+    assert_non_null(strstr(text, "\"run\":{\"a\":1}"));
+    free(text);
+    assert_int_equal(trainer_restore_local(rig.trainer, folder, &differences, &err), 0);
+    assert_int_equal(trainer_step_number(rig.trainer), 4);
+    assert_true(trained_steps(&rig, 2) == sixth);
+    assert_int_equal(trainer_examine_local(rig.trainer, *state, &text, &err), -1);
+    assert_string_equal(err.text, "it is of another layout");
+    trained_again(&rig, "llama", (const char *const[]){ "train.seed=77", NULL });
+    assert_int_equal(trainer_examine_local(rig.trainer, folder, &text, &err), -1);
+    assert_string_equal(err.text, "it is of other numerics");
+    trained_again(&rig, "llama", NULL);
+    numerics_differences_release(&differences);
+}
+
 /* What trainer_evaluate gives of the samples, and how many held-out batches are shorter than 20. */
 static double evaluate_samples(const char *lengths, const char *poison, int64_t *tokens,
                                int *n_short)
@@ -560,6 +587,7 @@ int main(void)
         TEST(evaluation),
         TEST(an_evaluation_is_left_and_harms_nothing),
         TEST(a_checkpoint_is_described_later),
+        TEST(a_local_checkpoint_is_restored),
         TEST(evaluation_by_lengths),
         TEST(evaluation_of_tokens),
         TEST(steps_that_are_not_finite_are_skipped),

@@ -430,6 +430,54 @@ static void any_layout_reads_any_others(void **state)
     free_whole(&whole);
 }
 
+/* Each rank by itself: all that it reads, and nothing else. */
+static void a_rank_reads_its_own(void **state)
+{
+    struct whole whole;
+    struct rig rig;
+
+    make_whole(&whole);
+    for (size_t l = 0; l < N_LAYOUTS; l++)
+        for (int rank = 0; rank < world_size(layouts[l]); rank++) {
+            struct slices own = { 0 }, twice = { 0 };
+            struct err err = { 0 };
+            struct store *store;
+            char name[48];
+
+            snprintf(name, sizeof name, "own-%d-%d/step-1", (int)l, rank);
+            const char *folder = fixture_path(*state, name);
+            rig_open(&rig, layouts[l], rank);
+            fill_states(&rig);
+            slices_to_read(&own, rig.run, &rig.program, &rig.place, SLICES_OF_ALL);
+            slices_to_read(&twice, rig.run, &rig.program, &rig.place, SLICES_OF_ALL);
+            slices_to_read(&twice, rig.run, &rig.program, &rig.place, SLICES_OF_ALL);
+            slices_make_whole(&own);
+            slices_make_whole(&twice);
+            slices_keep_once(&twice);
+            assert_int_equal(own.n, twice.n);
+            fixture_save(folder, 0, twice.slices, twice.n);
+            assert_ok(store_commit(folder, 1, 1, "{}", &err), &err);
+            rig_close(&rig);
+            slices_release(&own);
+            slices_release(&twice);
+
+            rig_open(&rig, layouts[l], rank);
+            struct slices again = { 0 };
+            slices_to_read(&again, rig.run, &rig.program, &rig.place, SLICES_OF_ALL);
+            slices_make_whole(&again);
+            slices_clear_split(rig.run, &rig.program, &rig.place);
+            assert_ok(store_open(&store, folder, &err), &err);
+            assert_int_equal(store_n_tensors(store), again.n);
+            for (int i = 0; i < again.n; i++)
+                assert_ok(store_read(store, &again.slices[i], &err), &err);
+            check_part(&rig, &whole, 3);
+            store_close(store);
+            slices_release(&again);
+            rig_close(&rig);
+        }
+    free_whole(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +485,7 @@ int main(void)
         cmocka_unit_test(saved_slices_cover_the_whole_once),
         cmocka_unit_test_setup_teardown(any_layout_reads_any_others, fixture_setup,
                                         fixture_teardown),
+        cmocka_unit_test_setup_teardown(a_rank_reads_its_own, fixture_setup, fixture_teardown),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
