@@ -472,7 +472,9 @@ const struct field job_fields[] = {
       .help =
           "shell command that rank 0 runs for each checkpoint, beside training, with its folder "
           "in LMTRAIN_CHECKPOINT and its step in LMTRAIN_STEP; tried up to 5 times, one at a "
-          "time, newest first; its output is in the run folder's log/upload.log" },
+          "time, newest first; its output is in the run folder's log/upload.log. All of its "
+          "process group ends with rank 0. A run that goes back (train.on_spike: rewind) ends "
+          "uploads of later steps, and uploads these steps again" },
     { "checkpoint.upload_seconds", FIELD_FLOAT, AT(checkpoint.upload_seconds), .initial = "3600.0",
       .max = 1e9, .above_min = 1, .unit = "seconds",
       .help = "time limit of a try of checkpoint.upload" },

@@ -55,6 +55,7 @@ static void keep_result(struct pretrain *p)
          trainer_redescribe(p->trainer, folder, str_text(&extra), &err) < 0))
         log_warn("%s: a resumed run will evaluate step %" PRId64 " again", err.text, step);
     str_release(&extra);
+    pretrain_upload_owed(p);
 }
 
 static void take_result(struct pretrain *p, double loss, int64_t tokens)

@@ -62,6 +62,7 @@ struct pretrain {
     struct local_tier *local;       /* NULL: the job has no local checkpoints */
     struct upload *upload;          /* rank 0's; NULL: the job has none */
     bool upload_is_last;            /* the run is done: nothing but uploads is left */
+    bool upload_is_owed;            /* of whole_step, after its evaluation */
     struct gpu_watch *gpu;          /* rank 0's; NULL: it has none */
     struct progress_slot *progress; /* NULL: nothing watches this process */
     int is_first;                   /* rank 0 */
@@ -180,8 +181,12 @@ void pretrain_local_close(struct pretrain *pretrain, int is_done);
 /*
  * pretrain_upload.c, on rank 0. Begin with the uploads of the job, if it has any; tell log and
  * metrics what became of them so far; and end them, of a run that is done with the job's patience.
+ * The checkpoint of whole_step is uploaded at once, or, as an evaluation replaces its manifest,
+ * after the evaluation of its step, if that is owed; else (it failed or was left) at the end.
  */
 int pretrain_upload_open(struct pretrain *pretrain, struct err *err);
+void pretrain_upload_whole(struct pretrain *pretrain);
+void pretrain_upload_owed(struct pretrain *pretrain);
 void pretrain_upload_report(struct pretrain *pretrain);
 void pretrain_upload_close(struct pretrain *pretrain, int is_done);
 

@@ -209,8 +209,7 @@ static void note_whole(struct pretrain *p)
     if (!is_new || !p->is_first || p->whole_step < 0 ||
         pretrain_checkpoint_path(p, folder, p->whole_step, &ignored) < 0)
         return;
-    if (p->upload)
-        upload_add(p->upload, folder, p->whole_step);
+    pretrain_upload_whole(p);
     if (p->options->on_saved)
         p->options->on_saved(p->options->context, folder);
 }

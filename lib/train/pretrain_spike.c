@@ -62,6 +62,7 @@ static int go_back(struct pretrain *p, int64_t spike, const char *text, struct e
         log_info("step %" PRId64 ": there is no checkpoint to go back to", spike + 1);
         return 0;
     }
+    upload_cancel_after(p->upload, step);
     if (pretrain_return_to(p, step, first, spike + margin + 1 - first, err) < 0)
         return -1;
     snprintf(what, sizeof what,

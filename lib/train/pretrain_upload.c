@@ -11,16 +11,43 @@
 #include "train/signals.h"
 
 static const double signal_seconds = 5; /* what a run waits that is ended early */
+static const double grace_seconds = 5;
+
+static void add(struct pretrain *p)
+{
+    char folder[PATH_BYTES];
+    struct err ignored;
+
+    if (p->upload && p->whole_step >= 0 &&
+        pretrain_checkpoint_path(p, folder, p->whole_step, &ignored) == 0)
+        upload_add(p->upload, folder, p->whole_step);
+}
 
 int pretrain_upload_open(struct pretrain *p, struct err *err)
 {
     struct upload_options options = { .command = p->job->checkpoint.upload,
-                                      .seconds = p->job->checkpoint.upload_seconds };
+                                      .seconds = p->job->checkpoint.upload_seconds,
+                                      .grace_seconds = grace_seconds };
 
     if (!p->is_first || !options.command || !*options.command)
         return 0;
     options.log = arena_printf(&p->arena, "%s/log/upload.log", p->job->output);
     return upload_create(&p->upload, &options, err);
+}
+
+void pretrain_upload_whole(struct pretrain *p)
+{
+    p->upload_is_owed = p->upload && p->whole_step == trainer_step_number(p->trainer) &&
+                        pretrain_owes_evaluation(p);
+    if (!p->upload_is_owed)
+        add(p);
+}
+
+void pretrain_upload_owed(struct pretrain *p)
+{
+    if (p->upload_is_owed)
+        add(p);
+    p->upload_is_owed = false;
 }
 
 void pretrain_upload_report(struct pretrain *p)
@@ -53,6 +80,7 @@ void pretrain_upload_close(struct pretrain *p, int is_done)
 
     if (!p->upload)
         return;
+    pretrain_upload_owed(p);
     if (!is_done && seconds > signal_seconds)
         seconds = signal_seconds;
     if (upload_holds(p->upload, steps))

@@ -1,34 +1,34 @@
 /*
  * upload.c - see the header
  *
- * The thread and its caller share struct upload under a mutex. The command is started by vfork, for
- * a fork would copy the page tables of a process that may have much memory, some of it a GPU's;
- * between vfork and exec the child makes system calls alone.
+ * The thread and its caller share struct upload under a mutex, which neither holds while it waits,
+ * logs, starts a process or touches a file: a caller is a training step. All waits have bounds,
+ * for a process in a system call of a dead file system does not even end on SIGKILL. Such a one is
+ * given up: it is named in the report, and no other is started before it has gone.
  */
 #include "train/upload.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <linux/close_range.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <unistd.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "train/upload_command_impl.h"
 
-enum { N_REPORTS_MAX = 16, PATH_MAX_BYTES = 4096, NICENESS = 10 };
+enum { N_REPORTS_MAX = 16, PATH_MAX_BYTES = 4096, WHY_BYTES = 160 };
 
-static const double grace_seconds = 5, first_pause_seconds = 1, pause_factor = 4;
+static const double first_pause_seconds = 1, pause_factor = 4;
+
+/* What the thread gets, beside graces, to start or end a process on a busy machine. */
+static const double slack_seconds = 5;
 
 struct upload_item {
     char folder[PATH_MAX_BYTES];
@@ -36,182 +36,36 @@ struct upload_item {
 };
 
 struct upload {
-    struct upload_options options;
+    char *command, *log;
+    double seconds, grace_seconds;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct upload_item current, next;
-    bool is_closing; /* the thread ends when nothing is left */
-    bool is_over;    /* nor does it try any more */
+    struct upload_command given_up; /* the thread's: is not gone, or was never started */
+    int64_t kept_step;              /* current is cancelled if it is of a later one */
+    bool is_closing;                /* the thread ends when nothing is left */
+    bool is_over;                   /* nor does it try any more */
+    bool has_ended;                 /* the thread touches nothing of this any more */
+    bool is_detached;               /* it did not end in time, and keeps this */
     struct upload_report reports[N_REPORTS_MAX];
     int n_reports;
 };
 
-/* ---- the command ---- */
+/* Functions that follow are called with the mutex held, unless they say otherwise. */
 
-static bool belongs_to_launcher(const char *variable)
-{
-    static const char *const prefixes[] = { "PMIX_", "PMI_", "PRTE_", "OMPI_", "LMTRAIN_" };
-
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-        if (str_starts_with(variable, prefixes[i]))
-            return true;
-    return false;
-}
-
-/* This process's environment without launchers' variables, with the checkpoint's. Both lists are
- * the caller's to free; the other texts are borrowed. */
-static char **environment_of(const struct upload_item *item, struct str *texts)
-{
-    extern char **environ;
-    int n = 0, n_kept = 0;
-    char **list;
-
-    while (environ[n])
-        n++;
-    list = calloc((size_t)n + 3, sizeof *list);
-    CHECK(list);
-    for (int i = 0; i < n; i++)
-        if (!belongs_to_launcher(environ[i]))
-            list[n_kept++] = environ[i];
-    str_printf(texts, "LMTRAIN_CHECKPOINT=%s", item->folder);
-    size_t second = texts->length + 1;
-    str_add_char(texts, '\0');
-    str_printf(texts, "LMTRAIN_STEP=%" PRId64, item->step);
-    list[n_kept++] = texts->data;
-    list[n_kept++] = texts->data + second;
-    return list;
-}
-
-struct command_start {
-    char *const *argv;
-    char **env;
-    int in, out;
-    pid_t parent;
-};
-
-/* In the child of a vfork: system calls alone. */
-static void become_command(const struct command_start *start)
-{
-    sigset_t none;
-
-    for (int signal_number = 1; signal_number < NSIG; signal_number++)
-        signal(signal_number, SIG_DFL);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    setpgid(0, 0);
-    setpriority(PRIO_PROCESS, 0, NICENESS);
-    dup2(start->in, STDIN_FILENO);
-    dup2(start->out, STDOUT_FILENO);
-    dup2(start->out, STDERR_FILENO);
-    syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
-    if (getppid() == start->parent)
-        execve("/bin/sh", start->argv, start->env);
-    _exit(127);
-}
-
-/* A function of its own, without variables that a vfork might change. */
-__attribute__((noinline)) static pid_t vfork_command(const struct command_start *start)
-{
-    pid_t process = vfork();
-
-    if (process == 0)
-        become_command(start);
-    return process;
-}
-
-/* Its process, or -1 with errno. */
-static pid_t start_command(const struct upload *u, const struct upload_item *item)
-{
-    char *command = strdup(u->options.command);
-    char *argv[] = { "sh", "-c", command, NULL };
-    int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    int out = open(u->options.log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-    struct str texts = { 0 };
-    struct command_start start = { argv, environment_of(item, &texts), in, out, getpid() };
-    pid_t process = -1;
-
-    if (command && in >= 0 && out >= 0)
-        process = vfork_command(&start);
-    int number = errno;
-    if (in >= 0)
-        close(in);
-    if (out >= 0)
-        close(out);
-    free(start.env);
-    str_release(&texts);
-    free(command);
-    errno = number;
-    return process;
-}
-
-/* Wait on the condition for at most `seconds`; the mutex is held. */
+/* Wait on the condition, which lets go of the mutex, for at most `seconds`. */
 static void pause_for(struct upload *u, double seconds)
 {
     struct timespec until;
     int64_t ns;
 
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     ns = until.tv_nsec + (int64_t)(seconds * 1e9);
     until.tv_sec += (time_t)(ns / 1000000000);
     until.tv_nsec = (long)(ns % 1000000000);
     pthread_cond_timedwait(&u->changed, &u->mutex, &until);
 }
-
-/* Until the process has ended or its time is up, or nothing is to be tried any more: 1 with its
- * status, 0 if it still runs. The mutex is held, but while this waits. */
-static int wait_for_process(struct upload *u, pid_t process, double seconds, bool ends_early,
-                            int *status)
-{
-    double end = clock_seconds() + seconds;
-
-    while (waitpid(process, status, WNOHANG) == 0) {
-        if (clock_seconds() >= end || (ends_early && u->is_over))
-            return 0;
-        pause_for(u, 0.05);
-    }
-    return 1;
-}
-
-/* One try: 0, or -1 with what went wrong. The mutex is held. */
-static int try_upload(struct upload *u, const struct upload_item *item, char why[128])
-{
-    char took[32];
-    int status = 0;
-
-    pthread_mutex_unlock(&u->mutex);
-    pid_t process = start_command(u, item);
-    int number = errno;
-    pthread_mutex_lock(&u->mutex);
-    if (process < 0) {
-        snprintf(why, 128, "the command cannot be started: %s", strerror(number));
-        return -1;
-    }
-    if (!wait_for_process(u, process, u->options.seconds, true, &status)) {
-        if (u->is_over)
-            snprintf(why, 128, "the run has ended");
-        else
-            snprintf(why, 128, "the command takes more than %s",
-                     str_duration(took, sizeof took, u->options.seconds));
-        kill(-process, SIGTERM);
-        if (!wait_for_process(u, process, grace_seconds, false, &status)) {
-            kill(-process, SIGKILL);
-            waitpid(process, &status, 0);
-        }
-        return -1;
-    }
-    kill(-process, SIGKILL); /* what it left behind */
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        return 0;
-    if (WIFEXITED(status))
-        snprintf(why, 128, "the command exits with status %d", WEXITSTATUS(status));
-    else
-        snprintf(why, 128, "the command is killed by signal %d", WTERMSIG(status));
-    return -1;
-}
-
-/* ---- the thread ---- */
 
 static void add_report(struct upload *u, const struct upload_item *item, bool is_done,
                        const char *text)
@@ -227,36 +81,154 @@ static void add_report(struct upload *u, const struct upload_item *item, bool is
              text);
 }
 
+/* ---- a try ---- */
+
+/* Whether the current upload is to end, and why. */
+static bool must_stop(const struct upload *u, char why[WHY_BYTES])
+{
+    if (u->current.step > u->kept_step)
+        snprintf(why, WHY_BYTES, "the run has gone back to step %" PRId64, u->kept_step);
+    else if (u->is_over)
+        snprintf(why, WHY_BYTES, "the run has ended");
+    return u->current.step > u->kept_step || u->is_over;
+}
+
+/* Until the command has ended by itself: 0; or -1 with the reason to end it. */
+static int wait_for_command(struct upload *u, struct upload_command *c, char why[WHY_BYTES])
+{
+    double end = clock_seconds() + u->seconds;
+    char limit[32];
+
+    while (!upload_command_has_ended(c)) {
+        if (must_stop(u, why))
+            return -1;
+        if (clock_seconds() >= end) {
+            snprintf(why, WHY_BYTES, "the command takes more than %s",
+                     str_duration(limit, sizeof limit, u->seconds));
+            return -1;
+        }
+        pause_for(u, 0.05);
+    }
+    return 0;
+}
+
+/* Until the condition holds, or the grace is over: whether it holds. */
+static bool has_within_grace(struct upload *u, bool (*holds)(struct upload_command *),
+                             struct upload_command *c)
+{
+    double end = clock_seconds() + u->grace_seconds;
+
+    while (!holds(c)) {
+        if (clock_seconds() >= end)
+            return false;
+        pause_for(u, 0.05);
+    }
+    return true;
+}
+
+/* End what is left of a command and its guard. -1: not even SIGKILL does. */
+static int end_command(struct upload *u, struct upload_command *c, char why[WHY_BYTES])
+{
+    if (!upload_command_has_ended(c)) {
+        upload_command_signal(c, SIGTERM);
+        has_within_grace(u, upload_command_has_ended, c);
+    }
+    upload_command_signal(c, SIGKILL);
+    upload_command_release(c);
+    if (has_within_grace(u, upload_command_is_gone, c))
+        return 0;
+    u->given_up = *c;
+    snprintf(why, WHY_BYTES, "process %d does not end on SIGKILL (is a file system gone?)",
+             (int)(c->process ? c->process : c->guard));
+    return -1;
+}
+
+static int judge(const struct upload_command *c, char why[WHY_BYTES])
+{
+    if (c->is_lost)
+        snprintf(why, WHY_BYTES, "how the command ended is not known: another has waited for it");
+    else if (WIFSIGNALED(c->status))
+        snprintf(why, WHY_BYTES, "the command is killed by signal %d", WTERMSIG(c->status));
+    else if (WEXITSTATUS(c->status))
+        snprintf(why, WHY_BYTES, "the command exits with status %d", WEXITSTATUS(c->status));
+    else
+        return 0;
+    return -1;
+}
+
+/* 0, or -1 with what went wrong. */
+static int try_upload(struct upload *u, char why[WHY_BYTES])
+{
+    const struct upload_command_options options = { u->command, u->log, u->current.folder,
+                                                    u->current.step, u->grace_seconds };
+    struct upload_command command;
+
+    if (!upload_command_is_gone(&u->given_up)) {
+        snprintf(why, WHY_BYTES, "process %d of an earlier try has not ended",
+                 (int)(u->given_up.process ? u->given_up.process : u->given_up.guard));
+        return -1;
+    }
+    pthread_mutex_unlock(&u->mutex);
+    int failed = upload_command_start(&command, &options);
+    int number = errno;
+    pthread_mutex_lock(&u->mutex);
+    if (failed) {
+        snprintf(why, WHY_BYTES, "the command cannot be started: %s", strerror(number));
+        return -1;
+    }
+    failed = wait_for_command(u, &command, why);
+    if (!failed)
+        failed = judge(&command, why);
+    /* What a command that succeeded left behind cannot make it fail. */
+    char left[WHY_BYTES];
+    if (end_command(u, &command, left) < 0 && failed)
+        memcpy(why, left, sizeof left);
+    return failed;
+}
+
+/* ---- the thread ---- */
+
+static void pause_between(struct upload *u, const char *why, double seconds)
+{
+    char ignored[WHY_BYTES];
+    double end = clock_seconds() + seconds;
+
+    pthread_mutex_unlock(&u->mutex);
+    log_warn("uploading the checkpoint of step %" PRId64 ": %s; tried again in %.0f s",
+             u->current.step, why, seconds);
+    pthread_mutex_lock(&u->mutex);
+    while (clock_seconds() < end && !must_stop(u, ignored))
+        pause_for(u, end - clock_seconds());
+}
+
 static void upload_current(struct upload *u)
 {
     double pause = first_pause_seconds, begin = clock_seconds();
-    char why[128] = "the run has ended", text[384], took[32];
+    char why[WHY_BYTES], stop[WHY_BYTES], text[400], took[32];
     int n_tries = 0, failed = -1;
 
-    while (failed && n_tries < UPLOAD_TRIES && !u->is_over) {
+    while (failed && n_tries < UPLOAD_TRIES && !must_stop(u, n_tries ? stop : why)) {
         if (n_tries) {
-            log_warn("uploading the checkpoint of step %" PRId64 ": %s; tried again in %.0f s",
-                     u->current.step, why, pause);
-            double end = clock_seconds() + pause;
-            while (clock_seconds() < end && !u->is_over)
-                pause_for(u, end - clock_seconds());
+            pause_between(u, why, pause);
             pause *= pause_factor;
-            if (u->is_over)
+            if (must_stop(u, stop))
                 break;
         }
         n_tries++;
-        failed = try_upload(u, &u->current, why);
+        failed = try_upload(u, why);
     }
     if (failed)
-        snprintf(text, sizeof text, "is not uploaded: %s (%d tr%s; see %.200s)", why, n_tries,
-                 n_tries == 1 ? "y" : "ies", u->options.log);
+        snprintf(text, sizeof text, "is not uploaded: %s (%d tr%s; see %.190s)", why, n_tries,
+                 n_tries == 1 ? "y" : "ies", u->log);
     else
         snprintf(text, sizeof text, "is uploaded, in %s",
                  str_duration(took, sizeof took, clock_seconds() - begin));
     add_report(u, &u->current, !failed, text);
     u->current.step = -1;
+    u->kept_step = INT64_MAX;
 }
 
+/* Takes the mutex. */
 static void *upload_main(void *context)
 {
     struct upload *u = context;
@@ -272,27 +244,54 @@ static void *upload_main(void *context)
         upload_current(u);
         pthread_cond_broadcast(&u->changed);
     }
+    u->has_ended = true;
+    pthread_cond_broadcast(&u->changed);
     pthread_mutex_unlock(&u->mutex);
     return NULL;
 }
 
+static void release(struct upload *u)
+{
+    pthread_cond_destroy(&u->changed);
+    pthread_mutex_destroy(&u->mutex);
+    free(u->command);
+    free(u->log);
+    free(u);
+}
+
+static struct upload *make(const struct upload_options *options)
+{
+    struct upload *u = calloc(1, sizeof *u);
+    pthread_condattr_t monotonic;
+
+    CHECK(u);
+    u->command = strdup(options->command);
+    u->log = strdup(options->log);
+    CHECK(u->command && u->log);
+    u->seconds = options->seconds;
+    u->grace_seconds = options->grace_seconds;
+    u->current.step = u->next.step = -1;
+    u->kept_step = INT64_MAX;
+    pthread_mutex_init(&u->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&u->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return u;
+}
+
 int upload_create(struct upload **upload, const struct upload_options *options, struct err *err)
 {
-    struct upload *made = calloc(1, sizeof *made);
+    struct upload *made = make(options);
     sigset_t all, before;
 
-    if (!made)
-        return err_set(err, ERR_DEVICE, "out of host memory");
-    made->options = *options;
-    made->current.step = made->next.step = -1;
-    pthread_mutex_init(&made->mutex, NULL);
-    pthread_cond_init(&made->changed, NULL);
+    signal(SIGCHLD, SIG_DFL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&made->thread, NULL, upload_main, made);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
-        free(made);
+        release(made);
         errno = failed;
         return err_set_errno(err, ERR_DEVICE, "cannot start the uploading thread");
     }
@@ -300,7 +299,7 @@ int upload_create(struct upload **upload, const struct upload_options *options, 
     return 0;
 }
 
-/* ---- its caller ---- */
+/* ---- its caller: these take the mutex ---- */
 
 void upload_add(struct upload *u, const char *folder, int64_t step)
 {
@@ -348,6 +347,42 @@ int upload_take_report(struct upload *u, struct upload_report *report)
     return taken;
 }
 
+void upload_cancel_after(struct upload *u, int64_t step)
+{
+    char text[96];
+
+    if (!u)
+        return;
+    pthread_mutex_lock(&u->mutex);
+    double end = clock_seconds() + 2 * u->grace_seconds + slack_seconds;
+    if (u->next.step > step) {
+        snprintf(text, sizeof text, "is not uploaded: the run has gone back to step %" PRId64,
+                 step);
+        add_report(u, &u->next, false, text);
+        u->next.step = -1;
+    }
+    if (u->current.step > step)
+        u->kept_step = step;
+    pthread_cond_broadcast(&u->changed);
+    while (u->current.step > step && clock_seconds() < end)
+        pause_for(u, 0.05);
+    pthread_mutex_unlock(&u->mutex);
+}
+
+/* The thread is in a call that does not return. */
+static void give_up_thread(struct upload *u)
+{
+    static const char text[] = "is not uploaded: the thread that uploads it does not end (is a "
+                               "file system gone?)";
+
+    if (u->current.step >= 0)
+        add_report(u, &u->current, false, text);
+    if (u->next.step >= 0)
+        add_report(u, &u->next, false, text);
+    u->next.step = -1;
+    u->is_detached = true;
+}
+
 void upload_finish(struct upload *u, double seconds, bool (*may_wait)(void *context), void *context)
 {
     double end = clock_seconds() + seconds;
@@ -362,15 +397,23 @@ void upload_finish(struct upload *u, double seconds, bool (*may_wait)(void *cont
         pause_for(u, 0.05);
     u->is_over = true;
     pthread_cond_broadcast(&u->changed);
+    end = clock_seconds() + 2 * u->grace_seconds + slack_seconds;
+    while (!u->has_ended && clock_seconds() < end) {
+        may_wait(context);
+        pause_for(u, 0.05);
+    }
+    if (!u->has_ended)
+        give_up_thread(u);
+    bool is_detached = u->is_detached;
     pthread_mutex_unlock(&u->mutex);
-    CHECK(pthread_join(u->thread, NULL) == 0);
+    if (is_detached)
+        pthread_detach(u->thread);
+    else
+        CHECK(pthread_join(u->thread, NULL) == 0);
 }
 
 void upload_destroy(struct upload *u)
 {
-    if (!u)
-        return;
-    pthread_cond_destroy(&u->changed);
-    pthread_mutex_destroy(&u->mutex);
-    free(u);
+    if (u && !u->is_detached)
+        release(u);
 }

@@ -51,37 +51,6 @@ for step in 4 12; do
         "$dir/slow/checkpoints/step-000000$(printf %02d $step)/rank-00001.safetensors"
 done
 
-# ---- uploads ----
-
-cat >"$dir/copy.sh" <<'END'
-set -e
-cd "$1"
-env | grep -v '^LMTRAIN_[CS]' >others
-nice >niceness
-cp -r "$LMTRAIN_CHECKPOINT" "copy-$LMTRAIN_STEP"
-test -e again || { touch again; exit 7; }
-sleep 0.5
-cmp "$LMTRAIN_CHECKPOINT/manifest.json" "copy-$LMTRAIN_STEP/manifest.json"
-END
-# shellcheck disable=SC2086
-pretrain uploaded --ranks 2 $plain --set checkpoint.keep=1 --set "checkpoint.upload=sh $dir/copy.sh $dir" \
-    >"$dir/uploaded.out" 2>&1
-expect 'a run with uploads ends well' 0 '^done' cat "$dir/uploaded.out"
-said 'one that fails is tried again' 'uploading the checkpoint of step 4: the command exits with status 7; tried again in 1 s' uploaded
-said 'and is uploaded while a run would have removed it' 'the checkpoint of step 4 is uploaded' uploaded
-said 'of those that wait only the newest is' 'the checkpoint of step 8 is not uploaded: a newer one comes first' uploaded
-said 'the run waits for the last' 'the checkpoint of step 12 is uploaded' uploaded
-expect 'metrics tell' 0 '"event":"uploaded"' cat "$dir/uploaded/metrics.jsonl"
-expect 'its environment is without those of launchers' 1 '' grep -E '^(PMIX|LMTRAIN)_' "$dir/others"
-expect 'at low priority' 0 '^10$' cat "$dir/niceness"
-same_bits 'no bit changes' quiet uploaded 12
-# shellcheck disable=SC2086
-pretrain endless --ranks 2 $plain --set train.steps=4 --set checkpoint.upload_wait_seconds=1 \
-    --set "checkpoint.upload=sleep 1234567" >"$dir/endless.out" 2>&1
-expect 'an upload that does not end is no failure of the run' 0 '^done' cat "$dir/endless.out"
-said 'it is said' 'the checkpoint of step 4 is not uploaded: the run has ended' endless
-expect 'and ended' 1 '' pgrep -f 'sleep 1234567'
-
 # ---- opens and stats of a rank: few, and as many with 8 ranks as with 2, but for the files that it reads ----
 
 # counted RUN RANKS STEPS - a run of that many ranks; its counts are in $dir/RUN.opens
