@@ -108,7 +108,7 @@ static void add_line(struct str *text, const char *host, const char *why)
     str_add_char(text, '\n');
 }
 
-/* Behind the file's lines, by one write: others may add theirs, and a link to a list of many runs
+/* Behind the file's lines, by one write: others may add lines, and a link to a list of many runs
  * stays one. */
 static int append(const char *path, const struct str *line, struct err *err)
 {
