@@ -132,9 +132,20 @@ int store_restate(const char *folder, int64_t step, const char *state, struct er
  */
 int store_clean(const char *checkpoints, int keep, struct err *err);
 
-/* The same, without removing the checkpoints of these steps. */
-int store_clean_but(const char *checkpoints, int keep, const int64_t *held, int n_held,
-                    struct err *err);
+/*
+ * Which checkpoints stay. Old ones: the newest of at most old_step, which grows from call to call,
+ * and the oldest after it, so that there is one again when old_step has passed that.
+ */
+#define STORE_NO_OLD INT64_MIN
+struct store_kept {
+    int n_newest;        /* so many complete ones; 0: all */
+    int64_t old_step;    /* may be negative; STORE_NO_OLD: no old ones */
+    const int64_t *held; /* and those of these steps */
+    int n_held;
+};
+
+/* The same, for more than the newest. */
+int store_clean_but(const char *checkpoints, const struct store_kept *kept, struct err *err);
 
 struct store;
 

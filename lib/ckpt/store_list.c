@@ -10,6 +10,7 @@
  */
 #include <dirent.h>
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,54 +114,91 @@ static int is_whole(const char *path, struct err *err)
     return !failed;
 }
 
-/* Let it stay, go, or get its name back. *n_kept: the whole ones that stay, so far. */
-static int clean_entry(const char *checkpoints, const struct store_entry *entry, int keep,
-                       int *n_kept, struct arena *arena, struct err *err)
+/* The whole ones that stay, so far. */
+struct cleaning {
+    const struct store_kept *kept;
+    int n_newest;
+    bool has_old;
+    int64_t next_old; /* the one that is to become old; -1: none */
+};
+
+/* The oldest whole one that is not old yet. */
+static int64_t find_next_old(const char *checkpoints, const struct store_entry *entries, int n,
+                             const struct store_kept *kept, struct arena *arena)
+{
+    struct err ignored;
+
+    if (kept->old_step == STORE_NO_OLD || !kept->n_newest)
+        return -1;
+    for (int i = n - 1; i >= 0; i--)
+        if (entries[i].kind == ENTRY_CHECKPOINT && entries[i].step > kept->old_step &&
+            is_whole(arena_printf(arena, "%s/%s", checkpoints, entries[i].name), &ignored))
+            return entries[i].step;
+    return -1;
+}
+
+static bool is_held(const struct cleaning *c, int64_t step)
+{
+    for (int i = 0; i < c->kept->n_held; i++)
+        if (c->kept->held[i] == step)
+            return true;
+    return step == c->next_old;
+}
+
+/* One that is damaged must not push out the whole one that a run goes on from. */
+static int clean_checkpoint(struct cleaning *c, const char *path, int64_t step, struct arena *arena,
+                            struct err *err)
+{
+    bool is_surplus = c->n_newest == c->kept->n_newest, is_old = step <= c->kept->old_step;
+    struct err ignored;
+
+    if (!c->kept->n_newest || (is_surplus && is_held(c, step)))
+        return 0;
+    bool may_stay = !is_surplus || (is_old && !c->has_old), is_complete = false;
+    if (may_stay)
+        is_complete = is_whole(path, &ignored);
+    if (is_surplus && !is_complete)
+        return remove_checkpoint(path, arena, err);
+    c->n_newest += is_complete && !is_surplus;
+    c->has_old |= is_complete && is_old;
+    return 0;
+}
+
+/* Let it stay, go, or get its name back. */
+static int clean_entry(struct cleaning *c, const char *checkpoints, const struct store_entry *entry,
+                       struct arena *arena, struct err *err)
 {
     char *path = arena_printf(arena, "%s/%s", checkpoints, entry->name);
     char *bare = arena_strndup(arena, path,
                                strlen(path) - strlen(entry->name) + 5 +
                                    strspn(entry->name + 5, "0123456789"));
-    struct err ignored;
 
     if (entry->kind == ENTRY_REPLACED && !file_exists(bare))
         return rename(path, bare) < 0 ? err_set_errno(err, ERR_FAILED, "%s", path) : 0;
     if (entry->kind != ENTRY_CHECKPOINT)
         return file_remove_tree(path, err);
-    if (keep && *n_kept == keep)
-        return remove_checkpoint(path, arena, err);
-    /* One that is damaged must not push out the whole one that a run goes on from. */
-    if (keep)
-        *n_kept += is_whole(path, &ignored);
-    return 0;
-}
-
-static int is_held(int64_t step, const int64_t *held, int n_held)
-{
-    for (int i = 0; i < n_held; i++)
-        if (held[i] == step)
-            return 1;
-    return 0;
+    return clean_checkpoint(c, path, entry->step, arena, err);
 }
 
 int store_clean(const char *checkpoints, int keep, struct err *err)
 {
-    return store_clean_but(checkpoints, keep, NULL, 0, err);
+    const struct store_kept kept = { .n_newest = keep, .old_step = STORE_NO_OLD };
+
+    return store_clean_but(checkpoints, &kept, err);
 }
 
-int store_clean_but(const char *checkpoints, int keep, const int64_t *held, int n_held,
-                    struct err *err)
+int store_clean_but(const char *checkpoints, const struct store_kept *kept, struct err *err)
 {
+    struct cleaning cleaning = { .kept = kept };
     struct arena arena = { 0 };
     struct store_entry *entries;
     struct err later;
-    int failed = 0, n_kept = 0;
+    int failed = 0;
     int n = list_entries(checkpoints, &entries, &arena, err);
 
+    cleaning.next_old = find_next_old(checkpoints, entries, n, kept, &arena);
     for (int i = 0; i < n; i++)
-        if (!(entries[i].kind == ENTRY_CHECKPOINT && keep && n_kept == keep &&
-              is_held(entries[i].step, held, n_held)) &&
-            clean_entry(checkpoints, &entries[i], keep, &n_kept, &arena, failed ? &later : err) < 0)
+        if (clean_entry(&cleaning, checkpoints, &entries[i], &arena, failed ? &later : err) < 0)
             failed = 1;
     arena_release(&arena);
     return n < 0 || failed ? -1 : 0;

@@ -174,7 +174,8 @@ const struct field job_fields[] = {
       NUMERICS(RECIPE, 645, .when = WHEN_SET, .print = numerics_print_spikes),
       .help = "what is done about a step whose loss or gradient norm is a spike (spike_z): log "
               "reports it; skip does not update the parameters; rewind continues from a "
-              "checkpoint before it, without the batches around it (spike_margin)" },
+              "checkpoint before it, or where the run began, without the batches around it "
+              "(spike_margin), and keeps an old checkpoint for this" },
     { "train.spike_z", FIELD_FLOAT, AT(train.spike_z), .initial = "8.0", .above_min = 1, .max = 1e9,
       NUMERICS(RECIPE, 0),
       .help = "z-score that makes a loss or gradient norm a spike: standard deviations above the "

@@ -360,6 +360,16 @@ void local_tier_go_on(struct local_tier *tier, int64_t step)
     }
 }
 
+/* The last whole one is kept, too, wherever the newest ones come from. */
+static int clean(const struct local_tier *tier, struct err *err)
+{
+    const struct store_kept kept = {
+        .n_newest = tier->keep, .old_step = STORE_NO_OLD, .held = &tier->whole_step, .n_held = 1
+    };
+
+    return store_clean_but(tier->folder, &kept, err);
+}
+
 int local_tier_prepare(const struct local_tier *tier, struct err *err)
 {
     struct stat info;
@@ -367,7 +377,7 @@ int local_tier_prepare(const struct local_tier *tier, struct err *err)
     if (file_make_folder(tier->base, err) < 0 || check_owner(tier, &info, err) < 0 ||
         file_make_folder(tier->folder, err) < 0)
         return -1;
-    return store_clean_but(tier->folder, tier->keep, &tier->whole_step, 1, err);
+    return clean(tier, err);
 }
 
 void local_tier_keep(struct local_tier *tier, int64_t step)
@@ -384,7 +394,7 @@ void local_tier_drop(const struct local_tier *tier)
     struct err ignored;
 
     remove_later(tier, tier->whole_step);
-    store_clean_but(tier->folder, tier->keep, &tier->whole_step, 1, &ignored);
+    clean(tier, &ignored);
 }
 
 void local_tier_remove(const struct local_tier *tier)

@@ -81,6 +81,8 @@ struct pretrain {
     int stopped;            /* early: the run is over though steps are left */
     int64_t evaluated_step; /* of the last evaluation, -1 none */
     int owes_evaluation;    /* the checkpoint that was restored does */
+    const char *origin;     /* checkpoint of another run that this one began with; NULL: none */
+    int64_t origin_step;    /* its step, 0 without */
     int64_t saved_step;     /* of the newest checkpoint, which may be under way, -1 none */
     int64_t whole_step;     /* of the newest that is known to exist, -1 none */
     int64_t local_step;     /* of the local checkpoint under way, -1 none */
@@ -165,6 +167,7 @@ int pretrain_save(struct pretrain *pretrain, struct err *err);      /* begin one
 int pretrain_saved(struct pretrain *pretrain, struct err *err);     /* after a step: how it went */
 int pretrain_save_last(struct pretrain *pretrain, struct err *err); /* to its end */
 int pretrain_save_anew(struct pretrain *pretrain, struct err *err); /* begin one; all are gone */
+int pretrain_end_earlier(struct pretrain *pretrain, struct err *err); /* that of an earlier step */
 
 /*
  * pretrain_local.c. Whether a local checkpoint is due after a step, where the job has any; begin
@@ -214,14 +217,15 @@ int pretrain_preflight(struct pretrain *pretrain, struct err *err);
 bool pretrain_refuse(void *pretrain, double loss, double grad_norm);
 int pretrain_heed_spike(struct pretrain *pretrain, const struct trainer_result *result,
                         struct err *err);
+/* A checkpoint of at most this step is kept for that (struct store_kept). */
+int64_t pretrain_rewind_bound(const struct pretrain *pretrain);
 
-/*
- * resume.c. The newest checkpoint of this output before a step, or -1; found by rank 0 for all
- * ranks. And go back to it, leaving out n batches from that of step `first` on. Collective.
- */
-int pretrain_find_newest(struct pretrain *pretrain, int64_t before, int64_t *step, struct err *err);
-int pretrain_return_to(struct pretrain *pretrain, int64_t step, int64_t first, int64_t n,
-                       struct err *err);
+/* resume.c. What checkpoints keep of a run besides its trainer, from the one that was restored. */
+void pretrain_restore_state(struct pretrain *pretrain);
+
+/* What came of reading a checkpoint, on all ranks: 0, or the worst code, which is a failure of
+ * every rank then. Collective. */
+int64_t pretrain_agree_restored(struct pretrain *pretrain, int status, struct err *err);
 
 /* What must be kept with a checkpoint besides the trainer's state, as JSON. */
 void pretrain_describe(const struct pretrain *pretrain, struct str *out);

@@ -24,13 +24,15 @@ static void clean(const struct pretrain *p)
 {
     char path[PATH_BYTES];
     int64_t held[2];
-    int n_held = upload_holds(p->upload, held);
+    struct store_kept kept = { .n_newest = p->job->checkpoint.keep,
+                               .old_step = pretrain_rewind_bound(p),
+                               .held = held,
+                               .n_held = upload_holds(p->upload, held) };
     struct err err;
 
     if (!p->is_first)
         return;
-    if (pretrain_path(p, path, "checkpoints", &err) < 0 ||
-        store_clean_but(path, p->job->checkpoint.keep, held, n_held, &err) < 0)
+    if (pretrain_path(p, path, "checkpoints", &err) < 0 || store_clean_but(path, &kept, &err) < 0)
         log_warn("old checkpoints: %s: it is not removed for now", err.text);
 }
 
@@ -241,8 +243,8 @@ static int end_local(struct pretrain *p, struct err *err)
     return 0;
 }
 
-/* One of an earlier step, to its end; that it fails matters little, as another one follows. */
-static int end_earlier(struct pretrain *p, struct err *err)
+/* That it fails matters little, as another one follows. */
+int pretrain_end_earlier(struct pretrain *p, struct err *err)
 {
     if (p->local_step >= 0)
         return end_local(p, err);
@@ -264,7 +266,7 @@ int pretrain_save_last(struct pretrain *p, struct err *err)
 {
     struct err why;
 
-    if (end_earlier(p, err) < 0 || save(p, 1, err) < 0)
+    if (pretrain_end_earlier(p, err) < 0 || save(p, 1, err) < 0)
         return -1;
     if (trainer_save_finish(p->trainer, &why) < 0) {
         if (why.code != ERR_PEER)

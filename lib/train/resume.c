@@ -39,6 +39,12 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
     str_release(&spikes);
     if (p->local_step >= 0)
         cJSON_AddStringToObject(extra, "local", local_tier_identity(p->local));
+    if (p->origin) {
+        cJSON *origin = cJSON_AddObjectToObject(extra, "origin");
+
+        cJSON_AddStringToObject(origin, "folder", p->origin);
+        cJSON_AddNumberToObject(origin, "step", (double)p->origin_step);
+    }
     char *text = cJSON_PrintUnformatted(extra);
     CHECK(text);
     str_clear(out);
@@ -72,7 +78,7 @@ static int newest_step(const struct pretrain *p, int64_t before, int64_t *step, 
     return status;
 }
 
-int pretrain_find_newest(struct pretrain *p, int64_t before, int64_t *step, struct err *err)
+static int find_newest(struct pretrain *p, int64_t before, int64_t *step, struct err *err)
 {
     struct err own = { 0 };
 
@@ -88,6 +94,31 @@ int pretrain_find_newest(struct pretrain *p, int64_t before, int64_t *step, stru
     return *step == INT64_MAX ? -1 : 0;
 }
 
+/* What this run began with, which its first process noted. */
+static void restore_origin(struct pretrain *p)
+{
+    const char *text = trainer_restored_extra(p->trainer);
+    cJSON *extra = text ? cJSON_Parse(text) : NULL;
+    const cJSON *origin = cJSON_GetObjectItemCaseSensitive(extra, "origin");
+    const cJSON *folder = cJSON_GetObjectItemCaseSensitive(origin, "folder");
+    const cJSON *step = cJSON_GetObjectItemCaseSensitive(origin, "step");
+
+    if (cJSON_IsString(folder) && cJSON_IsNumber(step)) {
+        p->origin = arena_strdup(&p->arena, folder->valuestring);
+        p->origin_step = (int64_t)step->valuedouble;
+    }
+    cJSON_Delete(extra);
+}
+
+static void note_origin(struct pretrain *p, const char *folder)
+{
+    char *path = realpath(folder, NULL);
+
+    p->origin = arena_strdup(&p->arena, path ? path : folder);
+    p->origin_step = trainer_step_number(p->trainer);
+    free(path);
+}
+
 static void restore_spikes(struct pretrain *p, const cJSON *extra)
 {
     char *text = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(extra, "spikes"));
@@ -96,7 +127,7 @@ static void restore_spikes(struct pretrain *p, const cJSON *extra)
     free(text);
 }
 
-static void restore_run_state(struct pretrain *p)
+void pretrain_restore_state(struct pretrain *p)
 {
     const char *text = trainer_restored_extra(p->trainer);
     cJSON *extra = text ? cJSON_Parse(text) : NULL;
@@ -124,7 +155,7 @@ static int restore(struct pretrain *p, const char *folder, restore_fn restore_tr
     if (restore_trainer(p->trainer, folder, differences, err) < 0)
         return -1;
     int64_t step = trainer_step_number(p->trainer);
-    restore_run_state(p);
+    pretrain_restore_state(p);
     int goes_on = step < p->job->train.steps || p->options->may_be_done ||
                   (step == p->job->train.steps && p->owes_evaluation);
     if (!goes_on)
@@ -150,8 +181,7 @@ static void say_resumed(const struct pretrain *p, const char *folder)
              trainer_step_number(p->trainer));
 }
 
-/* What came of it on all ranks: 0, or the worst code, which is a failure of every rank then. */
-static int64_t agree(struct pretrain *p, int status, struct err *err)
+int64_t pretrain_agree_restored(struct pretrain *p, int status, struct err *err)
 {
     int64_t worst = status < 0 ? (int64_t)err->code : 0;
 
@@ -198,7 +228,7 @@ static int64_t restore_local(struct pretrain *p, int64_t after,
         forget(differences);
         if (!status)
             status = restore(p, folder, trainer_restore_local, differences, err);
-        int64_t worst = agree(p, status, err);
+        int64_t worst = pretrain_agree_restored(p, status, err);
         if (!worst)
             return step;
         if (worst != ERR_DATA)
@@ -208,8 +238,8 @@ static int64_t restore_local(struct pretrain *p, int64_t after,
     }
 }
 
-/* From the checkpoint of the run folder of that step: returns as agree(); *is_own: this rank could
- * not. */
+/* From the checkpoint of the run folder of that step: returns as pretrain_agree_restored; *is_own:
+ * this rank could not. */
 static int64_t restore_shared(struct pretrain *p, int64_t step,
                               struct numerics_differences *differences, bool *is_own,
                               struct err *err)
@@ -221,7 +251,7 @@ static int64_t restore_shared(struct pretrain *p, int64_t step,
     if (!status)
         status = restore(p, folder, trainer_restore, differences, err);
     *is_own = status < 0;
-    int64_t worst = agree(p, status, err);
+    int64_t worst = pretrain_agree_restored(p, status, err);
     if (!worst)
         say_resumed(p, folder);
     return worst;
@@ -255,6 +285,7 @@ static int restore_newest(struct pretrain *p, int64_t step,
         if (local >= 0) {
             say_local(p, local);
             p->resumed_local = local;
+            restore_origin(p);
             return 0;
         }
         if (local < -1 || step < 0)
@@ -262,7 +293,7 @@ static int restore_newest(struct pretrain *p, int64_t step,
         worst = restore_shared(p, step, differences, &is_own, err);
         if (!worst)
             break;
-        if (worst != ERR_DATA || pretrain_find_newest(p, step, &older, &ignored) < 0 || older < 0)
+        if (worst != ERR_DATA || find_newest(p, step, &older, &ignored) < 0 || older < 0)
             return -1;
         if (is_own)
             log_warn("%s", err->text);
@@ -272,35 +303,8 @@ static int restore_newest(struct pretrain *p, int64_t step,
                      p->job->output, step, older);
         step = older;
     }
+    restore_origin(p);
     set_newer_aside(p, step);
-    return 0;
-}
-
-int pretrain_return_to(struct pretrain *p, int64_t step, int64_t first, int64_t n, struct err *err)
-{
-    char folder[PATH_BYTES];
-    struct err own = { 0 };
-    int status = pretrain_checkpoint_path(p, folder, step, &own);
-
-    if (!status)
-        status = trainer_return_to(p->trainer, folder, first, n, &own);
-    int64_t worst = agree(p, status, &own);
-    if (worst) {
-        *err = own;
-        p->agreed = worst != ERR_PEER;
-        return -1;
-    }
-    restore_run_state(p);
-    p->saved_step = p->whole_step = step;
-    p->compared_step = -1;
-    p->owes_save = 0;
-    set_newer_aside(p, step);
-    pretrain_local_go_on(p, -1);
-    if (!p->is_first)
-        return 0;
-    if (pretrain_report_reopen(p, err) < 0)
-        return -1;
-    pretrain_monitor_returned(p);
     return 0;
 }
 
@@ -327,7 +331,7 @@ static int resume(struct pretrain *p, struct numerics_differences *differences, 
     struct arena arena = { 0 };
     int64_t step;
 
-    if (pretrain_find_newest(p, INT64_MAX, &step, err) < 0)
+    if (find_newest(p, INT64_MAX, &step, err) < 0)
         return -1;
     if (!strcmp(wanted, "none")) {
         if (step < 0)
@@ -351,8 +355,10 @@ static int resume(struct pretrain *p, struct numerics_differences *differences, 
                        wanted, p->job->output, step);
     const char *newest = store_newest(wanted, &arena, err);
     int status = newest ? restore(p, newest, trainer_restore, differences, err) : -1;
-    if (!status)
+    if (!status) {
+        note_origin(p, newest);
         say_resumed(p, newest);
+    }
     arena_release(&arena);
     return status;
 }

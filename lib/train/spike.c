@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -78,10 +79,25 @@ void spikes_print(const struct spikes *s, struct str *out)
     for (int i = 0; i < N_SPIKE_MEASURES; i++) {
         str_add(out, i ? ", [" : "[");
         for (int k = 0; k < s->n; k++)
-            str_printf(out, "%s%.17g", k ? ", " : "", s->values[i][(oldest + k) % s->window]);
+            str_printf(out, "%s\"%a\"", k ? ", " : "", s->values[i][(oldest + k) % s->window]);
         str_add(out, "]");
     }
     str_add(out, "]");
+}
+
+/* A string of spikes_print; older checkpoints have numbers. */
+static bool read_value(const cJSON *item, double *value)
+{
+    char *end;
+
+    if (cJSON_IsNumber(item)) {
+        *value = item->valuedouble;
+        return true;
+    }
+    if (!cJSON_IsString(item) || !*item->valuestring)
+        return false;
+    *value = strtod(item->valuestring, &end);
+    return !*end;
 }
 
 void spikes_read(struct spikes *s, const char *text)
@@ -90,10 +106,11 @@ void spikes_read(struct spikes *s, const char *text)
     const cJSON *losses = cJSON_GetArrayItem(root, SPIKE_LOSS);
     const cJSON *norms = cJSON_GetArrayItem(root, SPIKE_NORM);
     const cJSON *loss = losses ? losses->child : NULL, *norm = norms ? norms->child : NULL;
+    double values[N_SPIKE_MEASURES];
 
     s->n = s->next = 0;
-    for (; cJSON_IsNumber(loss) && cJSON_IsNumber(norm); loss = loss->next, norm = norm->next)
-        spikes_add(
-            s, (double[]){ [SPIKE_LOSS] = loss->valuedouble, [SPIKE_NORM] = norm->valuedouble });
+    for (; read_value(loss, &values[SPIKE_LOSS]) && read_value(norm, &values[SPIKE_NORM]);
+         loss = loss->next, norm = norm->next)
+        spikes_add(s, values);
     cJSON_Delete(root);
 }

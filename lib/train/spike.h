@@ -36,8 +36,11 @@ int spikes_find(const struct spikes *spikes, const double values[N_SPIKE_MEASURE
 /* Keep a step's values, if they are finite, in the place of the oldest. */
 void spikes_add(struct spikes *spikes, const double values[N_SPIKE_MEASURES]);
 
-/* The values as JSON, oldest first, "[[losses], [norms]]", exactly; and back: anything else leaves
- * no values. Of more than the window the newest are kept. */
+/*
+ * The values as JSON, oldest first, "[[losses], [norms]]", each a string of %a: numbers lose bits
+ * where JSON is printed again. And back, also numbers; anything else leaves no values. Of more than
+ * the window the newest are kept.
+ */
 void spikes_print(const struct spikes *spikes, struct str *out);
 void spikes_read(struct spikes *spikes, const char *text);
 

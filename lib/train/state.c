@@ -313,19 +313,29 @@ int trainer_examine_local(const struct trainer *t, const char *folder, char **st
     return status;
 }
 
-int trainer_return_to(struct trainer *t, const char *folder, int64_t first, int64_t n,
-                      struct err *err)
+static int begin_again(struct trainer *t, struct err *err)
+{
+    t->step = t->updates = t->tokens = t->n_skipped = t->n_clean = 0;
+    t->loss_scale = trainer_initial_loss_scale(t->job);
+    free(t->restored_extra);
+    free(t->numerics_changes);
+    t->restored_extra = t->numerics_changes = NULL;
+    slices_clear(t->run, &t->program, &t->place);
+    init_parameters(t->run, &t->program, &t->place, t->options.pool, t->job->train.seed);
+    return trainer_begin(t, err) < 0 ? -1 : trainer_open_data(t, err);
+}
+
+int trainer_return_to(struct trainer *t, const char *folder, struct err *err)
 {
     struct numerics_differences differences = { 0 };
     struct data_gap gaps[TRAINER_MAX_GAPS];
     int n_gaps = t->n_gaps;
 
     memcpy(gaps, t->gaps, sizeof gaps);
-    int status = trainer_restore(t, folder, &differences, err);
+    int status = folder ? trainer_restore(t, folder, &differences, err) : begin_again(t, err);
     numerics_differences_release(&differences);
-    /* The checkpoint may be older than what is left out. */
+    /* The checkpoint may be older than what is left out; a seek heeds that. */
     memcpy(t->gaps, gaps, sizeof gaps);
     t->n_gaps = n_gaps;
-    trainer_leave_out(t, first, n);
-    return status < 0 ? -1 : trainer_open_data(t, err);
+    return status;
 }

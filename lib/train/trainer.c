@@ -150,7 +150,7 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     t->options = *options;
     t->job = options->job;
     t->save_took[0] = t->save_took[1] = -1;
-    t->loss_scale = t->job->train.dtype == DTYPE_F16 ? t->job->train.loss_scale.initial : 1;
+    t->loss_scale = trainer_initial_loss_scale(t->job);
     t->world_size = comm_world_size(options->comm);
     t->world_rank = comm_world_rank(options->comm);
     int status = trainer_join(t, err);

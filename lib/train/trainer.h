@@ -208,13 +208,19 @@ int trainer_examine_local(const struct trainer *trainer, const char *folder, cha
                           struct err *err);
 
 /*
- * Load a checkpoint of this very run, and from now on leave out n batches of the training data,
- * from that of step `first` (counted from 0, at least the checkpoint's) on, besides those that are
- * left out so far, which is a part of checkpoints; at most TRAINER_MAX_GAPS times. Collective.
+ * Load a checkpoint of this very run; without a folder begin again at step 0, with the bits of
+ * trainer_begin in a new trainer. What is left out so far (trainer_leave_out) remains so.
+ * Collective.
+ */
+int trainer_return_to(struct trainer *trainer, const char *folder, struct err *err);
+
+/*
+ * From now on leave out n batches of the training data, from that of step `first` (counted from 0,
+ * at least trainer_step_number) on, besides those that are left out so far, which is a part of
+ * checkpoints; at most TRAINER_MAX_GAPS times. The same on all ranks.
  */
 #define TRAINER_MAX_GAPS 65
-int trainer_return_to(struct trainer *trainer, const char *folder, int64_t first, int64_t n,
-                      struct err *err);
+void trainer_leave_out(struct trainer *trainer, int64_t first, int64_t n);
 int trainer_n_gaps(const struct trainer *trainer);
 
 /* The extra text of the checkpoint that was restored; NULL if none was. */

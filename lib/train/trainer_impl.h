@@ -40,6 +40,12 @@ struct trainer_timing {
     double slowed, own;             /* seconds added to this step; own time of the last one */
 };
 
+/* 1 but for fp16. */
+static inline double trainer_initial_loss_scale(const struct job *job)
+{
+    return job->train.dtype == DTYPE_F16 ? job->train.loss_scale.initial : 1;
+}
+
 struct trainer {
     struct trainer_options options;
     struct trainer_carried carried;
@@ -111,8 +117,6 @@ int trainer_open_held_out(struct trainer *trainer, struct err *err);
 /* The number of the batch of the step at hand; and the loader there, if a gap lies before it. */
 int64_t trainer_data_step(const struct trainer *trainer);
 int trainer_seek_data(struct trainer *trainer, struct err *err);
-/* A gap of n batches more, from that of first_step, counted from 0, on; a seek heeds it. */
-void trainer_leave_out(struct trainer *trainer, int64_t first_step, int64_t n);
 /* The training data from t->step on, as another data-parallel rank sees them: the caller closes. */
 int trainer_open_data_of(struct trainer *trainer, int dp_rank, struct loader **loader,
                          struct err *err);

@@ -190,14 +190,14 @@ void slices_release(struct slices *slices)
     arena_release(&slices->arena);
 }
 
-void slices_clear_split(const struct run *run, const struct program *program,
-                        const struct mesh_place *place)
+static void clear(const struct run *run, const struct program *program,
+                  const struct mesh_place *place, bool only_split)
 {
     for (int i = 0; i < program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(program, i, place);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
-        if (!program_parameter_is_part(program, i))
+        if (only_split && !program_parameter_is_part(program, i))
             continue;
         for (int k = 0; k < 3; k++) {
             if (!cells[k])
@@ -210,4 +210,16 @@ void slices_clear_split(const struct run *run, const struct program *program,
                               (size_t)(part.end - part.begin) * element);
         }
     }
+}
+
+void slices_clear(const struct run *run, const struct program *program,
+                  const struct mesh_place *place)
+{
+    clear(run, program, place, false);
+}
+
+void slices_clear_split(const struct run *run, const struct program *program,
+                        const struct mesh_place *place)
+{
+    clear(run, program, place, true);
 }

@@ -195,6 +195,45 @@ static void clean_does_not_count_damaged_ones(void **state)
     assert_int_equal(store_count(*state, &err), 2);
 }
 
+/* Besides the newest: the newest whole one that is old, the one that will be, and what is held. */
+static void clean_keeps_an_old_one(void **state)
+{
+    static const int64_t held[] = { 1 };
+    const struct store_kept kept = { .n_newest = 1, .old_step = 4, .held = held, .n_held = 1 };
+    const struct store_kept all_old = { .n_newest = 1, .old_step = 9 };
+    struct err err = { 0 };
+    const char *steps[10];
+
+    for (int i = 1; i < 10; i++)
+        steps[i] = make(*state, i);
+    assert_int_equal(unlink(fixture_path(steps[4], "rank-00000.safetensors")), 0);
+    assert_int_equal(unlink(fixture_path(steps[5], "rank-00000.safetensors")), 0);
+    assert_ok(store_clean_but(*state, &kept, &err), &err);
+    for (int i = 1; i < 10; i++)
+        assert_int_equal(file_exists(steps[i]), i == 9 || i == 6 || i == 3 || i == 1);
+    /* The newest one may be old itself. */
+    assert_ok(store_clean_but(*state, &all_old, &err), &err);
+    for (int i = 1; i < 10; i++)
+        assert_int_equal(file_exists(steps[i]), i == 9);
+}
+
+/* At any time one is old enough, from when it can be. */
+static void clean_has_always_an_old_one(void **state)
+{
+    enum { AGE = 4 };
+    struct err err = { 0 };
+
+    for (int step = 1; step < 16; step++) {
+        const struct store_kept kept = { .n_newest = 1, .old_step = step - AGE };
+
+        make(*state, step);
+        assert_ok(store_clean_but(*state, &kept, &err), &err);
+        assert_true(store_count(*state, &err) <= 3);
+        if (step > AGE)
+            assert_non_null(store_newest_before(*state, step - AGE + 1, &fixture_arena, &err));
+    }
+}
+
 static void count_is_of_checkpoints(void **state)
 {
     struct err err = { 0 };
@@ -290,6 +329,8 @@ int main(void)
         TEST(damaged_ones_are_set_aside),
         TEST(clean_keeps_the_newest_and_all_that_is_not_ours),
         TEST(clean_does_not_count_damaged_ones),
+        TEST(clean_keeps_an_old_one),
+        TEST(clean_has_always_an_old_one),
         TEST(count_is_of_checkpoints),
         TEST(clean_brings_a_replaced_one_back),
         TEST(clean_of_nothing_and_of_no_folder),

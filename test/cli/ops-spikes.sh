@@ -41,6 +41,47 @@ bits rewind | head -n 7 >"$dir/bits.rewind"
 expect 'up to what is left out it is the run without a spike' 0 '' cmp "$dir/bits.plain" "$dir/bits.rewind"
 spiked 'no more often than the job says' 1 often 'step 10: a spike: .*, after the run has gone back 1 time, train.spike_rewinds' \
     ',rank1:gradients:10:spike' --set train.on_spike=rewind --set train.spike_rewinds=1
-spiked 'nothing to go back to' 0 none 'step 9: there is no checkpoint to go back to' '' --set train.on_spike=rewind \
-    --set checkpoint.every_steps=0
+
+# What is left out and the bits are the same whichever checkpoints there are.
+rewind='--set train.on_spike=rewind'
+left_out=', without the batches of steps 8 to 10'
+# shellcheck disable=SC2086
+{
+    spiked 'to another checkpoint' 0 other "back to step 6$left_out" '' $rewind --set checkpoint.every_steps=3
+    spiked 'to the begin of the run' 0 begin "back to step 0$left_out" '' $rewind --set checkpoint.every_steps=0
+    spiked 'to the begin, of bf16 and shards' 0 begin16 "back to step 0$left_out" '' $rewind --set checkpoint.every_steps=0 \
+        --set train.dtype=bf16 --set parallel.zero=1
+    spiked 'to a checkpoint, of bf16 and shards' 0 rewind16 "back to step 4$left_out" '' $rewind --set train.dtype=bf16 \
+        --set parallel.zero=1
+    spiked 'to what it began with' 0 origin "back to step 4$left_out" '' $rewind --set checkpoint.every_steps=0 \
+        --resume "$dir/plain/checkpoints/step-00000004"
+}
+for run in other begin; do
+    same_bits "it is the same run ($run)" rewind $run 14
+done
+same_bits 'and of bf16' rewind16 begin16 14
+bits rewind | tail -n 10 >"$dir/bits.rewind"
+bits origin >"$dir/bits.origin"
+expect 'it is the same run, from where it began' 0 '' cmp "$dir/bits.rewind" "$dir/bits.origin"
+
+# shellcheck disable=SC2086
+spiked 'an old checkpoint is kept for it' 0 old 'back to step [2-5], without the batches of steps 6 to 12' '' $rewind \
+    --set checkpoint.every_steps=1 --set checkpoint.keep=1 --set train.spike_margin=3 --set train.spike_rewinds=1
+expect 'later ones are removed' 1 '' grep -E 'damaged|is kept as' "$dir/old/log/rank-0.log"
+
+# A save under way that the run goes back to is a checkpoint like any other.
+# shellcheck disable=SC2086,SC2016
+spiked 'to one that is being written' 0 slow "back to step 7$left_out" ',rank1:save:writing:7:sleep3' $rewind \
+    --set checkpoint.every_steps=7 --set "checkpoint.upload=echo \$LMTRAIN_STEP >>$dir/uploads"
+expect 'it is uploaded' 0 '^7$' cat "$dir/uploads"
+
+# Which one is damaged only its reader finds out.
+# shellcheck disable=SC2086
+spiked 'stopped' 75 damaged 'saved step 8' ',rank0:step:8:sigterm' $rewind --set checkpoint.every_steps=2
+printf x | dd of="$dir/damaged/checkpoints/step-00000006/rank-00001.safetensors" bs=1 conv=notrunc status=none seek=9000
+# shellcheck disable=SC2086
+spiked 'past a damaged one' 0 damaged "back to step 4$left_out" '' $rewind --set checkpoint.every_steps=2
+expect 'which is kept' 0 'step-00000006.damaged' ls "$dir/damaged/checkpoints"
+expect 'no other one' 1 '' sh -c "ls $dir/damaged/checkpoints | grep -v 00006 | grep damaged"
+same_bits 'it is the same run past it' rewind damaged 14
 finish

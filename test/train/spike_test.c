@@ -6,7 +6,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
+#include <cjson/cJSON.h>
 #include <cmocka.h>
 
 #include "base/str.h"
@@ -88,9 +90,14 @@ static void test_state(void **state)
         spikes_init(&s, 3, WINDOW);
         spikes_init(&copy, 3, WINDOW);
         for (int i = 0; i < n; i++)
-            add(&s, 1.0 / (i + 3), sqrt(i + 2.0));
+            add(&s, nextafter(1.0 / (i + 3), 1), nextafter(sqrt(i + 2.0), 0));
         spikes_print(&s, &text);
-        spikes_read(&copy, str_text(&text));
+        /* Checkpoints print what they have parsed. */
+        cJSON *tree = cJSON_Parse(str_text(&text));
+        char *again = cJSON_PrintUnformatted(tree);
+        spikes_read(&copy, again);
+        free(again);
+        cJSON_Delete(tree);
         assert_int_equal(copy.n, s.n);
         for (int i = 0; i < WINDOW; i++) {
             double a[N_SPIKE_MEASURES], b[N_SPIKE_MEASURES];
@@ -106,9 +113,25 @@ static void test_state(void **state)
     }
 }
 
+/* Checkpoints from before had numbers. */
+static void test_numbers(void **state)
+{
+    struct spikes s;
+
+    (void)state;
+    spikes_init(&s, 3, WINDOW);
+    spikes_read(&s, "[[1.5, 2.5, \"0x1.8p+0\"], [0.25, 3, \"0x1p-2\"]]");
+    assert_int_equal(s.n, 3);
+    assert_true(s.values[SPIKE_LOSS][1] == 2.5 && s.values[SPIKE_NORM][0] == 0.25);
+    assert_true(s.values[SPIKE_LOSS][2] == 1.5 && s.values[SPIKE_NORM][2] == 0.25);
+    spikes_release(&s);
+}
+
 static void test_other_state(void **state)
 {
-    static const char *const texts[] = { "", "null", "[]", "{}", "[[1], [\"a\"]]", "[1, 2]" };
+    static const char *const texts[] = {
+        "", "null", "[]", "{}", "[[1], [\"a\"]]", "[1, 2]", "[[\"\"], [\"1\"]]"
+    };
     struct spikes s;
 
     (void)state;
@@ -128,6 +151,7 @@ int main(void)
         cmocka_unit_test(test_z),
         cmocka_unit_test(test_no_spread),
         cmocka_unit_test(test_state),
+        cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_other_state),
     };
 
