@@ -31,7 +31,8 @@ killed=$pid
 # shellcheck disable=SC2086
 LMTRAIN_FAULT=rank0:step:10:sleep1,rank0:step:11:sleep1,rank1:gradients:11:spike start rewind --ranks 2 $plain \
     --set train.steps=16 --set train.on_spike=rewind --set train.spike_window=5 --set train.spike_z=30 \
-    --set train.spike_margin=3 --set "checkpoint.upload=test \$LMTRAIN_STEP != 8 || test -e $dir/once || {
+    --set train.spike_margin=3 --set checkpoint.upload_wait_seconds=60 \
+    --set "checkpoint.upload=test \$LMTRAIN_STEP != 8 || test -e $dir/once || {
         touch $dir/once; sleep 1234565 | cat && true; }"
 rewind=$pid
 # The manifest of a checkpoint whose step is still evaluated will be replaced.
