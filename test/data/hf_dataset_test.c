@@ -1,7 +1,7 @@
 /*
  * hf_dataset_test.c - globs, and which split a file's name means
  *
- * What load_dataset's arguments become as a whole is in test/cli/ops-data.sh.
+ * What load_dataset's arguments become as a whole is in test/cli/operations-data.sh.
  */
 #include "data_fixture.h"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-preflight.sh - the check of hosts before a run, and doctor --cluster: a quiet one, a throttled rank, flipped
+# test/cli/operations-preflight.sh - the check of hosts before a run, and doctor --cluster: a quiet one, a throttled rank, flipped
 # bits, a signal; and over hosts a spare that takes the place of the one that is excluded
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-containers.sh - ranks in containers: with stand-ins for srun and apptainer, whose PMIx is mpirun's
+# test/cli/operations-containers.sh - ranks in containers: with stand-ins for srun and apptainer, whose PMIx is mpirun's
 # shellcheck disable=SC2016,SC2317 # sh's; functions that expect calls
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh

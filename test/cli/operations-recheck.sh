@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-recheck.sh - silent corruption that replicas share (train.recheck_every): flips in a forward, a backward,
+# test/cli/operations-recheck.sh - silent corruption that replicas share (train.recheck_every): flips in a forward, a backward,
 # an optimizer and collectives are found, and the rank is named
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-spikes.sh - a planted spike of the gradient norm (train.on_spike): logged, skipped, gone back from; and
+# test/cli/operations-spikes.sh - a planted spike of the gradient norm (train.on_spike): logged, skipped, gone back from; and
 # the same bits where the run was stopped and resumed in between
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh

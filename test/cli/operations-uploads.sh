@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-uploads.sh - checkpoint.upload: a command for each checkpoint, which fails, does not end, or loses its run
+# test/cli/operations-uploads.sh - checkpoint.upload: a command for each checkpoint, which fails, does not end, or loses its run
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-storage.sh - file systems that are slow, hang or go away, and what a run does meanwhile
+# test/cli/operations-storage.sh - file systems that are slow, hang or go away, and what a run does meanwhile
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-data.sh - data at scale: parts of a tokenization and their merge, datasets as load_dataset names them, rows by
+# test/cli/operations-data.sh - data at scale: parts of a tokenization and their merge, datasets as load_dataset names them, rows by
 # weights
 # shellcheck disable=SC2317 # functions that expect calls
 . test/cli/support/check.sh

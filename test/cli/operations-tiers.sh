@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-tiers.sh - local checkpoints (checkpoint.local): where a run resumes, with which bits, and what stays
+# test/cli/operations-tiers.sh - local checkpoints (checkpoint.local): where a run resumes, with which bits, and what stays
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 

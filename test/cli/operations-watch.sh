@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-watch.sh - how a run of months is watched: logs that are rotated, ranks that are slow, goodput,
+# test/cli/operations-watch.sh - how a run of months is watched: logs that are rotated, ranks that are slow, goodput,
 # the file for Prometheus
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test/cli/ops-launch.sh - hosts over months: excluded, replaced by spares, lost and taken in again
+# test/cli/operations-launch.sh - hosts over months: excluded, replaced by spares, lost and taken in again
 # shellcheck disable=SC2016,SC2317 # sh's; functions that expect and wait_until call
 . test/cli/support/check.sh
 . test/cli/support/hosts.sh
