@@ -44,7 +44,10 @@ void host_pool_list(struct host_pool *pool, const struct host_list *list)
     for (int i = 0; i < pool->list.n_hosts; i++)
         if (find(list, pool->list.hosts[i].name) < 0)
             log_warn("host %s is not in %s any more", pool->list.hosts[i].name, pool->source);
+    struct host *copies = arena_array(&pool->arena, struct host, list->n_hosts);
+    memcpy(copies, list->hosts, sizeof *copies * (size_t)list->n_hosts);
     pool->list = *list;
+    pool->list.hosts = copies;
     pool->hosts = hosts;
     pool->states = arena_array(&pool->arena, enum host_state, list->n_hosts);
 }
