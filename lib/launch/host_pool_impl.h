@@ -63,7 +63,7 @@ int host_pool_open(struct host_pool *pool, const struct supervise_options *optio
                    const struct host_list *list, const char *source, struct err *err);
 void host_pool_close(struct host_pool *pool);
 
-/* Another list from now on, which is copied (names are borrowed); what is known of hosts that are in
+/* Another list from now on, which is copied but for the names; what is known of hosts that are in
  * both is kept. */
 void host_pool_list(struct host_pool *pool, const struct host_list *list);
 
