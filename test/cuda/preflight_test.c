@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "support/test_device.h"
+#include "support/nccl_engine.h"
 #include "train/preflight.h"
 
 enum { N_RANKS = 2 };
@@ -23,23 +23,6 @@ struct rank {
     struct preflight result;
 };
 
-static int join(void *argument, struct err *err)
-{
-    struct rank *r = argument;
-    struct engine *engine = &r->engine;
-
-    if (comm_thread_create(&engine->comm, r->hub, engine->rank.world_rank, err) < 0)
-        return -1;
-    return comm_nccl_create(&engine->comm, engine->comm, engine->device, err);
-}
-
-static int leave(void *argument, struct err *err)
-{
-    (void)err;
-    comm_destroy(argument);
-    return 0;
-}
-
 /* Threads may not use cmocka: they CHECK. */
 static void *play_rank(void *argument)
 {
@@ -50,16 +33,9 @@ static void *play_rank(void *argument)
     struct engine *engine = &r->engine;
     struct err err;
 
-    CHECK(pool_create(&engine->pool, 1, NULL, &err) == 0);
-    CHECK(test_device_create(&engine->device, &engine->kernels, engine->pool, &err) == 0);
-    CHECK(worker_create(&engine->worker, -1, &err) == 0);
-    CHECK(worker_call(engine->worker, join, r, &err) == 0);
+    nccl_engine_open(engine, r->hub);
     CHECK(preflight_run(&r->result, &request, engine, &r->arena, &err) == 0);
-    CHECK(worker_call(engine->worker, leave, engine->comm, &err) == 0);
-    worker_destroy(engine->worker);
-    kernels_destroy(engine->kernels);
-    device_destroy(engine->device);
-    pool_destroy(engine->pool);
+    nccl_engine_close(engine);
     return NULL;
 }
 

@@ -6,6 +6,7 @@
 # least SOAK_KILLS (20) must have hit, and nothing may be left in /dev/shm or the process table. The seed is printed:
 # SOAK_SEED. SOAK_ZERO lists the zero stages to do it with.
 . test/cli/support/check.sh
+. test/soak/support/ranks.sh
 lmtrain=${LMTRAIN:-build/lmtrain}
 n_kills=${SOAK_KILLS:-20}
 seed=${SOAK_SEED:-$(date +%s)}
@@ -46,14 +47,6 @@ start() {
     shift
     "$lmtrain" pretrain "$dir/job.yaml" --set "output=$start_output" "$@" >>"$start_output.log" 2>&1 &
     pid=$!
-}
-# ranks OUTPUT - the processes of its ranks
-ranks() {
-    local process
-    # shellcheck disable=SC2013 # numbers
-    for process in $(grep -lsaF "output=$1" /proc/[0-9]*/cmdline | cut -d/ -f3); do
-        grep -qsaE '(^|.)PMIX_RANK=' "/proc/$process/environ" && echo "$process"
-    done
 }
 # The last logged step with everything of it that must be equal.
 last() {

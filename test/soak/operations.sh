@@ -12,6 +12,7 @@ if [ "$(id -u)" = 0 ] && [ -z "${OPERATIONS_MOUNTS:-}" ] && unshare -m true 2>/d
     OPERATIONS_MOUNTS=1 exec unshare -m "$0" "$@"
 fi
 . test/cli/support/check.sh
+. test/soak/support/ranks.sh
 lmtrain=${LMTRAIN:-build/lmtrain}
 minutes=${OPERATIONS_MINUTES:-480} every=${OPERATIONS_EVERY:-300} patience=${OPERATIONS_WAIT:-120}
 seed=${OPERATIONS_SEED:-$(date +%s)}
@@ -48,14 +49,6 @@ start() {
     "$lmtrain" pretrain "$dir/job.yaml" --set "output=$start_output" "$@" >>"$start_log" 2>&1 &
     pid=$!
 }
-# The processes of the broken run's ranks.
-ranks() {
-    local process
-    # shellcheck disable=SC2013 # numbers
-    for process in $(grep -lsaF "output=$broken" /proc/[0-9]*/cmdline | cut -d/ -f3); do
-        grep -qsaE '(^|.)PMIX_RANK=' "/proc/$process/environ" && echo "$process"
-    done
-}
 last_step() { grep '"loss_hex"' "$broken/metrics.jsonl" 2>/dev/null | tail -n 1 | sed 's/.*"step":\([0-9]*\),.*/\1/'; }
 # within SECONDS COMMAND...
 within() {
@@ -72,7 +65,7 @@ n_alarms() { grep -cE "$alarms" "$log"; }
 # since PATTERN - the log says it behind the line $mark
 since() { tail -n +"$((mark + 1))" "$log" | grep -qE "$1"; }
 goes_on() { [ "$(last_step || echo 0)" != "$step_before" ] && [ -n "$(last_step)" ]; }
-no_ranks() { [ -z "$(ranks)" ]; }
+no_ranks() { [ -z "$(ranks "$broken")" ]; }
 is_gone() { ! kill -0 "$pid" 2>/dev/null; }
 
 # The run is ended with a checkpoint and goes on with a fault that waits for it.
@@ -82,7 +75,7 @@ again_with() {
     wait "$pid"
     LMTRAIN_FAULT=$1 start "$broken" "$log"
 }
-one_rank() { ranks | shuf -n 1 --random-source=<(yes "$RANDOM"); }
+one_rank() { ranks "$broken" | shuf -n 1 --random-source=<(yes "$RANDOM"); }
 
 # Each fault: injects, and sets $named, the pattern of what must be said.
 fault_kill() {
@@ -196,7 +189,7 @@ losses "$quiet" >"$dir/losses.quiet"
 losses "$broken" >"$dir/losses.broken"
 expect 'no step is lost, and each has the same loss' 0 '' cmp "$dir/losses.quiet" "$dir/losses.broken"
 expect 'no false alarm' 0 '' test $false_alarms = 0
-expect 'no process is left' 0 '' test -z "$(ranks)"
+expect 'no process is left' 0 '' test -z "$(ranks "$broken")"
 
 goodput=$(awk -v q="$quiet_seconds" -v b="$broken_seconds" 'BEGIN { printf "%.1f", 100 * q / b }')
 table=$(
