@@ -17,6 +17,7 @@ static const struct axis_row {
     { AXIS_DP, { SPLITS_TOKENS, SPLITS_TOKENS }, "replicas" },
     { AXIS_REPLICA, { SPLITS_TOKENS, SPLITS_TOKENS }, "groups" },
     { AXIS_CP, { SPLITS_TOKENS, SPLITS_TOKENS }, "parts" },
+    { AXIS_ULYSSES, { SPLITS_TOKENS, SPLITS_TOKENS }, "parts" },
     { AXIS_EP, { SPLITS_TOKENS, SPLITS_MODEL }, "expert_groups" },
     { AXIS_TP, { SPLITS_MODEL, SPLITS_MODEL }, "shards" },
     { AXIS_PP, { SPLITS_LAYERS, SPLITS_LAYERS }, "stages" },
@@ -80,6 +81,21 @@ enum mesh_axis axes_experts(void)
 enum mesh_axis axes_stages(void)
 {
     return axis_with(SPLITS_LAYERS, SPLITS_LAYERS);
+}
+
+enum mesh_axis axes_keys(void)
+{
+    return AXIS_CP;
+}
+
+enum mesh_axis axes_heads(void)
+{
+    return AXIS_ULYSSES;
+}
+
+bool axis_cuts_sequences(enum mesh_axis axis)
+{
+    return axis == axes_keys() || axis == axes_heads();
 }
 
 struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind kind)

@@ -4,8 +4,9 @@
  * The compiler treats an axis by what it divides, never by its name: so an axis that divides tokens
  * gets its gradients summed and its rows split without a line of its own in any pass.
  *
- *   tokens   dp, replica, cp: ranks see other tokens, so a parameter's gradient is a sum over them.
- *            ep as well, for every parameter but those of experts.
+ *   tokens   dp, replica, cp, ulysses: ranks see other tokens, so a parameter's gradient is a sum
+ *            over them. ep as well, for every parameter but those of experts. dp, replica and ep
+ *            have other sequences each, cp and ulysses parts of one sequence (axis_cuts_sequences).
  *   model    tp: ranks have other parts of a parameter, or, of one that is not divided, all of it.
  *            ep for experts' parameters.
  *   layers   pp: ranks have other layers.
@@ -17,6 +18,8 @@
 #ifndef LAYOUT_AXES_H
 #define LAYOUT_AXES_H
 
+#include <stdbool.h>
+
 #include "layout/mesh.h"
 
 enum axis_role { SPLITS_TOKENS, SPLITS_MODEL, SPLITS_LAYERS };
@@ -25,6 +28,9 @@ enum axis_role { SPLITS_TOKENS, SPLITS_MODEL, SPLITS_LAYERS };
 enum parameter_kind { PARAMETER_DENSE, PARAMETER_EXPERT };
 
 enum axis_role axis_role(enum mesh_axis axis, enum parameter_kind kind);
+
+/* Whether ranks along the axis have parts of the same sequences: cp, ulysses. */
+bool axis_cuts_sequences(enum mesh_axis axis);
 
 /* What the axis' places are called in names of sums: "groups", "stages". */
 const char *axis_places(enum mesh_axis axis);
@@ -46,6 +52,10 @@ enum mesh_axis axes_shard(void);
 enum mesh_axis axes_tensor(void);
 enum mesh_axis axes_experts(void);
 enum mesh_axis axes_stages(void);
+
+/* Over which attention exchanges keys and values, and heads (context parallel). */
+enum mesh_axis axes_keys(void);
+enum mesh_axis axes_heads(void);
 
 /* Those of axes_of(SPLITS_TOKENS) but the sharding one: what is summed over each after a shard
  * is. */

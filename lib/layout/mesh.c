@@ -7,10 +7,10 @@
 
 #include "base/err.h"
 
-static const enum mesh_axis stages_outside[] = { AXIS_TP, AXIS_CP,      AXIS_EP,
+static const enum mesh_axis stages_outside[] = { AXIS_TP, AXIS_ULYSSES, AXIS_CP, AXIS_EP,
                                                  AXIS_DP, AXIS_REPLICA, AXIS_PP };
-static const enum mesh_axis pipelines_inside[] = { AXIS_TP, AXIS_CP, AXIS_EP,
-                                                   AXIS_PP, AXIS_DP, AXIS_REPLICA };
+static const enum mesh_axis pipelines_inside[] = { AXIS_TP, AXIS_ULYSSES, AXIS_CP,     AXIS_EP,
+                                                   AXIS_PP, AXIS_DP,      AXIS_REPLICA };
 _Static_assert(sizeof stages_outside / sizeof *stages_outside == N_AXES &&
                    sizeof pipelines_inside / sizeof *pipelines_inside == N_AXES,
                "each axis has its place in the order of world ranks");
@@ -116,7 +116,9 @@ struct mesh_ranks mesh_replica_ranks(const struct mesh *mesh, int pp_rank, int d
     place.of[AXIS_PP] = pp_rank;
     place.of[AXIS_DP] = data_rank % mesh->size[AXIS_DP];
     place.of[AXIS_REPLICA] = data_rank / mesh->size[AXIS_DP];
-    int n = mesh->size[AXIS_TP] * mesh->size[AXIS_CP] * mesh->size[AXIS_EP];
+    int n =
+        mesh->size[AXIS_TP] * mesh->size[AXIS_ULYSSES] * mesh->size[AXIS_CP] * mesh->size[AXIS_EP];
+
     return (struct mesh_ranks){ mesh_rank_at(mesh, &place), n, 1, n };
 }
 

@@ -1,10 +1,10 @@
 /*
  * mesh.h - the ranks of a job as a box with one axis per kind of parallelism
  *
- * tp varies fastest with the world rank, then cp, ep, dp, replica, pp (ep has size 1 for now), so
- * that the ranks that talk most are neighbours. Where devices differ, two other orders put stages
- * elsewhere: with the stages in reverse, and with whole pipelines as neighbours (tp, cp, ep, pp,
- * dp, replica). The order is no numerics: sums are in the order of coordinates.
+ * tp varies fastest with the world rank, then ulysses, cp, ep, dp, replica, pp (ep has size 1 for
+ * now), so that the ranks that talk most are neighbours. Where devices differ, two other orders put
+ * stages elsewhere: with the stages in reverse, and with whole pipelines as neighbours (tp, ulysses,
+ * cp, ep, pp, dp, replica). The order is no numerics: sums are in the order of coordinates.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H

@@ -29,7 +29,7 @@ static int sum_over(struct program *p, int function, enum mesh_axis axis, int va
                                .in = { [ALL_REDUCE_SCALAR_X] = value },
                                .out = { [ALL_REDUCE_SCALAR_Y] = sum },
                                .phase = PHASE_U,
-                               .stream = stream_of_axis(axis),
+                               .stream = stream_of_sums(axis),
                                .layer = -1 });
     return sum;
 }

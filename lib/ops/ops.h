@@ -487,9 +487,11 @@ enum ops_operand { OPS_FIRST };
 
 /*
  * With hybrid sharding data-parallel ranks are on two axes: dp within a group that shards, replica
- * across groups; else all are on dp.
+ * across groups; else all are on dp. Ranks that divide sequences among themselves are on two axes,
+ * too: those of one place on cp exchange heads around attention (ulysses), those of one place on
+ * ulysses exchange keys and values (cp).
  */
-enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_EP, AXIS_REPLICA, N_AXES };
+enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_ULYSSES, AXIS_EP, AXIS_REPLICA, N_AXES };
 
 /* The parameters of an op besides its operands; zero where the kind has no such parameter. */
 struct op_attributes {

@@ -9,9 +9,9 @@
 const char *time_class_name(enum time_class class)
 {
     static const char *const names[N_TIME_CLASSES] = {
-        "products",        "attention", "memory bound", "recompute", "update",
-        "tensor parallel", "stages",    "transfers",    "gradients", "gathers",
-        "copies",          "overlap",   "issue",
+        "products",        "attention",        "memory bound", "recompute", "update",
+        "tensor parallel", "context parallel", "stages",       "transfers", "gradients",
+        "gathers",         "copies",           "overlap",      "issue",
     };
 
     return names[class];
@@ -20,6 +20,8 @@ const char *time_class_name(enum time_class class)
 enum time_class time_class_of_stream(enum stream stream)
 {
     switch (stream) {
+    case STREAM_CP:
+        return TIME_CONTEXT;
     case STREAM_DP_GATHER:
         return TIME_GATHERS;
     case STREAM_DP_REDUCE:

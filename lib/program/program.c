@@ -122,6 +122,15 @@ void program_split_rows(struct program *program, int id)
         program->values[id].spread[tokens.axes[i]] = SPREAD_ROWS;
 }
 
+void program_split_sequences(struct program *program, int id)
+{
+    struct axis_list tokens = axes_of(&program->mesh, SPLITS_TOKENS, PARAMETER_DENSE);
+
+    for (int i = 0; i < tokens.n; i++)
+        if (!axis_cuts_sequences(tokens.axes[i]))
+            program->values[id].spread[tokens.axes[i]] = SPREAD_ROWS;
+}
+
 int program_local_shard(struct program *program, const char *name, int value, enum mesh_axis axis)
 {
     const struct value *whole = &program->values[value];
@@ -209,7 +218,12 @@ enum stream stream_of_axis(enum mesh_axis axis)
         [SPLITS_TOKENS] = STREAM_DP_REDUCE, [SPLITS_MODEL] = STREAM_TP, [SPLITS_LAYERS] = STREAM_PP
     };
 
-    return streams[axis_role(axis, PARAMETER_DENSE)];
+    return axis_cuts_sequences(axis) ? STREAM_CP : streams[axis_role(axis, PARAMETER_DENSE)];
+}
+
+enum stream stream_of_sums(enum mesh_axis axis)
+{
+    return axis_cuts_sequences(axis) ? STREAM_DP_REDUCE : stream_of_axis(axis);
 }
 
 int program_insert(struct program *program, int function, int index, const struct op *op)
@@ -350,21 +364,14 @@ const char *phase_name(enum phase phase)
 
 const char *stream_name(enum stream stream)
 {
-    static const char *const names[N_STREAMS] = { "compute",
-                                                  "tp",
-                                                  "dp_gather",
-                                                  "dp_reduce",
-                                                  "pp",
-                                                  "f_to_next",
-                                                  "f_to_previous",
-                                                  "f_from_next",
-                                                  "f_from_previous",
-                                                  "b_to_next",
-                                                  "b_to_previous",
-                                                  "b_from_next",
-                                                  "b_from_previous",
-                                                  "copy_out",
-                                                  "copy_in" };
+    static const char *const names[N_STREAMS] = { "compute",     "tp",
+                                                  "cp",          "dp_gather",
+                                                  "dp_reduce",   "pp",
+                                                  "f_to_next",   "f_to_previous",
+                                                  "f_from_next", "f_from_previous",
+                                                  "b_to_next",   "b_to_previous",
+                                                  "b_from_next", "b_from_previous",
+                                                  "copy_out",    "copy_in" };
 
     return names[stream];
 }

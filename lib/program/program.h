@@ -73,6 +73,7 @@ enum phase { PHASE_F, PHASE_R, PHASE_B, PHASE_W, PHASE_U, N_PHASES };
 enum stream {
     STREAM_COMPUTE,
     STREAM_TP,
+    STREAM_CP, /* what attention exchanges, along ulysses and cp */
     STREAM_DP_GATHER,
     STREAM_DP_REDUCE,
     STREAM_PP, /* scalars of all stages */
@@ -280,8 +281,16 @@ struct entry {
 
 /* Cells that the host writes or reads; 0 where a program has none. */
 struct ports {
-    int tokens, targets, positions, samples; /* inputs */
-    int starts;           /* input of packed sequences: for each row, the first row of its sample */
+    /*
+     * Inputs. With parts of sequences on several ranks (layout/context.h) tokens, targets and
+     * positions are of the rank's rows, and so are `rows`, their numbers among the micro-batch's;
+     * what attention reads is of the rows that it has when heads are exchanged. Without, positions
+     * and attention_positions are one cell, and rows and last are 0.
+     */
+    int tokens, targets, positions, samples, rows;
+    int attention_positions;
+    int starts; /* of packed sequences: for each row of attention, the first row of its document */
+    int last;   /* for each row of attention, its own number in its sequence */
     int loss_scale;       /* [1 x 1] fp32: gradient_scale / tokens with loss of the global batch */
     int gradient_scale;   /* [1 x 1] fp32: factor in all gradients, a power of two; 0: it is 1 */
     int scalars;          /* [1 x OPS_N_SCALARS] */
@@ -362,8 +371,10 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride);
 
-/* Rows of the value are tokens: SPREAD_ROWS on each axis that divides tokens. */
+/* Rows of the value are tokens: SPREAD_ROWS on each axis that divides tokens. Or sequences: on each
+ * of them along which ranks have other sequences. */
 void program_split_rows(struct program *program, int id);
+void program_split_sequences(struct program *program, int id);
 
 /*
  * The rank's local shard, over the axis, of a dense value: part of its rows, SPREAD_ROWS there, or,
@@ -448,8 +459,10 @@ int program_add_gradient(struct program *program, int parameter);
  */
 void program_repeat_uses(struct program *program);
 
-/* The stream of collectives over an axis, except sends and receives between stages. */
+/* The stream of collectives over an axis, except sends and receives between stages; and of sums
+ * over the axis of gradients and of losses. */
 enum stream stream_of_axis(enum mesh_axis axis);
+enum stream stream_of_sums(enum mesh_axis axis);
 
 /* A new function; returns its index (pointers to functions do not survive this). */
 int program_function(struct program *program, const char *name, int chunk);

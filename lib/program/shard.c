@@ -95,7 +95,7 @@ static struct op all_reduce_op(int x, int y, enum mesh_axis axis, enum phase pha
                         .in = { [ALL_REDUCE_X] = x },
                         .out = { [ALL_REDUCE_Y] = y },
                         .phase = phase,
-                        .stream = stream_of_axis(axis),
+                        .stream = stream_of_sums(axis),
                         .layer = -1 };
 }
 

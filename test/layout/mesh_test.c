@@ -11,13 +11,13 @@
 
 #define WORLD_MAX 64
 
-/* The rank at these coordinates, by the orders that mesh.h states: tp fastest, then cp, ep, dp,
- * replica, pp, which may be in reverse; or pp before dp. */
+/* The rank at these coordinates, by the orders that mesh.h states: tp fastest, then ulysses, cp, ep,
+ * dp, replica, pp, which may be in reverse; or pp before dp. */
 static int rank_at(const struct mesh *mesh, const int *coordinates)
 {
     static const enum mesh_axis slowest_first[][N_AXES] = {
-        { AXIS_PP, AXIS_REPLICA, AXIS_DP, AXIS_EP, AXIS_CP, AXIS_TP },
-        { AXIS_REPLICA, AXIS_DP, AXIS_PP, AXIS_EP, AXIS_CP, AXIS_TP },
+        { AXIS_PP, AXIS_REPLICA, AXIS_DP, AXIS_EP, AXIS_CP, AXIS_ULYSSES, AXIS_TP },
+        { AXIS_REPLICA, AXIS_DP, AXIS_PP, AXIS_EP, AXIS_CP, AXIS_ULYSSES, AXIS_TP },
     };
     const enum mesh_axis *axes = slowest_first[mesh->order == ORDER_PIPELINES];
     int rank = 0;
@@ -107,13 +107,15 @@ static void every_mesh(void **state)
         for (int tp = 1; dp * tp <= WORLD_MAX; tp++)
             for (int pp = 1; dp * tp * pp <= WORLD_MAX; pp++)
                 for (int cp = 1; dp * tp * pp * cp <= WORLD_MAX; cp++) {
+                    int ulysses = cp % 2 ? 1 : 2;
                     int replica = dp % 2 ? 1 : 2; /* dp / 2 in each of two groups */
 
                     mesh = mesh_data_parallel(dp / replica);
                     mesh.size[AXIS_REPLICA] = replica;
                     mesh.size[AXIS_TP] = tp;
                     mesh.size[AXIS_PP] = pp;
-                    mesh.size[AXIS_CP] = cp;
+                    mesh.size[AXIS_CP] = cp / ulysses;
+                    mesh.size[AXIS_ULYSSES] = ulysses;
                     assert_int_equal(mesh_world_size(&mesh), dp * tp * pp * cp);
                     assert_int_equal(mesh_data_size(&mesh), dp);
                     for (int order = 0; order < N_RANK_ORDERS; order++) {
