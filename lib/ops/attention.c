@@ -134,6 +134,28 @@ static int spread_heads(const struct spread_query *q, const struct spread_form *
     return spread_alike(q, form->data, form->rowwise, form->allowed);
 }
 
+/* Whether each rank has a part of the queries and all keys. */
+static int has_all_keys(const struct spread_query *q, int queries, int keys)
+{
+    return q->in[queries] == SPREAD_ROWS && q->in[keys] == SPREAD_SAME;
+}
+
+/*
+ * Queries, and what goes with them (a set of inputs), are split by rows; all else, keys of the
+ * whole sequence among it, is the same. Which key is a query's own is then data.
+ */
+static int spread_queries(const struct spread_query *q, unsigned with_queries, int last)
+{
+    if (!spread_given(q, last))
+        return err_set(q->err, ERR_FAILED,
+                       "%s: queries are split(rows) and keys the same, wanted last", q->info->name);
+    for (int i = 0; i < q->info->n_inputs; i++)
+        if (spread_want(q, i, with_queries >> i & 1 ? SPREAD_ROWS : SPREAD_SAME))
+            return -1;
+    spread_give_all(q, SPREAD_ROWS);
+    return 0;
+}
+
 /*
  * Pairs (query, key) that causal attention looks at, over all sequences and heads. Ranges of keys
  * are known at run time only: this counts no documents, and queries that are a part of their
@@ -187,6 +209,9 @@ static int attention_spread(const struct spread_query *q)
                                              MAY_ROWS | MAY_COLS };
     int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_SAMPLE);
 
+    if (has_all_keys(q, ATTENTION_Q, ATTENTION_K))
+        return spread_queries(q, IN(ATTENTION_Q) | IN(ATTENTION_FIRST) | IN(ATTENTION_LAST),
+                              ATTENTION_LAST);
     return spread_heads(q, &form, ATTENTION_HEAD_OFFSET, is_numbered);
 }
 
@@ -269,8 +294,17 @@ static int attention_grad_spread(const struct spread_query *q)
                                              IN(ATTENTION_GRAD_SAMPLE) | IN(ATTENTION_GRAD_FIRST) |
                                                  IN(ATTENTION_GRAD_LAST),
                                              MAY_ROWS | MAY_COLS };
+    static const unsigned with_queries = IN(ATTENTION_GRAD_DOUT) | IN(ATTENTION_GRAD_Q) |
+                                         IN(ATTENTION_GRAD_OUT) | IN(ATTENTION_GRAD_LSE) |
+                                         IN(ATTENTION_GRAD_FIRST) | IN(ATTENTION_GRAD_LAST);
     int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_GRAD_SAMPLE);
 
+    if (has_all_keys(q, ATTENTION_GRAD_Q, ATTENTION_GRAD_K)) {
+        if (spread_queries(q, with_queries, ATTENTION_GRAD_LAST))
+            return -1;
+        q->out[ATTENTION_GRAD_DK] = q->out[ATTENTION_GRAD_DV] = SPREAD_PARTIAL;
+        return 0;
+    }
     return spread_heads(q, &form, ATTENTION_GRAD_HEAD_OFFSET, is_numbered);
 }
 

@@ -182,6 +182,26 @@ static void test_parts(void **state)
            "cross_entropy: stats is split(rows), wanted same");
 }
 
+/* Ranks with a part of the queries, and keys of the whole sequence. */
+static void test_queries_of_a_sequence(void **state)
+{
+    static const char forward[] = "attention 6x8 fp32, 12x4 fp32, 12x4 fp32, -, -, -, 6x1 i32 : "
+                                  "6x8 fp32, 6x4 fp32";
+    static const char backward[] =
+        "attention_grad 6x8 fp32, 6x8 fp32, 12x4 fp32, 12x4 fp32, 6x8 fp32, 6x4 fp32, -, -, -, "
+        "6x1 i32 : 6x8 fp32, 12x4 fp32, 12x4 fp32";
+
+    (void)state;
+    expect(forward, 0, "rssssrr", "rr", NULL);
+    expect(forward, 0, "rssssrs", NULL, "attention: last is same, wanted split(rows)");
+    expect(forward, 0, "rspsssr", NULL, "attention: v is partial, wanted same");
+    expect("attention 12x8 fp32, 12x4 fp32, 12x4 fp32 : 12x8 fp32, 12x4 fp32", 0, "rss", NULL,
+           "attention: queries are split(rows) and keys the same, wanted last");
+    expect(backward, 0, "rrssrrsssr", "rpp", NULL);
+    expect(backward, 0, "srssrrsssr", NULL, "attention_grad: dout is same, wanted split(rows)");
+    expect(backward, 0, "rrssrrssss", NULL, "attention_grad: last is same, wanted split(rows)");
+}
+
 static void test_collectives_on_their_axis(void **state)
 {
     static const char gather[] = "all_gather 1x6 fp32 : 1x24 fp32";
@@ -230,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_slopes),
         cmocka_unit_test(test_absent_operands_are_ignored),
         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_queries_of_a_sequence),
         cmocka_unit_test(test_collectives_on_their_axis),
         cmocka_unit_test(test_messages),
     };

@@ -306,7 +306,7 @@ const struct op_facts attention_facts[N_OP_KINDS] = {
     [OP_ATTENTION] = {
         .example = "attention 12x8 bf16, 12x4 bf16, 12x4 bf16, 2x1 i64, 1x1 i32, 12x1 "
                    "i32, 12x1 i32 : 12x8 bf16, 12x4 fp32",
-        .spreads = "sssssss > ss; rrrrsrr > rr; cccscss > cc",
+        .spreads = "sssssss > ss; rrrrsrr > rr; rssssrr > rr; cccscss > cc",
         .reference = attention,
         .gradients = attention_gradients,
     },
@@ -314,7 +314,8 @@ const struct op_facts attention_facts[N_OP_KINDS] = {
         .example = "attention_grad 12x8 bf16, 12x8 bf16, 12x4 bf16, 12x4 bf16, 12x8 "
                    "bf16, 12x4 fp32, 2x1 i64, 1x1 i32, 12x1 i32, 12x1 i32 : 12x8 bf16, "
                    "12x4 bf16, 12x4 bf16",
-        .spreads = "ssssssssss > sss; rrrrrrrsrr > rrr; ccccccscss > ccc",
+        .spreads = "ssssssssss > sss; rrrrrrrsrr > rrr; rrssrrssrr > rpp; "
+                   "ccccccscss > ccc",
         .reference = attention,
     },
     [OP_ATTENTION_CACHED] = {
