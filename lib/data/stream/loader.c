@@ -32,12 +32,7 @@ int loader_next(struct loader *loader, struct micro_batch *out, struct err *err)
         return -1;
     }
     loader->n_taken++;
-    *out = (struct micro_batch){ .tokens = slot->tokens,
-                                 .targets = slot->targets,
-                                 .positions = slot->positions,
-                                 .samples = slot->samples,
-                                 .starts = slot->starts,
-                                 .seq_len = slot->seq_len };
+    *out = loader_cut_batch(slot);
     return 0;
 }
 

@@ -12,6 +12,9 @@
  * without attention between them. Without packing a sequence is one sample, right-padded; with
  * `lengths` the sequences of a step are assigned to its micro-batches by length, so that short ones
  * need less padding: the set of sequences of a step never depends on lengths or layout.
+ *
+ * Under context parallelism (layout/context.h) each rank gets its rows of the same sequences: they
+ * are permuted once, here, and nothing behind the loader knows where they came from.
  */
 #ifndef DATA_STREAM_LOADER_H
 #define DATA_STREAM_LOADER_H
@@ -20,6 +23,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "layout/context.h"
 
 #define LABEL_IGNORED (-100)
 
@@ -54,21 +58,45 @@ struct loader_options {
     int n_lengths;       /* 0: all have seq_len */
     bool even_steps;     /* with lengths: all micro-batches of a step have the same length */
     double n_epochs;     /* samples: if > 0, n_steps is computed from this number of epochs */
+
+    struct context_cut cut; /* of each sequence; all 0: not cut. It divides all lengths, or loading
+                               is refused with ERR_CONFIG and the nearest lengths */
+    int ulysses_rank, cp_rank; /* whose rows are wanted */
+    bool ring;                 /* ring_first and ring_last are wanted, if cut.keys > 1 */
+    int ring_window;           /* of attention, for these; 0: none */
 };
 
 /*
- * rows = micro_batch * seq_len; row i of sequence s is s * seq_len + i, with the micro-batch's own
- * seq_len. Memory is owned by the loader. Content after the rows of a smaller micro-batch is
- * undefined.
+ * A sequence has seq_len rows, of which this rank has n = seq_len / (ulysses * keys) local ones,
+ * row s * n + i being its i-th of sequence s, and m = seq_len / keys attention rows, its pair's,
+ * row s * m + i likewise. Without a cut both are all rows of the micro-batch, rows and last NULL.
+ * Memory is owned by the loader. Content after the rows of a smaller micro-batch is undefined.
  */
 struct micro_batch {
-    const int32_t *tokens;    /* [rows] */
-    const int32_t *targets;   /* [rows]; LABEL_IGNORED for tokens without loss */
-    const int32_t *positions; /* [rows] */
-    const int64_t *samples;   /* [micro_batch] sample numbers */
-    const int32_t *starts;    /* [rows] offset in its sequence of the row's sample: keys before
-                                 it are masked; NULL without packing: all 0 */
-    int seq_len;              /* of this micro-batch: one of lengths */
+    /* Of local rows: */
+    const int32_t *tokens;
+    const int32_t *targets; /* LABEL_IGNORED for tokens without loss */
+    const int32_t *positions;
+    const int32_t *rows; /* the row's number among the micro-batch's: s * seq_len + row in its
+                            sequence; NULL: its own */
+
+    const int64_t *samples; /* [micro_batch] sample numbers */
+
+    /* Of attention rows: */
+    const int32_t *attention_positions;
+    const int32_t *starts; /* offset in its sequence of the row's sample: keys before it are masked;
+                              NULL without packing: all 0 */
+    const int32_t *last;   /* the row's number in its sequence: keys behind it are masked; NULL with
+                              keys 1: row i's is i */
+    /*
+     * [keys x attention rows]: of the keys that step s of the ring has at hand, those of the pair
+     * of cp rank (cp_rank - s) mod keys, numbered in that pair, the query sees first .. last, by
+     * document and window. Neither decreases within a sequence; where it sees none, first is last
+     * + 1, and last may be -1. NULL unless wanted.
+     */
+    const int32_t *ring_first, *ring_last;
+
+    int seq_len; /* of this micro-batch: one of lengths */
 };
 
 struct loader;

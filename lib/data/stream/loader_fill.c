@@ -95,14 +95,13 @@ static int fill_sequence(struct loader *loader, struct loader_slot *slot, int i,
                       &slot->err);
 }
 
-static void fill_from_samples(struct loader *loader, struct loader_slot *slot)
+static void fill_from_samples(struct loader *loader, struct loader_slot *slot, int n_sequences)
 {
     int64_t b = slot->number;
 
     loader_deal_step(loader, &loader->filled, step_of(loader, b));
     slot->seq_len = loader->filled.lengths[b % loader->n_micro_batches];
-    slot->failed = false;
-    for (int i = 0; i < size_of(loader, b) && !slot->failed; i++)
+    for (int i = 0; i < n_sequences && !slot->failed; i++)
         slot->failed = fill_sequence(loader, slot, i, place_of(loader, b, i)) < 0;
 }
 
@@ -131,15 +130,23 @@ static int fill_sample(struct loader *loader, struct loader_slot *slot, int i, i
     return 0;
 }
 
-void loader_fill(struct loader *loader, struct loader_slot *slot)
+static void fill_from_tokens(struct loader *loader, struct loader_slot *slot, int n_sequences)
 {
     int64_t b = slot->number, first = step_of(loader, b) * loader->options.global_batch;
 
-    if (loader->options.samples) {
-        fill_from_samples(loader, slot);
-        return;
-    }
-    slot->failed = false;
-    for (int i = 0; i < size_of(loader, b) && !slot->failed; i++)
+    for (int i = 0; i < n_sequences && !slot->failed; i++)
         slot->failed = fill_sample(loader, slot, i, first + place_of(loader, b, i)) < 0;
+}
+
+void loader_fill(struct loader *loader, struct loader_slot *slot)
+{
+    int n_sequences = size_of(loader, slot->number);
+
+    slot->failed = false;
+    if (loader->options.samples)
+        fill_from_samples(loader, slot, n_sequences);
+    else
+        fill_from_tokens(loader, slot, n_sequences);
+    if (!slot->failed)
+        loader_cut_fill(loader, slot, n_sequences);
 }

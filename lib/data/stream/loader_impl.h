@@ -7,6 +7,7 @@
  *
  *   loader_open.c   checks, files, memory
  *   loader_fill.c   the sequences of a micro-batch, in the thread
+ *   loader_cut.c    this rank's rows of them, likewise
  *   loader.c        the ring, and what the caller may ask
  */
 #ifndef DATA_STREAM_LOADER_IMPL_H
@@ -33,12 +34,21 @@ struct step_deal {
     struct blend cursor; /* of the files of samples */
 };
 
+/* A rank's rows of a slot's sequences, in one piece of memory; NULL: these are the sequences', or
+ * not wanted. */
+struct cut_slot {
+    int32_t *memory;
+    int32_t *tokens, *targets, *positions, *rows;
+    int32_t *attention_positions, *last, *starts, *ring_first, *ring_last;
+};
+
 /* A micro-batch: a job of the pool. */
 struct loader_slot {
     int64_t number;
-    int32_t *tokens, *targets, *positions, *starts;
+    int32_t *tokens, *targets, *positions, *starts; /* of whole sequences */
     int64_t *samples;
     int seq_len;
+    struct cut_slot cut;
     bool failed;
     struct err err;
 };
@@ -58,7 +68,8 @@ struct loader {
     int64_t n_steps;   /* of the run, or of one evaluation */
     int64_t n_batches; /* in all */
     uint64_t fingerprint;
-    int32_t *window; /* the thread's: seq_len + 1 tokens */
+    int32_t *window;   /* the thread's: seq_len + 1 tokens */
+    int32_t *cut_rows; /* the thread's: rows of a sequence that the rank has; NULL: all */
 
     struct ordered_pool *pool;
     int64_t n_submitted, n_taken; /* batches */
@@ -68,6 +79,16 @@ struct loader {
 
 /* Fill the slot with the micro-batch of its number; failed and err tell how it went. */
 void loader_fill(struct loader *loader, struct loader_slot *slot);
+
+/* Options whose cut does not divide a length are ERR_CONFIG. Memory: of the loader, and of a slot,
+ * all zero (-1: there is none). */
+int loader_cut_check(const struct loader_options *options, struct err *err);
+int loader_cut_open(struct loader *loader, struct err *err);
+int loader_cut_start(const struct loader *loader, struct loader_slot *slot);
+
+/* Take this rank's rows of the slot's sequences; what the caller sees of it. */
+void loader_cut_fill(struct loader *loader, struct loader_slot *slot, int n_sequences);
+struct micro_batch loader_cut_batch(const struct loader_slot *slot);
 
 /* Deal the sequences of a step, unless deal has them already. */
 void loader_deal_step(const struct loader *loader, struct step_deal *deal, int64_t step);

@@ -182,6 +182,8 @@ static int start_slot(void *job, void *context, struct err *err)
         (o->packing && !slot->starts))
         return err_set(err, ERR_DEVICE, "out of host memory for %d micro-batches of %d rows",
                        N_SLOTS, loader->rows);
+    if (loader_cut_start(loader, slot) < 0)
+        return err_set(err, ERR_DEVICE, "out of host memory for a rank's rows of micro-batches");
     for (int row = 0; row < loader->rows; row++)
         slot->positions[row] = row % o->seq_len;
     return 0;
@@ -196,6 +198,7 @@ static void release_slot(void *job)
     free(slot->positions);
     free(slot->starts);
     free(slot->samples);
+    free(slot->cut.memory);
 }
 
 static int allocate_deal(struct loader *loader, struct step_deal *deal, struct err *err)
@@ -288,9 +291,22 @@ static int64_t count_steps(const struct loader *loader, const struct loader_opti
     return o->n_steps;
 }
 
-int loader_open(struct loader **out, const struct loader_options *options, struct err *err)
+/* A cut of all 0 is that of one rank. */
+static struct loader_options with_cut(const struct loader_options *options)
 {
-    if (check_options(options, err) < 0)
+    struct loader_options o = *options;
+
+    o.cut.ulysses = max_int(o.cut.ulysses, 1);
+    o.cut.keys = max_int(o.cut.keys, 1);
+    return o;
+}
+
+int loader_open(struct loader **out, const struct loader_options *given, struct err *err)
+{
+    struct loader_options copy = with_cut(given);
+    const struct loader_options *options = &copy;
+
+    if (check_options(options, err) < 0 || loader_cut_check(options, err) < 0)
         return -1;
     struct loader *loader = calloc(1, sizeof *loader);
     if (!loader)
@@ -298,7 +314,7 @@ int loader_open(struct loader **out, const struct loader_options *options, struc
     loader->options = *options;
     loader->options.datasets = NULL;
     loader->rows = options->micro_batch * options->seq_len;
-    if (find_begins(loader, err) < 0)
+    if (find_begins(loader, err) < 0 || loader_cut_open(loader, err) < 0)
         goto fail;
     if ((options->samples ? open_samples : open_tokens)(loader, options, err) < 0)
         goto fail;
@@ -332,6 +348,7 @@ void loader_close(struct loader *loader)
     free(loader->begins);
     free(loader->turns);
     free(loader->window);
+    free(loader->cut_rows);
     sampler_release(&loader->sampler);
     for (int i = 0; i < loader->n_files; i++)
         indexed_close(&loader->files[i]);
