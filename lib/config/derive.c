@@ -194,6 +194,8 @@ static int has_feature(const struct job *job, enum op_feature feature)
         return tp > 1 && !splits_rows;
     case FEATURE_SHARED_KV_HEADS:
         return tp > s->n_kv_heads;
+    case FEATURE_CONTEXT_PARALLEL:
+        return job->parallel.cp > 1;
     }
     return 0;
 }

@@ -235,6 +235,232 @@ static const struct op_info gather_heads_grad = {
     .flops = sums_of_parts_flops,
 };
 
+/* ---- sequences of which each rank has a part ---- */
+
+/*
+ * Adds to `to`'s gradient what a collective that undoes op makes of dfrom: in `to`'s place, if it
+ * is a view.
+ */
+static void return_gradient(struct backward *b, struct op_node undo, int to, int dfrom)
+{
+    int dto;
+
+    if (b->base(b, to))
+        b->new_gradients(b, &to, 1, &dto);
+    else
+        dto = b->new_like(b, to, b->dtype(b, dfrom));
+    undo.in[OPS_FIRST] = dfrom;
+    undo.out[OPS_FIRST] = dto;
+    b->emit(b, &undo);
+    b->add_gradients(b, &to, 1, &dto);
+}
+
+static int check_exchange_attributes(const struct op_shape *op, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+    const char *name = op_name(op->kind);
+
+    if (a->n_heads < 1)
+        return err_set(err, ERR_FAILED, "%s: n_heads is %d, wanted at least 1", name, a->n_heads);
+    if (a->n_kv_heads < 0 || (a->n_kv_heads && a->n_heads % a->n_kv_heads))
+        return err_set(err, ERR_FAILED, "%s: n_kv_heads is %d, wanted 0 or a divisor of n_heads %d",
+                       name, a->n_kv_heads, a->n_heads);
+    if (a->head_dim < 1 || a->head_dim > OPS_HEAD_DIM_MAX)
+        return err_set(err, ERR_FAILED, "%s: head_dim is %d, wanted 1..%d", name, a->head_dim,
+                       OPS_HEAD_DIM_MAX);
+    return 0;
+}
+
+/* The rows that each rank has of its sequences. */
+static int check_sequences(const struct op_shape *op, const struct tensor *part, struct err *err)
+{
+    if (part->rows % op->attributes.seq_len)
+        return err_set(err, ERR_FAILED, "%s: a part of %lld rows, wanted a multiple of seq_len %d",
+                       op_name(op->kind), (long long)part->rows, op->attributes.seq_len);
+    return 0;
+}
+
+static int check_columns(const struct op_shape *op, const struct tensor *t, int64_t wanted,
+                         struct err *err)
+{
+    if (t->cols == wanted)
+        return 0;
+    return err_set(err, ERR_FAILED, "%s: %lld rows of %lld columns, wanted %lld", op_name(op->kind),
+                   (long long)t->rows, (long long)t->cols, (long long)wanted);
+}
+
+/* x: all heads of a rank's rows; y: all rows of its heads. */
+static int check_exchange(const struct op_shape *op, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+    int is_back = op->kind == OP_HEADS_TO_ROWS;
+    const struct tensor *x = is_back ? &op->out[OPS_FIRST] : &op->in[OPS_FIRST];
+    const struct tensor *y = is_back ? &op->in[OPS_FIRST] : &op->out[OPS_FIRST];
+    int64_t h = a->n_heads, g = a->n_kv_heads, n = y->rows / x->rows;
+
+    if (check_sequences(op, x, err))
+        return -1;
+    if (h % n || (g % n && n % g))
+        return err_set(err, ERR_FAILED, "%s: %lld ranks for %lld heads and %lld kv heads",
+                       op_name(op->kind), (long long)n, (long long)h, (long long)g);
+    int64_t kv = g && g < n ? 1 : g / n;
+    if (check_columns(op, x, (h + 2 * g) * a->head_dim, err))
+        return -1;
+    return check_columns(op, y, (h / n + 2 * kv) * a->head_dim, err);
+}
+
+static int rows_to_heads_spread(const struct spread_query *q)
+{
+    return spread_over_axis(q, SPREAD_ROWS, SPREAD_COLS);
+}
+
+static void rows_to_heads_backward(struct backward *b, const struct op_node *op)
+{
+    struct op_node undo = { .kind = OP_HEADS_TO_ROWS, .attributes = op->attributes };
+
+    return_gradient(b, undo, op->in[ROWS_TO_HEADS_X],
+                    b->take_gradient(b, op->out[ROWS_TO_HEADS_Y]));
+}
+
+static const struct op_info rows_to_heads = {
+    .name = "rows_to_heads",
+    .family = FAMILY_COLLECTIVE,
+    .n_inputs = 1,
+    .inputs = {
+        [ROWS_TO_HEADS_X] = { "x", DIM_T, DIM_FREE, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ROWS_TO_HEADS_Y] = { "y", DIM_SIZE_T, DIM_FREE, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_SEQ_LEN,
+    .traits = TRAIT_COLLECTIVE,
+    .feature = FEATURE_CONTEXT_PARALLEL,
+    .check_attributes = check_exchange_attributes,
+    .check = check_exchange,
+    .spread = rows_to_heads_spread,
+    .backward = rows_to_heads_backward,
+};
+
+static int heads_to_rows_spread(const struct spread_query *q)
+{
+    return spread_over_axis(q, SPREAD_COLS, SPREAD_ROWS);
+}
+
+static void heads_to_rows_backward(struct backward *b, const struct op_node *op)
+{
+    struct op_node undo = { .kind = OP_ROWS_TO_HEADS, .attributes = op->attributes };
+
+    return_gradient(b, undo, op->in[HEADS_TO_ROWS_Y],
+                    b->take_gradient(b, op->out[HEADS_TO_ROWS_X]));
+}
+
+static const struct op_info heads_to_rows = {
+    .name = "heads_to_rows",
+    .family = FAMILY_COLLECTIVE,
+    .n_inputs = 1,
+    .inputs = {
+        [HEADS_TO_ROWS_Y] = { "y", DIM_SIZE_T, DIM_FREE, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [HEADS_TO_ROWS_X] = { "x", DIM_T, DIM_FREE, TYPE_ACT, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_SEQ_LEN,
+    .traits = TRAIT_COLLECTIVE,
+    .feature = FEATURE_CONTEXT_PARALLEL,
+    .check_attributes = check_exchange_attributes,
+    .check = check_exchange,
+    .spread = heads_to_rows_spread,
+    .flops = sums_of_parts_flops,
+    .backward = heads_to_rows_backward,
+};
+
+static int check_zigzag(const struct op_shape *op, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+
+    if (a->zigzag && a->seq_len % 2)
+        return err_set(err, ERR_FAILED, "%s: seq_len is %d, wanted an even number for zigzag",
+                       op_name(op->kind), a->seq_len);
+    return 0;
+}
+
+static int check_gathered(const struct op_shape *op, struct err *err)
+{
+    int is_scattered = op->kind == OP_SCATTER_SEQUENCE;
+
+    return check_sequences(op, is_scattered ? &op->out[OPS_FIRST] : &op->in[OPS_FIRST], err);
+}
+
+static int gather_sequence_spread(const struct spread_query *q)
+{
+    return spread_over_axis(q, SPREAD_ROWS, SPREAD_SAME);
+}
+
+/* Its readers have other rows' queries on each rank: each gradient is a summand. */
+static void gather_sequence_backward(struct backward *b, const struct op_node *op)
+{
+    struct op_node undo = { .kind = OP_SCATTER_SEQUENCE, .attributes = op->attributes };
+    int whole = op->out[GATHER_SEQUENCE_WHOLE], dwhole = b->take_summand(b, whole);
+
+    CHECK(b->is_partial(b, whole, dwhole, op->attributes.axis));
+    return_gradient(b, undo, op->in[GATHER_SEQUENCE_PART], dwhole);
+}
+
+static const struct op_info gather_sequence = {
+    .name = "gather_sequence",
+    .family = FAMILY_COLLECTIVE,
+    .n_inputs = 1,
+    .inputs = {
+        [GATHER_SEQUENCE_PART] = { "part", DIM_T, DIM_N, TYPE_MOVED, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [GATHER_SEQUENCE_WHOLE] = { "whole", DIM_SIZE_T, DIM_N, TYPE_MOVED, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_SEQ_LEN,
+    .traits = TRAIT_COLLECTIVE | TRAIT_GATHER,
+    .feature = FEATURE_CONTEXT_PARALLEL,
+    .check_attributes = check_zigzag,
+    .check = check_gathered,
+    .spread = gather_sequence_spread,
+    .backward = gather_sequence_backward,
+};
+
+static int scatter_sequence_spread(const struct spread_query *q)
+{
+    return spread_over_axis(q, SPREAD_PARTIAL, SPREAD_ROWS);
+}
+
+static void scatter_sequence_backward(struct backward *b, const struct op_node *op)
+{
+    struct op_node undo = { .kind = OP_GATHER_SEQUENCE, .attributes = op->attributes };
+
+    return_gradient(b, undo, op->in[SCATTER_SEQUENCE_WHOLE],
+                    b->take_gradient(b, op->out[SCATTER_SEQUENCE_PART]));
+}
+
+static const struct op_info scatter_sequence = {
+    .name = "scatter_sequence",
+    .family = FAMILY_COLLECTIVE,
+    .n_inputs = 1,
+    .inputs = {
+        [SCATTER_SEQUENCE_WHOLE] = { "whole", DIM_SIZE_T, DIM_N, TYPE_MOVED, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [SCATTER_SEQUENCE_PART] = { "part", DIM_T, DIM_N, TYPE_MOVED, OPERAND_PLAIN },
+    },
+    .attributes = ATTRIBUTE_SEQ_LEN,
+    .traits = TRAIT_COLLECTIVE,
+    .check_attributes = check_zigzag,
+    .check = check_gathered,
+    .spread = scatter_sequence_spread,
+    .flops = sums_of_parts_flops,
+    .backward = scatter_sequence_backward,
+};
+
 /* What is received lies as it was sent, which is the program's to know. */
 static int transfer_spread(const struct spread_query *q)
 {
@@ -271,6 +497,10 @@ const struct op_info *const collective_ops[N_OP_KINDS] = {
     [OP_ALL_REDUCE_SCALAR] = &all_reduce_scalar,
     [OP_GATHER_HEADS] = &gather_heads,
     [OP_GATHER_HEADS_GRAD] = &gather_heads_grad,
+    [OP_ROWS_TO_HEADS] = &rows_to_heads,
+    [OP_HEADS_TO_ROWS] = &heads_to_rows,
+    [OP_GATHER_SEQUENCE] = &gather_sequence,
+    [OP_SCATTER_SEQUENCE] = &scatter_sequence,
     [OP_SEND] = &send,
     [OP_RECEIVE] = &receive,
 };

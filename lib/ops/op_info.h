@@ -137,6 +137,7 @@ enum op_feature {
     FEATURE_SEQUENCE_PARALLEL, /* tensor parallelism with rows split between its regions */
     FEATURE_WHOLE_ROWS,        /* tensor parallelism without */
     FEATURE_SHARED_KV_HEADS,   /* more tensor-parallel ranks than kv heads */
+    FEATURE_CONTEXT_PARALLEL,
 };
 
 /* What a report counts the kind with. */

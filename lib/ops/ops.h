@@ -183,6 +183,22 @@
  *                         they get the whole of them
  *   gather_heads_grad   dout[T x (h + 2) e] act -> dqkv[T x h e + 2 w] act
  *                         over `axis`: each gets its columns of k and v, tree-summed over the group
+ *   rows_to_heads       x[T x (h + 2 g) e] act -> y[n T x (h' + 2 g') e] act
+ *                         over `axis` of n ranks: from all heads of the rank's rows to all ranks'
+ *                         rows of the rank's heads. Columns are q heads | k heads | v heads, the
+ *                         attributes count x's; g may be 0: q heads alone. h' = h / n; g' = g / n,
+ *                         or 1 where n / g neighbouring ranks get one kv head. A sequence has
+ *                         seq_len rows in x and n times as many in y, those of rank 0 first
+ *   heads_to_rows       y[n T x (h' + 2 g') e] act -> x[T x (h + 2 g) e] act
+ *                         over `axis`: the way back, by the same attributes; a kv head of several
+ *                         ranks is their tree sum. Each is the other's gradient
+ *   gather_sequence     part[T x n] -> whole[T size x n]
+ *                         over `axis`: a sequence's rows of all ranks, seq_len of each. In order of
+ *                         ranks; or, with `zigzag`, rank i has chunks i and 2 size - 1 - i of the 2
+ *                         size that a sequence is cut into, in this order
+ *   scatter_sequence    whole[T size x n] -> part[T x n]
+ *                         over `axis`: the rank's rows of the tree sum. Each is the other's
+ *                         gradient
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
@@ -323,6 +339,10 @@ enum op_kind {
     OP_ALL_REDUCE_SCALAR,
     OP_GATHER_HEADS,
     OP_GATHER_HEADS_GRAD,
+    OP_ROWS_TO_HEADS,
+    OP_HEADS_TO_ROWS,
+    OP_GATHER_SEQUENCE,
+    OP_SCATTER_SEQUENCE,
     OP_SEND,
     OP_RECEIVE,
     OP_TO_HOST,
@@ -346,11 +366,13 @@ enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_ULYSSES, AXIS_EP, AXIS
 /* The parameters of an op besides its operands; zero where the kind has no such parameter. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
-    int seq_len;    /* rows of one sequence; of an attention: of its queries */
+    int seq_len;    /* rows of one sequence; of an attention: of its queries; of an exchange of
+                     * rows and heads, and of a gathered sequence: of one rank's part */
     int cache_len;  /* L of attention_cached: positions of a sequence, or rows of all */
     int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
     int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
     int group;      /* gather_heads: neighbours that share a kv head */
+    int zigzag;     /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
     int window;     /* attentions: keys that a query sees at most, up to its own; 0: any number */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     int normalize;  /* router: weights are of the chosen experts' softmax */

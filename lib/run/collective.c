@@ -5,7 +5,7 @@
  * fixed tree of adds (comm/reduce.h), so their bits depend on the ranks' order alone: not on how a
  * sum is divided among them.
  */
-#include "run/collective.h"
+#include "run/collective_impl.h"
 
 #include <string.h>
 
@@ -71,8 +71,28 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
         return (size_t)(size * heads_piece(&shape->attributes, out->rows)) * element_bytes;
     case OP_GATHER_HEADS_GRAD:
         return (size_t)(2 * size * heads_piece(&shape->attributes, out->rows)) * element_bytes;
+    case OP_ROWS_TO_HEADS:
+    case OP_HEADS_TO_ROWS:
+    case OP_GATHER_SEQUENCE:
+    case OP_SCATTER_SEQUENCE:
+        return collective_sequence_scratch_bytes(shape, size);
     default:
         return 0;
+    }
+}
+
+bool collective_takes_strides(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_GATHER_HEADS:
+    case OP_GATHER_HEADS_GRAD:
+    case OP_ROWS_TO_HEADS:
+    case OP_HEADS_TO_ROWS:
+    case OP_GATHER_SEQUENCE:
+    case OP_SCATTER_SEQUENCE:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -93,8 +113,7 @@ static void add_narrow(const struct kernels_sum *sum)
         out[i] = bf16_from_float(bf16_to_float(out[i]) + bf16_to_float(added[i]));
 }
 
-/* out = or += the tree sum of n_terms; spare: room for the sum where it is added. */
-static void sum_terms(const struct collective *c, const struct kernels_sum *sum, void *spare)
+void collective_sum(const struct collective *c, const struct kernels_sum *sum, void *spare)
 {
     float *out = sum->out;
     const float *added = spare;
@@ -129,7 +148,7 @@ static void fill_zero(const struct collective *c, void *to, size_t n_bytes)
         memset(to, 0, n_bytes);
 }
 
-static void copy_columns(const struct collective *c, struct kernels_columns columns)
+void collective_copy_columns(const struct collective *c, struct kernels_columns columns)
 {
     if (is_enqueued(c)) {
         c->kernels->backend->traffic->copy_columns(c->kernels, c->base.queue, &columns);
@@ -144,10 +163,7 @@ static void copy_columns(const struct collective *c, struct kernels_columns colu
                (size_t)columns.cols * columns.element_bytes);
 }
 
-/*
- * The kinds' steps: step k does what is computed once k moves are done, and says in *call what is
- * moved next. Returns 0 if there is no next.
- */
+/* ---- the kinds' steps ---- */
 
 /* shard = or += the tree sum of all ranks' parts, complete before its one add. */
 static void sum_parts(const struct collective *c)
@@ -157,7 +173,7 @@ static void sum_parts(const struct collective *c)
     struct kernels_sum sum = { c->out.dtype, c->out.data, c->scratch, size, n, n, !c->base.first };
 
     CHECK(c->base.first || c->out.dtype == DTYPE_F32 || c->out.dtype == DTYPE_BF16);
-    sum_terms(c, &sum, (float *)c->scratch + (int64_t)size * n);
+    collective_sum(c, &sum, (float *)c->scratch + (int64_t)size * n);
 }
 
 static int step_reduce_scatter(const struct collective *c, int step, struct comm_call *call)
@@ -179,7 +195,7 @@ static int step_sum_by_all(const struct collective *c, int step, struct comm_cal
 
     *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch, bytes_of(&c->in), 0 };
     if (step > 0)
-        sum_terms(c, &sum, NULL);
+        collective_sum(c, &sum, NULL);
     return step == 0;
 }
 
@@ -204,7 +220,8 @@ static int step_sum_by_parts(const struct collective *c, int step, struct comm_c
                                     part_bytes, 0 };
         return 1;
     case 1:
-        sum_terms(c, &(struct kernels_sum){ c->in.dtype, own, terms, size, part, part, 0 }, NULL);
+        collective_sum(c, &(struct kernels_sum){ c->in.dtype, own, terms, size, part, part, 0 },
+                       NULL);
         *call = (struct comm_call){ COMM_ALL_GATHER, own, whole, part_bytes, 0 };
         return 1;
     default:
@@ -257,14 +274,15 @@ static void copy_shared(const struct collective *c, const struct head_gather *h,
         if (to_piece)
             columns = (struct kernels_columns){ part,    2 * h->w, whole,           t->stride,
                                                 h->rows, h->w,     h->element_bytes };
-        copy_columns(c, columns);
+        collective_copy_columns(c, columns);
     }
 }
 
 static void copy_queries(const struct collective *c, const struct head_gather *h)
 {
-    copy_columns(c, (struct kernels_columns){ c->out.data, c->out.stride, c->in.data, c->in.stride,
-                                              h->rows, h->q, h->element_bytes });
+    collective_copy_columns(c, (struct kernels_columns){ c->out.data, c->out.stride, c->in.data,
+                                                         c->in.stride, h->rows, h->q,
+                                                         h->element_bytes });
 }
 
 static int step_gather_heads(const struct collective *c, int step, struct comm_call *call)
@@ -274,8 +292,9 @@ static int step_gather_heads(const struct collective *c, int step, struct comm_c
     unsigned char *own = pieces + (size_t)comm_group_rank(c->group) * h.piece_bytes;
 
     if (step == 0) {
-        copy_columns(c, (struct kernels_columns){ own, 2 * h.w, column(&c->in, h.q), c->in.stride,
-                                                  h.rows, 2 * h.w, h.element_bytes });
+        collective_copy_columns(c, (struct kernels_columns){ own, 2 * h.w, column(&c->in, h.q),
+                                                             c->in.stride, h.rows, 2 * h.w,
+                                                             h.element_bytes });
         *call = (struct comm_call){ COMM_ALL_GATHER, own, pieces, h.piece_bytes, 0 };
         return 1;
     }
@@ -303,10 +322,11 @@ static int step_gather_heads_grad(const struct collective *c, int step, struct c
         *call = (struct comm_call){ COMM_ALL_TO_ALL, pieces, terms, h.piece_bytes, 0 };
         return 1;
     }
-    sum_terms(c, &sum, NULL);
+    collective_sum(c, &sum, NULL);
     copy_queries(c, &h);
-    copy_columns(c, (struct kernels_columns){ column(&c->out, h.q), c->out.stride, terms + first,
-                                              2 * h.w, h.rows, 2 * h.w, h.element_bytes });
+    collective_copy_columns(c, (struct kernels_columns){ column(&c->out, h.q), c->out.stride,
+                                                         terms + first, 2 * h.w, h.rows, 2 * h.w,
+                                                         h.element_bytes });
     return 0;
 }
 
@@ -328,6 +348,11 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
         return step_gather_heads(c, step, call);
     case OP_GATHER_HEADS_GRAD:
         return step_gather_heads_grad(c, step, call);
+    case OP_ROWS_TO_HEADS:
+    case OP_HEADS_TO_ROWS:
+    case OP_GATHER_SEQUENCE:
+    case OP_SCATTER_SEQUENCE:
+        return collective_step_sequence(c, step, call);
     case OP_SEND:
         *call = (struct comm_call){ COMM_SEND, c->in.data, NULL, bytes_of(&c->in), c->peer };
         return step == 0;
@@ -446,8 +471,8 @@ static int enqueue_fast(const struct collective *c, struct err *err)
     if (comm_enqueue_sum(c->group, &sum, c->base.queue, err))
         return -1;
     if (adds)
-        sum_terms(c, &(struct kernels_sum){ c->out.dtype, c->out.data, c->scratch, 1, n, n, 1 },
-                  NULL);
+        collective_sum(
+            c, &(struct kernels_sum){ c->out.dtype, c->out.data, c->scratch, 1, n, n, 1 }, NULL);
     return 0;
 }
 

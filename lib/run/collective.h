@@ -19,7 +19,7 @@
 
 /*
  * One collective op with its operands in memory; must outlive its execution. Operands are dense but
- * those of gather_heads.
+ * where collective_takes_strides.
  */
 struct collective {
     struct stream_op base;
@@ -55,6 +55,9 @@ size_t collective_extent(const struct tensor *t);
 /* Bytes of scratch for a collective of this shape over size ranks; is_fast: as struct collective
  * has it. */
 size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast);
+
+/* Whether operands may be strided: they are packed before they are moved. */
+bool collective_takes_strides(enum op_kind kind);
 
 /* Whether comm may add what this kind sums. Scalars keep their order: they are little. */
 int collective_may_be_fast(const struct op_shape *shape);

@@ -163,11 +163,10 @@ static void describe_op(const struct program *p, const struct op *op,
                  name ? name : "");
 }
 
-/* Whether it can be moved as it lies: what heads are gathered of is packed first. */
+/* Whether a given op can move it as it lies. */
 static bool is_movable(const struct op_shape *shape, const struct tensor *t)
 {
-    return shape->kind == OP_GATHER_HEADS || shape->kind == OP_GATHER_HEADS_GRAD || t->rows <= 1 ||
-           t->stride == t->cols;
+    return collective_takes_strides(shape->kind) || t->rows <= 1 || t->stride == t->cols;
 }
 
 /* Sums that comm does not add need more than those it does: plan and run must say the same. */

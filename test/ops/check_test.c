@@ -239,6 +239,24 @@ static void test_messages(void **state)
             "all_gather: full has 20 rows, wanted a multiple of 6");
     text_is("gather_heads 12x12 fp32 : 12x12 fp32",
             "gather_heads: qkv is [12 x 12], wanted [* x 10]");
+    text_is("rows_to_heads 12x18 fp32 : 24x8 fp32",
+            "rows_to_heads: 12 rows of 18 columns, wanted 16");
+    text_is("rows_to_heads 12x16 fp32 : 24x6 fp32",
+            "rows_to_heads: 24 rows of 6 columns, wanted 8");
+    text_is("rows_to_heads 12x16 fp32 : 36x8 fp32",
+            "rows_to_heads: 3 ranks for 4 heads and 2 kv heads");
+    text_is("rows_to_heads 12x16 fp32 : 20x8 fp32",
+            "rows_to_heads: y has 20 rows, wanted a multiple of 12");
+    text_is("heads_to_rows 24x8 fp32 : 8x16 fp32",
+            "heads_to_rows: a part of 8 rows, wanted a multiple of seq_len 6");
+    text_is("heads_to_rows 48x8 fp32 : 12x16 fp32",
+            "heads_to_rows: 48 rows of 8 columns, wanted 6");
+    text_is("gather_sequence 9x8 fp32 : 18x8 fp32",
+            "gather_sequence: part has 9 rows, wanted a multiple of seq_len 6");
+    text_is("scatter_sequence 18x8 fp32 : 9x8 fp32",
+            "scatter_sequence: a part of 9 rows, wanted a multiple of seq_len 6");
+    text_is("gather_sequence 12x8 fp32 : 24x6 fp32",
+            "gather_sequence: whole is [24 x 6], wanted [* x 8]");
     text_is("dropout 13x8 fp32, 2x1 i64, 1x1 i32 : 13x8 fp32",
             "dropout: x has 13 rows, wanted at most the 12 of sample");
     text_is("dropout 7x8 fp32, 2x1 i64 : 7x8 fp32",
@@ -259,6 +277,10 @@ static void test_other_forms(void **state)
         "cross_entropy 12x20 fp32, 36x3 fp32, 12x1 i32, 1x1 fp32, 1x1 i32 : -, 1x1 fp64",
         "all_gather 3x8 bf16 : 12x8 bf16",
         "reduce_scatter 12x8 fp32 : 3x8 fp32",
+        "rows_to_heads 12x16 bf16 : 12x16 bf16",
+        "rows_to_heads 12x16 bf16 : 24x8 bf16",
+        "heads_to_rows 24x8 fp32 : 12x16 fp32",
+        "gather_sequence 6x8 fp64 : 18x8 fp64",
         "layernorm 12x8 fp32, 1x8 fp32, 1x8 fp32 : 12x8 fp32, 12x1 fp32, 12x1 fp32",
         "rmsnorm_grad 12x8 fp32, 12x8 fp32, 1x8 fp32, 12x1 fp32, - : 12x8 fp32, 1x8 fp32",
         "head_norm_grad 12x12 bf16, 12x12 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 : 12x12 bf16, -, -",
@@ -347,6 +369,17 @@ static void group_of_three(struct op_attributes *a)
     a->group = 3;
 }
 
+static void few_heads(struct op_attributes *a)
+{
+    a->n_kv_heads = -1;
+}
+
+static void odd_part(struct op_attributes *a)
+{
+    a->seq_len = 3;
+    a->zigzag = 1;
+}
+
 static void negative_window(struct op_attributes *a)
 {
     a->window = -1;
@@ -393,6 +426,15 @@ static void test_attributes(void **state)
     attribute(OP_GATHER_HEADS, two_kv_heads, "gather_heads: n_kv_heads is 2, wanted 1");
     attribute(OP_GATHER_HEADS_GRAD, group_of_three,
               "gather_heads_grad: group is 3, wanted a divisor of head_dim 2");
+    attribute(OP_ROWS_TO_HEADS, no_heads, "rows_to_heads: n_heads is 0, wanted at least 1");
+    attribute(OP_ROWS_TO_HEADS, wide_head, "rows_to_heads: head_dim is 257, wanted 1..256");
+    attribute(OP_ROWS_TO_HEADS, few_heads,
+              "rows_to_heads: n_kv_heads is -1, wanted 0 or a divisor of n_heads 4");
+    attribute(OP_HEADS_TO_ROWS, odd_kv_heads,
+              "heads_to_rows: n_kv_heads is 3, wanted 0 or a divisor of n_heads 4");
+    attribute(OP_HEADS_TO_ROWS, no_seq_len, "heads_to_rows: seq_len is 0, wanted at least 1");
+    attribute(OP_GATHER_SEQUENCE, odd_part,
+              "gather_sequence: seq_len is 3, wanted an even number for zigzag");
     attribute(OP_ATTENTION, negative_window, "attention: window is -1, wanted at least 0");
     attribute(OP_ATTENTION_GRAD, slopes_of_two,
               "attention_grad: alibi is 2, wanted 0 or at least n_heads 4");
@@ -401,7 +443,7 @@ static void test_attributes(void **state)
     attribute(OP_DROPOUT, p_one, "dropout: p is 1, wanted 0 <= p < 1");
     attribute(OP_RMSNORM, negative_eps, "rmsnorm: eps is -1, wanted at least 0");
     attribute(OP_ADAMW, beta_one, "adamw: betas are 0.9 and 1, wanted 0 <= beta < 1");
-    attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 6, wanted 0..5");
+    attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 7, wanted 0..6");
 }
 
 /* Heads that are a part of more have other slopes than the first of them. */

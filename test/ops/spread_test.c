@@ -229,6 +229,18 @@ static void test_collectives_on_their_axis(void **state)
     expect(op_example(OP_GATHER_HEADS_GRAD), 1, "c", "c", NULL);
     expect(op_example(OP_GATHER_HEADS_GRAD), 1, "s", NULL,
            "gather_heads_grad: dout is same, wanted split(cols)");
+    expect(op_example(OP_ROWS_TO_HEADS), 1, "r", "c", NULL);
+    expect(op_example(OP_ROWS_TO_HEADS), 1, "c", NULL,
+           "rows_to_heads: x is split(cols), wanted split(rows)");
+    expect(op_example(OP_HEADS_TO_ROWS), 1, "c", "r", NULL);
+    expect(op_example(OP_HEADS_TO_ROWS), 1, "s", NULL,
+           "heads_to_rows: y is same, wanted split(cols)");
+    expect(op_example(OP_GATHER_SEQUENCE), 1, "r", "s", NULL);
+    expect(op_example(OP_GATHER_SEQUENCE), 1, "p", NULL,
+           "gather_sequence: part is partial, wanted split(rows)");
+    expect(op_example(OP_SCATTER_SEQUENCE), 1, "p", "r", NULL);
+    expect(op_example(OP_SCATTER_SEQUENCE), 1, "s", NULL,
+           "scatter_sequence: whole is same, wanted partial");
 }
 
 static void test_messages(void **state)

@@ -13,7 +13,8 @@
 
 /*
  * T 12 in sequences of 6, d 8, h 4, g 2, e 2, c 16, f 10, V 20, k 8, n 6, m 5, s 2, cache 9; where
- * kv heads are gathered, g 1 and c 12, of which each of two neighbours has 10.
+ * kv heads are gathered, g 1 and c 12, of which each of two neighbours has 10; rows and heads are
+ * exchanged by four ranks, two of which share a kv head.
  */
 static const struct op_attributes attributes = {
     .n_heads = 4,

@@ -28,6 +28,22 @@ const struct op_facts collective_facts[N_OP_KINDS] = {
         .example = "gather_heads_grad 12x12 bf16 : 12x10 bf16",
         .spreads = "s > s; r > r; c > c; p > p",
     },
+    [OP_ROWS_TO_HEADS] = {
+        .example = "rows_to_heads 12x16 bf16 : 48x6 bf16",
+        .spreads = "s > s; r > r; c > c; p > p",
+    },
+    [OP_HEADS_TO_ROWS] = {
+        .example = "heads_to_rows 48x6 bf16 : 12x16 bf16",
+        .spreads = "s > s; r > r; c > c; p > p",
+    },
+    [OP_GATHER_SEQUENCE] = {
+        .example = "gather_sequence 12x8 bf16 : 48x8 bf16",
+        .spreads = "s > s; r > r; c > c; p > p",
+    },
+    [OP_SCATTER_SEQUENCE] = {
+        .example = "scatter_sequence 48x8 fp32 : 12x8 fp32",
+        .spreads = "s > s; r > r; c > c; p > p",
+    },
     [OP_SEND] = {
         .example = "send *20x*8 fp32 :",
         .spreads = "s >; r >; c >; p >",

@@ -1,0 +1,25 @@
+/*
+ * collective_impl.h - what the files of collectives share
+ *
+ * Step k of a kind does what is computed once k moves are done, and says in *call what is moved
+ * next; it returns 0 if there is no next. Sums and copies are done at once in host memory, or given
+ * to the collective's queue: a step does not know which.
+ */
+#ifndef RUN_COLLECTIVE_IMPL_H
+#define RUN_COLLECTIVE_IMPL_H
+
+#include "run/collective.h"
+
+/* out = or += the tree sum of the terms; spare: room for the sum where it is added. */
+void collective_sum(const struct collective *c, const struct kernels_sum *sum, void *spare);
+
+void collective_copy_columns(const struct collective *c, struct kernels_columns columns);
+
+/*
+ * Sequences of which each rank has a part (collective_sequence.c). Operands may be strided; what
+ * lies between their rows is left alone.
+ */
+int collective_step_sequence(const struct collective *c, int step, struct comm_call *call);
+size_t collective_sequence_scratch_bytes(const struct op_shape *shape, int size);
+
+#endif
