@@ -17,7 +17,7 @@ static const struct axis_row {
     { AXIS_DP, { SPLITS_TOKENS, SPLITS_TOKENS }, "replicas" },
     { AXIS_REPLICA, { SPLITS_TOKENS, SPLITS_TOKENS }, "groups" },
     { AXIS_CP, { SPLITS_TOKENS, SPLITS_TOKENS }, "parts" },
-    { AXIS_ULYSSES, { SPLITS_TOKENS, SPLITS_TOKENS }, "parts" },
+    { AXIS_ULYSSES, { SPLITS_TOKENS, SPLITS_TOKENS }, "row_parts" },
     { AXIS_EP, { SPLITS_TOKENS, SPLITS_MODEL }, "expert_groups" },
     { AXIS_TP, { SPLITS_MODEL, SPLITS_MODEL }, "shards" },
     { AXIS_PP, { SPLITS_LAYERS, SPLITS_LAYERS }, "stages" },

@@ -3,8 +3,9 @@
  *
  * tp varies fastest with the world rank, then ulysses, cp, ep, dp, replica, pp (ep has size 1 for
  * now), so that the ranks that talk most are neighbours. Where devices differ, two other orders put
- * stages elsewhere: with the stages in reverse, and with whole pipelines as neighbours (tp, ulysses,
- * cp, ep, pp, dp, replica). The order is no numerics: sums are in the order of coordinates.
+ * stages elsewhere: with the stages in reverse, and with whole pipelines as neighbours (tp,
+ * ulysses, cp, ep, pp, dp, replica). The order is no numerics: sums are in the order of
+ * coordinates.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H

@@ -79,13 +79,12 @@ int program_base(const struct program *program, int id)
     return id;
 }
 
-int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
-                 int64_t stride)
+static int view_of(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
+                   int64_t stride)
 {
     struct value view = program->values[base];
     int owner = view.base ? view.base : base;
 
-    CHECK(!view.shard_axis);
     view.offset += offset;
     view.base = owner;
     view.rows = rows;
@@ -97,6 +96,13 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     CHECK(view.offset >= 0);
     CHECK(view.offset + (rows - 1) * stride + cols <= whole->rows * whole->stride);
     return add_value(program, &view);
+}
+
+int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
+                 int64_t stride)
+{
+    CHECK(!program->values[base].shard_axis);
+    return view_of(program, base, offset, rows, cols, stride);
 }
 
 int program_overlap(const struct program *program, int a, int b)
@@ -140,9 +146,12 @@ int program_local_shard(struct program *program, const char *name, int value, en
 
     CHECK(whole->rows == 1 || whole->stride == whole->cols);
     CHECK(rows * cols * size == whole->rows * whole->cols);
-    int own = program_view(program, value, 0, rows, cols, cols);
+    CHECK(!whole->outer_shard_axis);
+    int outer = whole->shard_axis, own = view_of(program, value, 0, rows, cols, cols);
+
     program->values[own].name = name ? arena_strdup(&program->arena, name) : NULL;
     program->values[own].shard_axis = 1 + (int)axis;
+    program->values[own].outer_shard_axis = outer;
     program->values[own].spread[axis] = by_rows ? SPREAD_ROWS : SPREAD_COLS;
     return own;
 }

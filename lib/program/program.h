@@ -147,7 +147,9 @@ struct value {
     int over;         /* the value or view whose memory it uses, at its own offset and stride, since
                        an op works in place between the two; else 0 */
     int shard_axis;   /* 1 + axis: a view that begins its coordinate * rows * cols further */
-    int bucket;       /* 1 + the bucket whose weights these are, as a shard, gathered, or a view */
+    int outer_shard_axis; /* 1 + axis: a shard of a shard, that begins its coordinate on this axis *
+                             size of shard_axis * rows * cols further; else 0 */
+    int bucket; /* 1 + the bucket whose weights these are, as a shard, gathered, or a view */
     /* A constant's elements where the program computes them, else NULL, and the host does. Long
      * tables are runs, which are expanded only when they are read (program_fill_content). */
     const void *content;
@@ -284,8 +286,8 @@ struct ports {
     /*
      * Inputs. With parts of sequences on several ranks (layout/context.h) tokens, targets and
      * positions are of the rank's rows, and so are `rows`, their numbers among the micro-batch's;
-     * what attention reads is of the rows that it has when heads are exchanged. Without, positions
-     * and attention_positions are one cell, and rows and last are 0.
+     * what attention reads is of the rows that it has when heads are exchanged. Without,
+     * attention_positions is 0: they are positions.
      */
     int tokens, targets, positions, samples, rows;
     int attention_positions;
@@ -378,7 +380,8 @@ void program_split_sequences(struct program *program, int id);
 
 /*
  * The rank's local shard, over the axis, of a dense value: part of its rows, SPREAD_ROWS there, or,
- * if it has one row, of its columns, SPREAD_COLS. name: NULL for none.
+ * if it has one row, of its columns, SPREAD_COLS. Of a local shard over another axis it is this
+ * rank's shard of that. name: NULL for none.
  */
 int program_local_shard(struct program *program, const char *name, int value, enum mesh_axis axis);
 

@@ -390,10 +390,14 @@ static int check_local_shards(const struct program *p, struct err *err)
         if (!v->shard_axis)
             continue;
         enum spread split = whole->rows > 1 ? SPREAD_ROWS : SPREAD_COLS;
+        int outer = v->outer_shard_axis - 1;
         int64_t n = v->rows * v->cols * p->mesh.size[axis];
+
+        n *= outer < 0 ? 1 : p->mesh.size[outer];
         int64_t all = whole->rows * whole->cols;
         if (!v->base || v->offset || v->stride != v->cols || n > all ||
-            (n < all && v->role != ROLE_INPUT) || v->spread[axis] != split)
+            (n < all && v->role != ROLE_INPUT) || v->spread[axis] != split ||
+            (outer >= 0 && v->spread[outer] != split))
             return err_set(err, ERR_FAILED, "program: %s is not a rank's own part over %s",
                            verify_value_text(p, id, text, sizeof text),
                            axis_name((enum mesh_axis)axis));

@@ -15,6 +15,9 @@ static void *value_data(const struct run *run, const struct program *p, int id, 
 
     if (v->shard_axis)
         offset += (size_t)run->coordinate[v->shard_axis - 1] * program_value_bytes(p, id);
+    if (v->outer_shard_axis)
+        offset += (size_t)run->coordinate[v->outer_shard_axis - 1] *
+                  (size_t)p->mesh.size[v->shard_axis - 1] * program_value_bytes(p, id);
     return run->memory.segment[v->segment] + offset;
 }
 
