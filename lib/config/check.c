@@ -31,7 +31,7 @@ static const struct yaml_node *given_or(const struct job_reader *r, const char *
 static void check_lengths(struct job_reader *r)
 {
     const struct job_counts *lengths = &r->job->data.lengths;
-    int tp = r->job->parallel.tp;
+    int tp = r->job->parallel.tp, unit = job_length_unit(r->job);
 
     for (int i = 0; i < lengths->n; i++) {
         int length = lengths->values[i];
@@ -43,6 +43,11 @@ static void check_lengths(struct job_reader *r)
         else if (length % tp)
             diagnostics_add(&r->mistakes, reader_given(r, "data.lengths"),
                             "data.lengths has %d, not a multiple of parallel.tp %d", length, tp);
+        else if (length % unit)
+            diagnostics_add(&r->mistakes, reader_given(r, "data.lengths"),
+                            "data.lengths has %d, not a multiple of %d, as parallel.cp %d with tp "
+                            "%d needs",
+                            length, unit, r->job->parallel.cp, tp);
         else
             continue;
         return;
@@ -244,7 +249,8 @@ static void check_sequence_parallel(struct job_reader *r)
 {
     struct job *job = r->job;
     const struct yaml_node *node = reader_given(r, "parallel.sequence_parallel");
-    int tp = job->parallel.tp, seq_len = job->data.seq_len, unit = tp;
+    int tp = job->parallel.tp, cp = job->parallel.cp, unit = tp;
+    int seq_len = job->data.seq_len % cp ? job->data.seq_len : job->data.seq_len / cp;
 
     if (tp == 1) {
         if (node && job->parallel.sequence_parallel)
@@ -369,7 +375,6 @@ static void check_parallel(struct job_reader *r)
     check_mode(r);
     const struct job *job = r->job;
     const struct model_spec *s = &job->model;
-    char divisors[128];
 
     if (!check_tp(r))
         check_sequence_parallel(r);
@@ -386,12 +391,8 @@ static void check_parallel(struct job_reader *r)
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.pp"),
                         "parallel.pp is %d, more than the %d layer%s (hint: %d)", job->parallel.pp,
                         s->n_layers, str_s(s->n_layers), s->n_layers);
-    if (job->data.seq_len % job->parallel.cp != 0) {
-        list_divisors(job->data.seq_len, divisors, sizeof divisors);
-        diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp"),
-                        "parallel.cp is %d, does not divide seq_len %d (hint: %s)",
-                        job->parallel.cp, job->data.seq_len, divisors);
-    }
+    if (!r->model_only)
+        reader_check_context(r);
 }
 
 /* The residual stream is as wide as activations at least. */

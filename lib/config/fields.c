@@ -348,7 +348,25 @@ const struct field job_fields[] = {
       .max = 1000000, .given_offset = AT(parallel.dp_given), NUMERICS(LAYOUT, 650),
       .help = "data parallel size; auto: ranks / (tp * pp * cp)" },
     { "parallel.cp", FIELD_INT, AT(parallel.cp), .initial = "1", .min = 1, .max = 65536,
-      .built_max = 1, NUMERICS(LAYOUT, 680), .help = "context parallel size" },
+      NUMERICS(LAYOUT, 680),
+      .help =
+          "context parallel size: ranks among which each sequence is divided; sequence lengths "
+          "must be a multiple of it, or of twice as many where keys are gathered or passed on" },
+    { "parallel.cp_kind", FIELD_SIZES, AT(parallel.cp_kind), .initial = "auto",
+      .choices = cp_kind_choices, .items_offset = AT(parallel.cp_sizes), .word = "ulysses",
+      .word_value = CP_ULYSSES,
+      NUMERICS(LAYOUT, 685, .when = WHEN_CP, .print = numerics_print_cp_kind),
+      .help =
+          "with cp above 1: how ranks attend to a whole sequence; ulysses: they exchange heads; "
+          "gather: keys and values are gathered; ring: these go from rank to rank; fastseq: "
+          "what queries, keys and values are computed from is gathered, and heads are exchanged "
+          "back; {ulysses: u, gather: q}, also with ring: heads among u neighbours, keys among "
+          "q such groups, u * q is cp; auto: ulysses while tp * cp is at most the number of kv "
+          "heads, else gather; changes the numerics" },
+    { "parallel.cp_slices", FIELD_INT, AT(parallel.cp_slices), .initial = "auto", .word = "auto",
+      .min = 1, .max = 64,
+      .help = "with cp_kind gather: slices of heads, or halves of the sequence, in which keys and "
+              "values travel while attention computes what has arrived; auto: 1; changes no bit" },
     { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
       .built_max = 1, NUMERICS(LAYOUT, 690), .help = "expert parallel size; must divide dp * cp" },
     { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,

@@ -29,6 +29,9 @@ enum field_type {
     FIELD_NAME,     /* char[128] */
     FIELD_KINDS,    /* an enum, or a list of items: then word_value, and at items_offset a struct
                        bitset with the value of each */
+    FIELD_SIZES,    /* an enum, or a map of two of its words, the first one given by `word`, to
+                       numbers of ranks: then the second's value, and at items_offset a struct
+                       cp_sizes */
     FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
     FIELD_TEXTS,    /* struct job_texts: a text or a list of texts, or word for none */
     FIELD_PAIRS,    /* struct job_texts: a map of texts, or word for none; "KEY=TEXT" of each */
@@ -55,6 +58,7 @@ enum numerics_when {
     WHEN_ADAPTERS,
     WHEN_FP16,
     WHEN_TP,
+    WHEN_CP,
     WHEN_DECAY, /* of the learning rate */
     WHEN_WSD,
     WHEN_SIZES_DIFFER,  /* of micro-batches */
@@ -77,6 +81,7 @@ void numerics_print_original_seq_len(const struct job *job, struct str *out);
 void numerics_print_alpha(const struct job *job, struct str *out);
 void numerics_print_gradient_sum(const struct job *job, struct str *out);
 void numerics_print_reductions(const struct job *job, struct str *out);
+void numerics_print_cp_kind(const struct job *job, struct str *out);
 void numerics_print_spikes(const struct job *job, struct str *out);
 
 struct field {

@@ -20,6 +20,7 @@
 #include "config/model_spec.h"
 #include "config/tuning.h"
 #include "data/instruct/instruct_choices.h"
+#include "layout/context.h"
 #include "layout/mesh.h"
 #include "layout/pipeline.h"
 
@@ -31,6 +32,10 @@ enum recompute_mode {
     RECOMPUTE_AUTO,
     RECOMPUTE_LIST
 };
+/* How the ranks of a sequence's parts attend to all of it: they exchange heads, or gather keys and
+ * values, or pass them on from rank to rank, or gather what queries, keys and values are computed
+ * from. */
+enum cp_kind { CP_AUTO, CP_ULYSSES, CP_GATHER, CP_RING, CP_FASTSEQ };
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum parameter_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum spike_action { SPIKE_LOGGED, SPIKE_SKIPPED, SPIKE_REWOUND };
@@ -52,6 +57,11 @@ struct job_dataset {
 enum output_mode { OUTPUT_PRIVATE, OUTPUT_GROUP, OUTPUT_ALL };
 
 /* A list of whole numbers in the job's arena. */
+/* Ranks that exchange heads, and keys and values; 0, 0: not given, all are of one kind. */
+struct cp_sizes {
+    int ulysses, keys;
+};
+
 struct job_counts {
     const int *values;
     int n;
@@ -65,6 +75,7 @@ enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 /* Names of the enums above. gradient_sum_choices has auto, too, whose value is the first's. */
 extern const struct choice job_kind_choices[];
 extern const struct choice recompute_choices[];
+extern const struct choice cp_kind_choices[];
 extern const struct choice gradient_sum_choices[];
 extern const struct choice hold_choices[];
 extern const struct choice rank_order_choices[];
@@ -191,7 +202,10 @@ struct job {
     struct {
         enum parallel_mode mode;
         int tp, pp, dp, cp, ep; /* dp 0: auto, until job_resolve */
-        int dp_given;           /* else by the number of ranks */
+        enum cp_kind cp_kind;   /* CP_AUTO until job_resolve */
+        struct cp_sizes cp_sizes;
+        int cp_slices; /* of what attention waits for; 0: auto */
+        int dp_given;  /* else by the number of ranks */
         int zero;
         int zero_group;           /* dp ranks that shard together; 0: all */
         enum parameter_hold hold; /* of parameters that zero 3 has gathered */
@@ -380,7 +394,10 @@ void job_take_replica(struct job *job, int world_rank);
 /* Micro-batches of a step on all data-parallel ranks of a resolved job. */
 int64_t job_all_micro_batches(const struct job *job);
 
-/* The ranks of a resolved job. */
+/* The ranks of a resolved job; over how many of them each sequence is divided; and what lengths of
+ * sequences are multiples of, so that all ranks have as many rows. */
 struct mesh job_mesh(const struct job *job);
+struct context_cut job_context_cut(const struct job *job);
+int job_length_unit(const struct job *job);
 
 #endif

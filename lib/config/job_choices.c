@@ -11,6 +11,9 @@ const struct choice recompute_choices[] = { { "none", RECOMPUTE_NONE },
                                             { "full", RECOMPUTE_FULL },
                                             { "auto", RECOMPUTE_AUTO },
                                             { 0 } };
+const struct choice cp_kind_choices[] = { { "auto", CP_AUTO },       { "ulysses", CP_ULYSSES },
+                                          { "gather", CP_GATHER },   { "ring", CP_RING },
+                                          { "fastseq", CP_FASTSEQ }, { 0 } };
 const struct choice gradient_sum_choices[] = { { "auto", GRADIENT_SUM_LATE },
                                                { "late", GRADIENT_SUM_LATE },
                                                { "early", GRADIENT_SUM_EARLY },

@@ -6,11 +6,14 @@
 struct mesh job_mesh(const struct job *job)
 {
     int dp = job->parallel.dp, group = job->parallel.zero_group;
+    struct context_cut cut = job_context_cut(job);
     struct mesh mesh = mesh_data_parallel(group ? group : dp);
 
     mesh.size[AXIS_REPLICA] = group ? dp / group : 1;
     mesh.size[AXIS_TP] = job->parallel.tp;
     mesh.size[AXIS_PP] = job->parallel.pp;
+    mesh.size[AXIS_ULYSSES] = cut.ulysses;
+    mesh.size[AXIS_CP] = cut.keys;
     mesh.order = job->parallel.order;
     return mesh;
 }

@@ -73,6 +73,13 @@ static void print_values(const struct field *f, struct str *out)
             str_printf(out, "%s, ", c->word);
         print_items(f, out);
         return;
+    case FIELD_SIZES:
+        str_add(out, "one of ");
+        for (const struct choice *c = f->choices; c->word; c++)
+            str_printf(out, "%s, ", c->word);
+        str_printf(out, "or a map such as {%s: 2, %s: 2}", f->word,
+                   f->choices[f->word_value + 1].word);
+        return;
     case FIELD_COUNTS:
         str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,
                    f->word);
@@ -210,6 +217,11 @@ static void schema_type(const struct field *f, struct str *out)
         f->list_items(items);
         schema_words(items, out);
         str_add(out, ", " VARIABLE "]}}");
+        return;
+    case FIELD_SIZES:
+        schema_words(f->choices, out);
+        str_add(out, ", {\"type\": \"object\", \"minProperties\": 2, \"maxProperties\": 2, "
+                     "\"additionalProperties\": {\"type\": \"integer\", \"minimum\": 1}}");
         return;
     case FIELD_COUNTS:
         str_printf(out,

@@ -76,6 +76,8 @@ static int job_is(enum numerics_when when, const struct field *f, const struct j
         return job->train.dtype == DTYPE_F16;
     case WHEN_TP:
         return job->parallel.tp > 1;
+    case WHEN_CP:
+        return job->parallel.cp > 1;
     case WHEN_DECAY:
         return job->optimizer.schedule != LR_CONSTANT;
     case WHEN_WSD:
@@ -172,6 +174,7 @@ static void print_value(const struct field *f, const struct job *job, uint64_t d
         str_printf(out, "%016" PRIx64, data);
         return;
     case FIELD_NAME:
+    case FIELD_SIZES:
     case FIELD_KINDS:
     case FIELD_PAIRS:
         CHECK(!"a field of a type that numerics have");
@@ -223,6 +226,16 @@ void numerics_print_reductions(const struct job *job, struct str *out)
                   (job->parallel.dp > 1 || job->parallel.tp > 1 || job->parallel.cp > 1);
 
     str_add(out, choice_word(reduction_choices, is_fast ? REDUCTIONS_FAST : REDUCTIONS_FIXED));
+}
+
+/* With the sizes: both change the order of sums over the parts of sequences. */
+void numerics_print_cp_kind(const struct job *job, struct str *out)
+{
+    struct context_cut cut = job_context_cut(job);
+
+    str_printf(out, "%s", choice_word(cp_kind_choices, (int)job->parallel.cp_kind));
+    if (cut.ulysses > 1 && cut.keys > 1)
+        str_printf(out, " ulysses %d", cut.ulysses);
 }
 
 /* With what decides where it happens. */

@@ -50,6 +50,11 @@ int hf_config_take(struct job_reader *reader, const char *path, const char *text
 void reader_derive(struct job_reader *reader);
 void reader_check(struct job_reader *reader);
 
+/* Of reader_check, what parallel.cp and cp_kind ask of the model and of lengths; and the cp_kind of
+ * auto. */
+void reader_check_context(struct job_reader *reader);
+void context_resolve(struct job *job, struct arena *arena);
+
 /* Of reader_derive, what is trained: job.tuning, and targets and modules that follow from
  * others. */
 void reader_derive_tuning(struct job_reader *reader);

@@ -234,6 +234,7 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
     result.world_size = world_size;
     if (derive_dp(&result, world_size, arena, err) || derive_micro_batches(&result, arena, err))
         return -1;
+    context_resolve(&result, arena);
     derive_chunks(&result, arena);
     if (check_pipeline(&result, err) || check_sharding(&result, arena, err))
         return -1;

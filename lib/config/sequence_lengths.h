@@ -8,9 +8,9 @@
 
 /*
  * The lengths of micro-batches without packing, ascending, the last seq_len; in the arena. given:
- * data.lengths; where it is empty, halves of seq_len that tp ranks can split.
+ * data.lengths; where it is empty, halves of seq_len that are multiples of unit.
  */
-const int *lengths_without_packing(const struct job_counts *given, int seq_len, int tp, int *n,
+const int *lengths_without_packing(const struct job_counts *given, int seq_len, int unit, int *n,
                                    struct arena *arena);
 
 /* Those of a job; with packing n is 0 and NULL is returned. */

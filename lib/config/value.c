@@ -224,6 +224,46 @@ static int set_kinds(const struct field *f, struct job *job, const struct yaml_n
     return 0;
 }
 
+/* {ulysses: 2, gather: 4} */
+static int set_sizes(const struct field *f, struct job *job, const struct yaml_node *node,
+                     struct diagnostics *m)
+{
+    struct cp_sizes *at = (struct cp_sizes *)(void *)((char *)job + f->items_offset), sizes = { 0 };
+    int kind = 0, n = 0;
+
+    if (node->kind != YAML_MAP) {
+        if (set_choice(f, job, node, m))
+            return -1;
+        *at = sizes;
+        return 0;
+    }
+    for (const struct yaml_node *item = node->first; item; item = item->next, n++) {
+        bool is_first = !strcmp(item->key, f->word);
+        const struct choice *c = f->choices;
+        int64_t value;
+
+        while (c->word && strcmp(c->word, item->key) != 0)
+            c++;
+        if (!c->word || (!is_first && c->value <= f->word_value))
+            return diagnostics_add_at_key(m, item, "unknown key %s.%.64s (hint: {%s: 2, %s: 2})",
+                                          f->key, item->key, f->word,
+                                          f->choices[f->word_value + 1].word);
+        if (item->kind != YAML_SCALAR || !item->plain || str_to_i64(item->text, &value) ||
+            value < 1 || value > 65536)
+            return diagnostics_add(m, item, "%s.%s is not a whole number from 1 to 65536", f->key,
+                                   item->key);
+        *(is_first ? &sizes.ulysses : &sizes.keys) = (int)value;
+        kind = is_first ? kind : c->value;
+    }
+    if (n != 2 || !sizes.ulysses || !sizes.keys)
+        return diagnostics_add(m, node,
+                               "%s is a map without %s and one other (hint: {%s: 2, %s: 2})",
+                               f->key, f->word, f->word, f->choices[f->word_value + 1].word);
+    *(int *)(void *)((char *)job + f->offset) = kind;
+    *at = sizes;
+    return 0;
+}
+
 static int set_text(const struct field *f, struct job *job, const struct yaml_node *node,
                     struct diagnostics *m)
 {
@@ -401,6 +441,8 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
         return set_choice(f, job, node, m);
     case FIELD_KINDS:
         return set_kinds(f, job, node, m);
+    case FIELD_SIZES:
+        return set_sizes(f, job, node, m);
     case FIELD_TEXT:
     case FIELD_NAME:
         return set_text(f, job, node, m);

@@ -129,6 +129,19 @@ void field_print_kinds(const struct field *f, const struct job *job, const char 
     str_add_char(out, ']');
 }
 
+static void print_sizes(const struct field *f, const struct job *job, struct str *out)
+{
+    const char *at = (const char *)job + f->items_offset;
+    const struct cp_sizes *sizes = (const struct cp_sizes *)(const void *)at;
+    const char *word =
+        choice_word(f->choices, *(const int *)(const void *)((const char *)job + f->offset));
+
+    if (!sizes->ulysses)
+        str_add(out, word);
+    else
+        str_printf(out, "{\"%s\": %d, \"%s\": %d}", f->word, sizes->ulysses, word, sizes->keys);
+}
+
 static void print_counts(const struct field *f, const struct job *job, struct str *out)
 {
     const struct job_counts *counts =
@@ -249,6 +262,9 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
             field_print_kinds(f, job, "", out);
         else
             print_choice(f, job, out);
+        return;
+    case FIELD_SIZES:
+        print_sizes(f, job, out);
         return;
     case FIELD_TEXT:
     case FIELD_WORD:

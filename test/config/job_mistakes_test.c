@@ -257,7 +257,21 @@ static const char *const mistakes[][2] = {
     { M D T "parallel: {pp: 3}\n",
       "j.yaml:4:16: parallel.pp is 3, more than the 2 layers (hint: 2)" },
     { M D T "parallel: {cp: 3}\n",
-      "parallel.cp is 3, does not divide seq_len 128 (hint: 1, 2, 4, 8" },
+      "data.seq_len is 128, not a multiple of 6, as parallel.cp 3 with cp_kind gather needs (hint: "
+      "126 or 132)" },
+    { M D T "parallel: {cp: 4, cp_kind: {ulysses: 2, gather: 4}}\n",
+      "parallel.cp_kind is 2 * 4 ranks, but parallel.cp is 4 (hint: cp: 8)" },
+    { M D T "parallel: {cp: 4, cp_kind: {ulysses: 2}}\n",
+      "parallel.cp_kind is a map without ulysses and one other (hint: {ulysses: 2, gather: 2})" },
+    { M D T "parallel: {cp: 4, cp_kind: {ulyses: 2, gather: 2}}\n",
+      "unknown key parallel.cp_kind.ulyses (hint: {ulysses: 2, gather: 2})" },
+    { M D T "parallel: {cp: 4, cp_kind: {ulysses: 2, gather: none}}\n",
+      "parallel.cp_kind.gather is not a whole number from 1 to 65536" },
+    { M D T "parallel: {cp: 2, cp_kind: ulysses, cp_slices: 2}\n",
+      "parallel.cp_slices is 2, but keys are not gathered with cp_kind ulysses (hint: cp_kind: "
+      "gather)" },
+    { M D T "parallel: {cp: 16, cp_kind: ulysses}\n",
+      "parallel.cp: 16 ranks exchange heads, but do not divide the" },
     { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, micro_batch: 1}\n"
         "parallel: {tp: 2, sequence_parallel: true}\n",
       "j.yaml:4:38: parallel.sequence_parallel: micro_batch 1 * seq_len 127 is 127 tokens, not a "

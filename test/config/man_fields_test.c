@@ -42,7 +42,7 @@ static void test_explain(void **state)
         assert_non_null(strstr(out.data, job_fields[i].key));
     str_clear(&out);
     /* What is offered and refused says so. */
-    assert_int_equal(job_explain("parallel.cp", &out, &err), 0);
+    assert_int_equal(job_explain("parallel.ep", &out, &err), 0);
     assert_non_null(strstr(out.data, "from 1 to 65536 (not built yet: above 1); default 1\n"));
     assert_int_equal(job_explain("recompute", &out, &err), 0);
     assert_non_null(strstr(out.data, " (not built yet: auto); default none\n"));
@@ -152,7 +152,7 @@ static void test_table(void **state)
         assert_null(strchr(f->help, '\n'));
         assert_false(str_ends_with(f->help, "."));
         assert_int_equal(!!f->choices, f->type == FIELD_CHOICE || f->type == FIELD_WORD ||
-                                           f->type == FIELD_KINDS);
+                                           f->type == FIELD_SIZES || f->type == FIELD_KINDS);
         assert_int_equal(!!f->list_items, f->type == FIELD_KINDS);
         if (f->key[group])
             for (int k = i + 1; k < n_job_fields; k++)

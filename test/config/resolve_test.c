@@ -210,7 +210,6 @@ static void test_not_built(void **state)
     static const struct {
         const char *override, *text;
     } rows[] = {
-        { "parallel.cp=2", "parallel.cp above 1" },
         { "parallel.ep=2", "parallel.ep above 1" },
         { "recompute=auto", "recompute auto" },
     };
@@ -229,12 +228,12 @@ static void test_not_built(void **state)
             err.text,
             arena_printf(&arena, "j.yaml: not built yet: %s (hint: leave it out)", rows[i].text));
     }
-    static const char *const both[] = { "parallel.cp=2", "recompute=auto" };
+    static const char *const both[] = { "parallel.ep=2", "recompute=auto" };
     assert_int_equal(job_read_text(&j, SMALL, strlen(SMALL), "j.yaml", both, 2, &arena, &err), 0);
     assert_int_equal(job_check_built(&j, &err), -1);
     assert_string_equal(
         err.text,
-        "j.yaml: not built yet: parallel.cp above 1, recompute auto (hint: leave them out)");
+        "j.yaml: not built yet: parallel.ep above 1, recompute auto (hint: leave them out)");
     must_read(&j, SMALL, &arena);
     assert_int_equal(job_check_built(&j, &err), 0);
     arena_release(&arena);

@@ -1,0 +1,156 @@
+/*
+ * context_parallel.c - how a job divides sequences over ranks (parallel.cp, cp_kind)
+ */
+#include <stdio.h>
+
+#include "config/read_impl.h"
+
+/* Heads are exchanged without copies of kv heads while every rank gets one of them at least. */
+static bool heads_suffice(const struct job *job)
+{
+    const struct model_spec *s = &job->model;
+    int parts = job->parallel.tp * job->parallel.cp;
+
+    return s->n_kv_heads % parts == 0 && s->n_heads % parts == 0;
+}
+
+static enum cp_kind kind_of(const struct job *job)
+{
+    if (job->parallel.cp_kind != CP_AUTO)
+        return job->parallel.cp_kind;
+    return heads_suffice(job) ? CP_ULYSSES : CP_GATHER;
+}
+
+struct context_cut job_context_cut(const struct job *job)
+{
+    enum cp_kind kind = kind_of(job);
+    int cp = job->parallel.cp;
+
+    if (cp > 1 && job->parallel.cp_sizes.ulysses)
+        return (struct context_cut){ job->parallel.cp_sizes.ulysses, job->parallel.cp_sizes.keys };
+    if (kind == CP_ULYSSES || kind == CP_FASTSEQ)
+        return (struct context_cut){ cp, 1 };
+    return (struct context_cut){ 1, cp };
+}
+
+int job_length_unit(const struct job *job)
+{
+    return (int)context_unit(job_context_cut(job)) * job->parallel.tp;
+}
+
+void context_resolve(struct job *job, struct arena *arena)
+{
+    int kv = job->model.n_kv_heads;
+
+    if (job->parallel.cp == 1 || job->parallel.cp_kind != CP_AUTO)
+        return;
+    job->parallel.cp_kind = kind_of(job);
+    job_note(job, arena, "parallel.cp_kind = %s (auto: tp %d * cp %d %s %d kv head%s)",
+             choice_word(cp_kind_choices, (int)job->parallel.cp_kind), job->parallel.tp,
+             job->parallel.cp, job->parallel.cp_kind == CP_ULYSSES ? "divides" : "does not divide",
+             kv, str_s(kv));
+}
+
+static int check_sizes(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    const struct cp_sizes *sizes = &job->parallel.cp_sizes;
+
+    if (!sizes->ulysses || sizes->ulysses * sizes->keys == job->parallel.cp)
+        return 0;
+    return diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp_kind"),
+                           "parallel.cp_kind is %d * %d ranks, but parallel.cp is %d (hint: cp: "
+                           "%d)",
+                           sizes->ulysses, sizes->keys, job->parallel.cp,
+                           sizes->ulysses * sizes->keys);
+}
+
+/* Ranks that exchange heads get equally many, as tensor-parallel ranks do. */
+static void check_heads(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    const struct model_spec *s = &job->model;
+    int ulysses = job_context_cut(job).ulysses, tp = job->parallel.tp;
+    int heads = max_int(1, s->n_heads / tp), kv = max_int(1, s->n_kv_heads / tp);
+
+    if (ulysses == 1)
+        return;
+    if (heads % ulysses)
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp"),
+                        "parallel.cp: %d ranks exchange heads, but do not divide the %d heads of a "
+                        "tensor-parallel rank (hint: cp_kind: gather, or a divisor of %d)",
+                        ulysses, heads, heads);
+    else if (kv % ulysses && ulysses % kv)
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp"),
+                        "parallel.cp: %d ranks exchange heads, but neither divide the %d kv heads "
+                        "of a tensor-parallel rank nor are a multiple of them (hint: cp_kind: "
+                        "gather)",
+                        ulysses, kv);
+}
+
+static void check_length(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    struct context_cut cut = job_context_cut(job);
+    int length = job->data.seq_len;
+    char below[40] = "";
+
+    if (context_divides(cut, length))
+        return;
+    if (context_length_below(cut, length))
+        snprintf(below, sizeof below, "%lld or ", (long long)context_length_below(cut, length));
+    diagnostics_add(
+        &r->mistakes, reader_given(r, "data.seq_len"),
+        "data.seq_len is %d, not a multiple of %lld, as parallel.cp %d with cp_kind %s needs "
+        "(hint: %s%lld)",
+        length, (long long)context_unit(cut), job->parallel.cp,
+        choice_word(cp_kind_choices, (int)kind_of(job)), below,
+        (long long)context_length_above(cut, length));
+}
+
+/* A query and its keys lie in several ranks' parts, whose distances the kernels of a step do not
+ * know. */
+static void check_ring(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    const struct model_spec *s = &job->model;
+    const struct yaml_node *node = reader_given(r, "parallel.cp_kind");
+
+    if (kind_of(job) != CP_RING)
+        return;
+    if (s->position == POSITION_ALIBI)
+        diagnostics_add(&r->mistakes, node,
+                        "parallel.cp_kind ring does not have ALiBi (hint: cp_kind: gather)");
+    if (s->attention_dropout > 0)
+        diagnostics_add(&r->mistakes, node,
+                        "parallel.cp_kind ring does not have dropout of attention (hint: cp_kind: "
+                        "gather, or model.attention_dropout: 0)");
+}
+
+static void check_slices(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if (job->parallel.cp_slices > 1 && kind_of(job) != CP_GATHER)
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp_slices"),
+                        "parallel.cp_slices is %d, but keys are not gathered with cp_kind %s "
+                        "(hint: cp_kind: gather)",
+                        job->parallel.cp_slices, choice_word(cp_kind_choices, (int)kind_of(job)));
+}
+
+void reader_check_context(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if (job->parallel.cp == 1) {
+        if (job->parallel.cp_kind != CP_AUTO)
+            job_note(r->job, r->arena, "parallel.cp_kind has no effect: cp is 1");
+        return;
+    }
+    if (check_sizes(r))
+        return;
+    check_heads(r);
+    check_length(r);
+    check_ring(r);
+    check_slices(r);
+}
