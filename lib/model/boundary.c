@@ -80,7 +80,7 @@ int boundary_transfer(struct compiling *c, int chunk, enum boundary_transfer tra
 int boundary_stream(const struct compiling *c)
 {
     struct program *p = c->program;
-    int64_t rows = (int64_t)c->builder.n_sequences * c->builder.seq_len;
+    int64_t rows = model_rows(&c->builder);
     int tp = c->builder.sequence_parallel ? p->mesh.size[axes_tensor()] : 1;
     int id = program_value(p, rows / tp, c->options->model->hidden_size, c->options->residual);
 

@@ -4,6 +4,7 @@
  * config/parameters.h is the inventory of a model's parameters: those of the given chunks are
  * declared in its order, the adapters of each layer after the layer's parameters.
  */
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/num.h"
@@ -107,11 +108,32 @@ int model_parameter(const struct model_builder *b, struct parameter_id id)
     return b->parameters[parameters_index(id)] - 1;
 }
 
-static int input(const struct model_builder *b, const char *name, int64_t rows, enum dtype dtype)
+/* Of the rank's rows of a micro-batch. */
+static int input(const struct model_builder *b, const char *name, enum dtype dtype)
 {
-    int id = program_cell(b->program, ROLE_INPUT, name, rows, 1, dtype);
+    int id = program_cell(b->program, ROLE_INPUT, name, model_rows(b), 1, dtype);
 
     program_split_rows(b->program, id);
+    return id;
+}
+
+/* Of the rows that attention reads: where heads are exchanged these are the same on their ranks. */
+static int attention_input(const struct model_builder *b, const char *name)
+{
+    struct program *p = b->program;
+    int64_t rows = model_rows(b) * p->mesh.size[axes_heads()];
+    int id = program_cell(p, ROLE_INPUT, name, rows, 1, DTYPE_I32);
+
+    program_split_rows(p, id);
+    p->values[id].spread[axes_heads()] = SPREAD_SAME;
+    return id;
+}
+
+static int samples_input(const struct model_builder *b)
+{
+    int id = program_cell(b->program, ROLE_INPUT, "samples", b->n_sequences, 1, DTYPE_I64);
+
+    program_split_sequences(b->program, id);
     return id;
 }
 
@@ -130,19 +152,43 @@ static int sum_cell(struct program *p, const char *name, int64_t n)
     return cell;
 }
 
+/* A constant [1 x n] of 0, each, 2 each, ... */
+static int ascending(const struct model_builder *b, const char *name, int n, int64_t each)
+{
+    struct program *p = b->program;
+    int32_t *content = arena_array(&p->arena, int32_t, n);
+
+    for (int i = 0; i < n; i++)
+        content[i] = (int32_t)(i * each);
+    int cell = program_cell(p, ROLE_CONSTANT, name, 1, n, DTYPE_I32);
+    p->values[cell].content = content;
+    return cell;
+}
+
 /* A constant with the offset of each tensor-parallel rank's part, `each` rows apart, and its local
  * shard: this rank's offset. */
 static int begins(const struct model_builder *b, const char *name, int64_t each)
 {
     struct program *p = b->program;
     int tp = p->mesh.size[axes_tensor()];
-    int32_t *content = arena_array(&p->arena, int32_t, tp);
+    int cell = ascending(b, name, tp, each);
 
-    for (int i = 0; i < tp; i++)
-        content[i] = (int32_t)(i * each);
-    int cell = program_cell(p, ROLE_CONSTANT, name, 1, tp, DTYPE_I32);
-    p->values[cell].content = content;
     return program_local_shard(p, arena_printf(&p->arena, "%s:local", name), cell, axes_tensor());
+}
+
+/* The same of the heads that a rank attends with: over tp, and over ulysses in each part. */
+static int head_begins(const struct model_builder *b)
+{
+    struct program *p = b->program;
+    int tp = p->mesh.size[axes_tensor()], ulysses = p->mesh.size[axes_heads()];
+    int cell = ascending(b, "head_begin", tp * ulysses, b->spec->n_heads / (tp * ulysses));
+
+    if (tp > 1)
+        cell = program_local_shard(p, ulysses > 1 ? "head_begin:tp" : "head_begin:local", cell,
+                                   axes_tensor());
+    if (ulysses > 1)
+        cell = program_local_shard(p, "head_begin:local", cell, axes_heads());
+    return cell;
 }
 
 /* For ranks that have a part of the micro-batch's rows. */
@@ -155,17 +201,25 @@ static void declare_row_parts(struct model_builder *b, const char *name, int64_t
                                              b->program->ports.positions, axes_tensor());
 }
 
+/* Whether attention must know which of all heads are the rank's. */
+static bool has_numbered_heads(const struct model_builder *b)
+{
+    return (b->dropout && b->spec->attention_dropout > 0) || b->spec->position == POSITION_ALIBI;
+}
+
 static void declare_parts(struct model_builder *b, int64_t rows)
 {
     const struct model_spec *s = b->spec;
-    int tp = b->program->mesh.size[axes_tensor()];
+    int tp = b->program->mesh.size[axes_tensor()], ulysses = b->program->mesh.size[axes_heads()];
 
+    if (tp > 1) {
+        b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
+        declare_row_parts(b, "row_begin", rows);
+    }
+    if (tp * ulysses > 1 && has_numbered_heads(b))
+        b->parts.heads = head_begins(b);
     if (tp == 1)
         return;
-    b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
-    declare_row_parts(b, "row_begin", rows);
-    if ((b->dropout && s->attention_dropout > 0) || s->position == POSITION_ALIBI)
-        b->parts.heads = begins(b, "head_begin", s->n_heads / tp);
     if (b->dropout && b->tuning && b->tuning->has_lora && b->tuning->dropout > 0) {
         int64_t attention = (int64_t)s->n_heads * s->head_dim;
 
@@ -174,33 +228,47 @@ static void declare_parts(struct model_builder *b, int64_t rows)
     }
 }
 
+/* Whether elements of rows are dropped, by random numbers of the row's place. */
+static bool drops_rows(const struct model_builder *b)
+{
+    return b->dropout &&
+           (b->spec->dropout > 0 || (b->tuning && b->tuning->has_lora && b->tuning->dropout > 0));
+}
+
 void model_declare(struct model_builder *b, const struct model_chunk *chunks, int n_chunks)
 {
     const struct model_spec *s = b->spec;
     struct program *p = b->program;
-    int64_t rows = (int64_t)b->n_sequences * b->seq_len;
+    struct context_cut cut = model_context_cut(&p->mesh);
 
     declare_parameters(b, chunks, n_chunks);
-    p->ports.tokens = input(b, "tokens", rows, DTYPE_I32);
-    p->ports.positions = input(b, "positions", rows, DTYPE_I32);
+    p->ports.tokens = input(b, "tokens", DTYPE_I32);
+    p->ports.positions = input(b, "positions", DTYPE_I32);
+    if (cut.ulysses > 1)
+        p->ports.attention_positions = attention_input(b, "attention_positions");
     if (b->is_packed)
-        p->ports.starts = input(b, "starts", rows, DTYPE_I32);
+        p->ports.starts = attention_input(b, "starts");
+    if (cut.keys > 1)
+        p->ports.last = attention_input(b, "last");
+    if (context_size(cut) > 1 && drops_rows(b))
+        p->ports.rows = input(b, "rows", DTYPE_I32);
     if (!b->cache_len) {
-        p->ports.targets = input(b, "targets", rows, DTYPE_I32);
-        p->ports.samples = input(b, "samples", b->n_sequences, DTYPE_I64);
+        p->ports.targets = input(b, "targets", DTYPE_I32);
+        p->ports.samples = samples_input(b);
     }
     if (s->position == POSITION_ROPE)
         p->ports.rope_table =
             program_cell(p, ROLE_CONSTANT, "rope_table", b->max_positions, s->head_dim, DTYPE_F32);
-    declare_parts(b, rows);
+    declare_parts(b, model_rows(b));
 }
 
 void model_resize(struct model_builder *b, int n_sequences)
 {
     struct program *p = b->program;
-    int *ports[] = { &p->ports.tokens, &p->ports.positions, &p->ports.targets, &p->ports.samples,
-                     &p->ports.starts };
-    int64_t rows = (int64_t)n_sequences * b->seq_len;
+    int *const ports[] = { &p->ports.tokens,  &p->ports.positions,
+                           &p->ports.targets, &p->ports.samples,
+                           &p->ports.starts,  &p->ports.rows,
+                           &p->ports.last,    &p->ports.attention_positions };
 
     if (n_sequences == b->n_sequences)
         return;
@@ -209,13 +277,13 @@ void model_resize(struct model_builder *b, int n_sequences)
         if (!*ports[i])
             continue;
         const char *whole = p->values[*ports[i]].name;
-        int64_t n = ports[i] == &p->ports.samples ? n_sequences : rows;
+        int64_t n = p->values[*ports[i]].rows / b->n_sequences * n_sequences;
 
         *ports[i] = program_view(p, *ports[i], 0, n, 1, 1);
         p->values[*ports[i]].name = arena_printf(&p->arena, "%s:first%d", whole, n_sequences);
     }
     b->n_sequences = n_sequences;
-    declare_row_parts(b, arena_printf(&p->arena, "row_begin.%d", n_sequences), rows);
+    declare_row_parts(b, arena_printf(&p->arena, "row_begin.%d", n_sequences), model_rows(b));
 }
 
 void model_declare_loss(struct model_builder *b)

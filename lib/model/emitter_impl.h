@@ -14,8 +14,10 @@
 struct emitter {
     struct model_builder *b;
     int function, layer;
-    int64_t rows; /* of a micro-batch */
+    int64_t rows; /* of a micro-batch, that the rank has */
     int tp;       /* ranks that divide heads, FFN columns and vocabulary */
+    int ulysses;  /* ranks that exchange rows for heads around attention */
+    int keys;     /* ranks that gather keys and values */
     enum model_end end;
 };
 
@@ -58,6 +60,15 @@ static inline int64_t cols_of(const struct emitter *e, int v)
 static inline enum dtype dtype_of(const struct emitter *e, int v)
 {
     return e->b->program->values[v].dtype;
+}
+
+/* The sites of dropout in a layer: part of the key of random numbers, so they are never
+ * renumbered. */
+enum dropout_site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT };
+
+static inline uint64_t rng_site_of(const struct emitter *e, enum dropout_site site)
+{
+    return (uint64_t)(e->layer + 1) << 8 | (uint64_t)site;
 }
 
 /* ---- tensor-parallel regions (operators f and g of Shoeybi et al. 2019) ---- */

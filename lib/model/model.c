@@ -15,6 +15,7 @@
 #include "layout/axes.h"
 #include "model/logits_impl.h"
 #include "model/lora_impl.h"
+#include "model/self_attention_impl.h"
 
 /* y, the product of x and the module's matrix, plus the adapters of this matrix. */
 static int with_lora(const struct emitter *e, enum module_id module, int x, int y)
@@ -75,15 +76,6 @@ static int norm(const struct emitter *e, enum module_id module, int x, enum dtyp
     return y;
 }
 
-/* The sites of dropout in a layer: part of the key of random numbers, so they are never
- * renumbered. */
-enum dropout_site { SITE_EMBEDDING, SITE_ATTENTION, SITE_ATTENTION_OUT, SITE_FFN_OUT };
-
-static uint64_t rng_site_of(const struct emitter *e, enum dropout_site site)
-{
-    return (uint64_t)(e->layer + 1) << 8 | (uint64_t)site;
-}
-
 static int dropout(const struct emitter *e, int x, enum dropout_site site)
 {
     double p = e->b->dropout ? e->b->spec->dropout : 0;
@@ -110,184 +102,6 @@ static int residual_add(const struct emitter *e, int x, int delta)
     emit(e, (struct op){
                 .kind = OP_ADD, .in = { [ADD_A] = x, [ADD_B] = delta }, .out = { [ADD_Y] = sum } });
     return sum;
-}
-
-/* The rank's query heads. */
-static int n_heads(const struct emitter *e)
-{
-    return e->b->spec->n_heads / e->tp;
-}
-
-static int n_kv_heads(const struct emitter *e)
-{
-    return max_int(1, e->b->spec->n_kv_heads / e->tp);
-}
-
-/* The attributes of attention and of the ops on its heads. */
-static struct op_attributes head_attributes(const struct emitter *e)
-{
-    const struct model_spec *s = e->b->spec;
-
-    return (struct op_attributes){ .n_heads = n_heads(e),
-                                   .n_kv_heads = n_kv_heads(e),
-                                   .head_dim = s->head_dim,
-                                   .seq_len = e->b->seq_len,
-                                   .cache_len = e->b->cache_len,
-                                   .window = model_spec_window(s, e->layer),
-                                   .alibi = s->position == POSITION_ALIBI ? s->n_heads : 0,
-                                   .scale = 1.0 / sqrt((double)s->head_dim) };
-}
-
-/* Attention's operands, as views of columns. */
-struct qkv_columns {
-    int q, k, v;
-};
-
-/* A view of all rows of x, and n of its columns from `first` on. */
-static int columns_of(const struct emitter *e, int x, int64_t first, int64_t n)
-{
-    struct value all = e->b->program->values[x];
-
-    return program_view(e->b->program, x, first, all.rows, n, all.stride);
-}
-
-/* qk: the value with q's and k's columns: the product of all three, or its heads after norms and
- * rotation. */
-static struct qkv_columns heads_of(const struct emitter *e, int qkv, int qk)
-{
-    int64_t q_cols = (int64_t)n_heads(e) * e->b->spec->head_dim;
-    int64_t kv_cols = (int64_t)n_kv_heads(e) * e->b->spec->head_dim;
-
-    return (struct qkv_columns){ .q = columns_of(e, qk, 0, q_cols),
-                                 .k = columns_of(e, qk, q_cols, kv_cols),
-                                 .v = columns_of(e, qkv, q_cols + kv_cols, kv_cols) };
-}
-
-/* The cell of a layer's keys or values of all positions, one for all functions. */
-static int cache_cell(const struct emitter *e, enum model_cache which)
-{
-    static const char *const names[N_MODEL_CACHES] = { "keys", "values" };
-    const struct model_builder *b = e->b;
-    struct program *p = b->program;
-    int *cell = &b->caches[e->layer][which];
-
-    if (!*cell)
-        *cell = program_cell(p, ROLE_CACHE,
-                             arena_printf(&p->arena, "layers.%d.%s", e->layer, names[which]),
-                             (int64_t)b->n_sequences * b->cache_len,
-                             (int64_t)n_kv_heads(e) * b->spec->head_dim, b->dtype);
-    if (e->tp > 1)
-        p->values[*cell].spread[axes_tensor()] = SPREAD_COLS;
-    return *cell;
-}
-
-static int attention_over_cache(const struct emitter *e, struct qkv_columns heads)
-{
-    const struct model_builder *b = e->b;
-    const struct ports *ports = &b->program->ports;
-    int keys = cache_cell(e, MODEL_KEYS), values = cache_cell(e, MODEL_VALUES);
-    int out = value(e, heads.q, cols_of(e, heads.q), b->dtype);
-    emit(e, (struct op){ .kind = OP_ATTENTION_CACHED,
-                         .attributes = head_attributes(e),
-                         .in = { [ATTENTION_CACHED_Q] = heads.q,
-                                 [ATTENTION_CACHED_K] = heads.k,
-                                 [ATTENTION_CACHED_V] = heads.v,
-                                 [ATTENTION_CACHED_POSITION] = ports->positions,
-                                 [ATTENTION_CACHED_KEYS] = keys,
-                                 [ATTENTION_CACHED_VALUES] = values,
-                                 [ATTENTION_CACHED_HEAD_OFFSET] = b->parts.heads,
-                                 [ATTENTION_CACHED_SEGMENT] = ports->segment,
-                                 [ATTENTION_CACHED_SEGMENTS] = ports->segments },
-                         .out = { [ATTENTION_CACHED_OUT] = out } });
-    return out;
-}
-
-/* Gather kv heads that several ranks share, of which each rank has computed a part of the
- * columns. */
-static int whole_heads(const struct emitter *e, int qkv)
-{
-    struct op_attributes attributes = head_attributes(e);
-    int64_t cols = (attributes.n_heads + 2 * (int64_t)attributes.n_kv_heads) * attributes.head_dim;
-
-    if (e->tp <= e->b->spec->n_kv_heads)
-        return qkv;
-    int whole = value(e, qkv, cols, e->b->dtype);
-    attributes.axis = axes_tensor();
-    attributes.group = e->tp / e->b->spec->n_kv_heads;
-    emit(e, (struct op){ .kind = OP_GATHER_HEADS,
-                         .attributes = attributes,
-                         .in = { [GATHER_HEADS_QKV] = qkv },
-                         .out = { [GATHER_HEADS_OUT] = whole },
-                         .stream = STREAM_TP });
-    return whole;
-}
-
-/* Queries and keys with an RMS norm over each head (head_norm), if the model has it. */
-static int normed_heads(const struct emitter *e, int qk)
-{
-    struct op_attributes attributes = head_attributes(e);
-
-    if (!e->b->spec->qk_norm)
-        return qk;
-    int y = value(e, qk, cols_of(e, qk), e->b->dtype);
-    int rstd = value(e, qk, attributes.n_heads + attributes.n_kv_heads, DTYPE_F32);
-    attributes.eps = e->b->spec->norm_eps;
-    emit(e, (struct op){ .kind = OP_HEAD_NORM,
-                         .attributes = attributes,
-                         .in = { [HEAD_NORM_QK] = qk,
-                                 [HEAD_NORM_WQ] = weight_of(e, MODULE_Q_NORM),
-                                 [HEAD_NORM_WK] = weight_of(e, MODULE_K_NORM) },
-                         .out = { [HEAD_NORM_OUT] = y, [HEAD_NORM_RSTD] = rstd } });
-    return y;
-}
-
-static int rotated_heads(const struct emitter *e, int qk)
-{
-    const struct ports *ports = &e->b->program->ports;
-
-    if (e->b->spec->position != POSITION_ROPE)
-        return qk;
-    int rotated = value(e, qk, cols_of(e, qk), e->b->dtype);
-    emit(e, (struct op){ .kind = OP_ROPE,
-                         .attributes = head_attributes(e),
-                         .in = { [ROPE_X] = qk,
-                                 [ROPE_POSITION] = ports->positions,
-                                 [ROPE_TABLE] = ports->rope_table },
-                         .out = { [ROPE_OUT] = rotated } });
-    return rotated;
-}
-
-static int self_attention(const struct emitter *e, int qkv)
-{
-    const struct model_builder *b = e->b;
-    struct op_attributes attributes = head_attributes(e);
-    int64_t n = attributes.n_heads + attributes.n_kv_heads;
-
-    qkv = whole_heads(e, qkv);
-    int qk = qkv;
-    if (b->spec->qk_norm || b->spec->position == POSITION_ROPE)
-        qk = rotated_heads(e, normed_heads(e, columns_of(e, qkv, 0, n * attributes.head_dim)));
-    struct qkv_columns heads = heads_of(e, qkv, qk);
-    if (b->cache_len)
-        return attention_over_cache(e, heads);
-    attributes.p = b->dropout ? b->spec->attention_dropout : 0;
-    if (attributes.p > 0) {
-        attributes.seed = b->seed;
-        attributes.rng_site = rng_site_of(e, SITE_ATTENTION);
-    }
-    int drops = attributes.p > 0, numbered = drops || attributes.alibi;
-    int out = value(e, qkv, (int64_t)attributes.n_heads * attributes.head_dim, b->dtype);
-    int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
-    emit(e, (struct op){ .kind = OP_ATTENTION,
-                         .attributes = attributes,
-                         .in = { [ATTENTION_Q] = heads.q,
-                                 [ATTENTION_K] = heads.k,
-                                 [ATTENTION_V] = heads.v,
-                                 [ATTENTION_SAMPLE] = drops ? b->program->ports.samples : 0,
-                                 [ATTENTION_HEAD_OFFSET] = numbered ? b->parts.heads : 0,
-                                 [ATTENTION_FIRST] = b->program->ports.starts },
-                         .out = { [ATTENTION_OUT] = out, [ATTENTION_LSE] = lse } });
-    return out;
 }
 
 static int feed_forward(const struct emitter *e, int x)
@@ -485,9 +299,13 @@ void model_score(struct model_builder *builder, int function, int n_rows)
 {
     struct program *p = builder->program;
     int tp = p->mesh.size[axes_tensor()];
-    struct emitter e = {
-        .b = builder, .function = function, .layer = -1, .tp = tp, .rows = n_rows
-    };
+    struct emitter e = { .b = builder,
+                         .function = function,
+                         .layer = -1,
+                         .tp = tp,
+                         .ulysses = 1,
+                         .keys = 1,
+                         .rows = n_rows };
     int x = program_value(p, n_rows, builder->spec->hidden_size, DTYPE_F32);
 
     p->ports.query_rows = program_cell(p, ROLE_SCALAR, "query_rows", n_rows, 1, DTYPE_I32);
@@ -516,15 +334,29 @@ void model_score(struct model_builder *builder, int function, int n_rows)
         emit_tp(&e, OP_ALL_GATHER, stats, p->ports.stats);
 }
 
+struct context_cut model_context_cut(const struct mesh *mesh)
+{
+    return (struct context_cut){ mesh->size[axes_heads()], mesh->size[axes_keys()] };
+}
+
+int64_t model_rows(const struct model_builder *b)
+{
+    return (int64_t)b->n_sequences * b->seq_len /
+           context_size(model_context_cut(&b->program->mesh));
+}
+
 struct model_part model_forward(struct model_builder *builder, int function,
                                 const struct model_chunk *chunk, enum model_end end, int boundary)
 {
+    const struct mesh *mesh = &builder->program->mesh;
     struct emitter e = { .b = builder,
                          .function = function,
                          .layer = -1,
-                         .tp = builder->program->mesh.size[axes_tensor()],
+                         .tp = mesh->size[axes_tensor()],
+                         .ulysses = mesh->size[axes_heads()],
+                         .keys = mesh->size[axes_keys()],
                          .end = end,
-                         .rows = (int64_t)builder->n_sequences * builder->seq_len };
+                         .rows = model_rows(builder) };
     struct model_part part = { 0 };
     int x = chunk->stage == 0 ? embedding(&e) : boundary;
 

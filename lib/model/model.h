@@ -12,6 +12,12 @@
  * with a reduce_scatter instead of an all_reduce. If there are fewer kv heads than ranks,
  * neighbouring ranks each have a part of one head, and gather it.
  *
+ * Over cp and ulysses a rank has a part of the rows of each sequence (layout/context.h), and only
+ * attention needs others' (Jacobs et al. 2023: DeepSpeed Ulysses; Llama Team 2024, section 3.3.2).
+ * Along ulysses each rank gets all rows of a part of the heads, and gives the outputs back; along
+ * cp each gathers the keys and values of all ranks, for its own queries. With both, keys are those
+ * of the rank's heads.
+ *
  * Each expert's FFN is divided over tp in the same way, so every rank processes all tokens. Rows of
  * tokens are copied once for each of the token's experts and sorted by expert: their number does
  * not depend on the routing, and no token is dropped.
@@ -22,6 +28,7 @@
 #include "config/model_spec.h"
 #include "config/parameters.h"
 #include "config/tuning.h"
+#include "layout/context.h"
 #include "program/program.h"
 
 enum model_cache { MODEL_KEYS, MODEL_VALUES, N_MODEL_CACHES };
@@ -45,7 +52,8 @@ struct model_builder {
     const struct model_spec *spec;
     enum dtype dtype;         /* of activations and 2-D weights */
     enum dtype residual;      /* of the residual stream: DTYPE_F32, or bf16 where dtype is */
-    int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len */
+    int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len, on all the ranks
+                                 that divide sequences */
     int cache_len;            /* > 0: attention over a cache of this many positions (generation) */
     int dropout;              /* 0: off, regardless of the spec */
     int sequence_parallel;    /* with tp: norms and residual adds on parts of the rows */
@@ -69,6 +77,10 @@ struct model_builder {
             ffn_cols; /* offsets in the inputs of the blocks' last matrices, for dropout */
     } parts;
 };
+
+/* Rows of a micro-batch that a rank has; and over how many ranks each sequence is divided. */
+int64_t model_rows(const struct model_builder *builder);
+struct context_cut model_context_cut(const struct mesh *mesh);
 
 /* All layers as one chunk. */
 struct model_chunk model_whole(const struct model_spec *spec);

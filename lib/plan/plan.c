@@ -74,8 +74,8 @@ struct plan_flops plan_count_flops(const struct plan *plan)
         of_stages += program_entry_flops(&plan->programs[i], ENTRY_STEP);
     return (struct plan_flops){
         /* Programs are those of the data-parallel rank with most micro-batches. */
-        .executed = of_stages * job->parallel.tp * (double)job_all_micro_batches(job) /
-                    job->n_micro_batches,
+        .executed = of_stages * job->parallel.tp * job->parallel.cp *
+                    (double)job_all_micro_batches(job) / job->n_micro_batches,
         .model = model_spec_flops_per_token(&job->model, job->data.seq_len) * tokens,
         .megatron = model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
                                                         job->recompute == RECOMPUTE_FULL) *
@@ -92,7 +92,8 @@ struct plan_recheck plan_count_recheck(const struct plan *plan)
         of_stages += program_entry_flops(&plan->programs[i], ENTRY_RECHECK);
     size_t piece = plan->job->parallel.zero ? recheck_piece_bytes(shown) : 0;
     return (struct plan_recheck){
-        .flops = of_stages * plan->job->parallel.tp * plan->job->parallel.dp,
+        .flops =
+            of_stages * plan->job->parallel.tp * plan->job->parallel.cp * plan->job->parallel.dp,
         .hashed_bytes = 2 * program_entry_written_bytes(shown, ENTRY_RECHECK),
         .device_bytes = piece,
         .host_bytes = 2 * piece,

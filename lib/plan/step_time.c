@@ -328,7 +328,7 @@ int64_t step_time_boundary_bytes(const struct job *job)
     int64_t n = (int64_t)job->train.micro_batch * job->data.seq_len * job->model.hidden_size *
                 (int64_t)dtype_bytes(job->train.residual);
 
-    return n / (job->parallel.sequence_parallel ? job->parallel.tp : 1);
+    return n / job->parallel.cp / (job->parallel.sequence_parallel ? job->parallel.tp : 1);
 }
 
 int64_t step_time_boundary_ns(const struct job *job, const struct cluster *cluster)

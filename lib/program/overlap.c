@@ -1,14 +1,14 @@
 /*
- * overlap.c - collectives of tensor parallelism are issued early, so that they overlap with
- * products
+ * overlap.c - collectives of tensor and context parallelism are issued early, so that they overlap
+ * with products
  *
  * The passes before emit each collective where it was derived: an all-reduce directly before its
- * reader, a gather directly before the product that reads it. Here each op of stream tp moves up to
- * the op that writes its input, so that the products in between (weights' gradients) run while it
- * is in flight. A gather that repeats one of the forward (phase R) passes one product at most,
- * because its output takes memory from then on. The order of collectives among themselves stays,
- * and all ranks of a group have the same program, so they still meet in one order. No bit changes:
- * ops move, operands do not.
+ * reader, a gather directly before the product that reads it. Here each op of streams tp and cp
+ * moves up to the op that writes its input, so that the products in between (weights' gradients)
+ * run while it is in flight. A gather that repeats one of the forward (phase R) passes one product
+ * at most, because its output takes memory from then on. The order of collectives among themselves
+ * stays, and all ranks of a group have the same program, so they still meet in one order. No bit
+ * changes: ops move, operands do not.
  *
  *     B  %91 = linear_dx %90, up.weight             B  %91 = linear_dx %90, up.weight
  *     W  up.weight.grad += linear_dw %90, %36       B  %92 = all_reduce %91  over tp
@@ -58,7 +58,7 @@ void overlap_collectives(struct program *program, int function)
 
     for (int i = 1; i < f->n_ops; i++) {
         struct op op = f->ops[i];
-        int at = op.stream == STREAM_TP ? earliest(program, f, i) : i;
+        int at = op.stream == STREAM_TP || op.stream == STREAM_CP ? earliest(program, f, i) : i;
 
         for (int k = i; k > at; k--)
             f->ops[k] = f->ops[k - 1];

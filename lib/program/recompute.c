@@ -16,8 +16,8 @@
  * The modes are Megatron-LM's: full recomputation keeps the inputs of layers (Chen et al. 2016),
  * selective recomputation drops what is cheap to compute (Korthikanti et al. 2022; with attention
  * in one kernel that keeps row statistics, those are norms, activations, dropout and casts). What
- * is gathered over tp is tp times the rank's share of it, so it is gathered again in every mode
- * (Korthikanti et al. 2022, section 4.2.2).
+ * is gathered over tp, or keys and values over cp, is as many times the rank's share of it, so it
+ * is gathered again in every mode (Korthikanti et al. 2022, section 4.2.2).
  */
 #include <stdbool.h>
 #include <string.h>
@@ -106,6 +106,22 @@ static bool is_dropped(const struct remake *r, enum recompute_kind level, enum o
     }
 }
 
+/* What is gathered over the axis is as many times the rank's share: of tokens and heads, and of
+ * keys. */
+static bool is_gathered_again(enum mesh_axis axis)
+{
+    return axis_role(axis, PARAMETER_DENSE) == SPLITS_MODEL || axis_cuts_sequences(axis);
+}
+
+static bool has_such_axis(const struct mesh *mesh)
+{
+    bool has = false;
+
+    for (int axis = 0; axis < N_AXES; axis++)
+        has |= mesh->size[axis] > 1 && is_gathered_again((enum mesh_axis)axis);
+    return has;
+}
+
 static bool is_kept(const struct remake *r, int v)
 {
     const struct op *op;
@@ -118,7 +134,7 @@ static bool is_kept(const struct remake *r, int v)
 
     if (accumulates(r->program, op) || (traits & TRAIT_TRANSFER))
         return true;
-    if ((traits & TRAIT_GATHER) && axis_role(op->attributes.axis, PARAMETER_DENSE) == SPLITS_MODEL)
+    if ((traits & TRAIT_GATHER) && is_gathered_again(op->attributes.axis))
         return false;
     enum recompute_kind level = level_of(r, op->layer);
     if (level == RECOMPUTE_KIND_FULL || r->program->values[v].boundary)
@@ -252,7 +268,7 @@ void recompute(struct program *program, int forward, int backward,
     struct op *old = b->ops;
 
     if (levels->kind == RECOMPUTE_KIND_NONE && !levels->n_full && !levels->n_selective &&
-        axes_size(&program->mesh, SPLITS_MODEL, PARAMETER_DENSE) == 1)
+        !has_such_axis(&program->mesh))
         return;
     r.producer = arena_array(&program->arena, int, r.n_values);
     r.remade = arena_array(&program->arena, int, r.n_values);

@@ -23,8 +23,10 @@ struct bench_source {
     const struct job *job;
     const struct program *program;
     struct run *run;
-    int32_t *tokens, *targets, *positions;
+    int32_t *tokens, *targets, *positions;      /* of the rank's rows */
+    int32_t *rows, *attention_positions, *last; /* with context parallelism */
     int64_t *samples;
+    int64_t n_rows;
     uint64_t n_loaded;
 };
 
@@ -32,30 +34,53 @@ struct bench_source {
 static int load_random(void *context, int micro_batch, struct err *err)
 {
     struct bench_source *s = context;
-    int seq_len = s->job->data.seq_len, n_sequences = s->job->train.micro_batch;
+    int n_sequences = s->job->train.micro_batch;
 
     (void)err;
-    for (int64_t i = 0; i < (int64_t)n_sequences * seq_len; i++) {
+    for (int64_t i = 0; i < s->n_rows; i++) {
         struct rng_block r = rng_at(s->job->train.seed, RNG_BENCH, s->n_loaded, (uint64_t)i);
 
         s->tokens[i] = (int32_t)(r.word[0] % (uint32_t)s->job->model.vocab_size);
         s->targets[i] = (int32_t)(r.word[1] % (uint32_t)s->job->model.vocab_size);
-        s->positions[i] = (int32_t)(i % seq_len);
     }
     for (int i = 0; i < n_sequences; i++)
         s->samples[i] = (int64_t)s->n_loaded * n_sequences + i;
     s->n_loaded++;
     struct micro_batch batch = {
-        .tokens = s->tokens, .targets = s->targets, .positions = s->positions, .samples = s->samples
+        .tokens = s->tokens,
+        .targets = s->targets,
+        .positions = s->positions,
+        .samples = s->samples,
+        .rows = s->rows,
+        .attention_positions = s->attention_positions,
+        .last = s->last,
     };
     inputs_of_batch(s->run, s->program, &batch, micro_batch);
     return 0;
 }
 
-static void source_open(struct bench_source *s, const struct job *job,
-                        const struct program *program, struct run *run, struct arena *arena)
+/* Where the rows lie in their sequences: the rank's, and those that it attends from. */
+static void place_rows(struct bench_source *s, int ulysses_rank, int cp_rank)
 {
-    int64_t n_rows = (int64_t)job->train.micro_batch * job->data.seq_len;
+    struct context_cut cut = job_context_cut(s->job);
+    int64_t seq_len = s->job->data.seq_len, pair = seq_len / cut.keys;
+    int64_t n = seq_len / context_size(cut);
+
+    for (int i = 0; i < s->job->train.micro_batch; i++) {
+        context_rows(cut, seq_len, ulysses_rank, cp_rank, s->positions + i * n);
+        context_pair_rows(cut, seq_len, cp_rank, s->last + i * pair);
+        for (int64_t row = 0; row < n; row++)
+            s->rows[i * n + row] = (int32_t)(i * seq_len) + s->positions[i * n + row];
+    }
+}
+
+static void source_open(struct bench_source *s, const struct job *job,
+                        const struct program *program, const struct mesh_place *place,
+                        struct run *run, struct arena *arena)
+{
+    struct context_cut cut = job_context_cut(job);
+    int64_t n_pairs = (int64_t)job->train.micro_batch * job->data.seq_len / cut.keys;
+    int64_t n_rows = n_pairs / cut.ulysses;
 
     *s = (struct bench_source){ .job = job,
                                 .program = program,
@@ -63,7 +88,12 @@ static void source_open(struct bench_source *s, const struct job *job,
                                 .tokens = arena_array(arena, int32_t, n_rows),
                                 .targets = arena_array(arena, int32_t, n_rows),
                                 .positions = arena_array(arena, int32_t, n_rows),
+                                .rows = arena_array(arena, int32_t, n_rows),
+                                .last = arena_array(arena, int32_t, n_pairs),
+                                .n_rows = n_rows,
                                 .samples = arena_array(arena, int64_t, job->train.micro_batch) };
+    s->attention_positions = s->last;
+    place_rows(s, place->of[axes_heads()], place->of[axes_keys()]);
 }
 
 /* Learning rate 0: the parameters stay what a model begins with, however many steps are run. */
@@ -258,7 +288,8 @@ static int run_and_measure(struct bench *bench, const struct job *job, struct en
     if (engine->rank.world_size == 1)
         bench->peak_flops = bench->ceiling.flops;
     progress_phase(progress, "between steps");
-    source_open(&source, job, &bench->program, run, &bench->arena);
+    struct mesh_place place = mesh_place(&bench->program.mesh, engine->rank.world_rank);
+    source_open(&source, job, &bench->program, &place, run, &bench->arena);
     write_scalars(run, &bench->program, bench->tokens);
     list_ops(bench);
     struct run_hooks hooks = { .context = &source, .load = load_random };

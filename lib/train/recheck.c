@@ -38,7 +38,12 @@ int recheck_create(struct recheck **out, struct trainer *t, struct err *err)
 {
     const struct mesh *mesh = &trainer_program(t)->mesh;
     struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
-    enum mesh_axis other = others.n ? others.axes[0] : axes_shard();
+    enum mesh_axis other = others.n ? others.axes[0] : axes_shard(), ring = axes_shard();
+
+    /* A micro-batch is computed by ranks that have the same part of its sequences. */
+    for (int i = others.n - 1; i >= 0 && mesh->size[axes_shard()] == 1; i--)
+        if (!axis_cuts_sequences(others.axes[i]))
+            ring = others.axes[i];
 
     *out = NULL;
     if (!t->job->train.recheck_every)
@@ -46,7 +51,7 @@ int recheck_create(struct recheck **out, struct trainer *t, struct err *err)
     struct recheck *r = calloc(1, sizeof *r);
     CHECK(r);
     r->trainer = t;
-    r->ring = mesh->size[axes_shard()] > 1 ? axes_shard() : other;
+    r->ring = ring;
     r->alike = other;
     r->words = calloc((size_t)t->world_size, sizeof *r->words);
     CHECK(r->words);

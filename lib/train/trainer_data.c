@@ -6,6 +6,7 @@
 #include "base/hub.h"
 #include "base/num.h"
 #include "data/stream/indexed.h"
+#include "layout/axes.h"
 #include "train/trainer_impl.h"
 
 static const struct loader_dataset *datasets_of(struct trainer *t)
@@ -43,6 +44,7 @@ static int64_t n_left_out(const struct trainer *t)
 static struct loader_options loader_options_of(struct trainer *t)
 {
     const struct job *job = t->job;
+    const struct mesh *mesh = &t->program.mesh;
 
     return (struct loader_options){ .datasets = datasets_of(t),
                                     .n_datasets = job->data.n_train,
@@ -58,8 +60,12 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .sizes = job->parallel.micro_batches.values,
                                     .n_sizes = job->parallel.micro_batches.n,
                                     .counts = job->parallel.replica_micro_batches.values,
-                                    .dp_rank = mesh_data_rank(&t->program.mesh, t->world_rank),
+                                    .dp_rank = mesh_data_rank(mesh, t->world_rank),
                                     .dp_size = job->parallel.dp,
+                                    .cut = job_context_cut(job),
+                                    .ulysses_rank =
+                                        mesh_coordinate(mesh, t->world_rank, axes_heads()),
+                                    .cp_rank = mesh_coordinate(mesh, t->world_rank, axes_keys()),
                                     .seed = job->train.seed,
                                     .split = job->eval.split,
                                     .first_step = trainer_data_step(t),

@@ -20,8 +20,7 @@ void inputs_of_batch(struct run *run, const struct program *program,
     feed(run, program, ports->positions, batch->positions, number);
     feed(run, program, ports->rows, batch->rows, number);
     feed(run, program, ports->samples, batch->samples, number);
-    if (ports->attention_positions != ports->positions)
-        feed(run, program, ports->attention_positions, batch->attention_positions, number);
+    feed(run, program, ports->attention_positions, batch->attention_positions, number);
     feed(run, program, ports->starts, batch->starts, number);
     feed(run, program, ports->last, batch->last, number);
 }

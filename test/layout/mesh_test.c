@@ -11,8 +11,8 @@
 
 #define WORLD_MAX 64
 
-/* The rank at these coordinates, by the orders that mesh.h states: tp fastest, then ulysses, cp, ep,
- * dp, replica, pp, which may be in reverse; or pp before dp. */
+/* The rank at these coordinates, by the orders that mesh.h states: tp fastest, then ulysses, cp,
+ * ep, dp, replica, pp, which may be in reverse; or pp before dp. */
 static int rank_at(const struct mesh *mesh, const int *coordinates)
 {
     static const enum mesh_axis slowest_first[][N_AXES] = {
