@@ -37,16 +37,32 @@ struct attention_args {
     int64_t first_stride, last_stride;
 };
 
-static inline int attention_value_dim(const struct op_shape *op)
+/* An attention's q, behind which k and v are. */
+static inline const struct tensor *attention_queries(const struct op_shape *op)
 {
-    return ops_value_dim(
-        op, &op->in[op->kind == OP_ATTENTION_GRAD ? (int)ATTENTION_GRAD_V : (int)ATTENTION_V]);
+    switch (op->kind) {
+    case OP_ATTENTION_GRAD:
+        return &op->in[ATTENTION_GRAD_Q];
+    case OP_ATTENTION_PART:
+        return &op->in[ATTENTION_PART_Q];
+    case OP_ATTENTION_PART_GRAD:
+        return &op->in[ATTENTION_PART_GRAD_Q];
+    default:
+        return &op->in[ATTENTION_Q];
+    }
 }
 
-/* begin: number of head_offset among the inputs. */
-static inline struct attention_args attention_args_of(const struct op_shape *op, int begin)
+static inline int attention_value_dim(const struct op_shape *op)
+{
+    return ops_value_dim(op, &attention_queries(op)[ATTENTION_V]);
+}
+
+/* ranges: number of `first` among the inputs, behind which last is; of attention_cached, which has
+ * none: 0. */
+static inline struct attention_args attention_ranges_of(const struct op_shape *op, int ranges)
 {
     const struct op_attributes *at = &op->attributes;
+    const struct tensor *q = attention_queries(op);
     struct attention_args a = {};
 
     a.n_heads = at->n_heads;
@@ -62,19 +78,27 @@ static inline struct attention_args attention_args_of(const struct op_shape *op,
     a.keep = (float)(1.0 / (1.0 - at->p));
     a.seed = at->seed;
     a.place = at->rng_site;
+    if (!ranges)
+        return a;
+    a.first = (const int32_t *)op->in[ranges].data;
+    a.first_stride = op->in[ranges].stride;
+    a.last = (const int32_t *)op->in[ranges + 1].data;
+    a.last_stride = op->in[ranges + 1].stride;
+    a.key_len = ops_key_len(op, &q[ATTENTION_Q], &q[ATTENTION_K]);
+    return a;
+}
+
+/* begin: number of head_offset among the inputs; beside it are sample and ranges. */
+static inline struct attention_args attention_args_of(const struct op_shape *op, int begin)
+{
+    int is_cached = op->kind == OP_ATTENTION_CACHED;
+    struct attention_args a = attention_ranges_of(op, is_cached ? 0 : begin + 1);
+
     a.begin = (const int32_t *)op->in[begin].data;
-    if (op->kind == OP_ATTENTION_CACHED)
+    if (is_cached)
         return a;
     a.sample = (const int64_t *)op->in[begin - 1].data;
     a.sample_stride = op->in[begin - 1].stride;
-    a.first = (const int32_t *)op->in[begin + 1].data;
-    a.first_stride = op->in[begin + 1].stride;
-    a.last = (const int32_t *)op->in[begin + 2].data;
-    a.last_stride = op->in[begin + 2].stride;
-    if (op->kind == OP_ATTENTION_GRAD)
-        a.key_len = ops_key_len(op, &op->in[ATTENTION_GRAD_Q], &op->in[ATTENTION_GRAD_K]);
-    else
-        a.key_len = ops_key_len(op, &op->in[ATTENTION_Q], &op->in[ATTENTION_K]);
     return a;
 }
 
@@ -574,7 +598,9 @@ static inline void attention_release_cudnn(struct kernels *kernels, void *state)
         cudnn_attention_release((struct cudnn_attention *)state);
 }
 
-/* attention_grad.cu: OP_ATTENTION_GRAD's row */
+/* attention_grad.cu: the rows of gradients */
 void cuda_register_attention_grad(struct kernels_backend *table);
+/* attention_end.cu: the rows of what is left when all parts of the keys have been attended to */
+void cuda_register_attention_end(struct kernels_backend *table);
 
 #endif

@@ -189,9 +189,10 @@ static __device__ __forceinline__ int queries_end(const attention_args &a, int64
     return high;
 }
 
-template <typename T, int WIDTH, int DROPS, int SMALL>
-__global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
-    dkv_kernel(attention_args a, grad_rows<T> rows)
+/* A block's walk; D: the dtype that gradients are stored in. */
+template <typename T, int WIDTH, int DROPS, int SMALL, typename D>
+static __device__ __forceinline__ void dkv_walk(const attention_args &a, const grad_rows<T> &rows,
+                                                rows_of<D> dk, rows_of<D> dv)
 {
     typedef dkv_shape<T, WIDTH, SMALL> shape;
     constexpr int KEYS = shape::KEYS, QUERIES = shape::QUERIES, N = QUERIES / 8;
@@ -260,10 +261,25 @@ __global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
         }
         __syncthreads();
     }
-    grad_store<T, COLS>(dkeys, rows.dk.row(keys_begin + own) + k_col, rows.dk.stride,
-                        last + 1 - own, part * COLS, a.head_dim, a.wide, a.scale);
-    grad_store<T, COLS>(dvalues, rows.dv.row(keys_begin + own) + v_col, rows.dv.stride,
-                        last + 1 - own, part * COLS, a.value_dim, a.wide, 1.0f);
+    grad_store<D, COLS>(dkeys, dk.row(keys_begin + own) + k_col, dk.stride, last + 1 - own,
+                        part * COLS, a.head_dim, a.wide, a.scale);
+    grad_store<D, COLS>(dvalues, dv.row(keys_begin + own) + v_col, dv.stride, last + 1 - own,
+                        part * COLS, a.value_dim, a.wide, 1.0f);
+}
+
+template <typename T, int WIDTH, int DROPS, int SMALL>
+__global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
+    dkv_kernel(attention_args a, grad_rows<T> rows)
+{
+    dkv_walk<T, WIDTH, DROPS, SMALL>(a, rows, rows.dk, rows.dv);
+}
+
+/* In fp32, of a part of the keys; others are dkv_kernel's. */
+template <typename T, int WIDTH, int SMALL>
+__global__ void __launch_bounds__(dkv_shape<T, WIDTH, SMALL>::N_THREADS)
+    part_dkv_kernel(attention_args a, grad_rows<T> rows, rows_of<float> dk, rows_of<float> dv)
+{
+    dkv_walk<T, WIDTH, 0, SMALL>(a, rows, dk, dv);
 }
 
 #endif

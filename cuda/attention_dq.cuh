@@ -5,12 +5,13 @@
  *
  * Blocks, warps and stages are the forward's (attention.cu), with dO beside Q. A kernel of its own
  * computes scores a second time, but needs no atomics and no fp32 copy of dq. Bound by the three
- * products.
+ * products. Over a part of the keys it begins with the sums of the part before, and leaves sums.
  */
 #ifndef CUDA_ATTENTION_DQ_CUH
 #define CUDA_ATTENTION_DQ_CUH
 
 #include "cuda/attention_grad_impl.cuh"
+#include "cuda/attention_part.cuh"
 
 /* dS of the warp's queries and a tile's keys: products p and dp become it, in dp. */
 template <int M, int N>
@@ -40,11 +41,18 @@ dq_scores(float (&p)[M][N][4], float (&dp)[M][N][4], const float (&lse)[M][2],
     }
 }
 
-template <typename T, int WIDTH, int DROPS, int SMALL>
-__global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
-    dq_kernel(attention_args a, grad_rows<T> rows)
+/* Where a warp's rows are in dq: the first, how many, and the head's first column. */
+struct dq_place {
+    int64_t row, col;
+    int n_rows;
+};
+
+/* A block's walk: begin(dq, place) says what dq is before the first key, end(dq, place, sight)
+ * stores it. */
+template <typename T, int WIDTH, int DROPS, typename shape, typename B, typename E>
+static __device__ __forceinline__ void dq_walk(const attention_args &a, const grad_rows<T> &rows,
+                                               B begin_sums, E end_sums)
 {
-    typedef dq_shape<T, WIDTH, DROPS, SMALL> shape;
     constexpr int KEYS = shape::KEYS, N = KEYS / 8, M = shape::M;
     constexpr int N_THREADS = shape::N_THREADS;
     int head = (int)(blockIdx.x % (unsigned)a.n_heads);
@@ -94,7 +102,7 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
             lse[m][i] = rows.lse.row(row)[head] * LOG2_E;
             delta[m][i] = rows.delta[row * a.n_heads + head];
         }
-    tile_clear(dq);
+    begin_sums(dq, dq_place{ begin + own, col, a.seq_len - own });
     for (int stage = 0; key <= last; key += KEYS, stage ^= 1) {
         const T *tile = stages + stage * 2 * shape::KEY_ELEMENTS;
 
@@ -117,8 +125,35 @@ __global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
         }
         __syncthreads();
     }
-    grad_store<T, WIDTH>(dq, rows.dq.row(begin + own) + col, rows.dq.stride, a.seq_len - own, 0,
-                         a.head_dim, a.wide, a.scale);
+    end_sums(dq, dq_place{ begin + own, col, a.seq_len - own }, sight);
+}
+
+template <typename T, int WIDTH, int DROPS, int SMALL>
+__global__ void __launch_bounds__(dq_shape<T, WIDTH, DROPS, SMALL>::N_THREADS)
+    dq_kernel(attention_args a, grad_rows<T> rows)
+{
+    dq_walk<T, WIDTH, DROPS, dq_shape<T, WIDTH, DROPS, SMALL>>(
+        a, rows, [](auto &dq, const dq_place &) { tile_clear(dq); },
+        [&](const auto &dq, const dq_place &at, const auto &) {
+            grad_store<T, WIDTH>(dq, rows.dq.row(at.row) + at.col, rows.dq.stride, at.n_rows, 0,
+                                 a.head_dim, a.wide, a.scale);
+        });
+}
+
+/* Over a part of the keys: from the sums of the part before, or none, to the next. */
+template <typename T, int WIDTH, int SMALL>
+__global__ void __launch_bounds__(dq_shape<T, WIDTH, 1, SMALL>::N_THREADS)
+    part_dq_kernel(attention_args a, grad_rows<T> rows, rows_of<float> sum, rows_of<float> next)
+{
+    dq_walk<T, WIDTH, 0, dq_shape<T, WIDTH, 1, SMALL>>(
+        a, rows,
+        [&](auto &dq, const dq_place &at) {
+            part_load<WIDTH>(dq, part_rows_of(sum, at.row, at.col, at.n_rows, a.head_dim));
+        },
+        [&](const auto &dq, const dq_place &at, const auto &sight) {
+            part_store<WIDTH>(dq, part_rows_of(next, at.row, at.col, at.n_rows, a.head_dim),
+                              part_rows_of(sum, at.row, at.col, at.n_rows, a.head_dim), sight);
+        });
 }
 
 #endif

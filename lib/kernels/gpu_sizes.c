@@ -196,6 +196,9 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
     case OP_ATTENTION_GRAD: /* the own kernels' delta */
         return (size_t)op->in[ATTENTION_GRAD_Q].rows * (size_t)op->attributes.n_heads *
                sizeof(float);
+    case OP_ATTENTION_PART_GRAD:
+        return (size_t)op->in[ATTENTION_PART_GRAD_Q].rows * (size_t)op->attributes.n_heads *
+               sizeof(float);
     case OP_ATTENTION_CACHED:
         return cached(op);
     case OP_ROUTER:

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/num.h"
-#include "ops/family_impl.h"
+#include "ops/attention_sight_impl.h"
 
 /* What is rotated is whole heads, of whatever number. */
 static int check_whole_heads(const struct op_shape *op, struct err *err)
@@ -134,17 +134,12 @@ static int spread_heads(const struct spread_query *q, const struct spread_form *
     return spread_alike(q, form->data, form->rowwise, form->allowed);
 }
 
-/* Whether each rank has a part of the queries and all keys. */
-static int has_all_keys(const struct spread_query *q, int queries, int keys)
+bool spread_has_all_keys(const struct spread_query *q, int queries, int keys)
 {
     return q->in[queries] == SPREAD_ROWS && q->in[keys] == SPREAD_SAME;
 }
 
-/*
- * Queries, and what goes with them (a set of inputs), are split by rows; all else, keys of the
- * whole sequence among it, is the same. Which key is a query's own is then data.
- */
-static int spread_queries(const struct spread_query *q, unsigned with_queries, int last)
+int spread_queries(const struct spread_query *q, unsigned with_queries, int last)
 {
     if (!spread_given(q, last))
         return err_set(q->err, ERR_FAILED,
@@ -156,13 +151,8 @@ static int spread_queries(const struct spread_query *q, unsigned with_queries, i
     return 0;
 }
 
-/*
- * Pairs (query, key) that causal attention looks at, over all sequences and heads. Ranges of keys
- * are known at run time only: this counts no documents, and queries that are a part of their
- * sequence as if they were spread evenly over it.
- */
-static double causal_pairs(const struct op_shape *op, const struct tensor *queries,
-                           const struct tensor *keys)
+double attention_pairs(const struct op_shape *op, const struct tensor *queries,
+                       const struct tensor *keys)
 {
     double key_len = ops_key_len(op, queries, keys), window = op->attributes.window;
 
@@ -173,8 +163,7 @@ static double causal_pairs(const struct op_shape *op, const struct tensor *queri
            op->attributes.n_heads;
 }
 
-/* Keys of as many sequences as there are of queries; without last, one for each query. */
-static int check_keys(const struct op_shape *op, int q, int k, int last, struct err *err)
+int check_keys(const struct op_shape *op, int q, int k, int last, struct err *err)
 {
     const char *name = op_name(op->kind);
     int64_t n_sequences = op->in[q].rows / op->attributes.seq_len;
@@ -209,7 +198,7 @@ static int attention_spread(const struct spread_query *q)
                                              MAY_ROWS | MAY_COLS };
     int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_SAMPLE);
 
-    if (has_all_keys(q, ATTENTION_Q, ATTENTION_K))
+    if (spread_has_all_keys(q, ATTENTION_Q, ATTENTION_K))
         return spread_queries(q, IN(ATTENTION_Q) | IN(ATTENTION_FIRST) | IN(ATTENTION_LAST),
                               ATTENTION_LAST);
     return spread_heads(q, &form, ATTENTION_HEAD_OFFSET, is_numbered);
@@ -217,7 +206,7 @@ static int attention_spread(const struct spread_query *q)
 
 static double attention_flops(const struct op_shape *op)
 {
-    return 2 * causal_pairs(op, &op->in[ATTENTION_Q], &op->in[ATTENTION_K]) *
+    return 2 * attention_pairs(op, &op->in[ATTENTION_Q], &op->in[ATTENTION_K]) *
            (op->attributes.head_dim + ops_value_dim(op, &op->in[ATTENTION_V]));
 }
 
@@ -299,7 +288,7 @@ static int attention_grad_spread(const struct spread_query *q)
                                          IN(ATTENTION_GRAD_FIRST) | IN(ATTENTION_GRAD_LAST);
     int is_numbered = q->op->attributes.alibi || spread_given(q, ATTENTION_GRAD_SAMPLE);
 
-    if (has_all_keys(q, ATTENTION_GRAD_Q, ATTENTION_GRAD_K)) {
+    if (spread_has_all_keys(q, ATTENTION_GRAD_Q, ATTENTION_GRAD_K)) {
         if (spread_queries(q, with_queries, ATTENTION_GRAD_LAST))
             return -1;
         q->out[ATTENTION_GRAD_DK] = q->out[ATTENTION_GRAD_DV] = SPREAD_PARTIAL;
@@ -311,7 +300,7 @@ static int attention_grad_spread(const struct spread_query *q)
 /* Scores, and gradients of queries and keys; probabilities', and values' gradients. */
 static double attention_grad_flops(const struct op_shape *op)
 {
-    return 2 * causal_pairs(op, &op->in[ATTENTION_GRAD_Q], &op->in[ATTENTION_GRAD_K]) *
+    return 2 * attention_pairs(op, &op->in[ATTENTION_GRAD_Q], &op->in[ATTENTION_GRAD_K]) *
            (3 * op->attributes.head_dim + 2 * ops_value_dim(op, &op->in[ATTENTION_GRAD_V]));
 }
 

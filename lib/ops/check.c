@@ -106,6 +106,9 @@ static int64_t known(const struct solver *s, enum dim dim)
         return d[DIM_GV] == UNBOUND
                    ? UNBOUND
                    : d[DIM_GV] / s->op->attributes.n_kv_heads * s->op->attributes.n_heads;
+    case DIM_STATE:
+        return d[DIM_GV] == UNBOUND ? UNBOUND
+                                    : known(s, DIM_HV) + 2 * (int64_t)s->op->attributes.n_heads;
     case DIM_SEQUENCES:
         return d[DIM_T] == UNBOUND ? UNBOUND : d[DIM_T] / s->op->attributes.seq_len;
     case DIM_1M:
@@ -141,19 +144,21 @@ static int wrong_shape(const struct solver *s, const struct op_operand *operand,
                    dim_text(cols, sizeof cols, known(s, operand->cols)));
 }
 
-/* Value heads of one width, which those of the output have, too. */
+/* Value heads of one width, which those of the output have, too; a state's have a maximum and a sum
+ * besides. */
 static int bind_values(struct solver *s, enum dim dim, int64_t extent, const char *operand)
 {
     const struct op_attributes *a = &s->op->attributes;
     int64_t n = dim == DIM_GV ? a->n_kv_heads : a->n_heads;
+    int64_t width = extent / n - (dim == DIM_STATE ? 2 : 0);
 
     if (extent % n)
         return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted a multiple of %lld",
                        s->info->name, operand, (long long)extent, (long long)n);
-    if (extent / n > OPS_HEAD_DIM_MAX)
+    if (width < 1 || width > OPS_HEAD_DIM_MAX)
         return err_set(s->err, ERR_FAILED, "%s: %s has heads of %lld columns, wanted 1..%d",
-                       s->info->name, operand, (long long)(extent / n), OPS_HEAD_DIM_MAX);
-    s->dims[DIM_GV] = extent / n * a->n_kv_heads;
+                       s->info->name, operand, (long long)width, OPS_HEAD_DIM_MAX);
+    s->dims[DIM_GV] = width * a->n_kv_heads;
     return 0;
 }
 
@@ -167,7 +172,7 @@ static int bind(struct solver *s, enum dim dim, int64_t extent, const char *oper
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld columns, wanted an even number",
                            name, operand, (long long)extent);
         s->dims[DIM_F] = extent / 2;
-    } else if (dim == DIM_GV || dim == DIM_HV) {
+    } else if (dim == DIM_GV || dim == DIM_HV || dim == DIM_STATE) {
         return bind_values(s, dim, extent, operand);
     } else if (dim == DIM_MN) {
         /* In each such row the experts are known by then. */

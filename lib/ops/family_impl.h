@@ -14,6 +14,7 @@
 #define OP_FAMILIES(X) \
     X(linear) \
     X(attention) \
+    X(attention_part) \
     X(norm) X(embed) X(elementwise) X(experts) X(head) X(collective) X(copy) X(optimizer)
 
 /* The rows of each family, by kind; NULL for kinds of other families. */

@@ -38,7 +38,8 @@ enum dim {
     DIM_HE,
     DIM_GE, /* from the heads */
     DIM_GV,
-    DIM_HV, /* of values: one from the other, and the heads */
+    DIM_HV,
+    DIM_STATE, /* of values: one from the other, and the heads; with maxima and sums */
     DIM_2F,
     DIM_SEQUENCES,
     DIM_BLOCKS,

@@ -88,6 +88,26 @@
  *                         to segment (row, first, parent) of them: its positions from `first` on
  *                         lie at `row` ..., those before are its parent's (-1: there are none).
  *                         So what texts begin with alike is there once
+ *   attention_part      state?[T x h (v + 2)] fp32, q[T x he] act, k[U x ge] act, v[U x gv] act,
+ *                       first?[T x 1] i32, last?[T x 1] i32 -> |next[T x h (v + 2)] fp32
+ *                         attention whose keys come in parts of each sequence, one part a call, in
+ *                         ascending order: next is what queries have seen when they have seen the
+ *                         part's keys, too. Columns: of each head the output not yet divided by
+ *                         the sum; the heads' maxima of scaled scores; their sums of exp(score -
+ *                         maximum). Without state the part is the first: zeros, maxima -infinity.
+ *                         first and last are keys of the part. A query with first > last sees none
+ *                         of it: next is its state, bit for bit. There are neither dropout nor
+ *                         `alibi` nor `window`, which first can say
+ *   attention_end       state[T x h (v + 2)] fp32 -> out[T x hv] act, lse[T x h] fp32
+ *                         what attention gives. On the CPU bit-equal to it if parts begin at
+ *                         multiples of 64 keys of the sequence; elsewhere, and on a GPU, sums are
+ *                         rounded otherwise
+ *   attention_part_grad sum?[T x he] fp32, dout[T x hv], q, k, v, out, lse, first?, last?
+ *                       -> |dq[T x he] fp32, dk[U x ge] act or fp32, dv[U x gv] act or fp32
+ *                         attention_grad, likewise: dq = sum + what the part's keys add to it, not
+ *                         yet scaled. dk and dv are of the part's keys: the bits of attention_grad's
+ *   attention_dq_end    sum[T x he] fp32 -> dq[T x he] act
+ *                         dq = `scale` sum; as attention_end it has attention_grad's bits
  *   swiglu              gu[T x 2f] act (gate | up) -> y[T x f] act
  *                         y = silu(gate) up
  *   swiglu_grad         dy[T x f], gu -> dgu[T x 2f]
@@ -305,6 +325,10 @@ enum op_kind {
     OP_ATTENTION,
     OP_ATTENTION_GRAD,
     OP_ATTENTION_CACHED,
+    OP_ATTENTION_PART,
+    OP_ATTENTION_END,
+    OP_ATTENTION_PART_GRAD,
+    OP_ATTENTION_DQ_END,
     OP_SWIGLU,
     OP_SWIGLU_GRAD,
     OP_GELU,

@@ -313,12 +313,27 @@ struct formula price_products(const struct prices *prices, const struct op_shape
 
 bool price_is_attention(enum op_kind kind)
 {
-    return kind == OP_ATTENTION || kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_CACHED;
+    return kind == OP_ATTENTION || kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_CACHED ||
+           kind == OP_ATTENTION_PART || kind == OP_ATTENTION_PART_GRAD;
 }
 
 static const struct tensor *queries_of(const struct op_shape *op)
 {
-    return op->kind == OP_ATTENTION_GRAD ? &op->in[ATTENTION_GRAD_Q] : &op->in[ATTENTION_Q];
+    switch (op->kind) {
+    case OP_ATTENTION_GRAD:
+        return &op->in[ATTENTION_GRAD_Q];
+    case OP_ATTENTION_PART:
+        return &op->in[ATTENTION_PART_Q];
+    case OP_ATTENTION_PART_GRAD:
+        return &op->in[ATTENTION_PART_GRAD_Q];
+    default:
+        return &op->in[ATTENTION_Q];
+    }
+}
+
+static bool is_gradient(enum op_kind kind)
+{
+    return kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_PART_GRAD;
 }
 
 /* Scores of all pairs are written, and softmax and products read and write them: batched products,
@@ -328,7 +343,7 @@ static struct formula unfused_attention(const struct prices *prices, const struc
     const struct op_attributes *a = &op->attributes;
     double pairs = (double)queries_of(op)->rows * a->seq_len * a->n_heads, reach;
     double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
-    bool is_grad = op->kind == OP_ATTENTION_GRAD;
+    bool is_grad = is_gradient(op->kind);
     double n_products = is_grad ? 4 : 2, n_passes = is_grad ? UNFUSED_GRAD_PASSES : UNFUSED_PASSES;
     double flop_ns = 1e9 * n_products * 2 * pairs * a->head_dim / (UNFUSED_REACH * peak);
     double pass_ns =
@@ -353,8 +368,8 @@ struct formula price_attention(const struct prices *prices, const struct op_shap
     double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
     if (prices->cluster->software.has_unfused_attention && op->kind != OP_ATTENTION_CACHED)
         return unfused_attention(prices, op);
-    double share = attention_reach(island_of(prices)->device, op->kind == OP_ATTENTION_GRAD) *
-                   rows / (rows + ATTENTION_S0);
+    double share = attention_reach(island_of(prices)->device, is_gradient(op->kind)) * rows /
+                   (rows + ATTENTION_S0);
 
     double flop_ns = 1e9 * op_flops(op) / (share * peak);
     return price_longer(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));

@@ -395,6 +395,11 @@ static void p_one(struct op_attributes *a)
     a->p = 1;
 }
 
+static void p_half(struct op_attributes *a)
+{
+    a->p = 0.5;
+}
+
 static void negative_eps(struct op_attributes *a)
 {
     a->eps = -1;
@@ -438,6 +443,12 @@ static void test_attributes(void **state)
     attribute(OP_ATTENTION, negative_window, "attention: window is -1, wanted at least 0");
     attribute(OP_ATTENTION_GRAD, slopes_of_two,
               "attention_grad: alibi is 2, wanted 0 or at least n_heads 4");
+    attribute(OP_ATTENTION_PART, p_half,
+              "attention_part: p is 0.5, wanted 0: a part has no dropout");
+    attribute(OP_ATTENTION_PART_GRAD, slopes_of_two,
+              "attention_part_grad: alibi is 2, wanted 0: a part has no slopes");
+    attribute(OP_ATTENTION_PART, negative_window,
+              "attention_part: window is -1, wanted 0: of a part it is in first");
     attribute(OP_NORMALIZE_ROWS, negative_eps, "normalize_rows: eps is -1, wanted at least 0");
     attribute(OP_HEAD_NORM, negative_eps, "head_norm: eps is -1, wanted at least 0");
     attribute(OP_DROPOUT, p_one, "dropout: p is 1, wanted 0 <= p < 1");

@@ -69,7 +69,7 @@ static struct tensor gradient_input(const struct op_shape *forward, const struct
         return forward->out[i];
     if (name[0] == 'd' && !strcmp(name + 1, info->outputs[0].name))
         return *cotangent;
-    if (strcmp(name, "scale") != 0 && strcmp(name, "choices") != 0)
+    if (strcmp(name, "scale") != 0 && strcmp(name, "choices") != 0 && strcmp(name, "sum") != 0)
         assert_string_equal(name, "add");
     return (struct tensor){ 0 };
 }

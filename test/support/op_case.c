@@ -157,8 +157,8 @@ void op_case_attention(struct op_case *c, int64_t rows, enum dtype act)
     op_case_attention_values(c, rows, act, c->op.attributes.head_dim);
 }
 
-static void attention_operands(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act,
-                               int value_dim)
+void op_case_attention_sizes(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act,
+                             int value_dim)
 {
     const struct op_attributes *a = &c->op.attributes;
     int64_t out_cols = (int64_t)a->n_heads * value_dim;
@@ -187,12 +187,12 @@ static void attention_operands(struct op_case *c, int64_t rows, int64_t key_rows
 
 void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, int value_dim)
 {
-    attention_operands(c, rows, rows, act, value_dim);
+    op_case_attention_sizes(c, rows, rows, act, value_dim);
 }
 
 void op_case_attention_keys(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act)
 {
-    attention_operands(c, rows, key_rows, act, c->op.attributes.head_dim);
+    op_case_attention_sizes(c, rows, key_rows, act, c->op.attributes.head_dim);
 }
 
 static void free_guarded(const struct tensor *t)

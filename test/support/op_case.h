@@ -52,6 +52,9 @@ void op_case_attention(struct op_case *c, int64_t rows, enum dtype act);
 void op_case_attention_values(struct op_case *c, int64_t rows, enum dtype act, int value_dim);
 /* The same, with other rows of keys and values than of queries. */
 void op_case_attention_keys(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act);
+/* Both. */
+void op_case_attention_sizes(struct op_case *c, int64_t rows, int64_t key_rows, enum dtype act,
+                             int value_dim);
 
 /* One element as a double, and set from one. */
 double tensor_get(const struct tensor *t, int64_t row, int64_t col);

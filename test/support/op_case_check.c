@@ -43,7 +43,8 @@ static double largest(const struct tensor *t)
 
     for (int64_t row = 0; row < t->rows; row++)
         for (int64_t col = 0; col < t->cols; col++)
-            top = fmax(top, fabs(tensor_get(t, row, col)));
+            if (!isinf(tensor_get(t, row, col)))
+                top = fmax(top, fabs(tensor_get(t, row, col)));
     return top;
 }
 
@@ -52,7 +53,7 @@ static double scale_of(enum op_kind kind, const struct tensor *wanted, const str
 {
     double top = largest(wanted);
 
-    for (int i = 0; i < 3 && kind == OP_ATTENTION_GRAD; i++)
+    for (int i = 0; i < 3 && (kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_PART_GRAD); i++)
         top = fmax(top, largest(&all->out[i]));
     return top;
 }
@@ -230,6 +231,10 @@ static bool isas_agree(const struct op_shape *op)
     case OP_ATTENTION_GRAD:
     case OP_ATTENTION_CACHED:
         return op->in[0].dtype != DTYPE_BF16;
+    case OP_ATTENTION_PART:
+        return op->in[ATTENTION_PART_Q].dtype != DTYPE_BF16;
+    case OP_ATTENTION_PART_GRAD:
+        return op->in[ATTENTION_PART_GRAD_Q].dtype != DTYPE_BF16;
     default:
         return true;
     }

@@ -86,6 +86,8 @@ void op_text_parse(struct op_text *out, const char *text)
     out->op.kind = op_find(name);
     if (out->op.kind == N_OP_KINDS)
         fail_msg("no op %s", name);
+    if (!(op_info(out->op.kind)->attributes & ATTRIBUTE_P))
+        out->op.attributes.p = 0;
     if (out->op.kind == OP_GATHER_HEADS || out->op.kind == OP_GATHER_HEADS_GRAD) {
         out->op.attributes.n_kv_heads = 1;
         out->op.attributes.group = 2;

@@ -5,11 +5,16 @@
  * the gradients of both, in its thread's scratch, and walks its query heads, their query blocks and
  * the key blocks that each sees, in this order, so every sum has one order and no other thread adds
  * to it. Probabilities are recomputed from lse. Bound by five products a block pair.
+ *
+ * Of a part of the keys dq begins with the sum of the part before, and is stored unscaled.
  */
 #include "kernels/cpu/attention_impl.h"
 
 struct attention_grad {
     const struct op_shape *op;
+    const struct tensor *in; /* dout and what follows it */
+    bool is_part;
+    int ranges; /* number of the op's input `first` */
     const struct tile_code *code;
     float *scratch;
     size_t thread_floats;
@@ -161,6 +166,39 @@ CPU_INLINE float dot_rows(const float *x, const float *y, int64_t n)
     return lanes[0];
 }
 
+/* What dq is before the first key. q: the block's columns of queries. */
+CPU_INLINE void begin_dq(const struct attention_grad *a, struct grad_scratch *s,
+                         const struct head_columns *q)
+{
+    struct head_columns sum = *q;
+
+    memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
+    sum.tensor = &a->op->in[ATTENTION_PART_GRAD_SUM];
+    if (a->is_part && tensor_given(sum.tensor))
+        load_rows(s->dq, a->width, &sum, 1.0f);
+}
+
+/* A part's queries that see none of its keys keep their sums, bit for bit. */
+CPU_INLINE void store_dq(const struct attention_grad *a, const struct grad_scratch *s,
+                         const struct head_columns *q)
+{
+    const struct tensor *sum = &a->op->in[ATTENTION_PART_GRAD_SUM];
+    struct head_columns dq = *q;
+
+    dq.tensor = &a->op->out[a->is_part ? (int)ATTENTION_PART_GRAD_DQ : (int)ATTENTION_GRAD_DQ];
+    if (!a->is_part) {
+        store_tile(&dq, s->dq, a->width, (float)a->op->attributes.scale);
+        return;
+    }
+    for (int64_t r = 0; r < q->n_rows; r++) {
+        bool is_kept = s->sight.own[r] < 0 && tensor_given(sum);
+
+        memmove(float_row_mut(dq.tensor, q->row + r) + q->col,
+                is_kept ? float_row(sum, q->row + r) + q->col : s->dq + r * a->width,
+                (size_t)q->n_cols * sizeof(float));
+    }
+}
+
 /* One block of queries of one head against all its keys. */
 CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch *s,
                              int64_t sequence, int head, int64_t query)
@@ -172,26 +210,25 @@ CPU_INLINE void grad_queries(const struct attention_grad *a, struct grad_scratch
                                   .n_rows = min_i64(BLOCK, at->seq_len - query),
                                   .n_cols = a->value_dim };
 
-    piece.tensor = &a->op->in[ATTENTION_GRAD_OUT];
+    piece.tensor = &a->in[ATTENTION_GRAD_OUT];
     load_tile(s->q, a->width, &piece, 1.0f);
-    piece.tensor = &a->op->in[ATTENTION_GRAD_DOUT];
+    piece.tensor = &a->in[ATTENTION_GRAD_DOUT];
     load_tile(s->dout, a->width, &piece, 1.0f);
     for (int64_t r = 0; r < piece.n_rows; r++) {
         s->delta[r] = dot_rows(s->q + r * a->width, s->dout + r * a->width, a->width);
-        s->lse[r] = float_row(&a->op->in[ATTENTION_GRAD_LSE], piece.row + r)[head];
+        s->lse[r] = float_row(&a->in[ATTENTION_GRAD_LSE], piece.row + r)[head];
     }
-    piece.tensor = &a->op->in[ATTENTION_GRAD_Q];
+    piece.tensor = &a->in[ATTENTION_GRAD_Q];
     piece.col = (int64_t)head * at->head_dim;
     piece.n_cols = at->head_dim;
     load_tile(s->q, a->width, &piece, (float)at->scale);
-    memset(s->dq, 0, (size_t)(BLOCK * a->width) * sizeof(float));
-    sight_of(&s->sight, a->op, ATTENTION_GRAD_FIRST, sequence, query);
+    begin_dq(a, s, &piece);
+    sight_of(&s->sight, a->op, a->ranges, sequence, query);
     CHECK(s->sight.last < a->key_len);
     s->slope = slope_of(a->op, ATTENTION_GRAD_HEAD_OFFSET, head);
     for (int64_t key = s->sight.least; key <= s->sight.last; key += BLOCK)
         grad_block(a, s, &mask, piece.n_rows, key);
-    piece.tensor = &a->op->out[ATTENTION_GRAD_DQ];
-    store_tile(&piece, s->dq, a->width, (float)at->scale);
+    store_dq(a, s, &piece);
 }
 
 /* The block of keys, and of values, that begins there. */
@@ -208,10 +245,10 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     const struct op_attributes *at = &a->op->attributes;
     int kv_head = (int)(tile % at->n_kv_heads), group = at->n_heads / at->n_kv_heads;
     int64_t sequence = tile / at->n_kv_heads, width = a->width;
-    struct head_columns k = { .tensor = &a->op->in[ATTENTION_GRAD_K],
+    struct head_columns k = { .tensor = &a->in[ATTENTION_GRAD_K],
                               .col = (int64_t)kv_head * at->head_dim,
                               .n_cols = at->head_dim };
-    struct head_columns v = { .tensor = &a->op->in[ATTENTION_GRAD_V],
+    struct head_columns v = { .tensor = &a->in[ATTENTION_GRAD_V],
                               .col = (int64_t)kv_head * a->value_dim,
                               .n_cols = a->value_dim };
     struct grad_scratch s;
@@ -229,6 +266,9 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
         for (int64_t query = 0; query < at->seq_len; query += BLOCK)
             grad_queries(a, &s, sequence, head, query);
+    _Static_assert((int)ATTENTION_PART_GRAD_DK == (int)ATTENTION_GRAD_DK &&
+                       (int)ATTENTION_PART_GRAD_DV == (int)ATTENTION_GRAD_DV,
+                   "in one order");
     k.tensor = &a->op->out[ATTENTION_GRAD_DK];
     v.tensor = &a->op->out[ATTENTION_GRAD_DV];
     for (int64_t key = 0; key < a->key_len; key += BLOCK) {
@@ -241,14 +281,25 @@ CPU_INLINE void attention_grad_tile_body(void *context, int64_t tile, int thread
 CPU_VARIANTS(attention_grad_tile, (void *context, int64_t tile, int thread),
              (context, tile, thread));
 
+/* dout and what follows it. */
+static const struct tensor *gradients_of(const struct op_shape *op)
+{
+    _Static_assert(ATTENTION_PART_GRAD_LSE - ATTENTION_PART_GRAD_DOUT == ATTENTION_GRAD_LSE,
+                   "in one order");
+    return op->kind == OP_ATTENTION_PART_GRAD ? &op->in[ATTENTION_PART_GRAD_DOUT]
+                                              : &op->in[ATTENTION_GRAD_DOUT];
+}
+
 static int key_len_of(const struct op_shape *op)
 {
-    return ops_key_len(op, &op->in[ATTENTION_GRAD_Q], &op->in[ATTENTION_GRAD_K]);
+    const struct tensor *in = gradients_of(op);
+
+    return ops_key_len(op, &in[ATTENTION_GRAD_Q], &in[ATTENTION_GRAD_K]);
 }
 
 static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    size_t floats = grad_thread_floats(tile_width(op, &op->in[ATTENTION_GRAD_V]),
+    size_t floats = grad_thread_floats(tile_width(op, &gradients_of(op)[ATTENTION_GRAD_V]),
                                        ceil_div(key_len_of(op), BLOCK));
 
     return floats * sizeof(float) * (size_t)pool_n_threads(kernels->pool);
@@ -257,25 +308,30 @@ static size_t attention_grad_scratch_bytes(struct kernels *kernels, const struct
 static void attention_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_attributes *at = &call->op.attributes;
+    const struct tensor *in = gradients_of(&call->op);
+    bool is_part = call->op.kind == OP_ATTENTION_PART_GRAD;
     struct attention_grad a = {
         .op = &call->op,
-        .code = attention_tile_code(cpu_of(kernels), call->op.in[ATTENTION_GRAD_Q].dtype),
+        .in = in,
+        .is_part = is_part,
+        .ranges = is_part ? (int)ATTENTION_PART_GRAD_FIRST : (int)ATTENTION_GRAD_FIRST,
+        .code = attention_tile_code(cpu_of(kernels), in[ATTENTION_GRAD_Q].dtype),
         .scratch = call->scratch,
-        .width = tile_width(&call->op, &call->op.in[ATTENTION_GRAD_V]),
-        .value_dim = ops_value_dim(&call->op, &call->op.in[ATTENTION_GRAD_V]),
+        .width = tile_width(&call->op, &in[ATTENTION_GRAD_V]),
+        .value_dim = ops_value_dim(&call->op, &in[ATTENTION_GRAD_V]),
         .key_len = key_len_of(&call->op),
         .n_blocks = ceil_div(key_len_of(&call->op), BLOCK)
     };
 
     (void)first;
     a.thread_floats = grad_thread_floats(a.width, a.n_blocks);
-    pool_run(kernels->pool, call->op.in[ATTENTION_GRAD_Q].rows / at->seq_len * at->n_kv_heads,
+    pool_run(kernels->pool, in[ATTENTION_GRAD_Q].rows / at->seq_len * at->n_kv_heads,
              attention_grad_tile[cpu_of(kernels)->isa], &a);
 }
 
 void cpu_register_attention_grad(struct kernels_backend *table)
 {
-    table->entries[OP_ATTENTION_GRAD] =
+    table->entries[OP_ATTENTION_GRAD] = table->entries[OP_ATTENTION_PART_GRAD] =
         (struct kernel_entry){ .run = attention_grad_run,
                                .scratch_bytes = attention_grad_scratch_bytes };
 }

@@ -16,6 +16,7 @@
 /* The parts of cpu_register_attention that live in other files. */
 void cpu_register_attention_grad(struct kernels_backend *table);
 void cpu_register_attention_cached(struct kernels_backend *table);
+void cpu_register_attention_end(struct kernels_backend *table);
 
 #define BLOCK 64 /* queries, and keys, of a tile */
 #define WIDTH_STEP 16
