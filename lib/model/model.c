@@ -182,8 +182,8 @@ static struct routes route(const struct emitter *e, int y)
                         .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
     struct op_attributes attributes = { .normalize = s->router_normalize };
     if (e->end == MODEL_TRAIN && s->router_balance > 0)
-        attributes.balance =
-            s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch;
+        attributes.balance = s->router_balance * (double)e->b->n_sequences /
+                             (double)e->b->global_batch / (e->ulysses * e->keys);
     emit(e, (struct op){ .kind = OP_ROUTER,
                          .attributes = attributes,
                          .in = { [ROUTER_LOGITS] = logits },

@@ -68,6 +68,10 @@ struct backward {
     /* v, or a cast of it, if it has another dtype. */
     int (*cast)(struct backward *b, int v, enum dtype dtype);
 
+    /* v with the rows of all ranks that have parts of the same sequences, in an order of its own; v
+     * itself where there are no others. Gathered once for all that ask. */
+    int (*all_parts)(struct backward *b, int v);
+
     /* Views: n columns of v from `first` on; the rank's own part of v over the axis. */
     int (*columns)(struct backward *b, int v, int64_t first, int64_t n);
     int (*local_shard)(struct backward *b, int v, enum mesh_axis axis);

@@ -68,11 +68,11 @@ static const struct op_info all_gather = {
     .family = FAMILY_COLLECTIVE,
     .n_inputs = 1,
     .inputs = {
-        [ALL_GATHER_SHARD] = { "shard", DIM_T, DIM_N, TYPE_MOVED, OPERAND_PLAIN },
+        [ALL_GATHER_SHARD] = { "shard", DIM_T, DIM_N, TYPE_ANY, OPERAND_PLAIN },
     },
     .n_outputs = 1,
     .outputs = {
-        [ALL_GATHER_FULL] = { "full", DIM_SIZE_T, DIM_SIZE_N, TYPE_MOVED, OPERAND_PLAIN },
+        [ALL_GATHER_FULL] = { "full", DIM_SIZE_T, DIM_SIZE_N, TYPE_ANY, OPERAND_PLAIN },
     },
     .traits = TRAIT_COLLECTIVE | TRAIT_GATHER,
     .feature = FEATURE_SEQUENCE_PARALLEL,

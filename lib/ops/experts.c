@@ -23,18 +23,24 @@ static void router_backward(struct backward *b, const struct op_node *op)
     int dweight = b->take_gradient(b, op->out[ROUTER_WEIGHT]), logits = op->in[ROUTER_LOGITS];
     int dlogits = b->new_like(b, logits, DTYPE_F32), expert = op->out[ROUTER_EXPERT];
     int balances = op->attributes.balance > 0;
-    int reads_logits = !op->attributes.normalize || balances;
+    int reads_logits = !op->attributes.normalize || balances, choices = 0;
 
-    b->emit(b,
-            &(struct op_node){ .kind = OP_ROUTER_GRAD,
-                               .attributes = op->attributes,
-                               .in = { [ROUTER_GRAD_DWEIGHT] = dweight,
-                                       [ROUTER_GRAD_WEIGHT] = op->out[ROUTER_WEIGHT],
-                                       [ROUTER_GRAD_EXPERT] = expert,
-                                       [ROUTER_GRAD_LOGITS] = reads_logits ? logits : 0,
-                                       [ROUTER_GRAD_SCALE] = balances ? b->gradient_scale : 0,
-                                       [ROUTER_GRAD_CHOICES] = balances ? b->base(b, expert) : 0 },
-                               .out = { [ROUTER_GRAD_DLOGITS] = dlogits } });
+    /* All layers', and those of all parts of the sequences; by itself it needs no operand. */
+    if (balances) {
+        int base = b->base(b, expert), all = b->all_parts(b, base ? base : expert);
+
+        choices = all != expert ? all : 0;
+    }
+
+    b->emit(b, &(struct op_node){ .kind = OP_ROUTER_GRAD,
+                                  .attributes = op->attributes,
+                                  .in = { [ROUTER_GRAD_DWEIGHT] = dweight,
+                                          [ROUTER_GRAD_WEIGHT] = op->out[ROUTER_WEIGHT],
+                                          [ROUTER_GRAD_EXPERT] = expert,
+                                          [ROUTER_GRAD_LOGITS] = reads_logits ? logits : 0,
+                                          [ROUTER_GRAD_SCALE] = balances ? b->gradient_scale : 0,
+                                          [ROUTER_GRAD_CHOICES] = choices },
+                                  .out = { [ROUTER_GRAD_DLOGITS] = dlogits } });
     b->add_gradient(b, logits, dlogits);
 }
 
@@ -80,6 +86,17 @@ static double router_grad_flops(const struct op_shape *op)
     return 4 * (double)tensor_elements(&op->out[ROUTER_GRAD_DLOGITS]);
 }
 
+/* choices may be those of all ranks. */
+static int router_grad_spread(const struct spread_query *q)
+{
+    unsigned data = IN(ROUTER_GRAD_DWEIGHT) | IN(ROUTER_GRAD_WEIGHT) | IN(ROUTER_GRAD_EXPERT) |
+                    IN(ROUTER_GRAD_LOGITS);
+
+    if (spread_given(q, ROUTER_GRAD_CHOICES) && q->in[ROUTER_GRAD_CHOICES] == SPREAD_ROWS)
+        data |= IN(ROUTER_GRAD_CHOICES);
+    return spread_alike(q, data, 0, MAY_ROWS);
+}
+
 static const struct op_info router_grad = {
     .name = "router_grad",
     .n_inputs = 6,
@@ -96,10 +113,7 @@ static const struct op_info router_grad = {
         [ROUTER_GRAD_DLOGITS] = { "dlogits", DIM_T, DIM_M, TYPE_F32, OPERAND_PLAIN },
     },
     .check = router_grad_check,
-    .spread_form = { .data = IN(ROUTER_GRAD_DWEIGHT) | IN(ROUTER_GRAD_WEIGHT) |
-                             IN(ROUTER_GRAD_EXPERT) | IN(ROUTER_GRAD_LOGITS) |
-                             IN(ROUTER_GRAD_CHOICES),
-                     .allowed = MAY_ROWS },
+    .spread = router_grad_spread,
     .flops = router_grad_flops,
 };
 

@@ -69,6 +69,7 @@ int differentiate(struct program *program, int forward, int backward,
         .needs = find_needs(program, forward, boundary),
         .parts = arena_array(&program->arena, int, program->n_values),
         .n_written = arena_array(&program->arena, int64_t, program->n_values),
+        .gathered = arena_array(&program->arena, int, program->n_values),
     };
 
     gradient_walk_init(&walk);

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "layout/axes.h"
+
 static struct gradient_walk *walk_of(struct backward *b)
 {
     return (struct gradient_walk *)b;
@@ -97,6 +99,29 @@ static void emit(struct backward *b, const struct op_node *node)
     if (op_is_collective(op.kind))
         op.stream = stream_of_axis(op.attributes.axis);
     program_emit(walk->program, walk->backward, &op);
+}
+
+static int all_parts(struct backward *b, int v)
+{
+    struct gradient_walk *walk = walk_of(b);
+    struct program *p = walk->program;
+    int all = walk->gathered[v] ? walk->gathered[v] : v;
+
+    for (int axis = 0; axis < N_AXES && !walk->gathered[v]; axis++) {
+        if (p->mesh.size[axis] == 1 || !axis_cuts_sequences((enum mesh_axis)axis) ||
+            p->values[all].spread[axis] != SPREAD_ROWS)
+            continue;
+        const struct value part = p->values[all];
+        int gathered = program_value(p, part.rows * p->mesh.size[axis], part.cols, part.dtype);
+
+        emit(b, &(struct op_node){ .kind = OP_ALL_GATHER,
+                                   .attributes.axis = (enum mesh_axis)axis,
+                                   .in = { [ALL_GATHER_SHARD] = all },
+                                   .out = { [ALL_GATHER_FULL] = gathered } });
+        all = gathered;
+    }
+    walk->gathered[v] = all;
+    return all;
 }
 
 /* g, reduced over every axis on which it is partial and v is not. */
@@ -253,6 +278,7 @@ void gradient_walk_init(struct gradient_walk *walk)
         .cast = cast,
         .columns = columns,
         .local_shard = local_shard,
+        .all_parts = all_parts,
         .base = base_of,
         .emit = emit,
         .gradient_scale = walk->program->ports.gradient_scale,

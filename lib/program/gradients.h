@@ -29,6 +29,8 @@ struct gradient_walk {
      */
     int *parts;
     int64_t *n_written;
+
+    int *gathered; /* by value id: all_parts's answer; 0: not asked for */
 };
 
 /* Set walk->calls; all other members must be set. */

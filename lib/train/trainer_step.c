@@ -131,7 +131,8 @@ static void count_experts(const struct trainer *t, const double *stats,
 {
     const struct model_spec *s = &t->job->model;
     int n_layers = model_spec_n_expert_layers(s, s->n_layers);
-    double n_micro_batches = (double)job_all_micro_batches(t->job);
+    /* With several parts of each sequence the balance is the mean of the parts'. */
+    double n_micro_batches = (double)job_all_micro_batches(t->job) * t->job->parallel.cp;
     double even = (double)t->job->train.global_batch * t->job->data.seq_len * s->n_active_experts /
                   max_int(1, s->n_experts);
 

@@ -330,7 +330,7 @@ const struct op_facts experts_facts[N_OP_KINDS] = {
     [OP_ROUTER_GRAD] = {
         .example = "router_grad 12x2 fp32, 12x2 fp32, 12x2 i32, 12x5 fp32, 1x1 fp32, "
                    "36x2 i32 : 12x5 fp32",
-        .spreads = "ssssss > s; rrrrsr > r",
+        .spreads = "ssssss > s; rrrrsr > r; rrrrss > r",
         .reference = router_grad,
     },
     [OP_EXPERT_ORDER] = {
