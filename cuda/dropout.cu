@@ -22,9 +22,11 @@ template <typename T, int PACK, int WIDE> struct dropped {
     };
     rows_of<T> x, y;
     rows_of<int64_t> sample;
+    rows_of<int32_t> number; /* of rows in the micro-batch, or at NULL: from *begin on */
     const int32_t *begin;
     uint64_t key, place;          /* place: times the constant that mixes samples in */
     int64_t n_cols, n_whole_rows; /* whole: of the micro-batch */
+    int64_t n_numbers;            /* without them n_whole_rows */
     unsigned seq_len, threshold;
     int by_columns;
     float scale;
@@ -50,7 +52,11 @@ template <typename T, int PACK, int WIDE> struct dropped {
         int64_t from = begin ? *begin : 0, whole = by_columns ? from + col : col;
         int64_t place_row = by_columns ? row : from + row;
 
-        device_check(from >= 0 && place_row < n_whole_rows);
+        device_check(from >= 0 && place_row < n_numbers);
+        if (number.at) {
+            place_row = *number.row(place_row);
+            device_check(place_row >= 0 && place_row < n_whole_rows);
+        }
         unsigned in_batch = (unsigned)place_row, position = in_batch % seq_len;
         uint64_t high = place + (uint64_t)*sample.row(in_batch / seq_len);
 
@@ -92,6 +98,8 @@ static void dropout_launch(struct kernels *kernels, const struct kernel_call *ca
     d.place = a->rng_site * 0x9E3779B97F4A7C15u;
     d.n_cols = op->in[DROPOUT_X].cols;
     d.n_whole_rows = op->in[DROPOUT_SAMPLE].rows * a->seq_len;
+    d.number = cuda_rows<int32_t>(&op->in[DROPOUT_ROW]);
+    d.n_numbers = d.number.at ? op->in[DROPOUT_ROW].rows : d.n_whole_rows;
     d.seq_len = (unsigned)a->seq_len;
     d.threshold = (unsigned)ceil((double)(float)a->p * 0x1p24);
     d.by_columns = a->by_columns;

@@ -123,43 +123,63 @@ static const struct op_info scale = {
     .backward = scale_backward,
 };
 
+static int dropout_check_at_most(const struct op_shape *op, int part, int64_t n, int of,
+                                 struct err *err)
+{
+    const struct op_operand *inputs = op_info(op->kind)->inputs;
+
+    if (op->in[part].rows <= n)
+        return 0;
+    return err_set(err, ERR_FAILED, "%s: %s has %lld rows, wanted at most the %lld of %s",
+                   op_name(op->kind), inputs[part].name, (long long)op->in[part].rows, (long long)n,
+                   inputs[of].name);
+}
+
 /*
- * Rows from anywhere in the micro-batch on (with an offset), or whole sequences. The operands of
- * dropout_grad stand where those of dropout do.
+ * Rows of any numbers, rows from anywhere in the micro-batch on (with an offset), or whole
+ * sequences. The operands of dropout_grad stand where those of dropout do.
  */
 static int dropout_check(const struct op_shape *op, struct err *err)
 {
     const struct tensor *x = &op->in[DROPOUT_X], *sample = &op->in[DROPOUT_SAMPLE];
     const struct op_operand *inputs = op_info(op->kind)->inputs;
+    const struct tensor *row = &op->in[DROPOUT_ROW];
+    int has_part = tensor_given(&op->in[DROPOUT_OFFSET]) && !op->attributes.by_columns;
     int seq_len = op->attributes.seq_len;
-    const char *name = op_name(op->kind);
+    int64_t n_rows = sample->rows * seq_len;
 
-    if (tensor_given(&op->in[DROPOUT_OFFSET]) && !op->attributes.by_columns) {
-        if (x->rows > sample->rows * seq_len)
-            return err_set(err, ERR_FAILED, "%s: %s has %lld rows, wanted at most the %lld of %s",
-                           name, inputs[DROPOUT_X].name, (long long)x->rows,
-                           (long long)sample->rows * seq_len, inputs[DROPOUT_SAMPLE].name);
-        return 0;
+    if (tensor_given(row)) {
+        if (dropout_check_at_most(op, DROPOUT_ROW, n_rows, DROPOUT_SAMPLE, err))
+            return -1;
+        return has_part ? dropout_check_at_most(op, DROPOUT_X, row->rows, DROPOUT_ROW, err)
+                        : check_rows(op, DROPOUT_ROW, x->rows, err);
     }
+    if (has_part)
+        return dropout_check_at_most(op, DROPOUT_X, n_rows, DROPOUT_SAMPLE, err);
     if (x->rows % seq_len)
         return err_set(err, ERR_FAILED, "%s: %s has %lld rows, wanted a multiple of seq_len %d",
-                       name, inputs[DROPOUT_X].name, (long long)x->rows, seq_len);
+                       op_name(op->kind), inputs[DROPOUT_X].name, (long long)x->rows, seq_len);
     return check_rows(op, DROPOUT_SAMPLE, x->rows / seq_len, err);
 }
 
-/* Rows are split as sequences are, or, with an offset of the rank's own, within the micro-batch. */
+/*
+ * Rows are split as sequences are; or, with numbers or with an offset of the rank's own, within the
+ * micro-batch, of which each rank then has all samples.
+ */
 static int dropout_spread(const struct spread_query *q)
 {
     int has_own_offset = spread_given(q, DROPOUT_OFFSET) && q->in[DROPOUT_OFFSET] == SPREAD_COLS;
+    int has_numbers = spread_given(q, DROPOUT_ROW) && q->in[DROPOUT_SAMPLE] == SPREAD_SAME;
+    unsigned rowwise = IN(DROPOUT_ROW) | (has_numbers ? 0 : IN(DROPOUT_SAMPLE));
 
     if (!has_own_offset)
-        return spread_alike(q, IN(DROPOUT_X), IN(DROPOUT_SAMPLE), MAY_ROWS);
+        return spread_alike(q, IN(DROPOUT_X), rowwise, MAY_ROWS);
     if (q->op->attributes.by_columns)
-        return spread_alike(q, IN(DROPOUT_X) | IN(DROPOUT_OFFSET), IN(DROPOUT_SAMPLE), MAY_COLS);
+        return spread_alike(q, IN(DROPOUT_X) | IN(DROPOUT_OFFSET), rowwise, MAY_COLS);
     spread_give_all(q, SPREAD_ROWS);
-    if (spread_want(q, DROPOUT_X, SPREAD_ROWS))
+    if (spread_want(q, DROPOUT_X, SPREAD_ROWS) || spread_want(q, DROPOUT_SAMPLE, SPREAD_SAME))
         return -1;
-    return spread_want(q, DROPOUT_SAMPLE, SPREAD_SAME);
+    return spread_want(q, DROPOUT_ROW, SPREAD_SAME);
 }
 
 /* Summands may be dropped one by one, but where the rank has a part of the rows. */
@@ -173,18 +193,20 @@ static void dropout_backward(struct backward *b, const struct op_node *op)
                                   .attributes = op->attributes,
                                   .in = { [DROPOUT_GRAD_DY] = dy,
                                           [DROPOUT_GRAD_SAMPLE] = op->in[DROPOUT_SAMPLE],
-                                          [DROPOUT_GRAD_OFFSET] = offset },
+                                          [DROPOUT_GRAD_OFFSET] = offset,
+                                          [DROPOUT_GRAD_ROW] = op->in[DROPOUT_ROW] },
                                   .out = { [DROPOUT_GRAD_DX] = dx } });
     b->add_gradient(b, x, dx);
 }
 
 static const struct op_info dropout = {
     .name = "dropout",
-    .n_inputs = 3,
+    .n_inputs = 4,
     .inputs = {
         [DROPOUT_X] = { "x", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [DROPOUT_SAMPLE] = { "sample", DIM_FREE, DIM_ONE, TYPE_I64, OPERAND_PLAIN },
         [DROPOUT_OFFSET] = { "offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [DROPOUT_ROW] = { "row", DIM_FREE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {
@@ -203,17 +225,18 @@ static const struct op_info dropout = {
 static int dropout_grad_spread(const struct spread_query *q)
 {
     if (q->in[DROPOUT_GRAD_DY] == SPREAD_PARTIAL && !spread_given(q, DROPOUT_GRAD_OFFSET))
-        return spread_alike(q, IN(DROPOUT_GRAD_DY), IN(DROPOUT_GRAD_SAMPLE), MAY_PARTIAL);
+        return spread_alike(q, IN(DROPOUT_GRAD_DY), 0, MAY_PARTIAL);
     return dropout_spread(q);
 }
 
 static const struct op_info dropout_grad = {
     .name = "dropout_grad",
-    .n_inputs = 3,
+    .n_inputs = 4,
     .inputs = {
         [DROPOUT_GRAD_DY] = { "dy", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [DROPOUT_GRAD_SAMPLE] = { "sample", DIM_FREE, DIM_ONE, TYPE_I64, OPERAND_PLAIN },
         [DROPOUT_GRAD_OFFSET] = { "offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [DROPOUT_GRAD_ROW] = { "row", DIM_FREE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {

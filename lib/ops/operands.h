@@ -105,9 +105,10 @@ enum expert_swiglu_out { EXPERT_SWIGLU_Y };
 enum expert_swiglu_grad_in { EXPERT_SWIGLU_GRAD_WEIGHT, EXPERT_SWIGLU_GRAD_PLACE,
     EXPERT_SWIGLU_GRAD_DY, EXPERT_SWIGLU_GRAD_GU };
 enum expert_swiglu_grad_out { EXPERT_SWIGLU_GRAD_DGU, EXPERT_SWIGLU_GRAD_DWEIGHT };
-enum dropout_in { DROPOUT_X, DROPOUT_SAMPLE, DROPOUT_OFFSET };
+enum dropout_in { DROPOUT_X, DROPOUT_SAMPLE, DROPOUT_OFFSET, DROPOUT_ROW };
 enum dropout_out { DROPOUT_Y };
-enum dropout_grad_in { DROPOUT_GRAD_DY, DROPOUT_GRAD_SAMPLE, DROPOUT_GRAD_OFFSET };
+enum dropout_grad_in { DROPOUT_GRAD_DY, DROPOUT_GRAD_SAMPLE, DROPOUT_GRAD_OFFSET,
+    DROPOUT_GRAD_ROW };
 enum dropout_grad_out { DROPOUT_GRAD_DX };
 enum add_in { ADD_A, ADD_B };
 enum add_out { ADD_Y };

@@ -150,13 +150,15 @@
  *                         swiglu's, times the row's weight: so that what comes out of an expert
  *                         need not be kept for the weight's gradient
  *   expert_swiglu_grad  weight, place, dy[T s x f], gu -> dgu[T s x 2f], dweight[T x s] fp32
- *   dropout             x[T x d], sample[S x 1] i64, offset?[1 x 1] i32 -> y[T x d], y's dtype =
- *                       x's
+ *   dropout             x[T x d], sample[S x 1] i64, offset?[1 x 1] i32, row?[R x 1] i32
+ *                       -> y[T x d], y's dtype = x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
  *                         `place`, element); offset: x's rows are those of the micro-batch from
  *                         there on, and sample is of all of it; or, where `by_columns`, its
- *                         columns
- *   dropout_grad        dy, sample, offset? -> dx
+ *                         columns. row: the number in the micro-batch of each row (R = T), or of
+ *                         those of which x's are a part (offset: from there on); sample is of all
+ *                         of it then, too
+ *   dropout_grad        dy, sample, offset?, row? -> dx
  *   add                 a[T x d] fp32, b[T x d] act or fp32 -> y[T x d] fp32
  *                         or all three bf16, or fp16: gradients of what is read several times
  *   add_bias            x[T x n] act, b[1 x n] fp32 -> y[T x n] act

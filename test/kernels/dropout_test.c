@@ -126,6 +126,69 @@ static void test_parts_of_rows(void **state)
         }
 }
 
+/*
+ * Rows by their numbers: n of them from the begin-th number on, each to the bit the whole's of its
+ * number. by: whether begin is an offset, or of columns, of which all but begin are left.
+ */
+enum begins { BEGINS_NOT, BEGINS_ROW, BEGINS_COL };
+static void check_numbered(const struct op_case *whole, const int *numbers, int n_numbers,
+                           int begin, int n, enum begins begins)
+{
+    struct op_attributes a = whole->op.attributes;
+    const struct tensor *x = &whole->op.in[0], *sample = &whole->op.in[1];
+    int row = begins == BEGINS_ROW ? begin : 0, col = begins == BEGINS_COL ? begin : 0;
+
+    a.by_columns = begins == BEGINS_COL;
+    struct op_case *c = op_case_create(whole->op.kind, &a);
+    op_case_input(c, DROPOUT_X, n, x->cols - col, x->dtype, 1);
+    op_case_input(c, DROPOUT_SAMPLE, sample->rows, 1, DTYPE_I64, 0);
+    if (begins != BEGINS_NOT) {
+        op_case_input(c, DROPOUT_OFFSET, 1, 1, DTYPE_I32, 0);
+        tensor_set(&c->op.in[DROPOUT_OFFSET], 0, 0, begin);
+    }
+    op_case_input(c, DROPOUT_ROW, n_numbers, 1, DTYPE_I32, 0);
+    op_case_output(c, DROPOUT_Y, n, x->cols - col, x->dtype);
+    for (int i = 0; i < n_numbers; i++)
+        tensor_set(&c->op.in[DROPOUT_ROW], i, 0, numbers[i]);
+    for (int64_t s = 0; s < sample->rows; s++)
+        tensor_set(&c->op.in[DROPOUT_SAMPLE], s, 0, tensor_get(sample, s, 0));
+    for (int i = 0; i < n; i++)
+        for (int64_t j = col; j < x->cols; j++)
+            tensor_set(&c->op.in[DROPOUT_X], i, j - col, tensor_get(x, numbers[row + i], j));
+    op_case_check(c, 1e-7);
+    op_case_run(c, 3, RUN_FIRST);
+    for (int i = 0; i < n; i++)
+        for (int64_t j = col; j < x->cols; j++)
+            if (tensor_get(&c->op.out[DROPOUT_Y], i, j - col) !=
+                tensor_get(&whole->op.out[DROPOUT_Y], numbers[row + i], j))
+                fail_msg("row %d, number %d, differs from the whole's", i, numbers[row + i]);
+    op_case_destroy(c);
+}
+
+/* All rows in another order, and a part of them, which ends within sequences. */
+static void test_numbered_rows(void **state)
+{
+    enum { SEQUENCES = 4, SEQ_LEN = 6, ROWS = SEQUENCES * SEQ_LEN };
+    int numbers[ROWS];
+
+    (void)state;
+    for (int i = 0; i < ROWS; i++)
+        numbers[i] = (7 * i + 3) % ROWS;
+    for (int kind = OP_DROPOUT; kind <= OP_DROPOUT_GRAD; kind++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            struct op_case *whole =
+                dropout_case((enum op_kind)kind, SEQUENCES, SEQ_LEN, 30, act_at(i_act), 0.4);
+
+            op_case_run(whole, 2, RUN_FIRST);
+            for (int n = 1; n <= ROWS; n += n < 3 ? 1 : 7) {
+                check_numbered(whole, numbers, n, 0, n, BEGINS_NOT);
+                check_numbered(whole, numbers, n, 5, n, BEGINS_COL);
+                check_numbered(whole, numbers, n, n / 3, n - n / 3, BEGINS_ROW);
+            }
+            op_case_destroy(whole);
+        }
+}
+
 static void test_p_zero_copies(void **state)
 {
     struct op_case *c = dropout_case(OP_DROPOUT, 1, 3, 10, DTYPE_F32, 0);
@@ -141,9 +204,8 @@ static void test_p_zero_copies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dropout),
-        cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_parts_of_rows),
+        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_parts_of_rows), cmocka_unit_test(test_numbered_rows),
         cmocka_unit_test(test_p_zero_copies),
     };
 

@@ -107,22 +107,26 @@ static struct op_case *make_select(const struct plan *p, bool dense)
     return c;
 }
 
-/* variant: bit 0 begin, bit 1 its columns. */
+/* variant: 1 from a row on, 2 from a column on, 3 numbered rows. */
 static struct op_case *make_dropout(const struct plan *p, bool dense)
 {
     enum { SEQ_LEN = 5, BEGIN = 10, BEGIN_COL = 6 };
     struct op_attributes a = p->attributes;
     struct op_case *c;
     int64_t rows = p->rows * SEQ_LEN;
-    int part = p->variant == 1;
+    int part = p->variant == 1, numbered = p->variant == 3;
 
     a.seq_len = SEQ_LEN;
-    a.by_columns = p->variant / 2;
+    a.by_columns = p->variant == 2;
     c = op_case_create(p->kind, &a);
     c->dense = dense;
     op_case_input(c, 0, part ? rows - 2 : rows, p->cols, p->in[0], 1);
     op_case_input(c, 1, p->rows + (part ? BEGIN / SEQ_LEN : 0), 1, DTYPE_I64, 0);
-    if (p->variant) {
+    if (numbered)
+        op_case_input(c, 3, rows, 1, DTYPE_I32, 0);
+    for (int64_t row = 0; numbered && row < rows; row++)
+        tensor_set(&c->op.in[3], row, 0, (double)(rows - 1 - row));
+    if (p->variant && !numbered) {
         op_case_input(c, 2, 1, 1, DTYPE_I32, 0);
         tensor_set(&c->op.in[2], 0, 0, part ? BEGIN + 1 : BEGIN_COL);
     }
@@ -169,7 +173,7 @@ static void test_movements(void **state)
                                                               .in = { act_at(t) },
                                                               .variant = heads });
         for (int s = 0; s < N_SIZES; s++)
-            for (int variant = 0; variant < 3; variant++)
+            for (int variant = 0; variant < 4; variant++)
                 check_cpu_bits(make_dropout,
                                &(struct plan){ .kind = OP_DROPOUT,
                                                .attributes = { .p = 0.3, .seed = 5, .rng_site = 3 },

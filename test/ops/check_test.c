@@ -261,6 +261,12 @@ static void test_messages(void **state)
             "dropout: x has 13 rows, wanted at most the 12 of sample");
     text_is("dropout 7x8 fp32, 2x1 i64 : 7x8 fp32",
             "dropout: x has 7 rows, wanted a multiple of seq_len 6");
+    text_is("dropout 12x8 fp32, 2x1 i64, -, 11x1 i32 : 12x8 fp32",
+            "dropout: row is [11 x 1], wanted [12 x 1]");
+    text_is("dropout 7x8 fp32, 2x1 i64, 1x1 i32, 6x1 i32 : 7x8 fp32",
+            "dropout: x has 7 rows, wanted at most the 6 of row");
+    text_is("dropout 13x8 fp32, 2x1 i64, -, 13x1 i32 : 13x8 fp32",
+            "dropout: row has 13 rows, wanted at most the 12 of sample");
     text_is("cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64",
             "cross_entropy: offset is missing, wanted where stats has 2 parts");
     text_is("logit_stats 12x20 bf16, 12x1 i32 : 12x3 fp32",
@@ -273,6 +279,8 @@ static void test_other_forms(void **state)
 {
     static const char *const forms[] = {
         "dropout 7x8 fp32, 2x1 i64, 1x1 i32 : 7x8 fp32",
+        "dropout 7x8 fp32, 2x1 i64, -, 7x1 i32 : 7x8 fp32",
+        "dropout_grad 3x8 fp32, 2x1 i64, 1x1 i32, 7x1 i32 : 3x8 fp32",
         "cross_entropy 12x20 fp32, 12x3 fp32, 12x1 i32, 1x1 fp32 : 12x20 fp32, 1x1 fp64",
         "cross_entropy 12x20 fp32, 36x3 fp32, 12x1 i32, 1x1 fp32, 1x1 i32 : -, 1x1 fp64",
         "all_gather 3x8 bf16 : 12x8 bf16",

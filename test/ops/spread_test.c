@@ -170,7 +170,11 @@ static void test_parts(void **state)
     expect(op_example(OP_EMBED_DW), 0, "psc", NULL, "embed_dw: dx is partial, wanted same");
     expect("dropout 12x8 fp32, 2x1 i64 : 12x8 fp32", 0, "rs", NULL,
            "dropout: sample is same, wanted split(rows)");
-    expect(op_example(OP_DROPOUT), 0, "psc", NULL, "dropout: x is partial, wanted split(rows)");
+    expect(op_example(OP_DROPOUT), 0, "pscs", NULL, "dropout: x is partial, wanted split(rows)");
+    expect(op_example(OP_DROPOUT), 0, "rscr", NULL, "dropout: row is split(rows), wanted same");
+    expect("dropout 12x8 fp32, 2x1 i64, -, 12x1 i32 : 12x8 fp32", 0, "rsss", NULL,
+           "dropout: row is same, wanted split(rows)");
+    expect("dropout_grad 12x8 fp32, 2x1 i64, -, 12x1 i32 : 12x8 fp32", 0, "psss", "p", NULL);
     expect(op_example(OP_LOGIT_STATS), 0, "pss", NULL,
            "logit_stats: logits is partial, wanted same or split(rows)");
     expect("logit_stats 12x20 fp32, 12x1 i32 : 12x3 fp32", 0, "cs", NULL,

@@ -10,16 +10,30 @@
 struct dropout {
     const struct op_shape *op;
     struct tiling tiling;
-    int64_t begin;     /* the first row's place in the micro-batch, */
+    int64_t begin;     /* the first row's place in the micro-batch, or among the numbers, */
     int64_t begin_col; /* or the first column's in the whole row; the other is 0 */
+    int64_t n_places;  /* rows of the micro-batch */
     float p, scale;
 };
+
+/* Of a row in the micro-batch. */
+CPU_INLINE int64_t dropout_place_of(const struct dropout *d, int64_t row)
+{
+    const struct tensor *numbers = &d->op->in[DROPOUT_ROW];
+    int64_t place = d->begin + row;
+
+    if (tensor_given(numbers))
+        place = *(const int32_t *)cpu_row(numbers, place);
+    CHECK(place >= 0);
+    CHECK(place < d->n_places);
+    return place;
+}
 
 CPU_INLINE void dropout_row(const struct dropout *d, int64_t row, const struct tile_bounds *r,
                             enum dtype act)
 {
     const struct op_attributes *a = &d->op->attributes;
-    int64_t place = d->begin + row;
+    int64_t place = dropout_place_of(d, row);
     int64_t sample = *(const int64_t *)cpu_row(&d->op->in[DROPOUT_SAMPLE], place / a->seq_len);
     const struct dropout_series series = { a->seed, dropout_place_high(a->rng_site, sample), d->p,
                                            d->scale };
@@ -55,9 +69,11 @@ CPU_TILES(dropout_tile);
 static void dropout_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
+    const struct tensor *numbers = &op->in[DROPOUT_ROW];
     double p = op->attributes.p;
     struct dropout d = { .op = op,
                          .tiling = tiling_of(op->in[DROPOUT_X].rows, op->in[DROPOUT_X].cols),
+                         .n_places = op->in[DROPOUT_SAMPLE].rows * op->attributes.seq_len,
                          .p = (float)p,
                          .scale = (float)(1.0 / (1.0 - p)) };
 
@@ -69,7 +85,7 @@ static void dropout_run(struct kernels *kernels, const struct kernel_call *call,
         d.begin = *(const int32_t *)op->in[DROPOUT_OFFSET].data;
         CHECK(d.begin >= 0);
         CHECK(d.begin + op->in[DROPOUT_X].rows <=
-              op->in[DROPOUT_SAMPLE].rows * op->attributes.seq_len);
+              (tensor_given(numbers) ? numbers->rows : d.n_places));
     }
     pool_run(kernels->pool, d.tiling.n_tiles, dropout_tile[cpu_of(kernels)->isa], &d);
 }

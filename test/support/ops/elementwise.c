@@ -76,13 +76,16 @@ static void scale(const struct op_shape *op)
 static void dropout(const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
+    const int32_t *numbers = op->in[DROPOUT_ROW].data;
     int32_t begin = begin_of(op, DROPOUT_OFFSET);
 
     for (int64_t t = 0; t < op->out[DROPOUT_Y].rows; t++)
         for (int64_t i = 0; i < op->out[DROPOUT_Y].cols; i++) {
             int64_t row = (a->by_columns ? 0 : begin) + t, col = a->by_columns ? begin + i : i;
+
             const int64_t *samples = op->in[DROPOUT_SAMPLE].data;
 
+            row = numbers ? numbers[row] : row;
             OUT(DROPOUT_Y, t, i) =
                 IN(DROPOUT_X, t, i) * reference_kept(a, samples[row / a->seq_len],
                                                      (uint64_t)(row % a->seq_len) << 32, col);
@@ -217,14 +220,14 @@ const struct op_facts elementwise_facts[N_OP_KINDS] = {
         .reference = scale,
     },
     [OP_DROPOUT] = {
-        .example = "dropout 12x8 fp32, *2x1 i64, 1x1 i32 : 12x8 fp32",
-        .spreads = "sss > s; rrs > r; rsc > r",
+        .example = "dropout 12x8 fp32, *2x1 i64, 1x1 i32, 12x1 i32 : 12x8 fp32",
+        .spreads = "ssss > s; rrsr > r; rssr > r; rscs > r",
         .reference = dropout,
         .gradients = dropout_gradients,
     },
     [OP_DROPOUT_GRAD] = {
-        .example = "dropout_grad 12x8 bf16, *2x1 i64, 1x1 i32 : 12x8 bf16",
-        .spreads = "sss > s; rrs > r; rsc > r",
+        .example = "dropout_grad 12x8 bf16, *2x1 i64, 1x1 i32, 12x1 i32 : 12x8 bf16",
+        .spreads = "ssss > s; rrsr > r; rssr > r; rscs > r",
         .reference = dropout,
     },
     [OP_ADD] = {
