@@ -54,7 +54,8 @@ static int dropped(const struct adapting *a, enum lora_module module)
                                          .by_columns = is_part },
                          .in = { [DROPOUT_X] = x,
                                  [DROPOUT_SAMPLE] = p->ports.samples,
-                                 [DROPOUT_OFFSET] = is_part ? begin : 0 },
+                                 [DROPOUT_OFFSET] = is_part ? begin : 0,
+                                 [DROPOUT_ROW] = p->ports.rows },
                          .out = { [DROPOUT_Y] = y } });
     return y;
 }

@@ -90,7 +90,8 @@ static int dropout(const struct emitter *e, int x, enum dropout_site site)
                                          .seq_len = e->b->seq_len },
                          .in = { [DROPOUT_X] = x,
                                  [DROPOUT_SAMPLE] = e->b->program->ports.samples,
-                                 [DROPOUT_OFFSET] = e->b->parts.rows },
+                                 [DROPOUT_OFFSET] = e->b->parts.rows,
+                                 [DROPOUT_ROW] = e->b->program->ports.rows },
                          .out = { [DROPOUT_Y] = y } });
     return y;
 }
