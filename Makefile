@@ -260,7 +260,7 @@ soak-asan:
 # loader, the background save.
 # Not with MPI or PMIx, whose own threads ThreadSanitizer cannot see.
 TSAN_SOURCES := $(sort $(filter-out %_mpi_test.c %_process_test.c,$(wildcard test/comm/*_test.c test/device/pool_test.c test/device/gpu_watch_test.c test/data/loader_test.c test/data/packs_test.c test/data/instruct_test.c \
-    test/ckpt/*save*_test.c test/ckpt/read_ahead_test.c test/progress/progress_test.c test/run/collective_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
+    test/ckpt/*save*_test.c test/ckpt/read_ahead_test.c test/progress/progress_test.c test/run/collective*_test.c test/run/lifetimes_test.c test/run/offload_test.c)))
 TSAN = BUILD=build/tsan SANITIZE=thread CFLAGS='-O1 -g1'
 tsan-build:
 	@$(MAKE) --no-print-directory $(PARALLEL) -k $(TSAN) $(TSAN_SOURCES:%.c=build/tsan/%)

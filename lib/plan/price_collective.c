@@ -23,6 +23,8 @@ static int64_t whole_bytes(const struct op_shape *op, int n)
 
     switch (op->kind) {
     case OP_ALL_GATHER:
+    case OP_GATHER_SEQUENCE:
+    case OP_ROWS_TO_HEADS:
         return tensor_bytes(out);
     case OP_GATHER_HEADS:
     case OP_GATHER_HEADS_GRAD:
@@ -30,6 +32,21 @@ static int64_t whole_bytes(const struct op_shape *op, int n)
         return n * in->rows * 2 * (a->head_dim / a->group) * (int64_t)dtype_bytes(in->dtype);
     default:
         return tensor_bytes(in);
+    }
+}
+
+/* What is measured moves the same bytes: a sum begins with an exchange. */
+static enum op_kind measured_as(enum op_kind kind)
+{
+    switch (kind) {
+    case OP_GATHER_SEQUENCE:
+        return OP_ALL_GATHER;
+    case OP_ROWS_TO_HEADS:
+    case OP_HEADS_TO_ROWS:
+    case OP_SCATTER_SEQUENCE:
+        return OP_REDUCE_SCATTER;
+    default:
+        return kind;
     }
 }
 
@@ -54,9 +71,24 @@ static double fixed_sum_ns(const struct prices *prices, const struct group_shape
     return moved;
 }
 
+/* Each rank has another part for each, and there is nothing to add, or little: a few kv heads. */
+static double exchange_ns(const struct prices *prices, const struct group_shape *group,
+                          const struct op_shape *op, int64_t n_bytes)
+{
+    double sums = op_flops(op) * (double)dtype_bytes(op->in[OPS_FIRST].dtype);
+
+    return (double)all_to_all_ns(prices->cluster, group, n_bytes) + adding_ns(prices, sums);
+}
+
+/* What is packed and unpacked is read and written. */
+static double copying_ns(const struct prices *prices, const struct op_shape *op, int n)
+{
+    return price_memory_ns(prices, 2 * (double)collective_copied_bytes(op, n), MEMORY_REACH);
+}
+
 static bool has_fixed_sum(const struct prices *prices, const struct op_shape *op)
 {
-    if (op->kind == OP_GATHER_HEADS_GRAD)
+    if (op->kind == OP_GATHER_HEADS_GRAD || op->kind == OP_SCATTER_SEQUENCE)
         return true;
     return (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE) &&
            !(prices->fast_reductions && collective_may_be_fast(op));
@@ -94,8 +126,9 @@ static double measured_ns(const struct prices *prices, const struct group_shape 
     *source = PRICE_FORMULA;
     if (!prices->cluster->table || span.per_node * span.n_nodes != group->n)
         return -1;
-    return by_faster_links(
-        prices, price_table_collective(prices->cluster->table, op->kind, span, n_bytes, source));
+    return by_faster_links(prices,
+                           price_table_collective(prices->cluster->table, measured_as(op->kind),
+                                                  span, n_bytes, source));
 }
 
 int64_t price_lateness(const struct prices *prices, int64_t apart_ns)
@@ -106,23 +139,30 @@ int64_t price_lateness(const struct prices *prices, int64_t apart_ns)
                    fmin(1, (double)apart_ns / (double)PRICE_APART_NS));
 }
 
+/* By formula. */
+static double moving_ns(const struct prices *prices, const struct group_shape *group,
+                        const struct op_shape *op, int64_t n_bytes)
+{
+    if (op->kind == OP_ROWS_TO_HEADS || op->kind == OP_HEADS_TO_ROWS)
+        return exchange_ns(prices, group, op, n_bytes);
+    if (has_fixed_sum(prices, op))
+        return fixed_sum_ns(prices, group, op, n_bytes);
+    return (double)collective_ns(prices->cluster, group, op->kind, n_bytes);
+}
+
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
                               const struct op_shape *op)
 {
     struct price price = { .issue_ns = issue_ns(prices), .bound = BOUND_LINK };
     int64_t n_bytes = whole_bytes(op, group->n);
-    bool is_fixed = has_fixed_sum(prices, op);
 
     CHECK(op_is_collective(op->kind));
     if (group->n < 2)
         return price;
     double measured = measured_ns(prices, group, op, n_bytes, &price.source);
-    if (measured >= 0) {
-        price.ns = llround(measured);
-        return price;
-    }
-    price.ns = is_fixed ? llround(fixed_sum_ns(prices, group, op, n_bytes))
-                        : collective_ns(prices->cluster, group, op->kind, n_bytes);
+    double moving = measured >= 0 ? measured : moving_ns(prices, group, op, n_bytes);
+
+    price.ns = llround(moving + copying_ns(prices, op, group->n));
     return price;
 }
 

@@ -81,19 +81,21 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
     }
 }
 
+static bool is_of_sequences(enum op_kind kind)
+{
+    return kind == OP_ROWS_TO_HEADS || kind == OP_HEADS_TO_ROWS || kind == OP_GATHER_SEQUENCE ||
+           kind == OP_SCATTER_SEQUENCE;
+}
+
 bool collective_takes_strides(enum op_kind kind)
 {
-    switch (kind) {
-    case OP_GATHER_HEADS:
-    case OP_GATHER_HEADS_GRAD:
-    case OP_ROWS_TO_HEADS:
-    case OP_HEADS_TO_ROWS:
-    case OP_GATHER_SEQUENCE:
-    case OP_SCATTER_SEQUENCE:
-        return true;
-    default:
-        return false;
-    }
+    return kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD || is_of_sequences(kind);
+}
+
+/* Of heads that are gathered, too little to count. */
+size_t collective_copied_bytes(const struct op_shape *shape, int size)
+{
+    return is_of_sequences(shape->kind) ? collective_sequence_copied_bytes(shape, size) : 0;
 }
 
 /* ---- what is computed: at once in host memory, or on the collective's queue ---- */

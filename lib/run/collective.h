@@ -59,6 +59,9 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
 /* Whether operands may be strided: they are packed before they are moved. */
 bool collective_takes_strides(enum op_kind kind);
 
+/* Bytes that a rank of size copies between operands and what it sends and receives. */
+size_t collective_copied_bytes(const struct op_shape *shape, int size);
+
 /* Whether comm may add what this kind sums. Scalars keep their order: they are little. */
 int collective_may_be_fast(const struct op_shape *shape);
 

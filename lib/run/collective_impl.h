@@ -21,5 +21,6 @@ void collective_copy_columns(const struct collective *c, struct kernels_columns 
  */
 int collective_step_sequence(const struct collective *c, int step, struct comm_call *call);
 size_t collective_sequence_scratch_bytes(const struct op_shape *shape, int size);
+size_t collective_sequence_copied_bytes(const struct op_shape *shape, int size);
 
 #endif

@@ -343,16 +343,30 @@ int collective_step_sequence(const struct collective *c, int step, struct comm_c
     }
 }
 
+static struct sequence_parts parts_of_shape(const struct op_shape *shape, int size)
+{
+    bool is_made = shape->kind == OP_ROWS_TO_HEADS || shape->kind == OP_GATHER_SEQUENCE;
+    const struct tensor *whole = is_made ? &shape->out[OPS_FIRST] : &shape->in[OPS_FIRST];
+    struct sequence_parts p = pieces_of(shape->kind, &shape->attributes, size, whole);
+
+    if (shape->kind == OP_HEADS_TO_ROWS && sharers_of(&shape->attributes, size) > 1)
+        p.is_direct = false;
+    return p;
+}
+
+/* Whatever is not moved from or to an operand, as it lies. */
 size_t collective_sequence_scratch_bytes(const struct op_shape *shape, int size)
 {
-    bool is_spread = shape->kind == OP_ROWS_TO_HEADS || shape->kind == OP_GATHER_SEQUENCE;
-    const struct tensor *whole = is_spread ? &shape->out[OPS_FIRST] : &shape->in[OPS_FIRST];
-    struct sequence_parts p = pieces_of(shape->kind, &shape->attributes, size, whole);
-    size_t all_bytes = (size_t)size * p.n_bytes;
+    struct sequence_parts p = parts_of_shape(shape, size);
+    int n = (shape->kind != OP_GATHER_SEQUENCE) + !p.is_direct;
 
-    if (shape->kind == OP_GATHER_SEQUENCE)
-        return p.is_direct ? 0 : all_bytes;
-    if (shape->kind == OP_HEADS_TO_ROWS && sharers_of(&shape->attributes, size) > 1)
-        return 2 * all_bytes;
-    return p.is_direct ? all_bytes : 2 * all_bytes;
+    return (size_t)(n * size) * p.n_bytes;
+}
+
+size_t collective_sequence_copied_bytes(const struct op_shape *shape, int size)
+{
+    struct sequence_parts p = parts_of_shape(shape, size);
+    int n = (shape->kind == OP_ROWS_TO_HEADS || shape->kind == OP_HEADS_TO_ROWS) + !p.is_direct;
+
+    return (size_t)(n * size) * p.n_bytes;
 }

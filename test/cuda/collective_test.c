@@ -371,6 +371,73 @@ static void heads(void **state)
         }
 }
 
+/* h and g heads of 8 columns; padding: columns between rows, of both operands. */
+static void check_exchange(int size, int h, int g, enum dtype dtype, int padding)
+{
+    enum { E = 8, ROWS = 3 };
+    int sequences = 1 + padding % 2, kv = g && g < size ? 1 : g / size;
+    struct tensor x = dense(sequences * ROWS, (h + 2 * g) * E, dtype);
+    struct tensor y = dense(size * sequences * ROWS, (h / size + 2 * kv) * E, dtype);
+
+    x.stride += padding;
+    y.stride += padding;
+    for (int back = 0; back < 2; back++) {
+        struct play p =
+            make(back ? OP_HEADS_TO_ROWS : OP_ROWS_TO_HEADS, size, back ? y : x, back ? x : y);
+
+        p.shape.attributes.n_heads = h;
+        p.shape.attributes.n_kv_heads = g;
+        p.shape.attributes.head_dim = E;
+        p.shape.attributes.seq_len = ROWS;
+        check(p);
+    }
+}
+
+static void rows_and_heads(void **state)
+{
+    static const struct {
+        int size, h, g;
+    } cases[] = { { 2, 4, 2 }, { 2, 4, 1 }, { 3, 6, 1 }, { 4, 8, 2 }, { 4, 4, 0 } };
+    static const int paddings[] = { 0, 3, 8 };
+
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int k = 0; k < COUNT(paddings); k++)
+            check_exchange(cases[i].size, cases[i].h, cases[i].g, dtypes[(i + k) % 2], paddings[k]);
+}
+
+/* padding: of the part and of the whole. */
+static void check_sequence(int size, int zigzag, enum dtype dtype, int padding, int whole_padding)
+{
+    enum { ROWS = 6, N = 8 };
+    int sequences = zigzag ? 1 + padding % 2 : 1 + whole_padding % 2;
+    struct tensor part = dense(sequences * ROWS, N, dtype);
+    struct tensor whole = dense(size * sequences * ROWS, N, dtype);
+
+    part.stride += padding;
+    whole.stride += whole_padding;
+    for (int back = 0; back < 2; back++) {
+        struct play p = make(back ? OP_SCATTER_SEQUENCE : OP_GATHER_SEQUENCE, size,
+                             back ? whole : part, back ? part : whole);
+
+        p.shape.attributes.seq_len = ROWS;
+        p.shape.attributes.zigzag = zigzag;
+        check(p);
+    }
+}
+
+static void whole_sequences(void **state)
+{
+    static const int paddings[][2] = { { 0, 0 }, { 3, 0 }, { 8, 5 } };
+
+    (void)state;
+    for (int size = 2; size <= 4; size++)
+        for (int zigzag = 0; zigzag < 2; zigzag++)
+            for (int k = 0; k < COUNT(paddings); k++)
+                check_sequence(size, zigzag, dtypes[(size + k) % COUNT(dtypes)], paddings[k][0],
+                               paddings[k][1]);
+}
+
 /* Without the wait for the compute queue's event some order of the queues must show it. */
 static void missing_event(void **state)
 {
@@ -469,6 +536,8 @@ int main(void)
         cmocka_unit_test(all_reduce),
         cmocka_unit_test(all_reduce_of_scalars),
         cmocka_unit_test(heads),
+        cmocka_unit_test(rows_and_heads),
+        cmocka_unit_test(whole_sequences),
         cmocka_unit_test(missing_event),
         cmocka_unit_test(sums_of_nccl),
         cmocka_unit_test(scratch_of_fast_sums),

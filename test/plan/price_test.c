@@ -202,6 +202,55 @@ static void test_sums(void **state)
     arena_release(&f.arena);
 }
 
+/* Bytes on a link are those of an all-to-all of what is exchanged, kv heads as often as they are
+ * sent, or of a gather; zigzag rows are copied, one sequence of others is not. */
+static void test_sequences(void **state)
+{
+    struct fixture f;
+    struct mesh mesh = mesh_data_parallel(8);
+    struct op_shape to = { .kind = OP_ROWS_TO_HEADS,
+                           .attributes = {
+                               .seq_len = 1024, .n_heads = 32, .n_kv_heads = 4, .head_dim = 128 } };
+    struct op_shape gather = { .kind = OP_GATHER_SEQUENCE, .attributes = { .seq_len = 1024 } };
+
+    (void)state;
+    open_fixture(&f);
+    struct group_shape group = collective_group(&f.cluster, &mesh, 0, AXIS_DP);
+    to.in[OPS_FIRST] = bf16(1024, 40 * 128);
+    to.out[OPS_FIRST] = bf16(8192, 6 * 128);
+    struct op_shape back = to;
+    back.kind = OP_HEADS_TO_ROWS;
+    back.in[OPS_FIRST] = to.out[OPS_FIRST];
+    back.out[OPS_FIRST] = to.in[OPS_FIRST];
+    assert_int_equal(price_link_bytes(&to, 8), 7 * 1024 * 6 * 128 * 2);
+    assert_int_equal(price_link_bytes(&back, 8), 7 * 1024 * 6 * 128 * 2);
+    int64_t exchange = all_to_all_ns(&f.cluster, &group, 8192 * 6 * 128 * 2);
+    assert_true(price_collective(&f.prices, &group, &to).ns > exchange);
+    assert_true(price_collective(&f.prices, &group, &back).ns >
+                price_collective(&f.prices, &group, &to).ns);
+
+    gather.in[OPS_FIRST] = bf16(1024, 8 * 128);
+    gather.out[OPS_FIRST] = bf16(8192, 8 * 128);
+    struct op_shape plain = gather;
+    plain.kind = OP_ALL_GATHER;
+    assert_int_equal(price_link_bytes(&gather, 8), 7 * 1024 * 8 * 128 * 2);
+    assert_int_equal(price_collective(&f.prices, &group, &gather).ns,
+                     price_collective(&f.prices, &group, &plain).ns);
+    gather.attributes.zigzag = 1;
+    assert_true(price_collective(&f.prices, &group, &gather).ns >
+                price_collective(&f.prices, &group, &plain).ns);
+
+    struct op_shape scatter = gather, sum = { .kind = OP_REDUCE_SCATTER };
+    scatter.kind = OP_SCATTER_SEQUENCE;
+    scatter.attributes.zigzag = 0;
+    scatter.in[OPS_FIRST] = sum.in[OPS_FIRST] = gather.out[OPS_FIRST];
+    scatter.out[OPS_FIRST] = sum.out[OPS_FIRST] = gather.in[OPS_FIRST];
+    assert_int_equal(price_link_bytes(&scatter, 8), price_link_bytes(&sum, 8));
+    assert_int_equal(price_collective(&f.prices, &group, &scatter).ns,
+                     price_collective(&f.prices, &group, &sum).ns);
+    arena_release(&f.arena);
+}
+
 /* Messages and groups of the table are priced with it, others by formula; links that are faster
  * make all of it faster. */
 static void test_measured_exchanges(void **state)
@@ -297,11 +346,11 @@ static void test_ranks_share_a_node(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),           cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_efficiency),         cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_unfused_attention),  cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_measured_exchanges), cmocka_unit_test(test_lateness),
-        cmocka_unit_test(test_ranks_share_a_node),
+        cmocka_unit_test(test_products),          cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_efficiency),        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_unfused_attention), cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_sequences),         cmocka_unit_test(test_measured_exchanges),
+        cmocka_unit_test(test_lateness),          cmocka_unit_test(test_ranks_share_a_node),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -263,6 +263,92 @@ static void norms_of_heads_in_parts(void **state)
     program_release(&p);
 }
 
+/* Sequences over both axes that divide them: 2 ranks exchange heads, 2 pairs keys and values. */
+static void emit_parts_of_sequences(struct program *p, int f, int w, int *out)
+{
+    const struct op_attributes exchange = {
+        .n_heads = 2, .n_kv_heads = 2, .head_dim = 2, .seq_len = 4, .axis = AXIS_ULYSSES
+    };
+    const struct op_attributes query = {
+        .n_heads = 2, .head_dim = 2, .seq_len = 4, .axis = AXIS_ULYSSES
+    };
+    const struct op_attributes sequence = { .seq_len = 8, .zigzag = 1, .axis = AXIS_CP };
+    const struct op_attributes attention = {
+        .n_heads = 1, .n_kv_heads = 1, .head_dim = 2, .seq_len = 8, .scale = 1
+    };
+    int x = program_cell(p, ROLE_INPUT, "x", 4, 8, DTYPE_F32);
+    int last = program_cell(p, ROLE_INPUT, "last", 8, 1, DTYPE_I32);
+    program_split_rows(p, x);
+    p->values[last].spread[AXIS_CP] = SPREAD_ROWS;
+    int qkv = program_value(p, 4, 12, DTYPE_F32), heads = program_value(p, 8, 6, DTYPE_F32);
+    int kv = program_value(p, 16, 4, DTYPE_F32), attended = program_value(p, 8, 2, DTYPE_F32);
+    int lse = program_value(p, 8, 1, DTYPE_F32);
+    *out = program_value(p, 4, 4, DTYPE_F32);
+
+    program_emit(
+        p, f,
+        &(struct op){ .kind = OP_LINEAR, .in = { x, p->parameters[w].weight }, .out = { qkv } });
+    program_emit(
+        p, f,
+        &(struct op){
+            .kind = OP_ROWS_TO_HEADS, .attributes = exchange, .in = { qkv }, .out = { heads } });
+    program_emit(p, f,
+                 &(struct op){ .kind = OP_GATHER_SEQUENCE,
+                               .attributes = sequence,
+                               .in = { program_view(p, heads, 2, 8, 4, 6) },
+                               .out = { kv } });
+    program_emit(
+        p, f,
+        &(struct op){ .kind = OP_ATTENTION,
+                      .attributes = attention,
+                      .in = { program_view(p, heads, 0, 8, 2, 6), program_view(p, kv, 0, 16, 2, 4),
+                              program_view(p, kv, 2, 16, 2, 4), [ATTENTION_LAST] = last },
+                      .out = { attended, lse } });
+    program_emit(
+        p, f,
+        &(struct op){
+            .kind = OP_HEADS_TO_ROWS, .attributes = query, .in = { attended }, .out = { *out } });
+}
+
+/* Gradients go the way back, those of what is gathered into their place among the others. */
+static void parts_of_sequences(void **state)
+{
+    struct mesh mesh = mesh_data_parallel(1);
+    struct program p;
+    int out;
+
+    (void)state;
+    mesh.size[AXIS_CP] = mesh.size[AXIS_ULYSSES] = 2;
+    program_init(&p, &mesh);
+    int w = program_parameter(&p, "qkv", 2, 12, 8, DTYPE_F32, INIT_NORMAL, 1);
+    int f = program_function(&p, "forward", 0), b = program_function(&p, "backward", 0);
+    emit_parts_of_sequences(&p, f, w, &out);
+    int seed = program_value(&p, 4, 4, DTYPE_F32);
+    program_split_rows(&p, seed);
+    differentiate(&p, f, b, &(struct gradient_seed){ out, seed }, 1, 0);
+
+    const struct op *ops = p.functions[b].ops, *forward = p.functions[f].ops;
+    assert_int_equal(p.functions[b].n_ops, 5);
+    assert_int_equal(ops[0].kind, OP_ROWS_TO_HEADS);
+    assert_int_equal(ops[0].in[0], seed);
+    assert_int_equal(ops[1].kind, OP_ATTENTION_GRAD);
+    assert_int_equal(ops[1].in[ATTENTION_GRAD_DOUT], ops[0].out[0]);
+    assert_int_equal(ops[2].kind, OP_SCATTER_SEQUENCE);
+    assert_int_equal(ops[2].attributes.zigzag, 1);
+    assert_int_equal(p.values[ops[2].in[0]].spread[AXIS_CP], SPREAD_PARTIAL);
+    assert_int_equal(ops[3].kind, OP_HEADS_TO_ROWS);
+    check_view(&p, ops[1].out[ATTENTION_GRAD_DQ], forward[3].in[ATTENTION_Q], ops[3].in[0]);
+    check_view(&p, ops[1].out[ATTENTION_GRAD_DK], forward[3].in[ATTENTION_K], ops[2].in[0]);
+    check_view(&p, ops[2].out[0], forward[2].in[0], ops[3].in[0]);
+    assert_int_equal(ops[3].attributes.n_kv_heads, 2);
+    assert_int_equal(p.values[ops[3].out[0]].spread[AXIS_CP], SPREAD_ROWS);
+    assert_int_equal(p.values[ops[3].out[0]].spread[AXIS_ULYSSES], SPREAD_ROWS);
+    assert_int_equal(ops[4].kind, OP_LINEAR_DW);
+    assert_int_equal(p.values[ops[4].out[0]].spread[AXIS_CP], SPREAD_PARTIAL);
+    assert_int_equal(p.values[ops[4].out[0]].spread[AXIS_ULYSSES], SPREAD_PARTIAL);
+    program_release(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +358,7 @@ int main(void)
         cmocka_unit_test(frozen_linear_passes_gradient_on),
         cmocka_unit_test(value_with_several_readers),
         cmocka_unit_test(norms_of_heads_in_parts),
+        cmocka_unit_test(parts_of_sequences),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
