@@ -208,35 +208,39 @@ static void sum_run(struct kernels *kernels, int queue, const struct kernels_sum
 
 /* ---- columns ---- */
 
-/* A thread copies one V of a row. Strides and cols are counted in V. */
+/* A thread copies one V of a row. Strides, steps and cols are counted in V. */
 template <typename V>
 __global__ void copy_columns_kernel(V *to, int64_t to_stride, const V *from, int64_t from_stride,
-                                    int64_t rows, int64_t cols)
+                                    int64_t rows, int64_t cols, int64_t to_step, int64_t from_step)
 {
-    int64_t at = (int64_t)blockIdx.x * N_THREADS + threadIdx.x;
+    int64_t at = (int64_t)blockIdx.x * N_THREADS + threadIdx.x, block = blockIdx.y;
     int64_t row = at / cols, col = at % cols;
 
     if (row < rows)
-        to[row * to_stride + col] = from[row * from_stride + col];
+        to[block * to_step + row * to_stride + col] =
+            from[block * from_step + row * from_stride + col];
 }
 
 template <typename V>
 static int copy_as(struct kernels *kernels, int queue, const struct kernels_columns *c)
 {
-    size_t to_bytes = (size_t)c->to_stride * c->element_bytes;
-    size_t from_bytes = (size_t)c->from_stride * c->element_bytes;
-    size_t row_bytes = (size_t)c->cols * c->element_bytes;
-    uintptr_t odd = (uintptr_t)c->to | (uintptr_t)c->from | row_bytes;
+    const int64_t size = (int64_t)c->element_bytes, width = (int64_t)sizeof(V);
+    int64_t to_bytes = c->to_stride * size, from_bytes = c->from_stride * size;
+    int64_t to_step = c->to_step * size, from_step = c->from_step * size;
+    uintptr_t odd = (uintptr_t)c->to | (uintptr_t)c->from | (uintptr_t)(c->cols * size);
 
     if (c->rows > 1)
-        odd |= to_bytes | from_bytes;
+        odd |= (uintptr_t)(to_bytes | from_bytes);
+    if (c->n_blocks > 1)
+        odd |= (uintptr_t)(to_step | from_step);
     if (odd % sizeof(V))
         return 0;
-    int64_t cols = (int64_t)(row_bytes / sizeof(V));
-    cuda_launch_on(cuda_of(kernels)->device, queue_of(kernels, queue), "a copy of columns",
-                   cuda_shape_of(ceil_div(c->rows * cols, N_THREADS), N_THREADS),
-                   copy_columns_kernel<V>, (V *)c->to, (int64_t)(to_bytes / sizeof(V)),
-                   (const V *)c->from, (int64_t)(from_bytes / sizeof(V)), c->rows, cols);
+    int64_t cols = c->cols * size / width;
+    struct cuda_shape shape = cuda_shape_of(ceil_div(c->rows * cols, N_THREADS), N_THREADS);
+    shape.grid.y = c->n_blocks ? (unsigned)c->n_blocks : 1;
+    cuda_launch_on(cuda_of(kernels)->device, queue_of(kernels, queue), "a copy of columns", shape,
+                   copy_columns_kernel<V>, (V *)c->to, to_bytes / width, (const V *)c->from,
+                   from_bytes / width, c->rows, cols, to_step / width, from_step / width);
     return 1;
 }
 
@@ -262,8 +266,8 @@ static void load(struct kernels *kernels, int queue)
             sum_run(kernels, queue, &sum);
         }
     for (size_t width = 1; width <= 16; width *= 2) {
-        const struct kernels_columns columns = { NULL, (int64_t)width, NULL, (int64_t)width,
-                                                 2,    (int64_t)width, 1 };
+        const int64_t n = (int64_t)width;
+        const struct kernels_columns columns = { NULL, n, NULL, n, 2, n, 1, 0, 0, 0 };
 
         copy_columns_run(kernels, queue, &columns);
     }

@@ -56,7 +56,8 @@ struct kernels_sum {
     int adds;
 };
 
-/* Copy [rows x cols] elements; strides in elements. */
+/* Copy [rows x cols] elements; strides in elements. Where n_blocks is not 0: so many of these, with
+ * steps from each to the next, also in elements, which may be negative. */
 struct kernels_columns {
     void *to;
     int64_t to_stride;
@@ -64,6 +65,8 @@ struct kernels_columns {
     int64_t from_stride;
     int64_t rows, cols;
     size_t element_bytes; /* 1, 2, 4 or 8 */
+    int n_blocks;
+    int64_t to_step, from_step;
 };
 
 /* Computations of collectives around their transfers, enqueued on any queue of the device. */

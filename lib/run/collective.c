@@ -156,13 +156,17 @@ void collective_copy_columns(const struct collective *c, struct kernels_columns 
         c->kernels->backend->traffic->copy_columns(c->kernels, c->base.queue, &columns);
         return;
     }
-    size_t to_bytes = (size_t)columns.to_stride * columns.element_bytes;
-    size_t from_bytes = (size_t)columns.from_stride * columns.element_bytes;
+    int64_t size = (int64_t)columns.element_bytes;
 
-    for (int64_t r = 0; r < columns.rows; r++)
-        memcpy((unsigned char *)columns.to + (size_t)r * to_bytes,
-               (const unsigned char *)columns.from + (size_t)r * from_bytes,
-               (size_t)columns.cols * columns.element_bytes);
+    for (int64_t b = 0; b < (columns.n_blocks ? columns.n_blocks : 1); b++)
+        for (int64_t r = 0; r < columns.rows; r++) {
+            int64_t to = b * columns.to_step + r * columns.to_stride;
+            int64_t from = b * columns.from_step + r * columns.from_stride;
+
+            memcpy((unsigned char *)columns.to + to * size,
+                   (const unsigned char *)columns.from + from * size,
+                   (size_t)(columns.cols * size));
+        }
 }
 
 /* ---- the kinds' steps ---- */
@@ -270,12 +274,12 @@ static void copy_shared(const struct collective *c, const struct head_gather *h,
     for (int v = 0; v < 2; v++) {
         unsigned char *whole = column(t, h->q + v * h->e + i * h->w);
         unsigned char *part = piece + (size_t)(v * h->w) * h->element_bytes;
-        struct kernels_columns columns = { whole, t->stride,       part, 2 * h->w, h->rows,
-                                           h->w,  h->element_bytes };
+        struct kernels_columns columns = { whole, t->stride,        part, 2 * h->w, h->rows,
+                                           h->w,  h->element_bytes, 0,    0,        0 };
 
         if (to_piece)
-            columns = (struct kernels_columns){ part,    2 * h->w, whole,           t->stride,
-                                                h->rows, h->w,     h->element_bytes };
+            columns = (struct kernels_columns){ part, 2 * h->w,         whole, t->stride, h->rows,
+                                                h->w, h->element_bytes, 0,     0,         0 };
         collective_copy_columns(c, columns);
     }
 }
@@ -284,7 +288,7 @@ static void copy_queries(const struct collective *c, const struct head_gather *h
 {
     collective_copy_columns(c, (struct kernels_columns){ c->out.data, c->out.stride, c->in.data,
                                                          c->in.stride, h->rows, h->q,
-                                                         h->element_bytes });
+                                                         h->element_bytes, 0, 0, 0 });
 }
 
 static int step_gather_heads(const struct collective *c, int step, struct comm_call *call)
@@ -296,7 +300,7 @@ static int step_gather_heads(const struct collective *c, int step, struct comm_c
     if (step == 0) {
         collective_copy_columns(c, (struct kernels_columns){ own, 2 * h.w, column(&c->in, h.q),
                                                              c->in.stride, h.rows, 2 * h.w,
-                                                             h.element_bytes });
+                                                             h.element_bytes, 0, 0, 0 });
         *call = (struct comm_call){ COMM_ALL_GATHER, own, pieces, h.piece_bytes, 0 };
         return 1;
     }
@@ -328,7 +332,7 @@ static int step_gather_heads_grad(const struct collective *c, int step, struct c
     copy_queries(c, &h);
     collective_copy_columns(c, (struct kernels_columns){ column(&c->out, h.q), c->out.stride,
                                                          terms + first, 2 * h.w, h.rows, 2 * h.w,
-                                                         h.element_bytes });
+                                                         h.element_bytes, 0, 0, 0 });
     return 0;
 }
 

@@ -44,11 +44,13 @@ static unsigned char *piece_at(const struct sequence_parts *p, void *pieces, int
     return (unsigned char *)pieces + (size_t)rank * p->n_bytes;
 }
 
-/* Rows of several sequences: the first rows of each. */
+/* Rows of several sequences, the first rows of each; and the like of other ranks. Counted in
+ * elements but for step. */
 struct band {
     unsigned char *data;
-    int64_t stride; /* elements from row to row */
+    int64_t stride; /* from row to row */
     int64_t step;   /* rows from sequence to sequence */
+    int64_t apart;  /* from rank to rank */
 };
 
 static struct band band_of(const struct tensor *t, int64_t row, int64_t col, int64_t step)
@@ -56,52 +58,64 @@ static struct band band_of(const struct tensor *t, int64_t row, int64_t col, int
     int64_t at = row * t->stride + col;
 
     return (struct band){ (unsigned char *)t->data + (size_t)at * dtype_bytes(t->dtype), t->stride,
-                          step };
+                          step, 0 };
 }
 
-/* [rows x cols] of each sequence; where sequences lie as rows do, or rows are dense, in one go. */
-static void copy_band(const struct collective *c, const struct sequence_parts *p, struct band to,
-                      struct band from, int64_t rows, int64_t cols)
+/* From a column of the pieces on, one rank's rows of them `apart` from those of the next. */
+static struct band band_of_pieces(const struct sequence_parts *p, unsigned char *pieces,
+                                  int64_t col, int64_t apart)
 {
-    struct kernels_columns columns = { to.data, to.stride, from.data,       from.stride,
-                                       rows,    cols,      p->element_bytes };
+    return (struct band){ pieces + (size_t)col * p->element_bytes, p->cols, p->rows, apart };
+}
 
-    if (to.step == rows && from.step == rows) {
+/* [rows x cols] of each sequence, for n ranks; where sequences lie as rows do, or rows are dense,
+ * in one go. */
+static void copy_bands(const struct collective *c, const struct sequence_parts *p,
+                       const struct band *to, const struct band *from, int64_t rows, int64_t cols,
+                       int n)
+{
+    struct kernels_columns columns = { to->data,  to->stride, from->data,       from->stride,
+                                       rows,      cols,       p->element_bytes, n,
+                                       to->apart, from->apart };
+    bool is_dense = to->stride == cols && from->stride == cols;
+    int64_t n_copies = 1;
+
+    if (to->step == rows && from->step == rows) {
         columns.rows = p->sequences * rows;
-    } else if (to.stride == cols && from.stride == cols) {
-        columns.to_stride = to.step * cols;
-        columns.from_stride = from.step * cols;
+    } else if (is_dense) {
+        columns.to_stride = to->step * cols;
+        columns.from_stride = from->step * cols;
         columns.rows = p->sequences;
         columns.cols = rows * cols;
     } else {
-        for (int64_t s = 1; s < p->sequences; s++) {
-            collective_copy_columns(c, columns);
-            columns.to =
-                (unsigned char *)columns.to + (size_t)(to.step * to.stride) * p->element_bytes;
-            columns.from = (const unsigned char *)columns.from +
-                           (size_t)(from.step * from.stride) * p->element_bytes;
-        }
+        n_copies = p->sequences;
     }
-    collective_copy_columns(c, columns);
+    for (int64_t s = 0; s < n_copies; s++) {
+        columns.to = to->data + (size_t)(s * to->step * to->stride) * p->element_bytes;
+        columns.from = from->data + (size_t)(s * from->step * from->stride) * p->element_bytes;
+        collective_copy_columns(c, columns);
+    }
 }
 
-/* A rank's rows of whole sequences, between them and its piece: all, or of each zigzag chunk. */
+/*
+ * All ranks' rows of whole sequences, between them and the pieces: all, or of each zigzag chunk.
+ * Ranks' second chunks lie in the reverse order of ranks.
+ */
 static void copy_rows(const struct collective *c, const struct sequence_parts *p,
-                      const struct tensor *whole, int rank, unsigned char *piece, bool to_piece)
+                      const struct tensor *whole, unsigned char *pieces, bool to_pieces)
 {
     int n_chunks = p->is_zigzag ? 2 : 1;
     int64_t rows = p->rows / n_chunks;
 
     for (int i = 0; i < n_chunks; i++) {
-        int chunk = i ? 2 * p->size - 1 - rank : rank;
-        struct band far = band_of(whole, chunk * rows, 0, p->size * p->rows);
-        struct band near = { piece + (size_t)(i * rows * p->cols) * p->element_bytes, p->cols,
-                             p->rows };
+        struct band far = band_of(whole, i ? (2 * p->size - 1) * rows : 0, 0, p->size * p->rows);
+        struct band near = band_of_pieces(p, pieces, i * rows * p->cols, p->n_elements);
 
-        if (to_piece)
-            copy_band(c, p, near, far, rows, p->cols);
+        far.apart = (i ? -rows : rows) * whole->stride;
+        if (to_pieces)
+            copy_bands(c, p, &near, &far, rows, p->cols, p->size);
         else
-            copy_band(c, p, far, near, rows, p->cols);
+            copy_bands(c, p, &far, &near, rows, p->cols, p->size);
     }
 }
 
@@ -111,159 +125,166 @@ static unsigned char *pack_rows(const struct collective *c, const struct sequenc
 {
     if (p->is_direct)
         return whole->data;
-    for (int rank = 0; rank < p->size; rank++)
-        copy_rows(c, p, whole, rank, piece_at(p, pieces, rank), true);
+    copy_rows(c, p, whole, pieces, true);
     return pieces;
 }
 
 static void unpack_rows(const struct collective *c, const struct sequence_parts *p,
                         const struct tensor *whole, unsigned char *pieces)
 {
-    for (int rank = 0; !p->is_direct && rank < p->size; rank++)
-        copy_rows(c, p, whole, rank, piece_at(p, pieces, rank), false);
+    if (!p->is_direct)
+        copy_rows(c, p, whole, pieces, false);
 }
 
 /* ---- heads for rows ---- */
 
-/* Columns of one rank's heads: in the rows that have all heads, and in those of its own. */
+/*
+ * Columns of heads: those of q, of k, of v. Where ranks share kv heads, a group of ranks has one;
+ * else all of them are a group.
+ */
 struct exchanged_columns {
-    int n; /* kinds of heads: q, or q, k, v */
+    int n;         /* kinds of heads: q, or q, k, v */
+    int n_sharers; /* ranks that have the same kv head */
+    int64_t q;     /* columns of q of one rank */
     struct {
-        int64_t all, own, cols;
+        int64_t all; /* in the rows that have all heads: the first rank's */
+        int64_t own; /* in those of a rank's own heads */
+        int64_t cols;
     } of[3];
 };
 
-static struct exchanged_columns columns_of(const struct op_attributes *a, int size, int rank)
+static struct exchanged_columns columns_of(const struct op_attributes *a, int size)
 {
-    int64_t h = a->n_heads, g = a->n_kv_heads, e = a->head_dim, q = h / size;
-    int64_t kv = g < size ? 1 : g / size, first = rank * g / size;
+    int64_t h = a->n_heads, g = a->n_kv_heads, e = a->head_dim, q = h / size * e;
+    bool is_shared = g && g < size;
+    int64_t kv = is_shared ? e : g / size * e;
 
-    return (struct exchanged_columns){ .n = g ? 3 : 1,
-                                       .of = { { rank * q * e, 0, q * e },
-                                               { (h + first) * e, q * e, kv * e },
-                                               { (h + g + first) * e, (q + kv) * e, kv * e } } };
+    return (struct exchanged_columns){
+        .n = g ? 3 : 1,
+        .n_sharers = is_shared ? (int)(size / g) : 1,
+        .q = q,
+        .of = { { 0, 0, q }, { h * e, q, kv }, { (h + g) * e, q + kv, kv } }
+    };
+}
+
+/* A kind of heads, from the rank's rows to what each rank is sent. */
+static void send_heads(const struct collective *c, const struct sequence_parts *p,
+                       const struct exchanged_columns *heads, int kind, unsigned char *pieces)
+{
+    int64_t cols = heads->of[kind].cols;
+    int n = kind ? heads->n_sharers : 1, n_groups = n > 1 ? p->size / n : 1;
+
+    for (int i = 0; i < n_groups; i++) {
+        struct band from = band_of(&c->in, 0, heads->of[kind].all + i * cols, p->rows);
+        struct band to =
+            band_of_pieces(p, piece_at(p, pieces, i * n), heads->of[kind].own, p->n_elements);
+
+        from.apart = n > 1 ? 0 : cols;
+        copy_bands(c, p, &to, &from, p->rows, cols, p->size / n_groups);
+    }
 }
 
 static int step_rows_to_heads(const struct collective *c, int step, struct comm_call *call)
 {
     int size = comm_group_size(c->group);
     struct sequence_parts p = pieces_of(c->kind, &c->attributes, size, &c->out);
+    struct exchanged_columns heads = columns_of(&c->attributes, size);
     unsigned char *sent = c->scratch, *received = sent + (size_t)size * p.n_bytes;
-    struct band to, from;
 
     if (step > 0) {
         unpack_rows(c, &p, &c->out, received);
         return 0;
     }
-    for (int rank = 0; rank < size; rank++) {
-        struct exchanged_columns heads = columns_of(&c->attributes, size, rank);
-
-        for (int i = 0; i < heads.n; i++) {
-            from = band_of(&c->in, 0, heads.of[i].all, p.rows);
-            to =
-                (struct band){ piece_at(&p, sent, rank) + (size_t)heads.of[i].own * p.element_bytes,
-                               p.cols, p.rows };
-            copy_band(c, &p, to, from, p.rows, heads.of[i].cols);
-        }
-    }
+    for (int kind = 0; kind < heads.n; kind++)
+        send_heads(c, &p, &heads, kind, sent);
     *call = (struct comm_call){ COMM_ALL_TO_ALL, sent, p.is_direct ? c->out.data : received,
                                 p.n_bytes, 0 };
     return 1;
 }
 
-/* Ranks to which the same kv head goes. */
-static int sharers_of(const struct op_attributes *a, int size)
-{
-    return a->n_kv_heads && a->n_kv_heads < size ? size / a->n_kv_heads : 1;
-}
-
 /*
  * Of kv heads that ranks share, k and v stand behind the piece's rows of q, so that they are dense
- * and may be summed: where in a piece, with rows of how many columns.
+ * and may be summed: a band from column `own` on.
  */
-static struct band heads_in(const struct sequence_parts *p, unsigned char *piece, int64_t q_cols,
-                            int64_t own)
+static struct band band_apart(const struct sequence_parts *p, unsigned char *pieces,
+                              const struct exchanged_columns *heads, int64_t own)
 {
-    int64_t rows = p->sequences * p->rows, kv_cols = p->cols - q_cols;
-    int64_t at = own < q_cols ? own : rows * q_cols + own - q_cols;
+    int64_t rows = p->sequences * p->rows;
+    struct band band = band_of_pieces(p, pieces, own, p->n_elements);
 
-    return (struct band){ piece + (size_t)at * p->element_bytes, own < q_cols ? q_cols : kv_cols,
-                          p->rows };
+    band.stride = heads->q;
+    if (own >= heads->q) {
+        band.stride = p->cols - heads->q;
+        band.data += (size_t)((rows - 1) * heads->q) * p->element_bytes;
+    }
+    return band;
 }
 
 /* Every rank's rows, q apart from k and v. */
-static void pack_apart(const struct collective *c, const struct sequence_parts *p, int64_t q_cols,
-                       unsigned char *pieces)
+static void pack_apart(const struct collective *c, const struct sequence_parts *p,
+                       const struct exchanged_columns *heads, unsigned char *pieces)
 {
-    for (int rank = 0; rank < p->size; rank++) {
-        unsigned char *piece = piece_at(p, pieces, rank);
+    for (int i = 0; i < 2; i++) {
+        int64_t at = i ? heads->q : 0, cols = i ? p->cols - heads->q : heads->q;
+        struct band from = band_of(&c->in, 0, at, p->size * p->rows);
+        struct band to = band_apart(p, pieces, heads, at);
 
-        for (int i = 0; i < 2; i++) {
-            int64_t at = i ? q_cols : 0, cols = i ? p->cols - q_cols : q_cols;
-
-            copy_band(c, p, heads_in(p, piece, q_cols, at),
-                      band_of(&c->in, rank * p->rows, at, p->size * p->rows), p->rows, cols);
-        }
+        from.apart = p->rows * c->in.stride;
+        copy_bands(c, p, &to, &from, p->rows, cols, p->size);
     }
 }
 
 /* Each head's sum replaces what the first of its ranks sent. */
-static void sum_shared(const struct collective *c, const struct sequence_parts *p, int64_t q_cols,
-                       unsigned char *pieces)
+static void sum_shared(const struct collective *c, const struct sequence_parts *p,
+                       const struct exchanged_columns *heads, unsigned char *pieces)
 {
-    int n_sharers = sharers_of(&c->attributes, p->size);
-    int64_t rows = p->sequences * p->rows;
+    int64_t n = p->sequences * p->rows * (p->cols - heads->q);
 
-    for (int rank = 0; rank < p->size; rank += n_sharers) {
-        void *terms = heads_in(p, piece_at(p, pieces, rank), q_cols, q_cols).data;
-        struct kernels_sum sum = {
-            c->out.dtype, terms, terms, n_sharers, p->n_elements, rows * (p->cols - q_cols), 0
-        };
+    for (int rank = 0; rank < p->size; rank += heads->n_sharers) {
+        void *terms = band_apart(p, piece_at(p, pieces, rank), heads, heads->q).data;
 
-        collective_sum(c, &sum, NULL);
+        collective_sum(c,
+                       &(struct kernels_sum){ c->out.dtype, terms, terms, heads->n_sharers,
+                                              p->n_elements, n, 0 },
+                       NULL);
     }
 }
 
-/* From what rank sent; k and v of a shared head from its first rank alone. */
-static void put_heads(const struct collective *c, const struct sequence_parts *p, int rank,
-                      bool is_apart, unsigned char *piece)
+/* A kind of heads, from what ranks sent; those of k and v that ranks share, from the first of
+ * them. */
+static void receive_heads(const struct collective *c, const struct sequence_parts *p,
+                          const struct exchanged_columns *heads, int kind, unsigned char *pieces)
 {
-    struct exchanged_columns heads = columns_of(&c->attributes, p->size, rank);
-    int n = rank % sharers_of(&c->attributes, p->size) ? 1 : heads.n;
-    struct band from;
+    int64_t own = heads->of[kind].own, cols = heads->of[kind].cols;
+    int n = kind ? heads->n_sharers : 1;
+    struct band to = band_of(&c->out, 0, heads->of[kind].all, p->rows);
+    struct band from = heads->n_sharers > 1 ? band_apart(p, pieces, heads, own)
+                                            : band_of_pieces(p, pieces, own, p->n_elements);
 
-    for (int i = 0; i < n; i++) {
-        int64_t own = heads.of[i].own;
-
-        if (is_apart)
-            from = heads_in(p, piece, heads.of[0].cols, own);
-        else
-            from = (struct band){ piece + (size_t)own * p->element_bytes, p->cols, p->rows };
-        copy_band(c, p, band_of(&c->out, 0, heads.of[i].all, p->rows), from, p->rows,
-                  heads.of[i].cols);
-    }
+    to.apart = cols;
+    from.apart *= n;
+    copy_bands(c, p, &to, &from, p->rows, cols, p->size / n);
 }
 
 static int step_heads_to_rows(const struct collective *c, int step, struct comm_call *call)
 {
     int size = comm_group_size(c->group);
     struct sequence_parts p = pieces_of(c->kind, &c->attributes, size, &c->in);
-    int64_t q_cols = c->attributes.n_heads / size * c->attributes.head_dim;
-    bool is_apart = sharers_of(&c->attributes, size) > 1;
+    struct exchanged_columns heads = columns_of(&c->attributes, size);
     unsigned char *received = c->scratch, *sent = received + (size_t)size * p.n_bytes;
 
     if (step == 0) {
-        if (is_apart)
-            pack_apart(c, &p, q_cols, sent);
+        if (heads.n_sharers > 1)
+            pack_apart(c, &p, &heads, sent);
         else
             sent = pack_rows(c, &p, &c->in, sent);
         *call = (struct comm_call){ COMM_ALL_TO_ALL, sent, received, p.n_bytes, 0 };
         return 1;
     }
-    if (is_apart)
-        sum_shared(c, &p, q_cols, received);
-    for (int rank = 0; rank < size; rank++)
-        put_heads(c, &p, rank, is_apart, piece_at(&p, received, rank));
+    if (heads.n_sharers > 1)
+        sum_shared(c, &p, &heads, received);
+    for (int kind = 0; kind < heads.n; kind++)
+        receive_heads(c, &p, &heads, kind, received);
     return 0;
 }
 
@@ -349,7 +370,7 @@ static struct sequence_parts parts_of_shape(const struct op_shape *shape, int si
     const struct tensor *whole = is_made ? &shape->out[OPS_FIRST] : &shape->in[OPS_FIRST];
     struct sequence_parts p = pieces_of(shape->kind, &shape->attributes, size, whole);
 
-    if (shape->kind == OP_HEADS_TO_ROWS && sharers_of(&shape->attributes, size) > 1)
+    if (shape->kind == OP_HEADS_TO_ROWS && columns_of(&shape->attributes, size).n_sharers > 1)
         p.is_direct = false;
     return p;
 }

@@ -154,6 +154,24 @@ static void added(void **state)
         check_sum((struct sum_case){ DTYPE_F32, n, 301, 304, 1024, 4 * (n % 3), 1 });
 }
 
+static void check_columns(const struct kernels_columns *c)
+{
+    size_t size = c->element_bytes, to = (size_t)((const unsigned char *)c->to - there);
+    size_t from = (size_t)((const unsigned char *)c->from - there);
+
+    for (int i = 0; i < 16384; i++)
+        here[i] = (unsigned char)(i * 7 + i / 251);
+    upload();
+    kernels->backend->traffic->copy_columns(kernels, QUEUE, c);
+    download();
+    for (int64_t b = 0; b < (c->n_blocks ? c->n_blocks : 1); b++)
+        for (int64_t r = 0; r < c->rows; r++)
+            memcpy(here + (int64_t)to + (b * c->to_step + r * c->to_stride) * (int64_t)size,
+                   here + (int64_t)from + (b * c->from_step + r * c->from_stride) * (int64_t)size,
+                   (size_t)c->cols * size);
+    assert_memory_equal(here, back, 16384);
+}
+
 static void columns(void **state)
 {
     static const size_t bytes[] = { 1, 2, 4, 8 };
@@ -170,15 +188,16 @@ static void columns(void **state)
                                              .cols = cols,
                                              .element_bytes = bytes[b] };
 
-                for (int i = 0; i < 16384; i++)
-                    here[i] = (unsigned char)(i * 7 + i / 251);
-                upload();
-                kernels->backend->traffic->copy_columns(kernels, QUEUE, &c);
-                download();
-                for (size_t r = 0; r < 7; r++)
-                    memcpy(here + 8192 + ((size_t)shift + r * (size_t)c.to_stride) * bytes[b],
-                           here + ((size_t)cols + r * 96) * bytes[b], (size_t)cols * bytes[b]);
-                assert_memory_equal(here, back, 16384);
+                check_columns(&c);
+                c.rows = 3;
+                c.n_blocks = 2;
+                c.to_step = 4 * c.to_stride + shift;
+                c.from_step = 300;
+                check_columns(&c);
+                /* The second block before the first. */
+                c.to = (unsigned char *)c.to + c.to_step * (int64_t)bytes[b];
+                c.to_step = -c.to_step;
+                check_columns(&c);
             }
 }
 
