@@ -114,6 +114,53 @@ static void over_what_is_not_read_again(void **state)
     program_release(&s.program);
 }
 
+/* States of a query that sees one part of the keys after the other are in one memory. */
+static void over_and_over(void **state)
+{
+    static const char *const names[] = { "q", "k", "v" };
+    struct mesh mesh = mesh_data_parallel(1);
+    struct program p = { 0 };
+    struct err err;
+    int qkv[3], states[4], out[2];
+
+    (void)state;
+    program_init(&p, &mesh);
+    for (int i = 0; i < 3; i++)
+        qkv[i] = program_cell(&p, ROLE_INPUT, names[i], 6, 8, DTYPE_BF16);
+    int function = program_function(&p, "forward 0", 0);
+    struct op op = { .kind = OP_ATTENTION_PART, .layer = -1 };
+    op.attributes = (struct op_attributes){
+        .n_heads = 2, .n_kv_heads = 2, .head_dim = 4, .seq_len = 6, .scale = 1
+    };
+    memcpy(&op.in[ATTENTION_PART_Q], qkv, sizeof qkv);
+    for (int i = 0; i < 4; i++) {
+        op.in[ATTENTION_PART_STATE] = i ? states[i - 1] : 0;
+        states[i] = op.out[ATTENTION_PART_NEXT] = program_value(&p, 6, 12, DTYPE_F32);
+        program_emit(&p, function, &op);
+    }
+    out[0] = program_cell(&p, ROLE_SCALAR, "out", 6, 8, DTYPE_BF16);
+    out[1] = program_cell(&p, ROLE_SCALAR, "lse", 6, 2, DTYPE_F32);
+    program_emit(
+        &p, function,
+        &(struct op){ .kind = OP_ATTENTION_END,
+                      .attributes = op.attributes,
+                      .in = { [ATTENTION_END_STATE] = states[3] },
+                      .out = { [ATTENTION_END_OUT] = out[0], [ATTENTION_END_LSE] = out[1] },
+                      .layer = -1 });
+    struct entry *entry = &p.entries[ENTRY_FEED];
+    entry->actions = arena_array(&p.arena, struct action, 2);
+    entry->actions[entry->n_actions++] = (struct action){ .kind = ACTION_LOAD };
+    entry->actions[entry->n_actions++] =
+        (struct action){ .kind = ACTION_RUN, .first = 1, .function = (int16_t)function };
+    assert_int_equal(work_in_place(&p), 3);
+    place(&p);
+    for (int i = 1; i < 4; i++)
+        assert_int_equal(program_place(&p, states[i], 0), program_place(&p, states[0], 0));
+    if (verify(&p, &err) < 0)
+        fail_msg("%s", err.text);
+    program_release(&p);
+}
+
 /* A view of the output is of the same memory. */
 static void views_go_along(void **state)
 {
@@ -412,6 +459,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(over_what_is_not_read_again),
+        cmocka_unit_test(over_and_over),
         cmocka_unit_test(views_go_along),
         cmocka_unit_test(over_columns_of_what_is_read_on),
         cmocka_unit_test(not_over_columns_that_are_read),
