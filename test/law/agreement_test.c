@@ -2,10 +2,11 @@
  * agreement_test.c - layouts whose numerics differ agree
  *
  * Loss and every gradient of one step in fp32, put together from the ranks' parts: against
- * PyTorch's goldens for tp 1, 2 and 4 with and without sequence parallel, with dp and pp; and, for
- * a vocabulary that no degree divides, up to 8 data-parallel ranks, and micro-batches of several
- * sequences, as many each or not, against one rank's with one each. Per tensor the largest
- * difference is at most 1e-5 of the largest element. Ranks are threads.
+ * PyTorch's goldens for tp 1, 2 and 4 with and without sequence parallel, with dp and pp, and for
+ * ranks that exchange heads, gather keys, or both, with all of these; and, for a vocabulary that no
+ * degree divides, up to 8 data-parallel ranks, and micro-batches of several sequences, as many each
+ * or not, against one rank's with one each. Per tensor the largest difference is at most 1e-5 of
+ * the largest element. Ranks are threads.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -115,23 +116,47 @@ static struct model_spec golden_spec(const char *name)
     return spec;
 }
 
+static const struct layout golden_layouts[] = {
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+    { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+    { 2, 1, 1, 1, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+    { 4, 1, 1, 0, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
+    { 4, 1, 1, 1, 0, RECOMPUTE_KIND_FULL, 1, 1 },
+    { 1, 4, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+    { 2, 2, 1, 1, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+    { 2, 2, 2, 1, 1, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
+    { 4, 1, 2, 0, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
+    { 2, 4, 1, 0, 1, RECOMPUTE_KIND_FULL, 1, 1 },
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 2, 1 },
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 2 },
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_FULL, 4, 1 },
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_FULL, 1, 4 },
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_SELECTIVE, 2, 2 },
+    { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 2, 1 },
+    { 2, 1, 1, 1, 0, RECOMPUTE_KIND_SELECTIVE, 2, 1 },
+    { 2, 1, 1, 0, 0, RECOMPUTE_KIND_FULL, 1, 2 },
+    { 2, 1, 1, 1, 0, RECOMPUTE_KIND_NONE, 1, 4 },
+    { 4, 1, 1, 1, 0, RECOMPUTE_KIND_NONE, 1, 2 },
+    { 1, 1, 2, 0, 0, RECOMPUTE_KIND_FULL, 4, 1 },
+    { 1, 1, 2, 0, 1, RECOMPUTE_KIND_SELECTIVE, 1, 4 },
+    { 1, 2, 1, 0, 1, RECOMPUTE_KIND_NONE, 4, 1 },
+    { 1, 2, 1, 0, 0, RECOMPUTE_KIND_FULL, 1, 4 },
+    { 1, 2, 1, 0, 1, RECOMPUTE_KIND_FULL, 2, 2 },
+    { 1, 4, 1, 0, 0, RECOMPUTE_KIND_SELECTIVE, 2, 1 },
+    { 2, 1, 2, 1, 0, RECOMPUTE_KIND_SELECTIVE, 2, 2 },
+    { 2, 2, 2, 1, 1, RECOMPUTE_KIND_FULL, 1, 2 },
+};
+
 static void golden_model(const char *model)
 {
-    static const struct layout layouts[] = {
-        { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE },      { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE },
-        { 2, 1, 1, 1, 0, RECOMPUTE_KIND_NONE },      { 4, 1, 1, 0, 0, RECOMPUTE_KIND_SELECTIVE },
-        { 4, 1, 1, 1, 0, RECOMPUTE_KIND_FULL },      { 1, 4, 1, 0, 0, RECOMPUTE_KIND_NONE },
-        { 2, 2, 1, 1, 0, RECOMPUTE_KIND_NONE },      { 2, 2, 2, 1, 1, RECOMPUTE_KIND_SELECTIVE },
-        { 4, 1, 2, 0, 0, RECOMPUTE_KIND_SELECTIVE }, { 2, 4, 1, 0, 1, RECOMPUTE_KIND_FULL },
-    };
     struct sample e = { .experiment = { .spec = golden_spec(model), .n_sequences = 4 } };
     struct outcome outcome;
     char what[128];
 
     golden_batch(GOLDEN_NO_STEP, e.experiment.spec.vocab_size, e.tokens, e.targets);
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-        run_layout(&e, &layouts[i], &outcome);
-        layout_describe(&layouts[i], what, sizeof what);
+    for (size_t i = 0; i < sizeof golden_layouts / sizeof *golden_layouts; i++) {
+        run_layout(&e, &golden_layouts[i], &outcome);
+        layout_describe(&golden_layouts[i], what, sizeof what);
         check_goldens(what, model, &outcome);
         outcome_release(&outcome);
     }
@@ -180,10 +205,14 @@ static void fill_batches(struct sample *e, int n)
 static void odd_vocabulary(const char *model, double dropout)
 {
     static const struct layout layouts[] = {
-        { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE }, { 2, 1, 1, 1, 0, RECOMPUTE_KIND_NONE },
-        { 4, 1, 1, 0, 0, RECOMPUTE_KIND_FULL }, { 4, 1, 1, 1, 0, RECOMPUTE_KIND_NONE },
-        { 1, 2, 1, 0, 0, RECOMPUTE_KIND_NONE }, { 1, 4, 1, 0, 0, RECOMPUTE_KIND_NONE },
-        { 1, 8, 1, 0, 0, RECOMPUTE_KIND_NONE }, { 4, 2, 1, 1, 0, RECOMPUTE_KIND_SELECTIVE },
+        { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 2, 1, 1, 1, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 4, 1, 1, 0, 0, RECOMPUTE_KIND_FULL, 1, 1 },
+        { 4, 1, 1, 1, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 1, 2, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 1, 4, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 1, 8, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 4, 2, 1, 1, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
     };
     static const struct layout alone = { .tp = 1, .dp = 1, .pp = 1 };
     struct sample e = { .experiment = { .spec = golden_spec(model), .n_sequences = 8 } };
@@ -220,10 +249,10 @@ static void given_sizes(const char *model, double dropout)
 {
     static const int ramps[] = { 1, 2, 4, 4, 2, 1, 2 }, mixed[] = { 3, 5, 1, 3, 4 };
     static const struct layout layouts[] = {
-        { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE },
-        { 1, 1, 2, 0, 0, RECOMPUTE_KIND_SELECTIVE },
-        { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE },
-        { 2, 1, 2, 1, 0, RECOMPUTE_KIND_FULL },
+        { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 1, 1, 2, 0, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
+        { 2, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
+        { 2, 1, 2, 1, 0, RECOMPUTE_KIND_FULL, 1, 1 },
     };
     struct sample e = { .experiment = { .spec = golden_spec(model), .n_sequences = 16 } };
     struct outcome outcome, wanted;

@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/num.h"
 #include "comm/comm.h"
 #include "golden/fill.h"
+#include "layout/context.h"
 #include "model/compile.h"
-#include "run/run.h"
+#include "model/model.h"
 #include "weights/init_weights.h"
 
 /* What the ranks of one run share. */
@@ -43,10 +45,22 @@ static int coordinate(const struct rank *r, enum mesh_axis axis)
 
 /* ---- a rank's part of a whole tensor ---- */
 
+/* Cells of weights may be bf16, those of gradients are fp32. */
+static void copy_row(void *part, float *whole, int64_t n, enum dtype dtype, int to_whole)
+{
+    CHECK(dtype == DTYPE_F32 || (dtype == DTYPE_BF16 && !to_whole));
+    for (int64_t i = 0; i < n && dtype == DTYPE_BF16; i++)
+        ((uint16_t *)part)[i] = bf16_from_float(whole[i]);
+    if (dtype == DTYPE_F32)
+        memcpy(to_whole ? whole : part, to_whole ? part : whole, sizeof(float) * (size_t)n);
+}
+
 /* Vectors are rows of one. */
-static void copy_part(const struct rank *r, int parameter, float *part, float *whole, int to_whole)
+static void copy_part(const struct rank *r, int parameter, int cell, float *whole, int to_whole)
 {
     const struct program *p = &r->program;
+    enum dtype dtype = p->values[cell].dtype;
+    unsigned char *part = run_data(r->run, cell, 0);
     const struct parameter *q = &p->parameters[parameter];
     int n_rows = program_parameter_n_ranges(p, parameter, SPREAD_ROWS);
     int n_cols = program_parameter_n_ranges(p, parameter, SPREAD_COLS);
@@ -59,14 +73,11 @@ static void copy_part(const struct rank *r, int parameter, float *part, float *w
             program_parameter_range(p, parameter, SPREAD_COLS, &place, i % n_cols);
 
         for (int64_t row = 0; row < rows.n; row++) {
-            float *at = part + (rows.local + row) * q->cols + cols.local;
-            float *at_whole = whole + (rows.whole + row) * q->whole_cols + cols.whole;
-            size_t n_bytes = sizeof(float) * (size_t)cols.n;
+            int64_t at = (rows.local + row) * q->cols + cols.local;
 
-            if (to_whole)
-                memcpy(at_whole, at, n_bytes);
-            else
-                memcpy(at, at_whole, n_bytes);
+            copy_row(part + (size_t)at * dtype_bytes(dtype),
+                     whole + (rows.whole + row) * q->whole_cols + cols.whole, cols.n, dtype,
+                     to_whole);
         }
     }
 }
@@ -97,7 +108,7 @@ static int fill(struct rank *r)
                             &r->err);
         pthread_mutex_unlock(&r->crowd->lock);
         if (!status)
-            copy_part(r, i, run_data(r->run, q->weight, 0), whole, 0);
+            copy_part(r, i, q->weight, whole, 0);
         free(whole);
     }
     return status;
@@ -134,14 +145,14 @@ static void hand_in(struct rank *r)
 {
     struct outcome *o = r->crowd->outcome;
 
-    if (coordinate(r, AXIS_DP))
+    if (coordinate(r, AXIS_DP) || coordinate(r, AXIS_ULYSSES) || coordinate(r, AXIS_CP))
         return;
     pthread_mutex_lock(&r->crowd->lock);
     for (int i = 0; i < r->program.n_parameters; i++) {
         const struct parameter *q = &r->program.parameters[i];
 
         if (!q->is_copy)
-            copy_part(r, i, run_data(r->run, q->gradients[0], 0), whole_gradient(o, q)->data, 1);
+            copy_part(r, i, q->gradients[0], whole_gradient(o, q)->data, 1);
     }
     o->loss = *(double *)run_data(r->run, r->program.ports.loss_total, 0) / r->crowd->n_learned;
     o->norm = *(double *)run_data(r->run, r->program.ports.norm, 0);
@@ -176,12 +187,13 @@ static int compile(struct rank *r)
     struct compile_train options = {
         .model = &e->spec,
         .mesh = r->crowd->mesh,
-        .dtype = DTYPE_F32,
+        .dtype = e->dtype,
         .micro_batch = largest,
         .seq_len = e->seq_len,
         .n_micro_batches = e->sizes ? e->n_sizes : e->n_sequences / l->dp,
         .micro_batches = e->sizes,
         .sequence_parallel = l->sequence_parallel,
+        .is_packed = e->starts != NULL,
         .recompute = l->recompute,
         .pipeline = { .kind = e->sizes ? PIPELINE_DYNAMIC : PIPELINE_1F1B,
                       .rank = coordinate(r, AXIS_PP) },
@@ -194,21 +206,57 @@ static int compile(struct rank *r)
     return compile_train(&r->program, &options, &r->err);
 }
 
+/* The rank's rows of a sequence, and, of its positions and documents, those of attention. */
 static void load_sequence(struct rank *r, int micro_batch, int at, int sequence)
 {
     const struct experiment *e = r->crowd->experiment;
     const struct ports *ports = &r->program.ports;
-    int n = e->seq_len;
+    struct context_cut cut = model_context_cut(&r->crowd->mesh);
+    int n = e->seq_len / context_size(cut);
+    int64_t from = (int64_t)sequence * e->seq_len;
     int32_t *tokens = run_data(r->run, ports->tokens, micro_batch);
     int32_t *targets = run_data(r->run, ports->targets, micro_batch);
     int32_t *positions = run_data(r->run, ports->positions, micro_batch);
-    size_t n_bytes = (size_t)n * sizeof(int32_t);
+    int32_t rows[LAYOUT_ROWS_MAX];
 
-    memcpy(tokens + at * n, e->tokens + (int64_t)sequence * n, n_bytes);
-    memcpy(targets + at * n, e->targets + (int64_t)sequence * n, n_bytes);
-    for (int i = 0; i < n; i++)
-        positions[at * n + i] = i;
+    CHECK(e->seq_len <= LAYOUT_ROWS_MAX);
+    context_rows(cut, e->seq_len, coordinate(r, AXIS_ULYSSES), coordinate(r, AXIS_CP), rows);
+    for (int i = 0; i < n; i++) {
+        int32_t row = rows[i], start = e->starts ? e->starts[from + row] : 0;
+
+        tokens[at * n + i] = e->tokens[from + row];
+        targets[at * n + i] = e->targets[from + row];
+        positions[at * n + i] = e->counts_locally ? i : row - start;
+        if (ports->rows)
+            ((int32_t *)run_data(r->run, ports->rows, micro_batch))[at * n + i] =
+                at * e->seq_len + row;
+    }
     ((int64_t *)run_data(r->run, ports->samples, micro_batch))[at] = sequence;
+}
+
+static void load_attention(struct rank *r, int micro_batch, int at, int sequence)
+{
+    const struct experiment *e = r->crowd->experiment;
+    const struct ports *ports = &r->program.ports;
+    struct context_cut cut = model_context_cut(&r->crowd->mesh);
+    int n = e->seq_len / cut.keys, n_local = n / cut.ulysses;
+    const int ids[] = { ports->attention_positions, ports->starts, ports->last };
+    int32_t rows[LAYOUT_ROWS_MAX], *inputs[3] = { 0 };
+
+    for (int k = 0; k < 3; k++)
+        if (ids[k])
+            inputs[k] = (int32_t *)run_data(r->run, ids[k], micro_batch) + at * n;
+    context_pair_rows(cut, e->seq_len, coordinate(r, AXIS_CP), rows);
+    for (int i = 0; i < n; i++) {
+        int32_t start = e->starts ? e->starts[(int64_t)sequence * e->seq_len + rows[i]] : 0;
+
+        if (inputs[0])
+            inputs[0][i] = e->counts_locally ? i % n_local : rows[i] - start;
+        if (inputs[1])
+            inputs[1][i] = start;
+        if (inputs[2])
+            inputs[2][i] = rows[i];
+    }
 }
 
 /* Data-parallel ranks take neighbouring sequences, each as many. */
@@ -221,9 +269,11 @@ static int load(void *context, int micro_batch, struct err *err)
     (void)err;
     for (int m = 0; e->sizes && m < micro_batch; m++)
         before += e->sizes[m];
-    for (int i = 0; i < n; i++)
-        load_sequence(r, micro_batch, i,
-                      coordinate(r, AXIS_DP) * (e->n_sequences / r->crowd->layout.dp) + before + i);
+    before += coordinate(r, AXIS_DP) * (e->n_sequences / r->crowd->layout.dp);
+    for (int i = 0; i < n; i++) {
+        load_sequence(r, micro_batch, i, before + i);
+        load_attention(r, micro_batch, i, before + i);
+    }
     return 0;
 }
 
@@ -243,6 +293,9 @@ static int step(struct rank *r)
     *(float *)run_data(r->run, r->program.ports.loss_scale, 0) = 1.0f / (float)r->crowd->n_learned;
     if (r->program.ports.gradient_scale)
         *(float *)run_data(r->run, r->program.ports.gradient_scale, 0) = 1;
+    const struct experiment *e = r->crowd->experiment;
+    if (e->begin)
+        e->begin(e->context, r->number, r->run, &r->program);
     if (run_entry(r->run, ENTRY_STEP, 0, &hooks, &r->err) < 0)
         return -1;
     hand_in(r);
@@ -289,8 +342,9 @@ static int run_ranks(struct crowd *crowd, int n_ranks, struct err *err)
 {
     struct rank ranks[LAYOUT_RANKS_MAX] = { { 0 } };
     pthread_t threads[LAYOUT_RANKS_MAX];
-    const struct layout *l = &crowd->layout;
+    char what[128];
 
+    layout_describe(&crowd->layout, what, sizeof what);
     for (int i = 0; i < n_ranks; i++) {
         ranks[i] = (struct rank){ .crowd = crowd, .number = i };
         CHECK(pthread_create(&threads[i], NULL, live, &ranks[i]) == 0);
@@ -299,9 +353,19 @@ static int run_ranks(struct crowd *crowd, int n_ranks, struct err *err)
         pthread_join(threads[i], NULL);
     for (int i = 0; i < n_ranks; i++)
         if (ranks[i].failed)
-            return err_set(err, ERR_FAILED, "tp %d, dp %d, pp %d: rank %d: %s", l->tp, l->dp, l->pp,
-                           i, ranks[i].err.text);
+            return err_set(err, ERR_FAILED, "%s: rank %d: %s", what, i, ranks[i].err.text);
     return 0;
+}
+
+struct mesh layout_mesh(const struct layout *layout)
+{
+    struct mesh mesh = mesh_data_parallel(layout->dp);
+
+    mesh.size[AXIS_TP] = layout->tp;
+    mesh.size[AXIS_PP] = layout->pp;
+    mesh.size[AXIS_ULYSSES] = max_int(1, layout->ulysses);
+    mesh.size[AXIS_CP] = max_int(1, layout->keys);
+    return mesh;
 }
 
 int layout_run(const struct experiment *e, const struct layout *layout, struct outcome *outcome,
@@ -309,12 +373,10 @@ int layout_run(const struct experiment *e, const struct layout *layout, struct o
 {
     struct crowd crowd = { .experiment = e,
                            .layout = *layout,
-                           .mesh = mesh_data_parallel(layout->dp),
+                           .mesh = layout_mesh(layout),
                            .n_learned = count_learned(e),
                            .outcome = outcome };
 
-    crowd.mesh.size[AXIS_TP] = layout->tp;
-    crowd.mesh.size[AXIS_PP] = layout->pp;
     *outcome = (struct outcome){ 0 };
     int n_ranks = mesh_world_size(&crowd.mesh);
     CHECK(n_ranks <= LAYOUT_RANKS_MAX);
@@ -339,7 +401,13 @@ void outcome_release(struct outcome *o)
 
 void layout_describe(const struct layout *l, char *out, size_t size)
 {
-    snprintf(out, size, "tp %d%s, dp %d, pp %d, %s sums, recompute %d", l->tp,
+    struct mesh mesh = layout_mesh(l);
+    char cut[64] = "";
+
+    if (mesh.size[AXIS_ULYSSES] * mesh.size[AXIS_CP] > 1)
+        snprintf(cut, sizeof cut, "ulysses %d, keys %d, ", mesh.size[AXIS_ULYSSES],
+                 mesh.size[AXIS_CP]);
+    snprintf(out, size, "%stp %d%s, dp %d, pp %d, %s sums, recompute %d", cut, l->tp,
              l->tp == 1             ? ""
              : l->sequence_parallel ? " sequence parallel"
                                     : "",
