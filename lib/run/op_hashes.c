@@ -311,8 +311,9 @@ static const struct run_probe *probe_of(const struct run *run, const struct kern
 {
     const struct run_probe *probe = run->hashes ? run->probe : NULL;
 
-    return probe && call->op.kind == probe->kind && call->op.in[0].data == probe->address ? probe
-                                                                                          : NULL;
+    if (!probe || !probe->address)
+        return probe;
+    return call->op.kind == probe->kind && call->op.in[0].data == probe->address ? probe : NULL;
 }
 
 int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op *source, int first,

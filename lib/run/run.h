@@ -145,7 +145,7 @@ void run_capture_input(struct run *run, struct run_capture *capture);
  */
 struct run_probe {
     enum op_kind kind;
-    const void *address; /* of run_data */
+    const void *address; /* of run_data; NULL: each compute op, of any kind */
     void *context;
     int (*before)(void *context, const struct op_shape *op, const char *text, struct err *err);
     int (*after)(void *context, struct err *err);
