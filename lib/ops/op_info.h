@@ -76,6 +76,7 @@ enum operand_flag {
     OPERAND_IN_PLACE = 8,    /* output that may be the memory of the first input */
     OPERAND_CAST = 16,       /* output that is a cast of the first output */
     OPERAND_HOST = 32,       /* lies in host memory; all others in the device's */
+    OPERAND_SEQUENCES = 64,  /* input of whole sequences, though ranks may have parts of them */
 };
 
 struct op_operand {

@@ -1,9 +1,9 @@
 /*
  * verify.c - the static checks of a program before it runs
  *
- * Each op is checked alone (shapes, dtypes, spreads), memory in verify_memory.c, the contents of
- * the stash's slots in verify_stash.c, and each entry by walking its actions as run will. On that
- * walk
+ * Each op is checked alone (shapes, dtypes, spreads, whole sequences), memory in verify_memory.c,
+ * the contents of the stash's slots in verify_stash.c, and each entry by walking its actions as run
+ * will. On that walk
  *
  *  - a value is written once, and before it is read;
  *  - an accumulator starts from zero, sees the micro-batches in increasing order, and is not added
@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "program/passes.h"
 #include "program/verify_walk_impl.h"
 
@@ -37,6 +38,23 @@ int verify_complain(const struct program *p, const struct function *f, const str
                    verify_value_text(p, value, text, sizeof text), what);
 }
 
+/* Attention over a rank's own keys alone has no wrong shape: along an axis that cuts sequences its
+ * rows look like other sequences. */
+static int check_sequences(const struct program *p, const struct function *f, const struct op *op,
+                           enum mesh_axis axis, struct err *err)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    for (int k = 0; k < info->n_inputs && axis_cuts_sequences(axis); k++)
+        if ((info->inputs[k].flags & OPERAND_SEQUENCES) && op->in[k] &&
+            p->values[op->in[k]].spread[axis] == SPREAD_ROWS) {
+            verify_complain(p, f, op, op->in[k],
+                            "is a part of each sequence where all of it is read", err);
+            return err_add(err, "over %s", axis_name(axis));
+        }
+    return 0;
+}
+
 static int check_spreads(const struct program *p, const struct function *f, const struct op *op,
                          const struct op_shape *shape, struct err *err)
 {
@@ -50,6 +68,8 @@ static int check_spreads(const struct program *p, const struct function *f, cons
         int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
         if (op_spread(shape, on_axis, in, out, err) < 0)
             return err_add(err, "program: %s: over %s", f->name, axis_name((enum mesh_axis)axis));
+        if (check_sequences(p, f, op, (enum mesh_axis)axis, err) < 0)
+            return -1;
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (op->out[k] && p->values[op->out[k]].spread[axis] != out[k])
                 return verify_complain(p, f, op, op->out[k],

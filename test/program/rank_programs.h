@@ -22,6 +22,7 @@ struct way {
     int zero, early, sequence_parallel;
     enum recompute_kind recompute;
     const char *model;
+    int ulysses, keys; /* ranks that exchange heads, and that gather keys; 0: 1 */
 };
 
 /* Of all ranks, as each compiles its own: those of one stage the same. */
@@ -44,6 +45,8 @@ static inline void fleet_open(struct fleet *f, const struct way *way)
     f->mesh = mesh_data_parallel(way->dp);
     f->mesh.size[AXIS_TP] = way->tp;
     f->mesh.size[AXIS_PP] = way->pp;
+    f->mesh.size[AXIS_ULYSSES] = max_int(1, way->ulysses);
+    f->mesh.size[AXIS_CP] = max_int(1, way->keys);
     f->n = mesh_world_size(&f->mesh);
     spec.n_layers = N_LAYERS;
     for (int stage = 0; stage < way->pp; stage++) {
@@ -59,8 +62,9 @@ static inline void fleet_open(struct fleet *f, const struct way *way)
         options.gradients.zero = way->zero;
         options.gradients.early = way->early;
         if (compile_train(&f->stages[stage], &options, &err) < 0)
-            fail_msg("%s, tp %d, dp %d, pp %d, zero %d: %s", pipeline_name(way->kind), way->tp,
-                     way->dp, way->pp, way->zero, err.text);
+            fail_msg("%s, tp %d, ulysses %d, keys %d, dp %d, pp %d, zero %d: %s",
+                     pipeline_name(way->kind), way->tp, f->mesh.size[AXIS_ULYSSES],
+                     f->mesh.size[AXIS_CP], way->dp, way->pp, way->zero, err.text);
     }
     for (int rank = 0; rank < f->n; rank++)
         f->list[rank] = &f->stages[mesh_coordinate(&f->mesh, rank, AXIS_PP)];

@@ -4,9 +4,10 @@
  */
 #include "rank_programs.h"
 
-/* What each stream does, in order, in all entries: a number for each. */
+/* What each stream does over each axis, in order, in all entries: a number for each. Groups of two
+ * axes may be on one stream (that of context parallelism), and meet in the order of each alone. */
 struct signature {
-    uint64_t streams[N_STREAMS];
+    uint64_t streams[N_STREAMS][N_AXES];
 };
 
 static void mix(uint64_t *hash, int number)
@@ -16,7 +17,7 @@ static void mix(uint64_t *hash, int number)
 
 static struct signature signature_of(const struct program *p)
 {
-    struct signature s = { { 0 } };
+    struct signature s = { { { 0 } } };
 
     for (int e = 0; e < N_ENTRIES; e++)
         for (int i = 0; i < p->entries[e].n_actions; i++) {
@@ -25,7 +26,7 @@ static struct signature signature_of(const struct program *p)
 
             for (int k = 0; a->kind == ACTION_RUN && k < f->n_ops; k++) {
                 const struct op *op = &f->ops[k];
-                uint64_t *hash = &s.streams[op->stream];
+                uint64_t *hash = &s.streams[op->stream][op->attributes.axis];
 
                 if (!op_is_collective(op->kind))
                     continue;
@@ -181,10 +182,21 @@ static void one_mistake_anywhere(void **state)
     mutants(&way, 4, 350);
 }
 
+static void one_mistake_among_parts_of_sequences(void **state)
+{
+    struct way way = eight;
+
+    (void)state;
+    way.tp = way.dp = 1;
+    way.ulysses = way.keys = 2;
+    mutants(&way, 5, 210);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_mistake_anywhere),
+        cmocka_unit_test(one_mistake_among_parts_of_sequences),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
