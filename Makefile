@@ -239,7 +239,7 @@ test-oracle:
 
 # These take minutes there each; what they run, the other laws and test/train run under ASan, too. make soak-asan runs them.
 # Fuzz targets run under both sanitizers in `make fuzz`.
-ASAN_SOAK := $(addprefix test/law/,law_test.c law_tensor_test.c tuned_test.c states_test.c dynamic_test.c hold_test.c layouts_test.c) \
+ASAN_SOAK := $(addprefix test/law/,law_test.c law_tensor_test.c law_context_test.c tuned_test.c states_test.c dynamic_test.c hold_test.c layouts_test.c) \
     test/cmd/tuned_test.c
 ASAN_SOURCES := $(filter-out $(ASAN_SOAK),$(TEST_SOURCES))
 ASAN = BUILD=build/asan SANITIZE=address,undefined CFLAGS='-O1 -g1'

@@ -179,14 +179,16 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "optimizer: {lr: 1.0e-2, warmup_steps: 2, clip: 0.5}\n"
         "recompute: %s\n"
         "parallel: {zero: %d, gradient_sum: %s, bucket_mb: %d, pp: %d, schedule: %s, chunks: %s, "
-        "tp: %d, sequence_parallel: %s, hold: %s, zero_group: %d, micro_batches: %s}\n"
+        "tp: %d, sequence_parallel: %s, cp: %d, cp_kind: %s, hold: %s, zero_group: %d, "
+        "micro_batches: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
         model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
         sizes ? "auto" : "1", law->dtype, law->seed ? law->seed : 1, law->recompute, zero,
         law->gradient_sum, law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1),
         law->schedule ? law->schedule : "1f1b", chunks, max_int(law->tp, 1),
-        law->no_sequence_parallel ? "false" : "true", law->hold ? law->hold : "pass", group,
+        law->no_sequence_parallel ? "false" : "true", max_int(law->cp, 1),
+        law->cp_kind ? law->cp_kind : "auto", law->hold ? law->hold : "pass", group,
         sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
 
     const char *sets[8];
@@ -410,6 +412,13 @@ static void *live(void *argument)
     return NULL;
 }
 
+/* Whether two ranks have parts of one copy of the model. */
+static int share_a_copy(const struct mesh_place *a, const struct mesh_place *b)
+{
+    return a->of[AXIS_REPLICA] == b->of[AXIS_REPLICA] && a->of[AXIS_CP] == b->of[AXIS_CP] &&
+           a->of[AXIS_ULYSSES] == b->of[AXIS_ULYSSES];
+}
+
 /*
  * The run's weights and states: the sum over its stages, and over shards, where the data-parallel
  * ranks do not all have the same.
@@ -423,7 +432,7 @@ static void share(struct rank *ranks, int n_ranks, int zero)
             int same = ranks[i].place.of[AXIS_DP] == ranks[k].place.of[AXIS_DP];
             int shared = !ranks[i].has_whole_weights;
 
-            if (ranks[i].place.of[AXIS_REPLICA] != ranks[k].place.of[AXIS_REPLICA])
+            if (!share_a_copy(&ranks[i].place, &ranks[k].place))
                 continue;
 
             sum[i].parameters += same || shared ? ranks[k].outcome.parameters : 0;

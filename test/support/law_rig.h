@@ -22,6 +22,8 @@ struct law_case {
     int pp, chunks;         /* of n_ranks; 0: 1, and as the schedule has it */
     int tp;                 /* of n_ranks; 0: 1 */
     int no_sequence_parallel;
+    int cp;                    /* of n_ranks; 0: 1 */
+    const char *cp_kind;       /* NULL: auto */
     const char *schedule;      /* NULL: 1f1b */
     const char *micro_batches; /* dynamic's sizes, "[1, 2, 1]"; NULL: 1 each */
     int global_batch;          /* 0: 16 */
