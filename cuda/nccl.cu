@@ -108,6 +108,23 @@ static int all_to_all(struct nccl_comm *comm, const struct comm_group *group, nc
     return 0;
 }
 
+static int rotate(struct nccl_comm *comm, const struct comm_group *group, ncclComm_t link,
+                  const struct comm_call *call, cudaStream_t stream, struct err *err)
+{
+    int from = group_rank_at(group, call->peer), to = group_rank_at(group, -call->peer);
+
+    if (nccl_result(comm, link, comm->api.group_start(), "ncclGroupStart", err))
+        return -1;
+    ncclResult_t result = comm->api.send(call->send, call->n_bytes, ncclUint8, to, link, stream);
+    if (result == ncclSuccess)
+        result = comm->api.receive(call->receive, call->n_bytes, ncclUint8, from, link, stream);
+    if (nccl_result(comm, link, result, "rotate", err)) {
+        comm->api.group_end();
+        return -1;
+    }
+    return nccl_result(comm, link, comm->api.group_end(), "rotate", err);
+}
+
 /* The pair that a send or receive goes over. */
 static ncclComm_t link_to(const struct nccl_group *group, const struct comm_call *call)
 {
@@ -124,9 +141,10 @@ static ncclComm_t link_to(const struct nccl_group *group, const struct comm_call
 
 static int copy_alone(struct nccl_comm *comm, const struct comm_call *call, cudaStream_t stream)
 {
-    int gathers = call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL;
+    int copies =
+        call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL || call->kind == COMM_ROTATE;
 
-    if (gathers && call->send != call->receive)
+    if (copies && call->send != call->receive)
         cuda_check(
             comm->device, "copy",
             cudaMemcpyAsync(call->receive, call->send, call->n_bytes, cudaMemcpyDefault, stream));
@@ -152,6 +170,8 @@ int nccl_enqueue(struct comm_group *base, const struct comm_call *call, int queu
             "ncclAllGather", err);
     case COMM_ALL_TO_ALL:
         return all_to_all(comm, base, link, call, stream, err);
+    case COMM_ROTATE:
+        return rotate(comm, base, link, call, stream, err);
     case COMM_BROADCAST:
         return nccl_result(comm, link,
                            comm->api.broadcast(call->receive, call->receive, n, ncclUint8,

@@ -103,11 +103,12 @@ int comm_group_size(const struct comm_group *group)
 /* What needs no peer: groups of one, and nothing to move. 1 if it was that, and is done. */
 static bool is_trivial(const struct comm_group *group, const struct comm_call *call)
 {
-    int gathers = call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL;
+    int copies =
+        call->kind == COMM_ALL_GATHER || call->kind == COMM_ALL_TO_ALL || call->kind == COMM_ROTATE;
 
     if (group->size > 1 && (call->n_bytes || call->kind == COMM_BARRIER))
         return false;
-    if (group->size == 1 && gathers && call->n_bytes && call->send != call->receive)
+    if (group->size == 1 && copies && call->n_bytes && call->send != call->receive)
         memcpy(call->receive, call->send, call->n_bytes);
     return true;
 }
@@ -116,6 +117,8 @@ static void check_call(const struct comm_group *group, const struct comm_call *c
 {
     int names_peer = call->kind == COMM_SEND || call->kind == COMM_RECEIVE;
 
+    if (call->kind == COMM_ROTATE)
+        CHECK(call->peer == 1 || call->peer == -1);
     if (!names_peer && call->kind != COMM_BROADCAST)
         return;
     CHECK(call->peer >= 0);

@@ -82,6 +82,10 @@ enum comm_kind {
     COMM_SEND,
     COMM_RECEIVE,
     COMM_BARRIER,
+    /* receive = send of the rank `peer` further along the group, cyclically: peer is +1 or -1, the
+     * same on all ranks. A call of all: each sends to the other neighbour at once, neither waiting
+     * for the other. */
+    COMM_ROTATE,
 };
 
 struct comm_call {

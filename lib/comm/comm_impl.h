@@ -49,6 +49,13 @@ struct comm_group {
     int *ranks; /* size world ranks */
 };
 
+/* The rank of the group that is so much further on, cyclically; distance may be negative, but no
+ * more than the group's size. */
+static inline int group_rank_at(const struct comm_group *group, int distance)
+{
+    return (group->rank + distance + group->size) % group->size;
+}
+
 /*
  * comm_mpi_create with transfers cut into pieces of at most piece_bytes (MPI counts are ints);
  * tests make it small.

@@ -31,6 +31,7 @@ enum {
     TAG_SENDER = 1,             /* "I would send", to who receives */
     TAG_RECEIVER = 2,
     TAG_DATA = 3,
+    TAG_ROTATE = 4, /* data of a call of all, beside sends and receives */
 };
 
 struct mpi_comm {
@@ -216,6 +217,22 @@ static int move_parts(struct comm_request *request, size_t piece, MPI_Request *m
     return status;
 }
 
+/* One piece from a neighbour, and one to the other. */
+static int move_rotated(const struct comm_request *request, size_t piece, MPI_Request mpi[2])
+{
+    const struct comm_call *call = &request->call;
+    unsigned char *to = (unsigned char *)call->receive + request->offset;
+    const unsigned char *from = (const unsigned char *)call->send + request->offset;
+    MPI_Comm comm = handle(request->group);
+    int status = MPI_Irecv(to, (int)piece, MPI_BYTE, group_rank_at(request->group, call->peer),
+                           TAG_ROTATE, comm, &mpi[0]);
+
+    if (status != MPI_SUCCESS)
+        return status;
+    return MPI_Isend(from, (int)piece, MPI_BYTE, group_rank_at(request->group, -call->peer),
+                     TAG_ROTATE, comm, &mpi[1]);
+}
+
 /* The next piece begins to move. */
 static int move(struct comm_request *request, struct err *err)
 {
@@ -234,6 +251,8 @@ static int move(struct comm_request *request, struct err *err)
         status = MPI_Irecv(to, (int)piece, MPI_BYTE, call->peer, TAG_DATA, comm, requests);
     else if (call->kind == COMM_BROADCAST)
         status = MPI_Ibcast(to, (int)piece, MPI_BYTE, call->peer, comm, requests);
+    else if (call->kind == COMM_ROTATE)
+        status = move_rotated(request, piece, requests);
     else
         status = move_parts(request, piece, requests);
     request->phase = PHASE_MOVE;

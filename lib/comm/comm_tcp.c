@@ -8,7 +8,8 @@
  *   all-gather in step k a rank gets the parts of up to 2^k ranks from the one 2^k further on, which
  *              has them from the steps before (Bruck), straight to their place;
  *   broadcast  a binomial tree, each rank passing on what has come so far;
- *   all-to-all every rank with every other.
+ *   all-to-all every rank with every other;
+ *   rotate     a receive from one neighbour and a send to the other.
  * So but for all-to-all a rank talks to log2(n) others, and has so many connections.
  *
  * An all-gather of five ranks, as rank 0 sees it (it holds the parts in brackets):
@@ -58,12 +59,6 @@ static struct tcp_flow *flow_of(const struct comm_group *group, enum tcp_use use
 static struct tcp_peer *peer_of(const struct comm_group *group, int rank)
 {
     return tcp_peer_of(tcp_comm_of(group), group->ranks[rank]);
-}
-
-/* The rank that is so much further on, cyclically; distance may be negative. */
-static int rank_at(const struct comm_group *group, int distance)
-{
-    return (group->rank + distance + group->size) % group->size;
 }
 
 static int n_steps_of(const struct comm_group *group)
@@ -134,14 +129,14 @@ static void gather_step(const struct comm_group *group, const struct comm_call *
 {
     struct tcp_flow own = ring_part(group, call, group->rank, n_ranks_in(group, step));
 
-    begin(group, ALL_SEND, rank_at(group, -(1 << step)), &own);
+    begin(group, ALL_SEND, group_rank_at(group, -(1 << step)), &own);
 }
 
 static void begin_all_gather(const struct comm_group *group, const struct comm_call *call)
 {
     copy_own(call, 0, (size_t)group->rank * call->n_bytes);
     for (int step = 0; step < n_steps_of(group); step++) {
-        int from = rank_at(group, 1 << step);
+        int from = group_rank_at(group, 1 << step);
         struct tcp_flow theirs = ring_part(group, call, from, n_ranks_in(group, step));
 
         begin(group, ALL_RECEIVE, from, &theirs);
@@ -155,13 +150,23 @@ static void begin_all_to_all(const struct comm_group *group, const struct comm_c
 
     copy_own(call, own, own);
     for (int k = 1; k < group->size; k++) {
-        int to = rank_at(group, k), from = rank_at(group, -k);
+        int to = group_rank_at(group, k), from = group_rank_at(group, -k);
         struct tcp_flow theirs = part(call->receive, (size_t)from * n, n);
         struct tcp_flow ours = part(call->send, (size_t)to * n, n);
 
         begin(group, ALL_RECEIVE, from, &theirs);
         begin(group, ALL_SEND, to, &ours);
     }
+}
+
+static void begin_rotate(const struct comm_group *group, const struct comm_call *call)
+{
+    int from = group_rank_at(group, call->peer), to = group_rank_at(group, -call->peer);
+    struct tcp_flow theirs = part(call->receive, 0, call->n_bytes);
+    struct tcp_flow ours = part(call->send, 0, call->n_bytes);
+
+    begin(group, ALL_RECEIVE, from, &theirs);
+    begin(group, ALL_SEND, to, &ours);
 }
 
 /* Place i of the tree, counted from the root, has its parent where i's lowest bit is not set. */
@@ -184,12 +189,12 @@ static void begin_broadcast(const struct comm_group *group, const struct comm_ca
 /* Tell the next; in the place of a send is kept where the news ends, and whether it is out. */
 static void barrier_step(const struct comm_group *group, int step)
 {
-    int to = rank_at(group, 1 << step);
+    int to = group_rank_at(group, 1 << step);
     struct tcp_tag tag = { tcp_group_of(group)->key, tcp_group_of(group)->number, 0 };
     struct tcp_flow *flow = flow_of(group, ALL_SEND, to);
 
     /* Whoever waits may be the one who connects. */
-    tcp_dial_begin(tcp_comm_of(group), peer_of(group, rank_at(group, -(1 << step))));
+    tcp_dial_begin(tcp_comm_of(group), peer_of(group, group_rank_at(group, -(1 << step))));
     *flow = (struct tcp_flow){ .peer = peer_of(group, to), .is_open = true };
     flow->n_bytes = (size_t)tcp_tell(tcp_comm_of(group), flow->peer, tag);
 }
@@ -203,7 +208,8 @@ static bool needs_rank(const struct comm_group *group, enum comm_kind kind, int 
 
     if (flow_of(group, ALL_RECEIVE, i)->is_open || flow_of(group, ALL_SEND, i)->is_open)
         return true;
-    return kind == COMM_BARRIER && step < n_steps_of(group) && i == rank_at(group, -(1 << step));
+    return kind == COMM_BARRIER && step < n_steps_of(group) &&
+           i == group_rank_at(group, -(1 << step));
 }
 
 /* The first of the call's peers that is gone and has not done its part; NULL if none. */
@@ -241,7 +247,7 @@ static int test_gather(struct comm_request *request)
     struct tcp_group *own = tcp_group_of(group);
 
     while (own->step < n_steps_of(group) &&
-           !flow_of(group, ALL_RECEIVE, rank_at(group, 1 << own->step))->is_open)
+           !flow_of(group, ALL_RECEIVE, group_rank_at(group, 1 << own->step))->is_open)
         if (++own->step < n_steps_of(group))
             gather_step(group, &request->call, own->step);
     return own->step == n_steps_of(group) && are_flows_done(request);
@@ -254,11 +260,11 @@ static int test_barrier(struct comm_request *request)
     struct tcp_tag tag = { own->key, own->number, 0 };
 
     while (own->step < n_steps_of(group) &&
-           tcp_was_told(peer_of(group, rank_at(group, -(1 << own->step))), tag))
+           tcp_was_told(peer_of(group, group_rank_at(group, -(1 << own->step))), tag))
         if (++own->step < n_steps_of(group))
             barrier_step(group, own->step);
     for (int step = 0; step <= own->step && step < n_steps_of(group); step++) {
-        struct tcp_flow *flow = flow_of(group, ALL_SEND, rank_at(group, 1 << step));
+        struct tcp_flow *flow = flow_of(group, ALL_SEND, group_rank_at(group, 1 << step));
 
         flow->is_open = flow->peer->control_sent < flow->n_bytes;
     }
@@ -332,6 +338,9 @@ static int tcp_start(struct comm_request *request, struct err *err)
         break;
     case COMM_BARRIER:
         barrier_step(group, 0);
+        break;
+    case COMM_ROTATE:
+        begin_rotate(group, call);
     }
     return 0;
 }

@@ -253,7 +253,8 @@ static void check_visits(const struct thread_group *group, const struct comm_cal
 
         CHECK(other->kind == own->kind);
         CHECK(other->n_bytes == own->n_bytes);
-        CHECK(own->kind != COMM_BROADCAST || other->peer == own->peer);
+        if (own->kind == COMM_BROADCAST || own->kind == COMM_ROTATE)
+            CHECK(other->peer == own->peer);
     }
 }
 
@@ -266,6 +267,8 @@ static void copy(const struct thread_group *group, const struct comm_call *call)
 
     if (call->kind == COMM_BROADCAST && call->peer != group->base.rank)
         memcpy(to, visits[call->peer].receive, n_bytes);
+    if (call->kind == COMM_ROTATE)
+        memcpy(to, visits[group_rank_at(&group->base, call->peer)].send, n_bytes);
     if (call->kind != COMM_ALL_GATHER && call->kind != COMM_ALL_TO_ALL)
         return;
     for (int i = 0; i < group->base.size; i++, to += n_bytes) {

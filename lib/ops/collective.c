@@ -461,6 +461,36 @@ static const struct op_info scatter_sequence = {
     .backward = scatter_sequence_backward,
 };
 
+static int check_direction(const struct op_shape *op, struct err *err)
+{
+    int peer = op->attributes.peer;
+
+    if (peer != 1 && peer != -1)
+        return err_set(err, ERR_FAILED, "%s: peer is %d, wanted 1 or -1", op_name(op->kind), peer);
+    return 0;
+}
+
+static int rotate_spread(const struct spread_query *q)
+{
+    return spread_over_axis(q, SPREAD_ROWS, SPREAD_ROWS);
+}
+
+static const struct op_info rotate = {
+    .name = "rotate",
+    .family = FAMILY_COLLECTIVE,
+    .n_inputs = 1,
+    .inputs = {
+        [ROTATE_X] = { "x", DIM_T, DIM_D, TYPE_ANY, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [ROTATE_Y] = { "y", DIM_T, DIM_D, TYPE_ANY, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_COLLECTIVE,
+    .check_attributes = check_direction,
+    .spread = rotate_spread,
+};
+
 /* What is received lies as it was sent, which is the program's to know. */
 static int transfer_spread(const struct spread_query *q)
 {
@@ -501,6 +531,7 @@ const struct op_info *const collective_ops[N_OP_KINDS] = {
     [OP_HEADS_TO_ROWS] = &heads_to_rows,
     [OP_GATHER_SEQUENCE] = &gather_sequence,
     [OP_SCATTER_SEQUENCE] = &scatter_sequence,
+    [OP_ROTATE] = &rotate,
     [OP_SEND] = &send,
     [OP_RECEIVE] = &receive,
 };

@@ -153,6 +153,8 @@ enum gather_sequence_in { GATHER_SEQUENCE_PART };
 enum gather_sequence_out { GATHER_SEQUENCE_WHOLE };
 enum scatter_sequence_in { SCATTER_SEQUENCE_WHOLE };
 enum scatter_sequence_out { SCATTER_SEQUENCE_PART };
+enum rotate_in { ROTATE_X };
+enum rotate_out { ROTATE_Y };
 enum send_in { SEND_X };
 enum receive_out { RECEIVE_Y };
 enum to_host_in { TO_HOST_X };

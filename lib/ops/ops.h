@@ -221,6 +221,9 @@
  *   scatter_sequence    whole[T size x n] -> part[T x n]
  *                         over `axis`: the rank's rows of the tree sum. Each is the other's
  *                         gradient
+ *   rotate              x[r x c] any -> y[r x c] as x
+ *                         over `axis`: the x of the rank `peer` further along (wrapping); every
+ *                         rank sends and receives
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
@@ -369,6 +372,7 @@ enum op_kind {
     OP_HEADS_TO_ROWS,
     OP_GATHER_SEQUENCE,
     OP_SCATTER_SEQUENCE,
+    OP_ROTATE,
     OP_SEND,
     OP_RECEIVE,
     OP_TO_HOST,
@@ -414,7 +418,7 @@ struct op_attributes {
     double beta1, beta2, weight_decay; /* adamw */
     double clip;                       /* gradient_norm */
     enum mesh_axis axis;               /* collectives, send, receive */
-    int peer;                          /* send, receive: +1 or -1 along the axis */
+    int peer;                          /* rotate, send, receive: +1 or -1 along the axis */
 };
 
 /* Whether the kind exchanges data with other ranks, as send and receive do, too. */

@@ -464,6 +464,42 @@ int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *g
     return llround(fmax(inner, alpha) + fmax(within, transmit_ns((n - r) * each, rate)));
 }
 
+/* Of the ranks of one unit one sends to the next unit: so many fewer share the NICs. */
+static double rotate_across_ns(const struct cluster *cluster, const struct group_shape *group,
+                               double n_bytes)
+{
+    struct group_shape ends = *group;
+
+    ends.n_sharing = max_int(1, group->n_sharing / ranks_of_unit(group));
+    struct link_rates rates = rates_of_group(cluster, &ends);
+    double rate = TRANSFER_NIC * rates.nic;
+    double nodes_of_leaf = (double)group->n_nodes / group->n_leaves;
+    bool is_beyond_leaf = group->n_leaves > group->n_islands;
+
+    if (is_beyond_leaf && cluster->links.oversubscription > nodes_of_leaf)
+        rate *= nodes_of_leaf / cluster->links.oversubscription;
+    if (group->n_islands > 1 && cluster->links.islands_bandwidth > 0)
+        rate = fmin(rate, cluster->links.islands_bandwidth / ends.n_sharing);
+    return (double)cluster->links.rail_latency +
+           crossing_ns(cluster, is_beyond_leaf, group->n_islands > 1) + transmit_ns(n_bytes, rate);
+}
+
+int64_t rotate_ns(const struct cluster *cluster, const struct group_shape *group, int64_t n_bytes)
+{
+    struct link_rates rates = rates_of_group(cluster, group);
+    double within = TRANSFER_BUS * rates.fast_bus, bytes = (double)n_bytes, ns = 0;
+
+    if (group->n < 2 || n_bytes < 1)
+        return 0;
+    if (group->n_domains > group->n_nodes)
+        within = TRANSFER_NIC * rates.host;
+    if (ranks_of_unit(group) > 1)
+        ns = rates.fast_latency + transmit_ns(bytes, within);
+    if (collective_uses_nic(group))
+        ns = fmax(ns, rotate_across_ns(cluster, group, bytes));
+    return llround(ns);
+}
+
 /* ---- transfers ---- */
 
 /* A device's place. */

@@ -57,6 +57,10 @@ int64_t collective_ns(const struct cluster *cluster, const struct group_shape *g
 int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *group,
                       int64_t n_bytes);
 
+/* Each rank sends n_bytes to one neighbour while it receives as many from the other: the slowest
+ * hop of the ring. */
+int64_t rotate_ns(const struct cluster *cluster, const struct group_shape *group, int64_t n_bytes);
+
 /* How far apart two ranks are: by the slowest level that lies between them. */
 enum link_level {
     LEVEL_SAME,    /* one rank */

@@ -98,6 +98,8 @@ int64_t price_link_bytes(const struct op_shape *op, int n)
 {
     if (op->kind == OP_SEND || op->kind == OP_RECEIVE)
         return tensor_bytes(op->kind == OP_SEND ? &op->in[OPS_FIRST] : &op->out[OPS_FIRST]);
+    if (op->kind == OP_ROTATE)
+        return n > 1 ? tensor_bytes(&op->in[ROTATE_X]) : 0;
     return whole_bytes(op, n) * (n - 1) / n * (op->kind == OP_ALL_REDUCE ? 2 : 1);
 }
 
@@ -116,6 +118,17 @@ static double by_faster_links(const struct prices *prices, double ns)
     return ns < 0 || !(faster > 0) ? ns : ns / faster;
 }
 
+/* As one message, though there is one each way at once: links have both directions. */
+static double measured_rotate_ns(const struct prices *prices, const struct group_shape *group,
+                                 int64_t n_bytes, enum price_source *source)
+{
+    if (group->n_islands > 1)
+        return -1;
+    return by_faster_links(
+        prices,
+        price_table_transfer(prices->cluster->table, collective_uses_nic(group), n_bytes, source));
+}
+
 /* Of a group with as many ranks on each node, as run executes it; -1: there is no price in the
  * cluster's table. */
 static double measured_ns(const struct prices *prices, const struct group_shape *group,
@@ -124,6 +137,8 @@ static double measured_ns(const struct prices *prices, const struct group_shape 
     struct price_span span = { group->per_node, group->n_nodes };
 
     *source = PRICE_FORMULA;
+    if (prices->cluster->table && op->kind == OP_ROTATE)
+        return measured_rotate_ns(prices, group, n_bytes, source);
     if (!prices->cluster->table || span.per_node * span.n_nodes != group->n)
         return -1;
     return by_faster_links(prices,
@@ -143,6 +158,8 @@ int64_t price_lateness(const struct prices *prices, int64_t apart_ns)
 static double moving_ns(const struct prices *prices, const struct group_shape *group,
                         const struct op_shape *op, int64_t n_bytes)
 {
+    if (op->kind == OP_ROTATE)
+        return (double)rotate_ns(prices->cluster, group, n_bytes);
     if (op->kind == OP_ROWS_TO_HEADS || op->kind == OP_HEADS_TO_ROWS)
         return exchange_ns(prices, group, op, n_bytes);
     if (has_fixed_sum(prices, op))

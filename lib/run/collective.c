@@ -75,6 +75,7 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
     case OP_HEADS_TO_ROWS:
     case OP_GATHER_SEQUENCE:
     case OP_SCATTER_SEQUENCE:
+    case OP_ROTATE:
         return collective_sequence_scratch_bytes(shape, size);
     default:
         return 0;
@@ -84,7 +85,7 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
 static bool is_of_sequences(enum op_kind kind)
 {
     return kind == OP_ROWS_TO_HEADS || kind == OP_HEADS_TO_ROWS || kind == OP_GATHER_SEQUENCE ||
-           kind == OP_SCATTER_SEQUENCE;
+           kind == OP_SCATTER_SEQUENCE || kind == OP_ROTATE;
 }
 
 bool collective_takes_strides(enum op_kind kind)
@@ -358,6 +359,7 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_HEADS_TO_ROWS:
     case OP_GATHER_SEQUENCE:
     case OP_SCATTER_SEQUENCE:
+    case OP_ROTATE:
         return collective_step_sequence(c, step, call);
     case OP_SEND:
         *call = (struct comm_call){ COMM_SEND, c->in.data, NULL, bytes_of(&c->in), c->peer };

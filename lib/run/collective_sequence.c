@@ -4,7 +4,7 @@
  * Each kind moves one dense piece a pair of ranks, or a rank: rows of all sequences, one sequence
  * after the other. Before and behind the move, rows and columns are copied between the pieces and
  * the operands. A side that is dense and has its pieces one behind the other, as one sequence
- * without zigzag has, is moved as it lies.
+ * without zigzag has, is moved as it lies. What rotates is a part as it is, rows of whatever.
  */
 #include "run/collective_impl.h"
 
@@ -350,6 +350,33 @@ static int step_scatter_sequence(const struct collective *c, int step, struct co
     return 0;
 }
 
+/* Each side that is not dense goes through a piece of scratch: x's, then y's. */
+static int step_rotate(const struct collective *c, int step, struct comm_call *call)
+{
+    size_t n_bytes = (size_t)tensor_elements(&c->in) * dtype_bytes(c->in.dtype);
+    unsigned char *sent = c->scratch, *received = sent + (is_dense(&c->in) ? 0 : n_bytes);
+
+    if (step > 0) {
+        if (!is_dense(&c->out))
+            collective_copy_columns(c, part_columns(&c->out, received, false));
+        return 0;
+    }
+    if (is_dense(&c->in))
+        sent = c->in.data;
+    else
+        collective_copy_columns(c, part_columns(&c->in, sent, true));
+    *call = (struct comm_call){ COMM_ROTATE, sent, is_dense(&c->out) ? c->out.data : received,
+                                n_bytes, c->attributes.peer };
+    return 1;
+}
+
+static size_t rotate_scratch_bytes(const struct tensor *x, const struct tensor *y)
+{
+    size_t n_bytes = (size_t)tensor_elements(x) * dtype_bytes(x->dtype);
+
+    return (size_t)(!is_dense(x) + !is_dense(y)) * n_bytes;
+}
+
 int collective_step_sequence(const struct collective *c, int step, struct comm_call *call)
 {
     switch (c->kind) {
@@ -359,6 +386,8 @@ int collective_step_sequence(const struct collective *c, int step, struct comm_c
         return step_heads_to_rows(c, step, call);
     case OP_GATHER_SEQUENCE:
         return step_gather_sequence(c, step, call);
+    case OP_ROTATE:
+        return step_rotate(c, step, call);
     default:
         return step_scatter_sequence(c, step, call);
     }
@@ -378,6 +407,9 @@ static struct sequence_parts parts_of_shape(const struct op_shape *shape, int si
 /* Whatever is not moved from or to an operand, as it lies. */
 size_t collective_sequence_scratch_bytes(const struct op_shape *shape, int size)
 {
+    if (shape->kind == OP_ROTATE)
+        return rotate_scratch_bytes(&shape->in[ROTATE_X], &shape->out[ROTATE_Y]);
+
     struct sequence_parts p = parts_of_shape(shape, size);
     int n = (shape->kind != OP_GATHER_SEQUENCE) + !p.is_direct;
 
@@ -386,6 +418,9 @@ size_t collective_sequence_scratch_bytes(const struct op_shape *shape, int size)
 
 size_t collective_sequence_copied_bytes(const struct op_shape *shape, int size)
 {
+    if (shape->kind == OP_ROTATE)
+        return rotate_scratch_bytes(&shape->in[ROTATE_X], &shape->out[ROTATE_Y]);
+
     struct sequence_parts p = parts_of_shape(shape, size);
     int n = (shape->kind == OP_ROWS_TO_HEADS || shape->kind == OP_HEADS_TO_ROWS) + !p.is_direct;
 

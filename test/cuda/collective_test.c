@@ -438,6 +438,21 @@ static void whole_sequences(void **state)
                                paddings[k][1]);
 }
 
+/* Of views, to views, both ways; of two ranks both neighbours are one. */
+static void rotate(void **state)
+{
+    (void)state;
+    for (int s = 0; s < COUNT(sizes); s++)
+        for (int i = 0; i < 4; i++) {
+            struct tensor x = { NULL, 5, 7, i & 1 ? 10 : 7, dtypes[s % COUNT(dtypes)] };
+            struct tensor y = { NULL, 5, 7, i & 2 ? 9 : 7, x.dtype };
+            struct play p = make(OP_ROTATE, sizes[s], x, y);
+
+            p.shape.attributes.peer = (s + i) % 2 ? 1 : -1;
+            check(p);
+        }
+}
+
 /* Without the wait for the compute queue's event some order of the queues must show it. */
 static void missing_event(void **state)
 {
@@ -538,6 +553,7 @@ int main(void)
         cmocka_unit_test(heads),
         cmocka_unit_test(rows_and_heads),
         cmocka_unit_test(whole_sequences),
+        cmocka_unit_test(rotate),
         cmocka_unit_test(missing_event),
         cmocka_unit_test(sums_of_nccl),
         cmocka_unit_test(scratch_of_fast_sums),

@@ -257,6 +257,7 @@ static void test_messages(void **state)
             "scatter_sequence: a part of 9 rows, wanted a multiple of seq_len 6");
     text_is("gather_sequence 12x8 fp32 : 24x6 fp32",
             "gather_sequence: whole is [24 x 6], wanted [* x 8]");
+    text_is("rotate 12x8 i32 : 12x8 fp32", "rotate: y is fp32, wanted i32");
     text_is("dropout 13x8 fp32, 2x1 i64, 1x1 i32 : 13x8 fp32",
             "dropout: x has 13 rows, wanted at most the 12 of sample");
     text_is("dropout 7x8 fp32, 2x1 i64 : 7x8 fp32",
@@ -289,6 +290,7 @@ static void test_other_forms(void **state)
         "rows_to_heads 12x16 bf16 : 24x8 bf16",
         "heads_to_rows 24x8 fp32 : 12x16 fp32",
         "gather_sequence 6x8 fp64 : 18x8 fp64",
+        "rotate 7x3 i32 : 7x3 i32",
         "layernorm 12x8 fp32, 1x8 fp32, 1x8 fp32 : 12x8 fp32, 12x1 fp32, 12x1 fp32",
         "rmsnorm_grad 12x8 fp32, 12x8 fp32, 1x8 fp32, 12x1 fp32, - : 12x8 fp32, 1x8 fp32",
         "head_norm_grad 12x12 bf16, 12x12 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 : 12x12 bf16, -, -",
@@ -418,6 +420,16 @@ static void beta_one(struct op_attributes *a)
     a->beta2 = 1;
 }
 
+static void no_direction(struct op_attributes *a)
+{
+    a->peer = 0;
+}
+
+static void two_further(struct op_attributes *a)
+{
+    a->peer = 2;
+}
+
 static void no_axis(struct op_attributes *a)
 {
     a->axis = N_AXES;
@@ -448,6 +460,8 @@ static void test_attributes(void **state)
     attribute(OP_HEADS_TO_ROWS, no_seq_len, "heads_to_rows: seq_len is 0, wanted at least 1");
     attribute(OP_GATHER_SEQUENCE, odd_part,
               "gather_sequence: seq_len is 3, wanted an even number for zigzag");
+    attribute(OP_ROTATE, no_direction, "rotate: peer is 0, wanted 1 or -1");
+    attribute(OP_ROTATE, two_further, "rotate: peer is 2, wanted 1 or -1");
     attribute(OP_ATTENTION, negative_window, "attention: window is -1, wanted at least 0");
     attribute(OP_ATTENTION_GRAD, slopes_of_two,
               "attention_grad: alibi is 2, wanted 0 or at least n_heads 4");

@@ -245,6 +245,9 @@ static void test_collectives_on_their_axis(void **state)
     expect(op_example(OP_SCATTER_SEQUENCE), 1, "p", "r", NULL);
     expect(op_example(OP_SCATTER_SEQUENCE), 1, "s", NULL,
            "scatter_sequence: whole is same, wanted partial");
+    expect(op_example(OP_ROTATE), 1, "r", "r", NULL);
+    expect(op_example(OP_ROTATE), 1, "p", NULL, "rotate: x is partial, wanted split(rows)");
+    expect(op_example(OP_ROTATE), 1, "s", NULL, "rotate: x is same, wanted split(rows)");
 }
 
 static void test_messages(void **state)

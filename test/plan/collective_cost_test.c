@@ -70,6 +70,8 @@ static void test_nothing_to_move(void **state)
     assert_int_equal(collective_ns(&f.cluster, &alone, OP_ALL_REDUCE, 1 << 20), 0);
     assert_int_equal(collective_ns(&f.cluster, &all, OP_ALL_REDUCE, 0), 0);
     assert_int_equal(all_to_all_ns(&f.cluster, &alone, 1 << 20), 0);
+    assert_int_equal(rotate_ns(&f.cluster, &alone, 1 << 20), 0);
+    assert_int_equal(rotate_ns(&f.cluster, &all, 0), 0);
     assert_int_equal(transfer_level(&f.cluster, 3, 3), LEVEL_SAME);
     assert_int_equal(transfer_level(&f.cluster, 0, 7), LEVEL_FAST);
     assert_int_equal(transfer_level(&f.cluster, 7, 8), LEVEL_RAIL);
@@ -129,13 +131,36 @@ static void test_crossing_nodes(void **state)
     arena_release(&f.arena);
 }
 
+/* In a domain as one message; across nodes as the slowest, and of those one leaves each node, or
+ * all that it has. */
+static void test_rotation(void **state)
+{
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f, "h100-sxm", 64);
+    for (int64_t bytes = 1; bytes < (int64_t)1 << 32; bytes *= 5) {
+        struct group_shape inside = group_of(&f, 8, 8, AXIS_TP);
+        struct group_shape chain = group_of(&f, 16, 4, AXIS_TP);
+        struct group_shape apart = group_of(&f, 8, 8, AXIS_DP);
+
+        assert_int_equal(rotate_ns(&f.cluster, &inside, bytes),
+                         transfer_ns(&f.cluster, 0, 1, bytes, 1));
+        assert_int_equal(rotate_ns(&f.cluster, &chain, bytes),
+                         max_i64(transfer_ns(&f.cluster, 0, 1, bytes, 1),
+                                 transfer_ns(&f.cluster, 7, 8, bytes, 1)));
+        assert_int_equal(rotate_ns(&f.cluster, &apart, bytes),
+                         transfer_ns(&f.cluster, 0, 8, bytes, 8));
+    }
+    arena_release(&f.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ring_in_a_node),
-        cmocka_unit_test(test_nothing_to_move),
-        cmocka_unit_test(test_is_monotone),
-        cmocka_unit_test(test_crossing_nodes),
+        cmocka_unit_test(test_ring_in_a_node), cmocka_unit_test(test_nothing_to_move),
+        cmocka_unit_test(test_is_monotone),    cmocka_unit_test(test_crossing_nodes),
+        cmocka_unit_test(test_rotation),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

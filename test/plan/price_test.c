@@ -284,6 +284,12 @@ static void test_measured_exchanges(void **state)
     group.n_islands = group.per_domain = group.n_sharing = 1;
     struct price price = price_collective(&f.prices, &group, &op);
     assert_true(price.ns == 70000 && price.source == PRICE_MEASURED);
+    /* A rotation's hop is a message. */
+    struct op_shape rotate = { .kind = OP_ROTATE };
+    rotate.in[ROTATE_X] = rotate.out[ROTATE_Y] = op.out[OPS_FIRST];
+    price = price_collective(&f.prices, &group, &rotate);
+    assert_true(price.ns == 50000 && price.source == PRICE_MEASURED);
+    assert_int_equal(price_link_bytes(&rotate, 4), 4096);
     group.n = 8; /* not as many on each node */
     assert_int_equal(price_collective(&f.prices, &group, &op).source, PRICE_FORMULA);
     f.cluster.faster.links = 2;

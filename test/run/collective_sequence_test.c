@@ -257,11 +257,43 @@ static void whole_sequences(void **state)
                         check_sequence(sizes[i], sequences, zigzag, dtypes[d], padding);
 }
 
+/* ---- a neighbour's ---- */
+
+static void check_rotation(int size, int peer, enum dtype dtype, struct tensor x, struct tensor y)
+{
+    struct collective_play p = play_make(OP_ROTATE, size, x, y);
+
+    p.shape.in[0].dtype = p.shape.out[0].dtype = dtype;
+    p.shape.attributes.peer = peer;
+    play_run(&p);
+    for (int r = 0; r < size; r++)
+        for (int64_t t = 0; t < x.rows; t++)
+            for (int64_t c = 0; c < x.cols; c++)
+                play_expect(&p, r, t * y.stride + c,
+                            element(&p.shape.in[0], p.before[(r + peer + size) % size], t, c));
+    play_expect_gaps(&p);
+    play_release(&p);
+}
+
+/* Columns between the rows of neither, either, or both. */
+static void rotations(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 4; size++)
+        for (int peer = -1; peer <= 1; peer += 2)
+            for (int d = 0; d < COUNT(dtypes); d++)
+                for (int i = 0; i < 4; i++)
+                    check_rotation(size, peer, dtypes[d],
+                                   strided(PART, COLS, i & 1 ? 3 : 0, dtypes[d]),
+                                   strided(PART, COLS, i & 2 ? 2 : 0, dtypes[d]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_heads),
         cmocka_unit_test(whole_sequences),
+        cmocka_unit_test(rotations),
     };
 
     return cmocka_run_group_tests(tests, play_fill_numbers, NULL);

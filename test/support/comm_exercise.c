@@ -131,6 +131,45 @@ static void try_send_receive(struct comm_group *group, uint64_t step, size_t n)
     free(receive);
 }
 
+static void finish_all(struct comm_request *requests, int n)
+{
+    int n_left = n;
+    struct err err;
+
+    for (char done[8] = { 0 }; n_left;)
+        for (int i = 0; i < n; i++) {
+            if (done[i])
+                continue;
+            int progress = comm_test(&requests[i], &err);
+            must(progress < 0 ? -1 : 0, &err);
+            done[i] = progress == COMM_DONE;
+            n_left -= done[i];
+        }
+}
+
+/* The same as one call of all, from either neighbour, beside what is sent and received. */
+static void try_rotate(struct comm_group *group, uint64_t step, size_t n)
+{
+    int me = comm_group_rank(group), size = comm_group_size(group);
+    unsigned char *send = malloc(n + 1), *receive = malloc(n + 1);
+    struct comm_request request;
+    struct err err;
+
+    fill(send, me, step, 0, n);
+    for (int peer = -1; peer <= 1; peer += 2) {
+        struct comm_call call = { COMM_ROTATE, send, receive, n, peer };
+
+        memset(receive, 0xff, n + 1);
+        must(comm_start(&request, group, &call, &err), &err);
+        finish_all(&request, 1);
+        verify(receive, (me + peer + size) % size, step, 0, n);
+        CHECK(receive[n] == 0xff);
+        verify(send, me, step, 0, n);
+    }
+    free(send);
+    free(receive);
+}
+
 static void try_agree(struct comm_group *group)
 {
     int me = comm_group_rank(group), size = comm_group_size(group);
@@ -166,6 +205,7 @@ void comm_exercise_calls(struct comm *comm, size_t limit_bytes)
             try_broadcast(world, i, sizes[i], root);
         try_send(world, i, sizes[i]);
         try_send_receive(world, i, sizes[i]);
+        try_rotate(world, i, sizes[i]);
     }
     must(comm_barrier(world, &err), &err);
     try_agree(world);
@@ -191,7 +231,7 @@ static void random_call(struct comm_group *group, uint64_t step, struct rng_bloc
     size_t n = draw.word[3] % (draw.word[3] % 8 ? 200 : N_BYTES_MAX);
     struct err err;
 
-    switch (draw.word[1] % 6) {
+    switch (draw.word[1] % 7) {
     case 0:
         try_all_gather(group, step, n, draw.word[2] % 2 == 0);
         break;
@@ -206,6 +246,9 @@ static void random_call(struct comm_group *group, uint64_t step, struct rng_bloc
         try_send_receive(group, step, n);
         break;
     case 4:
+        try_rotate(group, step, n);
+        break;
+    case 5:
         try_agree(group);
         break;
     default:
@@ -242,22 +285,6 @@ static struct comm_call pair_call(enum comm_kind kind, unsigned char *buffer, si
     return (struct comm_call){ kind, buffer, buffer, n, peer };
 }
 
-static void finish_all(struct comm_request *requests, int n)
-{
-    int n_left = n;
-    struct err err;
-
-    for (char done[8] = { 0 }; n_left;)
-        for (int i = 0; i < n; i++) {
-            if (done[i])
-                continue;
-            int progress = comm_test(&requests[i], &err);
-            must(progress < 0 ? -1 : 0, &err);
-            done[i] = progress == COMM_DONE;
-            n_left -= done[i];
-        }
-}
-
 void comm_exercise_overlap(struct comm *comm, size_t n_bytes)
 {
     struct comm_group *ring = comm_exercise_world(comm, 11);
@@ -266,9 +293,9 @@ void comm_exercise_overlap(struct comm *comm, size_t n_bytes)
     int me = comm_group_rank(ring), size = comm_group_size(ring);
     int next = (me + 1) % size, before = (me + size - 1) % size;
     size_t n = n_bytes, all = n * (size_t)size;
-    unsigned char *buffers = malloc(6 * n + 2 * all), *received = buffers + 6 * n;
-    struct comm_request requests[6];
-    struct comm_call calls[6];
+    unsigned char *buffers = malloc(8 * n + 2 * all), *received = buffers + 8 * n;
+    struct comm_request requests[7];
+    struct comm_call calls[7];
     struct err err;
 
     CHECK(buffers);
@@ -276,7 +303,7 @@ void comm_exercise_overlap(struct comm *comm, size_t n_bytes)
         free(buffers);
         return;
     }
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < 7; i++)
         fill(buffers + (size_t)i * n, me, (uint64_t)i, 0, n);
     /* Receives last: who counts on sends being buffered hangs. */
     calls[0] = pair_call(COMM_SEND, buffers, n, next);
@@ -286,12 +313,15 @@ void comm_exercise_overlap(struct comm *comm, size_t n_bytes)
     for (int i = 0; i < 2; i++)
         calls[4 + i] = (struct comm_call){ COMM_ALL_GATHER, buffers + (size_t)(4 + i) * n,
                                            received + (size_t)i * all, n, 0 };
+    calls[6] = (struct comm_call){ COMM_ROTATE, buffers + 6 * n, buffers + 7 * n, n, 1 };
     for (int i = 0; i < 6; i++) {
         int k = i >= 4 && me % 2 ? 9 - i : i;
 
         must(comm_start(&requests[k], k < 4 ? ring : gathers[k - 4], &calls[k], &err), &err);
     }
-    finish_all(requests, 6);
+    must(comm_start(&requests[6], ring, &calls[6], &err), &err);
+    finish_all(requests, 7);
+    verify(buffers + 7 * n, next, 6, 0, n);
     verify(buffers + 2 * n, before, 0, 0, n);
     verify(buffers + 3 * n, next, 1, 0, n);
     for (int k = 0; k < 2; k++)

@@ -32,6 +32,7 @@ static const struct op_attributes attributes = {
     .beta1 = 0.9,
     .beta2 = 0.95,
     .clip = 1,
+    .peer = 1,
 };
 
 struct tensor *op_text_operand(struct op_shape *op, int i)

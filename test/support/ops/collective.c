@@ -44,6 +44,10 @@ const struct op_facts collective_facts[N_OP_KINDS] = {
         .example = "scatter_sequence 48x8 fp32 : 12x8 fp32",
         .spreads = "s > s; r > r; c > c; p > p",
     },
+    [OP_ROTATE] = {
+        .example = "rotate 12x8 bf16 : 12x8 bf16",
+        .spreads = "s > s; r > r; c > c; p > p",
+    },
     [OP_SEND] = {
         .example = "send *20x*8 fp32 :",
         .spreads = "s >; r >; c >; p >",
