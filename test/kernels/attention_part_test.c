@@ -368,6 +368,44 @@ static void test_each_call(void **state)
         }
 }
 
+/* Sums that are -0 stay so in rows that see nothing, beside rows that see something. */
+static void test_negative_zeros(void **state)
+{
+    static const struct form f = { 2, 1, 16, 16, 1, 130, .window = 0 };
+
+    (void)state;
+    for (int i_act = 0; i_act < N_ACTS; i_act++) {
+        struct op_case *whole = whole_case(OP_ATTENTION, &f, act_at(i_act));
+        struct op_case *grad = whole_case(OP_ATTENTION_GRAD, &f, act_at(i_act));
+        struct op_case *before[2] = { part_case(whole, &f, 0, 70, NULL),
+                                      part_grad_case(grad, &f, 0, 70, NULL, DTYPE_F32) };
+        struct op_case *c[2];
+
+        for (int i = 0; i < 2; i++) {
+            const struct tensor *sums = &before[i]->op.out[OPS_FIRST];
+
+            for (int64_t row = 0; row < sums->rows; row++)
+                for (int64_t col = 0; col < 32; col++)
+                    tensor_set(sums, row, col, -0.0);
+            for (int64_t row = 0; row < sums->rows; row++)
+                for (int64_t col = 32; col < sums->cols; col++)
+                    tensor_set(sums, row, col, 1);
+        }
+        c[0] = part_case(whole, &f, 70, 60, before[0]);
+        c[1] = part_grad_case(grad, &f, 70, 60, before[1], DTYPE_F32);
+        op_case_run(c[0], 1, RUN_FIRST);
+        op_case_run(c[1], 1, RUN_FIRST);
+        check_kept(c[0], ATTENTION_PART_FIRST);
+        check_kept(c[1], ATTENTION_PART_GRAD_FIRST);
+        for (int i = 0; i < 2; i++) {
+            op_case_destroy(before[i]);
+            op_case_destroy(c[i]);
+        }
+        op_case_destroy(whole);
+        op_case_destroy(grad);
+    }
+}
+
 /* Without ranges it is causal attention. */
 static void test_without_ranges(void **state)
 {
@@ -396,9 +434,8 @@ static void test_without_ranges(void **state)
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_cuts_anywhere),
-        cmocka_unit_test(test_each_call),
+        cmocka_unit_test(test_parts),          cmocka_unit_test(test_cuts_anywhere),
+        cmocka_unit_test(test_each_call),      cmocka_unit_test(test_negative_zeros),
         cmocka_unit_test(test_without_ranges),
     };
 
