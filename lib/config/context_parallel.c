@@ -121,6 +121,13 @@ static void check_ring(struct job_reader *r)
     if (s->position == POSITION_ALIBI)
         diagnostics_add(&r->mistakes, node,
                         "parallel.cp_kind ring does not have ALiBi (hint: cp_kind: gather)");
+    for (int i = 1; i < s->n_layers; i++)
+        if (model_spec_window(s, i) != model_spec_window(s, 0)) {
+            diagnostics_add(&r->mistakes, node,
+                            "parallel.cp_kind ring does not have layers of several windows (hint: "
+                            "cp_kind: gather)");
+            break;
+        }
     if (s->attention_dropout > 0)
         diagnostics_add(&r->mistakes, node,
                         "parallel.cp_kind ring does not have dropout of attention (hint: cp_kind: "
@@ -130,7 +137,16 @@ static void check_ring(struct job_reader *r)
 static void check_slices(struct job_reader *r)
 {
     const struct job *job = r->job;
+    const struct model_spec *s = &job->model;
+    int kv = max_int(1, s->n_kv_heads / job->parallel.tp / job_context_cut(job).ulysses);
 
+    if (job->parallel.cp_slices > 1 && kv % job->parallel.cp_slices)
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp_slices"),
+                        "parallel.cp_slices is %d, does not divide the %d kv head%s of a rank",
+                        job->parallel.cp_slices, kv, str_s(kv));
+    if (job->parallel.cp_slices > 1 && (s->attention_dropout > 0 || s->position == POSITION_ALIBI))
+        job_note(r->job, r->arena,
+                 "parallel.cp_slices has no effect with ALiBi or dropout of attention");
     if (job->parallel.cp_slices > 1 && kind_of(job) != CP_GATHER)
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp_slices"),
                         "parallel.cp_slices is %d, but keys are not gathered with cp_kind %s "

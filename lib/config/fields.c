@@ -365,8 +365,9 @@ const struct field job_fields[] = {
           "heads, else gather; changes the numerics" },
     { "parallel.cp_slices", FIELD_INT, AT(parallel.cp_slices), .initial = "auto", .word = "auto",
       .min = 1, .max = 64,
-      .help = "with cp_kind gather: slices of heads, or halves of the sequence, in which keys and "
-              "values travel while attention computes what has arrived; auto: 1; changes no bit" },
+      .help = "with cp_kind gather: slices of kv heads in which keys and values travel while "
+              "attention computes what has arrived; must divide the kv heads of a rank; auto: 1; "
+              "changes no bit" },
     { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
       .built_max = 1, NUMERICS(LAYOUT, 690), .help = "expert parallel size; must divide dp * cp" },
     { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,

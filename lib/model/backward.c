@@ -38,6 +38,22 @@ static void differentiate_chunk(struct compiling *c, int chunk)
                                           has_before(c, chunk) ? c->boundary[chunk] : 0);
 }
 
+static void ring_chunk(struct compiling *c, int chunk)
+{
+    const struct chunk_functions *f = &c->functions[chunk];
+
+    if (c->builder.has_ring)
+        ring(c->program, f->forward, f->backward);
+}
+
+static void slice_chunk(struct compiling *c, int chunk)
+{
+    const struct chunk_functions *f = &c->functions[chunk];
+
+    if (c->options->key_slices > 1)
+        slice_heads(c->program, f->forward, f->backward, c->options->key_slices);
+}
+
 static void fuse_chunk(struct compiling *c, int chunk)
 {
     if (c->options->no_fuse)
@@ -93,7 +109,8 @@ static const struct {
     const char *name;
     void (*run)(struct compiling *c, int chunk);
 } chunk_passes[] = {
-    { "differentiate", differentiate_chunk }, { "fuse", fuse_chunk },
+    { "differentiate", differentiate_chunk }, { "ring", ring_chunk },
+    { "slice_heads", slice_chunk },           { "fuse", fuse_chunk },
     { "recompute", recompute_chunk },         { "split_backward", split_chunk },
     { "overlap_collectives", overlap_chunk }, { "send_gradient", send_gradient },
 };

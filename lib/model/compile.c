@@ -201,6 +201,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                         .dropout = 1,
                                         .sequence_parallel = options->sequence_parallel &&
                                                              options->mesh.size[axes_tensor()] > 1,
+                                        .has_ring = options->has_ring &&
+                                                    options->mesh.size[axes_keys()] > 1,
                                         .max_positions = stages_longest(options),
                                         .seed = options->seed,
                                         .tuning = options->tuning,

@@ -29,6 +29,8 @@ struct compile_train {
     /* [n_micro_batches]: sequences of each, at most micro_batch; NULL: micro_batch each. */
     const int *micro_batches;
     int sequence_parallel; /* with several tp ranks, which must divide a micro-batch's tokens */
+    int has_ring;          /* over cp keys go from rank to rank instead of being gathered */
+    int key_slices;        /* in which gathered keys travel; 0: 1 */
     int64_t head_logits;   /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
     int has_recheck;       /* ENTRY_RECHECK is made */
     int decides_late;      /* split_optimizer */

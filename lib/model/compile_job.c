@@ -30,6 +30,8 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .global_batch = job->parallel.replica_micro_batches.n ? job->train.global_batch : 0,
         .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
+        .has_ring = job->parallel.cp_kind == CP_RING,
+        .key_slices = job->parallel.cp_slices,
         .tuning = job->tuning,
         .decides_late = job->train.on_spike == SPIKE_SKIPPED,
         .has_recheck = job->train.recheck_every > 0,

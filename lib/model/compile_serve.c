@@ -66,8 +66,11 @@ void compile_evaluation(struct compiling *c)
     model_declare_evaluation(&c->builder);
     compile_forwards(c, MODEL_EVALUATE, "evaluate");
     c->builder.dropout = dropout;
-    for (int i = 0; i < c->n_chunks; i++)
+    for (int i = 0; i < c->n_chunks; i++) {
+        if (c->builder.has_ring)
+            ring(p, c->functions[i].forward, -1);
         fuse(p, c->functions[i].forward);
+    }
     schedule_forward(p, ENTRY_EVALUATE, c->functions, c->n_chunks);
     p->ports.eval_total = p->ports.eval_loss;
     if (axes_size(&p->mesh, SPLITS_TOKENS, PARAMETER_DENSE) == 1 &&

@@ -117,11 +117,12 @@ static int input(const struct model_builder *b, const char *name, enum dtype dty
     return id;
 }
 
-/* Of the rows that attention reads: where heads are exchanged these are the same on their ranks. */
-static int attention_input(const struct model_builder *b, const char *name)
+/* n columns, one behind the other, of the rows that attention reads: where heads are exchanged
+ * these are the same on their ranks. */
+static int attention_input(const struct model_builder *b, const char *name, int n)
 {
     struct program *p = b->program;
-    int64_t rows = model_rows(b) * p->mesh.size[axes_heads()];
+    int64_t rows = n * model_rows(b) * p->mesh.size[axes_heads()];
     int id = program_cell(p, ROLE_INPUT, name, rows, 1, DTYPE_I32);
 
     program_split_rows(p, id);
@@ -245,11 +246,15 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
     p->ports.tokens = input(b, "tokens", DTYPE_I32);
     p->ports.positions = input(b, "positions", DTYPE_I32);
     if (cut.ulysses > 1)
-        p->ports.attention_positions = attention_input(b, "attention_positions");
+        p->ports.attention_positions = attention_input(b, "attention_positions", 1);
     if (b->is_packed)
-        p->ports.starts = attention_input(b, "starts");
+        p->ports.starts = attention_input(b, "starts", 1);
     if (cut.keys > 1)
-        p->ports.last = attention_input(b, "last");
+        p->ports.last = attention_input(b, "last", 1);
+    if (cut.keys > 1 && b->has_ring) {
+        p->ports.ring_first = attention_input(b, "ring_first", cut.keys);
+        p->ports.ring_last = attention_input(b, "ring_last", cut.keys);
+    }
     if (context_size(cut) > 1 && drops_rows(b))
         p->ports.rows = input(b, "rows", DTYPE_I32);
     if (!b->cache_len) {
@@ -265,10 +270,11 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
 void model_resize(struct model_builder *b, int n_sequences)
 {
     struct program *p = b->program;
-    int *const ports[] = { &p->ports.tokens,  &p->ports.positions,
-                           &p->ports.targets, &p->ports.samples,
-                           &p->ports.starts,  &p->ports.rows,
-                           &p->ports.last,    &p->ports.attention_positions };
+    int *const ports[] = { &p->ports.tokens,     &p->ports.positions,
+                           &p->ports.targets,    &p->ports.samples,
+                           &p->ports.starts,     &p->ports.rows,
+                           &p->ports.last,       &p->ports.attention_positions,
+                           &p->ports.ring_first, &p->ports.ring_last };
 
     if (n_sequences == b->n_sequences)
         return;

@@ -57,6 +57,7 @@ struct model_builder {
     int cache_len;            /* > 0: attention over a cache of this many positions (generation) */
     int dropout;              /* 0: off, regardless of the spec */
     int sequence_parallel;    /* with tp: norms and residual adds on parts of the rows */
+    int has_ring;             /* keys go from rank to rank: the pass ring follows */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
     int64_t head_logits;         /* that exist at a time in the head; 0: MODEL_HEAD_LOGITS */

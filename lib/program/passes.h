@@ -34,6 +34,20 @@ int differentiate(struct program *program, int forward, int backward,
                   const struct gradient_seed *seeds, int n_seeds, int boundary);
 
 /*
+ * ring.c: replace attention over keys that are gathered over cp, with its gradient, by steps in
+ * which keys go from rank to rank. Another numerics than what it replaces. backward: -1 if there is
+ * none.
+ */
+void ring(struct program *program, int forward, int backward);
+
+/*
+ * slice_heads.c: keys and values that attention reads are gathered over cp in n_slices slices of kv
+ * heads, and so are the sums of their gradients, where that many divide the kv heads of the op and
+ * it neither drops nor has slopes. No bit changes. backward: -1 if there is none.
+ */
+void slice_heads(struct program *program, int forward, int backward, int n_slices);
+
+/*
  * fuse.c: add + rmsnorm -> add_rmsnorm, add + layernorm -> add_layernorm, where no op reads the sum
  * before the norm does. Bit-equal by the ops' contracts. Returns how many were fused.
  */

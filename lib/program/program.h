@@ -293,6 +293,8 @@ struct ports {
     int attention_positions;
     int starts; /* of packed sequences: for each row of attention, the first row of its document */
     int last;   /* for each row of attention, its own number in its sequence */
+    int ring_first, ring_last; /* for each step of a ring and each row of attention, what it sees of
+                                  the keys of that step */
     int loss_scale;       /* [1 x 1] fp32: gradient_scale / tokens with loss of the global batch */
     int gradient_scale;   /* [1 x 1] fp32: factor in all gradients, a power of two; 0: it is 1 */
     int scalars;          /* [1 x OPS_N_SCALARS] */

@@ -61,8 +61,8 @@ static int sum_output(enum op_kind kind)
 }
 
 /*
- * The kind of op to which the output is counted: fused ops are an add and a norm. N_OP_KINDS: row
- * statistics, which are small and kept.
+ * The kind of op to which the output is counted: fused ops are an add and a norm, the steps of a
+ * ring are attention. N_OP_KINDS: row statistics, which are small and kept.
  */
 static enum op_kind kind_of(const struct op *op, int output)
 {
@@ -72,6 +72,8 @@ static enum op_kind kind_of(const struct op *op, int output)
         return OP_ADD;
     if (output > 0)
         return N_OP_KINDS;
+    if (op->kind == OP_ATTENTION_PART || op->kind == OP_ATTENTION_END)
+        return OP_ATTENTION;
     return parts ? parts->norm : op->kind;
 }
 

@@ -23,8 +23,9 @@ struct bench_source {
     const struct job *job;
     const struct program *program;
     struct run *run;
-    int32_t *tokens, *targets, *positions;      /* of the rank's rows */
-    int32_t *rows, *attention_positions, *last; /* with context parallelism */
+    int32_t *tokens, *targets, *positions; /* of the rank's rows */
+    int32_t *rows, *attention_positions, *last, *ring_first,
+        *ring_last; /* with context parallelism */
     int64_t *samples;
     int64_t n_rows;
     uint64_t n_loaded;
@@ -54,6 +55,8 @@ static int load_random(void *context, int micro_batch, struct err *err)
         .rows = s->rows,
         .attention_positions = s->attention_positions,
         .last = s->last,
+        .ring_first = s->ring_first,
+        .ring_last = s->ring_last,
     };
     inputs_of_batch(s->run, s->program, &batch, micro_batch);
     return 0;
@@ -74,6 +77,20 @@ static void place_rows(struct bench_source *s, int ulysses_rank, int cp_rank)
     }
 }
 
+/* What each step of a ring has of the keys that a row sees: all of a pair's that lie before it. */
+static void place_ring(struct bench_source *s, int cp_rank)
+{
+    struct context_cut cut = job_context_cut(s->job);
+    int64_t seq_len = s->job->data.seq_len, n = s->n_rows * cut.ulysses;
+
+    for (int step = 0; step < cut.keys; step++)
+        for (int64_t i = 0; i < n; i++)
+            s->ring_last[step * n + i] =
+                (int32_t)context_rows_before(cut, seq_len, (cp_rank - step + cut.keys) % cut.keys,
+                                             s->last[i] + 1) -
+                1;
+}
+
 static void source_open(struct bench_source *s, const struct job *job,
                         const struct program *program, const struct mesh_place *place,
                         struct run *run, struct arena *arena)
@@ -90,10 +107,13 @@ static void source_open(struct bench_source *s, const struct job *job,
                                 .positions = arena_array(arena, int32_t, n_rows),
                                 .rows = arena_array(arena, int32_t, n_rows),
                                 .last = arena_array(arena, int32_t, n_pairs),
+                                .ring_first = arena_array(arena, int32_t, n_pairs * cut.keys),
+                                .ring_last = arena_array(arena, int32_t, n_pairs * cut.keys),
                                 .n_rows = n_rows,
                                 .samples = arena_array(arena, int64_t, job->train.micro_batch) };
     s->attention_positions = s->last;
     place_rows(s, place->of[axes_heads()], place->of[axes_keys()]);
+    place_ring(s, place->of[axes_keys()]);
 }
 
 /* Learning rate 0: the parameters stay what a model begins with, however many steps are run. */

@@ -66,6 +66,8 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .ulysses_rank =
                                         mesh_coordinate(mesh, t->world_rank, axes_heads()),
                                     .cp_rank = mesh_coordinate(mesh, t->world_rank, axes_keys()),
+                                    .ring = job->parallel.cp_kind == CP_RING,
+                                    .ring_window = model_spec_window(&job->model, 0),
                                     .seed = job->train.seed,
                                     .split = job->eval.split,
                                     .first_step = trainer_data_step(t),

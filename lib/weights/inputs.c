@@ -23,4 +23,6 @@ void inputs_of_batch(struct run *run, const struct program *program,
     feed(run, program, ports->attention_positions, batch->attention_positions, number);
     feed(run, program, ports->starts, batch->starts, number);
     feed(run, program, ports->last, batch->last, number);
+    feed(run, program, ports->ring_first, batch->ring_first, number);
+    feed(run, program, ports->ring_last, batch->ring_last, number);
 }

@@ -46,6 +46,19 @@ for kind in ulysses gather; do
     expect "$kind, two tensor-parallel ranks" 0 '^done: step 12' parallel "$kind-tp" 4 2 "$kind" --set parallel.tp=2
     expect 'have the loss of one rank, to rounding' 0 '' near one "$kind-tp" 12 100
 done
+expect 'keys go round a ring of two' 0 '^done: step 12' parallel ring 2 2 ring
+expect 'with the first loss of one rank, to rounding' 0 '' near one ring 1 100000
+expect 'and its last' 0 '' near one ring 12 100
+expect 'a ring, two stages, recompute full' 0 '^done: step 12' parallel ring-full 4 2 ring --set parallel.pp=2 \
+    --set recompute=full
+same_bits 'has the bits of one' ring ring-full 12
+expect 'a ring of pairs' 0 '^done: step 12' parallel ring-both 4 4 '{ulysses: 2, ring: 2}'
+expect 'with the first loss, too' 0 '' near one ring-both 1 100000
+expect 'gather, two slices of heads' 0 '^done: step 12' parallel slices 2 2 gather --set parallel.cp_slices=2
+same_bits 'change no bit' gather slices 12
+expect 'nor do they with two stages and recomputation' 0 '^done: step 12' parallel slices-full 4 2 gather \
+    --set parallel.cp_slices=2 --set parallel.pp=2 --set recompute=full
+same_bits 'of one stage' gather slices-full 12
 expect 'two ranks exchange heads, and two keys' 0 '^done: step 12' parallel both 4 4 '{ulysses: 2, gather: 2}'
 expect 'with the first loss of one rank' 0 '' near one both 1 1000000000000
 

@@ -215,6 +215,34 @@ static void token_axes_text(void **state)
     check_compiled(GOLDEN "llama.cp-ep.txt", &options);
 }
 
+/* Heads are exchanged, keys are gathered in slices, keys go round: of two ranks each. */
+static void context_texts(void **state)
+{
+    static const struct {
+        const char *path;
+        enum mesh_axis axis;
+        int key_slices, has_ring;
+    } rows[] = {
+        { GOLDEN "llama.ulysses.txt", AXIS_ULYSSES, 1, 0 },
+        { GOLDEN "llama.key-slices.txt", AXIS_CP, 2, 0 },
+        { GOLDEN "llama.ring.txt", AXIS_CP, 1, 1 },
+    };
+    struct model_spec spec = tiny_spec("llama");
+
+    (void)state;
+    spec.n_heads = 4;
+    spec.n_kv_heads = 2;
+    spec.head_dim = 8;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct compile_train options = tiny_compile(&spec, 1);
+
+        options.mesh.size[rows[i].axis] = 2;
+        options.key_slices = rows[i].key_slices;
+        options.has_ring = rows[i].has_ring;
+        check_compiled(rows[i].path, &options);
+    }
+}
+
 /* Gathers of weights stand in the functions that read them. */
 static void zero_three_text(void **state)
 {
@@ -323,6 +351,7 @@ int main(void)
         cmocka_unit_test(tensor_parallel_text),
         cmocka_unit_test(dynamic_text),
         cmocka_unit_test(token_axes_text),
+        cmocka_unit_test(context_texts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
