@@ -48,10 +48,12 @@ int hf_config_unsaid(const struct model_spec *spec, const char *family, struct s
 
 /* What is another in a model's config.json once its weights were converted. */
 struct hf_config_changes {
-    int dtype;      /* of the weights; -1: as it is */
-    int vocab_size; /* 0: as it is */
-    int is_plain;   /* the weights are no longer quantized */
-    int is_untied;  /* the weights have a head of their own, whatever it said */
+    int dtype;                       /* of the weights; -1: as it is */
+    int vocab_size;                  /* 0: as it is */
+    int is_plain;                    /* the weights are no longer quantized */
+    int is_untied;                   /* the weights have a head of their own, whatever it said */
+    const struct model_spec *scaled; /* RoPE's scaling and the longest text are this model's; or
+                                        NULL: as it is */
 };
 
 /* Add the text of a config.json (n_bytes) with changes. */

@@ -2,6 +2,7 @@
  * hf_config_print.c - config.json for a model of ours
  */
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -343,6 +344,23 @@ int hf_config_unsaid(const struct model_spec *spec, const char *family, struct s
     return f ? lost_in(f, spec, MODEL_TRAINS, out) : 0;
 }
 
+/* Where transformers 5 has written it, in its spelling. */
+static void put_scaling(cJSON *json, const struct model_spec *s)
+{
+    bool is_new = cJSON_HasObjectItem(json, "rope_parameters");
+
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_parameters");
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "rope_scaling");
+    cJSON_DeleteItemFromObjectCaseSensitive(json, "max_position_embeddings");
+    add_int(json, "max_position_embeddings", s->max_seq_len);
+    add_scaling(json, s);
+    if (!is_new)
+        return;
+    cJSON *scaling = cJSON_DetachItemFromObjectCaseSensitive(json, "rope_scaling");
+    add_float(scaling, "rope_theta", s->rope_theta);
+    cJSON_AddItemToObject(json, "rope_parameters", scaling);
+}
+
 int hf_config_print_changed(const char *text, size_t n_bytes,
                             const struct hf_config_changes *changes, struct str *out,
                             struct err *err)
@@ -367,6 +385,8 @@ int hf_config_print_changed(const char *text, size_t n_bytes,
         cJSON_DeleteItemFromObjectCaseSensitive(json, "tie_word_embeddings");
         add_flag(json, "tie_word_embeddings", 0);
     }
+    if (changes->scaled)
+        put_scaling(json, changes->scaled);
     if (changes->is_plain)
         cJSON_DeleteItemFromObjectCaseSensitive(json, "quantization_config");
     print_json(json, out);

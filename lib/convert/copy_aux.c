@@ -17,7 +17,7 @@ int carry_config(const char *from, const char *to, const struct hf_config_change
     str_printf(&path, "%s/config.json", from);
     int status = file_read(str_text(&path), HF_CONFIG_MAX_BYTES, ERR_DATA, &data, &n_bytes, err);
     if (!status && changes->dtype < 0 && !changes->vocab_size && !changes->is_plain &&
-        !changes->is_untied)
+        !changes->is_untied && !changes->scaled)
         str_add_bytes(&text, data, n_bytes);
     else if (!status)
         status = hf_config_print_changed(data, n_bytes, changes, &text, err);

@@ -322,7 +322,34 @@ static const char *carried_folder(const struct conversion *c, struct arena *aren
                                   : arena_printf(arena, "%s/" STORE_CARRIED, c->from.base);
 }
 
-/* The one it came with, unless type or vocabulary are others now. */
+/* A model that is another in nothing but how far its positions reach: config.json can say so. Of
+ * dynamic scaling the original length is the longest text there, and no key. */
+static struct model_spec scaled_as(const struct model_spec *theirs, const struct model_spec *ours)
+{
+    struct model_spec scaled = *theirs;
+
+    if (ours->position != POSITION_ROPE || ours->rope_scaling.type == ROPE_PLAIN)
+        return scaled;
+    scaled.rope_scaling = ours->rope_scaling;
+    scaled.max_seq_len = ours->max_seq_len;
+    if (ours->rope_scaling.type == ROPE_DYNAMIC)
+        scaled.rope_scaling.original_max_seq_len = 0;
+    return scaled;
+}
+
+/* Whether a run has scaled them for longer texts than its config.json says. */
+static bool is_scaled(const struct model_spec *theirs, const struct model_spec *ours)
+{
+    struct model_spec scaled = scaled_as(theirs, ours);
+    struct str text = { 0 };
+    bool is = model_differences(ours, theirs, MODEL_COMPUTES, &text) >
+              model_differences(ours, &scaled, MODEL_COMPUTES, &text);
+
+    str_release(&text);
+    return is;
+}
+
+/* The one it came with, unless type, vocabulary or positions are others now. */
 static int write_config(struct folder_target *t, struct err *err)
 {
     struct conversion *c = t->c;
@@ -340,6 +367,8 @@ static int write_config(struct folder_target *t, struct err *err)
         changes.vocab_size = (int)c->source.rows;
     if (is_read && !c->from.job.model.tied_embeddings)
         changes.is_untied = theirs.model.tied_embeddings || theirs.untied_by;
+    if (is_read && is_scaled(&theirs.model, &c->from.job.model))
+        changes.scaled = &c->from.job.model;
     if (is_there)
         return carry_config(carried, c->partial, &changes, err);
     if (hf_config_unsaid(&c->from.job.model, c->family, &text))
@@ -414,6 +443,7 @@ static int check_carried(struct conversion *c, struct err *err)
     /* These are changed in it (write_config). */
     theirs.model.vocab_size = ours->vocab_size;
     theirs.model.tied_embeddings = ours->tied_embeddings;
+    theirs.model = scaled_as(&theirs.model, ours);
     if (model_differences(ours, &theirs.model, MODEL_COMPUTES, &other))
         status = err_set(err, ERR_CONFIG,
                          "%s/config.json is copied with the weights, but its model has no %s "

@@ -68,7 +68,7 @@ int trainer_begin(struct trainer *t, struct err *err)
     if (!status)
         status = grow(t, &source, &theirs, err);
     if (!status)
-        status = numerics_check_weights(&t->job->model, &theirs.model, path, err);
+        status = numerics_check_weights(t->job, &theirs.model, path, err);
     slices_of_masters(&list, t->run, &t->program, &t->place);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);

@@ -4,6 +4,7 @@
 #include "train/numerics.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,14 +35,31 @@ static size_t line_length(const char *line)
     return strcspn(line, "\n");
 }
 
-/* Lines of both descriptions go side by side: those that only one may have are the last. */
-int numerics_check_weights(const struct model_spec *ours, const struct model_spec *theirs,
-                           const char *path, struct err *err)
+/* Only RoPE's frequencies: no weight is another. */
+static bool scales_positions(const struct job *job)
 {
+    return job->model.position == POSITION_ROPE && job->model.rope_scaling.type != ROPE_PLAIN;
+}
+
+/* An adapter is loaded with its model, which would not have the scaling of the job. */
+static bool is_adapted(const struct job *job, const char *line)
+{
+    return scales_positions(job) && job->lora.rank && str_starts_with(line, "model.rope_scaling.");
+}
+
+/* Lines of both descriptions go side by side: those that only one may have are the last. */
+int numerics_check_weights(const struct job *job, const struct model_spec *theirs, const char *path,
+                           struct err *err)
+{
+    const struct model_spec *ours = &job->model;
     struct model_spec other = *theirs;
     struct str a = { 0 }, b = { 0 };
     int status = 0;
 
+    if (scales_positions(job) && !job->lora.rank) {
+        other.rope_scaling = ours->rope_scaling;
+        other.max_seq_len = ours->max_seq_len;
+    }
     other.dropout = ours->dropout;
     other.embedding_dropout = ours->embedding_dropout;
     other.attention_dropout = ours->attention_dropout;
@@ -54,9 +72,12 @@ int numerics_check_weights(const struct model_spec *ours, const struct model_spe
         size_t n = line_length(x), m = line_length(y);
 
         if (n != m || memcmp(x, y, n) != 0)
-            status =
-                err_set(err, ERR_CONFIG, "the job has %.*s, but %s has %.*s (hint: model: %s)",
-                        n ? (int)n : 4, n ? x : "none", path, m ? (int)m : 4, m ? y : "none", path);
+            status = err_set(err, ERR_CONFIG, "the job has %.*s, but %s has %.*s (hint: %s%s)",
+                             n ? (int)n : 4, n ? x : "none", path, m ? (int)m : 4, m ? y : "none",
+                             is_adapted(job, x)
+                                 ? "rope_scaling in its config.json: an adapter is used with it"
+                                 : "model: ",
+                             is_adapted(job, x) ? "" : path);
         x += n + (x[n] == '\n');
         y += m + (y[m] == '\n');
     }

@@ -23,12 +23,14 @@ void numerics_describe(const struct job *job, uint64_t data, const char *identit
 uint64_t numerics_hash(const struct str *description);
 
 /*
- * Check that weights of the model `theirs` can be used for the model `ours`: equal arithmetic,
- * except for dropout and the initialisation. Returns 0, or -1 and ERR_CONFIG naming the first field
- * that differs; path is the source of the second model.
+ * Check that weights of the model `theirs` can be used for the job's model: equal arithmetic,
+ * except for dropout and the initialisation, and except for the scaling of RoPE where the job has
+ * one (texts longer than the weights have seen) and trains no adapter (which others use with the
+ * model's own). Returns 0, or -1 and ERR_CONFIG naming the first field that differs; path is the
+ * source of the second model.
  */
-int numerics_check_weights(const struct model_spec *ours, const struct model_spec *theirs,
-                           const char *path, struct err *err);
+int numerics_check_weights(const struct job *job, const struct model_spec *theirs, const char *path,
+                           struct err *err);
 
 /* What of a checkpoint's description is not as the job's, a line "KEY is now X, was Y" each. */
 struct numerics_differences {
