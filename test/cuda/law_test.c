@@ -186,6 +186,30 @@ static void any_order(void **state)
     }
 }
 
+/* Sequences in parts on two ranks: beside the CPU's of the same layout, and by itself. */
+static void context_parallel(void **state)
+{
+    static const char *const kinds[] = { "ulysses", "gather", "ring" };
+    double slack = slack_of_libraries();
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct law_case c = small("llama", "fp32", 2);
+
+        c.global_batch = 4;
+        c.cp = 2;
+        c.cp_kind = kinds[i];
+        struct law_outcome cpu = run_on("cpu", &c), gpu = run_on("cuda", &c);
+        for (int step = 0; step < LAW_STEPS; step++)
+            if (!(fabs(gpu.loss[step] / cpu.loss[step] - 1) <= slack * 2e-5))
+                fail_msg("%s step %d: loss %.9g, on the CPU %.9g", kinds[i], step, gpu.loss[step],
+                         cpu.loss[step]);
+        c.recompute = "full";
+        c.poison = 1;
+        must_equal(kinds[i], &gpu, &c);
+    }
+}
+
 static void pipelines(void **state)
 {
     static const char *const schedules[] = { "gpipe", "1f1b", "zb-h1" };

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -19,6 +20,8 @@
 #include "support/pairs.h"
 
 #define BOTH "{ulysses: 2, gather: 2}"
+#define RINGS "{ulysses: 2, ring: 2}"
+#define SLICES "parallel.cp_slices=2"
 #define LENGTHS "data.packing=false|data.lengths=[8, 16]"
 #define PACKS "data.packing=true"
 #define LORA "lora.rank=3|lora.dropout=0.1"
@@ -64,6 +67,9 @@ static const struct {
     { "llama", "bf16", 4, BOTH, 1, 0, NULL, "late", "25", "012345678" },
     { "llama", "bf16", 2, "gather", 2, 0, NULL, "late", "16", "012345678" },
     { "llama", "fp32", 2, "ulysses", 2, 0, NULL, "early", "2", "012345678" },
+    { "llama", "bf16", 2, "ring", 1, 0, NULL, "late", "136", "012345678" },
+    { "llama", "fp32", 4, RINGS, 1, 0, NULL, "early", "2", "012345678" },
+    { "llama", "bf16", 2, "ring", 1, 1, PACKS, "late", "0", "012345678" },
     { "gpt2", "bf16", 2, "gather", 1, 0, NULL, "late", "15", "012457" },
     { "gpt2", "fp32", 2, "ulysses", 1, 0, NULL, "early", "04", "012457" },
     { "normed", "bf16", 4, BOTH, 1, 0, NULL, "late", "16", "012457" },
@@ -132,6 +138,29 @@ static void context_parallel(void **state)
     }
 }
 
+/* Keys that travel in slices are the same keys. */
+static void slices_change_no_bit(void **state)
+{
+    static const struct {
+        const char *tuning, *recompute;
+    } rows[] = { { SLICES, "none" }, { SLICES, "full" }, { SLICES "|" LORA, "selective" } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct law_case c = law_base("llama", "bf16");
+
+        c.n_ranks = c.cp = 2;
+        c.cp_kind = "gather";
+        c.tuning = strstr(rows[i].tuning, "lora") ? LORA : NULL;
+        struct law_outcome wanted = law_reference(c);
+        c.tuning = rows[i].tuning;
+        c.recompute = rows[i].recompute;
+        c.poison = 1;
+        struct law_outcome got = law_run(&c);
+        law_must_equal(rows[i].tuning, &wanted, &got);
+    }
+}
+
 /* What divides a sequence is numerics; the first loss is that of one rank but for its order. */
 static void other_kinds_other_bits(void **state)
 {
@@ -156,6 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(context_parallel),
+        cmocka_unit_test(slices_change_no_bit),
         cmocka_unit_test(other_kinds_other_bits),
     };
 
