@@ -31,7 +31,8 @@ static const struct yaml_node *given_or(const struct job_reader *r, const char *
 static void check_lengths(struct job_reader *r)
 {
     const struct job_counts *lengths = &r->job->data.lengths;
-    int tp = r->job->parallel.tp, unit = job_length_unit(r->job);
+    int64_t unit = job_length_unit(r->job);
+    int tp = r->job->parallel.tp;
 
     for (int i = 0; i < lengths->n; i++) {
         int length = lengths->values[i];
@@ -44,10 +45,11 @@ static void check_lengths(struct job_reader *r)
             diagnostics_add(&r->mistakes, reader_given(r, "data.lengths"),
                             "data.lengths has %d, not a multiple of parallel.tp %d", length, tp);
         else if (length % unit)
-            diagnostics_add(&r->mistakes, reader_given(r, "data.lengths"),
-                            "data.lengths has %d, not a multiple of %d, as parallel.cp %d with tp "
-                            "%d needs",
-                            length, unit, r->job->parallel.cp, tp);
+            diagnostics_add(
+                &r->mistakes, reader_given(r, "data.lengths"),
+                "data.lengths has %d, not a multiple of %lld, as parallel.cp %d with tp "
+                "%d needs",
+                length, (long long)unit, r->job->parallel.cp, tp);
         else
             continue;
         return;

@@ -9,7 +9,7 @@
 static bool heads_suffice(const struct job *job)
 {
     const struct model_spec *s = &job->model;
-    int parts = job->parallel.tp * job->parallel.cp;
+    int64_t parts = (int64_t)job->parallel.tp * job->parallel.cp;
 
     return s->n_kv_heads % parts == 0 && s->n_heads % parts == 0;
 }
@@ -33,9 +33,9 @@ struct context_cut job_context_cut(const struct job *job)
     return (struct context_cut){ 1, cp };
 }
 
-int job_length_unit(const struct job *job)
+int64_t job_length_unit(const struct job *job)
 {
-    return (int)context_unit(job_context_cut(job)) * job->parallel.tp;
+    return context_unit(job_context_cut(job)) * job->parallel.tp;
 }
 
 void context_resolve(struct job *job, struct arena *arena)
@@ -56,13 +56,14 @@ static int check_sizes(struct job_reader *r)
     const struct job *job = r->job;
     const struct cp_sizes *sizes = &job->parallel.cp_sizes;
 
-    if (!sizes->ulysses || sizes->ulysses * sizes->keys == job->parallel.cp)
+    int64_t product = (int64_t)sizes->ulysses * sizes->keys;
+
+    if (!product || product == job->parallel.cp)
         return 0;
     return diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp_kind"),
                            "parallel.cp_kind is %d * %d ranks, but parallel.cp is %d (hint: cp: "
-                           "%d)",
-                           sizes->ulysses, sizes->keys, job->parallel.cp,
-                           sizes->ulysses * sizes->keys);
+                           "%lld)",
+                           sizes->ulysses, sizes->keys, job->parallel.cp, (long long)product);
 }
 
 /* Ranks that exchange heads get equally many, as tensor-parallel ranks do. */

@@ -398,6 +398,6 @@ int64_t job_all_micro_batches(const struct job *job);
  * sequences are multiples of, so that all ranks have as many rows. */
 struct mesh job_mesh(const struct job *job);
 struct context_cut job_context_cut(const struct job *job);
-int job_length_unit(const struct job *job);
+int64_t job_length_unit(const struct job *job);
 
 #endif

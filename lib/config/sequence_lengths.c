@@ -5,8 +5,8 @@
 
 #define LENGTH_AUTO_MIN 64 /* shorter ones would spend their time between ops */
 
-const int *lengths_without_packing(const struct job_counts *given, int seq_len, int unit, int *n,
-                                   struct arena *arena)
+const int *lengths_without_packing(const struct job_counts *given, int seq_len, int64_t unit,
+                                   int *n, struct arena *arena)
 {
     int *lengths = arena_array(arena, int, given->n + 4);
 

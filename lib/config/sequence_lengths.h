@@ -10,8 +10,8 @@
  * The lengths of micro-batches without packing, ascending, the last seq_len; in the arena. given:
  * data.lengths; where it is empty, halves of seq_len that are multiples of unit.
  */
-const int *lengths_without_packing(const struct job_counts *given, int seq_len, int unit, int *n,
-                                   struct arena *arena);
+const int *lengths_without_packing(const struct job_counts *given, int seq_len, int64_t unit,
+                                   int *n, struct arena *arena);
 
 /* Those of a job; with packing n is 0 and NULL is returned. */
 const int *lengths_of_job(const struct job *job, int *n, struct arena *arena);
