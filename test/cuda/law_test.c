@@ -257,8 +257,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_the_cpu), cmocka_unit_test(one_gpu),
-        cmocka_unit_test(any_order),       cmocka_unit_test(pipelines),
-        cmocka_unit_test(zero_stages),     cmocka_unit_test(states_in_bf16),
+        cmocka_unit_test(any_order),       cmocka_unit_test(context_parallel),
+        cmocka_unit_test(pipelines),       cmocka_unit_test(zero_stages),
+        cmocka_unit_test(states_in_bf16),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
