@@ -280,6 +280,20 @@ static int check_write(struct verify_walk *w, const struct function *f, const st
     return 0;
 }
 
+/* A total is a sum over one axis after the other, of what the head adds to, on all ranks but where
+ * it stays zero; one left out shows as a sum of nothing. */
+static int check_total(const struct verify_walk *w, const struct function *f, const struct op *op)
+{
+    const struct ports *ports = &w->program->ports;
+    int id = op->in[OPS_FIRST];
+
+    if (op->kind != OP_ALL_REDUCE_SCALAR || id == ports->loss || id == ports->eval_loss ||
+        id == ports->router_stats || w->written[program_base(w->program, id)] != NEVER)
+        return 0;
+    return verify_complain(w->program, f, op, id, "is summed over ranks before it is written",
+                           w->err);
+}
+
 static int walk_function(struct verify_walk *w, int function)
 {
     const struct program *p = w->program;
@@ -292,6 +306,8 @@ static int walk_function(struct verify_walk *w, int function)
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             if (op->in[k] && check_read(w, f, op, op->in[k]) < 0)
                 return -1;
+        if (check_total(w, f, op) < 0)
+            return -1;
         if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE) {
             w->reduced[program_base(p, op->in[OPS_FIRST])]++;
             forget_started(w, op->in[OPS_FIRST]);
@@ -345,6 +361,21 @@ static void open_walk(struct verify_walk *w, struct arena *arena)
     w->gathered = arena_array(arena, int, n_values);
 }
 
+/* What the host reads after the entry is there. */
+static int check_end(const struct verify_walk *w, struct err *err)
+{
+    const struct program *p = w->program;
+    int total = w->entry == ENTRY_STEP           ? p->ports.loss_total
+                : w->entry == ENTRY_EVALUATE_END ? p->ports.eval_total
+                                                 : 0;
+
+    /* One rank's is what its head added to. */
+    if (!total || total == p->ports.eval_loss || w->written[program_base(p, total)] != NEVER)
+        return 0;
+    return err_set(err, ERR_FAILED, "program: %s: %s is never written, though the host reads it",
+                   entry_name(w->entry), p->values[total].name);
+}
+
 static int walk_entry(const struct program *p, enum entry_kind kind, struct verify_way *way,
                       struct err *err)
 {
@@ -371,6 +402,8 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
         way->n_walked++;
         status = walk_action(&w, &e->actions[i]);
     }
+    if (!status)
+        status = check_end(&w, err);
     arena_release(&arena);
     return status;
 }
