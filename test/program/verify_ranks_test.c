@@ -316,7 +316,7 @@ static void two_streams(void **state)
 }
 
 /* Received only when they are used, breadth-first's transfers wait for each other in a ring. */
-static void ring(void **state)
+static void transfers_in_a_ring(void **state)
 {
     static const struct way way = { .kind = PIPELINE_BREADTH_FIRST,
                                     .tp = 1,
@@ -355,7 +355,7 @@ int main(void)
         cmocka_unit_test(crossed_sends),        cmocka_unit_test(missing_transfers),
         cmocka_unit_test(missing_collectives),  cmocka_unit_test(other_sizes_and_kinds),
         cmocka_unit_test(swapped_for_its_like), cmocka_unit_test(other_micro_batches_and_functions),
-        cmocka_unit_test(two_streams),          cmocka_unit_test(ring),
+        cmocka_unit_test(two_streams),          cmocka_unit_test(transfers_in_a_ring),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
