@@ -16,6 +16,19 @@ static void print_pipeline(const struct job *job, struct str *out)
         str_add(out, " layers");
 }
 
+/* ", cp 8 gather", ", cp 8 ulysses 2 x gather 4" */
+static void print_context(const struct job *job, struct str *out)
+{
+    struct context_cut cut = job_context_cut(job);
+
+    str_printf(out, ", cp %d ", job->parallel.cp);
+    if (job->parallel.cp_sizes.ulysses)
+        str_printf(out, "ulysses %d x ", cut.ulysses);
+    str_add(out, choice_word(cp_kind_choices, (int)job->parallel.cp_kind));
+    if (job->parallel.cp_sizes.ulysses)
+        str_printf(out, " %d", cut.keys);
+}
+
 void plan_print_layout(const struct job *job, struct str *out)
 {
     const struct job_counts *counts = &job->parallel.replica_micro_batches;
@@ -31,6 +44,8 @@ void plan_print_layout(const struct job *job, struct str *out)
     if (job->parallel.tp > 1)
         str_printf(out, ", tp %d%s", job->parallel.tp,
                    job->parallel.sequence_parallel ? " with sequence parallel" : "");
+    if (job->parallel.cp > 1)
+        print_context(job, out);
     if (job->parallel.pp > 1)
         print_pipeline(job, out);
     if (job->parallel.order != ORDER_STAGES)
@@ -79,6 +94,15 @@ static cJSON *object_of(enum layout_key key, cJSON *json)
     return object ? object : cJSON_AddObjectToObject(json, group);
 }
 
+/* As a job has it: {"ulysses": 2, "gather": 4}. */
+static void add_cp_sizes(const struct layout *layout, const char *word, cJSON *json)
+{
+    cJSON *object = cJSON_AddObjectToObject(json, layout_word(LAYOUT_CP_KIND));
+
+    cJSON_AddNumberToObject(object, "ulysses", layout->cp_sizes.ulysses);
+    cJSON_AddNumberToObject(object, word, layout->cp_sizes.keys);
+}
+
 void plan_add_layout_keys(const struct layout *layout, cJSON *json)
 {
     for (int i = 0; i < N_LAYOUT_KEYS; i++) {
@@ -87,9 +111,11 @@ void plan_add_layout_keys(const struct layout *layout, cJSON *json)
         const char *word = layout_value_word(key, layout_value(layout, key)),
                    *name = layout_word(key);
 
-        if (key == LAYOUT_HOLD && layout->zero < 3)
+        if ((key == LAYOUT_HOLD && layout->zero < 3) || (key == LAYOUT_CP_KIND && layout->cp == 1))
             continue;
-        if (word)
+        if (key == LAYOUT_CP_KIND && layout->cp_sizes.ulysses)
+            add_cp_sizes(layout, word, json);
+        else if (word)
             cJSON_AddStringToObject(json, name, word);
         else if (!list)
             cJSON_AddNumberToObject(json, name, layout_value(layout, key));

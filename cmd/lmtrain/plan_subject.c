@@ -26,6 +26,15 @@ static const char *field_of(const char *key, struct arena *arena)
     return arena_printf(arena, strcmp(key, "micro_batch") ? "parallel.%s" : "train.%s", key);
 }
 
+/* "tp=8"; a map has commas of its own: "cp_kind={ulysses: 2, gather: 4}". */
+static size_t item_length(const char *at)
+{
+    size_t length = strcspn(at, ",{");
+
+    return at[length] == '{' ? length + strcspn(at + length, "}") + (strchr(at, '}') != NULL)
+                             : length;
+}
+
 /* The overrides, and those that "tp=8,pp=4" is: a layout is given, not searched. */
 static int add_layout(const struct plan_reading *q, struct option_list *sets, struct arena *arena,
                       struct err *err)
@@ -39,7 +48,7 @@ static int add_layout(const struct plan_reading *q, struct option_list *sets, st
         sets->items[sets->n++] = q->sets.items[i];
     }
     while (*at) {
-        size_t length = strcspn(at, ","), key = strcspn(at, "=");
+        size_t length = item_length(at), key = strcspn(at, "=");
 
         if (key == 0 || key >= length)
             return err_set(err, ERR_CONFIG,

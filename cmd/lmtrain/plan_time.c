@@ -150,6 +150,19 @@ static void print_run(const struct whole_run *run, struct str *out)
     print_checkpoints(run, out);
 }
 
+/* ", 89.7 GiB states": the largest part. */
+static void print_largest(const struct program *p, struct str *out)
+{
+    struct memory_row rows[N_SEGMENTS + 1];
+    int n = program_memory_table(p, rows, N_SEGMENTS + 1), most = 0;
+    char size[32];
+
+    for (int i = 1; i < n; i++)
+        if (rows[i].n_bytes > rows[most].n_bytes)
+            most = i;
+    str_printf(out, ", %s %s", str_bytes(size, sizeof size, rows[most].n_bytes), rows[most].name);
+}
+
 void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const char *device,
                     int n_ranks_max, struct str *out)
 {
@@ -159,8 +172,11 @@ void plan_print_fit(const struct plan *plan, const struct plan_fit *fit, const c
 
     str_bytes(needed, sizeof needed, fit->needed);
     str_bytes(available, sizeof available, fit->available);
-    str_printf(out, "%s: a rank needs %s of the %s that a job may use of %s\n",
+    str_printf(out, "%s: a rank needs %s of the %s that a job may use of %s",
                fit->fits ? "fits" : "does not fit", needed, available, device);
+    if (!fit->fits)
+        print_largest(&plan->programs[fit->pp_rank], out);
+    str_add(out, "\n");
     if (fit->fits)
         return;
     str_add(out, "(hint: ");

@@ -3,6 +3,7 @@
  */
 #include <stdio.h>
 
+#include "config/job_layout.h"
 #include "config/read_impl.h"
 
 /* Heads are exchanged without copies of kv heads while every rank gets one of them at least. */
@@ -31,6 +32,30 @@ struct context_cut job_context_cut(const struct job *job)
     if (kind == CP_ULYSSES || kind == CP_FASTSEQ)
         return (struct context_cut){ cp, 1 };
     return (struct context_cut){ 1, cp };
+}
+
+static bool is_multiple(int a, int b)
+{
+    return a % b == 0 || b % a == 0;
+}
+
+/* The heads, and kv heads, of a tensor-parallel rank. */
+static int heads_of(const struct job *job)
+{
+    return max_int(1, job->model.n_heads / job->parallel.tp);
+}
+
+static int kv_heads_of(const struct job *job)
+{
+    return max_int(1, job->model.n_kv_heads / job->parallel.tp);
+}
+
+bool layout_divides_sequences(const struct job *job)
+{
+    struct context_cut cut = job_context_cut(job);
+
+    return heads_of(job) % cut.ulysses == 0 && is_multiple(kv_heads_of(job), cut.ulysses) &&
+           context_divides(cut, job->data.seq_len);
 }
 
 int64_t job_length_unit(const struct job *job)
@@ -70,9 +95,7 @@ static int check_sizes(struct job_reader *r)
 static void check_heads(struct job_reader *r)
 {
     const struct job *job = r->job;
-    const struct model_spec *s = &job->model;
-    int ulysses = job_context_cut(job).ulysses, tp = job->parallel.tp;
-    int heads = max_int(1, s->n_heads / tp), kv = max_int(1, s->n_kv_heads / tp);
+    int ulysses = job_context_cut(job).ulysses, heads = heads_of(job), kv = kv_heads_of(job);
 
     if (ulysses == 1)
         return;
@@ -81,7 +104,7 @@ static void check_heads(struct job_reader *r)
                         "parallel.cp: %d ranks exchange heads, but do not divide the %d heads of a "
                         "tensor-parallel rank (hint: cp_kind: gather, or a divisor of %d)",
                         ulysses, heads, heads);
-    else if (kv % ulysses && ulysses % kv)
+    else if (!is_multiple(kv, ulysses))
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp"),
                         "parallel.cp: %d ranks exchange heads, but neither divide the %d kv heads "
                         "of a tensor-parallel rank nor are a multiple of them (hint: cp_kind: "

@@ -16,11 +16,15 @@ static const struct layout_row {
     size_t in_job, in_layout; /* an int, an enum, or a struct job_counts */
     bool is_list;
     size_t given; /* in the job, an int that is 1 if the value is given; 0: none */
+    bool is_kept; /* the job's, whatever parallel.mode is */
 } rows[N_LAYOUT_KEYS] = {
     [LAYOUT_TP] = { "parallel.tp", IN_JOB(parallel.tp), IN_LAYOUT(tp), false, 0 },
     [LAYOUT_PP] = { "parallel.pp", IN_JOB(parallel.pp), IN_LAYOUT(pp), false, 0 },
     [LAYOUT_DP] = { "parallel.dp", IN_JOB(parallel.dp), IN_LAYOUT(dp), false,
                     IN_JOB(parallel.dp_given) },
+    [LAYOUT_CP] = { "parallel.cp", IN_JOB(parallel.cp), IN_LAYOUT(cp), false, 0 },
+    [LAYOUT_CP_KIND] = { "parallel.cp_kind", IN_JOB(parallel.cp_kind), IN_LAYOUT(cp_kind), false, 0,
+                         .is_kept = true },
     [LAYOUT_CHUNKS] = { "parallel.chunks", IN_JOB(parallel.chunks), IN_LAYOUT(chunks), false,
                         IN_JOB(parallel.chunks_given) },
     [LAYOUT_SCHEDULE] = { "parallel.schedule", IN_JOB(parallel.schedule), IN_LAYOUT(schedule),
@@ -79,7 +83,7 @@ int layout_value(const struct layout *layout, enum layout_key key)
 
 int layout_n_ranks(const struct layout *layout)
 {
-    return layout->tp * layout->pp * layout->dp;
+    return layout->tp * layout->pp * layout->dp * layout->cp;
 }
 
 static int compare_lists(const struct job_counts *a, const struct job_counts *b)
@@ -106,7 +110,7 @@ int layout_compare(const struct layout *a, const struct layout *b)
 
 struct layout layout_of_job(const struct job *job)
 {
-    struct layout layout = { 0 };
+    struct layout layout = { .cp_sizes = job->parallel.cp_sizes };
 
     for (const struct layout_row *row = rows; row < rows + N_LAYOUT_KEYS; row++)
         memcpy((char *)&layout + row->in_layout, (const char *)job + row->in_job, size_of(row));
@@ -117,6 +121,7 @@ void layout_apply(struct job *job, const struct layout *layout)
 {
     const int given = 1;
 
+    job->parallel.cp_sizes = layout->cp_sizes;
     for (const struct layout_row *row = rows; row < rows + N_LAYOUT_KEYS; row++) {
         memcpy((char *)job + row->in_job, (const char *)layout + row->in_layout, size_of(row));
         if (row->given)
@@ -160,6 +165,9 @@ void layout_keep_numerics(struct job *job, const struct job *run, struct arena *
             continue;
         memcpy((char *)job + field->offset, (const char *)run + field->offset,
                is_list ? sizeof(struct job_counts) : sizeof(int));
+        if (field->type == FIELD_SIZES)
+            memcpy((char *)job + field->items_offset, (const char *)run + field->items_offset,
+                   sizeof(struct cp_sizes));
         places[i] = kept;
     }
     job->parallel.dp_given = job->parallel.gradient_sum_given = 1;
@@ -174,11 +182,11 @@ bool layout_is_open(const struct job *job, enum layout_key key)
 {
     enum parallel_mode mode = job->parallel.mode;
 
-    if (mode == PARALLEL_MANUAL || rows[key].is_list)
+    if (mode == PARALLEL_MANUAL || rows[key].is_list || rows[key].is_kept)
         return false;
     if (key == LAYOUT_MICRO_BATCH)
         return job->search.micro_batch == SEARCH_MICRO_BATCH_AUTO;
-    if (mode == PARALLEL_DATA && (key == LAYOUT_TP || key == LAYOUT_PP))
+    if (mode == PARALLEL_DATA && (key == LAYOUT_TP || key == LAYOUT_PP || key == LAYOUT_CP))
         return false;
     return !job_is_given(job, rows[key].field);
 }
@@ -197,5 +205,7 @@ bool layout_is_refused(enum parallel_mode mode, enum layout_key key)
         return mode != PARALLEL_MANUAL;
     if (mode == PARALLEL_DATA)
         return key == LAYOUT_TP || key == LAYOUT_PP;
+    if (key == LAYOUT_CP || key == LAYOUT_CP_KIND)
+        return false;
     return mode == PARALLEL_AUTO && key != LAYOUT_MICRO_BATCH && key != LAYOUT_RECOMPUTE;
 }

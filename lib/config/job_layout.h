@@ -17,6 +17,8 @@ enum layout_key {
     LAYOUT_TP,
     LAYOUT_PP,
     LAYOUT_DP,
+    LAYOUT_CP,
+    LAYOUT_CP_KIND,
     LAYOUT_CHUNKS,
     LAYOUT_SCHEDULE,
     LAYOUT_ZERO,
@@ -34,7 +36,9 @@ enum layout_key {
 };
 
 struct layout {
-    int tp, pp, dp, chunks;
+    int tp, pp, dp, cp, chunks;
+    enum cp_kind cp_kind;
+    struct cp_sizes cp_sizes; /* of cp_kind, where they are given */
     enum pipeline_kind schedule;
     int zero, zero_group, bucket_mb, micro_batch;
     enum recompute_mode recompute;
@@ -54,8 +58,11 @@ const char *layout_word(enum layout_key key);
 int layout_value(const struct layout *layout, enum layout_key key);
 const struct job_counts *layout_list(const struct layout *layout, enum layout_key key);
 
-/* tp * pp * dp. */
+/* tp * pp * dp * cp. */
 int layout_n_ranks(const struct layout *layout);
+
+/* Whether, in the job's layout, the ranks of each sequence get equally many rows and heads. */
+bool layout_divides_sequences(const struct job *job);
 
 /* Below, equal to or above 0. A list is below those that it begins. */
 int layout_compare(const struct layout *a, const struct layout *b);

@@ -89,6 +89,7 @@ void changes_describe(const struct job *from, const struct job *to, struct str *
 
     add_number(out, begin, "parallel.tp", from->parallel.tp, to->parallel.tp);
     add_number(out, begin, "parallel.pp", from->parallel.pp, to->parallel.pp);
+    add_number(out, begin, "parallel.cp", from->parallel.cp, to->parallel.cp);
     add_number(out, begin, "parallel.zero", from->parallel.zero, to->parallel.zero);
     if (to->recompute != from->recompute || has_layers(to) != has_layers(from))
         str_printf(out, "%srecompute: %s", out->length > begin ? " with " : "",

@@ -23,7 +23,8 @@ struct plan_fit plan_judge(const struct plan *plan, const struct cluster *cluste
         const struct device_spec *device = islands_smallest(cluster, mesh_stage_ranks(&mesh, i));
         struct plan_fit fit = { .needed = program_memory_bytes(&plan->programs[i]),
                                 .available = plan_available_bytes(device, share),
-                                .device = device->name };
+                                .device = device->name,
+                                .pp_rank = i };
 
         fit.fits = fit.needed <= fit.available;
         /* Shares of what there is, compared without dividing. */

@@ -10,10 +10,15 @@
 /* Of a device's memory, what segments may take: the rest is for fragmentation. */
 #define PLAN_MEMORY_SHARE 0.94
 
+/* Of shorter sequences one fits a device if the model does: no other than these is divided over
+ * ranks to fit. */
+#define PLAN_LONG_SEQUENCE 16384
+
 struct plan_fit {
     size_t needed;    /* bytes, by the pipeline rank that has least room left */
     size_t available; /* bytes: a share of its device's memory, less its reserve */
     const char *device;
+    int pp_rank; /* whose that is */
     bool fits;
 };
 

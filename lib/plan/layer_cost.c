@@ -149,7 +149,7 @@ static struct job job_of(const struct job *job, const struct layer_key *key, int
     if (!job->parallel.gradient_sum_given)
         small.parallel.gradient_sum = key->zero >= 2 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
     small.recompute = key->recompute;
-    small.world_size = key->tp * key->dp * small.parallel.pp;
+    small.world_size = key->tp * key->dp * small.parallel.pp * small.parallel.cp;
     return small;
 }
 

@@ -22,7 +22,7 @@ enum { N_SPARE = 2 };
 
 static int count_axes(const struct layout *l)
 {
-    return (l->tp > 1) + (l->pp > 1) + (l->dp > 1);
+    return (l->tp > 1) + (l->pp > 1) + (l->dp > 1) + (l->cp > 1);
 }
 
 static int compare_simple(const struct cluster *cluster, const struct layout *a,
@@ -508,13 +508,13 @@ int search_layouts(struct search_result *result, const struct search_request *re
                                       .available = search.available };
     search_list(&search, &all);
     if (!bound_all(&search, &all, result))
-        return err_set(err, ERR_CONFIG,
-                       "%s: no layout of %d ranks is possible: they are to be tp * pp * dp, "
-                       "train.global_batch %d a multiple of train.micro_batch %d * dp%s",
-                       request->job->source, request->n_ranks, request->job->train.global_batch,
-                       request->job->train.micro_batch,
-                       request->may_idle ? ""
-                                         : " (hint: search.allow_idle: true leaves devices idle)");
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: no layout of %d ranks is possible: they are to be tp * pp * dp%s, "
+            "train.global_batch %d a multiple of train.micro_batch %d * dp%s",
+            request->job->source, request->n_ranks, request->job->parallel.cp > 1 ? " * cp" : "",
+            request->job->train.global_batch, request->job->train.micro_batch,
+            request->may_idle ? "" : " (hint: search.allow_idle: true leaves devices idle)");
     if (find_best(&search, &all, result, err))
         return -1;
     list_others(&search, &all, result);

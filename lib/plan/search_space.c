@@ -63,11 +63,19 @@ static int most_tp(const struct search *search)
     return r->max_tp ? r->max_tp : max_int(1, r->cluster->islands[0].fast_domain);
 }
 
+/* How many parts of sequences the ranks compute at a time; 0: ranks would be left over. */
+static int count_parts(const struct search_request *r)
+{
+    int cp = r->job->parallel.cp;
+
+    return r->may_idle || r->n_ranks % cp == 0 ? r->n_ranks / cp : 0;
+}
+
 static struct values list_tp(const struct search *search)
 {
     const struct search_request *r = search->request;
-    int n = min_int(r->n_ranks, most_tp(search));
-    struct values all = r->may_idle ? up_to(n) : divisors(r->n_ranks, n), possible = { .n = 0 };
+    int n_ranks = count_parts(r), n = min_int(n_ranks, most_tp(search));
+    struct values all = r->may_idle ? up_to(n) : divisors(n_ranks, n), possible = { .n = 0 };
     struct err err;
 
     if (!is_free(search, LAYOUT_TP))
@@ -164,7 +172,7 @@ static bool order_matters(const struct listing *l)
     const struct cluster_island *first = &l->search->request->cluster->islands[0];
 
     return l->layout.pp > 1 && !l->search->are_alike &&
-           l->layout.tp * l->layout.pp * l->layout.dp > first->n_nodes * first->per_node;
+           layout_n_ranks(&l->layout) > first->n_nodes * first->per_node;
 }
 
 /* Stages on the devices in their order, the last stage first, or a pipeline of each replica on
@@ -237,7 +245,7 @@ static void list_schedules(struct listing *l)
 static struct values list_groups(const struct listing *l)
 {
     const struct search *s = l->search;
-    int of_node = s->request->cluster->islands[0].fast_domain / l->layout.tp;
+    int of_node = s->request->cluster->islands[0].fast_domain / l->layout.tp / l->layout.cp;
     struct values values = one(0);
 
     if (!is_free(s, LAYOUT_ZERO_GROUP))
@@ -310,13 +318,23 @@ static void list_shards(struct listing *l)
 
 /* ---- the whole ---- */
 
+/* Whether ranks of context parallel get equally many rows and heads. */
+static bool divides_sequences(const struct listing *l)
+{
+    struct job job = *l->job;
+
+    layout_apply(&job, &l->layout);
+    return layout_divides_sequences(&job);
+}
+
 /* What reading a job refuses of degrees that it gives. */
 static bool is_refused(const struct listing *l)
 {
     const struct model_spec *m = &l->job->model;
-    int64_t rows = (int64_t)l->layout.micro_batch * l->job->data.seq_len;
+    int64_t rows = (int64_t)l->layout.micro_batch * l->job->data.seq_len / l->layout.cp;
 
-    return (l->layout.pp > 1 && m->n_experts > 0 && m->router_balance > 0 &&
+    return (l->layout.cp > 1 && !divides_sequences(l)) ||
+           (l->layout.pp > 1 && m->n_experts > 0 && m->router_balance > 0 &&
             m->router_balance_kind == ROUTER_BALANCE_POOLED) ||
            (l->job->parallel.sequence_parallel && rows % l->layout.tp);
 }
@@ -338,7 +356,7 @@ enum { N_RANKS_IN_FULL = 64 };
 static bool is_largest(const struct listing *l, int dp)
 {
     const struct search_request *r = l->search->request;
-    int64_t n_devices = 0, unit = (int64_t)l->layout.tp * l->layout.pp;
+    int64_t n_devices = 0, unit = (int64_t)l->layout.tp * l->layout.pp * l->layout.cp;
     int n_batches = l->job->train.global_batch / l->layout.micro_batch;
 
     for (int i = 0; i < r->cluster->n_islands; i++) {
@@ -356,7 +374,7 @@ static bool is_largest(const struct listing *l, int dp)
 
 static struct values list_dp(const struct listing *l)
 {
-    int n = l->search->request->n_ranks, unit = l->layout.tp * l->layout.pp;
+    int n = l->search->request->n_ranks, unit = l->layout.tp * l->layout.pp * l->layout.cp;
     int n_batches = l->job->train.global_batch / l->layout.micro_batch;
     struct values values = { .n = 0 };
 
@@ -385,7 +403,7 @@ static void list_data(struct listing *l)
 static struct values list_pp(const struct listing *l)
 {
     const struct search_request *r = l->search->request;
-    int n = r->n_ranks / l->layout.tp, n_layers = l->job->model.n_layers;
+    int n = count_parts(r) / l->layout.tp, n_layers = l->job->model.n_layers;
 
     if (!is_free(l->search, LAYOUT_PP))
         return one(l->job->parallel.pp);
@@ -407,11 +425,15 @@ static void list_ranks(struct listing *l)
 void search_list(struct search *search, struct candidates *candidates)
 {
     const struct job *job = search->request->job;
-    struct listing l = {
-        .search = search, .job = job, .out = candidates, .layout.order = job->parallel.order
-    };
+    struct listing l = { .search = search,
+                         .job = job,
+                         .out = candidates,
+                         .layout.order = job->parallel.order,
+                         .layout.cp = job->parallel.cp,
+                         .layout.cp_kind = job->parallel.cp_kind,
+                         .layout.cp_sizes = job->parallel.cp_sizes };
     struct values tps = list_tp(search), sizes = list_micro_batches(search);
-    int n = search->request->n_ranks;
+    int n = count_parts(search->request);
 
     for (int t = 0; t < tps.n; t++) {
         l.layout.tp = tps.items[t];

@@ -8,7 +8,9 @@
 #include "plan/suggest.h"
 
 #include "base/num.h"
+#include "config/job_layout.h"
 #include "plan/changes.h"
+#include "plan/fit.h"
 #include "plan/programs.h"
 
 enum { N_TIMES_MAX = 64, N_TP_MAX = 8 };
@@ -89,6 +91,54 @@ static bool try_micro_batches(struct fit *fit, struct job job)
     return false;
 }
 
+/* Whether a micro-batch cannot be less, but for a part of its sequence. */
+static bool is_one_long_sequence(const struct job *job)
+{
+    return job->train.micro_batch == 1 && !job->parallel.micro_batches.n &&
+           job->data.seq_len >= PLAN_LONG_SEQUENCE;
+}
+
+/* The least ranks among which sequences are divided so that it fits, of those that have sequences
+ * of their own. */
+static void try_parts(struct fit *fit)
+{
+    struct job changed = *fit->job;
+    struct err err;
+
+    if (!is_one_long_sequence(fit->job))
+        return;
+    changed.parallel.dp_given = 1;
+    for (int n = 2; fit->job->parallel.dp % n == 0; n *= 2) {
+        changed.parallel.cp = fit->job->parallel.cp * n;
+        changed.parallel.dp = fit->job->parallel.dp / n;
+        struct job resolved = changed;
+        if (layout_divides_sequences(&changed) &&
+            !job_resolve(&resolved, fit->job->world_size, fit->arena, &err) &&
+            try_job(fit, &resolved))
+            return;
+    }
+}
+
+/* More tensor-parallel ranks in place of parts of sequences, within a node: of the model each rank
+ * has less, of sequences as much. */
+static void try_tensor(struct fit *fit)
+{
+    const struct job *job = fit->job;
+    struct err err;
+
+    for (int n = 2; job->parallel.cp % n == 0 && job->parallel.tp * n <= N_TP_MAX; n *= 2) {
+        struct job changed = *job;
+
+        changed.parallel.cp /= n;
+        changed.parallel.tp *= n;
+        if (!job->parallel.cp_sizes.ulysses &&
+            !job_check_tp(&job->model, changed.parallel.tp, "tp", &err) &&
+            layout_divides_sequences(&changed) &&
+            !job_resolve(&changed, job->world_size, fit->arena, &err) && try_job(fit, &changed))
+            return;
+    }
+}
+
 static void shard_all(struct job *job)
 {
     job->parallel.zero = 3;
@@ -126,6 +176,8 @@ static void try_changes(struct fit *fit)
         try_job(fit, &changed);
     }
     try_micro_batches(fit, *fit->job);
+    try_parts(fit);
+    try_tensor(fit);
 }
 
 /* One more at a time, until it fits. */
@@ -167,7 +219,8 @@ static bool try_ranks(struct fit *fit, struct job job, int n_ranks)
     return n_bytes <= fit->available;
 }
 
-/* So many times the ranks: shards of states, else more of tp, within a node, or more stages. */
+/* So many times the ranks: shards of states, else more of tp, within a node, or more stages, or
+ * parts of long sequences. */
 static bool try_times(struct fit *fit, const struct job *job, int times)
 {
     int n_ranks = job->world_size * times;
@@ -185,7 +238,11 @@ static bool try_times(struct fit *fit, const struct job *job, int times)
         if (try_ranks(fit, changed, n_ranks))
             return true;
     }
-    return false;
+    changed = *job;
+    changed.parallel.dp_given = 1;
+    changed.parallel.cp *= times;
+    return is_one_long_sequence(job) && layout_divides_sequences(&changed) &&
+           try_ranks(fit, changed, n_ranks);
 }
 
 void suggest_find(struct suggestions *suggestions, const struct job *job, struct kernels *kernels,

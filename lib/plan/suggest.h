@@ -36,8 +36,9 @@ int suggest_check(const struct job *job, struct kernels *kernels, size_t planned
 
 /*
  * The changes of the resolved job that bring a plan of `planned` bytes a rank under `available`:
- * sharding, recomputation, smaller micro-batches, gradients of bf16, alone, else together; and, up
- * to n_ranks_max (0: as many as the job has), the least ranks that do.
+ * sharding, recomputation, smaller micro-batches, parts of a long sequence for ranks that have
+ * sequences of their own, gradients of bf16, alone, else together; and, up to n_ranks_max (0: as
+ * many as the job has), the least ranks that do.
  */
 void suggest_find(struct suggestions *suggestions, const struct job *job, struct kernels *kernels,
                   size_t planned, size_t available, int n_ranks_max, struct arena *arena);

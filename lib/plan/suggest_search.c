@@ -32,12 +32,9 @@ static bool try_job(struct another *a, struct job job, int n_ranks, const char *
     bool fits =
         !search_job(&result, &job, n_ranks, 1, &cluster, a->kernels, a->pool, &arena, &ignored);
     if (fits) {
-        const struct layout *l = &result.rows[0].layout;
-
-        str_printf(a->out, "%s%s (tp %d, pp %d, dp %d, zero %d, recompute %s: %s a rank)",
-                   a->out->length > a->begin ? ", or " : "", change, l->tp, l->pp, l->dp, l->zero,
-                   choice_word(recompute_choices, (int)l->recompute),
-                   str_bytes(bytes, sizeof bytes, result.rows[0].bytes));
+        str_printf(a->out, "%s%s (", a->out->length > a->begin ? ", or " : "", change);
+        search_print_degrees(&result.rows[0].layout, a->out);
+        str_printf(a->out, ": %s a rank)", str_bytes(bytes, sizeof bytes, result.rows[0].bytes));
     }
     arena_release(&arena);
     return fits;
