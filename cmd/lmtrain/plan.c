@@ -14,6 +14,7 @@
 #include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan_calibrate.h"
+#include "plan_context.h"
 #include "plan_layout.h"
 #include "plan_search.h"
 #include "plan_stages.h"
@@ -270,6 +271,7 @@ static void print_plan(const struct plan *plan, const struct cluster *cluster, c
     print_summary(plan, cluster, note, out);
     if (plan->job->parallel.pp > 1)
         plan_print_stages(plan, out);
+    plan_print_context(plan, out);
     print_memory(plan, out);
     str_add(out, "\n");
     print_flops(plan, out);
@@ -303,6 +305,7 @@ static int print_json(const struct plan *plan, const struct plan_subject *subjec
     cJSON_AddNumberToObject(json, "world_size", job->world_size);
     plan_add_layout(job, json);
     plan_add_stages(plan, json);
+    plan_add_context(plan, json);
     cJSON_AddNumberToObject(json, "n_micro_batches", job->n_micro_batches);
     if (job->parallel.micro_batches.n)
         cJSON_AddItemToObject(json, "micro_batches",

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "base/num.h"
+#include "layout/context.h"
 #include "plan/price_impl.h"
 
 #define PRODUCT_MEMORY_REACH 0.85
@@ -311,29 +312,46 @@ struct formula price_products(const struct prices *prices, const struct op_shape
 
 /* ---- attention ---- */
 
+/* Which inputs are queries and keys. */
+static const struct attention_inputs {
+    bool is_attention, is_grad;
+    int q, k;
+} attentions[N_OP_KINDS] = {
+    [OP_ATTENTION] = { true, false, ATTENTION_Q, ATTENTION_K },
+    [OP_ATTENTION_GRAD] = { true, true, ATTENTION_GRAD_Q, ATTENTION_GRAD_K },
+    [OP_ATTENTION_CACHED] = { true, false, ATTENTION_CACHED_Q, ATTENTION_CACHED_K },
+    [OP_ATTENTION_PART] = { true, false, ATTENTION_PART_Q, ATTENTION_PART_K },
+    [OP_ATTENTION_PART_GRAD] = { true, true, ATTENTION_PART_GRAD_Q, ATTENTION_PART_GRAD_K },
+};
+
 bool price_is_attention(enum op_kind kind)
 {
-    return kind == OP_ATTENTION || kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_CACHED ||
-           kind == OP_ATTENTION_PART || kind == OP_ATTENTION_PART_GRAD;
+    return attentions[kind].is_attention;
 }
 
 static const struct tensor *queries_of(const struct op_shape *op)
 {
-    switch (op->kind) {
-    case OP_ATTENTION_GRAD:
-        return &op->in[ATTENTION_GRAD_Q];
-    case OP_ATTENTION_PART:
-        return &op->in[ATTENTION_PART_Q];
-    case OP_ATTENTION_PART_GRAD:
-        return &op->in[ATTENTION_PART_GRAD_Q];
-    default:
-        return &op->in[ATTENTION_Q];
-    }
+    return &op->in[attentions[op->kind].q];
 }
 
-static bool is_gradient(enum op_kind kind)
+/* Keys that a query is held against, masked ones too. */
+static int key_len(const struct op_shape *op)
 {
-    return kind == OP_ATTENTION_GRAD || kind == OP_ATTENTION_PART_GRAD;
+    if (op->kind == OP_ATTENTION_CACHED)
+        return op->attributes.cache_len;
+    return ops_key_len(op, queries_of(op), &op->in[attentions[op->kind].k]);
+}
+
+/* How much more than the mean of all ranks the one with most pairs computes, where queries are a
+ * rank's part of their sequence: windows make ends of sequences unlike their middles. */
+static double imbalance(const struct op_shape *op)
+{
+    int64_t seq_len = op->attributes.seq_len, n_keys = key_len(op);
+    struct context_cut cut = { 1, (int)(n_keys / max_i64(1, seq_len)) };
+
+    if (op->kind == OP_ATTENTION_CACHED || cut.keys < 2 || !context_divides(cut, n_keys))
+        return 1;
+    return context_balance(cut, n_keys, op->attributes.window);
 }
 
 /* Scores of all pairs are written, and softmax and products read and write them: batched products,
@@ -341,9 +359,9 @@ static bool is_gradient(enum op_kind kind)
 static struct formula unfused_attention(const struct prices *prices, const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
-    double pairs = (double)queries_of(op)->rows * a->seq_len * a->n_heads, reach;
+    double pairs = (double)queries_of(op)->rows * key_len(op) * a->n_heads, reach;
     double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
-    bool is_grad = is_gradient(op->kind);
+    bool is_grad = attentions[op->kind].is_grad;
     double n_products = is_grad ? 4 : 2, n_passes = is_grad ? UNFUSED_GRAD_PASSES : UNFUSED_PASSES;
     double flop_ns = 1e9 * n_products * 2 * pairs * a->head_dim / (UNFUSED_REACH * peak);
     double pass_ns =
@@ -363,14 +381,13 @@ static double attention_reach(const struct device_spec *device, bool is_grad)
 
 struct formula price_attention(const struct prices *prices, const struct op_shape *op)
 {
-    const struct op_attributes *a = &op->attributes;
-    double rows = op->kind == OP_ATTENTION_CACHED ? a->cache_len : a->seq_len, reach;
+    double rows = key_len(op), reach;
     double peak = price_peak(prices, price_format(queries_of(op)->dtype), &reach);
     if (prices->cluster->software.has_unfused_attention && op->kind != OP_ATTENTION_CACHED)
         return unfused_attention(prices, op);
-    double share = attention_reach(island_of(prices)->device, is_gradient(op->kind)) * rows /
+    double share = attention_reach(island_of(prices)->device, attentions[op->kind].is_grad) * rows /
                    (rows + ATTENTION_S0);
 
-    double flop_ns = 1e9 * op_flops(op) / (share * peak);
+    double flop_ns = 1e9 * op_flops(op) * imbalance(op) / (share * peak);
     return price_longer(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));
 }

@@ -267,5 +267,38 @@ plan --set device=cuda >"$dir/here.txt"
 expect 'whatever ran here before' 0 '' sh -c "XDG_CACHE_HOME='$dir/cache' '$lmtrain' plan '$dir/job.yaml' --set device=cuda | cmp - '$dir/here.txt'"
 plan --device h100-sxm --ranks 2 >"$dir/here.txt"
 expect 'on whatever machine' 0 '' sh -c "XDG_CACHE_HOME='$dir/cache' taskset 1 '$lmtrain' plan '$dir/job.yaml' --device h100-sxm --ranks 2 | cmp - '$dir/here.txt'"
+
+# ---- sequences over several ranks ----
+
+cat >"$dir/long.yaml" <<END
+model: llama3-8b
+data: {train: nowhere, seq_len: 1048576}
+device: cuda
+train: {steps: 100, global_batch: 1, micro_batch: 1, dtype: bf16}
+recompute: full
+parallel: {tp: 8, cp: 8}
+END
+# long OPTION... - a million tokens on 64 ranks; measured: 0.2 s
+long() {
+    timeout 5 "$lmtrain" plan "$dir/long.yaml" --ranks 64 --cluster dgx-h100 "$@"
+}
+expect 'a million tokens' 0 '^64 ranks \(dp 1, tp 8 with sequence parallel, cp 8 gather\), 1 micro-batch of 1 x 1048576 tokens' long
+expect 'who has which rows' 0 '^context parallel: gather, 8 ranks with 131072 rows of each sequence of 1048576$' printf '%s\n' "$output"
+expect 'how even their work is' 0 '^  attention: two chunks of each sequence, the most work of a rank is 1.000 of the mean' printf '%s\n' "$output"
+expect 'what they send' 0 '^  sent by a rank: 448 MiB forward and 896 MiB backward, per layer and micro-batch$' printf '%s\n' "$output"
+expect 'what is gathered again' 0 'in the backward: 512 MiB per layer and micro-batch, kept they would take 16.0 GiB more \(1 micro' printf '%s\n' "$output"
+expect 'that it fits' 0 '^fits: a rank needs ' printf '%s\n' "$output"
+expect 'as JSON, too' 0 '"forward_bytes":[[:space:]]*469762048' long --json
+expect 'heads among neighbours, keys among others' 2 '^64 ranks \(dp 1, cp 64 ulysses 8 x gather 8\), ' \
+    long --layout 'tp=1,cp=64,cp_kind={ulysses: 8, gather: 8}'
+expect 'what does not fit is named' 2 '^does not fit: a rank needs [0-9.]+ GiB of the 73.0 GiB .* h100-sxm, 89.7 GiB states$' \
+    long --layout tp=1,cp=64,cp_kind=gather
+expect 'and what would' 0 '^\(hint: parallel.tp: [48] with parallel.cp: [0-9]+ needs ' printf '%s\n' "$output"
+expect 'whole sequences do not fit' 2 'GiB stash$' long --set parallel.cp=1 --set train.global_batch=8
+expect 'but parts do' 0 '^\(hint: parallel.cp: [248] needs ' printf '%s\n' "$output"
+expect 'heads that are too few' 2 '64 ranks exchange heads, but do not divide the 32 heads' long --layout tp=1,cp=64,cp_kind=ulysses
+expect 'a search keeps what is given' 0 '^64 ranks \(.*cp 16 gather' long --set 'parallel={mode: semi, cp: 16, cp_kind: gather}'
+expect 'and divides sequences that do not fit' 0 '^64 ranks \(.*, cp [0-9]+ ' timeout 60 "$lmtrain" plan "$dir/long.yaml" --ranks 64 \
+    --cluster dgx-h100 --set parallel=auto
 expect 'a full disk' 1 'standard output' sh -c "'$lmtrain' plan '$dir/job.yaml' >/dev/full"
 finish

@@ -82,6 +82,11 @@ expect 'a run that is stopped' 0 '^done: step 6 ' searched two --set train.steps
 expect 'goes on' 0 '^done: step 12 ' searched two
 expect 'with the layout that it has' 0 '^  pp: 2$' cat "$dir/two/job.yaml"
 refuse 'without a search' 'layout: '
+expect 'parts of sequences are kept' 0 'layout: dp 1, cp 2 gather.*the best of ' searched parts --set train.steps=6 \
+    --set 'parallel={mode: semi, cp: 2, cp_kind: gather}'
+expect 'in the job' 0 '^  cp_kind: gather$' cat "$dir/parts/job.yaml"
+expect 'and by who goes on' 0 '^done: step 12 ' searched parts
+expect 'with them' 0 '^  cp: 2$' cat "$dir/parts/job.yaml"
 expect 'on other ranks it is searched again' 0 'layout: dp 1.*the best of ' pretrain two --ranks 1 --set parallel=auto \
     --set "cluster=$dir/here.yaml" --set train.steps=14
 expect 'and again if that is wanted' 0 'layout: dp 1.*the best of ' pretrain two --ranks 1 --set parallel=auto \
