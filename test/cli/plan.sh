@@ -279,6 +279,7 @@ recompute: full
 parallel: {tp: 8, cp: 8}
 END
 # long OPTION... - a million tokens on 64 ranks; measured: 0.2 s
+# shellcheck disable=SC2317 # expect calls it
 long() {
     timeout 5 "$lmtrain" plan "$dir/long.yaml" --ranks 64 --cluster dgx-h100 "$@"
 }

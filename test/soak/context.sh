@@ -3,6 +3,7 @@
 # no rank ever holds more than was planned and what a process has beside
 #
 # bench/results/context.md has what came of it; the table's rows are as this prints them.
+# shellcheck disable=SC2016 # texts of awk
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
 
@@ -12,7 +13,7 @@ xz -dc data/kjv/train.txt.xz >"$dir/long.txt"
 expect 'tokens of the whole text' 0 'tokens in 1 document,' "$lmtrain" data tokenize "$dir/long.txt" --tokenizer data/kjv-tokenizer \
     --out "$dir/long"
 cat >"$dir/job.yaml" <<END
-model: {vocab_size: 4096, hidden_size: 64, n_layers: 2, n_heads: 4, n_kv_heads: 4, ffn_size: 128, max_seq_len: $seq_len,
+model: {vocab_size: 4096, hidden_size: 32, n_layers: 2, n_heads: 4, n_kv_heads: 4, ffn_size: 64, max_seq_len: $seq_len,
         tied_embeddings: true}
 data: {train: $dir/long, tokenizer: data/kjv-tokenizer, seq_len: $seq_len}
 train: {steps: $steps, global_batch: 1, micro_batch: 1, log_every: 1, dtype: fp32}
