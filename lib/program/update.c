@@ -135,19 +135,36 @@ int update_gather_sums(const struct update *u, int own, enum mesh_axis axis)
     return all;
 }
 
-/* The axes whose ranks may have parts of a parameter. */
-static struct axis_list model_axes(const struct program *p)
+static bool has_axis(const struct axis_list *list, enum mesh_axis axis)
 {
-    return axes_of(&p->mesh, SPLITS_MODEL, PARAMETER_EXPERT);
+    for (int i = 0; i < list->n; i++)
+        if (list->axes[i] == axis)
+            return true;
+    return false;
+}
+
+/* The axes whose ranks may have parts of a parameter: those of the model, and others over which
+ * some parameter of any stage is split. */
+static struct axis_list model_axes(const struct update *u)
+{
+    struct axis_list list = axes_of(&u->program->mesh, SPLITS_MODEL, PARAMETER_EXPERT);
+    unsigned split = 0;
+
+    for (int i = 0; i < u->options->n_norm_parts; i++)
+        split |= u->options->norm_parts[i].split_axes;
+    for (int axis = 0; axis < N_AXES; axis++)
+        if ((split >> axis & 1) && !has_axis(&list, (enum mesh_axis)axis))
+            list.axes[list.n++] = (enum mesh_axis)axis;
+    return list;
 }
 
 /* Mark sums of squares that differ between the ranks of these axes. */
-void update_mark_local_sums(struct program *p, int sums)
+void update_mark_local_sums(const struct update *u, int sums)
 {
-    struct axis_list model = model_axes(p);
+    struct axis_list model = model_axes(u);
 
     for (int i = 0; i < model.n; i++)
-        p->values[sums].spread[model.axes[i]] = SPREAD_COLS;
+        u->program->values[sums].spread[model.axes[i]] = SPREAD_COLS;
 }
 
 /* The number of sums that each stage contributes: that of the stage with most parameters. */
@@ -191,13 +208,14 @@ static bool has_split_part(const struct program *p, const struct axis_list *mode
 static int norm_order(const struct update *u, int each)
 {
     struct program *p = u->program;
-    struct axis_list model = model_axes(p);
-    int n = u->options->n_norm_parts, at = 0;
-    int n_ranks = axes_size(&p->mesh, SPLITS_MODEL, PARAMETER_EXPERT);
+    struct axis_list model = model_axes(u);
+    int n = u->options->n_norm_parts, at = 0, n_ranks = 1;
     struct norm_part *parts = arena_array(&p->arena, struct norm_part, n);
     int *next = arena_array(&p->arena, int, p->mesh.size[axes_stages()]);
-    int32_t *table = arena_array(&p->arena, int32_t, n * n_ranks);
 
+    for (int i = 0; i < model.n; i++)
+        n_ranks *= p->mesh.size[model.axes[i]];
+    int32_t *table = arena_array(&p->arena, int32_t, n * n_ranks);
     memcpy(parts, u->options->norm_parts, sizeof *parts * (size_t)n);
     qsort(parts, (size_t)n, sizeof *parts, by_part_name);
     for (int i = 0; i < n; i++) {
@@ -233,7 +251,7 @@ void update_norm_of_blocks(const struct update *u, const int *order, int n, int 
                                         [SUM_RUNS_ENDS] = table_cell(p, "norm_ends", ends, each),
                                         [SUM_RUNS_ORDER] = blocks },
                                 .out = { [SUM_RUNS_Y] = own } });
-    struct axis_list model = model_axes(p);
+    struct axis_list model = model_axes(u);
     int all = own;
     for (int i = 0; i < model.n; i++)
         all = update_gather_sums(u, all, model.axes[i]);
@@ -260,7 +278,7 @@ void update_norm(const struct update *u, const int *order, int n)
         if (!p->parameters[order[i]].is_copy)
             n_blocks += update_n_blocks(&p->parameters[order[i]]);
     int sums = n_blocks ? program_value(p, 1, n_blocks, DTYPE_F64) : no_sums(p);
-    update_mark_local_sums(p, sums);
+    update_mark_local_sums(u, sums);
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[order[i]];
         int64_t blocks = update_n_blocks(q);
@@ -295,18 +313,34 @@ struct op_attributes update_adamw(const struct update *u, double weight_decay)
                                    .seed = o->states == DTYPE_F32 ? 0 : o->seed };
 }
 
-/* The one axis of the model over which this gradient is split; N_AXES if there is none. */
-static enum mesh_axis split_axis(const struct program *p, int gradient)
+/* The axes of the model over which this gradient is split, as a set of 1 << axis. */
+static unsigned split_axes(const struct update *u, int gradient)
 {
-    struct axis_list model = model_axes(p);
-    enum mesh_axis axis = N_AXES;
+    struct axis_list model = model_axes(u);
+    unsigned split = 0;
 
     for (int i = 0; i < model.n; i++)
-        if (p->values[gradient].spread[model.axes[i]] != SPREAD_SAME) {
-            CHECK(axis == N_AXES);
-            axis = model.axes[i];
-        }
-    return axis;
+        if (u->program->values[gradient].spread[model.axes[i]] != SPREAD_SAME)
+            split |= 1U << model.axes[i];
+    return split;
+}
+
+/* The numbers of all parts, and of these the rank's: its shard over one axis after the other. */
+static int part_number(struct program *p, unsigned split)
+{
+    int n = 1, cell;
+
+    for (int axis = 0; axis < N_AXES; axis++)
+        n *= split >> axis & 1 ? p->mesh.size[axis] : 1;
+    int32_t *numbers = arena_array(&p->arena, int32_t, n);
+    for (int i = 0; i < n; i++)
+        numbers[i] = i;
+    cell = table_cell(p, "part_number", numbers, n);
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (split >> axis & 1)
+            cell = program_local_shard(p, split >> axis == 1 ? "part_number:local" : NULL, cell,
+                                       (enum mesh_axis)axis);
+    return cell;
 }
 
 /*
@@ -315,20 +349,11 @@ static enum mesh_axis split_axis(const struct program *p, int gradient)
  */
 int update_part_number(const struct update *u, int gradient)
 {
-    struct program *p = u->program;
-    enum mesh_axis axis = u->options->states == DTYPE_F32 ? N_AXES : split_axis(p, gradient);
+    unsigned split = u->options->states == DTYPE_F32 ? 0 : split_axes(u, gradient);
 
-    if (axis == N_AXES)
-        return 0;
-    if (u->part_numbers[axis])
-        return u->part_numbers[axis];
-    int n = p->mesh.size[axis];
-    int32_t *numbers = arena_array(&p->arena, int32_t, n);
-    for (int i = 0; i < n; i++)
-        numbers[i] = i;
-    u->part_numbers[axis] =
-        program_local_shard(p, "part_number:local", table_cell(p, "part_number", numbers, n), axis);
-    return u->part_numbers[axis];
+    if (split && !u->part_numbers[split])
+        u->part_numbers[split] = part_number(u->program, split);
+    return split ? u->part_numbers[split] : 0;
 }
 
 uint64_t update_rng_site(const struct parameter *q)
@@ -394,7 +419,7 @@ static void update_parameters(const struct update *u, const int *order, int n)
 
 void build_update(struct program *program, int update, const struct update_options *options)
 {
-    int part_numbers[N_AXES] = { 0 };
+    int part_numbers[1 << N_AXES] = { 0 };
     struct update u = { program, update, options, part_numbers };
     int n;
     int *order = trainable_by_name(program, &n);

@@ -11,7 +11,7 @@ struct update {
     struct program *program;
     int function;
     const struct update_options *options;
-    int *part_numbers; /* [N_AXES]: values of update_part_number; 0: not created yet */
+    int *part_numbers; /* by set of axes: values of update_part_number; 0: not created yet */
 };
 
 /* Emit an op into the update function. */
@@ -24,7 +24,7 @@ void update_add_other_use(const struct update *u, int peer, int own);
 void update_norm(const struct update *u, const int *order, int n);
 
 /* Set the spreads of sums of squares that differ between ranks. */
-void update_mark_local_sums(struct program *p, int sums);
+void update_mark_local_sums(const struct update *u, int sums);
 
 /* Gather the ranks' sums over an axis, rank by rank; own is this rank's. */
 int update_gather_sums(const struct update *u, int own, enum mesh_axis axis);

@@ -122,7 +122,7 @@ static void shard_norm(const struct update *u, const int *order, int n)
         return;
     }
     int own = program_value(p, 1, n_own, DTYPE_F64);
-    update_mark_local_sums(p, own);
+    update_mark_local_sums(u, own);
     for (int i = 0; i < p->n_buckets; i++) {
         int64_t blocks = shard_blocks(p, &p->buckets[i]);
         if (!blocks)
