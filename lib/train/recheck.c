@@ -17,6 +17,7 @@
 #include "train/recheck_judge.h"
 #include "train/recheck_optimizer.h"
 #include "train/recheck_sum.h"
+#include "train/replicas.h"
 #include "train/trainer_impl.h"
 #include "weights/inputs.h"
 
@@ -38,7 +39,7 @@ int recheck_create(struct recheck **out, struct trainer *t, struct err *err)
 {
     const struct mesh *mesh = &trainer_program(t)->mesh;
     struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
-    enum mesh_axis other = others.n ? others.axes[0] : axes_shard(), ring = axes_shard();
+    enum mesh_axis ring = axes_shard();
 
     /* A micro-batch is computed by ranks that have the same part of its sequences. */
     for (int i = others.n - 1; i >= 0 && mesh->size[axes_shard()] == 1; i--)
@@ -52,7 +53,7 @@ int recheck_create(struct recheck **out, struct trainer *t, struct err *err)
     CHECK(r);
     r->trainer = t;
     r->ring = ring;
-    r->alike = other;
+    r->alike = replicas_axis(t);
     r->words = calloc((size_t)t->world_size, sizeof *r->words);
     CHECK(r->words);
     r->sum = recheck_sum_create(t);

@@ -7,6 +7,7 @@
 #include "train/replicas.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,9 +42,8 @@ struct replicas {
     int64_t n_blocks;
     int blocks_capacity;
     uint64_t *block_hashes, *cell_hashes;
-    uint64_t *words; /* [world_size]: hash of each rank */
-    enum mesh_axis
-        axis;   /* along which ranks have the same: dp, or replica where that has several */
+    uint64_t *words;     /* [world_size]: hash of each rank */
+    enum mesh_axis axis; /* along which ranks have the same */
     int *first; /* [world_size]: the rank with coordinate 0 there among a rank's replicas */
 };
 
@@ -97,11 +97,30 @@ static void list_cells(struct replicas *r)
     }
 }
 
+/* Whether ranks along the axis have parts of some parameters. */
+static bool divides_parameters(const struct job *job, enum mesh_axis axis)
+{
+    return job->parallel.cp_kind == CP_FASTSEQ && axis == axes_heads();
+}
+
+enum mesh_axis replicas_axis(const struct trainer *trainer)
+{
+    const struct mesh *mesh = &trainer->program.mesh;
+    const struct job *job = trainer->job;
+    struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
+
+    for (int i = 0; i < others.n; i++)
+        if (!divides_parameters(job, others.axes[i]))
+            return others.axes[i];
+    /* What remains has a part of what is compared at least, where dp has none. */
+    bool has_replicas = mesh->size[axes_shard()] > 1 && !job->parallel.zero;
+    return others.n && !has_replicas ? others.axes[0] : axes_shard();
+}
+
 struct replicas *replicas_create(struct trainer *trainer)
 {
     const struct mesh *mesh = &trainer_program(trainer)->mesh;
-    struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
-    enum mesh_axis axis = others.n ? others.axes[0] : axes_shard();
+    enum mesh_axis axis = replicas_axis(trainer);
     int world_size = trainer->world_size, n_copies = mesh->size[axis];
 
     if (n_copies < 2)

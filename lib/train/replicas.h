@@ -9,9 +9,14 @@
 #ifndef TRAIN_REPLICAS_H
 #define TRAIN_REPLICAS_H
 
+#include "layout/mesh.h"
 #include "train/trainer.h"
 
 struct replicas;
+
+/* The axis along which most is the same: dp, or another that divides tokens where dp has shards or
+ * one rank, rather one that divides no parameters. */
+enum mesh_axis replicas_axis(const struct trainer *trainer);
 
 /* Of a trainer that outlives it. NULL where no rank has a replica: all else takes that too. */
 struct replicas *replicas_create(struct trainer *trainer);
