@@ -47,8 +47,9 @@ void plan_print_context(const struct plan *plan, struct str *out)
                str_bytes(backward, sizeof backward, (size_t)cost.bytes.backward));
     if (cost.bytes.gathered_again > 0)
         str_printf(out,
-                   "  keys and values are gathered again in the backward: %s per layer and "
+                   "  %s are gathered again in the backward: %s per layer and "
                    "micro-batch, kept they would take %s more (%d micro-batch%s under way)\n",
+                   cost.cut.keys > 1 ? "keys and values" : "inputs of qkv",
                    str_bytes(again, sizeof again, (size_t)cost.bytes.gathered_again),
                    str_bytes(saved, sizeof saved, (size_t)cost.saved_bytes), cost.n_under_way,
                    str_es(cost.n_under_way));

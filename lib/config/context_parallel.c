@@ -50,12 +50,18 @@ static int kv_heads_of(const struct job *job)
     return max_int(1, job->model.n_kv_heads / job->parallel.tp);
 }
 
+/* Whether ranks can divide the matrices of heads, of which nothing is copied. */
+static bool divides_matrices(const struct job *job)
+{
+    return kind_of(job) != CP_FASTSEQ || job->parallel.cp == 1 || heads_suffice(job);
+}
+
 bool layout_divides_sequences(const struct job *job)
 {
     struct context_cut cut = job_context_cut(job);
 
-    return heads_of(job) % cut.ulysses == 0 && is_multiple(kv_heads_of(job), cut.ulysses) &&
-           context_divides(cut, job->data.seq_len);
+    return divides_matrices(job) && heads_of(job) % cut.ulysses == 0 &&
+           is_multiple(kv_heads_of(job), cut.ulysses) && context_divides(cut, job->data.seq_len);
 }
 
 int64_t job_length_unit(const struct job *job)
@@ -99,7 +105,12 @@ static void check_heads(struct job_reader *r)
 
     if (ulysses == 1)
         return;
-    if (heads % ulysses)
+    if (!divides_matrices(job))
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp_kind"),
+                        "parallel.cp_kind fastseq divides the heads, and their matrices, among tp "
+                        "%d * cp %d ranks, which do not divide %d kv heads (hint: cp_kind: gather)",
+                        job->parallel.tp, ulysses, job->model.n_kv_heads);
+    else if (heads % ulysses)
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.cp"),
                         "parallel.cp: %d ranks exchange heads, but do not divide the %d heads of a "
                         "tensor-parallel rank (hint: cp_kind: gather, or a divisor of %d)",

@@ -360,8 +360,10 @@ const struct field job_fields[] = {
       .help =
           "with cp above 1: how ranks attend to a whole sequence; ulysses: they exchange heads; "
           "gather: keys and values are gathered; ring: these go from rank to rank; fastseq: "
-          "what queries, keys and values are computed from is gathered, and heads are exchanged "
-          "back; {ulysses: u, gather: q}, also with ring: heads among u neighbours, keys among "
+          "what queries, keys and values are computed from is gathered, for a part of the heads "
+          "on each rank with its part of their matrix, and heads are exchanged back (tp * cp must "
+          "divide the number of kv heads; not in a map); {ulysses: u, gather: q}, also with ring: "
+          "heads among u neighbours, keys among "
           "q such groups, u * q is cp; auto: ulysses while tp * cp is at most the number of kv "
           "heads, else gather; changes the numerics" },
     { "parallel.cp_slices", FIELD_INT, AT(parallel.cp_slices), .initial = "auto", .word = "auto",

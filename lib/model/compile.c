@@ -86,7 +86,7 @@ static void update(struct compiling *c)
     const struct mesh *mesh = &p->mesh;
 
     if (axes_size(mesh, SPLITS_LAYERS, PARAMETER_EXPERT) > 1 ||
-        axes_size(mesh, SPLITS_MODEL, PARAMETER_EXPERT) > 1)
+        axes_size(mesh, SPLITS_MODEL, PARAMETER_EXPERT) > 1 || c->builder.fastseq)
         stages_norm_parts(c, &options);
     p->ports.loss_total = compile_sum(p, c->update, p->ports.loss, "loss_total");
     if (p->ports.router_stats)
@@ -192,23 +192,24 @@ int compile_train(struct program *program, const struct compile_train *options, 
 {
     struct compiling c = { .options = options,
                            .program = program,
-                           .builder = { .program = program,
-                                        .spec = options->model,
-                                        .dtype = options->dtype,
-                                        .residual = options->residual,
-                                        .n_sequences = options->micro_batch,
-                                        .seq_len = options->seq_len,
-                                        .dropout = 1,
-                                        .sequence_parallel = options->sequence_parallel &&
-                                                             options->mesh.size[axes_tensor()] > 1,
-                                        .has_ring = options->has_ring &&
-                                                    options->mesh.size[axes_keys()] > 1,
-                                        .max_positions = stages_longest(options),
-                                        .seed = options->seed,
-                                        .tuning = options->tuning,
-                                        .is_packed = options->is_packed,
-                                        .head_logits = options->head_logits,
-                                        .global_batch = global_batch(options) } };
+                           .builder = {
+                               .program = program,
+                               .spec = options->model,
+                               .dtype = options->dtype,
+                               .residual = options->residual,
+                               .n_sequences = options->micro_batch,
+                               .seq_len = options->seq_len,
+                               .dropout = 1,
+                               .sequence_parallel = options->sequence_parallel &&
+                                                    options->mesh.size[axes_tensor()] > 1,
+                               .has_ring = options->has_ring && options->mesh.size[axes_keys()] > 1,
+                               .fastseq = options->fastseq && options->mesh.size[axes_heads()] > 1,
+                               .max_positions = stages_longest(options),
+                               .seed = options->seed,
+                               .tuning = options->tuning,
+                               .is_packed = options->is_packed,
+                               .head_logits = options->head_logits,
+                               .global_batch = global_batch(options) } };
 
     program_init(program, &options->mesh);
     program->gradient_dtype = options->gradient_dtype;

@@ -31,6 +31,7 @@ struct compile_train {
     int sequence_parallel; /* with several tp ranks, which must divide a micro-batch's tokens */
     int has_ring;          /* over cp keys go from rank to rank instead of being gathered */
     int key_slices;        /* in which gathered keys travel; 0: 1 */
+    int fastseq;           /* ranks along ulysses divide the qkv matrices (model.h) */
     int64_t head_logits;   /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
     int has_recheck;       /* ENTRY_RECHECK is made */
     int decides_late;      /* split_optimizer */

@@ -32,6 +32,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .sequence_parallel = job->parallel.sequence_parallel,
         .has_ring = job->parallel.cp_kind == CP_RING,
         .key_slices = job->parallel.cp_slices,
+        .fastseq = job->parallel.cp_kind == CP_FASTSEQ,
         .tuning = job->tuning,
         .decides_late = job->train.on_spike == SPIKE_SKIPPED,
         .has_recheck = job->train.recheck_every > 0,

@@ -13,6 +13,12 @@
 
 _Static_assert(MODULE_MAX_PIECES <= PARAMETER_MAX_PIECES, "all of a module's pieces are divided");
 
+/* With fastseq, heads are divided over ulysses, too: those of a tensor-parallel rank. */
+static bool is_divided_again(const struct model_builder *b, const struct parameter_spec *q)
+{
+    return b->fastseq && q->id.module == MODULE_QKV && q->divided == SPREAD_ROWS;
+}
+
 /* Divide the parameter declared last among ranks. A vector is one row in the program. */
 static void divide(const struct model_builder *b, const struct parameter_spec *q)
 {
@@ -28,11 +34,19 @@ static void divide(const struct model_builder *b, const struct parameter_spec *q
         memcpy(parts.pieces, q->pieces, sizeof q->pieces);
     }
     program_split_parameter(b->program, last, axes_tensor(), &parts);
+    if (!is_divided_again(b, q))
+        return;
+    for (int i = 0; i < parts.n_pieces; i++)
+        parts.pieces[i] = ceil_div(parts.pieces[i], b->program->mesh.size[axes_tensor()]);
+    program_split_parameter(b->program, last, axes_heads(), &parts);
 }
 
-unsigned model_split_axes(const struct mesh *mesh, const struct parameter_spec *q)
+unsigned model_split_axes(const struct model_builder *b, const struct parameter_spec *q)
 {
-    return q->divided != SPREAD_SAME && mesh->size[axes_tensor()] > 1 ? 1U << axes_tensor() : 0;
+    int over_tensor = q->divided != SPREAD_SAME && b->program->mesh.size[axes_tensor()] > 1;
+
+    return (over_tensor ? 1U << axes_tensor() : 0) |
+           (is_divided_again(b, q) ? 1U << axes_heads() : 0);
 }
 
 /* Declare a parameter; returns its handle. */

@@ -3,9 +3,12 @@
  *
  * Hu et al. 2021. For a matrix whose outputs are divided over tp, B's rows are divided in the same
  * way and each rank has all of A. For one whose inputs are divided, A's columns are and each rank
- * has all of B: x A' is then partial, as y is, and the one reduction of y covers both.
+ * has all of B: x A' is then partial, as y is, and the one reduction of y covers both. With fastseq
+ * ranks along ulysses have all rows of x, and divide B again.
  */
 #include "model/lora_impl.h"
+
+#include <stdbool.h>
 
 #include "base/num.h"
 #include "layout/axes.h"
@@ -28,6 +31,12 @@ static int weight_of(const struct adapting *a, enum lora_module module, enum lor
 
     CHECK(handle);
     return a->b->program->parameters[handle - 1].weight;
+}
+
+/* Whether x has the rows of all ranks along ulysses. */
+static bool has_gathered_rows(const struct adapting *a)
+{
+    return a->b->fastseq && a->site->module == MODULE_QKV;
 }
 
 /* The first rng site of adapters' dropout, after all sites of model.c. */
@@ -55,7 +64,7 @@ static int dropped(const struct adapting *a, enum lora_module module)
                          .in = { [DROPOUT_X] = x,
                                  [DROPOUT_SAMPLE] = p->ports.samples,
                                  [DROPOUT_OFFSET] = is_part ? begin : 0,
-                                 [DROPOUT_ROW] = p->ports.rows },
+                                 [DROPOUT_ROW] = has_gathered_rows(a) ? 0 : p->ports.rows },
                          .out = { [DROPOUT_Y] = y } });
     return y;
 }
@@ -79,15 +88,19 @@ static int inner(const struct adapting *a, enum lora_module module, struct lora_
 }
 
 /* The columns of each piece on the rank, as parameter_split divides the rows of the matrix. */
-static void list_parts(const struct model_builder *b, const struct lora_site *site, int *parts)
+static void list_parts(const struct adapting *a, int *parts)
 {
-    int64_t tp = b->program->mesh.size[axes_tensor()];
+    const struct model_builder *b = a->b;
+    const struct lora_site *site = a->site;
+    int64_t n = b->program->mesh.size[axes_tensor()];
     struct parameter_spec q;
 
+    if (has_gathered_rows(a))
+        n *= b->program->mesh.size[axes_heads()];
     CHECK(parameters_find(b->spec, parameters_id(b->spec, site->module, PART_WEIGHT, site->layer),
                           &q));
     for (int i = 0; i < q.n_pieces; i++)
-        parts[i] = (int)ceil_div(q.pieces[i], tp);
+        parts[i] = (int)ceil_div(q.pieces[i], n);
 }
 
 int lora_emit(struct model_builder *b, const struct lora_site *site)
@@ -114,7 +127,7 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
     if (!n)
         return site->y;
     if (!op.attributes.parts[0])
-        list_parts(b, site, op.attributes.parts);
+        list_parts(&a, op.attributes.parts);
     int out = program_value(p, p->values[site->y].rows, p->values[site->y].cols, b->dtype);
     op.out[LORA_OUT] = out;
     emit(&a, op);

@@ -242,9 +242,10 @@ static int block(const struct emitter *e, int x)
 {
     e->b->program->values[x].boundary = 1;
     enum dtype dtype = e->b->dtype;
-    int region_x = enter_tp_region(e, norm(e, MODULE_ATTENTION_NORM, x, dtype));
-    int qkv = linear(e, region_x, weight_of(e, MODULE_QKV), bias_of(e, MODULE_QKV));
-    qkv = with_lora(e, MODULE_QKV, region_x, qkv);
+    int qkv_x = enter_tp_region(e, norm(e, MODULE_ATTENTION_NORM, x, dtype));
+    qkv_x = self_attention_input(e, qkv_x);
+    int qkv = linear(e, qkv_x, weight_of(e, MODULE_QKV), bias_of(e, MODULE_QKV));
+    qkv = with_lora(e, MODULE_QKV, qkv_x, qkv);
     int out = linear_to_residual(e, MODULE_ATTENTION_OUT, self_attention(e, qkv));
     x = residual_add(e, x, dropout(e, out, SITE_ATTENTION_OUT));
 

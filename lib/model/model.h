@@ -16,7 +16,9 @@
  * attention needs others' (Jacobs et al. 2023: DeepSpeed Ulysses; Llama Team 2024, section 3.3.2).
  * Along ulysses each rank gets all rows of a part of the heads, and gives the outputs back; along
  * cp each gathers the keys and values of all ranks, for its own queries. With both, keys are those
- * of the rank's heads.
+ * of the rank's heads. With fastseq (OpenDiT 2024) ranks along ulysses gather the input of qkv
+ * instead, and each has the part of the qkv matrix of its heads: over ulysses, too, these
+ * parameters, and their adapters' B, are divided, and all others are the same.
  *
  * Each expert's FFN is divided over tp in the same way, so every rank processes all tokens. Rows of
  * tokens are copied once for each of the token's experts and sorted by expert: their number does
@@ -58,6 +60,7 @@ struct model_builder {
     int dropout;              /* 0: off, regardless of the spec */
     int sequence_parallel;    /* with tp: norms and residual adds on parts of the rows */
     int has_ring;             /* keys go from rank to rank: the pass ring follows */
+    int fastseq;              /* ranks along ulysses gather the rows that qkv is computed from */
     int max_positions;        /* rows of the rope table */
     uint64_t seed;
     int64_t head_logits;         /* that exist at a time in the head; 0: MODEL_HEAD_LOGITS */
@@ -93,7 +96,8 @@ struct model_chunk model_whole(const struct model_spec *spec);
 void model_declare(struct model_builder *builder, const struct model_chunk *chunks, int n_chunks);
 
 /* The axes over which ranks divide the parameter: a set of 1 << axis. */
-unsigned model_split_axes(const struct mesh *mesh, const struct parameter_spec *parameter);
+unsigned model_split_axes(const struct model_builder *builder,
+                          const struct parameter_spec *parameter);
 
 /* Index of a declared parameter in the program, or -1 if it does not belong to the chunks. */
 int model_parameter(const struct model_builder *builder, struct parameter_id id);

@@ -2,7 +2,8 @@
  * self_attention.c - norms and rotation of heads, the exchanges of context parallelism, attention
  *
  *     qkv of the rank's rows, all heads of its tensor-parallel part
- *       rows_to_heads      ulysses: all rows of 1 / u of these heads
+ *       rows_to_heads      ulysses: all rows of 1 / u of these heads; with fastseq qkv is of these
+ *                          already, computed from gathered rows
  *       head_norm, rope
  *       gather_sequence    cp: keys and values of all rows
  *       attention
@@ -190,7 +191,7 @@ static int rows_to_heads(const struct emitter *e, int qkv)
     struct op_attributes attributes = local_head_attributes(e);
     int64_t cols = (n_heads(e) + 2 * (int64_t)n_kv_heads(e)) * attributes.head_dim;
 
-    if (e->ulysses == 1)
+    if (e->ulysses == 1 || e->b->fastseq)
         return qkv;
     int heads = program_value(e->b->program, e->rows * e->ulysses, cols, e->b->dtype);
     attributes.axis = axes_heads();
@@ -211,6 +212,18 @@ static int heads_to_rows(const struct emitter *e, int out)
     attributes.axis = axes_heads();
     emit_cp(e, OP_HEADS_TO_ROWS, &attributes, out, rows);
     return rows;
+}
+
+int self_attention_input(const struct emitter *e, int x)
+{
+    struct op_attributes attributes = { .seq_len = e->b->seq_len / e->keys / e->ulysses,
+                                        .axis = axes_heads() };
+
+    if (!e->b->fastseq)
+        return x;
+    int all = program_value(e->b->program, e->rows * e->ulysses, cols_of(e, x), dtype_of(e, x));
+    emit_cp(e, OP_GATHER_SEQUENCE, &attributes, x, all);
+    return all;
 }
 
 /* Keys, or values, of whole sequences. */

@@ -217,7 +217,7 @@ static void list_layer_parts(struct compiling *c, int layer, int rank, struct no
     for (int i = 0; i < n; i++)
         parts->parts[parts->n++] =
             (struct norm_part){ arena_strdup(arena, list[i].name),
-                                model_split_axes(&c->options->mesh, &list[i]), rank };
+                                model_split_axes(&c->builder, &list[i]), rank };
 }
 
 /* List the parameters of all ranks of the pipeline. */

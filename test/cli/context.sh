@@ -59,11 +59,30 @@ same_bits 'change no bit' gather slices 12
 expect 'nor do they with two stages and recomputation' 0 '^done: step 12' parallel slices-full 4 2 gather \
     --set parallel.cp_slices=2 --set parallel.pp=2 --set recompute=full
 same_bits 'of one stage' gather slices-full 12
+# Heads of gathered rows, each rank's matrix of its own; with tp of more kv heads.
+expect 'two ranks, fastseq' 0 '^done: step 12' parallel fastseq 2 2 fastseq --set train.compare_every=2
+expect 'have the first loss of one rank, but for the order of its sum' 0 '' near one fastseq 1 1000000000000
+expect 'and its last to rounding' 0 '' near one fastseq 12 100
+expect 'fastseq, recompute full' 0 '^done: step 12' parallel fastseq-full 2 2 fastseq --set recompute=full
+same_bits 'changes no bit' fastseq fastseq-full 12
+expect 'fastseq, two stages' 0 '^done: step 12' parallel fastseq-pp 4 2 fastseq --set parallel.pp=2 --set parallel.schedule=zb-h1
+same_bits 'have the bits of one' fastseq fastseq-pp 12
+for zero in 0 1 2 3; do
+    expect "fastseq, two data-parallel ranks, zero $zero" 0 '^done: step 12' parallel "fastseq-zero-$zero" 4 2 fastseq \
+        --set parallel.dp=2 --set "parallel.zero=$zero" --set parallel.gradient_sum=late --set train.compare_every=2 \
+        --set train.recheck_every=2
+    same_bits 'changes no bit' fastseq-zero-0 "fastseq-zero-$zero" 12
+done
+expect 'four kv heads' 0 '^done: step 12' pretrain four --set model.n_kv_heads=4
+expect 'of two tensor-parallel ranks, fastseq' 0 '^done: step 12' parallel fastseq-tp 4 2 fastseq --set parallel.tp=2 \
+    --set model.n_kv_heads=4 --set optimizer.states=bf16
+expect 'have the loss of one rank, to rounding' 0 '' near four fastseq-tp 12 100
 expect 'two ranks exchange heads, and two keys' 0 '^done: step 12' parallel both 4 4 '{ulysses: 2, gather: 2}'
 expect 'with the first loss of one rank' 0 '' near one both 1 1000000000000
 
 # A checkpoint knows no layout: the same tensors, whoever saved them.
-for way in 'one 2 2 gather' 'gather 1 1 auto' 'both 2 2 ulysses'; do
+for way in 'one 2 2 gather' 'gather 1 1 auto' 'both 2 2 ulysses' 'one 2 2 fastseq' 'fastseq-zero-3 1 1 auto' \
+    'fastseq-zero-1 4 4 gather'; do
     # shellcheck disable=SC2086 # words
     set -- $way
     rm -rf "$dir/from-$1"
@@ -99,6 +118,8 @@ LMTRAIN_FAULT='rank1:op:attention layers.3:5:stall' expect 'a rank that hangs is
 expect 'a length that does not divide' 2 'not a multiple of 6.*hint: 30 or 36' parallel wrong 3 3 gather
 expect 'heads that do not divide' 2 '3 ranks exchange heads, but do not divide' parallel wrong 3 3 ulysses \
     --set data.seq_len=33
+expect 'fewer kv heads than ranks that divide them' 2 'do not divide 2 kv heads.*hint: cp_kind: gather' \
+    parallel wrong 4 4 fastseq
 expect 'sizes of another product' 2 'is 2 \* 3 ranks, but parallel.cp is 4 \(hint: cp: 6\)' parallel wrong 4 4 \
     '{ulysses: 2, gather: 3}'
 expect 'a plan of parts' 0 'split\(rows\) cp' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set parallel.cp=2 \

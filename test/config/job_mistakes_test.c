@@ -270,6 +270,11 @@ static const char *const mistakes[][2] = {
     { M D T "parallel: {cp: 2, cp_kind: ulysses, cp_slices: 2}\n",
       "parallel.cp_slices is 2, but keys are not gathered with cp_kind ulysses (hint: cp_kind: "
       "gather)" },
+    { M D T "parallel: {cp: 4, cp_kind: fastseq}\n",
+      "parallel.cp_kind fastseq divides the heads, and their matrices, among tp 1 * cp 4 ranks, "
+      "which do not divide 2 kv heads (hint: cp_kind: gather)" },
+    { M D T "parallel: {tp: 2, cp: 2, cp_kind: fastseq}\n",
+      "among tp 2 * cp 2 ranks, which do not divide 2 kv heads" },
     { M D T "parallel: {cp: 16, cp_kind: ulysses}\n",
       "parallel.cp: 16 ranks exchange heads, but do not divide the" },
     { M "data: {train: a, seq_len: 127}\ntrain: {steps: 1, micro_batch: 1}\n"

@@ -1,7 +1,8 @@
 /*
  * context_test.c - under context parallelism every row of the forward has the bits of one rank
  *
- * Ranks exchange heads, gather keys, or both. A hash of each row of each value that a compute op of
+ * Ranks exchange heads, gather what heads are computed from, gather keys, or exchange and gather. A
+ * hash of each row of each value that a compute op of
  * the forward writes is compared with one rank's, by op and by the row's place in its sequence,
  * whoever computed it; between the two exchanges of heads each head of a row by itself. The last op
  * is the head's, whose first output is the gradient of each row. Sequences are no power of two
@@ -26,15 +27,14 @@
 
 #include "base/num.h"
 #include "golden/fill.h"
+#include "law/context_models.h"
 #include "model/model.h"
 #include "support/law_rig.h"
 #include "support/layouts.h"
 #include "support/pairs.h"
 
 #define N_SEQUENCES_MAX 3
-#define SEQ_LEN_MAX 240
 #define N_ROWS_MAX (N_SEQUENCES_MAX * SEQ_LEN_MAX)
-#define VOCAB 67 /* no other size that occurs */
 
 /* ---- hashes of rows ---- */
 
@@ -58,8 +58,9 @@ struct recorder {
     char text[48];
     uint64_t seen[512]; /* hashes of the texts of ops before */
     int n_seen;
-    int n_kv_heads;     /* of the model */
-    int32_t *choice_of; /* of rows by expert: which choice each is, of all tokens' */
+    int n_heads, n_kv_heads, head_dim; /* of the model */
+    int is_fastseq, is_qkv;            /* is_qkv: the op at hand is the product of q, k and v */
+    int32_t *choice_of;                /* of rows by expert: which choice each is, of all tokens' */
     int is_done;
 };
 
@@ -94,9 +95,13 @@ static void add(struct recorder *r, int number, int out, int row, int part, cons
 }
 
 /* Columns of a head in this output; 0: all heads are here, or it has none. */
-static int head_columns(const struct op_shape *op, int out)
+static int head_columns(const struct recorder *r, int out)
 {
+    const struct op_shape *op = &r->op;
+
     switch (op->kind) {
+    case OP_LINEAR:
+        return r->is_qkv ? r->head_dim : 0;
     case OP_ROPE:
         return op->attributes.head_dim;
     case OP_HEAD_NORM:
@@ -117,6 +122,12 @@ static int whole_head(const struct recorder *r, int head)
     int n = r->mesh.size[AXIS_ULYSSES], rank = r->place.of[AXIS_ULYSSES];
     int h = r->op.attributes.n_heads, g = r->op.attributes.n_kv_heads;
 
+    if (r->is_qkv) {
+        n = r->is_fastseq ? n : 1;
+        rank = r->is_fastseq ? rank : 0;
+        h = r->n_heads / n;
+        g = r->n_kv_heads / n;
+    }
     if (head < h)
         return rank * h + head;
     int first = r->n_kv_heads >= n ? rank * g : rank / (n / r->n_kv_heads);
@@ -127,7 +138,7 @@ static int whole_head(const struct recorder *r, int head)
 static void hash_row(struct recorder *r, int number, int out, int64_t at, int row, int part)
 {
     const struct tensor *t = &r->op.out[out];
-    int n = head_columns(&r->op, out);
+    int n = head_columns(r, out);
     size_t each = dtype_bytes(t->dtype), n_bytes = each * (size_t)(n ? n : t->cols);
     const unsigned char *data = t->data;
 
@@ -206,6 +217,7 @@ static int after(void *context, struct err *err)
     if (r->is_done)
         return 0;
     int number = occurrence(r);
+    r->is_qkv = r->op.kind == OP_LINEAR && !number && strstr(r->text, "layers.");
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (tensor_given(&r->op.out[k]) && r->op.kind != OP_EXPERT_ORDER)
             hash_output(r, number, k);
@@ -239,7 +251,10 @@ static void begin(void *context, int rank, struct run *run, const struct program
                             .place = place,
                             .n_sequences = s->experiment.n_sequences,
                             .seq_len = s->experiment.seq_len,
-                            .n_kv_heads = s->experiment.spec.n_kv_heads };
+                            .n_heads = s->experiment.spec.n_heads,
+                            .n_kv_heads = s->experiment.spec.n_kv_heads,
+                            .head_dim = s->experiment.spec.head_dim,
+                            .is_fastseq = s->layout.fastseq };
     context_rows(cut, r->seq_len, place.of[AXIS_ULYSSES], place.of[AXIS_CP], r->local);
     context_pair_rows(cut, r->seq_len, place.of[AXIS_CP], r->pair);
     run_hash_ops(run, &r->hashes, NULL, AXIS_DP);
@@ -381,94 +396,7 @@ static int64_t compare(const struct rows *wanted, const struct rows *got, char *
     return n;
 }
 
-/* ---- models ---- */
-
-static struct model_spec base_spec(int n_heads, int n_kv_heads, int head_dim)
-{
-    return (struct model_spec){ .vocab_size = VOCAB,
-                                .hidden_size = 40,
-                                .n_layers = 2,
-                                .n_heads = n_heads,
-                                .n_kv_heads = n_kv_heads,
-                                .head_dim = head_dim,
-                                .ffn_size = 56,
-                                .max_seq_len = SEQ_LEN_MAX,
-                                .norm = NORM_RMS,
-                                .norm_eps = 1e-5,
-                                .position = POSITION_ROPE,
-                                .rope_theta = 10000,
-                                .activation = ACTIVATION_SWIGLU,
-                                .init_std = 0.02 };
-}
-
-static struct model_spec learned_positions(void)
-{
-    struct model_spec spec = base_spec(12, 12, 4);
-
-    spec.norm = NORM_LAYER;
-    spec.position = POSITION_LEARNED;
-    spec.activation = ACTIVATION_GELU;
-    spec.bias = spec.tied_embeddings = spec.embedding_dropout = 1;
-    spec.dropout = spec.attention_dropout = 0.1;
-    return spec;
-}
-
-static struct model_spec slopes(void)
-{
-    struct model_spec spec = base_spec(6, 6, 8);
-
-    spec.norm = NORM_LAYER;
-    spec.position = POSITION_ALIBI;
-    spec.activation = ACTIVATION_GELU;
-    spec.bias = spec.embedding_norm = 1;
-    spec.window = 50;
-    return spec;
-}
-
-static struct model_spec normed(void)
-{
-    struct model_spec spec = base_spec(8, 4, 8);
-
-    spec.qk_norm = spec.embedding_norm = spec.normalized_head = 1;
-    spec.window = 7;
-    spec.window_first_layer = 1;
-    return spec;
-}
-
-static struct model_spec mixture(void)
-{
-    struct model_spec spec = base_spec(4, 2, 8);
-
-    spec.n_experts = 5;
-    spec.n_active_experts = 2;
-    spec.expert_ffn_size = 24;
-    spec.expert_every = 2;
-    spec.router_normalize = 1;
-    spec.router_balance = 0.01;
-    return spec;
-}
-
-enum { N_MODELS = 7 };
-
-static struct model_spec spec_of(int model)
-{
-    switch (model) {
-    case 0:
-        return base_spec(8, 2, 8);
-    case 1:
-        return base_spec(24, 24, 4);
-    case 2:
-        return base_spec(6, 1, 16);
-    case 3:
-        return slopes();
-    case 4:
-        return normed();
-    case 5:
-        return mixture();
-    default:
-        return learned_positions();
-    }
-}
+/* ---- tests ---- */
 
 static const struct context_cut cuts[] = {
     { 2, 1 }, { 3, 1 }, { 4, 1 }, { 8, 1 }, { 1, 2 }, { 1, 3 },
@@ -476,8 +404,10 @@ static const struct context_cut cuts[] = {
 };
 enum { N_CUTS = sizeof cuts / sizeof *cuts };
 
-static int fits(const struct model_spec *spec, struct context_cut cut)
+static int fits(const struct model_spec *spec, struct context_cut cut, int fastseq)
 {
+    if (fastseq)
+        return cut.keys == 1 && spec->n_kv_heads % cut.ulysses == 0;
     return spec->n_heads % cut.ulysses == 0 &&
            (spec->n_kv_heads % cut.ulysses == 0 || cut.ulysses % spec->n_kv_heads == 0);
 }
@@ -487,22 +417,29 @@ static struct layout layout_of(struct context_cut cut)
     return (struct layout){ .tp = 1, .dp = 1, .pp = 1, .ulysses = cut.ulysses, .keys = cut.keys };
 }
 
-/* ---- tests ---- */
+static struct layout fastseq_of(struct context_cut cut, int fastseq)
+{
+    struct layout layout = layout_of(cut);
 
-static void check_scene(struct scene *s, int model, int dtype, int packing, struct context_cut cut)
+    layout.fastseq = fastseq;
+    return layout;
+}
+
+static void check_scene(struct scene *s, int model, int dtype, int packing, struct layout layout)
 {
     struct model_spec spec = spec_of(model);
     char what[128], scene[160];
 
     s->experiment.dtype = dtype ? DTYPE_BF16 : DTYPE_F32;
     struct rows wanted = rows_of(s, layout_of((struct context_cut){ 1, 1 }));
-    struct rows got = rows_of(s, layout_of(cut));
+    struct rows got = rows_of(s, layout);
     int64_t n = compare(&wanted, &got, what, sizeof what);
     snprintf(scene, sizeof scene,
              "model %d (%d heads, %d kv heads), %s, %d sequences, packing %d, "
-             "ulysses %d, keys %d",
+             "%s %d, keys %d",
              model, spec.n_heads, spec.n_kv_heads, dtype ? "bf16" : "fp32",
-             s->experiment.n_sequences, packing, cut.ulysses, cut.keys);
+             s->experiment.n_sequences, packing, layout.fastseq ? "fastseq" : "ulysses",
+             layout.ulysses, layout.keys);
     if (n)
         fail_msg("%s: %lld of %lld rows differ: %s", scene, (long long)n, (long long)got.n, what);
     if (!(fabs(got.loss - wanted.loss) <= 1e-12 * wanted.loss))
@@ -518,15 +455,15 @@ static void every_row_has_its_bits(void **state)
 
     (void)state;
     assert_non_null(s);
-    pairs_build(&rows, (int[]){ N_CUTS, N_MODELS, N_PACKINGS, 2, 2 }, 5);
+    pairs_build(&rows, (int[]){ N_CUTS, N_MODELS, N_PACKINGS, 2, 2, 2 }, 6);
     for (int i = 0; i < rows.n_rows; i++) {
         const int *row = rows.level[i];
         struct model_spec spec = spec_of(row[1]);
 
-        if (!fits(&spec, cuts[row[0]]) || law_left_out())
+        if (!fits(&spec, cuts[row[0]], row[5]) || law_left_out())
             continue;
         open_scene(s, &spec, row[3] ? 3 : 1, (enum packing)row[2]);
-        check_scene(s, row[1], row[4], row[2], cuts[row[0]]);
+        check_scene(s, row[1], row[4], row[2], fastseq_of(cuts[row[0]], row[5]));
     }
     free(s);
 }

@@ -27,16 +27,16 @@
 #define N_ROWS (N_SEQUENCES * SEQ_LEN)
 
 static const struct layout layouts[] = {
-    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
-    { 2, 1, 1, 0, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
-    { 2, 1, 1, 1, 0, RECOMPUTE_KIND_FULL, 1, 1 },
-    { 4, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1 },
-    { 4, 1, 1, 1, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
-    { 1, 2, 2, 0, 0, RECOMPUTE_KIND_FULL, 1, 1 },
-    { 2, 1, 2, 1, 1, RECOMPUTE_KIND_NONE, 1, 1 },
-    { 2, 2, 2, 1, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1 },
-    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 4 },
-    { 1, 1, 2, 0, 0, RECOMPUTE_KIND_FULL, 2, 2 },
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1, 0 },
+    { 2, 1, 1, 0, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1, 0 },
+    { 2, 1, 1, 1, 0, RECOMPUTE_KIND_FULL, 1, 1, 0 },
+    { 4, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 1, 0 },
+    { 4, 1, 1, 1, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1, 0 },
+    { 1, 2, 2, 0, 0, RECOMPUTE_KIND_FULL, 1, 1, 0 },
+    { 2, 1, 2, 1, 1, RECOMPUTE_KIND_NONE, 1, 1, 0 },
+    { 2, 2, 2, 1, 0, RECOMPUTE_KIND_SELECTIVE, 1, 1, 0 },
+    { 1, 1, 1, 0, 0, RECOMPUTE_KIND_NONE, 1, 4, 0 },
+    { 1, 1, 2, 0, 0, RECOMPUTE_KIND_FULL, 2, 2, 0 },
 };
 
 static void fill_text(int vocab_size, int32_t *tokens, int32_t *targets)

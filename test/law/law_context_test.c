@@ -70,6 +70,10 @@ static const struct {
     { "llama", "bf16", 2, "ring", 1, 0, NULL, "late", "16", "012345678" },
     { "llama", "fp32", 4, RINGS, 1, 0, NULL, "early", "2", "012345678" },
     { "llama", "bf16", 2, "ring", 1, 1, PACKS, "late", "0", "012345678" },
+    { "llama", "fp32", 2, "fastseq", 1, 0, NULL, "late", "36", "012345678" },
+    { "gpt2", "bf16", 2, "fastseq", 1, 0, NULL, "early", "5", "012457" },
+    { "llama-untied", "bf16", 2, "fastseq", 2, 0, NULL, "late", "5", "012457" },
+    { "llama", "bf16", 2, "fastseq", 1, 0, LORA, "early", "7", "012345678" },
     { "gpt2", "bf16", 2, "gather", 1, 0, NULL, "late", "5", "012457" },
     { "gpt2", "fp32", 2, "ulysses", 1, 0, NULL, "early", "04", "012457" },
     { "normed", "bf16", 4, BOTH, 1, 0, NULL, "late", "1", "012457" },
@@ -164,13 +168,13 @@ static void slices_change_no_bit(void **state)
 /* What divides a sequence is numerics; the first loss is that of one rank but for its order. */
 static void other_kinds_other_bits(void **state)
 {
-    static const char *const kinds[] = { "ulysses", "gather" };
+    static const char *const kinds[] = { "ulysses", "gather", "fastseq" };
     struct law_case c = law_base("llama", "fp32");
-    struct law_outcome one = law_reference(c), of[2];
+    struct law_outcome one = law_reference(c), of[3];
 
     (void)state;
     c.n_ranks = c.cp = 2;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 3; k++) {
         c.cp_kind = kinds[k];
         of[k] = law_reference(c);
         assert_true(of[k].numerics != one.numerics);
@@ -179,6 +183,7 @@ static void other_kinds_other_bits(void **state)
         assert_true(fabs(of[k].norm[0] - one.norm[0]) <= 1e-5 * one.norm[0]);
     }
     assert_true(of[0].numerics != of[1].numerics);
+    assert_true(of[0].numerics != of[2].numerics);
 }
 
 int main(void)

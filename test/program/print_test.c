@@ -243,6 +243,25 @@ static void context_texts(void **state)
     }
 }
 
+/*
+ * The input of qkv is gathered, and its matrix divided over tp and ulysses: in a bucket of its own,
+ * whose gradient is complete on its rank, and with the rank's number among both axes' parts.
+ */
+static void fastseq_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    spec.n_kv_heads = spec.n_heads;
+    options.mesh.size[AXIS_TP] = options.mesh.size[AXIS_ULYSSES] = 2;
+    options.sequence_parallel = 1;
+    options.fastseq = 1;
+    options.gradients.zero = 1;
+    options.update.states = DTYPE_BF16;
+    check_compiled(GOLDEN "llama.fastseq.txt", &options);
+}
+
 /* Gathers of weights stand in the functions that read them. */
 static void zero_three_text(void **state)
 {
@@ -352,6 +371,7 @@ int main(void)
         cmocka_unit_test(dynamic_text),
         cmocka_unit_test(token_axes_text),
         cmocka_unit_test(context_texts),
+        cmocka_unit_test(fastseq_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,6 +23,7 @@ struct way {
     enum recompute_kind recompute;
     const char *model;
     int ulysses, keys; /* ranks that exchange heads, and that gather keys; 0: 1 */
+    int fastseq;       /* the former gather the input of qkv; of as many kv heads as heads */
 };
 
 /* Of all ranks, as each compiles its own: those of one stage the same. */
@@ -49,12 +50,14 @@ static inline void fleet_open(struct fleet *f, const struct way *way)
     f->mesh.size[AXIS_CP] = max_int(1, way->keys);
     f->n = mesh_world_size(&f->mesh);
     spec.n_layers = N_LAYERS;
+    spec.n_kv_heads = way->fastseq ? spec.n_heads : spec.n_kv_heads;
     for (int stage = 0; stage < way->pp; stage++) {
         struct compile_train options = tiny_compile(&spec, way->dp);
 
         options.mesh = f->mesh;
         options.n_micro_batches = way->n_micro_batches;
         options.sequence_parallel = way->sequence_parallel;
+        options.fastseq = way->fastseq;
         options.recompute = way->recompute;
         options.pipeline.kind = way->kind;
         options.pipeline.n_chunks = way->n_chunks;

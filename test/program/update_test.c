@@ -3,6 +3,7 @@
  */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -308,6 +309,58 @@ static void places_of_shards(void **state)
     tiny_release(&tiny);
 }
 
+static void check_part(const struct program *p, const struct parameter *q, int part)
+{
+    bool is_vector = q->n_dims == 1, is_qkv = strstr(q->name, ".qkv.") != NULL;
+    const struct value *v = &p->values[part];
+    int wanted = is_vector ? 0 : is_qkv ? 4 : 2;
+
+    if (!wanted) {
+        assert_int_equal(part, 0);
+        return;
+    }
+    assert_int_equal(v->cols, 1);
+    assert_int_equal(p->values[v->base].cols, wanted);
+    assert_int_equal(v->shard_axis, 1 + (is_qkv ? AXIS_ULYSSES : AXIS_TP));
+    assert_int_equal(v->outer_shard_axis, is_qkv ? 1 + AXIS_TP : 0);
+}
+
+/*
+ * A parameter that is split over two axes has as many parts as these have ranks together, and each
+ * a number and a sum of squares. The sums stand rank by rank, tp varying fastest.
+ */
+static void parts_of_two_axes(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train train = tiny_compile(&spec, 1);
+    struct program p;
+    const struct op *op;
+    struct err err;
+    int at = 0, n_sums = 0;
+
+    (void)state;
+    spec.n_kv_heads = spec.n_heads;
+    train.mesh.size[AXIS_TP] = train.mesh.size[AXIS_ULYSSES] = 2;
+    train.fastseq = 1;
+    train.update.states = DTYPE_BF16;
+    if (compile_train(&p, &train, &err) < 0)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < p.n_functions; i++, at = 0)
+        while ((op = next_adamw(&p.functions[i], &at))) {
+            const struct parameter *q = &p.parameters[program_parameter_of(&p, op->in[4])];
+
+            check_part(&p, q, op->in[ADAMW_PART]);
+            n_sums += q->n_dims == 1 ? 1 : strstr(q->name, ".qkv.") ? 4 : 2;
+        }
+    const struct value *order = constant(&p, "norm_order");
+    const int32_t *table = order->content;
+    assert_int_equal(order->cols, n_sums);
+    for (int i = 0; i < n_sums; i++)
+        for (int k = 0; k < i; k++)
+            assert_int_not_equal(table[i], table[k]);
+    program_release(&p);
+}
+
 /* What is frozen has no part in it. */
 static void frozen_parameters(void **state)
 {
@@ -336,6 +389,7 @@ int main(void)
         cmocka_unit_test(masters_and_decay),     cmocka_unit_test(norm_order_of_shards),
         cmocka_unit_test(decay_of_shards),       cmocka_unit_test(frozen_parameters),
         cmocka_unit_test(states_in_bf16),        cmocka_unit_test(places_of_shards),
+        cmocka_unit_test(parts_of_two_axes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,6 +43,7 @@ static void all_meshes_pass(void **state)
         way.keys = cuts[i % 5][1];
         way.tp = way.ulysses == 4 ? 1 : min_int(2, way.tp); /* of 4 heads */
         way.pp = min_int(2, way.pp);
+        way.fastseq = way.keys == 1 && i % 2;
         way.zero = (int)draw(&seed, 4);
         way.model = i % 3 ? way.model : "mixture";
         fleet_open(&f, &way);

@@ -192,11 +192,23 @@ static void one_mistake_among_parts_of_sequences(void **state)
     mutants(&way, 5, 210);
 }
 
+static void one_mistake_among_parts_of_matrices(void **state)
+{
+    struct way way = eight;
+
+    (void)state;
+    way.dp = 1;
+    way.ulysses = 2;
+    way.fastseq = 1;
+    mutants(&way, 6, 210);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_mistake_anywhere),
         cmocka_unit_test(one_mistake_among_parts_of_sequences),
+        cmocka_unit_test(one_mistake_among_parts_of_matrices),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -242,9 +242,15 @@ static int leave_hub(void *argument, struct err *err)
     return 0;
 }
 
-static uint64_t hash_name(const struct parameter *q, int tp_rank)
+/* Of the rank's part of a parameter. */
+static uint64_t hash_name(const struct program *p, int parameter, const struct mesh_place *place)
 {
-    return XXH64(q->name, strlen(q->name), (uint64_t)tp_rank);
+    int number = place->of[AXIS_TP];
+    const char *name = p->parameters[parameter].name;
+
+    if (program_parameter_is_split(p, parameter, AXIS_ULYSSES))
+        number += p->mesh.size[AXIS_TP] * (1 + place->of[AXIS_ULYSSES]);
+    return XXH64(name, strlen(name), (uint64_t)number);
 }
 
 /*
@@ -292,7 +298,7 @@ static uint64_t hash_weights(const struct trainer *trainer, const struct mesh_pl
         if (has_whole_weights(p))
             part = (struct parameter_part){ .end = q->rows * q->cols };
         if (!q->is_copy)
-            sum += hash_blocks(trainer, hash_name(q, place->of[AXIS_TP]), cell, 3, part);
+            sum += hash_blocks(trainer, hash_name(p, i, place), cell, 3, part);
     }
     return sum;
 }
@@ -309,8 +315,7 @@ static uint64_t hash_states(const struct trainer *trainer, const struct mesh_pla
 
         /* What is frozen has no states, and its weight is with the others. */
         for (int k = 0; k < 3 && !p->parameters[i].is_copy && p->parameters[i].trainable; k++)
-            sum += hash_blocks(trainer, hash_name(&p->parameters[i], place->of[AXIS_TP]), cells[k],
-                               k, part);
+            sum += hash_blocks(trainer, hash_name(p, i, place), cells[k], k, part);
     }
     return sum;
 }
@@ -413,10 +418,12 @@ static void *live(void *argument)
 }
 
 /* Whether two ranks have parts of one copy of the model. */
-static int share_a_copy(const struct mesh_place *a, const struct mesh_place *b)
+static int share_a_copy(const struct rank *x, const struct rank *y)
 {
+    const struct mesh_place *a = &x->place, *b = &y->place;
+
     return a->of[AXIS_REPLICA] == b->of[AXIS_REPLICA] && a->of[AXIS_CP] == b->of[AXIS_CP] &&
-           a->of[AXIS_ULYSSES] == b->of[AXIS_ULYSSES];
+           (a->of[AXIS_ULYSSES] == b->of[AXIS_ULYSSES] || x->job->parallel.cp_kind == CP_FASTSEQ);
 }
 
 /*
@@ -432,7 +439,7 @@ static void share(struct rank *ranks, int n_ranks, int zero)
             int same = ranks[i].place.of[AXIS_DP] == ranks[k].place.of[AXIS_DP];
             int shared = !ranks[i].has_whole_weights;
 
-            if (!share_a_copy(&ranks[i].place, &ranks[k].place))
+            if (!share_a_copy(&ranks[i], &ranks[k]))
                 continue;
 
             sum[i].parameters += same || shared ? ranks[k].outcome.parameters : 0;

@@ -145,13 +145,15 @@ static void hand_in(struct rank *r)
 {
     struct outcome *o = r->crowd->outcome;
 
-    if (coordinate(r, AXIS_DP) || coordinate(r, AXIS_ULYSSES) || coordinate(r, AXIS_CP))
+    if (coordinate(r, AXIS_DP) || coordinate(r, AXIS_CP))
         return;
     pthread_mutex_lock(&r->crowd->lock);
     for (int i = 0; i < r->program.n_parameters; i++) {
         const struct parameter *q = &r->program.parameters[i];
+        int is_anothers = coordinate(r, AXIS_ULYSSES) &&
+                          !program_parameter_is_split(&r->program, i, AXIS_ULYSSES);
 
-        if (!q->is_copy)
+        if (!q->is_copy && !is_anothers)
             copy_part(r, i, q->gradients[0], whole_gradient(o, q)->data, 1);
     }
     o->loss = *(double *)run_data(r->run, r->program.ports.loss_total, 0) / r->crowd->n_learned;
@@ -193,6 +195,7 @@ static int compile(struct rank *r)
         .n_micro_batches = e->sizes ? e->n_sizes : e->n_sequences / l->dp,
         .micro_batches = e->sizes,
         .sequence_parallel = l->sequence_parallel,
+        .fastseq = l->fastseq,
         .is_packed = e->starts != NULL,
         .recompute = l->recompute,
         .pipeline = { .kind = e->sizes ? PIPELINE_DYNAMIC : PIPELINE_1F1B,
@@ -405,8 +408,8 @@ void layout_describe(const struct layout *l, char *out, size_t size)
     char cut[64] = "";
 
     if (mesh.size[AXIS_ULYSSES] * mesh.size[AXIS_CP] > 1)
-        snprintf(cut, sizeof cut, "ulysses %d, keys %d, ", mesh.size[AXIS_ULYSSES],
-                 mesh.size[AXIS_CP]);
+        snprintf(cut, sizeof cut, "%s %d, keys %d, ", l->fastseq ? "fastseq" : "ulysses",
+                 mesh.size[AXIS_ULYSSES], mesh.size[AXIS_CP]);
     snprintf(out, size, "%stp %d%s, dp %d, pp %d, %s sums, recompute %d", cut, l->tp,
              l->tp == 1             ? ""
              : l->sequence_parallel ? " sequence parallel"

@@ -19,6 +19,7 @@ struct layout {
     int sequence_parallel, early;
     enum recompute_kind recompute;
     int ulysses, keys; /* ranks that exchange heads, and that gather keys; 0: 1 */
+    int fastseq;       /* the former gather the input of qkv */
 };
 
 /* A whole gradient under our name, as the parameter lies. */
