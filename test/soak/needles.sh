@@ -8,7 +8,7 @@
 . test/cli/support/check.sh
 lmtrain=${LMTRAIN:-build/lmtrain}
 tokens=${NEEDLES_TOKENS:-8192} short=${NEEDLES_SHORT:-512} n_test=${NEEDLES_TEST:-20}
-read -r steps_pairs steps_short steps_long <<<"${NEEDLES_STEPS:-800 150 60}"
+read -r steps_pairs steps_short steps_long <<<"${NEEDLES_STEPS:-800 400 60}"
 
 # needles WHAT ARGUMENT... - scripts/data/needles.py
 needles() { scripts/data/needles.py "$dir" "$1" --lmtrain "$lmtrain" "${@:2}"; }
