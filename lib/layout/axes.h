@@ -8,7 +8,8 @@
  *            over them. ep as well, for every parameter but those of experts. dp, replica and ep
  *            have other sequences each, cp and ulysses parts of one sequence (axis_cuts_sequences).
  *   model    tp: ranks have other parts of a parameter, or, of one that is not divided, all of it.
- *            ep for experts' parameters.
+ *            ep for experts' parameters. With fastseq ulysses for those of q, k and v, too: the
+ *            one role that hangs on the job, which model/declare.c knows (model_split_axes).
  *   layers   pp: ranks have other layers.
  *
  * Among the axes of tokens one is that over which ZeRO shards gradients and states (dp); a sum over
@@ -45,8 +46,9 @@ struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum para
 /*
  * The one axis over which ZeRO shards; which divides the matrices of every layer (tensor parallel);
  * which divides experts alone; and which divides layers (the pipeline's stages). Parameters are
- * divided over the second and the third alone (config/parameters.h, model/declare.c): ranks of a
- * further axis of the model hold all of each, until these ask for that axis, too.
+ * divided over the second and the third, and with fastseq over axes_heads, alone
+ * (config/parameters.h, model/declare.c): ranks of a further axis of the model hold all of each,
+ * until these ask for that axis, too.
  */
 enum mesh_axis axes_shard(void);
 enum mesh_axis axes_tensor(void);
