@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/num.h"
+#include "ops/ops.h"
 
 int context_size(struct context_cut cut)
 {
@@ -81,6 +82,29 @@ void context_rows(struct context_cut cut, int64_t seq_len, int ulysses_rank, int
     CHECK(context_divides(cut, seq_len));
     for (int64_t i = 0; i < n; i++)
         rows[i] = (int32_t)context_row_of_pair(cut, seq_len, cp_rank, ulysses_rank * n + i);
+}
+
+bool context_has_window(struct context_cut cut, int64_t seq_len, int window)
+{
+    return cut.keys > 1 && window > 0 && window <= rows_of_chunk(cut, seq_len);
+}
+
+struct context_keys context_window_keys(struct context_cut cut, int64_t seq_len, int window,
+                                        int cp_rank, int64_t row, int64_t start)
+{
+    int64_t chunk = rows_of_chunk(cut, seq_len), span = 0;
+    int64_t query = context_row_of_pair(cut, seq_len, cp_rank, row);
+    int64_t first = max_i64(start, query - window + 1);
+    int number = cp_rank;
+
+    CHECK(context_has_window(cut, seq_len, window));
+    if (row >= chunk) {
+        number = 2 * cut.keys - 1 - cp_rank;
+        span = ops_window_rows(chunk, window);
+    }
+    int64_t begin = ops_window_begin(chunk, window, number);
+    return (struct context_keys){ (int32_t)(span + first - begin),
+                                  (int32_t)(span + query - begin) };
 }
 
 /* ---- work ---- */

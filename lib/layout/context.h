@@ -43,6 +43,19 @@ void context_rows(struct context_cut cut, int64_t seq_len, int ulysses_rank, int
 void context_pair_rows(struct context_cut cut, int64_t seq_len, int cp_rank, int32_t *rows);
 
 /*
+ * Keys that a row of a pair sees through a window of at most a chunk, as rows of its sequence in
+ * what gather_window makes of the pairs (ops.h). start: the first row of its document.
+ */
+struct context_keys {
+    int32_t first, last;
+};
+struct context_keys context_window_keys(struct context_cut cut, int64_t seq_len, int window,
+                                        int cp_rank, int64_t row, int64_t start);
+
+/* Whether a window's keys are the rank's and its neighbours' alone. */
+bool context_has_window(struct context_cut cut, int64_t seq_len, int window);
+
+/*
  * How uneven attention is: the most (query, visible key) pairs of a rank over their mean. 1 without
  * window and documents; with them work depends on where chunks lie. window 0: none. Documents lie
  * one behind the other, and the rows behind the last are one more.

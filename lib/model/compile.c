@@ -188,6 +188,12 @@ static int64_t global_batch(const struct compile_train *o)
     return n * mesh_data_size(&o->mesh);
 }
 
+/* seq_len of the job's shortest program. */
+static int shortest(const struct compile_train *o)
+{
+    return o->shortest ? o->shortest : o->seq_len;
+}
+
 int compile_train(struct program *program, const struct compile_train *options, struct err *err)
 {
     struct compiling c = { .options = options,
@@ -199,6 +205,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                .residual = options->residual,
                                .n_sequences = options->micro_batch,
                                .seq_len = options->seq_len,
+                               .shortest = shortest(options),
+                               .gathers_windows = options->gathers_windows,
                                .dropout = 1,
                                .sequence_parallel = options->sequence_parallel &&
                                                     options->mesh.size[axes_tensor()] > 1,

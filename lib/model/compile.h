@@ -25,6 +25,9 @@ struct compile_train {
     /* seq_len of the job's longest program, if it has several (place_within): decides how layers
      * are divided into stages, and the length of the rope table; 0: seq_len. */
     int longest;
+    /* seq_len of its shortest: decides what windows fetch; 0: seq_len. */
+    int shortest;
+    int gathers_windows;  /* with cp: layers with windows fetch no keys but their neighbours' */
     int64_t global_batch; /* sequences of a step on all data-parallel ranks; 0: all as this one */
     /* [n_micro_batches]: sequences of each, at most micro_batch; NULL: micro_batch each. */
     const int *micro_batches;

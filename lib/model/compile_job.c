@@ -26,6 +26,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .gradient_dtype = job->train.gradient_dtype,
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,
+        .gathers_windows = job->parallel.cp_kind == CP_GATHER,
         .n_micro_batches = job->n_micro_batches,
         .global_batch = job->parallel.replica_micro_batches.n ? job->train.global_batch : 0,
         .micro_batches = job->parallel.micro_batches.values,

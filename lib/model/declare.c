@@ -250,6 +250,17 @@ static bool drops_rows(const struct model_builder *b)
            (b->spec->dropout > 0 || (b->tuning && b->tuning->has_lora && b->tuning->dropout > 0));
 }
 
+/* Whether some layer fetches the keys of its window alone. */
+static bool has_windows(const struct model_builder *b, const struct model_chunk *chunks,
+                        int n_chunks)
+{
+    for (int i = 0; i < n_chunks; i++)
+        for (int layer = chunks[i].first_layer; layer < chunks[i].end_layer; layer++)
+            if (model_gathered_window(b, layer))
+                return true;
+    return false;
+}
+
 void model_declare(struct model_builder *b, const struct model_chunk *chunks, int n_chunks)
 {
     const struct model_spec *s = b->spec;
@@ -269,6 +280,10 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
         p->ports.ring_first = attention_input(b, "ring_first", cut.keys);
         p->ports.ring_last = attention_input(b, "ring_last", cut.keys);
     }
+    if (has_windows(b, chunks, n_chunks)) {
+        p->ports.window_first = attention_input(b, "window_first", 1);
+        p->ports.window_last = attention_input(b, "window_last", 1);
+    }
     if (context_size(cut) > 1 && drops_rows(b))
         p->ports.rows = input(b, "rows", DTYPE_I32);
     if (!b->cache_len) {
@@ -284,11 +299,12 @@ void model_declare(struct model_builder *b, const struct model_chunk *chunks, in
 void model_resize(struct model_builder *b, int n_sequences)
 {
     struct program *p = b->program;
-    int *const ports[] = { &p->ports.tokens,     &p->ports.positions,
-                           &p->ports.targets,    &p->ports.samples,
-                           &p->ports.starts,     &p->ports.rows,
-                           &p->ports.last,       &p->ports.attention_positions,
-                           &p->ports.ring_first, &p->ports.ring_last };
+    int *const ports[] = { &p->ports.tokens,       &p->ports.positions,
+                           &p->ports.targets,      &p->ports.samples,
+                           &p->ports.starts,       &p->ports.rows,
+                           &p->ports.last,         &p->ports.attention_positions,
+                           &p->ports.ring_first,   &p->ports.ring_last,
+                           &p->ports.window_first, &p->ports.window_last };
 
     if (n_sequences == b->n_sequences)
         return;

@@ -15,10 +15,11 @@
  * Over cp and ulysses a rank has a part of the rows of each sequence (layout/context.h), and only
  * attention needs others' (Jacobs et al. 2023: DeepSpeed Ulysses; Llama Team 2024, section 3.3.2).
  * Along ulysses each rank gets all rows of a part of the heads, and gives the outputs back; along
- * cp each gathers the keys and values of all ranks, for its own queries. With both, keys are those
- * of the rank's heads. With fastseq (OpenDiT 2024) ranks along ulysses gather the input of qkv
- * instead, and each has the part of the qkv matrix of its heads: over ulysses, too, these
- * parameters, and their adapters' B, are divided, and all others are the same.
+ * cp each gathers the keys and values of all ranks, for its own queries, or, where a window sees no
+ * more than a chunk, those of its neighbours. With both, keys are those of the rank's heads. With
+ * fastseq (OpenDiT 2024) ranks along ulysses gather the input of qkv instead, and each has the part
+ * of the qkv matrix of its heads: over ulysses, too, these parameters, and their adapters' B, are
+ * divided, and all others are the same.
  *
  * Each expert's FFN is divided over tp in the same way, so every rank processes all tokens. Rows of
  * tokens are copied once for each of the token's experts and sorted by expert: their number does
@@ -56,6 +57,8 @@ struct model_builder {
     enum dtype residual;      /* of the residual stream: DTYPE_F32, or bf16 where dtype is */
     int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len, on all the ranks
                                  that divide sequences */
+    int shortest;             /* seq_len of the job's shortest program: all have the same ops */
+    int gathers_windows;      /* with cp: layers with windows fetch no keys but their neighbours' */
     int cache_len;            /* > 0: attention over a cache of this many positions (generation) */
     int dropout;              /* 0: off, regardless of the spec */
     int sequence_parallel;    /* with tp: norms and residual adds on parts of the rows */
@@ -85,6 +88,9 @@ struct model_builder {
 /* Rows of a micro-batch that a rank has; and over how many ranks each sequence is divided. */
 int64_t model_rows(const struct model_builder *builder);
 struct context_cut model_context_cut(const struct mesh *mesh);
+
+/* The window of a layer that fetches the keys of its window alone; 0: it gathers all. */
+int model_gathered_window(const struct model_builder *builder, int layer);
 
 /* All layers as one chunk. */
 struct model_chunk model_whole(const struct model_spec *spec);

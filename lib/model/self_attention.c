@@ -5,7 +5,8 @@
  *       rows_to_heads      ulysses: all rows of 1 / u of these heads; with fastseq qkv is of these
  *                          already, computed from gathered rows
  *       head_norm, rope
- *       gather_sequence    cp: keys and values of all rows
+ *       gather_sequence    cp: keys and values of all rows, or
+ *       gather_window          of those that a window sees
  *       attention
  *       heads_to_rows      ulysses: the rank's rows, all heads
  */
@@ -226,15 +227,43 @@ int self_attention_input(const struct emitter *e, int x)
     return all;
 }
 
-/* Keys, or values, of whole sequences. */
+/* What sees keys by their numbers in sequences, dropout or slopes, has whole sequences. */
+int model_gathered_window(const struct model_builder *b, int layer)
+{
+    int window = model_spec_window(b->spec, layer);
+
+    if (!b->gathers_windows || b->spec->attention_dropout > 0 ||
+        b->spec->position == POSITION_ALIBI ||
+        !context_has_window(model_context_cut(&b->program->mesh), b->shortest, window))
+        return 0;
+    return window;
+}
+
+/* Keys, or values, that windows see. */
+static int keys_of_window(const struct emitter *e, int x, int window)
+{
+    struct op_attributes attributes = { .seq_len = e->b->seq_len / e->keys,
+                                        .window = window,
+                                        .axis = axes_keys() };
+    int64_t spans = 2 * ops_window_rows(attributes.seq_len / 2, window);
+    int seen = program_value(e->b->program, e->b->n_sequences * spans, cols_of(e, x), e->b->dtype);
+
+    emit_cp(e, OP_GATHER_WINDOW, &attributes, x, seen);
+    return seen;
+}
+
+/* Keys, or values, of whole sequences, or of windows. */
 static int gathered_keys(const struct emitter *e, int x)
 {
     struct op_attributes attributes = { .seq_len = e->b->seq_len / e->keys,
                                         .zigzag = true,
                                         .axis = axes_keys() };
+    int window = model_gathered_window(e->b, e->layer);
 
     if (e->keys == 1)
         return x;
+    if (window)
+        return keys_of_window(e, x, window);
     int all = program_value(e->b->program, (int64_t)e->b->n_sequences * e->b->seq_len,
                             cols_of(e, x), e->b->dtype);
     emit_cp(e, OP_GATHER_SEQUENCE, &attributes, x, all);
@@ -267,6 +296,10 @@ int self_attention(const struct emitter *e, int qkv)
         attributes.seed = b->seed;
         attributes.rng_site = rng_site_of(e, SITE_ATTENTION);
     }
+    const struct ports *ports = &b->program->ports;
+    bool is_window = model_gathered_window(b, e->layer) > 0;
+    int first = is_window ? ports->window_first : ports->starts;
+    int last = is_window ? ports->window_last : ports->last;
     int drops = attributes.p > 0, numbered = drops || attributes.alibi;
     int out = value(e, qkv, (int64_t)attributes.n_heads * attributes.head_dim, b->dtype);
     int lse = value(e, qkv, attributes.n_heads, DTYPE_F32);
@@ -275,10 +308,10 @@ int self_attention(const struct emitter *e, int qkv)
                          .in = { [ATTENTION_Q] = heads.q,
                                  [ATTENTION_K] = heads.k,
                                  [ATTENTION_V] = heads.v,
-                                 [ATTENTION_SAMPLE] = drops ? b->program->ports.samples : 0,
+                                 [ATTENTION_SAMPLE] = drops ? ports->samples : 0,
                                  [ATTENTION_HEAD_OFFSET] = numbered ? b->parts.heads : 0,
-                                 [ATTENTION_FIRST] = b->program->ports.starts,
-                                 [ATTENTION_LAST] = b->program->ports.last },
+                                 [ATTENTION_FIRST] = first,
+                                 [ATTENTION_LAST] = last },
                          .out = { [ATTENTION_OUT] = out, [ATTENTION_LSE] = lse } });
     return heads_to_rows(e, out);
 }

@@ -1,7 +1,7 @@
 /*
  * collective.c - what ranks of a mesh axis exchange
  */
-#include "ops/family_impl.h"
+#include "ops/exchange_impl.h"
 
 /* What a gather joins, or what a reduce_scatter leaves: parts of rows, or of a flat cell. */
 static enum spread parts_of(const struct spread_query *q)
@@ -9,9 +9,7 @@ static enum spread parts_of(const struct spread_query *q)
     return q->op->in[OPS_FIRST].cols == q->op->out[OPS_FIRST].cols ? SPREAD_ROWS : SPREAD_COLS;
 }
 
-/* The spreads that the op requires and has over its own axis; over others the output has the
- * input's spread. */
-static int spread_over_axis(const struct spread_query *q, enum spread wanted, enum spread result)
+int spread_over_axis(const struct spread_query *q, enum spread wanted, enum spread result)
 {
     spread_give_all(q, q->on_axis ? result : q->in[OPS_FIRST]);
     return q->on_axis ? spread_want(q, 0, wanted) : 0;
@@ -237,11 +235,7 @@ static const struct op_info gather_heads_grad = {
 
 /* ---- sequences of which each rank has a part ---- */
 
-/*
- * Adds to `to`'s gradient what a collective that undoes op makes of dfrom: in `to`'s place, if it
- * is a view.
- */
-static void return_gradient(struct backward *b, struct op_node undo, int to, int dfrom)
+void return_gradient(struct backward *b, struct op_node undo, int to, int dfrom)
 {
     int dto;
 
@@ -376,14 +370,17 @@ static const struct op_info heads_to_rows = {
     .backward = heads_to_rows_backward,
 };
 
+int check_two_chunks(const struct op_shape *op, const char *why, struct err *err)
+{
+    if (op->attributes.seq_len % 2)
+        return err_set(err, ERR_FAILED, "%s: seq_len is %d, wanted an even number for %s",
+                       op_name(op->kind), op->attributes.seq_len, why);
+    return 0;
+}
+
 static int check_zigzag(const struct op_shape *op, struct err *err)
 {
-    const struct op_attributes *a = &op->attributes;
-
-    if (a->zigzag && a->seq_len % 2)
-        return err_set(err, ERR_FAILED, "%s: seq_len is %d, wanted an even number for zigzag",
-                       op_name(op->kind), a->seq_len);
-    return 0;
+    return op->attributes.zigzag ? check_two_chunks(op, "zigzag", err) : 0;
 }
 
 static int check_gathered(const struct op_shape *op, struct err *err)

@@ -116,7 +116,7 @@ enum op_trait {
     TRAIT_COLLECTIVE =
         1, /* it exchanges data with other ranks: run executes it, there is no kernel */
     TRAIT_TRANSFER = 2, /* a collective of two ranks, of which one sends */
-    TRAIT_GATHER = 4,   /* its output is as many times its input as the axis has ranks */
+    TRAIT_GATHER = 4,   /* its output is its input and what other ranks of the axis have */
     TRAIT_PRODUCT = 8,  /* a matrix product, long enough for a collective to travel meanwhile */
     TRAIT_CHEAP = 16,   /* made again at the price of a read and a write */
     TRAIT_COPY = 32,    /* between the device's memory and the host's: run executes it */

@@ -224,6 +224,17 @@
  *   rotate              x[r x c] any -> y[r x c] as x
  *                         over `axis`: the x of the rank `peer` further along (wrapping); every
  *                         rank sends and receives
+ *   gather_window       part[S r x n] -> seen[S R x n]
+ *                         over `axis` of q ranks, with sequences cut as by gather_sequence's zigzag
+ *                         (r = seq_len rows of a rank, chunks of r / 2): what a window of `window`
+ *                         keys sees from the rank's rows. A sequence of `seen` is one span for each
+ *                         of the two chunks: the chunk's rows behind the window - 1 rows before it,
+ *                         which a neighbour has, so laid that a row's number in its span and in its
+ *                         sequence are equal modulo OPS_KEY_TILE (ops_window_*); all else is 0
+ *   scatter_window      seen[S R x n] -> part[S r x n]
+ *                         over `axis`: each row is the sum of what is in its place on the rank and,
+ *                         of the last window - 1 of a chunk, in the next chunk's span. Each is the
+ *                         other's gradient
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
@@ -373,6 +384,8 @@ enum op_kind {
     OP_GATHER_SEQUENCE,
     OP_SCATTER_SEQUENCE,
     OP_ROTATE,
+    OP_GATHER_WINDOW,
+    OP_SCATTER_WINDOW,
     OP_SEND,
     OP_RECEIVE,
     OP_TO_HOST,
@@ -403,7 +416,8 @@ struct op_attributes {
     int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
     int group;      /* gather_heads: neighbours that share a kv head */
     int zigzag;     /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
-    int window;     /* attentions: keys that a query sees at most, up to its own; 0: any number */
+    int window;     /* attentions, gather_window, scatter_window: keys that a query sees at most,
+                     * up to its own; attentions: 0: any number */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     int normalize;  /* router: weights are of the chosen experts' softmax */
     double balance; /* router_grad: coefficient of the balance in the loss */
@@ -465,6 +479,26 @@ static inline int ops_key_len(const struct op_shape *op, const struct tensor *qu
                               const struct tensor *keys)
 {
     return (int)(keys->rows / (queries->rows / op->attributes.seq_len));
+}
+
+/*
+ * gather_window's spans, of a chunk of `chunk` rows and the window - 1 before it: how many rows
+ * each has, and the sequence's row with which that of the i-th chunk of the sequence begins (less
+ * than 0: rows that there are not). Kernels add up tiles of so many keys, whose bits are those of
+ * whole sequences where spans begin with one.
+ */
+enum { OPS_KEY_TILE = 64 };
+
+static inline int64_t ops_window_rows(int64_t chunk, int window)
+{
+    return (chunk + window - 1 + 2 * (OPS_KEY_TILE - 1)) / OPS_KEY_TILE * OPS_KEY_TILE;
+}
+
+static inline int64_t ops_window_begin(int64_t chunk, int window, int i)
+{
+    int64_t row = i * chunk - (window - 1), over = row % OPS_KEY_TILE;
+
+    return row - (over < 0 ? over + OPS_KEY_TILE : over);
 }
 
 /* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */

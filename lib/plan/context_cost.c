@@ -56,7 +56,7 @@ static void add_function(struct context_cost *cost, const struct program *p,
         double sent = (double)price_link_bytes(&shape, p->mesh.size[op->attributes.axis]);
 
         *(is_forward ? &cost->bytes.forward : &cost->bytes.backward) += sent;
-        if (!is_forward && op->kind == OP_GATHER_SEQUENCE)
+        if (!is_forward && (op->kind == OP_GATHER_SEQUENCE || op->kind == OP_GATHER_WINDOW))
             again += bytes_of(&shape.out[OPS_FIRST]);
     }
     cost->bytes.gathered_again += again;

@@ -15,7 +15,19 @@ static int64_t tensor_bytes(const struct tensor *t)
     return tensor_elements(t) * (int64_t)dtype_bytes(t->dtype);
 }
 
-/* Of the whole: what is gathered, or what each of n ranks sums. */
+/* Tails of chunks, along the ranks and back. */
+static bool is_of_windows(enum op_kind kind)
+{
+    return kind == OP_GATHER_WINDOW || kind == OP_SCATTER_WINDOW;
+}
+
+/* From each rank to a neighbour. */
+static bool is_rotated(enum op_kind kind)
+{
+    return kind == OP_ROTATE || is_of_windows(kind);
+}
+
+/* Of the whole: what is gathered, or what each of n ranks sums; of what windows see, one way's. */
 static int64_t whole_bytes(const struct op_shape *op, int n)
 {
     const struct op_attributes *a = &op->attributes;
@@ -30,6 +42,9 @@ static int64_t whole_bytes(const struct op_shape *op, int n)
     case OP_GATHER_HEADS_GRAD:
         /* A rank's columns of k and of v, of every rank. */
         return n * in->rows * 2 * (a->head_dim / a->group) * (int64_t)dtype_bytes(in->dtype);
+    case OP_GATHER_WINDOW:
+    case OP_SCATTER_WINDOW:
+        return (int64_t)collective_window_sent_bytes(op) / 2;
     default:
         return tensor_bytes(in);
     }
@@ -100,6 +115,8 @@ int64_t price_link_bytes(const struct op_shape *op, int n)
         return tensor_bytes(op->kind == OP_SEND ? &op->in[OPS_FIRST] : &op->out[OPS_FIRST]);
     if (op->kind == OP_ROTATE)
         return n > 1 ? tensor_bytes(&op->in[ROTATE_X]) : 0;
+    if (is_of_windows(op->kind))
+        return n > 1 ? (int64_t)collective_window_sent_bytes(op) : 0;
     return whole_bytes(op, n) * (n - 1) / n * (op->kind == OP_ALL_REDUCE ? 2 : 1);
 }
 
@@ -137,7 +154,7 @@ static double measured_ns(const struct prices *prices, const struct group_shape 
     struct price_span span = { group->per_node, group->n_nodes };
 
     *source = PRICE_FORMULA;
-    if (prices->cluster->table && op->kind == OP_ROTATE)
+    if (prices->cluster->table && is_rotated(op->kind))
         return measured_rotate_ns(prices, group, n_bytes, source);
     if (!prices->cluster->table || span.per_node * span.n_nodes != group->n)
         return -1;
@@ -158,7 +175,7 @@ int64_t price_lateness(const struct prices *prices, int64_t apart_ns)
 static double moving_ns(const struct prices *prices, const struct group_shape *group,
                         const struct op_shape *op, int64_t n_bytes)
 {
-    if (op->kind == OP_ROTATE)
+    if (is_rotated(op->kind))
         return (double)rotate_ns(prices->cluster, group, n_bytes);
     if (op->kind == OP_ROWS_TO_HEADS || op->kind == OP_HEADS_TO_ROWS)
         return exchange_ns(prices, group, op, n_bytes);
@@ -179,6 +196,8 @@ struct price price_collective(const struct prices *prices, const struct group_sh
     double measured = measured_ns(prices, group, op, n_bytes, &price.source);
     double moving = measured >= 0 ? measured : moving_ns(prices, group, op, n_bytes);
 
+    if (is_of_windows(op->kind))
+        moving *= 2;
     price.ns = llround(moving + copying_ns(prices, op, group->n));
     return price;
 }

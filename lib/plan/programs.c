@@ -37,6 +37,7 @@ int programs_compile_by_length(struct programs_by_length *programs,
         programs->lengths = lengths_of_job(job, &programs->n_shorter, arena);
         programs->n_shorter--;
     }
+    options.shortest = programs->n_shorter ? programs->lengths[0] : 0;
     programs->shorter = arena_array(arena, struct program, programs->n_shorter);
     options.longest = options.seq_len;
     options.head_logits = kernels_are_gpu(request->kernels) ? MODEL_HEAD_LOGITS_GPU : 0;

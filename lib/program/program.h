@@ -293,6 +293,8 @@ struct ports {
     int attention_positions;
     int starts; /* of packed sequences: for each row of attention, the first row of its document */
     int last;   /* for each row of attention, its own number in its sequence */
+    int window_first, window_last; /* for each row of attention, what it sees of what
+                                      gather_window has made; 0: no layer has it */
     int ring_first, ring_last; /* for each step of a ring and each row of attention, what it sees of
                                   the keys of that step */
     int loss_scale;       /* [1 x 1] fp32: gradient_scale / tokens with loss of the global batch */

@@ -77,6 +77,9 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
     case OP_SCATTER_SEQUENCE:
     case OP_ROTATE:
         return collective_sequence_scratch_bytes(shape, size);
+    case OP_GATHER_WINDOW:
+    case OP_SCATTER_WINDOW:
+        return collective_window_scratch_bytes(shape);
     default:
         return 0;
     }
@@ -88,14 +91,22 @@ static bool is_of_sequences(enum op_kind kind)
            kind == OP_SCATTER_SEQUENCE || kind == OP_ROTATE;
 }
 
+static bool is_of_windows(enum op_kind kind)
+{
+    return kind == OP_GATHER_WINDOW || kind == OP_SCATTER_WINDOW;
+}
+
 bool collective_takes_strides(enum op_kind kind)
 {
-    return kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD || is_of_sequences(kind);
+    return is_of_windows(kind) || kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD ||
+           is_of_sequences(kind);
 }
 
 /* Of heads that are gathered, too little to count. */
 size_t collective_copied_bytes(const struct op_shape *shape, int size)
 {
+    if (is_of_windows(shape->kind))
+        return collective_window_copied_bytes(shape);
     return is_of_sequences(shape->kind) ? collective_sequence_copied_bytes(shape, size) : 0;
 }
 
@@ -143,7 +154,7 @@ static void copy_bytes(const struct collective *c, void *to, const void *from, s
         memcpy(to, from, n_bytes);
 }
 
-static void fill_zero(const struct collective *c, void *to, size_t n_bytes)
+void collective_fill_zero(const struct collective *c, void *to, size_t n_bytes)
 {
     if (is_enqueued(c))
         c->base.device->ops->fill(c->base.device, c->base.queue, to, 0, n_bytes);
@@ -221,7 +232,7 @@ static int step_sum_by_parts(const struct collective *c, int step, struct comm_c
     case 0:
         if (is_padded) {
             copy_bytes(c, padded, c->in.data, n_bytes);
-            fill_zero(c, padded + n_bytes, (size_t)size * part_bytes - n_bytes);
+            collective_fill_zero(c, padded + n_bytes, (size_t)size * part_bytes - n_bytes);
         }
         *call = (struct comm_call){ COMM_ALL_TO_ALL, is_padded ? padded : c->in.data, terms,
                                     part_bytes, 0 };
@@ -323,7 +334,7 @@ static int step_gather_heads_grad(const struct collective *c, int step, struct c
     };
 
     if (step == 0) {
-        fill_zero(c, pieces, all_bytes);
+        collective_fill_zero(c, pieces, all_bytes);
         for (int i = 0; i < h.n; i++)
             copy_shared(c, &h, &c->in, i, pieces + first + (size_t)i * h.piece_bytes, 1);
         *call = (struct comm_call){ COMM_ALL_TO_ALL, pieces, terms, h.piece_bytes, 0 };
@@ -361,6 +372,9 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_SCATTER_SEQUENCE:
     case OP_ROTATE:
         return collective_step_sequence(c, step, call);
+    case OP_GATHER_WINDOW:
+    case OP_SCATTER_WINDOW:
+        return collective_step_window(c, step, call);
     case OP_SEND:
         *call = (struct comm_call){ COMM_SEND, c->in.data, NULL, bytes_of(&c->in), c->peer };
         return step == 0;

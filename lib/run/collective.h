@@ -62,6 +62,10 @@ bool collective_takes_strides(enum op_kind kind);
 /* Bytes that a rank of size copies between operands and what it sends and receives. */
 size_t collective_copied_bytes(const struct op_shape *shape, int size);
 
+/* Bytes that a rank sends of what windows see (gather_window, scatter_window): half of them to
+ * either neighbour. */
+size_t collective_window_sent_bytes(const struct op_shape *shape);
+
 /* Whether comm may add what this kind sums. Scalars keep their order: they are little. */
 int collective_may_be_fast(const struct op_shape *shape);
 

@@ -15,6 +15,8 @@ void collective_sum(const struct collective *c, const struct kernels_sum *sum, v
 
 void collective_copy_columns(const struct collective *c, struct kernels_columns columns);
 
+void collective_fill_zero(const struct collective *c, void *to, size_t n_bytes);
+
 /*
  * Sequences of which each rank has a part (collective_sequence.c). Operands may be strided; what
  * lies between their rows is left alone.
@@ -22,5 +24,10 @@ void collective_copy_columns(const struct collective *c, struct kernels_columns 
 int collective_step_sequence(const struct collective *c, int step, struct comm_call *call);
 size_t collective_sequence_scratch_bytes(const struct op_shape *shape, int size);
 size_t collective_sequence_copied_bytes(const struct op_shape *shape, int size);
+
+/* What windows see of them (collective_window.c); likewise. */
+int collective_step_window(const struct collective *c, int step, struct comm_call *call);
+size_t collective_window_scratch_bytes(const struct op_shape *shape);
+size_t collective_window_copied_bytes(const struct op_shape *shape);
 
 #endif

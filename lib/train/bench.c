@@ -24,8 +24,9 @@ struct bench_source {
     const struct program *program;
     struct run *run;
     int32_t *tokens, *targets, *positions; /* of the rank's rows */
-    int32_t *rows, *attention_positions, *last, *ring_first,
-        *ring_last; /* with context parallelism */
+    /* With context parallelism: */
+    int32_t *rows, *attention_positions, *last, *ring_first, *ring_last;
+    int32_t *window_first, *window_last;
     int64_t *samples;
     int64_t n_rows;
     uint64_t n_loaded;
@@ -57,9 +58,25 @@ static int load_random(void *context, int micro_batch, struct err *err)
         .last = s->last,
         .ring_first = s->ring_first,
         .ring_last = s->ring_last,
+        .window_first = s->window_first,
+        .window_last = s->window_last,
     };
     inputs_of_batch(s->run, s->program, &batch, micro_batch);
     return 0;
+}
+
+static void see_windows(struct bench_source *s, int cp_rank)
+{
+    struct context_cut cut = job_context_cut(s->job);
+    int64_t seq_len = s->job->data.seq_len, pair = seq_len / cut.keys;
+
+    for (int64_t i = 0; i < s->job->train.micro_batch * pair; i++) {
+        struct context_keys keys =
+            context_window_keys(cut, seq_len, s->job->model.window, cp_rank, i % pair, 0);
+
+        s->window_first[i] = keys.first;
+        s->window_last[i] = keys.last;
+    }
 }
 
 /* Where the rows lie in their sequences: the rank's, and those that it attends from. */
@@ -109,11 +126,15 @@ static void source_open(struct bench_source *s, const struct job *job,
                                 .last = arena_array(arena, int32_t, n_pairs),
                                 .ring_first = arena_array(arena, int32_t, n_pairs * cut.keys),
                                 .ring_last = arena_array(arena, int32_t, n_pairs * cut.keys),
+                                .window_first = arena_array(arena, int32_t, n_pairs),
+                                .window_last = arena_array(arena, int32_t, n_pairs),
                                 .n_rows = n_rows,
                                 .samples = arena_array(arena, int64_t, job->train.micro_batch) };
     s->attention_positions = s->last;
     place_rows(s, place->of[axes_heads()], place->of[axes_keys()]);
     place_ring(s, place->of[axes_keys()]);
+    if (program->ports.window_first)
+        see_windows(s, place->of[axes_keys()]);
 }
 
 /* Learning rate 0: the parameters stay what a model begins with, however many steps are run. */

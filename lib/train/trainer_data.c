@@ -68,6 +68,7 @@ static struct loader_options loader_options_of(struct trainer *t)
                                     .cp_rank = mesh_coordinate(mesh, t->world_rank, axes_keys()),
                                     .ring = job->parallel.cp_kind == CP_RING,
                                     .ring_window = model_spec_window(&job->model, 0),
+                                    .window = t->program.ports.window_first ? job->model.window : 0,
                                     .seed = job->train.seed,
                                     .split = job->eval.split,
                                     .first_step = trainer_data_step(t),

@@ -25,4 +25,6 @@ void inputs_of_batch(struct run *run, const struct program *program,
     feed(run, program, ports->last, batch->last, number);
     feed(run, program, ports->ring_first, batch->ring_first, number);
     feed(run, program, ports->ring_last, batch->ring_last, number);
+    feed(run, program, ports->window_first, batch->window_first, number);
+    feed(run, program, ports->window_last, batch->window_last, number);
 }

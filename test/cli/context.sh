@@ -80,6 +80,18 @@ expect 'have the loss of one rank, to rounding' 0 '' near four fastseq-tp 12 100
 expect 'two ranks exchange heads, and two keys' 0 '^done: step 12' parallel both 4 4 '{ulysses: 2, gather: 2}'
 expect 'with the first loss of one rank' 0 '' near one both 1 1000000000000
 
+# Layers with a window fetch their neighbours' keys alone, others all.
+expect 'a window, one rank' 0 '^done: step 12' pretrain window --set model.window=4 --set model.window_period=2
+for ranks in 2 4; do
+    expect "of $ranks ranks, no more than a chunk" 0 '^done: step 12' parallel "window-$ranks" $ranks $ranks gather \
+        --set model.window=4 --set model.window_period=2
+    expect 'has its first loss' 0 '' near window "window-$ranks" 1 1000000000000
+    expect 'and its last to rounding' 0 '' near window "window-$ranks" 12 100
+done
+expect 'with recomputation' 0 '^done: step 12' parallel window-full 2 2 gather --set model.window=4 \
+    --set model.window_period=2 --set recompute=full
+same_bits 'it changes no bit' window-2 window-full 12
+
 # A checkpoint knows no layout: the same tensors, whoever saved them.
 for way in 'one 2 2 gather' 'gather 1 1 auto' 'both 2 2 ulysses' 'one 2 2 fastseq' 'fastseq-zero-3 1 1 auto' \
     'fastseq-zero-1 4 4 gather'; do
@@ -122,6 +134,13 @@ expect 'fewer kv heads than ranks that divide them' 2 'do not divide 2 kv heads.
     parallel wrong 4 4 fastseq
 expect 'sizes of another product' 2 'is 2 \* 3 ranks, but parallel.cp is 4 \(hint: cp: 6\)' parallel wrong 4 4 \
     '{ulysses: 2, gather: 3}'
+# ops WINDOW - the kinds by which two ranks get keys, of a model with that window
+ops() {
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set parallel.cp=2 --set parallel.cp_kind=gather --set "model.window=$1" \
+        --print-program | grep -o '= gather_[a-z]*' | sort -u
+}
+expect 'a window of a chunk is fetched' 0 '^= gather_window$' ops 8
+expect 'a longer one is not' 0 '^= gather_sequence$' ops 9
 expect 'a plan of parts' 0 'split\(rows\) cp' "$lmtrain" plan "$dir/job.yaml" --ranks 2 --set parallel.cp=2 \
     --set parallel.cp_kind=gather --print-program
 finish

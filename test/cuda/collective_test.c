@@ -453,6 +453,32 @@ static void rotate(void **state)
         }
 }
 
+/* Of a row and of more, of a part that is wider than its columns and one that is not. */
+static void windows_of_sequences(void **state)
+{
+    enum { CHUNK = 6, N = 8 };
+
+    (void)state;
+    for (int size = 2; size <= 4; size++)
+        for (int window = 1; window <= CHUNK; window += window == 1 ? 1 : 4) {
+            int sequences = size == 3 ? 3 : 1;
+            enum dtype dtype = dtypes[(size + window) % COUNT(dtypes)];
+            struct tensor part = dense(sequences * 2 * CHUNK, N, dtype);
+            struct tensor seen = dense(sequences * 2 * ops_window_rows(CHUNK, window), N, dtype);
+
+            part.stride += size == 4 ? 0 : 3;
+            seen.stride += window == 2 ? 5 : 0;
+            for (int back = 0; back < 2; back++) {
+                struct play p = make(back ? OP_SCATTER_WINDOW : OP_GATHER_WINDOW, size,
+                                     back ? seen : part, back ? part : seen);
+
+                p.shape.attributes.seq_len = 2 * CHUNK;
+                p.shape.attributes.window = window;
+                check(p);
+            }
+        }
+}
+
 /* Without the wait for the compute queue's event some order of the queues must show it. */
 static void missing_event(void **state)
 {
@@ -554,6 +580,7 @@ int main(void)
         cmocka_unit_test(rows_and_heads),
         cmocka_unit_test(whole_sequences),
         cmocka_unit_test(rotate),
+        cmocka_unit_test(windows_of_sequences),
         cmocka_unit_test(missing_event),
         cmocka_unit_test(sums_of_nccl),
         cmocka_unit_test(scratch_of_fast_sums),

@@ -6,6 +6,7 @@
 #include "base/num.h"
 #include "data/instruct/samples.h"
 #include "data/stream/loader.h"
+#include "layout/context.h"
 
 #define SEQ_LEN 96
 #define SHORT 48 /* a multiple of every cut's unit, as SEQ_LEN is */
@@ -151,6 +152,24 @@ static void check_ring(const struct loader_options *o, const struct micro_batch 
     }
 }
 
+/* As many keys as it sees of its own and its neighbours' rows, up to its own. */
+static void check_windows(const struct loader_options *o, const struct micro_batch *b,
+                          int n_sequences)
+{
+    int pair[SEQ_LEN], n = pair_of(o->cut, b->seq_len, o->cp_rank, pair);
+
+    for (int row = 0; row < n_sequences * n; row++) {
+        int64_t start = b->starts ? b->starts[row] : 0;
+        struct context_keys keys =
+            context_window_keys(o->cut, b->seq_len, o->window, o->cp_rank, row % n, start);
+
+        assert_int_equal(b->window_first[row], keys.first);
+        assert_int_equal(b->window_last[row], keys.last);
+        assert_int_equal(keys.last - keys.first,
+                         pair[row % n] - max_i64(start, pair[row % n] - o->window + 1));
+    }
+}
+
 /* ---- loaders side by side ---- */
 
 /* Edges between a sequence's parts that a document lies on both sides of. */
@@ -208,6 +227,9 @@ static void check_cut(struct loader_options options, struct context_cut cut, int
                                 (size_t)n_sequences * sizeof *all.samples);
             check_local(&of[r], &all, &batch, n_sequences);
             check_attention(&of[r], &all, &batch, n_sequences);
+            if (context_has_window(cut, batch.seq_len, options.window))
+                check_windows(&of[r], &batch, n_sequences);
+            assert_true(!batch.window_last == !(options.window && cut.keys > 1));
             assert_true(!batch.ring_first == !(options.ring && cut.keys > 1));
             assert_true(!batch.ring_last == !batch.ring_first);
             if (batch.ring_first && of[r].ulysses_rank == 0)
@@ -313,6 +335,32 @@ static void test_several_lengths(void **state)
             n_short += loader_length(loader, step, m) == SHORT;
     assert_in_range(n_short, 1, 19);
     loader_close(loader);
+}
+
+static void test_windows(void **state)
+{
+    static const int lengths[] = { SHORT, SEQ_LEN }, sizes[] = { 1, 3, 2 };
+    static const int windows[] = { 1, 2, 5, 12, 24 };
+    struct loader_dataset dataset = { tokens, 1 };
+
+    (void)state;
+    for (size_t w = 0; w < sizeof windows / sizeof windows[0]; w++) {
+        struct loader_options options = options_of_samples();
+
+        options.window = windows[w];
+        options.packing = true;
+        for_all_cuts(&options, 14);
+        options.packing = false;
+        options.lengths = lengths;
+        options.n_lengths = 2;
+        for_all_cuts(&options, 3);
+        options = options_of_tokens(&dataset);
+        options.ring = true;
+        options.window = windows[w];
+        options.sizes = sizes;
+        options.n_sizes = 3;
+        for_all_cuts(&options, 3);
+    }
 }
 
 static void test_ring(void **state)
@@ -431,6 +479,7 @@ int main(void)
         cmocka_unit_test(test_held_out),
         cmocka_unit_test(test_packed_documents),
         cmocka_unit_test(test_several_lengths),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_ring),
         cmocka_unit_test(test_no_cut),
         cmocka_unit_test(test_rewind),

@@ -1,7 +1,7 @@
 /*
  * What context parallelism promises of attention: a rank with a part of the queries, in two chunks
  * of the sequence from either end, or of the heads, or both, has the bits that all queries and all
- * heads together have.
+ * heads together have; also if it has no keys but those that its windows see.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/num.h"
+#include "layout/context.h"
 #include "support/op_case.h"
 #include "support/test_device.h"
 
@@ -29,6 +30,7 @@ struct view {
 /* Chunks o and 2 q - 1 - o of 2 q, all rows where q is 1; heads part i of u. */
 struct rank {
     int o, q, i, u;
+    bool sees_windows; /* its keys are those of gather_window */
 };
 
 /* Operands of a kind, as sets of inputs or outputs by bit. */
@@ -109,6 +111,31 @@ static void take(const struct slice *s, const struct tensor *to, const struct te
     }
 }
 
+/* Rows of keys of a sequence. */
+static int n_keys(const struct slice *s, int window)
+{
+    return s->rank.sees_windows ? 2 * (int)ops_window_rows(s->form->chunk, window) : s->seq_len;
+}
+
+/* Elements of keys, or values, that windows see; zero where there is nothing to see. */
+static void take_windows(const struct slice *s, const struct tensor *to, const struct tensor *whole,
+                         int window, int64_t col)
+{
+    int64_t chunk = s->form->chunk, span = ops_window_rows(chunk, window);
+
+    for (int64_t row = 0; row < to->rows; row++) {
+        int number = row % (2 * span) < span ? s->rank.o : 2 * s->rank.q - 1 - s->rank.o;
+        int64_t from = ops_window_begin(chunk, window, number) + row % span;
+        bool is_seen =
+            from >= max_i64(0, number * chunk - window + 1) && from < (number + 1) * chunk;
+
+        for (int64_t i = 0; i < to->cols; i++)
+            tensor_set(to, row, i,
+                       is_seen ? tensor_get(whole, row / (2 * span) * s->seq_len + from, col + i)
+                               : 0);
+    }
+}
+
 /* Inputs behind sample: head_offset, first, last. */
 static void set_documents(struct op_case *c, const struct form *f, int document, int seq_len)
 {
@@ -185,10 +212,32 @@ static void set_last(struct op_case *c, const struct slice *s)
         tensor_set(&c->op.in[last], row, 0, row_of(s, (int)(row % s->n_rows)));
 }
 
+/* first and last, among the keys of windows. */
+static void set_window(struct op_case *c, const struct slice *s)
+{
+    int first = operands_of(c->op.kind)->sample + 2;
+    int64_t rows = (int64_t)s->form->sequences * s->n_rows;
+    bool has_documents = tensor_given(&c->op.in[first]);
+
+    if (!has_documents)
+        op_case_input(c, first, rows, 1, DTYPE_I32, 0);
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t start = has_documents ? (int64_t)tensor_get(&c->op.in[first], row, 0) : 0;
+        struct context_keys keys =
+            context_window_keys((struct context_cut){ 1, s->rank.q }, s->seq_len,
+                                c->op.attributes.window, s->rank.o, row % s->n_rows, start);
+
+        tensor_set(&c->op.in[first], row, 0, keys.first);
+        tensor_set(&c->op.in[first + 1], row, 0, keys.last);
+    }
+}
+
 static struct op_case *rank_case(const struct op_case *whole, const struct slice *s)
 {
     const struct operands *o = operands_of(whole->op.kind);
     struct op_case *c = op_case_create(whole->op.kind, &whole->op.attributes);
+    int window = whole->op.attributes.window;
+    int64_t n_kv = (int64_t)s->form->sequences * n_keys(s, window);
 
     c->op.attributes.seq_len = s->n_rows;
     c->op.attributes.n_heads = s->n_heads;
@@ -200,20 +249,27 @@ static struct op_case *rank_case(const struct op_case *whole, const struct slice
 
         if (!tensor_given(t))
             continue;
-        op_case_input(c, i, by_query ? t->rows / s->rank.q : t->rows,
+        op_case_input(c, i,
+                      by_query ? t->rows / s->rank.q
+                      : by_kv  ? n_kv
+                               : t->rows,
                       by_head ? n_cols(s, t, by_kv) : t->cols, t->dtype, 0);
-        take(s, &c->op.in[i], t, by_query, by_head ? first_col(s, t, by_kv) : 0);
+        if (by_kv && s->rank.sees_windows)
+            take_windows(s, &c->op.in[i], t, window, first_col(s, t, by_kv));
+        else
+            take(s, &c->op.in[i], t, by_query, by_head ? first_col(s, t, by_kv) : 0);
     }
     tensor_set(&c->op.in[o->sample + 1], 0, 0, s->head);
     if (s->rank.q > 1)
         set_last(c, s);
+    if (s->rank.sees_windows)
+        set_window(c, s);
     for (int i = 0; i < OPS_MAX_OUTPUTS; i++) {
         const struct tensor *t = &whole->op.out[i];
         bool is_kv = o->out_kv >> i & 1;
 
         if (tensor_given(t))
-            op_case_output(c, i, is_kv ? t->rows : t->rows / s->rank.q, n_cols(s, t, is_kv),
-                           t->dtype);
+            op_case_output(c, i, is_kv ? n_kv : t->rows / s->rank.q, n_cols(s, t, is_kv), t->dtype);
     }
     return c;
 }
@@ -245,7 +301,8 @@ static void check_rank(const struct op_case *whole, const struct slice *s)
 }
 
 /* All ranks of u times q. */
-static void check_ranks(const struct form *f, const struct view *v, int u, int q, enum dtype act)
+static void check_ranks(const struct form *f, const struct view *v, int u, int q, bool sees_windows,
+                        enum dtype act)
 {
     int seq_len = 2 * q * f->chunk;
 
@@ -256,7 +313,7 @@ static void check_ranks(const struct form *f, const struct view *v, int u, int q
             save(whole, f, v, seq_len, act);
         op_case_run(whole, 3, RUN_FIRST);
         for (int r = 0; r < u * q; r++) {
-            struct slice s = slice_of(f, (struct rank){ .o = r / u, .q = q, .i = r % u, .u = u });
+            struct slice s = slice_of(f, (struct rank){ r / u, q, r % u, u, sees_windows });
 
             check_rank(whole, &s);
         }
@@ -291,7 +348,7 @@ static void test_zigzag(void **state)
     for (int n = 0; n < (is_slow() ? 2 : 4); n++)
         for (int v = 0; v < N_VIEWS; v++)
             for (int i = v % 2; i < 3; i += 2)
-                check_ranks(&forms[i], &views[v], 1, sizes[n], act_at((n + i + v) % N_ACTS));
+                check_ranks(&forms[i], &views[v], 1, sizes[n], false, act_at((n + i + v) % N_ACTS));
 }
 
 /* Heads of their own, kv heads that neighbours share, and both kinds at once. */
@@ -307,8 +364,27 @@ static void test_heads(void **state)
     (void)state;
     for (int i = 0; i < (is_slow() ? 4 : 6); i++)
         for (int v = 0; v < N_VIEWS; v++)
-            check_ranks(&cases[i].form, &views[v], cases[i].u, cases[i].q,
+            check_ranks(&cases[i].form, &views[v], cases[i].u, cases[i].q, false,
                         act_at((i + v) % N_ACTS));
+}
+
+/* Of a chunk at most, which are tiles or not, in documents or without. */
+static void test_windows(void **state)
+{
+    static const struct {
+        struct form form;
+        int window, document, u, q;
+    } cases[] = { { { 2, 1, 16, 1, 33 }, 5, 0, 1, 2 },    { { 2, 2, 8, 2, 21 }, 21, 37, 1, 3 },
+                  { { 4, 2, 16, 1, 70 }, 65, 110, 1, 2 }, { { 2, 1, 8, 3, 64 }, 64, 0, 1, 2 },
+                  { { 4, 2, 8, 1, 40 }, 1, 0, 2, 2 },     { { 2, 2, 16, 1, 33 }, 33, 0, 1, 4 },
+                  { { 3, 1, 24, 1, 128 }, 65, 37, 1, 2 } };
+
+    (void)state;
+    for (int i = 0; i < (is_slow() ? 5 : 7); i++) {
+        struct view view = { .window = cases[i].window, .document = cases[i].document };
+
+        check_ranks(&cases[i].form, &view, cases[i].u, cases[i].q, true, act_at(i % N_ACTS));
+    }
 }
 
 static int run_all(void)
@@ -316,6 +392,7 @@ static int run_all(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_zigzag),
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_windows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 
 #include "base/num.h"
 #include "layout/context.h"
+#include "ops/ops.h"
 
 #define ROWS_MAX 512
 
@@ -107,6 +108,71 @@ static void lengths_that_divide(void **state)
                          cases[k].below == cases[k].seq_len);
     }
     assert_false(context_divides(cases[0].cut, 0));
+}
+
+/* ---- windows ---- */
+
+/* The row of the sequence that row `row` of what a rank's windows see is; -1: zeros. */
+static int64_t row_seen(struct context_cut cut, int64_t seq_len, int window, int cp_rank,
+                        int64_t row)
+{
+    int64_t chunk = seq_len / (2 * cut.keys), span = ops_window_rows(chunk, window);
+    int number = row < span ? cp_rank : 2 * cut.keys - 1 - cp_rank;
+    int64_t at = ops_window_begin(chunk, window, number) + row % span;
+
+    return at < number * chunk - window + 1 || at >= (number + 1) * chunk ? -1 : at;
+}
+
+static void check_window(struct context_cut cut, int64_t seq_len, int window, int64_t document)
+{
+    int64_t chunk = seq_len / (2 * cut.keys), span = ops_window_rows(chunk, window);
+
+    assert_true(span % OPS_KEY_TILE == 0);
+    assert_true(span < chunk + window + 2 * OPS_KEY_TILE);
+    for (int cp = 0; cp < cut.keys; cp++) {
+        struct context_keys before = { -1, -1 };
+
+        for (int64_t row = 0; row < seq_len / cut.keys; row++) {
+            int64_t query = context_row_of_pair(cut, seq_len, cp, row);
+            int64_t start = query / document * document;
+            int64_t first = max_i64(start, query - window + 1);
+            struct context_keys keys = context_window_keys(cut, seq_len, window, cp, row, start);
+
+            assert_true(keys.first >= 0 && keys.last < 2 * span);
+            assert_true(keys.first >= before.first && keys.last > before.last);
+            assert_int_equal(keys.last - keys.first, query - first);
+            for (int64_t key = keys.first; key <= keys.last; key++) {
+                int64_t from = first + key - keys.first;
+
+                assert_int_equal(row_seen(cut, seq_len, window, cp, key), from);
+                assert_int_equal(key % OPS_KEY_TILE, from % OPS_KEY_TILE);
+            }
+            before = keys;
+        }
+    }
+}
+
+static void windows_see_their_keys(void **state)
+{
+    static const int chunks[] = { 1, 3, 21, 63, 64, 65, 100, 128 };
+    static const int windows[] = { 1, 2, 3, 5, 21, 63, 64, 65, 66, 100, 128 };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
+        for (size_t w = 0; w < sizeof windows / sizeof *windows; w++)
+            for (int keys = 2; keys <= 4; keys++) {
+                struct context_cut cut = { 1, keys };
+                int64_t seq_len = (int64_t)2 * keys * chunks[c];
+
+                assert_int_equal(context_has_window(cut, seq_len, windows[w]),
+                                 windows[w] <= chunks[c]);
+                if (windows[w] > chunks[c])
+                    continue;
+                check_window(cut, seq_len, windows[w], seq_len);
+                check_window(cut, seq_len, windows[w], 37);
+            }
+    assert_false(context_has_window((struct context_cut){ 1, 2 }, 64, 0));
+    assert_false(context_has_window((struct context_cut){ 4, 1 }, 64, 4));
 }
 
 /* ---- keys seen ---- */
@@ -222,6 +288,7 @@ int main(void)
         cmocka_unit_test(every_row_is_on_one_rank),
         cmocka_unit_test(known_rows),
         cmocka_unit_test(lengths_that_divide),
+        cmocka_unit_test(windows_see_their_keys),
         cmocka_unit_test(every_visible_key_is_seen_once),
         cmocka_unit_test(long_sequences),
     };

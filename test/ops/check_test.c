@@ -275,6 +275,18 @@ static void test_messages(void **state)
     text_is("sumsq 200x50 fp32 : 1x2 fp64", "sumsq: sums is [1 x 2], wanted [1 x 3]");
 }
 
+static void test_messages_of_windows(void **state)
+{
+    (void)state;
+    text_is("gather_window 9x8 fp32 : 512x8 fp32",
+            "gather_window: part has 9 rows, wanted a multiple of seq_len 6");
+    text_is("gather_window 12x8 fp32 : 500x8 fp32", "gather_window: seen has 500 rows, wanted 512");
+    text_is("scatter_window 512x8 fp32 : 6x8 fp32",
+            "scatter_window: seen has 512 rows, wanted 256");
+    text_is("scatter_window 512x6 fp32 : 12x8 fp32",
+            "scatter_window: part is [12 x 8], wanted [* x 6]");
+}
+
 /* Forms that examples have no room for. */
 static void test_other_forms(void **state)
 {
@@ -291,6 +303,7 @@ static void test_other_forms(void **state)
         "heads_to_rows 24x8 fp32 : 12x16 fp32",
         "gather_sequence 6x8 fp64 : 18x8 fp64",
         "rotate 7x3 i32 : 7x3 i32",
+        "gather_window 6x8 fp64 : 256x8 fp64",
         "layernorm 12x8 fp32, 1x8 fp32, 1x8 fp32 : 12x8 fp32, 12x1 fp32, 12x1 fp32",
         "rmsnorm_grad 12x8 fp32, 12x8 fp32, 1x8 fp32, 12x1 fp32, - : 12x8 fp32, 1x8 fp32",
         "head_norm_grad 12x12 bf16, 12x12 bf16, 1x2 fp32, 1x2 fp32, 12x6 fp32 : 12x12 bf16, -, -",
@@ -415,6 +428,11 @@ static void negative_eps(struct op_attributes *a)
     a->eps = -1;
 }
 
+static void window_of_four(struct op_attributes *a)
+{
+    a->window = 4;
+}
+
 static void beta_one(struct op_attributes *a)
 {
     a->beta2 = 1;
@@ -462,6 +480,12 @@ static void test_attributes(void **state)
               "gather_sequence: seq_len is 3, wanted an even number for zigzag");
     attribute(OP_ROTATE, no_direction, "rotate: peer is 0, wanted 1 or -1");
     attribute(OP_ROTATE, two_further, "rotate: peer is 2, wanted 1 or -1");
+    attribute(OP_GATHER_WINDOW, odd_part,
+              "gather_window: seq_len is 3, wanted an even number for two chunks");
+    attribute(OP_GATHER_WINDOW, negative_window,
+              "gather_window: window is -1, wanted 1..3, the rows of a chunk");
+    attribute(OP_SCATTER_WINDOW, window_of_four,
+              "scatter_window: window is 4, wanted 1..3, the rows of a chunk");
     attribute(OP_ATTENTION, negative_window, "attention: window is -1, wanted at least 0");
     attribute(OP_ATTENTION_GRAD, slopes_of_two,
               "attention_grad: alibi is 2, wanted 0 or at least n_heads 4");
@@ -542,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_each_kind),
         cmocka_unit_test(test_dtypes_of_the_stream),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_messages_of_windows),
         cmocka_unit_test(test_attributes),
         cmocka_unit_test(test_stride),
         cmocka_unit_test(test_unknown_kind),

@@ -52,6 +52,7 @@ static void test_products(void **state)
     assert_true(flops(OP_GATHER_HEADS_GRAD) == 12 * 2); /* a column of k and one of v */
     assert_true(flops(OP_HEADS_TO_ROWS) == 12 * 8);     /* k and v of two heads: one rank's more */
     assert_true(flops(OP_SCATTER_SEQUENCE) == 3 * 12 * 8);
+    assert_true(flops(OP_SCATTER_WINDOW) == 2 * 2 * 8);
     assert_true(flops(OP_ADD_BIAS) == 12 * 6);
     assert_true(flops(OP_LOGIT_STATS) == 3 * 12 * 20);
     assert_true(flops(OP_CROSS_ENTROPY) == 3 * 12 * 20);
@@ -116,10 +117,11 @@ static void test_every_kind_is_priced(void **state)
         assert_true((bytes((enum op_kind)kind) > 0) == (kind != OP_AWAIT));
         assert_true(flops((enum op_kind)kind) > 0 || kind == OP_CAST || kind == OP_SELECT_ROWS ||
                     kind == OP_ALL_GATHER || kind == OP_GATHER_HEADS || kind == OP_ROWS_TO_HEADS ||
-                    kind == OP_GATHER_SEQUENCE || kind == OP_ALL_REDUCE_SCALAR ||
-                    kind == OP_ROTATE || kind == OP_SEND || kind == OP_RECEIVE ||
-                    kind == OP_TO_HOST || kind == OP_TO_DEVICE || kind == OP_AWAIT ||
-                    kind == OP_SUM_RUNS || kind == OP_EXPERT_ORDER || kind == OP_DISPATCH);
+                    kind == OP_GATHER_SEQUENCE || kind == OP_GATHER_WINDOW ||
+                    kind == OP_ALL_REDUCE_SCALAR || kind == OP_ROTATE || kind == OP_SEND ||
+                    kind == OP_RECEIVE || kind == OP_TO_HOST || kind == OP_TO_DEVICE ||
+                    kind == OP_AWAIT || kind == OP_SUM_RUNS || kind == OP_EXPERT_ORDER ||
+                    kind == OP_DISPATCH);
     }
 }
 

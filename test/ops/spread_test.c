@@ -248,6 +248,12 @@ static void test_collectives_on_their_axis(void **state)
     expect(op_example(OP_ROTATE), 1, "r", "r", NULL);
     expect(op_example(OP_ROTATE), 1, "p", NULL, "rotate: x is partial, wanted split(rows)");
     expect(op_example(OP_ROTATE), 1, "s", NULL, "rotate: x is same, wanted split(rows)");
+    expect(op_example(OP_GATHER_WINDOW), 1, "r", "s", NULL);
+    expect(op_example(OP_GATHER_WINDOW), 1, "s", NULL,
+           "gather_window: part is same, wanted split(rows)");
+    expect(op_example(OP_SCATTER_WINDOW), 1, "p", "r", NULL);
+    expect(op_example(OP_SCATTER_WINDOW), 1, "r", NULL,
+           "scatter_window: seen is split(rows), wanted partial");
 }
 
 static void test_messages(void **state)

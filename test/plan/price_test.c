@@ -284,12 +284,19 @@ static void test_measured_exchanges(void **state)
     group.n_islands = group.per_domain = group.n_sharing = 1;
     struct price price = price_collective(&f.prices, &group, &op);
     assert_true(price.ns == 70000 && price.source == PRICE_MEASURED);
-    /* A rotation's hop is a message. */
+    /* A rotation's hop is a message; what windows see is two. */
     struct op_shape rotate = { .kind = OP_ROTATE };
     rotate.in[ROTATE_X] = rotate.out[ROTATE_Y] = op.out[OPS_FIRST];
     price = price_collective(&f.prices, &group, &rotate);
     assert_true(price.ns == 50000 && price.source == PRICE_MEASURED);
     assert_int_equal(price_link_bytes(&rotate, 4), 4096);
+    struct op_shape window = { .kind = OP_GATHER_WINDOW,
+                               .attributes = { .seq_len = 512, .window = 9 } };
+    window.in[OPS_FIRST] = bf16(512, 256);
+    window.out[OPS_FIRST] = bf16(2 * ops_window_rows(256, 9), 256);
+    assert_int_equal(price_link_bytes(&window, 4), 2 * 8 * 256 * 2);
+    price = price_collective(&f.prices, &group, &window);
+    assert_true(price.ns > 100000 && price.source == PRICE_MEASURED);
     group.n = 8; /* not as many on each node */
     assert_int_equal(price_collective(&f.prices, &group, &op).source, PRICE_FORMULA);
     f.cluster.faster.links = 2;

@@ -192,6 +192,7 @@ static int compile(struct rank *r)
         .dtype = e->dtype,
         .micro_batch = largest,
         .seq_len = e->seq_len,
+        .gathers_windows = 1,
         .n_micro_batches = e->sizes ? e->n_sizes : e->n_sequences / l->dp,
         .micro_batches = e->sizes,
         .sequence_parallel = l->sequence_parallel,
@@ -259,6 +260,14 @@ static void load_attention(struct rank *r, int micro_batch, int at, int sequence
             inputs[1][i] = start;
         if (inputs[2])
             inputs[2][i] = rows[i];
+        if (ports->window_first) {
+            struct context_keys keys = context_window_keys(cut, e->seq_len, e->spec.window,
+                                                           coordinate(r, AXIS_CP), i, start);
+
+            ((int32_t *)run_data(r->run, ports->window_first, micro_batch))[at * n + i] =
+                keys.first;
+            ((int32_t *)run_data(r->run, ports->window_last, micro_batch))[at * n + i] = keys.last;
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 /*
  * T 12 in sequences of 6, d 8, h 4, g 2, e 2, c 16, f 10, V 20, k 8, n 6, m 5, s 2, cache 9; where
  * kv heads are gathered, g 1 and c 12, of which each of two neighbours has 10; rows and heads are
- * exchanged by four ranks, two of which share a kv head.
+ * exchanged by four ranks, two of which share a kv head; what windows see is of windows of 2.
  */
 static const struct op_attributes attributes = {
     .n_heads = 4,
@@ -93,6 +93,8 @@ void op_text_parse(struct op_text *out, const char *text)
         out->op.attributes.n_kv_heads = 1;
         out->op.attributes.group = 2;
     }
+    if (out->op.kind == OP_GATHER_WINDOW || out->op.kind == OP_SCATTER_WINDOW)
+        out->op.attributes.window = 2;
     for (char *side = strsep(&rest, ":"); side; side = strsep(&rest, ":"), i = OPS_MAX_INPUTS)
         while ((word = strsep(&side, ","))) {
             while (*word == ' ')

@@ -62,6 +62,8 @@ struct loader_options {
     struct context_cut cut; /* of each sequence; all 0: not cut. It divides all lengths, or loading
                                is refused with ERR_CONFIG and the nearest lengths */
     int ulysses_rank, cp_rank; /* whose rows are wanted */
+    int window;                /* of attention: window_first and window_last are wanted, if cut.keys
+                                  > 1, of lengths with chunks of so many rows; 0: none */
     bool ring;                 /* ring_first and ring_last are wanted, if cut.keys > 1 */
     int ring_window;           /* of attention, for these; 0: none */
 };
@@ -88,6 +90,9 @@ struct micro_batch {
                               NULL without packing: all 0 */
     const int32_t *last;   /* the row's number in its sequence: keys behind it are masked; NULL with
                               keys 1: row i's is i */
+    /* The keys that the row sees through the window, numbered as gather_window does: of its
+     * sequence in what the rank's windows see. NULL unless wanted. */
+    const int32_t *window_first, *window_last;
     /*
      * [keys x attention rows]: of the keys that step s of the ring has at hand, those of the pair
      * of cp rank (cp_rank - s) mod keys, numbered in that pair, the query sees first .. last, by

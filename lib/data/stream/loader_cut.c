@@ -62,7 +62,7 @@ int loader_cut_start(const struct loader *loader, struct loader_slot *slot)
 
     if (context_size(o->cut) == 1)
         return 0;
-    c->memory = calloc(4 * local + (o->cut.keys > 1 ? 3 * pair + n_ring : 0), sizeof *c->memory);
+    c->memory = calloc(4 * local + (o->cut.keys > 1 ? 5 * pair + n_ring : 0), sizeof *c->memory);
     if (!c->memory)
         return -1;
     c->tokens = c->memory;
@@ -74,7 +74,9 @@ int loader_cut_start(const struct loader *loader, struct loader_slot *slot)
     c->attention_positions = c->rows + local;
     c->last = c->attention_positions + pair;
     c->starts = slot->starts ? c->last + pair : NULL;
-    c->ring_first = o->ring ? c->last + 2 * pair : NULL;
+    c->window_first = o->window > 0 ? c->last + 2 * pair : NULL;
+    c->window_last = o->window > 0 ? c->last + 3 * pair : NULL;
+    c->ring_first = o->ring ? c->last + 4 * pair : NULL;
     c->ring_last = o->ring ? c->ring_first + whole : NULL;
     return 0;
 }
@@ -125,6 +127,21 @@ static void take_pair(struct loader *loader, struct loader_slot *slot, int n_seq
     }
 }
 
+static void find_window_keys(const struct loader *loader, struct loader_slot *slot, int n_sequences)
+{
+    const struct loader_options *o = &loader->options;
+    int64_t n = slot->seq_len / o->cut.keys;
+    const struct cut_slot *c = &slot->cut;
+
+    for (int64_t i = 0; i < n_sequences * n; i++) {
+        struct context_keys keys = context_window_keys(o->cut, slot->seq_len, o->window, o->cp_rank,
+                                                       i % n, c->starts ? c->starts[i] : 0);
+
+        c->window_first[i] = keys.first;
+        c->window_last[i] = keys.last;
+    }
+}
+
 /* Keys of the pair of a ring step that the queries see. A query sees neighbouring rows of the
  * sequence, so of a pair, too: of its two chunks the end of one and the begin of the other. */
 static void find_ring_keys(const struct loader *loader, struct loader_slot *slot, int n_sequences,
@@ -156,6 +173,8 @@ void loader_cut_fill(struct loader *loader, struct loader_slot *slot, int n_sequ
     take_local(loader, slot, n_sequences);
     if (o->cut.keys > 1)
         take_pair(loader, slot, n_sequences);
+    if (context_has_window(o->cut, slot->seq_len, o->window))
+        find_window_keys(loader, slot, n_sequences);
     for (int step = 0; slot->cut.ring_first && step < o->cut.keys; step++)
         find_ring_keys(loader, slot, n_sequences, step);
 }
@@ -173,6 +192,8 @@ struct micro_batch loader_cut_batch(const struct loader_slot *slot)
                                  .attention_positions = slot->positions,
                                  .starts = slot->starts,
                                  .last = c->last,
+                                 .window_first = c->window_first,
+                                 .window_last = c->window_last,
                                  .ring_first = c->ring_first,
                                  .ring_last = c->ring_last,
                                  .seq_len = slot->seq_len };

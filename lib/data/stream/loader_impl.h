@@ -39,7 +39,8 @@ struct step_deal {
 struct cut_slot {
     int32_t *memory;
     int32_t *tokens, *targets, *positions, *rows;
-    int32_t *attention_positions, *last, *starts, *ring_first, *ring_last;
+    int32_t *attention_positions, *last, *starts, *window_first, *window_last;
+    int32_t *ring_first, *ring_last;
 };
 
 /* A micro-batch: a job of the pool. */

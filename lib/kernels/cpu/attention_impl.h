@@ -20,6 +20,7 @@ void cpu_register_attention_end(struct kernels_backend *table);
 
 #define BLOCK 64 /* queries, and keys, of a tile */
 #define WIDTH_STEP 16
+_Static_assert(BLOCK == OPS_KEY_TILE, "keys of windows begin with a tile");
 
 /* values: the op's, whose heads may be wider or narrower than those of keys. */
 static inline int64_t tile_width(const struct op_shape *op, const struct tensor *values)
