@@ -364,7 +364,7 @@ const struct field job_fields[] = {
           "on each rank with its part of their matrix, and heads are exchanged back (tp * cp must "
           "divide the number of kv heads; not in a map); {ulysses: u, gather: q}, also with ring: "
           "heads among u neighbours, keys among "
-          "q such groups, u * q is cp; auto: ulysses while tp * cp is at most the number of kv "
+          "q such groups, u * q is cp; auto: ulysses where tp * cp divides the number of kv "
           "heads, else gather; changes the numerics" },
     { "parallel.cp_slices", FIELD_INT, AT(parallel.cp_slices), .initial = "auto", .word = "auto",
       .min = 1, .max = 64,
