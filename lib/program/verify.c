@@ -287,6 +287,8 @@ static int check_total(const struct verify_walk *w, const struct function *f, co
     const struct ports *ports = &w->program->ports;
     int id = op->in[OPS_FIRST];
 
+    if (!ports->loss && !ports->eval_loss)
+        return 0;
     if (op->kind != OP_ALL_REDUCE_SCALAR || id == ports->loss || id == ports->eval_loss ||
         id == ports->router_stats || w->written[program_base(w->program, id)] != NEVER)
         return 0;
