@@ -29,9 +29,6 @@ struct ring_steps {
     int *sum;  /* by value: of gradients of gathered keys the rank's sums; 0: it is none */
 };
 
-/* Values that go round: one for each step. */
-#define RING_MAX 65536
-
 static int at(const int *of, int n, int v)
 {
     return v && v < n ? of[v] : 0;

@@ -28,12 +28,9 @@ struct slicing {
 };
 
 /* Of values of before the pass; all others have none. */
-static int *entry(const struct slicing *s, int *of, int v)
+static int entry(const struct slicing *s, const int *of, int v)
 {
-    static int none;
-
-    none = 0;
-    return v < s->n_values ? &of[v] : &none;
+    return v < s->n_values ? of[v] : 0;
 }
 
 static void emit(const struct slicing *s, const struct op *like, struct op op)
@@ -66,7 +63,7 @@ static bool is_sliceable(const struct slicing *s, const struct op *op)
 {
     const struct op_attributes *a = &op->attributes;
 
-    return op->kind == OP_ATTENTION && *entry(s, s->part, op->in[ATTENTION_K]) &&
+    return op->kind == OP_ATTENTION && entry(s, s->part, op->in[ATTENTION_K]) &&
            a->n_kv_heads % s->n == 0 && !(a->p > 0) && !a->alibi;
 }
 
@@ -192,10 +189,9 @@ static void replace_in(struct slicing *s, int function)
             continue;
         if (is_over_keys(op, OP_SCATTER_SEQUENCE) && scattered[op->in[SCATTER_SEQUENCE_WHOLE]])
             continue;
-        if (op->kind == OP_ATTENTION && *entry(s, s->sliced, op->in[ATTENTION_K])) {
+        if (op->kind == OP_ATTENTION && entry(s, s->sliced, op->in[ATTENTION_K])) {
             attend(s, op);
-        } else if (op->kind == OP_ATTENTION_GRAD &&
-                   *entry(s, s->sliced, op->in[ATTENTION_GRAD_K])) {
+        } else if (op->kind == OP_ATTENTION_GRAD && entry(s, s->sliced, op->in[ATTENTION_GRAD_K])) {
             attend_backward(s, op);
             scattered[op->out[ATTENTION_GRAD_DK]] = scattered[op->out[ATTENTION_GRAD_DV]] = 1;
         } else {
