@@ -57,12 +57,13 @@ static bool has_columns_alone(const struct program *p, int id)
     return true;
 }
 
-/* Whether both are plain values with the same extents, dtype and spreads. */
+/* Whether both are plain values that stay, with the same extents, dtype and spreads. */
 static int fit(const struct program *p, int host, int lodger)
 {
     const struct value *a = &p->values[host], *b = &p->values[lodger];
 
-    return a->role == ROLE_NONE && b->role == ROLE_NONE && !b->base && a->rows == b->rows &&
+    return a->role == ROLE_NONE && b->role == ROLE_NONE && !b->base && !b->home &&
+           !p->values[program_whole(p, host)].home && a->rows == b->rows &&
            a->cols == b->cols && a->dtype == b->dtype &&
            !memcmp(a->spread, b->spread, sizeof a->spread);
 }

@@ -7,7 +7,8 @@
  * scratch segment: the largest first, each at the lowest offset that is free during its life in
  * every function (offline bin packing by decreasing size, as in Pisarchyk and Lee 2020, "greedy by
  * size"). Values in host memory are treated alike in the host's segments. Functions never run at
- * the same time, so all of them use the same scratch.
+ * the same time, so all of them use the same scratch. A value with a home lives there, too, cell or
+ * not: during its stays (program.h), of which a function may have several.
  *
  *     scratch  | %13      | %17 |            op 3: %13 and %17 live
  *              | %21           |            op 9: both are dead, their bytes are used again
@@ -28,17 +29,19 @@
  * back. */
 #define SHORT_LIFE 32
 
-/* The ops of one function between which a plain value lives; first > last: it does not. */
-struct lifetime {
+/* The ops of one function between which a value lives. */
+struct stay {
+    int value, function;
     int first, last;
-    int next; /* list of placed values that are born with the same op */
+    int other; /* stay of the same value that was found before, 0 none */
+    int next;  /* list of stays of placed values that begin with the same op */
 };
 
-/* The values of one function that have been placed, by time. */
+/* The stays of one function whose values have been placed, by time. */
 struct calendar {
-    int *born;    /* by op: newest short-lived value that is born with it, 0 none */
-    int *lasting; /* the others */
-    int n_lasting;
+    int *born; /* by op: newest short stay that begins with it, 0 none */
+    int *long_stays;
+    int n_long, capacity;
 };
 
 /* A range of the scratch segment. */
@@ -48,8 +51,11 @@ struct byte_range {
 
 struct placing {
     struct program *program;
-    char *written, *stashed;    /* by value: by the current function; into the stash */
-    struct lifetime *lifetimes; /* [function][value] */
+    struct arena *arena;
+    char *written, *stashed; /* by value: by the current function; into the stash */
+    struct stay *stays;      /* from 1 on */
+    int n_stays, capacity;
+    int *of_value;              /* by value: its newest stay, 0 none */
     struct calendar *calendars; /* by function */
     int *order;                 /* pass values, largest first */
     int n_order;
@@ -60,21 +66,39 @@ struct placing {
     int *awaited; /* by base value: the first later op before which all its users are complete */
 };
 
-static struct lifetime *lifetime_of(const struct placing *c, int function, int value)
-{
-    return &c->lifetimes[(size_t)function * (size_t)c->program->n_values + (size_t)value];
-}
-
 static void live_at(struct placing *c, int function, int value, int begin, int end)
 {
-    struct lifetime *l = lifetime_of(c, function, value);
+    struct stay *s = &c->stays[c->of_value[value]];
 
-    if (l->first > l->last) {
-        *l = (struct lifetime){ .first = begin, .last = end };
+    if (!c->of_value[value] || s->function != function) {
+        c->stays = arena_grow(c->arena, c->stays, sizeof *c->stays, &c->capacity, c->n_stays + 2);
+        c->stays[++c->n_stays] = (struct stay){ .value = value,
+                                                .function = function,
+                                                .first = begin,
+                                                .last = end,
+                                                .other = c->of_value[value] };
+        c->of_value[value] = c->n_stays;
         return;
     }
-    l->first = min_int(l->first, begin);
-    l->last = max_int(l->last, end);
+    s->first = min_int(s->first, begin);
+    s->last = max_int(s->last, end);
+}
+
+/* Another stay of a value that is brought again, unless what touched it last may still be under
+ * way. */
+static void begin_stay(struct placing *c, int function, int value, int begin, int end)
+{
+    struct stay *s = &c->stays[c->of_value[value]];
+
+    if (c->of_value[value] && s->function == function && s->last < begin)
+        s->function = -1 - function;
+    live_at(c, function, value, begin, end);
+}
+
+/* Plain values, and cells that come and go. */
+static bool is_temporary(const struct value *v)
+{
+    return !program_is_lasting(v);
 }
 
 static int operand_base(const struct program *p, const struct op *op, int k)
@@ -106,13 +130,11 @@ static void find_until(struct placing *c, const struct function *f)
     }
 }
 
-static void find_lifetimes_in(struct placing *c, int function)
+static void find_stays_in(struct placing *c, int function)
 {
     const struct program *p = c->program;
     const struct function *f = &p->functions[function];
 
-    for (int v = 0; v < p->n_values; v++)
-        *lifetime_of(c, function, v) = (struct lifetime){ .first = 1, .last = 0 };
     memset(c->written, 0, (size_t)p->n_values);
     find_until(c, f);
     for (int i = 0; i < f->n_ops; i++) {
@@ -122,21 +144,32 @@ static void find_lifetimes_in(struct placing *c, int function)
         for (int k = 0; k < OPS_MAX_INPUTS; k++) {
             int v = program_base(p, op->in[k]);
 
-            if (!v || p->values[v].role != ROLE_NONE)
+            if (!v || !is_temporary(&p->values[v]))
                 continue;
             live_at(c, function, v, i, end);
-            if (!c->written[v])
+            if (!c->written[v] && !p->values[v].home)
                 c->stashed[v] = 1;
         }
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
             int v = program_base(p, op->out[k]);
 
-            if (!v || p->values[v].role != ROLE_NONE)
+            if (!v || !is_temporary(&p->values[v]))
                 continue;
-            live_at(c, function, v, i, end);
+            if (op->kind == OP_TO_DEVICE)
+                begin_stay(c, function, v, i, end);
+            else
+                live_at(c, function, v, i, end);
             c->written[v] = 1;
         }
     }
+}
+
+/* As find_stays_in has marked the stays that were followed by another one. */
+static void unmark_stays(struct placing *c)
+{
+    for (int s = 1; s <= c->n_stays; s++)
+        if (c->stays[s].function < 0)
+            c->stays[s].function = -1 - c->stays[s].function;
 }
 
 static enum segment segment_of_cell(const struct value *v)
@@ -173,7 +206,7 @@ static void place_in_a_row(struct placing *c)
         if (c->stashed[id]) {
             v->scope = SCOPE_STASH;
             v->segment = p->stashes[v->stash].segment;
-        } else if (v->role != ROLE_NONE) {
+        } else if (program_is_lasting(v)) {
             v->segment = segment_of_cell(v);
             v->place_bytes = p->segment_bytes[v->segment];
             p->segment_bytes[v->segment] += n_bytes;
@@ -192,17 +225,6 @@ static int larger(const void *a, const void *b, void *context)
     return x - y;
 }
 
-static bool is_used(const struct placing *c, int value)
-{
-    for (int f = 0; f < c->program->n_functions; f++) {
-        const struct lifetime *l = lifetime_of(c, f, value);
-
-        if (l->first <= l->last)
-            return true;
-    }
-    return false;
-}
-
 static void take(struct placing *c, int value, int other)
 {
     size_t begin = c->program->values[other].place_bytes;
@@ -215,40 +237,37 @@ static void take(struct placing *c, int value, int other)
     c->taken[c->n_taken++] = (struct byte_range){ begin, begin + n_bytes };
 }
 
-/* Add the ranges of all placed values that live at the same time as `value` in this function. */
-static void take_of_function(struct placing *c, int function, int value)
+/* Add the ranges of all placed values that live during this stay. */
+static void take_during(struct placing *c, const struct stay *stay)
 {
-    const struct calendar *calendar = &c->calendars[function];
-    const struct lifetime *l = lifetime_of(c, function, value);
-    int last = min_int(l->last, c->program->functions[function].n_ops - 1);
+    const struct calendar *calendar = &c->calendars[stay->function];
+    int last = min_int(stay->last, c->program->functions[stay->function].n_ops - 1);
 
-    if (l->first > l->last)
-        return;
-    for (int i = max_int(0, l->first - SHORT_LIFE); i <= last; i++)
-        for (int v = calendar->born[i]; v; v = lifetime_of(c, function, v)->next)
-            if (lifetime_of(c, function, v)->last >= l->first)
-                take(c, value, v);
-    for (int i = 0; i < calendar->n_lasting; i++) {
-        const struct lifetime *other = lifetime_of(c, function, calendar->lasting[i]);
+    for (int i = max_int(0, stay->first - SHORT_LIFE); i <= last; i++)
+        for (int s = calendar->born[i]; s; s = c->stays[s].next)
+            if (c->stays[s].last >= stay->first)
+                take(c, stay->value, c->stays[s].value);
+    for (int i = 0; i < calendar->n_long; i++) {
+        const struct stay *other = &c->stays[calendar->long_stays[i]];
 
-        if (other->first <= l->last && other->last >= l->first)
-            take(c, value, calendar->lasting[i]);
+        if (other->first <= stay->last && other->last >= stay->first)
+            take(c, stay->value, other->value);
     }
 }
 
-static void enter(struct placing *c, int function, int value)
+static void enter(struct placing *c, int stay)
 {
-    struct calendar *calendar = &c->calendars[function];
-    struct lifetime *l = lifetime_of(c, function, value);
+    struct stay *s = &c->stays[stay];
+    struct calendar *calendar = &c->calendars[s->function];
 
-    if (l->first > l->last)
-        return;
-    if (l->last - l->first > SHORT_LIFE) {
-        calendar->lasting[calendar->n_lasting++] = value;
+    if (s->last - s->first > SHORT_LIFE) {
+        calendar->long_stays = arena_grow(c->arena, calendar->long_stays, sizeof stay,
+                                          &calendar->capacity, calendar->n_long + 1);
+        calendar->long_stays[calendar->n_long++] = stay;
         return;
     }
-    l->next = calendar->born[l->first];
-    calendar->born[l->first] = value;
+    s->next = calendar->born[s->first];
+    calendar->born[s->first] = stay;
 }
 
 static int by_begin(const void *a, const void *b)
@@ -277,8 +296,8 @@ static void place_by_lifetime(struct placing *c)
     struct program *p = c->program;
 
     for (int id = 1; id < p->n_values; id++)
-        if (!p->values[id].base && p->values[id].role == ROLE_NONE && !c->stashed[id] &&
-            is_used(c, id))
+        if (!p->values[id].base && is_temporary(&p->values[id]) && !c->stashed[id] &&
+            c->of_value[id])
             c->order[c->n_order++] = id;
     qsort_r(c->order, (size_t)c->n_order, sizeof *c->order, larger, p);
     for (int i = 0; i < c->n_order; i++) {
@@ -286,13 +305,13 @@ static void place_by_lifetime(struct placing *c)
         size_t n_bytes = align_up(program_value_bytes(p, c->order[i]), PLACE_ALIGNMENT);
 
         c->n_taken = 0;
-        for (int f = 0; f < p->n_functions; f++)
-            take_of_function(c, f, c->order[i]);
+        for (int s = c->of_value[c->order[i]]; s; s = c->stays[s].other)
+            take_during(c, &c->stays[s]);
         v->scope = SCOPE_PASS;
         v->segment = v->space == SPACE_HOST ? SEGMENT_HOST_SCRATCH : SEGMENT_SCRATCH;
         v->place_bytes = lowest_gap(c->taken, c->n_taken, n_bytes);
-        for (int f = 0; f < p->n_functions; f++)
-            enter(c, f, c->order[i]);
+        for (int s = c->of_value[c->order[i]]; s; s = c->stays[s].other)
+            enter(c, s);
         if (v->place_bytes + n_bytes > p->segment_bytes[v->segment])
             p->segment_bytes[v->segment] = v->place_bytes + n_bytes;
     }
@@ -339,25 +358,27 @@ void place(struct program *program)
     struct arena arena = { 0 };
     size_t n_values = (size_t)program->n_values, n_functions = (size_t)program->n_functions;
     int n_ops = 0;
-    struct placing c = { .program = program };
+    struct placing c = { .program = program, .arena = &arena };
 
     c.written = arena_array(&arena, char, n_values);
     c.stashed = arena_array(&arena, char, n_values);
     c.order = arena_array(&arena, int, n_values);
     c.taken = arena_array(&arena, struct byte_range, n_values);
     c.seen = arena_array(&arena, int, n_values);
-    c.lifetimes = arena_array(&arena, struct lifetime, n_values * n_functions);
+    c.stays = arena_array(&arena, struct stay, 1);
+    c.capacity = 1;
+    c.of_value = arena_array(&arena, int, n_values);
     c.calendars = arena_array(&arena, struct calendar, n_functions);
     for (size_t f = 0; f < n_functions; f++) {
         c.calendars[f].born = arena_array(&arena, int, program->functions[f].n_ops);
-        c.calendars[f].lasting = arena_array(&arena, int, n_values);
         n_ops = max_int(n_ops, program->functions[f].n_ops);
     }
     c.until = arena_array(&arena, int, n_ops);
     c.awaited = arena_array(&arena, int, n_values);
     memset(program->segment_bytes, 0, sizeof program->segment_bytes);
     for (int f = 0; f < program->n_functions; f++)
-        find_lifetimes_in(&c, f);
+        find_stays_in(&c, f);
+    unmark_stays(&c);
     for (int id = 1; id < program->n_values; id++)
         c.stashed[id] |= program->values[id].role == ROLE_INPUT && !program->values[id].base;
     divide_stash(program, c.stashed);
@@ -377,7 +398,8 @@ static int is_alike(const struct program *p, const struct program *q)
     for (int id = 1; alike && id < p->n_values; id++) {
         const struct value *a = &p->values[id], *b = &q->values[id];
 
-        alike = a->base == b->base && a->over == b->over && a->role == b->role &&
+        alike = a->base == b->base && a->over == b->over && a->home == b->home &&
+                a->role == b->role &&
                 a->scope == b->scope && a->segment == b->segment &&
                 program_has_content(p, id) == program_has_content(q, id) &&
                 program_value_bytes(p, id) <= program_value_bytes(q, id);

@@ -87,6 +87,7 @@ static int view_of(struct program *program, int base, int64_t offset, int64_t ro
 
     view.offset += offset;
     view.base = owner;
+    view.home = 0;
     view.rows = rows;
     view.cols = cols;
     view.stride = stride;
@@ -404,7 +405,7 @@ const char *role_name(enum cell_role role)
 {
     static const char *const names[N_ROLES] = { "value",    "weight",   "master", "moment 1",
                                                 "moment 2", "gradient", "input",  "scalar",
-                                                "constant", "cache" };
+                                                "constant", "cache",  "home" };
 
     return names[role];
 }

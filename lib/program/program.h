@@ -23,6 +23,17 @@
  * it uses the same memory, before or after it, since one op, the last reader of the earlier one,
  * works in place and writes the later one.
  *
+ * A base may have a *home*: a value like it in host memory, where its bytes are while it is *away*.
+ * It is then in the device's memory only during *stays*, each within one function: from the op that
+ * brings it (to_device) or first writes it to the last op that touches it before it is brought
+ * again. If a stay writes it, it is sent home (to_host) behind the last write. Its memory between
+ * stays belongs to others.
+ *
+ *     U  layers.0.up.m = to_device layers.0.up.m.home        a stay begins
+ *     U  adamw ..., ~layers.0.up.m, ...                      updates it
+ *     U  layers.0.up.m.home = to_host layers.0.up.m
+ *     U  await layers.0.up.m                                 and ends: the copy has left
+ *
  * The *spread* of a value over an axis says how its ranks hold it: all the same, rows or columns
  * each, or partial (each rank has a summand of the sum that the value stands for).
  *
@@ -59,6 +70,7 @@ enum cell_role {
     ROLE_SCALAR,   /* written or read by the host */
     ROLE_CONSTANT, /* rope table */
     ROLE_CACHE,    /* keys and values of generation */
+    ROLE_HOME,     /* where a cell's bytes are while it is away */
     N_ROLES
 };
 
@@ -146,6 +158,8 @@ struct value {
     int64_t offset;   /* a view's first element in its base */
     int over;         /* the value or view whose memory it uses, at its own offset and stride, since
                        an op works in place between the two; else 0 */
+    int home;         /* a base's: the value in other memory where its bytes are while it is away
+                         (offload.c); 0: it is never away */
     int shard_axis;   /* 1 + axis: a view that begins its coordinate * rows * cols further */
     int outer_shard_axis; /* 1 + axis: a shard of a shard, that begins its coordinate on this axis *
                              size of shard_axis * rows * cols further; else 0 */
@@ -412,6 +426,13 @@ int program_overlap(const struct program *program, int a, int b);
 
 /* The value that owns the memory of id: after bases and `over`. */
 int program_base(const struct program *program, int id);
+
+/* Whether a base keeps its bytes in the device's memory from one function to the next whatever
+ * happens: cells, but for those with a home. */
+static inline int program_is_lasting(const struct value *v)
+{
+    return v->role != ROLE_NONE && !v->home;
+}
 
 /* A parameter with its weight cell (dtype; 1-D ones are fp32 always). Returns its index. */
 int program_parameter(struct program *program, const char *name, int n_dims, int64_t rows,

@@ -134,7 +134,7 @@ static int check_lasting(const struct program *p, enum segment segment,
     for (int id = 1; id < p->n_values; id++) {
         const struct value *v = &p->values[id];
 
-        if (program_base(p, id) == id && v->segment == segment && v->role != ROLE_NONE &&
+        if (program_base(p, id) == id && v->segment == segment && program_is_lasting(v) &&
             v->scope != SCOPE_STASH)
             extents[n++] =
                 (struct memory_extent){ v->place_bytes, v->place_bytes + length_of(v), 0, 0, id,
@@ -333,13 +333,13 @@ int verify_in_place(const struct program *program, struct err *err)
 
 /* ---- scratch: by time ---- */
 
-/* index[v]: 1 + the index of v's extent, 0 if it has none yet. */
+/* index[v]: 1 + the index of v's extent, of its last stay; 0 if it has none yet. */
 static void extend(const struct program *p, struct memory_extent *extents, int *n, int *index,
                    int id, int begin, int end)
 {
     int v = program_base(p, id);
 
-    if (!v || p->values[v].scope != SCOPE_PASS || p->values[v].role != ROLE_NONE)
+    if (!v || p->values[v].scope != SCOPE_PASS || program_is_lasting(&p->values[v]))
         return;
     if (!index[v]) {
         extents[*n] = (struct memory_extent){ p->values[v].place_bytes, end_of(p, v), begin, end, v,
@@ -349,6 +349,16 @@ static void extend(const struct program *p, struct memory_extent *extents, int *
     struct memory_extent *e = &extents[index[v] - 1];
     e->first = min_int(e->first, begin);
     e->last = max_int(e->last, end);
+}
+
+/* A value that is brought again has another extent, unless it is still in use. */
+static void part_from_last_stay(const struct program *p, const struct memory_extent *extents,
+                                int *index, int id, int now)
+{
+    int v = program_base(p, id);
+
+    if (index[v] && extents[index[v] - 1].last < now)
+        index[v] = 0;
 }
 
 /* List extents in order of birth. They live until all ops that touch them are known to be
@@ -365,6 +375,8 @@ static int list_extents(const struct program *p, int function, struct memory_ext
 
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             extend(p, extents, &n, index, f->ops[i].in[k], i, end);
+        if (f->ops[i].kind == OP_TO_DEVICE)
+            part_from_last_stay(p, extents, index, f->ops[i].out[TO_DEVICE_Y], i);
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             extend(p, extents, &n, index, f->ops[i].out[k], i, end);
     }
@@ -444,8 +456,9 @@ int verify_memory(const struct program *program, struct err *err)
 
     for (int f = 0; f < program->n_functions; f++)
         n_ops = max_int(n_ops, program->functions[f].n_ops);
-    struct sweep sweep = { arena_array(&arena, struct memory_extent, program->n_values),
-                           arena_array(&arena, const struct memory_extent *, program->n_values),
+    int n_extents = program->n_values + n_ops;
+    struct sweep sweep = { arena_array(&arena, struct memory_extent, n_extents),
+                           arena_array(&arena, const struct memory_extent *, n_extents),
                            arena_array(&arena, int, program->n_values),
                            arena_array(&arena, int, n_ops) };
     int status = check_inside(program, err) || check_stashes(program, err) ? -1 : 0;

@@ -28,6 +28,10 @@ struct verify_walk {
     int *started_before;   /* by value: the one before it */
     unsigned char *spread; /* by base value and axis: as last written */
     int *gathered;         /* by base value: the bucket (value.bucket) gathered there last */
+    int *unsaved;          /* by base value with a home: the run that wrote it, until it is sent */
+    int *unsaved_before;   /* and the one written before it in this run */
+    int last_unsaved;      /* of this run, or 0 */
+    int64_t *n_filled;     /* by base value with a home: elements that are here, in this run */
 };
 
 /* The state of the walk before a round. */
