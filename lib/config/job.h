@@ -23,6 +23,7 @@
 #include "layout/context.h"
 #include "layout/mesh.h"
 #include "layout/pipeline.h"
+#include "ops/keep_set.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
 enum recompute_mode {
@@ -245,6 +246,8 @@ struct job {
     struct {
         struct job_counts full, selective; /* layers of each stage; none: recompute alone counts */
     } recompute_layers;
+    /* Of the model's layers, where they were chosen (plan): they count, and not the above. */
+    struct layer_keep_sets keep_sets;
 
     struct {
         int64_t every_steps;   /* 0: only at the end */

@@ -62,19 +62,45 @@ static void fuse_chunk(struct compiling *c, int chunk)
     fuse_casts(c->program, c->functions[chunk].backward);
 }
 
+/* Of a stage's layers the first ones are recomputed in full, those after them selectively, the
+ * others as the options' kind says. */
+enum { SET_OTHERS, SET_FULL, SET_SELECTIVE, N_SETS };
+
+static void levels_of_counts(struct recompute_levels *levels, const struct compile_train *options,
+                             int stage, struct arena *arena)
+{
+    int n_full = options->full_layers ? options->full_layers[stage] : 0;
+    int n_selective = options->selective_layers ? options->selective_layers[stage] : 0;
+    struct keep_set *sets = arena_array(arena, struct keep_set, N_SETS);
+    unsigned char *set_of_layer = arena_array(arena, unsigned char, levels->n_layers);
+
+    sets[SET_OTHERS] = recompute_keep_set(options->recompute, &options->recompute_ops);
+    sets[SET_FULL] = recompute_keep_set(RECOMPUTE_KIND_FULL, NULL);
+    sets[SET_SELECTIVE] = recompute_keep_set(RECOMPUTE_KIND_SELECTIVE, NULL);
+    for (int i = 0; i < levels->n_layers; i++)
+        set_of_layer[i] = i < n_full                 ? SET_FULL
+                          : i < n_full + n_selective ? SET_SELECTIVE
+                                                     : SET_OTHERS;
+    levels->sets = sets;
+    levels->set_of_layer = set_of_layer;
+}
+
 static void recompute_chunk(struct compiling *c, int chunk)
 {
     const struct compile_train *options = c->options;
     const struct chunk_functions *f = &c->functions[chunk];
-    int stage = c->chunks[chunk].stage;
-    struct recompute_levels levels = {
-        .kind = options->recompute,
-        .ops = options->recompute_ops,
-        .first_layer = c->first_layer[stage],
-        .n_full = options->full_layers ? options->full_layers[stage] : 0,
-        .n_selective = options->selective_layers ? options->selective_layers[stage] : 0,
-    };
+    int stage = c->chunks[chunk].stage, first = c->first_layer[stage];
+    struct recompute_levels levels = { .kind = options->recompute,
+                                       .ops = options->recompute_ops,
+                                       .first_layer = first,
+                                       .n_layers = c->first_layer[stage + 1] - first };
 
+    if (options->set_of_layer) {
+        levels.sets = options->sets;
+        levels.set_of_layer = options->set_of_layer + first;
+    } else {
+        levels_of_counts(&levels, options, stage, &c->program->arena);
+    }
     recompute(c->program, f->forward, f->backward, &levels);
 }
 

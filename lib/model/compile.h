@@ -46,6 +46,11 @@ struct compile_train {
     /* [pp * n_chunks]: how many of each stage's layers, the first ones, are recomputed in full, and
      * how many after them selectively, whatever recompute says; NULL: none. */
     const int *full_layers, *selective_layers;
+    /* What each layer of the model keeps, whatever the four above say: sets[set_of_layer[i]] is of
+     * layer i. set_of_layer: [model->n_layers], of which a pipeline rank reads those of its own
+     * layers alone; NULL: as the four say. */
+    const struct keep_set *sets;
+    const unsigned char *set_of_layer;
     /* The pipeline, and the rank in it that this program is for; zeros for one stage. */
     struct {
         enum pipeline_kind kind;

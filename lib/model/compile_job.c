@@ -43,6 +43,8 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .recompute_ops = job->recompute_ops,
         .full_layers = job->recompute_layers.full.values,
         .selective_layers = job->recompute_layers.selective.values,
+        .sets = job->keep_sets.sets,
+        .set_of_layer = job->keep_sets.set_of_layer,
         .pipeline = { .kind = job->parallel.schedule,
                       .n_chunks = job->parallel.chunks,
                       .stage_layers = job->parallel.stages.values,

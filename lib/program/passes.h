@@ -13,9 +13,12 @@
 #ifndef PROGRAM_PASSES_H
 #define PROGRAM_PASSES_H
 
+#include <stdbool.h>
+
 #include "base/bitset.h"
 #include "base/str.h"
 #include "layout/pipeline.h"
+#include "ops/keep_set.h"
 #include "program/program.h"
 
 /* A value of the forward whose gradient exists already: the head computes it with the loss. */
@@ -73,8 +76,7 @@ int fuse_casts(struct program *program, int function);
  * What is gathered over tp is never kept. What is not kept is computed again in `backward`, phase
  * R, before its first use, and only as far as the backward reads it.
  *
- * Layers may differ: of the chunk's layers, which begin with first_layer, the first n_full are as
- * with FULL, the n_selective after them as with SELECTIVE, all else as `kind` says.
+ * Layers may differ: each has a keep_set, which says the same of that layer's ops alone.
  */
 enum recompute_kind {
     RECOMPUTE_KIND_NONE,
@@ -83,13 +85,30 @@ enum recompute_kind {
     RECOMPUTE_KIND_LIST
 };
 _Static_assert(N_OP_KINDS <= BITSET_MAX, "a set has room for each kind");
+
 struct recompute_levels {
-    enum recompute_kind kind;
-    struct bitset ops; /* of LIST */
-    int first_layer, n_full, n_selective;
+    enum recompute_kind kind; /* of all ops, but for those of the layers below */
+    struct bitset ops;        /* of LIST */
+    /* Layers first_layer, first_layer + 1, ...: sets[set_of_layer[i]] is of first_layer + i. */
+    const struct keep_set *sets;
+    const unsigned char *set_of_layer; /* [n_layers] */
+    int first_layer, n_layers;
 };
 void recompute(struct program *program, int forward, int backward,
                const struct recompute_levels *levels);
+
+/* The set of one of these kinds; ops: of LIST. */
+struct keep_set recompute_keep_set(enum recompute_kind kind, const struct bitset *ops);
+
+/*
+ * The kind of op to which an output of a forward's op is counted: fused ops are an add and a norm,
+ * the steps of a ring are attention. N_OP_KINDS: row statistics, which are small, and kept where
+ * not all is recomputed.
+ */
+enum op_kind recompute_kind_of(const struct op *op, int output);
+
+/* The kinds of which a set can drop something in this layer of a forward. */
+struct bitset recompute_droppable(const struct program *program, int forward, int layer);
 
 /*
  * split.c: move the ops that compute weights' gradients (class W, and recomputation for them alone)

@@ -28,7 +28,7 @@
 struct remake {
     struct program *program;
     const struct recompute_levels *levels;
-    struct bitset cheap; /* kinds of ops */
+    struct keep_set others; /* of ops of no layer that has a set */
     int forward, backward;
     int n_values;
     int *producer; /* by value: index of the forward op that writes it, -1 if none does */
@@ -60,11 +60,7 @@ static int sum_output(enum op_kind kind)
     return op_info(kind)->n_outputs - 1;
 }
 
-/*
- * The kind of op to which the output is counted: fused ops are an add and a norm, the steps of a
- * ring are attention. N_OP_KINDS: row statistics, which are small and kept.
- */
-static enum op_kind kind_of(const struct op *op, int output)
+enum op_kind recompute_kind_of(const struct op *op, int output)
 {
     const struct op_fusion *parts = parts_of(op->kind);
 
@@ -85,27 +81,25 @@ static bool accumulates(const struct program *p, const struct op *op)
     return false;
 }
 
-static enum recompute_kind level_of(const struct remake *r, int layer)
+struct keep_set recompute_keep_set(enum recompute_kind kind, const struct bitset *ops)
 {
-    int at = layer - r->levels->first_layer;
-
-    if (at >= 0 && at < r->levels->n_full)
-        return RECOMPUTE_KIND_FULL;
-    if (at >= 0 && at < r->levels->n_full + r->levels->n_selective)
-        return RECOMPUTE_KIND_SELECTIVE;
-    return r->levels->kind;
+    switch (kind) {
+    case RECOMPUTE_KIND_SELECTIVE:
+        return (struct keep_set){ .dropped = cheap_ops() };
+    case RECOMPUTE_KIND_LIST:
+        return (struct keep_set){ .dropped = *ops };
+    default:
+        return (struct keep_set){ .full = kind == RECOMPUTE_KIND_FULL };
+    }
 }
 
-static bool is_dropped(const struct remake *r, enum recompute_kind level, enum op_kind kind)
+static const struct keep_set *set_of(const struct remake *r, int layer)
 {
-    switch (level) {
-    case RECOMPUTE_KIND_SELECTIVE:
-        return bitset_has(&r->cheap, (int)kind);
-    case RECOMPUTE_KIND_LIST:
-        return bitset_has(&r->levels->ops, (int)kind);
-    default:
-        return false;
-    }
+    const struct recompute_levels *levels = r->levels;
+    int at = layer - levels->first_layer;
+
+    return layer >= 0 && at >= 0 && at < levels->n_layers ? &levels->sets[levels->set_of_layer[at]]
+                                                          : &r->others;
 }
 
 /* What is gathered over the axis is as many times the rank's share: of tokens and heads, and of
@@ -124,6 +118,20 @@ static bool has_such_axis(const struct mesh *mesh)
     return has;
 }
 
+/* Whatever the sets are. */
+enum keeping { KEPT_ALWAYS, KEPT_NEVER, KEPT_BY_SET };
+
+static enum keeping keeping_of(const struct program *p, const struct op *op)
+{
+    unsigned traits = op_info(op->kind)->traits;
+
+    if (accumulates(p, op) || (traits & TRAIT_TRANSFER))
+        return KEPT_ALWAYS;
+    if ((traits & TRAIT_GATHER) && is_gathered_again(op->attributes.axis))
+        return KEPT_NEVER;
+    return KEPT_BY_SET;
+}
+
 static bool is_kept(const struct remake *r, int v)
 {
     const struct op *op;
@@ -132,19 +140,37 @@ static bool is_kept(const struct remake *r, int v)
     if (v >= r->n_values || r->producer[v] < 0)
         return true;
     op = &r->program->functions[r->forward].ops[r->producer[v]];
-    unsigned traits = op_info(op->kind)->traits;
-
-    if (accumulates(r->program, op) || (traits & TRAIT_TRANSFER))
-        return true;
-    if ((traits & TRAIT_GATHER) && is_gathered_again(op->attributes.axis))
-        return false;
-    enum recompute_kind level = level_of(r, op->layer);
-    if (level == RECOMPUTE_KIND_FULL || r->program->values[v].boundary)
+    enum keeping keeping = keeping_of(r->program, op);
+    if (keeping != KEPT_BY_SET)
+        return keeping == KEPT_ALWAYS;
+    const struct keep_set *set = set_of(r, op->layer);
+    if (set->full || r->program->values[v].boundary)
         return r->program->values[v].boundary;
     while (op->out[output] != v)
         output++;
-    enum op_kind kind = kind_of(op, output);
-    return kind == N_OP_KINDS || !is_dropped(r, level, kind);
+    enum op_kind kind = recompute_kind_of(op, output);
+    return kind == N_OP_KINDS || !bitset_has(&set->dropped, (int)kind);
+}
+
+struct bitset recompute_droppable(const struct program *program, int forward, int layer)
+{
+    const struct function *f = &program->functions[forward];
+    struct bitset kinds = { 0 };
+
+    for (int i = 0; i < f->n_ops; i++) {
+        const struct op *op = &f->ops[i];
+
+        if (op->layer != layer || keeping_of(program, op) != KEPT_BY_SET)
+            continue;
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+            enum op_kind kind = recompute_kind_of(op, k);
+            const struct value *v = &program->values[op->out[k]];
+
+            if (op->out[k] && kind != N_OP_KINDS && v->role == ROLE_NONE && !v->boundary)
+                bitset_add(&kinds, (int)kind);
+        }
+    }
+    return kinds;
 }
 
 /*
@@ -255,12 +281,26 @@ static void remake_value(struct remake *r, int v, int *stack)
     }
 }
 
+static bool drops_nothing(const struct keep_set *set)
+{
+    return !set->full && bitset_is_empty(&set->dropped);
+}
+
+static bool has_work(const struct remake *r)
+{
+    bool has = !drops_nothing(&r->others) || has_such_axis(&r->program->mesh);
+
+    for (int i = 0; i < r->levels->n_layers; i++)
+        has |= !drops_nothing(&r->levels->sets[r->levels->set_of_layer[i]]);
+    return has;
+}
+
 void recompute(struct program *program, int forward, int backward,
                const struct recompute_levels *levels)
 {
     struct remake r = { .program = program,
                         .levels = levels,
-                        .cheap = cheap_ops(),
+                        .others = recompute_keep_set(levels->kind, &levels->ops),
                         .forward = forward,
                         .backward = backward,
                         .n_values = program->n_values };
@@ -269,8 +309,7 @@ void recompute(struct program *program, int forward, int backward,
     int n_ops = b->n_ops;
     struct op *old = b->ops;
 
-    if (levels->kind == RECOMPUTE_KIND_NONE && !levels->n_full && !levels->n_selective &&
-        !has_such_axis(&program->mesh))
+    if (!has_work(&r))
         return;
     r.producer = arena_array(&program->arena, int, r.n_values);
     r.remade = arena_array(&program->arena, int, r.n_values);

@@ -168,22 +168,27 @@ static int count_in_layer(const struct tiny *tiny, int layer)
     return n;
 }
 
-/* The first layer is recomputed as the first list says, the second as the other. */
+/* The first layer is recomputed as its set says, the second as its own, or as there is none. */
 static void layers_may_differ(void **state)
 {
+    const struct keep_set sets[] = { recompute_keep_set(RECOMPUTE_KIND_SELECTIVE, NULL),
+                                     recompute_keep_set(RECOMPUTE_KIND_FULL, NULL) };
+    struct recompute_levels levels = { .sets = sets,
+                                       .set_of_layer = (const unsigned char[]){ 1, 0 },
+                                       .n_layers = 2 };
     struct tiny full, selective, mixed, none;
 
     (void)state;
     tiny_recompute(&full, "llama", 1, RECOMPUTE_KIND_FULL);
     tiny_recompute(&selective, "llama", 1, RECOMPUTE_KIND_SELECTIVE);
-    tiny_recompute_levels(&mixed, "llama",
-                          &(struct recompute_levels){ .n_full = 1, .n_selective = 1 });
+    tiny_recompute_levels(&mixed, "llama", &levels);
     assert_int_equal(count_in_layer(&mixed, 0), count_in_layer(&full, 0));
     assert_int_equal(count_in_layer(&mixed, 1), count_in_layer(&selective, 1));
     assert_true(count_in_layer(&full, 0) > count_in_layer(&selective, 0));
     check_order(&mixed);
     check_no_op_twice(&mixed);
-    tiny_recompute_levels(&none, "llama", &(struct recompute_levels){ .n_full = 1 });
+    levels.n_layers = 1;
+    tiny_recompute_levels(&none, "llama", &levels);
     assert_int_equal(count_in_layer(&none, 0), count_in_layer(&full, 0));
     assert_int_equal(count_in_layer(&none, 1), 0);
     check_order(&none);

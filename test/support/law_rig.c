@@ -200,6 +200,7 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         job_resolve(job, n_ranks, arena, &err) < 0)
         fail_msg("%s", err.text);
     job->samples.train = law->samples;
+    job->keep_sets = law->keep_sets;
 }
 
 /* One rank's life. */
