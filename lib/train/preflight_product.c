@@ -16,6 +16,9 @@
 enum { BLOCK = 256, EXACT_COLUMNS = 512, EXACT_LARGE = 8192 };
 /* Of the chains. On a GPU the host copies and hashes a result while nothing is computed. */
 enum { SIZE = 512, SIZE_EMULATED = 128, SIZE_LARGE = 8192, LINKS = 4, LINKS_LARGE = 32 };
+
+/* However slow the device is: one alone has nothing to be compared with. */
+enum { LEAST_CHAINS = 3 };
 enum { N_HASHES = 8 };
 
 enum operand { OPERAND_EXACT_X, OPERAND_EXACT_W, OPERAND_CHAIN_X, OPERAND_CHAIN_W };
@@ -325,7 +328,8 @@ static int repeat_chains(struct preflight_check *check, struct known_product *p,
                    XXH3_64bits(p->staging, (size_t)(p->rows * p->n) * dtype_bytes(p->dtype)));
         check->own->n_repetitions++;
         preflight_beat(check);
-    } while (clock_seconds() < begin + seconds && !preflight_is_stopped());
+    } while ((clock_seconds() < begin + seconds || counts.n_all < LEAST_CHAINS) &&
+             !preflight_is_stopped());
     check->own->n_repetitions -= counts.n_all;
     take_hashes(&counts, check->own);
     return 0;
