@@ -248,6 +248,8 @@ struct job {
     } recompute_layers;
     /* Of the model's layers, where they were chosen (plan): they count, and not the above. */
     struct layer_keep_sets keep_sets;
+    /* And what of each pipeline rank is away: [pp]; NULL: nothing. */
+    const struct rank_offload *offload;
 
     struct {
         int64_t every_steps;   /* 0: only at the end */

@@ -116,6 +116,17 @@ static void zero3(struct compiling *c)
         zero3_gather_weights(c->program, c->options->gradients.zero3);
 }
 
+static void offload_values(struct compiling *c)
+{
+    const struct compile_train *o = c->options;
+
+    if (o->offload)
+        offload(c->program, &(struct offload_options){ .rank = *o->offload,
+                                                       .sets = o->sets,
+                                                       .set_of_layer = o->set_of_layer,
+                                                       .n_micro_batches = o->n_micro_batches });
+}
+
 static void in_place(struct compiling *c)
 {
     work_in_place(c->program);
@@ -134,6 +145,7 @@ static const struct pass {
 } train_passes[] = {
     { "shard_gradients", shard }, { "gather", gather },     { "update", update },
     { "schedule", schedule },     { "evaluate", evaluate }, { "zero3", zero3 },
+    { "offload", offload_values },
 },
   last_passes[] = {
       { "in_place", in_place },

@@ -51,6 +51,8 @@ struct compile_train {
      * layers alone; NULL: as the four say. */
     const struct keep_set *sets;
     const unsigned char *set_of_layer;
+    /* What of this rank's values is away when it is not needed; NULL: nothing. */
+    const struct rank_offload *offload;
     /* The pipeline, and the rank in it that this program is for; zeros for one stage. */
     struct {
         enum pipeline_kind kind;

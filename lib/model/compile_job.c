@@ -45,6 +45,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .selective_layers = job->recompute_layers.selective.values,
         .sets = job->keep_sets.sets,
         .set_of_layer = job->keep_sets.set_of_layer,
+        .offload = job->offload ? &job->offload[pp_rank] : NULL,
         .pipeline = { .kind = job->parallel.schedule,
                       .n_chunks = job->parallel.chunks,
                       .stage_layers = job->parallel.stages.values,

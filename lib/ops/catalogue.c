@@ -120,7 +120,7 @@ int op_has_kernel(enum op_kind kind)
 
 const char *space_name(enum space space)
 {
-    static const char *const names[N_SPACES] = { "device", "host" };
+    static const char *const names[N_SPACES] = { "device", "host", "file" };
 
     return names[space];
 }

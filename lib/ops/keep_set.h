@@ -8,6 +8,7 @@
 #define OPS_KEEP_SET_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "base/bitset.h"
 
@@ -15,6 +16,20 @@ struct keep_set {
     bool full;             /* the layer's input alone is kept, whatever `dropped` says */
     struct bitset dropped; /* computed again in the backward */
     struct bitset away;    /* of what is kept: it rests in another memory (program/offload.c) */
+};
+
+/* Cells that may be away, by kind: at least so many bytes of a rank's are; of them the last
+ * filed_bytes in its file. SIZE_MAX: all. */
+enum away_kind { AWAY_STATES, AWAY_GRADIENTS, AWAY_WEIGHTS, N_AWAY_KINDS };
+
+struct away_bytes {
+    size_t bytes, filed_bytes;
+};
+
+/* Of the cells and kept values of a pipeline rank. */
+struct rank_offload {
+    struct away_bytes cells[N_AWAY_KINDS];
+    bool files_activations; /* what keep-sets send away goes to the file */
 };
 
 /* A set for each layer of a model: sets[set_of_layer[layer]]. set_of_layer is NULL: none. */

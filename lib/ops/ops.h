@@ -442,11 +442,11 @@ int op_is_collective(enum op_kind kind);
 int op_has_kernel(enum op_kind kind);
 
 /*
- * Where memory is. A device's kernels read and write its own alone; what lies in the host's is
- * copied by to_host and to_device. On the CPU both are the machine's memory.
+ * Where memory is. A device's kernels read and write its own alone; what lies in the host's or in a
+ * file is copied by to_host and to_device. On the CPU the first two are the machine's memory.
  */
-enum space { SPACE_DEVICE, SPACE_HOST, N_SPACES };
-const char *space_name(enum space space); /* "device", "host" */
+enum space { SPACE_DEVICE, SPACE_HOST, SPACE_FILE, N_SPACES };
+const char *space_name(enum space space); /* "device", "host", "file" */
 
 /* "dp", "tp", ... */
 const char *axis_name(enum mesh_axis axis);

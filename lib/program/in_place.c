@@ -63,9 +63,8 @@ static int fit(const struct program *p, int host, int lodger)
     const struct value *a = &p->values[host], *b = &p->values[lodger];
 
     return a->role == ROLE_NONE && b->role == ROLE_NONE && !b->base && !b->home &&
-           !p->values[program_whole(p, host)].home && a->rows == b->rows &&
-           a->cols == b->cols && a->dtype == b->dtype &&
-           !memcmp(a->spread, b->spread, sizeof a->spread);
+           !p->values[program_whole(p, host)].home && a->rows == b->rows && a->cols == b->cols &&
+           a->dtype == b->dtype && !memcmp(a->spread, b->spread, sizeof a->spread);
 }
 
 static void add_pair(struct overlay *o, const struct op *op)

@@ -247,6 +247,31 @@ void recheck_step(struct program *program);
 void schedule_forward(struct program *program, enum entry_kind entry,
                       const struct chunk_functions *chunks, int n_chunks);
 
+/* What the points where copies are posted and awaited are computed from (gaps.h). */
+struct copy_times {
+    /* The time of an op; NULL: they are posted one op ahead, whatever it takes. */
+    int64_t (*op_ns)(void *context, const struct op_shape *shape);
+    void *context;
+    double out_rate, in_rate; /* bytes/s between the device's memory and homes */
+    int64_t latency_ns;       /* of each copy */
+};
+
+/*
+ * offload.c: give values a home in other memory (program.h), and insert the copies there and back.
+ * No op's operands change, and no bit. Cells of each kind go (ops/keep_set.h) in the order in which
+ * ops first touch them; of what the forwards keep for the backwards, in each layer, the outputs of
+ * ops whose kinds are in the `away` of its keep-set. Small vectors stay. Runs behind the last pass
+ * that adds ops which touch such values, before in_place.
+ */
+struct offload_options {
+    struct rank_offload rank;
+    const struct keep_set *sets;
+    const unsigned char *set_of_layer; /* of all layers of the model; NULL: none goes */
+    int n_micro_batches;               /* of a step; with one, sums of gradients start in it */
+    struct copy_times times;
+};
+void offload(struct program *program, const struct offload_options *options);
+
 /*
  * in_place.c: an op that may write over its first input (OPERAND_IN_PLACE) does so if no function
  * reads that input afterwards, or has it from another function: the output is over the input, or,
@@ -261,7 +286,6 @@ int work_in_place(struct program *program);
  * segment_bytes. Values that live at the same time never overlap; operands of async ops live until
  * run is known to have waited for those ops (order.h).
  */
-#define PLACE_ALIGNMENT ((size_t)64) /* of the bytes of each value */
 void place(struct program *program);
 
 /*

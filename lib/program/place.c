@@ -399,8 +399,7 @@ static int is_alike(const struct program *p, const struct program *q)
         const struct value *a = &p->values[id], *b = &q->values[id];
 
         alike = a->base == b->base && a->over == b->over && a->home == b->home &&
-                a->role == b->role &&
-                a->scope == b->scope && a->segment == b->segment &&
+                a->role == b->role && a->scope == b->scope && a->segment == b->segment &&
                 program_has_content(p, id) == program_has_content(q, id) &&
                 program_value_bytes(p, id) <= program_value_bytes(q, id);
     }

@@ -405,7 +405,7 @@ const char *role_name(enum cell_role role)
 {
     static const char *const names[N_ROLES] = { "value",    "weight",   "master", "moment 1",
                                                 "moment 2", "gradient", "input",  "scalar",
-                                                "constant", "cache",  "home" };
+                                                "constant", "cache",    "home" };
 
     return names[role];
 }

@@ -4,7 +4,9 @@
 #ifndef PROGRAM_STASH_IMPL_H
 #define PROGRAM_STASH_IMPL_H
 
-#include "program/passes.h"
+#include "program/program.h"
+
+#define PLACE_ALIGNMENT ((size_t)64)
 
 /* The functions that touch a value, or any value of a stash; whether LOAD does; and its space. */
 struct touchers {

@@ -71,7 +71,13 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     CHECK(!options->fast || mesh_world_size(&run->program->mesh) == 1 ||
           (run->enqueues && comm_sums(options->comm)));
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
-    CHECK(options->worker || run->enqueues || !order_has_async(run->program));
+    run->worker = options->worker;
+    run->owns_worker = !run->worker && !run->enqueues && order_has_async(run->program);
+    if (run->owns_worker && worker_create(&run->worker, -1, err) < 0) {
+        run->owns_worker = false;
+        run_destroy(run);
+        return -1;
+    }
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (run_make_groups(run, err) < 0 ||
         run_memory_create(&run->memory, run->device, run->program, err) < 0 ||
@@ -103,6 +109,8 @@ void run_destroy(struct run *run)
     resolve_release(run);
     transfer_release(run);
     run_memory_release(&run->memory);
+    if (run->owns_worker)
+        worker_destroy(run->worker);
     arena_release(&run->arena);
     free(run);
 }
@@ -127,7 +135,7 @@ static void publish_wait(struct run *run, const struct resolved_op *op)
 
 static bool is_done(const struct run *run, const struct resolved_op *op)
 {
-    return run->enqueues ? traffic_is_done(run, op) : worker_done(run->options.worker, op->ticket);
+    return run->enqueues ? traffic_is_done(run, op) : worker_done(run->worker, op->ticket);
 }
 
 /* Wait for an op that was given, NULL for none, under its own name. */
@@ -138,8 +146,8 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
     publish_wait(run, op);
     own_time_leave(run);
     double begin = clock_seconds();
-    int status = run->enqueues ? traffic_wait(run, op, err)
-                               : worker_wait(run->options.worker, op->ticket, err);
+    int status =
+        run->enqueues ? traffic_wait(run, op, err) : worker_wait(run->worker, op->ticket, err);
     double end = clock_seconds();
     own_time_return(run);
     run->wait_seconds += end - begin;
@@ -215,7 +223,7 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
     if (s->given)
         run->device->ops->event_record(run->device, DEVICE_COMPUTE, s->given);
     op->position = progress_advance(run->progress);
-    op->ticket = worker_post(run->options.worker, (int)op->stream, stream_op_run, s);
+    op->ticket = worker_post(run->worker, (int)op->stream, stream_op_run, s);
     return 0;
 }
 

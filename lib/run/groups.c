@@ -99,7 +99,7 @@ int run_make_groups(struct run *run, struct err *err)
 
     find_uses(run, uses);
     if (run->enqueues && mesh_world_size(&run->program->mesh) > 1 &&
-        worker_call(run->options.worker, make_mesh_group, &request, err) < 0)
+        worker_call(run->worker, make_mesh_group, &request, err) < 0)
         return -1;
     for (int axis = 0; axis < N_AXES; axis++) {
         if (run->program->mesh.size[axis] == 1)
@@ -110,7 +110,7 @@ int run_make_groups(struct run *run, struct err *err)
             request.stream = stream;
             request.uses = (unsigned)uses[axis][stream];
             if ((request.uses || request.mesh) &&
-                worker_call(run->options.worker, make_group, &request, err) < 0)
+                worker_call(run->worker, make_group, &request, err) < 0)
                 return -1;
         }
     }

@@ -8,24 +8,38 @@
 #include "base/num.h"
 #include "run/run_impl.h"
 
-static void *value_data(const struct run *run, const struct program *p, int id, int micro_batch)
+/* From where the value, or its base, is in a segment: a rank's shard begins further. */
+static size_t shard_offset(const struct run *run, const struct program *p, int id)
 {
     const struct value *v = &p->values[id];
-    size_t offset = program_place(p, id, micro_batch);
+    size_t offset = 0;
 
     if (v->shard_axis)
         offset += (size_t)run->coordinate[v->shard_axis - 1] * program_value_bytes(p, id);
     if (v->outer_shard_axis)
         offset += (size_t)run->coordinate[v->outer_shard_axis - 1] *
                   (size_t)p->mesh.size[v->shard_axis - 1] * program_value_bytes(p, id);
-    return run->memory.segment[v->segment] + offset;
+    return offset;
+}
+
+static void *value_data(const struct run *run, const struct program *p, int id, int micro_batch)
+{
+    return run->memory.segment[p->values[id].segment] + program_place(p, id, micro_batch) +
+           shard_offset(run, p, id);
 }
 
 void *run_data(const struct run *run, int value, int micro_batch)
 {
     CHECK(value > 0);
-    CHECK(value < run->program->n_values);
-    return value_data(run, run->program, value, micro_batch);
+    const struct program *p = run->program;
+    const struct value *v = &p->values[value];
+    CHECK(value < p->n_values);
+    int home = p->values[program_whole(p, value)].home;
+    /* Between functions all of it is at home. */
+    if (home)
+        return (unsigned char *)value_data(run, p, home, micro_batch) +
+               (size_t)v->offset * dtype_bytes(v->dtype) + shard_offset(run, p, value);
+    return value_data(run, p, value, micro_batch);
 }
 
 static struct tensor operand(const struct run *run, int id, int micro_batch)
@@ -99,7 +113,7 @@ static int dies_in(const struct program *p, const struct function *f, int id)
 {
     const struct value *v = &p->values[id];
 
-    return v->role == ROLE_NONE && !v->base &&
+    return !program_is_lasting(v) && !v->base &&
            !(v->scope == SCOPE_STASH && is_used_later(p, f, id));
 }
 
@@ -212,7 +226,7 @@ static void resolve_given(struct run *run, const struct op *op, struct resolved_
         resolve_collective(run, op, out);
     else
         out->copy = copy_of(y->data, x->data, collective_extent(x));
-    out->stream_op.worker = run->options.worker;
+    out->stream_op.worker = run->worker;
 }
 
 static void resolve_op(struct run *run, const struct op *op, int micro_batch,

@@ -31,8 +31,8 @@ struct run_options {
     struct comm *comm;              /* may be NULL if the mesh has one rank */
     int first_rank;                 /* the comm rank of the mesh's rank 0; the others
                                        follow */
-    struct worker *worker;          /* the comm thread; likewise, but on the CPU it copies between
-                                       spaces, too */
+    struct worker *worker;          /* the comm thread; likewise. On the CPU it copies between
+                                       spaces, too; without one run makes a thread for that */
     struct progress_slot *progress; /* NULL: not monitored */
     int poison;                     /* fill values with NaN after their last use */
     int timed;                      /* ops can be timed: run_set_timed */

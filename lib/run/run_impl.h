@@ -108,8 +108,10 @@ struct run {
     struct order order;                           /* of program, and so of the shorter ones */
     struct resolved_op **users;                   /* its: the op given last, or NULL */
     struct resolved_op *last_given[N_STREAMS];    /* NULL before the first */
-    int enqueues;                                 /* what is given: traffic.h */
-    void *staging[N_STREAMS];                     /* of the streams, where values lie on a device */
+    struct worker *worker; /* of the options, or its own; NULL: nothing is given to one */
+    bool owns_worker;
+    int enqueues;             /* what is given: traffic.h */
+    void *staging[N_STREAMS]; /* of the streams, where values lie on a device */
     size_t staging_bytes[N_STREAMS];
     struct progress_slot *progress;
     bool is_timed;           /* run_set_timed */

@@ -201,6 +201,7 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         fail_msg("%s", err.text);
     job->samples.train = law->samples;
     job->keep_sets = law->keep_sets;
+    job->offload = law->offload;
 }
 
 /* One rank's life. */

@@ -18,7 +18,8 @@ struct law_case {
                             with dropout (tied); "normed": all norms and windows; "alibi" with
                             dropout (tied) */
     const char *dtype, *recompute, *gradient_sum;
-    struct layer_keep_sets keep_sets; /* zeros: as recompute says */
+    struct layer_keep_sets keep_sets;   /* zeros: as recompute says */
+    const struct rank_offload *offload; /* [pp]; NULL: nothing is away */
     int n_ranks, n_threads; /* ranks are threads of this process; data-parallel, but for pp, tp */
     int pp, chunks;         /* of n_ranks; 0: 1, and as the schedule has it */
     int tp;                 /* of n_ranks; 0: 1 */

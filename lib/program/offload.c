@@ -1,0 +1,552 @@
+/*
+ * offload.c - values that leave the device's memory while they are not needed
+ *
+ * The pass gives values a home in other memory (program.h) and inserts the copies; no op's operands
+ * change. Which values go is decided by the options: cells by kind (optimizer states, gradients,
+ * weights) and bytes, and of the values that a forward keeps for its backward those of the op kinds
+ * that a layer's keep-set sends away.
+ *
+ *     F  %38 = linear %31, up.weight
+ *     F  %38.home = to_host %38                          behind its last write
+ *     ...                                                %38 is still read here
+ *     F  await %38                                       its memory is free from here on
+ *     ------------------------------------------------------------------------------
+ *     B  %38 = to_device %38.home                        ahead of its first use
+ *     ...
+ *     W  up.weight.grad += linear_dw %90, %38
+ *
+ * The uses of a value in one function are parted into stays where they lie far apart. A stay that
+ * reads what was there before, or writes only a part of it, begins with to_device; one that writes
+ * is followed by to_host. Copies of one direction run one after the other (stream copy_in,
+ * copy_out), beside compute and beside the other direction.
+ *
+ * A copy to the device is posted where the op begins that needs the one before it, so that one
+ * travels while the other is used (double buffering); what left is awaited two copies later. With
+ * prices of ops the points are computed (gaps.h).
+ */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "program/gaps.h"
+#include "program/passes.h"
+
+/* Uses that are more ops apart than that are two stays: the value leaves in between. In an update
+ * ops touch one parameter after the other, so there it is away for long soon. */
+enum { FAR_APART = 24, FAR_APART_IN_UPDATE = 4 };
+
+/* Of a category's bytes, a smaller part than this is no help: vectors stay. */
+#define SMALLEST_PART 16384
+
+struct offload {
+    struct program *program;
+    const struct offload_options *options;
+    struct arena *arena;
+};
+
+/* ---- which values go ---- */
+
+static enum away_kind kind_of_cell(const struct value *v)
+{
+    switch (v->role) {
+    case ROLE_MASTER:
+    case ROLE_MOMENT1:
+    case ROLE_MOMENT2:
+        return AWAY_STATES;
+    case ROLE_GRADIENT:
+        return AWAY_GRADIENTS;
+    case ROLE_WEIGHT:
+        return AWAY_WEIGHTS;
+    default:
+        return N_AWAY_KINDS;
+    }
+}
+
+static int operand(const struct op *op, int k)
+{
+    return k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
+}
+
+/* Whether the output starts from zero whenever its function runs: it holds nothing in between. */
+static bool starts_always(const struct program *p, const struct op *op, int output)
+{
+    return program_accumulates(p, op, output) && program_first_mode(p, op, output) == FIRST_ALWAYS;
+}
+
+/* By base value: whether some op writes it as more than a sum of one micro-batch, or only reads
+ * it. Staging buffers of gradients hold nothing between functions. */
+static bool *find_holding(const struct offload *o)
+{
+    const struct program *p = o->program;
+    bool *is_staging = arena_array(o->arena, bool, p->n_values);
+    bool *holds = arena_array(o->arena, bool, p->n_values);
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+                int v = program_base(p, op->out[k]);
+
+                if (starts_always(p, op, k))
+                    is_staging[v] = true;
+                else
+                    holds[v] |= op->out[k] != 0;
+            }
+            for (int k = 0; k < OPS_MAX_INPUTS; k++)
+                holds[program_base(p, op->in[k])] |= !is_staging[program_base(p, op->in[k])];
+        }
+    return holds;
+}
+
+static void send_to(const struct offload *o, int id, enum space space)
+{
+    struct program *p = o->program;
+    struct value v = p->values[id];
+    int home;
+
+    CHECK(!v.base && !v.over && v.stride == v.cols);
+    if (v.role == ROLE_NONE)
+        home = program_host_value(p, v.rows, v.cols, v.dtype);
+    else
+        home = program_cell(p, ROLE_HOME, arena_printf(&p->arena, "%s.home", v.name), v.rows,
+                            v.cols, v.dtype);
+    p->values[home].space = space;
+    memcpy(p->values[home].spread, v.spread, sizeof v.spread);
+    p->values[id].home = home;
+}
+
+/* Cells of a kind in the order in which ops first touch them. Returns how many. */
+static int list_cells(const struct offload *o, enum away_kind kind, int *list)
+{
+    const struct program *p = o->program;
+    bool *holds = find_holding(o), *listed = arena_array(o->arena, bool, p->n_values);
+    int n = 0;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++)
+            for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
+                int v = program_base(p, operand(&p->functions[f].ops[i], k));
+
+                if (!v || listed[v] || !holds[v] || p->values[v].home ||
+                    p->values[v].space != SPACE_DEVICE || kind_of_cell(&p->values[v]) != kind)
+                    continue;
+                listed[v] = true;
+                list[n++] = v;
+            }
+    return n;
+}
+
+/* So many bytes at least go, of them `filed` to the file: the last ones. */
+static void send_cells(const struct offload *o, enum away_kind kind)
+{
+    const struct program *p = o->program;
+    int *list = arena_array(o->arena, int, p->n_values);
+    size_t wanted = o->options->rank.cells[kind].bytes,
+           filed = o->options->rank.cells[kind].filed_bytes;
+    size_t all = 0, away = 0;
+    int n = wanted ? list_cells(o, kind, list) : 0;
+
+    for (int i = 0; i < n; i++)
+        all += program_value_bytes(p, list[i]);
+    size_t most = min_size(wanted, all);
+    for (int i = 0; i < n && away < most; i++) {
+        size_t n_bytes = program_value_bytes(p, list[i]);
+
+        if (n_bytes < all / SMALLEST_PART)
+            continue;
+        send_to(o, list[i], most - away <= filed ? SPACE_FILE : SPACE_HOST);
+        away += n_bytes;
+    }
+}
+
+/* By base value: 1 + the function that writes it, where another reads it; else 0. */
+static int *find_kept(const struct offload *o)
+{
+    const struct program *p = o->program;
+    int *writer = arena_array(o->arena, int, p->n_values);
+    bool *is_read = arena_array(o->arena, bool, p->n_values);
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+
+            for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+                writer[program_base(p, op->out[k])] = 1 + f;
+            for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+                int v = program_base(p, op->in[k]);
+
+                is_read[v] |= writer[v] && writer[v] != 1 + f;
+            }
+        }
+    for (int v = 0; v < p->n_values; v++)
+        if (!is_read[v] || p->values[v].role != ROLE_NONE || p->values[v].space != SPACE_DEVICE)
+            writer[v] = 0;
+    return writer;
+}
+
+/* The keep-set of a layer; NULL: nothing goes. */
+static const struct keep_set *set_of(const struct offload *o, int layer)
+{
+    const struct offload_options *options = o->options;
+
+    return layer < 0 || !options->set_of_layer ? NULL
+                                               : &options->sets[options->set_of_layer[layer]];
+}
+
+static void send_activations(const struct offload *o)
+{
+    const struct program *p = o->program;
+    int *kept = find_kept(o);
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+            const struct keep_set *set = set_of(o, op->layer);
+
+            for (int k = 0; k < OPS_MAX_OUTPUTS && set && op->phase == PHASE_F; k++) {
+                int v = program_base(p, op->out[k]);
+                enum op_kind kind = recompute_kind_of(op, k);
+
+                if (v && kept[v] == 1 + f && !p->values[v].home && kind != N_OP_KINDS &&
+                    bitset_has(&set->away, (int)kind))
+                    send_to(o, v, o->options->rank.files_activations ? SPACE_FILE : SPACE_HOST);
+            }
+        }
+}
+
+/* ---- stays ---- */
+
+struct visit {
+    int value;
+    int first, last, last_write; /* ops; last_write -1: it only reads */
+    bool reads_first;            /* what was there before */
+    int64_t n_written;           /* elements */
+    int before, after; /* 1 + the visit of the same value before it, and after it; 0 none */
+    int bring_at;      /* the op ahead of which it is brought; -1: it is not */
+    int await_at;      /* the op ahead of which its way home has ended; n_ops: the function's end */
+};
+
+struct visits {
+    struct visit *list;
+    int n, capacity;
+    int *of; /* by base value: 1 + its newest visit, 0 none */
+};
+
+static struct visit *visit_at(const struct offload *o, struct visits *s, const struct function *f,
+                              int value, int at)
+{
+    struct visit *v = s->of[value] ? &s->list[s->of[value] - 1] : NULL;
+    int far = f->ops[at].phase == PHASE_U ? FAR_APART_IN_UPDATE : FAR_APART;
+
+    if (v && at - v->last <= far) {
+        v->last = at;
+        return v;
+    }
+    s->list = arena_grow(o->arena, s->list, sizeof *s->list, &s->capacity, s->n + 1);
+    s->list[s->n] = (struct visit){
+        .value = value, .first = at, .last = at, .last_write = -1, .before = s->of[value]
+    };
+    if (s->of[value])
+        s->list[s->of[value] - 1].after = 1 + s->n;
+    s->of[value] = ++s->n;
+    return &s->list[s->n - 1];
+}
+
+/* Whether the op adds to what was there, or changes it, in some micro-batch. */
+static bool takes_old(const struct offload *o, const struct op *op, int output)
+{
+    const struct program *p = o->program;
+
+    if (op_info(op->kind)->outputs[output].flags & OPERAND_UPDATED)
+        return true;
+    if (!program_accumulates(p, op, output))
+        return false;
+    enum first_mode mode = program_first_mode(p, op, output);
+    return mode == FIRST_NEVER || (mode == FIRST_MICRO_BATCH && o->options->n_micro_batches != 1);
+}
+
+static void visit_output(const struct offload *o, struct visits *s, const struct function *f, int i,
+                         int k)
+{
+    const struct program *p = o->program;
+    int id = f->ops[i].out[k], value = program_base(p, id);
+
+    if (!p->values[value].home)
+        return;
+    struct visit *v = visit_at(o, s, f, value, i);
+    v->reads_first |= v->last_write < 0 && takes_old(o, &f->ops[i], k);
+    v->last_write = i;
+    v->n_written += p->values[id].rows * p->values[id].cols;
+}
+
+static void visit_input(const struct offload *o, struct visits *s, const struct function *f, int i,
+                        int k)
+{
+    const struct program *p = o->program;
+    int id = f->ops[i].in[k], value = program_base(p, id);
+
+    if (!p->values[value].home)
+        return;
+    struct visit *v = visit_at(o, s, f, value, i);
+    v->reads_first |= v->last_write < 0;
+    if (op_info(f->ops[i].kind)->inputs[k].flags & OPERAND_UPDATED)
+        v->last_write = i;
+}
+
+static void find_visits(const struct offload *o, struct visits *s, const struct function *f)
+{
+    memset(s->of, 0, sizeof *s->of * (size_t)o->program->n_values);
+    s->n = 0;
+    for (int i = 0; i < f->n_ops; i++) {
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            visit_input(o, s, f, i, k);
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+            visit_output(o, s, f, i, k);
+    }
+}
+
+/* Cells have had something before; a plain value is what the function writes. */
+static bool is_brought(const struct offload *o, const struct visit *v)
+{
+    const struct value *value = &o->program->values[v->value];
+
+    return v->reads_first || v->before ||
+           (value->role != ROLE_NONE && v->n_written < value->rows * value->cols);
+}
+
+/* ---- copies ---- */
+
+enum copy_kind { COPY_AWAIT, COPY_BRING, COPY_SEND };
+
+/* An op to be inserted before ops[at]. */
+struct inserted {
+    int at;
+    enum copy_kind kind;
+    int value, number; /* number: of the order in which they were planned */
+};
+
+struct insertions {
+    struct inserted *list;
+    int n, capacity;
+};
+
+static void insert(const struct offload *o, struct insertions *s, int at, enum copy_kind kind,
+                   int value)
+{
+    s->list = arena_grow(o->arena, s->list, sizeof *s->list, &s->capacity, s->n + 1);
+    s->list[s->n] = (struct inserted){ at, kind, value, s->n };
+    s->n++;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct inserted *x = a, *y = b;
+
+    if (x->at != y->at)
+        return x->at - y->at;
+    /* What was written by the op before is sent first, then memory is freed, then used. */
+    static const int rank[] = { [COPY_SEND] = 0, [COPY_AWAIT] = 1, [COPY_BRING] = 2 };
+    if (x->kind != y->kind)
+        return rank[x->kind] - rank[y->kind];
+    return x->number - y->number;
+}
+
+static struct op copy_op(const struct program *p, const struct inserted *c, const struct op *near)
+{
+    struct op op = { .phase = near->phase, .layer = near->layer, .first = FIRST_ALWAYS };
+    int home = p->values[c->value].home;
+
+    switch (c->kind) {
+    case COPY_AWAIT:
+        op.kind = OP_AWAIT;
+        op.in[AWAIT_X] = c->value;
+        break;
+    case COPY_BRING:
+        op.kind = OP_TO_DEVICE;
+        op.in[TO_DEVICE_X] = home;
+        op.out[TO_DEVICE_Y] = c->value;
+        op.stream = STREAM_COPY_IN;
+        break;
+    case COPY_SEND:
+        op.kind = OP_TO_HOST;
+        op.in[TO_HOST_X] = c->value;
+        op.out[TO_HOST_Y] = home;
+        op.stream = STREAM_COPY_OUT;
+        break;
+    }
+    return op;
+}
+
+static void rebuild(const struct offload *o, int function, struct insertions *s)
+{
+    struct program *p = o->program;
+    struct function *f = &p->functions[function];
+    struct op *ops = arena_array(&p->arena, struct op, f->n_ops + s->n);
+    int n = 0, next = 0;
+
+    qsort(s->list, (size_t)s->n, sizeof *s->list, by_place);
+    for (int i = 0; i <= f->n_ops; i++) {
+        for (; next < s->n && s->list[next].at == i; next++)
+            ops[n++] = copy_op(p, &s->list[next], &f->ops[min_int(i, f->n_ops - 1)]);
+        if (i < f->n_ops)
+            ops[n++] = f->ops[i];
+    }
+    f->ops = ops;
+    f->n_ops = f->capacity = n;
+}
+
+/* ---- points, without times ---- */
+
+/* The first op of the stays that begin `back` ops of that kind before stay i. */
+static int first_of_group(const struct visits *s, int i, int back)
+{
+    int at = s->list[i].first;
+
+    for (; i >= 0 && back; i--)
+        if (s->list[i].first < at) {
+            at = s->list[i].first;
+            back--;
+        }
+    return back ? 0 : at;
+}
+
+/* The first op of the stays `ahead` groups later; n_ops: there are none. */
+static int first_ahead(const struct visits *s, int i, int ahead, int n_ops)
+{
+    int at = s->list[i].first;
+
+    for (; i < s->n && ahead; i++)
+        if (s->list[i].first > at) {
+            at = s->list[i].first;
+            ahead--;
+        }
+    return ahead ? n_ops : at;
+}
+
+static void point_by_order(struct visits *s, int n_ops)
+{
+    for (int i = 0; i < s->n; i++) {
+        s->list[i].bring_at = first_of_group(s, i, 1);
+        s->list[i].await_at = first_ahead(s, i, 2, n_ops);
+    }
+}
+
+/* ---- points, by the times of ops and copies ---- */
+
+static void note_gap(struct gap_problem *problem, struct gap *gaps, int from, int to,
+                     int64_t n_bytes)
+{
+    gaps[problem->n_gaps++] = (struct gap){ .n_bytes = n_bytes, .from = from, .to = to };
+}
+
+/* Each visit's way in and way out are gaps of a period that is this function alone: its end waits
+ * for copies of what is in scratch memory. */
+static void point_by_times(const struct offload *o, struct visits *s, const struct function *f)
+{
+    const struct program *p = o->program;
+    const struct copy_times *times = &o->options->times;
+    int64_t *ns = arena_array(o->arena, int64_t, f->n_ops), all = 0;
+    int64_t *resident = arena_array(o->arena, int64_t, f->n_ops);
+    struct gap *gaps = arena_array(o->arena, struct gap, 2 * s->n);
+    bool *away = arena_array(o->arena, bool, 2 * s->n);
+    struct gap_problem problem = { .n_ops = f->n_ops,
+                                   .ns = ns,
+                                   .resident = resident,
+                                   .gaps = gaps,
+                                   .capacity = INT64_MAX / 4,
+                                   .out_rate = times->out_rate,
+                                   .in_rate = times->in_rate,
+                                   .latency_ns = times->latency_ns };
+    struct gap_schedule schedule;
+    struct err err;
+
+    for (int i = 0; i < s->n; i++) {
+        const struct visit *v = &s->list[i];
+        int64_t n_bytes = (int64_t)program_value_bytes(p, v->value);
+
+        note_gap(&problem, gaps, -1, is_brought(o, v) ? v->first : f->n_ops, n_bytes);
+        note_gap(&problem, gaps, v->last_write, f->n_ops, v->last_write < 0 ? 0 : n_bytes);
+        all += 2 * n_bytes;
+    }
+    for (int i = 0; i < f->n_ops; i++) {
+        struct op_shape shape = program_op_shape(p, &f->ops[i]);
+
+        ns[i] = f->ops[i].stream == STREAM_COMPUTE && op_has_kernel(f->ops[i].kind)
+                    ? times->op_ns(times->context, &shape)
+                    : 0;
+        resident[i] = all;
+    }
+    memset(away, 1, sizeof *away * (size_t)problem.n_gaps);
+    CHECK(gaps_time(&schedule, &problem, away, o->arena, &err) == 0);
+    for (int i = 0; i < s->n; i++) {
+        s->list[i].bring_at = schedule.in_issue[2 * i];
+        s->list[i].await_at = schedule.out_await[2 * i + 1];
+    }
+}
+
+/* ---- the copies of a function ---- */
+
+/* A stay begins behind the one before of the same value, and has left where the next begins. */
+static void keep_apart(const struct offload *o, struct visits *s, int n_ops)
+{
+    for (int i = 0; i < s->n; i++) {
+        struct visit *v = &s->list[i];
+        int earliest = v->before ? s->list[v->before - 1].last + 1 : 0;
+
+        v->bring_at = is_brought(o, v) ? min_int(max_int(v->bring_at, earliest), v->first) : -1;
+    }
+    for (int i = 0; i < s->n; i++) {
+        struct visit *v = &s->list[i];
+        int latest = v->after ? s->list[v->after - 1].bring_at : n_ops;
+
+        v->await_at = min_int(max_int(v->await_at, v->last + 1), latest);
+    }
+}
+
+static void insert_copies(const struct offload *o, int function, struct visits *s,
+                          struct insertions *copies)
+{
+    const struct function *f = &o->program->functions[function];
+
+    if (o->options->times.op_ns)
+        point_by_times(o, s, f);
+    else
+        point_by_order(s, f->n_ops);
+    keep_apart(o, s, f->n_ops);
+    copies->n = 0;
+    for (int i = 0; i < s->n; i++) {
+        const struct visit *v = &s->list[i];
+
+        if (v->bring_at >= 0)
+            insert(o, copies, v->bring_at, COPY_BRING, v->value);
+        if (v->last_write < 0)
+            continue;
+        insert(o, copies, v->last_write + 1, COPY_SEND, v->value);
+        /* The function's end waits for what is not awaited before it. */
+        if (v->await_at < f->n_ops)
+            insert(o, copies, v->await_at, COPY_AWAIT, v->value);
+    }
+}
+
+void offload(struct program *program, const struct offload_options *options)
+{
+    struct arena arena = { 0 };
+    struct offload o = { program, options, &arena };
+    struct visits visits = { 0 };
+    struct insertions copies = { 0 };
+
+    for (int kind = 0; kind < N_AWAY_KINDS; kind++)
+        send_cells(&o, (enum away_kind)kind);
+    send_activations(&o);
+    visits.of = arena_array(&arena, int, program->n_values);
+    for (int f = 0; f < program->n_functions; f++) {
+        find_visits(&o, &visits, &program->functions[f]);
+        if (!visits.n)
+            continue;
+        insert_copies(&o, f, &visits, &copies);
+        rebuild(&o, f, &copies);
+    }
+    arena_release(&arena);
+}
