@@ -39,9 +39,7 @@ static bool is_same_kind(const struct job *job, int a, int b)
     return true;
 }
 
-/* The first layer after the model's first that is of this layer's kind; where the first is the only
- * one of its kind, the second layer. */
-static int representative_of(const struct job *job, int layer)
+int layer_cost_representative(const struct job *job, int layer)
 {
     for (int i = 1; i < job->model.n_layers; i++)
         if (is_same_kind(job, i, layer))
@@ -265,7 +263,7 @@ static void list_representatives(struct layer_cost_cache *cache)
         return;
     cache->representatives = arena_array(cache->arena, int, cache->job->model.n_layers);
     for (int i = 0; i < cache->job->model.n_layers; i++)
-        cache->representatives[i] = representative_of(cache->job, i);
+        cache->representatives[i] = layer_cost_representative(cache->job, i);
 }
 
 struct measuring_layers {

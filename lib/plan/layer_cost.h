@@ -54,6 +54,10 @@ struct layer_cost_cache {
     int n_compiled; /* programs */
 };
 
+/* The first layer after the model's first that is of this layer's kind; where the first is the only
+ * one of its kind, the second layer, if there is one. */
+int layer_cost_representative(const struct job *job, int layer);
+
 /* Compile what the costs of these keys need, on all threads: layer_costs_find then has them. */
 void layer_costs_prepare(struct layer_cost_cache *cache, const struct layer_key *keys, int n);
 

@@ -286,6 +286,7 @@ int work_in_place(struct program *program);
  * segment_bytes. Values that live at the same time never overlap; operands of async ops live until
  * run is known to have waited for those ops (order.h).
  */
+#define PLACE_ALIGNMENT ((size_t)64) /* of the bytes of each value */
 void place(struct program *program);
 
 /*

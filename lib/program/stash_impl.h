@@ -4,9 +4,7 @@
 #ifndef PROGRAM_STASH_IMPL_H
 #define PROGRAM_STASH_IMPL_H
 
-#include "program/program.h"
-
-#define PLACE_ALIGNMENT ((size_t)64)
+#include "program/passes.h"
 
 /* The functions that touch a value, or any value of a stash; whether LOAD does; and its space. */
 struct touchers {
