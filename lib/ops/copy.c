@@ -1,5 +1,5 @@
 /*
- * copy.c - copies between the device's memory and the host's
+ * copy.c - copies between the device's memory and the host's, or a file
  *
  * A copy is another value: with a lifetime and a place of its own, in the other space. So the first
  * may end as soon as the copy is done, and what reads it again reads one that came back. Where that
@@ -23,7 +23,7 @@ static const struct op_info to_host = {
     },
     .n_outputs = 1,
     .outputs = {
-        [TO_HOST_Y] = { "y", DIM_T, DIM_D, TYPE_ANY, OPERAND_HOST },
+        [TO_HOST_Y] = { "y", DIM_T, DIM_D, TYPE_ANY, OPERAND_AWAY },
     },
     .traits = TRAIT_COPY,
     .spread = copy_spread,
@@ -33,7 +33,7 @@ static const struct op_info to_device = {
     .name = "to_device",
     .n_inputs = 1,
     .inputs = {
-        [TO_DEVICE_X] = { "x", DIM_T, DIM_D, TYPE_ANY, OPERAND_HOST },
+        [TO_DEVICE_X] = { "x", DIM_T, DIM_D, TYPE_ANY, OPERAND_AWAY },
     },
     .n_outputs = 1,
     .outputs = {

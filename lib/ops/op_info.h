@@ -75,7 +75,7 @@ enum operand_flag {
     OPERAND_UPDATED = 4,     /* "~" input, or output that is read before it is written */
     OPERAND_IN_PLACE = 8,    /* output that may be the memory of the first input */
     OPERAND_CAST = 16,       /* output that is a cast of the first output */
-    OPERAND_HOST = 32,       /* lies in host memory; all others in the device's */
+    OPERAND_AWAY = 32,       /* lies in host memory or a file; all others in the device's memory */
     OPERAND_SEQUENCES = 64,  /* input of whole sequences, though ranks may have parts of them */
 };
 
@@ -205,10 +205,10 @@ struct op_info {
 
 const struct op_info *op_info(enum op_kind kind);
 
-/* Where an operand of such flags lies. */
-static inline enum space operand_space(unsigned flags)
+/* Whether an operand of such flags may lie there. */
+static inline int operand_takes(unsigned flags, enum space space)
 {
-    return flags & OPERAND_HOST ? SPACE_HOST : SPACE_DEVICE;
+    return !(flags & OPERAND_AWAY) == (space == SPACE_DEVICE);
 }
 
 static inline const char *op_name(enum op_kind kind)

@@ -21,7 +21,7 @@ struct plan_fit plan_judge(const struct plan *plan, const struct cluster *cluste
 
     for (int i = 0; i < plan->job->parallel.pp; i++) {
         const struct device_spec *device = islands_smallest(cluster, mesh_stage_ranks(&mesh, i));
-        struct plan_fit fit = { .needed = program_memory_bytes(&plan->programs[i]),
+        struct plan_fit fit = { .needed = plan_needed_bytes(&plan->programs[i], plan->kernels),
                                 .available = plan_available_bytes(device, share),
                                 .device = device->name,
                                 .pp_rank = i };

@@ -98,7 +98,7 @@ static void take_bytes(const struct program *p, struct measure *m)
     for (int s = 0; s < N_SEGMENTS; s++) {
         int64_t n = (int64_t)p->segment_bytes[s];
 
-        if (s != SEGMENT_STASH)
+        if (s != SEGMENT_STASH && segment_space((enum segment)s) != SPACE_FILE)
             *(s == SEGMENT_WEIGHTS     ? &m->cost.weight_bytes
               : s == SEGMENT_GRADIENTS ? &m->cost.gradient_bytes
               : s == SEGMENT_STATES    ? &m->cost.state_bytes

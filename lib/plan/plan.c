@@ -65,6 +65,12 @@ void plan_close(struct plan *plan)
     arena_release(&plan->arena);
 }
 
+size_t plan_needed_bytes(const struct program *program, const struct kernels *kernels)
+{
+    return kernels_are_gpu(kernels) ? program_space_bytes(program, SPACE_DEVICE)
+                                    : program_memory_bytes(program);
+}
+
 struct plan_flops plan_count_flops(const struct plan *plan)
 {
     const struct job *job = plan->job;

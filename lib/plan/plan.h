@@ -37,6 +37,10 @@ int plan_open_with(struct plan *plan, const struct job *job, struct kernels *ker
                    struct err *err);
 void plan_close(struct plan *plan);
 
+/* Bytes that the memory of the rank's device must have room for: on a CPU what lies in host memory,
+ * too; what lies in a file never. */
+size_t plan_needed_bytes(const struct program *program, const struct kernels *kernels);
+
 /* FLOPs of a step, by all ranks. */
 struct plan_flops {
     double executed; /* by all ops of the programs, recomputation included */

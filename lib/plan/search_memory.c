@@ -114,7 +114,7 @@ int search_measure_bytes(const struct search *search, struct layout_candidate *c
         status = programs_compile(&program, &request, err);
         size_t n = status ? 0
                           : search_scale_bytes(search, &mesh, request.pp_rank,
-                                               program_memory_bytes(&program));
+                                               plan_needed_bytes(&program, r->kernels));
         most = n > most ? n : most;
         program_release(&program);
     }

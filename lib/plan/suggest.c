@@ -34,7 +34,7 @@ static size_t plan_bytes(const struct job *job, struct kernels *kernels, size_t 
         struct err err;
         struct programs_request request = { .job = job, .kernels = kernels, .pp_rank = pp_rank };
         int failed = programs_compile(&program, &request, &err) < 0;
-        size_t n_bytes = failed ? SIZE_MAX : program_memory_bytes(&program);
+        size_t n_bytes = failed ? SIZE_MAX : plan_needed_bytes(&program, kernels);
 
         program_release(&program);
         most = n_bytes > most ? n_bytes : most;

@@ -19,6 +19,9 @@ int program_memory_table(const struct program *program, struct memory_row *rows,
         "cells in the host's memory",
         "what is kept there for the backward",
         "what is there within one pass",
+        "cells in the file",
+        "what is kept there for the backward",
+        "what is there within one pass",
     };
     int n = 0;
 
@@ -29,13 +32,19 @@ int program_memory_table(const struct program *program, struct memory_row *rows,
     return n;
 }
 
-size_t program_memory_bytes(const struct program *program)
+size_t program_space_bytes(const struct program *program, enum space space)
 {
     size_t total = 0;
 
     for (int s = 0; s < N_SEGMENTS; s++)
-        total += program->segment_bytes[s];
+        if (segment_space((enum segment)s) == space)
+            total += program->segment_bytes[s];
     return total;
+}
+
+size_t program_memory_bytes(const struct program *program)
+{
+    return program_space_bytes(program, SPACE_DEVICE) + program_space_bytes(program, SPACE_HOST);
 }
 
 static double function_flops(const struct program *program, const struct function *f)

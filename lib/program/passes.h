@@ -348,6 +348,8 @@ struct memory_row {
 };
 /* Fills at most capacity rows, one for each segment that is not empty; returns how many. */
 int program_memory_table(const struct program *program, struct memory_row *rows, int capacity);
+/* Of all segments in the space; and of those in memory: the device's and the host's. */
+size_t program_space_bytes(const struct program *program, enum space space);
 size_t program_memory_bytes(const struct program *program);
 
 /* FLOPs of one step on one rank: all actions of the entry, recomputation included. */

@@ -174,8 +174,8 @@ static void unmark_stays(struct placing *c)
 
 static enum segment segment_of_cell(const struct value *v)
 {
-    if (v->space == SPACE_HOST)
-        return SEGMENT_HOST_CELLS;
+    if (v->space != SPACE_DEVICE)
+        return v->space == SPACE_HOST ? SEGMENT_HOST_CELLS : SEGMENT_FILE_CELLS;
     switch (v->role) {
     case ROLE_WEIGHT:
         return SEGMENT_WEIGHTS;
@@ -199,7 +199,7 @@ static void place_in_a_row(struct placing *c)
 
     for (int id = 1; id < p->n_values; id++) {
         struct value *v = &p->values[id];
-        size_t n_bytes = align_up(program_value_bytes(p, id), PLACE_ALIGNMENT);
+        size_t n_bytes = placed_bytes(p, id);
 
         if (v->base || v->over)
             continue;
@@ -228,7 +228,7 @@ static int larger(const void *a, const void *b, void *context)
 static void take(struct placing *c, int value, int other)
 {
     size_t begin = c->program->values[other].place_bytes;
-    size_t n_bytes = align_up(program_value_bytes(c->program, other), PLACE_ALIGNMENT);
+    size_t n_bytes = placed_bytes(c->program, other);
 
     if (c->seen[other] == value ||
         c->program->values[other].space != c->program->values[value].space)
@@ -293,6 +293,8 @@ static size_t lowest_gap(struct byte_range *taken, int n_taken, size_t n_bytes)
 
 static void place_by_lifetime(struct placing *c)
 {
+    static const enum segment scratch_of[N_SPACES] = { SEGMENT_SCRATCH, SEGMENT_HOST_SCRATCH,
+                                                       SEGMENT_FILE_SCRATCH };
     struct program *p = c->program;
 
     for (int id = 1; id < p->n_values; id++)
@@ -302,13 +304,13 @@ static void place_by_lifetime(struct placing *c)
     qsort_r(c->order, (size_t)c->n_order, sizeof *c->order, larger, p);
     for (int i = 0; i < c->n_order; i++) {
         struct value *v = &p->values[c->order[i]];
-        size_t n_bytes = align_up(program_value_bytes(p, c->order[i]), PLACE_ALIGNMENT);
+        size_t n_bytes = placed_bytes(p, c->order[i]);
 
         c->n_taken = 0;
         for (int s = c->of_value[c->order[i]]; s; s = c->stays[s].other)
             take_during(c, &c->stays[s]);
         v->scope = SCOPE_PASS;
-        v->segment = v->space == SPACE_HOST ? SEGMENT_HOST_SCRATCH : SEGMENT_SCRATCH;
+        v->segment = scratch_of[v->space];
         v->place_bytes = lowest_gap(c->taken, c->n_taken, n_bytes);
         for (int s = c->of_value[c->order[i]]; s; s = c->stays[s].other)
             enter(c, s);
@@ -438,7 +440,7 @@ static void move_value(struct program *p, int id, struct program *larger)
         return;
     }
     v->place_bytes = larger->segment_bytes[v->segment];
-    larger->segment_bytes[v->segment] += align_up(program_value_bytes(p, id), PLACE_ALIGNMENT);
+    larger->segment_bytes[v->segment] += placed_bytes(p, id);
 }
 
 int place_within(struct program *program, struct program *larger, struct err *err)

@@ -391,14 +391,17 @@ const char *segment_name(enum segment segment)
     static const char *const names[N_SEGMENTS] = { "weights", "gradients",  "states",
                                                    "stash",   "scratch",    "communication",
                                                    "library", "kv cache",   "inputs",
-                                                   "host",    "host stash", "host scratch" };
+                                                   "host",    "host stash", "host scratch",
+                                                   "file",    "file stash", "file scratch" };
 
     return names[segment];
 }
 
 enum space segment_space(enum segment segment)
 {
-    return segment >= SEGMENT_HOST_CELLS ? SPACE_HOST : SPACE_DEVICE;
+    return segment >= SEGMENT_FILE_CELLS   ? SPACE_FILE
+           : segment >= SEGMENT_HOST_CELLS ? SPACE_HOST
+                                           : SPACE_DEVICE;
 }
 
 const char *role_name(enum cell_role role)

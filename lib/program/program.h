@@ -111,7 +111,8 @@ enum first_mode {
 
 /*
  * Memory is allocated by segment: one block of exactly the planned size, in the segment's space.
- * Host memory has three segments, for cells, for slots of the stash, and for scratch.
+ * Host memory and the file have three segments each, for cells, for slots of the stash, and for
+ * scratch.
  */
 enum segment {
     SEGMENT_WEIGHTS,
@@ -126,6 +127,9 @@ enum segment {
     SEGMENT_HOST_CELLS,
     SEGMENT_HOST_STASH,
     SEGMENT_HOST_SCRATCH,
+    SEGMENT_FILE_CELLS,
+    SEGMENT_FILE_STASH,
+    SEGMENT_FILE_SCRATCH,
     N_SEGMENTS
 };
 enum space segment_space(enum segment segment);

@@ -165,7 +165,7 @@ static void lay_out(struct dividing *d)
             struct stash *stash = &p->stashes[p->values[id].stash];
 
             p->values[id].place_bytes = stash->slot_bytes;
-            stash->slot_bytes += align_up(program_value_bytes(p, id), PLACE_ALIGNMENT);
+            stash->slot_bytes += placed_bytes(p, id);
         }
 }
 
@@ -190,6 +190,8 @@ static void line_up(struct program *p)
 
 void divide_stash(struct program *program, const char *marked)
 {
+    static const enum segment segments[N_SPACES] = { SEGMENT_STASH, SEGMENT_HOST_STASH,
+                                                     SEGMENT_FILE_STASH };
     struct arena arena = { 0 };
     size_t n_values = (size_t)program->n_values;
     struct dividing d = { .program = program,
@@ -206,9 +208,7 @@ void divide_stash(struct program *program, const char *marked)
     for (int e = 0; e < N_ENTRIES; e++)
         find_lives(&d, (enum entry_kind)e);
     for (int i = 0; i < program->n_stashes; i++) {
-        int is_host = d.of_stash[i].space == SPACE_HOST;
-
-        program->stashes[i].segment = is_host ? SEGMENT_HOST_STASH : SEGMENT_STASH;
+        program->stashes[i].segment = segments[d.of_stash[i].space];
         program->stashes[i].n_slots = count_slots(&d, i);
     }
     lay_out(&d);

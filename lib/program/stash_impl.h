@@ -4,7 +4,18 @@
 #ifndef PROGRAM_STASH_IMPL_H
 #define PROGRAM_STASH_IMPL_H
 
+#include "base/num.h"
 #include "program/passes.h"
+
+#define PLACE_FILE_ALIGNMENT ((size_t)4096) /* what direct transfers of a disk take */
+
+/* What a value takes in its segment, so that the next one is aligned. */
+static inline size_t placed_bytes(const struct program *program, int id)
+{
+    return align_up(program_value_bytes(program, id), program->values[id].space == SPACE_FILE
+                                                          ? PLACE_FILE_ALIGNMENT
+                                                          : PLACE_ALIGNMENT);
+}
 
 /* The functions that touch a value, or any value of a stash; whether LOAD does; and its space. */
 struct touchers {

@@ -235,7 +235,7 @@ static void put(struct sharing *s, int id, int stash)
 
     s->stash[id] = stash;
     s->place_bytes[id] = to->slot_bytes;
-    to->slot_bytes += align_up(program_value_bytes(s->program, id), PLACE_ALIGNMENT);
+    to->slot_bytes += placed_bytes(s->program, id);
 }
 
 /* List the values of the reference frame in a slot. Returns how many. */

@@ -83,13 +83,12 @@ static int check_spreads(const struct program *p, const struct function *f, cons
 static int check_space(const struct program *p, const struct function *f, const struct op *op,
                        const struct op_operand *operand, int id, struct err *err)
 {
-    enum space wanted = operand_space(operand->flags);
     char what[64];
 
-    if (!id || p->values[id].space == wanted)
+    if (!id || operand_takes(operand->flags, p->values[id].space))
         return 0;
     snprintf(what, sizeof what, "lies in memory of the %s, wanted of the %s",
-             space_name(p->values[id].space), space_name(wanted));
+             space_name(p->values[id].space), operand->flags & OPERAND_AWAY ? "host" : "device");
     return verify_complain(p, f, op, id, what, err);
 }
 

@@ -10,6 +10,7 @@
 #include "base/num.h"
 #include "base/rng.h"
 #include "layout/axes.h"
+#include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan/suggest.h"
 #include "progress/progress.h"
@@ -161,7 +162,7 @@ int bench_compile(struct program *program, const struct job *job, struct engine 
     if (programs_compile(program, &request, err) < 0 ||
         run_reserve(program, engine->kernels, progress_join(engine->rank.local_rank), err) < 0)
         return -1;
-    return suggest_check(job, engine->kernels, program_memory_bytes(program),
+    return suggest_check(job, engine->kernels, plan_needed_bytes(program, engine->kernels),
                          engine_available_bytes(engine), err);
 }
 

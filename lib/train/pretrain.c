@@ -243,7 +243,8 @@ static int after_step(struct pretrain *p, const struct trainer_result *r, struct
     int last = r->step == job->train.steps;
 
     if (++p->n_stepped == 2)
-        vendor_memory_take(p->options->engine, program_memory_bytes(trainer_program(p->trainer)));
+        vendor_memory_take(p->options->engine,
+                           program_space_bytes(trainer_program(p->trainer), SPACE_DEVICE));
     pretrain_upload_report(p);
     if (note_skipped(p, r, err) < 0 || pretrain_saved(p, err) < 0)
         return -1;

@@ -5,6 +5,7 @@
 
 #include "base/num.h"
 #include "layout/axes.h"
+#include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan/suggest.h"
 #include "train/algo_cache.h"
@@ -64,8 +65,8 @@ static int check_fit(struct trainer *t, size_t before, struct err *err)
 
     if (available)
         available = available > taken ? available - taken : 1;
-    return suggest_check(t->job, t->options.kernels, program_memory_bytes(&t->program), available,
-                         err);
+    return suggest_check(t->job, t->options.kernels,
+                         plan_needed_bytes(&t->program, t->options.kernels), available, err);
 }
 
 static int open_run(struct trainer *t, struct err *err)

@@ -58,6 +58,31 @@ static void test_memory_of_each_space(void **state)
     program_release(&o.program);
 }
 
+/* In a file each begins where a disk transfers directly. */
+static void test_memory_of_a_file(void **state)
+{
+    struct offload_shape in_file = shape;
+    struct offload o;
+
+    (void)state;
+    in_file.in_file = true;
+    offload_build(&o, &in_file);
+    place(&o.program);
+    accepted(&o.program);
+    assert_int_equal(o.program.segment_bytes[SEGMENT_FILE_STASH], 3 * shape.n_layers * 4096);
+    assert_int_equal(o.program.segment_bytes[SEGMENT_HOST_STASH], 0);
+    assert_int_equal(program_space_bytes(&o.program, SPACE_FILE), 3 * shape.n_layers * 4096);
+    assert_int_equal(program_space_bytes(&o.program, SPACE_DEVICE),
+                     program_memory_bytes(&o.program));
+    for (int l = 0; l < shape.n_layers; l++) {
+        assert_int_equal(o.program.values[o.kept[l]].segment, SEGMENT_FILE_STASH);
+        assert_int_equal(o.program.values[o.kept[l]].place_bytes % 4096, 0);
+    }
+    o.program.values[o.kept[1]].segment = SEGMENT_HOST_STASH;
+    refused(&o.program, "lies in segment host stash, wanted memory of the file");
+    program_release(&o.program);
+}
+
 static void test_text(void **state)
 {
     struct offload o;
@@ -224,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_of_each_space),
+        cmocka_unit_test(test_memory_of_a_file),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_kernels_reach_the_device_alone),
         cmocka_unit_test(test_places_lie_in_their_space),

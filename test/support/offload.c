@@ -59,6 +59,8 @@ static int to_host(struct offload *o, int layer, int x)
     const struct value *v = &o->program.values[x];
     int y = program_host_value(&o->program, v->rows, v->cols, v->dtype);
 
+    if (o->shape.in_file)
+        o->program.values[y].space = SPACE_FILE;
     return emit(o, o->forward,
                 (struct op){ .kind = OP_TO_HOST,
                              .in = { [TO_HOST_X] = x },

@@ -1,5 +1,5 @@
 /*
- * offload.h - a step whose kept values go to the host and come back, by ops placed by hand
+ * offload.h - a step whose kept values leave the device and come back, by ops placed by hand
  *
  * Forward of a micro-batch: h_0 = x + w_0, h_l = h_(l-1) + w_l. Each h_l goes to the host after its
  * last use, of odd layers after a gather over the tensor-parallel ranks; three layers on its memory
@@ -18,6 +18,7 @@ enum { OFFLOAD_LAYERS_MAX = 8, OFFLOAD_TP_MAX = 4 };
 struct offload_shape {
     int n_layers, tp_size, n_micro_batches;
     int64_t rows, cols; /* of a rank's h */
+    bool in_file;       /* what is kept lies in the file, not in host memory */
 };
 
 struct offload {
@@ -26,7 +27,7 @@ struct offload {
     int forward, backward; /* functions */
     int x, total;          /* input; [tp rows x cols], summed over micro-batches and layers */
     int w[OFFLOAD_LAYERS_MAX];
-    int h[OFFLOAD_LAYERS_MAX], kept[OFFLOAD_LAYERS_MAX]; /* on the device; on the host */
+    int h[OFFLOAD_LAYERS_MAX], kept[OFFLOAD_LAYERS_MAX]; /* on the device; away */
 };
 
 /* Not placed yet. */
