@@ -2,9 +2,10 @@
  * gaps.c - which gaps go
  *
  * For a capacity, gaps are taken off the highest op until all are within it, then those that are
- * not needed any more are given back, last taken first. Several orders are tried (enum gap_order).
- * The result for a capacity is the best over a ladder of levels up to it; a level's own result
- * depends on nothing but the level, so that a higher capacity has all choices of a lower one.
+ * not needed any more are given back, last taken first. Several orders are tried (enum gap_order),
+ * and the best of them is changed a gap or two at a time as long as that helps. The result for a
+ * capacity is the best over a ladder of levels up to it; a level's own result depends on nothing
+ * but the level, so that a higher capacity has all choices of a lower one.
  *
  * Levels are walked down from the capacity, and no further than to where even the bytes that must
  * cross the link take as long as what was found: at op i, resident[i] - level bytes have left
@@ -20,8 +21,14 @@
 
 enum {
     NONE = -1,
-    N_LEVELS = 128,      /* of equal steps from the floor to the peak */
+    N_LEVELS_LEAST = 64, /* of equal steps from the floor to the peak */
+    N_LEVELS_MOST = 512,
     N_STEP_LEVELS = 128, /* at peaks that taking gap by gap leads to */
+    /* Of problems with few ops and gaps more is looked at: levels times ops and gaps, and these
+     * times changes. A change takes about 30 ns an op or gap. */
+    LEVELS_EFFORT = 200000,
+    TRIALS_EFFORT = 4000000,
+    SCATTER = 1000003, /* a prime: steps of it meet all pairs of up to as many gaps less one */
 };
 
 /* What goes first of the gaps over the highest op. */
@@ -51,7 +58,10 @@ struct gap_choice {
     int64_t *levels;    /* from the floor up */
     int n_levels;
     int64_t *must_leave, *must_return; /* by op: resident less what may be gone without a copy */
-    struct gap_schedule best, trial;
+    int n_trials;                      /* of changes, a level */
+    struct gap_schedule best;          /* of all levels */
+    struct gap_schedule found;         /* of one level */
+    struct gap_schedule trial;
 };
 
 static int compare_i64(int64_t a, int64_t b)
@@ -237,13 +247,15 @@ static int compare_levels(const void *a, const void *b)
 
 static void list_levels(struct gap_choice *c, int64_t floor, int64_t peak, struct arena *arena)
 {
+    int size = c->problem->n_ops + c->problem->n_gaps;
+    int n_even = min_int(max_int(LEVELS_EFFORT / size, N_LEVELS_LEAST), N_LEVELS_MOST);
     int64_t *steps = arena_array(arena, int64_t, c->problem->n_gaps + 1);
     int op, n_steps = take_gaps(c, ORDER_FARTHEST, floor, steps, &op), n = 0;
     int stride = max_int(1, (int)ceil_div(n_steps, N_STEP_LEVELS));
 
-    c->levels = arena_array(arena, int64_t, N_LEVELS + N_STEP_LEVELS + 1);
-    for (int i = 0; i < N_LEVELS; i++)
-        c->levels[n++] = floor + (peak - floor) / N_LEVELS * i;
+    c->levels = arena_array(arena, int64_t, n_even + N_STEP_LEVELS + 1);
+    for (int i = 0; i < n_even; i++)
+        c->levels[n++] = floor + (int64_t)((double)(peak - floor) * i / n_even);
     for (int i = 0; i < n_steps; i += stride)
         c->levels[n++] = steps[i];
     c->levels[n++] = peak;
@@ -251,6 +263,7 @@ static void list_levels(struct gap_choice *c, int64_t floor, int64_t peak, struc
     for (int i = 0; i < n; i++)
         if (!c->n_levels || c->levels[i] != c->levels[c->n_levels - 1])
             c->levels[c->n_levels++] = c->levels[i];
+    c->n_trials = (int)(TRIALS_EFFORT / size / c->n_levels);
 }
 
 /* By op, bytes that need no out to be gone then, or no in, do not count. */
@@ -315,24 +328,72 @@ static bool is_better(const struct gap_schedule *a, const struct gap_schedule *b
     return a->out_bytes + a->in_bytes < b->out_bytes + b->in_bytes;
 }
 
-static void try_level(struct gap_choice *c, int64_t level, bool *found)
+static void flip_group(const struct gap_choice *c, bool *away, int gap)
 {
-    for (int k = 0; k < N_ORDERS; k++) {
-        int op, n_taken = take_gaps(c, (enum gap_order)k, level, NULL, &op);
+    int g = gap;
+
+    do {
+        away[g] = !away[g];
+        g = c->next_of_group[g];
+    } while (g != gap);
+}
+
+/* The trial becomes `to` if it is better, or *found is false. */
+static bool keep_trial(struct gap_choice *c, struct gap_schedule *to, bool *found)
+{
+    struct gap_schedule other = *to;
+
+    if (*found && !is_better(&c->trial, to))
+        return false;
+    *to = c->trial;
+    c->trial = other;
+    *found = true;
+    return true;
+}
+
+/*
+ * Change what was found for a level gap by gap: a group more or less, or one for another, as long
+ * as it gets better and there are trials left. The pairs come in scattered order, so that few
+ * trials do not look at the first gaps only.
+ */
+static void improve(struct gap_choice *c, int64_t level, int64_t least)
+{
+    int64_t n = c->problem->n_gaps, n_pairs = n * n, at = 0, n_failed = 0;
+    int n_trials = 0, op;
+    bool found = true;
+
+    for (; n_failed < n_pairs && n_trials < c->n_trials && c->found.stall_ns > least; n_failed++) {
+        int a = (int)(at / n), b = (int)(at % n);
+
+        at = (at + SCATTER) % n_pairs;
+        if (a < b || (a != b && c->found.away[a] == c->found.away[b]))
+            continue;
+        memcpy(c->trial.away, c->found.away, (size_t)n * sizeof(bool));
+        flip_group(c, c->trial.away, a);
+        if (a != b)
+            flip_group(c, c->trial.away, b);
+        n_trials++;
+        if (gap_timing_run(&c->timing, level, &c->trial, &op) == 0 &&
+            keep_trial(c, &c->found, &found))
+            n_failed = -1;
+    }
+}
+
+/* What is best for a level, into found. */
+static void try_level(struct gap_choice *c, int64_t level, int64_t least)
+{
+    bool found = false;
+
+    for (int k = 0; k < N_ORDERS && !(found && c->found.stall_ns <= least); k++) {
+        int op, n_taken = take_gaps(c, (enum gap_order)k, level, NULL, &op), status;
 
         CHECK(n_taken >= 0);
         give_back(c, level, n_taken);
-        CHECK(gap_timing_run(&c->timing, level, &c->trial, &op) == 0);
-        if (!*found || is_better(&c->trial, &c->best)) {
-            struct gap_schedule other = c->best;
-
-            c->best = c->trial;
-            c->trial = other;
-            *found = true;
-        }
-        if (!c->best.stall_ns)
-            return;
+        status = gap_timing_run(&c->timing, level, &c->trial, &op);
+        CHECK(status == 0);
+        keep_trial(c, &c->found, &found);
     }
+    improve(c, level, least);
 }
 
 static int refuse(struct err *err, int op, int64_t n_bytes, int64_t capacity)
@@ -357,6 +418,7 @@ int gaps_choose(struct gap_schedule *schedule, const struct gap_problem *problem
     gap_timing_open(&c.timing, problem, &scratch);
     gap_curve_open(&c.curve, problem->n_ops, &scratch);
     gap_schedule_open(&c.best, n, arena);
+    gap_schedule_open(&c.found, n, arena);
     gap_schedule_open(&c.trial, n, arena);
     c.taken = arena_array(&scratch, int, n);
     list_candidates(&c, &scratch);
@@ -366,11 +428,20 @@ int gaps_choose(struct gap_schedule *schedule, const struct gap_problem *problem
     peak = gap_curve_peak(&c.curve, &op);
     list_levels(&c, floor, peak, &scratch);
     for (int i = c.n_levels - 1; i >= 0; i--) {
+        int64_t least = least_stall(&c, c.levels[i]);
+
         if (c.levels[i] > problem->capacity)
             continue;
-        if (found && least_stall(&c, c.levels[i]) >= c.best.stall_ns)
+        if (found && least >= c.best.stall_ns)
             break;
-        try_level(&c, c.levels[i], &found);
+        try_level(&c, c.levels[i], least);
+        if (!found || is_better(&c.found, &c.best)) {
+            struct gap_schedule other = c.best;
+
+            c.best = c.found;
+            c.found = other;
+            found = true;
+        }
     }
     *schedule = c.best;
     arena_release(&scratch);

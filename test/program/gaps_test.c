@@ -189,7 +189,7 @@ static void drawn_problems(void **state)
     uint64_t seed = 1;
 
     (void)state;
-    for (int round = 0; round < 800; round++) {
+    for (int round = 0; round < 200; round++) {
         struct arena arena = { 0 };
         struct gap_schedule s;
         struct err err;
@@ -220,10 +220,255 @@ static void drawn_problems(void **state)
     }
 }
 
+static struct gap_schedule choose(struct room *r, int64_t capacity, struct arena *arena)
+{
+    struct gap_schedule s = { 0 };
+    struct err err;
+
+    r->problem.capacity = capacity;
+    assert_int_equal(gaps_choose(&s, &r->problem, arena, &err), 0);
+    check_schedule(&r->problem, &s);
+    return s;
+}
+
+/* A value of n_bytes rests from op 0 to op 4; op 2 needs its memory. The link has the time of op 1
+ * to take it away, that of op 3 to bring it back, at a byte a nanosecond. */
+static void open_hidden(struct room *r, int64_t n_bytes, int64_t out_ns, int64_t in_ns)
+{
+    open_room(r, 5);
+    r->ns[0] = r->ns[2] = r->ns[4] = 10;
+    r->ns[1] = out_ns;
+    r->ns[3] = in_ns;
+    add_gap(r, (struct gap){ .n_bytes = n_bytes, .from = 0, .to = 4 }, false);
+    r->resident[2] += n_bytes;
+}
+
+static void hidden_if_link_has_time(void **state)
+{
+    static struct room r;
+
+    (void)state;
+    for (int64_t out = 99; out <= 101; out++)
+        for (int64_t in = 99; in <= 101; in++) {
+            struct arena arena = { 0 };
+            struct gap_schedule s;
+
+            open_hidden(&r, 100, out, in);
+            s = choose(&r, 100, &arena);
+            assert_int_equal(s.stall_ns, max_i64(0, 100 - out) + max_i64(0, 100 - in));
+            assert_int_equal(s.out_await[0], 2);
+            assert_int_equal(s.in_issue[0], 3);
+            r.problem.latency_ns = 7;
+            s = choose(&r, 100, &arena);
+            assert_int_equal(s.stall_ns, max_i64(0, 107 - out) + max_i64(0, 107 - in));
+            arena_release(&arena);
+        }
+}
+
+static void edges_of_capacity(void **state)
+{
+    static struct room r;
+    struct arena arena = { 0 };
+    struct gap_schedule s, untouched;
+    struct err err;
+    int op;
+
+    (void)state;
+    open_hidden(&r, 100, 200, 200);
+    assert_int_equal(gaps_floor(&r.problem, &op), 100);
+    assert_int_equal(op, 0);
+    assert_int_equal(choose(&r, 200, &arena).n_away, 0);
+    assert_int_equal(choose(&r, 199, &arena).n_away, 1);
+    assert_int_equal(choose(&r, 100, &arena).n_away, 1);
+    memset(&s, 7, sizeof(s));
+    untouched = s;
+    r.resident[2] += 5;
+    r.problem.capacity = 104;
+    assert_int_equal(gaps_choose(&s, &r.problem, &arena, &err), -1);
+    assert_int_equal(err.code, ERR_DEVICE);
+    assert_string_equal(err.text, "op 2 needs 105 bytes of device memory with all that may leave "
+                                  "away, 104 are allowed");
+    assert_memory_equal(&s, &untouched, sizeof(s));
+    r.problem.capacity = 105;
+    assert_int_equal(gaps_time(&s, &r.problem, &(bool){ false }, &arena, &err), -1);
+    assert_non_null(strstr(err.text, "op 2 needs 205 bytes"));
+    assert_int_equal(gaps_time(&s, &r.problem, &(bool){ true }, &arena, &err), 0);
+    assert_int_equal(s.peak, 105);
+    arena_release(&arena);
+}
+
+/* Weights of layers are read from the first to the last and back, period by period: with memory of
+ * c of L layers, 2 (L - c) come in. */
+static void palindrome_loads(void **state)
+{
+    static struct room r;
+
+    (void)state;
+    for (int n_layers = 2; n_layers <= 12; n_layers++)
+        for (int c = 1; c <= n_layers; c++) {
+            struct arena arena = { 0 };
+            struct gap_schedule s;
+
+            open_room(&r, 2 * n_layers);
+            for (int l = 0; l < n_layers; l++) {
+                int back = 2 * n_layers - 1 - l;
+
+                r.ns[l] = r.ns[back] = 10;
+                r.gaps[r.problem.n_gaps++] =
+                    (struct gap){ .n_bytes = 100, .from = l, .to = back, .clean = true };
+                r.gaps[r.problem.n_gaps++] =
+                    (struct gap){ .n_bytes = 100, .from = back, .to = l, .clean = true };
+            }
+            for (int i = 0; i < 2 * n_layers; i++)
+                r.resident[i] = 100 * n_layers;
+            r.problem.out_rate = r.problem.in_rate = 1e15;
+            s = choose(&r, 100 * c, &arena);
+            assert_int_equal(s.in_bytes, 100 * 2 * (n_layers - c));
+            assert_int_equal(s.out_bytes, 0);
+            assert_int_equal(s.stall_ns, 0);
+            arena_release(&arena);
+        }
+}
+
+/* Two values could leave, of which the one that is needed later has no copy at home: where the link
+ * has no time for its out, the other one goes. */
+static void clean_values_need_no_out(void **state)
+{
+    static struct room r;
+    struct arena arena = { 0 };
+    struct gap_schedule s;
+
+    (void)state;
+    for (int clean = 0; clean < 2; clean++) {
+        open_room(&r, 6);
+        for (int i = 0; i < 6; i++)
+            r.ns[i] = 100;
+        add_gap(&r, (struct gap){ .n_bytes = 100, .from = 0, .to = 5 }, false);
+        add_gap(&r, (struct gap){ .n_bytes = 100, .from = 0, .to = 4, .clean = clean }, false);
+        r.resident[1] += 100;
+        s = choose(&r, 200, &arena);
+        assert_int_equal(s.away[0], !clean);
+        assert_int_equal(s.away[1], clean);
+        assert_int_equal(s.stall_ns, clean ? 0 : 100);
+        assert_int_equal(s.out_bytes, clean ? 0 : 100);
+    }
+    arena_release(&arena);
+}
+
+static void functions_end_with_their_copies(void **state)
+{
+    static struct room r;
+    struct arena arena = { 0 };
+    struct gap_schedule s;
+
+    (void)state;
+    for (int ends = 0; ends < 2; ends++) {
+        open_hidden(&r, 100, 150, 150);
+        r.drains[0] = r.drains[3] = ends;
+        r.problem.drains = r.drains;
+        s = choose(&r, 100, &arena);
+        assert_int_equal(s.stall_ns, ends ? 200 : 0);
+        assert_int_equal(s.out_await[0], ends ? 1 : 2);
+        assert_int_equal(s.in_issue[0], ends ? 4 : 3);
+    }
+    arena_release(&arena);
+}
+
+static void groups_go_as_one(void **state)
+{
+    static struct room r;
+    struct arena arena = { 0 };
+    struct gap_schedule s;
+
+    (void)state;
+    open_hidden(&r, 100, 200, 200);
+    add_gap(&r, (struct gap){ .n_bytes = 10, .from = 0, .to = 2 }, false);
+    r.gaps[0].group = r.gaps[1].group = 3;
+    s = choose(&r, 209, &arena);
+    assert_int_equal(s.n_away, 2);
+    arena_release(&arena);
+}
+
+/* Nested gaps, gaps in the order of a queue, or any. */
+static void open_small(struct room *r, uint64_t *seed, int kind)
+{
+    int n_gaps = 4 + draw(seed, 5), n = kind < 2 ? 2 * n_gaps : 20;
+    int64_t sum = 0, n_bytes = 0;
+
+    open_room(r, n);
+    for (int i = 0; i < n; i++)
+        sum += r->ns[i] = 50 + draw(seed, 100);
+    for (int g = 0; g < n_gaps; g++) {
+        int from = kind < 2 ? g : draw(seed, n - 3);
+        int to = kind == 0   ? n - 1 - g
+                 : kind == 1 ? g + n_gaps
+                             : from + 2 + draw(seed, n - from - 2);
+
+        add_gap(r, (struct gap){ .n_bytes = 20 + draw(seed, 100), .from = from, .to = to }, true);
+        n_bytes += r->gaps[g].n_bytes;
+    }
+    r->problem.out_rate = r->problem.in_rate =
+        (0.4 + draw(seed, 160) / 100.0) * (double)n_bytes * 3e9 / (double)sum;
+}
+
+/*
+ * Against all subsets. The choice is as good but for some in a hundred, where levels do not meet
+ * the capacity that the best subset needs, or no change of two gaps leads to it: these lose up to
+ * 15 % of the ops' time.
+ */
+static void best_of_subsets(void **state)
+{
+    enum { N_PROBLEMS = 200, WORSE_MOST = 4, LOSS_MOST = 15 };
+    static struct room r;
+    uint64_t seed = 3;
+
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        int n_worse = 0;
+
+        for (int i = 0; i < N_PROBLEMS; i++) {
+            struct arena arena = { 0 };
+            struct gap_schedule s, other;
+            int64_t best = INT64_MAX, peak = 0, sum = 0, floor;
+            int op;
+
+            open_small(&r, &seed, kind);
+            for (op = 0; op < r.problem.n_ops; op++) {
+                peak = max_i64(peak, r.resident[op]);
+                sum += r.ns[op];
+            }
+            floor = gaps_floor(&r.problem, &op);
+            s = choose(&r, floor + draw(&seed, (int)(peak - floor) + 1), &arena);
+            for (unsigned set = 0; set < 1u << r.problem.n_gaps; set++) {
+                struct arena scratch = { 0 };
+                bool away[N_MAX];
+                struct err err;
+
+                for (int g = 0; g < r.problem.n_gaps; g++)
+                    away[g] = set >> g & 1;
+                if (gaps_time(&other, &r.problem, away, &scratch, &err) == 0)
+                    best = min_i64(best, other.stall_ns);
+                arena_release(&scratch);
+            }
+            n_worse += s.stall_ns > best;
+            assert_true(s.stall_ns - best <= sum * LOSS_MOST / 100);
+            arena_release(&arena);
+        }
+        assert_in_range(n_worse, 0, N_PROBLEMS * WORSE_MOST / 100);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drawn_problems),
+        cmocka_unit_test(hidden_if_link_has_time),
+        cmocka_unit_test(edges_of_capacity),
+        cmocka_unit_test(palindrome_loads),
+        cmocka_unit_test(clean_values_need_no_out),
+        cmocka_unit_test(functions_end_with_their_copies),
+        cmocka_unit_test(groups_go_as_one),
+        cmocka_unit_test(best_of_subsets),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
