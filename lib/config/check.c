@@ -565,4 +565,5 @@ void reader_check(struct job_reader *r)
     check_optimizer(r);
     check_eval(r);
     check_checkpoint(r);
+    reader_check_memory(r);
 }

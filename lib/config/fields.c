@@ -3,6 +3,8 @@
  */
 #include "config/fields_impl.h"
 
+#include <string.h>
+
 #include "base/dtype_choices.h"
 #include "ops/op_info.h"
 
@@ -36,6 +38,12 @@ static int list_schedules(struct choice kinds[FIELD_ITEMS_MAX + 1])
         kinds[n++] = (struct choice){ pipeline_name((enum pipeline_kind)kind), kind };
     kinds[n] = (struct choice){ 0 };
     return n;
+}
+
+static int list_offload_kinds(struct choice kinds[FIELD_ITEMS_MAX + 1])
+{
+    memcpy(kinds, offload_kind_choices, (N_OFFLOAD_KINDS + 1) * sizeof *kinds);
+    return N_OFFLOAD_KINDS;
 }
 
 /* What a field is of the numerics: the rule at a resume, the place of its line (0: it is a part of
@@ -454,7 +462,7 @@ const struct field job_fields[] = {
               "gradients are summed" },
     { "search.schedules", FIELD_KINDS, AT(search.listed), .initial = "auto",
       .choices = schedules_choices, .list_items = list_schedules,
-      .items_offset = AT(search.schedules), .word_value = 1,
+      .items_offset = AT(search.schedules), .item = "a pipeline schedule", .word_value = 1,
       .help = "pipeline schedules that are searched; auto: 1f1b, interleaved and zb-v; a list: "
               "these" },
     { "search.within", FIELD_FLOAT, AT(search.within), .initial = "0.01", .max = 1,
@@ -473,7 +481,7 @@ const struct field job_fields[] = {
 
     { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recompute_choices,
       .not_built = "auto", .list_items = list_forward_ops, .items_offset = AT(recompute_ops),
-      .word_value = RECOMPUTE_LIST,
+      .item = "an op of the forward", .word_value = RECOMPUTE_LIST,
       .help = "activation recomputation (checkpointing); selective: norms, activation "
               "functions, dropout and casts are recomputed in the backward; full: all but the "
               "inputs of the layers; a list: these ops" },
@@ -485,6 +493,8 @@ const struct field job_fields[] = {
       .word = "none", .min = 0, .max = 100000,
       .help = "number of layers of each pipeline stage, after those recomputed in full, that are "
               "recomputed as by recompute selective" },
+
+#include "config/fields_memory.inc"
 
     { "checkpoint.every_steps", FIELD_I64, AT(checkpoint.every_steps), .initial = "0",
       .max = N_STEPS_MAX, .unit = "steps",

@@ -16,12 +16,15 @@
 #include "config/diagnostics_impl.h"
 #include "config/job.h"
 #include "config/numerics_lines.h"
+#include "config/quantities_impl.h"
 
 enum field_type {
     FIELD_INT,      /* int */
     FIELD_I64,      /* int64_t */
     FIELD_U64,      /* uint64_t, at most INT64_MAX */
     FIELD_FLOAT,    /* double */
+    FIELD_BYTES,    /* int64_t: "20 GiB", or a whole number; or word */
+    FIELD_RATE,     /* double, bytes/s: "12 GB/s", or word */
     FIELD_BOOL,     /* int */
     FIELD_TEXT,     /* const char * */
     FIELD_CHOICE,   /* an enum */
@@ -97,6 +100,7 @@ struct field {
     /* List what a list may have: values below FIELD_ITEMS_MAX, ended likewise. Returns how many. */
     int (*list_items)(struct choice items[FIELD_ITEMS_MAX + 1]);
     size_t items_offset;
+    const char *item;    /* what each is, for messages: "an op of the forward" */
     const char *word;    /* "auto", if that may stand for a number */
     int word_value;      /* what is stored for the word */
     size_t given_offset; /* an int that is 1 if the value is given and not auto; 0: none */
@@ -133,6 +137,9 @@ void field_set_defaults(struct job *job, struct arena *arena);
 
 /* The field's value as YAML flow text; *out grows. */
 void field_print(const struct field *field, const struct job *job, struct str *out);
+
+/* BYTES or RATE, of a FIELD_BYTES or FIELD_RATE. */
+enum quantity field_quantity(const struct field *field);
 
 /* Whether it is a FIELD_KINDS with a list; the list, with this around each word. */
 int field_has_list(const struct field *field, const struct job *job);

@@ -33,6 +33,17 @@ enum recompute_mode {
     RECOMPUTE_AUTO,
     RECOMPUTE_LIST
 };
+/* What may leave a device's memory: nothing, all kinds as needed, or the kinds of a list. */
+enum offload_mode { OFFLOAD_NONE, OFFLOAD_AUTO, OFFLOAD_LIST };
+enum offload_kind {
+    OFFLOAD_ACTIVATIONS,
+    OFFLOAD_OPTIMIZER,
+    OFFLOAD_GRADIENTS,
+    OFFLOAD_WEIGHTS,
+    N_OFFLOAD_KINDS
+};
+/* Where the optimizer runs on states that are away. */
+enum memory_update { UPDATE_AUTO, UPDATE_DEVICE, UPDATE_HOST };
 /* How the ranks of a sequence's parts attend to all of it: they exchange heads, or gather keys and
  * values, or pass them on from rank to rank, or gather what queries, keys and values are computed
  * from. */
@@ -76,6 +87,9 @@ enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 /* Names of the enums above. gradient_sum_choices has auto, too, whose value is the first's. */
 extern const struct choice job_kind_choices[];
 extern const struct choice recompute_choices[];
+extern const struct choice offload_choices[];
+extern const struct choice offload_kind_choices[];
+extern const struct choice memory_update_choices[];
 extern const struct choice cp_kind_choices[];
 extern const struct choice gradient_sum_choices[];
 extern const struct choice hold_choices[];
@@ -250,6 +264,15 @@ struct job {
     struct layer_keep_sets keep_sets;
     /* And what of each pipeline rank is away: [pp]; NULL: nothing. */
     const struct rank_offload *offload;
+
+    struct {
+        int64_t device_bytes, host_bytes; /* of a rank; 0: auto */
+        const char *file;                 /* folder of a file of each rank, absolute; NULL: none */
+        enum offload_mode offload;
+        struct bitset offload_kinds; /* OFFLOAD_LIST: enum offload_kind of each */
+        enum memory_update update;
+        double link_rate, file_rate; /* bytes/s each way, of a rank; 0: auto */
+    } memory;
 
     struct {
         int64_t every_steps;   /* 0: only at the end */

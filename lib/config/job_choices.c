@@ -11,6 +11,17 @@ const struct choice recompute_choices[] = { { "none", RECOMPUTE_NONE },
                                             { "full", RECOMPUTE_FULL },
                                             { "auto", RECOMPUTE_AUTO },
                                             { 0 } };
+const struct choice offload_choices[] = { { "none", OFFLOAD_NONE },
+                                          { "auto", OFFLOAD_AUTO },
+                                          { 0 } };
+const struct choice offload_kind_choices[] = { { "activations", OFFLOAD_ACTIVATIONS },
+                                               { "optimizer", OFFLOAD_OPTIMIZER },
+                                               { "gradients", OFFLOAD_GRADIENTS },
+                                               { "weights", OFFLOAD_WEIGHTS },
+                                               { 0 } };
+const struct choice memory_update_choices[] = {
+    { "auto", UPDATE_AUTO }, { "device", UPDATE_DEVICE }, { "host", UPDATE_HOST }, { 0 }
+};
 const struct choice cp_kind_choices[] = { { "auto", CP_AUTO },       { "ulysses", CP_ULYSSES },
                                           { "gather", CP_GATHER },   { "ring", CP_RING },
                                           { "fastseq", CP_FASTSEQ }, { 0 } };

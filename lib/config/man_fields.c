@@ -35,6 +35,21 @@ static void print_number_range(const struct field *f, struct str *out)
         str_printf(out, " or %s", f->word);
 }
 
+static void print_quantity_range(const struct field *f, struct str *out)
+{
+    enum quantity quantity = field_quantity(f);
+
+    str_add(out, quantity == BYTES ? "bytes from " : "a rate from ");
+    quantity_print(f->min, quantity, out);
+    str_add(out, " to ");
+    quantity_print(f->max, quantity, out);
+    str_printf(out, " such as %s (units: ", quantity == BYTES ? "20 GiB" : "12 GB/s");
+    quantity_list_units(quantity, ", ", out);
+    str_add(out, quantity == BYTES ? "; without: bytes)" : ")");
+    if (f->word)
+        str_printf(out, " or %s", f->word);
+}
+
 static void print_items(const struct field *f, struct str *out)
 {
     struct choice items[FIELD_ITEMS_MAX + 1];
@@ -53,6 +68,10 @@ static void print_values(const struct field *f, struct str *out)
     case FIELD_U64:
     case FIELD_FLOAT:
         print_number_range(f, out);
+        return;
+    case FIELD_BYTES:
+    case FIELD_RATE:
+        print_quantity_range(f, out);
         return;
     case FIELD_BOOL:
         str_add(out, "true or false");
@@ -177,6 +196,18 @@ static void schema_number(const struct field *f, struct str *out)
         str_printf(out, ", {\"const\": \"%s\"}", f->word);
 }
 
+static void schema_quantity(const struct field *f, struct str *out)
+{
+    if (f->type == FIELD_BYTES)
+        str_printf(out, "{\"type\": \"integer\", \"minimum\": %.0f, \"maximum\": %.0f}, ", f->min,
+                   f->max);
+    str_add(out, "{\"type\": \"string\", \"pattern\": \"^[0-9.]+([eE][-+]?[0-9]+)? *(");
+    quantity_list_units(field_quantity(f), "|", out);
+    str_add(out, ")$\"}");
+    if (f->word)
+        str_printf(out, ", {\"const\": \"%s\"}", f->word);
+}
+
 static void schema_words(const struct choice *choices, struct str *out)
 {
     str_add(out, "{\"enum\": [");
@@ -195,6 +226,10 @@ static void schema_type(const struct field *f, struct str *out)
     case FIELD_U64:
     case FIELD_FLOAT:
         schema_number(f, out);
+        return;
+    case FIELD_BYTES:
+    case FIELD_RATE:
+        schema_quantity(f, out);
         return;
     case FIELD_BOOL:
         str_add(out, "{\"type\": \"boolean\"}");

@@ -174,6 +174,8 @@ static void print_value(const struct field *f, const struct job *job, uint64_t d
         str_printf(out, "%016" PRIx64, data);
         return;
     case FIELD_NAME:
+    case FIELD_BYTES:
+    case FIELD_RATE:
     case FIELD_SIZES:
     case FIELD_KINDS:
     case FIELD_PAIRS:

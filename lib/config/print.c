@@ -115,7 +115,8 @@ static void print_json_field(const struct field *field, const struct job *job, s
         field_print(field, job, &word);
         text = str_text(&word);
         if (field->type == FIELD_CHOICE || field->type == FIELD_KINDS ||
-            (field->type == FIELD_SIZES && text[0] != '{') ||
+            (field->type == FIELD_SIZES && text[0] != '{') || field->type == FIELD_RATE ||
+            (field->type == FIELD_BYTES && strchr(text, ' ')) ||
             (field->word && !strcmp(text, field->word)))
             print_json_value(out, text);
         else

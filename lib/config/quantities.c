@@ -5,8 +5,10 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/file.h"
 #include "base/str.h"
@@ -26,10 +28,12 @@ static const struct quantity_unit units[N_QUANTITIES][8] = {
     [BYTES] = { { "TB", 1e12 },
                 { "GB", 1e9 },
                 { "MB", 1e6 },
+                { "kB", 1e3 },
                 { "TiB", 0x1p40 },
                 { "GiB", 0x1p30 },
-                { "MiB", 0x1p20 } },
-    [RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
+                { "MiB", 0x1p20 },
+                { "KiB", 0x1p10 } },
+    [RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 }, { "kB/s", 1e3 }, { "B/s", 1 } },
     [NIC_RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
     [HOST_RATE] = { { "TB/s", 1e12 }, { "GB/s", 1e9 }, { "MB/s", 1e6 } },
     [FLOP_RATE] = { { "PFLOP/s", 1e15 }, { "TFLOP/s", 1e12 }, { "GFLOP/s", 1e9 } },
@@ -48,8 +52,7 @@ static double most_of(enum quantity quantity)
     return quantity == SHARE ? 1 : quantity == COUNT ? 1e6 : 1e18;
 }
 
-/* The number, or -1: it is none of this kind, or not above 0. */
-static double parse_quantity(const char *text, enum quantity quantity)
+double quantity_parse(const char *text, enum quantity quantity)
 {
     char *end;
 
@@ -69,6 +72,67 @@ static double parse_quantity(const char *text, enum quantity quantity)
         if (!strcmp(end, u->name) && number * u->factor <= most_of(quantity))
             return number * u->factor;
     return -1;
+}
+
+/* A number that is so many units, in as few digits as read back to it; or the nearest. Numbers that
+ * people write have 15 digits at most, and are found with as many. */
+static double count_units(double number, double factor, char text[40])
+{
+    double n = 0;
+
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, 40, "%.*g", digits, number / factor);
+        n = strtod(text, NULL);
+        if (n * factor == number)
+            break;
+    }
+    return n;
+}
+
+void quantity_print(double number, enum quantity quantity, struct str *out)
+{
+    const struct quantity_unit *best = NULL;
+    char text[40];
+
+    for (const struct quantity_unit *u = units[quantity]; u < units[quantity] + 8 && u->name; u++) {
+        double n = count_units(number, u->factor, text);
+
+        if (n * u->factor == number && n >= 1 && (quantity != BYTES || n == floor(n)) &&
+            (!best || u->factor > best->factor))
+            best = u;
+    }
+    if (!best) {
+        str_printf(out, "%.0f", number);
+        return;
+    }
+    count_units(number, best->factor, text);
+    str_printf(out, "%s %s", text, best->name);
+}
+
+void quantity_list_units(enum quantity quantity, const char *between, struct str *out)
+{
+    for (const struct quantity_unit *u = units[quantity]; u < units[quantity] + 8 && u->name; u++)
+        str_printf(out, "%s%s", u == units[quantity] ? "" : between, u->name);
+}
+
+bool quantity_suggest(const char *text, enum quantity quantity, struct str *out)
+{
+    char *end;
+    double number = strtod(text, &end);
+    int n_digits = (int)(end - text);
+
+    end += strspn(end, " ");
+    size_t length = strlen(end);
+    if (!(number > 0) || !length)
+        return false;
+    for (const struct quantity_unit *u = units[quantity]; u < units[quantity] + 8 && u->name; u++)
+        /* "Gb/s" may be bits. */
+        if (quantity == BYTES ? !strncasecmp(end, u->name, length)
+                              : !strncmp(end, u->name, length)) {
+            str_printf(out, "%.*s %s", n_digits, text, u->name);
+            return true;
+        }
+    return false;
 }
 
 static void store(void *target, const struct quantity_key *key, double number)
@@ -109,7 +173,7 @@ static int refuse_value(const struct quantity_key *key, const struct yaml_node *
 int quantity_take(void *target, const struct quantity_key *key, const struct yaml_node *node,
                   struct err *err)
 {
-    double number = node->kind == YAML_SCALAR ? parse_quantity(node->text, key->quantity) : -1;
+    double number = node->kind == YAML_SCALAR ? quantity_parse(node->text, key->quantity) : -1;
 
     if (number < 0)
         return refuse_value(key, node, err);

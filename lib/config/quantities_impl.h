@@ -1,5 +1,8 @@
 /*
- * quantities_impl.h - keys of device and cluster files: numbers with units, into a struct's members
+ * quantities_impl.h - numbers with units, and keys of device and cluster files that have them
+ *
+ * A quantity is a text such as "20 GiB" and its number in the quantity's own unit. Fields of a job
+ * read and print quantities, too (fields_impl.h); keys of files are put into a struct's members.
  */
 #ifndef CONFIG_QUANTITIES_IMPL_H
 #define CONFIG_QUANTITIES_IMPL_H
@@ -9,6 +12,7 @@
 
 #include "base/arena.h"
 #include "base/err.h"
+#include "base/str.h"
 #include "base/yaml.h"
 
 /* int; double in (0, 1]; double above 0; bool; int64_t bytes; double bytes/s; the same, or the name
@@ -26,6 +30,20 @@ enum quantity {
     TIME,
     N_QUANTITIES
 };
+
+/* The number that a text says, or -1: it is none of this kind, or not above 0. */
+double quantity_parse(const char *text, enum quantity quantity);
+
+/* Append the number, of BYTES or RATE and 1 at least, so that the text reads back to it: with the
+ * largest unit that has it exactly; bytes that no unit has are a plain whole number. */
+void quantity_print(double number, enum quantity quantity, struct str *out);
+
+/* Append the units with this between them. */
+void quantity_list_units(enum quantity quantity, const char *between, struct str *out);
+
+/* What was probably meant by a text of BYTES or RATE with a wrong unit, in *out ("20 GiB" for
+ * "20 gi"). Returns whether there is such a text. */
+bool quantity_suggest(const char *text, enum quantity quantity, struct str *out);
 
 struct quantity_key {
     const char *group, *name; /* group NULL: at the top */

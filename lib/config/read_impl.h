@@ -55,6 +55,9 @@ void reader_check(struct job_reader *reader);
 void reader_check_context(struct job_reader *reader);
 void context_resolve(struct job *job, struct arena *arena);
 
+/* Of reader_check, how memory.* must fit together. */
+void reader_check_memory(struct job_reader *reader);
+
 /* Of reader_derive, what is trained: job.tuning, and targets and modules that follow from
  * others. */
 void reader_derive_tuning(struct job_reader *reader);

@@ -2,7 +2,8 @@
  * synonyms.c - what other tools call our fields
  *
  * The names of LLaMA-Factory, axolotl, torchtune, litgpt, Hugging Face's Trainer and configs,
- * torchtitan and Megatron-LM. They are answered, not taken: their units and defaults differ.
+ * torchtitan, DeepSpeed, FSDP and Megatron-LM. They are answered, not taken: their units and
+ * defaults differ.
  */
 #include <stddef.h>
 #include <string.h>
@@ -211,6 +212,37 @@ static const char *const aliases[][2] = {
     { "recompute_granularity", "recompute" },
     { "recompute_modules", "recompute" },
     { "recompute_activations", "recompute: selective" },
+    /* memory */
+    { "offload_optimizer", "memory.offload: [optimizer]" },
+    { "offload_optimizer_device", "memory.offload: [optimizer]" },
+    { "optimizer_cpu_offload", "memory.offload: [optimizer]" },
+    { "optimizer_offload_fraction", "memory.offload: [optimizer], as much as needed" },
+    { "offload_param", "memory.offload: [weights]" },
+    { "offload_param_device", "memory.offload: [weights]" },
+    { "offload_params", "memory.offload: [weights]" },
+    { "fsdp_offload_params", "memory.offload: [weights, gradients, optimizer]" },
+    { "fsdp_cpu_offload", "memory.offload: [weights, gradients, optimizer]" },
+    { "enable_cpu_offload", "memory.offload: [weights, gradients, optimizer]" },
+    { "cpu_offload", "memory.offload: auto" },
+    { "offload_gradients", "memory.offload: [gradients]" },
+    { "offload_grads", "memory.offload: [gradients]" },
+    { "offload_activations", "memory.offload: [activations]" },
+    { "activation_offloading", "memory.offload: [activations]" },
+    { "enable_activation_offload", "memory.offload: [activations]" },
+    { "enable_activation_offloading", "memory.offload: [activations]" },
+    { "fine_grained_activation_offloading", "memory.offload: [activations]" },
+    { "cpu_checkpointing", "memory.offload: [activations]" },
+    { "cpu_offloading", "memory.offload: [activations]" },
+    { "cpu_offloading_activations", "memory.offload: [activations]" },
+    { "cpu_offloading_weights", "memory.offload: [weights]" },
+    { "cpu_offloading_num_layers", "memory.offload: [activations], of as many layers as needed" },
+    { "super_offload", "memory.update: host" },
+    { "nvme_path", "memory.file" },
+    { "offload_optimizer_nvme_path", "memory.file" },
+    { "offload_param_nvme_path", "memory.file" },
+    { "offload_folder", "memory.file" },
+    { "max_memory", "memory.device_bytes" },
+    { "pin_memory", "nothing: what leaves a GPU is always in page-locked memory" },
     /* finetuning */
     { "lora_r", "lora.rank" },
     { "lora_rank", "lora.rank" },
@@ -301,8 +333,8 @@ static const char *same_leaf(const char *key)
 /* A typing slip most likely keeps its group; else it is the nearest last name of any group. */
 static const char *nearest_key(const char *key)
 {
-    static const char *const groups[] = { "model",     "data",     "train",      "eval",
-                                          "optimizer", "parallel", "checkpoint", "debug" };
+    static const char *const groups[] = { "model",    "data",       "train", "eval",  "optimizer",
+                                          "parallel", "checkpoint", "debug", "memory" };
     const char *names[MAX_FIELDS], *keys[MAX_FIELDS];
     const char *leaf = leaf_of(key);
     size_t group = (size_t)(leaf - key);

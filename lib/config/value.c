@@ -45,11 +45,11 @@ static void store_number(const struct field *f, struct job *job, double value, i
 
     if (f->given_offset)
         *(int *)((char *)job + f->given_offset) = given;
-    if (f->type == FIELD_FLOAT)
+    if (f->type == FIELD_FLOAT || f->type == FIELD_RATE)
         *(double *)at = value;
     else if (f->type == FIELD_INT)
         *(int *)at = (int)whole;
-    else if (f->type == FIELD_I64)
+    else if (f->type == FIELD_I64 || f->type == FIELD_BYTES)
         *(int64_t *)at = whole;
     else
         *(uint64_t *)at = (uint64_t)whole;
@@ -99,6 +99,58 @@ static int set_number(const struct field *f, struct job *job, const struct yaml_
         return wrong(m, f, node, NULL);
     store_number(f, job, value, whole, 1);
     return 0;
+}
+
+enum quantity field_quantity(const struct field *f)
+{
+    return f->type == FIELD_RATE ? RATE : BYTES;
+}
+
+/* What was probably meant by text that is no quantity in the field's range, or NULL. */
+static const char *quantity_hint(const struct field *f, const struct yaml_node *node,
+                                 struct str *out)
+{
+    char plain[64];
+    int64_t whole;
+
+    if (node->kind != YAML_SCALAR)
+        return NULL;
+    if (quantity_suggest(node->text, field_quantity(f), out))
+        return in_range(f, quantity_parse(str_text(out), field_quantity(f))) ? str_text(out) : NULL;
+    if (f->type == FIELD_RATE)
+        return NULL;
+    if (node->plain && !str_to_i64(node->text, &whole)) {
+        if (whole > 0 && (double)whole < f->min)
+            str_printf(out, "%s GiB", node->text);
+    } else if (number_hint(f, node, plain, sizeof plain)) {
+        str_add(out, plain);
+    }
+    return out->length ? str_text(out) : NULL;
+}
+
+/* Bytes without a unit are a whole number. */
+static int set_quantity(const struct field *f, struct job *job, const struct yaml_node *node,
+                        struct diagnostics *m)
+{
+    struct str hint = { 0 };
+    int64_t whole;
+    double value = -1;
+
+    if (node->kind == YAML_SCALAR && f->word && !strcmp(node->text, f->word)) {
+        store_number(f, job, f->word_value, f->word_value, 0);
+        return 0;
+    }
+    if (node->kind == YAML_SCALAR)
+        value = f->type == FIELD_BYTES && node->plain && !str_to_i64(node->text, &whole)
+                    ? (double)whole
+                    : quantity_parse(node->text, field_quantity(f));
+    if (in_range(f, value)) {
+        store_number(f, job, value, llround(value), 1);
+        return 0;
+    }
+    wrong(m, f, node, quantity_hint(f, node, &hint));
+    str_release(&hint);
+    return -1;
 }
 
 static int set_bool(const struct field *f, struct job *job, const struct yaml_node *node,
@@ -195,10 +247,22 @@ static int set_item(const struct field *f, struct bitset *set, const struct yaml
     struct str all = { 0 };
     for (const struct choice *c = items; !near && c->word; c++)
         str_printf(&all, c == items ? "%s" : ", %s", c->word);
-    diagnostics_add(m, node, "%s has %.80s, which is not an op of the forward (hint: %s)", f->key,
-                    node->text, near ? near : str_text(&all));
+    diagnostics_add(m, node, "%s has %.80s, which is not %s (hint: %s)", f->key, node->text,
+                    f->item, near ? near : str_text(&all));
     str_release(&all);
     return -1;
+}
+
+/* The item that the text is, without the brackets of a list; or NULL. */
+static const char *item_word(const struct field *f, const struct yaml_node *node)
+{
+    struct choice items[FIELD_ITEMS_MAX + 1];
+
+    if (node->kind != YAML_SCALAR)
+        return NULL;
+    f->list_items(items);
+    const struct choice *item = choice_find(items, node->text);
+    return item && !choice_find(f->choices, node->text) ? item->word : NULL;
 }
 
 static int set_kinds(const struct field *f, struct job *job, const struct yaml_node *node,
@@ -208,6 +272,10 @@ static int set_kinds(const struct field *f, struct job *job, const struct yaml_n
     int failed = 0;
 
     if (node->kind != YAML_LIST) {
+        const char *word = item_word(f, node);
+
+        if (word)
+            return wrong(m, f, node, arena_printf(m->arena, "[%s]", word));
         if (set_choice(f, job, node, m))
             return -1;
         *at = set;
@@ -434,6 +502,9 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
     case FIELD_U64:
     case FIELD_FLOAT:
         return set_number(f, job, node, m);
+    case FIELD_BYTES:
+    case FIELD_RATE:
+        return set_quantity(f, job, node, m);
     case FIELD_BOOL:
         return set_bool(f, job, node, m);
     case FIELD_CHOICE:

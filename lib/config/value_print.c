@@ -220,6 +220,17 @@ static int64_t load_whole(const struct field *f, const struct job *job)
     return *(const int *)at;
 }
 
+static void print_quantity(const struct field *f, const struct job *job, struct str *out)
+{
+    const void *at = (const char *)job + f->offset;
+    double value = f->type == FIELD_RATE ? *(const double *)at : (double)*(const int64_t *)at;
+
+    if (f->word && value == f->word_value)
+        str_add(out, f->word);
+    else
+        quantity_print(value, field_quantity(f), out);
+}
+
 static void print_choice(const struct field *f, const struct job *job, struct str *out)
 {
     int value = *(const int *)((const char *)job + f->offset);
@@ -250,6 +261,10 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
             str_add(out, f->word);
         else
             field_print_float(out, *(const double *)at);
+        return;
+    case FIELD_BYTES:
+    case FIELD_RATE:
+        print_quantity(f, job, out);
         return;
     case FIELD_BOOL:
         str_add(out, *(const int *)at ? "true" : "false");

@@ -177,6 +177,9 @@ static const char *const mistakes[][2] = {
     { M D T "recompute: [adamw, zzzzzzzz]\n",
       "recompute has zzzzzzzz, which is not an op of the forward "
       "(hint: embed, rmsnorm, layernorm, linear" },
+    { M D T "search: {schedules: [zzzzzzzz]}\n",
+      "search.schedules has zzzzzzzz, which is not a pipeline schedule (hint: " },
+    { M D T "recompute: linear\n", "(hint: [linear])" },
     { M D T "recompute: [[rmsnorm]]\n", "j.yaml:4:13: recompute has an item that is not a string" },
     { M D T "recompute: []\n", "j.yaml:4:12: recompute is an empty list (hint: none)" },
     { M D T "recompute: {keep: [a]}\n",

@@ -154,6 +154,7 @@ static void test_table(void **state)
         assert_int_equal(!!f->choices, f->type == FIELD_CHOICE || f->type == FIELD_WORD ||
                                            f->type == FIELD_SIZES || f->type == FIELD_KINDS);
         assert_int_equal(!!f->list_items, f->type == FIELD_KINDS);
+        assert_int_equal(!!f->item, f->type == FIELD_KINDS);
         if (f->key[group])
             for (int k = i + 1; k < n_job_fields; k++)
                 if (!strncmp(job_fields[k].key, f->key, group + 1))

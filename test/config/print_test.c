@@ -93,7 +93,8 @@ static void test_every_choice(void **state)
             struct str out = { 0 };
             const char *override = arena_printf(&arena, "%s=%s", job_fields[i].key, c->word);
 
-            if (!strcmp(c->word, "dynamic")) /* needs a list: a job above */
+            /* Needs another key: a job above, or of memory_test.c. */
+            if (!strcmp(c->word, "dynamic") || !strcmp(override, "memory.update=host"))
                 continue;
             if (read_job_with(&j, SMALL, override, &arena, &err))
                 fail_msg("%s: %s", override, err.text);

@@ -25,6 +25,7 @@ static const struct field list = { "recompute",
                                    .choices = modes,
                                    .list_items = list_all,
                                    .items_offset = offsetof(struct job, recompute_ops),
+                                   .item = "an item",
                                    .word_value = RECOMPUTE_LIST };
 
 static int set(struct job *job, const char *text, struct arena *arena, struct err *err)
