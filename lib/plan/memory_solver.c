@@ -15,8 +15,8 @@
 #include "base/num.h"
 #include "plan/memory_sums_impl.h"
 
-/* Of more ways of a kind not all are tried, but parts leave by size. */
-enum { N_WAYS_MAX = 4096 };
+/* Of thinned lists: rounds of exchanges; smaller caps that gave nothing, though they might have. */
+enum { N_ROUNDS_MAX = 64, N_IN_VAIN_MAX = 2 };
 
 /* Sums over the first n groups of a class. */
 struct group_sums {
@@ -28,96 +28,17 @@ struct memory_solving {
     const struct memory_problem *problem;
     struct memory_choice *choice;
     struct arena *arena;
-    struct memory_sums *options;                                         /* by kind */
+    struct memory_sums *options;                                         /* all, by kind */
     const struct group_sums *prefixes[N_MEMORY_CLASSES], *host_prefixes; /* [n + 1] */
     int64_t forward_ns, backward_ns; /* of all layers and micro-batches */
 };
 
 /* The lists of one cap. */
 struct way_lists {
-    int64_t cap;
+    struct memory_sums *options;    /* by kind */
     struct memory_sums **of_layers; /* [chunk][layers so far] */
     struct memory_sums *of_chunks;  /* [chunks so far] */
 };
-
-/* ---- the ways of a kind ---- */
-
-static int by_size(const void *a, const void *b, void *context)
-{
-    const struct memory_point *p = context;
-    int64_t x = p->parts[*(const int *)a], y = p->parts[*(const int *)b];
-
-    return x > y ? -1 : x < y;
-}
-
-static struct memory_sum way_of(const struct memory_problem *problem, const struct memory_point *p,
-                                int point, uint32_t away)
-{
-    int64_t moved = 0;
-
-    for (int i = 0; i < p->n_parts; i++)
-        moved += away >> i & 1 ? p->parts[i] : 0;
-    return (struct memory_sum){ .bytes = p->slot_bytes - moved,
-                                .ns = p->added_ns,
-                                .moved = moved,
-                                .scratch = max_i64(problem->scratch_bytes,
-                                                   p->scratch_bytes + problem->stay_copies * moved),
-                                .before = point,
-                                .last = (int)away };
-}
-
-/* The largest parts, one more each time; then the smallest. */
-static int list_by_size(const struct memory_problem *problem, const struct memory_point *p,
-                        int point, struct memory_sum *ways)
-{
-    int order[MEMORY_PARTS_MAX], n = 0;
-    uint32_t largest = 0, smallest = 0;
-
-    for (int i = 0; i < p->n_parts; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)p->n_parts, sizeof *order, by_size, (void *)(uintptr_t)p);
-    ways[n++] = way_of(problem, p, point, 0);
-    for (int i = 0; i < p->n_parts; i++) {
-        largest |= (uint32_t)1 << order[i];
-        smallest |= (uint32_t)1 << order[p->n_parts - 1 - i];
-        ways[n++] = way_of(problem, p, point, largest);
-        ways[n++] = way_of(problem, p, point, smallest);
-    }
-    return n;
-}
-
-static int list_all(const struct memory_problem *problem, const struct memory_point *p, int point,
-                    struct memory_sum *ways)
-{
-    uint32_t n = problem->may_move_parts ? (uint32_t)1 << p->n_parts : 1;
-
-    for (uint32_t away = 0; away < n; away++)
-        ways[away] = way_of(problem, p, point, away);
-    return (int)n;
-}
-
-static struct memory_sums list_options(const struct memory_solving *s,
-                                       const struct memory_layer_kind *kind)
-{
-    struct arena scratch = { 0 };
-    int64_t n_all = 0, n_by_size = 0;
-    int n = 0;
-
-    for (int i = 0; i < kind->n_points; i++) {
-        CHECK(kind->points[i].n_parts <= MEMORY_PARTS_MAX);
-        n_all += s->problem->may_move_parts ? (int64_t)1 << kind->points[i].n_parts : 1;
-        n_by_size += 2 * kind->points[i].n_parts + 1;
-    }
-    bool is_partial = n_all > N_WAYS_MAX;
-    struct memory_sum *ways =
-        arena_array(&scratch, struct memory_sum, is_partial ? n_by_size : n_all);
-    for (int i = 0; i < kind->n_points; i++)
-        n += (is_partial ? list_by_size : list_all)(s->problem, &kind->points[i], i, ways + n);
-    struct memory_sums options = memory_sums_best(ways, n, true, MEMORY_OPTIONS_MAX, s->arena);
-    options.is_thinned |= is_partial;
-    arena_release(&scratch);
-    return options;
-}
 
 /* ---- sums over groups ---- */
 
@@ -300,12 +221,43 @@ static struct best_way best_of(const struct memory_solving *s, const struct memo
 
 /* ---- lists by scratch ---- */
 
+/* The options of each kind that have no more scratch. */
+static void list_capped(const struct memory_solving *s, struct way_lists *lists, int64_t cap,
+                        struct arena *arena)
+{
+    const struct memory_problem *p = s->problem;
+    const int bound = MEMORY_OPTIONS_MAX;
+
+    lists->options = arena_array(arena, struct memory_sums, p->n_kinds);
+    for (int k = 0; k < p->n_kinds; k++) {
+        struct memory_sum *items = arena_array(arena, struct memory_sum, s->options[k].n);
+        int n = 0;
+
+        for (int i = 0; i < s->options[k].n; i++)
+            if (s->options[k].items[i].scratch <= cap)
+                items[n++] = s->options[k].items[i];
+        lists->options[k] = memory_sums_best(items, n, false, bound, arena);
+        lists->options[k].is_thinned |= s->options[k].is_thinned;
+    }
+}
+
+/* The last lists are longer: what they have is what there is to choose from. Each way of them is
+ * tried with each number of groups. */
+static int last_max(const struct memory_problem *p)
+{
+    int64_t n_groups =
+        ((int64_t)p->groups[MEMORY_GRADIENTS].n + 1) * ((int64_t)p->groups[MEMORY_WEIGHTS].n + 1);
+
+    return (int)max_i64(MEMORY_SUMS_MAX, MEMORY_LAST_MAX / n_groups);
+}
+
 static void make_lists(const struct memory_solving *s, struct way_lists *lists, int64_t cap,
                        struct arena *arena)
 {
     const struct memory_problem *p = s->problem;
+    int n_max = p->may_move_parts ? MEMORY_SUMS_MAX / 2 : MEMORY_SUMS_MAX, n_last = last_max(p);
 
-    lists->cap = cap;
+    list_capped(s, lists, cap, arena);
     lists->of_layers = arena_array(arena, struct memory_sums *, p->n_chunks);
     lists->of_chunks = arena_array(arena, struct memory_sums, p->n_chunks + 1);
     lists->of_chunks[0] = (struct memory_sums){ arena_new(arena, struct memory_sum), 1, false };
@@ -315,12 +267,15 @@ static void make_lists(const struct memory_solving *s, struct way_lists *lists, 
 
         of[0] = (struct memory_sums){ arena_new(arena, struct memory_sum), 1, false };
         of[0].items[0].bytes = chunk->slot_bytes;
-        for (int i = 0; i < chunk->n_layers; i++)
-            of[i + 1] = memory_sums_add(&of[i], &s->options[chunk->kind_of_layer[i]], cap,
-                                        MEMORY_SUMS_MAX, arena);
+        for (int i = 0; i < chunk->n_layers; i++) {
+            bool is_last = p->n_chunks == 1 && i + 1 == chunk->n_layers;
+
+            of[i + 1] = memory_sums_add(&of[i], &lists->options[chunk->kind_of_layer[i]],
+                                        is_last ? n_last : n_max, arena);
+        }
+        lists->of_chunks[c + 1] = memory_sums_join(&lists->of_chunks[c], &of[chunk->n_layers],
+                                                   c + 1 == p->n_chunks ? n_last : n_max, arena);
         lists->of_layers[c] = of;
-        lists->of_chunks[c + 1] =
-            memory_sums_join(&lists->of_chunks[c], &of[chunk->n_layers], MEMORY_SUMS_MAX, arena);
     }
 }
 
@@ -407,26 +362,115 @@ static void take_layers(const struct memory_solving *s, const struct way_lists *
         layers[c] = arena_array(s->arena, struct memory_layer_choice, chunk->n_layers);
         for (int i = chunk->n_layers - 1; i >= 0; i--) {
             const struct memory_sum *sum = &lists->of_layers[c][i + 1].items[in_chunk];
-            const struct memory_sum *option = &s->options[chunk->kind_of_layer[i]].items[sum->last];
+            const struct memory_sum *option =
+                &lists->options[chunk->kind_of_layer[i]].items[sum->last];
 
             layers[c][i] = (struct memory_layer_choice){ option->before, (uint32_t)option->last };
             in_chunk = sum->before;
         }
-        order_layers(s, chunk, layers[c]);
         at = of_chunks->before;
     }
     s->choice->layers = layers;
 }
 
+/* ---- where lists were thinned: exchanges ---- */
+
+/* A choice as it is changed: the slot of each chunk, and the sum of all. */
+struct exchanging {
+    const struct memory_solving *s;
+    struct best_way best;
+    int64_t *slots; /* by chunk */
+    struct memory_sum sum;
+};
+
+static struct memory_sum sum_with(const struct exchanging *e, int chunk,
+                                  const struct memory_sum *from, const struct memory_sum *to)
+{
+    struct memory_sum sum = { .bytes = 0,
+                              .ns = e->sum.ns + to->ns - from->ns,
+                              .moved = e->sum.moved + to->moved - from->moved };
+
+    for (int c = 0; c < e->s->problem->n_chunks; c++)
+        sum.bytes = max_i64(sum.bytes, e->slots[c] + (c == chunk ? to->bytes - from->bytes : 0));
+    return sum;
+}
+
+static struct memory_sum way_of_layer(const struct memory_solving *s, int chunk, int i)
+{
+    const struct memory_layer_choice *l = &s->choice->layers[chunk][i];
+    int kind = s->problem->chunks[chunk].kind_of_layer[i];
+
+    return memory_sum_of(s->problem, &s->problem->kinds[kind].points[l->point], l->point, l->away);
+}
+
+/* Give the layer the way with which the rank is best. Returns whether it is better than before. */
+static bool exchange_layer(struct exchanging *e, int chunk, int i)
+{
+    const struct memory_solving *s = e->s;
+    const struct memory_sums *options = &s->options[s->problem->chunks[chunk].kind_of_layer[i]];
+    const struct memory_sum from = way_of_layer(s, chunk, i), *to = NULL;
+
+    for (int o = 0; o < options->n; o++) {
+        if (options->items[o].scratch > e->best.way.scratch)
+            continue;
+        struct memory_sum sum = sum_with(e, chunk, &from, &options->items[o]);
+        struct rank_way way = e->best.way;
+        struct best_way tried = { .is_any = false };
+
+        way.layers = &sum;
+        try_way(s, &way, &tried);
+        if (!is_better(&tried.of, &e->best))
+            continue;
+        e->best.of = tried.of;
+        to = &options->items[o];
+    }
+    if (!to)
+        return false;
+    e->sum = sum_with(e, chunk, &from, to);
+    e->slots[chunk] += to->bytes - from.bytes;
+    s->choice->layers[chunk][i] = (struct memory_layer_choice){ to->before, (uint32_t)to->last };
+    return true;
+}
+
+/* Layer by layer, until none is better with another way. Groups stay as they are. */
+static void exchange(const struct memory_solving *s, struct best_way *best)
+{
+    const struct memory_problem *p = s->problem;
+    struct exchanging e = { .s = s,
+                            .best = *best,
+                            .slots = arena_array(s->arena, int64_t, p->n_chunks),
+                            .sum = *best->way.layers };
+    bool is_better_now = true;
+
+    for (int c = 0; c < p->n_chunks; c++) {
+        e.slots[c] = p->chunks[c].slot_bytes;
+        for (int i = 0; i < p->chunks[c].n_layers; i++)
+            e.slots[c] += way_of_layer(s, c, i).bytes;
+    }
+    for (int round = 0; round < N_ROUNDS_MAX && is_better_now; round++) {
+        is_better_now = false;
+        for (int c = 0; c < p->n_chunks; c++)
+            for (int i = 0; i < p->chunks[c].n_layers; i++)
+                is_better_now |= exchange_layer(&e, c, i);
+    }
+    *best = e.best;
+}
+
 static void take_best(const struct memory_solving *s, const struct way_lists *lists,
-                      const struct best_way *best)
+                      struct best_way *best)
 {
     const struct memory_sums *sums = &lists->of_chunks[s->problem->n_chunks];
 
+    take_layers(s, lists, (int)(best->way.layers - sums->items));
+    if (sums->is_thinned)
+        exchange(s, best);
+    for (int c = 0; c < s->problem->n_chunks; c++)
+        order_layers(s, &s->problem->chunks[c], s->choice->layers[c]);
+    best->of.layers = s->choice->layers;
+    best->of.is_thinned = sums->is_thinned;
     *s->choice = best->of;
     memcpy(s->choice->n_away, best->way.n_away, sizeof best->way.n_away);
     s->choice->is_host_update = best->way.is_host_update;
-    take_layers(s, lists, (int)(best->way.layers - sums->items));
 }
 
 static void prepare(struct memory_solving *s)
@@ -435,7 +479,7 @@ static void prepare(struct memory_solving *s)
 
     s->options = arena_array(s->arena, struct memory_sums, p->n_kinds);
     for (int k = 0; k < p->n_kinds; k++)
-        s->options[k] = list_options(s, &p->kinds[k]);
+        s->options[k] = memory_sums_of_kind(p, &p->kinds[k], s->arena);
     for (int class = 0; class < N_MEMORY_CLASSES; class ++)
         s->prefixes[class] = sum_groups(&p->groups[class], false, s->arena);
     s->host_prefixes = sum_groups(&p->groups[MEMORY_STATES], true, s->arena);
@@ -448,6 +492,14 @@ static void prepare(struct memory_solving *s)
         }
 }
 
+/* Whether a smaller cap, of which this is a bound, may give more than less to move. */
+static bool may_be_better(const struct memory_choice *bound, const struct memory_choice *best)
+{
+    if (!best->fits || !bound->fits)
+        return bound->fits || (!best->fits && bound->bytes < best->bytes);
+    return bound->ns < best->ns;
+}
+
 void memory_solve(struct memory_choice *choice, const struct memory_problem *problem,
                   struct arena *arena)
 {
@@ -458,17 +510,16 @@ void memory_solve(struct memory_choice *choice, const struct memory_problem *pro
     int64_t *caps;
 
     prepare(&s);
-    int n_caps = list_caps(&s, &caps, &kept);
+    int n_caps = list_caps(&s, &caps, &kept), n_in_vain = 0;
     make_lists(&s, &all, caps[0], &kept);
     const struct memory_sums *sums = &all.of_chunks[problem->n_chunks];
     best = best_of(&s, sums, caps[0]);
     take_best(&s, &all, &best);
-    choice->is_thinned = sums->is_thinned;
-    for (int i = 1; i < n_caps; i++) {
+    for (int i = 1; i < n_caps && n_in_vain < N_IN_VAIN_MAX; i++) {
         struct arena once = { 0 };
         struct best_way bound = best_of(&s, sums, caps[i]);
 
-        if (!is_better(&bound.of, &best))
+        if (!may_be_better(&bound.of, &best.of))
             continue;
         make_lists(&s, &lists, caps[i], &once);
         struct best_way found = best_of(&s, &lists.of_chunks[problem->n_chunks], caps[i]);
@@ -476,6 +527,8 @@ void memory_solve(struct memory_choice *choice, const struct memory_problem *pro
         if (is_better(&found.of, &best)) {
             best = found;
             take_best(&s, &lists, &best);
+        } else if (is_thinned) {
+            n_in_vain++;
         }
         choice->is_thinned = is_thinned;
         arena_release(&once);

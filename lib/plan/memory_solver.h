@@ -18,9 +18,10 @@
  * kept leaves in the forward and comes back in the backward.
  *
  * The answer is the best of all there are: layers are added one by one to a list of sums of which
- * none is worse than another in every respect. A list of more than MEMORY_SUMS_MAX, or a kind of
- * layer with more than MEMORY_OPTIONS_MAX ways, is thinned, and the answer says so. More budget
- * never gives a slower answer, as long as nothing is thinned.
+ * none is worse than another in every respect. A list of more than MEMORY_SUMS_MAX (half of that,
+ * if parts may move), or a kind of layer with more than MEMORY_OPTIONS_MAX ways, is thinned; then
+ * single layers are given other ways for as long as that is better, and the answer says that it is
+ * thinned. More budget never gives a slower answer, as long as it does not.
  */
 #ifndef PLAN_MEMORY_SOLVER_H
 #define PLAN_MEMORY_SOLVER_H
@@ -31,7 +32,8 @@
 #include "base/arena.h"
 
 #define MEMORY_SUMS_MAX 1024
-#define MEMORY_OPTIONS_MAX 64
+#define MEMORY_LAST_MAX 16384
+#define MEMORY_OPTIONS_MAX 96
 #define MEMORY_PARTS_MAX 24
 
 enum travel_pass { MEMORY_FORWARD, MEMORY_BACKWARD, MEMORY_UPDATE, N_MEMORY_PASSES };

@@ -104,43 +104,116 @@ static int keep_by_three(struct memory_sum *items, int n, struct arena *scratch)
 
 /* ---- thinning ---- */
 
-/* ns and bytes moved of each list run from 0 to 1, and so do bytes: what is near the hull has
- * little of their sum. */
-struct extent {
-    double ns, moved, bytes;
+/*
+ * Bytes that a pass hides are free, and others are not, so lists that go on need ways of any bytes
+ * moved: those that move nothing, and those of each of some equal ranges, have a front each, by
+ * bytes and ns. Of a front its hull is kept first, then others evenly.
+ */
+enum { N_RANGES_MAX = 56, N_OF_RANGE = 8, STILL_SHARE = 8 };
+
+struct thinning {
+    const struct memory_sum *items;
+    int n;
+    int64_t most_moved;
+    int n_ranges; /* beside that of no bytes */
+    bool *kept;
+    int *front; /* of the current range, as indices; by bytes, with ns that decrease */
+    int n_front;
 };
 
-static double hull_sum(const struct memory_sum *item, const struct extent *of)
+static int range_of(const struct thinning *t, int i)
 {
-    return (double)item->ns / of->ns + (double)item->moved / of->moved +
-           (double)item->bytes / of->bytes;
+    int64_t moved = t->items[i].moved;
+
+    return moved ? 1 + (int)((double)(t->n_ranges - 1) * (double)moved / (double)t->most_moved) : 0;
+}
+
+static void find_front(struct thinning *t, const int *ranges, int range)
+{
+    int64_t best = 0;
+
+    t->n_front = 0;
+    for (int i = 0; i < t->n; i++) {
+        if (ranges[i] != range || (t->n_front && t->items[i].ns >= best))
+            continue;
+        best = t->items[i].ns;
+        t->front[t->n_front++] = i;
+    }
+}
+
+/* Whether the middle one is below the line from a to b. */
+static bool is_below(const struct thinning *t, int a, int middle, int b)
+{
+    const struct memory_sum *first = &t->items[t->front[a]], *last = &t->items[t->front[b]];
+    const struct memory_sum *between = &t->items[t->front[middle]];
+    double width = (double)(last->bytes - first->bytes);
+    double part = (double)(between->bytes - first->bytes);
+
+    return (double)(between->ns - first->ns) * width < (double)(last->ns - first->ns) * part;
+}
+
+/* Indices of the front that are its lower hull. Returns how many. */
+static int find_hull(const struct thinning *t, int *hull)
+{
+    int n = 0;
+
+    for (int i = 0; i < t->n_front; i++) {
+        while (n > 1 && !is_below(t, hull[n - 2], hull[n - 1], i))
+            n--;
+        hull[n++] = i;
+    }
+    return n;
+}
+
+static void keep_some(struct thinning *t, const int *places, int n, int n_max)
+{
+    for (int i = 0; i < n_max && n; i++) {
+        int at = n_max > 1 ? (int)((int64_t)i * (n - 1) / (n_max - 1)) : 0;
+
+        t->kept[t->front[places[at]]] = true;
+    }
+}
+
+/* Of n_max equal steps of bytes the first of each, which has most ns. */
+static void keep_evenly(struct thinning *t, int n_max)
+{
+    int64_t first = t->items[t->front[0]].bytes, last = t->items[t->front[t->n_front - 1]].bytes;
+
+    for (int i = 0, step = 0; i < t->n_front && step < n_max; i++)
+        if (t->items[t->front[i]].bytes >= first + (last - first) / n_max * step) {
+            t->kept[t->front[i]] = true;
+            while (step < n_max &&
+                   t->items[t->front[i]].bytes >= first + (last - first) / n_max * step)
+                step++;
+        }
 }
 
 static int thin(struct memory_sum *items, int n, int n_max, struct arena *scratch)
 {
-    struct extent of = { 1, 1, 1 };
-    bool *kept = arena_array(scratch, bool, n);
-    int n_ranges = n_max / 4, n_kept = 0;
+    struct thinning t = { .items = items,
+                          .n = n,
+                          .most_moved = 1,
+                          .n_ranges = min_int(N_RANGES_MAX, n_max / N_OF_RANGE),
+                          .kept = arena_array(scratch, bool, n),
+                          .front = arena_array(scratch, int, n) };
+    int *hull = arena_array(scratch, int, n), *ranges = arena_array(scratch, int, n), n_kept = 0;
 
-    for (int i = 0; i < n; i++) {
-        of.ns = of.ns > (double)items[i].ns ? of.ns : (double)items[i].ns;
-        of.moved = of.moved > (double)items[i].moved ? of.moved : (double)items[i].moved;
-        of.bytes = of.bytes > (double)items[i].bytes ? of.bytes : (double)items[i].bytes;
-    }
-    for (int r = 0; r < n_ranges; r++) {
-        int begin = (int)((int64_t)n * r / n_ranges), end = (int)((int64_t)n * (r + 1) / n_ranges);
-        int fastest = begin, least = begin, nearest = begin;
-
-        for (int i = begin; i < end; i++) {
-            fastest = items[i].ns < items[fastest].ns ? i : fastest;
-            least = items[i].moved < items[least].moved ? i : least;
-            nearest = hull_sum(&items[i], &of) < hull_sum(&items[nearest], &of) ? i : nearest;
-        }
-        kept[fastest] = kept[least] = kept[nearest] = true;
-    }
-    kept[0] = kept[n - 1] = true;
     for (int i = 0; i < n; i++)
-        if (kept[i])
+        t.most_moved = max_i64(t.most_moved, items[i].moved);
+    for (int i = 0; i < n; i++)
+        ranges[i] = range_of(&t, i);
+    for (int r = 0; r <= t.n_ranges; r++) {
+        int n_still = t.most_moved > 1 ? n_max / STILL_SHARE : n_max;
+        int n_each = r ? (n_max - n_still) / t.n_ranges : n_still;
+
+        find_front(&t, ranges, r);
+        int n_hull = find_hull(&t, hull), n_best = min_int(n_hull, n_each);
+        keep_some(&t, hull, n_hull, n_best);
+        if (t.n_front && n_each > n_best)
+            keep_evenly(&t, n_each - n_best);
+    }
+    for (int i = 0; i < n; i++)
+        if (t.kept[i])
             items[n_kept++] = items[i];
     return n_kept;
 }
@@ -168,7 +241,7 @@ struct memory_sums memory_sums_best(struct memory_sum *items, int n, bool counts
 /* ---- sums ---- */
 
 struct memory_sums memory_sums_add(const struct memory_sums *sums,
-                                   const struct memory_sums *options, int64_t cap, int n_max,
+                                   const struct memory_sums *options, int n_max,
                                    struct arena *arena)
 {
     struct arena scratch = { 0 };
@@ -179,7 +252,7 @@ struct memory_sums memory_sums_add(const struct memory_sums *sums,
     for (int o = 0; o < options->n; o++) {
         const struct memory_sum *option = &options->items[o];
 
-        for (int i = 0; i < sums->n && option->scratch <= cap; i++)
+        for (int i = 0; i < sums->n; i++)
             items[n++] = (struct memory_sum){ .bytes = sums->items[i].bytes + option->bytes,
                                               .ns = sums->items[i].ns + option->ns,
                                               .moved = sums->items[i].moved + option->moved,

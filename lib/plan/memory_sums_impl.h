@@ -6,10 +6,7 @@
 #ifndef PLAN_MEMORY_SUMS_IMPL_H
 #define PLAN_MEMORY_SUMS_IMPL_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "base/arena.h"
+#include "plan/memory_solver.h"
 
 struct memory_sum {
     int64_t bytes; /* of a slot */
@@ -30,21 +27,31 @@ struct memory_sums {
 
 /*
  * Of n ways, in any order, those that no other is as good as in bytes, ns, moved and, if
- * counts_scratch, scratch; of equal ones the first. Of more than n_max that are left so many at
- * least: the ends, and of each range of bytes the ones with least ns, with least moved, and nearest
- * the hull. The items are sorted, and the list's are new ones in the arena.
+ * counts_scratch, scratch; of equal ones the first. If more than the bound are left, fewer: for
+ * some prices of a byte moved, and of those that move nothing, the hull by bytes and cost, and
+ * others evenly. The items are sorted, and the list's are new ones in the arena.
  */
 struct memory_sums memory_sums_best(struct memory_sum *items, int n, bool counts_scratch, int n_max,
                                     struct arena *arena);
 
-/* Ways of more layers: each of these with each option that takes no more scratch than cap. */
+/* Ways of more layers: each of these with each option. */
 struct memory_sums memory_sums_add(const struct memory_sums *sums,
-                                   const struct memory_sums *options, int64_t cap, int n_max,
+                                   const struct memory_sums *options, int n_max,
                                    struct arena *arena);
 
 /* Ways of more chunks, of which the largest slot counts. */
 struct memory_sums memory_sums_join(const struct memory_sums *chunks,
                                     const struct memory_sums *chunk, int n_max,
                                     struct arena *arena);
+
+/* ---- memory_ways.c ---- */
+
+/* A point with these parts away; scratch is what a rank has with it, at least its floor. */
+struct memory_sum memory_sum_of(const struct memory_problem *problem,
+                                const struct memory_point *point, int index, uint32_t away);
+
+/* All ways of a kind, by scratch too. */
+struct memory_sums memory_sums_of_kind(const struct memory_problem *problem,
+                                       const struct memory_layer_kind *kind, struct arena *arena);
 
 #endif
