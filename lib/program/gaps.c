@@ -23,6 +23,7 @@ enum {
     NONE = -1,
     N_LEVELS_LEAST = 64, /* of equal steps from the floor to the peak */
     N_LEVELS_MOST = 512,
+    N_ROOMS = 5,         /* halves, quarters ... of what is above the floor, left for ins */
     N_STEP_LEVELS = 128, /* at peaks that taking gap by gap leads to */
     /* Of problems with few ops and gaps more is looked at: levels times ops and gaps, and these
      * times changes. A change takes about 30 ns an op or gap. */
@@ -36,6 +37,8 @@ enum gap_order {
     ORDER_FARTHEST,       /* next use */
     ORDER_CLEAN_FARTHEST, /* clean ones first: they need no out */
     ORDER_OLDEST,         /* rests for longest: its out has had most time */
+    ORDER_FITTING,        /* as the first two, but before all others what its functions have time */
+    ORDER_CLEAN_FITTING,  /* to copy */
     N_ORDERS,
 };
 
@@ -53,10 +56,18 @@ struct gap_choice {
     struct gap_curve curve;
     struct gap_candidate *orders[N_ORDERS];
     int n_candidates;
-    int *next_of_group; /* by gap: another one of its group, in a ring */
-    int *taken;         /* a gap of each group that goes, in the order in which they were taken */
-    int64_t *levels;    /* from the floor up */
+    bool any_clean;
+    /* By op, of its function, ns: copies that begin behind the op, or those that end before it,
+     * less the time for them. None is above 0 if what goes does not wait for the function's end, or
+     * in its beginning. */
+    struct gap_curve outs, ins;
+    int64_t *out_time, *in_time; /* the same if nothing goes */
+    bool *too_late;              /* by gap: does not fit any more */
+    int *next_of_group;          /* by gap: another one of its group, in a ring */
+    int *taken;      /* a gap of each group that goes, in the order in which they were taken */
+    int64_t *levels; /* from the floor up */
     int n_levels;
+    int64_t floor;                     /* the least capacity */
     int64_t *must_leave, *must_return; /* by op: resident less what may be gone without a copy */
     int n_trials;                      /* of changes, a level */
     struct gap_schedule best;          /* of all levels */
@@ -96,9 +107,8 @@ static int by_age(const void *a, const void *b)
 static void list_candidates(struct gap_choice *c, struct arena *arena)
 {
     static int (*const compare[N_ORDERS])(const void *, const void *) = {
-        [ORDER_FARTHEST] = by_farthest,
-        [ORDER_CLEAN_FARTHEST] = by_clean,
-        [ORDER_OLDEST] = by_age,
+        [ORDER_FARTHEST] = by_farthest, [ORDER_CLEAN_FARTHEST] = by_clean, [ORDER_OLDEST] = by_age,
+        [ORDER_FITTING] = by_farthest,  [ORDER_CLEAN_FITTING] = by_clean,
     };
     const struct gap_problem *problem = c->problem;
     struct gap_candidate *list = arena_array(arena, struct gap_candidate, 2 * problem->n_gaps);
@@ -109,6 +119,7 @@ static void list_candidates(struct gap_choice *c, struct arena *arena)
         int n_ranges = gap_ranges(gap, problem->n_ops, ranges);
         bool wraps = n_ranges == 2;
 
+        c->any_clean |= gap->clean;
         for (int i = 0; i < n_ranges; i++)
             if (ranges[i].begin < ranges[i].end && gap->n_bytes > 0)
                 list[c->n_candidates++] = (struct gap_candidate){
@@ -179,16 +190,95 @@ static void move_group(struct gap_choice *c, int gap, bool away)
     } while (g != gap);
 }
 
-static int find_candidate(const struct gap_choice *c, enum gap_order order, int *first, int op)
+static void list_times(struct gap_choice *c, struct arena *arena)
+{
+    int n = c->problem->n_ops;
+    const int64_t *begins = c->timing.begins;
+
+    c->out_time = arena_array(arena, int64_t, n);
+    c->in_time = arena_array(arena, int64_t, n);
+    c->too_late = arena_array(arena, bool, c->problem->n_gaps);
+    for (int i = 0; i < n; i++) {
+        c->out_time[i] = begins[i + 1] - begins[c->timing.end[i]];
+        c->in_time[i] = begins[c->timing.first[i]] - begins[i];
+    }
+    gap_curve_open(&c->outs, n, arena);
+    gap_curve_open(&c->ins, n, arena);
+}
+
+/* The ops whose times a gap's copies take, and how much: none for a copy that there is not. */
+static void find_loads(const struct gap_choice *c, const struct gap *gap, struct gap_range *outs,
+                       struct gap_range *ins, int64_t *out_ns, int64_t *in_ns)
+{
+    const struct gap_problem *problem = c->problem;
+
+    *outs = *ins = (struct gap_range){ 0, 0 };
+    *out_ns = gap_copy_ns(problem, gap, problem->out_rate);
+    *in_ns = gap_copy_ns(problem, gap, problem->in_rate);
+    if (gap_has_out(gap))
+        *outs = (struct gap_range){ c->timing.first[gap->from], gap->from + 1 };
+    if (gap->to < problem->n_ops)
+        *ins = (struct gap_range){ gap->to, c->timing.end[gap->to] };
+}
+
+/* Whether there is time for the copies of each gap of a group. */
+static bool fits(const struct gap_choice *c, int gap)
+{
+    int g = gap;
+
+    do {
+        struct gap_range outs, ins;
+        int64_t out_ns, in_ns;
+
+        find_loads(c, &c->problem->gaps[g], &outs, &ins, &out_ns, &in_ns);
+        if ((outs.end && gap_curve_max(&c->outs, outs.begin, outs.end) + out_ns > 0) ||
+            (ins.end && gap_curve_max(&c->ins, ins.begin, ins.end) + in_ns > 0))
+            return false;
+        g = c->next_of_group[g];
+    } while (g != gap);
+    return true;
+}
+
+static void load_group(struct gap_choice *c, int gap)
+{
+    int g = gap;
+
+    do {
+        struct gap_range outs, ins;
+        int64_t out_ns, in_ns;
+
+        find_loads(c, &c->problem->gaps[g], &outs, &ins, &out_ns, &in_ns);
+        gap_curve_add(&c->outs, outs.begin, outs.end, out_ns);
+        gap_curve_add(&c->ins, ins.begin, ins.end, in_ns);
+        g = c->next_of_group[g];
+    } while (g != gap);
+}
+
+/* The first in the order that may be away at the op; from ORDER_FITTING on the first that
+ * fits, if one does. */
+static int find_candidate(struct gap_choice *c, enum gap_order order, int *first, int op)
 {
     const struct gap_candidate *list = c->orders[order];
+    bool fitting = order >= ORDER_FITTING;
+    int found = NONE;
 
     while (*first < c->n_candidates && c->trial.away[list[*first].gap])
         ++*first;
-    for (int i = *first; i < c->n_candidates; i++)
-        if (list[i].begin <= op && op < list[i].end && !c->trial.away[list[i].gap])
-            return list[i].gap;
-    return NONE;
+    for (int i = *first; i < c->n_candidates; i++) {
+        int gap = list[i].gap;
+
+        if (list[i].begin > op || op >= list[i].end || c->trial.away[gap])
+            continue;
+        if (!fitting)
+            return gap;
+        found = found == NONE ? gap : found;
+        if (c->too_late[gap])
+            continue;
+        if (fits(c, gap))
+            return gap;
+        c->too_late[gap] = true;
+    }
+    return found;
 }
 
 /* Into trial.away. The peaks on the way are stored in `peaks` if it is not NULL. Returns how many
@@ -201,12 +291,19 @@ static int take_gaps(struct gap_choice *c, enum gap_order order, int64_t capacit
 
     memset(c->trial.away, 0, (size_t)c->problem->n_gaps * sizeof(bool));
     gap_curve_set(&c->curve, c->problem->resident);
+    if (order >= ORDER_FITTING) {
+        memset(c->too_late, 0, (size_t)c->problem->n_gaps * sizeof(bool));
+        gap_curve_set(&c->outs, c->out_time);
+        gap_curve_set(&c->ins, c->in_time);
+    }
     while ((peak = gap_curve_peak(&c->curve, op)) > capacity) {
         int gap = find_candidate(c, order, &first, *op);
 
         if (gap == NONE)
             return -1;
         move_group(c, gap, true);
+        if (order >= ORDER_FITTING)
+            load_group(c, gap);
         if (peaks)
             peaks[n_taken] = peak;
         c->taken[n_taken++] = gap;
@@ -379,20 +476,41 @@ static void improve(struct gap_choice *c, int64_t level, int64_t least)
     }
 }
 
-/* What is best for a level, into found. */
+/* What goes in an order so that no op has more than `within`, timed for the level. */
+static bool try_order(struct gap_choice *c, enum gap_order order, int64_t within, int64_t level,
+                      bool *found)
+{
+    int op, n_taken = take_gaps(c, order, within, NULL, &op), status;
+
+    CHECK(n_taken >= 0);
+    give_back(c, within, n_taken);
+    status = gap_timing_run(&c->timing, level, &c->trial, &op);
+    CHECK(status == 0);
+    return keep_trial(c, &c->found, found);
+}
+
+static bool is_tried(const struct gap_choice *c, int order)
+{
+    return c->any_clean || (order != ORDER_CLEAN_FARTHEST && order != ORDER_CLEAN_FITTING);
+}
+
+/*
+ * What is best for a level, into found. Where all that may stay stays, ins have no room but that of
+ * what leaves just then: so more than must goes too, in the best order.
+ */
 static void try_level(struct gap_choice *c, int64_t level, int64_t least)
 {
+    enum gap_order best = ORDER_FARTHEST;
     bool found = false;
 
-    for (int k = 0; k < N_ORDERS && !(found && c->found.stall_ns <= least); k++) {
-        int op, n_taken = take_gaps(c, (enum gap_order)k, level, NULL, &op), status;
-
-        CHECK(n_taken >= 0);
-        give_back(c, level, n_taken);
-        status = gap_timing_run(&c->timing, level, &c->trial, &op);
-        CHECK(status == 0);
-        keep_trial(c, &c->found, &found);
-    }
+    for (int k = 0; k < N_ORDERS && !(found && c->found.stall_ns <= least); k++)
+        if (is_tried(c, k) && try_order(c, (enum gap_order)k, level, level, &found))
+            best = (enum gap_order)k;
+    for (int k = 1; k <= N_ROOMS && c->found.stall_ns > least; k++)
+        for (int order = 0; order < N_ORDERS; order++)
+            if (is_tried(c, order) && (order == (int)best || order == ORDER_CLEAN_FITTING))
+                try_order(c, (enum gap_order)order, level - ((level - c->floor) >> k), level,
+                          &found);
     improve(c, level, least);
 }
 
@@ -421,7 +539,9 @@ int gaps_choose(struct gap_schedule *schedule, const struct gap_problem *problem
     gap_schedule_open(&c.found, n, arena);
     gap_schedule_open(&c.trial, n, arena);
     c.taken = arena_array(&scratch, int, n);
+    c.floor = floor;
     list_candidates(&c, &scratch);
+    list_times(&c, &scratch);
     link_groups(&c, &scratch);
     set_musts(&c, &scratch);
     gap_curve_set(&c.curve, problem->resident);

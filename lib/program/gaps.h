@@ -28,8 +28,9 @@
  * (Belady, IBM Systems Journal 5(2), 1966; PatrickStar, arXiv 2108.05818, evicts chunks by it),
  * among those the one with most bytes; then the highest op is looked for again. In a forward and
  * backward, whose gaps nest, this order is optimal for what may be cut. What went and turns out
- * not to be needed stays. Ins are issued at their latest start (from the last deadline back, as
- * earliest deadline first), one copy earlier (double buffer), and never above capacity.
+ * not to be needed stays. Other orders, and changes of what goes, are tried as well (gaps.c). Ins
+ * are issued at their latest start (from the last deadline back, as earliest deadline first), one
+ * copy earlier (double buffer), and never above capacity.
  *
  * More capacity never stalls longer: gaps_choose takes the best of schedules for a ladder of
  * capacities that does not depend on the one given, of those that are at most that.

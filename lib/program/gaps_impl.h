@@ -45,6 +45,16 @@ struct gap_range {
 };
 int gap_ranges(const struct gap *gap, int n_ops, struct gap_range ranges[2]);
 
+static inline int64_t gap_copy_ns(const struct gap_problem *problem, const struct gap *gap,
+                                  double rate)
+{
+    return problem->latency_ns + (int64_t)((double)gap->n_bytes * 1e9 / rate + 0.5);
+}
+static inline bool gap_has_out(const struct gap *gap)
+{
+    return !gap->clean && gap->from >= 0;
+}
+
 /* Bytes by op if the gaps of `away` go and all copies take no time, into floor and curve. Returns
  * the most, and the first op that has it. */
 int64_t gap_timing_floor(struct gap_timing *timing, const bool *away, int *op);

@@ -159,16 +159,6 @@ void gap_schedule_open(struct gap_schedule *schedule, int n_gaps, struct arena *
                                        .in_issue = arena_array(arena, int, n_gaps) };
 }
 
-static int64_t copy_ns(const struct gap_problem *problem, const struct gap *gap, double rate)
-{
-    return problem->latency_ns + (int64_t)((double)gap->n_bytes * 1e9 / rate + 0.5);
-}
-
-static bool has_out(const struct gap *gap)
-{
-    return !gap->clean && gap->from >= 0;
-}
-
 int64_t gap_timing_floor(struct gap_timing *t, const bool *away, int *op)
 {
     const struct gap_problem *problem = t->problem;
@@ -225,7 +215,7 @@ static int set_targets(struct gap_timing *t, const bool *away)
     }
     for (int i = n_ins - 1; i >= 0; i--) {
         const struct gap *gap = &problem->gaps[t->ins[i]];
-        int64_t ns = copy_ns(problem, gap, problem->in_rate);
+        int64_t ns = gap_copy_ns(problem, gap, problem->in_rate);
         int earliest = t->first[gap->to];
 
         latest = min_i64(latest, t->begins[gap->to]) - ns;
@@ -252,7 +242,7 @@ static bool goes_out(const struct gap_walk *w, int position)
 {
     int g = w->t->by_from[position];
 
-    return w->schedule->away[g] && has_out(&w->t->problem->gaps[g]);
+    return w->schedule->away[g] && gap_has_out(&w->t->problem->gaps[g]);
 }
 
 /* The first queued out that is not awaited, or NONE. */
@@ -276,7 +266,7 @@ static bool is_leaving(const struct gap_walk *w, int g)
 {
     const struct gap *gap = &w->t->problem->gaps[g];
 
-    return has_out(gap) && gap->from < gap->to && w->schedule->out_await[g] == NONE;
+    return gap_has_out(gap) && gap->from < gap->to && w->schedule->out_await[g] == NONE;
 }
 
 /* Wait for all outs that the op needs: ended ones, all behind the end of a function, as many as
@@ -315,7 +305,7 @@ static void issue_ins(struct gap_walk *w, int op)
         }
         gap_curve_add(&t->curve, op, gap->to, gap->n_bytes);
         w->schedule->in_issue[g] = op;
-        w->in_free = max_i64(w->in_free, w->now) + copy_ns(problem, gap, problem->in_rate);
+        w->in_free = max_i64(w->in_free, w->now) + gap_copy_ns(problem, gap, problem->in_rate);
         t->in_ends[g] = w->in_free;
         w->schedule->in_bytes += gap->n_bytes;
     }
@@ -345,7 +335,7 @@ static void queue_outs(struct gap_walk *w, int op)
             return;
         if (!goes_out(w, w->queued))
             continue;
-        w->out_free = max_i64(w->out_free, w->now) + copy_ns(problem, gap, problem->out_rate);
+        w->out_free = max_i64(w->out_free, w->now) + gap_copy_ns(problem, gap, problem->out_rate);
         t->out_ends[g] = w->out_free;
         w->leaving += gap->n_bytes;
         w->schedule->out_bytes += gap->n_bytes;
