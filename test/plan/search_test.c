@@ -388,7 +388,8 @@ static void test_what_is_given_is_not_searched(void **state)
     close_fixture(&f);
 }
 
-/* The layout of a two-stage pipeline with this text of recompute, on devices of so many bytes. */
+/* The layout of a two-stage pipeline with this text of recompute, or auto (NULL), on devices of so
+ * many bytes. */
 static struct search_row find_recomputed(const char *recompute, int64_t memory)
 {
     struct search_result result;
@@ -400,8 +401,9 @@ static struct search_row find_recomputed(const char *recompute, int64_t memory)
     snprintf(text, sizeof text,
              "{" MODEL_8 "train: {steps: 1, global_batch: 64, micro_batch: 8, dtype: bf16}, %s"
              " parallel: {mode: semi, tp: 1, pp: 2, zero: 0, schedule: 1f1b, bucket_mb: 32}}",
-             recompute);
+             recompute ? recompute : "");
     read_job(&f, text);
+    f.job.recompute = recompute ? f.job.recompute : RECOMPUTE_AUTO;
     make_cluster(&f, 2, 2, memory);
     f.job.search.memory_share = 1;
     f.job.search.within = 0;
@@ -410,6 +412,8 @@ static struct search_row find_recomputed(const char *recompute, int64_t memory)
     struct search_row row = result.rows[0];
     assert_true(row.bytes <= (size_t)memory);
     assert_int_equal(row.estimate_bytes, row.bytes);
+    assert_int_equal(f.job.recompute, recompute ? row.layout.recompute : RECOMPUTE_AUTO);
+    assert_int_equal(f.job.recompute_layers.full.n, recompute ? row.layout.full_layers.n : 0);
     row.layout.full_layers.values = row.layout.selective_layers.values = NULL;
     close_fixture(&f);
     return row;
@@ -430,6 +434,10 @@ static void test_layers_are_recomputed_where_memory_is_short(void **state)
 
         assert_true(row.ns <= selective.ns && row.ns >= none.ns);
         n_mixed += row.layout.full_layers.n > 0;
+        /* With auto layouts are compared in the same way. */
+        struct search_row by_sets =
+            find_recomputed(NULL, i == 4 ? (int64_t)none.bytes : (int64_t)memory);
+        assert_int_equal(by_sets.ns, row.ns);
         assert_true(i < 4 || row.layout.full_layers.n == 0);
     }
     assert_true(n_mixed >= 2);
