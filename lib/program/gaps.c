@@ -20,7 +20,6 @@
 #include "program/gaps_impl.h"
 
 enum {
-    NONE = -1,
     N_LEVELS_LEAST = 64, /* of equal steps from the floor to the peak */
     N_LEVELS_MOST = 512,
     N_ROOMS = 5,         /* halves, quarters ... of what is above the floor, left for ins */
@@ -32,39 +31,10 @@ enum {
     SCATTER = 1000003, /* a prime: steps of it meet all pairs of up to as many gaps less one */
 };
 
-/* What goes first of the gaps over the highest op. */
-enum gap_order {
-    ORDER_FARTHEST,       /* next use */
-    ORDER_CLEAN_FARTHEST, /* clean ones first: they need no out */
-    ORDER_OLDEST,         /* rests for longest: its out has had most time */
-    ORDER_FITTING,        /* as the first two, but before all others what its functions have time */
-    ORDER_CLEAN_FITTING,  /* to copy */
-    N_ORDERS,
-};
-
-/* One range of ops where a gap may be away. */
-struct gap_candidate {
-    int gap, begin, end;
-    int64_t next_use, since; /* ops, counted on from period to period */
-    int64_t n_bytes;
-    bool clean;
-};
-
 struct gap_choice {
     const struct gap_problem *problem;
     struct gap_timing timing;
-    struct gap_curve curve;
-    struct gap_candidate *orders[N_ORDERS];
-    int n_candidates;
-    bool any_clean;
-    /* By op, of its function, ns: copies that begin behind the op, or those that end before it,
-     * less the time for them. None is above 0 if what goes does not wait for the function's end, or
-     * in its beginning. */
-    struct gap_curve outs, ins;
-    int64_t *out_time, *in_time; /* the same if nothing goes */
-    bool *too_late;              /* by gap: does not fit any more */
-    int *next_of_group;          /* by gap: another one of its group, in a ring */
-    int *taken;      /* a gap of each group that goes, in the order in which they were taken */
+    struct gap_taking taking;
     int64_t *levels; /* from the floor up */
     int n_levels;
     int64_t floor;                     /* the least capacity */
@@ -78,248 +48,6 @@ struct gap_choice {
 static int compare_i64(int64_t a, int64_t b)
 {
     return (a > b) - (a < b);
-}
-
-static int by_farthest(const void *a, const void *b)
-{
-    const struct gap_candidate *x = a, *y = b;
-    int order = compare_i64(y->next_use, x->next_use);
-
-    order = order ? order : compare_i64(y->n_bytes, x->n_bytes);
-    return order ? order : x->gap - y->gap;
-}
-
-static int by_clean(const void *a, const void *b)
-{
-    const struct gap_candidate *x = a, *y = b;
-
-    return x->clean != y->clean ? y->clean - x->clean : by_farthest(a, b);
-}
-
-static int by_age(const void *a, const void *b)
-{
-    const struct gap_candidate *x = a, *y = b;
-    int order = compare_i64(x->since, y->since);
-
-    return order ? order : by_farthest(a, b);
-}
-
-static void list_candidates(struct gap_choice *c, struct arena *arena)
-{
-    static int (*const compare[N_ORDERS])(const void *, const void *) = {
-        [ORDER_FARTHEST] = by_farthest, [ORDER_CLEAN_FARTHEST] = by_clean, [ORDER_OLDEST] = by_age,
-        [ORDER_FITTING] = by_farthest,  [ORDER_CLEAN_FITTING] = by_clean,
-    };
-    const struct gap_problem *problem = c->problem;
-    struct gap_candidate *list = arena_array(arena, struct gap_candidate, 2 * problem->n_gaps);
-
-    for (int g = 0; g < problem->n_gaps; g++) {
-        const struct gap *gap = &problem->gaps[g];
-        struct gap_range ranges[2];
-        int n_ranges = gap_ranges(gap, problem->n_ops, ranges);
-        bool wraps = n_ranges == 2;
-
-        c->any_clean |= gap->clean;
-        for (int i = 0; i < n_ranges; i++)
-            if (ranges[i].begin < ranges[i].end && gap->n_bytes > 0)
-                list[c->n_candidates++] = (struct gap_candidate){
-                    .gap = g,
-                    .begin = ranges[i].begin,
-                    .end = ranges[i].end,
-                    .next_use = (int64_t)gap->to + (wraps && i == 1 ? problem->n_ops : 0),
-                    .since = (int64_t)gap->from - (wraps && i == 0 ? problem->n_ops : 0),
-                    .n_bytes = gap->n_bytes,
-                    .clean = gap->clean,
-                };
-    }
-    for (int k = 0; k < N_ORDERS; k++) {
-        c->orders[k] = arena_array(arena, struct gap_candidate, c->n_candidates);
-        if (c->n_candidates)
-            memcpy(c->orders[k], list, (size_t)c->n_candidates * sizeof(*list));
-        qsort(c->orders[k], (size_t)c->n_candidates, sizeof(*list), compare[k]);
-    }
-}
-
-struct gap_member {
-    int group, gap;
-};
-
-static int compare_members(const void *a, const void *b)
-{
-    const struct gap_member *x = a, *y = b;
-    int order = compare_i64(x->group, y->group);
-
-    return order ? order : compare_i64(x->gap, y->gap);
-}
-
-static void link_groups(struct gap_choice *c, struct arena *arena)
-{
-    int n = c->problem->n_gaps;
-    struct gap_member *sorted = arena_array(arena, struct gap_member, n);
-
-    c->next_of_group = arena_array(arena, int, n);
-    for (int g = 0; g < n; g++) {
-        sorted[g] = (struct gap_member){ c->problem->gaps[g].group, g };
-        c->next_of_group[g] = g;
-    }
-    qsort(sorted, (size_t)n, sizeof(*sorted), compare_members);
-    for (int i = 0, begin = 0; i < n; i++) {
-        bool last = i + 1 == n || sorted[i + 1].group != sorted[i].group;
-
-        if (sorted[i].group)
-            c->next_of_group[sorted[i].gap] = sorted[last ? begin : i + 1].gap;
-        if (last)
-            begin = i + 1;
-    }
-}
-
-/* All gaps of a gap's group go, or come back. */
-static void move_group(struct gap_choice *c, int gap, bool away)
-{
-    int g = gap;
-
-    do {
-        struct gap_range ranges[2];
-        int n_ranges = gap_ranges(&c->problem->gaps[g], c->problem->n_ops, ranges);
-        int64_t n_bytes = c->problem->gaps[g].n_bytes;
-
-        for (int i = 0; i < n_ranges; i++)
-            gap_curve_add(&c->curve, ranges[i].begin, ranges[i].end, away ? -n_bytes : n_bytes);
-        c->trial.away[g] = away;
-        g = c->next_of_group[g];
-    } while (g != gap);
-}
-
-static void list_times(struct gap_choice *c, struct arena *arena)
-{
-    int n = c->problem->n_ops;
-    const int64_t *begins = c->timing.begins;
-
-    c->out_time = arena_array(arena, int64_t, n);
-    c->in_time = arena_array(arena, int64_t, n);
-    c->too_late = arena_array(arena, bool, c->problem->n_gaps);
-    for (int i = 0; i < n; i++) {
-        c->out_time[i] = begins[i + 1] - begins[c->timing.end[i]];
-        c->in_time[i] = begins[c->timing.first[i]] - begins[i];
-    }
-    gap_curve_open(&c->outs, n, arena);
-    gap_curve_open(&c->ins, n, arena);
-}
-
-/* The ops whose times a gap's copies take, and how much: none for a copy that there is not. */
-static void find_loads(const struct gap_choice *c, const struct gap *gap, struct gap_range *outs,
-                       struct gap_range *ins, int64_t *out_ns, int64_t *in_ns)
-{
-    const struct gap_problem *problem = c->problem;
-
-    *outs = *ins = (struct gap_range){ 0, 0 };
-    *out_ns = gap_copy_ns(problem, gap, problem->out_rate);
-    *in_ns = gap_copy_ns(problem, gap, problem->in_rate);
-    if (gap_has_out(gap))
-        *outs = (struct gap_range){ c->timing.first[gap->from], gap->from + 1 };
-    if (gap->to < problem->n_ops)
-        *ins = (struct gap_range){ gap->to, c->timing.end[gap->to] };
-}
-
-/* Whether there is time for the copies of each gap of a group. */
-static bool fits(const struct gap_choice *c, int gap)
-{
-    int g = gap;
-
-    do {
-        struct gap_range outs, ins;
-        int64_t out_ns, in_ns;
-
-        find_loads(c, &c->problem->gaps[g], &outs, &ins, &out_ns, &in_ns);
-        if ((outs.end && gap_curve_max(&c->outs, outs.begin, outs.end) + out_ns > 0) ||
-            (ins.end && gap_curve_max(&c->ins, ins.begin, ins.end) + in_ns > 0))
-            return false;
-        g = c->next_of_group[g];
-    } while (g != gap);
-    return true;
-}
-
-static void load_group(struct gap_choice *c, int gap)
-{
-    int g = gap;
-
-    do {
-        struct gap_range outs, ins;
-        int64_t out_ns, in_ns;
-
-        find_loads(c, &c->problem->gaps[g], &outs, &ins, &out_ns, &in_ns);
-        gap_curve_add(&c->outs, outs.begin, outs.end, out_ns);
-        gap_curve_add(&c->ins, ins.begin, ins.end, in_ns);
-        g = c->next_of_group[g];
-    } while (g != gap);
-}
-
-/* The first in the order that may be away at the op; from ORDER_FITTING on the first that
- * fits, if one does. */
-static int find_candidate(struct gap_choice *c, enum gap_order order, int *first, int op)
-{
-    const struct gap_candidate *list = c->orders[order];
-    bool fitting = order >= ORDER_FITTING;
-    int found = NONE;
-
-    while (*first < c->n_candidates && c->trial.away[list[*first].gap])
-        ++*first;
-    for (int i = *first; i < c->n_candidates; i++) {
-        int gap = list[i].gap;
-
-        if (list[i].begin > op || op >= list[i].end || c->trial.away[gap])
-            continue;
-        if (!fitting)
-            return gap;
-        found = found == NONE ? gap : found;
-        if (c->too_late[gap])
-            continue;
-        if (fits(c, gap))
-            return gap;
-        c->too_late[gap] = true;
-    }
-    return found;
-}
-
-/* Into trial.away. The peaks on the way are stored in `peaks` if it is not NULL. Returns how many
- * were taken, or -1 and the op that does not fit if all are. */
-static int take_gaps(struct gap_choice *c, enum gap_order order, int64_t capacity, int64_t *peaks,
-                     int *op)
-{
-    int64_t peak;
-    int n_taken = 0, first = 0;
-
-    memset(c->trial.away, 0, (size_t)c->problem->n_gaps * sizeof(bool));
-    gap_curve_set(&c->curve, c->problem->resident);
-    if (order >= ORDER_FITTING) {
-        memset(c->too_late, 0, (size_t)c->problem->n_gaps * sizeof(bool));
-        gap_curve_set(&c->outs, c->out_time);
-        gap_curve_set(&c->ins, c->in_time);
-    }
-    while ((peak = gap_curve_peak(&c->curve, op)) > capacity) {
-        int gap = find_candidate(c, order, &first, *op);
-
-        if (gap == NONE)
-            return -1;
-        move_group(c, gap, true);
-        if (order >= ORDER_FITTING)
-            load_group(c, gap);
-        if (peaks)
-            peaks[n_taken] = peak;
-        c->taken[n_taken++] = gap;
-    }
-    return n_taken;
-}
-
-static void give_back(struct gap_choice *c, int64_t capacity, int n_taken)
-{
-    int op;
-
-    for (int i = n_taken - 2; i >= 0; i--) {
-        move_group(c, c->taken[i], false);
-        if (gap_curve_peak(&c->curve, &op) > capacity)
-            move_group(c, c->taken[i], true);
-    }
 }
 
 int64_t gaps_floor(const struct gap_problem *problem, int *op)
@@ -347,7 +75,8 @@ static void list_levels(struct gap_choice *c, int64_t floor, int64_t peak, struc
     int size = c->problem->n_ops + c->problem->n_gaps;
     int n_even = min_int(max_int(LEVELS_EFFORT / size, N_LEVELS_LEAST), N_LEVELS_MOST);
     int64_t *steps = arena_array(arena, int64_t, c->problem->n_gaps + 1);
-    int op, n_steps = take_gaps(c, ORDER_FARTHEST, floor, steps, &op), n = 0;
+    int op, n_steps = gap_taking_take(&c->taking, ORDER_FARTHEST, floor, c->trial.away, steps, &op),
+            n = 0;
     int stride = max_int(1, (int)ceil_div(n_steps, N_STEP_LEVELS));
 
     c->levels = arena_array(arena, int64_t, n_even + N_STEP_LEVELS + 1);
@@ -431,7 +160,7 @@ static void flip_group(const struct gap_choice *c, bool *away, int gap)
 
     do {
         away[g] = !away[g];
-        g = c->next_of_group[g];
+        g = c->taking.next_of_group[g];
     } while (g != gap);
 }
 
@@ -480,10 +209,10 @@ static void improve(struct gap_choice *c, int64_t level, int64_t least)
 static bool try_order(struct gap_choice *c, enum gap_order order, int64_t within, int64_t level,
                       bool *found)
 {
-    int op, n_taken = take_gaps(c, order, within, NULL, &op), status;
+    int op, n_taken = gap_taking_take(&c->taking, order, within, c->trial.away, NULL, &op), status;
 
     CHECK(n_taken >= 0);
-    give_back(c, within, n_taken);
+    gap_taking_give_back(&c->taking, within, c->trial.away, n_taken);
     status = gap_timing_run(&c->timing, level, &c->trial, &op);
     CHECK(status == 0);
     return keep_trial(c, &c->found, found);
@@ -491,7 +220,7 @@ static bool try_order(struct gap_choice *c, enum gap_order order, int64_t within
 
 static bool is_tried(const struct gap_choice *c, int order)
 {
-    return c->any_clean || (order != ORDER_CLEAN_FARTHEST && order != ORDER_CLEAN_FITTING);
+    return c->taking.any_clean || (order != ORDER_CLEAN_FARTHEST && order != ORDER_CLEAN_FITTING);
 }
 
 /*
@@ -534,18 +263,14 @@ int gaps_choose(struct gap_schedule *schedule, const struct gap_problem *problem
     if (floor > problem->capacity)
         return refuse(err, op, floor, problem->capacity);
     gap_timing_open(&c.timing, problem, &scratch);
-    gap_curve_open(&c.curve, problem->n_ops, &scratch);
     gap_schedule_open(&c.best, n, arena);
     gap_schedule_open(&c.found, n, arena);
     gap_schedule_open(&c.trial, n, arena);
-    c.taken = arena_array(&scratch, int, n);
     c.floor = floor;
-    list_candidates(&c, &scratch);
-    list_times(&c, &scratch);
-    link_groups(&c, &scratch);
+    gap_taking_open(&c.taking, problem, &c.timing, &scratch);
     set_musts(&c, &scratch);
-    gap_curve_set(&c.curve, problem->resident);
-    peak = gap_curve_peak(&c.curve, &op);
+    gap_curve_set(&c.timing.curve, problem->resident);
+    peak = gap_curve_peak(&c.timing.curve, &op);
     list_levels(&c, floor, peak, &scratch);
     for (int i = c.n_levels - 1; i >= 0; i--) {
         int64_t least = least_stall(&c, c.levels[i]);

@@ -1,5 +1,5 @@
 /*
- * gaps_impl.h - what choice (gaps.c) and times (gaps_time.c) of gaps share
+ * gaps_impl.h - what choice (gaps.c, gaps_take.c) and times (gaps_time.c) of gaps share
  */
 #ifndef PROGRAM_GAPS_IMPL_H
 #define PROGRAM_GAPS_IMPL_H
@@ -48,6 +48,8 @@ int gap_ranges(const struct gap *gap, int n_ops, struct gap_range ranges[2]);
 static inline int64_t gap_copy_ns(const struct gap_problem *problem, const struct gap *gap,
                                   double rate)
 {
+    if (!gap->n_bytes)
+        return 0;
     return problem->latency_ns + (int64_t)((double)gap->n_bytes * 1e9 / rate + 0.5);
 }
 static inline bool gap_has_out(const struct gap *gap)
@@ -65,5 +67,49 @@ int gap_timing_run(struct gap_timing *timing, int64_t capacity, struct gap_sched
                    int *op);
 
 void gap_schedule_open(struct gap_schedule *schedule, int n_gaps, struct arena *arena);
+
+/* What goes first of the gaps over the highest op. */
+enum gap_order {
+    ORDER_FARTHEST,       /* next use */
+    ORDER_CLEAN_FARTHEST, /* clean ones first: they need no out */
+    ORDER_OLDEST,         /* rests for longest: its out has had most time */
+    ORDER_FITTING,        /* as the first two, but before all others what its functions have time */
+    ORDER_CLEAN_FITTING,  /* to copy */
+    N_ORDERS,
+};
+
+struct gap_candidate;
+
+/* What taking gaps in these orders needs, made once for a problem; the timing must outlive it. */
+struct gap_taking {
+    const struct gap_problem *problem;
+    const struct gap_timing *timing;
+    struct gap_curve curve;
+    struct gap_candidate *orders[N_ORDERS];
+    int n_candidates;
+    bool any_clean;
+    /* By op, of its function, ns: copies that begin behind the op, or those that end before it,
+     * less the time for them. None is above 0 if what goes does not wait for the function's end, or
+     * in its beginning. */
+    struct gap_curve outs, ins;
+    int64_t *out_time, *in_time; /* the same if nothing goes */
+    bool *too_late;              /* by gap: does not fit any more */
+    int *next_of_group;          /* by gap: another one of its group, in a ring */
+    int *taken; /* a gap of each group that goes, in the order in which they were taken */
+};
+
+void gap_taking_open(struct gap_taking *taking, const struct gap_problem *problem,
+                     const struct gap_timing *timing, struct arena *arena);
+
+/*
+ * Take gaps, with their groups, in an order until no op has more than the capacity: into away. The
+ * peaks on the way are stored in `peaks` if it is not NULL. Returns how many were taken, or -1 and
+ * the op that does not fit if all are.
+ */
+int gap_taking_take(struct gap_taking *taking, enum gap_order order, int64_t capacity, bool *away,
+                    int64_t *peaks, int *op);
+
+/* Of those that were taken just now, give back what is not needed. */
+void gap_taking_give_back(struct gap_taking *taking, int64_t capacity, bool *away, int n_taken);
 
 #endif

@@ -76,6 +76,8 @@ static bool same_function(const struct gap_problem *p, int a, int b)
 
 static int64_t copy_ns(const struct gap_problem *p, int g, double rate)
 {
+    if (!p->gaps[g].n_bytes)
+        return 0;
     return p->latency_ns + (int64_t)((double)p->gaps[g].n_bytes * 1e9 / rate + 0.5);
 }
 
