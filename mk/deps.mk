@@ -30,12 +30,18 @@ else ifneq ($(MPI),0)
 $(error MPI is '$(MPI)', not 0 or 1)
 endif
 
+# Optional, for the file tier (lib/run/file_queue.h): code asks `#if LMTRAIN_URING`.
+URING ?= $(shell $(PKG_CONFIG) --exists liburing && echo 1 || echo 0)
+ifeq ($(URING),1)
+DEPS_MODULES += liburing
+endif
+
 # One call for all of them; a missing library gives the empty text, and check-deps speaks.
 PKG_TEXT := $(shell $(PKG_CONFIG) --cflags --libs $(DEPS_MODULES) 2>/dev/null)
 PKG_CFLAGS := $(patsubst -I%,-isystem %,$(filter -I% -D%,$(PKG_TEXT)))
 PKG_LIBS := $(filter-out -I% -D%,$(PKG_TEXT))
 
-DEPS_CFLAGS = $(MPI_DEFINES) $(PMIX_CFLAGS) $(MPI_CFLAGS) $(PKG_CFLAGS)
+DEPS_CFLAGS = $(MPI_DEFINES) -DLMTRAIN_URING=$(URING) $(PMIX_CFLAGS) $(MPI_CFLAGS) $(PKG_CFLAGS)
 DEPS_LIBS = $(PMIX_LIBS) $(MPI_LIBS) $(PKG_LIBS)
 
 check-deps:

@@ -20,6 +20,14 @@ static bool is_over(struct copy *c)
     return !c->base.device || stream_op_has_passed(&c->base);
 }
 
+/* What a turn copies: a piece, or where bytes come due little by little a part of one. */
+static size_t next_bytes(const struct copy *c)
+{
+    size_t rest = c->n_bytes - c->n_given, due = copy_due(c) - c->n_given;
+
+    return due < min_size(rest, PIECE_BYTES / 4) ? 0 : min_size(due, PIECE_BYTES);
+}
+
 static int turn(struct stream_op *op, struct err *err)
 {
     struct copy *c = (struct copy *)op;
@@ -31,12 +39,33 @@ static int turn(struct stream_op *op, struct err *err)
         op->device->ops->event_record(op->device, op->queue, op->done);
         return COMM_MOVING;
     }
-    if (rest)
-        give(c, device_host(), min_size(rest, PIECE_BYTES));
+    if (rest) {
+        size_t n = next_bytes(c);
+
+        if (!n)
+            return COMM_WAITING;
+        give(c, device_host(), n);
+    }
     if (c->n_given < c->n_bytes || !is_over(c))
         return COMM_MOVING;
+    if (copy_due(c) < c->n_bytes)
+        return COMM_WAITING;
     c->n_given = 0;
+    copy_end(c);
     return COMM_DONE;
+}
+
+size_t copy_due(const struct copy *c)
+{
+    return c->bytes_per_s > 0
+               ? throttle_due(c->throttle, c->bytes_per_s, c->base.ready_at, c->n_bytes)
+               : c->n_bytes;
+}
+
+void copy_end(struct copy *c)
+{
+    if (c->bytes_per_s > 0)
+        throttle_end(c->throttle, c->bytes_per_s, c->base.ready_at, c->n_bytes);
 }
 
 static int enqueue(struct stream_op *op, struct err *err)

@@ -80,8 +80,10 @@ int run_create(struct run **out, const struct run_options *options, struct err *
     }
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (run_make_groups(run, err) < 0 ||
-        run_memory_create(&run->memory, run->device, run->program, err) < 0 ||
-        transfer_create(run, err) < 0 || resolve(run, err) < 0 || traffic_create(run, err) < 0) {
+        run_memory_create(&run->memory, run->device, run->program, options->file_folder,
+                          options->poison, err) < 0 ||
+        copies_create(run, err) < 0 || transfer_create(run, err) < 0 || resolve(run, err) < 0 ||
+        traffic_create(run, err) < 0) {
         run_destroy(run);
         return -1;
     }
@@ -108,6 +110,7 @@ void run_destroy(struct run *run)
     traffic_release(run);
     resolve_release(run);
     transfer_release(run);
+    copies_release(run);
     run_memory_release(&run->memory);
     if (run->owns_worker)
         worker_destroy(run->worker);
@@ -192,7 +195,7 @@ static void list_after(struct run *run, struct resolved_op *op)
     for (int k = 0; k < op->n_users; k++) {
         const struct resolved_op *user = run->users[op->users[k]];
 
-        if (!user || user->stream == op->stream)
+        if (!user || user->stream == op->stream || worker_done(run->worker, user->ticket))
             continue;
         CHECK(s->n_after < ORDER_MAX_AFTER);
         s->after[s->n_after++] = user->ticket;
@@ -218,6 +221,7 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
         return -1;
     run_trace_done(run, op);
     list_after(run, op);
+    s->ready_at = clock_seconds();
     s->first = first;
     s->flips = fault_of(run, op) == FAULT_FLIP;
     if (s->given)
@@ -433,7 +437,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
     const struct entry *e = &run->program->entries[entry];
 
     run->is_recheck = entry == ENTRY_RECHECK;
-    if (run_trace_start(run, err) < 0)
+    if (transfer_check(run, err) < 0 || run_trace_start(run, err) < 0)
         return -1;
     own_time_begin(run, entry);
     for (int i = 0; i < e->n_actions; i++) {

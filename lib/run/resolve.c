@@ -146,7 +146,8 @@ static void list_dead(struct run *run, const struct function *f, int micro_batch
 
     find_last(p, f, completed_at, last);
     for (int id = 1; id < p->n_values; id++) {
-        if (last[id] && (last[id] > f->n_ops || !dies_in(p, f, id)))
+        if (last[id] &&
+            (last[id] > f->n_ops || !dies_in(p, f, id) || p->values[id].space == SPACE_FILE))
             last[id] = 0;
         if (last[id])
             ops[last[id] - 1].n_dead++;
@@ -225,7 +226,7 @@ static void resolve_given(struct run *run, const struct op *op, struct resolved_
     if (op_is_collective(op->kind))
         resolve_collective(run, op, out);
     else
-        out->copy = copy_of(y->data, x->data, collective_extent(x));
+        copies_resolve(run, op, out);
     out->stream_op.worker = run->worker;
 }
 

@@ -37,7 +37,15 @@ struct run_options {
     int poison;                     /* fill values with NaN after their last use */
     int timed;                      /* ops can be timed: run_set_timed */
     int fast; /* reductions are computed by comm (comm_enqueue_sum); scratch was sized for that */
+
+    const char *file_folder; /* where this rank's file is to be; NULL: the program needs none */
+    /* Rates of copies out of the device's memory, and into it, each; 0: no limit. Of a rank on a
+     * CPU: a GPU's link is real. What goes to the file or comes from there takes the lower one. */
+    double link_bytes_per_s, file_bytes_per_s;
 };
+
+/* Bytes of the buffers through which a program's copies to and from its file go, in host memory. */
+size_t run_file_buffer_bytes(const struct program *program);
 
 /*
  * Called before run_create, and before the planned memory is compared with the free memory:
@@ -59,17 +67,21 @@ void run_destroy(struct run *run);
 /* The device that holds the values: that of the kernels. */
 struct device *run_device(const struct run *run);
 
+/* Whether values lie in a file: then what the host reads and writes, also on a CPU, goes by run_get
+ * and run_put, as their addresses may be the file's. */
+bool run_has_file(const struct run *run);
+
 /*
  * Address of a value; for inputs and stash values of the micro-batch's slot; for a local shard this
  * rank's shard. Valid while the run lives; a device address, which the host cannot read on a
- * GPU.
+ * GPU, or one of the file (file_tier.h), which is no memory.
  */
 void *run_data(const struct run *run, int value, int micro_batch);
 
 /*
  * Copy n_bytes into or out of a value, from byte `offset` on, in stream order: later ops see a put,
  * and a get waits for all earlier ops. data may be reused
- * on return. run_get returns 0, or -1 and ERR_DEVICE: the first failure of an earlier op.
+ * on return. run_get returns 0, or -1 and ERR_DEVICE: the first failure of an earlier op or put.
  */
 void run_put(struct run *run, int value, int micro_batch, size_t offset, const void *data,
              size_t n_bytes);
@@ -79,6 +91,13 @@ int run_get(struct run *run, int value, int micro_batch, size_t offset, void *da
 /* The same with an address within a value (from run_data). */
 void run_put_at(struct run *run, void *address, const void *data, size_t n_bytes);
 int run_get_at(struct run *run, void *data, const void *address, size_t n_bytes, struct err *err);
+
+/* Zero n_bytes at an address within a value. */
+void run_clear_at(struct run *run, void *address, size_t n_bytes);
+
+/* run_get_at for addresses of the file, in any thread, while nothing writes there. */
+int run_read_file(const struct run *run, void *data, const void *address, size_t n_bytes,
+                  struct err *err);
 
 /* Several small gets with one synchronisation; pieces with value 0 are skipped. */
 struct run_piece {

@@ -7,6 +7,7 @@
 #include "program/order.h"
 #include "run/collective.h"
 #include "run/copy.h"
+#include "run/file_copy.h"
 #include "run/memory.h"
 #include "run/run.h"
 #include "run/run_trace.h"
@@ -24,6 +25,7 @@ struct resolved_op {
         struct stream_op stream_op; /* of a given op, and as what it is */
         struct collective collective;
         struct copy copy;
+        struct file_copy file_copy;
     };
     enum first_mode first;
     int always; /* outputs that start over in every micro-batch, by bits */
@@ -79,6 +81,13 @@ struct pinned_staging {
     size_t used; /* of the half */
 };
 
+/* Of a stream of copies. */
+enum { N_COPY_LANES = 2 };
+struct copy_lane {
+    struct throttle throttle;
+    struct file_lane file; /* zeroed where there is no file */
+};
+
 /* own_time.c. On a GPU events[0] and events[1] stand at a step's begin and end, further ones around
  * waits. */
 struct own_time {
@@ -100,6 +109,8 @@ struct run {
     const struct program *program;
     const struct program *resolving; /* resolve's: the one at hand */
     struct run_memory memory;
+    struct copy_lane lanes[N_COPY_LANES]; /* of copy_out, copy_in */
+    struct err put_error;                 /* the first of a put to the file; ERR_NONE: none */
     struct arena arena;
     struct variants *functions;                   /* [1 + n_shorter][n_functions] */
     struct comm_group *groups[N_AXES][N_STREAMS]; /* by order_group_of; those that are used */
@@ -178,9 +189,17 @@ void own_time_release(struct run *run);
  * ERR_PEER. */
 int run_make_groups(struct run *run, struct err *err);
 
+/* copies.c. Create: 0, or -1 and ERR_DEVICE; released in either case, after what was given is done.
+ * Resolve: out, which has its operands, is the copy `op`. */
+int copies_create(struct run *run, struct err *err);
+void copies_release(struct run *run);
+void copies_resolve(struct run *run, const struct op *op, struct resolved_op *out);
+
 /* Returns 0, or -1 and ERR_DEVICE; released in either case. */
 int transfer_create(struct run *run, struct err *err);
 void transfer_release(struct run *run);
+/* The first failure of a put. 0, or -1. */
+int transfer_check(const struct run *run, struct err *err);
 
 /*
  * beside[i]: for a compute op of the function, the multiprocessors that given ops take meanwhile

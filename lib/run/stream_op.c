@@ -23,6 +23,8 @@ int stream_op_run(void *argument, struct err *err)
         if (!may_begin(op))
             return COMM_WAITING;
         op->began_at = clock_seconds();
+        if (op->n_after || op->given || op->ready_at <= 0)
+            op->ready_at = op->began_at;
         op->has_begun = true;
     }
     int progress = op->mover->turn(op, err);

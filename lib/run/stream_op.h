@@ -36,6 +36,8 @@ struct stream_op {
     uint64_t after[ORDER_MAX_AFTER];
     int n_after;
     bool has_begun;
+    double
+        ready_at; /* all that it comes after was done: when it was given if that was known then */
     double began_at, ended_at;
     double seconds; /* from begin to end, all runs */
 

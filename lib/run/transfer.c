@@ -3,11 +3,13 @@
  *
  * On the host both are copies. To a GPU things go through pinned memory, so that neither side waits
  * for the other: a half is filled while the other's contents are on their way, in the compute
- * queue, so in the order of what is run. What comes back is waited for.
+ * queue, so in the order of what is run. What comes back is waited for. To the file both write and
+ * read at once: no copy is under way between entries.
  */
 #include <string.h>
 #include <time.h>
 
+#include "base/num.h"
 #include "run/run_impl.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)
@@ -71,12 +73,31 @@ static void turn_halves(struct run *run)
         nanosleep(&pause, NULL);
 }
 
+int transfer_check(const struct run *run, struct err *err)
+{
+    if (run->put_error.code == ERR_NONE)
+        return 0;
+    *err = run->put_error;
+    return -1;
+}
+
+/* A failure is returned by the next call that can. */
+static void put_in_file(struct run *run, void *address, const void *data, size_t n_bytes)
+{
+    if (run->put_error.code == ERR_NONE)
+        file_tier_write(&run->memory.file, address, data, n_bytes, &run->put_error);
+}
+
 void run_put_at(struct run *run, void *address, const void *data, size_t n_bytes)
 {
     struct pinned_staging *t = &run->transfer;
     const unsigned char *from = data;
     unsigned char *to = address;
 
+    if (file_tier_has(address)) {
+        put_in_file(run, address, data, n_bytes);
+        return;
+    }
     if (device_is_host(run->device)) {
         memcpy(address, data, n_bytes);
         return;
@@ -109,6 +130,10 @@ int run_get_at(struct run *run, void *data, const void *address, size_t n_bytes,
     const unsigned char *from = address;
     unsigned char *to = data;
 
+    if (transfer_check(run, err) < 0)
+        return -1;
+    if (file_tier_has(address))
+        return run_read_file(run, data, address, n_bytes, err);
     if (device_is_host(run->device)) {
         memcpy(data, address, n_bytes);
         return 0;
@@ -125,6 +150,25 @@ int run_get_at(struct run *run, void *data, const void *address, size_t n_bytes,
         n_bytes -= n;
     }
     return 0;
+}
+
+int run_read_file(const struct run *run, void *data, const void *address, size_t n_bytes,
+                  struct err *err)
+{
+    return file_tier_read(&run->memory.file, data, address, n_bytes, err);
+}
+
+void run_clear_at(struct run *run, void *address, size_t n_bytes)
+{
+    static const unsigned char zeros[64 << 10];
+
+    if (!file_tier_has(address)) {
+        run->device->ops->fill(run->device, DEVICE_COMPUTE, address, 0, n_bytes);
+        return;
+    }
+    for (size_t at = 0; at < n_bytes; at += sizeof zeros)
+        put_in_file(run, (unsigned char *)address + at, zeros,
+                    min_size(n_bytes - at, sizeof zeros));
 }
 
 void run_put(struct run *run, int value, int micro_batch, size_t offset, const void *data,

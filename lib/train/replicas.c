@@ -163,7 +163,7 @@ static void hash_block(void *context, int64_t tile, int thread)
     r->block_hashes[tile] = XXH3_64bits(r->blocks[tile].data, r->blocks[tile].n_bytes);
 }
 
-/* A GPU's, one after the other. */
+/* A GPU's or the file's, one after the other. */
 static int hash_fetched(struct replicas *r, struct err *err)
 {
     unsigned char *fetched = malloc(BLOCK_BYTES);
@@ -185,7 +185,8 @@ static int hash_all(struct replicas *r, uint64_t *hash, struct err *err)
     static const char hashing[PROGRESS_TEXT_BYTES] = "comparing replicas";
 
     progress_publish(r->trainer->options.progress, hashing, 0);
-    if (device_is_host(run_device(trainer_run(r->trainer))))
+    if (device_is_host(run_device(trainer_run(r->trainer))) &&
+        !run_has_file(trainer_run(r->trainer)))
         pool_run(r->trainer->options.pool, r->n_blocks, hash_block, r);
     else if (hash_fetched(r, err) < 0)
         return -1;

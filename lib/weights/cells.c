@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/num.h"
+#include "run/file_tier.h"
 
 #define PIECE_BYTES ((size_t)16 << 20)
 #define SAVE_QUEUE (DEVICE_N_QUEUES - 1)
@@ -51,8 +52,8 @@ int cells_read(struct run *run, const struct store_slice *slice, cells_read_fn r
     struct store_slice piece = *slice;
     int status = 0;
 
-    if (device_is_host(run_device(run)) || slice->row_begin == slice->row_end ||
-        slice->col_begin == slice->col_end)
+    bool is_near = device_is_host(run_device(run)) && !file_tier_has(slice->data);
+    if (is_near || slice->row_begin == slice->row_end || slice->col_begin == slice->col_end)
         return read(context, slice, err);
     unsigned char *rows = malloc((size_t)rows_that_fit(slice) * row_bytes_of(slice));
     if (!rows)
@@ -78,6 +79,7 @@ int cells_read(struct run *run, const struct store_slice *slice, cells_read_fn r
 /* ---- from the cells ---- */
 
 struct cells_reader {
+    struct run *run;
     struct device *device;
     struct device_event *event;
     unsigned char *pieces[2]; /* pinned; a piece stays until the one after the next */
@@ -94,6 +96,7 @@ int cells_reader_create(struct cells_reader **out, struct run *run, struct err *
     reader = calloc(1, sizeof *reader);
     if (!reader)
         return err_set(err, ERR_DEVICE, "out of host memory");
+    reader->run = run;
     reader->device = device;
     if (device_is_host(device)) {
         *out = reader;
@@ -155,10 +158,20 @@ static void wait_for_copy(struct cells_reader *reader)
         nanosleep(&pause, NULL);
 }
 
+static int copy_cells(const struct cells_reader *reader, unsigned char *to,
+                      const unsigned char *from, size_t n_bytes, struct err *err)
+{
+    struct device *device = reader->device;
+
+    if (file_tier_has(from))
+        return run_read_file(reader->run, to, from, n_bytes, err);
+    device->ops->copy(device, SAVE_QUEUE, to, from, n_bytes);
+    return 0;
+}
+
 int cells_load(void *context, struct store_slice *slice, struct err *err)
 {
     struct cells_reader *reader = context;
-    struct device *device = reader->device;
     int64_t n_rows = rows_that_fit(slice);
     size_t row_bytes = row_bytes_of(slice), stride_bytes = stride_bytes_of(slice);
     const unsigned char *from = slice->data;
@@ -168,12 +181,11 @@ int cells_load(void *context, struct store_slice *slice, struct err *err)
         return -1;
     unsigned char *to = reader->pieces[reader->next];
     reader->next = !reader->next;
-    if (row_bytes == stride_bytes)
-        device->ops->copy(device, SAVE_QUEUE, to, from, n_bytes);
-    else
-        for (int64_t row = 0; row < n_rows; row++)
-            device->ops->copy(device, SAVE_QUEUE, to + (size_t)row * row_bytes,
-                              from + (size_t)row * stride_bytes, row_bytes);
+    bool is_dense = row_bytes == stride_bytes;
+    size_t n_copies = is_dense ? 1 : (size_t)n_rows, copy_bytes = is_dense ? n_bytes : row_bytes;
+    for (size_t i = 0; i < n_copies; i++)
+        if (copy_cells(reader, to + i * row_bytes, from + i * stride_bytes, copy_bytes, err) < 0)
+            return -1;
     wait_for_copy(reader);
     slice->row_end = slice->row_begin + n_rows;
     slice->data = to;

@@ -96,7 +96,7 @@ static void fill_tile(void *context, int64_t tile, int thread)
 /* ---- windows -----------------------------------------------------------------------------------
  *
  * Elements of a cell that the host works on: on the host all of a part at once and in place, of a
- * GPU's as many as a buffer holds.
+ * GPU's, or where there is a file, as many as a buffer holds.
  */
 
 #define WINDOW ((int64_t)256 * FILL_BLOCK)
@@ -110,7 +110,8 @@ struct windows {
 
 static void windows_open(struct windows *w, struct run *run)
 {
-    *w = (struct windows){ .run = run, .is_host = device_is_host(run_device(run)) };
+    *w = (struct windows){ .run = run,
+                           .is_host = device_is_host(run_device(run)) && !run_has_file(run) };
     for (int i = 0; i < 2 && !w->is_host; i++)
         w->buffers[i] = arena_alloc(&w->arena, (size_t)WINDOW * sizeof(float));
 }

@@ -190,8 +190,8 @@ void slices_release(struct slices *slices)
     arena_release(&slices->arena);
 }
 
-static void clear(const struct run *run, const struct program *program,
-                  const struct mesh_place *place, bool only_split)
+static void clear(struct run *run, const struct program *program, const struct mesh_place *place,
+                  bool only_split)
 {
     for (int i = 0; i < program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(program, i, place);
@@ -204,21 +204,18 @@ static void clear(const struct run *run, const struct program *program,
                 continue;
             char *data = run_data(run, cells[k], 0);
             size_t element = dtype_bytes(program->values[cells[k]].dtype);
-            struct device *device = run_device(run);
-
-            device->ops->fill(device, DEVICE_COMPUTE, data + (size_t)part.offset * element, 0,
-                              (size_t)(part.end - part.begin) * element);
+            run_clear_at(run, data + (size_t)part.offset * element,
+                         (size_t)(part.end - part.begin) * element);
         }
     }
 }
 
-void slices_clear(const struct run *run, const struct program *program,
-                  const struct mesh_place *place)
+void slices_clear(struct run *run, const struct program *program, const struct mesh_place *place)
 {
     clear(run, program, place, false);
 }
 
-void slices_clear_split(const struct run *run, const struct program *program,
+void slices_clear_split(struct run *run, const struct program *program,
                         const struct mesh_place *place)
 {
     clear(run, program, place, true);

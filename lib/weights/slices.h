@@ -53,11 +53,10 @@ void slices_keep_once(struct slices *slices);
 void slices_release(struct slices *slices);
 
 /* Zero what the rank has of all parameters' states. */
-void slices_clear(const struct run *run, const struct program *program,
-                  const struct mesh_place *place);
+void slices_clear(struct run *run, const struct program *program, const struct mesh_place *place);
 
 /* Zero what the rank has of split parameters' states: no checkpoint has padding. */
-void slices_clear_split(const struct run *run, const struct program *program,
+void slices_clear_split(struct run *run, const struct program *program,
                         const struct mesh_place *place);
 
 #endif

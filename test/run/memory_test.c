@@ -22,7 +22,7 @@ static void open_memory(struct run_memory *memory, size_t weights, size_t stash,
                                                   [SEGMENT_SCRATCH] = scratch } };
     struct err err;
 
-    if (run_memory_create(memory, device_host(), &program, &err) < 0)
+    if (run_memory_create(memory, device_host(), &program, NULL, false, &err) < 0)
         fail_msg("%s", err.text);
 }
 
@@ -91,7 +91,7 @@ static void too_much(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(run_memory_create(&memory, device_host(), &program, &err), -1);
+    assert_int_equal(run_memory_create(&memory, device_host(), &program, NULL, false, &err), -1);
     assert_int_equal(err.code, ERR_DEVICE);
     assert_non_null(strstr(err.text, "segment states"));
     assert_non_null(strstr(err.text, "iB"));

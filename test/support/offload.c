@@ -211,7 +211,8 @@ static double total_at(const struct offload_shape *s, int step, int rank, int64_
 
 /* By whoever runs copies: threads have their own. */
 static _Thread_local uint64_t adversary_state;
-static const struct mover *_Atomic movers[2]; /* the real one, by whether values lie on a device */
+static const struct mover *_Atomic movers[2][2]; /* the real ones: between memories, of the file;
+                                                     by whether values lie on a device */
 
 static uint64_t draw(uint64_t n)
 {
@@ -221,7 +222,9 @@ static uint64_t draw(uint64_t n)
 
 static const struct mover *real_mover(const struct stream_op *op)
 {
-    return movers[op->device != NULL];
+    const struct copy *c = (const struct copy *)op;
+
+    return movers[file_tier_has(c->from) || file_tier_has(c->to)][op->device != NULL];
 }
 
 /* Other streams get on meanwhile. What was copied is not there any more at once. */
@@ -234,7 +237,7 @@ static int turn_late(struct stream_op *op, struct err *err)
     if (draw(8))
         return COMM_MOVING;
     int progress = real_mover(op)->turn(op, err);
-    if (progress == COMM_DONE && !op->device)
+    if (progress == COMM_DONE && !op->device && !file_tier_has(c->from))
         memset((void *)(uintptr_t)c->from, 0xff, c->n_bytes);
     return progress;
 }
@@ -274,7 +277,8 @@ static void disturb(struct rank *r)
                     op->n_users = 0;
                 if (!op->is_async || op_is_collective(op->call.op.kind))
                     continue;
-                movers[op->stream_op.device != NULL] = op->stream_op.mover;
+                bool is_of_file = file_tier_has(op->copy.from) || file_tier_has(op->copy.to);
+                movers[is_of_file][op->stream_op.device != NULL] = op->stream_op.mover;
                 if (r->play->seed)
                     op->stream_op.mover = &late;
             }
@@ -338,7 +342,14 @@ static void run_steps(struct rank *r, struct kernels *kernels, struct comm *comm
     place(p);
     CHECK(verify(p, &err) == 0);
     struct run_options options = {
-        .program = p, .kernels = kernels, .comm = comm, .worker = worker, .poison = r->play->poison
+        .program = p,
+        .kernels = kernels,
+        .comm = comm,
+        .worker = worker,
+        .poison = r->play->poison,
+        .file_folder = r->play->folder,
+        .link_bytes_per_s = r->play->link_bytes_per_s,
+        .file_bytes_per_s = r->play->file_bytes_per_s,
     };
     CHECK(run_create(&r->run, &options, &err) == 0);
     CHECK(r->run->enqueues == (r->play->way == OFFLOAD_ENQUEUED));

@@ -46,7 +46,9 @@ struct offload_play {
     uint64_t
         seed; /* of an adversary: copies come late, in any order of streams, and leave NaN in the
                       memory that they were read from; 0: none */
-    int forgets_waits; /* breaks: compute comes after no copy */
+    const char *folder;                        /* of the ranks' files, if shape.in_file */
+    double link_bytes_per_s, file_bytes_per_s; /* run_options' */
+    int forgets_waits;                         /* breaks: compute comes after no copy */
 };
 
 /* Returns how many elements of `total` were wrong, over ranks and steps. Asserts all else. */
