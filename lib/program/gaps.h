@@ -16,7 +16,7 @@
  *    when the ins of its operands have ended. What it waits for the last two is the *stall*.
  *  - Before op i first the outs that are awaited there are waited for, then ins are issued.
  *  - There is one queue of outs and one of ins, and they run at the same time (full duplex). Outs
- *    are queued when their op has ended, as early as can be; ins begin where they are issued. A
+ *    are queued when their op has ended (the last that writes the value), as early as can be; ins begin where they are issued. A
  *    copy of n bytes takes latency_ns + n / rate, one of none no time.
  *  - A value takes device memory before its out is awaited and from where its in is issued, so
  *    that the bytes in memory during an op follow from the list alone: they are at most the
@@ -56,7 +56,10 @@ struct gap {
     int64_t n_bytes;
     int from, to;
     bool clean; /* the home has these bytes already: no out */
-    int group;  /* 0: it goes or stays alone; else all gaps of one number go, or none */
+    /* The last write is that many ops before `from`, in its function, and the ops behind it only
+     * read: the out is queued there. */
+    int n_early;
+    int group; /* 0: it goes or stays alone; else all gaps of one number go, or none */
 };
 
 struct gap_problem {

@@ -26,9 +26,9 @@ int64_t gap_curve_peak(const struct gap_curve *curve, int *op);
 /* A problem with what does not depend on the choice, and room for one schedule. */
 struct gap_timing {
     const struct gap_problem *problem;
-    int64_t *begins;  /* [n_ops + 1] of each op without stall */
-    int *first, *end; /* by op: the ops of its function */
-    int *by_from, *by_to;
+    int64_t *begins;               /* [n_ops + 1] of each op without stall */
+    int *first, *end;              /* by op: the ops of its function */
+    int *by_out, *by_from, *by_to; /* gaps by the op behind which the out is queued, ... */
     struct gap_curve curve;
     int64_t *floor;              /* by op: bytes if what goes is at home */
     int64_t *out_ends, *in_ends; /* by gap */

@@ -157,7 +157,7 @@ static void find_loads(const struct gap_taking *t, const struct gap *gap, struct
     *out_ns = gap_copy_ns(problem, gap, problem->out_rate);
     *in_ns = gap_copy_ns(problem, gap, problem->in_rate);
     if (gap_has_out(gap))
-        *outs = (struct gap_range){ t->timing->first[gap->from], gap->from + 1 };
+        *outs = (struct gap_range){ t->timing->first[gap->from], gap->from - gap->n_early + 1 };
     if (gap->to < problem->n_ops)
         *ins = (struct gap_range){ gap->to, t->timing->end[gap->to] };
 }

@@ -104,18 +104,25 @@ int gap_ranges(const struct gap *gap, int n_ops, struct gap_range ranges[2])
     return 2;
 }
 
-/* The gaps by from or to, in the order in which they are given where these are equal. */
-static int *sort_gaps(const struct gap_problem *problem, bool by_from, struct arena *arena)
+enum gap_key { KEY_OUT, KEY_FROM, KEY_TO };
+
+static int gap_key_of(const struct gap *gap, enum gap_key key)
+{
+    return key == KEY_TO ? gap->to : gap->from - (key == KEY_OUT ? gap->n_early : 0);
+}
+
+/* The gaps by an op of theirs, in the order in which they are given where these are equal. */
+static int *sort_gaps(const struct gap_problem *problem, enum gap_key key, struct arena *arena)
 {
     int *sorted = arena_array(arena, int, problem->n_gaps);
     int *starts = arena_array(arena, int, problem->n_ops + 3);
 
     for (int g = 0; g < problem->n_gaps; g++)
-        starts[2 + (by_from ? problem->gaps[g].from : problem->gaps[g].to)]++;
+        starts[2 + gap_key_of(&problem->gaps[g], key)]++;
     for (int i = 1; i < problem->n_ops + 3; i++)
         starts[i] += starts[i - 1];
     for (int g = 0; g < problem->n_gaps; g++)
-        sorted[starts[1 + (by_from ? problem->gaps[g].from : problem->gaps[g].to)]++] = g;
+        sorted[starts[1 + gap_key_of(&problem->gaps[g], key)]++] = g;
     return sorted;
 }
 
@@ -130,13 +137,16 @@ void gap_timing_open(struct gap_timing *timing, const struct gap_problem *proble
     for (int g = 0; g < n_gaps; g++) {
         CHECK(problem->gaps[g].from >= -1 && problem->gaps[g].from < n);
         CHECK(problem->gaps[g].to >= 0 && problem->gaps[g].to <= n);
+        CHECK(problem->gaps[g].n_early >= 0);
+        CHECK(problem->gaps[g].n_early <= max_int(problem->gaps[g].from, 0));
     }
     *timing = (struct gap_timing){ .problem = problem,
                                    .begins = arena_array(arena, int64_t, n + 1),
                                    .first = arena_array(arena, int, n + 1),
                                    .end = arena_array(arena, int, n),
-                                   .by_from = sort_gaps(problem, true, arena),
-                                   .by_to = sort_gaps(problem, false, arena),
+                                   .by_out = sort_gaps(problem, KEY_OUT, arena),
+                                   .by_from = sort_gaps(problem, KEY_FROM, arena),
+                                   .by_to = sort_gaps(problem, KEY_TO, arena),
                                    .floor = arena_array(arena, int64_t, n),
                                    .out_ends = arena_array(arena, int64_t, n_gaps),
                                    .in_ends = arena_array(arena, int64_t, n_gaps),
@@ -146,6 +156,9 @@ void gap_timing_open(struct gap_timing *timing, const struct gap_problem *proble
         timing->begins[i + 1] = timing->begins[i] + problem->ns[i];
         timing->first[i + 1] = problem->drains && problem->drains[i] ? i + 1 : timing->first[i];
     }
+    for (int g = 0; g < n_gaps; g++)
+        CHECK(problem->gaps[g].from - problem->gaps[g].n_early >=
+              timing->first[max_int(problem->gaps[g].from, 0)] - (problem->gaps[g].from < 0));
     for (int i = n - 1; i >= 0; i--)
         timing->end[i] =
             i == n - 1 || (problem->drains && problem->drains[i]) ? i + 1 : timing->end[i + 1];
@@ -232,25 +245,22 @@ struct gap_walk {
     struct gap_schedule *schedule;
     int64_t capacity;
     int64_t now, out_free, in_free; /* when compute and the queues have ended what they have */
-    int64_t leaving;                /* bytes of outs that are not awaited yet */
-    int awaited, queued; /* positions in by_from: outs between them are not awaited yet */
+    int64_t leaving;     /* bytes of outs behind their last op that are not awaited yet */
+    int awaited, queued; /* positions in by_out: all outs before, and no out behind */
+    int left;            /* position in by_from */
     int n_ins, issued;   /* positions in t->ins */
     int arrived;
 };
 
-static bool goes_out(const struct gap_walk *w, int position)
+static bool goes_out(const struct gap_walk *w, int g)
 {
-    int g = w->t->by_from[position];
-
     return w->schedule->away[g] && gap_has_out(&w->t->problem->gaps[g]);
 }
 
-/* The first queued out that is not awaited, or NONE. */
-static int next_out(struct gap_walk *w)
+/* Whether its memory can be waited for. */
+static bool can_await(const struct gap_walk *w, int g, int op)
 {
-    while (w->awaited < w->queued && !goes_out(w, w->awaited))
-        w->awaited++;
-    return w->awaited < w->queued ? w->t->by_from[w->awaited] : NONE;
+    return goes_out(w, g) && w->schedule->out_await[g] == NONE && w->t->problem->gaps[g].from < op;
 }
 
 static void await_out(struct gap_walk *w, int g, int op)
@@ -258,7 +268,6 @@ static void await_out(struct gap_walk *w, int g, int op)
     w->now = max_i64(w->now, w->t->out_ends[g]);
     w->leaving -= w->t->problem->gaps[g].n_bytes;
     w->schedule->out_await[g] = op;
-    w->awaited++;
 }
 
 /* Whether a value that comes back in this period has not left yet. */
@@ -276,14 +285,22 @@ static void await_outs(struct gap_walk *w, int op)
     const struct gap_timing *t = w->t;
     bool drain = op == t->problem->n_ops || (op > 0 && t->first[op] == op);
     int64_t n_bytes = op < t->problem->n_ops ? gap_curve_max(&t->curve, op, op + 1) : 0;
-    int g;
 
-    while ((g = next_out(w)) != NONE &&
-           (drain || t->out_ends[g] <= w->now || n_bytes + w->leaving > w->capacity))
-        await_out(w, g, op);
     for (int i = w->issued; i < w->n_ins && t->problem->gaps[t->ins[i]].to == op; i++)
-        while (is_leaving(w, t->ins[i]))
-            await_out(w, next_out(w), op);
+        if (is_leaving(w, t->ins[i]))
+            await_out(w, t->ins[i], op);
+    for (int i = w->awaited; i < w->queued; i++) {
+        int g = t->by_out[i];
+
+        if (!can_await(w, g, op))
+            continue;
+        if (!drain && t->out_ends[g] > w->now && n_bytes + w->leaving <= w->capacity)
+            break;
+        await_out(w, g, op);
+    }
+    while (w->awaited < w->queued && (!goes_out(w, t->by_out[w->awaited]) ||
+                                      w->schedule->out_await[t->by_out[w->awaited]] != NONE))
+        w->awaited++;
 }
 
 /* Issue ins before the op: due ones while they fit, and those that the op reads anyway. */
@@ -328,18 +345,20 @@ static void queue_outs(struct gap_walk *w, int op)
     const struct gap_problem *problem = t->problem;
 
     for (; w->queued < problem->n_gaps; w->queued++) {
-        int g = t->by_from[w->queued];
+        int g = t->by_out[w->queued];
         const struct gap *gap = &problem->gaps[g];
 
-        if (gap->from > op)
-            return;
-        if (!goes_out(w, w->queued))
+        if (gap_key_of(gap, KEY_OUT) > op)
+            break;
+        if (!goes_out(w, g))
             continue;
         w->out_free = max_i64(w->out_free, w->now) + gap_copy_ns(problem, gap, problem->out_rate);
         t->out_ends[g] = w->out_free;
-        w->leaving += gap->n_bytes;
         w->schedule->out_bytes += gap->n_bytes;
     }
+    for (; w->left < problem->n_gaps && problem->gaps[t->by_from[w->left]].from <= op; w->left++)
+        if (goes_out(w, t->by_from[w->left]))
+            w->leaving += problem->gaps[t->by_from[w->left]].n_bytes;
 }
 
 int gap_timing_run(struct gap_timing *timing, int64_t capacity, struct gap_schedule *schedule,

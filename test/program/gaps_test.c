@@ -102,7 +102,7 @@ static int64_t replay(const struct gap_problem *p, const struct gap_schedule *s)
         now += p->ns[i];
         sum += p->ns[i];
         for (int g = 0; g < p->n_gaps; g++)
-            if (s->away[g] && s->out_await[g] >= 0 && p->gaps[g].from == i)
+            if (s->away[g] && s->out_await[g] >= 0 && p->gaps[g].from - p->gaps[g].n_early == i)
                 out_ends[g] = out_free = max_i64(out_free, now) + copy_ns(p, g, p->out_rate);
     }
     return now - sum;
@@ -156,6 +156,7 @@ static void draw_problem(struct room *r, uint64_t *seed, int n_ops_most, int n_g
     int n_ops = 1 + draw(seed, n_ops_most), n_gaps = draw(seed, n_gaps_most + 1);
     int n_groups = 1 + draw(seed, 4);
     bool drains = draw(seed, 2), groups = !draw(seed, 4), wraps = !draw(seed, 3);
+    bool early = !draw(seed, 2);
 
     open_room(r, n_ops);
     for (int i = 0; i < n_ops; i++) {
@@ -180,6 +181,9 @@ static void draw_problem(struct room *r, uint64_t *seed, int n_ops_most, int n_g
             gap.from = gap.to - 1;
             gap.to = from + 1;
         }
+        while (early && gap.n_early < gap.from && !r->drains[gap.from - gap.n_early - 1] &&
+               draw(seed, 3))
+            gap.n_early++;
         if (gap.from < gap.to || (gap.from >= 0 && gap.to < n_ops))
             add_gap(r, gap, draw(seed, 2));
     }
@@ -357,6 +361,24 @@ static void clean_values_need_no_out(void **state)
     arena_release(&arena);
 }
 
+/* What the op of the gap only reads is on its way while it runs. */
+static void reads_do_not_hold_outs_up(void **state)
+{
+    static struct room r;
+    struct arena arena = { 0 };
+
+    (void)state;
+    for (int n_early = 0; n_early < 2; n_early++) {
+        open_room(&r, 5);
+        for (int i = 0; i < 5; i++)
+            r.ns[i] = 100;
+        add_gap(&r, (struct gap){ .n_bytes = 100, .from = 1, .to = 4, .n_early = n_early }, false);
+        r.resident[2] += 100;
+        assert_int_equal(choose(&r, 100, &arena).stall_ns, n_early ? 0 : 100);
+    }
+    arena_release(&arena);
+}
+
 static void functions_end_with_their_copies(void **state)
 {
     static struct room r;
@@ -468,6 +490,7 @@ int main(void)
         cmocka_unit_test(edges_of_capacity),
         cmocka_unit_test(palindrome_loads),
         cmocka_unit_test(clean_values_need_no_out),
+        cmocka_unit_test(reads_do_not_hold_outs_up),
         cmocka_unit_test(functions_end_with_their_copies),
         cmocka_unit_test(groups_go_as_one),
         cmocka_unit_test(best_of_subsets),
