@@ -16,8 +16,8 @@
  *    when the ins of its operands have ended. What it waits for the last two is the *stall*.
  *  - Before op i first the outs that are awaited there are waited for, then ins are issued.
  *  - There is one queue of outs and one of ins, and they run at the same time (full duplex). Outs
- *    are queued when their op has ended (the last that writes the value), as early as can be; ins begin where they are issued. A
- *    copy of n bytes takes latency_ns + n / rate, one of none no time.
+ *    are queued when the last op that writes the value has ended, as early as can be; ins begin
+ *    where they are issued. A copy of n bytes takes latency_ns + n / rate, one of none no time.
  *  - A value takes device memory before its out is awaited and from where its in is issued, so
  *    that the bytes in memory during an op follow from the list alone: they are at most the
  *    capacity whatever the copies' real times are.

@@ -111,7 +111,7 @@ static int gap_key_of(const struct gap *gap, enum gap_key key)
     return key == KEY_TO ? gap->to : gap->from - (key == KEY_OUT ? gap->n_early : 0);
 }
 
-/* The gaps by an op of theirs, in the order in which they are given where these are equal. */
+/* The gaps by that op, in the order in which they are given where it is the same. */
 static int *sort_gaps(const struct gap_problem *problem, enum gap_key key, struct arena *arena)
 {
     int *sorted = arena_array(arena, int, problem->n_gaps);
