@@ -33,6 +33,7 @@ struct finding_sets {
 struct layer_copy {
     struct program program;
     const struct value *values;
+    struct value *room; /* of the copy's */
     int n_values;
     struct function forward, backward;
     int at_forward, at_backward;
@@ -57,13 +58,12 @@ static void *duplicate(struct arena *arena, const void *items, size_t item_bytes
     return copy;
 }
 
-/* Values that recompute adds have room: they are no more than there are, with their views. */
+/* Values that recompute adds have room: copies are no more than there are, with their views. */
 static void open_copy(struct layer_copy *c, const struct program *p, struct arena *arena)
 {
     *c = (struct layer_copy){ .program = *p, .n_values = p->n_values };
-    c->program.values_capacity = 3 * p->n_values;
     c->values = p->values;
-    c->program.values = arena_array(arena, struct value, c->program.values_capacity);
+    c->room = arena_array(arena, struct value, 3 * p->n_values);
     c->program.functions =
         duplicate(arena, p->functions, sizeof *p->functions, p->n_functions, p->n_functions);
     c->at_forward = find_function(p, "forward");
@@ -81,7 +81,9 @@ static void reset_copy(struct layer_copy *c)
 
     arena_release(&c->program.arena);
     c->program.arena = (struct arena){ 0 };
-    memcpy(c->program.values, c->values, sizeof *c->values * (size_t)c->n_values);
+    c->program.values = c->room;
+    c->program.values_capacity = 3 * c->n_values;
+    memcpy(c->room, c->values, sizeof *c->values * (size_t)c->n_values);
     c->program.n_values = c->n_values;
     *b = c->backward;
     b->ops = duplicate(&c->program.arena, c->backward.ops, sizeof *b->ops, b->n_ops, b->n_ops);
@@ -387,6 +389,7 @@ static struct job job_of(const struct job *job, int n_layers)
     small.recompute = RECOMPUTE_NONE;
     memset(&small.recompute_layers, 0, sizeof small.recompute_layers);
     small.keep_sets = (struct layer_keep_sets){ NULL, NULL };
+    small.offload = NULL;
     return small;
 }
 

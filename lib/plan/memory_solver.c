@@ -18,6 +18,9 @@
 /* Of thinned lists: rounds of exchanges; smaller caps that gave nothing, though they might have. */
 enum { N_ROUNDS_MAX = 64, N_IN_VAIN_MAX = 2 };
 
+/* Numbers of groups of a class that are tried at first, about. */
+enum { N_COUNTS_MAX = 40 };
+
 /* Sums over the first n groups of a class. */
 struct group_sums {
     int64_t n_bytes, host_ns;
@@ -180,14 +183,12 @@ static void try_way(const struct memory_solving *s, const struct rank_way *way,
     *best = (struct best_way){ *way, tried, true };
 }
 
-/* With as many groups of states away as are necessary. */
-static void try_states(const struct memory_solving *s, struct rank_way way, struct best_way *best)
+/* With as many groups of states away as are necessary. Returns whether that fits. */
+static bool try_states(const struct memory_solving *s, struct rank_way way, struct best_way *best)
 {
     const struct memory_problem *p = s->problem;
     int n = p->groups[MEMORY_STATES].n;
 
-    if (best->is_any && best->of.fits && p->n_micro_batches * way.layers->ns > best->of.ns)
-        return;
     way.n_away[MEMORY_STATES] = 0;
     int needed = groups_for(s, MEMORY_STATES, bytes_of(s, &way) - p->budget_bytes);
     if (needed > n)
@@ -198,24 +199,83 @@ static void try_states(const struct memory_solving *s, struct rank_way way, stru
         if (needed ? on_host ? p->may_update_on_host : p->may_update_on_device : !on_host)
             try_way(s, &way, best);
     }
+    return bytes_of(s, &way) <= p->budget_bytes;
 }
 
+/* Each sum of layers with these groups of gradients and weights. More of anything that travels, or
+ * is recomputed, takes no less time. */
+static void try_counts(const struct memory_solving *s, const struct memory_sums *sums,
+                       struct rank_way way, struct best_way *best)
+{
+    const struct memory_sum nothing = { .bytes = 0 };
+    struct memory_choice least = { .ns = 0 };
+
+    way.layers = &nothing;
+    time_way(s, &way, &least);
+    for (int i = 0; i < sums->n; i++) {
+        int64_t ns = s->problem->n_micro_batches * sums->items[i].ns +
+                     least.stall_ns[MEMORY_FORWARD] + least.stall_ns[MEMORY_UPDATE];
+
+        if (best->is_any && best->of.fits && max_i64(ns, least.ns) > best->of.ns)
+            continue;
+        way.layers = &sums->items[i];
+        /* The sums after it have more bytes. */
+        if (!try_states(s, way, best))
+            break;
+    }
+}
+
+/* Numbers of groups: first, first + step, ..., last. */
+struct count_range {
+    int first, last, step;
+};
+
+static int count_after(const struct count_range *range, int n)
+{
+    return n < range->last ? min_int(n + range->step, range->last) : n + 1;
+}
+
+static void try_ranges(const struct memory_solving *s, const struct memory_sums *sums,
+                       int64_t scratch, const struct count_range ranges[N_MEMORY_CLASSES],
+                       struct best_way *best)
+{
+    const struct count_range *g = &ranges[MEMORY_GRADIENTS], *w = &ranges[MEMORY_WEIGHTS];
+    struct rank_way way = { .scratch = scratch };
+
+    for (int i = g->first; i <= g->last; i = count_after(g, i))
+        for (int k = w->first; k <= w->last; k = count_after(w, k)) {
+            way.n_away[MEMORY_GRADIENTS] = i;
+            way.n_away[MEMORY_WEIGHTS] = k;
+            try_counts(s, sums, way, best);
+        }
+}
+
+static int count_step(const struct memory_solving *s, enum memory_class class)
+{
+    return 1 + s->problem->groups[class].n / N_COUNTS_MAX;
+}
+
+/* Of many groups some numbers, and then all about the best of those. */
 static struct best_way best_of(const struct memory_solving *s, const struct memory_sums *sums,
                                int64_t scratch)
 {
-    const struct memory_groups *groups = s->problem->groups;
     struct best_way best = { .is_any = false };
-    struct rank_way way = { .scratch = scratch };
+    struct count_range ranges[N_MEMORY_CLASSES];
+    bool is_coarse = false;
 
-    for (int g = 0; g <= groups[MEMORY_GRADIENTS].n; g++)
-        for (int w = 0; w <= groups[MEMORY_WEIGHTS].n; w++) {
-            way.n_away[MEMORY_GRADIENTS] = g;
-            way.n_away[MEMORY_WEIGHTS] = w;
-            for (int i = 0; i < sums->n; i++) {
-                way.layers = &sums->items[i];
-                try_states(s, way, &best);
-            }
-        }
+    for (int class = 0; class < N_MEMORY_CLASSES; class ++)
+        ranges[class] = (struct count_range){ 0, s->problem->groups[class].n,
+                                              count_step(s, (enum memory_class) class) };
+    try_ranges(s, sums, scratch, ranges, &best);
+    for (int class = MEMORY_GRADIENTS; class < N_MEMORY_CLASSES; class ++) {
+        struct count_range *r = &ranges[class];
+
+        is_coarse |= r->step > 1;
+        *r = (struct count_range){ max_int(0, best.way.n_away[class] - r->step),
+                                   min_int(r->last, best.way.n_away[class] + r->step), 1 };
+    }
+    if (is_coarse)
+        try_ranges(s, sums, scratch, ranges, &best);
     return best;
 }
 
@@ -245,8 +305,8 @@ static void list_capped(const struct memory_solving *s, struct way_lists *lists,
  * tried with each number of groups. */
 static int last_max(const struct memory_problem *p)
 {
-    int64_t n_groups =
-        ((int64_t)p->groups[MEMORY_GRADIENTS].n + 1) * ((int64_t)p->groups[MEMORY_WEIGHTS].n + 1);
+    int64_t n_groups = ((int64_t)min_int(p->groups[MEMORY_GRADIENTS].n, N_COUNTS_MAX) + 1) *
+                       ((int64_t)min_int(p->groups[MEMORY_WEIGHTS].n, N_COUNTS_MAX) + 1);
 
     return (int)max_i64(MEMORY_SUMS_MAX, MEMORY_LAST_MAX / n_groups);
 }
@@ -467,7 +527,8 @@ static void take_best(const struct memory_solving *s, const struct way_lists *li
     for (int c = 0; c < s->problem->n_chunks; c++)
         order_layers(s, &s->problem->chunks[c], s->choice->layers[c]);
     best->of.layers = s->choice->layers;
-    best->of.is_thinned = sums->is_thinned;
+    best->of.is_thinned = sums->is_thinned || count_step(s, MEMORY_GRADIENTS) > 1 ||
+                          count_step(s, MEMORY_WEIGHTS) > 1;
     *s->choice = best->of;
     memcpy(s->choice->n_away, best->way.n_away, sizeof best->way.n_away);
     s->choice->is_host_update = best->way.is_host_update;
@@ -523,7 +584,7 @@ void memory_solve(struct memory_choice *choice, const struct memory_problem *pro
             continue;
         make_lists(&s, &lists, caps[i], &once);
         struct best_way found = best_of(&s, &lists.of_chunks[problem->n_chunks], caps[i]);
-        bool is_thinned = choice->is_thinned | lists.of_chunks[problem->n_chunks].is_thinned;
+        bool is_thinned = choice->is_thinned || lists.of_chunks[problem->n_chunks].is_thinned;
         if (is_better(&found.of, &best)) {
             best = found;
             take_best(&s, &lists, &best);

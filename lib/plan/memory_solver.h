@@ -19,9 +19,10 @@
  *
  * The answer is the best of all there are: layers are added one by one to a list of sums of which
  * none is worse than another in every respect. A list of more than MEMORY_SUMS_MAX (half of that,
- * if parts may move), or a kind of layer with more than MEMORY_OPTIONS_MAX ways, is thinned; then
- * single layers are given other ways for as long as that is better, and the answer says that it is
- * thinned. More budget never gives a slower answer, as long as it does not.
+ * if parts may move), or a kind of layer with more than MEMORY_OPTIONS_MAX ways, is thinned, and of
+ * many groups not all numbers are tried, but all about the best of some. Then single layers are
+ * given other ways for as long as that is better, and the answer says that it is thinned. More
+ * budget never gives a slower answer, as long as it does not.
  */
 #ifndef PLAN_MEMORY_SOLVER_H
 #define PLAN_MEMORY_SOLVER_H

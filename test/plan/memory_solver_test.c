@@ -433,12 +433,43 @@ static void large_ranks_are_thinned(void **state)
     arena_release(&arena);
 }
 
+/* Of many groups not all numbers are tried; what is found is hardly worse. */
+static void many_groups_are_tried_in_part(void **state)
+{
+    enum { N_MANY = 90 };
+    struct memory_group gradients[N_MANY] = { 0 }, weights[N_MANY] = { 0 };
+
+    (void)state;
+    for (int i = 0; i < N_MANY; i++) {
+        gradients[i].n_bytes = 40 + roll(20);
+        gradients[i].traffic[MEMORY_BACKWARD] = (struct memory_traffic){ 200, 200 };
+        weights[i].n_bytes = 20 + roll(10);
+        weights[i].traffic[MEMORY_FORWARD].in = weights[i].traffic[MEMORY_BACKWARD].in = 90;
+    }
+    for (int n = 0; n < 10; n++) {
+        struct arena arena = { 0 };
+        struct instance in;
+
+        make_instance(&in, 3);
+        in.problem.may_move_parts = false;
+        in.problem.groups[MEMORY_STATES].n = 0;
+        in.problem.groups[MEMORY_GRADIENTS] = (struct memory_groups){ gradients, N_MANY, 50 };
+        in.problem.groups[MEMORY_WEIGHTS] = (struct memory_groups){ weights, N_MANY, 50 };
+        in.problem.resident_bytes = 8000;
+        struct memory_choice choice = solve(&in.problem, 2500 + roll(6000), &arena);
+        struct least least = least_of_all(&in.problem);
+        assert_true(choice.fits && choice.is_thinned);
+        assert_true(choice.ns >= least.ns && choice.ns <= least.ns + least.ns / 50);
+        arena_release(&arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_better),       cmocka_unit_test(six_layers_without_links),
         cmocka_unit_test(budgets_have_edges),      cmocka_unit_test(links_are_free_while_they_hide),
-        cmocka_unit_test(large_ranks_are_thinned),
+        cmocka_unit_test(large_ranks_are_thinned), cmocka_unit_test(many_groups_are_tried_in_part),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
