@@ -30,6 +30,7 @@ struct away_bytes {
 struct rank_offload {
     struct away_bytes cells[N_AWAY_KINDS];
     bool files_activations; /* what keep-sets send away goes to the file */
+    bool updates_on_host;   /* the optimizer runs where its states are, if that is host memory */
 };
 
 /* A set for each layer of a model: sets[set_of_layer[layer]]. set_of_layer is NULL: none. */

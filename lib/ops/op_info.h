@@ -77,6 +77,7 @@ enum operand_flag {
     OPERAND_CAST = 16,       /* output that is a cast of the first output */
     OPERAND_AWAY = 32,       /* lies in host memory or a file; all others in the device's memory */
     OPERAND_SEQUENCES = 64,  /* input of whole sequences, though ranks may have parts of them */
+    OPERAND_STAYS = 128,     /* output that may stay as it was, if nothing is to change */
 };
 
 struct op_operand {
@@ -120,6 +121,8 @@ enum op_trait {
     TRAIT_PRODUCT = 8,  /* a matrix product, long enough for a collective to travel meanwhile */
     TRAIT_CHEAP = 16,   /* made again at the price of a read and a write */
     TRAIT_COPY = 32,    /* between the device's memory and the host's: run executes it */
+    TRAIT_ON_HOST = 64, /* the host's kernels may compute it, without scratch, where its operands
+                           are: it is the same sequence of operations, so its bits are the same */
 };
 
 /* What a model, or its job, must have for its forward to contain the kind. */

@@ -127,9 +127,10 @@ static const struct op_info adamw = {
     },
     .n_outputs = 1,
     .outputs = {
-        [ADAMW_WEIGHT] = { "weight", DIM_R, DIM_D, TYPE_ACT, OPERAND_OPTIONAL },
+        [ADAMW_WEIGHT] = { "weight", DIM_R, DIM_D, TYPE_ACT, OPERAND_OPTIONAL | OPERAND_STAYS },
     },
     .attributes = ATTRIBUTE_EPS,
+    .traits = TRAIT_ON_HOST,
     .check_attributes = adamw_check_attributes,
     .check = adamw_check,
     .spread = adamw_spread,

@@ -2,9 +2,10 @@
  * offload.c - values that leave the device's memory while they are not needed
  *
  * The pass gives values a home in other memory (program.h) and inserts the copies; no op's operands
- * change. Which values go is decided by the options: cells by kind (optimizer states, gradients,
- * weights) and bytes, and of the values that a forward keeps for its backward those of the op kinds
- * that a layer's keep-set sends away.
+ * change, but for the optimizer's that run on the host (offload_update.c). Which values go is
+ * decided by the options: cells by kind (optimizer states, gradients, weights) and bytes, and of
+ * the values that a forward keeps for its backward those of the op kinds that a layer's keep-set
+ * sends away.
  *
  *     F  %38 = linear %31, up.weight
  *     F  %38.home = to_host %38                          behind its last write
@@ -18,7 +19,8 @@
  * The uses of a value in one function are parted into stays where they lie far apart. A stay that
  * reads what was there before, or writes only a part of it, begins with to_device; one that writes
  * is followed by to_host. Copies of one direction run one after the other (stream copy_in,
- * copy_out), beside compute and beside the other direction.
+ * copy_out), beside compute and beside the other direction. A host op works on the home itself
+ * (offload_update.c): a stay ends before it, and the next begins behind it.
  *
  * A copy to the device is posted where the op begins that needs the one before it, so that one
  * travels while the other is used (double buffering); what left is awaited two copies later. With
@@ -30,6 +32,7 @@
 
 #include "base/num.h"
 #include "program/gaps.h"
+#include "program/offload_impl.h"
 #include "program/passes.h"
 
 /* Uses that are more ops apart than that are two stays: the value leaves in between. In an update
@@ -223,6 +226,7 @@ struct visit {
     int first, last, last_write; /* ops; last_write -1: it only reads */
     bool reads_first;            /* what was there before */
     int64_t n_written;           /* elements */
+    bool is_home;                /* a host op's, of the home */
     int before, after; /* 1 + the visit of the same value before it, and after it; 0 none */
     int bring_at;      /* the op ahead of which it is brought; -1: it is not */
     int await_at;      /* the op ahead of which its way home has ended; n_ops: the function's end */
@@ -231,19 +235,12 @@ struct visit {
 struct visits {
     struct visit *list;
     int n, capacity;
-    int *of; /* by base value: 1 + its newest visit, 0 none */
+    int *of;     /* by base value: 1 + its newest visit, 0 none */
+    int *owners; /* by base value: that whose home it is, or 0 */
 };
 
-static struct visit *visit_at(const struct offload *o, struct visits *s, const struct function *f,
-                              int value, int at)
+static struct visit *add_visit(const struct offload *o, struct visits *s, int value, int at)
 {
-    struct visit *v = s->of[value] ? &s->list[s->of[value] - 1] : NULL;
-    int far = f->ops[at].phase == PHASE_U ? FAR_APART_IN_UPDATE : FAR_APART;
-
-    if (v && at - v->last <= far) {
-        v->last = at;
-        return v;
-    }
     s->list = arena_grow(o->arena, s->list, sizeof *s->list, &s->capacity, s->n + 1);
     s->list[s->n] = (struct visit){
         .value = value, .first = at, .last = at, .last_write = -1, .before = s->of[value]
@@ -254,12 +251,34 @@ static struct visit *visit_at(const struct offload *o, struct visits *s, const s
     return &s->list[s->n - 1];
 }
 
+static struct visit *visit_at(const struct offload *o, struct visits *s, const struct function *f,
+                              int value, int at)
+{
+    struct visit *v = s->of[value] ? &s->list[s->of[value] - 1] : NULL;
+    int far = f->ops[at].phase == PHASE_U ? FAR_APART_IN_UPDATE : FAR_APART;
+
+    if (!v || v->is_home || at - v->last > far)
+        return add_visit(o, s, value, at);
+    v->last = at;
+    return v;
+}
+
+static void visit_homes(const struct offload *o, struct visits *s, const struct op *op, int at)
+{
+    for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
+        int owner = s->owners[program_base(o->program, operand(op, k))];
+
+        if (owner)
+            add_visit(o, s, owner, at)->is_home = true;
+    }
+}
+
 /* Whether the op adds to what was there, or changes it, in some micro-batch. */
 static bool takes_old(const struct offload *o, const struct op *op, int output)
 {
     const struct program *p = o->program;
 
-    if (op_info(op->kind)->outputs[output].flags & OPERAND_UPDATED)
+    if (op_info(op->kind)->outputs[output].flags & (OPERAND_UPDATED | OPERAND_STAYS))
         return true;
     if (!program_accumulates(p, op, output))
         return false;
@@ -300,6 +319,10 @@ static void find_visits(const struct offload *o, struct visits *s, const struct 
     memset(s->of, 0, sizeof *s->of * (size_t)o->program->n_values);
     s->n = 0;
     for (int i = 0; i < f->n_ops; i++) {
+        if (program_is_host_op(o->program, &f->ops[i])) {
+            visit_homes(o, s, &f->ops[i], i);
+            continue;
+        }
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             visit_input(o, s, f, i, k);
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
@@ -312,6 +335,8 @@ static bool is_brought(const struct offload *o, const struct visit *v)
 {
     const struct value *value = &o->program->values[v->value];
 
+    if (v->is_home)
+        return false;
     return v->reads_first || v->before ||
            (value->role != ROLE_NONE && v->n_written < value->rows * value->cols);
 }
@@ -464,7 +489,7 @@ static void point_by_times(const struct offload *o, struct visits *s, const stru
 
     for (int i = 0; i < s->n; i++) {
         const struct visit *v = &s->list[i];
-        int64_t n_bytes = (int64_t)program_value_bytes(p, v->value);
+        int64_t n_bytes = v->is_home ? 0 : (int64_t)program_value_bytes(p, v->value);
 
         note_gap(&problem, gaps, -1, is_brought(o, v) ? v->first : f->n_ops, n_bytes);
         note_gap(&problem, gaps, v->last_write, f->n_ops, v->last_write < 0 ? 0 : n_bytes);
@@ -495,7 +520,10 @@ static void keep_apart(const struct offload *o, struct visits *s, int n_ops)
         struct visit *v = &s->list[i];
         int earliest = v->before ? s->list[v->before - 1].last + 1 : 0;
 
-        v->bring_at = is_brought(o, v) ? min_int(max_int(v->bring_at, earliest), v->first) : -1;
+        if (v->is_home)
+            v->bring_at = v->first;
+        else
+            v->bring_at = is_brought(o, v) ? min_int(max_int(v->bring_at, earliest), v->first) : -1;
     }
     for (int i = 0; i < s->n; i++) {
         struct visit *v = &s->list[i];
@@ -519,6 +547,8 @@ static void insert_copies(const struct offload *o, int function, struct visits *
     for (int i = 0; i < s->n; i++) {
         const struct visit *v = &s->list[i];
 
+        if (v->is_home)
+            continue;
         if (v->bring_at >= 0)
             insert(o, copies, v->bring_at, COPY_BRING, v->value);
         if (v->last_write < 0)
@@ -540,7 +570,10 @@ void offload(struct program *program, const struct offload_options *options)
     for (int kind = 0; kind < N_AWAY_KINDS; kind++)
         send_cells(&o, (enum away_kind)kind);
     send_activations(&o);
+    if (options->rank.updates_on_host)
+        offload_update(program);
     visits.of = arena_array(&arena, int, program->n_values);
+    visits.owners = program_list_owners(program, &arena);
     for (int f = 0; f < program->n_functions; f++) {
         find_visits(&o, &visits, &program->functions[f]);
         if (!visits.n)

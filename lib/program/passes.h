@@ -258,10 +258,11 @@ struct copy_times {
 
 /*
  * offload.c: give values a home in other memory (program.h), and insert the copies there and back.
- * No op's operands change, and no bit. Cells of each kind go (ops/keep_set.h) in the order in which
- * ops first touch them; of what the forwards keep for the backwards, in each layer, the outputs of
- * ops whose kinds are in the `away` of its keep-set. Small vectors stay. Runs behind the last pass
- * that adds ops which touch such values, before in_place.
+ * No bit changes, and no op's operands, but those of updates that run on the host. Cells of each
+ * kind go (ops/keep_set.h) in the order in which ops first touch them; of what the forwards keep
+ * for the backwards, in each layer, the outputs of ops whose kinds are in the `away` of its
+ * keep-set. Small vectors stay. Runs behind the last pass that adds ops which touch such values,
+ * before in_place.
  */
 struct offload_options {
     struct rank_offload rank;

@@ -188,6 +188,31 @@ struct op_shape program_op_shape(const struct program *program, const struct op 
     return shape;
 }
 
+bool program_is_host_op(const struct program *program, const struct op *op)
+{
+    return op_has_kernel(op->kind) && op->in[OPS_FIRST] &&
+           program->values[op->in[OPS_FIRST]].space == SPACE_HOST;
+}
+
+bool program_has_host_ops(const struct program *program)
+{
+    for (int f = 0; f < program->n_functions; f++)
+        for (int i = 0; i < program->functions[f].n_ops; i++)
+            if (program_is_host_op(program, &program->functions[f].ops[i]))
+                return true;
+    return false;
+}
+
+int *program_list_owners(const struct program *program, struct arena *arena)
+{
+    int *owner = arena_array(arena, int, program->n_values);
+
+    for (int id = 1; id < program->n_values; id++)
+        if (program->values[id].home)
+            owner[program->values[id].home] = id;
+    return owner;
+}
+
 int program_has_spread(const struct program *program, const struct op *op, int axis)
 {
     int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
@@ -360,7 +385,8 @@ void program_size_scratch(struct program *program, program_scratch_fn scratch, v
         for (int i = 0; i < function->n_ops; i++) {
             struct op_shape shape = program_op_shape(program, &function->ops[i]);
 
-            function->ops[i].scratch_bytes = scratch(context, &shape);
+            function->ops[i].scratch_bytes =
+                program_is_host_op(program, &function->ops[i]) ? 0 : scratch(context, &shape);
         }
     }
 }

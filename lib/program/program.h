@@ -34,6 +34,14 @@
  *     U  layers.0.up.m.home = to_host layers.0.up.m
  *     U  await layers.0.up.m                                 and ends: the copy has left
  *
+ * A *host op* is one whose first input lies in host memory: the host's kernels compute it, and all
+ * its operands lie there. An optimizer's op may be one (TRAIT_ON_HOST): it then works on the homes
+ * of its states, which come and go no more.
+ *
+ *     U  %90 = to_host layers.0.up.weight.grad
+ *     U  %91 = adamw %90, ..., ~layers.0.up.m.home, ...
+ *     U  layers.0.up.weight = to_device %91
+ *
  * The *spread* of a value over an axis says how its ranks hold it: all the same, rows or columns
  * each, or partial (each rank has a summand of the sum that the value stands for).
  *
@@ -43,6 +51,7 @@
 #ifndef PROGRAM_PROGRAM_H
 #define PROGRAM_PROGRAM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/arena.h"
@@ -515,6 +524,13 @@ int program_insert(struct program *program, int function, int index, const struc
  */
 int program_has_spread(const struct program *program, const struct op *op, int axis);
 
+/* Whether the host's kernels compute the op; whether some op of the program is such. */
+bool program_is_host_op(const struct program *program, const struct op *op);
+bool program_has_host_ops(const struct program *program);
+
+/* By base value: that whose home it is, else 0. */
+int *program_list_owners(const struct program *program, struct arena *arena);
+
 /* Kind, attributes, and shapes of the operands, as op_check, op_flops and kernels take them. */
 struct op_shape program_op_shape(const struct program *program, const struct op *op);
 
@@ -548,7 +564,7 @@ size_t program_value_bytes(const struct program *program, int id);
 
 /*
  * Set each op's scratch_bytes by calling scratch(context, shape). Compute ops need the scratch of
- * the backend, collectives that of run.
+ * the backend, collectives that of run, host ops none.
  */
 typedef size_t (*program_scratch_fn)(void *context, const struct op_shape *shape);
 void program_size_scratch(struct program *program, program_scratch_fn scratch, void *context);

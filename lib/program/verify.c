@@ -8,7 +8,8 @@
  *  - a value is written once, and before it is read;
  *  - an accumulator starts from zero, sees the micro-batches in increasing order, and is not added
  *    to after its sum over ranks was begun;
- *  - a value with a home is brought before it is read, and sent home once it is written;
+ *  - a value with a home is brought before it is read, and sent home once it is written
+ *    (verify_home.c);
  *  - memory that is partial over ranks, or of which each rank has updated its local shard alone, is
  *    not read as if it were whole.
  */
@@ -79,16 +80,18 @@ static int check_spreads(const struct program *p, const struct function *f, cons
     return 0;
 }
 
-/* Kernels can access the device's memory alone. */
+/* Kernels can access the device's memory alone; the host's, of a host op, the host's. */
 static int check_space(const struct program *p, const struct function *f, const struct op *op,
                        const struct op_operand *operand, int id, struct err *err)
 {
+    bool is_host = (op_info(op->kind)->traits & TRAIT_ON_HOST) && program_is_host_op(p, op);
+    enum space space = p->values[id].space;
     char what[64];
 
-    if (!id || operand_takes(operand->flags, p->values[id].space))
+    if (!id || (is_host ? space == SPACE_HOST : operand_takes(operand->flags, space)))
         return 0;
-    snprintf(what, sizeof what, "lies in memory of the %s, wanted of the %s",
-             space_name(p->values[id].space), operand->flags & OPERAND_AWAY ? "host" : "device");
+    snprintf(what, sizeof what, "lies in memory of the %s, wanted of the %s", space_name(space),
+             space_name(is_host || operand->flags & OPERAND_AWAY ? SPACE_HOST : SPACE_DEVICE));
     return verify_complain(p, f, op, id, what, err);
 }
 
@@ -127,13 +130,18 @@ static bool is_pass(const struct value *v)
     return v->home || (v->role == ROLE_NONE && v->scope == SCOPE_PASS);
 }
 
+/* What is known of a value that is away is known of its home. */
 static unsigned char *spread_of(const struct verify_walk *w, int base)
 {
-    return &w->spread[(size_t)base * N_AXES];
+    return &w->spread[(size_t)(w->owners[base] ? w->owners[base] : base) * N_AXES];
 }
 
-static bool must_be_written(const struct value *v)
+static bool must_be_written(const struct verify_walk *w, int base)
 {
+    const struct value *v = &w->program->values[base];
+
+    if (v->role == ROLE_HOME)
+        return !w->owners[base] || w->program->values[w->owners[base]].role == ROLE_GRADIENT;
     return v->home || v->role == ROLE_NONE || v->role == ROLE_GRADIENT || v->role == ROLE_INPUT;
 }
 
@@ -152,7 +160,9 @@ static int check_read(const struct verify_walk *w, const struct function *f, con
     int base = program_base(p, id), when = w->written[base];
     const struct value *v = &p->values[base];
 
-    if (must_be_written(v) && v->scope != SCOPE_STASH &&
+    if (w->owners[base] && verify_at_home(w, f, op, id, "is read") < 0)
+        return -1;
+    if (must_be_written(w, base) && v->scope != SCOPE_STASH &&
         (when == NEVER || (is_pass(v) && when != w->run)))
         return verify_complain(
             p, f, op, id, v->home ? "is read while it is away" : "is read before it is written",
@@ -256,97 +266,23 @@ static int check_accumulation(struct verify_walk *w, const struct function *f, c
     return 0;
 }
 
-/* ---- values that come and go ---- */
-
-/* The value that the op brings, or sends home; else 0. */
-static int brought(const struct program *p, const struct op *op)
-{
-    int id = op->out[TO_DEVICE_Y];
-
-    return op->kind == OP_TO_DEVICE && p->values[id].home ? id : 0;
-}
-
-static int sent_home(const struct program *p, const struct op *op)
-{
-    int id = op->in[TO_HOST_X];
-
-    return op->kind == OP_TO_HOST && p->values[id].home ? id : 0;
-}
-
-/* What is known of its contents holds when it comes back: it is the same value. */
-static int check_coming(struct verify_walk *w, const struct function *f, const struct op *op,
-                        int id)
-{
-    const struct value *v = &w->program->values[id];
-
-    if (op->in[TO_DEVICE_X] != v->home)
-        return verify_complain(w->program, f, op, id, "is brought from another value's home",
-                               w->err);
-    if (w->unsaved[id] == w->run)
-        return verify_complain(w->program, f, op, id, "is brought over what has not been sent home",
-                               w->err);
-    w->written[id] = w->run;
-    w->n_filled[id] = v->rows * v->cols;
-    return 0;
-}
-
-static int check_going(struct verify_walk *w, const struct function *f, const struct op *op, int id)
-{
-    const struct value *v = &w->program->values[id];
-
-    if (op->out[TO_HOST_Y] != v->home)
-        return verify_complain(w->program, f, op, id, "is sent to another value's home", w->err);
-    if (w->written[id] != w->run)
-        return verify_complain(w->program, f, op, id, "is sent home while it is away", w->err);
-    if (w->n_filled[id] < v->rows * v->cols)
-        return verify_complain(w->program, f, op, id, "is sent home though only a part is here",
-                               w->err);
-    w->unsaved[id] = NEVER;
-    w->written[v->home] = WRITTEN;
-    return 0;
-}
-
-/* A stay that writes it is to be followed by its way home. */
-static void note_unsaved(struct verify_walk *w, int id)
-{
-    int base = program_base(w->program, id);
-    const struct value *v = &w->program->values[id];
-
-    if (!w->program->values[base].home)
-        return;
-    if (w->written[base] != w->run)
-        w->n_filled[base] = 0;
-    if (w->once[id] != w->run)
-        w->n_filled[base] += v->rows * v->cols;
-    if (w->unsaved[base] == w->run)
-        return;
-    w->unsaved[base] = w->run;
-    w->unsaved_before[base] = w->last_unsaved;
-    w->last_unsaved = base;
-}
-
-static int check_all_saved(struct verify_walk *w, const struct function *f)
-{
-    for (; w->last_unsaved; w->last_unsaved = w->unsaved_before[w->last_unsaved])
-        if (w->unsaved[w->last_unsaved] == w->run)
-            return verify_complain(w->program, f, &f->ops[f->n_ops - 1], w->last_unsaved,
-                                   "is written and not sent home", w->err);
-    return 0;
-}
-
 static int check_write(struct verify_walk *w, const struct function *f, const struct op *op, int k)
 {
     const struct program *p = w->program;
     int id = op->out[k], base = program_base(p, id);
     const struct value *v = &p->values[base];
 
-    note_unsaved(w, id);
+    bool stays = op_info(op->kind)->outputs[k].flags & OPERAND_STAYS;
+    if (stays && is_pass(v) && w->written[base] != w->run)
+        return verify_complain(p, f, op, id, "may stay as it is, and nothing was there", w->err);
+    if (verify_note_write(w, f, op, id) < 0)
+        return -1;
     enum first_mode mode = program_first_mode(p, op, k);
     int adds = program_accumulates(p, op, k) && mode == FIRST_NEVER;
     int starts = mode == FIRST_MICRO_BATCH ? w->first : mode == FIRST_ALWAYS;
     if (v->home && program_accumulates(p, op, k) && !starts && w->written[base] != w->run)
         return verify_complain(p, f, op, id, "is added to while it is away", w->err);
-    if (v->role == ROLE_NONE && w->once[id] == w->run && !adds)
+    if (v->role == ROLE_NONE && w->once[id] == w->run && !adds && !stays)
         return verify_complain(p, f, op, id, "is written twice", w->err);
     w->once[id] = w->run;
     if (verify_reads_output(p, op, k) && check_read(w, f, op, id) < 0)
@@ -388,8 +324,9 @@ static int check_inputs(struct verify_walk *w, const struct function *f, const s
             continue;
         if (check_read(w, f, op, op->in[k]) < 0)
             return -1;
-        if (op_info(op->kind)->inputs[k].flags & OPERAND_UPDATED)
-            note_unsaved(w, op->in[k]);
+        if ((op_info(op->kind)->inputs[k].flags & OPERAND_UPDATED) &&
+            verify_note_write(w, f, op, op->in[k]) < 0)
+            return -1;
     }
     return 0;
 }
@@ -403,9 +340,8 @@ static int walk_function(struct verify_walk *w, int function)
     for (int i = 0; i < f->n_ops; i++) {
         const struct op *op = &f->ops[i];
 
-        if (brought(p, op) || sent_home(p, op)) {
-            if ((brought(p, op) ? check_coming(w, f, op, brought(p, op))
-                                : check_going(w, f, op, sent_home(p, op))) < 0)
+        if (verify_comes_or_goes(w, op)) {
+            if (verify_move(w, f, op) < 0)
                 return -1;
             continue;
         }
@@ -421,7 +357,7 @@ static int walk_function(struct verify_walk *w, int function)
             if (op->out[k] && check_write(w, f, op, k) < 0)
                 return -1;
     }
-    return check_all_saved(w, f);
+    return verify_all_saved(w, f);
 }
 
 static int walk_action(struct verify_walk *w, const struct action *a)
@@ -464,6 +400,7 @@ static void open_walk(struct verify_walk *w, struct arena *arena)
     w->started_before = arena_array(arena, int, n_values);
     w->spread = arena_array(arena, unsigned char, n_values *N_AXES);
     w->gathered = arena_array(arena, int, n_values);
+    w->owners = program_list_owners(p, arena);
     w->unsaved = arena_array(arena, int, n_values);
     w->unsaved_before = arena_array(arena, int, n_values);
     w->n_filled = arena_array(arena, int64_t, n_values);

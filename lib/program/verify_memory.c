@@ -66,7 +66,7 @@ static int check_inside(const struct program *p, struct err *err)
                                verify_value_text(p, id, text, sizeof text));
         } else if (end_of(p, id) > limit_of(p, v)) {
             /* A value that no function uses has no memory. */
-            if (v->role == ROLE_NONE && !v->place_bytes && v->segment == SEGMENT_WEIGHTS)
+            if (!program_is_lasting(v) && !v->place_bytes && v->segment == SEGMENT_WEIGHTS)
                 continue;
             return err_set(err, ERR_FAILED, "program: %s ends outside segment %s",
                            verify_value_text(p, id, text, sizeof text), segment_name(v->segment));

@@ -5,6 +5,8 @@
 #ifndef PROGRAM_VERIFY_WALK_IMPL_H
 #define PROGRAM_VERIFY_WALK_IMPL_H
 
+#include <stdbool.h>
+
 #include "program/order.h"
 #include "program/verify_impl.h"
 
@@ -31,8 +33,23 @@ struct verify_walk {
     int *unsaved;          /* by base value with a home: the run that wrote it, until it is sent */
     int *unsaved_before;   /* and the one written before it in this run */
     int last_unsaved;      /* of this run, or 0 */
+    int *owners;           /* by base value: that whose home it is, or 0 */
     int64_t *n_filled;     /* by base value with a home: elements that are here, in this run */
 };
+
+/* verify_home.c: whether the op moves a value with a home there or back, and the check of that. 0,
+ * or -1 and the walk's error. */
+bool verify_comes_or_goes(const struct verify_walk *walk, const struct op *op);
+int verify_move(struct verify_walk *walk, const struct function *function, const struct op *op);
+
+/* A home, or a part of one, is touched ("is read"): it has what the value has. Results likewise. */
+int verify_at_home(const struct verify_walk *walk, const struct function *function,
+                   const struct op *op, int id, const char *what);
+
+/* Anything is written, by an op of a kernel or a collective; and at the function's end. */
+int verify_note_write(struct verify_walk *walk, const struct function *function,
+                      const struct op *op, int id);
+int verify_all_saved(struct verify_walk *walk, const struct function *function);
 
 /* The state of the walk before a round. */
 struct rounds {

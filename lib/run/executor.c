@@ -16,6 +16,9 @@
  *   All of it is enqueued long before it is executed. An event holds its last recording: an op's next
  *   run records `given` again only behind the wait of (2), which is enqueued already.
  *
+ * A host op beside a GPU is this thread's: it waits for the users of its operands and for all that
+ * the compute queue was given, so that it comes after what an op of that queue would come after.
+ *
  * Ranges (struct op_range): consecutive ops of a function that are run at once and of which only
  * the first waits for a given op. On a GPU a range runs op by op the first time, as libraries load
  * code at a first call; the second time it is captured; from then on it is one graph launch. Graphs
@@ -78,6 +81,13 @@ int run_create(struct run **out, const struct run_options *options, struct err *
         run_destroy(run);
         return -1;
     }
+    if (!device_is_host(run->device) && program_has_host_ops(run->program)) {
+        CHECK(options->pool);
+        if (kernels_cpu_create(&run->host_kernels, options->pool, NULL, err) < 0) {
+            run_destroy(run);
+            return -1;
+        }
+    }
     /* Groups first: what only one rank may lack must not keep the others waiting for it. */
     if (run_make_groups(run, err) < 0 ||
         run_memory_create(&run->memory, run->device, run->program, options->file_folder,
@@ -114,6 +124,7 @@ void run_destroy(struct run *run)
     run_memory_release(&run->memory);
     if (run->owns_worker)
         worker_destroy(run->worker);
+    kernels_destroy(run->host_kernels);
     arena_release(&run->arena);
     free(run);
 }
@@ -186,6 +197,15 @@ static int wait_for_users(struct run *run, const struct resolved_op *op, struct 
     return 0;
 }
 
+/* The same of a host op beside a GPU, which is no queue's. */
+static int wait_on_host(struct run *run, const struct resolved_op *op, struct err *err)
+{
+    for (int k = 0; k < op->n_users; k++)
+        if (wait_for(run, run->users[op->users[k]], err) < 0)
+            return -1;
+    return run->device->ops->wait(run->device, DEVICE_COMPUTE, err);
+}
+
 /* The users of what it touches come first; those of its own stream do so anyway. */
 static void list_after(struct run *run, struct resolved_op *op)
 {
@@ -255,11 +275,12 @@ static int run_timed(struct run *run, struct resolved_op *op, int first, struct 
 {
     struct device *device = run->device;
 
-    if (device_is_host(device)) {
-        const struct pool *pool = run->options.kernels->pool;
+    if (device_is_host(device) || op->is_on_host) {
+        struct kernels *kernels = run_kernels_of(run, op);
+        const struct pool *pool = kernels->pool;
         double cpu = run->is_timed ? pool_cpu_seconds(pool) : 0, begin = clock_seconds();
 
-        kernels_run(run->options.kernels, &op->call, first);
+        kernels_run(kernels, &op->call, first);
         double end = clock_seconds();
         op->seconds += end - begin;
         op->cpu_seconds += run->is_timed ? pool_cpu_seconds(pool) - cpu : 0;
@@ -282,7 +303,8 @@ static int run_op(struct run *run, struct resolved_op *op, const struct op *sour
     first = first ? KERNELS_FIRST : op->always;
     if (op->is_async)
         return post(run, op, index, first, err);
-    if (op->n_users && wait_for_users(run, op, err) < 0)
+    if (op->is_on_host ? wait_on_host(run, op, err) < 0
+                       : op->n_users && wait_for_users(run, op, err) < 0)
         return -1;
     if (run->progress) {
         atomic_store_explicit(&run->progress->op, index, memory_order_relaxed);
@@ -293,6 +315,13 @@ static int run_op(struct run *run, struct resolved_op *op, const struct op *sour
         return op_hashes_run(run, op, source, first, fault_of(run, op) == FAULT_FLIP, err);
     if (run->is_timed)
         return run_timed(run, op, first, err);
+    if (op->is_on_host) {
+        double begin = clock_seconds();
+
+        kernels_run(run->host_kernels, &op->call, first);
+        run_trace_host(run, index, begin, clock_seconds());
+        return 0;
+    }
     run_trace_begin(run, DEVICE_COMPUTE);
     kernels_run(run->options.kernels, &op->call, first);
     run_trace_finish(run, index, STREAM_COMPUTE, DEVICE_COMPUTE);

@@ -306,27 +306,38 @@ void run_probe_op(struct run *run, const struct run_probe *probe)
     run->probe = probe;
 }
 
+/* Whether the op reads the value, or its home. */
+static bool reads(const struct program *p, const struct op *op, int value)
+{
+    int home = p->values[value].home;
+
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if (op->in[k] == value || (home && op->in[k] == home))
+            return true;
+    return false;
+}
+
 /* NULL: the op is none that it is for. */
-static const struct run_probe *probe_of(const struct run *run, const struct kernel_call *call)
+static const struct run_probe *probe_of(const struct run *run, const struct op *source)
 {
     const struct run_probe *probe = run->hashes ? run->probe : NULL;
 
-    if (!probe || !probe->address)
+    if (!probe || !probe->value)
         return probe;
-    return call->op.kind == probe->kind && call->op.in[0].data == probe->address ? probe : NULL;
+    return source->kind == probe->kind && reads(run->program, source, probe->value) ? probe : NULL;
 }
 
 int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op *source, int first,
                   bool flips, struct err *err)
 {
-    const struct run_probe *probe = probe_of(run, &op->call);
+    const struct run_probe *probe = probe_of(run, source);
     uint64_t in = 0;
 
     if (run->hashes && hash_read(run, op, source, &in, err) < 0)
         return -1;
     if (probe && probe->before(probe->context, &op->call.op, op->text, err) < 0)
         return -1;
-    kernels_run(run->options.kernels, &op->call, first);
+    kernels_run(run_kernels_of(run, op), &op->call, first);
     if (flips && flip(run, &op->call, err) < 0)
         return -1;
     if (probe && probe->after(probe->context, err) < 0)

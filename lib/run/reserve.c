@@ -41,6 +41,8 @@ static int reserve_op(const struct program *p, const struct op *op, int beside,
 {
     struct op_shape shape = { .kind = op->kind, .attributes = op->attributes };
 
+    if (program_is_host_op(p, op))
+        return 0;
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
         shape.in[k] = foreseen(p, op->in[k]);
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)

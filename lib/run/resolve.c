@@ -250,6 +250,11 @@ static void resolve_op(struct run *run, const struct op *op, int micro_batch,
             out->always |= 1 << k;
     out->layer = op->layer;
     out->stream = op->stream;
+    out->is_on_host = run->host_kernels && program_is_host_op(run->resolving, op);
+    if (out->is_on_host) {
+        CHECK(!kernels_scratch_bytes(run->host_kernels, &shape));
+        out->call.scratch = NULL;
+    }
     if (out->is_async)
         resolve_given(run, op, out);
     describe_op(run->resolving, op, out->text);
@@ -263,17 +268,23 @@ static struct variants *own_functions(struct run *run)
     return run->functions + set * p->n_functions;
 }
 
+/* On the device's compute queue. */
+static bool is_enqueued(const struct resolved_op *op)
+{
+    return !op->is_async && !op->is_on_host;
+}
+
 static void list_ranges(struct run *run, struct resolved_function *r)
 {
     r->ranges = arena_array(&run->arena, struct op_range, r->n_ops);
     for (int i = 0; i < r->n_ops;) {
         int end = i + 1;
 
-        if (r->ops[i].is_async) {
+        if (!is_enqueued(&r->ops[i])) {
             i++;
             continue;
         }
-        while (end < r->n_ops && !r->ops[end].is_async && !r->ops[end].n_users)
+        while (end < r->n_ops && is_enqueued(&r->ops[end]) && !r->ops[end].n_users)
             end++;
         if (end - i > 1)
             r->ranges[r->n_ranges++] = (struct op_range){ .begin = i, .end = end };
@@ -300,7 +311,7 @@ static int resolve_variant(struct run *run, int function, int variant, const int
         r->n_ops = i + 1;
         if (!op->is_async && variant > 0)
             op->call.state = own[function].list[0].ops[i].call.state;
-        else if (!op->is_async && kernels_prepare(run->options.kernels, &op->call, err) < 0)
+        else if (!op->is_async && kernels_prepare(run_kernels_of(run, op), &op->call, err) < 0)
             return err_add(err, "%s", f->name);
         progress_beat(run->progress);
     }
@@ -395,6 +406,6 @@ void resolve_release(struct run *run)
         release_ranges(run, &run->functions[f]);
         for (int i = 0; i < r->n_ops; i++)
             if (!r->ops[i].is_async)
-                kernels_release(run->options.kernels, &r->ops[i].call);
+                kernels_release(run_kernels_of(run, &r->ops[i]), &r->ops[i].call);
     }
 }

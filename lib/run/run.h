@@ -4,8 +4,8 @@
  * Creating a run allocates every segment at its planned size, resolves every operand to an address,
  * once for each function and set of slots, and prepares the kernels. Running an entry then walks
  * arrays: no allocation, no lookup, no decision. Ops of the compute stream run on the thread pool
- * of the kernels; collectives are enqueued on the rank's comm thread, and the first op that
- * accesses one of their operands waits for them.
+ * of the kernels; host ops (program.h) on the host's in any case; collectives are enqueued on the
+ * rank's comm thread, and the first op that accesses one of their operands waits for them.
  *
  * A run is used by one thread.
  */
@@ -28,6 +28,8 @@ struct run_options {
                                       within program (place_within) */
     int n_shorter;
     struct kernels *kernels;
+    struct pool *pool;              /* the host's threads, for host ops where the kernels are a
+                                       GPU's; else NULL will do */
     struct comm *comm;              /* may be NULL if the mesh has one rank */
     int first_rank;                 /* the comm rank of the mesh's rank 0; the others
                                        follow */
@@ -158,13 +160,13 @@ struct run_capture {
 void run_capture_input(struct run *run, struct run_capture *capture);
 
 /*
- * Called before and after each compute op of the kind whose first operand is at this address, while
+ * Called before and after each compute op of the kind that reads this value, or its home, while
  * ops are hashed: op has its operands, text is that of its hash. They return 0, or -1 and an error,
  * which ends the entry. One at a time; NULL: none.
  */
 struct run_probe {
     enum op_kind kind;
-    const void *address; /* of run_data; NULL: each compute op, of any kind */
+    int value; /* 0: each compute op, of any kind */
     void *context;
     int (*before)(void *context, const struct op_shape *op, const char *text, struct err *err);
     int (*after)(void *context, struct err *err);

@@ -33,6 +33,7 @@ struct resolved_op {
     uint64_t ticket;   /* of a given op: when it was last posted */
     uint64_t position; /* and this rank's position then (progress/progress.h) */
     bool is_async;
+    bool is_on_host;  /* a host op beside a GPU: this thread does it, when all before it is done */
     const int *users; /* of what it touches: indices in those of the run */
     int n_users;
     const struct dead_range *dead;
@@ -104,6 +105,7 @@ struct own_time {
 struct run {
     struct run_options options;
     struct device *device;
+    struct kernels *host_kernels; /* of host ops beside a GPU; NULL: there are none */
     struct pinned_staging transfer;
     struct device_event *begin, *end; /* of an op that is timed */
     const struct program *program;
@@ -147,12 +149,19 @@ static inline struct resolved_function *resolved(const struct run *run, int prog
     return &variants->list[order_variant(&variants->by, micro_batch)];
 }
 
+/* Those that compute the op. */
+static inline struct kernels *run_kernels_of(const struct run *run, const struct resolved_op *op)
+{
+    return op->is_on_host ? run->host_kernels : run->options.kernels;
+}
+
 /*
  * run_trace.c, nothing where there is no trace. An entry begins and ends: 0, or -1 and the device's
  * failure. In between, of the action at hand:
  *   begin, finish: around an op, or what the queue waits for, wherever this thread or the queue
  *     does it;
  *   wait: this thread waited for an op, between these times;
+ *   host: it did a host op beside a GPU, between these times;
  *   post, done: an op was given to the comm thread, and is known to be done.
  */
 int run_trace_start(struct run *run, struct err *err);
@@ -161,6 +170,7 @@ void run_trace_begin(struct run *run, int queue);
 void run_trace_finish(struct run *run, int op, enum stream stream, int queue);
 void run_trace_finish_wait(struct run *run, const struct resolved_op *op, int queue);
 void run_trace_wait(struct run *run, const struct resolved_op *op, double begin, double end);
+void run_trace_host(struct run *run, int op, double begin, double end);
 void run_trace_post(struct run *run, struct resolved_op *op, int index);
 void run_trace_done(struct run *run, struct resolved_op *op);
 

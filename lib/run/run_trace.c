@@ -132,6 +132,14 @@ void run_trace_wait(struct run *run, const struct resolved_op *op, double begin,
     record->waited = (int32_t)op->stream;
 }
 
+void run_trace_host(struct run *run, int op, double begin, double end)
+{
+    struct run_record *record = run->trace ? add_record(run->trace, op, STREAM_COMPUTE) : NULL;
+
+    if (record)
+        set_times(record, begin, end);
+}
+
 /* Of an op that was posted and is done. */
 static void take(struct run_trace *t, struct resolved_op *op)
 {

@@ -172,6 +172,7 @@ int bench_open_run(struct run **run, const struct bench *bench, const struct job
     struct run_options options = {
         .program = &bench->program,
         .kernels = engine->kernels,
+        .pool = engine->pool,
         .comm = engine->comm,
         .worker = engine->worker,
         .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,

@@ -192,7 +192,7 @@ void recheck_optimizer_begin(struct recheck_optimizer *o, int64_t step)
         return;
     o->probe = (struct run_probe){
         .kind = OP_ADAMW,
-        .address = run_data(o->trainer->run, p->buckets[o->piece.bucket].shards[0], 0),
+        .value = p->buckets[o->piece.bucket].moment1,
         .context = o,
         .before = keep,
         .after = hash_own,

@@ -75,6 +75,7 @@ static int open_run(struct trainer *t, struct err *err)
                                    .shorter = t->shorter,
                                    .n_shorter = t->n_shorter,
                                    .kernels = t->options.kernels,
+                                   .pool = t->options.pool,
                                    .comm = t->options.comm,
                                    .worker = t->options.worker,
                                    .progress = t->options.progress,

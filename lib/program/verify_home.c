@@ -1,0 +1,129 @@
+/*
+ * verify_home.c - values that come and go, on verify's walk
+ *
+ * A value with a home is read only where it was brought in the function at hand, and what a stay
+ * has written is sent home. A host op reads and writes the home itself, while the value is not in
+ * the device's memory, or has only been read there; once the home is written, what was brought
+ * before is old.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "program/verify_walk_impl.h"
+
+/* The value that the op brings from a home, or sends to one; else 0. */
+static int brought(const struct verify_walk *w, const struct op *op)
+{
+    int id = op->out[TO_DEVICE_Y];
+
+    return op->kind == OP_TO_DEVICE && w->program->values[id].home && w->owners[op->in[TO_DEVICE_X]]
+               ? id
+               : 0;
+}
+
+static int sent_home(const struct verify_walk *w, const struct op *op)
+{
+    int id = op->in[TO_HOST_X];
+
+    return op->kind == OP_TO_HOST && w->program->values[id].home && w->owners[op->out[TO_HOST_Y]]
+               ? id
+               : 0;
+}
+
+/* What is known of its contents holds when it comes back: it is the same value. */
+static int check_coming(struct verify_walk *w, const struct function *f, const struct op *op,
+                        int id)
+{
+    const struct value *v = &w->program->values[id];
+
+    if (op->in[TO_DEVICE_X] != v->home)
+        return verify_complain(w->program, f, op, id, "is brought from another value's home",
+                               w->err);
+    if (w->unsaved[id] == w->run)
+        return verify_complain(w->program, f, op, id, "is brought over what has not been sent home",
+                               w->err);
+    w->written[id] = w->run;
+    w->n_filled[id] = v->rows * v->cols;
+    return 0;
+}
+
+static int check_going(struct verify_walk *w, const struct function *f, const struct op *op, int id)
+{
+    const struct value *v = &w->program->values[id];
+
+    if (op->out[TO_HOST_Y] != v->home)
+        return verify_complain(w->program, f, op, id, "is sent to another value's home", w->err);
+    if (w->written[id] != w->run)
+        return verify_complain(w->program, f, op, id, "is sent home while it is away", w->err);
+    if (w->n_filled[id] < v->rows * v->cols)
+        return verify_complain(w->program, f, op, id, "is sent home though only a part is here",
+                               w->err);
+    w->unsaved[id] = NEVER;
+    w->written[v->home] = WRITTEN;
+    return 0;
+}
+
+bool verify_comes_or_goes(const struct verify_walk *w, const struct op *op)
+{
+    return brought(w, op) || sent_home(w, op);
+}
+
+int verify_move(struct verify_walk *w, const struct function *f, const struct op *op)
+{
+    int id = brought(w, op);
+
+    return id ? check_coming(w, f, op, id) : check_going(w, f, op, sent_home(w, op));
+}
+
+/* A stay that writes it is to be followed by its way home. */
+static void note_unsaved(struct verify_walk *w, int id)
+{
+    int base = program_base(w->program, id);
+    const struct value *v = &w->program->values[id];
+
+    if (!w->program->values[base].home)
+        return;
+    if (w->written[base] != w->run)
+        w->n_filled[base] = 0;
+    if (w->once[id] != w->run)
+        w->n_filled[base] += v->rows * v->cols;
+    if (w->unsaved[base] == w->run)
+        return;
+    w->unsaved[base] = w->run;
+    w->unsaved_before[base] = w->last_unsaved;
+    w->last_unsaved = base;
+}
+
+int verify_at_home(const struct verify_walk *w, const struct function *f, const struct op *op,
+                   int id, const char *what)
+{
+    char text[64];
+
+    if (w->unsaved[w->owners[program_base(w->program, id)]] != w->run)
+        return 0;
+    snprintf(text, sizeof text, "%s before what was written is sent there", what);
+    return verify_complain(w->program, f, op, id, text, w->err);
+}
+
+int verify_note_write(struct verify_walk *w, const struct function *f, const struct op *op, int id)
+{
+    int owner = w->owners[program_base(w->program, id)];
+
+    if (!owner) {
+        note_unsaved(w, id);
+        return 0;
+    }
+    if (verify_at_home(w, f, op, id, "is written") < 0)
+        return -1;
+    w->written[owner] = NEVER;
+    return 0;
+}
+
+int verify_all_saved(struct verify_walk *w, const struct function *f)
+{
+    for (; w->last_unsaved; w->last_unsaved = w->unsaved_before[w->last_unsaved])
+        if (w->unsaved[w->last_unsaved] == w->run)
+            return verify_complain(w->program, f, &f->ops[f->n_ops - 1], w->last_unsaved,
+                                   "is written and not sent home", w->err);
+    return 0;
+}

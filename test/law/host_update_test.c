@@ -1,0 +1,127 @@
+/*
+ * host_update_test.c - an optimizer that runs on the host, where its states are, gives the same
+ * bits
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "support/law_rig.h"
+
+enum { N_STAGES_MAX = 2 };
+
+/* What is away besides the states. */
+enum { STATES, GRADIENTS = 1, WEIGHTS = 2 };
+
+static void update_on_host(struct law_case *c, struct rank_offload ranks[N_STAGES_MAX], int kinds)
+{
+    for (int r = 0; r < N_STAGES_MAX; r++) {
+        ranks[r] = (struct rank_offload){ .updates_on_host = true };
+        ranks[r].cells[AWAY_STATES].bytes = SIZE_MAX;
+        ranks[r].cells[AWAY_GRADIENTS].bytes = kinds & GRADIENTS ? SIZE_MAX : 0;
+        ranks[r].cells[AWAY_WEIGHTS].bytes = kinds & WEIGHTS ? SIZE_MAX : 0;
+    }
+    c->offload = ranks;
+    c->poison = 1;
+}
+
+static struct law_outcome check(struct law_case c, const struct law_outcome *wanted, int kinds)
+{
+    struct rank_offload ranks[N_STAGES_MAX];
+    char what[128];
+
+    update_on_host(&c, ranks, kinds);
+    struct law_outcome got = law_run(&c);
+    snprintf(what, sizeof what, "%s %s, %s, %d ranks, zero %d, away %d", c.model, c.dtype,
+             c.tuning ? c.tuning : "", c.n_ranks, c.zero, kinds);
+    law_must_equal(what, wanted, &got);
+    return got;
+}
+
+static void check_alone(const char *model, const char *dtype, const char *tuning, int kinds)
+{
+    struct law_case c = law_base(model, dtype);
+
+    c.tuning = tuning;
+    struct law_outcome wanted = law_reference(c);
+    check(c, &wanted, kinds);
+    c.stop_after = 2;
+    check(c, &wanted, kinds);
+}
+
+static void each_kind_of_states(void **state)
+{
+    (void)state;
+    check_alone("llama", "bf16", NULL, STATES);
+    check_alone("gpt2", "fp32", NULL, GRADIENTS);
+    check_alone("llama", "bf16", "optimizer.states=bf16", WEIGHTS);
+    check_alone("gpt2", "bf16", "train.gradient_dtype=bf16", GRADIENTS | WEIGHTS);
+    check_alone("llama", "bf16", "lora.rank=3|lora.dropout=0.1", STATES);
+}
+
+static void under_zero(void **state)
+{
+    (void)state;
+    struct law_case c = law_base("llama-untied", "bf16");
+
+    c.n_ranks = 2;
+    struct law_outcome wanted = law_reference(c);
+    for (c.zero = 0; c.zero <= 3; c.zero++) {
+        check(c, &wanted, STATES);
+        check(c, &wanted, GRADIENTS | WEIGHTS);
+    }
+    c.tuning = "optimizer.states=bf16";
+    c.zero = 0;
+    wanted = law_reference(c);
+    for (c.zero = 1; c.zero <= 3; c.zero += 2)
+        check(c, &wanted, STATES);
+}
+
+static void with_tensor_and_pipeline_parallelism(void **state)
+{
+    (void)state;
+    struct law_case c = law_base("llama-deep", "bf16");
+    struct law_outcome wanted = law_reference(c);
+
+    c.n_ranks = c.pp = 2;
+    check(c, &wanted, STATES);
+    c = law_base("llama", "bf16");
+    c.n_ranks = c.tp = 2;
+    c.tuning = "optimizer.states=bf16";
+    wanted = law_reference(c);
+    check(c, &wanted, STATES);
+}
+
+/* A skipped step leaves weights as they are, whether they are away or not. */
+static void steps_that_are_skipped(void **state)
+{
+    static const int kinds[] = { STATES, GRADIENTS, WEIGHTS };
+    struct law_case c = law_base("llama", "fp16");
+    int n_skipped = 0;
+
+    (void)state;
+    c.tuning = "train.loss_scale.initial=8388608|train.loss_scale.growth_every=2|"
+               "train.loss_scale.max=8388608";
+    struct law_outcome wanted = law_reference(c);
+    for (int i = 0; i < LAW_STEPS; i++)
+        n_skipped += !isfinite(wanted.norm[i]);
+    assert_true(n_skipped > 0 && n_skipped < LAW_STEPS);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        check(c, &wanted, kinds[i]);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_kind_of_states),
+        cmocka_unit_test(under_zero),
+        cmocka_unit_test(with_tensor_and_pipeline_parallelism),
+        cmocka_unit_test(steps_that_are_skipped),
+    };
+
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
+}
