@@ -20,6 +20,43 @@ enum { ADAMW_THREADS = 256, ADAMW_WIDTH = 4, ADAMW_TURNS = 4 };
 static_assert(ADAMW_THREADS * ADAMW_WIDTH * ADAMW_TURNS == OPS_NORM_BLOCK,
               "a block's decay is one");
 
+/*
+ * A bf16 that is rounded as an upper word is (base/halves.h), to nearest, halves away from zero. As
+ * a master beside fp32 moments it has another operand for the lower words.
+ */
+struct upper16 {
+    uint16_t bits;
+};
+
+static __device__ __forceinline__ uint32_t is_nan(uint32_t bits)
+{
+    return (bits & 0x7fffffffu) > 0x7f800000u;
+}
+
+template <> __device__ __forceinline__ upper16 from_float<upper16>(float x)
+{
+    uint32_t bits = __float_as_uint(x);
+
+    return upper16{ (uint16_t)(is_nan(bits) ? bits >> 16 | 0x40 : (bits + 0x8000u) >> 16) };
+}
+
+/* What the upper word leaves out. */
+static __device__ __forceinline__ uint16_t lower_of(float x)
+{
+    uint32_t bits = __float_as_uint(x);
+
+    return (uint16_t)(is_nan(bits) ? 0 : bits);
+}
+
+/* The lower word counts as a negative number where the upper one was rounded up. */
+static __device__ __forceinline__ float join(uint32_t upper, uint32_t lower)
+{
+    return __uint_as_float((upper << 16) + lower - ((lower & 0x8000u) << 1));
+}
+
+template <typename P> static constexpr bool HAS_LOW = false;
+template <> constexpr bool HAS_LOW<upper16> = true;
+
 /* G is the gradient's type, P the master's, S the moments', W the weight's. */
 template <typename G, typename P, typename S, typename W> struct adamw {
     rows_of<G> gradient;
@@ -33,6 +70,7 @@ template <typename G, typename P, typename S, typename W> struct adamw {
     float one_minus_beta1, one_minus_beta2, beta2, eps;
     double weight_decay;
     uint64_t key, place;
+    rows_of<upper16> low; /* where P is upper16: the lower words */
 };
 
 /*
@@ -142,13 +180,37 @@ static __device__ __forceinline__ uint32_t rounded_pair(float x, float next, uin
     return rounded(x, noise & 0xffff) >> 16 | (rounded(next, noise >> 16) & 0xffff0000u);
 }
 
+template <typename G, typename P, typename S, typename W>
+static __device__ __forceinline__ float master_at(const adamw<G, P, S, W> &a, int64_t row,
+                                                  int64_t col)
+{
+    P master = a.master.row(row)[col];
+
+    if constexpr (HAS_LOW<P>)
+        return join(master.bits, a.low.row(row)[col].bits);
+    else
+        return to_float(master);
+}
+
+template <typename G, typename P, typename S, typename W>
+static __device__ __forceinline__ void put_master(const adamw<G, P, S, W> &a, int64_t row,
+                                                  int64_t col, float x, uint32_t bits16)
+{
+    if constexpr (HAS_LOW<P>) {
+        a.master.row(row)[col] = from_float<P>(x);
+        a.low.row(row)[col].bits = lower_of(x);
+    } else {
+        put_rounded(&a.master.row(row)[col], x, bits16);
+    }
+}
+
 /* element: of the block; where it lies. */
 template <typename G, typename P, typename S, typename W>
 static __device__ __forceinline__ void adamw_one(const adamw<G, P, S, W> &a,
                                                  const struct adamw_factors &f, int element,
                                                  int64_t row, int64_t col)
 {
-    struct adamw_state s = { to_float(a.master.row(row)[col]), to_float(a.m.row(row)[col]),
+    struct adamw_state s = { master_at(a, row, col), to_float(a.m.row(row)[col]),
                              to_float(a.v.row(row)[col]) };
     uint4 noise[1] = {};
     int shift = element % 2 * 16;
@@ -157,7 +219,7 @@ static __device__ __forceinline__ void adamw_one(const adamw<G, P, S, W> &a,
     adamw_element(f, to_float(a.gradient.row(row)[col]), &s);
     put_rounded(&a.m.row(row)[col], s.m, noise[0].y >> shift & 0xffff);
     put_rounded(&a.v.row(row)[col], s.v, noise[0].z >> shift & 0xffff);
-    put_rounded(&a.master.row(row)[col], s.master, noise[0].x >> shift & 0xffff);
+    put_master(a, row, col, s.master, noise[0].x >> shift & 0xffff);
     if (a.weight.at)
         a.weight.row(row)[col] = from_float<W>(s.master);
 }
@@ -200,6 +262,13 @@ static __device__ __forceinline__ void load_pack(adamw_words<bf16> *to, const bf
     *to = { words.x, words.y };
 }
 
+static __device__ __forceinline__ void load_pack(adamw_words<upper16> *to, const upper16 *from)
+{
+    uint2 words = *(const uint2 *)from;
+
+    *to = { words.x, words.y };
+}
+
 template <typename T>
 static __device__ __forceinline__ float pack_float(const adamw_words<T> &pack, int e)
 {
@@ -221,11 +290,41 @@ static __device__ __forceinline__ void put_pack(bf16 *to, const float *x, uint32
     store_words<2>(to, words);
 }
 
+/* Of masters in two operands. */
+template <typename P> struct adamw_low_words {
+};
+template <> struct adamw_low_words<upper16> {
+    adamw_words<upper16> words;
+};
+
 template <typename G, typename P, typename S> struct adamw_pack {
     adamw_words<G> gradient;
     adamw_words<P> master;
     adamw_words<S> m, v;
+    adamw_low_words<P> low;
 };
+
+static __device__ __forceinline__ uint32_t word16(const adamw_words<upper16> &pack, int e)
+{
+    return pack.at[e / 2] >> e % 2 * 16 & 0xffff;
+}
+
+template <typename G, typename P, typename S>
+static __device__ __forceinline__ float pack_master(const adamw_pack<G, P, S> &p, int e)
+{
+    if constexpr (HAS_LOW<P>)
+        return join(word16(p.master, e), word16(p.low.words, e));
+    else
+        return pack_float(p.master, e);
+}
+
+static __device__ __forceinline__ void put_lower(upper16 *to, const float *x)
+{
+    const uint32_t words[] = { lower_of(x[0]) | (uint32_t)lower_of(x[1]) << 16,
+                               lower_of(x[2]) | (uint32_t)lower_of(x[3]) << 16 };
+
+    store_words<2>(to, words);
+}
 
 template <typename G, typename P, typename S, typename W>
 static __device__ __forceinline__ void adamw_load(const adamw<G, P, S, W> &a, int64_t i,
@@ -233,6 +332,8 @@ static __device__ __forceinline__ void adamw_load(const adamw<G, P, S, W> &a, in
 {
     load_pack(&p->gradient, a.gradient.at + i);
     load_pack(&p->master, a.master.at + i);
+    if constexpr (HAS_LOW<P>)
+        load_pack(&p->low.words, a.low.at + i);
     load_pack(&p->m, a.m.at + i);
     load_pack(&p->v, a.v.at + i);
 }
@@ -249,7 +350,7 @@ static __device__ __forceinline__ void adamw_step(const adamw<G, P, S, W> &a,
     make_noise<S>(f, element, noise);
 #pragma unroll
     for (int e = 0; e < ADAMW_WIDTH; e++) {
-        struct adamw_state s = { pack_float(p.master, e), pack_float(p.m, e), pack_float(p.v, e) };
+        struct adamw_state s = { pack_master(p, e), pack_float(p.m, e), pack_float(p.v, e) };
 
         adamw_element(f, pack_float(p.gradient, e), &s);
         master[e] = s.master;
@@ -258,7 +359,12 @@ static __device__ __forceinline__ void adamw_step(const adamw<G, P, S, W> &a,
     }
     put_pack(a.m.at + i, m, noise[0].y, noise[1].y);
     put_pack(a.v.at + i, v, noise[0].z, noise[1].z);
-    put_pack(a.master.at + i, master, noise[0].x, noise[1].x);
+    if constexpr (HAS_LOW<P>) {
+        store_floats<P, ADAMW_WIDTH>(a.master.at + i, master);
+        put_lower(a.low.at + i, master);
+    } else {
+        put_pack(a.master.at + i, master, noise[0].x, noise[1].x);
+    }
     if (a.weight.at)
         store_floats<W, ADAMW_WIDTH>(a.weight.at + i, master);
 }
@@ -337,10 +443,12 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
                             (float)at->eps,
                             at->weight_decay,
                             rng_key(at->seed, RNG_ROUNDING),
-                            at->rng_site };
+                            at->rng_site,
+                            cuda_rows<upper16>(&op->in[ADAMW_LOW]) };
 
     if (is_flat(&op->in[ADAMW_GRADIENT]) && is_flat(&op->in[ADAMW_MASTER]) &&
-        is_flat(&op->in[ADAMW_M]) && is_flat(&op->in[ADAMW_V]) && is_flat(&op->out[ADAMW_WEIGHT]))
+        is_flat(&op->in[ADAMW_M]) && is_flat(&op->in[ADAMW_V]) && is_flat(&op->out[ADAMW_WEIGHT]) &&
+        is_flat(&op->in[ADAMW_LOW]))
         cuda_launch(kernels, call, shape, adamw_wide_kernel<G, P, S, W>, a);
     else
         cuda_launch(kernels, call, shape, adamw_plain_kernel<G, P, S, W>, a);
@@ -351,6 +459,15 @@ static void adamw_choose(struct kernels *kernels, const struct kernel_call *call
 {
     const struct op_shape *op = &call->op;
 
+    if (tensor_given(&op->in[ADAMW_LOW])) {
+        adamw_launch<G, upper16, float, float>(kernels, call);
+        return;
+    }
+    if (tensor_given(&op->out[ADAMW_WEIGHT]) && op->out[ADAMW_WEIGHT].dtype == DTYPE_BF16 &&
+        op->attributes.half_away && op->in[ADAMW_M].dtype == DTYPE_F32) {
+        adamw_launch<G, float, float, upper16>(kernels, call);
+        return;
+    }
     if (op->in[ADAMW_MASTER].dtype == DTYPE_BF16) {
         adamw_launch<G, bf16, bf16, float>(kernels, call); /* it is the weight */
         return;

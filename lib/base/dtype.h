@@ -20,22 +20,23 @@ enum dtype {
     DTYPE_I32,
     DTYPE_I64,
     DTYPE_U8,
+    DTYPE_I16,
     N_DTYPES
 };
 
 static inline size_t dtype_bytes(enum dtype dtype)
 {
-    static const size_t bytes[N_DTYPES] = { 4, 2, 2, 8, 4, 8, 1 };
+    static const size_t bytes[N_DTYPES] = { 4, 2, 2, 8, 4, 8, 1, 2 };
 
     return bytes[dtype];
 }
 
-/* "fp32", "bf16", "fp16", "fp64", "i32", "i64", "u8": the names of jobs and printed programs. */
+/* "fp32", "bf16", "fp16", "fp64", "i32", "i64", "u8", "i16": the names of jobs and printed
+ * programs. */
 static inline const char *dtype_name(enum dtype dtype)
 {
-    static const char *const names[N_DTYPES] = {
-        "fp32", "bf16", "fp16", "fp64", "i32", "i64", "u8"
-    };
+    static const char *const names[N_DTYPES] = { "fp32", "bf16", "fp16", "fp64",
+                                                 "i32",  "i64",  "u8",   "i16" };
 
     return names[dtype];
 }

@@ -35,6 +35,8 @@ struct store_slice {
     int64_t col_begin, col_end;
     void *data;
     int64_t stride; /* elements from row to row of data; 0: dense */
+    void *low;      /* of fp32 that lies in two words (base/halves.h), upper ones in data: the lower
+                     * ones, in the same places; or NULL. Only what loads or reads by a callback */
 };
 
 /*

@@ -159,10 +159,13 @@ static int load_next(struct store_save *save, store_load_fn load, void *context,
 
     *piece = *slice;
     piece->row_begin = max_i64(save->row, slice->row_begin);
+    size_t ahead = (size_t)((piece->row_begin - slice->row_begin) * stride) *
+                   (slice->low ? sizeof(uint16_t) : dtype_bytes(slice->dtype));
+    CHECK(!slice->low || load);
     if (slice->data)
-        piece->data =
-            (char *)slice->data +
-            (size_t)((piece->row_begin - slice->row_begin) * stride) * dtype_bytes(slice->dtype);
+        piece->data = (char *)slice->data + ahead;
+    if (slice->low)
+        piece->low = (char *)slice->low + ahead;
     if (load && load(context, piece, err) < 0)
         return -1;
     CHECK(piece->row_begin < piece->row_end && piece->row_end <= slice->row_end);

@@ -411,6 +411,28 @@ static void check_residual(struct job_reader *r)
             dtype_name(job->train.dtype));
 }
 
+static void check_masters(struct job_reader *r)
+{
+    const struct job *job = r->job;
+    bool is_split = job->optimizer.masters == MASTERS_SPLIT;
+    bool is_away = job->optimizer.weight_rounding == WEIGHT_ROUNDING_HALF_AWAY;
+
+    if (is_split && !is_away)
+        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.masters"),
+                        "optimizer.masters is split and optimizer.weight_rounding nearest_even, of "
+                        "which 16 bits beside the weight don't tell the master (hint: "
+                        "optimizer.weight_rounding: half_away, a part of the numerics)");
+    if ((is_split || is_away) &&
+        (job->train.dtype != DTYPE_BF16 || job->optimizer.states != DTYPE_F32))
+        diagnostics_add(
+            &r->mistakes,
+            reader_given(r, is_split ? "optimizer.masters" : "optimizer.weight_rounding"),
+            "%s beside train.dtype %s and optimizer.states %s: there are no fp32 masters "
+            "of bf16 weights (hint: train.dtype: bf16, optimizer.states: fp32)",
+            is_split ? "optimizer.masters is split" : "optimizer.weight_rounding is half_away",
+            dtype_name(job->train.dtype), dtype_name(job->optimizer.states));
+}
+
 static void check_optimizer(struct job_reader *r)
 {
     const struct job *job = r->job;
@@ -442,6 +464,7 @@ static void check_optimizer(struct job_reader *r)
         diagnostics_add(&r->mistakes, reader_given(r, "optimizer.min_lr"),
                         "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
                         job->optimizer.lr);
+    check_masters(r);
 }
 
 /* Whether the list fits global_batch is known with dp. */

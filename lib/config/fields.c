@@ -302,6 +302,16 @@ const struct field job_fields[] = {
       .help = "dtype of the Adam moments; bf16: moments and bf16 weights are rounded "
               "stochastically and no fp32 master weights are kept: 6 bytes per parameter for "
               "weights and states instead of 14" },
+    { "optimizer.masters", FIELD_CHOICE, AT(optimizer.masters), .initial = "whole",
+      .choices = job_masters_choices,
+      .help = "how fp32 master weights are kept beside bf16 weights; whole: 4 bytes each; split: "
+              "the 16 bits that the weight leaves out, so 2 bytes less per parameter, with the "
+              "same bits: needs optimizer.weight_rounding half_away. Checkpoints are alike" },
+    { "optimizer.weight_rounding", FIELD_CHOICE, AT(optimizer.weight_rounding),
+      .initial = "nearest_even", .choices = job_weight_rounding_choices,
+      NUMERICS(ARITHMETIC, 845, .when = WHEN_SET),
+      .help = "how an updated fp32 master weight is rounded to its bf16 weight, to nearest; of "
+              "two as near nearest_even: the even one; half_away: the one farther from zero" },
 
     { "ranks", FIELD_INT, AT(ranks), .initial = "auto", .word = "auto", .min = 1, .max = 1000000,
       .help = "number of ranks (processes); auto: one per GPU, or 1 without GPUs; lmtrain plan: "

@@ -82,6 +82,10 @@ struct job_counts {
 /* What is checked of the hosts before a run (train/preflight.h). */
 enum job_preflight { PREFLIGHT_OFF, PREFLIGHT_QUICK, PREFLIGHT_FULL };
 
+/* How fp32 masters are kept beside bf16 weights, and rounded to them. */
+enum job_masters { MASTERS_WHOLE, MASTERS_SPLIT };
+enum job_weight_rounding { WEIGHT_ROUNDING_NEAREST_EVEN, WEIGHT_ROUNDING_HALF_AWAY };
+
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
 
 /* Names of the enums above. gradient_sum_choices has auto, too, whose value is the first's. */
@@ -101,6 +105,8 @@ extern const struct choice search_micro_batch_choices[];
 extern const struct choice search_objective_choices[];
 extern const struct choice lr_schedule_choices[];
 extern const struct choice output_mode_choices[];
+extern const struct choice job_masters_choices[];
+extern const struct choice job_weight_rounding_choices[];
 extern const struct choice job_device_choices[];
 extern const struct choice preflight_choices[];
 
@@ -194,6 +200,8 @@ struct job {
         double beta1, beta2, eps, weight_decay;
         double clip;       /* of the global gradient norm; 0 off */
         enum dtype states; /* moments', and with bf16 no fp32 masters: DTYPE_F32 or DTYPE_BF16 */
+        enum job_masters masters;
+        enum job_weight_rounding weight_rounding;
     } optimizer;
 
     int ranks;    /* 0 auto */

@@ -63,6 +63,13 @@ const struct choice lr_schedule_choices[] = { { "constant", LR_CONSTANT },
 const struct choice output_mode_choices[] = {
     { "private", OUTPUT_PRIVATE }, { "group", OUTPUT_GROUP }, { "all", OUTPUT_ALL }, { 0 }
 };
+const struct choice job_masters_choices[] = { { "whole", MASTERS_WHOLE },
+                                              { "split", MASTERS_SPLIT },
+                                              { 0 } };
+const struct choice job_weight_rounding_choices[] = { { "nearest_even",
+                                                        WEIGHT_ROUNDING_NEAREST_EVEN },
+                                                      { "half_away", WEIGHT_ROUNDING_HALF_AWAY },
+                                                      { 0 } };
 const struct choice job_device_choices[] = {
     { "auto", JOB_DEVICE_AUTO }, { "cpu", JOB_DEVICE_CPU }, { "cuda", JOB_DEVICE_CUDA }, { 0 }
 };

@@ -60,6 +60,8 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                     .eps = job->optimizer.eps,
                     .weight_decay = job->optimizer.weight_decay,
                     .states = job->optimizer.states,
-                    .seed = job->train.seed },
+                    .seed = job->train.seed,
+                    .half_away = job->optimizer.weight_rounding == WEIGHT_ROUNDING_HALF_AWAY,
+                    .split = job->optimizer.masters == MASTERS_SPLIT },
     };
 }

@@ -219,6 +219,9 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype,
     case TYPE_F64:
         wanted = dtype == DTYPE_F64 ? NULL : "fp64";
         break;
+    case TYPE_I16:
+        wanted = dtype == DTYPE_I16 ? NULL : "i16";
+        break;
     case TYPE_I32:
         wanted = dtype == DTYPE_I32 ? NULL : "i32";
         break;

@@ -57,6 +57,7 @@ enum dim {
 enum operand_type {
     TYPE_F32,
     TYPE_F64,
+    TYPE_I16,
     TYPE_I32,
     TYPE_I64,
     TYPE_ACT,        /* fp32, bf16 or fp16, all such operands of one op alike */

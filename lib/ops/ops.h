@@ -257,7 +257,8 @@
  *                         norm > clip ? clip / norm : 1; skip = norm is not finite
  *   adamw               gradient[r x c] fp32 or bf16, scalars[1 x OPS_N_SCALARS] fp32, factor,
  *                       skip, master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks]
- *                       fp64, rng_site?[1 x blocks] fp64, part?[1 x 1] i32 -> weight?[r x c] act
+ *                       fp64, rng_site?[1 x blocks] fp64, part?[1 x 1] i32, low~?[r x c] i16
+ *                       -> weight?[r x c] act
  *                         weight is the rounded master; Loshchilov & Hutter 2019, algorithm 2;
  *                         nothing changes where skip is set; decay: the weight decay of each
  *                         OPS_NORM_BLOCK elements, in the attribute's place (a shard of many
@@ -265,7 +266,10 @@
  *                         as it is stored, by numbers that hang on what the element is and not on
  *                         where it lies (ops_rounding): rng_site says of each block which one of
  *                         its parameter it is, part which of the tensor-parallel parts this is;
- *                         without rng_site the operands are one parameter, the attribute its place
+ *                         without rng_site the operands are one parameter, the attribute its place;
+ *                         low: a master of bf16 has the upper words of fp32 numbers, low the lower
+ *                         ones (base/halves.h), and the upper ones are the weight; half_away: a
+ *                         weight of bf16 is rounded as upper words are, else to even
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -276,7 +280,7 @@
 #include "ops/operands.h"
 #include "ops/tensor.h"
 
-#define OPS_MAX_INPUTS 10
+#define OPS_MAX_INPUTS 11
 #define OPS_MAX_OUTPUTS 4
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope, of keys and of values */
 #define OPS_LORA_PARTS 3     /* q, k and v */
@@ -430,6 +434,7 @@ struct op_attributes {
     uint64_t rng_site; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it);
                        adamw: ops_rng_site of the parameter */
     double beta1, beta2, weight_decay; /* adamw */
+    int half_away;                     /* adamw: how a weight of bf16 is rounded */
     double clip;                       /* gradient_norm */
     enum mesh_axis axis;               /* collectives, send, receive */
     int peer;                          /* rotate, send, receive: +1 or -1 along the axis */

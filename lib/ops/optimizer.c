@@ -77,12 +77,33 @@ static int adamw_check_attributes(const struct op_shape *op, struct err *err)
     return 0;
 }
 
+/* An fp32 master in two operands, of which the upper is the weight. */
+static int check_halves(const struct op_shape *op, struct err *err)
+{
+    enum dtype master = op->in[ADAMW_MASTER].dtype;
+    enum dtype m = op->in[ADAMW_M].dtype, v = op->in[ADAMW_V].dtype;
+
+    if (master != DTYPE_BF16 || m != DTYPE_F32 || v != DTYPE_F32)
+        return err_set(err, ERR_FAILED,
+                       "adamw: master, m and v are %s, %s and %s beside low, wanted bf16, fp32 and "
+                       "fp32",
+                       dtype_name(master), dtype_name(m), dtype_name(v));
+    if (tensor_given(&op->out[ADAMW_WEIGHT]))
+        return err_set(err, ERR_FAILED, "adamw: weight and low are given, wanted one of them");
+    return 0;
+}
+
 /* Moments alike; where even the master is bf16 all are, and it is the weight. */
 static int adamw_check(const struct op_shape *op, struct err *err)
 {
     enum dtype master = op->in[ADAMW_MASTER].dtype;
     enum dtype m = op->in[ADAMW_M].dtype, v = op->in[ADAMW_V].dtype;
 
+    if (tensor_given(&op->in[ADAMW_LOW]))
+        return check_halves(op, err);
+    if (op->attributes.half_away && m != DTYPE_F32)
+        return err_set(err, ERR_FAILED, "adamw: half_away beside m of %s, wanted fp32",
+                       dtype_name(m));
     if (m != v || (master != DTYPE_F32 && master != m))
         return err_set(err, ERR_FAILED, "adamw: master, m and v are %s, %s and %s, wanted %s",
                        dtype_name(master), dtype_name(m), dtype_name(v),
@@ -97,7 +118,7 @@ static int adamw_check(const struct op_shape *op, struct err *err)
 static int adamw_spread(const struct spread_query *q)
 {
     unsigned data = IN(ADAMW_GRADIENT) | IN(ADAMW_MASTER) | IN(ADAMW_M) | IN(ADAMW_V) |
-                    IN(ADAMW_DECAY) | IN(ADAMW_RNG_SITE);
+                    IN(ADAMW_DECAY) | IN(ADAMW_RNG_SITE) | IN(ADAMW_LOW);
     enum spread in[OPS_MAX_INPUTS];
     struct spread_query others = *q;
 
@@ -112,7 +133,7 @@ static int adamw_spread(const struct spread_query *q)
 static const struct op_info adamw = {
     .name = "adamw",
     .family = FAMILY_OPTIMIZER,
-    .n_inputs = 10,
+    .n_inputs = 11,
     .inputs = {
         [ADAMW_GRADIENT] = { "gradient", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },
         [ADAMW_SCALARS] = { "scalars", DIM_ONE, DIM_SCALARS, TYPE_F32, OPERAND_PLAIN },
@@ -124,6 +145,7 @@ static const struct op_info adamw = {
         [ADAMW_DECAY] = { "decay", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
         [ADAMW_RNG_SITE] = { "rng_site", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
         [ADAMW_PART] = { "part", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [ADAMW_LOW] = { "low", DIM_R, DIM_D, TYPE_I16, OPERAND_UPDATED | OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {

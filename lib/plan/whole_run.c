@@ -18,10 +18,10 @@ static double parameter_bytes(const struct program *program, int i)
     const struct parameter *p = &program->parameters[i];
     const struct mesh_place first = { .of = { 0 } };
     struct parameter_part part = program_parameter_part(program, i, &first);
-    const int cells[] = { part.master, part.moment1, part.moment2 };
+    const int cells[] = { part.master, part.low, part.moment1, part.moment2 };
     double n_bytes = 0;
 
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         if (cells[k])
             n_bytes += (double)dtype_bytes(program->values[cells[k]].dtype);
     return n_bytes * (double)p->whole_rows * (double)p->whole_cols;

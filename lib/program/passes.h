@@ -202,6 +202,8 @@ struct update_options {
     double clip, beta1, beta2, eps, weight_decay;
     enum dtype states; /* moments', DTYPE_F32 or DTYPE_BF16; then weights are their own masters */
     uint64_t seed;     /* of stochastic rounding to bf16 */
+    bool half_away;    /* bf16 weights are rounded from masters so (base/halves.h), not to even */
+    bool split;        /* and masters are kept as what such a weight leaves out */
     /* With several stages, or ranks that divide the model: the trainable parameters of every stage
      * except copies, in any order. */
     const struct norm_part {

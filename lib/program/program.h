@@ -251,6 +251,7 @@ struct bucket {
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
     int weight_shard;             /* the rank's own part of weights, or (zero 3) its shard */
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
+    int low; /* a shard, of masters whose upper words are weight_shard (base/halves.h); 0: none */
 };
 
 /* A parameter, with its accumulators and optimizer states. */
@@ -268,7 +269,8 @@ struct parameter {
                                              the weight itself (fp32, or bf16 states); the last
                                              three are 0 where a bucket has the states. Under zero
                                              3 weight has no memory (zero3.c) */
-    int gradients[TENSOR_MAX_USES];       /* one accumulator a use, in use order */
+    int low; /* lower words of the master, whose upper ones are the weight; 0: there are none */
+    int gradients[TENSOR_MAX_USES]; /* one accumulator a use, in use order */
     int n_gradients;
     int n_uses_found;      /* by program_add_gradient, since program_repeat_uses */
     int is_copy;           /* of a tied parameter: the other stage's is saved and counted */
@@ -366,6 +368,7 @@ struct program {
     struct arena arena;
     struct mesh mesh;
     enum dtype gradient_dtype; /* of accumulators of 2-D parameters; initially DTYPE_F32 */
+    bool half_away;            /* how masters become bf16 weights; else nearest, halves to even */
     struct value *values;
     int n_values, values_capacity;
     struct parameter *parameters;
@@ -481,6 +484,7 @@ struct parameter_range program_parameter_range(const struct program *program, in
 struct parameter_part {
     int64_t begin, end, offset;
     int master, moment1, moment2, weight; /* weight: its part alike, rounded from the master */
+    int low; /* where master is weight, and has the upper words alone; or 0 */
 };
 struct parameter_part program_parameter_part(const struct program *program, int parameter,
                                              const struct mesh_place *place);

@@ -156,7 +156,8 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                         .master = p->master ? p->master : p->weight,
                                         .moment1 = p->moment1,
                                         .moment2 = p->moment2,
-                                        .weight = p->weight };
+                                        .weight = p->weight,
+                                        .low = p->low };
     const struct bucket *b = &program->buckets[p->bucket];
     int64_t shard = b->n_elements / program->mesh.size[axes_shard()];
     int64_t first = place->of[axes_shard()] * shard - p->bucket_offset;
@@ -168,7 +169,8 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                     .master = b->master,
                                     .moment1 = b->moment1,
                                     .moment2 = b->moment2,
-                                    .weight = b->weight_shard };
+                                    .weight = b->weight_shard,
+                                    .low = b->low };
 }
 
 int program_parameter_of(const struct program *program, int weight)

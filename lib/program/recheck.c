@@ -76,7 +76,7 @@ size_t recheck_piece_bytes(const struct program *p)
         int weight = b->master == b->weight_shard ? 0 : b->weight_shard;
         size_t n_bytes = operand_bytes(p, b->shards[0], n) + operand_bytes(p, b->master, n) +
                          operand_bytes(p, b->moment1, n) + operand_bytes(p, b->moment2, n) +
-                         operand_bytes(p, weight, n) + 2 * table;
+                         operand_bytes(p, weight, n) + operand_bytes(p, b->low, n) + 2 * table;
         most = n_bytes > most ? n_bytes : most;
     }
     return most;

@@ -11,6 +11,8 @@
  *     U  %134 = sumsq bucket.0, ...                     sums of squares of norm blocks
  *     U  gradient_norm, clip_factor, skip_update = gradient_norm %134
  *     U  weight = adamw weight.grad, scalars, clip_factor, skip_update, ~master, ~m, ~v
+ *
+ * A split master is the weight and a cell of low words: adamw ..., ~weight, ~m, ~v, ~master.low.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -299,7 +301,12 @@ void update_norm(const struct update *u, const int *order, int n)
 /* Whether the optimizer updates the weight itself, without an fp32 master. */
 int update_is_master(const struct update *u, enum dtype weight)
 {
-    return weight == DTYPE_F32 || u->options->states != DTYPE_F32;
+    return weight == DTYPE_F32 || u->options->states != DTYPE_F32 || update_has_low(u, weight);
+}
+
+int update_has_low(const struct update *u, enum dtype weight)
+{
+    return weight == DTYPE_BF16 && u->options->split;
 }
 
 struct op_attributes update_adamw(const struct update *u, double weight_decay)
@@ -310,6 +317,7 @@ struct op_attributes update_adamw(const struct update *u, double weight_decay)
                                    .beta2 = o->beta2,
                                    .eps = o->eps,
                                    .weight_decay = weight_decay,
+                                   .half_away = o->half_away,
                                    .seed = o->states == DTYPE_F32 ? 0 : o->seed };
 }
 
@@ -363,11 +371,10 @@ uint64_t update_rng_site(const struct parameter *q)
 }
 
 static int state_cell(const struct update *u, const struct parameter *q, enum cell_role role,
-                      const char *suffix)
+                      const char *suffix, enum dtype dtype)
 {
     struct program *p = u->program;
     char *name = arena_printf(&p->arena, "%s.%s", q->name, suffix);
-    enum dtype dtype = role == ROLE_MASTER ? DTYPE_F32 : u->options->states;
     int cell = program_cell(p, role, name, q->rows, q->cols, dtype);
 
     memcpy(p->values[cell].spread, p->values[q->weight].spread, sizeof p->values[cell].spread);
@@ -378,14 +385,16 @@ static void optimizer(const struct update *u, int index)
 {
     struct program *p = u->program;
     struct parameter q = p->parameters[index];
-    int has_master = !update_is_master(u, p->values[q.weight].dtype);
+    enum dtype weight = p->values[q.weight].dtype, states = u->options->states;
+    int has_master = !update_is_master(u, weight);
     struct op_attributes attributes = update_adamw(u, q.n_dims > 1 ? u->options->weight_decay : 0);
 
     if (u->options->states != DTYPE_F32)
         attributes.rng_site = update_rng_site(&q);
-    q.master = has_master ? state_cell(u, &q, ROLE_MASTER, "master") : q.weight;
-    q.moment1 = state_cell(u, &q, ROLE_MOMENT1, "m");
-    q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v");
+    q.master = has_master ? state_cell(u, &q, ROLE_MASTER, "master", DTYPE_F32) : q.weight;
+    q.low = update_has_low(u, weight) ? state_cell(u, &q, ROLE_MASTER, "master.low", DTYPE_I16) : 0;
+    q.moment1 = state_cell(u, &q, ROLE_MOMENT1, "m", states);
+    q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v", states);
     p->parameters[index] = q;
     int part = update_part_number(u, q.gradients[0]);
     update_emit(u, (struct op){ .kind = OP_ADAMW,
@@ -397,7 +406,8 @@ static void optimizer(const struct update *u, int index)
                                         [ADAMW_MASTER] = q.master,
                                         [ADAMW_M] = q.moment1,
                                         [ADAMW_V] = q.moment2,
-                                        [ADAMW_PART] = part },
+                                        [ADAMW_PART] = part,
+                                        [ADAMW_LOW] = q.low },
                                 .out = { [ADAMW_WEIGHT] = has_master ? q.weight : 0 } });
 }
 
@@ -424,6 +434,7 @@ void build_update(struct program *program, int update, const struct update_optio
     int n;
     int *order = trainable_by_name(program, &n);
 
+    program->half_away = options->half_away;
     program->ports.scalars =
         program_cell(program, ROLE_SCALAR, "scalars", 1, OPS_N_SCALARS, DTYPE_F32);
     /* gather_parameters or zero3_shard_weights has run. */

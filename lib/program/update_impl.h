@@ -36,6 +36,9 @@ void update_norm_of_blocks(const struct update *u, const int *order, int n, int 
 /* Whether the optimizer updates the weight itself, without an fp32 master. */
 int update_is_master(const struct update *u, enum dtype weight);
 
+/* Whether it does, but for the lower words of an fp32 master, whose upper ones are the weight. */
+int update_has_low(const struct update *u, enum dtype weight);
+
 /* adamw's attributes, except rng_site. */
 struct op_attributes update_adamw(const struct update *u, double weight_decay);
 

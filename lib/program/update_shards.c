@@ -137,13 +137,13 @@ static void shard_norm(const struct update *u, const int *order, int n)
     update_norm_of_blocks(u, order, n, all, block_order(u, order, n, n_own));
 }
 
-static int shard_state(const struct update *u, int number, enum cell_role role, const char *name)
+static int shard_state(const struct update *u, int number, enum cell_role role, const char *name,
+                       enum dtype dtype)
 {
     struct program *p = u->program;
     char *full = arena_printf(&p->arena, "%s.%d:shard", name, number);
     int64_t n = p->buckets[number].n_elements / p->mesh.size[axes_shard()];
-    int cell =
-        program_cell(p, role, full, 1, n, role == ROLE_MASTER ? DTYPE_F32 : u->options->states);
+    int cell = program_cell(p, role, full, 1, n, dtype);
 
     p->values[cell].spread[axes_shard()] = SPREAD_COLS;
     program_lie_like(p, cell, p->buckets[number].shards[0]);
@@ -238,14 +238,18 @@ static void shard_optimizer(const struct update *u, int number)
 {
     struct program *p = u->program;
     struct bucket *b = &p->buckets[number];
-    int has_master = !update_is_master(u, p->values[b->weight_shard].dtype);
+    enum dtype weight = p->values[b->weight_shard].dtype, states = u->options->states;
+    int has_master = !update_is_master(u, weight);
     double weight_decay;
     int decay = decay_table(u, number, &weight_decay);
     int rng_site = rng_site_table(u, number), part = update_part_number(u, b->shards[0]);
 
-    b->master = has_master ? shard_state(u, number, ROLE_MASTER, "master") : b->weight_shard;
-    b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m");
-    b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v");
+    b->master =
+        has_master ? shard_state(u, number, ROLE_MASTER, "master", DTYPE_F32) : b->weight_shard;
+    if (update_has_low(u, weight))
+        b->low = shard_state(u, number, ROLE_MASTER, "master.low", DTYPE_I16);
+    b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m", states);
+    b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v", states);
     update_emit(u, (struct op){ .kind = OP_ADAMW,
                                 .attributes = update_adamw(u, weight_decay),
                                 .in = { [ADAMW_GRADIENT] = b->shards[0],
@@ -257,7 +261,8 @@ static void shard_optimizer(const struct update *u, int number)
                                         [ADAMW_V] = b->moment2,
                                         [ADAMW_DECAY] = decay,
                                         [ADAMW_RNG_SITE] = rng_site,
-                                        [ADAMW_PART] = part },
+                                        [ADAMW_PART] = part,
+                                        [ADAMW_LOW] = b->low },
                                 .out = { [ADAMW_WEIGHT] = has_master ? b->weight_shard : 0 } });
 }
 

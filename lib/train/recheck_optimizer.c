@@ -17,7 +17,7 @@
 
 enum { HEADER_BYTES = RECHECK_ALIGNMENT }; /* its first byte: whether there is an update */
 
-static const enum adamw_in kept[] = { ADAMW_GRADIENT, ADAMW_MASTER, ADAMW_M,
+static const enum adamw_in kept[] = { ADAMW_GRADIENT, ADAMW_MASTER, ADAMW_LOW,     ADAMW_M,
                                       ADAMW_V,        ADAMW_DECAY,  ADAMW_RNG_SITE };
 enum { N_KEPT = sizeof kept / sizeof *kept };
 
@@ -132,6 +132,7 @@ static int hash_written(struct recheck_optimizer *o, const struct op_shape *op, 
     uint64_t hash = 0;
 
     if (hash_tensor(o, &op->in[ADAMW_MASTER], &hash, err) < 0 ||
+        hash_tensor(o, &op->in[ADAMW_LOW], &hash, err) < 0 ||
         hash_tensor(o, &op->in[ADAMW_M], &hash, err) < 0 ||
         hash_tensor(o, &op->in[ADAMW_V], &hash, err) < 0 ||
         hash_tensor(o, &op->out[ADAMW_WEIGHT], &hash, err) < 0)

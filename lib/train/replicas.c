@@ -83,6 +83,7 @@ static void list_cells(struct replicas *r)
         add_cell(r, p->weight);
         if (p->master != p->weight)
             add_cell(r, p->master);
+        add_cell(r, p->low);
         add_cell(r, p->moment1);
         add_cell(r, p->moment2);
     }
@@ -92,6 +93,7 @@ static void list_cells(struct replicas *r)
         add_cell(r, b->weight_shard);
         if (b->master != b->weight_shard)
             add_cell(r, b->master);
+        add_cell(r, b->low);
         add_cell(r, b->moment1);
         add_cell(r, b->moment2);
     }

@@ -2,7 +2,8 @@
  * cells.h - slices of a store whose memory is a run's cells, on whatever device that is
  *
  * A slice's data is an address that run_data gave. On the host it is read and written there; from
- * and to a GPU or the run's file it goes in pieces of whole rows.
+ * and to a GPU or the run's file it goes in pieces of whole rows; and so does fp32 in two words
+ * (slice->low), which files and those that read them see as what it is.
  */
 #ifndef WEIGHTS_CELLS_H
 #define WEIGHTS_CELLS_H

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/halves.h"
 #include "base/num.h"
 #include "base/rng.h"
 #include "ckpt/convert_dtype.h"
@@ -24,8 +25,20 @@ struct fill {
     int64_t begin, end; /* elements of the rank's part */
     float *data;        /* of begin; NULL where the parameter is kept in 16 bits alone */
     uint16_t *rounded;  /* the weight, which may be all there is; or NULL */
+    uint16_t *lower;    /* what it leaves out of the master, or NULL */
     enum dtype dtype;   /* of rounded */
 };
+
+/* Weights from masters, as the optimizer rounds them. */
+static void round_masters(const struct program *program, enum dtype dtype, uint16_t *weights,
+                          const float *masters, int64_t n)
+{
+    if (dtype == DTYPE_BF16 && program->half_away)
+        for (int64_t i = 0; i < n; i++)
+            weights[i] = halves_upper(masters[i]);
+    else
+        convert(dtype, weights, DTYPE_F32, masters, n);
+}
 
 /* Uniform numbers: element i is word i % 4 of the block at i / 4. */
 static float uniform(const struct fill *f, int64_t i)
@@ -53,7 +66,8 @@ static void initial(const struct fill *f, int64_t first, int64_t n, float *out)
         out[i] = init == INIT_UNIFORM ? uniform(f, first + i) : init == INIT_ONES ? 1 : 0;
 }
 
-static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint16_t *out)
+/* to: of the first one. */
+static void initial_rounded(const struct fill *f, int64_t first, int64_t n, int64_t to)
 {
     float part[FILL_PART];
 
@@ -61,7 +75,13 @@ static void initial_rounded(const struct fill *f, int64_t first, int64_t n, uint
         int64_t here = min_i64(n - at, FILL_PART);
 
         initial(f, first + at, here, part);
-        convert(f->dtype, out + at, DTYPE_F32, part, here);
+        if (f->lower)
+            for (int64_t i = 0; i < here; i++) {
+                f->rounded[to + at + i] = halves_upper(part[i]);
+                f->lower[to + at + i] = halves_lower(part[i]);
+            }
+        else
+            convert(f->dtype, f->rounded + to + at, DTYPE_F32, part, here);
     }
 }
 
@@ -78,6 +98,8 @@ static void fill_tile(void *context, int64_t tile, int thread)
         memset(f->data + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->data);
     else
         memset(f->rounded + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->rounded);
+    if (f->lower)
+        memset(f->lower + begin - f->begin, 0, (size_t)(end - begin) * sizeof *f->lower);
     while (rectangle_next(&walk, &r))
         for (int64_t row = 0; row < r.rows; row++) {
             int64_t at = r.local + row * r.stride - f->begin;
@@ -86,11 +108,11 @@ static void fill_tile(void *context, int64_t tile, int thread)
             if (f->data)
                 initial(f, first, r.cols, f->data + at);
             else
-                initial_rounded(f, first, r.cols, f->rounded + at);
+                initial_rounded(f, first, r.cols, at);
         }
     if (f->data && f->rounded)
-        convert(f->dtype, f->rounded + begin - f->begin, DTYPE_F32, f->data + begin - f->begin,
-                end - begin);
+        round_masters(f->program, f->dtype, f->rounded + begin - f->begin,
+                      f->data + begin - f->begin, end - begin);
 }
 
 /* ---- windows -----------------------------------------------------------------------------------
@@ -143,6 +165,7 @@ static unsigned char *element_at(struct run *run, const struct program *program,
 /* ---- weights from masters ---- */
 
 struct rounding {
+    const struct program *program;
     const float *master;
     uint16_t *weight;
     enum dtype dtype;
@@ -155,7 +178,7 @@ static void round_tile(void *context, int64_t tile, int thread)
     int64_t begin = tile * FILL_BLOCK, end = min_i64(r->n, begin + FILL_BLOCK);
 
     (void)thread;
-    convert(r->dtype, r->weight + begin, DTYPE_F32, r->master + begin, end - begin);
+    round_masters(r->program, r->dtype, r->weight + begin, r->master + begin, end - begin);
 }
 
 /* Of elements [begin, begin + n) of the part, whose masters the host has. */
@@ -165,7 +188,7 @@ static void round_window(const struct windows *w, const struct program *program,
 {
     unsigned char *weights =
         element_at(w->run, program, part->weight, part->offset + begin - part->begin);
-    struct rounding rounding = { masters, window_at(w, 1, weights),
+    struct rounding rounding = { program, masters, window_at(w, 1, weights),
                                  program->values[part->weight].dtype, n };
 
     CHECK(rounding.dtype == DTYPE_BF16 || rounding.dtype == DTYPE_F16);
@@ -216,12 +239,14 @@ static void fill_window(const struct windows *w, struct fill *fill,
     int64_t element = part->offset + begin - part->begin;
     unsigned char *address = element_at(w->run, program, part->master, element);
     unsigned char *weights = element_at(w->run, program, part->weight, element);
+    unsigned char *lower = part->low ? element_at(w->run, program, part->low, element) : NULL;
 
     CHECK(dtype == DTYPE_F32 || !has_weight);
     fill->begin = begin;
     fill->end = end;
     fill->data = dtype == DTYPE_F32 ? window_at(w, 0, address) : NULL;
     fill->rounded = NULL;
+    fill->lower = lower ? window_at(w, 1, lower) : NULL;
     if (has_weight)
         fill->rounded = window_at(w, 1, weights);
     else if (!fill->data)
@@ -232,6 +257,8 @@ static void fill_window(const struct windows *w, struct fill *fill,
     window_put(w, 0, address, (size_t)(end - begin) * dtype_bytes(dtype));
     if (has_weight)
         window_put(w, 1, weights, (size_t)(end - begin) * dtype_bytes(fill->dtype));
+    if (lower)
+        window_put(w, 1, lower, (size_t)(end - begin) * sizeof *fill->lower);
 }
 
 void init_parameters(struct run *run, const struct program *program, const struct mesh_place *place,

@@ -54,9 +54,10 @@ static void add_elements(const struct owner *o, int parameter, const struct para
         if (!cells[k])
             continue;
         char *data = run_data(o->run, cells[k], 0);
+        char *low = !k && part->low ? run_data(o->run, part->low, 0) : NULL;
         enum dtype dtype = o->program->values[cells[k]].dtype;
 
-        slice.dtype = dtype;
+        slice.dtype = low ? DTYPE_F32 : dtype;
         slice.name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]);
         struct rectangle_walk walk = rectangle_walk(o->program, parameter, o->place, begin, end);
         while (rectangle_next(&walk, &r)) {
@@ -65,7 +66,9 @@ static void add_elements(const struct owner *o, int parameter, const struct para
             slice.col_begin = r.col;
             slice.col_end = r.col + r.cols;
             slice.stride = r.stride;
-            slice.data = data + (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
+            size_t at = (size_t)(part->offset + r.local - part->begin) * dtype_bytes(dtype);
+            slice.data = data + at;
+            slice.low = low ? low + at : NULL;
             add(o->slices, &slice);
         }
     }
@@ -195,11 +198,11 @@ static void clear(struct run *run, const struct program *program, const struct m
 {
     for (int i = 0; i < program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(program, i, place);
-        int cells[3] = { part.master, part.moment1, part.moment2 };
+        int cells[4] = { part.master, part.moment1, part.moment2, part.low };
 
         if (only_split && !program_parameter_is_part(program, i))
             continue;
-        for (int k = 0; k < 3; k++) {
+        for (int k = 0; k < 4; k++) {
             if (!cells[k])
                 continue;
             char *data = run_data(run, cells[k], 0);

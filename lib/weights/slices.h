@@ -3,8 +3,9 @@
  *
  * A parameter (its master) is stored under its global name, its moments as NAME.m and NAME.v, as
  * rectangles of the whole, each in the dtype that the run has it in: fp32, or bf16 where
- * optimizer.states says so. They are read into whatever the reader has. One that is frozen has no
- * moments; a run that trains adapters of a model that lies elsewhere stores what it trains alone.
+ * optimizer.states says so. A master that is split (the weight and a cell of low words) is one fp32
+ * there. They are read into whatever the reader has. One that is frozen has no moments; a run that
+ * trains adapters of a model that lies elsewhere stores what it trains alone.
  */
 #ifndef WEIGHTS_SLICES_H
 #define WEIGHTS_SLICES_H

@@ -27,8 +27,8 @@ static inline struct store_slice fixture_slice(const char *name, enum dtype dtyp
                                                int64_t cols, int64_t r0, int64_t r1, int64_t c0,
                                                int64_t c1, void *data)
 {
-    return (
-        struct store_slice){ name, dtype, cols == 1 ? 1 : 2, rows, cols, r0, r1, c0, c1, data, 0 };
+    return (struct store_slice){ name, dtype, cols == 1 ? 1 : 2, rows, cols, r0, r1, c0, c1, data,
+                                 0,    NULL };
 }
 
 static inline struct store_slice fixture_whole(const char *name, enum dtype dtype, int64_t rows,

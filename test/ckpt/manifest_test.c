@@ -17,8 +17,8 @@ static void what_is_printed_reads_back(void **state)
     struct manifest_slice z[] = { { 1, 2, 4, 0, 3, 7 }, { 0, 0, 2, 0, 3, UINT64_MAX } };
     struct manifest_slice a[] = { { 0, 0, 5, 0, 1, 1 } };
     struct manifest_tensor tensors[] = {
-        { { "z\"\n", DTYPE_BF16, 2, 4, 3, 0, 4, 0, 3, NULL, 0 }, 2, z },
-        { { "a", DTYPE_I64, 1, 5, 1, 0, 5, 0, 1, NULL, 0 }, 1, a },
+        { { "z\"\n", DTYPE_BF16, 2, 4, 3, 0, 4, 0, 3, NULL, 0, NULL }, 2, z },
+        { { "a", DTYPE_I64, 1, 5, 1, 0, 5, 0, 1, NULL, 0, NULL }, 1, a },
     };
     struct manifest manifest = { 77, 2, "{\"x\": [1]}", 2, files, 2, tensors }, back;
     struct str text = { 0 }, again = { 0 };
@@ -233,9 +233,9 @@ static void completeness_is_what_counting_says(void **state)
             n_choices *= N_RECTANGLES;
         for (int choice = 0; choice < n_choices; choice++) {
             struct manifest_slice slices[4];
-            struct manifest_tensor tensor = { { "w", DTYPE_F32, 2, 3, 3, 0, 3, 0, 3, NULL, 0 },
-                                              n,
-                                              slices };
+            struct manifest_tensor tensor = {
+                { "w", DTYPE_F32, 2, 3, 3, 0, 3, 0, 3, NULL, 0, NULL }, n, slices
+            };
             struct manifest manifest = { .n_tensors = 1, .tensors = &tensor };
             struct err err = { 0 };
             int rest = choice;
@@ -257,9 +257,9 @@ static void tilings_of_many_slices(void **state)
 {
     enum { N = 300, SIDE = 1 << 20 };
     struct manifest_slice *slices = calloc(N, sizeof *slices);
-    struct manifest_tensor tensor = { { "w", DTYPE_F32, 2, SIDE, SIDE, 0, SIDE, 0, SIDE, NULL, 0 },
-                                      1,
-                                      slices };
+    struct manifest_tensor tensor = {
+        { "w", DTYPE_F32, 2, SIDE, SIDE, 0, SIDE, 0, SIDE, NULL, 0, NULL }, 1, slices
+    };
     struct manifest manifest = { .n_tensors = 1, .tensors = &tensor };
     struct err err = { 0 };
     uint32_t random = 12345;
@@ -298,8 +298,8 @@ static void tilings_of_many_slices(void **state)
 
 static void slice_names(void **state)
 {
-    const struct store_slice flat = { "b", DTYPE_F32, 1, 8, 1, 0, 8, 0, 1, NULL, 0 };
-    const struct store_slice wide = { "w", DTYPE_F32, 2, 8, 4, 0, 8, 0, 4, NULL, 0 };
+    const struct store_slice flat = { "b", DTYPE_F32, 1, 8, 1, 0, 8, 0, 1, NULL, 0, NULL };
+    const struct store_slice wide = { "w", DTYPE_F32, 2, 8, 4, 0, 8, 0, 4, NULL, 0, NULL };
     const struct manifest_slice all = { 0, 0, 8, 0, 1, 0 }, half = { 0, 4, 8, 0, 1, 0 };
     const struct manifest_slice full = { 0, 0, 8, 0, 4, 0 }, part = { 0, 0, 8, 2, 4, 0 };
 

@@ -410,10 +410,10 @@ static void a_file_that_contradicts_its_manifest_is_refused(void **state)
     assert_ok(manifest_parse(&manifest, path, read, n_bytes, &arena, &err), &err);
     free(read);
     static const struct store_slice lies[] = {
-        { "v", DTYPE_F32, 2, 64, 8, 0, 64, 0, 8, NULL, 0 },
-        { "w", DTYPE_I32, 2, 64, 8, 0, 64, 0, 8, NULL, 0 },
-        { "w", DTYPE_F32, 2, 8, 64, 0, 8, 0, 64, NULL, 0 },
-        { "w", DTYPE_F32, 1, 512, 1, 0, 512, 0, 1, NULL, 0 },
+        { "v", DTYPE_F32, 2, 64, 8, 0, 64, 0, 8, NULL, 0, NULL },
+        { "w", DTYPE_I32, 2, 64, 8, 0, 64, 0, 8, NULL, 0, NULL },
+        { "w", DTYPE_F32, 2, 8, 64, 0, 8, 0, 64, NULL, 0, NULL },
+        { "w", DTYPE_F32, 1, 512, 1, 0, 512, 0, 1, NULL, 0, NULL },
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         struct store_slice want = lies[i];

@@ -160,6 +160,17 @@ static const char *const mistakes[][2] = {
                                               "linear, cosine, wsd (hint: cosine)" },
     { M D T "optimizer: {name: sgd}\n", "optimizer.name is sgd, not one of adamw" },
     { M D T "optimizer: {states: fp16}\n", "optimizer.states is fp16, not one of fp32, bf16" },
+    { M D T "optimizer: {masters: split}\n",
+      "optimizer.masters is split and optimizer.weight_rounding nearest_even, of which 16 bits "
+      "beside the weight don't tell the master (hint: optimizer.weight_rounding: half_away" },
+    { M D T "optimizer: {masters: split, weight_rounding: half_away, states: bf16}\n",
+      "optimizer.masters is split beside train.dtype bf16 and optimizer.states bf16: there are no "
+      "fp32 masters of bf16 weights" },
+    { M D "train: {steps: 1, dtype: fp32}\noptimizer: {weight_rounding: half_away}\n",
+      "optimizer.weight_rounding is half_away beside train.dtype fp32 and optimizer.states fp32" },
+    { M D "train: {steps: 1, dtype: fp16}\noptimizer: {masters: split, weight_rounding: "
+          "half_away}\n",
+      "optimizer.masters is split beside train.dtype fp16 and optimizer.states fp32" },
     { M D "train: {steps: 1, dtype: fp32, residual: bf16}\n",
       "j.yaml:3:42: train.residual is bf16 and train.dtype fp32: the stream would be narrower than "
       "what is added to it" },

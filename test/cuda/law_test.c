@@ -253,13 +253,29 @@ static void states_in_bf16(void **state)
     must_equal("zero 1", &wanted, &c);
 }
 
+/* Saved from whole masters and read into split ones: two cells of the GPU's each. */
+static void split_masters(void **state)
+{
+    struct law_case c = small("llama", "bf16", 2);
+
+    (void)state;
+    c.tuning = "optimizer.weight_rounding=half_away";
+    c.stop_after = 2;
+    struct law_outcome wanted = law_run(&c);
+    c.tuning_after = "optimizer.weight_rounding=half_away|optimizer.masters=split";
+    must_equal("split after whole", &wanted, &c);
+    c.tuning = c.tuning_after;
+    c.zero = 3;
+    must_equal("split, zero 3", &wanted, &c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(follows_the_cpu), cmocka_unit_test(one_gpu),
         cmocka_unit_test(any_order),       cmocka_unit_test(context_parallel),
         cmocka_unit_test(pipelines),       cmocka_unit_test(zero_stages),
-        cmocka_unit_test(states_in_bf16),
+        cmocka_unit_test(states_in_bf16),  cmocka_unit_test(split_masters),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);

@@ -140,7 +140,7 @@ static void what_cannot_be_served(void **state)
     struct store_save *save;
     struct err err;
     float number = 1;
-    struct store_slice slice = { "w", DTYPE_F32, 1, 1, 1, 0, 1, 0, 1, &number, 0 };
+    struct store_slice slice = { "w", DTYPE_F32, 1, 1, 1, 0, 1, 0, 1, &number, 0, NULL };
     const char *path;
 
     (void)state;

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/file.h"
+#include "base/halves.h"
 #include "base/num.h"
 #include "base/rng.h"
 #include "comm/comm.h"
@@ -255,6 +256,28 @@ static uint64_t hash_name(const struct program *p, int parameter, const struct m
     return XXH64(name, strlen(name), (uint64_t)number);
 }
 
+/* Elements [at, at + n) of a part; a master in two words as the fp32 that it is. Returns bytes. */
+static size_t read_block(const struct trainer *trainer, int cell, const struct parameter_part *part,
+                         int64_t at, int64_t n, void *data)
+{
+    size_t element = dtype_bytes(trainer_program(trainer)->values[cell].dtype);
+    size_t first = (size_t)(part->offset + at - part->begin);
+    uint16_t upper[OPS_NORM_BLOCK], lower[OPS_NORM_BLOCK];
+    float *x = data;
+    struct err err;
+
+    CHECK(run_get(trainer_run(trainer), cell, 0, first * element, data, (size_t)n * element,
+                  &err) == 0);
+    if (!part->low || cell != part->master)
+        return (size_t)n * element;
+    memcpy(upper, data, (size_t)n * sizeof *upper);
+    CHECK(run_get(trainer_run(trainer), part->low, 0, first * sizeof *lower, lower,
+                  (size_t)n * sizeof *lower, &err) == 0);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = halves_join(upper[i], lower[i]);
+    return (size_t)n * sizeof *x;
+}
+
 /*
  * The sum of the hashes of blocks of a cell whose element `offset` is the parameter's `begin`:
  * shards' edges are blocks' edges, so the sum over shards is that of the whole.
@@ -262,20 +285,16 @@ static uint64_t hash_name(const struct program *p, int parameter, const struct m
 static uint64_t hash_blocks(const struct trainer *trainer, uint64_t hash, int cell, int which,
                             struct parameter_part part)
 {
-    size_t element = dtype_bytes(trainer_program(trainer)->values[cell].dtype);
-    unsigned char data[OPS_NORM_BLOCK * sizeof(float)];
+    float data[OPS_NORM_BLOCK];
     uint64_t sum = 0;
-    struct err err;
 
     CHECK(part.begin == part.end || part.begin % OPS_NORM_BLOCK == 0);
     for (int64_t at = part.begin; at < part.end; at += OPS_NORM_BLOCK) {
         int64_t n = min_i64(OPS_NORM_BLOCK, part.end - at);
         uint64_t name[3] = { hash, (uint64_t)which, (uint64_t)at };
 
-        CHECK(run_get(trainer_run(trainer), cell, 0,
-                      (size_t)(part.offset + at - part.begin) * element, data, (size_t)n * element,
-                      &err) == 0);
-        sum += XXH64(data, (size_t)n * element, XXH64(name, sizeof name, 0));
+        size_t n_bytes = read_block(trainer, cell, &part, at, n, data);
+        sum += XXH64(data, n_bytes, XXH64(name, sizeof name, 0));
     }
     return sum;
 }
@@ -297,6 +316,7 @@ static uint64_t hash_weights(const struct trainer *trainer, const struct mesh_pl
         struct parameter_part part = program_parameter_part(p, i, place);
         int cell = has_whole_weights(p) ? q->weight : part.weight;
 
+        part.low = 0;
         if (has_whole_weights(p))
             part = (struct parameter_part){ .end = q->rows * q->cols };
         if (!q->is_copy)
@@ -514,7 +534,9 @@ struct law_outcome law_run(const struct law_case *law)
         return outcome;
     }
     run_part(law, law->n_ranks, law->zero, law->zero_group, law->pp, 0, law->stop_after, &outcome);
-    run_part(law, law->n_ranks_after ? law->n_ranks_after : law->n_ranks,
+    struct law_case after = *law;
+    after.tuning = law->tuning_after ? law->tuning_after : law->tuning;
+    run_part(&after, law->n_ranks_after ? law->n_ranks_after : law->n_ranks,
              law->zero_after ? law->zero_after - 1 : law->zero,
              law->zero_group_after ? law->zero_group_after - 1 : law->zero_group,
              law->pp_after ? law->pp_after : law->pp, law->stop_after, LAW_STEPS, &outcome);

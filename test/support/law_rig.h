@@ -35,12 +35,13 @@ struct law_case {
     int zero_group;      /* 0: all data-parallel ranks */
     const char *hold;    /* NULL: pass */
     int poison;
-    int seed;             /* 0: 1 */
-    int stop_after;       /* 0: never; else save, forget all, and go on from the checkpoint */
-    int n_ranks_after;    /* ranks it goes on with; 0: the same */
-    int zero_after;       /* and the zero stage then, plus 1; 0: the same */
-    int zero_group_after; /* and its groups, plus 1; 0: the same */
-    int pp_after;         /* and the pipeline's ranks; 0: the same */
+    int seed;                 /* 0: 1 */
+    int stop_after;           /* 0: never; else save, forget all, and go on from the checkpoint */
+    int n_ranks_after;        /* ranks it goes on with; 0: the same */
+    int zero_after;           /* and the zero stage then, plus 1; 0: the same */
+    int zero_group_after;     /* and its groups, plus 1; 0: the same */
+    int pp_after;             /* and the pipeline's ranks; 0: the same */
+    const char *tuning_after; /* and what else the job says; NULL: the same */
 };
 
 struct law_outcome {

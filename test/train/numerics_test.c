@@ -125,6 +125,7 @@ static void what_decides_bits_is_in_it(void **state)
         "optimizer.weight_decay=0.2",
         "optimizer.clip=2.0",
         "optimizer.states=bf16",
+        "optimizer.weight_rounding=half_away",
     };
 
     (void)state;

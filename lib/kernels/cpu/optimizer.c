@@ -15,8 +15,10 @@
  *     p = p - step * (m / (sqrt(v) / sqrt_bias2 + eps))
  *
  * Of states in bf16 these are the numbers before they are rounded (ops/ops.h says how), m and v of
- * the element's own line included. An element then takes 8 to 16 bytes.
+ * the element's own line included. An element then takes 8 to 16 bytes. Where a master is in two
+ * operands (base/halves.h) it is one float between them, and an element takes 28 bytes as well.
  */
+#include "base/halves.h"
 #include "base/rng.h"
 #include "kernels/cpu/rows_impl.h"
 
@@ -151,11 +153,10 @@ struct row_range {
     int64_t row, col, n;
 };
 
-CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, float decay,
-                            int gradient16)
+CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, float *master,
+                            float decay, int gradient16)
 {
     const void *gradient = cpu_row(&a->op->in[ADAMW_GRADIENT], s->row);
-    float *master = float_row_mut(&a->op->in[ADAMW_MASTER], s->row) + s->col;
     float *m = float_row_mut(&a->op->in[ADAMW_M], s->row) + s->col;
     float *v = float_row_mut(&a->op->in[ADAMW_V], s->row) + s->col;
     float factor = a->factor, one_minus_beta1 = a->one_minus_beta1,
@@ -175,12 +176,50 @@ CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, fl
     }
 }
 
-CPU_INLINE void adamw_stretch(const struct adamw *a, const struct row_range *s, float decay)
+CPU_INLINE void adamw_of_masters(const struct adamw *a, const struct row_range *s, float *master,
+                                 float decay)
 {
     if (is_bf16(&a->op->in[ADAMW_GRADIENT]))
-        adamw_exact(a, s, decay, 1);
+        adamw_exact(a, s, master, decay, 1);
     else
-        adamw_exact(a, s, decay, 0);
+        adamw_exact(a, s, master, decay, 0);
+}
+
+#define HALVES_ELEMENTS 256 /* joined at a time: they and the operands stay in the first cache */
+
+static inline uint16_t *word_row(const struct tensor *t, const struct row_range *s)
+{
+    return (uint16_t *)t->data + s->row * t->stride + s->col;
+}
+
+/* Of masters in two operands: joined, updated as others are, and taken apart again. */
+CPU_INLINE void adamw_halves(const struct adamw *a, const struct row_range *s, float decay)
+{
+    uint16_t *upper = word_row(&a->op->in[ADAMW_MASTER], s);
+    uint16_t *lower = word_row(&a->op->in[ADAMW_LOW], s);
+    float master[HALVES_ELEMENTS];
+
+    for (int64_t at = 0; at < s->n; at += HALVES_ELEMENTS) {
+        struct row_range some = { s->row, s->col + at, min_i64(s->n - at, HALVES_ELEMENTS) };
+
+        INDEPENDENT_TURNS
+        for (int64_t i = 0; i < some.n; i++)
+            master[i] = halves_join(upper[at + i], lower[at + i]);
+        adamw_of_masters(a, &some, master, decay);
+        INDEPENDENT_TURNS
+        for (int64_t i = 0; i < some.n; i++) {
+            upper[at + i] = halves_upper(master[i]);
+            lower[at + i] = halves_lower(master[i]);
+        }
+    }
+}
+
+CPU_INLINE void adamw_stretch(const struct adamw *a, const struct row_range *s, float decay)
+{
+    if (tensor_given(&a->op->in[ADAMW_LOW]))
+        adamw_halves(a, s, decay);
+    else
+        adamw_of_masters(a, s, float_row_mut(&a->op->in[ADAMW_MASTER], s->row) + s->col, decay);
 }
 
 /* ---- of states in bf16 ---- */
@@ -304,6 +343,11 @@ CPU_INLINE void weight_stretch(const struct adamw *a, const struct row_range *s)
     const float *master = float_row(&a->op->in[ADAMW_MASTER], s->row);
     void *weight = cpu_row(&a->op->out[ADAMW_WEIGHT], s->row);
 
+    if (a->op->attributes.half_away && is_bf16(&a->op->out[ADAMW_WEIGHT])) {
+        for (int64_t i = s->col; i < s->col + s->n; i++)
+            ((uint16_t *)weight)[i] = halves_upper(master[i]);
+        return;
+    }
     WITH_ACT(a->op->out[ADAMW_WEIGHT].dtype,
              for (int64_t i = s->col; i < s->col + s->n; i++) act_put(weight, i, master[i], act));
 }

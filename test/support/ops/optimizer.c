@@ -82,9 +82,9 @@ const struct op_facts optimizer_facts[N_OP_KINDS] = {
     },
     [OP_ADAMW] = {
         .example = "adamw 20x8 fp32, 1x4 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, "
-                   "20x8 fp32, 1x1 fp64, 1x1 fp64, 1x1 i32 : 20x8 bf16",
-        .spreads = "ssssssssss > s; rsssrrrrrs > r; cssscccccs > c; rsssrrrrrc > r; "
-                   "cssscccccc > c",
+                   "20x8 fp32, 1x1 fp64, 1x1 fp64, 1x1 i32, - : 20x8 bf16",
+        .spreads = "sssssssssss > s; rsssrrrrrss > r; cssscccccss > c; rsssrrrrrcs > r; "
+                   "csssccccccs > c",
         .reference = adamw,
     },
 };
