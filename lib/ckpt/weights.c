@@ -6,17 +6,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/halves.h"
 #include "base/hub.h"
 #include "ckpt/convert_dtype.h"
 #include "config/hf_config.h"
 
-static int read_base(const struct weights *w, const struct store_slice *slice, struct err *err)
+static int read_as_stored(const struct weights *w, const struct store_slice *slice, struct err *err)
 {
     return w->store ? store_read(w->store, slice, err) : hf_folder_read(w->folder, slice, err);
 }
 
+static void round_row(const struct weights *w, enum dtype dtype, void *to, const float *from,
+                      int64_t n)
+{
+    if (dtype == DTYPE_BF16 && w->half_away)
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)to)[i] = halves_upper(from[i]);
+    else
+        convert(dtype, to, DTYPE_F32, from, n);
+}
+
 /* In fp32, then rounded. */
-static int read_merged(const struct weights *w, const struct store_slice *slice, struct err *err)
+static int read_rounded(const struct weights *w, const struct store_slice *slice, bool is_sum,
+                        struct err *err)
 {
     int64_t rows = slice->row_end - slice->row_begin, cols = slice->col_end - slice->col_begin;
     int64_t stride = slice->stride ? slice->stride : cols;
@@ -27,15 +39,24 @@ static int read_merged(const struct weights *w, const struct store_slice *slice,
     sum.data = malloc((size_t)(rows * cols) * sizeof(float) + 1);
     if (!sum.data)
         return err_set(err, ERR_DEVICE, "out of host memory");
-    int status = read_base(w, &sum, err);
-    if (!status)
+    int status = read_as_stored(w, &sum, err);
+    if (!status && is_sum)
         status = adapter_add(w->adapter, &sum, err);
     for (int64_t row = 0; row < rows && !status; row++)
-        convert(slice->dtype,
-                (unsigned char *)slice->data + row * stride * (int64_t)dtype_bytes(slice->dtype),
-                DTYPE_F32, (const float *)sum.data + row * cols, cols);
+        round_row(w, slice->dtype,
+                  (unsigned char *)slice->data + row * stride * (int64_t)dtype_bytes(slice->dtype),
+                  (const float *)sum.data + row * cols, cols);
     free(sum.data);
     return status;
+}
+
+static int read_base(const struct weights *w, const struct store_slice *slice, struct err *err)
+{
+    const struct store_slice *stored = w->half_away ? store_find(w->store, slice->name) : NULL;
+
+    if (stored && stored->dtype == DTYPE_F32 && slice->dtype == DTYPE_BF16)
+        return read_rounded(w, slice, false, err);
+    return read_as_stored(w, slice, err);
 }
 
 int weights_read(const struct weights *w, const struct store_slice *slice, struct err *err)
@@ -48,7 +69,7 @@ int weights_read(const struct weights *w, const struct store_slice *slice, struc
     if (adapter_has_all(w->adapter, slice->name))
         return adapter_overlay(w->adapter, slice, err);
     if (w->is_merged && adapter_changes(w->adapter, slice->name))
-        return read_merged(w, slice, err);
+        return read_rounded(w, slice, true, err);
     if (read_base(w, slice, err) < 0)
         return -1;
     return adapter_has(w->adapter, slice->name) ? adapter_overlay(w->adapter, slice, err) : 0;

@@ -18,6 +18,7 @@ struct weights {
     struct hf_folder *folder;
     struct adapter *adapter; /* what was trained besides, or NULL */
     bool is_merged;          /* adapters' products are added to the matrices */
+    bool half_away; /* fp32 of the store becomes bf16 as its run rounded masters (base/halves.h) */
 };
 
 /*

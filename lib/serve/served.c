@@ -104,6 +104,8 @@ static int read_job(struct served *served, struct err *err)
     else
         status = err_set(err, ERR_DATA, "it does not contain its job");
     cJSON_Delete(state);
+    served->weights.half_away =
+        !status && served->job.optimizer.weight_rounding == WEIGHT_ROUNDING_HALF_AWAY;
     if (status < 0) {
         err->code = ERR_DATA;
         return err_add(err, "%s", served->folder);

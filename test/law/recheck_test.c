@@ -25,7 +25,7 @@ struct way {
 static void check(const struct way *w)
 {
     struct law_case c = law_base(w->model, w->dtype);
-    char what[160], tuning[128], plain[64] = "";
+    char what[160], tuning[160], plain[96] = "";
 
     if (law_left_out())
         return;
@@ -55,6 +55,8 @@ static void check(const struct way *w)
     law_must_equal(what, &wanted, &got);
 }
 
+#define SPLIT "fp32|optimizer.weight_rounding=half_away|optimizer.masters=split"
+
 static void test_ways(void **state)
 {
     static const struct way ways[] = {
@@ -74,6 +76,7 @@ static void test_ways(void **state)
         { "llama", "bf16", NULL, NULL, "late", "none", 4, 1, 1, 0, 1, 2, "bf16" },
         { "llama", "bf16", NULL, "op", "early", "none", 2, 2, 1, 0, 3, 0, "bf16" },
         { "llama-deep", "bf16", "1f1b", NULL, "late", "none", 2, 1, 2, 0, 2, 0, "bf16" },
+        { "llama", "bf16", NULL, NULL, "early", "none", 2, 1, 1, 0, 2, 0, SPLIT },
     };
 
     (void)state;

@@ -352,26 +352,31 @@ static void zero_one_text(void **state)
     }
 }
 
+/* Masters of which the weights are a part. */
+static void split_masters_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.gradients.zero = 1;
+    options.gradients.bucket_bytes = (size_t)24 << 10;
+    options.update.half_away = options.update.split = true;
+    check_compiled(GOLDEN "llama.split-masters.txt", &options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(residual_text),
-        cmocka_unit_test(differentiate_text),
-        cmocka_unit_test(fuse_text),
-        cmocka_unit_test(recompute_text),
-        cmocka_unit_test(shard_text),
-        cmocka_unit_test(update_text),
-        cmocka_unit_test(whole_program_text),
-        cmocka_unit_test(zero_one_text),
-        cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(hybrid_text),
-        cmocka_unit_test(zero_three_text),
-        cmocka_unit_test(pipeline_text),
-        cmocka_unit_test(tensor_parallel_text),
-        cmocka_unit_test(dynamic_text),
-        cmocka_unit_test(token_axes_text),
-        cmocka_unit_test(context_texts),
-        cmocka_unit_test(fastseq_text),
+        cmocka_unit_test(residual_text),      cmocka_unit_test(split_masters_text),
+        cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
+        cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
+        cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
+        cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
+        cmocka_unit_test(hybrid_text),        cmocka_unit_test(zero_three_text),
+        cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
+        cmocka_unit_test(dynamic_text),       cmocka_unit_test(token_axes_text),
+        cmocka_unit_test(context_texts),      cmocka_unit_test(fastseq_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
