@@ -82,8 +82,7 @@ int cells_read(struct run *run, const struct store_slice *slice, cells_read_fn r
     size_t stride_bytes = slice->low ? stride_bytes_of(slice) / 2 : stride_bytes_of(slice);
     int status = 0;
 
-    bool is_near =
-        device_is_host(run_device(run)) && !file_tier_has(slice->data) && !slice->low;
+    bool is_near = device_is_host(run_device(run)) && !file_tier_has(slice->data) && !slice->low;
     if (is_near || slice->row_begin == slice->row_end || slice->col_begin == slice->col_end)
         return read(context, slice, err);
     unsigned char *rows =
