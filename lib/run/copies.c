@@ -20,6 +20,31 @@ bool run_has_file(const struct run *run)
     return run->memory.file.n_bytes > 0;
 }
 
+/* A queue of a GPU does not wait for a disk: where there is a file, all copies take turns with
+ * those to and from it. */
+bool copies_are_posted(const struct run *run)
+{
+    return !run->enqueues || program_space_bytes(run->program, SPACE_FILE);
+}
+
+static int use_device(void *argument, struct err *err)
+{
+    struct device *device = argument;
+
+    (void)err;
+    if (device->ops->use)
+        device->ops->use(device);
+    return 0;
+}
+
+int copies_start_worker(struct run *run, struct err *err)
+{
+    return worker_create(&run->worker, -1, err) < 0 ||
+                   worker_call(run->worker, use_device, run->device, err) < 0
+               ? -1
+               : 0;
+}
+
 int copies_create(struct run *run, struct err *err)
 {
     for (int i = 0; i < N_COPY_LANES && run_has_file(run); i++)

@@ -75,9 +75,9 @@ int run_create(struct run **out, const struct run_options *options, struct err *
           (run->enqueues && comm_sums(options->comm)));
     CHECK(mesh_world_size(&run->program->mesh) == 1 || (options->comm && options->worker));
     run->worker = options->worker;
-    run->owns_worker = !run->worker && !run->enqueues && order_has_async(run->program);
-    if (run->owns_worker && worker_create(&run->worker, -1, err) < 0) {
-        run->owns_worker = false;
+    run->owns_worker = !run->worker && copies_are_posted(run) && order_has_async(run->program);
+    if (run->owns_worker && copies_start_worker(run, err) < 0) {
+        run->owns_worker = run->worker != NULL;
         run_destroy(run);
         return -1;
     }
@@ -149,7 +149,7 @@ static void publish_wait(struct run *run, const struct resolved_op *op)
 
 static bool is_done(const struct run *run, const struct resolved_op *op)
 {
-    return run->enqueues ? traffic_is_done(run, op) : worker_done(run->worker, op->ticket);
+    return op->is_posted ? worker_done(run->worker, op->ticket) : traffic_is_done(run, op);
 }
 
 /* Wait for an op that was given, NULL for none, under its own name. */
@@ -161,7 +161,7 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
     own_time_leave(run);
     double begin = clock_seconds();
     int status =
-        run->enqueues ? traffic_wait(run, op, err) : worker_wait(run->worker, op->ticket, err);
+        op->is_posted ? worker_wait(run->worker, op->ticket, err) : traffic_wait(run, op, err);
     double end = clock_seconds();
     own_time_return(run);
     run->wait_seconds += end - begin;
@@ -173,10 +173,8 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
 /* What is done on the compute queue from now on comes after the op: awaited here, or there. */
 static int come_after(struct run *run, const struct resolved_op *op, struct err *err)
 {
-    if (!run->enqueues)
+    if (!op || op->is_posted)
         return wait_for(run, op, err);
-    if (!op)
-        return 0;
     own_time_leave(run);
     run_trace_begin(run, DEVICE_COMPUTE);
     traffic_before_compute(run, op);
@@ -211,13 +209,17 @@ static void list_after(struct run *run, struct resolved_op *op)
 {
     struct stream_op *s = &op->stream_op;
 
-    s->n_after = 0;
+    s->n_after = s->n_after_queued = 0;
     for (int k = 0; k < op->n_users; k++) {
         const struct resolved_op *user = run->users[op->users[k]];
 
-        if (!user || user->stream == op->stream || worker_done(run->worker, user->ticket))
+        if (!user || user->stream == op->stream || is_done(run, user))
             continue;
-        CHECK(s->n_after < ORDER_MAX_AFTER);
+        CHECK(s->n_after + s->n_after_queued < ORDER_MAX_AFTER);
+        if (!user->is_posted) {
+            s->after_queued[s->n_after_queued++] = user->stream_op.done;
+            continue;
+        }
         s->after[s->n_after++] = user->ticket;
     }
 }
@@ -251,11 +253,25 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
     return 0;
 }
 
+/* No queue waits for the comm thread: what is enqueued behind its ops is so once they are done. */
+static int wait_for_posted(struct run *run, const struct resolved_op *op, struct err *err)
+{
+    for (int k = 0; k < op->n_users; k++) {
+        const struct resolved_op *user = run->users[op->users[k]];
+
+        if (user && user->is_posted && wait_for(run, user, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int post(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
 {
     if (run->capture && op_hashes_capture(run, op, err) < 0)
         return -1;
-    if (run->enqueues) {
+    if (!op->is_posted) {
+        if (wait_for_posted(run, op, err) < 0)
+            return -1;
         op->stream_op.first = first;
         op->position = progress_advance(run->progress);
         if (traffic_enqueue(run, op, index, err) < 0)

@@ -227,6 +227,7 @@ static void resolve_given(struct run *run, const struct op *op, struct resolved_
         resolve_collective(run, op, out);
     else
         copies_resolve(run, op, out);
+    out->is_posted = op_is_collective(op->kind) ? !run->enqueues : copies_are_posted(run);
     out->stream_op.worker = run->worker;
 }
 

@@ -34,6 +34,7 @@ struct resolved_op {
     uint64_t position; /* and this rank's position then (progress/progress.h) */
     bool is_async;
     bool is_on_host;  /* a host op beside a GPU: this thread does it, when all before it is done */
+    bool is_posted;   /* given to the comm thread, not to a queue */
     const int *users; /* of what it touches: indices in those of the run */
     int n_users;
     const struct dead_range *dead;
@@ -199,8 +200,13 @@ void own_time_release(struct run *run);
  * ERR_PEER. */
 int run_make_groups(struct run *run, struct err *err);
 
-/* copies.c. Create: 0, or -1 and ERR_DEVICE; released in either case, after what was given is done.
- * Resolve: out, which has its operands, is the copy `op`. */
+/*
+ * copies.c. Whether copies are the comm thread's, and a thread of the run's own for them. Create:
+ * 0, or -1 and ERR_DEVICE; released in either case, after what was given is done. Resolve: out,
+ * which has its operands, is the copy `op`.
+ */
+bool copies_are_posted(const struct run *run);
+int copies_start_worker(struct run *run, struct err *err);
 int copies_create(struct run *run, struct err *err);
 void copies_release(struct run *run);
 void copies_resolve(struct run *run, const struct op *op, struct resolved_op *out);

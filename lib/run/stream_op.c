@@ -12,6 +12,9 @@ static bool may_begin(const struct stream_op *op)
     for (int i = 0; i < op->n_after; i++)
         if (!worker_done(op->worker, op->after[i]))
             return false;
+    for (int i = 0; i < op->n_after_queued; i++)
+        if (!op->device->ops->event_done(op->device, op->after_queued[i]))
+            return false;
     return !op->given || op->device->ops->event_done(op->device, op->given);
 }
 

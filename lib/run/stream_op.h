@@ -35,6 +35,8 @@ struct stream_op {
     const struct worker *worker;
     uint64_t after[ORDER_MAX_AFTER];
     int n_after;
+    struct device_event *after_queued[ORDER_MAX_AFTER]; /* likewise, of what was enqueued */
+    int n_after_queued;
     bool has_begun;
     double
         ready_at; /* all that it comes after was done: when it was given if that was known then */

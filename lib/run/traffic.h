@@ -3,7 +3,8 @@
  *
  * Where comm enqueues (GPUs with NCCL each), collectives are given to the device's queues, and
  * compute and they wait for each other by events. Else they are staged: each stream has one block
- * of pinned host memory, of its largest collective's size, and the comm thread copies.
+ * of pinned host memory, of its largest collective's size, and the comm thread copies. Copies of a
+ * program with a file are the comm thread's in either case (copies.c).
  */
 #ifndef RUN_TRAFFIC_H
 #define RUN_TRAFFIC_H

@@ -58,6 +58,21 @@ static void test_alone(void **state)
     assert_int_equal(n_differ(&play), 0);
 }
 
+/* Copies to and from a file are the comm thread's, among what is enqueued. */
+static void test_in_a_file(void **state)
+{
+    (void)state;
+    for (enum offload_way way = OFFLOAD_STAGED; way <= OFFLOAD_ENQUEUED; way++)
+        for (int tp_size = 1; tp_size <= 2; tp_size *= 2) {
+            struct offload_play play = play_of(way, tp_size);
+
+            play.shape.in_file = true;
+            play.folder = "/tmp";
+            play.seed = (uint64_t)tp_size;
+            assert_int_equal(n_differ(&play), 0);
+        }
+}
+
 static void test_missing_waits_show(void **state)
 {
     struct offload_play play = play_of(OFFLOAD_ENQUEUED, 1);
@@ -73,6 +88,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_in_a_file),
         cmocka_unit_test(test_missing_waits_show),
     };
 
