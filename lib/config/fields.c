@@ -490,7 +490,7 @@ const struct field job_fields[] = {
               "measured one after 10 steps; 0: not known" },
 
     { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recompute_choices,
-      .not_built = "auto", .list_items = list_forward_ops, .items_offset = AT(recompute_ops),
+      .list_items = list_forward_ops, .items_offset = AT(recompute_ops),
       .item = "an op of the forward", .word_value = RECOMPUTE_LIST,
       .help = "activation recomputation (checkpointing); selective: norms, activation "
               "functions, dropout and casts are recomputed in the backward; full: all but the "

@@ -124,7 +124,8 @@ static void offload_values(struct compiling *c)
         offload(c->program, &(struct offload_options){ .rank = *o->offload,
                                                        .sets = o->sets,
                                                        .set_of_layer = o->set_of_layer,
-                                                       .n_micro_batches = o->n_micro_batches });
+                                                       .n_micro_batches = o->n_micro_batches,
+                                                       .times = o->copy_times });
 }
 
 static void in_place(struct compiling *c)

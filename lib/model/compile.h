@@ -53,6 +53,7 @@ struct compile_train {
     const unsigned char *set_of_layer;
     /* What of this rank's values is away when it is not needed; NULL: nothing. */
     const struct rank_offload *offload;
+    struct copy_times copy_times; /* where copies are posted; zeros: one op ahead */
     /* The pipeline, and the rank in it that this program is for; zeros for one stage. */
     struct {
         enum pipeline_kind kind;

@@ -336,6 +336,34 @@ static void keep_front(struct finding_sets *f)
     f->front->n_points = n;
 }
 
+/* What `recompute: none`, selective, full or a list says of every layer. */
+static struct keep_set set_of_job(const struct job *job)
+{
+    switch (job->recompute) {
+    case RECOMPUTE_SELECTIVE:
+        return recompute_keep_set(RECOMPUTE_KIND_SELECTIVE, NULL);
+    case RECOMPUTE_FULL:
+        return recompute_keep_set(RECOMPUTE_KIND_FULL, NULL);
+    case RECOMPUTE_LIST:
+        return recompute_keep_set(RECOMPUTE_KIND_LIST, &job->recompute_ops);
+    default:
+        return recompute_keep_set(RECOMPUTE_KIND_NONE, NULL);
+    }
+}
+
+static void try_sets(struct finding_sets *f, struct layer_copy *c, const int *kinds)
+{
+    if (f->request->is_fixed) {
+        struct keep_set set = set_of_job(f->request->job);
+
+        f->n_points = 0;
+        try_set(f, c, set);
+        return;
+    }
+    (f->front->is_partial ? try_path : try_all)(f, c, kinds, f->front->n_kinds);
+    try_set(f, c, (struct keep_set){ .full = true });
+}
+
 static void find_front(struct finding_sets *f, const struct program *program)
 {
     struct arena arena = { 0 };
@@ -350,8 +378,7 @@ static void find_front(struct finding_sets *f, const struct program *program)
     int64_t always_ns = try_set(f, &c, (struct keep_set){ .full = false })->added_ns;
     f->front->forward_ns = sum_ns(f, &c.program, c.at_forward, false);
     f->front->backward_ns = sum_ns(f, &c.program, c.at_backward, false) + always_ns;
-    (f->front->is_partial ? try_path : try_all)(f, &c, kinds, f->front->n_kinds);
-    try_set(f, &c, (struct keep_set){ .full = true });
+    try_sets(f, &c, kinds);
     for (int i = 0; i < f->n_points; i++)
         f->points[i].added_ns -= always_ns;
     f->front->n_sets = f->n_points;

@@ -60,7 +60,8 @@ struct keep_sets_request {
     const struct job *job; /* resolved */
     struct kernels *kernels;
     const struct cluster *cluster;
-    int island; /* on whose devices */
+    int island;    /* on whose devices */
+    bool is_fixed; /* only the set that the job's `recompute` says is tried, for what it takes */
 };
 
 /* All in the arena. Takes milliseconds for each front. Returns 0, or -1 where a program of the job

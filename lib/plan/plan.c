@@ -5,6 +5,7 @@
 
 #include "kernels/gpu_sizes.h"
 #include "layout/axes.h"
+#include "plan/memory_fit.h"
 #include "plan/programs.h"
 #include "program/recheck_piece.h"
 
@@ -35,10 +36,30 @@ static int take_programs(struct plan *plan, bool are_run, struct err *err)
     return 0;
 }
 
+/* What is kept, computed again and away, where the job leaves it open. */
+static int choose_memory(struct plan *plan, struct err *err)
+{
+    const struct memory_fit_request request = { .job = plan->job, .kernels = plan->kernels };
+
+    if (!memory_is_chosen(plan->job))
+        return 0;
+    struct job *chosen = arena_array(&plan->arena, struct job, 1);
+    plan->memory = arena_array(&plan->arena, struct memory_fit, 1);
+    *chosen = *plan->job;
+    if (memory_fit(plan->memory, &request, &plan->arena, err) < 0)
+        return -1;
+    chosen->keep_sets = plan->memory->keep_sets;
+    chosen->offload = plan->memory->offload;
+    plan->job = chosen;
+    return 0;
+}
+
 int plan_open_with(struct plan *plan, const struct job *job, struct kernels *kernels,
                    struct err *err)
 {
     *plan = (struct plan){ .job = job, .kernels = kernels };
+    if (choose_memory(plan, err) < 0)
+        return -1;
     return take_programs(plan, false, err);
 }
 
@@ -48,7 +69,8 @@ int plan_open(struct plan *plan, const struct job *job, int n_threads, int rank,
 
     *plan = (struct plan){ .job = job };
     if (pool_create(&plan->pool, job->threads ? job->threads : n_threads, NULL, err) < 0 ||
-        make_kernels(plan, err) < 0 || take_programs(plan, true, err) < 0)
+        make_kernels(plan, err) < 0 || choose_memory(plan, err) < 0 ||
+        take_programs(plan, true, err) < 0)
         return -1;
     if (rank >= 0)
         plan->shown = mesh_coordinate(&mesh, rank, axes_stages());

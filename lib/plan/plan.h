@@ -14,12 +14,15 @@
 #include "kernels/kernels.h"
 #include "program/program.h"
 
+struct memory_fit;
+
 struct plan {
-    const struct job *job;
-    struct pool *pool;        /* NULL: kernels are the caller's */
-    struct kernels *kernels;  /* those that would run here; a GPU's say sizes and need no GPU */
-    struct program *programs; /* [pp], in the arena */
-    int shown;                /* the pipeline rank whose memory and program are of interest */
+    const struct job *job;     /* the caller's, or with the choice of memory_fit.h, in the arena */
+    struct memory_fit *memory; /* that choice; NULL: the job leaves none open */
+    struct pool *pool;         /* NULL: kernels are the caller's */
+    struct kernels *kernels;   /* those that would run here; a GPU's say sizes and need no GPU */
+    struct program *programs;  /* [pp], in the arena */
+    int shown;                 /* the pipeline rank whose memory and program are of interest */
     struct arena arena;
 };
 

@@ -5,7 +5,11 @@
 
 #include "config/sequence_lengths.h"
 #include "model/model.h"
+#include "plan/memory_fit.h"
+#include "plan/price.h"
 #include "run/run.h"
+
+#define COPY_LATENCY_NS 10000
 
 /* Programs of shorter sequences lie within the longest one's places. */
 static int compile_shorter(struct programs_by_length *programs, struct compile_train *options,
@@ -18,6 +22,29 @@ static int compile_shorter(struct programs_by_length *programs, struct compile_t
             place_within(&programs->shorter[i], programs->longest, err) < 0)
             return err_add(err, "sequences of %d", programs->lengths[i]);
     }
+    return 0;
+}
+
+/* ---- when values that are away come and go ---- */
+
+static int64_t op_ns(void *context, const struct op_shape *shape)
+{
+    return price_op(context, shape).ns;
+}
+
+/* Programs of several lengths have one order of ops, so there copies are posted by it alone. */
+static int time_copies(struct copy_times *times, const struct programs_request *request,
+                       struct arena *arena, struct err *err)
+{
+    struct cluster *cluster = arena_array(arena, struct cluster, 1);
+    struct prices *prices = arena_array(arena, struct prices, 1);
+
+    if (memory_cluster(cluster, request->job, request->kernels, arena, err) < 0)
+        return -1;
+    *prices = (struct prices){ .cluster = cluster };
+    double rate = cluster->links.host_bandwidth > 0 ? cluster->links.host_bandwidth
+                                                    : cluster->islands[0].device->host_link;
+    *times = (struct copy_times){ op_ns, prices, rate, rate, COPY_LATENCY_NS };
     return 0;
 }
 
@@ -46,6 +73,9 @@ int programs_compile_by_length(struct programs_by_length *programs,
     options.pipeline.built = request->built;
     options.watch = request->watch;
     options.unverified = request->unverified;
+    if (options.offload && !programs->n_shorter &&
+        time_copies(&options.copy_times, request, arena, err) < 0)
+        return -1;
     if (compile_train(programs->longest, &options, err) < 0)
         return -1;
     return compile_shorter(programs, &options, err);

@@ -1,6 +1,7 @@
 /*
  * cost.c - the cost of a placed program: memory by segment, FLOPs by entry
  */
+#include "base/num.h"
 #include "program/order.h"
 #include "program/passes.h"
 
@@ -101,4 +102,66 @@ static double written_bytes(const struct program *program, const struct function
 size_t program_entry_written_bytes(const struct program *program, enum entry_kind entry)
 {
     return (size_t)sum_entry(program, entry, written_bytes);
+}
+
+/* ---- the fullest op ---- */
+
+static void add_stay(const struct program *p, int64_t *change, int value, int first, int last)
+{
+    int64_t n_bytes = (int64_t)program_value_bytes(p, value);
+
+    change[first] += n_bytes;
+    change[last + 1] -= n_bytes;
+}
+
+/* Bytes that begin less those that end, by op. */
+static void count_function(const struct program *p, int function, int *first, int *last,
+                           int *completed_at, int64_t *change)
+{
+    const struct function *f = &p->functions[function];
+
+    order_completion(p, function, completed_at);
+    for (int v = 0; v < p->n_values; v++)
+        first[v] = -1;
+    for (int i = 0; i < f->n_ops; i++)
+        for (int k = 0; k < ORDER_MAX_USERS; k++) {
+            int id = k < OPS_MAX_INPUTS ? f->ops[i].in[k] : f->ops[i].out[k - OPS_MAX_INPUTS];
+            int v = program_base(p, id);
+            int end = order_is_async(&f->ops[i]) ? completed_at[i] - 1 : i;
+
+            if (!v || p->values[v].segment != SEGMENT_SCRATCH)
+                continue;
+            if (f->ops[i].kind == OP_TO_DEVICE && first[v] >= 0 && last[v] < i) {
+                add_stay(p, change, v, first[v], last[v]);
+                first[v] = -1;
+            }
+            last[v] = first[v] < 0 ? end : max_int(last[v], end);
+            first[v] = first[v] < 0 ? i : first[v];
+        }
+    for (int v = 1; v < p->n_values; v++)
+        if (first[v] >= 0)
+            add_stay(p, change, v, first[v], min_int(last[v], f->n_ops - 1));
+}
+
+void program_fullest_op(const struct program *program, struct fullest_op *fullest)
+{
+    const struct program *p = program;
+    struct arena arena = { 0 };
+    int *first = arena_array(&arena, int, p->n_values),
+        *last = arena_array(&arena, int, p->n_values);
+
+    *fullest = (struct fullest_op){ .layer = -1 };
+    for (int function = 0; function < p->n_functions; function++) {
+        const struct function *f = &p->functions[function];
+        int64_t *change = arena_array(&arena, int64_t, f->n_ops + 1), live = 0;
+
+        count_function(p, function, first, last, arena_array(&arena, int, f->n_ops), change);
+        for (int i = 0; i < f->n_ops; i++) {
+            live += change[i];
+            if ((size_t)live > fullest->bytes)
+                *fullest =
+                    (struct fullest_op){ f->name, f->ops[i].kind, f->ops[i].layer, (size_t)live };
+        }
+    }
+    arena_release(&arena);
 }

@@ -31,9 +31,7 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "program/gaps.h"
 #include "program/offload_impl.h"
-#include "program/passes.h"
 
 /* Uses that are more ops apart than that are two stays: the value leaves in between. In an update
  * ops touch one parameter after the other, so there it is away for long soon. */
@@ -41,12 +39,6 @@ enum { FAR_APART = 24, FAR_APART_IN_UPDATE = 4 };
 
 /* Of a category's bytes, a smaller part than this is no help: vectors stay. */
 #define SMALLEST_PART 16384
-
-struct offload {
-    struct program *program;
-    const struct offload_options *options;
-    struct arena *arena;
-};
 
 /* ---- which values go ---- */
 
@@ -79,11 +71,10 @@ static bool starts_always(const struct program *p, const struct op *op, int outp
 
 /* By base value: whether some op writes it as more than a sum of one micro-batch, or only reads
  * it. Staging buffers of gradients hold nothing between functions. */
-static bool *find_holding(const struct offload *o)
+static bool *find_holding(const struct program *p, struct arena *arena)
 {
-    const struct program *p = o->program;
-    bool *is_staging = arena_array(o->arena, bool, p->n_values);
-    bool *holds = arena_array(o->arena, bool, p->n_values);
+    bool *is_staging = arena_array(arena, bool, p->n_values);
+    bool *holds = arena_array(arena, bool, p->n_values);
 
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
@@ -120,11 +111,25 @@ static void send_to(const struct offload *o, int id, enum space space)
     p->values[id].home = home;
 }
 
-/* Cells of a kind in the order in which ops first touch them. Returns how many. */
-static int list_cells(const struct offload *o, enum away_kind kind, int *list)
+/* Smaller ones than a part of all are no help. */
+static int leave_small(const struct program *p, int *list, int n)
 {
-    const struct program *p = o->program;
-    bool *holds = find_holding(o), *listed = arena_array(o->arena, bool, p->n_values);
+    size_t all = 0;
+    int kept = 0;
+
+    for (int i = 0; i < n; i++)
+        all += program_value_bytes(p, list[i]);
+    for (int i = 0; i < n; i++)
+        if (program_value_bytes(p, list[i]) >= all / SMALLEST_PART)
+            list[kept++] = list[i];
+    return kept;
+}
+
+int offload_list_cells(const struct program *program, enum away_kind kind, int *list)
+{
+    const struct program *p = program;
+    struct arena arena = { 0 };
+    bool *holds = find_holding(p, &arena), *listed = arena_array(&arena, bool, p->n_values);
     int n = 0;
 
     for (int f = 0; f < p->n_functions; f++)
@@ -138,7 +143,8 @@ static int list_cells(const struct offload *o, enum away_kind kind, int *list)
                 listed[v] = true;
                 list[n++] = v;
             }
-    return n;
+    arena_release(&arena);
+    return leave_small(p, list, n);
 }
 
 /* So many bytes at least go, of them `filed` to the file: the last ones. */
@@ -146,10 +152,9 @@ static void send_cells(const struct offload *o, enum away_kind kind)
 {
     const struct program *p = o->program;
     int *list = arena_array(o->arena, int, p->n_values);
-    size_t wanted = o->options->rank.cells[kind].bytes,
-           filed = o->options->rank.cells[kind].filed_bytes;
-    size_t all = 0, away = 0;
-    int n = wanted ? list_cells(o, kind, list) : 0;
+    size_t wanted = o->options->rank.cells[kind].bytes;
+    size_t filed = o->options->rank.cells[kind].filed_bytes, all = 0, away = 0;
+    int n = wanted ? offload_list_cells(p, kind, list) : 0;
 
     for (int i = 0; i < n; i++)
         all += program_value_bytes(p, list[i]);
@@ -157,9 +162,8 @@ static void send_cells(const struct offload *o, enum away_kind kind)
     for (int i = 0; i < n && away < most; i++) {
         size_t n_bytes = program_value_bytes(p, list[i]);
 
-        if (n_bytes < all / SMALLEST_PART)
-            continue;
-        send_to(o, list[i], most - away <= filed ? SPACE_FILE : SPACE_HOST);
+        send_to(o, list[i],
+                away + n_bytes > most - min_size(filed, most) ? SPACE_FILE : SPACE_HOST);
         away += n_bytes;
     }
 }
@@ -220,24 +224,6 @@ static void send_activations(const struct offload *o)
 }
 
 /* ---- stays ---- */
-
-struct visit {
-    int value;
-    int first, last, last_write; /* ops; last_write -1: it only reads */
-    bool reads_first;            /* what was there before */
-    int64_t n_written;           /* elements */
-    bool is_home;                /* a host op's, of the home */
-    int before, after; /* 1 + the visit of the same value before it, and after it; 0 none */
-    int bring_at;      /* the op ahead of which it is brought; -1: it is not */
-    int await_at;      /* the op ahead of which its way home has ended; n_ops: the function's end */
-};
-
-struct visits {
-    struct visit *list;
-    int n, capacity;
-    int *of;     /* by base value: 1 + its newest visit, 0 none */
-    int *owners; /* by base value: that whose home it is, or 0 */
-};
 
 static struct visit *add_visit(const struct offload *o, struct visits *s, int value, int at)
 {
@@ -330,8 +316,7 @@ static void find_visits(const struct offload *o, struct visits *s, const struct 
     }
 }
 
-/* Cells have had something before; a plain value is what the function writes. */
-static bool is_brought(const struct offload *o, const struct visit *v)
+bool offload_is_brought(const struct offload *o, const struct visit *v)
 {
     const struct value *value = &o->program->values[v->value];
 
@@ -422,127 +407,14 @@ static void rebuild(const struct offload *o, int function, struct insertions *s)
     f->n_ops = f->capacity = n;
 }
 
-/* ---- points, without times ---- */
-
-/* The first op of the stays that begin `back` ops of that kind before stay i. */
-static int first_of_group(const struct visits *s, int i, int back)
-{
-    int at = s->list[i].first;
-
-    for (; i >= 0 && back; i--)
-        if (s->list[i].first < at) {
-            at = s->list[i].first;
-            back--;
-        }
-    return back ? 0 : at;
-}
-
-/* The first op of the stays `ahead` groups later; n_ops: there are none. */
-static int first_ahead(const struct visits *s, int i, int ahead, int n_ops)
-{
-    int at = s->list[i].first;
-
-    for (; i < s->n && ahead; i++)
-        if (s->list[i].first > at) {
-            at = s->list[i].first;
-            ahead--;
-        }
-    return ahead ? n_ops : at;
-}
-
-static void point_by_order(struct visits *s, int n_ops)
-{
-    for (int i = 0; i < s->n; i++) {
-        s->list[i].bring_at = first_of_group(s, i, 1);
-        s->list[i].await_at = first_ahead(s, i, 2, n_ops);
-    }
-}
-
-/* ---- points, by the times of ops and copies ---- */
-
-static void note_gap(struct gap_problem *problem, struct gap *gaps, int from, int to,
-                     int64_t n_bytes)
-{
-    gaps[problem->n_gaps++] = (struct gap){ .n_bytes = n_bytes, .from = from, .to = to };
-}
-
-/* Each visit's way in and way out are gaps of a period that is this function alone: its end waits
- * for copies of what is in scratch memory. */
-static void point_by_times(const struct offload *o, struct visits *s, const struct function *f)
-{
-    const struct program *p = o->program;
-    const struct copy_times *times = &o->options->times;
-    int64_t *ns = arena_array(o->arena, int64_t, f->n_ops), all = 0;
-    int64_t *resident = arena_array(o->arena, int64_t, f->n_ops);
-    struct gap *gaps = arena_array(o->arena, struct gap, 2 * s->n);
-    bool *away = arena_array(o->arena, bool, 2 * s->n);
-    struct gap_problem problem = { .n_ops = f->n_ops,
-                                   .ns = ns,
-                                   .resident = resident,
-                                   .gaps = gaps,
-                                   .capacity = INT64_MAX / 4,
-                                   .out_rate = times->out_rate,
-                                   .in_rate = times->in_rate,
-                                   .latency_ns = times->latency_ns };
-    struct gap_schedule schedule;
-    struct err err;
-
-    for (int i = 0; i < s->n; i++) {
-        const struct visit *v = &s->list[i];
-        int64_t n_bytes = v->is_home ? 0 : (int64_t)program_value_bytes(p, v->value);
-
-        note_gap(&problem, gaps, -1, is_brought(o, v) ? v->first : f->n_ops, n_bytes);
-        note_gap(&problem, gaps, v->last_write, f->n_ops, v->last_write < 0 ? 0 : n_bytes);
-        all += 2 * n_bytes;
-    }
-    for (int i = 0; i < f->n_ops; i++) {
-        struct op_shape shape = program_op_shape(p, &f->ops[i]);
-
-        ns[i] = f->ops[i].stream == STREAM_COMPUTE && op_has_kernel(f->ops[i].kind)
-                    ? times->op_ns(times->context, &shape)
-                    : 0;
-        resident[i] = all;
-    }
-    memset(away, 1, sizeof *away * (size_t)problem.n_gaps);
-    CHECK(gaps_time(&schedule, &problem, away, o->arena, &err) == 0);
-    for (int i = 0; i < s->n; i++) {
-        s->list[i].bring_at = schedule.in_issue[2 * i];
-        s->list[i].await_at = schedule.out_await[2 * i + 1];
-    }
-}
-
 /* ---- the copies of a function ---- */
-
-/* A stay begins behind the one before of the same value, and has left where the next begins. */
-static void keep_apart(const struct offload *o, struct visits *s, int n_ops)
-{
-    for (int i = 0; i < s->n; i++) {
-        struct visit *v = &s->list[i];
-        int earliest = v->before ? s->list[v->before - 1].last + 1 : 0;
-
-        if (v->is_home)
-            v->bring_at = v->first;
-        else
-            v->bring_at = is_brought(o, v) ? min_int(max_int(v->bring_at, earliest), v->first) : -1;
-    }
-    for (int i = 0; i < s->n; i++) {
-        struct visit *v = &s->list[i];
-        int latest = v->after ? s->list[v->after - 1].bring_at : n_ops;
-
-        v->await_at = min_int(max_int(v->await_at, v->last + 1), latest);
-    }
-}
 
 static void insert_copies(const struct offload *o, int function, struct visits *s,
                           struct insertions *copies)
 {
     const struct function *f = &o->program->functions[function];
 
-    if (o->options->times.op_ns)
-        point_by_times(o, s, f);
-    else
-        point_by_order(s, f->n_ops);
-    keep_apart(o, s, f->n_ops);
+    offload_find_points(o, s, f);
     copies->n = 0;
     for (int i = 0; i < s->n; i++) {
         const struct visit *v = &s->list[i];
@@ -572,6 +444,7 @@ void offload(struct program *program, const struct offload_options *options)
     send_activations(&o);
     if (options->rank.updates_on_host)
         offload_update(program);
+    offload_cut_updates(&o);
     visits.of = arena_array(&arena, int, program->n_values);
     visits.owners = program_list_owners(program, &arena);
     for (int f = 0; f < program->n_functions; f++) {

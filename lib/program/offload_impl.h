@@ -1,15 +1,55 @@
 /*
- * offload_impl.h - the parts of the pass offload
+ * offload_impl.h - values that are to leave the device, and their stays in a function
  */
 #ifndef PROGRAM_OFFLOAD_IMPL_H
 #define PROGRAM_OFFLOAD_IMPL_H
 
-#include "program/program.h"
+#include <stdbool.h>
+
+#include "program/passes.h"
+
+struct offload {
+    struct program *program;
+    const struct offload_options *options;
+    struct arena *arena;
+};
+
+/* A stay that is to be: uses of a value in one function that lie close together. */
+struct visit {
+    int value;
+    int first, last, last_write; /* ops; last_write -1: it only reads */
+    bool reads_first;            /* what was there before */
+    int64_t n_written;           /* elements */
+    bool is_home;                /* a host op's, of the home */
+    int before, after; /* 1 + the visit of the same value before it, and after it; 0 none */
+    int bring_at;      /* the op ahead of which it is brought; -1: it is not */
+    int await_at;      /* the op ahead of which its way home has ended; n_ops: the function's end */
+};
+
+struct visits {
+    struct visit *list;
+    int n, capacity;
+    int *of;     /* by base value: 1 + its newest visit, 0 none */
+    int *owners; /* by base value: that whose home it is, or 0 */
+};
+
+/* Cells have had something before; a plain value is what the function writes. */
+bool offload_is_brought(const struct offload *o, const struct visit *v);
 
 /*
  * offload_update.c: behind the choice of homes, before copies are inserted: ops of TRAIT_ON_HOST
  * whose states are all at home in host memory become host ops.
  */
 void offload_update(struct program *program);
+
+/*
+ * offload_cut.c: ops of the update on cells that are away are cut into ops on pieces of them, each
+ * of which comes and goes by itself, where the cells are large.
+ */
+void offload_cut_updates(const struct offload *o);
+
+/* offload_points.c: set bring_at and await_at of all visits, in the order of their first ops, of
+ * the function. */
+void offload_find_points(const struct offload *o, struct visits *visits, const struct function *f);
 
 #endif

@@ -275,6 +275,10 @@ struct offload_options {
 };
 void offload(struct program *program, const struct offload_options *options);
 
+/* The cells of a kind that may go, in the order in which they do: ids, at most n_values of them.
+ * Returns how many. */
+int offload_list_cells(const struct program *program, enum away_kind kind, int *list);
+
 /*
  * in_place.c: an op that may write over its first input (OPERAND_IN_PLACE) does so if no function
  * reads that input afterwards, or has it from another function: the output is over the input, or,
@@ -354,6 +358,15 @@ int program_memory_table(const struct program *program, struct memory_row *rows,
 /* Of all segments in the space; and of those in memory: the device's and the host's. */
 size_t program_space_bytes(const struct program *program, enum space space);
 size_t program_memory_bytes(const struct program *program);
+
+/* The op during which most of the device's scratch is in use, the bytes of values there. */
+struct fullest_op {
+    const char *function; /* NULL: there is none */
+    enum op_kind kind;
+    int layer;
+    size_t bytes;
+};
+void program_fullest_op(const struct program *program, struct fullest_op *fullest);
 
 /* FLOPs of one step on one rank: all actions of the entry, recomputation included. */
 double program_entry_flops(const struct program *program, enum entry_kind entry);

@@ -401,9 +401,7 @@ static void open_walk(struct verify_walk *w, struct arena *arena)
     w->spread = arena_array(arena, unsigned char, n_values *N_AXES);
     w->gathered = arena_array(arena, int, n_values);
     w->owners = program_list_owners(p, arena);
-    w->unsaved = arena_array(arena, int, n_values);
-    w->unsaved_before = arena_array(arena, int, n_values);
-    w->n_filled = arena_array(arena, int64_t, n_values);
+    verify_open_stays(w, arena);
 }
 
 /* What the host reads after the entry is there. */

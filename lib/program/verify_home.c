@@ -11,12 +11,19 @@
 
 #include "program/verify_walk_impl.h"
 
+/* A home, or a part of one. */
+static bool is_home(const struct verify_walk *w, int id)
+{
+    return w->owners[program_base(w->program, id)] != 0;
+}
+
 /* The value that the op brings from a home, or sends to one; else 0. */
 static int brought(const struct verify_walk *w, const struct op *op)
 {
     int id = op->out[TO_DEVICE_Y];
 
-    return op->kind == OP_TO_DEVICE && w->program->values[id].home && w->owners[op->in[TO_DEVICE_X]]
+    return op->kind == OP_TO_DEVICE && w->program->values[id].home &&
+                   is_home(w, op->in[TO_DEVICE_X])
                ? id
                : 0;
 }
@@ -25,7 +32,7 @@ static int sent_home(const struct verify_walk *w, const struct op *op)
 {
     int id = op->in[TO_HOST_X];
 
-    return op->kind == OP_TO_HOST && w->program->values[id].home && w->owners[op->out[TO_HOST_Y]]
+    return op->kind == OP_TO_HOST && w->program->values[id].home && is_home(w, op->out[TO_HOST_Y])
                ? id
                : 0;
 }
@@ -42,9 +49,24 @@ static int check_coming(struct verify_walk *w, const struct function *f, const s
     if (w->unsaved[id] == w->run)
         return verify_complain(w->program, f, op, id, "is brought over what has not been sent home",
                                w->err);
+    for (int other = w->last_unsaved; other; other = w->unsaved_before[other])
+        if (other != id && w->unsaved[other] == w->run &&
+            program_overlap(w->program, v->home, w->program->values[other].home))
+            return verify_complain(w->program, f, op, id,
+                                   "is brought before a change of its home was sent", w->err);
     w->written[id] = w->run;
     w->n_filled[id] = v->rows * v->cols;
     return 0;
+}
+
+/* Others whose homes have changed now are not here any more as they are. */
+static void forget_others(struct verify_walk *w, int id, int home)
+{
+    const struct value *values = w->program->values;
+
+    for (int v = w->first_at_home[program_whole(w->program, home)]; v; v = w->next_at_home[v])
+        if (v != id && w->written[v] == w->run && program_overlap(w->program, values[v].home, home))
+            w->written[v] = NEVER;
 }
 
 static int check_going(struct verify_walk *w, const struct function *f, const struct op *op, int id)
@@ -59,7 +81,8 @@ static int check_going(struct verify_walk *w, const struct function *f, const st
         return verify_complain(w->program, f, op, id, "is sent home though only a part is here",
                                w->err);
     w->unsaved[id] = NEVER;
-    w->written[v->home] = WRITTEN;
+    w->written[program_base(w->program, v->home)] = WRITTEN;
+    forget_others(w, id, v->home);
     return 0;
 }
 
@@ -115,7 +138,7 @@ int verify_note_write(struct verify_walk *w, const struct function *f, const str
     }
     if (verify_at_home(w, f, op, id, "is written") < 0)
         return -1;
-    w->written[owner] = NEVER;
+    forget_others(w, 0, id);
     return 0;
 }
 
@@ -126,4 +149,23 @@ int verify_all_saved(struct verify_walk *w, const struct function *f)
             return verify_complain(w->program, f, &f->ops[f->n_ops - 1], w->last_unsaved,
                                    "is written and not sent home", w->err);
     return 0;
+}
+
+void verify_open_stays(struct verify_walk *w, struct arena *arena)
+{
+    const struct program *p = w->program;
+    size_t n_values = (size_t)p->n_values;
+
+    w->unsaved = arena_array(arena, int, n_values);
+    w->unsaved_before = arena_array(arena, int, n_values);
+    w->n_filled = arena_array(arena, int64_t, n_values);
+    w->first_at_home = arena_array(arena, int, n_values);
+    w->next_at_home = arena_array(arena, int, n_values);
+    for (int v = 1; v < p->n_values; v++)
+        if (p->values[v].home) {
+            int *first = &w->first_at_home[program_whole(p, p->values[v].home)];
+
+            w->next_at_home[v] = *first;
+            *first = v;
+        }
 }

@@ -34,10 +34,14 @@ struct verify_walk {
     int *unsaved_before;   /* and the one written before it in this run */
     int last_unsaved;      /* of this run, or 0 */
     int *owners;           /* by base value: that whose home it is, or 0 */
-    int64_t *n_filled;     /* by base value with a home: elements that are here, in this run */
+    int *first_at_home, *next_at_home; /* by base home: the values whose home it, or a part, is */
+    int64_t *n_filled; /* by base value with a home: elements that are here, in this run */
 };
 
-/* verify_home.c: whether the op moves a value with a home there or back, and the check of that. 0,
+/* verify_home.c: tables of a walk. */
+void verify_open_stays(struct verify_walk *walk, struct arena *arena);
+
+/* Whether the op moves a value with a home there or back, and the check of that. 0,
  * or -1 and the walk's error. */
 bool verify_comes_or_goes(const struct verify_walk *walk, const struct op *op);
 int verify_move(struct verify_walk *walk, const struct function *function, const struct op *op);

@@ -5,6 +5,7 @@
 
 #include "base/num.h"
 #include "layout/axes.h"
+#include "plan/memory_fit.h"
 #include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan/suggest.h"
@@ -32,6 +33,23 @@ static int verify_stages(const struct trainer *t, struct err *err)
     return status;
 }
 
+/* What is kept, computed again and away is chosen for this rank's device. */
+static int choose_memory(struct trainer *t, struct err *err)
+{
+    const struct memory_fit_request request = { .job = t->job,
+                                                .kernels = t->options.kernels,
+                                                .device_bytes =
+                                                    (int64_t)t->options.available_bytes };
+
+    if (!memory_is_chosen(t->job))
+        return 0;
+    t->chosen = *t->job;
+    if (memory_fit_job(&t->chosen, &request, &t->arena, err) < 0)
+        return -1;
+    t->job = &t->chosen;
+    return 0;
+}
+
 static int compile(struct trainer *t, struct err *err)
 {
     const struct trainer_options *o = &t->options;
@@ -39,6 +57,8 @@ static int compile(struct trainer *t, struct err *err)
     int pp_rank = mesh_coordinate(&mesh, t->world_rank, axes_stages());
 
     progress_phase(o->progress, "compiling the step");
+    if (choose_memory(t, err) < 0)
+        return -1;
     struct programs_by_length programs = { .longest = &t->program };
     struct programs_request request = { .job = t->job, .kernels = o->kernels, .pp_rank = pp_rank };
     int status = programs_compile_by_length(&programs, &request, &t->arena, err);

@@ -50,6 +50,7 @@ struct trainer {
     struct trainer_options options;
     struct trainer_carried carried;
     const struct job *job;
+    struct job chosen; /* the job with memory_fit.h's choice, where it leaves one open */
     struct program program;
     /* Without packing: programs for micro-batches of shorter sequences, by lengths, the last of
      * which is program's. */

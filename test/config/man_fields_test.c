@@ -44,8 +44,6 @@ static void test_explain(void **state)
     /* What is offered and refused says so. */
     assert_int_equal(job_explain("parallel.ep", &out, &err), 0);
     assert_non_null(strstr(out.data, "from 1 to 65536 (not built yet: above 1); default 1\n"));
-    assert_int_equal(job_explain("recompute", &out, &err), 0);
-    assert_non_null(strstr(out.data, " (not built yet: auto); default none\n"));
     str_clear(&out);
     assert_int_equal(job_explain("parallel.schedule", &out, &err), 0);
     assert_null(strstr(out.data, "not built"));

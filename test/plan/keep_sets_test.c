@@ -43,7 +43,7 @@ static void open_fixture(struct fixture *f, const char *model, const char *paral
         device_read(&f->device, "h100-sxm", &f->arena, &err))
         fail_msg("%s", err.text);
     cluster_of_device(&f->cluster, &f->device, n_ranks, &f->arena);
-    const struct keep_sets_request request = { &f->job, f->kernels, &f->cluster, 0 };
+    const struct keep_sets_request request = { &f->job, f->kernels, &f->cluster, 0, false };
     if (keep_sets_find(&f->sets, &request, &f->arena, &err))
         fail_msg("%s", err.text);
 }

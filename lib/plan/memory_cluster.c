@@ -1,0 +1,67 @@
+/*
+ * memory_cluster.c - the rates by which copies are timed where no cluster is given
+ */
+#include <ctype.h>
+#include <string.h>
+
+#include "base/num.h"
+#include "plan/memory_fit.h"
+
+/* Of one core: usual for what clouds rent. Only their ratio to the link's rate counts, for where
+ * copies are posted. */
+#define CORE_FLOPS 60e9
+#define CORE_BANDWIDTH 6e9
+#define MEMORY_LINK 6e9 /* bytes/s between two blocks of a CPU's memory */
+
+static struct device_spec cpu_device(const struct job *job, const struct kernels *kernels)
+{
+    int n_threads = kernels->pool ? pool_n_threads(kernels->pool) : 1;
+    struct device_spec device = {
+        .name = "cpu",
+        .is_cpu = true,
+        .memory = INT64_MAX / 2,
+        .hbm = CORE_BANDWIDTH * n_threads,
+        .fast_bus = MEMORY_LINK,
+        .fast_link = MEMORY_LINK,
+        .fast_latency = 20000,
+        .fast_domain = 1,
+        .nic = MEMORY_LINK,
+        .host_link = job->memory.link_rate > 0 ? job->memory.link_rate : MEMORY_LINK,
+    };
+
+    for (int f = 0; f < N_DEVICE_FORMATS; f++) {
+        device.peak[f] = CORE_FLOPS * n_threads;
+        device.kernel_reach[f] = device.step_reach[f] = 1;
+    }
+    return device;
+}
+
+/* "NVIDIA H200, 132 multiprocessors, ..." has the name of configs/devices in it. */
+static const char *gpu_name(const struct kernels *kernels)
+{
+    static const char *const names[][2] = { { "H200", "h200" },        { "GB200", "gb200" },
+                                            { "GB300", "gb300" },      { "B200", "b200" },
+                                            { "A100", "a100-sxm-80" }, { "H100", "h100-sxm" } };
+    const char *description = kernels->device ? kernels->device->description : NULL;
+
+    for (size_t i = 0; description && i < sizeof names / sizeof *names; i++)
+        if (strstr(description, names[i][0]))
+            return names[i][1];
+    return "h100-sxm";
+}
+
+int memory_cluster(struct cluster *cluster, const struct job *job, const struct kernels *kernels,
+                   struct arena *arena, struct err *err)
+{
+    struct device_spec *device = arena_array(arena, struct device_spec, 1);
+    struct err ignored;
+
+    if (job->searched.cluster && !cluster_read(cluster, job->searched.cluster, arena, &ignored))
+        return 0;
+    if (!kernels_are_gpu(kernels))
+        *device = cpu_device(job, kernels);
+    else if (device_read(device, gpu_name(kernels), arena, err) < 0)
+        return -1;
+    cluster_of_device(cluster, device, max_int(1, job->world_size), arena);
+    return 0;
+}

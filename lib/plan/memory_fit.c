@@ -1,0 +1,375 @@
+/*
+ * memory_fit.c - the choice, compiled until it fits
+ */
+#include <string.h>
+
+#include "base/num.h"
+#include "base/str.h"
+#include "plan/memory_fit_impl.h"
+#include "plan/programs.h"
+
+bool memory_is_chosen(const struct job *job)
+{
+    return job->memory.offload != OFFLOAD_NONE || job->recompute == RECOMPUTE_AUTO;
+}
+
+/* ---- a choice as options of the compiler ---- */
+
+static unsigned char number_of_set(struct fitting *f, const struct keep_set *set)
+{
+    int i = 0;
+
+    while (i < f->n_sets && memcmp(&f->sets[i], set, sizeof *set))
+        i++;
+    CHECK(i < N_SETS_MAX);
+    if (i == f->n_sets)
+        f->sets[f->n_sets++] = *set;
+    return (unsigned char)i;
+}
+
+static void take_layers(struct fitting_rank *r, const struct memory_choice *choice)
+{
+    struct fitting *f = r->f;
+    struct memory_fit_rank *of = &f->ranks[r->pp_rank];
+    int at = 0;
+
+    of->activation_bytes = 0;
+    for (int c = 0; c < r->problem.n_chunks; c++)
+        for (int i = 0; i < r->problem.chunks[c].n_layers; i++, at++) {
+            const struct keep_front *front =
+                &f->fronts.fronts[r->problem.chunks[c].kind_of_layer[i]];
+            const struct memory_layer_choice *layer = &choice->layers[c][i];
+            const struct keep_point *point = &front->points[layer->point];
+            struct keep_set set;
+
+            memset(&set, 0, sizeof set);
+            set.full = point->set.full;
+            set.dropped = point->set.dropped;
+            for (int k = 0; k < point->n_parts; k++)
+                if (layer->away >> k & 1) {
+                    bitset_add(&set.away, (int)point->parts[k].kind);
+                    of->activation_bytes += point->parts[k].n_bytes;
+                }
+            f->set_of_layer[r->layers[at]] = number_of_set(f, &set);
+        }
+}
+
+static void take_cells(struct fitting_rank *r, const struct memory_choice *choice)
+{
+    for (int kind = 0; kind < N_AWAY_KINDS; kind++) {
+        const struct cell_list *cells = &r->cells[kind];
+        int n_groups = choice->n_away[memory_class_of((enum away_kind)kind)];
+        int n = n_groups ? cells->ends[n_groups - 1] : 0;
+
+        r->away[kind] = 0;
+        for (int i = 0; i < n; i++)
+            r->away[kind] += cells->bytes[i];
+    }
+}
+
+static void note_cells(struct fitting_rank *r)
+{
+    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
+
+    for (int kind = 0; kind < N_AWAY_KINDS; kind++) {
+        r->f->offload[r->pp_rank].cells[kind].bytes = r->away[kind];
+        of->away_bytes[kind] = (int64_t)r->away[kind];
+        of->cell_bytes[kind] = 0;
+        for (int i = 0; i < r->cells[kind].n; i++)
+            of->cell_bytes[kind] += (int64_t)r->cells[kind].bytes[i];
+    }
+}
+
+static int compile_rank(struct fitting_rank *r, struct program *program, struct err *err)
+{
+    struct programs_request request = { .job = &r->f->job,
+                                        .kernels = r->f->request->kernels,
+                                        .pp_rank = r->pp_rank,
+                                        .unverified = true };
+    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
+
+    of->n_compiled++;
+    if (programs_compile(program, &request, err) < 0)
+        return -1;
+    of->device_bytes = (int64_t)program_space_bytes(program, SPACE_DEVICE);
+    of->host_bytes = (int64_t)program_space_bytes(program, SPACE_HOST);
+    of->file_bytes = (int64_t)program_space_bytes(program, SPACE_FILE);
+    return 0;
+}
+
+/* ---- rounds ---- */
+
+static int64_t limit_of(const struct memory_fit_request *request)
+{
+    return request->job->memory.device_bytes ? request->job->memory.device_bytes
+                                             : request->device_bytes;
+}
+
+static int64_t host_limit_of(const struct memory_fit_request *request)
+{
+    return request->job->memory.host_bytes ? request->job->memory.host_bytes : request->host_bytes;
+}
+
+static int compile_choice(struct fitting_rank *r, struct err *err)
+{
+    struct program program = { 0 };
+
+    note_cells(r);
+    int status = compile_rank(r, &program, err);
+    program_release(&program);
+    return status;
+}
+
+static int try_choice(struct fitting_rank *r, const struct memory_choice *choice, struct err *err)
+{
+    take_layers(r, choice);
+    take_cells(r, choice);
+    return compile_choice(r, err);
+}
+
+/* Cells that leave last stay after all where there is room: what is used most often first. */
+static int fill_room(struct fitting_rank *r, struct err *err)
+{
+    static const enum away_kind order[] = { AWAY_WEIGHTS, AWAY_GRADIENTS, AWAY_STATES };
+    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
+    int64_t limit = limit_of(r->f->request);
+
+    for (size_t k = 0; k < sizeof order / sizeof *order; k++) {
+        const struct cell_list *cells = &r->cells[order[k]];
+        size_t before = r->away[order[k]], room = (size_t)(limit - of->device_bytes), away = 0;
+        int n = 0;
+
+        while (away < before)
+            away += cells->bytes[n++];
+        while (n && before - away + cells->bytes[n - 1] <= room)
+            away -= cells->bytes[--n];
+        if (away == before)
+            continue;
+        r->away[order[k]] = away;
+        if (compile_choice(r, err) < 0)
+            return -1;
+        if (of->device_bytes <= limit)
+            continue;
+        r->away[order[k]] = before;
+        if (compile_choice(r, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Without a limit all that is named leaves. */
+static int64_t budget_of(const struct fitting_rank *r)
+{
+    int64_t limit = limit_of(r->f->request);
+
+    if (limit)
+        return limit;
+    return r->f->job.memory.offload == OFFLOAD_LIST ? 0 : INT64_MAX / 4;
+}
+
+static bool is_better(const struct memory_choice *a, const struct memory_choice *b)
+{
+    return a->ns != b->ns ? a->ns < b->ns : a->moved_bytes < b->moved_bytes;
+}
+
+/*
+ * Between a budget of the sums that is known to fit, and one that is not. The first guess is the
+ * limit itself.
+ */
+static int fit_rank(struct fitting_rank *r, struct err *err)
+{
+    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
+    int64_t limit = limit_of(r->f->request), budget = budget_of(r);
+    int64_t fits = -1, too_much = INT64_MAX;
+    struct memory_choice best = { .fits = false };
+
+    for (int round = 0; round < N_ROUNDS_MAX; round++) {
+        struct memory_choice choice;
+
+        r->problem.budget_bytes = budget;
+        memory_solve(&choice, &r->problem, r->f->arena);
+        if (try_choice(r, &choice, err) < 0)
+            return -1;
+        if (!limit || of->device_bytes <= limit) {
+            if (!best.fits || is_better(&choice, &best))
+                best = choice;
+            best.fits = true;
+            fits = max_i64(fits, budget);
+        } else {
+            too_much = min_i64(too_much, budget);
+            if (!choice.fits)
+                break; /* the least there is */
+        }
+        int64_t next = budget + (limit ? limit - of->device_bytes : 0);
+        if (next <= fits || next >= too_much)
+            next = too_much == INT64_MAX ? fits
+                   : fits < 0            ? too_much / 2
+                                         : fits + (too_much - fits) / 2;
+        if (next == budget || (fits >= 0 && (next - fits) < limit / 512))
+            break;
+        budget = next;
+    }
+    of->choice = best;
+    if (!best.fits)
+        return 1;
+    if (try_choice(r, &best, err) < 0)
+        return -1;
+    return limit ? fill_room(r, err) : 0;
+}
+
+static int refuse(const struct fitting_rank *r, struct err *err)
+{
+    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
+    struct program program = { 0 };
+    struct fullest_op fullest;
+    char least[32], limit[32], at[32];
+    int failed = compile_rank((struct fitting_rank *)(uintptr_t)r, &program, err) < 0;
+
+    if (!failed) {
+        program_fullest_op(&program, &fullest);
+        err_set(err, ERR_DEVICE,
+                "pipeline rank %d needs at least %s of the device's memory, and may take %s: most "
+                "of it in %s of %s, layer %d, with %s beside what stays (hint: a smaller "
+                "train.micro_batch, %sor more ranks)",
+                r->pp_rank, str_bytes(least, sizeof least, (size_t)of->device_bytes),
+                str_bytes(limit, sizeof limit, (size_t)limit_of(r->f->request)),
+                op_info(fullest.kind)->name, fullest.function, fullest.layer,
+                str_bytes(at, sizeof at, fullest.bytes),
+                r->f->job.memory.offload == OFFLOAD_NONE ? "memory.offload: auto, " : "");
+    }
+    program_release(&program);
+    return -1;
+}
+
+/* What the host has no room for: states first, which are used once a step. */
+static int file_rest(struct fitting_rank *r, struct err *err)
+{
+    static const enum away_kind order[] = { AWAY_STATES, AWAY_GRADIENTS, AWAY_WEIGHTS };
+    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
+    struct rank_offload *offload = &r->f->offload[r->pp_rank];
+    int64_t limit = host_limit_of(r->f->request);
+    char text[2][32];
+
+    if (!limit || of->host_bytes <= limit)
+        return 0;
+    int64_t over = of->host_bytes - limit;
+    if (!r->f->job.memory.file)
+        return err_set(err, ERR_DEVICE,
+                       "pipeline rank %d sends %s from the device to the host, which may take %s "
+                       "(hint: a larger memory.host_bytes, or memory.file: a folder on a disk)",
+                       r->pp_rank, str_bytes(text[0], 32, (size_t)of->host_bytes),
+                       str_bytes(text[1], 32, (size_t)limit));
+    for (size_t i = 0; i < sizeof order / sizeof *order && over > 0; i++) {
+        struct away_bytes *cells = &offload->cells[order[i]];
+
+        cells->filed_bytes = (size_t)min_i64(over, (int64_t)cells->bytes);
+        over -= (int64_t)cells->filed_bytes;
+    }
+    offload->files_activations = over > 0;
+    struct program program = { 0 };
+    int status = compile_rank(r, &program, err);
+    program_release(&program);
+    if (!status && of->host_bytes > limit)
+        return err_set(err, ERR_DEVICE,
+                       "pipeline rank %d needs %s of the host's memory beside its file, which may "
+                       "take %s (hint: a larger memory.host_bytes)",
+                       r->pp_rank, str_bytes(text[0], 32, (size_t)of->host_bytes),
+                       str_bytes(text[1], 32, (size_t)limit));
+    return status;
+}
+
+static int fit_ranks(struct fitting *f, struct err *err)
+{
+    const struct memory_layer_kind *kinds = memory_problem_kinds(&f->fronts, f->arena);
+
+    for (int rank = 0; rank < f->job.parallel.pp; rank++) {
+        struct fitting_rank r = { .f = f, .pp_rank = rank };
+        struct program program = { 0 };
+
+        if (compile_rank(&r, &program, err) < 0) {
+            program_release(&program);
+            return -1;
+        }
+        memory_problem_open(&r, &program, kinds);
+        program_release(&program);
+        int status = fit_rank(&r, err);
+        if (status > 0)
+            return refuse(&r, err);
+        if (status < 0 || file_rest(&r, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* Each layer as the first point of its kind. */
+static void open_sets(struct fitting *f)
+{
+    int n_layers = f->job.model.n_layers;
+
+    f->sets = arena_array(f->arena, struct keep_set, N_SETS_MAX);
+    f->set_of_layer = arena_array(f->arena, unsigned char, n_layers);
+    for (int i = 0; i < n_layers; i++) {
+        struct keep_set set;
+
+        memset(&set, 0, sizeof set);
+        const struct keep_point *first = &f->fronts.fronts[f->fronts.front_of_layer[i]].points[0];
+        set.full = first->set.full;
+        set.dropped = first->set.dropped;
+        f->set_of_layer[i] = number_of_set(f, &set);
+    }
+    f->job.keep_sets = (struct layer_keep_sets){ f->sets, f->set_of_layer };
+}
+
+int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
+               struct arena *arena, struct err *err)
+{
+    struct cluster *own = arena_array(arena, struct cluster, 1);
+    struct fitting f = { .request = request,
+                         .cluster = request->cluster ? request->cluster : own,
+                         .job = *request->job,
+                         .arena = arena };
+    int pp = f.job.parallel.pp;
+
+    if (!request->cluster && memory_cluster(own, &f.job, request->kernels, arena, err) < 0)
+        return -1;
+    struct keep_sets_request sets = { .job = &f.job,
+                                      .kernels = request->kernels,
+                                      .cluster = f.cluster,
+                                      .is_fixed = f.job.recompute != RECOMPUTE_AUTO };
+    if (keep_sets_find(&f.fronts, &sets, arena, err) < 0)
+        return -1;
+    f.offload = arena_array(arena, struct rank_offload, pp);
+    f.ranks = arena_array(arena, struct memory_fit_rank, pp);
+    f.job.offload = f.offload;
+    int64_t limit = limit_of(request);
+    f.piece_bytes =
+        limit ? max_i64(PIECE_LEAST, min_i64(PIECE_BYTES, limit / PIECE_PART)) : PIECE_BYTES;
+    for (int r = 0; r < pp; r++)
+        f.offload[r].piece_bytes = (size_t)f.piece_bytes;
+    open_sets(&f);
+    if (fit_ranks(&f, err) < 0)
+        return -1;
+    struct keep_sets *fronts = arena_array(arena, struct keep_sets, 1);
+    *fronts = f.fronts;
+    *fit = (struct memory_fit){ .keep_sets = f.job.keep_sets,
+                                .offload = f.offload,
+                                .ranks = f.ranks,
+                                .fronts = fronts,
+                                .limit_bytes = limit_of(request),
+                                .host_limit_bytes = host_limit_of(request) };
+    return 0;
+}
+
+int memory_fit_job(struct job *job, const struct memory_fit_request *request, struct arena *arena,
+                   struct err *err)
+{
+    struct memory_fit fit;
+
+    if (!memory_is_chosen(job))
+        return 0;
+    if (memory_fit(&fit, request, arena, err) < 0)
+        return -1;
+    job->keep_sets = fit.keep_sets;
+    job->offload = fit.offload;
+    return 0;
+}

@@ -1,0 +1,71 @@
+/*
+ * memory_fit.h - what of a job's values is kept, computed again and away, so that its ranks fit
+ *
+ * For each pipeline rank: the layers' keep-sets (keep_sets.h) and what may leave the device are put
+ * to memory_solver.h, whose answer is compiled; the answer is asked for again with what its sums of
+ * bytes were off by, until the compiled program fits, and no more than it must has left. So what
+ * fits is what a run allocates, to the byte. Copies that the memory of the host has no place for go
+ * to the file.
+ *
+ * No bit of a result depends on it, so ranks need not agree.
+ */
+#ifndef PLAN_MEMORY_FIT_H
+#define PLAN_MEMORY_FIT_H
+
+#include "config/cluster.h"
+#include "config/job.h"
+#include "kernels/kernels.h"
+#include "plan/memory_solver.h"
+
+struct memory_fit_request {
+    const struct job *job; /* resolved */
+    struct kernels *kernels;
+    const struct cluster *cluster; /* NULL: memory_cluster's */
+    /* What a rank's segments may take where the job does not say; 0: no limit. */
+    int64_t device_bytes, host_bytes;
+};
+
+/* Of one pipeline rank. */
+struct memory_fit_rank {
+    struct memory_choice choice;                  /* in kinds of the fit, of this rank's chunks */
+    int64_t device_bytes, host_bytes, file_bytes; /* of the compiled program's segments */
+    int64_t cell_bytes[N_AWAY_KINDS], away_bytes[N_AWAY_KINDS]; /* of all cells; of those away */
+    int64_t activation_bytes; /* that leave for each micro-batch */
+    int n_compiled;
+};
+
+/* All in the arena of memory_fit. */
+struct memory_fit {
+    struct layer_keep_sets keep_sets;
+    const struct rank_offload *offload;  /* [pp] */
+    const struct memory_fit_rank *ranks; /* [pp] */
+    const struct keep_sets *fronts;
+    int64_t limit_bytes, host_limit_bytes; /* 0: none */
+};
+
+/* Whether there is anything to choose: recompute auto, or values that may leave. */
+bool memory_is_chosen(const struct job *job);
+
+/*
+ * Returns 0, or -1: ERR_DEVICE if a rank does not fit even with the least of everything, naming the
+ * op with most bytes, or if the host has no room for what leaves; or that a program cannot be
+ * compiled.
+ */
+int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
+               struct arena *arena, struct err *err);
+
+/*
+ * The same, and *job with the choice: what compile_job takes. Without anything to choose the job
+ * stays as it is; its programs are then compared with the limits by others.
+ */
+int memory_fit_job(struct job *job, const struct memory_fit_request *request, struct arena *arena,
+                   struct err *err);
+
+/*
+ * The devices that copies and ops are priced by where no cluster is given: the cluster that the job
+ * was searched for, the GPU's data sheet, or a CPU of usual rates, with the job's rates of links.
+ */
+int memory_cluster(struct cluster *cluster, const struct job *job, const struct kernels *kernels,
+                   struct arena *arena, struct err *err);
+
+#endif

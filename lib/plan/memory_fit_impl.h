@@ -1,0 +1,62 @@
+/*
+ * memory_fit_impl.h - a job that is being fitted (memory_fit.c), and what of it the solver is asked
+ * (memory_problem.c)
+ */
+#ifndef PLAN_MEMORY_FIT_IMPL_H
+#define PLAN_MEMORY_FIT_IMPL_H
+
+#include "plan/keep_sets.h"
+#include "plan/memory_fit.h"
+#include "program/passes.h"
+
+enum { N_ROUNDS_MAX = 10, N_SETS_MAX = 255 };
+
+/* Cells of a kind are put together to so many groups at most: the solver tries all pairs of
+ * counts. What is too much of the last group stays after all. */
+enum { N_GROUPS_MAX = 8 };
+
+/* Of what the update takes at a time, and in copies that travel (offload_cut.c). */
+#define UPDATE_PIECES 6
+#define PIECE_BYTES (INT64_C(16) << 20)
+#define PIECE_LEAST (INT64_C(64) << 10)
+#define PIECE_PART 64 /* of the limit, where that is less */
+
+struct fitting {
+    const struct memory_fit_request *request;
+    const struct cluster *cluster;
+    struct job job; /* with the choice so far */
+    struct keep_sets fronts;
+    struct keep_set *sets; /* [N_SETS_MAX] */
+    int n_sets;
+    unsigned char *set_of_layer; /* [n_layers] */
+    struct rank_offload *offload;
+    struct memory_fit_rank *ranks;
+    int64_t piece_bytes;
+    struct arena *arena;
+};
+
+/* A pipeline rank that is being fitted. */
+struct fitting_rank {
+    struct fitting *f;
+    int pp_rank, n_layers;
+    const int *layers; /* [n_layers] of the model, chunk after chunk */
+    struct memory_problem problem;
+    struct cell_list {
+        size_t *bytes; /* of each, in the order in which they go */
+        int n;
+        int ends[N_GROUPS_MAX]; /* of the problem's groups: so many cells are in it and before */
+    } cells[N_AWAY_KINDS];
+    size_t away[N_AWAY_KINDS]; /* of the choice at hand */
+};
+
+/* What the solver is asked of a rank; program: where each layer keeps what the first point of its
+ * kind says. kinds: of memory_problem_kinds. */
+void memory_problem_open(struct fitting_rank *rank, const struct program *program,
+                         const struct memory_layer_kind *kinds);
+const struct memory_layer_kind *memory_problem_kinds(const struct keep_sets *fronts,
+                                                     struct arena *arena);
+
+/* What cells of each kind are to the solver. */
+enum memory_class memory_class_of(enum away_kind kind);
+
+#endif

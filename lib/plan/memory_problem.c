@@ -1,0 +1,287 @@
+/*
+ * memory_problem.c - a pipeline rank's program as what memory_solver.h is asked
+ *
+ * Bytes are those of the compiled program where everything is on the device; what a pass moves is
+ * counted from the functions that touch a cell, and their runs in a step.
+ */
+#include <string.h>
+
+#include "base/num.h"
+#include "plan/memory_fit_impl.h"
+#include "plan/price.h"
+
+static bool may_leave(const struct job *job, enum offload_kind kind)
+{
+    return job->memory.offload == OFFLOAD_AUTO ||
+           (job->memory.offload == OFFLOAD_LIST &&
+            bitset_has(&job->memory.offload_kinds, (int)kind));
+}
+
+/* ---- a rank's layers ---- */
+
+/* Layers of a compiled rank, chunk by chunk: those of the ops of its forwards. */
+static void find_layers(struct fitting_rank *r, const struct program *p,
+                        struct memory_chunk *chunks)
+{
+    int *layers = arena_array(r->f->arena, int, r->f->job.model.n_layers), n = 0;
+
+    for (int f = 0; f < p->n_functions; f++) {
+        const struct function *function = &p->functions[f];
+        int begin = n;
+
+        if (strncmp(function->name, "forward", 7) || chunks[function->chunk].n_layers)
+            continue;
+        for (int i = 0; i < function->n_ops; i++)
+            if (function->ops[i].layer >= 0 &&
+                (n == begin || layers[n - 1] != function->ops[i].layer))
+                layers[n++] = function->ops[i].layer;
+        int *kinds = arena_array(r->f->arena, int, n - begin);
+        for (int i = begin; i < n; i++)
+            kinds[i - begin] = r->f->fronts.front_of_layer[layers[i]];
+        chunks[function->chunk].kind_of_layer = kinds;
+        chunks[function->chunk].n_layers = n - begin;
+    }
+    r->layers = layers;
+    r->n_layers = n;
+}
+
+const struct memory_layer_kind *memory_problem_kinds(const struct keep_sets *fronts,
+                                                     struct arena *arena)
+{
+    struct memory_layer_kind *kinds =
+        arena_array(arena, struct memory_layer_kind, fronts->n_fronts);
+
+    for (int k = 0; k < fronts->n_fronts; k++) {
+        const struct keep_front *front = &fronts->fronts[k];
+        struct memory_point *points = arena_array(arena, struct memory_point, front->n_points);
+
+        for (int i = 0; i < front->n_points; i++) {
+            const struct keep_point *from = &front->points[i];
+
+            points[i] = (struct memory_point){ .added_ns = from->added_ns,
+                                               .slot_bytes = from->slot_bytes,
+                                               .scratch_bytes = from->scratch_bytes,
+                                               .n_parts = from->n_parts };
+            for (int k2 = 0; k2 < from->n_parts; k2++)
+                points[i].parts[k2] = from->parts[k2].n_bytes;
+        }
+        kinds[k] = (struct memory_layer_kind){ .points = points,
+                                               .n_points = front->n_points,
+                                               .forward_ns = front->forward_ns,
+                                               .backward_ns = front->backward_ns };
+    }
+    return kinds;
+}
+
+/* ---- a rank's cells ---- */
+
+static enum travel_pass pass_of(const struct function *f)
+{
+    for (int i = 0; i < f->n_ops; i++)
+        if (f->ops[i].phase != PHASE_R)
+            return f->ops[i].phase == PHASE_F   ? MEMORY_FORWARD
+                   : f->ops[i].phase == PHASE_U ? MEMORY_UPDATE
+                                                : MEMORY_BACKWARD;
+    return MEMORY_UPDATE;
+}
+
+static int count_runs(const struct program *p, int function)
+{
+    const struct entry *e = &p->entries[ENTRY_STEP];
+    int n = 0;
+
+    for (int i = 0; i < e->n_actions; i++)
+        n += e->actions[i].kind == ACTION_RUN && e->actions[i].function == function;
+    return n;
+}
+
+enum { TOUCHES_READ = 1, TOUCHES_WRITE = 2 };
+
+static void note_touches(const struct program *p, const struct op *op, unsigned char *touches)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+        touches[program_base(p, op->in[k])] |= TOUCHES_READ;
+        if (op->in[k] && (info->inputs[k].flags & OPERAND_UPDATED))
+            touches[program_base(p, op->in[k])] |= TOUCHES_WRITE;
+    }
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+        int v = program_base(p, op->out[k]);
+
+        touches[v] |= TOUCHES_WRITE;
+        /* Sums of several micro-batches come and go. */
+        if (op->out[k] && program_accumulates(p, op, k) &&
+            program_first_mode(p, op, k) != FIRST_ALWAYS)
+            touches[v] |= TOUCHES_READ;
+    }
+}
+
+/* What cells of each kind are to the solver, and to the job. */
+static const enum memory_class class_of[] = { [AWAY_STATES] = MEMORY_STATES,
+                                              [AWAY_GRADIENTS] = MEMORY_GRADIENTS,
+                                              [AWAY_WEIGHTS] = MEMORY_WEIGHTS };
+static const enum offload_kind category_of[] = { [AWAY_STATES] = OFFLOAD_OPTIMIZER,
+                                                 [AWAY_GRADIENTS] = OFFLOAD_GRADIENTS,
+                                                 [AWAY_WEIGHTS] = OFFLOAD_WEIGHTS };
+
+enum memory_class memory_class_of(enum away_kind kind)
+{
+    return class_of[kind];
+}
+
+/* What the groups of each kind move in a step, if they are away. */
+static void count_traffic(struct fitting_rank *r, const struct program *p,
+                          struct memory_group *of_value)
+{
+    unsigned char *touches = arena_array(r->f->arena, unsigned char, p->n_values);
+
+    for (int f = 0; f < p->n_functions; f++) {
+        int n_runs = count_runs(p, f);
+        enum travel_pass pass = pass_of(&p->functions[f]);
+
+        if (!n_runs)
+            continue;
+        memset(touches, 0, (size_t)p->n_values);
+        for (int i = 0; i < p->functions[f].n_ops; i++)
+            note_touches(p, &p->functions[f].ops[i], touches);
+        for (int v = 1; v < p->n_values; v++) {
+            int64_t n_bytes = (int64_t)program_value_bytes(p, v) * n_runs;
+
+            /* A step of one micro-batch starts its sums in it. */
+            bool starts = pass == MEMORY_BACKWARD && p->values[v].role == ROLE_GRADIENT &&
+                          r->f->job.n_micro_batches == 1;
+            if ((touches[v] & TOUCHES_READ) && !starts)
+                of_value[v].traffic[pass].in += n_bytes;
+            if (touches[v] & TOUCHES_WRITE)
+                of_value[v].traffic[pass].out += n_bytes;
+        }
+    }
+}
+
+static void add_traffic(struct memory_group *to, const struct memory_group *from)
+{
+    for (int pass = 0; pass < N_MEMORY_PASSES; pass++) {
+        to->traffic[pass].in += from->traffic[pass].in;
+        to->traffic[pass].out += from->traffic[pass].out;
+    }
+    to->n_bytes += from->n_bytes;
+}
+
+/* Cells one after the other, until a group has its part of all bytes. */
+static int group_cells(struct cell_list *cells, const int *ids, const struct memory_group *of_value,
+                       struct memory_group *items)
+{
+    int64_t all = 0, so_far = 0;
+    int n = 0;
+
+    for (int i = 0; i < cells->n; i++)
+        all += (int64_t)cells->bytes[i];
+    for (int i = 0; i < cells->n; i++) {
+        add_traffic(&items[n], &of_value[ids[i]]);
+        so_far += (int64_t)cells->bytes[i];
+        cells->ends[n] = i + 1;
+        n += so_far * N_GROUPS_MAX >= all * (n + 1) || i + 1 == cells->n;
+    }
+    return n;
+}
+
+static void list_groups(struct fitting_rank *r, const struct program *p)
+{
+    struct arena *arena = r->f->arena;
+    struct memory_group *of_value = arena_array(arena, struct memory_group, p->n_values);
+
+    count_traffic(r, p, of_value);
+    for (int kind = 0; kind < N_AWAY_KINDS; kind++) {
+        struct cell_list *cells = &r->cells[kind];
+        int *ids = arena_array(arena, int, p->n_values);
+        struct memory_group *items = arena_array(arena, struct memory_group, N_GROUPS_MAX + 1);
+        int64_t largest = 0;
+
+        cells->n = offload_list_cells(p, (enum away_kind)kind, ids);
+        cells->bytes = arena_array(arena, size_t, cells->n);
+        for (int i = 0; i < cells->n; i++) {
+            cells->bytes[i] = program_value_bytes(p, ids[i]);
+            of_value[ids[i]].n_bytes = (int64_t)cells->bytes[i];
+            largest = max_i64(largest, (int64_t)cells->bytes[i]);
+        }
+        int n = group_cells(cells, ids, of_value, items);
+        int64_t buffers =
+            kind == AWAY_STATES ? UPDATE_PIECES * min_i64(largest, r->f->piece_bytes) : 2 * largest;
+        r->problem.groups[class_of[kind]] =
+            (struct memory_groups){ items, may_leave(&r->f->job, category_of[kind]) ? n : 0,
+                                    buffers };
+    }
+}
+
+/* ---- the problem of a rank ---- */
+
+static int64_t update_ns(const struct fitting *f, const struct program *p)
+{
+    const struct prices prices = { .cluster = f->cluster };
+    int64_t ns = 0;
+
+    for (int k = 0; k < p->n_functions; k++)
+        for (int i = 0; i < p->functions[k].n_ops; i++) {
+            const struct op *op = &p->functions[k].ops[i];
+            struct op_shape shape = program_op_shape(p, op);
+
+            if (op->phase == PHASE_U && !op_is_collective(op->kind))
+                ns += price_op(&prices, &shape).ns;
+        }
+    return ns;
+}
+
+static int most_slots(const struct program *p)
+{
+    int n = 1;
+
+    for (int v = 1; v < p->n_values; v++)
+        if (p->values[v].scope == SCOPE_STASH && p->values[v].role == ROLE_NONE &&
+            p->values[v].space == SPACE_DEVICE)
+            n = max_int(n, p->stashes[p->values[v].stash].n_slots);
+    return n;
+}
+
+static double rate_ns(const struct cluster *cluster)
+{
+    double rate = cluster->links.host_bandwidth > 0 ? cluster->links.host_bandwidth
+                                                    : cluster->islands[0].device->host_link;
+
+    return 1e9 / rate;
+}
+
+/* p: the rank's program where each layer keeps what its first point says. */
+void memory_problem_open(struct fitting_rank *r, const struct program *p,
+                         const struct memory_layer_kind *kinds)
+{
+    const struct job *job = &r->f->job;
+    struct memory_problem *problem = &r->problem;
+    int n_chunks = max_int(1, job->parallel.chunks), n_slots = most_slots(p);
+    struct memory_chunk *chunks = arena_array(r->f->arena, struct memory_chunk, n_chunks);
+    int64_t layers_bytes = 0, stash = (int64_t)p->segment_bytes[SEGMENT_STASH];
+
+    find_layers(r, p, chunks);
+    for (int c = 0; c < n_chunks; c++)
+        for (int i = 0; i < chunks[c].n_layers; i++)
+            layers_bytes += kinds[chunks[c].kind_of_layer[i]].points[0].slot_bytes;
+    *problem = (struct memory_problem){
+        .kinds = kinds,
+        .n_kinds = r->f->fronts.n_fronts,
+        .chunks = chunks,
+        .n_chunks = n_chunks,
+        .n_slots = n_slots,
+        .n_micro_batches = job->n_micro_batches,
+        .may_move_parts = may_leave(job, OFFLOAD_ACTIVATIONS),
+        .stay_copies = 3,
+        .may_update_on_device = true,
+        .scratch_bytes = (int64_t)p->segment_bytes[SEGMENT_SCRATCH],
+        .resident_bytes = (int64_t)program_space_bytes(p, SPACE_DEVICE) -
+                          (int64_t)p->segment_bytes[SEGMENT_SCRATCH] -
+                          min_i64(stash, layers_bytes * n_slots),
+        .update_ns = update_ns(r->f, p),
+        .out_ns = rate_ns(r->f->cluster),
+        .in_ns = rate_ns(r->f->cluster),
+    };
+    list_groups(r, p);
+}
