@@ -166,6 +166,7 @@ void cluster_set_defaults(struct cluster *cluster)
     cluster->links.spine_latency = 2000;
     cluster->links.oversubscription = 1;
     cluster->links.host_shared_by = 1;
+    cluster->links.host_memory = 40e9; /* eight ranks on two sockets of eight channels of DDR5 */
     cluster->software.host_op = 5000;
     cluster->software.graph_op = 500;
     cluster->software.nccl_op = 10000;

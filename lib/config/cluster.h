@@ -91,6 +91,7 @@ struct cluster {
         double islands_bandwidth; /* of a node; 0: the NICs' */
         double host_bandwidth;    /* 0: the device's host_link */
         int host_shared_by;
+        double host_memory; /* that a rank's cores read and write in the host's memory */
         double storage_read, storage_write; /* of all nodes together; 0: not known */
     } links;
     struct {

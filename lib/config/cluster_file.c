@@ -42,6 +42,7 @@ static const struct quantity_key link_keys[] = {
     { "islands", "bandwidth", RATE, IN_LINKS(islands_bandwidth), true },
     { "host", "bandwidth", HOST_RATE, IN_LINKS(host_bandwidth), true },
     { "host", "shared_by", COUNT, IN_LINKS(host_shared_by), true },
+    { "host", "memory", RATE, IN_LINKS(host_memory), true },
     { "storage", "read", RATE, IN_LINKS(storage_read), true },
     { "storage", "write", RATE, IN_LINKS(storage_write), true },
 };

@@ -177,6 +177,18 @@ struct price price_op(const struct prices *prices, const struct op_shape *op)
     return price;
 }
 
+struct price price_host_op(const struct prices *prices, const struct op_shape *op)
+{
+    const struct cluster *cluster = prices->cluster;
+
+    if (cluster->islands[prices->island].device->is_cpu)
+        return price_op(prices, op);
+    return (struct price){ .ns = llround(1e9 * op_bytes(op) / cluster->links.host_memory) +
+                                 cluster->software.host_op,
+                           .source = PRICE_FORMULA,
+                           .bound = BOUND_BYTES };
+}
+
 int64_t price_op_cpu(const struct prices *prices, const struct op_shape *op)
 {
     const struct price_table *table = prices->cluster->table;

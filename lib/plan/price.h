@@ -34,7 +34,7 @@ enum price_class price_class_of(enum op_kind kind);
 /* What an op would have to have more of to be faster, by the formulas. */
 enum price_bound {
     BOUND_FLOPS,
-    BOUND_BYTES, /* of the device's memory */
+    BOUND_BYTES, /* of the memory of what computes it */
     BOUND_ISSUE, /* of the host, or the launch of kernels */
     BOUND_LINK,  /* between ranks, or to the host */
     N_PRICE_BOUNDS
@@ -65,6 +65,10 @@ struct prices {
  * await, which takes no time. The device has a peak of some format and a bandwidth.
  */
 struct price price_op(const struct prices *prices, const struct op_shape *op);
+
+/* The same of a host op (program/program.h): beside a GPU by the bytes that it moves in the host's
+ * memory; where ranks are on cores as any other. */
+struct price price_host_op(const struct prices *prices, const struct op_shape *op);
 
 /* On a CPU: for how long the threads that compute it have a core, which others on the machine
  * hardly change; as price_op's where that was not measured. */

@@ -76,7 +76,8 @@ static struct simulated_op price(struct pricing *p, const struct op *op, int n_r
     } else if (is_exchange) {
         price = price_exchange(p, op, &shape, &uses_nic);
     } else {
-        price = price_op(&p->prices, &shape);
+        price = program_is_host_op(p->program, op) ? price_host_op(&p->prices, &shape)
+                                                   : price_op(&p->prices, &shape);
         if (cluster->slow.factor > 0 && cluster->slow.stage == p->pp_rank)
             price.ns = llround((double)price.ns * cluster->slow.factor);
         p->apart_ns += price.ns;

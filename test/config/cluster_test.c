@@ -292,7 +292,7 @@ static void test_all_keys(void **state)
         "  rail: {latency: 5 us, efficiency: 0.75}\n"
         "  spine: {latency: 2 us, oversubscription: 1.0, nodes_per_leaf: 32}\n"
         "  islands: {latency: 20 us, bandwidth: 12.5 GB/s}\n"
-        "  host: {bandwidth: 55 GB/s, shared_by: 1}\n"
+        "  host: {bandwidth: 55 GB/s, shared_by: 1, memory: 50 GB/s}\n"
         "  storage: {read: 40 GB/s, write: 25 GB/s}\n"
         "software: {host_op: 5 us, graph_op: 0.5 us, nccl_op: 10 us, constant: 30 ms,"
         " jitter: 0.004, overlap: {fast: 0.12, nic: 0.03}}\n"
@@ -309,6 +309,7 @@ static void test_all_keys(void **state)
     assert_int_equal(cluster_n_devices(&cluster), 640);
     assert_int_equal(cluster.islands[0].host_memory, INT64_C(2) << 40);
     assert_int_equal(cluster.islands[1].host_memory, 1000000000000);
+    assert_true(cluster.links.host_memory == 50e9);
     assert_true(cluster.links.storage_read == 40e9 && cluster.links.storage_write == 25e9);
     assert_true(cluster.links.islands_bandwidth == 12.5e9);
     assert_true(cluster.calibration[FORMAT_BF16] == 1.02);

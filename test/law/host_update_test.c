@@ -60,6 +60,8 @@ static void each_kind_of_states(void **state)
     check_alone("gpt2", "fp32", NULL, GRADIENTS);
     check_alone("llama", "bf16", "optimizer.states=bf16", WEIGHTS);
     check_alone("gpt2", "bf16", "train.gradient_dtype=bf16", GRADIENTS | WEIGHTS);
+    check_alone("llama", "bf16", "optimizer.weight_rounding=half_away|optimizer.masters=split",
+                STATES);
     check_alone("llama", "bf16", "lora.rank=3|lora.dropout=0.1", STATES);
 }
 
@@ -96,6 +98,22 @@ static void with_tensor_and_pipeline_parallelism(void **state)
     check(c, &wanted, STATES);
 }
 
+/* The others' are streamed, or never leave. */
+static void some_states(void **state)
+{
+    struct law_case c = law_base("llama", "bf16");
+    struct law_outcome wanted = law_reference(c);
+    struct rank_offload ranks[N_STAGES_MAX];
+
+    (void)state;
+    for (size_t bytes = 100000; bytes < 3000000; bytes *= 5) {
+        update_on_host(&c, ranks, STATES);
+        ranks[0].cells[AWAY_STATES].bytes = bytes;
+        struct law_outcome got = law_run(&c);
+        law_must_equal("some states", &wanted, &got);
+    }
+}
+
 /* A skipped step leaves weights as they are, whether they are away or not. */
 static void steps_that_are_skipped(void **state)
 {
@@ -120,6 +138,7 @@ int main(void)
         cmocka_unit_test(each_kind_of_states),
         cmocka_unit_test(under_zero),
         cmocka_unit_test(with_tensor_and_pipeline_parallelism),
+        cmocka_unit_test(some_states),
         cmocka_unit_test(steps_that_are_skipped),
     };
 

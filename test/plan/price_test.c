@@ -356,6 +356,27 @@ static void test_ranks_share_a_node(void **state)
     arena_release(&f.arena);
 }
 
+/* What the host computes beside a GPU takes the time of its memory; on a CPU all memory is that. */
+static void test_host_ops(void **state)
+{
+    struct fixture f;
+    struct op_shape op = { .kind = OP_ADAMW };
+
+    (void)state;
+    open_fixture(&f);
+    for (int k = ADAMW_MASTER; k <= ADAMW_V; k++)
+        op.in[k] = (struct tensor){ .rows = 4096, .cols = 4096, .stride = 4096 };
+    op.in[ADAMW_GRADIENT] = op.in[ADAMW_MASTER];
+    f.cluster.links.host_memory = 50e9;
+    assert_int_equal(price_host_op(&f.prices, &op).ns,
+                     llround(op_bytes(&op) / 50) + f.cluster.software.host_op);
+    assert_int_equal(price_host_op(&f.prices, &op).issue_ns, 0);
+    assert_true(price_host_op(&f.prices, &op).ns > price_op(&f.prices, &op).ns);
+    f.device.is_cpu = true;
+    assert_int_equal(price_host_op(&f.prices, &op).ns, price_op(&f.prices, &op).ns);
+    arena_release(&f.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -364,6 +385,7 @@ int main(void)
         cmocka_unit_test(test_unfused_attention), cmocka_unit_test(test_sums),
         cmocka_unit_test(test_sequences),         cmocka_unit_test(test_measured_exchanges),
         cmocka_unit_test(test_lateness),          cmocka_unit_test(test_ranks_share_a_node),
+        cmocka_unit_test(test_host_ops),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
