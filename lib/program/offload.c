@@ -163,7 +163,7 @@ static void send_cells(const struct offload *o, enum away_kind kind)
         size_t n_bytes = program_value_bytes(p, list[i]);
 
         send_to(o, list[i],
-                away + n_bytes > most - min_size(filed, most) ? SPACE_FILE : SPACE_HOST);
+                filed && away + n_bytes > most - min_size(filed, most) ? SPACE_FILE : SPACE_HOST);
         away += n_bytes;
     }
 }
