@@ -31,6 +31,7 @@ struct rank_offload {
     struct away_bytes cells[N_AWAY_KINDS];
     bool files_activations; /* what keep-sets send away goes to the file */
     bool updates_on_host;   /* the optimizer runs where its states are, if that is host memory */
+    int n_fewer_ahead;      /* copies travel at a time, to have less memory: by so many, up to 2 */
     size_t piece_bytes; /* of fp32, that the update takes of a larger cell at a time; 0: usual */
 };
 

@@ -293,6 +293,10 @@ static int fit_ranks(struct fitting *f, struct err *err)
         memory_problem_open(&r, &program, kinds);
         program_release(&program);
         int status = fit_rank(&r, err);
+        for (int fewer = 1; status > 0 && fewer <= N_FEWER_AHEAD; fewer++) {
+            f->offload[rank].n_fewer_ahead = fewer;
+            status = fit_rank(&r, err);
+        }
         if (status > 0)
             return refuse(&r, err);
         if (status < 0 || file_rest(&r, err) < 0)

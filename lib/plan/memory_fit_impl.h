@@ -9,7 +9,7 @@
 #include "plan/memory_fit.h"
 #include "program/passes.h"
 
-enum { N_ROUNDS_MAX = 10, N_SETS_MAX = 255 };
+enum { N_ROUNDS_MAX = 10, N_SETS_MAX = 255, N_FEWER_AHEAD = 2 };
 
 /* Cells of a kind are put together to so many groups at most: the solver tries all pairs of
  * counts. What is too much of the last group stays after all. */

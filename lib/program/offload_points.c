@@ -123,7 +123,8 @@ static void point_by_times(const struct offload *o, struct visits *s, const stru
     for (int i = 0; i < f->n_ops; i++)
         resident[i] = all;
     memset(away, 1, sizeof *away * (size_t)problem.n_gaps);
-    problem.capacity = gaps_floor(&problem, &fullest) + N_COPIES_AHEAD * largest;
+    problem.capacity = gaps_floor(&problem, &fullest) +
+                       max_int(0, N_COPIES_AHEAD - o->options->rank.n_fewer_ahead) * largest;
     CHECK(gaps_time(&schedule, &problem, away, o->arena, &err) == 0);
     for (int i = 0; i < s->n; i++) {
         s->list[i].bring_at = schedule.in_issue[N_GAPS * i + GAP_BEFORE];

@@ -10,6 +10,7 @@
 #include "plan/programs.h"
 #include "plan/suggest.h"
 #include "train/algo_cache.h"
+#include "train/available_memory.h"
 #include "train/consistency.h"
 #include "train/numerics.h"
 #include "train/trainer_impl.h"
@@ -33,13 +34,33 @@ static int verify_stages(const struct trainer *t, struct err *err)
     return status;
 }
 
-/* What is kept, computed again and away is chosen for this rank's device. */
+/* What the host has for homes: its share of what is available, less the device if that is the
+ * host's memory, too. 0: not known. */
+static int64_t host_bytes(const struct trainer *t)
+{
+    int64_t room = available_memory();
+    bool is_shared = device_is_host(t->options.kernels->device);
+
+    if (room < 0)
+        return 0;
+    room /= max_int(1, t->options.n_local);
+    return max_i64(1, is_shared ? room - t->job->memory.device_bytes : room);
+}
+
+/*
+ * What is kept, computed again and away is chosen for this rank's device. Where that is the host's
+ * memory, moving values within it makes no room, so without a limit of the job's there is none.
+ */
 static int choose_memory(struct trainer *t, struct err *err)
 {
-    const struct memory_fit_request request = { .job = t->job,
-                                                .kernels = t->options.kernels,
-                                                .device_bytes =
-                                                    (int64_t)t->options.available_bytes };
+    bool is_shared = device_is_host(t->options.kernels->device);
+    bool has_limit = !is_shared || t->job->memory.offload == OFFLOAD_NONE;
+    const struct memory_fit_request request = {
+        .job = t->job,
+        .kernels = t->options.kernels,
+        .device_bytes = has_limit ? (int64_t)t->options.available_bytes : 0,
+        .host_bytes = host_bytes(t),
+    };
 
     if (!memory_is_chosen(t->job))
         return 0;
@@ -100,7 +121,10 @@ static int open_run(struct trainer *t, struct err *err)
                                    .worker = t->options.worker,
                                    .progress = t->options.progress,
                                    .poison = t->job->poison,
-                                   .fast = t->job->parallel.reductions == REDUCTIONS_FAST };
+                                   .fast = t->job->parallel.reductions == REDUCTIONS_FAST,
+                                   .file_folder = t->job->memory.file,
+                                   .link_bytes_per_s = t->job->memory.link_rate,
+                                   .file_bytes_per_s = t->job->memory.file_rate };
 
     progress_phase(t->options.progress, "allocating and preparing kernels");
     if (run_create(&t->run, &options, err) < 0)
