@@ -443,7 +443,7 @@ void offload(struct program *program, const struct offload_options *options)
         send_cells(&o, (enum away_kind)kind);
     send_activations(&o);
     if (options->rank.updates_on_host)
-        offload_update(program);
+        offload_update(&o);
     offload_cut_updates(&o);
     visits.of = arena_array(&arena, int, program->n_values);
     visits.owners = program_list_owners(program, &arena);

@@ -31,6 +31,7 @@ struct cutting {
     struct program *p;
     struct cell_pieces *of; /* by value */
     int n_values;           /* before the pass */
+    bool by_views;          /* pieces are views: of what does not come and go */
     struct function to;
 };
 
@@ -85,11 +86,13 @@ static bool is_cut(const struct cutting *c, const struct op *op)
         return false;
     for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
         int id = operand(op, k);
+        const struct value *v = &p->values[id];
 
+        if (v->shard_axis)
+            return false;
         if (!is_data(p, op, id))
             continue;
-        const struct value *v = &p->values[id];
-        if (v->shard_axis || v->stride != v->cols)
+        if (v->stride != v->cols)
             return false;
         is_large |= is_away(p, id) && piece_extent(c, op) < (v->rows == 1 ? v->cols : v->rows);
     }
@@ -143,7 +146,7 @@ static int piece_of(struct cutting *c, int id, int64_t index, int64_t each, int6
     struct program *p = c->p;
     int64_t begin = index * each, n = min_i64(each, extent - begin);
 
-    if (!is_away(p, id))
+    if (c->by_views || !is_away(p, id))
         return view_of_part(p, id, begin, n);
     struct cell_pieces *pieces = &c->of[id];
     if (!pieces->first) {
@@ -216,6 +219,28 @@ static void part_op(struct cutting *c, const struct op *op)
             *to = piece_of(c, id, 0, c->of[id].first ? c->of[id].n_each : extent, extent);
     }
     emit(c, &parted);
+}
+
+void offload_cut_moved(const struct offload *o,
+                       bool (*moves)(const struct program *program, const struct op *op))
+{
+    struct program *p = o->program;
+    struct cutting c = { .o = o, .p = p, .n_values = p->n_values, .by_views = true };
+
+    for (int f = 0; f < p->n_functions; f++) {
+        const struct function from = p->functions[f];
+
+        c.to = from;
+        c.to.ops = NULL;
+        c.to.n_ops = c.to.capacity = 0;
+        for (int i = 0; i < from.n_ops; i++)
+            if (moves(p, &from.ops[i]) && is_cut(&c, &from.ops[i]))
+                cut_op(&c, &from.ops[i]);
+            else
+                emit(&c, &from.ops[i]);
+        if (c.to.n_ops > from.n_ops)
+            p->functions[f] = c.to;
+    }
 }
 
 void offload_cut_updates(const struct offload *o)

@@ -40,13 +40,18 @@ bool offload_is_brought(const struct offload *o, const struct visit *v);
  * offload_update.c: behind the choice of homes, before copies are inserted: ops of TRAIT_ON_HOST
  * whose states are all at home in host memory become host ops.
  */
-void offload_update(struct program *program);
+void offload_update(const struct offload *o);
 
 /*
  * offload_cut.c: ops of the update on cells that are away are cut into ops on pieces of them, each
  * of which comes and goes by itself, where the cells are large.
  */
 void offload_cut_updates(const struct offload *o);
+
+/* The same of those ops that are to become host ops: into ops on views, as homes stay where they
+ * are. */
+void offload_cut_moved(const struct offload *o,
+                       bool (*moves)(const struct program *program, const struct op *op));
 
 /* offload_points.c: set bring_at and await_at of all visits, in the order of their first ops, of
  * the function. */

@@ -15,7 +15,8 @@
  *     U  layers.1.up.weight = to_device %75
  *     U  await layers.0.up.weight                                         %73's memory is free
  *
- * So host memory has at a time what two ops read and what three write. An op some of whose states
+ * So host memory has at a time what two ops read and what three write. Ops on large cells are cut
+ * before (offload_cut.c): a piece travels while another is computed. An op some of whose states
  * are in the device's memory, or in a file, stays as it is: what is away of them is streamed
  * through the device's memory.
  */
@@ -298,10 +299,12 @@ static void rewrite(struct update_moves *m, struct function *f)
     f->capacity = m->capacity;
 }
 
-void offload_update(struct program *program)
+void offload_update(const struct offload *o)
 {
+    struct program *program = o->program;
     struct update_moves m = { .program = program };
 
+    offload_cut_moved(o, moves);
     m.at_home = arena_array(&m.arena, int, program->n_values);
     m.held = arena_array(&m.arena, int, program->n_values);
     m.held_in = arena_array(&m.arena, int, program->n_values);

@@ -120,9 +120,13 @@ static void note_unsaved(struct verify_walk *w, int id)
 int verify_at_home(const struct verify_walk *w, const struct function *f, const struct op *op,
                    int id, const char *what)
 {
+    const struct value *values = w->program->values;
     char text[64];
+    int v = w->first_at_home[program_whole(w->program, id)];
 
-    if (w->unsaved[w->owners[program_base(w->program, id)]] != w->run)
+    while (v && !(w->unsaved[v] == w->run && program_overlap(w->program, values[v].home, id)))
+        v = w->next_at_home[v];
+    if (!v)
         return 0;
     snprintf(text, sizeof text, "%s before what was written is sent there", what);
     return verify_complain(w->program, f, op, id, text, w->err);

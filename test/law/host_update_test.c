@@ -98,6 +98,28 @@ static void with_tensor_and_pipeline_parallelism(void **state)
     check(c, &wanted, STATES);
 }
 
+/* Cells larger than a piece are updated piece by piece, on the host or streamed. */
+static void in_pieces(void **state)
+{
+    struct rank_offload ranks[N_STAGES_MAX];
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        bool is_half = i & 1, on_host = i & 2;
+        struct law_case c = is_half ? law_base("llama-untied", "bf16") : law_base("gpt2", "fp32");
+
+        c.zero = i / 4;
+        c.n_ranks = 1 + c.zero;
+        c.tuning = is_half ? "optimizer.states=bf16" : NULL;
+        struct law_outcome wanted = law_reference(c);
+        update_on_host(&c, ranks, GRADIENTS);
+        ranks[0].updates_on_host = on_host;
+        ranks[0].piece_bytes = (size_t)32 << 10;
+        struct law_outcome got = law_run(&c);
+        law_must_equal(on_host ? "pieces, on the host" : "pieces, streamed", &wanted, &got);
+    }
+}
+
 /* The others' are streamed, or never leave. */
 static void some_states(void **state)
 {
@@ -138,6 +160,7 @@ int main(void)
         cmocka_unit_test(each_kind_of_states),
         cmocka_unit_test(under_zero),
         cmocka_unit_test(with_tensor_and_pipeline_parallelism),
+        cmocka_unit_test(in_pieces),
         cmocka_unit_test(some_states),
         cmocka_unit_test(steps_that_are_skipped),
     };

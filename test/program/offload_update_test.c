@@ -84,6 +84,34 @@ static void test_host_memory_is_of_a_few_ops(void **state)
     program_release(&p);
 }
 
+/* A large embedding is updated in as many ops as it has pieces, of 128 rows of 32: a norm block. */
+static void test_large_cells_are_cut(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    spec.vocab_size = 1024;
+    struct compile_train options = tiny_compile(&spec, 1);
+    struct rank_offload away = { .updates_on_host = true, .piece_bytes = 4 * OPS_NORM_BLOCK };
+    struct program p;
+    struct err err;
+    int n_pieces = 0;
+
+    (void)state;
+    away.cells[AWAY_STATES].bytes = SIZE_MAX;
+    options.offload = &away;
+    if (compile_train(&p, &options, &err) < 0)
+        fail_msg("%s", err.text);
+    const struct function *f = &p.functions[update_of(&p)];
+    for (int i = 0; i < f->n_ops; i++) {
+        const struct value *g = &p.values[f->ops[i].in[ADAMW_GRADIENT]];
+
+        n_pieces += program_is_host_op(&p, &f->ops[i]) && g->rows == 128;
+    }
+    assert_int_equal(n_pieces, 2 * 1024 / 128); /* and as many of the head */
+    /* Two gradients of fp32, three weights of bf16. */
+    assert_true(p.segment_bytes[SEGMENT_HOST_SCRATCH] <= OPS_NORM_BLOCK * (2 * 4 + 3 * 2));
+    program_release(&p);
+}
+
 static struct op *first_moved(struct program *p)
 {
     struct function *f = &p->functions[update_of(p)];
@@ -227,6 +255,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_host_memory_is_of_a_few_ops),
+        cmocka_unit_test(test_large_cells_are_cut),
         cmocka_unit_test(test_spaces),
         cmocka_unit_test(test_operands_are_copied_first),
         cmocka_unit_test(test_what_is_owed_to_a_home),
