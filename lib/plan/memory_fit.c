@@ -124,6 +124,7 @@ static int try_choice(struct fitting_rank *r, const struct memory_choice *choice
 {
     take_layers(r, choice);
     take_cells(r, choice);
+    r->f->offload[r->pp_rank].updates_on_host = choice->is_host_update;
     return compile_choice(r, err);
 }
 

@@ -159,13 +159,44 @@ static void count_traffic(struct fitting_rank *r, const struct program *p,
     }
 }
 
+/* The alternative of an optimizer that runs on the host, noted with the cell of its first moment:
+ * gradients go there, and weights, where they are their own masters; weights come back. */
+static void count_host_update(const struct fitting_rank *r, const struct program *p,
+                              struct memory_group *of_value)
+{
+    const struct prices prices = { .cluster = r->f->cluster };
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            const struct op *op = &p->functions[f].ops[i];
+            struct op_shape shape = program_op_shape(p, op);
+
+            if (op->kind != OP_ADAMW)
+                continue;
+            struct memory_group *group = &of_value[program_base(p, op->in[ADAMW_M])];
+            struct memory_traffic *update = &group->host_traffic[MEMORY_UPDATE];
+            int master = op->in[ADAMW_MASTER];
+            bool is_weight = p->values[program_base(p, master)].role == ROLE_WEIGHT;
+            int64_t weight_bytes =
+                (int64_t)program_value_bytes(p, is_weight ? master : op->out[ADAMW_WEIGHT]);
+
+            update->out += (int64_t)program_value_bytes(p, op->in[ADAMW_GRADIENT]) +
+                           (is_weight ? weight_bytes : 0);
+            update->in += weight_bytes;
+            group->host_ns += price_host_op(&prices, &shape).ns;
+        }
+}
+
 static void add_traffic(struct memory_group *to, const struct memory_group *from)
 {
     for (int pass = 0; pass < N_MEMORY_PASSES; pass++) {
         to->traffic[pass].in += from->traffic[pass].in;
         to->traffic[pass].out += from->traffic[pass].out;
+        to->host_traffic[pass].in += from->host_traffic[pass].in;
+        to->host_traffic[pass].out += from->host_traffic[pass].out;
     }
     to->n_bytes += from->n_bytes;
+    to->host_ns += from->host_ns;
 }
 
 /* Cells one after the other, until a group has its part of all bytes. */
@@ -192,6 +223,7 @@ static void list_groups(struct fitting_rank *r, const struct program *p)
     struct memory_group *of_value = arena_array(arena, struct memory_group, p->n_values);
 
     count_traffic(r, p, of_value);
+    count_host_update(r, p, of_value);
     for (int kind = 0; kind < N_AWAY_KINDS; kind++) {
         struct cell_list *cells = &r->cells[kind];
         int *ids = arena_array(arena, int, p->n_values);
@@ -274,7 +306,8 @@ void memory_problem_open(struct fitting_rank *r, const struct program *p,
         .n_micro_batches = job->n_micro_batches,
         .may_move_parts = may_leave(job, OFFLOAD_ACTIVATIONS),
         .stay_copies = 3,
-        .may_update_on_device = true,
+        .may_update_on_device = job->memory.update != UPDATE_HOST,
+        .may_update_on_host = job->memory.update != UPDATE_DEVICE,
         .scratch_bytes = (int64_t)p->segment_bytes[SEGMENT_SCRATCH],
         .resident_bytes = (int64_t)program_space_bytes(p, SPACE_DEVICE) -
                           (int64_t)p->segment_bytes[SEGMENT_SCRATCH] -
