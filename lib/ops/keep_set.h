@@ -29,6 +29,9 @@ struct away_bytes {
 /* Of the cells and kept values of a pipeline rank. */
 struct rank_offload {
     struct away_bytes cells[N_AWAY_KINDS];
+    /* Of a micro-batch's kept values that keep-sets let go so many bytes do at least, those whose
+     * next use is farthest; 0: all. */
+    size_t activation_bytes;
     bool files_activations; /* what keep-sets send away goes to the file */
     bool updates_on_host;   /* the optimizer runs where its states are, if that is host memory */
     int n_fewer_ahead;      /* copies travel at a time, to have less memory: by so many, up to 2 */

@@ -45,13 +45,29 @@ static void take_layers(struct fitting_rank *r, const struct memory_choice *choi
             memset(&set, 0, sizeof set);
             set.full = point->set.full;
             set.dropped = point->set.dropped;
-            for (int k = 0; k < point->n_parts; k++)
-                if (layer->away >> k & 1) {
-                    bitset_add(&set.away, (int)point->parts[k].kind);
+            for (int k = 0; k < point->n_parts; k++) {
+                if (layer->away >> k & 1)
                     of->activation_bytes += point->parts[k].n_bytes;
-                }
+                if (r->problem.may_move_parts)
+                    bitset_add(&set.away, (int)point->parts[k].kind);
+            }
             f->set_of_layer[r->layers[at]] = number_of_set(f, &set);
         }
+}
+
+/* How many bytes go the solver says, which ones the pass. */
+static void allow_parts(struct fitting_rank *r)
+{
+    struct rank_offload *offload = &r->f->offload[r->pp_rank];
+    int64_t n_bytes = r->f->ranks[r->pp_rank].activation_bytes;
+
+    offload->activation_bytes = (size_t)n_bytes;
+    for (int i = 0; i < r->n_layers && !n_bytes; i++) {
+        struct keep_set set = r->f->sets[r->f->set_of_layer[r->layers[i]]];
+
+        memset(&set.away, 0, sizeof set.away);
+        r->f->set_of_layer[r->layers[i]] = number_of_set(r->f, &set);
+    }
 }
 
 static void take_cells(struct fitting_rank *r, const struct memory_choice *choice)
@@ -123,6 +139,7 @@ static int compile_choice(struct fitting_rank *r, struct err *err)
 static int try_choice(struct fitting_rank *r, const struct memory_choice *choice, struct err *err)
 {
     take_layers(r, choice);
+    allow_parts(r);
     take_cells(r, choice);
     r->f->offload[r->pp_rank].updates_on_host = choice->is_host_update;
     return compile_choice(r, err);

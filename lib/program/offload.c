@@ -94,7 +94,7 @@ static bool *find_holding(const struct program *p, struct arena *arena)
     return holds;
 }
 
-static void send_to(const struct offload *o, int id, enum space space)
+void offload_send(const struct offload *o, int id, enum space space)
 {
     struct program *p = o->program;
     struct value v = p->values[id];
@@ -162,65 +162,11 @@ static void send_cells(const struct offload *o, enum away_kind kind)
     for (int i = 0; i < n && away < most; i++) {
         size_t n_bytes = program_value_bytes(p, list[i]);
 
-        send_to(o, list[i],
-                filed && away + n_bytes > most - min_size(filed, most) ? SPACE_FILE : SPACE_HOST);
+        offload_send(o, list[i],
+                     filed && away + n_bytes > most - min_size(filed, most) ? SPACE_FILE
+                                                                            : SPACE_HOST);
         away += n_bytes;
     }
-}
-
-/* By base value: 1 + the function that writes it, where another reads it; else 0. */
-static int *find_kept(const struct offload *o)
-{
-    const struct program *p = o->program;
-    int *writer = arena_array(o->arena, int, p->n_values);
-    bool *is_read = arena_array(o->arena, bool, p->n_values);
-
-    for (int f = 0; f < p->n_functions; f++)
-        for (int i = 0; i < p->functions[f].n_ops; i++) {
-            const struct op *op = &p->functions[f].ops[i];
-
-            for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
-                writer[program_base(p, op->out[k])] = 1 + f;
-            for (int k = 0; k < OPS_MAX_INPUTS; k++) {
-                int v = program_base(p, op->in[k]);
-
-                is_read[v] |= writer[v] && writer[v] != 1 + f;
-            }
-        }
-    for (int v = 0; v < p->n_values; v++)
-        if (!is_read[v] || p->values[v].role != ROLE_NONE || p->values[v].space != SPACE_DEVICE)
-            writer[v] = 0;
-    return writer;
-}
-
-/* The keep-set of a layer; NULL: nothing goes. */
-static const struct keep_set *set_of(const struct offload *o, int layer)
-{
-    const struct offload_options *options = o->options;
-
-    return layer < 0 || !options->set_of_layer ? NULL
-                                               : &options->sets[options->set_of_layer[layer]];
-}
-
-static void send_activations(const struct offload *o)
-{
-    const struct program *p = o->program;
-    int *kept = find_kept(o);
-
-    for (int f = 0; f < p->n_functions; f++)
-        for (int i = 0; i < p->functions[f].n_ops; i++) {
-            const struct op *op = &p->functions[f].ops[i];
-            const struct keep_set *set = set_of(o, op->layer);
-
-            for (int k = 0; k < OPS_MAX_OUTPUTS && set && op->phase == PHASE_F; k++) {
-                int v = program_base(p, op->out[k]);
-                enum op_kind kind = recompute_kind_of(op, k);
-
-                if (v && kept[v] == 1 + f && !p->values[v].home && kind != N_OP_KINDS &&
-                    bitset_has(&set->away, (int)kind))
-                    send_to(o, v, o->options->rank.files_activations ? SPACE_FILE : SPACE_HOST);
-            }
-        }
 }
 
 /* ---- stays ---- */
@@ -441,7 +387,7 @@ void offload(struct program *program, const struct offload_options *options)
 
     for (int kind = 0; kind < N_AWAY_KINDS; kind++)
         send_cells(&o, (enum away_kind)kind);
-    send_activations(&o);
+    offload_send_kept(&o);
     if (options->rank.updates_on_host)
         offload_update(&o);
     offload_cut_updates(&o);

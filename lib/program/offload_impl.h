@@ -14,6 +14,15 @@ struct offload {
     struct arena *arena;
 };
 
+/* Give a base a home in this space. */
+void offload_send(const struct offload *o, int id, enum space space);
+
+/* offload_kept.c: what forwards keep for backwards. */
+void offload_send_kept(const struct offload *o);
+
+/* offload_points.c: the times of a function's ops into ns [n_ops]. */
+void offload_list_times(const struct offload *o, const struct function *f, int64_t *ns);
+
 /* A stay that is to be: uses of a value in one function that lie close together. */
 struct visit {
     int value;

@@ -74,7 +74,7 @@ static void list_gaps(const struct offload *o, const struct visits *s, int n_ops
     }
 }
 
-static void list_times(const struct offload *o, const struct function *f, int64_t *ns)
+void offload_list_times(const struct offload *o, const struct function *f, int64_t *ns)
 {
     const struct copy_times *times = &o->options->times;
 
@@ -111,7 +111,7 @@ static void point_by_times(const struct offload *o, struct visits *s, const stru
     struct err err;
     int fullest;
 
-    list_times(o, f, ns);
+    offload_list_times(o, f, ns);
     list_gaps(o, s, f->n_ops, gaps);
     for (int i = 0; i < s->n; i++) {
         int64_t n_bytes =
