@@ -3,8 +3,8 @@
  *
  * A tensor is hashed in tiles of a fixed size, on the pool where it lies in host memory, and its
  * hash is that of its tiles' hashes: threads do not matter. Of what an op reads only that is hashed
- * which a given op (a collective, a copy) has written: all else is another op's output, or a cell
- * that ranks hold alike.
+ * which a collective has written: all else is another op's output, or a cell that ranks hold alike
+ * or, sums of gradients, each for itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 struct op_hashing {
     struct op_hashes *micro_batch, *update; /* NULL: not now */
     enum mesh_axis axis;
-    char *is_given; /* by value: that, or the base of it, is written by a given op */
+    char *is_given; /* by value: that, or the base of it, is written by a collective */
     uint64_t *tiles;
     int64_t capacity;
     unsigned char fetched[TILE_BYTES];
@@ -140,7 +140,7 @@ static void mark_given(const struct program *p, char *is_given)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
             const struct op *op = &p->functions[f].ops[i];
 
-            for (int k = 0; k < OPS_MAX_OUTPUTS && order_is_async(op); k++)
+            for (int k = 0; k < OPS_MAX_OUTPUTS && op_is_collective(op->kind); k++)
                 is_given[program_whole(p, op->out[k])] = 1;
         }
     is_given[0] = 0;
@@ -223,6 +223,8 @@ static int hash_read(struct run *run, const struct resolved_op *op, const struct
     const struct program *p = run->program;
 
     *in = 0;
+    if (source->kind == OP_AWAIT) /* it reads no contents */
+        return 0;
     for (int k = 0; k < OPS_MAX_INPUTS && is_recorded(run, source); k++) {
         int id = source->in[k];
 
