@@ -116,12 +116,16 @@ static bool has_part(const struct program *p, const struct op *op)
     return has;
 }
 
+/* A part of a cell that is a shard needs no gather, as all of it needs none. */
 static int view_of_part(struct program *p, int id, int64_t begin, int64_t n)
 {
     struct value v = p->values[id];
+    int part = v.rows == 1 ? program_view(p, id, begin, 1, n, n)
+                           : program_view(p, id, begin * v.cols, n, v.cols, v.cols);
 
-    return v.rows == 1 ? program_view(p, id, begin, 1, n, n)
-                       : program_view(p, id, begin * v.cols, n, v.cols, v.cols);
+    if (!v.base)
+        p->values[part].bucket = 0;
+    return part;
 }
 
 /* A plain value for part of a cell that is away; its home is that part of the cell's. */
