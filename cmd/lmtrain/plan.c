@@ -16,18 +16,14 @@
 #include "plan_calibrate.h"
 #include "plan_context.h"
 #include "plan_layout.h"
+#include "plan_memory.h"
 #include "plan_search.h"
 #include "plan_stages.h"
 #include "plan_subject.h"
 #include "plan_sweep.h"
 #include "plan_time.h"
 #include "report/table.h"
-#include "report/waterfall.h"
 #include "timelines.h"
-
-#define N_ROWS_MAX (N_SEGMENTS + 1)
-#define MEMORY_BAR 16 /* characters */
-#define ASSUMED_GPU_BYTES ((size_t)80 << 30)
 
 struct plan_request {
     struct plan_reading read;
@@ -106,53 +102,6 @@ static void print_flops(const struct plan *plan, struct str *out)
                      flops_text(text, sizeof text, flops.megatron),
                      job->recompute == RECOMPUTE_FULL ? "full" : "no");
     add_recheck_row(plan, &table);
-    report_table_print(&table, 0, out);
-    report_table_release(&table);
-}
-
-/* An estimate, beside what is planned; what the last run measured here is the doctor's. */
-static void add_vendor_row(const struct plan *plan, struct report_table *table)
-{
-    size_t vendor = plan_library_bytes(plan, ASSUMED_GPU_BYTES) + GPU_CONTEXT_BYTES;
-    char text[32], library[32];
-
-    report_table_row(table,
-                     "vendor\t%s\t%zu\t\testimate, in addition: cuDNN's workspace of %s, the CUDA "
-                     "context, modules and graphs",
-                     str_bytes(text, sizeof text, vendor), vendor,
-                     str_bytes(library, sizeof library, vendor - GPU_CONTEXT_BYTES));
-}
-
-static void print_memory(const struct plan *plan, struct str *out)
-{
-    struct memory_row rows[N_ROWS_MAX];
-    int n = program_memory_table(&plan->programs[plan->shown], rows, N_ROWS_MAX);
-    struct report_table table;
-    struct waterfall waterfall = { .whole =
-                                       (double)program_memory_bytes(&plan->programs[plan->shown]),
-                                   .width = MEMORY_BAR };
-    struct str bar = { 0 };
-    char text[32];
-
-    report_table_init(&table, "lrrll");
-    if (plan->job->parallel.pp > 1)
-        report_table_heading(&table, "memory of pipeline rank %d\tsize\tbytes\t\twhat",
-                             plan->shown);
-    else
-        report_table_heading(&table, "memory of a rank\tsize\tbytes\t\twhat");
-    for (int i = 0; i < n; i++) {
-        waterfall_next(&waterfall, (double)rows[i].n_bytes, &bar);
-        report_table_row(&table, "%s\t%s\t%zu\t%s\t%s", rows[i].name,
-                         str_bytes(text, sizeof text, rows[i].n_bytes), rows[i].n_bytes,
-                         str_text(&bar), rows[i].what);
-    }
-    str_release(&bar);
-    size_t total = program_memory_bytes(&plan->programs[plan->shown]);
-
-    report_table_total(&table, "total\t%s\t%zu\t\tallocated at start; nothing is allocated later",
-                       str_bytes(text, sizeof text, total), total);
-    if (kernels_are_gpu(plan->kernels))
-        add_vendor_row(plan, &table);
     report_table_print(&table, 0, out);
     report_table_release(&table);
 }
@@ -272,7 +221,7 @@ static void print_plan(const struct plan *plan, const struct cluster *cluster, c
     if (plan->job->parallel.pp > 1)
         plan_print_stages(plan, out);
     plan_print_context(plan, out);
-    print_memory(plan, out);
+    plan_print_memory(plan, out);
     str_add(out, "\n");
     print_flops(plan, out);
     if (!cluster && kernels_are_gpu(plan->kernels))
@@ -296,9 +245,7 @@ static int print_json(const struct plan *plan, const struct plan_subject *subjec
                       struct err *err)
 {
     const struct job *job = plan->job;
-    cJSON *json = cJSON_CreateObject(), *memory = cJSON_AddObjectToObject(json, "memory_bytes");
-    struct memory_row rows[N_ROWS_MAX];
-    int n = program_memory_table(&plan->programs[plan->shown], rows, N_ROWS_MAX);
+    cJSON *json = cJSON_CreateObject();
     struct plan_flops flops = plan_count_flops(plan);
 
     cJSON_AddNumberToObject(json, "parameters", (double)model_spec_n_parameters(&job->model));
@@ -311,18 +258,14 @@ static int print_json(const struct plan *plan, const struct plan_subject *subjec
         cJSON_AddItemToObject(json, "micro_batches",
                               cJSON_CreateIntArray(job->parallel.micro_batches.values,
                                                    job->parallel.micro_batches.n));
-    for (int i = 0; i < n; i++)
-        cJSON_AddNumberToObject(memory, rows[i].name, (double)rows[i].n_bytes);
-    cJSON_AddNumberToObject(json, "total_bytes",
-                            (double)program_memory_bytes(&plan->programs[plan->shown]));
-    if (kernels_are_gpu(plan->kernels))
-        cJSON_AddNumberToObject(
-            json, "vendor_bytes",
-            (double)(plan_library_bytes(plan, ASSUMED_GPU_BYTES) + GPU_CONTEXT_BYTES));
+    plan_add_memory(plan, json);
     cJSON_AddNumberToObject(json, "step_flops", flops.executed);
     cJSON_AddNumberToObject(json, "model_flops", flops.model);
     cJSON_AddNumberToObject(json, "megatron_flops", flops.megatron);
-    int status = subject->has_cluster ? plan_add_time(plan, &subject->cluster, json, err) : 0;
+    const struct cluster *cluster = subject->has_cluster ? &subject->cluster : NULL;
+    int status = plan_add_choice(plan, cluster, json, err);
+    if (cluster && !status)
+        status = plan_add_time(plan, cluster, json, err);
     if (subject->search.n_rows)
         plan_add_search(&subject->search, json);
     char *text = cJSON_Print(json);
@@ -417,6 +360,8 @@ static int print_answer(const struct plan_request *q, const struct plan *plan,
         return 0;
     }
     print_plan(plan, cluster, subject->ranks_note, out);
+    if (plan_print_choice(plan, cluster, out, err))
+        return -1;
     int status = cluster ? plan_print_time(plan, cluster, out, err) : 0;
     if (subject->search.n_rows && status >= 0)
         plan_print_search(&subject->search, subject->within, out);

@@ -274,5 +274,7 @@ int plan_read_subject(struct plan_subject *subject, const struct plan_reading *r
     prepare_data_foresee(job, arena);
     if (plan_find_layout(subject, reading, &n_ranks, arena, err))
         return -1;
+    if (subject->has_cluster)
+        job->rates = &subject->cluster;
     return job_resolve(job, n_ranks, arena, err) < 0 ? -1 : 0;
 }

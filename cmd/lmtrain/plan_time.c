@@ -158,7 +158,7 @@ static void print_largest(const struct program *p, struct str *out)
     char size[32];
 
     for (int i = 1; i < n; i++)
-        if (rows[i].n_bytes > rows[most].n_bytes)
+        if (rows[i].space != SPACE_FILE && rows[i].n_bytes > rows[most].n_bytes)
             most = i;
     str_printf(out, ", %s %s", str_bytes(size, sizeof size, rows[most].n_bytes), rows[most].name);
 }

@@ -33,6 +33,8 @@ enum recompute_mode {
     RECOMPUTE_AUTO,
     RECOMPUTE_LIST
 };
+struct cluster;
+
 /* What may leave a device's memory: nothing, all kinds as needed, or the kinds of a list. */
 enum offload_mode { OFFLOAD_NONE, OFFLOAD_AUTO, OFFLOAD_LIST };
 enum offload_kind {
@@ -272,6 +274,9 @@ struct job {
     struct layer_keep_sets keep_sets;
     /* And what of each pipeline rank is away: [pp]; NULL: nothing. */
     const struct rank_offload *offload;
+    /* By whose rates copies and recomputation are timed, where it is known (plan); NULL:
+     * memory_cluster's (plan/memory_fit.h). */
+    const struct cluster *rates;
 
     struct {
         int64_t device_bytes, host_bytes; /* of a rank; 0: auto */

@@ -62,8 +62,9 @@ int memory_fit_job(struct job *job, const struct memory_fit_request *request, st
                    struct err *err);
 
 /*
- * The devices that copies and ops are priced by where no cluster is given: the cluster that the job
- * was searched for, the GPU's data sheet, or a CPU of usual rates, with the job's rates of links.
+ * The devices that copies and ops are priced by where no cluster is given: the job's rates, the
+ * cluster that it was searched for, the GPU's data sheet, or a CPU of usual rates, with the job's
+ * rates of links.
  */
 int memory_cluster(struct cluster *cluster, const struct job *job, const struct kernels *kernels,
                    struct arena *arena, struct err *err);

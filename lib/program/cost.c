@@ -28,8 +28,9 @@ int program_memory_table(const struct program *program, struct memory_row *rows,
 
     for (int s = 0; s < N_SEGMENTS && n < capacity; s++)
         if (program->segment_bytes[s])
-            rows[n++] = (struct memory_row){ segment_name((enum segment)s), what[s],
-                                             program->segment_bytes[s] };
+            rows[n++] =
+                (struct memory_row){ segment_name((enum segment)s), what[s],
+                                     segment_space((enum segment)s), program->segment_bytes[s] };
     return n;
 }
 

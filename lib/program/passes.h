@@ -351,6 +351,7 @@ void print_memory_map(const struct program *program, struct str *out);
 /* A segment of a placed program, for output: its name, its contents in words, its bytes. */
 struct memory_row {
     const char *name, *what;
+    enum space space;
     size_t n_bytes;
 };
 /* Fills at most capacity rows, one for each segment that is not empty; returns how many. */
