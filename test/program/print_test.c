@@ -262,6 +262,26 @@ static void fastseq_text(void **state)
     check_compiled(GOLDEN "llama.fastseq.txt", &options);
 }
 
+/* All kinds of values come and go, the update of the embedding in pieces. */
+static void offload_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+    static const unsigned char set_of_layer[8];
+    struct keep_set set = { .full = false };
+    struct rank_offload offload = { .piece_bytes = 16384 };
+
+    (void)state;
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        bitset_add(&set.away, kind);
+    for (int kind = 0; kind < N_AWAY_KINDS; kind++)
+        offload.cells[kind].bytes = SIZE_MAX;
+    options.sets = &set;
+    options.set_of_layer = set_of_layer;
+    options.offload = &offload;
+    check_compiled(GOLDEN "llama.offload.txt", &options);
+}
+
 /* Gathers of weights stand in the functions that read them. */
 static void zero_three_text(void **state)
 {
@@ -368,15 +388,16 @@ static void split_masters_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(residual_text),      cmocka_unit_test(split_masters_text),
-        cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
-        cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
-        cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
-        cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(hybrid_text),        cmocka_unit_test(zero_three_text),
-        cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
-        cmocka_unit_test(dynamic_text),       cmocka_unit_test(token_axes_text),
-        cmocka_unit_test(context_texts),      cmocka_unit_test(fastseq_text),
+        cmocka_unit_test(residual_text),        cmocka_unit_test(split_masters_text),
+        cmocka_unit_test(differentiate_text),   cmocka_unit_test(fuse_text),
+        cmocka_unit_test(recompute_text),       cmocka_unit_test(shard_text),
+        cmocka_unit_test(update_text),          cmocka_unit_test(whole_program_text),
+        cmocka_unit_test(zero_one_text),        cmocka_unit_test(zero_two_text),
+        cmocka_unit_test(hybrid_text),          cmocka_unit_test(zero_three_text),
+        cmocka_unit_test(offload_text),         cmocka_unit_test(pipeline_text),
+        cmocka_unit_test(tensor_parallel_text), cmocka_unit_test(dynamic_text),
+        cmocka_unit_test(token_axes_text),      cmocka_unit_test(context_texts),
+        cmocka_unit_test(fastseq_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
