@@ -10,7 +10,8 @@
 
 bool memory_is_chosen(const struct job *job)
 {
-    return job->memory.offload != OFFLOAD_NONE || job->recompute == RECOMPUTE_AUTO;
+    return job->memory.offload != OFFLOAD_NONE || job->recompute == RECOMPUTE_AUTO ||
+           job->memory.device_bytes > 0;
 }
 
 /* ---- a choice as options of the compiler ---- */
@@ -34,6 +35,8 @@ static void take_layers(struct fitting_rank *r, const struct memory_choice *choi
     int at = 0;
 
     of->activation_bytes = 0;
+    if (f->has_levels)
+        return;
     for (int c = 0; c < r->problem.n_chunks; c++)
         for (int i = 0; i < r->problem.chunks[c].n_layers; i++, at++) {
             const struct keep_front *front =
@@ -62,7 +65,7 @@ static void allow_parts(struct fitting_rank *r)
     int64_t n_bytes = r->f->ranks[r->pp_rank].activation_bytes;
 
     offload->activation_bytes = (size_t)n_bytes;
-    for (int i = 0; i < r->n_layers && !n_bytes; i++) {
+    for (int i = 0; i < r->n_layers && !n_bytes && !r->f->has_levels; i++) {
         struct keep_set set = r->f->sets[r->f->set_of_layer[r->layers[i]]];
 
         memset(&set.away, 0, sizeof set.away);
@@ -339,7 +342,8 @@ static void open_sets(struct fitting *f)
         set.dropped = first->set.dropped;
         f->set_of_layer[i] = number_of_set(f, &set);
     }
-    f->job.keep_sets = (struct layer_keep_sets){ f->sets, f->set_of_layer };
+    if (!f->has_levels)
+        f->job.keep_sets = (struct layer_keep_sets){ f->sets, f->set_of_layer };
 }
 
 int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
@@ -368,6 +372,8 @@ int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
         limit ? max_i64(PIECE_LEAST, min_i64(PIECE_BYTES, limit / PIECE_PART)) : PIECE_BYTES;
     for (int r = 0; r < pp; r++)
         f.offload[r].piece_bytes = (size_t)f.piece_bytes;
+    f.has_levels = f.job.recompute != RECOMPUTE_AUTO &&
+                   (f.job.recompute_layers.full.n || f.job.recompute_layers.selective.n);
     open_sets(&f);
     if (fit_ranks(&f, err) < 0)
         return -1;

@@ -43,7 +43,8 @@ struct memory_fit {
     int64_t limit_bytes, host_limit_bytes; /* 0: none */
 };
 
-/* Whether there is anything to choose: recompute auto, or values that may leave. */
+/* Whether there is anything to choose, or a limit to keep: recompute auto, values that may leave,
+ * memory.device_bytes. */
 bool memory_is_chosen(const struct job *job);
 
 /*

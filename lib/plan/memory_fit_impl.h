@@ -32,6 +32,7 @@ struct fitting {
     struct rank_offload *offload;
     struct memory_fit_rank *ranks;
     int64_t piece_bytes;
+    bool has_levels; /* recompute_layers says what layers keep, and all of that stays */
     struct arena *arena;
 };
 
