@@ -141,7 +141,8 @@ static struct kept_groups list_layers(const struct plan *plan, int pp_rank, stru
     struct kept_groups list = { arena_array(arena, struct kept_group, n_layers), 0 };
     int *item_of_layer = arena_array(arena, int, n_layers);
 
-    for (int layer = 0; layer < n_layers; layer++) {
+    /* None where recompute_layers says what each keeps. */
+    for (int layer = 0; layer < n_layers && fit->keep_sets.set_of_layer; layer++) {
         int front = fit->fronts->front_of_layer[layer], i = 0;
         const struct keep_set *set = &fit->keep_sets.sets[fit->keep_sets.set_of_layer[layer]];
 
@@ -204,6 +205,11 @@ static void print_layers(const struct plan *plan, int pp_rank, struct str *out)
     struct report_table table;
     char text[32];
 
+    if (!list.n) {
+        str_add(out, "layers keep what recompute_layers says\n");
+        arena_release(&arena);
+        return;
+    }
     report_table_init(&table, "lrrll");
     report_table_heading(&table, "layers\tcount\tkept on the device\tcomputed again\tsent away");
     for (int i = 0; i < list.n; i++) {
