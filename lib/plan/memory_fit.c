@@ -346,6 +346,15 @@ static void open_sets(struct fitting *f)
         f->job.keep_sets = (struct layer_keep_sets){ f->sets, f->set_of_layer };
 }
 
+/* What is checked again of a shard's update is found in one op on all of it
+ * (train/recheck_optimizer.c): then it is not cut. */
+static int64_t piece_bytes(const struct job *job, int64_t limit)
+{
+    if (job->train.recheck_every > 0 && job->parallel.zero)
+        return INT64_MAX / 16;
+    return limit ? max_i64(PIECE_LEAST, min_i64(PIECE_BYTES, limit / PIECE_PART)) : PIECE_BYTES;
+}
+
 int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
                struct arena *arena, struct err *err)
 {
@@ -367,9 +376,7 @@ int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
     f.offload = arena_array(arena, struct rank_offload, pp);
     f.ranks = arena_array(arena, struct memory_fit_rank, pp);
     f.job.offload = f.offload;
-    int64_t limit = limit_of(request);
-    f.piece_bytes =
-        limit ? max_i64(PIECE_LEAST, min_i64(PIECE_BYTES, limit / PIECE_PART)) : PIECE_BYTES;
+    f.piece_bytes = piece_bytes(&f.job, limit_of(request));
     for (int r = 0; r < pp; r++)
         f.offload[r].piece_bytes = (size_t)f.piece_bytes;
     f.has_levels = f.job.recompute != RECOMPUTE_AUTO &&
