@@ -140,27 +140,46 @@ static bool is_beside(const struct program *p, const struct visit *a, const stru
            program_overlap(p, p->values[a->value].home, p->values[b->value].home);
 }
 
-/* Values whose homes overlap (a cell and its pieces): what one writes is at home before another is
- * brought. */
-static int behind_others(const struct offload *o, const struct visits *s, int i)
+/*
+ * Values whose homes overlap (a cell and its pieces): what one writes is at home before another is
+ * brought. chain: by visit 1 + the one before it whose home is in the same value, 0 none.
+ */
+static int behind_others(const struct offload *o, const struct visits *s, int i, const int *chain)
 {
     int earliest = 0;
 
-    for (int k = 0; k < i; k++)
+    for (int k = chain[i] - 1; k >= 0; k = chain[k] - 1)
         if (is_beside(o->program, &s->list[k], &s->list[i]))
             earliest = max_int(earliest, s->list[k].is_home ? s->list[k].last + 1
                                                             : s->list[k].last_write + 1);
     return earliest;
 }
 
+static int *chain_homes(const struct offload *o, const struct visits *s)
+{
+    const struct program *p = o->program;
+    int *newest = arena_array(o->arena, int, p->n_values),
+        *chain = arena_array(o->arena, int, s->n);
+
+    for (int i = 0; i < s->n; i++) {
+        int home = program_whole(p, p->values[s->list[i].value].home);
+
+        chain[i] = newest[home];
+        newest[home] = 1 + i;
+    }
+    return chain;
+}
+
 /* A stay begins behind the one before of the same value, and has left where the next begins. */
 static void keep_apart(const struct offload *o, struct visits *s, int n_ops)
 {
+    const int *chain = chain_homes(o, s);
+
     for (int i = 0; i < s->n; i++) {
         struct visit *v = &s->list[i];
         int earliest = v->before ? s->list[v->before - 1].last + 1 : 0;
 
-        earliest = max_int(earliest, behind_others(o, s, i));
+        earliest = max_int(earliest, behind_others(o, s, i, chain));
         if (v->is_home)
             v->bring_at = v->first;
         else if (offload_is_brought(o, v))

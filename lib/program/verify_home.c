@@ -49,7 +49,8 @@ static int check_coming(struct verify_walk *w, const struct function *f, const s
     if (w->unsaved[id] == w->run)
         return verify_complain(w->program, f, op, id, "is brought over what has not been sent home",
                                w->err);
-    for (int other = w->last_unsaved; other; other = w->unsaved_before[other])
+    for (int other = w->first_at_home[program_whole(w->program, v->home)]; other;
+         other = w->next_at_home[other])
         if (other != id && w->unsaved[other] == w->run &&
             program_overlap(w->program, v->home, w->program->values[other].home))
             return verify_complain(w->program, f, op, id,
