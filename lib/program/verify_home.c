@@ -70,6 +70,18 @@ static void forget_others(struct verify_walk *w, int id, int home)
             w->written[v] = NEVER;
 }
 
+/* It may be written, and so listed, again in this run. */
+static void note_saved(struct verify_walk *w, int id)
+{
+    int *at = &w->last_unsaved;
+
+    while (*at && *at != id)
+        at = &w->unsaved_before[*at];
+    if (*at)
+        *at = w->unsaved_before[id];
+    w->unsaved[id] = NEVER;
+}
+
 static int check_going(struct verify_walk *w, const struct function *f, const struct op *op, int id)
 {
     const struct value *v = &w->program->values[id];
@@ -81,7 +93,7 @@ static int check_going(struct verify_walk *w, const struct function *f, const st
     if (w->n_filled[id] < v->rows * v->cols)
         return verify_complain(w->program, f, op, id, "is sent home though only a part is here",
                                w->err);
-    w->unsaved[id] = NEVER;
+    note_saved(w, id);
     w->written[program_base(w->program, v->home)] = WRITTEN;
     forget_others(w, id, v->home);
     return 0;
