@@ -30,7 +30,7 @@ struct cutting {
     const struct offload *o;
     struct program *p;
     struct cell_pieces *of; /* by value */
-    int n_values;           /* before the pass */
+    int *whole;             /* by value that is a part: it by itself, in one piece; 0: not yet */
     bool by_views;          /* pieces are views: of what does not come and go */
     struct function to;
 };
@@ -51,6 +51,15 @@ static bool is_data(const struct program *p, const struct op *op, int id)
     const struct value *v = &p->values[id], *x = &p->values[op->in[OPS_FIRST]];
 
     return id && v->rows == x->rows && v->cols == x->cols;
+}
+
+/* An element for each norm block. */
+static bool is_table(const struct op *op, int k)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    return (k < OPS_MAX_INPUTS ? info->inputs[k].cols : info->outputs[k - OPS_MAX_INPUTS].cols) ==
+           DIM_BLOCKS;
 }
 
 static int64_t blocks_of(const struct value *v)
@@ -199,8 +208,7 @@ static void cut_op(struct cutting *c, const struct op *op)
 
             if (is_data(p, op, id))
                 *to = piece_of(c, id, i, each, extent);
-            else if (id && n_blocks > 1 && p->values[id].rows == 1 &&
-                     p->values[id].cols == n_blocks)
+            else if (id && n_blocks > 1 && is_table(op, k))
                 *to = table_part(p, id, first, blocks);
         }
         if (!op->in[ADAMW_RNG_SITE] && op->kind == OP_ADAMW)
@@ -217,10 +225,13 @@ static void part_op(struct cutting *c, const struct op *op)
     for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
         int id = operand(op, k);
         int *to = k < OPS_MAX_INPUTS ? &parted.in[k] : &parted.out[k - OPS_MAX_INPUTS];
-        int64_t extent = c->p->values[id].rows == 1 ? c->p->values[id].cols : c->p->values[id].rows;
+        const struct value *v = &c->p->values[id];
 
-        if (is_part(c->p, id))
-            *to = piece_of(c, id, 0, c->of[id].first ? c->of[id].n_each : extent, extent);
+        if (!is_part(c->p, id))
+            continue;
+        if (!c->whole[id])
+            c->whole[id] = new_piece(c->p, id, 0, v->rows == 1 ? v->cols : v->rows);
+        *to = c->whole[id];
     }
     emit(c, &parted);
 }
@@ -229,7 +240,7 @@ void offload_cut_moved(const struct offload *o,
                        bool (*moves)(const struct program *program, const struct op *op))
 {
     struct program *p = o->program;
-    struct cutting c = { .o = o, .p = p, .n_values = p->n_values, .by_views = true };
+    struct cutting c = { .o = o, .p = p, .by_views = true };
 
     for (int f = 0; f < p->n_functions; f++) {
         const struct function from = p->functions[f];
@@ -250,9 +261,10 @@ void offload_cut_moved(const struct offload *o,
 void offload_cut_updates(const struct offload *o)
 {
     struct program *p = o->program;
-    struct cutting c = { .o = o, .p = p, .n_values = p->n_values };
+    struct cutting c = { .o = o, .p = p };
 
     c.of = arena_array(o->arena, struct cell_pieces, p->n_values);
+    c.whole = arena_array(o->arena, int, p->n_values);
     for (int f = 0; f < p->n_functions; f++) {
         const struct function from = p->functions[f];
         bool any = false;
