@@ -10,6 +10,7 @@
 #include "base/num.h"
 #include "base/rng.h"
 #include "layout/axes.h"
+#include "plan/memory_fit.h"
 #include "plan/plan.h"
 #include "plan/programs.h"
 #include "plan/suggest.h"
@@ -150,16 +151,35 @@ static void write_scalars(struct run *run, const struct program *program, int64_
     run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
 }
 
-int bench_compile(struct program *program, const struct job *job, struct engine *engine,
-                  struct err *err)
+/* What is kept, computed again and away is chosen as for a run. */
+static int compile_chosen(struct program *program, const struct job *job, struct engine *engine,
+                          struct err *err)
 {
     struct mesh mesh = job_mesh(job);
-    struct programs_request request = { .job = job,
+    struct job chosen = *job;
+    struct arena arena = { 0 };
+    bool is_shared = device_is_host(engine->device) && job->memory.offload != OFFLOAD_NONE;
+    const struct memory_fit_request fit = {
+        .job = job,
+        .kernels = engine->kernels,
+        .device_bytes = is_shared ? 0 : (int64_t)engine_available_bytes(engine)
+    };
+    struct programs_request request = { .job = &chosen,
                                         .kernels = engine->kernels,
                                         .pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank,
                                                                    axes_stages()) };
+    int status = memory_fit_job(&chosen, &fit, &arena, err);
 
-    if (programs_compile(program, &request, err) < 0 ||
+    if (!status)
+        status = programs_compile(program, &request, err);
+    arena_release(&arena);
+    return status;
+}
+
+int bench_compile(struct program *program, const struct job *job, struct engine *engine,
+                  struct err *err)
+{
+    if (compile_chosen(program, job, engine, err) < 0 ||
         run_reserve(program, engine->kernels, progress_join(engine->rank.local_rank), err) < 0)
         return -1;
     return suggest_check(job, engine->kernels, plan_needed_bytes(program, engine->kernels),
