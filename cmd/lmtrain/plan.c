@@ -15,6 +15,7 @@
 #include "plan/programs.h"
 #include "plan_calibrate.h"
 #include "plan_context.h"
+#include "plan_ladder.h"
 #include "plan_layout.h"
 #include "plan_memory.h"
 #include "plan_search.h"
@@ -28,7 +29,7 @@
 struct plan_request {
     struct plan_reading read;
     int world, rank; /* rank -1: the one that needs most memory */
-    bool print_program, json;
+    bool print_program, json, ladder;
     const char *print_after; /* a pass; NULL: none */
     const char *trace;       /* a file for a timeline; NULL: none */
     const char *sweep;       /* "ranks=8,16"; NULL: none */
@@ -383,6 +384,8 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
                 subject.job.world_size - 1);
         return cmd_fail(&err);
     }
+    if (q->ladder)
+        return plan_ladder(&subject, q->json, out, &err) < 0 ? cmd_fail(&err) : 0;
     int status = open_plan(&plan, &subject.job, q->rank, &err);
     if (!status && q->calibrate > 0)
         status = plan_calibrate(&plan, &subject.cluster, q->calibrate, out, &err);
@@ -472,6 +475,9 @@ int cmd_plan(int argc, char **argv)
                     "recompute, micro_batch and other keys of parallel"),
         option_text("trace", &q.trace, "FILE",
                     "write a timeline of the predicted step of each pipeline stage, for Perfetto"),
+        option_flag("ladder", &q.ladder,
+                    "a table of ten budgets of device memory, from the least that the job fits to "
+                    "all that it keeps: what goes, and the time that it adds"),
         option_text("sweep", &q.sweep, "ranks=N,N,...",
                     "a table of predicted times for these numbers of ranks"),
         option_flag("weak", &q.weak,

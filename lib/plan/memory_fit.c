@@ -216,6 +216,8 @@ static int fit_rank(struct fitting_rank *r, struct err *err)
                 best = choice;
             best.fits = true;
             fits = max_i64(fits, budget);
+            if (!choice.ns && !choice.moved_bytes)
+                break; /* nothing is better */
         } else {
             too_much = min_i64(too_much, budget);
             if (!choice.fits)
@@ -236,6 +238,17 @@ static int fit_rank(struct fitting_rank *r, struct err *err)
     if (try_choice(r, &best, err) < 0)
         return -1;
     return limit ? fill_room(r, err) : 0;
+}
+
+/* Whatever the limits are. */
+static int take_least(struct fitting_rank *r, struct err *err)
+{
+    struct memory_choice *choice = &r->f->ranks[r->pp_rank].choice;
+
+    r->f->offload[r->pp_rank].n_fewer_ahead = N_FEWER_AHEAD;
+    r->problem.budget_bytes = 0;
+    memory_solve(choice, &r->problem, r->f->arena);
+    return try_choice(r, choice, err);
 }
 
 static int refuse(const struct fitting_rank *r, struct err *err)
@@ -299,6 +312,21 @@ static int file_rest(struct fitting_rank *r, struct err *err)
     return status;
 }
 
+/* Made once, for all budgets. */
+static void take_lists(struct fitting_rank *r)
+{
+    struct memory_reuse *reuse = r->f->request->reuse;
+
+    if (reuse && !reuse->lists)
+        reuse->lists = arena_array(r->f->arena, struct memory_lists *, r->f->job.parallel.pp);
+    if (reuse && reuse->lists[r->pp_rank])
+        r->problem.lists = reuse->lists[r->pp_rank];
+    else
+        r->problem.lists = memory_lists_open(&r->problem, r->f->arena);
+    if (reuse)
+        reuse->lists[r->pp_rank] = r->problem.lists;
+}
+
 static int fit_ranks(struct fitting *f, struct err *err)
 {
     const struct memory_layer_kind *kinds = memory_problem_kinds(&f->fronts, f->arena);
@@ -313,6 +341,12 @@ static int fit_ranks(struct fitting *f, struct err *err)
         }
         memory_problem_open(&r, &program, kinds);
         program_release(&program);
+        take_lists(&r);
+        if (f->request->takes_least) {
+            if (take_least(&r, err) < 0)
+                return -1;
+            continue;
+        }
         int status = fit_rank(&r, err);
         for (int fewer = 1; status > 0 && fewer <= N_FEWER_AHEAD; fewer++) {
             f->offload[rank].n_fewer_ahead = fewer;
@@ -371,7 +405,9 @@ int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
                                       .kernels = request->kernels,
                                       .cluster = f.cluster,
                                       .is_fixed = f.job.recompute != RECOMPUTE_AUTO };
-    if (keep_sets_find(&f.fronts, &sets, arena, err) < 0)
+    if (request->reuse && request->reuse->fronts)
+        f.fronts = *request->reuse->fronts;
+    else if (keep_sets_find(&f.fronts, &sets, arena, err) < 0)
         return -1;
     f.offload = arena_array(arena, struct rank_offload, pp);
     f.ranks = arena_array(arena, struct memory_fit_rank, pp);
@@ -386,6 +422,8 @@ int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
         return -1;
     struct keep_sets *fronts = arena_array(arena, struct keep_sets, 1);
     *fronts = f.fronts;
+    if (request->reuse)
+        request->reuse->fronts = fronts;
     *fit = (struct memory_fit){ .keep_sets = f.job.keep_sets,
                                 .offload = f.offload,
                                 .ranks = f.ranks,

@@ -17,12 +17,21 @@
 #include "kernels/kernels.h"
 #include "plan/memory_solver.h"
 
+/* What fits of one job, cluster and kernels under other limits have in common. Zeros at first; in
+ * the arena of the fits. */
+struct memory_reuse {
+    const struct keep_sets *fronts;
+    struct memory_lists **lists; /* [pp] */
+};
+
 struct memory_fit_request {
     const struct job *job; /* resolved */
     struct kernels *kernels;
     const struct cluster *cluster; /* NULL: memory_cluster's */
     /* What a rank's segments may take where the job does not say; 0: no limit. */
     int64_t device_bytes, host_bytes;
+    struct memory_reuse *reuse; /* NULL: nothing was fitted before */
+    bool takes_least;           /* the least of everything, whatever the limits */
 };
 
 /* Of one pipeline rank. */
@@ -31,6 +40,7 @@ struct memory_fit_rank {
     int64_t device_bytes, host_bytes, file_bytes; /* of the compiled program's segments */
     int64_t cell_bytes[N_AWAY_KINDS], away_bytes[N_AWAY_KINDS]; /* of all cells; of those away */
     int64_t activation_bytes; /* that leave for each micro-batch */
+    int64_t step_ns;          /* of all ops of a step but collectives, where nothing is chosen */
     int n_compiled;
 };
 

@@ -264,6 +264,25 @@ static int64_t update_ns(const struct fitting *f, const struct program *p)
     return ns;
 }
 
+/* Of all runs of a step; collectives are priced by where ranks are (price.h), and not here. */
+static int64_t step_ns(const struct fitting *f, const struct program *p)
+{
+    const struct prices prices = { .cluster = f->cluster };
+    int64_t ns = 0;
+
+    for (int k = 0; k < p->n_functions; k++) {
+        int n_runs = count_runs(p, k);
+
+        for (int i = 0; i < p->functions[k].n_ops && n_runs; i++) {
+            struct op_shape shape = program_op_shape(p, &p->functions[k].ops[i]);
+
+            if (!op_is_collective(shape.kind))
+                ns += n_runs * price_op(&prices, &shape).ns;
+        }
+    }
+    return ns;
+}
+
 static int most_slots(const struct program *p)
 {
     int n = 1;
@@ -293,6 +312,7 @@ void memory_problem_open(struct fitting_rank *r, const struct program *p,
     struct memory_chunk *chunks = arena_array(r->f->arena, struct memory_chunk, n_chunks);
     int64_t layers_bytes = 0, stash = (int64_t)p->segment_bytes[SEGMENT_STASH];
 
+    r->f->ranks[r->pp_rank].step_ns = step_ns(r->f, p);
     find_layers(r, p, chunks);
     for (int c = 0; c < n_chunks; c++)
         for (int i = 0; i < chunks[c].n_layers; i++)

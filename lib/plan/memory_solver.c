@@ -18,9 +18,6 @@
 /* Of thinned lists: rounds of exchanges; smaller caps that gave nothing, though they might have. */
 enum { N_ROUNDS_MAX = 64, N_IN_VAIN_MAX = 2 };
 
-/* Numbers of groups of a class that are tried at first, about. */
-enum { N_COUNTS_MAX = 40 };
-
 /* Sums over the first n groups of a class. */
 struct group_sums {
     int64_t n_bytes, host_ns;
@@ -31,16 +28,9 @@ struct memory_solving {
     const struct memory_problem *problem;
     struct memory_choice *choice;
     struct arena *arena;
-    struct memory_sums *options;                                         /* all, by kind */
+    const struct memory_sums *options;                                   /* all, by kind */
     const struct group_sums *prefixes[N_MEMORY_CLASSES], *host_prefixes; /* [n + 1] */
     int64_t forward_ns, backward_ns; /* of all layers and micro-batches */
-};
-
-/* The lists of one cap. */
-struct way_lists {
-    struct memory_sums *options;    /* by kind */
-    struct memory_sums **of_layers; /* [chunk][layers so far] */
-    struct memory_sums *of_chunks;  /* [chunks so far] */
 };
 
 /* ---- sums over groups ---- */
@@ -252,7 +242,7 @@ static void try_ranges(const struct memory_solving *s, const struct memory_sums 
 
 static int count_step(const struct memory_solving *s, enum memory_class class)
 {
-    return 1 + s->problem->groups[class].n / N_COUNTS_MAX;
+    return 1 + s->problem->groups[class].n / MEMORY_COUNTS_MAX;
 }
 
 /* Of many groups some numbers, and then all about the best of those. */
@@ -277,114 +267,6 @@ static struct best_way best_of(const struct memory_solving *s, const struct memo
     if (is_coarse)
         try_ranges(s, sums, scratch, ranges, &best);
     return best;
-}
-
-/* ---- lists by scratch ---- */
-
-/* The options of each kind that have no more scratch. */
-static void list_capped(const struct memory_solving *s, struct way_lists *lists, int64_t cap,
-                        struct arena *arena)
-{
-    const struct memory_problem *p = s->problem;
-    const int bound = MEMORY_OPTIONS_MAX;
-
-    lists->options = arena_array(arena, struct memory_sums, p->n_kinds);
-    for (int k = 0; k < p->n_kinds; k++) {
-        struct memory_sum *items = arena_array(arena, struct memory_sum, s->options[k].n);
-        int n = 0;
-
-        for (int i = 0; i < s->options[k].n; i++)
-            if (s->options[k].items[i].scratch <= cap)
-                items[n++] = s->options[k].items[i];
-        lists->options[k] = memory_sums_best(items, n, false, bound, arena);
-        lists->options[k].is_thinned |= s->options[k].is_thinned;
-    }
-}
-
-/* The last lists are longer: what they have is what there is to choose from. Each way of them is
- * tried with each number of groups. */
-static int last_max(const struct memory_problem *p)
-{
-    int64_t n_groups = ((int64_t)min_int(p->groups[MEMORY_GRADIENTS].n, N_COUNTS_MAX) + 1) *
-                       ((int64_t)min_int(p->groups[MEMORY_WEIGHTS].n, N_COUNTS_MAX) + 1);
-
-    return (int)max_i64(MEMORY_SUMS_MAX, MEMORY_LAST_MAX / n_groups);
-}
-
-static void make_lists(const struct memory_solving *s, struct way_lists *lists, int64_t cap,
-                       struct arena *arena)
-{
-    const struct memory_problem *p = s->problem;
-    int n_max = p->may_move_parts ? MEMORY_SUMS_MAX / 2 : MEMORY_SUMS_MAX, n_last = last_max(p);
-
-    list_capped(s, lists, cap, arena);
-    lists->of_layers = arena_array(arena, struct memory_sums *, p->n_chunks);
-    lists->of_chunks = arena_array(arena, struct memory_sums, p->n_chunks + 1);
-    lists->of_chunks[0] = (struct memory_sums){ arena_new(arena, struct memory_sum), 1, false };
-    for (int c = 0; c < p->n_chunks; c++) {
-        const struct memory_chunk *chunk = &p->chunks[c];
-        struct memory_sums *of = arena_array(arena, struct memory_sums, chunk->n_layers + 1);
-
-        of[0] = (struct memory_sums){ arena_new(arena, struct memory_sum), 1, false };
-        of[0].items[0].bytes = chunk->slot_bytes;
-        for (int i = 0; i < chunk->n_layers; i++) {
-            bool is_last = p->n_chunks == 1 && i + 1 == chunk->n_layers;
-
-            of[i + 1] = memory_sums_add(&of[i], &lists->options[chunk->kind_of_layer[i]],
-                                        is_last ? n_last : n_max, arena);
-        }
-        lists->of_chunks[c + 1] = memory_sums_join(&lists->of_chunks[c], &of[chunk->n_layers],
-                                                   c + 1 == p->n_chunks ? n_last : n_max, arena);
-        lists->of_layers[c] = of;
-    }
-}
-
-static int descending(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return x > y ? -1 : x < y;
-}
-
-static bool is_used(const struct memory_problem *p, int kind)
-{
-    for (int c = 0; c < p->n_chunks; c++)
-        for (int i = 0; i < p->chunks[c].n_layers; i++)
-            if (p->chunks[c].kind_of_layer[i] == kind)
-                return true;
-    return false;
-}
-
-/* All amounts of scratch that the rank may have, from the largest on; none below the floor, or
- * below what a kind has at least. */
-static int list_caps(const struct memory_solving *s, int64_t **caps, struct arena *arena)
-{
-    const struct memory_problem *p = s->problem;
-    int64_t least = p->scratch_bytes;
-    int n = 0, n_left = 0;
-
-    for (int k = 0; k < p->n_kinds; k++) {
-        int64_t of_kind = INT64_MAX;
-
-        if (!is_used(p, k))
-            s->options[k].n = 0;
-        n += s->options[k].n;
-        for (int i = 0; i < s->options[k].n; i++)
-            of_kind = min_i64(of_kind, s->options[k].items[i].scratch);
-        least = max_i64(least, s->options[k].n ? of_kind : 0);
-    }
-    *caps = arena_array(arena, int64_t, n + 1);
-    (*caps)[n_left++] = least;
-    for (int k = 0; k < p->n_kinds; k++)
-        for (int i = 0; i < s->options[k].n; i++)
-            if (s->options[k].items[i].scratch > least)
-                (*caps)[n_left++] = s->options[k].items[i].scratch;
-    qsort(*caps, (size_t)n_left, sizeof **caps, descending);
-    n = 0;
-    for (int i = 0; i < n_left; i++)
-        if (!i || (*caps)[i] != (*caps)[n - 1])
-            (*caps)[n++] = (*caps)[i];
-    return n;
 }
 
 /* ---- the answer ---- */
@@ -538,9 +420,6 @@ static void prepare(struct memory_solving *s)
 {
     const struct memory_problem *p = s->problem;
 
-    s->options = arena_array(s->arena, struct memory_sums, p->n_kinds);
-    for (int k = 0; k < p->n_kinds; k++)
-        s->options[k] = memory_sums_of_kind(p, &p->kinds[k], s->arena);
     for (int class = 0; class < N_MEMORY_CLASSES; class ++)
         s->prefixes[class] = sum_groups(&p->groups[class], false, s->arena);
     s->host_prefixes = sum_groups(&p->groups[MEMORY_STATES], true, s->arena);
@@ -564,35 +443,32 @@ static bool may_be_better(const struct memory_choice *bound, const struct memory
 void memory_solve(struct memory_choice *choice, const struct memory_problem *problem,
                   struct arena *arena)
 {
-    struct arena kept = { 0 };
-    struct memory_solving s = { .problem = problem, .choice = choice, .arena = arena };
-    struct way_lists all, lists;
-    struct best_way best;
-    int64_t *caps;
+    struct arena once = { 0 };
+    struct memory_lists *all = problem->lists ? problem->lists : memory_lists_open(problem, &once);
+    struct memory_solving s = {
+        .problem = problem, .choice = choice, .arena = arena, .options = all->options
+    };
+    const struct way_lists *lists = memory_lists_of(all, 0);
+    const struct memory_sums *sums = &lists->of_chunks[problem->n_chunks];
 
     prepare(&s);
-    int n_caps = list_caps(&s, &caps, &kept), n_in_vain = 0;
-    make_lists(&s, &all, caps[0], &kept);
-    const struct memory_sums *sums = &all.of_chunks[problem->n_chunks];
-    best = best_of(&s, sums, caps[0]);
-    take_best(&s, &all, &best);
-    for (int i = 1; i < n_caps && n_in_vain < N_IN_VAIN_MAX; i++) {
-        struct arena once = { 0 };
-        struct best_way bound = best_of(&s, sums, caps[i]);
+    struct best_way best = best_of(&s, sums, all->caps[0]);
+    take_best(&s, lists, &best);
+    for (int i = 1, n_in_vain = 0; i < all->n_caps && n_in_vain < N_IN_VAIN_MAX; i++) {
+        struct best_way bound = best_of(&s, sums, all->caps[i]);
 
         if (!may_be_better(&bound.of, &best.of))
             continue;
-        make_lists(&s, &lists, caps[i], &once);
-        struct best_way found = best_of(&s, &lists.of_chunks[problem->n_chunks], caps[i]);
-        bool is_thinned = choice->is_thinned || lists.of_chunks[problem->n_chunks].is_thinned;
+        lists = memory_lists_of(all, i);
+        struct best_way found = best_of(&s, &lists->of_chunks[problem->n_chunks], all->caps[i]);
+        bool is_thinned = choice->is_thinned || lists->of_chunks[problem->n_chunks].is_thinned;
         if (is_better(&found.of, &best)) {
             best = found;
-            take_best(&s, &lists, &best);
+            take_best(&s, lists, &best);
         } else if (is_thinned) {
             n_in_vain++;
         }
         choice->is_thinned = is_thinned;
-        arena_release(&once);
     }
-    arena_release(&kept);
+    arena_release(&once);
 }

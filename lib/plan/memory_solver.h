@@ -81,6 +81,8 @@ struct memory_groups {
     int64_t buffer_bytes; /* on the device, once a group is away */
 };
 
+struct memory_lists;
+
 struct memory_problem {
     const struct memory_layer_kind *kinds;
     int n_kinds;
@@ -96,6 +98,7 @@ struct memory_problem {
     int64_t update_ns;      /* of the update, all on the device */
     double out_ns, in_ns;   /* of a byte, over the link */
     int64_t budget_bytes;
+    struct memory_lists *lists; /* of a problem with other bytes and groups alone; NULL: none yet */
 };
 
 struct memory_layer_choice {
@@ -115,6 +118,13 @@ struct memory_choice {
     int64_t moved_bytes; /* over the link in a step, both directions together */
     bool is_thinned;
 };
+
+/*
+ * What answers for several budgets have in common: the problem's `lists`, in the arena. They serve
+ * problems that differ in resident_bytes, budget_bytes, prices of copies, and groups, as long as
+ * there are as many of these.
+ */
+struct memory_lists *memory_lists_open(const struct memory_problem *problem, struct arena *arena);
 
 /* The choice's lists are in the arena. */
 void memory_solve(struct memory_choice *choice, const struct memory_problem *problem,

@@ -54,4 +54,27 @@ struct memory_sum memory_sum_of(const struct memory_problem *problem,
 struct memory_sums memory_sums_of_kind(const struct memory_problem *problem,
                                        const struct memory_layer_kind *kind, struct arena *arena);
 
+/* ---- memory_lists.c ---- */
+
+/* Numbers of groups of a class that are tried at first, about. */
+enum { MEMORY_COUNTS_MAX = 40 };
+
+/* The lists of one cap. */
+struct way_lists {
+    struct memory_sums *options;    /* by kind */
+    struct memory_sums **of_layers; /* [chunk][layers so far] */
+    struct memory_sums *of_chunks;  /* [chunks so far] */
+};
+
+struct memory_lists {
+    const struct memory_problem *problem; /* of no budget */
+    struct memory_sums *options;          /* all, by kind */
+    int64_t *caps;                        /* [n_caps] scratch of a rank, from the most on */
+    int n_caps;
+    struct way_lists *of_caps; /* [n_caps] zeros until asked for */
+    struct arena *arena;
+};
+
+const struct way_lists *memory_lists_of(struct memory_lists *lists, int cap);
+
 #endif
