@@ -112,6 +112,8 @@ static void predict(struct plan_subject *subject, struct job *job, int n_ranks, 
     struct plan plan = { .job = &resolved };
     struct step_time time;
     struct err err;
+
+    resolved.rates = &subject->cluster;
     int status = job_resolve(&resolved, n_ranks, arena, &err);
 
     if (!status)

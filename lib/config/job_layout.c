@@ -140,6 +140,8 @@ const char *layout_value_word(enum layout_key key, int value)
 {
     const struct field *field = field_find(rows[key].field);
 
+    if (key == LAYOUT_RECOMPUTE && value == RECOMPUTE_LIST)
+        return "list";
     return field->choices ? choice_word(field->choices, value) : NULL;
 }
 

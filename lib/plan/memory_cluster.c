@@ -6,6 +6,7 @@
 
 #include "base/num.h"
 #include "plan/memory_fit.h"
+#include "plan/price_table.h"
 
 /* Of one core: usual for what clouds rent. Only their ratio to the link's rate counts, for where
  * copies are posted. */
@@ -50,17 +51,31 @@ static const char *gpu_name(const struct kernels *kernels)
     return "h100-sxm";
 }
 
+/* A table that cannot be read is done without. */
+static int read_with_table(struct cluster *cluster, const char *name, struct arena *arena)
+{
+    struct price_table *table = arena_array(arena, struct price_table, 1);
+    struct err ignored;
+
+    if (cluster_read(cluster, name, arena, &ignored))
+        return -1;
+    if (cluster->tables && !price_table_read(table, cluster->tables, arena, &ignored))
+        cluster->table = table;
+    return 0;
+}
+
 int memory_cluster(struct cluster *cluster, const struct job *job, const struct kernels *kernels,
                    struct arena *arena, struct err *err)
 {
     struct device_spec *device = arena_array(arena, struct device_spec, 1);
-    struct err ignored;
-
-    if (job->rates) {
+    bool is_known = job->rates != NULL;
+    if (is_known)
         *cluster = *job->rates;
-        return 0;
-    }
-    if (job->searched.cluster && !cluster_read(cluster, job->searched.cluster, arena, &ignored))
+    else if (job->searched.cluster)
+        is_known = !read_with_table(cluster, job->searched.cluster, arena);
+    if (is_known && cluster_is_cpu(cluster) && job->memory.link_rate > 0)
+        cluster->links.host_bandwidth = job->memory.link_rate;
+    if (is_known)
         return 0;
     if (!kernels_are_gpu(kernels))
         *device = cpu_device(job, kernels);

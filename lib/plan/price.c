@@ -53,7 +53,7 @@ static struct formula memory_formula(const struct prices *prices, const struct o
     return price_longer(flop_ns, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));
 }
 
-/* Over the link to the host; on a CPU from memory to memory. */
+/* Over the link to the host; on a CPU from memory to memory, no faster than the job says. */
 static struct formula copy_formula(const struct prices *prices, const struct op_shape *op)
 {
     const struct cluster *cluster = prices->cluster;
@@ -61,9 +61,12 @@ static struct formula copy_formula(const struct prices *prices, const struct op_
     double rate = cluster->links.host_bandwidth > 0 ? cluster->links.host_bandwidth
                                                     : island->device->host_link;
 
-    if (island->device->is_cpu || !(rate > 0))
+    if (island->device->is_cpu && prices->link_rate > 0)
+        rate = prices->link_rate;
+    else
+        rate /= max_int(1, cluster->links.host_shared_by);
+    if (!(rate > 0))
         return price_longer(0, price_memory_ns(prices, op_bytes(op), MEMORY_REACH));
-    rate /= max_int(1, cluster->links.host_shared_by);
     return (struct formula){ 1e9 * op_bytes(op) / 2 / rate, 1, BOUND_LINK };
 }
 
@@ -174,6 +177,18 @@ struct price price_op(const struct prices *prices, const struct op_shape *op)
         price.ns = llround(formula.ns) + formula.n_kernels * launch;
     add_issue(prices, formula.n_kernels, &price);
     price.bound = bound_of(prices, &formula, formula.n_kernels * launch, &price);
+    return price;
+}
+
+struct price price_file_copy(const struct prices *prices, const struct op_shape *op, bool is_out)
+{
+    const struct cluster *cluster = prices->cluster;
+    double storage = is_out ? cluster->links.storage_write : cluster->links.storage_read;
+    double rate = prices->file_rate > 0 ? prices->file_rate : storage;
+    struct price price = price_op(prices, op);
+
+    if (rate > 0)
+        price.ns = max_i64(price.ns, llround(1e9 * op_bytes(op) / 2 / rate));
     return price;
 }
 

@@ -58,6 +58,9 @@ struct prices {
     double busy;          /* share of a step in which a rank computes; 0: all of it */
     bool has_graphs;      /* ops are issued by recorded graphs */
     bool fast_reductions; /* libraries add, in their order; else data is moved, then added */
+    /* memory.link, of ranks on CPUs, and memory.file_link; 0: as fast as the cluster's link to the
+     * host, and its storage. */
+    double link_rate, file_rate;
 };
 
 /*
@@ -65,6 +68,9 @@ struct prices {
  * await, which takes no time. The device has a peak of some format and a bandwidth.
  */
 struct price price_op(const struct prices *prices, const struct op_shape *op);
+
+/* The same of a copy to a file (is_out) or from it: by the slower of link and disk. */
+struct price price_file_copy(const struct prices *prices, const struct op_shape *op, bool is_out);
 
 /* The same of a host op (program/program.h): beside a GPU by the bytes that it moves in the host's
  * memory; where ranks are on cores as any other. */

@@ -64,6 +64,21 @@ static struct price price_exchange(struct pricing *p, const struct op *op,
     return price;
 }
 
+/* Of an op that is no exchange. */
+static struct price price_own(const struct pricing *p, const struct op *op,
+                              const struct op_shape *shape)
+{
+    const struct value *values = p->program->values;
+
+    if (program_is_host_op(p->program, op))
+        return price_host_op(&p->prices, shape);
+    if (op->kind == OP_TO_HOST && values[op->out[OPS_FIRST]].space == SPACE_FILE)
+        return price_file_copy(&p->prices, shape, true);
+    if (op->kind == OP_TO_DEVICE && values[op->in[OPS_FIRST]].space == SPACE_FILE)
+        return price_file_copy(&p->prices, shape, false);
+    return price_op(&p->prices, shape);
+}
+
 static struct simulated_op price(struct pricing *p, const struct op *op, int n_runs)
 {
     const struct cluster *cluster = p->prices.cluster;
@@ -76,8 +91,7 @@ static struct simulated_op price(struct pricing *p, const struct op *op, int n_r
     } else if (is_exchange) {
         price = price_exchange(p, op, &shape, &uses_nic);
     } else {
-        price = program_is_host_op(p->program, op) ? price_host_op(&p->prices, &shape)
-                                                   : price_op(&p->prices, &shape);
+        price = price_own(p, op, &shape);
         if (cluster->slow.factor > 0 && cluster->slow.stage == p->pp_rank)
             price.ns = llround((double)price.ns * cluster->slow.factor);
         p->apart_ns += price.ns;
@@ -219,7 +233,9 @@ static int simulate_busy(struct simulated_step *simulated, const struct job *job
                          .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
                          .busy = busy,
                          .has_graphs = true,
-                         .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
+                         .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST,
+                         .link_rate = job->memory.link_rate,
+                         .file_rate = job->memory.file_rate };
     p.stride = mesh_stride(&p.mesh, AXIS_PP);
     for (int i = 0; i < n_replicas; i++)
         price_replica(&p, &replicas[i], n_replicas, programs + i, ops + i);

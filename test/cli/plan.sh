@@ -56,6 +56,8 @@ expect 'the layout as JSON' 0 '"schedule":[[:space:]]*"1f1b"' plan --json --rank
 expect 'the pipeline ranks' 0 '"layers":[[:space:]]*"embedding, 0' plan --json --ranks 2 --set parallel.pp=2
 expect 'and the bubble' 0 '"bubble":[[:space:]]*0\.' plan --json --ranks 2 --set parallel.pp=2
 expect 'its program gathers weights' 0 'all_gather weights\.[0-9]+:shard  over dp' plan --ranks 4 --set parallel.zero=1 --print-program
+expect 'a list of ops is one choice' 0 '"recompute":.*"rmsnorm, swiglu"' plan --json \
+    --set 'recompute=[swiglu, rmsnorm]'
 expect 'full recomputation takes less' 0 '' sh -c "'$lmtrain' plan '$dir/job.yaml' --json --set recompute=full |
     awk '/total_bytes/ { gsub(/[^0-9]/, \"\"); exit !(\$0 + 0 < $total) }'"
 

@@ -377,6 +377,38 @@ static void test_host_ops(void **state)
     arena_release(&f.arena);
 }
 
+/* Over the link; on a CPU as fast as the job says; to a file by the slower of link and disk. */
+static void test_copies(void **state)
+{
+    struct op_shape op = { .kind = OP_TO_HOST };
+    int64_t n_bytes = 1 << 20;
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    op.in[OPS_FIRST] = op.out[OPS_FIRST] = bf16(1024, 512);
+    f.cluster.links.host_bandwidth = 20e9;
+    f.prices.link_rate = 1e9; /* a GPU has its own */
+    int64_t on_gpu = price_op(&f.prices, &op).ns;
+    assert_in_range(on_gpu, n_bytes / 20, n_bytes / 20 + f.device.launch + 1);
+    f.prices.file_rate = 1e9;
+    assert_int_equal(price_file_copy(&f.prices, &op, true).ns, n_bytes);
+    f.prices.file_rate = 0;
+    assert_int_equal(price_file_copy(&f.prices, &op, true).ns, on_gpu);
+    f.cluster.links.storage_write = 2e9;
+    assert_int_equal(price_file_copy(&f.prices, &op, true).ns, n_bytes / 2);
+    assert_int_equal(price_file_copy(&f.prices, &op, false).ns, on_gpu);
+
+    f.device.is_cpu = true;
+    f.device.launch = 0;
+    f.cluster.software.host_op = 0;
+    assert_int_equal(price_op(&f.prices, &op).ns, n_bytes);
+    assert_int_equal(price_file_copy(&f.prices, &op, true).ns, n_bytes);
+    f.prices.link_rate = 0;
+    assert_in_range(price_op(&f.prices, &op).ns, n_bytes / 20, n_bytes / 20 + 1);
+    arena_release(&f.arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,7 +417,7 @@ int main(void)
         cmocka_unit_test(test_unfused_attention), cmocka_unit_test(test_sums),
         cmocka_unit_test(test_sequences),         cmocka_unit_test(test_measured_exchanges),
         cmocka_unit_test(test_lateness),          cmocka_unit_test(test_ranks_share_a_node),
-        cmocka_unit_test(test_host_ops),
+        cmocka_unit_test(test_host_ops),          cmocka_unit_test(test_copies),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
