@@ -262,6 +262,7 @@ int plan_ladder(const struct plan_subject *subject, bool as_json, struct str *ou
     CHECK(v);
     *v = (struct ladder_view){ .subject = subject, .plain = &plain };
     job.memory.offload = OFFLOAD_NONE;
+    job.memory.device_bytes = 0;
     if (job.recompute == RECOMPUTE_AUTO)
         job.recompute = RECOMPUTE_NONE;
     int status = launch_cores_of(0, job.world_size, &cores, err);

@@ -405,6 +405,7 @@ static int predict_pair(struct step_pair *pair, const struct plan *plan,
     job->keep_sets = (struct layer_keep_sets){ NULL, NULL };
     job->offload = NULL;
     job->memory.offload = OFFLOAD_NONE;
+    job->memory.device_bytes = 0;
     if (job->recompute == RECOMPUTE_AUTO)
         job->recompute = RECOMPUTE_NONE;
     int status = plan_open_with(&other, job, plan->kernels, err);
