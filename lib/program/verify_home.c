@@ -8,6 +8,7 @@
  */
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "program/verify_walk_impl.h"
 
@@ -37,7 +38,19 @@ static int sent_home(const struct verify_walk *w, const struct op *op)
                : 0;
 }
 
-/* What is known of its contents holds when it comes back: it is the same value. */
+static unsigned char *spread_of(const struct verify_walk *w, int id)
+{
+    return &w->spread[(size_t)id * N_AXES];
+}
+
+/* The value whose home, or part of it, this value's home is. */
+static int owner_of(const struct verify_walk *w, int id)
+{
+    return w->owners[program_base(w->program, w->program->values[id].home)];
+}
+
+/* What is known of its contents holds when it comes back: it is the same value, or a piece of
+ * it. */
 static int check_coming(struct verify_walk *w, const struct function *f, const struct op *op,
                         int id)
 {
@@ -57,6 +70,8 @@ static int check_coming(struct verify_walk *w, const struct function *f, const s
                                    "is brought before a change of its home was sent", w->err);
     w->written[id] = w->run;
     w->n_filled[id] = v->rows * v->cols;
+    if (owner_of(w, id) != id)
+        memcpy(spread_of(w, id), spread_of(w, owner_of(w, id)), N_AXES);
     return 0;
 }
 
@@ -95,6 +110,8 @@ static int check_going(struct verify_walk *w, const struct function *f, const st
                                w->err);
     note_saved(w, id);
     w->written[program_base(w->program, v->home)] = WRITTEN;
+    if (owner_of(w, id) != id)
+        memcpy(spread_of(w, owner_of(w, id)), spread_of(w, id), N_AXES);
     forget_others(w, id, v->home);
     return 0;
 }
