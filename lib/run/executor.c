@@ -265,9 +265,11 @@ static int wait_for_posted(struct run *run, const struct resolved_op *op, struct
     return 0;
 }
 
-static int post(struct run *run, struct resolved_op *op, int index, int first, struct err *err)
+static int post(struct run *run, struct resolved_op *op, const struct op *source, int index,
+                int first, struct err *err)
 {
-    if (run->capture && op_hashes_capture(run, op, err) < 0)
+    if (op_hashes_captures(run, source) &&
+        (wait_for_users(run, op, err) < 0 || op_hashes_capture(run, op, err) < 0))
         return -1;
     if (!op->is_posted) {
         if (wait_for_posted(run, op, err) < 0)
@@ -318,7 +320,7 @@ static int run_op(struct run *run, struct resolved_op *op, const struct op *sour
         first = 0;
     first = first ? KERNELS_FIRST : op->always;
     if (op->is_async)
-        return post(run, op, index, first, err);
+        return post(run, op, source, index, first, err);
     if (op->is_on_host ? wait_on_host(run, op, err) < 0
                        : op->n_users && wait_for_users(run, op, err) < 0)
         return -1;

@@ -354,12 +354,23 @@ void run_capture_input(struct run *run, struct run_capture *capture)
     run->capture = capture;
 }
 
+/* Memory of what comes and goes has other values, too, and copies read homes: values are compared,
+ * not addresses. */
+bool op_hashes_captures(const struct run *run, const struct op *source)
+{
+    const struct program *p = run->program;
+    int value = run->capture ? run->capture->value : 0, in = source->in[OPS_FIRST];
+
+    return value && !run->is_recheck && op_is_collective(source->kind) && in &&
+           program_whole(p, in) == program_whole(p, value) &&
+           p->values[in].offset == p->values[value].offset;
+}
+
 int op_hashes_capture(struct run *run, const struct resolved_op *op, struct err *err)
 {
     struct run_capture *c = run->capture;
+    const unsigned char *from = op->call.op.in[OPS_FIRST].data;
 
-    if (run->is_recheck || op->call.op.in[0].data != c->address)
-        return 0;
     c->is_done = 1;
-    return run_get_at(run, c->data, (const unsigned char *)c->address + c->offset, c->n_bytes, err);
+    return run_get_at(run, c->data, from + c->offset, c->n_bytes, err);
 }

@@ -148,11 +148,11 @@ struct op_hashes {
 void run_hash_ops(struct run *run, struct op_hashes *micro_batch, struct op_hashes *update,
                   enum mesh_axis axis);
 /*
- * Where an async op (a collective) is given that reads from `address` on: n_bytes from `offset` on
- * are copied to data first. One at a time; NULL: none.
+ * Where an async op (a collective) is given that reads this value: n_bytes from `offset` on are
+ * copied to data first. One at a time; NULL: none.
  */
 struct run_capture {
-    const void *address; /* of run_data */
+    int value;
     size_t offset, n_bytes;
     void *data;
     int is_done; /* set */

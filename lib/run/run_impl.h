@@ -186,6 +186,7 @@ int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op
 void op_hashes_close(struct run *run);
 
 /* The op is about to be given: copy what is to be captured. */
+bool op_hashes_captures(const struct run *run, const struct op *source);
 int op_hashes_capture(struct run *run, const struct resolved_op *op, struct err *err);
 
 /* own_time.c, nothing where steps are not measured: a step begins and ends; and within one what is

@@ -87,7 +87,7 @@ void recheck_sum_begin(struct recheck_sum *s, int64_t step)
     snprintf(s->own.name, sizeof s->own.name, "bucket.%d", s->bucket);
     s->offset = ((in_shard - n) / 2 + turn / size / p->n_buckets * n) % (in_shard - n + 1);
     s->capture = (struct run_capture){
-        .address = run_data(s->trainer->run, b->gradients[0], 0),
+        .value = b->gradients[0],
         .offset = (size_t)(s->own.owner * in_shard + s->offset) * dtype_bytes(dtype),
         .n_bytes = (size_t)n * dtype_bytes(dtype),
         .data = s->own.term,
