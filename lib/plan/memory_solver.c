@@ -149,7 +149,8 @@ struct best_way {
     bool is_any;
 };
 
-/* What fits is better, then what is faster and moves less; where nothing fits, what is smaller. */
+/* What fits is better, then what is faster and moves less; where nothing fits, what is smaller,
+ * then faster. */
 static bool is_better(const struct memory_choice *a, const struct best_way *b)
 {
     if (!b->is_any || a->fits != b->of.fits)
@@ -158,7 +159,9 @@ static bool is_better(const struct memory_choice *a, const struct best_way *b)
         return a->ns < b->of.ns;
     if (a->fits && a->moved_bytes != b->of.moved_bytes)
         return a->moved_bytes < b->of.moved_bytes;
-    return a->bytes < b->of.bytes;
+    if (a->bytes != b->of.bytes)
+        return a->bytes < b->of.bytes;
+    return a->ns < b->of.ns;
 }
 
 static void try_way(const struct memory_solving *s, const struct rank_way *way,
