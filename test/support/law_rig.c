@@ -192,10 +192,10 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         law->cp_kind ? law->cp_kind : "auto", law->hold ? law->hold : "pass", group,
         sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
 
-    const char *sets[8];
+    const char *sets[12];
     char *rest = law->tuning ? arena_strdup(arena, law->tuning) : NULL, *set;
     int n_sets = 0;
-    while (n_sets < 8 && (set = strsep(&rest, "|")))
+    while (n_sets < 12 && (set = strsep(&rest, "|")))
         sets[n_sets++] = set;
     if (job_read_text(job, text, (size_t)n, "law.yaml", sets, n_sets, arena, &err) < 0 ||
         job_resolve(job, n_ranks, arena, &err) < 0)
@@ -203,6 +203,11 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
     job->samples.train = law->samples;
     job->keep_sets = law->keep_sets;
     job->offload = law->offload;
+}
+
+void law_job(struct job *job, const struct law_case *law, struct arena *arena)
+{
+    read_job(job, law, law->n_ranks, law->zero, law->zero_group, law->pp, arena);
 }
 
 /* One rank's life. */

@@ -75,6 +75,9 @@ void law_must_equal(const char *what, const struct law_outcome *wanted,
  */
 int law_left_out(void);
 
+/* The job of the case, resolved, in the arena. Fails the test on any error. */
+void law_job(struct job *job, const struct law_case *law, struct arena *arena);
+
 /* At least 4 micro-batches a step. Fails the test on any error. */
 struct law_outcome law_run(const struct law_case *law);
 

@@ -1,0 +1,347 @@
+/*
+ * memory_test.c - under every memory.device_bytes from the floor to all that a job would take, the
+ * bits are the same
+ *
+ * By the job's keys: what is kept, computed again and away is chosen by the plan, so a case is
+ * whatever comes of a budget. The floor is asked of the plan; what is refused there is tested, too.
+ * Elsewhere (offload_test.c, host_update_test.c) all of a kind is away whatever it helps.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "plan/memory_fit.h"
+#include "support/law_rig.h"
+#include "support/pairs.h"
+#include "support/test_device.h"
+
+static char samples[300];
+
+static int make_samples(void **state)
+{
+    if (law_setup(state))
+        return -1;
+    snprintf(samples, sizeof samples, "%s/samples", law_base("", "").folder);
+    law_write_samples(samples);
+    return 0;
+}
+
+/* ---- the plan ---- */
+
+/* Bytes of the fullest rank's device under this limit (0: none); 0: refused. */
+static int64_t ask(const struct law_case *c, int64_t limit, struct err *err)
+{
+    struct kernels *kernels = test_device_open(c->n_threads);
+    struct arena arena = { 0 };
+    struct memory_fit fit;
+    int64_t most = 0;
+    struct job job;
+
+    law_job(&job, c, &arena);
+    struct memory_fit_request request = { .job = &job, .kernels = kernels, .device_bytes = limit };
+    int status = memory_fit(&fit, &request, &arena, err);
+    if (getenv("SAY"))
+        fprintf(stderr, "ask %lld: %d %s\n", (long long)limit, status, status ? err->text : "");
+    if (status < 0)
+        assert_int_equal(err->code, ERR_DEVICE);
+    for (int r = 0; r < job.parallel.pp && !status; r++) {
+        assert_true(!limit || fit.ranks[r].device_bytes <= limit);
+        most = max_i64(most, fit.ranks[r].device_bytes);
+    }
+    arena_release(&arena);
+    test_device_close(kernels);
+    return most;
+}
+
+struct range {
+    int64_t floor, all;
+};
+
+/* "681 KiB" and the like, rounded up. */
+static int64_t bytes_in(const char *text)
+{
+    static const char *const units[] = { "KiB", "MiB", "GiB" };
+    char *end;
+    double number = strtod(text, &end) * 1.025;
+
+    for (int i = 0; i < 3; i++)
+        if (!strncmp(end + 1, units[i], 3))
+            return (int64_t)(number * (double)(INT64_C(1024) << 10 * i));
+    fail_msg("\"%s\" is no number of bytes", text);
+    return 0;
+}
+
+/* The floor is what refusals say is needed, one rank after the other. */
+static struct range find_range(const struct law_case *c)
+{
+    static const char needs[] = "needs at least ";
+    struct err err;
+    struct range range = { .all = ask(c, INT64_MAX / 8, &err) };
+
+    for (int64_t limit = 1; !range.floor;) {
+        range.floor = ask(c, limit, &err) ? limit : 0;
+        if (range.floor)
+            break;
+        assert_non_null(strstr(err.text, needs));
+        limit = max_i64(bytes_in(strstr(err.text, needs) + strlen(needs)), limit + limit / 32);
+    }
+    assert_true(range.all > 0);
+    return range;
+}
+
+/* ---- cases ---- */
+
+#define LENGTHS "data.packing=false|data.lengths=[8, 14]"
+#define PACKS "data.packing=true"
+#define LORA "lora.rank=3|lora.dropout=0.1"
+#define FROZEN "train.only=[layers.1.*, final_norm.weight]"
+#define STATES "optimizer.states=bf16"
+#define SPLIT "optimizer.weight_rounding=half_away|optimizer.masters=split"
+#define SKIPS \
+    "train.loss_scale.initial=8388608|train.loss_scale.growth_every=2|" \
+    "train.loss_scale.max=8388608"
+
+struct memory_case {
+    const char *model, *dtype;
+    int dp, tp, pp;
+    const char *schedule;
+    int zero, group;
+    const char *hold, *sum, *tuning;
+    int cp;
+    const char *cp_kind, *sizes; /* of micro-batches; NULL: 1 each */
+    int global_batch, has_samples, no_sequence_parallel, chunks;
+};
+
+static const struct memory_case cases[] = {
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-untied", "fp32", 1, 1, 1, "1f1b", 0, 0, NULL, "early", NULL, .cp = 1 },
+    { "gpt2", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "normed", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "alibi", "fp32", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "mixture", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "pooled", "fp32", 2, 1, 1, "1f1b", 1, 0, NULL, "early", NULL, .cp = 1 },
+    { "llama", "fp16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", SKIPS, .cp = 1 },
+    { "llama", "fp16", 2, 1, 1, "1f1b", 2, 0, NULL, "late", SKIPS, .cp = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", STATES, .cp = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", SPLIT, .cp = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", "train.gradient_dtype=bf16", .cp = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", LORA, .cp = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", FROZEN, .cp = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", "train.residual=bf16", .cp = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", "train.micro_batch=16", .cp = 1 },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 1, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-untied", "bf16", 2, 1, 1, "1f1b", 2, 0, NULL, "early", NULL, .cp = 1 },
+    { "gpt2", "fp32", 2, 1, 1, "1f1b", 3, 0, "op", "early", NULL, .cp = 1 },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 3, 0, "pass", "late", STATES, .cp = 1 },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 3, 0, "run", "late", SPLIT, .cp = 1 },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 3, 0, "step", "early", NULL, .cp = 1 },
+    { "llama", "bf16", 4, 1, 1, "1f1b", 1, 2, NULL, "late", NULL, .cp = 1 },
+    { "llama", "bf16", 4, 1, 1, "1f1b", 3, 2, "pass", "early", NULL, .cp = 1 },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 3, 0, "pass", "late", LORA, .cp = 1 },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 2, 0, NULL, "early", FROZEN, .cp = 1 },
+    { "mixture", "bf16", 2, 1, 1, "1f1b", 3, 0, "pass", "late", NULL, .cp = 1 },
+    { "llama", "bf16", 1, 2, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "gpt2", "bf16", 1, 2, 1, "1f1b", 0, 0, NULL, "late", STATES, .no_sequence_parallel = 1 },
+    { "llama", "bf16", 2, 2, 1, "1f1b", 3, 0, "op", "early", NULL, .cp = 1 },
+    { "llama", "bf16", 2, 2, 1, "1f1b", 1, 0, NULL, "late", LORA, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "interleaved", 0, 0, NULL, "early", STATES, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "zb-h1", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "zb-h2", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "zb-v", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "gpipe", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "breadth-first", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 2, 1, 2, "interleaved", 3, 0, "run", "early", NULL, .chunks = 2 },
+    { "llama-deep", "bf16", 2, 1, 2, "zb-v", 2, 0, NULL, "early", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 1, 2, 2, "zb-h1", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "mixture", "bf16", 1, 1, 2, "1f1b", 0, 0, NULL, "late", NULL, .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 1, "dynamic", 0, 0, NULL, "late", NULL,
+      .sizes = "[1, 2, 4, 4, 2, 1]", .global_batch = 14 },
+    { "llama-deep", "bf16", 1, 1, 2, "dynamic", 0, 0, NULL, "late", NULL,
+      .sizes = "[3, 1, 3, 1, 2]", .global_batch = 10 },
+    { "llama", "bf16", 2, 1, 1, "dynamic", 3, 0, "pass", "late", NULL, .sizes = "[3, 1, 3, 1, 2]",
+      .global_batch = 20 },
+    { "llama-deep", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", LENGTHS, .has_samples = 1 },
+    { "llama-deep", "bf16", 2, 1, 2, "1f1b", 1, 0, NULL, "late", LENGTHS "|" LORA,
+      .has_samples = 1 },
+    { "llama-deep", "fp32", 2, 1, 1, "1f1b", 3, 0, NULL, "late", LENGTHS, .has_samples = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "zb-h1", 0, 0, NULL, "late", LENGTHS, .has_samples = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", PACKS, .has_samples = 1 },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 2, .cp_kind = "ulysses" },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "early", NULL, .cp = 2, .cp_kind = "gather" },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 2, .cp_kind = "ring" },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 2, .cp_kind = "fastseq" },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 3, 0, "op", "late", NULL, .cp = 2, .cp_kind = "gather" },
+    { "llama", "bf16", 1, 1, 2, "interleaved", 0, 0, NULL, "late", NULL, .cp = 2,
+      .cp_kind = "ring" },
+    { "mixture", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late", NULL, .cp = 2, .cp_kind = "ulysses" },
+    { "llama", "bf16", 1, 2, 1, "1f1b", 0, 0, NULL, "late", LORA, .cp = 2, .cp_kind = "gather" },
+    { "llama", "bf16", 1, 1, 1, "1f1b", 0, 0, NULL, "late",
+      "train.recheck_every=2|train.on_spike=skip", .cp = 1 },
+    { "llama", "bf16", 2, 1, 1, "1f1b", 3, 0, "pass", "late",
+      "train.recheck_every=1|train.on_spike=skip", .cp = 1 },
+    { "llama-deep", "bf16", 1, 1, 2, "zb-v", 0, 0, NULL, "late",
+      "train.recheck_every=1|train.on_spike=skip", .cp = 1 },
+};
+
+static struct law_case case_of(const struct memory_case *m)
+{
+    struct law_case c = law_base(m->model, m->dtype);
+
+    c.n_ranks = m->dp * m->tp * m->pp * max_int(1, m->cp);
+    c.tp = m->tp;
+    c.pp = m->pp;
+    c.schedule = m->schedule;
+    c.zero = m->zero;
+    c.zero_group = m->group;
+    c.hold = m->hold;
+    c.gradient_sum = m->sum;
+    c.tuning = m->tuning;
+    c.cp = m->cp;
+    c.cp_kind = m->cp_kind;
+    c.micro_batches = m->sizes;
+    c.global_batch = m->global_batch;
+    c.samples = m->has_samples ? samples : NULL;
+    c.no_sequence_parallel = m->no_sequence_parallel;
+    c.chunks = m->chunks;
+    return c;
+}
+
+static const char *const offloads[] = {
+    "auto",
+    "[activations]",
+    "[optimizer]",
+    "[gradients]",
+    "[weights]",
+    "[optimizer, gradients]",
+    "[activations, optimizer, gradients, weights]",
+};
+static const char *const updates[] = { "auto", "device", "host" };
+static const char *const modes[] = { "auto", "none" };
+
+enum { N_OFFLOADS = sizeof offloads / sizeof *offloads, N_BUDGETS = 5 };
+
+/* Budget 0 is the floor, the last one none. */
+static int64_t budget_of(const struct range *range, int number)
+{
+    return number == N_BUDGETS - 1
+               ? 0
+               : range->floor + (range->all - range->floor) * number * number / 10;
+}
+
+static void way_text(char *text, size_t size, const struct law_case *c, const char *offload,
+                     const char *update, int64_t budget)
+{
+    int n = snprintf(text, size, "memory.offload=%s", offload);
+
+    if (!strcmp(offload, "auto") || strstr(offload, "optimizer"))
+        n += snprintf(text + n, size - (size_t)n, "|memory.update=%s", update);
+    if (budget)
+        n += snprintf(text + n, size - (size_t)n, "|memory.device_bytes=%lld", (long long)budget);
+    if (c->tuning)
+        snprintf(text + n, size - (size_t)n, "|%s", c->tuning);
+}
+
+static void check_way(struct law_case c, const struct law_outcome *wanted, const int row[4])
+{
+    char tuning[400], after[400], what[700];
+    int number = row[0] + row[1] + row[2] + row[3];
+    struct law_case asked = c;
+    char plain[300];
+
+    c.recompute = asked.recompute = modes[row[2]];
+    /* Threads have memory of their own in some ops. */
+    c.n_threads = asked.n_threads = 1 + number / 2 % 2;
+    way_text(plain, sizeof plain, &c, offloads[row[0]], updates[row[1]], 0);
+    asked.tuning = plain;
+    struct range range = find_range(&asked);
+    way_text(tuning, sizeof tuning, &c, offloads[row[0]], updates[row[1]],
+             budget_of(&range, row[3]));
+    way_text(after, sizeof after, &c, "auto", updates[2 - row[1]],
+             budget_of(&range, N_BUDGETS - 1 - row[3]));
+    c.tuning = tuning;
+    c.poison = number % 2;
+    c.stop_after = row[3] % LAW_STEPS;
+    c.tuning_after = row[3] % 2 ? after : NULL;
+    snprintf(what, sizeof what,
+             "%s %s, ranks %d, tp %d, pp %d %s, cp %d %s, zero %d, %s, recompute %s, floor %lld",
+             c.model, c.dtype, c.n_ranks, c.tp, c.pp, c.schedule, max_int(1, c.cp),
+             c.cp_kind ? c.cp_kind : "", c.zero, tuning, c.recompute, (long long)range.floor);
+    struct law_outcome got = law_run(&c);
+    law_must_equal(what, wanted, &got);
+}
+
+static struct law_outcome plain_of(const struct memory_case *m)
+{
+    struct law_case c = case_of(m);
+
+    return law_run(&c);
+}
+
+/* At the floor; what may leave, and where the optimizer runs, by number. */
+static void at_the_floor(void **state)
+{
+    static const unsigned char some[] = { 1,  2,  5,  7,  12, 15, 19, 22, 26, 27, 29,
+                                          31, 33, 35, 38, 42, 44, 46, 51, 54, 59, 60 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof some && !pairs_whole(); i++) {
+        const struct memory_case *m = &cases[some[i]];
+        bool is_small = some[i] < 3;
+
+        if (law_left_out())
+            continue;
+        struct law_outcome wanted = plain_of(m);
+        check_way(case_of(m), &wanted,
+                  (int[]){ some[i] % 4 ? 0 : N_OFFLOADS - 1, some[i] % 3, !is_small, 0 });
+    }
+}
+
+/* Between it and all that the job would take, and stopped there, to go on with another budget. */
+static void above_the_floor(void **state)
+{
+    static const unsigned char some[] = { 2, 18, 28, 45 };
+
+    (void)state;
+    for (int i = 0; i < (int)sizeof some && !pairs_whole(); i++) {
+        const struct memory_case *m = &cases[some[i]];
+
+        if (law_left_out())
+            continue;
+        struct law_outcome wanted = plain_of(m);
+        check_way(case_of(m), &wanted, (int[]){ 1 + i, i % 3, 1, 1 + i % 3 });
+    }
+}
+
+/* Hours, by make soak-law. */
+static void the_whole_product(void **state)
+{
+    struct pairs rows;
+
+    (void)state;
+    pairs_build(&rows, (int[]){ N_OFFLOADS, 3, 2, N_BUDGETS }, 4);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && pairs_whole(); i++) {
+        struct law_outcome wanted = plain_of(&cases[i]);
+
+        for (int k = (int)(i % 7); k < rows.n_rows; k += 7)
+            check_way(case_of(&cases[i]), &wanted, rows.level[k]);
+    }
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(at_the_floor),
+        cmocka_unit_test(above_the_floor),
+        cmocka_unit_test(the_whole_product),
+    };
+
+    return cmocka_run_group_tests(tests, make_samples, law_teardown);
+}
