@@ -85,6 +85,19 @@ static void levels_of_counts(struct recompute_levels *levels, const struct compi
     levels->set_of_layer = set_of_layer;
 }
 
+/* By chosen sets: where layers keep but their inputs, so does what is around them. */
+static void levels_of_choice(struct recompute_levels *levels, const struct compile_train *options)
+{
+    bool are_full = levels->n_layers > 0;
+
+    levels->sets = options->sets;
+    levels->set_of_layer = options->set_of_layer + levels->first_layer;
+    for (int i = 0; i < levels->n_layers; i++)
+        are_full &= levels->sets[levels->set_of_layer[i]].full;
+    if (are_full)
+        levels->kind = RECOMPUTE_KIND_FULL;
+}
+
 static void recompute_chunk(struct compiling *c, int chunk)
 {
     const struct compile_train *options = c->options;
@@ -95,12 +108,10 @@ static void recompute_chunk(struct compiling *c, int chunk)
                                        .first_layer = first,
                                        .n_layers = c->first_layer[stage + 1] - first };
 
-    if (options->set_of_layer) {
-        levels.sets = options->sets;
-        levels.set_of_layer = options->set_of_layer + first;
-    } else {
+    if (options->set_of_layer)
+        levels_of_choice(&levels, options);
+    else
         levels_of_counts(&levels, options, stage, &c->program->arena);
-    }
     recompute(c->program, f->forward, f->backward, &levels);
 }
 
