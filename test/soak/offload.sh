@@ -49,7 +49,7 @@ for try in $(seq 200); do
 done
 echo "# $hits kills, $(bits broken | wc -l) lines of $(bits whole | wc -l) steps, at the end status $status"
 expect 'it was killed often enough' 0 '' test $hits -ge "$n_kills"
-expect 'it ended' 0 '' test $status = 0
+expect 'it ended' 0 '' test "$status" = 0
 bits broken | sort -n | uniq >"$dir/bits.broken"
 bits whole >"$dir/bits.whole"
 expect 'with the same bits' 0 '' cmp "$dir/bits.broken" "$dir/bits.whole"
