@@ -327,6 +327,49 @@ static void take_lists(struct fitting_rank *r)
         reuse->lists[r->pp_rank] = r->problem.lists;
 }
 
+/* Where memory is short fewer copies travel at a time. Returns 1 if nothing fits. */
+static int fit_with_copies(struct fitting_rank *r, struct err *err)
+{
+    int status = 1;
+
+    for (int fewer = 0; status > 0 && fewer <= N_FEWER_AHEAD; fewer++) {
+        r->f->offload[r->pp_rank].n_fewer_ahead = fewer;
+        status = fit_rank(r, err);
+    }
+    return status;
+}
+
+static int fit_moving_parts(struct fitting_rank *r, bool may_move, struct err *err)
+{
+    r->problem.may_move_parts = may_move;
+    r->problem.lists = memory_lists_open(&r->problem, r->f->arena);
+    return fit_with_copies(r, err);
+}
+
+enum { N_HOST_ROUNDS = 3 };
+
+/* Where the host has no room for all that would leave, what is of layers is computed again instead,
+ * and of cells as many leave as have a place, if that fits. */
+static int fit_within_host(struct fitting_rank *r, struct err *err)
+{
+    int64_t limit = host_limit_of(r->f->request);
+    int status = fit_with_copies(r, err);
+
+    if (status || !limit || r->f->ranks[r->pp_rank].host_bytes <= limit || r->f->job.memory.file ||
+        !r->problem.may_move_parts)
+        return status;
+    r->problem.host_budget_bytes = limit;
+    for (int i = 0; i < N_HOST_ROUNDS && !status; i++) {
+        status = fit_moving_parts(r, false, err);
+        int64_t over = r->f->ranks[r->pp_rank].host_bytes - limit;
+        if (status < 0 || (!status && over <= 0))
+            return status;
+        r->problem.host_budget_bytes -= over;
+    }
+    r->problem.host_budget_bytes = 0;
+    return fit_moving_parts(r, true, err);
+}
+
 static int fit_ranks(struct fitting *f, struct err *err)
 {
     const struct memory_layer_kind *kinds = memory_problem_kinds(&f->fronts, f->arena);
@@ -347,11 +390,7 @@ static int fit_ranks(struct fitting *f, struct err *err)
                 return -1;
             continue;
         }
-        int status = fit_rank(&r, err);
-        for (int fewer = 1; status > 0 && fewer <= N_FEWER_AHEAD; fewer++) {
-            f->offload[rank].n_fewer_ahead = fewer;
-            status = fit_rank(&r, err);
-        }
+        int status = fit_within_host(&r, err);
         if (status > 0)
             return refuse(&r, err);
         if (status < 0 || file_rest(&r, err) < 0)

@@ -164,12 +164,21 @@ static bool is_better(const struct memory_choice *a, const struct best_way *b)
     return a->ns < b->of.ns;
 }
 
+static bool host_has_room(const struct memory_solving *s, const struct rank_way *way)
+{
+    int64_t limit = s->problem->host_budget_bytes, n_bytes = 0;
+
+    for (int class = 0; limit && class < N_MEMORY_CLASSES; class ++)
+        n_bytes += prefix_of(s, way, class)->n_bytes;
+    return n_bytes <= limit;
+}
+
 static void try_way(const struct memory_solving *s, const struct rank_way *way,
                     struct best_way *best)
 {
     struct memory_choice tried = { .bytes = bytes_of(s, way) };
 
-    tried.fits = tried.bytes <= s->problem->budget_bytes;
+    tried.fits = tried.bytes <= s->problem->budget_bytes && host_has_room(s, way);
     time_way(s, way, &tried);
     if (!is_better(&tried, best))
         return;

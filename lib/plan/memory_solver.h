@@ -98,6 +98,7 @@ struct memory_problem {
     int64_t update_ns;      /* of the update, all on the device */
     double out_ns, in_ns;   /* of a byte, over the link */
     int64_t budget_bytes;
+    int64_t host_budget_bytes;  /* of cells that are away; 0: no limit */
     struct memory_lists *lists; /* of a problem with other bytes and groups alone; NULL: none yet */
 };
 
