@@ -284,6 +284,8 @@ static void add_suggestions(const struct plan *plan, const struct cluster *clust
 
         cJSON_AddStringToObject(item, "change", suggestions.found[i].change);
         cJSON_AddNumberToObject(item, "needed_bytes", (double)suggestions.found[i].bytes);
+        if (suggestions.found[i].host_bytes)
+            cJSON_AddNumberToObject(item, "host_bytes", (double)suggestions.found[i].host_bytes);
         cJSON_AddItemToArray(list, item);
     }
     arena_release(&arena);

@@ -97,6 +97,15 @@ void changes_describe(const struct job *from, const struct job *to, struct str *
     if (to->train.gradient_dtype != from->train.gradient_dtype)
         str_printf(out, "%strain.gradient_dtype: %s", out->length > begin ? " with " : "",
                    dtype_name(to->train.gradient_dtype));
+    if (to->optimizer.masters != from->optimizer.masters)
+        str_printf(out, "%soptimizer.masters: %s", out->length > begin ? " with " : "",
+                   choice_word(job_masters_choices, (int)to->optimizer.masters));
+    if (to->optimizer.weight_rounding != from->optimizer.weight_rounding)
+        str_printf(out, " with optimizer.weight_rounding: %s",
+                   choice_word(job_weight_rounding_choices, (int)to->optimizer.weight_rounding));
+    if (to->memory.offload != from->memory.offload)
+        str_printf(out, "%smemory.offload: %s", out->length > begin ? " with " : "",
+                   choice_word(offload_choices, (int)to->memory.offload));
     add_number(out, begin, "train.micro_batch", from->train.micro_batch, to->train.micro_batch);
     add_number(out, begin, "ranks", from->world_size, to->world_size);
 }

@@ -2,15 +2,19 @@
  * suggest.c - planning the alternatives of a job that does not fit
  *
  * In the order of what they cost: sharding optimizer states changes neither bits nor speed much,
- * recomputation costs a third of the FLOPs, gradients of bf16 and a smaller micro-batch change the
- * numerics.
+ * recomputation costs a third of the FLOPs, gradients of bf16, split masters and a smaller
+ * micro-batch change the numerics. What memory_fit.h chooses changes no bit, but takes seconds to
+ * find.
  */
 #include "plan/suggest.h"
+
+#include <string.h>
 
 #include "base/num.h"
 #include "config/job_layout.h"
 #include "plan/changes.h"
 #include "plan/fit.h"
+#include "plan/memory_fit.h"
 #include "plan/programs.h"
 
 enum { N_TIMES_MAX = 64, N_TP_MAX = 8 };
@@ -42,13 +46,14 @@ static size_t plan_bytes(const struct job *job, struct kernels *kernels, size_t 
     return most;
 }
 
-static void add(struct fit *fit, const char *change, size_t n_bytes)
+static void add(struct fit *fit, const char *change, size_t n_bytes, size_t host_bytes)
 {
     struct suggestions *found = fit->found;
 
     if (found->n == SUGGEST_MAX)
         return;
     found->found[found->n].change = change;
+    found->found[found->n].host_bytes = host_bytes;
     found->found[found->n++].bytes = n_bytes;
 }
 
@@ -68,7 +73,7 @@ static bool try_job(struct fit *fit, const struct job *job)
         fit->found->smallest_bytes = n_bytes;
     }
     if (n_bytes <= fit->available)
-        add(fit, change, n_bytes);
+        add(fit, change, n_bytes, 0);
     str_release(&text);
     return n_bytes <= fit->available;
 }
@@ -151,6 +156,12 @@ static bool can_halve_gradients(const struct job *job)
     return job->train.dtype == DTYPE_BF16 && job->train.gradient_dtype == DTYPE_F32;
 }
 
+static bool can_split_masters(const struct job *job)
+{
+    return job->train.dtype == DTYPE_BF16 && job->optimizer.states == DTYPE_F32 &&
+           job->optimizer.masters == MASTERS_WHOLE;
+}
+
 /* One at a time. */
 static void try_changes(struct fit *fit)
 {
@@ -173,6 +184,12 @@ static void try_changes(struct fit *fit)
     }
     if (can_halve_gradients(&changed)) {
         changed.train.gradient_dtype = DTYPE_BF16;
+        try_job(fit, &changed);
+        changed = *fit->job;
+    }
+    if (can_split_masters(&changed)) {
+        changed.optimizer.masters = MASTERS_SPLIT;
+        changed.optimizer.weight_rounding = WEIGHT_ROUNDING_HALF_AWAY;
         try_job(fit, &changed);
     }
     try_micro_batches(fit, *fit->job);
@@ -213,7 +230,7 @@ static bool try_ranks(struct fit *fit, struct job job, int n_ranks)
     size_t n_bytes = plan_bytes(&job, fit->kernels, fit->available);
     if (n_bytes <= fit->available) {
         changes_describe(fit->job, &job, &text);
-        add(fit, arena_strdup(fit->arena, str_text(&text)), n_bytes);
+        add(fit, arena_strdup(fit->arena, str_text(&text)), n_bytes, 0);
     }
     str_release(&text);
     return n_bytes <= fit->available;
@@ -245,6 +262,58 @@ static bool try_times(struct fit *fit, const struct job *job, int times)
            try_ranks(fit, changed, n_ranks);
 }
 
+/* ---- what is chosen ---- */
+
+/* Adds the job to the suggestions if it fits with what memory_fit.h chooses. */
+static void try_choice(struct fit *fit, const struct job *job)
+{
+    const struct memory_fit_request request = { .job = job,
+                                                .kernels = fit->kernels,
+                                                .device_bytes = (int64_t)fit->available };
+    struct arena arena = { 0 };
+    struct str text = { 0 };
+    struct memory_fit found;
+    struct err err;
+    int64_t device = 0, host = 0;
+
+    int status = memory_fit(&found, &request, &arena, &err);
+    for (int i = 0; i < job->parallel.pp && !status; i++) {
+        device = max_i64(device, found.ranks[i].device_bytes);
+        host = max_i64(host, found.ranks[i].host_bytes);
+    }
+    if (!status) {
+        changes_describe(fit->job, job, &text);
+        add(fit, arena_strdup(fit->arena, str_text(&text)), (size_t)device, (size_t)host);
+    }
+    str_release(&text);
+    arena_release(&arena);
+}
+
+static bool is_found(const struct fit *fit, const char *change)
+{
+    int i = 0;
+
+    while (i < fit->found->n && strcmp(fit->found->found[i].change, change) != 0)
+        i++;
+    return i < fit->found->n;
+}
+
+/* Beside memory of the host's own: where that is the device's, what leaves it makes no room.
+ * Choosing what is computed again is enough where computing all of it is. */
+static void try_choices(struct fit *fit)
+{
+    struct job changed = *fit->job;
+
+    if (!kernels_are_gpu(fit->kernels) || memory_is_chosen(fit->job))
+        return;
+    changed.recompute = RECOMPUTE_AUTO;
+    changed.recompute_ops = (struct bitset){ { 0 } };
+    memset(&changed.recompute_layers, 0, sizeof changed.recompute_layers);
+    if (!is_found(fit, "recompute: full"))
+        changed.memory.offload = OFFLOAD_AUTO;
+    try_choice(fit, &changed);
+}
+
 void suggest_find(struct suggestions *suggestions, const struct job *job, struct kernels *kernels,
                   size_t planned, size_t available, int n_ranks_max, struct arena *arena)
 {
@@ -264,6 +333,7 @@ void suggest_find(struct suggestions *suggestions, const struct job *job, struct
     for (int times = 2; times <= N_TIMES_MAX && job->world_size <= n_ranks_max / times; times *= 2)
         if (try_times(&fit, &with, times))
             break;
+    try_choices(&fit);
 }
 
 /* ---- words ---- */
@@ -272,9 +342,13 @@ void suggest_print(const struct suggestions *suggestions, struct str *out)
 {
     char size[32];
 
-    for (int i = 0; i < suggestions->n; i++)
+    for (int i = 0; i < suggestions->n; i++) {
         str_printf(out, "%s%s needs %s", i ? ", or " : "", suggestions->found[i].change,
                    str_bytes(size, sizeof size, suggestions->found[i].bytes));
+        if (suggestions->found[i].host_bytes)
+            str_printf(out, " and %s of the host's memory",
+                       str_bytes(size, sizeof size, suggestions->found[i].host_bytes));
+    }
     if (!suggestions->n && suggestions->smallest)
         str_printf(out, "even %s needs %s: use a smaller model or more memory",
                    suggestions->smallest,

@@ -11,13 +11,14 @@
 #include "config/job.h"
 #include "kernels/kernels.h"
 
-#define SUGGEST_MAX 6
+#define SUGGEST_MAX 8
 
 /* Changes of a job that make it fit, each compiled. */
 struct suggestions {
     struct {
         const char *change; /* "recompute: full", in the arena */
-        size_t bytes;       /* that a rank then needs */
+        size_t bytes;       /* that a rank then needs of its device */
+        size_t host_bytes;  /* and of its host, for what leaves */
     } found[SUGGEST_MAX];
     int n;
     /* Where none does: the one that needs least; NULL: none needs less than the job. */
@@ -37,8 +38,9 @@ int suggest_check(const struct job *job, struct kernels *kernels, size_t planned
 /*
  * The changes of the resolved job that bring a plan of `planned` bytes a rank under `available`:
  * sharding, recomputation, smaller micro-batches, parts of a long sequence for ranks that have
- * sequences of their own, gradients of bf16, alone, else together; and, up to n_ranks_max (0: as
- * many as the job has), the least ranks that do.
+ * sequences of their own, gradients of bf16, split masters, alone, else together; up to n_ranks_max
+ * (0: as many as the job has) the least ranks that do; and on GPUs recompute: auto, else
+ * memory.offload: auto.
  */
 void suggest_find(struct suggestions *suggestions, const struct job *job, struct kernels *kernels,
                   size_t planned, size_t available, int n_ranks_max, struct arena *arena);

@@ -85,17 +85,18 @@ expect 'GPT-3 on 64 A100s within 15 % of 13.75 s (Korthikanti et al. 2022, table
     "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 64 --device a100-sxm-80 --set train.global_batch=64 --set parallel.pp=8 \
     --set parallel.schedule=interleaved --set parallel.chunks=3 --set parallel.sequence_parallel=true
 expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the ' plan --set model=llama-65b --device h100-sxm
-expect 'and what to change' 2 '^\(hint: parallel.tp: 8 with parallel.pp: [0-9]+ with .*ranks: [0-9]+ needs [0-9.]+ GiB\)$' plan --set model=llama-65b --device h100-sxm
-expect 'or that nothing does' 2 '^\(hint: even recompute: full with .*needs [0-9.]+ TiB: use a smaller model or more memory\)$' \
+expect 'and what to change' 0 '^\(hint: parallel.tp: 8 with parallel.pp: [0-9]+ with .*ranks: [0-9]+ needs [0-9.]+ GiB, or recompute: auto with memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ [GT]iB of the host.s memory\)$' printf '%s\n' "$output"
+expect 'or what the host takes' 2 '^\(hint: recompute: auto with memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ TiB of the host.s memory\)$' \
     plan --set model=gpt3-175b --cluster "$dir/eight.yaml" --ranks 1
-expect 'one change' 2 '^\(hint: recompute: full with train.gradient_dtype: bf16 needs [0-9.]+ GiB, or ranks: 32 needs [0-9.]+ GiB\)$' \
+expect 'one change' 2 '^\(hint: recompute: full with train.gradient_dtype: bf16 needs [0-9.]+ GiB, or ranks: 32 needs [0-9.]+ GiB, or recompute: auto with memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ GiB of the host.s memory\)$' \
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --device h100-sxm --ranks 16
 expect 'as JSON' 2 '"change":[[:space:]]*"ranks: 32"' "$lmtrain" plan configs/jobs/llama2-70b.yaml --device h100-sxm --ranks 16 --json
 expect 'as JSON' 0 '"step_ns":' plan --device h100-sxm --json
 for field in step_ns_if_10_percent_faster step_ns_if_a_rank_is_10_percent_slower if_half_the_micro_batches busiest_rank formula_share; do
     expect "with $field" 0 "\"$field\":" printf '%s\n' "$output"
 done
-expect 'as JSON, what does not fit' 2 '"fits":[[:space:]]*false' plan --set model=llama-65b --device h100-sxm --json
+expect 'as JSON, what does not fit' 2 '"fits":[[:space:]]*false' \
+    "$lmtrain" plan configs/jobs/llama2-70b.yaml --device h100-sxm --ranks 16 --json
 
 # ---- the search ----
 
