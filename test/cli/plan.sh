@@ -228,13 +228,13 @@ printf 'islands:\n  - {nodes: 0, device: h100-sxm, per_node: 8}\n' >"$dir/none.y
 sed -n '/^\.SH CLUSTER FILES/,/^\.SH EXIT/p' man/lmtrain-plan.1 | sed -n '/^\.nf/,/^\.fi/p' | sed '/^\./d; s/\\-/-/g' >"$dir/manual.yaml"
 expect "the manual's example" 0 '^cluster: two kinds$' "$lmtrain" plan configs/jobs/llama2-70b.yaml --cluster "$dir/manual.yaml" --ranks 64
 expect 'no nodes' 2 'none.yaml:2:13: nodes is not a value such as 132' plan --cluster "$dir/none.yaml"
-expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-40, a100-sxm-80, b200, gb200, gb300, h100-sxm, h200, mi300x; or' \
+expect 'an unknown device' 2 'no device is named h101 \(there are a100-sxm-40, a100-sxm-80, b200, gb200, gb300, h100-sxm, h200, mi300x, rtx4090; or' \
     plan --device h101
 for device in a100-sxm-40 a100-sxm-80 h100-sxm h200; do
     expect "$device can run" 0 "^device: $device, [0-9.]+ GiB\$" plan --device "$device"
 done
-for device in b200 gb200 gb300 mi300x; do
-    expect "$device is for planning" 0 "^device: $device, [0-9]+ GiB \(planning only: lmtrain cannot run on it\)\$" plan --device "$device"
+for device in b200 gb200 gb300 mi300x rtx4090; do
+    expect "$device is for planning" 0 "^device: $device, [0-9.]+ GiB \(planning only: lmtrain cannot run on it\)\$" plan --device "$device"
 done
 expect 'as JSON' 0 '"planning_only":[[:space:]]*true' plan --device gb300 --json
 expect 'a job is not run on it' 2 'job.yaml: cluster is gb200-nvl72, whose device gb200 is for planning only' \
