@@ -16,12 +16,36 @@ bool memory_is_chosen(const struct job *job)
 
 /* ---- a choice as options of the compiler ---- */
 
+/* Sets of former choices make room. */
+static void drop_unused_sets(struct fitting *f)
+{
+    unsigned char new_number[N_SETS_MAX] = { 0 };
+    bool is_used[N_SETS_MAX] = { false };
+    int n = 0;
+
+    for (int layer = 0; layer < f->job.model.n_layers; layer++)
+        is_used[f->set_of_layer[layer]] = true;
+    for (int i = 0; i < f->n_sets; i++) {
+        if (!is_used[i])
+            continue;
+        f->sets[n] = f->sets[i];
+        new_number[i] = (unsigned char)n++;
+    }
+    for (int layer = 0; layer < f->job.model.n_layers; layer++)
+        f->set_of_layer[layer] = new_number[f->set_of_layer[layer]];
+    f->n_sets = n;
+}
+
 static unsigned char number_of_set(struct fitting *f, const struct keep_set *set)
 {
     int i = 0;
 
     while (i < f->n_sets && memcmp(&f->sets[i], set, sizeof *set))
         i++;
+    if (i == N_SETS_MAX) {
+        drop_unused_sets(f);
+        i = f->n_sets;
+    }
     CHECK(i < N_SETS_MAX);
     if (i == f->n_sets)
         f->sets[f->n_sets++] = *set;
@@ -251,13 +275,13 @@ static int take_least(struct fitting_rank *r, struct err *err)
     return try_choice(r, choice, err);
 }
 
-static int refuse(const struct fitting_rank *r, struct err *err)
+static int refuse(struct fitting_rank *r, struct err *err)
 {
     struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
     struct program program = { 0 };
     struct fullest_op fullest;
     char least[32], limit[32], at[32];
-    int failed = compile_rank((struct fitting_rank *)(uintptr_t)r, &program, err) < 0;
+    int failed = compile_rank(r, &program, err) < 0;
 
     if (!failed) {
         program_fullest_op(&program, &fullest);
