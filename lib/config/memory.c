@@ -6,7 +6,8 @@
 static bool may_leave(const struct job *job, enum offload_kind kind)
 {
     return job->memory.offload == OFFLOAD_AUTO ||
-           (job->memory.offload == OFFLOAD_LIST && bitset_has(&job->memory.offload_kinds, kind));
+           (job->memory.offload == OFFLOAD_LIST &&
+            bitset_has(&job->memory.offload_kinds, (int)kind));
 }
 
 /* What is of no use where nothing leaves the device. */

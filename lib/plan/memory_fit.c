@@ -264,14 +264,46 @@ static int fit_rank(struct fitting_rank *r, struct err *err)
     return limit ? fill_room(r, err) : 0;
 }
 
-/* Whatever the limits are. */
+/* Of a kind of layer the point that keeps fewest bytes where what may leave has left. */
+static struct memory_layer_choice least_of_kind(const struct memory_layer_kind *kind, bool may_move)
+{
+    struct memory_layer_choice least = { 0 };
+    int64_t fewest = INT64_MAX;
+
+    for (int i = 0; i < kind->n_points; i++) {
+        const struct memory_point *point = &kind->points[i];
+        int64_t n_bytes = point->slot_bytes;
+
+        for (int k = 0; k < point->n_parts && may_move; k++)
+            n_bytes -= point->parts[k];
+        if (n_bytes >= fewest)
+            continue;
+        fewest = n_bytes;
+        least.point = i;
+        least.away = may_move ? (uint32_t)((UINT64_C(1) << point->n_parts) - 1) : 0;
+    }
+    return least;
+}
+
+/* Whatever the limits are, and without the solver: all that may leave does. */
 static int take_least(struct fitting_rank *r, struct err *err)
 {
+    const struct memory_problem *p = &r->problem;
     struct memory_choice *choice = &r->f->ranks[r->pp_rank].choice;
+    struct memory_layer_choice **layers =
+        arena_array(r->f->arena, struct memory_layer_choice *, p->n_chunks);
 
+    for (int c = 0; c < p->n_chunks; c++) {
+        layers[c] = arena_array(r->f->arena, struct memory_layer_choice, p->chunks[c].n_layers);
+        for (int i = 0; i < p->chunks[c].n_layers; i++)
+            layers[c][i] =
+                least_of_kind(&p->kinds[p->chunks[c].kind_of_layer[i]], p->may_move_parts);
+    }
+    *choice =
+        (struct memory_choice){ .layers = layers, .is_host_update = !p->may_update_on_device };
+    for (int class = 0; class < N_MEMORY_CLASSES; class ++)
+        choice->n_away[class] = p->groups[class].n;
     r->f->offload[r->pp_rank].n_fewer_ahead = N_FEWER_AHEAD;
-    r->problem.budget_bytes = 0;
-    memory_solve(choice, &r->problem, r->f->arena);
     return try_choice(r, choice, err);
 }
 
@@ -408,12 +440,12 @@ static int fit_ranks(struct fitting *f, struct err *err)
         }
         memory_problem_open(&r, &program, kinds);
         program_release(&program);
-        take_lists(&r);
         if (f->request->takes_least) {
             if (take_least(&r, err) < 0)
                 return -1;
             continue;
         }
+        take_lists(&r);
         int status = fit_within_host(&r, err);
         if (status > 0)
             return refuse(&r, err);

@@ -264,12 +264,13 @@ static bool try_times(struct fit *fit, const struct job *job, int times)
 
 /* ---- what is chosen ---- */
 
-/* Adds the job to the suggestions if it fits with what memory_fit.h chooses. */
+/* Adds the job to the suggestions if it fits with the least that memory_fit.h can choose. */
 static void try_choice(struct fit *fit, const struct job *job)
 {
     const struct memory_fit_request request = { .job = job,
                                                 .kernels = fit->kernels,
-                                                .device_bytes = (int64_t)fit->available };
+                                                .device_bytes = (int64_t)fit->available,
+                                                .takes_least = true };
     struct arena arena = { 0 };
     struct str text = { 0 };
     struct memory_fit found;
@@ -281,7 +282,7 @@ static void try_choice(struct fit *fit, const struct job *job)
         device = max_i64(device, found.ranks[i].device_bytes);
         host = max_i64(host, found.ranks[i].host_bytes);
     }
-    if (!status) {
+    if (!status && device <= (int64_t)fit->available) {
         changes_describe(fit->job, job, &text);
         add(fit, arena_strdup(fit->arena, str_text(&text)), (size_t)device, (size_t)host);
     }
