@@ -285,8 +285,8 @@ static struct memory_layer_choice least_of_kind(const struct memory_layer_kind *
     return least;
 }
 
-/* Whatever the limits are, and without the solver: all that may leave does. */
-static int take_least(struct fitting_rank *r, struct err *err)
+/* All that may leave does. */
+static int take_all(struct fitting_rank *r, struct err *err)
 {
     const struct memory_problem *p = &r->problem;
     struct memory_choice *choice = &r->f->ranks[r->pp_rank].choice;
@@ -304,6 +304,17 @@ static int take_least(struct fitting_rank *r, struct err *err)
     for (int class = 0; class < N_MEMORY_CLASSES; class ++)
         choice->n_away[class] = p->groups[class].n;
     r->f->offload[r->pp_rank].n_fewer_ahead = N_FEWER_AHEAD;
+    return try_choice(r, choice, err);
+}
+
+/* Whatever the limits are. */
+static int take_least(struct fitting_rank *r, struct err *err)
+{
+    struct memory_choice *choice = &r->f->ranks[r->pp_rank].choice;
+
+    r->f->offload[r->pp_rank].n_fewer_ahead = N_FEWER_AHEAD;
+    r->problem.budget_bytes = 0;
+    memory_solve(choice, &r->problem, r->f->arena);
     return try_choice(r, choice, err);
 }
 
@@ -440,12 +451,13 @@ static int fit_ranks(struct fitting *f, struct err *err)
         }
         memory_problem_open(&r, &program, kinds);
         program_release(&program);
+        if (!f->request->is_quick)
+            take_lists(&r);
         if (f->request->takes_least) {
-            if (take_least(&r, err) < 0)
+            if ((f->request->is_quick ? take_all : take_least)(&r, err) < 0)
                 return -1;
             continue;
         }
-        take_lists(&r);
         int status = fit_within_host(&r, err);
         if (status > 0)
             return refuse(&r, err);

@@ -32,6 +32,7 @@ struct memory_fit_request {
     int64_t device_bytes, host_bytes;
     struct memory_reuse *reuse; /* NULL: nothing was fitted before */
     bool takes_least;           /* the least of everything, whatever the limits */
+    bool is_quick;              /* then: all that may leave does, without the solver */
 };
 
 /* Of one pipeline rank. */

@@ -270,7 +270,8 @@ static void try_choice(struct fit *fit, const struct job *job)
     const struct memory_fit_request request = { .job = job,
                                                 .kernels = fit->kernels,
                                                 .device_bytes = (int64_t)fit->available,
-                                                .takes_least = true };
+                                                .takes_least = true,
+                                                .is_quick = true };
     struct arena arena = { 0 };
     struct str text = { 0 };
     struct memory_fit found;
