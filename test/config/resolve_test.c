@@ -211,7 +211,6 @@ static void test_not_built(void **state)
         const char *override, *text;
     } rows[] = {
         { "parallel.ep=2", "parallel.ep above 1" },
-        { "recompute=auto", "recompute auto" },
     };
     struct arena arena = { 0 };
     struct err err = { 0 };
@@ -228,12 +227,6 @@ static void test_not_built(void **state)
             err.text,
             arena_printf(&arena, "j.yaml: not built yet: %s (hint: leave it out)", rows[i].text));
     }
-    static const char *const both[] = { "parallel.ep=2", "recompute=auto" };
-    assert_int_equal(job_read_text(&j, SMALL, strlen(SMALL), "j.yaml", both, 2, &arena, &err), 0);
-    assert_int_equal(job_check_built(&j, &err), -1);
-    assert_string_equal(
-        err.text,
-        "j.yaml: not built yet: parallel.ep above 1, recompute auto (hint: leave them out)");
     must_read(&j, SMALL, &arena);
     assert_int_equal(job_check_built(&j, &err), 0);
     arena_release(&arena);
