@@ -398,7 +398,8 @@ void offload(struct program *program, const struct offload_options *options)
         if (!visits.n)
             continue;
         insert_copies(&o, f, &visits, &copies);
-        rebuild(&o, f, &copies);
+        if (copies.n)
+            rebuild(&o, f, &copies);
     }
     arena_release(&arena);
 }
