@@ -19,10 +19,10 @@ expect 'and no more' 0 '' test ! -e "$dir/logs/log/rank-0.log.4"
 # ---- stragglers ----
 
 expect 'a ratio that is none' 2 'train.straggler_ratio is 0.9, not 0 or above 1' pretrain slow --set train.straggler_ratio=0.9
-long="--ranks 2 --set train.steps=600 --set train.global_batch=16 --set train.log_every=100 --set eval.every_steps=0 --set eval.data=
-    --set checkpoint.every_steps=0 --set train.straggler_seconds=1"
+long="--ranks 2 --set train.steps=1100 --set train.global_batch=16 --set train.log_every=50 --set eval.every_steps=0 --set eval.data=
+    --set checkpoint.every_steps=0 --set train.straggler_seconds=0.6"
 # shellcheck disable=SC2086 # words
-LMTRAIN_FAULT=rank1:step20:slow,rank1:step220:slow,rank0:load:350:slow pretrain slow $long >"$dir/slow.out" 2>&1
+LMTRAIN_FAULT=rank1:step20:slow,rank1:step420:slow,rank0:load:700:slow pretrain slow $long >"$dir/slow.out" 2>&1
 expect 'a rank that computes more slowly is named, with host and class' 0 \
     "warn: step [0-9]+: rank 1 \\($(hostname)\\) is a straggler: for [0-9]+ steps 1\\.[1-9][0-9]* times as long as its 1 peer, most of it in compute" \
     cat "$dir/slow.out"
