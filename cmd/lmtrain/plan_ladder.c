@@ -150,7 +150,7 @@ static int look_at(struct ladder_view *v, struct budget *b, struct err *err)
         b->file = max_i64(b->file, fit->ranks[i].file_bytes);
         b->step_ns = max_i64(b->step_ns, fit->ranks[i].step_ns);
     }
-    b->added_ns = memory_fit_added_ns(fit, pp);
+    b->added_ns = b->rung->added_ns;
     b->what = describe(v, fit);
     return v->subject->has_cluster ? rate(v, b, err) : 0;
 }

@@ -435,6 +435,16 @@ static int print_pair(const struct plan *plan, const struct cluster *cluster, st
     return status;
 }
 
+static void print_placement(const struct memory_fit *fit, struct str *out)
+{
+    if (fit->placement)
+        str_printf(
+            out,
+            "placement: %s's, with which a step is simulated to take %.3f s; %.3f s with the "
+            "solver's\n",
+            fit->placement, (double)fit->simulated_ns / 1e9, (double)fit->solved_ns / 1e9);
+}
+
 int plan_print_choice(const struct plan *plan, const struct cluster *cluster, struct str *out,
                       struct err *err)
 {
@@ -449,6 +459,7 @@ int plan_print_choice(const struct plan *plan, const struct cluster *cluster, st
         print_placed(plan, rank, out);
         print_added(plan, rank, out);
     }
+    print_placement(plan->memory, out);
     return cluster ? print_pair(plan, cluster, out, err) : 0;
 }
 
@@ -537,6 +548,8 @@ int plan_add_choice(const struct plan *plan, const struct cluster *cluster, cJSO
     cJSON *object = cJSON_AddObjectToObject(json, "memory_choice");
     cJSON_AddNumberToObject(object, "device_limit_bytes", (double)plan->memory->limit_bytes);
     cJSON_AddNumberToObject(object, "host_limit_bytes", (double)plan->memory->host_limit_bytes);
+    if (plan->memory->placement)
+        cJSON_AddStringToObject(object, "placement", plan->memory->placement);
     cJSON *stages = cJSON_AddArrayToObject(object, "pipeline_ranks");
     for (int rank = 0; rank < plan->job->parallel.pp; rank++) {
         const struct program *p = &plan->programs[rank];

@@ -34,6 +34,7 @@ static void drop_unused_sets(struct fitting *f)
     for (int layer = 0; layer < f->job.model.n_layers; layer++)
         f->set_of_layer[layer] = new_number[f->set_of_layer[layer]];
     f->n_sets = n;
+    f->last.rank = 0;
 }
 
 static unsigned char number_of_set(struct fitting *f, const struct keep_set *set)
@@ -153,13 +154,29 @@ static int64_t host_limit_of(const struct memory_fit_request *request)
     return request->job->memory.host_bytes ? request->job->memory.host_bytes : request->host_bytes;
 }
 
+/* Whether the choice is the one that was compiled last. Other ranks' layers stay as they are. */
+static bool is_compiled(const struct fitting_rank *r)
+{
+    const struct fitting *f = r->f;
+
+    return f->last.rank == 1 + r->pp_rank &&
+           !memcmp(&f->last.offload, &f->offload[r->pp_rank], sizeof f->last.offload) &&
+           !memcmp(f->last.set_of_layer, f->set_of_layer, (size_t)f->job.model.n_layers);
+}
+
 static int compile_choice(struct fitting_rank *r, struct err *err)
 {
+    struct fitting *f = r->f;
     struct program program = { 0 };
 
     note_cells(r);
+    if (is_compiled(r))
+        return 0;
     int status = compile_rank(r, &program, err);
     program_release(&program);
+    f->last.rank = status ? 0 : 1 + r->pp_rank;
+    f->last.offload = f->offload[r->pp_rank];
+    memcpy(f->last.set_of_layer, f->set_of_layer, (size_t)f->job.model.n_layers);
     return status;
 }
 
@@ -474,6 +491,7 @@ static void open_sets(struct fitting *f)
 
     f->sets = arena_array(f->arena, struct keep_set, N_SETS_MAX);
     f->set_of_layer = arena_array(f->arena, unsigned char, n_layers);
+    f->last.set_of_layer = arena_array(f->arena, unsigned char, n_layers);
     for (int i = 0; i < n_layers; i++) {
         struct keep_set set;
 
@@ -496,8 +514,8 @@ static int64_t piece_bytes(const struct job *job, int64_t limit)
     return limit ? max_i64(PIECE_LEAST, min_i64(PIECE_BYTES, limit / PIECE_PART)) : PIECE_BYTES;
 }
 
-int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
-               struct arena *arena, struct err *err)
+int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *request,
+                      struct arena *arena, struct err *err)
 {
     struct cluster *own = arena_array(arena, struct cluster, 1);
     struct fitting f = { .request = request,
@@ -537,6 +555,15 @@ int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
                                 .fronts = fronts,
                                 .limit_bytes = limit_of(request),
                                 .host_limit_bytes = host_limit_of(request) };
+    return 0;
+}
+
+int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
+               struct arena *arena, struct err *err)
+{
+    if (memory_fit_solved(fit, request, arena, err) < 0)
+        return -1;
+    memory_take_fastest(fit, request, arena);
     return 0;
 }
 

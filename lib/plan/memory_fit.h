@@ -5,7 +5,8 @@
  * to memory_solver.h, whose answer is compiled; the answer is asked for again with what its sums of
  * bytes were off by, until the compiled program fits, and no more than it must has left. So what
  * fits is what a run allocates, to the byte. Copies that the memory of the host has no place for go
- * to the file.
+ * to the file. Where something leaves, it is then compared, in the simulation of a step, with what
+ * others place where (memory_placements.c), and the fastest is the choice.
  *
  * No bit of a result depends on it, so ranks need not agree.
  */
@@ -52,6 +53,9 @@ struct memory_fit {
     const struct memory_fit_rank *ranks; /* [pp] */
     const struct keep_sets *fronts;
     int64_t limit_bytes, host_limit_bytes; /* 0: none */
+    /* Of a step with the choice, and with the solver's where others were compared; 0: unknown. */
+    int64_t simulated_ns, solved_ns;
+    const char *placement; /* whose the choice is; NULL: the solver's */
 };
 
 /* Whether there is anything to choose, or a limit to keep: recompute auto, values that may leave,

@@ -32,6 +32,11 @@ struct fitting {
     struct rank_offload *offload;
     struct memory_fit_rank *ranks;
     int64_t piece_bytes;
+    struct {
+        int rank; /* 1 + pp_rank; 0: nothing, or sets have other numbers since */
+        struct rank_offload offload;
+        unsigned char *set_of_layer;
+    } last;          /* that was compiled */
     bool has_levels; /* recompute_layers says what layers keep, and all of that stays */
     struct arena *arena;
 };
@@ -56,6 +61,18 @@ void memory_problem_open(struct fitting_rank *rank, const struct program *progra
                          const struct memory_layer_kind *kinds);
 const struct memory_layer_kind *memory_problem_kinds(const struct keep_sets *fronts,
                                                      struct arena *arena);
+
+/* memory_fit by the solver's sums alone. */
+int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *request,
+                      struct arena *arena, struct err *err);
+
+/* memory_placements.c: where something leaves, usual placements that fit are simulated beside the
+ * solver's, and *fit becomes one of them that is faster. */
+void memory_take_fastest(struct memory_fit *fit, const struct memory_fit_request *request,
+                         struct arena *arena);
+
+/* Sets and returns simulated_ns, where it can be said. */
+int64_t memory_simulate(struct memory_fit *fit, const struct memory_fit_request *request);
 
 /* What cells of each kind are to the solver. */
 enum memory_class memory_class_of(enum away_kind kind);

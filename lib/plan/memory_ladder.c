@@ -4,6 +4,7 @@
 #include "plan/memory_ladder.h"
 
 #include "base/num.h"
+#include "plan/memory_fit_impl.h"
 
 /* The floor's pieces are smaller where the budget is, which lowers the floor. */
 enum { N_FLOORS = 3 };
@@ -14,14 +15,18 @@ struct ladder {
     struct memory_fit_request request;
     struct job job; /* of the request, with the budget at hand */
     struct memory_reuse reuse;
+    int64_t whole_ns; /* of a step without a limit; 0: it cannot be said */
     struct arena *arena;
 };
 
-int64_t memory_fit_added_ns(const struct memory_fit *fit, int n_ranks)
+/* By the simulation, or by the solver's sums of the pipeline rank with most. */
+static int64_t added_ns(const struct ladder *l, const struct memory_fit *fit)
 {
     int64_t ns = 0;
 
-    for (int i = 0; i < n_ranks; i++)
+    if (l->whole_ns && fit->simulated_ns)
+        return max_i64(0, fit->simulated_ns - l->whole_ns);
+    for (int i = 0; i < l->job.parallel.pp; i++)
         ns = max_i64(ns, fit->ranks[i].choice.ns);
     return ns;
 }
@@ -62,12 +67,13 @@ static int find_floor(struct ladder *l, int64_t *floor, int64_t whole, struct er
 
 static void take_rung(struct ladder *l, struct memory_rung *rung, const struct memory_rung *below)
 {
-    int pp = l->job.parallel.pp;
-
     rung->fits = !fit_within(l, &rung->fit, rung->limit_bytes, &rung->why);
-    if (below && below->fits &&
-        (!rung->fits || memory_fit_added_ns(&below->fit, pp) < memory_fit_added_ns(&rung->fit, pp)))
-        *rung = (struct memory_rung){ rung->limit_bytes, true, below->fit, { 0 } };
+    if (rung->fits && l->whole_ns)
+        memory_simulate(&rung->fit, &l->request);
+    if (rung->fits)
+        rung->added_ns = added_ns(l, &rung->fit);
+    if (below && below->fits && (!rung->fits || below->added_ns < rung->added_ns))
+        *rung = (struct memory_rung){ rung->limit_bytes, true, below->fit, below->added_ns, { 0 } };
 }
 
 int memory_ladder(struct memory_rung *rungs, int n_rungs, const struct memory_fit_request *request,
@@ -82,6 +88,7 @@ int memory_ladder(struct memory_rung *rungs, int n_rungs, const struct memory_fi
     if (fit_within(&l, &all, NO_LIMIT, err) < 0)
         return -1;
     int64_t whole = most_bytes(&l, &all);
+    l.whole_ns = memory_simulate(&all, &l.request);
     if (find_floor(&l, &floor, whole, err) < 0)
         return -1;
     for (int i = 0; i < n_rungs; i++) {

@@ -15,6 +15,7 @@ struct memory_rung {
     int64_t limit_bytes;
     bool fits;             /* else `why` says what there is no room for */
     struct memory_fit fit; /* limit_bytes: for which it was made */
+    int64_t added_ns;      /* to a step: in the simulation, if all budgets have one; else by sums */
     struct err why;
 };
 
@@ -25,8 +26,5 @@ struct memory_rung {
  */
 int memory_ladder(struct memory_rung *rungs, int n_rungs, const struct memory_fit_request *request,
                   struct arena *arena, struct err *err);
-
-/* Nanoseconds that the choice adds to a step: of the pipeline rank with most. */
-int64_t memory_fit_added_ns(const struct memory_fit *fit, int n_ranks);
 
 #endif

@@ -160,7 +160,8 @@ static void count_traffic(struct fitting_rank *r, const struct program *p,
 }
 
 /* The alternative of an optimizer that runs on the host, noted with the cell of its first moment:
- * gradients go there, and weights, where they are their own masters; weights come back. */
+ * gradients go there, and weights, where they are their own masters; weights come back. The time is
+ * what the host takes longer than the device: on a CPU, none. */
 static void count_host_update(const struct fitting_rank *r, const struct program *p,
                               struct memory_group *of_value)
 {
@@ -183,7 +184,8 @@ static void count_host_update(const struct fitting_rank *r, const struct program
             update->out += (int64_t)program_value_bytes(p, op->in[ADAMW_GRADIENT]) +
                            (is_weight ? weight_bytes : 0);
             update->in += weight_bytes;
-            group->host_ns += price_host_op(&prices, &shape).ns;
+            group->host_ns +=
+                max_i64(0, price_host_op(&prices, &shape).ns - price_op(&prices, &shape).ns);
         }
 }
 

@@ -131,6 +131,7 @@ static void time_way(const struct memory_solving *s, const struct rank_way *way,
         add_traffic(traffic, of->traffic);
         c->host_ns += of->host_ns;
     }
+    hides[MEMORY_UPDATE] += c->host_ns;
     c->ns = c->recompute_ns + c->host_ns;
     for (int i = 0; i < N_MEMORY_PASSES; i++) {
         double out = (double)traffic[i].out * p->out_ns, in = (double)traffic[i].in * p->in_ns;

@@ -10,7 +10,7 @@
  *         + max(scratch floor, any layer's scratch + stay_copies * what of it is away)
  *         - groups that are away + buffers of their classes
  *   ns    = n_micro_batches * (added by layers)
- *         + of each pass: max(0, link - time of the pass) + the host's time to update
+ *         + of each pass: max(0, link - time of the pass) + what the host takes longer to update
  *   link  = max(bytes out * out_ns, bytes in * in_ns): both directions at the same time
  *
  * Of equal times the one is taken that moves least, then the one with fewest bytes. Copies cost
@@ -69,7 +69,8 @@ enum memory_class { MEMORY_STATES, MEMORY_GRADIENTS, MEMORY_WEIGHTS, N_MEMORY_CL
 struct memory_group {
     int64_t n_bytes; /* that are free while it is away */
     struct memory_traffic traffic[N_MEMORY_PASSES];
-    /* Of states that the host updates: the traffic is this, and the time is added. */
+    /* Of states that the host updates: the traffic is this, and the time, which it takes longer
+     * than the device, is added to the update. */
     struct memory_traffic host_traffic[N_MEMORY_PASSES];
     int64_t host_ns;
 };

@@ -320,6 +320,51 @@ static void above_the_floor(void **state)
     }
 }
 
+/* Bytes of a budget at which others' placement is faster than the solver's; 0: none was found. */
+static int64_t find_placement(const struct law_case *c, const struct range *range)
+{
+    enum { N_TRIED = 16 };
+    struct kernels *kernels = test_device_open(1);
+    struct arena arena = { 0 };
+    struct memory_fit fit = { .placement = NULL };
+    int64_t limit = 0;
+    struct err err;
+    struct job job;
+
+    law_job(&job, c, &arena);
+    for (int i = 1; i < N_TRIED && !fit.placement; i++) {
+        limit = range->floor + (range->all - range->floor) * i / N_TRIED;
+        struct memory_fit_request request = { .job = &job,
+                                              .kernels = kernels,
+                                              .device_bytes = limit };
+        assert_int_equal(0, memory_fit(&fit, &request, &arena, &err));
+    }
+    bool is_found = fit.placement != NULL;
+    arena_release(&arena);
+    test_device_close(kernels);
+    return is_found ? limit : 0;
+}
+
+/* What others made their own (plan/memory_placements.c), where the plan takes it. */
+static void placed_as_by_others(void **state)
+{
+    struct law_case c = law_base("llama", "bf16");
+    char tuning[100];
+
+    (void)state;
+    struct law_outcome wanted = law_run(&c);
+    c.recompute = "auto";
+    c.tuning = "memory.offload=auto";
+    struct range range = find_range(&c);
+    int64_t limit = find_placement(&c, &range);
+    assert_true(limit > 0);
+    snprintf(tuning, sizeof tuning, "%s|memory.device_bytes=%lld", c.tuning, (long long)limit);
+    c.tuning = tuning;
+    c.poison = 1;
+    struct law_outcome got = law_run(&c);
+    law_must_equal(tuning, &wanted, &got);
+}
+
 /* Hours, by make soak-law. */
 static void the_whole_product(void **state)
 {
@@ -340,6 +385,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(at_the_floor),
         cmocka_unit_test(above_the_floor),
+        cmocka_unit_test(placed_as_by_others),
         cmocka_unit_test(the_whole_product),
     };
 

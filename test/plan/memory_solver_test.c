@@ -162,6 +162,7 @@ static void price(const struct memory_problem *p, struct tried *t)
 
             t->bytes += (i ? 0 : p->groups[class].buffer_bytes) - g->n_bytes;
             t->ns += on_host ? g->host_ns : 0;
+            hides[MEMORY_UPDATE] += on_host ? g->host_ns : 0;
             for (int pass = 0; pass < N_MEMORY_PASSES; pass++) {
                 traffic[pass].out += (on_host ? g->host_traffic : g->traffic)[pass].out;
                 traffic[pass].in += (on_host ? g->host_traffic : g->traffic)[pass].in;
