@@ -216,6 +216,16 @@ static void note_recompute(struct job_reader *r)
     str_release(&missing);
 }
 
+/* recompute_layers says it of each layer. */
+static void derive_recompute(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if ((job->recompute_layers.full.n || job->recompute_layers.selective.n) &&
+        !reader_given(r, "recompute"))
+        r->job->recompute = RECOMPUTE_NONE;
+}
+
 static const char *const loss_scale_fields[] = { "train.loss_scale.initial",
                                                  "train.loss_scale.growth_every",
                                                  "train.loss_scale.min", "train.loss_scale.max" };
@@ -279,6 +289,7 @@ void reader_derive(struct job_reader *r)
     derive_batch(r);
     derive_optimizer(r);
     derive_output(r);
+    derive_recompute(r);
     note_recompute(r);
     note_loss_scale(r);
 }

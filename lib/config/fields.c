@@ -489,12 +489,13 @@ const struct field job_fields[] = {
       .help = "written by lmtrain: the predicted time of a step, which pretrain compares with the "
               "measured one after 10 steps; 0: not known" },
 
-    { "recompute", FIELD_KINDS, AT(recompute), .initial = "none", .choices = recompute_choices,
+    { "recompute", FIELD_KINDS, AT(recompute), .initial = "auto", .choices = recompute_choices,
       .list_items = list_forward_ops, .items_offset = AT(recompute_ops),
       .item = "an op of the forward", .word_value = RECOMPUTE_LIST,
-      .help = "activation recomputation (checkpointing); selective: norms, activation "
-              "functions, dropout and casts are recomputed in the backward; full: all but the "
-              "inputs of the layers; a list: these ops" },
+      .help = "activation recomputation (checkpointing); auto: none where all fits the device's "
+              "memory, else what makes room in the least time, chosen for each layer; selective: "
+              "norms, activation functions, dropout and casts are recomputed in the backward; "
+              "full: all but the inputs of the layers; a list: these ops" },
     { "recompute_layers.full", FIELD_COUNTS, AT(recompute_layers.full), .initial = "none",
       .word = "none", .min = 0, .max = 100000,
       .help = "number of layers of each pipeline stage that are recomputed in full, such as "

@@ -169,6 +169,11 @@ static int check_recompute_layers(const struct job *job, int n_stages, struct er
         { "recompute_layers.selective", job->recompute_layers.selective.n },
     };
 
+    if (job->recompute == RECOMPUTE_AUTO && (lists[0].n || lists[1].n))
+        return err_set(err, ERR_CONFIG,
+                       "%s: recompute auto chooses for each layer, and recompute_layers says it "
+                       "(hint: one of them)",
+                       PLACE(job, "recompute"));
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         if (lists[i].n && lists[i].n != n_stages)
             return err_set(err, ERR_CONFIG,

@@ -13,14 +13,16 @@ static bool has_layers(const struct job *job)
 /* Of all layers. */
 static bool change_recompute(struct job *job, enum recompute_mode to)
 {
-    bool is_full = job->recompute == RECOMPUTE_FULL || job->recompute_layers.full.n;
-    bool is_any = job->recompute != RECOMPUTE_NONE || has_layers(job);
+    bool is_auto = job->recompute == RECOMPUTE_AUTO, is_chosen = is_auto && job->keep_sets.sets;
+    bool is_full = job->recompute == RECOMPUTE_FULL || job->recompute_layers.full.n || is_chosen;
+    bool is_any = (job->recompute != RECOMPUTE_NONE && !is_auto) || has_layers(job) || is_chosen;
 
     if (to == RECOMPUTE_SELECTIVE ? !is_full : !is_any)
         return false;
     job->recompute = to;
     job->recompute_ops = (struct bitset){ { 0 } };
     memset(&job->recompute_layers, 0, sizeof job->recompute_layers);
+    job->keep_sets = (struct layer_keep_sets){ NULL, NULL };
     return true;
 }
 

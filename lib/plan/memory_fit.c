@@ -8,12 +8,6 @@
 #include "plan/memory_fit_impl.h"
 #include "plan/programs.h"
 
-bool memory_is_chosen(const struct job *job)
-{
-    return job->memory.offload != OFFLOAD_NONE || job->recompute == RECOMPUTE_AUTO ||
-           job->memory.device_bytes > 0;
-}
-
 /* ---- a choice as options of the compiler ---- */
 
 /* Sets of former choices make room. */
@@ -476,6 +470,8 @@ static int fit_ranks(struct fitting *f, struct err *err)
             continue;
         }
         int status = fit_within_host(&r, err);
+        if (status > 0 && f->request->or_least)
+            continue;
         if (status > 0)
             return refuse(&r, err);
         if (status < 0 || file_rest(&r, err) < 0)
@@ -557,26 +553,11 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
                                 .host_limit_bytes = host_limit_of(request) };
     return 0;
 }
-
 int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
                struct arena *arena, struct err *err)
 {
     if (memory_fit_solved(fit, request, arena, err) < 0)
         return -1;
     memory_take_fastest(fit, request, arena);
-    return 0;
-}
-
-int memory_fit_job(struct job *job, const struct memory_fit_request *request, struct arena *arena,
-                   struct err *err)
-{
-    struct memory_fit fit;
-
-    if (!memory_is_chosen(job))
-        return 0;
-    if (memory_fit(&fit, request, arena, err) < 0)
-        return -1;
-    job->keep_sets = fit.keep_sets;
-    job->offload = fit.offload;
     return 0;
 }

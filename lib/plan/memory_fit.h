@@ -33,6 +33,7 @@ struct memory_fit_request {
     int64_t device_bytes, host_bytes;
     struct memory_reuse *reuse; /* NULL: nothing was fitted before */
     bool takes_least;           /* the least of everything, whatever the limits */
+    bool or_least;              /* that where nothing fits, instead of an error */
     bool is_quick;              /* then: all that may leave does, without the solver */
 };
 
@@ -71,11 +72,14 @@ int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
                struct arena *arena, struct err *err);
 
 /*
- * The same, and *job with the choice: what compile_job takes. Without anything to choose the job
- * stays as it is; its programs are then compared with the limits by others.
+ * The same, and *job with the choice: what compile_job takes; *fit is NULL where there was nothing
+ * to choose. So it is with recompute auto alone if the ranks fit with all that is kept: the job
+ * then says recompute none. If they do not fit with the least either, the job has the least, or all
+ * that is kept where the cells alone are too much. Their programs are then compared with the limits
+ * by others, who say what would fit.
  */
-int memory_fit_job(struct job *job, const struct memory_fit_request *request, struct arena *arena,
-                   struct err *err);
+int memory_fit_job(struct memory_fit **fit, struct job *job,
+                   const struct memory_fit_request *request, struct arena *arena, struct err *err);
 
 /*
  * The devices that copies and ops are priced by where no cluster is given: the job's rates, the

@@ -63,12 +63,9 @@ static int choose_memory(struct plan *plan, struct err *err)
     if (!memory_is_chosen(plan->job))
         return 0;
     struct job *chosen = arena_array(&plan->arena, struct job, 1);
-    plan->memory = arena_array(&plan->arena, struct memory_fit, 1);
     *chosen = *plan->job;
-    if (memory_fit(plan->memory, &request, &plan->arena, err) < 0)
+    if (memory_fit_job(&plan->memory, chosen, &request, &plan->arena, err) < 0)
         return -1;
-    chosen->keep_sets = plan->memory->keep_sets;
-    chosen->offload = plan->memory->offload;
     plan->job = chosen;
     return 0;
 }

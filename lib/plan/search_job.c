@@ -103,10 +103,10 @@ static int search_divided(struct search_result *result, struct search_request re
     return status;
 }
 
-/* With recompute auto the levels were a stand-in. */
+/* Of recompute auto, where the job asks for it, the levels were a stand-in. */
 static void give_layout(struct job *job, const struct layout *layout)
 {
-    bool is_auto = job->recompute == RECOMPUTE_AUTO;
+    bool is_auto = job->recompute == RECOMPUTE_AUTO && job_is_given(job, "recompute");
 
     layout_apply(job, layout);
     if (!is_auto)

@@ -306,12 +306,14 @@ static void try_choices(struct fit *fit)
 {
     struct job changed = *fit->job;
 
-    if (!kernels_are_gpu(fit->kernels) || memory_is_chosen(fit->job))
+    if (!kernels_are_gpu(fit->kernels) || fit->job->memory.offload != OFFLOAD_NONE)
         return;
+    changed.keep_sets = (struct layer_keep_sets){ NULL, NULL };
+    changed.offload = NULL;
     changed.recompute = RECOMPUTE_AUTO;
     changed.recompute_ops = (struct bitset){ { 0 } };
     memset(&changed.recompute_layers, 0, sizeof changed.recompute_layers);
-    if (!is_found(fit, "recompute: full"))
+    if (fit->job->recompute == RECOMPUTE_AUTO || !is_found(fit, "recompute: full"))
         changed.memory.offload = OFFLOAD_AUTO;
     try_choice(fit, &changed);
 }

@@ -168,7 +168,8 @@ static int compile_chosen(struct program *program, const struct job *job, struct
                                         .kernels = engine->kernels,
                                         .pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank,
                                                                    axes_stages()) };
-    int status = memory_fit_job(&chosen, &fit, &arena, err);
+    struct memory_fit *found;
+    int status = memory_fit_job(&found, &chosen, &fit, &arena, err);
 
     if (!status)
         status = programs_compile(program, &request, err);

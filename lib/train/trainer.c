@@ -62,10 +62,12 @@ static int choose_memory(struct trainer *t, struct err *err)
         .host_bytes = host_bytes(t),
     };
 
+    struct memory_fit *fit;
+
     if (!memory_is_chosen(t->job))
         return 0;
     t->chosen = *t->job;
-    if (memory_fit_job(&t->chosen, &request, &t->arena, err) < 0)
+    if (memory_fit_job(&fit, &t->chosen, &request, &t->arena, err) < 0)
         return -1;
     t->job = &t->chosen;
     return 0;

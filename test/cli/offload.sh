@@ -33,7 +33,7 @@ expect 'a run of it' 0 '' pretrain planned $small
 expect "takes $planned bytes" 0 "\"memory_bytes\":$planned," tail -n 2 "$dir/planned/metrics.jsonl"
 
 # Killed wherever it is, and gone on with under other budgets; the link is slow, so that copies are under way.
-slow='--set memory.link=30MB/s'
+slow='--set memory.link=15MB/s'
 # killed RUN STEPS MORE... - as soon as so many steps are logged
 # shellcheck disable=SC2317 # called by name
 has_logged() { [ "$(n_logged "$1")" -ge "$2" ]; }
@@ -48,9 +48,9 @@ killed() {
 # shellcheck disable=SC2086
 killed broken 1 $small $slow --set debug.poison=true
 # shellcheck disable=SC2086
-killed broken 5 $slow --set 'memory.offload=[optimizer, gradients]' --set memory.update=host
+killed broken 4 $slow --set 'memory.offload=[optimizer, gradients]' --set memory.update=host
 # shellcheck disable=SC2086
-killed broken 9 $small $slow --set recompute=auto --set memory.device_bytes=4500KiB
+killed broken 7 $small $slow --set recompute=auto --set memory.device_bytes=4500KiB
 expect 'killed three times, to its end' 0 '' pretrain broken --set 'memory.offload=[weights]'
 bits broken | sort -n | uniq >"$dir/bits.broken"
 bits one >"$dir/bits.one"

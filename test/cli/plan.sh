@@ -85,8 +85,8 @@ expect 'GPT-3 on 64 A100s within 15 % of 13.75 s (Korthikanti et al. 2022, table
     "$lmtrain" plan configs/jobs/gpt3-175b.yaml --ranks 64 --device a100-sxm-80 --set train.global_batch=64 --set parallel.pp=8 \
     --set parallel.schedule=interleaved --set parallel.chunks=3 --set parallel.sequence_parallel=true
 expect 'what does not fit' 2 '^does not fit: a rank needs [0-9.]+ [GT]iB of the ' plan --set model=llama-65b --device h100-sxm
-expect 'and what to change' 0 '^\(hint: parallel.tp: 8 with parallel.pp: [0-9]+ with .*ranks: [0-9]+ needs [0-9.]+ GiB, or recompute: auto with memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ [GT]iB of the host.s memory\)$' printf '%s\n' "$output"
-expect 'or what the host takes' 2 '^\(hint: recompute: auto with memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ TiB of the host.s memory\)$' \
+expect 'and what to change' 0 '^\(hint: parallel.tp: 8 with parallel.pp: [0-9]+ with .*ranks: [0-9]+ needs [0-9.]+ GiB, or memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ [GT]iB of the host.s memory\)$' printf '%s\n' "$output"
+expect 'or what the host takes' 2 '^\(hint: memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ TiB of the host.s memory\)$' \
     plan --set model=gpt3-175b --cluster "$dir/eight.yaml" --ranks 1
 expect 'one change' 2 '^\(hint: recompute: full with train.gradient_dtype: bf16 needs [0-9.]+ GiB, or ranks: 32 needs [0-9.]+ GiB, or recompute: auto with memory.offload: auto needs [0-9.]+ GiB and [0-9.]+ GiB of the host.s memory\)$' \
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --device h100-sxm --ranks 16
@@ -281,10 +281,10 @@ train: {steps: 100, global_batch: 1, micro_batch: 1, dtype: bf16}
 recompute: full
 parallel: {tp: 8, cp: 8}
 END
-# long OPTION... - a million tokens on 64 ranks; measured: 0.2 s
+# long OPTION... - a million tokens on 64 ranks; measured: 0.2 s, and 1.3 s where it does not fit
 # shellcheck disable=SC2317 # expect calls it
 long() {
-    timeout 5 "$lmtrain" plan "$dir/long.yaml" --ranks 64 --cluster dgx-h100 "$@"
+    timeout 15 "$lmtrain" plan "$dir/long.yaml" --ranks 64 --cluster dgx-h100 "$@"
 }
 expect 'a million tokens' 0 '^64 ranks \(dp 1, tp 8 with sequence parallel, cp 8 gather\), 1 micro-batch of 1 x 1048576 tokens' long
 expect 'who has which rows' 0 '^context parallel: gather, 8 ranks with 131072 rows of each sequence of 1048576$' printf '%s\n' "$output"

@@ -245,7 +245,7 @@ static void test_defaults(void **state)
     assert_int_equal(j.parallel.dp, 0);
     assert_false(j.parallel.dp_given);
     assert_false(j.parallel.gradient_sum_given);
-    assert_int_equal(j.recompute, RECOMPUTE_NONE);
+    assert_int_equal(j.recompute, RECOMPUTE_AUTO);
     assert_int_equal(j.checkpoint.keep, 3);
     assert_string_equal(j.output, "runs/j");
     assert_false(j.poison);

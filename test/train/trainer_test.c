@@ -564,6 +564,7 @@ static void what_cannot_begin(void **state)
     size_t planned = program_memory_bytes(trainer_program(rig.trainer));
 
     (void)state;
+    job.recompute = RECOMPUTE_NONE;
     create_fails((struct trainer_options){ .job = &job, .available_bytes = planned - 1 },
                  ERR_DEVICE, "are free (hint: recompute: full needs ");
     job.eval.data = trained_path(&rig, "nowhere");

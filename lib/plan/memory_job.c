@@ -1,0 +1,79 @@
+/*
+ * memory_job.c - whether a job leaves memory to be chosen, and the job with the choice
+ */
+#include "plan/memory_fit.h"
+#include "plan/programs.h"
+
+bool memory_is_chosen(const struct job *job)
+{
+    return job->memory.offload != OFFLOAD_NONE || job->recompute == RECOMPUTE_AUTO ||
+           job->memory.device_bytes > 0;
+}
+
+/* Of recompute auto no more than a limit of the device's own is asked for. */
+static bool is_only_recomputation(const struct job *job)
+{
+    return job->memory.offload == OFFLOAD_NONE && !job->memory.device_bytes;
+}
+
+enum kept_fits { KEPT_FITS, KEPT_IS_MORE, CELLS_ARE_MORE };
+
+static enum kept_fits judge_kept(const struct program *program, int64_t limit)
+{
+    size_t bytes = program_space_bytes(program, SPACE_DEVICE);
+    size_t passing =
+        program->segment_bytes[SEGMENT_STASH] + program->segment_bytes[SEGMENT_SCRATCH];
+
+    if ((int64_t)bytes <= limit)
+        return KEPT_FITS;
+    return (int64_t)(bytes - passing) <= limit ? KEPT_IS_MORE : CELLS_ARE_MORE;
+}
+
+/* Whether the pipeline ranks fit with all that is kept; or what of the first that does not is too
+ * much. */
+static int find_kept(enum kept_fits *fits, const struct job *kept,
+                     const struct memory_fit_request *request, struct err *err)
+{
+    struct programs_request of = { .job = kept, .kernels = request->kernels, .unverified = true };
+    int status = 0;
+
+    *fits = KEPT_FITS;
+    for (; of.pp_rank < kept->parallel.pp && *fits == KEPT_FITS && !status && request->device_bytes;
+         of.pp_rank++) {
+        struct program program = { 0 };
+
+        status = programs_compile(&program, &of, err);
+        if (!status)
+            *fits = judge_kept(&program, request->device_bytes);
+        program_release(&program);
+    }
+    return status;
+}
+
+int memory_fit_job(struct memory_fit **fit, struct job *job,
+                   const struct memory_fit_request *request, struct arena *arena, struct err *err)
+{
+    struct memory_fit_request asked = *request;
+    struct job kept = *job;
+    enum kept_fits fits = KEPT_IS_MORE;
+
+    *fit = NULL;
+    if (!memory_is_chosen(job))
+        return 0;
+    if (is_only_recomputation(job)) {
+        kept.recompute = RECOMPUTE_NONE;
+        asked.or_least = true;
+        if (find_kept(&fits, &kept, request, err) < 0)
+            return -1;
+    }
+    if (fits == KEPT_FITS)
+        *job = kept;
+    if (fits != KEPT_IS_MORE)
+        return 0;
+    *fit = arena_array(arena, struct memory_fit, 1);
+    if (memory_fit(*fit, &asked, arena, err) < 0)
+        return -1;
+    job->keep_sets = (*fit)->keep_sets;
+    job->offload = (*fit)->offload;
+    return 0;
+}
