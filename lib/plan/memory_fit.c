@@ -553,6 +553,7 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
                                 .host_limit_bytes = host_limit_of(request) };
     return 0;
 }
+
 int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
                struct arena *arena, struct err *err)
 {

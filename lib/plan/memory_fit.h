@@ -8,7 +8,8 @@
  * to the file. Where something leaves, it is then compared, in the simulation of a step, with what
  * others place where (memory_placements.c), and the fastest is the choice.
  *
- * No bit of a result depends on it, so ranks need not agree.
+ * No bit of a result depends on it; but what is computed again may hold collectives, so ranks
+ * choose under the same limits.
  */
 #ifndef PLAN_MEMORY_FIT_H
 #define PLAN_MEMORY_FIT_H

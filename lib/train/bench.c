@@ -151,7 +151,8 @@ static void write_scalars(struct run *run, const struct program *program, int64_
     run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
 }
 
-/* What is kept, computed again and away is chosen as for a run. */
+/* What is kept, computed again and away is chosen as for a run; but ranks agree on nothing, so
+ * several choose by the job's limit alone. */
 static int compile_chosen(struct program *program, const struct job *job, struct engine *engine,
                           struct err *err)
 {
@@ -159,10 +160,11 @@ static int compile_chosen(struct program *program, const struct job *job, struct
     struct job chosen = *job;
     struct arena arena = { 0 };
     bool is_shared = device_is_host(engine->device) && job->memory.offload != OFFLOAD_NONE;
+    bool has_limit = !is_shared && engine->rank.world_size == 1;
     const struct memory_fit_request fit = {
         .job = job,
         .kernels = engine->kernels,
-        .device_bytes = is_shared ? 0 : (int64_t)engine_available_bytes(engine)
+        .device_bytes = has_limit ? (int64_t)engine_available_bytes(engine) : 0
     };
     struct programs_request request = { .job = &chosen,
                                         .kernels = engine->kernels,

@@ -47,25 +47,39 @@ static int64_t host_bytes(const struct trainer *t)
     return max_i64(1, is_shared ? room - t->job->memory.device_bytes : room);
 }
 
+/* The least of what the ranks know of; 0: none knows any. */
+static int agree_on_least(struct trainer *t, int64_t *limit, struct err *err)
+{
+    int64_t value = *limit ? -*limit : -INT64_MAX;
+
+    if (trainer_agree(t, &value, err) < 0)
+        return -1;
+    *limit = value == -INT64_MAX ? 0 : -value;
+    return 0;
+}
+
 /*
- * What is kept, computed again and away is chosen for this rank's device. Where that is the host's
- * memory, moving values within it makes no room, so without a limit of the job's there is none.
+ * What is kept, computed again and away is chosen for the rank's device that has least: what is
+ * computed again holds collectives, so ranks choose alike. Where the device is the host's memory,
+ * moving values within it makes no room, so without a limit of the job's there is none.
  */
 static int choose_memory(struct trainer *t, struct err *err)
 {
     bool is_shared = device_is_host(t->options.kernels->device);
     bool has_limit = !is_shared || t->job->memory.offload == OFFLOAD_NONE;
-    const struct memory_fit_request request = {
+    struct memory_fit_request request = {
         .job = t->job,
         .kernels = t->options.kernels,
         .device_bytes = has_limit ? (int64_t)t->options.available_bytes : 0,
         .host_bytes = host_bytes(t),
     };
-
     struct memory_fit *fit;
 
     if (!memory_is_chosen(t->job))
         return 0;
+    if (agree_on_least(t, &request.device_bytes, err) < 0 ||
+        agree_on_least(t, &request.host_bytes, err) < 0)
+        return -1;
     t->chosen = *t->job;
     if (memory_fit_job(&fit, &t->chosen, &request, &t->arena, err) < 0)
         return -1;

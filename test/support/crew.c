@@ -62,7 +62,8 @@ static void *live(void *argument)
                                        .kernels = kernels,
                                        .comm = hand->comm,
                                        .worker = worker,
-                                       .build = r->build };
+                                       .build = r->build,
+                                       .available_bytes = r->available_bytes };
     if (!r->status)
         r->status = trainer_create(&r->trainer, &options, &r->err);
     if (!r->status)

@@ -11,6 +11,7 @@
 struct crew_rank {
     int rank;
     const char *build;       /* NULL: all the same */
+    size_t available_bytes;  /* 0: not known */
     void *context;           /* of work */
     struct trainer *trainer; /* NULL where it could not be made */
     int status;              /* of trainer_create, else of work */
