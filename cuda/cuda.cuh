@@ -112,8 +112,12 @@ static inline int cuda_want_fp32(const struct kernel_call *call, int k, struct e
                    op_info(call->op.kind)->name, dtype_name(call->op.out[k].dtype));
 }
 
-/* What collectives compute around their moves (reduce.cu). */
+/* What collectives compute around their moves (reduce.cu); of it, what is done with rows of experts
+ * (expert_rows.cu), and loading that. */
 const struct kernels_traffic *cuda_traffic(void);
+void cuda_pack_rows(struct kernels *kernels, int queue, const struct kernels_rows *rows);
+void cuda_unpack_rows(struct kernels *kernels, int queue, const struct kernels_rows *rows);
+void cuda_load_rows(struct kernels *kernels, int queue);
 
 /* ---- launching ---------------------------------------------------------------------------------
  */

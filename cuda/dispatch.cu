@@ -4,8 +4,8 @@
  * The order is a counting sort of T s small integers in three kernels: each block counts its 4096
  * choices; for each expert the blocks' counts become sums of those before; each block places its
  * choices. There a warp has 512 that follow one another and takes 32 at a time: lanes that chose
- * the same expert find each other (match), and their rank is how many of them are below. Some ten
- * microseconds for half a million, most of it launches and latency.
+ * the same expert find each other (match), and their rank is how many of them are below. Choices of
+ * experts that other ranks have are passed over, and have no row. Some ten microseconds for half a million, most of it launches and latency.
  *
  * All else is bound by memory. dispatch and combine: 16 bytes of a token's row a thread where rows
  * are aligned, read once and written s times, or the other way round. expert_swiglu: 16 bytes of y
@@ -86,7 +86,8 @@ struct placing {
  * rows[warp][e]: what the warp's first choice of e gets. From how often each warp has it, from the
  * blocks before and the experts before.
  */
-static __device__ void begin_warps(const placing &p, int *rows, const int *begins)
+template <bool PART>
+static __device__ void begin_warps(const placing &p, int *rows, const int *begins, int first)
 {
     int m = p.choices.m, per_warp = CHOICES_A_BLOCK / p.n_warps;
     unsigned begin = blockIdx.x * CHOICES_A_BLOCK;
@@ -96,8 +97,12 @@ static __device__ void begin_warps(const placing &p, int *rows, const int *begin
     __syncthreads();
 #pragma unroll 4
     for (unsigned i = threadIdx.x; i < CHOICES_A_BLOCK; i += CHOICES_THREADS)
-        if (begin + i < p.choices.n_choices)
-            atomicAdd(&rows[(int)i / per_warp * m + choice_at(p.choices, begin + i)], 1);
+        if (begin + i < p.choices.n_choices) {
+            int e = choice_at<PART>(p.choices, begin + i, first);
+
+            if (!PART || e >= 0)
+                atomicAdd(&rows[(int)i / per_warp * m + e], 1);
+        }
     __syncthreads();
     for (int e = (int)threadIdx.x; e < m; e += CHOICES_THREADS) {
         int row = begins[e] + p.counts[(int64_t)blockIdx.x * m + e];
@@ -112,7 +117,8 @@ static __device__ void begin_warps(const placing &p, int *rows, const int *begin
     __syncthreads();
 }
 
-static __device__ void place_choices(const placing &p, int *rows, unsigned begin, int n)
+template <bool PART>
+static __device__ void place_choices(const placing &p, int *rows, unsigned begin, int n, int first)
 {
     const struct choices &c = p.choices;
     int lane = (int)threadIdx.x % 32;
@@ -120,13 +126,14 @@ static __device__ void place_choices(const placing &p, int *rows, unsigned begin
     for (int i = lane; i < n + lane; i += 32) { /* n is a multiple of 32: lanes stay together */
         unsigned at = begin + (unsigned)i;
         int given = at < c.n_choices;
-        int e = given ? choice_at(c, at) : c.m;
+        int e = given ? choice_at<PART>(c, at, first) : c.m;
+        int own = PART ? given && e >= 0 : given;
         unsigned same = __match_any_sync(0xffffffffu, (unsigned)e);
         int rank = __popc(same & ((1u << lane) - 1));
-        int row = given ? rows[e] + rank : 0;
+        int row = own ? rows[e] + rank : PART ? -1 : 0;
 
         __syncwarp();
-        if (given && !rank)
+        if (own && !rank)
             rows[e] += __popc(same);
         __syncwarp();
         if (given)
@@ -135,21 +142,24 @@ static __device__ void place_choices(const placing &p, int *rows, unsigned begin
 }
 
 /* Shared: CHOICES_THREADS + m + n_warps m ints. */
-static __global__ void __launch_bounds__(CHOICES_THREADS) order_place_kernel(struct placing p)
+template <bool PART>
+__global__ void __launch_bounds__(CHOICES_THREADS) order_place_kernel(struct placing p)
 {
     CUDA_SHARED(int, shared);
     int m = p.choices.m, warp = (int)threadIdx.x / 32, per_warp = CHOICES_A_BLOCK / p.n_warps;
     int *begins = shared + CHOICES_THREADS, *rows = begins + m;
+    int first = first_expert<PART>(p.choices);
 
     begin_experts(begins, p.totals, m, shared);
     __syncthreads();
     if (!blockIdx.x)
         for (int e = (int)threadIdx.x; e < m; e += CHOICES_THREADS)
             p.ends[e] = begins[e] + p.totals[e];
-    begin_warps(p, rows, begins);
+    begin_warps<PART>(p, rows, begins, first);
     if (warp < p.n_warps)
-        place_choices(p, rows + warp * m,
-                      blockIdx.x * CHOICES_A_BLOCK + (unsigned)(warp * per_warp), per_warp);
+        place_choices<PART>(p, rows + warp * m,
+                            blockIdx.x * CHOICES_A_BLOCK + (unsigned)(warp * per_warp), per_warp,
+                            first);
 }
 
 static size_t order_shared(int64_t m, int n_warps)
@@ -163,6 +173,17 @@ static int expert_order_prepare(struct kernels *kernels, struct kernel_call *cal
                             err);
 }
 
+static struct choices part_of_choices(const struct op_shape *op)
+{
+    struct choices c = choices_of(&op->in[EXPERT_ORDER_EXPERT], op->out[EXPERT_ORDER_ENDS].cols);
+
+    if (tensor_given(&op->in[EXPERT_ORDER_BEGIN])) {
+        c.begin = (const int32_t *)op->in[EXPERT_ORDER_BEGIN].data;
+        c.n_experts = op->attributes.n_experts;
+    }
+    return c;
+}
+
 static void expert_order_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct tensor *experts = &call->op.in[EXPERT_ORDER_EXPERT],
@@ -170,7 +191,7 @@ static void expert_order_run(struct kernels *kernels, const struct kernel_call *
     int m = (int)call->op.out[EXPERT_ORDER_ENDS].cols, n_blocks = gpu_choices_blocks(experts);
     int *totals = (int *)call->scratch, *counts = totals + m;
     int n_warps = order_shared(m, WARPS) <= CUDA_SHARED_BYTES ? WARPS : 1;
-    struct choices c = choices_of(experts, m);
+    struct choices c = part_of_choices(&call->op);
     struct placing p = { c,
                          counts,
                          totals,
@@ -184,7 +205,7 @@ static void expert_order_run(struct kernels *kernels, const struct kernel_call *
     choices_count(kernels, call, c, counts);
     cuda_launch(kernels, call, columns, order_columns_kernel, counts, totals, n_blocks, m);
     cuda_launch(kernels, call, cuda_shape_of(n_blocks, CHOICES_THREADS, order_shared(m, n_warps)),
-                order_place_kernel, p);
+                c.begin ? order_place_kernel<true> : order_place_kernel<false>, p);
 }
 
 /* ---- by rows -----------------------------------------------------------------------------------
@@ -229,7 +250,8 @@ __global__ void __launch_bounds__(N_THREADS)
 
 #pragma unroll 4
     for (int i = 0; i < n; i++)
-        *(packed<T, N> *)(y.row(places[i]) + col) = pack;
+        if (places[i] >= 0)
+            *(packed<T, N> *)(y.row(places[i]) + col) = pack;
 }
 
 /* Four rows are under way at a time; they are added in order. */
@@ -248,14 +270,17 @@ __global__ void __launch_bounds__(N_THREADS)
 
     for (int i = 0; i < n; i += 4) {
         packed<T, N> packs[4];
+        int rows[4];
 
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (i + j < n)
-                packs[j] = *(const packed<T, N> *)(y.row(places[i + j]) + col);
+        for (int j = 0; j < 4; j++) {
+            rows[j] = i + j < n ? places[i + j] : -1;
+            if (rows[j] >= 0)
+                packs[j] = *(const packed<T, N> *)(y.row(rows[j]) + col);
+        }
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (i + j < n)
+            if (rows[j] >= 0)
                 for (int k = 0; k < N; k++)
                     sum[k] += to_float(packs[j].at[k]);
     }
@@ -322,6 +347,9 @@ __global__ void __launch_bounds__(N_THREADS)
     if (choice >= p.n_choices || col >= p.f)
         return;
     int64_t token = choice / p.n, i = choice % p.n, row = p.place.row(token)[i];
+
+    if (row < 0)
+        return;
     float w = p.weight.row(token)[i];
     packed<T, N> gates = *(const packed<T, N> *)(gu.row(row) + col);
     packed<T, N> ups = *(const packed<T, N> *)(gu.row(row) + p.f + col), out;
@@ -368,6 +396,11 @@ __global__ void __launch_bounds__(N_THREADS)
     int64_t token = choice / p.n, i = choice % p.n, row = p.place.row(token)[i];
     float w = p.weight.row(token)[i], sum = 0;
 
+    if (row < 0) {
+        if (!lane)
+            dweight.row(token)[i] = 0;
+        return;
+    }
     for (int64_t col = lane * N; col < p.f; col += 32 * N)
         sum = swiglu_grad_pack<T, N>(dy.row(row) + col, gu.row(row) + col, dgu.row(row) + col, w,
                                      p.f, sum);

@@ -108,6 +108,32 @@ static int all_to_all(struct nccl_comm *comm, const struct comm_group *group, nc
     return 0;
 }
 
+/* What each rank sends this one, and what it is sent: the host knows how much. */
+static int exchange(struct nccl_comm *comm, const struct comm_group *group, ncclComm_t link,
+                    const struct comm_call *call, cudaStream_t stream, struct err *err)
+{
+    const struct comm_part *parts = comm_parts_of(call);
+
+    if (nccl_result(comm, link, comm->api.group_start(), "ncclGroupStart", err))
+        return -1;
+    for (int k = 1; k < group->size; k++) {
+        int to = group_rank_at(group, k), from = group_rank_at(group, -k);
+        const struct comm_part *ours = &parts[to], *theirs = &parts[from];
+        ncclResult_t result = ncclSuccess;
+
+        if (ours->send_bytes)
+            result = comm->api.send(ours->send, ours->send_bytes, ncclUint8, to, link, stream);
+        if (theirs->receive_bytes && result == ncclSuccess)
+            result = comm->api.receive(theirs->receive, theirs->receive_bytes, ncclUint8, from,
+                                       link, stream);
+        if (nccl_result(comm, link, result, "exchange", err)) {
+            comm->api.group_end();
+            return -1;
+        }
+    }
+    return nccl_result(comm, link, comm->api.group_end(), "exchange", err);
+}
+
 static int rotate(struct nccl_comm *comm, const struct comm_group *group, ncclComm_t link,
                   const struct comm_call *call, cudaStream_t stream, struct err *err)
 {
@@ -172,6 +198,8 @@ int nccl_enqueue(struct comm_group *base, const struct comm_call *call, int queu
         return all_to_all(comm, base, link, call, stream, err);
     case COMM_ROTATE:
         return rotate(comm, base, link, call, stream, err);
+    case COMM_EXCHANGE:
+        return exchange(comm, base, link, call, stream, err);
     case COMM_BROADCAST:
         return nccl_result(comm, link,
                            comm->api.broadcast(call->receive, call->receive, n, ncclUint8,

@@ -271,12 +271,14 @@ static void load(struct kernels *kernels, int queue)
 
         copy_columns_run(kernels, queue, &columns);
     }
+    cuda_load_rows(kernels, queue);
     cuda_of(kernels)->device->is_loading = 0;
 }
 
 const struct kernels_traffic *cuda_traffic(void)
 {
-    static const struct kernels_traffic traffic = { sum_run, copy_columns_run, load };
+    static const struct kernels_traffic traffic = { sum_run, copy_columns_run, cuda_pack_rows,
+                                                    cuda_unpack_rows, load };
 
     return &traffic;
 }

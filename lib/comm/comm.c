@@ -98,6 +98,11 @@ int comm_group_size(const struct comm_group *group)
     return group->size;
 }
 
+struct comm *comm_of_group(const struct comm_group *group)
+{
+    return group->comm;
+}
+
 /* ---- calls ---- */
 
 /* What needs no peer: groups of one, and nothing to move. 1 if it was that, and is done. */
@@ -119,6 +124,10 @@ static void check_call(const struct comm_group *group, const struct comm_call *c
 
     if (call->kind == COMM_ROTATE)
         CHECK(call->peer == 1 || call->peer == -1);
+    for (int i = 0; call->kind == COMM_EXCHANGE && i < group->size; i++) {
+        CHECK(comm_parts_of(call)[i].send_bytes <= call->n_bytes);
+        CHECK(comm_parts_of(call)[i].receive_bytes <= call->n_bytes);
+    }
     if (!names_peer && call->kind != COMM_BROADCAST)
         return;
     CHECK(call->peer >= 0);

@@ -47,6 +47,7 @@ int comm_group_create(struct comm_group **group, struct comm *comm, const int *r
                       int channel, struct err *err);
 int comm_group_rank(const struct comm_group *group);
 int comm_group_size(const struct comm_group *group);
+struct comm *comm_of_group(const struct comm_group *group);
 
 /*
  * All of the following: collective over the group (but send and receive), blocking; buffers of
@@ -86,6 +87,18 @@ enum comm_kind {
      * same on all ranks. A call of all: each sends to the other neighbour at once, neither waiting
      * for the other. */
     COMM_ROTATE,
+    /* Other bytes to and from each rank: send is a struct comm_part for each rank of the group,
+     * which lives until the call is done; receive is ignored. n_bytes: the same on all ranks, and
+     * no part is larger. What this rank sends itself is not moved. */
+    COMM_EXCHANGE,
+};
+
+/* What one rank and another send each other: the other one receives as many bytes as are sent. */
+struct comm_part {
+    const void *send;
+    size_t send_bytes;
+    void *receive;
+    size_t receive_bytes;
 };
 
 struct comm_call {

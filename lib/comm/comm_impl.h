@@ -56,6 +56,12 @@ static inline int group_rank_at(const struct comm_group *group, int distance)
     return (group->rank + distance + group->size) % group->size;
 }
 
+/* What an exchange moves, by rank. */
+static inline const struct comm_part *comm_parts_of(const struct comm_call *call)
+{
+    return (const struct comm_part *)call->send;
+}
+
 /*
  * comm_mpi_create with transfers cut into pieces of at most piece_bytes (MPI counts are ints);
  * tests make it small.

@@ -32,6 +32,7 @@ enum {
     TAG_RECEIVER = 2,
     TAG_DATA = 3,
     TAG_ROTATE = 4, /* data of a call of all, beside sends and receives */
+    TAG_EXCHANGE = 5,
 };
 
 struct mpi_comm {
@@ -233,6 +234,53 @@ static int move_rotated(const struct comm_request *request, size_t piece, MPI_Re
                      TAG_ROTATE, comm, &mpi[1]);
 }
 
+/* A piece of n_bytes from the offset on, and how long it is. */
+static size_t piece_at(const struct comm_request *request, size_t n_bytes)
+{
+    size_t most = mpi_comm(request->group)->piece_bytes;
+    size_t left = n_bytes > request->offset ? n_bytes - request->offset : 0;
+
+    return left < most ? left : most;
+}
+
+/* Whether pieces are left of an exchange, whose rounds are counted by `number`: in round k each
+ * sends to the rank k further along, and receives from the one k before. */
+static bool has_round(struct comm_request *request)
+{
+    const struct comm_group *group = request->group;
+    const struct comm_part *parts = comm_parts_of(&request->call);
+
+    while (request->number < (uint64_t)group->size) {
+        int k = (int)request->number;
+
+        if (k && (piece_at(request, parts[group_rank_at(group, k)].send_bytes) ||
+                  piece_at(request, parts[group_rank_at(group, -k)].receive_bytes)))
+            return true;
+        request->number++;
+        request->offset = 0;
+    }
+    return false;
+}
+
+static int move_round(const struct comm_request *request, MPI_Request mpi[2])
+{
+    const struct comm_group *group = request->group;
+    int k = (int)request->number, to = group_rank_at(group, k), from = group_rank_at(group, -k);
+    const struct comm_part *ours = &comm_parts_of(&request->call)[to],
+                           *theirs = &comm_parts_of(&request->call)[from];
+    size_t sent = piece_at(request, ours->send_bytes);
+    size_t received = piece_at(request, theirs->receive_bytes);
+    int status = MPI_SUCCESS;
+
+    if (received)
+        status = MPI_Irecv((unsigned char *)theirs->receive + request->offset, (int)received,
+                           MPI_BYTE, from, TAG_EXCHANGE, handle(group), &mpi[0]);
+    if (sent && status == MPI_SUCCESS)
+        status = MPI_Isend((const unsigned char *)ours->send + request->offset, (int)sent, MPI_BYTE,
+                           to, TAG_EXCHANGE, handle(group), &mpi[1]);
+    return status;
+}
+
 /* The next piece begins to move. */
 static int move(struct comm_request *request, struct err *err)
 {
@@ -241,10 +289,12 @@ static int move(struct comm_request *request, struct err *err)
     size_t piece = left < most ? left : most;
     MPI_Request requests[2] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL };
     MPI_Comm comm = handle(request->group);
-    unsigned char *to = (unsigned char *)call->receive + request->offset;
-    const unsigned char *from = (const unsigned char *)call->send + request->offset;
+    unsigned char *to = call->receive;
+    const unsigned char *from = call->send;
     int status = MPI_SUCCESS;
 
+    to = to ? to + request->offset : NULL;
+    from = from ? from + request->offset : NULL;
     if (call->kind == COMM_SEND)
         status = MPI_Isend(from, (int)piece, MPI_BYTE, call->peer, TAG_DATA, comm, requests);
     else if (call->kind == COMM_RECEIVE)
@@ -253,12 +303,21 @@ static int move(struct comm_request *request, struct err *err)
         status = MPI_Ibcast(to, (int)piece, MPI_BYTE, call->peer, comm, requests);
     else if (call->kind == COMM_ROTATE)
         status = move_rotated(request, piece, requests);
+    else if (call->kind == COMM_EXCHANGE)
+        status = move_round(request, requests);
     else
         status = move_parts(request, piece, requests);
     request->phase = PHASE_MOVE;
     request->offset += piece;
     keep_requests(request, requests);
     return check(mpi_comm(request->group), status, "transferring data between ranks", err);
+}
+
+static bool has_moved(struct comm_request *request)
+{
+    if (request->call.kind == COMM_EXCHANGE)
+        return !has_round(request);
+    return request->call.kind == COMM_BARRIER || request->offset == request->call.n_bytes;
 }
 
 static int mpi_test(struct comm_request *request, struct err *err)
@@ -269,7 +328,7 @@ static int mpi_test(struct comm_request *request, struct err *err)
         return -1;
     if (!done)
         return request->phase == PHASE_MEET ? COMM_WAITING : COMM_MOVING;
-    if (request->call.kind == COMM_BARRIER || request->offset == request->call.n_bytes)
+    if (has_moved(request))
         return COMM_DONE;
     return move(request, err) ? -1 : COMM_MOVING;
 }

@@ -9,7 +9,8 @@
  *              has them from the steps before (Bruck), straight to their place;
  *   broadcast  a binomial tree, each rank passing on what has come so far;
  *   all-to-all every rank with every other;
- *   rotate     a receive from one neighbour and a send to the other.
+ *   rotate     a receive from one neighbour and a send to the other;
+ *   exchange   as all-to-all, but for ranks that have nothing for each other.
  * So but for all-to-all a rank talks to log2(n) others, and has so many connections.
  *
  * An all-gather of five ranks, as rank 0 sees it (it holds the parts in brackets):
@@ -156,6 +157,21 @@ static void begin_all_to_all(const struct comm_group *group, const struct comm_c
 
         begin(group, ALL_RECEIVE, from, &theirs);
         begin(group, ALL_SEND, to, &ours);
+    }
+}
+
+static void begin_exchange(const struct comm_group *group, const struct comm_call *call)
+{
+    for (int k = 1; k < group->size; k++) {
+        int to = group_rank_at(group, k), from = group_rank_at(group, -k);
+        const struct comm_part *parts = comm_parts_of(call);
+        struct tcp_flow theirs = part(parts[from].receive, 0, parts[from].receive_bytes);
+        struct tcp_flow ours = part(parts[to].send, 0, parts[to].send_bytes);
+
+        if (theirs.n_bytes)
+            begin(group, ALL_RECEIVE, from, &theirs);
+        if (ours.n_bytes)
+            begin(group, ALL_SEND, to, &ours);
     }
 }
 
@@ -341,6 +357,9 @@ static int tcp_start(struct comm_request *request, struct err *err)
         break;
     case COMM_ROTATE:
         begin_rotate(group, call);
+        break;
+    case COMM_EXCHANGE:
+        begin_exchange(group, call);
     }
     return 0;
 }

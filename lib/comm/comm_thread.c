@@ -258,6 +258,21 @@ static void check_visits(const struct thread_group *group, const struct comm_cal
     }
 }
 
+/* Of an exchange. */
+static void copy_parts(const struct thread_group *group, const struct comm_call *call)
+{
+    for (int i = 0; i < group->base.size; i++) {
+        const struct comm_part *own = &comm_parts_of(call)[i];
+        const struct comm_part *theirs = &comm_parts_of(&group->room->visits[i])[group->base.rank];
+
+        if (i == group->base.rank)
+            continue;
+        CHECK(own->receive_bytes == theirs->send_bytes);
+        if (own->receive_bytes)
+            memcpy(own->receive, theirs->send, own->receive_bytes);
+    }
+}
+
 /* Take what is ours out of the others' buffers. */
 static void copy(const struct thread_group *group, const struct comm_call *call)
 {
@@ -269,6 +284,8 @@ static void copy(const struct thread_group *group, const struct comm_call *call)
         memcpy(to, visits[call->peer].receive, n_bytes);
     if (call->kind == COMM_ROTATE)
         memcpy(to, visits[group_rank_at(&group->base, call->peer)].send, n_bytes);
+    if (call->kind == COMM_EXCHANGE)
+        copy_parts(group, call);
     if (call->kind != COMM_ALL_GATHER && call->kind != COMM_ALL_TO_ALL)
         return;
     for (int i = 0; i < group->base.size; i++, to += n_bytes) {

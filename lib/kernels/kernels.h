@@ -69,10 +69,66 @@ struct kernels_columns {
     int64_t to_step, from_step;
 };
 
+/*
+ * Rows that go to the ranks that have their experts (send_rows), and back (return_rows), as one of
+ * n_ranks sees them, whose number is `rank`. All operands are dense. What is sent to the other
+ * ranks, and received from them, are pieces of piece_rows rows, one behind the other, of which the
+ * first are used. The rank has no piece of its own, so that of a higher rank r is the piece r - 1.
+ */
+struct kernels_rows {
+    enum op_kind kind;
+    int rank, n_ranks, n_experts;
+    const int32_t *choices; /* [n_ranks n_tokens x n_chosen] */
+    int64_t n_tokens, n_chosen;
+    const void *in;
+    int64_t in_rows;
+    void *out;
+    size_t row_bytes;
+    int64_t piece_rows;
+    void *sent;     /* pieces; NULL: they are sent as they lie (kernels_rows_are_packed) */
+    void *received; /* pieces, of send_rows */
+    int32_t
+        *counts; /* [2 x n_ranks]: rows sent to each rank, and received from each, its own, too */
+    int32_t *lists; /* kernels_rows_list_length of them: pack's, for itself and for unpack */
+};
+
+static inline int kernels_rows_own_experts(const struct kernels_rows *rows)
+{
+    return rows->n_experts / rows->n_ranks;
+}
+
+/* Of return_rows with one expert a rank, each rank's rows lie together. */
+static inline bool kernels_rows_are_packed(const struct kernels_rows *rows)
+{
+    return rows->kind == OP_SEND_ROWS || kernels_rows_own_experts(rows) > 1;
+}
+
+/*
+ * send_rows: the tokens whose rows are sent to each rank, then those of each rank that are
+ * received, of n_tokens each; return_rows: of each rank and each expert here the first row in `in`,
+ * then of each how many there are, then of each the first row in the rank's piece or, of the rank's
+ * own, in `out`.
+ */
+static inline int64_t kernels_rows_list_length(const struct kernels_rows *rows)
+{
+    return rows->n_ranks * (rows->kind == OP_SEND_ROWS
+                                ? 2 * rows->n_tokens
+                                : 3 * (int64_t)kernels_rows_own_experts(rows));
+}
+
+static inline int kernels_rows_piece(const struct kernels_rows *rows, int rank)
+{
+    return rank - (rank > rows->rank);
+}
+
 /* Computations of collectives around their transfers, enqueued on any queue of the device. */
 struct kernels_traffic {
     void (*sum)(struct kernels *kernels, int queue, const struct kernels_sum *sum);
     void (*copy_columns)(struct kernels *kernels, int queue, const struct kernels_columns *columns);
+    /* Fill counts, lists and what is sent, and copy what stays on the rank; and, of send_rows, put
+     * what was received into its place. */
+    void (*pack_rows)(struct kernels *kernels, int queue, const struct kernels_rows *rows);
+    void (*unpack_rows)(struct kernels *kernels, int queue, const struct kernels_rows *rows);
     void (*load)(struct kernels *kernels,
                  int queue); /* load all code of these, before any of them waits */
 };

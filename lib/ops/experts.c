@@ -1,6 +1,8 @@
 /*
  * experts.c - the router of a mixture of experts, the order of its choices, experts' products
  */
+#include <stdbool.h>
+
 #include "ops/family_impl.h"
 
 static int check_slots(const struct op_shape *op, int64_t n_slots, int64_t n_experts,
@@ -117,11 +119,33 @@ static const struct op_info router_grad = {
     .flops = router_grad_flops,
 };
 
+/* Each rank's are a part of all experts. */
+static int expert_order_check(const struct op_shape *op, struct err *err)
+{
+    int64_t m = op->out[EXPERT_ORDER_ENDS].cols, n = op->attributes.n_experts;
+
+    if (tensor_given(&op->in[EXPERT_ORDER_BEGIN]) && (n < m || n % m))
+        return err_set(err, ERR_FAILED, "%s: n_experts is %lld, wanted a multiple of %lld",
+                       op_name(op->kind), (long long)n, (long long)m);
+    return 0;
+}
+
+/* Where each rank has some of the experts, it has their ends and rows. */
+static int expert_order_spread(const struct spread_query *q)
+{
+    if (!spread_given(q, EXPERT_ORDER_BEGIN) || q->in[EXPERT_ORDER_BEGIN] != SPREAD_COLS)
+        return spread_alike(q, IN(EXPERT_ORDER_EXPERT), 0, MAY_ROWS);
+    q->out[EXPERT_ORDER_PLACE] = SPREAD_ROWS;
+    q->out[EXPERT_ORDER_ENDS] = SPREAD_COLS;
+    return spread_want(q, EXPERT_ORDER_EXPERT, SPREAD_SAME);
+}
+
 static const struct op_info expert_order = {
     .name = "expert_order",
-    .n_inputs = 1,
+    .n_inputs = 2,
     .inputs = {
         [EXPERT_ORDER_EXPERT] = { "expert", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [EXPERT_ORDER_BEGIN] = { "begin", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 2,
     .outputs = {
@@ -129,8 +153,36 @@ static const struct op_info expert_order = {
         [EXPERT_ORDER_ENDS] = { "ends", DIM_ONE, DIM_M, TYPE_I32, OPERAND_PLAIN },
     },
     .feature = FEATURE_EXPERTS,
-    .spread_form = { .data = IN(EXPERT_ORDER_EXPERT), .allowed = MAY_ROWS },
+    .check = expert_order_check,
+    .spread = expert_order_spread,
 };
+
+/* Rows of experts: at most one of each choice. rows: any operand that has them. */
+static int check_places(const struct op_shape *op, const struct tensor *place,
+                        const struct tensor *rows, struct err *err)
+{
+    int64_t most = tensor_elements(place);
+
+    if (rows->rows > most)
+        return err_set(err, ERR_FAILED, "%s: there are %lld rows for %lld places",
+                       op_name(op->kind), (long long)rows->rows, (long long)most);
+    return 0;
+}
+
+static int dispatch_check(const struct op_shape *op, struct err *err)
+{
+    return check_places(op, &op->in[DISPATCH_PLACE], &op->out[DISPATCH_Y], err);
+}
+
+static int combine_check(const struct op_shape *op, struct err *err)
+{
+    return check_places(op, &op->in[COMBINE_PLACE], &op->in[COMBINE_Y], err);
+}
+
+static int expert_swiglu_check(const struct op_shape *op, struct err *err)
+{
+    return check_places(op, &op->in[EXPERT_SWIGLU_PLACE], &op->in[EXPERT_SWIGLU_GU], err);
+}
 
 /* Dispatch and combine are each other's gradient. */
 static void dispatch_backward(struct backward *b, const struct op_node *op)
@@ -154,10 +206,11 @@ static const struct op_info dispatch = {
     },
     .n_outputs = 1,
     .outputs = {
-        [DISPATCH_Y] = { "y", DIM_TS, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [DISPATCH_Y] = { "y", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
     },
     .traits = TRAIT_CHEAP,
     .feature = FEATURE_EXPERTS,
+    .check = dispatch_check,
     .spread_form = { .data = IN(DISPATCH_X),
                      .rowwise = IN(DISPATCH_PLACE),
                      .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
@@ -186,13 +239,14 @@ static const struct op_info combine = {
     .n_inputs = 2,
     .inputs = {
         [COMBINE_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
-        [COMBINE_Y] = { "y", DIM_TS, DIM_D, TYPE_ACT, OPERAND_PLAIN },
+        [COMBINE_Y] = { "y", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
     },
     .n_outputs = 1,
     .outputs = {
         [COMBINE_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
     },
     .feature = FEATURE_EXPERTS,
+    .check = combine_check,
     .spread_form = { .data = IN(COMBINE_Y),
                      .rowwise = IN(COMBINE_PLACE),
                      .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
@@ -211,6 +265,7 @@ static double expert_linear_flops(const struct op_shape *op)
 
 /*
  * Like a linear's: of split columns of w, which all experts' are, a part of y or a summand of it.
+ * Where each rank has some of the experts (ends are split), their rows, of x, w and y.
  * inputs, outputs: how w lies where x's columns are split, and where y's become so.
  */
 static int spread_experts(const struct spread_query *q, enum spread inputs, enum spread outputs)
@@ -219,6 +274,10 @@ static int spread_experts(const struct spread_query *q, enum spread inputs, enum
 
     if (x == SPREAD_PARTIAL)
         return spread_refuse(q, EXPERT_LINEAR_X, MAY_ROWS | MAY_COLS);
+    if (x == SPREAD_ROWS && q->in[EXPERT_LINEAR_ENDS] == SPREAD_COLS) {
+        spread_give_all(q, SPREAD_ROWS);
+        return spread_want(q, EXPERT_LINEAR_W, SPREAD_ROWS);
+    }
     if (spread_want(q, EXPERT_LINEAR_ENDS, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
         return -1;
     if (x == SPREAD_COLS) {
@@ -309,6 +368,10 @@ static int expert_linear_dw_spread(const struct spread_query *q)
     if (dy == SPREAD_PARTIAL || x == SPREAD_PARTIAL)
         return spread_refuse(q, dy == SPREAD_PARTIAL ? EXPERT_LINEAR_DW_DY : EXPERT_LINEAR_DW_X,
                              MAY_ROWS | MAY_COLS);
+    if (dy == SPREAD_ROWS && q->in[EXPERT_LINEAR_DW_ENDS] == SPREAD_COLS) {
+        spread_give_all(q, SPREAD_ROWS);
+        return spread_want(q, EXPERT_LINEAR_DW_X, SPREAD_ROWS);
+    }
     if (spread_want(q, EXPERT_LINEAR_DW_ENDS, dy == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
         return -1;
     return spread_linear_dw(q);
@@ -360,38 +423,56 @@ static void expert_swiglu_backward(struct backward *b, const struct op_node *op)
     b->add_gradient(b, weight, dweight);
 }
 
+/* Whether all ranks have all weights, and each the rows of some of them. */
+static bool has_all_weights(const struct spread_query *q)
+{
+    return q->in[EXPERT_SWIGLU_WEIGHT] == SPREAD_SAME && q->in[EXPERT_SWIGLU_PLACE] == SPREAD_ROWS;
+}
+
+static int expert_swiglu_spread(const struct spread_query *q)
+{
+    unsigned weight = has_all_weights(q) ? 0 : IN(EXPERT_SWIGLU_WEIGHT);
+
+    return spread_alike(q, IN(EXPERT_SWIGLU_GU), weight | IN(EXPERT_SWIGLU_PLACE),
+                        MAY_ROWS | MAY_COLS);
+}
+
 static const struct op_info expert_swiglu = {
     .name = "expert_swiglu",
     .n_inputs = 3,
     .inputs = {
         [EXPERT_SWIGLU_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
         [EXPERT_SWIGLU_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
-        [EXPERT_SWIGLU_GU] = { "gu", DIM_TS, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GU] = { "gu", DIM_R, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
     },
     .n_outputs = 1,
     .outputs = {
-        [EXPERT_SWIGLU_Y] = { "y", DIM_TS, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_Y] = { "y", DIM_R, DIM_F, TYPE_ACT, OPERAND_PLAIN },
     },
     .traits = TRAIT_CHEAP,
     .feature = FEATURE_EXPERTS,
-    .spread_form = { .data = IN(EXPERT_SWIGLU_GU),
-                     .rowwise = IN(EXPERT_SWIGLU_WEIGHT) | IN(EXPERT_SWIGLU_PLACE),
-                     .allowed = MAY_ROWS | MAY_COLS },
+    .check = expert_swiglu_check,
+    .spread = expert_swiglu_spread,
     .flops = expert_swiglu_flops,
     .backward = expert_swiglu_backward,
 };
 
-/* A weight's gradient is a sum along the columns. */
+/* A weight's gradient is a sum along the columns; of those that others have rows of, 0. */
 static int expert_swiglu_grad_spread(const struct spread_query *q)
 {
     unsigned data = IN(EXPERT_SWIGLU_GRAD_DY) | IN(EXPERT_SWIGLU_GRAD_GU);
-    unsigned rowwise = IN(EXPERT_SWIGLU_GRAD_WEIGHT) | IN(EXPERT_SWIGLU_GRAD_PLACE);
+    unsigned weight = has_all_weights(q) ? 0 : IN(EXPERT_SWIGLU_GRAD_WEIGHT);
 
-    if (spread_alike(q, data, rowwise, MAY_ROWS | MAY_COLS))
+    if (spread_alike(q, data, weight | IN(EXPERT_SWIGLU_GRAD_PLACE), MAY_ROWS | MAY_COLS))
         return -1;
-    if (q->in[EXPERT_SWIGLU_GRAD_DY] == SPREAD_COLS)
+    if (q->in[EXPERT_SWIGLU_GRAD_DY] == SPREAD_COLS || has_all_weights(q))
         q->out[EXPERT_SWIGLU_GRAD_DWEIGHT] = SPREAD_PARTIAL;
     return 0;
+}
+
+static int expert_swiglu_grad_check(const struct op_shape *op, struct err *err)
+{
+    return check_places(op, &op->in[EXPERT_SWIGLU_GRAD_PLACE], &op->in[EXPERT_SWIGLU_GRAD_GU], err);
 }
 
 static double expert_swiglu_grad_flops(const struct op_shape *op)
@@ -405,14 +486,15 @@ static const struct op_info expert_swiglu_grad = {
     .inputs = {
         [EXPERT_SWIGLU_GRAD_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
         [EXPERT_SWIGLU_GRAD_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
-        [EXPERT_SWIGLU_GRAD_DY] = { "dy", DIM_TS, DIM_F, TYPE_ACT, OPERAND_PLAIN },
-        [EXPERT_SWIGLU_GRAD_GU] = { "gu", DIM_TS, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_DY] = { "dy", DIM_R, DIM_F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_GU] = { "gu", DIM_R, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
     },
     .n_outputs = 2,
     .outputs = {
-        [EXPERT_SWIGLU_GRAD_DGU] = { "dgu", DIM_TS, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
+        [EXPERT_SWIGLU_GRAD_DGU] = { "dgu", DIM_R, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
         [EXPERT_SWIGLU_GRAD_DWEIGHT] = { "dweight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
     },
+    .check = expert_swiglu_grad_check,
     .spread = expert_swiglu_grad_spread,
     .flops = expert_swiglu_grad_flops,
 };

@@ -16,6 +16,7 @@
     X(attention) \
     X(attention_part) \
     X(collective_window) \
+    X(collective_experts) \
     X(norm) X(embed) X(elementwise) X(experts) X(head) X(collective) X(copy) X(optimizer)
 
 /* The rows of each family, by kind; NULL for kinds of other families. */

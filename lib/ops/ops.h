@@ -135,21 +135,28 @@
  *                         a power of two, by which dweight is too large, and `balance` is to be,
  *                         too. choices: f_e is e's share of these, in place of expert's: those of
  *                         n layers, of which this is one
- *   expert_order        expert[T x s] i32 -> place[T x s] i32, ends[1 x m] i32
+ *   expert_order        expert[T x s] i32, begin?[1 x 1] i32 -> place[T x s] i32, ends[1 x m] i32
  *                         rows by expert, then token: place is each choice's row, expert e's are
- *                         ends[e-1] .. ends[e] - 1
- *   dispatch            place[T x s] i32, x[T x d] act -> y[T s x d] act
- *                         y[place[t, i]] = x[t]; combine's gradient
- *   combine             place[T x s] i32, y[T s x d] act -> x[T x d] act
- *                         x[t] = sum_i y[place[t, i]], in order; dispatch's gradient
+ *                         ends[e-1] .. ends[e] - 1. With begin: of the m experts from there on
+ *                         alone, which are numbered from 0 in ends, of `n_experts` in all; place is
+ *                         -1 of choices of others: they have no row
+ *   dispatch            place[T x s] i32, x[T x d] act -> y[R x d] act
+ *                         y[place[t, i]] = x[t], where there is a row; combine's gradient. R is at
+ *                         most T s; rows that are the place of no choice are neither read nor
+ *                         written, here and by all that follows
+ *   combine             place[T x s] i32, y[R x d] act -> x[T x d] act
+ *                         x[t] = sum_i y[place[t, i]], in order, of those that have a row;
+ *                         dispatch's gradient
  *   expert_linear       x[R x k] act, ends[1 x m] i32, w[m n x k] act -> y[R x n] act
- *                         rows of expert e times its w, rows e n .. of w
+ *                         rows of expert e times its w, rows e n .. of w; no row from ends[m-1] on
+ *                         is read or written, by its gradients neither
  *   expert_linear_dx    dy[R x n] act, ends, w[m n x k] act -> dx[R x k] act
  *   expert_linear_dw    dy[R x n] act, x[R x k] act, ends -> dw[m n x k] +=
- *   expert_swiglu       weight[T x s] fp32, place[T x s] i32, gu[T s x 2f] act -> y[T s x f] act
+ *   expert_swiglu       weight[T x s] fp32, place[T x s] i32, gu[R x 2f] act -> y[R x f] act
  *                         swiglu's, times the row's weight: so that what comes out of an expert
  *                         need not be kept for the weight's gradient
- *   expert_swiglu_grad  weight, place, dy[T s x f], gu -> dgu[T s x 2f], dweight[T x s] fp32
+ *   expert_swiglu_grad  weight, place, dy[R x f], gu -> dgu[R x 2f], dweight[T x s] fp32
+ *                         dweight is 0 of choices that have no row
  *   dropout             x[T x d], sample[S x 1] i64, offset?[1 x 1] i32, row?[R x 1] i32
  *                       -> y[T x d], y's dtype = x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
@@ -235,6 +242,17 @@
  *                         over `axis`: each row is the sum of what is in its place on the rank and,
  *                         of the last window - 1 of a chunk, in the next chunk's span. Each is the
  *                         other's gradient
+ *   send_rows           x[T x d] act, choices[n T x s] i32 -> y[n T x d] act
+ *                         over `axis` of n ranks, which have m / n experts each, m `n_experts`, in
+ *                         their order; choices are of all ranks' tokens, rank by rank. Each rank
+ *                         gets the rows of all tokens that chose one of its experts, once: token t
+ *                         of rank r at row r T + t. Other rows of y stay as they are
+ *   return_rows         y[R x d] act, choices[n T x s] i32 -> x[T s x d] act
+ *                         over `axis`: y has a row of each choice of one of the rank's experts, by
+ *                         expert, then rank, then token, as expert_order with begin counts them; R
+ *                         is at most n T min(s, m / n). x has those of the rank's own tokens, by
+ *                         expert, then token, as expert_order counts them: each from the rank that
+ *                         has its expert
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
@@ -390,6 +408,8 @@ enum op_kind {
     OP_ROTATE,
     OP_GATHER_WINDOW,
     OP_SCATTER_WINDOW,
+    OP_SEND_ROWS,
+    OP_RETURN_ROWS,
     OP_SEND,
     OP_RECEIVE,
     OP_TO_HOST,
@@ -423,6 +443,7 @@ struct op_attributes {
     int window;     /* attentions, gather_window, scatter_window: keys that a query sees at most,
                      * up to its own; attentions: 0: any number */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
+    int n_experts;  /* send_rows, return_rows, expert_order with begin: those of all ranks */
     int normalize;  /* router: weights are of the chosen experts' softmax */
     double balance; /* router_grad: coefficient of the balance in the loss */
     int parts[OPS_LORA_PARTS]; /* lora: columns of each */
@@ -505,6 +526,10 @@ static inline int64_t ops_window_begin(int64_t chunk, int window, int i)
 
     return row - (over < 0 ? over + OPS_KEY_TILE : over);
 }
+
+/* The share of tokens that choose one of n_own experts, if a token's n_chosen are any of n_experts:
+ * 1 - C(n_experts - n_own, n_chosen) / C(n_experts, n_chosen). */
+double ops_chosen_share(int64_t n_experts, int64_t n_own, int64_t n_chosen);
 
 /* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */
 double ops_alibi_slope(int head, int n_heads);

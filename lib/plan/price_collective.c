@@ -27,7 +27,14 @@ static bool is_rotated(enum op_kind kind)
     return kind == OP_ROTATE || is_of_windows(kind);
 }
 
-/* Of the whole: what is gathered, or what each of n ranks sums; of what windows see, one way's. */
+/* To the ranks that have their experts, and back. */
+static bool is_of_experts(enum op_kind kind)
+{
+    return kind == OP_SEND_ROWS || kind == OP_RETURN_ROWS;
+}
+
+/* Of the whole: what is gathered, or what each of n ranks sums; of what windows see, one way's; of
+ * rows of experts, what is expected (uniform routing) to go to all ranks, this one too. */
 static int64_t whole_bytes(const struct op_shape *op, int n)
 {
     const struct op_attributes *a = &op->attributes;
@@ -45,6 +52,9 @@ static int64_t whole_bytes(const struct op_shape *op, int n)
     case OP_GATHER_WINDOW:
     case OP_SCATTER_WINDOW:
         return (int64_t)collective_window_sent_bytes(op) / 2;
+    case OP_SEND_ROWS:
+    case OP_RETURN_ROWS:
+        return (int64_t)collective_rows_moved_bytes(op, n);
     default:
         return tensor_bytes(in);
     }
@@ -59,6 +69,8 @@ static enum op_kind measured_as(enum op_kind kind)
     case OP_ROWS_TO_HEADS:
     case OP_HEADS_TO_ROWS:
     case OP_SCATTER_SEQUENCE:
+    case OP_SEND_ROWS:
+    case OP_RETURN_ROWS:
         return OP_REDUCE_SCATTER;
     default:
         return kind;
@@ -177,7 +189,7 @@ static double moving_ns(const struct prices *prices, const struct group_shape *g
 {
     if (is_rotated(op->kind))
         return (double)rotate_ns(prices->cluster, group, n_bytes);
-    if (op->kind == OP_ROWS_TO_HEADS || op->kind == OP_HEADS_TO_ROWS)
+    if (op->kind == OP_ROWS_TO_HEADS || op->kind == OP_HEADS_TO_ROWS || is_of_experts(op->kind))
         return exchange_ns(prices, group, op, n_bytes);
     if (has_fixed_sum(prices, op))
         return fixed_sum_ns(prices, group, op, n_bytes);

@@ -80,6 +80,9 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
     case OP_GATHER_WINDOW:
     case OP_SCATTER_WINDOW:
         return collective_window_scratch_bytes(shape);
+    case OP_SEND_ROWS:
+    case OP_RETURN_ROWS:
+        return collective_rows_scratch_bytes(shape, size);
     default:
         return 0;
     }
@@ -96,6 +99,16 @@ static bool is_of_windows(enum op_kind kind)
     return kind == OP_GATHER_WINDOW || kind == OP_SCATTER_WINDOW;
 }
 
+static bool is_of_experts(enum op_kind kind)
+{
+    return kind == OP_SEND_ROWS || kind == OP_RETURN_ROWS;
+}
+
+size_t collective_host_bytes(const struct op_shape *shape, int size)
+{
+    return is_of_experts(shape->kind) ? collective_rows_host_bytes(shape, size) : 0;
+}
+
 bool collective_takes_strides(enum op_kind kind)
 {
     return is_of_windows(kind) || kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD ||
@@ -107,12 +120,14 @@ size_t collective_copied_bytes(const struct op_shape *shape, int size)
 {
     if (is_of_windows(shape->kind))
         return collective_window_copied_bytes(shape);
+    if (is_of_experts(shape->kind))
+        return collective_rows_copied_bytes(shape, size);
     return is_of_sequences(shape->kind) ? collective_sequence_copied_bytes(shape, size) : 0;
 }
 
 /* ---- what is computed: at once in host memory, or on the collective's queue ---- */
 
-static bool is_enqueued(const struct collective *c)
+bool collective_is_enqueued(const struct collective *c)
 {
     return c->base.device && !tensor_given(&c->device_in) && !tensor_given(&c->device_out);
 }
@@ -132,7 +147,7 @@ void collective_sum(const struct collective *c, const struct kernels_sum *sum, v
     float *out = sum->out;
     const float *added = spare;
 
-    if (is_enqueued(c)) {
+    if (collective_is_enqueued(c)) {
         c->kernels->backend->traffic->sum(c->kernels, c->base.queue, sum);
         return;
     }
@@ -148,7 +163,7 @@ void collective_sum(const struct collective *c, const struct kernels_sum *sum, v
 
 static void copy_bytes(const struct collective *c, void *to, const void *from, size_t n_bytes)
 {
-    if (is_enqueued(c))
+    if (collective_is_enqueued(c))
         c->base.device->ops->copy(c->base.device, c->base.queue, to, from, n_bytes);
     else
         memcpy(to, from, n_bytes);
@@ -156,7 +171,7 @@ static void copy_bytes(const struct collective *c, void *to, const void *from, s
 
 void collective_fill_zero(const struct collective *c, void *to, size_t n_bytes)
 {
-    if (is_enqueued(c))
+    if (collective_is_enqueued(c))
         c->base.device->ops->fill(c->base.device, c->base.queue, to, 0, n_bytes);
     else
         memset(to, 0, n_bytes);
@@ -164,7 +179,7 @@ void collective_fill_zero(const struct collective *c, void *to, size_t n_bytes)
 
 void collective_copy_columns(const struct collective *c, struct kernels_columns columns)
 {
-    if (is_enqueued(c)) {
+    if (collective_is_enqueued(c)) {
         c->kernels->backend->traffic->copy_columns(c->kernels, c->base.queue, &columns);
         return;
     }
@@ -348,7 +363,7 @@ static int step_gather_heads_grad(const struct collective *c, int step, struct c
     return 0;
 }
 
-static int next_move(const struct collective *c, int step, struct comm_call *call)
+static int next_move(const struct collective *c, int step, struct comm_call *call, struct err *err)
 {
     switch (c->kind) {
     case OP_ALL_GATHER:
@@ -375,6 +390,9 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_GATHER_WINDOW:
     case OP_SCATTER_WINDOW:
         return collective_step_window(c, step, call);
+    case OP_SEND_ROWS:
+    case OP_RETURN_ROWS:
+        return collective_step_rows(c, step, call, err);
     case OP_SEND:
         *call = (struct comm_call){ COMM_SEND, c->in.data, NULL, bytes_of(&c->in), c->peer };
         return step == 0;
@@ -404,11 +422,15 @@ static void copy_operand(const struct collective *c, const struct tensor *to,
         device->ops->copy(device, c->base.queue, to->data, from->data, n_bytes);
 }
 
-/* What is added to comes along, and what lies between the rows of a part of something wider. */
+/* What is added to comes along, and what lies between the rows of a part of something wider, or
+ * is not received. */
 static void copy_in(struct collective *c)
 {
+    bool keeps = !c->base.first || c->out.stride != c->out.cols || c->kind == OP_SEND_ROWS;
+
     copy_operand(c, &c->in, &c->device_in);
-    if (tensor_given(&c->out) && (!c->base.first || c->out.stride != c->out.cols))
+    copy_operand(c, &c->choices, &c->device_choices);
+    if (tensor_given(&c->out) && keeps)
         copy_operand(c, &c->out, &c->device_out);
     c->base.device->ops->event_record(c->base.device, c->base.queue, c->base.done);
     c->stage = COLLECTIVE_COPIES_IN;
@@ -431,8 +453,9 @@ static int move(struct collective *c, struct err *err)
 
         if (progress != COMM_DONE)
             return progress;
-        if (!next_move(c, c->n_moves, &call))
-            return COMM_DONE;
+        int next = next_move(c, c->n_moves, &call, err);
+        if (next <= 0)
+            return next < 0 ? -1 : COMM_DONE;
         if (comm_start(&c->request, c->group, &call, err))
             return -1;
         c->n_moves++;
@@ -506,10 +529,14 @@ static int enqueue(struct stream_op *op, struct err *err)
     if (c->is_fast)
         return enqueue_fast(c, err);
 
-    for (int step = 0; next_move(c, step, &call); step++)
+    for (int step = 0;; step++) {
+        int next = next_move(c, step, &call, err);
+
+        if (next <= 0)
+            return next;
         if (comm_enqueue(c->group, &call, op->queue, err))
             return -1;
-    return 0;
+    }
 }
 
 struct collective collective_of(const struct op_shape *shape, struct comm_group *group,
@@ -523,5 +550,7 @@ struct collective collective_of(const struct op_shape *shape, struct comm_group 
                                 .group = group,
                                 .in = shape->in[0],
                                 .out = shape->out[0],
+                                .choices = is_of_experts(shape->kind) ? shape->in[SEND_ROWS_CHOICES]
+                                                                      : (struct tensor){ 0 },
                                 .scratch = scratch };
 }

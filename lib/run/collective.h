@@ -27,6 +27,7 @@ struct collective {
     struct op_attributes attributes;
     struct comm_group *group;
     struct tensor in, out;
+    struct tensor choices; /* send_rows, return_rows: their second input; else not given */
     void *scratch;
     bool is_fast; /* enqueued, and comm adds (reduce_scatter, all_reduce) */
     int peer;     /* send, receive: in the group */
@@ -36,7 +37,8 @@ struct collective {
     struct kernels *kernels; /* of base.device, where that is given */
     /* Staged: in, out and scratch are pinned host memory, and these the operands; else not given.
      */
-    struct tensor device_in, device_out;
+    struct tensor device_in, device_out, device_choices;
+    void *host_tables; /* enqueued: collective_host_bytes of pinned host memory */
     enum collective_stage {
         COLLECTIVE_IDLE,
         COLLECTIVE_COPIES_IN,
@@ -56,6 +58,9 @@ size_t collective_extent(const struct tensor *t);
  * has it. */
 size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast);
 
+/* Bytes of pinned host memory that it needs besides, where it is enqueued; 0 for most. */
+size_t collective_host_bytes(const struct op_shape *shape, int size);
+
 /* Whether operands may be strided: they are packed before they are moved. */
 bool collective_takes_strides(enum op_kind kind);
 
@@ -65,6 +70,10 @@ size_t collective_copied_bytes(const struct op_shape *shape, int size);
 /* Bytes that a rank sends of what windows see (gather_window, scatter_window): half of them to
  * either neighbour. */
 size_t collective_window_sent_bytes(const struct op_shape *shape);
+
+/* Bytes that a rank is expected to send and keep of rows that go to experts, or come back
+ * (send_rows, return_rows), if all experts are chosen alike. */
+size_t collective_rows_moved_bytes(const struct op_shape *shape, int size);
 
 /* Whether comm may add what this kind sums. Scalars keep their order: they are little. */
 int collective_may_be_fast(const struct op_shape *shape);

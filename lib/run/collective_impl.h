@@ -2,13 +2,17 @@
  * collective_impl.h - what the files of collectives share
  *
  * Step k of a kind does what is computed once k moves are done, and says in *call what is moved
- * next; it returns 0 if there is no next. Sums and copies are done at once in host memory, or given
- * to the collective's queue: a step does not know which.
+ * next; it returns 0 if there is no next, or -1 and ERR_PEER. Sums and copies are done at once in
+ * host memory, or given to the collective's queue: a step does not know which.
  */
 #ifndef RUN_COLLECTIVE_IMPL_H
 #define RUN_COLLECTIVE_IMPL_H
 
 #include "run/collective.h"
+
+/* Whether what is computed is given to the queue, with all operands and scratch in the device's
+ * memory. */
+bool collective_is_enqueued(const struct collective *c);
 
 /* out = or += the tree sum of the terms; spare: room for the sum where it is added. */
 void collective_sum(const struct collective *c, const struct kernels_sum *sum, void *spare);
@@ -29,5 +33,12 @@ size_t collective_sequence_copied_bytes(const struct op_shape *shape, int size);
 int collective_step_window(const struct collective *c, int step, struct comm_call *call);
 size_t collective_window_scratch_bytes(const struct op_shape *shape);
 size_t collective_window_copied_bytes(const struct op_shape *shape);
+
+/* Rows to the ranks that have their experts, and back (collective_experts.c), of dense operands. */
+int collective_step_rows(const struct collective *c, int step, struct comm_call *call,
+                         struct err *err);
+size_t collective_rows_scratch_bytes(const struct op_shape *shape, int size);
+size_t collective_rows_host_bytes(const struct op_shape *shape, int size);
+size_t collective_rows_copied_bytes(const struct op_shape *shape, int size);
 
 #endif

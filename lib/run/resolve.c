@@ -223,6 +223,7 @@ static void resolve_given(struct run *run, const struct op *op, struct resolved_
 
     CHECK(!op_has_kernel(op->kind));
     CHECK(is_movable(&out->call.op, x) && is_movable(&out->call.op, y));
+    CHECK(is_movable(&out->call.op, &out->call.op.in[1]));
     if (op_is_collective(op->kind))
         resolve_collective(run, op, out);
     else

@@ -47,13 +47,22 @@ static size_t staging_bytes(const struct resolved_op *op)
 {
     if (!op_is_collective(op->call.op.kind))
         return 0;
-    return align_up(collective_extent(&op->call.op.in[0]), ALIGNMENT) +
-           align_up(collective_extent(&op->call.op.out[0]), ALIGNMENT) + scratch_bytes(op);
+    return align_up(collective_extent(&op->collective.in), ALIGNMENT) +
+           align_up(collective_extent(&op->collective.choices), ALIGNMENT) +
+           align_up(collective_extent(&op->collective.out), ALIGNMENT) + scratch_bytes(op);
+}
+
+/* What of an enqueued collective is the host's. */
+static size_t table_bytes(const struct resolved_op *op)
+{
+    return op_is_collective(op->call.op.kind)
+               ? collective_host_bytes(&op->call.op, comm_group_size(op->collective.group))
+               : 0;
 }
 
 static int measure(struct run *run, struct resolved_op *op, struct err *err)
 {
-    size_t n_bytes = staging_bytes(op);
+    size_t n_bytes = run->enqueues ? table_bytes(op) : staging_bytes(op);
 
     (void)err;
     if (n_bytes > run->staging_bytes[op->stream])
@@ -77,7 +86,7 @@ static int allocate(struct run *run, struct err *err)
     return 0;
 }
 
-/* In, out, scratch, one behind the other. */
+/* In, choices, out, scratch, one behind the other. */
 static void stage(struct run *run, struct resolved_op *op)
 {
     struct collective *c = &op->collective;
@@ -85,8 +94,11 @@ static void stage(struct run *run, struct resolved_op *op)
 
     c->device_in = c->in;
     c->device_out = c->out;
+    c->device_choices = c->choices;
     c->in.data = at;
     at += align_up(collective_extent(&c->in), ALIGNMENT);
+    c->choices.data = at;
+    at += align_up(collective_extent(&c->choices), ALIGNMENT);
     c->out.data = at;
     at += align_up(collective_extent(&c->out), ALIGNMENT);
     c->scratch = at;
@@ -98,6 +110,8 @@ static void give_collective(struct run *run, struct resolved_op *op)
     op->collective.is_fast = run->options.fast && collective_may_be_fast(&op->call.op);
     if (!run->enqueues)
         stage(run, op);
+    else if (table_bytes(op))
+        op->collective.host_tables = run->staging[op->stream];
 }
 
 static int give(struct run *run, struct resolved_op *op, struct err *err)
@@ -123,7 +137,7 @@ int traffic_create(struct run *run, struct err *err)
 {
     if (device_is_host(run->device))
         return 0;
-    if (!run->enqueues && (for_each(run, measure, err) < 0 || allocate(run, err) < 0))
+    if (for_each(run, measure, err) < 0 || allocate(run, err) < 0)
         return -1;
     if (run->enqueues && run->options.comm)
         run->options.kernels->backend->traffic->load(run->options.kernels, DEVICE_COMPUTE);

@@ -44,7 +44,7 @@ static void test_products(void **state)
     assert_true(flops(OP_EXPERT_LINEAR_DX) == 2 * 24 * 8 * 6);
     assert_true(flops(OP_EXPERT_LINEAR_DW) == 2 * 24 * 8 * 6);
     assert_true(flops(OP_DISPATCH) == 0);
-    assert_true(flops(OP_COMBINE) == 24 * 8);
+    assert_true(flops(OP_COMBINE) == 20 * 8);
     assert_true(flops(OP_EXPERT_SWIGLU) == 6 * 24 * 10);
     assert_true(flops(OP_ADD) == 12 * 8);
     assert_true(flops(OP_CAST) == 0);
@@ -110,6 +110,23 @@ static void test_loss_alone(void **state)
     assert_true(op_bytes(&text.op) == 24 * 3 * 4 + 12 * 4 + 4 + 4 + 2 * 8);
 }
 
+/* Each way of choosing, counted. */
+static void test_share_of_experts(void **state)
+{
+    (void)state;
+    for (int m = 1; m <= 8; m++)
+        for (int own = 1; own <= m; own++)
+            for (int k = 1; k <= m; k++) {
+                int n_ways = 0, n_with = 0;
+
+                for (int set = 0; set < 1 << m; set++) {
+                    n_ways += __builtin_popcount((unsigned)set) == k;
+                    n_with += __builtin_popcount((unsigned)set) == k && set & ((1 << own) - 1);
+                }
+                assert_true(fabs(ops_chosen_share(m, own, k) - (double)n_with / n_ways) < 1e-12);
+            }
+}
+
 static void test_every_kind_is_priced(void **state)
 {
     (void)state;
@@ -121,7 +138,7 @@ static void test_every_kind_is_priced(void **state)
                     kind == OP_ALL_REDUCE_SCALAR || kind == OP_ROTATE || kind == OP_SEND ||
                     kind == OP_RECEIVE || kind == OP_TO_HOST || kind == OP_TO_DEVICE ||
                     kind == OP_AWAIT || kind == OP_SUM_RUNS || kind == OP_EXPERT_ORDER ||
-                    kind == OP_DISPATCH);
+                    kind == OP_DISPATCH || kind == OP_SEND_ROWS || kind == OP_RETURN_ROWS);
     }
 }
 
@@ -144,9 +161,10 @@ static void test_families(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_families),
-        cmocka_unit_test(test_window),     cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_loss_alone), cmocka_unit_test(test_every_kind_is_priced),
+        cmocka_unit_test(test_products),         cmocka_unit_test(test_families),
+        cmocka_unit_test(test_window),           cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_loss_alone),       cmocka_unit_test(test_every_kind_is_priced),
+        cmocka_unit_test(test_share_of_experts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

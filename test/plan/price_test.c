@@ -297,6 +297,20 @@ static void test_measured_exchanges(void **state)
     assert_int_equal(price_link_bytes(&window, 4), 2 * 8 * 256 * 2);
     price = price_collective(&f.prices, &group, &window);
     assert_true(price.ns > 100000 && price.source == PRICE_MEASURED);
+    /* To experts goes each token that chose one of a rank's, once; back, each choice. */
+    struct op_shape send = { .kind = OP_SEND_ROWS, .attributes = { .n_experts = 8 } };
+    send.in[SEND_ROWS_X] = bf16(1024, 256);
+    send.in[SEND_ROWS_CHOICES] = (struct tensor){ NULL, 4096, 2, 2, DTYPE_I32 };
+    send.out[SEND_ROWS_Y] = bf16(4096, 256);
+    struct op_shape back = { .kind = OP_RETURN_ROWS, .attributes = { .n_experts = 8 } };
+    back.in[RETURN_ROWS_Y] = bf16(8192, 256);
+    back.in[RETURN_ROWS_CHOICES] = send.in[SEND_ROWS_CHOICES];
+    back.out[RETURN_ROWS_X] = bf16(2048, 256);
+    double share = 1 - 6 * 5 / (8.0 * 7); /* of a rank's 2 of 8 experts, by 2 choices */
+    assert_int_equal(price_link_bytes(&send, 4), (int64_t)(4 * 1024 * share) * 512 * 3 / 4);
+    assert_int_equal(price_link_bytes(&back, 4), 2048 * 512 * 3 / 4);
+    price = price_collective(&f.prices, &group, &send);
+    assert_true(price.ns > price_collective(&f.prices, &group, &back).ns / 2);
     group.n = 8; /* not as many on each node */
     assert_int_equal(price_collective(&f.prices, &group, &op).source, PRICE_FORMULA);
     f.cluster.faster.links = 2;

@@ -108,6 +108,7 @@ static void *play_rank(void *argument)
     c.base.first = !play->adds;
     c.in.data = play->in[me->rank];
     c.out.data = play->out[me->rank];
+    c.choices.data = (void *)(uintptr_t)play->choices;
     /* Twice: it must be as new when it is done. */
     run_collective(&c);
     memcpy(play->in[me->rank], play->before[me->rank], play->in_bytes);
@@ -149,6 +150,8 @@ void play_run(struct collective_play *play)
             memset(play->out[r], 0xff, play->out_bytes);
         for (int64_t i = 0; i < in->rows * in->stride; i++)
             put(in->dtype, play->in[r], i, numbers[r][i]);
+        if (play->given[r])
+            memcpy(play->in[r], play->given[r], play->in_bytes);
         memcpy(play->before[r], play->in[r], play->in_bytes);
         players[r] = (struct collective_player){ play, r };
         assert_int_equal(pthread_create(&threads[r], NULL, play_rank, &players[r]), 0);

@@ -20,8 +20,10 @@ enum { PLAY_RANKS_MAX = 8, PLAY_N_NUMBERS = 36001 };
 struct collective_play {
     struct op_shape shape;
     int size;
-    int adds;     /* to what is there */
-    int in_place; /* out is in's memory */
+    int adds;                                   /* to what is there */
+    int in_place;                               /* out is in's memory */
+    const int32_t *choices;                     /* the second input of all ranks, or NULL */
+    const unsigned char *given[PLAY_RANKS_MAX]; /* the input in the place of numbers, or NULL */
     unsigned char *in[PLAY_RANKS_MAX], *out[PLAY_RANKS_MAX], *before[PLAY_RANKS_MAX];
     size_t in_bytes, out_bytes;
     struct comm_hub *hub;

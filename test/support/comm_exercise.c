@@ -170,6 +170,43 @@ static void try_rotate(struct comm_group *group, uint64_t step, size_t n)
     free(receive);
 }
 
+/* So many bytes from one rank to another: some of the n, often none. */
+static size_t part_bytes(uint64_t step, int from, int to, size_t n)
+{
+    unsigned draw = rng_at(31, RNG_TEST, step, (uint64_t)(from * N_RANKS_MAX + to)).word[0];
+
+    return draw % 3 ? draw % (n + 1) : draw % 2 * n;
+}
+
+static void try_exchange(struct comm_group *group, uint64_t step, size_t n)
+{
+    int me = comm_group_rank(group), size = comm_group_size(group);
+    size_t room = (n + 1) * (size_t)size;
+    unsigned char *send = malloc(room), *receive = malloc(room);
+    struct comm_part parts[N_RANKS_MAX];
+    struct comm_call call = { COMM_EXCHANGE, parts, NULL, n, 0 };
+    struct comm_request request;
+    struct err err;
+
+    fill(send, me, step, 0, room);
+    memset(receive, 0xff, room);
+    for (int i = 0; i < size; i++)
+        parts[i] = (struct comm_part){ send + (n + 1) * (size_t)i, part_bytes(step, me, i, n),
+                                       receive + (n + 1) * (size_t)i, part_bytes(step, i, me, n) };
+    must(comm_start(&request, group, &call, &err), &err);
+    finish_all(&request, 1);
+    for (int i = 0; i < size; i++) {
+        size_t n_bytes = i == me ? 0 : parts[i].receive_bytes;
+        const unsigned char *received = parts[i].receive;
+
+        verify(received, i, step, (n + 1) * (size_t)me, n_bytes);
+        for (size_t at = n_bytes; at <= n; at++)
+            CHECK(received[at] == 0xff);
+    }
+    free(send);
+    free(receive);
+}
+
 static void try_agree(struct comm_group *group)
 {
     int me = comm_group_rank(group), size = comm_group_size(group);
@@ -206,6 +243,7 @@ void comm_exercise_calls(struct comm *comm, size_t limit_bytes)
         try_send(world, i, sizes[i]);
         try_send_receive(world, i, sizes[i]);
         try_rotate(world, i, sizes[i]);
+        try_exchange(world, i, sizes[i]);
     }
     must(comm_barrier(world, &err), &err);
     try_agree(world);
@@ -231,7 +269,7 @@ static void random_call(struct comm_group *group, uint64_t step, struct rng_bloc
     size_t n = draw.word[3] % (draw.word[3] % 8 ? 200 : N_BYTES_MAX);
     struct err err;
 
-    switch (draw.word[1] % 7) {
+    switch (draw.word[1] % 8) {
     case 0:
         try_all_gather(group, step, n, draw.word[2] % 2 == 0);
         break;
@@ -250,6 +288,9 @@ static void random_call(struct comm_group *group, uint64_t step, struct rng_bloc
         break;
     case 5:
         try_agree(group);
+        break;
+    case 6:
+        try_exchange(group, step, n);
         break;
     default:
         must(comm_barrier(group, &err), &err);

@@ -14,7 +14,9 @@
 /*
  * T 12 in sequences of 6, d 8, h 4, g 2, e 2, c 16, f 10, V 20, k 8, n 6, m 5, s 2, cache 9; where
  * kv heads are gathered, g 1 and c 12, of which each of two neighbours has 10; rows and heads are
- * exchanged by four ranks, two of which share a kv head; what windows see is of windows of 2.
+ * exchanged by four ranks, two of which share a kv head; what windows see is of windows of 2;
+ * rows are exchanged by two ranks that have 5 of 10 experts each, and the
+ * experts that are put in order are some of 30.
  */
 static const struct op_attributes attributes = {
     .n_heads = 4,
@@ -95,6 +97,10 @@ void op_text_parse(struct op_text *out, const char *text)
     }
     if (out->op.kind == OP_GATHER_WINDOW || out->op.kind == OP_SCATTER_WINDOW)
         out->op.attributes.window = 2;
+    if (out->op.kind == OP_SEND_ROWS || out->op.kind == OP_RETURN_ROWS)
+        out->op.attributes.n_experts = 10;
+    if (out->op.kind == OP_EXPERT_ORDER)
+        out->op.attributes.n_experts = 30;
     for (char *side = strsep(&rest, ":"); side; side = strsep(&rest, ":"), i = OPS_MAX_INPUTS)
         while ((word = strsep(&side, ","))) {
             while (*word == ' ')

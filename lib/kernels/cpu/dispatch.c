@@ -2,8 +2,9 @@
  * dispatch.c - rows to their experts and back: expert_order, dispatch, combine, expert_swiglu
  *
  * All but the order are cut by tokens, about 16k elements a tile; a token's rows are written or
- * read by its tile alone. Bound by memory. The order is a counting sort of T s small integers by
- * one thread: some tens of microseconds, where the experts take as many milliseconds.
+ * read by its tile alone; choices of other ranks' experts have no row. Bound by memory. The order
+ * is a counting sort of T s small integers by one thread: some tens of microseconds, where the
+ * experts take as many milliseconds.
  */
 #include <string.h>
 
@@ -16,15 +17,43 @@ static const int32_t *int_row(const struct tensor *t, int64_t row)
 
 /* ---- the order ---- */
 
-static void count(const struct tensor *experts, int32_t *ends, int64_t m)
+/* Of m experts from `begin` on, out of n. */
+struct expert_range {
+    int32_t begin, m, n;
+};
+
+static struct expert_range range_of(const struct op_shape *op)
 {
+    const struct tensor *begin = &op->in[EXPERT_ORDER_BEGIN];
+    struct expert_range range = { .m = (int32_t)op->out[EXPERT_ORDER_ENDS].cols };
+
+    range.n = range.m;
+    if (tensor_given(begin)) {
+        range.begin = *(const int32_t *)begin->data;
+        range.n = op->attributes.n_experts;
+    }
+    CHECK(range.begin >= 0 && range.begin <= range.n - range.m);
+    return range;
+}
+
+/* Its number in the range; -1: it is another's. */
+static int32_t own_expert(const struct expert_range *range, int32_t e)
+{
+    return e >= range->begin && e < range->begin + range->m ? e - range->begin : -1;
+}
+
+static void count(const struct tensor *experts, int32_t *ends, const struct expert_range *range)
+{
+    int64_t m = range->m;
+
     memset(ends, 0, (size_t)m * sizeof *ends);
     for (int64_t t = 0; t < experts->rows; t++)
         for (int64_t i = 0; i < experts->cols; i++) {
             int32_t e = int_row(experts, t)[i];
 
-            CHECK(e >= 0 && e < m);
-            ends[e]++;
+            CHECK(e >= 0 && e < range->n);
+            if (own_expert(range, e) >= 0)
+                ends[own_expert(range, e)]++;
         }
     for (int64_t e = 1; e < m; e++)
         ends[e] += ends[e - 1];
@@ -35,16 +64,19 @@ static void expert_order_run(struct kernels *kernels, const struct kernel_call *
 {
     const struct tensor *experts = &call->op.in[EXPERT_ORDER_EXPERT],
                         *place = &call->op.out[EXPERT_ORDER_PLACE];
-    int64_t m = call->op.out[EXPERT_ORDER_ENDS].cols;
+    struct expert_range range = range_of(&call->op);
     int32_t *ends = call->op.out[EXPERT_ORDER_ENDS].data, *next = call->scratch;
 
     (void)kernels;
     (void)first;
-    count(experts, ends, m);
-    memcpy(next, ends, (size_t)m * sizeof *next);
+    count(experts, ends, &range);
+    memcpy(next, ends, (size_t)range.m * sizeof *next);
     for (int64_t t = experts->rows; t-- > 0;)
-        for (int64_t i = experts->cols; i-- > 0;)
-            ((int32_t *)place->data)[t * place->stride + i] = --next[int_row(experts, t)[i]];
+        for (int64_t i = experts->cols; i-- > 0;) {
+            int32_t e = own_expert(&range, int_row(experts, t)[i]);
+
+            ((int32_t *)place->data)[t * place->stride + i] = e < 0 ? -1 : --next[e];
+        }
 }
 
 static size_t expert_order_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
@@ -59,12 +91,23 @@ struct moving {
     const struct op_shape *op;
     const struct tensor *place;
     int64_t rows_a_tile;
+    int64_t n_rows; /* of experts */
 };
 
-static void run_by_tokens(struct kernels *kernels, const struct op_shape *op,
-                          const struct tensor *place, int64_t cols, pool_tile_fn tile)
+/* The row of a choice, or -1. */
+static int32_t row_of(const struct moving *m, int64_t t, int64_t i)
 {
-    struct moving m = { op, place, max_i64(1, ELEMENTS_A_TILE / (cols * place->cols)) };
+    int32_t row = int_row(m->place, t)[i];
+
+    CHECK(row >= -1 && row < m->n_rows);
+    return row;
+}
+
+static void run_by_tokens(struct kernels *kernels, const struct op_shape *op,
+                          const struct tensor *place, const struct tensor *rows, int64_t cols,
+                          pool_tile_fn tile)
+{
+    struct moving m = { op, place, max_i64(1, ELEMENTS_A_TILE / (cols * place->cols)), rows->rows };
 
     pool_run(kernels->pool, ceil_div(place->rows, m.rows_a_tile), tile, &m);
 }
@@ -79,14 +122,15 @@ static void dispatch_tile(void *context, int64_t tile, int thread)
     (void)thread;
     for (int64_t t = tile * m->rows_a_tile; t < end; t++)
         for (int64_t i = 0; i < m->place->cols; i++)
-            memcpy(cpu_row(y, int_row(m->place, t)[i]), cpu_row(x, t), bytes);
+            if (row_of(m, t, i) >= 0)
+                memcpy(cpu_row(y, row_of(m, t, i)), cpu_row(x, t), bytes);
 }
 
 static void dispatch_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[DISPATCH_PLACE], call->op.in[DISPATCH_X].cols,
-                  dispatch_tile);
+    run_by_tokens(kernels, &call->op, &call->op.in[DISPATCH_PLACE], &call->op.out[DISPATCH_Y],
+                  call->op.in[DISPATCH_X].cols, dispatch_tile);
 }
 
 #define COLS_A_SUM 256
@@ -95,18 +139,23 @@ CPU_INLINE void combine_row(const struct moving *m, int64_t t, enum dtype act)
 {
     const struct tensor *y = &m->op->in[COMBINE_Y];
     void *out = cpu_row(&m->op->out[COMBINE_X], t);
-    const int32_t *place = int_row(m->place, t);
     float sums[COLS_A_SUM];
 
     for (int64_t col = 0; col < y->cols; col += COLS_A_SUM) {
-        int64_t n = min_i64(COLS_A_SUM, y->cols - col);
+        int64_t n = min_i64(COLS_A_SUM, y->cols - col), n_added = 0;
 
         for (int64_t i = 0; i < m->place->cols; i++) {
-            const void *row = cpu_row(y, place[i]);
+            int32_t at = row_of(m, t, i);
 
+            if (at < 0)
+                continue;
+            const void *row = cpu_row(y, at);
             for (int64_t c = 0; c < n; c++)
-                sums[c] = (i ? sums[c] : 0.0f) + act_get(row, col + c, act);
+                sums[c] = (n_added ? sums[c] : 0.0f) + act_get(row, col + c, act);
+            n_added++;
         }
+        if (!n_added)
+            memset(sums, 0, (size_t)n * sizeof *sums);
         for (int64_t c = 0; c < n; c++)
             act_put(out, col + c, sums[c], act);
     }
@@ -125,8 +174,8 @@ CPU_TILES(combine_tile);
 static void combine_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    run_by_tokens(kernels, &call->op, &call->op.in[COMBINE_PLACE], call->op.in[COMBINE_Y].cols,
-                  combine_tile[cpu_of(kernels)->isa]);
+    run_by_tokens(kernels, &call->op, &call->op.in[COMBINE_PLACE], &call->op.in[COMBINE_Y],
+                  call->op.in[COMBINE_Y].cols, combine_tile[cpu_of(kernels)->isa]);
 }
 
 /* ---- the activation ---- */
@@ -146,8 +195,10 @@ CPU_INLINE void swiglu_rows(const struct moving *m, int64_t t, enum dtype act)
     const struct tensor *gu = &m->op->in[EXPERT_SWIGLU_GU], *y = &m->op->out[EXPERT_SWIGLU_Y];
 
     for (int64_t i = 0; i < m->place->cols; i++) {
-        int32_t row = int_row(m->place, t)[i];
+        int32_t row = row_of(m, t, i);
 
+        if (row < 0)
+            continue;
         swiglu_row(cpu_row(gu, row), cpu_row(y, row),
                    float_row(&m->op->in[EXPERT_SWIGLU_WEIGHT], t)[i], y->cols, act);
     }
@@ -167,7 +218,8 @@ static void expert_swiglu_run(struct kernels *kernels, const struct kernel_call 
 {
     (void)first;
     run_by_tokens(kernels, &call->op, &call->op.in[EXPERT_SWIGLU_PLACE],
-                  call->op.out[EXPERT_SWIGLU_Y].cols, expert_swiglu_tile[cpu_of(kernels)->isa]);
+                  &call->op.in[EXPERT_SWIGLU_GU], call->op.out[EXPERT_SWIGLU_Y].cols,
+                  expert_swiglu_tile[cpu_of(kernels)->isa]);
 }
 
 /* n columns of a row from c on: dgu, and the summands of the weight's gradient. */
@@ -204,14 +256,18 @@ CPU_INLINE void swiglu_grad_rows(const struct moving *m, int64_t t, enum dtype a
     const struct op_shape *op = m->op;
 
     for (int64_t i = 0; i < m->place->cols; i++) {
-        int32_t row = int_row(m->place, t)[i];
+        int32_t row = row_of(m, t, i);
+        float *dweight = float_row_mut(&op->out[EXPERT_SWIGLU_GRAD_DWEIGHT], t) + i;
 
-        float_row_mut(&op->out[EXPERT_SWIGLU_GRAD_DWEIGHT], t)[i] =
-            swiglu_grad_row(cpu_row(&op->in[EXPERT_SWIGLU_GRAD_DY], row),
-                            cpu_row(&op->in[EXPERT_SWIGLU_GRAD_GU], row),
-                            cpu_row(&op->out[EXPERT_SWIGLU_GRAD_DGU], row),
-                            float_row(&op->in[EXPERT_SWIGLU_GRAD_WEIGHT], t)[i],
-                            op->in[EXPERT_SWIGLU_GRAD_DY].cols, act);
+        if (row < 0) {
+            *dweight = 0;
+            continue;
+        }
+        *dweight = swiglu_grad_row(cpu_row(&op->in[EXPERT_SWIGLU_GRAD_DY], row),
+                                   cpu_row(&op->in[EXPERT_SWIGLU_GRAD_GU], row),
+                                   cpu_row(&op->out[EXPERT_SWIGLU_GRAD_DGU], row),
+                                   float_row(&op->in[EXPERT_SWIGLU_GRAD_WEIGHT], t)[i],
+                                   op->in[EXPERT_SWIGLU_GRAD_DY].cols, act);
     }
 }
 
@@ -230,7 +286,7 @@ static void expert_swiglu_grad_run(struct kernels *kernels, const struct kernel_
 {
     (void)first;
     run_by_tokens(kernels, &call->op, &call->op.in[EXPERT_SWIGLU_GRAD_PLACE],
-                  call->op.in[EXPERT_SWIGLU_GRAD_DY].cols,
+                  &call->op.in[EXPERT_SWIGLU_GRAD_GU], call->op.in[EXPERT_SWIGLU_GRAD_DY].cols,
                   expert_swiglu_grad_tile[cpu_of(kernels)->isa]);
 }
 

@@ -112,11 +112,13 @@ static void router_grad(const struct op_shape *op)
 static void expert_order(const struct op_shape *op)
 {
     const struct tensor *experts = &op->in[EXPERT_ORDER_EXPERT];
-    int32_t row = 0;
+    int32_t row = 0, begin = begin_of(op, EXPERT_ORDER_BEGIN);
 
+    for (int64_t i = 0; i < tensor_elements(experts); i++)
+        ((int32_t *)op->out[EXPERT_ORDER_PLACE].data)[i] = -1;
     for (int64_t e = 0; e < op->out[EXPERT_ORDER_ENDS].cols; e++) {
         for (int64_t i = 0; i < tensor_elements(experts); i++)
-            if (((const int32_t *)experts->data)[i] == e)
+            if (((const int32_t *)experts->data)[i] == begin + e)
                 ((int32_t *)op->out[EXPERT_ORDER_PLACE].data)[i] = row++;
         ((int32_t *)op->out[EXPERT_ORDER_ENDS].data)[e] = row;
     }
@@ -128,7 +130,8 @@ static void dispatch(const struct op_shape *op)
 
     for (int64_t t = 0; t < place->rows; t++)
         for (int64_t i = 0; i < place->cols; i++)
-            for (int64_t col = 0; col < op->out[DISPATCH_Y].cols; col++)
+            for (int64_t col = 0; *chosen(place, t, i) >= 0 && col < op->out[DISPATCH_Y].cols;
+                 col++)
                 OUT(DISPATCH_Y, *chosen(place, t, i), col) = IN(DISPATCH_X, t, col);
 }
 
@@ -139,7 +142,7 @@ static void combine(const struct op_shape *op)
     start(&op->out[COMBINE_X]);
     for (int64_t t = 0; t < place->rows; t++)
         for (int64_t i = 0; i < place->cols; i++)
-            for (int64_t col = 0; col < op->out[COMBINE_X].cols; col++)
+            for (int64_t col = 0; *chosen(place, t, i) >= 0 && col < op->out[COMBINE_X].cols; col++)
                 OUT(COMBINE_X, t, col) += IN(COMBINE_Y, *chosen(place, t, i), col);
 }
 
@@ -152,6 +155,12 @@ static int64_t expert_of(const struct tensor *ends, int64_t row)
     return e;
 }
 
+/* That experts have. */
+static int64_t n_rows_of(const struct tensor *ends)
+{
+    return int_at(ends, ends->cols - 1);
+}
+
 /* With the operands of both: they lie at the same places (lib/ops/catalogue.c). */
 static void expert_linear(const struct op_shape *op)
 {
@@ -159,7 +168,7 @@ static void expert_linear(const struct op_shape *op)
     int64_t n = op->in[EXPERT_LINEAR_W].rows / op->in[EXPERT_LINEAR_ENDS].cols;
 
     start(&op->out[EXPERT_LINEAR_Y]);
-    for (int64_t t = 0; t < op->in[EXPERT_LINEAR_X].rows; t++) {
+    for (int64_t t = 0; t < n_rows_of(&op->in[EXPERT_LINEAR_ENDS]); t++) {
         int64_t w_row = expert_of(&op->in[EXPERT_LINEAR_ENDS], t) * n;
 
         for (int64_t i = 0; i < n; i++)
@@ -173,7 +182,7 @@ static void expert_linear_dw(const struct op_shape *op)
 {
     int64_t n = op->in[EXPERT_LINEAR_DW_DY].cols;
 
-    for (int64_t t = 0; t < op->in[EXPERT_LINEAR_DW_DY].rows; t++) {
+    for (int64_t t = 0; t < n_rows_of(&op->in[EXPERT_LINEAR_DW_ENDS]); t++) {
         int64_t w_row = expert_of(&op->in[EXPERT_LINEAR_DW_ENDS], t) * n;
 
         for (int64_t i = 0; i < n; i++)
@@ -196,7 +205,7 @@ static void expert_swiglu(const struct op_shape *op)
         for (int64_t i = 0; i < op->in[EXPERT_SWIGLU_WEIGHT].cols; i++) {
             int32_t row = *chosen(&op->in[EXPERT_SWIGLU_PLACE], t, i);
 
-            for (int64_t col = 0; col < f; col++)
+            for (int64_t col = 0; row >= 0 && col < f; col++)
                 OUT(EXPERT_SWIGLU_Y, row, col) = IN(EXPERT_SWIGLU_WEIGHT, t, i) *
                                                  silu(IN(EXPERT_SWIGLU_GU, row, col)) *
                                                  IN(EXPERT_SWIGLU_GU, row, f + col);
@@ -212,7 +221,7 @@ static void expert_swiglu_grad(const struct op_shape *op)
         for (int64_t i = 0; i < op->in[EXPERT_SWIGLU_GRAD_WEIGHT].cols; i++) {
             int32_t row = *chosen(&op->in[EXPERT_SWIGLU_GRAD_PLACE], t, i);
 
-            for (int64_t col = 0; col < f; col++) {
+            for (int64_t col = 0; row >= 0 && col < f; col++) {
                 double gate = IN(EXPERT_SWIGLU_GRAD_GU, row, col),
                        up = IN(EXPERT_SWIGLU_GRAD_GU, row, f + col), s = 1 / (1 + exp(-gate));
                 double g = IN(EXPERT_SWIGLU_GRAD_DY, row, col);
@@ -334,45 +343,45 @@ const struct op_facts experts_facts[N_OP_KINDS] = {
         .reference = router_grad,
     },
     [OP_EXPERT_ORDER] = {
-        .example = "expert_order 12x2 i32 : 12x2 i32, 1x*5 i32",
-        .spreads = "s > ss; r > rr",
+        .example = "expert_order 12x2 i32, 1x1 i32 : 12x2 i32, 1x*5 i32",
+        .spreads = "ss > ss; rs > rr; sc > rc",
         .reference = expert_order,
     },
     [OP_DISPATCH] = {
-        .example = "dispatch 12x2 i32, 12x8 bf16 : 24x8 bf16",
+        .example = "dispatch 12x*2 i32, 12x8 bf16 : *20x8 bf16",
         .spreads = "ss > s; rr > r; sc > c; sp > p",
         .reference = dispatch,
     },
     [OP_COMBINE] = {
-        .example = "combine 12x2 i32, 24x8 bf16 : 12x8 bf16",
+        .example = "combine 12x*2 i32, *20x8 bf16 : 12x8 bf16",
         .spreads = "ss > s; rr > r; sc > c; sp > p",
         .reference = combine,
     },
     [OP_EXPERT_LINEAR] = {
         .example = "expert_linear 24x8 bf16, 1x5 i32, 30x8 bf16 : 24x6 bf16",
-        .spreads = "sss > s; rrs > r; ssr > c; csc > p",
+        .spreads = "sss > s; rrs > r; rcr > r; ssr > c; csc > p",
         .reference = expert_linear,
         .gradients = experts_gradients,
     },
     [OP_EXPERT_LINEAR_DX] = {
         .example = "expert_linear_dx 24x6 bf16, 1x5 i32, 30x8 bf16 : 24x8 bf16",
-        .spreads = "sss > s; rrs > r; ssc > c; csr > p",
+        .spreads = "sss > s; rrs > r; rcr > r; ssc > c; csr > p",
         .reference = expert_linear,
     },
     [OP_EXPERT_LINEAR_DW] = {
         .example = "expert_linear_dw 24x6 bf16, 24x8 bf16, 1x5 i32 : 30x8 fp32",
-        .spreads = "sss > s; rrr > p; css > r; scs > c",
+        .spreads = "sss > s; rrr > p; rrc > r; css > r; scs > c",
         .reference = expert_linear_dw,
     },
     [OP_EXPERT_SWIGLU] = {
         .example = "expert_swiglu 12x2 fp32, 12x2 i32, 24x20 bf16 : 24x10 bf16",
-        .spreads = "sss > s; rrr > r; ssc > c",
+        .spreads = "sss > s; rrr > r; srr > r; ssc > c",
         .reference = expert_swiglu,
     },
     [OP_EXPERT_SWIGLU_GRAD] = {
         .example = "expert_swiglu_grad 12x2 fp32, 12x2 i32, 24x10 bf16, 24x20 bf16 : "
                    "24x20 bf16, 12x2 fp32",
-        .spreads = "ssss > ss; rrrr > rr; sscc > cp",
+        .spreads = "ssss > ss; rrrr > rr; srrr > rp; sscc > cp",
         .reference = expert_swiglu_grad,
     },
 };
