@@ -109,6 +109,17 @@ static inline void device_destroy(struct device *device)
         device->ops->destroy(device);
 }
 
+/* Make the device current in the calling thread; worker_call has a worker do so. Returns 0. */
+static inline int device_use(void *device, struct err *err)
+{
+    struct device *used = (struct device *)device;
+
+    (void)err;
+    if (used->ops->use)
+        used->ops->use(used);
+    return 0;
+}
+
 /*
  * CUDA's devices: their number, 0 also without a driver or in builds without CUDA (*why, may be
  * NULL, gets the reason); and open one of them, with its context. Returns 0, or -1 and ERR_DEVICE.

@@ -27,20 +27,10 @@ bool copies_are_posted(const struct run *run)
     return !run->enqueues || program_space_bytes(run->program, SPACE_FILE);
 }
 
-static int use_device(void *argument, struct err *err)
-{
-    struct device *device = argument;
-
-    (void)err;
-    if (device->ops->use)
-        device->ops->use(device);
-    return 0;
-}
-
 int copies_start_worker(struct run *run, struct err *err)
 {
     return worker_create(&run->worker, -1, err) < 0 ||
-                   worker_call(run->worker, use_device, run->device, err) < 0
+                   worker_call(run->worker, device_use, run->device, err) < 0
                ? -1
                : 0;
 }

@@ -53,17 +53,6 @@ static int drop_comm(void *argument, struct err *err)
     return 0;
 }
 
-/* Its calls are for this rank's GPU. */
-static int use_device(void *argument, struct err *err)
-{
-    struct device *device = argument;
-
-    (void)err;
-    if (device->ops->use)
-        device->ops->use(device);
-    return 0;
-}
-
 /* The comm thread mostly waits: it runs where there is room, and not where main was bound. */
 static int spread_comm(void *argument, struct err *err)
 {
@@ -165,7 +154,7 @@ static int open_comm(struct engine *engine, enum job_device requested, struct ra
     progress_meet(progress, "connecting all ranks");
     if (worker_create(&engine->worker, -1, err) < 0 ||
         worker_call(engine->worker, spread_comm, cores, err) < 0 ||
-        worker_call(engine->worker, use_device, engine->device, err) < 0 ||
+        worker_call(engine->worker, device_use, engine->device, err) < 0 ||
         worker_call(engine->worker, make_comm, engine, err) < 0)
         return -1;
     if (comm_world_size(engine->comm) != engine->rank.world_size)

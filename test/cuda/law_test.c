@@ -186,6 +186,30 @@ static void any_order(void **state)
     }
 }
 
+#define ALL_AWAY "memory.offload=[activations, optimizer, gradients, weights]|memory.update="
+
+/* Whatever is away, and where the optimizer runs: copies come late or early, in any order. */
+static void values_away(void **state)
+{
+    static const char *const ways[][3] = {
+        { ALL_AWAY "device", "early", "lazy" },
+        { ALL_AWAY "host", "", "5" },
+    };
+    struct law_case c = small("llama", "bf16", 1);
+
+    (void)state;
+    c.poison = 1;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        c.tuning = ways[i][0];
+        if (*ways[i][1])
+            setenv("LMTRAIN_EMULATE_ASYNC", ways[i][1], 1);
+        setenv("LMTRAIN_EMULATE_STREAMS", ways[i][2], 1);
+        must_equal(ways[i][0], plain("bf16", NULL), &c);
+        unsetenv("LMTRAIN_EMULATE_ASYNC");
+        unsetenv("LMTRAIN_EMULATE_STREAMS");
+    }
+}
+
 /* Sequences in parts on two ranks: beside the CPU's of the same layout, and by itself. */
 static void context_parallel(void **state)
 {
@@ -272,10 +296,11 @@ static void split_masters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_the_cpu), cmocka_unit_test(one_gpu),
-        cmocka_unit_test(any_order),       cmocka_unit_test(context_parallel),
-        cmocka_unit_test(pipelines),       cmocka_unit_test(zero_stages),
-        cmocka_unit_test(states_in_bf16),  cmocka_unit_test(split_masters),
+        cmocka_unit_test(follows_the_cpu),  cmocka_unit_test(one_gpu),
+        cmocka_unit_test(any_order),        cmocka_unit_test(values_away),
+        cmocka_unit_test(context_parallel), cmocka_unit_test(pipelines),
+        cmocka_unit_test(zero_stages),      cmocka_unit_test(states_in_bf16),
+        cmocka_unit_test(split_masters),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);

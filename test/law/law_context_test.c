@@ -26,17 +26,6 @@
 #define PACKS "data.packing=true"
 #define LORA "lora.rank=3|lora.dropout=0.1"
 
-static char samples[300];
-
-static int make_samples(void **state)
-{
-    if (law_setup(state))
-        return -1;
-    snprintf(samples, sizeof samples, "%s/samples", law_base("", "").folder);
-    law_write_samples(samples);
-    return 0;
-}
-
 static const struct {
     int dp, pp, zero;
     const char *schedule, *recompute;
@@ -124,7 +113,7 @@ static void context_parallel(void **state)
         c.cp = cases[i].cp;
         c.cp_kind = cases[i].kind;
         c.tp = cases[i].tp;
-        c.samples = cases[i].has_samples ? samples : NULL;
+        c.samples = cases[i].has_samples ? law_samples() : NULL;
         c.tuning = cases[i].tuning;
         c.gradient_sum = cases[i].gradient_sum;
         for (const char *at = pairs_whole() ? cases[i].all : cases[i].some; *at; at++) {
@@ -194,5 +183,5 @@ int main(void)
         cmocka_unit_test(other_kinds_other_bits),
     };
 
-    return cmocka_run_group_tests(tests, make_samples, law_teardown);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

@@ -14,24 +14,13 @@
 
 #include "support/law_rig.h"
 
-static char samples[300];
-
-static int make_samples(void **state)
-{
-    if (law_setup(state))
-        return -1;
-    snprintf(samples, sizeof samples, "%s/samples", law_base("", "").folder);
-    law_write_samples(samples);
-    return 0;
-}
-
 #define LENGTHS "data.packing=false|data.lengths=[8, 14]"
 
 static struct law_case base_case(const char *dtype, const char *tuning)
 {
     struct law_case c = law_base("llama-deep", dtype);
 
-    c.samples = samples;
+    c.samples = law_samples();
     c.tuning = tuning;
     return c;
 }
@@ -146,5 +135,5 @@ int main(void)
         cmocka_unit_test(padding_does_not_count),
     };
 
-    return cmocka_run_group_tests(tests, make_samples, law_teardown);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

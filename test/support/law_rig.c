@@ -29,7 +29,7 @@
 #define VOCAB 64
 #define N_RANKS_MAX 8
 
-static char folder[256], dataset[300]; /* of law_setup */
+static char folder[256], dataset[300], samples[300]; /* of law_setup */
 
 void law_write_dataset(const char *prefix)
 {
@@ -82,7 +82,14 @@ int law_setup(void **state)
         return -1;
     snprintf(dataset, sizeof dataset, "%s/tokens", folder);
     law_write_dataset(dataset);
+    snprintf(samples, sizeof samples, "%s/samples", folder);
+    law_write_samples(samples);
     return 0;
+}
+
+const char *law_samples(void)
+{
+    return samples;
 }
 
 int law_teardown(void **state)

@@ -58,9 +58,13 @@ void law_write_dataset(const char *prefix);
 /* Samples of 2 to 20 tokens, some of them learned. */
 void law_write_samples(const char *prefix);
 
-/* cmocka's set-up and tear-down of a group: a folder, and in it a dataset of law_write_dataset. */
+/*
+ * cmocka's set-up and tear-down of a group: a folder, and in it a dataset of law_write_dataset and
+ * samples of law_write_samples, whose prefix is law_samples().
+ */
 int law_setup(void **state);
 int law_teardown(void **state);
+const char *law_samples(void);
 
 /* The plain case on what law_setup made: one rank of one thread, nothing recomputed, late sums. */
 struct law_case law_base(const char *model, const char *dtype);
