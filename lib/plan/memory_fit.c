@@ -1,12 +1,12 @@
 /*
  * memory_fit.c - the choice, compiled until it fits
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "base/str.h"
 #include "plan/memory_fit_impl.h"
-#include "plan/programs.h"
 
 /* ---- a choice as options of the compiler ---- */
 
@@ -105,74 +105,7 @@ static void take_cells(struct fitting_rank *r, const struct memory_choice *choic
     }
 }
 
-static void note_cells(struct fitting_rank *r)
-{
-    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
-
-    for (int kind = 0; kind < N_AWAY_KINDS; kind++) {
-        r->f->offload[r->pp_rank].cells[kind].bytes = r->away[kind];
-        of->away_bytes[kind] = (int64_t)r->away[kind];
-        of->cell_bytes[kind] = 0;
-        for (int i = 0; i < r->cells[kind].n; i++)
-            of->cell_bytes[kind] += (int64_t)r->cells[kind].bytes[i];
-    }
-}
-
-static int compile_rank(struct fitting_rank *r, struct program *program, struct err *err)
-{
-    struct programs_request request = { .job = &r->f->job,
-                                        .kernels = r->f->request->kernels,
-                                        .pp_rank = r->pp_rank,
-                                        .unverified = true };
-    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
-
-    of->n_compiled++;
-    if (programs_compile(program, &request, err) < 0)
-        return -1;
-    of->device_bytes = (int64_t)program_space_bytes(program, SPACE_DEVICE);
-    of->host_bytes = (int64_t)program_space_bytes(program, SPACE_HOST);
-    of->file_bytes = (int64_t)program_space_bytes(program, SPACE_FILE);
-    return 0;
-}
-
 /* ---- rounds ---- */
-
-static int64_t limit_of(const struct memory_fit_request *request)
-{
-    return request->job->memory.device_bytes ? request->job->memory.device_bytes
-                                             : request->device_bytes;
-}
-
-static int64_t host_limit_of(const struct memory_fit_request *request)
-{
-    return request->job->memory.host_bytes ? request->job->memory.host_bytes : request->host_bytes;
-}
-
-/* Whether the choice is the one that was compiled last. Other ranks' layers stay as they are. */
-static bool is_compiled(const struct fitting_rank *r)
-{
-    const struct fitting *f = r->f;
-
-    return f->last.rank == 1 + r->pp_rank &&
-           !memcmp(&f->last.offload, &f->offload[r->pp_rank], sizeof f->last.offload) &&
-           !memcmp(f->last.set_of_layer, f->set_of_layer, (size_t)f->job.model.n_layers);
-}
-
-static int compile_choice(struct fitting_rank *r, struct err *err)
-{
-    struct fitting *f = r->f;
-    struct program program = { 0 };
-
-    note_cells(r);
-    if (is_compiled(r))
-        return 0;
-    int status = compile_rank(r, &program, err);
-    program_release(&program);
-    f->last.rank = status ? 0 : 1 + r->pp_rank;
-    f->last.offload = f->offload[r->pp_rank];
-    memcpy(f->last.set_of_layer, f->set_of_layer, (size_t)f->job.model.n_layers);
-    return status;
-}
 
 static int try_choice(struct fitting_rank *r, const struct memory_choice *choice, struct err *err)
 {
@@ -180,7 +113,7 @@ static int try_choice(struct fitting_rank *r, const struct memory_choice *choice
     allow_parts(r);
     take_cells(r, choice);
     r->f->offload[r->pp_rank].updates_on_host = choice->is_host_update;
-    return compile_choice(r, err);
+    return memory_compile_choice(r, err);
 }
 
 /* Cells that leave last stay after all where there is room: what is used most often first. */
@@ -188,7 +121,7 @@ static int fill_room(struct fitting_rank *r, struct err *err)
 {
     static const enum away_kind order[] = { AWAY_WEIGHTS, AWAY_GRADIENTS, AWAY_STATES };
     struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
-    int64_t limit = limit_of(r->f->request);
+    int64_t limit = memory_device_limit(r->f->request);
 
     for (size_t k = 0; k < sizeof order / sizeof *order; k++) {
         const struct cell_list *cells = &r->cells[order[k]];
@@ -202,12 +135,12 @@ static int fill_room(struct fitting_rank *r, struct err *err)
         if (away == before)
             continue;
         r->away[order[k]] = away;
-        if (compile_choice(r, err) < 0)
+        if (memory_compile_choice(r, err) < 0)
             return -1;
         if (of->device_bytes <= limit)
             continue;
         r->away[order[k]] = before;
-        if (compile_choice(r, err) < 0)
+        if (memory_compile_choice(r, err) < 0)
             return -1;
     }
     return 0;
@@ -216,7 +149,7 @@ static int fill_room(struct fitting_rank *r, struct err *err)
 /* Without a limit all that is named leaves. */
 static int64_t budget_of(const struct fitting_rank *r)
 {
-    int64_t limit = limit_of(r->f->request);
+    int64_t limit = memory_device_limit(r->f->request);
 
     if (limit)
         return limit;
@@ -235,7 +168,7 @@ static bool is_better(const struct memory_choice *a, const struct memory_choice 
 static int fit_rank(struct fitting_rank *r, struct err *err)
 {
     struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
-    int64_t limit = limit_of(r->f->request), budget = budget_of(r);
+    int64_t limit = memory_device_limit(r->f->request), budget = budget_of(r);
     int64_t fits = -1, too_much = INT64_MAX;
     struct memory_choice best = { .fits = false };
 
@@ -329,65 +262,59 @@ static int take_least(struct fitting_rank *r, struct err *err)
     return try_choice(r, choice, err);
 }
 
+/* What would need less. */
+static const char *hints(const struct job *job)
+{
+    static const char *const texts[2][2] = { { "", "recompute: auto, " },
+                                             { "memory.offload: auto, ",
+                                               "memory.offload: auto, recompute: auto, " } };
+
+    return texts[job->memory.offload != OFFLOAD_AUTO][job->recompute != RECOMPUTE_AUTO];
+}
+
 static int refuse(struct fitting_rank *r, struct err *err)
 {
     struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
     struct program program = { 0 };
     struct fullest_op fullest;
-    char least[32], limit[32], at[32];
-    int failed = compile_rank(r, &program, err) < 0;
+    char least[32], limit[32], at[32], layer[32] = "";
+    int failed = memory_compile_rank(r, &program, err) < 0;
 
     if (!failed) {
         program_fullest_op(&program, &fullest);
+        if (fullest.layer >= 0)
+            snprintf(layer, sizeof layer, ", layer %d,", fullest.layer);
         err_set(err, ERR_DEVICE,
                 "pipeline rank %d needs at least %s of the device's memory, and may take %s: most "
-                "of it in %s of %s, layer %d, with %s beside what stays (hint: a smaller "
-                "train.micro_batch, %sor more ranks)",
+                "of it in %s of %s%s with %s beside what stays (hint: %s%smore ranks)",
                 r->pp_rank, str_bytes(least, sizeof least, (size_t)of->device_bytes),
-                str_bytes(limit, sizeof limit, (size_t)limit_of(r->f->request)),
-                op_info(fullest.kind)->name, fullest.function, fullest.layer,
-                str_bytes(at, sizeof at, fullest.bytes),
-                r->f->job.memory.offload == OFFLOAD_NONE ? "memory.offload: auto, " : "");
+                str_bytes(limit, sizeof limit, (size_t)memory_device_limit(r->f->request)),
+                op_info(fullest.kind)->name, fullest.function, layer,
+                str_bytes(at, sizeof at, fullest.bytes), hints(&r->f->job),
+                r->f->job.train.micro_batch > 1 ? "a smaller train.micro_batch, " : "");
     }
     program_release(&program);
     return -1;
 }
 
-/* What the host has no room for: states first, which are used once a step. */
-static int file_rest(struct fitting_rank *r, struct err *err)
+static int check_host(const struct fitting_rank *r, struct err *err)
 {
-    static const enum away_kind order[] = { AWAY_STATES, AWAY_GRADIENTS, AWAY_WEIGHTS };
-    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
-    struct rank_offload *offload = &r->f->offload[r->pp_rank];
-    int64_t limit = host_limit_of(r->f->request);
+    int64_t limit = memory_host_limit(r->f->request), taken = r->f->ranks[r->pp_rank].host_bytes;
     char text[2][32];
 
-    if (!limit || of->host_bytes <= limit)
+    if (!limit || taken <= limit)
         return 0;
-    int64_t over = of->host_bytes - limit;
-    if (!r->f->job.memory.file)
-        return err_set(err, ERR_DEVICE,
-                       "pipeline rank %d sends %s from the device to the host, which may take %s "
-                       "(hint: a larger memory.host_bytes, or memory.file: a folder on a disk)",
-                       r->pp_rank, str_bytes(text[0], 32, (size_t)of->host_bytes),
-                       str_bytes(text[1], 32, (size_t)limit));
-    for (size_t i = 0; i < sizeof order / sizeof *order && over > 0; i++) {
-        struct away_bytes *cells = &offload->cells[order[i]];
-
-        cells->filed_bytes = (size_t)min_i64(over, (int64_t)cells->bytes);
-        over -= (int64_t)cells->filed_bytes;
-    }
-    offload->files_activations = over > 0;
-    struct program program = { 0 };
-    int status = compile_rank(r, &program, err);
-    program_release(&program);
-    if (!status && of->host_bytes > limit)
+    str_bytes(text[0], 32, (size_t)taken);
+    str_bytes(text[1], 32, (size_t)limit);
+    if (r->f->job.memory.file)
         return err_set(err, ERR_DEVICE,
                        "pipeline rank %d needs %s of the host's memory beside its file, which may "
                        "take %s (hint: a larger memory.host_bytes)",
-                       r->pp_rank, str_bytes(text[0], 32, (size_t)of->host_bytes),
-                       str_bytes(text[1], 32, (size_t)limit));
-    return status;
+                       r->pp_rank, text[0], text[1]);
+    return err_set(err, ERR_DEVICE,
+                   "pipeline rank %d sends %s from the device to the host, which may take %s "
+                   "(hint: a larger memory.host_bytes, or memory.file: a folder on a disk)",
+                   r->pp_rank, text[0], text[1]);
 }
 
 /* Made once, for all budgets. */
@@ -430,7 +357,7 @@ enum { N_HOST_ROUNDS = 3 };
  * and of cells as many leave as have a place, if that fits. */
 static int fit_within_host(struct fitting_rank *r, struct err *err)
 {
-    int64_t limit = host_limit_of(r->f->request);
+    int64_t limit = memory_host_limit(r->f->request);
     int status = fit_with_copies(r, err);
 
     if (status || !limit || r->f->ranks[r->pp_rank].host_bytes <= limit || r->f->job.memory.file ||
@@ -456,7 +383,7 @@ static int fit_ranks(struct fitting *f, struct err *err)
         struct fitting_rank r = { .f = f, .pp_rank = rank };
         struct program program = { 0 };
 
-        if (compile_rank(&r, &program, err) < 0) {
+        if (memory_compile_rank(&r, &program, err) < 0) {
             program_release(&program);
             return -1;
         }
@@ -474,7 +401,7 @@ static int fit_ranks(struct fitting *f, struct err *err)
             continue;
         if (status > 0)
             return refuse(&r, err);
-        if (status < 0 || file_rest(&r, err) < 0)
+        if (status < 0 || check_host(&r, err) < 0)
             return -1;
     }
     return 0;
@@ -533,7 +460,7 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
     f.offload = arena_array(arena, struct rank_offload, pp);
     f.ranks = arena_array(arena, struct memory_fit_rank, pp);
     f.job.offload = f.offload;
-    f.piece_bytes = piece_bytes(&f.job, limit_of(request));
+    f.piece_bytes = piece_bytes(&f.job, memory_device_limit(request));
     for (int r = 0; r < pp; r++)
         f.offload[r].piece_bytes = (size_t)f.piece_bytes;
     f.has_levels = f.job.recompute != RECOMPUTE_AUTO &&
@@ -549,8 +476,8 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
                                 .offload = f.offload,
                                 .ranks = f.ranks,
                                 .fronts = fronts,
-                                .limit_bytes = limit_of(request),
-                                .host_limit_bytes = host_limit_of(request) };
+                                .limit_bytes = memory_device_limit(request),
+                                .host_limit_bytes = memory_host_limit(request) };
     return 0;
 }
 

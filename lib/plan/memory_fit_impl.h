@@ -1,6 +1,6 @@
 /*
- * memory_fit_impl.h - a job that is being fitted (memory_fit.c), and what of it the solver is asked
- * (memory_problem.c)
+ * memory_fit_impl.h - a job that is being fitted (memory_fit.c), what of it the solver is asked
+ * (memory_problem.c), and its programs (memory_compile.c)
  */
 #ifndef PLAN_MEMORY_FIT_IMPL_H
 #define PLAN_MEMORY_FIT_IMPL_H
@@ -34,7 +34,7 @@ struct fitting {
     int64_t piece_bytes;
     struct {
         int rank; /* 1 + pp_rank; 0: nothing, or sets have other numbers since */
-        struct rank_offload offload;
+        struct rank_offload asked, offload; /* before and after what goes to the file */
         unsigned char *set_of_layer;
     } last;          /* that was compiled */
     bool has_levels; /* recompute_layers says what layers keep, and all of that stays */
@@ -61,6 +61,24 @@ void memory_problem_open(struct fitting_rank *rank, const struct program *progra
                          const struct memory_layer_kind *kinds);
 const struct memory_layer_kind *memory_problem_kinds(const struct keep_sets *fronts,
                                                      struct arena *arena);
+
+/* ---- memory_compile.c ---- */
+
+/* Of a rank's segments; 0: none. */
+int64_t memory_device_limit(const struct memory_fit_request *request);
+int64_t memory_host_limit(const struct memory_fit_request *request);
+
+/* The program of the choice so far, and the bytes of its segments in the rank's memory_fit_rank. */
+int memory_compile_rank(struct fitting_rank *rank, struct program *program, struct err *err);
+
+/*
+ * The bytes of what rank->away, its layers' sets and its rank_offload say; what the host has no
+ * room for goes to the job's file. States in a file pass through the device when they are updated,
+ * so that it may take more than where they are on the host.
+ */
+int memory_compile_choice(struct fitting_rank *rank, struct err *err);
+
+/* ---- */
 
 /* memory_fit by the solver's sums alone. */
 int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *request,

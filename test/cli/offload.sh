@@ -19,7 +19,7 @@ same_bits 'and still' one file 12
 expect 'which is gone at the end' 0 '' test -z "$(ls -A "$dir/disk")"
 
 # Below the floor: before a step, by name, with what is needed.
-expect 'refused' 4 'needs at least [0-9.]+ MiB of the device.s memory, and may take 1.0 MiB: most of it in [a-z_]+ of [a-z0-9 ]+, layer' \
+expect 'refused' 4 'needs at least [0-9.]+ MiB of the device.s memory, and may take 1.0 MiB: most of it in [a-z_]+ of [a-z0-9 ]+(, layer [0-9]+,)? with .*hint: a smaller train.micro_batch, more ranks' \
     pretrain low --set memory.offload=auto --set memory.device_bytes=1MiB
 expect 'and nothing was trained' 1 '' test -e "$dir/low/metrics.jsonl"
 expect 'refused, where nothing may leave' 4 'hint: .*memory.offload' pretrain none --set memory.device_bytes=4MiB
@@ -32,26 +32,22 @@ planned=$(printf '%s\n' "$output" | sed -n 's/.*"total_bytes":[^0-9]*\([0-9]*\).
 expect 'a run of it' 0 '' pretrain planned $small
 expect "takes $planned bytes" 0 "\"memory_bytes\":$planned," tail -n 2 "$dir/planned/metrics.jsonl"
 
-# Killed wherever it is, and gone on with under other budgets; the link is slow, so that copies are under way.
-slow='--set memory.link=15MB/s'
-# killed RUN STEPS MORE... - as soon as so many steps are logged
-# shellcheck disable=SC2317 # called by name
-has_logged() { [ "$(n_logged "$1")" -ge "$2" ]; }
+# Killed while copies are under way, as the link is slow, and gone on with under other budgets.
+slow='--set memory.link=30MB/s'
+# killed PLACE MORE... - there
 killed() {
-    killed_run=$1 killed_steps=$2
-    shift 2
-    start "$killed_run" "$@"
-    wait_until 60 has_logged "$killed_run" "$killed_steps"
-    for process in $(children_of "$(children_of "$pid")") "$pid"; do kill -KILL "$process" 2>/dev/null; done
-    wait "$pid" 2>/dev/null
+    killed_place=$1
+    shift
+    # shellcheck disable=SC2086
+    expect "killed at $killed_place" 137 sigkill env "LMTRAIN_FAULT=rank0:$killed_place" \
+        "$lmtrain" pretrain "$dir/job.yaml" --set "output=$dir/broken" $slow "$@"
 }
 # shellcheck disable=SC2086
-killed broken 1 $small $slow --set debug.poison=true
+killed gradients:2 $small --set debug.poison=true
+killed gradients:6 --set 'memory.offload=[optimizer, gradients]' --set memory.update=host
 # shellcheck disable=SC2086
-killed broken 4 $slow --set 'memory.offload=[optimizer, gradients]' --set memory.update=host
-# shellcheck disable=SC2086
-killed broken 7 $small $slow --set recompute=auto --set memory.device_bytes=4500KiB
-expect 'killed three times, to its end' 0 '' pretrain broken --set 'memory.offload=[weights]'
+killed gradients:10 $small --set recompute=auto --set memory.device_bytes=4500KiB
+expect 'to its end' 0 '' pretrain broken --set 'memory.offload=[weights]'
 bits broken | sort -n | uniq >"$dir/bits.broken"
 bits one >"$dir/bits.one"
 expect 'with the same bits' 0 '' cmp "$dir/bits.broken" "$dir/bits.one"

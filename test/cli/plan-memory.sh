@@ -43,6 +43,6 @@ expect 'within its limit, and equal to the segments' 0 '' holds \
 expect 'whose contents add up' 0 '' holds \
     'all(sum(c[k] for c in r["contents"].values()) == r[k] for r in d["memory_choice"]["pipeline_ranks"] for k in ("device_bytes", "host_bytes", "file_bytes"))' <"$dir/plan.json"
 expect 'memory without the file' 0 '' holds 'd["total_bytes"] == d["device_bytes"] + d["host_bytes"] + d["file_buffer_bytes"]' <"$dir/plan.json"
-expect 'below the floor: the op and its bytes' 4 "needs at least [0-9.]+ [KM]iB of the device's memory, and may take .*: most of it in [a-z_]+ of [a-z0-9_. ]+, layer -?[0-9]+, with [0-9.]+ [KM]iB" \
+expect 'below the floor: the op and its bytes' 4 "needs at least [0-9.]+ [KM]iB of the device's memory, and may take .*: most of it in [a-z_]+ of [a-z0-9_. ]+(, layer [0-9]+,)? with [0-9.]+ [KM]iB .*hint: a smaller train.micro_batch, more ranks" \
     plan --set "memory.device_bytes=$((floor / 2))"
 finish

@@ -22,38 +22,38 @@
 #include "support/pairs.h"
 #include "support/test_device.h"
 
-static char samples[300];
-
-static int make_samples(void **state)
-{
-    if (law_setup(state))
-        return -1;
-    snprintf(samples, sizeof samples, "%s/samples", law_base("", "").folder);
-    law_write_samples(samples);
-    return 0;
-}
-
 /* ---- the plan ---- */
 
-/* Bytes of the fullest rank's device under this limit (0: none); 0: refused. */
-static int64_t ask(const struct law_case *c, int64_t limit, struct err *err)
+/* Of the fullest rank. */
+struct taken {
+    int64_t device, host; /* 0: refused */
+};
+
+/* Under these limits (0: none). */
+static struct taken ask(const struct law_case *c, int64_t device_limit, int64_t host_limit,
+                        struct err *err)
 {
     struct kernels *kernels = test_device_open(c->n_threads);
     struct arena arena = { 0 };
+    struct taken most = { 0 };
     struct memory_fit fit;
-    int64_t most = 0;
     struct job job;
 
     law_job(&job, c, &arena);
-    struct memory_fit_request request = { .job = &job, .kernels = kernels, .device_bytes = limit };
+    struct memory_fit_request request = {
+        .job = &job, .kernels = kernels, .device_bytes = device_limit, .host_bytes = host_limit
+    };
     int status = memory_fit(&fit, &request, &arena, err);
     if (getenv("SAY"))
-        fprintf(stderr, "ask %lld: %d %s\n", (long long)limit, status, status ? err->text : "");
+        fprintf(stderr, "ask %lld %lld: %d %s\n", (long long)device_limit, (long long)host_limit,
+                status, status ? err->text : "");
     if (status < 0)
         assert_int_equal(err->code, ERR_DEVICE);
     for (int r = 0; r < job.parallel.pp && !status; r++) {
-        assert_true(!limit || fit.ranks[r].device_bytes <= limit);
-        most = max_i64(most, fit.ranks[r].device_bytes);
+        assert_true(!device_limit || fit.ranks[r].device_bytes <= device_limit);
+        assert_true(!host_limit || fit.ranks[r].host_bytes <= host_limit);
+        most.device = max_i64(most.device, fit.ranks[r].device_bytes);
+        most.host = max_i64(most.host, fit.ranks[r].host_bytes);
     }
     arena_release(&arena);
     test_device_close(kernels);
@@ -78,20 +78,29 @@ static int64_t bytes_in(const char *text)
     return 0;
 }
 
-/* The floor is what refusals say is needed, one rank after the other. */
-static struct range find_range(const struct law_case *c)
+/* From a limit up the first that is not refused, by what refusals say is needed: of one rank after
+ * the other. */
+static int64_t find_floor(const struct law_case *c, int64_t limit, int64_t host_limit)
 {
     static const char needs[] = "needs at least ";
     struct err err;
-    struct range range = { .all = ask(c, INT64_MAX / 8, &err) };
 
-    for (int64_t limit = 1; !range.floor;) {
-        range.floor = ask(c, limit, &err) ? limit : 0;
-        if (range.floor)
-            break;
-        assert_non_null(strstr(err.text, needs));
-        limit = max_i64(bytes_in(strstr(err.text, needs) + strlen(needs)), limit + limit / 32);
+    while (!ask(c, limit, host_limit, &err).device) {
+        const char *at = strstr(err.text, needs);
+
+        if (!at)
+            fail_msg("it does not say what is needed: %s", err.text);
+        limit = max_i64(bytes_in(at + strlen(needs)), limit + limit / 32);
     }
+    return limit;
+}
+
+static struct range find_range(const struct law_case *c)
+{
+    struct err err;
+    struct range range = { .floor = find_floor(c, 1, 0),
+                           .all = ask(c, INT64_MAX / 8, 0, &err).device };
+
     assert_true(range.all > 0);
     return range;
 }
@@ -208,7 +217,7 @@ static struct law_case case_of(const struct memory_case *m)
     c.cp_kind = m->cp_kind;
     c.micro_batches = m->sizes;
     c.global_batch = m->global_batch;
-    c.samples = m->has_samples ? samples : NULL;
+    c.samples = m->has_samples ? law_samples() : NULL;
     c.no_sequence_parallel = m->no_sequence_parallel;
     c.chunks = m->chunks;
     return c;
@@ -226,7 +235,16 @@ static const char *const offloads[] = {
 static const char *const updates[] = { "auto", "device", "host" };
 static const char *const modes[] = { "auto", "none" };
 
-enum { N_OFFLOADS = sizeof offloads / sizeof *offloads, N_BUDGETS = 5 };
+enum tier { ON_HOST, HALF_IN_FILE, IN_FILE, N_TIERS };
+
+enum { N_OFFLOADS = sizeof offloads / sizeof *offloads, N_BUDGETS = 5, LEAST_BYTES = 1024 };
+
+/* What differs between the cases of a layout. */
+struct way {
+    const char *offload, *update;
+    int mode, budget;
+    enum tier tier;
+};
 
 /* Budget 0 is the floor, the last one none. */
 static int64_t budget_of(const struct range *range, int number)
@@ -236,46 +254,92 @@ static int64_t budget_of(const struct range *range, int number)
                : range->floor + (range->all - range->floor) * number * number / 10;
 }
 
-static void way_text(char *text, size_t size, const struct law_case *c, const char *offload,
-                     const char *update, int64_t budget)
-{
-    int n = snprintf(text, size, "memory.offload=%s", offload);
+struct text {
+    char text[2000];
+    size_t n;
+};
 
-    if (!strcmp(offload, "auto") || strstr(offload, "optimizer"))
-        n += snprintf(text + n, size - (size_t)n, "|memory.update=%s", update);
-    if (budget)
-        n += snprintf(text + n, size - (size_t)n, "|memory.device_bytes=%lld", (long long)budget);
-    if (c->tuning)
-        snprintf(text + n, size - (size_t)n, "|%s", c->tuning);
+__attribute__((format(printf, 2, 3))) static void add(struct text *to, const char *format, ...)
+{
+    va_list list;
+
+    va_start(list, format);
+    to->n += (size_t)vsnprintf(to->text + to->n, sizeof to->text - to->n, format, list);
+    va_end(list);
+    assert_true(to->n < sizeof to->text);
 }
 
-static void check_way(struct law_case c, const struct law_outcome *wanted, const int row[4])
+static struct text without_limits(const struct law_case *c, const struct way *way)
 {
-    char tuning[400], after[400], what[700];
-    int number = row[0] + row[1] + row[2] + row[3];
-    struct law_case asked = c;
-    char plain[300];
+    struct text text = { 0 };
 
-    c.recompute = asked.recompute = modes[row[2]];
+    add(&text, "memory.offload=%s", way->offload);
+    if (!strcmp(way->offload, "auto") || strstr(way->offload, "optimizer"))
+        add(&text, "|memory.update=%s", way->update);
+    if (way->tier != ON_HOST)
+        add(&text, "|memory.file=%s", c->folder);
+    if (c->tuning)
+        add(&text, "|%s", c->tuning);
+    return text;
+}
+
+/* What of it the host has a place for. */
+static int64_t host_limit(const struct law_case *c, enum tier tier, int64_t device_limit)
+{
+    struct err err;
+
+    if (tier == HALF_IN_FILE)
+        return max_i64(LEAST_BYTES, ask(c, device_limit, 0, &err).host / 2);
+    return tier == IN_FILE ? LEAST_BYTES : 0;
+}
+
+/* The job's keys for the way; what of its states is in a file, its update needs on the device. */
+static struct text text_of(const struct law_case *c, const struct way *way, int64_t device_limit)
+{
+    struct text text = without_limits(c, way);
+    struct law_case asked = *c;
+
+    asked.tuning = text.text;
+    int64_t host = host_limit(&asked, way->tier, device_limit);
+    if (device_limit)
+        device_limit = find_floor(&asked, device_limit, host);
+    if (host)
+        add(&text, "|memory.host_bytes=%lld", (long long)host);
+    if (device_limit)
+        add(&text, "|memory.device_bytes=%lld", (long long)device_limit);
+    return text;
+}
+
+/* It stops in the middle and goes on under another budget, with homes elsewhere. */
+static void check_way(struct law_case c, const struct law_outcome *wanted, struct way way)
+{
+    int number = way.mode + way.budget + (int)way.tier;
+    struct way then = { "auto", strcmp(way.update, "auto") ? "auto" : "host", way.mode,
+                        N_BUDGETS - 1 - way.budget, (way.tier + 1) % N_TIERS };
+    struct law_case asked = c;
+    struct text what = { 0 };
+
+    c.recompute = asked.recompute = modes[way.mode];
     /* Threads have memory of their own in some ops. */
     c.n_threads = asked.n_threads = 1 + number / 2 % 2;
-    way_text(plain, sizeof plain, &c, offloads[row[0]], updates[row[1]], 0);
-    asked.tuning = plain;
+    struct text plain = without_limits(&asked, &way);
+    asked.tuning = plain.text;
     struct range range = find_range(&asked);
-    way_text(tuning, sizeof tuning, &c, offloads[row[0]], updates[row[1]],
-             budget_of(&range, row[3]));
-    way_text(after, sizeof after, &c, "auto", updates[2 - row[1]],
-             budget_of(&range, N_BUDGETS - 1 - row[3]));
-    c.tuning = tuning;
+    struct text text = text_of(&c, &way, budget_of(&range, way.budget)), after = { 0 };
+    c.stop_after = way.budget % LAW_STEPS;
+    if (c.stop_after)
+        after = text_of(&c, &then, budget_of(&range, then.budget));
+    c.tuning_after = c.stop_after ? after.text : NULL;
+    c.tuning = text.text;
     c.poison = number % 2;
-    c.stop_after = row[3] % LAW_STEPS;
-    c.tuning_after = row[3] % 2 ? after : NULL;
-    snprintf(what, sizeof what,
-             "%s %s, ranks %d, tp %d, pp %d %s, cp %d %s, zero %d, %s, recompute %s, floor %lld",
-             c.model, c.dtype, c.n_ranks, c.tp, c.pp, c.schedule, max_int(1, c.cp),
-             c.cp_kind ? c.cp_kind : "", c.zero, tuning, c.recompute, (long long)range.floor);
+    add(&what,
+        "%s %s, ranks %d, tp %d, pp %d %s, cp %d %s, zero %d, %s, recompute %s, floor %lld, "
+        "stop %d, %s",
+        c.model, c.dtype, c.n_ranks, c.tp, c.pp, c.schedule, max_int(1, c.cp),
+        c.cp_kind ? c.cp_kind : "", c.zero, text.text, c.recompute, (long long)range.floor,
+        c.stop_after, after.text);
     struct law_outcome got = law_run(&c);
-    law_must_equal(what, wanted, &got);
+    law_must_equal(what.text, wanted, &got);
 }
 
 static struct law_outcome plain_of(const struct memory_case *m)
@@ -285,7 +349,7 @@ static struct law_outcome plain_of(const struct memory_case *m)
     return law_run(&c);
 }
 
-/* At the floor; what may leave, and where the optimizer runs, by number. */
+/* At the floor; what may leave and where to, and where the optimizer runs, by number. */
 static void at_the_floor(void **state)
 {
     static const unsigned char some[] = { 1,  2,  5,  7,  12, 15, 19, 22, 26, 27, 29,
@@ -300,11 +364,12 @@ static void at_the_floor(void **state)
             continue;
         struct law_outcome wanted = plain_of(m);
         check_way(case_of(m), &wanted,
-                  (int[]){ some[i] % 4 ? 0 : N_OFFLOADS - 1, some[i] % 3, !is_small, 0 });
+                  (struct way){ offloads[some[i] % 4 ? 0 : N_OFFLOADS - 1], updates[some[i] % 3],
+                                .mode = !is_small, .tier = (enum tier)(i % N_TIERS) });
     }
 }
 
-/* Between it and all that the job would take, and stopped there, to go on with another budget. */
+/* Between it and all that the job would take, stopped there, to go on with another budget. */
 static void above_the_floor(void **state)
 {
     static const unsigned char some[] = { 2, 18, 28, 45 };
@@ -316,7 +381,8 @@ static void above_the_floor(void **state)
         if (law_left_out())
             continue;
         struct law_outcome wanted = plain_of(m);
-        check_way(case_of(m), &wanted, (int[]){ 1 + i, i % 3, 1, 1 + i % 3 });
+        check_way(case_of(m), &wanted,
+                  (struct way){ offloads[1 + i], updates[i % 3], 1, 1 + i % 3, (1 + i) % N_TIERS });
     }
 }
 
@@ -371,12 +437,17 @@ static void the_whole_product(void **state)
     struct pairs rows;
 
     (void)state;
-    pairs_build(&rows, (int[]){ N_OFFLOADS, 3, 2, N_BUDGETS }, 4);
+    pairs_build(&rows, (int[]){ N_OFFLOADS, 3, 2, N_BUDGETS, N_TIERS }, 5);
     for (size_t i = 0; i < sizeof cases / sizeof *cases && pairs_whole(); i++) {
         struct law_outcome wanted = plain_of(&cases[i]);
 
-        for (int k = (int)(i % 7); k < rows.n_rows; k += 7)
-            check_way(case_of(&cases[i]), &wanted, rows.level[k]);
+        for (int k = (int)(i % 7); k < rows.n_rows; k += 7) {
+            const int *level = rows.level[k];
+
+            check_way(case_of(&cases[i]), &wanted,
+                      (struct way){ offloads[level[0]], updates[level[1]], level[2], level[3],
+                                    (enum tier)level[4] });
+        }
     }
 }
 
@@ -389,5 +460,5 @@ int main(void)
         cmocka_unit_test(the_whole_product),
     };
 
-    return cmocka_run_group_tests(tests, make_samples, law_teardown);
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }
