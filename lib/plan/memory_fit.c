@@ -269,7 +269,10 @@ static const char *hints(const struct job *job)
                                              { "memory.offload: auto, ",
                                                "memory.offload: auto, recompute: auto, " } };
 
-    return texts[job->memory.offload != OFFLOAD_AUTO][job->recompute != RECOMPUTE_AUTO];
+    bool has_levels = job->recompute_layers.full.n || job->recompute_layers.selective.n;
+
+    return texts[job->memory.offload != OFFLOAD_AUTO]
+                [job->recompute != RECOMPUTE_AUTO && !has_levels];
 }
 
 static int refuse(struct fitting_rank *r, struct err *err)
@@ -313,8 +316,9 @@ static int check_host(const struct fitting_rank *r, struct err *err)
                        r->pp_rank, text[0], text[1]);
     return err_set(err, ERR_DEVICE,
                    "pipeline rank %d sends %s from the device to the host, which may take %s "
-                   "(hint: a larger memory.host_bytes, or memory.file: a folder on a disk)",
-                   r->pp_rank, text[0], text[1]);
+                   "(hint: a larger memory.host_bytes%s, or memory.file: a folder on a disk)",
+                   r->pp_rank, text[0], text[1],
+                   memory_device_limit(r->f->request) ? " or memory.device_bytes" : "");
 }
 
 /* Made once, for all budgets. */

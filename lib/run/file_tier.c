@@ -30,7 +30,10 @@ static int refuse(enum err_code code, const char *folder, size_t n_bytes, int er
 
     return err_set(err, code, "memory.file: no file of %s (%zu bytes) in %s: %s%s",
                    str_bytes(size, sizeof size, n_bytes), n_bytes, folder, strerror(error),
-                   error == ENOSPC ? " (hint: free some room, or a smaller job)" : "");
+                   error == ENOSPC   ? " (hint: free some room, or a smaller job)"
+                   : error == EFBIG  ? " (hint: a higher limit of files' sizes, ulimit -f)"
+                   : error == ENOENT ? " (hint: make the folder, on each node)"
+                                     : "");
 }
 
 /* Both descriptors of a file that has no name any more. */
