@@ -84,6 +84,9 @@ static bool file_more(struct rank_offload *offload, int64_t n_bytes)
         n_bytes -= n;
     }
     offload->files_activations |= n_bytes > 0;
+    /* None is left that the host could update. */
+    offload->updates_on_host &=
+        offload->cells[AWAY_STATES].filed_bytes < offload->cells[AWAY_STATES].bytes;
     return !filed_all;
 }
 

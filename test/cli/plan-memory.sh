@@ -33,6 +33,10 @@ expect 'ten budgets, all fit' 0 '' holds 'len(d["ladder"]) == 10 and all(r["fits
 expect 'more is never slower' 0 '' holds 'all(a["added_ns"] >= b["added_ns"] for a, b in zip(d["ladder"], d["ladder"][1:]))' <"$dir/ladder.json"
 expect 'the last adds nothing' 0 '' holds 'd["ladder"][-1]["added_ns"] == 0' <"$dir/ladder.json"
 expect 'as a table' 0 '^memory.device_bytes +taken ' plan --ladder
+filed='--set memory.host_bytes=1KiB --set memory.file=/tmp'
+# shellcheck disable=SC2086
+expect 'states in a file, ' 0 'states' plan --ladder $filed
+refuse 'are not updated on the host' 'update on the host'
 limit=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["ladder"][3]["limit_bytes"])' "$dir/ladder.json")
 floor=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["ladder"][0]["limit_bytes"])' "$dir/ladder.json")
 
