@@ -310,6 +310,7 @@ static void print_placed(const struct plan *plan, int pp_rank, struct str *out)
     struct report_table table;
     char limit[32], host[32];
     const struct memory_fit *fit = plan->memory;
+    int64_t bytes = fit->ranks[pp_rank].limit_bytes;
 
     find_placed(p, placed);
     report_table_init(&table, "lrrr");
@@ -326,8 +327,7 @@ static void print_placed(const struct plan *plan, int pp_rank, struct str *out)
     report_table_total(&table, "peak, bytes\t%zu\t%zu\t%zu", program_space_bytes(p, SPACE_DEVICE),
                        program_space_bytes(p, SPACE_HOST), program_space_bytes(p, SPACE_FILE));
     report_table_row(
-        &table, "limit\t%s\t%s",
-        fit->limit_bytes ? str_bytes(limit, sizeof limit, (uint64_t)fit->limit_bytes) : "none",
+        &table, "limit\t%s\t%s", bytes ? str_bytes(limit, sizeof limit, (uint64_t)bytes) : "none",
         fit->host_limit_bytes ? str_bytes(host, sizeof host, (uint64_t)fit->host_limit_bytes)
                               : "none");
     report_table_print(&table, 0, out);

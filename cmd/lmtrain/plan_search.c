@@ -39,18 +39,18 @@ static bool has_orders(const struct search_result *result)
     return false;
 }
 
-/* "full", or how many of all layers: "12 full, 4 selective". */
-static const char *recompute_text(const struct layout *l, char *buffer, size_t size)
+/* "full"; of what is chosen for each layer, "auto: 1.2 %, 3.1 GiB moved" of a step. */
+static const char *recompute_text(const struct search_row *row, char *buffer, size_t size)
 {
-    int n_full = 0, n_selective = 0;
+    const char *word = choice_word(recompute_choices, (int)row->layout.recompute);
+    char moved[32];
 
-    for (int i = 0; i < l->full_layers.n; i++) {
-        n_full += l->full_layers.values[i];
-        n_selective += l->selective_layers.values[i];
-    }
-    if (!l->full_layers.n)
-        return choice_word(recompute_choices, (int)l->recompute);
-    snprintf(buffer, size, "%d full, %d selective", n_full, n_selective);
+    if (!row->recompute_ns && !row->moved_bytes)
+        return word;
+    snprintf(buffer, size, "%s: %.1f %%%s%s%s", word,
+             100 * (double)row->recompute_ns / (double)row->ns, row->moved_bytes ? ", " : "",
+             row->moved_bytes ? str_bytes(moved, sizeof moved, (size_t)row->moved_bytes) : "",
+             row->moved_bytes ? " moved" : "");
     return buffer;
 }
 
@@ -71,7 +71,7 @@ static void print_rows(const struct search_result *result, double within, struct
     for (int i = 0; i < result->n_rows; i++) {
         const struct search_row *row = &result->rows[i];
         const struct layout *l = &row->layout;
-        char zero[32], bucket[32], recompute[48];
+        char zero[32], bucket[32], recompute[64];
 
         if (l->zero_group)
             snprintf(zero, sizeof zero, "%d/%d", l->zero, l->zero_group);
@@ -83,7 +83,7 @@ static void print_rows(const struct search_result *result, double within, struct
             &table, "%d\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%s%s%d\t%s\t%.1f ms\t%.1f %%\t%s\t%.1f %%\t%s",
             i + 1, l->tp, l->pp, l->dp, zero, bucket, l->pp > 1 ? pipeline_name(l->schedule) : "-",
             l->chunks, orders ? choice_word(rank_order_choices, (int)l->order) : "",
-            orders ? "\t" : "", l->micro_batch, recompute_text(l, recompute, sizeof recompute),
+            orders ? "\t" : "", l->micro_batch, recompute_text(row, recompute, sizeof recompute),
             (double)row->ns / 1e6, 100 * row->mfu, str_bytes(bytes, sizeof bytes, row->bytes),
             100 * row->bubble, str_text(&reason));
     }
@@ -211,6 +211,8 @@ void plan_add_search(const struct search_result *result, cJSON *json)
         cJSON_AddNumberToObject(item, "needed_bytes", (double)row->bytes);
         cJSON_AddNumberToObject(item, "estimate_bytes", (double)row->estimate_bytes);
         cJSON_AddNumberToObject(item, "bubble", row->bubble);
+        cJSON_AddNumberToObject(item, "recompute_ns", (double)row->recompute_ns);
+        cJSON_AddNumberToObject(item, "moved_bytes", (double)row->moved_bytes);
         cJSON_AddItemToArray(rows, item);
     }
     add_others(result, search);

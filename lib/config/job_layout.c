@@ -192,7 +192,7 @@ bool layout_is_open(const struct job *job, enum layout_key key)
         return job->search.micro_batch == SEARCH_MICRO_BATCH_AUTO;
     if (mode == PARALLEL_DATA && (key == LAYOUT_TP || key == LAYOUT_PP || key == LAYOUT_CP))
         return false;
-    /* Of recompute auto that is what a search stands in for: search_job.h. */
+    /* Auto leaves it open, too. */
     if (key == LAYOUT_RECOMPUTE && job->recompute == RECOMPUTE_AUTO)
         return true;
     return !job_is_given(job, rows[key].field);

@@ -14,6 +14,18 @@
  * ranks to fit. */
 #define PLAN_LONG_SEQUENCE 16384
 
+/* share: of the memory; 0: PLAN_MEMORY_SHARE. */
+size_t plan_available_bytes(const struct device_spec *device, double share);
+
+/* Of that what segments of the job in the device's memory may take: no more than
+ * memory.device_bytes says. */
+size_t plan_limit_bytes(const struct job *job, const struct device_spec *device, double share);
+
+/* The same, by pipeline rank of the job, in the arena. NULL: what leaves a CPU's device stays in
+ * its memory, so there is no limit but the job's. */
+const int64_t *plan_limits(const struct job *job, const struct cluster *cluster, double share,
+                           struct arena *arena);
+
 struct plan_fit {
     size_t needed;    /* bytes, by the pipeline rank that has least room left */
     size_t available; /* bytes: a share of its device's memory, less its reserve */
@@ -21,9 +33,6 @@ struct plan_fit {
     int pp_rank; /* whose that is */
     bool fits;
 };
-
-/* share: of the memory; 0: PLAN_MEMORY_SHARE. */
-size_t plan_available_bytes(const struct device_spec *device, double share);
 
 /* share: as above. */
 struct plan_fit plan_judge(const struct plan *plan, const struct cluster *cluster, double share);

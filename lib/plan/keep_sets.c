@@ -213,6 +213,44 @@ static int64_t peak_scratch(const struct finding_sets *f, const struct layer_cop
     return peak;
 }
 
+static bool makes_what_is_read(const struct program *p, const struct op *op, const bool *read)
+{
+    bool makes = false;
+
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        makes |= op->out[k] && read[program_base(p, op->out[k])];
+    return makes;
+}
+
+/* What the layer's backward makes for ops that split_backward (program/split.c) moves. */
+static int64_t sum_handed(const struct finding_sets *f, const struct layer_copy *c)
+{
+    const struct program *p = &c->program;
+    const struct function *b = &p->functions[c->at_backward];
+    struct arena arena = { 0 };
+    bool *stays = arena_array(&arena, bool, p->n_values),
+         *moves = arena_array(&arena, bool, p->n_values);
+    int64_t n_bytes = 0;
+
+    for (int i = b->n_ops - 1; i >= 0; i--) {
+        const struct op *op = &b->ops[i];
+        bool is_moved =
+            op->phase == PHASE_W || (op->phase == PHASE_R && !makes_what_is_read(p, op, stays));
+
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            (is_moved ? moves : stays)[program_base(p, op->in[k])] = true;
+        for (int k = 0; k < OPS_MAX_OUTPUTS && !is_moved && op->layer == f->layer; k++) {
+            int v = program_base(p, op->out[k]);
+
+            if (is_scratch(c, v) && moves[v])
+                n_bytes += value_bytes(p, v);
+            moves[v] = false;
+        }
+    }
+    arena_release(&arena);
+    return n_bytes;
+}
+
 static int64_t sum_ns(const struct finding_sets *f, const struct program *p, int function,
                       bool is_recomputed)
 {
@@ -239,6 +277,7 @@ static struct keep_point *try_set(struct finding_sets *f, struct layer_copy *c, 
     work_in_place(&c->program);
     count_slot(f, c, &point);
     point.scratch_bytes = peak_scratch(f, c);
+    point.handed_bytes = sum_handed(f, c);
     point.added_ns = sum_ns(f, &c->program, c->at_backward, true);
     f->points = arena_grow(f->arena, f->points, sizeof *f->points, &f->capacity, f->n_points + 1);
     f->points[f->n_points++] = point;

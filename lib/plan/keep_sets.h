@@ -32,9 +32,11 @@ struct keep_part {
 };
 
 struct keep_point {
-    struct keep_set set;   /* with nothing away */
-    int64_t added_ns;      /* a micro-batch, more than where all is kept that the backward reads */
-    int64_t slot_bytes;    /* from the layer's forward to its backward, for each micro-batch */
+    struct keep_set set; /* with nothing away */
+    int64_t added_ns;    /* a micro-batch, more than where all is kept that the backward reads */
+    int64_t slot_bytes;  /* from the layer's forward to its backward, for each micro-batch */
+    /* From its gradient's pass to that of its weights, where a schedule has these apart. */
+    int64_t handed_bytes;
     int64_t scratch_bytes; /* the most that is in scratch at one time within its backward */
     struct keep_part parts[KEEP_PARTS_MAX]; /* of slot_bytes, but for row statistics */
     int n_parts;

@@ -52,7 +52,7 @@ int layer_cost_representative(const struct job *job, int layer)
 /* What a program of one stage takes. */
 struct measure {
     struct layer_cost cost; /* once: all of the step */
-    int64_t fixed_bytes;
+    int64_t fixed_bytes, scratch_bytes;
     int n_compiled;
 };
 
@@ -104,6 +104,7 @@ static void take_bytes(const struct program *p, struct measure *m)
               : s == SEGMENT_STATES    ? &m->cost.state_bytes
                                        : &m->fixed_bytes) += n;
     }
+    m->scratch_bytes = (int64_t)p->segment_bytes[SEGMENT_SCRATCH];
     for (int i = 0; i < p->n_stashes; i++)
         m->cost.slot_bytes +=
             p->stashes[i].segment == SEGMENT_STASH ? (int64_t)p->stashes[i].slot_bytes : 0;
@@ -339,6 +340,7 @@ static int find_costs(struct layer_cost_cache *cache, const struct layer_key *ke
     costs->layers = layers;
     costs->ends = subtract(first->of.cost, *layers[0]);
     costs->fixed_bytes = first->of.fixed_bytes;
+    costs->scratch_bytes = first->of.scratch_bytes;
     costs->is_possible = true;
     return 0;
 }

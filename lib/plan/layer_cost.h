@@ -36,6 +36,7 @@ struct layer_costs {
     const struct layer_cost *const *layers; /* by layer of the model */
     struct layer_cost ends;                 /* embedding and head together */
     int64_t fixed_bytes;                    /* scratch, buffers of collectives */
+    int64_t scratch_bytes;                  /* of them */
     bool is_possible; /* else nothing above: the model is not divisible so, say */
 };
 

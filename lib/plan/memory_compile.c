@@ -7,10 +7,11 @@
 #include "plan/memory_fit_impl.h"
 #include "plan/programs.h"
 
-int64_t memory_device_limit(const struct memory_fit_request *request)
+int64_t memory_device_limit(const struct memory_fit_request *request, int pp_rank)
 {
-    return request->job->memory.device_bytes ? request->job->memory.device_bytes
-                                             : request->device_bytes;
+    if (request->job->memory.device_bytes)
+        return request->job->memory.device_bytes;
+    return request->rank_bytes ? request->rank_bytes[pp_rank] : request->device_bytes;
 }
 
 int64_t memory_host_limit(const struct memory_fit_request *request)
@@ -35,7 +36,7 @@ int memory_compile_rank(struct fitting_rank *r, struct program *program, struct 
     return 0;
 }
 
-static void note_cells(struct fitting_rank *r)
+void memory_note_cells(struct fitting_rank *r)
 {
     struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
     struct rank_offload *offload = &r->f->offload[r->pp_rank];
@@ -97,7 +98,7 @@ int memory_compile_choice(struct fitting_rank *r, struct err *err)
     const struct memory_fit_rank *of = &f->ranks[r->pp_rank];
     int64_t limit = f->job.memory.file ? memory_host_limit(f->request) : 0;
 
-    note_cells(r);
+    memory_note_cells(r);
     if (is_compiled(r)) {
         *offload = f->last.offload;
         return 0;

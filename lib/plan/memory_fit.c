@@ -6,6 +6,7 @@
 
 #include "base/num.h"
 #include "base/str.h"
+#include "plan/islands.h"
 #include "plan/memory_fit_impl.h"
 
 /* ---- a choice as options of the compiler ---- */
@@ -51,30 +52,25 @@ static void take_layers(struct fitting_rank *r, const struct memory_choice *choi
 {
     struct fitting *f = r->f;
     struct memory_fit_rank *of = &f->ranks[r->pp_rank];
-    int at = 0;
 
     of->activation_bytes = 0;
-    if (f->has_levels)
-        return;
-    for (int c = 0; c < r->problem.n_chunks; c++)
-        for (int i = 0; i < r->problem.chunks[c].n_layers; i++, at++) {
-            const struct keep_front *front =
-                &f->fronts.fronts[r->problem.chunks[c].kind_of_layer[i]];
-            const struct memory_layer_choice *layer = &choice->layers[c][i];
-            const struct keep_point *point = &front->points[layer->point];
-            struct keep_set set;
+    for (int i = 0; i < r->n_layers && !f->has_levels; i++) {
+        const struct keep_front *front = &f->fronts.fronts[f->fronts.front_of_layer[r->layers[i]]];
+        const struct memory_layer_choice *layer = &choice->layers[0][r->places[i]];
+        const struct keep_point *point = &front->points[layer->point];
+        struct keep_set set;
 
-            memset(&set, 0, sizeof set);
-            set.full = point->set.full;
-            set.dropped = point->set.dropped;
-            for (int k = 0; k < point->n_parts; k++) {
-                if (layer->away >> k & 1)
-                    of->activation_bytes += point->parts[k].n_bytes;
-                if (r->problem.may_move_parts)
-                    bitset_add(&set.away, (int)point->parts[k].kind);
-            }
-            f->set_of_layer[r->layers[at]] = number_of_set(f, &set);
+        memset(&set, 0, sizeof set);
+        set.full = point->set.full;
+        set.dropped = point->set.dropped;
+        for (int k = 0; k < point->n_parts; k++) {
+            if (layer->away >> k & 1)
+                of->activation_bytes += point->parts[k].n_bytes;
+            if (r->problem.may_move_parts)
+                bitset_add(&set.away, (int)point->parts[k].kind);
         }
+        f->set_of_layer[r->layers[i]] = number_of_set(f, &set);
+    }
 }
 
 /* How many bytes go the solver says, which ones the pass. */
@@ -121,7 +117,7 @@ static int fill_room(struct fitting_rank *r, struct err *err)
 {
     static const enum away_kind order[] = { AWAY_WEIGHTS, AWAY_GRADIENTS, AWAY_STATES };
     struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
-    int64_t limit = memory_device_limit(r->f->request);
+    int64_t limit = memory_device_limit(r->f->request, r->pp_rank);
 
     for (size_t k = 0; k < sizeof order / sizeof *order; k++) {
         const struct cell_list *cells = &r->cells[order[k]];
@@ -149,7 +145,7 @@ static int fill_room(struct fitting_rank *r, struct err *err)
 /* Without a limit all that is named leaves. */
 static int64_t budget_of(const struct fitting_rank *r)
 {
-    int64_t limit = memory_device_limit(r->f->request);
+    int64_t limit = memory_device_limit(r->f->request, r->pp_rank);
 
     if (limit)
         return limit;
@@ -168,9 +164,10 @@ static bool is_better(const struct memory_choice *a, const struct memory_choice 
 static int fit_rank(struct fitting_rank *r, struct err *err)
 {
     struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
-    int64_t limit = memory_device_limit(r->f->request), budget = budget_of(r);
+    int64_t limit = memory_device_limit(r->f->request, r->pp_rank), budget = budget_of(r);
     int64_t fits = -1, too_much = INT64_MAX;
     struct memory_choice best = { .fits = false };
+    int n_over = 0; /* rounds that did not fit, one after the other */
 
     for (int round = 0; round < N_ROUNDS_MAX; round++) {
         struct memory_choice choice;
@@ -184,14 +181,18 @@ static int fit_rank(struct fitting_rank *r, struct err *err)
                 best = choice;
             best.fits = true;
             fits = max_i64(fits, budget);
+            n_over = 0;
             if (!choice.ns && !choice.moved_bytes)
                 break; /* nothing is better */
         } else {
-            too_much = min_i64(too_much, budget);
             if (!choice.fits)
                 break; /* the least there is */
+            /* With so much as the choice had it would be the same. */
+            budget = min_i64(budget, choice.bytes);
+            too_much = min_i64(too_much, budget);
         }
-        int64_t next = budget + (limit ? limit - of->device_bytes : 0);
+        int64_t off = limit ? limit - of->device_bytes : 0;
+        int64_t next = budget + (off < 0 ? off * (1 << n_over++) : off);
         if (next <= fits || next >= too_much)
             next = too_much == INT64_MAX ? fits
                    : fits < 0            ? too_much / 2
@@ -251,6 +252,22 @@ static int take_all(struct fitting_rank *r, struct err *err)
     return try_choice(r, choice, err);
 }
 
+/* Whether nothing is to be chosen: all that is kept fits, as it is compiled. */
+static bool keeps_all(struct fitting_rank *r)
+{
+    struct memory_fit_rank *of = &r->f->ranks[r->pp_rank];
+    int64_t limit = memory_device_limit(r->f->request, r->pp_rank);
+    struct memory_layer_choice **layers = arena_new(r->f->arena, struct memory_layer_choice *);
+
+    if (budget_of(r) == 0 || (limit && of->device_bytes > limit))
+        return false;
+    *layers = arena_array(r->f->arena, struct memory_layer_choice, r->problem.chunks[0].n_layers);
+    of->choice =
+        (struct memory_choice){ .fits = true, .layers = layers, .bytes = of->device_bytes };
+    memory_note_cells(r);
+    return true;
+}
+
 /* Whatever the limits are. */
 static int take_least(struct fitting_rank *r, struct err *err)
 {
@@ -287,14 +304,15 @@ static int refuse(struct fitting_rank *r, struct err *err)
         program_fullest_op(&program, &fullest);
         if (fullest.layer >= 0)
             snprintf(layer, sizeof layer, ", layer %d,", fullest.layer);
-        err_set(err, ERR_DEVICE,
-                "pipeline rank %d needs at least %s of the device's memory, and may take %s: most "
-                "of it in %s of %s%s with %s beside what stays (hint: %s%smore ranks)",
-                r->pp_rank, str_bytes(least, sizeof least, (size_t)of->device_bytes),
-                str_bytes(limit, sizeof limit, (size_t)memory_device_limit(r->f->request)),
-                op_info(fullest.kind)->name, fullest.function, layer,
-                str_bytes(at, sizeof at, fullest.bytes), hints(&r->f->job),
-                r->f->job.train.micro_batch > 1 ? "a smaller train.micro_batch, " : "");
+        err_set(
+            err, ERR_DEVICE,
+            "pipeline rank %d needs at least %s of the device's memory, and may take %s: most "
+            "of it in %s of %s%s with %s beside what stays (hint: %s%smore ranks)",
+            r->pp_rank, str_bytes(least, sizeof least, (size_t)of->device_bytes),
+            str_bytes(limit, sizeof limit, (size_t)memory_device_limit(r->f->request, r->pp_rank)),
+            op_info(fullest.kind)->name, fullest.function, layer,
+            str_bytes(at, sizeof at, fullest.bytes), hints(&r->f->job),
+            r->f->job.train.micro_batch > 1 ? "a smaller train.micro_batch, " : "");
     }
     program_release(&program);
     return -1;
@@ -318,30 +336,15 @@ static int check_host(const struct fitting_rank *r, struct err *err)
                    "pipeline rank %d sends %s from the device to the host, which may take %s "
                    "(hint: a larger memory.host_bytes%s, or memory.file: a folder on a disk)",
                    r->pp_rank, text[0], text[1],
-                   memory_device_limit(r->f->request) ? " or memory.device_bytes" : "");
-}
-
-/* Made once, for all budgets. */
-static void take_lists(struct fitting_rank *r)
-{
-    struct memory_reuse *reuse = r->f->request->reuse;
-
-    if (reuse && !reuse->lists)
-        reuse->lists = arena_array(r->f->arena, struct memory_lists *, r->f->job.parallel.pp);
-    if (reuse && reuse->lists[r->pp_rank])
-        r->problem.lists = reuse->lists[r->pp_rank];
-    else
-        r->problem.lists = memory_lists_open(&r->problem, r->f->arena);
-    if (reuse)
-        reuse->lists[r->pp_rank] = r->problem.lists;
+                   memory_device_limit(r->f->request, r->pp_rank) ? " or memory.device_bytes" : "");
 }
 
 /* Where memory is short fewer copies travel at a time. Returns 1 if nothing fits. */
 static int fit_with_copies(struct fitting_rank *r, struct err *err)
 {
-    int status = 1;
+    int status = 1, most = r->f->job.memory.offload == OFFLOAD_NONE ? 0 : N_FEWER_AHEAD;
 
-    for (int fewer = 0; status > 0 && fewer <= N_FEWER_AHEAD; fewer++) {
+    for (int fewer = 0; status > 0 && fewer <= most; fewer++) {
         r->f->offload[r->pp_rank].n_fewer_ahead = fewer;
         status = fit_rank(r, err);
     }
@@ -381,8 +384,6 @@ static int fit_within_host(struct fitting_rank *r, struct err *err)
 
 static int fit_ranks(struct fitting *f, struct err *err)
 {
-    const struct memory_layer_kind *kinds = memory_problem_kinds(&f->fronts, f->arena);
-
     for (int rank = 0; rank < f->job.parallel.pp; rank++) {
         struct fitting_rank r = { .f = f, .pp_rank = rank };
         struct program program = { 0 };
@@ -391,16 +392,20 @@ static int fit_ranks(struct fitting *f, struct err *err)
             program_release(&program);
             return -1;
         }
-        memory_problem_open(&r, &program, kinds);
+        memory_problem_open(&r, &program);
         program_release(&program);
+        if (!f->request->takes_least && keeps_all(&r))
+            continue;
         if (!f->request->is_quick)
-            take_lists(&r);
+            memory_problem_lists(&r);
         if (f->request->takes_least) {
             if ((f->request->is_quick ? take_all : take_least)(&r, err) < 0)
                 return -1;
             continue;
         }
         int status = fit_within_host(&r, err);
+        if (status > 0 && f->request->or_first_misfit)
+            return 0;
         if (status > 0 && f->request->or_least)
             continue;
         if (status > 0)
@@ -432,6 +437,15 @@ static void open_sets(struct fitting *f)
         f->job.keep_sets = (struct layer_keep_sets){ f->sets, f->set_of_layer };
 }
 
+static int64_t least_limit(const struct memory_fit_request *request)
+{
+    int64_t least = memory_device_limit(request, 0);
+
+    for (int rank = 1; rank < request->job->parallel.pp; rank++)
+        least = min_i64(least, memory_device_limit(request, rank));
+    return least;
+}
+
 /* What is checked again of a shard's update is found in one op on all of it
  * (train/recheck_optimizer.c): then it is not cut. */
 static int64_t piece_bytes(const struct job *job, int64_t limit)
@@ -439,6 +453,13 @@ static int64_t piece_bytes(const struct job *job, int64_t limit)
     if (job->train.recheck_every > 0 && job->parallel.zero)
         return INT64_MAX / 16;
     return limit ? max_i64(PIECE_LEAST, min_i64(PIECE_BYTES, limit / PIECE_PART)) : PIECE_BYTES;
+}
+
+int memory_island(const struct cluster *cluster, const struct job *job)
+{
+    const struct mesh_ranks all = { .n = max_int(1, job->world_size), .n_runs = 1 };
+
+    return islands_slowest(cluster, all, job->train.dtype);
 }
 
 int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *request,
@@ -456,6 +477,7 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
     struct keep_sets_request sets = { .job = &f.job,
                                       .kernels = request->kernels,
                                       .cluster = f.cluster,
+                                      .island = memory_island(f.cluster, &f.job),
                                       .is_fixed = f.job.recompute != RECOMPUTE_AUTO };
     if (request->reuse && request->reuse->fronts)
         f.fronts = *request->reuse->fronts;
@@ -463,8 +485,11 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
         return -1;
     f.offload = arena_array(arena, struct rank_offload, pp);
     f.ranks = arena_array(arena, struct memory_fit_rank, pp);
+    f.listed = arena_array(arena, struct memory_problem, pp);
+    for (int r = 0; r < pp; r++)
+        f.ranks[r].limit_bytes = memory_device_limit(request, r);
     f.job.offload = f.offload;
-    f.piece_bytes = piece_bytes(&f.job, memory_device_limit(request));
+    f.piece_bytes = piece_bytes(&f.job, least_limit(request));
     for (int r = 0; r < pp; r++)
         f.offload[r].piece_bytes = (size_t)f.piece_bytes;
     f.has_levels = f.job.recompute != RECOMPUTE_AUTO &&
@@ -480,7 +505,7 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
                                 .offload = f.offload,
                                 .ranks = f.ranks,
                                 .fronts = fronts,
-                                .limit_bytes = memory_device_limit(request),
+                                .limit_bytes = least_limit(request),
                                 .host_limit_bytes = memory_host_limit(request) };
     return 0;
 }

@@ -32,15 +32,18 @@ struct memory_fit_request {
     const struct cluster *cluster; /* NULL: memory_cluster's */
     /* What a rank's segments may take where the job does not say; 0: no limit. */
     int64_t device_bytes, host_bytes;
+    const int64_t *rank_bytes;  /* [pp] in place of device_bytes; NULL: all alike */
     struct memory_reuse *reuse; /* NULL: nothing was fitted before */
     bool takes_least;           /* the least of everything, whatever the limits */
     bool or_least;              /* that where nothing fits, instead of an error */
+    bool or_first_misfit;       /* the same of the first rank that does not fit, and no other */
     bool is_quick;              /* then: all that may leave does, without the solver */
 };
 
 /* Of one pipeline rank. */
 struct memory_fit_rank {
     struct memory_choice choice;                  /* in kinds of the fit, of this rank's chunks */
+    int64_t limit_bytes;                          /* of the device; 0: none */
     int64_t device_bytes, host_bytes, file_bytes; /* of the compiled program's segments */
     int64_t cell_bytes[N_AWAY_KINDS], away_bytes[N_AWAY_KINDS]; /* of all cells; of those away */
     int64_t activation_bytes; /* that leave for each micro-batch */
@@ -54,11 +57,15 @@ struct memory_fit {
     const struct rank_offload *offload;  /* [pp] */
     const struct memory_fit_rank *ranks; /* [pp] */
     const struct keep_sets *fronts;
-    int64_t limit_bytes, host_limit_bytes; /* 0: none */
+    int64_t limit_bytes, host_limit_bytes; /* 0: none; of several the least */
     /* Of a step with the choice, and with the solver's where others were compared; 0: unknown. */
     int64_t simulated_ns, solved_ns;
     const char *placement; /* whose the choice is; NULL: the solver's */
 };
+
+/* The island of the cluster whose devices price the layers' fronts: the slowest that ranks of the
+ * resolved job are on. */
+int memory_island(const struct cluster *cluster, const struct job *job);
 
 /* Whether there is anything to choose, or a limit to keep: recompute auto, values that may leave,
  * memory.device_bytes. */

@@ -31,6 +31,8 @@ struct fitting {
     unsigned char *set_of_layer; /* [n_layers] */
     struct rank_offload *offload;
     struct memory_fit_rank *ranks;
+    struct memory_problem *listed; /* of ranks whose lists others may share */
+    int n_listed;
     int64_t piece_bytes;
     struct {
         int rank; /* 1 + pp_rank; 0: nothing, or sets have other numbers since */
@@ -46,6 +48,7 @@ struct fitting_rank {
     struct fitting *f;
     int pp_rank, n_layers;
     const int *layers; /* [n_layers] of the model, chunk after chunk */
+    const int *places; /* [n_layers] of the problem's one chunk: the layer that stands for each */
     struct memory_problem problem;
     struct cell_list {
         size_t *bytes; /* of each, in the order in which they go */
@@ -56,17 +59,20 @@ struct fitting_rank {
 };
 
 /* What the solver is asked of a rank; program: where each layer keeps what the first point of its
- * kind says. kinds: of memory_problem_kinds. */
-void memory_problem_open(struct fitting_rank *rank, const struct program *program,
-                         const struct memory_layer_kind *kinds);
-const struct memory_layer_kind *memory_problem_kinds(const struct keep_sets *fronts,
-                                                     struct arena *arena);
+ * kind says. */
+void memory_problem_open(struct fitting_rank *rank, const struct program *program);
+
+/* Give the problem lists of the solver, made once for all budgets and all ranks that are alike. */
+void memory_problem_lists(struct fitting_rank *rank);
 
 /* ---- memory_compile.c ---- */
 
 /* Of a rank's segments; 0: none. */
-int64_t memory_device_limit(const struct memory_fit_request *request);
+int64_t memory_device_limit(const struct memory_fit_request *request, int pp_rank);
 int64_t memory_host_limit(const struct memory_fit_request *request);
+
+/* What of the rank's cells is away, by rank->away. */
+void memory_note_cells(struct fitting_rank *rank);
 
 /* The program of the choice so far, and the bytes of its segments in the rank's memory_fit_rank. */
 int memory_compile_rank(struct fitting_rank *rank, struct program *program, struct err *err);

@@ -38,13 +38,16 @@ static int find_kept(enum kept_fits *fits, const struct job *kept,
     int status = 0;
 
     *fits = KEPT_FITS;
-    for (; of.pp_rank < kept->parallel.pp && *fits == KEPT_FITS && !status && request->device_bytes;
-         of.pp_rank++) {
+    for (; of.pp_rank < kept->parallel.pp && *fits == KEPT_FITS && !status; of.pp_rank++) {
+        int64_t limit =
+            request->rank_bytes ? request->rank_bytes[of.pp_rank] : request->device_bytes;
         struct program program = { 0 };
 
+        if (!limit)
+            break;
         status = programs_compile(&program, &of, err);
         if (!status)
-            *fits = judge_kept(&program, request->device_bytes);
+            *fits = judge_kept(&program, limit);
         program_release(&program);
     }
     return status;

@@ -45,9 +45,10 @@ struct comparison {
 
 /* ---- how long a step takes ---- */
 
-static bool fits(const struct comparison *c, const struct program *p, const struct memory_fit *fit)
+static bool fits(const struct comparison *c, const struct program *p, const struct memory_fit *fit,
+                 int pp_rank)
 {
-    int64_t device = fit->limit_bytes, host = fit->host_limit_bytes;
+    int64_t device = fit->ranks[pp_rank].limit_bytes, host = fit->host_limit_bytes;
 
     return (!device || (int64_t)program_space_bytes(p, SPACE_DEVICE) <= device) &&
            (!host || c->request->job->memory.file ||
@@ -71,7 +72,7 @@ static int64_t time_step(const struct comparison *c, const struct memory_fit *fi
     job.offload = fit->offload;
     is_good = !programs_compile_unverified(plan.programs, &job, plan.kernels, &ignored);
     for (int rank = 0; rank < pp && is_good; rank++)
-        is_good = fits(c, &plan.programs[rank], fit);
+        is_good = fits(c, &plan.programs[rank], fit, rank);
     if (is_good && step_time_predict(&time, &plan, c->cluster, &arena, &ignored) < 0)
         time.ns = -1;
     for (int rank = 0; rank < pp; rank++)

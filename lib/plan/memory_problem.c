@@ -19,58 +19,95 @@ static bool may_leave(const struct job *job, enum offload_kind kind)
 
 /* ---- a rank's layers ---- */
 
-/* Layers of a compiled rank, chunk by chunk: those of the ops of its forwards. */
-static void find_layers(struct fitting_rank *r, const struct program *p,
-                        struct memory_chunk *chunks)
+/* Layers of a compiled rank, chunk by chunk: those of the ops of its forwards. chunks [n_layers of
+ * the model]: of each. */
+static void find_layers(struct fitting_rank *r, const struct program *p, int n_chunks, int *chunks)
 {
     int *layers = arena_array(r->f->arena, int, r->f->job.model.n_layers), n = 0;
+    bool *is_done = arena_array(r->f->arena, bool, n_chunks);
 
     for (int f = 0; f < p->n_functions; f++) {
         const struct function *function = &p->functions[f];
         int begin = n;
 
-        if (strncmp(function->name, "forward", 7) || chunks[function->chunk].n_layers)
+        if (strncmp(function->name, "forward", 7) || is_done[function->chunk])
             continue;
+        is_done[function->chunk] = true;
         for (int i = 0; i < function->n_ops; i++)
             if (function->ops[i].layer >= 0 &&
-                (n == begin || layers[n - 1] != function->ops[i].layer))
+                (n == begin || layers[n - 1] != function->ops[i].layer)) {
+                chunks[n] = function->chunk;
                 layers[n++] = function->ops[i].layer;
-        int *kinds = arena_array(r->f->arena, int, n - begin);
-        for (int i = begin; i < n; i++)
-            kinds[i - begin] = r->f->fronts.front_of_layer[layers[i]];
-        chunks[function->chunk].kind_of_layer = kinds;
-        chunks[function->chunk].n_layers = n - begin;
+            }
     }
     r->layers = layers;
     r->n_layers = n;
 }
 
-const struct memory_layer_kind *memory_problem_kinds(const struct keep_sets *fronts,
-                                                     struct arena *arena)
+static struct memory_layer_kind kind_of(const struct keep_front *front, int n_alike,
+                                        struct arena *arena)
 {
-    struct memory_layer_kind *kinds =
-        arena_array(arena, struct memory_layer_kind, fronts->n_fronts);
+    struct memory_point *points = arena_array(arena, struct memory_point, front->n_points);
 
-    for (int k = 0; k < fronts->n_fronts; k++) {
-        const struct keep_front *front = &fronts->fronts[k];
-        struct memory_point *points = arena_array(arena, struct memory_point, front->n_points);
+    for (int i = 0; i < front->n_points; i++) {
+        const struct keep_point *from = &front->points[i];
 
-        for (int i = 0; i < front->n_points; i++) {
-            const struct keep_point *from = &front->points[i];
-
-            points[i] = (struct memory_point){ .added_ns = from->added_ns,
-                                               .slot_bytes = from->slot_bytes,
-                                               .scratch_bytes = from->scratch_bytes,
-                                               .n_parts = from->n_parts };
-            for (int k2 = 0; k2 < from->n_parts; k2++)
-                points[i].parts[k2] = from->parts[k2].n_bytes;
-        }
-        kinds[k] = (struct memory_layer_kind){ .points = points,
-                                               .n_points = front->n_points,
-                                               .forward_ns = front->forward_ns,
-                                               .backward_ns = front->backward_ns };
+        points[i] = (struct memory_point){ .added_ns = from->added_ns,
+                                           .slot_bytes = from->slot_bytes,
+                                           .scratch_bytes = from->scratch_bytes,
+                                           .n_parts = from->n_parts };
+        for (int k = 0; k < from->n_parts; k++)
+            points[i].parts[k] = from->parts[k].n_bytes;
     }
-    return kinds;
+    return (struct memory_layer_kind){ .points = points,
+                                       .n_points = front->n_points,
+                                       .forward_ns = front->forward_ns,
+                                       .backward_ns = front->backward_ns,
+                                       .n_alike = n_alike };
+}
+
+/*
+ * Chunks share slots as far as they keep the same values (program/stash_share.c), so they are one
+ * to the solver: the layers that are alike and have the same place among those in their chunks are
+ * one layer, which keeps its bytes once and takes its time as often as there are such.
+ */
+static void join_chunks(struct fitting_rank *r, const int *chunks, int n_chunks)
+{
+    struct arena *arena = r->f->arena;
+    const struct keep_sets *fronts = &r->f->fronts;
+    int *kind_of_layer = arena_array(arena, int, r->n_layers), n_kinds = 0, n = 0;
+    int *places = arena_array(arena, int, r->n_layers);
+    struct memory_layer_kind *kinds =
+        arena_array(arena, struct memory_layer_kind, fronts->n_fronts * n_chunks);
+    int *counts = arena_array(arena, int, n_chunks);
+
+    for (int front = 0; front < fronts->n_fronts; front++) {
+        int first = n, most = 0, before = 0;
+
+        memset(counts, 0, sizeof *counts * (size_t)n_chunks);
+        for (int i = 0; i < r->n_layers; i++) {
+            if (fronts->front_of_layer[r->layers[i]] == front)
+                places[i] = first + counts[chunks[i]]++;
+            most = max_int(most, counts[chunks[i]]);
+        }
+        for (int place = 0; place < most; place++) {
+            int n_alike = 0;
+
+            for (int c = 0; c < n_chunks; c++)
+                n_alike += counts[c] > place;
+            if (n_alike != before)
+                kinds[n_kinds++] = kind_of(&fronts->fronts[front], n_alike, arena);
+            before = n_alike;
+            kind_of_layer[n++] = n_kinds - 1;
+        }
+    }
+    struct memory_chunk *chunk = arena_array(arena, struct memory_chunk, 1);
+    *chunk = (struct memory_chunk){ .kind_of_layer = kind_of_layer, .n_layers = n };
+    r->places = places;
+    r->problem.kinds = kinds;
+    r->problem.n_kinds = n_kinds;
+    r->problem.chunks = chunk;
+    r->problem.n_chunks = 1;
 }
 
 /* ---- a rank's cells ---- */
@@ -285,14 +322,21 @@ static int64_t step_ns(const struct fitting *f, const struct program *p)
     return ns;
 }
 
-static int most_slots(const struct program *p)
+/* Of the largest stash: what is received, say, has a slot more. */
+static int count_slots(const struct program *p)
 {
+    size_t most = 0;
     int n = 1;
 
-    for (int v = 1; v < p->n_values; v++)
-        if (p->values[v].scope == SCOPE_STASH && p->values[v].role == ROLE_NONE &&
-            p->values[v].space == SPACE_DEVICE)
-            n = max_int(n, p->stashes[p->values[v].stash].n_slots);
+    for (int i = 0; i < p->n_stashes; i++) {
+        const struct stash *stash = &p->stashes[i];
+        size_t n_bytes = (size_t)stash->n_slots * stash->slot_bytes;
+
+        if (stash->segment != SEGMENT_STASH || n_bytes <= most)
+            continue;
+        most = n_bytes;
+        n = stash->n_slots;
+    }
     return n;
 }
 
@@ -305,38 +349,78 @@ static double rate_ns(const struct cluster *cluster)
 }
 
 /* p: the rank's program where each layer keeps what its first point says. */
-void memory_problem_open(struct fitting_rank *r, const struct program *p,
-                         const struct memory_layer_kind *kinds)
+void memory_problem_open(struct fitting_rank *r, const struct program *p)
 {
     const struct job *job = &r->f->job;
     struct memory_problem *problem = &r->problem;
-    int n_chunks = max_int(1, job->parallel.chunks), n_slots = most_slots(p);
-    struct memory_chunk *chunks = arena_array(r->f->arena, struct memory_chunk, n_chunks);
+    int n_chunks = max_int(1, job->parallel.chunks);
     int64_t layers_bytes = 0, stash = (int64_t)p->segment_bytes[SEGMENT_STASH];
+    int *chunks = arena_array(r->f->arena, int, job->model.n_layers);
 
     r->f->ranks[r->pp_rank].step_ns = step_ns(r->f, p);
-    find_layers(r, p, chunks);
-    for (int c = 0; c < n_chunks; c++)
-        for (int i = 0; i < chunks[c].n_layers; i++)
-            layers_bytes += kinds[chunks[c].kind_of_layer[i]].points[0].slot_bytes;
     *problem = (struct memory_problem){
-        .kinds = kinds,
-        .n_kinds = r->f->fronts.n_fronts,
-        .chunks = chunks,
-        .n_chunks = n_chunks,
-        .n_slots = n_slots,
+        .n_slots = count_slots(p),
         .n_micro_batches = job->n_micro_batches,
         .may_move_parts = may_leave(job, OFFLOAD_ACTIVATIONS) && !r->f->has_levels,
         .stay_copies = 3,
         .may_update_on_device = job->memory.update != UPDATE_HOST,
         .may_update_on_host = job->memory.update != UPDATE_DEVICE,
         .scratch_bytes = (int64_t)p->segment_bytes[SEGMENT_SCRATCH],
-        .resident_bytes = (int64_t)program_space_bytes(p, SPACE_DEVICE) -
-                          (int64_t)p->segment_bytes[SEGMENT_SCRATCH] -
-                          min_i64(stash, layers_bytes * n_slots),
         .update_ns = update_ns(r->f, p),
         .out_ns = rate_ns(r->f->cluster),
         .in_ns = rate_ns(r->f->cluster),
     };
+    find_layers(r, p, n_chunks, chunks);
+    join_chunks(r, chunks, n_chunks);
+    for (int i = 0; i < problem->chunks[0].n_layers; i++)
+        layers_bytes += problem->kinds[problem->chunks[0].kind_of_layer[i]].points[0].slot_bytes;
+    /* Of chunks that do not share slots, each has its own. */
+    if (n_chunks > 1 && layers_bytes)
+        problem->n_slots = max_int(1, (int)((stash + layers_bytes / 2) / layers_bytes));
+    problem->resident_bytes = (int64_t)program_space_bytes(p, SPACE_DEVICE) -
+                              (int64_t)p->segment_bytes[SEGMENT_SCRATCH] -
+                              min_i64(stash, layers_bytes * problem->n_slots);
     list_groups(r, p);
+}
+
+/* ---- lists ---- */
+
+/* Whether lists of one problem serve the other. */
+static bool are_lists_alike(const struct memory_problem *a, const struct memory_problem *b)
+{
+    const struct memory_chunk *x = a->chunks, *y = b->chunks;
+    bool are =
+        a->n_kinds == b->n_kinds && a->scratch_bytes == b->scratch_bytes &&
+        a->may_move_parts == b->may_move_parts && x->n_layers == y->n_layers &&
+        !memcmp(x->kind_of_layer, y->kind_of_layer, sizeof *x->kind_of_layer * (size_t)x->n_layers);
+
+    for (int class = 0; class < N_MEMORY_CLASSES; class ++)
+        are = are && a->groups[class].n == b->groups[class].n;
+    for (int k = 0; k < a->n_kinds && are; k++) {
+        const struct memory_layer_kind *of_a = &a->kinds[k], *of_b = &b->kinds[k];
+
+        are = of_a->n_points == of_b->n_points && of_a->n_alike == of_b->n_alike &&
+              !memcmp(of_a->points, of_b->points, sizeof *of_a->points * (size_t)of_a->n_points);
+    }
+    return are;
+}
+
+void memory_problem_lists(struct fitting_rank *r)
+{
+    struct memory_reuse *reuse = r->f->request->reuse;
+    struct fitting *f = r->f;
+
+    if (reuse && !reuse->lists)
+        reuse->lists = arena_array(f->arena, struct memory_lists *, f->job.parallel.pp);
+    if (reuse && reuse->lists[r->pp_rank])
+        r->problem.lists = reuse->lists[r->pp_rank];
+    for (int i = 0; i < f->n_listed && !r->problem.lists; i++)
+        if (are_lists_alike(&f->listed[i], &r->problem))
+            r->problem.lists = f->listed[i].lists;
+    if (!r->problem.lists) {
+        r->problem.lists = memory_lists_open(&r->problem, f->arena);
+        f->listed[f->n_listed++] = r->problem;
+    }
+    if (reuse)
+        reuse->lists[r->pp_rank] = r->problem.lists;
 }

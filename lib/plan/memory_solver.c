@@ -355,7 +355,7 @@ static struct memory_sum way_of_layer(const struct memory_solving *s, int chunk,
     const struct memory_layer_choice *l = &s->choice->layers[chunk][i];
     int kind = s->problem->chunks[chunk].kind_of_layer[i];
 
-    return memory_sum_of(s->problem, &s->problem->kinds[kind].points[l->point], l->point, l->away);
+    return memory_sum_of(s->problem, &s->problem->kinds[kind], l->point, l->away);
 }
 
 /* Give the layer the way with which the rank is best. Returns whether it is better than before. */
@@ -440,8 +440,10 @@ static void prepare(struct memory_solving *s)
         for (int i = 0; i < p->chunks[c].n_layers; i++) {
             const struct memory_layer_kind *kind = &p->kinds[p->chunks[c].kind_of_layer[i]];
 
-            s->forward_ns += p->n_micro_batches * kind->forward_ns;
-            s->backward_ns += p->n_micro_batches * kind->backward_ns;
+            int64_t n = p->n_micro_batches * (int64_t)max_int(1, kind->n_alike);
+
+            s->forward_ns += n * kind->forward_ns;
+            s->backward_ns += n * kind->backward_ns;
         }
 }
 

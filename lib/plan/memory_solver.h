@@ -9,7 +9,7 @@
  *   bytes = resident + n_slots * (largest chunk: its own + its layers' slots less what is away)
  *         + max(scratch floor, any layer's scratch + stay_copies * what of it is away)
  *         - groups that are away + buffers of their classes
- *   ns    = n_micro_batches * (added by layers)
+ *   ns    = n_micro_batches * (added by layers, each as often as there are such)
  *         + of each pass: max(0, link - time of the pass) + what the host takes longer to update
  *   link  = max(bytes out * out_ns, bytes in * in_ns): both directions at the same time
  *
@@ -56,6 +56,9 @@ struct memory_layer_kind {
     const struct memory_point *points; /* the first is taken where several are as good */
     int n_points;
     int64_t forward_ns, backward_ns; /* of a micro-batch, without what points add */
+    /* What a layer of the kind adds and moves, so many layers do: those of chunks that share its
+     * slot, and therefore keep the same. 0: one. */
+    int n_alike;
 };
 
 struct memory_chunk {

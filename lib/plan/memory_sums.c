@@ -240,27 +240,88 @@ struct memory_sums memory_sums_best(struct memory_sum *items, int n, bool counts
 
 /* ---- sums ---- */
 
+/*
+ * Many ways of which none moves anything: of each of so many equal ranges of bytes the one with
+ * the least time, and the one with fewest bytes. A list that is thinned anyway is then sorted in a
+ * tenth of the time.
+ */
+enum { N_OF_BOUND = 4, MANY = 16 };
+
+static bool are_still(const struct memory_sums *sums)
+{
+    bool are = true;
+
+    for (int i = 0; i < sums->n && are; i++)
+        are = !sums->items[i].moved;
+    return are;
+}
+
+static void keep_in_range(struct memory_sum *of_range, const struct memory_sum *item)
+{
+    struct memory_sum *fastest = &of_range[0], *smallest = &of_range[1];
+
+    if (fastest->last < 0) {
+        *fastest = *smallest = *item;
+        return;
+    }
+    if (item->ns < fastest->ns || (item->ns == fastest->ns && item->bytes < fastest->bytes))
+        *fastest = *item;
+    if (item->bytes < smallest->bytes ||
+        (item->bytes == smallest->bytes && item->ns < smallest->ns))
+        *smallest = *item;
+}
+
+static struct memory_sum sum_of(const struct memory_sums *sums, int i,
+                                const struct memory_sums *options, int o)
+{
+    const struct memory_sum *sum = &sums->items[i], *option = &options->items[o];
+
+    return (struct memory_sum){ .bytes = sum->bytes + option->bytes,
+                                .ns = sum->ns + option->ns,
+                                .moved = sum->moved + option->moved,
+                                .before = i,
+                                .last = o };
+}
+
+/* Lists are by bytes. Returns how many are left. */
+static int add_in_ranges(const struct memory_sums *sums, const struct memory_sums *options,
+                         int n_ranges, struct memory_sum *items)
+{
+    int64_t first = sums->items[0].bytes + options->items[0].bytes;
+    int64_t last = sums->items[sums->n - 1].bytes + options->items[options->n - 1].bytes;
+    int64_t width = (last - first) / n_ranges + 1;
+    int n = 0;
+
+    for (int i = 0; i < 2 * n_ranges; i++)
+        items[i].last = -1;
+    for (int o = 0; o < options->n; o++)
+        for (int i = 0; i < sums->n; i++) {
+            const struct memory_sum item = sum_of(sums, i, options, o);
+
+            keep_in_range(&items[2 * ((item.bytes - first) / width)], &item);
+        }
+    for (int i = 0; i < 2 * n_ranges; i++)
+        if (items[i].last >= 0)
+            items[n++] = items[i];
+    return n;
+}
+
 struct memory_sums memory_sums_add(const struct memory_sums *sums,
                                    const struct memory_sums *options, int n_max,
                                    struct arena *arena)
 {
     struct arena scratch = { 0 };
-    struct memory_sum *items =
-        arena_array(&scratch, struct memory_sum, (size_t)sums->n * (size_t)options->n);
-    int n = 0;
+    int64_t n_all = (int64_t)sums->n * options->n;
+    bool are_many = n_all > MANY * (int64_t)n_max && are_still(sums) && are_still(options);
+    struct memory_sum *items = arena_array(&scratch, struct memory_sum,
+                                           are_many ? 2 * N_OF_BOUND * (int64_t)n_max : n_all);
+    int n = are_many ? add_in_ranges(sums, options, N_OF_BOUND * n_max, items) : 0;
 
-    for (int o = 0; o < options->n; o++) {
-        const struct memory_sum *option = &options->items[o];
-
+    for (int o = 0; o < options->n && !are_many; o++)
         for (int i = 0; i < sums->n; i++)
-            items[n++] = (struct memory_sum){ .bytes = sums->items[i].bytes + option->bytes,
-                                              .ns = sums->items[i].ns + option->ns,
-                                              .moved = sums->items[i].moved + option->moved,
-                                              .before = i,
-                                              .last = o };
-    }
+            items[n++] = sum_of(sums, i, options, o);
     struct memory_sums best = memory_sums_best(items, n, false, n_max, arena);
-    best.is_thinned |= sums->is_thinned || options->is_thinned;
+    best.is_thinned |= are_many || sums->is_thinned || options->is_thinned;
     arena_release(&scratch);
     return best;
 }

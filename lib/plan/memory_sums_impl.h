@@ -46,9 +46,9 @@ struct memory_sums memory_sums_join(const struct memory_sums *chunks,
 
 /* ---- memory_ways.c ---- */
 
-/* A point with these parts away; scratch is what a rank has with it, at least its floor. */
+/* A kind's point with these parts away; scratch is what a rank has with it, at least its floor. */
 struct memory_sum memory_sum_of(const struct memory_problem *problem,
-                                const struct memory_point *point, int index, uint32_t away);
+                                const struct memory_layer_kind *kind, int point, uint32_t away);
 
 /* All ways of a kind, by scratch too. */
 struct memory_sums memory_sums_of_kind(const struct memory_problem *problem,

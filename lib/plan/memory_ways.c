@@ -18,16 +18,17 @@ static int by_size(const void *a, const void *b, void *context)
     return x > y ? -1 : x < y;
 }
 
-struct memory_sum memory_sum_of(const struct memory_problem *problem, const struct memory_point *p,
-                                int point, uint32_t away)
+struct memory_sum memory_sum_of(const struct memory_problem *problem,
+                                const struct memory_layer_kind *kind, int point, uint32_t away)
 {
-    int64_t moved = 0;
+    const struct memory_point *p = &kind->points[point];
+    int64_t moved = 0, n_alike = max_int(1, kind->n_alike);
 
     for (int i = 0; i < p->n_parts; i++)
         moved += away >> i & 1 ? p->parts[i] : 0;
     return (struct memory_sum){ .bytes = p->slot_bytes - moved,
-                                .ns = p->added_ns,
-                                .moved = moved,
+                                .ns = n_alike * p->added_ns,
+                                .moved = n_alike * moved,
                                 .scratch = max_i64(problem->scratch_bytes,
                                                    p->scratch_bytes + problem->stay_copies * moved),
                                 .before = point,
@@ -35,32 +36,33 @@ struct memory_sum memory_sum_of(const struct memory_problem *problem, const stru
 }
 
 /* The largest parts, one more each time; then the smallest. */
-static int list_by_size(const struct memory_problem *problem, const struct memory_point *p,
+static int list_by_size(const struct memory_problem *problem, const struct memory_layer_kind *kind,
                         int point, struct memory_sum *ways)
 {
+    const struct memory_point *p = &kind->points[point];
     int order[MEMORY_PARTS_MAX], n = 0;
     uint32_t largest = 0, smallest = 0;
 
     for (int i = 0; i < p->n_parts; i++)
         order[i] = i;
     qsort_r(order, (size_t)p->n_parts, sizeof *order, by_size, (void *)(uintptr_t)p);
-    ways[n++] = memory_sum_of(problem, p, point, 0);
+    ways[n++] = memory_sum_of(problem, kind, point, 0);
     for (int i = 0; i < p->n_parts; i++) {
         largest |= (uint32_t)1 << order[i];
         smallest |= (uint32_t)1 << order[p->n_parts - 1 - i];
-        ways[n++] = memory_sum_of(problem, p, point, largest);
-        ways[n++] = memory_sum_of(problem, p, point, smallest);
+        ways[n++] = memory_sum_of(problem, kind, point, largest);
+        ways[n++] = memory_sum_of(problem, kind, point, smallest);
     }
     return n;
 }
 
-static int list_all(const struct memory_problem *problem, const struct memory_point *p, int point,
-                    struct memory_sum *ways)
+static int list_all(const struct memory_problem *problem, const struct memory_layer_kind *kind,
+                    int point, struct memory_sum *ways)
 {
-    uint32_t n = problem->may_move_parts ? (uint32_t)1 << p->n_parts : 1;
+    uint32_t n = problem->may_move_parts ? (uint32_t)1 << kind->points[point].n_parts : 1;
 
     for (uint32_t away = 0; away < n; away++)
-        ways[away] = memory_sum_of(problem, p, point, away);
+        ways[away] = memory_sum_of(problem, kind, point, away);
     return (int)n;
 }
 
@@ -80,7 +82,7 @@ struct memory_sums memory_sums_of_kind(const struct memory_problem *problem,
     struct memory_sum *ways =
         arena_array(&scratch, struct memory_sum, is_partial ? n_by_size : n_all);
     for (int i = 0; i < kind->n_points; i++)
-        n += (is_partial ? list_by_size : list_all)(problem, &kind->points[i], i, ways + n);
+        n += (is_partial ? list_by_size : list_all)(problem, kind, i, ways + n);
     struct memory_sums options = memory_sums_best(ways, n, true, n, arena);
     options.is_thinned |= is_partial;
     arena_release(&scratch);

@@ -39,29 +39,16 @@ static int take_programs(struct plan *plan, bool are_run, struct err *err)
     return 0;
 }
 
-/* What a rank's segments may take of the GPUs that the plan is for; 0: no GPU is named. */
-static int64_t device_limit(const struct job *job)
-{
-    const struct mesh mesh = job_mesh(job);
-    size_t least = SIZE_MAX;
-
-    if (!job->rates || cluster_is_cpu(job->rates))
-        return 0;
-    for (int i = 0; i < job->parallel.pp; i++)
-        least = min_size(least, plan_available_bytes(
-                                    islands_smallest(job->rates, mesh_stage_ranks(&mesh, i)), 0));
-    return (int64_t)least;
-}
-
 /* What is kept, computed again and away, where the job leaves it open. */
 static int choose_memory(struct plan *plan, struct err *err)
 {
-    const struct memory_fit_request request = { .job = plan->job,
-                                                .kernels = plan->kernels,
-                                                .device_bytes = device_limit(plan->job) };
+    const struct job *job = plan->job;
+    struct memory_fit_request request = { .job = job, .kernels = plan->kernels };
 
-    if (!memory_is_chosen(plan->job))
+    if (!memory_is_chosen(job))
         return 0;
+    if (job->rates)
+        request.rank_bytes = plan_limits(job, job->rates, job->search.memory_share, &plan->arena);
     struct job *chosen = arena_array(&plan->arena, struct job, 1);
     *chosen = *plan->job;
     if (memory_fit_job(&plan->memory, chosen, &request, &plan->arena, err) < 0)

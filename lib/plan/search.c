@@ -11,6 +11,7 @@
 #include "plan/islands.h"
 #include "plan/search_impl.h"
 #include "plan/step_time.h"
+#include "program/passes.h"
 
 /* Predicted beyond the rows that are wanted, as predictions may change their order. */
 enum { N_SPARE = 2 };
@@ -29,10 +30,8 @@ static int compare_simple(const struct cluster *cluster, const struct layout *a,
                           const struct layout *b)
 {
     int domain = cluster->islands[0].fast_domain;
-    const int of_a[] = { layout_n_ranks(a), count_axes(a),      a->tp > domain,   a->pp,
-                         a->zero > 2,       search_is_mixed(a), (int)a->recompute };
-    const int of_b[] = { layout_n_ranks(b), count_axes(b),      b->tp > domain,   b->pp,
-                         b->zero > 2,       search_is_mixed(b), (int)b->recompute };
+    const int of_a[] = { layout_n_ranks(a), count_axes(a), a->tp > domain, a->pp, a->zero > 2 };
+    const int of_b[] = { layout_n_ranks(b), count_axes(b), b->tp > domain, b->pp, b->zero > 2 };
 
     for (size_t i = 0; i < sizeof of_a / sizeof *of_a; i++)
         if (of_a[i] != of_b[i])
@@ -197,14 +196,12 @@ static void estimate_best(struct search *search, struct candidates *all, struct 
         }
         if (!is_too_large(search, c) && !c->is_estimated)
             c->is_estimated = search_estimate(search, c);
-        if (!c->full)
-            note_smallest(result, c, largest_bytes(c));
+        note_smallest(result, c, largest_bytes(c));
         if (is_too_large(search, c)) {
             result->n_misfits++;
         } else if (c->is_estimated) {
             result->n_estimated++;
-            if (!c->is_plain)
-                keep(best, c);
+            keep(best, c);
         }
     }
 }
@@ -226,9 +223,22 @@ static int predict_time(const struct search_request *r, const struct plan *plan,
     return 0;
 }
 
+/* Whether each rank's devices have room, and as much of it as the job allows. */
+static bool fits(const struct search *search, const struct plan *plan,
+                 const struct plan_fit *judged)
+{
+    const struct mesh mesh = job_mesh(plan->job);
+    bool is_within = judged->fits;
+
+    for (int rank = 0; rank < plan->job->parallel.pp; rank++)
+        is_within &= program_space_bytes(&plan->programs[rank], SPACE_DEVICE) <=
+                     search_available(search, &mesh, rank);
+    return is_within;
+}
+
 /* The whole job with this layout, as `lmtrain plan` compiles it, and simulates it if it fits. */
-static int predict(struct search *search, const struct layout_candidate *c, struct search_row *row,
-                   struct err *err)
+static int predict(const struct search *search, const struct layout_candidate *c,
+                   struct search_row *row, struct err *err)
 {
     const struct search_request *r = search->request;
     struct job job = *r->job;
@@ -241,16 +251,22 @@ static int predict(struct search *search, const struct layout_candidate *c, stru
                                 .estimate_ns = c->estimate_ns,
                                 .estimate_bytes = c->estimate_bytes };
     layout_apply(&job, &c->layout);
+    search_give_choice(c, &job);
+    job.rates = r->cluster;
     int status = job_resolve(&job, layout_n_ranks(&c->layout), &arena, err);
     if (!status)
         status = plan_open_with(&plan, &job, r->kernels, err);
     if (!status) {
-        struct plan_fit fit = plan_judge(&plan, r->cluster, r->memory_share);
+        struct plan_fit judged = plan_judge(&plan, r->cluster, r->memory_share);
 
-        row->bytes = fit.needed;
-        row->fits = fit.fits;
-        if (fit.fits)
+        row->bytes = judged.needed;
+        row->fits = fits(search, &plan, &judged);
+        if (row->fits)
             status = predict_time(r, &plan, row, &arena, err);
+    }
+    if (c->choice) {
+        row->recompute_ns = c->choice->recompute_ns;
+        row->moved_bytes = c->choice->moved_bytes;
     }
     plan_close(&plan);
     arena_release(&arena);
@@ -286,7 +302,7 @@ static bool has_row(const struct search_result *result, const struct layout *l)
 
 /* ---- several layouts at the same time ---- */
 
-static void run_each(struct search *search, int n, void (*tile)(void *, int64_t, int),
+void search_run_each(const struct search *search, int n, void (*tile)(void *, int64_t, int),
                      void *context)
 {
     if (search->request->pool)
@@ -310,12 +326,12 @@ static void measure_one(void *context, int64_t tile, int thread)
     (void)thread;
     if (m->counts[tile])
         search_move_layers(m->search, c, m->counts[tile]);
-    c->is_misfit = (c->full ? search_measure_levels(m->search, c, &m->errs[tile])
-                            : search_measure_bytes(m->search, c, &m->errs[tile])) < 0;
+    c->is_misfit = (c->choice ? search_fit(m->search, c, true, &m->errs[tile])
+                              : search_measure_bytes(m->search, c, &m->errs[tile])) < 0;
 }
 
-/* The bytes of the best, from programs of their largest ranks. Returns how many do not fit, or have
- * other levels now. */
+/* The bytes of the best, from programs of their ranks. Returns how many do not fit, or have other
+ * stages now. */
 static int measure_new(struct search *search, const struct best *best, struct err *failure)
 {
     struct arena scratch = { 0 };
@@ -334,13 +350,15 @@ static int measure_new(struct search *search, const struct best *best, struct er
             m.counts[n] = search->request->may_move && l->pp > 1
                               ? arena_array(search->arena, int, l->pp * l->chunks)
                               : NULL;
+            if (search_is_fitted(search, l))
+                search_open_choice(search, best->items[i]);
             m.candidates[n++] = best->items[i];
         }
-    run_each(search, n, measure_one, &m);
+    search_run_each(search, n, measure_one, &m);
     for (int i = 0; i < n; i++) {
         if (m.candidates[i]->is_misfit)
             *failure = m.errs[i];
-        n_misfits += is_too_large(search, m.candidates[i]) || m.candidates[i]->full || m.counts[i];
+        n_misfits += is_too_large(search, m.candidates[i]) || m.counts[i];
     }
     arena_release(&scratch);
     return n_misfits;
@@ -360,8 +378,18 @@ static void predict_one(void *context, int64_t tile, int thread)
     struct predicting *p = context;
 
     (void)thread;
-    p->are_possible[tile] =
-        !predict(p->search, p->candidates[tile], &p->rows[tile], &p->errs[tile]);
+    struct layout_candidate *c = p->candidates[tile];
+    struct search_row *row = &p->rows[tile];
+    struct err *err = &p->errs[tile];
+
+    int status = predict(p->search, c, row, err);
+    /* Of all that is kept not every rank was compiled. */
+    if (!status && !row->fits && c->choice && c->choice->is_kept) {
+        status = search_fit(p->search, c, false, err);
+        if (!status)
+            status = predict(p->search, c, row, err);
+    }
+    p->are_possible[tile] = !status;
 }
 
 static void take_prediction(struct predicting *p, int i, struct search_result *result,
@@ -396,7 +424,7 @@ static int predict_new(struct search *search, const struct best *best, struct se
     for (int i = 0; i < best->n && result->n_rows + p.n < best->most; i++)
         if (!has_row(result, &best->items[i]->layout))
             p.candidates[p.n++] = best->items[i];
-    run_each(search, p.n, predict_one, &p);
+    search_run_each(search, p.n, predict_one, &p);
     for (int i = 0; i < p.n; i++) {
         take_prediction(&p, i, result, err);
         n_misfits += p.candidates[i]->is_misfit;
@@ -471,8 +499,8 @@ static void add_other(struct search_other *other, const struct layout_candidate 
 static void list_others(struct search *search, const struct candidates *all,
                         struct search_result *result)
 {
-    static const enum layout_key keys[] = { LAYOUT_TP,   LAYOUT_PP,        LAYOUT_SCHEDULE,
-                                            LAYOUT_ZERO, LAYOUT_RECOMPUTE, LAYOUT_MICRO_BATCH };
+    static const enum layout_key keys[] = { LAYOUT_TP, LAYOUT_PP, LAYOUT_SCHEDULE, LAYOUT_ZERO,
+                                            LAYOUT_MICRO_BATCH };
     int capacity = 0;
 
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
@@ -483,6 +511,22 @@ static void list_others(struct search *search, const struct candidates *all,
                 add_other(find_other(search, result, &capacity, keys[k], value), &all->items[i],
                           search->available);
         }
+}
+
+static int find_layouts(struct search *search, struct candidates *all, struct search_result *result,
+                        struct err *err)
+{
+    const struct search_request *r = search->request;
+
+    search_list(search, all);
+    if (bound_all(search, all, result))
+        return find_best(search, all, result, err);
+    return err_set(err, ERR_CONFIG,
+                   "%s: no layout of %d ranks is possible: they are to be tp * pp * dp%s, "
+                   "train.global_batch %d a multiple of train.micro_batch %d * dp%s",
+                   r->job->source, r->n_ranks, r->job->parallel.cp > 1 ? " * cp" : "",
+                   r->job->train.global_batch, r->job->train.micro_batch,
+                   r->may_idle ? "" : " (hint: search.allow_idle: true leaves devices idle)");
 }
 
 int search_layouts(struct search_result *result, const struct search_request *request,
@@ -498,26 +542,19 @@ int search_layouts(struct search_result *result, const struct search_request *re
                    .pool = request->pool },
         .cuts = arena_array(arena, const int *, request->job->model.n_layers + 1),
         .are_alike = islands_are_alike(request->cluster),
-        .available =
-            plan_available_bytes(request->cluster->islands[0].device, request->memory_share),
+        .available = plan_limit_bytes(request->job, request->cluster->islands[0].device,
+                                      request->memory_share),
     };
     struct candidates all = { 0 };
 
     *result = (struct search_result){ .objective = request->objective,
                                       .n_ranks = request->n_ranks,
                                       .available = search.available };
-    search_list(&search, &all);
-    if (!bound_all(&search, &all, result))
-        return err_set(
-            err, ERR_CONFIG,
-            "%s: no layout of %d ranks is possible: they are to be tp * pp * dp%s, "
-            "train.global_batch %d a multiple of train.micro_batch %d * dp%s",
-            request->job->source, request->n_ranks, request->job->parallel.cp > 1 ? " * cp" : "",
-            request->job->train.global_batch, request->job->train.micro_batch,
-            request->may_idle ? "" : " (hint: search.allow_idle: true leaves devices idle)");
-    if (find_best(&search, &all, result, err))
-        return -1;
-    list_others(&search, &all, result);
+    int status = find_layouts(&search, &all, result, err);
+    if (!status)
+        list_others(&search, &all, result);
     result->n_compiled = search.costs.n_compiled;
-    return 0;
+    search_release_fronts(&search);
+    search_release_choices(&search);
+    return status;
 }

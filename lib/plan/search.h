@@ -2,16 +2,17 @@
  * search.h - the fastest layout of a job on a cluster that fits its memory
  *
  * Layouts are all ways to divide the ranks among tensor, pipeline and data parallel, with each
- * schedule, ZeRO stage, group, bucket and level of recomputation that the job leaves open. The
- * search has three steps:
+ * schedule, ZeRO stage, group and bucket that the job leaves open. What their layers keep, compute
+ * again and send away is chosen where the job leaves it open, so that they fit the devices, or
+ * memory.device_bytes. The search has three steps:
  *
  *   bound     of every layout, from the costs of a layer (layer_cost.h) without data parallel: a
  *             time that it cannot be below, bytes that it cannot be below
  *   estimate  in the order of bounds, until they are above the best estimates: costs of a layer
- *             with all that the layout has, through the pipeline's own lists
- *             (pipeline_simulate), and the bytes of every pipeline rank
- *   predict   the best estimates, compiled whole and simulated as `lmtrain plan` does for one
- *             layout: what is printed, and what decides
+ *             with all that the layout has, and with few points of its front (keep_mix.h), through
+ *             the pipeline's own lists (pipeline_simulate), and the bytes of every pipeline rank
+ *   predict   the best estimates, fitted by memory_fit.h, compiled whole and simulated as
+ *             `lmtrain plan` does for one layout: what is printed, and what decides
  *
  * With may_move the best estimates' cuts are then improved by moving single layers between stages
  * (search_moves.c): estimates of other cuts are not looked at.
@@ -22,7 +23,7 @@
  *
  * Layouts whose times are within a share of each other are equal; among them the simplest is
  * first: fewer ranks, fewer axes in use, no tensor parallel across nodes, fewer pipeline ranks,
- * less than ZeRO 3, less recomputation.
+ * less than ZeRO 3.
  */
 #ifndef PLAN_SEARCH_H
 #define PLAN_SEARCH_H
@@ -57,6 +58,9 @@ struct search_row {
     int weight; /* times are compared times it: 1, or for OBJECTIVE_DEVICE_TIME the devices */
     size_t estimate_bytes, bytes;
     bool fits;
+    /* Of the pipeline rank with most, a step: what is computed again, what copies to the host and
+     * back are of. */
+    int64_t recompute_ns, moved_bytes;
     double bubble; /* share of the step in which the busiest rank waits for other stages */
     double mfu, tokens_per_second;
 };

@@ -147,42 +147,29 @@ static int64_t bound_counted(struct search *search, const struct layout *l,
     return most;
 }
 
-/* As if all layers were recomputed in full. */
-static size_t least_bytes(const struct search *search, const struct layout_candidate *c,
-                          const struct pipeline_spec *spec, const struct level_costs *costs,
-                          const int *first, struct arena *arena)
-{
-    struct layout_candidate smallest = *c;
-    int n = pipeline_n_stages(spec), *all = arena_array(arena, int, n);
-
-    for (int i = 0; i < n; i++)
-        all[i] = first[i + 1] - first[i];
-    smallest.layout.full_layers = (struct job_counts){ all, n };
-    return bound_bytes(search, &smallest, spec,
-                       search_list_stages(search, costs, &smallest.layout, first, spec, arena));
-}
-
 bool search_bound(struct search *search, struct layout_candidate *candidate)
 {
     struct pipeline_spec spec = search_spec(candidate);
     struct layout *l = &candidate->layout;
     struct arena scratch = { 0 };
-    struct level_costs costs;
-    const int *first =
-        search_list_costs(&costs, search, l, &spec, ALL_REPLICAS, COSTS_BASE, &scratch)
-            ? search_cut(search, l, &spec, costs.of[LEVEL_NONE], &scratch)
-            : NULL;
+
+    search_prepare_fronts(search, candidate, 1);
+    const struct layer_costs **costs =
+        search_list_costs(search, l, &spec, ALL_REPLICAS, COSTS_BASE, &scratch);
+    const int *first = costs && search_has_fronts(search, l)
+                           ? search_cut(search, l, &spec, costs, &scratch)
+                           : NULL;
 
     if (first) {
-        struct layer_cost *stages = search_list_stages(search, &costs, l, first, &spec, &scratch);
+        struct layer_cost *stages = search_list_stages(search, costs, first, &spec, &scratch);
         struct exchanges exchanges = find_exchanges(search, l);
 
         search_keep_cut(search, l, first, pipeline_n_stages(&spec));
         candidate->bound_ns =
             l->counts.n ? bound_counted(search, l, spec) : bound_time(&exchanges, &spec, stages);
-        candidate->bound_bytes =
-            search_is_mixed(l) ? least_bytes(search, candidate, &spec, &costs, first, &scratch)
-                               : bound_bytes(search, candidate, &spec, stages);
+        if (search_is_fitted(search, l))
+            search_keep_least(search, l, &spec, first, stages);
+        candidate->bound_bytes = bound_bytes(search, candidate, &spec, stages);
     }
     arena_release(&scratch);
     return first != NULL;

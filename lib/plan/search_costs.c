@@ -26,7 +26,8 @@ static struct layer_cost end_of(const struct layer_costs *costs, bool is_first, 
     return end;
 }
 
-struct layer_cost search_ends_of_stage(const struct search *search, const struct level_costs *costs,
+struct layer_cost search_ends_of_stage(const struct search *search,
+                                       const struct layer_costs *const *costs,
                                        const struct pipeline_spec *spec, int stage)
 {
     bool is_piped = spec->n_ranks > 1, is_first = stage == 0;
@@ -35,20 +36,18 @@ struct layer_cost search_ends_of_stage(const struct search *search, const struct
     /* One rank with several stages has both ends once. */
     if (is_piped ? !is_first && !is_last : !is_last)
         return (struct layer_cost){ 0 };
-    return end_of(costs->of[LEVEL_NONE][stage], is_first || !is_piped, is_last || !is_piped,
+    return end_of(costs[stage], is_first || !is_piped, is_last || !is_piped,
                   search->request->job->model.tied_embeddings && is_piped);
 }
 
-static struct layer_cost cost_of_stage(const struct search *search, const struct level_costs *costs,
-                                       const struct layout *l, const int *first,
+static struct layer_cost cost_of_stage(const struct search *search,
+                                       const struct layer_costs *const *costs, const int *first,
                                        const struct pipeline_spec *spec, int stage)
 {
     struct layer_cost sum = search_ends_of_stage(search, costs, spec, stage);
-    struct level_counts counts = search_levels_of(l, stage);
 
     for (int i = first[stage]; i < first[stage + 1]; i++)
-        search_add_cost(&sum,
-                        costs->of[level_of_layer(&counts, i - first[stage])][stage]->layers[i]);
+        search_add_cost(&sum, costs[stage]->layers[i]);
     return sum;
 }
 
@@ -72,7 +71,7 @@ static struct layer_key key_of(const struct layout *l, int island)
     key.zero_group = l->zero_group;
     key.bucket_mb = l->bucket_mb;
     key.micro_batch = l->micro_batch;
-    key.recompute = l->recompute;
+    key.recompute = search_is_free(l) ? RECOMPUTE_NONE : l->recompute;
     key.hold = l->hold;
     key.island = island;
     return key;
@@ -114,8 +113,7 @@ struct mesh search_mesh(const struct search *search, const struct layout *l)
     return job_mesh(&job);
 }
 
-/* Whose devices a pipeline rank's ranks compute on, those of one replica or of all. */
-static int island_of(const struct search *search, const struct mesh *mesh, int pp_rank, int replica)
+int search_island(const struct search *search, const struct mesh *mesh, int pp_rank, int replica)
 {
     const struct search_request *r = search->request;
 
@@ -133,12 +131,12 @@ bool search_is_like(const struct search *search, const struct layout *l, int rep
     bool is_like = !l->counts.n || l->counts.values[replica] == l->counts.values[other];
 
     for (int rank = 0; rank < l->pp && is_like; rank++)
-        is_like = island_of(search, &mesh, rank, replica) == island_of(search, &mesh, rank, other);
+        is_like = search_island(search, &mesh, rank, replica) ==
+                  search_island(search, &mesh, rank, other);
     return is_like;
 }
 
-/* Costs of each stage's island, by stage; NULL: the layout is not possible. */
-static const struct layer_costs **list_costs(struct search *search, const struct layout *l,
+const struct layer_costs **search_list_costs(struct search *search, const struct layout *l,
                                              const struct pipeline_spec *spec, int replica,
                                              enum cost_kind kind, struct arena *arena)
 {
@@ -147,55 +145,13 @@ static const struct layer_costs **list_costs(struct search *search, const struct
     const struct mesh mesh = search_mesh(search, l);
 
     for (int i = 0; i < n; i++) {
-        int island = island_of(search, &mesh, pipeline_rank_of(spec, i), replica);
+        int island = search_island(search, &mesh, pipeline_rank_of(spec, i), replica);
 
         costs[i] = find_costs(search, l, island, kind);
         if (!costs[i]->is_possible)
             return NULL;
     }
     return costs;
-}
-
-bool search_is_mixed(const struct layout *l)
-{
-    return l->full_layers.n > 0;
-}
-
-struct level_counts search_levels_of(const struct layout *l, int stage)
-{
-    if (!search_is_mixed(l))
-        return (struct level_counts){ 0, 0 };
-    return (struct level_counts){ l->full_layers.values[stage], l->selective_layers.values[stage] };
-}
-
-static struct layout at_level(const struct layout *l, enum recompute_level level)
-{
-    static const enum recompute_mode modes[N_RECOMPUTE_LEVELS] = {
-        [LEVEL_NONE] = RECOMPUTE_NONE,
-        [LEVEL_SELECTIVE] = RECOMPUTE_SELECTIVE,
-        [LEVEL_FULL] = RECOMPUTE_FULL,
-    };
-    struct layout at = *l;
-
-    if (search_is_mixed(l))
-        at.recompute = modes[level];
-    return at;
-}
-
-bool search_list_costs(struct level_costs *costs, struct search *search, const struct layout *l,
-                       const struct pipeline_spec *spec, int replica, enum cost_kind kind,
-                       struct arena *arena)
-{
-    for (int level = 0; level < N_RECOMPUTE_LEVELS; level++) {
-        const struct layout at = at_level(l, (enum recompute_level)level);
-
-        costs->of[level] = level && !search_is_mixed(l)
-                               ? costs->of[LEVEL_NONE]
-                               : list_costs(search, &at, spec, replica, kind, arena);
-        if (!costs->of[level])
-            return false;
-    }
-    return true;
 }
 
 struct key_list {
@@ -211,7 +167,7 @@ static void add_keys(struct search *search, const struct layout *l, enum cost_ki
     const struct mesh mesh = search_mesh(search, l);
 
     for (int rank = 0; rank < l->pp; rank++) {
-        int island = island_of(search, &mesh, rank, ALL_REPLICAS);
+        int island = search_island(search, &mesh, rank, ALL_REPLICAS);
         struct layer_key key = key_of_costs(search, l, island, kind);
         bool is_new = true;
 
@@ -236,29 +192,26 @@ void search_prepare(struct search *search, const struct layout_candidate *candid
         const struct layout *l = &candidates[i].layout;
         bool is_split = search_has_split_backward(search_spec(&candidates[i]).kind);
 
-        for (int level = 0; level < (search_is_mixed(l) ? N_RECOMPUTE_LEVELS : 1); level++) {
-            const struct layout at = at_level(l, (enum recompute_level)level);
-
-            add_keys(search, &at, for_bounds ? COSTS_BASE : COSTS_WHOLE, &list);
-            if (is_split && !for_bounds)
-                add_keys(search, &at, COSTS_SPLIT, &list);
-        }
+        add_keys(search, l, for_bounds ? COSTS_BASE : COSTS_WHOLE, &list);
+        if (is_split && !for_bounds)
+            add_keys(search, l, COSTS_SPLIT, &list);
     }
     layer_costs_prepare(&search->costs, list.keys, list.n);
+    search_prepare_fronts(search, candidates, n);
     arena_release(&list.arena);
 }
 
 /* ---- stages from keys ---- */
 
-struct layer_cost *search_list_stages(const struct search *search, const struct level_costs *costs,
-                                      const struct layout *l, const int *first,
+struct layer_cost *search_list_stages(const struct search *search,
+                                      const struct layer_costs *const *costs, const int *first,
                                       const struct pipeline_spec *spec, struct arena *arena)
 {
     int n = pipeline_n_stages(spec);
     struct layer_cost *stages = arena_array(arena, struct layer_cost, n);
 
     for (int i = 0; i < n; i++)
-        stages[i] = cost_of_stage(search, costs, l, first, spec, i);
+        stages[i] = cost_of_stage(search, costs, first, spec, i);
     return stages;
 }
 
@@ -267,11 +220,12 @@ struct layer_cost *search_base_stages(struct search *search, const struct layout
                                       const struct pipeline_spec *spec, int replica,
                                       struct arena *arena)
 {
-    struct level_costs all, own;
+    const struct layer_costs **all =
+        search_list_costs(search, l, spec, ALL_REPLICAS, COSTS_BASE, arena);
+    const struct layer_costs **own = search_list_costs(search, l, spec, replica, COSTS_BASE, arena);
 
-    if (!search_list_costs(&all, search, l, spec, ALL_REPLICAS, COSTS_BASE, arena) ||
-        !search_list_costs(&own, search, l, spec, replica, COSTS_BASE, arena))
+    if (!all || !own)
         return NULL;
-    const int *first = search_cut(search, l, spec, all.of[LEVEL_NONE], arena);
-    return first ? search_list_stages(search, &own, l, first, spec, arena) : NULL;
+    const int *first = search_cut(search, l, spec, all, arena);
+    return first ? search_list_stages(search, own, first, spec, arena) : NULL;
 }

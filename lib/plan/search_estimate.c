@@ -20,24 +20,20 @@ static void raise_costs(struct layer_cost *stages, const struct layer_cost *base
 }
 
 /* Layers' times, and what I hands on to W, where the backward is in two. */
-static void split_costs(const struct level_costs *whole, const struct level_costs *split,
-                        const struct layout *l, const int *first, int n_stages,
+static void split_costs(const struct layer_costs *const *whole,
+                        const struct layer_costs *const *split, const int *first, int n_stages,
                         struct layer_cost *stages)
 {
-    for (int s = 0; s < n_stages; s++) {
-        struct level_counts counts = search_levels_of(l, s);
-
+    for (int s = 0; s < n_stages; s++)
         for (int i = first[s]; i < first[s + 1]; i++) {
-            enum recompute_level level = level_of_layer(&counts, i - first[s]);
-            const struct layer_cost *to = split->of[level][s]->layers[i];
-            const struct layer_cost *from = whole->of[level][s]->layers[i];
+            const struct layer_cost *to = split[s]->layers[i];
+            const struct layer_cost *from = whole[s]->layers[i];
 
             stages[s].f += to->f - from->f;
             stages[s].i += to->i - from->i;
             stages[s].w += to->w - from->w;
             stages[s].handed_bytes += max_i64(0, to->slot_bytes - from->slot_bytes);
         }
-    }
 }
 
 /* What crosses from a stage to the next. */
@@ -70,7 +66,8 @@ struct replica_model {
     struct pipeline pipeline;
     struct layer_cost *stages;
     struct boundary boundary;
-    int64_t fixed_bytes;
+    int64_t fixed_bytes, scratch_bytes; /* of each rank; the second is a part of the first */
+    int64_t *own_scratch_bytes;         /* [pp] in its place */
 };
 
 /* The end of the step: each rank's last step, then what it does once. */
@@ -106,41 +103,56 @@ static void build(struct pipeline *pipeline, struct pipeline_spec spec, int n_mi
     CHECK(!pipeline_build(pipeline, &spec, arena, &err));
 }
 
-/* Costs of all stages of a replica with all that the layout has, its levels chosen if they are to
- * be. Returns whether the layout is possible. */
-static bool model_replica(struct replica_model *r, struct search *search,
-                          struct layout_candidate *c, int replica, struct arena *arena)
+/* What layers keep, if that is to be chosen. */
+static void choose_kept(struct replica_model *r, const struct search *search,
+                        const struct layout *l, int replica, const int *first, struct arena *arena)
+{
+    r->own_scratch_bytes = arena_array(arena, int64_t, l->pp);
+    for (int rank = 0; rank < l->pp; rank++)
+        r->own_scratch_bytes[rank] = r->scratch_bytes;
+    if (search_is_fitted(search, l))
+        search_keep(search, l,
+                    &(struct keep_request){ .pipeline = &r->pipeline,
+                                            .mesh = &r->mesh,
+                                            .replica = replica,
+                                            .first = first,
+                                            .fixed_bytes = r->fixed_bytes,
+                                            .scratch_bytes = r->scratch_bytes,
+                                            .boundary_bytes = r->boundary.bytes },
+                    r->stages, r->own_scratch_bytes, arena);
+}
+
+/* Costs of all stages of a replica with all that the layout has. Returns whether the layout is
+ * possible. */
+static bool model_replica(struct replica_model *r, struct search *search, const struct layout *l,
+                          int replica, struct arena *arena)
 {
     const struct pipeline_spec *spec = &r->pipeline.spec;
-    const struct layout *l = &c->layout;
     bool is_split = search_has_split_backward(spec->kind);
-    struct level_costs all, base, whole, split;
+    const struct layer_costs **all =
+        search_list_costs(search, l, spec, ALL_REPLICAS, COSTS_BASE, arena);
+    const struct layer_costs **base =
+        search_list_costs(search, l, spec, replica, COSTS_BASE, arena);
+    const struct layer_costs **whole =
+        search_list_costs(search, l, spec, replica, COSTS_WHOLE, arena);
+    const struct layer_costs **split =
+        is_split ? search_list_costs(search, l, spec, replica, COSTS_SPLIT, arena) : whole;
 
-    if (!search_list_costs(&all, search, l, spec, ALL_REPLICAS, COSTS_BASE, arena) ||
-        !search_list_costs(&base, search, l, spec, replica, COSTS_BASE, arena) ||
-        !search_list_costs(&whole, search, l, spec, replica, COSTS_WHOLE, arena) ||
-        (is_split && !search_list_costs(&split, search, l, spec, replica, COSTS_SPLIT, arena)))
+    if (!all || !base || !whole || !split)
         return false;
-    const int *first = search_cut(search, l, spec, all.of[LEVEL_NONE], arena);
+    const int *first = search_cut(search, l, spec, all, arena);
     if (!first)
         return false;
     r->mesh = search_mesh(search, l);
     r->boundary = spec->n_ranks > 1 ? find_boundary(search, l) : (struct boundary){ 0, 0 };
-    r->fixed_bytes = whole.of[LEVEL_NONE][0]->fixed_bytes;
-    if (c->full && !c->are_levels_kept)
-        search_choose_levels(search, c,
-                             &(struct levels_request){ .pipeline = &r->pipeline,
-                                                       .mesh = &r->mesh,
-                                                       .whole = &whole,
-                                                       .split = is_split ? &split : NULL,
-                                                       .first = first,
-                                                       .fixed_bytes = r->fixed_bytes,
-                                                       .boundary_bytes = r->boundary.bytes });
-    r->stages = search_list_stages(search, &whole, l, first, spec, arena);
+    r->fixed_bytes = whole[0]->fixed_bytes;
+    r->scratch_bytes = whole[0]->scratch_bytes;
+    r->stages = search_list_stages(search, whole, first, spec, arena);
     if (is_split)
-        split_costs(&whole, &split, l, first, pipeline_n_stages(spec), r->stages);
-    raise_costs(r->stages, search_list_stages(search, &base, l, first, spec, arena),
+        split_costs(whole, split, first, pipeline_n_stages(spec), r->stages);
+    raise_costs(r->stages, search_list_stages(search, base, first, spec, arena),
                 pipeline_n_stages(spec));
+    choose_kept(r, search, l, replica, first, arena);
     return true;
 }
 
@@ -150,7 +162,7 @@ static void note_bytes(const struct search *search, const struct replica_model *
     struct largest_ranks of_replica = { .n = 0 };
 
     for (int rank = 0; rank < r->pipeline.spec.n_ranks; rank++) {
-        size_t n_bytes = (size_t)r->fixed_bytes +
+        size_t n_bytes = (size_t)(r->fixed_bytes - r->scratch_bytes + r->own_scratch_bytes[rank]) +
                          search_bytes_of_rank(&r->pipeline, r->stages, r->boundary.bytes, rank);
 
         search_note_largest(&of_replica, rank, search_scale_bytes(search, &r->mesh, rank, n_bytes));
@@ -170,7 +182,7 @@ static bool estimate_replica(struct search *search, struct layout_candidate *can
     struct replica_model r;
 
     build(&r.pipeline, spec, n_micro_batches - rounds * p, &scratch);
-    bool is_possible = model_replica(&r, search, candidate, replica, &scratch);
+    bool is_possible = model_replica(&r, search, &candidate->layout, replica, &scratch);
     if (is_possible) {
         int64_t ns = time_pipeline(&r, &r.pipeline);
 
@@ -203,6 +215,5 @@ bool search_estimate(struct search *search, struct layout_candidate *candidate)
     candidate->estimate_bytes = candidate->largest.n ? candidate->largest.bytes[0] : 0;
     if (candidate->estimate_bytes < candidate->bound_bytes)
         candidate->estimate_bytes = candidate->bound_bytes;
-    candidate->is_plain = candidate->full && search_are_levels_plain(candidate, search);
     return is_possible;
 }

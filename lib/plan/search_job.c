@@ -3,8 +3,6 @@
  */
 #include "plan/search_job.h"
 
-#include <string.h>
-
 #include "base/str.h"
 #include "plan/fit.h"
 
@@ -103,18 +101,6 @@ static int search_divided(struct search_result *result, struct search_request re
     return status;
 }
 
-/* Of recompute auto, where the job asks for it, the levels were a stand-in. */
-static void give_layout(struct job *job, const struct layout *layout)
-{
-    bool is_auto = job->recompute == RECOMPUTE_AUTO && job_is_given(job, "recompute");
-
-    layout_apply(job, layout);
-    if (!is_auto)
-        return;
-    job->recompute = RECOMPUTE_AUTO;
-    memset(&job->recompute_layers, 0, sizeof job->recompute_layers);
-}
-
 int search_job(struct search_result *result, struct job *job, int n_ranks, int n_rows,
                const struct cluster *cluster, struct kernels *kernels, struct pool *pool,
                struct arena *arena, struct err *err)
@@ -141,7 +127,7 @@ int search_job(struct search_result *result, struct job *job, int n_ranks, int n
         return -1;
     if (!result->n_rows)
         return refuse_misfit(result, job, n_ranks, cluster, err);
-    give_layout(job, &result->rows[0].layout);
+    layout_apply(job, &result->rows[0].layout);
     job->parallel.mode = PARALLEL_MANUAL;
     return 0;
 }

@@ -11,9 +11,9 @@ bool search_is_wanted(const struct job *job);
 
 /*
  * Search what parallel.mode and the given keys leave open, and give the job the best layout;
- * parallel.mode is manual then. With recompute auto layouts are compared with numbers of layers
- * that are recomputed in full or selectively (search_levels.c), and the job keeps auto: what each
- * layer keeps is chosen for the layout that was found, and takes no more time. Where nothing fits,
+ * parallel.mode is manual then. Where recompute is open it is auto: a run chooses again what each
+ * layer keeps, and, with devices of the cluster's memory, finds what the search did. Where nothing
+ * fits,
  * and the job leaves parallel.cp open, long sequences are divided over 2, 4, 8, ... ranks, as is
  * fastest. n_rows, pool: as search_request. The job is read, not resolved. Returns as
  * search_layouts; where nothing fits, -1 and ERR_CONFIG with the nearest.

@@ -18,8 +18,8 @@ size_t search_available(const struct search *search, const struct mesh *mesh, in
 
     if (search->are_alike)
         return search->available;
-    return plan_available_bytes(islands_smallest(r->cluster, mesh_stage_ranks(mesh, rank)),
-                                r->memory_share);
+    return plan_limit_bytes(r->job, islands_smallest(r->cluster, mesh_stage_ranks(mesh, rank)),
+                            r->memory_share);
 }
 
 size_t search_scale_bytes(const struct search *search, const struct mesh *mesh, int rank,
@@ -89,22 +89,31 @@ static int list_measured(const struct layout_candidate *c, int ranks[N_LARGEST +
     return n;
 }
 
+int search_short_job(const struct search *search, const struct layout_candidate *c, struct job *job,
+                     struct arena *arena, struct err *err)
+{
+    const struct layout *l = &c->layout;
+
+    *job = *search->request->job;
+    layout_apply(job, l);
+    /* Counts of replicas add up to the whole batch, and what copies take is of all of it. */
+    if (!l->counts.n && job->memory.offload == OFFLOAD_NONE)
+        job->train.global_batch =
+            min_int(job->train.global_batch, N_MEASURED_ROUNDS * l->pp * l->micro_batch * l->dp);
+    job->rates = search->request->cluster;
+    return job_resolve(job, layout_n_ranks(l), arena, err);
+}
+
 int search_measure_bytes(const struct search *search, struct layout_candidate *c, struct err *err)
 {
     const struct search_request *r = search->request;
     const struct mesh mesh = search_mesh(search, &c->layout);
-    struct job job = *r->job;
     struct arena arena = { 0 };
     int ranks[N_LARGEST + 2], n_ranks = list_measured(c, ranks);
     size_t most = 0;
+    struct job job;
 
-    layout_apply(&job, &c->layout);
-    /* Counts of replicas add up to the whole batch. */
-    if (!c->layout.counts.n)
-        job.train.global_batch =
-            min_int(job.train.global_batch,
-                    N_MEASURED_ROUNDS * c->layout.pp * c->layout.micro_batch * c->layout.dp);
-    int status = job_resolve(&job, layout_n_ranks(&c->layout), &arena, err);
+    int status = search_short_job(search, c, &job, &arena, err);
     for (int i = 0; i < n_ranks && !status && most <= search->available; i++) {
         struct programs_request request = {
             .job = &job, .kernels = r->kernels, .pp_rank = ranks[i], .unverified = true

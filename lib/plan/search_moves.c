@@ -76,7 +76,7 @@ static int list_takers(const int64_t *loads, int n, int64_t most, int takers[N_T
     return n_takers;
 }
 
-/* The candidate with these layers, estimated. Its levels, if it has some, are chosen again. */
+/* The candidate with these layers, estimated. What it keeps is chosen again. */
 static bool estimate_moved(struct search *search, const struct layout_candidate *c,
                            const int *counts, int n, struct layout_candidate *moved)
 {
@@ -135,8 +135,5 @@ void search_move_layers(struct search *search, struct layout_candidate *c, int *
         estimate_moved(search, c, counts, n, &moved)) {
         moved.bound_ns = min_i64(c->bound_ns, moved.estimate_ns);
         *c = moved;
-    } else if (c->full) {
-        /* Trials have changed the levels. */
-        search_estimate(search, c);
     }
 }

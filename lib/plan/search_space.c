@@ -100,7 +100,7 @@ static struct values list_micro_batches(const struct search *search)
 
 /* ---- a pipeline's schedule ---- */
 
-static struct layout_candidate *append(struct listing *l)
+static void append(struct listing *l)
 {
     struct candidates *c = l->out;
 
@@ -111,21 +111,7 @@ static struct layout_candidate *append(struct listing *l)
         .weight =
             l->search->request->objective == OBJECTIVE_DEVICE_TIME ? layout_n_ranks(&l->layout) : 1,
     };
-    return &c->items[c->n++];
-}
-
-/* The same with layers that are recomputed differently: the numbers come with the estimate. */
-static void add_mixed(struct listing *l)
-{
-    int n = l->layout.pp * l->layout.chunks;
-
-    if (!is_free(l->search, LAYOUT_RECOMPUTE) || l->layout.recompute != RECOMPUTE_NONE)
-        return;
-    struct layout_candidate *c = append(l);
-    c->full = arena_array(l->search->arena, int, n);
-    c->selective = arena_array(l->search->arena, int, n);
-    c->layout.full_layers = (struct job_counts){ c->full, n };
-    c->layout.selective_layers = (struct job_counts){ c->selective, n };
+    c->n++;
 }
 
 /* Whether all data-parallel ranks have schedules for their numbers of micro-batches. */
@@ -188,7 +174,6 @@ static void add_layout(struct listing *l)
             continue;
         l->layout.order = (enum rank_order)order;
         append(l);
-        add_mixed(l);
         add_counted(l);
     }
     l->layout.order = given;
@@ -286,17 +271,6 @@ static struct values list_zero(const struct listing *l)
     return values;
 }
 
-static struct values list_recompute(const struct listing *l)
-{
-    struct values values = one(RECOMPUTE_NONE);
-
-    if (!is_free(l->search, LAYOUT_RECOMPUTE))
-        return one((int)l->job->recompute);
-    add(&values, RECOMPUTE_SELECTIVE);
-    add(&values, RECOMPUTE_FULL);
-    return values;
-}
-
 static void list_shards(struct listing *l)
 {
     struct values zeros = list_zero(l);
@@ -388,16 +362,12 @@ static struct values list_dp(const struct listing *l)
 
 static void list_data(struct listing *l)
 {
-    struct values recompute = list_recompute(l);
     int given = l->job->parallel.dp_given ? l->job->parallel.dp : 0;
 
     l->n_micro_batches = count_micro_batches(l);
     if (!l->n_micro_batches || is_refused(l) || (given && given != l->layout.dp))
         return;
-    for (int i = 0; i < recompute.n; i++) {
-        l->layout.recompute = (enum recompute_mode)recompute.items[i];
-        list_shards(l);
-    }
+    list_shards(l);
 }
 
 static struct values list_pp(const struct listing *l)
@@ -429,6 +399,8 @@ void search_list(struct search *search, struct candidates *candidates)
                          .job = job,
                          .out = candidates,
                          .layout.order = job->parallel.order,
+                         .layout.recompute =
+                             is_free(search, LAYOUT_RECOMPUTE) ? RECOMPUTE_AUTO : job->recompute,
                          .layout.cp = job->parallel.cp,
                          .layout.cp_kind = job->parallel.cp_kind,
                          .layout.cp_sizes = job->parallel.cp_sizes };

@@ -58,26 +58,41 @@ static int agree_on_least(struct trainer *t, int64_t *limit, struct err *err)
     return 0;
 }
 
+/* The least of each pipeline rank's devices. */
+static int agree_on_devices(struct trainer *t, int64_t own, int64_t *limits, struct err *err)
+{
+    struct mesh mesh = job_mesh(t->job);
+    int stage = mesh_coordinate(&mesh, t->world_rank, axes_stages()), status = 0;
+
+    for (int i = 0; i < t->job->parallel.pp && !status; i++) {
+        limits[i] = i == stage ? own : 0;
+        status = agree_on_least(t, &limits[i], err);
+    }
+    return status;
+}
+
 /*
- * What is kept, computed again and away is chosen for the rank's device that has least: what is
- * computed again holds collectives, so ranks choose alike. Where the device is the host's memory,
- * moving values within it makes no room, so without a limit of the job's there is none.
+ * What is kept, computed again and away is chosen for each stage's device that has least: what is
+ * computed again holds collectives, so its ranks choose alike. Where the device is the host's
+ * memory, moving values within it makes no room, so without a limit of the job's there is none.
  */
 static int choose_memory(struct trainer *t, struct err *err)
 {
     bool is_shared = device_is_host(t->options.kernels->device);
     bool has_limit = !is_shared || t->job->memory.offload == OFFLOAD_NONE;
+    int64_t own = has_limit ? (int64_t)t->options.available_bytes : 0;
+    int64_t *limits = arena_array(&t->arena, int64_t, t->job->parallel.pp);
     struct memory_fit_request request = {
         .job = t->job,
         .kernels = t->options.kernels,
-        .device_bytes = has_limit ? (int64_t)t->options.available_bytes : 0,
+        .rank_bytes = limits,
         .host_bytes = host_bytes(t),
     };
     struct memory_fit *fit;
 
     if (!memory_is_chosen(t->job))
         return 0;
-    if (agree_on_least(t, &request.device_bytes, err) < 0 ||
+    if (agree_on_devices(t, own, limits, err) < 0 ||
         agree_on_least(t, &request.host_bytes, err) < 0)
         return -1;
     t->chosen = *t->job;

@@ -129,11 +129,25 @@ needs() {
     "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml" $wide --set parallel.pp=2 --set "recompute=$1" --json |
         python3 -c 'import json, sys; print(json.load(sys.stdin)["predicted"]["needed_bytes"])'
 }
-memory=$(printf '%s %s\n' "$(needs none)" "$(needs selective)" | awk '{ printf "%.4f MiB", ($1 + $2) / 2 / 1048576 }')
-sed "s/^      memory: .*/      memory: $memory/" "$dir/here.yaml" >"$dir/small.yaml"
+limited="--set memory.device_bytes=$((($(needs none) + $(needs selective)) / 2)) --set search.within=0"
+# short OPTION... - a plan of the layout that is searched under that limit
+# shellcheck disable=SC2086,SC2317 # words; expect calls it
+short() {
+    "$lmtrain" plan "$dir/job.yaml" --ranks 2 --cluster "$dir/here.yaml" $wide $limited --set 'parallel={mode: semi, pp: 2, schedule: 1f1b}' "$@"
+}
+expect 'some layers are recomputed' 0 '^ *1 .* auto: [0-9.]+ % ' short
+expect 'a plan says which ops' 0 '^[0-9].*(rmsnorm|swiglu|layer.s input)' printf '%s\n' "$output"
+short --json >"$dir/short.json"
+expect 'and takes as long as the search says' 0 '' python3 -c '
+import json, sys
+said = json.load(open(sys.argv[1], encoding="ascii"))
+first = said["search"]["layouts"][0]
+assert first["step_ns"] == said["predicted"]["step_ns"], said
+assert first["recompute"] == "auto" and first["recompute_ns"] > 0 and first["moved_bytes"] == 0, first
+' "$dir/short.json"
 # shellcheck disable=SC2086 # words
-expect 'some layers are recomputed' 0 'layout: .* recompute none, full in [0-9]+\+[0-9]+ layers, selective in ' pretrain mixed --ranks 2 $wide \
-    --set 'parallel={mode: semi, pp: 2, schedule: 1f1b}' --set "cluster=$dir/small.yaml" --set search.memory_share=1 --set search.within=0
+expect 'a run chooses as the plan does' 0 'layout: .* recompute auto.*the best of ' pretrain mixed --ranks 2 $wide $limited \
+    --set 'parallel={mode: semi, pp: 2, schedule: 1f1b}' --set "cluster=$dir/here.yaml"
 # shellcheck disable=SC2086 # words
 expect 'none of them' 0 '^done' pretrain unmixed --ranks 2 $wide --set parallel.pp=2
 same_bits 'changes no bit' mixed unmixed 12

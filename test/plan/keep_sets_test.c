@@ -187,12 +187,36 @@ static void many_kinds_are_tried_along_the_hull(void **state)
     close_fixture(&f);
 }
 
+/* What data parallel, ZeRO and pipelines add is of no layer's values: a search finds a front once
+ * for all of them (plan/search_fronts.c). */
+static void test_fronts_depend_on_tp_alone(void **state)
+{
+    struct fixture one, all;
+
+    (void)state;
+    open_fixture(&one, "position: rope", "tp: 2", 2);
+    open_fixture(&all, "position: rope", "tp: 2, pp: 2, dp: 4, zero: 3", 16);
+    const struct keep_front *a = &one.sets.fronts[0], *b = &all.sets.fronts[0];
+    assert_int_equal(one.sets.n_fronts, all.sets.n_fronts);
+    assert_int_equal(a->n_points, b->n_points);
+    assert_true(a->n_points > 3);
+    for (int i = 0; i < a->n_points; i++) {
+        assert_true(a->points[i].added_ns == b->points[i].added_ns);
+        assert_true(a->points[i].slot_bytes == b->points[i].slot_bytes);
+        assert_true(a->points[i].scratch_bytes == b->points[i].scratch_bytes);
+        assert_true(a->points[i].handed_bytes == b->points[i].handed_bytes);
+    }
+    close_fixture(&one);
+    close_fixture(&all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_are_those_of_programs),
         cmocka_unit_test(kinds_of_layers_have_fronts_of_their_own),
         cmocka_unit_test(many_kinds_are_tried_along_the_hull),
+        cmocka_unit_test(test_fronts_depend_on_tp_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,7 +46,8 @@ static void make_kinds(struct instance *in)
         in->kinds[k] = (struct memory_layer_kind){ .points = in->points[k],
                                                    .n_points = 1 + roll(N_POINTS_MAX),
                                                    .forward_ns = roll(30),
-                                                   .backward_ns = roll(60) };
+                                                   .backward_ns = roll(60),
+                                                   .n_alike = roll(3) };
         for (int i = 0; i < in->kinds[k].n_points; i++) {
             struct memory_point *p = &in->points[k][i];
 
@@ -131,16 +132,16 @@ static struct totals add_layers(const struct memory_problem *p, const struct tri
         for (int i = 0; i < p->chunks[c].n_layers; i++) {
             const struct memory_layer_kind *kind = &p->kinds[p->chunks[c].kind_of_layer[i]];
             const struct memory_point *point = &kind->points[t->layers[c][i].point];
-            int64_t away = 0;
+            int64_t away = 0, n = p->n_micro_batches * (int64_t)max_int(1, kind->n_alike);
 
             for (int part = 0; part < point->n_parts; part++)
                 away += t->layers[c][i].away >> part & 1 ? point->parts[part] : 0;
             slot += point->slot_bytes - away;
             sum.scratch = max_i64(sum.scratch, point->scratch_bytes + p->stay_copies * away);
-            sum.added += p->n_micro_batches * point->added_ns;
-            sum.moved += p->n_micro_batches * away;
-            sum.forward += p->n_micro_batches * kind->forward_ns;
-            sum.backward += p->n_micro_batches * kind->backward_ns;
+            sum.added += n * point->added_ns;
+            sum.moved += n * away;
+            sum.forward += n * kind->forward_ns;
+            sum.backward += n * kind->backward_ns;
         }
         sum.slot = max_i64(sum.slot, slot);
     }
@@ -353,7 +354,9 @@ static void links_are_free_while_they_hide(void **state)
         { .added_ns = 0, .slot_bytes = 100, .parts = { 60, 40 }, .n_parts = 2 },
         { .added_ns = 50, .slot_bytes = 40, .parts = { 40 }, .n_parts = 1 },
     };
-    const struct memory_layer_kind kind = { points, 2, 100, 200 };
+    const struct memory_layer_kind kind = {
+        .points = points, .n_points = 2, .forward_ns = 100, .backward_ns = 200
+    };
     const int kinds[8] = { 0 };
     const struct memory_chunk chunk = { kinds, 8, 0 };
     struct memory_problem p = { .kinds = &kind,
@@ -396,7 +399,9 @@ static void large_ranks_are_thinned(void **state)
 {
     enum { N_LARGE = N_LAYERS_MAX, N_WAYS = 10 };
     struct memory_point points[N_WAYS];
-    struct memory_layer_kind kind = { points, N_WAYS, 1000000, 2000000 };
+    struct memory_layer_kind kind = {
+        .points = points, .n_points = N_WAYS, .forward_ns = 1000000, .backward_ns = 2000000
+    };
     int kinds[N_LARGE] = { 0 };
     struct memory_chunk chunk = { kinds, N_LARGE, 0 };
     struct memory_problem p = { .kinds = &kind,
