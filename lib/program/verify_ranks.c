@@ -126,7 +126,8 @@ static const char *differ(const struct checking *c, const struct replay_transfer
     int is_one_program = axis_role(t->op->attributes.axis, PARAMETER_DENSE) != SPLITS_LAYERS;
 
     if (t->op->kind != u->op->kind || t->op->attributes.group != u->op->attributes.group ||
-        t->op->attributes.peer != u->op->attributes.peer)
+        t->op->attributes.peer != u->op->attributes.peer ||
+        t->op->attributes.n_experts != u->op->attributes.n_experts)
         return "other kinds of collective at one place";
     const char *why =
         operands_differ(p, t->op->in[OPS_FIRST], q, u->op->in[OPS_FIRST], is_one_program);

@@ -29,9 +29,10 @@ enum { OP_CASE_GUARD_BYTES = 64, OP_CASE_GUARD = 0xa5 };
 struct op_case {
     struct op_shape op; /* kernel's operands, guarded; filled after op_case_create */
     size_t in_bytes[OPS_MAX_INPUTS], out_bytes[OPS_MAX_OUTPUTS];
-    bool dense; /* set before operands are added: no gaps */
-    int gap;    /* likewise: columns of the gaps, where 0 is 3 */
-    int skew;   /* likewise: bytes by which an operand is off a multiple of 64; less than those */
+    bool dense;  /* set before operands are added: no gaps */
+    int gap;     /* likewise: columns of the gaps, where 0 is 3 */
+    bool leaves; /* some elements of outputs are left as they were, by the reference, too */
+    int skew;    /* likewise: bytes by which an operand is off a multiple of 64; less than those */
 };
 
 struct op_case *op_case_create(enum op_kind kind, const struct op_attributes *attributes);
