@@ -12,6 +12,7 @@
  * a thread. Its gradient: a row a warp, so that the sum for the weight needs no barrier.
  */
 #include "cuda/choices.cuh"
+#include "cuda/packs.cuh"
 
 #include <stdio.h>
 
@@ -287,21 +288,6 @@ __global__ void __launch_bounds__(N_THREADS)
     for (int k = 0; k < N; k++)
         out.at[k] = from_float<T>(sum[k]);
     *(packed<T, N> *)(x.row(token) + col) = out;
-}
-
-/* Call f(T(), packs' length) for an activation: N as a type, 16 bytes where all are aligned. */
-template <int N> struct length_of {
-    enum { N_ELEMENTS = N };
-};
-
-template <typename F> static void with_packs(enum dtype dtype, int wide, F f)
-{
-    cuda_with_act(dtype, [&](auto zero) {
-        if (wide)
-            f(zero, length_of<16 / sizeof zero>());
-        else
-            f(zero, length_of<1>());
-    });
 }
 
 static void move_run(struct kernels *kernels, const struct kernel_call *call, int first)

@@ -26,7 +26,7 @@ bool adapter_is(const char *path)
 const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
                                        int layer, enum lora_module module)
 {
-    struct lora_target target = lora_target_of(spec, module);
+    struct lora_target target = lora_target_of(spec, layer, module);
     const struct hf_whole *whole =
         hf_names_of(names, parameters_id(spec, target.module, PART_WEIGHT, layer));
 

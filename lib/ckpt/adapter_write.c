@@ -129,7 +129,7 @@ static int list_pairs(struct adapter_writer *w, struct err *err)
         for (int m = 0; m < N_LORA_MODULES; m++) {
             enum lora_module module = (enum lora_module)m;
             int rank = tuning_place(job->tuning, layer, module).rank;
-            struct lora_target target = lora_target_of(&job->model, module);
+            struct lora_target target = lora_target_of(&job->model, layer, module);
             const struct hf_tensor *t =
                 rank ? adapter_module(&w->names, &job->model, layer, module) : NULL;
 

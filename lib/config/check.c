@@ -96,37 +96,6 @@ static void check_straggler_ratio(struct job_reader *r)
                         "train.straggler_ratio is %g, not 0 or above 1 (hint: 1.1)", ratio);
 }
 
-static void check_experts(struct job_reader *r)
-{
-    const struct model_spec *s = &r->job->model;
-
-    if (!s->n_experts)
-        return;
-    if (s->n_active_experts > s->n_experts)
-        diagnostics_add(&r->mistakes, given_or(r, "model.n_active_experts", "model.n_experts"),
-                        "model.n_active_experts is %d, more than the %d expert%s (hint: %d)",
-                        s->n_active_experts, s->n_experts, str_s(s->n_experts), s->n_experts);
-    if (s->expert_every > s->n_layers)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "model.expert_every"),
-            "model.expert_every is %d, more than the %d layer%s: none would have experts "
-            "(hint: %d, or n_experts: 0)",
-            s->expert_every, s->n_layers, str_s(s->n_layers), s->n_layers);
-    if (s->activation != ACTIVATION_SWIGLU)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "model.activation"),
-            "model.activation is gelu, but experts are built with swiglu only (hint: swiglu)");
-    if (s->bias)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "model.bias"),
-            "model.bias is true, but experts have no biases (hint: attention_bias: all)");
-    if ((int64_t)s->n_experts * max_int(2 * s->expert_ffn_size, s->hidden_size) > INT32_MAX)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "model.n_experts"),
-            "model.n_experts %d * expert_ffn_size %d is more than %d rows of one matrix",
-            s->n_experts, s->expert_ffn_size, INT32_MAX / 2);
-}
-
 static void check_window(struct job_reader *r)
 {
     const struct model_spec *s = &r->job->model;
@@ -176,7 +145,7 @@ static void check_model(struct job_reader *r)
                         "model.head_dim is %d, more than %d (hint: more heads)", s->head_dim,
                         OPS_HEAD_DIM_MAX);
     }
-    check_experts(r);
+    reader_check_experts(r);
     check_loss_scale(r);
     check_straggler_ratio(r);
     if ((int64_t)s->n_heads * s->head_dim > 1048576)
@@ -200,6 +169,8 @@ static int tp_misfit(const struct model_spec *s, int tp, char *why, size_t size)
         return snprintf(why, size, "does not divide n_heads %d", s->n_heads);
     if (s->n_experts && s->expert_ffn_size % tp != 0)
         return snprintf(why, size, "does not divide expert_ffn_size %d", s->expert_ffn_size);
+    if (s->n_experts && s->shared_ffn_size % tp != 0)
+        return snprintf(why, size, "does not divide shared_ffn_size %d", s->shared_ffn_size);
     if (s->ffn_size % tp != 0 && model_spec_n_expert_layers(s, s->n_layers) < s->n_layers)
         return snprintf(why, size, "does not divide ffn_size %d", s->ffn_size);
     if (kv % tp != 0 && tp % kv != 0)
@@ -381,20 +352,14 @@ static void check_parallel(struct job_reader *r)
     if (!check_tp(r))
         check_sequence_parallel(r);
     check_zero(r);
-    if (!r->model_only && job->parallel.pp > 1 && s->n_experts > 0 && s->router_balance > 0 &&
-        s->router_balance_kind == ROUTER_BALANCE_POOLED)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "parallel.pp"),
-            "parallel.pp is %d, but model.router_balance_kind pooled needs the choices of "
-            "all layers on each rank (hint: parallel.pp: 1, or model.router_balance_kind: "
-            "per_layer)",
-            job->parallel.pp);
     if (job->parallel.pp > s->n_layers)
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.pp"),
                         "parallel.pp is %d, more than the %d layer%s (hint: %d)", job->parallel.pp,
                         s->n_layers, str_s(s->n_layers), s->n_layers);
     if (!r->model_only)
         reader_check_context(r);
+    if (!r->model_only)
+        reader_check_expert_ranks(r);
 }
 
 /* The residual stream is as wide as activations at least. */

@@ -37,6 +37,12 @@ static void derive_model(struct job_reader *r)
         if (s->n_experts)
             job_note(r->job, r->arena, "model.expert_ffn_size = %d (auto: ffn_size)", s->ffn_size);
     }
+    if (s->shared_ffn_size == 0 && s->n_shared_experts > 0) {
+        s->shared_ffn_size = s->n_shared_experts * s->expert_ffn_size;
+        job_note(r->job, r->arena,
+                 "model.shared_ffn_size = %d (auto: n_shared_experts %d * expert_ffn_size %d)",
+                 s->shared_ffn_size, s->n_shared_experts, s->expert_ffn_size);
+    }
     if (s->position == POSITION_LEARNED && !reader_given(r, "model.max_seq_len"))
         diagnostics_add(&r->mistakes, NULL,
                         "model.max_seq_len is missing (hint: position learned needs the number of "
@@ -177,11 +183,13 @@ static int has_feature(const struct job *job, enum op_feature feature)
         return s->position == POSITION_ROPE;
     case FEATURE_SWIGLU:
         return s->activation == ACTIVATION_SWIGLU &&
-               model_spec_n_expert_layers(s, s->n_layers) < s->n_layers;
+               (model_spec_n_expert_layers(s, s->n_layers) < s->n_layers || s->shared_ffn_size > 0);
     case FEATURE_GELU:
         return s->activation == ACTIVATION_GELU;
     case FEATURE_EXPERTS:
         return s->n_experts > 0;
+    case FEATURE_SHARED_GATE:
+        return s->n_experts > 0 && s->shared_ffn_size > 0 && s->shared_gate;
     case FEATURE_ADAPTERS:
         return job->lora.rank > 0;
     case FEATURE_DROPOUT:

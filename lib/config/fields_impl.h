@@ -54,6 +54,10 @@ enum numerics_when {
     WHEN_LLAMA3,
     WHEN_YARN,
     WHEN_EXPERTS,
+    WHEN_EXPERTS_AND_SET, /* there are experts, and its value is not 0 */
+    WHEN_ROUTER_SCALED,   /* their weights, by another factor than 1 */
+    WHEN_ROUTER_GROUPS,
+    WHEN_ROUTER_BIAS,
     WHEN_WINDOW,
     WHEN_WINDOW_PERIOD,
     WHEN_ATTENTION_BIAS,    /* one of attention alone */

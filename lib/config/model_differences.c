@@ -13,12 +13,23 @@
 
 static void drop_experts(struct model_spec *s)
 {
-    if (s->n_experts && s->expert_every == 1)
+    int has_dense = model_spec_n_expert_layers(s, s->n_layers) < s->n_layers;
+
+    if (s->n_experts && !has_dense)
         s->ffn_size = 0;
     if (!s->n_experts) {
         s->n_active_experts = s->expert_ffn_size = s->expert_every = s->router_normalize = 0;
-        s->router_balance = 0;
+        s->first_dense_layers = s->n_shared_experts = s->shared_ffn_size = s->router_bias = 0;
+        s->router_balance = s->router_z = 0;
+        s->router_scaling = 1;
+        s->router_score = ROUTER_SOFTMAX;
     }
+    if (!s->shared_ffn_size)
+        s->shared_gate = 0;
+    if (!s->n_experts || s->router_groups <= 1)
+        s->router_groups = s->router_groups_kept = 0;
+    if (!s->router_bias)
+        s->router_bias_rate = 0;
     if (!(s->router_balance > 0))
         s->router_balance_kind = ROUTER_BALANCE_PER_LAYER;
 }
@@ -76,10 +87,10 @@ static struct model_spec without_unused(const struct model_spec *spec)
 
 static enum model_use use_of(const struct field *f, const struct model_spec *s)
 {
-    static const char *const training[] = {
-        "model.dropout",  "model.embedding_dropout", "model.attention_dropout",
-        "model.init_std", "model.router_balance",    "model.router_balance_kind"
-    };
+    static const char *const training[] = { "model.dropout",           "model.embedding_dropout",
+                                            "model.attention_dropout", "model.init_std",
+                                            "model.router_balance",    "model.router_balance_kind",
+                                            "model.router_z",          "model.router_bias_rate" };
 
     for (size_t i = 0; i < sizeof training / sizeof *training; i++)
         if (!strcmp(f->key, training[i]))

@@ -24,16 +24,28 @@ const struct choice attention_bias_choices[] = { { "none", ATTENTION_BIAS_NONE }
                                                  { 0 } };
 const struct choice router_balance_choices[] = { { "per_layer", ROUTER_BALANCE_PER_LAYER },
                                                  { "pooled", ROUTER_BALANCE_POOLED },
+                                                 { "per_sequence", ROUTER_BALANCE_PER_SEQUENCE },
+                                                 { "global_batch", ROUTER_BALANCE_GLOBAL },
                                                  { 0 } };
+const struct choice router_score_choices[] = { { "softmax", ROUTER_SOFTMAX },
+                                               { "sigmoid", ROUTER_SIGMOID },
+                                               { 0 } };
 
 int model_spec_has_experts(const struct model_spec *s, int n)
 {
-    return s->n_experts && (n + 1) % s->expert_every == 0;
+    return s->n_experts && n >= s->first_dense_layers && (n + 1) % s->expert_every == 0;
 }
 
 int model_spec_n_expert_layers(const struct model_spec *s, int n)
 {
-    return s->n_experts ? n / s->expert_every : 0;
+    int dense = n < s->first_dense_layers ? n : s->first_dense_layers;
+
+    return s->n_experts ? n / s->expert_every - dense / s->expert_every : 0;
+}
+
+int model_spec_has_shared(const struct model_spec *s, int n)
+{
+    return s->shared_ffn_size > 0 && model_spec_has_experts(s, n);
 }
 
 /* Of all layers, those that multiply a token's activations. */

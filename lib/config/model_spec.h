@@ -13,11 +13,18 @@
 #include <stdint.h>
 
 #include "base/choice.h"
+#include "ops/ops.h"
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-/* Whether f_e and P_e of the load-balancing loss are taken per layer or averaged over all
- * layers. */
-enum router_balance_kind { ROUTER_BALANCE_PER_LAYER, ROUTER_BALANCE_POOLED };
+/* Of which tokens f_e and P_e of the load-balancing loss are: a micro-batch's, in each layer or
+ * averaged over all layers; each sequence's; f_e of all ranks' micro-batches of the step so far.
+ */
+enum router_balance_kind {
+    ROUTER_BALANCE_PER_LAYER,
+    ROUTER_BALANCE_POOLED,
+    ROUTER_BALANCE_PER_SEQUENCE,
+    ROUTER_BALANCE_GLOBAL
+};
 enum position_kind { POSITION_ROPE, POSITION_LEARNED, POSITION_ALIBI };
 enum activation_kind { ACTIVATION_SWIGLU, ACTIVATION_GELU };
 enum attention_bias { ATTENTION_BIAS_NONE, ATTENTION_BIAS_QKV, ATTENTION_BIAS_ALL };
@@ -30,6 +37,7 @@ extern const struct choice activation_choices[];
 extern const struct choice rope_scaling_choices[];
 extern const struct choice attention_bias_choices[];
 extern const struct choice router_balance_choices[];
+extern const struct choice router_score_choices[];
 
 /*
  * How rotary frequencies are changed for texts longer than the model was first trained on (train/
@@ -54,14 +62,25 @@ struct model_spec {
     int n_kv_heads; /* divides n_heads */
     int head_dim;   /* hidden_size / n_heads unless given */
     int ffn_size;
-    int n_experts;         /* 0: no mixture of experts */
-    int n_active_experts;  /* selected per token (top-k) */
-    int expert_ffn_size;   /* intermediate size of one expert */
-    int expert_every;      /* every N-th layer is an MoE layer, the others have a dense FFN */
-    int router_normalize;  /* weights of the selected experts sum to 1: 0 or 1 */
-    double router_balance; /* coefficient of the load-balancing loss; 0: none */
+    int n_experts;          /* 0: no mixture of experts */
+    int n_active_experts;   /* selected per token (top-k) */
+    int expert_ffn_size;    /* intermediate size of one expert */
+    int expert_every;       /* every N-th layer is an MoE layer, the others have a dense FFN */
+    int first_dense_layers; /* so many first layers have a dense FFN, whatever expert_every is */
+    enum router_score router_score;
+    int router_normalize;                  /* weights of the selected experts sum to 1: 0 or 1 */
+    double router_scaling;                 /* factor of these weights */
+    int router_groups, router_groups_kept; /* of experts, and how many a token may choose from; 1
+                                              (or 0): all are one group */
+    int router_bias;                       /* experts are chosen by scores plus a bias: 0 or 1 */
+    double router_bias_rate;               /* by which a step changes it; 0: it stays */
+    double router_balance;                 /* coefficient of the load-balancing loss; 0: none */
     enum router_balance_kind router_balance_kind;
-    int max_seq_len; /* learned positions: rows of the table; rope: intended maximum */
+    double router_z;      /* coefficient of the router's z-loss; 0: none */
+    int n_shared_experts; /* that all tokens go to, beside those that are selected */
+    int shared_ffn_size;  /* intermediate size of all of these together; 0: there are none */
+    int shared_gate;      /* their sum is multiplied by a sigmoid of the token: 0 or 1 */
+    int max_seq_len;      /* learned positions: rows of the table; rope: intended maximum */
     enum norm_kind norm;
     double norm_eps;
     enum position_kind position;
@@ -82,6 +101,9 @@ struct model_spec {
     double attention_dropout;           /* on attention probabilities */
     double init_std;                    /* residual projections: divided by sqrt(2 n_layers) */
 };
+
+/* Whether layer n (from 0) has experts that all tokens go to. */
+int model_spec_has_shared(const struct model_spec *spec, int n);
 
 /* Whether layer n (from 0) has experts, and how many layers of the first n do. */
 int model_spec_has_experts(const struct model_spec *spec, int n);

@@ -42,6 +42,12 @@ static int model_is(enum numerics_when when, const struct model_spec *s)
         return scaling == ROPE_YARN;
     case WHEN_EXPERTS:
         return s->n_experts > 0;
+    case WHEN_ROUTER_SCALED:
+        return s->n_experts > 0 && s->router_scaling != 1;
+    case WHEN_ROUTER_GROUPS:
+        return s->n_experts > 0 && s->router_groups > 1;
+    case WHEN_ROUTER_BIAS:
+        return s->n_experts > 0 && s->router_bias;
     case WHEN_WINDOW:
         return has_window;
     case WHEN_WINDOW_PERIOD:
@@ -56,6 +62,19 @@ static int model_is(enum numerics_when when, const struct model_spec *s)
     }
 }
 
+static int is_set(const struct field *f, const struct job *job)
+{
+    const void *at = (const char *)job + f->offset;
+
+    if (f->type == FIELD_TEXT)
+        return *(const char *const *)at != NULL;
+    if (f->type == FIELD_TEXTS)
+        return ((const struct job_texts *)at)->n > 0;
+    if (f->type == FIELD_FLOAT)
+        return *(const double *)at != 0;
+    return *(const int *)at != 0;
+}
+
 static int job_is(enum numerics_when when, const struct field *f, const struct job *job)
 {
     const char *at = (const char *)job + f->offset;
@@ -64,11 +83,9 @@ static int job_is(enum numerics_when when, const struct field *f, const struct j
     case WHEN_ALWAYS:
         return 1;
     case WHEN_SET:
-        if (f->type == FIELD_TEXT)
-            return *(const char *const *)(const void *)at != NULL;
-        if (f->type == FIELD_TEXTS)
-            return ((const struct job_texts *)(const void *)at)->n > 0;
-        return *(const int *)(const void *)at != 0;
+        return is_set(f, job);
+    case WHEN_EXPERTS_AND_SET:
+        return job->model.n_experts > 0 && is_set(f, job);
     case WHEN_ADAPTERS:
         return job->lora.rank > 0 &&
                (f->type != FIELD_TEXTS || ((const struct job_texts *)(const void *)at)->n > 0);
@@ -195,8 +212,8 @@ void numerics_print_router_balance(const struct job *job, struct str *out)
     const struct model_spec *s = &job->model;
 
     print_number(s->router_balance, out);
-    if (s->router_balance > 0 && s->router_balance_kind == ROUTER_BALANCE_POOLED)
-        str_add(out, " pooled");
+    if (s->router_balance > 0 && s->router_balance_kind != ROUTER_BALANCE_PER_LAYER)
+        str_printf(out, " %s", choice_word(router_balance_choices, (int)s->router_balance_kind));
 }
 
 void numerics_print_original_seq_len(const struct job *job, struct str *out)

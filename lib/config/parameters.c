@@ -27,7 +27,9 @@ enum width {
     KV_HEADS,
     FFN,
     EXPERTS,
-    EXPERT_FFN
+    EXPERT_FFN,
+    SHARED_FFN,
+    ONE
 };
 
 static int64_t width_of(const struct model_spec *s, enum width width)
@@ -41,7 +43,9 @@ static int64_t width_of(const struct model_spec *s, enum width width)
                                [KV_HEADS] = (int64_t)s->n_kv_heads * s->head_dim,
                                [FFN] = s->ffn_size,
                                [EXPERTS] = s->n_experts,
-                               [EXPERT_FFN] = s->expert_ffn_size };
+                               [EXPERT_FFN] = s->expert_ffn_size,
+                               [SHARED_FFN] = s->shared_ffn_size,
+                               [ONE] = 1 };
 
     return widths[width];
 }
@@ -80,6 +84,16 @@ static int has_plain_ffn(const struct model_spec *s, int layer)
 static int has_ffn(const struct model_spec *s, int layer)
 {
     return !model_spec_has_experts(s, layer);
+}
+
+static int has_balance_bias(const struct model_spec *s, int layer)
+{
+    return s->router_bias && model_spec_has_experts(s, layer);
+}
+
+static int has_shared_gate(const struct model_spec *s, int layer)
+{
+    return s->shared_gate && model_spec_has_shared(s, layer);
 }
 
 static int has_own_head(const struct model_spec *s, int layer)
@@ -146,7 +160,8 @@ static const struct parameter_row {
     [MODULE_FFN_NORM]        = { "ffn_norm", PARAMETER_NORM, { HIDDEN }, NO_WIDTH, SPREAD_SAME,
                                  .has_bias = has_norm_bias },
     [MODULE_ROUTER]          = { "router", PARAMETER_ROUTER, { EXPERTS }, HIDDEN, SPREAD_SAME,
-                                 .has = model_spec_has_experts },
+                                 .has = model_spec_has_experts,
+                                 .has_bias = has_balance_bias },
     [MODULE_EXPERTS_GATE_UP] = { "experts.gate_up", PARAMETER_MATRIX, { EXPERT_FFN, EXPERT_FFN },
                                  HIDDEN, SPREAD_ROWS, .has = model_spec_has_experts,
                                  .kind = PARAMETER_EXPERT },
@@ -159,6 +174,12 @@ static const struct parameter_row {
                                  .has = has_plain_ffn, .has_bias = has_bias },
     [MODULE_DOWN]            = { "down", PARAMETER_MATRIX, { HIDDEN }, FFN, SPREAD_COLS,
                                  .has = has_ffn, .has_bias = has_bias },
+    [MODULE_SHARED_GATE_UP]  = { "shared.gate_up", PARAMETER_MATRIX, { SHARED_FFN, SHARED_FFN },
+                                 HIDDEN, SPREAD_ROWS, .has = model_spec_has_shared },
+    [MODULE_SHARED_DOWN]     = { "shared.down", PARAMETER_MATRIX, { HIDDEN }, SHARED_FFN,
+                                 SPREAD_COLS, .has = model_spec_has_shared },
+    [MODULE_SHARED_GATE]     = { "shared.gate", PARAMETER_ROUTER, { ONE }, HIDDEN, SPREAD_SAME,
+                                 .has = has_shared_gate },
     [MODULE_FINAL_NORM]      = { "final_norm", PARAMETER_NORM, { HIDDEN }, NO_WIDTH, SPREAD_SAME,
                                  .has_bias = has_norm_bias },
     [MODULE_HEAD]            = { "head", PARAMETER_MATRIX, { VOCABULARY }, HIDDEN, SPREAD_ROWS,
@@ -255,8 +276,9 @@ static void set_init(const struct model_spec *s, const struct parameter_row *row
 {
     int to_residual = row->outputs[0] == HIDDEN;
 
-    if (out->role == PARAMETER_BIAS || out->role == PARAMETER_NORM) {
-        out->init = out->role == PARAMETER_BIAS ? INIT_ZEROS : INIT_ONES;
+    if (out->role == PARAMETER_BIAS || out->role == PARAMETER_BALANCE ||
+        out->role == PARAMETER_NORM) {
+        out->init = out->role == PARAMETER_NORM ? INIT_ONES : INIT_ZEROS;
         return;
     }
     out->init = INIT_NORMAL;
@@ -271,7 +293,9 @@ int parameters_find(const struct model_spec *spec, struct parameter_id id,
     if (!is_there(spec, id))
         return 0;
     *out = (struct parameter_spec){ .id = id, .kind = row->kind };
-    out->role = id.part == PART_BIAS ? PARAMETER_BIAS : row->role;
+    out->role = id.part == PART_WEIGHT       ? row->role
+                : id.module == MODULE_ROUTER ? PARAMETER_BALANCE
+                                             : PARAMETER_BIAS;
     parameters_name(out->name, id);
     set_shape(spec, row, out);
     set_init(spec, row, out);

@@ -18,7 +18,9 @@
  *     layers.N.down.weight [d x f]                                                          (.bias)
  *     in layers with experts, instead:     layers.N.router.weight [m x d]
  *     layers.N.experts.gate_up.weight [m 2 f x d], expert by expert as gate_up
- *     layers.N.experts.down.weight [m d x f]
+ *     layers.N.experts.down.weight [m d x f]    layers.N.router.bias [m]   (balance bias)
+ *     layers.N.shared.gate_up.weight, layers.N.shared.down.weight, as a dense layer's, of experts
+ *     that all tokens go to; layers.N.shared.gate.weight [1 x d]           (where they have one)
  *     final_norm.weight (.bias)           head.weight [V x d]              (untied)
  *
  * Pure: it knows no program, no mesh and no file.
@@ -48,6 +50,9 @@ enum module_id {
     MODULE_GATE_UP,
     MODULE_UP,
     MODULE_DOWN,
+    MODULE_SHARED_GATE_UP,
+    MODULE_SHARED_DOWN,
+    MODULE_SHARED_GATE,
     MODULE_FINAL_NORM, /* behind the layers */
     MODULE_HEAD,
     N_MODULES
@@ -71,7 +76,8 @@ enum parameter_role {
     PARAMETER_ROUTER,
     PARAMETER_NORM,
     PARAMETER_BIAS,
-    PARAMETER_ADAPTER /* A or B of an adapter (tuning.h), whose id is the adapted weight's */
+    PARAMETER_BALANCE, /* has no gradient: a rule of its own changes it (balance_bias) */
+    PARAMETER_ADAPTER  /* A or B of an adapter (tuning.h), whose id is the adapted weight's */
 };
 
 #define PARAMETER_NAME_MAX 64

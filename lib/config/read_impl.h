@@ -53,6 +53,10 @@ void reader_check(struct job_reader *reader);
 /* Of reader_check, what parallel.cp and cp_kind ask of the model and of lengths; and the cp_kind of
  * auto. */
 void reader_check_context(struct job_reader *reader);
+
+/* check_experts.c: of a model with experts; and of it with the job's ranks. */
+void reader_check_experts(struct job_reader *reader);
+void reader_check_expert_ranks(struct job_reader *reader);
 void context_resolve(struct job *job, struct arena *arena);
 
 /* Of reader_check, how memory.* must fit together. */

@@ -105,8 +105,12 @@ int lora_family_packs(const char *family)
     return packing_names(family) != NULL;
 }
 
-struct lora_target lora_target_of(const struct model_spec *spec, enum lora_module module)
+struct lora_target lora_target_of(const struct model_spec *spec, int layer, enum lora_module module)
 {
+    if ((FFN & BIT(module)) && model_spec_has_experts(spec, layer))
+        return (struct lora_target){ module == LORA_DOWN ? MODULE_SHARED_DOWN
+                                                         : MODULE_SHARED_GATE_UP,
+                                     modules[module].target.piece };
     if (module == LORA_UP && spec->activation != ACTIVATION_SWIGLU)
         return (struct lora_target){ MODULE_UP, -1 };
     return modules[module].target;
@@ -189,7 +193,7 @@ int tuning_adapter(const struct tuning *tuning, const struct model_spec *spec, i
                    enum lora_module module, enum lora_matrix matrix, struct parameter_spec *out)
 {
     int rank = tuning_place(tuning, layer, module).rank;
-    struct lora_target target = lora_target_of(spec, module);
+    struct lora_target target = lora_target_of(spec, layer, module);
     struct parameter_spec of;
 
     if (!rank ||
@@ -218,12 +222,25 @@ static int is_adapted(const struct tuning *t, struct parameter_id id)
     return 0;
 }
 
+/* By the patterns. */
+static int is_chosen(const struct tuning *t, const char *name)
+{
+    return (!t->only.n || matches(&t->only, name)) && !matches(&t->freeze, name);
+}
+
+int tuning_balances(const struct tuning *t, const struct parameter_spec *q)
+{
+    return q->role == PARAMETER_BALANCE && (!t || (!t->has_lora && is_chosen(t, q->name)));
+}
+
 int tuning_trains(const struct tuning *t, const struct parameter_spec *q)
 {
+    if (q->role == PARAMETER_BALANCE)
+        return 0;
     if (!t)
         return 1;
     if (!t->has_lora)
-        return (!t->only.n || matches(&t->only, q->name)) && !matches(&t->freeze, q->name);
+        return is_chosen(t, q->name);
     if (q->role == PARAMETER_ADAPTER || (t->saved & BIT(q->id.module)))
         return 1;
     if (t->bias == LORA_BIAS_NONE || q->role != PARAMETER_BIAS)
@@ -447,6 +464,22 @@ static int of_experts(const char *name, struct err *err)
                    name);
 }
 
+/* Whether a layer's FFN is nothing but experts that tokens are routed to. */
+static int has_only_experts(const struct model_spec *spec, int layer)
+{
+    return model_spec_has_experts(spec, layer) && !model_spec_has_shared(spec, layer);
+}
+
+/* Whether some layer's is not. */
+static int has_wide_matrices(const struct model_spec *spec)
+{
+    int n = 0;
+
+    for (int layer = 0; layer < spec->n_layers; layer++)
+        n += !has_only_experts(spec, layer);
+    return n > 0;
+}
+
 int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
                      const struct lora_wish *wish, struct arena *arena, struct err *err)
 {
@@ -466,7 +499,7 @@ int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
 
         if (!found)
             return no_target(spec, wish, wish->targets.values[i], packed, err);
-        if (!(found & ~FFN) && model_spec_n_expert_layers(spec, spec->n_layers) == spec->n_layers)
+        if (!(found & ~FFN) && !has_wide_matrices(spec))
             return of_experts(wish->targets.values[i], err);
         set |= found;
     }
@@ -474,7 +507,7 @@ int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
         return -1;
     for (int i = 0; i < spec->n_layers * N_LORA_MODULES; i++)
         if ((set & BIT(i % N_LORA_MODULES)) &&
-            !(FFN & BIT(i % N_LORA_MODULES) && model_spec_has_experts(spec, i / N_LORA_MODULES)))
+            !(FFN & BIT(i % N_LORA_MODULES) && has_only_experts(spec, i / N_LORA_MODULES)))
             places[i] =
                 (struct lora_place){ wish->rank, lora_scale(alpha, wish->rank, wish->rslora) };
     t.places = places;

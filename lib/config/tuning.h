@@ -61,7 +61,8 @@ struct lora_target {
     enum module_id module;
     int piece;
 };
-struct lora_target lora_target_of(const struct model_spec *spec, enum lora_module module);
+struct lora_target lora_target_of(const struct model_spec *spec, int layer,
+                                  enum lora_module module);
 
 /* "layers.N.q.lora_a": write the name of an adapter's matrix; read one back, 0 if it is none. */
 enum lora_matrix { LORA_A, LORA_B, N_LORA_MATRICES };
@@ -87,6 +88,10 @@ int tuning_adapter(const struct tuning *tuning, const struct model_spec *spec, i
 
 /* Whether the parameter is trained. tuning may be NULL: all are. */
 int tuning_trains(const struct tuning *tuning, const struct parameter_spec *parameter);
+
+/* Whether a step changes a bias that balances experts: those that are not frozen do, but those of a
+ * model that gets adapters. */
+int tuning_balances(const struct tuning *tuning, const struct parameter_spec *parameter);
 
 /* The same of one of the model's own; 0 if it has none such. */
 int tuning_trains_id(const struct tuning *tuning, const struct model_spec *spec,
@@ -119,9 +124,9 @@ struct lora_wish {
 double lora_scale(double alpha, int rank, int rslora);
 
 /*
- * The tuning of a model by adapters. Experts have none: of a mixture, names of feed-forward
- * matrices mean those of its other layers. Returns 0, or -1 and ERR_CONFIG: a target or a module to
- * save that the model does not have, or only in experts.
+ * The tuning of a model by adapters. Experts have none but the shared ones: of a mixture, names of
+ * FFN matrices mean those of shared experts and of its other layers. Returns 0, or -1 and
+ * ERR_CONFIG: a target or a module to save that the model does not have, or only in experts.
  */
 int tuning_make_lora(struct tuning *tuning, const struct model_spec *spec,
                      const struct lora_wish *wish, struct arena *arena, struct err *err);

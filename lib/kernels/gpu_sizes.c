@@ -145,15 +145,22 @@ static size_t sort(int64_t n_tokens, int64_t n_rows)
            align_up((size_t)n_rows, 64);
 }
 
+/* Rows of counts: several, by blocks, of all tokens; one of each unit, if there are several. */
+static int64_t n_counts(const struct tensor *experts, int64_t n_units)
+{
+    return n_units == 1 ? gpu_choices_blocks(experts) : n_units;
+}
+
 static size_t router(const struct op_shape *op)
 {
     int64_t n_tokens = op->in[ROUTER_LOGITS].rows, m = op->in[ROUTER_LOGITS].cols;
-    int64_t n_sums = ceil_div(n_tokens, GPU_TOKENS_A_SUM);
+    int64_t rows = gpu_router_unit(&op->attributes, n_tokens), n_units = n_tokens / rows;
+    int64_t n_sums = n_units * ceil_div(rows, GPU_TOKENS_A_SUM);
 
     if (!tensor_given(&op->out[ROUTER_STATS]))
         return 0;
     return (size_t)n_tokens * GPU_NORMALIZER_BYTES + (size_t)(n_sums * m) * sizeof(double) +
-           (size_t)(gpu_choices_blocks(&op->out[ROUTER_EXPERT]) * m) * sizeof(int);
+           (size_t)(n_counts(&op->out[ROUTER_EXPERT], n_units) * m) * sizeof(int);
 }
 
 /* A row of counts a block, and their sums. */
@@ -162,14 +169,17 @@ static size_t counts(const struct tensor *experts, int64_t m)
     return (size_t)((gpu_choices_blocks(experts) + 1) * m) * sizeof(int);
 }
 
+/* Shares of each unit, and counts. */
 static size_t router_grad(const struct op_shape *op)
 {
     bool has_choices = tensor_given(&op->in[ROUTER_GRAD_CHOICES]);
+    const struct tensor *experts = &op->in[has_choices ? ROUTER_GRAD_CHOICES : ROUTER_GRAD_EXPERT];
+    const struct tensor *dlogits = &op->out[ROUTER_GRAD_DLOGITS];
+    int64_t n_units = dlogits->rows / gpu_router_unit(&op->attributes, dlogits->rows);
 
     if (!(op->attributes.balance > 0))
         return 0;
-    return counts(&op->in[has_choices ? ROUTER_GRAD_CHOICES : ROUTER_GRAD_EXPERT],
-                  op->out[ROUTER_GRAD_DLOGITS].cols);
+    return (size_t)((n_counts(experts, n_units) + n_units) * dlogits->cols) * sizeof(int);
 }
 
 size_t gpu_scratch_bytes(const struct op_shape *op)

@@ -102,6 +102,12 @@ static inline int gpu_choices_blocks(const struct tensor *experts)
     return (int)ceil_div(tensor_elements(experts), GPU_CHOICES_A_BLOCK);
 }
 
+/* Tokens that have one balance: all, or those of a sequence. */
+static inline int64_t gpu_router_unit(const struct op_attributes *attributes, int64_t n_tokens)
+{
+    return attributes->by_sequence ? attributes->seq_len : n_tokens;
+}
+
 /* Positions of a chunk of the cache, and how many chunks get a block of their own: 1 where one
  * block walks all of them. */
 int gpu_cached_chunk(const struct op_attributes *attributes);

@@ -79,6 +79,33 @@ static void gather(struct compiling *c)
     p->entries[ENTRY_GATHER].actions[0].micro_batch = -1;
 }
 
+/* After the step's last use of them: the biases of this rank's layers, by what routers have counted
+ * on all ranks in all micro-batches. */
+static void balance_biases(const struct compiling *c)
+{
+    const struct model_spec *s = c->options->model;
+    struct program *p = c->program;
+    struct parameter_spec q;
+
+    for (int layer = 0; layer < s->n_layers && s->router_bias_rate > 0; layer++) {
+        struct parameter_id id = parameters_id(s, MODULE_ROUTER, PART_BIAS, layer);
+        int at = model_parameter(&c->builder, id), m = s->n_experts;
+        int64_t first = model_spec_n_expert_layers(s, layer) * (1 + (int64_t)m) + 1;
+
+        if (at < 0 || !parameters_find(s, id, &q) || !tuning_balances(c->options->tuning, &q))
+            continue;
+        program_emit(p, c->update,
+                     &(struct op){ .kind = OP_BALANCE_BIAS,
+                                   .attributes.rate = s->router_bias_rate,
+                                   .in = { [BALANCE_BIAS_COUNTS] = program_view(
+                                               p, p->ports.router_stats_total, first, 1, m, m),
+                                           [BALANCE_BIAS_SKIP_UPDATE] = p->ports.skip_update,
+                                           [BALANCE_BIAS_BIAS] = p->parameters[at].weight },
+                                   .phase = PHASE_U,
+                                   .layer = -1 });
+    }
+}
+
 static void update(struct compiling *c)
 {
     struct update_options options = c->options->update;
@@ -93,6 +120,7 @@ static void update(struct compiling *c)
         p->ports.router_stats_total =
             compile_sum(p, c->update, p->ports.router_stats, "router_stats_total");
     build_update(p, c->update, &options);
+    balance_biases(c);
 }
 
 static void schedule(struct compiling *c)

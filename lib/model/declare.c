@@ -58,6 +58,7 @@ static int declare(const struct model_builder *b, const struct parameter_spec *q
 
     divide(b, q);
     b->program->parameters[i].trainable = tuning_trains(b->tuning, q);
+    b->program->parameters[i].stays_whole = q->role == PARAMETER_BALANCE;
     return 1 + i;
 }
 
@@ -240,6 +241,8 @@ static void declare_parts(struct model_builder *b, int64_t rows)
 
         b->parts.attention_cols = begins(b, "attention_begin", ceil_div(attention, tp));
         b->parts.ffn_cols = begins(b, "ffn_begin", ceil_div(s->ffn_size, tp));
+        if (s->n_experts && s->shared_ffn_size)
+            b->parts.shared_cols = begins(b, "shared_begin", ceil_div(s->shared_ffn_size, tp));
     }
 }
 

@@ -49,7 +49,9 @@ static int dropped(const struct adapting *a, enum lora_module module)
     int x = a->site->x;
     struct value v = p->values[x];
     int is_part = p->mesh.size[axes_tensor()] > 1 && v.spread[axes_tensor()] == SPREAD_COLS;
-    int begin = module == LORA_DOWN ? a->b->parts.ffn_cols : a->b->parts.attention_cols;
+    int begin = a->site->module == MODULE_SHARED_DOWN ? a->b->parts.shared_cols
+                : module == LORA_DOWN                 ? a->b->parts.ffn_cols
+                                                      : a->b->parts.attention_cols;
 
     if (!a->b->dropout || a->b->tuning->dropout <= 0)
         return x;
@@ -113,7 +115,7 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
     for (int m = 0; m < N_LORA_MODULES; m++) {
         enum lora_module module = (enum lora_module)m;
         struct lora_place place = tuning_place(b->tuning, site->layer, module);
-        struct lora_target target = lora_target_of(b->spec, module);
+        struct lora_target target = lora_target_of(b->spec, site->layer, module);
 
         if (target.module != site->module || !place.rank)
             continue;

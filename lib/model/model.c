@@ -143,6 +143,38 @@ static int stats_of_layer(const struct emitter *e)
     return program_view(p, p->ports.router_stats, at, 1, n, n);
 }
 
+static int has_balance(const struct emitter *e, enum router_balance_kind kind)
+{
+    const struct model_spec *s = e->b->spec;
+
+    return e->end == MODEL_TRAIN && s->router_balance > 0 && s->router_balance_kind == kind;
+}
+
+/* The losses are means over the global batch; of the parts of sequences, too. */
+static struct op_attributes router_attributes(const struct emitter *e)
+{
+    const struct model_spec *s = e->b->spec;
+    struct op_attributes a = { .normalize = s->router_normalize,
+                               .score = s->router_score,
+                               .scale = s->router_scaling,
+                               .groups = s->router_groups,
+                               .groups_kept = s->router_groups_kept };
+
+    if (e->end != MODEL_TRAIN)
+        return a;
+    if (s->router_balance > 0)
+        a.balance = s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch /
+                    (e->ulysses * e->keys);
+    if (s->router_z > 0)
+        a.z = s->router_z * (double)e->b->n_sequences / (double)e->b->global_batch /
+              (e->ulysses * e->keys);
+    if (has_balance(e, ROUTER_BALANCE_PER_SEQUENCE)) {
+        a.by_sequence = 1;
+        a.seq_len = (int)(e->rows / e->b->n_sequences);
+    }
+    return a;
+}
+
 /*
  * The value of the experts that a layer's rows are routed to. If the balance loss is pooled over
  * layers they are rows of one value, which the gradient of each router reads in full: the chunk
@@ -156,8 +188,7 @@ static int choices_of_layer(const struct emitter *e, int logits)
     int n_layers = model_spec_n_expert_layers(s, s->n_layers);
     int before = model_spec_n_expert_layers(s, e->layer);
 
-    if (e->end != MODEL_TRAIN || !(s->router_balance > 0) ||
-        s->router_balance_kind != ROUTER_BALANCE_POOLED)
+    if (!has_balance(e, ROUTER_BALANCE_POOLED))
         return value(e, logits, cols, DTYPE_I32);
     if (!b->choices) {
         b->choices = program_value(b->program, n_layers * rows, cols, DTYPE_I32);
@@ -167,7 +198,8 @@ static int choices_of_layer(const struct emitter *e, int logits)
     return program_view(b->program, b->choices, before * rows * cols, rows, cols, cols);
 }
 
-/* Route the rows of a norm's output. The balance loss is over all rows of the micro-batch. */
+/* Route the rows of a norm's output. The balance loss is over all rows of the micro-batch, or of
+ * each sequence; or its shares are of what all ranks have counted so far. */
 static struct routes route(const struct emitter *e, int y)
 {
     const struct model_spec *s = e->b->spec;
@@ -181,16 +213,17 @@ static struct routes route(const struct emitter *e, int y)
                         .expert = choices_of_layer(e, logits),
                         .place = value(e, logits, s->n_active_experts, DTYPE_I32),
                         .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
-    struct op_attributes attributes = { .normalize = s->router_normalize };
-    if (e->end == MODEL_TRAIN && s->router_balance > 0)
-        attributes.balance = s->router_balance * (double)e->b->n_sequences /
-                             (double)e->b->global_batch / (e->ulysses * e->keys);
-    emit(e, (struct op){ .kind = OP_ROUTER,
-                         .attributes = attributes,
-                         .in = { [ROUTER_LOGITS] = logits },
-                         .out = { [ROUTER_WEIGHT] = r.weight,
-                                  [ROUTER_EXPERT] = r.expert,
-                                  [ROUTER_STATS] = stats_of_layer(e) } });
+    int counts = has_balance(e, ROUTER_BALANCE_GLOBAL)
+                     ? program_value(e->b->program, 1, s->n_experts, DTYPE_F64)
+                     : 0;
+    emit(e,
+         (struct op){ .kind = OP_ROUTER,
+                      .attributes = router_attributes(e),
+                      .in = { [ROUTER_LOGITS] = logits, [ROUTER_BIAS] = bias_of(e, MODULE_ROUTER) },
+                      .out = { [ROUTER_WEIGHT] = r.weight,
+                               [ROUTER_EXPERT] = r.expert,
+                               [ROUTER_STATS] = stats_of_layer(e),
+                               [ROUTER_COUNTS] = counts } });
     emit(e, (struct op){ .kind = OP_EXPERT_ORDER,
                          .in = { [EXPERT_ORDER_EXPERT] = r.expert },
                          .out = { [EXPERT_ORDER_PLACE] = r.place, [EXPERT_ORDER_ENDS] = r.ends } });
@@ -208,6 +241,33 @@ static int expert_linear(const struct emitter *e, int x, int ends, int weight)
                                  [EXPERT_LINEAR_W] = weight },
                          .out = { [EXPERT_LINEAR_Y] = y } });
     return y;
+}
+
+/* What the experts that all rows go to give, times their gate: y is the norm's output, x of it what
+ * the tp region has. As experts' their sum over tp is still owed. */
+static int shared_experts(const struct emitter *e, int y, int x)
+{
+    const struct model_spec *s = e->b->spec;
+    int gate = weight_of(e, MODULE_SHARED_GATE), up = weight_of(e, MODULE_SHARED_GATE_UP);
+    int ffn_hidden = with_lora(e, MODULE_SHARED_GATE_UP, x, linear(e, x, up, 0));
+    int h = value(e, ffn_hidden, s->shared_ffn_size / e->tp, e->b->dtype);
+
+    emit(e, (struct op){
+                .kind = OP_SWIGLU, .in = { [SWIGLU_GU] = ffn_hidden }, .out = { [SWIGLU_Y] = h } });
+    if (gate) {
+        int logit = value(e, y, 1, DTYPE_F32);
+        emit(e, (struct op){ .kind = OP_LINEAR,
+                             .in = { [LINEAR_X] = y, [LINEAR_W] = gate },
+                             .out = { [LINEAR_Y] = logit } });
+        int gated = value(e, h, cols_of(e, h), dtype_of(e, h));
+        emit(e,
+             (struct op){ .kind = OP_GATE_ROWS,
+                          .in = { [GATE_ROWS_X] = h, [GATE_ROWS_GATE] = enter_tp_region(e, logit) },
+                          .out = { [GATE_ROWS_Y] = gated } });
+        h = gated;
+    }
+    int down = linear(e, h, weight_of(e, MODULE_SHARED_DOWN), 0);
+    return with_lora(e, MODULE_SHARED_DOWN, h, down);
 }
 
 /* Shazeer et al. 2017, without noise, and without a capacity: no token is dropped. */
@@ -234,6 +294,8 @@ static int mixture(const struct emitter *e, int y)
     emit(e, (struct op){ .kind = OP_COMBINE,
                          .in = { [COMBINE_PLACE] = r.place, [COMBINE_Y] = out },
                          .out = { [COMBINE_X] = sum } });
+    if (model_spec_has_shared(s, e->layer))
+        sum = residual_add(e, sum, shared_experts(e, y, x));
     return leave_tp_region(e, sum);
 }
 

@@ -21,6 +21,9 @@
  * of the qkv matrix of its heads: over ulysses, too, these parameters, and their adapters' B, are
  * divided, and all others are the same.
  *
+ * Experts that all tokens go to (shared) are one FFN, whose output is added to that of the others
+ * (Dai et al. 2024).
+ *
  * Each expert's FFN is divided over tp in the same way, so every rank processes all tokens. Rows of
  * tokens are copied once for each of the token's experts and sorted by expert: their number does
  * not depend on the routing, and no token is dropped.
@@ -80,8 +83,8 @@ struct model_builder {
      * needed. */
     struct {
         int vocabulary, rows, heads, positions;
-        int attention_cols,
-            ffn_cols; /* offsets in the inputs of the blocks' last matrices, for dropout */
+        /* Offsets in the inputs of the blocks' last matrices, for dropout. */
+        int attention_cols, ffn_cols, shared_cols;
     } parts;
 };
 

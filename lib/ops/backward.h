@@ -72,6 +72,9 @@ struct backward {
      * itself where there are no others. Gathered once for all that ask. */
     int (*all_parts)(struct backward *b, int v);
 
+    /* v, summed over every axis on which it is partial: no gradient, but what one needs. */
+    int (*sum)(struct backward *b, int v);
+
     /* Views: n columns of v from `first` on; the rank's own part of v over the axis. */
     int (*columns)(struct backward *b, int v, int64_t first, int64_t n);
     int (*local_shard)(struct backward *b, int v, enum mesh_axis axis);

@@ -1,123 +1,9 @@
 /*
- * experts.c - the router of a mixture of experts, the order of its choices, experts' products
+ * experts.c - the order of a router's choices, what goes to experts and back, experts' products
  */
 #include <stdbool.h>
 
 #include "ops/family_impl.h"
-
-static int check_slots(const struct op_shape *op, int64_t n_slots, int64_t n_experts,
-                       struct err *err)
-{
-    if (n_slots > n_experts)
-        return err_set(err, ERR_FAILED, "%s: weight has %lld columns, wanted at most %lld",
-                       op_name(op->kind), (long long)n_slots, (long long)n_experts);
-    return 0;
-}
-
-static int router_check(const struct op_shape *op, struct err *err)
-{
-    return check_slots(op, op->out[ROUTER_WEIGHT].cols, op->in[ROUTER_LOGITS].cols, err);
-}
-
-/* Where the layer's choices are a part of all layers', the balance is of all. */
-static void router_backward(struct backward *b, const struct op_node *op)
-{
-    int dweight = b->take_gradient(b, op->out[ROUTER_WEIGHT]), logits = op->in[ROUTER_LOGITS];
-    int dlogits = b->new_like(b, logits, DTYPE_F32), expert = op->out[ROUTER_EXPERT];
-    int balances = op->attributes.balance > 0;
-    int reads_logits = !op->attributes.normalize || balances, choices = 0;
-
-    /* All layers', and those of all parts of the sequences; by itself it needs no operand. */
-    if (balances) {
-        int base = b->base(b, expert), all = b->all_parts(b, base ? base : expert);
-
-        choices = all != expert ? all : 0;
-    }
-
-    b->emit(b, &(struct op_node){ .kind = OP_ROUTER_GRAD,
-                                  .attributes = op->attributes,
-                                  .in = { [ROUTER_GRAD_DWEIGHT] = dweight,
-                                          [ROUTER_GRAD_WEIGHT] = op->out[ROUTER_WEIGHT],
-                                          [ROUTER_GRAD_EXPERT] = expert,
-                                          [ROUTER_GRAD_LOGITS] = reads_logits ? logits : 0,
-                                          [ROUTER_GRAD_SCALE] = balances ? b->gradient_scale : 0,
-                                          [ROUTER_GRAD_CHOICES] = choices },
-                                  .out = { [ROUTER_GRAD_DLOGITS] = dlogits } });
-    b->add_gradient(b, logits, dlogits);
-}
-
-static const struct op_info router = {
-    .name = "router",
-    .n_inputs = 1,
-    .inputs = {
-        [ROUTER_LOGITS] = { "logits", DIM_T, DIM_M, TYPE_F32, OPERAND_PLAIN },
-    },
-    .n_outputs = 3,
-    .outputs = {
-        [ROUTER_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
-        [ROUTER_EXPERT] = { "expert", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
-        [ROUTER_STATS] = { "stats", DIM_ONE, DIM_1M, TYPE_F64,
-                           OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
-    },
-    .feature = FEATURE_EXPERTS,
-    .check = router_check,
-    .spread_form = { .data = IN(ROUTER_LOGITS), .allowed = MAY_ROWS },
-    .flops_per_element = 6,
-    .backward = router_backward,
-};
-
-static int router_grad_check(const struct op_shape *op, struct err *err)
-{
-    const struct op_attributes *a = &op->attributes;
-    const char *name = op_name(op->kind);
-
-    if (check_slots(op, op->in[ROUTER_GRAD_DWEIGHT].cols, op->out[ROUTER_GRAD_DLOGITS].cols, err))
-        return -1;
-    if (!(a->balance >= 0))
-        return err_set(err, ERR_FAILED, "%s: balance is %g, wanted at least 0", name, a->balance);
-    if ((!a->normalize || a->balance > 0) && !tensor_given(&op->in[ROUTER_GRAD_LOGITS]))
-        return err_set(err, ERR_FAILED,
-                       "%s: logits is missing, wanted where weights are not normalized or "
-                       "balance is %g",
-                       name, a->balance);
-    return 0;
-}
-
-static double router_grad_flops(const struct op_shape *op)
-{
-    return 4 * (double)tensor_elements(&op->out[ROUTER_GRAD_DLOGITS]);
-}
-
-/* choices may be those of all ranks. */
-static int router_grad_spread(const struct spread_query *q)
-{
-    unsigned data = IN(ROUTER_GRAD_DWEIGHT) | IN(ROUTER_GRAD_WEIGHT) | IN(ROUTER_GRAD_EXPERT) |
-                    IN(ROUTER_GRAD_LOGITS);
-
-    if (spread_given(q, ROUTER_GRAD_CHOICES) && q->in[ROUTER_GRAD_CHOICES] == SPREAD_ROWS)
-        data |= IN(ROUTER_GRAD_CHOICES);
-    return spread_alike(q, data, 0, MAY_ROWS);
-}
-
-static const struct op_info router_grad = {
-    .name = "router_grad",
-    .n_inputs = 6,
-    .inputs = {
-        [ROUTER_GRAD_DWEIGHT] = { "dweight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
-        [ROUTER_GRAD_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
-        [ROUTER_GRAD_EXPERT] = { "expert", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
-        [ROUTER_GRAD_LOGITS] = { "logits", DIM_T, DIM_M, TYPE_F32, OPERAND_OPTIONAL },
-        [ROUTER_GRAD_SCALE] = { "scale", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_OPTIONAL },
-        [ROUTER_GRAD_CHOICES] = { "choices", DIM_SIZE_T, DIM_S, TYPE_I32, OPERAND_OPTIONAL },
-    },
-    .n_outputs = 1,
-    .outputs = {
-        [ROUTER_GRAD_DLOGITS] = { "dlogits", DIM_T, DIM_M, TYPE_F32, OPERAND_PLAIN },
-    },
-    .check = router_grad_check,
-    .spread = router_grad_spread,
-    .flops = router_grad_flops,
-};
 
 /* Each rank's are a part of all experts. */
 static int expert_order_check(const struct op_shape *op, struct err *err)
@@ -500,8 +386,6 @@ static const struct op_info expert_swiglu_grad = {
 };
 
 const struct op_info *const experts_ops[N_OP_KINDS] = {
-    [OP_ROUTER] = &router,
-    [OP_ROUTER_GRAD] = &router_grad,
     [OP_EXPERT_ORDER] = &expert_order,
     [OP_DISPATCH] = &dispatch,
     [OP_COMBINE] = &combine,

@@ -17,7 +17,7 @@
     X(attention_part) \
     X(collective_window) \
     X(collective_experts) \
-    X(norm) X(embed) X(elementwise) X(experts) X(head) X(collective) X(copy) X(optimizer)
+    X(norm) X(embed) X(elementwise) X(router) X(experts) X(head) X(collective) X(copy) X(optimizer)
 
 /* The rows of each family, by kind; NULL for kinds of other families. */
 #define DECLARE(family) extern const struct op_info *const family##_ops[N_OP_KINDS];

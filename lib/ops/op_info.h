@@ -137,6 +137,7 @@ enum op_feature {
     FEATURE_SWIGLU,
     FEATURE_GELU,
     FEATURE_EXPERTS,
+    FEATURE_SHARED_GATE, /* of experts that all tokens go to */
     FEATURE_ADAPTERS,
     FEATURE_DROPOUT,
     FEATURE_SUM_BEFORE_BIAS,   /* output biases under tensor parallelism */

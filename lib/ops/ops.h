@@ -121,20 +121,41 @@
  *                         `parts` n0, n1, n2 (0: none) are the widths of what y is made of, n in
  *                         all: out = y + [h0 b0' | h1 b1' | h2 b2'], the sum in fp32; a part
  *                         without h and b is y's. Hu et al. 2021, equation 3
- *   router              logits[T x m] fp32
- *                       -> weight[T x s] fp32, expert[T x s] i32, stats?[1 x 1 + m] fp64 +=
- *                         expert: those of a token's s largest logits, the largest first, of equal
- *                         ones the lower; weight: softmax over these (`normalize`), or their
- *                         shares of the softmax over all m. stats adds m sum_e f_e P_e, where f_e is e's
- *                         share of the T s choices and P_e the mean of its softmax over all m
- *                         (Fedus et al. 2021, eq. 4-6; 1 where all are alike); then e's choices
+ *   router              logits[T x m] fp32, bias?[1 x m] fp32
+ *                       -> weight[T x s] fp32, expert[T x s] i32, stats?[1 x 1 + m] fp64 +=,
+ *                       counts?[1 x m] fp64
+ *                         expert: those of a token's s best keys, the best first, of equal ones
+ *                         the lower. `score` softmax: keys are logits; weight: softmax over the
+ *                         chosen (`normalize`), or their shares of the softmax over all m. sigmoid:
+ *                         keys are sigmoids of logits, plus bias, which weights do not have (nor
+ *                         softmax);
+ *                         weight: the chosen's sigmoids, over their sum + 1e-20 (`normalize`), or
+ *                         as they are. All times `scale`.
+ *                         `groups` > 1 (DeepSeek-AI 2024, section 2.1.2): the m are so many groups
+ *                         of neighbours; chosen are those of the `groups_kept` best groups, of
+ *                         equal ones the lower, by their best key (softmax), or by the sum of
+ *                         their two best keys (sigmoid).
+ *                         stats adds m sum_e f_e P_e, where f_e is e's share of the T s choices and
+ *                         P_e the mean of its scores, of a token's sum 1 (Fedus et al. 2021, eq.
+ *                         4-6; 1 where all are alike), or `by_sequence` the mean of those of each
+ *                         seq_len tokens; then e's choices. counts: these, as stats has them then;
+ *                         without stats it is not written
  *   router_grad         dweight[T x s] fp32, weight, expert, logits?[T x m], scale?[1 x 1] fp32,
- *                       choices?[n T x s] i32 -> dlogits[T x m] fp32
- *                         of the weights, and of `balance` times m sum_e f_e P_e, f_e a constant;
- *                         logits: where that is more than 0, or weights are not normalized. scale:
- *                         a power of two, by which dweight is too large, and `balance` is to be,
- *                         too. choices: f_e is e's share of these, in place of expert's: those of
- *                         n layers, of which this is one
+ *                       choices?[n T x s] i32, counts?[1 x m] fp64 -> dlogits[T x m] fp32
+ *                         of the weights, of `balance` times what stats adds, f_e a constant, and
+ *                         of `z` times the mean of squares of log sum_e exp(logits_e) (Zoph et al.
+ *                         2022, eq. 5); logits: where one of both is more than 0, weights are not
+ *                         normalized, or scores are sigmoids. scale: a power of two, by which
+ *                         dweight is too large, and `balance` and `z` are to be, too. choices: f_e
+ *                         is e's share of these, in place of expert's: those of n layers, of which
+ *                         this is one, or of n parts of the same sequences; counts: its share of
+ *                         these
+ *   balance_bias        counts[1 x m] fp64, skip_update, bias~[1 x m] fp32
+ *                         bias_e += `rate` sign(mean of counts - counts_e), unless skip_update is
+ *                         set (Wang et al. 2024, algorithm 1)
+ *   gate_rows           x[T x f] act, gate[T x 1] fp32 -> y[T x f] act
+ *                         y = sigmoid(gate) x
+ *   gate_rows_grad      dy[T x f], x, gate -> dx[T x f], dgate[T x 1] fp32
  *   expert_order        expert[T x s] i32, begin?[1 x 1] i32 -> place[T x s] i32, ends[1 x m] i32
  *                         rows by expert, then token: place is each choice's row, expert e's are
  *                         ends[e-1] .. ends[e] - 1. With begin: of the m experts from there on
@@ -375,6 +396,9 @@ enum op_kind {
     OP_LORA,
     OP_ROUTER,
     OP_ROUTER_GRAD,
+    OP_BALANCE_BIAS,
+    OP_GATE_ROWS,
+    OP_GATE_ROWS_GRAD,
     OP_EXPERT_ORDER,
     OP_DISPATCH,
     OP_EXPERT_LINEAR,
@@ -430,6 +454,10 @@ enum op_kind {
  */
 enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_ULYSSES, AXIS_EP, AXIS_REPLICA, N_AXES };
 
+/* How a token's logits become what experts are chosen and weighed by. */
+enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID };
+#define OPS_ROUTER_GROUPS_MAX 32
+
 /* The parameters of an op besides its operands; zero where the kind has no such parameter. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
@@ -444,11 +472,16 @@ struct op_attributes {
                      * up to its own; attentions: 0: any number */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     int n_experts;  /* send_rows, return_rows, expert_order with begin: those of all ranks */
-    int normalize;  /* router: weights are of the chosen experts' softmax */
-    double balance; /* router_grad: coefficient of the balance in the loss */
+    int normalize;  /* router: weights are of the chosen experts' scores alone */
+    enum router_score score;   /* router */
+    int groups, groups_kept;   /* router: of experts; 0: one */
+    int by_sequence;           /* router: each sequence has a balance of its own */
+    double balance;            /* router_grad: coefficient of the balance in the loss */
+    double rate;               /* balance_bias */
+    double z;                  /* router_grad: of the squares of logits' log sum exp */
     int parts[OPS_LORA_PARTS]; /* lora: columns of each */
     int by_columns;    /* dropout: x's columns, not its rows, are those from the offset on */
-    double scale;      /* attention, scale */
+    double scale;      /* attention, scale; router: of weights */
     double eps;        /* norms, adamw */
     double p;          /* dropout, attention: probability of dropping */
     uint64_t seed;     /* of the run, for dropout and adamw's rounding */
@@ -460,6 +493,11 @@ struct op_attributes {
     enum mesh_axis axis;               /* collectives, send, receive */
     int peer;                          /* rotate, send, receive: +1 or -1 along the axis */
 };
+
+static inline int ops_router_groups(const struct op_attributes *attributes)
+{
+    return attributes->groups > 1 ? attributes->groups : 1;
+}
 
 /* Whether the kind exchanges data with other ranks, as send and receive do, too. */
 int op_is_collective(enum op_kind kind);

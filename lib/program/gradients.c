@@ -124,6 +124,23 @@ static int all_parts(struct backward *b, int v)
     return all;
 }
 
+static int sum_of_ranks(struct backward *b, int v)
+{
+    const struct program *p = program_of(b);
+
+    for (int axis = 0; axis < N_AXES; axis++) {
+        if (p->mesh.size[axis] == 1 || p->values[v].spread[axis] != SPREAD_PARTIAL)
+            continue;
+        int sum = backward_like(b, v);
+        emit(b, &(struct op_node){ .kind = OP_ALL_REDUCE_SCALAR,
+                                   .attributes.axis = (enum mesh_axis)axis,
+                                   .in = { [ALL_REDUCE_SCALAR_X] = v },
+                                   .out = { [ALL_REDUCE_SCALAR_Y] = sum } });
+        v = sum;
+    }
+    return v;
+}
+
 /* g, reduced over every axis on which it is partial and v is not. */
 static int reduce_if_partial(struct backward *b, int v, int g)
 {
@@ -279,6 +296,7 @@ void gradient_walk_init(struct gradient_walk *walk)
         .columns = columns,
         .local_shard = local_shard,
         .all_parts = all_parts,
+        .sum = sum_of_ranks,
         .base = base_of,
         .emit = emit,
         .gradient_scale = walk->program->ports.gradient_scale,

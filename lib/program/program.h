@@ -265,6 +265,8 @@ struct parameter {
     enum init_kind init;
     double init_std; /* of INIT_UNIFORM the bound: from -init_std to init_std */
     int trainable;
+    int stays_whole; /* every rank keeps all of it, though it is not trained: an op of the update
+                        that is no optimizer's changes it */
     int weight, master, moment1, moment2; /* cells; master is weight where the optimizer updates
                                              the weight itself (fp32, or bf16 states); the last
                                              three are 0 where a bucket has the states. Under zero

@@ -122,7 +122,7 @@ void zero3_shard_frozen(struct program *p, const struct chunk_functions *chunks,
         struct parameter *q = &p->parameters[i];
         int k = n - 1;
 
-        if (q->n_gradients)
+        if (q->n_gradients || q->stays_whole)
             continue;
         list[n] = find_first_reader(p, i, chunks, n_chunks);
         while (k >= 0 && !go_together(p, &list[n], &list[k], options->zero3))

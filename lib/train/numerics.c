@@ -66,6 +66,8 @@ int numerics_check_weights(const struct job *job, const struct model_spec *their
     other.init_std = ours->init_std;
     other.router_balance = ours->router_balance;
     other.router_balance_kind = ours->router_balance_kind;
+    other.router_z = ours->router_z;
+    other.router_bias_rate = ours->router_bias_rate;
     numerics_model_lines(ours, &a);
     numerics_model_lines(&other, &b);
     for (const char *x = str_text(&a), *y = str_text(&b); (*x || *y) && !status;) {

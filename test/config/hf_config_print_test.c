@@ -143,11 +143,15 @@ static int scaling_ignores(enum rope_scaling type, const char *key)
 /* Whether the field says nothing in such a model. */
 static int says_nothing(const struct model_spec *s, const char *key)
 {
-    int all_have_experts = s->n_experts && s->expert_every == 1;
+    int all_have_experts =
+        s->n_experts && model_spec_n_expert_layers(s, s->n_layers) == s->n_layers;
 
     return !strcmp(key, "model.name") ||
-           (!s->n_experts && (strstr(key, "expert_") || strstr(key, "active_experts") ||
-                              str_starts_with(key, "model.router_"))) ||
+           (!s->n_experts &&
+            (strstr(key, "expert_") || strstr(key, "active_experts") || strstr(key, "shared_") ||
+             strstr(key, "first_dense_layers") || str_starts_with(key, "model.router_"))) ||
+           (s->router_groups <= 1 && !strcmp(key, "model.router_groups_kept")) ||
+           (!s->router_bias && !strcmp(key, "model.router_bias_rate")) ||
            (all_have_experts && !strcmp(key, "model.ffn_size")) ||
            (!(s->router_balance > 0) && !strcmp(key, "model.router_balance_kind")) ||
            (s->position != POSITION_ROPE && str_starts_with(key, "model.rope_")) ||

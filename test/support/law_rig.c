@@ -129,46 +129,6 @@ void law_must_equal(const char *what, const struct law_outcome *wanted,
         fail_msg("%s: the numerics differ", what);
 }
 
-static const char *model_text(const char *model)
-{
-    if (!strcmp(model, "gpt2"))
-        return "{vocab_size: 64, hidden_size: 32, n_layers: 2, n_heads: 2, ffn_size: 80, "
-               "max_seq_len: 32, norm: layernorm, position: learned, activation: gelu, bias: true, "
-               "tied_embeddings: true, dropout: 0.1, attention_dropout: 0.1}";
-    if (!strcmp(model, "llama-untied"))
-        return "{vocab_size: 64, hidden_size: 96, n_layers: 3, n_heads: 4, n_kv_heads: 4, "
-               "head_dim: 24, ffn_size: 200, norm: rmsnorm, position: rope, activation: swiglu, "
-               "tied_embeddings: false}";
-    /* As many experts as one has not, in every second layer. */
-    if (!strcmp(model, "mixture"))
-        return "{vocab_size: 64, hidden_size: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, "
-               "head_dim: 8, ffn_size: 48, n_experts: 5, n_active_experts: 2, expert_ffn_size: 24, "
-               "expert_every: 2, router_balance: 0.1, norm: rmsnorm, position: rope, activation: "
-               "swiglu, tied_embeddings: true}";
-    /* The same with one balance of all its layers. */
-    if (!strcmp(model, "pooled"))
-        return "{vocab_size: 64, hidden_size: 32, n_layers: 4, n_heads: 4, n_kv_heads: 2, "
-               "head_dim: 8, ffn_size: 48, n_experts: 5, n_active_experts: 2, expert_ffn_size: 24, "
-               "expert_every: 2, router_balance: 0.1, router_balance_kind: pooled, norm: rmsnorm, "
-               "position: rope, activation: swiglu, tied_embeddings: true}";
-    if (!strcmp(model, "llama-deep"))
-        return "{vocab_size: 64, hidden_size: 32, n_layers: 8, n_heads: 2, n_kv_heads: 2, "
-               "head_dim: 16, ffn_size: 48, norm: rmsnorm, position: rope, activation: swiglu, "
-               "tied_embeddings: true}";
-    if (!strcmp(model, "normed"))
-        return "{vocab_size: 64, hidden_size: 48, n_layers: 2, n_heads: 4, n_kv_heads: 2, "
-               "head_dim: 16, ffn_size: 72, embedding_norm: true, qk_norm: true, window: 7, "
-               "window_first_layer: 1, normalized_head: true}";
-    if (!strcmp(model, "alibi"))
-        return "{vocab_size: 64, hidden_size: 48, n_layers: 2, n_heads: 6, ffn_size: 80, norm: "
-               "layernorm, position: alibi, embedding_norm: true, activation: gelu, bias: true, "
-               "tied_embeddings: true, window: 9, dropout: 0.1, attention_dropout: 0.1}";
-    /* Its gradients fill several buckets of the 1 MiB below. */
-    return "{vocab_size: 64, hidden_size: 96, n_layers: 5, n_heads: 4, n_kv_heads: 2, "
-           "head_dim: 24, ffn_size: 144, norm: rmsnorm, position: rope, activation: swiglu, "
-           "tied_embeddings: true}";
-}
-
 /* 16 sequences of 20 tokens a step: 16 micro-batches alone, 4 on each of 4 ranks. */
 static void read_job(struct job *job, const struct law_case *law, int n_ranks, int zero, int group,
                      int pp, struct arena *arena)
@@ -191,13 +151,13 @@ static void read_job(struct job *job, const struct law_case *law, int n_ranks, i
         "micro_batches: %s}\n"
         "debug: {poison: %s}\n"
         "output: %s/run\n",
-        model_text(law->model), law->dataset, LAW_STEPS, law->global_batch ? law->global_batch : 16,
-        sizes ? "auto" : "1", law->dtype, law->seed ? law->seed : 1, law->recompute, zero,
-        law->gradient_sum, law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1),
-        law->schedule ? law->schedule : "1f1b", chunks, max_int(law->tp, 1),
-        law->no_sequence_parallel ? "false" : "true", max_int(law->cp, 1),
-        law->cp_kind ? law->cp_kind : "auto", law->hold ? law->hold : "pass", group,
-        sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
+        law_model_text(law->model), law->dataset, LAW_STEPS,
+        law->global_batch ? law->global_batch : 16, sizes ? "auto" : "1", law->dtype,
+        law->seed ? law->seed : 1, law->recompute, zero, law->gradient_sum,
+        law->bucket_mb ? law->bucket_mb : 1, max_int(pp, 1), law->schedule ? law->schedule : "1f1b",
+        chunks, max_int(law->tp, 1), law->no_sequence_parallel ? "false" : "true",
+        max_int(law->cp, 1), law->cp_kind ? law->cp_kind : "auto", law->hold ? law->hold : "pass",
+        group, sizes ? sizes : "none", law->poison ? "true" : "false", law->folder);
 
     const char *sets[12];
     char *rest = law->tuning ? arena_strdup(arena, law->tuning) : NULL, *set;
@@ -329,6 +289,8 @@ static uint64_t hash_weights(const struct trainer *trainer, const struct mesh_pl
         int cell = has_whole_weights(p) ? q->weight : part.weight;
 
         part.low = 0;
+        if (!has_whole_weights(p) && q->stays_whole && place->of[AXIS_DP])
+            continue; /* one rank tells */
         if (has_whole_weights(p))
             part = (struct parameter_part){ .end = q->rows * q->cols };
         if (!q->is_copy)

@@ -16,7 +16,7 @@ struct law_case {
     const char *samples; /* of law_write_samples, in place of it; or NULL */
     const char *model;   /* "llama" (tied), "llama-untied", "llama-deep" (8 layers, tied), or "gpt2"
                             with dropout (tied); "normed": all norms and windows; "alibi" with
-                            dropout (tied) */
+                            dropout (tied); "mixture", "pooled", "routed", "counted": experts */
     const char *dtype, *recompute, *gradient_sum;
     struct layer_keep_sets keep_sets;   /* zeros: as recompute says */
     const struct rank_offload *offload; /* [pp]; NULL: nothing is away */
@@ -78,6 +78,9 @@ void law_must_equal(const char *what, const struct law_outcome *wanted,
  * of ten.
  */
 int law_left_out(void);
+
+/* The fields of a case's model (law_models.c). */
+const char *law_model_text(const char *model);
 
 /* The job of the case, resolved, in the arena. Fails the test on any error. */
 void law_job(struct job *job, const struct law_case *law, struct arena *arena);

@@ -28,6 +28,7 @@ static const struct op_attributes attributes = {
     .vocab_size = 33,
     .parts = { 2, 1, 3 },
     .normalize = 1,
+    .rate = 1e-3,
     .scale = 0.7,
     .eps = 1e-5,
     .p = 0.1,

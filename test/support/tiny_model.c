@@ -52,6 +52,7 @@ struct model_spec tiny_spec(const char *name)
         spec.expert_ffn_size = 24;
         spec.expert_every = 2;
         spec.router_normalize = 1;
+        spec.router_scaling = 1;
         spec.router_balance = 0.01;
     }
     if (!strcmp(name, "gpt2") || !strcmp(name, "gpt2-residual-dropout")) {

@@ -141,13 +141,42 @@ static void what_decides_bits_is_in_it(void **state)
     assert_true(differs("optimizer.clip=1.0000000000000002"));
 }
 
+static void what_routers_do_is_in_it(void **state)
+{
+    static const char *const of_routers[] = {
+        "router_score: sigmoid",
+        "router_scaling: 2.5",
+        "router_groups: 2",
+        "router_score: sigmoid, router_bias: true",
+        "router_balance_kind: per_sequence",
+        "router_balance_kind: global_batch",
+        "router_z: 0.001",
+        "first_dense_layers: 1",
+        "n_shared_experts: 1",
+        "n_shared_experts: 1, shared_gate: true",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof of_routers / sizeof *of_routers; i++) {
+        char changed[512];
+
+        snprintf(changed, sizeof changed, MIXTURE "%s}", of_routers[i]);
+        if (!differ_by(MIXTURE "}", changed))
+            fail_msg("%s is not in it", of_routers[i]);
+    }
+    /* What they are by default has no line, and what nothing reads, neither. */
+    assert_false(differ_by(MIXTURE "}", MIXTURE "router_scaling: 1.0, router_score: softmax, "
+                                                "router_groups: 1, router_z: 0.0, "
+                                                "router_groups_kept: 1, first_dense_layers: 0, "
+                                                "router_bias_rate: 0.5}"));
+}
+
 /* What the job above has no use for: experts, rope's scaling, dropout. */
 static int is_idle(const char *key)
 {
     static const char *const keys[] = {
-        "model.router_normalize",
-        "model.rope_scaling.truncate",
-        "model.embedding_dropout",
+        "model.router_normalize",      "model.router_bias",       "model.shared_gate",
+        "model.rope_scaling.truncate", "model.embedding_dropout",
     };
 
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -524,6 +553,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_have_keys_of_their_own),
         cmocka_unit_test(what_decides_bits_is_in_it),
+        cmocka_unit_test(what_routers_do_is_in_it),
         cmocka_unit_test(every_flag_of_the_model_is_in_it),
         cmocka_unit_test(what_changes_no_bit_is_not),
         cmocka_unit_test(sizes_count),
