@@ -188,6 +188,12 @@ int pool_n_threads(const struct pool *pool)
     return pool->n_threads;
 }
 
+void pool_spread(const struct pool *pool)
+{
+    if (pool->caller_bound)
+        pthread_setaffinity_np(pthread_self(), sizeof pool->caller_cores, &pool->caller_cores);
+}
+
 static double seconds_of(clockid_t clock)
 {
     struct timespec time = { 0, 0 };
@@ -297,8 +303,7 @@ void pool_destroy(struct pool *pool)
     futex_wake(&pool->epoch, pool->n_threads);
     for (int i = 0; i < pool->n_workers; i++)
         pthread_join(pool->workers[i].handle, NULL);
-    if (pool->caller_bound)
-        pthread_setaffinity_np(pthread_self(), sizeof pool->caller_cores, &pool->caller_cores);
+    pool_spread(pool);
     free(pool->workers);
     free(pool);
 }

@@ -26,6 +26,13 @@ int pool_create(struct pool **pool, int n_threads, const int *cores, struct err 
 void pool_destroy(struct pool *pool);
 int pool_n_threads(const struct pool *pool);
 
+/*
+ * Let the calling thread run where the pool's creator could run before it was bound. For threads
+ * that are no pool's: one that is started by a bound thread is bound to the same core, and would
+ * take turns with what that computes.
+ */
+void pool_spread(const struct pool *pool);
+
 /* Seconds of CPU time that the pool's threads, and the calling one, have taken so far. */
 double pool_cpu_seconds(const struct pool *pool);
 

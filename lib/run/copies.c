@@ -27,10 +27,21 @@ bool copies_are_posted(const struct run *run)
     return !run->enqueues || program_space_bytes(run->program, SPACE_FILE);
 }
 
+/* It copies beside what is computed, not in turns with it on one core. */
+static int settle(void *argument, struct err *err)
+{
+    const struct run *run = argument;
+    const struct pool *pool = run->options.pool ? run->options.pool : run->options.kernels->pool;
+
+    if (pool)
+        pool_spread(pool);
+    return device_use(run->device, err);
+}
+
 int copies_start_worker(struct run *run, struct err *err)
 {
     return worker_create(&run->worker, -1, err) < 0 ||
-                   worker_call(run->worker, device_use, run->device, err) < 0
+                   worker_call(run->worker, settle, run, err) < 0
                ? -1
                : 0;
 }

@@ -3,6 +3,7 @@
  */
 #include "device/pool.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -191,6 +192,52 @@ static void test_binds_and_unbinds_the_caller(void **state)
     assert_true(CPU_EQUAL(&before, &after));
 }
 
+struct spread {
+    const struct pool *pool;
+    cpu_set_t born, spread;
+};
+
+static void *spread_main(void *argument)
+{
+    struct spread *s = argument;
+
+    sched_getaffinity(0, sizeof s->born, &s->born);
+    pool_spread(s->pool);
+    sched_getaffinity(0, sizeof s->spread, &s->spread);
+    return NULL;
+}
+
+/* A thread of a bound caller is bound to its core, and need not stay there. */
+static void test_spreads_other_threads(void **state)
+{
+    cpu_set_t before, bound, after;
+    struct spread s;
+    struct pool *pool;
+    pthread_t thread;
+    struct err err;
+    int core = sched_getcpu();
+
+    (void)state;
+    sched_getaffinity(0, sizeof before, &before);
+    if (pool_create(&pool, 1, &core, &err))
+        fail_msg("%s", err.text);
+    s.pool = pool;
+    assert_int_equal(pthread_create(&thread, NULL, spread_main, &s), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(CPU_COUNT(&s.born), 1);
+    assert_true(CPU_EQUAL(&s.spread, &before));
+    sched_getaffinity(0, sizeof bound, &bound);
+    assert_true(CPU_EQUAL(&bound, &s.born));
+    pool_destroy(pool);
+
+    if (pool_create(&pool, 1, NULL, &err))
+        fail_msg("%s", err.text);
+    pool_spread(pool);
+    sched_getaffinity(0, sizeof after, &after);
+    assert_true(CPU_EQUAL(&after, &before));
+    pool_destroy(pool);
+}
+
 static void test_refuses_cores_that_are_not_there(void **state)
 {
     struct pool *pool = NULL;
@@ -220,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_tiles_run_at_once),
         cmocka_unit_test(test_idle_threads_take_no_time),
         cmocka_unit_test(test_binds_and_unbinds_the_caller),
+        cmocka_unit_test(test_spreads_other_threads),
         cmocka_unit_test(test_refuses_cores_that_are_not_there),
     };
 

@@ -57,6 +57,22 @@ static void test_alone(void **state)
     assert_int_equal(offload_run(&play), 0);
 }
 
+/* The run's own thread runs beside compute that is bound to a core. */
+static void test_beside_compute(void **state)
+{
+    struct offload_play play = {
+        .shape = { .n_layers = 4, .tp_size = 1, .n_micro_batches = 4, .rows = 3, .cols = 5 },
+        .alone = 1,
+        .bound = 1,
+        .folder = "/tmp",
+    };
+
+    (void)state;
+    assert_int_equal(offload_run(&play), 0);
+    play.shape.in_file = true;
+    assert_int_equal(offload_run(&play), 0);
+}
+
 /* An executor whose compute ops do not wait for copies is found out. */
 static void test_missing_waits_show(void **state)
 {
@@ -79,6 +95,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_lost),
         cmocka_unit_test(test_large_values),
         cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_beside_compute),
         cmocka_unit_test(test_missing_waits_show),
     };
 

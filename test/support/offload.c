@@ -4,6 +4,7 @@
 #include "support/offload.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -260,6 +261,7 @@ struct rank {
     const struct offload_play *play;
     struct comm_hub *hub;
     int number, step, n_wrong;
+    int n_allowed; /* cores, before one is taken for compute */
     struct offload offload;
     struct run *run;
 };
@@ -330,6 +332,29 @@ static void count_wrong(struct rank *r)
     free(total);
 }
 
+static int count_cores(void *n_cores, struct err *err)
+{
+    cpu_set_t cores;
+
+    (void)err;
+    CHECK(sched_getaffinity(0, sizeof cores, &cores) == 0);
+    *(int *)n_cores = CPU_COUNT(&cores);
+    return 0;
+}
+
+/* A copy that took turns with compute on its core would make it slower. */
+static void check_spread(const struct run *run, int n_allowed)
+{
+    struct err err;
+    int n_own, n_copying;
+
+    CHECK(count_cores(&n_own, &err) == 0);
+    CHECK(n_own == 1);
+    CHECK(run->owns_worker);
+    CHECK(worker_call(run->worker, count_cores, &n_copying, &err) == 0);
+    CHECK(n_copying == n_allowed);
+}
+
 static void run_steps(struct rank *r, struct kernels *kernels, struct comm *comm,
                       struct worker *worker)
 {
@@ -353,6 +378,8 @@ static void run_steps(struct rank *r, struct kernels *kernels, struct comm *comm
     };
     CHECK(run_create(&r->run, &options, &err) == 0);
     CHECK(r->run->enqueues == (r->play->way == OFFLOAD_ENQUEUED));
+    if (r->play->bound)
+        check_spread(r->run, r->n_allowed);
     disturb(r);
     fill_weights(r);
     for (r->step = 0; r->step < N_STEPS; r->step++) {
@@ -368,14 +395,16 @@ static void *play_rank(void *argument)
     const struct offload_play *play = r->play;
     struct device *device = device_host();
     struct comm *comm = NULL;
-    struct worker *worker;
+    struct worker *worker = NULL;
     struct kernels *kernels;
     struct pool *pool;
     struct err err;
+    int core = sched_getcpu();
 
     offload_build(&r->offload, &play->shape);
-    CHECK(pool_create(&pool, 1, NULL, &err) == 0);
-    CHECK(worker_create(&worker, -1, &err) == 0);
+    CHECK(count_cores(&r->n_allowed, &err) == 0);
+    CHECK(pool_create(&pool, 1, play->bound ? &core : NULL, &err) == 0);
+    CHECK(play->bound || worker_create(&worker, -1, &err) == 0);
     CHECK(play->alone || comm_thread_create(&comm, r->hub, r->number, &err) == 0);
     if (play->way != OFFLOAD_ON_HOST) {
         CHECK(device_cuda_open(&device, 0, &err) == 0);

@@ -43,6 +43,7 @@ struct offload_play {
     enum offload_way way;
     int poison;
     int alone; /* one rank: no comm */
+    int bound; /* compute has one core, and the run a thread of its own: not there (asserted) */
     uint64_t
         seed; /* of an adversary: copies come late, in any order of streams, and leave NaN in the
                       memory that they were read from; 0: none */
