@@ -437,7 +437,9 @@ static int print_pair(const struct plan *plan, const struct cluster *cluster, st
 
 static void print_placement(const struct memory_fit *fit, struct str *out)
 {
-    if (fit->placement)
+    if (fit->placement && !fit->solved_ns)
+        str_printf(out, "placement: %s's; the solver's does not fit\n", fit->placement);
+    else if (fit->placement)
         str_printf(
             out,
             "placement: %s's, with which a step is simulated to take %.3f s; %.3f s with the "

@@ -514,7 +514,7 @@ int memory_fit(struct memory_fit *fit, const struct memory_fit_request *request,
                struct arena *arena, struct err *err)
 {
     if (memory_fit_solved(fit, request, arena, err) < 0)
-        return -1;
+        return err->code == ERR_DEVICE && memory_take_placement(fit, request, arena) ? 0 : -1;
     memory_take_fastest(fit, request, arena);
     return 0;
 }

@@ -58,7 +58,8 @@ struct memory_fit {
     const struct memory_fit_rank *ranks; /* [pp] */
     const struct keep_sets *fronts;
     int64_t limit_bytes, host_limit_bytes; /* 0: none; of several the least */
-    /* Of a step with the choice, and with the solver's where others were compared; 0: unknown. */
+    /* Of a step with the choice, and with the solver's where others were compared; 0: unknown, or
+     * it does not fit. */
     int64_t simulated_ns, solved_ns;
     const char *placement; /* whose the choice is; NULL: the solver's */
 };

@@ -95,6 +95,10 @@ int memory_fit_solved(struct memory_fit *fit, const struct memory_fit_request *r
 void memory_take_fastest(struct memory_fit *fit, const struct memory_fit_request *request,
                          struct arena *arena);
 
+/* Where the solver's does not fit: the fastest usual placement that does. False: none fits. */
+bool memory_take_placement(struct memory_fit *fit, const struct memory_fit_request *request,
+                           struct arena *arena);
+
 /* Sets and returns simulated_ns, where it can be said. */
 int64_t memory_simulate(struct memory_fit *fit, const struct memory_fit_request *request);
 

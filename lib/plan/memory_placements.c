@@ -142,8 +142,20 @@ static const struct keep_sets *find_level(const struct comparison *c, enum recom
 
 static void try_level(struct comparison *c, const struct keep_sets *fronts)
 {
-    for (int i = 0; i < N_PLACEMENTS && fronts; i++)
+    for (int i = 0; i < N_PLACEMENTS; i++)
         try_placement(c, &placements[i], fronts);
+}
+
+/* fronts: of the job; NULL: not known yet. */
+static void try_levels(struct comparison *c, const struct keep_sets *fronts)
+{
+    try_level(c, fronts);
+    for (int i = 0; i < N_RECOMPUTE && c->request->job->recompute == RECOMPUTE_AUTO; i++) {
+        const struct keep_sets *of_level = find_level(c, levels[i]);
+
+        if (of_level)
+            try_level(c, of_level);
+    }
 }
 
 /* ---- whether there is anything to compare ---- */
@@ -188,17 +200,27 @@ int64_t memory_simulate(struct memory_fit *fit, const struct memory_fit_request 
 void memory_take_fastest(struct memory_fit *fit, const struct memory_fit_request *request,
                          struct arena *arena)
 {
-    const struct job *job = request->job;
     struct comparison c;
 
-    if (request->takes_least || !fit->limit_bytes || !has_left(fit, job->parallel.pp) ||
+    if (request->takes_least || !fit->limit_bytes || !has_left(fit, request->job->parallel.pp) ||
         !open_comparison(&c, fit, request, arena))
         return;
     int64_t ns = time_step(&c, fit);
     if (ns < 0)
         return;
     fit->simulated_ns = fit->solved_ns = ns;
-    try_level(&c, fit->fronts);
-    for (int i = 0; i < N_RECOMPUTE && job->recompute == RECOMPUTE_AUTO; i++)
-        try_level(&c, find_level(&c, levels[i]));
+    try_levels(&c, fit->fronts);
+}
+
+bool memory_take_placement(struct memory_fit *fit, const struct memory_fit_request *request,
+                           struct arena *arena)
+{
+    struct comparison c;
+
+    if (request->takes_least || request->job->memory.offload == OFFLOAD_NONE ||
+        !open_comparison(&c, fit, request, arena))
+        return false;
+    *fit = (struct memory_fit){ .simulated_ns = INT64_MAX };
+    try_levels(&c, NULL);
+    return fit->placement != NULL;
 }

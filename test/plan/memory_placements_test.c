@@ -139,6 +139,28 @@ static void nor_of_a_pipeline(void **state)
     close_fixture(&f);
 }
 
+/* Within the bytes of the host that Gemini's takes, the least of a budget, too. */
+static void what_fits_theirs_fits(void **state)
+{
+    static const int budgets[] = { 220, 240 };
+    struct memory_fit fit, other;
+    struct fixture f;
+    struct job job;
+
+    (void)state;
+    open_fixture(&f);
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++) {
+        read_job(&f, &job, of_others[1], "full", 1, budgets[i] * MIB);
+        int64_t theirs = plan_step(&f, &job, &other);
+        assert_true(theirs > 0);
+        read_job(&f, &job, "offload: auto", "auto", 1, budgets[i] * MIB);
+        job.memory.host_bytes = other.ranks[0].host_bytes;
+        int64_t ns = plan_step(&f, &job, &fit);
+        assert_true(ns > 0 && ns <= theirs);
+    }
+    close_fixture(&f);
+}
+
 /* Of what a list does not allow nothing leaves, whoever is faster. */
 static void a_list_is_kept(void **state)
 {
@@ -187,9 +209,8 @@ static void nothing_to_compare(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(none_is_faster),
-        cmocka_unit_test(nor_of_a_pipeline),
-        cmocka_unit_test(a_list_is_kept),
+        cmocka_unit_test(none_is_faster),        cmocka_unit_test(nor_of_a_pipeline),
+        cmocka_unit_test(what_fits_theirs_fits), cmocka_unit_test(a_list_is_kept),
         cmocka_unit_test(nothing_to_compare),
     };
 
