@@ -325,6 +325,7 @@ static const struct op_info accumulate = {
     .outputs = {
         [ACCUMULATE_Y] = { "y", DIM_R, DIM_D, TYPE_ACT, OPERAND_ACCUMULATED },
     },
+    .traits = TRAIT_BY_BLOCKS,
     .spread = accumulate_spread,
     .flops_per_element = 1,
 };

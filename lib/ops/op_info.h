@@ -117,13 +117,16 @@ struct spread_form {
 enum op_trait {
     TRAIT_COLLECTIVE =
         1, /* it exchanges data with other ranks: run executes it, there is no kernel */
-    TRAIT_TRANSFER = 2, /* a collective of two ranks, of which one sends */
-    TRAIT_GATHER = 4,   /* its output is its input and what other ranks of the axis have */
-    TRAIT_PRODUCT = 8,  /* a matrix product, long enough for a collective to travel meanwhile */
-    TRAIT_CHEAP = 16,   /* made again at the price of a read and a write */
-    TRAIT_COPY = 32,    /* between the device's memory and the host's: run executes it */
-    TRAIT_ON_HOST = 64, /* the host's kernels may compute it, without scratch, where its operands
+    TRAIT_TRANSFER = 2,    /* a collective of two ranks, of which one sends */
+    TRAIT_GATHER = 4,      /* its output is its input and what other ranks of the axis have */
+    TRAIT_PRODUCT = 8,     /* a matrix product, long enough for a collective to travel meanwhile */
+    TRAIT_CHEAP = 16,      /* made again at the price of a read and a write */
+    TRAIT_COPY = 32,       /* between the device's memory and the host's: run executes it */
+    TRAIT_ON_HOST = 64,    /* the host's kernels may compute it, without scratch, where its operands
                            are: it is the same sequence of operations, so its bits are the same */
+    TRAIT_BY_BLOCKS = 128, /* it treats elements one by one, or norm blocks: on parts of whole norm
+                              blocks it is as on all, bit for bit. Operands of R x D are parted, and
+                              tables by block; others are the same for all */
 };
 
 /* What a model, or its job, must have for its forward to contain the kind. */
@@ -203,6 +206,10 @@ struct op_info {
 
     /* Narrows operands to what of them is read and written, for op_bytes. NULL: all of each. */
     void (*moved)(struct op_shape *op);
+
+    /* Of TRAIT_BY_BLOCKS: 1 + the input that has the site of each block's random numbers; without
+     * it attributes.rng_site is the first block's, and the others' follow. 0: there are none. */
+    int site_input;
 
     /* Emits what carries the outputs' gradients to the inputs (backward.h). NULL: there is none. */
     void (*backward)(struct backward *b, const struct op_node *op);

@@ -44,6 +44,7 @@ static const struct op_info sumsq = {
     .outputs = {
         [SUMSQ_SUMS] = { "sums", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_BLOCKS,
     .spread = sumsq_spread,
     .flops_per_element = 2,
 };
@@ -152,7 +153,8 @@ static const struct op_info adamw = {
         [ADAMW_WEIGHT] = { "weight", DIM_R, DIM_D, TYPE_ACT, OPERAND_OPTIONAL | OPERAND_STAYS },
     },
     .attributes = ATTRIBUTE_EPS,
-    .traits = TRAIT_ON_HOST,
+    .traits = TRAIT_ON_HOST | TRAIT_BY_BLOCKS,
+    .site_input = 1 + ADAMW_RNG_SITE,
     .check_attributes = adamw_check_attributes,
     .check = adamw_check,
     .spread = adamw_spread,

@@ -8,8 +8,12 @@
 #include "plan/memory_fit.h"
 #include "plan/price_table.h"
 
-/* Of one core: usual for what clouds rent. Only their ratio to the link's rate counts, for where
- * copies are posted. */
+/*
+ * Of one core, assumed and not measured: about half of what `lmtrain bench cluster` measured on one
+ * core of an AMD EPYC with AVX-512 for scripts/bench/memory (0.105 TFLOP/s in fp32, 0.213 in bf16,
+ * copies of 7.2 GB/s), as most cores have less. Their ratio to the link's rate says what leaves and
+ * where copies are posted; `cluster:` replaces them by a measurement.
+ */
 #define CORE_FLOPS 60e9
 #define CORE_BANDWIDTH 6e9
 #define MEMORY_LINK 6e9 /* bytes/s between two blocks of a CPU's memory */

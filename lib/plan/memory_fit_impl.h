@@ -19,7 +19,7 @@ enum { N_GROUPS_MAX = 8 };
 #define UPDATE_PIECES 6
 #define PIECE_BYTES (INT64_C(16) << 20)
 #define PIECE_LEAST (INT64_C(64) << 10)
-#define PIECE_PART 64 /* of the limit, where that is less */
+#define PIECE_PART 64 /* of the limit, where that is less: below 1 GiB */
 
 struct fitting {
     const struct memory_fit_request *request;

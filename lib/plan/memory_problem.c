@@ -196,9 +196,43 @@ static void count_traffic(struct fitting_rank *r, const struct program *p,
     }
 }
 
-/* The alternative of an optimizer that runs on the host, noted with the cell of its first moment:
- * gradients go there, and weights, where they are their own masters; weights come back. The time is
- * what the host takes longer than the device: on a CPU, none. */
+/* The last state of an optimizer's op that may run on the host, where all must be; 0: none. */
+static int last_state(const struct program *p, const struct op *op)
+{
+    int last = 0;
+
+    for (int k = 0; k < OPS_MAX_INPUTS && (op_info(op->kind)->traits & TRAIT_ON_HOST); k++) {
+        int v = program_base(p, op->in[k]);
+
+        if (v && offload_kind_of(&p->values[v]) == AWAY_STATES)
+            last = v;
+    }
+    return last;
+}
+
+/* What has elements and is no state travels: gradients, and weights, there and back. */
+static void count_host_travel(const struct program *p, const struct op *op,
+                              struct memory_traffic *update)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
+        bool is_input = k < OPS_MAX_INPUTS;
+        int id = is_input ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
+        const struct op_operand *operand =
+            is_input ? &info->inputs[k] : &info->outputs[k - OPS_MAX_INPUTS];
+        int64_t n_bytes = (int64_t)program_value_bytes(p, id);
+
+        if (!id || operand->cols != DIM_D ||
+            offload_kind_of(&p->values[program_base(p, id)]) == AWAY_STATES)
+            continue;
+        update->out += is_input || (operand->flags & OPERAND_STAYS) ? n_bytes : 0;
+        update->in += !is_input || (operand->flags & OPERAND_UPDATED) ? n_bytes : 0;
+    }
+}
+
+/* The alternative of an optimizer that runs on the host. The time is what the host takes longer
+ * than the device: on a CPU, none. */
 static void count_host_update(const struct fitting_rank *r, const struct program *p,
                               struct memory_group *of_value)
 {
@@ -209,18 +243,12 @@ static void count_host_update(const struct fitting_rank *r, const struct program
             const struct op *op = &p->functions[f].ops[i];
             struct op_shape shape = program_op_shape(p, op);
 
-            if (op->kind != OP_ADAMW)
-                continue;
-            struct memory_group *group = &of_value[program_base(p, op->in[ADAMW_M])];
-            struct memory_traffic *update = &group->host_traffic[MEMORY_UPDATE];
-            int master = op->in[ADAMW_MASTER];
-            bool is_weight = p->values[program_base(p, master)].role == ROLE_WEIGHT;
-            int64_t weight_bytes =
-                (int64_t)program_value_bytes(p, is_weight ? master : op->out[ADAMW_WEIGHT]);
+            int state = last_state(p, op);
 
-            update->out += (int64_t)program_value_bytes(p, op->in[ADAMW_GRADIENT]) +
-                           (is_weight ? weight_bytes : 0);
-            update->in += weight_bytes;
+            if (!state)
+                continue;
+            struct memory_group *group = &of_value[state];
+            count_host_travel(p, op, &group->host_traffic[MEMORY_UPDATE]);
             group->host_ns +=
                 max_i64(0, price_host_op(&prices, &shape).ns - price_op(&prices, &shape).ns);
         }

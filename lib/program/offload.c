@@ -42,7 +42,7 @@ enum { FAR_APART = 24, FAR_APART_IN_UPDATE = 4 };
 
 /* ---- which values go ---- */
 
-static enum away_kind kind_of_cell(const struct value *v)
+enum away_kind offload_kind_of(const struct value *v)
 {
     switch (v->role) {
     case ROLE_MASTER:
@@ -138,7 +138,7 @@ int offload_list_cells(const struct program *program, enum away_kind kind, int *
                 int v = program_base(p, operand(&p->functions[f].ops[i], k));
 
                 if (!v || listed[v] || !holds[v] || p->values[v].home ||
-                    p->values[v].space != SPACE_DEVICE || kind_of_cell(&p->values[v]) != kind)
+                    p->values[v].space != SPACE_DEVICE || offload_kind_of(&p->values[v]) != kind)
                     continue;
                 listed[v] = true;
                 list[n++] = v;

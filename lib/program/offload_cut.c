@@ -1,11 +1,11 @@
 /*
  * offload_cut.c - the update of a large cell, cut into pieces
  *
- * The sum of squares, AdamW and the sum of two accumulators treat elements one by one, or by norm
- * blocks, so an op on all of a cell is as many ops on parts of it, bit for bit. Each part is a
- * plain value whose home is a part of the cell's home: the cell is never in the device's memory as
- * a whole while it is updated. Other ops of the update on a part of a cell, such as a parameter's
- * gradient in its bucket, have that part alone brought.
+ * The optimizer, the sum of squares and the sum of two accumulators treat elements one by one, or
+ * by norm blocks (TRAIT_BY_BLOCKS), so an op on all of a cell is as many ops on parts of it, bit
+ * for bit. Each part is a plain value whose home is a part of the cell's home: the cell is never in
+ * the device's memory as a whole while it is updated. Other ops of the update on a part of a cell,
+ * such as a parameter's gradient in its bucket, have that part alone brought.
  *
  *     U  adamw embedding.grad, ..., ~embedding.master, ~embedding.m, ~embedding.v
  *     ->
@@ -34,11 +34,6 @@ struct cutting {
     bool by_views;          /* pieces are views: of what does not come and go */
     struct function to;
 };
-
-static bool can_be_cut(enum op_kind kind)
-{
-    return kind == OP_ADAMW || kind == OP_SUMSQ || kind == OP_ACCUMULATE;
-}
 
 static int operand(const struct op *op, int k)
 {
@@ -91,7 +86,7 @@ static bool is_cut(const struct cutting *c, const struct op *op)
     const struct program *p = c->p;
     bool is_large = false;
 
-    if (op->phase != PHASE_U || !can_be_cut(op->kind))
+    if (op->phase != PHASE_U || !(op_info(op->kind)->traits & TRAIT_BY_BLOCKS))
         return false;
     for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
         int id = operand(op, k);
@@ -195,6 +190,7 @@ static void cut_op(struct cutting *c, const struct op *op)
     struct value x = p->values[op->in[OPS_FIRST]];
     int64_t each = piece_extent(c, op), extent = x.rows == 1 ? x.cols : x.rows;
     int64_t n_blocks = blocks_of(&x), unit = x.rows == 1 ? 1 : x.cols;
+    int sites = op_info(op->kind)->site_input;
 
     for (int64_t i = 0; i * each < extent; i++) {
         int64_t first = i * each * unit / OPS_NORM_BLOCK;
@@ -211,7 +207,7 @@ static void cut_op(struct cutting *c, const struct op *op)
             else if (id && n_blocks > 1 && is_table(op, k))
                 *to = table_part(p, id, first, blocks);
         }
-        if (!op->in[ADAMW_RNG_SITE] && op->kind == OP_ADAMW)
+        if (sites && !op->in[sites - 1])
             piece.attributes.rng_site += (uint64_t)first;
         emit(c, &piece);
     }

@@ -76,9 +76,7 @@ static bool is_at_home(const struct program *p, int id)
 
 static bool is_state(const struct program *p, int id)
 {
-    enum cell_role role = p->values[program_whole(p, id)].role;
-
-    return role == ROLE_MASTER || role == ROLE_MOMENT1 || role == ROLE_MOMENT2;
+    return offload_kind_of(&p->values[program_whole(p, id)]) == AWAY_STATES;
 }
 
 static bool moves(const struct program *p, const struct op *op)

@@ -275,6 +275,9 @@ struct offload_options {
 };
 void offload(struct program *program, const struct offload_options *options);
 
+/* What a value is to it; N_AWAY_KINDS: no cell that may go. */
+enum away_kind offload_kind_of(const struct value *value);
+
 /* The cells of a kind that may go, in the order in which they do: ids, at most n_values of them.
  * Returns how many. */
 int offload_list_cells(const struct program *program, enum away_kind kind, int *list);

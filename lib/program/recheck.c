@@ -54,6 +54,32 @@ struct recheck_piece recheck_piece_at(const struct program *p, int64_t turn)
     return (struct recheck_piece){ bucket, min_i64(piece * n, all - n), n };
 }
 
+static bool updates(const struct program *p, const struct op *op, int value)
+{
+    const struct op_info *info = op_info(op->kind);
+    int home = p->values[value].home;
+
+    for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+        int v = program_base(p, op->in[k]);
+
+        if (v && (v == value || v == home) && (info->inputs[k].flags & OPERAND_UPDATED))
+            return true;
+    }
+    return false;
+}
+
+enum op_kind recheck_update_kind(const struct program *p, int bucket)
+{
+    int moment = p->buckets[bucket].moment1;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++)
+            if (updates(p, &p->functions[f].ops[i], moment))
+                return p->functions[f].ops[i].kind;
+    CHECK(false);
+    return N_OP_KINDS;
+}
+
 static size_t operand_bytes(const struct program *p, int id, int64_t n_blocks)
 {
     size_t n = (size_t)(n_blocks * OPS_NORM_BLOCK) * dtype_bytes(p->values[id].dtype);

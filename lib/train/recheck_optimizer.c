@@ -17,10 +17,6 @@
 
 enum { HEADER_BYTES = RECHECK_ALIGNMENT }; /* its first byte: whether there is an update */
 
-static const enum adamw_in kept[] = { ADAMW_GRADIENT, ADAMW_MASTER, ADAMW_LOW,     ADAMW_M,
-                                      ADAMW_V,        ADAMW_DECAY,  ADAMW_RNG_SITE };
-enum { N_KEPT = sizeof kept / sizeof *kept };
-
 struct recheck_optimizer {
     struct trainer *trainer;
     int *line; /* ranks along the axis */
@@ -103,14 +99,30 @@ static void narrow(const struct recheck_piece *piece, struct tensor *t, int64_t 
     t->cols = t->stride = piece->n_blocks * each;
 }
 
+/* Elements of an operand that are a norm block's; 0: it is the same for all. */
+static int64_t elements_of_block(const struct op_operand *operand)
+{
+    return operand->cols == DIM_D ? OPS_NORM_BLOCK : operand->cols == DIM_BLOCKS;
+}
+
+/* An input of which the piece has a part; else NULL. */
+static struct tensor *kept_input(struct op_shape *op, int k)
+{
+    return elements_of_block(&op_info(op->kind)->inputs[k]) && tensor_given(&op->in[k]) ? &op->in[k]
+                                                                                        : NULL;
+}
+
 static struct op_shape piece_of(const struct recheck_optimizer *o, const struct op_shape *op)
 {
+    const struct op_info *info = op_info(op->kind);
     struct op_shape piece = *op;
 
-    for (int i = 0; i < N_KEPT; i++)
-        narrow(&o->piece, &piece.in[kept[i]],
-               kept[i] == ADAMW_DECAY || kept[i] == ADAMW_RNG_SITE ? 1 : OPS_NORM_BLOCK);
-    narrow(&o->piece, &piece.out[ADAMW_WEIGHT], OPS_NORM_BLOCK);
+    CHECK(info->traits & TRAIT_BY_BLOCKS);
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if (kept_input(&piece, k))
+            narrow(&o->piece, &piece.in[k], elements_of_block(&info->inputs[k]));
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        narrow(&o->piece, &piece.out[k], OPS_NORM_BLOCK);
     return piece;
 }
 
@@ -129,14 +141,15 @@ static int hash_tensor(struct recheck_optimizer *o, const struct tensor *t, uint
 static int hash_written(struct recheck_optimizer *o, const struct op_shape *op, int round,
                         struct err *err)
 {
+    const struct op_info *info = op_info(op->kind);
     uint64_t hash = 0;
 
-    if (hash_tensor(o, &op->in[ADAMW_MASTER], &hash, err) < 0 ||
-        hash_tensor(o, &op->in[ADAMW_LOW], &hash, err) < 0 ||
-        hash_tensor(o, &op->in[ADAMW_M], &hash, err) < 0 ||
-        hash_tensor(o, &op->in[ADAMW_V], &hash, err) < 0 ||
-        hash_tensor(o, &op->out[ADAMW_WEIGHT], &hash, err) < 0)
-        return -1;
+    for (int k = 0; k < OPS_MAX_INPUTS; k++)
+        if ((info->inputs[k].flags & OPERAND_UPDATED) && hash_tensor(o, &op->in[k], &hash, err) < 0)
+            return -1;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (hash_tensor(o, &op->out[k], &hash, err) < 0)
+            return -1;
     o->hashes[round] = (struct op_hash){ .out = hash, .text = o->hashes[0].text };
     o->rounds[round].n = 1;
     return 0;
@@ -151,15 +164,15 @@ static int keep(void *context, const struct op_shape *op, const char *text, stru
     unsigned char *to = o->own + HEADER_BYTES;
     int32_t skips = 0;
 
-    if (run_get_at(run, &skips, op->in[ADAMW_SKIP_UPDATE].data, sizeof skips, err) < 0)
+    if (run_get(run, o->trainer->program.ports.skip_update, 0, 0, &skips, sizeof skips, err) < 0)
         return -1;
     if (skips)
         return 0;
     o->op = piece_of(o, op);
-    for (int i = 0; i < N_KEPT; i++) {
-        const struct tensor *t = &o->op.in[kept[i]];
+    for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+        const struct tensor *t = kept_input(&o->op, k);
 
-        if (!tensor_given(t))
+        if (!t)
             continue;
         CHECK(to + span_of(t) <= o->own + HEADER_BYTES + o->n_bytes);
         if (run_get_at(run, to, t->data, bytes_of(t), err) < 0)
@@ -192,7 +205,7 @@ void recheck_optimizer_begin(struct recheck_optimizer *o, int64_t step)
     if (o->piece.bucket < 0)
         return;
     o->probe = (struct run_probe){
-        .kind = OP_ADAMW,
+        .kind = recheck_update_kind(p, o->piece.bucket),
         .value = p->buckets[o->piece.bucket].moment1,
         .context = o,
         .before = keep,
@@ -209,14 +222,19 @@ void recheck_optimizer_end(struct recheck_optimizer *o)
 
 /* ---- once more ---- */
 
-/* What lasts is wrong each time: LMTRAIN_FAULT. */
-static int flip_lasting(const struct recheck_optimizer *o, const struct tensor *t, struct err *err)
+/* What lasts is wrong each time, in the first operand that is updated: LMTRAIN_FAULT. */
+static int flip_lasting(const struct recheck_optimizer *o, const struct op_shape *op,
+                        struct err *err)
 {
+    const struct op_info *info = op_info(op->kind);
     struct run *run = o->trainer->run;
-    unsigned char bits, *at = (unsigned char *)t->data + bytes_of(t) / 2;
+    int k = 0;
 
     if (fault_at_op(o->hashes[0].text, o->step, 1) != FAULT_FLIP)
         return 0;
+    while (!(info->inputs[k].flags & OPERAND_UPDATED))
+        k++;
+    unsigned char bits, *at = (unsigned char *)op->in[k].data + bytes_of(&op->in[k]) / 2;
     if (run_get_at(run, &bits, at, 1, err) < 0)
         return -1;
     bits ^= 1;
@@ -230,17 +248,24 @@ static void fill_operands(struct recheck_optimizer *o, struct op_shape *op,
 {
     unsigned char *to = o->memory;
 
-    for (int i = 0; i < N_KEPT; i++) {
-        struct tensor *t = &op->in[kept[i]];
+    for (int k = 0; k < OPS_MAX_INPUTS; k++) {
+        struct tensor *t = kept_input(op, k);
 
-        if (!tensor_given(t))
+        if (!t)
             continue;
         run_put_at(o->trainer->run, to, from, bytes_of(t));
         t->data = to;
         to += span_of(t);
         from += span_of(t);
     }
-    op->out[ADAMW_WEIGHT].data = tensor_given(&op->out[ADAMW_WEIGHT]) ? to : NULL;
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+        struct tensor *t = &op->out[k];
+
+        if (!tensor_given(t))
+            continue;
+        t->data = to;
+        to += span_of(t);
+    }
 }
 
 static int compute(struct recheck_optimizer *o, const unsigned char *message, int round,
@@ -253,7 +278,7 @@ static int compute(struct recheck_optimizer *o, const unsigned char *message, in
     if (kernels_prepare(kernels, &call, err) < 0)
         return -1;
     kernels_run(kernels, &call, 0);
-    int status = flip_lasting(o, &call.op.in[ADAMW_MASTER], err);
+    int status = flip_lasting(o, &call.op, err);
     if (!status)
         status = hash_written(o, &call.op, round, err);
     kernels_release(kernels, &call);
