@@ -18,7 +18,7 @@
 
 #include "base/err.h"
 
-enum { WORKER_STREAMS = 16 };
+enum { WORKER_STREAMS = 24 };
 
 struct worker;
 

@@ -390,7 +390,12 @@ const struct field job_fields[] = {
               "attention computes what has arrived; must divide the kv heads of a rank; auto: 1; "
               "changes no bit" },
     { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
-      .built_max = 1, NUMERICS(LAYOUT, 690), .help = "expert parallel size; must divide dp * cp" },
+      NUMERICS(LAYOUT, 690),
+      .help = "expert parallel size: neighbouring data-parallel ranks that divide the experts of "
+              "each MoE layer among themselves, and send each other the rows of tokens; a power of "
+              "two that divides dp (and zero_group) and n_experts; above 1, samples that are not "
+              "packed all have seq_len rows; changes the numerics, but not the loss of the first "
+              "step" },
     { "parallel.zero", FIELD_INT, AT(parallel.zero), .initial = "0", .max = 3,
       .help = "ZeRO stage: what is sharded over data-parallel ranks; 0: nothing; 1: optimizer "
               "states; 2: and gradients; 3: and parameters" },

@@ -7,8 +7,9 @@ struct mesh job_mesh(const struct job *job)
 {
     int dp = job->parallel.dp, group = job->parallel.zero_group;
     struct context_cut cut = job_context_cut(job);
-    struct mesh mesh = mesh_data_parallel(group ? group : dp);
+    struct mesh mesh = mesh_data_parallel((group ? group : dp) / job->parallel.ep);
 
+    mesh.size[AXIS_EP] = job->parallel.ep;
     mesh.size[AXIS_REPLICA] = group ? dp / group : 1;
     mesh.size[AXIS_TP] = job->parallel.tp;
     mesh.size[AXIS_PP] = job->parallel.pp;

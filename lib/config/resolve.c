@@ -213,6 +213,36 @@ static int check_pipeline(const struct job *job, struct err *err)
     return check_recompute_layers(job, n_stages, err);
 }
 
+/* n: data-parallel ranks that may divide experts. */
+static int check_experts(const struct job *job, int n, struct err *err)
+{
+    int ep = job->parallel.ep, m = job->model.n_experts;
+    const char *place = PLACE(job, "parallel.ep");
+
+    if (ep == 1)
+        return 0;
+    if (!m)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.ep is %d, but the model has no experts (hint: ep: 1)", place,
+                       ep);
+    if (ep & (ep - 1))
+        return err_set(err, ERR_CONFIG, "%s: parallel.ep is %d, wanted a power of two", place, ep);
+    if (n % ep || m % ep)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.ep is %d, does not divide %s %d (hint: %d or less)", place, ep,
+                       m % ep                     ? "model.n_experts"
+                       : job->parallel.zero_group ? "zero_group"
+                                                  : "dp",
+                       m % ep ? m : n, m % ep ? m & -m : n & -n);
+    if (job->parallel.replica_micro_batches.n)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.ep is %d, and parallel.replica_micro_batches has different "
+                       "numbers: ranks that exchange rows must have as many micro-batches (hint: "
+                       "one of the two)",
+                       place, ep);
+    return 0;
+}
+
 static int check_sharding(struct job *job, struct arena *arena, struct err *err)
 {
     int dp = job->parallel.dp, group = job->parallel.zero_group;
@@ -223,6 +253,8 @@ static int check_sharding(struct job *job, struct arena *arena, struct err *err)
                        "%s: parallel.zero_group is %d, does not divide dp %d (hint: %d%s)",
                        PLACE(job, "parallel.zero_group"), group, dp, largest > 1 ? largest : 0,
                        largest > 2 ? " or less, powers of two" : "");
+    if (check_experts(job, group ? group : dp, err))
+        return -1;
     if (job->parallel.zero > 0 && dp == 1)
         job_note(job, arena, "parallel.zero = %d shards nothing: dp is 1", job->parallel.zero);
     return 0;

@@ -22,7 +22,7 @@
 #include "base/err.h"
 
 /* The queue of kernels, which always exists, and queues of transfers: DEVICE_TRAFFIC + stream. */
-enum { DEVICE_COMPUTE = 0, DEVICE_TRAFFIC = 1, DEVICE_N_QUEUES = 18 };
+enum { DEVICE_COMPUTE = 0, DEVICE_TRAFFIC = 1, DEVICE_N_QUEUES = 20 };
 
 struct device;
 struct device_event; /* a position in a queue: a CUDA event */

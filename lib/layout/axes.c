@@ -6,19 +6,20 @@
 #include "base/err.h"
 
 /*
- * In the order of sums: the axis of shards first, its replicas next. Where several axes have the
- * same roles, axes_tensor, axes_experts and axes_stages are the first of them.
+ * In the order of sums: neighbours in the batch first (ep, dp, replica), so that a sum does not
+ * hang on how data-parallel ranks are divided among these. Where several axes have the same roles,
+ * axes_shard, axes_tensor, axes_experts and axes_stages are the first of them.
  */
 static const struct axis_row {
     enum mesh_axis axis;
     enum axis_role role[2]; /* by enum parameter_kind */
     const char *places;
 } rows[] = {
+    { AXIS_EP, { SPLITS_TOKENS, SPLITS_MODEL }, "expert_groups" },
     { AXIS_DP, { SPLITS_TOKENS, SPLITS_TOKENS }, "replicas" },
     { AXIS_REPLICA, { SPLITS_TOKENS, SPLITS_TOKENS }, "groups" },
     { AXIS_CP, { SPLITS_TOKENS, SPLITS_TOKENS }, "parts" },
     { AXIS_ULYSSES, { SPLITS_TOKENS, SPLITS_TOKENS }, "row_parts" },
-    { AXIS_EP, { SPLITS_TOKENS, SPLITS_MODEL }, "expert_groups" },
     { AXIS_TP, { SPLITS_MODEL, SPLITS_MODEL }, "shards" },
     { AXIS_PP, { SPLITS_LAYERS, SPLITS_LAYERS }, "stages" },
 };
@@ -53,11 +54,6 @@ struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum para
     return list;
 }
 
-enum mesh_axis axes_shard(void)
-{
-    return rows[0].axis;
-}
-
 /* The first that has these roles. */
 static enum mesh_axis axis_with(enum axis_role dense, enum axis_role expert)
 {
@@ -66,6 +62,11 @@ static enum mesh_axis axis_with(enum axis_role dense, enum axis_role expert)
     while (rows[i].role[PARAMETER_DENSE] != dense || rows[i].role[PARAMETER_EXPERT] != expert)
         CHECK(++i < N_AXES);
     return rows[i].axis;
+}
+
+enum mesh_axis axes_shard(void)
+{
+    return axis_with(SPLITS_TOKENS, SPLITS_TOKENS);
 }
 
 enum mesh_axis axes_tensor(void)

@@ -13,8 +13,10 @@
  *   layers   pp: ranks have other layers.
  *
  * Among the axes of tokens one is that over which ZeRO shards gradients and states (dp); a sum over
- * all tokens is a reduce-scatter over that, then an all-reduce of the shards over each of the
- * others, in the order of axes_of.
+ * all tokens is an all-reduce over ep, whose ranks are neighbours in the batch, a reduce-scatter
+ * over dp, then an all-reduce of the shards over each of the others, in the order of axes_of. So
+ * dense parameters' sums have the bits that they have without ep. Under ZeRO ranks of ep have the
+ * same shards of dense parameters.
  */
 #ifndef LAYOUT_AXES_H
 #define LAYOUT_AXES_H

@@ -50,13 +50,15 @@ int mesh_world_size(const struct mesh *mesh)
 
 int mesh_data_size(const struct mesh *mesh)
 {
-    return mesh->size[AXIS_DP] * mesh->size[AXIS_REPLICA];
+    return mesh->size[AXIS_EP] * mesh->size[AXIS_DP] * mesh->size[AXIS_REPLICA];
 }
 
 int mesh_data_rank(const struct mesh *mesh, int world_rank)
 {
-    return mesh_coordinate(mesh, world_rank, AXIS_REPLICA) * mesh->size[AXIS_DP] +
-           mesh_coordinate(mesh, world_rank, AXIS_DP);
+    int replica = mesh_coordinate(mesh, world_rank, AXIS_REPLICA);
+    int group = replica * mesh->size[AXIS_DP] + mesh_coordinate(mesh, world_rank, AXIS_DP);
+
+    return group * mesh->size[AXIS_EP] + mesh_coordinate(mesh, world_rank, AXIS_EP);
 }
 
 static bool is_reversed(const struct mesh *mesh, enum mesh_axis axis)
@@ -113,21 +115,25 @@ struct mesh_ranks mesh_replica_ranks(const struct mesh *mesh, int pp_rank, int d
 {
     struct mesh_place place = { 0 };
 
+    int group = data_rank / mesh->size[AXIS_EP];
+
     place.of[AXIS_PP] = pp_rank;
-    place.of[AXIS_DP] = data_rank % mesh->size[AXIS_DP];
-    place.of[AXIS_REPLICA] = data_rank / mesh->size[AXIS_DP];
-    int n =
-        mesh->size[AXIS_TP] * mesh->size[AXIS_ULYSSES] * mesh->size[AXIS_CP] * mesh->size[AXIS_EP];
+    place.of[AXIS_EP] = data_rank % mesh->size[AXIS_EP];
+    place.of[AXIS_DP] = group % mesh->size[AXIS_DP];
+    place.of[AXIS_REPLICA] = group / mesh->size[AXIS_DP];
+    int n = mesh->size[AXIS_TP] * mesh->size[AXIS_ULYSSES] * mesh->size[AXIS_CP];
 
     return (struct mesh_ranks){ mesh_rank_at(mesh, &place), n, 1, n };
 }
 
-/* Data-parallel ranks lie as far apart on both of their axes, the second behind the first. */
+/* Data-parallel ranks on ep are neighbours; on dp and replica they lie as far apart, the second
+ * behind the first. */
 struct mesh_ranks mesh_stage_ranks(const struct mesh *mesh, int pp_rank)
 {
     struct mesh_ranks ranks = mesh_replica_ranks(mesh, pp_rank, 0);
 
-    ranks.n_runs = mesh_data_size(mesh);
+    ranks.n *= mesh->size[AXIS_EP];
+    ranks.n_runs = mesh->size[AXIS_DP] * mesh->size[AXIS_REPLICA];
     ranks.stride = distance(mesh, AXIS_DP);
     if (ranks.stride == ranks.n)
         return (struct mesh_ranks){ ranks.first, ranks.n * ranks.n_runs, 1, 0 };

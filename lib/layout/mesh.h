@@ -1,11 +1,11 @@
 /*
  * mesh.h - the ranks of a job as a box with one axis per kind of parallelism
  *
- * tp varies fastest with the world rank, then ulysses, cp, ep, dp, replica, pp (ep has size 1 for
- * now), so that the ranks that talk most are neighbours. Where devices differ, two other orders put
- * stages elsewhere: with the stages in reverse, and with whole pipelines as neighbours (tp,
- * ulysses, cp, ep, pp, dp, replica). The order is no numerics: sums are in the order of
- * coordinates.
+ * tp varies fastest with the world rank, then ulysses, cp, ep, dp, replica, pp, so that the ranks
+ * that talk most are neighbours. Data-parallel ranks are on ep, dp and replica. Where devices
+ * differ, two other orders put stages elsewhere: with the stages in reverse, and with whole
+ * pipelines as neighbours (tp, ulysses, cp, ep, pp, dp, replica). The order is no numerics: sums
+ * are in the order of coordinates.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H
@@ -23,7 +23,7 @@ struct mesh {
 struct mesh mesh_data_parallel(int dp_size);
 struct mesh mesh_pipeline(int pp_size);
 
-/* Data-parallel ranks in all, on dp and replica; and which of them world_rank is. */
+/* Data-parallel ranks in all, on ep, dp and replica; and which of them world_rank is. */
 int mesh_data_size(const struct mesh *mesh);
 int mesh_data_rank(const struct mesh *mesh, int world_rank);
 

@@ -19,6 +19,15 @@ static bool is_divided_again(const struct model_builder *b, const struct paramet
     return b->fastseq && q->id.module == MODULE_QKV && q->divided == SPREAD_ROWS;
 }
 
+/* Each rank has all of as many neighbouring experts. */
+static void divide_experts(const struct model_builder *b, const struct parameter_spec *q,
+                           int parameter)
+{
+    struct parameter_split parts = { .along = SPREAD_ROWS, .n_pieces = 1, .pieces = { q->rows } };
+
+    program_split_parameter(b->program, parameter, axes_experts(), &parts);
+}
+
 /* Divide the parameter declared last among ranks. A vector is one row in the program. */
 static void divide(const struct model_builder *b, const struct parameter_spec *q)
 {
@@ -27,10 +36,14 @@ static void divide(const struct model_builder *b, const struct parameter_spec *q
 
     if (q->divided == SPREAD_SAME)
         return;
+    if (q->kind == PARAMETER_EXPERT)
+        divide_experts(b, q, last);
     if (q->divided == SPREAD_ROWS) {
         parts.along = q->n_dims == 1 ? SPREAD_COLS : SPREAD_ROWS;
         parts.n_pieces = q->n_pieces;
         parts.n_repeats = q->n_repeats;
+        if (q->kind == PARAMETER_EXPERT)
+            parts.n_repeats /= b->program->mesh.size[axes_experts()];
         memcpy(parts.pieces, q->pieces, sizeof q->pieces);
     }
     program_split_parameter(b->program, last, axes_tensor(), &parts);
@@ -45,7 +58,9 @@ unsigned model_split_axes(const struct model_builder *b, const struct parameter_
 {
     int over_tensor = q->divided != SPREAD_SAME && b->program->mesh.size[axes_tensor()] > 1;
 
-    return (over_tensor ? 1U << axes_tensor() : 0) |
+    int over_experts = q->kind == PARAMETER_EXPERT && b->program->mesh.size[axes_experts()] > 1;
+
+    return (over_tensor ? 1U << axes_tensor() : 0) | (over_experts ? 1U << axes_experts() : 0) |
            (is_divided_again(b, q) ? 1U << axes_heads() : 0);
 }
 
@@ -181,15 +196,20 @@ static int ascending(const struct model_builder *b, const char *name, int n, int
     return cell;
 }
 
-/* A constant with the offset of each tensor-parallel rank's part, `each` rows apart, and its local
- * shard: this rank's offset. */
-static int begins(const struct model_builder *b, const char *name, int64_t each)
+/* A constant with the offset of each part over the axis, `each` apart, and its local shard: this
+ * rank's offset. */
+static int begins_over(const struct model_builder *b, enum mesh_axis axis, const char *name,
+                       int64_t each)
 {
     struct program *p = b->program;
-    int tp = p->mesh.size[axes_tensor()];
-    int cell = ascending(b, name, tp, each);
+    int cell = ascending(b, name, p->mesh.size[axis], each);
 
-    return program_local_shard(p, arena_printf(&p->arena, "%s:local", name), cell, axes_tensor());
+    return program_local_shard(p, arena_printf(&p->arena, "%s:local", name), cell, axis);
+}
+
+static int begins(const struct model_builder *b, const char *name, int64_t each)
+{
+    return begins_over(b, axes_tensor(), name, each);
 }
 
 /* The same of the heads that a rank attends with: over tp, and over ulysses in each part. */
@@ -228,6 +248,10 @@ static void declare_parts(struct model_builder *b, int64_t rows)
     const struct model_spec *s = b->spec;
     int tp = b->program->mesh.size[axes_tensor()], ulysses = b->program->mesh.size[axes_heads()];
 
+    int ep = b->program->mesh.size[axes_experts()];
+
+    if (ep > 1 && s->n_experts)
+        b->parts.experts = begins_over(b, axes_experts(), "expert_begin", s->n_experts / ep);
     if (tp > 1) {
         b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
         declare_row_parts(b, "row_begin", rows);

@@ -230,9 +230,102 @@ static struct routes route(const struct emitter *e, int y)
     return r;
 }
 
+/* ---- experts that are divided among ranks ---- */
+
+static int n_expert_ranks(const struct emitter *e)
+{
+    return e->b->program->mesh.size[axes_experts()];
+}
+
+static int gather_experts_rows(const struct emitter *e, int v)
+{
+    const struct value part = e->b->program->values[v];
+    int all = program_value(e->b->program, part.rows * n_expert_ranks(e), part.cols, part.dtype);
+
+    emit(e, (struct op){ .kind = OP_ALL_GATHER,
+                         .attributes.axis = axes_experts(),
+                         .in = { [ALL_GATHER_SHARD] = v },
+                         .out = { [ALL_GATHER_FULL] = all },
+                         .stream = STREAM_EP });
+    return all;
+}
+
+/* The tokens of all ranks, with the order of the rank's experts. */
+static struct routes routes_of_experts(const struct emitter *e, const struct routes *own)
+{
+    int m = e->b->spec->n_experts, n = n_expert_ranks(e);
+
+    if (n == 1)
+        return *own;
+    struct routes all = { .weight = gather_experts_rows(e, own->weight),
+                          .expert = gather_experts_rows(e, own->expert),
+                          .ends = program_value(e->b->program, 1, m / n, DTYPE_I32) };
+    all.place = value(e, all.expert, e->b->spec->n_active_experts, DTYPE_I32);
+    emit(e, (struct op){
+                .kind = OP_EXPERT_ORDER,
+                .attributes.n_experts = m,
+                .in = { [EXPERT_ORDER_EXPERT] = all.expert,
+                        [EXPERT_ORDER_BEGIN] = e->b->parts.experts },
+                .out = { [EXPERT_ORDER_PLACE] = all.place, [EXPERT_ORDER_ENDS] = all.ends } });
+    return all;
+}
+
+static struct op exchange_op(const struct emitter *e, enum op_kind kind)
+{
+    return (
+        struct op){ .kind = kind,
+                    .attributes = { .axis = axes_experts(), .n_experts = e->b->spec->n_experts },
+                    .stream = STREAM_EP };
+}
+
+/* x's rows, and those of other ranks that go to experts of this one. */
+static int send_rows(const struct emitter *e, const struct routes *own, const struct routes *all,
+                     int x)
+{
+    struct op op = exchange_op(e, OP_SEND_ROWS);
+    struct program *p = e->b->program;
+
+    if (n_expert_ranks(e) == 1)
+        return x;
+    op.in[SEND_ROWS_X] = x;
+    op.in[SEND_ROWS_CHOICES] = all->expert;
+    op.in[SEND_ROWS_PLACE] = own->place;
+    op.out[SEND_ROWS_Y] =
+        program_value(p, p->values[all->expert].rows, p->values[x].cols, p->values[x].dtype);
+    emit(e, op);
+    return op.out[SEND_ROWS_Y];
+}
+
+/* What experts make of the rows of the rank's own tokens. */
+static int return_rows(const struct emitter *e, const struct routes *own, const struct routes *all,
+                       int y)
+{
+    struct op op = exchange_op(e, OP_RETURN_ROWS);
+    struct program *p = e->b->program;
+    const struct value place = p->values[own->place], rows = p->values[y];
+
+    if (n_expert_ranks(e) == 1)
+        return y;
+    op.in[RETURN_ROWS_Y] = y;
+    op.in[RETURN_ROWS_CHOICES] = all->expert;
+    op.in[RETURN_ROWS_PLACE] = all->place;
+    op.out[RETURN_ROWS_X] = program_value(p, place.rows * place.cols, rows.cols, rows.dtype);
+    emit(e, op);
+    return op.out[RETURN_ROWS_X];
+}
+
+/* Rows that the rank's experts may get: any token chooses each of them once. */
+static int64_t n_rows_of_experts(const struct emitter *e)
+{
+    int64_t n = n_expert_ranks(e), k = e->b->spec->n_active_experts;
+
+    return n * e->rows * min_i64(k, e->b->spec->n_experts / n);
+}
+
 static int expert_linear(const struct emitter *e, int x, int ends, int weight)
 {
-    int64_t n = e->b->program->values[weight].rows / e->b->spec->n_experts;
+    const struct value *values = e->b->program->values;
+    int64_t n = values[weight].rows / values[ends].cols;
     int y = value(e, x, n, e->b->dtype);
 
     emit(e, (struct op){ .kind = OP_EXPERT_LINEAR,
@@ -275,13 +368,14 @@ static int mixture(const struct emitter *e, int y)
 {
     const struct model_spec *s = e->b->spec;
     struct program *p = e->b->program;
-    struct routes r = route(e, y);
-    int64_t n_rows = e->rows * s->n_active_experts;
-    int x = enter_tp_region(e, y), rows = program_value(p, n_rows, s->hidden_size, e->b->dtype);
+    struct routes own = route(e, y), r = routes_of_experts(e, &own);
+    int x = enter_tp_region(e, y);
+    int rows = program_value(p, n_rows_of_experts(e), s->hidden_size, e->b->dtype);
 
-    emit(e, (struct op){ .kind = OP_DISPATCH,
-                         .in = { [DISPATCH_PLACE] = r.place, [DISPATCH_X] = x },
-                         .out = { [DISPATCH_Y] = rows } });
+    emit(e, (struct op){
+                .kind = OP_DISPATCH,
+                .in = { [DISPATCH_PLACE] = r.place, [DISPATCH_X] = send_rows(e, &own, &r, x) },
+                .out = { [DISPATCH_Y] = rows } });
     int ffn_hidden = expert_linear(e, rows, r.ends, weight_of(e, MODULE_EXPERTS_GATE_UP));
     int h = value(e, ffn_hidden, s->expert_ffn_size / e->tp, e->b->dtype);
     emit(e, (struct op){ .kind = OP_EXPERT_SWIGLU,
@@ -290,9 +384,10 @@ static int mixture(const struct emitter *e, int y)
                                  [EXPERT_SWIGLU_GU] = ffn_hidden },
                          .out = { [EXPERT_SWIGLU_Y] = h } });
     int out = expert_linear(e, h, r.ends, weight_of(e, MODULE_EXPERTS_DOWN));
+    out = return_rows(e, &own, &r, out);
     int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
     emit(e, (struct op){ .kind = OP_COMBINE,
-                         .in = { [COMBINE_PLACE] = r.place, [COMBINE_Y] = out },
+                         .in = { [COMBINE_PLACE] = own.place, [COMBINE_Y] = out },
                          .out = { [COMBINE_X] = sum } });
     if (model_spec_has_shared(s, e->layer))
         sum = residual_add(e, sum, shared_experts(e, y, x));

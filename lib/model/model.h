@@ -83,6 +83,7 @@ struct model_builder {
      * needed. */
     struct {
         int vocabulary, rows, heads, positions;
+        int experts; /* the first of the rank's, where ranks divide them */
         /* Offsets in the inputs of the blocks' last matrices, for dropout. */
         int attention_cols, ffn_cols, shared_cols;
     } parts;

@@ -62,8 +62,12 @@ struct backward {
 
     enum dtype (*dtype)(const struct backward *b, int v);
 
-    /* A new value of v's shape. */
+    /* A new value of v's shape; of n rows, else as v. */
     int (*new_like)(struct backward *b, int v, enum dtype dtype);
+    int (*new_rows)(struct backward *b, int v, int64_t n);
+
+    int64_t (*rows)(const struct backward *b, int v);
+    int64_t (*cols)(const struct backward *b, int v);
 
     /* v, or a cast of it, if it has another dtype. */
     int (*cast)(struct backward *b, int v, enum dtype dtype);
@@ -78,6 +82,9 @@ struct backward {
     /* Views: n columns of v from `first` on; the rank's own part of v over the axis. */
     int (*columns)(struct backward *b, int v, int64_t first, int64_t n);
     int (*local_shard)(struct backward *b, int v, enum mesh_axis axis);
+
+    /* The op of the forward that makes v; NULL: none does. Until the next call. */
+    const struct op_node *(*maker)(struct backward *b, int v);
 
     /* What v is a view of; 0 if it is none. */
     int (*base)(const struct backward *b, int v);

@@ -55,13 +55,15 @@ static int return_rows_check(const struct op_shape *op, struct err *err)
     return 0;
 }
 
-/* Choices are of all ranks of the axis; over others they lie as their tokens' rows. */
+/* Choices are of all ranks of the axis; over others they lie as their tokens' rows, as places do
+ * over all. */
 static int rows_spread(const struct spread_query *q)
 {
     enum spread x = q->in[OPS_FIRST];
 
     spread_give_all(q, x);
-    if (q->on_axis && spread_want(q, OPS_FIRST, SPREAD_ROWS))
+    if ((q->on_axis && spread_want(q, OPS_FIRST, SPREAD_ROWS)) ||
+        spread_want(q, SEND_ROWS_PLACE, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME))
         return -1;
     return spread_want(q, SEND_ROWS_CHOICES,
                        x == SPREAD_ROWS && !q->on_axis ? SPREAD_ROWS : SPREAD_SAME);
@@ -70,10 +72,11 @@ static int rows_spread(const struct spread_query *q)
 static const struct op_info send_rows = {
     .name = "send_rows",
     .family = FAMILY_COLLECTIVE,
-    .n_inputs = 2,
+    .n_inputs = 3,
     .inputs = {
         [SEND_ROWS_X] = { "x", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [SEND_ROWS_CHOICES] = { "choices", DIM_SIZE_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [SEND_ROWS_PLACE] = { "place", DIM_T, DIM_S, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {
@@ -85,15 +88,18 @@ static const struct op_info send_rows = {
     .spread = rows_spread,
 };
 
-_Static_assert((int)SEND_ROWS_CHOICES == (int)RETURN_ROWS_CHOICES, "where choices are");
+_Static_assert((int)SEND_ROWS_CHOICES == (int)RETURN_ROWS_CHOICES &&
+                   (int)SEND_ROWS_PLACE == (int)RETURN_ROWS_PLACE,
+               "one rule");
 
 static const struct op_info return_rows = {
     .name = "return_rows",
     .family = FAMILY_COLLECTIVE,
-    .n_inputs = 2,
+    .n_inputs = 3,
     .inputs = {
         [RETURN_ROWS_Y] = { "y", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [RETURN_ROWS_CHOICES] = { "choices", DIM_SIZE_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [RETURN_ROWS_PLACE] = { "place", DIM_SIZE_T, DIM_S, TYPE_I32, OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {

@@ -70,10 +70,56 @@ static int expert_swiglu_check(const struct op_shape *op, struct err *err)
     return check_places(op, &op->in[EXPERT_SWIGLU_PLACE], &op->in[EXPERT_SWIGLU_GU], err);
 }
 
+/*
+ * Rows that were sent to their experts: the gradient of each choice is returned, so that a token's
+ * are added up on its own rank, in the order of its choices, as they are without other ranks.
+ */
+static void return_to_sender(struct backward *b, const struct op_node *sent, int dy)
+{
+    int x = sent->in[SEND_ROWS_X], place = sent->in[SEND_ROWS_PLACE];
+    int dx = backward_like(b, x), each = b->new_rows(b, x, b->rows(b, place) * b->cols(b, place));
+
+    CHECK(place);
+    b->emit(b,
+            &(struct op_node){
+                .kind = OP_RETURN_ROWS,
+                .attributes = sent->attributes,
+                .in = { [RETURN_ROWS_Y] = dy, [RETURN_ROWS_CHOICES] = sent->in[SEND_ROWS_CHOICES] },
+                .out = { [RETURN_ROWS_X] = each } });
+    b->emit(b, &(struct op_node){ .kind = OP_COMBINE,
+                                  .in = { [COMBINE_PLACE] = place, [COMBINE_Y] = each },
+                                  .out = { [COMBINE_X] = dx } });
+    b->add_gradient(b, x, dx);
+}
+
+/* The gradient of a token's rows is one row: it is sent to each rank once. */
+static void send_to_experts(struct backward *b, const struct op_node *returned, int dx)
+{
+    int y = returned->in[RETURN_ROWS_Y], place = returned->in[RETURN_ROWS_PLACE];
+    int choices = returned->in[RETURN_ROWS_CHOICES], dy = backward_like(b, y);
+    int sent = b->new_rows(b, dx, b->rows(b, choices));
+
+    CHECK(place);
+    b->emit(b, &(struct op_node){ .kind = OP_SEND_ROWS,
+                                  .attributes = returned->attributes,
+                                  .in = { [SEND_ROWS_X] = dx, [SEND_ROWS_CHOICES] = choices },
+                                  .out = { [SEND_ROWS_Y] = sent } });
+    b->emit(b, &(struct op_node){ .kind = OP_DISPATCH,
+                                  .in = { [DISPATCH_PLACE] = place, [DISPATCH_X] = sent },
+                                  .out = { [DISPATCH_Y] = dy } });
+    b->add_gradient(b, y, dy);
+}
+
 /* Dispatch and combine are each other's gradient. */
 static void dispatch_backward(struct backward *b, const struct op_node *op)
 {
     int dy = b->take_summand(b, op->out[DISPATCH_Y]), x = op->in[DISPATCH_X];
+    const struct op_node *sent = b->maker(b, x);
+
+    if (sent && sent->kind == OP_SEND_ROWS) {
+        return_to_sender(b, sent, dy);
+        return;
+    }
     int dx = backward_like(b, x);
 
     b->emit(b,
@@ -111,6 +157,12 @@ static double combine_flops(const struct op_shape *op)
 static void combine_backward(struct backward *b, const struct op_node *op)
 {
     int dx = b->take_summand(b, op->out[COMBINE_X]), y = op->in[COMBINE_Y];
+    const struct op_node *returned = b->maker(b, y);
+
+    if (returned && returned->kind == OP_RETURN_ROWS) {
+        send_to_experts(b, returned, dx);
+        return;
+    }
     int dy = backward_like(b, y);
 
     b->emit(

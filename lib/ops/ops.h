@@ -263,17 +263,20 @@
  *                         over `axis`: each row is the sum of what is in its place on the rank and,
  *                         of the last window - 1 of a chunk, in the next chunk's span. Each is the
  *                         other's gradient
- *   send_rows           x[T x d] act, choices[n T x s] i32 -> y[n T x d] act
+ *   send_rows           x[T x d] act, choices[n T x s] i32, place?[T x s] i32 -> y[n T x d] act
  *                         over `axis` of n ranks, which have m / n experts each, m `n_experts`, in
  *                         their order; choices are of all ranks' tokens, rank by rank. Each rank
  *                         gets the rows of all tokens that chose one of its experts, once: token t
- *                         of rank r at row r T + t. Other rows of y stay as they are
- *   return_rows         y[R x d] act, choices[n T x s] i32 -> x[T s x d] act
+ *                         of rank r at row r T + t. Other rows of y stay as they are. place, which
+ *                         is read by the gradient alone: expert_order's of the rank's own tokens
+ *   return_rows         y[R x d] act, choices[n T x s] i32, place?[n T x s] i32 -> x[T s x d] act
  *                         over `axis`: y has a row of each choice of one of the rank's experts, by
  *                         expert, then rank, then token, as expert_order with begin counts them; R
  *                         is at most n T min(s, m / n). x has those of the rank's own tokens, by
  *                         expert, then token, as expert_order counts them: each from the rank that
- *                         has its expert
+ *                         has its expert. place, for the gradient: that of all tokens, with begin.
+ *                         A dispatch of sent rows has as its gradient the combined rows that are
+ *                         returned, a combine of returned rows the dispatch of those that are sent
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]

@@ -60,7 +60,8 @@ int programs_compile_by_length(struct programs_by_length *programs,
 
     programs->lengths = NULL;
     programs->n_shorter = 0;
-    if (job->samples.train && !job->data.packing) {
+    /* Ranks that exchange rows of tokens have as many of them. */
+    if (job->samples.train && !job->data.packing && job->parallel.ep == 1) {
         programs->lengths = lengths_of_job(job, &programs->n_shorter, arena);
         programs->n_shorter--;
     }

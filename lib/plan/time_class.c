@@ -9,9 +9,9 @@
 const char *time_class_name(enum time_class class)
 {
     static const char *const names[N_TIME_CLASSES] = {
-        "products",        "attention",        "memory bound", "recompute", "update",
-        "tensor parallel", "context parallel", "stages",       "transfers", "gradients",
-        "gathers",         "copies",           "overlap",      "issue",
+        "products",        "attention",        "memory bound",    "recompute", "update",
+        "tensor parallel", "context parallel", "expert parallel", "stages",    "transfers",
+        "gradients",       "gathers",          "copies",          "overlap",   "issue",
     };
 
     return names[class];
@@ -22,6 +22,8 @@ enum time_class time_class_of_stream(enum stream stream)
     switch (stream) {
     case STREAM_CP:
         return TIME_CONTEXT;
+    case STREAM_EP:
+        return TIME_EXPERTS;
     case STREAM_DP_GATHER:
         return TIME_GATHERS;
     case STREAM_DP_REDUCE:

@@ -17,6 +17,7 @@ enum time_class {
     TIME_UPDATE,
     TIME_TENSOR,    /* collectives of tensor parallelism that are not hidden */
     TIME_CONTEXT,   /* of context parallelism: heads, keys and values, not hidden */
+    TIME_EXPERTS,   /* of expert parallelism: rows of tokens and their choices, not hidden */
     TIME_STAGES,    /* waiting for other stages: the bubble */
     TIME_TRANSFERS, /* of activations and their gradients between stages, not hidden */
     TIME_GRADIENTS, /* sums of gradients, not hidden */

@@ -17,6 +17,7 @@ static int64_t *kind_of(struct timeline_total *total, enum time_class class)
     switch (class) {
     case TIME_TENSOR:
     case TIME_CONTEXT:
+    case TIME_EXPERTS:
     case TIME_GRADIENTS:
     case TIME_GATHERS:
     case TIME_COPIES:

@@ -63,6 +63,7 @@ int differentiate(struct program *program, int forward, int backward,
 {
     struct gradient_walk walk = {
         .program = program,
+        .forward = forward,
         .backward = backward,
         .n_values = program->n_values,
         .gradient = arena_array(&program->arena, int, program->n_values),

@@ -74,6 +74,42 @@ static int new_like(struct backward *b, int v, enum dtype dtype)
     return program_value(walk_of(b)->program, value->rows, value->cols, dtype);
 }
 
+static int new_rows(struct backward *b, int v, int64_t n)
+{
+    struct program *p = walk_of(b)->program;
+
+    return program_value(p, n, p->values[v].cols, p->values[v].dtype);
+}
+
+static int64_t rows_of(const struct backward *b, int v)
+{
+    return program_of(b)->values[v].rows;
+}
+
+static int64_t cols_of(const struct backward *b, int v)
+{
+    return program_of(b)->values[v].cols;
+}
+
+static const struct op_node *maker(struct backward *b, int v)
+{
+    struct gradient_walk *walk = walk_of(b);
+    const struct function *f = &walk->program->functions[walk->forward];
+
+    for (int i = f->n_ops - 1; i >= 0; i--)
+        for (int k = 0; k < OPS_MAX_OUTPUTS; k++) {
+            const struct op *op = &f->ops[i];
+
+            if (!v || op->out[k] != v)
+                continue;
+            walk->made = (struct op_node){ .kind = op->kind, .attributes = op->attributes };
+            memcpy(walk->made.in, op->in, sizeof op->in);
+            memcpy(walk->made.out, op->out, sizeof op->out);
+            return &walk->made;
+        }
+    return NULL;
+}
+
 static int columns(struct backward *b, int v, int64_t first, int64_t n)
 {
     const struct value *value = &program_of(b)->values[v];
@@ -292,6 +328,10 @@ void gradient_walk_init(struct gradient_walk *walk)
         .is_partial = is_partial,
         .dtype = dtype_of,
         .new_like = new_like,
+        .new_rows = new_rows,
+        .rows = rows_of,
+        .cols = cols_of,
+        .maker = maker,
         .cast = cast,
         .columns = columns,
         .local_shard = local_shard,

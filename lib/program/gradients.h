@@ -17,6 +17,7 @@
 struct gradient_walk {
     struct backward calls; /* first member: the pointer that a kind's backward gets */
     struct program *program;
+    int forward;       /* that is differentiated */
     int backward;      /* function that is emitted into */
     int layer;         /* of the op at hand */
     int n_values;      /* values of the forward */
@@ -31,6 +32,8 @@ struct gradient_walk {
     int64_t *n_written;
 
     int *gathered; /* by value id: all_parts's answer; 0: not asked for */
+
+    struct op_node made; /* maker's answer */
 };
 
 /* Set walk->calls; all other members must be set. */

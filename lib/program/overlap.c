@@ -58,7 +58,9 @@ void overlap_collectives(struct program *program, int function)
 
     for (int i = 1; i < f->n_ops; i++) {
         struct op op = f->ops[i];
-        int at = op.stream == STREAM_TP || op.stream == STREAM_CP ? earliest(program, f, i) : i;
+        int at = op.stream == STREAM_TP || op.stream == STREAM_CP || op.stream == STREAM_EP
+                     ? earliest(program, f, i)
+                     : i;
 
         for (int k = i; k > at; k--)
             f->ops[k] = f->ops[k - 1];

@@ -253,12 +253,15 @@ enum stream stream_of_axis(enum mesh_axis axis)
         [SPLITS_TOKENS] = STREAM_DP_REDUCE, [SPLITS_MODEL] = STREAM_TP, [SPLITS_LAYERS] = STREAM_PP
     };
 
+    if (axis == axes_experts())
+        return STREAM_EP;
     return axis_cuts_sequences(axis) ? STREAM_CP : streams[axis_role(axis, PARAMETER_DENSE)];
 }
 
 enum stream stream_of_sums(enum mesh_axis axis)
 {
-    return axis_cuts_sequences(axis) ? STREAM_DP_REDUCE : stream_of_axis(axis);
+    return axis_role(axis, PARAMETER_DENSE) == SPLITS_TOKENS ? STREAM_DP_REDUCE
+                                                             : stream_of_axis(axis);
 }
 
 int program_insert(struct program *program, int function, int index, const struct op *op)
@@ -400,14 +403,25 @@ const char *phase_name(enum phase phase)
 
 const char *stream_name(enum stream stream)
 {
-    static const char *const names[N_STREAMS] = { "compute",     "tp",
-                                                  "cp",          "dp_gather",
-                                                  "dp_reduce",   "pp",
-                                                  "f_to_next",   "f_to_previous",
-                                                  "f_from_next", "f_from_previous",
-                                                  "b_to_next",   "b_to_previous",
-                                                  "b_from_next", "b_from_previous",
-                                                  "copy_out",    "copy_in" };
+    static const char *const names[N_STREAMS] = {
+        [STREAM_COMPUTE] = "compute",
+        [STREAM_TP] = "tp",
+        [STREAM_CP] = "cp",
+        [STREAM_EP] = "ep",
+        [STREAM_DP_GATHER] = "dp_gather",
+        [STREAM_DP_REDUCE] = "dp_reduce",
+        [STREAM_PP] = "pp",
+        [STREAM_F_TO_NEXT] = "f_to_next",
+        [STREAM_F_TO_PREVIOUS] = "f_to_previous",
+        [STREAM_F_FROM_NEXT] = "f_from_next",
+        [STREAM_F_FROM_PREVIOUS] = "f_from_previous",
+        [STREAM_B_TO_NEXT] = "b_to_next",
+        [STREAM_B_TO_PREVIOUS] = "b_to_previous",
+        [STREAM_B_FROM_NEXT] = "b_from_next",
+        [STREAM_B_FROM_PREVIOUS] = "b_from_previous",
+        [STREAM_COPY_OUT] = "copy_out",
+        [STREAM_COPY_IN] = "copy_in",
+    };
 
     return names[stream];
 }

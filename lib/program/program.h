@@ -95,6 +95,7 @@ enum stream {
     STREAM_COMPUTE,
     STREAM_TP,
     STREAM_CP, /* what attention exchanges, along ulysses and cp */
+    STREAM_EP, /* what experts exchange */
     STREAM_DP_GATHER,
     STREAM_DP_REDUCE,
     STREAM_PP, /* scalars of all stages */

@@ -105,7 +105,7 @@ static struct axis_list axes_owed(const struct program *p, int cell)
     struct axis_list all = axes_of_replicas(&p->mesh, PARAMETER_DENSE), owed = { 0 };
 
     for (int i = 0; i < all.n; i++)
-        if (p->values[cell].spread[all.axes[i]] == SPREAD_PARTIAL)
+        if (p->values[cell].spread[all.axes[i]] == SPREAD_PARTIAL && all.axes[i] != axes_experts())
             owed.axes[owed.n++] = all.axes[i];
     return owed;
 }
@@ -163,6 +163,26 @@ static int find_done(const struct sharding *s, const struct bucket_member *list,
     return done;
 }
 
+static bool is_owed_by_expert_ranks(const struct program *p, int cell)
+{
+    return p->mesh.size[axes_experts()] > 1 &&
+           p->values[cell].spread[axes_experts()] == SPREAD_PARTIAL;
+}
+
+/*
+ * Ranks that divide experts are neighbours in the batch, and are summed over before all others:
+ * together that is the tree of a sum over as many data-parallel ranks without ep. Returns a view of
+ * the sums.
+ */
+static int sum_over_expert_ranks(struct program *p, int function, int index, int cell)
+{
+    int summed = summed_view(p, cell, axes_experts());
+    struct op op = all_reduce_op(cell, summed, axes_experts(), PHASE_W);
+
+    program_insert(p, function, index, &op);
+    return summed;
+}
+
 /* Emit the reduction into the function that completes the flat cell, or into `last`. */
 static void reduce_in(const struct sharding *s, const struct bucket_member *list, int n,
                       const struct bucket_reduction *r, int cell, int shard)
@@ -170,14 +190,16 @@ static void reduce_in(const struct sharding *s, const struct bucket_member *list
     struct program *p = s->program;
     int function = s->early ? completion_function(s, r->at.turn, r->at.part)
                             : s->chunks[s->n_chunks - 1 - r->at.turn].last;
-    struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
-
     struct axis_list others = axes_owed(p, cell);
+    int at = r->at.done + 1;
 
+    if (is_owed_by_expert_ranks(p, cell))
+        cell = sum_over_expert_ranks(p, function, at++, cell);
+    struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
     if (others.n)
-        reduce_over_replicas(s, function, r->at.done + 1, cell, shard, &others);
+        reduce_over_replicas(s, function, at, cell, shard, &others);
     else
-        program_insert(p, function, r->at.done + 1, &op);
+        program_insert(p, function, at, &op);
     if (r->staging)
         staging_clear_gaps(s, list, n, r, function);
 }
@@ -215,8 +237,8 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
     if (s->early)
         program_insert(p, update, 0, &op);
     else
-        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last, r->at.done + 2 + others.n,
-                       &op);
+        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last,
+                       r->at.done + 2 + others.n + is_owed_by_expert_ranks(p, cell), &op);
 }
 
 /* Let the parameters' accumulators that were partial over the axis be views that hold the sums. */

@@ -7,6 +7,10 @@
 #include "comm/pause.h"
 #include "run/run_impl.h"
 
+_Static_assert((int)N_STREAMS <= (int)WORKER_STREAMS &&
+                   (int)DEVICE_TRAFFIC + (int)N_STREAMS < (int)DEVICE_N_QUEUES,
+               "each stream has a queue, and saving has one (weights/cells.c)");
+
 #define ALIGNMENT ((size_t)256)
 
 int traffic_is_enqueued(const struct run *run)
@@ -119,7 +123,6 @@ static int give(struct run *run, struct resolved_op *op, struct err *err)
     struct stream_op *s = &op->stream_op;
     struct device *device = run->device;
 
-    CHECK(DEVICE_TRAFFIC + (int)op->stream < DEVICE_N_QUEUES);
     s->device = device;
     s->queue = DEVICE_TRAFFIC + (int)op->stream;
     if (op_is_collective(op->call.op.kind))

@@ -24,7 +24,6 @@ expect 'and its model' 0 '^  hidden_size: 256$' $lmtrain config $job
 expect '--set' 0 '^  steps: 700$' $lmtrain config $job --set train.steps=700
 expect '--ranks' 0 '^# parallel.dp = 4 ' $lmtrain config $job --ranks 4
 expect '--ranks that does not divide' 2 'not a multiple of micro_batch' $lmtrain config $job --ranks 3
-expect 'what is not built' 0 'not built yet: parallel.ep' $lmtrain config $job --ranks 2 --set parallel.ep=2
 expect 'what a CPU does not have' 0 '^# parallel.reductions = fixed .fast needs NCCL' \
     $lmtrain config $job --set parallel.reductions=fast --set device=cpu
 expect 'a mistake' 2 '--set train.stesp: unknown key train.stesp' \

@@ -123,7 +123,7 @@ wrong 'ranks that do not divide' 2 'train.global_batch is 16, not a multiple of 
 wrong 'a variable that is not set' 2 'environment variable NO_SUCH is not set' --set 'data.train=${NO_SUCH}/x'
 wrong 'two kinds of held-out data' 2 'eval.split is given together with eval.data' --set eval.split=0.1
 wrong 'an lr beyond reason' 2 'optimizer.lr is 1e6, not a number above 0' --set optimizer.lr=1e6
-wrong 'what is not built yet' 2 'not built yet: parallel.ep' --set parallel.ep=2
+wrong 'experts of a model that has none' 2 'parallel.ep is 2, but the model has no experts' --set parallel.ep=2
 
 wrong 'heads too wide for attention' 2 'model.head_dim is 512, more than 256' --set model.head_dim=512
 wrong 'and heads that became so' 2 'model.head_dim is 32768, more than 256 \(hint: more heads' --set model.hidden_size=65536

@@ -41,10 +41,6 @@ static void test_explain(void **state)
     for (int i = 0; i < n_job_fields; i++)
         assert_non_null(strstr(out.data, job_fields[i].key));
     str_clear(&out);
-    /* What is offered and refused says so. */
-    assert_int_equal(job_explain("parallel.ep", &out, &err), 0);
-    assert_non_null(strstr(out.data, "from 1 to 65536 (not built yet: above 1); default 1\n"));
-    str_clear(&out);
     assert_int_equal(job_explain("parallel.schedule", &out, &err), 0);
     assert_null(strstr(out.data, "not built"));
     str_clear(&out);
@@ -112,9 +108,6 @@ static void test_schema(void **state)
                            "{\"enum\":[\"fp32\",\"bf16\"]},{\"const\":\"float32\"},{\"const\":"
                            "\"bfloat16\"},{\"type\""));
     cJSON_free(dtype);
-    assert_true(str_ends_with(
-        cJSON_GetStringValue(cJSON_GetObjectItem(schema_of(root, "parallel.ep"), "description")),
-        "; not built yet: above 1"));
     cJSON_Delete(root);
     str_release(&out);
 }

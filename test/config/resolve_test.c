@@ -204,29 +204,14 @@ static void test_sharding(void **state)
     arena_release(&arena);
 }
 
-/* What cannot be run yet is read, derived and printed all the same. */
+/* All that is offered can be run. */
 static void test_not_built(void **state)
 {
-    static const struct {
-        const char *override, *text;
-    } rows[] = {
-        { "parallel.ep=2", "parallel.ep above 1" },
-    };
     struct arena arena = { 0 };
     struct err err = { 0 };
     struct job j;
 
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_int_equal(read_job_with(&j, SMALL, rows[i].override, &arena, &err), 0);
-        assert_int_equal(model_spec_n_parameters(&j.model), 108864);
-        assert_int_equal(job_derive(&j, 2, &arena, &err), 0);
-        assert_int_equal(job_resolve(&j, 2, &arena, &err), -1);
-        assert_int_equal(err.code, ERR_CONFIG);
-        assert_string_equal(
-            err.text,
-            arena_printf(&arena, "j.yaml: not built yet: %s (hint: leave it out)", rows[i].text));
-    }
     must_read(&j, SMALL, &arena);
     assert_int_equal(job_check_built(&j, &err), 0);
     arena_release(&arena);

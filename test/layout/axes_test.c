@@ -35,8 +35,9 @@ static void every_axis_has_one_role(void **state)
     }
 }
 
-/* The sharding axis comes first, so that what follows is summed on shards. */
-static void shards_are_summed_first(void **state)
+/* Neighbours in the batch come first, then the sharding axis, so that what follows is summed on
+ * shards. */
+static void neighbours_are_summed_first(void **state)
 {
     struct mesh mesh = mesh_data_parallel(4);
 
@@ -48,9 +49,11 @@ static void shards_are_summed_first(void **state)
     struct axis_list expert = axes_of(&mesh, SPLITS_TOKENS, PARAMETER_EXPERT);
 
     assert_true(dense.n > 1);
-    assert_int_equal(dense.axes[0], axes_shard());
+    assert_int_equal(dense.axes[0], AXIS_EP);
+    assert_int_equal(dense.axes[1], axes_shard());
     assert_int_equal(others.n, dense.n - 1);
-    for (int i = 0; i < others.n; i++)
+    assert_int_equal(others.axes[0], AXIS_EP);
+    for (int i = 1; i < others.n; i++)
         assert_int_equal(others.axes[i], dense.axes[i + 1]);
     /* Each expert's tokens come from all ranks of ep: its gradient is no sum over them. */
     assert_int_equal(expert.n, dense.n - 1);
@@ -84,7 +87,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_axis_has_one_role),
-        cmocka_unit_test(shards_are_summed_first),
+        cmocka_unit_test(neighbours_are_summed_first),
         cmocka_unit_test(named_axes_divide_as_they_say),
         cmocka_unit_test(axes_of_one_rank_are_left_out),
     };

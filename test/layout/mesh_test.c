@@ -67,7 +67,8 @@ static void check_rank(const struct mesh *mesh, int rank)
     assert_int_equal(mesh_rank_at(mesh, &place), rank);
     check_stage(mesh, rank);
     assert_int_equal(mesh_data_rank(mesh, rank),
-                     at[AXIS_REPLICA] * mesh->size[AXIS_DP] + at[AXIS_DP]);
+                     (at[AXIS_REPLICA] * mesh->size[AXIS_DP] + at[AXIS_DP]) * mesh->size[AXIS_EP] +
+                         at[AXIS_EP]);
     for (int axis = 0; axis < N_AXES; axis++) {
         int here = at[axis];
 
@@ -109,8 +110,10 @@ static void every_mesh(void **state)
                 for (int cp = 1; dp * tp * pp * cp <= WORLD_MAX; cp++) {
                     int ulysses = cp % 2 ? 1 : 2;
                     int replica = dp % 2 ? 1 : 2; /* dp / 2 in each of two groups */
+                    int ep = dp % 4 ? 1 : 2;      /* of neighbours in each */
 
-                    mesh = mesh_data_parallel(dp / replica);
+                    mesh = mesh_data_parallel(dp / replica / ep);
+                    mesh.size[AXIS_EP] = ep;
                     mesh.size[AXIS_REPLICA] = replica;
                     mesh.size[AXIS_TP] = tp;
                     mesh.size[AXIS_PP] = pp;

@@ -215,6 +215,18 @@ static void token_axes_text(void **state)
     check_compiled(GOLDEN "llama.cp-ep.txt", &options);
 }
 
+/* Experts of two ranks: choices are gathered, rows go to their experts and back, and so do
+ * gradients. */
+static void experts_text(void **state)
+{
+    struct model_spec spec = tiny_spec("mixture");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_EP] = 2;
+    check_compiled(GOLDEN "mixture.experts-2.txt", &options);
+}
+
 /* Heads are exchanged, keys are gathered in slices, keys go round: of two ranks each. */
 static void context_texts(void **state)
 {
@@ -396,8 +408,8 @@ int main(void)
         cmocka_unit_test(hybrid_text),          cmocka_unit_test(zero_three_text),
         cmocka_unit_test(offload_text),         cmocka_unit_test(pipeline_text),
         cmocka_unit_test(tensor_parallel_text), cmocka_unit_test(dynamic_text),
-        cmocka_unit_test(token_axes_text),      cmocka_unit_test(context_texts),
-        cmocka_unit_test(fastseq_text),
+        cmocka_unit_test(token_axes_text),      cmocka_unit_test(experts_text),
+        cmocka_unit_test(context_texts),        cmocka_unit_test(fastseq_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,152 @@
+/*
+ * experts_test.c - the law of mixtures whose experts are divided over ranks (parallel.ep)
+ *
+ * Rows of tokens go to the ranks that have their experts and come back as they would have been
+ * computed at home: the loss of the first step has the bits that it has without ep, whatever else
+ * divides the model. Then experts' gradients are sums over other ranks' tokens in one product, so
+ * that ep is of the numerics: among runs of one ep all bits are equal.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "support/law_rig.h"
+
+static const char *const models[] = { "mixture", "routed", "counted" };
+
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+
+/* Twelve experts, which 1, 2 or 4 ranks divide. */
+static const char *ep_text(int ep)
+{
+    static const char *const texts[] = { [1] = "model.n_experts=12",
+                                         [2] = "model.n_experts=12|parallel.ep=2",
+                                         [4] = "model.n_experts=12|parallel.ep=4" };
+
+    return texts[ep];
+}
+
+/* ---- ep and no ep ---- */
+
+static void the_first_loss_does_not_move(void **state)
+{
+    static const struct {
+        int n_ranks, ep, tp, pp, cp;
+        const char *dtype;
+    } cases[] = {
+        { 2, 2, 1, 1, 1, "bf16" }, { 4, 2, 1, 1, 1, "fp32" }, { 4, 4, 1, 1, 1, "bf16" },
+        { 4, 2, 2, 1, 1, "bf16" }, { 4, 2, 1, 2, 1, "fp32" }, { 4, 2, 1, 1, 2, "bf16" },
+    };
+
+    (void)state;
+    for (int m = 0; m < COUNT(models); m++)
+        for (int i = 0; i < COUNT(cases); i++) {
+            struct law_case c = law_base(models[m], cases[i].dtype);
+
+            if (law_left_out())
+                continue;
+            c.n_ranks = cases[i].n_ranks;
+            c.tp = cases[i].tp;
+            c.pp = cases[i].pp;
+            c.cp = cases[i].cp;
+            c.tuning = ep_text(1);
+            struct law_outcome without = law_run(&c);
+            c.tuning = ep_text(cases[i].ep);
+            struct law_outcome with = law_run(&c);
+            if (with.loss[0] != without.loss[0])
+                fail_msg("%s, %d ranks, ep %d, tp %d, pp %d, cp %d: %a, not %a", c.model, c.n_ranks,
+                         cases[i].ep, c.tp, c.pp, c.cp, with.loss[0], without.loss[0]);
+            for (int step = 0; step < LAW_STEPS; step++) {
+                double tolerance = strcmp(c.dtype, "fp32") ? 2e-2 : 1e-5;
+
+                assert_true(fabs(with.loss[step] - without.loss[step]) < tolerance);
+                assert_true(fabs(with.norm[step] / without.norm[step] - 1) < 4 * tolerance);
+            }
+            assert_true(with.numerics != without.numerics);
+        }
+}
+
+/* ---- runs of one ep ---- */
+
+/* What may differ; n_ranks_after 0: it does not stop. */
+static const struct way {
+    int zero, pp, stop_after, n_ranks_after, pp_after;
+    const char *gradient_sum, *schedule, *recompute;
+} ways[] = {
+    { 1, 1, 0, 0, 0, "late", "1f1b", "full" },  { 2, 1, 2, 8, 2, "early", "1f1b", "none" },
+    { 3, 1, 1, 0, 0, "early", "1f1b", "full" }, { 0, 2, 0, 0, 0, "late", "zb-h1", "selective" },
+    { 1, 2, 3, 4, 1, "early", "1f1b", "full" }, { 3, 1, 2, 0, 0, "late", "1f1b", "[dispatch]" },
+};
+
+/* Of four data-parallel ranks. */
+static void try_way(const char *model, const char *dtype, int ep, const struct way *way)
+{
+    struct law_case c = law_base(model, dtype);
+    char what[160];
+
+    c.n_ranks = 4;
+    c.tuning = ep_text(ep);
+    c.gradient_sum = way->gradient_sum;
+    struct law_outcome wanted = law_run(&c);
+    c.n_ranks *= way->pp;
+    c.pp = way->pp;
+    c.zero = way->zero;
+    c.schedule = way->schedule;
+    c.recompute = way->recompute;
+    c.stop_after = way->stop_after;
+    c.n_ranks_after = way->n_ranks_after;
+    c.pp_after = way->pp_after;
+    c.poison = 1;
+    c.n_threads = 2;
+    struct law_outcome got = law_run(&c);
+    snprintf(what, sizeof what, "%s %s, ep %d, zero %d, pp %d %s, %s, recompute %s", model, dtype,
+             ep, c.zero, c.pp, c.schedule, c.gradient_sum, c.recompute);
+    law_must_equal(what, &wanted, &got);
+}
+
+static void ways_of_one_ep(void **state)
+{
+    (void)state;
+    for (int m = 0; m < COUNT(models); m++)
+        for (int w = 0; w < COUNT(ways); w++)
+            if (!law_left_out())
+                try_way(models[m], w % 2 ? "fp32" : "bf16", (m + w) % 3 ? 2 : 4, &ways[w]);
+}
+
+/* ---- from one ep to another ---- */
+
+/* States have global names, whichever rank has an expert: what goes on is what was saved. */
+static void a_run_goes_on_under_another_ep(void **state)
+{
+    struct law_case c = law_base("routed", "bf16");
+
+    (void)state;
+    c.n_ranks = 4;
+    c.tuning = ep_text(4);
+    c.zero = 1;
+    c.stop_after = 2;
+    struct law_outcome same = law_run(&c);
+    c.tuning_after = ep_text(1);
+    struct law_outcome other = law_run(&c);
+    for (int step = 0; step < 2; step++)
+        assert_true(same.loss[step] == other.loss[step]);
+    assert_true(other.loss[2] == same.loss[2]);
+    assert_true(fabs(other.loss[3] - same.loss[3]) < 2e-2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_loss_does_not_move),
+        cmocka_unit_test(ways_of_one_ep),
+        cmocka_unit_test(a_run_goes_on_under_another_ep),
+    };
+
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
+}
