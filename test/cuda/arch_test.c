@@ -78,7 +78,8 @@ static void test_expert_order(void **state)
 
 static void test_router_counts(void **state)
 {
-    struct op_case *c = op_case_create(OP_ROUTER, &(struct op_attributes){ .normalize = 1 });
+    struct op_case *c =
+        op_case_create(OP_ROUTER, &(struct op_attributes){ .normalize = 1, .scale = 1 });
 
     (void)state;
     op_case_input(c, 0, 65, 16, DTYPE_F32, 2);

@@ -66,6 +66,7 @@ static inline struct model_spec mixture(void)
     struct model_spec spec = base_spec(4, 2, 8);
 
     spec.n_experts = 5;
+    spec.router_scaling = 1;
     spec.n_active_experts = 2;
     spec.expert_ffn_size = 24;
     spec.expert_every = 2;

@@ -382,7 +382,8 @@ static void above_the_floor(void **state)
             continue;
         struct law_outcome wanted = plain_of(m);
         check_way(case_of(m), &wanted,
-                  (struct way){ offloads[1 + i], updates[i % 3], 1, 1 + i % 3, (1 + i) % N_TIERS });
+                  (struct way){ offloads[1 + i], updates[i % 3], 1, 1 + i % 3,
+                                (enum tier)((1 + i) % N_TIERS) });
     }
 }
 

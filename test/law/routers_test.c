@@ -118,8 +118,8 @@ static void tuned(void **state)
 {
     static const char *const tunings[] = { "lora.rank=2|lora.dropout=0.1",
                                            "train.freeze=[\"layers.3.router.*\"]",
-                                           "train.only=[layers.2.shared.gate.weight, "
-                                           "layers.2.router.bias]" };
+                                           ("train.only=[layers.2.shared.gate.weight, "
+                                            "layers.2.router.bias]") };
 
     (void)state;
     for (int i = 0; i < 3; i++) {
