@@ -81,6 +81,8 @@ static int64_t plan_step(struct fixture *f, const struct job *job, struct memory
             assert_true((int64_t)program_space_bytes(&plan.programs[i], SPACE_DEVICE) <=
                         job->memory.device_bytes);
         *fit = *plan.memory;
+        size_t n_bytes = sizeof *fit->ranks * (size_t)job->parallel.pp;
+        fit->ranks = memcpy(arena_alloc(&f->arena, n_bytes), plan.memory->ranks, n_bytes);
     }
     plan_close(&plan);
     return time.ns;
