@@ -254,12 +254,14 @@ static void test_collectives_on_their_axis(void **state)
     expect(op_example(OP_GATHER_WINDOW), 1, "r", "s", NULL);
     expect(op_example(OP_GATHER_WINDOW), 1, "s", NULL,
            "gather_window: part is same, wanted split(rows)");
-    expect(op_example(OP_SEND_ROWS), 1, "rs", "r", NULL);
-    expect(op_example(OP_SEND_ROWS), 1, "ss", NULL, "send_rows: x is same, wanted split(rows)");
-    expect(op_example(OP_SEND_ROWS), 1, "rr", NULL,
+    expect(op_example(OP_SEND_ROWS), 1, "rsr", "r", NULL);
+    expect(op_example(OP_SEND_ROWS), 1, "rss", NULL,
+           "send_rows: place is same, wanted split(rows)");
+    expect(op_example(OP_SEND_ROWS), 1, "sss", NULL, "send_rows: x is same, wanted split(rows)");
+    expect(op_example(OP_SEND_ROWS), 1, "rrr", NULL,
            "send_rows: choices is split(rows), wanted same");
-    expect(op_example(OP_RETURN_ROWS), 1, "rs", "r", NULL);
-    expect(op_example(OP_RETURN_ROWS), 1, "ps", NULL,
+    expect(op_example(OP_RETURN_ROWS), 1, "rsr", "r", NULL);
+    expect(op_example(OP_RETURN_ROWS), 1, "pss", NULL,
            "return_rows: y is partial, wanted split(rows)");
     expect(op_example(OP_SCATTER_WINDOW), 1, "p", "r", NULL);
     expect(op_example(OP_SCATTER_WINDOW), 1, "r", NULL,

@@ -5,7 +5,7 @@
 
 const struct op_facts collective_experts_facts[N_OP_KINDS] = {
     [OP_SEND_ROWS] = {
-        .example = "send_rows 12x8 bf16, 24x*2 i32, 12x2 i32 : 24x8 bf16",
+        .example = "send_rows 12x8 bf16, 24x2 i32, 12x2 i32 : 24x8 bf16",
         .spreads = "sss > s; rrr > r; css > c; pss > p",
     },
     [OP_RETURN_ROWS] = {
