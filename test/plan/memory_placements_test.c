@@ -66,6 +66,18 @@ static void read_job(struct fixture *f, struct job *job, const char *memory, con
     job->rates = &f->cluster;
 }
 
+/* What the plan has of ranks, for when it is closed. */
+static void keep_ranks(struct fixture *f, struct memory_fit *fit, int n)
+{
+    struct memory_fit_rank *ranks = arena_array(&f->arena, struct memory_fit_rank, n);
+    struct rank_offload *offload = arena_array(&f->arena, struct rank_offload, n);
+
+    memcpy(ranks, fit->ranks, sizeof *ranks * (size_t)n);
+    memcpy(offload, fit->offload, sizeof *offload * (size_t)n);
+    fit->ranks = ranks;
+    fit->offload = offload;
+}
+
 /* Nanoseconds of a planned step; 0: the job does not fit. */
 static int64_t plan_step(struct fixture *f, const struct job *job, struct memory_fit *fit)
 {
@@ -81,8 +93,7 @@ static int64_t plan_step(struct fixture *f, const struct job *job, struct memory
             assert_true((int64_t)program_space_bytes(&plan.programs[i], SPACE_DEVICE) <=
                         job->memory.device_bytes);
         *fit = *plan.memory;
-        size_t n_bytes = sizeof *fit->ranks * (size_t)job->parallel.pp;
-        fit->ranks = memcpy(arena_alloc(&f->arena, n_bytes), plan.memory->ranks, n_bytes);
+        keep_ranks(f, fit, job->parallel.pp);
     }
     plan_close(&plan);
     return time.ns;
