@@ -199,9 +199,9 @@ static void hybrid_text(void **state)
 }
 
 /*
- * Axes that no pass names: cp and ep divide tokens as dp does, so rows are split over them, and
- * what one has summed the others sum, too: gradients' shards in the last micro-batch, the loss at
- * the end.
+ * cp and ep divide tokens as dp does, so rows are split over them, and what one has summed the
+ * others sum, too: ep gradients before dp makes shards of them, cp these, in the last micro-batch;
+ * the loss at the end.
  */
 static void token_axes_text(void **state)
 {
