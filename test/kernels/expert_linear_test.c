@@ -1,8 +1,9 @@
 /*
  * expert_linear_test.c - the products of experts against the reference, and each expert's against
  * the product of its rows alone, bit for bit: on the CPU linear's; on a GPU, where linear is a
- * vendor's, that of a single expert
+ * vendor's, that of a single expert; and whatever other rows there are
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +33,8 @@ static const struct size {
     { 6, { 0, 1, 129, 0, 70, 1 }, 72, 72, 16 },
 };
 
-#define N_SIZES (int)(sizeof sizes / sizeof *sizes)
+#define COUNT(x) (int)(sizeof(x) / sizeof *(x))
+#define N_SIZES COUNT(sizes)
 
 /* So many experts that a GPU takes wide tiles: of forward, dx and dw. */
 static const struct size wide_sizes[] = {
@@ -202,6 +204,116 @@ static void test_is_the_plain_product(void **state)
         }
 }
 
+/* ---- the rows of others ---- */
+
+enum { OWN_ROWS = 5 };
+
+/* Rows of the expert before; of this one, ahead of its own and behind; of the expert after; and
+ * rows that no expert has. */
+static const struct neighbours {
+    int before, ahead, behind, after, left_over;
+} neighbours[] = {
+    { 1, 0, 0, 0, 0 },
+    { 0, 1, 0, 0, 1 },
+    { 3, 2, 30, 7, 9 },
+    { 130, 123, 40, 5, 100 },
+};
+
+/* So many that a product is cut along k, too, where it is long. */
+static const struct neighbours many = { 3, 1090, 20, 6, 2 };
+
+static void fill_rows(const struct tensor *t, int64_t row, int64_t n, uint64_t place)
+{
+    struct tensor rows = *t;
+
+    rows.data = (char *)t->data + (size_t)(row * t->stride) * dtype_bytes(t->dtype);
+    rows.rows = n;
+    op_case_fill(&rows, place, 1);
+}
+
+/* The product of OWN_ROWS rows, the same in all cases, as the second of three experts'. What no
+ * expert has is no number. */
+static struct op_case *product_among(enum op_kind kind, enum dtype act, const struct size *s,
+                                     const struct neighbours *w)
+{
+    const int rows[LISTED] = { w->before, w->ahead + OWN_ROWS + w->behind, w->after };
+    struct size all = { 3, { rows[0], rows[1], rows[2] + w->left_over }, s->n, s->k, s->gap };
+    struct op_case *c = products(kind, &all, act);
+    int is_dw = kind == OP_EXPERT_LINEAR_DW;
+
+    c->leaves = 1;
+    tensor_set(&c->op.in[is_dw ? 2 : 1], 0, 2, rows[0] + rows[1] + rows[2]);
+    for (int i = 0; i < 1 + is_dw; i++) {
+        const struct tensor *in = &c->op.in[i];
+
+        for (int64_t row = in->rows - w->left_over; row < in->rows; row++)
+            for (int64_t col = 0; col < in->cols; col++)
+                tensor_set(in, row, col, (double)NAN);
+        fill_rows(in, rows[0] + w->ahead, OWN_ROWS, 900 + (uint64_t)i);
+    }
+    if (!is_dw)
+        op_case_fill(&c->op.in[2], 902, 1);
+    return c;
+}
+
+static void left_over_rows_are_as_they_were(const struct tensor *y, int64_t n)
+{
+    for (int64_t row = y->rows - n; row < y->rows; row++)
+        for (int64_t col = 0; col < y->cols; col++)
+            assert_true(isnan(tensor_get(y, row, col)));
+}
+
+static void check_among(enum op_kind kind, enum dtype act, const struct size *s,
+                        const struct neighbours *w)
+{
+    static const struct neighbours nobody;
+    struct op_case *alone = product_among(kind, act, s, &nobody);
+    struct op_case *among = product_among(kind, act, s, w);
+    int is_dw = kind == OP_EXPERT_LINEAR_DW;
+    int64_t n = is_dw ? s->n : OWN_ROWS, row = is_dw ? s->n : 0;
+    int64_t place = is_dw ? s->n : w->before + w->ahead;
+    const struct tensor *out = &among->op.out[0];
+
+    op_case_run(alone, 1, RUN_FIRST);
+    op_case_run(among, 3, RUN_FIRST);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t col = 0; col < out->cols; col++)
+            assert_true(tensor_get(out, place + i, col) ==
+                        tensor_get(&alone->op.out[0], row + i, col));
+    if (!is_dw)
+        left_over_rows_are_as_they_were(out, w->left_over);
+    op_case_destroy(alone);
+    op_case_destroy(among);
+}
+
+/*
+ * A row of y or dx has the same bits whichever rows lie beside it, of its expert or of others, and
+ * so has an expert's dw whatever others have: as experts are divided among more ranks, or fewer,
+ * their rows are others. Rows behind the last expert's are not read, and not written.
+ */
+static void test_other_rows_do_not_matter(void **state)
+{
+    static const struct size widths[] = { { .n = 7, .k = 33, .gap = 3 },
+                                          { .n = 24, .k = 72, .gap = 8 },
+                                          { .n = 8, .k = 1100, .gap = 8 },
+                                          { .n = 1100, .k = 8, .gap = 8 } };
+
+    (void)state;
+    for (int kind = 0; kind < 3; kind++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++)
+            for (int i = 0; i < (test_device_is_cuda() ? 2 : COUNT(widths)); i++) {
+                for (int w = 0; w < COUNT(neighbours); w++) {
+                    struct neighbours others = neighbours[w];
+
+                    if (kinds[kind] == OP_EXPERT_LINEAR_DW)
+                        others.ahead = others.behind = 0;
+                    check_among(kinds[kind], act_at(i_act), &widths[i], &others);
+                }
+                if (kinds[kind] != OP_EXPERT_LINEAR_DW && !test_device_is_cuda())
+                    check_among(kinds[kind], act_at(i_act), &widths[i], &many);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +321,7 @@ int main(void)
         cmocka_unit_test(test_wide_tiles),
         cmocka_unit_test(test_alignment_does_not_matter),
         cmocka_unit_test(test_is_the_plain_product),
+        cmocka_unit_test(test_other_rows_do_not_matter),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -345,10 +345,14 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (recheck)
         trainer_set_gate(trainer, compare_gradients, recheck);
     for (int step = r->begin; step < r->end && !status; step++) {
+        if (r->law->before_step)
+            r->law->before_step(trainer, &r->place, step);
         status = step_once(trainer, recheck, &result, err);
         r->outcome.loss[step] = result.loss;
         r->outcome.norm[step] = result.grad_norm;
     }
+    if (!status && r->law->before_step)
+        r->law->before_step(trainer, &r->place, r->end);
     if (!status && r->end < LAW_STEPS)
         status = trainer_save(trainer, r->checkpoint, NULL, err);
     if (!status)

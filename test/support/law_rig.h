@@ -6,7 +6,10 @@
 
 #include <stdint.h>
 
+#include "layout/mesh.h"
 #include "train/engine.h"
+
+struct trainer;
 
 #define LAW_STEPS 4
 
@@ -42,6 +45,8 @@ struct law_case {
     int zero_group_after;     /* and its groups, plus 1; 0: the same */
     int pp_after;             /* and the pipeline's ranks; 0: the same */
     const char *tuning_after; /* and what else the job says; NULL: the same */
+    /* Called by every rank before each step, from 0 on, and behind the last; or NULL. */
+    void (*before_step)(struct trainer *trainer, const struct mesh_place *place, int step);
 };
 
 struct law_outcome {
