@@ -233,6 +233,13 @@ static enum fault fault_of(const struct run *run, const struct resolved_op *op)
               : FAULT_NONE;
 }
 
+/* A rank that ends or stands still from here on does so in the op, where the others meet it. */
+static void enter(struct run *run, struct resolved_op *op)
+{
+    op->position = progress_advance(run->progress);
+    progress_publish(run->progress, op->text, 0);
+}
+
 /* Post the op on the comm thread. Its stream_op is one struct for all of its runs, so the last
  * run must be done before `first` and `after` are overwritten. */
 static int hand_over(struct run *run, struct resolved_op *op, int first, struct err *err)
@@ -245,10 +252,10 @@ static int hand_over(struct run *run, struct resolved_op *op, int first, struct 
     list_after(run, op);
     s->ready_at = clock_seconds();
     s->first = first;
+    enter(run, op);
     s->flips = fault_of(run, op) == FAULT_FLIP;
     if (s->given)
         run->device->ops->event_record(run->device, DEVICE_COMPUTE, s->given);
-    op->position = progress_advance(run->progress);
     op->ticket = worker_post(run->worker, (int)op->stream, stream_op_run, s);
     return 0;
 }
@@ -275,7 +282,7 @@ static int post(struct run *run, struct resolved_op *op, const struct op *source
         if (wait_for_posted(run, op, err) < 0)
             return -1;
         op->stream_op.first = first;
-        op->position = progress_advance(run->progress);
+        enter(run, op);
         if (traffic_enqueue(run, op, index, err) < 0)
             return -1;
     } else if (hand_over(run, op, first, err) < 0) {
