@@ -38,9 +38,9 @@ broken() {
         --set train.hang_abort_seconds=3
 }
 
-for transport in $other tcp; do
+for transport in "$other" tcp; do
     for op in send_rows return_rows; do
-        broken "a rank that is killed in $op is named" $transport "rank1:op:$op ep layers.1:2" \
+        broken "a rank that is killed in $op is named" "$transport" "rank1:op:$op ep layers.1:2" \
             "rank 1 on .* was killed by signal 9 .*in $op ep layers\.1, step 2, micro-batch [01]"
     done
 done
@@ -48,7 +48,7 @@ broken 'a rank that stalls in send_rows is named' tcp 'rank1:op:send_rows ep lay
     'rank 1 .*: in send_rows ep layers\.1, step 2, micro-batch 0 since'
 expect 'and who waits for it there' 0 'rank 0 .*: waits in send_rows ep layers\.1, step 2, micro-batch 0 .*all other ranks have reached it' \
     printf '%s\n' "$output"
-broken 'a rank that stalls before it is named' $other 'rank3:op:dispatch layers.0:2:stall' 'rank 3 .*: in dispatch layers\.0'
+broken 'a rank that stalls before it is named' "$other" 'rank3:op:dispatch layers.0:2:stall' 'rank 3 .*: in dispatch layers\.0'
 expect 'and who waits for it in the exchange behind' 0 \
     'rank 2 .*: waits in return_rows ep layers\.0, step 2.*rank 3 has not reached it: it is in dispatch layers\.0' \
     printf '%s\n' "$output"
