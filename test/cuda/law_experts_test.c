@@ -1,0 +1,104 @@
+/*
+ * law_experts_test.c - experts divided over ranks on GPUs: the first loss is that without ep, and
+ * however rows are sent, staged through the host or by NCCL, the bits are the same
+ *
+ * What must not matter beside that: ZeRO, recomputation, poisoned memory, and, emulated, the order
+ * of streams. Rows that no expert has are not numbers there.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "support/law_rig.h"
+
+static void choose(int nccl, const char *streams)
+{
+    setenv("LMTRAIN_EMULATE_STREAMS", streams, 1);
+    setenv("LMTRAIN_EMULATE_LOADING", "strict", 1);
+    if (nccl)
+        setenv("LMTRAIN_TEST_NCCL", "1", 1);
+    else
+        unsetenv("LMTRAIN_TEST_NCCL");
+}
+
+/* Few rows and layers: an emulated GPU is slow. */
+#define SIZES "model.n_layers=2|data.seq_len=8|model.n_experts=6"
+
+static const char *const tuning_of_ep[] = { [1] = SIZES, [2] = SIZES "|parallel.ep=2" };
+
+static struct law_case small(const char *model, const char *dtype, int ep)
+{
+    struct law_case law = law_base(model, dtype);
+
+    law.n_ranks = 2;
+    law.global_batch = 4;
+    law.tuning = tuning_of_ep[ep];
+    return law;
+}
+
+static void near(const char *what, const struct law_outcome *a, const struct law_outcome *b,
+                 double tolerance)
+{
+    for (int step = 0; step < LAW_STEPS; step++)
+        if (!(fabs(a->loss[step] / b->loss[step] - 1) < tolerance))
+            fail_msg("%s, step %d: %g and %g", what, step + 1, a->loss[step], b->loss[step]);
+}
+
+static struct law_outcome on_the_cpu(const struct law_case *law)
+{
+    setenv("LMTRAIN_TEST_DEVICE", "cpu", 1);
+    struct law_outcome outcome = law_run(law);
+    setenv("LMTRAIN_TEST_DEVICE", "cuda", 1);
+    return outcome;
+}
+
+static void the_first_loss_does_not_move(void **state)
+{
+    struct law_case without = small("counted", "fp32", 1), with = small("counted", "fp32", 2);
+
+    (void)state;
+    choose(0, "eager");
+    struct law_outcome a = law_run(&without), b = law_run(&with), cpu = on_the_cpu(&with);
+    assert_true(a.loss[0] == b.loss[0]);
+    near("ep and no ep", &a, &b, 1e-4);
+    near("a GPU and the CPU", &b, &cpu, 1e-4);
+}
+
+static void equal_bits(void **state)
+{
+    static const struct {
+        int nccl, zero;
+        const char *streams, *recompute;
+    } ways[] = { { 0, 1, "1", "full" }, { 1, 0, "lazy", "none" }, { 1, 1, "2", "[dispatch]" } };
+    struct law_case law = small("mixture", "bf16", 2);
+    char what[64];
+
+    (void)state;
+    choose(0, "eager");
+    struct law_outcome wanted = law_run(&law);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        choose(ways[i].nccl, ways[i].streams);
+        law.zero = ways[i].zero;
+        law.recompute = ways[i].recompute;
+        law.poison = 1;
+        struct law_outcome got = law_run(&law);
+        snprintf(what, sizeof what, "%s, streams %s", ways[i].nccl ? "NCCL" : "staged",
+                 ways[i].streams);
+        law_must_equal(what, &wanted, &got);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_loss_does_not_move),
+        cmocka_unit_test(equal_bits),
+    };
+
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
+}
