@@ -5,6 +5,10 @@
  * hash is that of its tiles' hashes: threads do not matter. Of what an op reads only that is hashed
  * which a collective has written: all else is another op's output, or a cell that ranks hold alike
  * or, sums of gradients, each for itself.
+ *
+ * Rows of experts are a bound, and behind the last one that there is lies whatever was there
+ * before, as in rows that were not sent: it is not hashed. How many there are is known once they
+ * are ordered.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +23,9 @@ struct op_hashing {
     struct op_hashes *micro_batch, *update; /* NULL: not now */
     enum mesh_axis axis;
     char *is_given; /* by value: that, or the base of it, is written by a collective */
+    int *order;     /* by value: the places or ends that say how many of its rows there are, or 0 */
+    int64_t *n_rows; /* by places and ends: so many */
+    char *is_sent;   /* by value: rows of tokens, of which those with a place alone were sent */
     uint64_t *tiles;
     int64_t capacity;
     unsigned char fetched[TILE_BYTES];
@@ -29,6 +36,7 @@ struct hash_tiles {
     size_t row_bytes, stride_bytes,
         n_bytes; /* n_bytes: where rows lie one behind the other, or 0 */
     int64_t rows, rows_per_tile, n_tiles;
+    const char *is_there; /* by row; NULL: all are */
     uint64_t *hashes;
 };
 
@@ -37,15 +45,17 @@ static bool lies_dense(const struct tensor *t)
     return t->rows <= 1 || t->stride == t->cols;
 }
 
-static struct hash_tiles tiles_of(const struct tensor *t)
+/* is_there: or NULL. */
+static struct hash_tiles tiles_of(const struct tensor *t, const char *is_there)
 {
     size_t row_bytes = (size_t)t->cols * dtype_bytes(t->dtype);
     struct hash_tiles tiling = { .data = t->data,
                                  .row_bytes = row_bytes,
                                  .stride_bytes = (size_t)t->stride * dtype_bytes(t->dtype),
-                                 .rows = t->rows };
+                                 .rows = t->rows,
+                                 .is_there = is_there };
 
-    if (lies_dense(t)) {
+    if (lies_dense(t) && !is_there) {
         tiling.n_bytes = row_bytes * (size_t)t->rows;
         tiling.n_tiles = ceil_div((int64_t)tiling.n_bytes, (int64_t)TILE_BYTES);
         return tiling;
@@ -67,14 +77,18 @@ static size_t tile_span(const struct hash_tiles *t, int64_t tile, size_t *begin)
     return (size_t)(n - 1) * t->stride_bytes + t->row_bytes;
 }
 
-static uint64_t hash_bytes(const struct hash_tiles *t, const unsigned char *data, size_t n_bytes)
+/* data: the tile's. */
+static uint64_t hash_bytes(const struct hash_tiles *t, int64_t tile, const unsigned char *data,
+                           size_t n_bytes)
 {
+    int64_t row = tile * t->rows_per_tile;
     uint64_t hash = 0;
 
     if (t->n_bytes)
         return XXH3_64bits(data, n_bytes);
-    for (size_t at = 0; at + t->row_bytes <= n_bytes; at += t->stride_bytes)
-        hash = XXH3_64bits_withSeed(data + at, t->row_bytes, hash);
+    for (size_t at = 0; at + t->row_bytes <= n_bytes; at += t->stride_bytes, row++)
+        if (!t->is_there || t->is_there[row])
+            hash = XXH3_64bits_withSeed(data + at, t->row_bytes, hash);
     return hash;
 }
 
@@ -84,7 +98,7 @@ static void hash_tile(void *context, int64_t tile, int thread)
     size_t begin, n_bytes = tile_span(t, tile, &begin);
 
     (void)thread;
-    t->hashes[tile] = hash_bytes(t, t->data + begin, n_bytes);
+    t->hashes[tile] = hash_bytes(t, tile, t->data + begin, n_bytes);
 }
 
 /* A GPU's, tile by tile; a row may be longer than what is fetched at once. */
@@ -97,7 +111,7 @@ static int hash_fetched(struct run *run, struct hash_tiles *t, struct err *err)
         CHECK(room);
         int status = run_get_at(run, room, t->data + begin, n_bytes, err);
         if (!status)
-            t->hashes[i] = hash_bytes(t, room, n_bytes);
+            t->hashes[i] = hash_bytes(t, i, room, n_bytes);
         if (room != run->hashing->fetched)
             free(room);
         if (status < 0)
@@ -106,14 +120,11 @@ static int hash_fetched(struct run *run, struct hash_tiles *t, struct err *err)
     return 0;
 }
 
-/* Nothing if id is 0. */
-static int hash_operand(struct run *run, int id, const struct tensor *tensor, uint64_t *hash,
-                        struct err *err)
+static int hash_tensor(struct run *run, int id, const struct tensor *tensor, const char *is_there,
+                       uint64_t *hash, struct err *err)
 {
-    if (!id)
-        return 0;
     struct op_hashing *h = run->hashing;
-    struct hash_tiles t = tiles_of(tensor);
+    struct hash_tiles t = tiles_of(tensor, is_there);
 
     if (t.n_tiles > h->capacity) {
         h->capacity = t.n_tiles;
@@ -130,6 +141,81 @@ static int hash_operand(struct run *run, int id, const struct tensor *tensor, ui
         return -1;
     *hash = XXH3_64bits_withSeed(h->tiles, (size_t)t.n_tiles * sizeof *h->tiles, *hash);
     return 0;
+}
+
+/* ---- rows that are there ---- */
+
+/* Where an op has such rows, so has its result of as many. */
+static void list_rows(const struct op *op, struct op_hashing *h)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    if (op->kind == OP_DISPATCH)
+        h->order[op->out[DISPATCH_Y]] = op->in[DISPATCH_PLACE];
+    if (op->kind == OP_SEND_ROWS)
+        h->is_sent[op->out[SEND_ROWS_Y]] = 1;
+    if (op->kind == OP_DISPATCH || op_is_collective(op->kind))
+        return;
+    for (int k = 0; k < info->n_inputs; k++)
+        for (int i = 0; i < info->n_outputs && h->order[op->in[k]]; i++)
+            if (op->out[i] && info->outputs[i].rows == info->inputs[k].rows)
+                h->order[op->out[i]] = h->order[op->in[k]];
+}
+
+/* Its ends say how many. */
+static int note_rows(struct run *run, const struct resolved_op *op, const struct op *source,
+                     struct err *err)
+{
+    const struct tensor *ends = &op->call.op.out[EXPERT_ORDER_ENDS];
+    int32_t n;
+
+    if (source->kind != OP_EXPERT_ORDER)
+        return 0;
+    if (run_get_at(run, &n, (const int32_t *)ends->data + ends->cols - 1, sizeof n, err) < 0)
+        return -1;
+    run->hashing->n_rows[source->out[EXPERT_ORDER_PLACE]] = n;
+    return 0;
+}
+
+/* What is there of an operand that has such rows. */
+static struct tensor rows_there(const struct run *run, int id, const struct tensor *tensor)
+{
+    const struct op_hashing *h = run->hashing;
+    struct tensor t = *tensor;
+
+    if (h && h->order[id])
+        t.rows = min_i64(t.rows, h->n_rows[h->order[id]]);
+    return t;
+}
+
+/* Rows that were sent are those of tokens with some place here. */
+static int hash_sent(struct run *run, const struct tensor *x, const struct tensor *place, int id,
+                     uint64_t *hash, struct err *err)
+{
+    size_t n_bytes = (size_t)(place->rows * place->stride) * sizeof(int32_t);
+    int32_t *places = malloc(n_bytes);
+    char *is_there = calloc((size_t)x->rows, 1);
+
+    CHECK(places && is_there && place->rows == x->rows);
+    int status = run_get_at(run, places, place->data, n_bytes, err);
+    for (int64_t row = 0; !status && row < place->rows; row++)
+        for (int64_t i = 0; i < place->cols; i++)
+            is_there[row] |= places[row * place->stride + i] >= 0;
+    if (!status)
+        status = hash_tensor(run, id, x, is_there, hash, err);
+    free(places);
+    free(is_there);
+    return status;
+}
+
+/* Nothing if id is 0. */
+static int hash_operand(struct run *run, int id, const struct tensor *tensor, uint64_t *hash,
+                        struct err *err)
+{
+    if (!id)
+        return 0;
+    struct tensor t = rows_there(run, id, tensor);
+    return t.rows ? hash_tensor(run, id, &t, NULL, hash, err) : 0;
 }
 
 /* ---- which ops, and which of their operands ---- */
@@ -156,8 +242,15 @@ static void open_hashing(struct run *run)
     CHECK(run->hashing);
     run->hashing->is_given = calloc((size_t)n, 1);
     CHECK(run->hashing->is_given);
+    run->hashing->is_sent = calloc((size_t)n, 1);
+    run->hashing->order = calloc((size_t)n, sizeof *run->hashing->order);
+    run->hashing->n_rows = calloc((size_t)n, sizeof *run->hashing->n_rows);
+    CHECK(run->hashing->is_sent && run->hashing->order && run->hashing->n_rows);
     /* Programs of other lengths have the same values. */
     mark_given(run->program, run->hashing->is_given);
+    for (int f = 0; f < run->program->n_functions; f++)
+        for (int i = 0; i < run->program->functions[f].n_ops; i++)
+            list_rows(&run->program->functions[f].ops[i], run->hashing);
 }
 
 void op_hashes_close(struct run *run)
@@ -165,6 +258,9 @@ void op_hashes_close(struct run *run)
     if (!run->hashing)
         return;
     free(run->hashing->is_given);
+    free(run->hashing->is_sent);
+    free(run->hashing->order);
+    free(run->hashing->n_rows);
     free(run->hashing->tiles);
     free(run->hashing);
     run->hashing = NULL;
@@ -231,8 +327,13 @@ static int hash_read(struct run *run, const struct resolved_op *op, const struct
         if (!run->hashing->is_given[program_whole(p, id)] ||
             (is_of_update(run) && !is_alike(run, id)))
             continue;
-        if (hash_operand(run, id, &op->call.op.in[k], in, err) < 0)
+        if (run->hashing->is_sent[id]) {
+            CHECK(source->kind == OP_DISPATCH);
+            if (hash_sent(run, &op->call.op.in[k], &op->call.op.in[DISPATCH_PLACE], id, in, err))
+                return -1;
+        } else if (hash_operand(run, id, &op->call.op.in[k], in, err) < 0) {
             return -1;
+        }
     }
     return 0;
 }
@@ -245,6 +346,8 @@ static int hash_written(struct run *run, const struct resolved_op *op, const str
 
     if (!is_recorded(run, source))
         return 0;
+    if (note_rows(run, op, source, err) < 0)
+        return -1;
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (hash_operand(run, source->out[k], &op->call.op.out[k], &out, err) < 0)
             return -1;
@@ -277,23 +380,25 @@ void run_hashes_release(struct op_hashes *h)
 }
 
 /* Of its first output, or of what it updates. */
-static const struct tensor *written_by(const struct kernel_call *call)
+static struct tensor written_by(const struct run *run, const struct kernel_call *call,
+                                const struct op *source)
 {
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
         if (tensor_given(&call->op.out[k]))
-            return &call->op.out[k];
+            return rows_there(run, source->out[k], &call->op.out[k]);
     for (int k = 0; k < OPS_MAX_INPUTS; k++)
         if (tensor_given(&call->op.in[k]) && is_updated(call->op.kind, k))
-            return &call->op.in[k];
+            return call->op.in[k];
     CHECK(!"an op that writes something");
 }
 
-static int flip(struct run *run, const struct kernel_call *call, struct err *err)
+static int flip(struct run *run, const struct kernel_call *call, const struct op *source,
+                struct err *err)
 {
-    const struct tensor *t = written_by(call);
-    size_t n_bytes = dtype_bytes(t->dtype);
+    struct tensor t = written_by(run, call, source);
+    size_t n_bytes = dtype_bytes(t.dtype);
     unsigned char *at =
-        (unsigned char *)t->data + (size_t)(t->rows / 2 * t->stride + t->cols / 2) * n_bytes;
+        (unsigned char *)t.data + (size_t)(t.rows / 2 * t.stride + t.cols / 2) * n_bytes;
     uint64_t bits = 0;
 
     if (run_get_at(run, &bits, at, n_bytes, err) < 0)
@@ -340,7 +445,7 @@ int op_hashes_run(struct run *run, const struct resolved_op *op, const struct op
     if (probe && probe->before(probe->context, &op->call.op, op->text, err) < 0)
         return -1;
     kernels_run(run_kernels_of(run, op), &op->call, first);
-    if (flips && flip(run, &op->call, err) < 0)
+    if (flips && flip(run, &op->call, source, err) < 0)
         return -1;
     if (probe && probe->after(probe->context, err) < 0)
         return -1;

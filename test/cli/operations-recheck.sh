@@ -54,6 +54,14 @@ flipped 'what errs each time, of four' 'rank3:op:rope layers.0:2:flips' 5 lastin
     "step 2: rank 3 $here computed rope layers.0 otherwise" --ranks 4
 flipped 'of two' 'rank1:op:rope layers.0:2:flips' 5 lasting2 \
     "step 2: rank 0 $here and rank 1 $here computed rope layers.0 differently.*no third replica" --ranks 2
+experts='--set model.n_experts=2 --set model.n_active_experts=2 --set model.expert_ffn_size=32 --set parallel.ep=2'
+# shellcheck disable=SC2086
+flipped 'the product of an expert that has fewer rows than there is room for' \
+    'rank2:op:expert_linear layers.1:2:flip' 5 expert "step 2: rank 2 $here computed expert_linear layers.1 otherwise" \
+    --ranks 4 --set model.n_experts=4 --set model.n_active_experts=2 --set model.expert_ffn_size=32 --set parallel.ep=2
+# shellcheck disable=SC2086
+flipped 'rows that were sent to experts' 'rank1:op:send_rows ep layers.1:2:flip' 5 sent \
+    "step 2: rank 1 $here received other operands for dispatch layers.1" --ranks 4 $experts
 flipped 'one replica computes it twice itself' 'rank1:op:linear layers.1:2:flip' 5 alone \
     "step 2: rank 1 $here computed linear layers.1 otherwise" --ranks 2 --set parallel.pp=2
 

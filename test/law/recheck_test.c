@@ -84,10 +84,45 @@ static void test_ways(void **state)
         check(&ways[i]);
 }
 
+/* Rows behind those that an expert has are whatever was there: no finding. */
+static void test_experts(void **state)
+{
+    static const struct {
+        const char *model, *dtype;
+        int n_ranks, ep, zero, poison;
+    } ways[] = {
+        { "mixture", "bf16", 4, 2, 0, 0 },
+        { "routed", "fp32", 4, 2, 1, 0 },
+        { "mixture", "fp32", 8, 4, 1, 1 },
+        { "counted", "bf16", 2, 2, 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct law_case c = law_base(ways[i].model, ways[i].dtype);
+        char plain[80], tuning[160];
+
+        if (law_left_out())
+            continue;
+        snprintf(plain, sizeof plain, "model.n_experts=12|parallel.ep=%d", ways[i].ep);
+        c.n_ranks = ways[i].n_ranks;
+        c.zero = ways[i].zero;
+        c.tuning = plain;
+        struct law_outcome wanted = law_run(&c);
+        snprintf(tuning, sizeof tuning, "%s|%s", plain, RECHECK);
+        c.tuning = tuning;
+        c.poison = ways[i].poison;
+        struct law_outcome got = law_run(&c);
+        got.numerics = wanted.numerics;
+        law_must_equal(plain, &wanted, &got);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ways),
+        cmocka_unit_test(test_experts),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
