@@ -556,7 +556,8 @@ enum dtype hf_folder_common_dtype(const struct hf_folder *f)
     enum dtype dtype = hf_folder_dtype(f, &f->names.wholes[0]);
 
     for (int i = 1; i < f->names.n_wholes; i++)
-        if (hf_folder_dtype(f, &f->names.wholes[i]) != dtype)
+        if (!parameters_is_balance(f->names.wholes[i].id) &&
+            hf_folder_dtype(f, &f->names.wholes[i]) != dtype)
             return DTYPE_F32;
     return dtype;
 }

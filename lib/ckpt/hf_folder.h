@@ -41,7 +41,7 @@ bool hf_folder_has_fp8(const struct hf_folder *folder);
 /* The type that holds all parts of one of ours exactly. */
 enum dtype hf_folder_dtype(const struct hf_folder *folder, const struct hf_whole *whole);
 
-/* The same for all of them. */
+/* The same for all of them but balance biases, which are of fp32 in models of other types. */
 enum dtype hf_folder_common_dtype(const struct hf_folder *folder);
 
 /* Whether its tensors' names lack the family's prefix, as published GPT-2 and BLOOM have them. */

@@ -44,21 +44,48 @@ struct hf_name_family {
         MODULE_DOWN, part, "model.layers.N.mlp.down_proj." kind, ALL, 0 \
     }
 
-static const struct hf_name_row llama_rows[] = {
-    { MODULE_EMBEDDING, PART_WEIGHT, "model.embed_tokens.weight", ALL, 0 },
-    { MODULE_ATTENTION_NORM, PART_WEIGHT, "model.layers.N.input_layernorm.weight", ALL, 0 },
-    { MODULE_FFN_NORM, PART_WEIGHT, "model.layers.N.post_attention_layernorm.weight", ALL, 0 },
-    SPLIT_BLOCK(PART_WEIGHT, "weight"),
-    SPLIT_BLOCK(PART_BIAS, "bias"),
-    { MODULE_Q_NORM, PART_WEIGHT, "model.layers.N.self_attn.q_norm.weight", ALL, 0 },
-    { MODULE_K_NORM, PART_WEIGHT, "model.layers.N.self_attn.k_norm.weight", ALL, 0 },
-    { MODULE_ROUTER, PART_WEIGHT, "model.layers.N.mlp.gate.weight", ALL, 0 },
-    { MODULE_EXPERTS_GATE_UP, PART_WEIGHT, "model.layers.N.mlp.experts.M.gate_proj.weight", GATE,
-      0 },
-    { MODULE_EXPERTS_GATE_UP, PART_WEIGHT, "model.layers.N.mlp.experts.M.up_proj.weight", UP, 0 },
-    { MODULE_EXPERTS_DOWN, PART_WEIGHT, "model.layers.N.mlp.experts.M.down_proj.weight", ALL, 0 },
-    { MODULE_FINAL_NORM, PART_WEIGHT, "model.norm.weight", ALL, 0 },
-    { MODULE_HEAD, PART_WEIGHT, HF_NAMES_HEAD, ALL, 0 },
+/* Experts, as in all families after Mixtral. */
+#define LLAMA_ROWS \
+    { MODULE_EMBEDDING, PART_WEIGHT, "model.embed_tokens.weight", ALL, 0 }, \
+        { MODULE_ATTENTION_NORM, PART_WEIGHT, "model.layers.N.input_layernorm.weight", ALL, 0 }, \
+        { MODULE_FFN_NORM, PART_WEIGHT, "model.layers.N.post_attention_layernorm.weight", ALL, \
+          0 }, \
+        SPLIT_BLOCK(PART_WEIGHT, "weight"), SPLIT_BLOCK(PART_BIAS, "bias"), \
+        { MODULE_Q_NORM, PART_WEIGHT, "model.layers.N.self_attn.q_norm.weight", ALL, 0 }, \
+        { MODULE_K_NORM, PART_WEIGHT, "model.layers.N.self_attn.k_norm.weight", ALL, 0 }, \
+        { MODULE_ROUTER, PART_WEIGHT, "model.layers.N.mlp.gate.weight", ALL, 0 }, \
+        { MODULE_EXPERTS_GATE_UP, PART_WEIGHT, "model.layers.N.mlp.experts.M.gate_proj.weight", \
+          GATE, 0 }, \
+        { MODULE_EXPERTS_GATE_UP, PART_WEIGHT, "model.layers.N.mlp.experts.M.up_proj.weight", UP, \
+          0 }, \
+        { MODULE_EXPERTS_DOWN, PART_WEIGHT, "model.layers.N.mlp.experts.M.down_proj.weight", ALL, \
+          0 }, \
+        { MODULE_FINAL_NORM, PART_WEIGHT, "model.norm.weight", ALL, 0 }, \
+    { \
+        MODULE_HEAD, PART_WEIGHT, HF_NAMES_HEAD, ALL, 0 \
+    }
+#define SHARED_EXPERTS(theirs) \
+    { MODULE_SHARED_GATE_UP, PART_WEIGHT, "model.layers.N.mlp." theirs ".gate_proj.weight", GATE, \
+      0 }, \
+        { MODULE_SHARED_GATE_UP, PART_WEIGHT, "model.layers.N.mlp." theirs ".up_proj.weight", UP, \
+          0 }, \
+    { \
+        MODULE_SHARED_DOWN, PART_WEIGHT, "model.layers.N.mlp." theirs ".down_proj.weight", ALL, 0 \
+    }
+
+static const struct hf_name_row llama_rows[] = { LLAMA_ROWS };
+
+static const struct hf_name_row qwen2_moe_rows[] = {
+    LLAMA_ROWS,
+    SHARED_EXPERTS("shared_expert"),
+    { MODULE_SHARED_GATE, PART_WEIGHT, "model.layers.N.mlp.shared_expert_gate.weight", ALL, 0 },
+};
+
+/* DeepSeek's mixtures, and those of others that took them over. */
+static const struct hf_name_row deepseek_rows[] = {
+    LLAMA_ROWS,
+    SHARED_EXPERTS("shared_experts"),
+    { MODULE_ROUTER, PART_BIAS, "model.layers.N.mlp.gate.e_score_correction_bias", ALL, 0 },
 };
 
 static const struct hf_name_row mixtral_rows[] = {
@@ -176,12 +203,21 @@ static const struct hf_name_row bloom_rows[] = {
 #define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
 static const struct hf_name_family families[] = {
-    { "llama", "model.", ROWS(llama_rows) },       { "gpt2", "transformer.", ROWS(gpt2_rows) },
-    { "qwen2", "model.", ROWS(llama_rows) },       { "mistral", "model.", ROWS(llama_rows) },
-    { "internlm", "model.", ROWS(llama_rows) },    { "internlm2", "model.", ROWS(internlm2_rows) },
-    { "baichuan", "model.", ROWS(baichuan_rows) }, { "qwen3", "model.", ROWS(llama_rows) },
-    { "bloom", "transformer.", ROWS(bloom_rows) }, { "qwen", "transformer.", ROWS(qwen_rows) },
-    { "mixtral", "model.", ROWS(mixtral_rows) },   { "qwen3_moe", "model.", ROWS(llama_rows) },
+    { "llama", "model.", ROWS(llama_rows) },
+    { "gpt2", "transformer.", ROWS(gpt2_rows) },
+    { "qwen2", "model.", ROWS(llama_rows) },
+    { "mistral", "model.", ROWS(llama_rows) },
+    { "internlm", "model.", ROWS(llama_rows) },
+    { "internlm2", "model.", ROWS(internlm2_rows) },
+    { "baichuan", "model.", ROWS(baichuan_rows) },
+    { "qwen3", "model.", ROWS(llama_rows) },
+    { "bloom", "transformer.", ROWS(bloom_rows) },
+    { "qwen", "transformer.", ROWS(qwen_rows) },
+    { "mixtral", "model.", ROWS(mixtral_rows) },
+    { "qwen3_moe", "model.", ROWS(llama_rows) },
+    { "qwen2_moe", "model.", ROWS(qwen2_moe_rows) },
+    { "deepseek", "model.", ROWS(deepseek_rows) },
+    { "dots1", "model.", ROWS(deepseek_rows) },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)

@@ -227,12 +227,25 @@ static int copy_turned(struct hf_transfer *t, struct err *err)
     return 0;
 }
 
+/* Whether the slice has rows of it: of a mixture's parameter most tensors are other experts'. */
+static bool has_rows(const struct hf_tensor *tensor, const struct store_slice *want)
+{
+    bool has = false;
+
+    for (int i = 0; i < tensor->n_pieces && !has; i++)
+        has = tensor->pieces[i].ours < want->row_end &&
+              tensor->pieces[i].ours + tensor->pieces[i].n > want->row_begin;
+    return has;
+}
+
 static int copy_tensor(struct hf_folder *f, int number, const struct store_slice *want,
                        struct err *err)
 {
     const struct hf_tensor *tensor = &f->names.tensors[number];
     struct hf_transfer t = { .want = want };
 
+    if (!has_rows(tensor, want))
+        return 0;
     if (transfer_init(&t, f, number, err) < 0)
         return -1;
     t.stride = want->stride ? want->stride : want->col_end - want->col_begin;

@@ -117,8 +117,13 @@ static void take_family(struct hf_reader *h, cJSON *json)
                 check_unread(h, &family);
             return;
         }
-    hf_refuse(h, "model_type is %.64s, not built yet (hint: %s, or configs/families/%.64s.yaml)",
-              type->valuestring, family_names(h), type->valuestring);
+    if (hf_type_difference(family.like))
+        hf_refuse(h, "model_type is %.64s, not built yet: %s", type->valuestring,
+                  hf_type_difference(family.like));
+    else
+        hf_refuse(h,
+                  "model_type is %.64s, not built yet (hint: %s, or configs/families/%.64s.yaml)",
+                  type->valuestring, family_names(h), type->valuestring);
 }
 
 int hf_config_take(struct job_reader *r, const char *path, const char *text, size_t n_bytes)

@@ -8,6 +8,7 @@
 
 #include "base/dtype_choices.h"
 #include "base/file.h"
+#include "base/num.h"
 #include "config/fields_impl.h"
 #include "config/hf_config.h"
 #include "config/model_differences.h"
@@ -121,14 +122,11 @@ static void add_mistral(cJSON *json, const struct model_spec *s)
     add_window(json, s);
 }
 
-static void add_qwen2(cJSON *json, const struct model_spec *s)
+/* Which layers have it. */
+static void add_layer_windows(cJSON *json, const struct model_spec *s)
 {
-    add_llama_shape(json, s);
-    add_flag(json, "use_sliding_window", s->window > 0);
-    if (!s->window)
-        return;
     add_window(json, s);
-    add_int(json, "max_window_layers", s->window_first_layer);
+    add_int(json, "max_window_layers", s->window ? s->window_first_layer : s->n_layers);
     if (!s->window_period)
         return;
     cJSON *types = cJSON_AddArrayToObject(json, "layer_types");
@@ -136,6 +134,14 @@ static void add_qwen2(cJSON *json, const struct model_spec *s)
         cJSON_AddItemToArray(types,
                              cJSON_CreateString(model_spec_window(s, layer) ? "sliding_attention"
                                                                             : "full_attention"));
+}
+
+static void add_qwen2(cJSON *json, const struct model_spec *s)
+{
+    add_llama_shape(json, s);
+    add_flag(json, "use_sliding_window", s->window > 0);
+    if (s->window)
+        add_layer_windows(json, s);
 }
 
 static void add_qwen3(cJSON *json, const struct model_spec *s)
@@ -166,20 +172,58 @@ static void add_mixtral(cJSON *json, const struct model_spec *s)
     add_window(json, s);
 }
 
-static void add_qwen3_moe(cJSON *json, const struct model_spec *s)
+/* In Qwen's words: dense layers before the first with experts are listed. */
+static void add_qwen_experts(cJSON *json, const struct model_spec *s)
 {
-    add_flag(json, "attention_bias", s->attention_bias == ATTENTION_BIAS_ALL);
+    cJSON *dense = cJSON_AddArrayToObject(json, "mlp_only_layers");
+
     add_int(json, "decoder_sparse_step", s->expert_every);
-    add_llama_shape(json, s);
-    cJSON_AddItemToObject(json, "mlp_only_layers", cJSON_CreateArray());
+    for (int layer = s->expert_every - 1; s->n_experts && layer < s->first_dense_layers;
+         layer += s->expert_every)
+        cJSON_AddItemToArray(dense, cJSON_CreateNumber(layer));
     add_int(json, "moe_intermediate_size", s->expert_ffn_size);
     add_flag(json, "norm_topk_prob", s->router_normalize);
     add_int(json, "num_experts", s->n_experts);
     add_int(json, "num_experts_per_tok", s->n_active_experts);
     add_balance(json, s);
+}
+
+static void add_qwen2_moe(cJSON *json, const struct model_spec *s)
+{
+    add_qwen2(json, s);
+    add_qwen_experts(json, s);
+    add_flag(json, "qkv_bias", model_spec_has_qkv_bias(s));
+    add_int(json, "shared_expert_intermediate_size", s->shared_ffn_size);
+}
+
+static void add_qwen3_moe(cJSON *json, const struct model_spec *s)
+{
+    add_flag(json, "attention_bias", s->attention_bias == ATTENTION_BIAS_ALL);
+    add_llama_shape(json, s);
+    add_qwen_experts(json, s);
     add_flag(json, "use_sliding_window", s->window > 0);
     if (s->window)
         add_window(json, s);
+}
+
+/* Shared experts are as wide as the others. */
+static void add_dots1(cJSON *json, const struct model_spec *s)
+{
+    int is_grouped = s->router_groups > 1;
+
+    add_flag(json, "attention_bias", s->attention_bias == ATTENTION_BIAS_ALL);
+    add_llama_shape(json, s);
+    add_int(json, "first_k_dense_replace", s->first_dense_layers);
+    add_int(json, "moe_intermediate_size", s->expert_ffn_size);
+    add_int(json, "n_group", is_grouped ? s->router_groups : 1);
+    add_int(json, "n_routed_experts", s->n_experts);
+    add_int(json, "n_shared_experts",
+            s->shared_ffn_size ? max_int(s->shared_ffn_size / s->expert_ffn_size, 1) : 0);
+    add_flag(json, "norm_topk_prob", s->router_normalize);
+    add_int(json, "num_experts_per_tok", s->n_active_experts);
+    add_float(json, "routed_scaling_factor", s->router_scaling);
+    add_int(json, "topk_group", is_grouped ? s->router_groups_kept : 1);
+    add_layer_windows(json, s);
 }
 
 static void add_bloom(cJSON *json, const struct model_spec *s)
@@ -224,6 +268,8 @@ static const struct printed_family {
     { "bloom", "BloomForCausalLM", add_bloom },
     { "mixtral", "MixtralForCausalLM", add_mixtral },
     { "qwen3_moe", "Qwen3MoeForCausalLM", add_qwen3_moe },
+    { "qwen2_moe", "Qwen2MoeForCausalLM", add_qwen2_moe },
+    { "dots1", "Dots1ForCausalLM", add_dots1 },
 };
 
 #define N_FAMILIES (sizeof families / sizeof *families)

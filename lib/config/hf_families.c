@@ -9,13 +9,8 @@
 
 #include "config/hf_families_impl.h"
 
-struct hf_field {
-    const char *theirs; /* "new|old" where it had another name */
-    const char *ours;
-    const char *initial; /* what transformers takes if it is absent; NULL: must be there */
-};
-
-/* The shape fields of each family; the flags and choices are in take_llama and take_gpt2. */
+/* The shape fields of each family; the flags and choices are in take_llama and take_gpt2, mixtures
+ * of experts in hf_experts.c. */
 static const struct hf_field llama_fields[] = {
     { "vocab_size", "model.vocab_size", NULL },
     { "hidden_size", "model.hidden_size", NULL },
@@ -29,18 +24,6 @@ static const struct hf_field llama_fields[] = {
     { "initializer_range", "model.init_std", "0.02" },
     { "attention_dropout", "model.attention_dropout", "0.0" },
     { "tie_word_embeddings", "model.tied_embeddings", "false" },
-};
-
-static const struct hf_field mixtral_fields[] = {
-    { "num_local_experts|num_experts", "model.n_experts", "8" },
-    { "num_experts_per_tok", "model.n_active_experts", "2" },
-};
-
-static const struct hf_field qwen3_moe_fields[] = {
-    { "num_experts|num_local_experts", "model.n_experts", "128" },
-    { "num_experts_per_tok", "model.n_active_experts", "8" },
-    { "moe_intermediate_size", "model.expert_ffn_size", "768" },
-    { "norm_topk_prob", "model.router_normalize", "false" },
 };
 
 static const struct hf_field gpt2_fields[] = {
@@ -84,7 +67,7 @@ static const struct hf_field bloom_fields[] = {
     { "tie_word_embeddings", "model.tied_embeddings", "true" },
 };
 
-static void take_fields(struct hf_reader *h, const struct hf_field *fields, size_t n)
+void hf_take_fields(struct hf_reader *h, const struct hf_field *fields, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const cJSON *item = hf_key_of(h, fields[i].theirs);
@@ -111,12 +94,11 @@ static void take_activation(struct hf_reader *h, const char *name, const char *c
               text ? text : "no text", allowed[0]);
 }
 
-/* What is llama's in all families of its shape. biases: "none", "qkv" or "all", in attention. */
-static void take_llama_shape(struct hf_reader *h, const char *biases)
+void hf_take_llama_shape(struct hf_reader *h, const char *biases)
 {
     static const char *const silu[] = { "silu", "swish" };
 
-    take_fields(h, llama_fields, sizeof llama_fields / sizeof *llama_fields);
+    hf_take_fields(h, llama_fields, sizeof llama_fields / sizeof *llama_fields);
     take_activation(h, "hidden_act", silu, 2, "silu");
     hf_take_rope(h);
     hf_set(h, "model.bias", "false", 1);
@@ -131,7 +113,7 @@ static void take_llama(struct hf_reader *h)
 {
     int attention_bias = hf_flag(h, "attention_bias", 0), mlp_bias = hf_flag(h, "mlp_bias", 0);
 
-    take_llama_shape(h, attention_bias && !mlp_bias ? "all" : "none");
+    hf_take_llama_shape(h, attention_bias && !mlp_bias ? "all" : "none");
     if (mlp_bias && !attention_bias)
         hf_refuse(h, "mlp_bias without attention_bias is not built yet");
     else if (mlp_bias)
@@ -140,16 +122,16 @@ static void take_llama(struct hf_reader *h)
 
 static void take_qwen2(struct hf_reader *h)
 {
-    take_llama_shape(h, "qkv");
-    hf_take_layer_windows(h);
+    hf_take_llama_shape(h, "qkv");
+    hf_take_layer_windows(h, 0, 28);
 }
 
 static void take_qwen3(struct hf_reader *h)
 {
     const cJSON *head_dim = hf_key(h, "head_dim");
 
-    take_llama_shape(h, hf_flag(h, "attention_bias", 0) ? "all" : "none");
-    hf_take_layer_windows(h);
+    hf_take_llama_shape(h, hf_flag(h, "attention_bias", 0) ? "all" : "none");
+    hf_take_layer_windows(h, 0, 28);
     if (!head_dim)
         hf_set(h, "model.head_dim", "128", 1);
     hf_set(h, "model.qk_norm", "true", 1);
@@ -157,104 +139,8 @@ static void take_qwen3(struct hf_reader *h)
 
 static void take_mistral(struct hf_reader *h)
 {
-    take_llama_shape(h, "none");
+    hf_take_llama_shape(h, "none");
     hf_take_window(h);
-}
-
-/*
- * transformers has one balancing loss over the choices of all layers together: with balanced
- * experts it is n_active_experts, whatever the number of layers. That of lmtrain is a sum over the
- * MoE layers, 1 each. The loss is added only with output_router_logits.
- */
-static void take_balance(struct hf_reader *h)
-{
-    const struct model_spec *s = &h->job->job->model;
-    const cJSON *coefficient = hf_key(h, "router_aux_loss_coef");
-    double theirs = coefficient ? cJSON_GetNumberValue(coefficient) : 0.001;
-    int n_layers = h->failed ? 0 : model_spec_n_expert_layers(s, s->n_layers);
-    struct str text = { 0 };
-
-    if (!hf_flag(h, "output_router_logits", 0) || n_layers < 1)
-        return;
-    field_print_float(&text, theirs * s->n_active_experts / n_layers);
-    hf_set(h, "model.router_balance", arena_strdup(h->job->arena, str_text(&text)), 1);
-    hf_set(h, "model.router_balance_kind", "pooled", 0);
-    job_note(
-        h->job->job, h->job->arena,
-        "model.router_balance = %s, model.router_balance_kind = pooled (output_router_logits and "
-        "router_aux_loss_coef %g of %s, as transformers trains it)",
-        str_text(&text), theirs, h->path);
-    str_release(&text);
-}
-
-static void take_mixtral(struct hf_reader *h)
-{
-    const cJSON *noise = hf_key(h, "router_jitter_noise");
-
-    take_llama_shape(h, "none");
-    take_fields(h, mixtral_fields, sizeof mixtral_fields / sizeof *mixtral_fields);
-    if (!hf_key(h, "rms_norm_eps"))
-        hf_set(h, "model.norm_eps", "1.0e-5", 1);
-    if (!hf_key(h, "rope_theta") && !hf_key(h, "rope_parameters"))
-        hf_set(h, "model.rope_theta", "1000000.0", 1);
-    if (hf_key(h, "sliding_window"))
-        hf_take_window(h);
-    if (noise && !(cJSON_GetNumberValue(noise) <= 0))
-        hf_refuse(h, "router_jitter_noise is not built (hint: 0, which does not change what the "
-                     "model computes)");
-    hf_set(h, "model.router_normalize", "true", 1);
-    take_balance(h);
-}
-
-/* Has the layer experts, by both of their settings? */
-static int is_sparse(struct hf_reader *h, int layer, int step)
-{
-    const cJSON *dense;
-
-    cJSON_ArrayForEach(dense, hf_key(h, "mlp_only_layers"))
-    {
-        if (cJSON_GetNumberValue(dense) == layer)
-            return 0;
-    }
-    return (layer + 1) % step == 0;
-}
-
-/* Every how many-th layer has experts. */
-static void take_sparse_layers(struct hf_reader *h)
-{
-    const cJSON *item = hf_key(h, "decoder_sparse_step");
-    double step = item ? cJSON_GetNumberValue(item) : 1;
-    int n_layers = h->job->job->model.n_layers, every = 1, layer = 0;
-
-    if (h->failed)
-        return;
-    if (!(step >= 1 && step <= n_layers)) {
-        hf_refuse(h, "decoder_sparse_step is not in 1..%d", n_layers);
-        return;
-    }
-    while (every <= n_layers && layer < n_layers) {
-        int same = is_sparse(h, layer, (int)step) == ((layer + 1) % every == 0);
-
-        layer = same ? layer + 1 : 0;
-        every += !same;
-    }
-    if (every > n_layers)
-        hf_refuse(
-            h, "mlp_only_layers: the MoE layers are not every N-th layer, which is not built yet");
-    else
-        hf_set(h, "model.expert_every", arena_printf(h->job->arena, "%d", every), 1);
-}
-
-/* A window is all layers'. */
-static void take_qwen3_moe(struct hf_reader *h)
-{
-    take_llama_shape(h, hf_flag(h, "attention_bias", 0) ? "all" : "none");
-    take_fields(h, qwen3_moe_fields, sizeof qwen3_moe_fields / sizeof *qwen3_moe_fields);
-    take_sparse_layers(h);
-    if (hf_flag(h, "use_sliding_window", 0))
-        hf_take_window(h);
-    hf_set(h, "model.qk_norm", "true", 1);
-    take_balance(h);
 }
 
 /*
@@ -267,7 +153,7 @@ static void take_internlm(struct hf_reader *h)
     const cJSON *type = hf_member(rotary, "type"), *base = hf_member(rotary, "base");
     const char *kind = cJSON_IsString(type) ? type->valuestring : "";
 
-    take_llama_shape(h, hf_flag(h, "bias", 1) ? "all" : "none");
+    hf_take_llama_shape(h, hf_flag(h, "bias", 1) ? "all" : "none");
     if (!rotary)
         return;
     if (cJSON_IsNumber(base))
@@ -291,7 +177,7 @@ static void take_baichuan(struct hf_reader *h)
     const cJSON *length = hf_key(h, "model_max_length");
     const cJSON *z_loss = hf_key(h, "z_loss_weight");
 
-    take_llama_shape(h, "none");
+    hf_take_llama_shape(h, "none");
     if (!hf_key(h, "max_position_embeddings")) {
         if (length && hf_scalar_text(h, length))
             hf_set(h, "model.max_seq_len", hf_scalar_text(h, length), !cJSON_IsString(length));
@@ -316,7 +202,7 @@ static void take_qwen(struct hf_reader *h)
 {
     const cJSON *inner = hf_key(h, "intermediate_size"), *turned = hf_key(h, "rotary_pct");
 
-    take_fields(h, qwen_fields, sizeof qwen_fields / sizeof *qwen_fields);
+    hf_take_fields(h, qwen_fields, sizeof qwen_fields / sizeof *qwen_fields);
     if (cJSON_IsNumber(inner))
         hf_set(h, "model.ffn_size",
                arena_printf(h->job->arena, "%.15g", cJSON_GetNumberValue(inner) / 2), 1);
@@ -340,7 +226,7 @@ static void take_bloom(struct hf_reader *h)
     const cJSON *inner = hf_key(h, "n_inner"), *width = hf_key_of(h, "hidden_size|n_embed");
     double wide = 4 * cJSON_GetNumberValue(width);
 
-    take_fields(h, bloom_fields, sizeof bloom_fields / sizeof *bloom_fields);
+    hf_take_fields(h, bloom_fields, sizeof bloom_fields / sizeof *bloom_fields);
     if (cJSON_IsNumber(width))
         hf_set(h, "model.ffn_size", arena_printf(h->job->arena, "%.0f", wide), 1);
     if (inner && cJSON_GetNumberValue(inner) != wide)
@@ -364,7 +250,7 @@ static void take_gpt2(struct hf_reader *h)
     const cJSON *inner = hf_key(h, "n_inner"), *width = hf_key(h, "n_embd");
     const cJSON *after_embedding = hf_key(h, "embd_pdrop");
 
-    take_fields(h, gpt2_fields, sizeof gpt2_fields / sizeof *gpt2_fields);
+    hf_take_fields(h, gpt2_fields, sizeof gpt2_fields / sizeof *gpt2_fields);
     take_activation(h, "activation_function", tanh_gelu, 3, "gelu_new");
     if (inner && hf_scalar_text(h, inner))
         hf_set(h, "model.ffn_size", hf_scalar_text(h, inner), 1);
@@ -390,10 +276,21 @@ static void take_gpt2(struct hf_reader *h)
 }
 
 const struct hf_family_reader hf_family_readers[] = {
-    { "llama", take_llama },       { "gpt2", take_gpt2 },           { "qwen2", take_qwen2 },
-    { "mistral", take_mistral },   { "internlm", take_internlm },   { "internlm2", take_internlm },
-    { "baichuan", take_baichuan }, { "qwen3", take_qwen3 },         { "bloom", take_bloom },
-    { "mixtral", take_mixtral },   { "qwen3_moe", take_qwen3_moe }, { "qwen", take_qwen },
+    { "llama", take_llama },
+    { "gpt2", take_gpt2 },
+    { "qwen2", take_qwen2 },
+    { "mistral", take_mistral },
+    { "internlm", take_internlm },
+    { "internlm2", take_internlm },
+    { "baichuan", take_baichuan },
+    { "qwen3", take_qwen3 },
+    { "bloom", take_bloom },
+    { "mixtral", hf_take_mixtral },
+    { "qwen3_moe", hf_take_qwen3_moe },
+    { "qwen", take_qwen },
+    { "qwen2_moe", hf_take_qwen2_moe },
+    { "deepseek", hf_take_deepseek },
+    { "dots1", hf_take_dots1 },
 };
 
 const size_t n_hf_family_readers = sizeof hf_family_readers / sizeof *hf_family_readers;

@@ -202,6 +202,18 @@ static const struct {
     { "router_jitter_noise", "0", NULL },
     { "num_experts", "0", NULL },
     { "num_local_experts", "0", NULL },
+    /* Experts, in families that have them */
+    { "moe_layer_freq", "1", NULL },
+    { "scoring_func", "softmax", "deepseek" },
+    { "topk_method", "greedy", "deepseek" },
+    { "routed_scaling_factor", "1", "deepseek" },
+    { "scoring_func", "sigmoid|noaux_tc", "dots1" },
+    { "topk_method", "noaux_tc", "dots1" },
+    { "aux_loss_alpha", NULL, "dots1" }, /* no loss balances them, but the router's bias */
+    { "seq_aux", NULL, "dots1" },
+    { "output_router_logits", NULL, "dots1" },
+    { "num_nextn_predict_layers", "0", NULL },
+    { "ep_size", NULL, "deepseek|dots1" },
 };
 
 /* Known keys of rope_parameters and rope_scaling, of any type. */
@@ -227,6 +239,9 @@ static const char *const rope_keys[] = {
     "its RoPE rotates adjacent pairs of elements (interleaved), not the two halves of a head"
 #define GEMMA "its norms multiply by 1 + weight, and its embeddings are scaled by sqrt(hidden_size)"
 
+#define MLA "its attention is MLA (multi-head latent attention: keys and values of low rank)"
+#define PARTIAL "its RoPE rotates a part of each head (partial_rotary_factor)"
+
 static const struct {
     const char *model_type, *difference;
 } differences[] = {
@@ -240,6 +255,14 @@ static const struct {
     { "gemma", GEMMA },
     { "gemma2", GEMMA },
     { "gemma3_text", GEMMA },
+    { "deepseek_v2", MLA },
+    { "deepseek_v3", MLA },
+    { "deepseek_v32", MLA },
+    { "glm4_moe_lite", MLA },
+    { "kimi_k2", MLA },
+    { "longcat_flash", MLA },
+    { "glm4_moe", PARTIAL },
+    { "minimax_m2", PARTIAL },
     { "smollm3", "every fourth layer has no RoPE, unless no_rope_layers says otherwise" },
 };
 

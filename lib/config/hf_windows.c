@@ -79,17 +79,17 @@ static int first_with_window(struct hf_reader *h, const cJSON *types, int *perio
 }
 
 /* Qwen's, of layers from max_window_layers on, or as layer_types says. */
-void hf_take_layer_windows(struct hf_reader *h)
+void hf_take_layer_windows(struct hf_reader *h, int has_windows, int first)
 {
     const cJSON *types = hf_key(h, "layer_types"), *max;
-    int windows = hf_flag(h, "use_sliding_window", 0) && hf_take_window(h), first, period = 0;
+    int windows = hf_flag(h, "use_sliding_window", has_windows) && hf_take_window(h), period = 0;
 
     hf_keys_add(&h->keys, "sliding_window|max_window_layers");
     if (cJSON_IsArray(types)) {
         first = first_with_window(h, types, &period);
     } else {
         max = hf_member(h->json, "max_window_layers");
-        double n = max ? cJSON_GetNumberValue(max) : 28;
+        double n = max ? cJSON_GetNumberValue(max) : first;
         first = n >= 0 && n < h->job->job->model.n_layers ? (int)n : h->job->job->model.n_layers;
     }
     if (first < 0)

@@ -11,10 +11,32 @@
 
 #include "config/fields_impl.h"
 
+/* The next layer from this one on that has experts; n_layers if there is none. */
+static int next_with_experts(const struct model_spec *s, int layer)
+{
+    while (layer < s->n_layers && !model_spec_has_experts(s, layer))
+        layer++;
+    return layer;
+}
+
+/* Of settings that give the same layers experts, one. */
+static void settle_expert_layers(struct model_spec *s)
+{
+    int first = next_with_experts(s, 0), second = next_with_experts(s, first + 1);
+
+    if (first >= s->n_layers)
+        return;
+    s->expert_every = second < s->n_layers ? second - first : first + 1;
+    s->first_dense_layers = first + 1 > s->expert_every ? first : 0;
+}
+
 static void drop_experts(struct model_spec *s)
 {
     int has_dense = model_spec_n_expert_layers(s, s->n_layers) < s->n_layers;
 
+    if (s->n_experts)
+        settle_expert_layers(s);
+    s->n_shared_experts = s->shared_ffn_size > 0; /* together they are one */
     if (s->n_experts && !has_dense)
         s->ffn_size = 0;
     if (!s->n_experts) {

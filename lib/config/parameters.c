@@ -197,6 +197,11 @@ int parameters_is_of_layers(enum module_id module)
     return module >= MODULE_ATTENTION_NORM && module < MODULE_FINAL_NORM;
 }
 
+int parameters_is_balance(struct parameter_id id)
+{
+    return id.module == MODULE_ROUTER && id.part == PART_BIAS;
+}
+
 /* Where a module stands that is no layer's: before all of them or behind. */
 static int place_of(const struct model_spec *s, enum module_id module)
 {

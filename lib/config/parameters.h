@@ -107,6 +107,9 @@ const char *parameters_module_name(enum module_id module);
 /* Whether layers have it, not the model. */
 int parameters_is_of_layers(enum module_id module);
 
+/* Whether it is a balance bias: fp32 in whatever type the model is, for steps add little to it. */
+int parameters_is_balance(struct parameter_id id);
+
 /* The id of a module's weight or bias; layer counts only for modules of layers. */
 struct parameter_id parameters_id(const struct model_spec *spec, enum module_id module,
                                   enum module_part part, int layer);

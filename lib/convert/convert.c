@@ -28,6 +28,14 @@ enum dtype conversion_dtype(const struct conversion *c, enum dtype stored)
     return c->options->dtype >= 0 ? (enum dtype)c->options->dtype : stored;
 }
 
+enum dtype conversion_dtype_of(const struct conversion *c, struct parameter_id id,
+                               enum dtype stored)
+{
+    if (c->options->dtype >= 0 && parameters_is_balance(id))
+        return DTYPE_F32;
+    return conversion_dtype(c, stored);
+}
+
 int conversion_had(const struct conversion *c, const char *word)
 {
     cJSON *state = c->from.weights.store ? cJSON_Parse(store_state(c->from.weights.store)) : NULL;

@@ -48,8 +48,10 @@ void conversion_tell(struct conversion *conversion, const char *doing, int64_t n
 /* Bytes that are read and written at a time. */
 int64_t conversion_piece(const struct conversion *conversion);
 
-/* The type in which one of ours that has this type is written. */
+/* The type in which one of ours that has this type is written; a balance bias never loses bits. */
 enum dtype conversion_dtype(const struct conversion *conversion, enum dtype stored);
+enum dtype conversion_dtype_of(const struct conversion *conversion, struct parameter_id id,
+                               enum dtype stored);
 
 /* ---- the partial folder (partial.c) ---- */
 

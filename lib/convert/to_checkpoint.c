@@ -39,13 +39,16 @@ static int dtype_of(const struct conversion *c, const char *name, enum dtype *dt
     if (from->store) {
         const struct store_slice *stored = store_find(from->store, name);
 
+        const struct hf_whole *known =
+            c->from.weights.is_merged ? hf_names_find(&c->names, name) : NULL;
+
         if (stored)
-            *dtype = c->from.weights.is_merged ? conversion_dtype(c, stored->dtype) : stored->dtype;
+            *dtype = known ? conversion_dtype_of(c, known->id, stored->dtype) : stored->dtype;
         return stored != NULL;
     }
     const struct hf_whole *whole = hf_names_find(hf_folder_names(from->folder), name);
     if (whole)
-        *dtype = conversion_dtype(c, hf_folder_dtype(from->folder, whole));
+        *dtype = conversion_dtype_of(c, whole->id, hf_folder_dtype(from->folder, whole));
     return whole != NULL;
 }
 

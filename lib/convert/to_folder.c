@@ -68,7 +68,7 @@ static int add_item(struct folder_target *t, const struct hf_tensor *tensor, int
     if (!stored_dtype(t->c, tensor->whole, &stored))
         return err_set(err, ERR_DATA, "%s has no tensor %s, of which %s is made", t->c->from.folder,
                        tensor->whole->name, tensor->name);
-    enum dtype dtype = conversion_dtype(t->c, stored);
+    enum dtype dtype = conversion_dtype_of(t->c, tensor->id, stored);
     int64_t element = (int64_t)dtype_bytes(dtype);
     t->items[t->n_items] =
         (struct folder_tensor){ .tensor = *tensor,

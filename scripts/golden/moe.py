@@ -23,6 +23,12 @@ def main():
         "qwen3moe": ("Qwen3Moe", golden.SHAPE | {
             "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "norm_topk_prob": False, "head_dim": 6,
             "decoder_sparse_step": 2}),
+        "qwen2moe": ("Qwen2Moe", golden.SHAPE | {
+            "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "shared_expert_intermediate_size": 20,
+            "mlp_only_layers": [0]}),
+        "dots1": ("Dots1", golden.SHAPE | oracle.DOTS | {"moe_intermediate_size": 12, "n_shared_experts": 1}),
+        "deepseek": ("Deepseek", golden.SHAPE | oracle.DEEPSEEK | {
+            "moe_intermediate_size": 8, "n_routed_experts": 6, "aux_loss_alpha": 0.2}),
     }
     golden.main()
 

@@ -86,6 +86,7 @@ static const struct shape {
 } shapes[] = {
 #define SIZES "vocab_size: 96, hidden_size: 64, n_layers: 6, n_heads: 4, ffn_size: 256"
 #define EXPERTS "n_experts: 4, expert_ffn_size: 32"
+#define ROUTER "router_score: sigmoid, router_bias: true, qk_norm: true"
     { "llama", SIZES },
     { "llama", SIZES ", rope_scaling: {type: linear, factor: 2.0}" },
     { "llama", SIZES ", rope_scaling: {type: dynamic, factor: 2.0}" },
@@ -103,6 +104,16 @@ static const struct shape {
     { "mixtral", SIZES ", " EXPERTS ", router_balance: 0.1, router_balance_kind: pooled" },
     { "qwen3_moe", SIZES ", " EXPERTS ", qk_norm: true, router_normalize: false" },
     { "qwen3_moe", SIZES ", " EXPERTS ", qk_norm: true, expert_every: 2, window: 32" },
+    { "qwen3_moe", SIZES ", " EXPERTS ", qk_norm: true, first_dense_layers: 3" },
+    { "qwen2_moe", SIZES ", " EXPERTS ", n_shared_experts: 1, shared_ffn_size: 96, shared_gate: "
+                         "true, attention_bias: qkv, first_dense_layers: 1" },
+    { "qwen2_moe",
+      SIZES ", " EXPERTS ", n_shared_experts: 3, shared_gate: true, "
+            "router_normalize: false, expert_every: 3, window: 32, "
+            "window_first_layer: 2, router_balance: 0.1, router_balance_kind: pooled" },
+    { "dots1", SIZES ", " EXPERTS ", n_shared_experts: 2, " ROUTER },
+    { "dots1", SIZES ", " EXPERTS ", n_shared_experts: 1, " ROUTER ", router_groups: 2, "
+                     "first_dense_layers: 1, router_scaling: 2.5, window: 32, window_period: 2" },
 };
 
 /* What numbers of any field may be; those that it, or the model, does not take are left out. */
@@ -167,7 +178,8 @@ static int original_length(const struct model_spec *s)
                                                 : s->max_seq_len;
 }
 
-/* Windows are the same where each layer's is. */
+/* Windows are the same where each layer's is, and so are layers with experts; of shared ones the
+ * width counts. */
 static int is_same(const struct field *f, const struct job *a, const struct job *b)
 {
     struct str of_a = { 0 }, of_b = { 0 };
@@ -178,6 +190,12 @@ static int is_same(const struct field *f, const struct job *a, const struct job 
     if (str_starts_with(f->key, "model.window"))
         for (int layer = 0; layer < a->model.n_layers; layer++)
             same &= model_spec_window(&a->model, layer) == model_spec_window(&b->model, layer);
+    else if (!strcmp(f->key, "model.expert_every") || !strcmp(f->key, "model.first_dense_layers"))
+        for (int layer = 0; layer < a->model.n_layers; layer++)
+            same &= model_spec_has_experts(&a->model, layer) ==
+                    model_spec_has_experts(&b->model, layer);
+    else if (!strcmp(f->key, "model.n_shared_experts"))
+        same = a->model.shared_ffn_size == b->model.shared_ffn_size;
     else if (!strcmp(f->key, "model.router_balance"))
         same = fabs(a->model.router_balance - b->model.router_balance) < 1e-12;
     else if (!strcmp(f->key, "model.rope_scaling.original_max_seq_len"))

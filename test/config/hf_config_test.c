@@ -171,6 +171,70 @@ static void test_experts(void **state)
     }
 }
 
+/* What beside Mixtral's and Qwen3's they have. */
+static void test_shared_experts(void **state)
+{
+    static const struct {
+        const char *text;
+        int n_experts, n_active, shared, gate, first_dense, every, groups, kept, bias;
+        enum router_score score;
+        double scaling, balance;
+        enum router_balance_kind kind;
+    } rows[] = {
+        { QWEN2_MOE "}", 60, 4, 5632, 1, 0, 1, 1, 1, 0, ROUTER_SOFTMAX, 1, 0, 0 },
+        { QWEN2_MOE ", \"num_experts\": 8, \"shared_expert_intermediate_size\": 200, "
+                    "\"mlp_only_layers\": [0, 1], \"output_router_logits\": true, "
+                    "\"router_aux_loss_coef\": 0.05}",
+          8, 4, 200, 1, 2, 1, 1, 1, 0, ROUTER_SOFTMAX, 1, 0.05 * 4 / 10, ROUTER_BALANCE_POOLED },
+        { QWEN2_MOE ", \"num_experts\": 8, \"decoder_sparse_step\": 2, "
+                    "\"mlp_only_layers\": [1, 3, 4, 40]}",
+          8, 4, 5632, 1, 5, 2, 1, 1, 0, ROUTER_SOFTMAX, 1, 0, 0 },
+        { DEEPSEEK "}", 16, 4, 192, 0, 0, 1, 1, 1, 0, ROUTER_SOFTMAX, 1, 0.001,
+          ROUTER_BALANCE_PER_SEQUENCE },
+        { DEEPSEEK ", \"first_k_dense_replace\": 1, \"aux_loss_alpha\": 0.02, \"seq_aux\": false}",
+          16, 4, 192, 0, 1, 1, 1, 1, 0, ROUTER_SOFTMAX, 1, 0.02, ROUTER_BALANCE_PER_LAYER },
+        { DEEPSEEK ", \"aux_loss_alpha\": 0.0, \"moe_layer_freq\": 1}", 16, 4, 192, 0, 0, 1, 1, 1,
+          0, ROUTER_SOFTMAX, 1, 0, 0 },
+        { DOTS1 ", \"first_k_dense_replace\": 3, \"routed_scaling_factor\": 2.5, \"n_group\": 4, "
+                "\"topk_group\": 2}",
+          16, 4, 192, 0, 3, 1, 4, 2, 1, ROUTER_SIGMOID, 2.5, 0, 0 },
+    };
+    struct rig *r = *state;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct model_spec *m = must_read_config(r, rows[i].text);
+
+        assert_int_equal(m->n_experts, rows[i].n_experts);
+        assert_int_equal(m->n_active_experts, rows[i].n_active);
+        assert_int_equal(m->expert_ffn_size, 96);
+        assert_int_equal(m->ffn_size, 2048);
+        assert_int_equal(m->shared_ffn_size, rows[i].shared);
+        assert_int_equal(m->shared_gate, rows[i].gate);
+        assert_int_equal(m->first_dense_layers, rows[i].first_dense);
+        assert_int_equal(m->expert_every, rows[i].every);
+        assert_int_equal(m->router_groups, rows[i].groups);
+        assert_int_equal(m->router_groups_kept, rows[i].kept);
+        assert_int_equal(m->router_bias, rows[i].bias);
+        assert_int_equal(m->router_score, rows[i].score);
+        assert_int_equal(m->router_normalize, 0);
+        assert_true(fabs(m->router_scaling - rows[i].scaling) < 1e-12);
+        assert_true(fabs(m->router_balance - rows[i].balance) < 1e-12);
+        assert_int_equal(m->router_balance_kind, rows[i].kind);
+        assert_int_equal(m->qk_norm, rows[i].bias);
+        assert_int_equal(m->attention_bias, rows[i].gate ? ATTENTION_BIAS_QKV : 0);
+    }
+    assert_int_equal(must_read_config(r, QWEN2_MOE ", \"qkv_bias\": false}")->attention_bias,
+                     ATTENTION_BIAS_NONE);
+    /* A single expert keeps its probability, whatever is said. */
+    assert_int_equal(must_read_config(r, DEEPSEEK ", \"norm_topk_prob\": true}")->router_normalize,
+                     1);
+    assert_int_equal(must_read_config(r, FAMILY("deepseek") LLAMA_SHAPE
+                                      ", \"n_routed_experts\": 4, \"num_experts_per_tok\": 1, "
+                                      "\"norm_topk_prob\": true}")
+                         ->router_normalize,
+                     0);
+}
+
 static void test_baichuan(void **state)
 {
     static const struct {
@@ -238,6 +302,14 @@ static void test_printed(void **state)
         { "qwen3_moe", QWEN3_MOE ", \"attention_bias\": true, \"decoder_sparse_step\": 2}" },
         { "qwen3_moe", QWEN3_MOE ", \"norm_topk_prob\": true, \"use_sliding_window\": true, "
                                  "\"sliding_window\": 100, \"tie_word_embeddings\": true}" },
+        { "qwen3_moe", QWEN3_MOE ", \"mlp_only_layers\": [0, 1, 2]}" },
+        { "qwen2_moe", QWEN2_MOE ", \"output_router_logits\": true}" },
+        { "qwen2_moe", QWEN2_MOE ", \"decoder_sparse_step\": 2, \"mlp_only_layers\": [1], "
+                                 "\"use_sliding_window\": true, \"max_window_layers\": 2}" },
+        { "dots1", DOTS1 "}" },
+        { "dots1", DOTS1 ", \"norm_topk_prob\": true, \"n_group\": 4, \"topk_group\": 2, "
+                         "\"routed_scaling_factor\": 2.5, \"first_k_dense_replace\": 1, "
+                         "\"sliding_window\": 77, \"max_window_layers\": 3}" },
         { "bloom", BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2}" },
         { "bloom",
           BLOOM ", \"hidden_size\": 64, \"n_head\": 4, \"n_layer\": 2, \"hidden_dropout\": 0.1}" },
@@ -294,6 +366,26 @@ static const char *const published[] = {
     FAMILY("qwen3_moe") SMALL_LLAMA ", \"max_window_layers\": 48, \"sliding_window\": null, "
                                     "\"use_sliding_window\": false, \"moe_intermediate_size\": "
                                     "32, \"mlp_only_layers\": []}",
+    /* Qwen1.5-MoE-A2.7B */
+    FAMILY("qwen2_moe") SMALL_LLAMA
+    ", \"decoder_sparse_step\": 1, \"max_window_layers\": 21, \"moe_intermediate_size\": 32, "
+    "\"norm_topk_prob\": false, \"output_router_logits\": false, \"router_aux_loss_coef\": 0.001, "
+    "\"shared_expert_intermediate_size\": 128, \"sliding_window\": 32768, "
+    "\"use_sliding_window\": false, \"num_experts\": 6, \"num_experts_per_tok\": 2}",
+    /* DeepSeek-MoE 16B */
+    FAMILY("deepseek") SMALL_LLAMA
+    ", \"attention_bias\": false, \"aux_loss_alpha\": 0.001, \"first_k_dense_replace\": 1, "
+    "\"moe_intermediate_size\": 32, \"moe_layer_freq\": 1, \"n_routed_experts\": 8, "
+    "\"n_shared_experts\": 2, \"norm_topk_prob\": false, \"num_experts_per_tok\": 3, "
+    "\"pretraining_tp\": 1, \"rope_scaling\": null, \"scoring_func\": \"softmax\", "
+    "\"seq_aux\": true}",
+    /* dots.llm1 */
+    FAMILY("dots1") SMALL_LLAMA
+    ", \"attention_bias\": false, \"first_k_dense_replace\": 1, \"moe_intermediate_size\": 32, "
+    "\"moe_layer_freq\": 1, \"n_group\": 1, \"n_routed_experts\": 8, \"n_shared_experts\": 2, "
+    "\"norm_topk_prob\": true, \"num_experts_per_tok\": 3, \"pretraining_tp\": 1, "
+    "\"routed_scaling_factor\": 2.5, \"scoring_func\": \"noaux_tc\", \"sliding_window\": null, "
+    "\"max_window_layers\": 62, \"topk_group\": 1, \"topk_method\": \"noaux_tc\"}",
     /* Qwen */
     FAMILY("qwen") "\"vocab_size\": 128, \"hidden_size\": 64, \"num_hidden_layers\": 2, "
                    "\"num_attention_heads\": 4, \"intermediate_size\": 128"
@@ -391,10 +483,10 @@ static void test_disk_wins(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        ON_RIG(test_llama),           ON_RIG(test_gpt2),     ON_RIG(test_windows),
-        ON_RIG(test_qwen3_and_bloom), ON_RIG(test_baichuan), ON_RIG(test_experts),
-        ON_RIG(test_printed),         ON_RIG(test_qwen),     ON_RIG(test_disk_wins),
-        ON_RIG(test_published),
+        ON_RIG(test_llama),           ON_RIG(test_gpt2),      ON_RIG(test_windows),
+        ON_RIG(test_qwen3_and_bloom), ON_RIG(test_baichuan),  ON_RIG(test_experts),
+        ON_RIG(test_shared_experts),  ON_RIG(test_printed),   ON_RIG(test_qwen),
+        ON_RIG(test_disk_wins),       ON_RIG(test_published),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -84,6 +84,12 @@ static inline const struct model_spec *must_read_config(struct rig *r, const cha
 
 #define MIXTRAL FAMILY("mixtral") LLAMA_SHAPE
 #define QWEN3_MOE FAMILY("qwen3_moe") LLAMA_SHAPE ", \"moe_intermediate_size\": 96"
+#define QWEN2_MOE FAMILY("qwen2_moe") LLAMA_SHAPE ", \"moe_intermediate_size\": 96"
+#define DEEPSEEK_EXPERTS \
+    ", \"moe_intermediate_size\": 96, \"n_routed_experts\": 16, \"num_experts_per_tok\": 4, " \
+    "\"n_shared_experts\": 2"
+#define DEEPSEEK FAMILY("deepseek") LLAMA_SHAPE DEEPSEEK_EXPERTS
+#define DOTS1 FAMILY("dots1") LLAMA_SHAPE DEEPSEEK_EXPERTS
 
 #define QWEN \
     FAMILY("qwen") \

@@ -1,8 +1,8 @@
 /*
- * convert_dtype_test.c - the folders in golden/, of every family: transformers' logits; there and
+ * convert_test.c - the folders in golden/, of every family: transformers' logits; there and
  * back
  *
- * scripts/golden/convert.py made them.
+ * scripts/golden/convert.py and moe.py made them.
  */
 /* cmocka.h needs the first four. */
 /* clang-format off */
@@ -18,9 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/str.h"
@@ -38,8 +35,8 @@
 #define N_PROMPT 16
 
 static const char *const models[] = {
-    "llama", "qwen2", "mistral",     "internlm2", "baichuan", "gpt2",
-    "qwen3", "bloom", "baichuan13b", "baichuan2", "mixtral",  "qwen3moe",
+    "llama",       "qwen2",     "mistral", "internlm2", "baichuan", "gpt2",  "qwen3",    "bloom",
+    "baichuan13b", "baichuan2", "mixtral", "qwen3moe",  "qwen2moe", "dots1", "deepseek",
 };
 
 #define N_MODELS ((int)(sizeof models / sizeof *models))
@@ -208,6 +205,63 @@ static void there_and_back(void **state)
     arena_release(&arena);
 }
 
+static enum dtype stored_dtype(const char *checkpoint, const char *name)
+{
+    struct store *store;
+    struct err err;
+
+    if (store_open(&store, checkpoint, &err) < 0)
+        fail_msg("%s", err.text);
+    const struct store_slice *slice = store_find(store, name);
+    assert_non_null(slice);
+    enum dtype dtype = slice->dtype;
+    store_close(store);
+    return dtype;
+}
+
+/* In whatever type the model is asked for. That the folder has it in fp32 does not make the rest
+ * be of fp32. */
+static void a_balance_bias_stays_of_fp32(void **state)
+{
+    static const char bias[] = "layers.1.router.bias", matrix[] = "layers.1.router.weight";
+    struct arena arena = { 0 };
+    const char *there = path_of(&arena, "there"), *back = path_of(&arena, "back");
+    const char *again = path_of(&arena, "again");
+    struct convert_options options = { .from = GOLDEN "dots1",
+                                       .to = there,
+                                       .tp = 2,
+                                       .pp = 1,
+                                       .dtype = DTYPE_BF16,
+                                       .max_shard_bytes = 1 << 30,
+                                       .verify = 1,
+                                       .kernels = kernels };
+    struct err err;
+
+    (void)state;
+    convert_or_fail(&options);
+    assert_int_equal(stored_dtype(there, bias), DTYPE_F32);
+    assert_int_equal(stored_dtype(there, matrix), DTYPE_BF16);
+    options.from = there;
+    options.to = back;
+    options.dtype = DTYPE_F16;
+    convert_or_fail(&options);
+    options.from = back;
+    options.to = again;
+    options.dtype = -1;
+    convert_or_fail(&options);
+    assert_int_equal(stored_dtype(again, bias), DTYPE_F32);
+    assert_int_equal(stored_dtype(again, matrix), DTYPE_F16);
+    struct served served;
+    if (served_open(&served, back, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(served.job.train.dtype, DTYPE_F16);
+    served_close(&served);
+    const char *const folders[] = { there, back, again };
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(file_remove_tree(folders[i], &err), 0);
+    arena_release(&arena);
+}
+
 /* ---- names as published models have them ---- */
 
 /* Every text `from` of the header of a file is `to`; n_found says how often it was there. */
@@ -306,156 +360,6 @@ static void names_without_prefix(void **state)
     arena_release(&arena);
 }
 
-/* ---- large models, all of zeros that take no room ---- */
-
-/* A LLaMA of one layer whose largest tensor, embedding and head in one, is [vocab x hidden]. */
-static const char *make_large(struct arena *arena, const char *name, int64_t vocab, int64_t hidden,
-                              int64_t ffn)
-{
-    const char *path = path_of(arena, name);
-    static const char *const layer[] = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                                         "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
-                                         "mlp.down_proj" };
-    struct safetensors_tensor tensors[11];
-    struct str text = { 0 };
-    struct err err;
-    int n = 0;
-
-    tensors[n++] = (struct safetensors_tensor){ .name = "model.embed_tokens.weight",
-                                                .n_dims = 2,
-                                                .shape = { vocab, hidden } };
-    for (int i = 0; i < 7; i++)
-        tensors[n++] = (struct safetensors_tensor){
-            .name = arena_printf(arena, "model.layers.0.%s.weight", layer[i]),
-            .n_dims = 2,
-            .shape = { i == 4 || i == 5 ? ffn : hidden, i == 6 ? ffn : hidden },
-        };
-    for (int i = 0; i < 3; i++)
-        tensors[n++] = (struct safetensors_tensor){
-            .name = i == 0   ? "model.norm.weight"
-                    : i == 1 ? "model.layers.0.input_layernorm.weight"
-                             : "model.layers.0.post_attention_layernorm.weight",
-            .n_dims = 1,
-            .shape = { hidden },
-        };
-    uint64_t at = 0;
-    str_add(&text, "{");
-    for (int i = 0; i < n; i++) {
-        int64_t cols = tensors[i].n_dims == 2 ? tensors[i].shape[1] : 1;
-        uint64_t n_bytes = (uint64_t)(tensors[i].shape[0] * cols) * sizeof(float);
-
-        str_printf(&text, "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%lld", i ? "," : "",
-                   tensors[i].name, (long long)tensors[i].shape[0]);
-        if (tensors[i].n_dims == 2)
-            str_printf(&text, ",%lld", (long long)cols);
-        str_printf(&text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at,
-                   (unsigned long long)(at + n_bytes));
-        at += n_bytes;
-    }
-    str_add(&text, "}");
-    uint64_t header = text.length;
-    const char *file = arena_printf(arena, "%s/model.safetensors", path);
-    assert_int_equal(file_make_folders(path, &err), 0);
-    FILE *out = fopen(file, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(&header, 8, 1, out), 1);
-    assert_int_equal(fwrite(text.data, 1, text.length, out), text.length);
-    fclose(out);
-    int fits = truncate(file, (off_t)(8 + header + at)) == 0;
-    str_clear(&text);
-    str_printf(
-        &text,
-        "{\"model_type\": \"llama\", \"vocab_size\": %lld, \"hidden_size\": %lld, "
-        "\"num_hidden_layers\": 1, \"num_attention_heads\": %lld, \"intermediate_size\": %lld, "
-        "\"tie_word_embeddings\": true, \"torch_dtype\": \"float32\"}",
-        (long long)vocab, (long long)hidden, (long long)(hidden / 64), (long long)ffn);
-    assert_int_equal(
-        file_write(arena_printf(arena, "%s/config.json", path), text.data, text.length, &err), 0);
-    str_release(&text);
-    return fits ? path : NULL;
-}
-
-static int64_t peak_bytes(void)
-{
-    struct rusage usage;
-
-    getrusage(RUSAGE_SELF, &usage);
-    return (int64_t)usage.ru_maxrss * 1024;
-}
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WATCHES_MEMORY 0
-#elif defined(__has_feature)
-#define WATCHES_MEMORY (!__has_feature(address_sanitizer) && !__has_feature(thread_sanitizer))
-#else
-#define WATCHES_MEMORY 1
-#endif
-
-/* The largest tensor is 96 MiB: there and back must do with less. */
-static void a_large_tensor_is_never_in_memory(void **state)
-{
-    struct arena arena = { 0 };
-    const int64_t largest = (int64_t)96 << 20;
-    const char *large = make_large(&arena, "large", 24576, 1024, 64);
-    struct convert_options options = { .dtype = -1, .max_shard_bytes = (int64_t)1 << 40 };
-    struct convert_result result;
-    struct err err;
-
-    (void)state;
-    assert_non_null(large);
-    int64_t before = peak_bytes();
-    for (int tp = 1; tp <= 2; tp++) {
-        options.from = large;
-        options.to = path_of(&arena, "large-there");
-        options.tp = tp;
-        options.pp = 1;
-        if (convert_model(&options, &result, &err) < 0)
-            fail_msg("%s", err.text);
-        options.from = options.to;
-        options.to = path_of(&arena, "large-back");
-        options.dtype = tp == 1 ? DTYPE_BF16 : -1;
-        if (convert_model(&options, &result, &err) < 0)
-            fail_msg("%s", err.text);
-        assert_int_equal(file_remove_tree(options.from, &err), 0);
-        assert_int_equal(file_remove_tree(options.to, &err), 0);
-        options.dtype = -1;
-    }
-    if (WATCHES_MEMORY && peak_bytes() - before > largest * 3 / 4)
-        fail_msg("%lld MiB for a tensor of 96", (long long)(peak_bytes() - before) >> 20);
-    assert_int_equal(file_remove_tree(large, &err), 0);
-    arena_release(&arena);
-}
-
-/* Nothing is written where there is no room for all of it. */
-static void room_is_looked_for_before(void **state)
-{
-    struct arena arena = { 0 };
-    const char *vast = make_large(&arena, "vast", 16777216, 65536, 64);
-    struct convert_options options = { .from = vast,
-                                       .to = path_of(&arena, "no-room"),
-                                       .tp = 1,
-                                       .pp = 1,
-                                       .dtype = -1,
-                                       .max_shard_bytes = 1 << 30 };
-    struct convert_result result;
-    struct statvfs disk;
-    struct err err = { 0 };
-
-    (void)state;
-    if (!vast || statvfs(folder, &disk) < 0 || disk.f_bavail * disk.f_frsize > (uint64_t)4 << 40) {
-        arena_release(&arena);
-        skip(); /* a file system without large files, or a very large one */
-    }
-    assert_int_equal(convert_model(&options, &result, &err), -1);
-    assert_int_equal(err.code, ERR_FAILED);
-    if (!strstr(err.text, "no-room needs 4.1 TiB, but its disk has only "))
-        fail_msg("%s", err.text);
-    assert_false(file_exists(options.to));
-    assert_false(file_exists(path_of(&arena, "no-room.partial")));
-    assert_int_equal(file_remove_tree(vast, &err), 0);
-    arena_release(&arena);
-}
-
 /* The table of names knows the same tensors as the model that is computed. */
 static void tables_are_those_of_the_model(void **state)
 {
@@ -513,9 +417,8 @@ int main(void)
         cmocka_unit_test(tables_are_those_of_the_model),
         cmocka_unit_test(logits_are_those_of_transformers),
         cmocka_unit_test(there_and_back),
+        cmocka_unit_test(a_balance_bias_stays_of_fp32),
         cmocka_unit_test(names_without_prefix),
-        cmocka_unit_test(a_large_tensor_is_never_in_memory),
-        cmocka_unit_test(room_is_looked_for_before),
     };
 
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -139,20 +139,32 @@ def lmtrain(*arguments):
     return None if done.returncode else done.stdout
 
 
+def build(family, fields):
+    if family == "Baichuan":
+        return baichuan.Baichuan(fields)
+    config = getattr(transformers, family + "Config")(**fields, attn_implementation="eager")
+    return getattr(transformers, CAUSAL.get(family, family + "ForCausalLM"))(config)
+
+
+def balance_biases(model):
+    return {name: buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")}
+
+
 def make(folder, family, fields, dtype, shard):
     """A model whose every tensor matters: norms and biases are not what they begin with. In fp32, of the saved numbers."""
-    if family == "Baichuan":
-        model = baichuan.Baichuan(fields)
-    else:
-        config = getattr(transformers, family + "Config")(**fields, attn_implementation="eager")
-        model = getattr(transformers, CAUSAL.get(family, family + "ForCausalLM"))(config)
+    model = build(family, fields)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             is_norm = parameter.dim() == 1 and not name.endswith("bias")
             parameter.copy_((1 + 0.1 * noise if is_norm else 0.15 * noise).to(dtype))
-    copy.deepcopy(model).to(dtype).save_pretrained(folder, max_shard_size=shard)
+        for bias in balance_biases(model).values():
+            bias.copy_(0.15 * torch.randn(bias.shape, generator=generator))
+    saved, biases = copy.deepcopy(model).to(dtype), balance_biases(model)
+    for name in biases:
+        saved.get_submodule(name.rpartition(".")[0]).e_score_correction_bias = biases[name]  # fp32, whatever the type
+    saved.save_pretrained(folder, max_shard_size=shard)
     return model.eval()
 
 

@@ -72,23 +72,27 @@ static int write_file(const char *path, struct safetensors_tensor *tensors, int 
 static int write_gradients(const struct hf_model *model, struct outcome *outcome, const char *path,
                            struct err *err)
 {
-    int n = model->names->n_tensors;
+    int n_tensors = model->names->n_tensors, n = 0;
     struct arena arena = { 0 };
-    struct safetensors_tensor *tensors = arena_array(&arena, struct safetensors_tensor, n + 1);
-    void **data = arena_array(&arena, void *, n + 1);
+    struct safetensors_tensor *tensors =
+        arena_array(&arena, struct safetensors_tensor, n_tensors + 1);
+    void **data = arena_array(&arena, void *, n_tensors + 1);
 
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n_tensors; i++) {
         const struct hf_tensor *theirs = &model->names->tensors[i];
         int is_vector = theirs->whole->n_dims == 1;
 
-        data[i] = arena_array(&arena, float, hf_model_size(model, i));
-        hf_model_gradient(model, outcome, i, data[i]);
-        tensors[i] =
+        if (!hf_model_is_trained(model, i))
+            continue;
+        data[n] = arena_array(&arena, float, hf_model_size(model, i));
+        hf_model_gradient(model, outcome, i, data[n]);
+        tensors[n] =
             (struct safetensors_tensor){ .name = theirs->name,
                                          .type = SAFETENSORS_F32,
                                          .n_dims = is_vector ? 1 : 2,
                                          .shape = { hf_rows_rows(theirs), hf_rows_cols(theirs) },
-                                         .tag = i };
+                                         .tag = n };
+        n++;
     }
     data[n] = &outcome->loss;
     tensors[n] = (struct safetensors_tensor){ .name = "loss", .type = SAFETENSORS_F64, .tag = n };

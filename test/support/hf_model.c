@@ -41,6 +41,11 @@ int64_t hf_model_size(const struct hf_model *model, int i)
     return hf_rows_rows(&model->names->tensors[i]) * hf_rows_cols(&model->names->tensors[i]);
 }
 
+bool hf_model_is_trained(const struct hf_model *model, int i)
+{
+    return !parameters_is_balance(model->names->tensors[i].id);
+}
+
 void hf_model_gradient(const struct hf_model *model, const struct outcome *outcome, int i,
                        float *out)
 {

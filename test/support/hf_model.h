@@ -20,6 +20,9 @@ void hf_model_close(struct hf_model *model);
 /* Elements of tensor i of the names. */
 int64_t hf_model_size(const struct hf_model *model, int i);
 
+/* Whether it has a gradient: balance biases have none. */
+bool hf_model_is_trained(const struct hf_model *model, int i);
+
 /* Its gradient as it lies in the folder: [hf_rows_rows x hf_rows_cols], or a vector. */
 void hf_model_gradient(const struct hf_model *model, const struct outcome *outcome, int i,
                        float *out);

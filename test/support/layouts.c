@@ -153,7 +153,7 @@ static void hand_in(struct rank *r)
         int is_anothers = coordinate(r, AXIS_ULYSSES) &&
                           !program_parameter_is_split(&r->program, i, AXIS_ULYSSES);
 
-        if (!q->is_copy && !is_anothers)
+        if (!q->is_copy && !is_anothers && q->gradients[0])
             copy_part(r, i, q->gradients[0], whole_gradient(o, q)->data, 1);
     }
     o->loss = *(double *)run_data(r->run, r->program.ports.loss_total, 0) / r->crowd->n_learned;
