@@ -8,7 +8,7 @@
 /*
  * In the order of sums: neighbours in the batch first (ep, dp, replica), so that a sum does not
  * hang on how data-parallel ranks are divided among these. Where several axes have the same roles,
- * axes_shard, axes_tensor, axes_experts and axes_stages are the first of them.
+ * axes_tensor, axes_experts, axes_stages and the axis that shards are the first of them.
  */
 static const struct axis_row {
     enum mesh_axis axis;
@@ -25,11 +25,12 @@ static const struct axis_row {
 };
 _Static_assert(sizeof rows / sizeof *rows == N_AXES, "each axis has a row");
 
+/* Of a composite, its first part's. */
 static const struct axis_row *row_of(enum mesh_axis axis)
 {
     int i = 0;
 
-    while (rows[i].axis != axis)
+    while (!axis_covers(axis, rows[i].axis))
         CHECK(++i < N_AXES);
     return &rows[i];
 }
@@ -64,8 +65,10 @@ static enum mesh_axis axis_with(enum axis_role dense, enum axis_role expert)
     return rows[i].axis;
 }
 
-enum mesh_axis axes_shard(void)
+enum mesh_axis axes_shard(const struct mesh *mesh, enum parameter_kind kind)
 {
+    if (kind == PARAMETER_DENSE && mesh->size[axes_experts()] > 1)
+        return AXIS_DATA;
     return axis_with(SPLITS_TOKENS, SPLITS_TOKENS);
 }
 
@@ -104,7 +107,7 @@ struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind k
     struct axis_list list = axes_of(mesh, SPLITS_TOKENS, kind), others = { 0 };
 
     for (int i = 0; i < list.n; i++)
-        if (list.axes[i] != axes_shard())
+        if (!axis_covers(axes_shard(mesh, kind), list.axes[i]))
             others.axes[others.n++] = list.axes[i];
     return others;
 }

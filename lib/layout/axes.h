@@ -12,11 +12,11 @@
  *            one role that hangs on the job, which model/declare.c knows (model_split_axes).
  *   layers   pp: ranks have other layers.
  *
- * Among the axes of tokens one is that over which ZeRO shards gradients and states (dp); a sum over
- * all tokens is an all-reduce over ep, whose ranks are neighbours in the batch, a reduce-scatter
- * over dp, then an all-reduce of the shards over each of the others, in the order of axes_of. So
- * dense parameters' sums have the bits that they have without ep. Under ZeRO ranks of ep have the
- * same shards of dense parameters.
+ * ZeRO shards gradients and states over dp, those of dense parameters, where ep divides experts,
+ * over ep and dp as one axis (data, layout/mesh.h): a sum over all tokens is a reduce-scatter over
+ * that axis, then an all-reduce of the shards over each of the others, in the order of axes_of.
+ * Ranks of ep are neighbours in the batch, so dense parameters' sums have the bits that they have
+ * without ep.
  */
 #ifndef LAYOUT_AXES_H
 #define LAYOUT_AXES_H
@@ -45,14 +45,16 @@ struct axis_list {
 };
 struct axis_list axes_of(const struct mesh *mesh, enum axis_role role, enum parameter_kind kind);
 
+/* The axis over which ZeRO shards parameters of the kind: a composite one, of dense ones where
+ * experts are divided. */
+enum mesh_axis axes_shard(const struct mesh *mesh, enum parameter_kind kind);
+
 /*
- * The one axis over which ZeRO shards; which divides the matrices of every layer (tensor parallel);
- * which divides experts alone; and which divides layers (the pipeline's stages). Parameters are
- * divided over the second and the third, and with fastseq over axes_heads, alone
- * (config/parameters.h, model/declare.c): ranks of a further axis of the model hold all of each,
- * until these ask for that axis, too.
+ * The one axis which divides the matrices of every layer (tensor parallel); which divides experts
+ * alone; and which divides layers (the pipeline's stages). Parameters are divided over the first
+ * and the second, and with fastseq over axes_heads, alone (config/parameters.h, model/declare.c):
+ * ranks of a further axis of the model hold all of each, until these ask for that axis, too.
  */
-enum mesh_axis axes_shard(void);
 enum mesh_axis axes_tensor(void);
 enum mesh_axis axes_experts(void);
 enum mesh_axis axes_stages(void);
@@ -61,8 +63,8 @@ enum mesh_axis axes_stages(void);
 enum mesh_axis axes_keys(void);
 enum mesh_axis axes_heads(void);
 
-/* Those of axes_of(SPLITS_TOKENS) but the sharding one: what is summed over each after a shard
- * is. */
+/* Those of axes_of(SPLITS_TOKENS) that the sharding one does not cover: what is summed over each
+ * after a shard is. */
 struct axis_list axes_of_replicas(const struct mesh *mesh, enum parameter_kind kind);
 
 /* Product of the sizes of all axes of the role. */

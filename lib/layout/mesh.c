@@ -3,8 +3,6 @@
  */
 #include "layout/mesh.h"
 
-#include <stdbool.h>
-
 #include "base/err.h"
 
 static const enum mesh_axis stages_outside[] = { AXIS_TP, AXIS_ULYSSES, AXIS_CP, AXIS_EP,
@@ -14,6 +12,23 @@ static const enum mesh_axis pipelines_inside[] = { AXIS_TP, AXIS_ULYSSES, AXIS_C
 _Static_assert(sizeof stages_outside / sizeof *stages_outside == N_AXES &&
                    sizeof pipelines_inside / sizeof *pipelines_inside == N_AXES,
                "each axis has its place in the order of world ranks");
+
+/* The parts of composites. */
+enum { PARTS_MAX = 2 };
+static const struct composite {
+    int n;
+    enum mesh_axis parts[PARTS_MAX]; /* the first varies fastest */
+} composites[] = {
+    [AXIS_DATA - N_AXES] = { 2, { AXIS_EP, AXIS_DP } },
+};
+_Static_assert(sizeof composites / sizeof *composites == N_GROUP_AXES - N_AXES,
+               "each composite has parts");
+
+/* An axis that is no composite is its own part. */
+static struct composite parts_of(enum mesh_axis axis)
+{
+    return axis < N_AXES ? (struct composite){ 1, { axis } } : composites[axis - N_AXES];
+}
 
 struct mesh mesh_data_parallel(int dp_size)
 {
@@ -46,6 +61,26 @@ int mesh_world_size(const struct mesh *mesh)
     for (int axis = 0; axis < N_AXES; axis++)
         product *= mesh->size[axis];
     return product;
+}
+
+int mesh_size(const struct mesh *mesh, enum mesh_axis axis)
+{
+    struct composite c = parts_of(axis);
+    int product = mesh->size[c.parts[0]];
+
+    for (int i = 1; i < c.n && product > 1; i++)
+        product *= mesh->size[c.parts[i]];
+    return product;
+}
+
+bool axis_covers(enum mesh_axis outer, enum mesh_axis inner)
+{
+    struct composite c = parts_of(outer);
+
+    for (int i = 0; i < c.n; i++)
+        if (c.parts[i] == inner)
+            return true;
+    return outer == inner;
 }
 
 int mesh_data_size(const struct mesh *mesh)
@@ -85,6 +120,11 @@ int mesh_coordinate(const struct mesh *mesh, int world_rank, enum mesh_axis axis
 {
     CHECK(world_rank >= 0);
     CHECK(world_rank < mesh_world_size(mesh));
+    if (axis >= N_AXES) {
+        struct mesh_place place = mesh_place(mesh, world_rank);
+
+        return mesh_place_on(mesh, &place, axis);
+    }
     int at = world_rank / distance(mesh, axis) % mesh->size[axis];
     return is_reversed(mesh, axis) ? mesh->size[axis] - 1 - at : at;
 }
@@ -96,6 +136,32 @@ struct mesh_place mesh_place(const struct mesh *mesh, int world_rank)
     for (int axis = 0; axis < N_AXES; axis++)
         place.of[axis] = mesh_coordinate(mesh, world_rank, (enum mesh_axis)axis);
     return place;
+}
+
+int mesh_place_on(const struct mesh *mesh, const struct mesh_place *place, enum mesh_axis axis)
+{
+    struct composite c = parts_of(axis);
+    int at = 0;
+
+    if (mesh_size(mesh, axis) == 1)
+        return 0;
+    for (int i = c.n - 1; i >= 0; i--)
+        at = at * mesh->size[c.parts[i]] + place->of[c.parts[i]];
+    return at;
+}
+
+struct mesh_place mesh_place_at(const struct mesh *mesh, const struct mesh_place *place,
+                                enum mesh_axis axis, int at)
+{
+    struct composite c = parts_of(axis);
+    struct mesh_place there = *place;
+
+    CHECK(at >= 0 && at < mesh_size(mesh, axis));
+    for (int i = 0; i < c.n && mesh_size(mesh, axis) > 1; i++) {
+        there.of[c.parts[i]] = at % mesh->size[c.parts[i]];
+        at /= mesh->size[c.parts[i]];
+    }
+    return there;
 }
 
 int mesh_rank_at(const struct mesh *mesh, const struct mesh_place *place)
@@ -142,9 +208,30 @@ struct mesh_ranks mesh_stage_ranks(const struct mesh *mesh, int pp_rank)
 
 void mesh_group(const struct mesh *mesh, int world_rank, enum mesh_axis axis, int *ranks)
 {
-    int stride = mesh_stride(mesh, axis);
-    int first = world_rank - mesh_coordinate(mesh, world_rank, axis) * stride;
+    struct mesh_place own = mesh_place(mesh, world_rank);
 
-    for (int i = 0; i < mesh->size[axis]; i++)
-        ranks[i] = first + i * stride;
+    for (int i = 0; i < mesh_size(mesh, axis); i++) {
+        struct mesh_place place = mesh_place_at(mesh, &own, axis, i);
+
+        ranks[i] = mesh_rank_at(mesh, &place);
+    }
+}
+
+struct mesh_line mesh_line(const struct mesh *mesh, int world_rank, enum mesh_axis axis)
+{
+    struct composite c = parts_of(axis);
+    int n = mesh->size[c.parts[0]], n_runs = mesh_size(mesh, axis) / n;
+    struct mesh_place own = mesh_place(mesh, world_rank);
+    bool is_backward = is_reversed(mesh, axis);
+    struct mesh_place lowest = mesh_place_at(mesh, &own, axis, is_backward ? n - 1 : 0);
+    struct mesh_line line = { .first = mesh_rank_at(mesh, &lowest),
+                              .n = n,
+                              .stride = distance(mesh, c.parts[0]),
+                              .n_runs = n_runs,
+                              .apart = n_runs > 1 ? distance(mesh, c.parts[c.n - 1]) : 0 };
+
+    /* Runs that touch are one. */
+    if (line.apart == n * line.stride)
+        return (struct mesh_line){ line.first, n * n_runs, line.stride, 1, 0 };
+    return line;
 }

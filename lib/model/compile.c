@@ -64,7 +64,7 @@ static void gather(struct compiling *c)
     struct program *p = c->program;
 
     c->gather = -1;
-    if (!o->zero || p->mesh.size[axes_shard()] == 1)
+    if (!o->zero || mesh_size(&p->mesh, axes_shard(&p->mesh, PARAMETER_DENSE)) == 1)
         return;
     c->has_zero3 = o->zero == 3 && !zero3_gathers_once(o->zero3, c->n_chunks);
     if (c->has_zero3) {

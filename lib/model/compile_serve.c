@@ -36,7 +36,7 @@ static int sum_over(struct program *p, int function, enum mesh_axis axis, int va
 
 static const char *name_of_sum(struct program *p, enum mesh_axis axis, const char *name)
 {
-    if (axis == axes_shard())
+    if (axis == axes_shard(&p->mesh, PARAMETER_EXPERT))
         return name;
     return arena_printf(&p->arena, "%s_all_%s", name, axis_places(axis));
 }

@@ -128,10 +128,11 @@ const char *space_name(enum space space)
 const char *axis_name(enum mesh_axis axis)
 {
     static const char *const names[] = {
-        [AXIS_DP] = "dp",           [AXIS_TP] = "tp", [AXIS_PP] = "pp",           [AXIS_CP] = "cp",
-        [AXIS_ULYSSES] = "ulysses", [AXIS_EP] = "ep", [AXIS_REPLICA] = "replica",
+        [AXIS_DP] = "dp",           [AXIS_TP] = "tp",           [AXIS_PP] = "pp",
+        [AXIS_CP] = "cp",           [AXIS_ULYSSES] = "ulysses", [AXIS_EP] = "ep",
+        [AXIS_REPLICA] = "replica", [AXIS_DATA] = "data",
     };
 
-    _Static_assert(sizeof names / sizeof *names == N_AXES, "each axis has a name");
+    _Static_assert(sizeof names / sizeof *names == N_GROUP_AXES, "each axis has a name");
     return names[axis];
 }

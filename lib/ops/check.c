@@ -60,9 +60,9 @@ static int check_attributes(const struct solver *s)
         return err_set(s->err, ERR_FAILED, "%s: p is %g, wanted 0 <= p < 1", name, a->p);
     if ((used & ATTRIBUTE_EPS) && !(a->eps >= 0))
         return err_set(s->err, ERR_FAILED, "%s: eps is %g, wanted at least 0", name, a->eps);
-    if ((unsigned)a->axis >= N_AXES)
+    if ((unsigned)a->axis >= N_GROUP_AXES)
         return err_set(s->err, ERR_FAILED, "%s: axis is %d, wanted 0..%d", name, (int)a->axis,
-                       N_AXES - 1);
+                       N_GROUP_AXES - 1);
     return s->info->check_attributes ? s->info->check_attributes(s->op, s->err) : 0;
 }
 

@@ -319,6 +319,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "ops/mesh_axis.h"
 #include "ops/operands.h"
 #include "ops/tensor.h"
 
@@ -448,14 +449,6 @@ enum op_kind {
     OP_ADAMW,
     N_OP_KINDS
 };
-
-/*
- * With hybrid sharding data-parallel ranks are on two axes: dp within a group that shards, replica
- * across groups; else all are on dp. Ranks that divide sequences among themselves are on two axes,
- * too: those of one place on cp exchange heads around attention (ulysses), those of one place on
- * ulysses exchange keys and values (cp).
- */
-enum mesh_axis { AXIS_DP, AXIS_TP, AXIS_PP, AXIS_CP, AXIS_ULYSSES, AXIS_EP, AXIS_REPLICA, N_AXES };
 
 /* How a token's logits become what experts are chosen and weighed by. */
 enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID };

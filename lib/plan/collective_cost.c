@@ -1,9 +1,8 @@
 /*
  * collective_cost.c - see the header
  *
- * The ranks of a group are an arithmetic progression of world ranks, so how many nodes, domains and
- * leaves it touches is a division. Constants without a source beside them are the defaults that a
- * table of `lmtrain bench cluster` replaces.
+ * Constants without a source beside them are the defaults that a table of `lmtrain bench cluster`
+ * replaces.
  */
 #include "plan/collective_cost.h"
 
@@ -11,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/num.h"
+#include "plan/island_units.h"
 
 /* Each step of a collective in a domain adds this share of its latency. */
 #define STEP_LATENCY 0.12
@@ -31,194 +31,6 @@
 /* Of the line, and of the fast bus, that one message reaches. */
 #define TRANSFER_NIC 0.9
 #define TRANSFER_BUS 0.8
-
-/* ---- where ranks lie ---- */
-
-/* World ranks first, first + stride, ... */
-struct progression {
-    int64_t first, stride, n;
-};
-
-/* How many units of consecutive devices (nodes, domains, leaves) are touched, and how many ranks
- * the one with the fewest has. */
-struct unit_count {
-    int64_t n, fewest;
-};
-
-static int64_t island_devices(const struct cluster_island *island)
-{
-    return (int64_t)island->n_nodes * island->per_node;
-}
-
-static int64_t domain_of_island(const struct cluster_island *island)
-{
-    return max_int(1, island->fast_domain);
-}
-
-static int64_t leaf_devices(const struct cluster *cluster, const struct cluster_island *island)
-{
-    int nodes = cluster->links.nodes_per_leaf;
-
-    return nodes > 0 ? (int64_t)nodes * island->per_node : island_devices(island);
-}
-
-/* Ranks count from the island's first device. */
-static struct unit_count count_units(struct progression ranks, int64_t unit)
-{
-    int64_t last = ranks.first + (ranks.n - 1) * ranks.stride;
-    int64_t n = last / unit - ranks.first / unit + 1;
-
-    if (ranks.stride >= unit && ranks.n > 1)
-        return (struct unit_count){ ranks.n, 1 };
-    if (n == 1)
-        return (struct unit_count){ 1, ranks.n };
-    int64_t head = ceil_div(unit - ranks.first % unit, ranks.stride);
-    int64_t tail = last % unit / ranks.stride + 1;
-    int64_t fewest = min_i64(head, tail);
-    return (struct unit_count){ n, n > 2 ? min_i64(fewest, unit / ranks.stride) : fewest };
-}
-
-/* Those of the ranks that are devices begin .. end - 1, counted from begin; n is 0: none. */
-static struct progression ranks_within(struct progression ranks, int64_t begin, int64_t end)
-{
-    int64_t skipped = begin > ranks.first ? ceil_div(begin - ranks.first, ranks.stride) : 0;
-    int64_t first = ranks.first + skipped * ranks.stride;
-    int64_t n = first < end ? (end - 1 - first) / ranks.stride + 1 : 0;
-
-    return (struct progression){ first - begin, ranks.stride, min_i64(n, ranks.n - skipped) };
-}
-
-static void add_island(struct group_shape *shape, const struct cluster *cluster, int i,
-                       struct progression ranks)
-{
-    const struct cluster_island *island = &cluster->islands[i];
-    struct unit_count nodes = count_units(ranks, island->per_node);
-    struct unit_count domains = count_units(ranks, domain_of_island(island));
-    struct unit_count leaves = count_units(ranks, leaf_devices(cluster, island));
-
-    if (!shape->n_islands) {
-        shape->island = i;
-        shape->per_node = (int)nodes.fewest;
-        shape->per_domain = (int)domains.fewest;
-    }
-    shape->last_island = i;
-    shape->n_islands++;
-    shape->n += (int)ranks.n;
-    shape->n_nodes += (int)nodes.n;
-    shape->n_domains += (int)domains.n;
-    shape->n_leaves += (int)leaves.n;
-    shape->per_node = min_int(shape->per_node, (int)nodes.fewest);
-    shape->per_domain = min_int(shape->per_domain, (int)domains.fewest);
-}
-
-static struct group_shape shape_of_ranks(const struct cluster *cluster, struct progression ranks)
-{
-    struct group_shape shape = { 0 };
-    int64_t begin = 0;
-
-    for (int i = 0; i < cluster->n_islands && shape.n < ranks.n; i++) {
-        int64_t end = begin + island_devices(&cluster->islands[i]);
-        struct progression inside = ranks_within(ranks, begin, end);
-
-        if (inside.n > 0)
-            add_island(&shape, cluster, i, inside);
-        begin = end;
-    }
-    CHECK(shape.n == ranks.n);
-    return shape;
-}
-
-static bool spans_more(const struct group_shape *a, const struct group_shape *b)
-{
-    if (a->n_nodes != b->n_nodes)
-        return a->n_nodes > b->n_nodes;
-    if (a->n_domains != b->n_domains)
-        return a->n_domains > b->n_domains;
-    if (a->per_node != b->per_node)
-        return a->per_node < b->per_node;
-    return a->per_domain < b->per_domain;
-}
-
-/* Whether all groups lie in units alike: blocks of `span` ranks have a group for each place within
- * the stride. Units count from device `begin`. */
-static bool is_aligned(int64_t stride, int64_t span, int64_t unit, int64_t begin)
-{
-    if (stride % unit == 0)
-        return true;
-    if (begin % min_i64(span, unit))
-        return false;
-    return unit % span == 0 || (span % unit == 0 && unit % stride == 0);
-}
-
-/* The axis' groups of one pipeline rank; where whole pipelines are neighbours, of all. */
-struct axis_groups {
-    int64_t begin, end; /* world ranks */
-    int64_t stride;     /* from rank to rank of a group */
-    int64_t n;          /* ranks of a group */
-};
-
-static struct axis_groups groups_of_axis(const struct mesh *mesh, int world_rank,
-                                         enum mesh_axis axis)
-{
-    int64_t world = mesh_world_size(mesh), stage = world / mesh->size[AXIS_PP];
-    int64_t stride = abs(mesh_stride(mesh, axis));
-
-    if (axis == AXIS_PP || mesh->order == ORDER_PIPELINES)
-        stage = world;
-    int64_t begin = world_rank / stage * stage;
-    return (struct axis_groups){ begin, begin + stage, stride, mesh->size[axis] };
-}
-
-/*
- * Groups that begin a multiple of all units apart lie alike: so as many blocks as the least common
- * multiple has devices, and places within the stride, show all there are.
- */
-static struct group_shape widest_group(const struct cluster *cluster,
-                                       const struct axis_groups *groups, int64_t period,
-                                       struct group_shape widest)
-{
-    int64_t span = groups->stride * groups->n;
-
-    for (int64_t block = 0; block < period && groups->begin + (block + 1) * span <= groups->end;
-         block++)
-        for (int64_t place = 0; place < min_i64(groups->stride, period); place++) {
-            struct progression ranks = { groups->begin + block * span + place, groups->stride,
-                                         groups->n };
-            struct group_shape shape = shape_of_ranks(cluster, ranks);
-
-            if (shape.island == widest.island && spans_more(&shape, &widest))
-                widest = shape;
-        }
-    return widest;
-}
-
-static int64_t island_begin(const struct cluster *cluster, int island)
-{
-    int64_t begin = 0;
-
-    for (int i = 0; i < island; i++)
-        begin += island_devices(&cluster->islands[i]);
-    return begin;
-}
-
-struct group_shape collective_group(const struct cluster *cluster, const struct mesh *mesh,
-                                    int world_rank, enum mesh_axis axis)
-{
-    struct axis_groups groups = groups_of_axis(mesh, world_rank, axis);
-    int64_t span = groups.stride * groups.n;
-    int64_t first = world_rank - world_rank / groups.stride % groups.n * groups.stride;
-    struct group_shape shape =
-        shape_of_ranks(cluster, (struct progression){ first, groups.stride, groups.n });
-    const struct cluster_island *island = &cluster->islands[shape.island];
-    int64_t begin = island_begin(cluster, shape.island), domain = domain_of_island(island);
-
-    if (groups.n > 1 && (!is_aligned(groups.stride, span, island->per_node, begin) ||
-                         !is_aligned(groups.stride, span, domain, begin)))
-        shape =
-            widest_group(cluster, &groups, least_common_multiple(island->per_node, domain), shape);
-    shape.n_sharing = min_int(island->per_node, mesh_world_size(mesh));
-    return shape;
-}
 
 /* ---- what links carry ---- */
 
@@ -516,8 +328,8 @@ static struct device_place place_of(const struct cluster *cluster, int64_t rank)
         rank -= island_devices(&cluster->islands[i++]);
     CHECK(i < cluster->n_islands);
     const struct cluster_island *island = &cluster->islands[i];
-    return (struct device_place){ i, rank / island->per_node, rank / domain_of_island(island),
-                                  rank / leaf_devices(cluster, island) };
+    return (struct device_place){ i, rank / island->per_node, rank / island_domain(island),
+                                  rank / island_leaf(cluster, island) };
 }
 
 enum link_level transfer_level(const struct cluster *cluster, int from, int to)

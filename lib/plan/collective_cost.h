@@ -6,7 +6,8 @@
  * (NVLink), the host's link between the domains of one node, NICs between nodes, the spine between
  * leaf switches, and what joins islands. Rings, trees and two-level sums are priced, and the least
  * of them is taken, as NCCL's tuning does (src/graph/tuning.cc). Pure arithmetic, nanoseconds and
- * bytes; O(islands) a call, whatever the number of ranks.
+ * bytes; O(islands) a call, whatever the number of ranks, but O(ranks) for a group of a composite
+ * axis that is several progressions (collective_group.c).
  *
  * Promises (test/plan/collective_cost_test.c): more bytes, more latency, a slower link or more
  * groups that share it never make anything faster.

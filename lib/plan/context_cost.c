@@ -53,7 +53,7 @@ static void add_function(struct context_cost *cost, const struct program *p,
         if (!op_is_collective(op->kind) || op->stream != STREAM_CP)
             continue;
         struct op_shape shape = program_op_shape(p, op);
-        double sent = (double)price_link_bytes(&shape, p->mesh.size[op->attributes.axis]);
+        double sent = (double)price_link_bytes(&shape, mesh_size(&p->mesh, op->attributes.axis));
 
         *(is_forward ? &cost->bytes.forward : &cost->bytes.backward) += sent;
         if (!is_forward && (op->kind == OP_GATHER_SEQUENCE || op->kind == OP_GATHER_WINDOW))

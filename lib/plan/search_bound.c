@@ -40,7 +40,7 @@ static struct exchanges find_exchanges(const struct search *search, const struct
                                            : l->zero > 1,
                            .zero = l->zero,
                            .hold = l->hold };
-    x.group = collective_group(x.cluster, &mesh, 0, axes_shard());
+    x.group = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_DENSE));
     return x;
 }
 

@@ -67,7 +67,7 @@ int64_t timeline_link_bytes(const struct timeline *timeline, const struct timeli
 {
     struct op_shape shape = program_op_shape(r->program, op);
 
-    return price_link_bytes(&shape, timeline->mesh->size[op->attributes.axis]);
+    return price_link_bytes(&shape, mesh_size(timeline->mesh, op->attributes.axis));
 }
 
 /* From this time on, by so much more or less. */

@@ -16,16 +16,19 @@ static void name_channel(const struct timeline *t, const struct timeline_rank *r
                          const struct op *op, struct flow_end *end)
 {
     enum mesh_axis axis = op->attributes.axis;
-    int size = t->mesh->size[axis], stride = mesh_stride(t->mesh, axis);
-    int at = mesh_coordinate(t->mesh, r->rank, axis), first = r->rank - at * stride;
+    struct mesh_place own = mesh_place(t->mesh, r->rank);
+    int size = mesh_size(t->mesh, axis), at = mesh_place_on(t->mesh, &own, axis);
+    struct mesh_place first = mesh_place_at(t->mesh, &own, axis, 0);
 
     end->stream = (int)order_group_of(op->stream);
-    end->from = first;
+    end->from = mesh_rank_at(t->mesh, &first);
     end->to = -1;
     end->member = at;
     if (!is_transfer(op))
         return;
-    int peer = first + ((at + op->attributes.peer) % size + size) % size * stride;
+    struct mesh_place other =
+        mesh_place_at(t->mesh, &own, axis, ((at + op->attributes.peer) % size + size) % size);
+    int peer = mesh_rank_at(t->mesh, &other);
     end->from = op->kind == OP_SEND ? r->rank : peer;
     end->to = op->kind == OP_SEND ? peer : r->rank;
     end->member = op->kind == OP_RECEIVE;

@@ -174,7 +174,8 @@ static bool may_share(const struct sharding *s, const struct bucket_member *a,
         return false;
     if (a->at.turn != b->at.turn || (s->early && !same_parts(a, b)))
         return false;
-    if (!lie_alike(p, buckets_accumulator(p, a, 0), buckets_accumulator(p, b, 0)))
+    if (program_shard_axis(p, a->parameter) != program_shard_axis(p, b->parameter) ||
+        !lie_alike(p, buckets_accumulator(p, a, 0), buckets_accumulator(p, b, 0)))
         return false;
     if (read_apart(s, a, b))
         return false;
@@ -207,11 +208,6 @@ int buckets_assign(const struct sharding *s, struct bucket_member *list, int n, 
     return n_buckets;
 }
 
-int64_t buckets_n_shards(const struct program *p)
-{
-    return p->mesh.size[axes_shard()];
-}
-
 /* The offset of each member in its bucket, and the bucket's length. */
 void buckets_measure(const struct sharding *s, struct bucket_member *list, int n)
 {
@@ -222,6 +218,7 @@ void buckets_measure(const struct sharding *s, struct bucket_member *list, int n
         struct bucket *b = &p->buckets[list[i].bucket];
 
         b->n_uses = list[i].n_uses;
+        b->axis = program_shard_axis(p, list[i].parameter);
         list[i].offset = b->n_elements;
         if (s->together) {
             q->bucket = list[i].bucket;
@@ -231,7 +228,7 @@ void buckets_measure(const struct sharding *s, struct bucket_member *list, int n
     }
     for (int i = 0; i < p->n_buckets; i++)
         p->buckets[i].n_elements =
-            round_up(p->buckets[i].n_elements, buckets_n_shards(p) * OPS_NORM_BLOCK);
+            round_up(p->buckets[i].n_elements, (int64_t)program_n_shards(p, i) * OPS_NORM_BLOCK);
 }
 
 void buckets_make_cell(struct program *p, const struct bucket_member *list, int n,

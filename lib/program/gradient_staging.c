@@ -17,7 +17,7 @@ struct staging {
     int64_t n_elements;
     enum dtype dtype;
     struct completion_point busy; /* until its newest is complete */
-    int newest;                   /* the index of the newest bucket's reduction */
+    int newest;                   /* the number of the newest bucket's reduction */
 };
 
 static bool is_free(const struct staging *staging, const struct bucket_reduction *r,
@@ -34,7 +34,8 @@ static bool is_free(const struct staging *staging, const struct bucket_reduction
 
 /*
  * Each reduction, in order, takes the free staging buffer that fits best: the smallest that is
- * large enough, else the largest, which grows. All buckets that a function begins are complete at
+ * large enough, else the largest, which grows. Buckets that are not sharded have cells of their
+ * own, which add up all micro-batches. All buckets that a function begins are complete at
  * its end, so all functions share the buffers. Buffers become cells: a write to a cell that is
  * still in flight waits for its reduction, by the rules of order.h.
  */
@@ -43,15 +44,17 @@ static void share(struct program *p, const struct bucket_member *members,
 {
     struct staging *buffers = arena_array(&p->arena, struct staging, n);
     int *buffer_of = arena_array(&p->arena, int, n), *cells = arena_array(&p->arena, int, n);
-    int n_buffers = 0;
+    int n_buffers = 0, n_shared = 0;
 
     for (int i = 0; i < n; i++) {
+        if (program_n_shards(p, list[i].bucket) == 1)
+            continue;
         int64_t wanted = p->buckets[list[i].bucket].n_elements;
         enum dtype dtype = buckets_dtype(p, members, list[i].bucket);
         int best = -1;
 
         for (int l = 0; l < n_buffers; l++) {
-            if (!is_free(&buffers[l], &list[i], dtype, i))
+            if (!is_free(&buffers[l], &list[i], dtype, n_shared))
                 continue;
             int64_t have = buffers[l].n_elements,
                     best_have = best < 0 ? 0 : buffers[best].n_elements;
@@ -61,15 +64,16 @@ static void share(struct program *p, const struct bucket_member *members,
         }
         if (best < 0)
             best = n_buffers++;
-        buffers[best] =
-            (struct staging){ max_i64(buffers[best].n_elements, wanted), dtype, list[i].at, i };
+        buffers[best] = (struct staging){ max_i64(buffers[best].n_elements, wanted), dtype,
+                                          list[i].at, n_shared++ };
         buffer_of[i] = best;
     }
     for (int l = 0; l < n_buffers; l++)
         cells[l] = program_cell(p, ROLE_GRADIENT, arena_printf(&p->arena, "gradient_staging.%d", l),
                                 1, buffers[l].n_elements, buffers[l].dtype);
     for (int i = 0; i < n; i++)
-        list[i].staging = cells[buffer_of[i]];
+        if (program_n_shards(p, list[i].bucket) > 1)
+            list[i].staging = cells[buffer_of[i]];
 }
 
 /*

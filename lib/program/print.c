@@ -167,7 +167,8 @@ static void print_place(const struct program *p, int id, enum print_places place
                    program_value_bytes(p, id));
     if (v->outer_shard_axis)
         str_printf(out, " + %s_rank * 0x%zx", axis_name((enum mesh_axis)(v->outer_shard_axis - 1)),
-                   (size_t)p->mesh.size[v->shard_axis - 1] * program_value_bytes(p, id));
+                   (size_t)mesh_size(&p->mesh, (enum mesh_axis)(v->shard_axis - 1)) *
+                       program_value_bytes(p, id));
 }
 
 /* Of its first input and output one lies over the other. */

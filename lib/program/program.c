@@ -62,11 +62,18 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
     return id;
 }
 
-void program_lie_like(struct program *program, int id, int like)
+void program_lie_like(struct program *program, int id, int like, enum mesh_axis except)
 {
     for (int axis = 0; axis < N_AXES; axis++)
-        if (axis != (int)axes_shard())
+        if (!axis_covers(except, (enum mesh_axis)axis))
             program->values[id].spread[axis] = spread_flat(program->values[like].spread[axis]);
+}
+
+void program_spread_over(struct program *program, int id, enum mesh_axis axis, enum spread spread)
+{
+    for (int part = 0; part < N_AXES; part++)
+        if (axis_covers(axis, (enum mesh_axis)part))
+            program->values[id].spread[part] = spread;
 }
 
 int program_base(const struct program *program, int id)
@@ -141,7 +148,7 @@ void program_split_sequences(struct program *program, int id)
 int program_local_shard(struct program *program, const char *name, int value, enum mesh_axis axis)
 {
     const struct value *whole = &program->values[value];
-    int size = program->mesh.size[axis], by_rows = whole->rows > 1;
+    int size = mesh_size(&program->mesh, axis), by_rows = whole->rows > 1;
     int64_t rows = by_rows ? whole->rows / size : 1;
     int64_t cols = by_rows ? whole->cols : whole->cols / size;
 
@@ -153,7 +160,7 @@ int program_local_shard(struct program *program, const char *name, int value, en
     program->values[own].name = name ? arena_strdup(&program->arena, name) : NULL;
     program->values[own].shard_axis = 1 + (int)axis;
     program->values[own].outer_shard_axis = outer;
-    program->values[own].spread[axis] = by_rows ? SPREAD_ROWS : SPREAD_COLS;
+    program_spread_over(program, own, axis, by_rows ? SPREAD_ROWS : SPREAD_COLS);
     return own;
 }
 
@@ -213,13 +220,17 @@ int *program_list_owners(const struct program *program, struct arena *arena)
     return owner;
 }
 
+int program_is_over(const struct op *op, int axis)
+{
+    return op_is_collective(op->kind) && axis_covers(op->attributes.axis, (enum mesh_axis)axis);
+}
+
 int program_has_spread(const struct program *program, const struct op *op, int axis)
 {
-    int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
-
     if (program->mesh.size[axis] == 1 || (op_info(op->kind)->traits & TRAIT_TRANSFER))
         return 0;
-    return axis_role((enum mesh_axis)axis, PARAMETER_DENSE) != SPLITS_LAYERS || on_axis;
+    return axis_role((enum mesh_axis)axis, PARAMETER_DENSE) != SPLITS_LAYERS ||
+           program_is_over(op, axis);
 }
 
 /* Spreads of the outputs on every axis that has more than one rank. */
@@ -231,13 +242,11 @@ static void set_spreads(struct program *program, const struct op *op)
     for (int axis = 0; axis < N_AXES; axis++) {
         enum spread in[OPS_MAX_INPUTS] = { SPREAD_SAME }, out[OPS_MAX_OUTPUTS] = { SPREAD_SAME };
 
-        int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
-
         if (!program_has_spread(program, op, axis))
             continue;
         for (int i = 0; i < OPS_MAX_INPUTS; i++)
             in[i] = program->values[op->in[i]].spread[axis];
-        if (op_spread(&shape, on_axis, in, out, &err) < 0) {
+        if (op_spread(&shape, program_is_over(op, axis), in, out, &err) < 0) {
             fprintf(stderr, "lmtrain: %s\n", err.text);
             CHECK(!"spreads of an emitted op");
         }

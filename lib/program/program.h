@@ -242,13 +242,15 @@ struct parameter_range {
  * Parameters whose gradients are reduced together. Where the optimizer is sharded (from zero 1 on)
  * weights and states have the layout of the gradients, in flat cells or shards of such: a parameter
  * begins at the same element of each, at an edge of a norm block, and its elements are contiguous.
- * A shard is one of dp_size equal parts. Ids are 0 where there is no such cell.
+ * A shard is one of as many equal parts as its axis has ranks. Where that is one, and other buckets
+ * are sharded, a shard is all of the bucket. Ids are 0 where there is no such cell.
  */
 struct bucket {
-    int64_t n_elements;             /* a multiple of dp_size * OPS_NORM_BLOCK */
+    enum mesh_axis axis;            /* of program_shard_axis, for all its parameters */
+    int64_t n_elements;             /* a multiple of program_n_shards * OPS_NORM_BLOCK */
     int n_uses;                     /* a use has one accumulator of all the parameters; 0: frozen */
-    int gradients[TENSOR_MAX_USES]; /* whole, this rank's sums: partial over dp */
-    int shards[TENSOR_MAX_USES];    /* reduced over dp; 0 with one data-parallel rank */
+    int gradients[TENSOR_MAX_USES]; /* whole, this rank's sums: partial over the axis */
+    int shards[TENSOR_MAX_USES];    /* reduced over the axis; 0 where no bucket is sharded */
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
     int weight_shard;             /* the rank's own part of weights, or (zero 3) its shard */
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
@@ -428,8 +430,11 @@ static inline enum spread spread_flat(enum spread spread)
     return spread == SPREAD_ROWS ? SPREAD_COLS : spread;
 }
 
-/* Give a flat cell of a bucket the spreads of `like`, on every axis but the one that shards. */
-void program_lie_like(struct program *program, int id, int like);
+/* Give a flat cell of a bucket the spreads of `like`, on every axis but the one that shards it. */
+void program_lie_like(struct program *program, int id, int like, enum mesh_axis except);
+
+/* Give a value the spread over the axis, which may be a composite. */
+void program_spread_over(struct program *program, int id, enum mesh_axis axis, enum spread spread);
 
 /* The base of a view, or id itself. */
 static inline int program_whole(const struct program *program, int id)
@@ -464,6 +469,10 @@ int program_parameter(struct program *program, const char *name, int n_dims, int
  */
 void program_split_parameter(struct program *program, int parameter, enum mesh_axis axis,
                              const struct parameter_split *split);
+
+/* The axis over which ZeRO shards it; and into how many parts it shards a bucket. */
+enum mesh_axis program_shard_axis(const struct program *program, int parameter);
+int program_n_shards(const struct program *program, int bucket);
 
 /* Whether ranks of this axis, or of any axis, have different parts. */
 int program_parameter_is_split(const struct program *program, int parameter, enum mesh_axis axis);
@@ -530,6 +539,9 @@ int program_insert(struct program *program, int function, int index, const struc
  * has the spreads that the sender's has.
  */
 int program_has_spread(const struct program *program, const struct op *op, int axis);
+
+/* Whether it is a collective over the axis, or over a composite that has it. */
+int program_is_over(const struct op *op, int axis);
 
 /* Whether the host's kernels compute the op; whether some op of the program is such. */
 bool program_is_host_op(const struct program *program, const struct op *op);

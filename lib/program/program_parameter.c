@@ -75,6 +75,18 @@ int program_parameter_is_split(const struct program *program, int parameter, enu
     return 0;
 }
 
+enum mesh_axis program_shard_axis(const struct program *program, int parameter)
+{
+    return axes_shard(&program->mesh, program_parameter_is_split(program, parameter, axes_experts())
+                                          ? PARAMETER_EXPERT
+                                          : PARAMETER_DENSE);
+}
+
+int program_n_shards(const struct program *program, int bucket)
+{
+    return mesh_size(&program->mesh, program->buckets[bucket].axis);
+}
+
 int program_parameter_is_part(const struct program *program, int parameter)
 {
     return program->parameters[parameter].n_splits > 0;
@@ -159,8 +171,8 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                         .weight = p->weight,
                                         .low = p->low };
     const struct bucket *b = &program->buckets[p->bucket];
-    int64_t shard = b->n_elements / program->mesh.size[axes_shard()];
-    int64_t first = place->of[axes_shard()] * shard - p->bucket_offset;
+    int64_t shard = b->n_elements / program_n_shards(program, p->bucket);
+    int64_t first = mesh_place_on(&program->mesh, place, b->axis) * shard - p->bucket_offset;
     int64_t begin = min_i64(max_i64(first, 0), n), end = max_i64(min_i64(first + shard, n), begin);
 
     return (struct parameter_part){ .begin = begin,

@@ -32,7 +32,7 @@ int recheck_bucket(const struct program *p, int64_t turn)
     for (int i = 0; i < p->n_buckets; i++) {
         int b = (int)((turn + i) % p->n_buckets);
 
-        if (p->buckets[b].n_uses && p->buckets[b].shards[0])
+        if (p->buckets[b].n_uses && p->buckets[b].shards[0] && program_n_shards(p, b) > 1)
             return b;
     }
     return -1;
@@ -40,7 +40,7 @@ int recheck_bucket(const struct program *p, int64_t turn)
 
 static int64_t blocks_of_shard(const struct program *p, int bucket)
 {
-    return p->buckets[bucket].n_elements / p->mesh.size[axes_shard()] / OPS_NORM_BLOCK;
+    return p->buckets[bucket].n_elements / program_n_shards(p, bucket) / OPS_NORM_BLOCK;
 }
 
 struct recheck_piece recheck_piece_at(const struct program *p, int64_t turn)
@@ -94,7 +94,7 @@ size_t recheck_piece_bytes(const struct program *p)
     for (int i = 0; i < p->n_buckets; i++) {
         const struct bucket *b = &p->buckets[i];
 
-        if (!b->n_uses || !b->shards[0])
+        if (!b->n_uses || !b->shards[0] || program_n_shards(p, i) == 1)
             continue;
         int64_t n = min_i64(blocks_of_shard(p, i), RECHECK_PIECE_BLOCKS);
         size_t table = ((size_t)n * sizeof(double) + RECHECK_ALIGNMENT - 1) / RECHECK_ALIGNMENT *

@@ -51,8 +51,8 @@ struct replay_rank {
     struct order order;              /* of the program */
     int *users;                      /* of order: the transfer posted last, or REPLAY_NONE */
     struct replay_queue streams[N_STREAMS];
-    int n_begun[N_AXES][N_STREAMS]; /* collectives begun */
-    int n_gates, is_at_gate;        /* gates reached; at the last one, waiting for other ranks */
+    int n_begun[N_GROUP_AXES][N_STREAMS]; /* collectives begun */
+    int n_gates, is_at_gate; /* gates reached; at the last one, waiting for other ranks */
     int action, event;
 };
 
@@ -111,10 +111,10 @@ struct replay {
 
     struct replay_rank *list; /* by rank of the mesh */
     int n;
-    int n_walked;       /* actions, of all ranks */
-    int stride[N_AXES]; /* between neighbours on the axis */
+    int n_walked;                /* actions, of all ranks */
+    int *first_of[N_GROUP_AXES]; /* by rank: the first of its group; NULL: each is alone */
     struct replay_channel *channels;
-    int channels_at[N_AXES], n_channels; /* of a rank */
+    int channels_at[N_GROUP_AXES], n_channels; /* of a rank */
     struct replay_group *groups;
     /* By number, from n_dropped on: with a clock, the first ones that are done are not kept. */
     struct replay_transfer *transfers;

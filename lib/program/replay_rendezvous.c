@@ -10,12 +10,12 @@
 
 int replay_is_local(const struct replay *r, const struct op *op)
 {
-    return !op_is_collective(op->kind) || r->mesh->size[op->attributes.axis] == 1;
+    return !op_is_collective(op->kind) || mesh_size(r->mesh, op->attributes.axis) == 1;
 }
 
 int replay_first_of(const struct replay *r, int rank, enum mesh_axis axis)
 {
-    return rank - mesh_coordinate(r->mesh, rank, axis) * r->stride[axis];
+    return r->first_of[axis] ? r->first_of[axis][rank] : rank;
 }
 
 static struct replay_group *group_of(const struct replay *r, const struct replay_transfer *t)
@@ -54,7 +54,7 @@ static int way_of(enum stream stream)
 static int other_end(const struct replay *r, const struct replay_transfer *t)
 {
     enum mesh_axis axis = t->op->attributes.axis;
-    int size = r->mesh->size[axis], at = mesh_coordinate(r->mesh, t->rank, axis);
+    int size = mesh_size(r->mesh, axis), at = mesh_coordinate(r->mesh, t->rank, axis);
 
     return ((at + t->op->attributes.peer) % size + size) % size;
 }
@@ -62,8 +62,10 @@ static int other_end(const struct replay *r, const struct replay_transfer *t)
 int replay_other_rank(const struct replay *r, const struct replay_transfer *t)
 {
     enum mesh_axis axis = t->op->attributes.axis;
+    struct mesh_place own = mesh_place(r->mesh, t->rank);
+    struct mesh_place other = mesh_place_at(r->mesh, &own, axis, other_end(r, t));
 
-    return replay_first_of(r, t->rank, axis) + other_end(r, t) * r->stride[axis];
+    return mesh_rank_at(r->mesh, &other);
 }
 
 /* The channels from a rank, axis by axis, in the order of the receiving ranks. */
@@ -120,18 +122,32 @@ int replay_is_point_to_point(const struct op *op)
 
 /* ---- all of them ---- */
 
+/* Of each rank, the rank at the first place of its group. */
+static int *list_firsts(struct replay *r, enum mesh_axis axis)
+{
+    int *firsts = arena_array(&r->arena, int, r->n);
+
+    for (int rank = 0; rank < r->n; rank++) {
+        struct mesh_place own = mesh_place(r->mesh, rank);
+        struct mesh_place first = mesh_place_at(r->mesh, &own, axis, 0);
+
+        firsts[rank] = mesh_rank_at(r->mesh, &first);
+    }
+    return firsts;
+}
+
 void replay_open_rendezvous(struct replay *r)
 {
-    int *group = arena_array(&r->arena, int, r->n);
+    for (int axis = 0; axis < N_GROUP_AXES; axis++) {
+        int size = mesh_size(r->mesh, (enum mesh_axis)axis);
 
-    for (int axis = 0; axis < N_AXES; axis++) {
-        mesh_group(r->mesh, 0, (enum mesh_axis)axis, group);
-        r->stride[axis] = r->mesh->size[axis] > 1 ? group[1] - group[0] : 0;
         r->channels_at[axis] = r->n_channels;
-        r->n_channels += r->mesh->size[axis];
+        r->n_channels += size;
+        if (size > 1)
+            r->first_of[axis] = list_firsts(r, (enum mesh_axis)axis);
     }
     r->channels = arena_array(&r->arena, struct replay_channel, r->n * r->n_channels * N_WAYS);
-    r->groups = arena_array(&r->arena, struct replay_group, N_AXES * N_STREAMS * r->n);
+    r->groups = arena_array(&r->arena, struct replay_group, N_GROUP_AXES * N_STREAMS * r->n);
 }
 
 void replay_join(struct replay *r, struct replay_transfer *t)
@@ -152,7 +168,7 @@ int replay_poll(struct replay *r, struct replay_transfer *t)
 {
     if (!replay_is_local(r, t->op) && replay_is_point_to_point(t->op))
         return complete_pair(r, t);
-    int size = r->mesh->size[t->op->attributes.axis];
+    int size = mesh_size(r->mesh, t->op->attributes.axis);
     t->is_done = replay_is_local(r, t->op) || group_of(r, t)->rendezvous[t->number].n_begun == size;
     return t->is_done ? r->watch->on_end(r->watch->context, t, t) : 0;
 }
@@ -191,13 +207,13 @@ void replay_snapshot_peers(const struct replay *r, int rank, struct replay_snaps
 
         replay_snapshot_add(snapshot, channel->ends[0].n - channel->ends[1].n);
     }
-    for (int axis = 0; axis < N_AXES; axis++)
-        for (int s = 0; s < N_STREAMS && r->mesh->size[axis] > 1; s++) {
+    for (int axis = 0; axis < N_GROUP_AXES; axis++)
+        for (int s = 0; s < N_STREAMS && r->first_of[axis]; s++) {
             int first = replay_first_of(r, rank, (enum mesh_axis)axis);
             const struct replay_group *group = &r->groups[(axis * N_STREAMS + s) * r->n + first];
 
             replay_snapshot_add(snapshot, group->n - r->list[rank].n_begun[axis][s]);
             if (rank == first)
-                add_group(r, group, r->mesh->size[axis], snapshot);
+                add_group(r, group, mesh_size(r->mesh, (enum mesh_axis)axis), snapshot);
         }
 }

@@ -4,6 +4,8 @@
  * A bucket is one flat cell, and accumulators become views of it. Each view begins at a block of
  * the gradient norm, and the length of the bucket is a multiple of dp_size blocks, so that the
  * edges of shards are edges of blocks. While micro-batches add up, a bucket is partial over dp.
+ * Where ep divides experts, what is said of dp holds for their buckets; those of all other
+ * parameters are reduced over ep and dp as one axis (layout/axes.h).
  *
  *     | qkv.grad | out.grad | pad |        bucket.1, partial over dp
  *     |  shard of rank 0 | of rank 1 |     after reduce_scatter: bucket.1:shard
@@ -25,6 +27,8 @@
  * Decisions are therefore made on the functions of the last micro-batch, and only the numbers of
  * ops are looked up in each.
  */
+#include <stdbool.h>
+
 #include "base/num.h"
 #include "layout/axes.h"
 #include "program/shard_impl.h"
@@ -35,31 +39,49 @@ static int summed_view(struct program *p, int id, enum mesh_axis axis)
     struct value v = p->values[id];
     int view = program_view(p, id, 0, v.rows, v.cols, v.stride);
 
-    p->values[view].spread[axis] = SPREAD_SAME;
+    program_spread_over(p, view, axis, SPREAD_SAME);
     return view;
 }
 
-static struct op reduce_op(int cell, int shard, enum first_mode first)
+static struct op reduce_op(int cell, int shard, enum mesh_axis axis, enum first_mode first)
 {
     return (struct op){ .kind = OP_REDUCE_SCATTER,
-                        .attributes.axis = axes_shard(),
+                        .attributes.axis = axis,
                         .in = { [REDUCE_SCATTER_FULL] = cell },
                         .out = { [REDUCE_SCATTER_SHARD] = shard },
                         .phase = PHASE_W,
-                        .stream = stream_of_axis(axes_shard()),
+                        .stream = stream_of_axis(axis),
                         .first = first,
                         .layer = -1 };
 }
 
-static struct op gather_op(struct program *p, int cell, int shard, enum phase phase)
+static struct op gather_op(struct program *p, int cell, int shard, enum mesh_axis axis,
+                           enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_GATHER,
-                        .attributes.axis = axes_shard(),
+                        .attributes.axis = axis,
                         .in = { [ALL_GATHER_SHARD] = shard },
-                        .out = { [ALL_GATHER_FULL] = summed_view(p, cell, axes_shard()) },
+                        .out = { [ALL_GATHER_FULL] = summed_view(p, cell, axis) },
                         .phase = phase,
                         .stream = STREAM_DP_GATHER,
                         .layer = -1 };
+}
+
+/* The bucket is the sum already that others get from ranks: its axis has one. */
+static bool is_whole(const struct program *p, int bucket)
+{
+    return program_n_shards(p, bucket) == 1;
+}
+
+static bool is_in_whole_bucket(const struct program *p, int accumulator)
+{
+    int base = program_base(p, accumulator);
+
+    for (int i = 0; i < p->n_buckets; i++)
+        for (int use = 0; is_whole(p, i) && use < p->buckets[i].n_uses; use++)
+            if (program_base(p, p->buckets[i].gradients[use]) == base)
+                return true;
+    return false;
 }
 
 /* Make ops that accumulate gradients start from zero in every micro-batch, because each micro-batch
@@ -71,7 +93,7 @@ static void accumulate_alone(struct program *p, int function)
     for (int i = 0; i < f->n_ops; i++)
         for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
             if (f->ops[i].out[k] && p->values[f->ops[i].out[k]].role == ROLE_GRADIENT &&
-                f->ops[i].first == FIRST_MICRO_BATCH)
+                f->ops[i].first == FIRST_MICRO_BATCH && !is_in_whole_bucket(p, f->ops[i].out[k]))
                 f->ops[i].first = FIRST_ALWAYS;
 }
 
@@ -99,13 +121,14 @@ static struct op all_reduce_op(int x, int y, enum mesh_axis axis, enum phase pha
                         .layer = -1 };
 }
 
-/* The axes over which a shard is still partial after the reduce_scatter. */
-static struct axis_list axes_owed(const struct program *p, int cell)
+/* The axes over which a shard is still partial after the reduce_scatter over `axis`. */
+static struct axis_list axes_owed(const struct program *p, int cell, enum mesh_axis axis)
 {
-    struct axis_list all = axes_of_replicas(&p->mesh, PARAMETER_DENSE), owed = { 0 };
+    struct axis_list all = axes_of(&p->mesh, SPLITS_TOKENS, PARAMETER_DENSE), owed = { 0 };
 
     for (int i = 0; i < all.n; i++)
-        if (p->values[cell].spread[all.axes[i]] == SPREAD_PARTIAL && all.axes[i] != axes_experts())
+        if (p->values[cell].spread[all.axes[i]] == SPREAD_PARTIAL &&
+            !axis_covers(axis, all.axes[i]))
             owed.axes[owed.n++] = all.axes[i];
     return owed;
 }
@@ -118,11 +141,11 @@ static struct axis_list axes_owed(const struct program *p, int cell)
  * probably completed, or at its end.
  */
 static void reduce_over_replicas(const struct sharding *s, int function, int index, int cell,
-                                 int shard, const struct axis_list *axes)
+                                 int shard, enum mesh_axis axis, const struct axis_list *axes)
 {
     struct program *p = s->program;
     int sum = s->early ? program_value(p, 1, p->values[shard].cols, p->values[shard].dtype) : shard;
-    struct op op = reduce_op(cell, sum, FIRST_ALWAYS);
+    struct op op = reduce_op(cell, sum, axis, FIRST_ALWAYS);
 
     program_insert(p, function, index, &op);
     for (int i = 0; i < axes->n; i++) {
@@ -163,26 +186,6 @@ static int find_done(const struct sharding *s, const struct bucket_member *list,
     return done;
 }
 
-static bool is_owed_by_expert_ranks(const struct program *p, int cell)
-{
-    return p->mesh.size[axes_experts()] > 1 &&
-           p->values[cell].spread[axes_experts()] == SPREAD_PARTIAL;
-}
-
-/*
- * Ranks that divide experts are neighbours in the batch, and are summed over before all others:
- * together that is the tree of a sum over as many data-parallel ranks without ep. Returns a view of
- * the sums.
- */
-static int sum_over_expert_ranks(struct program *p, int function, int index, int cell)
-{
-    int summed = summed_view(p, cell, axes_experts());
-    struct op op = all_reduce_op(cell, summed, axes_experts(), PHASE_W);
-
-    program_insert(p, function, index, &op);
-    return summed;
-}
-
 /* Emit the reduction into the function that completes the flat cell, or into `last`. */
 static void reduce_in(const struct sharding *s, const struct bucket_member *list, int n,
                       const struct bucket_reduction *r, int cell, int shard)
@@ -190,21 +193,19 @@ static void reduce_in(const struct sharding *s, const struct bucket_member *list
     struct program *p = s->program;
     int function = s->early ? completion_function(s, r->at.turn, r->at.part)
                             : s->chunks[s->n_chunks - 1 - r->at.turn].last;
-    struct axis_list others = axes_owed(p, cell);
-    int at = r->at.done + 1;
+    enum mesh_axis axis = p->buckets[r->bucket].axis;
+    struct axis_list others = axes_owed(p, cell, axis);
+    struct op op = reduce_op(cell, shard, axis, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
 
-    if (is_owed_by_expert_ranks(p, cell))
-        cell = sum_over_expert_ranks(p, function, at++, cell);
-    struct op op = reduce_op(cell, shard, s->early ? FIRST_MICRO_BATCH : FIRST_ALWAYS);
     if (others.n)
-        reduce_over_replicas(s, function, at, cell, shard, &others);
+        reduce_over_replicas(s, function, r->at.done + 1, cell, shard, axis, &others);
     else
-        program_insert(p, function, at, &op);
+        program_insert(p, function, r->at.done + 1, &op);
     if (r->staging)
         staging_clear_gaps(s, list, n, r, function);
 }
 
-/* Reduce one flat cell into its shard, and under zero 0 gather the sums. */
+/* Reduce one flat cell into its shard, if it is not that, and under zero 0 gather the sums. */
 static void reduce(const struct sharding *s, const struct bucket_member *list, int n,
                    const struct bucket_reduction *r, int update, int zero)
 {
@@ -212,9 +213,14 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
     struct bucket *b = &p->buckets[r->bucket];
     int cell = b->gradients[r->use];
     char *name = arena_printf(&p->arena, "%s:shard", p->values[cell].name);
-    struct axis_list others = axes_owed(p, cell);
-    int shard = program_cell(p, ROLE_GRADIENT, name, 1, b->n_elements / buckets_n_shards(p),
-                             p->values[cell].dtype);
+    struct axis_list others = axes_owed(p, cell, b->axis);
+
+    if (is_whole(p, r->bucket)) {
+        b->shards[r->use] = cell;
+        return;
+    }
+    int shard = program_cell(p, ROLE_GRADIENT, name, 1,
+                             b->n_elements / program_n_shards(p, r->bucket), p->values[cell].dtype);
 
     b->shards[r->use] = shard;
     reduce_in(s, list, n, r, cell, shard);
@@ -232,13 +238,13 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
         b->shards[r->use] = summed_view(p, b->shards[r->use], others.axes[i]);
     if (zero)
         return;
-    struct op op = gather_op(p, cell, b->shards[r->use], s->early ? PHASE_U : PHASE_W);
+    struct op op = gather_op(p, cell, b->shards[r->use], b->axis, s->early ? PHASE_U : PHASE_W);
     b->gradients[r->use] = op.out[ALL_GATHER_FULL];
     if (s->early)
         program_insert(p, update, 0, &op);
     else
-        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last,
-                       r->at.done + 2 + others.n + is_owed_by_expert_ranks(p, cell), &op);
+        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last, r->at.done + 2 + others.n,
+                       &op);
 }
 
 /* Let the parameters' accumulators that were partial over the axis be views that hold the sums. */
@@ -274,7 +280,7 @@ static void sum_what_is_owed(const struct sharding *s, const struct bucket_membe
     struct program *p = s->program;
 
     for (int axis = 0; axis < N_AXES; axis++) {
-        if (p->mesh.size[axis] == 1 || axis == (int)axes_shard())
+        if (p->mesh.size[axis] == 1)
             continue;
         for (int i = 0; i < p->n_buckets; i++)
             for (int use = 0; use < p->buckets[i].n_uses; use++) {
@@ -308,7 +314,7 @@ static void choose_last(struct sharding *s, int early)
 void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_chunks, int update,
                      const struct shard_options *options)
 {
-    int n, n_reductions, is_alone = buckets_n_shards(p) == 1;
+    int n, n_reductions, is_alone = mesh_size(&p->mesh, axes_shard(&p->mesh, PARAMETER_DENSE)) == 1;
     struct sharding s = { .program = p,
                           .sizes = chunks,
                           .chunks = chunks + options->last_size * n_chunks,
@@ -337,7 +343,8 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
     /* From the end, so that earlier indices stay right. */
     for (int i = n_reductions - 1; i >= 0; i--)
         reduce(&s, list, n, &reductions[i], update, options->zero);
-    if (!options->zero)
-        read_sums(p, list, n, axes_shard());
+    for (int axis = 0; axis < N_AXES && !options->zero; axis++)
+        if (axis_covers(axes_shard(&p->mesh, PARAMETER_DENSE), (enum mesh_axis)axis))
+            read_sums(p, list, n, (enum mesh_axis)axis);
     sum_what_is_owed(&s, list, n, update);
 }

@@ -80,9 +80,6 @@ struct bucket_reduction *buckets_list_reductions(const struct sharding *s,
 void buckets_make_cell(struct program *p, const struct bucket_member *list, int n,
                        const struct bucket_reduction *r);
 
-/* The number of shards of each bucket: ranks of the sharding axis. */
-int64_t buckets_n_shards(const struct program *p);
-
 /* ---- gradient_staging.c: zero 2 ---- */
 
 /* Assign each reduction a staging cell, and create the constants of zeros. */

@@ -120,15 +120,16 @@ static int table_cell(struct program *p, const char *name, const int32_t *table,
     return cell;
 }
 
-/* Gather the ranks' sums over an axis, rank by rank; own is this rank's. */
-int update_gather_sums(const struct update *u, int own, enum mesh_axis axis)
+int update_gather_sums(const struct update *u, int own, enum mesh_axis axis, int all)
 {
     struct program *p = u->program;
+    int size = mesh_size(&p->mesh, axis);
 
-    if (p->mesh.size[axis] == 1)
+    if (size == 1)
         return own;
-    int all = program_value(p, 1, p->values[own].cols * p->mesh.size[axis], DTYPE_F64);
-    p->values[own].spread[axis] = SPREAD_COLS;
+    if (!all)
+        all = program_value(p, 1, p->values[own].cols * size, DTYPE_F64);
+    program_spread_over(p, own, axis, SPREAD_COLS);
     update_emit(u, (struct op){ .kind = OP_ALL_GATHER,
                                 .attributes.axis = axis,
                                 .in = { [ALL_GATHER_SHARD] = own },
@@ -256,8 +257,8 @@ void update_norm_of_blocks(const struct update *u, const int *order, int n, int 
     struct axis_list model = model_axes(u);
     int all = own;
     for (int i = 0; i < model.n; i++)
-        all = update_gather_sums(u, all, model.axes[i]);
-    all = update_gather_sums(u, all, axes_stages());
+        all = update_gather_sums(u, all, model.axes[i], 0);
+    all = update_gather_sums(u, all, axes_stages(), 0);
     emit_norm(u, all, all == own ? 0 : norm_order(u, each));
 }
 
@@ -321,14 +322,16 @@ struct op_attributes update_adamw(const struct update *u, double weight_decay)
                                    .seed = o->states == DTYPE_F32 ? 0 : o->seed };
 }
 
-/* The axes of the model over which this gradient is split, as a set of 1 << axis. */
-static unsigned split_axes(const struct update *u, int gradient)
+/* The axes of the model over which this gradient is split, as a set of 1 << axis, but for that over
+ * which a bucket is sharded. */
+static unsigned split_axes(const struct update *u, int gradient, enum mesh_axis shard_axis)
 {
     struct axis_list model = model_axes(u);
     unsigned split = 0;
 
     for (int i = 0; i < model.n; i++)
-        if (u->program->values[gradient].spread[model.axes[i]] != SPREAD_SAME)
+        if (u->program->values[gradient].spread[model.axes[i]] != SPREAD_SAME &&
+            !axis_covers(shard_axis, model.axes[i]))
             split |= 1U << model.axes[i];
     return split;
 }
@@ -353,11 +356,11 @@ static int part_number(struct program *p, unsigned split)
 
 /*
  * The value that has the number of this rank's part, for stochastic rounding of a parameter whose
- * ranks have different parts; 0 if it is not needed.
+ * ranks have different parts, not counting shards over the axis; 0 if it is not needed.
  */
-int update_part_number(const struct update *u, int gradient)
+int update_part_number(const struct update *u, int gradient, enum mesh_axis shard_axis)
 {
-    unsigned split = u->options->states == DTYPE_F32 ? 0 : split_axes(u, gradient);
+    unsigned split = u->options->states == DTYPE_F32 ? 0 : split_axes(u, gradient, shard_axis);
 
     if (split && !u->part_numbers[split])
         u->part_numbers[split] = part_number(u->program, split);
@@ -396,7 +399,7 @@ static void optimizer(const struct update *u, int index)
     q.moment1 = state_cell(u, &q, ROLE_MOMENT1, "m", states);
     q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v", states);
     p->parameters[index] = q;
-    int part = update_part_number(u, q.gradients[0]);
+    int part = update_part_number(u, q.gradients[0], program_shard_axis(p, index));
     update_emit(u, (struct op){ .kind = OP_ADAMW,
                                 .attributes = attributes,
                                 .in = { [ADAMW_GRADIENT] = q.gradients[0],

@@ -26,8 +26,9 @@ void update_norm(const struct update *u, const int *order, int n);
 /* Set the spreads of sums of squares that differ between ranks. */
 void update_mark_local_sums(const struct update *u, int sums);
 
-/* Gather the ranks' sums over an axis, rank by rank; own is this rank's. */
-int update_gather_sums(const struct update *u, int own, enum mesh_axis axis);
+/* Gather the ranks' sums over an axis, rank by rank, into all (0: a new value), which is returned,
+ * or own, if there is one rank; own is this rank's. */
+int update_gather_sums(const struct update *u, int own, enum mesh_axis axis, int all);
 
 /* The norm, from the sums of blocks: in the order of this rank's parameters by name, or, if there
  * is a table `blocks`, in its order. */
@@ -43,8 +44,8 @@ int update_has_low(const struct update *u, enum dtype weight);
 struct op_attributes update_adamw(const struct update *u, double weight_decay);
 
 /* The value that has the number of this rank's part, for stochastic rounding of a parameter whose
- * ranks have different parts; 0 if it is not needed. */
-int update_part_number(const struct update *u, int gradient);
+ * ranks have different parts, not counting shards over the axis; 0 if it is not needed. */
+int update_part_number(const struct update *u, int gradient, enum mesh_axis shard_axis);
 
 /* The rng site of the parameter's first block. */
 uint64_t update_rng_site(const struct parameter *q);

@@ -48,7 +48,7 @@ static int64_t shard_blocks(const struct program *p, const struct bucket *b)
 {
     if (!b->n_uses)
         return 0;
-    return b->n_elements / p->mesh.size[axes_shard()] / OPS_NORM_BLOCK;
+    return b->n_elements / mesh_size(&p->mesh, b->axis) / OPS_NORM_BLOCK;
 }
 
 static void sum_shard_uses(const struct update *u, const struct bucket *b)
@@ -80,27 +80,63 @@ static void add_blocks(struct program *p, struct growing_runs *g, struct block_w
     add_run(p, g, (double)w.at, 1, (n - n_first) % w.in_shard);
 }
 
-/*
- * The position of each block's sum, with parameters in name order, among the sums of all
- * data-parallel ranks one after the other: a rank's n_own sums are those of its shard of bucket 0,
- * then of bucket 1, ...
- */
-static int block_order(const struct update *u, const int *order, int n, int64_t n_own)
+/* The sums of buckets that one axis shards. */
+struct axis_sums {
+    enum mesh_axis axis;
+    int64_t n_own; /* of this rank: of its shard of the first bucket, then of the second, ... */
+    int64_t first; /* where its ranks' sums begin, one rank's after the other's */
+    int own;
+};
+
+enum { N_KINDS = PARAMETER_EXPERT + 1 };
+
+/* Those of dense parameters, and, if they are sharded over another axis, of experts. */
+static int list_axes(const struct program *p, struct axis_sums list[N_KINDS])
+{
+    int n = 0;
+
+    for (int kind = 0; kind < N_KINDS; kind++) {
+        struct axis_sums a = { .axis = axes_shard(&p->mesh, (enum parameter_kind)kind) };
+
+        if (n && list[0].axis == a.axis)
+            continue;
+        for (int i = 0; i < p->n_buckets; i++)
+            a.n_own += p->buckets[i].axis == a.axis ? shard_blocks(p, &p->buckets[i]) : 0;
+        if (n)
+            a.first = list[0].n_own * mesh_size(&p->mesh, list[0].axis);
+        list[n++] = a;
+    }
+    return n;
+}
+
+/* Of all ranks' sums together. */
+static int64_t n_all_sums(const struct program *p, const struct axis_sums *list, int n)
+{
+    return list[n - 1].first + list[n - 1].n_own * mesh_size(&p->mesh, list[n - 1].axis);
+}
+
+/* The position of each block's sum, with parameters in name order, among the sums of all
+ * data-parallel ranks. */
+static int block_order(const struct update *u, const int *order, int n,
+                       const struct axis_sums *axes, int n_axes)
 {
     struct program *p = u->program;
     int64_t n_blocks = 0;
     int64_t *before = arena_array(&p->arena, int64_t, p->n_buckets); /* sums of earlier buckets */
     struct growing_runs table = { 0 };
 
-    CHECK(n_own * p->mesh.size[axes_shard()] <= INT32_MAX);
+    CHECK(n_all_sums(p, axes, n_axes) <= INT32_MAX);
     for (int i = 1; i < p->n_buckets; i++)
-        before[i] = before[i - 1] + shard_blocks(p, &p->buckets[i - 1]);
+        for (int k = 0; k < i; k++)
+            before[i] +=
+                p->buckets[k].axis == p->buckets[i].axis ? shard_blocks(p, &p->buckets[k]) : 0;
     for (int i = 0; i < n; i++) {
         const struct parameter *q = &p->parameters[order[i]];
-        int64_t in_shard = shard_blocks(p, &p->buckets[q->bucket]);
-        int64_t first = q->bucket_offset / OPS_NORM_BLOCK;
-        struct block_walk walk = { first / in_shard * n_own + before[q->bucket], first % in_shard,
-                                   in_shard, n_own };
+        const struct bucket *b = &p->buckets[q->bucket];
+        const struct axis_sums *a = b->axis == axes[0].axis ? &axes[0] : &axes[n_axes - 1];
+        int64_t in_shard = shard_blocks(p, b), first = q->bucket_offset / OPS_NORM_BLOCK;
+        struct block_walk walk = { a->first + first / in_shard * a->n_own + before[q->bucket],
+                                   first % in_shard, in_shard, a->n_own };
 
         if (q->is_copy)
             continue;
@@ -110,31 +146,66 @@ static int block_order(const struct update *u, const int *order, int n, int64_t 
     return runs_cell(p, "block_order", DTYPE_I32, &table, n_blocks);
 }
 
-static void shard_norm(const struct update *u, const int *order, int n)
+/* The sums of squares of this rank's shards of the axis' buckets. */
+static void sum_squares(const struct update *u, const struct axis_sums *a)
 {
     struct program *p = u->program;
-    int64_t n_own = 0, offset = 0;
+    int64_t offset = 0;
 
-    for (int i = 0; i < p->n_buckets; i++)
-        n_own += shard_blocks(p, &p->buckets[i]);
-    if (!n_own) {
-        update_norm(u, order, n);
-        return;
-    }
-    int own = program_value(p, 1, n_own, DTYPE_F64);
-    update_mark_local_sums(u, own);
     for (int i = 0; i < p->n_buckets; i++) {
         int64_t blocks = shard_blocks(p, &p->buckets[i]);
-        if (!blocks)
+
+        if (!blocks || p->buckets[i].axis != a->axis)
             continue;
-        int sums = program_view(p, own, offset, 1, blocks, blocks);
+        int sums = program_view(p, a->own, offset, 1, blocks, blocks);
         update_emit(u, (struct op){ .kind = OP_SUMSQ,
                                     .in = { [SUMSQ_X] = p->buckets[i].shards[0] },
                                     .out = { [SUMSQ_SUMS] = sums } });
         offset += blocks;
     }
-    int all = update_gather_sums(u, own, axes_shard());
-    update_norm_of_blocks(u, order, n, all, block_order(u, order, n, n_own));
+}
+
+/* The sums of two axes, gathered side by side. */
+static int gather_side_by_side(const struct update *u, struct axis_sums *axes, int n)
+{
+    struct program *p = u->program;
+    int all = program_value(p, 1, n_all_sums(p, axes, n), DTYPE_F64);
+
+    update_mark_local_sums(u, all);
+    for (int i = 0; i < n; i++) {
+        int size = mesh_size(&p->mesh, axes[i].axis);
+        int64_t n_sums = axes[i].n_own * size;
+
+        if (!n_sums)
+            continue;
+        int part = program_view(p, all, axes[i].first, 1, n_sums, n_sums);
+        axes[i].own = size == 1 ? part : program_value(p, 1, axes[i].n_own, DTYPE_F64);
+        update_mark_local_sums(u, axes[i].own);
+        sum_squares(u, &axes[i]);
+        update_gather_sums(u, axes[i].own, axes[i].axis, part);
+    }
+    return all;
+}
+
+static void shard_norm(const struct update *u, const int *order, int n)
+{
+    struct program *p = u->program;
+    struct axis_sums axes[N_KINDS];
+    int n_axes = list_axes(p, axes), all;
+
+    if (!n_all_sums(p, axes, n_axes)) {
+        update_norm(u, order, n);
+        return;
+    }
+    if (n_axes > 1) {
+        all = gather_side_by_side(u, axes, n_axes);
+    } else {
+        axes[0].own = program_value(p, 1, axes[0].n_own, DTYPE_F64);
+        update_mark_local_sums(u, axes[0].own);
+        sum_squares(u, &axes[0]);
+        all = update_gather_sums(u, axes[0].own, axes[0].axis, 0);
+    }
+    update_norm_of_blocks(u, order, n, all, block_order(u, order, n, axes, n_axes));
 }
 
 static int shard_state(const struct update *u, int number, enum cell_role role, const char *name,
@@ -142,11 +213,12 @@ static int shard_state(const struct update *u, int number, enum cell_role role, 
 {
     struct program *p = u->program;
     char *full = arena_printf(&p->arena, "%s.%d:shard", name, number);
-    int64_t n = p->buckets[number].n_elements / p->mesh.size[axes_shard()];
+    const struct bucket *b = &p->buckets[number];
+    int64_t n = b->n_elements / program_n_shards(p, number);
     int cell = program_cell(p, role, full, 1, n, dtype);
 
-    p->values[cell].spread[axes_shard()] = SPREAD_COLS;
-    program_lie_like(p, cell, p->buckets[number].shards[0]);
+    program_spread_over(p, cell, b->axis, SPREAD_COLS);
+    program_lie_like(p, cell, b->shards[0], b->axis);
     return cell;
 }
 
@@ -184,8 +256,10 @@ static int blocks_cell(const struct update *u, int number, const char *name,
     int cell = runs_cell(p, whole, DTYPE_F64, table, b->n_elements / OPS_NORM_BLOCK);
 
     /* Of the rank's part of them. */
-    program_lie_like(p, cell, b->shards[0]);
-    return program_local_shard(p, arena_printf(&p->arena, "%s:shard", whole), cell, axes_shard());
+    program_lie_like(p, cell, b->shards[0], b->axis);
+    if (program_n_shards(p, number) == 1)
+        return cell;
+    return program_local_shard(p, arena_printf(&p->arena, "%s:shard", whole), cell, b->axis);
 }
 
 /* The table of the weight decay of a bucket's blocks; 0 and *uniform if all its parameters have the
@@ -242,7 +316,7 @@ static void shard_optimizer(const struct update *u, int number)
     int has_master = !update_is_master(u, weight);
     double weight_decay;
     int decay = decay_table(u, number, &weight_decay);
-    int rng_site = rng_site_table(u, number), part = update_part_number(u, b->shards[0]);
+    int rng_site = rng_site_table(u, number), part = update_part_number(u, b->shards[0], b->axis);
 
     b->master =
         has_master ? shard_state(u, number, ROLE_MASTER, "master", DTYPE_F32) : b->weight_shard;

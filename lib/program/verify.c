@@ -67,8 +67,7 @@ static int check_spreads(const struct program *p, const struct function *f, cons
             continue;
         for (int k = 0; k < OPS_MAX_INPUTS; k++)
             in[k] = p->values[op->in[k]].spread[axis];
-        int on_axis = op_is_collective(op->kind) && (int)op->attributes.axis == axis;
-        if (op_spread(shape, on_axis, in, out, err) < 0)
+        if (op_spread(shape, program_is_over(op, axis), in, out, err) < 0)
             return err_add(err, "program: %s: over %s", f->name, axis_name((enum mesh_axis)axis));
         if (check_sequences(p, f, op, (enum mesh_axis)axis, err) < 0)
             return -1;
@@ -382,8 +381,10 @@ static void begin_split(struct verify_walk *w)
     const struct program *p = w->program;
 
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].shard_axis && p->values[id].role == ROLE_WEIGHT)
-            spread_of(w, p->values[id].base)[p->values[id].shard_axis - 1] = SPREAD_COLS;
+        for (int axis = 0; axis < N_AXES && p->values[id].role == ROLE_WEIGHT; axis++)
+            if (p->values[id].shard_axis &&
+                axis_covers((enum mesh_axis)(p->values[id].shard_axis - 1), (enum mesh_axis)axis))
+                spread_of(w, p->values[id].base)[axis] = SPREAD_COLS;
 }
 
 static void open_walk(struct verify_walk *w, struct arena *arena)
@@ -470,6 +471,16 @@ static int check_ports(const struct program *p, struct err *err)
     return 0;
 }
 
+/* Whether it has the spread on each part of the axis. */
+static bool lies_over(const struct program *p, const struct value *v, int axis, enum spread spread)
+{
+    for (int part = 0; part < N_AXES; part++)
+        if (axis_covers((enum mesh_axis)axis, (enum mesh_axis)part) && p->mesh.size[part] > 1 &&
+            v->spread[part] != spread)
+            return false;
+    return true;
+}
+
 /*
  * A local shard is one of as many equal parts as the axis has ranks, and its spread is split.
  * Together they are all of their base, or, of an input, possibly the first rows alone (a smaller
@@ -487,13 +498,13 @@ static int check_local_shards(const struct program *p, struct err *err)
             continue;
         enum spread split = whole->rows > 1 ? SPREAD_ROWS : SPREAD_COLS;
         int outer = v->outer_shard_axis - 1;
-        int64_t n = v->rows * v->cols * p->mesh.size[axis];
+        int64_t n = v->rows * v->cols * mesh_size(&p->mesh, (enum mesh_axis)axis);
 
-        n *= outer < 0 ? 1 : p->mesh.size[outer];
+        n *= outer < 0 ? 1 : mesh_size(&p->mesh, (enum mesh_axis)outer);
         int64_t all = whole->rows * whole->cols;
         if (!v->base || v->offset || v->stride != v->cols || n > all ||
-            (n < all && v->role != ROLE_INPUT) || v->spread[axis] != split ||
-            (outer >= 0 && v->spread[outer] != split))
+            (n < all && v->role != ROLE_INPUT) || !lies_over(p, v, axis, split) ||
+            (outer >= 0 && !lies_over(p, v, outer, split)))
             return err_set(err, ERR_FAILED, "program: %s is not a rank's own part over %s",
                            verify_value_text(p, id, text, sizeof text),
                            axis_name((enum mesh_axis)axis));

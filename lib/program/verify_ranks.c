@@ -10,6 +10,7 @@
  */
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/str.h"
@@ -178,15 +179,18 @@ static void add_wait(const struct checking *c, const struct replay_transfer *t, 
 {
     enum mesh_axis axis = t->op->attributes.axis;
     char rank[TEXT_BYTES], op[TEXT_BYTES];
-    int n = 0, first = replay_first_of(c->replay, t->rank, axis);
-    int stride = c->replay->stride[axis];
+    int n = 0, size = mesh_size(c->replay->mesh, axis);
+    int *group = calloc((size_t)size, sizeof *group);
 
+    CHECK(group);
+    mesh_group(c->replay->mesh, t->rank, axis, group);
     str_printf(out, "%s waits in %s", rank_text(c, t->rank, rank), op_text(c, t, op));
     if (replay_is_point_to_point(t->op))
         add_awaited(c, replay_other_rank(c->replay, t), n++, out);
-    for (int i = 0; !replay_is_point_to_point(t->op) && i < c->replay->mesh->size[axis]; i++)
-        if (c->replay->list[first + i * stride].n_begun[axis][t->op->stream] <= t->number)
-            add_awaited(c, first + i * stride, n++, out);
+    for (int i = 0; !replay_is_point_to_point(t->op) && i < size; i++)
+        if (c->replay->list[group[i]].n_begun[axis][t->op->stream] <= t->number)
+            add_awaited(c, group[i], n++, out);
+    free(group);
 }
 
 static void add_gate(const struct checking *c, int rank, struct str *out)

@@ -42,10 +42,10 @@
 struct zero3 {
     struct program *program;
     int n_values;      /* values before this pass */
-    int *parameter_of; /* by value: 1 + the parameter whose weight it is */
+    int *parameter_of; /* by value: 1 + the parameter whose weight it is, if that is sharded */
 };
 
-/* The bucket of which the value is a weight, or -1. */
+/* The sharded bucket of which the value is a weight, or -1. */
 static int bucket_of(const struct zero3 *h, int value)
 {
     int parameter = value < h->n_values ? h->parameter_of[value] - 1 : -1;
@@ -58,7 +58,7 @@ static struct zero3 open_zero3(struct program *p)
     struct zero3 h = { p, p->n_values, arena_array(&p->arena, int, p->n_values) };
 
     for (int i = 0; i < p->n_parameters; i++)
-        if (p->parameters[i].bucket >= 0)
+        if (p->parameters[i].bucket >= 0 && program_n_shards(p, p->parameters[i].bucket) > 1)
             h.parameter_of[p->parameters[i].weight] = 1 + i;
     return h;
 }
@@ -111,7 +111,6 @@ static int go_together(const struct program *p, const struct frozen *a, const st
 void zero3_shard_frozen(struct program *p, const struct chunk_functions *chunks, int n_chunks,
                         const struct shard_options *options)
 {
-    int64_t unit = (int64_t)p->mesh.size[axes_shard()] * OPS_NORM_BLOCK;
     struct frozen *list = arena_array(&p->arena, struct frozen, p->n_parameters);
     struct bucket *buckets = arena_array(&p->arena, struct bucket, p->n_buckets + p->n_parameters);
     int n = 0;
@@ -129,12 +128,31 @@ void zero3_shard_frozen(struct program *p, const struct chunk_functions *chunks,
             k--;
         q->bucket = k < 0 ? p->n_buckets++ : p->parameters[list[k].parameter].bucket;
         struct bucket *b = &p->buckets[q->bucket];
+        b->axis = program_shard_axis(p, i);
         q->bucket_offset = b->n_elements;
         b->n_elements += round_up(q->rows * q->cols, OPS_NORM_BLOCK);
         n++;
     }
     for (int i = 0; i < p->n_buckets; i++)
-        p->buckets[i].n_elements = round_up(p->buckets[i].n_elements, unit);
+        p->buckets[i].n_elements =
+            round_up(p->buckets[i].n_elements, (int64_t)program_n_shards(p, i) * OPS_NORM_BLOCK);
+}
+
+static void make_shard(struct program *p, int number, int weight)
+{
+    struct bucket *b = &p->buckets[number];
+    int n_shards = program_n_shards(p, number);
+    char *name = arena_printf(&p->arena, n_shards > 1 ? "weights.%d:shard" : "weights.%d", number);
+
+    b->weight_shard =
+        program_cell(p, ROLE_WEIGHT, name, 1, b->n_elements / n_shards, p->values[weight].dtype);
+    if (n_shards > 1) {
+        program_spread_over(p, b->weight_shard, b->axis, SPREAD_COLS);
+        p->values[b->weight_shard].bucket = 1 + number;
+    } else {
+        b->weights = b->weight_shard;
+    }
+    program_lie_like(p, b->weight_shard, b->n_uses ? b->shards[0] : weight, b->axis);
 }
 
 void zero3_shard_weights(struct program *p)
@@ -145,20 +163,18 @@ void zero3_shard_weights(struct program *p)
 
         if (q->bucket < 0)
             continue;
-        if (!b->weight_shard) {
-            char *name = arena_printf(&p->arena, "weights.%d:shard", q->bucket);
-            int64_t n = b->n_elements / p->mesh.size[axes_shard()];
-            enum dtype dtype = p->values[q->weight].dtype;
-
-            b->weight_shard = program_cell(p, ROLE_WEIGHT, name, 1, n, dtype);
-            p->values[b->weight_shard].spread[axes_shard()] = SPREAD_COLS;
-            program_lie_like(p, b->weight_shard, b->n_uses ? b->shards[0] : q->weight);
-            p->values[b->weight_shard].bucket = 1 + q->bucket;
+        if (!b->weight_shard)
+            make_shard(p, q->bucket, q->weight);
+        struct value *weight = &p->values[q->weight];
+        CHECK(weight->dtype == p->values[b->weight_shard].dtype);
+        if (b->weights) {
+            weight->base = b->weights;
+            weight->offset = q->bucket_offset;
+            continue;
         }
-        CHECK(p->values[q->weight].dtype == p->values[b->weight_shard].dtype);
         /* From now on this value is replaced by gathered ones, and has no memory. */
-        p->values[q->weight].role = ROLE_NONE;
-        p->values[q->weight].scope = SCOPE_PASS;
+        weight->role = ROLE_NONE;
+        weight->scope = SCOPE_PASS;
     }
 }
 
@@ -178,7 +194,7 @@ static int weight_in(const struct zero3 *h, int gathered, int parameter)
 static struct op gather_op(const struct zero3 *h, int bucket, int gathered, enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_GATHER,
-                        .attributes.axis = axes_shard(),
+                        .attributes.axis = h->program->buckets[bucket].axis,
                         .in = { [ALL_GATHER_SHARD] = h->program->buckets[bucket].weight_shard },
                         .out = { [ALL_GATHER_FULL] = gathered },
                         .phase = phase,

@@ -4,7 +4,8 @@
  * The weights of a bucket have the layout of its gradients, so the shard of gradients that a rank
  * gets is the shard of the weights that it updates. That local shard is a view of the whole cell
  * and needs no memory of its own, and the all_gather is in place. Between an update and the next
- * gather the other shards are stale, which verify tracks.
+ * gather the other shards are stale, which verify tracks. Of a bucket with one shard the two are
+ * one, and nothing is gathered.
  *
  *     U  weights.0:shard = adamw bucket.0:shard, ...
  *     F  weights.0 = all_gather weights.0:shard  over dp      next step, stream dp_gather
@@ -19,8 +20,10 @@ static void make_weights(struct program *p, int number, enum dtype dtype)
     char *own = arena_printf(&p->arena, "weights.%d:shard", number);
 
     b->weights = program_cell(p, ROLE_WEIGHT, name, 1, b->n_elements, dtype);
-    program_lie_like(p, b->weights, b->shards[0]);
-    b->weight_shard = program_local_shard(p, own, b->weights, axes_shard());
+    program_lie_like(p, b->weights, b->shards[0], b->axis);
+    b->weight_shard = program_n_shards(p, number) > 1
+                          ? program_local_shard(p, own, b->weights, b->axis)
+                          : b->weights;
 }
 
 /* Make the parameter's weight a view of its bucket's cell. */
@@ -39,7 +42,7 @@ static void emit_gather(struct program *p, int function, const struct bucket *b)
 {
     program_emit(p, function,
                  &(struct op){ .kind = OP_ALL_GATHER,
-                               .attributes.axis = axes_shard(),
+                               .attributes.axis = b->axis,
                                .in = { [ALL_GATHER_SHARD] = b->weight_shard },
                                .out = { [ALL_GATHER_FULL] = b->weights },
                                .phase = PHASE_F,
@@ -69,7 +72,7 @@ void gather_parameters(struct program *p, const struct chunk_functions *chunks, 
 
     char *is_flat = arena_array(&p->arena, char, p->n_values); /* and not gathered yet */
     for (int i = 0; i < p->n_buckets; i++)
-        is_flat[p->buckets[i].weights] = 1;
+        is_flat[p->buckets[i].weights] = program_n_shards(p, i) > 1;
     is_flat[0] = 0;
     for (int c = 0; c < n_chunks; c++)
         for (int i = 0; i < p->functions[chunks[c].forward].n_ops; i++)

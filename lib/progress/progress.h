@@ -50,8 +50,9 @@ struct progress_slot {
     _Atomic int32_t micro_batch;
     _Atomic int32_t op;    /* index into the function's list, -1 outside the step */
     _Atomic int32_t waits; /* 1 while waiting for others */
-    /* For whom: ranks first, first + stride, ..., group_size of them; group_size 0: for all. */
-    _Atomic int32_t group_first, group_stride, group_size;
+    /* For whom: ranks first, first + stride, ..., group_size of them, and as many from first +
+     * group_apart on, ..., group_n_runs times; group_size 0: for all. */
+    _Atomic int32_t group_first, group_stride, group_size, group_n_runs, group_apart;
     _Atomic int32_t pid;
     _Atomic int32_t world_rank;
     _Atomic int32_t end;     /* enum progress_end */
@@ -62,8 +63,9 @@ struct progress_slot {
 
 /* The ranks that a rank waits for. */
 struct progress_meeting {
-    uint64_t position; /* 0: not known */
-    int first, stride, size;
+    uint64_t position;       /* 0: not known */
+    int first, stride, size; /* of the first run; size 0: all */
+    int n_runs, apart;       /* as struct progress_slot says */
 };
 
 /*
@@ -141,6 +143,8 @@ static inline void progress_wait(struct progress_slot *slot, const char *text,
     atomic_store_explicit(&slot->group_first, meeting->first, memory_order_relaxed);
     atomic_store_explicit(&slot->group_stride, meeting->stride, memory_order_relaxed);
     atomic_store_explicit(&slot->group_size, meeting->size, memory_order_relaxed);
+    atomic_store_explicit(&slot->group_n_runs, meeting->n_runs, memory_order_relaxed);
+    atomic_store_explicit(&slot->group_apart, meeting->apart, memory_order_relaxed);
     progress_store(slot, text, true);
 }
 

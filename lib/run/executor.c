@@ -39,7 +39,7 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
     const struct run_scratch *scratch = context;
 
     if (op_is_collective(shape->kind))
-        return collective_scratch_bytes(shape, scratch->mesh.size[shape->attributes.axis],
+        return collective_scratch_bytes(shape, mesh_size(&scratch->mesh, shape->attributes.axis),
                                         scratch->fast);
     return scratch->kernels && op_has_kernel(shape->kind)
                ? kernels_scratch_bytes(scratch->kernels, shape)

@@ -9,7 +9,7 @@
 
 /* The channel of all ranks of the mesh, behind those of programs (axis by stream), training
  * (train/agree.c) and serving (serve/replica.c). */
-enum { CHANNEL_MESH = N_AXES * N_STREAMS + 3 };
+enum { CHANNEL_MESH = N_GROUP_AXES * N_STREAMS + 3 };
 
 /* Making a group talks to others, so it is done on the comm thread. */
 struct group_request {
@@ -37,17 +37,20 @@ static int make_axis_group(const struct group_request *request, struct comm_grou
 {
     struct run *run = request->run;
     struct comm *comm = run->options.comm;
-    int size = run->program->mesh.size[request->axis], first = run->options.first_rank;
+    const struct mesh *mesh = &run->program->mesh;
+    enum mesh_axis axis = (enum mesh_axis)request->axis;
+    int size = mesh_size(mesh, axis), first = run->options.first_rank;
     int *ranks = arena_array(&run->arena, int, size);
+    struct mesh_line line = mesh_line(mesh, comm_world_rank(comm) - first, axis);
 
-    mesh_group(&run->program->mesh, comm_world_rank(comm) - first, (enum mesh_axis)request->axis,
-               ranks);
+    mesh_group(mesh, comm_world_rank(comm) - first, axis, ranks);
     for (int i = 0; i < size; i++)
         ranks[i] += first;
-    run->meetings[request->axis] =
-        (struct progress_meeting){ .first = min_int(ranks[0], ranks[size - 1]),
-                                   .stride = abs(ranks[1] - ranks[0]),
-                                   .size = size };
+    run->meetings[axis] = (struct progress_meeting){ .first = first + line.first,
+                                                     .stride = line.stride,
+                                                     .size = line.n,
+                                                     .n_runs = line.n_runs,
+                                                     .apart = line.apart };
     return comm_group_create(group, comm, ranks, size, request->axis * N_STREAMS + request->stream,
                              err);
 }
@@ -76,11 +79,11 @@ static unsigned use_of(const struct run *run, const struct op *op)
 
 /* uses[axis][stream]: what collectives over the axis on the stream do. The same on all ranks of a
  * group, not on all of the mesh: stages have layers of several kinds. */
-static void find_uses(const struct run *run, char uses[N_AXES][N_STREAMS])
+static void find_uses(const struct run *run, char uses[N_GROUP_AXES][N_STREAMS])
 {
     const struct program *p = run->program;
 
-    memset(uses, 0, sizeof(char[N_AXES][N_STREAMS]));
+    memset(uses, 0, sizeof(char[N_GROUP_AXES][N_STREAMS]));
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++) {
             const struct op *op = &p->functions[f].ops[i];
@@ -95,14 +98,14 @@ int run_make_groups(struct run *run, struct err *err)
 {
     int rank = run->options.comm ? comm_world_rank(run->options.comm) - run->options.first_rank : 0;
     struct group_request request = { .run = run };
-    char uses[N_AXES][N_STREAMS];
+    char uses[N_GROUP_AXES][N_STREAMS];
 
     find_uses(run, uses);
     if (run->enqueues && mesh_world_size(&run->program->mesh) > 1 &&
         worker_call(run->worker, make_mesh_group, &request, err) < 0)
         return -1;
-    for (int axis = 0; axis < N_AXES; axis++) {
-        if (run->program->mesh.size[axis] == 1)
+    for (int axis = 0; axis < N_GROUP_AXES; axis++) {
+        if (mesh_size(&run->program->mesh, (enum mesh_axis)axis) == 1)
             continue;
         run->coordinate[axis] = mesh_coordinate(&run->program->mesh, rank, (enum mesh_axis)axis);
         for (int stream = 0; stream < N_STREAMS; stream++) {

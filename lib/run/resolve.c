@@ -18,7 +18,8 @@ static size_t shard_offset(const struct run *run, const struct program *p, int i
         offset += (size_t)run->coordinate[v->shard_axis - 1] * program_value_bytes(p, id);
     if (v->outer_shard_axis)
         offset += (size_t)run->coordinate[v->outer_shard_axis - 1] *
-                  (size_t)p->mesh.size[v->shard_axis - 1] * program_value_bytes(p, id);
+                  (size_t)mesh_size(&p->mesh, (enum mesh_axis)(v->shard_axis - 1)) *
+                  program_value_bytes(p, id);
     return offset;
 }
 
@@ -190,7 +191,7 @@ static bool is_movable(const struct op_shape *shape, const struct tensor *t)
 /* Sums that comm does not add need more than those it does: plan and run must say the same. */
 static bool has_room(const struct run *run, const struct op *op, const struct op_shape *shape)
 {
-    int size = run->resolving->mesh.size[op->attributes.axis];
+    int size = mesh_size(&run->resolving->mesh, op->attributes.axis);
 
     return collective_scratch_bytes(shape, size, run->options.fast) <= op->scratch_bytes;
 }
@@ -211,7 +212,7 @@ static void resolve_collective(struct run *run, const struct op *op, struct reso
     out->collective = collective_of(&out->call.op, run->groups[axis][order_group_of(op->stream)],
                                     comm_scratch(run, op->stream));
     if (op->attributes.peer) {
-        int size = run->resolving->mesh.size[axis];
+        int size = mesh_size(&run->resolving->mesh, axis);
 
         out->collective.peer = (run->coordinate[axis] + op->attributes.peer + size) % size;
     }

@@ -115,13 +115,13 @@ struct run {
     struct copy_lane lanes[N_COPY_LANES]; /* of copy_out, copy_in */
     struct err put_error;                 /* the first of a put to the file; ERR_NONE: none */
     struct arena arena;
-    struct variants *functions;                   /* [1 + n_shorter][n_functions] */
-    struct comm_group *groups[N_AXES][N_STREAMS]; /* by order_group_of; those that are used */
-    struct progress_meeting meetings[N_AXES];     /* the same groups, for who watches */
-    int coordinate[N_AXES];                       /* of this rank in the mesh */
-    struct order order;                           /* of program, and so of the shorter ones */
-    struct resolved_op **users;                   /* its: the op given last, or NULL */
-    struct resolved_op *last_given[N_STREAMS];    /* NULL before the first */
+    struct variants *functions;                         /* [1 + n_shorter][n_functions] */
+    struct comm_group *groups[N_GROUP_AXES][N_STREAMS]; /* by order_group_of; those that are used */
+    struct progress_meeting meetings[N_GROUP_AXES];     /* the same groups, for who watches */
+    int coordinate[N_GROUP_AXES];                       /* of this rank in the mesh */
+    struct order order;                                 /* of program, and so of the shorter ones */
+    struct resolved_op **users;                         /* its: the op given last, or NULL */
+    struct resolved_op *last_given[N_STREAMS];          /* NULL before the first */
     struct worker *worker; /* of the options, or its own; NULL: nothing is given to one */
     bool owns_worker;
     int enqueues;             /* what is given: traffic.h */

@@ -10,7 +10,7 @@
 #include "program/passes.h"
 
 /* Behind those of programs (axis by stream) and of training. */
-enum { CHANNEL_WORLD = N_AXES * N_STREAMS + 1, CHANNEL_REPLICA };
+enum { CHANNEL_WORLD = N_GROUP_AXES * N_STREAMS + 1, CHANNEL_REPLICA };
 
 struct replica_request {
     struct replica *r;

@@ -6,7 +6,7 @@
 #include "train/trainer_impl.h"
 
 /* The channel of agreements; those of the mesh axes come before it. */
-#define WORLD_CHANNEL (N_AXES * N_STREAMS)
+#define WORLD_CHANNEL (N_GROUP_AXES * N_STREAMS)
 
 /* Run fn where comm is used: on the worker, or here if there is none. */
 static int trainer_call(struct trainer *t, worker_fn fn, void *argument, struct err *err)

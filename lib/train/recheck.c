@@ -39,10 +39,10 @@ int recheck_create(struct recheck **out, struct trainer *t, struct err *err)
 {
     const struct mesh *mesh = &trainer_program(t)->mesh;
     struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
-    enum mesh_axis ring = axes_shard();
+    enum mesh_axis ring = axes_shard(mesh, PARAMETER_EXPERT);
 
     /* A micro-batch is computed by ranks that have the same part of its sequences. */
-    for (int i = others.n - 1; i >= 0 && mesh->size[axes_shard()] == 1; i--)
+    for (int i = others.n - 1; i >= 0 && mesh->size[axes_shard(mesh, PARAMETER_EXPERT)] == 1; i--)
         if (!axis_cuts_sequences(others.axes[i]))
             ring = others.axes[i];
 
@@ -89,15 +89,15 @@ static int rank_at(const struct recheck *r, enum mesh_axis axis, int world_rank,
 {
     const struct mesh *mesh = &trainer_program(r->trainer)->mesh;
     struct mesh_place place = mesh_place(mesh, world_rank);
-    int size = mesh->size[axis];
+    int size = mesh_size(mesh, axis), at = mesh_place_on(mesh, &place, axis) + shift;
 
-    place.of[axis] = ((place.of[axis] + shift) % size + size) % size;
+    place = mesh_place_at(mesh, &place, axis, (at % size + size) % size);
     return mesh_rank_at(mesh, &place);
 }
 
 static int size_of(const struct recheck *r, enum mesh_axis axis)
 {
-    return trainer_program(r->trainer)->mesh.size[axis];
+    return mesh_size(&trainer_program(r->trainer)->mesh, axis);
 }
 
 /* ---- a round ---- */
@@ -348,16 +348,17 @@ int recheck_gradients(struct recheck *r, struct recheck_finding *finding, struct
 /* What ranks update alone; round 1 is done, and words has its hashes. */
 static int compare_shards(struct recheck *r, struct recheck_finding *finding, struct err *err)
 {
-    int n_rounds = n_rounds_of(r, axes_shard());
+    enum mesh_axis axis = recheck_optimizer_axis(&trainer_program(r->trainer)->mesh);
+    int n_rounds = n_rounds_of(r, axis);
 
     *finding = (struct recheck_finding){ .rank = -1 };
-    if (!r->optimizer || !differ(r, axes_shard(), 1))
+    if (!r->optimizer || !differ(r, axis, 1))
         return 0;
     for (int round = 2; round < n_rounds; round++)
         if (recheck_optimizer_round(r->optimizer, round, err) < 0)
             return -1;
     return hear((struct hearing){ .recheck = r,
-                                  .axis = axes_shard(),
+                                  .axis = axis,
                                   .own = recheck_optimizer_rounds(r->optimizer),
                                   .n_rounds = n_rounds,
                                   .what = "the same update" },

@@ -32,21 +32,29 @@ struct recheck_optimizer {
     void *memory;                                      /* the device's */
 };
 
+enum mesh_axis recheck_optimizer_axis(const struct mesh *mesh)
+{
+    enum mesh_axis axis = axes_shard(mesh, PARAMETER_EXPERT);
+
+    return mesh_size(mesh, axis) > 1 ? axis : axes_shard(mesh, PARAMETER_DENSE);
+}
+
 int recheck_optimizer_create(struct recheck_optimizer **out, struct trainer *t, struct err *err)
 {
     const struct mesh *mesh = &t->program.mesh;
+    enum mesh_axis axis = recheck_optimizer_axis(mesh);
     struct device *device = run_device(t->run);
 
     *out = NULL;
-    if (mesh->size[axes_shard()] < 2 || !t->job->parallel.zero)
+    if (mesh_size(mesh, axis) < 2 || !t->job->parallel.zero)
         return 0;
     struct recheck_optimizer *o = calloc(1, sizeof *o);
     CHECK(o);
     o->trainer = t;
-    o->n_line = mesh->size[axes_shard()];
+    o->n_line = mesh_size(mesh, axis);
     o->line = calloc((size_t)o->n_line, sizeof *o->line);
     CHECK(o->line);
-    mesh_group(mesh, t->world_rank, axes_shard(), o->line);
+    mesh_group(mesh, t->world_rank, axis, o->line);
     o->n_bytes = recheck_piece_bytes(&t->program);
     o->own = calloc(1, HEADER_BYTES + o->n_bytes);
     o->received = calloc(1, HEADER_BYTES + o->n_bytes);
@@ -289,7 +297,8 @@ int recheck_optimizer_round(struct recheck_optimizer *o, int round, struct err *
 {
     if (!o)
         return 0;
-    int me = o->trainer->place.of[axes_shard()], n = o->n_line;
+    const struct mesh *mesh = &o->trainer->program.mesh;
+    int me = mesh_place_on(mesh, &o->trainer->place, recheck_optimizer_axis(mesh)), n = o->n_line;
     const unsigned char *message = round % n ? o->received : o->own;
 
     if (round % n &&

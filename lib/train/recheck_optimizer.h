@@ -21,6 +21,9 @@
 
 struct recheck_optimizer;
 
+/* Along which ranks compute each other's updates, of shards over it. */
+enum mesh_axis recheck_optimizer_axis(const struct mesh *mesh);
+
 /* *optimizer is NULL where no shards are updated: all else takes that too. It allocates memory of
  * the device, recheck_piece_bytes. 0, or -1 and ERR_DEVICE: on this rank alone. */
 int recheck_optimizer_create(struct recheck_optimizer **optimizer, struct trainer *trainer,
@@ -32,7 +35,7 @@ void recheck_optimizer_begin(struct recheck_optimizer *optimizer, int64_t step);
 void recheck_optimizer_end(struct recheck_optimizer *optimizer);
 
 /*
- * After the step: compute what the rank whose coordinate on the sharding axis is `round` larger has
+ * After the step: compute what the rank whose coordinate on the axis is `round` larger has
  * updated. Collective over all ranks. 0, or -1 and ERR_PEER or ERR_DEVICE.
  */
 enum { RECHECK_OPTIMIZER_ROUNDS = 4 };

@@ -20,15 +20,15 @@ enum { PIECE_BYTES = 8192, NAME_BYTES = 64 };
 /* What each rank tells the others. */
 struct piece {
     char host[RECHECK_HOST_BYTES], name[NAME_BYTES];
-    int32_t dtype, n,
-        owner; /* n elements; owner: the coordinate of whose sum they are; n 0: none */
+    int32_t dtype, n; /* n elements; 0: none */
+    int32_t axis;     /* of the sum */
+    int32_t owner;    /* the coordinate on it of whose sum they are */
     int32_t is_done;
     unsigned char term[PIECE_BYTES], sum[PIECE_BYTES]; /* sum: the owner's counts */
 };
 
 struct recheck_sum {
     struct trainer *trainer;
-    enum mesh_axis axis;
     int64_t step, offset; /* offset: of the piece in the owner's shard */
     int bucket;
     struct run_capture capture;
@@ -40,7 +40,8 @@ struct recheck_sum *recheck_sum_create(struct trainer *t)
     const struct mesh *mesh = &t->program.mesh;
     const struct job *job = t->job;
 
-    if (mesh->size[axes_shard()] < 2 || axes_of_replicas(mesh, PARAMETER_EXPERT).n ||
+    if (mesh_size(mesh, axes_shard(mesh, PARAMETER_DENSE)) < 2 ||
+        axes_of_replicas(mesh, PARAMETER_EXPERT).n ||
         job->parallel.gradient_sum != GRADIENT_SUM_LATE ||
         job->parallel.reductions == REDUCTIONS_FAST)
         return NULL;
@@ -49,7 +50,6 @@ struct recheck_sum *recheck_sum_create(struct trainer *t)
     s->all = calloc((size_t)t->world_size, sizeof *s->all);
     CHECK(s->all);
     s->trainer = t;
-    s->axis = axes_shard();
     snprintf(s->own.host, sizeof s->own.host, "%s", launch_host());
     return s;
 }
@@ -68,24 +68,26 @@ void recheck_sum_begin(struct recheck_sum *s, int64_t step)
         return;
     const struct program *p = &s->trainer->program;
     int64_t turn = step / s->trainer->job->train.recheck_every;
-    int size = p->mesh.size[s->axis];
+    int most = mesh_size(&p->mesh, axes_shard(&p->mesh, PARAMETER_DENSE));
 
     s->step = step;
-    s->bucket = recheck_bucket(p, turn / size);
+    s->bucket = recheck_bucket(p, turn / most);
     s->own.n = 0;
     if (s->bucket < 0)
         return;
     const struct bucket *b = &p->buckets[s->bucket];
     enum dtype dtype = p->values[b->shards[0]].dtype;
+    int size = program_n_shards(p, s->bucket);
     int64_t in_shard = b->n_elements / size;
     int64_t n = min_i64(in_shard, PIECE_BYTES / (int64_t)dtype_bytes(dtype));
 
     s->own.n = (int32_t)n;
     s->own.dtype = (int32_t)dtype;
+    s->own.axis = (int32_t)b->axis;
     s->own.owner = (int32_t)(turn % size);
     s->own.is_done = 0;
     snprintf(s->own.name, sizeof s->own.name, "bucket.%d", s->bucket);
-    s->offset = ((in_shard - n) / 2 + turn / size / p->n_buckets * n) % (in_shard - n + 1);
+    s->offset = ((in_shard - n) / 2 + turn / most / p->n_buckets * n) % (in_shard - n + 1);
     s->capture = (struct run_capture){
         .value = b->gradients[0],
         .offset = (size_t)(s->own.owner * in_shard + s->offset) * dtype_bytes(dtype),
@@ -100,14 +102,16 @@ static int is_wrong(const struct recheck_sum *s, int world_rank, int *owner)
 {
     const struct mesh *mesh = &s->trainer->program.mesh;
     const struct piece *own = &s->all[world_rank];
-    int size = mesh->size[s->axis];
+    enum mesh_axis axis = (enum mesh_axis)own->axis;
+    int size = own->n ? mesh_size(mesh, axis) : 1;
     size_t n_bytes = (size_t)own->n * dtype_bytes((enum dtype)own->dtype);
     int *ranks = calloc((size_t)size, sizeof *ranks);
     unsigned char *terms = calloc((size_t)size, PIECE_BYTES), *sum = calloc(1, PIECE_BYTES);
     int n_done = 0;
 
     CHECK(ranks && terms && sum);
-    mesh_group(mesh, world_rank, s->axis, ranks);
+    if (own->n)
+        mesh_group(mesh, world_rank, axis, ranks);
     for (int i = 0; i < size; i++) {
         n_done += s->all[ranks[i]].is_done;
         memcpy(terms + n_bytes * (size_t)i, s->all[ranks[i]].term, n_bytes);

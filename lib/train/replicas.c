@@ -110,13 +110,14 @@ enum mesh_axis replicas_axis(const struct trainer *trainer)
     const struct mesh *mesh = &trainer->program.mesh;
     const struct job *job = trainer->job;
     struct axis_list others = axes_of_replicas(mesh, PARAMETER_EXPERT);
+    enum mesh_axis shards = axes_shard(mesh, PARAMETER_EXPERT);
 
     for (int i = 0; i < others.n; i++)
         if (!divides_parameters(job, others.axes[i]))
             return others.axes[i];
     /* What remains has a part of what is compared at least, where dp has none. */
-    bool has_replicas = mesh->size[axes_shard()] > 1 && !job->parallel.zero;
-    return others.n && !has_replicas ? others.axes[0] : axes_shard();
+    bool has_replicas = mesh->size[shards] > 1 && !job->parallel.zero;
+    return others.n && !has_replicas ? others.axes[0] : shards;
 }
 
 struct replicas *replicas_create(struct trainer *trainer)

@@ -103,7 +103,9 @@ void slices_of_masters(struct slices *slices, const struct run *run, const struc
 /* Of what all ranks of the sharding axis have, the elements of those rows that this one saves. */
 static void share_rows(const struct owner *o, int parameter, int64_t *begin, int64_t *end)
 {
-    int64_t size = o->program->mesh.size[axes_shard()], rank = o->place->of[axes_shard()];
+    enum mesh_axis axis = program_shard_axis(o->program, parameter);
+    int64_t size = mesh_size(&o->program->mesh, axis);
+    int64_t rank = mesh_place_on(&o->program->mesh, o->place, axis);
     int64_t n = min_i64(size, SLICES_SAVERS_MAX), share = ceil_div(rank * n, size), rows, cols;
 
     rectangles_part(o->program, parameter, &rows, &cols);
@@ -122,7 +124,8 @@ static bool is_another_ranks(const struct owner *o, int parameter)
 {
     for (int i = 0; i < N_AXES; i++) {
         enum mesh_axis axis = (enum mesh_axis)i;
-        int is_copied = axis != axes_shard() && axis != axes_stages() &&
+        int is_copied = !axis_covers(program_shard_axis(o->program, parameter), axis) &&
+                        axis != axes_stages() &&
                         !program_parameter_is_split(o->program, parameter, axis);
 
         if (is_copied && o->place->of[axis])

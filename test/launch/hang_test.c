@@ -92,20 +92,27 @@ static void test_clocks(void **state)
 }
 
 /* A rank at a position that all count alike; waiting for those of a group to come to `awaits`. */
-static void stand(int rank, uint64_t position, const char *text, uint64_t awaits, int first,
-                  int stride, int size)
+static void stand_for(int rank, uint64_t position, const char *text,
+                      const struct progress_meeting *meeting)
 {
     struct progress_slot *slot = &f.page[rank].slot;
-    struct progress_meeting meeting = { awaits, first, stride, size };
 
     atomic_store(&slot->step, 7);
     atomic_store(&slot->micro_batch, 3);
     atomic_store(&slot->op, 5);
     atomic_store(&slot->position, position);
-    if (awaits)
-        progress_wait(slot, text, &meeting);
+    if (meeting->position)
+        progress_wait(slot, text, meeting);
     else
         progress_publish(slot, text, 0);
+}
+
+static void stand(int rank, uint64_t position, const char *text, uint64_t awaits, int first,
+                  int stride, int size)
+{
+    struct progress_meeting meeting = { awaits, first, stride, size, 1, 0 };
+
+    stand_for(rank, position, text, &meeting);
 }
 
 /* The report that design.md promises: who is behind is found through the group and positions. */
@@ -135,6 +142,28 @@ static void test_who_is_behind(void **state)
     stand(1, 150, "rmsnorm layers.10", 0, 0, 0, 0);
     hang_watch_report(&f.watch, 133, &text);
     assert_non_null(strstr(text.data, "all other ranks have reached it"));
+    str_release(&text);
+}
+
+/* A group of several runs of ranks: who lies between two of them is not waited for. */
+static void test_a_group_of_runs(void **state)
+{
+    const struct progress_meeting runs = { 100, 3, 1, 2, 2, 8 }; /* 3, 4, 11, 12 */
+    static const int world_ranks[N] = { 3, 5, 12 };
+    struct str text = { 0 };
+    int culprit;
+
+    (void)state;
+    for (int rank = 0; rank < N; rank++)
+        f.ranks[rank].world_rank = world_ranks[rank];
+    stand_for(0, 100, "reduce_scatter data bucket.3", &runs);
+    stand(1, 80, "attention layers.9", 0, 0, 0, 0);
+    look(&f.watch, 101, &culprit);
+    stand(2, 90, "attention layers.9", 0, 0, 0, 0);
+    look(&f.watch, 104, &culprit);
+    hang_watch_report(&f.watch, 104, &text);
+    assert_non_null(strstr(text.data, "rank 12 on n1 has not reached it"));
+    assert_null(strstr(text.data, "rank 5 on n1 has not reached it"));
     str_release(&text);
 }
 
@@ -178,7 +207,7 @@ static void test_many(void **state)
     (void)state;
     for (int rank = 0; rank < N_MANY; rank++) {
         ranks[rank] = (struct hang_rank){ rank, NULL, 100 + rank, 1, 0, &page[rank].slot };
-        struct progress_meeting all = { 9, 0, 0, 0 };
+        struct progress_meeting all = { .position = 9 };
 
         atomic_store(&page[rank].slot.op, -1);
         if (rank == 17 || rank == 30)
@@ -275,6 +304,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_clocks, setup, teardown),
         cmocka_unit_test_setup_teardown(test_who_is_behind, setup, teardown),
         cmocka_unit_test_setup_teardown(test_chain, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_group_of_runs, setup, teardown),
         cmocka_unit_test(test_many),
         cmocka_unit_test_setup_teardown(test_all_wait, setup, teardown),
         cmocka_unit_test_setup_teardown(test_gap, setup, teardown),

@@ -72,6 +72,38 @@ static void the_first_loss_does_not_move(void **state)
         }
 }
 
+/*
+ * Where experts' matrices are frozen, all that is trained is reduced over ep and dp as it is over
+ * as many ranks without ep: no bit of the whole run tells them apart, at any zero stage.
+ */
+static void other_gradients_do_not_move(void **state)
+{
+    static const char frozen[] = "train.freeze=[\"layers.*.experts.*\"]";
+    char text[256], what[64];
+
+    (void)state;
+    for (int zero = 0; zero < 4; zero++) {
+        struct law_case c = law_base(zero % 2 ? "mixture" : "routed", zero < 2 ? "bf16" : "fp32");
+        int ep = zero == 1 ? 4 : 2;
+
+        if (law_left_out())
+            continue;
+        c.n_ranks = 4;
+        c.gradient_sum = zero % 3 ? "early" : "late";
+        snprintf(text, sizeof text, "%s|%s", frozen, ep_text(1));
+        c.tuning = text;
+        struct law_outcome without = law_run(&c);
+        snprintf(text, sizeof text, "%s|%s", frozen, ep_text(ep));
+        c.zero = zero;
+        struct law_outcome with = law_run(&c);
+        snprintf(what, sizeof what, "%s, ep %d, zero %d", c.model, ep, zero);
+        assert_true(with.numerics != without.numerics);
+        with.numerics = without.numerics;
+        with.parameters = without.parameters; /* experts' are hashed by their parts */
+        law_must_equal(what, &without, &with);
+    }
+}
+
 /* ---- runs of one ep ---- */
 
 /* What may differ; n_ranks_after 0: it does not stop. */
@@ -119,6 +151,24 @@ static void ways_of_one_ep(void **state)
                 try_way(models[m], w % 2 ? "fp32" : "bf16", (m + w) % 3 ? 2 : 4, &ways[w]);
 }
 
+/* Between the ranks that shard what all have lie those of the other stage. */
+static void pipelines_may_be_neighbours(void **state)
+{
+    struct law_case c = law_base("mixture", "bf16");
+    char text[128];
+
+    (void)state;
+    c.n_ranks = 8;
+    c.pp = 2;
+    c.zero = 1;
+    c.tuning = ep_text(2);
+    struct law_outcome wanted = law_run(&c);
+    snprintf(text, sizeof text, "%s|parallel.order=tp-pp-dp", ep_text(2));
+    c.tuning = text;
+    struct law_outcome got = law_run(&c);
+    law_must_equal("order tp-pp-dp", &wanted, &got);
+}
+
 /* ---- from one ep to another ---- */
 
 /* States have global names, whichever rank has an expert: what goes on is what was saved. */
@@ -144,7 +194,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_loss_does_not_move),
+        cmocka_unit_test(other_gradients_do_not_move),
         cmocka_unit_test(ways_of_one_ep),
+        cmocka_unit_test(pipelines_may_be_neighbours),
         cmocka_unit_test(a_run_goes_on_under_another_ep),
     };
 

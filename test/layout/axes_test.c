@@ -35,8 +35,8 @@ static void every_axis_has_one_role(void **state)
     }
 }
 
-/* Neighbours in the batch come first, then the sharding axis, so that what follows is summed on
- * shards. */
+/* Neighbours in the batch come first: ep and dp, the parts of the axis that shards, so that what
+ * follows is summed on shards. */
 static void neighbours_are_summed_first(void **state)
 {
     struct mesh mesh = mesh_data_parallel(4);
@@ -50,11 +50,14 @@ static void neighbours_are_summed_first(void **state)
 
     assert_true(dense.n > 1);
     assert_int_equal(dense.axes[0], AXIS_EP);
-    assert_int_equal(dense.axes[1], axes_shard());
-    assert_int_equal(others.n, dense.n - 1);
-    assert_int_equal(others.axes[0], AXIS_EP);
-    for (int i = 1; i < others.n; i++)
-        assert_int_equal(others.axes[i], dense.axes[i + 1]);
+    assert_int_equal(dense.axes[1], AXIS_DP);
+    for (int i = 0; i < 2; i++)
+        assert_true(axis_covers(axes_shard(&mesh, PARAMETER_DENSE), dense.axes[i]));
+    assert_int_equal(others.n, dense.n - 2);
+    for (int i = 0; i < others.n; i++) {
+        assert_int_equal(others.axes[i], dense.axes[i + 2]);
+        assert_false(axis_covers(axes_shard(&mesh, PARAMETER_DENSE), others.axes[i]));
+    }
     /* Each expert's tokens come from all ranks of ep: its gradient is no sum over them. */
     assert_int_equal(expert.n, dense.n - 1);
     for (int i = 0; i < expert.n; i++)
@@ -64,8 +67,15 @@ static void neighbours_are_summed_first(void **state)
 /* The axes that have a name of their own are those that divide so. */
 static void named_axes_divide_as_they_say(void **state)
 {
+    struct mesh mesh = mesh_data_parallel(2);
+
     (void)state;
-    assert_int_equal(axes_shard(), AXIS_DP);
+    assert_int_equal(axes_shard(&mesh, PARAMETER_DENSE), AXIS_DP);
+    assert_int_equal(axes_shard(&mesh, PARAMETER_EXPERT), AXIS_DP);
+    mesh.size[AXIS_EP] = 2;
+    assert_int_equal(axes_shard(&mesh, PARAMETER_DENSE), AXIS_DATA);
+    assert_int_equal(axes_shard(&mesh, PARAMETER_EXPERT), AXIS_DP);
+    assert_int_equal(axis_role(AXIS_DATA, PARAMETER_DENSE), SPLITS_TOKENS);
     assert_int_equal(axes_tensor(), AXIS_TP);
     assert_int_equal(axes_experts(), AXIS_EP);
     assert_int_equal(axes_stages(), AXIS_PP);

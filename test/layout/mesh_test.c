@@ -52,6 +52,45 @@ static void check_stage(const struct mesh *mesh, int rank)
     assert_int_equal(mesh_data_rank(mesh, own.first + own.n - 1), data_rank);
 }
 
+/* The ranks of a composite are those of its parts, the first fastest; no other rank is in the
+ * line. */
+static void check_data(const struct mesh *mesh, int rank)
+{
+    struct mesh_place place = mesh_place(mesh, rank);
+    int ep = mesh->size[AXIS_EP], size = mesh_size(mesh, AXIS_DATA), ranks[WORLD_MAX];
+    struct mesh_line line = mesh_line(mesh, rank, AXIS_DATA);
+    int at = place.of[AXIS_DP] * ep + place.of[AXIS_EP];
+
+    assert_int_equal(size, ep > 1 ? ep * mesh->size[AXIS_DP] : 1);
+    if (size == 1)
+        at = 0;
+    assert_int_equal(mesh_coordinate(mesh, rank, AXIS_DATA), at);
+    assert_int_equal(line.n * line.n_runs, size);
+    mesh_group(mesh, rank, AXIS_DATA, ranks);
+    assert_int_equal(ranks[at], rank);
+    for (int i = 0; i < size; i++) {
+        struct mesh_place there = place;
+
+        there.of[AXIS_EP] = size > 1 ? i % ep : 0;
+        there.of[AXIS_DP] = size > 1 ? i / ep : place.of[AXIS_DP];
+        assert_int_equal(ranks[i], mesh_rank_at(mesh, &there));
+        assert_int_equal(ranks[i], line.first + i / line.n * line.apart + i % line.n * line.stride);
+    }
+}
+
+/* The line of an axis has its ranks, from the lowest on. */
+static void check_line(const struct mesh *mesh, int rank, enum mesh_axis axis)
+{
+    struct mesh_line line = mesh_line(mesh, rank, axis);
+    int ranks[WORLD_MAX], is_backward = axis == AXIS_PP && mesh->order == ORDER_STAGES_REVERSED;
+
+    mesh_group(mesh, rank, axis, ranks);
+    assert_int_equal(line.n_runs, 1);
+    assert_int_equal(line.n, mesh->size[axis]);
+    for (int i = 0; i < line.n; i++)
+        assert_int_equal(ranks[is_backward ? line.n - 1 - i : i], line.first + i * line.stride);
+}
+
 /* Along each axis the group holds the ranks with that one coordinate changed, in order. */
 static void check_rank(const struct mesh *mesh, int rank)
 {
@@ -66,6 +105,9 @@ static void check_rank(const struct mesh *mesh, int rank)
     assert_memory_equal(place.of, at, sizeof at);
     assert_int_equal(mesh_rank_at(mesh, &place), rank);
     check_stage(mesh, rank);
+    check_data(mesh, rank);
+    for (int axis = 0; axis < N_AXES; axis++)
+        check_line(mesh, rank, (enum mesh_axis)axis);
     assert_int_equal(mesh_data_rank(mesh, rank),
                      (at[AXIS_REPLICA] * mesh->size[AXIS_DP] + at[AXIS_DP]) * mesh->size[AXIS_EP] +
                          at[AXIS_EP]);

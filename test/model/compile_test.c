@@ -72,6 +72,70 @@ static void every_mesh(void **state)
     }
 }
 
+/* A mixture on each set of axes with ep: experts' buckets are sharded over dp, which may have one
+ * rank, those of all else over ep and dp. */
+static void every_mesh_of_experts(void **state)
+{
+    enum { N_SETS = 1 << N_AXES };
+    struct program program;
+
+    (void)state;
+    for (int n = 0; n < N_SETS * 4 * 2; n++) {
+        struct model_spec spec = tiny_spec("mixture");
+        struct compile_train options = tiny_compile(&spec, 1);
+
+        for (int axis = 0; axis < N_AXES; axis++)
+            options.mesh.size[axis] = 1 + (n >> axis & 1);
+        if (options.mesh.size[AXIS_EP] == 1 || options.mesh.size[AXIS_REPLICA] > 1)
+            continue;
+        options.gradients.zero = n / N_SETS & 3;
+        options.gradients.early = n / N_SETS / 4;
+        options.gradients.zero3 = (enum zero3_gather)(n % 4);
+        options.sequence_parallel = n % 3 > 0;
+        options.update.states = n % 5 ? DTYPE_F32 : DTYPE_BF16;
+        options.pipeline.rank = options.mesh.size[AXIS_PP] - 1;
+        must_compile(&program, &options);
+        program_release(&program);
+    }
+}
+
+/* Of four data-parallel ranks each has a quarter of the states, up to what fills buckets: of
+ * experts half of half of them. */
+static void states_of_experts_and_all_else(void **state)
+{
+    struct model_spec spec = tiny_spec("mixture");
+    struct compile_train options = tiny_compile(&spec, 2);
+    struct program program;
+    int64_t whole[2] = { 0 }, own[2] = { 0 }, filled[2] = { 0 };
+
+    (void)state;
+    spec.hidden_size = 256;
+    spec.ffn_size = 512;
+    spec.expert_ffn_size = 256;
+    options.mesh.size[AXIS_EP] = 2;
+    options.gradients.zero = 1;
+    must_compile(&program, &options);
+    for (int i = 0; i < program.n_parameters; i++) {
+        const struct parameter *q = &program.parameters[i];
+
+        whole[program_parameter_is_split(&program, i, AXIS_EP)] += q->whole_rows * q->whole_cols;
+        filled[program_parameter_is_split(&program, i, AXIS_EP)] += OPS_NORM_BLOCK;
+    }
+    for (int i = 0; i < program.n_buckets; i++) {
+        const struct bucket *b = &program.buckets[i];
+
+        own[b->axis == AXIS_DP] += program.values[b->moment1].cols;
+        filled[b->axis == AXIS_DP] += OPS_NORM_BLOCK;
+        assert_int_equal(program_n_shards(&program, i), b->axis == AXIS_DP ? 2 : 4);
+    }
+    for (int is_expert = 0; is_expert < 2; is_expert++) {
+        assert_true(whole[is_expert] > 100000);
+        assert_in_range(own[is_expert], whole[is_expert] / 4,
+                        whole[is_expert] / 4 + filled[is_expert]);
+    }
+    program_release(&program);
+}
+
 /*
  * Micro-batches of several sizes, for each rank of pipelines: over tp the larger have more pieces
  * of the head than the smaller, so that their sums over ranks are begun at other ops.
@@ -291,6 +355,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_combination),
         cmocka_unit_test(every_mesh),
+        cmocka_unit_test(every_mesh_of_experts),
+        cmocka_unit_test(states_of_experts_and_all_else),
         cmocka_unit_test(given_sizes),
         cmocka_unit_test(compiling_is_fast),
         cmocka_unit_test(compiling_is_repeatable),

@@ -60,6 +60,35 @@ static void test_ring_in_a_node(void **state)
     arena_release(&f.arena);
 }
 
+/* A composite axis is priced as the flat one with its ranks; its ranks may lie in several runs. */
+static void test_composite(void **state)
+{
+    struct fixture f;
+    struct mesh mesh = mesh_data_parallel(4);
+
+    (void)state;
+    open_fixture(&f, "h100-sxm", 32);
+    mesh.size[AXIS_EP] = 2;
+    mesh.size[AXIS_TP] = 2;
+    struct group_shape flat = group_of(&f, 2, 8, AXIS_DP);
+    struct group_shape data = collective_group(&f.cluster, &mesh, 0, AXIS_DATA);
+    assert_memory_equal(&data, &flat, sizeof data);
+    mesh.size[AXIS_TP] = 1;
+    mesh.size[AXIS_PP] = 4;
+    mesh.order = ORDER_PIPELINES;
+    data = collective_group(&f.cluster, &mesh, 2, AXIS_DATA); /* 2, 3, 10, 11, 18, ... */
+    assert_int_equal(data.n, 8);
+    assert_int_equal(data.n_nodes, 4);
+    assert_int_equal(data.per_node, 2);
+    assert_int_equal(data.n_domains, 4);
+    mesh.size[AXIS_PP] = 2;
+    data = collective_group(&f.cluster, &mesh, 2, AXIS_DATA); /* 2, 3, 6, 7, 10, ... */
+    assert_int_equal(data.n, 8);
+    assert_int_equal(data.n_nodes, 2);
+    assert_int_equal(data.per_node, 4);
+    arena_release(&f.arena);
+}
+
 static void test_nothing_to_move(void **state)
 {
     struct fixture f;
@@ -159,8 +188,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ring_in_a_node), cmocka_unit_test(test_nothing_to_move),
-        cmocka_unit_test(test_is_monotone),    cmocka_unit_test(test_crossing_nodes),
-        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_composite),      cmocka_unit_test(test_is_monotone),
+        cmocka_unit_test(test_crossing_nodes), cmocka_unit_test(test_rotation),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

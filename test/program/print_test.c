@@ -200,8 +200,8 @@ static void hybrid_text(void **state)
 
 /*
  * cp and ep divide tokens as dp does, so rows are split over them, and what one has summed the
- * others sum, too: ep gradients before dp makes shards of them, cp these, in the last micro-batch;
- * the loss at the end.
+ * others sum, too: ep and dp, as one axis, make shards of gradients, which cp sums, in the last
+ * micro-batch; the loss at the end.
  */
 static void token_axes_text(void **state)
 {
@@ -225,6 +225,20 @@ static void experts_text(void **state)
     (void)state;
     options.mesh.size[AXIS_EP] = 2;
     check_compiled(GOLDEN "mixture.experts-2.txt", &options);
+}
+
+/* All else is sharded over the four data-parallel ranks, experts over the two that have the same
+ * ones. */
+static void sharded_experts_text(void **state)
+{
+    struct model_spec spec = tiny_spec("mixture");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.mesh.size[AXIS_EP] = 2;
+    options.gradients.zero = 3;
+    options.gradients.early = 1;
+    check_compiled(GOLDEN "mixture.experts-2-zero-3.txt", &options);
 }
 
 /* Heads are exchanged, keys are gathered in slices, keys go round: of two ranks each. */
@@ -409,7 +423,8 @@ int main(void)
         cmocka_unit_test(offload_text),         cmocka_unit_test(pipeline_text),
         cmocka_unit_test(tensor_parallel_text), cmocka_unit_test(dynamic_text),
         cmocka_unit_test(token_axes_text),      cmocka_unit_test(experts_text),
-        cmocka_unit_test(context_texts),        cmocka_unit_test(fastseq_text),
+        cmocka_unit_test(sharded_experts_text), cmocka_unit_test(context_texts),
+        cmocka_unit_test(fastseq_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /*
  * verify_experts_test.c - a mixture compiled for ep 2, dp 2 is refused where sums of gradients go
- * over the wrong ranks: experts' over ep, whose ranks have other experts, or dense ones not
+ * over the wrong ranks: experts' over ep, whose ranks have other experts, or dense ones not over
+ * all
  */
 #include "verify_judge.h"
 
@@ -94,9 +95,12 @@ static void sums_are_missing(void **state)
     (void)state;
     for (int early = 0; early < 2; early++)
         for (int zero = 0; zero < 2; zero++) {
-            assert_true(each_missing(AXIS_EP, false, early, zero) > 1);
+            assert_true(each_missing(AXIS_DATA, false, early, zero) > 1);
+            assert_int_equal(each_missing(AXIS_EP, false, early, zero), 0);
+            assert_int_equal(each_missing(AXIS_DP, false, early, zero), 0);
             assert_true(each_missing(AXIS_DP, true, early, zero) >= 1);
             assert_int_equal(each_missing(AXIS_EP, true, early, zero), 0);
+            assert_int_equal(each_missing(AXIS_DATA, true, early, zero), 0);
         }
 }
 
@@ -141,18 +145,19 @@ static void experts_are_summed_over_ep(void **state)
     }
 }
 
-/* A sum that goes over the other axis in its place. */
-static void sums_over_the_other_axis(void **state)
+/* A sum that goes over another axis in its place. */
+static void sums_over_another_axis(void **state)
 {
     static const struct {
         enum mesh_axis axis, other;
         bool of_experts;
-    } cases[] = { { AXIS_EP, AXIS_DP, false },
+    } cases[] = { { AXIS_DATA, AXIS_DP, false },
+                  { AXIS_DATA, AXIS_EP, false },
                   { AXIS_DP, AXIS_EP, true },
-                  { AXIS_DP, AXIS_EP, false } };
+                  { AXIS_DP, AXIS_DATA, true } };
 
     (void)state;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 4; i++)
         for (int zero = 0; zero < 2; zero++) {
             struct program p;
             struct function *f;
@@ -185,7 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_missing),
         cmocka_unit_test(experts_are_summed_over_ep),
-        cmocka_unit_test(sums_over_the_other_axis),
+        cmocka_unit_test(sums_over_another_axis),
         cmocka_unit_test(whole_experts),
     };
 

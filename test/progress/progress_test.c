@@ -52,7 +52,7 @@ static void test_two_processes(void **state)
     pid_t child = fork();
     if (!child) {
         struct progress_slot *slot = progress_join(2);
-        struct progress_meeting meeting = { 7, 1, 2, 4 };
+        struct progress_meeting meeting = { 7, 1, 2, 4, 3, 16 };
 
         atomic_store(&slot->step, 12);
         atomic_store(&slot->micro_batch, 1);
@@ -69,6 +69,8 @@ static void test_two_processes(void **state)
     assert_int_equal(page[2].slot.group_first, 1);
     assert_int_equal(page[2].slot.group_stride, 2);
     assert_int_equal(page[2].slot.group_size, 4);
+    assert_int_equal(page[2].slot.group_n_runs, 3);
+    assert_int_equal(page[2].slot.group_apart, 16);
     assert_int_equal(page[2].slot.end, PROGRESS_RUNS);
     assert_int_equal(atomic_load(&page[1].slot.beat), 0);
     progress_page_close(page, 3);

@@ -277,6 +277,12 @@ static int has_whole_weights(const struct program *p)
     return p->values[p->parameters[0].weight].role == ROLE_WEIGHT;
 }
 
+/* Whether all ranks of ep have it, and the first of them tells. */
+static int another_tells(const struct program *p, int parameter, const struct mesh_place *place)
+{
+    return place->of[AXIS_EP] && !program_parameter_is_split(p, parameter, AXIS_EP);
+}
+
 /* Of what this rank has of its weights; a tied head's copy is the same parameter once more. */
 static uint64_t hash_weights(const struct trainer *trainer, const struct mesh_place *place)
 {
@@ -291,6 +297,8 @@ static uint64_t hash_weights(const struct trainer *trainer, const struct mesh_pl
         part.low = 0;
         if (!has_whole_weights(p) && q->stays_whole && place->of[AXIS_DP])
             continue; /* one rank tells */
+        if ((has_whole_weights(p) || q->stays_whole) && another_tells(p, i, place))
+            continue;
         if (has_whole_weights(p))
             part = (struct parameter_part){ .end = q->rows * q->cols };
         if (!q->is_copy)
@@ -309,6 +317,8 @@ static uint64_t hash_states(const struct trainer *trainer, const struct mesh_pla
         struct parameter_part part = program_parameter_part(p, i, place);
         int cells[3] = { part.master, part.moment1, part.moment2 };
 
+        if (p->parameters[i].bucket < 0 && another_tells(p, i, place))
+            continue;
         /* What is frozen has no states, and its weight is with the others. */
         for (int k = 0; k < 3 && !p->parameters[i].is_copy && p->parameters[i].trainable; k++)
             sum += hash_blocks(trainer, hash_name(p, i, place), cells[k], k, part);

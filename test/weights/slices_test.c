@@ -4,19 +4,21 @@
 #include "ckpt/ckpt_fixture.h"
 
 #include "base/num.h"
+#include "layout/axes.h"
 #include "program/passes.h"
 #include "weights/init_weights.h"
 #include "weights/slices.h"
 
-/* A layout; zero: the states of all parameters lie in one bucket and each data rank has a shard. */
+/* A layout; zero: the states of parameters lie in a bucket, those of experts in another, and each
+ * data rank has a shard. */
 struct layout {
     int tp, dp, zero, ep, replicas;
 };
 
 static const struct layout layouts[] = {
-    { 1, 1, 0, 1, 1 }, { 2, 1, 0, 1, 1 }, { 4, 1, 0, 1, 1 },  { 1, 3, 0, 1, 1 },
-    { 1, 2, 1, 1, 1 }, { 2, 2, 0, 1, 1 }, { 2, 2, 1, 1, 1 },  { 4, 3, 1, 1, 1 },
-    { 1, 1, 0, 3, 1 }, { 2, 2, 1, 3, 2 }, { 1, 21, 0, 1, 1 },
+    { 1, 1, 0, 1, 1 },  { 2, 1, 0, 1, 1 }, { 4, 1, 0, 1, 1 }, { 1, 3, 0, 1, 1 }, { 1, 2, 1, 1, 1 },
+    { 2, 2, 0, 1, 1 },  { 2, 2, 1, 1, 1 }, { 4, 3, 1, 1, 1 }, { 1, 1, 0, 3, 1 }, { 2, 2, 1, 3, 2 },
+    { 1, 21, 0, 1, 1 }, { 1, 2, 0, 3, 1 }, { 2, 1, 1, 3, 1 },
 };
 #define N_LAYOUTS (sizeof layouts / sizeof *layouts)
 
@@ -66,24 +68,38 @@ struct rig {
     struct run *run;
 };
 
-static void shard_all(struct program *p, int dp)
+/* What one axis shards is one bucket: of experts, and of all else. */
+static void shard_over(struct program *p, enum mesh_axis axis)
 {
-    struct bucket bucket = { .n_elements = 0 };
+    struct bucket *bucket = &p->buckets[p->n_buckets];
+    int size = mesh_size(&p->mesh, axis);
 
-    p->buckets = arena_array(&p->arena, struct bucket, 1);
-    p->n_buckets = 1;
+    *bucket = (struct bucket){ .axis = axis };
     for (int i = 0; i < p->n_parameters; i++) {
-        p->parameters[i].bucket = 0;
-        p->parameters[i].bucket_offset = bucket.n_elements;
-        bucket.n_elements += p->parameters[i].rows * p->parameters[i].cols;
+        if (program_shard_axis(p, i) != axis)
+            continue;
+        p->parameters[i].bucket = p->n_buckets;
+        p->parameters[i].bucket_offset = bucket->n_elements;
+        bucket->n_elements += p->parameters[i].rows * p->parameters[i].cols;
     }
-    int64_t shard = ceil_div(bucket.n_elements, dp);
-    bucket.n_elements = shard * dp;
-    bucket.master = program_cell(p, ROLE_MASTER, "master", 1, shard, DTYPE_F32);
-    bucket.weight_shard = bucket.master;
-    bucket.moment1 = program_cell(p, ROLE_MOMENT1, "m", 1, shard, DTYPE_F32);
-    bucket.moment2 = program_cell(p, ROLE_MOMENT2, "v", 1, shard, DTYPE_F32);
-    p->buckets[0] = bucket;
+    int64_t shard = ceil_div(bucket->n_elements, size);
+    bucket->n_elements = shard * size;
+    bucket->master = program_cell(p, ROLE_MASTER, "master", 1, shard, DTYPE_F32);
+    bucket->weight_shard = bucket->master;
+    bucket->moment1 = program_cell(p, ROLE_MOMENT1, "m", 1, shard, DTYPE_F32);
+    bucket->moment2 = program_cell(p, ROLE_MOMENT2, "v", 1, shard, DTYPE_F32);
+    p->n_buckets++;
+}
+
+static void shard_all(struct program *p)
+{
+    enum mesh_axis dense = axes_shard(&p->mesh, PARAMETER_DENSE);
+    enum mesh_axis expert = axes_shard(&p->mesh, PARAMETER_EXPERT);
+
+    p->buckets = arena_array(&p->arena, struct bucket, 2);
+    shard_over(p, dense);
+    if (expert != dense)
+        shard_over(p, expert);
 }
 
 static void keep_all(struct program *p)
@@ -140,7 +156,7 @@ static void rig_open(struct rig *rig, struct layout layout, int world_rank)
     for (int i = 0; i < N_PARAMETERS; i++)
         declare(&rig->program, i, layout.ep);
     if (layout.zero)
-        shard_all(&rig->program, layout.dp);
+        shard_all(&rig->program);
     else
         keep_all(&rig->program);
     place(&rig->program);

@@ -93,9 +93,12 @@ static int in_group(const struct progress_slot *waiter, int world_rank)
 {
     int first = atomic_load(&waiter->group_first), stride = atomic_load(&waiter->group_stride);
     int size = atomic_load(&waiter->group_size), distance = world_rank - first;
+    int n_runs = atomic_load(&waiter->group_n_runs), apart = atomic_load(&waiter->group_apart);
 
     if (size <= 0 || stride <= 0)
         return 1;
+    if (distance >= 0 && apart > 0 && distance / apart < n_runs)
+        distance %= apart;
     return distance >= 0 && distance % stride == 0 && distance / stride < size;
 }
 
@@ -285,7 +288,8 @@ static int wait_alike(const struct hang_watch *watch, int a, int b)
 
     return x->awaits == y->awaits && x->step == y->step && x->micro_batch == y->micro_batch &&
            x->group_first == y->group_first && x->group_stride == y->group_stride &&
-           x->group_size == y->group_size && !strncmp(x->text, y->text, sizeof x->text);
+           x->group_size == y->group_size && x->group_n_runs == y->group_n_runs &&
+           x->group_apart == y->group_apart && !strncmp(x->text, y->text, sizeof x->text);
 }
 
 /* The first of the ranks that wait as this one does. */
