@@ -270,12 +270,21 @@ static struct routes routes_of_experts(const struct emitter *e, const struct rou
     return all;
 }
 
+/* Where all experts are chosen alike, the rank's get as many rows as its tokens have choices. */
+static struct op_attributes routed(const struct emitter *e)
+{
+    int64_t n_rows = e->rows * e->b->spec->n_active_experts;
+
+    return (struct op_attributes){ .n_rows = n_expert_ranks(e) > 1 ? n_rows : 0 };
+}
+
 static struct op exchange_op(const struct emitter *e, enum op_kind kind)
 {
-    return (
-        struct op){ .kind = kind,
-                    .attributes = { .axis = axes_experts(), .n_experts = e->b->spec->n_experts },
-                    .stream = STREAM_EP };
+    struct op op = { .kind = kind, .attributes = routed(e), .stream = STREAM_EP };
+
+    op.attributes.axis = axes_experts();
+    op.attributes.n_experts = e->b->spec->n_experts;
+    return op;
 }
 
 /* x's rows, and those of other ranks that go to experts of this one. */
@@ -329,6 +338,7 @@ static int expert_linear(const struct emitter *e, int x, int ends, int weight)
     int y = value(e, x, n, e->b->dtype);
 
     emit(e, (struct op){ .kind = OP_EXPERT_LINEAR,
+                         .attributes = routed(e),
                          .in = { [EXPERT_LINEAR_X] = x,
                                  [EXPERT_LINEAR_ENDS] = ends,
                                  [EXPERT_LINEAR_W] = weight },
@@ -374,11 +384,13 @@ static int mixture(const struct emitter *e, int y)
 
     emit(e, (struct op){
                 .kind = OP_DISPATCH,
+                .attributes = routed(e),
                 .in = { [DISPATCH_PLACE] = r.place, [DISPATCH_X] = send_rows(e, &own, &r, x) },
                 .out = { [DISPATCH_Y] = rows } });
     int ffn_hidden = expert_linear(e, rows, r.ends, weight_of(e, MODULE_EXPERTS_GATE_UP));
     int h = value(e, ffn_hidden, s->expert_ffn_size / e->tp, e->b->dtype);
     emit(e, (struct op){ .kind = OP_EXPERT_SWIGLU,
+                         .attributes = routed(e),
                          .in = { [EXPERT_SWIGLU_WEIGHT] = r.weight,
                                  [EXPERT_SWIGLU_PLACE] = r.place,
                                  [EXPERT_SWIGLU_GU] = ffn_hidden },

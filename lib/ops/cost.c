@@ -5,14 +5,37 @@
  * and norms inside them add is under a hundredth. All others count their arithmetic by element,
  * exp, tanh, sqrt and division as one each; they are bound by bytes anyway.
  */
+#include "base/num.h"
 #include "ops/op_info.h"
+
+static void expect_rows(struct tensor *operands, const struct op_operand *infos, int n,
+                        enum dim rows, int64_t n_rows)
+{
+    for (int i = 0; i < n; i++)
+        if (infos[i].rows == rows)
+            operands[i].rows = min_i64(operands[i].rows, n_rows);
+}
+
+struct op_shape op_expected(const struct op_shape *op)
+{
+    const struct op_info *info = op_info(op->kind);
+    struct op_shape expected = *op;
+    int64_t n_rows = op->attributes.n_rows;
+
+    if (n_rows) {
+        expect_rows(expected.in, info->inputs, info->n_inputs, info->routed_rows, n_rows);
+        expect_rows(expected.out, info->outputs, info->n_outputs, info->routed_rows, n_rows);
+    }
+    return expected;
+}
 
 double op_flops(const struct op_shape *op)
 {
     const struct op_info *info = op_info(op->kind);
+    struct op_shape expected = op_expected(op);
 
-    return info->flops ? info->flops(op)
-                       : info->flops_per_element * (double)tensor_elements(&op->in[OPS_FIRST]);
+    return info->flops ? info->flops(&expected)
+                       : info->flops_per_element * (double)tensor_elements(&expected.in[OPS_FIRST]);
 }
 
 static double tensor_moved(const struct tensor *t, unsigned flags)
@@ -25,7 +48,7 @@ static double tensor_moved(const struct tensor *t, unsigned flags)
 double op_bytes(const struct op_shape *op)
 {
     const struct op_info *info = op_info(op->kind);
-    struct op_shape moved = *op;
+    struct op_shape moved = op_expected(op);
     double bytes = 0;
 
     if (info->moved)

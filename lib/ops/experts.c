@@ -105,6 +105,7 @@ static void send_to_experts(struct backward *b, const struct op_node *returned, 
                                   .in = { [SEND_ROWS_X] = dx, [SEND_ROWS_CHOICES] = choices },
                                   .out = { [SEND_ROWS_Y] = sent } });
     b->emit(b, &(struct op_node){ .kind = OP_DISPATCH,
+                                  .attributes.n_rows = returned->attributes.n_rows,
                                   .in = { [DISPATCH_PLACE] = place, [DISPATCH_X] = sent },
                                   .out = { [DISPATCH_Y] = dy } });
     b->add_gradient(b, y, dy);
@@ -142,6 +143,7 @@ static const struct op_info dispatch = {
     },
     .traits = TRAIT_CHEAP,
     .feature = FEATURE_EXPERTS,
+    .routed_rows = DIM_R,
     .check = dispatch_check,
     .spread_form = { .data = IN(DISPATCH_X),
                      .rowwise = IN(DISPATCH_PLACE),
@@ -249,6 +251,7 @@ static void expert_linear_backward(struct backward *b, const struct op_node *op)
         int dx = backward_like(b, x);
 
         b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DX,
+                                      .attributes = op->attributes,
                                       .in = { [EXPERT_LINEAR_DX_DY] = dy,
                                               [EXPERT_LINEAR_DX_ENDS] = ends,
                                               [EXPERT_LINEAR_DX_W] = w },
@@ -258,6 +261,7 @@ static void expert_linear_backward(struct backward *b, const struct op_node *op)
     int dw = b->accumulator(b, w);
     if (dw)
         b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DW,
+                                      .attributes = op->attributes,
                                       .in = { [EXPERT_LINEAR_DW_DY] = dy,
                                               [EXPERT_LINEAR_DW_X] = x,
                                               [EXPERT_LINEAR_DW_ENDS] = ends },
@@ -278,6 +282,7 @@ static const struct op_info expert_linear = {
         [EXPERT_LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
     },
     .feature = FEATURE_EXPERTS,
+    .routed_rows = DIM_T,
     .spread = expert_linear_spread,
     .flops = expert_linear_flops,
     .backward = expert_linear_backward,
@@ -295,6 +300,7 @@ static const struct op_info expert_linear_dx = {
     .outputs = {
         [EXPERT_LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
     },
+    .routed_rows = DIM_T,
     .spread = expert_linear_dx_spread,
     .flops = expert_linear_flops,
 };
@@ -334,6 +340,7 @@ static const struct op_info expert_linear_dw = {
     .outputs = {
         [EXPERT_LINEAR_DW_DW] = { "dw", DIM_MN, DIM_K, TYPE_KEPT, OPERAND_ACCUMULATED },
     },
+    .routed_rows = DIM_T,
     .spread = expert_linear_dw_spread,
     .flops = expert_linear_dw_flops,
 };
@@ -352,6 +359,7 @@ static void expert_swiglu_backward(struct backward *b, const struct op_node *op)
     b->emit(
         b, &(struct op_node){
                .kind = OP_EXPERT_SWIGLU_GRAD,
+               .attributes = op->attributes,
                .in = { [EXPERT_SWIGLU_GRAD_WEIGHT] = weight,
                        [EXPERT_SWIGLU_GRAD_PLACE] = op->in[EXPERT_SWIGLU_PLACE],
                        [EXPERT_SWIGLU_GRAD_DY] = dy,
@@ -389,6 +397,7 @@ static const struct op_info expert_swiglu = {
     },
     .traits = TRAIT_CHEAP,
     .feature = FEATURE_EXPERTS,
+    .routed_rows = DIM_R,
     .check = expert_swiglu_check,
     .spread = expert_swiglu_spread,
     .flops = expert_swiglu_flops,
@@ -432,6 +441,7 @@ static const struct op_info expert_swiglu_grad = {
         [EXPERT_SWIGLU_GRAD_DGU] = { "dgu", DIM_R, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
         [EXPERT_SWIGLU_GRAD_DWEIGHT] = { "dweight", DIM_T, DIM_S, TYPE_F32, OPERAND_PLAIN },
     },
+    .routed_rows = DIM_R,
     .check = expert_swiglu_grad_check,
     .spread = expert_swiglu_grad_spread,
     .flops = expert_swiglu_grad_flops,

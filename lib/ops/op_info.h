@@ -204,6 +204,9 @@ struct op_info {
     double (*flops)(const struct op_shape *op);
     double flops_per_element;
 
+    /* Of operands with these rows attributes.n_rows are expected, if it is given. */
+    enum dim routed_rows;
+
     /* Narrows operands to what of them is read and written, for op_bytes. NULL: all of each. */
     void (*moved)(struct op_shape *op);
 

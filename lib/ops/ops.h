@@ -468,6 +468,7 @@ struct op_attributes {
                      * up to its own; attentions: 0: any number */
     int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
     int n_experts;  /* send_rows, return_rows, expert_order with begin: those of all ranks */
+    int64_t n_rows; /* of experts' rows, which are a bound: so many are expected; 0: all */
     int normalize;  /* router: weights are of the chosen experts' scores alone */
     enum router_score score;   /* router */
     int groups, groups_kept;   /* router: of experts; 0: one */
@@ -507,9 +508,7 @@ int op_has_kernel(enum op_kind kind);
  */
 enum space { SPACE_DEVICE, SPACE_HOST, SPACE_FILE, N_SPACES };
 const char *space_name(enum space space); /* "device", "host", "file" */
-
-/* "dp", "tp", ... */
-const char *axis_name(enum mesh_axis axis);
+const char *axis_name(enum mesh_axis axis); /* "dp", "tp", ... */
 
 /* N_OP_KINDS if there is none of that name. */
 enum op_kind op_find(const char *name);
@@ -568,8 +567,9 @@ double ops_chosen_share(int64_t n_experts, int64_t n_own, int64_t n_chosen);
 /* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */
 double ops_alibi_slope(int head, int n_heads);
 
-/* Floating-point operations (a multiply-add is 2), and bytes read and written if each is moved
- * once. */
+/* The op with as many rows of experts as are expected. Of it floating-point operations (a
+ * multiply-add is 2), and bytes read and written if each is moved once. */
+struct op_shape op_expected(const struct op_shape *op);
 double op_flops(const struct op_shape *op);
 double op_bytes(const struct op_shape *op);
 

@@ -165,12 +165,13 @@ static double measured_ns(const struct prices *prices, const struct op_shape *op
 struct price price_op(const struct prices *prices, const struct op_shape *op)
 {
     int64_t launch = prices->cluster->islands[prices->island].device->launch;
+    const struct op_shape expected = op_expected(op);
     struct price price = { 0 };
 
     CHECK(!op_is_collective(op->kind));
     struct formula formula =
-        op->kind == OP_AWAIT ? (struct formula){ 0, 1, BOUND_LINK } : formula_of(prices, op);
-    double measured = measured_ns(prices, op, &price.source);
+        op->kind == OP_AWAIT ? (struct formula){ 0, 1, BOUND_LINK } : formula_of(prices, &expected);
+    double measured = measured_ns(prices, &expected, &price.source);
     if (measured >= 0)
         price.ns = llround(measured);
     else if (op->kind != OP_AWAIT)
@@ -209,7 +210,8 @@ int64_t price_op_cpu(const struct prices *prices, const struct op_shape *op)
     const struct price_table *table = prices->cluster->table;
     bool may_be_measured =
         table && op->kind != OP_AWAIT && !(op_info(op->kind)->traits & TRAIT_COPY);
-    double ns = may_be_measured ? price_table_op_cpu(table, op) : -1;
+    const struct op_shape expected = op_expected(op);
+    double ns = may_be_measured ? price_table_op_cpu(table, &expected) : -1;
 
     if (ns < 0)
         return price_op(prices, op).ns;

@@ -118,6 +118,14 @@ static void test_experts(void **state)
         model_spec_n_matmul_parameters(&spec),
         32 * ((int64_t)4096 * (2 * 4096 + 2 * 1024) + 8 * 4096 + 2 * 3 * (int64_t)4096 * 14336) +
             (int64_t)32000 * 4096);
+    /* 6 of each active parameter that is multiplied, and attention's of 32 layers. */
+    assert_true(model_spec_flops_per_token(&spec, 4096) ==
+                6.0 * (double)model_spec_n_matmul_parameters(&spec) + 6.0 * 32 * 4096 * 4096);
+    read_named_model(&spec, "qwen3-30b-a3b");
+    int64_t of_layer = 2048 * (2 * 4096 + 2 * 512) + 128 * 2048 + 8 * 3 * 2048 * 768;
+    assert_int_equal(model_spec_n_matmul_parameters(&spec), 48 * of_layer + 151936 * 2048);
+    assert_true(model_spec_flops_per_token(&spec, 1024) ==
+                6.0 * (double)(48 * of_layer + 151936 * 2048) + 6.0 * 48 * 4096 * 1024);
     read_named_model(&spec, "mixtral-tiny");
     int64_t all = model_spec_n_matmul_parameters(&spec);
     spec.expert_every = 2;

@@ -100,6 +100,38 @@ static void test_bounds(void **state)
     arena_release(&f.arena);
 }
 
+/* Of rows of experts, which are a bound, as many are priced as are expected. */
+static void test_expected_rows(void **state)
+{
+    static const enum op_kind kinds[] = { OP_EXPERT_LINEAR, OP_EXPERT_LINEAR_DX,
+                                          OP_EXPERT_LINEAR_DW };
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    for (int i = 0; i < 3; i++) {
+        bool is_dw = kinds[i] == OP_EXPERT_LINEAR_DW;
+        struct op_shape room = { .kind = kinds[i], .attributes.n_rows = 4096 };
+
+        room.in[0] = bf16(8 * 4096, 2048);
+        room.in[is_dw ? 2 : 1] = (struct tensor){ NULL, 1, 8, 8, DTYPE_I32 };
+        room.in[is_dw ? 1 : 2] = is_dw ? bf16(8 * 4096, 2048) : bf16(8 * 2048, 2048);
+        room.out[0] = is_dw ? bf16(8 * 2048, 2048) : bf16(8 * 4096, 2048);
+        struct op_shape full = op_expected(&room);
+        assert_int_equal(full.in[0].rows, 4096);
+        assert_int_equal(full.out[0].rows, is_dw ? 8 * 2048 : 4096);
+        full.attributes.n_rows = 0;
+        assert_int_equal(price_op(&f.prices, &room).ns, price_op(&f.prices, &full).ns);
+        assert_true(op_flops(&room) == op_flops(&full));
+        assert_true(op_flops(&full) == 2 * 4096.0 * 2048 * 2048);
+        assert_true(op_bytes(&room) == op_bytes(&full));
+        room.attributes.n_rows = 0;
+        assert_true(op_flops(&room) == 8 * op_flops(&full));
+        assert_true(price_op(&f.prices, &room).ns > 6 * price_op(&f.prices, &full).ns);
+    }
+    arena_release(&f.arena);
+}
+
 static void test_efficiency(void **state)
 {
     (void)state;
@@ -426,12 +458,19 @@ static void test_copies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),          cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_efficiency),        cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_unfused_attention), cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_sequences),         cmocka_unit_test(test_measured_exchanges),
-        cmocka_unit_test(test_lateness),          cmocka_unit_test(test_ranks_share_a_node),
-        cmocka_unit_test(test_host_ops),          cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_expected_rows),
+        cmocka_unit_test(test_efficiency),
+        cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_unfused_attention),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_measured_exchanges),
+        cmocka_unit_test(test_lateness),
+        cmocka_unit_test(test_ranks_share_a_node),
+        cmocka_unit_test(test_host_ops),
+        cmocka_unit_test(test_copies),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

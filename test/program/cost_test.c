@@ -86,6 +86,40 @@ static void real_models_agree_with_the_formula(void **state)
     }
 }
 
+/*
+ * A mixture's are those of the experts that tokens go to; a rank's, of experts that are divided,
+ * those of as many rows as its tokens have choices, whatever room there is.
+ */
+static void mixtures_agree_with_the_formula(void **state)
+{
+    static const char *const models[] = { "mixtral-8x7b", "qwen3-30b-a3b" };
+
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        struct model_spec spec = real_spec(models[m]);
+        double of_one = 0;
+
+        for (int ep = 1; ep <= 8; ep *= 2) {
+            struct compile_train options = tiny_compile(&spec, 1);
+            struct program p;
+
+            options.seq_len = 1024;
+            options.n_micro_batches = 16;
+            options.mesh.size[AXIS_EP] = ep;
+            must_compile(&p, &options);
+            double tokens = 16.0 * options.micro_batch * options.seq_len;
+            double formula = tokens * model_spec_flops_per_token(&spec, options.seq_len);
+            double flops = program_entry_flops(&p, ENTRY_STEP), ratio = flops / formula;
+            of_one = ep == 1 ? flops : of_one;
+            /* Fewer experts are updated here. */
+            if (!(ratio > 1 && ratio < 1.08) || !(flops <= of_one && flops > 0.97 * of_one))
+                fail_msg("%s, ep %d: %.4f of the formula, %.4f of ep 1", models[m], ep, ratio,
+                         flops / of_one);
+            program_release(&p);
+        }
+    }
+}
+
 /* What the table says of each segment is what place decided, and adds up. */
 static void memory_table(void **state)
 {
@@ -118,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flops_are_those_of_all_ops),
         cmocka_unit_test(real_models_agree_with_the_formula),
+        cmocka_unit_test(mixtures_agree_with_the_formula),
         cmocka_unit_test(memory_table),
     };
 
