@@ -508,6 +508,7 @@ int op_has_kernel(enum op_kind kind);
  */
 enum space { SPACE_DEVICE, SPACE_HOST, SPACE_FILE, N_SPACES };
 const char *space_name(enum space space); /* "device", "host", "file" */
+
 const char *axis_name(enum mesh_axis axis); /* "dp", "tp", ... */
 
 /* N_OP_KINDS if there is none of that name. */
