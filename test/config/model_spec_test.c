@@ -51,6 +51,9 @@ static const struct {
     { "qwen2-7b", 7615616512 },
     { "qwen2-72b", 72706203648 },
     { "qwen3-8b", 8190735360 },
+    { "qwen1.5-moe-a2.7b", 14315784192 },
+    { "deepseek-moe-16b", 16375728128 },
+    { "dots.llm1", 142774381696 },
 };
 
 #define N_MODELS (int)(sizeof models / sizeof *models)

@@ -54,6 +54,7 @@ MODELS = {
     "dots1-one-group-window": ("Dots1", SHAPE | DOTS | {
         "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "attention_bias": True, "sliding_window": 9,
         "max_window_layers": 2, "first_k_dense_replace": 0, "tie_word_embeddings": True}, torch.float32, "5GB"),
+    "solar": ("SolarOpen", SHAPE | DOTS | {"head_dim": 10}, torch.float32, "5GB"),
     "deepseek": ("Deepseek", SHAPE | DEEPSEEK | {"aux_loss_alpha": 0.0}, torch.float32, "5GB"),
     "deepseek-balance": ("Deepseek", SHAPE | DEEPSEEK | {"aux_loss_alpha": 0.2, "norm_topk_prob": True}, torch.float32, "5GB"),
     "deepseek-bf16": ("Deepseek", SHAPE | DEEPSEEK | {"aux_loss_alpha": 0.0, "first_k_dense_replace": 0}, torch.bfloat16, "5GB"),
@@ -193,7 +194,7 @@ def loss_of(model, ids):
 
 def take_over():
     convert.MODELS, convert.OWN, convert.LAYOUTS = MODELS, OWN, [(1, 1), (2, 1), (1, 2), (4, 4)]
-    convert.PACKED = ("mixtral", "qwen3moe", "qwen2moe", "dots1", "deepseek")
+    convert.PACKED = ("mixtral", "qwen3moe", "qwen2moe", "dots1", "solar", "deepseek")
     convert.packed = apart
     convert.build, convert.DISGUISED, convert.disguise = build, ("deepseek",), disguise
     convert.loss_of, convert.off, convert.check_model = loss_of, off, check_model
