@@ -1,17 +1,14 @@
 /*
  * expert_linear.cu - expert_linear, expert_linear_dx, expert_linear_dw: a product for each expert
  *
- * Rows come sorted by expert, and where an expert's end is known on the device alone. So the grid
- * is a bound, and blocks find out whose they are. Forward and dx: expert e's tiles of OWN_ROWS rows
- * are slots from floor(begin / OWN_ROWS) + e on; these grow with e, so a warp finds a slot's expert
- * by searching in ends, two looks for 1024 experts, and no more than n_experts slots are too many;
- * such blocks end at once. dw: each expert has all tiles of its gradient, its rows are the sum's k.
+ * Forward and dx: tiles of each expert's rows (expert_slots.cuh). dw: each expert has all tiles of
+ * its gradient, its rows are the sum's k.
  *
  * Bound by the multipliers (gemm_own.cuh) where experts have a hundred rows and more each, by
  * reading w below. Blocks that run together share operands in the L2: they are of one expert, and
  * of at most BAND tiles of columns.
  */
-#include "cuda/gemm_own.cuh"
+#include "cuda/expert_slots.cuh"
 
 enum {
     BAND = 16,
@@ -33,32 +30,6 @@ template <typename T, typename O> struct experts {
 
 /* ---- tiles -------------------------------------------------------------------------------------
  */
-
-static __device__ __forceinline__ int begin_of(const int32_t *ends, int expert)
-{
-    return expert ? ends[expert - 1] : 0;
-}
-
-static __device__ __forceinline__ int slot_of(const int32_t *ends, int expert)
-{
-    return begin_of(ends, expert) / OWN_ROWS + expert;
-}
-
-/* The last expert whose slots begin at or before this one. By whole warps. */
-static __device__ __forceinline__ int find_expert(const int32_t *ends, int n_experts, int slot)
-{
-    int lane = (int)threadIdx.x % 32, expert = 0;
-
-    for (int left = n_experts; left > 1;) {
-        int step = (left + 31) / 32, at = lane * step;
-        int before = at < left && slot_of(ends, expert + at) <= slot;
-        int skipped = (__popc(__ballot_sync(0xffffffffu, before)) - 1) * step;
-
-        expert += skipped;
-        left = min(step, left - skipped);
-    }
-    return expert;
-}
 
 template <typename T, int BN, int B_BY_K, int WIDE>
 __global__ void __launch_bounds__(BN) expert_rows_kernel(experts<T, T> p)
@@ -184,7 +155,7 @@ template <typename T> static void run_rows(struct kernels *kernels, const struct
     p.n_cols = y->cols;
     p.k = (int)in[EXPERT_LINEAR_X].cols;
     p.other_rows = in[EXPERT_LINEAR_W].rows / p.n_experts;
-    p.n_slots = (int)(p.n_rows / OWN_ROWS) + p.n_experts;
+    p.n_slots = n_expert_slots(p.n_rows, p.n_experts);
     if constexpr (sizeof(T) == 2)
         if (is_wide(&call->op) && wants_wide_tiles(kernels, p.n_slots, p.n_cols)) {
             launch_rows<T, 256, 1>(kernels, call, p);

@@ -24,15 +24,16 @@ bool adapter_is(const char *path)
 }
 
 const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
-                                       int layer, enum lora_module module)
+                                       int layer, enum lora_module module, int expert)
 {
     struct lora_target target = lora_target_of(spec, layer, module);
     const struct hf_whole *whole =
         hf_names_of(names, parameters_id(spec, target.module, PART_WEIGHT, layer));
+    int n = lora_n_pairs(spec, module);
 
-    if (!whole || (whole->n > 1) != (target.piece >= 0))
+    if (!whole || whole->n % n || (whole->n / n > 1) != (target.piece >= 0))
         return NULL;
-    return &names->tensors[whole->first + (target.piece < 0 ? 0 : target.piece)];
+    return &names->tensors[whole->first + (target.piece < 0 ? 0 : target.piece) * n + expert];
 }
 
 /* ---- a peft folder ---- */
@@ -95,20 +96,34 @@ static int check_rank(const struct opening *o, const char *name, int64_t rank, s
                    o->adapter->file->path, name, (long long)rank, key, said);
 }
 
-static int take_pair(struct opening *o, int layer, enum lora_module module, struct err *err)
+/* Of an expert: of all of its layer, or none. */
+static int check_experts(const struct opening *o, const char *name, struct lora_place *place,
+                         const struct safetensors_tensor *const *pair, int expert, struct err *err)
+{
+    if (!expert || (!pair[0] && !place->rank) || (pair[0] && pair[0]->shape[0] == place->rank))
+        return 0;
+    return err_set(err, ERR_DATA,
+                   "%s: %.200s has rank %lld, the experts before it %d: experts of a layer that "
+                   "differ in this are not supported",
+                   o->adapter->file->path, name, pair[0] ? (long long)pair[0]->shape[0] : 0,
+                   place->rank);
+}
+
+static int take_pair(struct opening *o, int layer, enum lora_module module, int expert,
+                     struct err *err)
 {
     struct adapter *a = o->adapter;
-    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module);
-    int at = layer * N_LORA_MODULES + (int)module;
+    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module, expert);
+    struct lora_place *place = &o->places[layer * N_LORA_MODULES + (int)module];
 
     if (!theirs)
         return 0;
     const char *name = module_name(theirs, &a->arena);
-    const struct safetensors_tensor **pair = a->pairs[at];
+    const struct safetensors_tensor **pair = a->pairs[adapter_pair(a, layer, module, expert)];
     pair[0] = take(o, arena_printf(&a->arena, "%s.lora_A.weight", name));
     pair[1] = take(o, arena_printf(&a->arena, "%s.lora_B.weight", name));
     if (!pair[0] && !pair[1])
-        return 0;
+        return check_experts(o, name, place, pair, expert, err);
     if (!pair[0] || !pair[1])
         return err_set(err, ERR_DATA, "%s: %.200s has only one of lora_A and lora_B", a->file->path,
                        name);
@@ -116,13 +131,33 @@ static int take_pair(struct opening *o, int layer, enum lora_module module, stru
     if (rank < 1 || rank > 65536)
         return err_set(err, ERR_DATA, "%s: %.200s: rank %lld is not in 1..65536", a->file->path,
                        name, (long long)rank);
-    if (check_rank(o, name, rank, err) < 0 ||
+    if (check_experts(o, name, place, pair, expert, err) < 0 ||
+        check_rank(o, name, rank, err) < 0 ||
         check_shape(o, pair[0], rank, theirs->whole->cols, err) < 0 ||
         check_shape(o, pair[1], theirs->n_rows, rank, err) < 0)
         return -1;
     double alpha = adapter_config_alpha(&o->config, name + strlen(ADAPTER_PREFIX));
-    o->places[at] =
-        (struct lora_place){ (int)rank, lora_scale(alpha, (int)rank, o->config.rslora) };
+    struct lora_place found = { (int)rank, lora_scale(alpha, (int)rank, o->config.rslora) };
+    if (expert && found.scale != place->scale)
+        return err_set(err, ERR_DATA,
+                       "%s: %.200s has another alpha than the experts before it: that is not "
+                       "supported",
+                       a->file->path, name);
+    *place = found;
+    return 0;
+}
+
+static int take_pairs(struct opening *o, struct err *err)
+{
+    const struct model_spec *s = &o->adapter->spec;
+
+    for (int i = 0; i < s->n_layers * N_LORA_MODULES; i++) {
+        enum lora_module module = (enum lora_module)(i % N_LORA_MODULES);
+
+        for (int expert = 0; expert < lora_n_pairs(s, module); expert++)
+            if (take_pair(o, i / N_LORA_MODULES, module, expert, err) < 0)
+                return -1;
+    }
     return 0;
 }
 
@@ -196,6 +231,8 @@ static const char *unsupported(const struct adapter *a, const char *tensor)
         return "training some rows of the embedding";
     if (is_lora_of(a, tensor, MODULE_EMBEDDING))
         return "LoRA of the embedding";
+    if (strstr(tensor, ".experts.lora_") || strstr(tensor, ".experts.base_layer.lora_"))
+        return "LoRA of experts in one tensor (it is read where each has its own)";
     /* A tied head is none of ours. */
     return is_lora_of(a, tensor, MODULE_HEAD) || strstr(tensor, "lm_head.lora_")
                ? "LoRA of the head"
@@ -284,12 +321,13 @@ static int open_peft(struct adapter *a, struct err *err)
         a->tokenizer = a->path;
     o.places = arena_array(&a->arena, struct lora_place, n_places);
     o.used = arena_array(&a->arena, char, a->file->index.n_tensors + 1);
-    a->pairs = (void *)arena_array(&a->arena, const struct safetensors_tensor *, 2 * n_places);
+    a->pairs =
+        (void *)arena_array(&a->arena, const struct safetensors_tensor *,
+                            2 * adapter_pair(a, a->spec.n_layers, (enum lora_module)0, 0) + 1);
     a->replacements =
         arena_array(&a->arena, const struct safetensors_tensor *, a->names.n_tensors + 1);
-    for (int i = 0; i < n_places; i++)
-        if (take_pair(&o, i / N_LORA_MODULES, (enum lora_module)(i % N_LORA_MODULES), err) < 0)
-            return -1;
+    if (take_pairs(&o, err) < 0)
+        return -1;
     for (int i = 0; i < a->names.n_tensors; i++)
         if (take_replacement(&o, i, err) < 0)
             return -1;

@@ -40,7 +40,7 @@ struct adapter {
     const char *tokenizer;
     /* Of a peft folder: */
     struct safetensors *file;
-    const struct safetensors_tensor *(*pairs)[2];   /* [n_layers * N_LORA_MODULES]: A, B */
+    const struct safetensors_tensor *(*pairs)[2];   /* A and B, by adapter_pair */
     const struct safetensors_tensor **replacements; /* by the names' tensors; NULL: none */
     /* or of a checkpoint: */
     struct store *store;
@@ -57,11 +57,21 @@ double adapter_config_alpha(const struct adapter_config *config, const char *mod
  * does. */
 int adapter_config_rank(const struct adapter_config *config, const char *module, const char **key);
 
+/* Where in `pairs` a module of a layer has its own, or that of one of its experts. */
+static inline int64_t adapter_pair(const struct adapter *a, int layer, enum lora_module module,
+                                   int expert)
+{
+    int64_t most = a->spec.n_experts > 1 ? a->spec.n_experts : 1;
+
+    return ((int64_t)layer * N_LORA_MODULES + (int)module) * most + expert;
+}
+
 /*
- * The HF tensor that has a module of a layer; NULL where the family has none. With pairs for parts
- * of a matrix that the family keeps whole there is none, nor the other way round.
+ * The HF tensor that has a module of a layer, or of one of its experts (else expert is 0); NULL
+ * where the family has none. With pairs for parts of a matrix that the family keeps whole there is
+ * none, nor the other way round, nor for experts that it keeps in one tensor.
  */
 const struct hf_tensor *adapter_module(const struct hf_names *names, const struct model_spec *spec,
-                                       int layer, enum lora_module module);
+                                       int layer, enum lora_module module, int expert);
 
 #endif

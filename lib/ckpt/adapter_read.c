@@ -8,7 +8,8 @@
 #include "ckpt/adapter_impl.h"
 #include "ckpt/convert_dtype.h"
 
-/* The pair's tensor that a name of ours stands for; NULL if there is none. */
+/* The pair's tensor that a name of ours stands for, or the first expert's; NULL if there is none.
+ */
 static const struct safetensors_tensor *own_tensor(const struct adapter *a, const char *name,
                                                    int *layer, enum lora_module *module,
                                                    enum lora_matrix *matrix)
@@ -16,7 +17,7 @@ static const struct safetensors_tensor *own_tensor(const struct adapter *a, cons
     if (!a->file || !lora_parse_name(name, layer, module, matrix) || *layer >= a->spec.n_layers ||
         *layer < 0)
         return NULL;
-    return a->pairs[*layer * N_LORA_MODULES + (int)*module][*matrix];
+    return a->pairs[adapter_pair(a, *layer, *module, 0)][*matrix];
 }
 
 static bool has_replacement(const struct adapter *a, const char *name)
@@ -52,15 +53,16 @@ bool adapter_has_all(const struct adapter *a, const char *name)
     return whole != NULL;
 }
 
-/* The HF tensor of this parameter that such an adapter belongs to; NULL if there is none. */
+/* The HF tensor of this parameter that such an adapter belongs to, or that of an expert; NULL if
+ * there is none. */
 static const struct hf_tensor *adapted_tensor(const struct adapter *a, const struct hf_whole *whole,
-                                              enum lora_module module)
+                                              enum lora_module module, int expert)
 {
     int layer = whole->id.layer;
 
     if (!parameters_is_of_layers(whole->id.module) || !tuning_place(&a->tuning, layer, module).rank)
         return NULL;
-    const struct hf_tensor *t = adapter_module(&a->names, &a->spec, layer, module);
+    const struct hf_tensor *t = adapter_module(&a->names, &a->spec, layer, module, expert);
     return t && t->whole == &whole->whole ? t : NULL;
 }
 
@@ -69,7 +71,7 @@ int adapter_changes(const struct adapter *a, const char *name)
     const struct hf_whole *whole = hf_names_find(&a->names, name);
 
     for (int m = 0; m < N_LORA_MODULES && whole; m++)
-        if (adapted_tensor(a, whole, (enum lora_module)m))
+        if (adapted_tensor(a, whole, (enum lora_module)m, 0))
             return 1;
     return 0;
 }
@@ -118,19 +120,37 @@ static int read_piece(const struct adapter *a, const struct safetensors_tensor *
                      err);
 }
 
+/* Experts' are one below the other. */
+static int overlay_experts(const struct adapter *a, const struct store_slice *want, int layer,
+                           enum lora_module module, enum lora_matrix matrix, struct err *err)
+{
+    for (int expert = 0; expert < a->spec.n_experts; expert++) {
+        const struct safetensors_tensor *t =
+            a->pairs[adapter_pair(a, layer, module, expert)][matrix];
+        struct hf_piece all = { 0, expert * t->shape[0], t->shape[0] };
+
+        if (read_piece(a, t, all, 0, want, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
 static int overlay_own(struct adapter *a, const struct store_slice *want,
                        const struct safetensors_tensor *t, int layer, enum lora_module module,
                        enum lora_matrix matrix, struct err *err)
 {
     struct hf_piece whole = { 0, 0, t->shape[0] };
+    int64_t rows = t->shape[0] * lora_n_pairs(&a->spec, module);
 
-    if (want->n_dims != 2 || want->rows != t->shape[0] || want->cols != t->shape[1])
+    if (want->n_dims != 2 || want->rows != rows || want->cols != t->shape[1])
         return err_set(err, ERR_DATA, "%s: %.100s is %lld x %lld, expected %lld x %lld", a->path,
-                       want->name, (long long)t->shape[0], (long long)t->shape[1],
-                       (long long)want->rows, (long long)want->cols);
+                       want->name, (long long)rows, (long long)t->shape[1], (long long)want->rows,
+                       (long long)want->cols);
+    if (lora_is_of_experts(module))
+        return overlay_experts(a, want, layer, module, matrix, err);
     if (matrix == LORA_A)
         return read_piece(a, t, whole, 0, want, err);
-    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module);
+    const struct hf_tensor *theirs = adapter_module(&a->names, &a->spec, layer, module, 0);
     int64_t first = theirs->pieces[0].ours;
     for (int i = 0; i < theirs->n_pieces; i++)
         first = min_i64(first, theirs->pieces[i].ours);
@@ -185,35 +205,47 @@ static void add_product(float *data, int64_t stride, const float *b, const float
         }
 }
 
-/* Rows [begin, end) of the adapter's own, which are rows `at` and on of what is wanted. */
-static int add_rows(struct adapter *a, int layer, enum lora_module module,
-                    const struct store_slice *want, int64_t rows, int64_t begin, int64_t end,
-                    int64_t at, struct err *err)
+/* Whose rows of a matrix are merged: a module's of a layer, or of one of its experts. */
+struct merged {
+    int layer, expert;
+    enum lora_module module;
+    int64_t rows; /* of its B */
+};
+
+/* The expert's part of all that the adapter's parameter has. */
+static struct store_slice own_slice(const struct adapter *a, const struct merged *of,
+                                    const char *name, int64_t rows, int64_t cols)
 {
-    struct lora_place place = tuning_place(&a->tuning, layer, module);
+    return (struct store_slice){ .name = name,
+                                 .dtype = DTYPE_F32,
+                                 .n_dims = 2,
+                                 .rows = rows * lora_n_pairs(&a->spec, of->module),
+                                 .cols = cols,
+                                 .row_begin = rows * of->expert,
+                                 .row_end = rows * (of->expert + 1),
+                                 .col_end = cols };
+}
+
+/* Rows [begin, end) of the adapter's own, which are rows `at` and on of what is wanted. */
+static int add_rows(struct adapter *a, const struct merged *of, const struct store_slice *want,
+                    int64_t begin, int64_t end, int64_t at, struct err *err)
+{
+    struct lora_place place = tuning_place(&a->tuning, of->layer, of->module);
     int64_t n_cols = want->col_end - want->col_begin, stride = want->stride ? want->stride : n_cols;
     char name_a[PARAMETER_NAME_MAX], name_b[PARAMETER_NAME_MAX];
     float *own_a = malloc((size_t)(place.rank * n_cols) * sizeof *own_a);
     float *own_b = malloc((size_t)((end - begin) * place.rank) * sizeof *own_b);
-    struct store_slice slice = { .name = name_a,
-                                 .dtype = DTYPE_F32,
-                                 .n_dims = 2,
-                                 .rows = place.rank,
-                                 .cols = want->cols,
-                                 .row_end = place.rank,
-                                 .col_begin = want->col_begin,
-                                 .col_end = want->col_end,
-                                 .data = own_a };
+    struct store_slice slice = own_slice(a, of, name_a, place.rank, want->cols);
 
-    lora_name(name_a, layer, module, LORA_A);
-    lora_name(name_b, layer, module, LORA_B);
+    slice.col_begin = want->col_begin;
+    slice.col_end = want->col_end;
+    slice.data = own_a;
+    lora_name(name_a, of->layer, of->module, LORA_A);
+    lora_name(name_b, of->layer, of->module, LORA_B);
     int status = own_a && own_b ? adapter_overlay(a, &slice, err) : no_memory(a, err);
-    slice.name = name_b;
-    slice.rows = rows;
-    slice.cols = slice.col_end = place.rank;
-    slice.col_begin = 0;
-    slice.row_begin = begin;
-    slice.row_end = end;
+    slice = own_slice(a, of, name_b, of->rows, place.rank);
+    slice.row_end = slice.row_begin + end;
+    slice.row_begin += begin;
     slice.data = own_b;
     if (!status)
         status = adapter_overlay(a, &slice, err);
@@ -225,25 +257,34 @@ static int add_rows(struct adapter *a, int layer, enum lora_module module,
     return status;
 }
 
+/* What the HF tensor has of the wanted rows. */
+static int add_tensor(struct adapter *a, const struct hf_tensor *t, struct merged *of,
+                      const struct store_slice *want, struct err *err)
+{
+    int64_t first = t->pieces[0].ours;
+
+    for (int i = 0; i < t->n_pieces; i++)
+        first = min_i64(first, t->pieces[i].ours);
+    int64_t begin = max_i64(first, want->row_begin);
+    int64_t end = min_i64(first + t->n_rows, want->row_end);
+    of->rows = t->n_rows;
+    return begin < end ? add_rows(a, of, want, begin - first, end - first, begin, err) : 0;
+}
+
 int adapter_add(struct adapter *a, const struct store_slice *want, struct err *err)
 {
     const struct hf_whole *whole = hf_names_find(&a->names, want->name);
 
     CHECK(want->dtype == DTYPE_F32);
     for (int m = 0; m < N_LORA_MODULES && whole; m++) {
-        enum lora_module module = (enum lora_module)m;
-        const struct hf_tensor *t = adapted_tensor(a, whole, module);
+        struct merged of = { .layer = whole->id.layer, .module = (enum lora_module)m };
 
-        if (!t)
-            continue;
-        int64_t first = t->pieces[0].ours;
-        for (int i = 0; i < t->n_pieces; i++)
-            first = min_i64(first, t->pieces[i].ours);
-        int64_t begin = max_i64(first, want->row_begin);
-        int64_t end = min_i64(first + t->n_rows, want->row_end);
-        if (begin < end && add_rows(a, whole->id.layer, module, want, t->n_rows, begin - first,
-                                    end - first, begin, err) < 0)
-            return -1;
+        for (; of.expert < lora_n_pairs(&a->spec, of.module); of.expert++) {
+            const struct hf_tensor *t = adapted_tensor(a, whole, of.module, of.expert);
+
+            if (t && add_tensor(a, t, &of, want, err) < 0)
+                return -1;
+        }
     }
     return 0;
 }

@@ -18,7 +18,7 @@ struct peft_tensor {
     const char *name;           /* the name that peft uses */
     struct store_slice slice;   /* the part of our parameter that is written */
     const struct hf_tensor *of; /* whose order of rows it has; NULL: ours */
-    int64_t first;              /* of ours, its row 0 */
+    int64_t first;              /* of ours, row 0 of the slice's parameter */
 };
 
 struct adapter_writer {
@@ -61,6 +61,11 @@ static const char *module_of(struct adapter_writer *w, const struct hf_tensor *t
     return arena_strndup(&w->arena, t->name, (size_t)(dot - t->name));
 }
 
+static bool is_of_experts(enum module_id module)
+{
+    return module == MODULE_EXPERTS_GATE_UP || module == MODULE_EXPERTS_DOWN;
+}
+
 /* Whether a module of the layer without adapter has this leaf too (GPT-2's two c_proj). */
 static bool is_ambiguous(struct adapter_writer *w, const char *word)
 {
@@ -69,7 +74,8 @@ static bool is_ambiguous(struct adapter_writer *w, const char *word)
     for (int i = 0; i < w->names.n_tensors; i++) {
         const struct hf_tensor *t = &w->names.tensors[i];
 
-        if (t->layer == 0 && t->whole->n_dims == 2 && str_ends_with(t->name, ".weight"))
+        if (t->layer == 0 && t->whole->n_dims == 2 && str_ends_with(t->name, ".weight") &&
+            !is_of_experts(t->id.module))
             n += !strcmp(leaf(module_of(w, t), 1), word);
     }
     return n > 1;
@@ -90,35 +96,54 @@ static void add_item(struct adapter_writer *w, const struct peft_tensor *item)
     w->items[w->n_items++] = *item;
 }
 
-static void add_pair(struct adapter_writer *w, int layer, enum lora_module module, int rank,
+/* A place for adapters, or an expert's. */
+struct written_pair {
+    int layer, expert, n_experts;
+    enum lora_module module;
+    int64_t rank;
+};
+
+static void add_pair(struct adapter_writer *w, const struct written_pair *pair,
                      const struct hf_tensor *t)
 {
     const char *name = module_of(w, t);
     char own[N_LORA_MATRICES][PARAMETER_NAME_MAX];
-    int64_t cols = t->whole->cols;
+    int64_t cols = t->whole->cols, rank = pair->rank;
     struct peft_tensor item = { .name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_A.weight",
                                                      name) };
 
     add_module(w, name);
-    lora_name(own[LORA_A], layer, module, LORA_A);
-    lora_name(own[LORA_B], layer, module, LORA_B);
+    lora_name(own[LORA_A], pair->layer, pair->module, LORA_A);
+    lora_name(own[LORA_B], pair->layer, pair->module, LORA_B);
     item.slice = (struct store_slice){ .name = arena_strdup(&w->arena, own[LORA_A]),
                                        .dtype = DTYPE_F32,
                                        .n_dims = 2,
-                                       .rows = rank,
+                                       .rows = rank * pair->n_experts,
                                        .cols = cols,
-                                       .row_end = rank,
+                                       .row_begin = rank * pair->expert,
+                                       .row_end = rank * (pair->expert + 1),
                                        .col_end = cols };
     add_item(w, &item);
     item.name = arena_printf(&w->arena, ADAPTER_PREFIX "%s.lora_B.weight", name);
     item.slice.name = arena_strdup(&w->arena, own[LORA_B]);
-    item.slice.rows = item.slice.row_end = t->n_rows;
+    item.slice.rows = item.slice.row_end = t->n_rows * pair->n_experts;
     item.slice.cols = item.slice.col_end = rank;
     item.of = t;
     item.first = t->pieces[0].ours;
     for (int i = 0; i < t->n_pieces; i++)
         item.first = min_i64(item.first, t->pieces[i].ours);
+    item.first -= t->n_rows * pair->expert;
     add_item(w, &item);
+}
+
+/* The adapters of a module of a layer, of all its experts. */
+static void add_pairs(struct adapter_writer *w, struct written_pair *pair)
+{
+    const struct model_spec *spec = &w->source->job->model;
+
+    pair->n_experts = lora_n_pairs(spec, pair->module);
+    for (; pair->expert < pair->n_experts; pair->expert++)
+        add_pair(w, pair, adapter_module(&w->names, spec, pair->layer, pair->module, pair->expert));
 }
 
 static int list_pairs(struct adapter_writer *w, struct err *err)
@@ -131,7 +156,8 @@ static int list_pairs(struct adapter_writer *w, struct err *err)
             int rank = tuning_place(job->tuning, layer, module).rank;
             struct lora_target target = lora_target_of(&job->model, layer, module);
             const struct hf_tensor *t =
-                rank ? adapter_module(&w->names, &job->model, layer, module) : NULL;
+                rank ? adapter_module(&w->names, &job->model, layer, module, 0) : NULL;
+            struct written_pair pair = { .layer = layer, .module = module, .rank = rank };
 
             if (rank && !t)
                 return err_set(err, ERR_CONFIG,
@@ -141,7 +167,7 @@ static int list_pairs(struct adapter_writer *w, struct err *err)
                                w->names.family, parameters_module_name(target.module),
                                target.piece < 0 ? "in parts" : "in one matrix");
             if (t)
-                add_pair(w, layer, module, rank, t);
+                add_pairs(w, &pair);
         }
     return 0;
 }
@@ -265,7 +291,7 @@ static void print_config(const struct adapter_writer *w, struct str *out)
 
 static int64_t rows_of(const struct peft_tensor *item)
 {
-    return item->of ? item->of->n_rows : item->slice.rows;
+    return item->of ? item->of->n_rows : item->slice.row_end - item->slice.row_begin;
 }
 
 /* All of a tensor, in their order of rows. */

@@ -192,6 +192,8 @@ static int has_feature(const struct job *job, enum op_feature feature)
         return s->n_experts > 0 && s->shared_ffn_size > 0 && s->shared_gate;
     case FEATURE_ADAPTERS:
         return job->lora.rank > 0;
+    case FEATURE_EXPERT_ADAPTERS:
+        return s->n_experts > 0 && job->lora.rank > 0;
     case FEATURE_DROPOUT:
         return s->dropout > 0;
     case FEATURE_SUM_BEFORE_BIAS:

@@ -241,7 +241,8 @@ const struct field job_fields[] = {
     { "lora.targets", FIELD_TEXTS, AT(lora.targets), .initial = "all", .word = "",
       NUMERICS(RECIPE, 500, .when = WHEN_ADAPTERS),
       .help = "modules with adapters, such as [q_proj, v_proj]; all: every matrix of every "
-              "layer" },
+              "layer but those of experts; experts, or experts.gate, experts.up, experts.down: "
+              "those of each expert that tokens are routed to, without dropout" },
     { "lora.modules_to_save", FIELD_TEXTS, AT(lora.modules_to_save), .initial = "none",
       .word = "none", NUMERICS(RECIPE, 510, .when = WHEN_ADAPTERS),
       .help = "modules to train in full besides the adapters, such as [embed_tokens, lm_head, "

@@ -18,6 +18,8 @@ const struct choice lora_bias_choices[] = { { "none", LORA_BIAS_NONE },
 
 #define BIT(module) (1u << (module))
 #define FFN (BIT(LORA_GATE) | BIT(LORA_UP) | BIT(LORA_DOWN))
+#define EXPERTS (BIT(LORA_EXPERTS_GATE) | BIT(LORA_EXPERTS_UP) | BIT(LORA_EXPERTS_DOWN))
+#define ALL_BUT_EXPERTS (BIT(LORA_EXPERTS_GATE) - 1)
 #define HEADS (BIT(LORA_Q) | BIT(LORA_K) | BIT(LORA_V))
 
 static const struct {
@@ -32,6 +34,9 @@ static const struct {
     [LORA_GATE] = { "gate", { MODULE_GATE_UP, 0 } },
     [LORA_UP] = { "up", { MODULE_GATE_UP, 1 } },
     [LORA_DOWN] = { "down", { MODULE_DOWN, -1 } },
+    [LORA_EXPERTS_GATE] = { "experts.gate", { MODULE_EXPERTS_GATE_UP, 0 } },
+    [LORA_EXPERTS_UP] = { "experts.up", { MODULE_EXPERTS_GATE_UP, 1 } },
+    [LORA_EXPERTS_DOWN] = { "experts.down", { MODULE_EXPERTS_DOWN, -1 } },
 };
 
 /* What others call them. HEADS: one pair for all of qkv where the model packs them. */
@@ -75,8 +80,19 @@ static const struct {
     { "w1", BIT(LORA_GATE), 0, NULL },
     { "w3", BIT(LORA_UP), 0, NULL },
     { "w2", BIT(LORA_DOWN), 0, NULL },
-    { "all", BIT(N_LORA_MODULES) - 1, 0, NULL },
-    { "all-linear", BIT(N_LORA_MODULES) - 1, 0, NULL },
+    { "experts", EXPERTS, 0, NULL },
+    { "experts.gate", BIT(LORA_EXPERTS_GATE), 0, NULL },
+    { "experts.up", BIT(LORA_EXPERTS_UP), 0, NULL },
+    { "experts.gate_up", BIT(LORA_EXPERTS_GATE) | BIT(LORA_EXPERTS_UP), 0, NULL },
+    { "experts.down", BIT(LORA_EXPERTS_DOWN), 0, NULL },
+    { "experts.gate_proj", BIT(LORA_EXPERTS_GATE), 0, NULL },
+    { "experts.up_proj", BIT(LORA_EXPERTS_UP), 0, NULL },
+    { "experts.down_proj", BIT(LORA_EXPERTS_DOWN), 0, NULL },
+    { "experts.w1", BIT(LORA_EXPERTS_GATE), 0, NULL },
+    { "experts.w3", BIT(LORA_EXPERTS_UP), 0, NULL },
+    { "experts.w2", BIT(LORA_EXPERTS_DOWN), 0, NULL },
+    { "all", ALL_BUT_EXPERTS, 0, NULL },
+    { "all-linear", ALL_BUT_EXPERTS, 0, NULL },
 };
 
 #define N_NAMES (sizeof names / sizeof *names)
@@ -114,6 +130,16 @@ struct lora_target lora_target_of(const struct model_spec *spec, int layer, enum
     if (module == LORA_UP && spec->activation != ACTIVATION_SWIGLU)
         return (struct lora_target){ MODULE_UP, -1 };
     return modules[module].target;
+}
+
+int lora_is_of_experts(enum lora_module module)
+{
+    return (EXPERTS & BIT(module)) != 0;
+}
+
+int lora_n_pairs(const struct model_spec *spec, enum lora_module module)
+{
+    return lora_is_of_experts(module) ? spec->n_experts : 1;
 }
 
 void lora_name(char name[PARAMETER_NAME_MAX], int layer, enum lora_module module,
@@ -162,19 +188,21 @@ int tuning_is_adapter(const char *name)
     return str_ends_with(name, ".lora_a") || str_ends_with(name, ".lora_b");
 }
 
-/* Of the adapted matrix, what this adapter is around: the piece, or all of it. */
+/* Of the adapted matrix, or of each expert's, what this adapter is around: the piece, or all. */
 static struct parameter_spec take_piece(struct parameter_spec of, int piece)
 {
     if (piece < 0)
         return of;
-    of.rows = of.pieces[0] = of.pieces[piece];
+    of.pieces[0] = of.pieces[piece];
+    of.rows = of.pieces[0] * of.n_repeats;
     of.n_pieces = 1;
     return of;
 }
 
 static void shape_a(struct parameter_spec *q, const struct parameter_spec *of, int rank)
 {
-    q->rows = q->pieces[0] = rank;
+    q->pieces[0] = rank;
+    q->rows = (int64_t)rank * q->n_repeats;
     q->n_pieces = 1;
     q->divided = of->divided == SPREAD_COLS ? SPREAD_COLS : SPREAD_SAME;
     q->init = INIT_UNIFORM;
@@ -340,6 +368,8 @@ static unsigned lora_find_modules(const struct model_spec *spec, const char *fam
             set = names[i].modules;
     if (spec->activation != ACTIVATION_SWIGLU)
         set &= ~BIT(LORA_GATE);
+    if (!spec->n_experts)
+        set &= ~EXPERTS;
     if (!(set & ~BIT(LORA_QKV)))
         return 0;
     if (packed)
@@ -454,14 +484,12 @@ static int no_target(const struct model_spec *spec, const struct lora_wish *wish
                    name, theirs);
 }
 
-static int of_experts(const char *name, struct err *err)
+/* FFN's as experts'. */
+static unsigned of_experts(unsigned set)
 {
-    return err_set(err, ERR_CONFIG,
-                   "lora.targets has %.64s, which is of experts in this model: they have no "
-                   "adapters here, as others keep those in forms that do not agree (hint: q_proj, "
-                   "k_proj, v_proj, o_proj; or lmtrain finetune with train.only: "
-                   "[\"layers.*.experts.*\"])",
-                   name);
+    return (set & BIT(LORA_GATE) ? BIT(LORA_EXPERTS_GATE) : 0) |
+           (set & BIT(LORA_UP) ? BIT(LORA_EXPERTS_UP) : 0) |
+           (set & BIT(LORA_DOWN) ? BIT(LORA_EXPERTS_DOWN) : 0);
 }
 
 /* Whether a layer's FFN is nothing but experts that tokens are routed to. */
@@ -478,6 +506,14 @@ static int has_wide_matrices(const struct model_spec *spec)
     for (int layer = 0; layer < spec->n_layers; layer++)
         n += !has_only_experts(spec, layer);
     return n > 0;
+}
+
+/* Whether the layer has a matrix that the module, as a set of one, names. */
+static int is_of_layer(const struct model_spec *spec, int layer, unsigned module)
+{
+    if (module & EXPERTS)
+        return model_spec_has_experts(spec, layer);
+    return !(module & FFN) || !has_only_experts(spec, layer);
 }
 
 int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
@@ -499,15 +535,18 @@ int tuning_make_lora(struct tuning *out, const struct model_spec *spec,
 
         if (!found)
             return no_target(spec, wish, wish->targets.values[i], packed, err);
-        if (!(found & ~FFN) && !has_wide_matrices(spec))
-            return of_experts(wish->targets.values[i], err);
-        set |= found;
+        set |= !(found & ~FFN) && !has_wide_matrices(spec) ? of_experts(found) : found;
     }
+    if ((set & EXPERTS) && wish->dropout > 0)
+        return err_set(err, ERR_CONFIG,
+                       "lora.targets has matrices of experts, whose adapters have no dropout, and "
+                       "lora.dropout is %g (hint: lora.dropout: 0)",
+                       wish->dropout);
     if (check_biases(spec, set, wish->bias, err) < 0 || find_saved(&t, spec, &wish->saved, err) < 0)
         return -1;
     for (int i = 0; i < spec->n_layers * N_LORA_MODULES; i++)
         if ((set & BIT(i % N_LORA_MODULES)) &&
-            !(FFN & BIT(i % N_LORA_MODULES) && has_only_experts(spec, i / N_LORA_MODULES)))
+            is_of_layer(spec, i / N_LORA_MODULES, BIT(i % N_LORA_MODULES)))
             places[i] =
                 (struct lora_place){ wish->rank, lora_scale(alpha, wish->rank, wish->rslora) };
     t.places = places;

@@ -8,7 +8,8 @@
  *
  * A place for an adapter is a module of a layer. Of our packed matrices (qkv: q, k, v heads one
  * after the other; gate_up) each part has its own pair of A and B, as in models that keep them
- * apart; or, as in those that pack them too (GPT-2), qkv has one pair as a whole.
+ * apart; or, as in those that pack them too (GPT-2), qkv has one pair as a whole. Of experts each
+ * has its own pair: A and B are those of all experts, one below the other.
  */
 #ifndef CONFIG_TUNING_H
 #define CONFIG_TUNING_H
@@ -34,6 +35,9 @@ enum lora_module {
     LORA_GATE,
     LORA_UP,
     LORA_DOWN,
+    LORA_EXPERTS_GATE, /* of each expert that tokens are routed to */
+    LORA_EXPERTS_UP,
+    LORA_EXPERTS_DOWN,
     N_LORA_MODULES
 };
 
@@ -63,6 +67,10 @@ struct lora_target {
 };
 struct lora_target lora_target_of(const struct model_spec *spec, int layer,
                                   enum lora_module module);
+
+/* Whether each expert has a pair of its own, and how many pairs a layer then has; else it is 1. */
+int lora_is_of_experts(enum lora_module module);
+int lora_n_pairs(const struct model_spec *spec, enum lora_module module);
 
 /* "layers.N.q.lora_a": write the name of an adapter's matrix; read one back, 0 if it is none. */
 enum lora_matrix { LORA_A, LORA_B, N_LORA_MATRICES };
@@ -124,9 +132,10 @@ struct lora_wish {
 double lora_scale(double alpha, int rank, int rslora);
 
 /*
- * The tuning of a model by adapters. Experts have none but the shared ones: of a mixture, names of
- * FFN matrices mean those of shared experts and of its other layers. Returns 0, or -1 and
- * ERR_CONFIG: a target or a module to save that the model does not have, or only in experts.
+ * The tuning of a model by adapters. In a mixture, names of FFN matrices mean those of shared
+ * experts and of its other layers; where it has neither, those of each expert, which the names that
+ * begin with experts mean in any case. `all` does not include experts. Returns 0, or -1 and
+ * ERR_CONFIG: a target or a module to save that the model does not have, or experts with dropout.
  */
 int tuning_make_lora(struct tuning *tuning, const struct model_spec *spec,
                      const struct lora_wish *wish, struct arena *arena, struct err *err);

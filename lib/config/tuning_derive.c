@@ -77,6 +77,15 @@ static int is_same_places(const struct tuning *a, const struct tuning *b)
     return 1;
 }
 
+/* Whether some layer's experts have adapters. */
+static int has_experts(const struct tuning *t)
+{
+    for (int i = 0; i < t->n_layers * N_LORA_MODULES; i++)
+        if (t->places[i].rank && lora_is_of_experts((enum lora_module)(i % N_LORA_MODULES)))
+            return 1;
+    return 0;
+}
+
 /*
  * A target that is a name of the family is recorded by our names, since the family may not be known
  * where the job is read again.
@@ -143,9 +152,9 @@ void reader_derive_tuning(struct job_reader *r)
     }
     if (wish.family)
         settle_targets(r, &wish, tuning);
-    if (job->lora.rank && job->model.n_experts > 0 && has_text(&job->lora.targets, "all"))
-        job_note(job, r->arena,
-                 "lora.targets all does not include experts: adapters on experts are not built");
+    if (job->lora.rank && job->model.n_experts > 0 && has_text(&job->lora.targets, "all") &&
+        !has_experts(tuning))
+        job_note(job, r->arena, "lora.targets all does not include experts (hint: [all, experts])");
     tuning->only = job->train.only;
     tuning->freeze = job->train.freeze;
     if (job->lora.rank || tuning->only.n || tuning->freeze.n)

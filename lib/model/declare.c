@@ -34,10 +34,10 @@ static void divide(const struct model_builder *b, const struct parameter_spec *q
     struct parameter_split parts = { .along = SPREAD_COLS, .n_pieces = 1, .pieces = { q->cols } };
     int last = b->program->n_parameters - 1;
 
-    if (q->divided == SPREAD_SAME)
-        return;
     if (q->kind == PARAMETER_EXPERT)
         divide_experts(b, q, last);
+    if (q->divided == SPREAD_SAME)
+        return;
     if (q->divided == SPREAD_ROWS) {
         parts.along = q->n_dims == 1 ? SPREAD_COLS : SPREAD_ROWS;
         parts.n_pieces = q->n_pieces;

@@ -4,7 +4,8 @@
  * Hu et al. 2021. For a matrix whose outputs are divided over tp, B's rows are divided in the same
  * way and each rank has all of A. For one whose inputs are divided, A's columns are and each rank
  * has all of B: x A' is then partial, as y is, and the one reduction of y covers both. With fastseq
- * ranks along ulysses have all rows of x, and divide B again.
+ * ranks along ulysses have all rows of x, and divide B again. Experts' rows are sorted by expert,
+ * and meet its A and B.
  */
 #include "model/lora_impl.h"
 
@@ -75,13 +76,20 @@ static int dropped(const struct adapting *a, enum lora_module module)
 static int inner(const struct adapting *a, enum lora_module module, struct lora_place place)
 {
     struct program *p = a->b->program;
-    int x = dropped(a, module);
+    int x = a->site->ends ? a->site->x : dropped(a, module), w = weight_of(a, module, LORA_A);
     int h = program_value(p, p->values[x].rows, place.rank, a->b->dtype);
     int scaled = program_value(p, p->values[x].rows, place.rank, a->b->dtype);
 
-    emit(a, (struct op){ .kind = OP_LINEAR,
-                         .in = { [LINEAR_X] = x, [LINEAR_W] = weight_of(a, module, LORA_A) },
-                         .out = { [LINEAR_Y] = h } });
+    if (a->site->ends)
+        emit(a, (struct op){ .kind = OP_EXPERT_LINEAR,
+                             .in = { [EXPERT_LINEAR_X] = x,
+                                     [EXPERT_LINEAR_ENDS] = a->site->ends,
+                                     [EXPERT_LINEAR_W] = w },
+                             .out = { [EXPERT_LINEAR_Y] = h } });
+    else
+        emit(a, (struct op){ .kind = OP_LINEAR,
+                             .in = { [LINEAR_X] = x, [LINEAR_W] = w },
+                             .out = { [LINEAR_Y] = h } });
     emit(a, (struct op){ .kind = OP_SCALE,
                          .attributes.scale = place.scale,
                          .in = { [SCALE_X] = h },
@@ -109,8 +117,8 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
 {
     const struct adapting a = { b, site };
     struct program *p = b->program;
-    struct op op = { .kind = OP_LORA, .in = { [LORA_Y] = site->y } };
-    int n = 0;
+    struct op op = { .kind = site->ends ? OP_EXPERT_LORA : OP_LORA, .in = { [LORA_Y] = site->y } };
+    int n = 0, h0 = site->ends ? EXPERT_LORA_H0 : LORA_H0;
 
     for (int m = 0; m < N_LORA_MODULES; m++) {
         enum lora_module module = (enum lora_module)m;
@@ -120,8 +128,8 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
         if (target.module != site->module || !place.rank)
             continue;
         int at = max_int(target.piece, 0);
-        op.in[LORA_H0 + 2 * at] = inner(&a, module, place);
-        op.in[LORA_B0 + 2 * at] = weight_of(&a, module, LORA_B);
+        op.in[h0 + 2 * at] = inner(&a, module, place);
+        op.in[h0 + 2 * at + 1] = weight_of(&a, module, LORA_B);
         n++;
         if (target.piece < 0)
             op.attributes.parts[0] = (int)p->values[site->y].cols;
@@ -130,6 +138,8 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
         return site->y;
     if (!op.attributes.parts[0])
         list_parts(&a, op.attributes.parts);
+    if (site->ends)
+        op.in[EXPERT_LORA_ENDS] = site->ends;
     int out = program_value(p, p->values[site->y].rows, p->values[site->y].cols, b->dtype);
     op.out[LORA_OUT] = out;
     emit(&a, op);

@@ -20,7 +20,7 @@
 /* y, the product of x and the module's matrix, plus the adapters of this matrix. */
 static int with_lora(const struct emitter *e, enum module_id module, int x, int y)
 {
-    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y });
+    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, 0 });
 }
 
 static int linear(const struct emitter *e, int x, int weight, int bias)
@@ -331,9 +331,11 @@ static int64_t n_rows_of_experts(const struct emitter *e)
     return n * e->rows * min_i64(k, e->b->spec->n_experts / n);
 }
 
-static int expert_linear(const struct emitter *e, int x, int ends, int weight)
+/* Of each expert's matrix, and the adapters of each. */
+static int expert_linear(const struct emitter *e, int x, int ends, enum module_id module)
 {
     const struct value *values = e->b->program->values;
+    int weight = weight_of(e, module);
     int64_t n = values[weight].rows / values[ends].cols;
     int y = value(e, x, n, e->b->dtype);
 
@@ -343,7 +345,7 @@ static int expert_linear(const struct emitter *e, int x, int ends, int weight)
                                  [EXPERT_LINEAR_ENDS] = ends,
                                  [EXPERT_LINEAR_W] = weight },
                          .out = { [EXPERT_LINEAR_Y] = y } });
-    return y;
+    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, ends });
 }
 
 /* What the experts that all rows go to give, times their gate: y is the norm's output, x of it what
@@ -387,7 +389,7 @@ static int mixture(const struct emitter *e, int y)
                 .attributes = routed(e),
                 .in = { [DISPATCH_PLACE] = r.place, [DISPATCH_X] = send_rows(e, &own, &r, x) },
                 .out = { [DISPATCH_Y] = rows } });
-    int ffn_hidden = expert_linear(e, rows, r.ends, weight_of(e, MODULE_EXPERTS_GATE_UP));
+    int ffn_hidden = expert_linear(e, rows, r.ends, MODULE_EXPERTS_GATE_UP);
     int h = value(e, ffn_hidden, s->expert_ffn_size / e->tp, e->b->dtype);
     emit(e, (struct op){ .kind = OP_EXPERT_SWIGLU,
                          .attributes = routed(e),
@@ -395,7 +397,7 @@ static int mixture(const struct emitter *e, int y)
                                  [EXPERT_SWIGLU_PLACE] = r.place,
                                  [EXPERT_SWIGLU_GU] = ffn_hidden },
                          .out = { [EXPERT_SWIGLU_Y] = h } });
-    int out = expert_linear(e, h, r.ends, weight_of(e, MODULE_EXPERTS_DOWN));
+    int out = expert_linear(e, h, r.ends, MODULE_EXPERTS_DOWN);
     out = return_rows(e, &own, &r, out);
     int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
     emit(e, (struct op){ .kind = OP_COMBINE,

@@ -237,8 +237,16 @@ static int expert_linear_spread(const struct spread_query *q)
     return spread_experts(q, SPREAD_COLS, SPREAD_ROWS);
 }
 
+/* Of a summand of dy a summand of dx. */
 static int expert_linear_dx_spread(const struct spread_query *q)
 {
+    if (q->in[EXPERT_LINEAR_DX_DY] == SPREAD_PARTIAL) {
+        spread_give_all(q, SPREAD_PARTIAL);
+        return spread_want(q, EXPERT_LINEAR_DX_ENDS, SPREAD_SAME) ||
+                       spread_want(q, EXPERT_LINEAR_DX_W, SPREAD_SAME)
+                   ? -1
+                   : 0;
+    }
     return spread_experts(q, SPREAD_ROWS, SPREAD_COLS);
 }
 
@@ -307,11 +315,8 @@ static const struct op_info expert_linear_dx = {
 
 static int expert_linear_dw_spread(const struct spread_query *q)
 {
-    enum spread dy = q->in[EXPERT_LINEAR_DW_DY], x = q->in[EXPERT_LINEAR_DW_X];
+    enum spread dy = q->in[EXPERT_LINEAR_DW_DY];
 
-    if (dy == SPREAD_PARTIAL || x == SPREAD_PARTIAL)
-        return spread_refuse(q, dy == SPREAD_PARTIAL ? EXPERT_LINEAR_DW_DY : EXPERT_LINEAR_DW_X,
-                             MAY_ROWS | MAY_COLS);
     if (dy == SPREAD_ROWS && q->in[EXPERT_LINEAR_DW_ENDS] == SPREAD_COLS) {
         spread_give_all(q, SPREAD_ROWS);
         return spread_want(q, EXPERT_LINEAR_DW_X, SPREAD_ROWS);

@@ -17,6 +17,7 @@
     X(attention_part) \
     X(collective_window) \
     X(collective_experts) \
+    X(expert_lora) \
     X(norm) X(embed) X(elementwise) X(router) X(experts) X(head) X(collective) X(copy) X(optimizer)
 
 /* The rows of each family, by kind; NULL for kinds of other families. */

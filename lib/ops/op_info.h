@@ -142,6 +142,7 @@ enum op_feature {
     FEATURE_EXPERTS,
     FEATURE_SHARED_GATE, /* of experts that all tokens go to */
     FEATURE_ADAPTERS,
+    FEATURE_EXPERT_ADAPTERS,
     FEATURE_DROPOUT,
     FEATURE_SUM_BEFORE_BIAS,   /* output biases under tensor parallelism */
     FEATURE_SEQUENCE_PARALLEL, /* tensor parallelism with rows split between its regions */

@@ -105,6 +105,9 @@ enum expert_linear_dx_in { EXPERT_LINEAR_DX_DY, EXPERT_LINEAR_DX_ENDS, EXPERT_LI
 enum expert_linear_dx_out { EXPERT_LINEAR_DX_DX };
 enum expert_linear_dw_in { EXPERT_LINEAR_DW_DY, EXPERT_LINEAR_DW_X, EXPERT_LINEAR_DW_ENDS };
 enum expert_linear_dw_out { EXPERT_LINEAR_DW_DW };
+enum expert_lora_in { EXPERT_LORA_Y, EXPERT_LORA_ENDS, EXPERT_LORA_H0, EXPERT_LORA_B0,
+    EXPERT_LORA_H1, EXPERT_LORA_B1, EXPERT_LORA_H2, EXPERT_LORA_B2 };
+enum expert_lora_out { EXPERT_LORA_OUT };
 enum expert_swiglu_in { EXPERT_SWIGLU_WEIGHT, EXPERT_SWIGLU_PLACE, EXPERT_SWIGLU_GU };
 enum expert_swiglu_out { EXPERT_SWIGLU_Y };
 enum expert_swiglu_grad_in { EXPERT_SWIGLU_GRAD_WEIGHT, EXPERT_SWIGLU_GRAD_PLACE,

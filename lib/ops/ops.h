@@ -173,6 +173,10 @@
  *                         is read or written, by its gradients neither
  *   expert_linear_dx    dy[R x n] act, ends, w[m n x k] act -> dx[R x k] act
  *   expert_linear_dw    dy[R x n] act, x[R x k] act, ends -> dw[m n x k] +=
+ *   expert_lora         y[R x n] act, ends[1 x m] i32, h0?[R x r] act, b0?[m n0 x r] act, h1?,
+ *                       b1?, h2?, b2? -> out[R x n] act
+ *                         lora's, of the rows that experts have: those of expert e with its rows
+ *                         e n0 .. of b0, e n1 .. of b1; its gradients are of expert_linear_dx, dw
  *   expert_swiglu       weight[T x s] fp32, place[T x s] i32, gu[R x 2f] act -> y[R x f] act
  *                         swiglu's, times the row's weight: so that what comes out of an expert
  *                         need not be kept for the weight's gradient
@@ -319,6 +323,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "ops/kinds.h"
 #include "ops/mesh_axis.h"
 #include "ops/operands.h"
 #include "ops/tensor.h"
@@ -367,89 +372,6 @@ static inline uint64_t ops_rounding_high(uint64_t update, uint64_t part)
     return update | part << 32;
 }
 
-enum op_kind {
-    OP_EMBED,
-    OP_EMBED_DW,
-    OP_RMSNORM,
-    OP_RMSNORM_GRAD,
-    OP_LAYERNORM,
-    OP_LAYERNORM_GRAD,
-    OP_ADD_RMSNORM,
-    OP_ADD_LAYERNORM,
-    OP_LINEAR,
-    OP_LINEAR_DX,
-    OP_LINEAR_DW,
-    OP_HEAD_NORM,
-    OP_HEAD_NORM_GRAD,
-    OP_ROPE,
-    OP_ROPE_GRAD,
-    OP_NORMALIZE_ROWS,
-    OP_NORMALIZE_ROWS_GRAD,
-    OP_ATTENTION,
-    OP_ATTENTION_GRAD,
-    OP_ATTENTION_CACHED,
-    OP_ATTENTION_PART,
-    OP_ATTENTION_END,
-    OP_ATTENTION_PART_GRAD,
-    OP_ATTENTION_DQ_END,
-    OP_SWIGLU,
-    OP_SWIGLU_GRAD,
-    OP_GELU,
-    OP_GELU_GRAD,
-    OP_SCALE,
-    OP_LORA,
-    OP_ROUTER,
-    OP_ROUTER_GRAD,
-    OP_BALANCE_BIAS,
-    OP_GATE_ROWS,
-    OP_GATE_ROWS_GRAD,
-    OP_EXPERT_ORDER,
-    OP_DISPATCH,
-    OP_EXPERT_LINEAR,
-    OP_EXPERT_LINEAR_DX,
-    OP_EXPERT_LINEAR_DW,
-    OP_EXPERT_SWIGLU,
-    OP_EXPERT_SWIGLU_GRAD,
-    OP_COMBINE,
-    OP_DROPOUT,
-    OP_DROPOUT_GRAD,
-    OP_ADD,
-    OP_ADD_BIAS,
-    OP_BIAS_GRAD,
-    OP_CAST,
-    OP_SELECT_ROWS,
-    OP_HEAD_CROSS_ENTROPY,
-    OP_HEAD_LOSS,
-    OP_LOGIT_STATS,
-    OP_CROSS_ENTROPY,
-    OP_ACCUMULATE,
-    OP_ALL_GATHER,
-    OP_REDUCE_SCATTER,
-    OP_ALL_REDUCE,
-    OP_ALL_REDUCE_SCALAR,
-    OP_GATHER_HEADS,
-    OP_GATHER_HEADS_GRAD,
-    OP_ROWS_TO_HEADS,
-    OP_HEADS_TO_ROWS,
-    OP_GATHER_SEQUENCE,
-    OP_SCATTER_SEQUENCE,
-    OP_ROTATE,
-    OP_GATHER_WINDOW,
-    OP_SCATTER_WINDOW,
-    OP_SEND_ROWS,
-    OP_RETURN_ROWS,
-    OP_SEND,
-    OP_RECEIVE,
-    OP_TO_HOST,
-    OP_TO_DEVICE,
-    OP_AWAIT,
-    OP_SUM_RUNS,
-    OP_SUMSQ,
-    OP_GRADIENT_NORM,
-    OP_ADAMW,
-    N_OP_KINDS
-};
-
 /* How a token's logits become what experts are chosen and weighed by. */
 enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID };
 #define OPS_ROUTER_GROUPS_MAX 32
@@ -476,7 +398,7 @@ struct op_attributes {
     double balance;            /* router_grad: coefficient of the balance in the loss */
     double rate;               /* balance_bias */
     double z;                  /* router_grad: of the squares of logits' log sum exp */
-    int parts[OPS_LORA_PARTS]; /* lora: columns of each */
+    int parts[OPS_LORA_PARTS]; /* lora, expert_lora: columns of each */
     int by_columns;    /* dropout: x's columns, not its rows, are those from the offset on */
     double scale;      /* attention, scale; router: of weights */
     double eps;        /* norms, adamw */

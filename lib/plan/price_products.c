@@ -153,6 +153,23 @@ static int lora_products(const struct op_shape *op, struct product *products)
     return n;
 }
 
+/* An expert's mean of the rows. */
+static int expert_lora_products(const struct op_shape *op, struct product *products)
+{
+    double m = (double)op->in[EXPERT_LORA_ENDS].cols;
+    int n = 0;
+
+    for (int i = 0; i < OPS_LORA_PARTS; i++) {
+        const struct tensor *b = &op->in[EXPERT_LORA_B0 + 2 * i];
+
+        if (tensor_given(b))
+            n = add_product(products, n,
+                            (struct product){ (double)op->in[EXPERT_LORA_Y].rows / m,
+                                              (double)b->rows / m, (double)b->cols, m });
+    }
+    return n;
+}
+
 typedef int (*list_products_fn)(const struct op_shape *op, struct product *products);
 
 static const list_products_fn products_of[N_OP_KINDS] = {
@@ -165,6 +182,7 @@ static const list_products_fn products_of[N_OP_KINDS] = {
     [OP_HEAD_CROSS_ENTROPY] = head_products,
     [OP_HEAD_LOSS] = head_products,
     [OP_LORA] = lora_products,
+    [OP_EXPERT_LORA] = expert_lora_products,
 };
 
 bool price_is_product(enum op_kind kind)

@@ -77,6 +77,52 @@ static void shapes_follow_the_pieces(void **state)
     arena_release(&arena);
 }
 
+/* Of each expert a pair, one below the other; names of matrices mean experts' where there are no
+ * others, and `all` does not include them. */
+static void experts_have_their_own(void **state)
+{
+    static const char *const texts[] = { "w2", "[experts.gate, experts.down]", "all" };
+    struct arena arena = { 0 };
+    struct job job;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct parameter_spec a, b;
+
+        read_model(&job,
+                   arena_printf(&arena,
+                                "model: mixtral-tiny, train: {steps: 1}, lora: {rank: 3, targets: "
+                                "%s}",
+                                texts[i]),
+                   &arena);
+        int m = job.model.n_experts, f = job.model.expert_ffn_size;
+        if (i == 2) {
+            assert_false(tuning_adapter(job.tuning, &job.model, 0, LORA_EXPERTS_DOWN, LORA_A, &a));
+            assert_false(tuning_adapter(job.tuning, &job.model, 0, LORA_DOWN, LORA_A, &a));
+            continue;
+        }
+        a = must_find(&job, 1, LORA_EXPERTS_DOWN, LORA_A);
+        b = must_find(&job, 1, LORA_EXPERTS_DOWN, LORA_B);
+        assert_string_equal(a.name, "layers.1.experts.down.lora_a");
+        assert_int_equal(a.kind, PARAMETER_EXPERT);
+        assert_int_equal(a.rows, 3 * m);
+        assert_int_equal(a.cols, f);
+        assert_int_equal(b.rows, m * job.model.hidden_size);
+        assert_int_equal(b.n_repeats, m);
+        assert_int_equal(a.divided, SPREAD_COLS);
+        assert_int_equal(b.divided, SPREAD_SAME);
+        if (!i)
+            continue;
+        b = must_find(&job, 1, LORA_EXPERTS_GATE, LORA_B);
+        assert_int_equal(b.rows, m * f);
+        assert_int_equal(b.pieces[0], f);
+        assert_int_equal(b.n_pieces, 1);
+        assert_int_equal(b.divided, SPREAD_ROWS);
+        assert_false(tuning_adapter(job.tuning, &job.model, 0, LORA_EXPERTS_UP, LORA_A, &a));
+    }
+    arena_release(&arena);
+}
+
 /* GPT-2's: one pair for all of qkv, and an up that has no gate beside it. */
 static void packed_and_plain(void **state)
 {
@@ -151,6 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_round_trip),
         cmocka_unit_test(shapes_follow_the_pieces),
+        cmocka_unit_test(experts_have_their_own),
         cmocka_unit_test(packed_and_plain),
         cmocka_unit_test(what_is_trained_beside_adapters),
         cmocka_unit_test(patterns_mean_something),

@@ -46,6 +46,41 @@ static void adapters_are_added(void **state)
         }
 }
 
+/* Of experts, some of which have no rows. */
+static void adapters_of_experts_are_added(void **state)
+{
+    static const int rows[] = { 0, 1, 130, 0, 7, 128, 0 };
+    enum { M = 7 };
+
+    (void)state;
+    for (size_t f = 1; f < sizeof forms / sizeof *forms; f++)
+        for (int i_act = 0; i_act < N_ACTS; i_act++) {
+            struct op_attributes a = { 0 };
+            enum dtype act = act_at(i_act);
+            int n = 0, n_rows = 0, end = 0;
+
+            for (int i = 0; i < OPS_LORA_PARTS; i++)
+                n += a.parts[i] = forms[f].parts[i];
+            for (int e = 0; e < M; e++)
+                n_rows += rows[e];
+            struct op_case *c = op_case_create(OP_EXPERT_LORA, &a);
+            c->gap = forms[f].gap;
+            op_case_input(c, EXPERT_LORA_Y, n_rows, n, act, 1);
+            op_case_input(c, EXPERT_LORA_ENDS, 1, M, DTYPE_I32, 0);
+            for (int i = 0; i < OPS_LORA_PARTS; i++)
+                if (forms[f].ranks[i]) {
+                    op_case_input(c, EXPERT_LORA_H0 + 2 * i, n_rows, forms[f].ranks[i], act, 1);
+                    op_case_input(c, EXPERT_LORA_B0 + 2 * i, M * forms[f].parts[i],
+                                  forms[f].ranks[i], act, 0.3);
+                }
+            op_case_output(c, EXPERT_LORA_OUT, n_rows, n, act);
+            for (int e = 0; e < M; e++)
+                tensor_set(&c->op.in[EXPERT_LORA_ENDS], 0, e, end += rows[e]);
+            op_case_check(c, 1e-5);
+            op_case_destroy(c);
+        }
+}
+
 static void scaled(void **state)
 {
     (void)state;
@@ -103,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_are_added),
+        cmocka_unit_test(adapters_of_experts_are_added),
         cmocka_unit_test(scaled),
         cmocka_unit_test(added_in_16_bits),
         cmocka_unit_test(columns_know_their_places),

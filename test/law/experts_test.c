@@ -116,14 +116,12 @@ static const struct way {
     { 1, 2, 3, 4, 1, "early", "1f1b", "full" }, { 3, 1, 2, 0, 0, "late", "1f1b", "[dispatch]" },
 };
 
-/* Of four data-parallel ranks. */
-static void try_way(const char *model, const char *dtype, int ep, const struct way *way)
+/* A case as it is, and in this way: the same bits. */
+static void try_way_of(const struct law_case *as_it_is, const struct way *way)
 {
-    struct law_case c = law_base(model, dtype);
-    char what[160];
+    struct law_case c = *as_it_is;
+    char what[200];
 
-    c.n_ranks = 4;
-    c.tuning = ep_text(ep);
     c.gradient_sum = way->gradient_sum;
     struct law_outcome wanted = law_run(&c);
     c.n_ranks *= way->pp;
@@ -137,9 +135,19 @@ static void try_way(const char *model, const char *dtype, int ep, const struct w
     c.poison = 1;
     c.n_threads = 2;
     struct law_outcome got = law_run(&c);
-    snprintf(what, sizeof what, "%s %s, ep %d, zero %d, pp %d %s, %s, recompute %s", model, dtype,
-             ep, c.zero, c.pp, c.schedule, c.gradient_sum, c.recompute);
+    snprintf(what, sizeof what, "%s %s, %s, zero %d, pp %d %s, %s, recompute %s", c.model, c.dtype,
+             c.tuning, c.zero, c.pp, c.schedule, c.gradient_sum, c.recompute);
     law_must_equal(what, &wanted, &got);
+}
+
+/* Of four data-parallel ranks. */
+static void try_way(const char *model, const char *dtype, int ep, const struct way *way)
+{
+    struct law_case c = law_base(model, dtype);
+
+    c.n_ranks = 4;
+    c.tuning = ep_text(ep);
+    try_way_of(&c, way);
 }
 
 static void ways_of_one_ep(void **state)
@@ -169,6 +177,40 @@ static void pipelines_may_be_neighbours(void **state)
     law_must_equal("order tp-pp-dp", &wanted, &got);
 }
 
+/* ---- adapters of experts ---- */
+
+#define EXPERT_LORA "|lora.rank=3|lora.targets=[all, experts]"
+
+/* Each rank has the A and B of its experts: the first loss, and all that follows among runs of one
+ * ep, kept or computed again, stopped or not. */
+static void experts_have_adapters(void **state)
+{
+    static const struct way adapted[] = {
+        { 1, 1, 0, 0, 0, "late", "1f1b", "full" },
+        { 2, 1, 2, 4, 1, "early", "1f1b", "[expert_linear, expert_lora, scale]" },
+        { 3, 2, 1, 0, 0, "late", "zb-h1", "none" },
+    };
+    struct law_case c = law_base("routed", "fp32");
+
+    (void)state;
+    c.n_ranks = 4;
+    c.tuning = "model.n_experts=12" EXPERT_LORA;
+    struct law_outcome without = law_run(&c);
+    c.tp = 2;
+    c.tuning = "model.n_experts=12|parallel.ep=2" EXPERT_LORA;
+    struct law_outcome over_tp = law_run(&c);
+    c.tp = 1;
+    struct law_outcome with = law_run(&c);
+    assert_true(with.loss[0] == without.loss[0]);
+    for (int step = 0; step < LAW_STEPS; step++) {
+        assert_true(fabs(with.loss[step] - without.loss[step]) < 1e-5);
+        assert_true(fabs(with.norm[step] / without.norm[step] - 1) < 1e-4);
+        assert_true(fabs(over_tp.loss[step] - without.loss[step]) < 1e-4);
+    }
+    for (int w = 0; w < COUNT(adapted); w++)
+        try_way_of(&c, &adapted[w]);
+}
+
 /* ---- from one ep to another ---- */
 
 /* States have global names, whichever rank has an expert: what goes on is what was saved. */
@@ -196,6 +238,7 @@ int main(void)
         cmocka_unit_test(the_first_loss_does_not_move),
         cmocka_unit_test(other_gradients_do_not_move),
         cmocka_unit_test(ways_of_one_ep),
+        cmocka_unit_test(experts_have_adapters),
         cmocka_unit_test(pipelines_may_be_neighbours),
         cmocka_unit_test(a_run_goes_on_under_another_ep),
     };

@@ -33,6 +33,8 @@ static const struct {
     { "gpt2", "bf16", "lora.rank=5|lora.bias=all|lora.dropout=0.2" },
     { "gpt2", "fp32", "lora.rank=1|lora.targets=c_attn|lora.bias=lora_only" },
     { "mixture", "bf16", "lora.rank=2|lora.dropout=0.1" },
+    { "mixture", "fp32", "lora.rank=2|lora.targets=[all, experts]" },
+    { "mixture", "bf16", "lora.rank=3|lora.targets=[experts.gate, experts.down]" },
 };
 
 #define N_CASES (int)(sizeof cases / sizeof *cases)

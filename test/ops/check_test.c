@@ -79,11 +79,11 @@ static void absence(const struct op_text *good, int i, const struct op_operand *
     int is_needed = is_sample || (op.kind == OP_CROSS_ENTROPY && !strcmp(operand->name, "offset"));
 
     *op_text_operand(&op, i) = (struct tensor){ 0 };
-    /* An adapter's pair is there or it is not. */
-    if (op.kind == OP_LORA && i > 0 && i < OPS_MAX_INPUTS) {
-        refused(&op, operand->name);
-        *op_text_operand(&op, (i - 1) / 2 * 2 + 1) = (struct tensor){ 0 };
-        *op_text_operand(&op, (i - 1) / 2 * 2 + 2) = (struct tensor){ 0 };
+    int pairs = op.kind == OP_LORA ? LORA_H0 : op.kind == OP_EXPERT_LORA ? EXPERT_LORA_H0 : 0;
+    if (pairs && i >= pairs && i < OPS_MAX_INPUTS) {
+        refused(&op, operand->name); /* an adapter's pair is there or it is not */
+        *op_text_operand(&op, i - (i - pairs) % 2) = (struct tensor){ 0 };
+        *op_text_operand(&op, i - (i - pairs) % 2 + 1) = (struct tensor){ 0 };
     }
     /* Segments come together, and say how many rows the cache has. */
     if (op.kind == OP_ATTENTION_CACHED && str_starts_with(operand->name, "segment")) {

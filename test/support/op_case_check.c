@@ -226,6 +226,7 @@ static bool isas_agree(const struct op_shape *op)
     case OP_EXPERT_LINEAR:
     case OP_EXPERT_LINEAR_DX:
     case OP_EXPERT_LINEAR_DW:
+    case OP_EXPERT_LORA:
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         return false;

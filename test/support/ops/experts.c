@@ -191,12 +191,12 @@ const struct op_facts experts_facts[N_OP_KINDS] = {
     },
     [OP_EXPERT_LINEAR_DX] = {
         .example = "expert_linear_dx 24x6 bf16, 1x5 i32, 30x8 bf16 : 24x8 bf16",
-        .spreads = "sss > s; rrs > r; rcr > r; ssc > c; csr > p",
+        .spreads = "sss > s; rrs > r; rcr > r; ssc > c; csr > p; pss > p",
         .reference = expert_linear,
     },
     [OP_EXPERT_LINEAR_DW] = {
         .example = "expert_linear_dw 24x6 bf16, 24x8 bf16, 1x5 i32 : 30x8 fp32",
-        .spreads = "sss > s; rrr > p; rrc > r; css > r; scs > c",
+        .spreads = "sss > s; rrr > p; rrc > r; css > r; scs > c; sps > p; pss > p",
         .reference = expert_linear_dw,
     },
     [OP_EXPERT_SWIGLU] = {
