@@ -122,18 +122,23 @@ static void add_mistral(cJSON *json, const struct model_spec *s)
     add_window(json, s);
 }
 
-/* Which layers have it. */
-static void add_layer_windows(cJSON *json, const struct model_spec *s)
+static void add_layer_types(cJSON *json, const struct model_spec *s)
 {
-    add_window(json, s);
-    add_int(json, "max_window_layers", s->window ? s->window_first_layer : s->n_layers);
-    if (!s->window_period)
-        return;
     cJSON *types = cJSON_AddArrayToObject(json, "layer_types");
+
     for (int layer = 0; layer < s->n_layers; layer++)
         cJSON_AddItemToArray(types,
                              cJSON_CreateString(model_spec_window(s, layer) ? "sliding_attention"
                                                                             : "full_attention"));
+}
+
+/* Which layers have it: from one on, unless a list says more. */
+static void add_layer_windows(cJSON *json, const struct model_spec *s)
+{
+    add_window(json, s);
+    add_int(json, "max_window_layers", s->window ? s->window_first_layer : s->n_layers);
+    if (s->window_period)
+        add_layer_types(json, s);
 }
 
 static void add_qwen2(cJSON *json, const struct model_spec *s)
@@ -188,9 +193,15 @@ static void add_qwen_experts(cJSON *json, const struct model_spec *s)
     add_balance(json, s);
 }
 
+/* max_window_layers says one thing to transformers 4, and another to 5: here a list always does. */
 static void add_qwen2_moe(cJSON *json, const struct model_spec *s)
 {
-    add_qwen2(json, s);
+    add_llama_shape(json, s);
+    add_flag(json, "use_sliding_window", s->window > 0);
+    if (s->window) {
+        add_window(json, s);
+        add_layer_types(json, s);
+    }
     add_qwen_experts(json, s);
     add_flag(json, "qkv_bias", model_spec_has_qkv_bias(s));
     add_int(json, "shared_expert_intermediate_size", s->shared_ffn_size);

@@ -186,6 +186,10 @@ void hf_take_qwen2_moe(struct hf_reader *h)
     hf_take_llama_shape(h, hf_flag(h, "qkv_bias", 1) ? "qkv" : "none");
     TAKE(h, qwen2_moe_fields);
     take_sparse_layers(h);
+    if (hf_flag(h, "use_sliding_window", 0) && !hf_key(h, "layer_types"))
+        hf_refuse(h,
+                  "use_sliding_window without layer_types: which layers have a window depends on "
+                  "the version of transformers (hint: list them)");
     hf_take_layer_windows(h, 0, 28);
     hf_set(h, "model.n_shared_experts", "1", 1);
     hf_set(h, "model.shared_gate", "true", 1);

@@ -304,8 +304,11 @@ static void test_printed(void **state)
                                  "\"sliding_window\": 100, \"tie_word_embeddings\": true}" },
         { "qwen3_moe", QWEN3_MOE ", \"mlp_only_layers\": [0, 1, 2]}" },
         { "qwen2_moe", QWEN2_MOE ", \"output_router_logits\": true}" },
-        { "qwen2_moe", QWEN2_MOE ", \"decoder_sparse_step\": 2, \"mlp_only_layers\": [1], "
-                                 "\"use_sliding_window\": true, \"max_window_layers\": 2}" },
+        { "qwen2_moe", QWEN2_MOE ", \"decoder_sparse_step\": 2, \"mlp_only_layers\": [1]}" },
+        { "qwen2_moe",
+          FAMILY("qwen2_moe") "\"num_hidden_layers\": 4, " LLAMA_SHAPE
+                              ", \"moe_intermediate_size\": 96, \"use_sliding_window\": "
+                              "true, " LAYER_TYPES(FULL ", " FULL ", " SLIDING ", " SLIDING) "}" },
         { "dots1", DOTS1 "}" },
         { "dots1", DOTS1 ", \"norm_topk_prob\": true, \"n_group\": 4, \"topk_group\": 2, "
                          "\"routed_scaling_factor\": 2.5, \"first_k_dense_replace\": 1, "

@@ -29,6 +29,8 @@ static void test_refusals(void **state)
           "mlp_only_layers: the MoE layers are not every N-th layer from a first one on" },
         { QWEN2_MOE ", \"decoder_sparse_step\": 12, \"mlp_only_layers\": [11]}",
           "mlp_only_layers: the MoE layers are not" },
+        { QWEN2_MOE ", \"use_sliding_window\": true, \"max_window_layers\": 2}",
+          "use_sliding_window without layer_types: which layers have a window depends" },
         { DEEPSEEK ", \"moe_layer_freq\": 2}", "moe_layer_freq is 2, which lmtrain does not read" },
         { DEEPSEEK ", \"kv_lora_rank\": 512}", "kv_lora_rank is 512, which lmtrain does not" },
         { DEEPSEEK ", \"scoring_func\": \"sigmoid\"}", "scoring_func is \"sigmoid\", which" },

@@ -66,10 +66,11 @@ OWN = {
     "own-qwen3moe": ("Qwen3Moe", "ffn_size: 48, n_experts: 5, n_active_experts: 3, expert_ffn_size: 20, expert_every: 2, "
                                  "qk_norm: true, router_normalize: false, head_dim: 10"),
     "own-qwen2moe": ("Qwen2Moe", "ffn_size: 48, n_experts: 5, n_active_experts: 3, expert_ffn_size: 20, first_dense_layers: 1, "
-                                 "n_shared_experts: 2, shared_gate: true, attention_bias: qkv"),
+                                 "n_shared_experts: 2, shared_gate: true, attention_bias: qkv, window: 9, window_first_layer: 1"),
     "own-dots1": ("Dots1", "ffn_size: 48, n_experts: 6, n_active_experts: 3, expert_ffn_size: 20, first_dense_layers: 1, "
                            "n_shared_experts: 2, router_score: sigmoid, router_bias: true, router_bias_rate: 0.1, "
-                           "router_groups: 3, router_groups_kept: 2, router_scaling: 2.5, qk_norm: true"),
+                           "router_groups: 3, router_groups_kept: 2, router_scaling: 2.5, qk_norm: true, window: 9, "
+                           "window_first_layer: 1"),
 }
 
 
