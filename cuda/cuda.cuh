@@ -91,6 +91,7 @@ void cuda_register_embed(struct kernels_backend *table);
 void cuda_register_dropout(struct kernels_backend *table);
 void cuda_register_gradient_norm(struct kernels_backend *table);
 void cuda_register_optimizer(struct kernels_backend *table);
+void cuda_register_pages(struct kernels_backend *table);
 void cuda_register_router(struct kernels_backend *table);
 void cuda_register_router_grad(struct kernels_backend *table);
 void cuda_register_gate_rows(struct kernels_backend *table);

@@ -3,6 +3,8 @@
  */
 #include "plan_memory.h"
 
+#include <string.h>
+
 #include "kernels/gpu_sizes.h"
 #include "program/passes.h"
 #include "report/table.h"
@@ -48,6 +50,9 @@ static void add_segments(const struct program *p, size_t whole, struct report_ta
             continue;
         waterfall_next(&waterfall, (double)rows[i].n_bytes, &bar);
         add_row(table, rows[i].name, rows[i].n_bytes, str_text(&bar), rows[i].what);
+        if (p->pages.pool && !strcmp(rows[i].name, segment_name(SEGMENT_STASH)))
+            add_row(table, "  pages", program_value_bytes(p, p->pages.pool), "",
+                    "of it for rows of experts, of which there may be more: moe.stash_factor");
     }
     waterfall_next(&waterfall, (double)buffers, &bar);
     if (buffers)

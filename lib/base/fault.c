@@ -54,6 +54,7 @@ static const char *const places[] = {
     "load",
     "evaluate",
     "gradients",
+    "rerun",
     "trace",
     "save:begin",
     "save:writing",

@@ -15,6 +15,7 @@
  *     load:N               before the first micro-batch of step N is read
  *     evaluate:N           in an evaluation after step N, after its first batch
  *     gradients:N          before the last micro-batch of step N, whose gradients come and go
+ *     rerun:N              before step N is run again, since rows of experts found no memory
  *     trace:N              before step N, the first that is traced
  *     op:TEXT:N            before the op that the hang report calls TEXT ("attention layers.1")
  *     save:begin:N         before the rank writes its file of the checkpoint of step N

@@ -512,6 +512,7 @@ const struct field job_fields[] = {
               "recomputed as by recompute selective" },
 
 #include "config/fields_memory.inc"
+#include "config/fields_moe.inc"
 
     { "checkpoint.every_steps", FIELD_I64, AT(checkpoint.every_steps), .initial = "0",
       .max = N_STEPS_MAX, .unit = "steps",

@@ -288,6 +288,10 @@ struct job {
     } memory;
 
     struct {
+        double stash_factor; /* memory for rows of experts, relative to balanced ones; 0: for all */
+    } moe;
+
+    struct {
         int64_t every_steps;   /* 0: only at the end */
         int keep;              /* newest checkpoints kept; 0 all */
         const char *upload;    /* command for each checkpoint; NULL: none */

@@ -350,8 +350,8 @@ static const char *same_leaf(const char *key)
 /* A typing slip most likely keeps its group; else it is the nearest last name of any group. */
 static const char *nearest_key(const char *key)
 {
-    static const char *const groups[] = { "model",    "data",       "train", "eval",  "optimizer",
-                                          "parallel", "checkpoint", "debug", "memory" };
+    static const char *const groups[] = { "model",    "data",       "train", "eval",   "optimizer",
+                                          "parallel", "checkpoint", "debug", "memory", "moe" };
     const char *names[MAX_FIELDS], *keys[MAX_FIELDS];
     const char *leaf = leaf_of(key);
     size_t group = (size_t)(leaf - key);

@@ -112,6 +112,7 @@ static void recompute_chunk(struct compiling *c, int chunk)
         levels_of_choice(&levels, options);
     else
         levels_of_counts(&levels, options, stage, &c->program->arena);
+    levels.drops_rows = c->is_rerun;
     recompute(c->program, f->forward, f->backward, &levels);
 }
 
@@ -142,14 +143,38 @@ static void send_gradient(struct compiling *c, int chunk)
             boundary_transfer(c, chunk, SEND_BACKWARD, c->gradient_in[chunk]);
 }
 
+bool compile_has_pages(const struct compile_train *o)
+{
+    bool keeps = o->recompute != RECOMPUTE_KIND_FULL || o->set_of_layer;
+
+    return keeps && o->stash_factor > 0 &&
+           o->stash_factor * model_balanced_share(o->model, &o->mesh) < 1;
+}
+
+static void page_chunk(struct compiling *c, int chunk)
+{
+    const struct compile_train *o = c->options;
+
+    if (!c->is_rerun && compile_has_pages(o))
+        page_rows(c->program, &c->functions[chunk],
+                  &(struct page_options){ .factor = o->stash_factor,
+                                          .sets = o->sets,
+                                          .set_of_layer = o->set_of_layer });
+}
+
 static const struct {
     const char *name;
     void (*run)(struct compiling *c, int chunk);
 } chunk_passes[] = {
-    { "differentiate", differentiate_chunk }, { "ring", ring_chunk },
-    { "slice_heads", slice_chunk },           { "fuse", fuse_chunk },
-    { "recompute", recompute_chunk },         { "split_backward", split_chunk },
-    { "overlap_collectives", overlap_chunk }, { "send_gradient", send_gradient },
+    { "differentiate", differentiate_chunk },
+    { "ring", ring_chunk },
+    { "slice_heads", slice_chunk },
+    { "fuse", fuse_chunk },
+    { "recompute", recompute_chunk },
+    { "split_backward", split_chunk },
+    { "overlap_collectives", overlap_chunk },
+    { "send_gradient", send_gradient },
+    { "page_rows", page_chunk },
 };
 
 #define N_CHUNK_PASSES (int)(sizeof chunk_passes / sizeof *chunk_passes)

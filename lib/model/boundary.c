@@ -7,13 +7,16 @@
 #include "layout/axes.h"
 #include "model/compile_impl.h"
 
-/* "forward 0"; "forward 0, 2 sequences" if micro-batches have several sizes. */
+/* "forward 0"; "forward 0, 2 sequences" if micro-batches have several sizes; those of ENTRY_RERUN
+ * say so, too. */
 int compile_function(const struct compiling *c, const char *name, int chunk)
 {
     struct arena *arena = &c->program->arena;
     char *text = arena_printf(arena, "%s %d", name, chunk);
     int n = c->builder.n_sequences;
 
+    if (c->is_rerun)
+        text = arena_printf(arena, "%s, rows of experts recomputed", text);
     if (c->n_sizes > 1)
         text = arena_printf(arena, "%s, %d sequence%s", text, n, n == 1 ? "" : "s");
     return program_function(c->program, text, chunk);

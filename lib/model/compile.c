@@ -28,14 +28,14 @@ static void declare(struct compiling *c)
 }
 
 /* Forwards and backwards of each size of micro-batches. */
-static void emit_sizes(struct compiling *c)
+static void emit_sizes(struct compiling *c, int variant)
 {
     const struct model_builder whole = c->builder;
     const struct ports ports = c->program->ports;
 
     for (int i = 0; i < c->n_sizes; i++) {
-        c->functions = c->of_sizes + i * c->n_chunks;
-        if (i)
+        c->functions = c->of_sizes + (variant * c->n_sizes + i) * c->n_chunks;
+        if (variant || i)
             program_repeat_uses(c->program);
         model_resize(&c->builder, c->sizes[i]);
         compile_forwards(c, MODEL_TRAIN, "forward");
@@ -46,12 +46,24 @@ static void emit_sizes(struct compiling *c)
     }
 }
 
+/* Those of the step; and, if it keeps rows of experts in pages, of which there may be too few,
+ * those of its rerun. */
+static void emit_variants(struct compiling *c)
+{
+    emit_sizes(c, 0);
+    if (!c->program->pages.pool)
+        return;
+    c->is_rerun = true;
+    emit_sizes(c, c->n_variants++);
+}
+
 static void shard(struct compiling *c)
 {
     struct shard_options options = c->options->gradients;
 
     c->update = program_function(c->program, "update", 0);
-    options.n_sizes = c->n_sizes;
+    options.n_sizes = c->n_sizes * c->n_variants;
+    options.n_variants = c->n_variants;
     options.last_size = c->size_of[c->options->n_micro_batches - 1];
     shard_gradients(c->program, c->of_sizes, c->n_chunks, c->update, &options);
 }
@@ -129,6 +141,13 @@ static void schedule(struct compiling *c)
                   c->gather, c->update);
     if (c->options->decides_late)
         split_optimizer(c->program, c->update);
+    if (c->program->pages.pool)
+        page_step(c->program);
+    /* On all stages alike, whether they keep such rows or not. */
+    if (compile_has_pages(c->options))
+        rerun_step(c->program, c->of_sizes,
+                   c->of_sizes + (c->n_variants - 1) * c->n_sizes * c->n_chunks,
+                   c->n_sizes * c->n_chunks);
     if (c->options->has_recheck)
         recheck_step(c->program);
 }
@@ -266,7 +285,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
         (options->tuning && tuning_check(options->tuning, options->model, err)))
         return -1;
     declare(&c);
-    emit_sizes(&c);
+    emit_variants(&c);
     run_passes(&c, train_passes, N_TRAIN_PASSES);
     return compile_finish(&c, err);
 }

@@ -63,6 +63,9 @@ struct compile_train {
         /* by compile_pipeline, if several ranks are compiled; NULL: built for this one */
         const struct pipeline *built;
     } pipeline;
+    /* Pages for so many times the rows that experts get if they are balanced; 0: no pages, memory
+     * for all that there may be. */
+    double stash_factor;
     struct shard_options gradients;
     struct update_options update;
     enum dtype gradient_dtype;  /* of accumulators of 2-D parameters: DTYPE_F32 or DTYPE_BF16 */

@@ -8,6 +8,8 @@
 #include "model/compile.h"
 #include "model/model.h"
 
+enum { COMPILE_MAX_VARIANTS = 2 };
+
 struct compiling {
     const struct compile_train *options;
     struct program *program;
@@ -18,8 +20,10 @@ struct compiling {
     const int *first_layer; /* [n_stages + 1] */
     struct model_chunk *chunks;
     int n_sizes, *sizes, *size_of;     /* of micro-batches: sequences, increasing; by micro-batch */
-    struct chunk_functions *of_sizes;  /* [n_sizes][n_chunks] */
+    int n_variants;                    /* 2: functions of ENTRY_RERUN, too (pages.c) */
+    struct chunk_functions *of_sizes;  /* [n_variants][n_sizes][n_chunks] */
     struct chunk_functions *functions; /* of the current size */
+    bool is_rerun;                     /* these are ENTRY_RERUN's */
     int *boundary, *value;             /* by chunk: input and output of its forward */
     int *gradient, *gradient_in;       /* by chunk: gradients of its output and of its input */
     int first_trained;  /* stage: those before it have no trainable parameter, and no backward */
@@ -89,6 +93,9 @@ void compile_evaluation(struct compiling *c);
 
 /* The backwards of all chunks, from the last to the first, with receives and sends of gradients. */
 void compile_backwards(struct compiling *c);
+
+/* Whether some rank may keep rows of experts in pages. */
+bool compile_has_pages(const struct compile_train *options);
 
 /* The name of pass i of a chunk's backward; NULL after the last. */
 const char *compile_backward_pass(int i);

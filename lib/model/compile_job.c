@@ -50,6 +50,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                       .n_chunks = job->parallel.chunks,
                       .stage_layers = job->parallel.stages.values,
                       .rank = pp_rank },
+        .stash_factor = job->moe.stash_factor,
         .gradients = { .zero = job->parallel.zero,
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,

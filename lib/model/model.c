@@ -331,6 +331,13 @@ static int64_t n_rows_of_experts(const struct emitter *e)
     return n * e->rows * min_i64(k, e->b->spec->n_experts / n);
 }
 
+double model_balanced_share(const struct model_spec *s, const struct mesh *mesh)
+{
+    int n = mesh->size[axes_experts()], k = s->n_active_experts;
+
+    return n > 1 && s->n_experts > 0 ? (double)k / (n * (double)min_i64(k, s->n_experts / n)) : 1;
+}
+
 /* Of each expert's matrix, and the adapters of each. */
 static int expert_linear(const struct emitter *e, int x, int ends, enum module_id module)
 {

@@ -132,6 +132,10 @@ struct model_part {
     int gradient; /* of value, if the last stage has computed it (MODEL_TRAIN), reduced over tp */
 };
 
+/* Of the rows that a rank's experts may get from all ranks that divide experts, those that they get
+ * if all experts get as many. */
+double model_balanced_share(const struct model_spec *spec, const struct mesh *mesh);
+
 /*
  * Append a chunk's forward to `function`; boundary is the value of the stage before, 0 for the
  * first. At the last stage, under MODEL_TRAIN, the loss is accumulated into ports.loss. The

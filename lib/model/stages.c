@@ -157,7 +157,9 @@ int stages_plan(struct compiling *c, struct err *err)
         return -1;
     c->chunks = arena_array(arena, struct model_chunk, c->n_chunks);
     list_sizes(c);
-    c->of_sizes = arena_array(arena, struct chunk_functions, c->n_sizes * c->n_chunks);
+    c->n_variants = 1;
+    c->of_sizes =
+        arena_array(arena, struct chunk_functions, COMPILE_MAX_VARIANTS * c->n_sizes * c->n_chunks);
     c->functions = c->of_sizes;
     c->boundary = arena_array(arena, int, c->n_chunks);
     c->value = arena_array(arena, int, c->n_chunks);

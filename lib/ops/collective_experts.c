@@ -82,7 +82,7 @@ static const struct op_info send_rows = {
     .outputs = {
         [SEND_ROWS_Y] = { "y", DIM_SIZE_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_COLLECTIVE,
+    .traits = TRAIT_COLLECTIVE | TRAIT_EXPERT_ROWS,
     .feature = FEATURE_EXPERTS,
     .check = send_rows_check,
     .spread = rows_spread,

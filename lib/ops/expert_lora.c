@@ -120,7 +120,10 @@ static const struct op_info expert_lora = {
     .outputs = {
         [EXPERT_LORA_OUT] = { "out", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_EXPERT_ROWS,
     .feature = FEATURE_EXPERT_ADAPTERS,
+    .ends_input = 1 + EXPERT_LORA_ENDS,
+    .routed_rows = DIM_T,
     .check = expert_lora_check,
     .spread = expert_lora_spread,
     .flops = expert_lora_flops,

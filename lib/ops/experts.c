@@ -141,7 +141,7 @@ static const struct op_info dispatch = {
     .outputs = {
         [DISPATCH_Y] = { "y", DIM_R, DIM_D, TYPE_ACT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_CHEAP,
+    .traits = TRAIT_CHEAP | TRAIT_EXPERT_ROWS,
     .feature = FEATURE_EXPERTS,
     .routed_rows = DIM_R,
     .check = dispatch_check,
@@ -290,6 +290,8 @@ static const struct op_info expert_linear = {
         [EXPERT_LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
     },
     .feature = FEATURE_EXPERTS,
+    .traits = TRAIT_EXPERT_ROWS,
+    .ends_input = 1 + EXPERT_LINEAR_ENDS,
     .routed_rows = DIM_T,
     .spread = expert_linear_spread,
     .flops = expert_linear_flops,
@@ -309,6 +311,7 @@ static const struct op_info expert_linear_dx = {
         [EXPERT_LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
     },
     .routed_rows = DIM_T,
+    .ends_input = 1 + EXPERT_LINEAR_DX_ENDS,
     .spread = expert_linear_dx_spread,
     .flops = expert_linear_flops,
 };
@@ -346,6 +349,7 @@ static const struct op_info expert_linear_dw = {
         [EXPERT_LINEAR_DW_DW] = { "dw", DIM_MN, DIM_K, TYPE_KEPT, OPERAND_ACCUMULATED },
     },
     .routed_rows = DIM_T,
+    .ends_input = 1 + EXPERT_LINEAR_DW_ENDS,
     .spread = expert_linear_dw_spread,
     .flops = expert_linear_dw_flops,
 };
@@ -400,7 +404,7 @@ static const struct op_info expert_swiglu = {
     .outputs = {
         [EXPERT_SWIGLU_Y] = { "y", DIM_R, DIM_F, TYPE_ACT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_CHEAP,
+    .traits = TRAIT_CHEAP | TRAIT_EXPERT_ROWS,
     .feature = FEATURE_EXPERTS,
     .routed_rows = DIM_R,
     .check = expert_swiglu_check,

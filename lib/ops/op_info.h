@@ -127,6 +127,8 @@ enum op_trait {
     TRAIT_BY_BLOCKS = 128, /* it treats elements one by one, or norm blocks: on parts of whole norm
                               blocks it is as on all, bit for bit. Operands of R x D are parted, and
                               tables by block; others are the same for all */
+    TRAIT_EXPERT_ROWS = 256, /* in a forward: its output has a row for each choice or token that may
+                                come to the rank's experts, of which most do not */
 };
 
 /* What a model, or its job, must have for its forward to contain the kind. */
@@ -210,6 +212,10 @@ struct op_info {
 
     /* Narrows operands to what of them is read and written, for op_bytes. NULL: all of each. */
     void (*moved)(struct op_shape *op);
+
+    /* 1 + the input whose last element is the number of rows that there are of operands with
+     * routed_rows: ends of experts. 0: none says it. */
+    int ends_input;
 
     /* Of TRAIT_BY_BLOCKS: 1 + the input that has the site of each block's random numbers; without
      * it attributes.rng_site is the first block's, and the others' follow. 0: there are none. */

@@ -113,6 +113,11 @@ enum expert_swiglu_out { EXPERT_SWIGLU_Y };
 enum expert_swiglu_grad_in { EXPERT_SWIGLU_GRAD_WEIGHT, EXPERT_SWIGLU_GRAD_PLACE,
     EXPERT_SWIGLU_GRAD_DY, EXPERT_SWIGLU_GRAD_GU };
 enum expert_swiglu_grad_out { EXPERT_SWIGLU_GRAD_DGU, EXPERT_SWIGLU_GRAD_DWEIGHT };
+enum page_start_in { PAGE_START_FREE };
+enum page_out_in { PAGE_OUT_X, PAGE_OUT_ENDS, PAGE_OUT_PAGES, PAGE_OUT_FREE };
+enum page_out_out { PAGE_OUT_TABLE };
+enum page_in_in { PAGE_IN_TABLE, PAGE_IN_ENDS, PAGE_IN_PAGES, PAGE_IN_FREE };
+enum page_in_out { PAGE_IN_X };
 enum dropout_in { DROPOUT_X, DROPOUT_SAMPLE, DROPOUT_OFFSET, DROPOUT_ROW };
 enum dropout_out { DROPOUT_Y };
 enum dropout_grad_in { DROPOUT_GRAD_DY, DROPOUT_GRAD_SAMPLE, DROPOUT_GRAD_OFFSET,

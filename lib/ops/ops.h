@@ -182,6 +182,16 @@
  *                         need not be kept for the weight's gradient
  *   expert_swiglu_grad  weight, place, dy[R x f], gu -> dgu[R x 2f], dweight[T x s] fp32
  *                         dweight is 0 of choices that have no row
+ *   page_start          free~[1 x 2 + P] i32 ->
+ *                         all P pages are free; free is the number of these, 0, and their numbers
+ *   page_out            x[R x d] any, ends[1 x m] i32, pages~[P x w] as x, free~ -> table[1 x N] i32
+ *                         the first ends[m-1] rows of x, one after the other, into pages of w
+ *                         elements that were free; table: their numbers, in order, N = ceil(R d /
+ *                         w). Where fewer are free than are needed none is taken, the first of
+ *                         table is -1, and the second of free is 1 more
+ *   page_in             table, ends, pages, free~ -> x[R x d]
+ *                         these rows again, no others are written; `frees`: then the pages are free.
+ *                         Rows that got no pages are NaN
  *   dropout             x[T x d], sample[S x 1] i64, offset?[1 x 1] i32, row?[R x 1] i32
  *                       -> y[T x d], y's dtype = x's
  *                         kept / (1 - p) where uniform >= p; uniform keyed by (seed, sample,
@@ -326,6 +336,7 @@
 #include "ops/kinds.h"
 #include "ops/mesh_axis.h"
 #include "ops/operands.h"
+#include "ops/rounding.h"
 #include "ops/tensor.h"
 
 #define OPS_MAX_INPUTS 11
@@ -344,33 +355,6 @@ enum ops_scalar {
     OPS_N_SCALARS
 };
 #define OPS_UPDATES_MAX (1 << 24)
-
-/*
- * Rounding to bf16 by chance: up with the probability of what would be cut off, by adding 16 random
- * bits below the bf16's and cutting off. Mean is the number itself; NaN and infinity stay, 0 stays.
- *
- * The bits are those of rng_at(seed, RNG_ROUNDING, update | part << 32, place << 11 | e / 2) for
- * elements e and e + 1, e even, of a block of OPS_NORM_BLOCK whose place is this: word 0 is the
- * master's, 1 m's, 2 v's; its low half element e's, its high half e + 1's. A parameter's blocks
- * have places from ops_rng_site on, in their order: 31 bits of its name's hash above 22 of the
- * number.
- */
-#define OPS_RNG_SITE_BLOCKS (INT64_C(1) << 22) /* that a parameter may have; places fit in fp64 */
-
-static inline uint64_t ops_rng_site(uint64_t name_hash)
-{
-    return (name_hash ^ name_hash >> 31) % (UINT64_C(1) << 31) * (uint64_t)OPS_RNG_SITE_BLOCKS;
-}
-
-static inline uint64_t ops_rounding_low(uint64_t place, int64_t element)
-{
-    return place << 11 | (uint64_t)element / 2;
-}
-
-static inline uint64_t ops_rounding_high(uint64_t update, uint64_t part)
-{
-    return update | part << 32;
-}
 
 /* How a token's logits become what experts are chosen and weighed by. */
 enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID };
@@ -394,6 +378,7 @@ struct op_attributes {
     int normalize;  /* router: weights are of the chosen experts' scores alone */
     enum router_score score;   /* router */
     int groups, groups_kept;   /* router: of experts; 0: one */
+    int frees;                 /* page_in: nothing else reads the pages */
     int by_sequence;           /* router: each sequence has a balance of its own */
     double balance;            /* router_grad: coefficient of the balance in the loss */
     double rate;               /* balance_bias */

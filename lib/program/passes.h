@@ -93,6 +93,7 @@ struct recompute_levels {
     const struct keep_set *sets;
     const unsigned char *set_of_layer; /* [n_layers] */
     int first_layer, n_layers;
+    bool drops_rows; /* whatever the sets say, rows of experts (TRAIT_EXPERT_ROWS) are not kept */
 };
 void recompute(struct program *program, int forward, int backward,
                const struct recompute_levels *levels);
@@ -115,6 +116,30 @@ struct bitset recompute_droppable(const struct program *program, int forward, in
  * from `backward` to `weight`, which may then run later: zero-bubble schedules.
  */
 void split_backward(struct program *program, int backward, int weight);
+
+/*
+ * pages.c: of a chunk, put what is kept of experts' rows into pages, where fewer are planned than
+ * there may be. Runs before shard_gradients, which copies functions.
+ */
+struct chunk_functions;
+struct page_options {
+    double factor; /* pages for so many times the rows that ops expect (attributes.n_rows) */
+    const struct keep_set *sets;       /* of which `away` stays where offload puts it */
+    const unsigned char *set_of_layer; /* of all layers of the model; NULL: nothing is away */
+};
+void page_rows(struct program *program, const struct chunk_functions *chunk,
+               const struct page_options *options);
+
+/* After schedule_step, where something is in pages: ENTRY_STEP begins with all pages free. */
+void page_step(struct program *program);
+
+/* ENTRY_RERUN: the step's actions, with the functions of rerun[i] in place of chunks[i]'s, n of
+ * both. After all that changes the step's. */
+void rerun_step(struct program *program, const struct chunk_functions *chunks,
+                const struct chunk_functions *rerun, int n);
+
+/* By place, when the stashes' slots are known: as many pages as they take. */
+void page_size_pool(struct program *program);
 
 /*
  * overlap.c: issue collectives over tp as soon as their input is written, so that they overlap with
@@ -147,6 +172,8 @@ struct shard_options {
     size_t bucket_bytes;
     enum zero3_gather zero3;
     int n_sizes, last_size; /* of micro-batches: 0 is 1; the size of the last micro-batch */
+    int n_variants; /* of the functions of all sizes, one behind the other; 0 is 1: ENTRY_RERUN has
+                       others (pages.c) */
 };
 
 /*

@@ -187,6 +187,8 @@ static enum segment segment_of_cell(const struct value *v)
         return SEGMENT_GRADIENTS;
     case ROLE_CACHE:
         return SEGMENT_CACHE;
+    case ROLE_PAGES:
+        return SEGMENT_STASH;
     default:
         return SEGMENT_INPUTS;
     }
@@ -384,6 +386,7 @@ void place(struct program *program)
     for (int id = 1; id < program->n_values; id++)
         c.stashed[id] |= program->values[id].role == ROLE_INPUT && !program->values[id].base;
     divide_stash(program, c.stashed);
+    page_size_pool(program);
     place_in_a_row(&c);
     place_by_lifetime(&c);
     place_views(program);

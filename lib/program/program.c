@@ -457,16 +457,16 @@ const char *role_name(enum cell_role role)
 {
     static const char *const names[N_ROLES] = { "value",    "weight",   "master", "moment 1",
                                                 "moment 2", "gradient", "input",  "scalar",
-                                                "constant", "cache",    "home" };
+                                                "constant", "cache",    "home",   "pages" };
 
     return names[role];
 }
 
 const char *entry_name(enum entry_kind entry)
 {
-    static const char *const names[N_ENTRIES] = { "step",         "gather",  "evaluate",
-                                                  "evaluate_end", "prefill", "decode",
-                                                  "feed",         "score",   "recheck" };
+    static const char *const names[N_ENTRIES] = { "step",    "gather", "evaluate", "evaluate_end",
+                                                  "prefill", "decode", "feed",     "score",
+                                                  "recheck", "rerun" };
 
     return names[entry];
 }

@@ -5,7 +5,8 @@
  * without the update: functions, addresses and collectives are the step's, and so are the bits. The
  * step that follows starts all accumulators from zero, so nothing is left of it. On the pipeline's
  * ranks they meet as they do in a step of one micro-batch: of each channel and group some
- * collectives are left out, the same on all ranks.
+ * collectives are left out, the same on all ranks. Where rows of experts are kept in pages, both
+ * are of ENTRY_RERUN, which keeps none.
  *
  *     load 0   forward 0 (m 0)   send forward 0 (m 0)   ...   backward 0 (m 0)
  */
@@ -17,7 +18,8 @@
 
 void recheck_step(struct program *program)
 {
-    const struct entry *step = &program->entries[ENTRY_STEP];
+    bool has_rerun = program->entries[ENTRY_RERUN].n_actions;
+    const struct entry *step = &program->entries[has_rerun ? ENTRY_RERUN : ENTRY_STEP];
     struct entry *entry = &program->entries[ENTRY_RECHECK];
 
     entry->actions = arena_array(&program->arena, struct action, step->n_actions);

@@ -143,6 +143,8 @@ static bool is_kept(const struct remake *r, int v)
     enum keeping keeping = keeping_of(r->program, op);
     if (keeping != KEPT_BY_SET)
         return keeping == KEPT_ALWAYS;
+    if (r->levels->drops_rows && (op_info(op->kind)->traits & TRAIT_EXPERT_ROWS))
+        return false;
     const struct keep_set *set = set_of(r, op->layer);
     if (set->full || r->program->values[v].boundary)
         return r->program->values[v].boundary;
@@ -288,7 +290,8 @@ static bool drops_nothing(const struct keep_set *set)
 
 static bool has_work(const struct remake *r)
 {
-    bool has = !drops_nothing(&r->others) || has_such_axis(&r->program->mesh);
+    bool has =
+        r->levels->drops_rows || !drops_nothing(&r->others) || has_such_axis(&r->program->mesh);
 
     for (int i = 0; i < r->levels->n_layers; i++)
         has |= !drops_nothing(&r->levels->sets[r->levels->set_of_layer[i]]);

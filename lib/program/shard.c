@@ -205,6 +205,14 @@ static void reduce_in(const struct sharding *s, const struct bucket_member *list
         staging_clear_gaps(s, list, n, r, function);
 }
 
+/* Whether s's chunks are those of the last micro-batch, in one of the variants. */
+static bool has_last(const struct sharding *s, int size)
+{
+    int n_sizes = s->n_sizes / max_int(s->options->n_variants, 1);
+
+    return size % n_sizes == s->options->last_size;
+}
+
 /* Reduce one flat cell into its shard, if it is not that, and under zero 0 gather the sums. */
 static void reduce(const struct sharding *s, const struct bucket_member *list, int n,
                    const struct bucket_reduction *r, int update, int zero)
@@ -224,12 +232,12 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
 
     b->shards[r->use] = shard;
     reduce_in(s, list, n, r, cell, shard);
-    for (int size = 0; s->early && size < s->n_sizes; size++) {
+    for (int size = 0; size < s->n_sizes; size++) {
         struct sharding other = *s;
         struct bucket_reduction there = *r;
 
         other.chunks = s->sizes + size * s->n_chunks;
-        if (other.chunks == s->chunks)
+        if (other.chunks == s->chunks || !(s->early || has_last(s, size)))
             continue;
         there.at.done = find_done(&other, list, n, r);
         reduce_in(&other, list, n, &there, cell, shard);
@@ -242,9 +250,14 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
     b->gradients[r->use] = op.out[ALL_GATHER_FULL];
     if (s->early)
         program_insert(p, update, 0, &op);
-    else
-        program_insert(p, s->chunks[s->n_chunks - 1 - r->at.turn].last, r->at.done + 2 + others.n,
-                       &op);
+    for (int size = 0; size < s->n_sizes && !s->early; size++) {
+        struct sharding other = *s;
+
+        other.chunks = s->sizes + size * s->n_chunks;
+        if (has_last(s, size))
+            program_insert(p, other.chunks[s->n_chunks - 1 - r->at.turn].last,
+                           find_done(&other, list, n, r) + 2 + others.n, &op);
+    }
 }
 
 /* Let the parameters' accumulators that were partial over the axis be views that hold the sums. */
@@ -299,8 +312,9 @@ static void sum_what_is_owed(const struct sharding *s, const struct bucket_membe
  * micro-batch (early). */
 static void choose_last(struct sharding *s, int early)
 {
-    for (int c = 0; c < s->n_chunks && !early; c++)
-        s->chunks[c].last = copy_function(s->program, s->chunks[c].weight, ", last micro-batch");
+    for (int c = 0; c < s->n_chunks * s->n_sizes && !early; c++)
+        if (has_last(s, c / s->n_chunks))
+            s->sizes[c].last = copy_function(s->program, s->sizes[c].weight, ", last micro-batch");
     for (int c = 0; c < s->n_chunks * s->n_sizes && early; c++) {
         struct chunk_functions *chunk = &s->sizes[c];
 

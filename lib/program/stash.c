@@ -169,14 +169,55 @@ static void lay_out(struct dividing *d)
         }
 }
 
-/* Place one stash after the other, each with all of its slots; stashes that share slots begin at
- * one offset. */
-static void line_up(struct program *p)
+/* Which entries use a stash. */
+enum { USED_BY_RERUN = 1, USED_BY_OTHERS = 2 };
+
+/* By function, and behind them of what LOAD writes. */
+static unsigned char *users_of_functions(const struct dividing *d)
+{
+    const struct program *p = d->program;
+    unsigned char *users = arena_array(d->arena, unsigned char, p->n_functions + 1);
+
+    for (int e = 0; e < N_ENTRIES; e++)
+        for (int i = 0; i < p->entries[e].n_actions; i++) {
+            const struct action *a = &p->entries[e].actions[i];
+            int at = a->kind == ACTION_RUN ? a->function : p->n_functions;
+
+            users[at] |= e == ENTRY_RERUN ? USED_BY_RERUN : USED_BY_OTHERS;
+        }
+    return users;
+}
+
+static unsigned char *users_of_stashes(const struct dividing *d)
+{
+    const struct program *p = d->program;
+    const unsigned char *of_function = users_of_functions(d);
+    unsigned char *users = arena_array(d->arena, unsigned char, p->n_stashes + 1);
+
+    for (int id = 1; id < p->n_values; id++) {
+        const struct touchers *t = &d->of_value[id];
+
+        if (!d->marked[id])
+            continue;
+        for (int f = 0; f < p->n_functions; f++)
+            if (t->functions[f / 64] >> f % 64 & 1)
+                users[p->values[id].stash] |= of_function[f];
+        if (t->loaded)
+            users[p->values[id].stash] |= of_function[p->n_functions];
+    }
+    return users;
+}
+
+/* Place those of these users one after the other, each with all of its slots, where the segments
+ * end; stashes that share slots begin at one offset. */
+static void line_up_users(struct program *p, const unsigned char *list, unsigned char users)
 {
     for (int i = 0; i < p->n_stashes; i++) {
         struct stash *stash = &p->stashes[i];
         int first = 0;
 
+        if (list[i] != users)
+            continue;
         while (first < i && !(stash->shared && p->stashes[first].shared == stash->shared))
             first++;
         if (first < i) {
@@ -186,6 +227,24 @@ static void line_up(struct program *p)
         stash->begin_bytes = p->segment_bytes[stash->segment];
         p->segment_bytes[stash->segment] += (size_t)stash->n_slots * stash->slot_bytes;
     }
+}
+
+static void line_up(const struct dividing *d)
+{
+    struct program *p = d->program;
+    const unsigned char *users = users_of_stashes(d);
+    size_t begin[N_SEGMENTS], end[N_SEGMENTS];
+
+    line_up_users(p, users, USED_BY_RERUN | USED_BY_OTHERS);
+    line_up_users(p, users, 0);
+    memcpy(begin, p->segment_bytes, sizeof begin);
+    line_up_users(p, users, USED_BY_OTHERS);
+    memcpy(end, p->segment_bytes, sizeof end);
+    memcpy(p->segment_bytes, begin, sizeof begin);
+    line_up_users(p, users, USED_BY_RERUN);
+    for (int i = 0; i < N_SEGMENTS; i++)
+        if (end[i] > p->segment_bytes[i])
+            p->segment_bytes[i] = end[i];
 }
 
 void divide_stash(struct program *program, const char *marked)
@@ -213,6 +272,6 @@ void divide_stash(struct program *program, const char *marked)
     }
     lay_out(&d);
     share_stashes(&d);
-    line_up(program);
+    line_up(&d);
     arena_release(&arena);
 }

@@ -250,7 +250,7 @@ static int check_accumulation(struct verify_walk *w, const struct function *f, c
     if (mode == FIRST_ALWAYS && p->values[base].role != ROLE_NONE &&
         check_restart(w, f, op, id) < 0)
         return -1;
-    if (first || w->entry != ENTRY_STEP)
+    if (first || !entry_is_step(w->entry))
         w->started[id] = 1 + w->reduced[base];
     else if (w->started[id] == NEVER)
         return verify_complain(p, f, op, id, "is added to what was never started", w->err);
@@ -409,7 +409,7 @@ static void open_walk(struct verify_walk *w, struct arena *arena)
 static int check_end(const struct verify_walk *w, struct err *err)
 {
     const struct program *p = w->program;
-    int total = w->entry == ENTRY_STEP           ? p->ports.loss_total
+    int total = entry_is_step(w->entry)          ? p->ports.loss_total
                 : w->entry == ENTRY_EVALUATE_END ? p->ports.eval_total
                                                  : 0;
 

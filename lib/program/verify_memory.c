@@ -91,29 +91,68 @@ static int first_sharer(const struct program *p, int i)
     return i;
 }
 
-/* Each stash begins at the end of the one before with all of its slots, or where the slots begin
- * that it shares. */
-static int check_stashes(const struct program *p, struct err *err)
+/* By stash: whether an entry uses it that is ENTRY_RERUN (is_rerun), or another one. */
+static char *stash_users(const struct program *p, bool is_rerun, struct arena *arena)
+{
+    char *users = arena_array(arena, char, p->n_stashes + 1);
+    char *runs = arena_array(arena, char, p->n_functions), loads = 0;
+
+    for (int e = 0; e < N_ENTRIES; e++)
+        for (int i = 0; (e == ENTRY_RERUN) == is_rerun && i < p->entries[e].n_actions; i++) {
+            const struct action *a = &p->entries[e].actions[i];
+
+            loads |= a->kind == ACTION_LOAD;
+            if (a->kind == ACTION_RUN)
+                runs[a->function] = 1;
+        }
+    for (int id = 1; id < p->n_values && p->n_stashes; id++)
+        if (loads && p->values[id].role == ROLE_INPUT && p->values[id].scope == SCOPE_STASH)
+            users[p->values[id].stash] = 1;
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; runs[f] && i < p->functions[f].n_ops; i++)
+            for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
+                const struct op *op = &p->functions[f].ops[i];
+                int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
+                const struct value *v = &p->values[program_base(p, id)];
+
+                if (v->scope == SCOPE_STASH && p->n_stashes)
+                    users[v->stash] = 1;
+            }
+    return users;
+}
+
+static int check_stash(const struct program *p, int i, size_t *ends, struct err *err)
+{
+    const struct stash *stash = &p->stashes[i], *first = &p->stashes[first_sharer(p, i)];
+
+    if (first != stash &&
+        (first->begin_bytes != stash->begin_bytes || first->n_slots != stash->n_slots ||
+         first->slot_bytes != stash->slot_bytes || first->segment != stash->segment))
+        return err_set(err, ERR_FAILED, "program: stash %d shares slots that lie elsewhere", i);
+    if (first != stash)
+        return 0;
+    if (stash->n_slots < 1 || stash->begin_bytes < ends[stash->segment])
+        return err_set(err, ERR_FAILED, "program: stash %d overlaps the one before", i);
+    ends[stash->segment] = stash->begin_bytes + (size_t)stash->n_slots * stash->slot_bytes;
+    if (ends[stash->segment] > p->segment_bytes[stash->segment])
+        return err_set(err, ERR_FAILED, "program: the last stash ends outside segment %s",
+                       segment_name(stash->segment));
+    return 0;
+}
+
+/*
+ * Of those that one entry uses, each begins at the end of the one before with all of its slots, or
+ * where the slots begin that it shares; those that other entries use as well come first.
+ */
+static int check_stashes(const struct program *p, const char *users, const char *others,
+                         struct err *err)
 {
     size_t ends[N_SEGMENTS] = { 0 };
 
-    for (int i = 0; i < p->n_stashes; i++) {
-        const struct stash *stash = &p->stashes[i], *first = &p->stashes[first_sharer(p, i)];
-
-        if (first != stash &&
-            (first->begin_bytes != stash->begin_bytes || first->n_slots != stash->n_slots ||
-             first->slot_bytes != stash->slot_bytes || first->segment != stash->segment))
-            return err_set(err, ERR_FAILED, "program: stash %d shares slots that lie elsewhere", i);
-        if (first != stash)
-            continue;
-        if (stash->n_slots < 1 || stash->begin_bytes < ends[stash->segment])
-            return err_set(err, ERR_FAILED, "program: stash %d overlaps the one before", i);
-        ends[stash->segment] = stash->begin_bytes + (size_t)stash->n_slots * stash->slot_bytes;
-    }
-    for (int i = 0; i < N_SEGMENTS; i++)
-        if (ends[i] > p->segment_bytes[i])
-            return err_set(err, ERR_FAILED, "program: the last stash ends outside segment %s",
-                           segment_name((enum segment)i));
+    for (int turn = 0; turn < 2; turn++)
+        for (int i = 0; i < p->n_stashes; i++)
+            if (users[i] && others[i] == !turn && check_stash(p, i, ends, err) < 0)
+                return -1;
     return 0;
 }
 
@@ -148,11 +187,11 @@ static int check_lasting(const struct program *p, enum segment segment,
 }
 
 /*
- * In slot 0. Values of one stash are disjoint. Values of stashes that share slots are disjoint or
- * begin at one offset; those have a common user (order.h).
+ * In slot 0, of these stashes. Values of one stash are disjoint. Values of stashes that share slots
+ * are disjoint or begin at one offset; those have a common user (order.h).
  */
-static int check_slots(const struct program *p, enum segment segment, struct memory_extent *extents,
-                       struct err *err)
+static int check_slots(const struct program *p, enum segment segment, const char *users,
+                       struct memory_extent *extents, struct err *err)
 {
     size_t end = 0;
     int n = 0;
@@ -162,7 +201,7 @@ static int check_slots(const struct program *p, enum segment segment, struct mem
         size_t begin = v->place_bytes;
 
         if (program_base(p, id) != id || v->scope != SCOPE_STASH || v->segment != segment ||
-            !p->n_stashes)
+            !p->n_stashes || !users[v->stash])
             continue;
         begin += p->stashes[v->stash].begin_bytes;
         extents[n++] = (struct memory_extent){ begin, begin + length_of(v), 0, 0, id, v->space };
@@ -461,10 +500,16 @@ int verify_memory(const struct program *program, struct err *err)
                            arena_array(&arena, const struct memory_extent *, n_extents),
                            arena_array(&arena, int, program->n_values),
                            arena_array(&arena, int, n_ops) };
-    int status = check_inside(program, err) || check_stashes(program, err) ? -1 : 0;
+    const char *step = stash_users(program, false, &arena);
+    const char *rerun = stash_users(program, true, &arena);
+    int status = check_inside(program, err) || check_stashes(program, step, rerun, err) ||
+                         check_stashes(program, rerun, step, err)
+                     ? -1
+                     : 0;
 
     for (int s = 0; !status && s < N_SEGMENTS; s++)
-        if (check_slots(program, (enum segment)s, sweep.extents, err) < 0 ||
+        if (check_slots(program, (enum segment)s, step, sweep.extents, err) < 0 ||
+            check_slots(program, (enum segment)s, rerun, sweep.extents, err) < 0 ||
             check_lasting(program, (enum segment)s, sweep.extents, err) < 0)
             status = -1;
     for (int f = 0; !status && f < program->n_functions; f++)

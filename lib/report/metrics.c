@@ -280,7 +280,7 @@ struct metrics_history metrics_history(const struct metrics *metrics)
 }
 
 /* For TensorBoard: of every step, and all there may be. */
-enum { N_USUAL_SCALARS = 9, N_SCALARS = N_USUAL_SCALARS + 8 };
+enum { N_USUAL_SCALARS = 9, N_SCALARS = N_USUAL_SCALARS + 9 };
 
 /* Of the GPU, as far as it says; returns how many scalars there are then. */
 static int add_gpu(struct str *line, const struct metrics_gpu *gpu, struct events_scalar *scalars,
@@ -346,6 +346,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         add_double(line, "balance", step->balance);
         add_double(line, "most_used", step->most_used);
         add_double(line, "least_used", step->least_used);
+        add_int(line, "reruns", step->reruns);
+        scalars[n++] = (struct events_scalar){ "experts/reruns", (double)step->reruns };
         scalars[n++] = (struct events_scalar){ "experts/balance", step->balance };
         scalars[n++] = (struct events_scalar){ "experts/most_used", step->most_used };
         scalars[n++] = (struct events_scalar){ "experts/least_used", step->least_used };

@@ -23,6 +23,7 @@ struct metrics_step {
     double learned_per_s;                  /* where not all tokens are learned; else 0 */
     uint64_t memory_bytes;                 /* of this rank, as planned */
     int64_t skipped;                       /* steps skipped so far */
+    int64_t reruns;                        /* steps run again so far, for want of memory */
     double useful_s;                       /* of all processes of the run, in steps that count */
     double loss_scale;                     /* of fp16; else 0 */
     uint64_t numerics;                     /* hash (design.md §5) */

@@ -236,6 +236,8 @@ static void list_parts(const struct terminal *terminal, struct status_parts *par
         add_part(parts, 6, "%s", str_bytes(text, sizeof text, step->memory_bytes));
     if (step->skipped)
         add_part(parts, 7, "skipped %lld", (long long)step->skipped);
+    if (step->reruns)
+        add_part(parts, 7, "run again %lld", (long long)step->reruns);
     if (step->loss_scale > 0)
         add_part(parts, 8, "scale %.0f", step->loss_scale);
     if (*terminal->note)

@@ -505,7 +505,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
                                   memory_order_relaxed);
         run->hashes = op_hashes_of(run, a);
         if (a->kind == ACTION_RUN)
-            status = run_function(run, a, entry == ENTRY_STEP ? a->first : first, hooks, err);
+            status = run_function(run, a, entry_is_step(entry) ? a->first : first, hooks, err);
         else if (a->kind == ACTION_LOAD && hooks && hooks->load)
             status = run_load(run, a, hooks, err);
         else if (a->kind == ACTION_GATE && hooks)

@@ -213,6 +213,13 @@ static int note_skipped(struct pretrain *p, const struct trainer_result *r, stru
 {
     char text[96];
 
+    if (r->rerun) {
+        if (p->is_first)
+            log_info("step %" PRId64 ": more rows of experts than moe.stash_factor %g has memory "
+                     "for: the step was run again, which recomputed them (%" PRId64 " so far)",
+                     r->step, p->job->moe.stash_factor, trainer_n_reruns(p->trainer));
+        pretrain_report_event(p, "rerun", "rows of experts were recomputed");
+    }
     if (r->scale_fell) {
         snprintf(text, sizeof text, "gradients not finite at loss scale %.0f, which is halved",
                  r->loss_scale);

@@ -188,6 +188,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
                p->peak_flops,
         .memory_bytes = program_memory_bytes(trainer_program(p->trainer)),
         .skipped = trainer_n_skipped(p->trainer),
+        .reruns = trainer_n_reruns(p->trainer),
         .useful_s = p->account.useful_s,
         .loss_scale = r->loss_scale,
         .numerics = trainer_numerics(p->trainer),

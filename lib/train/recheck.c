@@ -153,6 +153,11 @@ int recheck_begin(struct recheck *r, int64_t step, struct err *err)
     return 0;
 }
 
+bool recheck_is_due(const struct recheck *r)
+{
+    return r && r->step;
+}
+
 void recheck_end(struct recheck *r)
 {
     if (!r || !r->step)

@@ -25,6 +25,8 @@
 #ifndef TRAIN_RECHECK_H
 #define TRAIN_RECHECK_H
 
+#include <stdbool.h>
+
 #include "launch/excluded.h"
 #include "train/trainer.h"
 
@@ -42,6 +44,9 @@ void recheck_destroy(struct recheck *recheck);
  * running a program or of reading data. */
 int recheck_begin(struct recheck *recheck, int64_t step, struct err *err);
 void recheck_end(struct recheck *recheck);
+
+/* Whether the step that has begun is checked. */
+bool recheck_is_due(const struct recheck *recheck);
 
 /* Who was found, the same on all ranks. */
 struct recheck_finding {

@@ -48,6 +48,8 @@ void trainer_describe_state(const struct trainer *t, const char *extra, struct s
     cJSON_AddNumberToObject(state, "updates", (double)t->updates);
     cJSON_AddNumberToObject(state, "tokens", (double)t->tokens);
     cJSON_AddNumberToObject(state, "skipped", (double)t->n_skipped);
+    if (t->n_reruns)
+        cJSON_AddNumberToObject(state, "reruns", (double)t->n_reruns);
     if (t->program.ports.gradient_scale) {
         cJSON_AddNumberToObject(state, "loss_scale", t->loss_scale);
         cJSON_AddNumberToObject(state, "clean_steps", (double)t->n_clean);
@@ -190,6 +192,7 @@ static int read_state(struct trainer *t, const char *text, struct numerics_diffe
     t->updates = number_of(state, "updates");
     t->tokens = number_of(state, "tokens");
     t->n_skipped = number_of(state, "skipped");
+    t->n_reruns = cJSON_HasObjectItem(state, "reruns") ? number_of(state, "reruns") : 0;
     read_loss_scale(t, state);
     read_gaps(t, cJSON_GetObjectItemCaseSensitive(state, "left_out"));
     if (t->step < 0 || t->updates < 0 || t->tokens < 0 || t->n_skipped < 0 ||
@@ -315,7 +318,7 @@ int trainer_examine_local(const struct trainer *t, const char *folder, char **st
 
 static int begin_again(struct trainer *t, struct err *err)
 {
-    t->step = t->updates = t->tokens = t->n_skipped = t->n_clean = 0;
+    t->step = t->updates = t->tokens = t->n_skipped = t->n_reruns = t->n_clean = 0;
     t->loss_scale = trainer_initial_loss_scale(t->job);
     free(t->restored_extra);
     free(t->numerics_changes);

@@ -297,6 +297,11 @@ int64_t trainer_tokens(const struct trainer *t)
     return t->tokens;
 }
 
+int64_t trainer_n_reruns(const struct trainer *t)
+{
+    return t->n_reruns;
+}
+
 int64_t trainer_n_skipped(const struct trainer *t)
 {
     return t->n_skipped;

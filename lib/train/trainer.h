@@ -57,6 +57,7 @@ struct trainer_result {
     int64_t read;      /* all tokens of the global batch without padding */
     int skipped;       /* gradients were not finite, or refused; no parameter was updated */
     int refused;       /* by trainer_set_refuse's function */
+    int rerun;         /* rows of experts found no memory, and were recomputed (program/pages.c) */
     double loss_scale; /* fp16: the loss scale of this step; else 0 */
     int scale_fell;    /* skipped, and the loss scale was lowered */
     /*
@@ -229,6 +230,7 @@ const char *trainer_restored_extra(const struct trainer *trainer);
 int64_t trainer_step_number(const struct trainer *trainer); /* steps done */
 int64_t trainer_tokens(const struct trainer *trainer);      /* with loss, so far */
 int64_t trainer_n_skipped(const struct trainer *trainer);
+int64_t trainer_n_reruns(const struct trainer *trainer);
 uint64_t trainer_numerics(const struct trainer *trainer); /* hash (design.md §5) */
 const struct program *trainer_program(const struct trainer *trainer);
 struct run *trainer_run(const struct trainer *trainer);

@@ -70,7 +70,7 @@ struct trainer {
 
     int64_t step;    /* done */
     int64_t updates; /* done, skipped steps not counted */
-    int64_t tokens, n_skipped;
+    int64_t tokens, n_skipped, n_reruns;
     double loss_scale;      /* of the next step; 1 but for fp16 */
     int64_t n_clean;        /* fp16: steps since the scale changed */
     struct str description; /* of the numerics */

@@ -1,6 +1,7 @@
 /*
  * trainer_step.c - a step: its batches into the program, its scalars, its results out
  */
+#include <inttypes.h>
 #include <math.h>
 
 #include "base/clock.h"
@@ -179,20 +180,73 @@ static int decide(void *context, struct err *err)
     return 0;
 }
 
-int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
+/* What the host learns of a step. */
+struct step_end {
+    int32_t skipped;
+    double loss, norm;
+    int32_t pages[2]; /* that are free; values of experts' rows that found none */
+};
+
+static bool has_rerun(const struct trainer *t)
+{
+    return t->program.entries[ENTRY_RERUN].n_actions;
+}
+
+/* What is checked must not depend on how much memory there was for rows of experts. */
+static enum entry_kind first_entry(const struct trainer *t)
+{
+    return has_rerun(t) && recheck_is_due(t->recheck) ? ENTRY_RERUN : ENTRY_STEP;
+}
+
+/* Run the step, or its rerun. With one wait for all that it tells. */
+static int run_step(struct trainer *t, enum entry_kind entry, struct step_end *end, struct err *err)
 {
     const struct ports *ports = &t->program.ports;
     struct run_hooks hooks = { t, load_train, pass_gate, decide, trainer_choose };
     int experts = ports->router_stats_total;
-    int32_t skipped = 0;
-    double loss = 0, norm = 0;
-    /* All that the host learns of a step, with one wait. */
-    const struct run_piece told[4] = {
-        { ports->skip_update, &skipped, sizeof skipped },
-        { ports->loss_total, &loss, sizeof loss },
-        { ports->norm, &norm, sizeof norm },
+    const struct run_piece told[] = {
+        { ports->skip_update, &end->skipped, sizeof end->skipped },
+        { ports->loss_total, &end->loss, sizeof end->loss },
+        { ports->norm, &end->norm, sizeof end->norm },
         { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
+        { t->program.pages.free, end->pages, sizeof end->pages },
     };
+
+    *end = (struct step_end){ 0 };
+    if (run_entry(t->run, entry, 0, &hooks, err) < 0 ||
+        run_get_all(t->run, told, (int)(sizeof told / sizeof *told), err) < 0)
+        return -1;
+    if (end->pages[1] && !end->skipped)
+        return err_set(err, ERR_FAILED,
+                       "step %" PRId64 ": rows of experts were lost, and the gradient norm is %g: "
+                       "this is a bug of lmtrain (hint: moe.stash_factor 0 avoids it)",
+                       t->step + 1, end->norm);
+    return 0;
+}
+
+/*
+ * Rows of experts that found no memory make gradients NaN, on whatever rank that was, so the norm
+ * tells all ranks. Nothing is updated then, and sums start from zero: the rerun is the step as if
+ * it had not been run. If it ends no better there was another cause.
+ */
+static int run_again(struct trainer *t, struct step_end *end, struct trainer_result *result,
+                     struct err *err)
+{
+    if (!has_rerun(t) || !end->skipped || t->is_refused || recheck_is_due(t->recheck))
+        return 0;
+    fault_at("rerun", t->step + 1);
+    if (trainer_open_data(t, err) < 0 || run_step(t, ENTRY_RERUN, end, err) < 0)
+        return -1;
+    result->rerun = !end->skipped;
+    t->n_reruns += result->rerun;
+    return 0;
+}
+
+int trainer_step(struct trainer *t, struct trainer_result *result, struct err *err)
+{
+    struct step_end end;
+
+    *result = (struct trainer_result){ 0 };
     if (trainer_seek_data(t, err) < 0)
         return -1;
     int64_t tokens = loader_step_tokens(t->train, t->data_step);
@@ -204,29 +258,30 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     if (recheck_begin(t->recheck, t->step + 1, err) < 0 || trainer_begin_trace(t, err) < 0)
         return -1;
     trainer_time_step(t);
-    if (run_entry(t->run, ENTRY_STEP, 0, &hooks, err) < 0 || trainer_end_trace(t, err) < 0 ||
-        run_get_all(t->run, told, 4, err) < 0)
+    if (run_step(t, first_entry(t), &end, err) < 0 || trainer_end_trace(t, err) < 0 ||
+        run_again(t, &end, result, err) < 0)
         return -1;
     trainer_time_stepped(t);
     recheck_end(t->recheck);
     progress_phase(t->options.progress, "between steps");
     t->step++;
     t->data_step++;
-    t->updates += !skipped;
-    t->n_skipped += skipped != 0;
+    t->updates += !end.skipped;
+    t->n_skipped += end.skipped != 0;
     t->tokens += tokens;
     *result = (struct trainer_result){
         .step = t->step,
-        .loss = loss / (double)tokens,
-        .grad_norm = norm,
+        .loss = end.loss / (double)tokens,
+        .grad_norm = end.norm,
         .lr = lr,
         .tokens = tokens,
         .read = loader_step_read(t->train, t->data_step - 1),
-        .skipped = skipped != 0,
+        .skipped = end.skipped != 0,
         .refused = t->is_refused,
+        .rerun = result->rerun,
     };
     adapt_loss_scale(t, result);
-    if (experts)
+    if (t->program.ports.router_stats_total)
         count_experts(t, t->expert_stats, result);
     return 0;
 }

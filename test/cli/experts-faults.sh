@@ -52,4 +52,18 @@ broken 'a rank that stalls before it is named' "$other" 'rank3:op:dispatch layer
 expect 'and who waits for it in the exchange behind' 0 \
     'rank 2 .*: waits in return_rows ep layers\.0, step 2.*rank 3 has not reached it: it is in dispatch layers\.0' \
     printf '%s\n' "$output"
+
+# ---- killed before a step is run again ----
+
+# shellcheck disable=SC2317 # expect calls it
+paged() { divided "$@" --set checkpoint.every_steps=1 --set parallel.zero=2; }
+expect 'memory for all rows of experts' 0 '^done' paged roomy 2 --set moe.stash_factor=0
+expect 'memory for half of them: each step is run again' 0 'step 4: more rows of experts than moe.stash_factor 0.5 .*4 so far' \
+    paged tight 2 --set moe.stash_factor=0.5
+same_bits 'the same bits' roomy tight 4
+expect 'reruns are counted' 0 '"reruns":4' grep '"step":4,"loss"' "$dir/tight/metrics.jsonl"
+LMTRAIN_FAULT=rank2:rerun:3 expect 'a rank is killed before the rerun' 5 'rank 2 at rerun:3: sigkill' \
+    paged killed 2 --set moe.stash_factor=0.5
+expect 'the run goes on' 0 'resuming from .*, step 2' paged killed 2 --set moe.stash_factor=0.5
+same_bits 'and has the bits of a run that was not' roomy killed 4
 finish

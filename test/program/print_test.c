@@ -241,6 +241,18 @@ static void sharded_experts_text(void **state)
     check_compiled(GOLDEN "mixture.experts-2-zero-3.txt", &options);
 }
 
+/* What is kept of their rows is in pages; a rerun of the step recomputes it. */
+static void pages_text(void **state)
+{
+    struct model_spec spec = tiny_spec("mixture");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_EP] = 2;
+    options.stash_factor = 1.25;
+    check_compiled(GOLDEN "mixture.pages.txt", &options);
+}
+
 /* Heads are exchanged, keys are gathered in slices, keys go round: of two ranks each. */
 static void context_texts(void **state)
 {
@@ -423,8 +435,8 @@ int main(void)
         cmocka_unit_test(offload_text),         cmocka_unit_test(pipeline_text),
         cmocka_unit_test(tensor_parallel_text), cmocka_unit_test(dynamic_text),
         cmocka_unit_test(token_axes_text),      cmocka_unit_test(experts_text),
-        cmocka_unit_test(sharded_experts_text), cmocka_unit_test(context_texts),
-        cmocka_unit_test(fastseq_text),
+        cmocka_unit_test(sharded_experts_text), cmocka_unit_test(pages_text),
+        cmocka_unit_test(context_texts),        cmocka_unit_test(fastseq_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -370,6 +370,7 @@ static int train(struct rank *r, struct trainer *trainer, struct err *err)
     if (!status)
         status = trainer_gather_weights(trainer, err);
     r->outcome.numerics = trainer_numerics(trainer);
+    r->outcome.n_reruns = trainer_n_reruns(trainer);
     r->outcome.parameters = hash_weights(trainer, &r->place);
     r->has_whole_weights = has_whole_weights(trainer_program(trainer));
     r->outcome.states = hash_states(trainer, &r->place);

@@ -55,6 +55,7 @@ struct law_outcome {
         parameters;  /* sum of hashes of all weights, equal on all data-parallel ranks (checked) */
     uint64_t states; /* sum of hashes of the blocks of all masters and moments, each once */
     uint64_t numerics;
+    int64_t n_reruns; /* not compared */
 };
 
 /* A few thousand random tokens of a vocabulary of 64, in several documents. */

@@ -72,6 +72,7 @@ static void register_families(struct kernels_backend *table)
     cpu_register_attention(table);
     cpu_register_elementwise(table);
     cpu_register_router(table);
+    cpu_register_pages(table);
     cpu_register_gate_rows(table);
     cpu_register_dispatch(table);
     cpu_register_expert_linear(table);

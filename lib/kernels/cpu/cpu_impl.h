@@ -103,6 +103,7 @@ void cpu_register_normalize_rows(struct kernels_backend *table);
 void cpu_register_attention(struct kernels_backend *table);
 void cpu_register_elementwise(struct kernels_backend *table);
 void cpu_register_router(struct kernels_backend *table);
+void cpu_register_pages(struct kernels_backend *table);
 void cpu_register_gate_rows(struct kernels_backend *table);
 void cpu_register_dispatch(struct kernels_backend *table);
 void cpu_register_expert_linear(struct kernels_backend *table);
