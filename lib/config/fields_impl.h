@@ -65,6 +65,7 @@ enum numerics_when {
     WHEN_ADAPTERS,
     WHEN_FP16,
     WHEN_TP,
+    WHEN_TP_AND_SET,
     WHEN_CP,
     WHEN_DECAY, /* of the learning rate */
     WHEN_WSD,

@@ -54,6 +54,8 @@ enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
 enum parameter_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum spike_action { SPIKE_LOGGED, SPIKE_SKIPPED, SPIKE_REWOUND };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
+/* Over how many tensor-parallel ranks each expert is divided. */
+enum expert_tp { EXPERT_TP_ALL, EXPERT_TP_ONE };
 /* What a search makes small: a step's time, or that times the devices in use. */
 enum search_objective { OBJECTIVE_TIME, OBJECTIVE_DEVICE_TIME };
 enum search_micro_batch { SEARCH_MICRO_BATCH_FIXED, SEARCH_MICRO_BATCH_AUTO };
@@ -100,6 +102,7 @@ extern const struct choice cp_kind_choices[];
 extern const struct choice gradient_sum_choices[];
 extern const struct choice hold_choices[];
 extern const struct choice rank_order_choices[];
+extern const struct choice expert_tp_choices[];
 extern const struct choice reduction_choices[];
 extern const struct choice spike_choices[];
 extern const struct choice parallel_mode_choices[];
@@ -289,6 +292,7 @@ struct job {
 
     struct {
         double stash_factor; /* memory for rows of experts, relative to balanced ones; 0: for all */
+        enum expert_tp expert_tp;
     } moe;
 
     struct {

@@ -36,6 +36,9 @@ const struct choice rank_order_choices[] = { { "tp-dp-pp", ORDER_STAGES },
                                              { "tp-dp-pp-reversed", ORDER_STAGES_REVERSED },
                                              { "tp-pp-dp", ORDER_PIPELINES },
                                              { 0 } };
+const struct choice expert_tp_choices[] = { { "tp", EXPERT_TP_ALL },
+                                            { "1", EXPERT_TP_ONE },
+                                            { 0 } };
 const struct choice spike_choices[] = {
     { "log", SPIKE_LOGGED }, { "skip", SPIKE_SKIPPED }, { "rewind", SPIKE_REWOUND }, { 0 }
 };

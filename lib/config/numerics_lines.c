@@ -93,6 +93,8 @@ static int job_is(enum numerics_when when, const struct field *f, const struct j
         return job->train.dtype == DTYPE_F16;
     case WHEN_TP:
         return job->parallel.tp > 1;
+    case WHEN_TP_AND_SET:
+        return job->parallel.tp > 1 && is_set(f, job);
     case WHEN_CP:
         return job->parallel.cp > 1;
     case WHEN_DECAY:

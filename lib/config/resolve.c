@@ -243,6 +243,37 @@ static int check_experts(const struct job *job, int n, struct err *err)
     return 0;
 }
 
+/* Whole experts on tp ranks, each of which has rows of its own. */
+static int check_whole_experts(const struct job *job, struct err *err)
+{
+    const struct model_spec *s = &job->model;
+    int n = job->parallel.tp * job->parallel.ep;
+    const char *place = PLACE(job, "moe.expert_tp");
+
+    if (job->moe.expert_tp != EXPERT_TP_ONE || job->parallel.tp == 1)
+        return 0;
+    if (!s->n_experts)
+        return err_set(err, ERR_CONFIG,
+                       "%s: moe.expert_tp is 1, but the model has no experts (hint: expert_tp: tp)",
+                       place);
+    if (s->n_experts % n)
+        return err_set(err, ERR_CONFIG,
+                       "%s: moe.expert_tp is 1, but tp * ep = %d ranks do not divide "
+                       "model.n_experts %d (hint: expert_tp: tp)",
+                       place, n, s->n_experts);
+    if (!job->parallel.sequence_parallel)
+        return err_set(err, ERR_CONFIG,
+                       "%s: moe.expert_tp is 1, but without parallel.sequence_parallel tp ranks "
+                       "have the same rows (hint: expert_tp: tp)",
+                       place);
+    if (s->router_balance > 0 && s->router_balance_kind == ROUTER_BALANCE_POOLED)
+        return err_set(err, ERR_CONFIG,
+                       "%s: moe.expert_tp is 1, but model.router_balance_kind is pooled (hint: "
+                       "router_balance_kind: per_layer, or expert_tp: tp)",
+                       place);
+    return 0;
+}
+
 static int check_sharding(struct job *job, struct arena *arena, struct err *err)
 {
     int dp = job->parallel.dp, group = job->parallel.zero_group;
@@ -253,7 +284,7 @@ static int check_sharding(struct job *job, struct arena *arena, struct err *err)
                        "%s: parallel.zero_group is %d, does not divide dp %d (hint: %d%s)",
                        PLACE(job, "parallel.zero_group"), group, dp, largest > 1 ? largest : 0,
                        largest > 2 ? " or less, powers of two" : "");
-    if (check_experts(job, group ? group : dp, err))
+    if (check_experts(job, group ? group : dp, err) || check_whole_experts(job, err))
         return -1;
     if (job->parallel.zero > 0 && dp == 1)
         job_note(job, arena, "parallel.zero = %d shards nothing: dp is 1", job->parallel.zero);

@@ -82,6 +82,18 @@ enum mesh_axis axes_experts(void)
     return axis_with(SPLITS_TOKENS, SPLITS_MODEL);
 }
 
+enum mesh_axis axes_exchange(const struct mesh *mesh, bool over_tensor)
+{
+    if (!over_tensor)
+        return axes_experts();
+    return mesh->size[axes_experts()] > 1 ? AXIS_EXPERTS : axes_tensor();
+}
+
+bool axis_has_experts(enum mesh_axis axis)
+{
+    return axis == AXIS_EP || axis == AXIS_EXPERTS;
+}
+
 enum mesh_axis axes_stages(void)
 {
     return axis_with(SPLITS_LAYERS, SPLITS_LAYERS);

@@ -59,6 +59,13 @@ enum mesh_axis axes_tensor(void);
 enum mesh_axis axes_experts(void);
 enum mesh_axis axes_stages(void);
 
+/* Along which ranks have other experts: axes_experts, or, over_tensor, with it axes_tensor, whose
+ * ranks then have whole ones as well. */
+enum mesh_axis axes_exchange(const struct mesh *mesh, bool over_tensor);
+
+/* Whether it is one that divides experts, among others. */
+bool axis_has_experts(enum mesh_axis axis);
+
 /* Over which attention exchanges keys and values, and heads (context parallel). */
 enum mesh_axis axes_keys(void);
 enum mesh_axis axes_heads(void);

@@ -4,6 +4,7 @@
 #include "layout/mesh.h"
 
 #include "base/err.h"
+#include "base/num.h"
 
 static const enum mesh_axis stages_outside[] = { AXIS_TP, AXIS_ULYSSES, AXIS_CP, AXIS_EP,
                                                  AXIS_DP, AXIS_REPLICA, AXIS_PP };
@@ -20,6 +21,7 @@ static const struct composite {
     enum mesh_axis parts[PARTS_MAX]; /* the first varies fastest */
 } composites[] = {
     [AXIS_DATA - N_AXES] = { 2, { AXIS_EP, AXIS_DP } },
+    [AXIS_EXPERTS - N_AXES] = { 2, { AXIS_TP, AXIS_EP } },
 };
 _Static_assert(sizeof composites / sizeof *composites == N_GROUP_AXES - N_AXES,
                "each composite has parts");
@@ -66,9 +68,11 @@ int mesh_world_size(const struct mesh *mesh)
 int mesh_size(const struct mesh *mesh, enum mesh_axis axis)
 {
     struct composite c = parts_of(axis);
-    int product = mesh->size[c.parts[0]];
+    int product = 1;
 
-    for (int i = 1; i < c.n && product > 1; i++)
+    if (axis >= N_AXES && mesh->size[AXIS_EP] == 1)
+        return 1;
+    for (int i = 0; i < c.n; i++)
         product *= mesh->size[c.parts[i]];
     return product;
 }
@@ -220,7 +224,7 @@ void mesh_group(const struct mesh *mesh, int world_rank, enum mesh_axis axis, in
 struct mesh_line mesh_line(const struct mesh *mesh, int world_rank, enum mesh_axis axis)
 {
     struct composite c = parts_of(axis);
-    int n = mesh->size[c.parts[0]], n_runs = mesh_size(mesh, axis) / n;
+    int size = mesh_size(mesh, axis), n = min_int(size, mesh->size[c.parts[0]]), n_runs = size / n;
     struct mesh_place own = mesh_place(mesh, world_rank);
     bool is_backward = is_reversed(mesh, axis);
     struct mesh_place lowest = mesh_place_at(mesh, &own, axis, is_backward ? n - 1 : 0);

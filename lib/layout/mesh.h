@@ -10,9 +10,10 @@
  * A composite axis is a list of others, the first fastest, whose ranks are one group:
  *
  *   data     ep, dp: what is divided over all data-parallel ranks where ep divides experts
+ *   experts  tp, ep: whole experts, where tp divides none of them (moe.expert_tp 1)
  *
- * It adds no ranks to the world and has no place of its own in it, and where its first part has one
- * rank it has one, too. What collectives over it read and write has the spreads of its parts.
+ * It adds no ranks to the world and has no place of its own in it, and where ep has one rank it has
+ * one, too. What collectives over it read and write has the spreads of its parts.
  */
 #ifndef LAYOUT_MESH_H
 #define LAYOUT_MESH_H

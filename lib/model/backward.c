@@ -4,6 +4,7 @@
  */
 #include <stdbool.h>
 
+#include "layout/axes.h"
 #include "model/compile_impl.h"
 
 static bool has_before(const struct compiling *c, int chunk)
@@ -146,9 +147,9 @@ static void send_gradient(struct compiling *c, int chunk)
 bool compile_has_pages(const struct compile_train *o)
 {
     bool keeps = o->recompute != RECOMPUTE_KIND_FULL || o->set_of_layer;
+    int n = mesh_size(&o->mesh, axes_exchange(&o->mesh, compile_has_whole_experts(o)));
 
-    return keeps && o->stash_factor > 0 &&
-           o->stash_factor * model_balanced_share(o->model, &o->mesh) < 1;
+    return keeps && o->stash_factor > 0 && o->stash_factor * model_balanced_share(o->model, n) < 1;
 }
 
 static void page_chunk(struct compiling *c, int chunk)

@@ -254,6 +254,11 @@ static int shortest(const struct compile_train *o)
     return o->shortest ? o->shortest : o->seq_len;
 }
 
+bool compile_has_whole_experts(const struct compile_train *o)
+{
+    return o->whole_experts && o->sequence_parallel && o->mesh.size[axes_tensor()] > 1;
+}
+
 int compile_train(struct program *program, const struct compile_train *options, struct err *err)
 {
     struct compiling c = { .options = options,
@@ -270,6 +275,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                .dropout = 1,
                                .sequence_parallel = options->sequence_parallel &&
                                                     options->mesh.size[axes_tensor()] > 1,
+                               .whole_experts = compile_has_whole_experts(options),
                                .has_ring = options->has_ring && options->mesh.size[axes_keys()] > 1,
                                .fastseq = options->fastseq && options->mesh.size[axes_heads()] > 1,
                                .max_positions = stages_longest(options),

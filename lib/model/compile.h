@@ -32,6 +32,7 @@ struct compile_train {
     /* [n_micro_batches]: sequences of each, at most micro_batch; NULL: micro_batch each. */
     const int *micro_batches;
     int sequence_parallel; /* with several tp ranks, which must divide a micro-batch's tokens */
+    int whole_experts;     /* with sequence_parallel: tp ranks divide experts, not their matrices */
     int has_ring;          /* over cp keys go from rank to rank instead of being gathered */
     int key_slices;        /* in which gathered keys travel; 0: 1 */
     int fastseq;           /* ranks along ulysses divide the qkv matrices (model.h) */

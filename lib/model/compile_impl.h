@@ -102,6 +102,9 @@ const char *compile_backward_pass(int i);
 
 /* ---- compile.c ---- */
 
+/* Whether ranks of tp have whole experts. */
+bool compile_has_whole_experts(const struct compile_train *options);
+
 /* Call the options' watch, if there is one. */
 void compile_after(const struct compiling *c, const char *pass);
 

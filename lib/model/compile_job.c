@@ -31,6 +31,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .global_batch = job->parallel.replica_micro_batches.n ? job->train.global_batch : 0,
         .micro_batches = job->parallel.micro_batches.values,
         .sequence_parallel = job->parallel.sequence_parallel,
+        .whole_experts = job->moe.expert_tp == EXPERT_TP_ONE,
         .has_ring = job->parallel.cp_kind == CP_RING,
         .key_slices = job->parallel.cp_slices,
         .fastseq = job->parallel.cp_kind == CP_FASTSEQ,

@@ -26,6 +26,14 @@ static void divide_experts(const struct model_builder *b, const struct parameter
     struct parameter_split parts = { .along = SPREAD_ROWS, .n_pieces = 1, .pieces = { q->rows } };
 
     program_split_parameter(b->program, parameter, axes_experts(), &parts);
+    parts.pieces[0] /= b->program->mesh.size[axes_experts()];
+    if (b->whole_experts)
+        program_split_parameter(b->program, parameter, axes_tensor(), &parts);
+}
+
+enum mesh_axis model_expert_axis(const struct model_builder *b)
+{
+    return axes_exchange(&b->program->mesh, b->whole_experts);
 }
 
 /* Divide the parameter declared last among ranks. A vector is one row in the program. */
@@ -36,7 +44,7 @@ static void divide(const struct model_builder *b, const struct parameter_spec *q
 
     if (q->kind == PARAMETER_EXPERT)
         divide_experts(b, q, last);
-    if (q->divided == SPREAD_SAME)
+    if (q->divided == SPREAD_SAME || (q->kind == PARAMETER_EXPERT && b->whole_experts))
         return;
     if (q->divided == SPREAD_ROWS) {
         parts.along = q->n_dims == 1 ? SPREAD_COLS : SPREAD_ROWS;
@@ -56,8 +64,8 @@ static void divide(const struct model_builder *b, const struct parameter_spec *q
 
 unsigned model_split_axes(const struct model_builder *b, const struct parameter_spec *q)
 {
-    int over_tensor = q->divided != SPREAD_SAME && b->program->mesh.size[axes_tensor()] > 1;
-
+    int is_divided = q->divided != SPREAD_SAME || (q->kind == PARAMETER_EXPERT && b->whole_experts);
+    int over_tensor = is_divided && b->program->mesh.size[axes_tensor()] > 1;
     int over_experts = q->kind == PARAMETER_EXPERT && b->program->mesh.size[axes_experts()] > 1;
 
     return (over_tensor ? 1U << axes_tensor() : 0) | (over_experts ? 1U << axes_experts() : 0) |
@@ -202,7 +210,7 @@ static int begins_over(const struct model_builder *b, enum mesh_axis axis, const
                        int64_t each)
 {
     struct program *p = b->program;
-    int cell = ascending(b, name, p->mesh.size[axis], each);
+    int cell = ascending(b, name, mesh_size(&p->mesh, axis), each);
 
     return program_local_shard(p, arena_printf(&p->arena, "%s:local", name), cell, axis);
 }
@@ -248,10 +256,11 @@ static void declare_parts(struct model_builder *b, int64_t rows)
     const struct model_spec *s = b->spec;
     int tp = b->program->mesh.size[axes_tensor()], ulysses = b->program->mesh.size[axes_heads()];
 
-    int ep = b->program->mesh.size[axes_experts()];
+    enum mesh_axis experts = model_expert_axis(b);
+    int n = mesh_size(&b->program->mesh, experts);
 
-    if (ep > 1 && s->n_experts)
-        b->parts.experts = begins_over(b, axes_experts(), "expert_begin", s->n_experts / ep);
+    if (n > 1 && s->n_experts)
+        b->parts.experts = begins_over(b, experts, "expert_begin", s->n_experts / n);
     if (tp > 1) {
         b->parts.vocabulary = begins(b, "vocabulary_begin", ceil_div(s->vocab_size, tp));
         declare_row_parts(b, "row_begin", rows);

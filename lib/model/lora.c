@@ -102,7 +102,8 @@ static void list_parts(const struct adapting *a, int *parts)
 {
     const struct model_builder *b = a->b;
     const struct lora_site *site = a->site;
-    int64_t n = b->program->mesh.size[axes_tensor()];
+    int is_whole = site->ends && b->whole_experts;
+    int64_t n = is_whole ? 1 : b->program->mesh.size[axes_tensor()];
     struct parameter_spec q;
 
     if (has_gathered_rows(a))

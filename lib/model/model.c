@@ -198,6 +198,12 @@ static int choices_of_layer(const struct emitter *e, int logits)
     return program_view(b->program, b->choices, before * rows * cols, rows, cols, cols);
 }
 
+/* Rows that a rank sends to experts: where tp ranks have whole ones, the rank's own. */
+static int64_t n_rows_to_send(const struct emitter *e)
+{
+    return e->b->whole_experts ? e->rows / e->tp : e->rows;
+}
+
 /* Route the rows of a norm's output. The balance loss is over all rows of the micro-batch, or of
  * each sequence; or its shares are of what all ranks have counted so far. */
 static struct routes route(const struct emitter *e, int y)
@@ -211,7 +217,8 @@ static struct routes route(const struct emitter *e, int y)
     logits = enter_tp_region(e, logits);
     struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
                         .expert = choices_of_layer(e, logits),
-                        .place = value(e, logits, s->n_active_experts, DTYPE_I32),
+                        .place = program_value(e->b->program, n_rows_to_send(e),
+                                               s->n_active_experts, DTYPE_I32),
                         .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
     int counts = has_balance(e, ROUTER_BALANCE_GLOBAL)
                      ? program_value(e->b->program, 1, s->n_experts, DTYPE_F64)
@@ -224,8 +231,12 @@ static struct routes route(const struct emitter *e, int y)
                                [ROUTER_EXPERT] = r.expert,
                                [ROUTER_STATS] = stats_of_layer(e),
                                [ROUTER_COUNTS] = counts } });
+    /* With whole experts tp ranks have routed all of their rows, and each sends its own. */
+    int expert = e->b->whole_experts
+                     ? program_local_shard(e->b->program, NULL, r.expert, axes_tensor())
+                     : r.expert;
     emit(e, (struct op){ .kind = OP_EXPERT_ORDER,
-                         .in = { [EXPERT_ORDER_EXPERT] = r.expert },
+                         .in = { [EXPERT_ORDER_EXPERT] = expert },
                          .out = { [EXPERT_ORDER_PLACE] = r.place, [EXPERT_ORDER_ENDS] = r.ends } });
     return r;
 }
@@ -234,13 +245,19 @@ static struct routes route(const struct emitter *e, int y)
 
 static int n_expert_ranks(const struct emitter *e)
 {
-    return e->b->program->mesh.size[axes_experts()];
+    return mesh_size(&e->b->program->mesh, model_expert_axis(e->b));
 }
 
+/* v, which has rows of all that tp ranks send, of all ranks of ep: so those of all that have
+ * experts, in their order. */
 static int gather_experts_rows(const struct emitter *e, int v)
 {
     const struct value part = e->b->program->values[v];
-    int all = program_value(e->b->program, part.rows * n_expert_ranks(e), part.cols, part.dtype);
+    int ep = e->b->program->mesh.size[axes_experts()];
+
+    if (ep == 1)
+        return v;
+    int all = program_value(e->b->program, part.rows * ep, part.cols, part.dtype);
 
     emit(e, (struct op){ .kind = OP_ALL_GATHER,
                          .attributes.axis = axes_experts(),
@@ -273,7 +290,7 @@ static struct routes routes_of_experts(const struct emitter *e, const struct rou
 /* Where all experts are chosen alike, the rank's get as many rows as its tokens have choices. */
 static struct op_attributes routed(const struct emitter *e)
 {
-    int64_t n_rows = e->rows * e->b->spec->n_active_experts;
+    int64_t n_rows = n_rows_to_send(e) * e->b->spec->n_active_experts;
 
     return (struct op_attributes){ .n_rows = n_expert_ranks(e) > 1 ? n_rows : 0 };
 }
@@ -282,7 +299,7 @@ static struct op exchange_op(const struct emitter *e, enum op_kind kind)
 {
     struct op op = { .kind = kind, .attributes = routed(e), .stream = STREAM_EP };
 
-    op.attributes.axis = axes_experts();
+    op.attributes.axis = model_expert_axis(e->b);
     op.attributes.n_experts = e->b->spec->n_experts;
     return op;
 }
@@ -328,12 +345,12 @@ static int64_t n_rows_of_experts(const struct emitter *e)
 {
     int64_t n = n_expert_ranks(e), k = e->b->spec->n_active_experts;
 
-    return n * e->rows * min_i64(k, e->b->spec->n_experts / n);
+    return n * n_rows_to_send(e) * min_i64(k, e->b->spec->n_experts / n);
 }
 
-double model_balanced_share(const struct model_spec *s, const struct mesh *mesh)
+double model_balanced_share(const struct model_spec *s, int n)
 {
-    int n = mesh->size[axes_experts()], k = s->n_active_experts;
+    int k = s->n_active_experts;
 
     return n > 1 && s->n_experts > 0 ? (double)k / (n * (double)min_i64(k, s->n_experts / n)) : 1;
 }
@@ -382,13 +399,23 @@ static int shared_experts(const struct emitter *e, int y, int x)
     return with_lora(e, MODULE_SHARED_DOWN, h, down);
 }
 
+/* What experts give, plus that of shared ones: where tp divides them all, the sum over tp is owed
+ * for both at once. y, x: as shared_experts'. */
+static int with_shared(const struct emitter *e, int sum, int y, int x)
+{
+    if (e->b->whole_experts)
+        return residual_add(e, sum,
+                            leave_tp_region(e, shared_experts(e, y, enter_tp_region(e, y))));
+    return residual_add(e, sum, shared_experts(e, y, x));
+}
+
 /* Shazeer et al. 2017, without noise, and without a capacity: no token is dropped. */
 static int mixture(const struct emitter *e, int y)
 {
     const struct model_spec *s = e->b->spec;
     struct program *p = e->b->program;
     struct routes own = route(e, y), r = routes_of_experts(e, &own);
-    int x = enter_tp_region(e, y);
+    int x = e->b->whole_experts ? y : enter_tp_region(e, y);
     int rows = program_value(p, n_rows_of_experts(e), s->hidden_size, e->b->dtype);
 
     emit(e, (struct op){
@@ -397,7 +424,8 @@ static int mixture(const struct emitter *e, int y)
                 .in = { [DISPATCH_PLACE] = r.place, [DISPATCH_X] = send_rows(e, &own, &r, x) },
                 .out = { [DISPATCH_Y] = rows } });
     int ffn_hidden = expert_linear(e, rows, r.ends, MODULE_EXPERTS_GATE_UP);
-    int h = value(e, ffn_hidden, s->expert_ffn_size / e->tp, e->b->dtype);
+    int tp = e->b->whole_experts ? 1 : e->tp;
+    int h = value(e, ffn_hidden, s->expert_ffn_size / tp, e->b->dtype);
     emit(e, (struct op){ .kind = OP_EXPERT_SWIGLU,
                          .attributes = routed(e),
                          .in = { [EXPERT_SWIGLU_WEIGHT] = r.weight,
@@ -406,13 +434,13 @@ static int mixture(const struct emitter *e, int y)
                          .out = { [EXPERT_SWIGLU_Y] = h } });
     int out = expert_linear(e, h, r.ends, MODULE_EXPERTS_DOWN);
     out = return_rows(e, &own, &r, out);
-    int sum = program_value(p, e->rows, s->hidden_size, e->b->dtype);
+    int sum = program_value(p, n_rows_to_send(e), s->hidden_size, e->b->dtype);
     emit(e, (struct op){ .kind = OP_COMBINE,
                          .in = { [COMBINE_PLACE] = own.place, [COMBINE_Y] = out },
                          .out = { [COMBINE_X] = sum } });
     if (model_spec_has_shared(s, e->layer))
-        sum = residual_add(e, sum, shared_experts(e, y, x));
-    return leave_tp_region(e, sum);
+        sum = with_shared(e, sum, y, x);
+    return e->b->whole_experts ? sum : leave_tp_region(e, sum);
 }
 
 /* Pre-norm block: x + attention(norm(x)), then + ffn(norm(.)). */

@@ -65,6 +65,7 @@ struct model_builder {
     int cache_len;            /* > 0: attention over a cache of this many positions (generation) */
     int dropout;              /* 0: off, regardless of the spec */
     int sequence_parallel;    /* with tp: norms and residual adds on parts of the rows */
+    int whole_experts;        /* with sequence_parallel: ranks of tp have experts, not parts */
     int has_ring;             /* keys go from rank to rank: the pass ring follows */
     int fastseq;              /* ranks along ulysses gather the rows that qkv is computed from */
     int max_positions;        /* rows of the rope table */
@@ -83,7 +84,7 @@ struct model_builder {
      * needed. */
     struct {
         int vocabulary, rows, heads, positions;
-        int experts; /* the first of the rank's, where ranks divide them */
+        int experts; /* the first of the rank's, where ranks divide them (model_expert_axis) */
         /* Offsets in the inputs of the blocks' last matrices, for dropout. */
         int attention_cols, ffn_cols, shared_cols;
     } parts;
@@ -109,6 +110,9 @@ void model_declare(struct model_builder *builder, const struct model_chunk *chun
 unsigned model_split_axes(const struct model_builder *builder,
                           const struct parameter_spec *parameter);
 
+/* The axis whose ranks have other experts each: rows go over it. */
+enum mesh_axis model_expert_axis(const struct model_builder *builder);
+
 /* Index of a declared parameter in the program, or -1 if it does not belong to the chunks. */
 int model_parameter(const struct model_builder *builder, struct parameter_id id);
 
@@ -132,9 +136,9 @@ struct model_part {
     int gradient; /* of value, if the last stage has computed it (MODEL_TRAIN), reduced over tp */
 };
 
-/* Of the rows that a rank's experts may get from all ranks that divide experts, those that they get
- * if all experts get as many. */
-double model_balanced_share(const struct model_spec *spec, const struct mesh *mesh);
+/* Of the rows that a rank's experts may get from all n ranks that divide experts, those that they
+ * get if all experts get as many. */
+double model_balanced_share(const struct model_spec *spec, int n);
 
 /*
  * Append a chunk's forward to `function`; boundary is the value of the stage before, 0 for the

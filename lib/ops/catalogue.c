@@ -132,7 +132,7 @@ const char *axis_name(enum mesh_axis axis)
     static const char *const names[] = {
         [AXIS_DP] = "dp",           [AXIS_TP] = "tp",           [AXIS_PP] = "pp",
         [AXIS_CP] = "cp",           [AXIS_ULYSSES] = "ulysses", [AXIS_EP] = "ep",
-        [AXIS_REPLICA] = "replica", [AXIS_DATA] = "data",
+        [AXIS_REPLICA] = "replica", [AXIS_DATA] = "data",       [AXIS_EXPERTS] = "experts",
     };
 
     _Static_assert(sizeof names / sizeof *names == N_GROUP_AXES, "each axis has a name");

@@ -23,6 +23,7 @@ enum mesh_axis {
     N_AXES,
     /* Composites (layout/mesh.h): groups of collectives, which have no spreads of their own. */
     AXIS_DATA = N_AXES, /* ep and dp as one */
+    AXIS_EXPERTS,       /* tp and ep */
     N_GROUP_AXES
 };
 

@@ -262,7 +262,7 @@ enum stream stream_of_axis(enum mesh_axis axis)
         [SPLITS_TOKENS] = STREAM_DP_REDUCE, [SPLITS_MODEL] = STREAM_TP, [SPLITS_LAYERS] = STREAM_PP
     };
 
-    if (axis == axes_experts())
+    if (axis_has_experts(axis))
         return STREAM_EP;
     return axis_cuts_sequences(axis) ? STREAM_CP : streams[axis_role(axis, PARAMETER_DENSE)];
 }

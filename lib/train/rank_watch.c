@@ -50,11 +50,11 @@ static int n_micro_batches(const struct job *job, const struct mesh *mesh, int r
 static int work_of(const struct job *job, const struct mesh *mesh, int rank)
 {
     int stage = mesh_coordinate(mesh, rank, axes_stages());
-    int experts = mesh_coordinate(mesh, rank, axes_experts());
+    enum mesh_axis experts = axes_exchange(mesh, job->moe.expert_tp == EXPERT_TP_ONE);
 
     return (n_micro_batches(job, mesh, rank) * mesh->size[axes_stages()] + stage) *
-               mesh->size[axes_experts()] +
-           experts;
+               mesh_size(mesh, experts) +
+           mesh_coordinate(mesh, rank, experts);
 }
 
 static bool has_peers(const int *work, int n)

@@ -124,6 +124,16 @@ wrong 'a variable that is not set' 2 'environment variable NO_SUCH is not set' -
 wrong 'two kinds of held-out data' 2 'eval.split is given together with eval.data' --set eval.split=0.1
 wrong 'an lr beyond reason' 2 'optimizer.lr is 1e6, not a number above 0' --set optimizer.lr=1e6
 wrong 'experts of a model that has none' 2 'parallel.ep is 2, but the model has no experts' --set parallel.ep=2
+whole='--ranks 2 --set parallel.tp=2 --set moe.expert_tp=1'
+# shellcheck disable=SC2086 # options
+wrong 'whole experts of a model that has none' 2 'moe.expert_tp is 1, but the model has no experts' $whole
+whole="$whole --set model.n_active_experts=2 --set model.expert_ffn_size=32"
+# shellcheck disable=SC2086 # options
+wrong 'whole experts that do not divide' 2 'tp \* ep = 2 ranks do not divide model.n_experts 3 \(hint: expert_tp: tp' \
+    $whole --set model.n_experts=3
+# shellcheck disable=SC2086 # options
+wrong 'whole experts without rows' 2 'without parallel.sequence_parallel tp ranks have the same rows' \
+    $whole --set model.n_experts=4 --set parallel.sequence_parallel=false
 
 wrong 'heads too wide for attention' 2 'model.head_dim is 512, more than 256' --set model.head_dim=512
 wrong 'and heads that became so' 2 'model.head_dim is 32768, more than 256 \(hint: more heads' --set model.hidden_size=65536

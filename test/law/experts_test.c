@@ -104,6 +104,55 @@ static void other_gradients_do_not_move(void **state)
     }
 }
 
+/* ---- whole experts on tp ranks ---- */
+
+/* The rows that experts get are the same for ep 1 and 2; and what is no numerics changes no bit. */
+static void tp_ranks_have_whole_experts(void **state)
+{
+    static const struct {
+        int n_ranks, ep, zero, pp;
+        const char *sum, *recompute;
+    } cases[] = { { 4, 1, 1, 1, "late", "full" },
+                  { 4, 2, 3, 1, "early", "none" },
+                  { 8, 2, 2, 2, "late", "selective" } };
+    char text[128], what[64];
+
+    (void)state;
+    for (int m = 0; m < COUNT(models); m++) {
+        struct law_case c = law_base(models[m], m % 2 ? "fp32" : "bf16");
+
+        c.n_ranks = 4;
+        c.tp = 2;
+        c.tuning = ep_text(1);
+        struct law_outcome divided = law_run(&c);
+        for (int i = m; i < COUNT(cases) && !law_left_out(); i += 2) {
+            snprintf(text, sizeof text, "%s|moe.expert_tp=1", ep_text(cases[i].ep));
+            c.tuning = text;
+            c.gradient_sum = cases[i].sum;
+            c.zero = 0;
+            c.n_ranks = 4;
+            c.pp = 1;
+            c.recompute = "none";
+            struct law_outcome wanted = law_run(&c);
+            c.zero = cases[i].zero;
+            c.n_ranks = cases[i].n_ranks;
+            c.pp = cases[i].pp;
+            c.recompute = cases[i].recompute;
+            c.poison = 1;
+            struct law_outcome got = law_run(&c);
+            snprintf(what, sizeof what, "whole experts, %s, ep %d", c.model, cases[i].ep);
+            law_must_equal(what, &wanted, &got);
+            assert_true(got.numerics != divided.numerics);
+            for (int step = 0; step < LAW_STEPS; step++) {
+                double tolerance = m % 2 ? 1e-5 : 2e-2;
+
+                assert_true(fabs(got.loss[step] - divided.loss[step]) < tolerance);
+                assert_true(fabs(got.norm[step] / divided.norm[step] - 1) < 4 * tolerance);
+            }
+        }
+    }
+}
+
 /* ---- runs of one ep ---- */
 
 /* What may differ; n_ranks_after 0: it does not stop. */
@@ -199,6 +248,9 @@ static void experts_have_adapters(void **state)
     c.tp = 2;
     c.tuning = "model.n_experts=12|parallel.ep=2" EXPERT_LORA;
     struct law_outcome over_tp = law_run(&c);
+    c.tuning = "model.n_experts=12|parallel.ep=2|moe.expert_tp=1" EXPERT_LORA;
+    struct law_outcome whole = law_run(&c);
+    c.tuning = "model.n_experts=12|parallel.ep=2" EXPERT_LORA;
     c.tp = 1;
     struct law_outcome with = law_run(&c);
     assert_true(with.loss[0] == without.loss[0]);
@@ -206,6 +258,7 @@ static void experts_have_adapters(void **state)
         assert_true(fabs(with.loss[step] - without.loss[step]) < 1e-5);
         assert_true(fabs(with.norm[step] / without.norm[step] - 1) < 1e-4);
         assert_true(fabs(over_tp.loss[step] - without.loss[step]) < 1e-4);
+        assert_true(fabs(whole.loss[step] - without.loss[step]) < 1e-4);
     }
     for (int w = 0; w < COUNT(adapted); w++)
         try_way_of(&c, &adapted[w]);
@@ -230,6 +283,12 @@ static void a_run_goes_on_under_another_ep(void **state)
         assert_true(same.loss[step] == other.loss[step]);
     assert_true(other.loss[2] == same.loss[2]);
     assert_true(fabs(other.loss[3] - same.loss[3]) < 2e-2);
+    /* Whole experts on tp ranks, then parts of each. */
+    c.tp = 2;
+    c.tuning = "model.n_experts=12|parallel.ep=2|moe.expert_tp=1";
+    struct law_outcome divided = law_run(&c);
+    for (int step = 0; step < LAW_STEPS; step++)
+        assert_true(fabs(divided.loss[step] - same.loss[step]) < 2e-2);
 }
 
 int main(void)
@@ -237,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_loss_does_not_move),
         cmocka_unit_test(other_gradients_do_not_move),
+        cmocka_unit_test(tp_ranks_have_whole_experts),
         cmocka_unit_test(ways_of_one_ep),
         cmocka_unit_test(experts_have_adapters),
         cmocka_unit_test(pipelines_may_be_neighbours),

@@ -53,26 +53,27 @@ static void check_stage(const struct mesh *mesh, int rank)
 }
 
 /* The ranks of a composite are those of its parts, the first fastest; no other rank is in the
- * line. */
-static void check_data(const struct mesh *mesh, int rank)
+ * line. Without ep it has one. */
+static void check_composite(const struct mesh *mesh, int rank, enum mesh_axis axis,
+                            enum mesh_axis inner, enum mesh_axis outer)
 {
     struct mesh_place place = mesh_place(mesh, rank);
-    int ep = mesh->size[AXIS_EP], size = mesh_size(mesh, AXIS_DATA), ranks[WORLD_MAX];
-    struct mesh_line line = mesh_line(mesh, rank, AXIS_DATA);
-    int at = place.of[AXIS_DP] * ep + place.of[AXIS_EP];
+    int n = mesh->size[inner], size = mesh_size(mesh, axis), ranks[WORLD_MAX];
+    struct mesh_line line = mesh_line(mesh, rank, axis);
+    int at = size > 1 ? place.of[outer] * n + place.of[inner] : 0;
 
-    assert_int_equal(size, ep > 1 ? ep * mesh->size[AXIS_DP] : 1);
-    if (size == 1)
-        at = 0;
-    assert_int_equal(mesh_coordinate(mesh, rank, AXIS_DATA), at);
+    assert_int_equal(size, mesh->size[AXIS_EP] > 1 ? n * mesh->size[outer] : 1);
+    assert_int_equal(mesh_coordinate(mesh, rank, axis), at);
     assert_int_equal(line.n * line.n_runs, size);
-    mesh_group(mesh, rank, AXIS_DATA, ranks);
+    mesh_group(mesh, rank, axis, ranks);
     assert_int_equal(ranks[at], rank);
     for (int i = 0; i < size; i++) {
         struct mesh_place there = place;
 
-        there.of[AXIS_EP] = size > 1 ? i % ep : 0;
-        there.of[AXIS_DP] = size > 1 ? i / ep : place.of[AXIS_DP];
+        if (size > 1) {
+            there.of[inner] = i % n;
+            there.of[outer] = i / n;
+        }
         assert_int_equal(ranks[i], mesh_rank_at(mesh, &there));
         assert_int_equal(ranks[i], line.first + i / line.n * line.apart + i % line.n * line.stride);
     }
@@ -105,7 +106,8 @@ static void check_rank(const struct mesh *mesh, int rank)
     assert_memory_equal(place.of, at, sizeof at);
     assert_int_equal(mesh_rank_at(mesh, &place), rank);
     check_stage(mesh, rank);
-    check_data(mesh, rank);
+    check_composite(mesh, rank, AXIS_DATA, AXIS_EP, AXIS_DP);
+    check_composite(mesh, rank, AXIS_EXPERTS, AXIS_TP, AXIS_EP);
     for (int axis = 0; axis < N_AXES; axis++)
         check_line(mesh, rank, (enum mesh_axis)axis);
     assert_int_equal(mesh_data_rank(mesh, rank),

@@ -73,7 +73,7 @@ static void every_mesh(void **state)
 }
 
 /* A mixture on each set of axes with ep: experts' buckets are sharded over dp, which may have one
- * rank, those of all else over ep and dp. */
+ * rank, those of all else over ep and dp. Over tp each is divided, or they are. */
 static void every_mesh_of_experts(void **state)
 {
     enum { N_SETS = 1 << N_AXES };
@@ -86,7 +86,9 @@ static void every_mesh_of_experts(void **state)
 
         for (int axis = 0; axis < N_AXES; axis++)
             options.mesh.size[axis] = 1 + (n >> axis & 1);
-        if (options.mesh.size[AXIS_EP] == 1 || options.mesh.size[AXIS_REPLICA] > 1)
+        options.whole_experts = n / 3 & 1;
+        if ((options.mesh.size[AXIS_EP] == 1 && !options.whole_experts) ||
+            options.mesh.size[AXIS_REPLICA] > 1)
             continue;
         options.gradients.zero = n / N_SETS & 3;
         options.gradients.early = n / N_SETS / 4;

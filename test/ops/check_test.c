@@ -521,7 +521,7 @@ static void test_attributes(void **state)
     attribute(OP_DROPOUT, p_one, "dropout: p is 1, wanted 0 <= p < 1");
     attribute(OP_RMSNORM, negative_eps, "rmsnorm: eps is -1, wanted at least 0");
     attribute(OP_ADAMW, beta_one, "adamw: betas are 0.9 and 1, wanted 0 <= beta < 1");
-    attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 8, wanted 0..7");
+    attribute(OP_ALL_GATHER, no_axis, "all_gather: axis is 9, wanted 0..8");
 }
 
 /* Heads that are a part of more have other slopes than the first of them. */

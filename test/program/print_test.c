@@ -227,6 +227,19 @@ static void experts_text(void **state)
     check_compiled(GOLDEN "mixture.experts-2.txt", &options);
 }
 
+/* Whole experts on tp and ep: rows of the parts that tp ranks have go to them, with no gather over
+ * tp before nor a sum behind. */
+static void whole_experts_text(void **state)
+{
+    struct model_spec spec = tiny_spec("mixture");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_TP] = options.mesh.size[AXIS_EP] = 2;
+    options.sequence_parallel = options.whole_experts = 1;
+    check_compiled(GOLDEN "mixture.whole-experts-4.txt", &options);
+}
+
 /* All else is sharded over the four data-parallel ranks, experts over the two that have the same
  * ones. */
 static void sharded_experts_text(void **state)
@@ -436,6 +449,7 @@ int main(void)
         cmocka_unit_test(tensor_parallel_text), cmocka_unit_test(dynamic_text),
         cmocka_unit_test(token_axes_text),      cmocka_unit_test(experts_text),
         cmocka_unit_test(sharded_experts_text), cmocka_unit_test(pages_text),
+        cmocka_unit_test(sharded_experts_text), cmocka_unit_test(whole_experts_text),
         cmocka_unit_test(context_texts),        cmocka_unit_test(fastseq_text),
     };
 
