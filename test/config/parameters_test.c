@@ -49,7 +49,8 @@ static int64_t widths_of_ffn(const struct model_spec *s, int64_t n_experts)
     int64_t n_expert_layers = model_spec_n_expert_layers(s, s->n_layers);
 
     return (s->n_layers - n_expert_layers) * products * s->ffn_size +
-           n_expert_layers * (s->n_experts + n_experts * products * s->expert_ffn_size);
+           n_expert_layers * (s->n_experts + n_experts * products * s->expert_ffn_size +
+                              products * s->shared_ffn_size + (s->shared_gate ? 1 : 0));
 }
 
 static int64_t linears(const struct model_spec *s, int64_t n_experts)
@@ -76,8 +77,10 @@ static int64_t all_parameters(const struct model_spec *s)
     int64_t rows = (int64_t)s->vocab_size * (s->tied_embeddings ? 1 : 2);
 
     rows += s->position == POSITION_LEARNED ? s->max_seq_len : 0;
-    return linears(s, s->n_experts) + s->n_layers * layer + norm * (s->embedding_norm ? 2 : 1) +
-           rows * s->hidden_size;
+    int64_t balances =
+        s->router_bias ? (int64_t)model_spec_n_expert_layers(s, s->n_layers) * s->n_experts : 0;
+    return linears(s, s->n_experts) + balances + s->n_layers * layer +
+           norm * (s->embedding_norm ? 2 : 1) + rows * s->hidden_size;
 }
 
 static void check_counts(const struct model_spec *spec)
@@ -108,7 +111,8 @@ static void check_parameter(const struct model_spec *spec, const struct paramete
     assert_int_equal(rows, q->rows);
     assert_int_equal(parameters_piece_begin(q, q->n_repeats, 0), q->rows);
     assert_true(q->n_dims == 2 || q->cols == 1);
-    assert_int_equal(q->role == PARAMETER_BIAS, str_ends_with(q->name, ".bias"));
+    assert_int_equal(q->role == PARAMETER_BIAS || q->role == PARAMETER_BALANCE,
+                     str_ends_with(q->name, ".bias"));
     assert_int_equal(q->kind == PARAMETER_EXPERT, strstr(q->name, ".experts.") != NULL);
     assert_int_equal(q->n_dims == 2, q->init == INIT_NORMAL);
     assert_int_equal(q->init == INIT_NORMAL, q->init_std > 0);
