@@ -41,6 +41,8 @@ void plan_print_layout(const struct job *job, struct str *out)
     }
     if (counts->n)
         str_add(out, " micro-batches");
+    if (job->parallel.ep > 1)
+        str_printf(out, ", ep %d", job->parallel.ep);
     if (job->parallel.tp > 1)
         str_printf(out, ", tp %d%s", job->parallel.tp,
                    job->parallel.sequence_parallel ? " with sequence parallel" : "");

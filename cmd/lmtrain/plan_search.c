@@ -39,6 +39,21 @@ static bool has_orders(const struct search_result *result)
     return false;
 }
 
+/* And over how many ranks experts are divided, where any are. */
+static bool has_divided_experts(const struct search_result *result)
+{
+    for (int i = 0; i < result->n_rows; i++)
+        if (result->rows[i].layout.ep > 1)
+            return true;
+    return false;
+}
+
+/* A column more, or none. */
+static const char *optional(bool is_shown, const char *text)
+{
+    return is_shown ? text : "";
+}
+
 /* "full"; of what is chosen for each layer, "auto: 1.2 %, 3.1 GiB moved" of a step. */
 static const char *recompute_text(const struct search_row *row, char *buffer, size_t size)
 {
@@ -58,34 +73,39 @@ static void print_rows(const struct search_result *result, double within, struct
 {
     struct report_table table;
     struct str reason = { 0 };
-    char bytes[32];
+    char bytes[32], align[20];
 
-    bool orders = has_orders(result);
+    bool orders = has_orders(result), experts = has_divided_experts(result);
 
-    report_table_init(&table, orders ? "rrrrrrlrlrlrrrrl" : "rrrrrrlrrlrrrrl");
-    report_table_heading(
-        &table, orders ? "#\ttp\tpp\tdp\tzero\tbucket\tschedule\tchunks\torder\tmicro-batch\t"
-                         "recompute\tstep\tMFU\tmemory\tbubble\twhy"
-                       : "#\ttp\tpp\tdp\tzero\tbucket\tschedule\tchunks\tmicro-batch\trecompute\t"
-                         "step\tMFU\tmemory\tbubble\twhy");
+    snprintf(align, sizeof align, "rrrr%srrlr%srlrrrrl", optional(experts, "r"),
+             optional(orders, "l"));
+    report_table_init(&table, align);
+    report_table_heading(&table,
+                         "#\ttp\tpp\tdp\t%szero\tbucket\tschedule\tchunks\t%smicro-batch\t"
+                         "recompute\tstep\tMFU\tmemory\tbubble\twhy",
+                         optional(experts, "ep\t"), optional(orders, "order\t"));
     for (int i = 0; i < result->n_rows; i++) {
         const struct search_row *row = &result->rows[i];
         const struct layout *l = &row->layout;
-        char zero[32], bucket[32], recompute[64];
+        char zero[32], bucket[32], recompute[64], ep[16] = "";
 
         if (l->zero_group)
             snprintf(zero, sizeof zero, "%d/%d", l->zero, l->zero_group);
         else
             snprintf(zero, sizeof zero, "%d", l->zero);
         snprintf(bucket, sizeof bucket, l->dp > 1 ? "%d MiB" : "-", l->bucket_mb);
+        if (experts)
+            snprintf(ep, sizeof ep, "%d\t", l->ep);
         print_reason(result, row, within, &reason);
         report_table_row(
-            &table, "%d\t%d\t%d\t%d\t%s\t%s\t%s\t%d\t%s%s%d\t%s\t%.1f ms\t%.1f %%\t%s\t%.1f %%\t%s",
-            i + 1, l->tp, l->pp, l->dp, zero, bucket, l->pp > 1 ? pipeline_name(l->schedule) : "-",
-            l->chunks, orders ? choice_word(rank_order_choices, (int)l->order) : "",
-            orders ? "\t" : "", l->micro_batch, recompute_text(row, recompute, sizeof recompute),
-            (double)row->ns / 1e6, 100 * row->mfu, str_bytes(bytes, sizeof bytes, row->bytes),
-            100 * row->bubble, str_text(&reason));
+            &table,
+            "%d\t%d\t%d\t%d\t%s%s\t%s\t%s\t%d\t%s%s%d\t%s\t%.1f ms\t%.1f %%\t%s\t%.1f %%\t%s",
+            i + 1, l->tp, l->pp, l->dp, ep, zero, bucket,
+            l->pp > 1 ? pipeline_name(l->schedule) : "-", l->chunks,
+            orders ? choice_word(rank_order_choices, (int)l->order) : "", orders ? "\t" : "",
+            l->micro_batch, recompute_text(row, recompute, sizeof recompute), (double)row->ns / 1e6,
+            100 * row->mfu, str_bytes(bytes, sizeof bytes, row->bytes), 100 * row->bubble,
+            str_text(&reason));
     }
     report_table_print(&table, 0, out);
     report_table_release(&table);

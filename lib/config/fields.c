@@ -358,8 +358,8 @@ const struct field job_fields[] = {
       .choices = parallel_mode_choices,
       .help = "who chooses the layout; manual: the keys below; auto: all of them are searched for "
               "the fastest layout that fits the cluster's memory (parallel: auto is short for "
-              "it); semi: those that are not given; data: all but tp and pp, which are 1; cp and "
-              "cp_kind are kept where they are given" },
+              "it); semi: those that are not given; data: all but tp, pp and ep, which are 1; cp, "
+              "cp_kind and ep are kept where they are given" },
     { "parallel.tp", FIELD_INT, AT(parallel.tp), .initial = "1", .min = 1, .max = 65536,
       NUMERICS(LAYOUT, 660), .help = "tensor parallel size" },
     { "parallel.pp", FIELD_INT, AT(parallel.pp), .initial = "1", .min = 1, .max = 65536,

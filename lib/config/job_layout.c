@@ -25,6 +25,7 @@ static const struct layout_row {
     [LAYOUT_CP] = { "parallel.cp", IN_JOB(parallel.cp), IN_LAYOUT(cp), false, 0, false },
     [LAYOUT_CP_KIND] = { "parallel.cp_kind", IN_JOB(parallel.cp_kind), IN_LAYOUT(cp_kind), false, 0,
                          true },
+    [LAYOUT_EP] = { "parallel.ep", IN_JOB(parallel.ep), IN_LAYOUT(ep), false, 0, false },
     [LAYOUT_CHUNKS] = { "parallel.chunks", IN_JOB(parallel.chunks), IN_LAYOUT(chunks), false,
                         IN_JOB(parallel.chunks_given), false },
     [LAYOUT_SCHEDULE] = { "parallel.schedule", IN_JOB(parallel.schedule), IN_LAYOUT(schedule),
@@ -190,7 +191,10 @@ bool layout_is_open(const struct job *job, enum layout_key key)
         return false;
     if (key == LAYOUT_MICRO_BATCH)
         return job->search.micro_batch == SEARCH_MICRO_BATCH_AUTO;
-    if (mode == PARALLEL_DATA && (key == LAYOUT_TP || key == LAYOUT_PP || key == LAYOUT_CP))
+    if (mode == PARALLEL_DATA &&
+        (key == LAYOUT_TP || key == LAYOUT_PP || key == LAYOUT_CP || key == LAYOUT_EP))
+        return false;
+    if (key == LAYOUT_EP && !job->model.n_experts)
         return false;
     /* Auto leaves it open, too. */
     if (key == LAYOUT_RECOMPUTE && job->recompute == RECOMPUTE_AUTO)
@@ -212,7 +216,7 @@ bool layout_is_refused(enum parallel_mode mode, enum layout_key key)
         return mode != PARALLEL_MANUAL;
     if (mode == PARALLEL_DATA)
         return key == LAYOUT_TP || key == LAYOUT_PP;
-    if (key == LAYOUT_CP || key == LAYOUT_CP_KIND)
+    if (key == LAYOUT_CP || key == LAYOUT_CP_KIND || key == LAYOUT_EP)
         return false;
     return mode == PARALLEL_AUTO && key != LAYOUT_MICRO_BATCH && key != LAYOUT_RECOMPUTE;
 }

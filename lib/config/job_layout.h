@@ -19,6 +19,7 @@ enum layout_key {
     LAYOUT_DP,
     LAYOUT_CP,
     LAYOUT_CP_KIND,
+    LAYOUT_EP,
     LAYOUT_CHUNKS,
     LAYOUT_SCHEDULE,
     LAYOUT_ZERO,
@@ -37,6 +38,7 @@ enum layout_key {
 
 struct layout {
     int tp, pp, dp, cp, chunks;
+    int ep; /* of the dp ranks */
     enum cp_kind cp_kind;
     struct cp_sizes cp_sizes; /* of cp_kind, where they are given */
     enum pipeline_kind schedule;

@@ -136,6 +136,7 @@ static struct job job_of(const struct job *job, const struct layer_key *key, int
     small.n_micro_batches = N_MICRO_BATCHES;
     small.parallel.tp = key->tp;
     small.parallel.dp = key->dp;
+    small.parallel.ep = key->ep;
     small.parallel.pp = key->is_split ? 2 : 1;
     small.parallel.chunks = 1;
     small.parallel.schedule = key->is_split ? PIPELINE_ZB_H1 : PIPELINE_1F1B;

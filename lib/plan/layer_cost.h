@@ -17,7 +17,7 @@
 
 /* All that a layer's cost depends on, of what the search varies. */
 struct layer_key {
-    int tp, dp, zero, zero_group, bucket_mb, micro_batch;
+    int tp, dp, ep, zero, zero_group, bucket_mb, micro_batch;
     enum recompute_mode recompute;
     enum parameter_hold hold;
     int is_split; /* the backward is in two, I and W */

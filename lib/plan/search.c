@@ -23,7 +23,7 @@ enum { N_SPARE = 2 };
 
 static int count_axes(const struct layout *l)
 {
-    return (l->tp > 1) + (l->pp > 1) + (l->dp > 1) + (l->cp > 1);
+    return (l->tp > 1) + (l->pp > 1) + (l->dp > 1) + (l->cp > 1) + (l->ep > 1);
 }
 
 static int compare_simple(const struct cluster *cluster, const struct layout *a,
@@ -499,8 +499,8 @@ static void add_other(struct search_other *other, const struct layout_candidate 
 static void list_others(struct search *search, const struct candidates *all,
                         struct search_result *result)
 {
-    static const enum layout_key keys[] = { LAYOUT_TP, LAYOUT_PP, LAYOUT_SCHEDULE, LAYOUT_ZERO,
-                                            LAYOUT_MICRO_BATCH };
+    static const enum layout_key keys[] = { LAYOUT_TP,       LAYOUT_PP,   LAYOUT_EP,
+                                            LAYOUT_SCHEDULE, LAYOUT_ZERO, LAYOUT_MICRO_BATCH };
     int capacity = 0;
 
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)

@@ -21,8 +21,8 @@
 /* How sums and gathers of data parallel are bounded. */
 struct exchanges {
     const struct cluster *cluster;
-    struct group_shape group; /* that shards, or sums */
-    bool is_fast, is_early;   /* libraries add; each micro-batch's gradients are summed */
+    struct group_shape groups[2]; /* that shard, or sum: dense parameters, experts */
+    bool is_fast, is_early;       /* libraries add; each micro-batch's gradients are summed */
     int zero;
     enum parameter_hold hold;
 };
@@ -40,20 +40,41 @@ static struct exchanges find_exchanges(const struct search *search, const struct
                                            : l->zero > 1,
                            .zero = l->zero,
                            .hold = l->hold };
-    x.group = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_DENSE));
+    x.groups[0] = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_DENSE));
+    x.groups[1] = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_EXPERT));
     return x;
 }
 
-/* The least that summing gradients of so many bytes takes: in one piece. */
-static int64_t sum_ns(const struct exchanges *x, int64_t n_bytes)
+static int64_t sum_over_ns(const struct exchanges *x, const struct group_shape *group,
+                           int64_t n_bytes)
 {
-    if (x->group.n < 2)
+    if (group->n < 2)
         return 0;
     if (x->is_fast)
-        return collective_ns(x->cluster, &x->group, x->zero ? OP_REDUCE_SCATTER : OP_ALL_REDUCE,
+        return collective_ns(x->cluster, group, x->zero ? OP_REDUCE_SCATTER : OP_ALL_REDUCE,
                              n_bytes);
-    return all_to_all_ns(x->cluster, &x->group, n_bytes) +
-           (x->zero ? 0 : collective_ns(x->cluster, &x->group, OP_ALL_GATHER, n_bytes));
+    return all_to_all_ns(x->cluster, group, n_bytes) +
+           (x->zero ? 0 : collective_ns(x->cluster, group, OP_ALL_GATHER, n_bytes));
+}
+
+/* The least that summing gradients of so many bytes takes: in one piece, over the faster group,
+ * whatever share of them are experts'. */
+static int64_t sum_ns(const struct exchanges *x, int64_t n_bytes)
+{
+    return min_i64(sum_over_ns(x, &x->groups[0], n_bytes), sum_over_ns(x, &x->groups[1], n_bytes));
+}
+
+static int64_t gather_over_ns(const struct exchanges *x, const struct group_shape *group,
+                              int64_t n_bytes)
+{
+    return group->n < 2 ? 0 : collective_ns(x->cluster, group, OP_ALL_GATHER, n_bytes);
+}
+
+/* Likewise of weights. */
+static int64_t gather_ns(const struct exchanges *x, int64_t n_bytes)
+{
+    return min_i64(gather_over_ns(x, &x->groups[0], n_bytes),
+                   gather_over_ns(x, &x->groups[1], n_bytes));
 }
 
 /*
@@ -76,8 +97,8 @@ static int64_t bound_exchanges(const struct exchanges *x, const struct pipeline_
     if (!x->is_early)
         return compute_end - first->i - first->w + sum_ns(x, first->gradient_bytes);
     int64_t sums = m * sum_ns(x, gradients), gathers = 0;
-    if (x->zero == 3 && x->hold == HOLD_PASS && x->group.n > 1)
-        gathers = m * 2 * collective_ns(x->cluster, &x->group, OP_ALL_GATHER, weights);
+    if (x->zero == 3 && x->hold == HOLD_PASS)
+        gathers = m * 2 * gather_ns(x, weights);
     return max_i64(sums, gathers);
 }
 

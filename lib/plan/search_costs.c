@@ -67,6 +67,7 @@ static struct layer_key key_of(const struct layout *l, int island)
 
     key.tp = l->tp;
     key.dp = l->dp;
+    key.ep = l->ep;
     key.zero = l->zero;
     key.zero_group = l->zero_group;
     key.bucket_mb = l->bucket_mb;
@@ -89,7 +90,7 @@ static struct layer_key key_of_costs(const struct search *search, const struct l
 
     key.is_split = kind == COSTS_SPLIT;
     if (kind == COSTS_BASE) {
-        key.dp = 1;
+        key.dp = key.ep;
         key.zero = key.zero_group = 0;
         key.bucket_mb = search->request->job->parallel.bucket_mb;
         key.hold = HOLD_PASS;

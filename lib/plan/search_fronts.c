@@ -16,7 +16,7 @@
 enum { N_OF_HULL = 8 };
 
 struct front_shape {
-    int tp, micro_batch, island;
+    int tp, ep, micro_batch, island;
 };
 
 struct search_front {
@@ -29,7 +29,7 @@ struct search_front {
 
 static struct front_shape shape_of(const struct layout *l, int island)
 {
-    return (struct front_shape){ l->tp, l->micro_batch, island };
+    return (struct front_shape){ l->tp, l->ep, l->micro_batch, island };
 }
 
 static struct search_front *find(const struct search *search, struct front_shape shape)
@@ -53,17 +53,20 @@ static struct search_front *add(struct search *search, struct front_shape shape)
 
 /* ---- what a front is found for ---- */
 
-/* One rank, or tp * cp of them: what data parallel and pipelines add is of no layer's values. */
+/* One rank, or tp * cp * ep of them: what else data parallel and pipelines add is of no layer's
+ * values. */
 static struct job job_of(const struct search *search, struct front_shape shape)
 {
     struct job job = *search->request->job;
 
     job.parallel.tp = shape.tp;
-    job.parallel.pp = job.parallel.dp = job.parallel.chunks = 1;
+    job.parallel.dp = job.parallel.ep = shape.ep;
+    job.parallel.pp = job.parallel.chunks = 1;
     job.parallel.zero = job.parallel.zero_group = 0;
     job.parallel.hold = HOLD_PASS;
-    job.train.micro_batch = job.train.global_batch = shape.micro_batch;
-    job.world_size = shape.tp * job.parallel.cp;
+    job.train.micro_batch = shape.micro_batch;
+    job.train.global_batch = shape.micro_batch * shape.ep;
+    job.world_size = shape.tp * job.parallel.cp * shape.ep;
     job.recompute = RECOMPUTE_AUTO;
     return job;
 }

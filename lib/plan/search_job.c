@@ -37,6 +37,8 @@ void search_print_degrees(const struct layout *l, struct str *out)
     str_printf(out, "tp %d, pp %d, dp %d", l->tp, l->pp, l->dp);
     if (l->cp > 1)
         str_printf(out, ", cp %d", l->cp);
+    if (l->ep > 1)
+        str_printf(out, ", ep %d", l->ep);
     str_printf(out, ", zero %d, recompute %s", l->zero,
                choice_word(recompute_choices, (int)l->recompute));
 }

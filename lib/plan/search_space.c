@@ -141,7 +141,7 @@ static void add_counted(struct listing *l)
     bool is_late =
         !job->parallel.gradient_sum_given || job->parallel.gradient_sum == GRADIENT_SUM_LATE;
 
-    if (l->search->are_alike || alike.dp < 2 || alike.zero > 1 || !is_late ||
+    if (l->search->are_alike || alike.dp < 2 || alike.ep > 1 || alike.zero > 1 || !is_late ||
         job->kind != JOB_PRETRAIN)
         return;
     const int *counts = search_share(l->search, &candidate);
@@ -226,6 +226,12 @@ static void list_schedules(struct listing *l)
 
 /* ---- ZeRO ---- */
 
+/* Experts are divided among the ranks of a group. */
+static bool divides_group(const struct listing *l, int group)
+{
+    return group % l->layout.ep == 0;
+}
+
 /* The data-parallel ranks of a node, if they are a part of all. */
 static struct values list_groups(const struct listing *l)
 {
@@ -235,7 +241,8 @@ static struct values list_groups(const struct listing *l)
 
     if (!is_free(s, LAYOUT_ZERO_GROUP))
         return one(l->layout.zero ? l->job->parallel.zero_group : 0);
-    if (l->layout.zero && of_node > 1 && of_node < l->layout.dp && l->layout.dp % of_node == 0)
+    if (l->layout.zero && of_node > 1 && of_node < l->layout.dp && l->layout.dp % of_node == 0 &&
+        divides_group(l, of_node))
         add(&values, of_node);
     return values;
 }
@@ -282,6 +289,8 @@ static void list_shards(struct listing *l)
         for (int g = 0; g < groups.n; g++)
             for (int h = 0; h < holds.n; h++)
                 for (int b = 0; b < buckets.n; b++) {
+                    if (!divides_group(l, groups.items[g]))
+                        continue;
                     l->layout.zero_group = groups.items[g];
                     l->layout.hold = (enum parameter_hold)holds.items[h];
                     l->layout.bucket_mb = buckets.items[b];
@@ -360,6 +369,20 @@ static struct values list_dp(const struct listing *l)
     return values;
 }
 
+/* Ranks among which the experts may be divided. */
+static struct values list_ep(const struct listing *l)
+{
+    int dp = l->layout.dp, n_experts = l->job->model.n_experts;
+    struct values values = { .n = 0 };
+
+    if (!is_free(l->search, LAYOUT_EP))
+        return dp % l->job->parallel.ep ? values : one(l->job->parallel.ep);
+    add(&values, 1);
+    for (int ep = 2; n_experts > 0 && dp % ep == 0 && n_experts % ep == 0; ep *= 2)
+        add(&values, ep);
+    return values;
+}
+
 static void list_data(struct listing *l)
 {
     int given = l->job->parallel.dp_given ? l->job->parallel.dp : 0;
@@ -367,7 +390,11 @@ static void list_data(struct listing *l)
     l->n_micro_batches = count_micro_batches(l);
     if (!l->n_micro_batches || is_refused(l) || (given && given != l->layout.dp))
         return;
-    list_shards(l);
+    struct values eps = list_ep(l);
+    for (int i = 0; i < eps.n; i++) {
+        l->layout.ep = eps.items[i];
+        list_shards(l);
+    }
 }
 
 static struct values list_pp(const struct listing *l)
@@ -402,6 +429,7 @@ void search_list(struct search *search, struct candidates *candidates)
                          .layout.recompute =
                              is_free(search, LAYOUT_RECOMPUTE) ? RECOMPUTE_AUTO : job->recompute,
                          .layout.cp = job->parallel.cp,
+                         .layout.ep = job->parallel.ep,
                          .layout.cp_kind = job->parallel.cp_kind,
                          .layout.cp_sizes = job->parallel.cp_sizes };
     struct values tps = list_tp(search), sizes = list_micro_batches(search);

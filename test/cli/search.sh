@@ -152,4 +152,19 @@ expect 'a run chooses as the plan does' 0 'layout: .* recompute auto.*the best o
 expect 'none of them' 0 '^done' pretrain unmixed --ranks 2 $wide --set parallel.pp=2
 same_bits 'changes no bit' mixed unmixed 12
 expect 'a manual run on a cluster is predicted, too' 0 'were predicted for ' pretrain manual --set "cluster=$dir/here.yaml"
+# ---- experts over ranks ----
+
+cat >"$dir/experts.yaml" <<END
+model: qwen3-30b-a3b
+data: {train: $dir/train, seq_len: 4096}
+train: {steps: 4, global_batch: 256, micro_batch: 1, dtype: bf16}
+parallel: {mode: semi, tp: 1, pp: 4, schedule: 1f1b}
+device: cuda
+END
+expect 'experts are divided where that is faster' 0 '^# +tp +pp +dp +ep +zero ' \
+    "$lmtrain" plan "$dir/experts.yaml" --cluster dgx-h100 --ranks 32 --top 3
+expect 'the best layout is printed' 0 'dp 8, ep [24], ' printf '%s\n' "$output"
+expect 'why others are not there' 0 'ep 1 (is slower|does not fit), by ' printf '%s\n' "$output"
+expect 'no other ep where it is given' 0 '^1 +1 +4 +8 +8 ' "$lmtrain" plan "$dir/experts.yaml" --cluster dgx-h100 --ranks 32 --top 1 \
+    --set parallel.ep=8
 finish

@@ -46,6 +46,7 @@ static void test_a_job_gets_the_layout_and_has_it(void **state)
     const struct layout layout = { .tp = 2,
                                    .pp = 2,
                                    .dp = 2,
+                                   .ep = 2,
                                    .chunks = 2,
                                    .schedule = PIPELINE_INTERLEAVED,
                                    .zero = 3,
@@ -115,6 +116,16 @@ static void test_modes_leave_open_what_is_not_given(void **state)
     assert_false(layout_is_open(&job, LAYOUT_PP));
     assert_true(layout_is_open(&job, LAYOUT_ZERO));
     assert_true(layout_is_unset(&job, "parallel.pp"));
+    /* Experts are divided where there are any. */
+    read_job(&job, "{" MODEL ", parallel: auto}", &arena);
+    assert_false(layout_is_open(&job, LAYOUT_EP));
+    job.model.n_experts = 4;
+    assert_true(layout_is_open(&job, LAYOUT_EP));
+    job.parallel.mode = PARALLEL_DATA;
+    assert_false(layout_is_open(&job, LAYOUT_EP));
+    read_job(&job, "{" MODEL ", parallel: {mode: auto, ep: 2}}", &arena);
+    job.model.n_experts = 4;
+    assert_false(layout_is_open(&job, LAYOUT_EP));
     arena_release(&arena);
 }
 

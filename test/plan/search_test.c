@@ -92,22 +92,26 @@ static int roll(struct dice *dice, int n)
     return (int)((dice->state >> 33) % (uint64_t)n);
 }
 
+/* Spaces from this seed on are of mixtures, on up to eight ranks. */
+enum { MIXTURES = 3000 };
+
 static void make_space(struct fixture *f, int seed)
 {
     static const char *const kinds[] = { "rope", "learned" };
+    static const char experts[] = ", n_experts: 8, n_active_experts: 2, expert_ffn_size: 128";
     struct dice dice = { (uint64_t)seed };
     int heads = 1 << (1 + roll(&dice, 3)), n_layers = 2 + roll(&dice, 5);
-    int n_ranks = 2 << roll(&dice, 3), tied = roll(&dice, 2);
+    int n_ranks = 2 << roll(&dice, seed < MIXTURES ? 3 : 2), tied = roll(&dice, 2);
     char text[600];
 
     snprintf(text, sizeof text,
              "{model: {vocab_size: %d, hidden_size: %d, n_layers: %d, n_heads: %d, ffn_size: %d, "
-             "max_seq_len: 128, position: %s, tied_embeddings: %s},"
+             "max_seq_len: 128, position: %s, tied_embeddings: %s%s},"
              " data: {train: a, seq_len: 128}, device: cuda, parallel: auto,"
              " train: {steps: 10, global_batch: %d, micro_batch: %d, dtype: bf16}}",
              512 << roll(&dice, 4), 32 * heads, n_layers, heads, 128 << roll(&dice, 3),
-             kinds[roll(&dice, 2)], tied ? "true" : "false", 32 << roll(&dice, 3),
-             1 << roll(&dice, 2));
+             kinds[roll(&dice, 2)], tied ? "true" : "false", seed < MIXTURES ? "" : experts,
+             32 << roll(&dice, 3), 1 << roll(&dice, 2));
     read_job(f, text);
     make_cluster(f, n_ranks, 2 << roll(&dice, 3), (int64_t)(1 + roll(&dice, 40)) << 20);
     f->request = (struct search_request){
@@ -121,6 +125,8 @@ static void make_space(struct fixture *f, int seed)
         .within = 0.01,
         .n_rows = 2
     };
+    if (seed >= MIXTURES)
+        f->request.keys |= 1U << LAYOUT_EP;
 }
 
 static int find(struct fixture *f, struct search_result *result)
@@ -140,12 +146,19 @@ static void check_equal_rows(const struct search_row *a, const struct search_row
     assert_true(a->bytes == b->bytes && a->estimate_bytes == b->estimate_bytes);
 }
 
+/* The seeds of a test: so many from `first` on, then some mixtures. */
+static int seed_of(int i, int first, int n)
+{
+    return i < n ? first + i : MIXTURES + i - n;
+}
+
 static void test_search_finds_what_estimating_every_layout_finds(void **state)
 {
-    int n_found = 0, n_bounded = 0;
+    int n_found = 0, n_bounded = 0, n_divided = 0;
 
     (void)state;
-    for (int seed = 0; seed < 200; seed++) {
+    for (int i = 0; i < 200 + 6; i++) {
+        int seed = seed_of(i, 0, 200);
         struct search_result quick, full;
         struct fixture f;
 
@@ -157,8 +170,10 @@ static void test_search_finds_what_estimating_every_layout_finds(void **state)
         if (!status) {
             assert_int_equal(quick.n_layouts, full.n_layouts);
             assert_int_equal(quick.n_rows, full.n_rows);
-            for (int i = 0; i < quick.n_rows; i++)
-                check_equal_rows(&quick.rows[i], &full.rows[i]);
+            for (int row = 0; row < quick.n_rows; row++) {
+                check_equal_rows(&quick.rows[row], &full.rows[row]);
+                n_divided += quick.rows[row].layout.ep > 1;
+            }
             assert_int_equal(full.n_bounded, 0);
             assert_int_equal(quick.n_misfits + quick.n_bounded + quick.n_estimated,
                              quick.n_layouts);
@@ -168,6 +183,7 @@ static void test_search_finds_what_estimating_every_layout_finds(void **state)
         close_fixture(&f);
     }
     assert_true(n_found > 50 && n_bounded > 25);
+    assert_true(n_divided > 0);
 }
 
 /* What rows of a search with two islands are. */
@@ -288,10 +304,11 @@ static void test_devices_may_be_idle(void **state)
 
 static void test_a_bound_is_never_above_the_estimate(void **state)
 {
-    int n_estimated = 0, n_uneven = 0;
+    int n_estimated = 0, n_uneven = 0, n_divided = 0;
 
     (void)state;
-    for (int seed = 1000; seed < 1040; seed++) {
+    for (int k = 0; k < 40 + 6; k++) {
+        int seed = seed_of(k, 1000, 40);
         struct candidates all = { 0 };
         struct fixture f;
 
@@ -317,12 +334,13 @@ static void test_a_bound_is_never_above_the_estimate(void **state)
                 assert_true(c->bound_ns > 0 && c->bound_ns <= c->estimate_ns);
                 assert_true(c->bound_bytes > 0 && c->bound_bytes <= c->estimate_bytes);
                 n_estimated++;
+                n_divided += c->layout.ep > 1;
                 n_uneven += c->layout.stages.n > 0 || c->layout.counts.n > 0;
             }
         search_release_fronts(&search);
         close_fixture(&f);
     }
-    assert_true(n_estimated > 500);
+    assert_true(n_estimated > 500 && n_divided > 20);
     assert_true(n_uneven > 50);
 }
 
