@@ -306,6 +306,25 @@ static int add_gpu(struct str *line, const struct metrics_gpu *gpu, struct event
     return n;
 }
 
+/* Loads to four digits: there may be thousands. */
+static void add_expert_layers(struct str *line, const struct metrics_experts *experts)
+{
+    const double *at = experts->stats;
+
+    str_add(line, ",\"expert_layers\":[");
+    for (int i = 0; i < experts->n_layers; i++) {
+        str_printf(line, "%s{\"layer\":%d", i ? "," : "", experts->layers[i]);
+        add_double(line, "balance", *at++);
+        str_add(line, ",\"load\":[");
+        for (int e = 0; e < experts->n_experts; e++, at++) {
+            str_add(line, e ? "," : "");
+            add_formatted(line, "%.*g", 4, *at);
+        }
+        str_add(line, "]}");
+    }
+    str_add(line, "]");
+}
+
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
 {
     struct str *line = begin_line(metrics, step->step);
@@ -348,6 +367,7 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         add_double(line, "least_used", step->least_used);
         add_int(line, "reruns", step->reruns);
         scalars[n++] = (struct events_scalar){ "experts/reruns", (double)step->reruns };
+        add_expert_layers(line, &step->experts);
         scalars[n++] = (struct events_scalar){ "experts/balance", step->balance };
         scalars[n++] = (struct events_scalar){ "experts/most_used", step->most_used };
         scalars[n++] = (struct events_scalar){ "experts/least_used", step->least_used };

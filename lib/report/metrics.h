@@ -15,6 +15,14 @@ struct metrics_gpu {
     const char *throttle; /* why clocks are held down, in words; "": they are not */
 };
 
+/* What each layer with experts has done. */
+struct metrics_experts {
+    int n_layers, n_experts;
+    const int *layers; /* their numbers */
+    const double
+        *stats; /* [n_layers][1 + n_experts]: balance, then each expert's load (trainer.h) */
+};
+
 struct metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
@@ -28,6 +36,7 @@ struct metrics_step {
     double loss_scale;                     /* of fp16; else 0 */
     uint64_t numerics;                     /* hash (design.md §5) */
     double balance, most_used, least_used; /* of experts (trainer.h); balance 0: there are none */
+    struct metrics_experts experts;        /* n_layers 0: there are none */
     const struct metrics_gpu *gpu;         /* NULL: none, or not known */
 };
 
@@ -64,9 +73,10 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
 /*
  * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
  * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also
- * balance, most_used and least_used; where not all tokens are learned learned_per_s, of fp16
- * loss_scale; of a GPU gpu_memory_bytes, gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they
- * are known, and gpu_throttle. Scalars to TensorBoard.
+ * balance, most_used, least_used, and expert_layers, of each its layer, balance, and load; where
+ * not all tokens are learned learned_per_s, of fp16 loss_scale; of a GPU gpu_memory_bytes,
+ * gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they are known, and gpu_throttle. Scalars to
+ * TensorBoard.
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 

@@ -167,11 +167,25 @@ static void compare_with_plan(struct pretrain *p, double took)
     pretrain_report_event(p, "predicted", text);
 }
 
+/* layers: room for the numbers of as many as the model has. */
+static struct metrics_experts experts_of(const struct job *job, const struct trainer_result *r,
+                                         int *layers)
+{
+    int n = 0;
+
+    for (int i = 0; i < job->model.n_layers && r->n_expert_layers; i++)
+        if (model_spec_has_experts(&job->model, i))
+            layers[n++] = i;
+    CHECK(n == r->n_expert_layers);
+    return (struct metrics_experts){ n, job->model.n_experts, layers, r->expert_layers };
+}
+
 void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
 {
     const struct job *job = p->job;
     struct err err;
     char text[512], words[256];
+    struct arena scratch = { 0 };
     struct metrics_gpu gpu;
     double tokens_per_s = (double)r->read / took;
     int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
@@ -205,7 +219,10 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     if (!logged)
         return;
     m.gpu = see_gpu(p, &gpu, words, sizeof words);
+    int *layers = arena_array(&scratch, int, job->model.n_layers);
+    m.experts = experts_of(job, r, layers);
     forgive(p, metrics_step(p->metrics, &m, &err), &err);
+    arena_release(&scratch);
     if (flat_loss_note(&p->flat_loss, job, r->step, r->loss, text, sizeof text)) {
         log_warn("%s", text);
         pretrain_report_event(p, "flat loss", text);

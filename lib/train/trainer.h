@@ -67,6 +67,10 @@ struct trainer_result {
      * uniform distribution.
      */
     double balance, most_used, least_used;
+    /* Of each layer with experts its balance, then the load of each expert, likewise relative: the
+     * trainer's, until the next step. */
+    int n_expert_layers;
+    const double *expert_layers;
 };
 
 /*

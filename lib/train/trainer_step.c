@@ -127,8 +127,8 @@ static void adapt_loss_scale(struct trainer *t, struct trainer_result *result)
     }
 }
 
-static void count_experts(const struct trainer *t, const double *stats,
-                          struct trainer_result *result)
+/* stats: sums of the step; then relative, as results have them. */
+static void count_experts(const struct trainer *t, double *stats, struct trainer_result *result)
 {
     const struct model_spec *s = &t->job->model;
     int n_layers = model_spec_n_expert_layers(s, s->n_layers);
@@ -137,10 +137,13 @@ static void count_experts(const struct trainer *t, const double *stats,
     double even = (double)t->job->train.global_batch * t->job->data.seq_len * s->n_active_experts /
                   max_int(1, s->n_experts);
 
+    result->n_expert_layers = n_layers;
+    result->expert_layers = stats;
     for (int layer = 0; layer < n_layers; layer++) {
-        result->balance += *stats++ / n_micro_batches / n_layers;
+        result->balance += *stats / n_micro_batches / n_layers;
+        *stats++ /= n_micro_batches;
         for (int e = 0; e < s->n_experts; e++, stats++) {
-            double used = *stats / even;
+            double used = *stats /= even;
 
             result->most_used = used > result->most_used ? used : result->most_used;
             result->least_used =

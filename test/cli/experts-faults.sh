@@ -29,6 +29,9 @@ for ep in 2 4; do
     expect "the first loss is that without ep, ep $ep" 0 '' test "$(first_loss whole)" = "$(first_loss tcp$ep)"
 done
 
+expect 'each layer tells what its experts have got' 0 \
+    '"expert_layers":\[\{"layer":0,"balance":[0-9.]+,"load":\[[0-9.]+(,[0-9.]+){3}\]\},\{"layer":1,.*\]\}\]' cat "$dir/tcp2/metrics.jsonl"
+
 # ---- what breaks in it ----
 
 # broken NAME TRANSPORT RULES PATTERN - a run of ep 2 with these faults ends with status 5, and says that

@@ -152,6 +152,8 @@ static void job_keys(void **state)
 /* A line of each kind, with all that it may have. */
 static void write_metrics(const char *folder)
 {
+    static const double stats[] = { 1, 0.5, 1.5 };
+    static const int layer = 1;
     const struct metrics_gpu gpu = { 1, 1755, 412, 70, "power cap" };
     const struct metrics_step step = { .step = 1,
                                        .loss = 1,
@@ -161,6 +163,7 @@ static void write_metrics(const char *folder)
                                        .balance = 1,
                                        .most_used = 1,
                                        .least_used = 1,
+                                       .experts = { 1, 2, &layer, stats },
                                        .gpu = &gpu };
     struct metrics *metrics;
     struct err err;

@@ -125,6 +125,8 @@ static void a_step_has_all_fields_to_the_bit(void **state)
 /* Behind all the others; in other dtypes there is none. */
 static void the_loss_scale_of_fp16(void **state)
 {
+    static const int layers[] = { 1, 3 };
+    static const double stats[] = { 1, 1, 1, 1.5, 0, 2 };
     struct metrics_step step = sample;
     struct metrics *metrics;
     struct err err = { 0 };
@@ -134,6 +136,7 @@ static void the_loss_scale_of_fp16(void **state)
     assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
     assert_ok(metrics_step(metrics, &step, &err), &err);
     step.balance = 1.25;
+    step.experts = (struct metrics_experts){ 2, 2, layers, stats };
     assert_ok(metrics_step(metrics, &step, &err), &err);
     metrics_close(metrics);
     assert_int_equal(read_lines(*state, lines, 4), 2);
@@ -141,6 +144,11 @@ static void the_loss_scale_of_fp16(void **state)
         assert_true(get(lines[i], "loss_scale")->valuedouble == 65536);
     assert_null(cJSON_GetObjectItem(lines[0], "balance"));
     assert_true(get(lines[1], "balance")->valuedouble == 1.25);
+    assert_null(cJSON_GetObjectItem(lines[0], "expert_layers"));
+    const cJSON *last = cJSON_GetArrayItem(get(lines[1], "expert_layers"), 1);
+    assert_int_equal(cJSON_GetArraySize(get(lines[1], "expert_layers")), 2);
+    assert_true(get(last, "layer")->valuedouble == 3 && get(last, "balance")->valuedouble == 1.5);
+    assert_true(cJSON_GetArrayItem(get(last, "load"), 1)->valuedouble == 2);
     for (int i = 0; i < 2; i++)
         cJSON_Delete(lines[i]);
 }
