@@ -93,11 +93,30 @@ static void equal_bits(void **state)
     }
 }
 
+/* Of tp and ep ranks together, over their composite axis; all else is sharded over another. */
+static void whole_experts(void **state)
+{
+    struct law_case law = small("mixture", "fp32", 2);
+
+    (void)state;
+    law.n_ranks = 4;
+    law.tp = 2;
+    law.tuning = "model.n_layers=2|data.seq_len=8|model.n_experts=4|parallel.ep=2|moe.expert_tp=1";
+    choose(0, "eager");
+    struct law_outcome staged = law_run(&law), cpu = on_the_cpu(&law);
+    near("a GPU and the CPU, whole experts", &staged, &cpu, 1e-4);
+    choose(1, "lazy");
+    law.zero = 1;
+    struct law_outcome enqueued = law_run(&law);
+    law_must_equal("NCCL, whole experts", &staged, &enqueued);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_loss_does_not_move),
         cmocka_unit_test(equal_bits),
+        cmocka_unit_test(whole_experts),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
