@@ -369,17 +369,34 @@ static struct values list_dp(const struct listing *l)
     return values;
 }
 
+/* Whether ranks that have whole experts have equally many: ranks of tp may be such, with rows of
+ * their own. */
+static bool divides_experts(const struct listing *l, int ep)
+{
+    const struct job *job = l->job;
+    int tp = job->moe.expert_tp == EXPERT_TP_ONE ? l->layout.tp : 1;
+
+    if (tp > 1 && (!job->parallel.sequence_parallel ||
+                   (job->model.router_balance > 0 &&
+                    job->model.router_balance_kind == ROUTER_BALANCE_POOLED)))
+        return false;
+    return job->model.n_experts % (ep * tp) == 0;
+}
+
 /* Ranks among which the experts may be divided. */
 static struct values list_ep(const struct listing *l)
 {
-    int dp = l->layout.dp, n_experts = l->job->model.n_experts;
+    int dp = l->layout.dp, given = l->job->parallel.ep;
+    bool is_open = is_free(l->search, LAYOUT_EP);
     struct values values = { .n = 0 };
 
-    if (!is_free(l->search, LAYOUT_EP))
-        return dp % l->job->parallel.ep ? values : one(l->job->parallel.ep);
-    add(&values, 1);
-    for (int ep = 2; n_experts > 0 && dp % ep == 0 && n_experts % ep == 0; ep *= 2)
+    if (!l->job->model.n_experts)
+        return one(1);
+    for (int ep = is_open ? 1 : given; dp % ep == 0 && divides_experts(l, ep); ep *= 2) {
         add(&values, ep);
+        if (!is_open)
+            break;
+    }
     return values;
 }
 

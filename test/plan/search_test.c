@@ -407,6 +407,31 @@ static void test_what_is_given_is_not_searched(void **state)
     close_fixture(&f);
 }
 
+/* Where tp ranks have whole experts, layouts that cannot divide them so are left out. */
+static void test_whole_experts_are_divided_evenly(void **state)
+{
+    struct search_result result;
+    struct fixture f;
+    int n_divided = 0;
+
+    (void)state;
+    open_fixture(&f);
+    search_8(&f,
+             "{model: {vocab_size: 512, hidden_size: 64, n_layers: 4, n_heads: 8, ffn_size: 128, "
+             "max_seq_len: 128, n_experts: 6, n_active_experts: 2}, data: {train: a, seq_len: 128},"
+             " device: cuda, train: {steps: 1, global_batch: 32, micro_batch: 1}, parallel: auto,"
+             " moe: {expert_tp: 1}}",
+             &result);
+    for (int i = 0; i < result.n_rows; i++) {
+        const struct layout *l = &result.rows[i].layout;
+
+        assert_int_equal(6 % (l->tp * l->ep), 0);
+        n_divided += l->tp * l->ep > 1;
+    }
+    assert_true(n_divided > 0);
+    close_fixture(&f);
+}
+
 /* With the devices' time as objective no layout in more of it is first. */
 static void test_the_objective_may_be_the_time_of_devices(void **state)
 {
@@ -545,6 +570,7 @@ int main(void)
         cmocka_unit_test(test_a_bound_is_never_above_the_estimate),
         cmocka_unit_test(test_slots_that_bounds_assume),
         cmocka_unit_test(test_what_is_given_is_not_searched),
+        cmocka_unit_test(test_whole_experts_are_divided_evenly),
         cmocka_unit_test(test_the_objective_may_be_the_time_of_devices),
         cmocka_unit_test(test_layers_are_moved_from_a_stage_with_a_large_head),
         cmocka_unit_test(test_data_has_neither_tp_nor_pp),
