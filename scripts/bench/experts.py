@@ -181,6 +181,18 @@ def section_products(options, folder, dtype):
             f"{verdict('products', statistics.median(ours) / statistics.median(theirs))} |" for kind, (ours, theirs) in found.items()]
 
 
+def section_memory(options, folder, recompute):
+    """What `lmtrain plan` says of a rank's device; here dtypes are ways to recompute."""
+    path = os.path.join(folder, f"memory-{recompute}.yaml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f"model: qwen3-30b-a3b\ndata: {{train: {folder}/none, tokenizer: {folder}/none, seq_len: 4096}}\n"
+                   "train: {steps: 1, global_batch: 64, micro_batch: 1, dtype: bf16}\ncluster: dgx-h100\n"
+                   f"parallel: {{dp: 32, pp: 2, ep: 8, zero: 1}}\nrecompute: {recompute}\noutput: {folder}/none\n")
+    plans = [run([options.lmtrain, "plan", path, "--json", "--ranks=64", f"--set=moe.stash_factor={factor}"]) for factor in (0, 1.3)]
+    all_rows, pages = (plan["device_bytes"] / 2**30 for plan in plans)
+    return [f"| recompute {recompute} | {all_rows:.1f} | {pages:.1f} | {pages / all_rows:.2f} |"]
+
+
 SECTIONS = {
     "step": (section_step, "A training step, against transformers", "lmtrain, s | transformers, s | times as fast",
              f"Qwen3-MoE, {BATCH} x {SEQ_LEN} tokens: " + ", ".join(f"{k} {v}" for k, v in MODEL.items()) + "."),
@@ -189,6 +201,9 @@ SECTIONS = {
     "products": (section_products, "Products of experts, against dense ones", "experts, GFLOP/s | dense, GFLOP/s | share",
                  f"{ROWS} rows, {EXPERTS} experts: 64 rows each on average (routing of random weights); hidden size 768, gate and up "
                  "of 2 x 1536."),
+    "memory": (section_memory, "Rows of experts in pages", "for all rows, GiB | in pages, GiB | share",
+               "What `lmtrain plan` says of a device of Qwen3-30B-A3B on 64 H100, pp 2, dp 32, ep 8, zero 1, 4096 tokens a micro-batch, "
+               "bf16: memory for all rows of experts that there may be (moe.stash_factor 0), and for 1.3 times the balanced ones."),
 }
 
 
@@ -226,7 +241,7 @@ def main():
         for name in options.sections.split(","):
             measure, title, columns, what = SECTIONS[name]
             lines += [f"## {title}", "", what, "", f"| | {columns} |", "|---|---|---|---|"]
-            for dtype in options.dtypes.split(","):
+            for dtype in ["none", "selective"] if name == "memory" else options.dtypes.split(","):
                 lines += measure(options, folder, dtype)
             lines.append("")
     with open(options.out, "w", encoding="utf-8") as file:
