@@ -44,7 +44,8 @@ def job(folder, name, model, dtype, **settings):
 
 def run(command):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
+    # A plan that does not fit says so by its status, and prints it all the same.
+    if done.returncode and not done.stdout:
         sys.exit(f"experts: {' '.join(command)}: {done.stderr}")
     return json.loads(done.stdout)
 
