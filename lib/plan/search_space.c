@@ -400,6 +400,17 @@ static struct values list_ep(const struct listing *l)
     return values;
 }
 
+/* Whether a job with these degrees, which gives tp ranks whole experts, would be refused. */
+static bool refuses_whole_experts(const struct listing *l)
+{
+    const struct model_spec *m = &l->job->model;
+    int n = l->layout.tp * l->layout.ep;
+
+    return l->job->moe.expert_tp == EXPERT_TP_ONE && l->layout.tp > 1 &&
+           (!m->n_experts || m->n_experts % n || !l->job->parallel.sequence_parallel ||
+            (m->router_balance > 0 && m->router_balance_kind == ROUTER_BALANCE_POOLED));
+}
+
 static void list_data(struct listing *l)
 {
     int given = l->job->parallel.dp_given ? l->job->parallel.dp : 0;
@@ -410,7 +421,8 @@ static void list_data(struct listing *l)
     struct values eps = list_ep(l);
     for (int i = 0; i < eps.n; i++) {
         l->layout.ep = eps.items[i];
-        list_shards(l);
+        if (!refuses_whole_experts(l))
+            list_shards(l);
     }
 }
 

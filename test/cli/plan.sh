@@ -109,6 +109,8 @@ printf '%s\n' "$output" >"$dir/search.txt"
 expect 'it fits' 0 '^fits: a rank needs ' cat "$dir/search.txt"
 expect 'ten are printed' 0 '^10 +[0-9]+ ' cat "$dir/search.txt"
 expect 'and what others lack' 0 '^    tp 8 is slower, by [0-9.]+ % or more' cat "$dir/search.txt"
+expect 'whole experts divide in each layout' 0 '^best of [0-9]+ layouts' \
+    searched --ranks 16 --set model=mixtral-8x7b --set moe.expert_tp=1 --set train.global_batch=16
 searched --ranks 64 >"$dir/again.txt"
 expect 'the same each time' 0 '' cmp "$dir/search.txt" "$dir/again.txt"
 expect 'the best is what the plan is of' 0 '' sh -c "'$lmtrain' plan configs/jobs/llama2-70b.yaml --device h100-sxm --set parallel=auto --ranks 64 --top 1 --json | python3 -c '
