@@ -39,14 +39,14 @@ template <bool PART> static __device__ __forceinline__ int first_expert(const st
     return PART ? *c.begin : 0;
 }
 
-/* PART: of the m experts from `begin` on; -1: it is another. */
+/* PART: of the m experts from `begin` on; -1: it is another, or none. */
 template <bool PART>
 static __device__ __forceinline__ int choice_at(const struct choices &c, unsigned i, int begin)
 {
     int expert = c.expert[i / c.n * c.stride + i % c.n];
 
     if constexpr (PART) {
-        device_check(expert >= 0 && expert < c.n_experts);
+        device_check(expert >= -1 && expert < c.n_experts);
         expert -= begin;
         return expert >= 0 && expert < c.m ? expert : -1;
     }

@@ -98,6 +98,7 @@ void cuda_register_gate_rows(struct kernels_backend *table);
 void cuda_register_dispatch(struct kernels_backend *table);
 void cuda_register_linear(struct kernels_backend *table);
 void cuda_register_expert_linear(struct kernels_backend *table);
+void cuda_register_limit_choices(struct kernels_backend *table);
 void cuda_register_lora(struct kernels_backend *table);
 void cuda_register_head(struct kernels_backend *table);
 void cuda_register_cross_entropy(struct kernels_backend *table);

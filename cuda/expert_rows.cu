@@ -19,17 +19,24 @@ static cudaStream_t queue_of(struct kernels *kernels, int queue)
     return cuda_stream_of(cuda_of(kernels)->device, queue);
 }
 
+static __device__ __forceinline__ int own_experts(const kernels_rows &p)
+{
+    return p.n_experts / p.n_ranks;
+}
+
+/* -1: it was dropped. */
 static __device__ __forceinline__ int chosen_expert(const kernels_rows &p, int64_t choice)
 {
     int expert = p.choices[choice];
 
-    device_check(expert >= 0 && expert < p.n_experts);
+    device_check(expert >= -1 && expert < p.n_experts);
     return expert;
 }
 
-static __device__ __forceinline__ int own_experts(const kernels_rows &p)
+/* The rank that has it, or -1. */
+static __device__ __forceinline__ int rank_of(const kernels_rows &p, int expert)
 {
-    return p.n_experts / p.n_ranks;
+    return expert < 0 ? -1 : expert / own_experts(p);
 }
 
 /* ---- to experts ---- */
@@ -39,7 +46,7 @@ static __device__ __forceinline__ bool chooses(const kernels_rows &p, int64_t to
     bool is_chosen = false;
 
     for (int64_t i = 0; i < p.n_chosen; i++)
-        is_chosen |= chosen_expert(p, token * p.n_chosen + i) / own_experts(p) == rank;
+        is_chosen |= rank_of(p, chosen_expert(p, token * p.n_chosen + i)) == rank;
     return is_chosen;
 }
 
@@ -134,11 +141,12 @@ static __global__ void __launch_bounds__(N_THREADS) count_rows_kernel(kernels_ro
         shared[i] = 0;
     __syncthreads();
     for (int64_t i = threadIdx.x; i < p.n_tokens * p.n_chosen; i += N_THREADS) {
-        int expert = chosen_expert(p, rank * p.n_tokens * p.n_chosen + i), to = expert / n_own;
+        int expert = chosen_expert(p, rank * p.n_tokens * p.n_chosen + i), to = rank_of(p, expert);
 
         if (to == p.rank)
             atomicAdd(&shared[expert - to * n_own], 1);
-        atomicAdd(&ranks[to], 1);
+        if (to >= 0)
+            atomicAdd(&ranks[to], 1);
     }
     __syncthreads();
     for (int e = (int)threadIdx.x; e < n_own; e += N_THREADS)

@@ -92,10 +92,23 @@ static void check_groups(struct job_reader *r)
                         (s->n_active_experts + size - 1) / size);
 }
 
+static void check_capacity(struct job_reader *r)
+{
+    if (!r->job->model.n_experts && r->job->moe.capacity_factor > 0)
+        diagnostics_add(&r->mistakes, reader_given(r, "moe.capacity_factor"),
+                        "moe.capacity_factor is %g, but the model has no experts",
+                        r->job->moe.capacity_factor);
+    if (!(r->job->moe.capacity_factor > 0) && r->job->moe.drop != MOE_DROP_POSITION)
+        diagnostics_add(&r->mistakes, reader_given(r, "moe.drop"),
+                        "moe.drop is probability, but no choice is dropped without a capacity "
+                        "(hint: moe.capacity_factor: 1.25)");
+}
+
 void reader_check_experts(struct job_reader *r)
 {
     const struct model_spec *s = &r->job->model;
 
+    check_capacity(r);
     if (!s->n_experts)
         return;
     check_sizes(r);

@@ -188,6 +188,8 @@ static int has_feature(const struct job *job, enum op_feature feature)
         return s->activation == ACTIVATION_GELU;
     case FEATURE_EXPERTS:
         return s->n_experts > 0;
+    case FEATURE_CAPACITY:
+        return s->n_experts > 0 && job->moe.capacity_factor > 0;
     case FEATURE_SHARED_GATE:
         return s->n_experts > 0 && s->shared_ffn_size > 0 && s->shared_gate;
     case FEATURE_ADAPTERS:

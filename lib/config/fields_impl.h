@@ -85,6 +85,7 @@ struct field_numerics {
 
 void numerics_print_norm(const struct job *job, struct str *out);
 void numerics_print_router_balance(const struct job *job, struct str *out);
+void numerics_print_capacity(const struct job *job, struct str *out);
 void numerics_print_original_seq_len(const struct job *job, struct str *out);
 void numerics_print_alpha(const struct job *job, struct str *out);
 void numerics_print_gradient_sum(const struct job *job, struct str *out);

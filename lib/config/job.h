@@ -26,6 +26,9 @@
 #include "ops/keep_set.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
+/* Of choices beyond an expert's capacity: the last tokens', or those of the least weights. */
+enum moe_drop { MOE_DROP_POSITION, MOE_DROP_PROBABILITY };
+
 enum recompute_mode {
     RECOMPUTE_NONE,
     RECOMPUTE_SELECTIVE,
@@ -100,6 +103,7 @@ extern const struct choice offload_kind_choices[];
 extern const struct choice memory_update_choices[];
 extern const struct choice cp_kind_choices[];
 extern const struct choice gradient_sum_choices[];
+extern const struct choice moe_drop_choices[];
 extern const struct choice hold_choices[];
 extern const struct choice rank_order_choices[];
 extern const struct choice expert_tp_choices[];
@@ -291,6 +295,8 @@ struct job {
     } memory;
 
     struct {
+        double capacity_factor; /* 0: no choice of a token is dropped */
+        enum moe_drop drop;
         double stash_factor; /* memory for rows of experts, relative to balanced ones; 0: for all */
         enum expert_tp expert_tp;
     } moe;

@@ -218,6 +218,13 @@ void numerics_print_router_balance(const struct job *job, struct str *out)
         str_printf(out, " %s", choice_word(router_balance_choices, (int)s->router_balance_kind));
 }
 
+/* One line for both keys. */
+void numerics_print_capacity(const struct job *job, struct str *out)
+{
+    print_number(job->moe.capacity_factor, out);
+    str_printf(out, " %s", choice_word(moe_drop_choices, (int)job->moe.drop));
+}
+
 void numerics_print_original_seq_len(const struct job *job, struct str *out)
 {
     int given = job->model.rope_scaling.original_max_seq_len;

@@ -61,6 +61,8 @@ static const char *const aliases[][2] = {
     { "moe_router_group_topk", "model.router_groups_kept" },
     { "moe_router_enable_expert_bias", "model.router_bias" },
     { "moe_router_bias_update_rate", "model.router_bias_rate" },
+    { "moe_expert_capacity_factor", "moe.capacity_factor" },
+    { "moe_token_drop_policy", "moe.drop" },
     { "moe_z_loss_coeff", "model.router_z" },
     { "router_z_loss_coef", "model.router_z" },
     { "router_aux_loss_coef", "model.router_balance" },

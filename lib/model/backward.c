@@ -149,6 +149,9 @@ bool compile_has_pages(const struct compile_train *o)
     bool keeps = o->recompute != RECOMPUTE_KIND_FULL || o->set_of_layer;
     int n = mesh_size(&o->mesh, axes_exchange(&o->mesh, compile_has_whole_experts(o)));
 
+    /* A capacity may leave no more rows than the pages would hold. */
+    if (o->capacity_factor > 0 && o->capacity_factor <= o->stash_factor)
+        return false;
     return keeps && o->stash_factor > 0 && o->stash_factor * model_balanced_share(o->model, n) < 1;
 }
 

@@ -131,6 +131,8 @@ static void update(struct compiling *c)
     if (p->ports.router_stats)
         p->ports.router_stats_total =
             compile_sum(p, c->update, p->ports.router_stats, "router_stats_total");
+    if (p->ports.dropped)
+        p->ports.dropped_total = compile_sum(p, c->update, p->ports.dropped, "dropped_total");
     build_update(p, c->update, &options);
     balance_biases(c);
 }
@@ -272,6 +274,8 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                .seq_len = options->seq_len,
                                .shortest = shortest(options),
                                .gathers_windows = options->gathers_windows,
+                               .capacity_factor = options->capacity_factor,
+                               .drops_by_weight = options->drops_by_weight,
                                .dropout = 1,
                                .sequence_parallel = options->sequence_parallel &&
                                                     options->mesh.size[axes_tensor()] > 1,

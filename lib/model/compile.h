@@ -36,10 +36,12 @@ struct compile_train {
     int has_ring;          /* over cp keys go from rank to rank instead of being gathered */
     int key_slices;        /* in which gathered keys travel; 0: 1 */
     int fastseq;           /* ranks along ulysses divide the qkv matrices (model.h) */
-    int64_t head_logits;   /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
-    int has_recheck;       /* ENTRY_RECHECK is made */
-    int decides_late;      /* split_optimizer */
-    int is_packed; /* a sequence may hold several samples, none of which attends to another */
+    double capacity_factor; /* of experts (model.h); 0: they have no capacity */
+    int drops_by_weight;
+    int64_t head_logits; /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
+    int has_recheck;     /* ENTRY_RECHECK is made */
+    int decides_late;    /* split_optimizer */
+    int is_packed;       /* a sequence may hold several samples, none of which attends to another */
     const struct tuning *tuning; /* trainable parameters, adapters; NULL: everything is trained */
     uint64_t seed;
     enum recompute_kind recompute;

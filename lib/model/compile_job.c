@@ -33,6 +33,8 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .sequence_parallel = job->parallel.sequence_parallel,
         .whole_experts = job->moe.expert_tp == EXPERT_TP_ONE,
         .has_ring = job->parallel.cp_kind == CP_RING,
+        .capacity_factor = job->moe.capacity_factor,
+        .drops_by_weight = job->moe.drop == MOE_DROP_PROBABILITY,
         .key_slices = job->parallel.cp_slices,
         .fastseq = job->parallel.cp_kind == CP_FASTSEQ,
         .tuning = job->tuning,

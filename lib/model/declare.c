@@ -259,6 +259,8 @@ static void declare_parts(struct model_builder *b, int64_t rows)
     enum mesh_axis experts = model_expert_axis(b);
     int n = mesh_size(&b->program->mesh, experts);
 
+    if (b->capacity_factor > 0 && s->n_experts)
+        b->parts.none = ascending(b, "no_expert_before", 1, 0);
     if (n > 1 && s->n_experts)
         b->parts.experts = begins_over(b, experts, "expert_begin", s->n_experts / n);
     if (tp > 1) {
@@ -370,6 +372,9 @@ void model_declare_loss(struct model_builder *b)
         p->ports.router_stats = sum_cell(p, "router_stats",
                                          model_spec_n_expert_layers(b->spec, b->spec->n_layers) *
                                              (1 + (int64_t)b->spec->n_experts));
+    if (b->spec->n_experts && b->capacity_factor > 0)
+        p->ports.dropped =
+            sum_cell(p, "dropped", model_spec_n_expert_layers(b->spec, b->spec->n_layers));
 }
 
 void model_declare_evaluation(struct model_builder *b)

@@ -82,6 +82,7 @@ static int inner(const struct adapting *a, enum lora_module module, struct lora_
 
     if (a->site->ends)
         emit(a, (struct op){ .kind = OP_EXPERT_LINEAR,
+                             .attributes.n_rows = a->site->n_rows,
                              .in = { [EXPERT_LINEAR_X] = x,
                                      [EXPERT_LINEAR_ENDS] = a->site->ends,
                                      [EXPERT_LINEAR_W] = w },
@@ -118,7 +119,9 @@ int lora_emit(struct model_builder *b, const struct lora_site *site)
 {
     const struct adapting a = { b, site };
     struct program *p = b->program;
-    struct op op = { .kind = site->ends ? OP_EXPERT_LORA : OP_LORA, .in = { [LORA_Y] = site->y } };
+    struct op op = { .kind = site->ends ? OP_EXPERT_LORA : OP_LORA,
+                     .attributes.n_rows = site->n_rows,
+                     .in = { [LORA_Y] = site->y } };
     int n = 0, h0 = site->ends ? EXPERT_LORA_H0 : LORA_H0;
 
     for (int m = 0; m < N_LORA_MODULES; m++) {

@@ -15,12 +15,13 @@
 #include "layout/axes.h"
 #include "model/logits_impl.h"
 #include "model/lora_impl.h"
+#include "model/routing_impl.h"
 #include "model/self_attention_impl.h"
 
 /* y, the product of x and the module's matrix, plus the adapters of this matrix. */
 static int with_lora(const struct emitter *e, enum module_id module, int x, int y)
 {
-    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, 0 });
+    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, 0, 0 });
 }
 
 static int linear(const struct emitter *e, int x, int weight, int bias)
@@ -119,128 +120,6 @@ static int feed_forward(const struct emitter *e, int x)
     return linear_to_residual(e, MODULE_DOWN, y);
 }
 
-/* ---- experts ---- */
-
-/* The routing of tokens: weights and experts of each, the positions of its rows after sorting by
- * expert, and the end of each expert's rows. */
-struct routes {
-    int weight, expert, place, ends;
-};
-
-/* The view of the layer in router_stats, one for all sizes of micro-batches; 0 if they are not
- * needed. */
-static int stats_of_layer(const struct emitter *e)
-{
-    struct program *p = e->b->program;
-    int64_t n = 1 + (int64_t)e->b->spec->n_experts;
-    int64_t at = model_spec_n_expert_layers(e->b->spec, e->layer) * n;
-
-    if (e->end != MODEL_TRAIN)
-        return 0;
-    for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].base == p->ports.router_stats && p->values[id].offset == at)
-            return id;
-    return program_view(p, p->ports.router_stats, at, 1, n, n);
-}
-
-static int has_balance(const struct emitter *e, enum router_balance_kind kind)
-{
-    const struct model_spec *s = e->b->spec;
-
-    return e->end == MODEL_TRAIN && s->router_balance > 0 && s->router_balance_kind == kind;
-}
-
-/* The losses are means over the global batch; of the parts of sequences, too. */
-static struct op_attributes router_attributes(const struct emitter *e)
-{
-    const struct model_spec *s = e->b->spec;
-    struct op_attributes a = { .normalize = s->router_normalize,
-                               .score = s->router_score,
-                               .scale = s->router_scaling,
-                               .groups = s->router_groups,
-                               .groups_kept = s->router_groups_kept };
-
-    if (e->end != MODEL_TRAIN)
-        return a;
-    if (s->router_balance > 0)
-        a.balance = s->router_balance * (double)e->b->n_sequences / (double)e->b->global_batch /
-                    (e->ulysses * e->keys);
-    if (s->router_z > 0)
-        a.z = s->router_z * (double)e->b->n_sequences / (double)e->b->global_batch /
-              (e->ulysses * e->keys);
-    if (has_balance(e, ROUTER_BALANCE_PER_SEQUENCE)) {
-        a.by_sequence = 1;
-        a.seq_len = (int)(e->rows / e->b->n_sequences);
-    }
-    return a;
-}
-
-/*
- * The value of the experts that a layer's rows are routed to. If the balance loss is pooled over
- * layers they are rows of one value, which the gradient of each router reads in full: the chunk
- * must have all layers.
- */
-static int choices_of_layer(const struct emitter *e, int logits)
-{
-    struct model_builder *b = e->b;
-    const struct model_spec *s = b->spec;
-    int64_t rows = b->program->values[logits].rows, cols = s->n_active_experts;
-    int n_layers = model_spec_n_expert_layers(s, s->n_layers);
-    int before = model_spec_n_expert_layers(s, e->layer);
-
-    if (!has_balance(e, ROUTER_BALANCE_POOLED))
-        return value(e, logits, cols, DTYPE_I32);
-    if (!b->choices) {
-        b->choices = program_value(b->program, n_layers * rows, cols, DTYPE_I32);
-        memcpy(b->program->values[b->choices].spread, b->program->values[logits].spread,
-               sizeof b->program->values[logits].spread);
-    }
-    return program_view(b->program, b->choices, before * rows * cols, rows, cols, cols);
-}
-
-/* Rows that a rank sends to experts: where tp ranks have whole ones, the rank's own. */
-static int64_t n_rows_to_send(const struct emitter *e)
-{
-    return e->b->whole_experts ? e->rows / e->tp : e->rows;
-}
-
-/* Route the rows of a norm's output. The balance loss is over all rows of the micro-batch, or of
- * each sequence; or its shares are of what all ranks have counted so far. */
-static struct routes route(const struct emitter *e, int y)
-{
-    const struct model_spec *s = e->b->spec;
-    int logits = value(e, y, s->n_experts, DTYPE_F32);
-
-    emit(e, (struct op){ .kind = OP_LINEAR,
-                         .in = { [LINEAR_X] = y, [LINEAR_W] = weight_of(e, MODULE_ROUTER) },
-                         .out = { [LINEAR_Y] = logits } });
-    logits = enter_tp_region(e, logits);
-    struct routes r = { .weight = value(e, logits, s->n_active_experts, DTYPE_F32),
-                        .expert = choices_of_layer(e, logits),
-                        .place = program_value(e->b->program, n_rows_to_send(e),
-                                               s->n_active_experts, DTYPE_I32),
-                        .ends = program_value(e->b->program, 1, s->n_experts, DTYPE_I32) };
-    int counts = has_balance(e, ROUTER_BALANCE_GLOBAL)
-                     ? program_value(e->b->program, 1, s->n_experts, DTYPE_F64)
-                     : 0;
-    emit(e,
-         (struct op){ .kind = OP_ROUTER,
-                      .attributes = router_attributes(e),
-                      .in = { [ROUTER_LOGITS] = logits, [ROUTER_BIAS] = bias_of(e, MODULE_ROUTER) },
-                      .out = { [ROUTER_WEIGHT] = r.weight,
-                               [ROUTER_EXPERT] = r.expert,
-                               [ROUTER_STATS] = stats_of_layer(e),
-                               [ROUTER_COUNTS] = counts } });
-    /* With whole experts tp ranks have routed all of their rows, and each sends its own. */
-    int expert = e->b->whole_experts
-                     ? program_local_shard(e->b->program, NULL, r.expert, axes_tensor())
-                     : r.expert;
-    emit(e, (struct op){ .kind = OP_EXPERT_ORDER,
-                         .in = { [EXPERT_ORDER_EXPERT] = expert },
-                         .out = { [EXPERT_ORDER_PLACE] = r.place, [EXPERT_ORDER_ENDS] = r.ends } });
-    return r;
-}
-
 /* ---- experts that are divided among ranks ---- */
 
 static int n_expert_ranks(const struct emitter *e)
@@ -290,7 +169,7 @@ static struct routes routes_of_experts(const struct emitter *e, const struct rou
 /* Where all experts are chosen alike, the rank's get as many rows as its tokens have choices. */
 static struct op_attributes routed(const struct emitter *e)
 {
-    int64_t n_rows = n_rows_to_send(e) * e->b->spec->n_active_experts;
+    int64_t n_rows = routing_rows(e) * e->b->spec->n_active_experts;
 
     return (struct op_attributes){ .n_rows = n_expert_ranks(e) > 1 ? n_rows : 0 };
 }
@@ -340,12 +219,15 @@ static int return_rows(const struct emitter *e, const struct routes *own, const 
     return op.out[RETURN_ROWS_X];
 }
 
-/* Rows that the rank's experts may get: any token chooses each of them once. */
+/* Rows that the rank's experts may get: any token chooses each of them once, and of each rank's
+ * choices no more than the capacity are kept. */
 static int64_t n_rows_of_experts(const struct emitter *e)
 {
-    int64_t n = n_expert_ranks(e), k = e->b->spec->n_active_experts;
+    int64_t n = n_expert_ranks(e), k = e->b->spec->n_active_experts, m = e->b->spec->n_experts;
+    int64_t n_rows = n * routing_rows(e) * min_i64(k, m / n), capacity = routing_capacity(e);
 
-    return n * n_rows_to_send(e) * min_i64(k, e->b->spec->n_experts / n);
+    return capacity ? min_i64(n_rows, m * capacity * e->b->program->mesh.size[axes_experts()] / n)
+                    : n_rows;
 }
 
 double model_balanced_share(const struct model_spec *s, int n)
@@ -369,7 +251,8 @@ static int expert_linear(const struct emitter *e, int x, int ends, enum module_i
                                  [EXPERT_LINEAR_ENDS] = ends,
                                  [EXPERT_LINEAR_W] = weight },
                          .out = { [EXPERT_LINEAR_Y] = y } });
-    return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, ends });
+    return lora_emit(
+        e->b, &(struct lora_site){ e->function, e->layer, module, x, y, ends, routed(e).n_rows });
 }
 
 /* What the experts that all rows go to give, times their gate: y is the norm's output, x of it what
@@ -409,12 +292,12 @@ static int with_shared(const struct emitter *e, int sum, int y, int x)
     return residual_add(e, sum, shared_experts(e, y, x));
 }
 
-/* Shazeer et al. 2017, without noise, and without a capacity: no token is dropped. */
+/* Shazeer et al. 2017, without noise; without a capacity, too, unless the job gives one. */
 static int mixture(const struct emitter *e, int y)
 {
     const struct model_spec *s = e->b->spec;
     struct program *p = e->b->program;
-    struct routes own = route(e, y), r = routes_of_experts(e, &own);
+    struct routes own = routing_emit(e, y), r = routes_of_experts(e, &own);
     int x = e->b->whole_experts ? y : enter_tp_region(e, y);
     int rows = program_value(p, n_rows_of_experts(e), s->hidden_size, e->b->dtype);
 
@@ -434,7 +317,7 @@ static int mixture(const struct emitter *e, int y)
                          .out = { [EXPERT_SWIGLU_Y] = h } });
     int out = expert_linear(e, h, r.ends, MODULE_EXPERTS_DOWN);
     out = return_rows(e, &own, &r, out);
-    int sum = program_value(p, n_rows_to_send(e), s->hidden_size, e->b->dtype);
+    int sum = program_value(p, routing_rows(e), s->hidden_size, e->b->dtype);
     emit(e, (struct op){ .kind = OP_COMBINE,
                          .in = { [COMBINE_PLACE] = own.place, [COMBINE_Y] = out },
                          .out = { [COMBINE_X] = sum } });

@@ -26,7 +26,7 @@
  *
  * Each expert's FFN is divided over tp in the same way, so every rank processes all tokens. Rows of
  * tokens are copied once for each of the token's experts and sorted by expert: their number does
- * not depend on the routing, and no token is dropped.
+ * not depend on the routing, and no token is dropped, unless a job gives experts a capacity.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -73,6 +73,8 @@ struct model_builder {
     int64_t head_logits;         /* that exist at a time in the head; 0: MODEL_HEAD_LOGITS */
     int is_packed;               /* a sequence may hold several samples: ports.starts */
     const struct tuning *tuning; /* frozen parameters, adapters; NULL: neither */
+    double capacity_factor;      /* of experts (routing.c); 0: no choice is dropped */
+    int drops_by_weight;         /* those of the least weights, not the last tokens' */
     int64_t global_batch; /* sequences of a step, over which the router's balance loss is a mean */
     /* By model_declare, handles: 1 + a parameter's index in the program; 0: there is none. */
     int *parameters;                                  /* by parameters_index */
@@ -85,6 +87,7 @@ struct model_builder {
     struct {
         int vocabulary, rows, heads, positions;
         int experts; /* the first of the rank's, where ranks divide them (model_expert_axis) */
+        int none;    /* 0: the first of all experts, where choices may be of none */
         /* Offsets in the inputs of the blocks' last matrices, for dropout. */
         int attention_cols, ffn_cols, shared_cols;
     } parts;
@@ -125,7 +128,7 @@ void model_resize(struct model_builder *builder, int n_sequences);
 /*
  * The scalars that MODEL_TRAIN and MODEL_EVALUATE need, on every stage: ports.loss_scale and loss,
  * gradient_scale where activations are fp16; ports.eval_loss; with experts, ports.router_stats for
- * MODEL_TRAIN.
+ * MODEL_TRAIN, where they have a capacity ports.dropped.
  */
 void model_declare_loss(struct model_builder *builder);
 void model_declare_evaluation(struct model_builder *builder);

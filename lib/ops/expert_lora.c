@@ -72,6 +72,7 @@ static void part_backward(struct backward *b, const struct op_node *op, int part
         int dh = backward_like(b, h);
 
         b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DX,
+                                      .attributes.n_rows = op->attributes.n_rows,
                                       .in = { [EXPERT_LINEAR_DX_DY] = dy,
                                               [EXPERT_LINEAR_DX_ENDS] = ends,
                                               [EXPERT_LINEAR_DX_W] = w },
@@ -81,6 +82,7 @@ static void part_backward(struct backward *b, const struct op_node *op, int part
     int dw = b->accumulator(b, w);
     if (dw)
         b->emit(b, &(struct op_node){ .kind = OP_EXPERT_LINEAR_DW,
+                                      .attributes.n_rows = op->attributes.n_rows,
                                       .in = { [EXPERT_LINEAR_DW_DY] = dy,
                                               [EXPERT_LINEAR_DW_X] = h,
                                               [EXPERT_LINEAR_DW_ENDS] = ends },

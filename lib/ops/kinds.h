@@ -37,6 +37,7 @@ enum op_kind {
     OP_LORA,
     OP_ROUTER,
     OP_ROUTER_GRAD,
+    OP_LIMIT_CHOICES,
     OP_BALANCE_BIAS,
     OP_GATE_ROWS,
     OP_GATE_ROWS_GRAD,

@@ -142,6 +142,7 @@ enum op_feature {
     FEATURE_SWIGLU,
     FEATURE_GELU,
     FEATURE_EXPERTS,
+    FEATURE_CAPACITY,    /* of experts, beyond which choices are dropped */
     FEATURE_SHARED_GATE, /* of experts that all tokens go to */
     FEATURE_ADAPTERS,
     FEATURE_EXPERT_ADAPTERS,

@@ -150,6 +150,12 @@
  *                         is e's share of these, in place of expert's: those of n layers, of which
  *                         this is one, or of n parts of the same sequences; counts: its share of
  *                         these
+ *   limit_choices       expert[T x s] i32, weight?[T x s] fp32
+ *                       -> kept[T x s] i32, dropped?[1 x 1] fp64 +=
+ *                         kept: expert, but -1, which is none, of choices beyond the first `capacity`
+ *                         of an expert, in the order of tokens; with weight beyond those of the
+ *                         largest weights, of equal ones the lower token's. dropped adds how many
+ *                         these are. A token chooses none of the `n_experts` twice
  *   balance_bias        counts[1 x m] fp64, skip_update, bias~[1 x m] fp32
  *                         bias_e += `rate` sign(mean of counts - counts_e), unless skip_update is
  *                         set (Wang et al. 2024, algorithm 1)
@@ -160,7 +166,7 @@
  *                         rows by expert, then token: place is each choice's row, expert e's are
  *                         ends[e-1] .. ends[e] - 1. With begin: of the m experts from there on
  *                         alone, which are numbered from 0 in ends, of `n_experts` in all; place is
- *                         -1 of choices of others: they have no row
+ *                         -1 of choices of others, and of what is -1: they have no row
  *   dispatch            place[T x s] i32, x[T x d] act -> y[R x d] act
  *                         y[place[t, i]] = x[t], where there is a row; combine's gradient. R is at
  *                         most T s; rows that are the place of no choice are neither read nor
@@ -363,19 +369,21 @@ enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID };
 /* The parameters of an op besides its operands; zero where the kind has no such parameter. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
-    int seq_len;    /* rows of one sequence; of an attention: of its queries; of an exchange of
+    int seq_len;      /* rows of one sequence; of an attention: of its queries; of an exchange of
                      * rows and heads, and of a gathered sequence: of one rank's part */
-    int cache_len;  /* L of attention_cached: positions of a sequence, or rows of all */
-    int chunk;      /* tokens of head_cross_entropy's and head_loss's chunks */
-    int vocab_size; /* logit_stats, cross_entropy: tokens there are, on all ranks */
-    int group;      /* gather_heads: neighbours that share a kv head */
-    int zigzag;     /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
-    int window;     /* attentions, gather_window, scatter_window: keys that a query sees at most,
+    int cache_len;    /* L of attention_cached: positions of a sequence, or rows of all */
+    int chunk;        /* tokens of head_cross_entropy's and head_loss's chunks */
+    int vocab_size;   /* logit_stats, cross_entropy: tokens there are, on all ranks */
+    int group;        /* gather_heads: neighbours that share a kv head */
+    int zigzag;       /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
+    int window;       /* attentions, gather_window, scatter_window: keys that a query sees at most,
                      * up to its own; attentions: 0: any number */
-    int alibi;      /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
-    int n_experts;  /* send_rows, return_rows, expert_order with begin: those of all ranks */
-    int64_t n_rows; /* of experts' rows, which are a bound: so many are expected; 0: all */
-    int normalize;  /* router: weights are of the chosen experts' scores alone */
+    int alibi;        /* attentions: heads of all ranks, by which slopes go; 0: no slopes */
+    int n_experts;    /* send_rows, return_rows, expert_order with begin: those of all ranks;
+                     * limit_choices */
+    int64_t capacity; /* limit_choices: choices of an expert that are kept */
+    int64_t n_rows;   /* of experts' rows, which are a bound: so many are expected; 0: all */
+    int normalize;    /* router: weights are of the chosen experts' scores alone */
     enum router_score score;   /* router */
     int groups, groups_kept;   /* router: of experts; 0: one */
     int frees;                 /* page_in: nothing else reads the pages */

@@ -173,6 +173,39 @@ static const struct op_info router_grad = {
     .flops = router_grad_flops,
 };
 
+static int limit_choices_check(const struct op_shape *op, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+
+    if (a->capacity < 1 || a->n_experts < op->in[LIMIT_CHOICES_EXPERT].cols)
+        return err_set(err, ERR_FAILED,
+                       "limit_choices: capacity is %lld, n_experts %d, wanted at least 1, %lld",
+                       (long long)a->capacity, a->n_experts,
+                       (long long)op->in[LIMIT_CHOICES_EXPERT].cols);
+    return 0;
+}
+
+/* Each rank has a capacity for its own tokens. */
+static const struct op_info limit_choices = {
+    .name = "limit_choices",
+    .n_inputs = 2,
+    .inputs = {
+        [LIMIT_CHOICES_EXPERT] = { "expert", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [LIMIT_CHOICES_WEIGHT] = { "weight", DIM_T, DIM_S, TYPE_F32, OPERAND_OPTIONAL },
+    },
+    .n_outputs = 2,
+    .outputs = {
+        [LIMIT_CHOICES_KEPT] = { "kept", DIM_T, DIM_S, TYPE_I32, OPERAND_PLAIN },
+        [LIMIT_CHOICES_DROPPED] = { "dropped", DIM_ONE, DIM_ONE, TYPE_F64,
+                                    OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
+    },
+    .feature = FEATURE_CAPACITY,
+    .check = limit_choices_check,
+    .spread_form = { .data = IN(LIMIT_CHOICES_EXPERT) | IN(LIMIT_CHOICES_WEIGHT),
+                     .allowed = MAY_ROWS },
+    .flops_per_element = 2,
+};
+
 static int balance_bias_check(const struct op_shape *op, struct err *err)
 {
     double rate = op->attributes.rate;
@@ -264,6 +297,7 @@ static const struct op_info gate_rows_grad = {
 const struct op_info *const router_ops[N_OP_KINDS] = {
     [OP_ROUTER] = &router,
     [OP_ROUTER_GRAD] = &router_grad,
+    [OP_LIMIT_CHOICES] = &limit_choices,
     [OP_BALANCE_BIAS] = &balance_bias,
     [OP_GATE_ROWS] = &gate_rows,
     [OP_GATE_ROWS_GRAD] = &gate_rows_grad,

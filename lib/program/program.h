@@ -270,7 +270,9 @@ struct ports {
     int loss, loss_total; /* [1 x 1] fp64: of this rank, and summed over ranks */
     int router_stats, router_stats_total; /* [1 x L (1 + m)] fp64: of each of L layers with m
                                              experts; likewise. 0 without experts */
-    int norm, clip_factor, skip_update;   /* gradient_norm's outputs */
+    int dropped, dropped_total; /* [1 x L] fp64: choices that experts of each such layer have no
+                                   capacity for; likewise. 0: all are kept */
+    int norm, clip_factor, skip_update; /* gradient_norm's outputs */
     int eval_loss, eval_total;
     int rope_table;
     int last_rows; /* [S x 1] i32: rows whose logits are computed */

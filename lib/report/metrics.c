@@ -325,6 +325,20 @@ static void add_expert_layers(struct str *line, const struct metrics_experts *ex
     str_add(line, "]");
 }
 
+/* Of each layer with experts; returns the sum. */
+static double add_dropped(struct str *line, const struct metrics_step *step)
+{
+    double sum = 0;
+
+    str_add(line, ",\"dropped\":[");
+    for (int i = 0; i < step->experts.n_layers; i++) {
+        str_printf(line, i ? ",%.0f" : "%.0f", step->dropped[i]);
+        sum += step->dropped[i];
+    }
+    str_add(line, "]");
+    return sum;
+}
+
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
 {
     struct str *line = begin_line(metrics, step->step);
@@ -372,6 +386,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         scalars[n++] = (struct events_scalar){ "experts/most_used", step->most_used };
         scalars[n++] = (struct events_scalar){ "experts/least_used", step->least_used };
     }
+    if (step->dropped)
+        scalars[n++] = (struct events_scalar){ "experts/dropped", add_dropped(line, step) };
     if (step->gpu)
         n = add_gpu(line, step->gpu, scalars, n);
     if (end_line(metrics, err) < 0)

@@ -37,6 +37,7 @@ struct metrics_step {
     uint64_t numerics;                     /* hash (design.md §5) */
     double balance, most_used, least_used; /* of experts (trainer.h); balance 0: there are none */
     struct metrics_experts experts;        /* n_layers 0: there are none */
+    const double *dropped;                 /* [experts.n_layers], or NULL (trainer.h) */
     const struct metrics_gpu *gpu;         /* NULL: none, or not known */
 };
 
@@ -73,7 +74,8 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
 /*
  * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
  * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also
- * balance, most_used, least_used, and expert_layers, of each its layer, balance, and load; where
+ * balance, most_used, least_used, and expert_layers, of each its layer, balance, and load, and
+ * dropped, a list, where they have a capacity; where
  * not all tokens are learned learned_per_s, of fp16 loss_scale; of a GPU gpu_memory_bytes,
  * gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they are known, and gpu_throttle. Scalars to
  * TensorBoard.

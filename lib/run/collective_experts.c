@@ -110,13 +110,13 @@ static void copy_rows(const struct kernels_rows *rows, void *to, const void *fro
 
 /* ---- in host memory ---- */
 
-/* The rank that has the token's i-th choice. */
+/* The rank that has the token's i-th choice; -1: it was dropped. */
 static int chosen_rank(const struct kernels_rows *rows, int rank, int64_t token, int64_t i)
 {
     int32_t e = rows->choices[(rank * rows->n_tokens + token) * rows->n_chosen + i];
 
-    CHECK(e >= 0 && e < rows->n_experts);
-    return e / kernels_rows_own_experts(rows);
+    CHECK(e >= -1 && e < rows->n_experts);
+    return e < 0 ? -1 : e / kernels_rows_own_experts(rows);
 }
 
 /* Append the token, once. */
@@ -136,7 +136,7 @@ static void list_tokens(const struct kernels_rows *rows)
             for (int64_t i = 0; i < rows->n_chosen; i++) {
                 int to = chosen_rank(rows, r, t, i);
 
-                if (r == rows->rank)
+                if (r == rows->rank && to >= 0)
                     list_token(rows, to, t);
                 if (to == rows->rank)
                     list_token(rows, rows->n_ranks + r, t);
@@ -181,7 +181,8 @@ static void count_rows(const struct kernels_rows *rows, int32_t *lengths)
                 int from = chosen_rank(rows, r, t, i);
                 const int32_t *token = rows->choices + (r * rows->n_tokens + t) * rows->n_chosen;
 
-                rows->counts[n + from] += r == rows->rank;
+                if (r == rows->rank && from >= 0)
+                    rows->counts[n + from]++;
                 if (from != rows->rank)
                     continue;
                 rows->counts[r]++;

@@ -209,6 +209,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
         .balance = r->balance,
         .most_used = r->most_used,
         .least_used = r->least_used,
+        .dropped = r->dropped,
     };
 
     if (!p->is_first)

@@ -163,6 +163,9 @@ static int open_run(struct trainer *t, struct err *err)
     int experts = t->program.ports.router_stats_total;
     if (experts)
         t->expert_stats = arena_alloc(&t->arena, program_value_bytes(&t->program, experts));
+    int dropped = t->program.ports.dropped_total;
+    if (dropped)
+        t->dropped = arena_alloc(&t->arena, program_value_bytes(&t->program, dropped));
     progress_phase(t->options.progress, "filling the parameters");
     init_constants(t->run, &t->program, &t->job->model);
     init_parameters(t->run, &t->program, &t->place, t->options.pool, t->job->train.seed);

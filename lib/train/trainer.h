@@ -71,6 +71,8 @@ struct trainer_result {
      * trainer's, until the next step. */
     int n_expert_layers;
     const double *expert_layers;
+    /* Choices that were dropped, of each such layer; NULL: experts have no capacity. */
+    const double *dropped;
 };
 
 /*

@@ -57,7 +57,8 @@ struct trainer {
     struct program *shorter;
     int n_shorter;
     const int *lengths;
-    struct arena arena;   /* of these */
+    struct arena arena; /* of these */
+    double *dropped; /* of each layer with experts in the last step; NULL: they have no capacity */
     double *expert_stats; /* router statistics of the last step; NULL: no experts */
     struct run *run;
     struct comm_group *world; /* all ranks, for agreements */

@@ -206,12 +206,13 @@ static int run_step(struct trainer *t, enum entry_kind entry, struct step_end *e
 {
     const struct ports *ports = &t->program.ports;
     struct run_hooks hooks = { t, load_train, pass_gate, decide, trainer_choose };
-    int experts = ports->router_stats_total;
+    int experts = ports->router_stats_total, dropped = ports->dropped_total;
     const struct run_piece told[] = {
         { ports->skip_update, &end->skipped, sizeof end->skipped },
         { ports->loss_total, &end->loss, sizeof end->loss },
         { ports->norm, &end->norm, sizeof end->norm },
         { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
+        { dropped, t->dropped, dropped ? program_value_bytes(&t->program, dropped) : 0 },
         { t->program.pages.free, end->pages, sizeof end->pages },
     };
 
@@ -286,5 +287,6 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     adapt_loss_scale(t, result);
     if (t->program.ports.router_stats_total)
         count_experts(t, t->expert_stats, result);
+    result->dropped = t->dropped;
     return 0;
 }

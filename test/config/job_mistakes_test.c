@@ -71,6 +71,11 @@ static const char *const mistakes[][2] = {
       "each rank (hint: parallel.pp: 1, or model.router_balance_kind: per_layer)" },
     { "model: {from: gpt2-tiny, n_experts: 4}\n" D T,
       "model.activation is gelu, but experts are built with swiglu only (hint: swiglu)" },
+    { "model: {from: llama-tiny}\nmoe: {capacity_factor: 1.25}\n" D T,
+      "j.yaml:2:24: moe.capacity_factor is 1.25, but the model has no experts" },
+    { "model: {from: mixtral-tiny}\nmoe: {drop: probability}\n" D T,
+      "moe.drop is probability, but no choice is dropped without a capacity (hint: "
+      "moe.capacity_factor: 1.25)" },
     { "model: {from: mixtral-tiny, bias: true}\n" D T,
       "j.yaml:1:35: model.bias is true, but experts have no biases (hint: attention_bias: all)" },
     { "model: {from: mixtral-tiny, num_local_experts: 4}\n" D T,

@@ -69,6 +69,29 @@ static void the_first_loss_does_not_move(void **state)
     near("a GPU and the CPU", &b, &cpu, 1e-4);
 }
 
+/* By position and by weight, as on the CPU; sent by NCCL with the same bits. */
+static void choices_are_dropped(void **state)
+{
+    static const char *const drops[] = { "position", "probability" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct law_case law = small("counted", "fp32", 2);
+        char text[160];
+
+        snprintf(text, sizeof text, "%s|moe.capacity_factor=0.7|moe.drop=%s", law.tuning, drops[i]);
+        choose(0, "eager");
+        struct law_outcome dropless = law_run(&law);
+        law.tuning = text;
+        struct law_outcome a = law_run(&law), cpu = on_the_cpu(&law);
+        near(drops[i], &a, &cpu, 1e-4);
+        assert_true(a.loss[0] != dropless.loss[0]);
+        choose(1, "lazy");
+        struct law_outcome b = law_run(&law);
+        law_must_equal(drops[i], &a, &b);
+    }
+}
+
 static void equal_bits(void **state)
 {
     static const struct {
@@ -115,6 +138,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_loss_does_not_move),
+        cmocka_unit_test(choices_are_dropped),
         cmocka_unit_test(equal_bits),
         cmocka_unit_test(whole_experts),
     };

@@ -264,6 +264,66 @@ static void experts_have_adapters(void **state)
         try_way_of(&c, &adapted[w]);
 }
 
+/* ---- a capacity ---- */
+
+#define CAPACITY(factor, drop) "|moe.capacity_factor=" factor "|moe.drop=" drop
+
+/* What drops is decided where tokens are: it hangs on neither ep, tp nor pp, and what is kept or
+ * computed again does not change it. */
+static void choices_beyond_a_capacity_are_dropped(void **state)
+{
+    static const struct way limited[] = {
+        { 1, 1, 0, 0, 0, "late", "1f1b", "full" },
+        { 2, 1, 2, 4, 1, "early", "1f1b", "[dispatch, expert_swiglu]" },
+        { 3, 2, 1, 0, 0, "late", "zb-h1", "selective" },
+    };
+    static const char *const drops[] = { CAPACITY("0.8", "position"),
+                                         CAPACITY("0.8", "probability") };
+
+    (void)state;
+    for (int i = 0; i < COUNT(drops); i++) {
+        struct law_case c = law_base("routed", i ? "bf16" : "fp32");
+        char text[2][160];
+
+        for (int k = 0; k < 2; k++)
+            snprintf(text[k], sizeof text[k], "%s%s", ep_text(k ? 2 : 1), drops[i]);
+        c.n_ranks = 4;
+        c.tuning = ep_text(1);
+        struct law_outcome dropless = law_run(&c);
+        c.tuning = text[0];
+        struct law_outcome without = law_run(&c);
+        c.tuning = text[1];
+        struct law_outcome with = law_run(&c);
+        c.tp = 2;
+        struct law_outcome over_tp = law_run(&c);
+        c.tp = 1;
+        assert_true(without.loss[0] != dropless.loss[0]);
+        assert_true(without.numerics != dropless.numerics);
+        assert_true(with.loss[0] == without.loss[0]);
+        assert_true(fabs(over_tp.loss[0] - without.loss[0]) < (i ? 2e-2 : 1e-5));
+        for (int w = 0; w < COUNT(limited); w++)
+            if (!law_left_out())
+                try_way_of(&c, &limited[w]);
+    }
+}
+
+/* An expert that has room for all tokens drops none: the bits are those of no capacity. */
+static void a_capacity_for_all_drops_nothing(void **state)
+{
+    struct law_case c = law_base("mixture", "bf16");
+
+    (void)state;
+    c.n_ranks = 2;
+    c.tuning = ep_text(2);
+    struct law_outcome dropless = law_run(&c);
+    c.tuning = "model.n_experts=12|parallel.ep=2|moe.capacity_factor=12";
+    struct law_outcome limited = law_run(&c);
+    for (int step = 0; step < LAW_STEPS; step++) {
+        assert_true(limited.loss[step] == dropless.loss[step]);
+        assert_true(limited.norm[step] == dropless.norm[step]);
+    }
+}
+
 /* ---- from one ep to another ---- */
 
 /* States have global names, whichever rank has an expert: what goes on is what was saved. */
@@ -300,6 +360,8 @@ int main(void)
         cmocka_unit_test(ways_of_one_ep),
         cmocka_unit_test(experts_have_adapters),
         cmocka_unit_test(pipelines_may_be_neighbours),
+        cmocka_unit_test(choices_beyond_a_capacity_are_dropped),
+        cmocka_unit_test(a_capacity_for_all_drops_nothing),
         cmocka_unit_test(a_run_goes_on_under_another_ep),
     };
 

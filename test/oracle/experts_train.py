@@ -4,10 +4,12 @@
 Tiny models of transformers' classes are what both begin with, in fp32. Each step sees all of a text of a few sequences, so
 that their order does not matter; losses, gradient norms and, at the end, weights are compared. The balance loss is transformers'
 own where config.json asks for it (output_router_logits). The bias of DeepSeek-V3's router (dots1), which transformers does not
-train, is changed after each step by a loop over what its routers chose, as Wang et al. 2024 have it. What was trained goes to a
+train, is changed after each step by a loop over what its routers chose, as Wang et al. 2024 have it. Capacities of experts, which
+transformers does not have, are hooks of its routers that take the weights of what is dropped away. What was trained goes to a
 Hugging Face folder; greedy texts of it, and of the run, must be those of transformers. Prints, last, `N passed, N failed`.
 """
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -38,7 +40,10 @@ CASES = {
     "qwen3moe-balance-tensor": ("Qwen3Moe", moe.QWEN | moe.BALANCE | {"norm_topk_prob": False}, 2, "tp: 2", SEQUENCES),
     "qwen3moe-experts": ("Qwen3Moe", moe.QWEN, 2, "dp: 2, ep: 2", 2),
     "dots1-tensor": ("Dots1", moe.DOTS, 2, "tp: 2", SEQUENCES),
+    "mixtral-capacity-experts": ("Mixtral", moe.EXPERTS | {"num_local_experts": 4}, 2, "dp: 2, ep: 2", 1),
+    "qwen3moe-capacity-tensor": ("Qwen3Moe", moe.QWEN, 2, "tp: 2", 1),
 }
+CAPACITY = {"mixtral-capacity-experts": (0.8, "position"), "qwen3moe-capacity-tensor": (1.1, "probability")}
 
 results = []
 
@@ -61,6 +66,36 @@ def balance_biases(model, chosen):
     for gate, experts in chosen.items():
         counts = torch.bincount(experts.flatten(), minlength=len(gate.e_score_correction_bias)).double()
         gate.e_score_correction_bias += RATE * torch.sign(counts.mean() - counts).float()
+
+
+def limit(experts, weights, factor, drop):
+    """What of a sequence's choices is kept, as Megatron Core's apply_router_token_dropping has it."""
+    tokens, n_chosen = experts.shape
+    n_experts = int(limit.n_experts)
+    capacity = math.ceil(tokens * n_chosen / n_experts * factor - 1e-9)
+    kept = torch.zeros_like(weights)
+    for expert in range(n_experts):
+        choices = [(t, i) for t in range(tokens) for i in range(n_chosen) if experts[t, i] == expert]
+        if drop == "probability":
+            choices.sort(key=lambda c: -float(weights[c]))  # stable: of equal ones the lower token's
+        for c in choices[:capacity]:
+            kept[c] = 1
+    return kept
+
+
+def limit_gates(model, factor, drop, dropped):
+    """In training choices beyond the capacity of a sequence have no weight; dropped: how many, of each gate."""
+    for gate in [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "gate")]:
+        def hook(gate, _inputs, out):
+            logits, weights, experts = out[0], out[1], out[2]
+            if not gate.training:
+                return None
+            kept = torch.cat([limit(e, w.detach(), factor, drop)
+                              for e, w in zip(experts.split(LENGTH), weights.split(LENGTH))])
+            dropped.setdefault(gate, []).append(int((kept == 0).sum()))
+            return logits, weights * kept, experts
+        limit.n_experts = gate.weight.shape[0]
+        gate.register_forward_hook(hook)
 
 
 def theirs(model, inputs, targets):
@@ -88,6 +123,8 @@ def theirs(model, inputs, targets):
 
 
 def ours(name, ranks, parallel, micro_batch):
+    factor, drop = CAPACITY.get(name, (0, ""))
+    capacity = f"moe: {{capacity_factor: {factor}, drop: {drop}}}\n" if factor else ""
     bias = f", router_bias_rate: {RATE}" if name.startswith("dots1") else ""
     with open("job.yaml", "w", encoding="ascii") as job:
         job.write(f"model: {{from: ./base{bias}}}\n"
@@ -95,12 +132,12 @@ def ours(name, ranks, parallel, micro_batch):
                   f"train: {{steps: {STEPS}, global_batch: {SEQUENCES}, micro_batch: {micro_batch}, dtype: fp32, "
                   "log_every: 1, init: ./base}\n"
                   f"optimizer: {{lr: {LR}, schedule: constant, warmup_steps: 0, weight_decay: {DECAY}, clip: 1.0}}\n"
-                  f"parallel: {{{parallel}}}\noutput: ./run\n")
+                  f"{capacity}parallel: {{{parallel}}}\noutput: ./run\n")
     if run("pretrain", "job.yaml", "--ranks", str(ranks), "--set", "threads=1") is None:
         return None
     with open("run/metrics.jsonl", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file if "loss_hex" in line]
-    return [(float.fromhex(line["loss_hex"]), float.fromhex(line["grad_norm_hex"])) for line in lines]
+    return [(float.fromhex(line["loss_hex"]), float.fromhex(line["grad_norm_hex"]), line.get("dropped")) for line in lines]
 
 
 def check_steps(name, got, wanted):
@@ -142,10 +179,17 @@ def check_case(name):
     ids[::5] = numpy.random.default_rng(7).integers(0, len(tokenizer), len(ids[::5]))
     write_tokens("text", ids)
     inputs, targets = (torch.tensor(ids[i:LENGTH * SEQUENCES + i]).view(SEQUENCES, LENGTH) for i in (0, 1))
+    dropped = {}
+    if name in CAPACITY:
+        limit_gates(model, *CAPACITY[name], dropped)
     got, wanted = ours(name, ranks, parallel, micro_batch), theirs(model, inputs, targets)
     check(f"{name}: trains", got is not None)
     if got is None:
         return
+    if name in CAPACITY:
+        counts = [list(step) for step in zip(*dropped.values())]
+        check(f"{name}: dropped", counts == [step[2] for step in got] and sum(map(sum, counts)) > 0,
+              f"{[step[2] for step in got]}, wanted {counts}")
     check_steps(name, got, wanted)
     fine = run("convert", "--from", "run", "--to", "trained") is not None
     check(f"{name}: converts", fine)

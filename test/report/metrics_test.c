@@ -137,6 +137,7 @@ static void the_loss_scale_of_fp16(void **state)
     assert_ok(metrics_step(metrics, &step, &err), &err);
     step.balance = 1.25;
     step.experts = (struct metrics_experts){ 2, 2, layers, stats };
+    step.dropped = (const double[]){ 3, 0 };
     assert_ok(metrics_step(metrics, &step, &err), &err);
     metrics_close(metrics);
     assert_int_equal(read_lines(*state, lines, 4), 2);
@@ -149,6 +150,9 @@ static void the_loss_scale_of_fp16(void **state)
     assert_int_equal(cJSON_GetArraySize(get(lines[1], "expert_layers")), 2);
     assert_true(get(last, "layer")->valuedouble == 3 && get(last, "balance")->valuedouble == 1.5);
     assert_true(cJSON_GetArrayItem(get(last, "load"), 1)->valuedouble == 2);
+    assert_null(cJSON_GetObjectItem(lines[0], "dropped"));
+    assert_int_equal(cJSON_GetArraySize(get(lines[1], "dropped")), 2);
+    assert_true(cJSON_GetArrayItem(get(lines[1], "dropped"), 0)->valuedouble == 3);
     for (int i = 0; i < 2; i++)
         cJSON_Delete(lines[i]);
 }

@@ -16,7 +16,7 @@
  * kv heads are gathered, g 1 and c 12, of which each of two neighbours has 10; rows and heads are
  * exchanged by four ranks, two of which share a kv head; what windows see is of windows of 2;
  * rows are exchanged by two ranks that have 5 of 10 experts each, and the
- * experts that are put in order are some of 30.
+ * experts that are put in order are some of 30; experts keep 3 choices each.
  */
 static const struct op_attributes attributes = {
     .n_heads = 4,
@@ -102,6 +102,10 @@ void op_text_parse(struct op_text *out, const char *text)
         out->op.attributes.n_experts = 10;
     if (out->op.kind == OP_EXPERT_ORDER)
         out->op.attributes.n_experts = 30;
+    if (out->op.kind == OP_LIMIT_CHOICES) {
+        out->op.attributes.n_experts = 5;
+        out->op.attributes.capacity = 3;
+    }
     for (char *side = strsep(&rest, ":"); side; side = strsep(&rest, ":"), i = OPS_MAX_INPUTS)
         while ((word = strsep(&side, ","))) {
             while (*word == ' ')

@@ -526,7 +526,8 @@ static void fields_without_a_line(void **state)
                                         "data.lengths",
                                         "train.spike_z",
                                         "train.spike_window",
-                                        "train.spike_margin" };
+                                        "train.spike_margin",
+                                        "moe.drop" };
     size_t n = 0;
 
     (void)state;

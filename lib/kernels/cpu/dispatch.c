@@ -51,7 +51,7 @@ static void count(const struct tensor *experts, int32_t *ends, const struct expe
         for (int64_t i = 0; i < experts->cols; i++) {
             int32_t e = int_row(experts, t)[i];
 
-            CHECK(e >= 0 && e < range->n);
+            CHECK(e >= -1 && e < range->n);
             if (own_expert(range, e) >= 0)
                 ends[own_expert(range, e)]++;
         }

@@ -495,6 +495,41 @@ static void gate_rows_kernels(void)
         }
 }
 
+/* ---- capacities ---- */
+
+/* How many of the expert's choices come before the c-th: by larger weights, or earlier tokens. */
+static int64_t n_before(const struct op_shape *op, int64_t c)
+{
+    const struct tensor *experts = &op->in[LIMIT_CHOICES_EXPERT],
+                        *weights = &op->in[LIMIT_CHOICES_WEIGHT];
+    int64_t n = 0, s = experts->cols;
+
+    for (int64_t b = 0; b < tensor_elements(experts); b++) {
+        double difference =
+            !weights->rows ? 0
+                           : tensor_get(weights, b / s, b % s) - tensor_get(weights, c / s, c % s);
+
+        if (*chosen(experts, b / s, b % s) == *chosen(experts, c / s, c % s))
+            n += difference > 0 || (!(difference < 0) && b < c);
+    }
+    return n;
+}
+
+static void limit_choices(const struct op_shape *op)
+{
+    const struct tensor *experts = &op->in[LIMIT_CHOICES_EXPERT];
+    int64_t s = experts->cols;
+
+    for (int64_t c = 0; c < tensor_elements(experts); c++) {
+        int keeps = n_before(op, c) < op->attributes.capacity;
+
+        *chosen(&op->out[LIMIT_CHOICES_KEPT], c / s, c % s) =
+            keeps ? *chosen(experts, c / s, c % s) : -1;
+        if (op->out[LIMIT_CHOICES_DROPPED].rows && !keeps)
+            OUT(LIMIT_CHOICES_DROPPED, 0, 0) += 1;
+    }
+}
+
 const struct op_facts router_facts[N_OP_KINDS] = {
     [OP_ROUTER] = {
         .example = "router 12x5 fp32, 1x5 fp32 : 12x2 fp32, 12x2 i32, 1x6 fp64, 1x5 fp64",
@@ -507,6 +542,11 @@ const struct op_facts router_facts[N_OP_KINDS] = {
                    "36x2 i32, 1x5 fp64 : 12x5 fp32",
         .spreads = "sssssss > s; rrrrsrs > r; rrrrsss > r",
         .reference = router_grad,
+    },
+    [OP_LIMIT_CHOICES] = {
+        .example = "limit_choices 12x2 i32, 12x2 fp32 : 12x2 i32, 1x1 fp64",
+        .spreads = "ss > ss; rr > rp",
+        .reference = limit_choices,
     },
     [OP_BALANCE_BIAS] = {
         .example = "balance_bias 1x5 fp64, 1x1 i32, 1x5 fp32 :",
