@@ -217,7 +217,7 @@ def head_of(options, before):
     return ["# Mixtures of experts on the CPU", "",
             f"{datetime.date.today()}, commit {commit}, {os.cpu_count()} cores ({cpu}), Linux {platform.release()}, "
             f"{options.threads} threads; PyTorch {torch.__version__}, transformers {transformers.__version__}. Load before: {before}. "
-            "Command: `scripts/bench/experts`.", "",
+            f"Command: `{' '.join(['scripts/bench/experts', *sys.argv[3:]])}`.", "",
             f"Contenders take turns, {options.rounds} rounds of {options.steps} steps after one that counts for nobody; medians, in "
             "brackets the least and the most.", ""]
 
