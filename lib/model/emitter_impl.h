@@ -105,4 +105,15 @@ static inline int leave_tp_region(const struct emitter *e, int x)
     return sum;
 }
 
+/* ---- model.c ---- */
+
+/* The product of x and weight, plus bias if it is not 0. */
+int emit_linear(const struct emitter *e, int x, int weight, int bias);
+
+/* y, the product of x and the module's matrix, plus the adapters of this matrix. */
+int emit_with_lora(const struct emitter *e, enum module_id module, int x, int y);
+
+/* The stream x plus delta. */
+int emit_residual_add(const struct emitter *e, int x, int delta);
+
 #endif
