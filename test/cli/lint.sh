@@ -82,19 +82,19 @@ printf 'struct op op = { .kind = OP_SCALE, .in = { x }, .out = { [SCALE_Y] = y }
 bad 'operands in a list without names' operands 'lib/ops/two.c:13: an operand by its number'
 fresh
 mkdir -p "$tree/lib/kernels/cpu" "$tree/cuda" "$tree/test/kernels"
-printf 'enum op_kind {\n    OP_ONE,\n    OP_SEND,\n    N_OP_KINDS\n};\n' >"$tree/lib/ops/ops.h"
+printf 'enum op_kind {\n    OP_ONE,\n    OP_SEND,\n    N_OP_KINDS\n};\n' >"$tree/lib/ops/kinds.h"
 echo '    [OP_SEND] = &send,' >"$tree/lib/ops/collective.c"
 echo '    table->entries[OP_ONE].run = one_run;' | tee "$tree/lib/kernels/cpu/one.c" >"$tree/cuda/one.cu"
 echo 'check(OP_ONE);' | tee "$tree/test/kernels/one_test.c" >"$tree/test/kernels/reference_ops_test.c"
 expect 'a kind with its kernels and their test' 0 '' "$lint" --root "$tree" kinds
 sed -i 's/OP_ONE/OP_TWO/' "$tree/cuda/one.cu"
-bad 'a kind without a kernel' kinds 'lib/ops/ops.h:2: OP_ONE has no kernel in cuda'
+bad 'a kind without a kernel' kinds 'lib/ops/kinds.h:2: OP_ONE has no kernel in cuda'
 sed -i 's/OP_TWO/OP_ONE/' "$tree/cuda/one.cu"
 sed -i 's/OP_ONE/OP_TWO/' "$tree/test/kernels/one_test.c"
-bad 'a kind without a test' kinds 'lib/ops/ops.h:2: OP_ONE is in no test of test/kernels'
+bad 'a kind without a test' kinds 'lib/ops/kinds.h:2: OP_ONE is in no test of test/kernels'
 mkdir -p "$tree/test/support/ops"
 printf '    [OP_ONE] = {\n        .example = "one",\n    },\n    [OP_TWO] = {\n        .kernels = two,\n    },\n' >"$tree/test/support/ops/one.c"
-bad 'facts without kernels are no test of them' kinds 'lib/ops/ops.h:2: OP_ONE is in no test of test/kernels'
+bad 'facts without kernels are no test of them' kinds 'lib/ops/kinds.h:2: OP_ONE is in no test of test/kernels'
 sed -i 's/"one",/"one",\n        .kernels = one,/' "$tree/test/support/ops/one.c"
 expect 'with them they are one' 0 '' "$lint" --root "$tree" kinds
 fresh
