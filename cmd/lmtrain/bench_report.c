@@ -273,6 +273,16 @@ static void add_step(const struct bench *bench, const struct line *total, cJSON 
     cJSON_AddNumberToObject(json, "best_timed_step_seconds", best_timed);
     cJSON_AddNumberToObject(json, "timed_step_seconds", timed);
     cJSON_AddNumberToObject(json, "wait_seconds", bench->wait_seconds);
+    cJSON *exposed = cJSON_AddArrayToObject(json, "exposed");
+    for (int i = 0; i < bench->n_exposed; i++) {
+        cJSON *item = cJSON_CreateObject();
+
+        cJSON_AddStringToObject(item, "op", op_name(bench->exposed[i].kind));
+        if (op_is_collective(bench->exposed[i].kind))
+            cJSON_AddStringToObject(item, "axis", axis_name(bench->exposed[i].axis));
+        cJSON_AddNumberToObject(item, "seconds", bench->exposed[i].seconds);
+        cJSON_AddItemToArray(exposed, item);
+    }
     cJSON_AddNumberToObject(json, "ops_seconds", total->seconds);
     cJSON_AddNumberToObject(json, "light_seconds", total->light_seconds);
     cJSON_AddNumberToObject(json, "flops", total->flops);
@@ -401,6 +411,23 @@ static void print_families(const struct bench_report *r, struct str *out)
     report_table_release(&table);
 }
 
+/* In all, and for what most: collectives that no computation hides. */
+static void print_waiting(const struct bench *bench, struct str *out)
+{
+    enum { SHOWN = 5 };
+
+    str_printf(out, "waiting       %.2f ms for collectives%s", bench->wait_seconds * 1e3,
+               bench->n_exposed ? ": " : "");
+    for (int i = 0; i < bench->n_exposed && i < SHOWN; i++) {
+        const struct run_exposed *e = &bench->exposed[i];
+        bool has_axis = op_is_collective(e->kind);
+
+        str_printf(out, "%s%s%s%s %.2f", i ? ", " : "", op_name(e->kind), has_axis ? " over " : "",
+                   has_axis ? axis_name(e->axis) : "", e->seconds * 1e3);
+    }
+    str_add(out, "\n");
+}
+
 void bench_print_step(const struct bench_report *r, struct str *out)
 {
     cJSON *json = step_json(r);
@@ -417,7 +444,7 @@ void bench_print_step(const struct bench_report *r, struct str *out)
     str_printf(out, "tokens_per_s  %.0f best, %.0f median\n", number(json, "tokens_per_s"),
                number(json, "median_tokens_per_s"));
     if (r->job->world_size > 1)
-        str_printf(out, "waiting       %.2f ms for collectives\n", r->bench->wait_seconds * 1e3);
+        print_waiting(r->bench, out);
     str_printf(
         out,
         "floor         %.2f ms, every op at the speed of light: %.0f tokens_per_s; the best step "

@@ -165,6 +165,7 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
     double end = clock_seconds();
     own_time_return(run);
     run->wait_seconds += end - begin;
+    run->exposed[op->call.op.kind][op->call.op.attributes.axis] += end - begin;
     run_trace_wait(run, op, begin, end);
     progress_publish(run->progress, op->text, 0);
     return status;
@@ -561,6 +562,7 @@ double run_wait_seconds(const struct run *run)
 void run_clear_times(struct run *run)
 {
     run->wait_seconds = 0;
+    memset(run->exposed, 0, sizeof run->exposed);
     for (int f = 0; f < run->program->n_functions * (1 + run->options.n_shorter); f++)
         for (int k = 0; k < run->functions[f].n; k++) {
             struct resolved_function *r = &run->functions[f].list[k];

@@ -202,6 +202,22 @@ void run_set_timed(struct run *run, int timed);
 double run_op_seconds(const struct run *run, int function, int op);
 double run_op_cpu_seconds(const struct run *run, int function, int op);
 double run_wait_seconds(const struct run *run);
+
+/*
+ * Of these seconds, what was waited for: a kind of collective over an axis; of copies between
+ * memories the axis means nothing. On a GPU the host waits for what it gives to a thread alone, and
+ * what compute kernels wait for is in a trace.
+ */
+struct run_exposed {
+    enum op_kind kind;
+    enum mesh_axis axis;
+    double seconds;
+};
+void run_sort_exposed(struct run_exposed *list, int n); /* the longest first */
+
+/* All that is more than 0, sorted. Returns how many, at most capacity. */
+int run_list_exposed(const struct run *run, struct run_exposed *list, int capacity);
+
 void run_clear_times(struct run *run);
 
 /*

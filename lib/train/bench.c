@@ -284,6 +284,27 @@ static int run_step(struct run *run, const struct pool *pool, const struct run_h
     return 0;
 }
 
+/* What the last step waited for. */
+static void add_exposed(struct bench *bench, const struct run *run)
+{
+    struct run_exposed list[BENCH_MAX_EXPOSED];
+    int n = run_list_exposed(run, list, BENCH_MAX_EXPOSED);
+
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+
+        while (k < bench->n_exposed &&
+               (bench->exposed[k].kind != list[i].kind || bench->exposed[k].axis != list[i].axis))
+            k++;
+        if (k == BENCH_MAX_EXPOSED)
+            continue;
+        if (k == bench->n_exposed)
+            bench->exposed[bench->n_exposed++] =
+                (struct run_exposed){ list[i].kind, list[i].axis, 0 };
+        bench->exposed[k].seconds += list[i].seconds;
+    }
+}
+
 static int measure_steps(struct bench *bench, struct run *run, const struct pool *pool,
                          const struct run_hooks *hooks, int n_warm, struct err *err)
 {
@@ -303,8 +324,12 @@ static int measure_steps(struct bench *bench, struct run *run, const struct pool
         bench->step_seconds[i] = seconds.wall;
         bench->cpu_seconds[i] = seconds.cpu;
         waits[i] = run_wait_seconds(run);
+        add_exposed(bench, run);
     }
     bench->wait_seconds = bench_median(waits, n);
+    for (int i = 0; i < bench->n_exposed; i++)
+        bench->exposed[i].seconds /= n;
+    run_sort_exposed(bench->exposed, bench->n_exposed);
     return 0;
 }
 

@@ -10,6 +10,7 @@
 
 #include "config/job.h"
 #include "program/program.h"
+#include "run/run.h"
 #include "train/engine.h"
 #include "train/machine_peak.h"
 
@@ -24,6 +25,8 @@ struct bench_op {
     double light_seconds; /* of a step, at the speed of light */
 };
 
+#define BENCH_MAX_EXPOSED 32 /* kinds of collectives, each over its axes */
+
 struct bench {
     struct program program;
     struct machine_peak ceiling;
@@ -37,6 +40,8 @@ struct bench {
     double *timed_seconds; /* [n_steps] of those whose ops are timed */
     int n_steps;
     double wait_seconds; /* of a step as in training, for collectives; median */
+    struct run_exposed exposed[BENCH_MAX_EXPOSED]; /* of it, the longest first; means */
+    int n_exposed;
     struct arena arena;
 };
 

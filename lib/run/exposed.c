@@ -1,0 +1,32 @@
+/*
+ * exposed.c - what the compute thread has waited for: communication that nothing hides
+ */
+#include <stdlib.h>
+
+#include "run/run_impl.h"
+
+static int longer(const void *a, const void *b)
+{
+    double x = ((const struct run_exposed *)a)->seconds;
+    double y = ((const struct run_exposed *)b)->seconds;
+
+    return (x < y) - (x > y);
+}
+
+void run_sort_exposed(struct run_exposed *list, int n)
+{
+    qsort(list, (size_t)n, sizeof *list, longer);
+}
+
+int run_list_exposed(const struct run *run, struct run_exposed *list, int capacity)
+{
+    int n = 0;
+
+    for (int kind = 0; kind < N_OP_KINDS; kind++)
+        for (int axis = 0; axis < N_GROUP_AXES && n < capacity; axis++)
+            if (run->exposed[kind][axis] > 0)
+                list[n++] = (struct run_exposed){ (enum op_kind)kind, (enum mesh_axis)axis,
+                                                  run->exposed[kind][axis] };
+    run_sort_exposed(list, n);
+    return n;
+}
