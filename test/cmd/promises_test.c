@@ -152,7 +152,7 @@ static void job_keys(void **state)
 /* A line of each kind, with all that it may have. */
 static void write_metrics(const char *folder)
 {
-    static const double stats[] = { 1, 0.5, 1.5 };
+    static const double stats[] = { 1, 0.5, 1.5 }, dropped[] = { 3 };
     static const int layer = 1;
     const struct metrics_gpu gpu = { 1, 1755, 412, 70, "power cap" };
     const struct metrics_step step = { .step = 1,
@@ -164,6 +164,7 @@ static void write_metrics(const char *folder)
                                        .most_used = 1,
                                        .least_used = 1,
                                        .experts = { 1, 2, &layer, stats },
+                                       .dropped = dropped,
                                        .gpu = &gpu };
     struct metrics *metrics;
     struct err err;
