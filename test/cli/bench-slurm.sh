@@ -16,7 +16,7 @@ lmtrain=$(realpath "$lmtrain")
 export OMPI_MCA_mpi_yield_when_idle=0
 
 # step ARGUMENTS... - of four ranks on two nodes
-step() { timeout --foreground 100 srun --mpi=pmix -K -n 4 -N 2 "$@"; }
+step() { timeout --foreground 300 srun --mpi=pmix -K -n 4 -N 2 "$@"; }
 
 expect 'two nodes are measured' 0 'slurm.yaml: [0-9]+ ops and 12 collectives of 4 ranks, ' \
     step --ntasks-per-node=2 "$lmtrain" bench cluster "$dir/job.yaml" --steps 2 --to "$dir/slurm.yaml"
