@@ -294,7 +294,8 @@
  *                         expert, then rank, then token, as expert_order with begin counts them; R
  *                         is at most n T min(s, m / n). x has those of the rank's own tokens, by
  *                         expert, then token, as expert_order counts them: each from the rank that
- *                         has its expert. place, for the gradient: that of all tokens, with begin.
+ *                         has its expert; rows behind those of choices that are not -1 are
+ *                         undefined. place, for the gradient: that of all tokens, with begin.
  *                         A dispatch of sent rows has as its gradient the combined rows that are
  *                         returned, a combine of returned rows the dispatch of those that are sent
  *   send                x[T x d] ->

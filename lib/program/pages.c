@@ -28,7 +28,6 @@ enum { PAGES_A_VALUE = 64, PAGE_MIN = 256, PAGE_MAX = 1 << 19 /* elements */ };
 
 struct row_paging {
     struct program *program;
-    const struct chunk_functions *chunk;
     const struct page_options *options;
     int *ends;         /* by value: the operand that bounds its rows, 0: none does */
     int64_t *expected; /* by value: of its rows; 0: all */
@@ -238,7 +237,7 @@ void page_rows(struct program *program, const struct chunk_functions *chunk,
 {
     struct arena arena = { 0 };
     size_t n_values = (size_t)program->n_values;
-    struct row_paging p = { .program = program, .chunk = chunk, .options = options };
+    struct row_paging p = { .program = program, .options = options };
     int functions[3], n = functions_of(chunk, functions), n_paged = 0;
     int *list = arena_array(&arena, int, n_values);
 

@@ -117,16 +117,17 @@ struct bitset recompute_droppable(const struct program *program, int forward, in
  */
 void split_backward(struct program *program, int backward, int weight);
 
-/*
- * pages.c: of a chunk, put what is kept of experts' rows into pages, where fewer are planned than
- * there may be. Runs before shard_gradients, which copies functions.
- */
 struct chunk_functions;
 struct page_options {
     double factor; /* pages for so many times the rows that ops expect (attributes.n_rows) */
     const struct keep_set *sets;       /* of which `away` stays where offload puts it */
     const unsigned char *set_of_layer; /* of all layers of the model; NULL: nothing is away */
 };
+
+/*
+ * pages.c: of a chunk, put what is kept of experts' rows into pages, where fewer are planned than
+ * there may be. Runs before shard_gradients, which copies functions.
+ */
 void page_rows(struct program *program, const struct chunk_functions *chunk,
                const struct page_options *options);
 
