@@ -3,6 +3,7 @@
  */
 #include "report/metrics.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
@@ -279,12 +280,20 @@ struct metrics_history metrics_history(const struct metrics *metrics)
     return metrics->history;
 }
 
-/* For TensorBoard: of every step, and all there may be. */
-enum { N_USUAL_SCALARS = 9, N_SCALARS = N_USUAL_SCALARS + 9 };
+/* What a step has for TensorBoard. */
+struct scalars {
+    int n;
+    struct events_scalar scalars[32];
+};
 
-/* Of the GPU, as far as it says; returns how many scalars there are then. */
-static int add_gpu(struct str *line, const struct metrics_gpu *gpu, struct events_scalar *scalars,
-                   int n)
+static void add_scalar(struct scalars *to, const char *tag, double value)
+{
+    assert(to->n < (int)(sizeof to->scalars / sizeof *to->scalars));
+    to->scalars[to->n++] = (struct events_scalar){ tag, value };
+}
+
+/* Of the GPU, as far as it says. */
+static void add_gpu(struct str *line, const struct metrics_gpu *gpu, struct scalars *scalars)
 {
     const struct {
         const char *key, *scalar;
@@ -300,10 +309,9 @@ static int add_gpu(struct str *line, const struct metrics_gpu *gpu, struct event
         if (figures[i].value < 0)
             continue;
         add_int(line, figures[i].key, figures[i].value);
-        scalars[n++] = (struct events_scalar){ figures[i].scalar, (double)figures[i].value };
+        add_scalar(scalars, figures[i].scalar, (double)figures[i].value);
     }
     add_text(line, "gpu_throttle", gpu->throttle);
-    return n;
 }
 
 /* Loads to four digits: there may be thousands. */
@@ -342,20 +350,18 @@ static double add_dropped(struct str *line, const struct metrics_step *step)
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
 {
     struct str *line = begin_line(metrics, step->step);
-    struct events_scalar scalars[N_SCALARS] = {
-        { "train/loss", step->loss },
-        { "train/grad_norm", step->grad_norm },
-        { "train/lr", step->lr },
-        { "train/tokens", (double)step->tokens },
-        { "train/skipped", (double)step->skipped },
-        { "speed/tokens_per_s", step->tokens_per_s },
-        { "speed/step_s", step->step_s },
-        { "speed/mfu", step->mfu },
-        { "memory/bytes", (double)step->memory_bytes },
-    };
+    struct scalars scalars = { 0 };
     bool has_experts = step->balance != 0;
-    int n = N_USUAL_SCALARS;
 
+    add_scalar(&scalars, "train/loss", step->loss);
+    add_scalar(&scalars, "train/grad_norm", step->grad_norm);
+    add_scalar(&scalars, "train/lr", step->lr);
+    add_scalar(&scalars, "train/tokens", (double)step->tokens);
+    add_scalar(&scalars, "train/skipped", (double)step->skipped);
+    add_scalar(&scalars, "speed/tokens_per_s", step->tokens_per_s);
+    add_scalar(&scalars, "speed/step_s", step->step_s);
+    add_scalar(&scalars, "speed/mfu", step->mfu);
+    add_scalar(&scalars, "memory/bytes", (double)step->memory_bytes);
     add_double(line, "loss", step->loss);
     add_hex(line, "loss_hex", step->loss);
     add_double(line, "grad_norm", step->grad_norm);
@@ -373,26 +379,26 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     str_printf(line, ",\"numerics\":\"%016llx\"", (unsigned long long)step->numerics);
     if (step->loss_scale > 0) {
         add_double(line, "loss_scale", step->loss_scale);
-        scalars[n++] = (struct events_scalar){ "train/loss_scale", step->loss_scale };
+        add_scalar(&scalars, "train/loss_scale", step->loss_scale);
     }
     if (has_experts) {
         add_double(line, "balance", step->balance);
         add_double(line, "most_used", step->most_used);
         add_double(line, "least_used", step->least_used);
         add_int(line, "reruns", step->reruns);
-        scalars[n++] = (struct events_scalar){ "experts/reruns", (double)step->reruns };
+        add_scalar(&scalars, "experts/reruns", (double)step->reruns);
         add_expert_layers(line, &step->experts);
-        scalars[n++] = (struct events_scalar){ "experts/balance", step->balance };
-        scalars[n++] = (struct events_scalar){ "experts/most_used", step->most_used };
-        scalars[n++] = (struct events_scalar){ "experts/least_used", step->least_used };
+        add_scalar(&scalars, "experts/balance", step->balance);
+        add_scalar(&scalars, "experts/most_used", step->most_used);
+        add_scalar(&scalars, "experts/least_used", step->least_used);
     }
     if (step->dropped)
-        scalars[n++] = (struct events_scalar){ "experts/dropped", add_dropped(line, step) };
+        add_scalar(&scalars, "experts/dropped", add_dropped(line, step));
     if (step->gpu)
-        n = add_gpu(line, step->gpu, scalars, n);
+        add_gpu(line, step->gpu, &scalars);
     if (end_line(metrics, err) < 0)
         return -1;
-    return events_scalars(metrics->events, step->step, scalars, n, err);
+    return events_scalars(metrics->events, step->step, scalars.scalars, scalars.n, err);
 }
 
 int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,
