@@ -12,6 +12,7 @@
 #include "plan/step_time.h"
 #include "plan/suggest.h"
 #include "plan/whole_run.h"
+#include "plan_hidden.h"
 #include "program/passes.h"
 #include "report/table.h"
 #include "report/waterfall.h"
@@ -231,10 +232,11 @@ int plan_print_time(const struct plan *plan, const struct cluster *cluster, stru
         print_sources(time, out);
         str_add(out, ")\n\n");
         print_classes(&answer, out);
+        status = plan_print_hidden(plan, cluster, out, err);
         print_sensitivity(&answer, out);
         print_run(&answer.run, out);
         plan_print_fit(plan, &answer.fit, answer.fit.device, most_ranks(cluster), out);
-        status = answer.fit.fits ? 0 : 2;
+        status = status ? status : answer.fit.fits ? 0 : 2;
     }
     arena_release(&answer.arena);
     return status;
@@ -363,6 +365,7 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         cJSON_AddNumberToObject(made, "formula_share", time->shares[PRICE_FORMULA]);
         cJSON_AddNumberToObject(made, "busiest_rank", answer.rank);
         add_stages(&time->simulated, made);
+        status = plan_add_hidden(plan, cluster, made, err);
         add_sensitivity(&answer.sensitivity, made);
         cJSON_AddNumberToObject(made, "constant_ns", (double)time->constant_ns);
         cJSON_AddNumberToObject(made, "jitter_ns", (double)time->jitter_ns);
@@ -371,7 +374,7 @@ int plan_add_time(const struct plan *plan, const struct cluster *cluster, cJSON 
         cJSON_AddNumberToObject(made, "available_bytes", (double)answer.fit.available);
         cJSON_AddBoolToObject(made, "fits", answer.fit.fits);
         add_suggestions(plan, cluster, &answer.fit, made);
-        status = answer.fit.fits ? 0 : 2;
+        status = status ? status : answer.fit.fits ? 0 : 2;
     }
     arena_release(&answer.arena);
     return status;

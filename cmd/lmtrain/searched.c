@@ -38,6 +38,11 @@ static void add_layout(const struct job *job, struct option_list *sets, struct a
                 arena_printf(arena, "%s=%s", layout_field((enum layout_key)key), str_text(&value)),
                 arena);
     }
+    if (job->parallel.gradient_sum_given)
+        add_set(sets,
+                arena_printf(arena, "parallel.gradient_sum=%s",
+                             choice_word(gradient_sum_choices, (int)job->parallel.gradient_sum)),
+                arena);
     str_release(&value);
 }
 

@@ -291,6 +291,27 @@ static void derive_init(struct job_reader *r)
     job_note(job, r->arena, "train.init = %s (the model's folder)", job->train.init);
 }
 
+/* By this name the schedule is breadth-first whose sums of gradients are late, whatever zero is. */
+static void derive_fold3d(struct job_reader *r)
+{
+    const struct yaml_node *node = reader_given(r, "parallel.schedule");
+    struct job *job = r->job;
+
+    if (!node || node->kind != YAML_SCALAR || strcmp(node->text, SCHEDULE_FOLD3D) != 0)
+        return;
+    if (job->parallel.gradient_sum_given && job->parallel.gradient_sum == GRADIENT_SUM_EARLY) {
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.gradient_sum"),
+                        "parallel.gradient_sum is early, but parallel.schedule is fold3d, which "
+                        "sums the gradients of a chunk behind its last backward (hint: "
+                        "gradient_sum: late, or schedule: breadth-first)");
+        return;
+    }
+    if (!job->parallel.gradient_sum_given)
+        job_note(job, r->arena, "parallel.gradient_sum = late (schedule fold3d)");
+    job->parallel.gradient_sum = GRADIENT_SUM_LATE;
+    job->parallel.gradient_sum_given = 1;
+}
+
 void reader_derive(struct job_reader *r)
 {
     derive_init(r);
@@ -301,6 +322,7 @@ void reader_derive(struct job_reader *r)
     derive_batch(r);
     derive_optimizer(r);
     derive_output(r);
+    derive_fold3d(r);
     derive_recompute(r);
     note_recompute(r);
     note_loss_scale(r);

@@ -28,6 +28,10 @@ static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
     return n;
 }
 
+/* Fold3D is breadth-first with late sums of gradients, which derive.c sees to. */
+static const struct choice schedule_synonyms[] = { { SCHEDULE_FOLD3D, PIPELINE_BREADTH_FIRST },
+                                                   { 0 } };
+
 static const struct choice schedules_choices[] = { { "auto", 0 }, { 0 } };
 
 static int list_schedules(struct choice kinds[FIELD_ITEMS_MAX + 1])
@@ -410,9 +414,9 @@ const struct field job_fields[] = {
               "one op; pass: for one forward or backward of a micro-batch; run: for "
               "consecutive micro-batches of one chunk; step: for the whole step" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
-      .choices = pipeline_choices,
+      .choices = pipeline_choices, .synonyms = schedule_synonyms,
       .help = "pipeline schedule; dynamic: interleaved with micro-batches of the sizes in "
-              "micro_batches" },
+              "micro_batches; fold3d is another word for breadth-first with gradient_sum late" },
     { "parallel.chunks", FIELD_INT, AT(parallel.chunks), .initial = "auto", .word = "auto",
       .min = 1, .max = PIPELINE_CHUNKS_MAX, .given_offset = AT(parallel.chunks_given),
       .help = "model chunks per pipeline rank (virtual pipeline stages); auto: 2 for "

@@ -43,6 +43,9 @@ enum field_type {
 
 #define FIELD_ITEMS_MAX BITSET_MAX
 
+/* The word of parallel.schedule for breadth-first with late sums. */
+#define SCHEDULE_FOLD3D "fold3d"
+
 /* When a field has a line in the description of the numerics; others have no effect. */
 enum numerics_when {
     WHEN_ALWAYS,

@@ -275,6 +275,15 @@ expect 'whatever ran here before' 0 '' sh -c "XDG_CACHE_HOME='$dir/cache' '$lmtr
 plan --device h100-sxm --ranks 2 >"$dir/here.txt"
 expect 'on whatever machine' 0 '' sh -c "XDG_CACHE_HOME='$dir/cache' taskset 1 '$lmtrain' plan '$dir/job.yaml' --device h100-sxm --ranks 2 | cmp - '$dir/here.txt'"
 
+# ---- sums of gradients behind the backwards of other chunks ----
+
+fold3d='parallel={pp: 2, dp: 2, schedule: fold3d, chunks: 2}'
+expect 'Fold3D is breadth-first' 0 '^4 ranks \(dp 2, pp 2 breadth-first of 2 chunks\)' \
+    plan --device h100-sxm --ranks 4 --set model.n_layers=4 --set "$fold3d"
+expect 'of whose sums chunk 0 waits for its own' 0 \
+    '^gradient sums: 2 chunks, [0-9.]+ of [0-9.]+ ms exposed \(of chunk 0; at most [0-9.]+ ms by Fold3D' printf '%s\n' "$output"
+expect 'as JSON, too' 0 '"formula_ns":' plan --device h100-sxm --ranks 4 --set model.n_layers=4 --set "$fold3d" --json
+
 # ---- sequences over several ranks ----
 
 cat >"$dir/long.yaml" <<END

@@ -231,6 +231,11 @@ static const char *const mistakes[][2] = {
       "optimizer.min_lr is 0.0002, more than lr 0.0001" },
     { M D "train: {steps: 1, global_batch: 10, micro_batch: 4}\n",
       "j.yaml:3:33: train.global_batch is 10, not a multiple of micro_batch 4 (hint: 8 or 12)" },
+    { M D T "parallel: {schedule: fold3d, gradient_sum: early}\n",
+      "j.yaml:4:44: parallel.gradient_sum is early, but parallel.schedule is fold3d, which sums "
+      "the "
+      "gradients of a chunk behind its last backward (hint: gradient_sum: late, or schedule: "
+      "breadth-first)" },
     { M D "train: {steps: 1}\nparallel: {schedule: dynamic}\n",
       "j.yaml:4:22: parallel.schedule dynamic needs parallel.micro_batches (hint: micro_batches: "
       "[1, "

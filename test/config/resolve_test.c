@@ -58,6 +58,9 @@ static void test_gradient_sum(void **state)
         { "zero: 3, gradient_sum: late", GRADIENT_SUM_LATE },
         { "zero: 0, gradient_sum: early", GRADIENT_SUM_EARLY },
         { "zero: 2, gradient_sum: auto", GRADIENT_SUM_EARLY },
+        { "zero: 0, schedule: fold3d", GRADIENT_SUM_LATE },
+        { "zero: 2, schedule: fold3d", GRADIENT_SUM_LATE },
+        { "zero: 3, schedule: breadth-first", GRADIENT_SUM_EARLY },
     };
     struct arena arena = { 0 };
     struct err err;
@@ -68,6 +71,8 @@ static void test_gradient_sum(void **state)
         read_with(&j, rows[i].parallel, "global_batch: 4", &arena);
         assert_int_equal(job_derive(&j, 1, &arena, &err), 0);
         assert_int_equal(j.parallel.gradient_sum, rows[i].sum);
+        if (strstr(rows[i].parallel, "fold3d"))
+            assert_int_equal(j.parallel.schedule, PIPELINE_BREADTH_FIRST);
     }
     arena_release(&arena);
 }
