@@ -36,6 +36,10 @@ static int measure_step(const struct bench_request *q, const struct job *job, st
 
     if (bench_run(&bench, job, engine, N_WARM, q->steps, err) < 0)
         return -1;
+    if (whole && bench_gather_exposed(&bench, engine, err) < 0) {
+        bench_release(&bench);
+        return -1;
+    }
     if (whole && q->json)
         bench_print_step_json(&report, out);
     else if (whole)

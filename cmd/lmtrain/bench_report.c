@@ -256,8 +256,9 @@ static double median_of(const double *seconds, int n, double *best)
     return median;
 }
 
-static void add_step(const struct bench *bench, const struct line *total, cJSON *json)
+static void add_step(const struct bench_report *r, const struct line *total, cJSON *json)
 {
+    const struct bench *bench = r->bench;
     double best, best_timed, median = median_of(bench->step_seconds, bench->n_steps, &best);
     double timed = median_of(bench->timed_seconds, bench->n_steps, &best_timed);
 
@@ -273,16 +274,7 @@ static void add_step(const struct bench *bench, const struct line *total, cJSON 
     cJSON_AddNumberToObject(json, "best_timed_step_seconds", best_timed);
     cJSON_AddNumberToObject(json, "timed_step_seconds", timed);
     cJSON_AddNumberToObject(json, "wait_seconds", bench->wait_seconds);
-    cJSON *exposed = cJSON_AddArrayToObject(json, "exposed");
-    for (int i = 0; i < bench->n_exposed; i++) {
-        cJSON *item = cJSON_CreateObject();
-
-        cJSON_AddStringToObject(item, "op", op_name(bench->exposed[i].kind));
-        if (op_is_collective(bench->exposed[i].kind))
-            cJSON_AddStringToObject(item, "axis", axis_name(bench->exposed[i].axis));
-        cJSON_AddNumberToObject(item, "seconds", bench->exposed[i].seconds);
-        cJSON_AddItemToArray(exposed, item);
-    }
+    bench_add_waiting(r, json);
     cJSON_AddNumberToObject(json, "ops_seconds", total->seconds);
     cJSON_AddNumberToObject(json, "light_seconds", total->light_seconds);
     cJSON_AddNumberToObject(json, "flops", total->flops);
@@ -297,7 +289,7 @@ void bench_print_ops_json(const struct bench_report *r, bool each, struct str *o
     cJSON *json = json_head(r);
 
     add_ceiling(r, json);
-    add_step(r->bench, &total, json);
+    add_step(r, &total, json);
     cJSON *ops = cJSON_AddArrayToObject(json, "ops");
     for (int i = 0; i < n; i++) {
         const struct bench_op *first = lines[i].first;
@@ -365,7 +357,7 @@ static cJSON *step_json(const struct bench_report *r)
 
     make_families(r->bench, families);
     add_ceiling(r, json);
-    add_step(r->bench, &total, json);
+    add_step(r, &total, json);
     double best = number(json, "best_step_seconds"), median = number(json, "median_step_seconds");
     cJSON_AddNumberToObject(json, "tokens_per_s", tokens / best);
     cJSON_AddNumberToObject(json, "median_tokens_per_s", tokens / median);
@@ -411,23 +403,6 @@ static void print_families(const struct bench_report *r, struct str *out)
     report_table_release(&table);
 }
 
-/* In all, and for what most: collectives that no computation hides. */
-static void print_waiting(const struct bench *bench, struct str *out)
-{
-    enum { SHOWN = 5 };
-
-    str_printf(out, "waiting       %.2f ms for collectives%s", bench->wait_seconds * 1e3,
-               bench->n_exposed ? ": " : "");
-    for (int i = 0; i < bench->n_exposed && i < SHOWN; i++) {
-        const struct run_exposed *e = &bench->exposed[i];
-        bool has_axis = op_is_collective(e->kind);
-
-        str_printf(out, "%s%s%s%s %.2f", i ? ", " : "", op_name(e->kind), has_axis ? " over " : "",
-                   has_axis ? axis_name(e->axis) : "", e->seconds * 1e3);
-    }
-    str_add(out, "\n");
-}
-
 void bench_print_step(const struct bench_report *r, struct str *out)
 {
     cJSON *json = step_json(r);
@@ -444,7 +419,7 @@ void bench_print_step(const struct bench_report *r, struct str *out)
     str_printf(out, "tokens_per_s  %.0f best, %.0f median\n", number(json, "tokens_per_s"),
                number(json, "median_tokens_per_s"));
     if (r->job->world_size > 1)
-        print_waiting(r->bench, out);
+        bench_print_waiting(r, out);
     str_printf(
         out,
         "floor         %.2f ms, every op at the speed of light: %.0f tokens_per_s; the best step "

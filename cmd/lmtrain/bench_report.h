@@ -23,6 +23,11 @@ void bench_print_ops_json(const struct bench_report *report, bool each, struct s
 void bench_print_step(const struct bench_report *report, struct str *out);
 void bench_print_step_json(const struct bench_report *report, struct str *out);
 
+/* Of it (bench_waiting.c): what collectives it waited for. */
+struct cJSON;
+void bench_add_waiting(const struct bench_report *report, struct cJSON *json);
+void bench_print_waiting(const struct bench_report *report, struct str *out);
+
 void bench_print_collectives(const struct bench_report *report, const struct bench_collective *list,
                              int n, struct str *out);
 void bench_print_collectives_json(const struct bench_report *report,

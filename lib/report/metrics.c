@@ -347,6 +347,26 @@ static double add_dropped(struct str *line, const struct metrics_step *step)
     return sum;
 }
 
+static void add_exposed(struct str *line, const struct metrics_exposed *exposed,
+                        struct scalars *scalars)
+{
+    double sum = 0;
+
+    str_add(line, ",\"exposed_s\":{");
+    for (int i = 0; i < exposed->n; i++) {
+        str_printf(line, "%s\"%s\":", i ? "," : "", exposed->kinds[i].name);
+        add_formatted(line, "%.*g", 6, exposed->kinds[i].seconds);
+        sum += exposed->kinds[i].seconds;
+    }
+    str_add(line, "}");
+    if (exposed->most_rank >= 0) {
+        str_add(line, ",\"exposed_max\":{\"seconds\":");
+        add_formatted(line, "%.*g", 6, exposed->most_seconds);
+        str_printf(line, ",\"rank\":%d}", exposed->most_rank);
+    }
+    add_scalar(scalars, "speed/exposed_s", sum);
+}
+
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err)
 {
     struct str *line = begin_line(metrics, step->step);
@@ -394,6 +414,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     }
     if (step->dropped)
         add_scalar(&scalars, "experts/dropped", add_dropped(line, step));
+    if (step->exposed)
+        add_exposed(line, step->exposed, &scalars);
     if (step->gpu)
         add_gpu(line, step->gpu, &scalars);
     if (end_line(metrics, err) < 0)

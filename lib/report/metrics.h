@@ -23,6 +23,17 @@ struct metrics_experts {
         *stats; /* [n_layers][1 + n_experts]: balance, then each expert's load (trainer.h) */
 };
 
+/* What nothing hid of communication, in a run of several ranks. */
+struct metrics_exposed {
+    int n; /* kinds of collectives, each over its axes: */
+    const struct metrics_exposed_kind {
+        char name[40]; /* "reduce_scatter dp" */
+        double seconds;
+    } * kinds;
+    int most_rank; /* that waited longest; -1: not known */
+    double most_seconds;
+};
+
 struct metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
@@ -38,6 +49,7 @@ struct metrics_step {
     double balance, most_used, least_used; /* of experts (trainer.h); balance 0: there are none */
     struct metrics_experts experts;        /* n_layers 0: there are none */
     const double *dropped;                 /* [experts.n_layers], or NULL (trainer.h) */
+    const struct metrics_exposed *exposed; /* NULL: there is one rank */
     const struct metrics_gpu *gpu;         /* NULL: none, or not known */
 };
 
@@ -75,10 +87,12 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
  * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
  * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also
  * balance, most_used, least_used, and expert_layers, of each its layer, balance, and load, and
- * dropped, a list, where they have a capacity; where
- * not all tokens are learned learned_per_s, of fp16 loss_scale; of a GPU gpu_memory_bytes,
- * gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they are known, and gpu_throttle. Scalars to
- * TensorBoard.
+ * dropped, a list, where they have a capacity; of several ranks exposed_s, an object: what the
+ * step waited on rank 0 for each kind of collective over each axis, in seconds; and exposed_max,
+ * which rank's steps waited most for all of them when the ranks' times were compared last, and how
+ * many seconds a step: {"seconds":..., "rank":...}; where not all tokens are learned
+ * learned_per_s, of fp16 loss_scale; of a GPU gpu_memory_bytes, gpu_sm_mhz, gpu_power_w,
+ * gpu_temperature_c as far as they are known, and gpu_throttle. Scalars to TensorBoard.
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 

@@ -494,6 +494,8 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
     run->is_recheck = entry == ENTRY_RECHECK;
     if (transfer_check(run, err) < 0 || run_trace_start(run, err) < 0)
         return -1;
+    if (entry == ENTRY_STEP)
+        memset(run->exposed, 0, sizeof run->exposed);
     own_time_begin(run, entry);
     for (int i = 0; i < e->n_actions; i++) {
         const struct action *a = &e->actions[i];
@@ -562,7 +564,6 @@ double run_wait_seconds(const struct run *run)
 void run_clear_times(struct run *run)
 {
     run->wait_seconds = 0;
-    memset(run->exposed, 0, sizeof run->exposed);
     for (int f = 0; f < run->program->n_functions * (1 + run->options.n_shorter); f++)
         for (int k = 0; k < run->functions[f].n; k++) {
             struct resolved_function *r = &run->functions[f].list[k];

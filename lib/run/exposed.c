@@ -1,6 +1,7 @@
 /*
  * exposed.c - what the compute thread has waited for: communication that nothing hides
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "run/run_impl.h"
@@ -16,6 +17,15 @@ static int longer(const void *a, const void *b)
 void run_sort_exposed(struct run_exposed *list, int n)
 {
     qsort(list, (size_t)n, sizeof *list, longer);
+}
+
+const char *run_exposed_text(const struct run_exposed *e, char *text, size_t size)
+{
+    bool has_axis = op_is_collective(e->kind);
+
+    snprintf(text, size, "%s%s%s", op_name(e->kind), has_axis ? " " : "",
+             has_axis ? axis_name(e->axis) : "");
+    return text;
 }
 
 int run_list_exposed(const struct run *run, struct run_exposed *list, int capacity)

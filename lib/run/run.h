@@ -204,9 +204,9 @@ double run_op_cpu_seconds(const struct run *run, int function, int op);
 double run_wait_seconds(const struct run *run);
 
 /*
- * Of these seconds, what was waited for: a kind of collective over an axis; of copies between
- * memories the axis means nothing. On a GPU the host waits for what it gives to a thread alone, and
- * what compute kernels wait for is in a trace.
+ * What was waited for since the last step (ENTRY_STEP) began: a kind of collective over an axis;
+ * of copies between memories the axis means nothing. On a GPU the host waits for what it gives to
+ * a thread alone, and what compute kernels wait for is in a trace.
  */
 struct run_exposed {
     enum op_kind kind;
@@ -214,6 +214,9 @@ struct run_exposed {
     double seconds;
 };
 void run_sort_exposed(struct run_exposed *list, int n); /* the longest first */
+
+/* "reduce_scatter dp"; returns text. */
+const char *run_exposed_text(const struct run_exposed *exposed, char *text, size_t size);
 
 /* All that is more than 0, sorted. Returns how many, at most capacity. */
 int run_list_exposed(const struct run *run, struct run_exposed *list, int capacity);

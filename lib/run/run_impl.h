@@ -132,7 +132,7 @@ struct run {
     struct run_trace *trace; /* run_set_trace; NULL: none */
     bool is_one_by_one;      /* one_by_one.h */
     double wait_seconds;
-    double exposed[N_OP_KINDS][N_GROUP_AXES]; /* of these, for each kind over each axis */
+    double exposed[N_OP_KINDS][N_GROUP_AXES]; /* since the last step began */
     struct op_hashing *hashing;               /* op_hashes.c; NULL before the first use */
     struct op_hashes *hashes;      /* of the action at hand; NULL: its ops are not hashed */
     bool is_recheck;               /* the entry at hand is */

@@ -42,6 +42,12 @@ struct bench {
     double wait_seconds; /* of a step as in training, for collectives; median */
     struct run_exposed exposed[BENCH_MAX_EXPOSED]; /* of it, the longest first; means */
     int n_exposed;
+    struct bench_exposed_row {
+        enum op_kind kind;
+        enum mesh_axis axis;
+        double *seconds; /* [world_size] of each rank */
+    } * exposed_rows;    /* of all ranks, by bench_gather_exposed */
+    int n_exposed_rows;
     struct arena arena;
 };
 
@@ -54,6 +60,10 @@ struct bench {
 int bench_run(struct bench *bench, const struct job *job, struct engine *engine, int n_warm,
               int n_steps, struct err *err);
 void bench_release(struct bench *bench);
+
+/* After bench_run: what each rank's steps waited for, on all ranks; nothing of one rank. Collective
+ * over the job's ranks. Returns 0, or -1 and ERR_PEER. */
+int bench_gather_exposed(struct bench *bench, struct engine *engine, struct err *err);
 
 /* Of n > 0 numbers, which get sorted. */
 double bench_median(double *numbers, int n);

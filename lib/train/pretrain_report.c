@@ -180,6 +180,27 @@ static struct metrics_experts experts_of(const struct job *job, const struct tra
     return (struct metrics_experts){ n, job->model.n_experts, layers, r->expert_layers };
 }
 
+/* NULL of one rank. */
+static const struct metrics_exposed *
+exposed_of(const struct pretrain *p, struct metrics_exposed *exposed, struct arena *arena)
+{
+    enum { N_MAX = 64 };
+    struct run_exposed list[N_MAX];
+
+    if (p->options->engine->rank.world_size == 1)
+        return NULL;
+    int n = run_list_exposed(trainer_run(p->trainer), list, N_MAX);
+    struct rank_exposed most = rank_watch_most_exposed(p->watch);
+    struct metrics_exposed_kind *kinds = arena_array(arena, struct metrics_exposed_kind, n + 1);
+
+    for (int i = 0; i < n; i++) {
+        run_exposed_text(&list[i], kinds[i].name, sizeof kinds[i].name);
+        kinds[i].seconds = list[i].seconds;
+    }
+    *exposed = (struct metrics_exposed){ n, kinds, most.rank, most.seconds };
+    return exposed;
+}
+
 void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
 {
     const struct job *job = p->job;
@@ -187,6 +208,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     char text[512], words[256];
     struct arena scratch = { 0 };
     struct metrics_gpu gpu;
+    struct metrics_exposed exposed;
     double tokens_per_s = (double)r->read / took;
     int logged = r->step % job->train.log_every == 0 || r->step == job->train.steps || r->step == 1;
     struct metrics_step m = {
@@ -222,6 +244,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     m.gpu = see_gpu(p, &gpu, words, sizeof words);
     int *layers = arena_array(&scratch, int, job->model.n_layers);
     m.experts = experts_of(job, r, layers);
+    m.exposed = exposed_of(p, &exposed, &scratch);
     forgive(p, metrics_step(p->metrics, &m, &err), &err);
     arena_release(&scratch);
     if (flat_loss_note(&p->flat_loss, job, r->step, r->loss, text, sizeof text)) {

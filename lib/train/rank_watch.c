@@ -18,6 +18,7 @@ enum { HOST_BYTES = LAUNCH_HOST_BYTES };
 /* What a rank sends of a sample. */
 struct sample {
     struct straggler_times times;
+    float exposed; /* seconds of a step, of all steps since the sample before */
     int32_t n_steps;
 };
 
@@ -34,7 +35,8 @@ struct rank_watch {
     struct stragglers *stragglers;
     struct straggler_times *times;      /* [world_size] */
     struct straggler_finding *findings; /* [2 * world_size] */
-    char (*hosts)[HOST_BYTES];          /* likewise */
+    struct rank_exposed most_exposed;   /* of the last sample */
+    char (*hosts)[HOST_BYTES];          /* [world_size] */
 };
 
 /* Micro-batches of a step of the rank. */
@@ -55,15 +57,6 @@ static int work_of(const struct job *job, const struct mesh *mesh, int rank)
     return (n_micro_batches(job, mesh, rank) * mesh->size[axes_stages()] + stage) *
                mesh_size(mesh, experts) +
            mesh_coordinate(mesh, rank, experts);
-}
-
-static bool has_peers(const int *work, int n)
-{
-    for (int i = 1; i < n; i++)
-        for (int k = 0; k < i; k++)
-            if (work[i] == work[k])
-                return true;
-    return false;
 }
 
 int rank_watch_create(struct rank_watch **out, struct trainer *trainer, const struct job *job,
@@ -88,10 +81,6 @@ int rank_watch_create(struct rank_watch **out, struct trainer *trainer, const st
     w->samples = arena_array(&w->arena, struct sample, n);
     w->hosts = arena_alloc_array(&w->arena, HOST_BYTES, (size_t)n);
     strncpy(host, launch_host(), sizeof host - 1);
-    if (!has_peers(work, n)) {
-        rank_watch_destroy(w);
-        return 0;
-    }
     if (trainer_gather(trainer, host, w->hosts, HOST_BYTES, err) < 0 ||
         (w->is_host && trainer_measure(trainer, true, err) < 0)) {
         rank_watch_destroy(w);
@@ -101,6 +90,7 @@ int rank_watch_create(struct rank_watch **out, struct trainer *trainer, const st
         w->stragglers = stragglers_create(work, n, job->train.straggler_ratio);
         w->times = arena_array(&w->arena, struct straggler_times, n);
         w->findings = arena_array(&w->arena, struct straggler_finding, 2 * n);
+        w->most_exposed.rank = -1;
     }
     *out = w;
     return 0;
@@ -139,6 +129,17 @@ static void compare(struct rank_watch *w, rank_watch_report_fn report, void *con
         report(context, &w->findings[i], w->hosts[w->findings[i].rank]);
 }
 
+/* On rank 0. */
+static void find_most_exposed(struct rank_watch *w)
+{
+    struct rank_exposed *most = &w->most_exposed;
+
+    *most = (struct rank_exposed){ .rank = -1 };
+    for (int rank = 0; rank < w->trainer->world_size; rank++)
+        if (most->rank < 0 || (double)w->samples[rank].exposed > most->seconds)
+            *most = (struct rank_exposed){ rank, (double)w->samples[rank].exposed };
+}
+
 int rank_watch_sample(struct rank_watch *w, rank_watch_report_fn report, void *context,
                       struct err *err)
 {
@@ -150,9 +151,12 @@ int rank_watch_sample(struct rank_watch *w, rank_watch_report_fn report, void *c
     own.times.of[STRAGGLER_COMPUTE] = (float)times.compute;
     own.times.of[STRAGGLER_WAITING] = (float)times.waiting;
     own.times.of[STRAGGLER_INPUT] = (float)times.input;
+    own.exposed = times.n_all_steps ? (float)(times.exposed / times.n_all_steps) : 0;
     if (trainer_gather(w->trainer, &own, w->samples, sizeof own, err) < 0)
         return -1;
     w->sampled_at = clock_seconds();
+    if (w->stragglers)
+        find_most_exposed(w);
     if (w->stragglers && w->is_warm && w->samples[0].n_steps)
         compare(w, report, context);
     w->is_warm |= w->samples[0].n_steps > 0;
@@ -164,6 +168,11 @@ int rank_watch_sample(struct rank_watch *w, rank_watch_report_fn report, void *c
     if (!w->is_measuring)
         log_warn("the rank's own time is not measured: %s", why.text);
     return 0;
+}
+
+struct rank_exposed rank_watch_most_exposed(const struct rank_watch *w)
+{
+    return w && w->stragglers ? w->most_exposed : (struct rank_exposed){ .rank = -1 };
 }
 
 bool rank_watch_slowest(const struct rank_watch *w, struct straggler_finding *slowest,

@@ -2,9 +2,10 @@
  * rank_watch.h - ranks of a run that are slower than their peers
  *
  * Now and then each rank's own time of the steps since (trainer_times) is gathered, and rank 0
- * compares them (stragglers.h). On the host every step is measured; on a GPU the one that follows a
- * sample. A sample is due when a step is over and a twentieth of train.straggler_seconds has
- * passed, by rank 0's clock: callers agree on it.
+ * compares them (stragglers.h); so are the seconds that it waited for collectives. On the host
+ * every step is measured; on a GPU the one that follows a sample. A sample is due when a step is
+ * over and a twentieth of train.straggler_seconds has passed, by rank 0's clock: callers agree on
+ * it.
  */
 #ifndef TRAIN_RANK_WATCH_H
 #define TRAIN_RANK_WATCH_H
@@ -17,8 +18,8 @@
 struct rank_watch;
 
 /*
- * Collective. *watch is NULL if nothing is to be compared: by the job, or for want of peers. A
- * release by NULL, as all calls below with NULL, does nothing. Returns 0, or -1 and ERR_PEER or
+ * Collective. *watch is NULL if nothing is to be compared: by the job, or of one rank. A release
+ * by NULL, as all calls below with NULL, does nothing. Returns 0, or -1 and ERR_PEER or
  * ERR_DEVICE.
  */
 int rank_watch_create(struct rank_watch **watch, struct trainer *trainer, const struct job *job,
@@ -40,6 +41,15 @@ int rank_watch_sample(struct rank_watch *watch, rank_watch_report_fn report, voi
 /* The slowest rank and its host, on rank 0; false as stragglers_slowest. */
 bool rank_watch_slowest(const struct rank_watch *watch, struct straggler_finding *slowest,
                         const char **host);
+
+/* The rank whose steps waited most for collectives, seconds of a step in the last sample. Rank -1:
+ * there was none yet, or this is not rank 0. */
+struct rank_exposed {
+    int rank;
+    double seconds;
+};
+struct rank_exposed rank_watch_most_exposed(const struct rank_watch *watch);
+
 int rank_watch_n_stragglers(const struct rank_watch *watch);
 
 #endif

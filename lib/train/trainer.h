@@ -110,6 +110,8 @@ int trainer_step(struct trainer *trainer, struct trainer_result *result, struct 
 struct trainer_times {
     int n_steps;
     double compute, waiting, input; /* seconds (train/stragglers.h) */
+    int n_all_steps;                /* measured or not */
+    double exposed;                 /* seconds that all of these waited for collectives */
 };
 int trainer_measure(struct trainer *trainer, bool is_measured, struct err *err);
 struct trainer_times trainer_take_times(struct trainer *trainer);

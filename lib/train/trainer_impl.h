@@ -36,6 +36,8 @@ struct trainer_timing {
     double step_begin, step_waited; /* likewise: when, and run_wait_seconds then */
     double gate;                    /* in its gate */
     double total_input, total_idle; /* of measured steps since they were taken */
+    int n_all_steps;                /* measured or not, since then */
+    double total_exposed;           /* that these waited for collectives */
     bool is_slow[N_TRAINER_SLOW];   /* by faults */
     double slowed, own;             /* seconds added to this step; own time of the last one */
 };

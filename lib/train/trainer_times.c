@@ -28,7 +28,9 @@ struct trainer_times trainer_take_times(struct trainer *t)
     struct trainer_timing *timing = &t->timing;
     struct run_own_time own = run_take_own_time(t->run);
     bool is_host = device_is_host(run_device(t->run));
-    struct trainer_times times = { .n_steps = own.n_steps };
+    struct trainer_times times = { .n_steps = own.n_steps,
+                                   .n_all_steps = timing->n_all_steps,
+                                   .exposed = timing->total_exposed };
 
     if (own.n_steps) {
         double idle = own.idle_seconds - timing->total_idle;
@@ -38,7 +40,8 @@ struct trainer_times trainer_take_times(struct trainer *t)
         times.compute = own.seconds - times.input - times.waiting;
         times.compute = times.compute > 0 ? times.compute : 0;
     }
-    timing->total_input = timing->total_idle = 0;
+    timing->total_input = timing->total_idle = timing->total_exposed = 0;
+    timing->n_all_steps = 0;
     return times;
 }
 
@@ -64,9 +67,11 @@ void trainer_time_step(struct trainer *t)
 void trainer_time_stepped(struct trainer *t)
 {
     struct trainer_timing *timing = &t->timing;
+    double waited = run_wait_seconds(t->run) - timing->step_waited;
 
-    timing->own = clock_seconds() - timing->step_begin - timing->gate - timing->slowed -
-                  (run_wait_seconds(t->run) - timing->step_waited);
+    timing->own = clock_seconds() - timing->step_begin - timing->gate - timing->slowed - waited;
+    timing->n_all_steps++;
+    timing->total_exposed += waited;
     if (!timing->is_on)
         return;
     timing->total_input += timing->input;

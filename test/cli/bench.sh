@@ -122,6 +122,7 @@ expect 'tokens a second are tokens by seconds' 0 '' awk '{ x[$1] = $2 } END { r 
 expect 'a table for people' 0 '^tokens_per_s +[0-9]+ best, [0-9]+ median' "$lmtrain" bench step "$dir/job.yaml" --steps 1
 expect 'on two ranks, with zero 1' 0 '^collective .* beside ' "$lmtrain" bench step "$dir/job.yaml" --steps 2 --ranks 2 \
     --set parallel.zero=1
+expect 'each rank for these' 0 'waiting for, ms +rank 0 +rank 1' printf '%s\n' "$output"
 expect 'which waited for collectives over dp' 0 '^waiting +[0-9.]+ ms for collectives: .*(all_gather|reduce_scatter) over (dp|data) [0-9.]+' printf '%s\n' "$output"
 
 # ---- comm ----

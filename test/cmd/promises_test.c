@@ -155,6 +155,8 @@ static void write_metrics(const char *folder)
     static const double stats[] = { 1, 0.5, 1.5 }, dropped[] = { 3 };
     static const int layer = 1;
     const struct metrics_gpu gpu = { 1, 1755, 412, 70, "power cap" };
+    const struct metrics_exposed_kind kind = { "reduce_scatter dp", 0.5 };
+    const struct metrics_exposed exposed = { 1, &kind, 1, 0.75 };
     const struct metrics_step step = { .step = 1,
                                        .loss = 1,
                                        .grad_norm = 1,
@@ -165,6 +167,7 @@ static void write_metrics(const char *folder)
                                        .least_used = 1,
                                        .experts = { 1, 2, &layer, stats },
                                        .dropped = dropped,
+                                       .exposed = &exposed,
                                        .gpu = &gpu };
     struct metrics *metrics;
     struct err err;

@@ -85,6 +85,33 @@ static void a_gpu_is_told_as_far_as_it_is_known(void **state)
     cJSON_Delete(lines[0]);
 }
 
+static void exposed_seconds_are_told_by_collective(void **state)
+{
+    static const struct metrics_exposed_kind kinds[] = { { "reduce_scatter dp", 0.5 },
+                                                         { "send pp", 0.125 } };
+    struct metrics_exposed exposed = { 2, kinds, 3, 0.75 };
+    struct metrics_step step = sample;
+    struct metrics *metrics;
+    struct err err = { 0 };
+    cJSON *lines[4];
+
+    step.exposed = &exposed;
+    assert_ok(metrics_open(&metrics, fixture_path(*state, "exposed"), 1, &err), &err);
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    exposed = (struct metrics_exposed){ .most_rank = -1 };
+    assert_ok(metrics_step(metrics, &step, &err), &err);
+    metrics_close(metrics);
+    assert_int_equal(read_lines(fixture_path(*state, "exposed"), lines, 4), 2);
+    assert_true(get(get(lines[0], "exposed_s"), "reduce_scatter dp")->valuedouble == 0.5);
+    assert_true(get(get(lines[0], "exposed_s"), "send pp")->valuedouble == 0.125);
+    assert_true(get(get(lines[0], "exposed_max"), "seconds")->valuedouble == 0.75);
+    assert_int_equal(get(get(lines[0], "exposed_max"), "rank")->valueint, 3);
+    assert_int_equal(cJSON_GetArraySize(get(lines[1], "exposed_s")), 0);
+    assert_null(cJSON_GetObjectItem(lines[1], "exposed_max"));
+    cJSON_Delete(lines[0]);
+    cJSON_Delete(lines[1]);
+}
+
 static void a_step_has_all_fields_to_the_bit(void **state)
 {
     static const char *const keys[] = { "step",          "loss",    "loss_hex",     "grad_norm",
@@ -462,6 +489,7 @@ int main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
+        TEST(exposed_seconds_are_told_by_collective),
         TEST(a_step_has_all_fields_to_the_bit),
         TEST(a_gpu_is_told_as_far_as_it_is_known),
         TEST(the_loss_scale_of_fp16),
