@@ -238,6 +238,8 @@ static int find_budgets(struct ladder_view *v, struct err *err)
     const struct memory_fit_request request = { .job = job, .kernels = v->plain->kernels };
 
     *job = v->subject->job;
+    if (job->parallel.prefetch < 0)
+        job->parallel.prefetch = 0; /* as where a budget is given */
     if (!memory_is_chosen(job)) {
         job->memory.offload = OFFLOAD_AUTO;
         job->recompute = RECOMPUTE_AUTO;

@@ -413,6 +413,13 @@ const struct field job_fields[] = {
       .help = "for zero 3: how long gathered weights are kept before they are freed; op: for "
               "one op; pass: for one forward or backward of a micro-batch; run: for "
               "consecutive micro-batches of one chunk; step: for the whole step" },
+    { "parallel.prefetch", FIELD_INT, AT(parallel.prefetch), .initial = "auto", .word = "auto",
+      .word_value = -1, .max = 1024, .unit = "buckets",
+      .help = "for zero 3 with hold pass: how many of the buckets that the products of a forward "
+              "or backward read first are gathered while the one before it runs, so that none "
+              "waits for its first weights; they take memory of their own for the whole step; 0: "
+              "none; auto: 1 if that fits, and 0 with memory.device_bytes or memory.offload; "
+              "changes no bit" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
       .choices = pipeline_choices, .synonyms = schedule_synonyms,
       .help = "pipeline schedule; dynamic: interleaved with micro-batches of the sizes in "

@@ -162,7 +162,8 @@ static void evaluate(struct compiling *c)
 static void zero3(struct compiling *c)
 {
     if (c->has_zero3)
-        zero3_gather_weights(c->program, c->options->gradients.zero3);
+        zero3_gather_weights(c->program, c->options->gradients.zero3,
+                             c->options->gradients.n_ahead);
 }
 
 static void offload_values(struct compiling *c)

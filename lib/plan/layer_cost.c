@@ -146,6 +146,7 @@ static struct job job_of(const struct job *job, const struct layer_key *key, int
     small.parallel.zero_group = key->zero_group;
     small.parallel.bucket_mb = key->bucket_mb;
     small.parallel.hold = key->hold;
+    small.parallel.prefetch = 0; /* it is no layer's */
     if (!job->parallel.gradient_sum_given)
         small.parallel.gradient_sum = key->zero >= 2 ? GRADIENT_SUM_EARLY : GRADIENT_SUM_LATE;
     small.recompute = key->recompute;

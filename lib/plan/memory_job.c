@@ -4,10 +4,22 @@
 #include "plan/memory_fit.h"
 #include "plan/programs.h"
 
-bool memory_is_chosen(const struct job *job)
+static bool is_chosen(const struct job *job)
 {
     return job->memory.offload != OFFLOAD_NONE || job->recompute == RECOMPUTE_AUTO ||
            job->memory.device_bytes > 0;
+}
+
+/* Whether buckets are gathered ahead if they fit. */
+static bool may_prefetch(const struct job *job)
+{
+    return job->parallel.prefetch < 0 && job->parallel.zero == 3 && job->parallel.dp > 1 &&
+           job->parallel.hold == HOLD_PASS;
+}
+
+bool memory_is_chosen(const struct job *job)
+{
+    return is_chosen(job) || may_prefetch(job);
 }
 
 /* Of recompute auto no more than a limit of the device's own is asked for. */
@@ -53,6 +65,27 @@ static int find_kept(enum kept_fits *fits, const struct job *kept,
     return status;
 }
 
+/*
+ * Buckets ahead first of all: without them where memory is short by the job, or they do not fit
+ * beside all that is kept. *fits: whether that fits then.
+ */
+static int fit_prefetch(enum kept_fits *fits, struct job *job, struct job *kept,
+                        const struct memory_fit_request *request, struct err *err)
+{
+    bool may = may_prefetch(job), is_short = is_chosen(job) && !is_only_recomputation(job);
+
+    if (may && is_short)
+        job->parallel.prefetch = kept->parallel.prefetch = 0;
+    if (is_short)
+        return 0;
+    if (find_kept(fits, kept, request, err) < 0)
+        return -1;
+    if (!may || *fits == KEPT_FITS)
+        return 0;
+    job->parallel.prefetch = kept->parallel.prefetch = 0;
+    return find_kept(fits, kept, request, err);
+}
+
 int memory_fit_job(struct memory_fit **fit, struct job *job,
                    const struct memory_fit_request *request, struct arena *arena, struct err *err)
 {
@@ -63,12 +96,15 @@ int memory_fit_job(struct memory_fit **fit, struct job *job,
     *fit = NULL;
     if (!memory_is_chosen(job))
         return 0;
-    if (is_only_recomputation(job)) {
+    if (job->recompute == RECOMPUTE_AUTO && is_only_recomputation(job)) {
         kept.recompute = RECOMPUTE_NONE;
         asked.or_least = true;
-        if (find_kept(&fits, &kept, request, err) < 0)
-            return -1;
     }
+    asked.job = job;
+    if (fit_prefetch(&fits, job, &kept, request, err) < 0)
+        return -1;
+    if (!is_chosen(job))
+        return 0;
     if (fits == KEPT_FITS)
         *job = kept;
     if (fits != KEPT_IS_MORE)

@@ -25,6 +25,7 @@ struct exchanges {
     bool is_fast, is_early;       /* libraries add; each micro-batch's gradients are summed */
     int zero;
     enum parameter_hold hold;
+    bool has_prefetch; /* and gathers some weights once a step */
 };
 
 static struct exchanges find_exchanges(const struct search *search, const struct layout *l)
@@ -39,7 +40,8 @@ static struct exchanges find_exchanges(const struct search *search, const struct
                                            ? job.parallel.gradient_sum == GRADIENT_SUM_EARLY
                                            : l->zero > 1,
                            .zero = l->zero,
-                           .hold = l->hold };
+                           .hold = l->hold,
+                           .has_prefetch = search->request->job->parallel.prefetch != 0 };
     x.groups[0] = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_DENSE));
     x.groups[1] = collective_group(x.cluster, &mesh, 0, axes_shard(&mesh, PARAMETER_EXPERT));
     return x;
@@ -97,7 +99,7 @@ static int64_t bound_exchanges(const struct exchanges *x, const struct pipeline_
     if (!x->is_early)
         return compute_end - first->i - first->w + sum_ns(x, first->gradient_bytes);
     int64_t sums = m * sum_ns(x, gradients), gathers = 0;
-    if (x->zero == 3 && x->hold == HOLD_PASS)
+    if (x->zero == 3 && x->hold == HOLD_PASS && !x->has_prefetch)
         gathers = m * 2 * gather_ns(x, weights);
     return max_i64(sums, gathers);
 }

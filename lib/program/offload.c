@@ -69,6 +69,18 @@ static bool starts_always(const struct program *p, const struct op *op, int outp
     return program_accumulates(p, op, output) && program_first_mode(p, op, output) == FIRST_ALWAYS;
 }
 
+/* Weights that are gathered again in each entry, into a cell that is no bucket's own, are none of
+ * what leaves. */
+static void leave_gathered(const struct program *p, bool *holds)
+{
+    for (int id = 1; id < p->n_values; id++) {
+        const struct value *v = &p->values[id];
+
+        if (v->bucket && v->base && v->role == ROLE_WEIGHT && !p->buckets[v->bucket - 1].weights)
+            holds[v->base] = false;
+    }
+}
+
 /* By base value: whether some op writes it as more than a sum of one micro-batch, or only reads
  * it. Staging buffers of gradients hold nothing between functions. */
 static bool *find_holding(const struct program *p, struct arena *arena)
@@ -91,6 +103,7 @@ static bool *find_holding(const struct program *p, struct arena *arena)
             for (int k = 0; k < OPS_MAX_INPUTS; k++)
                 holds[program_base(p, op->in[k])] |= !is_staging[program_base(p, op->in[k])];
         }
+    leave_gathered(p, holds);
     return holds;
 }
 

@@ -8,9 +8,10 @@
  *
  *   op    before each op that reads them; a bucket is then one parameter.
  *   pass  once a function, one bucket ahead: the gather of the next bucket is issued at the first
- *         reader of the one before and is in flight while that one is computed with. A bucket is at
- *         most a layer's matrices (shard.c), so at any time about two are whole, and the vectors of
- *         all layers, which are one small bucket. Where a layer is several buckets and is
+ *         reader of the one before and is in flight while that one is computed with; those of the
+ *         first may come before the function (zero3_prefetch.c). A bucket is at most a layer's
+ *         matrices (shard.c), so at any time about two are whole, and the vectors of all layers,
+ *         which are one small bucket. Where a layer is several buckets and is
  *         recomputed, about a layer and one bucket are whole. What is read again some layers later
  *         (an embedding that is also the head) is gathered again, as it may be the largest of all.
  *   run   before a run of actions of one chunk. The weights of a rank's chunks are double buffered
@@ -31,19 +32,13 @@
 
 #include "base/num.h"
 #include "layout/axes.h"
-#include "program/passes.h"
+#include "program/zero3_impl.h"
 
 #define N_STAGING 2
 
 /* A bucket stays gathered from one reader to the next if the layer changes at most this often in
  * between. */
 #define MAX_LAYER_CHANGES 2
-
-struct zero3 {
-    struct program *program;
-    int n_values;      /* values before this pass */
-    int *parameter_of; /* by value: 1 + the parameter whose weight it is, if that is sharded */
-};
 
 /* The sharded bucket of which the value is a weight, or -1. */
 static int bucket_of(const struct zero3 *h, int value)
@@ -191,7 +186,7 @@ static int weight_in(const struct zero3 *h, int gathered, int parameter)
     return view;
 }
 
-static struct op gather_op(const struct zero3 *h, int bucket, int gathered, enum phase phase)
+struct op zero3_gather_op(const struct zero3 *h, int bucket, int gathered, enum phase phase)
 {
     return (struct op){ .kind = OP_ALL_GATHER,
                         .attributes.axis = h->program->buckets[bucket].axis,
@@ -302,7 +297,7 @@ static void gather_in_function(const struct zero3 *h, int function, enum zero3_g
         int ahead = i ? s.list[i - 1].first : 0;
         int at = kind == ZERO3_GATHER_OP ? s.list[i].first : ahead;
         enum phase phase = p->functions[function].ops[s.list[i].first].phase;
-        struct op op = gather_op(h, s.list[i].bucket, s.list[i].gathered, phase);
+        struct op op = zero3_gather_op(h, s.list[i].bucket, s.list[i].gathered, phase);
 
         program_insert(p, function, at, &op);
     }
@@ -411,7 +406,7 @@ static void gather_chunks(struct staging_walk *l)
         if (l->gather[need->chunk] < 0)
             l->gather[need->chunk] =
                 program_function(p, arena_printf(&p->arena, "gather %d", need->chunk), need->chunk);
-        struct op op = gather_op(l->h, need->bucket, need->gathered, PHASE_F);
+        struct op op = zero3_gather_op(l->h, need->bucket, need->gathered, PHASE_F);
         program_emit(p, l->gather[need->chunk], &op);
     }
 }
@@ -517,7 +512,7 @@ int zero3_gathers_once(enum zero3_gather kind, int n_chunks)
     return kind == ZERO3_GATHER_STEP || (kind == ZERO3_GATHER_RUN && n_chunks <= N_STAGING);
 }
 
-void zero3_gather_weights(struct program *program, enum zero3_gather kind)
+void zero3_gather_weights(struct program *program, enum zero3_gather kind, int n_ahead)
 {
     struct zero3 h = open_zero3(program);
 
@@ -528,4 +523,6 @@ void zero3_gather_weights(struct program *program, enum zero3_gather kind)
     }
     for (int f = 0; f < program->n_functions; f++)
         gather_in_function(&h, f, kind);
+    if (kind == ZERO3_GATHER_PASS && n_ahead)
+        zero3_prefetch(&h, n_ahead);
 }

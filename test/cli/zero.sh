@@ -43,6 +43,10 @@ for hold in op pass run step; do
         --set train.compare_every=2
     expect 'has its bits' 0 '' same early "three-$hold"
 done
+for ahead in 0 2; do
+    expect "$ahead buckets ahead of each pass" 0 '' ranks "ahead-$ahead" --set parallel.zero=3 --set "parallel.prefetch=$ahead"
+    expect 'has its bits' 0 '' same early "ahead-$ahead"
+done
 evaluations early >"$dir/early.evaluations"
 evaluations three-pass >"$dir/three.evaluations"
 expect 'and its held-out loss' 0 '' cmp "$dir/early.evaluations" "$dir/three.evaluations"
@@ -51,8 +55,10 @@ weights_of() {
         tr -d ' \t' | sed -n 's/^"weights":\([0-9]*\).*/\1/p'
 }
 whole=$(weights_of)
-shard=$(weights_of --set parallel.zero=3)
+shard=$(weights_of --set parallel.zero=3 --set parallel.prefetch=0)
 expect "half of the weights: $shard of $whole" 0 '' test "$shard" -ge $((whole / 2)) -a "$shard" -lt $((whole * 11 / 20))
+ahead=$(weights_of --set parallel.zero=3)
+expect "and buckets ahead of their functions: $ahead" 0 '' test "$ahead" -gt "$shard"
 
 for way in 'whole sharded 1' 'sharded whole 0' 'early two 3' 'three-pass two 2'; do
     # shellcheck disable=SC2086 # words

@@ -19,6 +19,8 @@
 static const char *const holds[] = { "op", "pass", "run", "step" };
 static const char *const sums[] = { "early", "late" };
 static const char *const modes[] = { "none", "full", "selective" };
+static const char *const prefetches[] = { "parallel.prefetch=0", "parallel.prefetch=1",
+                                          "parallel.prefetch=3" };
 
 static struct law_case base_case(const char *model, const char *dtype, int dp, const char *sum)
 {
@@ -32,11 +34,11 @@ static struct law_case base_case(const char *model, const char *dtype, int dp, c
 static void must_equal(const struct law_case *c, int dp, const struct law_outcome *wanted,
                        const struct law_outcome *got)
 {
-    char what[160];
+    char what[200];
 
-    snprintf(what, sizeof what, "%s %s %s, dp %d, pp %d %s, hold %s, recompute %s", c->model,
+    snprintf(what, sizeof what, "%s %s %s, dp %d, pp %d %s, hold %s, recompute %s %s", c->model,
              c->dtype, c->gradient_sum, dp, max_int(c->pp, 1), c->schedule ? c->schedule : "",
-             c->hold, c->recompute);
+             c->hold, c->recompute, c->tuning ? c->tuning : "");
     law_must_equal(what, wanted, got);
 }
 
@@ -65,7 +67,7 @@ static void every_hold(void **state)
 
         wanted[k / 4][k / 2 % 2][k % 2] = law_run(&c);
     }
-    pairs_build(&rows, (int[]){ 2, 2, 2, 4, 2 }, 5);
+    pairs_build(&rows, (int[]){ 2, 2, 2, 4, 2, 3 }, 6);
     for (int i = 0; i < rows.n_rows; i++) {
         const int *row = rows.level[i];
         int dp = row[1] ? 4 : 2;
@@ -74,6 +76,7 @@ static void every_hold(void **state)
         c.hold = holds[row[3]];
         c.recompute = modes[row[4]];
         c.bucket_mb = row[4] ? 64 : 1;
+        c.tuning = prefetches[row[5]];
         must_be_zero_0(c, dp, &wanted[row[0]][row[1]][row[2]]);
     }
 }
@@ -114,7 +117,7 @@ static void pipelines(void **state)
 
         wanted[s] = law_run(&c);
     }
-    pairs_build(&rows, (int[]){ sizeof ways / sizeof *ways, 4, 2, 3 }, 4);
+    pairs_build(&rows, (int[]){ sizeof ways / sizeof *ways, 4, 2, 3, 3 }, 5);
     for (int i = 0; i < rows.n_rows; i++) {
         const int *row = rows.level[i];
         int s = row[2];
@@ -126,6 +129,7 @@ static void pipelines(void **state)
         c.chunks = ways[row[0]].chunks;
         c.hold = holds[row[1]];
         c.recompute = modes[row[3]];
+        c.tuning = prefetches[row[4]];
         must_be_zero_0(c, 2, &wanted[s]);
     }
 }
@@ -142,6 +146,7 @@ static void tensor_parallel(void **state)
         for (int h = 0; h < 4; h++) {
             c.hold = holds[h];
             c.recompute = modes[h % 3];
+            c.tuning = prefetches[1 + h % 2];
             must_be_zero_0(c, 2, &wanted);
         }
     }

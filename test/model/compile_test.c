@@ -93,6 +93,7 @@ static void every_mesh_of_experts(void **state)
         options.gradients.zero = n / N_SETS & 3;
         options.gradients.early = n / N_SETS / 4;
         options.gradients.zero3 = (enum zero3_gather)(n % 4);
+        options.gradients.n_ahead = n / 4 % 3;
         options.sequence_parallel = n % 3 > 0;
         options.update.states = n % 5 ? DTYPE_F32 : DTYPE_BF16;
         options.pipeline.rank = options.mesh.size[AXIS_PP] - 1;

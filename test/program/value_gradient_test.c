@@ -274,7 +274,7 @@ static void layouts_are_accepted(void **state)
                     }
                     schedule_alone(&h.program, &h.chunk, gather, h.update, MICRO_BATCHES);
                     if (zero == 3)
-                        zero3_gather_weights(&h.program, ZERO3_GATHER_OP);
+                        zero3_gather_weights(&h.program, ZERO3_GATHER_OP, 0);
                     struct err err;
                     place(&h.program);
                     if (verify(&h.program, &err) < 0)

@@ -22,6 +22,7 @@ struct way {
     enum pipeline_kind kind;
     int pp, n_chunks, dp, zero, early;
     enum zero3_gather hold;
+    int n_ahead;
 };
 
 static void compile(struct program *program, const struct way *way, int rank, int n_micro_batches)
@@ -41,23 +42,26 @@ static void compile(struct program *program, const struct way *way, int rank, in
     options.gradients.zero = way->zero;
     options.gradients.early = way->early;
     options.gradients.zero3 = way->hold;
+    options.gradients.n_ahead = way->n_ahead;
     if (compile_train(program, &options, &err) < 0)
         fail_msg("%s, pp %d: %s", pipeline_name(way->kind), way->pp, err.text);
 }
 
 static const struct way ways[] = {
-    { PIPELINE_1F1B, 1, 1, 1, 0, 0, ZERO3_GATHER_PASS },
-    { PIPELINE_1F1B, 1, 1, 2, 3, 1, ZERO3_GATHER_PASS },
-    { PIPELINE_1F1B, 1, 1, 2, 3, 1, ZERO3_GATHER_RUN },
-    { PIPELINE_1F1B, 2, 1, 2, 2, 1, ZERO3_GATHER_PASS },
-    { PIPELINE_1F1B, 4, 1, 1, 1, 0, ZERO3_GATHER_PASS },
-    { PIPELINE_INTERLEAVED, 2, 2, 1, 0, 0, ZERO3_GATHER_PASS },
-    { PIPELINE_INTERLEAVED, 4, 2, 2, 1, 1, ZERO3_GATHER_PASS },
-    { PIPELINE_ZB_H1, 4, 1, 1, 0, 0, ZERO3_GATHER_PASS },
-    { PIPELINE_ZB_V, 2, 2, 1, 0, 0, ZERO3_GATHER_PASS },
-    { PIPELINE_GPIPE, 2, 1, 1, 0, 0, ZERO3_GATHER_PASS },
-    { PIPELINE_GPIPE, 4, 1, 2, 2, 1, ZERO3_GATHER_PASS },
-    { PIPELINE_INTERLEAVED, 2, 4, 2, 3, 1, ZERO3_GATHER_RUN },
+    { PIPELINE_1F1B, 1, 1, 1, 0, 0, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_1F1B, 1, 1, 2, 3, 1, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_1F1B, 1, 1, 2, 3, 1, ZERO3_GATHER_RUN, 0 },
+    { PIPELINE_1F1B, 2, 1, 2, 2, 1, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_1F1B, 4, 1, 1, 1, 0, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_INTERLEAVED, 2, 2, 1, 0, 0, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_INTERLEAVED, 4, 2, 2, 1, 1, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_ZB_H1, 4, 1, 1, 0, 0, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_ZB_V, 2, 2, 1, 0, 0, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_GPIPE, 2, 1, 1, 0, 0, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_GPIPE, 4, 1, 2, 2, 1, ZERO3_GATHER_PASS, 0 },
+    { PIPELINE_INTERLEAVED, 2, 4, 2, 3, 1, ZERO3_GATHER_RUN, 0 },
+    { PIPELINE_1F1B, 2, 1, 2, 3, 1, ZERO3_GATHER_PASS, 1 },
+    { PIPELINE_INTERLEAVED, 2, 2, 2, 3, 1, ZERO3_GATHER_PASS, 2 },
 };
 
 enum { N_WAYS = sizeof ways / sizeof *ways };

@@ -11,32 +11,7 @@
 
 #include "base/num.h"
 #include "base/str.h"
-#include "support/tiny_model.h"
-
-static void compile(struct program *p, const struct compile_train *options)
-{
-    struct err err;
-
-    if (compile_train(p, options, &err) < 0)
-        fail_msg("%s", err.text);
-}
-
-static struct compile_train zero_3(const struct model_spec *spec, int dp_size,
-                                   enum zero3_gather hold)
-{
-    struct compile_train options = tiny_compile(spec, dp_size);
-
-    options.gradients.zero = 3;
-    options.gradients.early = 1;
-    options.gradients.zero3 = hold;
-    options.gradients.bucket_bytes = (size_t)32 << 20;
-    return options;
-}
-
-static int is_gather(const struct program *p, const struct op *op)
-{
-    return op->kind == OP_ALL_GATHER && p->values[op->out[0]].bucket;
-}
+#include "zero3_programs.h"
 
 /* The last op that reads of what ops[gather] has gathered. */
 static int last_reader(const struct program *p, const struct function *f, int gather)
@@ -277,21 +252,6 @@ static void one_op_at_a_time(void **state)
     }
 }
 
-/* Two stages of a rank's four chunks, breadth-first, in eight micro-batches. */
-static struct compile_train four_chunks(struct model_spec *spec, enum pipeline_kind kind)
-{
-    struct compile_train options;
-
-    *spec = tiny_spec("llama");
-    spec->n_layers = 8;
-    options = zero_3(spec, 2, ZERO3_GATHER_RUN);
-    options.mesh.size[AXIS_PP] = 2;
-    options.pipeline.kind = kind;
-    options.pipeline.n_chunks = 4;
-    options.n_micro_batches = 8;
-    return options;
-}
-
 static int count_staging_actions(const struct program *p)
 {
     const struct entry *step = &p->entries[ENTRY_STEP];
@@ -429,15 +389,6 @@ static void gathered_is_not_stashed(void **state)
 }
 
 /* ---- what verify refuses ---- */
-
-static void must_refuse(const struct program *p, const char *value, const char *why)
-{
-    struct err err = { 0 };
-
-    assert_int_equal(verify(p, &err), -1);
-    if (!strstr(err.text, value) || !strstr(err.text, why))
-        fail_msg("\"%s\" says nothing of %s, %s", err.text, value, why);
-}
 
 static void a_gather_is_missing(void **state)
 {
