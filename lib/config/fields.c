@@ -468,36 +468,7 @@ const struct field job_fields[] = {
       .max = 65536, .unit = "MiB",
       .help = "size of a gradient bucket: gradients that are reduced together" },
 
-    { "search.memory_share", FIELD_FLOAT, AT(search.memory_share), .initial = "0.94", .min = 0.1,
-      .max = 1,
-      .help = "share of a device's memory that a searched layout may use, what the device's file "
-              "reserves not included" },
-    { "search.max_tp", FIELD_INT, AT(search.max_tp), .initial = "auto", .word = "auto", .min = 1,
-      .max = 65536,
-      .help = "largest tp that is searched; auto: the devices that the fast link joins" },
-    { "search.micro_batch", FIELD_CHOICE, AT(search.micro_batch), .initial = "fixed",
-      .choices = search_micro_batch_choices,
-      .help = "fixed: as train.micro_batch says; auto: searched, too (powers of two up to 64); "
-              "changes the numerics" },
-    { "search.objective", FIELD_CHOICE, AT(search.objective), .initial = "time",
-      .choices = search_objective_choices,
-      .help = "what a search makes small; time: of a step; device_time: of a step, times the "
-              "devices in use, with allow_idle: the cheapest run" },
-    { "search.keep_numerics", FIELD_BOOL, AT(search.keep_numerics), .initial = "false",
-      .help = "a search for a run that has checkpoints (--replan) keeps what the bits of its "
-              "results depend on: tp, dp, micro_batch, sequence_parallel and the order in which "
-              "gradients are summed" },
-    { "search.schedules", FIELD_KINDS, AT(search.listed), .initial = "auto",
-      .choices = schedules_choices, .list_items = list_schedules,
-      .items_offset = AT(search.schedules), .item = "a pipeline schedule", .word_value = 1,
-      .help = "pipeline schedules that are searched; auto: 1f1b, interleaved and zb-v; a list: "
-              "these" },
-    { "search.within", FIELD_FLOAT, AT(search.within), .initial = "0.01", .max = 1,
-      .help = "layouts whose predicted times differ by no more than this share count as equal, and "
-              "the simplest of them is used" },
-    { "search.allow_idle", FIELD_BOOL, AT(search.allow_idle), .initial = "false",
-      .help = "layouts that leave the last devices idle are searched, too; where they are as fast, "
-              "the one with fewest ranks is used" },
+#include "config/fields_search.inc"
 
     { "searched.cluster", FIELD_TEXT, AT(searched.cluster), .initial = "",
       .help = "written by lmtrain: the cluster for which the layout was searched or predicted" },
