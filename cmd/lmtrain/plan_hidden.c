@@ -1,9 +1,13 @@
 /*
- * plan_hidden.c - the sums of gradients of breadth-first pipelines, by chunk
+ * plan_hidden.c - the sums of gradients of breadth-first pipelines, by chunk; recomputation before
+ * the gradient is there, held against a step without
  */
 #include "plan_hidden.h"
 
+#include <stdbool.h>
+
 #include "plan/gradient_sums.h"
+#include "plan/programs.h"
 #include "plan/step_time.h"
 
 /* ---- sums of gradients ---- */
@@ -63,10 +67,88 @@ static void print_sums(const struct gradient_sums *sums, struct str *out)
                (double)gradient_sums_formula(sums) / 1e6);
 }
 
+/* ---- recomputation ---- */
+
+/* A step as planned, and one that recomputes nothing before its gradient is there. */
+struct early {
+    int n_layers;
+    int64_t ns, ns_without;
+    int64_t waits, waits_without; /* of the rank that is busiest as planned, for other stages */
+    size_t n_bytes, n_bytes_without;
+    int rank; /* of the pipeline */
+};
+
+static bool recomputes_early(const struct plan *plan)
+{
+    const struct job *job = plan->job;
+
+    return job->parallel.pp > 1 && compile_early_layers(job) > 0 &&
+           !job->parallel.replica_micro_batches.n &&
+           (job->recompute != RECOMPUTE_NONE || job->recompute_layers.full.n ||
+            job->recompute_layers.selective.n);
+}
+
+static int simulate_step(struct simulated_step *step, const struct plan *plan,
+                         const struct program *programs, const struct cluster *cluster,
+                         struct arena *arena, struct err *err)
+{
+    struct step_replica all = { ALL_DATA_RANKS, programs };
+
+    return step_time_simulate(step, plan->job, &all, 1, cluster, NULL, NULL, arena, err);
+}
+
+static int find_early(struct early *early, const struct plan *plan, const struct cluster *cluster,
+                      struct arena *arena, struct err *err)
+{
+    int n = plan->job->parallel.pp;
+    struct job without = *plan->job;
+    struct program *programs = arena_array(arena, struct program, n);
+    struct simulated_step step, other;
+
+    without.memory.recompute_early = 0;
+    int status = programs_compile_unverified(programs, &without, plan->kernels, err);
+    if (!status)
+        status = simulate_step(&step, plan, plan->programs, cluster, arena, err);
+    if (!status)
+        status = simulate_step(&other, plan, programs, cluster, arena, err);
+    if (!status)
+        *early = (struct early){
+            .n_layers = compile_early_layers(plan->job),
+            .ns = step.ns,
+            .ns_without = other.ns,
+            .waits = step.ranks[step.busiest].of[TIME_STAGES],
+            .waits_without = other.ranks[step.busiest].of[TIME_STAGES],
+            .n_bytes = plan_needed_bytes(&plan->programs[step.busiest], plan->kernels),
+            .n_bytes_without = plan_needed_bytes(&programs[step.busiest], plan->kernels),
+            .rank = step.busiest,
+        };
+    for (int rank = 0; rank < n; rank++)
+        program_release(&programs[rank]);
+    return status;
+}
+
+static void print_early(const struct early *early, struct str *out)
+{
+    char more[32];
+    size_t n_more =
+        early->n_bytes > early->n_bytes_without ? early->n_bytes - early->n_bytes_without : 0;
+
+    str_printf(out,
+               "recomputed before the gradient arrives: %d layer%s of a stage; a step takes %.4g "
+               "instead of %.4g ms, of which pipeline rank %d waits %.4g instead of %.4g ms for "
+               "other stages; %s more memory\n",
+               early->n_layers, str_s(early->n_layers), (double)early->ns / 1e6,
+               (double)early->ns_without / 1e6, early->rank, (double)early->waits / 1e6,
+               (double)early->waits_without / 1e6, str_bytes(more, sizeof more, n_more));
+}
+
+/* ---- all ---- */
+
 int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, struct str *out,
                       struct err *err)
 {
     struct gradient_sums sums;
+    struct early early;
     struct arena arena = { 0 };
     int status = 0;
 
@@ -74,6 +156,11 @@ int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, st
         status = find_sums(&sums, plan, cluster, &arena, err);
         if (!status)
             print_sums(&sums, out);
+    }
+    if (!status && recomputes_early(plan)) {
+        status = find_early(&early, plan, cluster, &arena, err);
+        if (!status)
+            print_early(&early, out);
     }
     arena_release(&arena);
     return status;
@@ -96,10 +183,24 @@ static void add_sums(const struct gradient_sums *sums, cJSON *json)
     }
 }
 
+static void add_early(const struct early *early, cJSON *json)
+{
+    cJSON *made = cJSON_AddObjectToObject(json, "recompute_early");
+
+    cJSON_AddNumberToObject(made, "layers", early->n_layers);
+    cJSON_AddNumberToObject(made, "step_ns", (double)early->ns);
+    cJSON_AddNumberToObject(made, "step_ns_without", (double)early->ns_without);
+    cJSON_AddNumberToObject(made, "stages_ns", (double)early->waits);
+    cJSON_AddNumberToObject(made, "stages_ns_without", (double)early->waits_without);
+    cJSON_AddNumberToObject(made, "needed_bytes", (double)early->n_bytes);
+    cJSON_AddNumberToObject(made, "needed_bytes_without", (double)early->n_bytes_without);
+}
+
 int plan_add_hidden(const struct plan *plan, const struct cluster *cluster, cJSON *json,
                     struct err *err)
 {
     struct gradient_sums sums;
+    struct early early;
     struct arena arena = { 0 };
     int status = 0;
 
@@ -107,6 +208,11 @@ int plan_add_hidden(const struct plan *plan, const struct cluster *cluster, cJSO
         status = find_sums(&sums, plan, cluster, &arena, err);
         if (!status)
             add_sums(&sums, json);
+    }
+    if (!status && recomputes_early(plan)) {
+        status = find_early(&early, plan, cluster, &arena, err);
+        if (!status)
+            add_early(&early, json);
     }
     arena_release(&arena);
     return status;

@@ -293,6 +293,7 @@ struct job {
         struct bitset offload_kinds; /* OFFLOAD_LIST: enum offload_kind of each */
         enum memory_update update;
         double link_rate, file_rate; /* bytes/s each way, of a rank; 0: auto */
+        int recompute_early;         /* layers of a stage; -1: auto */
     } memory;
 
     struct {

@@ -4,6 +4,7 @@
  */
 #include <stdbool.h>
 
+#include "base/num.h"
 #include "layout/axes.h"
 #include "model/compile_impl.h"
 
@@ -128,6 +129,17 @@ static void split_chunk(struct compiling *c, int chunk)
     split_backward(c->program, f->backward, f->weight);
 }
 
+/* What is recomputed while the gradient of the chunk's output is under way. */
+static void recompute_chunk_early(struct compiling *c, int chunk)
+{
+    const struct chunk_functions *f = &c->functions[chunk];
+    int stage = c->chunks[chunk].stage, end = c->first_layer[stage + 1];
+    int n = min_int(c->options->early_layers, end - c->first_layer[stage]);
+
+    if (n > 0 && f->receive_backward >= 0)
+        recompute_early(c->program, f->backward, c->gradient[chunk], end - n, n);
+}
+
 static void overlap_chunk(struct compiling *c, int chunk)
 {
     const struct chunk_functions *f = &c->functions[chunk];
@@ -176,6 +188,7 @@ static const struct {
     { "fuse", fuse_chunk },
     { "recompute", recompute_chunk },
     { "split_backward", split_chunk },
+    { "recompute_early", recompute_chunk_early },
     { "overlap_collectives", overlap_chunk },
     { "send_gradient", send_gradient },
     { "page_rows", page_chunk },

@@ -49,6 +49,9 @@ struct compile_train {
     /* [pp * n_chunks]: how many of each stage's layers, the first ones, are recomputed in full, and
      * how many after them selectively, whatever recompute says; NULL: none. */
     const int *full_layers, *selective_layers;
+    /* So many of a stage's layers, its last ones, are recomputed before the gradient of its output
+     * arrives from another rank. */
+    int early_layers;
     /* What each layer of the model keeps, whatever the four above say: sets[set_of_layer[i]] is of
      * layer i. set_of_layer: [model->n_layers], of which a pipeline rank reads those of its own
      * layers alone; NULL: as the four say. */

@@ -3,6 +3,18 @@
  */
 #include "model/compile_job.h"
 
+#include <stdbool.h>
+
+int compile_early_layers(const struct job *job)
+{
+    bool is_said = job->recompute_layers.full.n || job->recompute_layers.selective.n ||
+                   (job->recompute != RECOMPUTE_NONE && job->recompute != RECOMPUTE_AUTO);
+
+    if (job->memory.recompute_early >= 0)
+        return job->memory.recompute_early;
+    return is_said && !job->keep_sets.set_of_layer && !job->offload ? 1 : 0;
+}
+
 struct compile_train compile_job(const struct job *job, int pp_rank)
 {
     static const enum recompute_kind kinds[] = {
@@ -46,6 +58,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .recompute_ops = job->recompute_ops,
         .full_layers = job->recompute_layers.full.values,
         .selective_layers = job->recompute_layers.selective.values,
+        .early_layers = compile_early_layers(job),
         .sets = job->keep_sets.sets,
         .set_of_layer = job->keep_sets.set_of_layer,
         .offload = job->offload ? &job->offload[pp_rank] : NULL,

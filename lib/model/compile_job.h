@@ -7,6 +7,12 @@
 #include "config/job.h"
 #include "model/compile.h"
 
+/*
+ * memory.recompute_early; auto: one layer where the job says what is recomputed, none where that or
+ * what is away was chosen to fit a memory (plan/memory_fit.h).
+ */
+int compile_early_layers(const struct job *job);
+
 /* The options for the ranks with this coordinate on pp; scratch, longest and head_logits are left
  * unset. */
 struct compile_train compile_job(const struct job *job, int pp_rank);

@@ -117,6 +117,16 @@ struct bitset recompute_droppable(const struct program *program, int forward, in
  */
 void split_backward(struct program *program, int backward, int weight);
 
+/*
+ * recompute_early.c: in `backward`, move the recomputation of the layers first_layer, first_layer +
+ * 1, ... to before the first op that reads `gradient`, which another stage sends: the rank
+ * recomputes while it waits. What gathers again and does not recompute stays. After
+ * split_backward: what the weights' gradients alone need runs later anyway. No bit changes; what
+ * is recomputed early lives longer. Returns how many ops moved.
+ */
+int recompute_early(struct program *program, int backward, int gradient, int first_layer,
+                    int n_layers);
+
 struct chunk_functions;
 struct page_options {
     double factor; /* pages for so many times the rows that ops expect (attributes.n_rows) */

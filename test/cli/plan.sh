@@ -284,6 +284,18 @@ expect 'of whose sums chunk 0 waits for its own' 0 \
     '^gradient sums: 2 chunks, [0-9.]+ of [0-9.]+ ms exposed \(of chunk 0; at most [0-9.]+ ms by Fold3D' printf '%s\n' "$output"
 expect 'as JSON, too' 0 '"formula_ns":' plan --device h100-sxm --ranks 4 --set model.n_layers=4 --set "$fold3d" --json
 
+# ---- recomputation while gradients are under way ----
+
+early() {
+    plan --device h100-sxm --ranks 2 --set model.n_layers=4 --set parallel.pp=2 --set recompute=full \
+        --set "memory.recompute_early=$1"
+}
+expect 'a layer is recomputed early' 0 '^recomputed before the gradient arrives: 1 layer of a stage; a step takes [0-9.]+ instead of ' \
+    early auto
+expect 'as many as one likes' 0 '^recomputed before the gradient arrives: 2 layers of a stage;' early 2
+early 0 >"$dir/late.txt"
+expect 'or none' 1 '' grep 'recomputed before' "$dir/late.txt"
+
 # ---- sequences over several ranks ----
 
 cat >"$dir/long.yaml" <<END

@@ -359,6 +359,8 @@ static void must_be_unpiped(const struct law_case *c, int dp, const struct law_o
 static void pipelines(const char *const *models, int n_models, const char *dtype, int n_ways)
 {
     static const char *const modes[] = { "none", "selective", "full" };
+    static const char *const early[] = { "memory.recompute_early=0", "memory.recompute_early=1",
+                                         "memory.recompute_early=9" };
     struct law_outcome wanted[2][2][2];
     struct pairs rows;
 
@@ -381,6 +383,7 @@ static void pipelines(const char *const *models, int n_models, const char *dtype
         c.zero = max_int(row[2] - 1, 0);
         c.poison = row[4];
         c.recompute = modes[row[5]];
+        c.tuning = early[i % 3];
         c.n_threads = 1 + i % 2;
         must_be_unpiped(&c, dp, &wanted[row[1]][dp - 1][row[3]]);
     }
