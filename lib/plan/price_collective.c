@@ -7,6 +7,7 @@
  */
 #include <math.h>
 
+#include "base/num.h"
 #include "plan/price_impl.h"
 #include "run/collective.h"
 
@@ -47,8 +48,8 @@ static int64_t whole_bytes(const struct op_shape *op, int n)
         return tensor_bytes(out);
     case OP_GATHER_HEADS:
     case OP_GATHER_HEADS_GRAD:
-        /* A rank's columns of k and of v, of every rank. */
-        return n * in->rows * 2 * (a->head_dim / a->group) * (int64_t)dtype_bytes(in->dtype);
+        /* A rank's columns of k and of v, of every rank that shares the head. */
+        return in->rows * 2 * a->head_dim * (int64_t)dtype_bytes(in->dtype);
     case OP_GATHER_WINDOW:
     case OP_SCATTER_WINDOW:
         return (int64_t)collective_window_sent_bytes(op) / 2;
@@ -121,6 +122,28 @@ static bool has_fixed_sum(const struct prices *prices, const struct op_shape *op
            !(prices->fast_reductions && collective_may_be_fast(op));
 }
 
+static bool is_of_heads(enum op_kind kind)
+{
+    return kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD;
+}
+
+/* The ranks that exchange anything: of heads those that share one, which are neighbours. */
+static struct group_shape partners_of(const struct group_shape *group, const struct op_shape *op)
+{
+    struct group_shape of = *group;
+
+    if (!is_of_heads(op->kind) || op->attributes.group >= group->n)
+        return of;
+    of.n = op->attributes.group;
+    of.per_node = min_int(of.per_node, of.n);
+    of.per_domain = min_int(of.per_domain, of.n);
+    of.n_nodes = min_int(of.n_nodes, (of.n + of.per_node - 1) / of.per_node);
+    of.n_domains = min_int(of.n_domains, (of.n + of.per_domain - 1) / of.per_domain);
+    of.n_leaves = min_int(of.n_leaves, of.n_nodes);
+    of.n_islands = min_int(of.n_islands, of.n_nodes);
+    return of;
+}
+
 int64_t price_link_bytes(const struct op_shape *op, int n)
 {
     if (op->kind == OP_SEND || op->kind == OP_RECEIVE)
@@ -129,6 +152,8 @@ int64_t price_link_bytes(const struct op_shape *op, int n)
         return n > 1 ? tensor_bytes(&op->in[ROTATE_X]) : 0;
     if (is_of_windows(op->kind))
         return n > 1 ? (int64_t)collective_window_sent_bytes(op) : 0;
+    if (is_of_heads(op->kind))
+        n = min_int(n, op->attributes.group);
     return whole_bytes(op, n) * (n - 1) / n * (op->kind == OP_ALL_REDUCE ? 2 : 1);
 }
 
@@ -199,9 +224,11 @@ static double moving_ns(const struct prices *prices, const struct group_shape *g
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
                               const struct op_shape *op)
 {
+    const struct group_shape partners = partners_of(group, op);
     struct price price = { .issue_ns = issue_ns(prices), .bound = BOUND_LINK };
     int64_t n_bytes = whole_bytes(op, group->n);
 
+    group = &partners;
     CHECK(op_is_collective(op->kind));
     if (group->n < 2)
         return price;

@@ -39,12 +39,6 @@ static size_t all_reduce_scratch_bytes(const struct tensor *x, int size)
     return (size_t)(padded > n ? 2 * padded : n) * dtype_bytes(x->dtype);
 }
 
-/* Elements of one rank's part of a shared k and v head. */
-static int64_t heads_piece(const struct op_attributes *a, int64_t rows)
-{
-    return rows * 2 * (a->head_dim / a->group);
-}
-
 int collective_may_be_fast(const struct op_shape *shape)
 {
     return (shape->kind == OP_REDUCE_SCATTER || shape->kind == OP_ALL_REDUCE) &&
@@ -54,7 +48,6 @@ int collective_may_be_fast(const struct op_shape *shape)
 size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast)
 {
     const struct tensor *out = &shape->out[0];
-    size_t element_bytes = dtype_bytes(out->dtype);
 
     /* A sum that is then added to what is there. */
     if (is_fast && collective_may_be_fast(shape))
@@ -68,9 +61,8 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
     case OP_ALL_REDUCE_SCALAR:
         return (size_t)size * bytes_of(out);
     case OP_GATHER_HEADS:
-        return (size_t)(size * heads_piece(&shape->attributes, out->rows)) * element_bytes;
     case OP_GATHER_HEADS_GRAD:
-        return (size_t)(2 * size * heads_piece(&shape->attributes, out->rows)) * element_bytes;
+        return collective_heads_scratch_bytes(shape, size);
     case OP_ROWS_TO_HEADS:
     case OP_HEADS_TO_ROWS:
     case OP_GATHER_SEQUENCE:
@@ -104,15 +96,21 @@ static bool is_of_experts(enum op_kind kind)
     return kind == OP_SEND_ROWS || kind == OP_RETURN_ROWS;
 }
 
+static bool is_of_heads(enum op_kind kind)
+{
+    return kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD;
+}
+
 size_t collective_host_bytes(const struct op_shape *shape, int size)
 {
+    if (is_of_heads(shape->kind))
+        return collective_heads_host_bytes(shape, size);
     return is_of_experts(shape->kind) ? collective_rows_host_bytes(shape, size) : 0;
 }
 
 bool collective_takes_strides(enum op_kind kind)
 {
-    return is_of_windows(kind) || kind == OP_GATHER_HEADS || kind == OP_GATHER_HEADS_GRAD ||
-           is_of_sequences(kind);
+    return is_of_windows(kind) || is_of_heads(kind) || is_of_sequences(kind);
 }
 
 /* Of heads that are gathered, too little to count. */
@@ -264,105 +262,6 @@ static int step_sum_by_parts(const struct collective *c, int step, struct comm_c
     }
 }
 
-static unsigned char *column(const struct tensor *t, int64_t at)
-{
-    return (unsigned char *)t->data + (size_t)at * dtype_bytes(t->dtype);
-}
-
-/* The columns of a gather_heads: q, then k and v of e each, or a rank's w of either. */
-struct head_gather {
-    int64_t rows, q, e, w, piece;
-    int first, n; /* the ranks that share this one's kv head */
-    size_t element_bytes, piece_bytes;
-};
-
-static struct head_gather heads_of(const struct collective *c)
-{
-    const struct op_attributes *a = &c->attributes;
-    int64_t piece = heads_piece(a, c->in.rows);
-    size_t element_bytes = dtype_bytes(c->in.dtype);
-
-    CHECK(comm_group_size(c->group) % a->group == 0);
-    return (struct head_gather){ .rows = c->in.rows,
-                                 .q = (int64_t)a->n_heads * a->head_dim,
-                                 .e = a->head_dim,
-                                 .w = a->head_dim / a->group,
-                                 .piece = piece,
-                                 .first = comm_group_rank(c->group) / a->group * a->group,
-                                 .n = a->group,
-                                 .element_bytes = element_bytes,
-                                 .piece_bytes = (size_t)piece * element_bytes };
-}
-
-/* The i-th sharer's columns of k and v: between t, which has all of them, and its piece. */
-static void copy_shared(const struct collective *c, const struct head_gather *h,
-                        const struct tensor *t, int i, unsigned char *piece, int to_piece)
-{
-    for (int v = 0; v < 2; v++) {
-        unsigned char *whole = column(t, h->q + v * h->e + i * h->w);
-        unsigned char *part = piece + (size_t)(v * h->w) * h->element_bytes;
-        struct kernels_columns columns = { whole, t->stride,        part, 2 * h->w, h->rows,
-                                           h->w,  h->element_bytes, 0,    0,        0 };
-
-        if (to_piece)
-            columns = (struct kernels_columns){ part, 2 * h->w,         whole, t->stride, h->rows,
-                                                h->w, h->element_bytes, 0,     0,         0 };
-        collective_copy_columns(c, columns);
-    }
-}
-
-static void copy_queries(const struct collective *c, const struct head_gather *h)
-{
-    collective_copy_columns(c, (struct kernels_columns){ c->out.data, c->out.stride, c->in.data,
-                                                         c->in.stride, h->rows, h->q,
-                                                         h->element_bytes, 0, 0, 0 });
-}
-
-static int step_gather_heads(const struct collective *c, int step, struct comm_call *call)
-{
-    struct head_gather h = heads_of(c);
-    unsigned char *pieces = c->scratch;
-    unsigned char *own = pieces + (size_t)comm_group_rank(c->group) * h.piece_bytes;
-
-    if (step == 0) {
-        collective_copy_columns(c, (struct kernels_columns){ own, 2 * h.w, column(&c->in, h.q),
-                                                             c->in.stride, h.rows, 2 * h.w,
-                                                             h.element_bytes, 0, 0, 0 });
-        *call = (struct comm_call){ COMM_ALL_GATHER, own, pieces, h.piece_bytes, 0 };
-        return 1;
-    }
-    copy_queries(c, &h);
-    for (int i = 0; i < h.n; i++)
-        copy_shared(c, &h, &c->out, i, pieces + (size_t)(h.first + i) * h.piece_bytes, 0);
-    return 0;
-}
-
-/* A rank without a share of the head is sent zeros, which it does not read. */
-static int step_gather_heads_grad(const struct collective *c, int step, struct comm_call *call)
-{
-    struct head_gather h = heads_of(c);
-    size_t all_bytes = (size_t)comm_group_size(c->group) * h.piece_bytes;
-    size_t first = (size_t)h.first * h.piece_bytes;
-    unsigned char *pieces = c->scratch, *terms = pieces + all_bytes;
-    struct kernels_sum sum = {
-        c->in.dtype, terms + first, terms + first, h.n, h.piece, h.piece, 0
-    };
-
-    if (step == 0) {
-        collective_fill_zero(c, pieces, all_bytes);
-        for (int i = 0; i < h.n; i++)
-            copy_shared(c, &h, &c->in, i, pieces + first + (size_t)i * h.piece_bytes, 1);
-        *call = (struct comm_call){ COMM_ALL_TO_ALL, pieces, terms, h.piece_bytes, 0 };
-        return 1;
-    }
-    collective_sum(c, &sum, NULL);
-    copy_queries(c, &h);
-    collective_copy_columns(c, (struct kernels_columns){ column(&c->out, h.q), c->out.stride,
-                                                         terms + first, 2 * h.w, h.rows, 2 * h.w,
-                                                         h.element_bytes, 0, 0, 0 });
-    return 0;
-}
-
 static int next_move(const struct collective *c, int step, struct comm_call *call, struct err *err)
 {
     switch (c->kind) {
@@ -378,9 +277,8 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_ALL_REDUCE_SCALAR:
         return step_sum_by_all(c, step, call);
     case OP_GATHER_HEADS:
-        return step_gather_heads(c, step, call);
     case OP_GATHER_HEADS_GRAD:
-        return step_gather_heads_grad(c, step, call);
+        return collective_step_heads(c, step, call);
     case OP_ROWS_TO_HEADS:
     case OP_HEADS_TO_ROWS:
     case OP_GATHER_SEQUENCE:

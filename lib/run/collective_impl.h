@@ -34,6 +34,12 @@ int collective_step_window(const struct collective *c, int step, struct comm_cal
 size_t collective_window_scratch_bytes(const struct op_shape *shape);
 size_t collective_window_copied_bytes(const struct op_shape *shape);
 
+/* Parts of kv heads among the ranks that share them (collective_heads.c); operands may be strided.
+ */
+int collective_step_heads(const struct collective *c, int step, struct comm_call *call);
+size_t collective_heads_scratch_bytes(const struct op_shape *shape, int size);
+size_t collective_heads_host_bytes(const struct op_shape *shape, int size);
+
 /* Rows to the ranks that have their experts, and back (collective_experts.c), of dense operands. */
 int collective_step_rows(const struct collective *c, int step, struct comm_call *call,
                          struct err *err);

@@ -99,7 +99,7 @@ static void fill(enum dtype dtype, unsigned char *values, size_t n_bytes, int ra
 /* Operands of one rank: the host's, pinned, and where they lie for the collective. */
 struct operands {
     unsigned char *from, *to, *junk; /* N_RUNS of each in, out; what in is overwritten with */
-    void *in, *out, *scratch;
+    void *in, *out, *scratch, *host_tables;
     unsigned char *staging[3];
     size_t scratch_bytes;
 };
@@ -119,6 +119,8 @@ static struct operands make_operands(const struct play *play, const struct gpu_r
     o.in = gpu_rank_allocate(p, play->in_bytes);
     o.out = gpu_rank_allocate(p, play->out_bytes);
     o.scratch = gpu_rank_allocate(p, o.scratch_bytes + N_GUARD);
+    o.host_tables =
+        gpu_rank_allocate_pinned(p, collective_host_bytes(&play->shape, play->ranks.size) + 1);
     p->device->ops->fill(p->device, DEVICE_COMPUTE, o.scratch, 0xff, o.scratch_bytes + N_GUARD);
     if (play->ranks.way == STAGED) {
         o.staging[0] = gpu_rank_allocate_pinned(p, play->in_bytes);
@@ -147,6 +149,7 @@ static void drop_operands(const struct gpu_rank *p, struct operands *o)
     p->device->ops->release_pinned(p->device, o->from);
     p->device->ops->release_pinned(p->device, o->to);
     p->device->ops->release_pinned(p->device, o->junk);
+    p->device->ops->release_pinned(p->device, o->host_tables);
     for (int i = 0; i < 3; i++)
         if (o->staging[i])
             p->device->ops->release_pinned(p->device, o->staging[i]);
@@ -175,6 +178,8 @@ static struct collective make_collective(const struct play *play, const struct g
         c.in.data = o->staging[0];
         c.out.data = o->staging[1];
         c.scratch = o->staging[2];
+    } else if (p->kernels && collective_host_bytes(&play->shape, play->ranks.size)) {
+        c.host_tables = o->host_tables;
     }
     if (p->kernels) {
         CHECK(p->device->ops->event_create(p->device, 0, &c.base.given, &err) == 0);

@@ -234,6 +234,34 @@ static void test_sums(void **state)
     arena_release(&f.arena);
 }
 
+/* Ranks that share a kv head give it to each other alone: as many bytes as among these alone. */
+static void test_shared_heads(void **state)
+{
+    static const enum op_kind kinds[] = { OP_GATHER_HEADS, OP_GATHER_HEADS_GRAD };
+    struct fixture f;
+    struct mesh mesh = mesh_data_parallel(8), two = mesh_data_parallel(2);
+
+    (void)state;
+    open_fixture(&f);
+    struct group_shape eight = collective_group(&f.cluster, &mesh, 0, AXIS_DP);
+    struct group_shape pair = collective_group(&f.cluster, &two, 0, AXIS_DP);
+    for (int i = 0; i < 2; i++) {
+        struct op_shape op = { .kind = kinds[i],
+                               .attributes = { .n_heads = 4, .n_kv_heads = 1, .head_dim = 128 } };
+
+        op.attributes.group = 2;
+        op.in[OPS_FIRST] = bf16(4096, 4 * 128 + (i ? 256 : 128));
+        op.out[OPS_FIRST] = bf16(4096, 4 * 128 + (i ? 128 : 256));
+        assert_int_equal(price_link_bytes(&op, 8), 4096 * 128 * 2);
+        assert_int_equal(price_link_bytes(&op, 8), price_link_bytes(&op, 2));
+        assert_int_equal(price_collective(&f.prices, &eight, &op).ns,
+                         price_collective(&f.prices, &pair, &op).ns);
+        op.attributes.group = 8;
+        assert_true(price_collective(&f.prices, &eight, &op).ns >
+                    price_collective(&f.prices, &pair, &op).ns);
+    }
+}
+
 /* Bytes on a link are those of an all-to-all of what is exchanged, kv heads as often as they are
  * sent, or of a gather; zigzag rows are copied, one sequence of others is not. */
 static void test_sequences(void **state)
@@ -458,19 +486,13 @@ static void test_copies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_expected_rows),
-        cmocka_unit_test(test_efficiency),
-        cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_unfused_attention),
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_measured_exchanges),
-        cmocka_unit_test(test_lateness),
-        cmocka_unit_test(test_ranks_share_a_node),
-        cmocka_unit_test(test_host_ops),
-        cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_products),      cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_expected_rows), cmocka_unit_test(test_efficiency),
+        cmocka_unit_test(test_programs),      cmocka_unit_test(test_unfused_attention),
+        cmocka_unit_test(test_sums),          cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_shared_heads),  cmocka_unit_test(test_measured_exchanges),
+        cmocka_unit_test(test_lateness),      cmocka_unit_test(test_ranks_share_a_node),
+        cmocka_unit_test(test_host_ops),      cmocka_unit_test(test_copies),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -228,6 +228,13 @@ static void scratch(void **state)
     assert_int_equal(collective_scratch_bytes(&p.shape, 1024, 0), 2 * n);
     p.shape.in[0] = p.shape.out[0] = play_dense(1, 16, DTYPE_F32);
     assert_int_equal(collective_scratch_bytes(&p.shape, 4, 0), 4 * 16 * 4);
+    /* Of heads the pieces of those that share one, however many ranks there are. */
+    p.shape.attributes.head_dim = 16;
+    p.shape.attributes.group = 2;
+    p.shape.kind = OP_GATHER_HEADS_GRAD;
+    p.shape.out[0].rows = 1000;
+    assert_true(collective_scratch_bytes(&p.shape, 8, 0) <= 2 * 2 * 1000 * 16 * 4 + 512);
+    assert_int_equal(collective_scratch_bytes(&p.shape, 2, 0), 2 * 2 * 1000 * 16 * 4);
 }
 
 int main(void)
