@@ -170,7 +170,7 @@ static int run_rank(const struct bench_command *sub, const struct bench_request 
         return ranks_fail(&rank, &err);
     job_take_replica(job, rank.world_rank);
     engine_settle(&engine, job);
-    if (sub->run(q, job, &engine, &out, &err) < 0)
+    if (engine_find_nodes(&engine, job, &err) < 0 || sub->run(q, job, &engine, &out, &err) < 0)
         status = ranks_fail(&rank, &err);
     else if (rank.world_rank == 0)
         status = cmd_print(&out);

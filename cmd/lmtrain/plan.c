@@ -18,6 +18,7 @@
 #include "plan_ladder.h"
 #include "plan_layout.h"
 #include "plan_memory.h"
+#include "plan_nodes.h"
 #include "plan_search.h"
 #include "plan_stages.h"
 #include "plan_subject.h"
@@ -222,6 +223,7 @@ static void print_plan(const struct plan *plan, const struct cluster *cluster, c
     if (plan->job->parallel.pp > 1)
         plan_print_stages(plan, out);
     plan_print_context(plan, out);
+    plan_print_nodes(plan, out);
     plan_print_memory(plan, out);
     str_add(out, "\n");
     print_flops(plan, out);
@@ -254,6 +256,7 @@ static int print_json(const struct plan *plan, const struct plan_subject *subjec
     plan_add_layout(job, json);
     plan_add_stages(plan, json);
     plan_add_context(plan, json);
+    plan_add_nodes(plan, json);
     cJSON_AddNumberToObject(json, "n_micro_batches", job->n_micro_batches);
     if (job->parallel.micro_batches.n)
         cJSON_AddItemToObject(json, "micro_batches",

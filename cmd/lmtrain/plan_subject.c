@@ -123,6 +123,16 @@ static const char *cluster_name(const struct plan_reading *q, const struct job *
     return cmd_machine_cluster(false, arena);
 }
 
+/* Of a node, where all have as many; else 0. */
+static int node_ranks_of(const struct cluster *cluster)
+{
+    int n = cluster->islands[0].per_node;
+
+    for (int i = 1; i < cluster->n_islands; i++)
+        n = cluster->islands[i].per_node == n ? n : 0;
+    return n;
+}
+
 /* That of --cluster or of the job, or of n_ranks devices. */
 static int find_cluster(struct plan_subject *subject, const struct plan_reading *q,
                         const struct job *job, int n_ranks, struct arena *arena, struct err *err)
@@ -223,8 +233,10 @@ int plan_find_layout(struct plan_subject *subject, const struct plan_reading *re
 
     if (find_cluster(subject, reading, job, *n_ranks, arena, err))
         return -1;
-    if (subject->has_cluster)
+    if (subject->has_cluster) {
         job->device = cluster_is_cpu(&subject->cluster) ? JOB_DEVICE_CPU : JOB_DEVICE_CUDA;
+        job->node_ranks = node_ranks_of(&subject->cluster);
+    }
     if (find_layout(subject, reading, job, *n_ranks, arena, err))
         return -1;
     if (subject->search.n_rows)

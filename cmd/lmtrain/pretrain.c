@@ -58,6 +58,8 @@ static int train(const struct pretrain_request *q, struct job *job, const struct
     if (engine_open(&engine, rank, &request, &err) < 0)
         return ranks_fail(rank, &err);
     engine_settle(&engine, job);
+    if (engine_find_nodes(&engine, job, &err) < 0)
+        return ranks_fail(rank, &err);
     struct pretrain_options options = {
         .job = job,
         .resume = q->resume,

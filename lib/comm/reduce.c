@@ -165,48 +165,70 @@ static void push(struct tree *tree, enum dtype dtype, const void *term, int64_t 
     }
 }
 
-/* One block: terms stand stride_bytes apart. out may be the first of them. */
-static void reduce_block(struct tree *tree, enum dtype dtype, void *out, const unsigned char *terms,
-                         int n_terms, size_t stride_bytes, int64_t n)
+struct tree_sum {
+    enum dtype from, to; /* of the terms, of the sum */
+    int n_terms;
+    size_t stride_bytes;
+};
+
+/* One block. out may be the first of the terms. */
+static void reduce_block(struct tree *tree, const struct tree_sum *sum, void *out,
+                         const unsigned char *terms, int64_t n)
 {
     tree->n = 0;
-    for (int term = 0; term < n_terms; term++) {
-        push(tree, dtype, terms + (size_t)term * stride_bytes, n);
+    for (int term = 0; term < sum->n_terms; term++) {
+        push(tree, sum->from, terms + (size_t)term * sum->stride_bytes, n);
         while (tree->n > 1 && tree->level[tree->n - 1] == tree->level[tree->n - 2])
-            merge(tree, dtype, n);
+            merge(tree, sum->from, n);
     }
     while (tree->n > 1)
-        merge(tree, dtype, n);
-    if (dtype == DTYPE_BF16)
+        merge(tree, sum->from, n);
+    if (sum->to == DTYPE_BF16)
         narrow(out, tree->data[0], n);
-    else if (dtype == DTYPE_F16)
+    else if (sum->to == DTYPE_F16)
         narrow_fp16(out, tree->data[0], n);
     else
-        memcpy(out, tree->data[0], (size_t)n * dtype_bytes(dtype));
+        memmove(out, tree->data[0], (size_t)n * dtype_bytes(sum->to));
+}
+
+static void reduce_blocks(const struct tree_sum *sum, void *out, void *terms, int64_t n)
+{
+    _Alignas(64) unsigned char room[DEPTH * BLOCK_BYTES];
+    struct tree tree = { .room = room };
+    int64_t block = sum->from == DTYPE_F64 ? BLOCK_BYTES / 8 : BLOCK_BYTES / 4;
+
+    for (int64_t start = 0; start < n; start += block)
+        reduce_block(&tree, sum, (unsigned char *)out + (size_t)start * dtype_bytes(sum->to),
+                     (const unsigned char *)terms + (size_t)start * dtype_bytes(sum->from),
+                     min_i64(block, n - start));
 }
 
 void reduce_tree(enum dtype dtype, void *out, void *terms, int n_terms, int64_t stride, int64_t n)
 {
-    _Alignas(64) unsigned char room[DEPTH * BLOCK_BYTES];
-    struct tree tree = { .room = room };
-    size_t element_bytes = dtype_bytes(dtype);
-    int64_t block = dtype == DTYPE_F64 ? BLOCK_BYTES / 8 : BLOCK_BYTES / 4;
+    struct tree_sum sum = { dtype, dtype, n_terms, (size_t)stride * dtype_bytes(dtype) };
 
     CHECK(dtype == DTYPE_F32 || dtype == DTYPE_F64 || dtype == DTYPE_BF16 || dtype == DTYPE_F16);
     CHECK(n_terms > 0);
     CHECK(n_terms == 1 || stride >= n);
     if (n_terms == 1) {
         if (n > 0 && out != terms)
-            memmove(out, terms, (size_t)n * element_bytes);
+            memmove(out, terms, (size_t)n * dtype_bytes(dtype));
         return;
     }
-    for (int64_t start = 0; start < n; start += block) {
-        size_t offset = (size_t)start * element_bytes;
+    reduce_blocks(&sum, out, terms, n);
+}
 
-        reduce_block(&tree, dtype, (unsigned char *)out + offset,
-                     (const unsigned char *)terms + offset, n_terms, (size_t)stride * element_bytes,
-                     min_i64(block, n - start));
-    }
+void reduce_tree_as(enum dtype from, enum dtype to, void *out, void *terms, int n_terms,
+                    int64_t stride, int64_t n)
+{
+    struct tree_sum sum = { from, to, n_terms, (size_t)stride * dtype_bytes(from) };
+
+    CHECK(from == DTYPE_F32 || to == DTYPE_F32);
+    CHECK(dtype_bytes(from) <= 4);
+    CHECK(dtype_bytes(to) <= 4);
+    CHECK(n_terms > 0);
+    CHECK(n_terms == 1 || stride >= n);
+    reduce_blocks(&sum, out, terms, n);
 }
 
 int reduce_scatter(struct comm_group *group, enum dtype dtype, const void *full, void *shard,

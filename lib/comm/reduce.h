@@ -21,6 +21,14 @@
 void reduce_tree(enum dtype dtype, void *out, void *terms, int n_terms, int64_t stride, int64_t n);
 
 /*
+ * The same of terms of one dtype into another: of DTYPE_BF16 or DTYPE_F16 into DTYPE_F32, not
+ * rounded, and of DTYPE_F32 into any of the three, rounded once. So a sum of aligned groups' sums
+ * is the sum of all terms, to the bit. out may be terms where it is no wider.
+ */
+void reduce_tree_as(enum dtype from, enum dtype to, void *out, void *terms, int n_terms,
+                    int64_t stride, int64_t n);
+
+/*
  * shard[i] = tree sum over ranks of their full[me * n + i], i in 0..n-1. full has size * n
  * elements; scratch as many. Collective.
  */

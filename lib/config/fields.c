@@ -464,6 +464,12 @@ const struct field job_fields[] = {
               "the same bits each time; fast: by NCCL if each rank has a GPU of its own (else "
               "as fixed): less traffic and memory, but bits depend on the NCCL version and "
               "algorithm, the layout and the network; changes the numerics" },
+    { "parallel.node_ranks", FIELD_INT, AT(parallel.node_ranks), .initial = "auto", .word = "auto",
+      .min = 1, .max = 65536, .unit = "ranks",
+      .help = "neighbouring ranks that sum gradients and activations, and gather weights, among "
+              "each other before their sums go to other ranks, where they are a power of two and "
+              "divide what is summed over: fewer bytes between nodes; auto: the ranks of a node; "
+              "1: sums are of all ranks at once; changes no bit" },
     { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "32", .min = 1,
       .max = 65536, .unit = "MiB",
       .help = "size of a gradient bucket: gradients that are reduced together" },

@@ -252,7 +252,8 @@ struct job {
         struct job_counts micro_batches; /* dynamic: sequences of each, in order; else none */
         struct job_counts replica_micro_batches; /* of each dp rank; none: all alike */
         int sequence_parallel;
-        int bucket_mb; /* MiB of gradients that are reduced together */
+        int node_ranks; /* that sum among each other first; 0 auto: job_node_ranks */
+        int bucket_mb;  /* MiB of gradients that are reduced together */
     } parallel;
 
     struct {
@@ -338,6 +339,7 @@ struct job {
 
     /* Derived by job_resolve. */
     int world_size;
+    int node_ranks; /* neighbouring ranks of each node, by who starts or plans them; 0: not known */
     int n_micro_batches;
     const char **notes; /* "parallel.dp = 2 (auto: 2 ranks / (tp 1 * pp 1))", ... */
     int n_notes;
@@ -456,5 +458,9 @@ int64_t job_all_micro_batches(const struct job *job);
 struct mesh job_mesh(const struct job *job);
 struct context_cut job_context_cut(const struct job *job);
 int64_t job_length_unit(const struct job *job);
+
+/* Neighbouring ranks within which collectives go by node (run/collective.h): those of
+ * parallel.node_ranks, else of the nodes; 0: none do, or that is not known. */
+int job_node_ranks(const struct job *job);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * job_mesh.c - the ranks of a job as a mesh: its key of each axis
+ * job_mesh.c - the ranks of a job as a mesh: its key of each axis; and on nodes
  */
 #include "config/job.h"
 
@@ -17,4 +17,11 @@ struct mesh job_mesh(const struct job *job)
     mesh.size[AXIS_CP] = cut.keys;
     mesh.order = job->parallel.order;
     return mesh;
+}
+
+int job_node_ranks(const struct job *job)
+{
+    int n = job->parallel.node_ranks ? job->parallel.node_ranks : job->node_ranks;
+
+    return n > 1 && n < job->world_size && job->world_size % n == 0 ? n : 0;
 }

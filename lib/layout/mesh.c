@@ -239,3 +239,20 @@ struct mesh_line mesh_line(const struct mesh *mesh, int world_rank, enum mesh_ax
         return (struct mesh_line){ line.first, n * n_runs, line.stride, 1, 0 };
     return line;
 }
+
+/* Groups begin at all places within a stride, and their spans touch. */
+int mesh_node_members(const struct mesh *mesh, enum mesh_axis axis, int node_ranks)
+{
+    struct mesh_line line = mesh_line(mesh, 0, axis);
+
+    if (node_ranks < 1 || line.n_runs > 1 || mesh_world_size(mesh) % node_ranks)
+        return 0;
+    if (line.n == 1 || line.stride % node_ranks == 0)
+        return 1;
+    if (node_ranks % line.stride)
+        return 0;
+    int n = node_ranks / line.stride;
+    if (n % line.n == 0)
+        return line.n;
+    return line.n % n == 0 ? n : 0;
+}

@@ -79,6 +79,13 @@ struct mesh_ranks mesh_stage_ranks(const struct mesh *mesh, int pp_rank);
 struct mesh_ranks mesh_replica_ranks(const struct mesh *mesh, int pp_rank, int data_rank);
 
 /*
+ * How many ranks of each group over the axis each node has, where these are neighbours in the
+ * group's order and as many on all nodes, whole groups on one node included; 0: they lie otherwise.
+ * node_ranks: neighbouring world ranks of a node.
+ */
+int mesh_node_members(const struct mesh *mesh, enum mesh_axis axis, int node_ranks);
+
+/*
  * The ranks that differ from world_rank on this axis alone, in order of their coordinate,
  * world_rank included: ranks[mesh_size].
  */

@@ -57,6 +57,7 @@ struct prices {
     int n_computing;      /* ranks of a node; 0: one */
     double busy;          /* share of a step in which a rank computes; 0: all of it */
     bool has_graphs;      /* ops are issued by recorded graphs */
+    bool by_node;         /* sums, and on CPUs gathers, go by node where ranks lie so */
     bool fast_reductions; /* libraries add, in their order; else data is moved, then added */
     /* memory.link, of ranks on CPUs, and memory.file_link; 0: as fast as the cluster's link to the
      * host, and its storage. */

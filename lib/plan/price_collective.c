@@ -3,7 +3,8 @@
  *
  * Where the order of a sum is fixed, a library only moves data: each rank gets all terms of its
  * part (all-to-all), adds them, and, where all are to have the sum, the parts are gathered; little
- * is gathered at once and summed by every rank (run/collective.c).
+ * is gathered at once and summed by every rank (run/collective.c). Sums may go by node, and gathers
+ * (run/collective_nodes.c).
  */
 #include <math.h>
 
@@ -84,6 +85,59 @@ static double adding_ns(const struct prices *prices, double n_bytes)
     return price_memory_ns(prices, n_bytes, MEMORY_REACH);
 }
 
+static bool is_on_cpu(const struct prices *prices)
+{
+    return prices->cluster->islands[prices->island].device->is_cpu;
+}
+
+static bool goes_by_node(const struct prices *prices, const struct group_shape *group,
+                         const struct op_shape *op)
+{
+    return prices->by_node && !prices->fast_reductions &&
+           group->per_node * group->n_nodes == group->n &&
+           collective_goes_by_node(op, group->n, group->per_node, !is_on_cpu(prices));
+}
+
+/* Of the group: its ranks on one node, and one of each. */
+static struct group_shape on_node(const struct group_shape *group)
+{
+    struct group_shape node = *group;
+
+    node.n = group->per_node;
+    node.n_nodes = node.n_leaves = node.n_islands = 1;
+    node.n_domains = max_int(1, group->n_domains / group->n_nodes);
+    return node;
+}
+
+static struct group_shape across_nodes(const struct group_shape *group)
+{
+    struct group_shape across = *group;
+
+    across.n = group->n_nodes;
+    across.per_node = across.per_domain = 1;
+    return across;
+}
+
+/* As fixed_sum_ns, and of a gather: within nodes, and across with a part for each rank of one. */
+static double by_node_ns(const struct prices *prices, const struct group_shape *group,
+                         const struct op_shape *op, int64_t n_bytes)
+{
+    struct group_shape node = on_node(group), across = across_nodes(group);
+    const struct cluster *cluster = prices->cluster;
+    int64_t part = n_bytes / node.n;
+    int64_t wide = part / (int64_t)dtype_bytes(op->out[0].dtype) * (int64_t)sizeof(float);
+    double moved = 0;
+
+    if (op->kind != OP_ALL_GATHER)
+        moved += (double)all_to_all_ns(cluster, &node, n_bytes) +
+                 (double)all_to_all_ns(cluster, &across, wide) +
+                 adding_ns(prices, (double)(n_bytes + 3 * wide));
+    if (op->kind != OP_REDUCE_SCATTER)
+        moved += (double)collective_ns(cluster, &across, OP_ALL_GATHER, part) +
+                 (double)collective_ns(cluster, &node, OP_ALL_GATHER, n_bytes);
+    return moved;
+}
+
 static double fixed_sum_ns(const struct prices *prices, const struct group_shape *group,
                            const struct op_shape *op, int64_t n_bytes)
 {
@@ -160,9 +214,7 @@ int64_t price_link_bytes(const struct op_shape *op, int n)
 /* Of the thread that posts it: on a CPU that is nothing beside the moves. */
 static int64_t issue_ns(const struct prices *prices)
 {
-    bool is_cpu = prices->cluster->islands[prices->island].device->is_cpu;
-
-    return is_cpu ? 0 : prices->cluster->software.nccl_op;
+    return is_on_cpu(prices) ? 0 : prices->cluster->software.nccl_op;
 }
 
 static double by_faster_links(const struct prices *prices, double ns)
@@ -209,8 +261,8 @@ int64_t price_lateness(const struct prices *prices, int64_t apart_ns)
 }
 
 /* By formula. */
-static double moving_ns(const struct prices *prices, const struct group_shape *group,
-                        const struct op_shape *op, int64_t n_bytes)
+static double moving_at_once_ns(const struct prices *prices, const struct group_shape *group,
+                                const struct op_shape *op, int64_t n_bytes)
 {
     if (is_rotated(op->kind))
         return (double)rotate_ns(prices->cluster, group, n_bytes);
@@ -219,6 +271,19 @@ static double moving_ns(const struct prices *prices, const struct group_shape *g
     if (has_fixed_sum(prices, op))
         return fixed_sum_ns(prices, group, op, n_bytes);
     return (double)collective_ns(prices->cluster, group, op->kind, n_bytes);
+}
+
+/* What was measured goes between any two ranks: what goes by node takes the same share of it as by
+ * formula. */
+static double moving_ns(const struct prices *prices, const struct group_shape *group,
+                        const struct op_shape *op, int64_t n_bytes, double measured)
+{
+    if (!goes_by_node(prices, group, op))
+        return measured >= 0 ? measured : moving_at_once_ns(prices, group, op, n_bytes);
+    double by_node = by_node_ns(prices, group, op, n_bytes);
+    double at_once = moving_at_once_ns(prices, group, op, n_bytes);
+
+    return measured >= 0 && at_once > 0 ? measured * by_node / at_once : by_node;
 }
 
 struct price price_collective(const struct prices *prices, const struct group_shape *group,
@@ -233,7 +298,7 @@ struct price price_collective(const struct prices *prices, const struct group_sh
     if (group->n < 2)
         return price;
     double measured = measured_ns(prices, group, op, n_bytes, &price.source);
-    double moving = measured >= 0 ? measured : moving_ns(prices, group, op, n_bytes);
+    double moving = moving_ns(prices, group, op, n_bytes, measured);
 
     if (is_of_windows(op->kind))
         moving *= 2;

@@ -56,7 +56,8 @@ int programs_compile_by_length(struct programs_by_length *programs,
     struct compile_train options = compile_job(job, request->pp_rank);
     /* What ops need beside their operands: where comm adds, sums over ranks need less. */
     struct run_scratch scratch = { request->kernels, options.mesh,
-                                   job->parallel.reductions == REDUCTIONS_FAST };
+                                   job->parallel.reductions == REDUCTIONS_FAST,
+                                   job_node_ranks(job) };
 
     programs->lengths = NULL;
     programs->n_shorter = 0;

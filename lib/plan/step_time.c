@@ -233,6 +233,7 @@ static int simulate_busy(struct simulated_step *simulated, const struct job *job
                          .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
                          .busy = busy,
                          .has_graphs = true,
+                         .by_node = job_node_ranks(job) > 0,
                          .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST,
                          .link_rate = job->memory.link_rate,
                          .file_rate = job->memory.file_rate };

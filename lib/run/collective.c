@@ -14,28 +14,27 @@
 /* Up to so much every rank gathers all terms and sums them itself: one move in the place of two. */
 #define GATHERED_BYTES_MAX ((size_t)128 << 10)
 
-static size_t bytes_of(const struct tensor *t)
+size_t collective_bytes_of(const struct tensor *t)
 {
     return (size_t)tensor_elements(t) * dtype_bytes(t->dtype);
 }
 
-/* Elements that each of size ranks sums of n; the last parts may go beyond n. */
-static int64_t part_of(int64_t n, int size)
+int64_t collective_part(int64_t n, int size)
 {
     return (n + size - 1) / size;
 }
 
 bool collective_is_gathered(const struct tensor *x, int size)
 {
-    return (size_t)size * bytes_of(x) <= GATHERED_BYTES_MAX;
+    return (size_t)size * collective_bytes_of(x) <= GATHERED_BYTES_MAX;
 }
 
 static size_t all_reduce_scratch_bytes(const struct tensor *x, int size)
 {
-    int64_t n = tensor_elements(x), padded = part_of(n, size) * size;
+    int64_t n = tensor_elements(x), padded = collective_part(n, size) * size;
 
     if (collective_is_gathered(x, size))
-        return (size_t)size * bytes_of(x);
+        return (size_t)size * collective_bytes_of(x);
     return (size_t)(padded > n ? 2 * padded : n) * dtype_bytes(x->dtype);
 }
 
@@ -51,15 +50,15 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
 
     /* A sum that is then added to what is there. */
     if (is_fast && collective_may_be_fast(shape))
-        return shape->kind == OP_REDUCE_SCATTER ? bytes_of(out) : 0;
+        return shape->kind == OP_REDUCE_SCATTER ? collective_bytes_of(out) : 0;
     switch (shape->kind) {
     case OP_REDUCE_SCATTER:
         /* Every rank's part, and one more for a sum that is added to what is there. */
-        return ((size_t)size + (out->dtype == DTYPE_F32)) * bytes_of(out);
+        return ((size_t)size + (out->dtype == DTYPE_F32)) * collective_bytes_of(out);
     case OP_ALL_REDUCE:
         return all_reduce_scratch_bytes(out, size);
     case OP_ALL_REDUCE_SCALAR:
-        return (size_t)size * bytes_of(out);
+        return (size_t)size * collective_bytes_of(out);
     case OP_GATHER_HEADS:
     case OP_GATHER_HEADS_GRAD:
         return collective_heads_scratch_bytes(shape, size);
@@ -159,7 +158,7 @@ void collective_sum(const struct collective *c, const struct kernels_sum *sum, v
         out[i] += added[i];
 }
 
-static void copy_bytes(const struct collective *c, void *to, const void *from, size_t n_bytes)
+void collective_copy_bytes(const struct collective *c, void *to, const void *from, size_t n_bytes)
 {
     if (collective_is_enqueued(c))
         c->base.device->ops->copy(c->base.device, c->base.queue, to, from, n_bytes);
@@ -209,7 +208,8 @@ static void sum_parts(const struct collective *c)
 
 static int step_reduce_scatter(const struct collective *c, int step, struct comm_call *call)
 {
-    *call = (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->scratch, bytes_of(&c->out), 0 };
+    *call = (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->scratch,
+                                collective_bytes_of(&c->out), 0 };
     if (step > 0)
         sum_parts(c);
     return step == 0;
@@ -224,7 +224,8 @@ static int step_sum_by_all(const struct collective *c, int step, struct comm_cal
         c->out.dtype, c->out.data, c->scratch, comm_group_size(c->group), n, n, 0
     };
 
-    *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch, bytes_of(&c->in), 0 };
+    *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->scratch,
+                                collective_bytes_of(&c->in), 0 };
     if (step > 0)
         collective_sum(c, &sum, NULL);
     return step == 0;
@@ -234,8 +235,9 @@ static int step_sum_by_all(const struct collective *c, int step, struct comm_cal
 static int step_sum_by_parts(const struct collective *c, int step, struct comm_call *call)
 {
     int size = comm_group_size(c->group);
-    int64_t n = tensor_elements(&c->in), part = part_of(n, size);
-    size_t n_bytes = bytes_of(&c->in), part_bytes = (size_t)part * dtype_bytes(c->in.dtype);
+    int64_t n = tensor_elements(&c->in), part = collective_part(n, size);
+    size_t n_bytes = collective_bytes_of(&c->in),
+           part_bytes = (size_t)part * dtype_bytes(c->in.dtype);
     bool is_padded = part * size > n;
     unsigned char *terms = c->scratch, *padded = terms + (size_t)size * part_bytes;
     unsigned char *whole = is_padded ? padded : c->out.data;
@@ -244,7 +246,7 @@ static int step_sum_by_parts(const struct collective *c, int step, struct comm_c
     switch (step) {
     case 0:
         if (is_padded) {
-            copy_bytes(c, padded, c->in.data, n_bytes);
+            collective_copy_bytes(c, padded, c->in.data, n_bytes);
             collective_fill_zero(c, padded + n_bytes, (size_t)size * part_bytes - n_bytes);
         }
         *call = (struct comm_call){ COMM_ALL_TO_ALL, is_padded ? padded : c->in.data, terms,
@@ -257,16 +259,31 @@ static int step_sum_by_parts(const struct collective *c, int step, struct comm_c
         return 1;
     default:
         if (is_padded)
-            copy_bytes(c, c->out.data, padded, n_bytes);
+            collective_copy_bytes(c, c->out.data, padded, n_bytes);
         return 0;
     }
 }
 
-static int next_move(const struct collective *c, int step, struct comm_call *call, struct err *err)
+static bool goes_by_node(const struct collective *c)
 {
+    struct op_shape shape = { .kind = c->kind, .in = { c->in }, .out = { c->out } };
+
+    return c->nodes.node &&
+           collective_goes_by_node(&shape, comm_group_size(c->group),
+                                   comm_group_size(c->nodes.node), collective_is_enqueued(c));
+}
+
+/* over: the group of the move. */
+static int next_move(const struct collective *c, int step, struct comm_call *call,
+                     struct comm_group **over, struct err *err)
+{
+    *over = c->group;
+    if (goes_by_node(c))
+        return collective_step_by_node(c, step, call, over);
     switch (c->kind) {
     case OP_ALL_GATHER:
-        *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->out.data, bytes_of(&c->in), 0 };
+        *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->out.data,
+                                    collective_bytes_of(&c->in), 0 };
         return step == 0;
     case OP_REDUCE_SCATTER:
         return step_reduce_scatter(c, step, call);
@@ -292,10 +309,12 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_RETURN_ROWS:
         return collective_step_rows(c, step, call, err);
     case OP_SEND:
-        *call = (struct comm_call){ COMM_SEND, c->in.data, NULL, bytes_of(&c->in), c->peer };
+        *call =
+            (struct comm_call){ COMM_SEND, c->in.data, NULL, collective_bytes_of(&c->in), c->peer };
         return step == 0;
     case OP_RECEIVE:
-        *call = (struct comm_call){ COMM_RECEIVE, NULL, c->out.data, bytes_of(&c->out), c->peer };
+        *call = (struct comm_call){ COMM_RECEIVE, NULL, c->out.data, collective_bytes_of(&c->out),
+                                    c->peer };
         return step == 0;
     default:
         CHECK(!"a collective");
@@ -345,16 +364,17 @@ static void copy_out(struct collective *c)
 static int move(struct collective *c, struct err *err)
 {
     struct comm_call call;
+    struct comm_group *over;
 
     for (;;) {
         int progress = c->n_moves ? comm_test(&c->request, err) : COMM_DONE;
 
         if (progress != COMM_DONE)
             return progress;
-        int next = next_move(c, c->n_moves, &call, err);
+        int next = next_move(c, c->n_moves, &call, &over, err);
         if (next <= 0)
             return next < 0 ? -1 : COMM_DONE;
-        if (comm_start(&c->request, c->group, &call, err))
+        if (comm_start(&c->request, over, &call, err))
             return -1;
         c->n_moves++;
     }
@@ -423,16 +443,17 @@ static int enqueue(struct stream_op *op, struct err *err)
 {
     const struct collective *c = (const struct collective *)op;
     struct comm_call call;
+    struct comm_group *over;
 
     if (c->is_fast)
         return enqueue_fast(c, err);
 
     for (int step = 0;; step++) {
-        int next = next_move(c, step, &call, err);
+        int next = next_move(c, step, &call, &over, err);
 
         if (next <= 0)
             return next;
-        if (comm_enqueue(c->group, &call, op->queue, err))
+        if (comm_enqueue(over, &call, op->queue, err))
             return -1;
     }
 }

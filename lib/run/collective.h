@@ -18,6 +18,15 @@
 #include "run/stream_op.h"
 
 /*
+ * The ranks of a group on one node, and those with the same place on each node, where all nodes
+ * have as many neighbours of the group (mesh_node_members); NULL: what is moved goes between any
+ * two ranks.
+ */
+struct collective_nodes {
+    struct comm_group *node, *across;
+};
+
+/*
  * One collective op with its operands in memory; must outlive its execution. Operands are dense but
  * where collective_takes_strides.
  */
@@ -26,6 +35,7 @@ struct collective {
     enum op_kind kind;
     struct op_attributes attributes;
     struct comm_group *group;
+    struct collective_nodes nodes;
     struct tensor in, out;
     struct tensor choices; /* send_rows, return_rows: their second input; else not given */
     void *scratch;
@@ -57,6 +67,23 @@ size_t collective_extent(const struct tensor *t);
 /* Bytes of scratch for a collective of this shape over size ranks; is_fast: as struct collective
  * has it. */
 size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast);
+
+/*
+ * Whether a collective of this shape over size ranks, n of them on each node, sums within the nodes
+ * first and then across, or gathers across and then within: moves that bring each byte to a node
+ * once. No bit of a sum changes: n is a power of two, and the partial sum of a node is not rounded
+ * (reduce_tree_as). What is small goes as one move; so do sums of which unrounded partial sums
+ * would not be fewer bytes. enqueues: on a device's queue; there a library gathers so by itself,
+ * and sums are of fp32. collective_nodes_scratch_bytes: in the place of collective_scratch_bytes,
+ * if it may be either.
+ */
+bool collective_goes_by_node(const struct op_shape *shape, int size, int n, bool enqueues);
+size_t collective_nodes_scratch_bytes(const struct op_shape *shape, int size, int n);
+
+/* Bytes that the ranks of one node send to others, over a group of size ranks with n on each node:
+ * the sum by node, or between any two ranks (all to all), and likewise what is gathered. */
+int64_t collective_bytes_between_nodes(const struct op_shape *shape, int size, int n,
+                                       bool sums_by_node, bool gathers_by_node);
 
 /* Bytes of pinned host memory that it needs besides, where it is enqueued; 0 for most. */
 size_t collective_host_bytes(const struct op_shape *shape, int size);

@@ -17,6 +17,17 @@ bool collective_is_enqueued(const struct collective *c);
 /* out = or += the tree sum of the terms; spare: room for the sum where it is added. */
 void collective_sum(const struct collective *c, const struct kernels_sum *sum, void *spare);
 
+/* Bytes of a dense tensor's elements; and elements of n that each of size ranks sums, where the
+ * last parts may go beyond n. */
+size_t collective_bytes_of(const struct tensor *t);
+int64_t collective_part(int64_t n, int size);
+
+void collective_copy_bytes(const struct collective *c, void *to, const void *from, size_t n_bytes);
+
+/* Sums and gathers that go by node (collective_nodes.c): *over is the group of the move. */
+int collective_step_by_node(const struct collective *c, int step, struct comm_call *call,
+                            struct comm_group **over);
+
 void collective_copy_columns(const struct collective *c, struct kernels_columns columns);
 
 void collective_fill_zero(const struct collective *c, void *to, size_t n_bytes);

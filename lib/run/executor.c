@@ -38,9 +38,15 @@ size_t run_scratch_bytes(void *context, const struct op_shape *shape)
 {
     const struct run_scratch *scratch = context;
 
-    if (op_is_collective(shape->kind))
-        return collective_scratch_bytes(shape, mesh_size(&scratch->mesh, shape->attributes.axis),
-                                        scratch->fast);
+    if (op_is_collective(shape->kind)) {
+        enum mesh_axis axis = shape->attributes.axis;
+        int size = mesh_size(&scratch->mesh, axis);
+
+        if (scratch->fast && collective_may_be_fast(shape))
+            return collective_scratch_bytes(shape, size, true);
+        return collective_nodes_scratch_bytes(
+            shape, size, mesh_node_members(&scratch->mesh, axis, scratch->node_ranks));
+    }
     return scratch->kernels && op_has_kernel(shape->kind)
                ? kernels_scratch_bytes(scratch->kernels, shape)
                : 0;

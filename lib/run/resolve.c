@@ -191,9 +191,10 @@ static bool is_movable(const struct op_shape *shape, const struct tensor *t)
 /* Sums that comm does not add need more than those it does: plan and run must say the same. */
 static bool has_room(const struct run *run, const struct op *op, const struct op_shape *shape)
 {
-    int size = mesh_size(&run->resolving->mesh, op->attributes.axis);
+    struct run_scratch scratch = { run->options.kernels, run->resolving->mesh, run->options.fast,
+                                   run->options.node_ranks };
 
-    return collective_scratch_bytes(shape, size, run->options.fast) <= op->scratch_bytes;
+    return run_scratch_bytes(&scratch, shape) <= op->scratch_bytes;
 }
 
 /* NULL where no collective of the stream needs any. */
@@ -211,6 +212,7 @@ static void resolve_collective(struct run *run, const struct op *op, struct reso
     CHECK(has_room(run, op, &out->call.op));
     out->collective = collective_of(&out->call.op, run->groups[axis][order_group_of(op->stream)],
                                     comm_scratch(run, op->stream));
+    out->collective.nodes = run->nodes[axis][order_group_of(op->stream)];
     if (op->attributes.peer) {
         int size = mesh_size(&run->resolving->mesh, axis);
 

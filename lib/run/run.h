@@ -38,6 +38,8 @@ struct run_options {
     struct progress_slot *progress; /* NULL: not monitored */
     int poison;                     /* fill values with NaN after their last use */
     int timed;                      /* ops can be timed: run_set_timed */
+    int node_ranks; /* neighbouring ranks of a node, within which collectives go by node
+                       (collective.h); 0: none do. Scratch was sized for that */
     int fast; /* reductions are computed by comm (comm_enqueue_sum); scratch was sized for that */
 
     const char *file_folder; /* where this rank's file is to be; NULL: the program needs none */
@@ -247,7 +249,8 @@ struct run_own_time run_take_own_time(struct run *run);
 struct run_scratch {
     struct kernels *kernels; /* NULL: only collectives */
     struct mesh mesh;
-    int fast; /* run_options' */
+    int fast;       /* run_options' */
+    int node_ranks; /* likewise */
 };
 size_t run_scratch_bytes(void *context, const struct op_shape *shape);
 

@@ -117,11 +117,12 @@ struct run {
     struct arena arena;
     struct variants *functions;                         /* [1 + n_shorter][n_functions] */
     struct comm_group *groups[N_GROUP_AXES][N_STREAMS]; /* by order_group_of; those that are used */
-    struct progress_meeting meetings[N_GROUP_AXES];     /* the same groups, for who watches */
-    int coordinate[N_GROUP_AXES];                       /* of this rank in the mesh */
-    struct order order;                                 /* of program, and so of the shorter ones */
-    struct resolved_op **users;                         /* its: the op given last, or NULL */
-    struct resolved_op *last_given[N_STREAMS];          /* NULL before the first */
+    struct collective_nodes nodes[N_GROUP_AXES][N_STREAMS]; /* likewise; where any goes by node */
+    struct progress_meeting meetings[N_GROUP_AXES];         /* the same groups, for who watches */
+    int coordinate[N_GROUP_AXES];                           /* of this rank in the mesh */
+    struct order order;                        /* of program, and so of the shorter ones */
+    struct resolved_op **users;                /* its: the op given last, or NULL */
+    struct resolved_op *last_given[N_STREAMS]; /* NULL before the first */
     struct worker *worker; /* of the options, or its own; NULL: nothing is given to one */
     bool owns_worker;
     int enqueues;             /* what is given: traffic.h */

@@ -43,7 +43,12 @@ static int for_each(struct run *run, int (*fn)(struct run *, struct resolved_op 
 
 static size_t scratch_bytes(const struct resolved_op *op)
 {
-    return collective_scratch_bytes(&op->call.op, comm_group_size(op->collective.group), 0);
+    const struct collective *c = &op->collective;
+    int size = comm_group_size(c->group);
+
+    return c->nodes.node
+               ? collective_nodes_scratch_bytes(&op->call.op, size, comm_group_size(c->nodes.node))
+               : collective_scratch_bytes(&op->call.op, size, 0);
 }
 
 /* Copies are between the two memories anyway. */

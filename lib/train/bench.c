@@ -201,6 +201,7 @@ int bench_open_run(struct run **run, const struct bench *bench, const struct job
         .progress = engine->rank.under_pmix ? progress_join(engine->rank.local_rank) : NULL,
         .timed = 1,
         .fast = job->parallel.reductions == REDUCTIONS_FAST,
+        .node_ranks = job_node_ranks(job),
         .file_folder = job->memory.file,
         .link_bytes_per_s = job->memory.link_rate,
         .file_bytes_per_s = job->memory.file_rate,

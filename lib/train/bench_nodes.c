@@ -3,6 +3,7 @@
  */
 #include <stdbool.h>
 
+#include "base/log.h"
 #include "train/bench_impl.h"
 
 /* Whether this rank's neighbours on its node are those of equal blocks of ranks. */
@@ -39,5 +40,23 @@ int bench_find_nodes(struct bench_nodes *nodes, struct engine *engine, struct er
                        "slots on each host; srun --distribution=block)",
                        engine->rank.world_size);
     *nodes = (struct bench_nodes){ engine->rank.world_size / n, n };
+    return 0;
+}
+
+int engine_find_nodes(struct engine *engine, struct job *job, struct err *err)
+{
+    const struct launch_rank *rank = &engine->rank;
+    struct bench_nodes nodes;
+
+    if (job->parallel.node_ranks || rank->local_size == rank->world_size)
+        return 0;
+    if (bench_find_nodes(&nodes, engine, err) < 0) {
+        if (err->code != ERR_CONFIG)
+            return -1;
+        if (rank->world_rank == 0)
+            log_info("sums over ranks do not go by node: %s", err->text);
+        return 0;
+    }
+    job->node_ranks = nodes.per_node;
     return 0;
 }

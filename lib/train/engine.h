@@ -43,6 +43,13 @@ void engine_close(struct engine *engine);
  */
 void engine_settle(const struct engine *engine, struct job *job);
 
+/*
+ * Fill in job->node_ranks, by which sums go by node, where the ranks lie on several nodes of
+ * equally many neighbours; else rank 0 logs why they do not. Collective. Returns 0, or -1 and
+ * ERR_PEER.
+ */
+int engine_find_nodes(struct engine *engine, struct job *job, struct err *err);
+
 /* One rank's contribution to the denominator of MFU (peak.h) in FLOP/s: for a known GPU the
  * vendor's dense peak of the dtype (engine_stated_flops), else measured by engine_peak_flops, with
  * a quarter of its rounds, because every run waits for it at its start. */

@@ -153,6 +153,7 @@ static int open_run(struct trainer *t, struct err *err)
                                    .progress = t->options.progress,
                                    .poison = t->job->poison,
                                    .fast = t->job->parallel.reductions == REDUCTIONS_FAST,
+                                   .node_ranks = job_node_ranks(t->job),
                                    .file_folder = t->job->memory.file,
                                    .link_bytes_per_s = t->job->memory.link_rate,
                                    .file_bytes_per_s = t->job->memory.file_rate };

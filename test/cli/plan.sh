@@ -192,6 +192,9 @@ refuse 'which is not said' '^ranks: '
 expect 'or dp of the job' 0 '^4 ranks \(dp 4\)' plan --cluster dgx-a100 --set parallel.dp=4
 expect 'a device has one copy' 0 '^2 ranks \(dp 1, tp 2 ' plan --device h100-sxm --set parallel.tp=2
 expect 'on a cluster' 0 '^predicted on 64 h100-sxm: ' "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 64 --cluster dgx-h100
+expect 'whose nodes have one rank each of those that sum' 0 '^between nodes of 8 ranks: .* a node and step, all ranks at once: ' printf '%s\n' "$output"
+expect 'or sum among their ranks first' 0 '^between nodes of 8 ranks: .* GiB a node and step, .* did not go by node' \
+    "$lmtrain" plan configs/jobs/llama-7b.yaml --ranks 16 --cluster dgx-h100
 expect 'which has more devices than the job ranks' 2 '256 ranks, but cluster dgx-h100 has 128 devices' \
     "$lmtrain" plan configs/jobs/llama2-70b.yaml --ranks 256 --cluster dgx-h100
 expect 'a cluster, or a device' 2 'exclude each other' plan --device h100-sxm --cluster dgx-h100

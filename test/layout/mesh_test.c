@@ -226,12 +226,58 @@ static void data_parallel(void **state)
         assert_int_equal(mesh_coordinate(&mesh, rank, AXIS_DP), rank);
 }
 
+/* Neighbours of each group on each node, by looking at all; 0: they are not as many everywhere. */
+static int members_on_nodes(const struct mesh *mesh, enum mesh_axis axis, int node_ranks)
+{
+    int size = mesh_size(mesh, axis), n = 0, ranks[WORLD_MAX];
+
+    for (int rank = 0; rank < mesh_world_size(mesh); rank++) {
+        mesh_group(mesh, rank, axis, ranks);
+        for (int i = 0, begin = 0; i < size; i++) {
+            if (i + 1 < size && ranks[i + 1] / node_ranks == ranks[i] / node_ranks)
+                continue;
+            n = n ? n : i + 1 - begin;
+            if (i + 1 - begin != n)
+                return 0;
+            begin = i + 1;
+        }
+    }
+    return n;
+}
+
+static void members_of_nodes(void **state)
+{
+    static const enum mesh_axis axes[] = { AXIS_TP, AXIS_DP, AXIS_PP, AXIS_DATA };
+    static const int node_ranks[] = { 1, 2, 3, 4, 6, 8 };
+    struct mesh mesh = mesh_data_parallel(1);
+
+    (void)state;
+    for (int shape = 0; shape < 4 * 4 * 2 * 3 * N_RANK_ORDERS; shape++) {
+        mesh.size[AXIS_TP] = 1 + shape % 4;
+        mesh.size[AXIS_DP] = 1 + shape / 4 % 4;
+        mesh.size[AXIS_EP] = 1 + shape / 16 % 2;
+        mesh.size[AXIS_PP] = 1 + shape / 32 % 3;
+        mesh.order = (enum rank_order)(shape / 96);
+        for (int i = 0; i < 6 && mesh_world_size(&mesh) <= WORLD_MAX; i++)
+            for (int a = 0; a < 4; a++) {
+                int n = mesh_node_members(&mesh, axes[a], node_ranks[i]);
+                int wanted = mesh_world_size(&mesh) % node_ranks[i]
+                                 ? 0
+                                 : members_on_nodes(&mesh, axes[a], node_ranks[i]);
+
+                /* Alone on a node, or irregular: alike to callers, and so may composites be. */
+                if (n > 1 || axes[a] != AXIS_DATA)
+                    assert_int_equal(n > 1 ? n : 1, wanted > 1 ? wanted : 1);
+            }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_axis_alone), cmocka_unit_test(every_mesh),
         cmocka_unit_test(tp_is_fastest),    cmocka_unit_test(other_orders),
-        cmocka_unit_test(data_parallel),
+        cmocka_unit_test(data_parallel),    cmocka_unit_test(members_of_nodes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

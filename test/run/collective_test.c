@@ -237,6 +237,130 @@ static void scratch(void **state)
     assert_int_equal(collective_scratch_bytes(&p.shape, 2, 0), 2 * 2 * 1000 * 16 * 4);
 }
 
+/* ---- by node ---- */
+
+static const struct {
+    int size, n;
+} nodes[] = { { 4, 2 }, { 8, 2 }, { 8, 4 } };
+
+static struct collective_play make_by_node(enum op_kind kind, int i, struct tensor in,
+                                           struct tensor out)
+{
+    struct collective_play p = play_make(kind, nodes[i].size, in, out);
+
+    assert_true(collective_goes_by_node(&p.shape, nodes[i].size, nodes[i].n, false));
+    p.n_on_node = nodes[i].n;
+    return p;
+}
+
+static void gathers_go_by_node(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(nodes); i++)
+        for (int d = 0; d < COUNT(dtypes); d++) {
+            int size = nodes[i].size;
+            struct collective_play p =
+                make_by_node(OP_ALL_GATHER, i, play_dense(4, 1501, dtypes[d]),
+                             play_dense(4 * size, 1501, dtypes[d]));
+
+            play_run(&p);
+            for (int r = 0; r < size; r++)
+                for (int k = 0; k < size; k++)
+                    assert_memory_equal(p.out[r] + (size_t)k * p.in_bytes, p.before[k], p.in_bytes);
+            play_release(&p);
+        }
+}
+
+/* Sums of bf16 on nodes of two are no fewer bytes. */
+static bool is_by_node(int i, enum dtype dtype)
+{
+    return dtype == DTYPE_F32 || nodes[i].n > 2;
+}
+
+static void check_scatter_by_node(int i, enum dtype dtype, int adds)
+{
+    int size = nodes[i].size;
+    int64_t part = 4001;
+    struct collective_play p = make_by_node(OP_REDUCE_SCATTER, i, play_dense(1, part * size, dtype),
+                                            play_dense(1, part, dtype));
+
+    p.adds = adds;
+    play_run(&p);
+    for (int r = 0; r < size; r++)
+        for (int64_t k = 0; k < part; k++) {
+            unsigned char number[8];
+            double sum = play_sum_at(&p, 0, size, r * part + k), before = (double)k;
+
+            if (dtype == DTYPE_BF16) {
+                uint16_t rounded = bf16_from_float((float)sum), old = bf16_from_float((float)k);
+
+                memcpy(number, &rounded, sizeof rounded);
+                sum = play_get(dtype, number, 0);
+                before = (double)bf16_to_float(old);
+            }
+            play_expect(&p, r, k, adds ? (double)((float)before + (float)sum) : sum);
+        }
+    play_release(&p);
+}
+
+static void sums_go_by_node(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(nodes); i++)
+        for (int d = 0; d < 2; d++)
+            for (int adds = 0; adds < 2 && is_by_node(i, dtypes[d]); adds++)
+                check_scatter_by_node(i, dtypes[d], adds);
+}
+
+static void all_reduces_go_by_node(void **state)
+{
+    static const int64_t lengths[] = { 36000, PLAY_N_NUMBERS };
+
+    (void)state;
+    for (int i = 0; i < COUNT(nodes); i++)
+        for (int d = 0; d < 2; d++)
+            for (int k = 0; k < 4 && is_by_node(i, dtypes[d]); k++) {
+                struct tensor x = play_dense(1, lengths[k / 2], dtypes[d]);
+                struct collective_play p = make_by_node(OP_ALL_REDUCE, i, x, x);
+
+                p.in_place = k % 2;
+                play_run(&p);
+                for (int64_t at = 0; at < x.cols; at++) {
+                    double wanted = play_sum_at(&p, 0, p.size, at);
+
+                    for (int r = 0; r < p.size; r++)
+                        play_expect(&p, r, at, wanted);
+                }
+                play_release(&p);
+            }
+}
+
+static void what_goes_by_node(void **state)
+{
+    struct tensor large = play_dense(1, 80000, DTYPE_F32), small = play_dense(1, 1000, DTYPE_F32);
+    struct tensor half = play_dense(1, 80000, DTYPE_BF16);
+    struct collective_play p = play_make(OP_ALL_REDUCE, 8, large, large);
+
+    (void)state;
+    assert_true(collective_goes_by_node(&p.shape, 8, 4, false));
+    assert_true(collective_goes_by_node(&p.shape, 8, 4, true));
+    /* All ranks on one node, or each on its own; and where the tree has no such part. */
+    assert_false(collective_goes_by_node(&p.shape, 8, 8, false));
+    assert_false(collective_goes_by_node(&p.shape, 8, 1, false));
+    assert_false(collective_goes_by_node(&p.shape, 9, 3, false));
+    /* Each rank sends the terms of 10000 numbers to four others, then 10000 numbers; by node to
+     * one other. */
+    assert_int_equal(collective_bytes_between_nodes(&p.shape, 8, 4, false, false),
+                     4 * 2 * 4 * 40000);
+    assert_int_equal(collective_bytes_between_nodes(&p.shape, 8, 4, true, true), 4 * 2 * 40000);
+    p = play_make(OP_ALL_REDUCE, 8, half, half);
+    assert_true(collective_goes_by_node(&p.shape, 8, 4, false));
+    assert_false(collective_goes_by_node(&p.shape, 8, 4, true));
+    assert_false(collective_goes_by_node(&p.shape, 8, 2, false));
+    p = play_make(OP_ALL_REDUCE, 8, small, small);
+    assert_false(collective_goes_by_node(&p.shape, 8, 4, false));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -244,6 +368,8 @@ int main(void)
         cmocka_unit_test(reduce_scatter_that_adds), cmocka_unit_test(all_reduce),
         cmocka_unit_test(all_reduce_of_scalars),    cmocka_unit_test(gather_heads),
         cmocka_unit_test(gather_heads_grad),        cmocka_unit_test(scratch),
+        cmocka_unit_test(gathers_go_by_node),       cmocka_unit_test(sums_go_by_node),
+        cmocka_unit_test(all_reduces_go_by_node),   cmocka_unit_test(what_goes_by_node),
     };
 
     return cmocka_run_group_tests(tests, play_fill_numbers, NULL);

@@ -87,11 +87,32 @@ static void run_collective(struct collective *c)
     CHECK(progress == COMM_DONE);
 }
 
+static size_t scratch_bytes_of(const struct collective_play *play)
+{
+    return play->n_on_node
+               ? collective_nodes_scratch_bytes(&play->shape, play->size, play->n_on_node)
+               : collective_scratch_bytes(&play->shape, play->size, 0);
+}
+
+static void open_nodes(const struct collective_play *play, struct comm *comm, int rank,
+                       struct collective_nodes *nodes)
+{
+    int n = play->n_on_node, ranks[PLAY_RANKS_MAX];
+    struct err err;
+
+    for (int i = 0; i < n; i++)
+        ranks[i] = rank / n * n + i;
+    CHECK(comm_group_create(&nodes->node, comm, ranks, n, 1, &err) == 0);
+    for (int i = 0; i < play->size / n; i++)
+        ranks[i] = rank % n + i * n;
+    CHECK(comm_group_create(&nodes->across, comm, ranks, play->size / n, 2, &err) == 0);
+}
+
 static void *play_rank(void *argument)
 {
     struct collective_player *me = argument;
     struct collective_play *play = me->play;
-    size_t scratch_bytes = collective_scratch_bytes(&play->shape, play->size, 0);
+    size_t scratch_bytes = scratch_bytes_of(play);
     unsigned char *scratch = malloc(scratch_bytes + N_GUARD);
     int ranks[PLAY_RANKS_MAX];
     struct comm *comm;
@@ -105,6 +126,8 @@ static void *play_rank(void *argument)
     CHECK(comm_thread_create(&comm, play->hub, me->rank, &err) == 0);
     CHECK(comm_group_create(&group, comm, ranks, play->size, 0, &err) == 0);
     struct collective c = collective_of(&play->shape, group, scratch);
+    if (play->n_on_node)
+        open_nodes(play, comm, me->rank, &c.nodes);
     c.base.first = !play->adds;
     c.in.data = play->in[me->rank];
     c.out.data = play->out[me->rank];
