@@ -474,6 +474,7 @@ const struct field job_fields[] = {
       .max = 65536, .unit = "MiB",
       .help = "size of a gradient bucket: gradients that are reduced together" },
 
+#include "config/fields_compress.inc"
 #include "config/fields_search.inc"
 
     { "searched.cluster", FIELD_TEXT, AT(searched.cluster), .initial = "",

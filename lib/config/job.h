@@ -23,6 +23,7 @@
 #include "layout/context.h"
 #include "layout/mesh.h"
 #include "layout/pipeline.h"
+#include "ops/codec.h"
 #include "ops/keep_set.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
@@ -108,6 +109,7 @@ extern const struct choice hold_choices[];
 extern const struct choice rank_order_choices[];
 extern const struct choice expert_tp_choices[];
 extern const struct choice reduction_choices[];
+extern const struct choice codec_choices[];
 extern const struct choice spike_choices[];
 extern const struct choice parallel_mode_choices[];
 extern const struct choice search_micro_batch_choices[];
@@ -245,6 +247,7 @@ struct job {
         enum gradient_sum gradient_sum;
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;
+        enum codec compress; /* of gradients over data-parallel ranks */
         enum pipeline_kind schedule;
         int chunks, chunks_given;        /* of a pipeline rank; else by the schedule: 2 or 1 */
         struct job_counts stages;        /* layers of each stage; none: cut by cost */

@@ -59,6 +59,10 @@ void reader_check_experts(struct job_reader *reader);
 void reader_check_expert_ranks(struct job_reader *reader);
 void context_resolve(struct job *job, struct arena *arena);
 
+/* Refuse what parallel.compress cannot be given with; with one data-parallel rank there is none.
+ * After gradient_sum. Returns 0, or -1 and ERR_CONFIG. */
+int compress_resolve(struct job *job, struct arena *arena, struct err *err);
+
 /* Of reader_check, how memory.* must fit together. */
 void reader_check_memory(struct job_reader *reader);
 

@@ -313,6 +313,8 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
                  choice_word(gradient_sum_choices, (int)result.parallel.gradient_sum),
                  result.parallel.zero);
     }
+    if (compress_resolve(&result, arena, err))
+        return -1;
     if (result.parallel.reductions == REDUCTIONS_FAST && result.device == JOB_DEVICE_CPU) {
         result.parallel.reductions = REDUCTIONS_FIXED;
         job_note(&result, arena,

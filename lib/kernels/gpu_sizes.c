@@ -217,6 +217,10 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
         return router_grad(op);
     case OP_EXPERT_ORDER:
         return counts(&op->in[EXPERT_ORDER_EXPERT], op->out[EXPERT_ORDER_ENDS].cols);
+    case OP_ENCODE:
+        return (size_t)(op->out[ENCODE_CODES].rows *
+                        ops_code_tiles(op->in[ENCODE_X].cols / op->out[ENCODE_CODES].rows)) *
+               2 * sizeof(double);
     default:
         return 0;
     }

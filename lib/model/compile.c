@@ -133,7 +133,9 @@ static void update(struct compiling *c)
             compile_sum(p, c->update, p->ports.router_stats, "router_stats_total");
     if (p->ports.dropped)
         p->ports.dropped_total = compile_sum(p, c->update, p->ports.dropped, "dropped_total");
+    compress_sum(p, c->update);
     build_update(p, c->update, &options);
+    compress_keep(p, c->update);
     balance_biases(c);
 }
 

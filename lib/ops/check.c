@@ -77,6 +77,7 @@ static void solver_init(struct solver *s, const struct op_shape *op, struct err 
     for (int i = 0; i < N_DIMS; i++)
         s->dims[i] = UNBOUND;
     s->dims[DIM_ONE] = 1;
+    s->dims[DIM_TWO] = 2;
     s->dims[DIM_THREE] = 3;
     s->dims[DIM_SCALARS] = OPS_N_SCALARS;
     s->dims[DIM_STATS] = OPS_N_STATS;
@@ -218,6 +219,9 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype,
         break;
     case TYPE_F64:
         wanted = dtype == DTYPE_F64 ? NULL : "fp64";
+        break;
+    case TYPE_U8:
+        wanted = dtype == DTYPE_U8 ? NULL : "u8";
         break;
     case TYPE_I16:
         wanted = dtype == DTYPE_I16 ? NULL : "i16";

@@ -488,6 +488,27 @@ static const struct op_info rotate = {
     .spread = rotate_spread,
 };
 
+/* Encoded summands of all of a sum; then of this rank's part of it, which is of columns. */
+static int exchange_codes_spread(const struct spread_query *q)
+{
+    return spread_over_axis(q, SPREAD_PARTIAL, SPREAD_COLS);
+}
+
+static const struct op_info exchange_codes = {
+    .name = "exchange_codes",
+    .family = FAMILY_COLLECTIVE,
+    .n_inputs = 1,
+    .inputs = {
+        [EXCHANGE_CODES_X] = { "x", DIM_T, DIM_D, TYPE_ANY, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [EXCHANGE_CODES_Y] = { "y", DIM_T, DIM_D, TYPE_ANY, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_COLLECTIVE,
+    .spread = exchange_codes_spread,
+};
+
 /* What is received lies as it was sent, which is the program's to know. */
 static int transfer_spread(const struct spread_query *q)
 {
@@ -529,6 +550,7 @@ const struct op_info *const collective_ops[N_OP_KINDS] = {
     [OP_GATHER_SEQUENCE] = &gather_sequence,
     [OP_SCATTER_SEQUENCE] = &scatter_sequence,
     [OP_ROTATE] = &rotate,
+    [OP_EXCHANGE_CODES] = &exchange_codes,
     [OP_SEND] = &send,
     [OP_RECEIVE] = &receive,
 };

@@ -78,6 +78,7 @@ enum op_kind {
     OP_ROTATE,
     OP_GATHER_WINDOW,
     OP_SCATTER_WINDOW,
+    OP_EXCHANGE_CODES,
     OP_SEND_ROWS,
     OP_RETURN_ROWS,
     OP_SEND,
@@ -89,6 +90,9 @@ enum op_kind {
     OP_SUMSQ,
     OP_GRADIENT_NORM,
     OP_ADAMW,
+    OP_ENCODE,
+    OP_DECODE,
+    OP_KEEP_ERROR,
     N_OP_KINDS
 };
 

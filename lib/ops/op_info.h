@@ -26,6 +26,7 @@ enum dim {
     DIM_F,
     DIM_ANY_ROWS,
     DIM_ONE,
+    DIM_TWO,
     DIM_THREE,
     DIM_SCALARS,
     DIM_STATS, /* constants */
@@ -57,6 +58,7 @@ enum dim {
 enum operand_type {
     TYPE_F32,
     TYPE_F64,
+    TYPE_U8,
     TYPE_I16,
     TYPE_I32,
     TYPE_I64,

@@ -174,6 +174,8 @@ enum gather_window_in { GATHER_WINDOW_PART };
 enum gather_window_out { GATHER_WINDOW_SEEN };
 enum scatter_window_in { SCATTER_WINDOW_SEEN };
 enum scatter_window_out { SCATTER_WINDOW_PART };
+enum exchange_codes_in { EXCHANGE_CODES_X };
+enum exchange_codes_out { EXCHANGE_CODES_Y };
 enum send_rows_in { SEND_ROWS_X, SEND_ROWS_CHOICES, SEND_ROWS_PLACE };
 enum send_rows_out { SEND_ROWS_Y };
 enum return_rows_in { RETURN_ROWS_Y, RETURN_ROWS_CHOICES, RETURN_ROWS_PLACE };
@@ -194,6 +196,11 @@ enum gradient_norm_out { GRADIENT_NORM_NORM, GRADIENT_NORM_CLIP_FACTOR, GRADIENT
 enum adamw_in { ADAMW_GRADIENT, ADAMW_SCALARS, ADAMW_CLIP_FACTOR, ADAMW_SKIP_UPDATE, ADAMW_MASTER, ADAMW_M,
     ADAMW_V, ADAMW_DECAY, ADAMW_RNG_SITE, ADAMW_PART, ADAMW_LOW };
 enum adamw_out { ADAMW_WEIGHT };
+enum encode_in { ENCODE_X };
+enum encode_out { ENCODE_CODES, ENCODE_SUMS };
+enum decode_in { DECODE_CODES };
+enum decode_out { DECODE_Y };
+enum keep_error_in { KEEP_ERROR_LEFT, KEEP_ERROR_SKIP_UPDATE, KEEP_ERROR_ERROR };
 
 /* The first input, or output, of an op whose kind does not matter. */
 enum ops_operand { OPS_FIRST };

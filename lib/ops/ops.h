@@ -298,6 +298,9 @@
  *                         undefined. place, for the gradient: that of all tokens, with begin.
  *                         A dispatch of sent rows has as its gradient the combined rows that are
  *                         returned, a combine of returned rows the dispatch of those that are sent
+ *   exchange_codes      x[R x b] -> y[R x b]
+ *                         over `axis` of R ranks: row r goes to rank r, row r of y is from rank r.
+ *                         What were all ranks' summands of a sum are the summands of a part of it
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
@@ -333,6 +336,15 @@
  *                         low: a master of bf16 has the upper words of fp32 numbers, low the lower
  *                         ones (base/halves.h), and the upper ones are the weight; half_away: a
  *                         weight of bf16 is rounded as upper words are, else to even
+ *   encode              x~[1 x n] fp32 -> codes[R x b] u8, sums[1 x 2] fp64
+ *                         x in fewer bytes, by `codec` (ops/codec.h): a row of codes for each of R
+ *                         equal parts. x becomes what is lost, x - decoded, in fp32. sums: of the
+ *                         squares of x, and of what is lost
+ *   decode              codes[R x b] u8 -> y[1 x n] fp32
+ *                         y = the tree sum of what the R rows stand for, each element decoded in
+ *                         fp32
+ *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32
+ *                         error = left, unless skip is set
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -340,6 +352,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "ops/codec.h"
 #include "ops/kinds.h"
 #include "ops/mesh_axis.h"
 #include "ops/operands.h"
@@ -402,6 +415,7 @@ struct op_attributes {
                        adamw: ops_rng_site of the parameter */
     double beta1, beta2, weight_decay; /* adamw */
     int half_away;                     /* adamw: how a weight of bf16 is rounded */
+    enum codec codec;                  /* encode, decode */
     double clip;                       /* gradient_norm */
     enum mesh_axis axis;               /* collectives, send, receive */
     int peer;                          /* rotate, send, receive: +1 or -1 along the axis */

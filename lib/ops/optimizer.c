@@ -18,7 +18,7 @@ static const struct op_info sum_runs = {
     .outputs = {
         [SUM_RUNS_Y] = { "y", DIM_ONE, DIM_N, TYPE_F64, OPERAND_PLAIN },
     },
-    .spread_form = { .data = IN(SUM_RUNS_X), .allowed = MAY_COLS }, /* by tables alike */
+    .spread_form = { .data = IN(SUM_RUNS_X), .allowed = MAY_COLS | MAY_PARTIAL }, /* by tables alike */
     .flops_per_element = 1,
 };
 

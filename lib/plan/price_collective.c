@@ -71,6 +71,7 @@ static enum op_kind measured_as(enum op_kind kind)
     case OP_ROWS_TO_HEADS:
     case OP_HEADS_TO_ROWS:
     case OP_SCATTER_SEQUENCE:
+    case OP_EXCHANGE_CODES:
     case OP_SEND_ROWS:
     case OP_RETURN_ROWS:
         return OP_REDUCE_SCATTER;
@@ -266,7 +267,8 @@ static double moving_at_once_ns(const struct prices *prices, const struct group_
 {
     if (is_rotated(op->kind))
         return (double)rotate_ns(prices->cluster, group, n_bytes);
-    if (op->kind == OP_ROWS_TO_HEADS || op->kind == OP_HEADS_TO_ROWS || is_of_experts(op->kind))
+    if (op->kind == OP_ROWS_TO_HEADS || op->kind == OP_HEADS_TO_ROWS ||
+        op->kind == OP_EXCHANGE_CODES || is_of_experts(op->kind))
         return exchange_ns(prices, group, op, n_bytes);
     if (has_fixed_sum(prices, op))
         return fixed_sum_ns(prices, group, op, n_bytes);

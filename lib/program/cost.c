@@ -24,12 +24,15 @@ int program_memory_table(const struct program *program, struct memory_row *rows,
         "what is kept there for the backward",
         "what is there within one pass",
     };
+    static const char with_errors[] =
+        "fp32 masters, optimizer moments, and what codecs have lost of gradients";
     int n = 0;
 
     for (int s = 0; s < N_SEGMENTS && n < capacity; s++)
         if (program->segment_bytes[s])
             rows[n++] =
-                (struct memory_row){ segment_name((enum segment)s), what[s],
+                (struct memory_row){ segment_name((enum segment)s),
+                                     s == SEGMENT_STATES && program->codec ? with_errors : what[s],
                                      segment_space((enum segment)s), program->segment_bytes[s] };
     return n;
 }

@@ -51,6 +51,9 @@ struct bucket {
     int n_uses;                     /* a use has one accumulator of all the parameters; 0: frozen */
     int gradients[TENSOR_MAX_USES]; /* whole, this rank's sums: partial over the axis */
     int shards[TENSOR_MAX_USES];    /* reduced over the axis; 0 where no bucket is sharded */
+    /* With a codec (compress.c): what it has lost of earlier steps' gradients; this step's sums
+     * before they are encoded, and then what is lost of them. 0: none. */
+    int errors[TENSOR_MAX_USES], left[TENSOR_MAX_USES];
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
     int weight_shard;             /* the rank's own part of weights, or (zero 3) its shard */
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
@@ -76,6 +79,9 @@ struct parameter {
                                              3 weight has no memory (zero3.c) */
     int low; /* lower words of the master, whose upper ones are the weight; 0: there are none */
     int gradients[TENSOR_MAX_USES]; /* one accumulator a use, in use order */
+    int errors
+        [TENSOR_MAX_USES]; /* of each, in the layout of the parameter: what codecs have lost of
+                                    it (a view of its bucket's); 0: no codec */
     int n_gradients;
     int n_uses_found;      /* by program_add_gradient, since program_repeat_uses */
     int is_copy;           /* of a tied parameter: the other stage's is saved and counted */

@@ -184,6 +184,7 @@ struct shard_options {
     enum zero3_gather zero3;
     int n_ahead;            /* under PASS: buckets that are gathered ahead of their function */
     int n_sizes, last_size; /* of micro-batches: 0 is 1; the size of the last micro-batch */
+    enum codec codec;       /* of what is reduced; late sums only */
     int n_variants; /* of the functions of all sizes, one behind the other; 0 is 1: ENTRY_RERUN has
                        others (pages.c) */
 };
@@ -208,6 +209,20 @@ struct shard_options {
  */
 void shard_gradients(struct program *program, struct chunk_functions *chunks, int n_chunks,
                      int update, const struct shard_options *options);
+
+/*
+ * compress.c: with a codec, what shard_gradients emits for each flat cell in place of a
+ * reduce_scatter: the error of earlier steps is added, codes are exchanged and decoded by the owner
+ * of each part, and the cell then has what the codec has lost. Another numerics. Behind the op that
+ * writes ports.skip_update, compress_keep makes that the error of the steps to come, unless the
+ * step is skipped. What is lost, relative to what is to be sent, is the square root of the quotient
+ * of ports.codec_total's numbers.
+ *
+ * Under zero 0 the sums are gathered as they are, in fp32: each rank has the bits of zero 1, and
+ * there is one error, that of the rank's own summands.
+ */
+void compress_sum(struct program *program, int update);
+void compress_keep(struct program *program, int update);
 
 /*
  * zero_gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank

@@ -457,7 +457,8 @@ const char *role_name(enum cell_role role)
 {
     static const char *const names[N_ROLES] = { "value",    "weight",   "master", "moment 1",
                                                 "moment 2", "gradient", "input",  "scalar",
-                                                "constant", "cache",    "home",   "pages" };
+                                                "constant", "cache",    "home",   "error",
+                                                "pages" };
 
     return names[role];
 }

@@ -81,6 +81,7 @@ enum cell_role {
     ROLE_CONSTANT, /* rope table */
     ROLE_CACHE,    /* keys and values of generation */
     ROLE_HOME,     /* where a cell's bytes are while it is away */
+    ROLE_ERROR,    /* what codecs have lost of a bucket's gradients: added to the next ones */
     ROLE_PAGES,    /* the pool of pages, and the list of those that are free (pages.c) */
     N_ROLES
 };
@@ -270,8 +271,10 @@ struct ports {
     int loss, loss_total; /* [1 x 1] fp64: of this rank, and summed over ranks */
     int router_stats, router_stats_total; /* [1 x L (1 + m)] fp64: of each of L layers with m
                                              experts; likewise. 0 without experts */
-    int dropped, dropped_total; /* [1 x L] fp64: choices that experts of each such layer have no
+    int dropped, dropped_total;  /* [1 x L] fp64: choices that experts of each such layer have no
                                    capacity for; likewise. 0: all are kept */
+    int codec_sums, codec_total; /* [1 x 2 n], [1 x 2] fp64: sums of squares that codecs have found,
+                                    of n flat cells of this rank, and of all ranks; 0: no codec */
     int norm, clip_factor, skip_update; /* gradient_norm's outputs */
     int eval_loss, eval_total;
     int rope_table;
@@ -321,6 +324,7 @@ struct page_pool {
 struct program {
     struct arena arena;
     struct mesh mesh;
+    enum codec codec;          /* of what gradients are exchanged as; by shard_gradients */
     enum dtype gradient_dtype; /* of accumulators of 2-D parameters; initially DTYPE_F32 */
     bool half_away;            /* how masters become bf16 weights; else nearest, halves to even */
     struct value *values;

@@ -28,6 +28,7 @@
  * ops are looked up in each.
  */
 #include <stdbool.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "layout/axes.h"
@@ -213,10 +214,37 @@ static bool has_last(const struct sharding *s, int size)
     return size % n_sizes == s->options->last_size;
 }
 
+/* With a codec, of all sizes of the last micro-batch. */
+static void reduce_in_codes(const struct sharding *s, const struct bucket_member *list, int n,
+                            const struct bucket_reduction *r, int number)
+{
+    struct program *p = s->program;
+    int whole = compress_make_cells(s, r, s->options->zero);
+
+    for (int size = 0; size < s->n_sizes; size++) {
+        struct sharding other = *s;
+
+        other.chunks = s->sizes + size * s->n_chunks;
+        if (has_last(s, size))
+            compress_emit(p, other.chunks[s->n_chunks - 1 - r->at.turn].last,
+                          find_done(&other, list, n, r), r, number, whole);
+    }
+    if (whole)
+        p->buckets[r->bucket].gradients[r->use] = whole;
+    for (int i = 0; i < n; i++) {
+        struct parameter *q = &p->parameters[list[i].parameter];
+
+        if (list[i].bucket == r->bucket)
+            q->errors[list[i].use + r->use] = program_view(
+                p, p->buckets[r->bucket].errors[r->use], list[i].offset, q->rows, q->cols, q->cols);
+    }
+}
+
 /* Reduce one flat cell into its shard, if it is not that, and under zero 0 gather the sums. */
 static void reduce(const struct sharding *s, const struct bucket_member *list, int n,
-                   const struct bucket_reduction *r, int update, int zero)
+                   const struct bucket_reduction *r, int number, int update)
 {
+    int zero = s->options->zero;
     struct program *p = s->program;
     struct bucket *b = &p->buckets[r->bucket];
     int cell = b->gradients[r->use];
@@ -231,6 +259,11 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
                              b->n_elements / program_n_shards(p, r->bucket), p->values[cell].dtype);
 
     b->shards[r->use] = shard;
+    if (s->options->codec) {
+        CHECK(!others.n && !s->early);
+        reduce_in_codes(s, list, n, r, number);
+        return;
+    }
     reduce_in(s, list, n, r, cell, shard);
     for (int size = 0; size < s->n_sizes; size++) {
         struct sharding other = *s;
@@ -260,6 +293,20 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
     }
 }
 
+/* A view that is `same` over the axis, of what the flat cell has in the accumulator's place: its
+ * own memory, or, with a codec, that of the sums. */
+static int summed_in(struct program *p, int flat, int id, enum mesh_axis axis)
+{
+    struct value v = p->values[id];
+
+    if (program_base(p, flat) == program_base(p, id))
+        return summed_view(p, id, axis);
+    int view = program_view(p, flat, v.offset, v.rows, v.cols, v.stride);
+    memcpy(p->values[view].spread, v.spread, sizeof v.spread);
+    program_spread_over(p, view, axis, SPREAD_SAME);
+    return view;
+}
+
 /* Let the parameters' accumulators that were partial over the axis be views that hold the sums. */
 static void read_sums(struct program *p, const struct bucket_member *list, int n,
                       enum mesh_axis axis)
@@ -268,7 +315,8 @@ static void read_sums(struct program *p, const struct bucket_member *list, int n
         int cell = buckets_accumulator(p, &list[i], 0);
 
         if (p->values[cell].spread[axis] == SPREAD_PARTIAL)
-            p->parameters[list[i].parameter].gradients[list[i].use] = summed_view(p, cell, axis);
+            p->parameters[list[i].parameter].gradients[list[i].use] =
+                summed_in(p, p->buckets[list[i].bucket].gradients[0], cell, axis);
     }
 }
 
@@ -354,9 +402,12 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
         return;
     }
     choose_last(&s, options->early);
+    p->codec = options->codec;
+    if (options->codec)
+        compress_make_sums(p, n_reductions);
     /* From the end, so that earlier indices stay right. */
     for (int i = n_reductions - 1; i >= 0; i--)
-        reduce(&s, list, n, &reductions[i], update, options->zero);
+        reduce(&s, list, n, &reductions[i], i, update);
     for (int axis = 0; axis < N_AXES && !options->zero; axis++)
         if (axis_covers(axes_shard(&p->mesh, PARAMETER_DENSE), (enum mesh_axis)axis))
             read_sums(p, list, n, (enum mesh_axis)axis);

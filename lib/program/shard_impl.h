@@ -80,6 +80,20 @@ struct bucket_reduction *buckets_list_reductions(const struct sharding *s,
 void buckets_make_cell(struct program *p, const struct bucket_member *list, int n,
                        const struct bucket_reduction *r);
 
+/* ---- compress.c ---- */
+
+/* Cells of a reduction with a codec: the error, and, under zero 0, that of the whole sums, which it
+ * returns (else 0). */
+int compress_make_cells(const struct sharding *s, const struct bucket_reduction *r, int zero);
+
+/* Cells of all reductions' sums of squares. */
+void compress_make_sums(struct program *p, int n_reductions);
+
+/* Emit the reduction into the function behind its op `index`; number: of the reduction, whole: of
+ * compress_make_cells. */
+void compress_emit(struct program *p, int function, int index, const struct bucket_reduction *r,
+                   int number, int whole);
+
 /* ---- gradient_staging.c: zero 2 ---- */
 
 /* Assign each reduction a staging cell, and create the constants of zeros. */

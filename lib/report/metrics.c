@@ -401,6 +401,10 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         add_double(line, "loss_scale", step->loss_scale);
         add_scalar(&scalars, "train/loss_scale", step->loss_scale);
     }
+    if (step->is_compressed) {
+        add_double(line, "compress_error", step->compress_error);
+        add_scalar(&scalars, "train/compress_error", step->compress_error);
+    }
     if (has_experts) {
         add_double(line, "balance", step->balance);
         add_double(line, "most_used", step->most_used);

@@ -4,6 +4,7 @@
 #ifndef REPORT_METRICS_H
 #define REPORT_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -45,6 +46,8 @@ struct metrics_step {
     int64_t reruns;                        /* steps run again so far, for want of memory */
     double useful_s;                       /* of all processes of the run, in steps that count */
     double loss_scale;                     /* of fp16; else 0 */
+    bool is_compressed;                    /* gradients, between ranks */
+    double compress_error;                 /* then: what that lost, relative (trainer.h) */
     uint64_t numerics;                     /* hash (design.md §5) */
     double balance, most_used, least_used; /* of experts (trainer.h); balance 0: there are none */
     struct metrics_experts experts;        /* n_layers 0: there are none */
@@ -91,8 +94,9 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
  * step waited on rank 0 for each kind of collective over each axis, in seconds; and exposed_max,
  * which rank's steps waited most for all of them when the ranks' times were compared last, and how
  * many seconds a step: {"seconds":..., "rank":...}; where not all tokens are learned
- * learned_per_s, of fp16 loss_scale; of a GPU gpu_memory_bytes, gpu_sm_mhz, gpu_power_w,
- * gpu_temperature_c as far as they are known, and gpu_throttle. Scalars to TensorBoard.
+ * learned_per_s, of fp16 loss_scale, of compressed gradients compress_error; of a GPU
+ * gpu_memory_bytes, gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they are known, and
+ * gpu_throttle. Scalars to TensorBoard.
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 

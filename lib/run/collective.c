@@ -308,6 +308,11 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_SEND_ROWS:
     case OP_RETURN_ROWS:
         return collective_step_rows(c, step, call, err);
+    case OP_EXCHANGE_CODES:
+        CHECK(c->in.rows == comm_group_size(c->group));
+        *call = (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->out.data,
+                                    collective_bytes_of(&c->in) / (size_t)c->in.rows, 0 };
+        return step == 0;
     case OP_SEND:
         *call =
             (struct comm_call){ COMM_SEND, c->in.data, NULL, collective_bytes_of(&c->in), c->peer };

@@ -227,6 +227,8 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
         .reruns = trainer_n_reruns(p->trainer),
         .useful_s = p->account.useful_s,
         .loss_scale = r->loss_scale,
+        .is_compressed = r->is_compressed,
+        .compress_error = r->compress_error,
         .numerics = trainer_numerics(p->trainer),
         .balance = r->balance,
         .most_used = r->most_used,

@@ -42,7 +42,7 @@ struct recheck_sum *recheck_sum_create(struct trainer *t)
 
     if (mesh_size(mesh, axes_shard(mesh, PARAMETER_DENSE)) < 2 ||
         axes_of_replicas(mesh, PARAMETER_EXPERT).n ||
-        job->parallel.gradient_sum != GRADIENT_SUM_LATE ||
+        job->parallel.gradient_sum != GRADIENT_SUM_LATE || job->parallel.compress ||
         job->parallel.reductions == REDUCTIONS_FAST)
         return NULL;
     struct recheck_sum *s = calloc(1, sizeof *s);

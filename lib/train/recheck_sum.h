@@ -5,7 +5,8 @@
  * (recheck.h) all ranks keep some elements of a bucket of gradients as they are when its
  * reduce-scatter begins, and gather them and the sum that they have of them; each adds them again,
  * in the same order. Which bucket, owner and elements rotates. Only where a sum is complete at
- * once: gradient_sum late, reductions fixed, and no replicas of shards (zero_group).
+ * once: gradient_sum late, reductions fixed, no codec (parallel.compress), and no replicas of
+ * shards (zero_group).
  */
 #ifndef TRAIN_RECHECK_SUM_H
 #define TRAIN_RECHECK_SUM_H

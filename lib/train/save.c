@@ -234,9 +234,11 @@ static void list_slices(const struct trainer *t, struct slices *list)
 
     if (!t->save_is_local) {
         slices_to_save(list, t->run, &t->program, &t->place, of);
+        slices_of_errors(list, t->run, &t->program, &t->place, true);
         return;
     }
     slices_to_read(list, t->run, &t->program, &t->place, of);
+    slices_of_errors(list, t->run, &t->program, &t->place, false);
     slices_make_whole(list);
     slices_keep_once(list);
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/num.h"
 #include "ckpt/store.h"
 #include "train/algo_cache.h"
@@ -225,6 +226,38 @@ static void list_slices(const struct trainer *t, bool is_local, struct slices *l
         slices_make_whole(list);
 }
 
+static void list_errors(const struct trainer *t, bool is_local, struct slices *list)
+{
+    slices_of_errors(list, t->run, &t->program, &t->place, false);
+    if (is_local)
+        slices_make_whole(list);
+}
+
+/* What codecs have lost is of ranks: of as many others it means nothing. */
+static int read_errors(struct trainer *t, struct store *store, bool is_local, struct err *err)
+{
+    struct slices list = { 0 };
+    bool is_there = true;
+    int status = 0;
+
+    list_errors(t, is_local, &list);
+    for (int i = 0; i < list.n && is_there; i++) {
+        const struct store_slice *want = &list.slices[i], *there = store_find(store, want->name);
+
+        is_there = there && there->rows == want->rows && there->cols == want->cols;
+    }
+    if (!is_there)
+        slices_clear_errors(t->run, &t->program);
+    if (!is_there && t->world_rank == 0)
+        log_info("parallel.compress: the checkpoint has not what %d data-parallel ranks have lost "
+                 "of gradients so far: that is dropped, and starts from zero",
+                 t->job->parallel.dp);
+    for (int i = 0; i < list.n && is_there && !status; i++)
+        status = cells_read(t->run, &list.slices[i], read_store, store, err);
+    slices_release(&list);
+    return status;
+}
+
 static int read_slices(struct trainer *t, struct store *store, bool is_local, struct err *err)
 {
     struct slices list = { 0 };
@@ -239,6 +272,8 @@ static int read_slices(struct trainer *t, struct store *store, bool is_local, st
         status = cells_read(t->run, &list.slices[i], read_store, store, err);
     }
     slices_release(&list);
+    if (!status)
+        status = read_errors(t, store, is_local, err);
     if (!status)
         status = init_weights_from_masters(t->run, &t->program, &t->place, t->options.pool, err);
     return status;
@@ -280,7 +315,9 @@ static int check_layout(const struct trainer *t, const struct store *store, cons
     struct slices list = { 0 };
     int is_same = number_of(state, "world_size") == t->world_size;
 
-    list_slices(t, true, &list);
+    list_slices(t, false, &list);
+    list_errors(t, false, &list);
+    slices_make_whole(&list);
     slices_keep_once(&list);
     is_same = is_same && store_n_tensors(store) == list.n;
     for (int i = 0; i < list.n && is_same; i++) {

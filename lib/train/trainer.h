@@ -59,7 +59,11 @@ struct trainer_result {
     int refused;       /* by trainer_set_refuse's function */
     int rerun;         /* rows of experts found no memory, and were recomputed (program/pages.c) */
     double loss_scale; /* fp16: the loss scale of this step; else 0 */
-    int scale_fell;    /* skipped, and the loss scale was lowered */
+    /* Gradients were compressed between ranks: what was lost of them, to be made up for by later
+     * steps, relative to what was to be sent; Euclidean norms over all ranks and parameters. */
+    bool is_compressed;
+    double compress_error;
+    int scale_fell; /* skipped, and the loss scale was lowered */
     /*
      * MoE models only, else 0. balance: load-balancing loss without its coefficient, mean
      * over layers and micro-batches (1: uniform); never part of `loss`. most_used, least_used:

@@ -187,6 +187,7 @@ static int decide(void *context, struct err *err)
 struct step_end {
     int32_t skipped;
     double loss, norm;
+    double codec[2];  /* squares of what was to be sent, and of what was lost of it */
     int32_t pages[2]; /* that are free; values of experts' rows that found none */
 };
 
@@ -213,6 +214,7 @@ static int run_step(struct trainer *t, enum entry_kind entry, struct step_end *e
         { ports->norm, &end->norm, sizeof end->norm },
         { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
         { dropped, t->dropped, dropped ? program_value_bytes(&t->program, dropped) : 0 },
+        { ports->codec_total, end->codec, sizeof end->codec },
         { t->program.pages.free, end->pages, sizeof end->pages },
     };
 
@@ -284,6 +286,8 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         .refused = t->is_refused,
         .rerun = result->rerun,
     };
+    result->is_compressed = t->program.ports.codec_total;
+    result->compress_error = end.codec[0] == 0 ? 0 : sqrt(end.codec[1] / end.codec[0]);
     adapt_loss_scale(t, result);
     if (t->program.ports.router_stats_total)
         count_experts(t, t->expert_stats, result);

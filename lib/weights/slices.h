@@ -10,6 +10,8 @@
 #ifndef WEIGHTS_SLICES_H
 #define WEIGHTS_SLICES_H
 
+#include <stdbool.h>
+
 #include "ckpt/store.h"
 #include "run/run.h"
 
@@ -52,6 +54,18 @@ void slices_make_whole(struct slices *slices);
 void slices_keep_once(struct slices *slices);
 
 void slices_release(struct slices *slices);
+
+/*
+ * What codecs have lost of the rank's gradients (program/compress.c), which no other rank has: of
+ * a parameter NAME.error, of its second use NAME.error.1, in which the ranks' lie one below the
+ * other.
+ * Where is_saved, without what a lower rank has, too.
+ */
+void slices_of_errors(struct slices *slices, const struct run *run, const struct program *program,
+                      const struct mesh_place *place, bool is_saved);
+
+/* Forget it. */
+void slices_clear_errors(struct run *run, const struct program *program);
 
 /* Zero what the rank has of all parameters' states. */
 void slices_clear(struct run *run, const struct program *program, const struct mesh_place *place);

@@ -135,7 +135,8 @@ static void test_every_kind_is_priced(void **state)
         assert_true(flops((enum op_kind)kind) > 0 || kind == OP_CAST || kind == OP_SELECT_ROWS ||
                     kind == OP_ALL_GATHER || kind == OP_GATHER_HEADS || kind == OP_ROWS_TO_HEADS ||
                     kind == OP_GATHER_SEQUENCE || kind == OP_GATHER_WINDOW ||
-                    kind == OP_ALL_REDUCE_SCALAR || kind == OP_ROTATE || kind == OP_SEND ||
+                    kind == OP_ALL_REDUCE_SCALAR || kind == OP_ROTATE ||
+                    kind == OP_EXCHANGE_CODES || kind == OP_KEEP_ERROR || kind == OP_SEND ||
                     kind == OP_RECEIVE || kind == OP_TO_HOST || kind == OP_TO_DEVICE ||
                     kind == OP_AWAIT || kind == OP_SUM_RUNS || kind == OP_EXPERT_ORDER ||
                     kind == OP_DISPATCH || kind == OP_SEND_ROWS || kind == OP_RETURN_ROWS ||

@@ -32,6 +32,8 @@ double tensor_get(const struct tensor *t, int64_t row, int64_t col)
         return fp16_to_float(((const uint16_t *)t->data)[i]);
     case DTYPE_F64:
         return ((const double *)t->data)[i];
+    case DTYPE_U8:
+        return ((const uint8_t *)t->data)[i];
     case DTYPE_I16:
         return ((const int16_t *)t->data)[i];
     case DTYPE_I32:
@@ -60,6 +62,9 @@ void tensor_set(const struct tensor *t, int64_t row, int64_t col, double value)
         break;
     case DTYPE_F64:
         ((double *)t->data)[i] = value;
+        break;
+    case DTYPE_U8:
+        ((uint8_t *)t->data)[i] = (uint8_t)value;
         break;
     case DTYPE_I16:
         ((int16_t *)t->data)[i] = (int16_t)value;
@@ -138,7 +143,7 @@ static uint64_t place_of(enum op_kind kind)
 
 static bool is_integer(enum dtype dtype)
 {
-    return dtype == DTYPE_I16 || dtype == DTYPE_I32 || dtype == DTYPE_I64;
+    return dtype == DTYPE_U8 || dtype == DTYPE_I16 || dtype == DTYPE_I32 || dtype == DTYPE_I64;
 }
 
 void op_case_input(struct op_case *c, int i, int64_t rows, int64_t cols, enum dtype dtype,

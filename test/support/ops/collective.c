@@ -48,6 +48,10 @@ const struct op_facts collective_facts[N_OP_KINDS] = {
         .example = "rotate 12x8 bf16 : 12x8 bf16",
         .spreads = "s > s; r > r; c > c; p > p",
     },
+    [OP_EXCHANGE_CODES] = {
+        .example = "exchange_codes 4x8 u8 : 4x8 u8",
+        .spreads = "s > s; r > r; c > c; p > p",
+    },
     [OP_SEND] = {
         .example = "send *20x*8 fp32 :",
         .spreads = "s >; r >; c >; p >",

@@ -66,7 +66,7 @@ static void adamw(const struct op_shape *op)
 const struct op_facts optimizer_facts[N_OP_KINDS] = {
     [OP_SUM_RUNS] = {
         .example = "sum_runs 1x*7 fp64, 1x5 i32, 1x*6 i32 : 1x5 fp64",
-        .spreads = "sss > s; css > c",
+        .spreads = "sss > s; css > c; pss > p",
         .reference = sum_runs,
     },
     [OP_SUMSQ] = {

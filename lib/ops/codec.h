@@ -1,0 +1,46 @@
+/*
+ * codec.h - gradients in fewer bytes, on their way between ranks
+ *
+ * What a codec loses of a sum's summand is added to the next step's (error feedback: Seide et al.
+ * 2014; Karimireddy et al. 2019), so that over many steps nothing is lost.
+ *
+ *   int8   blocks of OPS_CODE_BLOCK elements: scale = max |x| / 127, code = x / scale to nearest,
+ *          halves to even; stands for code * scale
+ *   fp8    likewise: scale = max |x| / 448, code is x / scale as e4m3 (Micikevicius et al. 2022)
+ *
+ * A row of codes has the scales of its blocks, in fp32, then a byte of each element; the last block
+ * may be shorter. A block of zeros, or whose scale is too small, is coded as zeros. The scale of a
+ * block with an infinity or a NaN is NaN, and so is all that it stands for: the
+ * gradient's norm tells.
+ */
+#ifndef OPS_CODEC_H
+#define OPS_CODEC_H
+
+#include <stdint.h>
+
+enum codec { CODEC_NONE, CODEC_INT8, CODEC_FP8 };
+
+#define OPS_CODE_BLOCK 256
+#define OPS_INT8_MAX 127.0f
+#define OPS_E4M3_MAX 448.0f
+
+static inline int64_t ops_code_blocks(int64_t n)
+{
+    return (n + OPS_CODE_BLOCK - 1) / OPS_CODE_BLOCK;
+}
+
+/* Sums of squares are of tiles of so many blocks of a part. */
+#define OPS_CODE_TILE_BLOCKS 16
+
+static inline int64_t ops_code_tiles(int64_t n)
+{
+    return (ops_code_blocks(n) + OPS_CODE_TILE_BLOCKS - 1) / OPS_CODE_TILE_BLOCKS;
+}
+
+/* Bytes of the row of codes of n elements: a multiple of 4. */
+static inline int64_t ops_code_bytes(int64_t n)
+{
+    return ops_code_blocks(n) * (int64_t)sizeof(float) + (n + 3) / 4 * 4;
+}
+
+#endif

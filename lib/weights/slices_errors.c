@@ -1,0 +1,84 @@
+/*
+ * slices_errors.c - what codecs have lost, as a checkpoint's slices
+ *
+ * Ranks that have different summands of a gradient have errors of their own: a tensor has one below
+ * the other what they have of a parameter.
+ */
+#include "layout/axes.h"
+#include "weights/rectangles.h"
+#include "weights/slices.h"
+
+/* Which of n ranks with different errors it is; whether it is the first with these bits. */
+struct error_owner {
+    int number, n;
+    bool is_first;
+};
+
+static struct error_owner owner_of(const struct program *p, int cell,
+                                   const struct mesh_place *place)
+{
+    struct error_owner owner = { .n = 1, .is_first = true };
+
+    for (int axis = 0; axis < N_AXES; axis++) {
+        if (p->mesh.size[axis] == 1 || axis == (int)axes_stages())
+            continue;
+        if (p->values[cell].spread[axis] == SPREAD_PARTIAL) {
+            owner.number = owner.number * p->mesh.size[axis] + place->of[axis];
+            owner.n *= p->mesh.size[axis];
+        } else if (p->values[cell].spread[axis] == SPREAD_SAME && place->of[axis]) {
+            owner.is_first = false;
+        }
+    }
+    return owner;
+}
+
+static void add_use(struct slices *slices, const struct run *run, const struct program *p,
+                    const struct mesh_place *place, int parameter, int use, bool is_saved)
+{
+    const struct parameter *q = &p->parameters[parameter];
+    struct error_owner owner = owner_of(p, q->errors[use], place);
+    char *data = run_data(run, q->errors[use], 0);
+    struct store_slice slice = { .dtype = DTYPE_F32, .n_dims = q->n_dims };
+    struct tensor_rectangle r;
+    int number = use + q->is_copy;
+
+    if (is_saved && !owner.is_first)
+        return;
+    slice.name = number ? arena_printf(&slices->arena, "%s.error.%d", q->name, number)
+                        : arena_printf(&slices->arena, "%s.error", q->name);
+    rectangles_whole(p, parameter, &slice.rows, &slice.cols);
+    int64_t first = owner.number * slice.rows;
+    slice.rows *= owner.n;
+    struct rectangle_walk walk = rectangle_walk(p, parameter, place, 0, q->rows * q->cols);
+    while (rectangle_next(&walk, &r)) {
+        slice.row_begin = first + r.row;
+        slice.row_end = first + r.row + r.rows;
+        slice.col_begin = r.col;
+        slice.col_end = r.col + r.cols;
+        slice.stride = r.stride;
+        slice.data = data + (size_t)r.local * sizeof(float);
+        slices->slices = arena_grow(&slices->arena, slices->slices, sizeof slice, &slices->capacity,
+                                    slices->n + 1);
+        slices->slices[slices->n++] = slice;
+    }
+}
+
+void slices_of_errors(struct slices *slices, const struct run *run, const struct program *program,
+                      const struct mesh_place *place, bool is_saved)
+{
+    for (int i = 0; i < program->n_parameters; i++)
+        for (int use = 0; use < TENSOR_MAX_USES; use++)
+            if (program->parameters[i].errors[use])
+                add_use(slices, run, program, place, i, use, is_saved);
+}
+
+void slices_clear_errors(struct run *run, const struct program *program)
+{
+    for (int i = 0; i < program->n_buckets; i++)
+        for (int use = 0; use < program->buckets[i].n_uses; use++) {
+            int cell = program->buckets[i].errors[use];
+
+            if (cell)
+                run_clear_at(run, run_data(run, cell, 0), program_value_bytes(program, cell));
+        }
+}

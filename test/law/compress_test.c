@@ -1,0 +1,126 @@
+/*
+ * compress_test.c - the law of gradients that are compressed between ranks (program/compress.c)
+ *
+ * What ZeRO shards, how parameters are put into buckets, stages and threads change no bit.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "support/law_rig.h"
+
+static struct law_case base_case(const char *model, int dp, const char *codec)
+{
+    struct law_case c = law_base(model, "bf16");
+
+    c.n_ranks = dp;
+    c.gradient_sum = "late";
+    c.tuning = codec;
+    return c;
+}
+
+static void must_equal(const struct law_case *c, const struct law_outcome *wanted)
+{
+    struct law_outcome got;
+    char what[200];
+
+    if (law_left_out())
+        return;
+    got = law_run(c);
+    snprintf(what, sizeof what, "%s %s, ranks %d, pp %d, tp %d, zero %d, bucket_mb %d, after %d",
+             c->model, c->tuning, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1), c->zero,
+             c->bucket_mb, c->stop_after);
+    law_must_equal(what, wanted, &got);
+}
+
+static void all_ways(const char *codec)
+{
+    struct law_case c = base_case("llama-untied", 2, codec);
+    struct law_outcome wanted = law_run(&c);
+
+    for (c.zero = 0; c.zero < 2; c.zero++)
+        for (c.bucket_mb = 1; c.bucket_mb < 128; c.bucket_mb += 63) {
+            c.n_threads = 2 + c.zero;
+            c.poison = c.bucket_mb > 1;
+            must_equal(&c, &wanted);
+        }
+    c = base_case("llama-untied", 4, codec);
+    c.pp = 2;
+    c.zero = 1;
+    must_equal(&c, &wanted);
+    /* What is lost goes on from a checkpoint, from one stage or another to other stages, too. */
+    c.stop_after = 2;
+    c.pp_after = 1;
+    c.n_ranks_after = 2;
+    c.zero_after = 1;
+    must_equal(&c, &wanted);
+}
+
+/* Tied weights have two accumulators, and tp ranks errors of their own of norms. */
+static void parts(const char *codec)
+{
+    struct law_case c = base_case("llama", 4, codec);
+
+    c.tp = 2;
+    struct law_outcome wanted = law_run(&c);
+    c.zero = 1;
+    c.bucket_mb = 64;
+    must_equal(&c, &wanted);
+    c.stop_after = 3;
+    must_equal(&c, &wanted);
+    c.zero_after = 1;
+    must_equal(&c, &wanted);
+}
+
+/* Not what is computed without, but near it. */
+static void near_none(const char *codec, double tolerance)
+{
+    struct law_case c = base_case("llama", 2, NULL);
+    struct law_outcome none = law_run(&c);
+
+    c.tuning = codec;
+    struct law_outcome got = law_run(&c);
+    assert_true(got.parameters != none.parameters);
+    assert_true(got.numerics != none.numerics);
+    assert_true(fabs(got.norm[0] / none.norm[0] - 1) < 1e-3);
+    for (int i = 0; i < LAW_STEPS; i++)
+        assert_true(fabs(got.loss[i] / none.loss[i] - 1) < tolerance);
+}
+
+/* As many other ranks begin without errors: that is no mistake. */
+static void other_ranks(const char *codec)
+{
+    struct law_case c = base_case("llama", 2, codec);
+
+    c.stop_after = 2;
+    c.n_ranks_after = 4;
+    law_run(&c);
+}
+
+static void int8(void **state)
+{
+    (void)state;
+    all_ways("parallel.compress=int8");
+    parts("parallel.compress=int8");
+    near_none("parallel.compress=int8", 3e-3);
+    other_ranks("parallel.compress=int8");
+}
+
+static void fp8(void **state)
+{
+    (void)state;
+    all_ways("parallel.compress=fp8");
+    near_none("parallel.compress=fp8", 3e-3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(int8), cmocka_unit_test(fp8) };
+
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
+}

@@ -1,0 +1,209 @@
+/*
+ * compress.c - facts of gradients in fewer bytes
+ *
+ * References are in fp32: what a code is hangs on how a quotient is rounded.
+ */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/num.h"
+#include "support/op_case.h"
+#include "support/ops/op_family.h"
+
+/* The 127 numbers of e4m3 that are not negative, by their codes. */
+static double e4m3_number(int code)
+{
+    return code < 8 ? ldexp(code, -9) : ldexp(8 + code % 8, code / 8 - 10);
+}
+
+static int e4m3_nearest(double x)
+{
+    int best = 0;
+
+    for (int code = 1; code < 0x7f; code++) {
+        double d = fabs(e4m3_number(code) - x), before = fabs(e4m3_number(best) - x);
+
+        if (d < before || (d == before && code % 2 == 0))
+            best = code;
+    }
+    return best;
+}
+
+static uint8_t code_of(float x, enum codec codec)
+{
+    if (codec == CODEC_INT8)
+        return (uint8_t)(int8_t)fmin(fmax(nearbyint((double)x), -127), 127);
+    return (uint8_t)(e4m3_nearest(fabs((double)x)) | (signbit(x) ? 0x80 : 0));
+}
+
+static float value_of(uint8_t code, enum codec codec)
+{
+    if (codec == CODEC_INT8)
+        return (float)(int8_t)code;
+    return (float)(code & 0x80 ? -e4m3_number(code & 0x7f) : e4m3_number(code & 0x7f));
+}
+
+static float *scale_at(const struct tensor *codes, int64_t row, int64_t block)
+{
+    return (float *)(void *)((uint8_t *)codes->data + row * codes->cols) + block;
+}
+
+static uint8_t *code_at(const struct tensor *codes, int64_t row, int64_t n, int64_t i)
+{
+    return (uint8_t *)scale_at(codes, row, ops_code_blocks(n)) + i;
+}
+
+static void encode_block(const struct op_shape *op, int64_t row, int64_t part, int64_t block)
+{
+    enum codec codec = op->attributes.codec;
+    int64_t begin = block * OPS_CODE_BLOCK, end = min_i64(part, begin + OPS_CODE_BLOCK);
+    float most = 0, scale;
+
+    for (int64_t i = begin; i < end; i++) {
+        float x = fabsf((float)IN(ENCODE_X, 0, row * part + i));
+
+        most = isfinite(x) && !(x <= most) ? x : isfinite(x) ? most : NAN;
+        if (isnan(most))
+            break;
+    }
+    scale = most / (codec == CODEC_INT8 ? OPS_INT8_MAX : OPS_E4M3_MAX);
+    *scale_at(&op->out[ENCODE_CODES], row, block) = scale;
+    for (int64_t i = begin; i < end; i++) {
+        double *x = at(&op->in[ENCODE_X], 0, row * part + i);
+        uint8_t code = scale > 0 ? code_of((float)*x / scale, codec) : 0;
+        float left = (float)*x - value_of(code, codec) * scale;
+
+        *code_at(&op->out[ENCODE_CODES], row, part, i) = code;
+        OUT(ENCODE_SUMS, 0, 0) += *x * *x;
+        OUT(ENCODE_SUMS, 0, 1) += (double)left * (double)left;
+        *x = (double)left;
+    }
+}
+
+static void encode(const struct op_shape *op)
+{
+    int64_t n_rows = op->out[ENCODE_CODES].rows, part = op->in[ENCODE_X].cols / n_rows;
+
+    start(&op->out[ENCODE_SUMS]);
+    memset(op->out[ENCODE_CODES].data, 0, (size_t)tensor_elements(&op->out[ENCODE_CODES]));
+    for (int64_t row = 0; row < n_rows; row++)
+        for (int64_t block = 0; block < ops_code_blocks(part); block++)
+            encode_block(op, row, part, block);
+}
+
+/* Of rows first .. first + n - 1: the tree of comm/reduce.h. */
+static float sum_of_rows(const struct op_shape *op, int64_t first, int64_t n, int64_t i)
+{
+    const struct tensor *codes = &op->in[DECODE_CODES];
+    int64_t cols = op->out[DECODE_Y].cols, half = 1;
+
+    if (n == 1)
+        return value_of(*code_at(codes, first, cols, i), op->attributes.codec) *
+               *scale_at(codes, first, i / OPS_CODE_BLOCK);
+    while (2 * half < n)
+        half *= 2;
+    return sum_of_rows(op, first, half, i) + sum_of_rows(op, first + half, n - half, i);
+}
+
+static void decode(const struct op_shape *op)
+{
+    for (int64_t i = 0; i < op->out[DECODE_Y].cols; i++)
+        OUT(DECODE_Y, 0, i) = (double)sum_of_rows(op, 0, op->in[DECODE_CODES].rows, i);
+}
+
+static void keep_error(const struct op_shape *op)
+{
+    for (int64_t i = 0; i < op->in[KEEP_ERROR_LEFT].cols; i++)
+        if (!int_at(&op->in[KEEP_ERROR_SKIP_UPDATE], 0))
+            *at(&op->in[KEEP_ERROR_ERROR], 0, i) = IN(KEEP_ERROR_LEFT, 0, i);
+}
+
+/* ---- kernels ---- */
+
+/* Ranks, and elements of a part: whole blocks, a short last one, several tiles. */
+static const struct {
+    int ranks, part;
+} cases[] = {
+    { 1, 256 }, { 2, 4096 }, { 3, 260 }, { 4, 4 }, { 5, 9000 }, { 8, 1024 }, { 2, 8448 }
+};
+
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+static void encode_kernels(void)
+{
+    for (int i = 0; i < 2 * N_CASES; i++) {
+        struct op_attributes a = { .codec = i % 2 ? CODEC_FP8 : CODEC_INT8 };
+        struct op_case *c = op_case_create(OP_ENCODE, &a);
+        int ranks = cases[i / 2].ranks, part = cases[i / 2].part;
+
+        c->dense = true;
+        op_case_input(c, ENCODE_X, 1, ranks * part, DTYPE_F32, 1e-3);
+        op_case_output(c, ENCODE_CODES, ranks, ops_code_bytes(part), DTYPE_U8);
+        op_case_output(c, ENCODE_SUMS, 1, 2, DTYPE_F64);
+        op_case_check(c, 1e-12);
+        op_case_destroy(c);
+    }
+}
+
+static void decode_kernels(void)
+{
+    for (int i = 0; i < 2 * N_CASES; i++) {
+        struct op_attributes a = { .codec = i % 2 ? CODEC_FP8 : CODEC_INT8 };
+        struct op_case *c = op_case_create(OP_DECODE, &a);
+        int ranks = cases[i / 2].ranks, part = cases[i / 2].part;
+
+        c->dense = true;
+        op_case_input(c, DECODE_CODES, ranks, ops_code_bytes(part), DTYPE_U8, 0);
+        op_case_output(c, DECODE_Y, 1, part, DTYPE_F32);
+        for (int row = 0; row < ranks; row++) {
+            for (int b = 0; b < ops_code_blocks(part); b++)
+                *scale_at(&c->op.in[DECODE_CODES], row, b) = 1e-3f * (float)(1 + row + b % 5);
+            for (int k = 0; k < part; k++)
+                *code_at(&c->op.in[DECODE_CODES], row, part, k) = (uint8_t)(7 * k + row) % 127;
+        }
+        op_case_check(c, 0);
+        op_case_destroy(c);
+    }
+}
+
+static void keep_error_kernels(void)
+{
+    for (int i = 0; i < 6; i++) {
+        struct op_case *c = op_case_create(OP_KEEP_ERROR, &(struct op_attributes){ 0 });
+        int n = (int[]){ 4, 4096, 50000 }[i / 2];
+
+        c->dense = true;
+        op_case_input(c, KEEP_ERROR_LEFT, 1, n, DTYPE_F32, 1);
+        op_case_input(c, KEEP_ERROR_SKIP_UPDATE, 1, 1, DTYPE_I32, 0);
+        op_case_input(c, KEEP_ERROR_ERROR, 1, n, DTYPE_F32, 1);
+        *(int32_t *)c->op.in[KEEP_ERROR_SKIP_UPDATE].data = i % 2;
+        op_case_check(c, 0);
+        op_case_destroy(c);
+    }
+}
+
+const struct op_facts compress_facts[N_OP_KINDS] = {
+    [OP_ENCODE] = {
+        .example = "encode 1x512 fp32 : 2x260 u8, 1x2 fp64",
+        .spreads = "s > sp; r > rp; c > cp; p > pp",
+        .reference = encode,
+        .kernels = encode_kernels,
+    },
+    [OP_DECODE] = {
+        .example = "decode *3x260 u8 : 1x256 fp32",
+        .spreads = "s > s; c > c; p > p",
+        .reference = decode,
+        .kernels = decode_kernels,
+    },
+    [OP_KEEP_ERROR] = {
+        .example = "keep_error 1x512 fp32, 1x1 i32, 1x512 fp32 :",
+        .spreads = "sss >; csc >; psp >",
+        .reference = keep_error,
+        .kernels = keep_error_kernels,
+    },
+};
