@@ -279,6 +279,13 @@ struct update_options {
 void build_update(struct program *program, int update, const struct update_options *options);
 
 /*
+ * update.c: move n ops of the update from ops[first] on, sums over ranks that the host alone reads,
+ * behind the op that writes ports.skip_update, where they travel under the optimizer and no op of
+ * the norm comes after them; or (is_before) before that op, where the host reads them at a gate.
+ */
+void update_move_behind_norm(struct program *program, int update, int first, int n, bool is_before);
+
+/*
  * schedule.c: the actions of ENTRY_STEP: function `gather`, if there is one (-1: none), then the
  * rank's list of the pipeline, with each micro-batch loaded before its first forward, boundaries
  * sent as soon as they are computed and received from that point on, then the update. The
