@@ -25,7 +25,7 @@ static int print_job(const struct config_request *q, const char *path, struct ar
         return -1;
     job_log_warnings(&job);
     int ranks = q->ranks ? q->ranks : job.ranks;
-    if (ranks && job_derive(&job, ranks, arena, err))
+    if (ranks && !job.parallel.micro_batches_auto && job_derive(&job, ranks, arena, err))
         return -1;
     if (q->json) {
         job_print_json(&job, out);

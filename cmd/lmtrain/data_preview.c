@@ -342,7 +342,8 @@ static int add_usage(struct previewing *p, const char *prefix, int packing)
         options.lengths = lengths_without_packing(&p->job.data.lengths, options.seq_len,
                                                   p->has_job ? job_length_unit(&p->job) : 1,
                                                   &options.n_lengths, &p->arena);
-    if (p->has_job && options.global_batch % p->job.train.micro_batch == 0)
+    if (p->has_job && p->job.train.micro_batch > 0 &&
+        options.global_batch % p->job.train.micro_batch == 0)
         options.micro_batch = p->job.train.micro_batch;
     if (loader_open(&loader, &options, p->err) < 0)
         return -1;

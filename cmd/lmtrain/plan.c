@@ -20,6 +20,7 @@
 #include "plan_memory.h"
 #include "plan_nodes.h"
 #include "plan_search.h"
+#include "plan_sizes.h"
 #include "plan_stages.h"
 #include "plan_subject.h"
 #include "plan_sweep.h"
@@ -159,9 +160,9 @@ static void print_device(const struct plan *plan, const struct cluster *cluster,
                    str_s(pool_n_threads(plan->pool)));
 }
 
-/* note: NULL, or why there are so many ranks. */
-static void print_summary(const struct plan *plan, const struct cluster *cluster, const char *note,
-                          struct str *out)
+/* subject: NULL, or what the plan is of. */
+static void print_summary(const struct plan *plan, const struct cluster *cluster,
+                          const struct plan_subject *subject, struct str *out)
 {
     const struct job *job = plan->job;
     char count[40];
@@ -183,8 +184,10 @@ static void print_summary(const struct plan *plan, const struct cluster *cluster
                dtype_name(job->train.dtype));
     plan_print_recompute(job, out);
     str_add(out, "\n");
-    if (note)
-        str_printf(out, "%s\n", note);
+    if (subject && subject->ranks_note)
+        str_printf(out, "%s\n", subject->ranks_note);
+    if (subject && subject->sizes.n)
+        plan_print_sizes(&subject->sizes, out);
     print_device(plan, cluster, out);
     str_printf(out, "program: %d function%s, %d op%s, %d action%s a step\n", p->n_functions,
                str_s(p->n_functions), n_ops, str_s(n_ops), p->entries[ENTRY_STEP].n_actions,
@@ -216,10 +219,10 @@ static void print_assumed_fit(const struct plan *plan, struct str *out)
     plan_print_fit(plan, &fit, "the assumed GPU", N_RANKS_MAX, out);
 }
 
-static void print_plan(const struct plan *plan, const struct cluster *cluster, const char *note,
-                       struct str *out)
+static void print_plan(const struct plan *plan, const struct cluster *cluster,
+                       const struct plan_subject *subject, struct str *out)
 {
-    print_summary(plan, cluster, note, out);
+    print_summary(plan, cluster, subject, out);
     if (plan->job->parallel.pp > 1)
         plan_print_stages(plan, out);
     plan_print_context(plan, out);
@@ -262,6 +265,8 @@ static int print_json(const struct plan *plan, const struct plan_subject *subjec
         cJSON_AddItemToObject(json, "micro_batches",
                               cJSON_CreateIntArray(job->parallel.micro_batches.values,
                                                    job->parallel.micro_batches.n));
+    if (subject->sizes.n)
+        plan_add_sizes(&subject->sizes, json);
     plan_add_memory(plan, json);
     cJSON_AddNumberToObject(json, "step_flops", flops.executed);
     cJSON_AddNumberToObject(json, "model_flops", flops.model);
@@ -363,7 +368,7 @@ static int print_answer(const struct plan_request *q, const struct plan *plan,
         print_program(&plan->programs[plan->shown], PRINT_ADDRESSES, out);
         return 0;
     }
-    print_plan(plan, cluster, subject->ranks_note, out);
+    print_plan(plan, cluster, subject, out);
     if (plan_print_choice(plan, cluster, out, err))
         return -1;
     int status = cluster ? plan_print_time(plan, cluster, out, err) : 0;

@@ -60,10 +60,10 @@ static void print_exposed_chunks(const struct gradient_sums *sums, struct str *o
 
 static void print_sums(const struct gradient_sums *sums, struct str *out)
 {
-    str_printf(out, "gradient sums: %d chunk%s, %.4g of %.4g ms exposed (", sums->n_chunks,
+    str_printf(out, "gradient sums: %d chunk%s, %.2f of %.2f ms exposed (", sums->n_chunks,
                str_s(sums->n_chunks), (double)sums->all_exposed / 1e6, (double)sums->all / 1e6);
     print_exposed_chunks(sums, out);
-    str_printf(out, "; at most %.4g ms by Fold3D's formula)\n",
+    str_printf(out, "; at most %.2f ms by Fold3D's formula)\n",
                (double)gradient_sums_formula(sums) / 1e6);
 }
 
@@ -134,8 +134,8 @@ static void print_early(const struct early *early, struct str *out)
         early->n_bytes > early->n_bytes_without ? early->n_bytes - early->n_bytes_without : 0;
 
     str_printf(out,
-               "recomputed before the gradient arrives: %d layer%s of a stage; a step takes %.4g "
-               "instead of %.4g ms, of which pipeline rank %d waits %.4g instead of %.4g ms for "
+               "recomputed before the gradient arrives: %d layer%s of a stage; a step takes %.2f "
+               "instead of %.2f ms, of which pipeline rank %d waits %.2f instead of %.2f ms for "
                "other stages; %s more memory\n",
                early->n_layers, str_s(early->n_layers), (double)early->ns / 1e6,
                (double)early->ns_without / 1e6, early->rank, (double)early->waits / 1e6,

@@ -112,13 +112,19 @@ static int read_tables(struct cluster *cluster, struct arena *arena, struct err 
     return 0;
 }
 
+/* Whether the job leaves something open that depends on the devices. */
+static bool needs_cluster(const struct job *job)
+{
+    return search_is_wanted(job) || job->parallel.micro_batches_auto;
+}
+
 /* NULL: there is --device, or nothing. */
 static const char *cluster_name(const struct plan_reading *q, const struct job *job,
                                 struct arena *arena)
 {
     if (q->cluster || q->device)
         return q->cluster;
-    if (job->cluster || !search_is_wanted(job))
+    if (job->cluster || !needs_cluster(job))
         return job->cluster;
     return cmd_machine_cluster(false, arena);
 }
@@ -177,36 +183,67 @@ static void add_suggestions(const struct plan_subject *subject, const struct pla
     str_release(&text);
 }
 
-/* Give the job the best layout if it leaves that to a search. */
+/* Kernels like those of the cluster's devices, for sizes. */
+struct size_kernels {
+    struct kernels *kernels;
+    struct pool *pool;
+};
+
+/* size_kernels_close also on failure. */
+static int size_kernels_open(struct size_kernels *k, const struct cluster *cluster, struct err *err)
+{
+    struct rank_cores cores;
+
+    *k = (struct size_kernels){ NULL, NULL };
+    if (launch_cores_of(0, 1, &cores, err) || pool_create(&k->pool, cores.n_cores, NULL, err))
+        return -1;
+    return cluster_is_cpu(cluster) ? kernels_cpu_create(&k->kernels, k->pool, NULL, err)
+                                   : kernels_gpu_sizes_create(&k->kernels, err);
+}
+
+static void size_kernels_close(struct size_kernels *k)
+{
+    kernels_destroy(k->kernels);
+    pool_destroy(k->pool);
+}
+
+static int refuse_without_cluster(const struct job *job, struct err *err)
+{
+    static const char hint[] = "(hint: --cluster NAME, --device NAME, the key cluster; or lmtrain "
+                               "bench cluster, which measures this machine)";
+
+    if (search_is_wanted(job))
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.mode is %s, which needs the devices that the layout is for %s",
+                       job->source, choice_word(parallel_mode_choices, (int)job->parallel.mode),
+                       hint);
+    return err_set(err, ERR_CONFIG,
+                   "%s: parallel.micro_batches is auto, which needs the devices that they are for "
+                   "%s",
+                   job->source, hint);
+}
+
+/* Give the job the best layout, or list of micro-batches, if it leaves that open. */
 static int find_layout(struct plan_subject *subject, const struct plan_reading *q, struct job *job,
                        int n_ranks, struct arena *arena, struct err *err)
 {
-    struct kernels *kernels = NULL;
+    struct size_kernels k;
 
-    if (!search_is_wanted(job))
+    if (!needs_cluster(job))
         return 0;
     if (!subject->has_cluster)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.mode is %s, which needs the devices that the layout is for "
-                       "(hint: --cluster NAME, --device NAME, the key cluster; or lmtrain bench "
-                       "cluster, which measures this machine)",
-                       job->source, choice_word(parallel_mode_choices, (int)job->parallel.mode));
+        return refuse_without_cluster(job, err);
     subject->within = job->search.within;
-    struct rank_cores cores;
-    struct pool *pool = NULL;
-    int status = launch_cores_of(0, 1, &cores, err);
-    if (!status)
-        status = pool_create(&pool, cores.n_cores, NULL, err);
-    if (!status)
-        status = cluster_is_cpu(&subject->cluster) ? kernels_cpu_create(&kernels, pool, NULL, err)
-                                                   : kernels_gpu_sizes_create(&kernels, err);
-    if (!status)
-        status = search_job(&subject->search, job, n_ranks, q->n_top, &subject->cluster, kernels,
-                            pool, arena, err);
-    if (status && q->to_suggest && kernels && subject->search.n_layouts)
-        add_suggestions(subject, q, n_ranks, kernels, pool, err);
-    kernels_destroy(kernels);
-    pool_destroy(pool);
+    int status = size_kernels_open(&k, &subject->cluster, err);
+    if (!status && job->parallel.micro_batches_auto)
+        status = micro_batch_choice(&subject->sizes, job, n_ranks, &subject->cluster, k.kernels,
+                                    arena, err);
+    else if (!status)
+        status = search_job(&subject->search, job, n_ranks, q->n_top, &subject->cluster, k.kernels,
+                            k.pool, arena, err);
+    if (status && q->to_suggest && k.kernels && subject->search.n_layouts)
+        add_suggestions(subject, q, n_ranks, k.kernels, k.pool, err);
+    size_kernels_close(&k);
     return status;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/options.h"
 #include "config/cluster.h"
+#include "plan/micro_batch_choice.h"
 #include "plan/search_job.h"
 
 /* How the job is read. */
@@ -23,6 +24,7 @@ struct plan_subject {
     bool has_cluster;
     const char *ranks_note;      /* where the number of ranks is the cluster's; NULL: it is not */
     struct search_result search; /* n_rows 0: nothing was searched */
+    struct micro_batch_sizes sizes; /* n 0: they are not auto */
     double within;
 };
 
@@ -36,8 +38,9 @@ int plan_read_subject(struct plan_subject *subject, const struct plan_reading *r
 
 /*
  * Find the cluster (has_cluster false: none is named), search the layout of subject->job if it is
- * left to a search, and give it to the job, which is read and not resolved. *n_ranks becomes what
- * the layout has, where the search may leave devices idle. Returns as above.
+ * left to a search, or the sizes of its micro-batches if they are auto, and give that to the job,
+ * which is read and not resolved. *n_ranks becomes what the layout has, where the search may leave
+ * devices idle. Returns as above.
  */
 int plan_find_layout(struct plan_subject *subject, const struct plan_reading *reading, int *n_ranks,
                      struct arena *arena, struct err *err);

@@ -11,6 +11,7 @@
 #include "kernels/kernels.h"
 #include "plan/step_time.h"
 #include "plan_layout.h"
+#include "plan_sizes.h"
 #include "plan_subject.h"
 #include "ranks.h"
 
@@ -44,6 +45,19 @@ static void add_layout(const struct job *job, struct option_list *sets, struct a
                              choice_word(gradient_sum_choices, (int)job->parallel.gradient_sum)),
                 arena);
     str_release(&value);
+}
+
+/* The list, and its largest, which is train.micro_batch. */
+static void add_sizes(const struct job *job, struct option_list *sets, struct arena *arena)
+{
+    const struct job_counts *sizes = &job->parallel.micro_batches;
+    struct str list = { 0 };
+
+    for (int i = 0; i < sizes->n; i++)
+        str_printf(&list, i ? ", %d" : "%d", sizes->values[i]);
+    add_set(sets, arena_printf(arena, "parallel.micro_batches=[%s]", str_text(&list)), arena);
+    add_set(sets, arena_printf(arena, "train.micro_batch=%d", job->train.micro_batch), arena);
+    str_release(&list);
 }
 
 static void add_prediction(const struct job *job, struct option_list *sets, struct arena *arena)
@@ -85,6 +99,24 @@ static bool take_from_run(struct job *job, int *n_ranks, struct arena *arena)
     job->parallel.mode = PARALLEL_MANUAL;
     job->searched.cluster = run.searched.cluster;
     job->searched.predicted_ms = run.searched.predicted_ms;
+    return true;
+}
+
+/* The sizes of its micro-batches, if they make up the batch. */
+static bool take_sizes_from_run(struct job *job, int n_ranks, struct arena *arena)
+{
+    int others = job->parallel.tp * job->parallel.pp * job->parallel.cp, sum = 0;
+    struct job run;
+
+    if (!read_run(&run, job, arena) || !run.parallel.micro_batches.n)
+        return false;
+    for (int i = 0; i < run.parallel.micro_batches.n; i++)
+        sum += run.parallel.micro_batches.values[i];
+    if (n_ranks % others || (int64_t)sum * (n_ranks / others) != job->train.global_batch)
+        return false;
+    job->parallel.micro_batches = run.parallel.micro_batches;
+    job->parallel.micro_batches_auto = 0;
+    job->train.micro_batch = run.train.micro_batch;
     return true;
 }
 
@@ -159,17 +191,31 @@ static int check_devices(const struct job *job, struct arena *arena, struct err 
     return 0;
 }
 
+static void tell_sizes(const struct plan_subject *subject)
+{
+    struct str text = { 0 };
+
+    plan_print_sizes(&subject->sizes, &text);
+    if (ranks_expected() == 0)
+        log_info("%.*s", (int)text.length - 1, str_text(&text));
+    str_release(&text);
+}
+
 int searched_layout(struct job *job, int *n_ranks, bool to_replan, struct option_list *sets,
                     struct arena *arena, struct err *err)
 {
     struct plan_reading reading = { .n_top = 5 };
     struct plan_subject *subject = arena_array(arena, struct plan_subject, 1);
-    bool is_wanted = search_is_wanted(job);
+    bool is_wanted = search_is_wanted(job), are_sizes_wanted = job->parallel.micro_batches_auto;
     struct str text = { 0 };
 
     if (check_devices(job, arena, err))
         return -1;
-    if (!is_wanted && (!job->cluster || job->searched.predicted_ms > 0))
+    if (are_sizes_wanted && !to_replan && take_sizes_from_run(job, *n_ranks, arena)) {
+        add_sizes(job, sets, arena);
+        are_sizes_wanted = false;
+    }
+    if (!is_wanted && !are_sizes_wanted && (!job->cluster || job->searched.predicted_ms > 0))
         return 0;
     if (is_wanted && !to_replan && take_from_run(job, n_ranks, arena)) {
         add_layout(job, sets, arena);
@@ -198,6 +244,10 @@ int searched_layout(struct job *job, int *n_ranks, bool to_replan, struct option
                      subject->cluster.name);
         str_release(&text);
         add_layout(job, sets, arena);
+    }
+    if (are_sizes_wanted) {
+        add_sizes(job, sets, arena);
+        tell_sizes(subject);
     }
     add_prediction(job, sets, arena);
     return 0;

@@ -314,7 +314,8 @@ static void check_mode(struct job_reader *r)
                                  : "%s is given, but parallel.mode is %s (hint: mode: semi)",
                             field, word);
     }
-    if (mode != PARALLEL_MANUAL && r->job->parallel.micro_batches.n)
+    if (mode != PARALLEL_MANUAL &&
+        (r->job->parallel.micro_batches.n || r->job->parallel.micro_batches_auto))
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.micro_batches"),
                         "parallel.micro_batches is given, but parallel.mode is %s: it is of one "
                         "layout (hint: mode: manual)",
@@ -339,7 +340,7 @@ static void check_replicas(struct job_reader *r)
         diagnostics_add(&r->mistakes, node,
                         "parallel.replica_micro_batches is given, but gradient_sum early sums the "
                         "gradients of each micro-batch over the ranks (hint: late)");
-    if (job->parallel.micro_batches.n)
+    if (job->parallel.micro_batches.n || job->parallel.micro_batches_auto)
         diagnostics_add(&r->mistakes, node,
                         "parallel.replica_micro_batches and parallel.micro_batches exclude each "
                         "other");
@@ -444,10 +445,17 @@ static void check_micro_batches(struct job_reader *r)
     const struct job_counts *sizes = &job->parallel.micro_batches;
     int is_dynamic = job->parallel.schedule == PIPELINE_DYNAMIC;
 
-    if (is_dynamic && !sizes->n)
+    if (job->parallel.micro_batches_auto && !is_dynamic)
+        diagnostics_add(&r->mistakes, reader_given(r, "parallel.micro_batches"),
+                        "parallel.micro_batches is auto, but schedule %s has micro-batches of one "
+                        "size (hint: schedule: dynamic)",
+                        pipeline_name(job->parallel.schedule));
+    else if (job->parallel.micro_batches_auto)
+        return;
+    else if (is_dynamic && !sizes->n)
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.schedule"),
                         "parallel.schedule dynamic needs parallel.micro_batches (hint: "
-                        "micro_batches: [1, 2, 4, 4, 2, 1], or schedule: interleaved)");
+                        "micro_batches: auto or [1, 2, 4, 4, 2, 1], or schedule: interleaved)");
     else if (!is_dynamic && sizes->n)
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.micro_batches"),
                         "parallel.micro_batches is given, but schedule %s has micro-batches of one "
@@ -465,7 +473,8 @@ static void check_batch(struct job_reader *r)
 {
     int global = r->job->train.global_batch, micro = r->job->train.micro_batch;
 
-    if (global % micro == 0 || r->job->parallel.micro_batches.n)
+    if (r->job->parallel.micro_batches.n || r->job->parallel.micro_batches_auto ||
+        global % micro == 0)
         return;
     int below = global / micro * micro;
     const struct yaml_node *node = reader_given(r, "train.global_batch");

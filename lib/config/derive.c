@@ -62,7 +62,7 @@ static void derive_batch(struct job_reader *r)
         job->train.micro_batch = largest_count(&job->parallel.micro_batches);
         job_note(job, r->arena, "train.micro_batch = %d (the largest of parallel.micro_batches)",
                  job->train.micro_batch);
-    } else if (job->train.micro_batch == 0) {
+    } else if (job->train.micro_batch == 0 && !job->parallel.micro_batches_auto) {
         job->train.micro_batch = MICRO_BATCH_AUTO_MAX;
         while (job->train.global_batch % job->train.micro_batch != 0)
             job->train.micro_batch /= 2;

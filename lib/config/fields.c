@@ -429,11 +429,13 @@ const struct field job_fields[] = {
       .help = "model chunks per pipeline rank (virtual pipeline stages); auto: 2 for "
               "interleaved, dynamic, breadth-first and zb-v, else 1" },
     { "parallel.micro_batches", FIELD_COUNTS, AT(parallel.micro_batches), .initial = "none",
-      .word = "none", .min = 1, .max = 1000000, .unit = "sequences",
-      NUMERICS(LAYOUT, 570, .when = WHEN_SIZES_DIFFER),
+      .word = "none", .auto_offset = AT(parallel.micro_batches_auto), .min = 1, .max = 1000000,
+      .unit = "sequences", NUMERICS(LAYOUT, 570, .when = WHEN_SIZES_DIFFER),
       .help = "for schedule dynamic: sizes of a rank's micro-batches in execution order, such "
               "as [1, 2, 4, 4, 2, 1]; small ones at both ends shorten the pipeline bubble; "
-              "their sum must be global_batch / dp; changes the numerics" },
+              "their sum must be global_batch / dp; auto: those with the least predicted time "
+              "on the cluster, none above train.micro_batch if that is given; changes the "
+              "numerics" },
     { "parallel.replica_micro_batches", FIELD_COUNTS, AT(parallel.replica_micro_batches),
       .initial = "none", .word = "none", .min = 1, .max = 1000000,
       NUMERICS(LAYOUT, 575, .when = WHEN_COUNTS_DIFFER),

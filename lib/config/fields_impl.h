@@ -113,6 +113,8 @@ struct field {
     const char *word;    /* "auto", if that may stand for a number */
     int word_value;      /* what is stored for the word */
     size_t given_offset; /* an int that is 1 if the value is given and not auto; 0: none */
+    size_t auto_offset;  /* of FIELD_COUNTS: an int that is 1 if the value is the word auto, for a
+                            list that is chosen later; 0: it has no such word */
     const struct choice *synonyms; /* words that are read as others of choices; ended likewise */
     int built_max;                 /* of FIELD_INT: job_check_built refuses larger ones; 0: none */
     const char *not_built;         /* the word of choices that it refuses, or NULL */

@@ -161,7 +161,8 @@ struct job {
          * a new run must not be random unnoticed. Else NULL. */
         const char *unsaid_init;
         int global_batch; /* sequences a step, over all ranks */
-        int micro_batch;  /* sequences; the largest of parallel.micro_batches */
+        int micro_batch;  /* sequences; the largest of parallel.micro_batches; 0: until those are
+                             chosen */
         enum dtype dtype; /* of activations and weights: DTYPE_F32, DTYPE_BF16 or F16 */
         struct {
             int initial, min, max; /* powers of two, min <= initial <= max */
@@ -253,6 +254,7 @@ struct job {
         struct job_counts stages;        /* layers of each stage; none: cut by cost */
         enum rank_order order;           /* of world ranks on the mesh */
         struct job_counts micro_batches; /* dynamic: sequences of each, in order; else none */
+        int micro_batches_auto;          /* they are to be chosen (plan/micro_batch_choice.h) */
         struct job_counts replica_micro_batches; /* of each dp rank; none: all alike */
         int sequence_parallel;
         int node_ranks; /* that sum among each other first; 0 auto: job_node_ranks */

@@ -100,8 +100,8 @@ static void print_values(const struct field *f, struct str *out)
                    f->choices[f->word_value + 1].word);
         return;
     case FIELD_COUNTS:
-        str_printf(out, "a list of whole numbers from %.0f to %.0f, or %s", f->min, f->max,
-                   f->word);
+        str_printf(out, "a list of whole numbers from %.0f to %.0f, %sor %s", f->min, f->max,
+                   f->auto_offset ? "auto " : "", f->word);
         return;
     case FIELD_TEXTS:
         str_printf(out,
@@ -260,9 +260,9 @@ static void schema_type(const struct field *f, struct str *out)
         return;
     case FIELD_COUNTS:
         str_printf(out,
-                   "{\"anyOf\": [{\"const\": \"%s\"}, {\"type\": \"array\", \"minItems\": 1, "
+                   "{\"anyOf\": [{\"const\": \"%s\"}, %s{\"type\": \"array\", \"minItems\": 1, "
                    "\"items\": {\"type\": \"integer\", \"minimum\": %.0f, \"maximum\": %.0f}}]}",
-                   f->word, f->min, f->max);
+                   f->word, f->auto_offset ? "{\"const\": \"auto\"}, " : "", f->min, f->max);
         return;
     case FIELD_TEXTS:
         str_add(out, "{\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"array\", "

@@ -117,6 +117,7 @@ static void print_json_field(const struct field *field, const struct job *job, s
         if (field->type == FIELD_CHOICE || field->type == FIELD_KINDS ||
             (field->type == FIELD_SIZES && text[0] != '{') || field->type == FIELD_RATE ||
             (field->type == FIELD_BYTES && strchr(text, ' ')) ||
+            (field->type == FIELD_COUNTS && text[0] != '[') ||
             (field->word && !strcmp(text, field->word)))
             print_json_value(out, text);
         else

@@ -119,6 +119,11 @@ static int derive_micro_batches(struct job *job, struct arena *arena, struct err
         return take_replica_counts(job, arena, err);
     if (job->parallel.micro_batches.n)
         return take_micro_batches(job, arena, err);
+    if (job->parallel.micro_batches_auto)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.micro_batches is auto: they are chosen for the devices of a "
+                       "cluster, by lmtrain plan and pretrain (hint: a list of sizes)",
+                       PLACE(job, "parallel.micro_batches"));
     int global = job->train.global_batch;
     int64_t unit = (int64_t)job->train.micro_batch * job->parallel.dp;
 
@@ -335,8 +340,9 @@ int job_fit_ranks(const struct job *job, int n_possible)
         return n_replicas * others <= n_possible ? n_replicas * others : 0;
     for (int dp = n_possible / others; dp > 0; dp--) {
         int groups_fit = job->parallel.zero_group == 0 || dp % job->parallel.zero_group == 0;
-        int batches_fit = sum ? sum * dp == job->train.global_batch
-                              : job->train.global_batch % (job->train.micro_batch * dp) == 0;
+        int unit = job->parallel.micro_batches_auto ? dp : job->train.micro_batch * dp;
+        int batches_fit =
+            sum ? sum * dp == job->train.global_batch : job->train.global_batch % unit == 0;
 
         if (groups_fit && batches_fit)
             return dp * others;

@@ -408,14 +408,22 @@ static int set_datasets(const struct field *f, struct job *job, const struct yam
     return 0;
 }
 
+static void set_auto(const struct field *f, struct job *job, int is_auto)
+{
+    if (f->auto_offset)
+        memcpy((char *)job + f->auto_offset, &is_auto, sizeof is_auto);
+}
+
 static int set_counts(const struct field *f, struct job *job, const struct yaml_node *node,
                       struct diagnostics *m)
 {
     struct job_counts *counts = (struct job_counts *)(void *)((char *)job + f->offset);
     int n = 0;
 
-    if (node->kind == YAML_SCALAR && !strcmp(node->text, f->word)) {
+    int is_auto = f->auto_offset && node->kind == YAML_SCALAR && !strcmp(node->text, "auto");
+    if (is_auto || (node->kind == YAML_SCALAR && !strcmp(node->text, f->word))) {
         *counts = (struct job_counts){ 0 };
+        set_auto(f, job, is_auto);
         return 0;
     }
     if (node->kind != YAML_LIST || !node->first)
@@ -435,6 +443,7 @@ static int set_counts(const struct field *f, struct job *job, const struct yaml_
         values[n++] = (int)value;
     }
     *counts = (struct job_counts){ values, n };
+    set_auto(f, job, 0);
     return 0;
 }
 

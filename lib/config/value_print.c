@@ -3,6 +3,7 @@
  */
 #include "config/fields_impl.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,7 +149,9 @@ static void print_counts(const struct field *f, const struct job *job, struct st
         (const struct job_counts *)(const void *)((const char *)job + f->offset);
 
     if (!counts->n) {
-        str_add(out, f->word);
+        bool is_auto = f->auto_offset && *(const int *)((const char *)job + f->auto_offset);
+
+        str_add(out, is_auto ? "auto" : f->word);
         return;
     }
     for (int i = 0; i < counts->n; i++)

@@ -178,6 +178,10 @@ struct pipeline_costs {
     const int64_t *f, *i, *w; /* [n_stages]; B is i + w */
     int64_t transfer;         /* of a boundary from one rank to another */
     const int *sizes;         /* [n_micro_batches] by which all of these are multiplied; NULL: 1 */
+    /* [n_micro_batches]: which costs each has, where they are not proportional to a size: f, i and
+     * w are then [n_kinds][n_stages]; NULL: 0 each. */
+    const int *kinds;
+    const int64_t *transfers; /* with kinds: of each kind, in place of transfer */
 };
 
 struct pipeline_rank_timing {

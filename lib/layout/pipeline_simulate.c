@@ -258,13 +258,14 @@ int64_t simulation_cost_of(const struct simulation *sim, const struct pipeline_s
                            int stage)
 {
     int64_t cost = 0;
+    int at = simulation_kind_of(sim, step->micro_batch) * sim->n_stages + stage;
 
     if (step->kind == STEP_F)
-        cost += sim->costs->f[stage];
+        cost += sim->costs->f[at];
     if (step->kind == STEP_I || step->kind == STEP_B)
-        cost += sim->costs->i[stage];
+        cost += sim->costs->i[at];
     if (step->kind == STEP_W || step->kind == STEP_B)
-        cost += sim->costs->w[stage];
+        cost += sim->costs->w[at];
     return cost * simulation_size_of(sim, step->micro_batch);
 }
 
@@ -279,7 +280,7 @@ int64_t simulation_ready_at(const struct simulation *sim, int rank,
         return 0;
     int64_t end = simulation_end(sim, simulation_end_kind(step), source, step->micro_batch);
     if (end >= 0 && sim->rank_of[source] != rank)
-        end += sim->costs->transfer * simulation_size_of(sim, step->micro_batch);
+        end += simulation_transfer_of(sim, step->micro_batch);
     return end;
 }
 
@@ -342,7 +343,7 @@ static int run_all(struct simulation *sim, struct arena *arena, struct err *err)
     while (progress) {
         progress = 0;
         done = 1;
-        if (!sim->costs->sizes)
+        if (!sim->costs->sizes && !sim->costs->kinds)
             simulation_skip_rounds(sim, &skipping);
         for (int rank = 0; rank < n_ranks; rank++) {
             if (sim->next[rank] == sim->pipeline->ranks[rank].n_steps)

@@ -63,6 +63,18 @@ static inline int simulation_size_of(const struct simulation *sim, int micro_bat
     return sim->costs->sizes ? sim->costs->sizes[micro_batch] : 1;
 }
 
+static inline int simulation_kind_of(const struct simulation *sim, int micro_batch)
+{
+    return sim->costs->kinds ? sim->costs->kinds[micro_batch] : 0;
+}
+
+static inline int64_t simulation_transfer_of(const struct simulation *sim, int micro_batch)
+{
+    if (sim->costs->kinds)
+        return sim->costs->transfers[sim->costs->kinds[micro_batch]];
+    return sim->costs->transfer * simulation_size_of(sim, micro_batch);
+}
+
 /* -1: not yet known. */
 static inline int64_t simulation_end(const struct simulation *sim, int what, int stage,
                                      int micro_batch)

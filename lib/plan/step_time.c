@@ -211,23 +211,11 @@ static void price_replica(struct pricing *p, const struct step_replica *replica,
 }
 
 /* With ranks that compute for this share of the step. */
-static int simulate_busy(struct simulated_step *simulated, const struct job *job,
-                         const struct step_replica *replicas, int n_replicas,
-                         const struct cluster *cluster, double busy,
-                         const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
-                         struct arena *arena, struct err *err)
+static struct pricing pricing_of(const struct job *job, const struct cluster *cluster, double busy,
+                                 struct arena *arena)
 {
-    int n = job->parallel.pp * n_replicas;
-    double ns[N_PRICE_SOURCES] = { 0 }, all = 0;
-    struct pricing p = {
-        .job = job, .mesh = job_mesh(job), .arena = arena, .ns = shares ? ns : NULL
-    };
-    struct mesh mesh = mesh_pipeline(job->parallel.pp);
-    const struct program **programs = arena_array(arena, const struct program *, n);
-    const struct simulated_op *const **ops =
-        arena_array(arena, const struct simulated_op *const *, n);
+    struct pricing p = { .job = job, .mesh = job_mesh(job), .arena = arena };
 
-    mesh.size[AXIS_DP] = n_replicas;
     p.prices =
         (struct prices){ .cluster = cluster,
                          .n_computing = min_int(job->world_size, cluster->islands[0].per_node),
@@ -238,6 +226,42 @@ static int simulate_busy(struct simulated_step *simulated, const struct job *job
                          .link_rate = job->memory.link_rate,
                          .file_rate = job->memory.file_rate };
     p.stride = mesh_stride(&p.mesh, AXIS_PP);
+    return p;
+}
+
+const struct simulated_op *const *const *step_time_prices(const struct job *job,
+                                                          const struct program *programs,
+                                                          const struct cluster *cluster,
+                                                          struct arena *arena)
+{
+    struct pricing p = pricing_of(job, cluster, 1, arena);
+    struct step_replica all = { ALL_DATA_RANKS, programs };
+    int n = job->parallel.pp;
+    const struct program **list = arena_array(arena, const struct program *, n);
+    const struct simulated_op *const **ops =
+        arena_array(arena, const struct simulated_op *const *, n);
+
+    price_replica(&p, &all, 1, list, ops);
+    return ops;
+}
+
+/* The same share of all ranks. */
+static int simulate_busy(struct simulated_step *simulated, const struct job *job,
+                         const struct step_replica *replicas, int n_replicas,
+                         const struct cluster *cluster, double busy,
+                         const struct simulate_watch *watch, double shares[N_PRICE_SOURCES],
+                         struct arena *arena, struct err *err)
+{
+    int n = job->parallel.pp * n_replicas;
+    double ns[N_PRICE_SOURCES] = { 0 }, all = 0;
+    struct pricing p = pricing_of(job, cluster, busy, arena);
+    struct mesh mesh = mesh_pipeline(job->parallel.pp);
+    const struct program **programs = arena_array(arena, const struct program *, n);
+    const struct simulated_op *const **ops =
+        arena_array(arena, const struct simulated_op *const *, n);
+
+    mesh.size[AXIS_DP] = n_replicas;
+    p.ns = shares ? ns : NULL;
     for (int i = 0; i < n_replicas; i++)
         price_replica(&p, &replicas[i], n_replicas, programs + i, ops + i);
     for (int i = 0; i < N_PRICE_SOURCES; i++)

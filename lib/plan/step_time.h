@@ -47,6 +47,15 @@ int step_time_simulate(struct simulated_step *simulated, const struct job *job,
                        double shares[N_PRICE_SOURCES], struct arena *arena, struct err *err);
 
 /*
+ * The prices that a step of these programs [pp] is simulated with, where all ranks compute all the
+ * time: [pp][function][op], in the arena.
+ */
+const struct simulated_op *const *const *step_time_prices(const struct job *job,
+                                                          const struct program *programs,
+                                                          const struct cluster *cluster,
+                                                          struct arena *arena);
+
+/*
  * The data-parallel ranks of a plan that differ in micro-batches or devices: replicas[dp], and of
  * each rank which of them it is like: of_data_rank[dp]. Where all have as many micro-batches, one:
  * ALL_DATA_RANKS. Returns how many, or -1 where a program cannot be compiled.

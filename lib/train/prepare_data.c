@@ -146,7 +146,7 @@ static int count_steps(const struct data_preparation *p, struct err *err)
     int n_lengths = 0, dp = max_int(1, job->parallel.dp_given ? job->parallel.dp : 1);
     const int *lengths = job->samples.train ? lengths_of_job(job, &n_lengths, p->arena) : NULL;
     /* The steps are the same whatever a micro-batch has; the padding is not. */
-    int is_even = !job->parallel.micro_batches.n &&
+    int is_even = !job->parallel.micro_batches.n && !job->parallel.micro_batches_auto &&
                   job->train.global_batch % (job->train.micro_batch * dp) == 0;
     struct loader_dataset *datasets =
         arena_array(p->arena, struct loader_dataset, job->data.n_train);

@@ -287,6 +287,13 @@ expect 'of whose sums chunk 0 waits for its own' 0 \
     '^gradient sums: 2 chunks, [0-9.]+ of [0-9.]+ ms exposed \(of chunk 0; at most [0-9.]+ ms by Fold3D' printf '%s\n' "$output"
 expect 'as JSON, too' 0 '"formula_ns":' plan --device h100-sxm --ranks 4 --set model.n_layers=4 --set "$fold3d" --json
 
+# ---- sizes of micro-batches ----
+
+sizes='parallel={pp: 2, schedule: dynamic, chunks: 1, micro_batches: auto}'
+expect 'sizes are chosen' 0 '^micro-batches: [0-9x ]+, the best of [0-9]+ lists? .*bubble [0-9.]+ ms .*; all of ' \
+    plan --device h100-sxm --ranks 2 --set train.micro_batch=auto --set "$sizes"
+expect 'as JSON, too' 0 '"even_bubble_ns":' plan --device h100-sxm --ranks 2 --set train.micro_batch=auto --set "$sizes" --json
+
 # ---- recomputation while gradients are under way ----
 
 early() {

@@ -96,6 +96,40 @@ expect 'the bits of the run can be kept' 0 'layout: dp 1, .*the best of ' pretra
 expect 'with its data-parallel ranks' 0 '^  dp: 1$' cat "$dir/two/job.yaml"
 expect 'where that is possible' 2 'no layout of 2 ranks is possible' pretrain two --ranks 2 --set 'parallel={mode: semi, pp: 1}' \
     --set "cluster=$dir/here.yaml" --set train.steps=20 --set search.keep_numerics=true --replan
+
+# ---- sizes of micro-batches ----
+
+# sized NAME OPTION... - a run of two stages whose sizes are chosen
+# shellcheck disable=SC2317 # expect calls it
+sized() {
+    sized_name=$1
+    shift
+    sed 's/, micro_batch: 2//' "$dir/job.yaml" >"$dir/sized.yaml"
+    "$lmtrain" pretrain "$dir/sized.yaml" --set "output=$dir/$sized_name" --ranks 2 --set "cluster=$dir/here.yaml" \
+        --set 'parallel={pp: 2, schedule: dynamic, chunks: 1, micro_batches: auto}' "$@"
+}
+expect 'a run chooses its sizes' 0 'micro-batches: [0-9x ]+, the best of [0-9]+ lists? \([0-9]+ simulated\): ' \
+    sized sized --set train.steps=6
+expect 'its job has them' 0 '^  micro_batches: \[[0-9, ]+\]$' cat "$dir/sized/job.yaml"
+grep micro_batch "$dir/sized/job.yaml" >"$dir/sizes.wanted"
+expect 'it goes on' 0 '^done: step 12 ' sized sized
+refuse 'without another choice' 'the best of'
+grep micro_batch "$dir/sized/job.yaml" >"$dir/sizes.got"
+expect 'with the same' 0 '' cmp "$dir/sizes.wanted" "$dir/sizes.got"
+list=$(sed -n 's/^  \(micro_batches: .*\)/\1/p' "$dir/sized/job.yaml")
+for steps in 6 12; do
+    expect "the same list by hand, to step $steps" 0 "^done: step $steps " pretrain by_hand_sized --ranks 2 \
+        --set train.micro_batch=auto --set "parallel={pp: 2, schedule: dynamic, chunks: 1, $list}" --set "train.steps=$steps"
+done
+same_bits 'has the same bits' sized by_hand_sized 12
+expect 'a plan chooses them, too' 0 '^micro-batches: [0-9x ]+, the best of .*; all of [0-9]+: ' "$lmtrain" plan "$dir/sized.yaml" \
+    --ranks 2 --cluster "$dir/here.yaml" --set 'parallel={pp: 2, schedule: dynamic, chunks: 1, micro_batches: auto}'
+expect 'for a cluster alone' 2 'parallel.micro_batches is auto, which needs the devices that they are for' \
+    env XDG_CACHE_HOME="$dir/nothing" "$lmtrain" plan "$dir/sized.yaml" --ranks 2 \
+    --set 'parallel={pp: 2, schedule: dynamic, micro_batches: auto}'
+
+# ---- ranks that are idle ----
+
 sed 's/per_node: 2/per_node: 3/' "$dir/here.yaml" >"$dir/three.yaml"
 # idle RUN OPTION... - two ranks of three devices
 # shellcheck disable=SC2317 # expect calls it

@@ -238,8 +238,10 @@ static const char *const mistakes[][2] = {
       "breadth-first)" },
     { M D "train: {steps: 1}\nparallel: {schedule: dynamic}\n",
       "j.yaml:4:22: parallel.schedule dynamic needs parallel.micro_batches (hint: micro_batches: "
-      "[1, "
-      "2, 4, 4, 2, 1], or schedule: interleaved)" },
+      "auto or [1, 2, 4, 4, 2, 1], or schedule: interleaved)" },
+    { M D "train: {steps: 1}\nparallel: {micro_batches: auto}\n",
+      "j.yaml:4:27: parallel.micro_batches is auto, but schedule 1f1b has micro-batches of one "
+      "size (hint: schedule: dynamic)" },
     { M D "train: {steps: 1, global_batch: 4}\nparallel: {micro_batches: [1, 2, 1]}\n",
       "j.yaml:4:27: parallel.micro_batches is given, but schedule 1f1b has micro-batches of one "
       "size "

@@ -330,7 +330,9 @@ static void starts_are_the_longest_paths(void **state)
                                       .n_chunks = scramble(&seed, 3),
                                       .n_micro_batches = scramble(&seed, 9),
                                       .sizes = sizes };
-        struct pipeline_costs costs = { f, i, w, scramble(&seed, 12) - 1, sizes };
+        struct pipeline_costs costs = {
+            .f = f, .i = i, .w = w, .transfer = scramble(&seed, 12) - 1, .sizes = sizes
+        };
         struct arena arena = { 0 };
         struct pipeline_timing timing;
         struct pipeline pipeline;
@@ -404,7 +406,9 @@ static int compare_with_all_run(const struct pipeline_spec *spec, int *seed)
     static int ones[512];
     int64_t f[STAGES_MAX], i[STAGES_MAX], w[STAGES_MAX];
     int most = 1 << 5 * (scramble(seed, 3) - 1), n_spared = 0;
-    struct pipeline_costs costs = { f, i, w, (scramble(seed, 3) - 1) * most, NULL };
+    struct pipeline_costs costs = {
+        .f = f, .i = i, .w = w, .transfer = (scramble(seed, 3) - 1) * most
+    };
     struct arena arena = { 0 };
     struct pipeline_timing less, full;
     struct pipeline pipeline;
@@ -455,7 +459,7 @@ static void transfers_and_sizes(void **state)
 {
     static const int64_t f[] = { 3, 3 }, i[] = { 4, 4 }, w[] = { 5, 5 };
     static const int sizes[] = { 2 };
-    struct pipeline_costs costs = { f, i, w, 10, sizes };
+    struct pipeline_costs costs = { .f = f, .i = i, .w = w, .transfer = 10, .sizes = sizes };
     struct pipeline_spec spec = { PIPELINE_ZB_H1, 2, 1, 1, 0, NULL };
     struct arena arena = { 0 };
     struct pipeline_timing timing;
@@ -476,6 +480,34 @@ static void transfers_and_sizes(void **state)
     arena_release(&arena);
 }
 
+/* Costs by kind are those by size where they are proportional to it. */
+static void kinds_are_as_sizes(void **state)
+{
+    static const int sizes[] = { 1, 3, 2, 3, 1 }, kinds[] = { 0, 2, 1, 2, 0 };
+    static const int64_t f[] = { 3, 4, 6, 8, 9, 12 }, i[] = { 5, 2, 10, 4, 15, 6 };
+    static const int64_t w[] = { 1, 7, 2, 14, 3, 21 }, transfers[] = { 2, 4, 6 };
+    struct pipeline_costs by_size = { .f = f, .i = i, .w = w, .transfer = 2, .sizes = sizes };
+    struct pipeline_costs by_kind = {
+        .f = f, .i = i, .w = w, .kinds = kinds, .transfers = transfers
+    };
+    struct pipeline_spec spec = { PIPELINE_1F1B, 2, 1, 5, 0, NULL };
+    struct arena arena = { 0 };
+    struct pipeline_timing a, b;
+    struct pipeline pipeline;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(pipeline_build(&pipeline, &spec, &arena, &err), 0);
+    assert_int_equal(pipeline_simulate(&a, &pipeline, &by_size, &arena, &err), 0);
+    assert_int_equal(pipeline_simulate(&b, &pipeline, &by_kind, &arena, &err), 0);
+    assert_int_equal(a.makespan, b.makespan);
+    assert_int_equal(a.bubble, b.bubble);
+    for (int rank = 0; rank < 2; rank++)
+        for (int k = 0; k < pipeline.ranks[rank].n_steps; k++)
+            assert_int_equal(a.ranks[rank].starts[k], b.ranks[rank].starts[k]);
+    arena_release(&arena);
+}
+
 /* dynamic ends no later than interleaved's grouping with the same sizes; small ends pay. */
 static void dynamic_uses_the_sizes(void **state)
 {
@@ -486,7 +518,9 @@ static void dynamic_uses_the_sizes(void **state)
 
     (void)state;
     for (int k = 0; k < 2; k++) {
-        struct pipeline_costs costs = { ones, ones, ones, 0, k ? flipped : ramp };
+        struct pipeline_costs costs = {
+            .f = ones, .i = ones, .w = ones, .sizes = k ? flipped : ramp
+        };
         struct pipeline_spec spec = { PIPELINE_DYNAMIC, 2, 2, 6, 0, costs.sizes };
         struct arena arena = { 0 };
         struct pipeline_timing timing;
@@ -501,7 +535,7 @@ static void dynamic_uses_the_sizes(void **state)
     assert_true(spans[0] < spans[1]);
     for (int round = 0; round < 200; round++) {
         int sizes[12];
-        struct pipeline_costs costs = { ones, ones, ones, 0, sizes };
+        struct pipeline_costs costs = { .f = ones, .i = ones, .w = ones, .sizes = sizes };
         struct pipeline_spec spec = { PIPELINE_DYNAMIC, 2 + round % 3, 3, 12, 0, sizes };
         struct arena arena = { 0 };
         struct pipeline_timing dynamic, plain;
@@ -533,6 +567,7 @@ int main(void)
         cmocka_unit_test(rounds_are_as_if_run),
         cmocka_unit_test(transfers_and_sizes),
         cmocka_unit_test(dynamic_uses_the_sizes),
+        cmocka_unit_test(kinds_are_as_sizes),
     };
 
     return cmocka_run_group_tests_name("pipeline_simulate", tests, NULL, NULL);

@@ -148,7 +148,7 @@ static int64_t pipelines_own(const struct way *way, int64_t costs[3][64], struct
                                   .n_ranks = way->pp,
                                   .n_chunks = way->n_chunks,
                                   .n_micro_batches = way->n_micro_batches };
-    struct pipeline_costs all = { costs[0], costs[1], costs[2], 0, NULL };
+    struct pipeline_costs all = { .f = costs[0], .i = costs[1], .w = costs[2] };
     struct pipeline pipeline;
     struct pipeline_timing timing;
     struct err err;
