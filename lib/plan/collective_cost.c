@@ -276,6 +276,44 @@ int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *g
     return llround(fmax(inner, alpha) + fmax(within, transmit_ns((n - r) * each, rate)));
 }
 
+/* Of the group: its ranks on one node, and one of each. */
+static struct group_shape on_node(const struct group_shape *group)
+{
+    struct group_shape node = *group;
+
+    node.n = group->per_node;
+    node.n_nodes = node.n_leaves = node.n_islands = 1;
+    node.n_domains = max_int(1, group->n_domains / group->n_nodes);
+    return node;
+}
+
+static struct group_shape across_nodes(const struct group_shape *group)
+{
+    struct group_shape across = *group;
+
+    across.n = group->n_nodes;
+    across.per_node = across.per_domain = 1;
+    return across;
+}
+
+int64_t sum_by_node_ns(const struct cluster *cluster, const struct group_shape *group,
+                       int64_t n_bytes, int64_t wide_bytes)
+{
+    struct group_shape node = on_node(group), across = across_nodes(group);
+
+    return all_to_all_ns(cluster, &node, n_bytes) +
+           all_to_all_ns(cluster, &across, wide_bytes / node.n);
+}
+
+int64_t gather_by_node_ns(const struct cluster *cluster, const struct group_shape *group,
+                          int64_t n_bytes)
+{
+    struct group_shape node = on_node(group), across = across_nodes(group);
+
+    return collective_ns(cluster, &across, OP_ALL_GATHER, n_bytes / node.n) +
+           collective_ns(cluster, &node, OP_ALL_GATHER, n_bytes);
+}
+
 /* Of the ranks of one unit one sends to the next unit: so many fewer share the NICs. */
 static double rotate_across_ns(const struct cluster *cluster, const struct group_shape *group,
                                double n_bytes)

@@ -58,6 +58,16 @@ int64_t collective_ns(const struct cluster *cluster, const struct group_shape *g
 int64_t all_to_all_ns(const struct cluster *cluster, const struct group_shape *group,
                       int64_t n_bytes);
 
+/*
+ * The same on a group's nodes, and then of sums across them, of which each node has one for each of
+ * its ranks; and a gather across, then on the nodes (run/collective_nodes.c). The group has as many
+ * ranks on each of several nodes. wide_bytes: of the sums, n_bytes where they are no wider.
+ */
+int64_t sum_by_node_ns(const struct cluster *cluster, const struct group_shape *group,
+                       int64_t n_bytes, int64_t wide_bytes);
+int64_t gather_by_node_ns(const struct cluster *cluster, const struct group_shape *group,
+                          int64_t n_bytes);
+
 /* Each rank sends n_bytes to one neighbour while it receives as many from the other: the slowest
  * hop of the ring. */
 int64_t rotate_ns(const struct cluster *cluster, const struct group_shape *group, int64_t n_bytes);

@@ -99,43 +99,19 @@ static bool goes_by_node(const struct prices *prices, const struct group_shape *
            collective_goes_by_node(op, group->n, group->per_node, !is_on_cpu(prices));
 }
 
-/* Of the group: its ranks on one node, and one of each. */
-static struct group_shape on_node(const struct group_shape *group)
-{
-    struct group_shape node = *group;
-
-    node.n = group->per_node;
-    node.n_nodes = node.n_leaves = node.n_islands = 1;
-    node.n_domains = max_int(1, group->n_domains / group->n_nodes);
-    return node;
-}
-
-static struct group_shape across_nodes(const struct group_shape *group)
-{
-    struct group_shape across = *group;
-
-    across.n = group->n_nodes;
-    across.per_node = across.per_domain = 1;
-    return across;
-}
-
-/* As fixed_sum_ns, and of a gather: within nodes, and across with a part for each rank of one. */
+/* As fixed_sum_ns, and of a gather. */
 static double by_node_ns(const struct prices *prices, const struct group_shape *group,
                          const struct op_shape *op, int64_t n_bytes)
 {
-    struct group_shape node = on_node(group), across = across_nodes(group);
-    const struct cluster *cluster = prices->cluster;
-    int64_t part = n_bytes / node.n;
-    int64_t wide = part / (int64_t)dtype_bytes(op->out[0].dtype) * (int64_t)sizeof(float);
+    int64_t wide =
+        n_bytes / (int64_t)dtype_bytes(op->out[OPS_FIRST].dtype) * (int64_t)sizeof(float);
     double moved = 0;
 
     if (op->kind != OP_ALL_GATHER)
-        moved += (double)all_to_all_ns(cluster, &node, n_bytes) +
-                 (double)all_to_all_ns(cluster, &across, wide) +
-                 adding_ns(prices, (double)(n_bytes + 3 * wide));
+        moved += (double)sum_by_node_ns(prices->cluster, group, n_bytes, wide) +
+                 adding_ns(prices, (double)(n_bytes + 3 * wide / group->per_node));
     if (op->kind != OP_REDUCE_SCATTER)
-        moved += (double)collective_ns(cluster, &across, OP_ALL_GATHER, part) +
-                 (double)collective_ns(cluster, &node, OP_ALL_GATHER, n_bytes);
+        moved += (double)gather_by_node_ns(prices->cluster, group, n_bytes);
     return moved;
 }
 

@@ -22,6 +22,7 @@
 struct exchanges {
     const struct cluster *cluster;
     struct group_shape groups[2]; /* that shard, or sum: dense parameters, experts */
+    bool by_node;                 /* what is moved may go by node */
     bool is_fast, is_early;       /* libraries add; each micro-batch's gradients are summed */
     int zero;
     enum parameter_hold hold;
@@ -35,6 +36,7 @@ static struct exchanges find_exchanges(const struct search *search, const struct
     layout_apply(&job, l);
     const struct mesh mesh = job_mesh(&job);
     struct exchanges x = { .cluster = search->request->cluster,
+                           .by_node = job.parallel.node_ranks != 1,
                            .is_fast = job.parallel.reductions == REDUCTIONS_FAST,
                            .is_early = job.parallel.gradient_sum_given
                                            ? job.parallel.gradient_sum == GRADIENT_SUM_EARLY
@@ -47,6 +49,24 @@ static struct exchanges find_exchanges(const struct search *search, const struct
     return x;
 }
 
+static bool may_go_by_node(const struct exchanges *x, const struct group_shape *group)
+{
+    return x->by_node && group->per_node > 1 && group->n_nodes > 1 &&
+           group->per_node * group->n_nodes == group->n;
+}
+
+static int64_t gather_over_ns(const struct exchanges *x, const struct group_shape *group,
+                              int64_t n_bytes)
+{
+    if (group->n < 2)
+        return 0;
+    int64_t at_once = collective_ns(x->cluster, group, OP_ALL_GATHER, n_bytes);
+
+    return may_go_by_node(x, group)
+               ? min_i64(at_once, gather_by_node_ns(x->cluster, group, n_bytes))
+               : at_once;
+}
+
 static int64_t sum_over_ns(const struct exchanges *x, const struct group_shape *group,
                            int64_t n_bytes)
 {
@@ -55,8 +75,11 @@ static int64_t sum_over_ns(const struct exchanges *x, const struct group_shape *
     if (x->is_fast)
         return collective_ns(x->cluster, group, x->zero ? OP_REDUCE_SCATTER : OP_ALL_REDUCE,
                              n_bytes);
-    return all_to_all_ns(x->cluster, group, n_bytes) +
-           (x->zero ? 0 : collective_ns(x->cluster, group, OP_ALL_GATHER, n_bytes));
+    int64_t summed = all_to_all_ns(x->cluster, group, n_bytes);
+
+    if (may_go_by_node(x, group))
+        summed = min_i64(summed, sum_by_node_ns(x->cluster, group, n_bytes, n_bytes));
+    return summed + (x->zero ? 0 : gather_over_ns(x, group, n_bytes));
 }
 
 /* The least that summing gradients of so many bytes takes: in one piece, over the faster group,
@@ -64,12 +87,6 @@ static int64_t sum_over_ns(const struct exchanges *x, const struct group_shape *
 static int64_t sum_ns(const struct exchanges *x, int64_t n_bytes)
 {
     return min_i64(sum_over_ns(x, &x->groups[0], n_bytes), sum_over_ns(x, &x->groups[1], n_bytes));
-}
-
-static int64_t gather_over_ns(const struct exchanges *x, const struct group_shape *group,
-                              int64_t n_bytes)
-{
-    return group->n < 2 ? 0 : collective_ns(x->cluster, group, OP_ALL_GATHER, n_bytes);
 }
 
 /* Likewise of weights. */

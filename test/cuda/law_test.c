@@ -265,6 +265,23 @@ static void zero_stages(void **state)
     unsetenv("LMTRAIN_EMULATE_STREAMS");
 }
 
+/* Four ranks as two nodes: staged through the host, where gathers go by node, too, and enqueued. */
+static void nodes(void **state)
+{
+    struct law_case c = small("llama", "bf16", 4);
+
+    (void)state;
+    c.gradient_sum = "early";
+    struct law_outcome wanted = law_run(&c);
+    c.tuning = "parallel.node_ranks=2";
+    for (c.zero = 1; c.zero <= 3; c.zero += 2) {
+        must_equal("nodes of two", &wanted, &c);
+        setenv("LMTRAIN_TEST_NCCL", "1", 1);
+        must_equal("nodes of two, enqueued", &wanted, &c);
+        unsetenv("LMTRAIN_TEST_NCCL");
+    }
+}
+
 static void states_in_bf16(void **state)
 {
     struct law_case c = small("llama", "bf16", 2);
@@ -300,7 +317,7 @@ int main(void)
         cmocka_unit_test(any_order),        cmocka_unit_test(values_away),
         cmocka_unit_test(context_parallel), cmocka_unit_test(pipelines),
         cmocka_unit_test(zero_stages),      cmocka_unit_test(states_in_bf16),
-        cmocka_unit_test(split_masters),
+        cmocka_unit_test(split_masters),    cmocka_unit_test(nodes),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
