@@ -41,11 +41,13 @@ def spread(values, form="{:.0f}"):
 
 
 def row(turns, base):
+    if not turns:
+        return "failed | | | | |"
     steps = [1e3 * s for turn in turns for s in turn["step_seconds"]]
     medians = [statistics.median(turn["step_seconds"]) for turn in turns]
     ratios = [b / own for b, own in zip((statistics.median(turn["step_seconds"]) for turn in base), medians)]
     wait = statistics.median(1e3 * turn["wait_seconds"] for turn in turns)
-    ratio = "1" if base is turns else spread(ratios, "{:.2f}")
+    ratio = "1" if base is turns else spread(ratios, "{:.2f}") if ratios else ""
     return f"{spread(steps)} | {ratio} | {statistics.median(steps) - wait:.0f} | {wait:.0f} | {waited_for(turns)} |"
 
 
