@@ -415,11 +415,11 @@ const struct field job_fields[] = {
               "consecutive micro-batches of one chunk; step: for the whole step" },
     { "parallel.prefetch", FIELD_INT, AT(parallel.prefetch), .initial = "auto", .word = "auto",
       .word_value = -1, .max = 1024, .unit = "buckets",
-      .help = "for zero 3 with hold pass: how many of the buckets that the products of a forward "
-              "or backward read first are gathered while the one before it runs, so that none "
-              "waits for its first weights; they take memory of their own for the whole step; 0: "
-              "none; auto: 1 if that fits, and 0 with memory.device_bytes or memory.offload; "
-              "changes no bit" },
+      .help = "for zero 3 with hold pass: how many buckets ahead weights are gathered, at least "
+              "one; so many that products of a forward or backward read first are gathered while "
+              "the one before it runs, into memory of their own for the whole step, so that none "
+              "waits for its first weights; 0: none of these; auto: 2, 1 or 0, the most that fits, "
+              "and 0 with memory.device_bytes or memory.offload; changes no bit" },
     { "parallel.schedule", FIELD_CHOICE, AT(parallel.schedule), .initial = "1f1b",
       .choices = pipeline_choices, .synonyms = schedule_synonyms,
       .help = "pipeline schedule; dynamic: interleaved with micro-batches of the sizes in "

@@ -55,6 +55,8 @@ enum memory_update { UPDATE_AUTO, UPDATE_DEVICE, UPDATE_HOST };
  * from. */
 enum cp_kind { CP_AUTO, CP_ULYSSES, CP_GATHER, CP_RING, CP_FASTSEQ };
 enum gradient_sum { GRADIENT_SUM_LATE, GRADIENT_SUM_EARLY };
+enum { PREFETCH_MOST = 2 }; /* of parallel.prefetch auto: one may be much larger than the next */
+
 enum parameter_hold { HOLD_OP, HOLD_PASS, HOLD_RUN, HOLD_STEP };
 enum spike_action { SPIKE_LOGGED, SPIKE_SKIPPED, SPIKE_REWOUND };
 enum reductions { REDUCTIONS_FIXED, REDUCTIONS_FAST };
@@ -244,7 +246,7 @@ struct job {
         int zero;
         int zero_group;           /* dp ranks that shard together; 0: all */
         enum parameter_hold hold; /* of parameters that zero 3 has gathered */
-        int prefetch;             /* buckets that it gathers ahead of a function; -1: auto */
+        int prefetch;             /* buckets that it gathers ahead, also of a function; -1: auto */
         enum gradient_sum gradient_sum;
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;

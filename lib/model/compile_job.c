@@ -72,7 +72,8 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
                        .zero3 = gathers[job->parallel.hold],
-                       .n_ahead = job->parallel.prefetch < 0 ? 1 : job->parallel.prefetch },
+                       .n_ahead =
+                           job->parallel.prefetch < 0 ? PREFETCH_MOST : job->parallel.prefetch },
         .update = { .clip = job->optimizer.clip,
                     .beta1 = job->optimizer.beta1,
                     .beta2 = job->optimizer.beta2,

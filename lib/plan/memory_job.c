@@ -66,24 +66,21 @@ static int find_kept(enum kept_fits *fits, const struct job *kept,
 }
 
 /*
- * Buckets ahead first of all: without them where memory is short by the job, or they do not fit
- * beside all that is kept. *fits: whether that fits then.
+ * Buckets ahead first of all: as many as fit beside all that is kept, none where memory is short by
+ * the job. *fits: whether that fits then.
  */
 static int fit_prefetch(enum kept_fits *fits, struct job *job, struct job *kept,
                         const struct memory_fit_request *request, struct err *err)
 {
     bool may = may_prefetch(job), is_short = is_chosen(job) && !is_only_recomputation(job);
+    int n = may && !is_short ? PREFETCH_MOST : 0, status = 0;
 
-    if (may && is_short)
-        job->parallel.prefetch = kept->parallel.prefetch = 0;
-    if (is_short)
-        return 0;
-    if (find_kept(fits, kept, request, err) < 0)
-        return -1;
-    if (!may || *fits == KEPT_FITS)
-        return 0;
-    job->parallel.prefetch = kept->parallel.prefetch = 0;
-    return find_kept(fits, kept, request, err);
+    do {
+        if (may)
+            job->parallel.prefetch = kept->parallel.prefetch = n;
+        status = is_short ? 0 : find_kept(fits, kept, request, err);
+    } while (!status && !is_short && *fits != KEPT_FITS && n-- > 0);
+    return status;
 }
 
 int memory_fit_job(struct memory_fit **fit, struct job *job,

@@ -182,7 +182,8 @@ struct shard_options {
     int early; /* reduce every micro-batch's sums; 0: those of all micro-batches, in the last one */
     size_t bucket_bytes;
     enum zero3_gather zero3;
-    int n_ahead;            /* under PASS: buckets that are gathered ahead of their function */
+    int n_ahead; /* under PASS: buckets that are gathered ahead, also of their function; 0: one, and
+                    none of their function */
     int n_sizes, last_size; /* of micro-batches: 0 is 1; the size of the last micro-batch */
     enum codec codec;       /* of what is reduced; late sums only */
     int n_variants; /* of the functions of all sizes, one behind the other; 0 is 1: ENTRY_RERUN has
@@ -240,10 +241,10 @@ void gather_parameters(struct program *program, const struct chunk_functions *ch
  * then on. When all functions and entries exist, zero3_gather_weights makes every op read gathered
  * weights instead and emits the gathers, on stream dp_gather: into the functions (OP, PASS), or
  * into functions of their own that it adds to the entries (RUN). Except under RUN no gathered value
- * outlives its function, but for PASS with n_ahead: the gathers of the first n_ahead buckets that
- * products of a function read, with what it reads before them, come ahead of the function before
- * it, into cells (zero3_prefetch.c). If zero3_gathers_once, weights are handled as under zero 2
- * instead, with one gather_parameters a step.
+ * outlives its function, but for PASS with n_ahead: gathers come so many buckets ahead, and those
+ * of the first n_ahead buckets that products of a function read, with what it reads before them,
+ * come ahead of the function before it, into cells (zero3_prefetch.c). If zero3_gathers_once,
+ * weights are handled as under zero 2 instead, with one gather_parameters a step.
  *
  * Frozen weights are in no bucket of gradients and are whole on every rank in other stages of zero;
  * zero3_shard_frozen, before zero3_shard_weights, makes buckets of them alone, by the same rules.

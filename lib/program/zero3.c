@@ -8,12 +8,13 @@
  *
  *   op    before each op that reads them; a bucket is then one parameter.
  *   pass  once a function, one bucket ahead: the gather of the next bucket is issued at the first
- *         reader of the one before and is in flight while that one is computed with; those of the
- *         first may come before the function (zero3_prefetch.c). A bucket is at most a layer's
- *         matrices (shard.c), so at any time about two are whole, and the vectors of all layers,
- *         which are one small bucket. Where a layer is several buckets and is
- *         recomputed, about a layer and one bucket are whole. What is read again some layers later
- *         (an embedding that is also the head) is gathered again, as it may be the largest of all.
+ *         reader of the one before (with n_ahead, of the n_ahead-th before) and is in flight while
+ *         that one is computed with; those of the first may come before the function
+ *         (zero3_prefetch.c). A bucket is at most a layer's matrices (shard.c), so at any time
+ *         about two are whole, and the vectors of all layers, which are one small bucket. Where a
+ *         layer is several buckets and is recomputed, about a layer and one bucket are whole. What
+ *         is read again some layers later (an embedding that is also the head) is gathered again,
+ *         as it may be the largest of all.
  *   run   before a run of actions of one chunk. The weights of a rank's chunks are double buffered
  *         in two sets of staging cells, one for even and one for odd chunks, and a chunk is
  *         gathered as soon as the previous chunk of its set has had its last action. With one or
@@ -270,7 +271,9 @@ static int count_reads(const struct zero3 *h, const struct function *f)
     return n;
 }
 
-static void gather_in_function(const struct zero3 *h, int function, enum zero3_gather kind)
+/* n_ahead: under PASS, how many buckets before its first reader's each one is issued. */
+static void gather_in_function(const struct zero3 *h, int function, enum zero3_gather kind,
+                               int n_ahead)
 {
     struct program *p = h->program;
     struct arena arena = { 0 };
@@ -294,7 +297,7 @@ static void gather_in_function(const struct zero3 *h, int function, enum zero3_g
             read_gathered(&s, function, i, k, kind);
     /* From the end, so that earlier indices stay right. */
     for (int i = s.n - 1; i >= 0; i--) {
-        int ahead = i ? s.list[i - 1].first : 0;
+        int ahead = i >= n_ahead ? s.list[i - n_ahead].first : 0;
         int at = kind == ZERO3_GATHER_OP ? s.list[i].first : ahead;
         enum phase phase = p->functions[function].ops[s.list[i].first].phase;
         struct op op = zero3_gather_op(h, s.list[i].bucket, s.list[i].gathered, phase);
@@ -522,7 +525,7 @@ void zero3_gather_weights(struct program *program, enum zero3_gather kind, int n
         return;
     }
     for (int f = 0; f < program->n_functions; f++)
-        gather_in_function(&h, f, kind);
+        gather_in_function(&h, f, kind, max_int(1, n_ahead));
     if (kind == ZERO3_GATHER_PASS && n_ahead)
         zero3_prefetch(&h, n_ahead);
 }

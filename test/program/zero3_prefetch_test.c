@@ -138,6 +138,32 @@ static void one_chunk_gathers_its_heads_once(void **state)
     program_release(&p);
 }
 
+/* In a function each gather is issued where the bucket so many before its own is first read. */
+static void as_many_ahead_within(void **state)
+{
+    (void)state;
+    for (int n_ahead = 1; n_ahead <= 3; n_ahead++) {
+        struct model_spec spec = tiny_spec("llama");
+        spec.n_layers = 8;
+        struct compile_train options = zero_3(&spec, 2, ZERO3_GATHER_PASS);
+        struct program p;
+        int n_most = 0;
+
+        options.gradients.n_ahead = n_ahead;
+        compile(&p, &options);
+        const struct function *f = &p.functions[0];
+        for (int i = 0, n_open = 0; i < f->n_ops; i++) {
+            n_open += is_gather(&p, &f->ops[i]);
+            n_most = max_int(n_most, n_open);
+            for (int k = 0; k < i; k++)
+                n_open -= is_gather(&p, &f->ops[k]) && first_reader(&p, f, k) == i;
+        }
+        /* And the one that is about to be read. */
+        assert_int_equal(n_most, n_ahead + 1);
+        program_release(&p);
+    }
+}
+
 /* What a function reads, gathered behind it: nothing was there, or another bucket. */
 static void gathered_ahead_too_late(void **state)
 {
@@ -179,6 +205,7 @@ int main(void)
         cmocka_unit_test(ahead_of_every_function),
         cmocka_unit_test(one_chunk_gathers_its_heads_once),
         cmocka_unit_test(gathered_ahead_too_late),
+        cmocka_unit_test(as_many_ahead_within),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,19 @@ static inline int is_gather(const struct program *p, const struct op *op)
     return op->kind == OP_ALL_GATHER && p->values[op->out[0]].bucket;
 }
 
+/* The first op that reads of what ops[gather] has gathered. */
+static inline int first_reader(const struct program *p, const struct function *f, int gather)
+{
+    int base = program_base(p, f->ops[gather].out[0]);
+
+    for (int i = gather + 1; i < f->n_ops; i++)
+        for (int k = 0; k < OPS_MAX_INPUTS; k++)
+            if (f->ops[i].in[k] && program_base(p, f->ops[i].in[k]) == base)
+                return i;
+    fail_msg("%s: ops[%d] gathers what nobody reads", f->name, gather);
+    return -1;
+}
+
 /* Two stages of a rank's four chunks, breadth-first, in eight micro-batches. */
 static inline struct compile_train four_chunks(struct model_spec *spec, enum pipeline_kind kind)
 {

@@ -25,18 +25,6 @@ static int last_reader(const struct program *p, const struct function *f, int ga
     return last;
 }
 
-static int first_reader(const struct program *p, const struct function *f, int gather)
-{
-    int base = program_base(p, f->ops[gather].out[0]);
-
-    for (int i = gather + 1; i < f->n_ops; i++)
-        for (int k = 0; k < OPS_MAX_INPUTS; k++)
-            if (f->ops[i].in[k] && program_base(p, f->ops[i].in[k]) == base)
-                return i;
-    fail_msg("%s: ops[%d] gathers what nobody reads", f->name, gather);
-    return -1;
-}
-
 /* Bytes of weights that are whole at one time, at most, in any function. */
 static size_t most_whole(const struct program *p)
 {
