@@ -128,7 +128,7 @@ static void count_function(const struct program *p, int function, int *first, in
     for (int v = 0; v < p->n_values; v++)
         first[v] = -1;
     for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; k < ORDER_MAX_USERS; k++) {
+        for (int k = 0; k < ORDER_N_OPERANDS; k++) {
             int id = k < OPS_MAX_INPUTS ? f->ops[i].in[k] : f->ops[i].out[k - OPS_MAX_INPUTS];
             int v = program_base(p, id);
             int end = order_is_async(&f->ops[i]) ? completed_at[i] - 1 : i;

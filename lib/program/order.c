@@ -96,6 +96,12 @@ static void find_like(const struct order *o, int *like)
             like[list[i].id] = like[list[i - 1].id];
 }
 
+/* What is at an offset of a shared slot differs from time to time, and with it its parts. */
+static struct value_parts parts_of(const struct program *p, int id)
+{
+    return is_shared(p, program_base(p, id)) ? (struct value_parts){ 0, 1 } : program_parts(p, id);
+}
+
 static void list_users(struct order *o)
 {
     const struct program *p = o->program;
@@ -104,13 +110,13 @@ static void list_users(struct order *o)
     find_like(o, like);
     for (int f = 0; f < p->n_functions; f++)
         for (int i = 0; i < p->functions[f].n_ops; i++)
-            for (int k = 0; k < ORDER_MAX_USERS && order_is_async(&p->functions[f].ops[i]); k++) {
+            for (int k = 0; k < ORDER_N_OPERANDS && order_is_async(&p->functions[f].ops[i]); k++) {
                 int base = like[operand_base(p, &p->functions[f].ops[i], k)];
 
                 if (!base || o->users_at[base] != ORDER_NO_USER)
                     continue;
                 o->users_at[base] = o->n_users;
-                o->n_users += order_n_slots(p, base);
+                o->n_users += order_n_slots(p, base) * parts_of(p, base).n;
             }
     for (int id = 1; id < p->n_values; id++)
         o->users_at[id] = o->users_at[like[id]];
@@ -144,25 +150,43 @@ void order_open(struct order *order, const struct program *program, struct arena
             inputs[order->n_inputs++] = id;
 }
 
+int order_users_of(const struct order *order, int id, int micro_batch, int users[PROGRAM_MAX_PARTS])
+{
+    const struct program *p = order->program;
+    int base = program_base(p, id), at = order->users_at[base];
+
+    if (at == ORDER_NO_USER)
+        return 0;
+    struct value_parts parts = parts_of(p, id);
+    int n_slots = order_n_slots(p, base), slot = program_slot(p, base, micro_batch);
+    for (int i = 0; i < parts.n; i++)
+        users[i] = at + (parts.first + i) * n_slots + slot;
+    return parts.n;
+}
+
 int order_user(const struct order *order, int id, int micro_batch)
 {
-    int base = program_base(order->program, id), at = order->users_at[base];
+    int users[PROGRAM_MAX_PARTS];
 
-    return at == ORDER_NO_USER ? at : at + program_slot(order->program, base, micro_batch);
+    return order_users_of(order, id, micro_batch, users) ? users[0] : ORDER_NO_USER;
 }
 
 int order_users(const struct order *order, const struct op *op, int micro_batch,
                 int users[ORDER_MAX_USERS])
 {
-    int n = 0;
+    int of[PROGRAM_MAX_PARTS], n = 0;
 
-    for (int k = 0; k < ORDER_MAX_USERS; k++) {
-        int user = order_user(order, operand(op, k), micro_batch), i = 0;
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        int n_of = order_users_of(order, operand(op, k), micro_batch, of);
 
-        while (i < n && users[i] != user)
-            i++;
-        if (user != ORDER_NO_USER && i == n)
-            users[n++] = user;
+        for (int j = 0; j < n_of; j++) {
+            int i = 0;
+
+            while (i < n && users[i] != of[j])
+                i++;
+            if (i == n)
+                users[n++] = of[j];
+        }
     }
     return n;
 }
@@ -184,7 +208,7 @@ static int find_period(const struct order *o, const struct function *f)
     int64_t n = 1;
 
     for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; k < ORDER_MAX_USERS && n < o->n_micro_batches; k++)
+        for (int k = 0; k < ORDER_N_OPERANDS && n < o->n_micro_batches; k++)
             if (!slots_of(p, operand(&f->ops[i], k)))
                 n = least_common_multiple(n, order_n_slots(p, operand(&f->ops[i], k)));
     return (int)min_i64(n, max_int(o->n_micro_batches, 1));
@@ -214,8 +238,8 @@ static void split_by_tables(const struct order *o, const struct function *f,
     int n_done = 0, capacity = 0, k;
     struct arena scratch = { 0 };
 
-    for (int i = 0; i < f->n_ops * ORDER_MAX_USERS; i++) {
-        int id = operand(&f->ops[i / ORDER_MAX_USERS], i % ORDER_MAX_USERS);
+    for (int i = 0; i < f->n_ops * ORDER_N_OPERANDS; i++) {
+        int id = operand(&f->ops[i / ORDER_N_OPERANDS], i % ORDER_N_OPERANDS);
         const int *slots = slots_of(p, id);
 
         for (k = 0; k < n_done && done[k] != slots; k++)
@@ -231,8 +255,8 @@ static void split_by_tables(const struct order *o, const struct function *f,
 
 static bool has_table(const struct program *p, const struct function *f)
 {
-    for (int i = 0; i < f->n_ops * ORDER_MAX_USERS; i++)
-        if (slots_of(p, operand(&f->ops[i / ORDER_MAX_USERS], i % ORDER_MAX_USERS)))
+    for (int i = 0; i < f->n_ops * ORDER_N_OPERANDS; i++)
+        if (slots_of(p, operand(&f->ops[i / ORDER_N_OPERANDS], i % ORDER_N_OPERANDS)))
             return true;
     return false;
 }
@@ -280,7 +304,8 @@ struct completion_walk {
     const struct program *program;
     const struct function *function;
     struct vclock *of;       /* by op: its clock, once it is complete */
-    int *users;              /* by base value: 1 + the op posted last that touches it, 0 none */
+    int *parts_at;           /* by base value: the number of its first part */
+    int *users;              /* by part: 1 + the op posted last that touches it, 0 none */
     int last[N_STREAMS];     /* 1 + the op posted last to the stream */
     int recorded[N_STREAMS]; /* the completion of ops before this one is recorded */
     struct vclock clock;
@@ -292,6 +317,22 @@ static void vclock_merge(struct vclock *to, const struct vclock *from)
         to->done[s] = max_int(to->done[s], from->done[s]);
 }
 
+/* Merge the clocks of the users of an op's operands. */
+static void merge_users(const struct completion_walk *k, const struct op *op, struct vclock *to)
+{
+    for (int i = 0; i < ORDER_N_OPERANDS; i++) {
+        int base = operand_base(k->program, op, i);
+        struct value_parts parts = parts_of(k->program, operand(op, i));
+
+        for (int j = 0; base && j < parts.n; j++) {
+            int user = k->users[k->parts_at[base] + parts.first + j];
+
+            if (user)
+                vclock_merge(to, &k->of[user - 1]);
+        }
+    }
+}
+
 static void post_op(struct completion_walk *k, int index)
 {
     const struct op *op = &k->function->ops[index];
@@ -299,29 +340,21 @@ static void post_op(struct completion_walk *k, int index)
 
     if (k->last[op->stream])
         vclock_merge(v, &k->of[k->last[op->stream] - 1]);
-    for (int i = 0; i < ORDER_MAX_USERS; i++) {
-        int base = operand_base(k->program, op, i);
-
-        if (base && k->users[base])
-            vclock_merge(v, &k->of[k->users[base] - 1]);
-    }
+    merge_users(k, op, v);
     v->done[op->stream] = index + 1;
     k->last[op->stream] = index + 1;
-    for (int i = 0; i < ORDER_MAX_USERS; i++)
-        k->users[operand_base(k->program, op, i)] = index + 1;
-    k->users[0] = 0;
+    for (int i = 0; i < ORDER_N_OPERANDS; i++) {
+        int base = operand_base(k->program, op, i);
+        struct value_parts parts = parts_of(k->program, operand(op, i));
+
+        for (int j = 0; base && j < parts.n; j++)
+            k->users[k->parts_at[base] + parts.first + j] = index + 1;
+    }
 }
 
 static void wait_for_users(struct completion_walk *k, int index)
 {
-    const struct op *op = &k->function->ops[index];
-
-    for (int i = 0; i < ORDER_MAX_USERS; i++) {
-        int base = operand_base(k->program, op, i);
-
-        if (base && k->users[base])
-            vclock_merge(&k->clock, &k->of[k->users[base] - 1]);
-    }
+    merge_users(k, &k->function->ops[index], &k->clock);
 }
 
 /* Record the ops that the clock covers for the first time before ops[index]. */
@@ -343,7 +376,13 @@ void order_completion(const struct program *program, int function, int *complete
     struct completion_walk k = { .program = program, .function = f };
 
     k.of = arena_array(&arena, struct vclock, f->n_ops);
-    k.users = arena_array(&arena, int, program->n_values);
+    k.parts_at = arena_array(&arena, int, program->n_values);
+    int n_parts = 0;
+    for (int id = 1; id < program->n_values; id++) {
+        k.parts_at[id] = n_parts;
+        n_parts += program->values[id].base ? 0 : parts_of(program, id).n;
+    }
+    k.users = arena_array(&arena, int, n_parts);
     for (int i = 0; i < f->n_ops; i++) {
         completed_at[i] = f->n_ops;
         if (order_is_async(&f->ops[i])) {
@@ -363,7 +402,7 @@ unsigned order_drains(const struct program *program, int function, const int *co
     unsigned streams = 0;
 
     for (int i = 0; i < f->n_ops; i++)
-        for (int k = 0; k < ORDER_MAX_USERS && order_is_async(&f->ops[i]); k++) {
+        for (int k = 0; k < ORDER_N_OPERANDS && order_is_async(&f->ops[i]); k++) {
             int id = operand(&f->ops[i], k);
 
             if (id && completed_at[i] == f->n_ops && program->values[id].scope == SCOPE_PASS)

@@ -11,9 +11,10 @@
  *  - Ops of one stream begin and complete in the order in which they were posted.
  *  - Of ops that touch one value, each waits for the one posted last: an op that runs at once waits
  *    for it before its own work, an async one begins after it has completed. A value here is a base
- *    value in the slot of its micro-batch (where stashes share slots: whatever is at its offset of
- *    the slot). For each value that async ops touch one op is stored, its *user*; as each user
- *    begins after its predecessor, completion of the last implies completion of all before.
+ *    value, or a part of one that has parts, in the slot of its micro-batch (where stashes share
+ *    slots: whatever is at its offset of the slot). For each value that async ops touch one op is
+ *    stored, its *user*; as each user begins after its predecessor, completion of the last implies
+ *    completion of all before.
  *  - An op that is bound to the same slots as before (order_variant) is posted again only once it
  *    has completed, and a stream takes no more than ORDER_MAX_POSTED ops that have not.
  *  - A load writes inputs: it waits for their users.
@@ -35,7 +36,8 @@
 
 enum {
     ORDER_NO_USER = -1,
-    ORDER_MAX_USERS = OPS_MAX_INPUTS + OPS_MAX_OUTPUTS, /* of one op */
+    ORDER_N_OPERANDS = OPS_MAX_INPUTS + OPS_MAX_OUTPUTS, /* of one op */
+    ORDER_MAX_USERS = ORDER_N_OPERANDS * PROGRAM_MAX_PARTS,
     ORDER_MAX_AFTER = 4,    /* ops of other streams that an async op begins after */
     ORDER_MAX_POSTED = 256, /* as N_RING of comm/worker.c */
 };
@@ -59,7 +61,7 @@ struct order {
     const struct order_rounds *parts[N_ENTRIES]; /* of each entry */
     int n_parts[N_ENTRIES];
     /* By base value: the first index of its slots' users, or ORDER_NO_USER; values with one offset
-     * in slots that stashes share have one. */
+     * in slots that stashes share have one. Those of part i follow those of part i - 1. */
     int *users_at;
     const int *inputs; /* that async ops touch: a load waits for their users */
     int n_inputs;
@@ -76,9 +78,13 @@ struct order_variants {
 /* The tables are in the arena; program and arena must outlive them. */
 void order_open(struct order *order, const struct program *program, struct arena *arena);
 
-/* The index of the user of a value, or of the base of a view; ORDER_NO_USER if no async op touches
- * it, or id is 0. */
+/* The index of the user of a value, or of the base of a view, or of the first part of it in which
+ * the value is; ORDER_NO_USER if no async op touches it, or id is 0. */
 int order_user(const struct order *order, int id, int micro_batch);
+
+/* The users of all parts in which the value is; likewise, with none. Returns how many. */
+int order_users_of(const struct order *order, int id, int micro_batch,
+                   int users[PROGRAM_MAX_PARTS]);
 
 /* The users of an op's operands, each once, in the order of the operands. Returns how many. */
 int order_users(const struct order *order, const struct op *op, int micro_batch,

@@ -61,9 +61,11 @@ struct placing {
     int n_order;
     struct byte_range *taken; /* in use while the current value lives */
     int n_taken;
-    int *seen;    /* by value: the current value when it was added to taken */
-    int *until;   /* by op of the current function: the op to which its operands live */
-    int *awaited; /* by base value: the first later op before which all its users are complete */
+    int *seen;     /* by value: the current value when it was added to taken */
+    int *until;    /* by op of the current function: the op to which its operands live */
+    int *parts_at; /* by base value: the number of its first part */
+    int *awaited;  /* by part: the first later op before which all its users are complete */
+    int n_parts;
 };
 
 static void live_at(struct placing *c, int function, int value, int begin, int end)
@@ -101,32 +103,41 @@ static bool is_temporary(const struct value *v)
     return !program_is_lasting(v);
 }
 
-static int operand_base(const struct program *p, const struct op *op, int k)
+static int operand(const struct op *op, int k)
 {
-    return program_base(p, k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS]);
+    return k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
+}
+
+/* Of the parts that a value is in. */
+static int *awaited_of(const struct placing *c, int id)
+{
+    const struct program *p = c->program;
+
+    return c->awaited + c->parts_at[program_base(p, id)] + program_parts(p, id).first;
 }
 
 /*
  * The op to which each op's operands live, from the end to the front: run waits for a collective
- * before the next compute op that touches any of its base values, and the next collective that does
- * begins after it, so it is complete when that one is waited for (order.h; verify_memory.c derives
- * the same from vector clocks).
+ * before the next compute op that touches any of its base values, or the same parts of them, and
+ * the next collective that does begins after it, so it is complete when that one is waited for
+ * (order.h; verify_memory.c derives the same from vector clocks).
  */
 static void find_until(struct placing *c, const struct function *f)
 {
     const struct program *p = c->program;
 
-    for (int v = 0; v < p->n_values; v++)
-        c->awaited[v] = f->n_ops;
+    for (int i = 0; i < c->n_parts; i++)
+        c->awaited[i] = f->n_ops;
     for (int i = f->n_ops - 1; i >= 0; i--) {
         const struct op *op = &f->ops[i];
 
         c->until[i] = order_is_async(op) ? f->n_ops : i;
         for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)
-            c->until[i] = min_int(c->until[i], c->awaited[operand_base(p, op, k)]);
+            for (int j = 0; j < program_parts(p, operand(op, k)).n; j++)
+                c->until[i] = min_int(c->until[i], awaited_of(c, operand(op, k))[j]);
         for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++)
-            if (operand_base(p, op, k))
-                c->awaited[operand_base(p, op, k)] = c->until[i];
+            for (int j = 0; operand(op, k) && j < program_parts(p, operand(op, k)).n; j++)
+                awaited_of(c, operand(op, k))[j] = c->until[i];
     }
 }
 
@@ -379,7 +390,12 @@ void place(struct program *program)
         n_ops = max_int(n_ops, program->functions[f].n_ops);
     }
     c.until = arena_array(&arena, int, n_ops);
-    c.awaited = arena_array(&arena, int, n_values);
+    c.parts_at = arena_array(&arena, int, n_values);
+    for (int id = 0; id < program->n_values; id++) {
+        c.parts_at[id] = c.n_parts;
+        c.n_parts += program_base(program, id) == id ? program_n_parts(program, id) : 0;
+    }
+    c.awaited = arena_array(&arena, int, c.n_parts);
     memset(program->segment_bytes, 0, sizeof program->segment_bytes);
     for (int f = 0; f < program->n_functions; f++)
         find_stays_in(&c, f);

@@ -45,6 +45,30 @@ static void print_rectangle(const struct program *p, const struct value *v, stru
     str_add_char(out, ']');
 }
 
+/* Whether each row of a view is some whole rows of its base: a slice of each rank's rows. */
+static bool is_slice(const struct program *p, const struct value *v)
+{
+    const struct value *base = &p->values[v->base];
+
+    return v->base && base->part_rows && v->cols % base->cols == 0 && v->offset % base->cols == 0 &&
+           (v->rows == 1 || v->stride % base->cols == 0);
+}
+
+/* "%12[0:16 64:80]" are rows 0 to 15, and 64 to 79. */
+static void print_slice(const struct program *p, const struct value *v, struct str *out)
+{
+    const struct value *base = &p->values[v->base];
+    int64_t row = v->offset / base->cols, n = v->cols / base->cols;
+
+    str_printf(out, "%%%d", v->base);
+    for (int64_t i = 0; i < v->rows; i++) {
+        int64_t first = row + i * (v->stride / base->cols);
+
+        str_printf(out, "%s%lld:%lld", i ? " " : "[", (long long)first, (long long)(first + n));
+    }
+    str_add_char(out, ']');
+}
+
 static void print_value(const struct program *p, int id, struct str *out)
 {
     const struct value *v = &p->values[id];
@@ -55,6 +79,8 @@ static void print_value(const struct program *p, int id, struct str *out)
         str_add(out, v->name);
     else if (is_rectangle(p, v))
         print_rectangle(p, v, out);
+    else if (is_slice(p, v))
+        print_slice(p, v, out);
     else
         str_printf(out, "%%%d", id);
 }

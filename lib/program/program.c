@@ -113,6 +113,32 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     return view_of(program, base, offset, rows, cols, stride);
 }
 
+int program_n_parts(const struct program *program, int base)
+{
+    const struct value *v = &program->values[base];
+
+    return v->part_rows ? (int)((v->part_period + v->part_rows - 1) / v->part_rows) : 1;
+}
+
+/* Rows of a view that are whole periods apart are in the same parts as its first. */
+struct value_parts program_parts(const struct program *program, int id)
+{
+    const struct value *v = &program->values[id],
+                       *base = &program->values[program_whole(program, id)];
+    struct value_parts all = { 0, program_n_parts(program, program_whole(program, id)) };
+
+    if (!base->part_rows)
+        return all;
+    int64_t period = base->part_period * base->stride;
+    int64_t first = v->offset % period, last = first + v->cols - 1;
+    if (v->rows > 1 && v->stride % period != 0)
+        last += (v->rows - 1) * v->stride;
+    if (last >= period)
+        return all;
+    int from = (int)(first / base->stride / base->part_rows);
+    return (struct value_parts){ from, (int)(last / base->stride / base->part_rows) - from + 1 };
+}
+
 int program_overlap(const struct program *program, int a, int b)
 {
     const struct value *x = &program->values[a], *y = &program->values[b];

@@ -185,6 +185,10 @@ struct value {
      * tables are runs, which are expanded only when they are read (program_fill_content). */
     const void *content;
     const struct content_runs *runs;
+    /* A base's that async ops write and read in parts (slice.c), so that each op waits for those
+     * of its own parts alone: in each `part_period` rows the first part_rows are part 0, the next
+     * part 1, ... 0: it is one part. */
+    int64_t part_rows, part_period;
     int boundary;         /* a layer's input: kept by full recomputation */
     enum segment segment; /* by place */
     int stash;            /* by place: which, for values of SCOPE_STASH */
@@ -321,6 +325,18 @@ struct page_pool {
     struct paged *tables;
 };
 
+/*
+ * What slice.c has made of the ops of a function between two that need all rows, or of all of them,
+ * where it was given prices: times of what computes, of what travels, and of both, cut and not cut.
+ */
+struct slice_site {
+    int function, layer; /* of its first collective */
+    int n_slices;        /* 1: it is not cut */
+    bool has_sequences;  /* each slice is whole sequences */
+    int64_t compute_ns, moved_ns, ns, whole_ns;
+    struct slice_site *next; /* in the order of ops, functions as they were compiled */
+};
+
 struct program {
     struct arena arena;
     struct mesh mesh;
@@ -340,6 +356,7 @@ struct program {
     struct stash *stashes; /* by place */
     int n_stashes;
     struct page_pool pages;
+    struct slice_site *slice_sites;
     size_t segment_bytes[N_SEGMENTS]; /* by place */
     size_t stream_scratch[N_STREAMS]; /* by place: where a stream's part of SEGMENT_COMM begins */
 };
@@ -395,6 +412,14 @@ static inline int program_whole(const struct program *program, int id)
 {
     return program->values[id].base ? program->values[id].base : id;
 }
+
+/* The parts of a base; and those of them in which elements of a value are, of its base. */
+#define PROGRAM_MAX_PARTS 16
+struct value_parts {
+    int first, n;
+};
+int program_n_parts(const struct program *program, int base);
+struct value_parts program_parts(const struct program *program, int id);
 
 /*
  * Do two values have an element in common, as views of one base? Of columns of the same rows this

@@ -22,13 +22,13 @@ static void add_event(struct arena *arena, struct replay_outline *o, struct repl
     o->events[o->n_events++] = event;
 }
 
-static void add_base(struct arena *arena, struct replay_outline *o, int base, int op)
+static void add_touch(struct arena *arena, struct replay_outline *o, int value, int op)
 {
     /* Once is enough until the next post. */
     for (int i = o->n_events - 1; i >= 0 && o->events[i].kind == EVENT_TOUCH; i--)
-        if (o->events[i].what == base)
+        if (o->events[i].what == value)
             return;
-    add_event(arena, o, (struct replay_event){ EVENT_TOUCH, base, op });
+    add_event(arena, o, (struct replay_event){ EVENT_TOUCH, value, op });
 }
 
 /* An op that runs at once waits for the users of its operands. */
@@ -37,11 +37,13 @@ static void add_touches(struct arena *arena, struct replay_outline *o,
 {
     const struct op *op = &f->ops[at];
 
-    for (int k = 0; k < ORDER_MAX_USERS; k++) {
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
         int id = k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
 
+        int base = program_base(rank->program, id);
+
         if (order_user(&rank->order, id, 0) != ORDER_NO_USER)
-            add_base(arena, o, program_base(rank->program, id), at);
+            add_touch(arena, o, program_n_parts(rank->program, base) > 1 ? id : base, at);
     }
 }
 
@@ -247,11 +249,16 @@ static int pass_gate(struct replay *r, int number)
     return 1;
 }
 
-/* Whether the user of a value that async ops touch is complete. */
-static bool is_user_done(const struct replay *r, const struct replay_rank *rank, int value,
-                         int micro_batch)
+/* Whether the users of a value that async ops touch are complete. */
+static bool are_users_done(const struct replay *r, const struct replay_rank *rank, int value,
+                           int micro_batch)
 {
-    return is_done(r, rank->users[order_user(&rank->order, value, micro_batch)]);
+    int users[PROGRAM_MAX_PARTS], n = order_users_of(&rank->order, value, micro_batch, users);
+
+    for (int i = 0; i < n; i++)
+        if (!is_done(r, rank->users[users[i]]))
+            return false;
+    return true;
 }
 
 /* ---- the clock ---- */
@@ -267,10 +274,13 @@ static void run_up_to(const struct replay *r, int number, const struct action *a
         r->clock->on_run(r->clock->context, number, a, begin, op);
 }
 
-static void wait_for_user(const struct replay *r, int number, int user)
+static void wait_for_users(const struct replay *r, int number, int value, int micro_batch)
 {
-    if (r->clock && user != ORDER_NO_USER)
-        r->clock->on_wait(r->clock->context, number, user);
+    int users[PROGRAM_MAX_PARTS];
+    int n = order_users_of(&r->list[number].order, value, micro_batch, users);
+
+    for (int i = 0; r->clock && i < n; i++)
+        r->clock->on_wait(r->clock->context, number, users[i]);
 }
 
 static void wait_for_inputs(const struct replay *r, int number, const struct action *a)
@@ -278,14 +288,14 @@ static void wait_for_inputs(const struct replay *r, int number, const struct act
     const struct order *order = &r->list[number].order;
 
     for (int i = 0; i < order->n_inputs; i++)
-        wait_for_user(r, number, order_user(order, order->inputs[i], a->micro_batch));
+        wait_for_users(r, number, order->inputs[i], a->micro_batch);
 }
 
 /* Inputs may be written once no transfer reads them. */
 static bool can_load(const struct replay *r, const struct replay_rank *rank, const struct action *a)
 {
     for (int i = 0; i < rank->order.n_inputs; i++)
-        if (!is_user_done(r, rank, rank->order.inputs[i], a->micro_batch))
+        if (!are_users_done(r, rank, rank->order.inputs[i], a->micro_batch))
             return false;
     return true;
 }
@@ -326,13 +336,13 @@ static int try_event(struct replay *r, int number, const struct action *a,
 {
     const struct replay_rank *rank = &r->list[number];
 
-    if (event->kind == EVENT_TOUCH   ? !is_user_done(r, rank, event->what, a->micro_batch)
+    if (event->kind == EVENT_TOUCH   ? !are_users_done(r, rank, event->what, a->micro_batch)
         : event->kind == EVENT_DRAIN ? !is_drained(rank, event->what)
                                      : !can_post(r, rank, a, event->what))
         return 0;
     run_up_to(r, number, a, event->op);
     if (event->kind == EVENT_TOUCH)
-        wait_for_user(r, number, order_user(&rank->order, event->what, a->micro_batch));
+        wait_for_users(r, number, event->what, a->micro_batch);
     else if (event->kind == EVENT_DRAIN && r->clock)
         r->clock->on_drain(r->clock->context, number, (unsigned)event->what);
     else if (event->kind == EVENT_POST)

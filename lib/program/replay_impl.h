@@ -12,7 +12,7 @@ enum replay_event_kind { EVENT_POST, EVENT_TOUCH, EVENT_DRAIN };
 /* An event of a function that concerns transfers. */
 struct replay_event {
     enum replay_event_kind kind;
-    int what; /* POST: an index in posted_ops; TOUCH: a base value; DRAIN: a set of streams */
+    int what; /* POST: an index in posted_ops; TOUCH: a base value, or a view of one with parts; DRAIN: a set of streams */
     int op;   /* of the function, before which it is */
 };
 

@@ -5,7 +5,7 @@
  * the contents of the stash's slots in verify_stash.c, and each entry by walking its actions as run
  * will. On that walk
  *
- *  - a value is written once, and before it is read;
+ *  - a value is written once, and before it is read; of one with parts, each part is;
  *  - an accumulator starts from zero, sees the micro-batches in increasing order, and is not added
  *    to after its sum over ranks was begun;
  *  - a value with a home is brought before it is read, and sent home once it is written
@@ -166,6 +166,8 @@ static int check_read(const struct verify_walk *w, const struct function *f, con
         return verify_complain(
             p, f, op, id, v->home ? "is read while it is away" : "is read before it is written",
             w->err);
+    if (verify_parts(w, f, op, id) < 0)
+        return -1;
     if (p->values[id].bucket && p->values[id].base && w->gathered[base] != p->values[id].bucket)
         return verify_complain(p, f, op, id,
                                w->gathered[base]
@@ -295,6 +297,7 @@ static int check_write(struct verify_walk *w, const struct function *f, const st
         w->gathered[base] = p->values[id].bucket;
     }
     w->written[base] = is_pass(v) ? w->run : WRITTEN;
+    verify_note_parts(w, id);
     for (int axis = 0; axis < N_AXES; axis++)
         spread_of(w, base)[axis] = (unsigned char)p->values[id].spread[axis];
     return 0;
@@ -357,7 +360,7 @@ static int walk_function(struct verify_walk *w, int function)
             if (op->out[k] && check_write(w, f, op, k) < 0)
                 return -1;
     }
-    return verify_all_saved(w, f);
+    return verify_all_parts(w, f) < 0 ? -1 : verify_all_saved(w, f);
 }
 
 static int walk_action(struct verify_walk *w, const struct action *a)
@@ -404,6 +407,7 @@ static void open_walk(struct verify_walk *w, struct arena *arena)
     w->gathered = arena_array(arena, int, n_values);
     w->owners = program_list_owners(p, arena);
     verify_open_stays(w, arena);
+    verify_open_parts(w, arena);
 }
 
 /* What the host reads after the entry is there. */

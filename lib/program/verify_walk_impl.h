@@ -36,6 +36,9 @@ struct verify_walk {
     int *owners;           /* by base value: that whose home it is, or 0 */
     int *first_at_home, *next_at_home; /* by base home: the values whose home it, or a part, is */
     int64_t *n_filled; /* by base value with a home: elements that are here, in this run */
+    int *parts_at;     /* by base value with parts: the number of its first, counted from 1; or 0 */
+    int *part_run;     /* by part: the run that wrote it last */
+    int64_t *n_written; /* by part: elements, in that run */
 };
 
 /* verify_home.c: tables of a walk. */
@@ -49,6 +52,15 @@ int verify_move(struct verify_walk *walk, const struct function *function, const
 /* A home, or a part of one, is touched ("is read"): it has what the value has. Results likewise. */
 int verify_at_home(const struct verify_walk *walk, const struct function *function,
                    const struct op *op, int id, const char *what);
+
+/* verify_parts.c: tables of a walk; a value with parts is read (0, or -1 and the walk's error) or
+ * written. */
+void verify_open_parts(struct verify_walk *walk, struct arena *arena);
+int verify_parts(const struct verify_walk *walk, const struct function *function,
+                 const struct op *op, int id);
+void verify_note_parts(const struct verify_walk *walk, int id);
+/* At the end of a function: of what it writes a part of it writes all. */
+int verify_all_parts(const struct verify_walk *walk, const struct function *function);
 
 /* Anything is written, by an op of a kernel or a collective; and at the function's end. */
 int verify_note_write(struct verify_walk *walk, const struct function *function,

@@ -40,8 +40,16 @@ static size_t all_reduce_scratch_bytes(const struct tensor *x, int size)
 
 int collective_may_be_fast(const struct op_shape *shape)
 {
-    return (shape->kind == OP_REDUCE_SCATTER || shape->kind == OP_ALL_REDUCE) &&
+    return !collective_is_strided(&shape->in[OPS_FIRST]) &&
+           (shape->kind == OP_REDUCE_SCATTER || shape->kind == OP_ALL_REDUCE) &&
            (shape->out[0].dtype == DTYPE_F32 || shape->out[0].dtype == DTYPE_BF16);
+}
+
+/* Of a reduce_scatter: every rank's part, one more for a sum that is added to what is there, and
+ * then what is sent, where there is something else between it. */
+static size_t packed_at(const struct tensor *part, int size)
+{
+    return ((size_t)size + (part->dtype == DTYPE_F32)) * collective_bytes_of(part);
 }
 
 size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_fast)
@@ -52,9 +60,12 @@ size_t collective_scratch_bytes(const struct op_shape *shape, int size, bool is_
     if (is_fast && collective_may_be_fast(shape))
         return shape->kind == OP_REDUCE_SCATTER ? collective_bytes_of(out) : 0;
     switch (shape->kind) {
+    case OP_ALL_GATHER:
+        return collective_is_strided(out) ? collective_bytes_of(out) : 0;
     case OP_REDUCE_SCATTER:
-        /* Every rank's part, and one more for a sum that is added to what is there. */
-        return ((size_t)size + (out->dtype == DTYPE_F32)) * collective_bytes_of(out);
+        return packed_at(out, size) + (collective_is_strided(&shape->in[OPS_FIRST])
+                                           ? collective_bytes_of(&shape->in[OPS_FIRST])
+                                           : 0);
     case OP_ALL_REDUCE:
         return all_reduce_scratch_bytes(out, size);
     case OP_ALL_REDUCE_SCALAR:
@@ -109,7 +120,8 @@ size_t collective_host_bytes(const struct op_shape *shape, int size)
 
 bool collective_takes_strides(enum op_kind kind)
 {
-    return is_of_windows(kind) || is_of_heads(kind) || is_of_sequences(kind);
+    return is_of_windows(kind) || is_of_heads(kind) || is_of_sequences(kind) ||
+           kind == OP_ALL_GATHER || kind == OP_REDUCE_SCATTER;
 }
 
 /* Of heads that are gathered, too little to count. */
@@ -208,9 +220,15 @@ static void sum_parts(const struct collective *c)
 
 static int step_reduce_scatter(const struct collective *c, int step, struct comm_call *call)
 {
-    *call = (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->scratch,
-                                collective_bytes_of(&c->out), 0 };
-    if (step > 0)
+    if (step == 0)
+        *call = (struct comm_call){ COMM_ALL_TO_ALL,
+                                    collective_is_strided(&c->in)
+                                        ? collective_pack(
+                                              c, (unsigned char *)c->scratch +
+                                                     packed_at(&c->out, comm_group_size(c->group)))
+                                        : c->in.data,
+                                    c->scratch, collective_bytes_of(&c->out), 0 };
+    else
         sum_parts(c);
     return step == 0;
 }
@@ -282,9 +300,7 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
         return collective_step_by_node(c, step, call, over);
     switch (c->kind) {
     case OP_ALL_GATHER:
-        *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->out.data,
-                                    collective_bytes_of(&c->in), 0 };
-        return step == 0;
+        return collective_step_gather(c, step, call);
     case OP_REDUCE_SCATTER:
         return step_reduce_scatter(c, step, call);
     case OP_ALL_REDUCE:

@@ -58,4 +58,10 @@ size_t collective_rows_scratch_bytes(const struct op_shape *shape, int size);
 size_t collective_rows_host_bytes(const struct op_shape *shape, int size);
 size_t collective_rows_copied_bytes(const struct op_shape *shape, int size);
 
+/* collective_strided.c: a part of each rank's, in something that has others between them. pack puts
+ * one behind the other, at `to`, what goes to each rank, and returns it. */
+bool collective_is_strided(const struct tensor *t);
+void *collective_pack(const struct collective *c, void *to);
+int collective_step_gather(const struct collective *c, int step, struct comm_call *call);
+
 #endif

@@ -44,6 +44,8 @@ bool collective_goes_by_node(const struct op_shape *shape, int size, int n, bool
     if (n < 2 || n >= size || (n & (n - 1)) ||
         (shape->kind != OP_ALL_GATHER && !is_sum(shape->kind)))
         return false;
+    if (collective_is_strided(&shape->in[0]) || collective_is_strided(&shape->out[0]))
+        return false;
     if (collective_bytes_of(whole_of(shape)) <= FLAT_BYTES_MAX ||
         (shape->kind == OP_ALL_REDUCE && collective_is_gathered(&shape->in[0], size)))
         return false;
