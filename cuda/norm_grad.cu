@@ -60,6 +60,8 @@ static __device__ __forceinline__ void put_dx(const norm_grad<T, R> &n, int64_t 
 {
     float dx[N];
 
+    if (!n.dx.at)
+        return;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         float own = rstd * (fmaf(-xhat[i], means[0], dy[i] * w[i]) - means[1]);
@@ -274,8 +276,9 @@ static void launch(struct kernels *kernels, const struct kernel_call *call,
         return launch_lanes<T, R, WIDE, 256>(kernels, call, n);
     if (n.d <= LANES_MAX * N_ELEMENTS)
         return launch_lanes<T, R, WIDE, LANES_MAX>(kernels, call, n);
-    cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LONG_LANES),
-                norm_grad_long_kernel<T, R, N, WIDE>, n);
+    if (n.dx.at)
+        cuda_launch(kernels, call, cuda_shape_of(n.n_rows, LONG_LANES),
+                    norm_grad_long_kernel<T, R, N, WIDE>, n);
     if (n.dw || n.db)
         cuda_launch(kernels, call,
                     cuda_shape_of_rows(ceil_div(n.n_rows, n.rows_a_block), n.d, N_THREADS_MIN, 1),

@@ -9,6 +9,7 @@
 #include "plan/gradient_sums.h"
 #include "plan/programs.h"
 #include "plan/step_time.h"
+#include "plan_slices.h"
 
 /* ---- sums of gradients ---- */
 
@@ -152,6 +153,7 @@ int plan_print_hidden(const struct plan *plan, const struct cluster *cluster, st
     struct arena arena = { 0 };
     int status = 0;
 
+    plan_print_slices(plan, out);
     if (has_chunk_sums(plan)) {
         status = find_sums(&sums, plan, cluster, &arena, err);
         if (!status)
@@ -204,6 +206,7 @@ int plan_add_hidden(const struct plan *plan, const struct cluster *cluster, cJSO
     struct arena arena = { 0 };
     int status = 0;
 
+    plan_add_slices(plan, json);
     if (has_chunk_sums(plan)) {
         status = find_sums(&sums, plan, cluster, &arena, err);
         if (!status)

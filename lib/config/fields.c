@@ -394,6 +394,17 @@ const struct field job_fields[] = {
       .help = "with cp_kind gather: slices of kv heads in which keys and values travel while "
               "attention computes what has arrived; must divide the kv heads of a rank; auto: 1; "
               "changes no bit" },
+    { "parallel.overlap", FIELD_CHOICE, AT(parallel.overlap), .initial = "auto",
+      .choices = overlap_choices,
+      .help = "how collectives of tensor parallelism are hidden: none: under gradients of weights "
+              "alone; slices: a layer's products are cut into slices of tokens, each of which "
+              "travels while the next is computed; halves: two slices of whole sequences, through "
+              "attention as well (needs 2 sequences of each tensor-parallel rank in a "
+              "micro-batch); auto: what takes least time by the prices of the cluster, which "
+              "lmtrain plan prints; changes no bit" },
+    { "parallel.overlap_slices", FIELD_INT, AT(parallel.overlap_slices), .initial = "auto",
+      .word = "auto", .min = 1, .max = 16,
+      .help = "with overlap slices: how many; auto: at each place as many as take least time" },
     { "parallel.ep", FIELD_INT, AT(parallel.ep), .initial = "1", .min = 1, .max = 65536,
       NUMERICS(LAYOUT, 690),
       .help = "expert parallel size: neighbouring data-parallel ranks that divide the experts of "

@@ -90,6 +90,9 @@ struct job_counts {
 };
 
 /* What is checked of the hosts before a run (train/preflight.h). */
+/* How collectives of tensor parallelism are hidden. */
+enum job_overlap { JOB_OVERLAP_AUTO, JOB_OVERLAP_NONE, JOB_OVERLAP_SLICES, JOB_OVERLAP_HALVES };
+
 enum job_preflight { PREFLIGHT_OFF, PREFLIGHT_QUICK, PREFLIGHT_FULL };
 
 /* How fp32 masters are kept beside bf16 weights, and rounded to them. */
@@ -105,6 +108,7 @@ extern const struct choice offload_choices[];
 extern const struct choice offload_kind_choices[];
 extern const struct choice memory_update_choices[];
 extern const struct choice cp_kind_choices[];
+extern const struct choice overlap_choices[];
 extern const struct choice gradient_sum_choices[];
 extern const struct choice moe_drop_choices[];
 extern const struct choice hold_choices[];
@@ -242,7 +246,9 @@ struct job {
         enum cp_kind cp_kind;   /* CP_AUTO until job_resolve */
         struct cp_sizes cp_sizes;
         int cp_slices; /* of what attention waits for; 0: auto */
-        int dp_given;  /* else by the number of ranks */
+        enum job_overlap overlap;
+        int overlap_slices; /* 0: auto */
+        int dp_given;       /* else by the number of ranks */
         int zero;
         int zero_group;           /* dp ranks that shard together; 0: all */
         enum parameter_hold hold; /* of parameters that zero 3 has gathered */

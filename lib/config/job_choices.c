@@ -25,6 +25,11 @@ const struct choice memory_update_choices[] = {
 const struct choice cp_kind_choices[] = { { "auto", CP_AUTO },       { "ulysses", CP_ULYSSES },
                                           { "gather", CP_GATHER },   { "ring", CP_RING },
                                           { "fastseq", CP_FASTSEQ }, { 0 } };
+const struct choice overlap_choices[] = { { "auto", JOB_OVERLAP_AUTO },
+                                          { "none", JOB_OVERLAP_NONE },
+                                          { "slices", JOB_OVERLAP_SLICES },
+                                          { "halves", JOB_OVERLAP_HALVES },
+                                          { 0 } };
 const struct choice gradient_sum_choices[] = { { "auto", GRADIENT_SUM_LATE },
                                                { "late", GRADIENT_SUM_LATE },
                                                { "early", GRADIENT_SUM_EARLY },

@@ -143,8 +143,15 @@ static void recompute_chunk_early(struct compiling *c, int chunk)
 static void overlap_chunk(struct compiling *c, int chunk)
 {
     const struct chunk_functions *f = &c->functions[chunk];
+    const struct mesh *mesh = &c->program->mesh;
+    struct slice_options options = c->options->overlap;
+    bool has_whole = mesh->size[axes_keys()] == 1 && mesh->size[axes_heads()] == 1;
 
-    overlap_collectives(c->program, f->backward);
+    options.rows = model_rows(&c->builder);
+    options.seq_len = has_whole ? c->builder.seq_len : 0;
+    if (options.kind != OVERLAP_NONE)
+        slice(c->program, f->forward, &options);
+    slice(c->program, f->backward, &options);
     if (f->weight != f->backward)
         overlap_collectives(c->program, f->weight);
 }

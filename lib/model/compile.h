@@ -35,7 +35,9 @@ struct compile_train {
     int whole_experts;     /* with sequence_parallel: tp ranks divide experts, not their matrices */
     int has_ring;          /* over cp keys go from rank to rank instead of being gathered */
     int key_slices;        /* in which gathered keys travel; 0: 1 */
-    int fastseq;           /* ranks along ulysses divide the qkv matrices (model.h) */
+    /* Slices over tp (program/passes.h), of which rows and seq_len are set by the compiler. */
+    struct slice_options overlap;
+    int fastseq;            /* ranks along ulysses divide the qkv matrices (model.h) */
     double capacity_factor; /* of experts (model.h); 0: they have no capacity */
     int drops_by_weight;
     int64_t head_logits; /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */

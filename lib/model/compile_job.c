@@ -15,6 +15,19 @@ int compile_early_layers(const struct job *job)
     return is_said && !job->keep_sets.set_of_layer && !job->offload ? 1 : 0;
 }
 
+static struct slice_options overlap_of(const struct job *job)
+{
+    static const enum overlap_kind kinds[] = {
+        [JOB_OVERLAP_AUTO] = OVERLAP_AUTO,
+        [JOB_OVERLAP_NONE] = OVERLAP_NONE,
+        [JOB_OVERLAP_SLICES] = OVERLAP_SLICES,
+        [JOB_OVERLAP_HALVES] = OVERLAP_HALVES,
+    };
+
+    return (struct slice_options){ .kind = kinds[job->parallel.overlap],
+                                   .n_slices = job->parallel.overlap_slices };
+}
+
 struct compile_train compile_job(const struct job *job, int pp_rank)
 {
     static const enum recompute_kind kinds[] = {
@@ -48,6 +61,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .capacity_factor = job->moe.capacity_factor,
         .drops_by_weight = job->moe.drop == MOE_DROP_PROBABILITY,
         .key_slices = job->parallel.cp_slices,
+        .overlap = overlap_of(job),
         .fastseq = job->parallel.cp_kind == CP_FASTSEQ,
         .tuning = job->tuning,
         .decides_late = job->train.on_spike == SPIKE_SKIPPED,

@@ -46,6 +46,7 @@ static const struct op_info rope = {
     .outputs = {
         [ROPE_OUT] = { "out", DIM_T, DIM_D, TYPE_ACT, OPERAND_IN_PLACE },
     },
+    .traits = TRAIT_BY_ROWS,
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EVEN_HEAD,
     .feature = FEATURE_ROPE,
     .spread_form = { .data = IN(ROPE_X),
@@ -69,6 +70,7 @@ static const struct op_info rope_grad = {
     .outputs = {
         [ROPE_GRAD_DX] = { "dx", DIM_T, DIM_D, TYPE_ACT, OPERAND_IN_PLACE },
     },
+    .traits = TRAIT_BY_ROWS,
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_EVEN_HEAD,
     .spread_form = { .data = IN(ROPE_GRAD_DOUT),
                      .rowwise = IN(ROPE_GRAD_POSITION),
@@ -254,6 +256,7 @@ static const struct op_info attention = {
         [ATTENTION_OUT] = { "out", DIM_T, DIM_HV, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_LSE] = { "lse", DIM_T, DIM_H, TYPE_F32, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
     .feature = FEATURE_ANY_MODEL,
     .check_attributes = attention_check_attributes,
@@ -327,6 +330,7 @@ static const struct op_info attention_grad = {
         [ATTENTION_GRAD_DK] = { "dk", DIM_U, DIM_GE, TYPE_ACT, OPERAND_PLAIN },
         [ATTENTION_GRAD_DV] = { "dv", DIM_U, DIM_GV, TYPE_ACT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .attributes = ATTRIBUTE_HEADS | ATTRIBUTE_SEQ_LEN | ATTRIBUTE_P,
     .check_attributes = attention_grad_check_attributes,
     .check = attention_grad_check,

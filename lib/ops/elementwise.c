@@ -25,7 +25,7 @@ static const struct op_info swiglu = {
     .outputs = {
         [SWIGLU_Y] = { "y", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_CHEAP,
+    .traits = TRAIT_CHEAP | TRAIT_BY_ROWS,
     .feature = FEATURE_SWIGLU,
     .spread_form = { .data = IN(SWIGLU_GU), .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 2.5, /* 5 for a pair of gate and up */
@@ -44,6 +44,7 @@ static const struct op_info swiglu_grad = {
     .outputs = {
         [SWIGLU_GRAD_DGU] = { "dgu", DIM_T, DIM_2F, TYPE_ACT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .spread_form = { .data = IN(SWIGLU_GRAD_DY) | IN(SWIGLU_GRAD_GU),
                      .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 11,
@@ -71,7 +72,7 @@ static const struct op_info gelu = {
     .outputs = {
         [GELU_Y] = { "y", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_CHEAP,
+    .traits = TRAIT_CHEAP | TRAIT_BY_ROWS,
     .feature = FEATURE_GELU,
     .spread_form = { .data = IN(GELU_X), .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 10,
@@ -90,6 +91,7 @@ static const struct op_info gelu_grad = {
     .outputs = {
         [GELU_GRAD_DX] = { "dx", DIM_T, DIM_F, TYPE_ACT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .spread_form = { .data = IN(GELU_GRAD_DY) | IN(GELU_GRAD_X), .allowed = MAY_ROWS | MAY_COLS },
     .flops_per_element = 18,
 };
@@ -117,6 +119,7 @@ static const struct op_info scale = {
     .outputs = {
         [SCALE_Y] = { "y", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .feature = FEATURE_ADAPTERS,
     .spread_form = { .data = IN(SCALE_X), .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
     .flops_per_element = 1,
@@ -278,6 +281,7 @@ static const struct op_info add = {
     .outputs = {
         [ADD_Y] = { "y", DIM_T, DIM_D, TYPE_FLOAT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .feature = FEATURE_ANY_MODEL,
     .check = add_check,
     .spread_form = { .data = IN(ADD_A) | IN(ADD_B), .allowed = MAY_ROWS | MAY_COLS | MAY_PARTIAL },
@@ -303,7 +307,7 @@ static const struct op_info cast = {
     .outputs = {
         [CAST_Y] = { "y", DIM_T, DIM_D, TYPE_FLOAT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_CHEAP,
+    .traits = TRAIT_CHEAP | TRAIT_BY_ROWS,
     .check = cast_check,
     .spread_form = { .data = IN(CAST_X), .allowed = MAY_ROWS | MAY_COLS },
 };

@@ -68,6 +68,7 @@ static const struct op_info embed = {
     .outputs = {
         [EMBED_X] = { "x", DIM_T, DIM_D, TYPE_STREAM, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .feature = FEATURE_ANY_MODEL,
     .spread = embed_spread,
     .flops = embed_flops,

@@ -101,7 +101,7 @@ static const struct op_info linear = {
     .outputs = {
         [LINEAR_Y] = { "y", DIM_T, DIM_N, TYPE_ACT_OR_F32, OPERAND_PLAIN },
     },
-    .traits = TRAIT_PRODUCT,
+    .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS,
     .feature = FEATURE_ANY_MODEL,
     .spread = linear_spread,
     .flops = linear_flops,
@@ -144,7 +144,7 @@ static const struct op_info linear_dx = {
     .outputs = {
         [LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
     },
-    .traits = TRAIT_PRODUCT,
+    .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS,
     .spread = linear_dx_spread,
     .flops = linear_dx_flops,
 };
@@ -230,6 +230,7 @@ static const struct op_info add_bias = {
     .outputs = {
         [ADD_BIAS_Y] = { "y", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .feature = FEATURE_SUM_BEFORE_BIAS,
     .spread = add_bias_spread,
     .flops_per_element = 1,
@@ -342,6 +343,7 @@ static const struct op_info lora = {
     .outputs = {
         [LORA_OUT] = { "out", DIM_T, DIM_N, TYPE_ACT, OPERAND_PLAIN },
     },
+    .traits = TRAIT_BY_ROWS,
     .feature = FEATURE_ADAPTERS,
     .check = lora_check,
     .spread = lora_spread,

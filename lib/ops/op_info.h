@@ -129,6 +129,10 @@ enum op_trait {
     TRAIT_BY_BLOCKS = 128, /* it treats elements one by one, or norm blocks: on parts of whole norm
                               blocks it is as on all, bit for bit. Operands of R x D are parted, and
                               tables by block; others are the same for all */
+    TRAIT_BY_ROWS =
+        512, /* a row of what it writes depends on that row of its operands of T rows, and
+                            on other operands: on some rows it is as on all, bit for bit. With
+                            ATTRIBUTE_SEQ_LEN on whole sequences alone */
     TRAIT_EXPERT_ROWS = 256, /* in a forward: its output has a row for each choice or token that may
                                 come to the rank's experts, of which most do not */
 };

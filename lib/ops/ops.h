@@ -31,10 +31,11 @@
  *   rmsnorm             x[T x d] res, w[1 x d] fp32 -> y[T x d] act or res, rstd[T x 1] fp32
  *                         Zhang & Sennrich 2019, eq. 4; eps inside the root
  *   rmsnorm_grad        dy[T x d] act, x, w, rstd, add?[T x d] res
- *                       -> dx[T x d] res, dw?[1 x d] +=, copy?[T x d] act
- *                         dx = add + the norm's own; copy: bit-equal to a cast of dx
+ *                       -> dx?[T x d] res, dw?[1 x d] +=, copy?[T x d] act
+ *                         dx = add + the norm's own; copy: bit-equal to a cast of dx; dw has the
+ *                         same bits without dx
  *   layernorm           x[T x d] res, w, b?[1 x d] fp32 -> y act, mean[T x 1], rstd[T x 1]
- *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx, dw? +=, db? +=, copy?
+ *   layernorm_grad      dy, x, w, mean, rstd, add? -> dx?, dw? +=, db? +=, copy?
  *   add_rmsnorm         x[T x d] res, delta[T x d] act, w -> y, rstd, sum[T x d] res
  *                         sum = x + delta; bit-equal to add, then rmsnorm
  *   add_layernorm       x, delta, w, b? -> y, mean, rstd, sum

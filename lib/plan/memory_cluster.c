@@ -68,6 +68,15 @@ static int read_with_table(struct cluster *cluster, const char *name, struct are
     return 0;
 }
 
+bool memory_known_cluster(struct cluster *cluster, const struct job *job, struct arena *arena)
+{
+    const char *name = job->searched.cluster ? job->searched.cluster : job->cluster;
+
+    if (job->rates)
+        *cluster = *job->rates;
+    return job->rates || (name && !read_with_table(cluster, name, arena));
+}
+
 int memory_cluster(struct cluster *cluster, const struct job *job, const struct kernels *kernels,
                    struct arena *arena, struct err *err)
 {

@@ -95,6 +95,7 @@ int memory_fit_job(struct memory_fit **fit, struct job *job,
  * cluster that it was searched for, the GPU's data sheet, or a CPU of usual rates, with the job's
  * rates of links.
  */
+bool memory_known_cluster(struct cluster *cluster, const struct job *job, struct arena *arena);
 int memory_cluster(struct cluster *cluster, const struct job *job, const struct kernels *kernels,
                    struct arena *arena, struct err *err);
 

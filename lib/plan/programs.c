@@ -4,6 +4,7 @@
 #include "plan/programs.h"
 
 #include "config/sequence_lengths.h"
+#include "layout/axes.h"
 #include "model/model.h"
 #include "plan/memory_fit.h"
 #include "plan/price.h"
@@ -48,6 +49,43 @@ static int time_copies(struct copy_times *times, const struct programs_request *
     return 0;
 }
 
+/* ---- what slices are chosen by ---- */
+
+struct slice_prices {
+    struct prices prices;
+    struct mesh mesh;
+};
+
+static int64_t slice_op_ns(void *context, const struct op_shape *shape)
+{
+    return price_op(&((struct slice_prices *)context)->prices, shape).ns;
+}
+
+static int64_t slice_collective_ns(void *context, const struct op_shape *shape)
+{
+    const struct slice_prices *p = context;
+    struct group_shape group =
+        collective_group(p->prices.cluster, &p->mesh, 0, shape->attributes.axis);
+
+    return price_collective(&p->prices, &group, shape).ns;
+}
+
+/* All ranks of a group must order their collectives alike, so that these are prices of a cluster
+ * that the job names, or none: what a rank finds of its own machine may differ. */
+static void time_slices(struct slice_times *times, const struct job *job, const struct mesh *mesh,
+                        struct arena *arena)
+{
+    struct cluster *cluster = arena_array(arena, struct cluster, 1);
+    struct slice_prices *p = arena_array(arena, struct slice_prices, 1);
+
+    if (!memory_known_cluster(cluster, job, arena))
+        return;
+    p->prices = (struct prices){ .cluster = cluster,
+                                 .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
+    p->mesh = *mesh;
+    *times = (struct slice_times){ slice_op_ns, slice_collective_ns, p };
+}
+
 int programs_compile_by_length(struct programs_by_length *programs,
                                const struct programs_request *request, struct arena *arena,
                                struct err *err)
@@ -78,6 +116,8 @@ int programs_compile_by_length(struct programs_by_length *programs,
     if (options.offload && !programs->n_shorter &&
         time_copies(&options.copy_times, request, arena, err) < 0)
         return -1;
+    if (options.overlap.kind != OVERLAP_NONE && options.mesh.size[axes_tensor()] > 1)
+        time_slices(&options.overlap.times, job, &options.mesh, arena);
     if (compile_train(programs->longest, &options, err) < 0)
         return -1;
     return compile_shorter(programs, &options, err);

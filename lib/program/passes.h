@@ -159,6 +159,37 @@ void page_size_pool(struct program *program);
  */
 void overlap_collectives(struct program *program, int function);
 
+/* How long ops take: of kernels, and of collectives over an axis. */
+struct slice_times {
+    int64_t (*op_ns)(void *context, const struct op_shape *shape);
+    int64_t (*collective_ns)(void *context, const struct op_shape *shape);
+    void *context; /* NULL: nominal times, of no device */
+};
+
+enum overlap_kind {
+    OVERLAP_NONE,   /* overlap_collectives alone */
+    OVERLAP_AUTO,   /* what takes least time of all of these; none where times are not known */
+    OVERLAP_SLICES, /* in n_slices, or, where that is 0, in as many as take least time */
+    OVERLAP_HALVES
+};
+
+struct slice_options {
+    enum overlap_kind kind;
+    int n_slices;
+    int64_t rows; /* of tokens, on all tensor-parallel ranks together */
+    int seq_len;
+    struct slice_times times;
+};
+
+/*
+ * slice.c: in place of overlap_collectives: cut ops and the collectives over tp between them into
+ * slices of rows, and order them so that a slice travels while others are computed. What sums over
+ * rows, and attention, is done on all rows; with halves, which are of whole sequences, attention is
+ * cut as well. No bit changes: a row's result does not depend on the rows beside it. Where nothing
+ * gains, the function is as overlap_collectives leaves it.
+ */
+void slice(struct program *program, int function, const struct slice_options *options);
+
 /*
  * The functions of a chunk, as indices. If micro-batches have several sizes, each size has its own:
  * chunks[size * n_chunks + chunk], with the same ops in the same order on other numbers of rows,
@@ -278,13 +309,6 @@ struct update_options {
  * in the same order.
  */
 void build_update(struct program *program, int update, const struct update_options *options);
-
-/*
- * update.c: move n ops of the update from ops[first] on, sums over ranks that the host alone reads,
- * behind the op that writes ports.skip_update, where they travel under the optimizer and no op of
- * the norm comes after them; or (is_before) before that op, where the host reads them at a gate.
- */
-void update_move_behind_norm(struct program *program, int update, int first, int n, bool is_before);
 
 /*
  * schedule.c: the actions of ENTRY_STEP: function `gather`, if there is one (-1: none), then the

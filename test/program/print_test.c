@@ -185,6 +185,32 @@ static void tensor_parallel_text(void **state)
     }
 }
 
+/* Two slices of tokens, and two of whole sequences, which attention is cut into as well. */
+static void slices_text(void **state)
+{
+    static const struct {
+        const char *path;
+        enum overlap_kind kind;
+    } rows[] = {
+        { GOLDEN "llama.slices-2.txt", OVERLAP_SLICES },
+        { GOLDEN "llama.halves.txt", OVERLAP_HALVES },
+    };
+    struct model_spec spec = tiny_spec("llama");
+
+    (void)state;
+    spec.n_layers = 1;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct compile_train options = tiny_compile(&spec, 1);
+
+        options.mesh.size[AXIS_TP] = 2;
+        options.sequence_parallel = 1;
+        options.micro_batch = 128 / options.seq_len;
+        options.overlap.kind = rows[i].kind;
+        options.overlap.n_slices = 2;
+        check_compiled(rows[i].path, &options);
+    }
+}
+
 /* Groups of two that shard, and sum over each other, ranks first: ahead of the next reduction. */
 static void hybrid_text(void **state)
 {
@@ -439,18 +465,19 @@ static void split_masters_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(residual_text),        cmocka_unit_test(split_masters_text),
-        cmocka_unit_test(differentiate_text),   cmocka_unit_test(fuse_text),
-        cmocka_unit_test(recompute_text),       cmocka_unit_test(shard_text),
-        cmocka_unit_test(update_text),          cmocka_unit_test(whole_program_text),
-        cmocka_unit_test(zero_one_text),        cmocka_unit_test(zero_two_text),
-        cmocka_unit_test(hybrid_text),          cmocka_unit_test(zero_three_text),
-        cmocka_unit_test(offload_text),         cmocka_unit_test(pipeline_text),
-        cmocka_unit_test(tensor_parallel_text), cmocka_unit_test(dynamic_text),
-        cmocka_unit_test(token_axes_text),      cmocka_unit_test(experts_text),
-        cmocka_unit_test(sharded_experts_text), cmocka_unit_test(pages_text),
-        cmocka_unit_test(sharded_experts_text), cmocka_unit_test(whole_experts_text),
-        cmocka_unit_test(context_texts),        cmocka_unit_test(fastseq_text),
+        cmocka_unit_test(residual_text),      cmocka_unit_test(split_masters_text),
+        cmocka_unit_test(differentiate_text), cmocka_unit_test(fuse_text),
+        cmocka_unit_test(recompute_text),     cmocka_unit_test(shard_text),
+        cmocka_unit_test(update_text),        cmocka_unit_test(whole_program_text),
+        cmocka_unit_test(zero_one_text),      cmocka_unit_test(zero_two_text),
+        cmocka_unit_test(slices_text),        cmocka_unit_test(hybrid_text),
+        cmocka_unit_test(zero_three_text),    cmocka_unit_test(offload_text),
+        cmocka_unit_test(pipeline_text),      cmocka_unit_test(tensor_parallel_text),
+        cmocka_unit_test(dynamic_text),       cmocka_unit_test(token_axes_text),
+        cmocka_unit_test(experts_text),       cmocka_unit_test(sharded_experts_text),
+        cmocka_unit_test(pages_text),         cmocka_unit_test(sharded_experts_text),
+        cmocka_unit_test(whole_experts_text), cmocka_unit_test(context_texts),
+        cmocka_unit_test(fastseq_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

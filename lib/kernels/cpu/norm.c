@@ -132,11 +132,25 @@ static void norm_run(struct kernels *kernels, const struct kernel_call *call, in
 
 struct norm_grad {
     const struct tensor *dy, *x, *w, *mean, *rstd, *add; /* mean, add: NULL where absent */
-    const struct tensor *dx, *dw, *db, *copy;            /* all but dx: NULL where absent */
+    const struct tensor *dx, *dw, *db, *copy;            /* NULL where absent */
     float *partial_dw, *partial_db;                      /* [blocks x d] each */
     int64_t n_blocks;
     int first;
 };
+
+/* What a row adds to dw and db, as norm_grad_row does, where dx is not wanted. */
+CPU_INLINE void norm_grad_sums(const struct norm_grad *n, int64_t row, float *dw, float *db,
+                               enum dtype act, enum dtype res)
+{
+    const void *dy = cpu_row(n->dy, row), *x = cpu_row(n->x, row);
+    float rstd = *float_row(n->rstd, row), mean = n->mean ? *float_row(n->mean, row) : 0;
+
+    for (int64_t i = 0; i < n->x->cols; i++)
+        dw[i] = __builtin_fmaf(act_get(dy, i, act), (act_get(x, i, res) - mean) * rstd, dw[i]);
+    if (n->db)
+        for (int64_t i = 0; i < n->x->cols; i++)
+            db[i] += act_get(dy, i, act);
+}
 
 /*
  * With g = dy w and xhat = (x - mean) rstd: dx = rstd (g - mean(g) - xhat mean(g xhat)); RMSNorm
@@ -200,7 +214,8 @@ CPU_INLINE void norm_grad_tile_body(void *context, int64_t tile)
     if (db)
         memset(db, 0, (size_t)d * sizeof *db);
     WITH_ACT_AND_RES(n->dy->dtype, n->x->dtype,
-                     for (; row < end; row++) norm_grad_row(n, row, dw, db, act, res));
+                     for (; row < end; row++) if (n->dx) norm_grad_row(n, row, dw, db, act, res);
+                     else norm_grad_sums(n, row, dw, db, act, res));
 }
 
 CPU_TILES(norm_grad_tile);
@@ -254,7 +269,7 @@ static void norm_grad_run(struct kernels *kernels, const struct kernel_call *cal
         .mean = layer ? &op->in[LAYERNORM_GRAD_MEAN] : NULL,
         .rstd = &op->in[RMSNORM_GRAD_RSTD + layer],
         .add = if_given(&op->in[RMSNORM_GRAD_ADD + layer]),
-        .dx = &op->out[RMSNORM_GRAD_DX],
+        .dx = if_given(&op->out[RMSNORM_GRAD_DX]),
         .dw = if_given(&op->out[RMSNORM_GRAD_DW]),
         .db = layer ? if_given(&op->out[LAYERNORM_GRAD_DB]) : NULL,
         .copy = if_given(&op->out[RMSNORM_GRAD_COPY + layer]),

@@ -1,0 +1,90 @@
+/*
+ * plan_slices.c - the table of sites, those that follow each other and are alike in one row
+ */
+#include "plan_slices.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "program/program.h"
+#include "report/table.h"
+
+static int64_t exposed(int64_t ns, const struct slice_site *site)
+{
+    return ns > site->compute_ns ? ns - site->compute_ns : 0;
+}
+
+static bool are_alike(const struct slice_site *a, const struct slice_site *b)
+{
+    return a->function == b->function && a->n_slices == b->n_slices &&
+           a->has_sequences == b->has_sequences && a->ns == b->ns && a->whole_ns == b->whole_ns;
+}
+
+/* How many sites from here on are alike. */
+static int count_alike(const struct slice_site *site)
+{
+    int n = 1;
+
+    for (const struct slice_site *next = site->next; next && are_alike(site, next);
+         next = next->next)
+        n++;
+    return n;
+}
+
+static void print_row(struct report_table *table, const struct program *p,
+                      const struct slice_site *site, int n)
+{
+    char slices[48] = "not cut", layer[16] = "-";
+
+    if (site->n_slices > 1)
+        snprintf(slices, sizeof slices, "%d%s", site->n_slices,
+                 site->has_sequences ? " of whole sequences" : " of tokens");
+    if (site->layer >= 0)
+        snprintf(layer, sizeof layer, "%d", site->layer);
+    report_table_row(
+        table, "%s\t%s\t%d\t%s\t%.4g\t%.4g\t%.4g\t%.4g", p->functions[site->function].name, layer,
+        n, slices, (double)site->compute_ns / 1e6, (double)site->moved_ns / 1e6,
+        (double)exposed(site->whole_ns, site) / 1e6, (double)exposed(site->ns, site) / 1e6);
+}
+
+void plan_print_slices(const struct plan *plan, struct str *out)
+{
+    const struct program *p = &plan->programs[0];
+    struct report_table table;
+
+    if (!p->slice_sites)
+        return;
+    report_table_init(&table, "lrrlrrrr");
+    report_table_heading(&table, "overlap over tp, ms\tlayer\tsites\tslices\tcompute\tmoved\t"
+                                 "exposed uncut\texposed");
+    for (const struct slice_site *site = p->slice_sites; site;) {
+        int n = count_alike(site);
+
+        print_row(&table, p, site, n);
+        for (int i = 0; i < n; i++)
+            site = site->next;
+    }
+    report_table_print(&table, 0, out);
+    str_add_char(out, '\n');
+    report_table_release(&table);
+}
+
+void plan_add_slices(const struct plan *plan, cJSON *json)
+{
+    const struct program *p = &plan->programs[0];
+    cJSON *list = p->slice_sites ? cJSON_AddArrayToObject(json, "slices") : NULL;
+
+    for (const struct slice_site *site = p->slice_sites; site; site = site->next) {
+        cJSON *made = cJSON_CreateObject();
+
+        cJSON_AddStringToObject(made, "function", p->functions[site->function].name);
+        cJSON_AddNumberToObject(made, "layer", site->layer);
+        cJSON_AddNumberToObject(made, "slices", site->n_slices);
+        cJSON_AddBoolToObject(made, "of_sequences", site->has_sequences);
+        cJSON_AddNumberToObject(made, "compute_ns", (double)site->compute_ns);
+        cJSON_AddNumberToObject(made, "moved_ns", (double)site->moved_ns);
+        cJSON_AddNumberToObject(made, "exposed_uncut_ns", (double)exposed(site->whole_ns, site));
+        cJSON_AddNumberToObject(made, "exposed_ns", (double)exposed(site->ns, site));
+        cJSON_AddItemToArray(list, made);
+    }
+}

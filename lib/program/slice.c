@@ -1,0 +1,350 @@
+/*
+ * slice.c - slices of rows, each of which travels over tp while the next is computed
+ *
+ * A row of a product, a norm or an activation depends on that row alone, so an op can be cut into
+ * slices of rows, and the collective behind it as well. Of two slices:
+ *
+ *     F  %41 = linear %39, out.weight             F  %41[0] = linear %39[0], out.weight
+ *     F  %42 = reduce_scatter %41  over tp        F  %42[0] = reduce_scatter %41[0]  over tp
+ *     F  %44, .. = add_rmsnorm %29, %42     ->    F  %41[1] = linear %39[1], out.weight
+ *     F  %46 = all_gather %44  over tp            F  %42[1] = reduce_scatter %41[1]  over tp
+ *     F  %47 = linear %46, gate_up.weight         F  %44[0], .. = add_rmsnorm %29[0], %42[0]
+ *                                                 F  %46[0] = all_gather %44[0]  over tp
+ *                                                 ...
+ *
+ * Fine-grained execution of AccTFM (TPDS 2022), here along tokens; with two slices of whole
+ * sequences, which attention is cut into as well, Domino (arXiv:2409.15241). What sums over rows (a
+ * weight's gradient) reads all rows behind the last slice.
+ *
+ * With sequence parallelism a rank has a period of rows. Slice i of all rows is the i-th part of
+ * each rank's period, as many pieces as there are ranks. No row changes its rank or its place, so
+ * that sums over rows stay as they are. Values are cut into views; which ops wait for which slice
+ * is said by their parts (program.h).
+ *
+ * A *site* is what lies between two ops that need all rows, such as attention's: how many slices
+ * are best for it does not depend on other sites, so that the dynamic programme of AccTFM comes
+ * down to a choice for each (slice_order.c plays them).
+ */
+#include <string.h>
+
+#include "base/num.h"
+#include "layout/axes.h"
+#include "program/order.h"
+#include "program/slice_impl.h"
+
+/* Slices of fewer rows would leave products' tiles empty. */
+#define ROWS_MIN 32
+/* What a plan must gain by the times, in per cent. */
+#define GAIN_MIN 2
+
+static const int counts[] = { 2, 4, 8 };
+
+/* ---- how many slices ---- */
+
+/* Rows of the period in each of n slices: whole tiles, or whole sequences. */
+static int64_t rows_for(const struct slicer *s, int n, int unit)
+{
+    int64_t rows = (s->period + n - 1) / n;
+
+    return (rows + unit - 1) / unit * unit;
+}
+
+/* Cut ops begin .. end - 1 as far as they can be; whether a collective is. */
+static bool cut(struct slicer *s, int begin, int end, int64_t rows)
+{
+    bool moves = false;
+
+    for (int i = begin; i < end; i++) {
+        bool is = rows < s->period && slice_is_cut(s, &s->function->ops[i], rows);
+
+        s->slice_rows[i] = is ? rows : 0;
+        moves |= is && op_is_collective(s->function->ops[i].kind);
+    }
+    return moves;
+}
+
+static int64_t play(struct slicer *s, int begin, int end, int **order)
+{
+    struct slice_tasks t = slice_list_tasks(s, begin, end);
+
+    *order = arena_array(&s->arena, int, t.n);
+    return slice_order(t.list, t.n, *order);
+}
+
+/* The end of the site that begins there: behind the next op that needs all rows. */
+static int end_of_site(const struct slicer *s, int begin)
+{
+    int i = begin;
+
+    while (i < s->function->n_ops) {
+        const struct op *op = &s->function->ops[i++];
+
+        if (!order_is_async(op) && !slice_is_cut(s, op, ROWS_MIN) &&
+            !slice_only_accumulates(s->program, op))
+            break;
+    }
+    return i;
+}
+
+static void choose_of_site(struct slicer *s, int begin, int end)
+{
+    int64_t best = 0, least;
+    int *order;
+
+    cut(s, begin, end, s->period);
+    least = play(s, begin, end, &order) * (100 - GAIN_MIN) / 100;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int64_t rows = rows_for(s, counts[i], ROWS_MIN);
+
+        if (!cut(s, begin, end, rows))
+            continue;
+        int64_t ns = play(s, begin, end, &order);
+        if (ns < least) {
+            least = ns;
+            best = rows;
+        }
+    }
+    cut(s, begin, end, best ? best : s->period);
+}
+
+static void cut_sites(struct slicer *s)
+{
+    int n = s->options->n_slices, n_ops = s->function->n_ops;
+
+    if (n) {
+        cut(s, 0, n_ops, rows_for(s, n, ROWS_MIN));
+        return;
+    }
+    for (int begin = 0, end; begin < n_ops; begin = end) {
+        end = end_of_site(s, begin);
+        choose_of_site(s, begin, end);
+    }
+}
+
+/* Into so many slices of whole sequences, if there are any. */
+static void cut_sequences(struct slicer *s, int n)
+{
+    int seq_len = s->options->seq_len;
+
+    if (seq_len && s->period % seq_len == 0)
+        cut(s, 0, s->function->n_ops, rows_for(s, n, seq_len));
+    else
+        cut(s, 0, s->function->n_ops, s->period);
+}
+
+/* What is best of what was tried. */
+struct chosen {
+    int64_t *slice_rows, least;
+    bool has_sequences;
+};
+
+static void keep_if_better(struct slicer *s, struct chosen *chosen, bool has_sequences)
+{
+    int *order;
+    int64_t ns = play(s, 0, s->function->n_ops, &order);
+
+    if (chosen->least && ns >= chosen->least * (100 - GAIN_MIN) / 100)
+        return;
+    chosen->least = ns;
+    chosen->has_sequences = has_sequences;
+    memcpy(chosen->slice_rows, s->slice_rows, sizeof *s->slice_rows * (size_t)s->function->n_ops);
+}
+
+/* Whether it is a collective that can be cut. */
+static bool is_cut_over_tp(const struct slicer *s, int op)
+{
+    const struct op *o = &s->function->ops[op];
+
+    return op_is_collective(o->kind) && slice_is_cut(s, o, ROWS_MIN);
+}
+
+static void choose(struct slicer *s)
+{
+    struct chosen chosen = { .slice_rows = arena_array(&s->arena, int64_t, s->function->n_ops) };
+
+    if (s->options->kind == OVERLAP_SLICES) {
+        cut_sites(s);
+        return;
+    }
+    if (s->options->kind == OVERLAP_HALVES) {
+        s->has_sequences = true;
+        cut_sequences(s, 2);
+        return;
+    }
+    cut(s, 0, s->function->n_ops, s->period);
+    keep_if_better(s, &chosen, false);
+    cut_sites(s);
+    keep_if_better(s, &chosen, false);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        cut_sequences(s, counts[i]);
+        keep_if_better(s, &chosen, true);
+    }
+    s->has_sequences = chosen.has_sequences;
+    memcpy(s->slice_rows, chosen.slice_rows, sizeof *s->slice_rows * (size_t)s->function->n_ops);
+}
+
+/* ---- what is said of it ---- */
+
+static void record(struct slicer *s, int begin, int end)
+{
+    struct slice_site *site = arena_new(&s->program->arena, struct slice_site), **last;
+    int64_t *rows = s->slice_rows;
+    int *order;
+
+    *site = (struct slice_site){ .function = s->number,
+                                 .layer = -1,
+                                 .n_slices = 1,
+                                 .has_sequences = s->has_sequences,
+                                 .ns = play(s, begin, end, &order) };
+    for (int i = end - 1; i >= begin; i--)
+        if (is_cut_over_tp(s, i)) {
+            site->layer = s->function->ops[i].layer;
+            site->n_slices = slice_count(s, i);
+        }
+    s->slice_rows = arena_array(&s->arena, int64_t, s->function->n_ops);
+    site->whole_ns = play(s, begin, end, &order);
+    struct slice_tasks t = slice_list_tasks(s, begin, end);
+    for (int i = 0; i < t.n; i++)
+        *(t.list[i].stream == STREAM_COMPUTE ? &site->compute_ns : &site->moved_ns) += t.list[i].ns;
+    s->slice_rows = rows;
+    for (last = &s->program->slice_sites; *last; last = &(*last)->next)
+        ;
+    *last = site;
+}
+
+/* Those with a collective. */
+static void record_sites(struct slicer *s)
+{
+    int n = s->function->n_ops;
+
+    for (int begin = 0, end; begin < n; begin = end) {
+        bool moves = false;
+
+        end = s->has_sequences ? n : end_of_site(s, begin);
+        for (int i = begin; i < end; i++)
+            moves |= is_cut_over_tp(s, i);
+        if (moves)
+            record(s, begin, end);
+    }
+}
+
+/* ---- emission ---- */
+
+struct view_entry {
+    int64_t row, rows;
+    bool is_flat;
+    int id;
+    struct view_entry *next;
+};
+
+/* What of a base ops wait for apart; where sites differ, by the smaller slices. */
+static void set_parts(struct slicer *s, int id, int64_t rows)
+{
+    struct value *base = &s->program->values[program_whole(s->program, id)];
+    int64_t is = base->part_rows;
+
+    if (base->rows % s->period || (is && base->part_period != s->period))
+        return;
+    base->part_period = s->period;
+    base->part_rows = !is || (is % rows == 0) ? rows : rows % is == 0 ? is : s->period;
+}
+
+/* Rows of a value; flat: as columns, of those of each period one row. */
+static int view(struct slicer *s, int id, int64_t row, int64_t rows, bool is_flat)
+{
+    const struct value v = s->program->values[id];
+    int64_t n = v.rows / s->period;
+    struct view_entry *e = s->views[id];
+
+    while (e && (e->row != row || e->rows != rows || e->is_flat != is_flat))
+        e = e->next;
+    if (e)
+        return e->id;
+    int made = is_flat ? program_view(s->program, id, row * v.stride, n, rows * v.cols,
+                                      s->period * v.stride)
+                       : program_view(s->program, id, row * v.stride, rows, v.cols, v.stride);
+    e = arena_new(&s->arena, struct view_entry);
+    *e = (struct view_entry){ row, rows, is_flat, made, s->views[id] };
+    s->views[id] = e;
+    return made;
+}
+
+static void emit_piece(struct slicer *s, int function, const struct slice_task *task, int piece)
+{
+    struct op op = slice_op(s, task->op, task->slice);
+    int64_t row = task->slice * s->slice_rows[task->op];
+    int64_t rows = slice_n_rows(s, task->op, task->slice);
+    bool moves = op_is_collective(op.kind), is_flat = moves && s->n_pieces > 1;
+
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        const struct op_operand *info = slice_operand_info(&op, k);
+        int *id = k < OPS_MAX_INPUTS ? &op.in[k] : &op.out[k - OPS_MAX_INPUTS];
+
+        if (!*id || !(moves || slice_has_rows(info->rows)))
+            continue;
+        set_parts(s, *id, s->slice_rows[task->op]);
+        *id = view(s, *id, piece * s->period + row, rows, is_flat);
+    }
+    program_emit(s->program, function, &op);
+}
+
+static void emit_task(struct slicer *s, int function, const struct slice_task *task)
+{
+    const struct op own = slice_op(s, task->op, task->slice), *op = &own;
+    bool moves = op_is_collective(op->kind);
+
+    if (task->slice < 0) {
+        program_emit(s->program, function, op);
+        return;
+    }
+    int n = !moves && slice_cut_rows(s, op) > s->period ? s->n_pieces : 1;
+    for (int piece = 0; piece < n; piece++)
+        emit_piece(s, function, task, piece);
+}
+
+static bool is_any_cut(const struct slicer *s)
+{
+    for (int i = 0; i < s->function->n_ops; i++)
+        if (s->slice_rows[i])
+            return true;
+    return false;
+}
+
+void slice(struct program *program, int function, const struct slice_options *options)
+{
+    struct function *f = &program->functions[function];
+    struct function old = *f;
+    struct slicer s = {
+        .program = program, .function = &old, .number = function, .options = options
+    };
+    int tp = program->mesh.size[axes_tensor()];
+    bool has_parts = false, has_prices = options->times.context;
+    int *order;
+
+    for (int i = 0; i < f->n_ops; i++)
+        has_parts |=
+            f->ops[i].kind == OP_REDUCE_SCATTER && f->ops[i].attributes.axis == axes_tensor();
+    s.n_pieces = has_parts ? tp : 1;
+    s.period = options->rows / s.n_pieces;
+    s.slice_rows = arena_array(&s.arena, int64_t, f->n_ops);
+    s.views = arena_array(&s.arena, struct view_entry *, program->n_values);
+    if (options->kind != OVERLAP_NONE && (options->kind != OVERLAP_AUTO || has_prices) && tp > 1 &&
+        options->rows % s.n_pieces == 0) {
+        choose(&s);
+        if (has_prices)
+            record_sites(&s);
+    }
+    if (is_any_cut(&s)) {
+        struct slice_tasks t = slice_list_tasks(&s, 0, old.n_ops);
+
+        order = arena_array(&s.arena, int, t.n);
+        slice_order(t.list, t.n, order);
+        f->ops = NULL;
+        f->n_ops = f->capacity = 0;
+        for (int i = 0; i < t.n; i++)
+            emit_task(&s, function, &t.list[order[i]]);
+    } else {
+        overlap_collectives(program, function);
+    }
+    arena_release(&s.arena);
+}

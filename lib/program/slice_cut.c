@@ -1,0 +1,155 @@
+/*
+ * slice_cut.c - which ops can be cut into slices of rows
+ */
+#include "base/num.h"
+#include "layout/axes.h"
+#include "program/order.h"
+#include "program/slice_impl.h"
+
+/* Of operand k, inputs first; NULL: the kind has none. */
+const struct op_operand *slice_operand_info(const struct op *op, int k)
+{
+    const struct op_info *info = op_info(op->kind);
+
+    if (k < OPS_MAX_INPUTS)
+        return k < info->n_inputs ? &info->inputs[k] : NULL;
+    k -= OPS_MAX_INPUTS;
+    return k < info->n_outputs ? &info->outputs[k] : NULL;
+}
+
+static bool is_sum(const struct op *op, int k)
+{
+    return slice_operand(op, k) && (slice_operand_info(op, k)->flags & OPERAND_ACCUMULATED);
+}
+
+/* Whether it gives rows, which it can be asked for without the sums over rows that it gives, too,
+ * and those without the rows: norms' gradients. */
+bool slice_is_split(const struct op *op)
+{
+    bool has_sums = false, is_optional = true;
+
+    for (int k = OPS_MAX_INPUTS; k < ORDER_N_OPERANDS; k++) {
+        has_sums |= is_sum(op, k);
+        is_optional &=
+            !slice_operand(op, k) || (slice_operand_info(op, k)->flags & OPERAND_OPTIONAL);
+    }
+    return has_sums && is_optional && op->out[OPS_FIRST];
+}
+
+/* One of the two ops: of rows, or of sums, which do not read what is only added to rows. */
+static struct op half_of(const struct op *op, bool is_of_sums)
+{
+    struct op half = *op;
+
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        int *id = k < OPS_MAX_INPUTS ? &half.in[k] : &half.out[k - OPS_MAX_INPUTS];
+        bool is_input = k < OPS_MAX_INPUTS;
+
+        if (!*id ||
+            (is_input && !(is_of_sums && slice_operand_info(op, k)->flags & OPERAND_OPTIONAL)))
+            continue;
+        if (is_input || is_sum(op, k) != is_of_sums)
+            *id = 0;
+    }
+    if (is_of_sums)
+        half.phase = PHASE_W;
+    return half;
+}
+
+/* Rows of the operands that are cut: all of one number; 0: they are not. */
+int64_t slice_cut_rows(const struct slicer *s, const struct op *op)
+{
+    int64_t rows = 0;
+    bool split = slice_is_split(op);
+
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        const struct op_operand *info = slice_operand_info(op, k);
+        const struct value *v = &s->program->values[slice_operand(op, k)];
+
+        if (!slice_operand(op, k) || (split && is_sum(op, k)))
+            continue;
+        if ((info->flags & OPERAND_ACCUMULATED) || v->shard_axis || info->rows == DIM_SEQUENCES)
+            return 0;
+        if (!slice_has_rows(info->rows))
+            continue;
+        if (rows && v->rows != rows)
+            return 0;
+        rows = v->rows;
+    }
+    return rows == s->period || rows == s->period * s->n_pieces ? rows : 0;
+}
+
+static bool is_dense(const struct program *p, int id)
+{
+    return p->values[id].stride == p->values[id].cols && !p->values[id].shard_axis;
+}
+
+static bool is_cut_collective(const struct slicer *s, const struct op *op)
+{
+    const struct program *p = s->program;
+    int64_t in = p->values[op->in[OPS_FIRST]].rows, out = p->values[op->out[OPS_FIRST]].rows;
+    int64_t whole = s->period * s->n_pieces;
+
+    if (op->attributes.axis != axes_tensor() || !is_dense(p, op->in[OPS_FIRST]) ||
+        !is_dense(p, op->out[OPS_FIRST]))
+        return false;
+    return (op->kind == OP_ALL_GATHER && in == s->period && out == whole && s->n_pieces > 1) ||
+           (op->kind == OP_REDUCE_SCATTER && in == whole && out == s->period && s->n_pieces > 1) ||
+           (op->kind == OP_ALL_REDUCE && in == whole && s->n_pieces == 1);
+}
+
+/* Whether an input has numbers of rows in the micro-batch: those in a slice are others. */
+static bool reads_numbers(const struct op *op)
+{
+    bool is_attention = op->kind == OP_ATTENTION, is_gradient = op->kind == OP_ATTENTION_GRAD;
+
+    return (is_attention && (op->in[ATTENTION_FIRST] || op->in[ATTENTION_LAST])) ||
+           (is_gradient && (op->in[ATTENTION_GRAD_FIRST] || op->in[ATTENTION_GRAD_LAST]));
+}
+
+/* Whether an op can be cut into slices of so many rows of the period. */
+bool slice_is_cut(const struct slicer *s, const struct op *op, int64_t rows)
+{
+    const struct op_info *info = op_info(op->kind);
+    int seq_len = s->options->seq_len;
+
+    if (is_cut_collective(s, op))
+        return true;
+    if (!(info->traits & TRAIT_BY_ROWS) || order_is_async(op) || !slice_cut_rows(s, op))
+        return false;
+    if (!(info->attributes & ATTRIBUTE_SEQ_LEN))
+        return true;
+    return seq_len && rows % seq_len == 0 && s->period % seq_len == 0 && !(op->attributes.p > 0) &&
+           !reads_numbers(op);
+}
+
+/* Whether the op gives nothing but sums that cells keep. */
+bool slice_only_accumulates(const struct program *p, const struct op *op)
+{
+    for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
+        if (op->out[k] && p->values[program_base(p, op->out[k])].role == ROLE_NONE)
+            return false;
+    return true;
+}
+
+/* The op of a task: where an op is split, on slices the rows', on all rows the sums'. */
+struct op slice_op(const struct slicer *s, int op, int slice)
+{
+    const struct op *o = &s->function->ops[op];
+
+    return s->slice_rows[op] && slice_is_split(o) ? half_of(o, slice < 0) : *o;
+}
+
+int slice_count(const struct slicer *s, int op)
+{
+    int64_t rows = s->slice_rows[op];
+
+    return rows ? (int)((s->period + rows - 1) / rows) : 1;
+}
+
+int64_t slice_n_rows(const struct slicer *s, int op, int slice)
+{
+    int64_t begin = slice * s->slice_rows[op];
+
+    return min_i64(s->slice_rows[op], s->period - begin);
+}

@@ -1,0 +1,104 @@
+/*
+ * slice_impl.h - the tasks of a function that is cut into slices, and their order
+ */
+#ifndef PROGRAM_SLICE_IMPL_H
+#define PROGRAM_SLICE_IMPL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "program/passes.h"
+
+struct view_entry;
+
+struct slicer {
+    struct program *program;
+    const struct function *function;
+    int number; /* of the function */
+    const struct slice_options *options;
+    int64_t period; /* rows of a rank */
+    int n_pieces;   /* of all rows: ranks with such rows */
+    struct arena arena;
+    int64_t *slice_rows; /* by op: rows of the period in a slice; 0: all, it is not cut */
+    struct view_entry **views;
+    bool has_sequences; /* all ops are cut at whole sequences alone */
+};
+
+/* ---- slice_cut.c ---- */
+
+/* Operand k of an op, inputs first; NULL: the kind has none. */
+const struct op_operand *slice_operand_info(const struct op *op, int k);
+static inline int slice_operand(const struct op *op, int k)
+{
+    return k < OPS_MAX_INPUTS ? op->in[k] : op->out[k - OPS_MAX_INPUTS];
+}
+
+/* Whether an operand has a row for each token. */
+static inline bool slice_has_rows(enum dim dim)
+{
+    return dim == DIM_T || dim == DIM_U;
+}
+
+/* Rows of the operands that are cut: all of one number; 0: they are not. */
+int64_t slice_cut_rows(const struct slicer *slicer, const struct op *op);
+
+/* Whether an op can be cut into slices of so many rows of the period. */
+bool slice_is_cut(const struct slicer *slicer, const struct op *op, int64_t rows);
+
+/* Whether it gives rows, which it can be asked for without the sums over rows that it gives, too,
+ * and those without the rows: norms' gradients. */
+bool slice_is_split(const struct op *op);
+
+/* Whether the op gives nothing but sums that cells keep. */
+bool slice_only_accumulates(const struct program *program, const struct op *op);
+
+/* Of an op, as it is cut: how many slices there are, and the rows of one. The op of a task: where
+ * it is split, on slices the rows', on all rows (slice -1) the sums'. */
+int slice_count(const struct slicer *slicer, int op);
+int64_t slice_n_rows(const struct slicer *slicer, int op, int slice);
+struct op slice_op(const struct slicer *slicer, int op, int slice);
+
+/* ---- slice_tasks.c ---- */
+
+/* An op on one slice of its rows, or on all of them. */
+struct slice_task {
+    int op;        /* its number in the function; tasks are in the order of ops, then slices */
+    int slice;     /* -1: all rows */
+    int stream;    /* enum stream; STREAM_COMPUTE: it runs at once */
+    bool is_cheap; /* of those that run at once: no product */
+    bool may_wait; /* nothing but the end of the step needs it: a weight's gradient */
+    int64_t ns;
+    int *after; /* tasks that it comes after: all of a lower number */
+    int n_after, capacity;
+};
+
+/* What of a value a task reads or writes: rows of the period. */
+struct slice_access {
+    int task;
+    int64_t begin, end;
+    bool writes;
+    struct slice_access *next;
+};
+
+struct slice_tasks {
+    struct slice_task *list;
+    int n;
+    struct slice_access **of_base; /* by value */
+    int last_posted[N_STREAMS];    /* 1 + the last on all rows */
+};
+
+/* Of the function's ops begin .. end - 1, cut as slicer->slice_rows says. In the slicer's arena. */
+struct slice_tasks slice_list_tasks(struct slicer *slicer, int begin, int end);
+
+/*
+ * slice_order.c: order[n] becomes an order of the tasks; returns when the last of them ends.
+ *
+ * What runs at once runs one after the other; what is posted runs on its stream, in the order in
+ * which it was posted, beside that. The order is found by playing it: of what may begin, that which
+ * can begin first, ahead of weights' gradients, which run where all else would wait for long. No
+ * task is more than a few ops ahead of one that is left behind, so that little memory is in use.
+ */
+int64_t slice_order(const struct slice_task *tasks, int n, int *order);
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * slice_order.c - in which order slices run, so that collectives travel under what is computed
+ */
+#include "program/slice_impl.h"
+
+#include <string.h>
+
+#include "base/num.h"
+#include "program/program.h"
+
+/* How many ops ahead of the first that is left a task may be; and one that waits for nothing. */
+enum { WINDOW = 12, NEAR = 2 };
+
+struct play {
+    const struct slice_task *tasks;
+    int n, first; /* of the tasks that are left */
+    bool is_deep; /* of two that can begin, that of the later op; else that of the earlier one */
+    int64_t now;
+    int64_t stream_end[N_STREAMS];
+    int64_t *end; /* by task; NOT_YET */
+};
+
+#define NOT_YET ((int64_t)-1)
+
+/* When what the task comes after has ended; NOT_YET where some of it is not in the order. */
+static int64_t ready_at(const struct play *p, const struct slice_task *task)
+{
+    int64_t at = 0;
+
+    for (int i = 0; i < task->n_after; i++) {
+        if (p->end[task->after[i]] == NOT_YET)
+            return NOT_YET;
+        at = max_i64(at, p->end[task->after[i]]);
+    }
+    return at;
+}
+
+static bool is_posted(const struct slice_task *task)
+{
+    return task->stream != STREAM_COMPUTE;
+}
+
+/* The first that may be posted; -1: none. What waits for nothing would only take memory early. */
+static int find_posted(const struct play *p, int near)
+{
+    int last = p->tasks[p->first].op;
+
+    for (int i = p->first; i < p->n && p->tasks[i].op < last + WINDOW; i++) {
+        const struct slice_task *task = &p->tasks[i];
+
+        if (is_posted(task) && p->end[i] == NOT_YET && ready_at(p, task) != NOT_YET &&
+            (task->n_after || task->op <= last + near))
+            return i;
+    }
+    return -1;
+}
+
+/* Whether a is to run rather than b, a task before it, which can begin at those times. */
+static bool is_better(const struct play *p, const struct slice_task *a, int64_t a_at,
+                      const struct slice_task *b, int64_t b_at)
+{
+    if (a->may_wait != b->may_wait)
+        return a->may_wait ? b_at - a_at > a->ns / 4 : a_at - b_at <= b->ns / 4;
+    if (a_at != b_at)
+        return a_at < b_at;
+    if (a->is_cheap != b->is_cheap)
+        return a->is_cheap;
+    return p->is_deep && a->op > b->op;
+}
+
+static int find_computed(const struct play *p, int64_t *at)
+{
+    int best = -1, last = p->tasks[p->first].op;
+
+    for (int i = p->first; i < p->n && p->tasks[i].op < last + WINDOW; i++) {
+        const struct slice_task *task = &p->tasks[i];
+        int64_t ready = is_posted(task) || p->end[i] != NOT_YET ? NOT_YET : ready_at(p, task);
+
+        if (ready == NOT_YET)
+            continue;
+        ready = max_i64(ready, p->now);
+        if (best < 0 || is_better(p, task, ready, &p->tasks[best], *at)) {
+            best = i;
+            *at = ready;
+        }
+    }
+    return best;
+}
+
+static void post(struct play *p, int i)
+{
+    const struct slice_task *task = &p->tasks[i];
+    int64_t begin = max_i64(ready_at(p, task), p->stream_end[task->stream]);
+
+    p->end[i] = p->stream_end[task->stream] = max_i64(begin, p->now) + task->ns;
+}
+
+static int64_t play(const struct slice_task *tasks, int n, bool is_deep, int *order)
+{
+    struct arena arena = { 0 };
+    struct play p = {
+        .tasks = tasks, .n = n, .is_deep = is_deep, .end = arena_array(&arena, int64_t, n)
+    };
+    int64_t last = 0;
+
+    for (int i = 0; i < n; i++)
+        p.end[i] = NOT_YET;
+    for (int at = 0; at < n; at++) {
+        int64_t begin = 0;
+        int i = find_posted(&p, NEAR);
+
+        if (i < 0 && (i = find_computed(&p, &begin)) >= 0)
+            p.now = p.end[i] = begin + tasks[i].ns;
+        else
+            post(&p, i = i < 0 ? find_posted(&p, WINDOW) : i);
+        last = max_i64(last, p.end[i]);
+        order[at] = i;
+        while (p.first < n && p.end[p.first] != NOT_YET)
+            p.first++;
+    }
+    arena_release(&arena);
+    return last;
+}
+
+int64_t slice_order(const struct slice_task *tasks, int n, int *order)
+{
+    struct arena arena = { 0 };
+    int *deep = arena_array(&arena, int, n);
+    int64_t ns = play(tasks, n, false, order), deep_ns = play(tasks, n, true, deep);
+
+    if (deep_ns < ns)
+        memcpy(order, deep, sizeof *order * (size_t)n);
+    arena_release(&arena);
+    return min_i64(ns, deep_ns);
+}

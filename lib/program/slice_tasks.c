@@ -1,0 +1,135 @@
+/*
+ * slice_tasks.c - the tasks of a function that is cut into slices: what each comes after, and how
+ * long it takes
+ */
+#include "base/num.h"
+#include "program/order.h"
+#include "program/slice_impl.h"
+
+/* The shape of one piece, and how many there are of a slice. */
+static struct op_shape slice_shape(const struct slicer *s, int op, int slice, int *n)
+{
+    const struct op own = slice_op(s, op, slice), *o = &own;
+    struct op_shape shape = program_op_shape(s->program, o);
+    bool moves = op_is_collective(o->kind);
+
+    *n = 1;
+    if (slice < 0)
+        return shape;
+    int64_t rows = slice_n_rows(s, op, slice);
+    if (!moves && slice_cut_rows(s, o) > s->period)
+        *n = s->n_pieces;
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        const struct op_operand *info = slice_operand_info(o, k);
+        struct tensor *t = k < OPS_MAX_INPUTS ? &shape.in[k] : &shape.out[k - OPS_MAX_INPUTS];
+
+        if (slice_operand(o, k) && moves)
+            t->rows = t->rows / s->period * rows;
+        else if (slice_operand(o, k) && slice_has_rows(info->rows))
+            t->rows = rows;
+    }
+    return shape;
+}
+
+/* Without a device's: a core of some ten GFLOP/s and GB/s, and a link of one GB/s. */
+static int64_t nominal_ns(const struct op_shape *shape, bool moves)
+{
+    return (int64_t)(moves ? op_bytes(shape) : op_flops(shape) / 50 + op_bytes(shape) / 10) + 1000;
+}
+
+static int64_t task_ns(const struct slicer *s, int op, int slice)
+{
+    const struct slice_times *times = &s->options->times;
+    bool moves = op_is_collective(s->function->ops[op].kind);
+    int n;
+    struct op_shape shape = slice_shape(s, op, slice, &n);
+
+    if (!times->context)
+        return n * nominal_ns(&shape, moves);
+    return n * (moves ? times->collective_ns : times->op_ns)(times->context, &shape);
+}
+
+static void come_after(struct arena *arena, struct slice_task *task, int other, int own)
+{
+    for (int i = 0; i < task->n_after; i++)
+        if (task->after[i] == other)
+            return;
+    if (other == own)
+        return;
+    task->after =
+        arena_grow(arena, task->after, sizeof *task->after, &task->capacity, task->n_after + 1);
+    task->after[task->n_after++] = other;
+}
+
+/* The task comes after those that have written this, or, if it writes, read it. */
+static void add_access(struct slicer *s, struct slice_tasks *t, int id, int64_t begin, int64_t end,
+                       bool writes)
+{
+    int base = program_base(s->program, id), own = t->n - 1;
+    struct slice_access *added = arena_new(&s->arena, struct slice_access);
+
+    for (const struct slice_access *a = t->of_base[base]; a; a = a->next)
+        if ((writes || a->writes) && a->begin < end && begin < a->end)
+            come_after(&s->arena, &t->list[own], a->task, own);
+    *added = (struct slice_access){ own, begin, end, writes, t->of_base[base] };
+    t->of_base[base] = added;
+}
+
+static void add_accesses(struct slicer *s, struct slice_tasks *t, int slice)
+{
+    const struct slice_task *task = &t->list[t->n - 1];
+    const struct op own = slice_op(s, task->op, slice), *op = &own;
+
+    for (int k = 0; k < ORDER_N_OPERANDS; k++) {
+        const struct op_operand *info = slice_operand_info(op, k);
+        int64_t begin = 0, end = s->period;
+
+        if (!slice_operand(op, k))
+            continue;
+        if (slice >= 0 && (op_is_collective(op->kind) || slice_has_rows(info->rows))) {
+            begin = slice * s->slice_rows[task->op];
+            end = begin + slice_n_rows(s, task->op, slice);
+        }
+        bool writes = k >= OPS_MAX_INPUTS || (info->flags & OPERAND_UPDATED);
+        add_access(s, t, slice_operand(op, k), begin, end, writes);
+    }
+}
+
+static void add_task(struct slicer *s, struct slice_tasks *t, int op, int slice)
+{
+    const struct op own = slice_op(s, op, slice), *o = &own;
+
+    t->list[t->n++] = (struct slice_task){
+        .op = op,
+        .slice = slice,
+        .stream = order_is_async(o) ? (int)o->stream : STREAM_COMPUTE,
+        .is_cheap = !(op_info(o->kind)->traits & TRAIT_PRODUCT) && o->kind != OP_ATTENTION &&
+                    o->kind != OP_ATTENTION_GRAD,
+        .may_wait = o->phase == PHASE_W && slice_only_accumulates(s->program, o),
+        .ns = task_ns(s, op, slice),
+    };
+    add_accesses(s, t, slice);
+    if (slice >= 0 || !order_is_async(o))
+        return;
+    if (t->last_posted[o->stream])
+        come_after(&s->arena, &t->list[t->n - 1], t->last_posted[o->stream] - 1, t->n - 1);
+    t->last_posted[o->stream] = t->n;
+}
+
+struct slice_tasks slice_list_tasks(struct slicer *s, int begin, int end)
+{
+    struct slice_tasks t = { .of_base = arena_array(&s->arena, struct slice_access *,
+                                                    s->program->n_values) };
+    int n = 0;
+
+    for (int i = begin; i < end; i++)
+        n += slice_count(s, i) + 1;
+    t.list = arena_array(&s->arena, struct slice_task, n);
+    for (int i = begin; i < end; i++) {
+        for (int slice = 0; slice < slice_count(s, i); slice++)
+            add_task(s, &t, i, s->slice_rows[i] ? slice : -1);
+        if (s->slice_rows[i] && slice_is_split(&s->function->ops[i]))
+            add_task(s, &t, i, -1);
+    }
+    return t;
+}

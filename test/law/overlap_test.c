@@ -1,0 +1,82 @@
+/*
+ * overlap_test.c - slices and halves of tensor parallelism change no bit
+ *
+ * The reference issues whole collectives; each way cuts them, under tensor parallelism with and
+ * without sequence parallelism, pipelines, zero's stages, recomputation and parts of sequences.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "support/law_rig.h"
+
+#define NONE "parallel.overlap=none"
+#define SLICES(n) "parallel.overlap=slices|parallel.overlap_slices=" n
+#define HALVES "parallel.overlap=halves"
+
+static const struct {
+    const char *model, *dtype;
+    int tp, no_sequence_parallel, dp, pp, cp, zero;
+    const char *schedule, *recompute, *overlap;
+} ways[] = {
+    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", SLICES("2") },
+    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "full", SLICES("4") },
+    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "selective", HALVES },
+    { "llama", "fp32", 4, 1, 1, 1, 1, 0, "1f1b", "none", SLICES("8") },
+    { "llama-untied", "fp32", 2, 1, 1, 1, 1, 0, "1f1b", "full", HALVES },
+    { "llama", "bf16", 2, 0, 1, 2, 1, 0, "interleaved", "none", SLICES("4") },
+    { "llama", "bf16", 2, 0, 1, 2, 1, 0, "zb-h1", "selective", HALVES },
+    { "llama", "bf16", 2, 0, 2, 1, 1, 1, "1f1b", "none", HALVES },
+    { "llama", "bf16", 2, 0, 2, 1, 1, 2, "1f1b", "none", SLICES("2") },
+    { "llama", "bf16", 2, 0, 2, 1, 1, 3, "1f1b", "full", SLICES("4") },
+    { "llama", "bf16", 2, 0, 1, 1, 2, 0, "1f1b", "none", SLICES("2") },
+    { "gpt2", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", SLICES("4") },
+    { "mixture", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", SLICES("2") },
+    { "normed", "fp32", 2, 0, 1, 1, 1, 0, "1f1b", "selective", HALVES },
+};
+
+static void check_way(size_t i)
+{
+    struct law_case c = law_base(ways[i].model, ways[i].dtype);
+    char settings[256], what[256];
+
+    c.tp = ways[i].tp;
+    c.no_sequence_parallel = ways[i].no_sequence_parallel;
+    c.pp = ways[i].pp;
+    c.cp = ways[i].cp;
+    c.zero = ways[i].zero;
+    c.n_ranks = c.tp * ways[i].dp * c.pp * c.cp;
+    c.schedule = ways[i].schedule;
+    c.recompute = ways[i].recompute;
+    c.global_batch = 64;
+    c.tuning = settings;
+    snprintf(settings, sizeof settings, "train.micro_batch=8|" NONE);
+    struct law_outcome wanted = law_run(&c);
+    snprintf(settings, sizeof settings, "train.micro_batch=8|%s", ways[i].overlap);
+    c.poison = 1;
+    struct law_outcome got = law_run(&c);
+    snprintf(what, sizeof what, "%s %s, tp %d, dp %d, pp %d, cp %d, zero %d, %s", c.model, c.dtype,
+             c.tp, ways[i].dp, c.pp, c.cp, c.zero, ways[i].overlap);
+    law_must_equal(what, &wanted, &got);
+}
+
+static void slices_change_no_bit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        if (!law_left_out())
+            check_way(i);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_change_no_bit),
+    };
+
+    return cmocka_run_group_tests(tests, law_setup, law_teardown);
+}

@@ -1,0 +1,236 @@
+/*
+ * slice_test.c - the order of slices hides what can be hidden, and verify refuses one that is read
+ * before it has arrived
+ */
+#include "verify_judge.h"
+
+#include <stdbool.h>
+
+#include "program/slice_impl.h"
+#include "support/tiny_model.h"
+
+#define LAYER_OPS 10
+#define TASKS_MAX (4 * LAYER_OPS * 8)
+
+/* A layer's ops between two of attention's, of 1 + 1 + 4 + 2 + 2 in all, and four collectives. */
+struct chain_op {
+    int64_t ns;
+    bool moves;
+};
+
+static void fill_layer(struct chain_op ops[LAYER_OPS], int64_t moved_ns)
+{
+    static const struct chain_op layer[LAYER_OPS] = {
+        { 1000, false }, { 0, true }, { 50, false }, { 0, true }, { 4000, false },
+        { 2000, false }, { 0, true }, { 50, false }, { 0, true }, { 2000, false },
+    };
+
+    for (int i = 0; i < LAYER_OPS; i++) {
+        ops[i] = layer[i];
+        if (ops[i].moves)
+            ops[i].ns = moved_ns;
+    }
+}
+
+struct chain {
+    struct slice_task tasks[TASKS_MAX];
+    int after[TASKS_MAX], n;
+    int64_t compute_ns, moved_ns;
+};
+
+/* n_layers such layers, each op in n slices of which each comes after that of the op before. */
+static void make_chain(struct chain *c, int n_layers, int n, int64_t moved_ns)
+{
+    struct chain_op ops[LAYER_OPS];
+
+    memset(c, 0, sizeof *c);
+    fill_layer(ops, moved_ns);
+    for (int op = 0; op < n_layers * LAYER_OPS; op++)
+        for (int slice = 0; slice < n; slice++) {
+            const struct chain_op *o = &ops[op % LAYER_OPS];
+
+            c->after[c->n] = c->n - n;
+            c->tasks[c->n] = (struct slice_task){
+                .op = op,
+                .slice = slice,
+                .stream = o->moves ? STREAM_TP : STREAM_COMPUTE,
+                .is_cheap = o->ns<100, .ns = o->ns / n, .after = &c->after[c->n], .n_after = op> 0
+            };
+            *(o->moves ? &c->moved_ns : &c->compute_ns) += o->ns / n;
+            c->n++;
+        }
+}
+
+static void must_be_order(const struct slice_task *tasks, int n, const int *order)
+{
+    int place[TASKS_MAX];
+
+    for (int i = 0; i < n; i++)
+        place[i] = -1;
+    for (int i = 0; i < n; i++) {
+        assert_true(order[i] >= 0 && order[i] < n && place[order[i]] < 0);
+        place[order[i]] = i;
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < tasks[i].n_after; k++)
+            assert_true(place[tasks[i].after[k]] < place[i]);
+}
+
+/* Whole collectives hide nothing; eight slices hide at least this share of what there is to hide,
+ * and all where little travels. */
+static void slices_hide(void **state)
+{
+    static const struct {
+        int64_t moved_ns; /* of each of the four collectives */
+        int percent;
+    } rows[] = { { 700, 100 }, { 1300, 95 }, { 2275, 75 }, { 3500, 75 } };
+    struct chain whole, cut;
+    int order[TASKS_MAX];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        make_chain(&whole, 4, 1, rows[i].moved_ns);
+        int64_t ns = slice_order(whole.tasks, whole.n, order);
+        must_be_order(whole.tasks, whole.n, order);
+        assert_int_equal(ns, whole.compute_ns + whole.moved_ns);
+        make_chain(&cut, 4, 8, rows[i].moved_ns);
+        int64_t hidden = cut.compute_ns + cut.moved_ns - slice_order(cut.tasks, cut.n, order);
+        must_be_order(cut.tasks, cut.n, order);
+        int64_t least = cut.compute_ns < cut.moved_ns ? cut.compute_ns : cut.moved_ns;
+        if (100 * hidden < rows[i].percent * least)
+            fail_msg("collectives of %lld: %lld of %lld are hidden", (long long)rows[i].moved_ns,
+                     (long long)hidden, (long long)least);
+    }
+}
+
+/* ---- against all orders ---- */
+
+enum { N_SMALL = 7 };
+
+static void try_all(const struct slice_task *tasks, const int64_t *end, int64_t now, int64_t moved,
+                    unsigned done, int64_t *least)
+{
+    int64_t last = 0;
+
+    for (int i = 0; i < N_SMALL; i++) {
+        int64_t ready = 0, ends[N_SMALL];
+        bool can = !(done >> i & 1);
+
+        last = end[i] > last ? end[i] : last;
+        for (int k = 0; k < tasks[i].n_after; k++) {
+            can &= done >> tasks[i].after[k] & 1;
+            ready = end[tasks[i].after[k]] > ready ? end[tasks[i].after[k]] : ready;
+        }
+        if (!can)
+            continue;
+        bool moves = tasks[i].stream != STREAM_COMPUTE;
+        int64_t begin = ready > now ? ready : now;
+        memcpy(ends, end, sizeof ends);
+        if (moves && moved > begin)
+            begin = moved;
+        ends[i] = begin + tasks[i].ns;
+        try_all(tasks, ends, moves ? now : ends[i], moves ? ends[i] : moved, done | 1u << i, least);
+    }
+    if (done == (1u << N_SMALL) - 1 && (*least < 0 || last < *least))
+        *least = last;
+}
+
+/* Numbers without a pattern: Knuth's linear congruence, its high bits. */
+static unsigned next(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)(*state >> 33);
+}
+
+/* No order is shorter than the shortest, and this one never takes half as long again. */
+static void near_the_shortest(void **state)
+{
+    uint64_t numbers = 7;
+    int order[N_SMALL];
+
+    (void)state;
+    for (int round = 0; round < 60; round++) {
+        struct slice_task tasks[N_SMALL] = { 0 };
+        int after[N_SMALL][N_SMALL];
+        int64_t end[N_SMALL] = { 0 }, least = -1;
+
+        for (int i = 0; i < N_SMALL; i++) {
+            tasks[i] =
+                (struct slice_task){ .op = i,
+                                     .slice = -1,
+                                     .stream = next(&numbers) % 2 ? STREAM_TP : STREAM_COMPUTE,
+                                     .ns = 1 + next(&numbers) % 100,
+                                     .after = after[i] };
+            for (int k = 0; k < i; k++)
+                if (next(&numbers) % 3 == 0)
+                    after[i][tasks[i].n_after++] = k;
+        }
+        int64_t ns = slice_order(tasks, N_SMALL, order);
+        must_be_order(tasks, N_SMALL, order);
+        try_all(tasks, end, 0, 0, 0, &least);
+        assert_true(ns >= least && 2 * ns <= 3 * least);
+    }
+}
+
+/* ---- what verify refuses ---- */
+
+static void compile(struct program *program, enum overlap_kind kind)
+{
+    static struct model_spec spec;
+    struct err err;
+
+    spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+    options.mesh.size[AXIS_TP] = 2;
+    options.sequence_parallel = 1;
+    options.micro_batch = 128 / options.seq_len;
+    options.overlap.kind = kind;
+    options.overlap.n_slices = 2;
+    if (compile_train(program, &options, &err) < 0)
+        fail_msg("%s", err.text);
+    check_accepted(program);
+}
+
+/* A slice's gather or sum, one after the other, is left out: all that reads it is refused. */
+static void missing_slices_are_refused(void **state)
+{
+    int n = 0;
+
+    (void)state;
+    for (int nth = 0;; nth++) {
+        struct program p;
+        struct function *f;
+        struct err err = { 0 };
+        int at = -1, left = nth;
+
+        compile(&p, OVERLAP_SLICES);
+        f = &p.functions[0];
+        for (int i = 0; i < f->n_ops && at < 0; i++)
+            if ((f->ops[i].kind == OP_ALL_GATHER || f->ops[i].kind == OP_REDUCE_SCATTER) &&
+                p.values[f->ops[i].out[OPS_FIRST]].base && left-- == 0)
+                at = i;
+        if (at >= 0) {
+            memmove(f->ops + at, f->ops + at + 1, sizeof *f->ops * (size_t)(f->n_ops - at - 1));
+            f->n_ops--;
+            n++;
+            if (!verify(&p, &err) ||
+                (!strstr(err.text, "is read before") && !strstr(err.text, "slices of")))
+                fail_msg("slice %d: %s", nth, err.text[0] ? err.text : "accepted");
+        }
+        program_release(&p);
+        if (at < 0)
+            break;
+    }
+    assert_true(n >= 8);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_hide),
+        cmocka_unit_test(near_the_shortest),
+        cmocka_unit_test(missing_slices_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
