@@ -64,8 +64,7 @@ static void print_sums(const struct gradient_sums *sums, struct str *out)
     str_printf(out, "gradient sums: %d chunk%s, %.2f of %.2f ms exposed (", sums->n_chunks,
                str_s(sums->n_chunks), (double)sums->all_exposed / 1e6, (double)sums->all / 1e6);
     print_exposed_chunks(sums, out);
-    str_printf(out, "; at most %.2f ms by Fold3D's formula)\n",
-               (double)gradient_sums_formula(sums) / 1e6);
+    str_printf(out, "; %.2f ms by Fold3D's formula)\n", (double)gradient_sums_formula(sums) / 1e6);
 }
 
 /* ---- recomputation ---- */

@@ -3,6 +3,8 @@
  */
 #include "plan/gradient_sums.h"
 
+#include <stdbool.h>
+
 #include "base/num.h"
 
 struct period {
@@ -15,9 +17,11 @@ struct periods {
     int n, capacity;
 };
 
-/* Of a rank: its sums, and when it waits for sums. */
+/* Of a rank: its sums, and when it waits for sums. Under zero 0 what is waited for are gathers of
+ * the sums; others are of weights. */
 struct rank_periods {
-    struct periods sums, waits;
+    struct periods sums, waits, gather_waits;
+    bool gathers_sums;
     int64_t *backwards; /* [n_chunks] */
     int n_chunks;
 };
@@ -56,10 +60,12 @@ static void see_op(struct gradient_collecting *c, const struct simulated_span *s
     const struct function *f = &p->functions[action->function];
     const struct op *op = &f->ops[span->op];
 
-    if (is_sum(p, op))
+    if (is_sum(p, op)) {
         add_period(c->arena, &rank->sums, (struct period){ span->begin, span->end, f->chunk });
-    else if (span->stream == STREAM_COMPUTE && is_of_backward(op))
+        rank->gathers_sums |= op->stream == STREAM_DP_GATHER;
+    } else if (span->stream == STREAM_COMPUTE && is_of_backward(op)) {
         rank->backwards[f->chunk] += span->end - span->begin;
+    }
 }
 
 static void see(void *context, const struct simulated_span *span)
@@ -68,8 +74,11 @@ static void see(void *context, const struct simulated_span *span)
 
     if (span->op >= 0)
         see_op(c, span);
-    else if (span->class == TIME_GRADIENTS || span->class == TIME_GATHERS)
+    else if (span->class == TIME_GRADIENTS)
         add_period(c->arena, &c->ranks[span->rank].waits,
+                   (struct period){ span->begin, span->end, 0 });
+    else if (span->class == TIME_GATHERS)
+        add_period(c->arena, &c->ranks[span->rank].gather_waits,
                    (struct period){ span->begin, span->end, 0 });
 }
 
@@ -112,6 +121,9 @@ struct gradient_sums gradient_sums_of(const struct simulate_watch *watch, int ra
     for (int i = 0; i < r->sums.n; i++) {
         const struct period *sum = &r->sums.list[i];
         int64_t exposed = waited_in(&r->waits, sum);
+
+        if (r->gathers_sums)
+            exposed += waited_in(&r->gather_waits, sum);
 
         sums.sums[sum->chunk] += sum->end - sum->begin;
         sums.exposed[sum->chunk] += exposed;

@@ -16,7 +16,7 @@ has_logged() { [ "$(n_logged "$1")" -ge "$2" ]; }
 evaluations() { sed -n 's/.*"step":\([0-9]*\),.*"eval_loss":\([^,}]*\).*/\1 \2/p' "$dir/$1/metrics.jsonl"; }
 
 expect 'one rank' 0 '^done: step 12' pretrain one
-for schedule in gpipe 1f1b zb-h1 zb-h2 zb-v interleaved breadth-first; do
+for schedule in gpipe 1f1b zb-h1 zb-h2 zb-v interleaved breadth-first fold3d; do
     expect "$schedule" 0 '^done: step 12' piped "$schedule" 2 2 --set "parallel.schedule=$schedule"
     same_bits 'has its bits' one "$schedule" 12
 done
