@@ -198,11 +198,12 @@ static void decode_run(struct kernels *kernels, const struct kernel_call *call, 
 /* ---- the error ---- */
 
 static __global__ void __launch_bounds__(THREADS)
-    keep_error_kernel(const float *left, const int32_t *skip, float *error, int64_t n)
+    keep_error_kernel(const float *left, const int32_t *skip, const float *scalars, float start,
+                      float *error, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 
-    if (i < n && !*skip)
+    if (i < n && !*skip && (!scalars || scalars[SCALAR_UPDATE] > start))
         error[i] = left[i];
 }
 
@@ -215,6 +216,7 @@ static void keep_error_run(struct kernels *kernels, const struct kernel_call *ca
     cuda_launch(kernels, call, cuda_shape_of(ceil_div(left->cols, THREADS), THREADS),
                 keep_error_kernel, (const float *)left->data,
                 (const int32_t *)op->in[KEEP_ERROR_SKIP_UPDATE].data,
+                (const float *)op->in[KEEP_ERROR_SCALARS].data, (float)op->attributes.start,
                 (float *)op->in[KEEP_ERROR_ERROR].data, left->cols);
 }
 

@@ -1,11 +1,31 @@
 /*
  * compress.c - which jobs may have gradients compressed on their way between ranks
  */
+#include "base/num.h"
 #include "config/read_impl.h"
+#include "ops/ops.h"
 
 static const char *place_of(const struct job *job, const char *field)
 {
     return job_place(job, (const char *const[]){ field, "parallel.compress", NULL });
+}
+
+static double ratio_of(const struct job *job)
+{
+    return job->parallel.compress_ratio_given ? job->parallel.compress_ratio : 0.01;
+}
+
+struct codec_choice job_codec(const struct job *job)
+{
+    enum codec codec = job->parallel.compress;
+    bool is_top_k = codec == CODEC_TOP_K;
+    int64_t start = job->parallel.compress_start;
+
+    if (codec == CODEC_NONE)
+        return (struct codec_choice){ 0 };
+    if (start < 0)
+        start = is_top_k ? min_i64(job->train.steps / 10, OPS_UPDATES_MAX - 1) : 0;
+    return (struct codec_choice){ codec, is_top_k ? ratio_of(job) : 0, start };
 }
 
 /* What its codes cannot carry, or would lose for good. */
@@ -45,10 +65,37 @@ static int check_others(const struct job *job, const char *word, struct err *err
     return 0;
 }
 
+/* The keys beside it: only where they apply. */
+static int check_parameters(const struct job *job, const char *word, struct err *err)
+{
+    long long start = job_codec(job).start;
+
+    if (job->parallel.compress_ratio_given && job->parallel.compress != CODEC_TOP_K)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.compress_ratio is given, but compress is %s (hint: compress: "
+                       "topk)",
+                       place_of(job, "parallel.compress_ratio"), word);
+    if (job->parallel.compress == CODEC_NONE && job->parallel.compress_start >= 0)
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: parallel.compress_start is given, but compress is none (hint: compress: "
+            "int8)",
+            place_of(job, "parallel.compress_start"));
+    if (start && job->train.recheck_every && job->n_micro_batches == 1)
+        return err_set(
+            err, ERR_CONFIG,
+            "%s: parallel.compress_start is %lld, and train.recheck_every checks the only "
+            "micro-batch of a step, which is then another one (hint: compress_start: 0)",
+            place_of(job, "parallel.compress_start"), start);
+    return 0;
+}
+
 int compress_resolve(struct job *job, struct arena *arena, struct err *err)
 {
     const char *word = choice_word(codec_choices, (int)job->parallel.compress);
 
+    if (check_parameters(job, word, err))
+        return -1;
     if (job->parallel.compress == CODEC_NONE)
         return 0;
     if (job->parallel.zero > 1)
@@ -71,6 +118,8 @@ int compress_resolve(struct job *job, struct arena *arena, struct err *err)
         return -1;
     if (job->parallel.dp == 1) {
         job->parallel.compress = CODEC_NONE;
+        job->parallel.compress_ratio_given = 0;
+        job->parallel.compress_start = -1;
         job_note(job, arena, "parallel.compress = none (dp is 1: nothing is exchanged)");
     }
     return 0;

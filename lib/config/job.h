@@ -256,7 +256,10 @@ struct job {
         enum gradient_sum gradient_sum;
         int gradient_sum_given; /* else by zero: late for 0 and 1, early for 2 and 3 */
         enum reductions reductions;
-        enum codec compress; /* of gradients over data-parallel ranks */
+        enum codec compress;   /* of gradients over data-parallel ranks */
+        double compress_ratio; /* of top-k */
+        int compress_ratio_given;
+        int compress_start; /* updates before it; -1: by the codec (job_codec) */
         enum pipeline_kind schedule;
         int chunks, chunks_given;        /* of a pipeline rank; else by the schedule: 2 or 1 */
         struct job_counts stages;        /* layers of each stage; none: cut by cost */
@@ -390,6 +393,9 @@ int job_read_folder(struct job *job, const char *folder, const char *const *over
 
 /* Log the warnings of a job that was read: once per command, by one rank. */
 void job_log_warnings(const struct job *job);
+
+/* The codec of gradients with what it takes, of a resolved job whose steps are known. */
+struct codec_choice job_codec(const struct job *job);
 
 /*
  * Fill what depends on the number of ranks: dp, n_micro_batches, gradient_sum, notes, and refuse

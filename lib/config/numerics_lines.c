@@ -266,6 +266,18 @@ void numerics_print_cp_kind(const struct job *job, struct str *out)
         str_printf(out, " ulysses %d", cut.ulysses);
 }
 
+/* With what it takes, and from when. */
+void numerics_print_compress(const struct job *job, struct str *out)
+{
+    struct codec_choice choice = job_codec(job);
+
+    str_add(out, choice_word(codec_choices, (int)choice.codec));
+    if (choice.codec == CODEC_TOP_K)
+        str_printf(out, " %g", choice.ratio);
+    if (choice.start)
+        str_printf(out, " start %lld", (long long)choice.start);
+}
+
 /* With what decides where it happens. */
 void numerics_print_spikes(const struct job *job, struct str *out)
 {

@@ -217,6 +217,8 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
         return router_grad(op);
     case OP_EXPERT_ORDER:
         return counts(&op->in[EXPERT_ORDER_EXPERT], op->out[EXPERT_ORDER_ENDS].cols);
+    case OP_TOP_K:
+        return (size_t)op->in[TOP_K_PARTS].cols * sizeof(double);
     case OP_ENCODE:
         return (size_t)(op->out[ENCODE_CODES].rows *
                         ops_code_tiles(op->in[ENCODE_X].cols / op->out[ENCODE_CODES].rows)) *

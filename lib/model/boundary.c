@@ -100,7 +100,7 @@ void compile_forwards(struct compiling *c, enum model_end end, const char *name)
         struct chunk_functions *f = &c->functions[i];
         int before = stages_neighbour(c, i, -1), is_last = c->chunks[i].stage + 1 == c->n_stages;
 
-        *f = (struct chunk_functions){ -1, -1, -1, -1, -1, -1, -1, -1 };
+        *f = (struct chunk_functions){ -1, -1, -1, -1, -1, -1, -1, -1, 0 };
         c->boundary[i] = 0;
         if (c->chunks[i].stage && before < 0) {
             c->boundary[i] = boundary_stream(c);

@@ -152,6 +152,7 @@ static void schedule(struct compiling *c)
         rerun_step(c->program, c->of_sizes,
                    c->of_sizes + (c->n_variants - 1) * c->n_sizes * c->n_chunks,
                    c->n_sizes * c->n_chunks);
+    uncompressed_step(c->program, c->of_sizes, c->n_sizes * c->n_chunks);
     if (c->options->has_recheck)
         recheck_step(c->program);
 }

@@ -82,7 +82,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                       .rank = pp_rank },
         .stash_factor = job->moe.stash_factor,
         .gradients = { .zero = job->parallel.zero,
-                       .codec = job->parallel.compress,
+                       .codec = job_codec(job),
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
                        .zero3 = gathers[job->parallel.hold],

@@ -7,6 +7,9 @@
  *   int8   blocks of OPS_CODE_BLOCK elements: scale = max |x| / 127, code = x / scale to nearest,
  *          halves to even; stands for code * scale
  *   fp8    likewise: scale = max |x| / 448, code is x / scale as e4m3 (Micikevicius et al. 2022)
+ *   topk   of each parameter (a rank's part) the ceil(ratio n) elements of largest |x|, of equal ones
+ *          the first, in fp32 with their numbers (Strom 2015; Lin et al. 2018); a NaN is the
+ *          largest of all
  *
  * A row of codes has the scales of its blocks, in fp32, then a byte of each element; the last block
  * may be shorter. A block of zeros, or whose scale is too small, is coded as zeros. The scale of a
@@ -18,7 +21,23 @@
 
 #include <stdint.h>
 
-enum codec { CODEC_NONE, CODEC_INT8, CODEC_FP8 };
+enum codec { CODEC_NONE, CODEC_INT8, CODEC_FP8, CODEC_TOP_K };
+
+/* What a job chooses. */
+struct codec_choice {
+    enum codec codec;
+    double ratio;  /* top-k: of elements that are sent */
+    int64_t start; /* updates before the first that is compressed; less than OPS_UPDATES_MAX */
+};
+
+/* Elements that top-k sends of n > 0. */
+static inline int64_t ops_top_k(double ratio, int64_t n)
+{
+    int64_t k = (int64_t)(ratio * (double)n);
+
+    k += (double)k < ratio * (double)n;
+    return k < 1 ? 1 : k > n ? n : k;
+}
 
 #define OPS_CODE_BLOCK 256
 #define OPS_INT8_MAX 127.0f

@@ -509,6 +509,27 @@ static const struct op_info exchange_codes = {
     .spread = exchange_codes_spread,
 };
 
+/* Each rank has all summands. */
+static int gather_codes_spread(const struct spread_query *q)
+{
+    return spread_over_axis(q, SPREAD_PARTIAL, SPREAD_SAME);
+}
+
+static const struct op_info gather_codes = {
+    .name = "gather_codes",
+    .family = FAMILY_COLLECTIVE,
+    .n_inputs = 1,
+    .inputs = {
+        [GATHER_CODES_X] = { "x", DIM_ONE, DIM_D, TYPE_ANY, OPERAND_PLAIN },
+    },
+    .n_outputs = 1,
+    .outputs = {
+        [GATHER_CODES_Y] = { "y", DIM_FREE, DIM_D, TYPE_ANY, OPERAND_PLAIN },
+    },
+    .traits = TRAIT_COLLECTIVE,
+    .spread = gather_codes_spread,
+};
+
 /* What is received lies as it was sent, which is the program's to know. */
 static int transfer_spread(const struct spread_query *q)
 {
@@ -551,6 +572,7 @@ const struct op_info *const collective_ops[N_OP_KINDS] = {
     [OP_SCATTER_SEQUENCE] = &scatter_sequence,
     [OP_ROTATE] = &rotate,
     [OP_EXCHANGE_CODES] = &exchange_codes,
+    [OP_GATHER_CODES] = &gather_codes,
     [OP_SEND] = &send,
     [OP_RECEIVE] = &receive,
 };

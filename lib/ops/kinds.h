@@ -79,6 +79,7 @@ enum op_kind {
     OP_GATHER_WINDOW,
     OP_SCATTER_WINDOW,
     OP_EXCHANGE_CODES,
+    OP_GATHER_CODES,
     OP_SEND_ROWS,
     OP_RETURN_ROWS,
     OP_SEND,
@@ -92,6 +93,8 @@ enum op_kind {
     OP_ADAMW,
     OP_ENCODE,
     OP_DECODE,
+    OP_TOP_K,
+    OP_ADD_PAIRS,
     OP_KEEP_ERROR,
     N_OP_KINDS
 };

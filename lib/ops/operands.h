@@ -176,6 +176,8 @@ enum scatter_window_in { SCATTER_WINDOW_SEEN };
 enum scatter_window_out { SCATTER_WINDOW_PART };
 enum exchange_codes_in { EXCHANGE_CODES_X };
 enum exchange_codes_out { EXCHANGE_CODES_Y };
+enum gather_codes_in { GATHER_CODES_X };
+enum gather_codes_out { GATHER_CODES_Y };
 enum send_rows_in { SEND_ROWS_X, SEND_ROWS_CHOICES, SEND_ROWS_PLACE };
 enum send_rows_out { SEND_ROWS_Y };
 enum return_rows_in { RETURN_ROWS_Y, RETURN_ROWS_CHOICES, RETURN_ROWS_PLACE };
@@ -200,7 +202,12 @@ enum encode_in { ENCODE_X };
 enum encode_out { ENCODE_CODES, ENCODE_SUMS };
 enum decode_in { DECODE_CODES };
 enum decode_out { DECODE_Y };
-enum keep_error_in { KEEP_ERROR_LEFT, KEEP_ERROR_SKIP_UPDATE, KEEP_ERROR_ERROR };
+enum top_k_in { TOP_K_X, TOP_K_PARTS };
+enum top_k_out { TOP_K_PAIRS, TOP_K_SUMS };
+enum add_pairs_in { ADD_PAIRS_PAIRS };
+enum add_pairs_out { ADD_PAIRS_Y };
+enum keep_error_in { KEEP_ERROR_LEFT, KEEP_ERROR_SKIP_UPDATE, KEEP_ERROR_ERROR,
+    KEEP_ERROR_SCALARS };
 
 /* The first input, or output, of an op whose kind does not matter. */
 enum ops_operand { OPS_FIRST };

@@ -302,6 +302,8 @@
  *   exchange_codes      x[R x b] -> y[R x b]
  *                         over `axis` of R ranks: row r goes to rank r, row r of y is from rank r.
  *                         What were all ranks' summands of a sum are the summands of a part of it
+ *   gather_codes        x[1 x b] -> y[R x b]
+ *                         over `axis` of R ranks: row r is from rank r
  *   send                x[T x d] ->
  *                         to the rank `peer` further along `axis` (wrapping), which receives it
  *   receive             -> y[T x d]
@@ -344,8 +346,15 @@
  *   decode              codes[R x b] u8 -> y[1 x n] fp32
  *                         y = the tree sum of what the R rows stand for, each element decoded in
  *                         fp32
- *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32
- *                         error = left, unless skip is set
+ *   top_k               x~[1 x n] fp32, parts[1 x 2 P] i32 -> pairs[1 x 2 K] i32, sums[1 x 2] fp64
+ *                         of each of P parts of x (its first element, its length; ascending) the
+ *                         ops_top_k(`ratio`) elements of largest magnitude: their numbers in x, of
+ *                         all parts, ascending, then their bits. They become 0 in x. sums: encode's
+ *   add_pairs           pairs[R x 2 K] i32 -> y[1 x n] fp32
+ *                         y = the tree sum of what the R rows stand for, 0 where they have nothing
+ *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32, scalars?
+ *                         error = left, unless skip is set; with scalars, nor before update
+ *                         `start` (counted from 0)
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -417,6 +426,8 @@ struct op_attributes {
     double beta1, beta2, weight_decay; /* adamw */
     int half_away;                     /* adamw: how a weight of bf16 is rounded */
     enum codec codec;                  /* encode, decode */
+    double ratio;                      /* top_k */
+    int64_t start;                     /* keep_error */
     double clip;                       /* gradient_norm */
     enum mesh_axis axis;               /* collectives, send, receive */
     int peer;                          /* rotate, send, receive: +1 or -1 along the axis */

@@ -44,6 +44,7 @@ static int64_t whole_bytes(const struct op_shape *op, int n)
 
     switch (op->kind) {
     case OP_ALL_GATHER:
+    case OP_GATHER_CODES:
     case OP_GATHER_SEQUENCE:
     case OP_ROWS_TO_HEADS:
         return tensor_bytes(out);
@@ -67,6 +68,7 @@ static enum op_kind measured_as(enum op_kind kind)
 {
     switch (kind) {
     case OP_GATHER_SEQUENCE:
+    case OP_GATHER_CODES:
         return OP_ALL_GATHER;
     case OP_ROWS_TO_HEADS:
     case OP_HEADS_TO_ROWS:

@@ -17,6 +17,7 @@
  * norm blocks, so bits depend neither on how parameters are put into buckets nor on stages or the
  * stage of ZeRO.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "layout/axes.h"
@@ -70,14 +71,92 @@ static struct op op_of(enum op_kind kind)
     return (struct op){ .kind = kind, .phase = PHASE_W, .layer = -1 };
 }
 
+struct part {
+    int32_t first, n;
+};
+
+static int by_first(const void *a, const void *b)
+{
+    const struct part *x = a, *y = b;
+
+    return x->first < y->first ? -1 : x->first > y->first;
+}
+
+/* Where in the flat cell parameters lie, in its order; and how many pairs are sent of all. */
+static int parts_of(struct program *p, const struct bucket_reduction *r, int64_t *n_pairs)
+{
+    struct part *parts = arena_array(&p->arena, struct part, p->n_parameters * TENSOR_MAX_USES);
+    int error = p->buckets[r->bucket].errors[r->use], n = 0;
+
+    CHECK(p->buckets[r->bucket].n_elements <= INT32_MAX);
+    for (int i = 0; i < p->n_parameters; i++)
+        for (int use = 0; use < TENSOR_MAX_USES; use++) {
+            const struct value *v = &p->values[p->parameters[i].errors[use]];
+
+            if (v->base == error)
+                parts[n++] = (struct part){ (int32_t)v->offset, (int32_t)(v->rows * v->cols) };
+        }
+    qsort(parts, (size_t)n, sizeof *parts, by_first);
+    *n_pairs = 0;
+    for (int i = 0; i < n; i++)
+        *n_pairs += ops_top_k(p->codec.ratio, parts[i].n);
+    const char *name = arena_printf(&p->arena, "%s:parts", p->values[error].name);
+    int cell = program_cell(p, ROLE_CONSTANT, name, 1, 2 * n, DTYPE_I32);
+    p->values[cell].content = parts;
+    return cell;
+}
+
+/*
+ *     W  %80, codec_sums = top_k ~bucket.0, parts
+ *     W  %81 = gather_codes %80  over dp
+ *     W  %82 = add_pairs %81                               under zero 0: bucket.0:sum
+ *     W  bucket.0:shard = accumulate %82's shard           where optimizers are sharded
+ */
+static void emit_top_k(struct program *p, int function, int index, const struct bucket_reduction *r,
+                       int sums, int whole)
+{
+    const struct bucket *b = &p->buckets[r->bucket];
+    int64_t n_pairs;
+    int parts = parts_of(p, r, &n_pairs);
+    int pairs = program_value(p, 1, 2 * n_pairs, DTYPE_I32);
+    int gathered = program_value(p, program_n_shards(p, r->bucket), 2 * n_pairs, DTYPE_I32);
+    int sum = whole ? whole : program_value(p, 1, b->n_elements, DTYPE_F32);
+
+    struct op op = op_of(OP_TOP_K);
+    op.attributes.ratio = p->codec.ratio;
+    op.in[TOP_K_X] = b->left[r->use];
+    op.in[TOP_K_PARTS] = parts;
+    op.out[TOP_K_PAIRS] = pairs;
+    op.out[TOP_K_SUMS] = sums;
+    program_insert(p, function, ++index, &op);
+
+    op = op_of(OP_GATHER_CODES);
+    op.attributes.axis = b->axis;
+    op.in[GATHER_CODES_X] = pairs;
+    op.out[GATHER_CODES_Y] = gathered;
+    op.stream = stream_of_axis(b->axis);
+    program_insert(p, function, ++index, &op);
+
+    index = later_than(&p->functions[function], index);
+    op = op_of(OP_ADD_PAIRS);
+    op.in[ADD_PAIRS_PAIRS] = gathered;
+    op.out[ADD_PAIRS_Y] = sum;
+    program_insert(p, function, index, &op);
+    if (whole)
+        return;
+    op = op_of(OP_ACCUMULATE);
+    op.in[ACCUMULATE_X] = program_local_shard(p, NULL, sum, b->axis);
+    op.out[ACCUMULATE_Y] = b->shards[r->use];
+    op.first = FIRST_ALWAYS;
+    program_insert(p, function, index + 1, &op);
+}
+
 void compress_emit(struct program *p, int function, int index, const struct bucket_reduction *r,
                    int number, int whole)
 {
     const struct bucket *b = &p->buckets[r->bucket];
     int cell = b->left[r->use], shard = b->shards[r->use], n_ranks = program_n_shards(p, r->bucket);
     int64_t n_bytes = ops_code_bytes(b->n_elements / n_ranks);
-    int codes = program_value(p, n_ranks, n_bytes, DTYPE_U8);
-    int exchanged = program_value(p, n_ranks, n_bytes, DTYPE_U8);
 
     struct op op = op_of(OP_ACCUMULATE);
     op.in[ACCUMULATE_X] = b->errors[r->use];
@@ -85,11 +164,18 @@ void compress_emit(struct program *p, int function, int index, const struct buck
     op.first = FIRST_NEVER;
     program_insert(p, function, ++index, &op);
 
+    int sums = program_view(p, p->ports.codec_sums, 2 * number, 1, 2, 2);
+    if (p->codec.codec == CODEC_TOP_K) {
+        emit_top_k(p, function, index, r, sums, whole);
+        return;
+    }
+    int codes = program_value(p, n_ranks, n_bytes, DTYPE_U8);
+    int exchanged = program_value(p, n_ranks, n_bytes, DTYPE_U8);
     op = op_of(OP_ENCODE);
-    op.attributes.codec = p->codec;
+    op.attributes.codec = p->codec.codec;
     op.in[ENCODE_X] = cell;
     op.out[ENCODE_CODES] = codes;
-    op.out[ENCODE_SUMS] = program_view(p, p->ports.codec_sums, 2 * number, 1, 2, 2);
+    op.out[ENCODE_SUMS] = sums;
     program_insert(p, function, ++index, &op);
 
     op = op_of(OP_EXCHANGE_CODES);
@@ -101,7 +187,7 @@ void compress_emit(struct program *p, int function, int index, const struct buck
 
     index = later_than(&p->functions[function], index);
     op = op_of(OP_DECODE);
-    op.attributes.codec = p->codec;
+    op.attributes.codec = p->codec.codec;
     op.in[DECODE_CODES] = exchanged;
     op.out[DECODE_Y] = shard;
     program_insert(p, function, index, &op);
@@ -185,6 +271,25 @@ void compress_keep(struct program *p, int update)
             op.in[KEEP_ERROR_LEFT] = b->left[use];
             op.in[KEEP_ERROR_SKIP_UPDATE] = p->ports.skip_update;
             op.in[KEEP_ERROR_ERROR] = b->errors[use];
+            op.in[KEEP_ERROR_SCALARS] = p->codec.start ? p->ports.scalars : 0;
+            op.attributes.start = p->codec.start;
             program_emit(p, update, &op);
         }
+}
+
+void uncompressed_step(struct program *p, const struct chunk_functions *chunks, int n)
+{
+    const struct entry *step = &p->entries[ENTRY_STEP];
+    struct entry *e = &p->entries[ENTRY_UNCOMPRESSED];
+
+    if (!p->codec.start)
+        return;
+    e->actions = arena_array(&p->arena, struct action, step->n_actions);
+    e->n_actions = step->n_actions;
+    memcpy(e->actions, step->actions, sizeof *e->actions * (size_t)e->n_actions);
+    for (int i = 0; i < e->n_actions; i++)
+        for (int c = 0; c < n; c++)
+            if (step->actions[i].kind == ACTION_RUN && chunks[c].uncompressed &&
+                step->actions[i].function == chunks[c].last)
+                e->actions[i].function = (int16_t)chunks[c].uncompressed;
 }

@@ -32,7 +32,8 @@ int program_memory_table(const struct program *program, struct memory_row *rows,
         if (program->segment_bytes[s])
             rows[n++] =
                 (struct memory_row){ segment_name((enum segment)s),
-                                     s == SEGMENT_STATES && program->codec ? with_errors : what[s],
+                                     s == SEGMENT_STATES && program->codec.codec ? with_errors
+                                                                                 : what[s],
                                      segment_space((enum segment)s), program->segment_bytes[s] };
     return n;
 }

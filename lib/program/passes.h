@@ -202,6 +202,7 @@ struct chunk_functions {
     int last;     /* by shard_gradients: what the last micro-batch runs instead of weight */
     /* Each has one send or receive of a boundary; -1 if the neighbouring stage is on this rank. */
     int receive_forward, send_forward, receive_backward, send_backward;
+    int uncompressed; /* as last, with a codec, in steps before its first; 0: none */
 };
 
 /* How long gathered weights are kept under zero 3: within a pass (forward or backward), for one op,
@@ -215,8 +216,8 @@ struct shard_options {
     enum zero3_gather zero3;
     int n_ahead; /* under PASS: buckets that are gathered ahead, also of their function; 0: one, and
                     none of their function */
-    int n_sizes, last_size; /* of micro-batches: 0 is 1; the size of the last micro-batch */
-    enum codec codec;       /* of what is reduced; late sums only */
+    int n_sizes, last_size;    /* of micro-batches: 0 is 1; the size of the last micro-batch */
+    struct codec_choice codec; /* of what is reduced; late sums only */
     int n_variants; /* of the functions of all sizes, one behind the other; 0 is 1: ENTRY_RERUN has
                        others (pages.c) */
 };
@@ -255,6 +256,10 @@ void shard_gradients(struct program *program, struct chunk_functions *chunks, in
  */
 void compress_sum(struct program *program, int update);
 void compress_keep(struct program *program, int update);
+
+/* ENTRY_UNCOMPRESSED: the step's actions, with functions `uncompressed` in place of `last` of these
+ * n. After all that changes the step's; nothing where the codec starts at once. */
+void uncompressed_step(struct program *program, const struct chunk_functions *chunks, int n);
 
 /*
  * zero_gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank

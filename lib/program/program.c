@@ -491,9 +491,10 @@ const char *role_name(enum cell_role role)
 
 const char *entry_name(enum entry_kind entry)
 {
-    static const char *const names[N_ENTRIES] = { "step",    "gather", "evaluate", "evaluate_end",
-                                                  "prefill", "decode", "feed",     "score",
-                                                  "recheck", "rerun" };
+    static const char *const names[N_ENTRIES] = { "step",         "gather",      "evaluate",
+                                                  "evaluate_end", "prefill",     "decode",
+                                                  "feed",         "score",       "recheck",
+                                                  "rerun",        "uncompressed" };
 
     return names[entry];
 }

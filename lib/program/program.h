@@ -235,17 +235,18 @@ enum entry_kind {
     ENTRY_EVALUATE_END,
     ENTRY_PREFILL,
     ENTRY_DECODE,
-    ENTRY_FEED,    /* rows into the cache, and the last layer's output into ports.stream */
-    ENTRY_SCORE,   /* logit statistics of target tokens at some of these rows */
-    ENTRY_RECHECK, /* the step's first micro-batch once more: recheck.c */
-    ENTRY_RERUN,   /* the step once more, with experts' rows recomputed: pages.c */
+    ENTRY_FEED,         /* rows into the cache, and the last layer's output into ports.stream */
+    ENTRY_SCORE,        /* logit statistics of target tokens at some of these rows */
+    ENTRY_RECHECK,      /* the step's first micro-batch once more: recheck.c */
+    ENTRY_RERUN,        /* the step once more, with experts' rows recomputed: pages.c */
+    ENTRY_UNCOMPRESSED, /* the step before a codec's first (compress.c) */
     N_ENTRIES
 };
 
 /* Whether accumulators start in its first micro-batch, and it ends in an update. */
 static inline bool entry_is_step(enum entry_kind entry)
 {
-    return entry == ENTRY_STEP || entry == ENTRY_RERUN;
+    return entry == ENTRY_STEP || entry == ENTRY_RERUN || entry == ENTRY_UNCOMPRESSED;
 }
 
 struct entry {
@@ -340,7 +341,7 @@ struct slice_site {
 struct program {
     struct arena arena;
     struct mesh mesh;
-    enum codec codec;          /* of what gradients are exchanged as; by shard_gradients */
+    struct codec_choice codec; /* of what gradients are exchanged as; by shard_gradients */
     enum dtype gradient_dtype; /* of accumulators of 2-D parameters; initially DTYPE_F32 */
     bool half_away;            /* how masters become bf16 weights; else nearest, halves to even */
     struct value *values;

@@ -214,6 +214,20 @@ static bool has_last(const struct sharding *s, int size)
     return size % n_sizes == s->options->last_size;
 }
 
+/* For the steps before the codec's first: to where its ops leave the sums. */
+static void reduce_whole(struct program *p, int function, int done,
+                         const struct bucket_reduction *r, int whole)
+{
+    const struct bucket *b = &p->buckets[r->bucket];
+    struct op op = reduce_op(b->left[r->use], b->shards[r->use], b->axis, FIRST_ALWAYS);
+
+    program_insert(p, function, done + 1, &op);
+    if (!whole)
+        return;
+    op = gather_op(p, whole, b->shards[r->use], b->axis, PHASE_W);
+    program_insert(p, function, done + 2, &op);
+}
+
 /* With a codec, of all sizes of the last micro-batch. */
 static void reduce_in_codes(const struct sharding *s, const struct bucket_member *list, int n,
                             const struct bucket_reduction *r, int number)
@@ -221,16 +235,6 @@ static void reduce_in_codes(const struct sharding *s, const struct bucket_member
     struct program *p = s->program;
     int whole = compress_make_cells(s, r, s->options->zero);
 
-    for (int size = 0; size < s->n_sizes; size++) {
-        struct sharding other = *s;
-
-        other.chunks = s->sizes + size * s->n_chunks;
-        if (has_last(s, size))
-            compress_emit(p, other.chunks[s->n_chunks - 1 - r->at.turn].last,
-                          find_done(&other, list, n, r), r, number, whole);
-    }
-    if (whole)
-        p->buckets[r->bucket].gradients[r->use] = whole;
     for (int i = 0; i < n; i++) {
         struct parameter *q = &p->parameters[list[i].parameter];
 
@@ -238,6 +242,20 @@ static void reduce_in_codes(const struct sharding *s, const struct bucket_member
             q->errors[list[i].use + r->use] = program_view(
                 p, p->buckets[r->bucket].errors[r->use], list[i].offset, q->rows, q->cols, q->cols);
     }
+    for (int size = 0; size < s->n_sizes; size++) {
+        struct sharding other = *s;
+
+        other.chunks = s->sizes + size * s->n_chunks;
+        if (!has_last(s, size))
+            continue;
+        const struct chunk_functions *chunk = &other.chunks[s->n_chunks - 1 - r->at.turn];
+        int done = find_done(&other, list, n, r);
+        compress_emit(p, chunk->last, done, r, number, whole);
+        if (s->options->codec.start)
+            reduce_whole(p, chunk->uncompressed, done, r, whole);
+    }
+    if (whole)
+        p->buckets[r->bucket].gradients[r->use] = whole;
 }
 
 /* Reduce one flat cell into its shard, if it is not that, and under zero 0 gather the sums. */
@@ -259,7 +277,7 @@ static void reduce(const struct sharding *s, const struct bucket_member *list, i
                              b->n_elements / program_n_shards(p, r->bucket), p->values[cell].dtype);
 
     b->shards[r->use] = shard;
-    if (s->options->codec) {
+    if (s->options->codec.codec) {
         CHECK(!others.n && !s->early);
         reduce_in_codes(s, list, n, r, number);
         return;
@@ -363,6 +381,10 @@ static void choose_last(struct sharding *s, int early)
     for (int c = 0; c < s->n_chunks * s->n_sizes && !early; c++)
         if (has_last(s, c / s->n_chunks))
             s->sizes[c].last = copy_function(s->program, s->sizes[c].weight, ", last micro-batch");
+    for (int c = 0; c < s->n_chunks * s->n_sizes && s->options->codec.start; c++)
+        if (has_last(s, c / s->n_chunks))
+            s->sizes[c].uncompressed =
+                copy_function(s->program, s->sizes[c].weight, ", last micro-batch, uncompressed");
     for (int c = 0; c < s->n_chunks * s->n_sizes && early; c++) {
         struct chunk_functions *chunk = &s->sizes[c];
 
@@ -403,7 +425,7 @@ void shard_gradients(struct program *p, struct chunk_functions *chunks, int n_ch
     }
     choose_last(&s, options->early);
     p->codec = options->codec;
-    if (options->codec)
+    if (options->codec.codec)
         compress_make_sums(p, n_reductions);
     /* From the end, so that earlier indices stay right. */
     for (int i = n_reductions - 1; i >= 0; i--)

@@ -352,7 +352,8 @@ static int walk_function(struct verify_walk *w, int function)
             return -1;
         if (check_total(w, f, op) < 0)
             return -1;
-        if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE || op->kind == OP_ENCODE) {
+        if (op->kind == OP_REDUCE_SCATTER || op->kind == OP_ALL_REDUCE || op->kind == OP_ENCODE ||
+            op->kind == OP_TOP_K) {
             w->reduced[program_base(p, op->in[OPS_FIRST])]++;
             forget_started(w, op->in[OPS_FIRST]);
         }

@@ -324,6 +324,10 @@ static int next_move(const struct collective *c, int step, struct comm_call *cal
     case OP_SEND_ROWS:
     case OP_RETURN_ROWS:
         return collective_step_rows(c, step, call, err);
+    case OP_GATHER_CODES:
+        *call = (struct comm_call){ COMM_ALL_GATHER, c->in.data, c->out.data,
+                                    collective_bytes_of(&c->in), 0 };
+        return step == 0;
     case OP_EXCHANGE_CODES:
         CHECK(c->in.rows == comm_group_size(c->group));
         *call = (struct comm_call){ COMM_ALL_TO_ALL, c->in.data, c->out.data,

@@ -196,9 +196,17 @@ static bool has_rerun(const struct trainer *t)
     return t->program.entries[ENTRY_RERUN].n_actions;
 }
 
+/* Whether the next update's gradients are. */
+static bool is_compressed(const struct trainer *t)
+{
+    return t->program.ports.codec_total && t->updates >= t->program.codec.start;
+}
+
 /* What is checked must not depend on how much memory there was for rows of experts. */
 static enum entry_kind first_entry(const struct trainer *t)
 {
+    if (t->program.ports.codec_total && !is_compressed(t))
+        return ENTRY_UNCOMPRESSED;
     return has_rerun(t) && recheck_is_due(t->recheck) ? ENTRY_RERUN : ENTRY_STEP;
 }
 
@@ -272,6 +280,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     progress_phase(t->options.progress, "between steps");
     t->step++;
     t->data_step++;
+    bool compressed = is_compressed(t);
     t->updates += !end.skipped;
     t->n_skipped += end.skipped != 0;
     t->tokens += tokens;
@@ -286,8 +295,9 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
         .refused = t->is_refused,
         .rerun = result->rerun,
     };
-    result->is_compressed = t->program.ports.codec_total;
-    result->compress_error = end.codec[0] == 0 ? 0 : sqrt(end.codec[1] / end.codec[0]);
+    result->is_compressed = compressed;
+    result->compress_error =
+        !compressed || end.codec[0] == 0 ? 0 : sqrt(end.codec[1] / end.codec[0]);
     adapt_loss_scale(t, result);
     if (t->program.ports.router_stats_total)
         count_experts(t, t->expert_stats, result);

@@ -113,14 +113,50 @@ static void int8(void **state)
 
 static void fp8(void **state)
 {
+    struct law_case c = base_case("llama-untied", 2, "parallel.compress=fp8");
+    struct law_outcome wanted = law_run(&c);
+
     (void)state;
-    all_ways("parallel.compress=fp8");
+    c.zero = 1;
+    c.stop_after = 2;
+    must_equal(&c, &wanted);
     near_none("parallel.compress=fp8", 3e-3);
+}
+
+#define TOP_K "parallel.compress=topk|parallel.compress_ratio="
+
+static void top_k(void **state)
+{
+    (void)state;
+    all_ways(TOP_K "0.1|parallel.compress_start=0");
+    parts(TOP_K "0.1|parallel.compress_start=2");
+}
+
+/* What sends all is as what does not compress, to the bit; so is what has not started. */
+static void top_k_of_all(void **state)
+{
+    struct law_case c = base_case("llama", 4, NULL);
+    struct law_outcome wanted = law_run(&c);
+
+    (void)state;
+    c.tuning = TOP_K "1|parallel.compress_start=2";
+    for (c.zero = 0; c.zero < 2; c.zero++) {
+        struct law_outcome got = law_run(&c);
+
+        wanted.numerics = got.numerics;
+        law_must_equal("top-k of all", &wanted, &got);
+    }
+    c.zero = 0;
+    c.tuning = TOP_K "0.01|parallel.compress_start=4";
+    struct law_outcome got = law_run(&c);
+    wanted.numerics = got.numerics;
+    law_must_equal("not started", &wanted, &got);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(int8), cmocka_unit_test(fp8) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(int8), cmocka_unit_test(fp8),
+                                        cmocka_unit_test(top_k), cmocka_unit_test(top_k_of_all) };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

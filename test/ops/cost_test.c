@@ -136,11 +136,12 @@ static void test_every_kind_is_priced(void **state)
                     kind == OP_ALL_GATHER || kind == OP_GATHER_HEADS || kind == OP_ROWS_TO_HEADS ||
                     kind == OP_GATHER_SEQUENCE || kind == OP_GATHER_WINDOW ||
                     kind == OP_ALL_REDUCE_SCALAR || kind == OP_ROTATE ||
-                    kind == OP_EXCHANGE_CODES || kind == OP_KEEP_ERROR || kind == OP_SEND ||
-                    kind == OP_RECEIVE || kind == OP_TO_HOST || kind == OP_TO_DEVICE ||
-                    kind == OP_AWAIT || kind == OP_SUM_RUNS || kind == OP_EXPERT_ORDER ||
-                    kind == OP_DISPATCH || kind == OP_SEND_ROWS || kind == OP_RETURN_ROWS ||
-                    kind == OP_PAGE_START || kind == OP_PAGE_OUT || kind == OP_PAGE_IN);
+                    kind == OP_EXCHANGE_CODES || kind == OP_GATHER_CODES || kind == OP_KEEP_ERROR ||
+                    kind == OP_SEND || kind == OP_RECEIVE || kind == OP_TO_HOST ||
+                    kind == OP_TO_DEVICE || kind == OP_AWAIT || kind == OP_SUM_RUNS ||
+                    kind == OP_EXPERT_ORDER || kind == OP_DISPATCH || kind == OP_SEND_ROWS ||
+                    kind == OP_RETURN_ROWS || kind == OP_PAGE_START || kind == OP_PAGE_OUT ||
+                    kind == OP_PAGE_IN);
     }
 }
 

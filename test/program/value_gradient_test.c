@@ -95,7 +95,7 @@ static void build(struct head *h, int dp, int tp, int pieces)
     int forward = program_function(p, "forward 0", 0);
     int backward = program_function(p, "backward 0", 0);
     h->update = program_function(p, "update", 0);
-    h->chunk = (struct chunk_functions){ forward, backward, backward, backward, -1, -1, -1, -1 };
+    h->chunk = (struct chunk_functions){ forward, backward, backward, backward, -1, -1, -1, -1, 0 };
 
     int64_t n = p->values[h->weight].rows;
     int y = program_value(p, n, HIDDEN, DTYPE_F32), norm = program_value(p, n, 1, DTYPE_F32);

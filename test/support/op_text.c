@@ -102,6 +102,8 @@ void op_text_parse(struct op_text *out, const char *text)
         out->op.attributes.n_experts = 10;
     if (out->op.kind == OP_ENCODE || out->op.kind == OP_DECODE)
         out->op.attributes.codec = CODEC_INT8;
+    if (out->op.kind == OP_TOP_K)
+        out->op.attributes.ratio = 0.01;
     if (out->op.kind == OP_EXPERT_ORDER)
         out->op.attributes.n_experts = 30;
     if (out->op.kind == OP_LIMIT_CHOICES) {

@@ -97,7 +97,7 @@ void tiny_forward(struct tiny *tiny, const char *name, int dp_size)
     tiny->backward = program_function(&tiny->program, "backward 0", 0);
     tiny->update = program_function(&tiny->program, "update", 0);
     tiny->chunk = (struct chunk_functions){
-        tiny->forward, tiny->backward, tiny->backward, tiny->backward, -1, -1, -1, -1
+        tiny->forward, tiny->backward, tiny->backward, tiny->backward, -1, -1, -1, -1, 0,
     };
     struct model_part part = model_forward(&builder, tiny->forward, &whole, MODEL_TRAIN, 0);
     tiny->seed = (struct gradient_seed){ part.value, part.gradient };

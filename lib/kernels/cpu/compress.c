@@ -261,6 +261,9 @@ static void keep_error_run(struct kernels *kernels, const struct kernel_call *ca
     struct op_shape op = call->op;
 
     (void)first;
+    const float *scalars = op.in[KEEP_ERROR_SCALARS].data;
+    if (scalars && scalars[SCALAR_UPDATE] <= (float)op.attributes.start)
+        return;
     if (!*(const int32_t *)op.in[KEEP_ERROR_SKIP_UPDATE].data)
         pool_run(kernels->pool, ceil_div(op.in[KEEP_ERROR_LEFT].cols, ELEMENTS_A_TILE), keep_tile,
                  &op);

@@ -81,6 +81,7 @@ static void register_families(struct kernels_backend *table)
     cpu_register_lora(table);
     cpu_register_optimizer(table);
     cpu_register_compress(table);
+    cpu_register_top_k(table);
 }
 
 int kernels_cpu_create(struct kernels **kernels, struct pool *pool, const char **isa_note,

@@ -111,6 +111,7 @@ void cpu_register_dropout(struct kernels_backend *table);
 void cpu_register_limit_choices(struct kernels_backend *table);
 void cpu_register_lora(struct kernels_backend *table);
 void cpu_register_compress(struct kernels_backend *table);
+void cpu_register_top_k(struct kernels_backend *table);
 void cpu_register_optimizer(struct kernels_backend *table);
 
 #endif

@@ -52,6 +52,10 @@ const struct op_facts collective_facts[N_OP_KINDS] = {
         .example = "exchange_codes 4x8 u8 : 4x8 u8",
         .spreads = "s > s; r > r; c > c; p > p",
     },
+    [OP_GATHER_CODES] = {
+        .example = "gather_codes 1x8 i32 : *4x8 i32",
+        .spreads = "s > s; r > r; c > c; p > p",
+    },
     [OP_SEND] = {
         .example = "send *20x*8 fp32 :",
         .spreads = "s >; r >; c >; p >",

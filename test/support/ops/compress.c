@@ -116,10 +116,95 @@ static void decode(const struct op_shape *op)
         OUT(DECODE_Y, 0, i) = (double)sum_of_rows(op, 0, op->in[DECODE_CODES].rows, i);
 }
 
+/* Larger, or equal and earlier. */
+static int comes_first(const double *x, int64_t a, int64_t b)
+{
+    double u = isnan(x[a]) ? INFINITY : fabs(x[a]), v = isnan(x[b]) ? INFINITY : fabs(x[b]);
+
+    return u != v ? u > v : a < b;
+}
+
+/* The k first of a part, which become pairs from first_pair on. */
+static void choose(const struct op_shape *op, int64_t begin, int64_t end, int64_t k,
+                   int64_t first_pair)
+{
+    int32_t *numbers = op->out[TOP_K_PAIRS].data;
+    int64_t n_pairs = op->out[TOP_K_PAIRS].cols / 2, to = first_pair;
+    double *x = op->in[TOP_K_X].data;
+
+    for (int64_t i = begin; i < end; i++) {
+        int64_t before = 0;
+
+        for (int64_t j = begin; j < end; j++)
+            before += j != i && comes_first(x, j, i);
+        if (before < k)
+            numbers[to++] = (int32_t)i;
+    }
+    for (int64_t i = first_pair; i < to; i++) {
+        float value = (float)x[numbers[i]];
+
+        memcpy(&numbers[n_pairs + i], &value, sizeof value);
+        x[numbers[i]] = 0;
+    }
+}
+
+static void top_k(const struct op_shape *op)
+{
+    const int32_t *parts = op->in[TOP_K_PARTS].data;
+    const double *x = op->in[TOP_K_X].data;
+    int64_t first_pair = 0;
+
+    start(&op->out[TOP_K_SUMS]);
+    for (int64_t p = 0; p < op->in[TOP_K_PARTS].cols / 2; p++) {
+        int64_t begin = parts[2 * p], end = begin + parts[2 * p + 1];
+        int64_t k = ops_top_k(op->attributes.ratio, end - begin);
+
+        for (int64_t i = begin; i < end; i++)
+            OUT(TOP_K_SUMS, 0, 0) += x[i] * x[i];
+        choose(op, begin, end, k, first_pair);
+        for (int64_t i = begin; i < end; i++)
+            OUT(TOP_K_SUMS, 0, 1) += x[i] * x[i];
+        first_pair += k;
+    }
+}
+
+static float pair_of(const struct tensor *pairs, int64_t row, int64_t number)
+{
+    const int32_t *numbers = (const int32_t *)pairs->data + row * pairs->cols;
+    float value = 0;
+
+    for (int64_t i = 0; i < pairs->cols / 2; i++)
+        if (numbers[i] == number)
+            memcpy(&value, &numbers[pairs->cols / 2 + i], sizeof value);
+    return value;
+}
+
+static float sum_of_pairs(const struct tensor *pairs, int64_t first, int64_t n, int64_t number)
+{
+    int64_t half = 1;
+
+    if (n == 1)
+        return pair_of(pairs, first, number);
+    while (2 * half < n)
+        half *= 2;
+    return sum_of_pairs(pairs, first, half, number) +
+           sum_of_pairs(pairs, first + half, n - half, number);
+}
+
+static void add_pairs(const struct op_shape *op)
+{
+    const struct tensor *pairs = &op->in[ADD_PAIRS_PAIRS];
+
+    for (int64_t i = 0; i < op->out[ADD_PAIRS_Y].cols; i++)
+        OUT(ADD_PAIRS_Y, 0, i) = (double)sum_of_pairs(pairs, 0, pairs->rows, i);
+}
+
 static void keep_error(const struct op_shape *op)
 {
     for (int64_t i = 0; i < op->in[KEEP_ERROR_LEFT].cols; i++)
-        if (!int_at(&op->in[KEEP_ERROR_SKIP_UPDATE], 0))
+        if (!int_at(&op->in[KEEP_ERROR_SKIP_UPDATE], 0) &&
+            !(tensor_given(&op->in[KEEP_ERROR_SCALARS]) &&
+              IN(KEEP_ERROR_SCALARS, 0, SCALAR_UPDATE) <= (double)op->attributes.start))
             *at(&op->in[KEEP_ERROR_ERROR], 0, i) = IN(KEEP_ERROR_LEFT, 0, i);
 }
 
@@ -171,17 +256,69 @@ static void decode_kernels(void)
     }
 }
 
+/* Parts with gaps between them; ties, zeros, and all of a part. */
+static void top_k_kernels(void)
+{
+    static const double ratios[] = { 0.01, 0.3, 1 };
+    static const int32_t parts[] = { 0, 3, 16, 1000, 1024, 300, 1400, 1 };
+
+    for (int i = 0; i < 6; i++) {
+        struct op_attributes a = { .ratio = ratios[i / 2] };
+        struct op_case *c = op_case_create(OP_TOP_K, &a);
+        int64_t n_pairs = 0;
+
+        for (int k = 0; k < 4; k++)
+            n_pairs += ops_top_k(a.ratio, parts[2 * k + 1]);
+        c->dense = true;
+        op_case_input(c, TOP_K_X, 1, 1500, DTYPE_F32, 1);
+        op_case_input(c, TOP_K_PARTS, 1, 8, DTYPE_I32, 0);
+        op_case_output(c, TOP_K_PAIRS, 1, 2 * n_pairs, DTYPE_I32);
+        op_case_output(c, TOP_K_SUMS, 1, 2, DTYPE_F64);
+        memcpy(c->op.in[TOP_K_PARTS].data, parts, sizeof parts);
+        for (int k = 0; k < 1500 && i % 2; k++)
+            ((float *)c->op.in[TOP_K_X].data)[k] = k < 1200 ? (float)(k % 7 - 3) : 0;
+        op_case_check(c, 1e-12);
+        op_case_destroy(c);
+    }
+}
+
+static void add_pairs_kernels(void)
+{
+    for (int rows = 1; rows < 7; rows++) {
+        struct op_case *c = op_case_create(OP_ADD_PAIRS, &(struct op_attributes){ 0 });
+
+        c->dense = true;
+        op_case_input(c, ADD_PAIRS_PAIRS, rows, 2 * 90, DTYPE_I32, 0);
+        op_case_output(c, ADD_PAIRS_Y, 1, 1300, DTYPE_F32);
+        for (int row = 0; row < rows; row++)
+            for (int k = 0; k < 90; k++) {
+                int32_t *numbers = (int32_t *)c->op.in[ADD_PAIRS_PAIRS].data + row * 180;
+                float value = 0.1f * (float)(k + row + 1);
+
+                numbers[k] = k < 40 ? k + row : 7 * k + 3 * row;
+                memcpy(&numbers[90 + k], &value, sizeof value);
+            }
+        op_case_check(c, 0);
+        op_case_destroy(c);
+    }
+}
+
 static void keep_error_kernels(void)
 {
-    for (int i = 0; i < 6; i++) {
-        struct op_case *c = op_case_create(OP_KEEP_ERROR, &(struct op_attributes){ 0 });
-        int n = (int[]){ 4, 4096, 50000 }[i / 2];
+    for (int i = 0; i < 12; i++) {
+        struct op_attributes a = { .start = i / 6 ? 5 : 0 };
+        struct op_case *c = op_case_create(OP_KEEP_ERROR, &a);
+        int n = (int[]){ 4, 4096, 50000 }[i % 6 / 2];
 
         c->dense = true;
         op_case_input(c, KEEP_ERROR_LEFT, 1, n, DTYPE_F32, 1);
         op_case_input(c, KEEP_ERROR_SKIP_UPDATE, 1, 1, DTYPE_I32, 0);
         op_case_input(c, KEEP_ERROR_ERROR, 1, n, DTYPE_F32, 1);
         *(int32_t *)c->op.in[KEEP_ERROR_SKIP_UPDATE].data = i % 2;
+        if (i / 6) {
+            op_case_input(c, KEEP_ERROR_SCALARS, 1, OPS_N_SCALARS, DTYPE_F32, 1);
+            tensor_set(&c->op.in[KEEP_ERROR_SCALARS], 0, SCALAR_UPDATE, i % 6 < 3 ? 5 : 6);
+        }
         op_case_check(c, 0);
         op_case_destroy(c);
     }
@@ -200,9 +337,21 @@ const struct op_facts compress_facts[N_OP_KINDS] = {
         .reference = decode,
         .kernels = decode_kernels,
     },
+    [OP_TOP_K] = {
+        .example = "top_k 1x*512 fp32, 1x4 i32 : 1x8 i32, 1x2 fp64",
+        .spreads = "ss > sp; rs > rp; cs > cp; ps > pp",
+        .reference = top_k,
+        .kernels = top_k_kernels,
+    },
+    [OP_ADD_PAIRS] = {
+        .example = "add_pairs *3x8 i32 : 1x*256 fp32",
+        .spreads = "s > s; c > c; p > p",
+        .reference = add_pairs,
+        .kernels = add_pairs_kernels,
+    },
     [OP_KEEP_ERROR] = {
-        .example = "keep_error 1x512 fp32, 1x1 i32, 1x512 fp32 :",
-        .spreads = "sss >; csc >; psp >",
+        .example = "keep_error 1x512 fp32, 1x1 i32, 1x512 fp32, 1x4 fp32 :",
+        .spreads = "ssss >; cscs >; psps >",
         .reference = keep_error,
         .kernels = keep_error_kernels,
     },
