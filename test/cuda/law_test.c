@@ -234,6 +234,27 @@ static void context_parallel(void **state)
     }
 }
 
+/* Rows of tensor-parallel ranks in slices, gathered and summed where others lie between them. */
+static void slices(void **state)
+{
+    static const char *const ways[] = {
+        "train.micro_batch=8|parallel.overlap=slices|parallel.overlap_slices=2",
+        "train.micro_batch=8|parallel.overlap=halves",
+    };
+    struct law_case c = small("llama", "bf16", 2);
+
+    (void)state;
+    c.tp = 2;
+    c.global_batch = 32;
+    c.tuning = "train.micro_batch=8|parallel.overlap=none";
+    struct law_outcome wanted = law_run(&c);
+    c.poison = 1;
+    for (int i = 0; i < 2; i++) {
+        c.tuning = ways[i];
+        must_equal(ways[i], &wanted, &c);
+    }
+}
+
 static void pipelines(void **state)
 {
     static const char *const schedules[] = { "gpipe", "1f1b", "zb-h1" };
@@ -313,11 +334,17 @@ static void split_masters(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(follows_the_cpu),  cmocka_unit_test(one_gpu),
-        cmocka_unit_test(any_order),        cmocka_unit_test(values_away),
-        cmocka_unit_test(context_parallel), cmocka_unit_test(pipelines),
-        cmocka_unit_test(zero_stages),      cmocka_unit_test(states_in_bf16),
-        cmocka_unit_test(split_masters),    cmocka_unit_test(nodes),
+        cmocka_unit_test(follows_the_cpu),
+        cmocka_unit_test(one_gpu),
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(values_away),
+        cmocka_unit_test(context_parallel),
+        cmocka_unit_test(slices),
+        cmocka_unit_test(pipelines),
+        cmocka_unit_test(zero_stages),
+        cmocka_unit_test(states_in_bf16),
+        cmocka_unit_test(split_masters),
+        cmocka_unit_test(nodes),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
