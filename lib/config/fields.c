@@ -401,7 +401,8 @@ const struct field job_fields[] = {
               "travels while the next is computed; halves: two slices of whole sequences, through "
               "attention as well (needs 2 sequences of each tensor-parallel rank in a "
               "micro-batch); auto: what takes least time by the prices of the cluster, which "
-              "lmtrain plan prints; changes no bit" },
+              "lmtrain plan prints; changes no bit on CPUs; on GPUs libraries' products of other "
+              "shapes may have other bits, and the numerics differ" },
     { "parallel.overlap_slices", FIELD_INT, AT(parallel.overlap_slices), .initial = "auto",
       .word = "auto", .min = 1, .max = 16,
       .help = "with overlap slices: how many; auto: at each place as many as take least time" },
