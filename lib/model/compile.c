@@ -118,6 +118,20 @@ static void balance_biases(const struct compiling *c)
     }
 }
 
+/* Of what the host alone reads. */
+static void sum_for_host(struct compiling *c)
+{
+    struct program *p = c->program;
+
+    p->ports.loss_total = compile_sum(p, c->update, p->ports.loss, "loss_total");
+    if (p->ports.router_stats)
+        p->ports.router_stats_total =
+            compile_sum(p, c->update, p->ports.router_stats, "router_stats_total");
+    if (p->ports.dropped)
+        p->ports.dropped_total = compile_sum(p, c->update, p->ports.dropped, "dropped_total");
+    compress_sum(p, c->update);
+}
+
 static void update(struct compiling *c)
 {
     struct update_options options = c->options->update;
@@ -127,14 +141,11 @@ static void update(struct compiling *c)
     if (axes_size(mesh, SPLITS_LAYERS, PARAMETER_EXPERT) > 1 ||
         axes_size(mesh, SPLITS_MODEL, PARAMETER_EXPERT) > 1 || c->builder.fastseq)
         stages_norm_parts(c, &options);
-    p->ports.loss_total = compile_sum(p, c->update, p->ports.loss, "loss_total");
-    if (p->ports.router_stats)
-        p->ports.router_stats_total =
-            compile_sum(p, c->update, p->ports.router_stats, "router_stats_total");
-    if (p->ports.dropped)
-        p->ports.dropped_total = compile_sum(p, c->update, p->ports.dropped, "dropped_total");
-    compress_sum(p, c->update);
+    int first = p->functions[c->update].n_ops;
+    sum_for_host(c);
+    int n_sums = p->functions[c->update].n_ops - first;
     build_update(p, c->update, &options);
+    update_move_behind_norm(p, c->update, first, n_sums, c->options->decides_late);
     compress_keep(p, c->update);
     balance_biases(c);
 }

@@ -252,7 +252,8 @@ static void pass_gate(void *context, int rank, int n)
 
 /* ---- transfers ---- */
 
-/* The first that a transfer in flight is, or comes after. */
+/* The first that a transfer in flight is, or comes after, or that its collective began with: that
+ * one may have ended on its rank. */
 static int oldest_needed(const struct clocks *c)
 {
     int oldest = c->n_times;
@@ -265,6 +266,8 @@ static int oldest_needed(const struct clocks *c)
                 const struct replay_transfer *t = replay_at(c->replay, q->transfers[k]);
 
                 oldest = min_int(oldest, q->transfers[k]);
+                if (t->has_begun)
+                    oldest = min_int(oldest, times_of(c, q->transfers[k])->first);
                 for (int a = 0; a < min_int(t->n_after, ORDER_MAX_AFTER); a++)
                     oldest = min_int(oldest, t->after[a]);
             }

@@ -447,17 +447,37 @@ void build_update(struct program *program, int update, const struct update_optio
         update_parameters(&u, order, n);
 }
 
+/* The op that writes ports.skip_update. */
+static int end_of_norm(const struct program *p, int update)
+{
+    const struct function *f = &p->functions[update];
+    int end = 0;
+
+    while (end < f->n_ops && f->ops[end].out[GRADIENT_NORM_SKIP_UPDATE] != p->ports.skip_update)
+        end++;
+    CHECK(end < f->n_ops);
+    return end;
+}
+
+void update_move_behind_norm(struct program *p, int update, int first, int n, bool is_before)
+{
+    struct op *ops = p->functions[update].ops;
+    int to = end_of_norm(p, update) + !is_before - n;
+    struct op *moved = arena_array(&p->arena, struct op, n);
+
+    CHECK(first <= to);
+    memcpy(moved, ops + first, sizeof *moved * (size_t)n);
+    memmove(ops + first, ops + first + n, sizeof *moved * (size_t)(to - first));
+    memcpy(ops + to, moved, sizeof *moved * (size_t)n);
+}
+
 void split_optimizer(struct program *p, int update)
 {
-    int optimizer = program_function(p, "optimizer", 0), end = 0;
+    int optimizer = program_function(p, "optimizer", 0), end = end_of_norm(p, update);
     struct function *from = &p->functions[update], *to = &p->functions[optimizer];
     struct entry *entry = &p->entries[ENTRY_STEP];
     struct action *actions = arena_array(&p->arena, struct action, entry->n_actions + 2);
 
-    while (end < from->n_ops &&
-           from->ops[end].out[GRADIENT_NORM_SKIP_UPDATE] != p->ports.skip_update)
-        end++;
-    CHECK(end < from->n_ops);
     to->n_ops = to->capacity = from->n_ops - end - 1;
     to->ops = arena_array(&p->arena, struct op, to->n_ops + 1);
     memcpy(to->ops, from->ops + end + 1, (size_t)to->n_ops * sizeof *to->ops);

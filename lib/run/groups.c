@@ -144,7 +144,7 @@ static void find_uses(const struct run *run, struct group_uses *uses)
             if (!op_is_collective(op->kind))
                 continue;
             struct op_shape shape = program_op_shape(p, op);
-            int stream = order_group_of(op->stream);
+            enum stream stream = order_group_of(op->stream);
 
             uses->of[axis][stream] |= (char)use_of(run, op);
             uses->by_node[axis][stream] |= collective_goes_by_node(
