@@ -19,7 +19,7 @@ static bool has_chunk_sums(const struct plan *plan)
     const struct job *job = plan->job;
 
     return job->parallel.schedule == PIPELINE_BREADTH_FIRST &&
-           job->parallel.gradient_sum == GRADIENT_SUM_LATE &&
+           job->parallel.gradient_sum == GRADIENT_SUM_LATE && !job->parallel.compress &&
            !job->parallel.replica_micro_batches.n && job->parallel.dp * job->parallel.cp > 1;
 }
 

@@ -65,6 +65,8 @@ void plan_print_slices(const struct plan *plan, struct str *out)
             site = site->next;
     }
     report_table_print(&table, 0, out);
+    if (!plan->job->cluster && !plan->job->searched.cluster)
+        str_add(out, "(a run cuts so if the job has the key cluster)\n");
     str_add_char(out, '\n');
     report_table_release(&table);
 }

@@ -261,7 +261,8 @@ static int train_command(const struct training *training, int argc, char **argv)
                     "kind of machine or version of lmtrain); it is refused otherwise"),
         option_flag("replan", &q.replan,
                     "search the layout again although the run in the output folder has one (with "
-                    "parallel.mode auto, semi or data)"),
+                    "parallel.mode auto, semi or data), and the sizes of parallel.micro_batches "
+                    "auto, which are numerics"),
         option_flag("dry-run", &q.dry_run, "print the resolved job and its plan, do not train"),
     };
     const struct options options = {

@@ -5,6 +5,9 @@
 #include "config/read_impl.h"
 #include "ops/ops.h"
 
+/* Numbers of elements are i32, and a bucket may have one large parameter more. */
+#define TOP_K_BUCKET_MB_MAX 2048
+
 static const char *place_of(const struct job *job, const char *field)
 {
     return job_place(job, (const char *const[]){ field, "parallel.compress", NULL });
@@ -81,12 +84,26 @@ static int check_parameters(const struct job *job, const char *word, struct err 
             "%s: parallel.compress_start is given, but compress is none (hint: compress: "
             "int8)",
             place_of(job, "parallel.compress_start"));
-    if (start && job->train.recheck_every && job->n_micro_batches == 1)
-        return err_set(
-            err, ERR_CONFIG,
-            "%s: parallel.compress_start is %lld, and train.recheck_every checks the only "
-            "micro-batch of a step, which is then another one (hint: compress_start: 0)",
-            place_of(job, "parallel.compress_start"), start);
+    if (job->parallel.compress != CODEC_NONE && job->train.recheck_every &&
+        job->n_micro_batches == 1)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.compress is %s, and train.recheck_every checks the only "
+                       "micro-batch of a step, in which each rank has lost something else (hint: "
+                       "more micro-batches, or recheck_every: 0)",
+                       place_of(job, "train.recheck_every"), word);
+    if (start && job->model.n_experts && job->moe.expert_tp == EXPERT_TP_ONE &&
+        job->moe.stash_factor > 0)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.compress begins after %lld updates, and a step that is run "
+                       "again for want of memory (moe.stash_factor) would compress before (hint: "
+                       "compress_start: 0, or moe.stash_factor: 0)",
+                       place_of(job, "parallel.compress_start"), start);
+    if (job->parallel.compress == CODEC_TOP_K && job->parallel.bucket_mb > TOP_K_BUCKET_MB_MAX)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.compress is topk, whose buckets have at most %d MiB, and "
+                       "bucket_mb is %d (hint: %d)",
+                       place_of(job, "parallel.bucket_mb"), TOP_K_BUCKET_MB_MAX,
+                       job->parallel.bucket_mb, TOP_K_BUCKET_MB_MAX);
     return 0;
 }
 
@@ -116,6 +133,11 @@ int compress_resolve(struct job *job, struct arena *arena, struct err *err)
                        choice_word(parallel_mode_choices, (int)job->parallel.mode));
     if (check_others(job, word, err))
         return -1;
+    if (job->parallel.compress == CODEC_TOP_K && 2 * ratio_of(job) * (job->parallel.dp - 1) > 1)
+        job_note(job, arena,
+                 "parallel.compress: topk of %g sends each rank more bytes than no codec, as "
+                 "dp is %d (hint: compress_ratio: %.2g)",
+                 ratio_of(job), job->parallel.dp, 0.1 / (2 * (job->parallel.dp - 1)));
     if (job->parallel.dp == 1) {
         job->parallel.compress = CODEC_NONE;
         job->parallel.compress_ratio_given = 0;

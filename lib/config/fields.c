@@ -400,8 +400,10 @@ const struct field job_fields[] = {
               "alone; slices: a layer's products are cut into slices of tokens, each of which "
               "travels while the next is computed; halves: two slices of whole sequences, through "
               "attention as well (needs 2 sequences of each tensor-parallel rank in a "
-              "micro-batch); auto: what takes least time by the prices of the cluster, which "
-              "lmtrain plan prints; changes no bit on CPUs; on GPUs libraries' products of other "
+              "micro-batch); auto: what takes least time by the prices of the key cluster, none "
+              "without it; none as well with micro-batches of several sizes or lengths, and "
+              "reductions: fast; lmtrain plan prints each place; changes no bit on CPUs; on GPUs "
+              "libraries' products of other "
               "shapes may have other bits, and the numerics differ" },
     { "parallel.overlap_slices", FIELD_INT, AT(parallel.overlap_slices), .initial = "auto",
       .word = "auto", .min = 1, .max = 16,
@@ -568,7 +570,7 @@ const struct field job_fields[] = {
       .help =
           "steps, such as [10, 11], of which each rank records when its ops began and ended, in "
           "the run folder's trace/ (lmtrain report --trace); on a GPU ops of these steps are "
-          "issued one by one" },
+          "issued one by one; not of steps before parallel.compress_start" },
     { "trace.ranks", FIELD_COUNTS, AT(trace.ranks), .initial = "all", .word = "all", .min = 0,
       .max = 1000000, .help = "the ranks that do, such as [0, 8]" },
 

@@ -50,6 +50,9 @@ int hf_config_take(struct job_reader *reader, const char *path, const char *text
 void reader_derive(struct job_reader *reader);
 void reader_check(struct job_reader *reader);
 
+/* check_overlap.c: after sequence_parallel is known. */
+void reader_check_overlap(struct job_reader *reader);
+
 /* Of reader_check, what parallel.cp and cp_kind ask of the model and of lengths; and the cp_kind of
  * auto. */
 void reader_check_context(struct job_reader *reader);

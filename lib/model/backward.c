@@ -149,9 +149,13 @@ static void overlap_chunk(struct compiling *c, int chunk)
 
     options.rows = model_rows(&c->builder);
     options.seq_len = has_whole ? c->builder.seq_len : 0;
+    /* Functions of all sizes, and those of a rerun, have one order of ops. */
+    if (c->n_sizes > 1 || compile_has_pages(c->options))
+        options.kind = OVERLAP_NONE;
     if (options.kind != OVERLAP_NONE)
         slice(c->program, f->forward, &options);
-    slice(c->program, f->backward, &options);
+    if (options.kind == OVERLAP_NONE || !slice(c->program, f->backward, &options))
+        overlap_collectives(c->program, f->backward);
     if (f->weight != f->backward)
         overlap_collectives(c->program, f->weight);
 }

@@ -12,7 +12,9 @@ int compile_early_layers(const struct job *job)
 
     if (job->memory.recompute_early >= 0)
         return job->memory.recompute_early;
-    return is_said && !job->keep_sets.set_of_layer && !job->offload ? 1 : 0;
+    return is_said && !job->keep_sets.set_of_layer && !job->offload && !job->memory.device_bytes
+               ? 1
+               : 0;
 }
 
 static struct slice_options overlap_of(const struct job *job)
@@ -24,6 +26,9 @@ static struct slice_options overlap_of(const struct job *job)
         [JOB_OVERLAP_HALVES] = OVERLAP_HALVES,
     };
 
+    /* A library adds only what is dense. */
+    if (job->parallel.reductions == REDUCTIONS_FAST)
+        return (struct slice_options){ .kind = OVERLAP_NONE };
     return (struct slice_options){ .kind = kinds[job->parallel.overlap],
                                    .n_slices = job->parallel.overlap_slices };
 }

@@ -270,7 +270,6 @@ static const struct op_info head_norm_grad = {
         [HEAD_NORM_GRAD_DWK] = { "dwk", DIM_ONE, DIM_E, TYPE_F32,
                                  OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
     },
-    .traits = TRAIT_BY_ROWS,
     .attributes = ATTRIBUTE_HEADS,
     .spread = head_norm_grad_spread,
     .flops_per_element = 10,
@@ -288,7 +287,6 @@ static const struct op_info normalize_rows = {
         [NORMALIZE_ROWS_Y] = { "y", DIM_V, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [NORMALIZE_ROWS_NORM] = { "norm", DIM_V, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
     },
-    .traits = TRAIT_BY_ROWS,
     .attributes = ATTRIBUTE_EPS,
     .spread_form = { .data = IN(NORMALIZE_ROWS_W), .allowed = MAY_ROWS },
     .flops_per_element = 4,
@@ -321,7 +319,6 @@ static const struct op_info normalize_rows_grad = {
     .outputs = {
         [NORMALIZE_ROWS_GRAD_DW] = { "dw", DIM_V, DIM_D, TYPE_KEPT, OPERAND_ACCUMULATED },
     },
-    .traits = TRAIT_BY_ROWS,
     .attributes = ATTRIBUTE_EPS,
     .spread = normalize_rows_grad_spread,
     .flops_per_element = 6,

@@ -2,8 +2,10 @@
  * memory_cluster.c - the rates by which copies are timed where no cluster is given
  */
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/num.h"
 #include "plan/memory_fit.h"
 #include "plan/price_table.h"
@@ -16,6 +18,7 @@
  */
 #define CORE_FLOPS 60e9
 #define CORE_BANDWIDTH 6e9
+#define TABLES_BYTES_MAX ((size_t)64 << 20)
 #define MEMORY_LINK 6e9 /* bytes/s between two blocks of a CPU's memory */
 
 static struct device_spec cpu_device(const struct job *job, const struct kernels *kernels)
@@ -96,4 +99,31 @@ int memory_cluster(struct cluster *cluster, const struct job *job, const struct 
         return -1;
     cluster_of_device(cluster, device, max_int(1, job->world_size), arena);
     return 0;
+}
+
+static void add_file(const char *path, struct str *out)
+{
+    struct err ignored;
+    char *text;
+    size_t n;
+
+    if (!path || file_read(path, TABLES_BYTES_MAX, ERR_CONFIG, &text, &n, &ignored) < 0)
+        return;
+    str_printf(out, "%s\n", text);
+    free(text);
+}
+
+void memory_cluster_text(const struct job *job, struct str *out)
+{
+    struct arena arena = { 0 };
+    struct cluster cluster;
+
+    if (memory_known_cluster(&cluster, job, &arena)) {
+        str_printf(out, "%s\n", cluster.name);
+        add_file(cluster.name, out);
+        add_file(cluster.tables, out);
+    } else {
+        str_add(out, "no cluster can be read\n");
+    }
+    arena_release(&arena);
 }

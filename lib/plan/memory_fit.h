@@ -95,8 +95,15 @@ int memory_fit_job(struct memory_fit **fit, struct job *job,
  * cluster that it was searched for, the GPU's data sheet, or a CPU of usual rates, with the job's
  * rates of links.
  */
-bool memory_known_cluster(struct cluster *cluster, const struct job *job, struct arena *arena);
 int memory_cluster(struct cluster *cluster, const struct job *job, const struct kernels *kernels,
                    struct arena *arena, struct err *err);
+
+/*
+ * The cluster that the job names, with its tables; false: it names none, or it cannot be read. And
+ * the text of both files, as far as they are files, which all ranks must have alike where programs
+ * are made by them (slices).
+ */
+bool memory_known_cluster(struct cluster *cluster, const struct job *job, struct arena *arena);
+void memory_cluster_text(const struct job *job, struct str *out);
 
 #endif

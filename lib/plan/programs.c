@@ -78,7 +78,8 @@ static void time_slices(struct slice_times *times, const struct job *job, const 
     struct cluster *cluster = arena_array(arena, struct cluster, 1);
     struct slice_prices *p = arena_array(arena, struct slice_prices, 1);
 
-    if (!memory_known_cluster(cluster, job, arena))
+    if (!memory_known_cluster(cluster, job, arena) ||
+        cluster_n_devices(cluster) < mesh_world_size(mesh))
         return;
     p->prices = (struct prices){ .cluster = cluster,
                                  .fast_reductions = job->parallel.reductions == REDUCTIONS_FAST };
@@ -116,6 +117,9 @@ int programs_compile_by_length(struct programs_by_length *programs,
     if (options.offload && !programs->n_shorter &&
         time_copies(&options.copy_times, request, arena, err) < 0)
         return -1;
+    /* Programs of several lengths have one order of ops. */
+    if (programs->n_shorter)
+        options.overlap.kind = OVERLAP_NONE;
     if (options.overlap.kind != OVERLAP_NONE && options.mesh.size[axes_tensor()] > 1)
         time_slices(&options.overlap.times, job, &options.mesh, arena);
     if (compile_train(programs->longest, &options, err) < 0)

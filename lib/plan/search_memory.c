@@ -114,6 +114,9 @@ int search_measure_bytes(const struct search *search, struct layout_candidate *c
     struct job job;
 
     int status = search_short_job(search, c, &job, &arena, err);
+    /* A run gathers fewer ahead where that is too much. */
+    if (!status && job.parallel.prefetch < 0)
+        job.parallel.prefetch = 0;
     for (int i = 0; i < n_ranks && !status && most <= search->available; i++) {
         struct programs_request request = {
             .job = &job, .kernels = r->kernels, .pp_rank = ranks[i], .unverified = true

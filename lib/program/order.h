@@ -38,8 +38,9 @@ enum {
     ORDER_NO_USER = -1,
     ORDER_N_OPERANDS = OPS_MAX_INPUTS + OPS_MAX_OUTPUTS, /* of one op */
     ORDER_MAX_USERS = ORDER_N_OPERANDS * PROGRAM_MAX_PARTS,
-    ORDER_MAX_AFTER = 4,    /* ops of other streams that an async op begins after */
-    ORDER_MAX_POSTED = 256, /* as N_RING of comm/worker.c */
+    ORDER_MAX_AFTER = 4 + 2 * PROGRAM_MAX_PARTS, /* ops of other streams that an async op begins
+                                                    after: of two values in parts, and others */
+    ORDER_MAX_POSTED = 256,                      /* as N_RING of comm/worker.c */
 };
 
 /* Whether the op is posted to a stream; else it runs at once. */

@@ -185,10 +185,10 @@ struct slice_options {
  * slice.c: in place of overlap_collectives: cut ops and the collectives over tp between them into
  * slices of rows, and order them so that a slice travels while others are computed. What sums over
  * rows, and attention, is done on all rows; with halves, which are of whole sequences, attention is
- * cut as well. No bit changes: a row's result does not depend on the rows beside it. Where nothing
- * gains, the function is as overlap_collectives leaves it.
+ * cut as well. No bit changes: a row's result does not depend on the rows beside it. Returns
+ * whether anything was cut; else the function is as it was.
  */
-void slice(struct program *program, int function, const struct slice_options *options);
+bool slice(struct program *program, int function, const struct slice_options *options);
 
 /*
  * The functions of a chunk, as indices. If micro-batches have several sizes, each size has its own:
@@ -314,6 +314,13 @@ struct update_options {
  * in the same order.
  */
 void build_update(struct program *program, int update, const struct update_options *options);
+
+/*
+ * update.c: move n ops of the update from ops[first] on, sums over ranks that the host alone reads,
+ * behind the op that writes ports.skip_update, where they travel under the optimizer and no op of
+ * the norm comes after them; or (is_before) before that op, where the host reads them at a gate.
+ */
+void update_move_behind_norm(struct program *program, int update, int first, int n, bool is_before);
 
 /*
  * schedule.c: the actions of ENTRY_STEP: function `gather`, if there is one (-1: none), then the

@@ -123,11 +123,11 @@ int program_n_parts(const struct program *program, int base)
 /* Rows of a view that are whole periods apart are in the same parts as its first. */
 struct value_parts program_parts(const struct program *program, int id)
 {
-    const struct value *v = &program->values[id],
-                       *base = &program->values[program_whole(program, id)];
-    struct value_parts all = { 0, program_n_parts(program, program_whole(program, id)) };
+    int base_id = program_base(program, id);
+    const struct value *v = &program->values[id], *base = &program->values[base_id];
+    struct value_parts all = { 0, program_n_parts(program, base_id) };
 
-    if (!base->part_rows)
+    if (!base->part_rows || program_whole(program, id) != base_id)
         return all;
     int64_t period = base->part_period * base->stride;
     int64_t first = v->offset % period, last = first + v->cols - 1;

@@ -63,12 +63,14 @@ static bool cut(struct slicer *s, int begin, int end, int64_t rows)
     return moves;
 }
 
-static int64_t play(struct slicer *s, int begin, int end, int **order)
+/* How long they take. */
+static int64_t play(struct slicer *s, int begin, int end)
 {
     struct slice_tasks t = slice_list_tasks(s, begin, end);
+    int64_t ns = slice_order(t.list, t.n, arena_array(&t.arena, int, t.n));
 
-    *order = arena_array(&s->arena, int, t.n);
-    return slice_order(t.list, t.n, *order);
+    slice_release_tasks(&t);
+    return ns;
 }
 
 /* The end of the site that begins there: behind the next op that needs all rows. */
@@ -89,16 +91,15 @@ static int end_of_site(const struct slicer *s, int begin)
 static void choose_of_site(struct slicer *s, int begin, int end)
 {
     int64_t best = 0, least;
-    int *order;
 
     cut(s, begin, end, s->period);
-    least = play(s, begin, end, &order) * (100 - GAIN_MIN) / 100;
+    least = play(s, begin, end) * (100 - GAIN_MIN) / 100;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         int64_t rows = rows_for(s, counts[i], ROWS_MIN);
 
         if (!cut(s, begin, end, rows))
             continue;
-        int64_t ns = play(s, begin, end, &order);
+        int64_t ns = play(s, begin, end);
         if (ns < least) {
             least = ns;
             best = rows;
@@ -126,6 +127,8 @@ static void cut_sequences(struct slicer *s, int n)
 {
     int seq_len = s->options->seq_len;
 
+    s->has_sequences = true;
+
     if (seq_len && s->period % seq_len == 0)
         cut(s, 0, s->function->n_ops, rows_for(s, n, seq_len));
     else
@@ -138,15 +141,14 @@ struct chosen {
     bool has_sequences;
 };
 
-static void keep_if_better(struct slicer *s, struct chosen *chosen, bool has_sequences)
+static void keep_if_better(struct slicer *s, struct chosen *chosen)
 {
-    int *order;
-    int64_t ns = play(s, 0, s->function->n_ops, &order);
+    int64_t ns = play(s, 0, s->function->n_ops);
 
     if (chosen->least && ns >= chosen->least * (100 - GAIN_MIN) / 100)
         return;
     chosen->least = ns;
-    chosen->has_sequences = has_sequences;
+    chosen->has_sequences = s->has_sequences;
     memcpy(chosen->slice_rows, s->slice_rows, sizeof *s->slice_rows * (size_t)s->function->n_ops);
 }
 
@@ -167,17 +169,16 @@ static void choose(struct slicer *s)
         return;
     }
     if (s->options->kind == OVERLAP_HALVES) {
-        s->has_sequences = true;
         cut_sequences(s, 2);
         return;
     }
     cut(s, 0, s->function->n_ops, s->period);
-    keep_if_better(s, &chosen, false);
+    keep_if_better(s, &chosen);
     cut_sites(s);
-    keep_if_better(s, &chosen, false);
+    keep_if_better(s, &chosen);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         cut_sequences(s, counts[i]);
-        keep_if_better(s, &chosen, true);
+        keep_if_better(s, &chosen);
     }
     s->has_sequences = chosen.has_sequences;
     memcpy(s->slice_rows, chosen.slice_rows, sizeof *s->slice_rows * (size_t)s->function->n_ops);
@@ -189,23 +190,23 @@ static void record(struct slicer *s, int begin, int end)
 {
     struct slice_site *site = arena_new(&s->program->arena, struct slice_site), **last;
     int64_t *rows = s->slice_rows;
-    int *order;
 
     *site = (struct slice_site){ .function = s->number,
                                  .layer = -1,
                                  .n_slices = 1,
                                  .has_sequences = s->has_sequences,
-                                 .ns = play(s, begin, end, &order) };
+                                 .ns = play(s, begin, end) };
     for (int i = end - 1; i >= begin; i--)
         if (is_cut_over_tp(s, i)) {
             site->layer = s->function->ops[i].layer;
             site->n_slices = slice_count(s, i);
         }
     s->slice_rows = arena_array(&s->arena, int64_t, s->function->n_ops);
-    site->whole_ns = play(s, begin, end, &order);
+    site->whole_ns = play(s, begin, end);
     struct slice_tasks t = slice_list_tasks(s, begin, end);
     for (int i = 0; i < t.n; i++)
         *(t.list[i].stream == STREAM_COMPUTE ? &site->compute_ns : &site->moved_ns) += t.list[i].ns;
+    slice_release_tasks(&t);
     s->slice_rows = rows;
     for (last = &s->program->slice_sites; *last; last = &(*last)->next)
         ;
@@ -310,7 +311,7 @@ static bool is_any_cut(const struct slicer *s)
     return false;
 }
 
-void slice(struct program *program, int function, const struct slice_options *options)
+bool slice(struct program *program, int function, const struct slice_options *options)
 {
     struct function *f = &program->functions[function];
     struct function old = *f;
@@ -319,7 +320,6 @@ void slice(struct program *program, int function, const struct slice_options *op
     };
     int tp = program->mesh.size[axes_tensor()];
     bool has_parts = false, has_prices = options->times.context;
-    int *order;
 
     for (int i = 0; i < f->n_ops; i++)
         has_parts |=
@@ -327,6 +327,7 @@ void slice(struct program *program, int function, const struct slice_options *op
     s.n_pieces = has_parts ? tp : 1;
     s.period = options->rows / s.n_pieces;
     s.slice_rows = arena_array(&s.arena, int64_t, f->n_ops);
+    s.of_base = arena_array(&s.arena, struct slice_access *, program->n_values);
     s.views = arena_array(&s.arena, struct view_entry *, program->n_values);
     if (options->kind != OVERLAP_NONE && (options->kind != OVERLAP_AUTO || has_prices) && tp > 1 &&
         options->rows % s.n_pieces == 0) {
@@ -334,17 +335,18 @@ void slice(struct program *program, int function, const struct slice_options *op
         if (has_prices)
             record_sites(&s);
     }
-    if (is_any_cut(&s)) {
+    bool is_cut = is_any_cut(&s);
+    if (is_cut) {
         struct slice_tasks t = slice_list_tasks(&s, 0, old.n_ops);
+        int *order = arena_array(&s.arena, int, t.n);
 
-        order = arena_array(&s.arena, int, t.n);
         slice_order(t.list, t.n, order);
         f->ops = NULL;
         f->n_ops = f->capacity = 0;
         for (int i = 0; i < t.n; i++)
             emit_task(&s, function, &t.list[order[i]]);
-    } else {
-        overlap_collectives(program, function);
+        slice_release_tasks(&t);
     }
     arena_release(&s.arena);
+    return is_cut;
 }

@@ -119,8 +119,8 @@ bool slice_is_cut(const struct slicer *s, const struct op *op, int64_t rows)
         return false;
     if (!(info->attributes & ATTRIBUTE_SEQ_LEN))
         return true;
-    return seq_len && rows % seq_len == 0 && s->period % seq_len == 0 && !(op->attributes.p > 0) &&
-           !reads_numbers(op);
+    return s->has_sequences && rows % seq_len == 0 && s->period % seq_len == 0 &&
+           !(op->attributes.p > 0) && !reads_numbers(op);
 }
 
 /* Whether the op gives nothing but sums that cells keep. */

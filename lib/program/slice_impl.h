@@ -22,7 +22,8 @@ struct slicer {
     struct arena arena;
     int64_t *slice_rows; /* by op: rows of the period in a slice; 0: all, it is not cut */
     struct view_entry **views;
-    bool has_sequences; /* all ops are cut at whole sequences alone */
+    bool has_sequences; /* all ops are cut at whole sequences, those that need such, too */
+    struct slice_access **of_base; /* by value: of the tasks at hand; else NULL */
 };
 
 /* ---- slice_cut.c ---- */
@@ -84,12 +85,13 @@ struct slice_access {
 struct slice_tasks {
     struct slice_task *list;
     int n;
-    struct slice_access **of_base; /* by value */
-    int last_posted[N_STREAMS];    /* 1 + the last on all rows */
+    struct arena arena;         /* of all of it */
+    int last_posted[N_STREAMS]; /* 1 + the last on all rows */
 };
 
-/* Of the function's ops begin .. end - 1, cut as slicer->slice_rows says. In the slicer's arena. */
+/* Of the function's ops begin .. end - 1, cut as slicer->slice_rows says. To be released. */
 struct slice_tasks slice_list_tasks(struct slicer *slicer, int begin, int end);
+void slice_release_tasks(struct slice_tasks *tasks);
 
 /*
  * slice_order.c: order[n] becomes an order of the tasks; returns when the last of them ends.

@@ -66,13 +66,13 @@ static void add_access(struct slicer *s, struct slice_tasks *t, int id, int64_t 
                        bool writes)
 {
     int base = program_base(s->program, id), own = t->n - 1;
-    struct slice_access *added = arena_new(&s->arena, struct slice_access);
+    struct slice_access *added = arena_new(&t->arena, struct slice_access);
 
-    for (const struct slice_access *a = t->of_base[base]; a; a = a->next)
+    for (const struct slice_access *a = s->of_base[base]; a; a = a->next)
         if ((writes || a->writes) && a->begin < end && begin < a->end)
-            come_after(&s->arena, &t->list[own], a->task, own);
-    *added = (struct slice_access){ own, begin, end, writes, t->of_base[base] };
-    t->of_base[base] = added;
+            come_after(&t->arena, &t->list[own], a->task, own);
+    *added = (struct slice_access){ own, begin, end, writes, s->of_base[base] };
+    s->of_base[base] = added;
 }
 
 static void add_accesses(struct slicer *s, struct slice_tasks *t, int slice)
@@ -112,24 +112,31 @@ static void add_task(struct slicer *s, struct slice_tasks *t, int op, int slice)
     if (slice >= 0 || !order_is_async(o))
         return;
     if (t->last_posted[o->stream])
-        come_after(&s->arena, &t->list[t->n - 1], t->last_posted[o->stream] - 1, t->n - 1);
+        come_after(&t->arena, &t->list[t->n - 1], t->last_posted[o->stream] - 1, t->n - 1);
     t->last_posted[o->stream] = t->n;
 }
 
 struct slice_tasks slice_list_tasks(struct slicer *s, int begin, int end)
 {
-    struct slice_tasks t = { .of_base = arena_array(&s->arena, struct slice_access *,
-                                                    s->program->n_values) };
+    struct slice_tasks t = { 0 };
     int n = 0;
 
     for (int i = begin; i < end; i++)
         n += slice_count(s, i) + 1;
-    t.list = arena_array(&s->arena, struct slice_task, n);
+    t.list = arena_array(&t.arena, struct slice_task, n);
     for (int i = begin; i < end; i++) {
         for (int slice = 0; slice < slice_count(s, i); slice++)
             add_task(s, &t, i, s->slice_rows[i] ? slice : -1);
         if (s->slice_rows[i] && slice_is_split(&s->function->ops[i]))
             add_task(s, &t, i, -1);
     }
+    for (int i = begin; i < end; i++)
+        for (int k = 0; k < ORDER_N_OPERANDS; k++)
+            s->of_base[program_base(s->program, slice_operand(&s->function->ops[i], k))] = NULL;
     return t;
+}
+
+void slice_release_tasks(struct slice_tasks *t)
+{
+    arena_release(&t->arena);
 }

@@ -47,11 +47,23 @@ int verify_parts(const struct verify_walk *w, const struct function *f, const st
     return 0;
 }
 
+/* Elements of a part that a value of several parts has: of whole periods, or of rows of one. */
+static int64_t elements_in(const struct value *base, const struct value *v, int part)
+{
+    int64_t rows = v->rows, row = v->offset / base->stride % base->part_period;
+    int64_t begin = part * base->part_rows,
+            end = min_i64(begin + base->part_rows, base->part_period);
+
+    if (v->stride != base->stride || rows >= base->part_period)
+        return part_elements(base, part) / base->cols * min_i64(v->cols, base->cols);
+    return max_i64(0, min_i64(end, row + rows) - max_i64(begin, row)) * v->cols;
+}
+
 void verify_note_parts(const struct verify_walk *w, int id)
 {
     const struct program *p = w->program;
     int base = program_base(p, id), at = w->parts_at[base];
-    const struct value *v = &p->values[id], *whole = &p->values[base];
+    const struct value *v = &p->values[id];
     struct value_parts parts = program_parts(p, id);
 
     for (int i = parts.first; at && i < parts.first + parts.n; i++) {
@@ -59,8 +71,7 @@ void verify_note_parts(const struct verify_walk *w, int id)
             w->n_written[at + i] = 0;
         w->part_run[at + i] = w->run;
         w->n_written[at + i] +=
-            parts.n == 1 ? v->rows * v->cols
-                         : part_elements(whole, i) / whole->cols * min_i64(v->cols, whole->cols);
+            parts.n == 1 ? v->rows * v->cols : elements_in(&p->values[base], v, i);
     }
 }
 

@@ -171,7 +171,9 @@ static int wait_for(struct run *run, const struct resolved_op *op, struct err *e
     double end = clock_seconds();
     own_time_return(run);
     run->wait_seconds += end - begin;
-    run->exposed[op->call.op.kind][op->call.op.attributes.axis] += end - begin;
+    /* What is enqueued behind kernels is waited for with them. */
+    if (op->is_posted)
+        run->exposed[op->call.op.kind][op->call.op.attributes.axis] += end - begin;
     run_trace_wait(run, op, begin, end);
     progress_publish(run->progress, op->text, 0);
     return status;
@@ -465,10 +467,12 @@ static int run_load(struct run *run, const struct action *action, const struct r
                     struct err *err)
 {
     for (int i = 0; i < run->order.n_inputs; i++) {
-        int user = order_user(&run->order, run->order.inputs[i], action->micro_batch);
+        int users[PROGRAM_MAX_PARTS];
+        int n = order_users_of(&run->order, run->order.inputs[i], action->micro_batch, users);
 
-        if (come_after(run, run->users[user], err) < 0)
-            return -1;
+        for (int k = 0; k < n; k++)
+            if (come_after(run, run->users[users[k]], err) < 0)
+                return -1;
     }
     /* A file system that hangs is to be seen as such. */
     progress_publish(run->progress, "reading data", 0);
@@ -500,7 +504,7 @@ int run_entry(struct run *run, enum entry_kind entry, int first, const struct ru
     run->is_recheck = entry == ENTRY_RECHECK;
     if (transfer_check(run, err) < 0 || run_trace_start(run, err) < 0)
         return -1;
-    if (entry == ENTRY_STEP)
+    if (entry_is_step(entry) && entry != ENTRY_RERUN)
         memset(run->exposed, 0, sizeof run->exposed);
     own_time_begin(run, entry);
     for (int i = 0; i < e->n_actions; i++) {

@@ -96,7 +96,7 @@ void own_time_begin(struct run *run, enum entry_kind entry)
 {
     struct own_time *own = &run->own;
 
-    if (!own->is_on || entry != ENTRY_STEP)
+    if (!own->is_on || !entry_is_step(entry) || entry == ENTRY_RERUN)
         return;
     own->is_within = true;
     own->waited = own->waited_cpu = 0;

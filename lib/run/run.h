@@ -206,7 +206,8 @@ double run_op_cpu_seconds(const struct run *run, int function, int op);
 double run_wait_seconds(const struct run *run);
 
 /*
- * What was waited for since the last step (ENTRY_STEP) began: a kind of collective over an axis;
+ * What was waited for since the last step (ENTRY_STEP, or ENTRY_UNCOMPRESSED) began: a kind of
+ * collective over an axis;
  * of copies between memories the axis means nothing. On a GPU the host waits for what it gives to
  * a thread alone, and what compute kernels wait for is in a trace.
  */
@@ -226,11 +227,11 @@ int run_list_exposed(const struct run *run, struct run_exposed *list, int capaci
 void run_clear_times(struct run *run);
 
 /*
- * A rank's own time: what the steps (ENTRY_STEP) take it without waiting for other ranks, for
- * comparing ranks (train/stragglers.h). Measured from a call of run_set_measured(run, true) on,
- * between entries, until one with false. On a GPU by a pair of events around each wait of the
- * compute queue, which itself waits for nothing more than before; ops and graphs are unchanged.
- * Returns 0, or -1 and ERR_DEVICE: no events.
+ * A rank's own time: what the steps (ENTRY_STEP, ENTRY_UNCOMPRESSED) take it without waiting for
+ * other ranks, for comparing ranks (train/stragglers.h). Measured from a call of
+ * run_set_measured(run, true) on, between entries, until one with false. On a GPU by a pair of
+ * events around each wait of the compute queue, which itself waits for nothing more than before;
+ * ops and graphs are unchanged. Returns 0, or -1 and ERR_DEVICE: no events.
  */
 int run_set_measured(struct run *run, bool is_measured, struct err *err);
 

@@ -171,6 +171,9 @@ static int compile_chosen(struct program *program, const struct job *job, struct
                                         .pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank,
                                                                    axes_stages()) };
     struct memory_fit *found;
+    /* What a run agrees on by the memory of all ranks. */
+    if (!has_limit && chosen.parallel.prefetch < 0)
+        chosen.parallel.prefetch = 0;
     int status = memory_fit_job(&found, &chosen, &fit, &arena, err);
 
     if (!status)

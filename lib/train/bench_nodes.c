@@ -48,6 +48,7 @@ int engine_find_nodes(struct engine *engine, struct job *job, struct err *err)
     const struct launch_rank *rank = &engine->rank;
     struct bench_nodes nodes;
 
+    job->node_ranks = 0; /* a cluster's that the job was planned for */
     if (job->parallel.node_ranks || rank->local_size == rank->world_size)
         return 0;
     if (bench_find_nodes(&nodes, engine, err) < 0) {

@@ -189,6 +189,25 @@ static int check_same_job(struct trainer *t, struct err *err)
     return status;
 }
 
+/* By which slices of collectives are chosen and ordered. */
+static int check_same_prices(struct trainer *t, struct err *err)
+{
+    const struct job *job = t->job;
+    struct str text = { 0 };
+
+    if (job->parallel.tp == 1 || job->parallel.overlap == JOB_OVERLAP_NONE ||
+        (!job->cluster && !job->searched.cluster))
+        return 0;
+    memory_cluster_text(job, &text);
+    int status =
+        consistency_text(t, "the cluster with its tables", str_text(&text),
+                         "copy the file of cluster and that of its tables to all hosts, or set "
+                         "parallel.overlap: none",
+                         err);
+    str_release(&text);
+    return status;
+}
+
 /* What ranks choose together, and what they compute, is of kernels that are alike. */
 static int check_same_kernels(struct trainer *t, struct err *err)
 {
@@ -237,6 +256,8 @@ int trainer_create(struct trainer **out, const struct trainer_options *options, 
     int status = trainer_join(t, err);
     if (!status)
         status = check_same_job(t, err);
+    if (!status)
+        status = check_same_prices(t, err);
     if (!status)
         status = check_same_kernels(t, err);
     if (!status)

@@ -28,9 +28,11 @@ static bool has(const struct job_counts *list, int64_t value)
     return false;
 }
 
-/* Whether the next step is traced, by some rank. */
+/* Whether the next step is traced, by some rank. A trace's ops are those of ENTRY_STEP. */
 static bool is_traced(const struct trainer *t)
 {
+    if (t->program.ports.codec_total && t->updates < t->program.codec.start)
+        return false;
     return has(&t->job->trace.steps, t->step + 1);
 }
 

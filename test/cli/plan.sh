@@ -287,6 +287,18 @@ expect 'of whose sums chunk 0 waits for its own' 0 \
     '^gradient sums: 2 chunks, [0-9.]+ of [0-9.]+ ms exposed \(of chunk 0; [0-9.]+ ms by Fold3D' printf '%s\n' "$output"
 expect 'as JSON, too' 0 '"formula_ns":' plan --device h100-sxm --ranks 4 --set model.n_layers=4 --set "$fold3d" --json
 
+# ---- slices of tensor parallelism, by prices ----
+
+printf 'islands:\n  - {nodes: 2, device: h100-sxm, per_node: 1, nics: 1, nic: 25 GB/s}\n' >"$dir/two.yaml"
+# shellcheck disable=SC2317 # expect calls it
+sliced() {
+    plan --cluster "$dir/two.yaml" --ranks 2 --set model=llama-100m --set 'parallel={tp: 2}' --set train.micro_batch=8 \
+        --set train.global_batch=16 "$@"
+}
+expect 'each place, cut and not cut' 0 '^forward 0 +- +1 +[248] of (whole sequences|tokens) +([0-9.]+ +){3}[0-9.]+$' sliced
+expect 'and what a run needs for it' 0 '^\(a run cuts so if the job has the key cluster\)$' printf '%s\n' "$output"
+expect 'as JSON, too' 0 '"exposed_uncut_ns":' sliced --json
+
 # ---- sizes of micro-batches ----
 
 sizes='parallel={pp: 2, schedule: dynamic, chunks: 1, micro_batches: auto}'

@@ -174,6 +174,22 @@ static void near_the_shortest(void **state)
 
 /* ---- what verify refuses ---- */
 
+/* Products of a nanosecond an element and more, and a link as fast. */
+static int64_t op_ns(void *context, const struct op_shape *shape)
+{
+    (void)context;
+    return (int64_t)op_flops(shape);
+}
+
+static int64_t collective_ns(void *context, const struct op_shape *shape)
+{
+    const int64_t *each = context;
+
+    return *each + 16 * tensor_elements(&shape->out[OPS_FIRST]);
+}
+
+static int64_t latency;
+
 static void compile(struct program *program, enum overlap_kind kind)
 {
     static struct model_spec spec;
@@ -185,7 +201,8 @@ static void compile(struct program *program, enum overlap_kind kind)
     options.sequence_parallel = 1;
     options.micro_batch = 128 / options.seq_len;
     options.overlap.kind = kind;
-    options.overlap.n_slices = 2;
+    options.overlap.n_slices = kind == OVERLAP_AUTO ? 0 : 2;
+    options.overlap.times = (struct slice_times){ op_ns, collective_ns, &latency };
     if (compile_train(program, &options, &err) < 0)
         fail_msg("%s", err.text);
     check_accepted(program);
@@ -224,12 +241,42 @@ static void missing_slices_are_refused(void **state)
     assert_true(n >= 8);
 }
 
+static int count_cut(const struct program *p)
+{
+    int n = 0;
+
+    for (const struct slice_site *site = p->slice_sites; site; site = site->next) {
+        n += site->n_slices > 1;
+        assert_true(site->n_slices > 1 ? site->ns < site->whole_ns : site->ns == site->whole_ns);
+        assert_true(site->ns >= site->compute_ns);
+    }
+    return n;
+}
+
+/* By prices: cut where that gains, and not where each collective costs much. */
+static void chosen_by_prices(void **state)
+{
+    struct program p;
+
+    (void)state;
+    latency = 0;
+    compile(&p, OVERLAP_AUTO);
+    assert_true(count_cut(&p) >= 1);
+    program_release(&p);
+    latency = 1 << 30;
+    compile(&p, OVERLAP_AUTO);
+    assert_int_equal(count_cut(&p), 0);
+    program_release(&p);
+    latency = 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_hide),
         cmocka_unit_test(near_the_shortest),
         cmocka_unit_test(missing_slices_are_refused),
+        cmocka_unit_test(chosen_by_prices),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,8 +53,14 @@ static void small_open(struct small *s, int n_micro_batches)
                                .out = { s->grad },
                                .phase = PHASE_W,
                                .layer = -1 });
-    struct chunk_functions chunk = { s->forward, s->backward, s->backward, s->backward,
-                                     -1,         -1,          -1,          -1 };
+    struct chunk_functions chunk = { .forward = s->forward,
+                                     .backward = s->backward,
+                                     .weight = s->backward,
+                                     .last = s->backward,
+                                     .receive_forward = -1,
+                                     .send_forward = -1,
+                                     .receive_backward = -1,
+                                     .send_backward = -1 };
     schedule_alone(p, &chunk, -1, program_function(p, "update", 0), n_micro_batches);
     place(p);
 }

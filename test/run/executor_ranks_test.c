@@ -86,7 +86,14 @@ static void build_spread(struct spread_program *s, enum cell_role role)
         &(struct op){
             .kind = OP_ADD, .in = { s->sum, s->sum }, .out = { s->doubled }, .layer = -1 });
     int nothing = program_function(p, "nothing", 0);
-    struct chunk_functions chunk = { reduce, nothing, nothing, nothing, -1, -1, -1, -1 };
+    struct chunk_functions chunk = { .forward = reduce,
+                                     .backward = nothing,
+                                     .weight = nothing,
+                                     .last = nothing,
+                                     .receive_forward = -1,
+                                     .send_forward = -1,
+                                     .receive_backward = -1,
+                                     .send_backward = -1 };
     schedule_alone(p, &chunk, -1, gather, 2);
 }
 
