@@ -105,7 +105,7 @@ static __global__ void __launch_bounds__(THREADS) encode_kernel(struct encoding 
                           ? __uint_as_float(most) / (IS_INT8 ? OPS_INT8_MAX : OPS_E4M3_MAX)
                           : __uint_as_float(0x7fc00000u);
         uint8_t code = scale > 0 ? code_of<IS_INT8>(x / scale) : 0;
-        float left = x - value_of<IS_INT8>(code) * scale;
+        float left = most < 0x7f800000u ? x - value_of<IS_INT8>(code) * scale : 0;
 
         if (threadIdx.x == 0)
             scales[b] = scale;

@@ -13,8 +13,8 @@
  *
  * A row of codes has the scales of its blocks, in fp32, then a byte of each element; the last block
  * may be shorter. A block of zeros, or whose scale is too small, is coded as zeros. The scale of a
- * block with an infinity or a NaN is NaN, and so is all that it stands for: the
- * gradient's norm tells.
+ * block with an infinity or a NaN is NaN, and so is all that it stands for: the gradient's norm
+ * tells. Zeros are left of it: of what lies between parameters the next step finds what is left.
  */
 #ifndef OPS_CODEC_H
 #define OPS_CODEC_H

@@ -1,6 +1,6 @@
 #!/bin/sh
 # test/cli/zero.sh - zero 1, 2 and 3 as users meet them: the bits of zero 0 with saves, evaluations and comparisons; one goes on
-# from the other's checkpoint; a step that is skipped
+# from the other's checkpoint; a step that is skipped; compressed gradients
 # shellcheck disable=SC2016,SC2317 # texts of inner shells; functions called by name
 . test/cli/support/check.sh
 . test/cli/support/tiny.sh
@@ -91,4 +91,20 @@ done
 expect 'skips the same step and no other' 0 '' same nan-0 nan-1
 expect 'under zero 3, too' 0 '' same nan-0 nan-3
 expect 'and only that' 0 '"step":12,.*"skipped":1,' cat "$dir/nan-1/metrics.jsonl"
+# The norms, which share their blocks with nothing, are where a NaN could stay.
+for zero in 0 1; do
+    expect "compressed, zero $zero" 0 'step 6: gradients are not finite' ranks "nan-int8-$zero" --set "parallel.zero=$zero" \
+        --set parallel.compress=int8
+done
+expect 'skips the same step' 0 '' same nan-int8-0 nan-int8-1
+expect 'and only that' 0 '"step":12,.*"skipped":1,' cat "$dir/nan-int8-1/metrics.jsonl"
+unset LMTRAIN_FAULT
+
+# lost RUN - what the codec has lost in each step
+lost() { sed -n 's/.*"grad_norm".*"compress_error":\([^,}]*\).*/\1/p' "$dir/$1/metrics.jsonl"; }
+expect 'compressed, and nothing is NaN' 0 '' ranks int8 --set parallel.compress=int8
+lost int8 >"$dir/int8.lost"
+expect 'what each step loses is little' 0 '^12 steps$' awk '$1 > 0 && $1 < 0.02 { n++ } END { print n " steps" }' "$dir/int8.lost"
+lost whole >"$dir/whole.lost"
+expect 'and is told of such steps alone' 0 '' test ! -s "$dir/whole.lost"
 finish

@@ -5,7 +5,8 @@
  * by memory: encode reads and writes x, decode reads all ranks' codes. The order of IEEE operations
  * is the contract with other backends:
  *
- *   scale = max / 127 (or 448), code = round(x / scale), decoded = code * scale, left = x - decoded
+ *   scale = max / 127 (or 448), code = round(x / scale), decoded = code * scale, left = x - decoded,
+ *   or 0 where scale is NaN
  *
  * Sums of squares are in double, of a tile in SUM_LANES lanes and of all tiles in order.
  */
@@ -106,7 +107,7 @@ CPU_INLINE void encode_block(float *x, int64_t n, float *scale, uint8_t *codes, 
     for (int64_t i = 0; i < n; i++)
         codes[i] = is_coded ? code_of(x[i] / s, codec) : 0;
     for (int64_t i = 0; i < n; i++) {
-        float left = x[i] - value_of(codes[i], codec) * s;
+        float left = isnan(s) ? 0 : x[i] - value_of(codes[i], codec) * s;
 
         lanes[i % SUM_LANES] += (double)x[i] * (double)x[i];
         lanes[SUM_LANES + i % SUM_LANES] += (double)left * (double)left;

@@ -76,7 +76,7 @@ static void encode_block(const struct op_shape *op, int64_t row, int64_t part, i
     for (int64_t i = begin; i < end; i++) {
         double *x = at(&op->in[ENCODE_X], 0, row * part + i);
         uint8_t code = scale > 0 ? code_of((float)*x / scale, codec) : 0;
-        float left = (float)*x - value_of(code, codec) * scale;
+        float left = isnan(scale) ? 0 : (float)*x - value_of(code, codec) * scale;
 
         *code_at(&op->out[ENCODE_CODES], row, part, i) = code;
         OUT(ENCODE_SUMS, 0, 0) += *x * *x;
