@@ -162,6 +162,8 @@ static void write_metrics(const char *folder)
                                        .grad_norm = 1,
                                        .learned_per_s = 1,
                                        .loss_scale = 2,
+                                       .is_compressed = true,
+                                       .compress_error = 0.01,
                                        .balance = 1,
                                        .most_used = 1,
                                        .least_used = 1,

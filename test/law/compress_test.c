@@ -77,19 +77,26 @@ static void parts(const char *codec)
     must_equal(&c, &wanted);
 }
 
-/* Not what is computed without, but near it. */
-static void near_none(const char *codec, double tolerance)
+/*
+ * Not what is computed without, but near it: what a step loses is small, and what is fed back in
+ * the next ones is that. Weights hardly move: at this model's learning rate of 1e-2 any rounding
+ * grows, and after four steps without a codec norms of bf16 and fp32 are up to 14 % apart.
+ */
+static void near_none(const char *codec, double of_norm)
 {
-    struct law_case c = base_case("llama", 2, NULL);
+    struct law_case c = base_case("llama", 2, "optimizer.lr=1e-9");
     struct law_outcome none = law_run(&c);
+    char tuning[100];
 
-    c.tuning = codec;
+    snprintf(tuning, sizeof tuning, "optimizer.lr=1e-9|%s", codec);
+    c.tuning = tuning;
     struct law_outcome got = law_run(&c);
-    assert_true(got.parameters != none.parameters);
+    assert_true(got.states != none.states);
     assert_true(got.numerics != none.numerics);
-    assert_true(fabs(got.norm[0] / none.norm[0] - 1) < 1e-3);
-    for (int i = 0; i < LAW_STEPS; i++)
-        assert_true(fabs(got.loss[i] / none.loss[i] - 1) < tolerance);
+    for (int i = 0; i < LAW_STEPS; i++) {
+        assert_true(fabs(got.norm[i] / none.norm[i] - 1) < of_norm);
+        assert_true(fabs(got.loss[i] / none.loss[i] - 1) < 1e-6);
+    }
 }
 
 /* As many other ranks begin without errors: that is no mistake. */
@@ -107,7 +114,7 @@ static void int8(void **state)
     (void)state;
     all_ways("parallel.compress=int8");
     parts("parallel.compress=int8");
-    near_none("parallel.compress=int8", 3e-3);
+    near_none("parallel.compress=int8", 2e-4);
     other_ranks("parallel.compress=int8");
 }
 
@@ -120,7 +127,7 @@ static void fp8(void **state)
     c.zero = 1;
     c.stop_after = 2;
     must_equal(&c, &wanted);
-    near_none("parallel.compress=fp8", 3e-3);
+    near_none("parallel.compress=fp8", 1e-3);
 }
 
 #define TOP_K "parallel.compress=topk|parallel.compress_ratio="

@@ -1,0 +1,138 @@
+/*
+ * compress_test.c - which jobs may have gradients compressed between ranks, and what the others
+ * are told to do
+ */
+#include "config_fixture.h"
+
+struct row {
+    const char *parallel, *train, *rest;
+    const char *text; /* NULL: it may */
+};
+
+static int resolve(struct job *job, const struct row *row, int n_ranks, struct arena *arena,
+                   struct err *err)
+{
+    const char *text = arena_printf(
+        arena,
+        "model: %s\ndata: {train: a}\nparallel: {%s}\n"
+        "train: {steps: 100, global_batch: 48%s}\n%s",
+        strstr(row->parallel, "ep: 2") || strstr(row->rest, "moe:") ? "mixtral-tiny" : "llama-tiny",
+        row->parallel, row->train, row->rest);
+
+    return read_job(job, text, arena, err) || job_resolve(job, n_ranks, arena, err) ? -1 : 0;
+}
+
+static const struct row jobs[] = {
+    { "compress: int8", "", "", NULL },
+    { "compress: fp8, zero: 1, gradient_sum: late, pp: 2", ", dtype: bf16", "", NULL },
+    { "compress: topk, compress_ratio: 1, compress_start: 0, tp: 2", "", "", NULL },
+    { "compress: topk", ", recheck_every: 5, micro_batch: 4", "", NULL },
+    { "compress: int4", "", "", "parallel.compress is int4, not one of none, int8, fp8, topk" },
+    { "compress: int8, zero: 2", "", "",
+      "j.yaml:3:34: parallel.compress is int8, but zero 2 sums the gradients of each "
+      "micro-batch over the ranks (hint: zero: 0 or 1)" },
+    { "compress: topk, zero: 3, gradient_sum: late", "", "", "(hint: zero: 0 or 1)" },
+    { "compress: fp8, gradient_sum: early", "", "",
+      "j.yaml:3:41: parallel.compress is fp8, but gradient_sum early sums the gradients of "
+      "each micro-batch over the ranks (hint: gradient_sum: late)" },
+    { "compress: int8, cp: 2", "", "",
+      "j.yaml:3:32: parallel.compress is int8 and cp 2: sums over these ranks are not "
+      "compressed (hint: cp: 1, or compress: none)" },
+    { "compress: int8, ep: 2", "", "",
+      "j.yaml:3:32: parallel.compress is int8 and ep 2: sums over these ranks are not "
+      "compressed (hint: ep: 1, or compress: none)" },
+    { "compress: int8, zero: 1, zero_group: 2", "", "",
+      "parallel.compress is int8 and zero_group 2 of dp 4: sums over groups are not "
+      "compressed (hint: zero_group: 0, or compress: none)" },
+    { "compress: int8", ", dtype: bf16, gradient_dtype: bf16", "",
+      "parallel.compress is int8 and train.gradient_dtype bf16: what is lost would be rounded "
+      "(hint: train.gradient_dtype: fp32)" },
+    { "compress: fp8", ", dtype: fp16", "",
+      "parallel.compress is fp8 and train.dtype fp16: what is lost would have the loss scale "
+      "of another step (hint: train.dtype: bf16)" },
+    { "compress: int8", "", "memory: {offload: [optimizer]}\n",
+      "parallel.compress is int8 and memory.offload is given: gradients that are away are not "
+      "compressed (hint: memory.offload: none, or compress: none)" },
+    { "compress: int8, mode: auto", "", "",
+      "parallel.compress is int8, but parallel.mode is auto: layouts that cannot compress "
+      "would be searched, too (hint: mode: manual)" },
+    { "compress: int8, compress_ratio: 0.1", "", "",
+      "j.yaml:3:44: parallel.compress_ratio is given, but compress is int8 (hint: compress: "
+      "topk)" },
+    { "compress: topk, compress_ratio: 0", "", "", "parallel.compress_ratio is 0, not" },
+    { "compress: topk, compress_ratio: 1.5", "", "", "parallel.compress_ratio is 1.5, not" },
+    { "compress_start: 5", "", "",
+      "parallel.compress_start is given, but compress is none (hint: compress: int8)" },
+    { "compress: topk", ", recheck_every: 5, micro_batch: 12", "",
+      "parallel.compress is topk, and train.recheck_every checks the only micro-batch of a "
+      "step, in which each rank has lost something else (hint: more micro-batches, or "
+      "recheck_every: 0)" },
+    { "compress: topk", "", "moe: {stash_factor: 2.0, expert_tp: 1}\n",
+      "parallel.compress begins after 10 updates, and a step that is run again for want of "
+      "memory (moe.stash_factor) would compress before (hint: compress_start: 0, or "
+      "moe.stash_factor: 0)" },
+    { "compress: topk, bucket_mb: 4096", "", "",
+      "j.yaml:3:39: parallel.compress is topk, whose buckets have at most 2048 MiB, and "
+      "bucket_mb is 4096 (hint: 2048)" },
+    { "compress: topk, compress_start: 0", "", "moe: {stash_factor: 2.0, expert_tp: 1}\n", NULL },
+    { "compress: int8, bucket_mb: 4096", "", "", NULL },
+};
+
+static void who_may(void **state)
+{
+    struct arena arena = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        struct err err = { 0 };
+        struct job job;
+        int status = resolve(&job, &jobs[i], 4, &arena, &err);
+
+        if (!jobs[i].text && status)
+            fail_msg("%s: %s", jobs[i].parallel, err.text);
+        if (jobs[i].text && (!status || !strstr(err.text, jobs[i].text)))
+            fail_msg("%s: \"%s\", not \"%s\"", jobs[i].parallel, err.text, jobs[i].text);
+    }
+    arena_release(&arena);
+}
+
+static void what_is_chosen(void **state)
+{
+    static const struct row rows[] = { { "compress: topk", "", "", NULL },
+                                       { "compress: int8", "", "", NULL },
+                                       { "compress: topk, compress_ratio: 0.2", "", "", NULL } };
+    struct arena arena = { 0 };
+    struct err err;
+    struct job job;
+
+    (void)state;
+    assert_int_equal(resolve(&job, &rows[0], 2, &arena, &err), 0);
+    struct codec_choice choice = job_codec(&job);
+    assert_int_equal(choice.codec, CODEC_TOP_K);
+    assert_true(choice.ratio == 0.01);
+    assert_int_equal(choice.start, 10);
+    assert_int_equal(resolve(&job, &rows[1], 2, &arena, &err), 0);
+    choice = job_codec(&job);
+    assert_int_equal(choice.codec, CODEC_INT8);
+    assert_true(choice.ratio == 0);
+    assert_int_equal(choice.start, 0);
+    assert_int_equal(resolve(&job, &rows[2], 2, &arena, &err), 0);
+    assert_true(job_codec(&job).ratio == 0.2);
+    assert_false(has_note(&job, "more bytes than no codec"));
+    assert_int_equal(resolve(&job, &rows[2], 4, &arena, &err), 0);
+    assert_true(has_note(&job, "parallel.compress: topk of 0.2 sends each rank more bytes than no "
+                               "codec, as dp is 4 (hint: compress_ratio: 0.017)"));
+    /* Alone there is nothing to send. */
+    assert_int_equal(resolve(&job, &rows[2], 1, &arena, &err), 0);
+    assert_int_equal(job_codec(&job).codec, CODEC_NONE);
+    assert_true(has_note(&job, "parallel.compress = none (dp is 1: nothing is exchanged)"));
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(who_may),
+                                        cmocka_unit_test(what_is_chosen) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
