@@ -35,8 +35,8 @@ static uint64_t hash_cell(const struct trainer *trainer, int cell, uint64_t hash
     float *data = malloc(n_bytes);
     struct err err;
 
-    assert_non_null(data);
-    assert_int_equal(run_get(trainer_run(trainer), cell, 0, 0, data, n_bytes, &err), 0);
+    CHECK(data);
+    CHECK(run_get(trainer_run(trainer), cell, 0, 0, data, n_bytes, &err) == 0);
     for (size_t i = 0; are_finite && i < n_bytes / sizeof *data; i++)
         *are_finite &= isfinite(data[i]) != 0;
     hash = XXH64(data, n_bytes, hash);
@@ -54,7 +54,7 @@ static void look(struct trainer *trainer, const struct mesh_place *place, int st
         for (int use = 0; use < p->buckets[i].n_uses; use++) {
             const struct bucket *b = &p->buckets[i];
 
-            assert_int_not_equal(b->errors[use], 0);
+            CHECK(b->errors[use]);
             s->errors = hash_cell(trainer, b->errors[use], s->errors, &s->are_finite);
             s->sums = hash_cell(trainer, b->gradients[use], s->sums, NULL);
         }
@@ -65,11 +65,11 @@ static void look(struct trainer *trainer, const struct mesh_place *place, int st
 /* The first weight of a norm, which all tokens meet. */
 static int weight_of_all(const struct program *p)
 {
-    for (int i = 0; i < p->n_parameters; i++)
-        if (strstr(p->parameters[i].name, "norm"))
-            return p->parameters[i].weight;
-    fail_msg("the model has no norm");
-    return 0;
+    int i = 0;
+
+    while (!strstr(p->parameters[i].name, "norm"))
+        CHECK(++i < p->n_parameters);
+    return p->parameters[i].weight;
 }
 
 /* One rank's gradients of one step are all NaN. */
@@ -87,7 +87,7 @@ static void spoil(struct trainer *trainer, const struct mesh_place *place, int s
     look(trainer, place, step);
     if (place->of[AXIS_DP] != BAD_RANK || step != BAD_STEP - 1)
         return;
-    assert_int_equal(run_get(trainer_run(trainer), cell, 0, 0, kept, sizeof kept, &err), 0);
+    CHECK(run_get(trainer_run(trainer), cell, 0, 0, kept, sizeof kept, &err) == 0);
     run_put(trainer_run(trainer), cell, 0, 0, nan, sizeof nan);
 }
 
