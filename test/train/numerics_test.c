@@ -527,7 +527,9 @@ static void fields_without_a_line(void **state)
                                         "train.spike_z",
                                         "train.spike_window",
                                         "train.spike_margin",
-                                        "moe.drop" };
+                                        "moe.drop",
+                                        "parallel.compress_ratio",
+                                        "parallel.compress_start" };
     size_t n = 0;
 
     (void)state;
