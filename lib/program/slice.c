@@ -108,6 +108,37 @@ static void choose_of_site(struct slicer *s, int begin, int end)
     cut(s, begin, end, best ? best : s->period);
 }
 
+static bool is_like(const struct slicer *s, int a, int b)
+{
+    const struct op *x = &s->function->ops[a], *y = &s->function->ops[b];
+    bool like = x->kind == y->kind && x->phase == y->phase && x->stream == y->stream;
+
+    for (int k = 0; k < ORDER_N_OPERANDS && like; k++) {
+        const struct value *v = &s->program->values[slice_operand(x, k)],
+                           *w = &s->program->values[slice_operand(y, k)];
+
+        like = v->rows == w->rows && v->cols == w->cols && v->dtype == w->dtype;
+    }
+    return like;
+}
+
+/* The site that ends where this one begins, or that before it, if it is of the same ops on operands
+ * of the same shapes, as in the layer before: its begin; -1: neither. */
+static int find_like(const struct slicer *s, const int begins[2], int begin, int end)
+{
+    for (int i = 0; i < 2; i++) {
+        int n = end - begin, at = begins[i];
+
+        if (at < 0 || at + n > begin)
+            continue;
+        while (n > 0 && is_like(s, at + n - 1, begin + n - 1))
+            n--;
+        if (!n)
+            return at;
+    }
+    return -1;
+}
+
 static void cut_sites(struct slicer *s)
 {
     int n = s->options->n_slices, n_ops = s->function->n_ops;
@@ -116,9 +147,17 @@ static void cut_sites(struct slicer *s)
         cut(s, 0, n_ops, rows_for(s, n, ROWS_MIN));
         return;
     }
+    int begins[2] = { -1, -1 };
     for (int begin = 0, end; begin < n_ops; begin = end) {
         end = end_of_site(s, begin);
-        choose_of_site(s, begin, end);
+        int like = find_like(s, begins, begin, end);
+        if (like >= 0)
+            memcpy(s->slice_rows + begin, s->slice_rows + like,
+                   sizeof *s->slice_rows * (size_t)(end - begin));
+        else
+            choose_of_site(s, begin, end);
+        begins[1] = begins[0];
+        begins[0] = begin;
     }
 }
 
@@ -186,21 +225,31 @@ static void choose(struct slicer *s)
 
 /* ---- what is said of it ---- */
 
-static void record(struct slicer *s, int begin, int end)
+/* like: what was said of a site of the same ops, or NULL. */
+static struct slice_site *record(struct slicer *s, int begin, int end,
+                                 const struct slice_site *like)
 {
     struct slice_site *site = arena_new(&s->program->arena, struct slice_site), **last;
     int64_t *rows = s->slice_rows;
 
-    *site = (struct slice_site){ .function = s->number,
-                                 .layer = -1,
-                                 .n_slices = 1,
-                                 .has_sequences = s->has_sequences,
-                                 .ns = play(s, begin, end) };
+    if (like)
+        *site = *like;
+    else
+        *site = (struct slice_site){ .has_sequences = s->has_sequences, .ns = play(s, begin, end) };
+    site->function = s->number;
+    site->next = NULL;
+    site->layer = -1;
+    site->n_slices = 1;
     for (int i = end - 1; i >= begin; i--)
         if (is_cut_over_tp(s, i)) {
             site->layer = s->function->ops[i].layer;
             site->n_slices = slice_count(s, i);
         }
+    for (last = &s->program->slice_sites; *last; last = &(*last)->next)
+        ;
+    *last = site;
+    if (like)
+        return site;
     s->slice_rows = arena_array(&s->arena, int64_t, s->function->n_ops);
     site->whole_ns = play(s, begin, end);
     struct slice_tasks t = slice_list_tasks(s, begin, end);
@@ -208,15 +257,14 @@ static void record(struct slicer *s, int begin, int end)
         *(t.list[i].stream == STREAM_COMPUTE ? &site->compute_ns : &site->moved_ns) += t.list[i].ns;
     slice_release_tasks(&t);
     s->slice_rows = rows;
-    for (last = &s->program->slice_sites; *last; last = &(*last)->next)
-        ;
-    *last = site;
+    return site;
 }
 
 /* Those with a collective. */
 static void record_sites(struct slicer *s)
 {
-    int n = s->function->n_ops;
+    int n = s->function->n_ops, begins[2] = { -1, -1 };
+    const struct slice_site *sites[2] = { NULL, NULL };
 
     for (int begin = 0, end; begin < n; begin = end) {
         bool moves = false;
@@ -224,8 +272,12 @@ static void record_sites(struct slicer *s)
         end = s->has_sequences ? n : end_of_site(s, begin);
         for (int i = begin; i < end; i++)
             moves |= is_cut_over_tp(s, i);
-        if (moves)
-            record(s, begin, end);
+        int like = find_like(s, begins, begin, end);
+        const struct slice_site *of_like = like < 0 ? NULL : sites[like == begins[0] ? 0 : 1];
+        begins[1] = begins[0];
+        sites[1] = sites[0];
+        begins[0] = begin;
+        sites[0] = moves ? record(s, begin, end, of_like) : NULL;
     }
 }
 
