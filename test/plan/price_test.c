@@ -291,6 +291,7 @@ static void test_shared_heads(void **state)
         assert_true(price_collective(&f.prices, &eight, &op).ns >
                     price_collective(&f.prices, &pair, &op).ns);
     }
+    arena_release(&f.arena);
 }
 
 /* Bytes on a link are those of an all-to-all of what is exchanged, kv heads as often as they are
