@@ -89,10 +89,10 @@ struct job_counts {
     int n;
 };
 
-/* What is checked of the hosts before a run (train/preflight.h). */
 /* How collectives of tensor parallelism are hidden. */
 enum job_overlap { JOB_OVERLAP_AUTO, JOB_OVERLAP_NONE, JOB_OVERLAP_SLICES, JOB_OVERLAP_HALVES };
 
+/* What is checked of the hosts before a run (train/preflight.h). */
 enum job_preflight { PREFLIGHT_OFF, PREFLIGHT_QUICK, PREFLIGHT_FULL };
 
 /* How fp32 masters are kept beside bf16 weights, and rounded to them. */

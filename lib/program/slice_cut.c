@@ -6,7 +6,6 @@
 #include "program/order.h"
 #include "program/slice_impl.h"
 
-/* Of operand k, inputs first; NULL: the kind has none. */
 const struct op_operand *slice_operand_info(const struct op *op, int k)
 {
     const struct op_info *info = op_info(op->kind);
@@ -22,8 +21,6 @@ static bool is_sum(const struct op *op, int k)
     return slice_operand(op, k) && (slice_operand_info(op, k)->flags & OPERAND_ACCUMULATED);
 }
 
-/* Whether it gives rows, which it can be asked for without the sums over rows that it gives, too,
- * and those without the rows: norms' gradients. */
 bool slice_is_split(const struct op *op)
 {
     bool has_sums = false, is_optional = true;
@@ -56,7 +53,6 @@ static struct op half_of(const struct op *op, bool is_of_sums)
     return half;
 }
 
-/* Rows of the operands that are cut: all of one number; 0: they are not. */
 int64_t slice_cut_rows(const struct slicer *s, const struct op *op)
 {
     int64_t rows = 0;
@@ -107,7 +103,6 @@ static bool reads_numbers(const struct op *op)
            (is_gradient && (op->in[ATTENTION_GRAD_FIRST] || op->in[ATTENTION_GRAD_LAST]));
 }
 
-/* Whether an op can be cut into slices of so many rows of the period. */
 bool slice_is_cut(const struct slicer *s, const struct op *op, int64_t rows)
 {
     const struct op_info *info = op_info(op->kind);
@@ -123,7 +118,6 @@ bool slice_is_cut(const struct slicer *s, const struct op *op, int64_t rows)
            !(op->attributes.p > 0) && !reads_numbers(op);
 }
 
-/* Whether the op gives nothing but sums that cells keep. */
 bool slice_only_accumulates(const struct program *p, const struct op *op)
 {
     for (int k = 0; k < OPS_MAX_OUTPUTS; k++)
@@ -132,7 +126,6 @@ bool slice_only_accumulates(const struct program *p, const struct op *op)
     return true;
 }
 
-/* The op of a task: where an op is split, on slices the rows', on all rows the sums'. */
 struct op slice_op(const struct slicer *s, int op, int slice)
 {
     const struct op *o = &s->function->ops[op];
