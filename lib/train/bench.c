@@ -151,8 +151,40 @@ static void write_scalars(struct run *run, const struct program *program, int64_
     run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
 }
 
-/* What is kept, computed again and away is chosen as for a run; but ranks agree on nothing, so
- * several choose by the job's limit alone. */
+struct least_of_ranks {
+    struct comm_group *world;
+    int64_t bytes;
+};
+
+static int find_least(void *argument, struct err *err)
+{
+    struct least_of_ranks *least = argument;
+    int64_t value = -least->bytes;
+    int status = comm_agree(least->world, COMM_MAX, &value, err);
+
+    least->bytes = -value;
+    return status;
+}
+
+/* The least that a rank's device has, which all ranks choose by: programs must hold the same
+ * collectives. */
+static int agree_on_bytes(struct engine *engine, int64_t *bytes, struct err *err)
+{
+    struct least_of_ranks least = { .bytes = (int64_t)engine_available_bytes(engine) };
+    int status = 0;
+
+    if (engine->rank.world_size > 1) {
+        status = bench_group_open_world(&least.world, engine, err);
+        if (!status)
+            status = worker_call(engine->worker, find_least, &least, err);
+        if (bench_group_close(engine, least.world, err) < 0)
+            status = -1;
+    }
+    *bytes = least.bytes;
+    return status;
+}
+
+/* What is kept, computed again and away is chosen as for a run. */
 static int compile_chosen(struct program *program, const struct job *job, struct engine *engine,
                           struct err *err)
 {
@@ -160,22 +192,17 @@ static int compile_chosen(struct program *program, const struct job *job, struct
     struct job chosen = *job;
     struct arena arena = { 0 };
     bool is_shared = device_is_host(engine->device) && job->memory.offload != OFFLOAD_NONE;
-    bool has_limit = !is_shared && engine->rank.world_size == 1;
-    const struct memory_fit_request fit = {
-        .job = job,
-        .kernels = engine->kernels,
-        .device_bytes = has_limit ? (int64_t)engine_available_bytes(engine) : 0
-    };
+    struct memory_fit_request fit = { .job = job, .kernels = engine->kernels };
     struct programs_request request = { .job = &chosen,
                                         .kernels = engine->kernels,
                                         .pp_rank = mesh_coordinate(&mesh, engine->rank.world_rank,
                                                                    axes_stages()) };
     struct memory_fit *found;
-    /* What a run agrees on by the memory of all ranks. */
-    if (!has_limit && chosen.parallel.prefetch < 0)
-        chosen.parallel.prefetch = 0;
-    int status = memory_fit_job(&found, &chosen, &fit, &arena, err);
+    int status =
+        memory_is_chosen(job) && !is_shared ? agree_on_bytes(engine, &fit.device_bytes, err) : 0;
 
+    if (!status)
+        status = memory_fit_job(&found, &chosen, &fit, &arena, err);
     if (!status)
         status = programs_compile(program, &request, err);
     arena_release(&arena);
