@@ -13,6 +13,8 @@
 #define WARMUP_AUTO_MAX 2000
 #define MICRO_BATCH_AUTO_MAX 4
 #define EPOCHS_AUTO 3
+#define BUCKETS_AUTO 16
+#define BUCKET_MB_AUTO_MAX 32
 
 static void derive_model(struct job_reader *r)
 {
@@ -147,6 +149,18 @@ static void derive_optimizer(struct job_reader *r)
             job_note(job, r->arena, "optimizer.min_lr = %g (auto: a tenth of lr)",
                      job->optimizer.min_lr);
     }
+}
+
+/* One bucket would be reduced behind the backward; small ones pay each collective's latency. */
+void reader_derive_buckets(struct job_reader *r)
+{
+    struct job *job = r->job;
+    int64_t n_bytes = model_spec_n_parameters(&job->model) * (int64_t)sizeof(float) /
+                      ((int64_t)job->parallel.tp * job->parallel.pp);
+
+    if (!job->parallel.bucket_mb)
+        job->parallel.bucket_mb =
+            (int)min_i64(BUCKET_MB_AUTO_MAX, max_i64(1, (n_bytes / BUCKETS_AUTO) >> 20));
 }
 
 static void derive_output(struct job_reader *r)

@@ -486,9 +486,11 @@ const struct field job_fields[] = {
               "each other before their sums go to other ranks, where they are a power of two and "
               "divide what is summed over: fewer bytes between nodes; auto: the ranks of a node; "
               "1: sums are of all ranks at once; changes no bit" },
-    { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "32", .min = 1,
-      .max = 65536, .unit = "MiB",
-      .help = "size of a gradient bucket: gradients that are reduced together" },
+    { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "auto", .word = "auto",
+      .min = 1, .max = 65536, .unit = "MiB",
+      .help = "size of a gradient bucket: gradients that are reduced together; auto: a sixteenth "
+              "of a rank's gradients, from 1 to 32, so that most travel while the backward "
+              "computes; changes no bit" },
 
 #include "config/fields_compress.inc"
 #include "config/fields_search.inc"

@@ -253,6 +253,8 @@ static void read_root(struct job_reader *r, struct yaml_node *root)
     reader_derive(r);
     if (r->mistakes.n == 0)
         reader_check(r);
+    if (r->mistakes.n == 0)
+        reader_derive_buckets(r);
 }
 
 /* Where each field was given. */

@@ -48,6 +48,8 @@ int hf_config_take(struct job_reader *reader, const char *path, const char *text
 /* Fill the fields that follow from others, with a note each, then hold fields against each other.
  */
 void reader_derive(struct job_reader *reader);
+/* And parallel.bucket_mb, of a job that has been checked. */
+void reader_derive_buckets(struct job_reader *reader);
 void reader_check(struct job_reader *reader);
 
 /* check_overlap.c: after sequence_parallel is known. */
