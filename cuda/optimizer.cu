@@ -423,20 +423,20 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
     const struct op_shape *op = &call->op;
     const struct op_attributes *at = &op->attributes;
     struct cuda_shape shape = cuda_shape_of(
-        ceil_div(tensor_elements(&op->in[ADAMW_GRADIENT]), OPS_NORM_BLOCK), ADAMW_THREADS);
-    adamw<G, P, S, W> a = { cuda_rows<G>(&op->in[ADAMW_GRADIENT]),
-                            cuda_rows<P>(&op->in[ADAMW_MASTER]),
-                            cuda_rows<S>(&op->in[ADAMW_M]),
-                            cuda_rows<S>(&op->in[ADAMW_V]),
-                            cuda_rows<W>(&op->out[ADAMW_WEIGHT]),
-                            (const float *)op->in[ADAMW_SCALARS].data,
-                            (const float *)op->in[ADAMW_CLIP_FACTOR].data,
-                            (const int32_t *)op->in[ADAMW_SKIP_UPDATE].data,
-                            cuda_rows<int32_t>(&op->in[ADAMW_PART]).at,
-                            cuda_rows<double>(&op->in[ADAMW_DECAY]).at,
-                            cuda_rows<double>(&op->in[ADAMW_RNG_SITE]).at,
-                            op->in[ADAMW_GRADIENT].cols,
-                            tensor_elements(&op->in[ADAMW_GRADIENT]),
+        ceil_div(tensor_elements(&op->in[OPTIMIZER_GRADIENT]), OPS_NORM_BLOCK), ADAMW_THREADS);
+    adamw<G, P, S, W> a = { cuda_rows<G>(&op->in[OPTIMIZER_GRADIENT]),
+                            cuda_rows<P>(&op->in[OPTIMIZER_MASTER]),
+                            cuda_rows<S>(&op->in[OPTIMIZER_M]),
+                            cuda_rows<S>(&op->in[OPTIMIZER_V]),
+                            cuda_rows<W>(&op->out[OPTIMIZER_WEIGHT]),
+                            (const float *)op->in[OPTIMIZER_SCALARS].data,
+                            (const float *)op->in[OPTIMIZER_CLIP_FACTOR].data,
+                            (const int32_t *)op->in[OPTIMIZER_SKIP_UPDATE].data,
+                            cuda_rows<int32_t>(&op->in[OPTIMIZER_PART]).at,
+                            cuda_rows<double>(&op->in[OPTIMIZER_DECAY]).at,
+                            cuda_rows<double>(&op->in[OPTIMIZER_RNG_SITE]).at,
+                            op->in[OPTIMIZER_GRADIENT].cols,
+                            tensor_elements(&op->in[OPTIMIZER_GRADIENT]),
                             (float)(1.0 - at->beta1),
                             (float)(1.0 - at->beta2),
                             (float)at->beta2,
@@ -444,11 +444,11 @@ static void adamw_launch(struct kernels *kernels, const struct kernel_call *call
                             at->weight_decay,
                             rng_key(at->seed, RNG_ROUNDING),
                             at->rng_site,
-                            cuda_rows<upper16>(&op->in[ADAMW_LOW]) };
+                            cuda_rows<upper16>(&op->in[OPTIMIZER_LOW]) };
 
-    if (is_flat(&op->in[ADAMW_GRADIENT]) && is_flat(&op->in[ADAMW_MASTER]) &&
-        is_flat(&op->in[ADAMW_M]) && is_flat(&op->in[ADAMW_V]) && is_flat(&op->out[ADAMW_WEIGHT]) &&
-        is_flat(&op->in[ADAMW_LOW]))
+    if (is_flat(&op->in[OPTIMIZER_GRADIENT]) && is_flat(&op->in[OPTIMIZER_MASTER]) &&
+        is_flat(&op->in[OPTIMIZER_M]) && is_flat(&op->in[OPTIMIZER_V]) &&
+        is_flat(&op->out[OPTIMIZER_WEIGHT]) && is_flat(&op->in[OPTIMIZER_LOW]))
         cuda_launch(kernels, call, shape, adamw_wide_kernel<G, P, S, W>, a);
     else
         cuda_launch(kernels, call, shape, adamw_plain_kernel<G, P, S, W>, a);
@@ -459,24 +459,25 @@ static void adamw_choose(struct kernels *kernels, const struct kernel_call *call
 {
     const struct op_shape *op = &call->op;
 
-    if (tensor_given(&op->in[ADAMW_LOW])) {
+    if (tensor_given(&op->in[OPTIMIZER_LOW])) {
         adamw_launch<G, upper16, float, float>(kernels, call);
         return;
     }
-    if (tensor_given(&op->out[ADAMW_WEIGHT]) && op->out[ADAMW_WEIGHT].dtype == DTYPE_BF16 &&
-        op->attributes.half_away && op->in[ADAMW_M].dtype == DTYPE_F32) {
+    if (tensor_given(&op->out[OPTIMIZER_WEIGHT]) && op->out[OPTIMIZER_WEIGHT].dtype == DTYPE_BF16 &&
+        op->attributes.half_away && op->in[OPTIMIZER_M].dtype == DTYPE_F32) {
         adamw_launch<G, float, float, upper16>(kernels, call);
         return;
     }
-    if (op->in[ADAMW_MASTER].dtype == DTYPE_BF16) {
+    if (op->in[OPTIMIZER_MASTER].dtype == DTYPE_BF16) {
         adamw_launch<G, bf16, bf16, float>(kernels, call); /* it is the weight */
         return;
     }
-    cuda_with_act(tensor_given(&op->out[ADAMW_WEIGHT]) ? op->out[ADAMW_WEIGHT].dtype : DTYPE_F32,
+    cuda_with_act(tensor_given(&op->out[OPTIMIZER_WEIGHT]) ? op->out[OPTIMIZER_WEIGHT].dtype
+                                                           : DTYPE_F32,
                   [&](auto zero) {
                       typedef decltype(zero) W;
 
-                      if (op->in[ADAMW_M].dtype == DTYPE_BF16)
+                      if (op->in[OPTIMIZER_M].dtype == DTYPE_BF16)
                           adamw_launch<G, float, bf16, W>(kernels, call);
                       else
                           adamw_launch<G, float, float, W>(kernels, call);
@@ -486,7 +487,7 @@ static void adamw_choose(struct kernels *kernels, const struct kernel_call *call
 static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    if (call->op.in[ADAMW_GRADIENT].dtype == DTYPE_BF16)
+    if (call->op.in[OPTIMIZER_GRADIENT].dtype == DTYPE_BF16)
         adamw_choose<bf16>(kernels, call);
     else
         adamw_choose<float>(kernels, call);

@@ -7,13 +7,12 @@
 
 #include "base/dtype_choices.h"
 #include "ops/op_info.h"
+#include "ops/optimizers.h"
 
 #define AT(member) offsetof(struct job, member)
 #define N_MAX 1000000000.0
 #define N_STEPS_MAX 1e15
 #define SCALE_MAX 1073741824.0 /* 2^30 */
-
-static const struct choice optimizers[] = { { "adamw", 0 }, { 0 } };
 
 /* Ops that a forward may have, by their names in the catalogue. */
 static int list_forward_ops(struct choice ops[FIELD_ITEMS_MAX + 1])
@@ -266,8 +265,8 @@ const struct field job_fields[] = {
       .help = "training stops after this number of consecutive evaluations without a lower "
               "loss; 0: never" },
 
-    { "optimizer.name", FIELD_WORD, AT(optimizer.name), .initial = "adamw", .choices = optimizers,
-      NUMERICS(ARITHMETIC, 720),
+    { "optimizer.name", FIELD_CHOICE, AT(optimizer.name), .initial = "adamw",
+      .choices = optimizer_choices, NUMERICS(ARITHMETIC, 720),
       .help = "optimizer; adamw: AdamW with decoupled weight decay, which does not apply to "
               "vectors (norms, biases)" },
     { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto", .max = 100,

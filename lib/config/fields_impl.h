@@ -28,7 +28,6 @@ enum field_type {
     FIELD_BOOL,     /* int */
     FIELD_TEXT,     /* const char * */
     FIELD_CHOICE,   /* an enum */
-    FIELD_WORD,     /* const char *, one of choices */
     FIELD_NAME,     /* char[128] */
     FIELD_KINDS,    /* an enum, or a list of items: then word_value, and at items_offset a struct
                        bitset with the value of each */

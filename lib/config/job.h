@@ -25,6 +25,7 @@
 #include "layout/pipeline.h"
 #include "ops/codec.h"
 #include "ops/keep_set.h"
+#include "ops/optimizers.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
 /* Of choices beyond an expert's capacity: the last tokens', or those of the least weights. */
@@ -211,7 +212,7 @@ struct job {
     } eval;
 
     struct {
-        const char *name; /* "adamw" */
+        enum optimizer_rule name;
         double lr, min_lr;
         enum lr_schedule_kind schedule;
         int64_t warmup_steps, decay_steps; /* decay_steps: wsd's last part; 0: a fifth of steps */

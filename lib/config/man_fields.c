@@ -81,7 +81,6 @@ static void print_values(const struct field *f, struct str *out)
         str_add(out, "a non-empty string");
         return;
     case FIELD_CHOICE:
-    case FIELD_WORD:
         str_add(out, "one of ");
         for (const struct choice *c = f->choices; c->word; c++)
             str_printf(out, c == f->choices ? "%s" : ", %s", c->word);
@@ -240,7 +239,6 @@ static void schema_type(const struct field *f, struct str *out)
                    f->initial && !*f->initial ? "[\"string\", \"null\"]" : "\"string\"");
         return;
     case FIELD_CHOICE:
-    case FIELD_WORD:
         schema_words(f->choices, out);
         for (const struct choice *s = f->synonyms; s && s->word; s++)
             if (field_word(f, s->word) != s->word)

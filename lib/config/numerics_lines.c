@@ -180,7 +180,6 @@ static void print_value(const struct field *f, const struct job *job, uint64_t d
         str_add(out, choice_word(f->choices, *(const int *)at));
         return;
     case FIELD_TEXT:
-    case FIELD_WORD:
         str_add(out, *(const char *const *)at);
         return;
     case FIELD_TEXTS:

@@ -87,7 +87,6 @@ static void print_json_field(const struct field *field, const struct job *job, s
 
     switch (field->type) {
     case FIELD_TEXT:
-    case FIELD_WORD:
         text = *(const char *const *)at;
         if (text)
             print_json_value(out, text);

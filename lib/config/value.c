@@ -217,10 +217,7 @@ static int set_choice(const struct field *f, struct job *job, const struct yaml_
     for (const struct choice *c = f->choices; c->word; c++) {
         if (strcmp(text, c->word) != 0)
             continue;
-        if (f->type == FIELD_WORD)
-            *(const char **)at = c->word;
-        else
-            *(int *)at = c->value;
+        *(int *)at = c->value;
         if (f->given_offset)
             *(int *)((char *)job + f->given_offset) = strcmp(c->word, "auto") != 0;
         return 0;
@@ -517,7 +514,6 @@ int field_set(const struct field *f, struct job *job, const struct yaml_node *no
     case FIELD_BOOL:
         return set_bool(f, job, node, m);
     case FIELD_CHOICE:
-    case FIELD_WORD:
         return set_choice(f, job, node, m);
     case FIELD_KINDS:
         return set_kinds(f, job, node, m);

@@ -285,7 +285,6 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
         print_sizes(f, job, out);
         return;
     case FIELD_TEXT:
-    case FIELD_WORD:
         text = *(const char *const *)at;
         if (text)
             field_print_text(out, text);

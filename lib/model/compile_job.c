@@ -93,7 +93,8 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                        .zero3 = gathers[job->parallel.hold],
                        .n_ahead =
                            job->parallel.prefetch < 0 ? PREFETCH_MOST : job->parallel.prefetch },
-        .update = { .clip = job->optimizer.clip,
+        .update = { .optimizer = job->optimizer.name,
+                    .clip = job->optimizer.clip,
                     .beta1 = job->optimizer.beta1,
                     .beta2 = job->optimizer.beta2,
                     .eps = job->optimizer.eps,

@@ -81,15 +81,15 @@ static int adamw_check_attributes(const struct op_shape *op, struct err *err)
 /* An fp32 master in two operands, of which the upper is the weight. */
 static int check_halves(const struct op_shape *op, struct err *err)
 {
-    enum dtype master = op->in[ADAMW_MASTER].dtype;
-    enum dtype m = op->in[ADAMW_M].dtype, v = op->in[ADAMW_V].dtype;
+    enum dtype master = op->in[OPTIMIZER_MASTER].dtype;
+    enum dtype m = op->in[OPTIMIZER_M].dtype, v = op->in[OPTIMIZER_V].dtype;
 
     if (master != DTYPE_BF16 || m != DTYPE_F32 || v != DTYPE_F32)
         return err_set(err, ERR_FAILED,
                        "adamw: master, m and v are %s, %s and %s beside low, wanted bf16, fp32 and "
                        "fp32",
                        dtype_name(master), dtype_name(m), dtype_name(v));
-    if (tensor_given(&op->out[ADAMW_WEIGHT]))
+    if (tensor_given(&op->out[OPTIMIZER_WEIGHT]))
         return err_set(err, ERR_FAILED, "adamw: weight and low are given, wanted one of them");
     return 0;
 }
@@ -97,10 +97,10 @@ static int check_halves(const struct op_shape *op, struct err *err)
 /* Moments alike; where even the master is bf16 all are, and it is the weight. */
 static int adamw_check(const struct op_shape *op, struct err *err)
 {
-    enum dtype master = op->in[ADAMW_MASTER].dtype;
-    enum dtype m = op->in[ADAMW_M].dtype, v = op->in[ADAMW_V].dtype;
+    enum dtype master = op->in[OPTIMIZER_MASTER].dtype;
+    enum dtype m = op->in[OPTIMIZER_M].dtype, v = op->in[OPTIMIZER_V].dtype;
 
-    if (tensor_given(&op->in[ADAMW_LOW]))
+    if (tensor_given(&op->in[OPTIMIZER_LOW]))
         return check_halves(op, err);
     if (op->attributes.half_away && m != DTYPE_F32)
         return err_set(err, ERR_FAILED, "adamw: half_away beside m of %s, wanted fp32",
@@ -109,7 +109,7 @@ static int adamw_check(const struct op_shape *op, struct err *err)
         return err_set(err, ERR_FAILED, "adamw: master, m and v are %s, %s and %s, wanted %s",
                        dtype_name(master), dtype_name(m), dtype_name(v),
                        "m as v, and a master of fp32 or as these");
-    if (tensor_given(&op->out[ADAMW_WEIGHT]) && master != DTYPE_F32)
+    if (tensor_given(&op->out[OPTIMIZER_WEIGHT]) && master != DTYPE_F32)
         return err_set(err, ERR_FAILED, "adamw: weight is given, wanted none: the master is %s",
                        dtype_name(master));
     return 0;
@@ -118,16 +118,17 @@ static int adamw_check(const struct op_shape *op, struct err *err)
 /* For a split parameter, an input may give the number of the rank's part. */
 static int adamw_spread(const struct spread_query *q)
 {
-    unsigned data = IN(ADAMW_GRADIENT) | IN(ADAMW_MASTER) | IN(ADAMW_M) | IN(ADAMW_V) |
-                    IN(ADAMW_DECAY) | IN(ADAMW_RNG_SITE) | IN(ADAMW_LOW);
+    unsigned data = IN(OPTIMIZER_GRADIENT) | IN(OPTIMIZER_MASTER) | IN(OPTIMIZER_M) |
+                    IN(OPTIMIZER_V) | IN(OPTIMIZER_DECAY) | IN(OPTIMIZER_RNG_SITE) |
+                    IN(OPTIMIZER_LOW);
     enum spread in[OPS_MAX_INPUTS];
     struct spread_query others = *q;
 
     memcpy(in, q->in, (size_t)q->info->n_inputs * sizeof *in);
     others.in = in;
-    if (spread_given(q, ADAMW_PART) && in[ADAMW_GRADIENT] != SPREAD_SAME &&
-        in[ADAMW_PART] == SPREAD_COLS)
-        in[ADAMW_PART] = SPREAD_SAME;
+    if (spread_given(q, OPTIMIZER_PART) && in[OPTIMIZER_GRADIENT] != SPREAD_SAME &&
+        in[OPTIMIZER_PART] == SPREAD_COLS)
+        in[OPTIMIZER_PART] = SPREAD_SAME;
     return spread_alike(&others, data, 0, MAY_ROWS | MAY_COLS);
 }
 
@@ -136,25 +137,25 @@ static const struct op_info adamw = {
     .family = FAMILY_OPTIMIZER,
     .n_inputs = 11,
     .inputs = {
-        [ADAMW_GRADIENT] = { "gradient", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },
-        [ADAMW_SCALARS] = { "scalars", DIM_ONE, DIM_SCALARS, TYPE_F32, OPERAND_PLAIN },
-        [ADAMW_CLIP_FACTOR] = { "clip_factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
-        [ADAMW_SKIP_UPDATE] = { "skip_update", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
-        [ADAMW_MASTER] = { "master", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
-        [ADAMW_M] = { "m", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
-        [ADAMW_V] = { "v", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
-        [ADAMW_DECAY] = { "decay", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
-        [ADAMW_RNG_SITE] = { "rng_site", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
-        [ADAMW_PART] = { "part", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
-        [ADAMW_LOW] = { "low", DIM_R, DIM_D, TYPE_I16, OPERAND_UPDATED | OPERAND_OPTIONAL },
+        [OPTIMIZER_GRADIENT] = { "gradient", DIM_R, DIM_D, TYPE_KEPT, OPERAND_PLAIN },
+        [OPTIMIZER_SCALARS] = { "scalars", DIM_ONE, DIM_SCALARS, TYPE_F32, OPERAND_PLAIN },
+        [OPTIMIZER_CLIP_FACTOR] = { "clip_factor", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
+        [OPTIMIZER_SKIP_UPDATE] = { "skip_update", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
+        [OPTIMIZER_MASTER] = { "master", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
+        [OPTIMIZER_M] = { "m", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
+        [OPTIMIZER_V] = { "v", DIM_R, DIM_D, TYPE_KEPT, OPERAND_UPDATED },
+        [OPTIMIZER_DECAY] = { "decay", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
+        [OPTIMIZER_RNG_SITE] = { "rng_site", DIM_ONE, DIM_BLOCKS, TYPE_F64, OPERAND_OPTIONAL },
+        [OPTIMIZER_PART] = { "part", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
+        [OPTIMIZER_LOW] = { "low", DIM_R, DIM_D, TYPE_I16, OPERAND_UPDATED | OPERAND_OPTIONAL },
     },
     .n_outputs = 1,
     .outputs = {
-        [ADAMW_WEIGHT] = { "weight", DIM_R, DIM_D, TYPE_ACT, OPERAND_OPTIONAL | OPERAND_STAYS },
+        [OPTIMIZER_WEIGHT] = { "weight", DIM_R, DIM_D, TYPE_ACT, OPERAND_OPTIONAL | OPERAND_STAYS },
     },
     .attributes = ATTRIBUTE_EPS,
     .traits = TRAIT_ON_HOST | TRAIT_BY_BLOCKS,
-    .site_input = 1 + ADAMW_RNG_SITE,
+    .site_input = 1 + OPTIMIZER_RNG_SITE,
     .check_attributes = adamw_check_attributes,
     .check = adamw_check,
     .spread = adamw_spread,

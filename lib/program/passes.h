@@ -19,6 +19,7 @@
 #include "base/str.h"
 #include "layout/pipeline.h"
 #include "ops/keep_set.h"
+#include "ops/optimizers.h"
 #include "program/program.h"
 
 /* A value of the forward whose gradient exists already: the head computes it with the loss. */
@@ -292,6 +293,7 @@ void zero3_shard_weights(struct program *program);
 void zero3_gather_weights(struct program *program, enum zero3_gather kind, int n_ahead);
 
 struct update_options {
+    enum optimizer_rule optimizer;
     double clip, beta1, beta2, eps, weight_decay;
     enum dtype states; /* moments', DTYPE_F32 or DTYPE_BF16; then weights are their own masters */
     uint64_t seed;     /* of stochastic rounding to bf16 */

@@ -310,7 +310,7 @@ int update_has_low(const struct update *u, enum dtype weight)
     return weight == DTYPE_BF16 && u->options->split;
 }
 
-struct op_attributes update_adamw(const struct update *u, double weight_decay)
+struct op_attributes update_attributes(const struct update *u, double weight_decay)
 {
     const struct update_options *o = u->options;
 
@@ -390,28 +390,30 @@ static void optimizer(const struct update *u, int index)
     struct parameter q = p->parameters[index];
     enum dtype weight = p->values[q.weight].dtype, states = u->options->states;
     int has_master = !update_is_master(u, weight);
-    struct op_attributes attributes = update_adamw(u, q.n_dims > 1 ? u->options->weight_decay : 0);
+    struct parameter_update how = parameter_update_of(u->options, &q);
+    struct op_attributes attributes = update_attributes(u, how.weight_decay);
 
     if (u->options->states != DTYPE_F32)
         attributes.rng_site = update_rng_site(&q);
     q.master = has_master ? state_cell(u, &q, ROLE_MASTER, "master", DTYPE_F32) : q.weight;
     q.low = update_has_low(u, weight) ? state_cell(u, &q, ROLE_MASTER, "master.low", DTYPE_I16) : 0;
     q.moment1 = state_cell(u, &q, ROLE_MOMENT1, "m", states);
-    q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v", states);
+    if (how.optimizer->has_v)
+        q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v", states);
     p->parameters[index] = q;
     int part = update_part_number(u, q.gradients[0], program_shard_axis(p, index));
-    update_emit(u, (struct op){ .kind = OP_ADAMW,
+    update_emit(u, (struct op){ .kind = how.optimizer->kind,
                                 .attributes = attributes,
-                                .in = { [ADAMW_GRADIENT] = q.gradients[0],
-                                        [ADAMW_SCALARS] = p->ports.scalars,
-                                        [ADAMW_CLIP_FACTOR] = p->ports.clip_factor,
-                                        [ADAMW_SKIP_UPDATE] = p->ports.skip_update,
-                                        [ADAMW_MASTER] = q.master,
-                                        [ADAMW_M] = q.moment1,
-                                        [ADAMW_V] = q.moment2,
-                                        [ADAMW_PART] = part,
-                                        [ADAMW_LOW] = q.low },
-                                .out = { [ADAMW_WEIGHT] = has_master ? q.weight : 0 } });
+                                .in = { [OPTIMIZER_GRADIENT] = q.gradients[0],
+                                        [OPTIMIZER_SCALARS] = p->ports.scalars,
+                                        [OPTIMIZER_CLIP_FACTOR] = p->ports.clip_factor,
+                                        [OPTIMIZER_SKIP_UPDATE] = p->ports.skip_update,
+                                        [OPTIMIZER_MASTER] = q.master,
+                                        [OPTIMIZER_M] = q.moment1,
+                                        [OPTIMIZER_V] = q.moment2,
+                                        [OPTIMIZER_PART] = part,
+                                        [OPTIMIZER_LOW] = q.low },
+                                .out = { [OPTIMIZER_WEIGHT] = has_master ? q.weight : 0 } });
 }
 
 /* ---- on whole parameters ---- */

@@ -5,7 +5,7 @@
 #define PROGRAM_UPDATE_IMPL_H
 
 #include "layout/axes.h"
-#include "program/passes.h"
+#include "program/parameter_update.h"
 
 struct update {
     struct program *program;
@@ -40,8 +40,8 @@ int update_is_master(const struct update *u, enum dtype weight);
 /* Whether it does, but for the lower words of an fp32 master, whose upper ones are the weight. */
 int update_has_low(const struct update *u, enum dtype weight);
 
-/* adamw's attributes, except rng_site. */
-struct op_attributes update_adamw(const struct update *u, double weight_decay);
+/* The optimizer's attributes, except rng_site. */
+struct op_attributes update_attributes(const struct update *u, double weight_decay);
 
 /* The value that has the number of this rank's part, for stochastic rounding of a parameter whose
  * ranks have different parts, not counting shards over the axis; 0 if it is not needed. */

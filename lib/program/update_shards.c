@@ -2,10 +2,11 @@
  * update_shards.c - the update where ranks have shards of buckets: the norm's sums in the order
  * that whole parameters have, and one optimizer op a bucket
  *
- * A parameter need not begin at the edge of a shard, so what adamw knows of a parameter (weight
+ * A parameter need not begin at the edge of a shard, so what an optimizer knows of a parameter (weight
  * decay, the site of its random numbers) is a table with one entry a norm block. The tables are
  * constants, written as runs of equal steps.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -262,25 +263,42 @@ static int blocks_cell(const struct update *u, int number, const char *name,
     return program_local_shard(p, arena_printf(&p->arena, "%s:shard", whole), cell, b->axis);
 }
 
-/* The table of the weight decay of a bucket's blocks; 0 and *uniform if all its parameters have the
- * same. */
-static int decay_table(const struct update *u, int number, double *uniform)
+/* How all parameters of a bucket are updated, but for their decay, which is that of the first. */
+static struct parameter_update update_of_bucket(const struct update *u, int number)
 {
-    int n, n_decaying = 0;
+    int n;
+    const struct parameter **list = members_of(u->program, number, &n);
+    struct parameter_update how = parameter_update_of(u->options, list[0]);
+
+    for (int i = 1; i < n; i++)
+        CHECK(parameter_update_of(u->options, list[i]).optimizer == how.optimizer);
+    return how;
+}
+
+/* The table of the weight decay of a bucket's blocks; 0 if all its parameters have the same.
+ * *largest: of them. */
+static int decay_table(const struct update *u, int number, double *largest)
+{
+    int n;
     const struct parameter **list = members_of(u->program, number, &n);
     struct growing_runs table = { 0 };
+    double least = INFINITY;
     int64_t at = 0;
 
-    for (int i = 0; i < n; i++)
-        n_decaying += list[i]->n_dims > 1;
-    *uniform = n_decaying ? u->options->weight_decay : 0;
-    if (n_decaying == 0 || n_decaying == n)
+    *largest = 0;
+    for (int i = 0; i < n; i++) {
+        double decay = parameter_update_of(u->options, list[i]).weight_decay;
+
+        *largest = fmax(*largest, decay);
+        least = fmin(least, decay);
+    }
+    if (least >= *largest)
         return 0;
     for (int i = 0; i < n; i++) {
         int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
 
         add_run(u->program, &table, 0, 0, begin - at);
-        add_run(u->program, &table, list[i]->n_dims > 1 ? u->options->weight_decay : 0, 0,
+        add_run(u->program, &table, parameter_update_of(u->options, list[i]).weight_decay, 0,
                 update_n_blocks(list[i]));
         at = begin + update_n_blocks(list[i]);
     }
@@ -314,6 +332,7 @@ static void shard_optimizer(const struct update *u, int number)
     struct bucket *b = &p->buckets[number];
     enum dtype weight = p->values[b->weight_shard].dtype, states = u->options->states;
     int has_master = !update_is_master(u, weight);
+    struct parameter_update how = update_of_bucket(u, number);
     double weight_decay;
     int decay = decay_table(u, number, &weight_decay);
     int rng_site = rng_site_table(u, number), part = update_part_number(u, b->shards[0], b->axis);
@@ -323,21 +342,22 @@ static void shard_optimizer(const struct update *u, int number)
     if (update_has_low(u, weight))
         b->low = shard_state(u, number, ROLE_MASTER, "master.low", DTYPE_I16);
     b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m", states);
-    b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v", states);
-    update_emit(u, (struct op){ .kind = OP_ADAMW,
-                                .attributes = update_adamw(u, weight_decay),
-                                .in = { [ADAMW_GRADIENT] = b->shards[0],
-                                        [ADAMW_SCALARS] = p->ports.scalars,
-                                        [ADAMW_CLIP_FACTOR] = p->ports.clip_factor,
-                                        [ADAMW_SKIP_UPDATE] = p->ports.skip_update,
-                                        [ADAMW_MASTER] = b->master,
-                                        [ADAMW_M] = b->moment1,
-                                        [ADAMW_V] = b->moment2,
-                                        [ADAMW_DECAY] = decay,
-                                        [ADAMW_RNG_SITE] = rng_site,
-                                        [ADAMW_PART] = part,
-                                        [ADAMW_LOW] = b->low },
-                                .out = { [ADAMW_WEIGHT] = has_master ? b->weight_shard : 0 } });
+    if (how.optimizer->has_v)
+        b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v", states);
+    update_emit(u, (struct op){ .kind = how.optimizer->kind,
+                                .attributes = update_attributes(u, weight_decay),
+                                .in = { [OPTIMIZER_GRADIENT] = b->shards[0],
+                                        [OPTIMIZER_SCALARS] = p->ports.scalars,
+                                        [OPTIMIZER_CLIP_FACTOR] = p->ports.clip_factor,
+                                        [OPTIMIZER_SKIP_UPDATE] = p->ports.skip_update,
+                                        [OPTIMIZER_MASTER] = b->master,
+                                        [OPTIMIZER_M] = b->moment1,
+                                        [OPTIMIZER_V] = b->moment2,
+                                        [OPTIMIZER_DECAY] = decay,
+                                        [OPTIMIZER_RNG_SITE] = rng_site,
+                                        [OPTIMIZER_PART] = part,
+                                        [OPTIMIZER_LOW] = b->low },
+                                .out = { [OPTIMIZER_WEIGHT] = has_master ? b->weight_shard : 0 } });
 }
 
 void update_shards(const struct update *u, const int *order, int n)

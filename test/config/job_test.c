@@ -73,7 +73,7 @@ static void test_whole_job_further(void **state)
 
     (void)state;
     must_read(&j, whole, &arena);
-    assert_string_equal(j.optimizer.name, "adamw");
+    assert_int_equal(j.optimizer.name, RULE_ADAMW);
     assert_true(j.optimizer.lr == 3e-4 && j.optimizer.min_lr == 0 && j.optimizer.eps == 1e-6);
     assert_int_equal(j.optimizer.schedule, LR_WSD);
     assert_int_equal(j.optimizer.warmup_steps, 100);
@@ -233,7 +233,7 @@ static void test_defaults(void **state)
     assert_true(has_note(&j, "train.micro_batch = 4 (auto"));
     assert_int_equal(j.train.dtype, DTYPE_BF16);
     assert_int_equal(j.train.seed, 1);
-    assert_string_equal(j.optimizer.name, "adamw");
+    assert_int_equal(j.optimizer.name, RULE_ADAMW);
     assert_true(j.optimizer.lr == 3e-4);
     assert_true(j.optimizer.min_lr == 3e-4 / 10);
     assert_true(has_note(&j, "optimizer.min_lr = 3e-05 (auto: a tenth of lr)"));

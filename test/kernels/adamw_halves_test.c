@@ -26,16 +26,16 @@ static uint16_t *word_at(const struct tensor *t, int64_t row, int64_t col)
 /* The fp32 operand of the master in two words, which are in the row's places. */
 static void split(struct op_case *c)
 {
-    struct tensor master = c->op.in[ADAMW_MASTER];
+    struct tensor master = c->op.in[OPTIMIZER_MASTER];
 
-    op_case_input(c, ADAMW_MASTER, master.rows, master.cols, DTYPE_BF16, 0);
-    op_case_input(c, ADAMW_LOW, master.rows, master.cols, DTYPE_I16, 0);
+    op_case_input(c, OPTIMIZER_MASTER, master.rows, master.cols, DTYPE_BF16, 0);
+    op_case_input(c, OPTIMIZER_LOW, master.rows, master.cols, DTYPE_I16, 0);
     for (int64_t row = 0; row < master.rows; row++)
         for (int64_t col = 0; col < master.cols; col++) {
             float x = (float)tensor_get(&master, row, col);
 
-            *word_at(&c->op.in[ADAMW_MASTER], row, col) = halves_upper(x);
-            *word_at(&c->op.in[ADAMW_LOW], row, col) = halves_lower(x);
+            *word_at(&c->op.in[OPTIMIZER_MASTER], row, col) = halves_upper(x);
+            *word_at(&c->op.in[OPTIMIZER_LOW], row, col) = halves_lower(x);
         }
     free((char *)master.data - 64);
 }
@@ -43,7 +43,7 @@ static void split(struct op_case *c)
 /* Numbers of which many are halfway between two of bf16 after an update without gradients. */
 static void set_masters(struct op_case *c)
 {
-    struct tensor *master = &c->op.in[ADAMW_MASTER];
+    struct tensor *master = &c->op.in[OPTIMIZER_MASTER];
 
     for (int64_t row = 0; row < master->rows; row++)
         for (int64_t col = 0; col < master->cols; col++) {
@@ -57,8 +57,8 @@ static void set_masters(struct op_case *c)
             memcpy(&x, &bits, sizeof x);
             tensor_set(master, row, col, (double)x);
             if (at % 2 == 0) {
-                tensor_set(&c->op.in[ADAMW_GRADIENT], row, col, 0);
-                tensor_set(&c->op.in[ADAMW_M], row, col, 0);
+                tensor_set(&c->op.in[OPTIMIZER_GRADIENT], row, col, 0);
+                tensor_set(&c->op.in[OPTIMIZER_M], row, col, 0);
             }
         }
 }
@@ -70,41 +70,42 @@ static struct op_case *make(const void *context)
     struct op_case *c = op_case_create(OP_ADAMW, &a);
     int64_t n_blocks = (s->rows * s->cols + OPS_NORM_BLOCK - 1) / OPS_NORM_BLOCK;
 
-    op_case_input(c, ADAMW_GRADIENT, s->rows, s->cols, s->gradient16 ? DTYPE_BF16 : DTYPE_F32, 1);
-    op_case_input(c, ADAMW_SCALARS, 1, OPS_N_SCALARS, DTYPE_F32, 1);
-    op_case_input(c, ADAMW_CLIP_FACTOR, 1, 1, DTYPE_F32, 1);
-    op_case_input(c, ADAMW_SKIP_UPDATE, 1, 1, DTYPE_I32, 0);
-    for (int i = ADAMW_MASTER; i <= ADAMW_V; i++)
+    op_case_input(c, OPTIMIZER_GRADIENT, s->rows, s->cols, s->gradient16 ? DTYPE_BF16 : DTYPE_F32,
+                  1);
+    op_case_input(c, OPTIMIZER_SCALARS, 1, OPS_N_SCALARS, DTYPE_F32, 1);
+    op_case_input(c, OPTIMIZER_CLIP_FACTOR, 1, 1, DTYPE_F32, 1);
+    op_case_input(c, OPTIMIZER_SKIP_UPDATE, 1, 1, DTYPE_I32, 0);
+    for (int i = OPTIMIZER_MASTER; i <= OPTIMIZER_V; i++)
         op_case_input(c, i, s->rows, s->cols, DTYPE_F32, 1);
     if (s->has_decays)
-        op_case_input(c, ADAMW_DECAY, 1, n_blocks, DTYPE_F64, 0.1);
-    tensor_set(&c->op.in[ADAMW_SCALARS], 0, SCALAR_LR, 0.01);
-    tensor_set(&c->op.in[ADAMW_SCALARS], 0, SCALAR_BIAS1, 1 - pow(0.9, 5));
-    tensor_set(&c->op.in[ADAMW_SCALARS], 0, SCALAR_BIAS2, 1 - pow(0.95, 5));
-    tensor_set(&c->op.in[ADAMW_CLIP_FACTOR], 0, 0, 0.7);
-    tensor_set(&c->op.in[ADAMW_SKIP_UPDATE], 0, 0, s->skip);
+        op_case_input(c, OPTIMIZER_DECAY, 1, n_blocks, DTYPE_F64, 0.1);
+    tensor_set(&c->op.in[OPTIMIZER_SCALARS], 0, SCALAR_LR, 0.01);
+    tensor_set(&c->op.in[OPTIMIZER_SCALARS], 0, SCALAR_BIAS1, 1 - pow(0.9, 5));
+    tensor_set(&c->op.in[OPTIMIZER_SCALARS], 0, SCALAR_BIAS2, 1 - pow(0.95, 5));
+    tensor_set(&c->op.in[OPTIMIZER_CLIP_FACTOR], 0, 0, 0.7);
+    tensor_set(&c->op.in[OPTIMIZER_SKIP_UPDATE], 0, 0, s->skip);
     for (int64_t row = 0; row < s->rows; row++)
         for (int64_t col = 0; col < s->cols; col++)
-            tensor_set(&c->op.in[ADAMW_V], row, col,
-                       fabs(tensor_get(&c->op.in[ADAMW_V], row, col)));
+            tensor_set(&c->op.in[OPTIMIZER_V], row, col,
+                       fabs(tensor_get(&c->op.in[OPTIMIZER_V], row, col)));
     set_masters(c);
     if (s->is_split)
         split(c);
     else
-        op_case_output(c, ADAMW_WEIGHT, s->rows, s->cols, DTYPE_BF16);
+        op_case_output(c, OPTIMIZER_WEIGHT, s->rows, s->cols, DTYPE_BF16);
     return c;
 }
 
 static void check_alike(const struct op_shape *whole, const struct op_shape *halves, int64_t row,
                         int64_t col)
 {
-    uint16_t upper = *word_at(&halves->in[ADAMW_MASTER], row, col);
-    float x = halves_join(upper, *word_at(&halves->in[ADAMW_LOW], row, col));
+    uint16_t upper = *word_at(&halves->in[OPTIMIZER_MASTER], row, col);
+    float x = halves_join(upper, *word_at(&halves->in[OPTIMIZER_LOW], row, col));
 
-    assert_true((double)x == tensor_get(&whole->in[ADAMW_MASTER], row, col));
-    assert_int_equal(upper, *word_at(&whole->out[ADAMW_WEIGHT], row, col));
+    assert_true((double)x == tensor_get(&whole->in[OPTIMIZER_MASTER], row, col));
+    assert_int_equal(upper, *word_at(&whole->out[OPTIMIZER_WEIGHT], row, col));
     assert_int_equal(upper, halves_upper(x));
-    for (int i = ADAMW_M; i <= ADAMW_V; i++)
+    for (int i = OPTIMIZER_M; i <= OPTIMIZER_V; i++)
         assert_true(tensor_get(&whole->in[i], row, col) == tensor_get(&halves->in[i], row, col));
 }
 
@@ -154,9 +155,9 @@ static void test_halves_go_away_from_zero(void **state)
     (void)state;
     op_case_run(c, 2, RUN_AGAIN);
     for (int64_t i = 0; i < s.cols; i++) {
-        float x = (float)tensor_get(&c->op.in[ADAMW_MASTER], 0, i);
+        float x = (float)tensor_get(&c->op.in[OPTIMIZER_MASTER], 0, i);
 
-        n_unlike += *word_at(&c->op.out[ADAMW_WEIGHT], 0, i) != bf16_from_float(x);
+        n_unlike += *word_at(&c->op.out[OPTIMIZER_WEIGHT], 0, i) != bf16_from_float(x);
     }
     assert_in_range(n_unlike, 400, 600); /* half of a quarter */
     op_case_destroy(c);
@@ -168,11 +169,12 @@ static void test_skips(void **state)
     struct op_case *c = make(&s), *before = make(&s);
 
     (void)state;
-    tensor_set(&c->op.in[ADAMW_GRADIENT], 2, 4, NAN);
+    tensor_set(&c->op.in[OPTIMIZER_GRADIENT], 2, 4, NAN);
     op_case_run(c, 2, RUN_AGAIN);
     for (int64_t row = 0; row < s.rows; row++)
         for (int64_t col = 0; col < s.cols; col++)
-            for (int i = ADAMW_MASTER; i <= ADAMW_LOW; i += ADAMW_LOW - ADAMW_MASTER)
+            for (int i = OPTIMIZER_MASTER; i <= OPTIMIZER_LOW;
+                 i += OPTIMIZER_LOW - OPTIMIZER_MASTER)
                 assert_int_equal(*word_at(&c->op.in[i], row, col),
                                  *word_at(&before->op.in[i], row, col));
     op_case_destroy(c);
@@ -189,12 +191,12 @@ static void test_nan_stays(void **state)
     (void)state;
     for (int64_t i = 0; i < s.cols; i++)
         if (i % 2)
-            memcpy((float *)c->op.in[ADAMW_GRADIENT].data + i, &nan, sizeof nan);
+            memcpy((float *)c->op.in[OPTIMIZER_GRADIENT].data + i, &nan, sizeof nan);
         else
-            tensor_set(&c->op.in[ADAMW_GRADIENT], 0, i, INFINITY);
+            tensor_set(&c->op.in[OPTIMIZER_GRADIENT], 0, i, INFINITY);
     op_case_run(c, 1, RUN_AGAIN);
     for (int64_t i = 0; i < s.cols; i++)
-        assert_true(isnan(tensor_get(&c->op.in[ADAMW_MASTER], 0, i)));
+        assert_true(isnan(tensor_get(&c->op.in[OPTIMIZER_MASTER], 0, i)));
     op_case_destroy(c);
 }
 

@@ -470,9 +470,9 @@ static void test_host_ops(void **state)
 
     (void)state;
     open_fixture(&f);
-    for (int k = ADAMW_MASTER; k <= ADAMW_V; k++)
+    for (int k = OPTIMIZER_MASTER; k <= OPTIMIZER_V; k++)
         op.in[k] = (struct tensor){ .rows = 4096, .cols = 4096, .stride = 4096 };
-    op.in[ADAMW_GRADIENT] = op.in[ADAMW_MASTER];
+    op.in[OPTIMIZER_GRADIENT] = op.in[OPTIMIZER_MASTER];
     f.cluster.links.host_memory = 50e9;
     assert_int_equal(price_host_op(&f.prices, &op).ns,
                      llround(op_bytes(&op) / 50) + f.cluster.software.host_op);

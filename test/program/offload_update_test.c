@@ -76,8 +76,8 @@ static void test_host_memory_is_of_a_few_ops(void **state)
     size_t largest = 0;
     for (int i = 0; i < f->n_ops; i++)
         if (program_is_host_op(&p, &f->ops[i]) &&
-            program_value_bytes(&p, f->ops[i].in[ADAMW_GRADIENT]) > largest)
-            largest = program_value_bytes(&p, f->ops[i].in[ADAMW_GRADIENT]);
+            program_value_bytes(&p, f->ops[i].in[OPTIMIZER_GRADIENT]) > largest)
+            largest = program_value_bytes(&p, f->ops[i].in[OPTIMIZER_GRADIENT]);
     assert_true(largest > 0);
     assert_true(p.segment_bytes[SEGMENT_HOST_SCRATCH] <= 2 * largest + 3 * largest / 2);
     assert_true(p.segment_bytes[SEGMENT_STATES] < largest); /* vectors' */
@@ -102,7 +102,7 @@ static void test_large_cells_are_cut(void **state)
         fail_msg("%s", err.text);
     const struct function *f = &p.functions[update_of(&p)];
     for (int i = 0; i < f->n_ops; i++) {
-        const struct value *g = &p.values[f->ops[i].in[ADAMW_GRADIENT]];
+        const struct value *g = &p.values[f->ops[i].in[OPTIMIZER_GRADIENT]];
 
         n_pieces += program_is_host_op(&p, &f->ops[i]) && g->rows == 128;
     }
@@ -131,14 +131,14 @@ static void test_spaces(void **state)
     compile(&p, "llama", 1, 0, false);
     struct op *op = first_moved(&p), whole = *op;
     check_accepted(&p);
-    op->in[ADAMW_SCALARS] = p.ports.scalars;
+    op->in[OPTIMIZER_SCALARS] = p.ports.scalars;
     REFUSED(&p, "adamw", "scalars lies in memory of the device, wanted of the host");
     *op = whole;
-    op->in[ADAMW_GRADIENT] = p.parameters[0].gradients[0];
+    op->in[OPTIMIZER_GRADIENT] = p.parameters[0].gradients[0];
     REFUSED(&p, "adamw", "lies in memory of the host, wanted of the device");
     *op = whole;
     *op = (struct op){ .kind = OP_SUMSQ,
-                       .in = { [SUMSQ_X] = whole.in[ADAMW_GRADIENT] },
+                       .in = { [SUMSQ_X] = whole.in[OPTIMIZER_GRADIENT] },
                        .out = { [SUMSQ_SUMS] = program_host_value(&p, 1, 1, DTYPE_F64) } };
     int64_t n = tensor_elements(&(struct tensor){ .rows = p.values[op->in[SUMSQ_X]].rows,
                                                   .cols = p.values[op->in[SUMSQ_X]].cols });
@@ -198,7 +198,8 @@ static void test_what_is_owed_to_a_home(void **state)
     compile(&p, "llama", 2, 0, true);
     check_accepted(&p);
     int sums = program_whole(&p, p.parameters[0].gradients[0]);
-    assert_int_equal(program_whole(&p, first_moved(&p)->in[ADAMW_GRADIENT]), p.values[sums].home);
+    assert_int_equal(program_whole(&p, first_moved(&p)->in[OPTIMIZER_GRADIENT]),
+                     p.values[sums].home);
     keep_first_moved(&p);
     REFUSED(&p, "is never written, though the host reads it");
     for (int f = 0; f < p.n_functions; f++)
@@ -225,7 +226,7 @@ static void test_order_of_stays_and_host_ops(void **state)
     compile(&p, "llama", 1, 0, false);
     struct function *f = &p.functions[update_of(&p)];
     struct op adamw = *first_moved(&p), whole = f->ops[0];
-    int home = adamw.in[ADAMW_M], moment = 0;
+    int home = adamw.in[OPTIMIZER_M], moment = 0;
     for (int id = 1; id < p.n_values; id++)
         if (p.values[id].home == home)
             moment = id;

@@ -100,7 +100,9 @@ static void shard_text(void **state)
 
 static void check_update(const char *model, int dp_size, const char *path)
 {
-    struct update_options options = { .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8 };
+    struct update_options options = {
+        .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1
+    };
     struct tiny tiny;
 
     tiny_shard(&tiny, model, dp_size, 0);

@@ -349,7 +349,7 @@ static void parts_of_two_axes(void **state)
         while ((op = next_adamw(&p.functions[i], &at))) {
             const struct parameter *q = &p.parameters[program_parameter_of(&p, op->in[4])];
 
-            check_part(&p, q, op->in[ADAMW_PART]);
+            check_part(&p, q, op->in[OPTIMIZER_PART]);
             n_sums += q->n_dims == 1 ? 1 : strstr(q->name, ".qkv.") ? 4 : 2;
         }
     const struct value *order = constant(&p, "norm_order");

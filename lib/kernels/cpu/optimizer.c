@@ -156,9 +156,9 @@ struct row_range {
 CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, float *master,
                             float decay, int gradient16)
 {
-    const void *gradient = cpu_row(&a->op->in[ADAMW_GRADIENT], s->row);
-    float *m = float_row_mut(&a->op->in[ADAMW_M], s->row) + s->col;
-    float *v = float_row_mut(&a->op->in[ADAMW_V], s->row) + s->col;
+    const void *gradient = cpu_row(&a->op->in[OPTIMIZER_GRADIENT], s->row);
+    float *m = float_row_mut(&a->op->in[OPTIMIZER_M], s->row) + s->col;
+    float *v = float_row_mut(&a->op->in[OPTIMIZER_V], s->row) + s->col;
     float factor = a->factor, one_minus_beta1 = a->one_minus_beta1,
           one_minus_beta2 = a->one_minus_beta2;
     float beta2 = a->beta2, step = a->step, sqrt_bias2 = a->sqrt_bias2, eps = a->eps;
@@ -179,7 +179,7 @@ CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, fl
 CPU_INLINE void adamw_of_masters(const struct adamw *a, const struct row_range *s, float *master,
                                  float decay)
 {
-    if (is_bf16(&a->op->in[ADAMW_GRADIENT]))
+    if (is_bf16(&a->op->in[OPTIMIZER_GRADIENT]))
         adamw_exact(a, s, master, decay, 1);
     else
         adamw_exact(a, s, master, decay, 0);
@@ -195,8 +195,8 @@ static inline uint16_t *word_row(const struct tensor *t, const struct row_range 
 /* Of masters in two operands: joined, updated as others are, and taken apart again. */
 CPU_INLINE void adamw_halves(const struct adamw *a, const struct row_range *s, float decay)
 {
-    uint16_t *upper = word_row(&a->op->in[ADAMW_MASTER], s);
-    uint16_t *lower = word_row(&a->op->in[ADAMW_LOW], s);
+    uint16_t *upper = word_row(&a->op->in[OPTIMIZER_MASTER], s);
+    uint16_t *lower = word_row(&a->op->in[OPTIMIZER_LOW], s);
     float master[HALVES_ELEMENTS];
 
     for (int64_t at = 0; at < s->n; at += HALVES_ELEMENTS) {
@@ -216,10 +216,10 @@ CPU_INLINE void adamw_halves(const struct adamw *a, const struct row_range *s, f
 
 CPU_INLINE void adamw_stretch(const struct adamw *a, const struct row_range *s, float decay)
 {
-    if (tensor_given(&a->op->in[ADAMW_LOW]))
+    if (tensor_given(&a->op->in[OPTIMIZER_LOW]))
         adamw_halves(a, s, decay);
     else
-        adamw_of_masters(a, s, float_row_mut(&a->op->in[ADAMW_MASTER], s->row) + s->col, decay);
+        adamw_of_masters(a, s, float_row_mut(&a->op->in[OPTIMIZER_MASTER], s->row) + s->col, decay);
 }
 
 /* ---- of states in bf16 ---- */
@@ -264,12 +264,14 @@ CPU_INLINE uint16_t round_by(float x, uint32_t bits16)
 CPU_INLINE void adamw_rounded(const struct adamw *a, const struct row_range *s, float decay,
                               const struct noise *noise, int64_t skip, int master16, int gradient16)
 {
-    const void *gradient = cpu_row(&a->op->in[ADAMW_GRADIENT], s->row);
-    float *master = float_row_mut(&a->op->in[ADAMW_MASTER], s->row) + (master16 ? 0 : s->col);
+    const void *gradient = cpu_row(&a->op->in[OPTIMIZER_GRADIENT], s->row);
+    float *master = float_row_mut(&a->op->in[OPTIMIZER_MASTER], s->row) + (master16 ? 0 : s->col);
     uint16_t *weight =
-        (uint16_t *)a->op->in[ADAMW_MASTER].data + s->row * a->op->in[ADAMW_MASTER].stride;
-    uint16_t *m = (uint16_t *)a->op->in[ADAMW_M].data + s->row * a->op->in[ADAMW_M].stride + s->col;
-    uint16_t *v = (uint16_t *)a->op->in[ADAMW_V].data + s->row * a->op->in[ADAMW_V].stride + s->col;
+        (uint16_t *)a->op->in[OPTIMIZER_MASTER].data + s->row * a->op->in[OPTIMIZER_MASTER].stride;
+    uint16_t *m =
+        (uint16_t *)a->op->in[OPTIMIZER_M].data + s->row * a->op->in[OPTIMIZER_M].stride + s->col;
+    uint16_t *v =
+        (uint16_t *)a->op->in[OPTIMIZER_V].data + s->row * a->op->in[OPTIMIZER_V].stride + s->col;
     float factor = a->factor, one_minus_beta1 = a->one_minus_beta1,
           one_minus_beta2 = a->one_minus_beta2;
     float beta2 = a->beta2, step = a->step, sqrt_bias2 = a->sqrt_bias2, eps = a->eps;
@@ -304,12 +306,13 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct row_range *s,
         struct row_range some = { s->row, s->col + at, n };
 
         make_noise(&noise, a->key, a->high, ops_rounding_low(place, first + at));
-        if (is_bf16(&a->op->in[ADAMW_MASTER]) && is_bf16(&a->op->in[ADAMW_GRADIENT]))
+        if (is_bf16(&a->op->in[OPTIMIZER_MASTER]) && is_bf16(&a->op->in[OPTIMIZER_GRADIENT]))
             adamw_rounded(a, &some, decay, &noise, skip, 1, 1);
-        else if (is_bf16(&a->op->in[ADAMW_MASTER]))
+        else if (is_bf16(&a->op->in[OPTIMIZER_MASTER]))
             adamw_rounded(a, &some, decay, &noise, skip, 1, 0);
         else
-            adamw_rounded(a, &some, decay, &noise, skip, 0, is_bf16(&a->op->in[ADAMW_GRADIENT]));
+            adamw_rounded(a, &some, decay, &noise, skip, 0,
+                          is_bf16(&a->op->in[OPTIMIZER_GRADIENT]));
         at += n;
     }
 }
@@ -319,8 +322,9 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct row_range *s,
 /* Where each block of elements has its own decay, or place, block by block. */
 CPU_INLINE void adamw_blocks(const struct adamw *a, const struct row_range *s)
 {
-    const double *decays = a->op->in[ADAMW_DECAY].data, *places = a->op->in[ADAMW_RNG_SITE].data;
-    int64_t start = s->row * a->op->in[ADAMW_GRADIENT].cols, last = start + s->col + s->n;
+    const double *decays = a->op->in[OPTIMIZER_DECAY].data,
+                 *places = a->op->in[OPTIMIZER_RNG_SITE].data;
+    int64_t start = s->row * a->op->in[OPTIMIZER_GRADIENT].cols, last = start + s->col + s->n;
 
     for (int64_t at = start + s->col, end; at < last; at = end) {
         int64_t block = at / OPS_NORM_BLOCK;
@@ -328,7 +332,7 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct row_range *s)
 
         end = min_i64((block + 1) * OPS_NORM_BLOCK, last);
         struct row_range piece = { s->row, at - start, end - at };
-        if (a->op->in[ADAMW_M].dtype == DTYPE_BF16)
+        if (a->op->in[OPTIMIZER_M].dtype == DTYPE_BF16)
             adamw_of_block(a, &piece, decay,
                            places ? (uint64_t)places[block]
                                   : a->op->attributes.rng_site + (uint64_t)block,
@@ -340,15 +344,15 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct row_range *s)
 
 CPU_INLINE void weight_stretch(const struct adamw *a, const struct row_range *s)
 {
-    const float *master = float_row(&a->op->in[ADAMW_MASTER], s->row);
-    void *weight = cpu_row(&a->op->out[ADAMW_WEIGHT], s->row);
+    const float *master = float_row(&a->op->in[OPTIMIZER_MASTER], s->row);
+    void *weight = cpu_row(&a->op->out[OPTIMIZER_WEIGHT], s->row);
 
-    if (a->op->attributes.half_away && is_bf16(&a->op->out[ADAMW_WEIGHT])) {
+    if (a->op->attributes.half_away && is_bf16(&a->op->out[OPTIMIZER_WEIGHT])) {
         for (int64_t i = s->col; i < s->col + s->n; i++)
             ((uint16_t *)weight)[i] = halves_upper(master[i]);
         return;
     }
-    WITH_ACT(a->op->out[ADAMW_WEIGHT].dtype,
+    WITH_ACT(a->op->out[OPTIMIZER_WEIGHT].dtype,
              for (int64_t i = s->col; i < s->col + s->n; i++) act_put(weight, i, master[i], act));
 }
 
@@ -360,11 +364,11 @@ CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
     for (int64_t row = r.row; row < r.row_end; row++) {
         struct row_range s = { row, r.col, r.col_end - r.col };
 
-        if (tensor_given(&a->op->in[ADAMW_DECAY]) || a->op->in[ADAMW_M].dtype == DTYPE_BF16)
+        if (tensor_given(&a->op->in[OPTIMIZER_DECAY]) || a->op->in[OPTIMIZER_M].dtype == DTYPE_BF16)
             adamw_blocks(a, &s);
         else
             adamw_stretch(a, &s, a->decay);
-        if (tensor_given(&a->op->out[ADAMW_WEIGHT]))
+        if (tensor_given(&a->op->out[OPTIMIZER_WEIGHT]))
             weight_stretch(a, &s);
     }
 }
@@ -375,19 +379,19 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
 {
     const struct op_shape *op = &call->op;
     const struct op_attributes *at = &op->attributes;
-    const float *scalars = op->in[ADAMW_SCALARS].data;
-    const int32_t *part = op->in[ADAMW_PART].data;
+    const float *scalars = op->in[OPTIMIZER_SCALARS].data;
+    const int32_t *part = op->in[OPTIMIZER_PART].data;
     double lr = scalars[SCALAR_LR];
 
     (void)first;
-    if (*(const int32_t *)op->in[ADAMW_SKIP_UPDATE].data)
+    if (*(const int32_t *)op->in[OPTIMIZER_SKIP_UPDATE].data)
         return;
 
     struct adamw a = {
         .op = op,
-        .tiling = tiling_of(op->in[ADAMW_GRADIENT].rows, op->in[ADAMW_GRADIENT].cols),
+        .tiling = tiling_of(op->in[OPTIMIZER_GRADIENT].rows, op->in[OPTIMIZER_GRADIENT].cols),
         .lr = lr,
-        .factor = *(const float *)op->in[ADAMW_CLIP_FACTOR].data,
+        .factor = *(const float *)op->in[OPTIMIZER_CLIP_FACTOR].data,
         .decay = (float)(1.0 - lr * at->weight_decay),
         .one_minus_beta1 = (float)(1.0 - at->beta1),
         .one_minus_beta2 = (float)(1.0 - at->beta2),

@@ -43,23 +43,24 @@ static void gradient_norm(const struct op_shape *op)
 static void adamw(const struct op_shape *op)
 {
     const struct op_attributes *a = &op->attributes;
-    double lr = IN(ADAMW_SCALARS, 0, SCALAR_LR), bias1 = IN(ADAMW_SCALARS, 0, SCALAR_BIAS1),
-           bias2 = IN(ADAMW_SCALARS, 0, SCALAR_BIAS2);
+    double lr = IN(OPTIMIZER_SCALARS, 0, SCALAR_LR), bias1 = IN(OPTIMIZER_SCALARS, 0, SCALAR_BIAS1),
+           bias2 = IN(OPTIMIZER_SCALARS, 0, SCALAR_BIAS2);
 
-    if (int_at(&op->in[ADAMW_SKIP_UPDATE], 0))
+    if (int_at(&op->in[OPTIMIZER_SKIP_UPDATE], 0))
         return;
-    for (int64_t i = 0; i < tensor_elements(&op->in[ADAMW_GRADIENT]); i++) {
-        double g = IN(ADAMW_GRADIENT, 0, i) * IN(ADAMW_CLIP_FACTOR, 0, 0),
-               *p = at(&op->in[ADAMW_MASTER], 0, i);
-        double *m = at(&op->in[ADAMW_M], 0, i), *v = at(&op->in[ADAMW_V], 0, i);
-        double decay = tensor_given(&op->in[ADAMW_DECAY]) ? IN(ADAMW_DECAY, 0, i / OPS_NORM_BLOCK)
-                                                          : a->weight_decay;
+    for (int64_t i = 0; i < tensor_elements(&op->in[OPTIMIZER_GRADIENT]); i++) {
+        double g = IN(OPTIMIZER_GRADIENT, 0, i) * IN(OPTIMIZER_CLIP_FACTOR, 0, 0),
+               *p = at(&op->in[OPTIMIZER_MASTER], 0, i);
+        double *m = at(&op->in[OPTIMIZER_M], 0, i), *v = at(&op->in[OPTIMIZER_V], 0, i);
+        double decay = tensor_given(&op->in[OPTIMIZER_DECAY])
+                           ? IN(OPTIMIZER_DECAY, 0, i / OPS_NORM_BLOCK)
+                           : a->weight_decay;
 
         *m = a->beta1 * *m + (1 - a->beta1) * g;
         *v = a->beta2 * *v + (1 - a->beta2) * g * g;
         *p -= lr * (*m / bias1 / (sqrt(*v / bias2) + a->eps) + decay * *p);
-        if (tensor_given(&op->out[ADAMW_WEIGHT]))
-            OUT(ADAMW_WEIGHT, 0, i) = *p;
+        if (tensor_given(&op->out[OPTIMIZER_WEIGHT]))
+            OUT(OPTIMIZER_WEIGHT, 0, i) = *p;
     }
 }
 
