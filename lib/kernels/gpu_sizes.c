@@ -89,6 +89,26 @@ static size_t head(const struct op_shape *op)
            most;
 }
 
+struct gpu_newton_schulz gpu_newton_schulz_sizes(const struct op_shape *op)
+{
+    struct newton_schulz_matrix m = ops_newton_schulz_matrix(op);
+    struct gpu_newton_schulz s = { .small = min_i64(m.rows, m.cols),
+                                   .large = max_i64(m.rows, m.cols) };
+    int64_t square = s.small * s.small, whole = s.small * s.large;
+
+    s.a = align_up((size_t)whole * 2, GPU_PRODUCT_ALIGNMENT);
+    s.b = s.a + align_up((size_t)square * 2, GPU_PRODUCT_ALIGNMENT);
+    s.product = s.b + align_up((size_t)square * 2, GPU_PRODUCT_ALIGNMENT);
+    s.sums = s.product + align_up((size_t)whole * sizeof(float), GPU_PRODUCT_ALIGNMENT);
+    s.norm = s.sums + align_up((size_t)ceil_div(whole, OPS_NORM_BLOCK) * sizeof(double), 64);
+    s.library = s.norm + 64;
+    s.n_bytes = s.library;
+    s.n_bytes += larger(larger(larger(0, s.small, s.small, DTYPE_BF16, DTYPE_BF16), s.small,
+                               s.small, DTYPE_BF16, DTYPE_F32),
+                        s.small, s.large, DTYPE_BF16, DTYPE_F32);
+    return s;
+}
+
 /* ---- others ---- */
 
 int gpu_cached_chunk(const struct op_attributes *a)
@@ -217,6 +237,8 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
         return router_grad(op);
     case OP_EXPERT_ORDER:
         return counts(&op->in[EXPERT_ORDER_EXPERT], op->out[EXPERT_ORDER_ENDS].cols);
+    case OP_NEWTON_SCHULZ:
+        return gpu_newton_schulz_sizes(op).n_bytes;
     case OP_TOP_K:
         return (size_t)op->in[TOP_K_PARTS].cols * sizeof(double);
     case OP_ENCODE:

@@ -61,6 +61,14 @@ size_t gpu_product_bias_bytes(const struct gpu_product *product); /* rounded to 
 size_t gpu_product_workspace_bytes(const struct gpu_product *product);
 size_t gpu_product_scratch_bytes(const struct gpu_product *product); /* all of it */
 
+/* What newton_schulz has in scratch, as offsets: a matrix as [small x large], A, B, a product in
+ * fp32, sums of squares, what the norm is made into, and the products' own. */
+struct gpu_newton_schulz {
+    int64_t small, large;
+    size_t x, a, b, product, sums, norm, library, n_bytes;
+};
+struct gpu_newton_schulz gpu_newton_schulz_sizes(const struct op_shape *op);
+
 /* ---- cuts ---- */
 
 enum {

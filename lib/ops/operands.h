@@ -207,6 +207,13 @@ enum top_k_in { TOP_K_X, TOP_K_PARTS };
 enum top_k_out { TOP_K_PAIRS, TOP_K_SUMS };
 enum add_pairs_in { ADD_PAIRS_PAIRS };
 enum add_pairs_out { ADD_PAIRS_Y };
+enum muon_momentum_in { MUON_MOMENTUM_GRADIENT, MUON_MOMENTUM_CLIP_FACTOR,
+    MUON_MOMENTUM_SKIP_UPDATE, MUON_MOMENTUM_M };
+enum muon_momentum_out { MUON_MOMENTUM_U };
+enum newton_schulz_in { NEWTON_SCHULZ_X };
+enum muon_update_in { MUON_UPDATE_X, MUON_UPDATE_SCALARS, MUON_UPDATE_SKIP_UPDATE, MUON_UPDATE_MASTER,
+    MUON_UPDATE_DECAY };
+enum muon_update_out { MUON_UPDATE_WEIGHT };
 enum keep_error_in { KEEP_ERROR_LEFT, KEEP_ERROR_SKIP_UPDATE, KEEP_ERROR_ERROR,
     KEEP_ERROR_SCALARS };
 

@@ -339,6 +339,25 @@
  *                         low: a master of bf16 has the upper words of fp32 numbers, low the lower
  *                         ones (base/halves.h), and the upper ones are the weight; half_away: a
  *                         weight of bf16 is rounded as upper words are, else to even
+ *   muon_momentum       gradient[r x c] fp32 or bf16, factor, skip, m~[r x c] fp32 -> u[r x c] bf16
+ *                         Jordan et al. 2024, Muon: with g = factor gradient, m += (1 - `beta1`)
+ *                         (g - m); u = m, or, `nesterov`, m + (1 - `beta1`) (g - m), rounded to
+ *                         nearest even. Where skip is set m stays, and u is 0
+ *   newton_schulz       x~[r x c] bf16
+ *                         each matrix in x becomes `scale` times what `steps` steps of a polynomial
+ *                         make of it, with coefficients (a, b, c) of each step by `coefficients`
+ *                         (ops/newton_schulz.h): X = X / max(|X|, `eps`), its norm being
+ *                         Frobenius'; A = X X'; X = a X + (b A + c A A) X. Products are of bf16
+ *                         with sums of fp32, A, b A + c A A, and X are rounded to bf16 as they are
+ *                         stored, the last X but once, with its scale. A matrix of more rows than
+ *                         columns is transposed meanwhile. x has as many times as it has rows for:
+ *                         `matrix_parts` parts one after the other, of each of which `matrices`
+ *                         matrices of `matrix_rows` rows; parts of a matrix lie one below the
+ *                         other, or, `by_columns`, side by side
+ *   muon_update         x[r x c] bf16, scalars[1 x OPS_N_SCALARS] fp32, skip, master~[r x c] fp32,
+ *                       decay?[1 x blocks] fp64 -> weight?[r x c] act
+ *                         master = master (1 - lr decay) - lr x, unless skip is set; decay and
+ *                         weight as adamw's
  *   encode              x~[1 x n] fp32 -> codes[R x b] u8, sums[1 x 2] fp64
  *                         x in fewer bytes, by `codec` (ops/codec.h): a row of codes for each of R
  *                         equal parts. x becomes what is lost, x - decoded, in fp32. sums: of the
@@ -365,6 +384,7 @@
 #include "ops/codec.h"
 #include "ops/kinds.h"
 #include "ops/mesh_axis.h"
+#include "ops/newton_schulz.h"
 #include "ops/operands.h"
 #include "ops/rounding.h"
 #include "ops/tensor.h"
@@ -416,21 +436,27 @@ struct op_attributes {
     double rate;               /* balance_bias */
     double z;                  /* router_grad: of the squares of logits' log sum exp */
     int parts[OPS_LORA_PARTS]; /* lora, expert_lora: columns of each */
-    int by_columns;    /* dropout: x's columns, not its rows, are those from the offset on */
-    double scale;      /* attention, scale; router: of weights */
-    double eps;        /* norms, adamw */
-    double p;          /* dropout, attention: probability of dropping */
-    uint64_t seed;     /* of the run, for dropout and adamw's rounding */
+    int by_columns;            /* dropout: x's columns, not its rows, are those from the offset on;
+                          newton_schulz */
+    double scale;              /* attention, scale, newton_schulz; router: of weights */
+    double eps;                /* norms, adamw, newton_schulz */
+    double p;                  /* dropout, attention: probability of dropping */
+    uint64_t seed;             /* of the run, for dropout and adamw's rounding */
     uint64_t rng_site; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it);
                        adamw: ops_rng_site of the parameter */
-    double beta1, beta2, weight_decay; /* adamw */
-    int half_away;                     /* adamw: how a weight of bf16 is rounded */
-    enum codec codec;                  /* encode, decode */
-    double ratio;                      /* top_k */
-    int64_t start;                     /* keep_error */
-    double clip;                       /* gradient_norm */
-    enum mesh_axis axis;               /* collectives, send, receive */
-    int peer;                          /* rotate, send, receive: +1 or -1 along the axis */
+    double beta1, beta2, weight_decay; /* adamw; muon_momentum: beta1; muon_update: the last */
+    int half_away;                     /* adamw, muon_update: how a weight of bf16 is rounded */
+    int nesterov;                      /* muon_momentum */
+    int64_t matrix_rows;               /* newton_schulz, and the following: of a matrix' part */
+    int matrices, matrix_parts;
+    int steps;
+    enum newton_schulz coefficients;
+    enum codec codec;    /* encode, decode */
+    double ratio;        /* top_k */
+    int64_t start;       /* keep_error */
+    double clip;         /* gradient_norm */
+    enum mesh_axis axis; /* collectives, send, receive */
+    int peer;            /* rotate, send, receive: +1 or -1 along the axis */
 };
 
 static inline int ops_router_groups(const struct op_attributes *attributes)
@@ -506,6 +532,12 @@ static inline int64_t ops_window_begin(int64_t chunk, int window, int i)
 /* The share of tokens that choose one of n_own experts, if a token's n_chosen are any of n_experts:
  * 1 - C(n_experts - n_own, n_chosen) / C(n_experts, n_chosen). */
 double ops_chosen_share(int64_t n_experts, int64_t n_own, int64_t n_chosen);
+
+/* The matrices of newton_schulz: how large each is, and how many there are. */
+struct newton_schulz_matrix {
+    int64_t rows, cols, n;
+};
+struct newton_schulz_matrix ops_newton_schulz_matrix(const struct op_shape *op);
 
 /* ALiBi's slope of head `head` of n_heads; n_heads need not be a power of two. */
 double ops_alibi_slope(int head, int n_heads);

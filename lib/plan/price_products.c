@@ -36,6 +36,9 @@
 #define LOGIT_LOSS_BYTES 8
 #define LOGIT_GRAD_BYTES 12
 
+/* Of an element of a Newton-Schulz step, by the kernels between its products. */
+#define STEP_BYTES 8
+
 /* ---- the products of each kind ---- */
 
 static int add_product(struct product *products, int n, struct product product)
@@ -170,6 +173,18 @@ static int expert_lora_products(const struct op_shape *op, struct product *produ
     return n;
 }
 
+/* X X', A A and B X of each step and matrix, one after the other. */
+static int newton_schulz_products(const struct op_shape *op, struct product *products)
+{
+    struct newton_schulz_matrix m = ops_newton_schulz_matrix(op);
+    double s = (double)min_i64(m.rows, m.cols), l = (double)max_i64(m.rows, m.cols);
+    double times = (double)m.n * op->attributes.steps;
+    int n = add_product(products, 0, (struct product){ s, s, l, times });
+
+    n = add_product(products, n, (struct product){ s, s, s, times });
+    return add_product(products, n, (struct product){ s, l, s, times });
+}
+
 typedef int (*list_products_fn)(const struct op_shape *op, struct product *products);
 
 static const list_products_fn products_of[N_OP_KINDS] = {
@@ -183,6 +198,7 @@ static const list_products_fn products_of[N_OP_KINDS] = {
     [OP_HEAD_LOSS] = head_products,
     [OP_LORA] = lora_products,
     [OP_EXPERT_LORA] = expert_lora_products,
+    [OP_NEWTON_SCHULZ] = newton_schulz_products,
 };
 
 bool price_is_product(enum op_kind kind)
@@ -300,6 +316,22 @@ static double logits_ns(const struct prices *prices, const struct op_shape *op)
     return price_memory_ns(prices, n_logits * each, MEMORY_REACH);
 }
 
+/* What is between the products of steps: A, what is added to it, and B; X, that, and the next X. */
+static double steps_ns(const struct prices *prices, const struct op_shape *op)
+{
+    struct newton_schulz_matrix m = ops_newton_schulz_matrix(op);
+    double s = (double)min_i64(m.rows, m.cols), l = (double)max_i64(m.rows, m.cols);
+
+    return price_memory_ns(prices, (double)m.n * op->attributes.steps * s * (s + l) * STEP_BYTES,
+                           MEMORY_REACH);
+}
+
+/* Products that are one launch each, however many there are. */
+static bool come_alone(enum op_kind kind)
+{
+    return is_head(kind) || kind == OP_NEWTON_SCHULZ;
+}
+
 struct formula price_products(const struct prices *prices, const struct op_shape *op)
 {
     enum device_format format = price_format(op->in[OPS_FIRST].dtype);
@@ -309,8 +341,7 @@ struct formula price_products(const struct prices *prices, const struct op_shape
 
     for (int i = 0; i < n; i++) {
         const struct product *p = &products[i];
-        /* The chunks of a head come one after the other. */
-        struct product launched = { p->m, p->n, p->k, is_head(op->kind) ? 1 : p->times };
+        struct product launched = { p->m, p->n, p->k, come_alone(op->kind) ? 1 : p->times };
         int n_sms = island_of(prices)->device->n_sms;
         double efficiency = price_product_efficiency(&launched, format, n_sms);
 
@@ -323,6 +354,10 @@ struct formula price_products(const struct prices *prices, const struct op_shape
 
         formula.ns += logits_ns(prices, op);
         n_kernels = (n_kernels / (chunks.rest > 0 ? 2 : 1) + 1) * (chunks.n + (chunks.rest > 0));
+    }
+    if (op->kind == OP_NEWTON_SCHULZ) {
+        formula.ns += steps_ns(prices, op);
+        n_kernels = (int)(5 * products[0].times); /* three products and two sums each */
     }
     formula.n_kernels = n_kernels;
     return formula;

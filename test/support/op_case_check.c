@@ -229,6 +229,7 @@ static bool isas_agree(const struct op_shape *op)
     case OP_EXPERT_LORA:
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
+    case OP_NEWTON_SCHULZ:
         return false;
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:

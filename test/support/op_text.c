@@ -102,6 +102,12 @@ void op_text_parse(struct op_text *out, const char *text)
         out->op.attributes.n_experts = 10;
     if (out->op.kind == OP_ENCODE || out->op.kind == OP_DECODE)
         out->op.attributes.codec = CODEC_INT8;
+    if (out->op.kind == OP_NEWTON_SCHULZ) {
+        out->op.attributes.matrix_rows = 2;
+        out->op.attributes.matrices = 3;
+        out->op.attributes.matrix_parts = 2;
+        out->op.attributes.steps = 5;
+    }
     if (out->op.kind == OP_TOP_K)
         out->op.attributes.ratio = 0.01;
     if (out->op.kind == OP_EXPERT_ORDER)

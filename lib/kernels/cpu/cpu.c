@@ -80,6 +80,7 @@ static void register_families(struct kernels_backend *table)
     cpu_register_limit_choices(table);
     cpu_register_lora(table);
     cpu_register_optimizer(table);
+    cpu_register_muon(table);
     cpu_register_compress(table);
     cpu_register_top_k(table);
 }

@@ -113,5 +113,6 @@ void cpu_register_lora(struct kernels_backend *table);
 void cpu_register_compress(struct kernels_backend *table);
 void cpu_register_top_k(struct kernels_backend *table);
 void cpu_register_optimizer(struct kernels_backend *table);
+void cpu_register_muon(struct kernels_backend *table);
 
 #endif
