@@ -98,6 +98,11 @@ static void print_flops(const struct plan *plan, struct str *out)
     report_table_heading(&table, "work of a step\tamount\tcounted as");
     report_table_row(&table, "executed\t%s\tall ops of the program, on all ranks",
                      flops_text(text, sizeof text, flops.executed));
+    if (flops.newton_schulz > 0)
+        report_table_row(&table,
+                         "Newton-Schulz\t%s\tof these, what muon makes of matrices: %.2g %% of all",
+                         flops_text(text, sizeof text, flops.newton_schulz),
+                         100 * flops.newton_schulz / flops.executed);
     report_table_row(&table, "model\t%s\t6 N_matmul + 6 L d T per token%s: the FLOPs of MFU",
                      flops_text(text, sizeof text, flops.model),
                      job->model.window ? ", minus what sliding windows mask" : "");
@@ -269,6 +274,7 @@ static int print_json(const struct plan *plan, const struct plan_subject *subjec
         plan_add_sizes(&subject->sizes, json);
     plan_add_memory(plan, json);
     cJSON_AddNumberToObject(json, "step_flops", flops.executed);
+    cJSON_AddNumberToObject(json, "newton_schulz_flops", flops.newton_schulz);
     cJSON_AddNumberToObject(json, "model_flops", flops.model);
     cJSON_AddNumberToObject(json, "megatron_flops", flops.megatron);
     const struct cluster *cluster = subject->has_cluster ? &subject->cluster : NULL;

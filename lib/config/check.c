@@ -383,6 +383,24 @@ static void check_residual(struct job_reader *r)
             dtype_name(job->train.dtype));
 }
 
+/* What muon has no arithmetic for. */
+static void check_muon(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if (job->optimizer.name != RULE_MUON)
+        return;
+    if (job->optimizer.states != DTYPE_F32)
+        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.states"),
+                        "optimizer.states is %s and optimizer.name muon, whose momentum is fp32 "
+                        "(hint: optimizer.states: fp32, or optimizer.name: adamw)",
+                        dtype_name(job->optimizer.states));
+    if (job->optimizer.masters == MASTERS_SPLIT)
+        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.masters"),
+                        "optimizer.masters is split and optimizer.name muon, which updates whole "
+                        "masters (hint: optimizer.masters: whole, or optimizer.name: adamw)");
+}
+
 static void check_masters(struct job_reader *r)
 {
     const struct job *job = r->job;
@@ -437,6 +455,7 @@ static void check_optimizer(struct job_reader *r)
                         "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
                         job->optimizer.lr);
     check_masters(r);
+    check_muon(r);
 }
 
 /* Whether the list fits global_batch is known with dp. */

@@ -112,6 +112,12 @@ static void derive_schedule(struct job *job, struct arena *arena)
                  "optimizer.warmup_steps = %lld (auto: a fiftieth of train.steps, at most %d)",
                  (long long)job->optimizer.warmup_steps, WARMUP_AUTO_MAX);
     }
+    if (job->optimizer.name == RULE_MUON && !job->optimizer.muon_steps) {
+        job->optimizer.muon_steps = newton_schulz_steps(job->optimizer.muon_coefficients);
+        job_note(job, arena, "optimizer.muon_steps = %d (auto: of %s coefficients)",
+                 job->optimizer.muon_steps,
+                 choice_word(newton_schulz_choices, job->optimizer.muon_coefficients));
+    }
     if (job->optimizer.schedule == LR_WSD && job->optimizer.decay_steps == 0) {
         job->optimizer.decay_steps = max_i64(1, job->train.steps / 5);
         job_note(job, arena, "optimizer.decay_steps = %lld (auto: a fifth of train.steps)",

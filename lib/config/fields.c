@@ -268,7 +268,8 @@ const struct field job_fields[] = {
     { "optimizer.name", FIELD_CHOICE, AT(optimizer.name), .initial = "adamw",
       .choices = optimizer_choices, NUMERICS(ARITHMETIC, 720),
       .help = "optimizer; adamw: AdamW with decoupled weight decay, which does not apply to "
-              "vectors (norms, biases)" },
+              "vectors (norms, biases); muon: of each matrix of a layer (q, k, v, gate, up and each "
+              "expert's by itself) the momentum made orthogonal, by AdamW all else" },
     { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto", .max = 100,
       .above_min = 1, NUMERICS(RECIPE, 730),
       .help = "peak learning rate, reached after warm-up; auto: 3e-4 for pretrain, 1e-5 for "
@@ -297,6 +298,7 @@ const struct field job_fields[] = {
     { "optimizer.weight_decay", FIELD_FLOAT, AT(optimizer.weight_decay), .initial = "0.1",
       .max = 100, NUMERICS(RECIPE, 820),
       .help = "decoupled weight decay: weights shrink by lr * weight_decay per step" },
+#include "config/fields_muon.inc"
     { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
       NUMERICS(RECIPE, 830),
       .help = "maximum global gradient norm (gradient clipping); 0: no clipping" },

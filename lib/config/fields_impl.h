@@ -71,6 +71,7 @@ enum numerics_when {
     WHEN_CP,
     WHEN_DECAY, /* of the learning rate */
     WHEN_WSD,
+    WHEN_MUON,          /* the optimizer */
     WHEN_SIZES_DIFFER,  /* of micro-batches */
     WHEN_COUNTS_DIFFER, /* of micro-batches, on data-parallel ranks */
 };

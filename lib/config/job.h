@@ -25,6 +25,7 @@
 #include "layout/pipeline.h"
 #include "ops/codec.h"
 #include "ops/keep_set.h"
+#include "ops/newton_schulz.h"
 #include "ops/optimizers.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
@@ -217,6 +218,11 @@ struct job {
         enum lr_schedule_kind schedule;
         int64_t warmup_steps, decay_steps; /* decay_steps: wsd's last part; 0: a fifth of steps */
         double beta1, beta2, eps, weight_decay;
+        double momentum; /* of muon */
+        enum newton_schulz muon_coefficients;
+        int muon_steps; /* 0: as many as the coefficients want */
+        enum muon_scale muon_scale;
+        int muon_nesterov;
         double clip;       /* of the global gradient norm; 0 off */
         enum dtype states; /* moments', and with bf16 no fp32 masters: DTYPE_F32 or DTYPE_BF16 */
         enum job_masters masters;

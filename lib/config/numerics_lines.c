@@ -101,6 +101,8 @@ static int job_is(enum numerics_when when, const struct field *f, const struct j
         return job->optimizer.schedule != LR_CONSTANT;
     case WHEN_WSD:
         return job->optimizer.schedule == LR_WSD;
+    case WHEN_MUON:
+        return job->optimizer.name == RULE_MUON;
     case WHEN_SIZES_DIFFER:
         /* Micro-batches of one size are the same numerics however they are given. */
         return sizes_differ(&job->parallel.micro_batches);

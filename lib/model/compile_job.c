@@ -33,6 +33,26 @@ static struct slice_options overlap_of(const struct job *job)
                                    .n_slices = job->parallel.overlap_slices };
 }
 
+static struct update_options update_of(const struct job *job)
+{
+    return (struct update_options){ .optimizer = job->optimizer.name,
+                                    .clip = job->optimizer.clip,
+                                    .beta1 = job->optimizer.beta1,
+                                    .beta2 = job->optimizer.beta2,
+                                    .eps = job->optimizer.eps,
+                                    .weight_decay = job->optimizer.weight_decay,
+                                    .muon = { .momentum = job->optimizer.momentum,
+                                              .nesterov = job->optimizer.muon_nesterov,
+                                              .coefficients = job->optimizer.muon_coefficients,
+                                              .steps = job->optimizer.muon_steps,
+                                              .scale = job->optimizer.muon_scale },
+                                    .states = job->optimizer.states,
+                                    .seed = job->train.seed,
+                                    .half_away =
+                                        job->optimizer.weight_rounding == WEIGHT_ROUNDING_HALF_AWAY,
+                                    .split = job->optimizer.masters == MASTERS_SPLIT };
+}
+
 struct compile_train compile_job(const struct job *job, int pp_rank)
 {
     static const enum recompute_kind kinds[] = {
@@ -89,19 +109,11 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .gradients = { .zero = job->parallel.zero,
                        .codec = job_codec(job),
                        .early = job->parallel.gradient_sum == GRADIENT_SUM_EARLY,
+                       .matrices_apart = job->optimizer.name == RULE_MUON,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
                        .zero3 = gathers[job->parallel.hold],
                        .n_ahead =
                            job->parallel.prefetch < 0 ? PREFETCH_MOST : job->parallel.prefetch },
-        .update = { .optimizer = job->optimizer.name,
-                    .clip = job->optimizer.clip,
-                    .beta1 = job->optimizer.beta1,
-                    .beta2 = job->optimizer.beta2,
-                    .eps = job->optimizer.eps,
-                    .weight_decay = job->optimizer.weight_decay,
-                    .states = job->optimizer.states,
-                    .seed = job->train.seed,
-                    .half_away = job->optimizer.weight_rounding == WEIGHT_ROUNDING_HALF_AWAY,
-                    .split = job->optimizer.masters == MASTERS_SPLIT },
+        .update = update_of(job),
     };
 }

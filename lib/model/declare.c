@@ -62,6 +62,34 @@ static void divide(const struct model_builder *b, const struct parameter_spec *q
     program_split_parameter(b->program, last, axes_heads(), &parts);
 }
 
+/* The matrices that the rank has of a parameter of a layer that multiplies activations: each piece
+ * of each expert is one. Adapters, routers, the head and tables have none. */
+static struct parameter_matrices matrices_of(const struct model_builder *b,
+                                             const struct parameter_spec *q,
+                                             const struct parameter *declared)
+{
+    bool is_cut = q->divided != SPREAD_SAME && !(q->kind == PARAMETER_EXPERT && b->whole_experts);
+    struct parameter_matrices m = { .by_columns = q->divided == SPREAD_COLS };
+    int64_t rows = 0;
+    int n_cuts = 1;
+
+    if (q->role != PARAMETER_MATRIX || q->n_dims == 1 || !parameters_is_of_layers(q->id.module))
+        return (struct parameter_matrices){ 0 };
+    for (int i = 0; i < declared->n_splits && is_cut; i++)
+        if (declared->splits[i].axis != axes_experts()) {
+            m.cut_axes |= 1U << declared->splits[i].axis;
+            n_cuts *= b->program->mesh.size[declared->splits[i].axis];
+        }
+    m.n_pieces = q->n_pieces;
+    for (int i = 0; i < q->n_pieces; i++) {
+        m.pieces[i] = m.by_columns ? q->pieces[i] : q->pieces[i] / n_cuts;
+        rows += m.pieces[i];
+    }
+    m.n_repeats = (int)(declared->rows / rows);
+    CHECK(m.n_repeats * rows == declared->rows);
+    return m;
+}
+
 unsigned model_split_axes(const struct model_builder *b, const struct parameter_spec *q)
 {
     int is_divided = q->divided != SPREAD_SAME || (q->kind == PARAMETER_EXPERT && b->whole_experts);
@@ -80,6 +108,7 @@ static int declare(const struct model_builder *b, const struct parameter_spec *q
                               is_vector ? q->rows : q->cols, b->dtype, q->init, q->init_std);
 
     divide(b, q);
+    b->program->parameters[i].matrices = matrices_of(b, q, &b->program->parameters[i]);
     b->program->parameters[i].trainable = tuning_trains(b->tuning, q);
     b->program->parameters[i].stays_whole = q->role == PARAMETER_BALANCE;
     return 1 + i;

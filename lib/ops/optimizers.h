@@ -13,7 +13,7 @@
 #include "base/choice.h"
 #include "ops/kinds.h"
 
-enum optimizer_rule { RULE_ADAMW, N_OPTIMIZER_RULES };
+enum optimizer_rule { RULE_ADAMW, RULE_MUON, N_OPTIMIZER_RULES };
 
 /* The words of optimizer.name. */
 extern const struct choice optimizer_choices[];

@@ -96,17 +96,34 @@ size_t plan_needed_bytes(const struct program *program, const struct kernels *ke
                                     : program_memory_bytes(program);
 }
 
+/* Of one rank, in all functions: each runs once a step that has such ops. */
+static double newton_schulz_flops(const struct program *p)
+{
+    double total = 0;
+
+    for (int f = 0; f < p->n_functions; f++)
+        for (int i = 0; i < p->functions[f].n_ops; i++) {
+            struct op_shape shape = program_op_shape(p, &p->functions[f].ops[i]);
+
+            total += shape.kind == OP_NEWTON_SCHULZ ? op_flops(&shape) : 0;
+        }
+    return total;
+}
+
 struct plan_flops plan_count_flops(const struct plan *plan)
 {
     const struct job *job = plan->job;
-    double tokens = (double)job->train.global_batch * job->data.seq_len, of_stages = 0;
+    double tokens = (double)job->train.global_batch * job->data.seq_len, of_stages = 0, steps = 0;
+    double n_replicas = (double)job_all_micro_batches(job) / job->n_micro_batches;
 
-    for (int i = 0; i < job->parallel.pp; i++)
+    for (int i = 0; i < job->parallel.pp; i++) {
         of_stages += program_entry_flops(&plan->programs[i], ENTRY_STEP);
+        steps += newton_schulz_flops(&plan->programs[i]);
+    }
     return (struct plan_flops){
         /* Programs are those of the data-parallel rank with most micro-batches. */
-        .executed = of_stages * job->parallel.tp * job->parallel.cp *
-                    (double)job_all_micro_batches(job) / job->n_micro_batches,
+        .executed = of_stages * job->parallel.tp * job->parallel.cp * n_replicas,
+        .newton_schulz = steps * job->parallel.tp * job->parallel.cp * n_replicas,
         .model = model_spec_flops_per_token(&job->model, job->data.seq_len) * tokens,
         .megatron = model_spec_megatron_flops_per_token(&job->model, job->data.seq_len,
                                                         job->recompute == RECOMPUTE_FULL) *

@@ -46,9 +46,10 @@ size_t plan_needed_bytes(const struct program *program, const struct kernels *ke
 
 /* FLOPs of a step, by all ranks. */
 struct plan_flops {
-    double executed; /* by all ops of the programs, recomputation included */
-    double model;    /* 6 N_matmul + 6 L d T a token: MFU's (model_spec_flops_per_token) */
-    double megatron; /* by the formula of Narayanan et al. 2021 */
+    double executed;      /* by all ops of the programs, recomputation included */
+    double model;         /* 6 N_matmul + 6 L d T a token: MFU's (model_spec_flops_per_token) */
+    double megatron;      /* by the formula of Narayanan et al. 2021 */
+    double newton_schulz; /* of those executed: muon's steps */
 };
 struct plan_flops plan_count_flops(const struct plan *plan);
 

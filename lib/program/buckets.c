@@ -151,6 +151,16 @@ static int read_apart(const struct sharding *s, const struct bucket_member *a,
     return x->n_dims > 1 && (a->at.layer != b->at.layer || a->at.layer < 0);
 }
 
+/* An optimizer of whole matrices works on buckets of such. */
+static bool have_other_optimizers(const struct sharding *s, const struct bucket_member *a,
+                                  const struct bucket_member *b)
+{
+    const struct parameter *list = s->program->parameters;
+
+    return s->options->matrices_apart && s->together &&
+           !list[a->parameter].matrices.n_pieces != !list[b->parameter].matrices.n_pieces;
+}
+
 static enum dtype accumulator_dtype(const struct program *p, const struct bucket_member *m)
 {
     return p->values[buckets_accumulator(p, m, 0)].dtype;
@@ -177,7 +187,7 @@ static bool may_share(const struct sharding *s, const struct bucket_member *a,
     if (program_shard_axis(p, a->parameter) != program_shard_axis(p, b->parameter) ||
         !lie_alike(p, buckets_accumulator(p, a, 0), buckets_accumulator(p, b, 0)))
         return false;
-    if (read_apart(s, a, b))
+    if (read_apart(s, a, b) || have_other_optimizers(s, a, b))
         return false;
     /* Gradients that two stages exchange must have the same layout on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)

@@ -33,6 +33,20 @@ struct parameter_split {
 /* An expert's matrix may be split by experts, and each of them again. */
 #define PARAMETER_MAX_SPLITS 2
 
+/*
+ * Which matrices a rank's part of a parameter is made of, for optimizers of whole matrices: these
+ * pieces of rows (q, k, v; gate, up) one after the other, n_repeats times (for each expert). Ranks
+ * of the axes in cut_axes have parts of each, along rows or columns; those of other axes that split
+ * the parameter have other matrices.
+ */
+struct parameter_matrices {
+    int n_pieces; /* 0: it has none, but is a table or a vector */
+    int64_t pieces[PARAMETER_MAX_PIECES];
+    int n_repeats;
+    unsigned cut_axes; /* a set of 1 << axis */
+    int by_columns;
+};
+
 /* Rows or columns [local, local + n) of a rank's part are [whole, whole + n) of the parameter. */
 struct parameter_range {
     int64_t local, n, whole;
@@ -67,6 +81,7 @@ struct parameter {
     int64_t whole_rows, whole_cols; /* of the whole parameter: equal where it is not split */
     int n_splits;                   /* each divides the part that the split before leaves */
     struct parameter_split splits[PARAMETER_MAX_SPLITS];
+    struct parameter_matrices matrices;
     int n_dims; /* 1: rows is 1 and the logical shape is [cols] */
     enum init_kind init;
     double init_std; /* of INIT_UNIFORM the bound: from -init_std to init_std */

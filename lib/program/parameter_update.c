@@ -6,7 +6,12 @@
 struct parameter_update parameter_update_of(const struct update_options *options,
                                             const struct parameter *parameter)
 {
-    return (struct parameter_update){ .optimizer = optimizer_row(options->optimizer),
+    enum optimizer_rule rule = options->optimizer;
+
+    /* What is no hidden matrix, AdamW has. */
+    if (rule == RULE_MUON && !parameter->matrices.n_pieces)
+        rule = RULE_ADAMW;
+    return (struct parameter_update){ .optimizer = optimizer_row(rule),
                                       /* Vectors (norms, biases) do not decay. */
                                       .weight_decay =
                                           parameter->n_dims > 1 ? options->weight_decay : 0 };

@@ -217,7 +217,9 @@ struct shard_options {
     enum zero3_gather zero3;
     int n_ahead; /* under PASS: buckets that are gathered ahead, also of their function; 0: one, and
                     none of their function */
-    int n_sizes, last_size;    /* of micro-batches: 0 is 1; the size of the last micro-batch */
+    bool matrices_apart;    /* matrices have another optimizer than other parameters, and buckets of
+                            their own */
+    int n_sizes, last_size; /* of micro-batches: 0 is 1; the size of the last micro-batch */
     struct codec_choice codec; /* of what is reduced; late sums only */
     int n_variants; /* of the functions of all sizes, one behind the other; 0 is 1: ENTRY_RERUN has
                        others (pages.c) */
@@ -292,13 +294,23 @@ void zero3_shard_frozen(struct program *program, const struct chunk_functions *c
 void zero3_shard_weights(struct program *program);
 void zero3_gather_weights(struct program *program, enum zero3_gather kind, int n_ahead);
 
+/* Of whole matrices: update_muon.c. */
+struct muon_options {
+    double momentum;
+    bool nesterov;
+    enum newton_schulz coefficients;
+    int steps;
+    enum muon_scale scale;
+};
+
 struct update_options {
     enum optimizer_rule optimizer;
     double clip, beta1, beta2, eps, weight_decay;
     enum dtype states; /* moments', DTYPE_F32 or DTYPE_BF16; then weights are their own masters */
     uint64_t seed;     /* of stochastic rounding to bf16 */
     bool half_away;    /* bf16 weights are rounded from masters so (base/halves.h), not to even */
-    bool split;        /* and masters are kept as what such a weight leaves out */
+    struct muon_options muon;
+    bool split; /* and masters are kept as what such a weight leaves out */
     /* With several stages, or ranks that divide the model: the trainable parameters of every stage
      * except copies, in any order. */
     const struct norm_part {

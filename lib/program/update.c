@@ -401,6 +401,16 @@ static void optimizer(const struct update *u, int index)
     if (how.optimizer->has_v)
         q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v", states);
     p->parameters[index] = q;
+    if (how.optimizer->kind == OP_MUON_UPDATE) {
+        update_muon_add(u, &(struct muon_target){ .parameter = index,
+                                                  .bucket = -1,
+                                                  .gradient = q.gradients[0],
+                                                  .moment = q.moment1,
+                                                  .master = q.master,
+                                                  .weight = has_master ? q.weight : 0,
+                                                  .weight_decay = how.weight_decay });
+        return;
+    }
     int part = update_part_number(u, q.gradients[0], program_shard_axis(p, index));
     update_emit(u, (struct op){ .kind = how.optimizer->kind,
                                 .attributes = attributes,
@@ -435,7 +445,8 @@ static void update_parameters(const struct update *u, const int *order, int n)
 void build_update(struct program *program, int update, const struct update_options *options)
 {
     int part_numbers[1 << N_AXES] = { 0 };
-    struct update u = { program, update, options, part_numbers };
+    struct muon_targets muon = { 0 };
+    struct update u = { program, update, options, part_numbers, &muon };
     int n;
     int *order = trainable_by_name(program, &n);
 
@@ -447,6 +458,7 @@ void build_update(struct program *program, int update, const struct update_optio
         update_shards(&u, order, n);
     else
         update_parameters(&u, order, n);
+    update_muon(&u);
 }
 
 /* The op that writes ports.skip_update. */

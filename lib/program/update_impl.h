@@ -12,6 +12,7 @@ struct update {
     int function;
     const struct update_options *options;
     int *part_numbers; /* by set of axes: values of update_part_number; 0: not created yet */
+    struct muon_targets *muon;
 };
 
 /* Emit an op into the update function. */
@@ -52,6 +53,28 @@ uint64_t update_rng_site(const struct parameter *q);
 
 /* Norm blocks of this rank's part of a parameter. */
 int64_t update_n_blocks(const struct parameter *q);
+
+/* ---- update_muon.c ---- */
+
+/* What Muon updates at once: a parameter of matrices, or a bucket of such. */
+struct muon_target {
+    int parameter, bucket; /* bucket -1: a parameter of its own */
+    int gradient, moment, master;
+    int weight; /* rounded from the master; 0: the master is it */
+    int decay;  /* by block; 0: weight_decay is everyone's */
+    double weight_decay;
+    int direction; /* by update_muon */
+};
+
+struct muon_targets {
+    struct muon_target *list;
+    int n, capacity;
+};
+
+void update_muon_add(const struct update *u, const struct muon_target *target);
+
+/* Behind the norm, the update of all that were added; their cells exist. */
+void update_muon(const struct update *u);
 
 /* ---- update_shards.c ---- */
 

@@ -344,6 +344,16 @@ static void shard_optimizer(const struct update *u, int number)
     b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m", states);
     if (how.optimizer->has_v)
         b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v", states);
+    if (how.optimizer->kind == OP_MUON_UPDATE) {
+        update_muon_add(u, &(struct muon_target){ .bucket = number,
+                                                  .gradient = b->shards[0],
+                                                  .moment = b->moment1,
+                                                  .master = b->master,
+                                                  .weight = has_master ? b->weight_shard : 0,
+                                                  .decay = decay,
+                                                  .weight_decay = weight_decay });
+        return;
+    }
     update_emit(u, (struct op){ .kind = how.optimizer->kind,
                                 .attributes = update_attributes(u, weight_decay),
                                 .in = { [OPTIMIZER_GRADIENT] = b->shards[0],

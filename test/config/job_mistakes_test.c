@@ -171,6 +171,12 @@ static const char *const mistakes[][2] = {
     { M D T "optimizer: {masters: split, weight_rounding: half_away, states: bf16}\n",
       "optimizer.masters is split beside train.dtype bf16 and optimizer.states bf16: there are no "
       "fp32 masters of bf16 weights" },
+    { M D T "optimizer: {name: muon, states: bf16}\n",
+      "optimizer.states is bf16 and optimizer.name muon, whose momentum is fp32 (hint: "
+      "optimizer.states: fp32, or optimizer.name: adamw)" },
+    { M D T "optimizer: {name: muon, masters: split, weight_rounding: half_away}\n",
+      "optimizer.masters is split and optimizer.name muon, which updates whole masters (hint: "
+      "optimizer.masters: whole, or optimizer.name: adamw)" },
     { M D "train: {steps: 1, dtype: fp32}\noptimizer: {weight_rounding: half_away}\n",
       "optimizer.weight_rounding is half_away beside train.dtype fp32 and optimizer.states fp32" },
     { M D "train: {steps: 1, dtype: fp16}\noptimizer: {masters: split, weight_rounding: "

@@ -63,6 +63,8 @@ static void each_kind_of_states(void **state)
     check_alone("llama", "bf16", "optimizer.weight_rounding=half_away|optimizer.masters=split",
                 STATES);
     check_alone("llama", "bf16", "lora.rank=3|lora.dropout=0.1", STATES);
+    check_alone("llama", "bf16", "optimizer.name=muon", STATES);
+    check_alone("mixture", "fp32", "optimizer.name=muon", GRADIENTS | WEIGHTS);
 }
 
 static void under_zero(void **state)
@@ -81,6 +83,11 @@ static void under_zero(void **state)
     wanted = law_reference(c);
     for (c.zero = 1; c.zero <= 3; c.zero += 2)
         check(c, &wanted, STATES);
+    c.tuning = "optimizer.name=muon";
+    c.zero = 0;
+    wanted = law_reference(c);
+    for (c.zero = 0; c.zero <= 3; c.zero++)
+        check(c, &wanted, c.zero % 2 ? STATES : GRADIENTS | WEIGHTS);
 }
 
 static void with_tensor_and_pipeline_parallelism(void **state)

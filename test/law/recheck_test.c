@@ -55,6 +55,7 @@ static void check(const struct way *w)
     law_must_equal(what, &wanted, &got);
 }
 
+#define MUON "fp32|optimizer.name=muon"
 #define SPLIT "fp32|optimizer.weight_rounding=half_away|optimizer.masters=split"
 
 static void test_ways(void **state)
@@ -77,6 +78,8 @@ static void test_ways(void **state)
         { "llama", "bf16", NULL, "op", "early", "none", 2, 2, 1, 0, 3, 0, "bf16" },
         { "llama-deep", "bf16", "1f1b", NULL, "late", "none", 2, 1, 2, 0, 2, 0, "bf16" },
         { "llama", "bf16", NULL, NULL, "early", "none", 2, 1, 1, 0, 2, 0, SPLIT },
+        { "llama", "bf16", NULL, NULL, "late", "none", 2, 2, 1, 0, 1, 0, MUON },
+        { "gpt2", "fp32", NULL, NULL, "early", "none", 4, 1, 1, 0, 3, 0, MUON },
     };
 
     (void)state;

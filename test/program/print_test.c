@@ -464,6 +464,23 @@ static void split_masters_text(void **state)
     check_compiled(GOLDEN "llama.split-masters.txt", &options);
 }
 
+/* Matrices of whole parameters, dealt out, and of shards whose matrices tp cuts. */
+static void muon_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.update.optimizer = RULE_MUON;
+    options.update.muon = (struct muon_options){ .momentum = 0.95, .nesterov = true, .steps = 5 };
+    options.gradients.matrices_apart = true;
+    check_compiled(GOLDEN "llama.muon.txt", &options);
+    options.mesh.size[AXIS_TP] = 2;
+    options.gradients.zero = 1;
+    options.gradients.bucket_bytes = (size_t)24 << 10;
+    check_compiled(GOLDEN "llama.muon-zero-1-tensor-2.txt", &options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -479,7 +496,7 @@ int main(void)
         cmocka_unit_test(experts_text),       cmocka_unit_test(sharded_experts_text),
         cmocka_unit_test(pages_text),         cmocka_unit_test(sharded_experts_text),
         cmocka_unit_test(whole_experts_text), cmocka_unit_test(context_texts),
-        cmocka_unit_test(fastseq_text),
+        cmocka_unit_test(fastseq_text),       cmocka_unit_test(muon_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -319,9 +319,10 @@ static uint64_t hash_states(const struct trainer *trainer, const struct mesh_pla
 
         if (p->parameters[i].bucket < 0 && another_tells(p, i, place))
             continue;
-        /* What is frozen has no states, and its weight is with the others. */
+        /* What is frozen has no states, and its weight is with the others; some optimizers have
+         * one moment. */
         for (int k = 0; k < 3 && !p->parameters[i].is_copy && p->parameters[i].trainable; k++)
-            sum += hash_blocks(trainer, hash_name(p, i, place), cells[k], k, part);
+            sum += cells[k] ? hash_blocks(trainer, hash_name(p, i, place), cells[k], k, part) : 0;
     }
     return sum;
 }
