@@ -77,6 +77,7 @@ static void zero_of_parts(void **state)
 {
     (void)state;
     zero_stages("llama", "bf16", 2, 2, NULL);
+    zero_stages("llama", "fp32", 2, 4, NULL);
     zero_stages("gpt2", "fp32", 2, 2, MUON "|optimizer.muon_scale=unit_rms");
 }
 
@@ -86,6 +87,45 @@ static void zero_of_experts(void **state)
     zero_stages("mixture", "bf16", 2, 1, NULL);
     zero_stages("mixture", "fp32", 4, 1, MUON "|model.n_experts=12|parallel.ep=2");
     zero_stages("routed", "bf16", 2, 2, MUON "|model.n_experts=12|parallel.ep=2");
+    zero_stages("counted", "bf16", 2, 2, MUON "|model.n_experts=12|parallel.ep=2|moe.expert_tp=1");
+}
+
+/* Matrices are whole on any layout: what tensor-parallel ranks (of which more than kv heads share
+ * one), and ranks of experts, make of them is what one rank does, to rounding. */
+static void layouts_agree(void **state)
+{
+    static const struct {
+        const char *model, *tuning, *alone;
+        int tp, n_ranks;
+    } cases[] = {
+        { "llama", MUON, MUON, 2, 2 },
+        { "llama", MUON "|optimizer.muon_scale=unit_rms", MUON "|optimizer.muon_scale=unit_rms", 4,
+          4 },
+        { "gpt2", MUON, MUON, 2, 2 },
+        { "mixture", MUON "|model.n_experts=12|parallel.ep=2", MUON "|model.n_experts=12", 2, 4 },
+        { "mixture", MUON "|model.n_experts=12|parallel.ep=2|moe.expert_tp=1",
+          MUON "|model.n_experts=12", 2, 4 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct law_case c =
+            base_case(cases[i].model, "fp32", cases[i].n_ranks / cases[i].tp, "late");
+
+        c.tuning = cases[i].alone;
+        struct law_outcome alone = law_run(&c);
+        c.n_ranks = cases[i].n_ranks;
+        c.tp = cases[i].tp;
+        c.tuning = cases[i].tuning;
+        struct law_outcome parts = law_run(&c);
+        for (int step = 0; step < LAW_STEPS; step++) {
+            double far = fabs(parts.loss[step] / alone.loss[step] - 1);
+
+            if (!(far < 2e-5))
+                fail_msg("%s, tp %d, %s, step %d: loss is off by %g", c.model, c.tp, c.tuning, step,
+                         far);
+        }
+    }
 }
 
 /* Groups of ranks that shard for themselves, and context parallelism. */
@@ -210,11 +250,17 @@ static void settings_are_numerics(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(zero_of_bf16),  cmocka_unit_test(zero_of_fp32),
-        cmocka_unit_test(zero_of_parts), cmocka_unit_test(zero_of_experts),
-        cmocka_unit_test(other_axes),    cmocka_unit_test(one_rank),
-        cmocka_unit_test(pipelines),     cmocka_unit_test(resumed),
-        cmocka_unit_test(adapters),      cmocka_unit_test(settings_are_numerics),
+        cmocka_unit_test(zero_of_bf16),
+        cmocka_unit_test(zero_of_fp32),
+        cmocka_unit_test(zero_of_parts),
+        cmocka_unit_test(zero_of_experts),
+        cmocka_unit_test(layouts_agree),
+        cmocka_unit_test(other_axes),
+        cmocka_unit_test(one_rank),
+        cmocka_unit_test(pipelines),
+        cmocka_unit_test(resumed),
+        cmocka_unit_test(adapters),
+        cmocka_unit_test(settings_are_numerics),
     };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
