@@ -21,6 +21,7 @@ enum rng_purpose {
     RNG_BENCH,     /* tokens to time steps on: place = micro-batch, token */
     RNG_ROUNDING,  /* optimizer states to bf16: place = update, element (ops/ops.h) */
     RNG_PREFLIGHT, /* operands of known products: place = operand and row, column */
+    RNG_BASIS,     /* columns of a factor's basis (low_rank_basis): place = column, row */
 };
 
 struct rng_block {

@@ -241,6 +241,13 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
         return gpu_newton_schulz_sizes(op).n_bytes;
     case OP_TOP_K:
         return (size_t)op->in[TOP_K_PARTS].cols * sizeof(double);
+    case OP_LOW_RANK_BASIS:
+        return (size_t)op->in[LOW_RANK_BASIS_X].cols * sizeof(double);
+    case OP_LOW_RANK_SUM:
+        return (size_t)ops_factor_row_tiles(op->attributes.rank,
+                                            op->in[LOW_RANK_SUM_PARTS].cols / OPS_FACTORED_WORDS,
+                                            op->in[LOW_RANK_SUM_LEFT].cols) *
+               2 * sizeof(double);
     case OP_ENCODE:
         return (size_t)(op->out[ENCODE_CODES].rows *
                         ops_code_tiles(op->in[ENCODE_X].cols / op->out[ENCODE_CODES].rows)) *

@@ -10,6 +10,13 @@
  *   topk   of each parameter (a rank's part) the ceil(ratio n) elements of largest |x|, of equal ones
  *          the first, in fp32 with their numbers (Strom 2015; Lin et al. 2018); a NaN is the
  *          largest of all
+ *   powersgd  of each matrix M [r x c] two factors of `rank` columns in place of r c elements (Vogels
+ *          et al. 2019): P = M Q, added over ranks and made orthonormal, then Q = M' P, added; P Q' is
+ *          the sum's projection. Q begins with the last step's, made orthonormal; a column that then
+ *          hangs on others (at first all: they are zeros) becomes a random one, so that a direction
+ *          which a matrix lacked is found when it has it. In P it becomes zeros: rows and columns of
+ *          zeros are zeros in the sum. Vectors, and matrices that the factors would not shorten,
+ *          travel as they are
  *
  * A row of codes has the scales of its blocks, in fp32, then a byte of each element; the last block
  * may be shorter. A block of zeros, or whose scale is too small, is coded as zeros. The scale of a
@@ -19,14 +26,16 @@
 #ifndef OPS_CODEC_H
 #define OPS_CODEC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-enum codec { CODEC_NONE, CODEC_INT8, CODEC_FP8, CODEC_TOP_K };
+enum codec { CODEC_NONE, CODEC_INT8, CODEC_FP8, CODEC_TOP_K, CODEC_POWERSGD };
 
 /* What a job chooses. */
 struct codec_choice {
     enum codec codec;
     double ratio;  /* top-k: of elements that are sent */
+    int rank;      /* powersgd: columns of a factor */
     int64_t start; /* updates before the first that is compressed; less than OPS_UPDATES_MAX */
 };
 
@@ -37,6 +46,37 @@ static inline int64_t ops_top_k(double ratio, int64_t n)
 
     k += (double)k < ratio * (double)n;
     return k < 1 ? 1 : k > n ? n : k;
+}
+
+#define OPS_RANK_MAX 64
+#define OPS_DEPENDENT \
+    1e-9 /* a column of which no more is left without those before hangs on them */
+
+/* Whether factors of a matrix have fewer elements than it has. */
+static inline bool ops_is_low_rank(int rank, int64_t rows, int64_t cols)
+{
+    return (rows + cols) * rank < rows * cols;
+}
+
+/*
+ * A part of a flat cell: a matrix, whose left factor begins at element `left` of all left factors
+ * and its right one at `right` of all right ones, or elements that travel as they are (rows is 1),
+ * among the left factors; right is then -1.
+ */
+struct ops_factored {
+    int32_t first, rows, cols, left, right;
+};
+enum { OPS_FACTORED_WORDS = 5 };
+
+/* Kernels take so many rows of a matrix, so many columns, or so many of the elements of a vector at
+ * a time. */
+enum { OPS_FACTOR_ROWS = 32, OPS_FACTOR_COLS = 64, OPS_FACTOR_ELEMENTS = 16384 };
+
+/* No fewer than pieces of that many rows, or elements, that there are of n_parts parts whose left
+ * factors have n elements. */
+static inline int64_t ops_factor_row_tiles(int rank, int64_t n_parts, int64_t n)
+{
+    return n_parts + n / ((int64_t)rank * OPS_FACTOR_ROWS) + n / OPS_FACTOR_ELEMENTS;
 }
 
 #define OPS_CODE_BLOCK 256

@@ -99,6 +99,10 @@ enum op_kind {
     OP_TOP_K,
     OP_ADD_PAIRS,
     OP_KEEP_ERROR,
+    OP_LOW_RANK_BASIS,
+    OP_LOW_RANK_LEFT,
+    OP_LOW_RANK_RIGHT,
+    OP_LOW_RANK_SUM,
     N_OP_KINDS
 };
 

@@ -14,6 +14,8 @@
 #ifndef OPS_NEWTON_SCHULZ_H
 #define OPS_NEWTON_SCHULZ_H
 
+#include "base/choice.h"
+
 enum newton_schulz {
     NEWTON_SCHULZ_ORIGINAL,
     NEWTON_SCHULZ_QUINTIC,
@@ -22,6 +24,9 @@ enum newton_schulz {
 };
 
 enum { NEWTON_SCHULZ_STEPS_MAX = 99 };
+
+/* Their names. */
+extern const struct choice newton_schulz_choices[];
 
 struct newton_schulz_step {
     double a, b, c;
@@ -53,6 +58,7 @@ enum muon_scale {
     MUON_SCALE_UNIT_RMS,
     N_MUON_SCALES
 };
+extern const struct choice muon_scale_choices[];
 double muon_scale_of(enum muon_scale scale, double rows, double cols);
 
 #endif

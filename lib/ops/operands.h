@@ -216,6 +216,14 @@ enum muon_update_in { MUON_UPDATE_X, MUON_UPDATE_SCALARS, MUON_UPDATE_SKIP_UPDAT
 enum muon_update_out { MUON_UPDATE_WEIGHT };
 enum keep_error_in { KEEP_ERROR_LEFT, KEEP_ERROR_SKIP_UPDATE, KEEP_ERROR_ERROR,
     KEEP_ERROR_SCALARS };
+enum low_rank_basis_in { LOW_RANK_BASIS_X, LOW_RANK_BASIS_PARTS };
+enum low_rank_basis_out { LOW_RANK_BASIS_Y };
+enum low_rank_left_in { LOW_RANK_LEFT_X, LOW_RANK_LEFT_PARTS, LOW_RANK_LEFT_RIGHT };
+enum low_rank_left_out { LOW_RANK_LEFT_LEFT };
+enum low_rank_right_in { LOW_RANK_RIGHT_X, LOW_RANK_RIGHT_PARTS, LOW_RANK_RIGHT_LEFT };
+enum low_rank_right_out { LOW_RANK_RIGHT_RIGHT };
+enum low_rank_sum_in { LOW_RANK_SUM_X, LOW_RANK_SUM_PARTS, LOW_RANK_SUM_LEFT, LOW_RANK_SUM_RIGHT };
+enum low_rank_sum_out { LOW_RANK_SUM_Y, LOW_RANK_SUM_SUMS };
 
 /* The first input, or output, of an op whose kind does not matter. */
 enum ops_operand { OPS_FIRST };

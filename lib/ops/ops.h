@@ -374,6 +374,20 @@
  *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32, scalars?
  *                         error = left, unless skip is set; with scalars, nor before update
  *                         `start` (counted from 0)
+ *   low_rank_basis      x[1 x n] fp32, parts[1 x 2 P] i32 -> y[1 x n] fp32
+ *                         each of P parts of x (its first element, its rows; ascending) is a matrix
+ *                         of `rank` columns, at most as many as rows: y has an orthonormal basis of
+ *                         them (Gram-Schmidt in fp64); columns that hang on those before become
+ *                         random ones where `fills`, else zeros. What lies between parts is copied
+ *   low_rank_left       x[1 x n] fp32, parts[1 x 5 P] i32, right[1 x m] fp32 -> left[1 x l] fp32
+ *                         of each matrix of x (struct ops_factored) times its right factor, of
+ *                         `rank` columns: the left one. Other parts are copied
+ *   low_rank_right      x[1 x n] fp32, parts, left[1 x l] fp32 -> right[1 x m] fp32
+ *                         of each matrix, transposed, times its left factor: the right one
+ *   low_rank_sum        x~[1 x n] fp32, parts, left, right -> y[1 x n] fp32, sums[1 x 2] fp64
+ *                         y = left right' of each matrix, 0 between parts, left of the others. x
+ *                         becomes what is lost: x - `scale` y of matrices, 0 of other parts; between
+ *                         parts it stays. sums: encode's
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -438,7 +452,8 @@ struct op_attributes {
     int parts[OPS_LORA_PARTS]; /* lora, expert_lora: columns of each */
     int by_columns;            /* dropout: x's columns, not its rows, are those from the offset on;
                           newton_schulz */
-    double scale;              /* attention, scale, newton_schulz; router: of weights */
+    double scale;              /* attention, scale, newton_schulz; router: of weights;
+                          low_rank_sum: 1 / ranks */
     double eps;                /* norms, adamw, newton_schulz */
     double p;                  /* dropout, attention: probability of dropping */
     uint64_t seed;             /* of the run, for dropout and adamw's rounding */
@@ -453,6 +468,8 @@ struct op_attributes {
     enum newton_schulz coefficients;
     enum codec codec;    /* encode, decode */
     double ratio;        /* top_k */
+    int rank;            /* low_rank_*: columns of factors */
+    int fills;           /* low_rank_basis: with random columns */
     int64_t start;       /* keep_error */
     double clip;         /* gradient_norm */
     enum mesh_axis axis; /* collectives, send, receive */

@@ -36,6 +36,8 @@ static const struct op_attributes attributes = {
     .beta2 = 0.95,
     .clip = 1,
     .peer = 1,
+    .rank = 2,
+    .fills = 1,
 };
 
 struct tensor *op_text_operand(struct op_shape *op, int i)
