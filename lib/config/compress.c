@@ -6,7 +6,7 @@
 #include "ops/ops.h"
 
 /* Numbers of elements are i32, and a bucket may have one large parameter more. */
-#define TOP_K_BUCKET_MB_MAX 2048
+#define TABLE_BUCKET_MB_MAX 2048
 
 static const char *place_of(const struct job *job, const char *field)
 {
@@ -18,17 +18,25 @@ static double ratio_of(const struct job *job)
     return job->parallel.compress_ratio_given ? job->parallel.compress_ratio : 0.01;
 }
 
+static int rank_of(const struct job *job)
+{
+    return job->parallel.compress_rank ? job->parallel.compress_rank : 8;
+}
+
 struct codec_choice job_codec(const struct job *job)
 {
     enum codec codec = job->parallel.compress;
-    bool is_top_k = codec == CODEC_TOP_K;
+    bool is_top_k = codec == CODEC_TOP_K, is_factored = codec == CODEC_POWERSGD;
     int64_t start = job->parallel.compress_start;
 
     if (codec == CODEC_NONE)
         return (struct codec_choice){ 0 };
     if (start < 0)
-        start = is_top_k ? min_i64(job->train.steps / 10, OPS_UPDATES_MAX - 1) : 0;
-    return (struct codec_choice){ codec, is_top_k ? ratio_of(job) : 0, start };
+        start = is_top_k || is_factored ? min_i64(job->train.steps / 10, OPS_UPDATES_MAX - 1) : 0;
+    return (struct codec_choice){ .codec = codec,
+                                  .ratio = is_top_k ? ratio_of(job) : 0,
+                                  .rank = is_factored ? rank_of(job) : 0,
+                                  .start = start };
 }
 
 /* What its codes cannot carry, or would lose for good. */
@@ -68,16 +76,27 @@ static int check_others(const struct job *job, const char *word, struct err *err
     return 0;
 }
 
+/* A key that one codec alone has. */
+static int check_key(const struct job *job, const char *key, bool is_given, enum codec codec,
+                     const char *word, struct err *err)
+{
+    if (!is_given || job->parallel.compress == codec)
+        return 0;
+    return err_set(err, ERR_CONFIG, "%s: %s is given, but compress is %s (hint: compress: %s)",
+                   place_of(job, key), key, word, choice_word(codec_choices, (int)codec));
+}
+
 /* The keys beside it: only where they apply. */
 static int check_parameters(const struct job *job, const char *word, struct err *err)
 {
+    enum codec codec = job->parallel.compress;
     long long start = job_codec(job).start;
 
-    if (job->parallel.compress_ratio_given && job->parallel.compress != CODEC_TOP_K)
-        return err_set(err, ERR_CONFIG,
-                       "%s: parallel.compress_ratio is given, but compress is %s (hint: compress: "
-                       "topk)",
-                       place_of(job, "parallel.compress_ratio"), word);
+    if (check_key(job, "parallel.compress_ratio", job->parallel.compress_ratio_given, CODEC_TOP_K,
+                  word, err) ||
+        check_key(job, "parallel.compress_rank", job->parallel.compress_rank, CODEC_POWERSGD, word,
+                  err))
+        return -1;
     if (job->parallel.compress == CODEC_NONE && job->parallel.compress_start >= 0)
         return err_set(
             err, ERR_CONFIG,
@@ -98,12 +117,13 @@ static int check_parameters(const struct job *job, const char *word, struct err 
                        "again for want of memory (moe.stash_factor) would compress before (hint: "
                        "compress_start: 0, or moe.stash_factor: 0)",
                        place_of(job, "parallel.compress_start"), start);
-    if (job->parallel.compress == CODEC_TOP_K && job->parallel.bucket_mb > TOP_K_BUCKET_MB_MAX)
+    if ((codec == CODEC_TOP_K || codec == CODEC_POWERSGD) &&
+        job->parallel.bucket_mb > TABLE_BUCKET_MB_MAX)
         return err_set(err, ERR_CONFIG,
-                       "%s: parallel.compress is topk, whose buckets have at most %d MiB, and "
+                       "%s: parallel.compress is %s, whose buckets have at most %d MiB, and "
                        "bucket_mb is %d (hint: %d)",
-                       place_of(job, "parallel.bucket_mb"), TOP_K_BUCKET_MB_MAX,
-                       job->parallel.bucket_mb, TOP_K_BUCKET_MB_MAX);
+                       place_of(job, "parallel.bucket_mb"), word, TABLE_BUCKET_MB_MAX,
+                       job->parallel.bucket_mb, TABLE_BUCKET_MB_MAX);
     return 0;
 }
 
@@ -140,7 +160,7 @@ int compress_resolve(struct job *job, struct arena *arena, struct err *err)
                  ratio_of(job), job->parallel.dp, 0.1 / (2 * (job->parallel.dp - 1)));
     if (job->parallel.dp == 1) {
         job->parallel.compress = CODEC_NONE;
-        job->parallel.compress_ratio_given = 0;
+        job->parallel.compress_ratio_given = job->parallel.compress_rank = 0;
         job->parallel.compress_start = -1;
         job_note(job, arena, "parallel.compress = none (dp is 1: nothing is exchanged)");
     }

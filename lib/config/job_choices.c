@@ -34,11 +34,9 @@ const struct choice gradient_sum_choices[] = { { "auto", GRADIENT_SUM_LATE },
                                                { "late", GRADIENT_SUM_LATE },
                                                { "early", GRADIENT_SUM_EARLY },
                                                { 0 } };
-const struct choice codec_choices[] = { { "none", CODEC_NONE },
-                                        { "int8", CODEC_INT8 },
-                                        { "fp8", CODEC_FP8 },
-                                        { "topk", CODEC_TOP_K },
-                                        { 0 } };
+const struct choice codec_choices[] = { { "none", CODEC_NONE },         { "int8", CODEC_INT8 },
+                                        { "fp8", CODEC_FP8 },           { "topk", CODEC_TOP_K },
+                                        { "powersgd", CODEC_POWERSGD }, { 0 } };
 const struct choice moe_drop_choices[] = { { "position", MOE_DROP_POSITION },
                                            { "probability", MOE_DROP_PROBABILITY },
                                            { 0 } };

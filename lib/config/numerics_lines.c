@@ -275,6 +275,8 @@ void numerics_print_compress(const struct job *job, struct str *out)
     str_add(out, choice_word(codec_choices, (int)choice.codec));
     if (choice.codec == CODEC_TOP_K)
         str_printf(out, " %g", choice.ratio);
+    if (choice.codec == CODEC_POWERSGD)
+        str_printf(out, " rank %d", choice.rank);
     if (choice.start)
         str_printf(out, " start %lld", (long long)choice.start);
 }

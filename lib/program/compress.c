@@ -13,9 +13,9 @@
  *     W  bucket.0:shard = decode %81
  *     U  keep_error bucket.0, skip_update, ~bucket.0:error
  *
- * The order of sums is that of reduce_scatter. Codes are of blocks of elements within parameters'
- * norm blocks, so bits depend neither on how parameters are put into buckets nor on stages or the
- * stage of ZeRO.
+ * This is int8 and fp8; topk is below, powersgd in low_rank.c. The order of sums is that of
+ * reduce_scatter. Codes are of blocks of elements within parameters' norm blocks, so bits depend
+ * neither on how parameters are put into buckets nor on stages or the stage of ZeRO.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -55,9 +55,7 @@ void compress_make_sums(struct program *p, int n_reductions)
     p->ports.codec_sums = cell;
 }
 
-/* The last place of the function at which what `after` exchanges may be waited for: behind it there
- * is another op of its stream, or nothing. */
-static int later_than(const struct function *f, int after)
+int compress_wait_place(const struct function *f, int after)
 {
     int later = after + 1;
 
@@ -137,7 +135,7 @@ static void emit_top_k(struct program *p, int function, int index, const struct 
     op.stream = stream_of_axis(b->axis);
     program_insert(p, function, ++index, &op);
 
-    index = later_than(&p->functions[function], index);
+    index = compress_wait_place(&p->functions[function], index);
     op = op_of(OP_ADD_PAIRS);
     op.in[ADD_PAIRS_PAIRS] = gathered;
     op.out[ADD_PAIRS_Y] = sum;
@@ -169,6 +167,10 @@ void compress_emit(struct program *p, int function, int index, const struct buck
         emit_top_k(p, function, index, r, sums, whole);
         return;
     }
+    if (p->codec.codec == CODEC_POWERSGD) {
+        low_rank_emit(p, function, index, r, sums, whole);
+        return;
+    }
     int codes = program_value(p, n_ranks, n_bytes, DTYPE_U8);
     int exchanged = program_value(p, n_ranks, n_bytes, DTYPE_U8);
     op = op_of(OP_ENCODE);
@@ -185,7 +187,7 @@ void compress_emit(struct program *p, int function, int index, const struct buck
     op.stream = stream_of_axis(b->axis);
     program_insert(p, function, ++index, &op);
 
-    index = later_than(&p->functions[function], index);
+    index = compress_wait_place(&p->functions[function], index);
     op = op_of(OP_DECODE);
     op.attributes.codec = p->codec.codec;
     op.in[DECODE_CODES] = exchanged;
@@ -259,6 +261,18 @@ void compress_sum(struct program *p, int update)
     p->ports.codec_total = sum;
 }
 
+void compress_emit_keep(struct program *p, int update, int left, int kept)
+{
+    struct op op = { .kind = OP_KEEP_ERROR, .phase = PHASE_U, .layer = -1 };
+
+    op.in[KEEP_ERROR_LEFT] = left;
+    op.in[KEEP_ERROR_SKIP_UPDATE] = p->ports.skip_update;
+    op.in[KEEP_ERROR_ERROR] = kept;
+    op.in[KEEP_ERROR_SCALARS] = p->codec.start ? p->ports.scalars : 0;
+    op.attributes.start = p->codec.start;
+    program_emit(p, update, &op);
+}
+
 void compress_keep(struct program *p, int update)
 {
     for (int i = 0; i < p->n_buckets; i++)
@@ -267,13 +281,9 @@ void compress_keep(struct program *p, int update)
 
             if (!b->errors[use])
                 continue;
-            struct op op = { .kind = OP_KEEP_ERROR, .phase = PHASE_U, .layer = -1 };
-            op.in[KEEP_ERROR_LEFT] = b->left[use];
-            op.in[KEEP_ERROR_SKIP_UPDATE] = p->ports.skip_update;
-            op.in[KEEP_ERROR_ERROR] = b->errors[use];
-            op.in[KEEP_ERROR_SCALARS] = p->codec.start ? p->ports.scalars : 0;
-            op.attributes.start = p->codec.start;
-            program_emit(p, update, &op);
+            compress_emit_keep(p, update, b->left[use], b->errors[use]);
+            if (b->factors[use].kept)
+                compress_emit_keep(p, update, b->factors[use].found, b->factors[use].kept);
         }
 }
 

@@ -53,6 +53,17 @@ struct parameter_range {
 };
 
 /*
+ * With powersgd (low_rank.c), of one flat cell: the right factors of its matrices, as the last step
+ * that counted left them, and this step's; which of its parts are matrices, and where their factors
+ * are (struct ops_factored; tables of low_rank_basis).
+ */
+struct bucket_factors {
+    int kept, found;
+    int parts, left_parts, right_parts;
+    int64_t n_left; /* elements of left factors, and of what travels as it is */
+};
+
+/*
  * Parameters whose gradients are reduced together. Where the optimizer is sharded (from zero 1 on)
  * weights and states have the layout of the gradients, in flat cells or shards of such: a parameter
  * begins at the same element of each, at an edge of a norm block, and its elements are contiguous.
@@ -68,6 +79,7 @@ struct bucket {
     /* With a codec (compress.c): what it has lost of earlier steps' gradients; this step's sums
      * before they are encoded, and then what is lost of them. 0: none. */
     int errors[TENSOR_MAX_USES], left[TENSOR_MAX_USES];
+    struct bucket_factors factors[TENSOR_MAX_USES];
     int weights;                  /* whole: as the forward reads them; 0 where no cell holds that */
     int weight_shard;             /* the rank's own part of weights, or (zero 3) its shard */
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
@@ -97,6 +109,8 @@ struct parameter {
     int errors
         [TENSOR_MAX_USES]; /* of each, in the layout of the parameter: what codecs have lost of
                                     it (a view of its bucket's); 0: no codec */
+    int factors[TENSOR_MAX_USES]; /* of each, the right factors of its matrices, one below the
+                                     other (a view of its bucket's `kept`); 0: there are none */
     int n_gradients;
     int n_uses_found;      /* by program_add_gradient, since program_repeat_uses */
     int is_copy;           /* of a tied parameter: the other stage's is saved and counted */

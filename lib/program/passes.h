@@ -256,6 +256,10 @@ void shard_gradients(struct program *program, struct chunk_functions *chunks, in
  *
  * Under zero 0 the sums are gathered as they are, in fp32: each rank has the bits of zero 1, and
  * there is one error, that of the rank's own summands.
+ *
+ * low_rank.c: with powersgd two all-reduces of factors are in the place of the exchange; the right
+ * ones are kept as the error is. Factors are of a parameter's matrices (each expert's, where ranks
+ * divide one each rank's part), so that bits hang on buckets no more than codes do.
  */
 void compress_sum(struct program *program, int update);
 void compress_keep(struct program *program, int update);

@@ -81,7 +81,8 @@ enum cell_role {
     ROLE_CONSTANT, /* rope table */
     ROLE_CACHE,    /* keys and values of generation */
     ROLE_HOME,     /* where a cell's bytes are while it is away */
-    ROLE_ERROR,    /* what codecs have lost of a bucket's gradients: added to the next ones */
+    ROLE_ERROR,    /* what codecs have lost of a bucket's gradients: added to the next ones; what
+                      else they keep from step to step */
     ROLE_PAGES,    /* the pool of pages, and the list of those that are free (pages.c) */
     N_ROLES
 };

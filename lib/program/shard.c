@@ -242,6 +242,8 @@ static void reduce_in_codes(const struct sharding *s, const struct bucket_member
             q->errors[list[i].use + r->use] = program_view(
                 p, p->buckets[r->bucket].errors[r->use], list[i].offset, q->rows, q->cols, q->cols);
     }
+    if (p->codec.codec == CODEC_POWERSGD)
+        low_rank_make_cells(p, r);
     for (int size = 0; size < s->n_sizes; size++) {
         struct sharding other = *s;
 
@@ -253,6 +255,8 @@ static void reduce_in_codes(const struct sharding *s, const struct bucket_member
         compress_emit(p, chunk->last, done, r, number, whole);
         if (s->options->codec.start)
             reduce_whole(p, chunk->uncompressed, done, r, whole);
+        if (s->options->codec.start && p->codec.codec == CODEC_POWERSGD)
+            low_rank_emit_unchanged(p, chunk->uncompressed, r);
     }
     if (whole)
         p->buckets[r->bucket].gradients[r->use] = whole;

@@ -94,6 +94,28 @@ void compress_make_sums(struct program *p, int n_reductions);
 void compress_emit(struct program *p, int function, int index, const struct bucket_reduction *r,
                    int number, int whole);
 
+/* Emit the op that makes left, unless the step is skipped or before the codec's first, what is
+ * kept. */
+void compress_emit_keep(struct program *p, int update, int left, int kept);
+
+/* The last place of the function at which what its op `after` exchanges may be waited for: behind
+ * it there is another op of its stream, or nothing. */
+int compress_wait_place(const struct function *f, int after);
+
+/* ---- low_rank.c ---- */
+
+/* Cells of a reduction with powersgd, whose parameters' errors are known: factors, and tables. */
+void low_rank_make_cells(struct program *p, const struct bucket_reduction *r);
+
+/* Emit the reduction into the function behind its op `index`; sums: of squares, whole: of
+ * compress_make_cells. */
+void low_rank_emit(struct program *p, int function, int index, const struct bucket_reduction *r,
+                   int sums, int whole);
+
+/* Emit at the end of a function, of steps before the codec's first, what leaves factors as they
+ * are. */
+void low_rank_emit_unchanged(struct program *p, int function, const struct bucket_reduction *r);
+
 /* ---- gradient_staging.c: zero 2 ---- */
 
 /* Assign each reduction a staging cell, and create the constants of zeros. */

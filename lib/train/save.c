@@ -235,10 +235,12 @@ static void list_slices(const struct trainer *t, struct slices *list)
     if (!t->save_is_local) {
         slices_to_save(list, t->run, &t->program, &t->place, of);
         slices_of_errors(list, t->run, &t->program, &t->place, true);
+        slices_of_factors(list, t->run, &t->program, &t->place, true);
         return;
     }
     slices_to_read(list, t->run, &t->program, &t->place, of);
     slices_of_errors(list, t->run, &t->program, &t->place, false);
+    slices_of_factors(list, t->run, &t->program, &t->place, false);
     slices_make_whole(list);
     slices_keep_once(list);
 }

@@ -226,32 +226,45 @@ static void list_slices(const struct trainer *t, bool is_local, struct slices *l
         slices_make_whole(list);
 }
 
-static void list_errors(const struct trainer *t, bool is_local, struct slices *list)
-{
-    slices_of_errors(list, t->run, &t->program, &t->place, false);
-    if (is_local)
-        slices_make_whole(list);
-}
+/* What codecs keep from step to step: errors, or factors. */
+struct codec_state {
+    void (*list)(struct slices *slices, const struct run *run, const struct program *program,
+                 const struct mesh_place *place, bool is_saved);
+    void (*clear)(struct run *run, const struct program *program);
+    const char *dropped; /* of %d data-parallel ranks */
+};
 
-/* What codecs have lost is of ranks: of as many others it means nothing. */
-static int read_errors(struct trainer *t, struct store *store, bool is_local, struct err *err)
+/* What is lost is of ranks: of as many others it means nothing. */
+static const struct codec_state codec_states[] = {
+    { slices_of_errors, slices_clear_errors,
+      "parallel.compress: the checkpoint has not what %d data-parallel ranks have lost of "
+      "gradients "
+      "so far: that is dropped, and starts from zero" },
+    { slices_of_factors, slices_clear_factors,
+      "parallel.compress: the checkpoint has no factors of this compress_rank and layout: %d "
+      "data-parallel ranks start from random ones" },
+};
+enum { N_CODEC_STATES = sizeof codec_states / sizeof *codec_states };
+
+static int read_codec_state(struct trainer *t, const struct codec_state *s, struct store *store,
+                            bool is_local, struct err *err)
 {
     struct slices list = { 0 };
     bool is_there = true;
     int status = 0;
 
-    list_errors(t, is_local, &list);
+    s->list(&list, t->run, &t->program, &t->place, false);
+    if (is_local)
+        slices_make_whole(&list);
     for (int i = 0; i < list.n && is_there; i++) {
         const struct store_slice *want = &list.slices[i], *there = store_find(store, want->name);
 
         is_there = there && there->rows == want->rows && there->cols == want->cols;
     }
     if (!is_there)
-        slices_clear_errors(t->run, &t->program);
+        s->clear(t->run, &t->program);
     if (!is_there && t->world_rank == 0)
-        log_info("parallel.compress: the checkpoint has not what %d data-parallel ranks have lost "
-                 "of gradients so far: that is dropped, and starts from zero",
-                 t->job->parallel.dp);
+        log_info(s->dropped, t->job->parallel.dp);
     for (int i = 0; i < list.n && is_there && !status; i++)
         status = cells_read(t->run, &list.slices[i], read_store, store, err);
     slices_release(&list);
@@ -272,8 +285,8 @@ static int read_slices(struct trainer *t, struct store *store, bool is_local, st
         status = cells_read(t->run, &list.slices[i], read_store, store, err);
     }
     slices_release(&list);
-    if (!status)
-        status = read_errors(t, store, is_local, err);
+    for (int i = 0; i < N_CODEC_STATES && !status; i++)
+        status = read_codec_state(t, &codec_states[i], store, is_local, err);
     if (!status)
         status = init_weights_from_masters(t->run, &t->program, &t->place, t->options.pool, err);
     return status;
@@ -316,7 +329,8 @@ static int check_layout(const struct trainer *t, const struct store *store, cons
     int is_same = number_of(state, "world_size") == t->world_size;
 
     list_slices(t, false, &list);
-    list_errors(t, false, &list);
+    for (int i = 0; i < N_CODEC_STATES; i++)
+        codec_states[i].list(&list, t->run, &t->program, &t->place, false);
     slices_make_whole(&list);
     slices_keep_once(&list);
     is_same = is_same && store_n_tensors(store) == list.n;
@@ -361,6 +375,8 @@ static int begin_again(struct trainer *t, struct err *err)
     free(t->numerics_changes);
     t->restored_extra = t->numerics_changes = NULL;
     slices_clear(t->run, &t->program, &t->place);
+    for (int i = 0; i < N_CODEC_STATES; i++)
+        codec_states[i].clear(t->run, &t->program);
     init_parameters(t->run, &t->program, &t->place, t->options.pool, t->job->train.seed);
     return trainer_begin(t, err) < 0 ? -1 : trainer_open_data(t, err);
 }

@@ -64,8 +64,14 @@ void slices_release(struct slices *slices);
 void slices_of_errors(struct slices *slices, const struct run *run, const struct program *program,
                       const struct mesh_place *place, bool is_saved);
 
-/* Forget it. */
+/* The factors from which powersgd goes on (program/low_rank.c), likewise: NAME.factor, [columns of
+ * its matrices, one below the other, x rank], which all data-parallel ranks have. */
+void slices_of_factors(struct slices *slices, const struct run *run, const struct program *program,
+                       const struct mesh_place *place, bool is_saved);
+
+/* Forget them: zeros, which are what a run begins with. */
 void slices_clear_errors(struct run *run, const struct program *program);
+void slices_clear_factors(struct run *run, const struct program *program);
 
 /* Zero what the rank has of all parameters' states. */
 void slices_clear(struct run *run, const struct program *program, const struct mesh_place *place);

@@ -27,7 +27,9 @@ static const struct row jobs[] = {
     { "compress: fp8, zero: 1, gradient_sum: late, pp: 2", ", dtype: bf16", "", NULL },
     { "compress: topk, compress_ratio: 1, compress_start: 0, tp: 2", "", "", NULL },
     { "compress: topk", ", recheck_every: 5, micro_batch: 4", "", NULL },
-    { "compress: int4", "", "", "parallel.compress is int4, not one of none, int8, fp8, topk" },
+    { "compress: powersgd, compress_rank: 64, zero: 1, pp: 2", "", "", NULL },
+    { "compress: int4", "", "",
+      "parallel.compress is int4, not one of none, int8, fp8, topk, powersgd" },
     { "compress: int8, zero: 2", "", "",
       "j.yaml:3:34: parallel.compress is int8, but zero 2 sums the gradients of each "
       "micro-batch over the ranks (hint: zero: 0 or 1)" },
@@ -61,6 +63,15 @@ static const struct row jobs[] = {
       "topk)" },
     { "compress: topk, compress_ratio: 0", "", "", "parallel.compress_ratio is 0, not" },
     { "compress: topk, compress_ratio: 1.5", "", "", "parallel.compress_ratio is 1.5, not" },
+    { "compress: topk, compress_rank: 4", "", "",
+      "j.yaml:3:43: parallel.compress_rank is given, but compress is topk (hint: compress: "
+      "powersgd)" },
+    { "compress: powersgd, compress_ratio: 0.1", "", "",
+      "parallel.compress_ratio is given, but compress is powersgd (hint: compress: topk)" },
+    { "compress: powersgd, compress_rank: 0", "", "", "parallel.compress_rank is 0, not" },
+    { "compress: powersgd, compress_rank: 65", "", "", "parallel.compress_rank is 65, not" },
+    { "compress: powersgd, zero: 2", "", "", "(hint: zero: 0 or 1)" },
+    { "compress: powersgd, cp: 2", "", "", "(hint: cp: 1, or compress: none)" },
     { "compress_start: 5", "", "",
       "parallel.compress_start is given, but compress is none (hint: compress: int8)" },
     { "compress: topk", ", recheck_every: 5, micro_batch: 12", "",
@@ -75,6 +86,8 @@ static const struct row jobs[] = {
       "j.yaml:3:39: parallel.compress is topk, whose buckets have at most 2048 MiB, and "
       "bucket_mb is 4096 (hint: 2048)" },
     { "compress: topk, compress_start: 0", "", "moe: {stash_factor: 2.0, expert_tp: 1}\n", NULL },
+    { "compress: powersgd, bucket_mb: 4096", "", "",
+      "parallel.compress is powersgd, whose buckets have at most 2048 MiB, and bucket_mb is 4096" },
     { "compress: int8, bucket_mb: 4096", "", "", NULL },
 };
 
@@ -100,7 +113,10 @@ static void what_is_chosen(void **state)
 {
     static const struct row rows[] = { { "compress: topk", "", "", NULL },
                                        { "compress: int8", "", "", NULL },
-                                       { "compress: topk, compress_ratio: 0.2", "", "", NULL } };
+                                       { "compress: topk, compress_ratio: 0.2", "", "", NULL },
+                                       { "compress: powersgd", "", "", NULL },
+                                       { "compress: powersgd, compress_rank: 2, compress_start: 0",
+                                         "", "", NULL } };
     struct arena arena = { 0 };
     struct err err;
     struct job job;
@@ -122,6 +138,14 @@ static void what_is_chosen(void **state)
     assert_int_equal(resolve(&job, &rows[2], 4, &arena, &err), 0);
     assert_true(has_note(&job, "parallel.compress: topk of 0.2 sends each rank more bytes than no "
                                "codec, as dp is 4 (hint: compress_ratio: 0.017)"));
+    assert_int_equal(resolve(&job, &rows[3], 2, &arena, &err), 0);
+    choice = job_codec(&job);
+    assert_int_equal(choice.codec, CODEC_POWERSGD);
+    assert_int_equal(choice.rank, 8);
+    assert_int_equal(choice.start, 10);
+    assert_int_equal(resolve(&job, &rows[4], 2, &arena, &err), 0);
+    assert_int_equal(job_codec(&job).rank, 2);
+    assert_int_equal(job_codec(&job).start, 0);
     /* Alone there is nothing to send. */
     assert_int_equal(resolve(&job, &rows[2], 1, &arena, &err), 0);
     assert_int_equal(job_codec(&job).codec, CODEC_NONE);

@@ -3,7 +3,7 @@
  * (program/compress.c)
  *
  * A step that is skipped leaves it as it was, to the bit, and no NaN gets into it. What each rank
- * has decoded is the same on all ranks.
+ * has decoded is the same on all ranks, and so are the factors that powersgd goes on from.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -22,8 +22,8 @@ enum { N_RANKS_MAX = 4, BAD_STEP = 2, BAD_RANK = 1 };
 
 /* Before each step, and behind the last. */
 struct seen {
-    uint64_t errors, sums, weights;
-    int are_finite; /* the errors */
+    uint64_t errors, factors, sums, weights;
+    int are_finite; /* errors and factors */
 };
 
 static struct seen seen[N_RANKS_MAX][LAW_STEPS + 1];
@@ -56,6 +56,8 @@ static void look(struct trainer *trainer, const struct mesh_place *place, int st
 
             CHECK(b->errors[use]);
             s->errors = hash_cell(trainer, b->errors[use], s->errors, &s->are_finite);
+            if (b->factors[use].kept)
+                s->factors = hash_cell(trainer, b->factors[use].kept, s->factors, &s->are_finite);
             s->sums = hash_cell(trainer, b->gradients[use], s->sums, NULL);
         }
     for (int i = 0; i < p->n_parameters; i++)
@@ -100,7 +102,7 @@ static struct law_case case_of(const char *codec, int n_ranks)
     return c;
 }
 
-static void skipped(const char *codec)
+static void skipped(const char *codec, bool has_factors)
 {
     struct law_case c = case_of(codec, 2);
 
@@ -114,6 +116,8 @@ static void skipped(const char *codec)
 
             assert_int_equal(after->errors == before->errors, step == BAD_STEP - 1);
             assert_int_equal(after->weights == before->weights, step == BAD_STEP - 1);
+            assert_int_equal(after->factors == before->factors,
+                             !has_factors || step == BAD_STEP - 1);
             assert_true(after->are_finite);
         }
 }
@@ -128,19 +132,22 @@ static void decoded(const char *codec, int n_ranks)
         for (int rank = 1; rank < n_ranks; rank++) {
             assert_true(seen[rank][step].sums == seen[0][step].sums);
             assert_true(seen[rank][step].weights == seen[0][step].weights);
+            assert_true(seen[rank][step].factors == seen[0][step].factors);
             assert_true(seen[rank][step].errors != seen[0][step].errors);
             assert_true(seen[rank][step].sums != seen[rank][step - 1].sums);
         }
 }
 
+#define POWERSGD "parallel.compress=powersgd|parallel.compress_rank=3|parallel.compress_start=0"
 #define TOP_K "parallel.compress=topk|parallel.compress_ratio=0.05|parallel.compress_start=0"
 
 static void a_skipped_step(void **state)
 {
     (void)state;
-    skipped("parallel.compress=int8");
-    skipped("parallel.compress=fp8");
-    skipped(TOP_K);
+    skipped("parallel.compress=int8", false);
+    skipped("parallel.compress=fp8", false);
+    skipped(TOP_K, false);
+    skipped(POWERSGD, true);
 }
 
 static void what_ranks_decode(void **state)
@@ -149,6 +156,7 @@ static void what_ranks_decode(void **state)
     decoded("parallel.compress=int8", 4);
     decoded("parallel.compress=fp8", 2);
     decoded(TOP_K, 4);
+    decoded(POWERSGD, 4);
 }
 
 int main(void)

@@ -160,10 +160,74 @@ static void top_k_of_all(void **state)
     law_must_equal("not started", &wanted, &got);
 }
 
+#define POWERSGD "parallel.compress=powersgd|parallel.compress_rank="
+
+/* Also of experts, each of which is a matrix of its own, and where ranks have whole ones. */
+static void powersgd(void **state)
+{
+    struct law_case c = base_case("mixture", 4, POWERSGD "3|parallel.compress_start=0");
+
+    (void)state;
+    all_ways(POWERSGD "4|parallel.compress_start=0");
+    parts(POWERSGD "2|parallel.compress_start=2");
+    other_ranks(POWERSGD "8|parallel.compress_start=0");
+    c.tp = 2;
+    struct law_outcome wanted = law_run(&c);
+    c.zero = 1;
+    c.bucket_mb = 64;
+    c.stop_after = 2;
+    must_equal(&c, &wanted);
+}
+
+/* Not started it is as no codec, to the bit. */
+static void powersgd_not_started(void **state)
+{
+    struct law_case c = base_case("llama", 4, NULL);
+    struct law_outcome wanted = law_run(&c);
+
+    (void)state;
+    c.tuning = POWERSGD "2|parallel.compress_start=4";
+    for (c.zero = 0; c.zero < 2; c.zero++) {
+        struct law_outcome got = law_run(&c);
+
+        wanted.numerics = got.numerics;
+        law_must_equal("not started", &wanted, &got);
+    }
+}
+
+#define FEW_TOKENS "data.seq_len=2|optimizer.lr=1e-6|"
+
+/* A step of 16 tokens has gradients of rank 16 at most: factors of as many columns are all of them,
+ * and what fewer ones lose is not little. (Weights hardly move: as in near_none.) */
+static void powersgd_of_all(void **state)
+{
+    struct law_case c = base_case("llama-untied", 2, FEW_TOKENS "parallel.compress=none");
+
+    (void)state;
+    c.dtype = "fp32";
+    c.global_batch = 8;
+    struct law_outcome none = law_run(&c);
+    c.tuning = FEW_TOKENS POWERSGD "16|parallel.compress_start=0";
+    struct law_outcome all = law_run(&c);
+    c.tuning = FEW_TOKENS POWERSGD "2|parallel.compress_start=0";
+    struct law_outcome few = law_run(&c);
+
+    assert_true(all.states != none.states);
+    for (int i = 0; i < LAW_STEPS; i++) {
+        assert_true(fabs(all.loss[i] / none.loss[i] - 1) < 1e-5);
+        assert_true(fabs(all.norm[i] / none.norm[i] - 1) < 1e-5);
+        assert_true(fabs(few.norm[i] / none.norm[i] - 1) > 1e-2);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(int8), cmocka_unit_test(fp8),
-                                        cmocka_unit_test(top_k), cmocka_unit_test(top_k_of_all) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(int8),           cmocka_unit_test(fp8),
+        cmocka_unit_test(top_k),          cmocka_unit_test(top_k_of_all),
+        cmocka_unit_test(powersgd),       cmocka_unit_test(powersgd_not_started),
+        cmocka_unit_test(powersgd_of_all)
+    };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }

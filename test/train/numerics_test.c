@@ -529,6 +529,7 @@ static void fields_without_a_line(void **state)
                                         "train.spike_margin",
                                         "moe.drop",
                                         "parallel.compress_ratio",
+                                        "parallel.compress_rank",
                                         "parallel.compress_start" };
     size_t n = 0;
 
