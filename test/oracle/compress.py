@@ -6,7 +6,7 @@ loses added to the next one's gradients. test/oracle/codecs.c runs lmtrain's ker
 lost and sums must have the same bits, over several steps and ranks, of lengths around a block's and of numbers from the
 least to the largest; over fifty steps all that was sent and what is lost at the end must be all gradients. Then a tiny
 LLaMA is trained by two ranks, and by PyTorch with the codecs above on each rank's gradients: losses, norms, moments and
-what is lost are compared. Prints, last, `N passed, N failed`.
+what is lost are compared; so it is with PowerSGD (written down here, too; powersgd.py has its kernels). Prints, last, `N passed, N failed`.
 """
 import copy
 import glob
@@ -204,10 +204,25 @@ def check_long():
 
 # Small updates, so that a code that rounding makes another one is not seen in what follows.
 STEPS, LENGTH, LR, DECAY = 3, 32, 1e-5, 0.1
-RATIO = 0.1
+RATIO, RANK = 0.1, 4
 SHAPE = convert.SHAPE | {"num_hidden_layers": LAYERS}
 RUNS = {"int8": "compress: int8, zero: 0", "fp8": "compress: fp8, zero: 1",
-        "topk": f"compress: topk, compress_ratio: {RATIO}, compress_start: 1, zero: 1"}
+        "topk": f"compress: topk, compress_ratio: {RATIO}, compress_start: 1, zero: 1",
+        "powersgd": f"compress: powersgd, compress_rank: {RANK}, compress_start: 0, zero: 1"}
+
+
+def random_columns(rows, rank):
+    """What a run's right factors begin with: Philox4x32-10 of column and row (lib/base/rng.h)."""
+    words = [numpy.arange(rows, dtype=numpy.uint64)[:, None] + numpy.zeros(rank, numpy.uint64), numpy.zeros((rows, rank), numpy.uint64),
+             numpy.zeros((rows, 1), numpy.uint64) + numpy.arange(rank, dtype=numpy.uint64), numpy.zeros((rows, rank), numpy.uint64)]
+    low, half = numpy.uint64(2**32 - 1), numpy.uint64(32)
+    key = [0, 10 << 24]  # RNG_BASIS
+    for _ in range(10):
+        first, second = words[0] * numpy.uint64(0xD2511F53), words[2] * numpy.uint64(0xCD9E8D57)
+        words = [second >> half ^ words[1] ^ numpy.uint64(key[0]), second & low,
+                 first >> half ^ words[3] ^ numpy.uint64(key[1]), first & low]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    return (words[0] >> numpy.uint64(8)) / 2**24 - 0.5
 
 
 class Rank:
@@ -215,6 +230,7 @@ class Rank:
 
     def __init__(self, codec, start):
         self.codec, self.start, self.left = codec, start, {}
+        self.factors = {}  # of the first rank: all have the same
 
     def sent(self, name, gradient, step):
         if step < self.start:
@@ -224,6 +240,24 @@ class Rank:
         value = largest(x, [(0, len(x))], RATIO)[1] if self.codec == "topk" else block_codes(x, self.codec)[2]
         self.left[name] = x - value
         return value
+
+
+def powersgd_sum(ranks, name, gradients, shape):
+    """The sum of all ranks' matrices as PowerSGD has it, in fp64, and in each rank what it loses."""
+    rows, cols = shape
+    if rows * cols <= (rows + cols) * RANK:
+        for rank in ranks:
+            rank.left[name] = numpy.zeros(rows * cols, numpy.float32)
+        return sum(gradients)
+    x = [(g.astype(numpy.float64) + rank.left.get(name, 0)).reshape(shape) for rank, g in zip(ranks, gradients)]
+    right = numpy.linalg.qr(ranks[0].factors.get(name, random_columns(cols, RANK)))[0]
+    left = numpy.linalg.qr(sum(m @ right for m in x))[0]
+    right = sum(m.T @ left for m in x)
+    ranks[0].factors[name] = right
+    total = left @ right.T
+    for rank, m in zip(ranks, x):
+        rank.left[name] = (m - total / len(ranks)).astype(numpy.float32).flatten()
+    return total.astype(numpy.float32).flatten()
 
 
 def packed(model):
@@ -245,16 +279,20 @@ def theirs(model, windows, codec, order):
     ranks = [Rank(codec, 1 if codec == "topk" else 0) for _ in range(2)]
     steps = []
     for step, turn in enumerate(order):
-        losses, sent = [], []
-        for rank, window in zip(ranks, turn):
+        losses, gradients = [], []
+        for window in turn:
             model.zero_grad()
             loss = convert.loss_of(model, windows[window][None])[0] / 2  # its part of the mean
             loss.backward()
             losses.append(loss.item())
-            sent.append({name: rank.sent(name, torch.cat([p.grad.flatten() for p in parts]).numpy(), step)
-                         for name, parts in tensors.items()})
+            gradients.append({name: torch.cat([p.grad.flatten() for p in parts]).numpy() for name, parts in tensors.items()})
         for name, parts in tensors.items():
-            total = torch.from_numpy(sent[0][name] + sent[1][name])
+            own = [g[name] for g in gradients]
+            if codec == "powersgd":
+                shape = sum(len(p) if p.dim() > 1 else 1 for p in parts), parts[0].shape[-1]
+                total = torch.from_numpy(powersgd_sum(ranks, name, own, shape))
+            else:
+                total = torch.from_numpy(sum(rank.sent(name, g, step) for rank, g in zip(ranks, own)))
             for p, part in zip(parts, total.split([p.numel() for p in parts])):
                 p.grad = part.view_as(p).clone()
         norm = torch.nn.utils.clip_grad_norm_(trained, 1.0).item()
