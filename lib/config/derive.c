@@ -7,6 +7,7 @@
 
 #include "base/num.h"
 #include "config/read_impl.h"
+#include "ops/newton_schulz_choices.h"
 #include "ops/op_info.h"
 
 #define SEQ_LEN_AUTO_MAX 2048

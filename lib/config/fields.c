@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/dtype_choices.h"
+#include "ops/newton_schulz_choices.h"
 #include "ops/op_info.h"
 #include "ops/optimizers.h"
 
@@ -267,9 +268,10 @@ const struct field job_fields[] = {
 
     { "optimizer.name", FIELD_CHOICE, AT(optimizer.name), .initial = "adamw",
       .choices = optimizer_choices, NUMERICS(ARITHMETIC, 720),
-      .help = "optimizer; adamw: AdamW with decoupled weight decay, which does not apply to "
-              "vectors (norms, biases); muon: of each matrix of a layer (q, k, v, gate, up and each "
-              "expert's by itself) the momentum made orthogonal, by AdamW all else" },
+      .help =
+          "optimizer; adamw: AdamW with decoupled weight decay, which does not apply to "
+          "vectors (norms, biases); muon: of each matrix of a layer (q, k, v, gate, up and each "
+          "expert's by itself) the momentum made orthogonal, by AdamW all else" },
     { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto", .max = 100,
       .above_min = 1, NUMERICS(RECIPE, 730),
       .help = "peak learning rate, reached after warm-up; auto: 3e-4 for pretrain, 1e-5 for "

@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/num.h"
+#include "ops/newton_schulz_choices.h"
 
 const struct choice newton_schulz_choices[] = {
     { "original", NEWTON_SCHULZ_ORIGINAL },

@@ -14,8 +14,6 @@
 #ifndef OPS_NEWTON_SCHULZ_H
 #define OPS_NEWTON_SCHULZ_H
 
-#include "base/choice.h"
-
 enum newton_schulz {
     NEWTON_SCHULZ_ORIGINAL,
     NEWTON_SCHULZ_QUINTIC,
@@ -24,9 +22,6 @@ enum newton_schulz {
 };
 
 enum { NEWTON_SCHULZ_STEPS_MAX = 99 };
-
-/* Their names. */
-extern const struct choice newton_schulz_choices[];
 
 struct newton_schulz_step {
     double a, b, c;
@@ -58,7 +53,6 @@ enum muon_scale {
     MUON_SCALE_UNIT_RMS,
     N_MUON_SCALES
 };
-extern const struct choice muon_scale_choices[];
 double muon_scale_of(enum muon_scale scale, double rows, double cols);
 
 #endif

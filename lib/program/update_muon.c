@@ -270,12 +270,13 @@ static void compute_slots(struct muon *m)
 
 /* ---- targets ---- */
 
-/* A parameter's matrices: pieces of one size as one slot, others as one each. */
+/* A parameter's matrices: pieces of one size as one slot, but where each may have another owner;
+ * others as one each. */
 static void add_slots(struct muon *m, const struct parameter *q, const struct slot *like)
 {
     const struct parameter_matrices *matrices = &q->matrices;
     struct slot s = *like;
-    bool is_even = true;
+    bool is_even = matrices->n_repeats > 1 || mesh_size(&m->u->program->mesh, like->axis) == 1;
 
     s.parameter = q;
     s.cols = q->cols;

@@ -34,6 +34,9 @@ END
 
 expect "GPT-3's FLOPs as its paper counts" 0 "^Megatron-LM +4.51[0-9]* EFLOP" plan --set model=gpt3-175b --set recompute=full \
     --set train.global_batch=1536 --set train.micro_batch=1 --set data.seq_len=2048
+expect "Muon's steps, by as many ranks as one would need" 0 "^Newton-Schulz +684 TFLOP" plan --set model=llama-7b \
+    --set optimizer.name=muon --set ranks=8 --set parallel.zero=1 --set train.global_batch=64
+expect "and of one rank" 0 "^Newton-Schulz +684 TFLOP" plan --set model=llama-7b --set optimizer.name=muon --set ranks=1
 expect 'a table of memory' 0 '^total +[0-9.]+ [KMG]iB +[0-9]+ ' plan
 total=$(printf '%s\n' "$output" | sed -n 's/^total.*iB *\([0-9]*\) .*/\1/p')
 sum=$(printf '%s\n' "$output" | awk '/^memory of a rank/ { inside = 1; next } /^total/ { inside = 0 }

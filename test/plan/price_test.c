@@ -73,6 +73,38 @@ static void test_products(void **state)
     arena_release(&f.arena);
 }
 
+/* Steps of large matrices take what their products take one by one, and what lies between them;
+ * those of small ones the launches. */
+static void test_newton_schulz(void **state)
+{
+    struct op_attributes a = {
+        .matrix_rows = 4096, .matrices = 2, .matrix_parts = 1, .steps = 5, .scale = 1
+    };
+    struct op_shape op = { .kind = OP_NEWTON_SCHULZ, .attributes = a };
+    struct op_shape gram = linear(4096, 4096, 8192), square = linear(4096, 4096, 4096);
+    struct op_shape step = linear(4096, 8192, 4096);
+    struct fixture f;
+
+    (void)state;
+    open_fixture(&f);
+    op.in[NEWTON_SCHULZ_X] = bf16(2 * 4096, 8192);
+    assert_true(op_flops(&op) == 10 * (op_flops(&gram) + op_flops(&square) + op_flops(&step)));
+    double products =
+        10 * (double)(price_op(&f.prices, &gram).ns + price_op(&f.prices, &square).ns +
+                      price_op(&f.prices, &step).ns);
+    double between = 10 * 1e9 * 8 * 4096 * (4096 + 8192) / (0.78 * 2.04e12);
+    double ns = (double)price_op(&f.prices, &op).ns;
+    assert_true(fabs(ns / (products + between) - 1) < 0.01);
+    assert_true(products > 5 * between);
+    assert_int_equal(price_op(&f.prices, &op).bound, BOUND_FLOPS);
+    op.attributes.steps = 10;
+    assert_true(fabs((double)price_op(&f.prices, &op).ns / ns - 2) < 0.01);
+    op.in[NEWTON_SCHULZ_X] = bf16(2 * 64, 64);
+    op.attributes.matrix_rows = 64;
+    assert_true(price_op(&f.prices, &op).ns > 2 * 10 * 5 * 3000);
+    arena_release(&f.arena);
+}
+
 /* What bounds an op: its products, its bytes, the launch of a kernel that has little to do. */
 static void test_bounds(void **state)
 {
@@ -525,7 +557,7 @@ int main(void)
         cmocka_unit_test(test_shared_heads),  cmocka_unit_test(test_measured_exchanges),
         cmocka_unit_test(test_lateness),      cmocka_unit_test(test_ranks_share_a_node),
         cmocka_unit_test(test_host_ops),      cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_sums_by_node),
+        cmocka_unit_test(test_sums_by_node),  cmocka_unit_test(test_newton_schulz),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
