@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(MUON_THREADS) momentum_kernel(momentum<G> a)
         int64_t i = element_of(turn);
 
         if (!WIDE || i + MUON_WIDTH > a.n) {
+#pragma unroll 1
             for (int64_t k = i; k < i + MUON_WIDTH && k < a.n; k++)
                 momentum_one(a, factor, skip, k);
             continue;
@@ -170,6 +171,7 @@ __global__ void __launch_bounds__(MUON_THREADS) muon_update_kernel(muon_step<W> 
         int64_t i = element_of(turn);
 
         if (!WIDE || i + MUON_WIDTH > a.n) {
+#pragma unroll 1
             for (int64_t k = i; k < i + MUON_WIDTH && k < a.n; k++) {
                 int64_t row = k / a.cols, col = k % a.cols;
                 float *master = a.master.row(row) + col, p = *master * decay;
@@ -313,6 +315,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(combine c)
         of = (float)(1.0 / (norm > c.eps || norm != norm ? norm : c.eps));
     }
     if (i + COMBINE_WIDTH > c.n) {
+#pragma unroll 1
         for (; i < c.n; i++)
             c.y[i] = from_float<bf16>(
                 combined(c, of, to_float(c.x[i]), c.product ? c.product[i] : 0.0f));
