@@ -6,12 +6,12 @@
  * thread block of encode takes OPS_CODE_TILE_BLOCKS of them one after the other, one of decode takes
  * a block of all ranks. Bound by memory.
  */
+#include "cuda/e4m3.cuh"
 #include "cuda/rows.cuh"
 
 enum { THREADS = OPS_CODE_BLOCK, WAITING_MAX = 24 };
 
 #define ROUND_TO_INT 12582912.0f
-#define ROUND_TO_512TH 16384.0f
 
 /* ---- codes ---- */
 
@@ -21,25 +21,6 @@ static __device__ __forceinline__ uint8_t int8_code(float x)
 
     code = code > OPS_INT8_MAX ? OPS_INT8_MAX : code < -OPS_INT8_MAX ? -OPS_INT8_MAX : code;
     return (uint8_t)(int8_t)(int)code;
-}
-
-static __device__ __forceinline__ uint8_t e4m3_code(float x)
-{
-    uint32_t bits = __float_as_uint(x), sign = bits >> 24 & 0x80u, size = bits & 0x7fffffffu;
-    uint32_t normal = ((size + 0x7ffffu + (size >> 20 & 1)) >> 20) - (120u << 3);
-    uint32_t small = __float_as_uint(__uint_as_float(size) + ROUND_TO_512TH) & 0xffu;
-    uint32_t code = size < 0x3c800000u ? small : normal;
-
-    return (uint8_t)(sign | (code < 0x7eu ? code : 0x7eu));
-}
-
-static __device__ __forceinline__ float e4m3_value(uint8_t code)
-{
-    uint32_t size = code & 0x7fu;
-    float x =
-        size < 8 ? (float)(int)size * (1.0f / 512) : __uint_as_float((size << 20) + (120u << 23));
-
-    return __uint_as_float(__float_as_uint(x) | (uint32_t)(code & 0x80u) << 24);
 }
 
 template <bool IS_INT8> static __device__ __forceinline__ uint8_t code_of(float x)

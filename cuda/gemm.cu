@@ -27,16 +27,23 @@ static uint32_t alignment_of(const void *address)
     return alignment;
 }
 
+static const char *const scale_names[4][4] = {
+    { "", "", "", "" },
+    { "", " scaled", "", "" },
+    { "", "", " scaled lines-lines", " scaled lines-squares" },
+    { "", "", " scaled squares-lines", " scaled squares-squares" },
+};
+
 /* All that the library's choice may depend on. */
 static void write_key(char key[KEY_BYTES], const struct gemm_library *lt,
                       const struct cuda_gemm_shape *s, const struct cuda_gemm_operands *o)
 {
-    snprintf(key, KEY_BYTES, "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s %s",
+    snprintf(key, KEY_BYTES, "%c%c %lldx%lldx%lld %s %s ld %lld %lld %lld align %u %u %u %u%s%s %s",
              s->a_transposed ? 't' : 'n', s->b_transposed ? 't' : 'n', (long long)s->m,
              (long long)s->n, (long long)s->k, dtype_name(s->in), dtype_name(s->out),
              (long long)s->lda, (long long)s->ldb, (long long)s->ldc, alignment_of(o->a),
              alignment_of(o->b), alignment_of(o->c), alignment_of(o->bias),
-             s->biased ? " biased" : "", lt->stamp);
+             s->biased ? " biased" : "", scale_names[s->a_scales][s->b_scales], lt->stamp);
 }
 
 static struct gpu_product sizes_of(const struct cuda_gemm_shape *s)
@@ -78,7 +85,9 @@ static int64_t product_ld(const struct cuda_gemm_shape *s)
 
 static cudaDataType type_of(enum dtype dtype)
 {
-    CHECK(dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16);
+    CHECK(dtype == DTYPE_F32 || dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_U8);
+    if (dtype == DTYPE_U8)
+        return CUDA_R_8F_E4M3;
     return dtype == DTYPE_F32 ? CUDA_R_32F : dtype == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
@@ -104,6 +113,23 @@ static cublasStatus_t make_layouts(const struct gemm_library *lt, struct cuda_ge
     return status;
 }
 
+/* Of one factor each the library has had products longer than modes, whose default that is. */
+static cublasStatus_t set_modes(const struct gemm_library *lt, const struct cuda_gemm *gemm)
+{
+    static const int32_t modes[] = { 0, CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                                     CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                                     CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F };
+    int32_t a = modes[gemm->shape.a_scales], b = modes[gemm->shape.b_scales];
+    cublasStatus_t status;
+
+    if (gemm->shape.a_scales == GEMM_SCALES_ONE)
+        return CUBLAS_STATUS_SUCCESS;
+    status = lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &b, sizeof b);
+    if (status == CUBLAS_STATUS_SUCCESS)
+        status = lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &a, sizeof a);
+    return status;
+}
+
 static cublasStatus_t make_matmul(const struct gemm_library *lt, struct cuda_gemm *gemm)
 {
     const struct cuda_gemm_shape *s = &gemm->shape;
@@ -115,7 +141,18 @@ static cublasStatus_t make_matmul(const struct gemm_library *lt, struct cuda_gem
         status = lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_TRANSA, &b, sizeof b);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_TRANSB, &a, sizeof a);
-    return status;
+    return status == CUBLAS_STATUS_SUCCESS && s->in == DTYPE_U8 ? set_modes(lt, gemm) : status;
+}
+
+cublasStatus_t gemm_set_scales(const struct gemm_library *lt, const struct cuda_gemm *gemm,
+                               const float *a, const float *b)
+{
+    cublasStatus_t status =
+        lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &b, sizeof b);
+
+    if (status != CUBLAS_STATUS_SUCCESS)
+        return status;
+    return lt->matmul_set(gemm->matmul, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &a, sizeof a);
 }
 
 static cublasStatus_t set_bias(const struct gemm_library *lt, cublasLtMatmulDesc_t matmul,
@@ -313,6 +350,8 @@ static int make_gemm(struct cuda_kernels *cuda, const char *key, const struct ch
     status = make_layouts(lt, gemm);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = make_matmul(lt, gemm);
+    if (status == CUBLAS_STATUS_SUCCESS && shape->in == DTYPE_U8)
+        status = gemm_set_scales(lt, gemm, o->a_scales, o->b_scales);
     if (status == CUBLAS_STATUS_SUCCESS)
         status = loaded ? take(lt, gemm, loaded, bias) : choose(cuda, gemm, o, bias);
     if (status == CUBLAS_STATUS_SUCCESS) {
@@ -472,6 +511,8 @@ void cuda_gemm_run(struct kernels *kernels, const char *name, const struct cuda_
     if (gemm->bias == BIAS_IN_EPILOGUE)
         check_status(cuda, name,
                      set_bias(lt, gemm->matmul, place_bias(cuda, name, gemm, o->bias, base)));
+    if (s->in == DTYPE_U8)
+        check_status(cuda, name, gemm_set_scales(lt, gemm, o->a_scales, o->b_scales));
     check_status(cuda, name, gemm_set_target(lt, gemm, holds(gemm, target) == 1 ? target : 0));
     if (!cuda->device->is_loading)
         check_status(cuda, name,

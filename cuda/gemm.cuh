@@ -20,6 +20,10 @@
  * prepared early, and taken only if the library has the algorithm with it, and it leaves every bit
  * of a product of all mantissas as it was.
  *
+ * Operands of e4m3 have k a multiple of 128, and n one of 16, as the library wants 16 bytes of all.
+ * Sums are fp32's throughout (no fast accumulation), and what the library makes of factors is its
+ * own: blockwise the contract's sums to rounding.
+ *
  * Accumulators of 16 bits are read, added to in fp32, and rounded once. Where the library has no
  * such product (their dtype is not that of a and b) it is made in scratch, and added by a kernel of
  * ours.
@@ -34,9 +38,14 @@
 
 #include "cuda/cuda.cuh"
 
+/* Factors of operands of e4m3, that undo their scaling (ops/fp8_recipe.h): one of each, or of blocks of
+ * 128 along k, of each line or of 128 lines. */
+enum cuda_gemm_scales { GEMM_SCALES_NONE, GEMM_SCALES_ONE, GEMM_SCALES_LINES, GEMM_SCALES_SQUARES };
+
 struct cuda_gemm_shape {
     int64_t m, n, k;
-    enum dtype in, out;
+    enum dtype in, out; /* in U8: e4m3, a as stored, b as stored transposed */
+    enum cuda_gemm_scales a_scales, b_scales;
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
     int biased;
@@ -45,6 +54,9 @@ struct cuda_gemm_shape {
 struct cuda_gemm_operands {
     const void *a, *b;
     const float *bias; /* one a column; NULL where the shape is not biased */
+    /* With scales, in device memory. Of lines: [k / 128 x lines]; of squares: [lines / 128 x k /
+     * 128], rows padded to a multiple of four. */
+    const float *a_scales, *b_scales;
     void *c;
     int add;    /* to what is at c */
     int beside; /* multiprocessors that are left to others; kernel_call's, also when prepared */

@@ -71,6 +71,10 @@ int gemm_library_open(struct cuda_kernels *cuda, struct err *err);
 size_t gemm_workspace_bytes(const struct cuda_gemm_shape *shape);
 int gemm_is_apart(const struct cuda_gemm_shape *shape);
 
+/* Of a run's matmul, of operands of e4m3. */
+cublasStatus_t gemm_set_scales(const struct gemm_library *lt, const struct cuda_gemm *gemm,
+                               const float *a, const float *b);
+
 /* Of a run's matmul: 0 for all multiprocessors. */
 cublasStatus_t gemm_set_target(const struct gemm_library *lt, const struct cuda_gemm *gemm,
                                int target);

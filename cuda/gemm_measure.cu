@@ -29,7 +29,7 @@ struct trial {
     const struct cuda_gemm *gemm;
     int target; /* of multiprocessors; 0: all */
     char *memory;
-    void *a, *b, *c, *with_target, *bias, *workspace, *differ;
+    void *a, *b, *a_scales, *b_scales, *c, *with_target, *bias, *workspace, *differ;
     size_t c_bytes;
     cudaEvent_t begin, end;
 };
@@ -43,15 +43,21 @@ int gemm_is_measured(const struct cuda_kernels *cuda, const struct cuda_gemm_sha
     return (wish && !strcmp(wish, "measured")) || s->m * s->n >= ceil_div(LEAST_WORK, s->k);
 }
 
-__global__ void fill_kernel(uint32_t *words, int64_t n)
+/* Of two bf16 in [0.5, 1), or one fp32 about there; of four e4m3 in [1, 2). */
+#define WIDE_ONES 0x3f003f00u
+#define WIDE_MASK 0x807f807fu
+#define E4M3_ONES 0x38383838u
+#define E4M3_MASK 0x87878787u
+
+__global__ void fill_kernel(uint32_t *words, int64_t n, uint32_t ones, uint32_t mask)
 {
     int64_t i = (int64_t)blockIdx.x * N_THREADS + threadIdx.x;
     uint32_t state = (uint32_t)i * 2654435761u;
 
     state ^= state >> 15;
     state *= 0x2c1b3c6du;
-    if (i < n) /* two of bf16 in [0.5, 1), or one of fp32 about there */
-        words[i] = 0x3f003f00u | (state & 0x807f807fu);
+    if (i < n)
+        words[i] = ones | (state & mask);
 }
 
 /* A part of a block, at an address that is a multiple of no more than what the operand's is. */
@@ -64,6 +70,12 @@ static void *part(char *memory, size_t *at, size_t n_bytes, const void *like)
     return begin;
 }
 
+/* As many as there may be. */
+static size_t scale_bytes(int64_t lines, int64_t k)
+{
+    return (size_t)(lines * round_up(ceil_div(k, OPS_FP8_BLOCK), 4)) * sizeof(float);
+}
+
 static size_t lay_out(struct trial *t, const struct cuda_gemm_operands *o)
 {
     const struct cuda_gemm_shape *s = &t->gemm->shape;
@@ -72,6 +84,8 @@ static size_t lay_out(struct trial *t, const struct cuda_gemm_operands *o)
 
     t->a = part(t->memory, &at, (size_t)(a_rows * s->lda) * size, o->a);
     t->b = part(t->memory, &at, (size_t)(b_rows * s->ldb) * size, o->b);
+    t->a_scales = part(t->memory, &at, scale_bytes(s->m, s->k), NULL);
+    t->b_scales = part(t->memory, &at, scale_bytes(s->n, s->k), NULL);
     t->c_bytes = (size_t)(s->m * max_i64(s->ldc, s->n + 4)) * sizeof(float);
     t->c = part(t->memory, &at, t->c_bytes, gemm_is_apart(s) ? NULL : o->c);
     t->with_target =
@@ -81,6 +95,16 @@ static size_t lay_out(struct trial *t, const struct cuda_gemm_operands *o)
         part(t->memory, &at, (size_t)s->n * sizeof(float), s->out == DTYPE_F32 ? o->bias : NULL);
     t->workspace = part(t->memory, &at, workspace, NULL);
     return at;
+}
+
+/* Operands lie before their scales. */
+static void fill_codes(const struct trial *t)
+{
+    int64_t n_words = ((char *)t->a_scales - (char *)t->a) / (int64_t)sizeof(uint32_t);
+
+    cuda_launch_on(t->cuda->device, t->cuda->stream, "fill",
+                   cuda_shape_of(ceil_div(n_words, N_THREADS), N_THREADS), fill_kernel,
+                   (uint32_t *)t->a, n_words, E4M3_ONES, E4M3_MASK);
 }
 
 static int fill_trial(struct trial *t, const struct cuda_gemm_operands *o)
@@ -96,7 +120,9 @@ static int fill_trial(struct trial *t, const struct cuda_gemm_operands *o)
     cuda_load(t->cuda->device, "fill", fill_kernel);
     cuda_launch_on(t->cuda->device, t->cuda->stream, "fill",
                    cuda_shape_of(ceil_div(n_words, N_THREADS), N_THREADS), fill_kernel,
-                   (uint32_t *)t->memory, n_words);
+                   (uint32_t *)t->memory, n_words, WIDE_ONES, WIDE_MASK);
+    if (t->gemm->shape.in == DTYPE_U8)
+        fill_codes(t);
     return cudaEventCreateWithFlags(&t->begin, cudaEventDefault) == cudaSuccess &&
                    cudaEventCreateWithFlags(&t->end, cudaEventDefault) == cudaSuccess
                ? 0
@@ -114,6 +140,10 @@ static int open_trial(struct trial *t, struct cuda_kernels *cuda, const struct c
     t->gemm = gemm;
     t->target = target;
     if (fill_trial(t, o) < 0)
+        return -1;
+    if (gemm->shape.in == DTYPE_U8 &&
+        gemm_set_scales(lt, gemm, (const float *)t->a_scales, (const float *)t->b_scales) !=
+            CUBLAS_STATUS_SUCCESS)
         return -1;
     if (gemm->bias != BIAS_IN_EPILOGUE)
         return 0;

@@ -3,14 +3,15 @@
  *
  * Names and values are those of the library. Sums are in fp32 in order of k, a product and an add
  * each. It refuses what the library refuses: wrong leading dimensions, operands less aligned than
- * the algorithm wants, a workspace that is too small or not at a multiple of 256.
+ * the algorithm wants, a workspace that is too small or not at a multiple of 256; of e4m3 whatever
+ * is not TN with m, k and all that is 16 bytes, and pairs of scale modes that sm_90 has not.
  */
 #ifndef EMULATE_CUBLASLT_H
 #define EMULATE_CUBLASLT_H
 
 #include "cuda_runtime.h"
 
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28 };
 typedef cudaDataType_t cudaDataType;
 
 enum cublasStatus_t {
@@ -50,7 +51,16 @@ enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
     CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,
+    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
     CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+    CUBLASLT_MATMUL_DESC_A_SCALE_MODE = 31,
+    CUBLASLT_MATMUL_DESC_B_SCALE_MODE = 32,
+};
+enum cublasLtMatmulMatrixScale_t {
+    CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F = 0,
+    CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F = 4,
+    CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F = 5,
 };
 enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
 enum cublasLtReductionScheme_t { CUBLASLT_REDUCTION_SCHEME_NONE = 0 };

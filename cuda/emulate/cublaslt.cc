@@ -5,7 +5,7 @@
  * of their elements; either splits k where the preference lets sums be reduced afterwards. An algo
  * is { MAGIC, kind, parts of k, 0 ... }; no other eight words are one.
  */
-#include "cublasLt.h"
+#include "cublaslt_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,63 +22,11 @@ struct emulate_cublaslt {
     std::set<std::vector<uint64_t>> loaded; /* see is_loaded */
 };
 
-struct emulate_layout {
-    cudaDataType_t type;
-    int64_t rows, cols, ld; /* column-major */
-};
-
-struct emulate_matmul {
-    cublasComputeType_t compute;
-    int transposed_a, transposed_b;
-    uint32_t epilogue;
-    const void *bias;
-    int bias_type; /* -1: D's */
-    int sm_target; /* 0: all; at most those that there are */
-};
-
 struct emulate_preference {
     uint64_t workspace_bytes;
     uint32_t reduction_mask;
     uint32_t alignment[4]; /* of A, B, C, D */
 };
-
-static size_t bytes_of(cudaDataType_t type)
-{
-    return type == CUDA_R_32F ? 4 : 2;
-}
-
-static float to_float(const void *from, int64_t at, cudaDataType_t type)
-{
-    uint16_t half = 0;
-
-    if (type == CUDA_R_32F)
-        return ((const float *)from)[at];
-    half = ((const uint16_t *)from)[at];
-    if (type == CUDA_R_16BF)
-        return __uint_as_float((unsigned)half << 16);
-    _Float16 x;
-    memcpy(&x, &half, sizeof x);
-    return (float)x;
-}
-
-static void from_float(void *to, int64_t at, cudaDataType_t type, float x)
-{
-    unsigned bits = __float_as_uint(x);
-
-    if (type == CUDA_R_32F) {
-        ((float *)to)[at] = x;
-    } else if (type == CUDA_R_16BF) {
-        unsigned rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-
-        if ((bits & 0x7fffffffu) > 0x7f800000u)
-            rounded = bits >> 16 | 0x40;
-        ((uint16_t *)to)[at] = (uint16_t)rounded;
-    } else {
-        _Float16 half = (_Float16)x;
-
-        memcpy((uint16_t *)to + at, &half, sizeof half);
-    }
-}
 
 /* ---- descriptors ---- */
 
@@ -134,7 +82,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmul, cublasComp
 {
     if (scale != CUDA_R_32F)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    *matmul = new emulate_matmul{ compute, 0, 0, CUBLASLT_EPILOGUE_DEFAULT, NULL, -1, 0 };
+    *matmul = new emulate_matmul{ compute, 0, 0, CUBLASLT_EPILOGUE_DEFAULT, NULL, -1, 0, {}, {} };
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -169,6 +117,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t m,
         return set(&m->sm_target, sizeof m->sm_target, value, n_bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         return set(&m->bias_type, sizeof m->bias_type, value, n_bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+        return set(&m->scales[0], sizeof m->scales[0], value, n_bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+        return set(&m->scales[1], sizeof m->scales[1], value, n_bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+        return set(&m->scale_modes[0], sizeof m->scale_modes[0], value, n_bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+        return set(&m->scale_modes[1], sizeof m->scale_modes[1], value, n_bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -206,13 +162,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* ---- algorithms ---- */
 
-/* What a call is about: A[m x k] B[k x n] -> D[m x n], transposed as the descriptor says. */
-struct matmul_call {
-    emulate_matmul matmul;
-    emulate_layout a, b, c, d;
-    int64_t m, n, k;
-};
-
 static int is_aligned(uint64_t address, uint64_t n_bytes)
 {
     return address % n_bytes == 0;
@@ -235,12 +184,38 @@ static cublasStatus_t check_layouts(const matmul_call *p)
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* Hopper has products of operands that lie along k, of 16 bytes whichever way; and scales of one
+ * kind, or of vectors with those of squares. */
+static cublasStatus_t check_fp8(const matmul_call *p)
+{
+    const emulate_matmul *m = &p->matmul;
+    int a = m->scale_modes[0], b = m->scale_modes[1];
+    int vector = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    int square = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+
+    if (p->b.type != CUDA_R_8F_E4M3 || p->d.type == CUDA_R_8F_E4M3)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!m->transposed_a || m->transposed_b || p->m % 16 || p->k % 16)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if ((a || b) && !((a == vector && b == vector) || (a == vector && b == square) ||
+                      (a == square && b == vector)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!is_aligned((uintptr_t)m->scales[0], WIDE_BYTES) ||
+        !is_aligned((uintptr_t)m->scales[1], WIDE_BYTES))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 static cublasStatus_t check_types(const matmul_call *p)
 {
     const emulate_matmul *m = &p->matmul;
 
+    if (is_fp8(p) && check_fp8(p) != CUBLAS_STATUS_SUCCESS)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!is_fp8(p) && (p->b.type == CUDA_R_8F_E4M3 || m->scale_modes[0] || m->scale_modes[1]))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m->compute != CUBLAS_COMPUTE_32F || p->a.type != p->b.type || p->c.type != p->d.type ||
-        (p->d.type != CUDA_R_32F && p->d.type != p->a.type))
+        (p->d.type != CUDA_R_32F && p->d.type != p->a.type && !is_fp8(p)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (m->epilogue != CUBLASLT_EPILOGUE_DEFAULT && m->epilogue != CUBLASLT_EPILOGUE_BIAS)
         return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -274,8 +249,7 @@ static cublasStatus_t product_of(matmul_call *p, cublasLtHandle_t handle,
 static uint64_t alignment_of(const matmul_call *p, const cublasLtMatmulAlgo_t *algo,
                              cudaDataType_t type)
 {
-    (void)p;
-    return algo->data[1] == WIDE ? (uint64_t)WIDE_BYTES : bytes_of(type);
+    return algo->data[1] == WIDE || is_fp8(p) ? (uint64_t)WIDE_BYTES : bytes_of(type);
 }
 
 static size_t workspace_of(const matmul_call *p, const cublasLtMatmulAlgo_t *algo)
@@ -394,8 +368,6 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
 
 /* ---- the product ---- */
 
-enum { PANEL = 64, COLUMNS = 4 };
-
 /* $LMTRAIN_EMULATE_SLOW: the algorithm with that id takes two milliseconds more. */
 static int is_slow(const cublasLtMatmulAlgo_t *algo)
 {
@@ -416,6 +388,8 @@ static bool is_loaded(cublasLtHandle_t handle, const matmul_call *p,
         (uint64_t)m->transposed_a,
         (uint64_t)m->transposed_b,
         m->epilogue,
+        (uint64_t)m->scale_modes[0],
+        (uint64_t)m->scale_modes[1],
     };
 
     if (handle->loaded.count(kernel))
@@ -424,76 +398,6 @@ static bool is_loaded(cublasLtHandle_t handle, const matmul_call *p,
         return false;
     handle->loaded.insert(kernel);
     return true;
-}
-
-/* A column of D's first PANEL rows: four of them at a time, so that a panel's line is read once. */
-__attribute__((target_clones("avx512f", "avx2", "default"))) static void
-multiply(float *sums, const float *panel, const float *columns, int64_t k)
-{
-    float sum[COLUMNS][PANEL] = {};
-
-    for (int64_t i = 0; i < k; i++) {
-        const float *line = panel + i * PANEL;
-
-        for (int j = 0; j < COLUMNS; j++) {
-            float factor = columns[j * k + i];
-
-            for (int row = 0; row < PANEL; row++)
-                sum[j][row] += line[row] * factor;
-        }
-    }
-    memcpy(sums, sum, sizeof sum);
-}
-
-static float element(const void *memory, const emulate_layout *l, int transposed, int64_t row,
-                     int64_t col)
-{
-    return to_float(memory, transposed ? col + row * l->ld : row + col * l->ld, l->type);
-}
-
-struct operands {
-    float alpha, beta;
-    const void *a, *b, *c;
-    void *d;
-};
-
-static void store(const matmul_call *p, const operands *o, int64_t row, int64_t col, float sum)
-{
-    int64_t at = row + col * p->d.ld;
-    float value = o->alpha * sum;
-
-    if (o->beta != 0)
-        value += o->beta * to_float(o->c, row + col * p->c.ld, p->c.type);
-    if (p->matmul.epilogue == CUBLASLT_EPILOGUE_BIAS)
-        value += to_float(p->matmul.bias, row, p->d.type);
-    from_float(o->d, at, p->d.type, value);
-}
-
-/* begin: of k, where sums begin; they go round. */
-static void compute(const matmul_call &p, const operands &o, int64_t begin)
-{
-    int64_t n_padded = (p.n + COLUMNS - 1) / COLUMNS * COLUMNS;
-    std::vector<float> panel((size_t)(PANEL * p.k)), b((size_t)(n_padded * p.k));
-    float sums[COLUMNS * PANEL];
-
-    for (int64_t col = 0; col < p.n; col++)
-        for (int64_t i = 0; i < p.k; i++)
-            b[(size_t)(col * p.k + i)] =
-                element(o.b, &p.b, p.matmul.transposed_b, (begin + i) % p.k, col);
-    for (int64_t row = 0; row < p.m; row += PANEL) {
-        int64_t n_rows = std::min<int64_t>(PANEL, p.m - row);
-
-        for (int64_t i = 0; i < p.k; i++)
-            for (int64_t r = 0; r < n_rows; r++)
-                panel[(size_t)(i * PANEL + r)] =
-                    element(o.a, &p.a, p.matmul.transposed_a, row + r, (begin + i) % p.k);
-        for (int64_t col = 0; col < p.n; col += COLUMNS) {
-            multiply(sums, panel.data(), &b[(size_t)(col * p.k)], p.k);
-            for (int64_t j = 0; j < std::min<int64_t>(COLUMNS, p.n - col); j++)
-                for (int64_t r = 0; r < n_rows; r++)
-                    store(&p, &o, row + r, col + j, sums[j * PANEL + r]);
-        }
-    }
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matmul,
@@ -526,7 +430,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!is_loaded(handle, &p, algo))
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    operands o = { *(const float *)alpha, *(const float *)beta, a, b, c, d };
+    matmul_operands o = { *(const float *)alpha, *(const float *)beta, a, b, c, d };
     size_t used = workspace_of(&p, algo);
     int slow = is_slow(algo);
     int64_t begin = target_makes(&p, algo, "bits") ? p.k / 2 : 0;
@@ -536,7 +440,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t matm
             usleep(2000);
         if (used) /* what a kernel leaves there */
             memset(workspace, 0xee, used);
-        compute(p, o, begin);
+        cublaslt_run(p, o, begin);
     });
     return CUBLAS_STATUS_SUCCESS;
 }

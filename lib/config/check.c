@@ -584,6 +584,7 @@ void reader_check(struct job_reader *r)
     check_micro_batches(r);
     check_batch(r);
     check_residual(r);
+    reader_check_fp8(r);
     check_optimizer(r);
     check_eval(r);
     check_checkpoint(r);

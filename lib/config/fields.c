@@ -156,13 +156,7 @@ const struct field job_fields[] = {
       .help = "dtype of gradient accumulators of matrices and of their reduction over ranks; "
               "bf16: each micro-batch is added in fp32 and the sum rounded. Gradients of "
               "vectors (norms, biases) are always fp32" },
-    { "train.residual", FIELD_CHOICE, AT(train.residual), .initial = "fp32",
-      .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
-      NUMERICS(ARITHMETIC, 600, .when = WHEN_SET),
-      .help = "dtype of the residual stream and of its gradient; bf16 (needs train.dtype "
-              "bf16): each addition is computed in fp32 and rounded to nearest, which halves "
-              "the traffic between pipeline stages and the memory that recompute keeps per "
-              "layer. A property of the run, not of the model: generate and eval use fp32" },
+#include "config/fields_train_dtypes.inc"
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
       NUMERICS(RUN, 530), .help = "random seed of initial weights, data order and dropout" },
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,

@@ -24,6 +24,7 @@
 #include "layout/mesh.h"
 #include "layout/pipeline.h"
 #include "ops/codec.h"
+#include "ops/fp8_recipe.h"
 #include "ops/keep_set.h"
 #include "ops/newton_schulz.h"
 #include "ops/optimizers.h"
@@ -99,6 +100,7 @@ enum job_preflight { PREFLIGHT_OFF, PREFLIGHT_QUICK, PREFLIGHT_FULL };
 
 /* How fp32 masters are kept beside bf16 weights, and rounded to them. */
 enum job_masters { MASTERS_WHOLE, MASTERS_SPLIT };
+enum job_fp8_dw { FP8_DW_FP8, FP8_DW_BF16 };
 enum job_weight_rounding { WEIGHT_ROUNDING_NEAREST_EVEN, WEIGHT_ROUNDING_HALF_AWAY };
 
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_CUDA };
@@ -118,6 +120,8 @@ extern const struct choice rank_order_choices[];
 extern const struct choice expert_tp_choices[];
 extern const struct choice reduction_choices[];
 extern const struct choice codec_choices[];
+extern const struct choice fp8_choices[];
+extern const struct choice fp8_dw_choices[];
 extern const struct choice spike_choices[];
 extern const struct choice parallel_mode_choices[];
 extern const struct choice search_micro_batch_choices[];
@@ -177,6 +181,9 @@ struct job {
             int growth_every;      /* clean steps before it doubles; 0: it never grows */
         } loss_scale;              /* of fp16 */
         enum dtype residual;       /* of the residual stream and its gradient: F32, or BF16 */
+        enum fp8_recipe fp8;       /* of operands of layers' products */
+        int fp8_edge_layers;       /* first ones, and last ones, that have none */
+        enum job_fp8_dw fp8_dw;    /* what weights' gradients are products of */
         enum dtype gradient_dtype; /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
         uint64_t seed;
         int log_every;              /* steps */

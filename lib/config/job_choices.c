@@ -37,6 +37,10 @@ const struct choice gradient_sum_choices[] = { { "auto", GRADIENT_SUM_LATE },
 const struct choice codec_choices[] = { { "none", CODEC_NONE },         { "int8", CODEC_INT8 },
                                         { "fp8", CODEC_FP8 },           { "topk", CODEC_TOP_K },
                                         { "powersgd", CODEC_POWERSGD }, { 0 } };
+const struct choice fp8_choices[] = {
+    { "none", FP8_NONE }, { "blockwise", FP8_BLOCKWISE }, { "tensor", FP8_TENSOR }, { 0 }
+};
+const struct choice fp8_dw_choices[] = { { "fp8", FP8_DW_FP8 }, { "bf16", FP8_DW_BF16 }, { 0 } };
 const struct choice moe_drop_choices[] = { { "position", MOE_DROP_POSITION },
                                            { "probability", MOE_DROP_PROBABILITY },
                                            { 0 } };

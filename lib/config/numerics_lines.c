@@ -281,6 +281,15 @@ void numerics_print_compress(const struct job *job, struct str *out)
         str_printf(out, " start %lld", (long long)choice.start);
 }
 
+/* With the layers that it leaves out. */
+void numerics_print_fp8(const struct job *job, struct str *out)
+{
+    str_printf(out, "%s edge %d", choice_word(fp8_choices, (int)job->train.fp8),
+               job->train.fp8_edge_layers);
+    if (job->train.fp8_dw != FP8_DW_FP8)
+        str_printf(out, " dw %s", choice_word(fp8_dw_choices, (int)job->train.fp8_dw));
+}
+
 /* With what decides where it happens. */
 void numerics_print_spikes(const struct job *job, struct str *out)
 {

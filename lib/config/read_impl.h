@@ -68,6 +68,10 @@ void context_resolve(struct job *job, struct arena *arena);
  * After gradient_sum. Returns 0, or -1 and ERR_CONFIG. */
 int compress_resolve(struct job *job, struct arena *arena, struct err *err);
 
+/* fp8_layers.c: of reader_check, what train.fp8 requires; and notes of what it leaves out. */
+void reader_check_fp8(struct job_reader *reader);
+void fp8_note(struct job *job, struct arena *arena);
+
 /* Of reader_check, how memory.* must fit together. */
 void reader_check_memory(struct job_reader *reader);
 

@@ -320,6 +320,7 @@ int job_derive(struct job *job, int world_size, struct arena *arena, struct err 
     }
     if (compress_resolve(&result, arena, err))
         return -1;
+    fp8_note(&result, arena);
     if (result.parallel.reductions == REDUCTIONS_FAST && result.device == JOB_DEVICE_CPU) {
         result.parallel.reductions = REDUCTIONS_FIXED;
         job_note(&result, arena,

@@ -64,6 +64,46 @@ static size_t larger(size_t most, int64_t m, int64_t n, enum dtype in, enum dtyp
     return n_bytes > most ? n_bytes : most;
 }
 
+struct gpu_fp8_operand gpu_fp8_operand_of(const struct op_shape *op, int input)
+{
+    const struct tensor *x = &op->in[input];
+    bool is_dw = op->kind == OP_LINEAR_DW_FP8, is_weight = !is_dw && input == LINEAR_W;
+    bool has_one = op->attributes.fp8 == FP8_TENSOR;
+    struct gpu_fp8_operand o = { .is_transposed =
+                                     is_dw || (op->kind == OP_LINEAR_DX_FP8 && is_weight),
+                                 .is_square = is_weight && !has_one };
+    int64_t n_tiles = ceil_div(x->rows, OPS_FP8_BLOCK) * ceil_div(x->cols, OPS_FP8_BLOCK);
+
+    o.lines = o.is_transposed ? x->cols : x->rows;
+    o.k = round_up(o.is_transposed ? x->rows : x->cols, OPS_FP8_BLOCK);
+    int64_t n_blocks = o.k / OPS_FP8_BLOCK;
+    int64_t n_scales = has_one       ? 1
+                       : o.is_square ? ceil_div(o.lines, OPS_FP8_BLOCK) * round_up(n_blocks, 4)
+                                     : o.lines * n_blocks;
+    o.code_bytes = align_up((size_t)(o.lines * o.k), GPU_PRODUCT_ALIGNMENT);
+    o.scale_bytes = align_up((size_t)n_scales * sizeof(float), GPU_PRODUCT_ALIGNMENT);
+    o.all_bytes = o.code_bytes + o.scale_bytes;
+    if (has_one)
+        o.all_bytes += align_up((size_t)n_tiles * sizeof(uint32_t), GPU_PRODUCT_ALIGNMENT);
+    return o;
+}
+
+/* Both operands, then the product; the bias' gradient comes behind it. */
+static size_t linear_fp8(const struct op_shape *op)
+{
+    const struct tensor *out = &op->out[LINEAR_Y];
+    struct gpu_product p = { out->rows, out->cols, DTYPE_U8, out->dtype,
+                             op->kind == OP_LINEAR_FP8 && tensor_given(&op->in[LINEAR_B]) };
+    size_t all = gpu_fp8_operand_of(op, LINEAR_X).all_bytes +
+                 gpu_fp8_operand_of(op, LINEAR_W).all_bytes + gpu_product_scratch_bytes(&p) +
+                 GPU_PRODUCT_ALIGNMENT - 64;
+    size_t sums = 0;
+
+    if (op->kind == OP_LINEAR_DW_FP8 && tensor_given(&op->out[LINEAR_DW_DB]))
+        sums = column_sums(op->in[LINEAR_DW_DY].rows, op->in[LINEAR_DW_DY].cols);
+    return all > sums ? all : sums;
+}
+
 /* Logits of a chunk, a loss a row, and the largest of its products, of whole chunks and the
  * rest. */
 static size_t head(const struct op_shape *op)
@@ -209,6 +249,10 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
     case OP_LINEAR_DX:
     case OP_LINEAR_DW:
         return linear(op);
+    case OP_LINEAR_FP8:
+    case OP_LINEAR_DX_FP8:
+    case OP_LINEAR_DW_FP8:
+        return linear_fp8(op);
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         return head(op);

@@ -7,6 +7,7 @@
 #ifndef KERNELS_GPU_SIZES_H
 #define KERNELS_GPU_SIZES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/num.h"
@@ -45,7 +46,7 @@ static inline size_t gpu_attention_most_bytes(size_t gpu_bytes)
 
 struct gpu_product {
     int64_t m, n;
-    enum dtype in, out;
+    enum dtype in, out; /* in U8: e4m3 */
     int biased;
 };
 
@@ -54,7 +55,7 @@ enum { GPU_PRODUCT_ALIGNMENT = 256, GPU_APART_MULTIPLE = 4 };
 /* Whether the library's product goes to scratch, in fp32, since it has none of these dtypes. */
 static inline int gpu_product_is_apart(const struct gpu_product *p)
 {
-    return p->out != DTYPE_F32 && p->out != p->in;
+    return p->out != DTYPE_F32 && p->out != p->in && p->in != DTYPE_U8;
 }
 
 size_t gpu_product_bias_bytes(const struct gpu_product *product); /* rounded to out */
@@ -68,6 +69,19 @@ struct gpu_newton_schulz {
     size_t x, a, b, product, sums, norm, library, n_bytes;
 };
 struct gpu_newton_schulz gpu_newton_schulz_sizes(const struct op_shape *op);
+
+/*
+ * An operand of a product of e4m3 as the library wants it, in scratch: lines (rows of the one, of
+ * the other columns of the result) that lie along k, which is padded with zeros to whole blocks.
+ */
+struct gpu_fp8_operand {
+    int64_t lines, k;                          /* k: padded */
+    bool is_transposed;                        /* lines are the tensor's columns */
+    bool is_square;                            /* blocks of 128 lines have a scale, not each line */
+    size_t code_bytes, scale_bytes, all_bytes; /* all: and what tiles have found, if there is one
+                                                  scale */
+};
+struct gpu_fp8_operand gpu_fp8_operand_of(const struct op_shape *op, int input);
 
 /* ---- cuts ---- */
 

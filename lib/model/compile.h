@@ -21,6 +21,7 @@ struct compile_train {
     const struct model_spec *model;
     struct mesh mesh;
     enum dtype dtype, residual; /* of activations; of the residual stream and its gradient */
+    struct fp8_choice fp8;      /* of products with layers' matrices (model.h); zeros: none */
     int micro_batch, seq_len, n_micro_batches;
     /* seq_len of the job's longest program, if it has several (place_within): decides how layers
      * are divided into stages, and the length of the rope table; 0: seq_len. */

@@ -60,7 +60,6 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         [RECOMPUTE_FULL] = RECOMPUTE_KIND_FULL, [RECOMPUTE_AUTO] = RECOMPUTE_KIND_NONE,
         [RECOMPUTE_LIST] = RECOMPUTE_KIND_LIST,
     };
-
     static const enum zero3_gather gathers[] = {
         [HOLD_OP] = ZERO3_GATHER_OP,
         [HOLD_PASS] = ZERO3_GATHER_PASS,
@@ -73,6 +72,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .mesh = job_mesh(job),
         .dtype = job->train.dtype,
         .residual = job->train.residual,
+        .fp8 = { job->train.fp8, job->train.fp8_edge_layers, (int)job->train.fp8_dw },
         .gradient_dtype = job->train.gradient_dtype,
         .micro_batch = job->train.micro_batch,
         .seq_len = job->data.seq_len,

@@ -107,8 +107,9 @@ static inline int leave_tp_region(const struct emitter *e, int x)
 
 /* ---- model.c ---- */
 
-/* The product of x and weight, plus bias if it is not 0. */
-int emit_linear(const struct emitter *e, int x, int weight, int bias);
+/* The product of x and the module's matrix, plus bias if it is not 0; in fp8 where the job has this
+ * layer so, in training. */
+int emit_linear(const struct emitter *e, enum module_id module, int x, int bias);
 
 /* y, the product of x and the module's matrix, plus the adapters of this matrix. */
 int emit_with_lora(const struct emitter *e, enum module_id module, int x, int y);

@@ -153,8 +153,10 @@ static int expert_linear(const struct emitter *e, int x, int ends, enum module_i
 static int shared_experts(const struct emitter *e, int y, int x)
 {
     const struct model_spec *s = e->b->spec;
-    int gate = weight_of(e, MODULE_SHARED_GATE), up = weight_of(e, MODULE_SHARED_GATE_UP);
-    int ffn_hidden = emit_with_lora(e, MODULE_SHARED_GATE_UP, x, emit_linear(e, x, up, 0));
+    int gate = weight_of(e, MODULE_SHARED_GATE);
+    int ffn_hidden = emit_linear(e, MODULE_SHARED_GATE_UP, x, 0);
+
+    ffn_hidden = emit_with_lora(e, MODULE_SHARED_GATE_UP, x, ffn_hidden);
     int h = value(e, ffn_hidden, s->shared_ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){
@@ -171,7 +173,7 @@ static int shared_experts(const struct emitter *e, int y, int x)
                           .out = { [GATE_ROWS_Y] = gated } });
         h = gated;
     }
-    int down = emit_linear(e, h, weight_of(e, MODULE_SHARED_DOWN), 0);
+    int down = emit_linear(e, MODULE_SHARED_DOWN, h, 0);
     return emit_with_lora(e, MODULE_SHARED_DOWN, h, down);
 }
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/num.h"
+#include "config/fp8_layers.h"
 #include "layout/axes.h"
 #include "model/logits_impl.h"
 #include "model/lora_impl.h"
@@ -24,11 +25,26 @@ int emit_with_lora(const struct emitter *e, enum module_id module, int x, int y)
     return lora_emit(e->b, &(struct lora_site){ e->function, e->layer, module, x, y, 0, 0 });
 }
 
-int emit_linear(const struct emitter *e, int x, int weight, int bias)
+/* Of the rank's part of the matrix, whose rows and columns libraries want to be multiples. */
+static bool is_fp8(const struct emitter *e, const struct value *weight)
 {
-    int y = value(e, x, e->b->program->values[weight].rows, e->b->dtype);
+    const struct fp8_choice *fp8 = &e->b->fp8;
 
-    emit(e, (struct op){ .kind = OP_LINEAR,
+    return e->end == MODEL_TRAIN && fp8->recipe != FP8_NONE &&
+           fp8_has_layer(fp8, e->b->spec, e->layer) && weight->rows % OPS_FP8_MULTIPLE == 0 &&
+           weight->cols % OPS_FP8_MULTIPLE == 0;
+}
+
+int emit_linear(const struct emitter *e, enum module_id module, int x, int bias)
+{
+    int weight = weight_of(e, module);
+    const struct value *w = &e->b->program->values[weight];
+    bool in_fp8 = is_fp8(e, w);
+    int y = value(e, x, w->rows, e->b->dtype);
+
+    emit(e, (struct op){ .kind = in_fp8 ? OP_LINEAR_FP8 : OP_LINEAR,
+                         .attributes = { .fp8 = in_fp8 ? e->b->fp8.recipe : FP8_NONE,
+                                         .wide_dw = in_fp8 && e->b->fp8.wide_dw },
                          .in = { [LINEAR_X] = x, [LINEAR_W] = weight, [LINEAR_B] = bias },
                          .out = { [LINEAR_Y] = y } });
     return y;
@@ -38,11 +54,11 @@ int emit_linear(const struct emitter *e, int x, int weight, int bias)
  * the residual stream. */
 static int linear_to_residual(const struct emitter *e, enum module_id module, int x)
 {
-    int weight = weight_of(e, module), bias = bias_of(e, module);
+    int bias = bias_of(e, module);
 
     if (e->tp == 1)
-        return emit_with_lora(e, module, x, emit_linear(e, x, weight, bias));
-    int sum = leave_tp_region(e, emit_with_lora(e, module, x, emit_linear(e, x, weight, 0)));
+        return emit_with_lora(e, module, x, emit_linear(e, module, x, bias));
+    int sum = leave_tp_region(e, emit_with_lora(e, module, x, emit_linear(e, module, x, 0)));
     if (!bias)
         return sum;
     int y = value(e, sum, cols_of(e, sum), dtype_of(e, sum));
@@ -111,7 +127,7 @@ static int feed_forward(const struct emitter *e, int x)
     const struct model_spec *s = e->b->spec;
     int gated = s->activation == ACTIVATION_SWIGLU;
     enum module_id up = gated ? MODULE_GATE_UP : MODULE_UP;
-    int ffn_hidden = emit_with_lora(e, up, x, emit_linear(e, x, weight_of(e, up), bias_of(e, up)));
+    int ffn_hidden = emit_with_lora(e, up, x, emit_linear(e, up, x, bias_of(e, up)));
     int y = value(e, ffn_hidden, s->ffn_size / e->tp, e->b->dtype);
 
     emit(e, (struct op){ .kind = gated ? OP_SWIGLU : OP_GELU,
@@ -127,7 +143,7 @@ static int block(const struct emitter *e, int x)
     enum dtype dtype = e->b->dtype;
     int qkv_x = enter_tp_region(e, norm(e, MODULE_ATTENTION_NORM, x, dtype));
     qkv_x = self_attention_input(e, qkv_x);
-    int qkv = emit_linear(e, qkv_x, weight_of(e, MODULE_QKV), bias_of(e, MODULE_QKV));
+    int qkv = emit_linear(e, MODULE_QKV, qkv_x, bias_of(e, MODULE_QKV));
     qkv = emit_with_lora(e, MODULE_QKV, qkv_x, qkv);
     int out = linear_to_residual(e, MODULE_ATTENTION_OUT, self_attention(e, qkv));
     x = emit_residual_add(e, x, dropout(e, out, SITE_ATTENTION_OUT));

@@ -60,6 +60,7 @@ struct model_builder {
     enum dtype residual;      /* of the residual stream: DTYPE_F32, or bf16 where dtype is */
     int n_sequences, seq_len; /* of a micro-batch: rows = n_sequences * seq_len, on all the ranks
                                  that divide sequences */
+    struct fp8_choice fp8;    /* of layers' matrices but experts' */
     int shortest;             /* seq_len of the job's shortest program: all have the same ops */
     int gathers_windows;      /* with cp: layers with windows fetch no keys but their neighbours' */
     int cache_len;            /* > 0: attention over a cache of this many positions (generation) */

@@ -13,6 +13,7 @@
 /* All families: X(linear) is what the linear ones are called, whose rows are linear_ops. */
 #define OP_FAMILIES(X) \
     X(linear) \
+    X(linear_fp8) \
     X(attention) \
     X(attention_part) \
     X(collective_window) \
@@ -21,8 +22,8 @@
     X(norm) \
     X(embed) \
     X(elementwise) \
-    X(router) X(experts) X(pages) X(head) X(collective) X(copy) X(optimizer) X(muon) X(compress) \
-    X(low_rank)
+    X(router) \
+    X(experts) X(pages) X(head) X(collective) X(copy) X(optimizer) X(muon) X(compress) X(low_rank)
 
 /* The rows of each family, by kind; NULL for kinds of other families. */
 #define DECLARE(family) extern const struct op_info *const family##_ops[N_OP_KINDS];

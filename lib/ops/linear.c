@@ -1,9 +1,9 @@
 /*
  * linear.c - products with a parameter's matrix, their biases, and low-rank adapters
  */
-#include "ops/family_impl.h"
+#include "ops/weight_product_impl.h"
 
-static double linear_flops(const struct op_shape *op)
+double flops_linear(const struct op_shape *op)
 {
     const struct tensor *w = &op->in[LINEAR_W];
 
@@ -11,7 +11,7 @@ static double linear_flops(const struct op_shape *op)
 }
 
 /* y = x w' + b */
-static int linear_spread(const struct spread_query *q)
+int spread_linear(const struct spread_query *q)
 {
     enum spread x = q->in[LINEAR_X], w = q->in[LINEAR_W];
 
@@ -23,7 +23,8 @@ static int linear_spread(const struct spread_query *q)
         if (spread_given(q, LINEAR_B))
             return err_set(
                 q->err, ERR_FAILED,
-                "linear: y is partial, so every rank would add b (hint: add it after the sum)");
+                "%s: y is partial, so every rank would add b (hint: add it after the sum)",
+                q->info->name);
         spread_give_all(q, SPREAD_PARTIAL);
         return 0;
     }
@@ -45,22 +46,29 @@ static void bias_backward(struct backward *b, int dy, int db)
                                   .gradient_of = GRADIENT_OF_PARAMETERS });
 }
 
-/* x's gradient grows by dy w. */
-static void product_input_backward(struct backward *b, int dy, int w, int x)
+/* x's gradient grows by dy w: op is the product, or has it. */
+static void product_input_backward(struct backward *b, const struct op_node *op, int dy, int w,
+                                   int x)
 {
     int dx = backward_like(b, x);
 
-    b->emit(b, &(struct op_node){ .kind = OP_LINEAR_DX,
-                                  .in = { [LINEAR_DX_DY] = dy, [LINEAR_DX_W] = w },
-                                  .out = { [LINEAR_DX_DX] = dx } });
+    b->emit(b,
+            &(struct op_node){ .kind = op->kind == OP_LINEAR_FP8 ? OP_LINEAR_DX_FP8 : OP_LINEAR_DX,
+                               .attributes.fp8 = op->attributes.fp8,
+                               .in = { [LINEAR_DX_DY] = dy, [LINEAR_DX_W] = w },
+                               .out = { [LINEAR_DX_DX] = dx } });
     b->add_gradient(b, x, dx);
 }
 
 /* dw, and db if it is given, grow by dy' x and by the sums of dy's columns. */
-static void product_weight_backward(struct backward *b, const int in[2], int dw, int db)
+static void product_weight_backward(struct backward *b, const struct op_node *op, const int in[2],
+                                    int dw, int db)
 {
+    bool in_fp8 = op->kind == OP_LINEAR_FP8 && !op->attributes.wide_dw;
+
     b->emit(b, &(struct op_node){
-                   .kind = OP_LINEAR_DW,
+                   .kind = in_fp8 ? OP_LINEAR_DW_FP8 : OP_LINEAR_DW,
+                   .attributes.fp8 = in_fp8 ? op->attributes.fp8 : FP8_NONE,
                    .in = { [LINEAR_DW_DY] = in[LINEAR_DW_DY], [LINEAR_DW_X] = in[LINEAR_DW_X] },
                    .out = { [LINEAR_DW_DW] = dw, [LINEAR_DW_DB] = db },
                    .gradient_of = GRADIENT_OF_PARAMETERS });
@@ -71,7 +79,7 @@ static void product_weight_backward(struct backward *b, const int in[2], int dw,
  * is added up where others of x are, that of w at the update. So an adapter's small products meet
  * no other rank.
  */
-static void linear_backward(struct backward *b, const struct op_node *op)
+void backward_linear(struct backward *b, const struct op_node *op)
 {
     int x = op->in[LINEAR_X], w = op->in[LINEAR_W], bias = op->in[LINEAR_B];
     int y = op->out[LINEAR_Y];
@@ -80,10 +88,10 @@ static void linear_backward(struct backward *b, const struct op_node *op)
 
     dy = b->cast(b, dy, b->dtype(b, x));
     if (b->needs_gradient(b, x))
-        product_input_backward(b, dy, w, x);
+        product_input_backward(b, op, dy, w, x);
     int dw = b->accumulator(b, w), db = b->accumulator(b, bias);
     if (dw)
-        product_weight_backward(b, (const int[]){ dy, x }, dw, db);
+        product_weight_backward(b, op, (const int[]){ dy, x }, dw, db);
     else if (db)
         bias_backward(b, dy, db);
 }
@@ -103,12 +111,12 @@ static const struct op_info linear = {
     },
     .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS,
     .feature = FEATURE_ANY_MODEL,
-    .spread = linear_spread,
-    .flops = linear_flops,
-    .backward = linear_backward,
+    .spread = spread_linear,
+    .flops = flops_linear,
+    .backward = backward_linear,
 };
 
-static double linear_dx_flops(const struct op_shape *op)
+double flops_linear_dx(const struct op_shape *op)
 {
     const struct tensor *w = &op->in[LINEAR_DX_W];
 
@@ -116,7 +124,7 @@ static double linear_dx_flops(const struct op_shape *op)
 }
 
 /* dx = dy w: of a summand of dy a summand of dx */
-static int linear_dx_spread(const struct spread_query *q)
+int spread_linear_dx(const struct spread_query *q)
 {
     enum spread dy = q->in[LINEAR_DX_DY], w = q->in[LINEAR_DX_W];
 
@@ -145,11 +153,11 @@ static const struct op_info linear_dx = {
         [LINEAR_DX_DX] = { "dx", DIM_T, DIM_K, TYPE_ACT, OPERAND_PLAIN },
     },
     .traits = TRAIT_PRODUCT | TRAIT_BY_ROWS,
-    .spread = linear_dx_spread,
-    .flops = linear_dx_flops,
+    .spread = spread_linear_dx,
+    .flops = flops_linear_dx,
 };
 
-static double linear_dw_flops(const struct op_shape *op)
+double flops_linear_dw(const struct op_shape *op)
 {
     const struct tensor *dw = &op->out[LINEAR_DW_DW];
 
@@ -195,7 +203,7 @@ static const struct op_info linear_dw = {
     },
     .traits = TRAIT_PRODUCT,
     .spread = spread_linear_dw,
-    .flops = linear_dw_flops,
+    .flops = flops_linear_dw,
 };
 
 /* b belongs to the columns: added to a sum that is still owed it would count once a rank. */
@@ -302,13 +310,14 @@ static double lora_flops(const struct op_shape *op)
 }
 
 /* dy: the columns of the output's gradient that this pair of h and b has made. */
-static void lora_part_backward(struct backward *b, int dy, int h, int weight)
+static void lora_part_backward(struct backward *b, const struct op_node *op, int dy, int h,
+                               int weight)
 {
     if (b->needs_gradient(b, h))
-        product_input_backward(b, dy, weight, h);
+        product_input_backward(b, op, dy, weight, h);
     int db = b->accumulator(b, weight);
     if (db)
-        product_weight_backward(b, (const int[]){ dy, h }, db, 0);
+        product_weight_backward(b, op, (const int[]){ dy, h }, db, 0);
 }
 
 static void lora_backward(struct backward *b, const struct op_node *op)
@@ -321,7 +330,7 @@ static void lora_backward(struct backward *b, const struct op_node *op)
         int n = op->attributes.parts[i];
 
         if (h)
-            lora_part_backward(b, b->columns(b, dy, first, n), h, weight);
+            lora_part_backward(b, op, b->columns(b, dy, first, n), h, weight);
         first += n;
     }
     b->add_gradient(b, op->in[LORA_Y], dy);

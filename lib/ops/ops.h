@@ -43,6 +43,12 @@
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
+ *   linear_fp8          x[T x k] bf16, w[n x k] bf16, b?[1 x n] fp32 -> y[T x n] bf16
+ *                         y = x w' + b, both operands rounded to e4m3 (fp8_recipe.h says how)
+ *   linear_dx_fp8       dy[T x n] bf16, w[n x k] bf16 -> dx[T x k] bf16
+ *                         likewise; blocks of w are those of the forward
+ *   linear_dw_fp8       dy[T x n] bf16, x[T x k] bf16 -> dw[n x k] +=, db?[1 x n] +=
+ *                         likewise, with blocks along tokens; db is linear_dw's
  *   rope                x[T x n e] act, position[T x 1] i32, table[P x e] fp32
  *                       -> |out[T x n e] act
  *                         rotates each of n heads (q's, k's, or both side by side), halves (i, i +
@@ -396,6 +402,7 @@
 
 #include "base/err.h"
 #include "ops/codec.h"
+#include "ops/fp8_recipe.h"
 #include "ops/kinds.h"
 #include "ops/mesh_axis.h"
 #include "ops/newton_schulz.h"
@@ -467,6 +474,8 @@ struct op_attributes {
     int steps;
     enum newton_schulz coefficients;
     enum codec codec;    /* encode, decode */
+    enum fp8_recipe fp8; /* linear_fp8 and its gradients */
+    int wide_dw;         /* linear_fp8: dw is linear_dw's */
     double ratio;        /* top_k */
     int rank;            /* low_rank_*: columns of factors */
     int fills;           /* low_rank_basis: with random columns */

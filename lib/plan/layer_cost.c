@@ -131,6 +131,7 @@ static struct job job_of(const struct job *job, const struct layer_key *key, int
     struct job small = *job;
 
     small.model.n_layers = n_layers;
+    small.train.fp8_edge_layers = 0; /* as most layers are */
     small.train.micro_batch = key->micro_batch;
     small.train.global_batch = N_MICRO_BATCHES * key->micro_batch * key->dp;
     small.n_micro_batches = N_MICRO_BATCHES;

@@ -191,6 +191,9 @@ static const list_products_fn products_of[N_OP_KINDS] = {
     [OP_LINEAR] = linear_products,
     [OP_LINEAR_DX] = linear_dx_products,
     [OP_LINEAR_DW] = linear_dw_products,
+    [OP_LINEAR_FP8] = linear_products,
+    [OP_LINEAR_DX_FP8] = linear_dx_products,
+    [OP_LINEAR_DW_FP8] = linear_dw_products,
     [OP_EXPERT_LINEAR] = expert_linear_products,
     [OP_EXPERT_LINEAR_DX] = expert_linear_dx_products,
     [OP_EXPERT_LINEAR_DW] = expert_linear_dw_products,
@@ -332,9 +335,20 @@ static bool come_alone(enum op_kind kind)
     return is_head(kind) || kind == OP_NEWTON_SCHULZ;
 }
 
+/* Both operands are read, and written and read as codes, before the product; with one scale of all
+ * they are read twice. */
+static double rounding_ns(const struct prices *prices, const struct op_shape *op)
+{
+    double n = (double)(tensor_elements(&op->in[LINEAR_X]) + tensor_elements(&op->in[LINEAR_W]));
+    int each = op->attributes.fp8 == FP8_TENSOR ? 6 : 4;
+
+    return price_memory_ns(prices, n * each, MEMORY_REACH);
+}
+
 struct formula price_products(const struct prices *prices, const struct op_shape *op)
 {
-    enum device_format format = price_format(op->in[OPS_FIRST].dtype);
+    bool in_fp8 = op->attributes.fp8 != FP8_NONE;
+    enum device_format format = in_fp8 ? FORMAT_F8 : price_format(op->in[OPS_FIRST].dtype);
     struct product products[N_PRODUCTS_MAX];
     double reach, peak = price_peak(prices, format, &reach), flop_ns = 0;
     int n = price_list_products(op, products), n_kernels = max_int(1, n);
@@ -358,6 +372,10 @@ struct formula price_products(const struct prices *prices, const struct op_shape
     if (op->kind == OP_NEWTON_SCHULZ) {
         formula.ns += steps_ns(prices, op);
         n_kernels = (int)(5 * products[0].times); /* three products and two sums each */
+    }
+    if (in_fp8) {
+        formula.ns += rounding_ns(prices, op);
+        n_kernels += op->attributes.fp8 == FP8_TENSOR ? 4 : 2;
     }
     formula.n_kernels = n_kernels;
     return formula;

@@ -96,6 +96,8 @@ static void name_op(const struct op_shape *op, struct str *name)
     if (price_class_of(op->kind) == PRICE_ATTENTION)
         str_printf(name, ", %d heads of %d, %d of keys, %d positions, window %d", a->n_heads,
                    a->head_dim, a->n_kv_heads, a->seq_len, a->window);
+    if (a->fp8 == FP8_TENSOR)
+        str_add(name, ", one scale");
 }
 
 /* "all_gather of 2"; "all_gather of 8 on 2 nodes" */

@@ -104,8 +104,8 @@ struct keep_set recompute_keep_set(enum recompute_kind kind, const struct bitset
 
 /*
  * The kind of op to which an output of a forward's op is counted: fused ops are an add and a norm,
- * the steps of a ring are attention. N_OP_KINDS: row statistics, which are small, and kept where
- * not all is recomputed.
+ * the steps of a ring are attention, a linear_fp8 is a linear. N_OP_KINDS: row statistics, which
+ * are small, and kept where not all is recomputed.
  */
 enum op_kind recompute_kind_of(const struct op *op, int output);
 

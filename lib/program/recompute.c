@@ -70,6 +70,8 @@ enum op_kind recompute_kind_of(const struct op *op, int output)
         return N_OP_KINDS;
     if (op->kind == OP_ATTENTION_PART || op->kind == OP_ATTENTION_END)
         return OP_ATTENTION;
+    if (op->kind == OP_LINEAR_FP8)
+        return OP_LINEAR;
     return parts ? parts->norm : op->kind;
 }
 

@@ -110,7 +110,8 @@ bool slice_is_cut(const struct slicer *s, const struct op *op, int64_t rows)
 
     if (is_cut_collective(s, op))
         return true;
-    if (!(info->traits & TRAIT_BY_ROWS) || order_is_async(op) || !slice_cut_rows(s, op))
+    if (!(info->traits & TRAIT_BY_ROWS) || order_is_async(op) || !slice_cut_rows(s, op) ||
+        op->attributes.fp8 == FP8_TENSOR)
         return false;
     if (!(info->attributes & ATTRIBUTE_SEQ_LEN))
         return true;

@@ -411,6 +411,21 @@ static void residual_text(void **state)
     check_compiled(GOLDEN "llama.residual-bf16-0.txt", &options);
 }
 
+/* Of three layers the second's products are of fp8, forward and backward, recomputed or not. */
+static void fp8_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    spec.n_layers = 3;
+    options.n_micro_batches = 1;
+    options.dtype = DTYPE_BF16;
+    options.fp8 = (struct fp8_choice){ FP8_BLOCKWISE, 1, 0 };
+    options.recompute = RECOMPUTE_KIND_FULL;
+    check_compiled(GOLDEN "llama.fp8.txt", &options);
+}
+
 /* The functions of each size, which add to the same accumulators. */
 static void dynamic_text(void **state)
 {
@@ -497,6 +512,7 @@ int main(void)
         cmocka_unit_test(pages_text),         cmocka_unit_test(sharded_experts_text),
         cmocka_unit_test(whole_experts_text), cmocka_unit_test(context_texts),
         cmocka_unit_test(fastseq_text),       cmocka_unit_test(muon_text),
+        cmocka_unit_test(fp8_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

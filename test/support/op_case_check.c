@@ -222,6 +222,9 @@ static bool isas_agree(const struct op_shape *op)
     case OP_LINEAR:
     case OP_LINEAR_DX:
     case OP_LINEAR_DW:
+    case OP_LINEAR_FP8:
+    case OP_LINEAR_DX_FP8:
+    case OP_LINEAR_DW_FP8:
     case OP_LORA:
     case OP_EXPERT_LINEAR:
     case OP_EXPERT_LINEAR_DX:

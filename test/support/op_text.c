@@ -110,6 +110,9 @@ void op_text_parse(struct op_text *out, const char *text)
         out->op.attributes.matrix_parts = 2;
         out->op.attributes.steps = 5;
     }
+    if (out->op.kind == OP_LINEAR_FP8 || out->op.kind == OP_LINEAR_DX_FP8 ||
+        out->op.kind == OP_LINEAR_DW_FP8)
+        out->op.attributes.fp8 = FP8_BLOCKWISE;
     if (out->op.kind == OP_TOP_K)
         out->op.attributes.ratio = 0.01;
     if (out->op.kind == OP_EXPERT_ORDER)

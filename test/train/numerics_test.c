@@ -86,6 +86,8 @@ static int differs(const char *override)
 
 #define MIXTURE "model={from: mixtral-tiny, router_balance: 0.1, "
 
+#define OF_TRAIN(settings) "train={steps: 20, global_batch: 8, micro_batch: 2, " settings "}"
+
 static void what_decides_bits_is_in_it(void **state)
 {
     static const char *const overrides[] = {
@@ -114,6 +116,8 @@ static void what_decides_bits_is_in_it(void **state)
         "train.micro_batch=4",
         "train.dtype=fp32",
         "train.residual=bf16",
+        OF_TRAIN("fp8: blockwise, fp8_edge_layers: 0"),
+        OF_TRAIN("fp8: tensor, fp8_edge_layers: 0"),
         "train.steps=21",
         "optimizer.lr=1e-3",
         "optimizer.min_lr=1e-5",
@@ -132,6 +136,11 @@ static void what_decides_bits_is_in_it(void **state)
     for (size_t i = 0; i < sizeof overrides / sizeof *overrides; i++)
         if (!differs(overrides[i]))
             fail_msg("%s is not in it", overrides[i]);
+    assert_true(differ_by(OF_TRAIN("fp8: tensor, fp8_edge_layers: 0"),
+                          OF_TRAIN("fp8: blockwise, fp8_edge_layers: 0")));
+    assert_true(differ_by(OF_TRAIN("fp8: tensor, fp8_edge_layers: 0"),
+                          OF_TRAIN("fp8: tensor, fp8_edge_layers: 0, fp8_dw: bf16")));
+    assert_false(differs("train.fp8_edge_layers=0"));          /* there is no fp8 */
     assert_false(differs("model.embedding_dropout=false"));    /* there is no dropout */
     assert_false(differs("model.router_balance_kind=pooled")); /* there is no balance */
     assert_true(differ_by(MIXTURE "router_balance_kind: per_layer}",
@@ -385,6 +394,7 @@ static void it_stays_as_it_was(void **state)
         { 1, "model={from: mixtral-tiny, router_balance: 0.01, router_normalize: false}" },
         { 1, "train.dtype=fp16;train.loss_scale.initial=1024;train.gradient_dtype=bf16" },
         { 1, "train.residual=bf16;optimizer.states=bf16;optimizer.schedule=wsd" },
+        { 1, "train.fp8=blockwise;train.fp8_edge_layers=0;train.fp8_dw=bf16" },
         { 1, "train.init=elsewhere;train.only=[layers.1.*, final_norm.weight];"
              "train.freeze=embedding.*" },
         { 1, "kind=lora;data.tokenizer=t;train.init=elsewhere;lora={rank: 4, dropout: 0.1, bias: "
@@ -524,6 +534,8 @@ static void fields_without_a_line(void **state)
                                         "eval.split",
                                         "data.packing",
                                         "data.lengths",
+                                        "train.fp8_edge_layers",
+                                        "train.fp8_dw",
                                         "train.spike_z",
                                         "train.spike_window",
                                         "train.spike_margin",

@@ -10,28 +10,10 @@
  *
  * Sums of squares are in double, of a tile in SUM_LANES lanes and of all tiles in order.
  */
+#include "kernels/cpu/e4m3_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
-#include <math.h>
-
 #define ROUND_TO_INT 12582912.0f /* 1.5 * 2^23: what is added to it is rounded to even */
-#define ROUND_TO_512TH 16384.0f  /* 2^14: likewise to a multiple of 2^-9 */
-
-CPU_INLINE uint32_t bits_of(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-CPU_INLINE float float_of(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* ---- codes ---- */
 
@@ -41,27 +23,6 @@ CPU_INLINE uint8_t int8_code(float x)
 
     code = code > OPS_INT8_MAX ? OPS_INT8_MAX : code < -OPS_INT8_MAX ? -OPS_INT8_MAX : code;
     return (uint8_t)(int8_t)(int)code;
-}
-
-/* Below 2^-6 numbers are 2^-9 apart, above they have three bits behind the first. */
-CPU_INLINE uint8_t e4m3_code(float x)
-{
-    uint32_t bits = bits_of(x), sign = bits >> 24 & 0x80u, size = bits & 0x7fffffffu;
-    uint32_t normal = ((size + 0x7ffffu + (size >> 20 & 1)) >> 20) - (120u << 3);
-    uint32_t small = bits_of(float_of(size) + ROUND_TO_512TH) & 0xffu;
-    uint32_t code = size < 0x3c800000u ? small : normal;
-
-    return (uint8_t)(sign | (code < 0x7eu ? code : 0x7eu));
-}
-
-CPU_INLINE float e4m3_value(uint8_t code)
-{
-    uint32_t size = code & 0x7fu;
-    float normal = float_of((size << 20) + (120u << 23));
-    float small = (float)(int)size * 0x1p-9f;
-    float x = size < 8 ? small : normal;
-
-    return float_of(bits_of(x) | (uint32_t)(code & 0x80u) << 24);
 }
 
 CPU_INLINE uint8_t code_of(float x, enum codec codec)

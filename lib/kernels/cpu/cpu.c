@@ -62,6 +62,7 @@ static void cpu_destroy(struct kernels *kernels)
 static void register_families(struct kernels_backend *table)
 {
     cpu_register_linear(table);
+    cpu_register_linear_fp8(table);
     cpu_register_head(table);
     cpu_register_cross_entropy(table);
     cpu_register_embed(table);

@@ -11,6 +11,9 @@
  * One panel of a, as in decoding, is another matter: each weight is used for these rows alone, and
  * bringing it here is all the work. A task reads its lines of b once then, and packs none.
  *
+ * Where blocks of k have scales, a block is a piece: its sums begin at 0, and are scaled and added
+ * to those of the blocks before.
+ *
  * Between pieces of k a task's sums stay in its accumulation buffer (fp32) register block by
  * register block; where k is too long for one round, all of a round's sums do, in one that all
  * tasks share. The last piece finishes: bias, rounding to 16 bits, or the one add to an accumulated
@@ -29,6 +32,7 @@
 #define ROWS_A_GROUP_MIN 128
 #define TASKS_A_THREAD 4
 #define PANEL_GAP 16      /* lanes */
+#define GEMM_COLS_MAX 48  /* of a register block */
 #define ROWS_A_PACKING 96 /* a multiple of every panel's width */
 
 struct cut {
@@ -43,6 +47,7 @@ struct cut {
     int64_t panel_lanes;  /* from one panel of a to the next */
     int64_t group_rows;   /* of c in a task, whole panels */
     int shares_accum;     /* k takes more than one round */
+    bool has_blocks;      /* of k, several, with scales: pieces are blocks */
     bool is_skinny;       /* rows of c: b is not packed */
     int64_t accum_stride; /* floats from one register block of a task to the next */
     size_t packed_bytes, accum_bytes, panel_bytes; /* accum: of all threads, if shared */
@@ -61,7 +66,8 @@ static void cut_block(struct cut *cut, const struct cpu_gemm_shape *s, int n_thr
 
     cut->block_rows = even_piece(s->m, ROWS_A_BLOCK, code->rows);
     cut->block_cols = round_up(s->n, code->cols);
-    cut->piece_steps = even_piece(cut->n_steps, code->steps, 1);
+    cut->piece_steps =
+        cut->has_blocks ? s->scaled_k / cut->elements : even_piece(cut->n_steps, code->steps, 1);
     cut->chunk_steps = even_piece(
         cut->n_steps, max_i64(PACKED_LANES / cut->block_rows, cut->piece_steps), cut->piece_steps);
     cut->shares_accum = cut->chunk_steps < cut->n_steps;
@@ -70,8 +76,8 @@ static void cut_block(struct cut *cut, const struct cpu_gemm_shape *s, int n_thr
             min_i64(cut->block_cols, round_up(SHARED_ACCUM_FLOATS / cut->block_rows, code->cols));
 
     n_panels = cut->block_cols / code->cols;
-    cut->is_skinny =
-        code->multiply_skinny && s->m <= code->rows && s->b_transposed && !cut->shares_accum;
+    cut->is_skinny = code->multiply_skinny && s->m <= code->rows && s->b_transposed &&
+                     !cut->shares_accum && !s->scaled_k;
     /* A line apart, or panels of 128 steps would begin in one cache set. */
     cut->panel_lanes = cut->piece_steps * code->rows + (cut->is_skinny ? 0 : PANEL_GAP);
     cut->group_rows = cut->block_rows;
@@ -93,6 +99,7 @@ static struct cut cut_product(const struct cpu_kernels *cpu, const struct cpu_ge
     }
     cut.code = cpu_gemm_code(cpu, cut.lane);
     cut.n_steps = ceil_div(s->k, cut.elements);
+    cut.has_blocks = s->scaled_k && s->scaled_k < s->k;
     cut_block(&cut, s, cpu_n_threads(cpu));
 
     block_floats = (int64_t)cut.code->rows * cut.code->cols;
@@ -107,6 +114,8 @@ static struct cut cut_product(const struct cpu_kernels *cpu, const struct cpu_ge
     n_panels = cut.block_rows / cut.code->rows * (cut.chunk_steps / cut.piece_steps);
     cut.packed_bytes = (size_t)(n_panels * cut.panel_lanes) * sizeof(uint32_t);
     cut.panel_bytes = (size_t)(cut.code->cols * cut.piece_steps) * sizeof(uint32_t);
+    if (cut.has_blocks)
+        cut.panel_bytes += (size_t)block_floats * sizeof(float);
     cut.packed_bytes = align_up(cut.packed_bytes, 64);
     cut.accum_bytes = align_up(cut.accum_bytes, 64);
     cut.panel_bytes = align_up(cut.panel_bytes, 64);
@@ -197,7 +206,7 @@ static void pack_tile(void *context, int64_t tile, int thread)
     r->cut->code->pack_a(packed_at(r, piece, row), r->cut->panel_lanes, &r->a, &part);
 }
 
-#define USUAL_COLS 48 /* of a register block of AVX-512 */
+#define USUAL_COLS GEMM_COLS_MAX /* of a register block of AVX-512 */
 
 /* A finished register block on its way to c. */
 struct finish {
@@ -283,6 +292,61 @@ static void finish(const struct round *r, const struct place *at, const float *s
     finish_block[r->cpu->isa](&f);
 }
 
+/* ---- scales ---- */
+
+/* A register block's sums of one block of k, on their way to those of all. */
+struct scaling {
+    const float *block;
+    float *sums;
+    int n_rows, n_cols, stride;
+    int fresh;                   /* it is the first */
+    struct cpu_gemm_scales a, b; /* from this block of k on */
+    int64_t row, col;            /* the first of the register block */
+};
+
+CPU_INLINE float scale_at(const struct cpu_gemm_scales *scales, int64_t line)
+{
+    return scales->at[(line >> scales->shift) * scales->line_stride];
+}
+
+CPU_INLINE void add_scaled_body(const struct scaling *s)
+{
+    float of_b[GEMM_COLS_MAX];
+
+    for (int j = 0; j < s->n_cols; j++)
+        of_b[j] = scale_at(&s->b, s->col + j);
+    for (int64_t i = 0; i < s->n_rows; i++) {
+        const float *block = s->block + i * s->stride;
+        float *sums = s->sums + i * s->stride, of_a = scale_at(&s->a, s->row + i);
+
+        for (int j = 0; j < s->n_cols; j++)
+            sums[j] = __builtin_fmaf(of_a * of_b[j], block[j], s->fresh ? 0.0f : sums[j]);
+    }
+}
+
+CPU_VARIANTS(add_scaled, (const struct scaling *s), (s));
+
+/* block: NULL where the sums themselves are those of the only block. */
+static void scale_block(const struct round *r, const struct place *at, int64_t step, float *sums,
+                        const float *block)
+{
+    int64_t number = r->cut->has_blocks ? step / r->cut->piece_steps : 0;
+    struct scaling s = { .block = block ? block : sums,
+                         .sums = sums,
+                         .n_rows = at->n_rows,
+                         .n_cols = at->n_cols,
+                         .stride = r->cut->code->cols,
+                         .fresh = !number,
+                         .a = r->operands->a_scales,
+                         .b = r->operands->b_scales,
+                         .row = at->row,
+                         .col = at->col };
+
+    s.a.at += number * s.a.k_stride;
+    s.b.at += number * s.b.k_stride;
+    add_scaled[r->cpu->isa](&s);
+}
+
 /*
  * Prefetching: into the second-level cache, for the first is full of the panels that are multiplied
  * meanwhile. Always inline: gcc 12 takes a function that only prefetches for one without effects,
@@ -326,6 +390,7 @@ struct gemm_task {
     int64_t row, row_end, panel; /* within the round */
     float *accum_buffer;         /* of its first register block */
     uint32_t *b;                 /* its thread's panel */
+    float *block;                /* and sums of one block of k, where they are scaled */
 };
 
 static struct gemm_task task_at(const struct round *r, int64_t number, int thread)
@@ -337,6 +402,7 @@ static struct gemm_task task_at(const struct round *r, int64_t number, int threa
 
     task.row_end = min_i64(task.row + cut->group_rows, r->n_rows);
     task.b = (uint32_t *)(void *)(r->panels + (size_t)thread * cut->panel_bytes);
+    task.block = (float *)(void *)(task.b + cut->code->cols * cut->piece_steps);
     if (cut->shares_accum)
         task.accum_buffer = (float *)(void *)r->accum_buffers +
                             (task.panel * cut->block_rows + task.row) * cut->code->cols;
@@ -394,7 +460,12 @@ static void multiply_piece(const struct round *r, const struct gemm_task *task, 
         prefetch_b(r, &next, block, n_blocks);
         if (last)
             prefetch_c(r, &at);
-        multiply(code, sums, packed_at(r, piece, row), task->b, n_steps, fresh, &at);
+        multiply(code, cut->has_blocks ? task->block : sums, packed_at(r, piece, row), task->b,
+                 n_steps, fresh || cut->has_blocks, &at);
+        if (cut->has_blocks)
+            scale_block(r, &at, r->step + piece * cut->piece_steps, sums, task->block);
+        else if (last && r->shape->scaled_k)
+            scale_block(r, &at, 0, sums, NULL);
         if (last)
             finish(r, &at, sums);
     }

@@ -19,6 +19,21 @@ struct cpu_gemm_shape {
     int a_transposed, b_transposed; /* stored as [k x m], [n x k] */
     int64_t lda, ldb, ldc;          /* elements from one stored row to the next */
     int accumulate; /* c = (first ? 0 : c) + product, the product whole before the add in fp32 */
+    /*
+     * Scales of blocks of k (ops/fp8_recipe.h): of so many elements, a multiple of 2, the last
+     * block maybe shorter. The sum of a block's products begins at 0, and is multiplied with a's
+     * and b's scale: sum = fma(a's * b's, the block's, sum). Of one block, a's * b's * the block's.
+     * 0: no scales.
+     */
+    int64_t scaled_k;
+};
+
+/* Line i (a row of a, a column of b) has in block j of k the scale
+ * at[(i >> shift) * line_stride + j * k_stride]: one for each 1 << shift lines. */
+struct cpu_gemm_scales {
+    const float *at;
+    int shift;
+    int64_t line_stride, k_stride;
 };
 
 struct cpu_gemm_operands {
@@ -26,6 +41,7 @@ struct cpu_gemm_operands {
     const float *bias; /* one a column, added to the finished sum; NULL: none */
     void *c;
     int first;
+    struct cpu_gemm_scales a_scales, b_scales; /* with scaled_k */
 };
 
 /* Scratch of a run, for all threads; a multiple of 64. */

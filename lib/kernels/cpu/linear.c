@@ -9,16 +9,15 @@
  * fp64, so that a sum over any number of tokens is exact to its one rounding to fp32.
  */
 #include "base/num.h"
-#include "kernels/cpu/gemm_impl.h"
+#include "kernels/cpu/linear_impl.h"
 #include "kernels/cpu/vec_math.h"
 
 #define DB_COLS 64
 
-/* Of the product behind an op: a and b are its inputs in order, c its output. */
-static struct cpu_gemm_shape product_shape(const struct op_shape *op)
+struct cpu_gemm_shape cpu_linear_shape(const struct op_shape *op)
 {
     const struct tensor *a = &op->in[LINEAR_X], *b = &op->in[LINEAR_W], *c = &op->out[LINEAR_Y];
-    bool is_dw = op->kind == OP_LINEAR_DW;
+    bool is_dw = op->kind == OP_LINEAR_DW || op->kind == OP_LINEAR_DW_FP8;
 
     return (struct cpu_gemm_shape){ .m = c->rows,
                                     .n = c->cols,
@@ -26,7 +25,8 @@ static struct cpu_gemm_shape product_shape(const struct op_shape *op)
                                     .in = a->dtype,
                                     .out = c->dtype,
                                     .a_transposed = is_dw,
-                                    .b_transposed = op->kind == OP_LINEAR,
+                                    .b_transposed =
+                                        op->kind == OP_LINEAR || op->kind == OP_LINEAR_FP8,
                                     .lda = a->stride,
                                     .ldb = b->stride,
                                     .ldc = c->stride,
@@ -35,7 +35,7 @@ static struct cpu_gemm_shape product_shape(const struct op_shape *op)
 
 static size_t linear_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
-    struct cpu_gemm_shape shape = product_shape(op);
+    struct cpu_gemm_shape shape = cpu_linear_shape(op);
 
     return cpu_gemm_scratch_bytes(cpu_of(kernels), &shape);
 }
@@ -43,7 +43,7 @@ static size_t linear_scratch_bytes(struct kernels *kernels, const struct op_shap
 static void linear_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
-    struct cpu_gemm_shape shape = product_shape(op);
+    struct cpu_gemm_shape shape = cpu_linear_shape(op);
     struct cpu_gemm_operands operands = { .a = op->in[LINEAR_X].data,
                                           .b = op->in[LINEAR_W].data,
                                           .c = op->out[LINEAR_Y].data,
@@ -96,8 +96,8 @@ static void db_tile(void *context, int64_t tile, int thread)
         run->db[col + i] = (run->first ? 0.0f : run->db[col + i]) + (float)sums[i];
 }
 
-static void sum_columns(struct kernels *kernels, const struct tensor *dy, const struct tensor *db,
-                        int first)
+void cpu_linear_db(struct kernels *kernels, const struct tensor *dy, const struct tensor *db,
+                   int first)
 {
     struct db_run run = { cpu_of(kernels), dy, db->data, first };
 
@@ -110,12 +110,12 @@ static void linear_dw_run(struct kernels *kernels, const struct kernel_call *cal
 
     linear_run(kernels, call, first);
     if (tensor_given(&op->out[LINEAR_DW_DB]))
-        sum_columns(kernels, &op->in[LINEAR_DW_DY], &op->out[LINEAR_DW_DB], first);
+        cpu_linear_db(kernels, &op->in[LINEAR_DW_DY], &op->out[LINEAR_DW_DB], first);
 }
 
 static void bias_grad_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
-    sum_columns(kernels, &call->op.in[BIAS_GRAD_DY], &call->op.out[BIAS_GRAD_DB], first);
+    cpu_linear_db(kernels, &call->op.in[BIAS_GRAD_DY], &call->op.out[BIAS_GRAD_DB], first);
 }
 
 void cpu_register_linear(struct kernels_backend *table)

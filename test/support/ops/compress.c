@@ -12,27 +12,9 @@
 #include <cmocka.h>
 
 #include "base/num.h"
+#include "support/e4m3.h"
 #include "support/op_case.h"
 #include "support/ops/op_family.h"
-
-/* The 127 numbers of e4m3 that are not negative, by their codes. */
-static double e4m3_number(int code)
-{
-    return code < 8 ? ldexp(code, -9) : ldexp(8 + code % 8, code / 8 - 10);
-}
-
-static int e4m3_nearest(double x)
-{
-    int best = 0;
-
-    for (int code = 1; code < 0x7f; code++) {
-        double d = fabs(e4m3_number(code) - x), before = fabs(e4m3_number(best) - x);
-
-        if (d < before || (d == before && code % 2 == 0))
-            best = code;
-    }
-    return best;
-}
 
 static uint8_t code_of(float x, enum codec codec)
 {

@@ -1,0 +1,40 @@
+/*
+ * fp8_recipe.h - products of numbers of 8 bits: how operands are scaled and rounded (ops.h includes
+ * this)
+ *
+ * An operand of a product over k is cut into blocks, each of which has a scale:
+ *
+ *   blockwise  activations and gradients: 128 neighbours along k of one row (or column); weights:
+ *              128 x 128 (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3)
+ *   tensor     the whole operand
+ *
+ *   scale = max |x| / 448, code = x / scale as e4m3 (Micikevicius et al. 2022), to nearest, halves
+ *   to even, at most 448
+ *
+ * as in codec.h: a block of zeros, or whose scale is too small, is coded as zeros; the scale of a
+ * block with an infinity or a NaN is NaN, and so is what it is multiplied with: the gradient's norm
+ * tells. Blocks at an operand's end may be shorter. An element of the product is
+ *
+ *   blockwise  sum = fma(scale of a * scale of b, sum of the products of 128 codes, sum), in fp32,
+ *              over the blocks of k, in ascending order
+ *   tensor     (scale of a * scale of b) * sum of the products of all codes
+ *
+ * where products of codes are exact, and their sum is made as other products' sums are.
+ */
+#ifndef OPS_FP8_RECIPE_H
+#define OPS_FP8_RECIPE_H
+
+enum fp8_recipe { FP8_NONE, FP8_BLOCKWISE, FP8_TENSOR };
+
+#define OPS_FP8_BLOCK 128
+/* Rows and columns of a weight are multiples of it: libraries want that. */
+#define OPS_FP8_MULTIPLE 16
+
+/* What a job chooses. */
+struct fp8_choice {
+    enum fp8_recipe recipe;
+    int edge_layers; /* so many layers at either end of the model are left as they are */
+    int wide_dw;     /* gradients of weights are products of bf16 */
+};
+
+#endif
