@@ -117,6 +117,11 @@ static int select_rows_spread(const struct spread_query *q)
 
     if (x == SPREAD_PARTIAL)
         return spread_refuse(q, SELECT_ROWS_X, MAY_ROWS | MAY_COLS);
+    /* Of what all ranks have, each may take other rows. */
+    if (x == SPREAD_SAME && q->in[SELECT_ROWS_INDEX] == SPREAD_ROWS) {
+        spread_give_all(q, SPREAD_ROWS);
+        return 0;
+    }
     spread_give_all(q, x);
     return spread_want(q, SELECT_ROWS_INDEX, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_SAME);
 }

@@ -246,6 +246,66 @@ static void deal(const struct update *u, struct slot *const *list, int n)
     }
 }
 
+/* This rank's row of a constant with a number for each rank of the axis. */
+static int number_of_rank(const struct update *u, const struct slot *s, const int32_t *numbers)
+{
+    struct program *p = u->program;
+    char *name = arena_printf(&p->arena, "muon_part.%d", p->n_values);
+    int cell = program_cell(p, ROLE_CONSTANT, name, mesh_size(&p->mesh, s->axis), 1, DTYPE_I32);
+
+    p->values[cell].content = numbers;
+    lie_as(p, cell, s);
+    return program_local_shard(p, arena_printf(&p->arena, "%s:local", name), cell, s->axis);
+}
+
+static void select_part(const struct update *u, int from, int numbers, int to)
+{
+    update_emit(u, (struct op){ .kind = OP_SELECT_ROWS,
+                                .in = { [SELECT_ROWS_X] = from, [SELECT_ROWS_INDEX] = numbers },
+                                .out = { [SELECT_ROWS_Y] = to } });
+}
+
+/*
+ * The same of fewer slots than ranks: `each` neighbouring ranks compute one of them, and each of
+ * these sends a part of what becomes of it, so that as much travels as there is. Ranks that are
+ * left over do as the first.
+ *
+ *     slots   | A         | B         |          4 ranks, 2 slots
+ *     rank    A     A     B     B                compute
+ *     sent    A:0   A:1   B:0   B:1
+ */
+static void deal_among_many(const struct update *u, struct slot *const *list, int n)
+{
+    struct program *p = u->program;
+    const struct slot *s = list[0];
+    int size = mesh_size(&p->mesh, s->axis), each = size / n;
+    int64_t rows = n_parts_of(p, s->parameter) * s->n * s->rows, elements = rows * s->cols;
+    int64_t part_elements = ceil_div(elements, each);
+    int all = program_value(p, n, elements, DTYPE_BF16);
+    int own = program_value(p, each, part_elements, DTYPE_BF16);
+    int part = program_value(p, 1, part_elements, DTYPE_BF16);
+    int sent = program_value(p, size, part_elements, DTYPE_BF16);
+    int32_t *slots = arena_array(&p->arena, int32_t, size);
+    int32_t *parts = arena_array(&p->arena, int32_t, size);
+
+    for (int rank = 0; rank < n * each; rank++) {
+        slots[rank] = rank / each;
+        parts[rank] = rank % each;
+    }
+    lie_as(p, all, s);
+    lie_as(p, own, s);
+    program_spread_over(p, own, s->axis, SPREAD_ROWS);
+    for (int k = 0; k < n; k++)
+        bring(u, list[k], flat_view(p, all, k * elements, elements));
+    select_part(u, rows_view(p, all, 0, n, elements), number_of_rank(u, s, slots),
+                rows_view(p, own, 0, 1, elements));
+    steps(u, s, rows_view(p, own, 0, rows, s->cols));
+    select_part(u, own, number_of_rank(u, s, parts), part);
+    gather(u, part, sent, s->axis, STREAM_DP_GATHER);
+    for (int k = 0; k < n; k++)
+        take_back(u, list[k], flat_view(p, sent, k * each * part_elements, elements));
+}
+
 static void compute_slots(struct muon *m)
 {
     struct arena *arena = &m->u->program->arena;
@@ -259,7 +319,10 @@ static void compute_slots(struct muon *m)
                 alike[n++] = &m->slots[k];
         for (int k = 0; k < n; k++)
             alike[k]->is_dealt = true;
-        if (n > 1 && mesh_size(&m->u->program->mesh, m->slots[i].axis) > 1)
+        int n_ranks = mesh_size(&m->u->program->mesh, m->slots[i].axis);
+        if (n > 1 && n < n_ranks)
+            deal_among_many(m->u, alike, n);
+        else if (n > 1 && n_ranks > 1)
             deal(m->u, alike, n);
         else
             for (int k = 0; k < n; k++)

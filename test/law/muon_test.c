@@ -65,6 +65,7 @@ static void zero_of_bf16(void **state)
     (void)state;
     zero_stages("llama-untied", "bf16", 2, 1, NULL);
     zero_stages("llama", "bf16", 4, 1, MUON "|optimizer.weight_rounding=half_away");
+    zero_stages("llama-untied", "bf16", 8, 1, MUON "|train.gradient_dtype=bf16");
 }
 
 static void zero_of_fp32(void **state)

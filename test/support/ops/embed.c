@@ -63,7 +63,7 @@ const struct op_facts embed_facts[N_OP_KINDS] = {
     },
     [OP_SELECT_ROWS] = {
         .example = "select_rows *12x8 bf16, 3x1 i32 : 3x8 bf16",
-        .spreads = "ss > s; rr > r; cs > c",
+        .spreads = "ss > s; sr > r; rr > r; cs > c",
         .reference = select_rows,
     },
 };
