@@ -179,6 +179,28 @@ static void powersgd(void **state)
     must_equal(&c, &wanted);
 }
 
+/* Under an optimizer of whole matrices, too; and a run goes on with factors of more columns, which
+ * start from random ones, as they do where there were none. */
+static void powersgd_and_others(void **state)
+{
+    struct law_case c =
+        base_case("llama", 2, "optimizer.name=muon|" POWERSGD "3|parallel.compress_start=0");
+    struct law_outcome wanted = law_run(&c);
+
+    (void)state;
+    c.zero = 1;
+    c.stop_after = 2;
+    must_equal(&c, &wanted);
+    c = base_case("llama", 2, POWERSGD "3|parallel.compress_start=0");
+    wanted = law_run(&c);
+    c.stop_after = 2;
+    c.tuning_after = POWERSGD "5|parallel.compress_start=0";
+    struct law_outcome got = law_run(&c);
+    assert_true(got.states != wanted.states);
+    c.tuning = "parallel.compress=int8";
+    law_run(&c);
+}
+
 /* Not started it is as no codec, to the bit. */
 static void powersgd_not_started(void **state)
 {
@@ -222,12 +244,14 @@ static void powersgd_of_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(int8),           cmocka_unit_test(fp8),
-        cmocka_unit_test(top_k),          cmocka_unit_test(top_k_of_all),
-        cmocka_unit_test(powersgd),       cmocka_unit_test(powersgd_not_started),
-        cmocka_unit_test(powersgd_of_all)
-    };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(int8),
+                                        cmocka_unit_test(fp8),
+                                        cmocka_unit_test(top_k),
+                                        cmocka_unit_test(top_k_of_all),
+                                        cmocka_unit_test(powersgd),
+                                        cmocka_unit_test(powersgd_and_others),
+                                        cmocka_unit_test(powersgd_not_started),
+                                        cmocka_unit_test(powersgd_of_all) };
 
     return cmocka_run_group_tests(tests, law_setup, law_teardown);
 }
