@@ -9,8 +9,8 @@
  *
  * lr, bias corrections, factor and skip are read by the kernels: a graph replays with new ones.
  */
+#include "cuda/optimizer.cuh"
 #include "cuda/rng.cuh"
-#include "cuda/rows.cuh"
 
 extern "C" {
 #include "base/rng.h"
@@ -19,40 +19,6 @@ extern "C" {
 enum { ADAMW_THREADS = 256, ADAMW_WIDTH = 4, ADAMW_TURNS = 4 };
 static_assert(ADAMW_THREADS * ADAMW_WIDTH * ADAMW_TURNS == OPS_NORM_BLOCK,
               "a block's decay is one");
-
-/*
- * A bf16 that is rounded as an upper word is (base/halves.h), to nearest, halves away from zero. As
- * a master beside fp32 moments it has another operand for the lower words.
- */
-struct upper16 {
-    uint16_t bits;
-};
-
-static __device__ __forceinline__ uint32_t is_nan(uint32_t bits)
-{
-    return (bits & 0x7fffffffu) > 0x7f800000u;
-}
-
-template <> __device__ __forceinline__ upper16 from_float<upper16>(float x)
-{
-    uint32_t bits = __float_as_uint(x);
-
-    return upper16{ (uint16_t)(is_nan(bits) ? bits >> 16 | 0x40 : (bits + 0x8000u) >> 16) };
-}
-
-/* What the upper word leaves out. */
-static __device__ __forceinline__ uint16_t lower_of(float x)
-{
-    uint32_t bits = __float_as_uint(x);
-
-    return (uint16_t)(is_nan(bits) ? 0 : bits);
-}
-
-/* The lower word counts as a negative number where the upper one was rounded up. */
-static __device__ __forceinline__ float join(uint32_t upper, uint32_t lower)
-{
-    return __uint_as_float((upper << 16) + lower - ((lower & 0x8000u) << 1));
-}
 
 template <typename P> static constexpr bool HAS_LOW = false;
 template <> constexpr bool HAS_LOW<upper16> = true;
@@ -151,17 +117,6 @@ static __device__ __forceinline__ void make_noise(const struct adamw_factors &f,
 {
     if constexpr (sizeof(S) < sizeof(float))
         cuda_philox_row(f.key, f.low | (unsigned)element / 2, f.high, noise);
-}
-
-/*
- * The upper half is x rounded by 16 random bits. Infinity has none below, so it stays; so does NaN,
- * which an operation has made, and so one whose upper half alone is one.
- */
-static __device__ __forceinline__ uint32_t rounded(float x, uint32_t bits16)
-{
-    uint32_t bits = __float_as_uint(x);
-
-    return x == x ? bits + bits16 : bits;
 }
 
 static __device__ __forceinline__ void put_rounded(float *to, float x, uint32_t)
@@ -487,13 +442,23 @@ static void adamw_choose(struct kernels *kernels, const struct kernel_call *call
 static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     (void)first;
-    if (call->op.in[OPTIMIZER_GRADIENT].dtype == DTYPE_BF16)
+    if (call->op.in[OPTIMIZER_M].dtype == DTYPE_U8)
+        cuda_update_by_blocks(kernels, call);
+    else if (call->op.in[OPTIMIZER_GRADIENT].dtype == DTYPE_BF16)
         adamw_choose<bf16>(kernels, call);
     else
         adamw_choose<float>(kernels, call);
 }
 
+static void by_blocks_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    cuda_update_by_blocks(kernels, call);
+}
+
 void cuda_register_optimizer(struct kernels_backend *table)
 {
     table->entries[OP_ADAMW].run = adamw_run;
+    for (int kind : { OP_LION, OP_SGD, OP_CADAM })
+        table->entries[kind].run = by_blocks_run;
 }

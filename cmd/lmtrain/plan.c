@@ -19,6 +19,7 @@
 #include "plan_layout.h"
 #include "plan_memory.h"
 #include "plan_nodes.h"
+#include "plan_optimizers.h"
 #include "plan_search.h"
 #include "plan_sizes.h"
 #include "plan_stages.h"
@@ -31,7 +32,7 @@
 struct plan_request {
     struct plan_reading read;
     int world, rank; /* rank -1: the one that needs most memory */
-    bool print_program, json, ladder;
+    bool print_program, json, ladder, optimizers;
     const char *print_after; /* a pass; NULL: none */
     const char *trace;       /* a file for a timeline; NULL: none */
     const char *sweep;       /* "ranks=8,16"; NULL: none */
@@ -398,6 +399,10 @@ static int answer(const struct plan_request *q, const char *path, struct arena *
                 subject.job.world_size - 1);
         return cmd_fail(&err);
     }
+    if (q->optimizers) {
+        plan_optimizers(&subject.job, q->json, out);
+        return 0;
+    }
     if (q->ladder)
         return plan_ladder(&subject, q->json, out, &err) < 0 ? cmd_fail(&err) : 0;
     int status = open_plan(&plan, &subject.job, q->rank, &err);
@@ -492,6 +497,8 @@ int cmd_plan(int argc, char **argv)
         option_flag("ladder", &q.ladder,
                     "a table of ten budgets of device memory, from the least that the job fits to "
                     "all that it keeps: what goes, and the time that it adds"),
+        option_flag("optimizers", &q.optimizers,
+                    "a table of optimizers: bytes a parameter, by what keeps their states"),
         option_text("sweep", &q.sweep, "ranks=N,N,...",
                     "a table of predicted times for these numbers of ranks"),
         option_flag("weak", &q.weak,

@@ -243,6 +243,7 @@ static int placed_of_role(enum cell_role role)
     case ROLE_MASTER:
     case ROLE_MOMENT1:
     case ROLE_MOMENT2:
+    case ROLE_SCALE:
         return PLACED_STATES;
     default:
         return PLACED_REST;

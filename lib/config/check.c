@@ -383,81 +383,6 @@ static void check_residual(struct job_reader *r)
             dtype_name(job->train.dtype));
 }
 
-/* What muon has no arithmetic for. */
-static void check_muon(struct job_reader *r)
-{
-    const struct job *job = r->job;
-
-    if (job->optimizer.name != RULE_MUON)
-        return;
-    if (job->optimizer.states != DTYPE_F32)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.states"),
-                        "optimizer.states is %s and optimizer.name muon, whose momentum is fp32 "
-                        "(hint: optimizer.states: fp32, or optimizer.name: adamw)",
-                        dtype_name(job->optimizer.states));
-    if (job->optimizer.masters == MASTERS_SPLIT)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.masters"),
-                        "optimizer.masters is split and optimizer.name muon, which updates whole "
-                        "masters (hint: optimizer.masters: whole, or optimizer.name: adamw)");
-}
-
-static void check_masters(struct job_reader *r)
-{
-    const struct job *job = r->job;
-    bool is_split = job->optimizer.masters == MASTERS_SPLIT;
-    bool is_away = job->optimizer.weight_rounding == WEIGHT_ROUNDING_HALF_AWAY;
-
-    if (is_split && !is_away)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.masters"),
-                        "optimizer.masters is split and optimizer.weight_rounding nearest_even, of "
-                        "which 16 bits beside the weight don't tell the master (hint: "
-                        "optimizer.weight_rounding: half_away, a part of the numerics)");
-    if ((is_split || is_away) &&
-        (job->train.dtype != DTYPE_BF16 || job->optimizer.states != DTYPE_F32))
-        diagnostics_add(
-            &r->mistakes,
-            reader_given(r, is_split ? "optimizer.masters" : "optimizer.weight_rounding"),
-            "%s beside train.dtype %s and optimizer.states %s: there are no fp32 masters "
-            "of bf16 weights (hint: train.dtype: bf16, optimizer.states: fp32)",
-            is_split ? "optimizer.masters is split" : "optimizer.weight_rounding is half_away",
-            dtype_name(job->train.dtype), dtype_name(job->optimizer.states));
-}
-
-static void check_optimizer(struct job_reader *r)
-{
-    const struct job *job = r->job;
-    long long steps = job->train.steps, warmup = job->optimizer.warmup_steps;
-    long long decay = job->optimizer.schedule == LR_WSD ? job->optimizer.decay_steps : 0;
-
-    if (!steps)
-        ; /* by epochs: held against them when they are known */
-    else if (warmup > steps)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.warmup_steps"),
-                        "optimizer.warmup_steps is %lld, more than train.steps %lld", warmup,
-                        steps);
-    else if (warmup + decay > steps)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.decay_steps"),
-                        "optimizer.decay_steps is %lld, more than the %lld steps after warm-up",
-                        decay, steps - warmup);
-    if (job->optimizer.states != DTYPE_F32 && job->train.dtype == DTYPE_F16)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "optimizer.states"),
-            "optimizer.states is bf16 and train.dtype fp16, which has no fp32 masters then "
-            "(hint: train.dtype bf16)");
-    if (job->optimizer.states != DTYPE_F32 && steps >= OPS_UPDATES_MAX)
-        diagnostics_add(
-            &r->mistakes, reader_given(r, "optimizer.states"),
-            "optimizer.states is bf16 and train.steps %lld, more than %d, the most that "
-            "bf16 states allow",
-            steps, OPS_UPDATES_MAX - 1);
-    if (job->optimizer.min_lr > job->optimizer.lr)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.min_lr"),
-                        "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
-                        job->optimizer.lr);
-    check_masters(r);
-    check_muon(r);
-}
-
 /* Whether the list fits global_batch is known with dp. */
 static void check_micro_batches(struct job_reader *r)
 {
@@ -585,7 +510,7 @@ void reader_check(struct job_reader *r)
     check_batch(r);
     check_residual(r);
     reader_check_fp8(r);
-    check_optimizer(r);
+    reader_check_optimizer(r);
     check_eval(r);
     check_checkpoint(r);
     reader_check_memory(r);

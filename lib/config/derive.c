@@ -97,8 +97,18 @@ static void derive_length(struct job_reader *r)
                      choice_word(job_kind_choices, (int)job->kind));
     }
     if (job->optimizer.lr == 0) {
-        job->optimizer.lr = job->kind == JOB_LORA ? 2e-4 : tunes ? 1e-5 : 3e-4;
-        if (tunes)
+        double factor = optimizer_row(job->optimizer.name)->lr_factor;
+
+        job->optimizer.lr = factor * (job->kind == JOB_LORA ? 2e-4 : tunes ? 1e-5 : 3e-4);
+        if (!factor)
+            diagnostics_add(&r->mistakes, reader_given(r, "optimizer.name"),
+                            "optimizer.lr is auto, which %s has not (hint: give one; rates of "
+                            "0.001 to 1 are usual)",
+                            choice_word(optimizer_choices, (int)job->optimizer.name));
+        else if (factor < 1)
+            job_note(job, r->arena, "optimizer.lr = %g (auto: %s, a third of adamw's)",
+                     job->optimizer.lr, choice_word(optimizer_choices, (int)job->optimizer.name));
+        else if (tunes)
             job_note(job, r->arena, "optimizer.lr = %g (auto: %s)", job->optimizer.lr,
                      choice_word(job_kind_choices, (int)job->kind));
     }
@@ -142,9 +152,38 @@ void job_grow_vocabulary(struct job *job, int vocab_size, struct arena *arena)
     job->model.vocab_size = vocab_size;
 }
 
+/* A constant of the optimizer that may be auto; `own` is 0 where it has none of that name. */
+static void derive_constant(struct job_reader *r, const char *key, double *value, double own)
+{
+    const char *name = choice_word(optimizer_choices, (int)r->job->optimizer.name);
+
+    if (*value >= 0 && own <= 0 && reader_given(r, key))
+        diagnostics_add(&r->mistakes, reader_given(r, key),
+                        "%s is %g, but %s has none (hint: leave it out)", key, *value, name);
+    if (*value >= 0 && own > 0)
+        return;
+    *value = own > 0 ? own : -1;
+    if (own > 0 && r->job->optimizer.name != RULE_ADAMW)
+        job_note(r->job, r->arena, "%s = %g (auto: %s)", key, own, name);
+}
+
+static void derive_constants(struct job_reader *r)
+{
+    struct job *job = r->job;
+    const struct optimizer_row *row = optimizer_row(job->optimizer.name);
+
+    derive_constant(r, "optimizer.beta1", &job->optimizer.beta1, row->beta1);
+    derive_constant(r, "optimizer.beta2", &job->optimizer.beta2, row->beta2);
+    derive_constant(r, "optimizer.momentum", &job->optimizer.momentum, row->momentum);
+    derive_constant(r, "optimizer.eps", &job->optimizer.eps, row->eps);
+    derive_constant(r, "optimizer.weight_decay", &job->optimizer.weight_decay, row->weight_decay);
+}
+
 static void derive_optimizer(struct job_reader *r)
 {
     struct job *job = r->job;
+
+    derive_constants(r);
 
     if (job->train.steps)
         derive_schedule(job, r->arena);

@@ -260,60 +260,7 @@ const struct field job_fields[] = {
       .help = "training stops after this number of consecutive evaluations without a lower "
               "loss; 0: never" },
 
-    { "optimizer.name", FIELD_CHOICE, AT(optimizer.name), .initial = "adamw",
-      .choices = optimizer_choices, NUMERICS(ARITHMETIC, 720),
-      .help =
-          "optimizer; adamw: AdamW with decoupled weight decay, which does not apply to "
-          "vectors (norms, biases); muon: of each matrix of a layer (q, k, v, gate, up and each "
-          "expert's by itself) the momentum made orthogonal, by AdamW all else" },
-    { "optimizer.lr", FIELD_FLOAT, AT(optimizer.lr), .initial = "auto", .word = "auto", .max = 100,
-      .above_min = 1, NUMERICS(RECIPE, 730),
-      .help = "peak learning rate, reached after warm-up; auto: 3e-4 for pretrain, 1e-5 for "
-              "finetune, 2e-4 for lora" },
-    { "optimizer.min_lr", FIELD_FLOAT, AT(optimizer.min_lr), .initial = "auto", .word = "auto",
-      .word_value = -1, .max = 100, NUMERICS(RECIPE, 760, .when = WHEN_DECAY, .or_zero = 1),
-      .help = "learning rate at the last step; auto: lr / 10" },
-    { "optimizer.schedule", FIELD_CHOICE, AT(optimizer.schedule), .initial = "cosine",
-      .choices = lr_schedule_choices, NUMERICS(RECIPE, 740),
-      .help = "learning rate after warm-up; constant: lr; linear, cosine: decay from lr to "
-              "min_lr; wsd: lr, then linear decay to min_lr over the last decay_steps" },
-    { "optimizer.warmup_steps", FIELD_I64, AT(optimizer.warmup_steps), .initial = "auto",
-      .word = "auto", .word_value = -1, .max = N_STEPS_MAX, .unit = "steps", NUMERICS(RECIPE, 750),
-      .help = "length of the linear warm-up from 0 to lr; auto: train.steps / 50, at most 2000" },
-    { "optimizer.decay_steps", FIELD_I64, AT(optimizer.decay_steps), .initial = "auto",
-      .word = "auto", .min = 1, .max = N_STEPS_MAX, .unit = "steps",
-      NUMERICS(RECIPE, 770, .when = WHEN_WSD, .or_zero = 1),
-      .help = "for schedule wsd: length of the final decay; auto: train.steps / 5" },
-    { "optimizer.beta1", FIELD_FLOAT, AT(optimizer.beta1), .initial = "0.9", .max = 0.9999999,
-      NUMERICS(RECIPE, 790), .help = "decay rate of the first moment (Adam beta1)" },
-    { "optimizer.beta2", FIELD_FLOAT, AT(optimizer.beta2), .initial = "0.95", .max = 0.9999999,
-      NUMERICS(RECIPE, 800), .help = "decay rate of the second moment (Adam beta2)" },
-    { "optimizer.eps", FIELD_FLOAT, AT(optimizer.eps), .initial = "1.0e-8", .max = 1,
-      .above_min = 1, NUMERICS(RECIPE, 810),
-      .help = "Adam epsilon, added to the square root of the second moment" },
-    { "optimizer.weight_decay", FIELD_FLOAT, AT(optimizer.weight_decay), .initial = "0.1",
-      .max = 100, NUMERICS(RECIPE, 820),
-      .help = "decoupled weight decay: weights shrink by lr * weight_decay per step" },
-#include "config/fields_muon.inc"
-    { "optimizer.clip", FIELD_FLOAT, AT(optimizer.clip), .initial = "1.0", .max = 1e9,
-      NUMERICS(RECIPE, 830),
-      .help = "maximum global gradient norm (gradient clipping); 0: no clipping" },
-    { "optimizer.states", FIELD_CHOICE, AT(optimizer.states), .initial = "fp32",
-      .choices = dtype_wide_choices, .synonyms = dtype_torch_choices,
-      NUMERICS(ARITHMETIC, 840, .when = WHEN_SET),
-      .help = "dtype of the Adam moments; bf16: moments and bf16 weights are rounded "
-              "stochastically and no fp32 master weights are kept: 6 bytes per parameter for "
-              "weights and states instead of 14" },
-    { "optimizer.masters", FIELD_CHOICE, AT(optimizer.masters), .initial = "whole",
-      .choices = job_masters_choices,
-      .help = "how fp32 master weights are kept beside bf16 weights; whole: 4 bytes each; split: "
-              "the 16 bits that the weight leaves out, so 2 bytes less per parameter, with the "
-              "same bits: needs optimizer.weight_rounding half_away. Checkpoints are alike" },
-    { "optimizer.weight_rounding", FIELD_CHOICE, AT(optimizer.weight_rounding),
-      .initial = "nearest_even", .choices = job_weight_rounding_choices,
-      NUMERICS(ARITHMETIC, 845, .when = WHEN_SET),
-      .help = "how an updated fp32 master weight is rounded to its bf16 weight, to nearest; of "
-              "two as near nearest_even: the even one; half_away: the one farther from zero" },
+#include "config/fields_optimizer.inc"
 
     { "ranks", FIELD_INT, AT(ranks), .initial = "auto", .word = "auto", .min = 1, .max = 1000000,
       .help = "number of ranks (processes); auto: one per GPU, or 1 without GPUs; lmtrain plan: "

@@ -71,7 +71,11 @@ enum numerics_when {
     WHEN_CP,
     WHEN_DECAY, /* of the learning rate */
     WHEN_WSD,
-    WHEN_MUON,          /* the optimizer */
+    WHEN_MUON,  /* the optimizer */
+    WHEN_BETA1, /* the optimizer has it */
+    WHEN_BETA2,
+    WHEN_MOMENTUM,
+    WHEN_EPS,
     WHEN_SIZES_DIFFER,  /* of micro-batches */
     WHEN_COUNTS_DIFFER, /* of micro-batches, on data-parallel ranks */
 };
@@ -97,6 +101,8 @@ void numerics_print_compress(const struct job *job, struct str *out);
 void numerics_print_fp8(const struct job *job, struct str *out);
 void numerics_print_cp_kind(const struct job *job, struct str *out);
 void numerics_print_spikes(const struct job *job, struct str *out);
+void numerics_print_optimizer(const struct job *job, struct str *out);
+void numerics_print_states(const struct job *job, struct str *out);
 
 struct field {
     const char *key; /* "train.steps"; the fields of a group stand together */

@@ -224,14 +224,14 @@ struct job {
         double lr, min_lr;
         enum lr_schedule_kind schedule;
         int64_t warmup_steps, decay_steps; /* decay_steps: wsd's last part; 0: a fifth of steps */
-        double beta1, beta2, eps, weight_decay;
-        double momentum; /* of muon */
+        double beta1, beta2, momentum, eps, weight_decay; /* < 0: the optimizer has none */
+        int nesterov;
         enum newton_schulz muon_coefficients;
         int muon_steps; /* 0: as many as the coefficients want */
         enum muon_scale muon_scale;
         int muon_nesterov;
         double clip;       /* of the global gradient norm; 0 off */
-        enum dtype states; /* moments', and with bf16 no fp32 masters: DTYPE_F32 or DTYPE_BF16 */
+        enum dtype states; /* moments', and with DTYPE_BF16 no fp32 masters; int8: DTYPE_U8 */
         enum job_masters masters;
         enum job_weight_rounding weight_rounding;
     } optimizer;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/fields_impl.h"
+#include "ops/ops.h"
 
 /* ---- which lines there are ---- */
 
@@ -103,6 +104,14 @@ static int job_is(enum numerics_when when, const struct field *f, const struct j
         return job->optimizer.schedule == LR_WSD;
     case WHEN_MUON:
         return job->optimizer.name == RULE_MUON;
+    case WHEN_BETA1:
+        return optimizer_row(job->optimizer.name)->beta1 > 0;
+    case WHEN_BETA2:
+        return optimizer_row(job->optimizer.name)->beta2 > 0;
+    case WHEN_MOMENTUM:
+        return optimizer_row(job->optimizer.name)->momentum > 0;
+    case WHEN_EPS:
+        return optimizer_row(job->optimizer.name)->eps > 0;
     case WHEN_SIZES_DIFFER:
         /* Micro-batches of one size are the same numerics however they are given. */
         return sizes_differ(&job->parallel.micro_batches);
@@ -297,6 +306,27 @@ void numerics_print_spikes(const struct job *job, struct str *out)
                job->train.spike_z, job->train.spike_window);
     if (job->train.on_spike == SPIKE_REWOUND)
         str_printf(out, " margin %d", job->train.spike_margin);
+}
+
+/* The word, and, of what has scales, how many elements have one. */
+static void print_scaled(const struct job *job, const char *word, bool is_named, struct str *out)
+{
+    const struct optimizer_row *row = optimizer_row(job->optimizer.name);
+
+    str_add(out, word);
+    if (is_named && optimizer_is_scaled(optimizer_state_dtype(row, job->optimizer.states)))
+        str_printf(out, " blocks %d", OPS_STATE_BLOCK);
+}
+
+void numerics_print_optimizer(const struct job *job, struct str *out)
+{
+    print_scaled(job, choice_word(optimizer_choices, (int)job->optimizer.name),
+                 job->optimizer.states == DTYPE_F32, out);
+}
+
+void numerics_print_states(const struct job *job, struct str *out)
+{
+    print_scaled(job, choice_word(optimizer_states_choices, (int)job->optimizer.states), true, out);
 }
 
 /* ---- the description ---- */

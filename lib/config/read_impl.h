@@ -72,6 +72,9 @@ int compress_resolve(struct job *job, struct arena *arena, struct err *err);
 void reader_check_fp8(struct job_reader *reader);
 void fp8_note(struct job *job, struct arena *arena);
 
+/* check_optimizer.c */
+void reader_check_optimizer(struct job_reader *reader);
+
 /* Of reader_check, how memory.* must fit together. */
 void reader_check_memory(struct job_reader *reader);
 

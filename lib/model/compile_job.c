@@ -3,6 +3,7 @@
  */
 #include "model/compile_job.h"
 
+#include <math.h>
 #include <stdbool.h>
 
 int compile_early_layers(const struct job *job)
@@ -33,15 +34,18 @@ static struct slice_options overlap_of(const struct job *job)
                                    .n_slices = job->parallel.overlap_slices };
 }
 
-static struct update_options update_of(const struct job *job)
+/* The constants that the optimizer has, and zeros for others. */
+static struct update_options update_options_of(const struct job *job)
 {
     return (struct update_options){ .optimizer = job->optimizer.name,
                                     .clip = job->optimizer.clip,
-                                    .beta1 = job->optimizer.beta1,
-                                    .beta2 = job->optimizer.beta2,
-                                    .eps = job->optimizer.eps,
+                                    .beta1 = fmax(0, job->optimizer.beta1),
+                                    .beta2 = fmax(0, job->optimizer.beta2),
+                                    .momentum = fmax(0, job->optimizer.momentum),
+                                    .nesterov = job->optimizer.nesterov,
+                                    .eps = fmax(0, job->optimizer.eps),
                                     .weight_decay = job->optimizer.weight_decay,
-                                    .muon = { .momentum = job->optimizer.momentum,
+                                    .muon = { .momentum = fmax(0, job->optimizer.momentum),
                                               .nesterov = job->optimizer.muon_nesterov,
                                               .coefficients = job->optimizer.muon_coefficients,
                                               .steps = job->optimizer.muon_steps,
@@ -114,6 +118,6 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                        .zero3 = gathers[job->parallel.hold],
                        .n_ahead =
                            job->parallel.prefetch < 0 ? PREFETCH_MOST : job->parallel.prefetch },
-        .update = update_of(job),
+        .update = update_options_of(job),
     };
 }

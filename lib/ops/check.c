@@ -120,6 +120,8 @@ static int64_t known(const struct solver *s, enum dim dim)
         return d[DIM_M] == UNBOUND || d[DIM_N] == UNBOUND ? UNBOUND : d[DIM_M] * d[DIM_N];
     case DIM_BLOCKS:
         return ceil_div(d[DIM_R] * d[DIM_D], OPS_NORM_BLOCK);
+    case DIM_STATE_BLOCKS:
+        return ceil_div(d[DIM_R] * d[DIM_D], OPS_STATE_BLOCK);
     default:
         return d[dim];
     }
@@ -241,6 +243,9 @@ static int check_dtype(struct solver *s, const char *operand, enum dtype dtype,
         break;
     case TYPE_KEPT:
         wanted = dtype == DTYPE_F32 || dtype == DTYPE_BF16 ? NULL : "fp32 or bf16";
+        break;
+    case TYPE_STATE:
+        wanted = is_float || dtype == DTYPE_U8 ? NULL : "fp32, bf16, fp16 or u8";
         break;
     case TYPE_FLOAT:
         wanted = is_float ? NULL : "fp32, bf16 or fp16";

@@ -44,11 +44,12 @@ enum dim {
     DIM_2F,
     DIM_SEQUENCES,
     DIM_BLOCKS,
-    DIM_M,  /* experts */
-    DIM_S,  /* a token's */
-    DIM_1M, /* 1 + M */
-    DIM_TS, /* T * S */
-    DIM_MN, /* M * N */
+    DIM_STATE_BLOCKS, /* of OPS_STATE_BLOCK elements of R x D */
+    DIM_M,            /* experts */
+    DIM_S,            /* a token's */
+    DIM_1M,           /* 1 + M */
+    DIM_TS,           /* T * S */
+    DIM_MN,           /* M * N */
     DIM_SIZE_N,
     DIM_SIZE_T, /* from other dimensions */
     DIM_FREE,   /* anything, binds nothing */
@@ -67,6 +68,7 @@ enum operand_type {
     TYPE_FLOAT,      /* fp32, bf16 or fp16, whatever the others are */
     TYPE_STREAM,     /* residual stream and its gradient: fp32, or bf16 beside bf16, all alike */
     TYPE_KEPT,       /* accumulators and states: fp32 or bf16 */
+    TYPE_STATE,      /* of an optimizer: as its kind checks it */
     TYPE_MOVED,      /* what a collective carries: fp32, bf16, fp16 or fp64, alike on both sides */
     TYPE_ANY,        /* any, alike on both sides */
 };
@@ -233,6 +235,22 @@ struct op_info {
 };
 
 const struct op_info *op_info(enum op_kind kind);
+
+/* How many elements of operands of R x D one element of this operand stands for: 1 of these
+ * themselves, a block's of tables and scales by block; 0: it is the same for all. */
+static inline int64_t operand_stands_for(const struct op_operand *operand)
+{
+    switch (operand->cols) {
+    case DIM_D:
+        return 1;
+    case DIM_BLOCKS:
+        return OPS_NORM_BLOCK;
+    case DIM_STATE_BLOCKS:
+        return OPS_STATE_BLOCK;
+    default:
+        return 0;
+    }
+}
 
 /* Whether an operand of such flags may lie there. */
 static inline int operand_takes(unsigned flags, enum space space)

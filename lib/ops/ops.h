@@ -331,8 +331,9 @@
  *                         norm = sqrt(sum in order: sums[order[0]] first); factor = clip > 0 and
  *                         norm > clip ? clip / norm : 1; skip = norm is not finite
  *   adamw               gradient[r x c] fp32 or bf16, scalars[1 x OPS_N_SCALARS] fp32, factor,
- *                       skip, master~[r x c] fp32 or bf16, m~, v~ fp32 or bf16, decay?[1 x blocks]
- *                       fp64, rng_site?[1 x blocks] fp64, part?[1 x 1] i32, low~?[r x c] i16
+ *                       skip, master~[r x c] fp32 or bf16, m~, v~ fp32, bf16 or u8, decay?[1 x
+ *                       blocks] fp64, rng_site?[1 x blocks] fp64, part?[1 x 1] i32, low~?[r x c]
+ *                       i16, m_scale~?, v_scale~?[1 x state blocks] fp32
  *                       -> weight?[r x c] act
  *                         weight is the rounded master; Loshchilov & Hutter 2019, algorithm 2;
  *                         nothing changes where skip is set; decay: the weight decay of each
@@ -344,7 +345,17 @@
  *                         without rng_site the operands are one parameter, the attribute its place;
  *                         low: a master of bf16 has the upper words of fp32 numbers, low the lower
  *                         ones (base/halves.h), and the upper ones are the weight; half_away: a
- *                         weight of bf16 is rounded as upper words are, else to even
+ *                         weight of bf16 is rounded as upper words are, else to even; m and v of
+ *                         u8 are codes (ops/state_codes.h) that stand for parts of the largest
+ *                         magnitude of each OPS_STATE_BLOCK elements in storage order, m_scale and
+ *                         v_scale: what goes into a step are the numbers before they are coded
+ *   lion                as adamw, without v; Chen et al. 2023 (arXiv 2302.06675), algorithm 2:
+ *                         master -= lr sign(beta1 m + (1 - beta1) g), m = beta2 m + (1 - beta2) g
+ *   sgd                 as adamw, without v, m not of u8: g += decay master, m = beta1 m + g,
+ *                         master -= lr (nesterov ? g + beta1 m : m), as torch.optim.SGD
+ *   cadam               as adamw, without v, m fp16, scaled: m = beta1 m + (1 - beta1) g, master -=
+ *                         lr sign(m), and m_scale = (largest |m| of the block) / OPS_FP16_FULL +
+ *                         eps, m is kept as fp16 of m (1 / m_scale)
  *   muon_momentum       gradient[r x c] fp32 or bf16, factor, skip, m~[r x c] fp32 -> u[r x c] bf16
  *                         Jordan et al. 2024, Muon: with g = factor gradient, m += (1 - `beta1`)
  *                         (g - m); u = m, or, `nesterov`, m + (1 - `beta1`) (g - m), rounded to
@@ -410,12 +421,13 @@
 #include "ops/rounding.h"
 #include "ops/tensor.h"
 
-#define OPS_MAX_INPUTS 11
+#define OPS_MAX_INPUTS 13
 #define OPS_MAX_OUTPUTS 4
 #define OPS_HEAD_DIM_MAX 256 /* of attention and rope, of keys and of values */
 #define OPS_LORA_PARTS 3     /* q, k and v */
 #define OPS_N_STATS 3        /* of a row of logits: largest, sum of exp, the target's */
 #define OPS_NORM_BLOCK 4096  /* elements of one fp64 partial sum of the gradient norm */
+#define OPS_STATE_BLOCK 256  /* of a norm block: elements of a state that share a scale */
 
 /* The run-time scalars that the host writes before a step's update. */
 enum ops_scalar {
@@ -426,6 +438,9 @@ enum ops_scalar {
     OPS_N_SCALARS
 };
 #define OPS_UPDATES_MAX (1 << 24)
+
+/* cadam's largest fp16 magnitude, one step below the type's. */
+#define OPS_FP16_FULL 65503.0f
 
 /* How a token's logits become what experts are chosen and weighed by. */
 enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID };
@@ -461,14 +476,14 @@ struct op_attributes {
                           newton_schulz */
     double scale;              /* attention, scale, newton_schulz; router: of weights;
                           low_rank_sum: 1 / ranks */
-    double eps;                /* norms, adamw, newton_schulz */
+    double eps;                /* norms, optimizers, newton_schulz */
     double p;                  /* dropout, attention: probability of dropping */
-    uint64_t seed;             /* of the run, for dropout and adamw's rounding */
+    uint64_t seed;             /* of the run, for dropout and optimizers' rounding */
     uint64_t rng_site; /* layer and op, for dropout (RNG_DROPOUT's place_high is mixed from it);
-                       adamw: ops_rng_site of the parameter */
-    double beta1, beta2, weight_decay; /* adamw; muon_momentum: beta1; muon_update: the last */
-    int half_away;                     /* adamw, muon_update: how a weight of bf16 is rounded */
-    int nesterov;                      /* muon_momentum */
+                       optimizers: ops_rng_site of the parameter */
+    double beta1, beta2, weight_decay; /* optimizers; muon_momentum: beta1; muon_update: the last */
+    int half_away;                     /* optimizers: how a weight of bf16 is rounded */
+    int nesterov;                      /* sgd, muon_momentum */
     int64_t matrix_rows;               /* newton_schulz, and the following: of a matrix' part */
     int matrices, matrix_parts;
     int steps;

@@ -24,6 +24,7 @@ static double parameter_bytes(const struct program *program, int i)
     for (int k = 0; k < 4; k++)
         if (cells[k])
             n_bytes += (double)dtype_bytes(program->values[cells[k]].dtype);
+    n_bytes += (double)(!!part.m_scale + !!part.v_scale) * sizeof(float) / OPS_STATE_BLOCK;
     return n_bytes * (double)p->whole_rows * (double)p->whole_cols;
 }
 

@@ -48,13 +48,14 @@ static bool is_data(const struct program *p, const struct op *op, int id)
     return id && v->rows == x->rows && v->cols == x->cols;
 }
 
-/* An element for each norm block. */
-static bool is_table(const struct op *op, int k)
+/* Elements of data that an element stands for, of a table by block; else 0. */
+static int64_t table_block(const struct op *op, int k)
 {
     const struct op_info *info = op_info(op->kind);
+    int64_t n = operand_stands_for(k < OPS_MAX_INPUTS ? &info->inputs[k]
+                                                      : &info->outputs[k - OPS_MAX_INPUTS]);
 
-    return (k < OPS_MAX_INPUTS ? info->inputs[k].cols : info->outputs[k - OPS_MAX_INPUTS].cols) ==
-           DIM_BLOCKS;
+    return n > 1 ? n : 0;
 }
 
 static int64_t blocks_of(const struct value *v)
@@ -170,12 +171,6 @@ static int piece_of(struct cutting *c, int id, int64_t index, int64_t each, int6
     return pieces->first + 2 * (int)index;
 }
 
-/* Elements of a table that are for these blocks. */
-static int table_part(struct program *p, int id, int64_t first, int64_t n)
-{
-    return program_view(p, id, first, 1, n, n);
-}
-
 static void emit(struct cutting *c, const struct op *op)
 {
     struct function *f = &c->to;
@@ -195,7 +190,6 @@ static void cut_op(struct cutting *c, const struct op *op)
     for (int64_t i = 0; i * each < extent; i++) {
         int64_t first = i * each * unit / OPS_NORM_BLOCK;
         int64_t n = min_i64(each, extent - i * each);
-        int64_t blocks = ceil_div(n * unit, OPS_NORM_BLOCK);
         struct op piece = *op;
 
         for (int k = 0; k < OPS_MAX_INPUTS + OPS_MAX_OUTPUTS; k++) {
@@ -204,8 +198,9 @@ static void cut_op(struct cutting *c, const struct op *op)
 
             if (is_data(p, op, id))
                 *to = piece_of(c, id, i, each, extent);
-            else if (id && n_blocks > 1 && is_table(op, k))
-                *to = table_part(p, id, first, blocks);
+            else if (id && n_blocks > 1 && table_block(op, k))
+                *to = view_of_part(p, id, first * OPS_NORM_BLOCK / table_block(op, k),
+                                   ceil_div(n * unit, table_block(op, k)));
         }
         if (sites && !op->in[sites - 1])
             piece.attributes.rng_site += (uint64_t)first;

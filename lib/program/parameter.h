@@ -84,6 +84,7 @@ struct bucket {
     int weight_shard;             /* the rank's own part of weights, or (zero 3) its shard */
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
     int low; /* a shard, of masters whose upper words are weight_shard (base/halves.h); 0: none */
+    int m_scale, v_scale; /* of the moments, where those have scales; else 0 */
 };
 
 /* A parameter, with its accumulators and optimizer states. */
@@ -105,6 +106,7 @@ struct parameter {
                                              three are 0 where a bucket has the states. Under zero
                                              3 weight has no memory (zero3.c) */
     int low; /* lower words of the master, whose upper ones are the weight; 0: there are none */
+    int m_scale, v_scale;           /* of the moments, where those have scales; else 0 */
     int gradients[TENSOR_MAX_USES]; /* one accumulator a use, in use order */
     int errors
         [TENSOR_MAX_USES]; /* of each, in the layout of the parameter: what codecs have lost of

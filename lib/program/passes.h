@@ -309,8 +309,10 @@ struct muon_options {
 
 struct update_options {
     enum optimizer_rule optimizer;
-    double clip, beta1, beta2, eps, weight_decay;
-    enum dtype states; /* moments', DTYPE_F32 or DTYPE_BF16; then weights are their own masters */
+    double clip, beta1, beta2, momentum, eps, weight_decay;
+    bool nesterov;     /* sgd */
+    enum dtype states; /* moments', as optimizer_state_dtype has them; beside DTYPE_BF16 weights are
+                          their own masters */
     uint64_t seed;     /* of stochastic rounding to bf16 */
     bool half_away;    /* bf16 weights are rounded from masters so (base/halves.h), not to even */
     struct muon_options muon;

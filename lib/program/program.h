@@ -75,6 +75,7 @@ enum cell_role {
     ROLE_MASTER, /* fp32 copy that the optimizer updates, where the weight is not updated itself */
     ROLE_MOMENT1,
     ROLE_MOMENT2,
+    ROLE_SCALE,    /* of blocks of a moment (ops.h: OPS_STATE_BLOCK) */
     ROLE_GRADIENT, /* accumulator, or a bucket of them */
     ROLE_INPUT,    /* tokens, targets, ...: written by a LOAD action, a copy per slot */
     ROLE_SCALAR,   /* written or read by the host */
@@ -478,6 +479,8 @@ struct parameter_part {
     int64_t begin, end, offset;
     int master, moment1, moment2, weight; /* weight: its part alike, rounded from the master */
     int low; /* where master is weight, and has the upper words alone; or 0 */
+    int m_scale,
+        v_scale; /* of the moments' blocks, whose first is that of element `offset`; or 0 */
 };
 struct parameter_part program_parameter_part(const struct program *program, int parameter,
                                              const struct mesh_place *place);

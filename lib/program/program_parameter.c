@@ -169,7 +169,9 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                         .moment1 = p->moment1,
                                         .moment2 = p->moment2,
                                         .weight = p->weight,
-                                        .low = p->low };
+                                        .low = p->low,
+                                        .m_scale = p->m_scale,
+                                        .v_scale = p->v_scale };
     const struct bucket *b = &program->buckets[p->bucket];
     int64_t shard = b->n_elements / program_n_shards(program, p->bucket);
     int64_t first = mesh_place_on(&program->mesh, place, b->axis) * shard - p->bucket_offset;
@@ -182,7 +184,9 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                     .moment1 = b->moment1,
                                     .moment2 = b->moment2,
                                     .weight = b->weight_shard,
-                                    .low = b->low };
+                                    .low = b->low,
+                                    .m_scale = b->m_scale,
+                                    .v_scale = b->v_scale };
 }
 
 int program_parameter_of(const struct program *program, int weight)

@@ -89,6 +89,14 @@ static size_t operand_bytes(const struct program *p, int id, int64_t n_blocks)
     return id ? (n + RECHECK_ALIGNMENT - 1) / RECHECK_ALIGNMENT * RECHECK_ALIGNMENT : 0;
 }
 
+/* Of the scales of a state. */
+static size_t scale_bytes(int id, int64_t n_blocks)
+{
+    size_t n = (size_t)(n_blocks * OPS_NORM_BLOCK / OPS_STATE_BLOCK) * sizeof(float);
+
+    return id ? (n + RECHECK_ALIGNMENT - 1) / RECHECK_ALIGNMENT * RECHECK_ALIGNMENT : 0;
+}
+
 size_t recheck_piece_bytes(const struct program *p)
 {
     size_t most = 0;
@@ -104,7 +112,8 @@ size_t recheck_piece_bytes(const struct program *p)
         int weight = b->master == b->weight_shard ? 0 : b->weight_shard;
         size_t n_bytes = operand_bytes(p, b->shards[0], n) + operand_bytes(p, b->master, n) +
                          operand_bytes(p, b->moment1, n) + operand_bytes(p, b->moment2, n) +
-                         operand_bytes(p, weight, n) + operand_bytes(p, b->low, n) + 2 * table;
+                         operand_bytes(p, weight, n) + operand_bytes(p, b->low, n) +
+                         scale_bytes(b->m_scale, n) + scale_bytes(b->v_scale, n) + 2 * table;
         most = n_bytes > most ? n_bytes : most;
     }
     return most;

@@ -299,10 +299,15 @@ void update_norm(const struct update *u, const int *order, int n)
 
 /* ---- states ---- */
 
+bool update_rounds_by_chance(const struct update *u)
+{
+    return u->options->states == DTYPE_BF16;
+}
+
 /* Whether the optimizer updates the weight itself, without an fp32 master. */
 int update_is_master(const struct update *u, enum dtype weight)
 {
-    return weight == DTYPE_F32 || u->options->states != DTYPE_F32 || update_has_low(u, weight);
+    return weight == DTYPE_F32 || update_rounds_by_chance(u) || update_has_low(u, weight);
 }
 
 int update_has_low(const struct update *u, enum dtype weight)
@@ -310,16 +315,17 @@ int update_has_low(const struct update *u, enum dtype weight)
     return weight == DTYPE_BF16 && u->options->split;
 }
 
-struct op_attributes update_attributes(const struct update *u, double weight_decay)
+struct op_attributes update_attributes(const struct update *u, const struct parameter_update *how)
 {
     const struct update_options *o = u->options;
 
-    return (struct op_attributes){ .beta1 = o->beta1,
+    return (struct op_attributes){ .beta1 = how->optimizer->momentum > 0 ? o->momentum : o->beta1,
                                    .beta2 = o->beta2,
                                    .eps = o->eps,
-                                   .weight_decay = weight_decay,
+                                   .weight_decay = how->weight_decay,
+                                   .nesterov = how->optimizer->momentum > 0 && o->nesterov,
                                    .half_away = o->half_away,
-                                   .seed = o->states == DTYPE_F32 ? 0 : o->seed };
+                                   .seed = update_rounds_by_chance(u) ? o->seed : 0 };
 }
 
 /* The axes of the model over which this gradient is split, as a set of 1 << axis, but for that over
@@ -360,7 +366,7 @@ static int part_number(struct program *p, unsigned split)
  */
 int update_part_number(const struct update *u, int gradient, enum mesh_axis shard_axis)
 {
-    unsigned split = u->options->states == DTYPE_F32 ? 0 : split_axes(u, gradient, shard_axis);
+    unsigned split = update_rounds_by_chance(u) ? split_axes(u, gradient, shard_axis) : 0;
 
     if (split && !u->part_numbers[split])
         u->part_numbers[split] = part_number(u->program, split);
@@ -384,22 +390,40 @@ static int state_cell(const struct update *u, const struct parameter *q, enum ce
     return cell;
 }
 
+/* The scales of a state's blocks; 0 where it has none. */
+static int scale_cell(const struct update *u, const struct parameter *q, int state,
+                      const char *suffix)
+{
+    struct program *p = u->program;
+    int64_t n = ceil_div(q->rows * q->cols, OPS_STATE_BLOCK);
+
+    if (!state || !optimizer_is_scaled(p->values[state].dtype))
+        return 0;
+    int cell = program_cell(p, ROLE_SCALE, arena_printf(&p->arena, "%s.%s", q->name, suffix), 1, n,
+                            DTYPE_F32);
+    memcpy(p->values[cell].spread, p->values[q->weight].spread, sizeof p->values[cell].spread);
+    return cell;
+}
+
 static void optimizer(const struct update *u, int index)
 {
     struct program *p = u->program;
     struct parameter q = p->parameters[index];
-    enum dtype weight = p->values[q.weight].dtype, states = u->options->states;
+    enum dtype weight = p->values[q.weight].dtype;
     int has_master = !update_is_master(u, weight);
     struct parameter_update how = parameter_update_of(u->options, &q);
-    struct op_attributes attributes = update_attributes(u, how.weight_decay);
+    enum dtype states = optimizer_state_dtype(how.optimizer, u->options->states);
+    struct op_attributes attributes = update_attributes(u, &how);
 
-    if (u->options->states != DTYPE_F32)
+    if (update_rounds_by_chance(u))
         attributes.rng_site = update_rng_site(&q);
     q.master = has_master ? state_cell(u, &q, ROLE_MASTER, "master", DTYPE_F32) : q.weight;
     q.low = update_has_low(u, weight) ? state_cell(u, &q, ROLE_MASTER, "master.low", DTYPE_I16) : 0;
     q.moment1 = state_cell(u, &q, ROLE_MOMENT1, "m", states);
     if (how.optimizer->has_v)
         q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v", states);
+    q.m_scale = scale_cell(u, &q, q.moment1, "m.scale");
+    q.v_scale = scale_cell(u, &q, q.moment2, "v.scale");
     p->parameters[index] = q;
     if (how.optimizer->kind == OP_MUON_UPDATE) {
         update_muon_add(u, &(struct muon_target){ .parameter = index,
@@ -422,7 +446,9 @@ static void optimizer(const struct update *u, int index)
                                         [OPTIMIZER_M] = q.moment1,
                                         [OPTIMIZER_V] = q.moment2,
                                         [OPTIMIZER_PART] = part,
-                                        [OPTIMIZER_LOW] = q.low },
+                                        [OPTIMIZER_LOW] = q.low,
+                                        [OPTIMIZER_M_SCALE] = q.m_scale,
+                                        [OPTIMIZER_V_SCALE] = q.v_scale },
                                 .out = { [OPTIMIZER_WEIGHT] = has_master ? q.weight : 0 } });
 }
 

@@ -35,6 +35,9 @@ int update_gather_sums(const struct update *u, int own, enum mesh_axis axis, int
  * is a table `blocks`, in its order. */
 void update_norm_of_blocks(const struct update *u, const int *order, int n, int sums, int blocks);
 
+/* Whether states and weights of bf16 are rounded by chance (ops.h). */
+bool update_rounds_by_chance(const struct update *u);
+
 /* Whether the optimizer updates the weight itself, without an fp32 master. */
 int update_is_master(const struct update *u, enum dtype weight);
 
@@ -42,7 +45,7 @@ int update_is_master(const struct update *u, enum dtype weight);
 int update_has_low(const struct update *u, enum dtype weight);
 
 /* The optimizer's attributes, except rng_site. */
-struct op_attributes update_attributes(const struct update *u, double weight_decay);
+struct op_attributes update_attributes(const struct update *u, const struct parameter_update *how);
 
 /* The value that has the number of this rank's part, for stochastic rounding of a parameter whose
  * ranks have different parts, not counting shards over the axis; 0 if it is not needed. */

@@ -2,9 +2,9 @@
  * update_shards.c - the update where ranks have shards of buckets: the norm's sums in the order
  * that whole parameters have, and one optimizer op a bucket
  *
- * A parameter need not begin at the edge of a shard, so what an optimizer knows of a parameter (weight
- * decay, the site of its random numbers) is a table with one entry a norm block. The tables are
- * constants, written as runs of equal steps.
+ * A parameter need not begin at the edge of a shard, so what an optimizer knows of a parameter
+ * (weight decay, the site of its random numbers) is a table with one entry a norm block. The tables
+ * are constants, written as runs of equal steps.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -223,6 +223,21 @@ static int shard_state(const struct update *u, int number, enum cell_role role, 
     return cell;
 }
 
+/* The scales of the blocks of a bucket's state; 0 where it has none. */
+static int shard_scale(const struct update *u, int number, int state, const char *name)
+{
+    struct program *p = u->program;
+    const struct bucket *b = &p->buckets[number];
+
+    if (!state || !optimizer_is_scaled(p->values[state].dtype))
+        return 0;
+    int cell = program_cell(p, ROLE_SCALE, arena_printf(&p->arena, "%s.%d:shard", name, number), 1,
+                            p->values[state].cols / OPS_STATE_BLOCK, DTYPE_F32);
+    program_spread_over(p, cell, b->axis, SPREAD_COLS);
+    program_lie_like(p, cell, b->shards[0], b->axis);
+    return cell;
+}
+
 /* The order of parameters in a bucket is that of completion, not of names. */
 static int by_bucket_offset(const void *a, const void *b)
 {
@@ -314,7 +329,7 @@ static int rng_site_table(const struct update *u, int number)
     struct growing_runs table = { 0 };
     int64_t at = 0;
 
-    if (u->options->states == DTYPE_F32)
+    if (!update_rounds_by_chance(u))
         return 0;
     for (int i = 0; i < n; i++) {
         int64_t begin = list[i]->bucket_offset / OPS_NORM_BLOCK;
@@ -330,11 +345,11 @@ static void shard_optimizer(const struct update *u, int number)
 {
     struct program *p = u->program;
     struct bucket *b = &p->buckets[number];
-    enum dtype weight = p->values[b->weight_shard].dtype, states = u->options->states;
+    enum dtype weight = p->values[b->weight_shard].dtype;
     int has_master = !update_is_master(u, weight);
     struct parameter_update how = update_of_bucket(u, number);
-    double weight_decay;
-    int decay = decay_table(u, number, &weight_decay);
+    enum dtype states = optimizer_state_dtype(how.optimizer, u->options->states);
+    int decay = decay_table(u, number, &how.weight_decay);
     int rng_site = rng_site_table(u, number), part = update_part_number(u, b->shards[0], b->axis);
 
     b->master =
@@ -351,11 +366,13 @@ static void shard_optimizer(const struct update *u, int number)
                                                   .master = b->master,
                                                   .weight = has_master ? b->weight_shard : 0,
                                                   .decay = decay,
-                                                  .weight_decay = weight_decay });
+                                                  .weight_decay = how.weight_decay });
         return;
     }
+    b->m_scale = shard_scale(u, number, b->moment1, "m.scale");
+    b->v_scale = shard_scale(u, number, b->moment2, "v.scale");
     update_emit(u, (struct op){ .kind = how.optimizer->kind,
-                                .attributes = update_attributes(u, weight_decay),
+                                .attributes = update_attributes(u, &how),
                                 .in = { [OPTIMIZER_GRADIENT] = b->shards[0],
                                         [OPTIMIZER_SCALARS] = p->ports.scalars,
                                         [OPTIMIZER_CLIP_FACTOR] = p->ports.clip_factor,
@@ -366,7 +383,9 @@ static void shard_optimizer(const struct update *u, int number)
                                         [OPTIMIZER_DECAY] = decay,
                                         [OPTIMIZER_RNG_SITE] = rng_site,
                                         [OPTIMIZER_PART] = part,
-                                        [OPTIMIZER_LOW] = b->low },
+                                        [OPTIMIZER_LOW] = b->low,
+                                        [OPTIMIZER_M_SCALE] = b->m_scale,
+                                        [OPTIMIZER_V_SCALE] = b->v_scale },
                                 .out = { [OPTIMIZER_WEIGHT] = has_master ? b->weight_shard : 0 } });
 }
 

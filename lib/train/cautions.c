@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 
-/* AdamW moves each parameter by about lr a step; models have weights of about 0.02. */
+/* All but SGD move each parameter by about lr a step; models have weights of about 0.02. */
 #define LR_LARGE 0.1
 
 /* Nats. Logits that are all alike give ln of the vocabulary to several digits. */
@@ -20,10 +20,10 @@ void cautions_of_job(const struct job *job)
     const struct model_spec *s = &job->model;
 
     job_log_warnings(job);
-    if (job->optimizer.lr > LR_LARGE)
-        log_warn("optimizer.lr is %g: with AdamW each step changes a parameter by about that much "
+    if (job->optimizer.lr > LR_LARGE && job->optimizer.name != RULE_SGD)
+        log_warn("optimizer.lr is %g: with %s each step changes a parameter by about that much "
                  "(hint: rates from 1e-5 to 1e-2 are usual)",
-                 job->optimizer.lr);
+                 job->optimizer.lr, choice_word(optimizer_choices, (int)job->optimizer.name));
     if (job->data.seq_len > s->max_seq_len)
         log_warn("data.seq_len is %d, longer than model.max_seq_len %d: eval and generate are "
                  "limited to that length (hint: model.max_seq_len: %d, or a smaller data.seq_len)",

@@ -177,6 +177,14 @@ static const char *explain(const struct difference *d, struct arena *arena)
     return meaning ? meaning : "a setting that this lmtrain does not have";
 }
 
+/* States in blocks with scales are not read as others, nor others as they. */
+static enum numerics_change change_between(const char *key, const char *here, const char *there)
+{
+    bool is_coded = str_starts_with(here, "int8") || str_starts_with(there, "int8");
+
+    return !strcmp(key, "optimizer.states") && is_coded ? NUMERICS_RUN : change_of(key);
+}
+
 static int find_differences(const struct numerics_lines *ours, const struct numerics_lines *theirs,
                             struct difference *out)
 {
@@ -187,14 +195,16 @@ static int find_differences(const struct numerics_lines *ours, const struct nume
         const char *there = value_of(theirs, line->key);
 
         if (!there || strcmp(there, line->value) != 0)
-            out[n++] = (struct difference){ line->key, line->value, there ? there : "unset",
-                                            change_of(line->key) };
+            out[n++] =
+                (struct difference){ line->key, line->value, there ? there : "unset",
+                                     change_between(line->key, line->value, there ? there : "") };
     }
     for (int i = 0; i < theirs->n; i++) {
         const struct numerics_line *line = &theirs->items[i];
 
         if (!value_of(ours, line->key))
-            out[n++] = (struct difference){ line->key, "unset", line->value, change_of(line->key) };
+            out[n++] = (struct difference){ line->key, "unset", line->value,
+                                            change_between(line->key, "", line->value) };
     }
     return n;
 }
@@ -224,9 +234,12 @@ static int refuse_other_run(const struct difference *list, int n, struct err *er
         has_data |= !strcmp(d->key, "data");
         if (strcmp(d->key, "data") != 0)
             return err_set(err, ERR_CONFIG,
-                           "%s is %s, but the run was started with %s (hint: set it back, or use "
-                           "a different output folder)",
-                           d->key, d->here, d->there);
+                           "%s is %s, but the run was started with %s (hint: set it back, or %s)",
+                           d->key, d->here, d->there,
+                           str_starts_with(d->key, "optimizer.")
+                               ? "begin with new states: train.init: the checkpoint's folder, and "
+                                 "a different output folder"
+                               : "use a different output folder");
     }
     if (has_data)
         return err_set(

@@ -110,7 +110,9 @@ static void narrow(const struct recheck_piece *piece, struct tensor *t, int64_t 
 /* Elements of an operand that are a norm block's; 0: it is the same for all. */
 static int64_t elements_of_block(const struct op_operand *operand)
 {
-    return operand->cols == DIM_D ? OPS_NORM_BLOCK : operand->cols == DIM_BLOCKS;
+    int64_t n = operand_stands_for(operand);
+
+    return n ? OPS_NORM_BLOCK / n : 0;
 }
 
 /* An input of which the piece has a part; else NULL. */

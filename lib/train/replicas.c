@@ -86,6 +86,8 @@ static void list_cells(struct replicas *r)
         add_cell(r, p->low);
         add_cell(r, p->moment1);
         add_cell(r, p->moment2);
+        add_cell(r, p->m_scale);
+        add_cell(r, p->v_scale);
     }
     for (int i = 0; i < program->n_buckets; i++) {
         const struct bucket *b = &program->buckets[i];
@@ -96,6 +98,8 @@ static void list_cells(struct replicas *r)
         add_cell(r, b->low);
         add_cell(r, b->moment1);
         add_cell(r, b->moment2);
+        add_cell(r, b->m_scale);
+        add_cell(r, b->v_scale);
     }
 }
 

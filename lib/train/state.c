@@ -271,12 +271,34 @@ static int read_codec_state(struct trainer *t, const struct codec_state *s, stru
     return status;
 }
 
+/* Scales are of the blocks of parts: ranks that divide parameters otherwise have other blocks. */
+static int check_scales(const struct store *store, const struct slices *list, struct err *err)
+{
+    for (int i = 0; i < list->n; i++) {
+        const struct store_slice *want = &list->slices[i], *there = store_find(store, want->name);
+
+        if (!str_ends_with(want->name, ".scale") || !there || there->rows == want->rows)
+            continue;
+        return err_set(err, ERR_CONFIG,
+                       "optimizer states are kept in blocks of parameters' parts, of which %.200s "
+                       "has %lld in the checkpoint and %lld here (hint: the parallel.tp and "
+                       "parallel.cp that it was saved with, or a new run from its weights: "
+                       "train.init and a different output folder)",
+                       want->name, (long long)there->rows, (long long)want->rows);
+    }
+    return 0;
+}
+
 static int read_slices(struct trainer *t, struct store *store, bool is_local, struct err *err)
 {
     struct slices list = { 0 };
     int status = 0;
 
     list_slices(t, is_local, &list);
+    if (!is_local && check_scales(store, &list, err) < 0) {
+        slices_release(&list);
+        return -1;
+    }
     slices_clear_split(t->run, &t->program, &t->place);
     if (trainer_saved_parameters(t) == SLICES_OF_TRAINED)
         status = trainer_begin(t, err);

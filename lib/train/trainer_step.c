@@ -92,8 +92,8 @@ static void write_scalars(struct trainer *t, double lr, int64_t tokens)
     double update = (double)(t->updates + 1);
 
     scalars[SCALAR_LR] = (float)lr;
-    scalars[SCALAR_BIAS1] = (float)(1.0 - pow(t->job->optimizer.beta1, update));
-    scalars[SCALAR_BIAS2] = (float)(1.0 - pow(t->job->optimizer.beta2, update));
+    scalars[SCALAR_BIAS1] = (float)(1.0 - pow(fmax(0, t->job->optimizer.beta1), update));
+    scalars[SCALAR_BIAS2] = (float)(1.0 - pow(fmax(0, t->job->optimizer.beta2), update));
     scalars[SCALAR_UPDATE] = (float)update;
     if (ports->gradient_scale)
         run_put(t->run, ports->gradient_scale, 0, 0, &scale, sizeof scale);

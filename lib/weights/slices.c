@@ -74,13 +74,58 @@ static void add_elements(const struct owner *o, int parameter, const struct para
     }
 }
 
+/* Which of how many parts of the parameter, with different elements, is the rank's. */
+static int part_number(const struct owner *o, int parameter, int *n)
+{
+    const struct program *p = o->program;
+    int number = 0;
+
+    *n = 1;
+    for (int axis = 0; axis < N_AXES; axis++)
+        if (p->mesh.size[axis] > 1 &&
+            program_parameter_is_split(p, parameter, (enum mesh_axis)axis)) {
+            number = number * p->mesh.size[axis] + o->place->of[axis];
+            *n *= p->mesh.size[axis];
+        }
+    return number;
+}
+
+/* The scales of its moments' blocks, which are of the elements of a part in their order: a tensor
+ * has a row for each part. */
+static void add_scales(const struct owner *o, int parameter, const struct parameter_part *part)
+{
+    const struct parameter *p = &o->program->parameters[parameter];
+    const int cells[] = { part->m_scale, part->v_scale };
+    static const char *const suffixes[] = { ".m.scale", ".v.scale" };
+    int n_parts, number = part_number(o, parameter, &n_parts);
+
+    for (int k = 0; k < 2 && part->begin < part->end && o->n_states > 1; k++) {
+        if (!cells[k])
+            continue;
+        add(o->slices,
+            &(struct store_slice){
+                .name = arena_printf(&o->slices->arena, "%s%s", p->name, suffixes[k]),
+                .dtype = DTYPE_F32,
+                .n_dims = 2,
+                .rows = n_parts,
+                .cols = ceil_div(p->rows * p->cols, OPS_STATE_BLOCK),
+                .row_begin = number,
+                .row_end = number + 1,
+                .col_begin = part->begin / OPS_STATE_BLOCK,
+                .col_end = ceil_div(part->end, OPS_STATE_BLOCK),
+                .data = (float *)run_data(o->run, cells[k], 0) + part->offset / OPS_STATE_BLOCK });
+    }
+}
+
 static void add_all(const struct owner *o)
 {
     for (int i = 0; i < o->program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(o->program, i, o->place);
 
-        if (!is_left_out(o, i))
-            add_elements(o, i, &part, part.begin, part.end);
+        if (is_left_out(o, i))
+            continue;
+        add_elements(o, i, &part, part.begin, part.end);
+        add_scales(o, i, &part);
     }
 }
 
@@ -149,6 +194,9 @@ void slices_to_save(struct slices *slices, const struct run *run, const struct p
         if (p->bucket < 0)
             share_rows(&owner, i, &begin, &end);
         add_elements(&owner, i, &part, begin, end);
+        /* Blocks go over the edges of rows that ranks with all of a parameter divide. */
+        if (p->bucket >= 0 || !mesh_place_on(&program->mesh, place, program_shard_axis(program, i)))
+            add_scales(&owner, i, &part);
     }
 }
 
@@ -196,6 +244,17 @@ void slices_release(struct slices *slices)
     arena_release(&slices->arena);
 }
 
+static void clear_scales(struct run *run, const struct parameter_part *part)
+{
+    const int cells[] = { part->m_scale, part->v_scale };
+
+    for (int k = 0; k < 2; k++)
+        if (cells[k])
+            run_clear_at(run, (float *)run_data(run, cells[k], 0) + part->offset / OPS_STATE_BLOCK,
+                         (size_t)ceil_div(part->end - part->begin, OPS_STATE_BLOCK) *
+                             sizeof(float));
+}
+
 static void clear(struct run *run, const struct program *program, const struct mesh_place *place,
                   bool only_split)
 {
@@ -213,6 +272,7 @@ static void clear(struct run *run, const struct program *program, const struct m
             run_clear_at(run, data + (size_t)part.offset * element,
                          (size_t)(part.end - part.begin) * element);
         }
+        clear_scales(run, &part);
     }
 }
 

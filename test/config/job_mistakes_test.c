@@ -163,8 +163,21 @@ static const char *const mistakes[][2] = {
     /* words */
     { M D T "optimizer: {schedule: cosin}\n", "optimizer.schedule is cosin, not one of constant, "
                                               "linear, cosine, wsd (hint: cosine)" },
-    { M D T "optimizer: {name: sgd}\n", "optimizer.name is sgd, not one of adamw" },
-    { M D T "optimizer: {states: fp16}\n", "optimizer.states is fp16, not one of fp32, bf16" },
+    { M D T "optimizer: {name: shampoo}\n",
+      "optimizer.name is shampoo, not one of adamw, lion, sgd, cadam, muon" },
+    { M D T "optimizer: {name: sgd}\n", "optimizer.lr is auto, which sgd has not (hint: give one" },
+    { M D T "optimizer: {name: cadam, beta2: 0.9}\n",
+      "optimizer.beta2 is 0.9, but cadam has none (hint: leave it out)" },
+    { M D T "optimizer: {momentum: 0.9}\n", "optimizer.momentum is 0.9, but adamw has none" },
+    { M D T "optimizer: {nesterov: true}\n",
+      "optimizer.nesterov is true, but adamw has no momentum of that form" },
+    { M D T "optimizer: {name: sgd, lr: 0.1, states: int8}\n",
+      "optimizer.states is int8, but sgd has states of fp32 or bf16 (hint: optimizer.states: "
+      "fp32)" },
+    { M D T "optimizer: {name: cadam, states: bf16}\n",
+      "optimizer.states is bf16, but cadam has a state of fp16 with scales" },
+    { M D T "optimizer: {states: fp16}\n",
+      "optimizer.states is fp16, not one of fp32, bf16, int8" },
     { M D T "optimizer: {masters: split}\n",
       "optimizer.masters is split and optimizer.weight_rounding nearest_even, of which 16 bits "
       "beside the weight don't tell the master (hint: optimizer.weight_rounding: half_away" },

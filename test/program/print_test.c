@@ -496,6 +496,23 @@ static void muon_text(void **state)
     check_compiled(GOLDEN "llama.muon-zero-1-tensor-2.txt", &options);
 }
 
+/* Moments of codes, and one of fp16, with scales. */
+static void scaled_states_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 2);
+
+    (void)state;
+    options.gradients.zero = 1;
+    options.gradients.bucket_bytes = (size_t)24 << 10;
+    options.update.states = DTYPE_U8;
+    check_compiled(GOLDEN "llama.int8-states.txt", &options);
+    options.gradients.zero = 0;
+    options.update.states = DTYPE_F32;
+    options.update.optimizer = RULE_CADAM;
+    check_compiled(GOLDEN "llama.cadam.txt", &options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -512,7 +529,7 @@ int main(void)
         cmocka_unit_test(pages_text),         cmocka_unit_test(sharded_experts_text),
         cmocka_unit_test(whole_experts_text), cmocka_unit_test(context_texts),
         cmocka_unit_test(fastseq_text),       cmocka_unit_test(muon_text),
-        cmocka_unit_test(fp8_text),
+        cmocka_unit_test(fp8_text),           cmocka_unit_test(scaled_states_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /*
- * optimizer.c - the gradient's norm and AdamW
+ * optimizer.c - the gradient's norm, and AdamW on states of fp32 and bf16 (others:
+ * optimizer_blocks.c)
  *
  * One pass over memory each, bound by it: AdamW reads 16 and writes 12 bytes an element, and 2 more
  * for a 16-bit weight. The order of IEEE operations is the contract with other backends:
@@ -18,16 +19,9 @@
  * the element's own line included. An element then takes 8 to 16 bytes. Where a master is in two
  * operands (base/halves.h) it is one float between them, and an element takes 28 bytes as well.
  */
-#include "base/halves.h"
-#include "base/rng.h"
-#include "kernels/cpu/rows_impl.h"
+#include "kernels/cpu/optimizer_impl.h"
 
 #include <math.h>
-
-static inline bool is_bf16(const struct tensor *t)
-{
-    return t->dtype == DTYPE_BF16;
-}
 
 /* ---- the norm ----------------------------------------------------------------------------------
  */
@@ -140,20 +134,7 @@ static void gradient_norm_run(struct kernels *kernels, const struct kernel_call 
 /* ---- AdamW -------------------------------------------------------------------------------------
  */
 
-struct adamw {
-    const struct op_shape *op;
-    struct tiling tiling;
-    double lr;
-    float factor, decay, one_minus_beta1, one_minus_beta2, beta2, step, sqrt_bias2, eps;
-    uint64_t key, high; /* of the rounding's numbers */
-};
-
-/* Elements of one row. */
-struct row_range {
-    int64_t row, col, n;
-};
-
-CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, float *master,
+CPU_INLINE void adamw_exact(const struct update_call *a, const struct row_range *s, float *master,
                             float decay, int gradient16)
 {
     const void *gradient = cpu_row(&a->op->in[OPTIMIZER_GRADIENT], s->row);
@@ -176,8 +157,8 @@ CPU_INLINE void adamw_exact(const struct adamw *a, const struct row_range *s, fl
     }
 }
 
-CPU_INLINE void adamw_of_masters(const struct adamw *a, const struct row_range *s, float *master,
-                                 float decay)
+CPU_INLINE void adamw_of_masters(const struct update_call *a, const struct row_range *s,
+                                 float *master, float decay)
 {
     if (is_bf16(&a->op->in[OPTIMIZER_GRADIENT]))
         adamw_exact(a, s, master, decay, 1);
@@ -193,7 +174,7 @@ static inline uint16_t *word_row(const struct tensor *t, const struct row_range 
 }
 
 /* Of masters in two operands: joined, updated as others are, and taken apart again. */
-CPU_INLINE void adamw_halves(const struct adamw *a, const struct row_range *s, float decay)
+CPU_INLINE void adamw_halves(const struct update_call *a, const struct row_range *s, float decay)
 {
     uint16_t *upper = word_row(&a->op->in[OPTIMIZER_MASTER], s);
     uint16_t *lower = word_row(&a->op->in[OPTIMIZER_LOW], s);
@@ -214,7 +195,7 @@ CPU_INLINE void adamw_halves(const struct adamw *a, const struct row_range *s, f
     }
 }
 
-CPU_INLINE void adamw_stretch(const struct adamw *a, const struct row_range *s, float decay)
+CPU_INLINE void adamw_stretch(const struct update_call *a, const struct row_range *s, float decay)
 {
     if (tensor_given(&a->op->in[OPTIMIZER_LOW]))
         adamw_halves(a, s, decay);
@@ -224,44 +205,8 @@ CPU_INLINE void adamw_stretch(const struct adamw *a, const struct row_range *s, 
 
 /* ---- of states in bf16 ---- */
 
-#define NOISE_PAIRS 64
-#define NOISE_ELEMENTS (2 * NOISE_PAIRS)
-
-/* The rounding's bits, element by element. */
-struct noise {
-    uint32_t master[NOISE_ELEMENTS], m[NOISE_ELEMENTS], v[NOISE_ELEMENTS];
-};
-
-/* rng_philox at counters low, low + 1, ... */
-CPU_INLINE void make_noise(struct noise *noise, uint64_t key, uint64_t high, uint64_t low)
-{
-    for (int i = 0; i < NOISE_PAIRS; i++) {
-        uint64_t word[4];
-
-        rng_philox_lane(word, key, low + (uint64_t)i, high);
-        noise->master[2 * i] = (uint32_t)word[0] & 0xffff;
-        noise->master[2 * i + 1] = (uint32_t)word[0] >> 16;
-        noise->m[2 * i] = (uint32_t)word[1] & 0xffff;
-        noise->m[2 * i + 1] = (uint32_t)word[1] >> 16;
-        noise->v[2 * i] = (uint32_t)word[2] & 0xffff;
-        noise->v[2 * i + 1] = (uint32_t)word[2] >> 16;
-    }
-}
-
-/* Rounded by what 16 random bits say; NaN and infinity as they are (their low bits are cut off, so
- * NaN needs one above). */
-CPU_INLINE uint16_t round_by(float x, uint32_t bits16)
-{
-    uint32_t bits, more;
-
-    memcpy(&bits, &x, sizeof bits);
-    more = (bits & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0;
-    bits16 = (bits & 0x7f800000u) == 0x7f800000u ? 0 : bits16;
-    return (uint16_t)(((bits | more) + bits16) >> 16);
-}
-
 /* At most NOISE_ELEMENTS; noise: of the first element. master16: it is bf16, too. */
-CPU_INLINE void adamw_rounded(const struct adamw *a, const struct row_range *s, float decay,
+CPU_INLINE void adamw_rounded(const struct update_call *a, const struct row_range *s, float decay,
                               const struct noise *noise, int64_t skip, int master16, int gradient16)
 {
     const void *gradient = cpu_row(&a->op->in[OPTIMIZER_GRADIENT], s->row);
@@ -296,7 +241,7 @@ CPU_INLINE void adamw_rounded(const struct adamw *a, const struct row_range *s, 
 }
 
 /* Within a block of OPS_NORM_BLOCK elements, whose element `first` is the stretch's first. */
-CPU_INLINE void adamw_of_block(const struct adamw *a, const struct row_range *s, float decay,
+CPU_INLINE void adamw_of_block(const struct update_call *a, const struct row_range *s, float decay,
                                uint64_t place, int64_t first)
 {
     struct noise noise;
@@ -320,7 +265,7 @@ CPU_INLINE void adamw_of_block(const struct adamw *a, const struct row_range *s,
 /* ---- pieces ---- */
 
 /* Where each block of elements has its own decay, or place, block by block. */
-CPU_INLINE void adamw_blocks(const struct adamw *a, const struct row_range *s)
+CPU_INLINE void adamw_blocks(const struct update_call *a, const struct row_range *s)
 {
     const double *decays = a->op->in[OPTIMIZER_DECAY].data,
                  *places = a->op->in[OPTIMIZER_RNG_SITE].data;
@@ -342,7 +287,7 @@ CPU_INLINE void adamw_blocks(const struct adamw *a, const struct row_range *s)
     }
 }
 
-CPU_INLINE void weight_stretch(const struct adamw *a, const struct row_range *s)
+CPU_INLINE void weight_stretch(const struct update_call *a, const struct row_range *s)
 {
     const float *master = float_row(&a->op->in[OPTIMIZER_MASTER], s->row);
     void *weight = cpu_row(&a->op->out[OPTIMIZER_WEIGHT], s->row);
@@ -358,7 +303,7 @@ CPU_INLINE void weight_stretch(const struct adamw *a, const struct row_range *s)
 
 CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
 {
-    const struct adamw *a = context;
+    const struct update_call *a = context;
     struct tile_bounds r = tiling_at(&a->tiling, tile);
 
     for (int64_t row = r.row; row < r.row_end; row++) {
@@ -375,26 +320,21 @@ CPU_INLINE void adamw_tile_body(void *context, int64_t tile)
 
 CPU_TILES(adamw_tile);
 
-static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
+struct update_call update_call_of(const struct op_shape *op)
 {
-    const struct op_shape *op = &call->op;
     const struct op_attributes *at = &op->attributes;
     const float *scalars = op->in[OPTIMIZER_SCALARS].data;
     const int32_t *part = op->in[OPTIMIZER_PART].data;
     double lr = scalars[SCALAR_LR];
 
-    (void)first;
-    if (*(const int32_t *)op->in[OPTIMIZER_SKIP_UPDATE].data)
-        return;
-
-    struct adamw a = {
+    return (struct update_call){
         .op = op,
-        .tiling = tiling_of(op->in[OPTIMIZER_GRADIENT].rows, op->in[OPTIMIZER_GRADIENT].cols),
         .lr = lr,
         .factor = *(const float *)op->in[OPTIMIZER_CLIP_FACTOR].data,
         .decay = (float)(1.0 - lr * at->weight_decay),
         .one_minus_beta1 = (float)(1.0 - at->beta1),
         .one_minus_beta2 = (float)(1.0 - at->beta2),
+        .beta1 = (float)at->beta1,
         .beta2 = (float)at->beta2,
         .step = (float)(lr / (double)scalars[SCALAR_BIAS1]),
         .sqrt_bias2 = (float)sqrt((double)scalars[SCALAR_BIAS2]),
@@ -402,8 +342,30 @@ static void adamw_run(struct kernels *kernels, const struct kernel_call *call, i
         .key = rng_key(at->seed, RNG_ROUNDING),
         .high = ops_rounding_high((uint64_t)scalars[SCALAR_UPDATE], part ? (uint64_t)*part : 0),
     };
+}
 
+static void adamw_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct op_shape *op = &call->op;
+
+    (void)first;
+    if (*(const int32_t *)op->in[OPTIMIZER_SKIP_UPDATE].data)
+        return;
+    if (optimizer_is_scaled(op->in[OPTIMIZER_M].dtype)) {
+        update_by_blocks(kernels, op);
+        return;
+    }
+
+    struct update_call a = update_call_of(op);
+    a.tiling = tiling_of(op->in[OPTIMIZER_GRADIENT].rows, op->in[OPTIMIZER_GRADIENT].cols);
     pool_run(kernels->pool, a.tiling.n_tiles, adamw_tile[cpu_of(kernels)->isa], &a);
+}
+
+static void by_blocks_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    (void)first;
+    if (!*(const int32_t *)call->op.in[OPTIMIZER_SKIP_UPDATE].data)
+        update_by_blocks(kernels, &call->op);
 }
 
 void cpu_register_optimizer(struct kernels_backend *table)
@@ -412,4 +374,7 @@ void cpu_register_optimizer(struct kernels_backend *table)
     table->entries[OP_SUM_RUNS] = (struct kernel_entry){ .run = sum_runs_run };
     table->entries[OP_GRADIENT_NORM] = (struct kernel_entry){ .run = gradient_norm_run };
     table->entries[OP_ADAMW] = (struct kernel_entry){ .run = adamw_run };
+    table->entries[OP_LION] = (struct kernel_entry){ .run = by_blocks_run };
+    table->entries[OP_SGD] = (struct kernel_entry){ .run = by_blocks_run };
+    table->entries[OP_CADAM] = (struct kernel_entry){ .run = by_blocks_run };
 }

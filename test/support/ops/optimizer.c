@@ -64,6 +64,35 @@ static void adamw(const struct op_shape *op)
     }
 }
 
+/* The others, on states without codes; what has a scale is read and written by it. */
+static void by_sign_or_momentum(const struct op_shape *op)
+{
+    const struct op_attributes *a = &op->attributes;
+    double lr = IN(OPTIMIZER_SCALARS, 0, SCALAR_LR);
+
+    if (int_at(&op->in[OPTIMIZER_SKIP_UPDATE], 0))
+        return;
+    for (int64_t i = 0; i < tensor_elements(&op->in[OPTIMIZER_GRADIENT]); i++) {
+        double g = IN(OPTIMIZER_GRADIENT, 0, i) * IN(OPTIMIZER_CLIP_FACTOR, 0, 0);
+        double *p = at(&op->in[OPTIMIZER_MASTER], 0, i), *m = at(&op->in[OPTIMIZER_M], 0, i), u;
+        double decay = tensor_given(&op->in[OPTIMIZER_DECAY])
+                           ? IN(OPTIMIZER_DECAY, 0, i / OPS_NORM_BLOCK)
+                           : a->weight_decay;
+
+        if (op->kind == OP_SGD) {
+            g += decay * *p;
+            *m = a->beta1 * *m + g;
+            *p -= lr * (a->nesterov ? g + a->beta1 * *m : *m);
+        } else {
+            u = a->beta1 * *m + (1 - a->beta1) * g;
+            *m = op->kind == OP_LION ? a->beta2 * *m + (1 - a->beta2) * g : u;
+            *p -= lr * ((u > 0) - (u < 0) + decay * *p);
+        }
+        if (tensor_given(&op->out[OPTIMIZER_WEIGHT]))
+            OUT(OPTIMIZER_WEIGHT, 0, i) = *p;
+    }
+}
+
 const struct op_facts optimizer_facts[N_OP_KINDS] = {
     [OP_SUM_RUNS] = {
         .example = "sum_runs 1x*7 fp64, 1x5 i32, 1x*6 i32 : 1x5 fp64",
@@ -83,9 +112,30 @@ const struct op_facts optimizer_facts[N_OP_KINDS] = {
     },
     [OP_ADAMW] = {
         .example = "adamw 20x8 fp32, 1x4 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, "
-                   "20x8 fp32, 1x1 fp64, 1x1 fp64, 1x1 i32, - : 20x8 bf16",
-        .spreads = "sssssssssss > s; rsssrrrrrss > r; cssscccccss > c; rsssrrrrrcs > r; "
-                   "csssccccccs > c",
+                   "20x8 fp32, 1x1 fp64, 1x1 fp64, 1x1 i32, -, -, - : 20x8 bf16",
+        .spreads = "sssssssssssss > s; rsssrrrrrssss > r; cssscccccssss > c; rsssrrrrrcsss > r; "
+                   "csssccccccsss > c",
         .reference = adamw,
+    },
+    [OP_LION] = {
+        .example = "lion 20x8 fp32, 1x4 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, -, "
+                   "1x1 fp64, 1x1 fp64, 1x1 i32, -, -, - : 20x8 bf16",
+        .spreads = "sssssssssssss > s; rsssrrsrrssss > r; csssccsccssss > c; rsssrrsrrcsss > r; "
+                   "csssccscccsss > c",
+        .reference = by_sign_or_momentum,
+    },
+    [OP_SGD] = {
+        .example = "sgd 20x8 fp32, 1x4 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp32, -, "
+                   "1x1 fp64, 1x1 fp64, 1x1 i32, -, -, - : 20x8 bf16",
+        .spreads = "sssssssssssss > s; rsssrrsrrssss > r; csssccsccssss > c; rsssrrsrrcsss > r; "
+                   "csssccscccsss > c",
+        .reference = by_sign_or_momentum,
+    },
+    [OP_CADAM] = {
+        .example = "cadam 20x8 fp32, 1x4 fp32, 1x1 fp32, 1x1 i32, 20x8 fp32, 20x8 fp16, -, "
+                   "1x1 fp64, 1x1 fp64, 1x1 i32, -, 1x1 fp32, - : 20x8 bf16",
+        .spreads = "sssssssssssss > s; rsssrrsrrssrs > r; csssccsccsscs > c; rsssrrsrrcsrs > r; "
+                   "csssccscccscs > c",
+        .reference = by_sign_or_momentum,
     },
 };
