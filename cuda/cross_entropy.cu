@@ -80,13 +80,13 @@ static void logit_stats_run(struct kernels *kernels, const struct kernel_call *c
 /* Of a whole row, all parts together. */
 struct joined {
     float max, target;
-    double sum;
+    double sum, lse;
 };
 
 static __device__ inline struct joined join(rows_of<const float> stats, int64_t row, int64_t n_rows,
                                             int64_t n_stats)
 {
-    struct joined all = { stats.row(row)[STAT_MAX], 0, 0 };
+    struct joined all = { stats.row(row)[STAT_MAX], 0, 0, 0 };
 
     for (int64_t at = row + n_rows; at < n_stats; at += n_rows)
         all.max = fmaxf(all.max, stats.row(at)[STAT_MAX]);
@@ -106,6 +106,7 @@ struct loss_arguments {
     double *losses;
     int64_t n_rows, n_stats;
     struct vocab_columns part;
+    struct softmax_z z;
 };
 
 /* dlogits.at is NULL where only the loss is wanted. One thread joins: exp in fp64 is long. */
@@ -116,17 +117,23 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS)
     int64_t row = blockIdx.x, target = *a.targets.row(row), begin, column, n;
     __shared__ struct joined all;
     float at_target = 0;
+    double pull;
 
     if (target < 0) {
-        if (!threadIdx.x)
+        if (!threadIdx.x) {
             a.losses[row] = 0;
+            softmax_put_square(a.z, row, 0);
+        }
         if (dlogits.at)
             softmax_zero<T, N>(dlogits.row(row), a.part.cols);
         return;
     }
     if (!threadIdx.x) {
         all = join(a.stats, row, a.n_rows, a.n_stats);
-        a.losses[row] = softmax_loss(all.target, all.max, all.sum);
+        all.lse = log(all.sum);
+        a.losses[row] = softmax_loss(all.target, all.max, all.lse);
+        all.lse += (double)all.max;
+        softmax_put_square(a.z, row, all.lse);
     }
     if (!dlogits.at)
         return;
@@ -134,12 +141,14 @@ __global__ void __launch_bounds__(SOFTMAX_THREADS)
     begin = part_begin(a.part);
     n = part_columns(a.part, begin);
     column = target - begin;
+    pull = softmax_pull(a.z, all.lse);
     if (column >= 0 && column < n)
-        at_target = softmax_at_target(expf(a.logits.row(row)[column] - all.max), all.sum, *a.scale);
+        at_target =
+            softmax_at_target(expf(a.logits.row(row)[column] - all.max), all.sum, pull, *a.scale);
     else
         column = -1;
     softmax_gradient<T, N>(dlogits.row(row), a.logits.row(row), n, a.part.cols, all.max,
-                           (float)((double)*a.scale / all.sum), column, at_target);
+                           softmax_factor(all.sum, pull, *a.scale), column, at_target);
 }
 
 static void cross_entropy_run(struct kernels *kernels, const struct kernel_call *call, int first)
@@ -147,15 +156,19 @@ static void cross_entropy_run(struct kernels *kernels, const struct kernel_call 
     const struct op_shape *op = &call->op;
     const struct tensor *logits = &op->in[CROSS_ENTROPY_LOGITS],
                         *dlogits = &op->out[CROSS_ENTROPY_DLOGITS];
+    const struct tensor *squares = &op->out[CROSS_ENTROPY_SQUARES];
+    double *losses = (double *)call->scratch;
     int wide = cuda_is_aligned(logits, 16) && cuda_is_aligned(dlogits, 16);
     struct loss_arguments a = { cuda_rows<const float>(logits),
                                 cuda_rows<const float>(&op->in[CROSS_ENTROPY_STATS]),
                                 cuda_rows<const int32_t>(&op->in[CROSS_ENTROPY_TARGET]),
                                 (const float *)op->in[CROSS_ENTROPY_SCALE].data,
-                                (double *)call->scratch,
+                                losses,
                                 logits->rows,
                                 op->in[CROSS_ENTROPY_STATS].rows,
-                                part_of(op, &op->in[CROSS_ENTROPY_OFFSET]) };
+                                part_of(op, &op->in[CROSS_ENTROPY_OFFSET]),
+                                { op->attributes.z,
+                                  tensor_given(squares) ? losses + logits->rows : NULL } };
 
     cuda_with_act(tensor_given(dlogits) ? dlogits->dtype : DTYPE_F32, [&](auto zero) {
         typedef decltype(zero) T;
@@ -166,6 +179,8 @@ static void cross_entropy_run(struct kernels *kernels, const struct kernel_call 
     });
     cuda_sum_losses(kernels, call, a.losses, logits->rows, &op->out[CROSS_ENTROPY_LOSS],
                     first >> 1 & 1);
+    if (a.z.squares)
+        cuda_sum_losses(kernels, call, a.z.squares, logits->rows, squares, first >> 2 & 1);
 }
 
 void cuda_register_cross_entropy(struct kernels_backend *table)

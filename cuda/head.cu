@@ -22,12 +22,12 @@
 enum { PRODUCT_LOGITS, PRODUCT_DX, PRODUCT_DW, N_PRODUCTS };
 
 struct head_shape {
-    const struct tensor *x, *w, *target, *dx, *dw, *loss;
+    const struct tensor *x, *w, *target, *dx, *dw, *loss, *squares;
     const char *name;
     int backward, n_products;
-    int64_t chunk; /* rows of a whole one */
-    int64_t ld;    /* fp32 elements from one row of logits to the next */
-    size_t logits_bytes, losses_bytes;
+    int64_t chunk;                     /* rows of a whole one */
+    int64_t ld;                        /* fp32 elements from one row of logits to the next */
+    size_t logits_bytes, losses_bytes; /* losses_bytes: as many again for squares */
 };
 
 /* Prepared products of whole chunks, and of the last where that is shorter. */
@@ -49,6 +49,9 @@ static struct head_shape head_shape(const struct op_shape *op)
                ? &op->out[HEAD_CROSS_ENTROPY_DW]
                : NULL;
     h.loss = h.backward ? &op->out[HEAD_CROSS_ENTROPY_LOSS] : &op->out[HEAD_LOSS_LOSS];
+    h.squares = h.backward && tensor_given(&op->out[HEAD_CROSS_ENTROPY_SQUARES])
+                    ? &op->out[HEAD_CROSS_ENTROPY_SQUARES]
+                    : NULL;
     h.n_products = h.dw ? PRODUCT_DW + 1 : h.dx ? PRODUCT_DX + 1 : PRODUCT_LOGITS + 1;
     h.chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, h.x->rows) : h.x->rows;
     h.ld = round_up(h.w->rows, GPU_LOGITS_MULTIPLE);
@@ -144,29 +147,40 @@ static void head_release(struct kernels *, void *state)
 template <typename T, int BACKWARD>
 __global__ void __launch_bounds__(SOFTMAX_THREADS, SOFTMAX_BLOCKS)
     head_rows_kernel(float *logits, int64_t ld, int64_t vocab, rows_of<const int32_t> targets,
-                     const float *scale, double *losses)
+                     const float *scale, double *losses, struct softmax_z z)
 {
     enum { N = 16 / sizeof(T) };
     float *row = logits + blockIdx.x * ld;
     int64_t target = *targets.row(blockIdx.x);
     float logit = target < vocab ? row[target < 0 ? 0 : target] : NAN, at_target = 0;
     struct softmax_row all;
+    double log_sum, lse, pull;
 
     if (target < 0) {
-        if (!threadIdx.x)
+        if (!threadIdx.x) {
             losses[blockIdx.x] = 0;
+            softmax_put_square(z, blockIdx.x, 0);
+        }
         if (BACKWARD)
             softmax_zero<T, N>((T *)row, vocab);
         return;
     }
     all = softmax_read<1>(row, vocab);
-    if (!threadIdx.x)
-        losses[blockIdx.x] = softmax_loss(logit, all.max, all.sum);
-    if (!BACKWARD)
+    if (!BACKWARD) {
+        if (!threadIdx.x)
+            losses[blockIdx.x] = softmax_loss(logit, all.max, log(all.sum));
         return;
-    at_target = softmax_at_target(expf(logit - all.max), all.sum, *scale);
-    softmax_gradient<T, N>((T *)row, row, vocab, vocab, all.max, (float)((double)*scale / all.sum),
-                           target, at_target);
+    }
+    log_sum = !threadIdx.x || z.coefficient > 0 ? log(all.sum) : 0;
+    lse = (double)all.max + log_sum;
+    if (!threadIdx.x) {
+        losses[blockIdx.x] = softmax_loss(logit, all.max, log_sum);
+        softmax_put_square(z, blockIdx.x, lse);
+    }
+    pull = softmax_pull(z, lse);
+    at_target = softmax_at_target(expf(logit - all.max), all.sum, pull, *scale);
+    softmax_gradient<T, N>((T *)row, row, vocab, vocab, all.max,
+                           softmax_factor(all.sum, pull, *scale), target, at_target);
 }
 
 /* ---- the call ---- */
@@ -176,7 +190,7 @@ struct head_run {
     const struct kernel_call *call;
     struct head_shape h;
     float *logits;
-    double *losses;
+    double *losses, *squares; /* of all rows; squares: NULL where there are none */
     void *product_scratch;
 };
 
@@ -208,12 +222,14 @@ static void run_rows(const struct head_run *run, int64_t start, int64_t rows)
     const float *scale =
         h->backward ? (const float *)run->call->op.in[HEAD_CROSS_ENTROPY_SCALE].data : NULL;
 
+    struct softmax_z z = { run->call->op.attributes.z, run->squares ? run->squares + start : NULL };
+
     cuda_with_act(h->x->dtype, [&](auto zero) {
         typedef decltype(zero) T;
 
         cuda_launch(run->kernels, run->call, cuda_shape_of(rows, SOFTMAX_THREADS),
                     h->backward ? head_rows_kernel<T, 1> : head_rows_kernel<T, 0>, run->logits,
-                    h->ld, h->w->rows, targets, scale, run->losses + start);
+                    h->ld, h->w->rows, targets, scale, run->losses + start, z);
     });
 }
 
@@ -233,18 +249,22 @@ static void run_chunk(const struct head_run *run, int64_t start, int64_t rows, i
 static void head_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     struct head_shape h = head_shape(&call->op);
-    char *scratch = (char *)call->scratch;
+    char *scratch = (char *)call->scratch, *losses = scratch + h.logits_bytes;
+    char *squares = losses + h.losses_bytes;
     struct head_run run = { kernels,
                             call,
                             h,
                             (float *)scratch,
-                            (double *)(scratch + h.logits_bytes),
-                            scratch + h.logits_bytes + h.losses_bytes };
+                            (double *)losses,
+                            h.squares ? (double *)squares : NULL,
+                            h.squares ? squares + h.losses_bytes : squares };
     int first_dw = first >> 1 & 1, first_loss = first >> (h.backward ? 2 : 0) & 1;
 
     for (int64_t start = 0; start < h.x->rows; start += h.chunk)
         run_chunk(&run, start, min_i64(h.chunk, h.x->rows - start), start > 0 || !first_dw);
     cuda_sum_losses(kernels, call, run.losses, h.x->rows, h.loss, first_loss);
+    if (h.squares)
+        cuda_sum_losses(kernels, call, run.squares, h.x->rows, h.squares, first >> 3 & 1);
 }
 
 void cuda_register_head(struct kernels_backend *table)

@@ -85,15 +85,44 @@ static __device__ inline struct softmax_row softmax_read(const float *row, int64
 }
 
 /* -log softmax of the target's logit. */
-static __device__ __forceinline__ double softmax_loss(float logit, float max, double sum)
+static __device__ __forceinline__ double softmax_loss(float logit, float max, double log_sum)
 {
-    return log(sum) - ((double)logit - (double)max);
+    return log_sum - ((double)logit - (double)max);
 }
 
-/* Gradient in the target's logit; e: e^(logit - max). All others' is e * (float)(scale / sum). */
-static __device__ __forceinline__ float softmax_at_target(float e, double sum, float scale)
+/* What keeps log sum exp near 0: the coefficient of its square in the loss; where rows' squares
+ * go, or NULL. */
+struct softmax_z {
+    double coefficient;
+    double *squares;
+};
+
+/*
+ * A row's square, by one thread; and what the gradient of the loss and of z lse^2 (2 z lse times the
+ * probabilities) multiplies the probabilities by. Without z exactly 1.
+ */
+static __device__ __forceinline__ void softmax_put_square(const struct softmax_z &z, int64_t row,
+                                                          double lse)
 {
-    return (float)(((double)e / sum - 1.0) * (double)scale);
+    if (z.squares)
+        z.squares[row] = lse * lse;
+}
+
+static __device__ __forceinline__ double softmax_pull(const struct softmax_z &z, double lse)
+{
+    return z.coefficient > 0 ? 1.0 + 2.0 * z.coefficient * lse : 1.0;
+}
+
+/* Gradient in the target's logit; e: e^(logit - max). All others' is e * softmax_factor. */
+static __device__ __forceinline__ float softmax_at_target(float e, double sum, double pull,
+                                                          float scale)
+{
+    return (float)(((double)e / sum * pull - 1.0) * (double)scale);
+}
+
+static __device__ __forceinline__ float softmax_factor(double sum, double pull, float scale)
+{
+    return (float)((double)scale * pull / sum);
 }
 
 /*

@@ -104,8 +104,8 @@ static size_t linear_fp8(const struct op_shape *op)
     return all > sums ? all : sums;
 }
 
-/* Logits of a chunk, a loss a row, and the largest of its products, of whole chunks and the
- * rest. */
+/* Logits of a chunk, a loss a row (and a square), and the largest of its products, of whole chunks
+ * and the rest. */
 static size_t head(const struct op_shape *op)
 {
     bool has_gradients = op->kind == OP_HEAD_CROSS_ENTROPY;
@@ -114,8 +114,10 @@ static size_t head(const struct op_shape *op)
                         *dw = &op->out[HEAD_CROSS_ENTROPY_DW];
     int64_t chunk = op->attributes.chunk > 0 ? min_i64(op->attributes.chunk, x->rows) : x->rows;
     int64_t ld = round_up(w->rows, GPU_LOGITS_MULTIPLE), parts[] = { chunk, x->rows % chunk };
-    size_t most = 0;
+    size_t most = 0, sums = align_up((size_t)x->rows * sizeof(double), 64);
 
+    if (has_gradients && tensor_given(&op->out[HEAD_CROSS_ENTROPY_SQUARES]))
+        sums *= 2;
     for (int i = 0; i < 2; i++) {
         if (!parts[i])
             continue;
@@ -125,8 +127,7 @@ static size_t head(const struct op_shape *op)
         if (has_gradients && tensor_given(dw))
             most = larger(most, w->rows, x->cols, x->dtype, dw->dtype);
     }
-    return (size_t)(chunk * ld) * sizeof(float) + align_up((size_t)x->rows * sizeof(double), 64) +
-           most;
+    return (size_t)(chunk * ld) * sizeof(float) + sums + most;
 }
 
 struct gpu_newton_schulz gpu_newton_schulz_sizes(const struct op_shape *op)
@@ -257,7 +258,8 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
     case OP_HEAD_LOSS:
         return head(op);
     case OP_CROSS_ENTROPY:
-        return (size_t)op->in[CROSS_ENTROPY_LOGITS].rows * sizeof(double);
+        return (size_t)op->in[CROSS_ENTROPY_LOGITS].rows * sizeof(double) *
+               (tensor_given(&op->out[CROSS_ENTROPY_SQUARES]) ? 2 : 1);
     case OP_BIAS_GRAD:
         return column_sums(op->in[BIAS_GRAD_DY].rows, op->in[BIAS_GRAD_DY].cols);
     case OP_EMBED_DW:

@@ -3,6 +3,14 @@
  */
 #include "ops/family_impl.h"
 
+static int check_z(const struct op_shape *op, struct err *err)
+{
+    if (!(op->attributes.z >= 0))
+        return err_set(err, ERR_FAILED, "%s: z is %g, wanted at least 0", op_name(op->kind),
+                       op->attributes.z);
+    return 0;
+}
+
 /* A product for the logits, one for dx, one for dw. */
 static double head_cross_entropy_flops(const struct op_shape *op)
 {
@@ -23,14 +31,17 @@ static const struct op_info head_cross_entropy = {
         [HEAD_CROSS_ENTROPY_TARGET] = { "target", DIM_T, DIM_ONE, TYPE_I32, OPERAND_PLAIN },
         [HEAD_CROSS_ENTROPY_SCALE] = { "scale", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
     },
-    .n_outputs = 3,
+    .n_outputs = 4,
     .outputs = {
         [HEAD_CROSS_ENTROPY_DX] = { "dx", DIM_T, DIM_D, TYPE_ACT, OPERAND_PLAIN },
         [HEAD_CROSS_ENTROPY_DW] = { "dw", DIM_V, DIM_D, TYPE_KEPT,
                                     OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
         [HEAD_CROSS_ENTROPY_LOSS] = { "loss", DIM_ONE, DIM_ONE, TYPE_F64, OPERAND_ACCUMULATED },
+        [HEAD_CROSS_ENTROPY_SQUARES] = { "squares", DIM_ONE, DIM_ONE, TYPE_F64,
+                                         OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
     },
     .attributes = ATTRIBUTE_CHUNK,
+    .check_attributes = check_z,
     .spread_form = { .data = IN(HEAD_CROSS_ENTROPY_X) | IN(HEAD_CROSS_ENTROPY_TARGET),
                      .allowed = MAY_ROWS },
     .flops = head_cross_entropy_flops,
@@ -117,6 +128,7 @@ static int cross_entropy_spread(const struct spread_query *q)
         return -1;
     q->out[CROSS_ENTROPY_DLOGITS] = SPREAD_COLS;
     q->out[CROSS_ENTROPY_LOSS] = SPREAD_SAME;
+    q->out[CROSS_ENTROPY_SQUARES] = SPREAD_SAME;
     return 0;
 }
 
@@ -144,12 +156,15 @@ static const struct op_info cross_entropy = {
         [CROSS_ENTROPY_SCALE] = { "scale", DIM_ONE, DIM_ONE, TYPE_F32, OPERAND_PLAIN },
         [CROSS_ENTROPY_OFFSET] = { "offset", DIM_ONE, DIM_ONE, TYPE_I32, OPERAND_OPTIONAL },
     },
-    .n_outputs = 2,
+    .n_outputs = 3,
     .outputs = {
         [CROSS_ENTROPY_DLOGITS] = { "dlogits", DIM_T, DIM_V, TYPE_FLOAT, OPERAND_OPTIONAL },
         [CROSS_ENTROPY_LOSS] = { "loss", DIM_ONE, DIM_ONE, TYPE_F64, OPERAND_ACCUMULATED },
+        [CROSS_ENTROPY_SQUARES] = { "squares", DIM_ONE, DIM_ONE, TYPE_F64,
+                                    OPERAND_OPTIONAL | OPERAND_ACCUMULATED },
     },
     .attributes = ATTRIBUTE_VOCAB_SIZE,
+    .check_attributes = check_z,
     .check = cross_entropy_check,
     .spread = cross_entropy_spread,
     .flops = cross_entropy_flops,

@@ -109,6 +109,7 @@ enum op_kind {
     OP_LOW_RANK_LEFT,
     OP_LOW_RANK_RIGHT,
     OP_LOW_RANK_SUM,
+    OP_EMA,
     N_OP_KINDS
 };
 

@@ -138,14 +138,15 @@ enum select_rows_out { SELECT_ROWS_Y };
 enum head_cross_entropy_in { HEAD_CROSS_ENTROPY_X, HEAD_CROSS_ENTROPY_W,
     HEAD_CROSS_ENTROPY_TARGET, HEAD_CROSS_ENTROPY_SCALE };
 enum head_cross_entropy_out { HEAD_CROSS_ENTROPY_DX, HEAD_CROSS_ENTROPY_DW,
-    HEAD_CROSS_ENTROPY_LOSS };
+    HEAD_CROSS_ENTROPY_LOSS, HEAD_CROSS_ENTROPY_SQUARES };
 enum head_loss_in { HEAD_LOSS_X, HEAD_LOSS_W, HEAD_LOSS_TARGET };
 enum head_loss_out { HEAD_LOSS_LOSS };
 enum logit_stats_in { LOGIT_STATS_LOGITS, LOGIT_STATS_TARGET, LOGIT_STATS_OFFSET };
 enum logit_stats_out { LOGIT_STATS_STATS };
 enum cross_entropy_in { CROSS_ENTROPY_LOGITS, CROSS_ENTROPY_STATS, CROSS_ENTROPY_TARGET,
     CROSS_ENTROPY_SCALE, CROSS_ENTROPY_OFFSET };
-enum cross_entropy_out { CROSS_ENTROPY_DLOGITS, CROSS_ENTROPY_LOSS };
+enum cross_entropy_out { CROSS_ENTROPY_DLOGITS, CROSS_ENTROPY_LOSS,
+    CROSS_ENTROPY_SQUARES };
 enum accumulate_in { ACCUMULATE_X };
 enum accumulate_out { ACCUMULATE_Y };
 enum all_gather_in { ALL_GATHER_SHARD };
@@ -224,6 +225,7 @@ enum low_rank_right_in { LOW_RANK_RIGHT_X, LOW_RANK_RIGHT_PARTS, LOW_RANK_RIGHT_
 enum low_rank_right_out { LOW_RANK_RIGHT_RIGHT };
 enum low_rank_sum_in { LOW_RANK_SUM_X, LOW_RANK_SUM_PARTS, LOW_RANK_SUM_LEFT, LOW_RANK_SUM_RIGHT };
 enum low_rank_sum_out { LOW_RANK_SUM_Y, LOW_RANK_SUM_SUMS };
+enum ema_in { EMA_X, EMA_SCALARS, EMA_SKIP_UPDATE, EMA_AVERAGE, EMA_LOW };
 
 /* The first input, or output, of an op whose kind does not matter. */
 enum ops_operand { OPS_FIRST };

@@ -228,10 +228,12 @@
  *   normalize_rows_grad dy[V x d] fp32, w, norm -> dw[V x d] fp32 +=
  *                         dy may be a sum that is still owed: dw then is, too
  *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
- *                       -> dx[T x d] act, dw?[V x d] +=, loss[1 x 1] fp64 +=
- *                         loss adds sum over targets >= 0 of -log softmax(x w')[target]; dx and
- *                         dw are of scale * that sum; `chunk` tokens at a time, so the logits
- *                         never exist whole
+ *                       -> dx[T x d] act, dw?[V x d] +=, loss[1 x 1] fp64 +=, squares?[1 x 1]
+ *                       fp64 +=
+ *                         loss adds sum over targets >= 0 of -log softmax(x w')[target], squares
+ *                         that of (log sum exp(x w'))^2; dx and dw are of scale * (the first sum +
+ *                         `z` * the second one: Chowdhery et al. 2022, section 5); `chunk` tokens
+ *                         at a time, so the logits never exist whole
  *   head_loss           x, w, target -> loss[1 x 1] fp64 +=
  *   logit_stats         logits[T x V] fp32, target[T x 1] i32, offset?[1 x 1] i32
  *                       -> stats[T x 3] fp32
@@ -240,10 +242,11 @@
  *                         + j; tokens from `vocab_size` on are padding and count as -infinity
  *   cross_entropy       logits, stats[n T x 3] fp32 (of n ranks' vocabulary parts, rank by rank),
  *                       target, scale[1 x 1] fp32, offset?
- *                       -> dlogits?[T x V] act, loss[1 x 1] fp64 +=
+ *                       -> dlogits?[T x V] act, loss[1 x 1] fp64 +=, squares?[1 x 1] fp64 +=
  *                         the parts' statistics are joined in order of rank; loss adds -log
- *                         softmax(logits)[target] of targets >= 0; dlogits is of scale * that sum
- *                         in the part's logits, 0 for padding. Milakov & Gimelshein 2018 (joined
+ *                         softmax(logits)[target] of targets >= 0, squares (log sum exp)^2;
+ *                         dlogits is of scale * (the first sum + `z` * the second one) in the
+ *                         part's logits, 0 for padding. Milakov & Gimelshein 2018 (joined
  *                         maxima and sums); Shoeybi et al. 2019, section 3 (vocabulary parallel)
  *   accumulate          x[r x c] fp32 or bf16 -> y[r x c] alike +=
  *   all_gather          shard[r x n] -> full[r size x n], or shard[1 x n] -> full[1 x n size]
@@ -405,6 +408,10 @@
  *                         y = left right' of each matrix, 0 between parts, left of the others. x
  *                         becomes what is lost: x - `scale` y of matrices, 0 of other parts; between
  *                         parts it stays. sums: encode's
+ *   ema                 x[r x c] fp32 or bf16, scalars, skip, average~[r x c] fp32, low?[r x c] i16
+ *                       ->
+ *                         average += `rate` * (x - average), in fp32, unless skip is set; at the
+ *                         first update average = x. low: of adamw's x
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H
@@ -469,8 +476,9 @@ struct op_attributes {
     int frees;                 /* page_in: nothing else reads the pages */
     int by_sequence;           /* router: each sequence has a balance of its own */
     double balance;            /* router_grad: coefficient of the balance in the loss */
-    double rate;               /* balance_bias */
-    double z;                  /* router_grad: of the squares of logits' log sum exp */
+    double rate;               /* balance_bias; ema: 1 - decay */
+    double z;                  /* router_grad, head_cross_entropy, cross_entropy: coefficient of the
+                                * squares of logits' log sum exp */
     int parts[OPS_LORA_PARTS]; /* lora, expert_lora: columns of each */
     int by_columns;            /* dropout: x's columns, not its rows, are those from the offset on;
                           newton_schulz */

@@ -95,9 +95,10 @@ static struct op_case *stats_case(const struct form *f, int part, int n_parts)
 }
 
 /* With the statistics that logit_stats makes of all parts. */
-static struct op_case *loss_case(const struct form *f, int part, int n_parts, enum dtype act)
+static struct op_case *loss_case_with(const struct form *f, int part, int n_parts, enum dtype act,
+                                      double z)
 {
-    struct op_attributes a = { .vocab_size = f->vocab };
+    struct op_attributes a = { .vocab_size = f->vocab, .z = z };
     struct op_case *c = op_case_create(OP_CROSS_ENTROPY, &a);
     int64_t cols = part_cols(f, n_parts);
 
@@ -112,6 +113,8 @@ static struct op_case *loss_case(const struct form *f, int part, int n_parts, en
     if (act != N_DTYPES)
         op_case_output(c, 0, f->tokens, cols, act);
     op_case_output(c, 1, 1, 1, DTYPE_F64);
+    if (z > 0)
+        op_case_output(c, 2, 1, 1, DTYPE_F64);
     fill_logits(c, f, part * cols);
     fill_targets(c, 2, f);
     for (int p = 0; p < n_parts; p++) {
@@ -124,6 +127,11 @@ static struct op_case *loss_case(const struct form *f, int part, int n_parts, en
         op_case_destroy(stats);
     }
     return c;
+}
+
+static struct op_case *loss_case(const struct form *f, int part, int n_parts, enum dtype act)
+{
+    return loss_case_with(f, part, n_parts, act, 0);
 }
 
 static void test_stats(void **state)
@@ -191,9 +199,13 @@ static void test_loss(void **state)
             for (int i = 0; i <= N_ACTS; i++) {
                 struct op_case *c =
                     loss_case(&forms[f], n - 1, n, i < N_ACTS ? act_at(i) : N_DTYPES);
+                struct op_case *with_z =
+                    loss_case_with(&forms[f], n - 1, n, i < N_ACTS ? act_at(i) : N_DTYPES, 0.03);
 
                 op_case_check(c, 3e-6);
+                op_case_check(with_z, 3e-6);
                 op_case_destroy(c);
+                op_case_destroy(with_z);
             }
 }
 

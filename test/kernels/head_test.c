@@ -27,10 +27,13 @@ static const struct dims {
 #define SCALE 0.3125
 #define N_DIMS (int)(sizeof all_dims / sizeof *all_dims)
 
+#define Z 0.03 /* large: logits of some tens make z-loss as large as the loss */
+
 /* Every third target is none. Weights of 8 / sqrt(d) make the softmax far from flat. */
-static struct op_case *make(enum op_kind kind, struct dims dims, enum dtype act)
+static struct op_case *make_with(enum op_kind kind, struct dims dims, enum dtype act, double z)
 {
-    struct op_case *c = op_case_create(kind, &(struct op_attributes){ .chunk = dims.chunk });
+    struct op_case *c =
+        op_case_create(kind, &(struct op_attributes){ .chunk = dims.chunk, .z = z });
 
     op_case_input(c, HEAD_CROSS_ENTROPY_X, dims.tokens, dims.d, act, 0);
     op_case_fill(&c->op.in[HEAD_CROSS_ENTROPY_X], 3, 3 / sqrt((double)dims.d));
@@ -49,7 +52,14 @@ static struct op_case *make(enum op_kind kind, struct dims dims, enum dtype act)
     op_case_output(c, HEAD_CROSS_ENTROPY_DX, dims.tokens, dims.d, act);
     op_case_output(c, HEAD_CROSS_ENTROPY_DW, dims.vocab, dims.d, DTYPE_F32);
     op_case_output(c, HEAD_CROSS_ENTROPY_LOSS, 1, 1, DTYPE_F64);
+    if (z > 0)
+        op_case_output(c, HEAD_CROSS_ENTROPY_SQUARES, 1, 1, DTYPE_F64);
     return c;
+}
+
+static struct op_case *make(enum op_kind kind, struct dims dims, enum dtype act)
+{
+    return make_with(kind, dims, act, 0);
 }
 
 /* The loss alone is the loss beside gradients, to the bit. */
@@ -58,15 +68,21 @@ static void check_head(struct dims dims, enum dtype act)
     double tolerance = act == DTYPE_BF16 ? 1e-2 : act == DTYPE_F16 ? 1.2e-3 : 2e-5;
     struct op_case *c = make(OP_HEAD_CROSS_ENTROPY, dims, act);
     struct op_case *loss = make(OP_HEAD_LOSS, dims, act);
+    struct op_case *with_z = make_with(OP_HEAD_CROSS_ENTROPY, dims, act, Z);
 
     op_case_check(c, tolerance);
     op_case_check(loss, 5e-6);
+    op_case_check(with_z, tolerance);
     op_case_run(c, 2, RUN_FIRST);
     op_case_run(loss, 3, RUN_FIRST);
     op_case_same(&loss->op.out[0], &c->op.out[HEAD_CROSS_ENTROPY_LOSS],
                  "is not the loss that is computed with gradients");
+    op_case_run(with_z, 2, RUN_FIRST);
+    op_case_same(&loss->op.out[0], &with_z->op.out[HEAD_CROSS_ENTROPY_LOSS],
+                 "is not the loss that is computed with a z-loss");
     op_case_destroy(c);
     op_case_destroy(loss);
+    op_case_destroy(with_z);
 }
 
 static void test_head(void **state)

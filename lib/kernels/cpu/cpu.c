@@ -83,6 +83,7 @@ static void register_families(struct kernels_backend *table)
     cpu_register_optimizer(table);
     cpu_register_muon(table);
     cpu_register_compress(table);
+    cpu_register_ema(table);
     cpu_register_top_k(table);
     cpu_register_low_rank(table);
     cpu_register_low_rank_basis(table);

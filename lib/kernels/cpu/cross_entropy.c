@@ -93,14 +93,15 @@ static void logit_stats_run(struct kernels *kernels, const struct kernel_call *c
 struct loss_run {
     const struct op_shape *op;
     struct vocab_part part;
-    double *nll; /* of each row */
+    double *nll, *squares; /* of each row; squares: NULL where there are none */
     float scale;
+    double z;
 };
 
 /* Of a whole row, all parts together. */
 struct joined {
     float max, target;
-    double sum;
+    double sum, lse;
 };
 
 static struct joined join(const struct op_shape *op, int64_t row)
@@ -128,10 +129,12 @@ CPU_INLINE void gradient_row(const struct loss_run *run, int64_t row, const stru
     const float *logits = float_row(&run->op->in[CROSS_ENTROPY_LOGITS], row);
     void *dlogits = cpu_row(&run->op->out[CROSS_ENTROPY_DLOGITS], row);
     int64_t column = target_column(&run->part, target), n = run->part.n;
-    float factor = (float)((double)run->scale / all->sum), max = all->max, at_target = 0;
+    double pull = logit_pull(run->z, all->lse);
+    float factor = logit_factor(all->sum, pull, run->scale), max = all->max, at_target = 0;
 
     if (column != NO_COLUMN)
-        at_target = logit_gradient_at_target(vec_exp(logits[column] - max), all->sum, run->scale);
+        at_target =
+            logit_gradient_at_target(vec_exp(logits[column] - max), all->sum, pull, run->scale);
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < n; i++)
         act_put(dlogits, i, vec_exp(logits[i] - max) * factor, act);
@@ -146,15 +149,22 @@ CPU_INLINE void loss_row(const struct loss_run *run, int64_t row)
     const struct tensor *dlogits = &run->op->out[CROSS_ENTROPY_DLOGITS];
     int32_t target = *(const int32_t *)cpu_row(&run->op->in[CROSS_ENTROPY_TARGET], row);
     struct joined all;
+    double log_sum;
 
     run->nll[row] = 0;
+    if (run->squares)
+        run->squares[row] = 0;
     if (target < 0) {
         if (tensor_given(dlogits))
             memset(cpu_row(dlogits, row), 0, (size_t)dlogits->cols * dtype_bytes(dlogits->dtype));
         return;
     }
     all = join(run->op, row);
-    run->nll[row] = logit_nll(all.target, all.max, log(all.sum));
+    log_sum = log(all.sum);
+    all.lse = (double)all.max + log_sum;
+    run->nll[row] = logit_nll(all.target, all.max, log_sum);
+    if (run->squares)
+        run->squares[row] = all.lse * all.lse;
     if (!tensor_given(dlogits))
         return;
     WITH_ACT(dlogits->dtype, gradient_row(run, row, &all, target, act));
@@ -173,25 +183,30 @@ CPU_TILES(loss_tile);
 
 static size_t cross_entropy_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
 {
+    int n_sums = tensor_given(&op->out[CROSS_ENTROPY_SQUARES]) ? 2 : 1;
+
     (void)kernels;
-    return (size_t)op->in[CROSS_ENTROPY_LOGITS].rows * sizeof(double);
+    return (size_t)(n_sums * op->in[CROSS_ENTROPY_LOGITS].rows) * sizeof(double);
 }
 
 static void cross_entropy_run(struct kernels *kernels, const struct kernel_call *call, int first)
 {
     const struct op_shape *op = &call->op;
+    const struct tensor *squares = &op->out[CROSS_ENTROPY_SQUARES];
+    int64_t n_rows = op->in[CROSS_ENTROPY_LOGITS].rows;
+    double *rows = call->scratch;
     struct loss_run run = { .op = op,
                             .part = part_of(op, &op->in[CROSS_ENTROPY_OFFSET]),
-                            .nll = call->scratch,
-                            .scale = *(const float *)op->in[CROSS_ENTROPY_SCALE].data };
-    int64_t n_rows = op->in[CROSS_ENTROPY_LOGITS].rows;
-    double *loss = op->out[CROSS_ENTROPY_LOSS].data, sum = 0;
+                            .nll = rows,
+                            .squares = tensor_given(squares) ? rows + n_rows : NULL,
+                            .scale = *(const float *)op->in[CROSS_ENTROPY_SCALE].data,
+                            .z = op->attributes.z };
 
     pool_run(kernels->pool, ceil_div(n_rows, LOGIT_ROWS_A_TILE), loss_tile[cpu_of(kernels)->isa],
              &run);
-    for (int64_t row = 0; row < n_rows; row++)
-        sum += run.nll[row];
-    *loss = (first >> 1 & 1 ? 0.0 : *loss) + sum;
+    logit_add_rows(&op->out[CROSS_ENTROPY_LOSS], run.nll, n_rows, first >> 1 & 1);
+    if (run.squares)
+        logit_add_rows(squares, run.squares, n_rows, first >> 2 & 1);
 }
 
 void cpu_register_cross_entropy(struct kernels_backend *table)

@@ -25,11 +25,11 @@
 enum { PRODUCT_LOGITS, PRODUCT_DX, PRODUCT_DW, N_PRODUCTS };
 
 struct head_shape {
-    const struct tensor *x, *w, *target, *dx, *dw, *loss;
+    const struct tensor *x, *w, *target, *dx, *dw, *loss, *squares;
     int backward;
-    int64_t chunk; /* rows of a whole one */
-    int64_t ld;    /* fp32 elements from one row of logits to the next */
-    size_t logits_bytes, nll_bytes;
+    int64_t chunk;                  /* rows of a whole one */
+    int64_t ld;                     /* fp32 elements from one row of logits to the next */
+    size_t logits_bytes, nll_bytes; /* nll_bytes: as many again for squares */
 };
 
 static struct head_shape head_shape(const struct op_shape *op)
@@ -44,6 +44,9 @@ static struct head_shape head_shape(const struct op_shape *op)
                   ? &op->out[HEAD_CROSS_ENTROPY_DW]
                   : NULL,
         .loss = &op->out[backward ? HEAD_CROSS_ENTROPY_LOSS : HEAD_LOSS_LOSS],
+        .squares = backward && tensor_given(&op->out[HEAD_CROSS_ENTROPY_SQUARES])
+                       ? &op->out[HEAD_CROSS_ENTROPY_SQUARES]
+                       : NULL,
         .backward = backward,
     };
 
@@ -109,7 +112,7 @@ static size_t head_scratch_bytes(struct kernels *kernels, const struct op_shape 
 
             most = bytes > most ? bytes : most;
         }
-    return h.logits_bytes + h.nll_bytes + most;
+    return h.logits_bytes + (h.squares ? 2 : 1) * h.nll_bytes + most;
 }
 
 /* ---- a row of logits ---- */
@@ -161,9 +164,10 @@ struct rows_run {
     const struct head_shape *h;
     float *logits;
     void *gemm_scratch;
-    double *nll;         /* of the chunk's rows */
-    int64_t start, rows; /* the chunk */
+    double *nll, *squares; /* of all rows; squares: NULL where there are none */
+    int64_t start, rows;   /* the chunk */
     float scale;
+    double z;
 };
 
 /* Row i of the chunk: its loss, and its gradient in place of the logits. */
@@ -175,21 +179,28 @@ static void do_row(const struct rows_run *run, int64_t i)
     enum dtype act = h->x->dtype;
     float *row = run->logits + i * h->ld;
     float max, logit, at_target;
-    double sum;
+    double sum, log_sum, lse, pull;
 
     CHECK(target < vocab);
-    run->nll[i] = 0;
+    run->nll[run->start + i] = 0;
+    if (run->squares)
+        run->squares[run->start + i] = 0;
     if (target < 0) {
         memset(row, 0, (size_t)vocab * sizeof(float));
         return;
     }
     logit = row[target];
     exp_row[run->cpu->isa](row, vocab, &max, &sum);
-    run->nll[i] = logit_nll(logit, max, log(sum));
+    log_sum = log(sum);
+    lse = (double)max + log_sum;
+    run->nll[run->start + i] = logit_nll(logit, max, log_sum);
     if (!h->backward)
         return;
-    at_target = logit_gradient_at_target(row[target], sum, run->scale);
-    scale_row[run->cpu->isa](row, vocab, (float)((double)run->scale / sum), act);
+    if (run->squares)
+        run->squares[run->start + i] = lse * lse;
+    pull = logit_pull(run->z, lse);
+    at_target = logit_gradient_at_target(row[target], sum, pull, run->scale);
+    scale_row[run->cpu->isa](row, vocab, logit_factor(sum, pull, run->scale), act);
     act_put(row, target, at_target, act);
 }
 
@@ -233,24 +244,23 @@ static void head_run(struct kernels *kernels, const struct kernel_call *call, in
 {
     struct head_shape h = head_shape(&call->op);
     int first_dw = first >> 1 & 1, first_loss = first >> (h.backward ? 2 : 0) & 1;
-    char *scratch = call->scratch;
-    double *nll = (double *)(void *)(scratch + h.logits_bytes);
+    char *scratch = call->scratch, *nll = scratch + h.logits_bytes, *squares = nll + h.nll_bytes;
     struct rows_run run = { .cpu = cpu_of(kernels),
                             .h = &h,
                             .logits = (float *)call->scratch,
-                            .gemm_scratch = scratch + h.logits_bytes + h.nll_bytes };
-    double *loss = h.loss->data;
-    double sum = 0;
+                            .gemm_scratch = h.squares ? squares + h.nll_bytes : squares,
+                            .nll = (double *)(void *)nll,
+                            .squares = h.squares ? (double *)(void *)squares : NULL,
+                            .z = call->op.attributes.z };
 
     run.scale = h.backward ? *(const float *)call->op.in[HEAD_CROSS_ENTROPY_SCALE].data : 1.0f;
     for (run.start = 0; run.start < h.x->rows; run.start += h.chunk) {
         run.rows = min_i64(h.chunk, h.x->rows - run.start);
-        run.nll = nll + run.start;
         run_chunk(&run, first_dw && run.start == 0);
     }
-    for (int64_t i = 0; i < h.x->rows; i++)
-        sum += nll[i];
-    *loss = (first_loss ? 0.0 : *loss) + sum;
+    logit_add_rows(h.loss, run.nll, h.x->rows, first_loss);
+    if (h.squares)
+        logit_add_rows(h.squares, run.squares, h.x->rows, first >> 3 & 1);
 }
 
 void cpu_register_head(struct kernels_backend *table)

@@ -78,10 +78,34 @@ static inline double logit_nll(float logit, float max, double log_sum)
     return log_sum - ((double)logit - (double)max);
 }
 
-/* Gradient in the target's logit; e: e^(logit - max). All others' is e * (float)(scale / sum). */
-static inline float logit_gradient_at_target(float e, double sum, float scale)
+/*
+ * What the gradient of the loss and of z lse^2 (2 z lse times the probabilities) multiplies the
+ * probabilities by. Without z exactly 1, whatever lse is.
+ */
+static inline double logit_pull(double z, double lse)
 {
-    return (float)(((double)e / sum - 1.0) * (double)scale);
+    return z > 0 ? 1.0 + 2.0 * z * lse : 1.0;
+}
+
+/* Gradient in the target's logit; e: e^(logit - max). All others' is e * logit_factor. */
+static inline float logit_gradient_at_target(float e, double sum, double pull, float scale)
+{
+    return (float)(((double)e / sum * pull - 1.0) * (double)scale);
+}
+
+static inline float logit_factor(double sum, double pull, float scale)
+{
+    return (float)((double)scale * pull / sum);
+}
+
+/* *to += the sum of n rows', in order: one add, to 0 where `first` is set. */
+static inline void logit_add_rows(const struct tensor *to, const double *rows, int64_t n, int first)
+{
+    double *total = to->data, sum = 0;
+
+    for (int64_t row = 0; row < n; row++)
+        sum += rows[row];
+    *total = (first ? 0.0 : *total) + sum;
 }
 
 #endif

@@ -35,9 +35,14 @@ static void head(const struct op_shape *op)
         }
         for (int64_t v = 0; v < n_vocab; v++)
             sum += exp(logits[v] - top);
-        *at(loss, 0, 0) += top + log(sum) - logits[target];
+        double lse = top + log(sum);
+
+        *at(loss, 0, 0) += lse - logits[target];
+        if (grads && tensor_given(&op->out[HEAD_CROSS_ENTROPY_SQUARES]))
+            OUT(HEAD_CROSS_ENTROPY_SQUARES, 0, 0) += lse * lse;
         for (int64_t v = 0; grads && v < n_vocab; v++) {
-            double g = exp(logits[v] - top) / sum - (v == target);
+            double p = exp(logits[v] - top) / sum;
+            double g = p - (v == target) + 2 * op->attributes.z * lse * p;
 
             g *= IN(HEAD_CROSS_ENTROPY_SCALE, 0, 0);
             for (int64_t i = 0; i < d; i++) {
@@ -100,10 +105,13 @@ static void cross_entropy(const struct op_shape *op)
             logit += IN(CROSS_ENTROPY_STATS, row, 2);
         }
         OUT(CROSS_ENTROPY_LOSS, 0, 0) += lse - logit;
+        if (tensor_given(&op->out[CROSS_ENTROPY_SQUARES]))
+            OUT(CROSS_ENTROPY_SQUARES, 0, 0) += lse * lse;
         for (int64_t v = 0; tensor_given(&op->out[CROSS_ENTROPY_DLOGITS]) && v < n; v++)
             OUT(CROSS_ENTROPY_DLOGITS, t, v) =
                 IN(CROSS_ENTROPY_SCALE, 0, 0) *
-                (exp(IN(CROSS_ENTROPY_LOGITS, t, v) - lse) - (begin + v == target));
+                (exp(IN(CROSS_ENTROPY_LOGITS, t, v) - lse) * (1 + 2 * op->attributes.z * lse) -
+                 (begin + v == target));
     }
 }
 
@@ -137,6 +145,53 @@ static void head_gradients(void)
     op_case_destroy(c);
 }
 
+#define Z 0.2
+
+/* loss + Z * squares of a head of 3 tokens, 2 dims and 4 words; dx as well. */
+static double head_with_z(double *x, double *dx)
+{
+    static const double w[] = { 0.3, -1.1, 0.8, 0.4, -0.6, 1.3, 0.2, 0.9 };
+    int32_t target[] = { 2, -1, 0 };
+    double scale = 1, dw[8], loss = 0, squares = 0;
+    struct op_shape op = { .kind = OP_HEAD_CROSS_ENTROPY, .attributes = { .chunk = 2, .z = Z } };
+
+    op.in[HEAD_CROSS_ENTROPY_X] = (struct tensor){ x, 3, 2, 2, DTYPE_F64 };
+    op.in[HEAD_CROSS_ENTROPY_W] = (struct tensor){ (void *)w, 4, 2, 2, DTYPE_F64 };
+    op.in[HEAD_CROSS_ENTROPY_TARGET] = (struct tensor){ target, 3, 1, 1, DTYPE_I32 };
+    op.in[HEAD_CROSS_ENTROPY_SCALE] = (struct tensor){ &scale, 1, 1, 1, DTYPE_F64 };
+    op.out[HEAD_CROSS_ENTROPY_DX] = (struct tensor){ dx, 3, 2, 2, DTYPE_F64 };
+    op.out[HEAD_CROSS_ENTROPY_DW] = (struct tensor){ dw, 4, 2, 2, DTYPE_F64 };
+    op.out[HEAD_CROSS_ENTROPY_LOSS] = (struct tensor){ &loss, 1, 1, 1, DTYPE_F64 };
+    op.out[HEAD_CROSS_ENTROPY_SQUARES] = (struct tensor){ &squares, 1, 1, 1, DTYPE_F64 };
+    reference_run(&op, RUN_FIRST);
+    return loss + Z * squares;
+}
+
+static void head_gradients_with_z(void)
+{
+    double x[6] = { 0.7, -0.2, 0.5, 1.1, -0.9, 0.4 }, dx[6], unused[6];
+
+    head_with_z(x, dx);
+    for (int i = 0; i < 6; i++) {
+        double at = x[i], above, below;
+
+        x[i] = at + GRADIENT_STEP;
+        above = head_with_z(x, unused);
+        x[i] = at - GRADIENT_STEP;
+        below = head_with_z(x, unused);
+        x[i] = at;
+        if (fabs((above - below) / (2 * GRADIENT_STEP) - dx[i]) > GRADIENT_TOLERANCE)
+            fail_msg("dx %d is %.9g, by differences %.9g", i, dx[i],
+                     (above - below) / (2 * GRADIENT_STEP));
+    }
+}
+
+static void all_head_gradients(void)
+{
+    head_gradients();
+    head_gradients_with_z();
+}
+
 /* The last part has one token. */
 enum { ROWS = 4, VOCAB = 7, N_PARTS = 3, COLS = 3, N_LOGITS = N_PARTS * ROWS * COLS };
 
@@ -146,12 +201,12 @@ struct vocab_parts {
     int32_t target[ROWS];
 };
 
-/* The loss that the last part sees; all parts' gradients. */
-static double loss_of_parts(struct vocab_parts *p)
+/* The loss that the last part sees, with its z-loss; all parts' gradients. */
+static double loss_of_parts(struct vocab_parts *p, double z)
 {
-    struct op_attributes a = { .vocab_size = VOCAB };
+    struct op_attributes a = { .vocab_size = VOCAB, .z = z };
     struct tensor target = { p->target, ROWS, 1, 1, DTYPE_I32 };
-    double scale = 1, loss = 0;
+    double scale = 1, loss = 0, squares = 0;
 
     for (int32_t part = 0; part < 2 * N_PARTS; part++) {
         int i = part % N_PARTS, is_loss = part >= N_PARTS;
@@ -171,16 +226,17 @@ static double loss_of_parts(struct vocab_parts *p)
             op.out[CROSS_ENTROPY_DLOGITS] =
                 (struct tensor){ p->dlogits + i * ROWS * COLS, ROWS, COLS, COLS, DTYPE_F64 };
             op.out[CROSS_ENTROPY_LOSS] = (struct tensor){ &loss, 1, 1, 1, DTYPE_F64 };
+            op.out[CROSS_ENTROPY_SQUARES] = (struct tensor){ &squares, 1, 1, 1, DTYPE_F64 };
         } else {
             op.out[LOGIT_STATS_STATS] =
                 (struct tensor){ p->stats[i], ROWS, OPS_N_STATS, OPS_N_STATS, DTYPE_F64 };
         }
         reference_run(&op, RUN_FIRST);
     }
-    return loss;
+    return loss + z * squares;
 }
 
-static void cross_entropy_gradients(void)
+static void check_parts(double z)
 {
     static struct vocab_parts p, moved;
 
@@ -188,29 +244,35 @@ static void cross_entropy_gradients(void)
         p.logits[i] = 2 * sin(1.9 * i);
     for (int t = 0; t < ROWS; t++)
         p.target[t] = t == 1 ? -1 : t * 5 % VOCAB;
-    loss_of_parts(&p);
+    loss_of_parts(&p, z);
     for (int i = 0; i < N_LOGITS; i++) {
         double above, below;
 
         moved = p;
         moved.logits[i] += GRADIENT_STEP;
-        above = loss_of_parts(&moved);
+        above = loss_of_parts(&moved, z);
         moved = p;
         moved.logits[i] -= GRADIENT_STEP;
-        below = loss_of_parts(&moved);
+        below = loss_of_parts(&moved, z);
         if (fabs((above - below) / (2 * GRADIENT_STEP) - p.dlogits[i]) > GRADIENT_TOLERANCE)
-            fail_msg("dlogits %d is %.9g, by differences %.9g", i, p.dlogits[i],
+            fail_msg("z %g: dlogits %d is %.9g, by differences %.9g", z, i, p.dlogits[i],
                      (above - below) / (2 * GRADIENT_STEP));
     }
+}
+
+static void cross_entropy_gradients(void)
+{
+    check_parts(0);
+    check_parts(0.3);
 }
 
 const struct op_facts head_facts[N_OP_KINDS] = {
     [OP_HEAD_CROSS_ENTROPY] = {
         .example = "head_cross_entropy 12x8 bf16, 20x8 bf16, 12x1 i32, 1x1 fp32 : 12x8 "
-                   "bf16, 20x8 fp32, 1x1 fp64",
-        .spreads = "ssss > sss; rsrs > rpp",
+                   "bf16, 20x8 fp32, 1x1 fp64, 1x1 fp64",
+        .spreads = "ssss > ssss; rsrs > rppp",
         .reference = head,
-        .gradients = head_gradients,
+        .gradients = all_head_gradients,
     },
     [OP_HEAD_LOSS] = {
         .example = "head_loss 12x8 bf16, *20x8 bf16, 12x1 i32 : 1x1 fp64",
@@ -224,8 +286,8 @@ const struct op_facts head_facts[N_OP_KINDS] = {
     },
     [OP_CROSS_ENTROPY] = {
         .example = "cross_entropy 12x20 fp32, 24x3 fp32, 12x1 i32, 1x1 fp32, 1x1 i32 : "
-                   "12x20 bf16, 1x1 fp64",
-        .spreads = "sssss > ss; rrrss > rp; csssc > cs",
+                   "12x20 bf16, 1x1 fp64, 1x1 fp64",
+        .spreads = "sssss > sss; rrrss > rpp; csssc > css",
         .reference = cross_entropy,
         .gradients = cross_entropy_gradients,
     },
