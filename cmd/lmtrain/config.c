@@ -7,13 +7,26 @@
 #include "config/embedded.h"
 #include "config/job.h"
 #include "config/man_fields.h"
+#include "train/lr.h"
 
 struct config_request {
     const char *explain;
-    bool schema, json, man, models;
+    bool schema, json, man, models, lr;
     struct option_list sets;
     int ranks;
 };
+
+static int print_lr(const struct config_request *q, const struct job *job, struct str *out,
+                    struct err *err)
+{
+    if (!job->train.steps)
+        return err_set(err, ERR_CONFIG,
+                       "lmtrain config --lr: train.steps of %g epochs are known once the data is "
+                       "read (hint: --set train.steps=N)",
+                       job->train.epochs);
+    lr_print(job, q->json, out);
+    return 0;
+}
 
 /* The job, and as comments what was derived. The number of ranks is the job's or the option's. */
 static int print_job(const struct config_request *q, const char *path, struct arena *arena,
@@ -27,6 +40,8 @@ static int print_job(const struct config_request *q, const char *path, struct ar
     int ranks = q->ranks ? q->ranks : job.ranks;
     if (ranks && !job.parallel.micro_batches_auto && job_derive(&job, ranks, arena, err))
         return -1;
+    if (q->lr)
+        return print_lr(q, &job, out, err);
     if (q->json) {
         job_print_json(&job, out);
         return 0;
@@ -70,6 +85,8 @@ static int answer(const struct config_request *q, const struct option_arguments 
     if (n != 1)
         return err_set(err, ERR_CONFIG,
                        "lmtrain config: give one of JOB.yaml, --schema, --explain KEY, --models");
+    if (q->lr && !arguments->n)
+        return err_set(err, ERR_CONFIG, "lmtrain config: --lr without JOB.yaml");
     if (q->explain)
         return job_explain(!strcmp(q->explain, "all") ? "" : q->explain, out, err);
     if (q->models)
@@ -91,6 +108,9 @@ int cmd_config(int argc, char **argv)
         option_int("ranks", &q.ranks, "N", 1, 1000000,
                    "resolve the job for N ranks; overrides ranks of the job"),
         option_flag("json", &q.json, "print the job as JSON, without the notes"),
+        option_flag("lr", &q.lr,
+                    "print the learning rate over the steps of the job instead; with --json: a "
+                    "list of {step, lr}"),
         option_text("explain", &q.explain, "KEY",
                     "explain a field or all fields of a group; all: every field"),
         option_flag("schema", &q.schema, "print a JSON Schema of job files, for editors"),

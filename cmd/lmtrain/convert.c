@@ -14,10 +14,11 @@
 #include "base/interrupt.h"
 #include "cmd.h"
 #include "convert/convert.h"
+#include "serve/served.h"
 #include "train/engine.h"
 
 struct convert_request {
-    const char *from, *to, *dtype, *as, *tokenizer;
+    const char *from, *to, *dtype, *as, *tokenizer, *weights;
     bool no_tokenizer;
     int tp, pp;
     bool verify;
@@ -113,6 +114,7 @@ static int answer(const struct convert_request *q, struct str *out, struct err *
                                        .to = q->to,
                                        .tokenizer = q->tokenizer,
                                        .no_tokenizer = q->no_tokenizer,
+                                       .weights = q->weights,
                                        .tp = tp,
                                        .pp = pp,
                                        .as = CONVERT_OTHER,
@@ -168,7 +170,7 @@ static int answer(const struct convert_request *q, struct str *out, struct err *
     return 0;
 }
 
-enum { N_OPTIONS = 13 };
+enum { N_OPTIONS = 14 };
 
 static void list_options(struct convert_request *q, struct option *out)
 {
@@ -185,6 +187,9 @@ static void list_options(struct convert_request *q, struct option *out)
         option_int("pp", &q->pp, "N", 1, 65536,
                    "pipeline parallel size that the checkpoint's files are divided for (default: "
                    "1); any layout can read any checkpoint"),
+        option_choice("weights", &q->weights, "WHICH", served_weights_words,
+                      "which weights of a run or checkpoint become a Hugging Face folder: trained, "
+                      "or ema, their moving average (train.ema) (default: trained)"),
         option_named("dtype", &q->dtype, "TYPE", dtype_conversion_choices,
                      "dtype of all tensors: keep (unchanged), fp32, bf16 or fp16 (default: keep)"),
         option_text("tokenizer", &q->tokenizer, "DIR",
@@ -211,7 +216,10 @@ static void list_options(struct convert_request *q, struct option *out)
 
 int cmd_convert(int argc, char **argv)
 {
-    struct convert_request q = { .dtype = "keep", .as = "other", .max_shard_gb = 5 };
+    struct convert_request q = { .dtype = "keep",
+                                 .as = "other",
+                                 .weights = served_weights_words[SERVED_TRAINED],
+                                 .max_shard_gb = 5 };
     struct option table[N_OPTIONS];
     const struct options options = {
         .command = "lmtrain convert",

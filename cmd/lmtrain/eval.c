@@ -104,7 +104,7 @@ static int measure_text(const struct eval_request *q, struct str *out, struct er
 {
     struct served served;
 
-    if (served_open_adapted(&served, q->model, q->adapter, err) < 0)
+    if (served_open_adapted(&served, q->model, q->adapter, q->weights, err) < 0)
         return -1;
     serving_tell(q->serving, &served);
     int status = check_tokens(q, &served, err);
@@ -186,7 +186,7 @@ static int run(struct eval_request *q)
     return status;
 }
 
-enum { N_WHAT = 8, N_HOW = 8, N_OWN = N_WHAT + N_HOW, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
+enum { N_WHAT = 9, N_HOW = 8, N_OWN = N_WHAT + N_HOW, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 /* What is measured. */
 static void list_what(struct eval_request *q, struct option *out)
@@ -198,6 +198,9 @@ static void list_what(struct eval_request *q, struct option *out)
         option_text(
             "adapter", &q->adapter, "DIR",
             "apply a LoRA adapter: a folder in peft's format, or a run folder of lmtrain lora"),
+        option_choice("weights", &q->weights, "WHICH", served_weights_words,
+                      "which weights of a run or checkpoint: trained, or ema, their moving average "
+                      "(train.ema) (default: trained)"),
         option_text("task", &q->task, "NAMES",
                     "comma-separated tasks: perplexity (mean loss over a token file; the default), "
                     "or benchmarks: mmlu, bbh, agieval, "
@@ -262,7 +265,11 @@ int cmd_eval(int argc, char **argv)
     struct arena arena = { 0 };
     struct serving serving = { 0 };
     struct eval_request q = {
-        .task = "perplexity", .style = "lmeval", .shots = -1, .serving = &serving
+        .task = "perplexity",
+        .style = "lmeval",
+        .weights = served_weights_words[SERVED_TRAINED],
+        .shots = -1,
+        .serving = &serving,
     };
     struct option table[N_OPTIONS];
     const struct options options = {

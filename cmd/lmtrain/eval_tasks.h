@@ -13,7 +13,7 @@
 #include "serving.h"
 
 struct eval_request {
-    const char *model, *adapter, *task, *data, *style, *subjects, *output, *tokenizer;
+    const char *model, *adapter, *weights, *task, *data, *style, *subjects, *output, *tokenizer;
     int64_t limit;
     int threads;
     bool json;

@@ -116,7 +116,7 @@ static int generation_open(struct generation *g, struct err *err)
 
     if (q->model) {
         if (cmd_check_model(q->model, err) < 0 ||
-            served_open_adapted(&g->served, q->model, q->adapter, err) < 0)
+            served_open_adapted(&g->served, q->model, q->adapter, q->weights, err) < 0)
             return -1;
         g->has_model = true;
         serving_tell(g->serving, &g->served);
@@ -246,7 +246,7 @@ static int run(struct generate_request *q, struct serving *serving, struct gener
     return status;
 }
 
-enum { N_OWN = 22, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
+enum { N_OWN = 23, N_OPTIONS = N_OWN + SERVING_N_OPTIONS };
 
 static void list_options(struct generate_request *q, struct option *out)
 {
@@ -257,6 +257,9 @@ static void list_options(struct generate_request *q, struct option *out)
         option_text(
             "adapter", &q->adapter, "DIR",
             "apply a LoRA adapter: a folder in peft's format, or a run folder of lmtrain lora"),
+        option_choice("weights", &q->weights, "WHICH", served_weights_words,
+                      "which weights of a run or checkpoint: trained, or ema, their moving average "
+                      "(train.ema) (default: trained)"),
         option_text("prompt", &q->prompt, "TEXT", "prompt; the generated text is streamed"),
         option_text("prompts", &q->prompts, "FILE",
                     "file with one prompt per line (JSON if its name ends in .jsonl)"),
@@ -312,6 +315,7 @@ int cmd_generate(int argc, char **argv)
                                   .batch = 8,
                                   .temperature = -1,
                                   .early_stopping = "no",
+                                  .weights = served_weights_words[SERVED_TRAINED],
                                   .options = { .repetition_penalty = -1,
                                                .n_beams = 1,
                                                .length_penalty = 1,

@@ -18,6 +18,7 @@
 
 struct generate_request {
     const char *model, *adapter, *prompt, *prompts, *tokenizer, *system, *template, *early_stopping;
+    const char *weights;
     struct option_list stops;
     bool chat;
     bool json, print_prompt;

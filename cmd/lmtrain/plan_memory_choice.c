@@ -244,6 +244,7 @@ static int placed_of_role(enum cell_role role)
     case ROLE_MOMENT1:
     case ROLE_MOMENT2:
     case ROLE_SCALE:
+    case ROLE_EMA:
         return PLACED_STATES;
     default:
         return PLACED_REST;

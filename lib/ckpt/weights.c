@@ -50,13 +50,46 @@ static int read_rounded(const struct weights *w, const struct store_slice *slice
     return status;
 }
 
+const struct store_slice *weights_stored(const struct weights *w, const char *name)
+{
+    const struct store_slice *average = NULL;
+    struct arena arena = { 0 };
+
+    if (w->is_average)
+        average = store_find(w->store, arena_printf(&arena, "%s" WEIGHTS_AVERAGE, name));
+    arena_release(&arena);
+    return average ? average : store_find(w->store, name);
+}
+
+int weights_use_average(struct weights *w, struct err *err)
+{
+    size_t n_suffix = strlen(WEIGHTS_AVERAGE);
+
+    for (int i = 0; w->store && i < store_n_tensors(w->store); i++) {
+        const char *name = store_tensor(w->store, i)->name;
+        size_t length = strlen(name);
+
+        if (length <= n_suffix || strcmp(name + length - n_suffix, WEIGHTS_AVERAGE) != 0)
+            continue;
+        w->is_average = true;
+        return 0;
+    }
+    return err_set(err, ERR_DATA,
+                   "there is no moving average of weights (hint: train.ema of a job, such as "
+                   "0.999, makes one)");
+}
+
 static int read_base(const struct weights *w, const struct store_slice *slice, struct err *err)
 {
-    const struct store_slice *stored = w->half_away ? store_find(w->store, slice->name) : NULL;
+    const struct store_slice *stored =
+        w->half_away || w->is_average ? weights_stored(w, slice->name) : NULL;
+    struct store_slice from = *slice;
 
-    if (stored && stored->dtype == DTYPE_F32 && slice->dtype == DTYPE_BF16)
-        return read_rounded(w, slice, false, err);
-    return read_as_stored(w, slice, err);
+    if (stored)
+        from.name = stored->name;
+    if (stored && w->half_away && stored->dtype == DTYPE_F32 && slice->dtype == DTYPE_BF16)
+        return read_rounded(w, &from, false, err);
+    return read_as_stored(w, &from, err);
 }
 
 int weights_read(const struct weights *w, const struct store_slice *slice, struct err *err)

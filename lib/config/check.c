@@ -511,6 +511,7 @@ void reader_check(struct job_reader *r)
     check_residual(r);
     reader_check_fp8(r);
     reader_check_optimizer(r);
+    reader_check_groups(r);
     check_eval(r);
     check_checkpoint(r);
     reader_check_memory(r);

@@ -70,19 +70,8 @@ static void check_states(struct job_reader *r)
 void reader_check_optimizer(struct job_reader *r)
 {
     const struct job *job = r->job;
-    long long steps = job->train.steps, warmup = job->optimizer.warmup_steps;
-    long long decay = job->optimizer.schedule == LR_WSD ? job->optimizer.decay_steps : 0;
+    long long steps = job->train.steps;
 
-    if (!steps)
-        ; /* by epochs: held against them when they are known */
-    else if (warmup > steps)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.warmup_steps"),
-                        "optimizer.warmup_steps is %lld, more than train.steps %lld", warmup,
-                        steps);
-    else if (warmup + decay > steps)
-        diagnostics_add(&r->mistakes, reader_given(r, "optimizer.decay_steps"),
-                        "optimizer.decay_steps is %lld, more than the %lld steps after warm-up",
-                        decay, steps - warmup);
     if (job->optimizer.states == DTYPE_BF16 && job->train.dtype == DTYPE_F16)
         diagnostics_add(
             &r->mistakes, reader_given(r, "optimizer.states"),
@@ -99,6 +88,12 @@ void reader_check_optimizer(struct job_reader *r)
                         "optimizer.min_lr is %g, more than lr %g", job->optimizer.min_lr,
                         job->optimizer.lr);
     check_states(r);
+    reader_check_schedule(r);
+    if (job->train.ema > 0 && job->lora.rank)
+        diagnostics_add(&r->mistakes, reader_given(r, "train.ema"),
+                        "train.ema is %g, which averages weights that are trained in full, and "
+                        "lora.rank is %d (hint: train.ema: 0)",
+                        job->train.ema, job->lora.rank);
     check_masters(r);
     check_muon(r);
 }

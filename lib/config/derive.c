@@ -134,6 +134,14 @@ static void derive_schedule(struct job *job, struct arena *arena)
         job_note(job, arena, "optimizer.decay_steps = %lld (auto: a fifth of train.steps)",
                  (long long)job->optimizer.decay_steps);
     }
+    if (job->optimizer.schedule == LR_INVERSE_SQRT && job->optimizer.timescale == 0) {
+        int64_t warmup = job->optimizer.warmup_steps;
+
+        job->optimizer.timescale = warmup > 0 ? warmup : LR_TIMESCALE;
+        job_note(job, arena, "optimizer.timescale = %lld (auto: %s)",
+                 (long long)job->optimizer.timescale,
+                 warmup > 0 ? "optimizer.warmup_steps" : "there is no warm-up");
+    }
 }
 
 void job_set_steps(struct job *job, int64_t steps, struct arena *arena)
@@ -188,10 +196,13 @@ static void derive_optimizer(struct job_reader *r)
     if (job->train.steps)
         derive_schedule(job, r->arena);
     if (job->optimizer.min_lr < 0) {
-        int falls = job->optimizer.schedule != LR_CONSTANT;
+        enum lr_schedule_kind schedule = job->optimizer.schedule;
+        int ends_low = schedule != LR_CONSTANT && schedule != LR_INVERSE_SQRT;
 
-        job->optimizer.min_lr = falls ? job->optimizer.lr / 10 : job->optimizer.lr;
-        if (falls)
+        job->optimizer.min_lr = ends_low                  ? job->optimizer.lr / 10
+                                : schedule == LR_CONSTANT ? job->optimizer.lr
+                                                          : 0;
+        if (ends_low)
             job_note(job, r->arena, "optimizer.min_lr = %g (auto: a tenth of lr)",
                      job->optimizer.min_lr);
     }

@@ -157,6 +157,17 @@ const struct field job_fields[] = {
               "bf16: each micro-batch is added in fp32 and the sum rounded. Gradients of "
               "vectors (norms, biases) are always fp32" },
 #include "config/fields_train_dtypes.inc"
+    { "train.ema", FIELD_FLOAT, AT(train.ema), .initial = "0.0", .max = 0.9999999,
+      NUMERICS(RECIPE, 607, .when = WHEN_SET),
+      .help = "decay of an exponential moving average of the weights, such as 0.999: after each "
+              "update average = decay * average + (1 - decay) * weights, in fp32 and 4 bytes a "
+              "parameter, saved in checkpoints; lmtrain eval, generate and convert read it with "
+              "--weights ema; training does not; 0: none" },
+    { "train.z_loss", FIELD_FLOAT, AT(train.z_loss), .initial = "0.0", .max = 1,
+      NUMERICS(RECIPE, 608, .when = WHEN_SET),
+      .help = "coefficient of the z-loss of the head: this times the square of log(Z), the log of "
+              "the sum of exponentials of a token's logits, is added to the loss that gradients "
+              "are of, such as 1e-4; loss in metrics is without it; 0: none" },
     { "train.seed", FIELD_U64, AT(train.seed), .initial = "1", .max = 9223372036854775807.0,
       NUMERICS(RUN, 530), .help = "random seed of initial weights, data order and dropout" },
     { "train.log_every", FIELD_INT, AT(train.log_every), .initial = "10", .min = 1, .max = N_MAX,

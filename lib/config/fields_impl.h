@@ -37,6 +37,7 @@ enum field_type {
     FIELD_COUNTS,   /* struct job_counts: a list of whole numbers, or word for none */
     FIELD_TEXTS,    /* struct job_texts: a text or a list of texts, or word for none */
     FIELD_PAIRS,    /* struct job_texts: a map of texts, or word for none; "KEY=TEXT" of each */
+    FIELD_GROUPS,   /* optimizer.groups: a list of {match, ...}, or word for none */
     FIELD_DATASETS, /* data.train: a path, or a list of paths and {path, weight} */
 };
 
@@ -76,6 +77,8 @@ enum numerics_when {
     WHEN_BETA2,
     WHEN_MOMENTUM,
     WHEN_EPS,
+    WHEN_INVERSE_SQRT,
+    WHEN_SEVERAL,       /* its value is more than 1 */
     WHEN_SIZES_DIFFER,  /* of micro-batches */
     WHEN_COUNTS_DIFFER, /* of micro-batches, on data-parallel ranks */
 };
@@ -100,6 +103,7 @@ void numerics_print_reductions(const struct job *job, struct str *out);
 void numerics_print_compress(const struct job *job, struct str *out);
 void numerics_print_fp8(const struct job *job, struct str *out);
 void numerics_print_cp_kind(const struct job *job, struct str *out);
+void numerics_print_groups(const struct job *job, struct str *out);
 void numerics_print_spikes(const struct job *job, struct str *out);
 void numerics_print_optimizer(const struct job *job, struct str *out);
 void numerics_print_states(const struct job *job, struct str *out);
@@ -156,6 +160,11 @@ void field_set_defaults(struct job *job, struct arena *arena);
 
 /* The field's value as YAML flow text; *out grows. */
 void field_print(const struct field *field, const struct job *job, struct str *out);
+
+/* Both of a FIELD_GROUPS (groups.c). */
+int field_set_groups(const struct field *field, struct job *job, const struct yaml_node *node,
+                     struct diagnostics *mistakes);
+void field_print_groups(const struct field *field, const struct job *job, struct str *out);
 
 /* BYTES or RATE, of a FIELD_BYTES or FIELD_RATE. */
 enum quantity field_quantity(const struct field *field);

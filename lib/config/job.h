@@ -28,6 +28,7 @@
 #include "ops/keep_set.h"
 #include "ops/newton_schulz.h"
 #include "ops/optimizers.h"
+#include "ops/update_groups.h"
 
 enum job_kind { JOB_PRETRAIN, JOB_FINETUNE, JOB_LORA };
 /* Of choices beyond an expert's capacity: the last tokens', or those of the least weights. */
@@ -71,7 +72,9 @@ enum search_micro_batch { SEARCH_MICRO_BATCH_FIXED, SEARCH_MICRO_BATCH_AUTO };
 /* Who chooses the layout: the job's keys alone; a search, all of it, or what is not given, or
  * without tensor and pipeline parallel (plan/search.h). */
 enum parallel_mode { PARALLEL_MANUAL, PARALLEL_AUTO, PARALLEL_SEMI, PARALLEL_DATA };
-enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD };
+enum { LR_TIMESCALE = 10000 }; /* of inverse_sqrt without warm-up, as in transformers */
+enum lr_schedule_kind { LR_CONSTANT, LR_LINEAR, LR_COSINE, LR_WSD, LR_INVERSE_SQRT };
+enum lr_decay_shape { LR_DECAY_LINEAR, LR_DECAY_COSINE, LR_DECAY_SQRT }; /* of wsd's last part */
 
 struct job_dataset {
     const char *path; /* prefix of .bin/.idx */
@@ -127,6 +130,7 @@ extern const struct choice parallel_mode_choices[];
 extern const struct choice search_micro_batch_choices[];
 extern const struct choice search_objective_choices[];
 extern const struct choice lr_schedule_choices[];
+extern const struct choice lr_decay_shape_choices[];
 extern const struct choice output_mode_choices[];
 extern const struct choice job_masters_choices[];
 extern const struct choice job_weight_rounding_choices[];
@@ -185,6 +189,8 @@ struct job {
         int fp8_edge_layers;       /* first ones, and last ones, that have none */
         enum job_fp8_dw fp8_dw;    /* what weights' gradients are products of */
         enum dtype gradient_dtype; /* of matrices' accumulators: DTYPE_F32 or DTYPE_BF16 */
+        double ema;                /* decay of the moving average of weights; 0: none */
+        double z_loss;             /* coefficient of log(Z)^2 of the head; 0: none */
         uint64_t seed;
         int log_every;              /* steps */
         int max_skipped;            /* non-finite steps in a row before giving up */
@@ -230,6 +236,10 @@ struct job {
         int muon_steps; /* 0: as many as the coefficients want */
         enum muon_scale muon_scale;
         int muon_nesterov;
+        enum lr_decay_shape decay_shape;
+        int cycles;        /* of linear and cosine */
+        int64_t timescale; /* of inverse_sqrt; 0: warmup_steps, or LR_TIMESCALE without */
+        struct update_groups groups;
         double clip;       /* of the global gradient norm; 0 off */
         enum dtype states; /* moments', and with DTYPE_BF16 no fp32 masters; int8: DTYPE_U8 */
         enum job_masters masters;

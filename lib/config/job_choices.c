@@ -77,7 +77,11 @@ const struct choice lr_schedule_choices[] = { { "constant", LR_CONSTANT },
                                               { "linear", LR_LINEAR },
                                               { "cosine", LR_COSINE },
                                               { "wsd", LR_WSD },
+                                              { "inverse_sqrt", LR_INVERSE_SQRT },
                                               { 0 } };
+const struct choice lr_decay_shape_choices[] = {
+    { "linear", LR_DECAY_LINEAR }, { "cosine", LR_DECAY_COSINE }, { "1-sqrt", LR_DECAY_SQRT }, { 0 }
+};
 const struct choice output_mode_choices[] = {
     { "private", OUTPUT_PRIVATE }, { "group", OUTPUT_GROUP }, { "all", OUTPUT_ALL }, { 0 }
 };

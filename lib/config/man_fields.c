@@ -110,6 +110,9 @@ static void print_values(const struct field *f, struct str *out)
     case FIELD_PAIRS:
         str_printf(out, "a map of non-empty strings, or %s", f->word);
         return;
+    case FIELD_GROUPS:
+        str_printf(out, "a list of maps {match, lr_scale, weight_decay}, or %s", f->word);
+        return;
     case FIELD_DATASETS:
         str_add(out, "a prefix, or a list of prefixes and {path, weight}");
         return;
@@ -176,6 +179,11 @@ int job_explain(const char *key, struct str *out, struct err *err)
 
 /* A value may also come from the environment, whatever its type. */
 #define VARIABLE "{\"type\": \"string\", \"pattern\": \"\\\\$\\\\{\"}"
+#define FRACTION "{\"anyOf\": [{\"type\": \"number\", \"minimum\": 0}, " VARIABLE "]}"
+#define GROUP \
+    "{\"type\": \"object\", \"properties\": {\"match\": {\"type\": \"string\"}, " \
+    "\"lr_scale\": " FRACTION ", \"weight_decay\": " FRACTION "}, \"required\": " \
+    "[\"match\"], \"additionalProperties\": false}"
 #define DATASET \
     "{\"type\": \"string\"}, {\"type\": \"object\", \"properties\": {\"path\": {\"type\": " \
     "\"string\"}, \"weight\": {\"anyOf\": [{\"type\": \"number\", \"exclusiveMinimum\": " \
@@ -271,6 +279,12 @@ static void schema_type(const struct field *f, struct str *out)
                    "{\"anyOf\": [{\"const\": \"%s\"}, {\"type\": \"object\", "
                    "\"additionalProperties\": {\"type\": \"string\"}}]}",
                    f->word);
+        return;
+    case FIELD_GROUPS:
+        str_printf(out,
+                   "{\"const\": \"%s\"}, {\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, "
+                   "\"items\": " GROUP "}",
+                   f->word, UPDATE_GROUPS_MAX);
         return;
     case FIELD_DATASETS:
         str_add(out, DATASET

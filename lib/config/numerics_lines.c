@@ -71,6 +71,8 @@ static int is_set(const struct field *f, const struct job *job)
         return *(const char *const *)at != NULL;
     if (f->type == FIELD_TEXTS)
         return ((const struct job_texts *)at)->n > 0;
+    if (f->type == FIELD_GROUPS)
+        return ((const struct update_groups *)at)->n > 0;
     if (f->type == FIELD_FLOAT)
         return *(const double *)at != 0;
     return *(const int *)at != 0;
@@ -112,6 +114,10 @@ static int job_is(enum numerics_when when, const struct field *f, const struct j
         return optimizer_row(job->optimizer.name)->momentum > 0;
     case WHEN_EPS:
         return optimizer_row(job->optimizer.name)->eps > 0;
+    case WHEN_INVERSE_SQRT:
+        return job->optimizer.schedule == LR_INVERSE_SQRT;
+    case WHEN_SEVERAL:
+        return *(const int *)(const void *)at > 1;
     case WHEN_SIZES_DIFFER:
         /* Micro-batches of one size are the same numerics however they are given. */
         return sizes_differ(&job->parallel.micro_batches);
@@ -208,6 +214,7 @@ static void print_value(const struct field *f, const struct job *job, uint64_t d
     case FIELD_SIZES:
     case FIELD_KINDS:
     case FIELD_PAIRS:
+    case FIELD_GROUPS:
         CHECK(!"a field of a type that numerics have");
     }
 }

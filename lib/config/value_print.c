@@ -303,6 +303,9 @@ void field_print(const struct field *f, const struct job *job, struct str *out)
     case FIELD_PAIRS:
         print_pairs(f, job, out);
         return;
+    case FIELD_GROUPS:
+        field_print_groups(f, job, out);
+        return;
     case FIELD_DATASETS:
         print_datasets(job, out);
         return;

@@ -240,6 +240,22 @@ static bool is_same_folder(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* Averages alone are no state that a run could go on from. */
+static int choose_weights(struct conversion *c, bool to_checkpoint, struct err *err)
+{
+    const struct convert_options *o = c->options;
+
+    if (o->weights && served_use_weights(&c->from, o->weights, err) < 0)
+        return -1;
+    if (c->from.weights.is_average && to_checkpoint)
+        return err_set(
+            err, ERR_CONFIG,
+            "--weights %s: not available from checkpoint to checkpoint, which has all of "
+            "them (hint: --as hf)",
+            o->weights);
+    return 0;
+}
+
 /* All that can be known before anything is written. */
 static int prepare(struct conversion *c, struct err *err)
 {
@@ -261,7 +277,8 @@ static int prepare(struct conversion *c, struct err *err)
     c->result->to_checkpoint =
         is_merge ? o->as == CONVERT_CHECKPOINT : c->from.weights.folder || is_between;
     c->source = (struct vocab_source){ .weights = &c->from.weights };
-    if (check_options(o, is_between, err) < 0)
+    if (check_options(o, is_between, err) < 0 ||
+        choose_weights(c, c->result->to_checkpoint, err) < 0)
         return -1;
     if (is_between)
         return make_parent(&c->arena, o->to, err);

@@ -45,6 +45,7 @@ struct convert_options {
      */
     const char *tokenizer;
     bool no_tokenizer;
+    const char *weights;     /* of served_weights_words; NULL: trained. Others make a HF folder */
     enum convert_kind as;    /* what is made; a HF folder becomes one only with an adapter */
     int tp, pp;              /* ranks that the checkpoint is cut for; any others read it as well */
     int dtype;               /* of all tensors; -1: as they are */

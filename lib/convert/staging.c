@@ -114,6 +114,8 @@ static void describe(struct conversion *c, struct str *out)
     str_printf(out, "source %016" PRIx64 "\n", hash_source(c));
     if (c->from.weights.adapter)
         str_printf(out, "--adapter %016" PRIx64 "\n", hash_adapter(c));
+    if (c->from.weights.is_average)
+        str_printf(out, "--weights %s\n", o->weights);
     str_printf(out, "--dtype %s\n--vocab-size %d\n", dtype, c->from.job.model.vocab_size);
     if (c->result->to_checkpoint)
         str_printf(out, "--tp %d\n--pp %d\n", o->tp, o->pp);

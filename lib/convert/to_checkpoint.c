@@ -205,7 +205,8 @@ static int list_parameter(struct checkpoint_target *t, const struct program *pro
 static int list_slices(struct checkpoint_target *t, const struct program *program, int tp_rank,
                        struct slice_list *list, struct err *err)
 {
-    static const char *const suffixes[3] = { "", ".m", ".v" };
+    static const char *const suffixes[] = { "", ".m", ".v", WEIGHTS_AVERAGE };
+    size_t n_suffixes = t->c->from.weights.is_merged ? 1 : sizeof suffixes / sizeof *suffixes;
 
     *list = (struct slice_list){ 0 };
     for (int i = 0; i < program->n_parameters; i++) {
@@ -215,7 +216,7 @@ static int list_slices(struct checkpoint_target *t, const struct program *progra
 
         if (p->is_copy || (is_alike && tp_rank != 0))
             continue;
-        for (int k = 0; k < (t->c->from.weights.is_merged ? 1 : 3); k++)
+        for (size_t k = 0; k < n_suffixes; k++)
             if (list_parameter(t, program, i, suffixes[k], tp_rank, list, err) < 0)
                 return -1;
     }

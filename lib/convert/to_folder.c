@@ -49,7 +49,7 @@ static int stored_dtype(const struct conversion *c, const struct store_slice *wh
                         enum dtype *dtype)
 {
     const struct weights *w = &c->from.weights;
-    const struct store_slice *stored = w->store ? store_find(w->store, whole->name) : NULL;
+    const struct store_slice *stored = w->store ? weights_stored(w, whole->name) : NULL;
     const struct hf_whole *theirs =
         w->store ? NULL : hf_names_find(hf_folder_names(w->folder), whole->name);
 

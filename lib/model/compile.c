@@ -62,6 +62,7 @@ static void shard(struct compiling *c)
     struct shard_options options = c->options->gradients;
 
     c->update = program_function(c->program, "update", 0);
+    update_find_groups(c->program, &c->options->update);
     options.n_sizes = c->n_sizes * c->n_variants;
     options.n_variants = c->n_variants;
     options.last_size = c->size_of[c->options->n_micro_batches - 1];
@@ -124,6 +125,8 @@ static void sum_for_host(struct compiling *c)
     struct program *p = c->program;
 
     p->ports.loss_total = compile_sum(p, c->update, p->ports.loss, "loss_total");
+    if (p->ports.squares)
+        p->ports.squares_total = compile_sum(p, c->update, p->ports.squares, "squares_total");
     if (p->ports.router_stats)
         p->ports.router_stats_total =
             compile_sum(p, c->update, p->ports.router_stats, "router_stats_total");
@@ -290,6 +293,7 @@ int compile_train(struct program *program, const struct compile_train *options, 
                                .seq_len = options->seq_len,
                                .shortest = shortest(options),
                                .gathers_windows = options->gathers_windows,
+                               .z_loss = options->z_loss,
                                .capacity_factor = options->capacity_factor,
                                .drops_by_weight = options->drops_by_weight,
                                .dropout = 1,

@@ -39,6 +39,7 @@ struct compile_train {
     /* Slices over tp (program/passes.h), of which rows and seq_len are set by the compiler. */
     struct slice_options overlap;
     int fastseq;            /* ranks along ulysses divide the qkv matrices (model.h) */
+    double z_loss;          /* of the head (model.h); 0: none */
     double capacity_factor; /* of experts (model.h); 0: they have no capacity */
     int drops_by_weight;
     int64_t head_logits; /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */

@@ -50,6 +50,8 @@ static struct update_options update_options_of(const struct job *job)
                                               .coefficients = job->optimizer.muon_coefficients,
                                               .steps = job->optimizer.muon_steps,
                                               .scale = job->optimizer.muon_scale },
+                                    .groups = job->optimizer.groups,
+                                    .ema = job->train.ema,
                                     .states = job->optimizer.states,
                                     .seed = job->train.seed,
                                     .half_away =
@@ -87,6 +89,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .sequence_parallel = job->parallel.sequence_parallel,
         .whole_experts = job->moe.expert_tp == EXPERT_TP_ONE,
         .has_ring = job->parallel.cp_kind == CP_RING,
+        .z_loss = job->train.z_loss,
         .capacity_factor = job->moe.capacity_factor,
         .drops_by_weight = job->moe.drop == MOE_DROP_PROBABILITY,
         .key_slices = job->parallel.cp_slices,

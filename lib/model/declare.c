@@ -397,6 +397,8 @@ void model_declare_loss(struct model_builder *b)
     if (b->dtype == DTYPE_F16)
         p->ports.gradient_scale = program_cell(p, ROLE_SCALAR, "gradient_scale", 1, 1, DTYPE_F32);
     p->ports.loss = sum_cell(p, "loss", 1);
+    if (b->z_loss > 0)
+        p->ports.squares = sum_cell(p, "squares", 1);
     if (b->spec->n_experts)
         p->ports.router_stats = sum_cell(p, "router_stats",
                                          model_spec_n_expert_layers(b->spec, b->spec->n_layers) *

@@ -76,8 +76,8 @@ static int head_chunk(const struct emitter *e)
 /* One piece of the rows, and the values of its loss. */
 struct head_piece {
     int x, target, weight;
-    int dx, dw; /* 0 if only the loss is computed; dw is 0 also if the head is frozen */
-    int loss;
+    int dx, dw;        /* 0 if only the loss is computed; dw is 0 also if the head is frozen */
+    int loss, squares; /* squares: 0 without z-loss */
     enum first_mode first;
 };
 
@@ -90,6 +90,8 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
 {
     struct program *p = e->b->program;
     struct op_attributes attributes = { .vocab_size = e->b->spec->vocab_size };
+    struct op_attributes losses = { .vocab_size = attributes.vocab_size,
+                                    .z = h->squares ? e->b->z_loss : 0 };
     int logits = value(e, h->x, p->values[h->weight].rows, DTYPE_F32);
     int stats = value(e, h->x, OPS_N_STATS, DTYPE_F32);
     int all = program_value(p, e->tp * p->values[h->x].rows, OPS_N_STATS, DTYPE_F32);
@@ -105,16 +107,17 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
                                  [LOGIT_STATS_OFFSET] = e->b->parts.vocabulary },
                          .out = { [LOGIT_STATS_STATS] = stats } });
     emit_tp(e, OP_ALL_GATHER, stats, all);
-    emit(e,
-         (struct op){ .kind = OP_CROSS_ENTROPY,
-                      .attributes = attributes,
-                      .in = { [CROSS_ENTROPY_LOGITS] = logits,
-                              [CROSS_ENTROPY_STATS] = all,
-                              [CROSS_ENTROPY_TARGET] = h->target,
-                              [CROSS_ENTROPY_SCALE] = p->ports.loss_scale,
-                              [CROSS_ENTROPY_OFFSET] = e->b->parts.vocabulary },
-                      .out = { [CROSS_ENTROPY_DLOGITS] = dlogits, [CROSS_ENTROPY_LOSS] = h->loss },
-                      .first = h->first });
+    emit(e, (struct op){ .kind = OP_CROSS_ENTROPY,
+                         .attributes = losses,
+                         .in = { [CROSS_ENTROPY_LOGITS] = logits,
+                                 [CROSS_ENTROPY_STATS] = all,
+                                 [CROSS_ENTROPY_TARGET] = h->target,
+                                 [CROSS_ENTROPY_SCALE] = p->ports.loss_scale,
+                                 [CROSS_ENTROPY_OFFSET] = e->b->parts.vocabulary },
+                         .out = { [CROSS_ENTROPY_DLOGITS] = dlogits,
+                                  [CROSS_ENTROPY_LOSS] = h->loss,
+                                  [CROSS_ENTROPY_SQUARES] = h->squares },
+                         .first = h->first });
     if (!h->dx)
         return;
     emit(e, (struct op){ .kind = OP_LINEAR_DX,
@@ -128,10 +131,11 @@ static void emit_head_piece(const struct emitter *e, const struct head_piece *h)
 }
 
 /* The loss is computed piece by piece, so that the logits of all rows never exist. */
-static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx, int dw, int loss)
+static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx, int dw)
 {
     struct program *p = e->b->program;
     int64_t cols = cols_of(e, x), chunk = head_chunk(e);
+    int loss = dx ? p->ports.loss : p->ports.eval_loss;
 
     for (int64_t row = 0; row < e->rows; row += chunk) {
         int64_t n = min_i64(chunk, e->rows - row);
@@ -143,6 +147,7 @@ static void emit_head_pieces(const struct emitter *e, int x, int weight, int dx,
                                .dx = dx ? program_view(p, dx, row * cols, n, cols, cols) : 0,
                                .dw = dw,
                                .loss = loss,
+                               .squares = dx ? p->ports.squares : 0,
                                .first = row ? FIRST_NEVER : FIRST_MICRO_BATCH,
                            });
     }
@@ -159,20 +164,21 @@ int logits_train(const struct emitter *e, int x)
     if (e->tp > 1) {
         memcpy(p->values[dx].spread, p->values[x].spread, sizeof p->values[dx].spread);
         p->values[dx].spread[axes_tensor()] = SPREAD_PARTIAL;
-        emit_head_pieces(e, x, h.rows, dx, drows, p->ports.loss);
+        emit_head_pieces(e, x, h.rows, dx, drows);
         emit_head_gradient(e, &h, drows, dw);
         /* The sum over tp is emitted here, so that the backward begins with the rank's rows. */
         return leave_tp_region(e, dx);
     }
     emit(e, (struct op){ .kind = OP_HEAD_CROSS_ENTROPY,
-                         .attributes.chunk = head_chunk(e),
+                         .attributes = { .chunk = head_chunk(e), .z = e->b->z_loss },
                          .in = { [HEAD_CROSS_ENTROPY_X] = x,
                                  [HEAD_CROSS_ENTROPY_W] = h.rows,
                                  [HEAD_CROSS_ENTROPY_TARGET] = p->ports.targets,
                                  [HEAD_CROSS_ENTROPY_SCALE] = p->ports.loss_scale },
                          .out = { [HEAD_CROSS_ENTROPY_DX] = dx,
                                   [HEAD_CROSS_ENTROPY_DW] = drows,
-                                  [HEAD_CROSS_ENTROPY_LOSS] = p->ports.loss } });
+                                  [HEAD_CROSS_ENTROPY_LOSS] = p->ports.loss,
+                                  [HEAD_CROSS_ENTROPY_SQUARES] = p->ports.squares } });
     emit_head_gradient(e, &h, drows, dw);
     return dx;
 }
@@ -184,7 +190,7 @@ void logits_evaluate(const struct emitter *e, int x)
     int rows = head_of(e).rows;
 
     if (e->tp > 1) {
-        emit_head_pieces(e, x, rows, 0, 0, p->ports.eval_loss);
+        emit_head_pieces(e, x, rows, 0, 0);
         return;
     }
     emit(e, (struct op){ .kind = OP_HEAD_LOSS,

@@ -74,6 +74,7 @@ struct model_builder {
     int64_t head_logits;         /* that exist at a time in the head; 0: MODEL_HEAD_LOGITS */
     int is_packed;               /* a sequence may hold several samples: ports.starts */
     const struct tuning *tuning; /* frozen parameters, adapters; NULL: neither */
+    double z_loss;               /* coefficient of the head's squares in the loss; 0: none */
     double capacity_factor;      /* of experts (routing.c); 0: no choice is dropped */
     int drops_by_weight;         /* those of the least weights, not the last tokens' */
     int64_t global_batch; /* sequences of a step, over which the router's balance loss is a mean */

@@ -228,8 +228,7 @@
  *   normalize_rows_grad dy[V x d] fp32, w, norm -> dw[V x d] fp32 +=
  *                         dy may be a sum that is still owed: dw then is, too
  *   head_cross_entropy  x[T x d] act, w[V x d] act, target[T x 1] i32, scale[1 x 1] fp32
- *                       -> dx[T x d] act, dw?[V x d] +=, loss[1 x 1] fp64 +=, squares?[1 x 1]
- *                       fp64 +=
+ *                       -> dx[T x d] act, dw?[V x d] +=, loss[1 x 1] fp64 +=, squares? alike
  *                         loss adds sum over targets >= 0 of -log softmax(x w')[target], squares
  *                         that of (log sum exp(x w'))^2; dx and dw are of scale * (the first sum +
  *                         `z` * the second one: Chowdhery et al. 2022, section 5); `chunk` tokens
@@ -408,10 +407,9 @@
  *                         y = left right' of each matrix, 0 between parts, left of the others. x
  *                         becomes what is lost: x - `scale` y of matrices, 0 of other parts; between
  *                         parts it stays. sums: encode's
- *   ema                 x[r x c] fp32 or bf16, scalars, skip, average~[r x c] fp32, low?[r x c] i16
- *                       ->
+ *   ema                 x[r x c] fp32 or bf16, scalars, skip, average~[r x c] fp32, low? ->
  *                         average += `rate` * (x - average), in fp32, unless skip is set; at the
- *                         first update average = x. low: of adamw's x
+ *                         first update average = x. low: as of adamw
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H

@@ -12,16 +12,16 @@
 
 /* ---- checkpoints ---- */
 
-/* Of a parameter, its master and moments, on all ranks that have parts of them. */
+/* Of a parameter, its master, moments and average, on all ranks that have parts of them. */
 static double parameter_bytes(const struct program *program, int i)
 {
     const struct parameter *p = &program->parameters[i];
     const struct mesh_place first = { .of = { 0 } };
     struct parameter_part part = program_parameter_part(program, i, &first);
-    const int cells[] = { part.master, part.low, part.moment1, part.moment2 };
+    const int cells[] = { part.master, part.low, part.moment1, part.moment2, part.ema };
     double n_bytes = 0;
 
-    for (int k = 0; k < 4; k++)
+    for (size_t k = 0; k < sizeof cells / sizeof *cells; k++)
         if (cells[k])
             n_bytes += (double)dtype_bytes(program->values[cells[k]].dtype);
     n_bytes += (double)(!!part.m_scale + !!part.v_scale) * sizeof(float) / OPS_STATE_BLOCK;

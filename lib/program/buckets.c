@@ -192,7 +192,8 @@ static bool may_share(const struct sharding *s, const struct bucket_member *a,
     /* Gradients that two stages exchange must have the same layout on both. */
     if (p->parameters[a->parameter].tied_peer || p->parameters[b->parameter].tied_peer)
         return false;
-    return !s->together || (x == y && a->n_uses == b->n_uses);
+    return !s->together || (x == y && a->n_uses == b->n_uses &&
+                            p->parameters[a->parameter].group == p->parameters[b->parameter].group);
 }
 
 /* Each member joins the newest bucket that it may share, until that is full. */

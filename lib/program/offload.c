@@ -48,6 +48,7 @@ enum away_kind offload_kind_of(const struct value *v)
     case ROLE_MASTER:
     case ROLE_MOMENT1:
     case ROLE_MOMENT2:
+    case ROLE_EMA:
         return AWAY_STATES;
     case ROLE_GRADIENT:
         return AWAY_GRADIENTS;

@@ -85,6 +85,7 @@ struct bucket {
     int master, moment1, moment2; /* shards; master is weight_shard where those are updated */
     int low; /* a shard, of masters whose upper words are weight_shard (base/halves.h); 0: none */
     int m_scale, v_scale; /* of the moments, where those have scales; else 0 */
+    int ema;              /* a shard of masters' moving averages; 0: none */
 };
 
 /* A parameter, with its accumulators and optimizer states. */
@@ -106,7 +107,8 @@ struct parameter {
                                              three are 0 where a bucket has the states. Under zero
                                              3 weight has no memory (zero3.c) */
     int low; /* lower words of the master, whose upper ones are the weight; 0: there are none */
-    int m_scale, v_scale;           /* of the moments, where those have scales; else 0 */
+    int m_scale, v_scale; /* of the moments, where those have scales; else 0 */
+    int ema;              /* moving average of the master; 0: there is none, or a bucket has it */
     int gradients[TENSOR_MAX_USES]; /* one accumulator a use, in use order */
     int errors
         [TENSOR_MAX_USES]; /* of each, in the layout of the parameter: what codecs have lost of
@@ -114,6 +116,7 @@ struct parameter {
     int factors[TENSOR_MAX_USES]; /* of each, the right factors of its matrices, one below the
                                      other (a view of its bucket's `kept`); 0: there are none */
     int n_gradients;
+    int group;             /* 1 + its number among update_options.groups; 0: it is in none */
     int n_uses_found;      /* by program_add_gradient, since program_repeat_uses */
     int is_copy;           /* of a tied parameter: the other stage's is saved and counted */
     int tied_peer;         /* +1, -1: the rank along pp that has another use of it; 0: none */

@@ -15,6 +15,7 @@
 struct parameter_update {
     const struct optimizer_row *optimizer;
     double weight_decay;
+    int group; /* the parameter's, whose scalars its update reads (update_groups.c) */
 };
 
 struct parameter_update parameter_update_of(const struct update_options *options,

@@ -310,7 +310,9 @@ struct muon_options {
 struct update_options {
     enum optimizer_rule optimizer;
     double clip, beta1, beta2, momentum, eps, weight_decay;
-    bool nesterov;     /* sgd */
+    bool nesterov;               /* sgd */
+    struct update_groups groups; /* of parameters; what they point to outlives the pass */
+    double ema;                  /* decay of the masters' moving averages; 0: there are none */
     enum dtype states; /* moments', as optimizer_state_dtype has them; beside DTYPE_BF16 weights are
                           their own masters */
     uint64_t seed;     /* of stochastic rounding to bf16 */
@@ -327,11 +329,15 @@ struct update_options {
     int n_norm_parts;
 };
 
+/* update_groups.c: find the group of each parameter. Before shard_gradients: where the optimizer is
+ * sharded a bucket has parameters of one group. */
+void update_find_groups(struct program *program, const struct update_options *options);
+
 /*
  * update.c: append to `update`: the sum over uses of tied parameters, sums of squares of norm
- * blocks, the gradient norm, the optimizer. Creates masters and moments. Where buckets are sharded
- * all of it works on shards, and ranks gather the sums of squares: the norm adds the same numbers
- * in the same order.
+ * blocks, the gradient norm, the optimizer. Creates masters, moments and averages. Where buckets
+ * are sharded all of it works on shards, and ranks gather the sums of squares: the norm adds the
+ * same numbers in the same order.
  */
 void build_update(struct program *program, int update, const struct update_options *options);
 

@@ -194,6 +194,7 @@ static enum segment segment_of_cell(const struct value *v)
     case ROLE_MOMENT1:
     case ROLE_MOMENT2:
     case ROLE_SCALE:
+    case ROLE_EMA:
     case ROLE_ERROR:
         return SEGMENT_STATES;
     case ROLE_GRADIENT:

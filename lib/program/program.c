@@ -481,10 +481,10 @@ enum space segment_space(enum segment segment)
 
 const char *role_name(enum cell_role role)
 {
-    static const char *const names[N_ROLES] = { "value",    "weight",   "master",   "moment 1",
-                                                "moment 2", "scale",    "gradient", "input",
-                                                "scalar",   "constant", "cache",    "home",
-                                                "error",    "pages" };
+    static const char *const names[N_ROLES] = { "value",    "weight", "master",   "moment 1",
+                                                "moment 2", "scale",  "average",  "gradient",
+                                                "input",    "scalar", "constant", "cache",
+                                                "home",     "error",  "pages" };
 
     return names[role];
 }

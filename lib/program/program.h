@@ -59,6 +59,7 @@
 #include "base/init.h"
 #include "layout/mesh.h"
 #include "ops/op_info.h"
+#include "ops/update_groups.h"
 #include "program/parameter.h"
 
 /* The lifetime of a value. For plain values place decides it from the functions that use them. */
@@ -76,6 +77,7 @@ enum cell_role {
     ROLE_MOMENT1,
     ROLE_MOMENT2,
     ROLE_SCALE,    /* of blocks of a moment (ops.h: OPS_STATE_BLOCK) */
+    ROLE_EMA,      /* fp32 moving average of the master */
     ROLE_GRADIENT, /* accumulator, or a bucket of them */
     ROLE_INPUT,    /* tokens, targets, ...: written by a LOAD action, a copy per slot */
     ROLE_SCALAR,   /* written or read by the host */
@@ -272,10 +274,13 @@ struct ports {
                                       gather_window has made; 0: no layer has it */
     int ring_first, ring_last; /* for each step of a ring and each row of attention, what it sees of
                                   the keys of that step */
-    int loss_scale;       /* [1 x 1] fp32: gradient_scale / tokens with loss of the global batch */
-    int gradient_scale;   /* [1 x 1] fp32: factor in all gradients, a power of two; 0: it is 1 */
-    int scalars;          /* [1 x OPS_N_SCALARS] */
-    int loss, loss_total; /* [1 x 1] fp64: of this rank, and summed over ranks */
+    int loss_scale;     /* [1 x 1] fp32: gradient_scale / tokens with loss of the global batch */
+    int gradient_scale; /* [1 x 1] fp32: factor in all gradients, a power of two; 0: it is 1 */
+    int scalars;        /* [1 x OPS_N_SCALARS] */
+    int group_scalars[UPDATE_GROUPS_MAX]; /* alike, of groups of parameters with a learning rate of
+                                             their own; 0: scalars */
+    int loss, loss_total;                 /* [1 x 1] fp64: of this rank, and summed over ranks */
+    int squares, squares_total;           /* alike, of logits' log sum exp; 0 without z-loss */
     int router_stats, router_stats_total; /* [1 x L (1 + m)] fp64: of each of L layers with m
                                              experts; likewise. 0 without experts */
     int dropped, dropped_total;  /* [1 x L] fp64: choices that experts of each such layer have no
@@ -481,6 +486,7 @@ struct parameter_part {
     int low; /* where master is weight, and has the upper words alone; or 0 */
     int m_scale,
         v_scale; /* of the moments' blocks, whose first is that of element `offset`; or 0 */
+    int ema;     /* the master's moving average, or 0 */
 };
 struct parameter_part program_parameter_part(const struct program *program, int parameter,
                                              const struct mesh_place *place);

@@ -171,7 +171,8 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                         .weight = p->weight,
                                         .low = p->low,
                                         .m_scale = p->m_scale,
-                                        .v_scale = p->v_scale };
+                                        .v_scale = p->v_scale,
+                                        .ema = p->ema };
     const struct bucket *b = &program->buckets[p->bucket];
     int64_t shard = b->n_elements / program_n_shards(program, p->bucket);
     int64_t first = mesh_place_on(&program->mesh, place, b->axis) * shard - p->bucket_offset;
@@ -186,7 +187,8 @@ struct parameter_part program_parameter_part(const struct program *program, int 
                                     .weight = b->weight_shard,
                                     .low = b->low,
                                     .m_scale = b->m_scale,
-                                    .v_scale = b->v_scale };
+                                    .v_scale = b->v_scale,
+                                    .ema = b->ema };
 }
 
 int program_parameter_of(const struct program *program, int weight)

@@ -12,6 +12,8 @@
  *     U  gradient_norm, clip_factor, skip_update = gradient_norm %134
  *     U  weight = adamw weight.grad, scalars, clip_factor, skip_update, ~master, ~m, ~v
  *
+ *     U  ema master, scalars, skip_update, ~weight.ema      the average of weights, if there is one
+ *
  * A split master is the weight and a cell of low words: adamw ..., ~weight, ~m, ~v, ~master.low.
  */
 #include <stdbool.h>
@@ -379,6 +381,19 @@ uint64_t update_rng_site(const struct parameter *q)
     return ops_rng_site(rng_hash_name(q->name));
 }
 
+void update_average(const struct update *u, int master, int low, int average)
+{
+    const struct ports *ports = &u->program->ports;
+
+    update_emit(u, (struct op){ .kind = OP_EMA,
+                                .attributes.rate = 1 - u->options->ema,
+                                .in = { [EMA_X] = master,
+                                        [EMA_SCALARS] = ports->scalars,
+                                        [EMA_SKIP_UPDATE] = ports->skip_update,
+                                        [EMA_AVERAGE] = average,
+                                        [EMA_LOW] = low } });
+}
+
 static int state_cell(const struct update *u, const struct parameter *q, enum cell_role role,
                       const char *suffix, enum dtype dtype)
 {
@@ -424,6 +439,7 @@ static void optimizer(const struct update *u, int index)
         q.moment2 = state_cell(u, &q, ROLE_MOMENT2, "v", states);
     q.m_scale = scale_cell(u, &q, q.moment1, "m.scale");
     q.v_scale = scale_cell(u, &q, q.moment2, "v.scale");
+    q.ema = u->options->ema > 0 ? state_cell(u, &q, ROLE_EMA, "ema", DTYPE_F32) : 0;
     p->parameters[index] = q;
     if (how.optimizer->kind == OP_MUON_UPDATE) {
         update_muon_add(u, &(struct muon_target){ .parameter = index,
@@ -432,6 +448,8 @@ static void optimizer(const struct update *u, int index)
                                                   .moment = q.moment1,
                                                   .master = q.master,
                                                   .weight = has_master ? q.weight : 0,
+                                                  .scalars = update_scalars_of(u, how.group),
+                                                  .average = q.ema,
                                                   .weight_decay = how.weight_decay });
         return;
     }
@@ -439,7 +457,7 @@ static void optimizer(const struct update *u, int index)
     update_emit(u, (struct op){ .kind = how.optimizer->kind,
                                 .attributes = attributes,
                                 .in = { [OPTIMIZER_GRADIENT] = q.gradients[0],
-                                        [OPTIMIZER_SCALARS] = p->ports.scalars,
+                                        [OPTIMIZER_SCALARS] = update_scalars_of(u, how.group),
                                         [OPTIMIZER_CLIP_FACTOR] = p->ports.clip_factor,
                                         [OPTIMIZER_SKIP_UPDATE] = p->ports.skip_update,
                                         [OPTIMIZER_MASTER] = q.master,
@@ -450,6 +468,8 @@ static void optimizer(const struct update *u, int index)
                                         [OPTIMIZER_M_SCALE] = q.m_scale,
                                         [OPTIMIZER_V_SCALE] = q.v_scale },
                                 .out = { [OPTIMIZER_WEIGHT] = has_master ? q.weight : 0 } });
+    if (q.ema)
+        update_average(u, q.master, q.low, q.ema);
 }
 
 /* ---- on whole parameters ---- */
@@ -477,8 +497,7 @@ void build_update(struct program *program, int update, const struct update_optio
     int *order = trainable_by_name(program, &n);
 
     program->half_away = options->half_away;
-    program->ports.scalars =
-        program_cell(program, ROLE_SCALAR, "scalars", 1, OPS_N_SCALARS, DTYPE_F32);
+    update_declare_scalars(&u);
     /* gather_parameters or zero3_shard_weights has run. */
     if (program->n_buckets && program->buckets[0].weight_shard)
         update_shards(&u, order, n);

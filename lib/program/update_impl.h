@@ -51,6 +51,16 @@ struct op_attributes update_attributes(const struct update *u, const struct para
  * ranks have different parts, not counting shards over the axis; 0 if it is not needed. */
 int update_part_number(const struct update *u, int gradient, enum mesh_axis shard_axis);
 
+/* Emit the moving average of a master, whose lower words are low (or 0), into that cell. */
+void update_average(const struct update *u, int master, int low, int average);
+
+/* Declare the scalars of each update, and those of groups with another learning rate
+ * (update_groups.c). */
+void update_declare_scalars(const struct update *u);
+
+/* The scalars of the update of a group's parameters (parameter.h). */
+int update_scalars_of(const struct update *u, int group);
+
 /* The rng site of the parameter's first block. */
 uint64_t update_rng_site(const struct parameter *q);
 
@@ -66,7 +76,8 @@ struct muon_target {
     int weight; /* rounded from the master; 0: the master is it */
     int decay;  /* by block; 0: weight_decay is everyone's */
     double weight_decay;
-    int direction; /* by update_muon */
+    int scalars, average; /* of its group of parameters; of the master, or 0 */
+    int direction;        /* by update_muon */
 };
 
 struct muon_targets {

@@ -415,11 +415,13 @@ static void end_target(const struct update *u, const struct muon_target *t)
                                 .attributes = { .weight_decay = t->weight_decay,
                                                 .half_away = u->options->half_away },
                                 .in = { [MUON_UPDATE_X] = x,
-                                        [MUON_UPDATE_SCALARS] = p->ports.scalars,
+                                        [MUON_UPDATE_SCALARS] = t->scalars,
                                         [MUON_UPDATE_SKIP_UPDATE] = p->ports.skip_update,
                                         [MUON_UPDATE_MASTER] = t->master,
                                         [MUON_UPDATE_DECAY] = t->decay },
                                 .out = { [MUON_UPDATE_WEIGHT] = t->weight } });
+    if (t->average)
+        update_average(u, t->master, 0, t->average);
 }
 
 void update_muon_add(const struct update *u, const struct muon_target *target)

@@ -285,8 +285,10 @@ static struct parameter_update update_of_bucket(const struct update *u, int numb
     const struct parameter **list = members_of(u->program, number, &n);
     struct parameter_update how = parameter_update_of(u->options, list[0]);
 
-    for (int i = 1; i < n; i++)
+    for (int i = 1; i < n; i++) {
         CHECK(parameter_update_of(u->options, list[i]).optimizer == how.optimizer);
+        CHECK(list[i]->group == how.group);
+    }
     return how;
 }
 
@@ -359,12 +361,16 @@ static void shard_optimizer(const struct update *u, int number)
     b->moment1 = shard_state(u, number, ROLE_MOMENT1, "m", states);
     if (how.optimizer->has_v)
         b->moment2 = shard_state(u, number, ROLE_MOMENT2, "v", states);
+    if (u->options->ema > 0)
+        b->ema = shard_state(u, number, ROLE_EMA, "ema", DTYPE_F32);
     if (how.optimizer->kind == OP_MUON_UPDATE) {
         update_muon_add(u, &(struct muon_target){ .bucket = number,
                                                   .gradient = b->shards[0],
                                                   .moment = b->moment1,
                                                   .master = b->master,
                                                   .weight = has_master ? b->weight_shard : 0,
+                                                  .scalars = update_scalars_of(u, how.group),
+                                                  .average = b->ema,
                                                   .decay = decay,
                                                   .weight_decay = how.weight_decay });
         return;
@@ -374,7 +380,7 @@ static void shard_optimizer(const struct update *u, int number)
     update_emit(u, (struct op){ .kind = how.optimizer->kind,
                                 .attributes = update_attributes(u, &how),
                                 .in = { [OPTIMIZER_GRADIENT] = b->shards[0],
-                                        [OPTIMIZER_SCALARS] = p->ports.scalars,
+                                        [OPTIMIZER_SCALARS] = update_scalars_of(u, how.group),
                                         [OPTIMIZER_CLIP_FACTOR] = p->ports.clip_factor,
                                         [OPTIMIZER_SKIP_UPDATE] = p->ports.skip_update,
                                         [OPTIMIZER_MASTER] = b->master,
@@ -387,6 +393,8 @@ static void shard_optimizer(const struct update *u, int number)
                                         [OPTIMIZER_M_SCALE] = b->m_scale,
                                         [OPTIMIZER_V_SCALE] = b->v_scale },
                                 .out = { [OPTIMIZER_WEIGHT] = has_master ? b->weight_shard : 0 } });
+    if (b->ema)
+        update_average(u, b->master, b->low, b->ema);
 }
 
 void update_shards(const struct update *u, const int *order, int n)

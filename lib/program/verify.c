@@ -313,7 +313,7 @@ static int check_total(const struct verify_walk *w, const struct function *f, co
     if (!ports->loss && !ports->eval_loss)
         return 0;
     if (op->kind != OP_ALL_REDUCE_SCALAR || id == ports->loss || id == ports->eval_loss ||
-        id == ports->router_stats || id == ports->dropped ||
+        id == ports->squares || id == ports->router_stats || id == ports->dropped ||
         w->written[program_base(w->program, id)] != NEVER)
         return 0;
     return verify_complain(w->program, f, op, id, "is summed over ranks before it is written",
@@ -463,9 +463,11 @@ static int walk_entry(const struct program *p, enum entry_kind kind, struct veri
 /* Sums that the host reads as totals must have been reduced over the ranks. */
 static int check_ports(const struct program *p, struct err *err)
 {
-    const int ports[] = { p->ports.loss_total,         p->ports.norm,         p->ports.clip_factor,
-                          p->ports.skip_update,        p->ports.eval_total,   p->ports.logits,
-                          p->ports.router_stats_total, p->ports.dropped_total };
+    const int ports[] = { p->ports.loss_total,         p->ports.norm,
+                          p->ports.clip_factor,        p->ports.skip_update,
+                          p->ports.eval_total,         p->ports.logits,
+                          p->ports.router_stats_total, p->ports.dropped_total,
+                          p->ports.squares_total };
 
     for (size_t i = 0; i < sizeof ports / sizeof *ports; i++)
         for (int axis = 0; ports[i] && axis < N_AXES; axis++)

@@ -401,6 +401,10 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
         add_double(line, "loss_scale", step->loss_scale);
         add_scalar(&scalars, "train/loss_scale", step->loss_scale);
     }
+    if (step->z_loss != 0) {
+        add_double(line, "z_loss", step->z_loss);
+        add_scalar(&scalars, "train/z_loss", step->z_loss);
+    }
     if (step->is_compressed) {
         add_double(line, "compress_error", step->compress_error);
         add_scalar(&scalars, "train/compress_error", step->compress_error);

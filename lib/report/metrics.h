@@ -46,6 +46,7 @@ struct metrics_step {
     int64_t reruns;                        /* steps run again so far, for want of memory */
     double useful_s;                       /* of all processes of the run, in steps that count */
     double loss_scale;                     /* of fp16; else 0 */
+    double z_loss;                         /* of the head (trainer.h); else 0 */
     bool is_compressed;                    /* gradients, between ranks */
     double compress_error;                 /* then: what that lost, relative (trainer.h) */
     uint64_t numerics;                     /* hash (design.md §5) */
@@ -94,9 +95,9 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
  * step waited on rank 0 for each kind of collective over each axis, in seconds; and exposed_max,
  * which rank's steps waited most for all of them when the ranks' times were compared last, and how
  * many seconds a step: {"seconds":..., "rank":...}; where not all tokens are learned
- * learned_per_s, of fp16 loss_scale, of compressed gradients compress_error; of a GPU
- * gpu_memory_bytes, gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they are known, and
- * gpu_throttle. Scalars to TensorBoard.
+ * learned_per_s, of fp16 loss_scale, with a z-loss z_loss, of compressed gradients compress_error;
+ * of a GPU gpu_memory_bytes, gpu_sm_mhz, gpu_power_w, gpu_temperature_c as far as they are known,
+ * and gpu_throttle. Scalars to TensorBoard.
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 

@@ -229,12 +229,25 @@ int served_open(struct served *served, const char *path, struct err *err)
     return 0;
 }
 
+const char *const served_weights_words[N_SERVED_WEIGHTS + 1] = {
+    [SERVED_TRAINED] = "trained",
+    [SERVED_AVERAGES] = "ema",
+};
+
+int served_use_weights(struct served *served, const char *word, struct err *err)
+{
+    if (!strcmp(word, served_weights_words[SERVED_TRAINED]))
+        return 0;
+    return weights_use_average(&served->weights, err) < 0 ? err_add(err, "%s", served->folder) : 0;
+}
+
 int served_open_adapted(struct served *served, const char *path, const char *adapter,
-                        struct err *err)
+                        const char *weights, struct err *err)
 {
     if (served_open(served, path, err) < 0)
         return -1;
-    if (!adapter || served_adapt(served, adapter, err) == 0)
+    if (served_use_weights(served, weights, err) == 0 &&
+        (!adapter || served_adapt(served, adapter, err) == 0))
         return 0;
     served_close(served);
     return -1;

@@ -48,9 +48,16 @@ const char *served_family(struct served *served, struct err *err);
  */
 int served_adapt(struct served *served, const char *path, struct err *err);
 
-/* Both: adapter may be NULL. */
+/* Which of a checkpoint's weights: those that training goes on with, or their moving averages. */
+enum served_weights { SERVED_TRAINED, SERVED_AVERAGES, N_SERVED_WEIGHTS };
+extern const char *const served_weights_words[N_SERVED_WEIGHTS + 1]; /* "trained", "ema", NULL */
+
+/* Read those from now on; word: one of served_weights_words. ERR_DATA: it has no averages. */
+int served_use_weights(struct served *served, const char *word, struct err *err);
+
+/* All three: adapter may be NULL. */
 int served_open_adapted(struct served *served, const char *path, const char *adapter,
-                        struct err *err);
+                        const char *weights, struct err *err);
 void served_close(struct served *served);
 
 /*

@@ -149,6 +149,9 @@ static void write_scalars(struct run *run, const struct program *program, int64_
         run_put(run, program->ports.gradient_scale, 0, 0, &gradient_scale, sizeof gradient_scale);
     run_put(run, program->ports.loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     run_put(run, program->ports.scalars, 0, 0, scalars, sizeof scalars);
+    for (int i = 0; i < UPDATE_GROUPS_MAX; i++)
+        if (program->ports.group_scalars[i])
+            run_put(run, program->ports.group_scalars[i], 0, 0, scalars, sizeof scalars);
 }
 
 struct least_of_ranks {

@@ -214,6 +214,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     struct metrics_step m = {
         .step = r->step,
         .loss = r->loss,
+        .z_loss = r->z_loss,
         .grad_norm = r->grad_norm,
         .lr = r->lr,
         .tokens = trainer_tokens(p->trainer),

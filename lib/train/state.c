@@ -289,10 +289,30 @@ static int check_scales(const struct store *store, const struct slices *list, st
     return 0;
 }
 
+/* A checkpoint of a run without averages: they begin with its weights. */
+static int read_slice(struct trainer *t, struct store *store, struct store_slice *slice,
+                      int *n_begun, struct err *err)
+{
+    size_t length = strlen(slice->name), n_suffix = strlen(SLICES_EMA);
+
+    if (length > n_suffix && !strcmp(slice->name + length - n_suffix, SLICES_EMA) &&
+        !store_find(store, slice->name)) {
+        char *name = strndup(slice->name, length - n_suffix);
+
+        CHECK(name);
+        slice->name = name;
+        ++*n_begun;
+        int status = cells_read(t->run, slice, read_store, store, err);
+        free(name);
+        return status;
+    }
+    return cells_read(t->run, slice, read_store, store, err);
+}
+
 static int read_slices(struct trainer *t, struct store *store, bool is_local, struct err *err)
 {
     struct slices list = { 0 };
-    int status = 0;
+    int status = 0, n_begun = 0;
 
     list_slices(t, is_local, &list);
     if (!is_local && check_scales(store, &list, err) < 0) {
@@ -304,8 +324,10 @@ static int read_slices(struct trainer *t, struct store *store, bool is_local, st
         status = trainer_begin(t, err);
     for (int i = 0; i < list.n && !status; i++) {
         progress_beat(t->options.progress);
-        status = cells_read(t->run, &list.slices[i], read_store, store, err);
+        status = read_slice(t, store, &list.slices[i], &n_begun, err);
     }
+    if (n_begun && t->world_rank == 0)
+        log_info("train.ema: the checkpoint has no average of weights: it begins with them");
     slices_release(&list);
     for (int i = 0; i < N_CODEC_STATES && !status; i++)
         status = read_codec_state(t, &codec_states[i], store, is_local, err);

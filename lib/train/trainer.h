@@ -63,6 +63,7 @@ struct trainer_result {
      * steps, relative to what was to be sent; Euclidean norms over all ranks and parameters. */
     bool is_compressed;
     double compress_error;
+    double z_loss;  /* train.z_loss times the mean of log(Z)^2, never part of `loss`; 0: none */
     int scale_fell; /* skipped, and the loss scale was lowered */
     /*
      * MoE models only, else 0. balance: load-balancing loss without its coefficient, mean

@@ -99,6 +99,11 @@ static void write_scalars(struct trainer *t, double lr, int64_t tokens)
         run_put(t->run, ports->gradient_scale, 0, 0, &scale, sizeof scale);
     run_put(t->run, ports->loss_scale, 0, 0, &loss_scale, sizeof loss_scale);
     run_put(t->run, ports->scalars, 0, 0, scalars, sizeof scalars);
+    for (int i = 0; i < t->job->optimizer.groups.n; i++) {
+        scalars[SCALAR_LR] = (float)(lr * t->job->optimizer.groups.list[i].lr_scale);
+        if (ports->group_scalars[i])
+            run_put(t->run, ports->group_scalars[i], 0, 0, scalars, sizeof scalars);
+    }
 }
 
 /*
@@ -186,7 +191,7 @@ static int decide(void *context, struct err *err)
 /* What the host learns of a step. */
 struct step_end {
     int32_t skipped;
-    double loss, norm;
+    double loss, norm, squares;
     double codec[2];  /* squares of what was to be sent, and of what was lost of it */
     int32_t pages[2]; /* that are free; values of experts' rows that found none */
 };
@@ -222,6 +227,7 @@ static int run_step(struct trainer *t, enum entry_kind entry, struct step_end *e
         { ports->norm, &end->norm, sizeof end->norm },
         { experts, t->expert_stats, experts ? program_value_bytes(&t->program, experts) : 0 },
         { dropped, t->dropped, dropped ? program_value_bytes(&t->program, dropped) : 0 },
+        { ports->squares_total, &end->squares, sizeof end->squares },
         { ports->codec_total, end->codec, sizeof end->codec },
         { t->program.pages.free, end->pages, sizeof end->pages },
     };
@@ -287,6 +293,7 @@ int trainer_step(struct trainer *t, struct trainer_result *result, struct err *e
     *result = (struct trainer_result){
         .step = t->step,
         .loss = end.loss / (double)tokens,
+        .z_loss = t->job->train.z_loss * end.squares / (double)tokens,
         .grad_norm = end.norm,
         .lr = lr,
         .tokens = tokens,

@@ -12,13 +12,15 @@
 #include "layout/axes.h"
 #include "weights/rectangles.h"
 
+enum { N_STATES = 4 };
+
 /* Whose view it is. */
 struct owner {
     struct slices *slices;
     const struct run *run;
     const struct program *program;
     const struct mesh_place *place;
-    int n_states; /* the master, and its moments */
+    int n_states; /* the master; its moments and average */
     enum slices_of of;
 };
 
@@ -41,10 +43,10 @@ static void add(struct slices *slices, const struct store_slice *slice)
 static void add_elements(const struct owner *o, int parameter, const struct parameter_part *part,
                          int64_t begin, int64_t end)
 {
-    static const char *const suffixes[3] = { "", ".m", ".v" };
+    static const char *const suffixes[N_STATES] = { "", ".m", ".v", SLICES_EMA };
     const struct parameter *p = &o->program->parameters[parameter];
     struct tensor_rectangle r;
-    int cells[3] = { part->master, part->moment1, part->moment2 };
+    int cells[N_STATES] = { part->master, part->moment1, part->moment2, part->ema };
     struct store_slice slice = { .n_dims = p->n_dims };
 
     rectangles_whole(o->program, parameter, &slice.rows, &slice.cols);
@@ -132,7 +134,7 @@ static void add_all(const struct owner *o)
 void slices_to_read(struct slices *slices, const struct run *run, const struct program *program,
                     const struct mesh_place *place, enum slices_of of)
 {
-    struct owner owner = { slices, run, program, place, 3, of };
+    struct owner owner = { slices, run, program, place, N_STATES, of };
 
     add_all(&owner);
 }
@@ -182,7 +184,7 @@ static bool is_another_ranks(const struct owner *o, int parameter)
 void slices_to_save(struct slices *slices, const struct run *run, const struct program *program,
                     const struct mesh_place *place, enum slices_of of)
 {
-    struct owner owner = { slices, run, program, place, 3, of };
+    struct owner owner = { slices, run, program, place, N_STATES, of };
 
     for (int i = 0; i < program->n_parameters; i++) {
         const struct parameter *p = &program->parameters[i];
@@ -260,11 +262,11 @@ static void clear(struct run *run, const struct program *program, const struct m
 {
     for (int i = 0; i < program->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(program, i, place);
-        int cells[4] = { part.master, part.moment1, part.moment2, part.low };
+        int cells[] = { part.master, part.moment1, part.moment2, part.low, part.ema };
 
         if (only_split && !program_parameter_is_part(program, i))
             continue;
-        for (int k = 0; k < 4; k++) {
+        for (size_t k = 0; k < sizeof cells / sizeof *cells; k++) {
             if (!cells[k])
                 continue;
             char *data = run_data(run, cells[k], 0);

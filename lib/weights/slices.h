@@ -1,19 +1,23 @@
 /*
  * slices.h - what a rank has of a checkpoint
  *
- * A parameter (its master) is stored under its global name, its moments as NAME.m and NAME.v, as
- * rectangles of the whole, each in the dtype that the run has it in: fp32, or bf16 where
- * optimizer.states says so. A master that is split (the weight and a cell of low words) is one fp32
- * there. They are read into whatever the reader has. One that is frozen has no moments; a run that
- * trains adapters of a model that lies elsewhere stores what it trains alone.
+ * A parameter (its master) is stored under its global name, its moments as NAME.m and NAME.v, its
+ * moving average, if it has one, as NAME.ema (fp32), as rectangles of the whole, each in the dtype
+ * that the run has it in: fp32, or bf16 where optimizer.states says so. A master that is split (the
+ * weight and a cell of low words) is one fp32 there. They are read into whatever the reader has.
+ * One that is frozen has no moments; a run that trains adapters of a model that lies elsewhere
+ * stores what it trains alone.
  */
 #ifndef WEIGHTS_SLICES_H
 #define WEIGHTS_SLICES_H
 
 #include <stdbool.h>
 
-#include "ckpt/store.h"
+#include "ckpt/weights.h"
 #include "run/run.h"
+
+/* What the name of a moving average ends with; weights.c reads these. */
+#define SLICES_EMA WEIGHTS_AVERAGE
 
 struct slices {
     struct arena arena;

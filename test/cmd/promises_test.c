@@ -162,6 +162,7 @@ static void write_metrics(const char *folder)
                                        .grad_norm = 1,
                                        .learned_per_s = 1,
                                        .loss_scale = 2,
+                                       .z_loss = 1,
                                        .is_compressed = true,
                                        .compress_error = 0.01,
                                        .balance = 1,

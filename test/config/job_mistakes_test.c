@@ -162,7 +162,7 @@ static const char *const mistakes[][2] = {
     { M D T "debug: {poison: [true]}\n", "debug.poison is a list, not true or false" },
     /* words */
     { M D T "optimizer: {schedule: cosin}\n", "optimizer.schedule is cosin, not one of constant, "
-                                              "linear, cosine, wsd (hint: cosine)" },
+                                              "linear, cosine, wsd, inverse_sqrt (hint: cosine)" },
     { M D T "optimizer: {name: shampoo}\n",
       "optimizer.name is shampoo, not one of adamw, lion, sgd, cadam, muon" },
     { M D T "optimizer: {name: sgd}\n", "optimizer.lr is auto, which sgd has not (hint: give one" },
@@ -246,6 +246,28 @@ static const char *const mistakes[][2] = {
       "j.yaml:4:27: optimizer.warmup_steps is 11, more than train.steps 10" },
     { M D T "optimizer: {schedule: wsd, warmup_steps: 5, decay_steps: 6}\n",
       "optimizer.decay_steps is 6, more than the 5 steps after warm-up" },
+    { M D "train: {steps: 10, ema: 1.0}\n", "train.ema is 1.0, not a number from 0 to 0.9999999" },
+    { M D T "optimizer: {groups: 3}\n",
+      "j.yaml:4:21: optimizer.groups is not a list of {match, lr_scale, weight_decay}, or none" },
+    { M D T "optimizer: {groups: [{lr_scale: 2}]}\n", "optimizer.groups: an item without match" },
+    { M D T "optimizer: {groups: [{match: a, lr: 2}]}\n",
+      "unknown key optimizer.groups.lr (hint: match, lr_scale or weight_decay)" },
+    { M D T "optimizer: {groups: [{match: '*', lr_scale: -1}]}\n",
+      "optimizer.groups.lr_scale is -1, not a number from 0 to 1e+06" },
+    { M D T "optimizer: {groups: [{match: 'layers.*.dwn.weight'}]}\n",
+      "optimizer.groups has layers.*.dwn.weight, which matches no trained parameter that no group "
+      "before it has (hint: layers.*.down.weight)" },
+    { M D T "optimizer: {groups: [{match: '*'}, {match: 'embedding.weight'}]}\n",
+      "optimizer.groups has embedding.weight, which matches no trained parameter that no group "
+      "before it has" },
+    { M D T "optimizer: {cycles: 11}\n",
+      "optimizer.cycles is 11, more than the 10 steps after warm-up" },
+    { M D T "optimizer: {schedule: wsd, cycles: 2}\n",
+      "j.yaml:4:36: optimizer.cycles is 2, and schedule wsd has none (hint: optimizer.schedule: "
+      "cosine or linear)" },
+    { M D T "optimizer: {decay_shape: 1-sqrt}\n",
+      "j.yaml:4:26: optimizer.decay_shape is 1-sqrt, which schedule cosine does not have (hint: "
+      "optimizer.schedule: wsd)" },
     { M D T "optimizer: {lr: 1e-4, min_lr: 2e-4}\n",
       "optimizer.min_lr is 0.0002, more than lr 0.0001" },
     { M D "train: {steps: 1, global_batch: 10, micro_batch: 4}\n",

@@ -65,6 +65,12 @@ static void each_kind_of_states(void **state)
     check_alone("llama", "bf16", "lora.rank=3|lora.dropout=0.1", STATES);
     check_alone("llama", "bf16", "optimizer.name=muon", STATES);
     check_alone("mixture", "fp32", "optimizer.name=muon", GRADIENTS | WEIGHTS);
+    check_alone("llama", "bf16", "train.ema=0.9", STATES);
+    check_alone("gpt2", "fp32", "train.ema=0.9", GRADIENTS | WEIGHTS);
+    check_alone("llama", "bf16", "optimizer.states=bf16|train.ema=0.9", WEIGHTS);
+    check_alone("llama", "bf16",
+                "optimizer.weight_rounding=half_away|optimizer.masters=split|train.ema=0.9",
+                STATES);
 }
 
 static void under_zero(void **state)
@@ -88,6 +94,11 @@ static void under_zero(void **state)
     wanted = law_reference(c);
     for (c.zero = 0; c.zero <= 3; c.zero++)
         check(c, &wanted, c.zero % 2 ? STATES : GRADIENTS | WEIGHTS);
+    c.tuning = "train.ema=0.9";
+    c.zero = 0;
+    wanted = law_reference(c);
+    for (c.zero = 1; c.zero <= 3; c.zero += 2)
+        check(c, &wanted, STATES | WEIGHTS);
 }
 
 static void with_tensor_and_pipeline_parallelism(void **state)
@@ -111,13 +122,15 @@ static void in_pieces(void **state)
     struct rank_offload ranks[N_STAGES_MAX];
 
     (void)state;
-    for (int i = 0; i < 8; i++) {
-        bool is_half = i & 1, on_host = i & 2;
+    for (int i = 0; i < 16; i++) {
+        bool is_half = i & 1, on_host = i & 2, has_average = i & 8;
         struct law_case c = is_half ? law_base("llama-untied", "bf16") : law_base("gpt2", "fp32");
 
-        c.zero = i / 4;
+        c.zero = i / 4 % 2;
         c.n_ranks = 1 + c.zero;
-        c.tuning = is_half ? "optimizer.states=bf16" : NULL;
+        c.tuning = has_average ? is_half ? "optimizer.states=bf16|train.ema=0.9" : "train.ema=0.9"
+                   : is_half   ? "optimizer.states=bf16"
+                               : NULL;
         struct law_outcome wanted = law_reference(c);
         update_on_host(&c, ranks, GRADIENTS);
         ranks[0].updates_on_host = on_host;

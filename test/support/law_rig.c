@@ -307,7 +307,7 @@ static uint64_t hash_weights(const struct trainer *trainer, const struct mesh_pl
     return sum;
 }
 
-/* Of the masters and moments that this rank keeps. */
+/* Of the masters, moments and averages that this rank keeps. */
 static uint64_t hash_states(const struct trainer *trainer, const struct mesh_place *place)
 {
     const struct program *p = trainer_program(trainer);
@@ -315,13 +315,15 @@ static uint64_t hash_states(const struct trainer *trainer, const struct mesh_pla
 
     for (int i = 0; i < p->n_parameters; i++) {
         struct parameter_part part = program_parameter_part(p, i, place);
-        int cells[3] = { part.master, part.moment1, part.moment2 };
+        enum { N_STATES = 4 };
+        int cells[N_STATES] = { part.master, part.moment1, part.moment2, part.ema };
 
         if (p->parameters[i].bucket < 0 && another_tells(p, i, place))
             continue;
         /* What is frozen has no states, and its weight is with the others; some optimizers have
          * one moment. */
-        for (int k = 0; k < 3 && !p->parameters[i].is_copy && p->parameters[i].trainable; k++)
+        for (int k = 0; k < N_STATES && !p->parameters[i].is_copy && p->parameters[i].trainable;
+             k++)
             sum += cells[k] ? hash_blocks(trainer, hash_name(p, i, place), cells[k], k, part) : 0;
     }
     return sum;

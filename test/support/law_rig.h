@@ -53,7 +53,8 @@ struct law_outcome {
     double loss[LAW_STEPS], norm[LAW_STEPS];
     uint64_t
         parameters;  /* sum of hashes of all weights, equal on all data-parallel ranks (checked) */
-    uint64_t states; /* sum of hashes of the blocks of all masters and moments, each once */
+    uint64_t states; /* sum of hashes of the blocks of all masters, moments and averages, each
+                        once */
     uint64_t numerics;
     int64_t n_reruns; /* not compared */
 };

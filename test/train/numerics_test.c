@@ -119,10 +119,14 @@ static void what_decides_bits_is_in_it(void **state)
         OF_TRAIN("fp8: blockwise, fp8_edge_layers: 0"),
         OF_TRAIN("fp8: tensor, fp8_edge_layers: 0"),
         "train.steps=21",
+        "train.z_loss=1e-4",
+        "train.ema=0.99",
         "optimizer.lr=1e-3",
         "optimizer.min_lr=1e-5",
         "optimizer.schedule=linear",
         "optimizer.warmup_steps=3",
+        "optimizer.cycles=2",
+        "optimizer.groups=[{match: '*norm*', weight_decay: 0.1}]",
         "optimizer.beta1=0.8",
         "optimizer.beta2=0.8",
         "optimizer.eps=1e-7",
@@ -398,6 +402,11 @@ static void it_stays_as_it_was(void **state)
         { 1, "train.dtype=fp16;train.loss_scale.initial=1024;train.gradient_dtype=bf16" },
         { 1, "train.residual=bf16;optimizer.states=bf16;optimizer.schedule=wsd" },
         { 1, "train.fp8=blockwise;train.fp8_edge_layers=0;train.fp8_dw=bf16" },
+        { 1, "optimizer.schedule=wsd;optimizer.decay_shape=1-sqrt" },
+        { 1, "optimizer.schedule=linear;optimizer.cycles=2" },
+        { 1, "optimizer.groups=[{match: \"*norm*\", lr_scale: 2.0}, {match: \"*\", weight_decay: "
+             "0.0}]" },
+        { 1, "optimizer.schedule=inverse_sqrt;optimizer.timescale=7" },
         { 1, "train.init=elsewhere;train.only=[layers.1.*, final_norm.weight];"
              "train.freeze=embedding.*" },
         { 1, "kind=lora;data.tokenizer=t;train.init=elsewhere;lora={rank: 4, dropout: 0.1, bias: "
