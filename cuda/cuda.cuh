@@ -92,6 +92,7 @@ void cuda_register_dropout(struct kernels_backend *table);
 void cuda_register_gradient_norm(struct kernels_backend *table);
 void cuda_register_compress(struct kernels_backend *table);
 void cuda_register_ema(struct kernels_backend *table);
+void cuda_register_row_codec(struct kernels_backend *table);
 void cuda_register_top_k(struct kernels_backend *table);
 void cuda_register_low_rank(struct kernels_backend *table);
 void cuda_register_optimizer(struct kernels_backend *table);

@@ -45,7 +45,7 @@ static void register_families(struct kernels_backend *table)
         cuda_register_router_grad,   cuda_register_gate_rows,      cuda_register_pages,
         cuda_register_limit_choices, cuda_register_compress,       cuda_register_top_k,
         cuda_register_muon,          cuda_register_low_rank,       cuda_register_linear_fp8,
-        cuda_register_ema,
+        cuda_register_ema,           cuda_register_row_codec,
     };
 
     for (auto family : families)

@@ -127,8 +127,43 @@ static int check_parameters(const struct job *job, const char *word, struct err 
     return 0;
 }
 
+/* Of tensor-parallel gathers and sums. */
+static int resolve_activations(struct job *job, struct arena *arena, struct err *err)
+{
+    const char *key = "parallel.compress_activations";
+
+    if (!job->parallel.compress_activations)
+        return 0;
+    if (job->parallel.compress_bits != 4 && job->parallel.compress_bits != 8)
+        return err_set(err, ERR_CONFIG, "%s: parallel.compress_bits is %d, wanted 4 or 8",
+                       place_of(job, "parallel.compress_bits"), job->parallel.compress_bits);
+    if (job->parallel.tp == 1) {
+        job_note(job, arena, "parallel.compress_activations has no effect: tp is 1");
+        return 0;
+    }
+    if (!job->parallel.sequence_parallel)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.compress_activations is given, but sequence_parallel is "
+                       "false: ranks would sum whole rows (hint: sequence_parallel: true)",
+                       place_of(job, key));
+    if (job->parallel.cp > 1)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.compress_activations is given and cp %d: no rank has all "
+                       "queries of a key (hint: cp: 1, or compress_activations: none)",
+                       place_of(job, key), job->parallel.cp);
+    if (job->parallel.overlap == JOB_OVERLAP_SLICES || job->parallel.overlap == JOB_OVERLAP_HALVES)
+        return err_set(err, ERR_CONFIG,
+                       "%s: parallel.compress_activations is given, and overlap %s: codes are of "
+                       "all rows at once (hint: overlap: none)",
+                       place_of(job, key),
+                       choice_word(overlap_choices, (int)job->parallel.overlap));
+    return 0;
+}
+
 int compress_resolve(struct job *job, struct arena *arena, struct err *err)
 {
+    if (resolve_activations(job, arena, err))
+        return -1;
     const char *word = choice_word(codec_choices, (int)job->parallel.compress);
 
     if (check_parameters(job, word, err))

@@ -102,6 +102,7 @@ void numerics_print_gradient_sum(const struct job *job, struct str *out);
 void numerics_print_reductions(const struct job *job, struct str *out);
 void numerics_print_compress(const struct job *job, struct str *out);
 void numerics_print_fp8(const struct job *job, struct str *out);
+void numerics_print_compress_activations(const struct job *job, struct str *out);
 void numerics_print_cp_kind(const struct job *job, struct str *out);
 void numerics_print_groups(const struct job *job, struct str *out);
 void numerics_print_spikes(const struct job *job, struct str *out);

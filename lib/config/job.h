@@ -283,8 +283,10 @@ struct job {
         enum codec compress;   /* of gradients over data-parallel ranks */
         double compress_ratio; /* of top-k */
         int compress_ratio_given;
-        int compress_rank;  /* of powersgd; 0: 8 */
-        int compress_start; /* updates before it; -1: by the codec (job_codec) */
+        int compress_rank;           /* of powersgd; 0: 8 */
+        int compress_start;          /* updates before it; -1: by the codec (job_codec) */
+        double compress_activations; /* of tokens, in full over tp; 0: all are */
+        int compress_bits;           /* of the other tokens' elements */
         enum pipeline_kind schedule;
         int chunks, chunks_given;        /* of a pipeline rank; else by the schedule: 2 or 1 */
         struct job_counts stages;        /* layers of each stage; none: cut by cost */

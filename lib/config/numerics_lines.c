@@ -306,6 +306,12 @@ void numerics_print_fp8(const struct job *job, struct str *out)
         str_printf(out, " dw %s", choice_word(fp8_dw_choices, (int)job->train.fp8_dw));
 }
 
+void numerics_print_compress_activations(const struct job *job, struct str *out)
+{
+    str_printf(out, "%g in full, others %d bits", job->parallel.compress_activations,
+               job->parallel.compress_bits);
+}
+
 /* With what decides where it happens. */
 void numerics_print_spikes(const struct job *job, struct str *out)
 {

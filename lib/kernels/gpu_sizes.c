@@ -294,6 +294,12 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
                                             op->in[LOW_RANK_SUM_PARTS].cols / OPS_FACTORED_WORDS,
                                             op->in[LOW_RANK_SUM_LEFT].cols) *
                2 * sizeof(double);
+    case OP_ENCODE_ROWS:
+        return (size_t)op->in[ENCODE_ROWS_X].rows * (sizeof(int32_t) + 1);
+    case OP_DECODE_ROWS:
+        return (size_t)op->out[DECODE_ROWS_Y].rows *
+               (size_t)(op->attributes.joined ? 1 : op->in[DECODE_ROWS_CODES].rows) *
+               (sizeof(int32_t) + 1);
     case OP_ENCODE:
         return (size_t)(op->out[ENCODE_CODES].rows *
                         ops_code_tiles(op->in[ENCODE_X].cols / op->out[ENCODE_CODES].rows)) *

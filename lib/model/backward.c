@@ -140,6 +140,14 @@ static void recompute_chunk_early(struct compiling *c, int chunk)
         recompute_early(c->program, f->backward, c->gradient[chunk], end - n, n);
 }
 
+static void compress_chunk(struct compiling *c, int chunk)
+{
+    const struct compile_train *o = c->options;
+
+    if (o->row_codec.ratio > 0 && mesh_size(&o->mesh, axes_tensor()) > 1)
+        compress_rows(c->program, &c->functions[chunk], &o->row_codec, o->model->n_layers);
+}
+
 static void overlap_chunk(struct compiling *c, int chunk)
 {
     const struct chunk_functions *f = &c->functions[chunk];
@@ -200,6 +208,7 @@ static const struct {
     { "recompute", recompute_chunk },
     { "split_backward", split_chunk },
     { "recompute_early", recompute_chunk_early },
+    { "compress_rows", compress_chunk },
     { "overlap_collectives", overlap_chunk },
     { "send_gradient", send_gradient },
     { "page_rows", page_chunk },

@@ -38,9 +38,10 @@ struct compile_train {
     int key_slices;        /* in which gathered keys travel; 0: 1 */
     /* Slices over tp (program/passes.h), of which rows and seq_len are set by the compiler. */
     struct slice_options overlap;
-    int fastseq;            /* ranks along ulysses divide the qkv matrices (model.h) */
-    double z_loss;          /* of the head (model.h); 0: none */
-    double capacity_factor; /* of experts (model.h); 0: they have no capacity */
+    struct row_codec_choice row_codec; /* of tensor-parallel gathers and sums */
+    int fastseq;                       /* ranks along ulysses divide the qkv matrices (model.h) */
+    double z_loss;                     /* of the head (model.h); 0: none */
+    double capacity_factor;            /* of experts (model.h); 0: they have no capacity */
     int drops_by_weight;
     int64_t head_logits; /* elements that exist at a time; 0: MODEL_HEAD_LOGITS */
     int has_recheck;     /* ENTRY_RECHECK is made */

@@ -94,6 +94,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
         .drops_by_weight = job->moe.drop == MOE_DROP_PROBABILITY,
         .key_slices = job->parallel.cp_slices,
         .overlap = overlap_of(job),
+        .row_codec = { job->parallel.compress_activations, job->parallel.compress_bits },
         .fastseq = job->parallel.cp_kind == CP_FASTSEQ,
         .tuning = job->tuning,
         .decides_late = job->train.on_spike == SPIKE_SKIPPED,

@@ -116,12 +116,8 @@ static int check_sample(const struct op_shape *op, const struct tensor *sample, 
     return 0;
 }
 
-/*
- * Where heads are split and drop probabilities, or have slopes (is_numbered), each rank must know
- * which heads are its own.
- */
-static int spread_heads(const struct spread_query *q, const struct spread_form *form,
-                        int head_offset, int is_numbered)
+int spread_heads(const struct spread_query *q, const struct spread_form *form, int head_offset,
+                 int is_numbered)
 {
     int heads_split = q->in[__builtin_ctz(form->data)] == SPREAD_COLS;
 

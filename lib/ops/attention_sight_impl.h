@@ -35,4 +35,11 @@ bool spread_has_all_keys(const struct spread_query *q, int queries, int keys);
  */
 int spread_queries(const struct spread_query *q, unsigned with_queries, int last);
 
+/*
+ * The form, but that where heads are split and drop probabilities, or have slopes (is_numbered),
+ * each rank must know which heads are its own (input head_offset). Returns 0, or -1 and ERR_FAILED.
+ */
+int spread_heads(const struct spread_query *q, const struct spread_form *form, int head_offset,
+                 int is_numbered);
+
 #endif

@@ -509,10 +509,12 @@ static const struct op_info exchange_codes = {
     .spread = exchange_codes_spread,
 };
 
-/* Each rank has all summands. */
+/* Each rank has all summands, or all parts. */
 static int gather_codes_spread(const struct spread_query *q)
 {
-    return spread_over_axis(q, SPREAD_PARTIAL, SPREAD_SAME);
+    enum spread x = q->in[GATHER_CODES_X];
+
+    return spread_over_axis(q, x == SPREAD_ROWS ? SPREAD_ROWS : SPREAD_PARTIAL, SPREAD_SAME);
 }
 
 static const struct op_info gather_codes = {

@@ -24,7 +24,8 @@
     X(elementwise) \
     X(router) \
     X(experts) \
-    X(pages) X(head) X(collective) X(copy) X(optimizer) X(muon) X(compress) X(low_rank) X(ema)
+    X(pages) \
+    X(head) X(collective) X(copy) X(optimizer) X(muon) X(compress) X(low_rank) X(ema) X(row_codec)
 
 /* The rows of each family, by kind; NULL for kinds of other families. */
 #define DECLARE(family) extern const struct op_info *const family##_ops[N_OP_KINDS];

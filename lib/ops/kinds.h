@@ -32,6 +32,7 @@ enum op_kind {
     OP_ATTENTION_END,
     OP_ATTENTION_PART_GRAD,
     OP_ATTENTION_DQ_END,
+    OP_ATTENTION_RECEIVED,
     OP_SWIGLU,
     OP_SWIGLU_GRAD,
     OP_GELU,
@@ -110,6 +111,8 @@ enum op_kind {
     OP_LOW_RANK_RIGHT,
     OP_LOW_RANK_SUM,
     OP_EMA,
+    OP_ENCODE_ROWS,
+    OP_DECODE_ROWS,
     N_OP_KINDS
 };
 

@@ -115,6 +115,10 @@
  *                         yet scaled. dk and dv are of the part's keys: the bits of attention_grad's
  *   attention_dq_end    sum[T x he] fp32 -> dq[T x he] act
  *                         dq = `scale` sum; as attention_end it has attention_grad's bits
+ *   attention_received  q[T x he] act, k[T x ge] act, lse[T x h] fp32, head_offset?, first?, last?
+ *                       -> scores[T x 1] fp32
+ *                         of each key the sum of the probabilities that all queries of all heads
+ *                         give it: operands and attributes are attention's, nothing is dropped
  *   swiglu              gu[T x 2f] act (gate | up) -> y[T x f] act
  *                         y = silu(gate) up
  *   swiglu_grad         dy[T x f], gu -> dgu[T x 2f]
@@ -390,6 +394,12 @@
  *                         all parts, ascending, then their bits. They become 0 in x. sums: encode's
  *   add_pairs           pairs[R x 2 K] i32 -> y[1 x n] fp32
  *                         y = the tree sum of what the R rows stand for, 0 where they have nothing
+ *   encode_rows         x[R n x d] act or fp32, scores[R n x 1] fp32 -> codes[R x b] u8
+ *                         each n rows of x in fewer bytes: the `ratio` of highest scores in full, the
+ *                         others in `bits` (ops/row_codec.h)
+ *   decode_rows         codes[R x b] u8 -> y[n x d], or [R n x d] act or fp32
+ *                         y = the tree sum of what the R rows stand for, in fp32; `joined`: these,
+ *                         one below the other. `ratio` and `bits` are those of encode_rows
  *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32, scalars?
  *                         error = left, unless skip is set; with scalars, nor before update
  *                         `start` (counted from 0)
@@ -497,7 +507,9 @@ struct op_attributes {
     enum codec codec;    /* encode, decode */
     enum fp8_recipe fp8; /* linear_fp8 and its gradients */
     int wide_dw;         /* linear_fp8: dw is linear_dw's */
-    double ratio;        /* top_k */
+    double ratio;        /* top_k, encode_rows, decode_rows */
+    int bits;            /* encode_rows, decode_rows */
+    int joined;          /* decode_rows */
     int rank;            /* low_rank_*: columns of factors */
     int fills;           /* low_rank_basis: with random columns */
     int64_t start;       /* keep_error */

@@ -20,6 +20,7 @@
 #include "layout/pipeline.h"
 #include "ops/keep_set.h"
 #include "ops/optimizers.h"
+#include "ops/row_codec.h"
 #include "program/program.h"
 
 /* A value of the forward whose gradient exists already: the head computes it with the loss. */
@@ -267,6 +268,15 @@ void compress_keep(struct program *program, int update);
 /* ENTRY_UNCOMPRESSED: the step's actions, with functions `uncompressed` in place of `last` of these
  * n. After all that changes the step's; nothing where the codec starts at once. */
 void uncompressed_step(struct program *program, const struct chunk_functions *chunks, int n);
+
+/*
+ * compress_rows.c: between layers, rows that tensor-parallel ranks gather and sum (by rows:
+ * sequence parallelism) travel as codes, most of them quantised; by what attention the layer before
+ * gave them. After all passes of a chunk that add collectives, ahead of overlap_collectives. Another
+ * numerics. n_layers: of the model.
+ */
+void compress_rows(struct program *program, const struct chunk_functions *chunk,
+                   const struct row_codec_choice *choice, int n_layers);
 
 /*
  * zero_gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank

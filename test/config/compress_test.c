@@ -28,6 +28,18 @@ static const struct row jobs[] = {
     { "compress: topk, compress_ratio: 1, compress_start: 0, tp: 2", "", "", NULL },
     { "compress: topk", ", recheck_every: 5, micro_batch: 4", "", NULL },
     { "compress: powersgd, compress_rank: 64, zero: 1, pp: 2", "", "", NULL },
+    { "compress_activations: 0.1, compress_bits: 4, tp: 2", "", "", NULL },
+    { "compress_activations: 0.1", "", "", NULL }, /* a note: tp is 1 */
+    { "compress_activations: 0, tp: 2", "", "", "parallel.compress_activations is 0, not" },
+    { "compress_activations: 0.1, compress_bits: 5, tp: 2", "", "",
+      "j.yaml:3:51: parallel.compress_bits is 5, wanted 4 or 8" },
+    { "compress_activations: 0.1, tp: 2, sequence_parallel: false", "", "",
+      "(hint: sequence_parallel: true)" },
+    { "compress_activations: 0.1, tp: 2, cp: 2", "", "",
+      "given and cp 2: no rank has all queries of a key (hint: cp: 1, or compress_activations: "
+      "none)" },
+    { "compress_activations: 0.1, tp: 2, overlap: slices", "", "",
+      "and overlap slices: codes are of all rows at once (hint: overlap: none)" },
     { "compress: int4", "", "",
       "parallel.compress is int4, not one of none, int8, fp8, topk, powersgd" },
     { "compress: int8, zero: 2", "", "",

@@ -187,6 +187,19 @@ static void tensor_parallel_text(void **state)
     }
 }
 
+/* Rows of the second layer, by what the first one's attention gave them. */
+static void compress_rows_text(void **state)
+{
+    struct model_spec spec = tiny_spec("llama");
+    struct compile_train options = tiny_compile(&spec, 1);
+
+    (void)state;
+    options.mesh.size[AXIS_TP] = 2;
+    options.sequence_parallel = true;
+    options.row_codec = (struct row_codec_choice){ .ratio = 0.25, .bits = 8 };
+    check_compiled(GOLDEN "llama.compress-rows.txt", &options);
+}
+
 /* Two slices of tokens, and two of whole sequences, which attention is cut into as well. */
 static void slices_text(void **state)
 {
@@ -530,6 +543,7 @@ int main(void)
         cmocka_unit_test(whole_experts_text), cmocka_unit_test(context_texts),
         cmocka_unit_test(fastseq_text),       cmocka_unit_test(muon_text),
         cmocka_unit_test(fp8_text),           cmocka_unit_test(scaled_states_text),
+        cmocka_unit_test(compress_rows_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -236,6 +236,7 @@ static bool isas_agree(const struct op_shape *op)
         return false;
     case OP_ATTENTION:
     case OP_ATTENTION_GRAD:
+    case OP_ATTENTION_RECEIVED:
     case OP_ATTENTION_CACHED:
         return op->in[0].dtype != DTYPE_BF16;
     case OP_ATTENTION_PART:

@@ -113,8 +113,11 @@ void op_text_parse(struct op_text *out, const char *text)
     if (out->op.kind == OP_LINEAR_FP8 || out->op.kind == OP_LINEAR_DX_FP8 ||
         out->op.kind == OP_LINEAR_DW_FP8)
         out->op.attributes.fp8 = FP8_BLOCKWISE;
-    if (out->op.kind == OP_TOP_K)
+    if (out->op.kind == OP_TOP_K || out->op.kind == OP_ENCODE_ROWS ||
+        out->op.kind == OP_DECODE_ROWS) {
         out->op.attributes.ratio = 0.01;
+        out->op.attributes.bits = 8;
+    }
     if (out->op.kind == OP_EXPERT_ORDER)
         out->op.attributes.n_experts = 30;
     if (out->op.kind == OP_LIMIT_CHOICES) {

@@ -84,6 +84,8 @@ static void register_families(struct kernels_backend *table)
     cpu_register_muon(table);
     cpu_register_compress(table);
     cpu_register_ema(table);
+    cpu_register_row_codec(table);
+    cpu_register_attention_received(table);
     cpu_register_top_k(table);
     cpu_register_low_rank(table);
     cpu_register_low_rank_basis(table);

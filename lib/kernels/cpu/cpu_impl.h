@@ -113,6 +113,8 @@ void cpu_register_limit_choices(struct kernels_backend *table);
 void cpu_register_lora(struct kernels_backend *table);
 void cpu_register_compress(struct kernels_backend *table);
 void cpu_register_ema(struct kernels_backend *table);
+void cpu_register_row_codec(struct kernels_backend *table);
+void cpu_register_attention_received(struct kernels_backend *table);
 void cpu_register_top_k(struct kernels_backend *table);
 void cpu_register_low_rank(struct kernels_backend *table);
 void cpu_register_low_rank_basis(struct kernels_backend *table);
