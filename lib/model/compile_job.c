@@ -59,6 +59,11 @@ static struct update_options update_options_of(const struct job *job)
                                     .split = job->optimizer.masters == MASTERS_SPLIT };
 }
 
+static int n_ahead_of(const struct job *job)
+{
+    return job->parallel.prefetch < 0 ? PREFETCH_MOST : job->parallel.prefetch;
+}
+
 struct compile_train compile_job(const struct job *job, int pp_rank)
 {
     static const enum recompute_kind kinds[] = {
@@ -120,8 +125,7 @@ struct compile_train compile_job(const struct job *job, int pp_rank)
                        .matrices_apart = job->optimizer.name == RULE_MUON,
                        .bucket_bytes = (size_t)job->parallel.bucket_mb << 20,
                        .zero3 = gathers[job->parallel.hold],
-                       .n_ahead =
-                           job->parallel.prefetch < 0 ? PREFETCH_MOST : job->parallel.prefetch },
+                       .n_ahead = n_ahead_of(job) },
         .update = update_options_of(job),
     };
 }

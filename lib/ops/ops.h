@@ -381,45 +381,11 @@
  *                       decay?[1 x blocks] fp64 -> weight?[r x c] act
  *                         master = master (1 - lr decay) - lr x, unless skip is set; decay and
  *                         weight as adamw's
- *   encode              x~[1 x n] fp32 -> codes[R x b] u8, sums[1 x 2] fp64
- *                         x in fewer bytes, by `codec` (ops/codec.h): a row of codes for each of R
- *                         equal parts. x becomes what is lost, x - decoded, in fp32. sums: of the
- *                         squares of x, and of what is lost
- *   decode              codes[R x b] u8 -> y[1 x n] fp32
- *                         y = the tree sum of what the R rows stand for, each element decoded in
- *                         fp32
- *   top_k               x~[1 x n] fp32, parts[1 x 2 P] i32 -> pairs[1 x 2 K] i32, sums[1 x 2] fp64
- *                         of each of P parts of x (its first element, its length; ascending) the
- *                         ops_top_k(`ratio`) elements of largest magnitude: their numbers in x, of
- *                         all parts, ascending, then their bits. They become 0 in x. sums: encode's
- *   add_pairs           pairs[R x 2 K] i32 -> y[1 x n] fp32
- *                         y = the tree sum of what the R rows stand for, 0 where they have nothing
- *   encode_rows         x[R n x d] act or fp32, scores[R n x 1] fp32 -> codes[R x b] u8
- *                         each n rows of x in fewer bytes: the `ratio` of highest scores in full, the
- *                         others in `bits` (ops/row_codec.h)
- *   decode_rows         codes[R x b] u8 -> y[n x d], or [R n x d] act or fp32
- *                         y = the tree sum of what the R rows stand for, in fp32; `joined`: these,
- *                         one below the other. `ratio` and `bits` are those of encode_rows
- *   keep_error          left[1 x n] fp32, skip, error~[1 x n] fp32, scalars?
- *                         error = left, unless skip is set; with scalars, nor before update
- *                         `start` (counted from 0)
- *   low_rank_basis      x[1 x n] fp32, parts[1 x 2 P] i32 -> y[1 x n] fp32
- *                         each of P parts of x (its first element, its rows; ascending) is a matrix
- *                         of `rank` columns, at most as many as rows: y has an orthonormal basis of
- *                         them (Gram-Schmidt in fp64); columns that hang on those before become
- *                         random ones where `fills`, else zeros. What lies between parts is copied
- *   low_rank_left       x[1 x n] fp32, parts[1 x 5 P] i32, right[1 x m] fp32 -> left[1 x l] fp32
- *                         of each matrix of x (struct ops_factored) times its right factor, of
- *                         `rank` columns: the left one. Other parts are copied
- *   low_rank_right      x[1 x n] fp32, parts, left[1 x l] fp32 -> right[1 x m] fp32
- *                         of each matrix, transposed, times its left factor: the right one
- *   low_rank_sum        x~[1 x n] fp32, parts, left, right -> y[1 x n] fp32, sums[1 x 2] fp64
- *                         y = left right' of each matrix, 0 between parts, left of the others. x
- *                         becomes what is lost: x - `scale` y of matrices, 0 of other parts; between
- *                         parts it stays. sums: encode's
  *   ema                 x[r x c] fp32 or bf16, scalars, skip, average~[r x c] fp32, low? ->
  *                         average += `rate` * (x - average), in fp32, unless skip is set; at the
  *                         first update average = x. low: as of adamw
+ *
+ * Codecs' ops (encode to low_rank_sum) are in ops/codec.h.
  */
 #ifndef OPS_OPS_H
 #define OPS_OPS_H

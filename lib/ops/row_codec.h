@@ -1,20 +1,20 @@
 /*
  * row_codec.h - activations in fewer bytes on their way between tensor-parallel ranks
  *
- * AccTFM's pair (Zeng et al. 2022, IEEE TPDS): of the rows (tokens) that a rank sends to another, the
- * ceil(ratio n) of highest score, of equal ones the first, travel in full; the others are quantised
- * piece by piece (Fang et al. 2020, "Post-training piecewise linear quantization", arXiv:2002.00104,
- * eq. 7): what is at most t away from zero and what is farther have grids of their own, of equal
- * numbers of levels, a code the middle of its level.
+ * AccTFM's pair (Zeng et al. 2022, IEEE TPDS): of the n rows (tokens) that a rank sends to another,
+ * the ceil(ratio n) of highest score, of equal ones the first, travel in full; the others are
+ * quantised piece by piece (Fang et al. 2020, "Post-training piecewise linear quantization",
+ * arXiv:2002.00104, eq. 7): what is at most t away from zero and what is farther have grids of their
+ * own, of equal numbers of levels, a code the middle of its level.
  *
  *   bits 8   sign, piece, 6 bits of level;   bits 4   sign, piece, 2 bits of level, two in a byte,
  *                                                     the first in the lower half
  *   t / max  ln(0.8614 s + 0.6079) / s with s = max / root mean square of the row: the best for
  *            normally distributed elements; between whole s by a straight line
  *
- * A row of codes has the numbers of the rows in full (ascending), these rows, then of each other row
- * t, max and its codes. A row with an element that is not finite stands for NaN. Nothing is fed back:
- * the error of a step is lost.
+ * A row of codes has the numbers of the rows in full (ascending), these rows, then of each other
+ * row t, max and its codes. A row with an element that is not finite stands for NaN. Nothing is fed
+ * back: the error of a step is lost.
  */
 #ifndef OPS_ROW_CODEC_H
 #define OPS_ROW_CODEC_H

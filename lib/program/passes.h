@@ -272,7 +272,7 @@ void uncompressed_step(struct program *program, const struct chunk_functions *ch
 /*
  * compress_rows.c: between layers, rows that tensor-parallel ranks gather and sum (by rows:
  * sequence parallelism) travel as codes, most of them quantised; by what attention the layer before
- * gave them. After all passes of a chunk that add collectives, ahead of overlap_collectives. Another
+ * gave them. After all passes of a chunk that add collectives, ahead of overlap_collectives. New
  * numerics. n_layers: of the model.
  */
 void compress_rows(struct program *program, const struct chunk_functions *chunk,

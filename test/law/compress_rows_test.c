@@ -1,8 +1,8 @@
 /*
- * compress_rows_test.c - the law of activations that travel compressed between tensor-parallel ranks
+ * compress_rows_test.c - the law of activations that travel compressed between tp ranks
  * (program/compress_rows.c)
  *
- * A numerics of its own, in which threads, recomputation, ZeRO, a stop and poisoned memory change no
+ * Its own numerics, in which threads, recomputation, ZeRO, a stop and poisoned memory change no
  * bit; with all rows in full it is that of no compression.
  */
 #include <math.h>

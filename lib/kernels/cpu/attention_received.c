@@ -1,8 +1,8 @@
 /*
  * attention_received.c - what attention each key receives, for codecs that choose rows by it
  *
- * A tile of work is one block of keys of one sequence. It walks all heads, and of each the blocks of
- * queries that see it, in this order, so every sum has one order and no other thread adds to it.
+ * A tile of work is one block of keys of one sequence. It walks all heads, and of each the blocks
+ * of queries that see it, in this order, so every sum has one order and no other thread adds to it.
  * Probabilities follow from lse, as in attention_grad.c. Bound by one product a block pair.
  */
 #include "kernels/cpu/attention_impl.h"

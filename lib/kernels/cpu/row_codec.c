@@ -1,9 +1,9 @@
 /*
  * row_codec.c - rows of activations in fewer bytes, and back
  *
- * ops/row_codec.h says what codes stand for. One thread chooses the rows that travel in full; a tile
- * of work is then a row. Bound by memory. The order of IEEE operations is the contract with other
- * backends: squares are added in double, in SUM_LANES lanes, which are added as a tree;
+ * ops/row_codec.h says what codes stand for. One thread chooses the rows that travel in full; a task
+ * is then a row. Bound by memory. The order of IEEE operations is the contract with other
+ * backends: squares are added in double, in SUM_LANES lanes, and these as a tree;
  *
  *   rms = sqrt(squares / columns), s = max / rms, t = max * break(s), inner = t / levels,
  *   outer = (max - t) / levels, level = floor(size * (1 / inner)), or floor((size - t) * (1 / outer)),
