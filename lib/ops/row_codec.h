@@ -4,7 +4,7 @@
  * AccTFM's pair (Zeng et al. 2022, IEEE TPDS): of the n rows (tokens) that a rank sends to another,
  * the ceil(ratio n) of highest score, of equal ones the first, travel in full; the others are
  * quantised piece by piece (Fang et al. 2020, "Post-training piecewise linear quantization",
- * arXiv:2002.00104, eq. 7): what is at most t away from zero and what is farther have grids of their
+ * arXiv:2002.00104, eq. 7): what is at most t away from zero and farther have grids of their
  * own, of equal numbers of levels, a code the middle of its level.
  *
  *   bits 8   sign, piece, 6 bits of level;   bits 4   sign, piece, 2 bits of level, two in a byte,

@@ -32,7 +32,7 @@ static const struct row jobs[] = {
     { "compress_activations: 0.1", "", "", NULL }, /* a note: tp is 1 */
     { "compress_activations: 0, tp: 2", "", "", "parallel.compress_activations is 0, not" },
     { "compress_activations: 0.1, compress_bits: 5, tp: 2", "", "",
-      "j.yaml:3:51: parallel.compress_bits is 5, wanted 4 or 8" },
+      "j.yaml:3:54: parallel.compress_bits is 5, wanted 4 or 8" },
     { "compress_activations: 0.1, tp: 2, sequence_parallel: false", "", "",
       "(hint: sequence_parallel: true)" },
     { "compress_activations: 0.1, tp: 2, cp: 2", "", "",

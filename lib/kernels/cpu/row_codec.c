@@ -1,7 +1,7 @@
 /*
  * row_codec.c - rows of activations in fewer bytes, and back
  *
- * ops/row_codec.h says what codes stand for. One thread chooses the rows that travel in full; a task
+ * ops/row_codec.h says what codes stand for. One thread chooses rows to travel in full; a task
  * is then a row. Bound by memory. The order of IEEE operations is the contract with other
  * backends: squares are added in double, in SUM_LANES lanes, and these as a tree;
  *
