@@ -246,7 +246,7 @@ int served_open_adapted(struct served *served, const char *path, const char *ada
 {
     if (served_open(served, path, err) < 0)
         return -1;
-    if (served_use_weights(served, weights, err) == 0 &&
+    if ((!weights || served_use_weights(served, weights, err) == 0) &&
         (!adapter || served_adapt(served, adapter, err) == 0))
         return 0;
     served_close(served);

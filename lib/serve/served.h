@@ -55,7 +55,7 @@ extern const char *const served_weights_words[N_SERVED_WEIGHTS + 1]; /* "trained
 /* Read those from now on; word: one of served_weights_words. ERR_DATA: it has no averages. */
 int served_use_weights(struct served *served, const char *word, struct err *err);
 
-/* All three: adapter may be NULL. */
+/* All three: adapter may be NULL, and so may weights: trained ones. */
 int served_open_adapted(struct served *served, const char *path, const char *adapter,
                         const char *weights, struct err *err);
 void served_close(struct served *served);

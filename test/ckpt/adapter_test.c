@@ -115,7 +115,7 @@ static void open_or_fail(struct served *served, const char *base, const char *ad
 {
     struct err err;
 
-    if (served_open_adapted(served, base, adapter, &err) < 0)
+    if (served_open_adapted(served, base, adapter, NULL, &err) < 0)
         fail_msg("%s", err.text);
 }
 
@@ -240,7 +240,7 @@ static void refuse_changed(int in_tensors, const char *was, const char *is, cons
     struct served served;
     struct err err;
 
-    if (served_open_adapted(&served, BASES "llama", bad, &err) == 0)
+    if (served_open_adapted(&served, BASES "llama", bad, NULL, &err) == 0)
         fail_msg("%s is taken for %s", is, was);
     assert_int_equal(err.code, ERR_DATA);
     if (!strstr(err.text, wanted))
@@ -274,18 +274,19 @@ static void damage_is_named(void **state)
     refuse_changed(1, "\"F32\"", "\"I32\"", "type");
     /* A file in place of its folder, and nothing. */
     assert_int_equal(
-        served_open_adapted(&served, BASES "llama", GOLDEN "llama/adapter_config.json", &err), -1);
+        served_open_adapted(&served, BASES "llama", GOLDEN "llama/adapter_config.json", NULL, &err),
+        -1);
     assert_int_equal(err.code, ERR_DATA);
     assert_non_null(strstr(err.text, "adapter_config.json is neither a folder with "
                                      "adapter_config.json nor a run of lmtrain lora (hint: the "
                                      "folder, not a file in it)"));
-    assert_int_equal(served_open_adapted(&served, BASES "llama", GOLDEN "none", &err), -1);
+    assert_int_equal(served_open_adapted(&served, BASES "llama", GOLDEN "none", NULL, &err), -1);
     assert_int_equal(err.code, ERR_DATA);
     assert_non_null(strstr(err.text, "golden/adapter-none is neither a folder with"));
     /* Of another model. */
-    assert_int_equal(served_open_adapted(&served, BASES "qwen2", GOLDEN "bloom", &err), -1);
+    assert_int_equal(served_open_adapted(&served, BASES "qwen2", GOLDEN "bloom", NULL, &err), -1);
     assert_int_equal(err.code, ERR_DATA);
-    assert_int_equal(served_open_adapted(&served, BASES "mixtral", GOLDEN "llama", &err), -1);
+    assert_int_equal(served_open_adapted(&served, BASES "mixtral", GOLDEN "llama", NULL, &err), -1);
     assert_int_equal(err.code, ERR_DATA);
     assert_non_null(strstr(err.text, "hint: does it belong to another model?"));
 }
@@ -318,7 +319,7 @@ static void variants_are_named(void **state)
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
         const char *bad =
             change(0, INIT, arena_printf(&arena, "\"init_lora_weights\": \"%s\"", plain[i]));
-        if (served_open_adapted(&served, BASES "llama", bad, &err) < 0)
+        if (served_open_adapted(&served, BASES "llama", bad, NULL, &err) < 0)
             fail_msg("%s", err.text);
         served_close(&served);
     }
@@ -345,7 +346,7 @@ static void a_pickle_is_not_read(void **state)
     assert_int_equal(rename(arena_printf(&arena, "%s/adapter_model.safetensors", bad),
                             arena_printf(&arena, "%s/adapter_model.bin", bad)),
                      0);
-    assert_int_equal(served_open_adapted(&served, BASES "llama", bad, &err), -1);
+    assert_int_equal(served_open_adapted(&served, BASES "llama", bad, NULL, &err), -1);
     assert_int_equal(err.code, ERR_DATA);
     assert_non_null(strstr(err.text,
                            "bad/adapter_model.bin is a pickle, which can run code when it "

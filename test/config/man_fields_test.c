@@ -104,9 +104,9 @@ static void test_schema(void **state)
     assert_true(cJSON_GetNumberValue(cJSON_GetObjectItem(steps, "minimum")) == 1);
     /* What reading takes, editors take; what it refuses is said. */
     char *dtype = cJSON_PrintUnformatted(schema_of(root, "optimizer.states"));
-    assert_non_null(strstr(dtype,
-                           "{\"enum\":[\"fp32\",\"bf16\"]},{\"const\":\"float32\"},{\"const\":"
-                           "\"bfloat16\"},{\"type\""));
+    assert_non_null(
+        strstr(dtype, "{\"enum\":[\"fp32\",\"bf16\",\"int8\"]},{\"const\":\"float32\"},{\"const\":"
+                      "\"bfloat16\"},{\"type\""));
     cJSON_free(dtype);
     cJSON_Delete(root);
     str_release(&out);
@@ -142,8 +142,8 @@ static void test_table(void **state)
         assert_non_null(f->help);
         assert_null(strchr(f->help, '\n'));
         assert_false(str_ends_with(f->help, "."));
-        assert_int_equal(!!f->choices, f->type == FIELD_CHOICE || f->type == FIELD_WORD ||
-                                           f->type == FIELD_SIZES || f->type == FIELD_KINDS);
+        assert_int_equal(!!f->choices, f->type == FIELD_CHOICE || f->type == FIELD_SIZES ||
+                                           f->type == FIELD_KINDS);
         assert_int_equal(!!f->list_items, f->type == FIELD_KINDS);
         assert_int_equal(!!f->item, f->type == FIELD_KINDS);
         if (f->key[group])
