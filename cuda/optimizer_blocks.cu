@@ -136,7 +136,10 @@ static __device__ __forceinline__ void read_floats(const block_update &a, const 
         x[2] = word_to_float((uint16_t)words.y, o.dtype);
         x[3] = word_to_float((uint16_t)(words.y >> 16), o.dtype);
     } else {
-        for (int e = 0; e < t.n; e++) {
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++) {
+            if (e >= t.n)
+                break;
             int64_t at = place_of(a, o, t.first + e);
 
             x[e] = o.dtype == DTYPE_F32 ? ((const float *)o.at)[at]
@@ -151,9 +154,11 @@ static __device__ __forceinline__ void read_master(const block_update &a, four *
         read_floats(a, a.master, *t, t->p);
         return;
     }
-    for (int e = 0; e < t->n; e++)
-        t->p[e] = join(((const uint16_t *)a.master.at)[place_of(a, a.master, t->first + e)],
-                       ((const uint16_t *)a.low.at)[place_of(a, a.low, t->first + e)]);
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++)
+        if (e < t->n)
+            t->p[e] = join(((const uint16_t *)a.master.at)[place_of(a, a.master, t->first + e)],
+                           ((const uint16_t *)a.low.at)[place_of(a, a.low, t->first + e)]);
 }
 
 /* table: of u8 states. */
@@ -161,11 +166,14 @@ static __device__ __forceinline__ void read_state(const block_update &a, const b
                                                   const float *scales, const code_table &table,
                                                   const four &t, float (&x)[WIDTH])
 {
-    if (o.dtype == DTYPE_U8)
-        for (int e = 0; e < t.n; e++)
-            x[e] = table.values[((const uint8_t *)o.at)[place_of(a, o, t.first + e)]];
-    else
+    if (o.dtype == DTYPE_U8) {
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++)
+            if (e < t.n)
+                x[e] = table.values[((const uint8_t *)o.at)[place_of(a, o, t.first + e)]];
+    } else {
         read_floats(a, o, t, x);
+    }
     if (!scales || !t.n)
         return;
     float scale = scales[t.first / OPS_STATE_BLOCK];
@@ -179,7 +187,10 @@ static __device__ __forceinline__ void write_rounded(const block_update &a, cons
                                                      const four &t, const float (&x)[WIDTH],
                                                      uint32_t noise, uint32_t noise_behind)
 {
-    for (int e = 0; e < t.n; e++) {
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) {
+        if (e >= t.n)
+            break;
         uint32_t bits = (e < 2 ? noise : noise_behind) >> e % 2 * 16 & 0xffff;
 
         ((uint16_t *)o.at)[place_of(a, o, t.first + e)] = (uint16_t)(rounded(x[e], bits) >> 16);
@@ -195,7 +206,10 @@ static __device__ __forceinline__ void write_floats(const block_update &a, const
         *(float4 *)((float *)o.at + t.first) = make_float4(x[0], x[1], x[2], x[3]);
         return;
     }
-    for (int e = 0; e < t.n; e++) {
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) {
+        if (e >= t.n)
+            break;
         int64_t at = place_of(a, o, t.first + e);
 
         if (o.dtype == DTYPE_F32)
@@ -211,7 +225,10 @@ static __device__ __forceinline__ void write_floats(const block_update &a, const
 
 static __device__ __forceinline__ void write_halves(const block_update &a, const four &t)
 {
-    for (int e = 0; e < t.n; e++) {
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) {
+        if (e >= t.n)
+            break;
         ((upper16 *)a.master.at)[place_of(a, a.master, t.first + e)] = from_float<upper16>(t.p[e]);
         ((uint16_t *)a.low.at)[place_of(a, a.low, t.first + e)] = lower_of(t.p[e]);
     }
@@ -242,7 +259,10 @@ static __device__ __forceinline__ void write_codes(const block_update &a, const 
 {
     float divisor = top > 0 ? top : 1.0f;
 
-    for (int e = 0; e < t.n; e++) {
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) {
+        if (e >= t.n)
+            break;
         int k = nearest_value(table, (is_signed ? fabsf(x[e]) : x[e]) / divisor);
 
         if (is_signed && !(x[e] >= 0))
@@ -352,8 +372,10 @@ template <int KIND> __global__ void __launch_bounds__(THREADS) blocks_kernel(blo
         read_state(a, a.m, a.m_scale, m_table, t, t.m);
         if (a.v.at)
             read_state(a, a.v, a.v_scale, v_table, t, t.v);
-        for (int e = 0; e < t.n; e++)
-            update_one<KIND>(a, f, t.g[e], &t.p[e], &t.m[e], &t.v[e]);
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++)
+            if (e < t.n)
+                update_one<KIND>(a, f, t.g[e], &t.p[e], &t.m[e], &t.v[e]);
         if (a.m.dtype == DTYPE_BF16)
             cuda_philox_row(a.key, f.low | (unsigned)t.element / 2, f.high, noise);
         if (a.low.at)

@@ -18,6 +18,11 @@ void reader_check_overlap(struct job_reader *r)
         job_note(r->job, r->arena, "parallel.overlap has no effect: tp is 1");
     if (job->parallel.overlap != JOB_OVERLAP_HALVES || job->parallel.tp == 1)
         return;
+    if (job->model.attention_dropout > 0 || (job->samples.train && job->data.packing))
+        job_note(r->job, r->arena,
+                 "parallel.overlap: halves leave attention whole: %s; what is around it is cut",
+                 job->model.attention_dropout > 0 ? "dropout draws by its sequences' numbers"
+                                                  : "packed samples say which rows see which");
     if (job->parallel.cp > 1)
         diagnostics_add(&r->mistakes, node,
                         "parallel.overlap: halves are of whole sequences, and cp %d cuts them "

@@ -132,7 +132,7 @@ static int resolve_activations(struct job *job, struct arena *arena, struct err 
 {
     const char *key = "parallel.compress_activations";
 
-    if (!job->parallel.compress_activations)
+    if (job->parallel.compress_activations == 0)
         return 0;
     if (job->parallel.compress_bits != 4 && job->parallel.compress_bits != 8)
         return err_set(err, ERR_CONFIG, "%s: parallel.compress_bits is %d, wanted 4 or 8",

@@ -100,7 +100,7 @@ static void derive_length(struct job_reader *r)
         double factor = optimizer_row(job->optimizer.name)->lr_factor;
 
         job->optimizer.lr = factor * (job->kind == JOB_LORA ? 2e-4 : tunes ? 1e-5 : 3e-4);
-        if (!factor)
+        if (factor == 0)
             diagnostics_add(&r->mistakes, reader_given(r, "optimizer.name"),
                             "optimizer.lr is auto, which %s has not (hint: give one; rates of "
                             "0.001 to 1 are usual)",
@@ -127,7 +127,7 @@ static void derive_schedule(struct job *job, struct arena *arena)
         job->optimizer.muon_steps = newton_schulz_steps(job->optimizer.muon_coefficients);
         job_note(job, arena, "optimizer.muon_steps = %d (auto: of %s coefficients)",
                  job->optimizer.muon_steps,
-                 choice_word(newton_schulz_choices, job->optimizer.muon_coefficients));
+                 choice_word(newton_schulz_choices, (int)job->optimizer.muon_coefficients));
     }
     if (job->optimizer.schedule == LR_WSD && job->optimizer.decay_steps == 0) {
         job->optimizer.decay_steps = max_i64(1, job->train.steps / 5);
