@@ -14,7 +14,7 @@
 #define WARMUP_AUTO_MAX 2000
 #define MICRO_BATCH_AUTO_MAX 4
 #define EPOCHS_AUTO 3
-#define BUCKETS_AUTO 16
+#define BUCKETS_AUTO 64
 #define BUCKET_MB_AUTO_MAX 32
 
 static void derive_model(struct job_reader *r)
@@ -208,12 +208,12 @@ static void derive_optimizer(struct job_reader *r)
     }
 }
 
-/* One bucket would be reduced behind the backward; small ones pay each collective's latency. */
+/* One bucket would be reduced behind the backward; small ones pay each collective's latency. By the
+ * whole model, so that all layouts that are compared have the same. */
 void reader_derive_buckets(struct job_reader *r)
 {
     struct job *job = r->job;
-    int64_t n_bytes = model_spec_n_parameters(&job->model) * (int64_t)sizeof(float) /
-                      ((int64_t)job->parallel.tp * job->parallel.pp);
+    int64_t n_bytes = model_spec_n_parameters(&job->model) * (int64_t)sizeof(float);
 
     if (!job->parallel.bucket_mb)
         job->parallel.bucket_mb =

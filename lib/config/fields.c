@@ -443,8 +443,8 @@ const struct field job_fields[] = {
               "1: sums are of all ranks at once; changes no bit" },
     { "parallel.bucket_mb", FIELD_INT, AT(parallel.bucket_mb), .initial = "auto", .word = "auto",
       .min = 1, .max = 65536, .unit = "MiB",
-      .help = "size of a gradient bucket: gradients that are reduced together; auto: a sixteenth "
-              "of a rank's gradients, from 1 to 32, so that most travel while the backward "
+      .help = "size of a gradient bucket: gradients that are reduced together; auto: a 64th of "
+              "the model's, in fp32, from 1 to 32, so that most travel while the backward "
               "computes; changes no bit" },
 
 #include "config/fields_compress.inc"

@@ -42,7 +42,7 @@ static void ema_kernels(void)
 
 const struct op_facts ema_facts[N_OP_KINDS] = {
     [OP_EMA] = {
-        .example = "ema 20x8 fp32, 1x4 fp32, 1x1 i32, 20x8 fp32, - :",
+        .example = "ema 20x8 bf16, 1x4 fp32, 1x1 i32, 20x8 fp32, 20x8 i16 :",
         .spreads = "sssss >; rssrr >; csscc >",
         .reference = ema,
         .kernels = ema_kernels,
