@@ -11,7 +11,6 @@
 
 #include <cmocka.h>
 
-#include "base/num.h"
 #include "support/law_rig.h"
 
 static struct law_case base_case(const char *model, int dp, const char *codec)
@@ -24,20 +23,6 @@ static struct law_case base_case(const char *model, int dp, const char *codec)
     return c;
 }
 
-static void must_equal(const struct law_case *c, const struct law_outcome *wanted)
-{
-    struct law_outcome got;
-    char what[200];
-
-    if (law_left_out())
-        return;
-    got = law_run(c);
-    snprintf(what, sizeof what, "%s %s, ranks %d, pp %d, tp %d, zero %d, bucket_mb %d, after %d",
-             c->model, c->tuning, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1), c->zero,
-             c->bucket_mb, c->stop_after);
-    law_must_equal(what, wanted, &got);
-}
-
 static void all_ways(const char *codec)
 {
     struct law_case c = base_case("llama-untied", 2, codec);
@@ -47,18 +32,18 @@ static void all_ways(const char *codec)
         for (c.bucket_mb = 1; c.bucket_mb < 128; c.bucket_mb += 63) {
             c.n_threads = 2 + c.zero;
             c.poison = c.bucket_mb > 1;
-            must_equal(&c, &wanted);
+            law_must_run_alike(&c, &wanted);
         }
     c = base_case("llama-untied", 4, codec);
     c.pp = 2;
     c.zero = 1;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
     /* What is lost goes on from a checkpoint, from one stage or another to other stages, too. */
     c.stop_after = 2;
     c.pp_after = 1;
     c.n_ranks_after = 2;
     c.zero_after = 1;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 /* Tied weights have two accumulators, and tp ranks errors of their own of norms. */
@@ -70,11 +55,11 @@ static void parts(const char *codec)
     struct law_outcome wanted = law_run(&c);
     c.zero = 1;
     c.bucket_mb = 64;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
     c.stop_after = 3;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
     c.zero_after = 1;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 /*
@@ -126,7 +111,7 @@ static void fp8(void **state)
     (void)state;
     c.zero = 1;
     c.stop_after = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
     near_none("parallel.compress=fp8", 1e-3);
 }
 
@@ -176,7 +161,7 @@ static void powersgd(void **state)
     c.zero = 1;
     c.bucket_mb = 64;
     c.stop_after = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 /* Under an optimizer of whole matrices, too; and a run goes on with factors of more columns, which
@@ -190,7 +175,7 @@ static void powersgd_and_others(void **state)
     (void)state;
     c.zero = 1;
     c.stop_after = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
     c = base_case("llama", 2, POWERSGD "3|parallel.compress_start=0");
     wanted = law_run(&c);
     c.stop_after = 2;

@@ -4,11 +4,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #include <cmocka.h>
 
-#include "base/num.h"
 #include "support/law_rig.h"
 
 #define WHOLE "optimizer.weight_rounding=half_away"
@@ -24,20 +22,6 @@ static struct law_case base_case(const char *model, int dp, const char *sum)
     return c;
 }
 
-static void must_equal(const struct law_case *c, const struct law_outcome *wanted)
-{
-    struct law_outcome got;
-    char what[200];
-
-    if (law_left_out())
-        return;
-    got = law_run(c);
-    snprintf(what, sizeof what, "%s %s, ranks %d, pp %d, tp %d, zero %d, %s, after %d zero %d %s",
-             c->model, c->gradient_sum, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1), c->zero,
-             c->tuning, c->stop_after, c->zero_after - 1, c->tuning_after ? c->tuning_after : "");
-    law_must_equal(what, wanted, &got);
-}
-
 static void zero_stages(const char *model, int tp)
 {
     struct law_case c = base_case(model, 2 * tp, "early");
@@ -49,7 +33,7 @@ static void zero_stages(const char *model, int tp)
         c.n_threads = 1 + c.zero;
         c.bucket_mb = c.zero == 1 ? 64 : 1;
         c.poison = c.zero == 2;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -74,7 +58,7 @@ static void one_rank(void **state)
     (void)state;
     c.tuning = SPLIT;
     c.recompute = "full";
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 static void pipelines(void **state)
@@ -89,7 +73,7 @@ static void pipelines(void **state)
     for (int s = 0; s < 2; s++) {
         c.schedule = s ? "zb-h1" : "1f1b";
         c.zero = s ? 3 : 1;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -104,7 +88,7 @@ static void adapters(void **state)
     struct law_outcome wanted = law_run(&c);
     c.tuning = SPLIT LORA;
     for (c.zero = 0; c.zero < 4; c.zero += 3)
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
 }
 
 /* Whole from split and the other way, in another layout: checkpoints are alike. */
@@ -119,7 +103,7 @@ static void resumed(void **state)
         c.tuning_after = c.stop_after == 1 ? WHOLE : SPLIT;
         c.zero = c.stop_after == 3;
         c.zero_after = c.zero ? 4 : 3;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
     c.stop_after = 2;
     c.tuning = c.tuning_after = SPLIT;
@@ -127,7 +111,7 @@ static void resumed(void **state)
     c.zero_after = 1;
     c.n_ranks_after = 4;
     c.pp_after = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 /* Halves are rare: the first bits to differ are those of weights that lie between two. */

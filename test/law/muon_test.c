@@ -9,11 +9,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #include <cmocka.h>
 
-#include "base/num.h"
 #include "support/law_rig.h"
 
 #define MUON "optimizer.name=muon"
@@ -26,20 +24,6 @@ static struct law_case base_case(const char *model, const char *dtype, int n_ran
     c.gradient_sum = sum;
     c.tuning = MUON;
     return c;
-}
-
-static void must_equal(const struct law_case *c, const struct law_outcome *wanted)
-{
-    struct law_outcome got;
-    char what[200];
-
-    if (law_left_out())
-        return;
-    got = law_run(c);
-    snprintf(what, sizeof what, "%s %s %s, ranks %d, pp %d, tp %d, zero %d, %s, after %d zero %d",
-             c->model, c->dtype, c->gradient_sum, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1),
-             c->zero, c->tuning, c->stop_after, c->zero_after - 1);
-    law_must_equal(what, wanted, &got);
 }
 
 /* Of this many data-parallel ranks; more: of the job. */
@@ -55,7 +39,7 @@ static void zero_stages(const char *model, const char *dtype, int dp, int tp, co
             c.n_threads = c.zero;
             c.bucket_mb = c.zero == 1 ? 64 : 1;
             c.poison = c.zero == 2;
-            must_equal(&c, &wanted);
+            law_must_run_alike(&c, &wanted);
         }
     }
 }
@@ -138,17 +122,17 @@ static void other_axes(void **state)
     struct law_outcome wanted = law_run(&c);
     c.zero = 1;
     c.zero_group = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
     c = base_case("llama", "fp32", 4, "late");
     c.cp = 2;
     wanted = law_run(&c);
     for (c.zero = 1; c.zero < 4; c.zero += 2)
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     c.zero = 0;
     c.cp_kind = "fastseq";
     wanted = law_run(&c);
     for (c.zero = 1; c.zero < 4; c.zero += 2)
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
 }
 
 static void one_rank(void **state)
@@ -160,7 +144,7 @@ static void one_rank(void **state)
     c.recompute = "full";
     c.n_threads = 3;
     c.poison = 1;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 static void pipelines(void **state)
@@ -176,7 +160,7 @@ static void pipelines(void **state)
         c.schedule = schedules[s];
         c.chunks = s == 1 ? 2 : 0;
         c.zero = s;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -190,13 +174,13 @@ static void resumed(void **state)
     for (c.stop_after = 1; c.stop_after < LAW_STEPS; c.stop_after += 2) {
         c.zero = c.stop_after == 3;
         c.zero_after = c.zero ? 4 : 3;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
     c.stop_after = 3;
     c.zero = c.zero_after = 0;
     c.n_ranks_after = 4;
     c.pp_after = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 #define LORA "|lora.rank=4"

@@ -11,7 +11,6 @@
 
 #include <cmocka.h>
 
-#include "base/num.h"
 #include "support/law_rig.h"
 
 enum { N_STAGES_MAX = 2 };
@@ -34,20 +33,6 @@ static struct law_case base_case(int optimizer, const char *model, int n_ranks)
     c.n_ranks = n_ranks;
     c.tuning = optimizers[optimizer];
     return c;
-}
-
-static void must_equal(const struct law_case *c, const struct law_outcome *wanted)
-{
-    struct law_outcome got;
-    char what[200];
-
-    if (law_left_out())
-        return;
-    got = law_run(c);
-    snprintf(what, sizeof what, "%s, %s, ranks %d, pp %d, tp %d, zero %d, after %d zero %d",
-             c->tuning, c->model, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1), c->zero,
-             c->stop_after, c->zero_after - 1);
-    law_must_equal(what, wanted, &got);
 }
 
 /* Each learns, and each otherwise than the others. */
@@ -80,7 +65,7 @@ static void zero_stages(void **state)
         for (c.zero = 1; c.zero < 4; c.zero++) {
             c.n_threads = c.zero;
             c.bucket_mb = c.zero == 1 ? 64 : 1;
-            must_equal(&c, &wanted);
+            law_must_run_alike(&c, &wanted);
         }
     }
 }
@@ -94,7 +79,7 @@ static void parts(void **state)
         c.tp = 2;
         struct law_outcome wanted = law_run(&c);
         c.zero = 1 + i % 3;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -108,7 +93,7 @@ static void pipelines_and_experts(void **state)
         c.pp = c.n_ranks = 2;
         c.schedule = i % 2 ? "1f1b" : "zb-h1";
         c.recompute = "full";
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -124,11 +109,11 @@ static void resumed(void **state)
         c.stop_after = 1 + i % 3;
         c.zero = i % 2;
         c.zero_after = i % 2 ? 1 : 4;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
         c.zero = c.zero_after = 0;
         c.n_ranks_after = 4;
         c.pp_after = 2;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -141,7 +126,7 @@ static void resumed_in_parts(void **state)
         c.tp = 2;
         struct law_outcome wanted = law_run(&c);
         c.stop_after = 2;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -163,7 +148,7 @@ static void away(void **state)
             c.offload = ranks;
             c.poison = 1;
             c.zero = on_host == i % 2;
-            must_equal(&c, &wanted);
+            law_must_run_alike(&c, &wanted);
         }
 }
 
@@ -180,7 +165,7 @@ static void rechecked(void **state)
         snprintf(tuning, sizeof tuning, "%s|train.recheck_every=1", optimizers[i]);
         c.tuning = tuning;
         c.zero = 1 + i % 3;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 

@@ -8,13 +8,11 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
-#include "base/num.h"
 #include "support/law_rig.h"
 #include "train/trainer.h"
 
@@ -25,20 +23,6 @@ enum { MOST_PARAMETERS = 64 };
 #define GROUPS \
     "optimizer.groups=[{match: 'layers.*.down.weight', lr_scale: 3.0}, {match: '*norm*', " \
     "weight_decay: 0.2}, {match: 'embedding.*', lr_scale: 0.5, weight_decay: 0.0}]"
-
-static void must_equal(const struct law_case *c, const struct law_outcome *wanted)
-{
-    struct law_outcome got;
-    char what[200];
-
-    if (law_left_out())
-        return;
-    got = law_run(c);
-    snprintf(what, sizeof what, "%s %s %s, ranks %d, pp %d, tp %d, zero %d, %s, after %d zero %d",
-             c->model, c->dtype, c->gradient_sum, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1),
-             c->zero, c->tuning, c->stop_after, c->zero_after - 1);
-    law_must_equal(what, wanted, &got);
-}
 
 static struct law_case case_of(const char *model, const char *dtype, int n_ranks,
                                const char *tuning)
@@ -62,7 +46,7 @@ static void zero_stages(const char *model, const char *dtype, int tp, const char
         c.bucket_mb = c.zero == 1 ? 64 : 1;
         c.poison = c.zero == 2;
         c.recompute = c.zero == 3 ? "full" : "none";
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -108,7 +92,7 @@ static void pipelines(void **state)
         c.schedule = schedules[s];
         c.chunks = s == 1 ? 2 : 0;
         c.zero = s + 1;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -121,7 +105,7 @@ static void parts_of_sequences(void **state)
     struct law_outcome wanted = law_run(&c);
     c.zero = 3;
     c.recompute = "selective";
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 /* In another layout, too. */
@@ -134,14 +118,14 @@ static void resumed(void **state)
     for (c.stop_after = 1; c.stop_after < LAW_STEPS; c.stop_after++) {
         c.zero = c.stop_after;
         c.zero_after = 1 + (c.stop_after + 1) % 4;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
     c.stop_after = 2;
     c.zero = 3;
     c.zero_after = 1;
     c.n_ranks_after = 4;
     c.pp_after = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 /* ---- what they do ---- */

@@ -8,11 +8,9 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #include <cmocka.h>
 
-#include "base/num.h"
 #include "support/law_rig.h"
 
 static struct law_case base_case(const char *model, const char *dtype, int dp, const char *sum)
@@ -23,20 +21,6 @@ static struct law_case base_case(const char *model, const char *dtype, int dp, c
     c.gradient_sum = sum;
     c.tuning = "optimizer.states=bf16";
     return c;
-}
-
-static void must_equal(const struct law_case *c, const struct law_outcome *wanted)
-{
-    struct law_outcome got;
-    char what[160];
-
-    if (law_left_out())
-        return;
-    got = law_run(c);
-    snprintf(what, sizeof what, "%s %s %s, ranks %d, pp %d, tp %d, zero %d, after %d zero %d",
-             c->model, c->dtype, c->gradient_sum, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1),
-             c->zero, c->stop_after, c->zero_after - 1);
-    law_must_equal(what, wanted, &got);
 }
 
 static void zero_stages(const char *model, const char *dtype, int tp, const char *more)
@@ -52,7 +36,7 @@ static void zero_stages(const char *model, const char *dtype, int tp, const char
         for (c.zero = 1; c.zero < 4; c.zero++) {
             c.n_threads = c.zero;
             c.bucket_mb = c.zero == 1 ? 64 : 1;
-            must_equal(&c, &wanted);
+            law_must_run_alike(&c, &wanted);
         }
     }
 }
@@ -88,7 +72,7 @@ static void pipelines(void **state)
         c.schedule = schedules[s];
         c.chunks = s == 1 ? 2 : 0;
         c.zero = s + 1;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -123,7 +107,7 @@ static void bf16_gradients_of_pipelines(void **state)
     for (c.zero = 0; c.zero < 4; c.zero++) {
         c.schedule = c.zero % 2 ? "zb-h1" : "1f1b";
         c.recompute = c.zero > 1 ? "full" : "none";
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
 }
 
@@ -137,13 +121,13 @@ static void resumed(void **state)
     for (c.stop_after = 1; c.stop_after < LAW_STEPS; c.stop_after += 2) {
         c.zero = c.stop_after == 3;
         c.zero_after = c.zero ? 4 : 3;
-        must_equal(&c, &wanted);
+        law_must_run_alike(&c, &wanted);
     }
     c.stop_after = 3;
     c.zero = c.zero_after = 0;
     c.n_ranks_after = 4;
     c.pp_after = 2;
-    must_equal(&c, &wanted);
+    law_must_run_alike(&c, &wanted);
 }
 
 /* The same but for chance: near, and of another hash. */

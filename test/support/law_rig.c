@@ -571,3 +571,19 @@ int law_play_rank(const struct law_case *law, const struct launch_rank *launched
     arena_release(&arena);
     return status;
 }
+
+void law_must_run_alike(const struct law_case *c, const struct law_outcome *wanted)
+{
+    struct law_outcome got;
+    char what[400];
+
+    if (law_left_out())
+        return;
+    got = law_run(c);
+    snprintf(what, sizeof what,
+             "%s %s %s, ranks %d, pp %d, tp %d, zero %d, bucket_mb %d, %s, after %d zero %d %s",
+             c->model, c->dtype, c->gradient_sum, c->n_ranks, max_int(c->pp, 1), max_int(c->tp, 1),
+             c->zero, c->bucket_mb, c->tuning ? c->tuning : "", c->stop_after, c->zero_after - 1,
+             c->tuning_after ? c->tuning_after : "");
+    law_must_equal(what, wanted, &got);
+}

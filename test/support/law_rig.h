@@ -80,6 +80,9 @@ struct law_case law_base(const char *model, const char *dtype);
 void law_must_equal(const char *what, const struct law_outcome *wanted,
                     const struct law_outcome *got);
 
+/* Run the case, unless it is left out (law_left_out), and hold it against what was wanted. */
+void law_must_run_alike(const struct law_case *law, const struct law_outcome *wanted);
+
 /*
  * Whether to leave the next of many cases out: under sanitizers, which take ten times as long, nine
  * of ten.

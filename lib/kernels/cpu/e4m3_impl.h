@@ -6,27 +6,10 @@
 
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
-#include "kernels/cpu/cpu_impl.h"
+#include "kernels/cpu/float_bits_impl.h"
 
 #define ROUND_TO_512TH 16384.0f /* 2^14: what is added to it is rounded to a multiple of 2^-9 */
-
-CPU_INLINE uint32_t bits_of(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-CPU_INLINE float float_of(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
 
 /* To nearest, halves to even; at most 448. Below 2^-6 numbers are 2^-9 apart, above they have three
  * bits behind the first. */

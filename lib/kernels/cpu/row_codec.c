@@ -11,6 +11,7 @@
  */
 #include "ops/row_codec.h"
 
+#include "kernels/cpu/float_bits_impl.h"
 #include "kernels/cpu/rows_impl.h"
 
 #include <math.h>
@@ -18,25 +19,9 @@
 
 static const float row_breaks[ROW_BREAKS] = { ROW_BREAK_VALUES };
 
-CPU_INLINE uint32_t float_bits(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-CPU_INLINE float bits_float(uint32_t bits)
-{
-    float x;
-
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 CPU_INLINE uint32_t size_bits(float x)
 {
-    return float_bits(x) & 0x7fffffffu;
+    return bits_of(x) & 0x7fffffffu;
 }
 
 /* t / max where max is s times the root mean square: at least 1 times. */
@@ -161,21 +146,21 @@ CPU_INLINE void row_scales(const void *row, int64_t n, float scales[2], enum dty
 CPU_INLINE void codes_of_piece(const float *x, int64_t n, const struct row_grid *g, uint8_t *codes)
 {
     int last = g->n_levels - 1;
-    uint32_t t = float_bits(g->t);
-    uint32_t per_inner = float_bits(g->inner > 0 ? 1.0f / g->inner : 0);
-    uint32_t per_outer = float_bits(g->outer > 0 ? 1.0f / g->outer : 0);
+    uint32_t t = bits_of(g->t);
+    uint32_t per_inner = bits_of(g->inner > 0 ? 1.0f / g->inner : 0);
+    uint32_t per_outer = bits_of(g->outer > 0 ? 1.0f / g->outer : 0);
 
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < n; i++) {
-        uint32_t size = float_bits(x[i]) & 0x7fffffffu;
+        uint32_t size = bits_of(x[i]) & 0x7fffffffu;
         uint32_t is_outer = (uint32_t) - (int32_t)(size > t);
-        float begin = bits_float(t & is_outer);
-        float per = bits_float((per_outer & is_outer) | (per_inner & ~is_outer));
-        int level = (int)((bits_float(size) - begin) * per);
+        float begin = float_of(t & is_outer);
+        float per = float_of((per_outer & is_outer) | (per_inner & ~is_outer));
+        int level = (int)((float_of(size) - begin) * per);
 
         level = level < last ? level : last;
         codes[i] = (uint8_t)(level + (int)(is_outer & (uint32_t)(last + 1)) +
-                             (int)(float_bits(x[i]) >> 31) * 2 * (last + 1));
+                             (int)(bits_of(x[i]) >> 31) * 2 * (last + 1));
     }
 }
 
@@ -183,17 +168,17 @@ CPU_INLINE void values_of_piece(const uint8_t *codes, int64_t n, const struct ro
 {
     int last = g->n_levels - 1;
     int sign_shift = last == 3 ? 28 : 24; /* from the code's first bit to a float's */
-    uint32_t t = float_bits(g->t), inner = float_bits(g->inner), outer = float_bits(g->outer);
+    uint32_t t = bits_of(g->t), inner = bits_of(g->inner), outer = bits_of(g->outer);
 
     INDEPENDENT_TURNS
     for (int64_t i = 0; i < n; i++) {
         uint32_t code = codes[i];
         uint32_t is_outer = (uint32_t) - (int32_t)((code & (uint32_t)(last + 1)) != 0);
-        float step = bits_float((outer & is_outer) | (inner & ~is_outer));
+        float step = float_of((outer & is_outer) | (inner & ~is_outer));
         float level = (float)(int)(code & (uint32_t)last) + 0.5f;
-        float size = bits_float(t & is_outer) + level * step;
+        float size = float_of(t & is_outer) + level * step;
 
-        y[i] = bits_float(float_bits(size) | (code & 2 * (uint32_t)(last + 1)) << sign_shift);
+        y[i] = float_of(bits_of(size) | (code & 2 * (uint32_t)(last + 1)) << sign_shift);
     }
 }
 
