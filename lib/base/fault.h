@@ -42,7 +42,7 @@
  * rank's parameters is flipped; at preflight: of an operand, a result, memory; at op: a bit of
  * what the op wrote, a collective's only on the comm thread), flips (at op: the same each time
  * from step N on, also where a micro-batch is computed again), slow (at preflight: the rank's
- * device takes four times as long; at step and load: from step N on the rank computes, or reads
+ * device takes ten times as long; at step and load: from step N on the rank computes, or reads
  * its data, for 30 % of a step longer; a second rule ends it) and skew (at trace: the rank's clock
  * is another, as if it were on a machine of its own). Under zero 1 a flip stays only at gradients,
  * of a rank with several micro-batches: the forward of the first one gathers the other ranks'

@@ -304,7 +304,7 @@ static int run_chain(struct preflight_check *check, struct known_product *p, int
         if (device->ops->wait(device, DEVICE_COMPUTE, err) < 0)
             return -1;
         if (check->is_throttled)
-            usleep((useconds_t)(3e6 * (clock_seconds() - begin)));
+            usleep((useconds_t)(9e6 * (clock_seconds() - begin)));
         *best = fmin(*best, (clock_seconds() - begin) / n_timed);
         if (flips && !i)
             flip_bit(p, p->y[(n_timed - 1) & 1]);
