@@ -87,6 +87,14 @@ static void add_int(struct str *out, const char *key, int64_t value)
     str_printf(out, ",\"%s\":%lld", key, (long long)value);
 }
 
+/* Of a line: now, and since the first start of the run. */
+static void add_times(struct str *out, double elapsed_s)
+{
+    add_int(out, "time", (int64_t)time(NULL));
+    str_add(out, ",\"elapsed_s\":");
+    add_formatted(out, "%.*f", 3, elapsed_s);
+}
+
 /* Text as a JSON string; bytes that are no UTF-8 become U+FFFD. */
 static void add_text(struct str *out, const char *key, const char *text)
 {
@@ -374,6 +382,8 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     bool has_experts = step->balance != 0;
 
     add_scalar(&scalars, "train/loss", step->loss);
+    if (isfinite(step->loss_mean))
+        add_scalar(&scalars, "train/loss_mean", step->loss_mean);
     add_scalar(&scalars, "train/grad_norm", step->grad_norm);
     add_scalar(&scalars, "train/lr", step->lr);
     add_scalar(&scalars, "train/tokens", (double)step->tokens);
@@ -381,9 +391,11 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     add_scalar(&scalars, "speed/tokens_per_s", step->tokens_per_s);
     add_scalar(&scalars, "speed/step_s", step->step_s);
     add_scalar(&scalars, "speed/mfu", step->mfu);
+    add_scalar(&scalars, "speed/elapsed_s", step->elapsed_s);
     add_scalar(&scalars, "memory/bytes", (double)step->memory_bytes);
     add_double(line, "loss", step->loss);
     add_hex(line, "loss_hex", step->loss);
+    add_double(line, "loss_mean", step->loss_mean);
     add_double(line, "grad_norm", step->grad_norm);
     add_hex(line, "grad_norm_hex", step->grad_norm);
     add_double(line, "lr", step->lr);
@@ -396,6 +408,7 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     str_printf(line, ",\"memory_bytes\":%llu", (unsigned long long)step->memory_bytes);
     add_int(line, "skipped", step->skipped);
     add_double(line, "useful_s", step->useful_s);
+    add_times(line, step->elapsed_s);
     str_printf(line, ",\"numerics\":\"%016llx\"", (unsigned long long)step->numerics);
     if (step->loss_scale > 0) {
         add_double(line, "loss_scale", step->loss_scale);
@@ -431,20 +444,20 @@ int metrics_step(struct metrics *metrics, const struct metrics_step *step, struc
     return events_scalars(metrics->events, step->step, scalars.scalars, scalars.n, err);
 }
 
-int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,
-                 struct err *err)
+int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *e, struct err *err)
 {
-    struct str *line = begin_line(metrics, step);
-    const struct events_scalar scalars[] = { { "eval/loss", loss },
-                                             { "eval/perplexity", exp(loss) } };
+    struct str *line = begin_line(metrics, e->step);
+    const struct events_scalar scalars[] = { { "eval/loss", e->loss },
+                                             { "eval/perplexity", exp(e->loss) } };
 
-    add_double(line, "eval_loss", loss);
-    add_hex(line, "eval_loss_hex", loss);
-    add_int(line, "eval_tokens", tokens);
-    add_double(line, "perplexity", exp(loss));
+    add_double(line, "eval_loss", e->loss);
+    add_hex(line, "eval_loss_hex", e->loss);
+    add_int(line, "eval_tokens", e->tokens);
+    add_double(line, "perplexity", exp(e->loss));
+    add_times(line, e->elapsed_s);
     if (end_line(metrics, err) < 0)
         return -1;
-    return events_scalars(metrics->events, step, scalars, 2, err);
+    return events_scalars(metrics->events, e->step, scalars, 2, err);
 }
 
 int metrics_event(struct metrics *metrics, int64_t step, const char *event, const char *text,

@@ -38,13 +38,15 @@ struct metrics_exposed {
 struct metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
-    int64_t tokens;                        /* learned since the run began */
+    double loss_mean; /* of the steps since the line before; nan: none had a finite one */
+    int64_t tokens;   /* learned since the run began */
     double tokens_per_s, step_s, mfu;      /* mfu: 0.41 is 41 % */
     double learned_per_s;                  /* where not all tokens are learned; else 0 */
     uint64_t memory_bytes;                 /* of this rank, as planned */
     int64_t skipped;                       /* steps skipped so far */
     int64_t reruns;                        /* steps run again so far, for want of memory */
     double useful_s;                       /* of all processes of the run, in steps that count */
+    double elapsed_s;                      /* since the first start of the run */
     double loss_scale;                     /* of fp16; else 0 */
     double z_loss;                         /* of the head (trainer.h); else 0 */
     bool is_compressed;                    /* gradients, between ranks */
@@ -89,7 +91,8 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
 
 /*
  * One object a line (design.md §10), loss_hex and grad_norm_hex as %a; flushed. What is not finite
- * is null, its hex text "nan", "inf" or "-inf". numerics is 16 hex digits. With experts also
+ * is null, its hex text "nan", "inf" or "-inf". time is in seconds of Unix time, elapsed_s to the
+ * millisecond, numerics is 16 hex digits. With experts also
  * balance, most_used, least_used, and expert_layers, of each its layer, balance, and load, and
  * dropped, a list, where they have a capacity; of several ranks exposed_s, an object: what the
  * step waited on rank 0 for each kind of collective over each axis, in seconds; and exposed_max,
@@ -101,9 +104,17 @@ int metrics_drop_eval(const char *folder, int64_t step, struct err *err);
  */
 int metrics_step(struct metrics *metrics, const struct metrics_step *step, struct err *err);
 
-/* {"step":…, "eval_loss":…, "eval_loss_hex":…, "eval_tokens":…, "perplexity":…}; eval/loss there.
- */
-int metrics_eval(struct metrics *metrics, int64_t step, double loss, int64_t tokens,
+/* An evaluation on held-out tokens. */
+struct metrics_evaluation {
+    int64_t step;
+    double loss; /* nats a token */
+    int64_t tokens;
+    double elapsed_s; /* since the first start of the run */
+};
+
+/* {"step":…, "eval_loss":…, "eval_loss_hex":…, "eval_tokens":…, "perplexity":…, "time":…,
+ * "elapsed_s":…}; eval/loss there. */
+int metrics_eval(struct metrics *metrics, const struct metrics_evaluation *evaluation,
                  struct err *err);
 
 /* {"step":…, "event":…, "text":…, "time":…}: a skipped step, a changed key, a checkpoint. time is

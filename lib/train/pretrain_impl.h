@@ -38,6 +38,13 @@
 #define PRETRAIN_ANSWER_SAVED \
     "the run stops this evaluation at its next batch, completes the checkpoint and exits"
 
+/* The losses of the steps since the last line of metrics: those that are finite. All ranks have it,
+ * and checkpoints keep it, so that a run that was stopped writes the same means. */
+struct loss_window {
+    int64_t n;
+    double sum;
+};
+
 /* On rank 0. */
 struct run_account {
     double begun_at;          /* first start of the run, Unix time */
@@ -74,6 +81,7 @@ struct pretrain {
     int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;
     struct flat_loss flat_loss;
+    struct loss_window unlogged;
     struct spikes spikes;
     int n_timed;            /* steps, to compare with what was predicted */
     double timed_seconds;   /* of those after warming up */
@@ -145,6 +153,8 @@ void pretrain_monitor_blocked(struct pretrain *pretrain, double seconds);
 void pretrain_monitor_returned(struct pretrain *pretrain);
 void pretrain_monitor_straggler(void *pretrain, const struct straggler_finding *finding,
                                 const char *host);
+/* Seconds since the first start of the run. */
+double pretrain_monitor_elapsed(const struct pretrain *pretrain);
 /* The line of goodput at the end. */
 void pretrain_monitor_say(const struct pretrain *pretrain);
 /* The file for Prometheus: if it is due; and for the last time. */

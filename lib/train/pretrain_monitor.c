@@ -63,10 +63,15 @@ void pretrain_monitor_returned(struct pretrain *p)
     p->account.useful_s = metrics_history(p->metrics).useful_s;
 }
 
+double pretrain_monitor_elapsed(const struct pretrain *p)
+{
+    return unix_seconds() - p->account.begun_at;
+}
+
 void pretrain_monitor_say(const struct pretrain *p)
 {
     const struct run_account *account = &p->account;
-    double whole = unix_seconds() - account->begun_at;
+    double whole = pretrain_monitor_elapsed(p);
     int64_t n_restarts = account->n_starts - 1;
     char useful[32], all[32];
 
@@ -139,7 +144,7 @@ static void describe_run(const struct pretrain *p, bool is_running, struct prome
                                     .mfu = m->mfu,
                                     .skipped = trainer_n_skipped(p->trainer),
                                     .restarts = account->n_starts - 1,
-                                    .run_seconds = unix_seconds() - account->begun_at,
+                                    .run_seconds = pretrain_monitor_elapsed(p),
                                     .useful_seconds = account->useful_s,
                                     .save_seconds = trainer_save_seconds(p->trainer),
                                     .save_blocked_seconds = account->blocked_s,

@@ -5,6 +5,7 @@
  * are kept, within limits (metrics.h), TensorBoard's curves have a gap.
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -201,6 +202,21 @@ exposed_of(const struct pretrain *p, struct metrics_exposed *exposed, struct are
     return exposed;
 }
 
+/* Of all ranks' states: the mean of what is not logged yet, this step included. */
+static double note_loss(struct pretrain *p, double loss, int logged)
+{
+    struct loss_window *window = &p->unlogged;
+
+    if (isfinite(loss)) {
+        window->n++;
+        window->sum += loss;
+    }
+    double mean = window->n ? window->sum / (double)window->n : NAN;
+    if (logged)
+        *window = (struct loss_window){ 0 };
+    return mean;
+}
+
 void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, double took)
 {
     const struct job *job = p->job;
@@ -214,6 +230,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
     struct metrics_step m = {
         .step = r->step,
         .loss = r->loss,
+        .loss_mean = note_loss(p, r->loss, logged),
         .z_loss = r->z_loss,
         .grad_norm = r->grad_norm,
         .lr = r->lr,
@@ -239,6 +256,7 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
 
     if (!p->is_first)
         return;
+    m.elapsed_s = pretrain_monitor_elapsed(p);
     compare_with_plan(p, took);
     pretrain_monitor_write(p, &m);
     terminal_step(p->terminal, &m, logged);
@@ -258,11 +276,14 @@ void pretrain_report_step(struct pretrain *p, const struct trainer_result *r, do
 
 void pretrain_report_eval(struct pretrain *p, double loss, int64_t tokens)
 {
+    const struct metrics_evaluation evaluation = { .step = trainer_step_number(p->trainer),
+                                                   .loss = loss,
+                                                   .tokens = tokens,
+                                                   .elapsed_s = pretrain_monitor_elapsed(p) };
     struct err err;
 
     if (p->metrics)
-        forgive(p, metrics_eval(p->metrics, trainer_step_number(p->trainer), loss, tokens, &err),
-                &err);
+        forgive(p, metrics_eval(p->metrics, &evaluation, &err), &err);
 }
 
 void pretrain_report_event(struct pretrain *p, const char *event, const char *text)

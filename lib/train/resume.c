@@ -30,6 +30,8 @@ void pretrain_describe(const struct pretrain *p, struct str *out)
         cJSON_AddNumberToObject(extra, "best_eval", p->best_eval);
     cJSON_AddNumberToObject(extra, "n_worse", p->n_worse);
     cJSON_AddNumberToObject(extra, "n_skipped_in_a_row", p->n_skipped_in_a_row);
+    cJSON_AddNumberToObject(extra, "n_unlogged", (double)p->unlogged.n);
+    cJSON_AddNumberToObject(extra, "unlogged_loss", p->unlogged.sum);
     cJSON_AddBoolToObject(extra, "stopped", p->stopped);
     cJSON_AddBoolToObject(extra, "owes_evaluation", pretrain_owes_evaluation(p));
     struct str spikes = { 0 };
@@ -127,6 +129,14 @@ static void restore_spikes(struct pretrain *p, const cJSON *extra)
     free(text);
 }
 
+/* 0 where an earlier version did not write it. */
+static double number_of(const cJSON *extra, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(extra, key);
+
+    return cJSON_IsNumber(item) ? item->valuedouble : 0;
+}
+
 void pretrain_restore_state(struct pretrain *p)
 {
     const char *text = trainer_restored_extra(p->trainer);
@@ -138,6 +148,8 @@ void pretrain_restore_state(struct pretrain *p)
     p->best_eval = cJSON_IsNumber(best) ? best->valuedouble : INFINITY;
     p->n_worse = cJSON_IsNumber(worse) ? worse->valueint : 0;
     p->n_skipped_in_a_row = cJSON_IsNumber(skipped) ? skipped->valueint : 0;
+    p->unlogged = (struct loss_window){ (int64_t)number_of(extra, "n_unlogged"),
+                                        number_of(extra, "unlogged_loss") };
     p->stopped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "stopped"));
     p->owes_evaluation = trainer_has_held_out(p->trainer) &&
                          cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(extra, "owes_evaluation"));

@@ -159,6 +159,7 @@ static void write_metrics(const char *folder)
     const struct metrics_exposed exposed = { 1, &kind, 1, 0.75 };
     const struct metrics_step step = { .step = 1,
                                        .loss = 1,
+                                       .loss_mean = 1,
                                        .grad_norm = 1,
                                        .learned_per_s = 1,
                                        .loss_scale = 2,
@@ -172,11 +173,12 @@ static void write_metrics(const char *folder)
                                        .dropped = dropped,
                                        .exposed = &exposed,
                                        .gpu = &gpu };
+    const struct metrics_evaluation evaluation = { .step = 1, .loss = 1, .tokens = 2 };
     struct metrics *metrics;
     struct err err;
 
     if (metrics_open(&metrics, folder, 1, &err) < 0 || metrics_step(metrics, &step, &err) < 0 ||
-        metrics_eval(metrics, 1, 1.0, 2, &err) < 0 ||
+        metrics_eval(metrics, &evaluation, &err) < 0 ||
         metrics_event(metrics, 1, "changed", "text", &err) < 0)
         fail_msg("%s", err.text);
     metrics_close(metrics);

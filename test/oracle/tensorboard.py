@@ -33,11 +33,13 @@ int main(int argc, char **argv)
     for (int step = first; step <= 20; step++) {
         struct metrics_step one = { .step = step, .loss = 10.0 / step + first, .grad_norm = 0.1,
                                     .lr = 3e-4, .tokens = step * 1000ll, .tokens_per_s = 12345.6,
+                                    .loss_mean = 10.0 / step, .elapsed_s = step,
                                     .step_s = 0.25, .mfu = 0.4, .memory_bytes = 1 << 30 };
+        struct metrics_evaluation eval = { .step = step, .loss = 2.5 + first, .tokens = 100 };
 
         if (metrics_step(metrics, &one, &err) < 0)
             goto failed;
-        if (step % 5 == 0 && metrics_eval(metrics, step, 2.5 + first, 100, &err) < 0)
+        if (step % 5 == 0 && metrics_eval(metrics, &eval, &err) < 0)
             goto failed;
     }
     metrics_close(metrics);
@@ -76,9 +78,9 @@ def main():
         subprocess.check_call([program, run, "11"])
         events = event_accumulator.EventAccumulator(run, size_guidance={"scalars": 0})
         events.Reload()
-        tags = ["eval/loss", "eval/perplexity", "memory/bytes", "speed/mfu", "speed/step_s",
-                "speed/tokens_per_s", "train/grad_norm", "train/loss", "train/lr", "train/skipped",
-                "train/tokens"]
+        tags = ["eval/loss", "eval/perplexity", "memory/bytes", "speed/elapsed_s", "speed/mfu", "speed/step_s",
+                "speed/tokens_per_s", "train/grad_norm", "train/loss", "train/loss_mean", "train/lr",
+                "train/skipped", "train/tokens"]
         expect(sorted(events.Tags()["scalars"]), tags, "the list of tags")
         loss = events.Scalars("train/loss")
         expect([event.step for event in loss], list(range(1, 21)), "the list of steps")

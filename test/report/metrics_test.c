@@ -48,6 +48,7 @@ static const cJSON *get(const cJSON *line, const char *key)
 static const struct metrics_step sample = {
     .step = 40,
     .loss = 0.1 + 0.2,
+    .loss_mean = 0.25,
     .grad_norm = 1.0 / 3,
     .lr = 3e-4,
     .tokens = INT64_C(1) << 40,
@@ -56,6 +57,7 @@ static const struct metrics_step sample = {
     .mfu = 0.41,
     .memory_bytes = 1288490189,
     .skipped = 2,
+    .elapsed_s = 3600.0126,
     .numerics = 0x0123456789abcdefu,
 };
 
@@ -114,10 +116,12 @@ static void exposed_seconds_are_told_by_collective(void **state)
 
 static void a_step_has_all_fields_to_the_bit(void **state)
 {
-    static const char *const keys[] = { "step",          "loss",    "loss_hex",     "grad_norm",
-                                        "grad_norm_hex", "lr",      "tokens",       "tokens_per_s",
-                                        "step_s",        "mfu",     "memory_bytes", "skipped",
-                                        "useful_s",      "numerics" };
+    static const char *const keys[] = { "step",         "loss",          "loss_hex", "loss_mean",
+                                        "grad_norm",    "grad_norm_hex", "lr",       "tokens",
+                                        "tokens_per_s", "step_s",        "mfu",      "memory_bytes",
+                                        "skipped",      "useful_s",      "time",     "elapsed_s",
+                                        "numerics" };
+    time_t now = time(NULL);
     struct metrics *metrics;
     struct err err = { 0 };
     struct stat status;
@@ -143,6 +147,10 @@ static void a_step_has_all_fields_to_the_bit(void **state)
     assert_true(get(lines[0], "mfu")->valuedouble == 0.41);
     assert_true(get(lines[0], "memory_bytes")->valuedouble == 1288490189);
     assert_int_equal(get(lines[0], "skipped")->valueint, 2);
+    assert_true(get(lines[0], "loss_mean")->valuedouble == 0.25);
+    assert_true(get(lines[0], "elapsed_s")->valuedouble == 3600.013);
+    assert_true(get(lines[0], "time")->valuedouble >= (double)now);
+    assert_true(get(lines[0], "time")->valuedouble <= (double)time(NULL));
     assert_string_equal(get(lines[0], "numerics")->valuestring, "0123456789abcdef");
     cJSON_Delete(lines[0]);
     assert_int_equal(stat(fixture_path(*state, "run/metrics.jsonl"), &status), 0);
@@ -186,6 +194,7 @@ static void the_loss_scale_of_fp16(void **state)
 
 static void what_is_not_finite_stays_json(void **state)
 {
+    const struct metrics_evaluation huge = { .step = 40, .loss = 1e6, .tokens = 10 };
     struct metrics_step step = sample;
     struct metrics *metrics;
     struct err err = { 0 };
@@ -195,10 +204,11 @@ static void what_is_not_finite_stays_json(void **state)
     step.loss = -(double)NAN;
     step.grad_norm = INFINITY;
     step.mfu = NAN;
+    step.loss_mean = NAN;
     assert_ok(metrics_step(metrics, &step, &err), &err);
     step.grad_norm = -INFINITY;
     assert_ok(metrics_step(metrics, &step, &err), &err);
-    assert_ok(metrics_eval(metrics, 40, 1e6, 10, &err), &err);
+    assert_ok(metrics_eval(metrics, &huge, &err), &err);
     metrics_close(metrics);
     assert_int_equal(read_lines(*state, lines, 4), 3);
     assert_true(cJSON_IsNull(get(lines[0], "loss")));
@@ -206,6 +216,7 @@ static void what_is_not_finite_stays_json(void **state)
     assert_true(cJSON_IsNull(get(lines[0], "grad_norm")));
     assert_string_equal(get(lines[0], "grad_norm_hex")->valuestring, "inf");
     assert_true(cJSON_IsNull(get(lines[0], "mfu")));
+    assert_true(cJSON_IsNull(get(lines[0], "loss_mean")));
     assert_string_equal(get(lines[1], "grad_norm_hex")->valuestring, "-inf");
     assert_true(get(lines[2], "eval_loss")->valuedouble == 1e6);
     assert_true(cJSON_IsNull(get(lines[2], "perplexity")));
@@ -215,12 +226,15 @@ static void what_is_not_finite_stays_json(void **state)
 
 static void evaluations_and_events(void **state)
 {
+    const struct metrics_evaluation evaluation = {
+        .step = 3, .loss = 2.0, .tokens = 999, .elapsed_s = 1.5
+    };
     struct metrics *metrics;
     struct err err = { 0 };
     cJSON *lines[4];
 
     assert_ok(metrics_open(&metrics, *state, 1, &err), &err);
-    assert_ok(metrics_eval(metrics, 3, 2.0, 999, &err), &err);
+    assert_ok(metrics_eval(metrics, &evaluation, &err), &err);
     assert_ok(metrics_event(metrics, 4, "skip", "a \"b\"\\\n\t\x01 \xc3\xa9 \xff\xe2\x82", &err),
               &err);
     metrics_close(metrics);
@@ -228,6 +242,8 @@ static void evaluations_and_events(void **state)
     assert_int_equal(get(lines[0], "step")->valueint, 3);
     assert_string_equal(get(lines[0], "eval_loss_hex")->valuestring, "0x1p+1");
     assert_int_equal(get(lines[0], "eval_tokens")->valueint, 999);
+    assert_true(get(lines[0], "elapsed_s")->valuedouble == 1.5);
+    assert_true(get(lines[0], "time")->valuedouble > 1e9);
     assert_true(fabs(get(lines[0], "perplexity")->valuedouble - exp(2.0)) < 1e-12);
     assert_string_equal(get(lines[1], "event")->valuestring, "skip");
     /* Bytes that are no UTF-8 become U+FFFD each. */
@@ -262,6 +278,10 @@ static void keep_line(void *context, enum log_level level, const char *line)
 /* The one that will be done again, and no other line. */
 static void an_evaluation_is_dropped(void **state)
 {
+    static const struct metrics_evaluation evaluations[] = {
+        { .step = 1, .loss = 3.5, .tokens = 10 },
+        { .step = 2, .loss = 2.5, .tokens = 10 },
+    };
     struct metrics *metrics;
     cJSON *lines[8];
     struct err err = { 0 };
@@ -269,8 +289,8 @@ static void an_evaluation_is_dropped(void **state)
     assert_ok(metrics_drop_eval(*state, 2, &err), &err); /* no file yet */
     write_steps(*state, 1, 2);
     assert_ok(metrics_open(&metrics, *state, 3, &err), &err);
-    assert_ok(metrics_eval(metrics, 1, 3.5, 10, &err), &err);
-    assert_ok(metrics_eval(metrics, 2, 2.5, 10, &err), &err);
+    assert_ok(metrics_eval(metrics, &evaluations[0], &err), &err);
+    assert_ok(metrics_eval(metrics, &evaluations[1], &err), &err);
     metrics_close(metrics);
     assert_int_equal(read_lines(*state, lines, 8), 4);
     for (int i = 0; i < 4; i++)
