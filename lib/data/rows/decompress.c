@@ -1,8 +1,9 @@
 /*
- * decompress.c - by zlib and libzstd, piece by piece
+ * decompress.c - by zlib, libzstd and liblzma, piece by piece
  */
 #include "data/rows/decompress.h"
 
+#include <lzma.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #define TOTAL_BYTES_MAX ((int64_t)1 << 40) /* more would be a trick */
 #define CHECK_BYTES ((int64_t)64 << 20)    /* so often the disk's free space is looked at */
 #define FREE_BYTES_MIN ((int64_t)256 << 20)
+#define XZ_MEMORY_MAX ((uint64_t)512 << 20) /* xz -9 takes 65 MiB; xz --lzma2=dict=256MiB passes */
 
 struct unpacking {
     const char *path;
@@ -34,6 +36,7 @@ size_t decompress_name_length(const char *path)
     size_t length = strlen(path);
 
     return str_ends_with(path, ".gz")    ? length - 3
+           : str_ends_with(path, ".xz")  ? length - 3
            : str_ends_with(path, ".zst") ? length - 4
                                          : length;
 }
@@ -138,6 +141,59 @@ static int unpack_zstd(struct unpacking *u)
     return status;
 }
 
+static int unpack_xz(struct unpacking *u)
+{
+    lzma_stream z = LZMA_STREAM_INIT;
+    int status = 0;
+    lzma_ret code = lzma_stream_decoder(&z, XZ_MEMORY_MAX, LZMA_CONCATENATED);
+
+    z.next_in = u->in;
+    z.avail_in = (size_t)(u->end - u->in);
+    while (!status && code == LZMA_OK) {
+        z.next_out = u->out;
+        z.avail_out = PIECE_BYTES;
+        code = lzma_code(&z, LZMA_FINISH);
+        size_t n = PIECE_BYTES - z.avail_out;
+        if (n)
+            status = put(u, n);
+    }
+    if (!status && code == LZMA_MEM_ERROR)
+        status = err_set(u->err, ERR_DEVICE, "out of host memory");
+    else if (!status && code == LZMA_MEMLIMIT_ERROR)
+        status = err_set(u->err, ERR_DATA,
+                         "%s: decompressing it takes more than %d MB of memory (hint: decompress "
+                         "it first, by xz -d)",
+                         u->path, (int)(XZ_MEMORY_MAX / 1000000));
+    else if (!status && code != LZMA_STREAM_END)
+        status = damaged(u, code == LZMA_BUF_ERROR ? "cut off" : "damaged");
+    lzma_end(&z);
+    return status;
+}
+
+/* ---- by the first bytes of a file ---- */
+
+struct packing {
+    unsigned char begin[6];
+    size_t n_begin;
+    int (*unpack)(struct unpacking *u);
+};
+
+static const struct packing packings[] = {
+    { { 0x1f, 0x8b }, 2, unpack_gzip },
+    { { 0x28, 0xb5, 0x2f, 0xfd }, 4, unpack_zstd },
+    { { 0xfd, '7', 'z', 'X', 'Z', 0 }, 6, unpack_xz },
+};
+
+/* NULL: the file is not compressed. */
+static const struct packing *packing_of(const struct file_map *map)
+{
+    for (size_t i = 0; i < sizeof packings / sizeof *packings; i++)
+        if (map->n_bytes >= packings[i].n_begin &&
+            !memcmp(map->data, packings[i].begin, packings[i].n_begin))
+            return &packings[i];
+    return NULL;
+}
+
 static int open_nameless(struct err *err)
 {
     const char *folder = getenv("TMPDIR");
@@ -169,13 +225,10 @@ static int map_unpacked(const struct unpacking *u, struct file_map *map)
 
 int decompress_map(struct file_map *map, const char *path, struct err *err)
 {
-    static const unsigned char gzip[] = { 0x1f, 0x8b }, zstd[] = { 0x28, 0xb5, 0x2f, 0xfd };
-
     if (file_map_open(map, path, err) < 0)
         return -1;
-    bool is_gzip = map->n_bytes >= sizeof gzip && !memcmp(map->data, gzip, sizeof gzip);
-    bool is_zstd = map->n_bytes >= sizeof zstd && !memcmp(map->data, zstd, sizeof zstd);
-    if (!is_gzip && !is_zstd)
+    const struct packing *packing = packing_of(map);
+    if (!packing)
         return 0;
     struct file_map packed = *map;
     struct unpacking u = { .path = path,
@@ -190,7 +243,7 @@ int decompress_map(struct file_map *map, const char *path, struct err *err)
     if (u.fd < 0)
         status = -1;
     if (!status)
-        status = is_gzip ? unpack_gzip(&u) : unpack_zstd(&u);
+        status = packing->unpack(&u);
     if (!status)
         status = map_unpacked(&u, map);
     if (status < 0)

@@ -109,7 +109,7 @@ static int add_folder(struct row_files *files, const char *path, struct err *err
     if (rc == 0 && files->n == before)
         return err_set(err, ERR_DATA,
                        "%s has no file of rows (hint: .json, .jsonl, .csv, .tsv, .parquet, .txt, "
-                       "also with .gz or .zst)",
+                       "also with .gz, .xz or .zst)",
                        path);
     if (rc == 0)
         qsort(files->paths + before, (size_t)(files->n - before), sizeof *files->paths, by_path);
