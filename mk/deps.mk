@@ -8,7 +8,7 @@ home_libs = $(addprefix -L,$(wildcard $(1)/lib $(1)/lib64)) $(addprefix -Wl$(com
 comma := ,
 
 PKG_CONFIG ?= pkg-config
-DEPS_MODULES := yaml-0.1 libcjson libxxhash libzstd liblzma zlib hwloc libsodium libpcre2-8 libseccomp
+DEPS_MODULES := yaml-0.1 libcjson libxxhash libzstd liblzma zlib hwloc libsodium libpcre2-8 libseccomp libedit
 
 ifdef PMIX_HOME
 PMIX_CFLAGS := $(call home_cflags,$(PMIX_HOME))

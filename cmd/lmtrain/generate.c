@@ -214,7 +214,7 @@ static int work(struct generation *g, struct err *err)
     if (!status && (fflush(stdout) || ferror(stdout)))
         status = err_set(err, ERR_FAILED, "standard output cannot be written");
     if (!status && isatty(2) && replica_is_first(g->served.replica))
-        report(g, clock_seconds() - begin);
+        report(g, clock_seconds() - begin - g->typing_s);
     return status;
 }
 

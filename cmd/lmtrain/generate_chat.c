@@ -4,13 +4,14 @@
  * The generator keeps what it has computed: each turn costs its own tokens only, unless the
  * template writes earlier turns in another way once there are later ones.
  */
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "chat_line.h"
 #include "generation.h"
 
 struct talk {
@@ -115,42 +116,44 @@ static int turn(struct talk *t, const char *line, struct err *err)
     return add(t, "user", line, err) < 0 || answer(t, err) < 0 ? -1 : 0;
 }
 
+static int converse(struct talk *t, struct chat_line *line, struct err *err)
+{
+    int status = begin(t, err);
+    const char *text;
+
+    while (!status) {
+        interrupted = 0;
+        double begin = clock_seconds();
+        enum chat_line_state state = chat_line_read(line, &text);
+        t->g->typing_s += clock_seconds() - begin;
+        if (state == CHAT_LINE_END)
+            break;
+        if (state == CHAT_LINE_INTERRUPTED || !*text)
+            continue;
+        int is_command = *text == '/' ? command(t, text, err) : 0;
+        if (is_command == 2)
+            break;
+        status = is_command < 0 ? -1 : is_command ? 0 : turn(t, text, err);
+    }
+    return status;
+}
+
 int generate_talk(struct generation *g, struct err *err)
 {
     struct talk t = { .g = g };
     struct sigaction action = { .sa_handler = on_interrupt };
-    bool with_mark = isatty(0) && isatty(1);
-    int status;
-    char *line = NULL;
-    size_t capacity = 0;
+    bool is_terminal = isatty(0) && isatty(1);
+    struct chat_line *line;
 
-    if (with_mark) {
+    if (chat_line_open(&line, is_terminal, err))
+        return -1;
+    if (is_terminal) {
         sigaction(SIGINT, &action, NULL);
         fprintf(stderr, "/quit or Ctrl-D exits, /help shows all commands\n");
     }
-    status = begin(&t, err);
-    while (!status) {
-        if (with_mark) {
-            printf("> ");
-            fflush(stdout);
-        }
-        interrupted = 0;
-        ssize_t n = getline(&line, &capacity, stdin);
-        if (n < 0)
-            break;
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            line[--n] = 0;
-        if (!*line)
-            continue;
-        int is_command = *line == '/' ? command(&t, line, err) : 0;
-        if (is_command == 2)
-            break;
-        status = is_command < 0 ? -1 : is_command ? 0 : turn(&t, line, err);
-    }
-    if (with_mark)
-        printf("\n");
+    int status = converse(&t, line, err);
+    chat_line_close(line);
     drop(&t, 0);
     free(t.messages);
-    free(line);
     return status;
 }

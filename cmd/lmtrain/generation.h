@@ -40,6 +40,7 @@ struct generation {
     int32_t ends[GENERATE_ENDS_MAX];
     const char *stops[GENERATE_STOPS_MAX];
     bool has_model;
+    double typing_s; /* of an interactive chat: not of the model */
 };
 
 /* Tokens of a prompt as the model expects it: behind its bos, or as a conversation. out is added

@@ -138,6 +138,32 @@ expect 'a conversation' 0 '.' sh -c '"$0" generate --chat --model "$1" --tokeniz
     --max-new-tokens 24 <"$3"' "$lmtrain" "$dir/one" "$dir/chat" "$dir/turns"
 # shellcheck disable=SC2016
 expect 'that begins again' 0 '' sh -c 'case $1 in "$2"*"$2") ;; *) exit 1 ;; esac' sh "$output" "$answer"
+# typed KEYS... - a conversation on a terminal, in $output: each of them at a prompt of its own
+# shellcheck disable=SC2317 # expect calls them
+prompts() { [ "$(grep -ac '^> ' "$dir/typed")" -ge "$1" ]; }
+# shellcheck disable=SC2317
+typed() {
+    n_typed=0
+    : >"$dir/typed"
+    for keys in "$@"; do
+        n_typed=$((n_typed + 1))
+        wait_until 60 prompts "$n_typed"
+        # shellcheck disable=SC2059 # keys are escapes
+        printf "$keys"
+    done | XDG_STATE_HOME="$dir/state" script -qefc \
+        "$lmtrain generate --chat --model $dir/one --tokenizer $dir/chat --temperature 0 --max-new-tokens 4" "$dir/typed"
+}
+if command -v script >/dev/null; then
+    expect 'keys on a terminal' 0 '.' typed 'Whx\177o?\n' 'an\303\244\177d\n' 'dropped\003' '/quit\n'
+    expect 'the history has what was edited, for its owner alone' 0 '' \
+        test "$(tail -n +2 "$dir/state/lmtrain/chat_history" | tr '\n' ,)" = 'Who?,and,/quit,'
+    expect 'who alone can read it' 0 '^-rw-------' ls -l "$dir/state/lmtrain/chat_history"
+    expect 'keys of the history' 0 'Who.*' typed '\033[A\033[A\033[A\n' '/quit\n'
+    expect 'the next conversation adds to it' 0 '' \
+        test "$(tail -n +2 "$dir/state/lmtrain/chat_history" | tr '\n' ,)" = 'Who?,and,/quit,Who?,/quit,'
+else
+    echo 'skip a conversation on a terminal: no script (util-linux)'
+fi
 expect 'no such template' 2 "no chat template 'chatmel' .hint: chatml." "$lmtrain" generate --model "$dir/one" --chat \
     --template chatmel --prompt a
 expect 'a model without a template' 2 'has no chat template' "$lmtrain" generate --model "$dir/one" --chat --prompt a

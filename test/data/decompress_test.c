@@ -1,5 +1,5 @@
 /*
- * decompress_test.c - what gzip, xz and zstd made is what it was; what is cut off or damaged is said so
+ * decompress_test.c - what gzip, xz and zstd made is what it was; damage is said
  */
 #include "data/data_fixture.h"
 

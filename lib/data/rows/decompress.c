@@ -172,25 +172,25 @@ static int unpack_xz(struct unpacking *u)
 
 /* ---- by the first bytes of a file ---- */
 
-struct packing {
+struct packed_format {
     unsigned char begin[6];
     size_t n_begin;
     int (*unpack)(struct unpacking *u);
 };
 
-static const struct packing packings[] = {
+static const struct packed_format formats[] = {
     { { 0x1f, 0x8b }, 2, unpack_gzip },
     { { 0x28, 0xb5, 0x2f, 0xfd }, 4, unpack_zstd },
     { { 0xfd, '7', 'z', 'X', 'Z', 0 }, 6, unpack_xz },
 };
 
 /* NULL: the file is not compressed. */
-static const struct packing *packing_of(const struct file_map *map)
+static const struct packed_format *format_of(const struct file_map *map)
 {
-    for (size_t i = 0; i < sizeof packings / sizeof *packings; i++)
-        if (map->n_bytes >= packings[i].n_begin &&
-            !memcmp(map->data, packings[i].begin, packings[i].n_begin))
-            return &packings[i];
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (map->n_bytes >= formats[i].n_begin &&
+            !memcmp(map->data, formats[i].begin, formats[i].n_begin))
+            return &formats[i];
     return NULL;
 }
 
@@ -227,8 +227,8 @@ int decompress_map(struct file_map *map, const char *path, struct err *err)
 {
     if (file_map_open(map, path, err) < 0)
         return -1;
-    const struct packing *packing = packing_of(map);
-    if (!packing)
+    const struct packed_format *format = format_of(map);
+    if (!format)
         return 0;
     struct file_map packed = *map;
     struct unpacking u = { .path = path,
@@ -243,7 +243,7 @@ int decompress_map(struct file_map *map, const char *path, struct err *err)
     if (u.fd < 0)
         status = -1;
     if (!status)
-        status = packing->unpack(&u);
+        status = format->unpack(&u);
     if (!status)
         status = map_unpacked(&u, map);
     if (status < 0)

@@ -2,8 +2,8 @@
  * rows.h - files of rows, whatever they are written in, one row after the other
  *
  * JSON (an array of objects, or objects one behind the other), JSONL, CSV and TSV (with a header),
- * parquet, and text (a file is a row); each also as gzip, xz or zstd make them smaller (.jsonl.gz, by
- * their first bytes: decompress.h). Inputs are files, folders (all files in them and below whose
+ * parquet, and text (a file is a row); each also as gzip, xz or zstd make them smaller (.jsonl.gz,
+ * by their first bytes: decompress.h). Inputs are files, folders (all files in them and below whose
  * names say what they are, in the order of their paths) and globs. A row comes as the text of a
  * JSON object, or as a plain text; parsing it is left to the threads of the caller.
  *
