@@ -29,6 +29,7 @@ int cmd_merge(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_pretrain(int argc, char **argv);
 int cmd_report(int argc, char **argv);
+int cmd_watch(int argc, char **argv);
 
 /*
  * options_parse for commands: -1 to go on; otherwise the status to return at once, after the help

@@ -27,6 +27,7 @@ static const struct command commands[] = {
     { "convert", cmd_convert, "convert a Hugging Face folder to a checkpoint, or back" },
     { "plan", cmd_plan, "predict memory and FLOPs of a job before it runs" },
     { "report", cmd_report, "make what a run recorded into files to look at" },
+    { "watch", cmd_watch, "show how a run is that goes on elsewhere" },
     { "bench", cmd_bench,
       "measure the speed of a job on this machine, op by op, against the hardware limits" },
     { "data", cmd_data,

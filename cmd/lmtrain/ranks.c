@@ -15,6 +15,7 @@
 #include "launch/slurm/slurm.h"
 #include "launch/supervise.h"
 #include "launch/watch/watcher.h"
+#include "progress/status_file.h"
 
 /* ---- where, and how many ---- */
 
@@ -101,12 +102,15 @@ static int fail_joined(const struct err *err)
 int ranks_join(struct launch_rank *rank, const struct job *job, enum ranks_logs logs,
                struct err *err)
 {
-    char log_folder[4096];
+    char log_folder[4096], status_folder[4096];
     struct watcher_options options = { .hang_seconds = job->train.hang_seconds,
                                        .hang_abort_seconds = job->train.hang_abort_seconds,
-                                       .log_folder = logs == RANKS_WITH_LOGS ? log_folder : NULL };
+                                       .log_folder = logs == RANKS_WITH_LOGS ? log_folder : NULL,
+                                       .status_folder =
+                                           logs == RANKS_WITH_LOGS ? status_folder : NULL };
 
     snprintf(log_folder, sizeof log_folder, "%s/log", job->output);
+    snprintf(status_folder, sizeof status_folder, "%s/" STATUS_FOLDER, job->output);
     if (fault_init(ranks_expected(), launch_attempt(), err) < 0)
         return fail_alone(err);
     fault_at("start", -1);

@@ -14,7 +14,7 @@
 /* Slots don't share cache lines. */
 union progress_place {
     struct progress_slot slot;
-    char line[320];
+    char line[448];
 };
 
 /*

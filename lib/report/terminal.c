@@ -9,11 +9,8 @@
 #include "report/terminal.h"
 
 #include <errno.h>
-#include <langinfo.h>
-#include <locale.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +22,7 @@
 #include "base/log.h"
 #include "base/num.h"
 #include "base/str.h"
+#include "report/live_line.h"
 
 #define REDRAW_S 0.1
 #define BAR_MIN 8
@@ -58,18 +56,6 @@ struct terminal {
     struct str line, output; /* kept for their memory */
 };
 
-/* Asked of the environment's locale itself: main need not have called setlocale. */
-static bool locale_is_utf8(void)
-{
-    locale_t locale = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
-
-    if (!locale)
-        return false;
-    bool utf8 = !strcmp(nl_langinfo_l(CODESET, locale), "UTF-8");
-    freelocale(locale);
-    return utf8;
-}
-
 static int window_width(const struct terminal *terminal)
 {
     struct winsize size;
@@ -93,40 +79,6 @@ static void put(const struct terminal *terminal, const struct str *text)
             return;
         done += (size_t)n;
     }
-}
-
-/* Characters of UTF-8; all of ours are one column wide. */
-static int text_width(const char *text)
-{
-    int width = 0;
-
-    for (; *text; text++)
-        width += ((unsigned char)*text & 0xc0) != 0x80;
-    return width;
-}
-
-/* Add text, cut after `width` characters. */
-static void add_cut(struct str *out, const char *text, int width)
-{
-    const char *end = text;
-
-    while (*end && (((unsigned char)*end & 0xc0) == 0x80 || width-- > 0))
-        end++;
-    str_add_bytes(out, text, (size_t)(end - text));
-}
-
-/* 12400 -> "12.4k" */
-static const char *short_count(char *buffer, size_t size, double n)
-{
-    static const char *const units[] = { "", "k", "M", "G", "T" };
-    int unit = 0;
-
-    while (n >= 999.5 && unit < 4) {
-        n /= 1000;
-        unit++;
-    }
-    snprintf(buffer, size, unit && n < 99.95 ? "%.1f%s" : "%.0f%s", n, units[unit]);
-    return buffer;
 }
 
 /* A whole evaluation: as the last one, or as was said; NAN while that is not known. */
@@ -165,121 +117,18 @@ static double left_s(const struct terminal *terminal)
     return now + (double)n * evaluation_s(terminal);
 }
 
-/* What the line may say. The lower its need, the sooner it gets its place. */
-struct status_part {
-    int need;
-    bool is_shown;
-    char text[sizeof((struct terminal *)0)->status];
-};
-
-enum { N_PARTS_MAX = 10 };
-
-struct status_parts {
-    struct status_part items[N_PARTS_MAX];
-    int n;
-};
-
-static void add_part(struct status_parts *parts, int need, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void add_part(struct status_parts *parts, int need, const char *format, ...)
+/* The facts, most needed ones if not all fit; false if some did not. */
+static bool add_facts(const struct terminal *terminal, struct str *line, int width)
 {
-    CHECK(parts->n < N_PARTS_MAX);
-    struct status_part *part = &parts->items[parts->n++];
-    va_list arguments;
+    struct live_line parts;
 
-    *part = (struct status_part){ .need = need };
-    va_start(arguments, format);
-    vsnprintf(part->text, sizeof part->text, format, arguments);
-    va_end(arguments);
-}
-
-/* As many as fit, by need; 0 if some do not. */
-static int choose_parts(struct status_parts *parts, int width)
-{
-    int used = 0;
-
-    for (int need = 0; need < N_PARTS_MAX; need++)
-        for (int i = 0; i < parts->n; i++) {
-            struct status_part *part = &parts->items[i];
-
-            if (part->need != need)
-                continue;
-            int wanted = (used ? 2 : 0) + text_width(part->text);
-            if (used && used + wanted > width)
-                return 0;
-            part->is_shown = true;
-            used += wanted;
-        }
-    return used <= width;
-}
-
-/* In the order of the line. */
-static void list_parts(const struct terminal *terminal, struct status_parts *parts)
-{
-    const struct metrics_step *step = &terminal->step;
-    double left = left_s(terminal);
-    char text[32], learned[32];
-
-    add_part(parts, 0, "step %lld/%lld", (long long)step->step, (long long)terminal->total_steps);
-    if (terminal->n_steps)
-        add_part(parts, 3, "loss %.3f", step->loss);
-    if (step->tokens_per_s > 0 && step->learned_per_s > 0)
-        add_part(parts, 4, "%s tok/s (%s with loss)",
-                 short_count(text, sizeof text, step->tokens_per_s),
-                 short_count(learned, sizeof learned, step->learned_per_s));
-    else if (step->tokens_per_s > 0)
-        add_part(parts, 4, "%s tok/s", short_count(text, sizeof text, step->tokens_per_s));
-    if (step->mfu > 0)
-        add_part(parts, 5, step->mfu < 0.0995 ? "MFU %.1f %%" : "MFU %.0f %%", 100 * step->mfu);
-    if (step->memory_bytes)
-        add_part(parts, 6, "%s", str_bytes(text, sizeof text, step->memory_bytes));
-    if (step->skipped)
-        add_part(parts, 7, "skipped %lld", (long long)step->skipped);
-    if (step->reruns)
-        add_part(parts, 7, "run again %lld", (long long)step->reruns);
-    if (step->loss_scale > 0)
-        add_part(parts, 8, "scale %.0f", step->loss_scale);
-    if (*terminal->note)
-        add_part(parts, 2, "straggler %s", terminal->note);
-    if (terminal->live && *terminal->status)
-        add_part(parts, 1, "%s", terminal->status);
-    if (isfinite(left))
-        add_part(parts, 2, "left %s", str_duration(text, sizeof text, left));
-}
-
-/* The facts, most needed ones if not all fit; 0 if some did not. */
-static int add_facts(const struct terminal *terminal, struct str *line, int width)
-{
-    struct status_parts parts = { .n = 0 };
-
-    list_parts(terminal, &parts);
-    int all = choose_parts(&parts, width);
-    for (int i = 0; i < parts.n; i++) {
-        if (!parts.items[i].is_shown)
-            continue;
-        if (i > 0)
-            str_add(line, "  ");
-        add_cut(line, parts.items[i].text, width);
-    }
-    return all;
-}
-
-static void add_bar(const struct terminal *terminal, struct str *out, int n_cells)
-{
-    double share = (double)terminal->step.step / (double)max_i64(1, terminal->total_steps);
-    int n_full = (int)(fmin(fmax(share, 0), 1) * n_cells);
-
-    if (terminal->colour)
-        str_add(out, "\033[32m");
-    for (int i = 0; i < n_cells; i++) {
-        if (terminal->utf8)
-            str_add(out, i < n_full ? "\xe2\x96\x88" : "\xe2\x96\x91");
-        else
-            str_add_char(out, i < n_full ? '#' : '.');
-    }
-    if (terminal->colour)
-        str_add(out, "\033[0m");
+    live_line_of(&parts, &(struct live_facts){ .step = &terminal->step,
+                                               .has_step = terminal->n_steps > 0,
+                                               .total_steps = terminal->total_steps,
+                                               .left_s = left_s(terminal),
+                                               .status = terminal->live ? terminal->status : "",
+                                               .note = terminal->note });
+    return live_line_print(&parts, line, width);
 }
 
 /* Draw the live line again. */
@@ -290,13 +139,15 @@ static void draw(struct terminal *terminal)
 
     str_clear(line);
     str_clear(output);
-    int all = add_facts(terminal, line, width);
+    bool all = add_facts(terminal, line, width);
     str_add(output, "\r");
     str_add(output, str_text(line));
-    int room = width - text_width(str_text(line)) - 2;
+    int room = width - live_line_width(str_text(line)) - 2;
     if (all && !*terminal->status && room >= BAR_MIN) {
         str_add(output, "  ");
-        add_bar(terminal, output, min_int(room, BAR_MAX));
+        live_line_bar(output,
+                      (double)terminal->step.step / (double)max_i64(1, terminal->total_steps),
+                      min_int(room, BAR_MAX), terminal->utf8, terminal->colour);
     }
     str_add(output, "\033[K");
     put(terminal, output);
@@ -340,7 +191,7 @@ struct terminal *terminal_open(int fd, int64_t first_step, int64_t total_steps)
     terminal->total_steps = total_steps;
     terminal->step.step = first_step;
     terminal->live = isatty(fd) && kind && *kind && strcmp(kind, "dumb") != 0;
-    terminal->utf8 = locale_is_utf8();
+    terminal->utf8 = live_line_is_utf8();
     terminal->colour = terminal->live && !(no_colour && *no_colour);
     terminal->step_s = NAN;
     terminal->evaluations.seconds = NAN;
@@ -378,6 +229,15 @@ void terminal_step(struct terminal *terminal, const struct metrics_step *step, i
     if (line)
         log_to_file(line); /* takes the lock of the log, which logging threads take before ours */
     free(line);
+}
+
+void terminal_look(struct terminal *terminal, struct terminal_view *view)
+{
+    pthread_mutex_lock(&terminal->lock);
+    view->left_s = left_s(terminal);
+    snprintf(view->status, sizeof view->status, "%s", terminal->status);
+    snprintf(view->note, sizeof view->note, "%s", terminal->note);
+    pthread_mutex_unlock(&terminal->lock);
 }
 
 void terminal_status(struct terminal *terminal, const char *text)

@@ -42,6 +42,13 @@ void terminal_expect_evaluations(struct terminal *terminal, int64_t every, doubl
 void terminal_evaluating(struct terminal *terminal, int64_t done, int64_t total);
 void terminal_set_pace(struct terminal *terminal, double seconds);
 
+/* What the line says besides the last step's figures. From any thread. */
+struct terminal_view {
+    double left_s; /* nan: not known */
+    char status[256], note[96];
+};
+void terminal_look(struct terminal *terminal, struct terminal_view *view);
+
 void terminal_close(struct terminal *terminal);
 
 #endif

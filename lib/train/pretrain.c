@@ -380,6 +380,7 @@ static int run_steps(struct pretrain *p, struct err *err)
             return -1;
         pretrain_monitor_step(p, &r, clock_seconds() - begin);
         pretrain_report_step(p, &r, clock_seconds() - begin);
+        pretrain_status_step(p);
         if (after_step(p, &r, err) < 0)
             return -1;
         /* A run that is over ends as it would have without the signal. */
@@ -527,8 +528,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
 
     if (!p.is_first)
         log_set_level(LOG_WARN);
-    if (options->engine->rank.under_pmix)
-        p.progress = progress_join(options->engine->rank.local_rank);
+    p.progress = progress_join(options->engine->rank.local_rank);
     signals_catch();
     signals_answer(p.is_first ? PRETRAIN_ANSWER_STARTING : NULL);
     int status = begin(&p, err);
@@ -541,6 +541,7 @@ int pretrain(const struct pretrain_options *options, int *agreed, struct err *er
         say_goodbye(&p);
     if (status < 0)
         pretrain_report_gpu_loss(&p, err);
+    pretrain_status_close(&p, status < 0 ? err : NULL);
     pretrain_monitor_close(&p);
     gpu_watch_close(p.gpu);
     if (p.terminal)

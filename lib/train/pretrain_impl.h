@@ -1,7 +1,8 @@
 /*
  * pretrain_impl.h - the state of a run under way, shared by pretrain.c (cadence), resume.c (where
  * it begins), pretrain_evaluate.c, pretrain_save.c (what it leaves behind), pretrain_local.c (local
- * checkpoints), pretrain_report.c (what it says) and pretrain_monitor.c (how it fares)
+ * checkpoints), pretrain_report.c (what it says), pretrain_status.c (for who watches it) and
+ * pretrain_monitor.c (how it fares)
  */
 #ifndef TRAIN_PRETRAIN_IMPL_H
 #define TRAIN_PRETRAIN_IMPL_H
@@ -66,17 +67,18 @@ struct pretrain {
     struct terminal *terminal;
     struct rank_watch *watch; /* NULL: ranks are not compared */
     struct run_account account;
-    struct local_tier *local;       /* NULL: the job has no local checkpoints */
-    struct upload *upload;          /* rank 0's; NULL: the job has none */
-    bool upload_is_last;            /* the run is done: nothing but uploads is left */
-    bool upload_is_owed;            /* of whole_step, after its evaluation */
-    struct gpu_watch *gpu;          /* rank 0's; NULL: it has none */
-    struct progress_slot *progress; /* NULL: nothing watches this process */
-    int is_first;                   /* rank 0 */
-    int is_unwritten;               /* the disk did not take the last line of metrics */
-    int lock;                       /* fd of the run folder's lock */
-    int n_stepped;                  /* by this process */
-    double peak_flops;              /* of all ranks */
+    struct local_tier *local;         /* NULL: the job has no local checkpoints */
+    struct upload *upload;            /* rank 0's; NULL: the job has none */
+    bool upload_is_last;              /* the run is done: nothing but uploads is left */
+    bool upload_is_owed;              /* of whole_step, after its evaluation */
+    struct run_status_writer *status; /* rank 0's; NULL: none */
+    struct gpu_watch *gpu;            /* rank 0's; NULL: it has none */
+    struct progress_slot *progress;
+    int is_first;      /* rank 0 */
+    int is_unwritten;  /* the disk did not take the last line of metrics */
+    int lock;          /* fd of the run folder's lock */
+    int n_stepped;     /* by this process */
+    double peak_flops; /* of all ranks */
     double best_eval;
     int n_worse; /* evaluations since the best */
     int n_skipped_in_a_row;
@@ -160,6 +162,17 @@ void pretrain_monitor_say(const struct pretrain *pretrain);
 /* The file for Prometheus: if it is due; and for the last time. */
 void pretrain_monitor_write(struct pretrain *pretrain, const struct metrics_step *step);
 void pretrain_monitor_close(struct pretrain *pretrain);
+
+/*
+ * pretrain_status.c, on rank 0: the file that `lmtrain watch` reads. open: report and account are.
+ * step: one was done, or something else has changed. close: for the last time; why: NULL of a run
+ * that is done.
+ */
+void pretrain_status_open(struct pretrain *pretrain);
+/* Its folder again, in a run folder that was made again. */
+void pretrain_status_reopen(const struct pretrain *pretrain);
+void pretrain_status_step(struct pretrain *pretrain);
+void pretrain_status_close(struct pretrain *pretrain, const struct err *why);
 
 /*
  * pretrain_evaluate.c. Whether the evaluation of this step is due and was not done; and do it:

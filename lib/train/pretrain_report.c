@@ -92,6 +92,7 @@ int pretrain_report_open(struct pretrain *p, struct err *err)
     p->terminal = terminal_open(2, step, p->job->train.steps);
     pretrain_monitor_open(p);
     expect_evaluations(p);
+    pretrain_status_open(p);
     return 0;
 }
 
@@ -100,6 +101,7 @@ int pretrain_report_reopen(struct pretrain *p, struct err *err)
     struct metrics *old = p->metrics;
 
     p->metrics = NULL;
+    pretrain_status_reopen(p);
     if (old)
         metrics_close(old);
     return job_file_write(p->job, err) < 0 ||

@@ -122,6 +122,8 @@ printf '%s\n' "$output" >"$dir/stall.out"
 said 'it is named, with op, layer and micro-batch' "rank 1 on $host .*: in attention layers\.1, step 3, micro-batch 0 since" stall
 said 'and who waits for it' \
     "rank 0 on $host .*: waits in .* dp .*step 3.*; rank 1 on $host has not reached it: it is in attention layers\.1" stall
+expect 'the status that watch reads has both ranks, and the op' 0 \
+    '"rank":0,.*"rank":1,.*"state":"ended","step":3,"micro_batch":0,"doing":"attention layers.1"' cat "$dir/stall/status/ranks-$host.json"
 said 'and why it ended' "rank 1 on $host made no progress for [5-9] s: terminating the ranks of $host" stall
 
 # mpirun keeps Ctrl-Z to itself unless told.

@@ -80,7 +80,7 @@ static inline void wait_for_rank_0(int rank)
 
 static inline void play_rank(const struct play *play, int rank)
 {
-    struct watcher_options options = { play->hang_seconds, play->hang_abort_seconds, folder };
+    struct watcher_options options = { play->hang_seconds, play->hang_abort_seconds, folder, NULL };
     struct launch_rank self = { .world_rank = rank,
                                 .world_size = play->world_size ? play->world_size : play->n_ranks,
                                 .local_rank = rank,

@@ -339,7 +339,7 @@ static int watches_hangs(const struct launch_head *head)
 /* When something is due without an event. */
 static double next_due(struct launch_head *head, double now)
 {
-    double due = head_check_fences(head, now);
+    double due = fmin(head_check_fences(head, now), head_put_status(head, now));
 
     if (head->phase != RUNNING)
         due = fmin(due, head->ending_since + (now < head->ending_since + kill_after_seconds
@@ -452,6 +452,7 @@ static int start(struct launch_head *head, enum host_state *states, struct err *
         if (head->n_nodes > 1)
             head->watched[rank].host = head->nodes[mine->node].host;
     }
+    head_open_status(head);
     head->started_at = clock_seconds();
     return 0;
 }
@@ -459,6 +460,7 @@ static int start(struct launch_head *head, enum host_state *states, struct err *
 static void finish(struct launch_head *head)
 {
     head_fail_fences(head);
+    head_close_status(head);
     head_close_nodes(head);
     output_destroy(head->output);
     hang_watch_release(&head->hang);

@@ -3,9 +3,9 @@
  *
  * head_nodes.c starts and closes the nodes' daemons, head_messages.c receives their messages,
  * head_daemons.c finds daemons that are stopped or silent, head_gpus.c terminates ranks that have
- * lost their GPU, head_fences.c forwards what ranks of different nodes exchange through PMIx, and
- * head.c has the loop: causes, signals, hangs, termination. supervise.c runs attempts until one
- * succeeds.
+ * lost their GPU, head_status.c writes what it knows of all ranks for `lmtrain watch`,
+ * head_fences.c forwards what ranks of different nodes exchange through PMIx, and head.c has the
+ * loop: causes, signals, hangs, termination. supervise.c runs attempts until one succeeds.
  */
 #ifndef LAUNCH_HEAD_HEAD_IMPL_H
 #define LAUNCH_HEAD_HEAD_IMPL_H
@@ -69,6 +69,7 @@ struct head_console {
 };
 
 struct head_fence;
+struct head_status;
 
 struct launch_head {
     const struct supervise_options *options;
@@ -82,6 +83,7 @@ struct launch_head {
     struct host_link *host_links; /* one for each host of the list, or NULL */
     struct output *output;
     struct head_fence *fences;
+    struct head_status *status; /* NULL: the job has none */
     struct hang_rank *watched;
     struct hang_watch hang;
     struct pollfd *polls;
@@ -179,6 +181,17 @@ void head_watch_gpus(struct launch_head *head, double now);
  * replaces it.
  */
 void head_find_broken_gpu(struct launch_head *head);
+
+/* ---- head_status.c ---- */
+
+/* The ranks' state in the run folder; the daemons have been forked. */
+void head_open_status(struct launch_head *head);
+
+/* Put it if that is due; returns when it will be next (1e300: never). */
+double head_put_status(struct launch_head *head, double now);
+
+/* For the last time in this attempt. */
+void head_close_status(struct launch_head *head);
 
 /* ---- head_fences.c ---- */
 

@@ -27,6 +27,7 @@
 #include "launch/node/node_impl.h"
 #include "launch/remote/link_impl.h"
 #include "launch/watch/rank_gpu_impl.h"
+#include "progress/status_file.h"
 
 static const double kill_after_seconds = 0.3;
 static const double gpu_seconds = 1; /* between looks at the ranks' GPUs */
@@ -276,6 +277,8 @@ static void look_at_gpus(struct daemon *daemon, double now)
         struct node_rank *rank = &node->ranks[i];
         struct progress_slot *slot = &node->page[i].slot;
         bool has_new_xid = rank_gpu_look(slot, &daemon->gpus);
+        atomic_store(&slot->resident_bytes,
+                     rank->process.running ? status_resident_bytes(rank->process.pid) : 0);
         uint64_t beat = atomic_load(&slot->beat);
         bool stands = beat == rank->gpu_beat && beat != rank->told_gpu_beat;
 

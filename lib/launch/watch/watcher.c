@@ -32,7 +32,7 @@ enum { LEAVE_MS = 1000, N_TRIES = 200, FENCE_SECONDS = 600, GET_SECONDS = 60 };
 static struct {
     struct watch_page *page; /* NULL: no watcher, or our own supervisor monitors */
     char path[512];
-    char *log_folder;
+    char *log_folder, *status_folder;
     char folder[512];      /* of this rank's own in shared memory; "": none */
     char (*segments)[256]; /* Open MPI's files that were in it before watcher_settle */
     int n_segments;
@@ -80,6 +80,7 @@ static int fork_watcher(int lock_fd, const struct watcher_options *options, stru
                                        .wake_fd = ends[0],
                                        .options = *options };
         start.options.log_folder = self.log_folder;
+        start.options.status_folder = self.status_folder;
         start.launcher = launcher;
         watcher_run(&start);
     }
@@ -166,11 +167,12 @@ int watcher_start(const struct watcher_options *options, struct err *err)
     if (!launch_is_rank() || getenv(PROGRESS_VARIABLE) || self.page)
         return 0;
     catch_end();
-    if (options->log_folder) {
+    if (options->log_folder)
         self.log_folder = strdup(options->log_folder);
-        if (!self.log_folder)
-            return err_set(err, ERR_FAILED, "out of host memory");
-    }
+    if (options->status_folder)
+        self.status_folder = strdup(options->status_folder);
+    if (!self.log_folder != !options->log_folder || !self.status_folder != !options->status_folder)
+        return err_set(err, ERR_FAILED, "out of host memory");
     if (start_watching(options, &why))
         log_warn("this rank is not monitored for hangs: %s", why.text);
     make_folder(); /* after the fork: its lock is the rank's */

@@ -23,6 +23,8 @@
 struct watcher_options {
     double hang_seconds, hang_abort_seconds; /* 0 never */
     const char *log_folder; /* ranks but 0 write to rank-N.log in it; NULL: none. Copied */
+    const char
+        *status_folder; /* for what `lmtrain watch` reads (status_file.h); NULL: none. Copied */
 };
 
 /*

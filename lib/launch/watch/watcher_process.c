@@ -192,6 +192,7 @@ static void loop(struct watcher *w)
         }
         if (now >= next_gpus) {
             watcher_look_at_gpus(w, now);
+            watcher_put_status(w, now);
             next_gpus = now + gpu_seconds;
         }
         if (now >= next_bound) {
@@ -283,6 +284,8 @@ void watcher_run(const struct watcher_start *start)
     loop(w);
     if (w->n_told && w->n_more)
         log_error("%s", death_consequences(w->n_more, w->host, text, sizeof text));
+    watcher_put_status(w, clock_seconds());
+    status_file_close(w->status, WATCHER_NOTICE_SECONDS);
     if (w->notices)
         death_notices_flush(w->notices, WATCHER_NOTICE_SECONDS);
     watch_page_unlink(start->path, w->page);

@@ -3,8 +3,9 @@
  *
  * watcher_process.c has the loop: it finds ranks, waits for events and terminates ranks.
  * watcher_deaths.c finds ranks that ended, and exchanges death notices with other nodes;
- * watcher_hangs.c finds ranks that make no progress or have lost their GPU; watcher_logs.c writes
- * the watcher's log and reads those of the ranks.
+ * watcher_hangs.c finds ranks that make no progress or have lost their GPU; watcher_status.c writes
+ * what they do for `lmtrain watch`; watcher_logs.c writes the watcher's log and reads those of the
+ * ranks.
  */
 #ifndef LAUNCH_WATCH_WATCHER_PROCESS_IMPL_H
 #define LAUNCH_WATCH_WATCHER_PROCESS_IMPL_H
@@ -16,6 +17,7 @@
 #include "launch/watch/hang_impl.h"
 #include "launch/watch/rank_gpu_impl.h"
 #include "launch/watch/watcher_impl.h"
+#include "progress/status_file.h"
 
 enum { WATCHER_TAIL_BYTES = 1024 };
 
@@ -48,6 +50,9 @@ struct watcher {
     bool gpu_is_told[WATCH_RANKS_MAX]; /* that it is broken */
     uint64_t beats;                    /* of all ranks, at the last look at GPUs */
     double still_since;                /* when they last changed, or a GPU broke */
+    struct status_file *status;        /* NULL: none, or not yet */
+    uint64_t heard_beats[WATCH_RANKS_MAX];
+    double heard_at[WATCH_RANKS_MAX]; /* when each rank's beat had changed */
 };
 
 /* ---- watcher_process.c ---- */
@@ -88,6 +93,11 @@ void watcher_watch_hangs(struct watcher *w, double now);
 
 /* Update the ranks' GPUs in their slots; terminate the ranks if one has lost its GPU and hangs. */
 void watcher_look_at_gpus(struct watcher *w, double now);
+
+/* ---- watcher_status.c ---- */
+
+/* What the ranks of this node do, into the run folder's status; once a second. */
+void watcher_put_status(struct watcher *w, double now);
 
 /* ---- watcher_logs.c ---- */
 

@@ -1,0 +1,59 @@
+/*
+ * watcher_status.c - the ranks of a node under srun and mpirun, for `lmtrain watch`:
+ * status/ranks-HOST.json
+ */
+#include <stdio.h>
+
+#include "launch/watch/watcher_process_impl.h"
+#include "progress/status_file.h"
+
+/* The state of a rank that is not there any more, or of one that is. */
+static const char *state_of(const struct hang_rank *rank)
+{
+    if (rank->running)
+        return "running";
+    return atomic_load(&rank->slot->end) == PROGRESS_LEFT ? "left" : "ended";
+}
+
+static bool has_file(struct watcher *w)
+{
+    char path[4096];
+
+    if (w->status || !w->start->options.status_folder || w->phase != WATCHING)
+        return w->status != NULL;
+    snprintf(path, sizeof path, "%s/ranks-%s.json", w->start->options.status_folder, w->host);
+    w->status = status_file_open(path, NULL, NULL);
+    return w->status != NULL;
+}
+
+void watcher_put_status(struct watcher *w, double now)
+{
+    struct str out = { 0 };
+    char gpu[512];
+
+    if (!has_file(w))
+        return;
+    str_add(&out, ",\"host\":\"");
+    str_add_utf8(&out, w->host, strlen(w->host));
+    str_add(&out, "\",\"ranks\":[");
+    for (int i = 0; i < w->n; i++) {
+        const struct progress_slot *slot = w->ranks[i].slot;
+        uint64_t beat = atomic_load(&slot->beat);
+
+        if (beat != w->heard_beats[i])
+            w->heard_at[i] = now;
+        w->heard_beats[i] = beat;
+        atomic_store(&w->page->places[i].slot.resident_bytes,
+                     status_resident_bytes(w->ranks[i].pid));
+        str_add(&out, i ? "," : "");
+        status_add_rank(&out,
+                        &(struct status_rank){ .rank = w->ranks[i].world_rank,
+                                               .state = state_of(&w->ranks[i]),
+                                               .heard_s = now - w->heard_at[i],
+                                               .gpu = rank_gpu_describe(slot, gpu, sizeof gpu),
+                                               .slot = slot });
+    }
+    str_add(&out, "]");
+    status_file_put(w->status, str_text(&out));
+    str_release(&out);
+}
