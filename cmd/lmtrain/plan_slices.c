@@ -55,7 +55,7 @@ void plan_print_slices(const struct plan *plan, struct str *out)
     if (!p->slice_sites)
         return;
     report_table_init(&table, "lrrlrrrr");
-    report_table_heading(&table, "overlap over tp, ms\tlayer\tsites\tslices\tcompute\tmoved\t"
+    report_table_heading(&table, "overlap, ms\tlayer\tsites\tslices\tcompute\tmoved\t"
                                  "exposed uncut\texposed");
     for (const struct slice_site *site = p->slice_sites; site;) {
         int n = count_alike(site);

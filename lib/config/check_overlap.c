@@ -1,7 +1,33 @@
 /*
- * check_overlap.c - whether collectives of tensor parallelism can be hidden in the way a job says
+ * check_overlap.c - whether collectives of layers can be hidden in the way a job says
  */
 #include "config/read_impl.h"
+
+/* Keys and values of whole sequences, gathered from rows of all heads. */
+static bool gathers_keys(const struct job *job)
+{
+    struct context_cut cut = job_context_cut(job);
+
+    return job->parallel.cp > 1 && cut.keys > 1 && cut.ulysses == 1 &&
+           job->parallel.cp_kind != CP_RING;
+}
+
+bool job_has_overlap(const struct job *job)
+{
+    return job->parallel.tp > 1 || gathers_keys(job);
+}
+
+/* What stays whole beside what is cut. */
+static void note_whole(struct job_reader *r)
+{
+    const struct job *job = r->job;
+
+    if (job->parallel.cp > 1 && !gathers_keys(job))
+        job_note(r->job, r->arena,
+                 "parallel.overlap cuts what cp exchanges under cp_kind gather alone: exchanges of "
+                 "%s are whole",
+                 job->parallel.cp_kind == CP_RING ? "a ring" : "heads");
+}
 
 /* Two slices of whole sequences on each rank, where it has some of the rows. */
 void reader_check_overlap(struct job_reader *r)
@@ -14,9 +40,13 @@ void reader_check_overlap(struct job_reader *r)
         diagnostics_add(&r->mistakes, reader_given(r, "parallel.overlap_slices"),
                         "parallel.overlap_slices is for overlap: slices, and overlap is %s",
                         choice_word(overlap_choices, (int)job->parallel.overlap));
-    if (job->parallel.tp == 1 && node && job->parallel.overlap != JOB_OVERLAP_NONE)
-        job_note(r->job, r->arena, "parallel.overlap has no effect: tp is 1");
-    if (job->parallel.overlap != JOB_OVERLAP_HALVES || job->parallel.tp == 1)
+    if (node && job->parallel.overlap != JOB_OVERLAP_NONE) {
+        if (!job_has_overlap(job))
+            job_note(r->job, r->arena,
+                     "parallel.overlap has no effect: tp is 1, and no keys are gathered over cp");
+        note_whole(r);
+    }
+    if (job->parallel.overlap != JOB_OVERLAP_HALVES || !job_has_overlap(job))
         return;
     if (job->model.attention_dropout > 0 || (job->samples.train && job->data.packing))
         job_note(r->job, r->arena,

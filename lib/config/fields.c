@@ -351,7 +351,8 @@ const struct field job_fields[] = {
               "changes no bit" },
     { "parallel.overlap", FIELD_CHOICE, AT(parallel.overlap), .initial = "auto",
       .choices = overlap_choices,
-      .help = "how collectives of tensor parallelism are hidden: none: under gradients of weights "
+      .help = "how collectives of layers are hidden, those over tp and the gathers of keys and "
+              "values of cp_kind gather: none: under gradients of weights "
               "alone; slices: a layer's products are cut into slices of tokens, each of which "
               "travels while the next is computed; halves: two slices of whole sequences, through "
               "attention as well (needs 2 sequences of each tensor-parallel rank in a "

@@ -509,4 +509,8 @@ int64_t job_length_unit(const struct job *job);
  * parallel.node_ranks, else of the nodes; 0: none do, or that is not known. */
 int job_node_ranks(const struct job *job);
 
+/* Whether there are collectives that parallel.overlap can cut (program/slice.c): over tp, and keys
+ * and values that are gathered. */
+bool job_has_overlap(const struct job *job);
+
 #endif

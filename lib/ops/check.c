@@ -200,7 +200,7 @@ static int bind(struct solver *s, enum dim dim, int64_t extent, const char *oper
             return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted a divisor of %lld",
                            name, operand, (long long)extent, (long long)s->dims[DIM_SIZE_T]);
     } else if (dim == DIM_T && (s->info->attributes & ATTRIBUTE_SEQ_LEN) &&
-               extent % s->op->attributes.seq_len) {
+               !s->op->attributes.part_rows && extent % s->op->attributes.seq_len) {
         return err_set(s->err, ERR_FAILED, "%s: %s has %lld rows, wanted a multiple of seq_len %d",
                        name, operand, (long long)extent, s->op->attributes.seq_len);
     }

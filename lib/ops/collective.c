@@ -383,11 +383,26 @@ static int check_zigzag(const struct op_shape *op, struct err *err)
     return op->attributes.zigzag ? check_two_chunks(op, "zigzag", err) : 0;
 }
 
+static int check_slice(const struct op_shape *op, const struct tensor *part, struct err *err)
+{
+    const struct op_attributes *a = &op->attributes;
+
+    if (a->part_rows % a->seq_len)
+        return err_set(err, ERR_FAILED, "%s: part_rows is %lld, wanted a multiple of seq_len %d",
+                       op_name(op->kind), (long long)a->part_rows, a->seq_len);
+    if (a->first < 0 || a->first + part->rows > a->part_rows)
+        return err_set(err, ERR_FAILED, "%s: rows %lld to %lld, wanted of 0 to %lld",
+                       op_name(op->kind), (long long)a->first, (long long)(a->first + part->rows),
+                       (long long)a->part_rows);
+    return 0;
+}
+
 static int check_gathered(const struct op_shape *op, struct err *err)
 {
     int is_scattered = op->kind == OP_SCATTER_SEQUENCE;
+    const struct tensor *part = is_scattered ? &op->out[OPS_FIRST] : &op->in[OPS_FIRST];
 
-    return check_sequences(op, is_scattered ? &op->out[OPS_FIRST] : &op->in[OPS_FIRST], err);
+    return op->attributes.part_rows ? check_slice(op, part, err) : check_sequences(op, part, err);
 }
 
 static int gather_sequence_spread(const struct spread_query *q)

@@ -278,10 +278,12 @@
  *   gather_sequence     part[T x n] -> whole[T size x n]
  *                         over `axis`: a sequence's rows of all ranks, seq_len of each. In order of
  *                         ranks; or, with `zigzag`, rank i has chunks i and 2 size - 1 - i of the 2
- *                         size that a sequence is cut into, in this order
+ *                         size that a sequence is cut into, in this order. With part_rows, `part`
+ *                         is a slice of every rank's rows; these are put where they belong in
+ *                         the part_rows size rows at `whole`, the others stay as they are
  *   scatter_sequence    whole[T size x n] -> part[T x n]
  *                         over `axis`: the rank's rows of the tree sum. Each is the other's
- *                         gradient
+ *                         gradient. With part_rows, these of all at `whole`, the slice's alone
  *   rotate              x[r x c] any -> y[r x c] as x
  *                         over `axis`: the x of the rank `peer` further along (wrapping); every
  *                         rank sends and receives
@@ -430,13 +432,16 @@ enum router_score { ROUTER_SOFTMAX, ROUTER_SIGMOID };
 /* The parameters of an op besides its operands; zero where the kind has no such parameter. */
 struct op_attributes {
     int n_heads, n_kv_heads, head_dim;
-    int seq_len;      /* rows of one sequence; of an attention: of its queries; of an exchange of
+    int seq_len;       /* rows of one sequence; of an attention: of its queries; of an exchange of
                      * rows and heads, and of a gathered sequence: of one rank's part */
-    int cache_len;    /* L of attention_cached: positions of a sequence, or rows of all */
-    int chunk;        /* tokens of head_cross_entropy's and head_loss's chunks */
-    int vocab_size;   /* logit_stats, cross_entropy: tokens there are, on all ranks */
-    int group;        /* gather_heads: neighbours that share a kv head */
-    int zigzag;       /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
+    int cache_len;     /* L of attention_cached: positions of a sequence, or rows of all */
+    int chunk;         /* tokens of head_cross_entropy's and head_loss's chunks */
+    int vocab_size;    /* logit_stats, cross_entropy: tokens there are, on all ranks */
+    int group;         /* gather_heads: neighbours that share a kv head */
+    int zigzag;        /* gather_sequence, scatter_sequence: a rank has two chunks, which balance */
+    int64_t part_rows; /* gather_sequence, scatter_sequence: rows of the rank's whole part, of
+                        * which these are a slice from row `first` on; 0: it is all of it */
+    int64_t first;
     int window;       /* attentions, gather_window, scatter_window: keys that a query sees at most,
                      * up to its own; attentions: 0: any number */
     int alibi;        /* attentions: heads of all ranks, by which slopes go; 0: no slopes */

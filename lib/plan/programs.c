@@ -120,7 +120,7 @@ int programs_compile_by_length(struct programs_by_length *programs,
     /* Programs of several lengths have one order of ops. */
     if (programs->n_shorter)
         options.overlap.kind = OVERLAP_NONE;
-    if (options.overlap.kind != OVERLAP_NONE && options.mesh.size[axes_tensor()] > 1)
+    if (options.overlap.kind != OVERLAP_NONE && job_has_overlap(job))
         time_slices(&options.overlap.times, job, &options.mesh, arena);
     if (compile_train(programs->longest, &options, err) < 0)
         return -1;

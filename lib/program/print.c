@@ -69,6 +69,15 @@ static void print_slice(const struct program *p, const struct value *v, struct s
     str_add_char(out, ']');
 }
 
+/* "%12[group 0]", "%12[groups 0:2]". */
+static void print_groups(const struct value *v, struct str *out)
+{
+    str_printf(out, "%%%d[group%s %d", v->base, v->n_groups > 1 ? "s" : "", v->group - 1);
+    if (v->n_groups > 1)
+        str_printf(out, ":%d", v->group - 1 + v->n_groups);
+    str_add_char(out, ']');
+}
+
 static void print_value(const struct program *p, int id, struct str *out)
 {
     const struct value *v = &p->values[id];
@@ -77,6 +86,8 @@ static void print_value(const struct program *p, int id, struct str *out)
         str_add(out, "-");
     else if (v->name)
         str_add(out, v->name);
+    else if (v->group)
+        print_groups(v, out);
     else if (is_rectangle(p, v))
         print_rectangle(p, v, out);
     else if (is_slice(p, v))

@@ -113,10 +113,26 @@ int program_view(struct program *program, int base, int64_t offset, int64_t rows
     return view_of(program, base, offset, rows, cols, stride);
 }
 
+int program_groups(struct program *program, int base, int of, int first, int n, int64_t rows)
+{
+    struct value *whole = &program->values[base];
+
+    CHECK(!whole->base && !whole->part_rows && whole->stride == whole->cols);
+    CHECK(of <= PROGRAM_MAX_PARTS && (!whole->n_groups || whole->n_groups == of));
+    CHECK(first >= 0 && n > 0 && first + n <= of);
+    whole->n_groups = of;
+    int made = program_view(program, base, 0, rows, whole->cols, whole->stride);
+    program->values[made].group = 1 + first;
+    program->values[made].n_groups = n;
+    return made;
+}
+
 int program_n_parts(const struct program *program, int base)
 {
     const struct value *v = &program->values[base];
 
+    if (v->n_groups)
+        return v->n_groups;
     return v->part_rows ? (int)((v->part_period + v->part_rows - 1) / v->part_rows) : 1;
 }
 
@@ -127,6 +143,8 @@ struct value_parts program_parts(const struct program *program, int id)
     const struct value *v = &program->values[id], *base = &program->values[base_id];
     struct value_parts all = { 0, program_n_parts(program, base_id) };
 
+    if (v->group && program_whole(program, id) == base_id)
+        return (struct value_parts){ v->group - 1, v->n_groups };
     if (!base->part_rows || program_whole(program, id) != base_id)
         return all;
     int64_t period = base->part_period * base->stride;
@@ -146,6 +164,10 @@ int program_overlap(const struct program *program, int a, int b)
 
     if (program_whole(program, a) != program_whole(program, b))
         return 0;
+    if (x->group && y->group)
+        return x->group < y->group + y->n_groups && y->group < x->group + x->n_groups;
+    if (x->group || y->group)
+        return 1;
     if (x->rows != y->rows || x->stride != y->stride ||
         x->offset / x->stride != y->offset / y->stride) {
         x_end += (x->rows - 1) * x->stride;

@@ -193,6 +193,10 @@ struct value {
      * of its own parts alone: in each `part_period` rows the first part_rows are part 0, the next
      * part 1, ... 0: it is one part. */
     int64_t part_rows, part_period;
+    /* A base's whose rows ops write and read in groups, and where a group's lie they alone know
+     * (slice.c, slice_experts.c): each group is a part. Of a view, 1 + the first of its
+     * `n_groups` groups. 0: none. */
+    int n_groups, group;
     int boundary;         /* a layer's input: kept by full recomputation */
     enum segment segment; /* by place */
     int stash;            /* by place: which, for values of SCOPE_STASH */
@@ -391,6 +395,12 @@ int program_cell(struct program *program, enum cell_role role, const char *name,
 int program_view(struct program *program, int base, int64_t offset, int64_t rows, int64_t cols,
                  int64_t stride);
 
+/*
+ * n groups, from group `first` on, of a dense value that owns its memory and has `of` of them:
+ * `rows` rows, all that an op may find there. What reads or writes it is given the whole.
+ */
+int program_groups(struct program *program, int base, int of, int first, int n, int64_t rows);
+
 /* Rows of the value are tokens: SPREAD_ROWS on each axis that divides tokens. Or sequences: on each
  * of them along which ranks have other sequences. */
 void program_split_rows(struct program *program, int id);
@@ -421,7 +431,7 @@ static inline int program_whole(const struct program *program, int id)
     return program->values[id].base ? program->values[id].base : id;
 }
 
-/* The parts of a base; and those of them in which elements of a value are, of its base. */
+/* The parts of a base, of rows or groups; and those of them in which elements of a value are. */
 #define PROGRAM_MAX_PARTS 16
 struct value_parts {
     int first, n;

@@ -1,5 +1,5 @@
 /*
- * slice.c - slices of rows, each of which travels over tp while the next is computed
+ * slice.c - slices of rows, each of which travels while the next is computed
  *
  * A row of a product, a norm or an activation depends on that row alone, so an op can be cut into
  * slices of rows, and the collective behind it as well. Of two slices:
@@ -15,6 +15,11 @@
  * Fine-grained execution of AccTFM (TPDS 2022), here along tokens; with two slices of whole
  * sequences, which attention is cut into as well, Domino (arXiv:2409.15241). What sums over rows (a
  * weight's gradient) reads all rows behind the last slice.
+ *
+ * Keys and values that attention reads are gathered over cp slice by slice, too, behind the product
+ * and the rotation of the slice; so are sums of their gradients ahead of the products behind them.
+ * Where in all ranks' rows those of a slice are, the op knows: each slice is a group of the
+ * gathered value (program.h).
  *
  * With sequence parallelism a rank has a period of rows. Slice i of all rows is the i-th part of
  * each rank's period, as many pieces as there are ranks. No row changes its rank or its place, so
@@ -32,8 +37,6 @@
 #include "program/order.h"
 #include "program/slice_impl.h"
 
-/* Slices of fewer rows would leave products' tiles empty. */
-#define ROWS_MIN 32
 /* What a plan must gain by the times, in per cent. */
 #define GAIN_MIN 2
 
@@ -49,16 +52,24 @@ static int64_t rows_for(const struct slicer *s, int n, int unit)
     return (rows + unit - 1) / unit * unit;
 }
 
+/* Each piece of a slice is a group of all rows, and these are not any number. */
+static bool has_groups(const struct slicer *s, const struct op *op, int64_t rows)
+{
+    return !slice_is_of_sequences(op) ||
+           (s->period + rows - 1) / rows * s->n_pieces <= PROGRAM_MAX_PARTS;
+}
+
 /* Cut ops begin .. end - 1 as far as they can be; whether a collective is. */
 static bool cut(struct slicer *s, int begin, int end, int64_t rows)
 {
     bool moves = false;
 
     for (int i = begin; i < end; i++) {
-        bool is = rows < s->period && slice_is_cut(s, &s->function->ops[i], rows);
+        const struct op *op = &s->function->ops[i];
+        bool is = rows < s->period && slice_is_cut(s, op, rows) && has_groups(s, op, rows);
 
         s->slice_rows[i] = is ? rows : 0;
-        moves |= is && op_is_collective(s->function->ops[i].kind);
+        moves |= is && op_is_collective(op->kind);
     }
     return moves;
 }
@@ -81,7 +92,7 @@ static int end_of_site(const struct slicer *s, int begin)
     while (i < s->function->n_ops) {
         const struct op *op = &s->function->ops[i++];
 
-        if (!order_is_async(op) && !slice_is_cut(s, op, ROWS_MIN) &&
+        if (!order_is_async(op) && !slice_is_cut(s, op, SLICE_ROWS_MIN) &&
             !slice_only_accumulates(s->program, op))
             break;
     }
@@ -95,7 +106,7 @@ static void choose_of_site(struct slicer *s, int begin, int end)
     cut(s, begin, end, s->period);
     least = play(s, begin, end) * (100 - GAIN_MIN) / 100;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        int64_t rows = rows_for(s, counts[i], ROWS_MIN);
+        int64_t rows = rows_for(s, counts[i], SLICE_ROWS_MIN);
 
         if (!cut(s, begin, end, rows))
             continue;
@@ -144,7 +155,7 @@ static void cut_sites(struct slicer *s)
     int n = s->options->n_slices, n_ops = s->function->n_ops;
 
     if (n) {
-        cut(s, 0, n_ops, rows_for(s, n, ROWS_MIN));
+        cut(s, 0, n_ops, rows_for(s, n, SLICE_ROWS_MIN));
         return;
     }
     int begins[2] = { -1, -1 };
@@ -192,11 +203,11 @@ static void keep_if_better(struct slicer *s, struct chosen *chosen)
 }
 
 /* Whether it is a collective that can be cut. */
-static bool is_cut_over_tp(const struct slicer *s, int op)
+static bool is_cut_collective(const struct slicer *s, int op)
 {
     const struct op *o = &s->function->ops[op];
 
-    return op_is_collective(o->kind) && slice_is_cut(s, o, ROWS_MIN);
+    return op_is_collective(o->kind) && slice_is_cut(s, o, SLICE_ROWS_MIN);
 }
 
 static void choose(struct slicer *s)
@@ -241,7 +252,7 @@ static struct slice_site *record(struct slicer *s, int begin, int end,
     site->layer = -1;
     site->n_slices = 1;
     for (int i = end - 1; i >= begin; i--)
-        if (is_cut_over_tp(s, i)) {
+        if (is_cut_collective(s, i)) {
             site->layer = s->function->ops[i].layer;
             site->n_slices = slice_count(s, i);
         }
@@ -271,7 +282,7 @@ static void record_sites(struct slicer *s)
 
         end = s->has_sequences ? n : end_of_site(s, begin);
         for (int i = begin; i < end; i++)
-            moves |= is_cut_over_tp(s, i);
+            moves |= is_cut_collective(s, i);
         int like = find_like(s, begins, begin, end);
         const struct slice_site *of_like = like < 0 ? NULL : sites[like == begins[0] ? 0 : 1];
         begins[1] = begins[0];
@@ -322,6 +333,27 @@ static int view(struct slicer *s, int id, int64_t row, int64_t rows, bool is_fla
     return made;
 }
 
+/* Parts of sequences: the slice's rows, and the group of all that they are. */
+static void emit_of_sequences(struct slicer *s, int function, const struct slice_task *task,
+                              int piece)
+{
+    struct op op = slice_op(s, task->op, task->slice);
+    bool gathers = op.kind == OP_GATHER_SEQUENCE;
+    int *part = gathers ? &op.in[OPS_FIRST] : &op.out[OPS_FIRST];
+    int *whole = gathers ? &op.out[OPS_FIRST] : &op.in[OPS_FIRST];
+    int64_t rows = slice_n_rows(s, task->op, task->slice);
+    int64_t size = s->program->values[*whole].rows / s->program->values[*part].rows;
+    int n = slice_count(s, task->op) * s->n_pieces;
+
+    op.attributes.part_rows = s->period * s->n_pieces;
+    op.attributes.first = piece * s->period + task->slice * s->slice_rows[task->op];
+    set_parts(s, *part, s->slice_rows[task->op]);
+    *part = view(s, *part, op.attributes.first, rows, false);
+    *whole =
+        program_groups(s->program, *whole, n, task->slice * s->n_pieces + piece, 1, size * rows);
+    program_emit(s->program, function, &op);
+}
+
 static void emit_piece(struct slicer *s, int function, const struct slice_task *task, int piece)
 {
     struct op op = slice_op(s, task->op, task->slice);
@@ -344,15 +376,16 @@ static void emit_piece(struct slicer *s, int function, const struct slice_task *
 static void emit_task(struct slicer *s, int function, const struct slice_task *task)
 {
     const struct op own = slice_op(s, task->op, task->slice), *op = &own;
-    bool moves = op_is_collective(op->kind);
 
     if (task->slice < 0) {
         program_emit(s->program, function, op);
         return;
     }
-    int n = !moves && slice_cut_rows(s, op) > s->period ? s->n_pieces : 1;
-    for (int piece = 0; piece < n; piece++)
-        emit_piece(s, function, task, piece);
+    for (int piece = 0; piece < slice_n_pieces(s, op); piece++)
+        if (slice_is_of_sequences(op))
+            emit_of_sequences(s, function, task, piece);
+        else
+            emit_piece(s, function, task, piece);
 }
 
 static bool is_any_cut(const struct slicer *s)
@@ -381,8 +414,8 @@ bool slice(struct program *program, int function, const struct slice_options *op
     s.slice_rows = arena_array(&s.arena, int64_t, f->n_ops);
     s.of_base = arena_array(&s.arena, struct slice_access *, program->n_values);
     s.views = arena_array(&s.arena, struct view_entry *, program->n_values);
-    if (options->kind != OVERLAP_NONE && (options->kind != OVERLAP_AUTO || has_prices) && tp > 1 &&
-        options->rows % s.n_pieces == 0) {
+    if (options->kind != OVERLAP_NONE && (options->kind != OVERLAP_AUTO || has_prices) &&
+        (tp > 1 || program->mesh.size[axes_keys()] > 1) && options->rows % s.n_pieces == 0) {
         choose(&s);
         if (has_prices)
             record_sites(&s);

@@ -80,6 +80,39 @@ static bool is_dense(const struct program *p, int id)
     return p->values[id].stride == p->values[id].cols && !p->values[id].shard_axis;
 }
 
+/* Of a gather or sum of parts of sequences: the operand with a rank's rows, and that with all. */
+static int part_of(const struct op *op)
+{
+    return op->kind == OP_GATHER_SEQUENCE ? op->in[OPS_FIRST] : op->out[OPS_FIRST];
+}
+
+static int whole_of(const struct op *op)
+{
+    return op->kind == OP_GATHER_SEQUENCE ? op->out[OPS_FIRST] : op->in[OPS_FIRST];
+}
+
+bool slice_is_of_sequences(const struct op *op)
+{
+    return op->kind == OP_GATHER_SEQUENCE || op->kind == OP_SCATTER_SEQUENCE;
+}
+
+int slice_n_pieces(const struct slicer *s, const struct op *op)
+{
+    if (slice_is_of_sequences(op))
+        return s->n_pieces;
+    return !op_is_collective(op->kind) && slice_cut_rows(s, op) > s->period ? s->n_pieces : 1;
+}
+
+/* Rows of keys and values: each of a slice's go to their places among all ranks'. */
+static bool is_cut_gather(const struct slicer *s, const struct op *op)
+{
+    const struct value *values = s->program->values, *whole = &values[whole_of(op)];
+
+    return op->attributes.axis == axes_keys() && !op->attributes.part_rows &&
+           values[part_of(op)].rows == s->period * s->n_pieces && !whole->base && !whole->over &&
+           whole->stride == whole->cols;
+}
+
 static bool is_cut_collective(const struct slicer *s, const struct op *op)
 {
     const struct program *p = s->program;
@@ -108,7 +141,7 @@ bool slice_is_cut(const struct slicer *s, const struct op *op, int64_t rows)
     const struct op_info *info = op_info(op->kind);
     int seq_len = s->options->seq_len;
 
-    if (is_cut_collective(s, op))
+    if (slice_is_of_sequences(op) ? is_cut_gather(s, op) : is_cut_collective(s, op))
         return true;
     if (!(info->traits & TRAIT_BY_ROWS) || order_is_async(op) || !slice_cut_rows(s, op) ||
         op->attributes.fp8 == FP8_TENSOR)

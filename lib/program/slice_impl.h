@@ -12,6 +12,9 @@
 
 struct view_entry;
 
+/* Slices of fewer rows would leave products' tiles empty. */
+#define SLICE_ROWS_MIN 32
+
 struct slicer {
     struct program *program;
     const struct function *function;
@@ -43,6 +46,11 @@ static inline bool slice_has_rows(enum dim dim)
 
 /* Rows of the operands that are cut: all of one number; 0: they are not. */
 int64_t slice_cut_rows(const struct slicer *slicer, const struct op *op);
+
+/* Whether it gathers or sums parts of sequences; of a slice of an op, how many pieces of rows there
+ * are, which do not lie together: each is an op. */
+bool slice_is_of_sequences(const struct op *op);
+int slice_n_pieces(const struct slicer *slicer, const struct op *op);
 
 /* Whether an op can be cut into slices of so many rows of the period. */
 bool slice_is_cut(const struct slicer *slicer, const struct op *op, int64_t rows);

@@ -13,8 +13,9 @@ enum { WINDOW = 12, NEAR = 2 };
 
 struct play {
     const struct slice_task *tasks;
-    int n, first; /* of the tasks that are left */
-    bool is_deep; /* of two that can begin, that of the later op; else that of the earlier one */
+    int n, first;  /* of the tasks that are left */
+    bool is_deep;  /* of two that can begin, that of the later op; else that of the earlier one */
+    bool by_slice; /* of those that may be posted, the first of the lowest slice; else the first */
     int64_t now;
     int64_t stream_end[N_STREAMS];
     int64_t *end; /* by task; NOT_YET */
@@ -40,19 +41,30 @@ static bool is_posted(const struct slice_task *task)
     return task->stream != STREAM_COMPUTE;
 }
 
-/* The first that may be posted; -1: none. What waits for nothing would only take memory early. */
+/* The op of the first that is left and that something waits for. */
+static int first_needed(const struct play *p)
+{
+    int i = p->first;
+
+    while (i + 1 < p->n && (p->tasks[i].may_wait || p->end[i] != NOT_YET))
+        i++;
+    return p->tasks[i].op;
+}
+
+/* Of those that may be posted; -1: none. What waits for nothing would only take memory early. */
 static int find_posted(const struct play *p, int near)
 {
-    int last = p->tasks[p->first].op;
+    int last = p->tasks[p->first].op, needed = first_needed(p), best = -1;
 
     for (int i = p->first; i < p->n && p->tasks[i].op < last + WINDOW; i++) {
         const struct slice_task *task = &p->tasks[i];
 
         if (is_posted(task) && p->end[i] == NOT_YET && ready_at(p, task) != NOT_YET &&
-            (task->n_after || task->op <= last + near))
-            return i;
+            (task->n_after || task->op <= needed + near) &&
+            (best < 0 || (p->by_slice && task->slice < p->tasks[best].slice)))
+            best = i;
     }
-    return -1;
+    return best;
 }
 
 /* Whether a is to run rather than b, a task before it, which can begin at those times. */
@@ -95,12 +107,14 @@ static void post(struct play *p, int i)
     p->end[i] = p->stream_end[task->stream] = max_i64(begin, p->now) + task->ns;
 }
 
-static int64_t play(const struct slice_task *tasks, int n, bool is_deep, int *order)
+static int64_t play(const struct slice_task *tasks, int n, bool is_deep, bool by_slice, int *order)
 {
     struct arena arena = { 0 };
-    struct play p = {
-        .tasks = tasks, .n = n, .is_deep = is_deep, .end = arena_array(&arena, int64_t, n)
-    };
+    struct play p = { .tasks = tasks,
+                      .n = n,
+                      .is_deep = is_deep,
+                      .by_slice = by_slice,
+                      .end = arena_array(&arena, int64_t, n) };
     int64_t last = 0;
 
     for (int i = 0; i < n; i++)
@@ -125,11 +139,17 @@ static int64_t play(const struct slice_task *tasks, int n, bool is_deep, int *or
 int64_t slice_order(const struct slice_task *tasks, int n, int *order)
 {
     struct arena arena = { 0 };
-    int *deep = arena_array(&arena, int, n);
-    int64_t ns = play(tasks, n, false, order), deep_ns = play(tasks, n, true, deep);
+    int *other = arena_array(&arena, int, n);
+    int64_t least = play(tasks, n, false, false, order);
 
-    if (deep_ns < ns)
-        memcpy(order, deep, sizeof *order * (size_t)n);
+    for (int way = 1; way < 4; way++) {
+        int64_t ns = play(tasks, n, way & 1, way & 2, other);
+
+        if (ns >= least)
+            continue;
+        least = ns;
+        memcpy(order, other, sizeof *order * (size_t)n);
+    }
     arena_release(&arena);
-    return min_i64(ns, deep_ns);
+    return least;
 }

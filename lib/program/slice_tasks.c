@@ -17,14 +17,13 @@ static struct op_shape slice_shape(const struct slicer *s, int op, int slice, in
     if (slice < 0)
         return shape;
     int64_t rows = slice_n_rows(s, op, slice);
-    if (!moves && slice_cut_rows(s, o) > s->period)
-        *n = s->n_pieces;
+    *n = slice_n_pieces(s, o);
     for (int k = 0; k < ORDER_N_OPERANDS; k++) {
         const struct op_operand *info = slice_operand_info(o, k);
         struct tensor *t = k < OPS_MAX_INPUTS ? &shape.in[k] : &shape.out[k - OPS_MAX_INPUTS];
 
         if (slice_operand(o, k) && moves)
-            t->rows = t->rows / s->period * rows;
+            t->rows = t->rows / s->period / *n * rows;
         else if (slice_operand(o, k) && slice_has_rows(info->rows))
             t->rows = rows;
     }

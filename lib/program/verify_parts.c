@@ -11,7 +11,7 @@ void verify_open_parts(struct verify_walk *w, struct arena *arena)
 
     w->parts_at = arena_array(arena, int, p->n_values);
     for (int id = 1; id < p->n_values; id++)
-        if (p->values[id].part_rows) {
+        if (program_base(p, id) == id && program_n_parts(p, id) > 1) {
             w->parts_at[id] = n;
             n += program_n_parts(p, id);
         }
@@ -19,9 +19,11 @@ void verify_open_parts(struct verify_walk *w, struct arena *arena)
     w->n_written = arena_array(arena, int64_t, n);
 }
 
-/* Elements of a part; the last of a period may have fewer rows. */
+/* Elements of a part; the last of a period may have fewer rows. A group is written at once: 1. */
 static int64_t part_elements(const struct value *base, int part)
 {
+    if (base->n_groups)
+        return 1;
     int64_t rows = min_i64(base->part_rows, base->part_period - part * base->part_rows);
 
     return rows * base->cols * (base->rows / base->part_period);
@@ -70,8 +72,9 @@ void verify_note_parts(const struct verify_walk *w, int id)
         if (w->part_run[at + i] != w->run)
             w->n_written[at + i] = 0;
         w->part_run[at + i] = w->run;
-        w->n_written[at + i] +=
-            parts.n == 1 ? v->rows * v->cols : elements_in(&p->values[base], v, i);
+        w->n_written[at + i] += p->values[base].n_groups ? 1
+                                : parts.n == 1           ? v->rows * v->cols
+                                                         : elements_in(&p->values[base], v, i);
     }
 }
 

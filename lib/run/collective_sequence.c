@@ -6,6 +6,7 @@
  * the operands. A side that is dense and has its pieces one behind the other, as one sequence
  * without zigzag has, is moved as it lies. What rotates is a part as it is, rows of whatever.
  */
+#include "base/num.h"
 #include "run/collective_impl.h"
 
 /* The side with whole sequences, and the pieces that it consists of. */
@@ -16,7 +17,8 @@ struct sequence_parts {
     int64_t n_elements; /* of a piece */
     size_t n_bytes, element_bytes;
     bool is_zigzag;
-    bool is_direct; /* the whole side is moved as it lies */
+    bool is_direct;           /* the whole side is moved as it lies */
+    int64_t first, part_rows; /* a slice of the rank's part; part_rows 0: all of it */
 };
 
 static struct sequence_parts pieces_of(enum op_kind kind, const struct op_attributes *a, int size,
@@ -35,8 +37,10 @@ static struct sequence_parts pieces_of(enum op_kind kind, const struct op_attrib
                                     .n_bytes = (size_t)n_elements * element_bytes,
                                     .element_bytes = element_bytes,
                                     .is_zigzag = is_zigzag,
-                                    .is_direct = sequences == 1 && !is_zigzag &&
-                                                 whole->stride == whole->cols };
+                                    .is_direct = sequences == 1 && !is_zigzag && !a->part_rows &&
+                                                 whole->stride == whole->cols,
+                                    .first = a->first,
+                                    .part_rows = a->part_rows };
 }
 
 static unsigned char *piece_at(const struct sequence_parts *p, void *pieces, int rank)
@@ -119,13 +123,51 @@ static void copy_rows(const struct collective *c, const struct sequence_parts *p
     }
 }
 
+/*
+ * All ranks' rows of the slice, as many at a time as lie side by side in each rank's part: up to
+ * the end of a chunk. As above, second chunks lie in the reverse order.
+ */
+static void copy_slice(const struct collective *c, const struct sequence_parts *p,
+                       const struct tensor *whole, unsigned char *pieces, bool to_pieces)
+{
+    int64_t chunk = p->is_zigzag ? p->rows / 2 : p->rows, n = p->n_elements / p->cols, n_rows;
+
+    for (int64_t at = 0; at < n; at += n_rows) {
+        int64_t in_sequence = (p->first + at) % p->rows, in_chunk = in_sequence % chunk;
+        int64_t row = (p->first + at) / p->rows * p->rows * p->size + in_chunk;
+        bool is_second = in_sequence >= chunk;
+
+        n_rows = min_i64(n - at, chunk - in_chunk);
+        struct band far =
+            band_of(whole, row + (is_second ? (2 * p->size - 1) * chunk : 0), 0, n_rows);
+        struct band near = band_of_pieces(p, pieces, at * p->cols, p->n_elements);
+        far.apart = (is_second ? -chunk : chunk) * whole->stride;
+        near.step = n_rows;
+        struct sequence_parts one = *p;
+        one.sequences = 1;
+        if (to_pieces)
+            copy_bands(c, &one, &near, &far, n_rows, p->cols, p->size);
+        else
+            copy_bands(c, &one, &far, &near, n_rows, p->cols, p->size);
+    }
+}
+
+static void copy_pieces(const struct collective *c, const struct sequence_parts *p,
+                        const struct tensor *whole, unsigned char *pieces, bool to_pieces)
+{
+    if (p->part_rows)
+        copy_slice(c, p, whole, pieces, to_pieces);
+    else
+        copy_rows(c, p, whole, pieces, to_pieces);
+}
+
 /* All pieces. Returns where they lie: in `whole` itself, or copied to `pieces`. */
 static unsigned char *pack_rows(const struct collective *c, const struct sequence_parts *p,
                                 const struct tensor *whole, unsigned char *pieces)
 {
     if (p->is_direct)
         return whole->data;
-    copy_rows(c, p, whole, pieces, true);
+    copy_pieces(c, p, whole, pieces, true);
     return pieces;
 }
 
@@ -133,7 +175,7 @@ static void unpack_rows(const struct collective *c, const struct sequence_parts 
                         const struct tensor *whole, unsigned char *pieces)
 {
     if (!p->is_direct)
-        copy_rows(c, p, whole, pieces, false);
+        copy_pieces(c, p, whole, pieces, false);
 }
 
 /* ---- heads for rows ---- */

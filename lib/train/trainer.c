@@ -195,7 +195,7 @@ static int check_same_prices(struct trainer *t, struct err *err)
     const struct job *job = t->job;
     struct str text = { 0 };
 
-    if (job->parallel.tp == 1 || job->parallel.overlap == JOB_OVERLAP_NONE ||
+    if (!job_has_overlap(job) || job->parallel.overlap == JOB_OVERLAP_NONE ||
         (!job->cluster && !job->searched.cluster))
         return 0;
     memory_cluster_text(job, &text);

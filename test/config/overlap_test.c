@@ -1,5 +1,5 @@
 /*
- * overlap_test.c - which jobs may hide collectives of tensor parallelism in slices or halves
+ * overlap_test.c - which jobs may hide collectives of layers in slices or halves
  */
 #include "config_fixture.h"
 
@@ -14,6 +14,14 @@ static const struct {
     { "overlap: slices", "", "", NULL, "parallel.overlap has no effect: tp is 1" },
     { "tp: 2, cp: 2, overlap: halves", "", "",
       "halves are of whole sequences, and cp 2 cuts them (hint: slices, or auto)", NULL },
+    { "cp: 2, cp_kind: gather, overlap: slices", "", "", NULL, NULL },
+    { "cp: 2, cp_kind: gather, overlap: halves", "", "",
+      "halves are of whole sequences, and cp 2 cuts them (hint: slices, or auto)", NULL },
+    { "cp: 2, cp_kind: ulysses, overlap: slices", "", "", NULL,
+      "parallel.overlap has no effect: tp is 1, and no keys are gathered over cp" },
+    { "tp: 2, cp: 2, cp_kind: ring, overlap: slices", "", "", NULL,
+      "parallel.overlap cuts what cp exchanges under cp_kind gather alone: exchanges of a ring are "
+      "whole" },
     { "tp: 2, overlap: halves", ", micro_batch: 2", "",
       "halves need 2 sequences of a micro-batch on each tensor-parallel rank, and micro_batch is "
       "2 (hint: micro_batch: 4, or overlap: slices or auto)",

@@ -1,8 +1,10 @@
 /*
- * overlap_test.c - slices and halves of tensor parallelism change no bit
+ * overlap_test.c - slices and halves of what layers exchange change no bit
  *
  * The reference issues whole collectives; each way cuts them, under tensor parallelism with and
- * without sequence parallelism, pipelines, zero's stages, recomputation and parts of sequences.
+ * without sequence parallelism, parts of sequences whose keys are gathered, pipelines, zero's
+ * stages and recomputation. A slice of the rows of parts may begin and end within a sequence's
+ * chunk, or have several of them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,26 +19,43 @@
 #define NONE "parallel.overlap=none"
 #define SLICES(n) "parallel.overlap=slices|parallel.overlap_slices=" n
 #define HALVES "parallel.overlap=halves"
+/* Keys are gathered; in slices of heads, too: the same bits (context_test). */
+#define GATHER "parallel.cp_kind=gather|"
+#define KEY_SLICES "parallel.cp_slices=2|"
 
 static const struct {
     const char *model, *dtype;
     int tp, no_sequence_parallel, dp, pp, cp, zero;
-    const char *schedule, *recompute, *overlap;
+    const char *schedule, *recompute, *both, *overlap; /* both: also of the reference */
 } ways[] = {
-    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", SLICES("2") },
-    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "full", SLICES("4") },
-    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "selective", HALVES },
-    { "llama", "fp32", 4, 1, 1, 1, 1, 0, "1f1b", "none", SLICES("8") },
-    { "llama-untied", "fp32", 2, 1, 1, 1, 1, 0, "1f1b", "full", HALVES },
-    { "llama", "bf16", 2, 0, 1, 2, 1, 0, "interleaved", "none", SLICES("4") },
-    { "llama", "bf16", 2, 0, 1, 2, 1, 0, "zb-h1", "selective", HALVES },
-    { "llama", "bf16", 2, 0, 2, 1, 1, 1, "1f1b", "none", HALVES },
-    { "llama", "bf16", 2, 0, 2, 1, 1, 2, "1f1b", "none", SLICES("2") },
-    { "llama", "bf16", 2, 0, 2, 1, 1, 3, "1f1b", "full", SLICES("4") },
-    { "llama", "bf16", 2, 0, 1, 1, 2, 0, "1f1b", "none", SLICES("2") },
-    { "gpt2", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", SLICES("4") },
-    { "mixture", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", SLICES("2") },
-    { "normed", "fp32", 2, 0, 1, 1, 1, 0, "1f1b", "selective", HALVES },
+    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", "", SLICES("2") },
+    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "full", "", SLICES("4") },
+    { "llama", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "selective", "", HALVES },
+    { "llama", "fp32", 4, 1, 1, 1, 1, 0, "1f1b", "none", "", SLICES("8") },
+    { "llama-untied", "fp32", 2, 1, 1, 1, 1, 0, "1f1b", "full", "", HALVES },
+    { "llama", "bf16", 2, 0, 1, 2, 1, 0, "interleaved", "none", "", SLICES("4") },
+    { "llama", "bf16", 2, 0, 1, 2, 1, 0, "zb-h1", "selective", "", HALVES },
+    { "llama", "bf16", 2, 0, 2, 1, 1, 1, "1f1b", "none", "", HALVES },
+    { "llama", "bf16", 2, 0, 2, 1, 1, 2, "1f1b", "none", "", SLICES("2") },
+    { "llama", "bf16", 2, 0, 2, 1, 1, 3, "1f1b", "full", "", SLICES("4") },
+    { "llama", "bf16", 2, 0, 1, 1, 2, 0, "1f1b", "none", "", SLICES("2") },
+    { "gpt2", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", "", SLICES("4") },
+    { "mixture", "bf16", 2, 0, 1, 1, 1, 0, "1f1b", "none", "", SLICES("2") },
+    { "normed", "fp32", 2, 0, 1, 1, 1, 0, "1f1b", "selective", "", HALVES },
+    { "llama", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("2") },
+    { "llama", "fp32", 1, 0, 1, 1, 2, 0, "1f1b", "full", GATHER, SLICES("4") },
+    { "llama", "bf16", 1, 0, 1, 1, 4, 0, "1f1b", "selective", GATHER "data.seq_len=24|",
+      SLICES("2") },
+    { "llama", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER KEY_SLICES, SLICES("4") },
+    { "llama", "bf16", 2, 0, 1, 1, 2, 0, "1f1b", "full", GATHER, SLICES("2") },
+    { "llama", "fp32", 2, 1, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("4") },
+    { "llama", "bf16", 1, 0, 1, 2, 2, 0, "zb-h1", "selective", GATHER, SLICES("4") },
+    { "llama", "bf16", 1, 0, 2, 1, 2, 1, "1f1b", "none", GATHER, SLICES("4") },
+    { "llama", "bf16", 1, 0, 2, 1, 2, 2, "1f1b", "selective", GATHER, SLICES("2") },
+    { "llama", "fp32", 1, 0, 2, 1, 2, 3, "1f1b", "full", GATHER, SLICES("4") },
+    { "gpt2", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("4") },
+    { "alibi", "fp32", 1, 0, 1, 1, 2, 0, "1f1b", "full", GATHER, SLICES("2") },
+    { "pooled", "bf16", 1, 0, 1, 1, 2, 0, "1f1b", "none", GATHER, SLICES("2") },
 };
 
 static void check_way(size_t i)
@@ -54,9 +73,9 @@ static void check_way(size_t i)
     c.recompute = ways[i].recompute;
     c.global_batch = 64;
     c.tuning = settings;
-    snprintf(settings, sizeof settings, "train.micro_batch=8|" NONE);
+    snprintf(settings, sizeof settings, "train.micro_batch=8|%s" NONE, ways[i].both);
     struct law_outcome wanted = law_run(&c);
-    snprintf(settings, sizeof settings, "train.micro_batch=8|%s", ways[i].overlap);
+    snprintf(settings, sizeof settings, "train.micro_batch=8|%s%s", ways[i].both, ways[i].overlap);
     c.poison = 1;
     struct law_outcome got = law_run(&c);
     snprintf(what, sizeof what, "%s %s, tp %d, dp %d, pp %d, cp %d, zero %d, %s", c.model, c.dtype,

@@ -200,15 +200,18 @@ static void compress_rows_text(void **state)
     check_compiled(GOLDEN "llama.compress-rows.txt", &options);
 }
 
-/* Two slices of tokens, and two of whole sequences, which attention is cut into as well. */
+/* Two slices of tokens, and two of whole sequences, which attention is cut into as well; and two of
+ * the rows of which keys and values are gathered. */
 static void slices_text(void **state)
 {
     static const struct {
         const char *path;
         enum overlap_kind kind;
+        enum mesh_axis axis;
     } rows[] = {
-        { GOLDEN "llama.slices-2.txt", OVERLAP_SLICES },
-        { GOLDEN "llama.halves.txt", OVERLAP_HALVES },
+        { GOLDEN "llama.slices-2.txt", OVERLAP_SLICES, AXIS_TP },
+        { GOLDEN "llama.halves.txt", OVERLAP_HALVES, AXIS_TP },
+        { GOLDEN "llama.slices-cp.txt", OVERLAP_SLICES, AXIS_CP },
     };
     struct model_spec spec = tiny_spec("llama");
 
@@ -217,7 +220,7 @@ static void slices_text(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct compile_train options = tiny_compile(&spec, 1);
 
-        options.mesh.size[AXIS_TP] = 2;
+        options.mesh.size[rows[i].axis] = 2;
         options.sequence_parallel = 1;
         options.micro_batch = 128 / options.seq_len;
         options.overlap.kind = rows[i].kind;

@@ -190,16 +190,16 @@ static int64_t collective_ns(void *context, const struct op_shape *shape)
 
 static int64_t latency;
 
-static void compile(struct program *program, enum overlap_kind kind)
+static void compile(struct program *program, enum overlap_kind kind, enum mesh_axis axis)
 {
     static struct model_spec spec;
     struct err err;
 
     spec = tiny_spec("llama");
     struct compile_train options = tiny_compile(&spec, 1);
-    options.mesh.size[AXIS_TP] = 2;
+    options.mesh.size[axis] = 2;
     options.sequence_parallel = 1;
-    options.micro_batch = 128 / options.seq_len;
+    options.micro_batch = (axis == AXIS_CP ? 512 : 128) / options.seq_len;
     options.overlap.kind = kind;
     options.overlap.n_slices = kind == OVERLAP_AUTO ? 0 : 2;
     options.overlap.times = (struct slice_times){ op_ns, collective_ns, &latency };
@@ -208,23 +208,26 @@ static void compile(struct program *program, enum overlap_kind kind)
     check_accepted(program);
 }
 
+static bool is_slice(const struct program *p, const struct op *op)
+{
+    return (op_info(op->kind)->traits & TRAIT_COLLECTIVE) && p->values[op->out[OPS_FIRST]].base;
+}
+
 /* A slice's gather or sum, one after the other, is left out: all that reads it is refused. */
-static void missing_slices_are_refused(void **state)
+static void refuse_missing_slices(enum mesh_axis axis, int n_least)
 {
     int n = 0;
 
-    (void)state;
     for (int nth = 0;; nth++) {
         struct program p;
         struct function *f;
         struct err err = { 0 };
         int at = -1, left = nth;
 
-        compile(&p, OVERLAP_SLICES);
+        compile(&p, OVERLAP_SLICES, axis);
         f = &p.functions[0];
         for (int i = 0; i < f->n_ops && at < 0; i++)
-            if ((f->ops[i].kind == OP_ALL_GATHER || f->ops[i].kind == OP_REDUCE_SCATTER) &&
-                p.values[f->ops[i].out[OPS_FIRST]].base && left-- == 0)
+            if (is_slice(&p, &f->ops[i]) && left-- == 0)
                 at = i;
         if (at >= 0) {
             memmove(f->ops + at, f->ops + at + 1, sizeof *f->ops * (size_t)(f->n_ops - at - 1));
@@ -238,7 +241,14 @@ static void missing_slices_are_refused(void **state)
         if (at < 0)
             break;
     }
-    assert_true(n >= 8);
+    assert_true(n >= n_least);
+}
+
+static void missing_slices_are_refused(void **state)
+{
+    (void)state;
+    refuse_missing_slices(AXIS_TP, 8);
+    refuse_missing_slices(AXIS_CP, 4);
 }
 
 static int count_cut(const struct program *p)
@@ -254,20 +264,26 @@ static int count_cut(const struct program *p)
 }
 
 /* By prices: cut where that gains, and not where each collective costs much. */
-static void chosen_by_prices(void **state)
+static void choose_by_prices(enum mesh_axis axis)
 {
     struct program p;
 
-    (void)state;
     latency = 0;
-    compile(&p, OVERLAP_AUTO);
+    compile(&p, OVERLAP_AUTO, axis);
     assert_true(count_cut(&p) >= 1);
     program_release(&p);
     latency = 1 << 30;
-    compile(&p, OVERLAP_AUTO);
+    compile(&p, OVERLAP_AUTO, axis);
     assert_int_equal(count_cut(&p), 0);
     program_release(&p);
     latency = 0;
+}
+
+static void chosen_by_prices(void **state)
+{
+    (void)state;
+    choose_by_prices(AXIS_TP);
+    choose_by_prices(AXIS_CP);
 }
 
 int main(void)

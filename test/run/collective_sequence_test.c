@@ -257,6 +257,74 @@ static void whole_sequences(void **state)
                         check_sequence(sizes[i], sequences, zigzag, dtypes[d], padding);
 }
 
+/* ---- slices of their rows ---- */
+
+/* Of all rows, those that a gather of a slice has not written are as they were. */
+static void check_slice_gathered(const struct collective_play *p, int64_t first)
+{
+    const struct tensor *part = &p->shape.in[0], *whole = &p->shape.out[0];
+    int64_t n_rows = p->shape.attributes.part_rows;
+
+    for (int r = 0; r < p->size; r++)
+        for (int from = 0; from < p->size; from++)
+            for (int64_t t = 0; t < n_rows; t++)
+                for (int64_t c = 0; c < COLS; c++) {
+                    int64_t at = row_of_whole(p, from, t) * whole->stride + c;
+
+                    if (t < first || t >= first + part->rows)
+                        assert_true(isnan(play_get(whole->dtype, p->out[r], at)));
+                    else
+                        play_expect(p, r, at, element(part, p->before[from], t - first, c));
+                }
+}
+
+static void check_slice_scattered(const struct collective_play *p, int64_t first)
+{
+    const struct tensor *whole = &p->shape.in[0], *part = &p->shape.out[0];
+
+    for (int r = 0; r < p->size; r++)
+        for (int64_t t = 0; t < part->rows; t++)
+            for (int64_t c = 0; c < COLS; c++)
+                play_expect(
+                    p, r, t * part->stride + c,
+                    play_sum_at(p, 0, p->size, row_of_whole(p, r, first + t) * whole->stride + c));
+    play_expect_gaps(p);
+}
+
+static void check_slice(int size, int sequences, int zigzag, int64_t first, int64_t n_rows)
+{
+    for (int is_back = 0; is_back < 2; is_back++) {
+        enum op_kind kind = is_back ? OP_SCATTER_SEQUENCE : OP_GATHER_SEQUENCE;
+        struct collective_play p = make_sequence(kind, size, sequences, DTYPE_F32, 0);
+        struct tensor *part = is_back ? &p.shape.out[0] : &p.shape.in[0];
+        struct tensor *whole = is_back ? &p.shape.in[0] : &p.shape.out[0];
+
+        p.shape.attributes.zigzag = zigzag;
+        p.shape.attributes.part_rows = part->rows;
+        p.shape.attributes.first = first;
+        *part = strided(n_rows, COLS, 3, DTYPE_F32);
+        whole->rows = size * n_rows;
+        play_run(&p);
+        if (is_back)
+            check_slice_scattered(&p, first);
+        else
+            check_slice_gathered(&p, first);
+        play_release(&p);
+    }
+}
+
+/* From every row on, of every length: within a chunk, over the edges of chunks and sequences. */
+static void slices_of_parts(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 3; size++)
+        for (int sequences = 1; sequences <= 3; sequences += 2)
+            for (int zigzag = 0; zigzag < 2; zigzag++)
+                for (int64_t first = 0; first < sequences * PART; first++)
+                    for (int64_t n = 1; first + n <= sequences * PART; n += 1 + n / 4)
+                        check_slice(size, sequences, zigzag, first, n);
+}
+
 /* ---- a neighbour's ---- */
 
 static void check_rotation(int size, int peer, enum dtype dtype, struct tensor x, struct tensor y)
@@ -293,6 +361,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_and_heads),
         cmocka_unit_test(whole_sequences),
+        cmocka_unit_test(slices_of_parts),
         cmocka_unit_test(rotations),
     };
 

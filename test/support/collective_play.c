@@ -148,9 +148,20 @@ static void *play_rank(void *argument)
     return NULL;
 }
 
-static size_t bytes_of(const struct tensor *t)
+/* Of a slice of parts of sequences, the operand of all ranks' rows lies in all of them. */
+static int64_t elements_of(const struct collective_play *play, const struct tensor *t)
 {
-    return (size_t)(t->rows * t->stride) * dtype_bytes(t->dtype);
+    const struct op_shape *shape = &play->shape;
+    const struct tensor *whole =
+        shape->kind == OP_SCATTER_SEQUENCE ? &shape->in[0] : &shape->out[0];
+    int64_t part_rows = shape->attributes.part_rows;
+
+    return (part_rows && t == whole ? part_rows * play->size : t->rows) * t->stride;
+}
+
+static size_t bytes_of(const struct collective_play *play, const struct tensor *t)
+{
+    return (size_t)elements_of(play, t) * dtype_bytes(t->dtype);
 }
 
 void play_run(struct collective_play *play)
@@ -162,8 +173,8 @@ void play_run(struct collective_play *play)
 
     if (op_check(&play->shape, &err) < 0)
         fail_msg("%s", err.text);
-    play->in_bytes = bytes_of(in);
-    play->out_bytes = bytes_of(out);
+    play->in_bytes = bytes_of(play, in);
+    play->out_bytes = bytes_of(play, out);
     assert_int_equal(comm_hub_create(&play->hub, play->size, &err), 0);
     for (int r = 0; r < play->size; r++) {
         play->in[r] = test_malloc(play->in_bytes);
@@ -171,7 +182,7 @@ void play_run(struct collective_play *play)
         play->out[r] = play->in_place ? play->in[r] : test_malloc(play->out_bytes);
         if (!play->in_place)
             memset(play->out[r], 0xff, play->out_bytes);
-        for (int64_t i = 0; i < in->rows * in->stride; i++)
+        for (int64_t i = 0; i < elements_of(play, in); i++)
             put(in->dtype, play->in[r], i, numbers[r][i]);
         if (play->given[r])
             memcpy(play->in[r], play->given[r], play->in_bytes);
