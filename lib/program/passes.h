@@ -187,8 +187,8 @@ struct slice_options {
  * slice.c: in place of overlap_collectives: cut ops and the collectives between them, over tp and
  * gathers of keys and values over cp, into slices of rows, and order them so that a slice travels
  * while others are computed. What sums over rows, and attention, is done on all rows; with halves,
- * which are of whole sequences, attention is cut as well. No bit changes: a row's result does not depend on the rows beside it. Returns
- * whether anything was cut; else the function is as it was.
+ * which are of whole sequences, attention is cut as well. No bit changes: a row's result does not
+ * depend on the rows beside it. Returns whether anything was cut; else the function is as it was.
  */
 bool slice(struct program *program, int function, const struct slice_options *options);
 
