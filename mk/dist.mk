@@ -32,4 +32,8 @@ $(BUILD)/gpu-tests-emulated: $(BUILD)/gpu-tests/main.c $(GPU_TEST_OBJECTS) $(EMU
 dist: $(BUILD)/lmtrain $(if $(filter 1,$(CUDA)),$(BUILD)/gpu-tests/gpu-tests)
 	$(Q)scripts/dist $(DIST) $^
 
-.PHONY: dist
+# A package for Debian, of HEAD: packaging/debian.
+deb:
+	@CUDA=$(filter 1,$(CUDA)) scripts/deb $(BUILD)/deb
+
+.PHONY: dist deb
