@@ -102,6 +102,32 @@ def derive(data, folder):
         f.write("".join(f"{i % 2}\n" for i in range(len(rows))))
 
 
+def derive_parquet(folder, to):
+    """The same items as the hub has them: parquet files with the columns, types and names of the published sets."""
+    import pyarrow
+    import pyarrow.parquet
+
+    def write(path, schema, rows):
+        os.makedirs(os.path.dirname(f"{to}/{path}"), exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(schema)), f"{to}/{path}")
+
+    text, texts = pyarrow.string(), pyarrow.list_(pyarrow.string())
+    for split in ("dev", "val"):
+        with open(f"{folder}/ceval/{split}/high_school_biology_{split}.csv", encoding="utf-8", newline="") as f:
+            write(f"ceval/high_school_biology/{split}-00000-of-00001.parquet",
+                  [("id", pyarrow.int32())] + [(name, text) for name in ("question", *"ABCD", "answer", "explanation")],
+                  [{**r, "id": int(r["id"])} for r in csv.DictReader(f)])
+    write("hellaswag/data/validation-00000-of-00001.parquet",
+          [("ind", pyarrow.int32()), ("activity_label", text), ("ctx_a", text), ("ctx_b", text), ("ctx", text), ("endings", texts),
+           ("source_id", text), ("split", text), ("split_type", text), ("label", text)],
+          [{**r, "ind": i, "ctx": f"{r['ctx_a']} {r['ctx_b']}", "source_id": f"activitynet~{i}", "split": "val",
+            "split_type": "indomain"} for i, r in enumerate(read_lines(f"{folder}/hellaswag/hellaswag_val.jsonl"))])
+    labels = read_lines(f"{folder}/piqa/valid-labels.lst")
+    write("piqa/plain_text/validation-00000-of-00001.parquet",
+          [("goal", text), ("sol1", text), ("sol2", text), ("label", pyarrow.int64())],
+          [{**r, "label": label} for r, label in zip(read_lines(f"{folder}/piqa/valid.jsonl"), labels)])
+
+
 def derived_tasks(folder, base):
     with open(f"{folder}/ceval/val/high_school_biology_val.csv", encoding="utf-8", newline="") as f:
         test = list(csv.DictReader(f))

