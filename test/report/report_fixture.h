@@ -5,12 +5,24 @@
 #define TEST_REPORT_REPORT_FIXTURE_H
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/str.h"
 #include "support/folder_fixture.h"
+
+/* Doubles: cmocka's comparisons are of floats. */
+static inline bool near_double(double a, double b, double most)
+{
+    return fabs(a - b) <= most;
+}
+
+static inline bool same_double(double a, double b)
+{
+    return near_double(a, b, 0);
+}
 
 /* All of a file, with a 0 behind it. */
 static inline char *fixture_read(const char *path, size_t *n_bytes)
