@@ -59,7 +59,10 @@ static void test_written(void **state)
         step.tokens = 100 * i;
         assert_ok(metrics_step(metrics, &step, &err), &err);
     }
-    assert_ok(metrics_eval(metrics, 10, 2.5, 999, &err), &err);
+    assert_ok(metrics_eval(metrics,
+                           &(struct metrics_evaluation){ .step = 10, .loss = 2.5, .tokens = 999 },
+                           &err),
+              &err);
     assert_ok(metrics_event(metrics, 10, "spike", "a \"spike\" </script>", &err), &err);
     metrics_close(metrics);
 

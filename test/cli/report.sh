@@ -1,0 +1,65 @@
+#!/bin/sh
+# test/cli/report.sh - the page of runs and its data, without a browser (test/soak/report.sh has one)
+. test/cli/support/check.sh
+. test/cli/support/tiny.sh
+
+# shellcheck disable=SC2317 # expect calls it
+check() {
+    python3 test/cli/support/check_report.py "$@"
+}
+
+expect 'a run' 0 '^done' pretrain one --ranks 2 --set 'parallel={pp: 2}' --set 'trace.steps=[6]'
+expect 'another' 0 '^done' pretrain two --ranks 1 --set optimizer.lr=5.0e-3
+echo '{"model":"two","tasks":[{"task":"boolq","style":"lmeval","shots":0,"scores":{"items":4,"acc":0.75,"acc_stderr":0.25}}]}' \
+    >"$dir/two/boolq.json"
+
+expect 'a page in the folder of the run' 0 "^$dir/one/report.html: the page " "$lmtrain" report "$dir/one"
+expect 'beside the run in a line' 0 '^one +12 +[0-9.]+ +[0-9.]+ ' printf '%s\n' "$output"
+expect 'has all of it' 0 '^1 run, 12 steps drawn of 12, 3 evaluations, [0-9]+ events, 2 stages of memory, [0-9]+ lanes, 0 scores$' \
+    check "$dir/one/report.html" "$dir/one"
+expect 'a page elsewhere' 0 "^$dir/both.html: the page " "$lmtrain" report "$dir/one" "$dir/two/" --to "$dir/both.html" --device h100-sxm
+expect 'predicted, too' 0 '"predicted":{"step_ns":[1-9]' grep -o '"predicted":{"step_ns":[0-9]*' "$dir/both.html"
+expect 'has all of both' 0 '^2 runs, 24 steps drawn of 24, 6 evaluations, [0-9]+ events, 3 stages of memory, [0-9]+ lanes, 1 scores; differ: .*optimizer.lr' \
+    check "$dir/both.html" "$dir/one" "$dir/two"
+
+expect 'as JSON' 0 '' "$lmtrain" report "$dir/one" --json
+promised report
+printf '%s\n' "$output" >"$dir/one.json"
+expect 'to the bit' 0 '^1 run, 12 steps drawn of 12, .*; exact$' check "$dir/one.json" "$dir/one"
+expect 'JSON of two' 0 '"differences"' "$lmtrain" report "$dir/two" "$dir/one" --json
+expect 'writes no page' 0 '' test ! -e "$dir/two/report.html"
+expect 'but beside --to' 0 "$dir/beside.html: the page" "$lmtrain" report "$dir/two" --json --to "$dir/beside.html"
+
+# A long run, with one line that is torn, and one loss that stands out.
+python3 - "$dir/one/metrics.jsonl" "$dir/long" <<'END'
+import json, os, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+step = next(line for line in lines if "loss" in line)
+os.makedirs(sys.argv[2])
+with open(sys.argv[2] + "/metrics.jsonl", "w") as file:
+    for i in range(1, 100001):
+        noise = (i * 7919 % 1009) / 1009
+        step.update(step=i, tokens=256 * i, loss=99 if i == 77777 else 2 + 500 / (i + 100) + noise, grad_norm=noise * 3, tokens_per_s=1e4 + 100 * noise)
+        file.write(json.dumps(step) + "\n")
+        if i % 500 == 0:
+            file.write(json.dumps({"step": i, "event": "spike", "text": "a long text " * 5, "time": 1.7e9 + i}) + "\n")
+    file.write('{"step":100001,"lo')
+END
+cp "$dir/one/job.yaml" "$dir/long/job.yaml"
+expect '100,000 steps' 0 'the page' "$lmtrain" report "$dir/long" "$dir/one" "$dir/two"
+expect 'are thinned to what a page holds' 0 '^3 runs, [0-9]{4} steps drawn of 100024, ' check "$dir/long/report.html" "$dir/long" "$dir/one" "$dir/two"
+for n in 1 2 3 4 5 6; do
+    set -- "$@" "$dir/long$n"
+    cp -r "$dir/long" "$dir/long$n"
+done
+expect 'of many runs, too' 0 'the page' "$lmtrain" report "$@" --to "$dir/many.html"
+expect 'which are drawn with fewer points' 0 '^6 runs, ' check "$dir/many.html" "$@"
+
+expect 'a run without a job' 0 'the page' sh -c 'rm "$1/long/job.yaml"; "$2" report "$1/long"' sh "$dir" "$lmtrain"
+expect 'says what is missing' 0 'job.yaml' sed -n 's/.*"plan_error":"\([^"]*\)".*/\1/p' "$dir/long/report.html"
+expect 'no such folder' 3 'none is not a folder \(hint: RUN is what a job names as output\)' "$lmtrain" report "$dir/none"
+expect 'a folder of something else' 3 'has no metrics.jsonl \(hint: RUN is the folder' "$lmtrain" report "$dir/two/checkpoints"
+expect 'a page that cannot be written' 1 'nowhere/page.html' "$lmtrain" report "$dir/one" --to "$dir/nowhere/page.html"
+expect 'a timeline of two' 2 "--trace is of one run, and these are 2" "$lmtrain" report "$dir/one" "$dir/two" --trace "$dir/x.json"
+expect 'nothing' 2 'RUN' "$lmtrain" report
+finish
