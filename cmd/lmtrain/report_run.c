@@ -44,7 +44,7 @@ static const char *name_of(const char *const *folders, int n, int run, struct ar
 
 static struct report_rank rank_of(const struct report_run *run)
 {
-    const char *device = run_job_find(&run->job, "device");
+    const char *device = flat_job_find(&run->job, "device");
     bool is_gpu = (device && !strcmp(device, "cuda")) ||
                   run_table_find(&run->log.steps, "gpu_memory_bytes") != NULL;
 
@@ -55,11 +55,11 @@ static struct report_rank rank_of(const struct report_run *run)
 static void resolve_job(struct report_run *run, struct arena *arena)
 {
     struct str text = { 0 };
-    struct run_job resolved;
+    struct flat_job resolved;
     struct err ignored;
 
     job_print(run->times.plan.job, &text);
-    if (!run_job_parse(&resolved, str_text(&text), text.length, "job.yaml", arena, &ignored))
+    if (!flat_job_parse(&resolved, str_text(&text), text.length, "job.yaml", arena, &ignored))
         run->job = resolved;
     str_release(&text);
 }
@@ -81,9 +81,9 @@ static int open_run(struct report_run *run, const struct report_request *q, bool
                        "%s is not a folder (hint: RUN is what a job names as output)", run->folder);
     if (run_log_read(&run->log, run->folder, arena, err) && !must_trace)
         return -1;
-    if (run_job_read(&run->job, arena_printf(arena, "%s/job.yaml", run->folder), arena,
-                     &run->plan_error))
-        run->job = (struct run_job){ .n = 0 };
+    if (flat_job_read(&run->job, arena_printf(arena, "%s/job.yaml", run->folder), arena,
+                      &run->plan_error))
+        run->job = (struct flat_job){ .n = 0 };
     run_scores_read(&run->scores, run->folder, arena);
     const struct report_rank rank = rank_of(run);
     run->plan_error.text[0] = '\0';
@@ -147,8 +147,8 @@ cJSON *report_runs_json(const struct report_run *runs, int n,
 {
     cJSON *json =
         n == 1 && runs->times.traces.n ? report_summary_json(&runs->summary) : cJSON_CreateObject();
-    struct run_job *jobs = arena_array(arena, struct run_job, n);
-    struct run_job_difference *differences;
+    struct flat_job *jobs = arena_array(arena, struct flat_job, n);
+    struct flat_job_difference *differences;
 
     cJSON_AddStringToObject(json, "lmtrain", cmd_build());
     cJSON_AddNumberToObject(json, "made", (double)time(NULL));
@@ -157,7 +157,7 @@ cJSON *report_runs_json(const struct report_run *runs, int n,
         cJSON_AddItemToArray(list, run_json(&runs[i], options, arena));
         jobs[i] = runs[i].job;
     }
-    int n_differences = run_job_compare(&differences, jobs, n, arena);
+    int n_differences = flat_job_compare(&differences, jobs, n, arena);
     cJSON_AddItemToObject(json, "differences", run_json_differences(differences, n_differences, n));
     return json;
 }

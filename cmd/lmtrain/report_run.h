@@ -11,7 +11,7 @@
 struct report_run {
     const char *folder, *name; /* names of runs of a report differ */
     struct run_log log;
-    struct run_job job; /* resolved if the run can be planned, else as the run wrote it */
+    struct flat_job job; /* resolved if the run can be planned, else as the run wrote it */
     struct run_scores scores;
     struct report_timelines times;
     bool has_plan;

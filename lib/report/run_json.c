@@ -206,7 +206,7 @@ void run_json_add_scores(cJSON *json, const struct run_scores *scores)
     }
 }
 
-void run_json_add_job(cJSON *json, const struct run_job *job)
+void run_json_add_job(cJSON *json, const struct flat_job *job)
 {
     cJSON *keys = cJSON_AddObjectToObject(json, "job");
 
@@ -214,7 +214,7 @@ void run_json_add_job(cJSON *json, const struct run_job *job)
         cJSON_AddStringToObject(keys, job->values[i].key, job->values[i].text);
 }
 
-cJSON *run_json_differences(const struct run_job_difference *differences, int n, int n_jobs)
+cJSON *run_json_differences(const struct flat_job_difference *differences, int n, int n_jobs)
 {
     cJSON *list = cJSON_CreateArray();
 

@@ -9,7 +9,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "report/run_job.h"
+#include "report/flat_job.h"
 #include "report/run_log.h"
 #include "report/run_scores.h"
 
@@ -29,9 +29,9 @@ void run_json_add_log(cJSON *json, const struct run_log *log,
 void run_json_add_scores(cJSON *json, const struct run_scores *scores);
 
 /* Add "job": {"optimizer.lr":"1.0e-3", …}. */
-void run_json_add_job(cJSON *json, const struct run_job *job);
+void run_json_add_job(cJSON *json, const struct flat_job *job);
 
 /* [{"key":…, "values":[…]}] */
-cJSON *run_json_differences(const struct run_job_difference *differences, int n, int n_jobs);
+cJSON *run_json_differences(const struct flat_job_difference *differences, int n, int n_jobs);
 
 #endif

@@ -31,7 +31,7 @@ static const char *text_in(const cJSON *object, const char *key)
 
 /* ---- steps ---- */
 
-static struct run_exposed *exposed_of(struct log_reading *r, const char *kind)
+static struct exposed_mean *exposed_of(struct log_reading *r, const char *kind)
 {
     struct run_log *log = r->log;
 
@@ -40,7 +40,7 @@ static struct run_exposed *exposed_of(struct log_reading *r, const char *kind)
             return &log->exposed[i];
     log->exposed = arena_grow(r->arena, log->exposed, sizeof *log->exposed, &log->exposed_capacity,
                               log->n_exposed + 1);
-    log->exposed[log->n_exposed] = (struct run_exposed){ .kind = arena_strdup(r->arena, kind) };
+    log->exposed[log->n_exposed] = (struct exposed_mean){ .kind = arena_strdup(r->arena, kind) };
     return &log->exposed[log->n_exposed++];
 }
 
@@ -51,7 +51,7 @@ static double add_exposed(struct log_reading *r, const cJSON *kinds)
 
     cJSON_ArrayForEach(item, kinds)
     {
-        struct run_exposed *exposed = exposed_of(r, item->string);
+        struct exposed_mean *exposed = exposed_of(r, item->string);
 
         exposed->seconds += item->valuedouble;
         exposed->n_steps++;

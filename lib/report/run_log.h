@@ -36,7 +36,7 @@ struct run_experts {
 };
 
 /* What nothing hid of a kind of collective: the mean of all steps. */
-struct run_exposed {
+struct exposed_mean {
     const char *kind; /* "reduce_scatter dp" */
     double seconds;   /* the sum */
     int n_steps;
@@ -50,7 +50,7 @@ struct run_log {
     int n_events, event_capacity;
     struct run_experts *experts;
     int n_experts;
-    struct run_exposed *exposed;
+    struct exposed_mean *exposed;
     int n_exposed, exposed_capacity;
     int n_left_out; /* lines that are not objects */
     int n_starts;   /* of processes; the restarts are one less */

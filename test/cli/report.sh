@@ -55,7 +55,8 @@ done
 expect 'of many runs, too' 0 'the page' "$lmtrain" report "$@" --to "$dir/many.html"
 expect 'which are drawn with fewer points' 0 '^6 runs, ' check "$dir/many.html" "$@"
 
-expect 'a run without a job' 0 'the page' sh -c 'rm "$1/long/job.yaml"; "$2" report "$1/long"' sh "$dir" "$lmtrain"
+rm "$dir/long/job.yaml"
+expect 'a run without a job' 0 'the page' "$lmtrain" report "$dir/long"
 expect 'says what is missing' 0 'job.yaml' sed -n 's/.*"plan_error":"\([^"]*\)".*/\1/p' "$dir/long/report.html"
 expect 'no such folder' 3 'none is not a folder \(hint: RUN is what a job names as output\)' "$lmtrain" report "$dir/none"
 expect 'a folder of something else' 3 'has no metrics.jsonl \(hint: RUN is the folder' "$lmtrain" report "$dir/two/checkpoints"

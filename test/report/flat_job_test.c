@@ -1,28 +1,28 @@
 /*
- * run_job_test.c - jobs as flat keys, what differs, and the scores beside a run
+ * flat_job_test.c - jobs as flat keys, what differs, and the scores beside a run
  */
 #include "report_fixture.h"
 
 #include <math.h>
 #include <sys/stat.h>
 
-#include "report/run_job.h"
+#include "report/flat_job.h"
 #include "report/run_scores.h"
 
-static struct run_job parse(const char *text)
+static struct flat_job parse(const char *text)
 {
-    struct run_job job;
+    struct flat_job job;
     struct err err;
 
-    assert_ok(run_job_parse(&job, text, strlen(text), "job.yaml", &fixture_arena, &err), &err);
+    assert_ok(flat_job_parse(&job, text, strlen(text), "job.yaml", &fixture_arena, &err), &err);
     return job;
 }
 
 static void test_flat(void **state)
 {
-    struct run_job job = parse("model:\n  name: a\n  rope: {type: none, factor: 2.0}\n"
-                               "trace:\n  steps: [1, {a: b, c: []}]\n  ranks: all\n"
-                               "empty: {}\nnothing:\nlast: \"x: y\"\n");
+    struct flat_job job = parse("model:\n  name: a\n  rope: {type: none, factor: 2.0}\n"
+                                "trace:\n  steps: [1, {a: b, c: []}]\n  ranks: all\n"
+                                "empty: {}\nnothing:\nlast: \"x: y\"\n");
     static const char *const flat[][2] = {
         { "model.name", "a" },
         { "model.rope.type", "none" },
@@ -40,20 +40,20 @@ static void test_flat(void **state)
         assert_string_equal(job.values[i].key, flat[i][0]);
         assert_string_equal(job.values[i].text, flat[i][1]);
     }
-    assert_string_equal(run_job_find(&job, "trace.ranks"), "all");
-    assert_null(run_job_find(&job, "trace"));
+    assert_string_equal(flat_job_find(&job, "trace.ranks"), "all");
+    assert_null(flat_job_find(&job, "trace"));
 }
 
 static void test_differences(void **state)
 {
-    struct run_job jobs[] = { parse("a: 1\nb: {c: 2, d: 3}\ne: 4\n"),
-                              parse("a: 1\nb: {c: 5}\ne: 4\nf: 6\n"),
-                              parse("f: 6\nb: {c: 2, d: 3}\na: 1\ne: 4\n") };
-    struct run_job_difference *differences;
+    struct flat_job jobs[] = { parse("a: 1\nb: {c: 2, d: 3}\ne: 4\n"),
+                               parse("a: 1\nb: {c: 5}\ne: 4\nf: 6\n"),
+                               parse("f: 6\nb: {c: 2, d: 3}\na: 1\ne: 4\n") };
+    struct flat_job_difference *differences;
 
     (void)state;
-    assert_int_equal(run_job_compare(&differences, jobs, 1, &fixture_arena), 0);
-    assert_int_equal(run_job_compare(&differences, jobs, 3, &fixture_arena), 3);
+    assert_int_equal(flat_job_compare(&differences, jobs, 1, &fixture_arena), 0);
+    assert_int_equal(flat_job_compare(&differences, jobs, 3, &fixture_arena), 3);
     assert_string_equal(differences[0].key, "b.c");
     assert_string_equal(differences[0].values[1], "5");
     assert_string_equal(differences[0].values[2], "2");
@@ -65,14 +65,14 @@ static void test_differences(void **state)
 
 static void test_mistakes(void **state)
 {
-    struct run_job job;
+    struct flat_job job;
     struct err err;
 
     (void)state;
-    assert_int_equal(run_job_parse(&job, "[1]", 3, "job.yaml", &fixture_arena, &err), -1);
+    assert_int_equal(flat_job_parse(&job, "[1]", 3, "job.yaml", &fixture_arena, &err), -1);
     assert_string_equal(err.text, "job.yaml: not a job: a map of keys was expected");
-    assert_int_equal(run_job_parse(&job, "a: [", 4, "job.yaml", &fixture_arena, &err), -1);
-    assert_int_equal(run_job_read(&job, "/nonexistent/job.yaml", &fixture_arena, &err), -1);
+    assert_int_equal(flat_job_parse(&job, "a: [", 4, "job.yaml", &fixture_arena, &err), -1);
+    assert_int_equal(flat_job_read(&job, "/nonexistent/job.yaml", &fixture_arena, &err), -1);
 }
 
 static void put(const char *path, const char *text)

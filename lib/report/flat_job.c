@@ -1,7 +1,7 @@
 /*
- * run_job.c - flattening and comparing jobs
+ * flat_job.c - flattening and comparing jobs
  */
-#include "report/run_job.h"
+#include "report/flat_job.h"
 
 #include <string.h>
 
@@ -27,7 +27,7 @@ static void print_value(const struct yaml_node *node, int depth, struct str *out
     str_add_char(out, is_map ? '}' : ']');
 }
 
-static void add_value(struct run_job *job, const char *key, const struct yaml_node *node,
+static void add_value(struct flat_job *job, const char *key, const struct yaml_node *node,
                       struct arena *arena)
 {
     struct str text = { 0 };
@@ -35,24 +35,24 @@ static void add_value(struct run_job *job, const char *key, const struct yaml_no
     print_value(node, 0, &text);
     job->values = arena_grow(arena, job->values, sizeof *job->values, &job->capacity, job->n + 1);
     job->values[job->n++] =
-        (struct run_job_value){ .key = key, .text = arena_strdup(arena, str_text(&text)) };
+        (struct flat_job_value){ .key = key, .text = arena_strdup(arena, str_text(&text)) };
     str_release(&text);
 }
 
 /* Where the walk is in a map that is open. */
-struct open_map {
+struct flat_cursor {
     const struct yaml_node *next;
     const char *prefix;
 };
 
 /* Nested maps by an explicit stack. */
-static void flatten(struct run_job *job, const struct yaml_node *root, struct arena *arena)
+static void flatten(struct flat_job *job, const struct yaml_node *root, struct arena *arena)
 {
-    struct open_map stack[YAML_MAX_DEPTH + 1] = { { root->first, "" } };
+    struct flat_cursor stack[YAML_MAX_DEPTH + 1] = { { root->first, "" } };
     int depth = 1;
 
     while (depth) {
-        struct open_map *top = &stack[depth - 1];
+        struct flat_cursor *top = &stack[depth - 1];
         const struct yaml_node *node = top->next;
 
         if (!node) {
@@ -64,16 +64,16 @@ static void flatten(struct run_job *job, const struct yaml_node *root, struct ar
             arena_printf(arena, "%s%s%s", top->prefix, *top->prefix ? "." : "", node->key);
 
         if (node->kind == YAML_MAP && node->first && depth <= YAML_MAX_DEPTH)
-            stack[depth++] = (struct open_map){ node->first, key };
+            stack[depth++] = (struct flat_cursor){ node->first, key };
         else
             add_value(job, key, node, arena);
     }
 }
 
-static int take_tree(struct run_job *job, const struct yaml_node *root, const char *source,
+static int take_tree(struct flat_job *job, const struct yaml_node *root, const char *source,
                      struct arena *arena, struct err *err)
 {
-    *job = (struct run_job){ .n = 0 };
+    *job = (struct flat_job){ .n = 0 };
     if (!root)
         return -1;
     if (root->kind != YAML_MAP)
@@ -82,18 +82,18 @@ static int take_tree(struct run_job *job, const struct yaml_node *root, const ch
     return 0;
 }
 
-int run_job_parse(struct run_job *job, const char *text, size_t n_bytes, const char *source,
-                  struct arena *arena, struct err *err)
+int flat_job_parse(struct flat_job *job, const char *text, size_t n_bytes, const char *source,
+                   struct arena *arena, struct err *err)
 {
     return take_tree(job, yaml_parse(text, n_bytes, source, arena, err), source, arena, err);
 }
 
-int run_job_read(struct run_job *job, const char *path, struct arena *arena, struct err *err)
+int flat_job_read(struct flat_job *job, const char *path, struct arena *arena, struct err *err)
 {
     return take_tree(job, yaml_read(path, arena, err), path, arena, err);
 }
 
-const char *run_job_find(const struct run_job *job, const char *key)
+const char *flat_job_find(const struct flat_job *job, const char *key)
 {
     for (int i = 0; i < job->n; i++)
         if (!strcmp(job->values[i].key, key))
@@ -104,28 +104,28 @@ const char *run_job_find(const struct run_job *job, const char *key)
 /* ---- differences ---- */
 
 /* Whether an earlier job has the key, which was compared then. */
-static bool was_compared(const struct run_job *jobs, int job, const char *key)
+static bool was_compared(const struct flat_job *jobs, int job, const char *key)
 {
     for (int i = 0; i < job; i++)
-        if (run_job_find(&jobs[i], key))
+        if (flat_job_find(&jobs[i], key))
             return true;
     return false;
 }
 
 /* Fill values; returns whether they differ. */
-static bool collect(const char **values, const struct run_job *jobs, int n_jobs, const char *key)
+static bool collect(const char **values, const struct flat_job *jobs, int n_jobs, const char *key)
 {
     bool differ = false;
 
     for (int i = 0; i < n_jobs; i++) {
-        values[i] = run_job_find(&jobs[i], key);
+        values[i] = flat_job_find(&jobs[i], key);
         differ |= !values[i] != !values[0] || (values[i] && strcmp(values[i], values[0]) != 0);
     }
     return differ;
 }
 
-int run_job_compare(struct run_job_difference **differences, const struct run_job *jobs, int n_jobs,
-                    struct arena *arena)
+int flat_job_compare(struct flat_job_difference **differences, const struct flat_job *jobs,
+                     int n_jobs, struct arena *arena)
 {
     const char **values = arena_array(arena, const char *, n_jobs);
     int n = 0, capacity = 0;
@@ -138,7 +138,7 @@ int run_job_compare(struct run_job_difference **differences, const struct run_jo
             if (was_compared(jobs, j, key) || !collect(values, jobs, n_jobs, key))
                 continue;
             *differences = arena_grow(arena, *differences, sizeof **differences, &capacity, n + 1);
-            (*differences)[n++] = (struct run_job_difference){ .key = key, .values = values };
+            (*differences)[n++] = (struct flat_job_difference){ .key = key, .values = values };
             values = arena_array(arena, const char *, n_jobs);
         }
     }
