@@ -138,16 +138,24 @@ static __global__ void __launch_bounds__(SIDE) measure_kernel(rounding r)
         r.most[blockIdx.x] = most;
 }
 
-static __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(rounding r, int64_t n)
+/* The bits of |x|, as many as there are tiles, or parts of a tensor. */
+struct found_sizes {
+    const uint32_t *sizes;
+    int64_t n, stride;
+};
+
+/* The largest, or the scale that it makes. */
+template <bool IS_SCALE>
+static __global__ void __launch_bounds__(COMBINE_THREADS) combine_kernel(found_sizes f, float *out)
 {
     __shared__ uint32_t sizes[COMBINE_THREADS];
     uint32_t own = 0;
 
-    for (int64_t i = threadIdx.x; i < n; i += COMBINE_THREADS)
-        own = r.most[i] > own ? r.most[i] : own;
+    for (int64_t i = threadIdx.x; i < f.n; i += COMBINE_THREADS)
+        own = f.sizes[i * f.stride] > own ? f.sizes[i * f.stride] : own;
     uint32_t most = largest_of_all(own, sizes);
     if (threadIdx.x == 0)
-        *r.scales = e4m3_scale(most);
+        *out = IS_SCALE ? e4m3_scale(most) : __uint_as_float(most);
 }
 
 /* ---- launching ---- */
@@ -176,6 +184,21 @@ static rounding rounding_of(const struct op_shape *op, int input, char *scratch)
     return r;
 }
 
+static void find_one_scale(struct kernels *kernels, const struct kernel_call *call, int input,
+                           const rounding &r)
+{
+    const struct tensor *x = &call->op.in[input],
+                        *parts = &call->op.in[ops_fp8_most(call->op.kind, input)];
+    found_sizes found = { (const uint32_t *)parts->data, parts->rows, parts->stride };
+
+    if (!tensor_given(parts)) {
+        cuda_launch(kernels, call, cuda_shape_of(n_tiles(x), SIDE), measure_kernel, r);
+        found = { r.most, n_tiles(x), 1 };
+    }
+    cuda_launch(kernels, call, cuda_shape_of(1, COMBINE_THREADS), combine_kernel<true>, found,
+                r.scales);
+}
+
 template <bool IS_TRANSPOSED>
 static void round_lines(struct kernels *kernels, const struct kernel_call *call, int input,
                         const rounding &r)
@@ -184,9 +207,7 @@ static void round_lines(struct kernels *kernels, const struct kernel_call *call,
     struct cuda_shape shape = cuda_shape_of(n_tiles(x), SIDE);
 
     if (call->op.attributes.fp8 == FP8_TENSOR) {
-        cuda_launch(kernels, call, shape, measure_kernel, r);
-        cuda_launch(kernels, call, cuda_shape_of(1, COMBINE_THREADS), combine_kernel, r,
-                    n_tiles(x));
+        find_one_scale(kernels, call, input, r);
         cuda_launch(kernels, call, shape, round_kernel<IS_TRANSPOSED, ROUND_BY_ONE>, r);
     } else if (gpu_fp8_operand_of(&call->op, input).is_square) {
         cuda_launch(kernels, call, shape, round_kernel<IS_TRANSPOSED, ROUND_SQUARE>, r);
@@ -317,6 +338,25 @@ static void dw_run(struct kernels *kernels, const struct kernel_call *call, int 
                          call->scratch, first >> 1 & 1);
 }
 
+/* ---- the largest element ---- */
+
+static void amax_run(struct kernels *kernels, const struct kernel_call *call, int)
+{
+    const struct tensor *x = &call->op.in[FP8_AMAX_X];
+    rounding r = {};
+
+    r.x = (const uint16_t *)x->data;
+    r.rows = x->rows;
+    r.cols = x->cols;
+    r.stride = x->stride;
+    r.n_across = ceil_div(x->cols, (int64_t)SIDE);
+    r.most = (uint32_t *)call->scratch;
+    found_sizes found = { r.most, n_tiles(x), 1 };
+    cuda_launch(kernels, call, cuda_shape_of(n_tiles(x), SIDE), measure_kernel, r);
+    cuda_launch(kernels, call, cuda_shape_of(1, COMBINE_THREADS), combine_kernel<false>, found,
+                (float *)call->op.out[FP8_AMAX_MOST].data);
+}
+
 void cuda_register_linear_fp8(struct kernels_backend *table)
 {
     struct kernel_entry entry = {};
@@ -327,4 +367,7 @@ void cuda_register_linear_fp8(struct kernels_backend *table)
     table->entries[OP_LINEAR_DX_FP8] = entry;
     entry.run = dw_run;
     table->entries[OP_LINEAR_DW_FP8] = entry;
+    entry = {};
+    entry.run = amax_run;
+    table->entries[OP_FP8_AMAX] = entry;
 }

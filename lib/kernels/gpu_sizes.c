@@ -104,6 +104,15 @@ static size_t linear_fp8(const struct op_shape *op)
     return all > sums ? all : sums;
 }
 
+/* What tiles have found. */
+static size_t fp8_amax(const struct op_shape *op)
+{
+    const struct tensor *x = &op->in[FP8_AMAX_X];
+
+    return (size_t)(ceil_div(x->rows, OPS_FP8_BLOCK) * ceil_div(x->cols, OPS_FP8_BLOCK)) *
+           sizeof(uint32_t);
+}
+
 /* Logits of a chunk, a loss a row (and a square), and the largest of its products, of whole chunks
  * and the rest. */
 static size_t head(const struct op_shape *op)
@@ -254,6 +263,8 @@ size_t gpu_scratch_bytes(const struct op_shape *op)
     case OP_LINEAR_DX_FP8:
     case OP_LINEAR_DW_FP8:
         return linear_fp8(op);
+    case OP_FP8_AMAX:
+        return fp8_amax(op);
     case OP_HEAD_CROSS_ENTROPY:
     case OP_HEAD_LOSS:
         return head(op);

@@ -168,6 +168,12 @@ static void overlap_chunk(struct compiling *c, int chunk)
         overlap_collectives(c->program, f->weight);
 }
 
+static void scale_chunk(struct compiling *c, int chunk)
+{
+    if (c->options->fp8.recipe == FP8_TENSOR)
+        fp8_scales(c->program, &c->functions[chunk]);
+}
+
 static void send_gradient(struct compiling *c, int chunk)
 {
     if (has_before(c, chunk) && stages_neighbour(c, chunk, -1) < 0)
@@ -210,6 +216,7 @@ static const struct {
     { "recompute_early", recompute_chunk_early },
     { "compress_rows", compress_chunk },
     { "overlap_collectives", overlap_chunk },
+    { "fp8_scales", scale_chunk },
     { "send_gradient", send_gradient },
     { "page_rows", page_chunk },
 };

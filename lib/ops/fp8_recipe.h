@@ -6,7 +6,8 @@
  *
  *   blockwise  activations and gradients: 128 neighbours along k of one row (or column); weights:
  *              128 x 128 (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3)
- *   tensor     the whole operand
+ *   tensor     the whole tensor of which the operand may be a part: the ranks that divide a matrix,
+ *              or the sequences of a micro-batch, have one scale together
  *
  *   scale = max |x| / 448, code = x / scale as e4m3 (Micikevicius et al. 2022), to nearest, halves
  *   to even, at most 448
@@ -27,6 +28,7 @@
 enum fp8_recipe { FP8_NONE, FP8_BLOCKWISE, FP8_TENSOR };
 
 #define OPS_FP8_BLOCK 128
+#define OPS_FP8_OPERANDS 2 /* of a product that are rounded: its first inputs */
 /* Rows and columns of a weight are multiples of it: libraries want that. */
 #define OPS_FP8_MULTIPLE 16
 

@@ -19,6 +19,7 @@ enum op_kind {
     OP_LINEAR_FP8,
     OP_LINEAR_DX_FP8,
     OP_LINEAR_DW_FP8,
+    OP_FP8_AMAX,
     OP_HEAD_NORM,
     OP_HEAD_NORM_GRAD,
     OP_ROPE,

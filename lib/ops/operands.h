@@ -29,6 +29,10 @@ enum add_layernorm_out { ADD_LAYERNORM_Y, ADD_LAYERNORM_MEAN, ADD_LAYERNORM_RSTD
     ADD_LAYERNORM_SUM };
 enum linear_in { LINEAR_X, LINEAR_W, LINEAR_B };
 enum linear_out { LINEAR_Y };
+enum linear_fp8_in { LINEAR_FP8_X_MOST = LINEAR_B + 1, LINEAR_FP8_W_MOST };
+enum linear_grad_fp8_in { LINEAR_GRAD_FP8_0_MOST = 2, LINEAR_GRAD_FP8_1_MOST };
+enum fp8_amax_in { FP8_AMAX_X };
+enum fp8_amax_out { FP8_AMAX_MOST };
 enum linear_dx_in { LINEAR_DX_DY, LINEAR_DX_W };
 enum linear_dx_out { LINEAR_DX_DX };
 enum linear_dw_in { LINEAR_DW_DY, LINEAR_DW_X };

@@ -43,12 +43,19 @@
  *                         y = x w' + b
  *   linear_dx           dy[T x n] act, w[n x k] act -> dx[T x k] act
  *   linear_dw           dy[T x n] act, x[T x k] act -> dw[n x k] +=, db?[1 x n] +=
- *   linear_fp8          x[T x k] bf16, w[n x k] bf16, b?[1 x n] fp32 -> y[T x n] bf16
- *                         y = x w' + b, both operands rounded to e4m3 (fp8_recipe.h says how)
- *   linear_dx_fp8       dy[T x n] bf16, w[n x k] bf16 -> dx[T x k] bf16
+ *   linear_fp8          x[T x k] bf16, w[n x k] bf16, b?[1 x n] fp32, x_most?[P x 1] fp32,
+ *                       w_most?[P' x 1] fp32 -> y[T x n] bf16
+ *                         y = x w' + b, both operands rounded to e4m3 (fp8_recipe.h says how).
+ *                         x_most, w_most: with one scale of an operand, the largest |x| of each of
+ *                         the P parts of the tensor of which the operand is one (fp8_amax); absent:
+ *                         the operand is all of it
+ *   linear_dx_fp8       dy[T x n] bf16, w[n x k] bf16, dy_most?, w_most? -> dx[T x k] bf16
  *                         likewise; blocks of w are those of the forward
- *   linear_dw_fp8       dy[T x n] bf16, x[T x k] bf16 -> dw[n x k] +=, db?[1 x n] +=
+ *   linear_dw_fp8       dy[T x n] bf16, x[T x k] bf16, dy_most?, x_most?
+ *                       -> dw[n x k] +=, db?[1 x n] +=
  *                         likewise, with blocks along tokens; db is linear_dw's
+ *   fp8_amax            x[T x d] bf16 -> most[1 x 1] fp32
+ *                         most = max |x|, where a NaN is more than infinity, and that than all else
  *   rope                x[T x n e] act, position[T x 1] i32, table[P x e] fp32
  *                       -> |out[T x n e] act
  *                         rotates each of n heads (q's, k's, or both side by side), halves (i, i +
@@ -530,6 +537,12 @@ int op_check(const struct op_shape *op, struct err *err);
 static inline int ops_value_dim(const struct op_shape *op, const struct tensor *values)
 {
     return (int)(values->cols / op->attributes.n_kv_heads);
+}
+
+/* linear_fp8 and its gradients: the input with the largest elements of the first or second one. */
+static inline int ops_fp8_most(enum op_kind kind, int operand)
+{
+    return (kind == OP_LINEAR_FP8 ? (int)LINEAR_FP8_X_MOST : (int)LINEAR_GRAD_FP8_0_MOST) + operand;
 }
 
 /* Keys of a sequence, from an attention's queries and keys. */

@@ -335,14 +335,22 @@ static bool come_alone(enum op_kind kind)
     return is_head(kind) || kind == OP_NEWTON_SCHULZ;
 }
 
-/* Both operands are read, and written and read as codes, before the product; with one scale of all
- * they are read twice. */
+/* Whether the operand's largest element is found by the product, not an operand. */
+static bool is_measured(const struct op_shape *op, int operand)
+{
+    return op->attributes.fp8 == FP8_TENSOR &&
+           !tensor_given(&op->in[ops_fp8_most(op->kind, operand)]);
+}
+
+/* Both operands are read, and written and read as codes, before the product; those are read twice
+ * whose largest element is to be found. */
 static double rounding_ns(const struct prices *prices, const struct op_shape *op)
 {
-    double n = (double)(tensor_elements(&op->in[LINEAR_X]) + tensor_elements(&op->in[LINEAR_W]));
-    int each = op->attributes.fp8 == FP8_TENSOR ? 6 : 4;
+    double n_bytes = 0;
 
-    return price_memory_ns(prices, n * each, MEMORY_REACH);
+    for (int i = 0; i < OPS_FP8_OPERANDS; i++)
+        n_bytes += (double)tensor_elements(&op->in[i]) * (is_measured(op, i) ? 6 : 4);
+    return price_memory_ns(prices, n_bytes, MEMORY_REACH);
 }
 
 struct formula price_products(const struct prices *prices, const struct op_shape *op)
@@ -375,7 +383,8 @@ struct formula price_products(const struct prices *prices, const struct op_shape
     }
     if (in_fp8) {
         formula.ns += rounding_ns(prices, op);
-        n_kernels += op->attributes.fp8 == FP8_TENSOR ? 4 : 2;
+        for (int i = 0; i < OPS_FP8_OPERANDS; i++)
+            n_kernels += op->attributes.fp8 != FP8_TENSOR ? 1 : is_measured(op, i) ? 3 : 2;
     }
     formula.n_kernels = n_kernels;
     return formula;

@@ -279,6 +279,14 @@ void compress_rows(struct program *program, const struct chunk_functions *chunk,
                    const struct row_codec_choice *choice, int n_layers);
 
 /*
+ * fp8_scales.c: of a chunk's products of fp8 with one scale of an operand, those whose operands are
+ * parts of tensors, or are read by several: the largest elements of all parts are found ahead of
+ * the first reader, and are operands of all. Behind overlap_collectives; no bit changes where ranks
+ * do not divide tensors.
+ */
+void fp8_scales(struct program *program, const struct chunk_functions *chunk);
+
+/*
  * zero_gather.c: under zero 1 and 2 each bucket's weights become one flat cell, of which a rank
  * updates its local shard; `gather` is filled with the all_gathers, on stream dp_gather, in the
  * order in which the chunks' forwards (of any one size) first read the weights. `gather` runs

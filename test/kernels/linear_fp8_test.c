@@ -68,6 +68,27 @@ static void test_products(void **state)
             }
 }
 
+/* Operands that are parts of tensors: the others have larger elements, or none. */
+static void test_parts(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        for (int larger = 0; larger < 2; larger++) {
+            struct op_case *c = make(kinds[k], FP8_TENSOR, all_dims[4], false);
+
+            for (int i = 0; i < OPS_FP8_OPERANDS; i++) {
+                int most = ops_fp8_most(kinds[k], i);
+
+                op_case_input(c, most, 3, 1, DTYPE_F32, 1);
+                tensor_set(&c->op.in[most], 0, 0, 0.5);
+                tensor_set(&c->op.in[most], 1, 0, larger ? 37.5 : 0.25);
+                tensor_set(&c->op.in[most], 2, 0, 8);
+            }
+            op_case_check(c, 4e-6);
+            op_case_destroy(c);
+        }
+}
+
 /* What e4m3 makes of them: of a block with 448 in it, whose scale is 1. */
 static const struct {
     double x, code;
@@ -196,9 +217,9 @@ static void test_rows_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),   cmocka_unit_test(test_borders),
-        cmocka_unit_test(test_small),      cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_rows_apart),
+        cmocka_unit_test(test_products),   cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_borders),    cmocka_unit_test(test_small),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_rows_apart),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

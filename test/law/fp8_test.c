@@ -103,17 +103,26 @@ static void ranks(void **state)
         }
 }
 
+/* With one scale of each tensor, ranks of cp and tp find it together. */
 static void context(void **state)
 {
-    struct law_case c = fp8_case("llama", 0, 2);
-    struct law_outcome wanted;
-
     (void)state;
-    c.cp = 2;
-    wanted = law_run(&c);
-    c.recompute = "full";
-    c.n_threads = 2;
-    check("cp 2, recompute full", &wanted, &c);
+    for (int recipe = 0; recipe < N_RECIPES; recipe++) {
+        struct law_case c = fp8_case("llama", recipe, 2);
+
+        c.cp = 2;
+        struct law_outcome wanted = law_run(&c);
+        c.recompute = "full";
+        c.n_threads = 2;
+        check("cp 2, recompute full", &wanted, &c);
+        c.recompute = "none";
+        c.tp = 2;
+        c.n_ranks = 8;
+        c.gradient_sum = "early";
+        wanted = law_run(&c);
+        c.zero = 3;
+        check("cp 2, tp 2, dp 2, zero 3", &wanted, &c);
+    }
 }
 
 /* Slices of rows: with one scale of each operand a product is not cut. */

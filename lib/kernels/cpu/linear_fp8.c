@@ -4,9 +4,10 @@
  *
  * A number of e4m3 is one of bf16, so codes lie in scratch as bf16 and gemm.c needs to know of
  * scales alone. A tile of the rounding is 128 x 128 elements, whatever the blocks are: it has a
- * scale for each row, for each column, or one; with one scale of the whole operand a first round of
- * tiles finds the largest element. The order of IEEE operations is compress.c's, and the contract
- * with other backends: scale = max / 448, code = round(x / scale).
+ * scale for each row, for each column, or one; with one scale of the whole operand, and unless the
+ * largest elements of its parts are given, a first round of tiles finds the largest. The order of
+ * IEEE operations is compress.c's, and the contract with other backends: scale = max / 448, code =
+ * round(x / scale).
  */
 #include "kernels/cpu/e4m3_impl.h"
 #include "kernels/cpu/linear_impl.h"
@@ -22,9 +23,10 @@ enum blocks { BLOCKS_IN_ROWS, BLOCKS_IN_COLUMNS, BLOCKS_SQUARE, BLOCKS_ONE };
 struct fp8_rounding {
     const struct tensor *x;
     enum blocks blocks;
-    uint16_t *codes; /* dense */
-    float *scales;   /* of blocks, in order of rows; of columns [blocks x columns] */
-    uint16_t *most;  /* of each tile its largest |x|, for BLOCKS_ONE */
+    uint16_t *codes;            /* dense */
+    float *scales;              /* of blocks, in order of rows; of columns [blocks x columns] */
+    uint16_t *most;             /* of each tile its largest |x|, for BLOCKS_ONE */
+    const struct tensor *parts; /* of each part of the tensor its largest |x|, or NULL */
     int64_t n_across;
 };
 
@@ -165,15 +167,29 @@ static int64_t n_tiles(const struct tensor *x)
     return ceil_div(x->rows, SIDE) * ceil_div(x->cols, SIDE);
 }
 
+static uint16_t measure(struct kernels *kernels, struct fp8_rounding *r)
+{
+    pool_run(kernels->pool, n_tiles(r->x), measure_tile[cpu_of(kernels)->isa], r);
+    return largest(r->most, n_tiles(r->x));
+}
+
+static float scale_of_parts(const struct tensor *parts)
+{
+    uint32_t most = 0;
+
+    for (int64_t i = 0; i < parts->rows; i++) {
+        uint32_t size = bits_of(*(const float *)cpu_row(parts, i));
+
+        most = size > most ? size : most;
+    }
+    return e4m3_scale(most);
+}
+
 static void round_operand(struct kernels *kernels, struct fp8_rounding *r)
 {
-    enum cpu_isa isa = cpu_of(kernels)->isa;
-
-    if (r->blocks == BLOCKS_ONE) {
-        pool_run(kernels->pool, n_tiles(r->x), measure_tile[isa], r);
-        *r->scales = scale_of(largest(r->most, n_tiles(r->x)));
-    }
-    pool_run(kernels->pool, n_tiles(r->x), round_tile[isa], r);
+    if (r->blocks == BLOCKS_ONE)
+        *r->scales = r->parts ? scale_of_parts(r->parts) : scale_of(measure(kernels, r));
+    pool_run(kernels->pool, n_tiles(r->x), round_tile[cpu_of(kernels)->isa], r);
 }
 
 /* ---- products ---- */
@@ -215,7 +231,9 @@ static size_t operand_bytes(const struct op_shape *op, int input)
 static struct fp8_rounding rounding_of(const struct op_shape *op, int input, char *scratch)
 {
     const struct tensor *x = &op->in[input];
+    const struct tensor *parts = &op->in[ops_fp8_most(op->kind, input)];
     struct fp8_rounding r = { .x = x,
+                              .parts = tensor_given(parts) ? parts : NULL,
                               .blocks = blocks_of(op, input),
                               .codes = (uint16_t *)(void *)scratch,
                               .n_across = ceil_div(x->cols, SIDE) };
@@ -292,6 +310,24 @@ static void dw_run(struct kernels *kernels, const struct kernel_call *call, int 
         cpu_linear_db(kernels, &op->in[LINEAR_DW_DY], &op->out[LINEAR_DW_DB], first);
 }
 
+/* ---- the largest element ---- */
+
+static size_t amax_scratch_bytes(struct kernels *kernels, const struct op_shape *op)
+{
+    (void)kernels;
+    return (size_t)n_tiles(&op->in[FP8_AMAX_X]) * sizeof(uint16_t);
+}
+
+static void amax_run(struct kernels *kernels, const struct kernel_call *call, int first)
+{
+    const struct tensor *x = &call->op.in[FP8_AMAX_X];
+    struct fp8_rounding r = { .x = x, .most = call->scratch, .n_across = ceil_div(x->cols, SIDE) };
+    uint32_t most = (uint32_t)measure(kernels, &r) << 16;
+
+    (void)first;
+    *(float *)call->op.out[FP8_AMAX_MOST].data = float_of(most);
+}
+
 void cpu_register_linear_fp8(struct kernels_backend *table)
 {
     struct kernel_entry entry = { .run = fp8_run, .scratch_bytes = fp8_scratch_bytes };
@@ -300,4 +336,6 @@ void cpu_register_linear_fp8(struct kernels_backend *table)
     table->entries[OP_LINEAR_DX_FP8] = entry;
     entry.run = dw_run;
     table->entries[OP_LINEAR_DW_FP8] = entry;
+    table->entries[OP_FP8_AMAX] =
+        (struct kernel_entry){ .run = amax_run, .scratch_bytes = amax_scratch_bytes };
 }

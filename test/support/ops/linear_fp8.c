@@ -22,17 +22,21 @@ struct block {
     int64_t row, row_end, col, col_end;
 };
 
-static void round_block(const struct rounded *r, const struct block *b)
+/* Infinity where an element is not finite. */
+static double most_of_block(const struct tensor *x, const struct block *b)
 {
     double most = 0;
-    int is_finite = 1;
 
     for (int64_t row = b->row; row < b->row_end; row++)
-        for (int64_t col = b->col; col < b->col_end; col++) {
-            most = fmax(most, fabs(*at(r->x, row, col)));
-            is_finite = is_finite && isfinite(*at(r->x, row, col));
-        }
-    float scale = is_finite ? (float)most / 448.0f : NAN;
+        for (int64_t col = b->col; col < b->col_end; col++)
+            most = isfinite(*at(x, row, col)) ? fmax(most, fabs(*at(x, row, col))) : INFINITY;
+    return most;
+}
+
+static void round_block(const struct rounded *r, const struct block *b, double most)
+{
+    float scale = isfinite(most) ? (float)most / 448.0f : NAN;
+
     for (int64_t row = b->row; row < b->row_end; row++)
         for (int64_t col = b->col; col < b->col_end; col++) {
             int64_t i = row * r->x->cols + col;
@@ -42,17 +46,44 @@ static void round_block(const struct rounded *r, const struct block *b)
         }
 }
 
-/* rows x cols: of a block. */
-static struct rounded round_by(const struct tensor *x, int64_t rows, int64_t cols)
+static struct rounded new_rounded(const struct tensor *x)
 {
     size_t n = (size_t)tensor_elements(x);
     struct rounded r = { x, malloc(n * sizeof(double)), malloc(n * sizeof(double)) };
 
     CHECK(r.codes && r.scales);
+    return r;
+}
+
+/* rows x cols: of a block. */
+static struct rounded round_by(const struct tensor *x, int64_t rows, int64_t cols)
+{
+    struct rounded r = new_rounded(x);
+
     for (int64_t row = 0; row < x->rows; row += rows)
-        for (int64_t col = 0; col < x->cols; col += cols)
-            round_block(&r, &(struct block){ row, min_i64(row + rows, x->rows), col,
-                                             min_i64(col + cols, x->cols) });
+        for (int64_t col = 0; col < x->cols; col += cols) {
+            struct block b = { row, min_i64(row + rows, x->rows), col,
+                               min_i64(col + cols, x->cols) };
+
+            round_block(&r, &b, most_of_block(x, &b));
+        }
+    return r;
+}
+
+/* By one scale: of the operand, or of all the parts of which the largest elements are given. */
+static struct rounded round_whole(const struct op_shape *op, int operand)
+{
+    const struct tensor *x = &op->in[operand], *parts = &op->in[ops_fp8_most(op->kind, operand)];
+    struct rounded r = new_rounded(x);
+    struct block all = { 0, x->rows, 0, x->cols };
+    double most = most_of_block(x, &all);
+
+    if (tensor_given(parts)) {
+        struct block column = { 0, parts->rows, 0, 1 };
+
+        most = most_of_block(parts, &column);
+    }
+    round_block(&r, &all, most);
     return r;
 }
 
@@ -68,25 +99,28 @@ static double term(const struct rounded *a, int64_t i, const struct rounded *b, 
     return a->scales[i] * b->scales[j] * (a->codes[i] * b->codes[j]);
 }
 
-static struct rounded round_rows(const struct op_shape *op, const struct tensor *x)
+static struct rounded round_rows(const struct op_shape *op, int operand)
 {
-    return op->attributes.fp8 == FP8_TENSOR ? round_by(x, x->rows, x->cols) : round_by(x, 1, 128);
+    return op->attributes.fp8 == FP8_TENSOR ? round_whole(op, operand)
+                                            : round_by(&op->in[operand], 1, 128);
 }
 
-static struct rounded round_weight(const struct op_shape *op, const struct tensor *w)
+static struct rounded round_weight(const struct op_shape *op)
 {
-    return op->attributes.fp8 == FP8_TENSOR ? round_by(w, w->rows, w->cols) : round_by(w, 128, 128);
+    return op->attributes.fp8 == FP8_TENSOR ? round_whole(op, LINEAR_W)
+                                            : round_by(&op->in[LINEAR_W], 128, 128);
 }
 
-static struct rounded round_columns(const struct op_shape *op, const struct tensor *x)
+static struct rounded round_columns(const struct op_shape *op, int operand)
 {
-    return op->attributes.fp8 == FP8_TENSOR ? round_by(x, x->rows, x->cols) : round_by(x, 128, 1);
+    return op->attributes.fp8 == FP8_TENSOR ? round_whole(op, operand)
+                                            : round_by(&op->in[operand], 128, 1);
 }
 
 static void linear_fp8(const struct op_shape *op)
 {
     const struct tensor *x = &op->in[LINEAR_X], *w = &op->in[LINEAR_W];
-    struct rounded a = round_rows(op, x), b = round_weight(op, w);
+    struct rounded a = round_rows(op, LINEAR_X), b = round_weight(op);
 
     for (int64_t t = 0; t < x->rows; t++)
         for (int64_t n = 0; n < w->rows; n++) {
@@ -103,7 +137,7 @@ static void linear_fp8(const struct op_shape *op)
 static void linear_dx_fp8(const struct op_shape *op)
 {
     const struct tensor *dy = &op->in[LINEAR_DX_DY], *w = &op->in[LINEAR_DX_W];
-    struct rounded a = round_rows(op, dy), b = round_weight(op, w);
+    struct rounded a = round_rows(op, LINEAR_DX_DY), b = round_weight(op);
 
     for (int64_t t = 0; t < dy->rows; t++)
         for (int64_t k = 0; k < w->cols; k++) {
@@ -120,7 +154,7 @@ static void linear_dx_fp8(const struct op_shape *op)
 static void linear_dw_fp8(const struct op_shape *op)
 {
     const struct tensor *dy = &op->in[LINEAR_DW_DY], *x = &op->in[LINEAR_DW_X];
-    struct rounded a = round_columns(op, dy), b = round_columns(op, x);
+    struct rounded a = round_columns(op, LINEAR_DW_DY), b = round_columns(op, LINEAR_DW_X);
     int has_db = tensor_given(&op->out[LINEAR_DW_DB]);
 
     for (int64_t t = 0; t < dy->rows; t++)
@@ -134,20 +168,50 @@ static void linear_dw_fp8(const struct op_shape *op)
     rounded_release(&b);
 }
 
+static void fp8_amax(const struct op_shape *op)
+{
+    const struct tensor *x = &op->in[FP8_AMAX_X];
+    struct block all = { 0, x->rows, 0, x->cols };
+
+    OUT(FP8_AMAX_MOST, 0, 0) = most_of_block(x, &all);
+}
+
+static void amax_kernels(void)
+{
+    static const int64_t dims[][2] = { { 1, 16 }, { 300, 272 }, { 7, 4096 }, { 129, 1 } };
+
+    for (int i = 0; i < 4; i++) {
+        struct op_case *c = op_case_create(OP_FP8_AMAX, NULL);
+
+        op_case_input(c, FP8_AMAX_X, dims[i][0], dims[i][1], DTYPE_BF16, 1);
+        op_case_output(c, FP8_AMAX_MOST, 1, 1, DTYPE_F32);
+        tensor_set(&c->op.in[FP8_AMAX_X], dims[i][0] - 1, dims[i][1] - 1, i % 2 ? -100 : 0);
+        op_case_check(c, 0);
+        op_case_destroy(c);
+    }
+}
+
 const struct op_facts linear_fp8_facts[N_OP_KINDS] = {
     [OP_LINEAR_FP8] = {
-        .example = "linear_fp8 12x32 bf16, 16x32 bf16, 1x16 fp32 : 12x16 bf16",
-        .spreads = "sss > s; rss > r; src > c",
+        .example = "linear_fp8 12x32 bf16, 16x32 bf16, 1x16 fp32, *2x1 fp32, *3x1 fp32 : 12x16 bf16",
+        .spreads = "sssss > s; rssss > r; rssrs > r; srcss > c",
         .reference = linear_fp8,
     },
     [OP_LINEAR_DX_FP8] = {
-        .example = "linear_dx_fp8 12x16 bf16, 16x32 bf16 : 12x32 bf16",
-        .spreads = "ss > s; rs > r; cr > p; sc > c; ps > p",
+        .example = "linear_dx_fp8 12x16 bf16, 16x32 bf16, *2x1 fp32, *3x1 fp32 : 12x32 bf16",
+        .spreads = "ssss > s; rsss > r; rsrs > r; crss > p; scss > c; psss > p; psrs > p",
         .reference = linear_dx_fp8,
     },
     [OP_LINEAR_DW_FP8] = {
-        .example = "linear_dw_fp8 12x16 bf16, 12x32 bf16 : 16x32 fp32, 1x16 fp32",
-        .spreads = "ss > ss; rr > pp; cs > rc; sc > cs; sp > ps; ps > pp",
+        .example = "linear_dw_fp8 12x16 bf16, 12x32 bf16, *2x1 fp32, *3x1 fp32 : 16x32 fp32, 1x16 fp32",
+        .spreads = "ssss > ss; rrss > pp; rrrs > pp; rrsr > pp; rrrr > pp; csss > rc; scss > cs; "
+                   "spss > ps; spsr > ps; psss > pp; psrs > pp",
         .reference = linear_dw_fp8,
+    },
+    [OP_FP8_AMAX] = {
+        .example = "fp8_amax *12x*32 bf16 : 1x1 fp32",
+        .spreads = "s > s; r > r; c > r; p > r",
+        .reference = fp8_amax,
+        .kernels = amax_kernels,
     },
 };
