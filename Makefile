@@ -320,12 +320,14 @@ quickstart:
 	@scripts/quickstart
 
 # Nothing here needs root: PREFIX=$HOME/.local, or DESTDIR=/some/stage for a package. Of what is
-# listed nothing is generated but the completion, which the binary itself prints.
+# listed nothing is generated but the completions, which the binary itself prints.
 ROOT_DIR = $(DESTDIR)$(PREFIX)
 SHARE_DIR = $(ROOT_DIR)/share/lmtrain
 COMPLETION_DIR = $(ROOT_DIR)/share/bash-completion/completions
-INSTALL_DIRS = $(addprefix $(ROOT_DIR),/bin /share /share/man /share/man/man1 /share/man/man5 /share/man/man7 /share/bash-completion) \
-    $(COMPLETION_DIR) $(SHARE_DIR) $(addprefix $(SHARE_DIR)/,models devices clusters jobs families tasks slurm)
+ZSH_DIR = $(ROOT_DIR)/share/zsh/site-functions
+FISH_DIR = $(ROOT_DIR)/share/fish/vendor_completions.d
+INSTALL_DIRS = $(addprefix $(ROOT_DIR),/bin /share /share/man /share/man/man1 /share/man/man5 /share/man/man7 /share/bash-completion /share/zsh /share/fish) \
+    $(COMPLETION_DIR) $(ZSH_DIR) $(FISH_DIR) $(SHARE_DIR) $(addprefix $(SHARE_DIR)/,models devices clusters jobs families tasks slurm)
 INSTALL_FILE = install -m 644
 
 install: all
@@ -342,12 +344,14 @@ install: all
 	$(INSTALL_FILE) $(sort $(wildcard configs/families/*.yaml)) '$(SHARE_DIR)/families/'
 	$(INSTALL_FILE) $(sort $(wildcard configs/tasks/*.yaml)) '$(SHARE_DIR)/tasks/'
 	$(if $(wildcard scripts/slurm/*.sbatch),$(INSTALL_FILE) $(sort $(wildcard scripts/slurm/*.sbatch)) '$(SHARE_DIR)/slurm/')
-	$(BUILD)/lmtrain completion bash >$(BUILD)/lmtrain.bash
+	for shell in bash zsh fish; do $(BUILD)/lmtrain completion $$shell >$(BUILD)/lmtrain.$$shell || exit 1; done
 	$(INSTALL_FILE) $(BUILD)/lmtrain.bash '$(COMPLETION_DIR)/lmtrain'
+	$(INSTALL_FILE) $(BUILD)/lmtrain.zsh '$(ZSH_DIR)/_lmtrain'
+	$(INSTALL_FILE) $(BUILD)/lmtrain.fish '$(FISH_DIR)/lmtrain.fish'
 
 # What is ours goes; of the folders only those that are ours and empty.
 uninstall:
-	rm -f '$(ROOT_DIR)/bin/lmtrain' '$(COMPLETION_DIR)/lmtrain' \
+	rm -f '$(ROOT_DIR)/bin/lmtrain' '$(COMPLETION_DIR)/lmtrain' '$(ZSH_DIR)/_lmtrain' '$(FISH_DIR)/lmtrain.fish' \
 	    $(patsubst man/%.1,'$(ROOT_DIR)/share/man/man1/%.1',$(wildcard man/*.1)) \
 	    $(patsubst man/%.5,'$(ROOT_DIR)/share/man/man5/%.5',$(wildcard man/*.5)) \
 	    $(patsubst man/%.7,'$(ROOT_DIR)/share/man/man7/%.7',$(wildcard man/*.7)) \

@@ -40,10 +40,10 @@ int cmd_parse(const struct options *options, int argc, char **argv,
 
 /*
  * The only argument of a command (and of each of its subcommands) that makes cmd_parse print what a
- * shell needs to complete it, instead of parsing; `lmtrain completion bash` calls all of them with
- * it.
+ * shell needs to complete it, instead of parsing, with the shell's name behind it; `lmtrain
+ * completion SHELL` calls all of them with it.
  */
-#define CMD_COMPLETION "--print-completion"
+#define CMD_COMPLETION "--print-completion="
 
 /* A command that is made of others, as `lmtrain data tokenize`. */
 struct cmd_family {

@@ -98,7 +98,7 @@ int cmd_run_family(const struct cmd_family *family, int argc, char **argv)
 
     if (!strcmp(name, "-h") || !strcmp(name, "--help"))
         return help_of_family(family);
-    if (!strcmp(name, CMD_COMPLETION)) {
+    if (str_starts_with(name, CMD_COMPLETION)) {
         int status = 0;
 
         for (int i = 0; i < family->n_members && !status; i++)
@@ -196,8 +196,8 @@ int cmd_parse(const struct options *given, int argc, char **argv,
 
     if (has_option(options, "set"))
         options->suggest = job_option_hint;
-    if (argc == 2 && !strcmp(argv[1], CMD_COMPLETION)) {
-        completion_options(options, &help);
+    if (argc == 2 && str_starts_with(argv[1], CMD_COMPLETION)) {
+        completion_shell_find(argv[1] + strlen(CMD_COMPLETION))->options(options, &help);
         int printed = cmd_print(&help);
         str_release(&help);
         return printed;

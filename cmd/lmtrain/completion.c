@@ -1,5 +1,5 @@
 /*
- * completion.c - lmtrain completion bash: the script that completes command lines in bash
+ * completion.c - lmtrain completion SHELL: the script that completes command lines
  *
  * For packagers; `make install` calls it. Nothing is written by hand: the commands print their own
  * tables.
@@ -11,27 +11,34 @@
 #include "cmd.h"
 #include "config/man_fields.h"
 
-int cmd_completion(int argc, char **argv)
+/* Each command has the text printed by itself, and at once. */
+static int print_script(const struct completion_shell *shell)
 {
-    struct str text = { 0 };
+    struct str text = { 0 }, argument = { 0 };
 
-    if (argc != 2 || strcmp(argv[1], "bash") != 0) {
-        if (argc > 1)
-            fprintf(stderr,
-                    "lmtrain completion: %s is not bash, the only shell that is supported\n",
-                    argv[1]);
-        fprintf(stderr, "usage: lmtrain completion bash\n");
-        return ERR_CONFIG;
-    }
-    completion_begin(&text);
+    str_printf(&argument, "%s%s", CMD_COMPLETION, shell->name);
+    shell->begin(&text);
     int status = cmd_print(&text);
     if (!status)
-        status = cmd_each(CMD_COMPLETION);
+        status = cmd_each(str_text(&argument));
     str_clear(&text);
-    job_completion(&text);
-    completion_end(&text);
+    job_completion(shell, &text);
+    shell->end(&text);
     if (!status)
         status = cmd_print(&text);
     str_release(&text);
+    str_release(&argument);
     return status;
+}
+
+int cmd_completion(int argc, char **argv)
+{
+    const struct completion_shell *shell = argc == 2 ? completion_shell_find(argv[1]) : NULL;
+
+    if (shell)
+        return print_script(shell);
+    if (argc > 1)
+        fprintf(stderr, "lmtrain completion: %s is not bash, zsh or fish\n", argv[1]);
+    fprintf(stderr, "usage: lmtrain completion bash|zsh|fish\n");
+    return ERR_CONFIG;
 }

@@ -1,8 +1,8 @@
 /*
  * completion.h - what a shell offers when Tab is pressed, from the tables that parse command lines
  *
- * The script for bash is a few tables and one function that reads them: completion_begin, the
- * tables of each command and whatever words others add, completion_end. Pure text.
+ * One row a shell. A script is begin, options of each command, key for each key that --set takes,
+ * and end. Pure text.
  */
 #ifndef BASE_COMPLETION_H
 #define BASE_COMPLETION_H
@@ -10,14 +10,17 @@
 #include "base/options.h"
 #include "base/str.h"
 
-void completion_begin(struct str *out);
+struct completion_shell {
+    const char *name;
+    void (*begin)(struct str *out);
+    /* Of one command, "lmtrain NAME" or "lmtrain NAME MEMBER". */
+    void (*options)(const struct options *options, struct str *out);
+    /* words: what the key's value can be, split by blanks; "" if any text. */
+    void (*key)(const char *key, const char *words, struct str *out);
+    void (*end)(struct str *out);
+};
 
-/* The options of one command, "lmtrain NAME" or "lmtrain NAME SUBCOMMAND". */
-void completion_options(const struct options *options, struct str *out);
-
-/* A key that --set takes, and the words (split by blanks; "" if any text) that its value can be. */
-void completion_key(const char *key, const char *words, struct str *out);
-
-void completion_end(struct str *out);
+/* bash, zsh or fish; NULL for another name. */
+const struct completion_shell *completion_shell_find(const char *name);
 
 #endif

@@ -467,12 +467,12 @@ static void add_models(struct str *words)
     }
 }
 
-void job_completion(struct str *out)
+void job_completion(const struct completion_shell *shell, struct str *out)
 {
     struct str words = { 0 };
 
     add_models(&words);
-    completion_key("model", str_text(&words), out);
+    shell->key("model", str_text(&words), out);
     for (int i = 0; i < n_job_fields; i++) {
         const struct field *f = &job_fields[i];
 
@@ -484,7 +484,7 @@ void job_completion(struct str *out)
         for (const struct choice *c = f->choices; c && c->word; c++)
             if (!f->not_built || strcmp(c->word, f->not_built) != 0)
                 str_printf(&words, words.length ? " %s" : "%s", c->word);
-        completion_key(f->key, str_text(&words), out);
+        shell->key(f->key, str_text(&words), out);
     }
     str_release(&words);
 }

@@ -5,6 +5,7 @@
 #define CONFIG_MAN_FIELDS_H
 
 #include "base/arena.h"
+#include "base/completion.h"
 #include "base/str.h"
 
 /* Every field as .SS and .TP sections of troff, for man/lmtrain-job.5. */
@@ -18,6 +19,6 @@ void job_manual(struct str *out);
 const char *job_option_hint(const char *name, const char *value, bool exact, struct arena *arena);
 
 /* Every key, with the words that it may be set to, for the shell's completion of --set. */
-void job_completion(struct str *out);
+void job_completion(const struct completion_shell *shell, struct str *out);
 
 #endif

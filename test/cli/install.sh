@@ -27,7 +27,8 @@ expect 'install' 0 '' make_there install
 root=$dir/stage/opt/lm
 for file in bin/lmtrain share/man/man1/lmtrain.1 share/man/man1/lmtrain-pretrain.1 share/man/man5/lmtrain-job.5 \
     share/man/man7/lmtrain-program.7 \
-    share/lmtrain/models/llama-tiny.yaml share/lmtrain/jobs/quickstart.yaml share/bash-completion/completions/lmtrain; do
+    share/lmtrain/models/llama-tiny.yaml share/lmtrain/jobs/quickstart.yaml share/bash-completion/completions/lmtrain \
+    share/zsh/site-functions/_lmtrain share/fish/vendor_completions.d/lmtrain.fish; do
     expect "it brings $file" 0 '' test -s "$root/$file"
 done
 for file in man/*.1 man/*.5 man/*.7 configs/*/*.yaml scripts/slurm/*.sbatch; do
@@ -106,7 +107,44 @@ while read -r command; do
     printf '%s\n' "$output" | sort >"$dir/offered"
     expect "which are those of its -h" 0 '' diff "$dir/wanted" "$dir/offered"
 done <"$dir/commands"
-expect 'another shell' 2 'usage: lmtrain completion bash' "${LMTRAIN:-build/lmtrain}" completion fish
+expect 'another shell' 2 'usage: lmtrain completion bash.zsh.fish' "${LMTRAIN:-build/lmtrain}" completion csh
+
+# in_fish WORDS, in_zsh WORDS - what fish offers after this line; the line that Tab makes of it in zsh, on a terminal of its own
+in_fish() {
+    # shellcheck disable=SC2016 # for fish
+    env -C "$dir" HOME="$dir" fish -N -c 'source $argv[1]; complete -C $argv[2]' "$root/share/fish/vendor_completions.d/lmtrain.fish" \
+        "$1"
+}
+cat >"$dir/tab.zsh" <<'END'
+zmodload zsh/zpty
+zpty line zsh -f -i
+zpty -w line "PS1= PS2=; fpath=($1 \$fpath); autoload -U compinit; compinit -u -D"
+zpty -w line 'show() { print -r -- "<$BUFFER>" }; zle -N show; bindkey -e; bindkey "^X" show; print rea""dy'
+while zpty -r line text; do [[ $text != *ready* ]] || break; done
+zpty -w -n line "$2"$'\t\x18'
+zpty -r line text '*<*>*'
+print -r -- "${${text##*<}%%>*}"
+zpty -d line
+END
+in_zsh() { env -C "$dir" HOME="$dir" timeout 100 zsh -f "$dir/tab.zsh" "$root/share/zsh/site-functions" "$1"; }
+while IFS='|' read -r line fish zsh; do
+    if command -v fish >/dev/null; then expect "fish: $line" 0 "^$fish(	|\$)" in_fish "$line"; fi
+    if command -v zsh >/dev/null; then expect "zsh: $line" 0 "^$zsh *\$" in_zsh "$line"; fi
+done <<'END'
+lmtrain pre|pretrain|lmtrain pretrain
+lmtrain data to|tokenize|lmtrain data tokenize
+lmtrain pretrain --rep|--replan|lmtrain pretrain --replan
+lmtrain data tokenize --tok|--tokenizer|lmtrain data tokenize --tokenizer=?
+lmtrain pretrain --ranks 2 jo|job.yaml|lmtrain pretrain --ranks 2 job.yaml
+lmtrain plan --set train.step|train.steps=|lmtrain plan --set train.steps=
+lmtrain plan --set=train.dtype=b|--set=train.dtype=bf16|lmtrain plan --set=train.dtype=bf16
+lmtrain plan --set model=llama-ti|model=llama-tiny|lmtrain plan --set model=llama-tiny
+lmtrain pretrain --resume no|none|lmtrain pretrain --resume none
+lmtrain pretrain --resume con|configs/|lmtrain pretrain --resume configs/?
+lmtrain data inspect set/|set/a|lmtrain data inspect set/a
+lmtrain config --explain optimizer.eps|optimizer.eps|lmtrain config --explain optimizer.eps
+END
+if ! command -v fish >/dev/null || ! command -v zsh >/dev/null; then echo 'skip completions: fish or zsh is not installed'; fi
 
 # ---- and away again ----
 

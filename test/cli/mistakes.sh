@@ -69,7 +69,7 @@ is 'eval without a model' 2 '--model is missing \(hint: --model DIR, a run' eval
 is 'torch has other dtypes' 2 'dtype is float8, not one of keep, fp32, bf16, fp16, float32' convert --dtype float8
 is 'a mistyped subcommand' 2 'give tokenize, merge, inspect, preview or rows \(hint: lmtrain data tokenize\)' data tokenise
 is 'a benchmark that is none' 2 'give ops, step, comm, ceilings or cluster \(hint: lmtrain bench step\)' bench stpe
-is 'another shell' 2 'zsh is not bash' completion zsh
+is 'another shell' 2 'tcsh is not bash, zsh or fish' completion tcsh
 is 'a field that is none' 2 'no field nothing \(hint: lmtrain config --explain all\)' config --explain nothing
 is 'a word for doctor' 2 'doctor: now is for --cluster' doctor now
 is "a run for a job" 2 'is a folder, not a file \(hint: .*/a-run/job.yaml\)' plan "$dir/a-run"
